@@ -1,0 +1,3 @@
+//! hairpin
+#![forbid(unsafe_code)]
+fn main() {}
