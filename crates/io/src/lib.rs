@@ -1,1 +1,37 @@
-//! placeholder
+//! The system calls of hairpin: batched UDP, readiness, timers, and the few questions a server asks its machine.
+//!
+//! A datagram enters through [`UdpSocket::recv`] or [`UdpSocket::recv_one`] into a slot of a [`RecvBatch`], which the
+//! worker owns and reuses for ever. It is looked at as [`Datagrams`]: one or more datagrams of equal length, because with
+//! UDP_GRO the kernel hands over whole trains. What has to leave is pushed into an [`Outbox`], a session on the worker's
+//! [`SendQueue`]: it borrows the bytes out of the batch, groups them by flow and hands each flow's equal-sized runs to
+//! the kernel at once (UDP_SEGMENT), and everything that leaves by one socket in one `sendmmsg`.
+//!
+//! Invariant: **nothing on this path allocates, locks or copies payload in user space once a worker has warmed up, and
+//! no datagram is lost without being counted** (in [`Flushed`] or [`RecvBatch::overflow`]).
+//!
+//! This crate and `bpf` are the only ones that may say `unsafe`; every system call has one function under `sys`, and
+//! nothing unsafe is public. It runs on Linux; what a kernel lacks is noticed and done without.
+
+#[cfg(not(target_os = "linux"))]
+compile_error!(
+    "hairpin-io speaks to Linux: epoll, recvmmsg and UDP segmentation have no portable spelling"
+);
+
+mod address;
+pub mod affinity;
+pub mod clock;
+pub mod interfaces;
+mod poll;
+mod recv;
+pub mod rlimit;
+mod send;
+mod signals;
+mod socket;
+mod timer;
+
+pub use poll::{Event, Events, Interest, Poller, Waker};
+pub use recv::{Datagrams, RecvBatch, Segments};
+pub use send::{Flushed, Outbox, SendOptions, SendQueue, SendTo};
+pub use signals::{Signal, Signals};
+pub use socket::{Offloads, SocketMemory, UdpOptions, UdpSocket};
+pub use timer::{TimerKey, TimerWheel};

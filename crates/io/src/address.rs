@@ -1,0 +1,1 @@
+//! Socket addresses as the kernel spells them.
