@@ -1,0 +1,86 @@
+//! What can go wrong between a program's object and the kernel.
+
+use std::io;
+
+use aya::maps::MapError;
+use aya::maps::xdp::XdpMapError;
+use aya::programs::{ProgramError, tc::TcError};
+
+/// Why a BPF program could not be loaded, attached, configured, read or run.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum BpfError {
+    /// The kernel (or this process's privileges) refused the object.
+    #[error(
+        "the kernel refuses the BPF object {object} (root, or CAP_BPF with CAP_NET_ADMIN, is needed): {source}"
+    )]
+    Load {
+        /// Which embedded object.
+        object: &'static str,
+        /// The loader's reason.
+        source: Box<aya::EbpfError>,
+    },
+    /// The embedded object lacks a map or a program: objects and loader are out of step.
+    #[error(
+        "the embedded BPF object has no `{0}`: run crates/bpf/build-objects.sh and build again"
+    )]
+    Missing(&'static str),
+    /// The kernel refuses the program, its attachment or a test run.
+    #[error("BPF program: {source}{}", reason(source))]
+    Program {
+        /// The loader's text, with its system call.
+        #[from]
+        source: Box<ProgramError>,
+    },
+    /// A map cannot be read or written.
+    #[error("BPF map: {0}")]
+    Map(#[from] Box<MapError>),
+    /// The classifier's queueing discipline cannot be created.
+    #[error("tc on {interface}: {source}")]
+    Tc {
+        /// The interface, as named in the calling thread's namespace.
+        interface: String,
+        /// The kernel's answer.
+        source: Box<TcError>,
+    },
+    /// The timer that ends a run cannot be set up.
+    #[error("timer of the frame injector: {0}")]
+    Timer(io::Error),
+    /// The caller's load does not fit the programs.
+    #[error("frames cannot be injected: {0}")]
+    Flows(&'static str),
+}
+
+impl From<ProgramError> for BpfError {
+    fn from(error: ProgramError) -> BpfError {
+        BpfError::Program {
+            source: Box::new(error),
+        }
+    }
+}
+
+impl From<XdpMapError> for BpfError {
+    fn from(error: XdpMapError) -> BpfError {
+        match error {
+            XdpMapError::MapError(error) => error.into(),
+            XdpMapError::ChainedProgramNotSupported => {
+                BpfError::Missing("support for programs in device maps")
+            }
+        }
+    }
+}
+
+impl From<MapError> for BpfError {
+    fn from(error: MapError) -> BpfError {
+        BpfError::Map(Box::new(error))
+    }
+}
+
+/// The loader's text leaves the system call's own reason to its source.
+fn reason(error: &ProgramError) -> String {
+    match error {
+        ProgramError::SyscallError(call) => format!(": {}", call.io_error),
+        ProgramError::LoadError { io_error, .. } => format!(": {io_error}"),
+        _ => String::new(),
+    }
+}

@@ -1,0 +1,360 @@
+//! The frame injector: a paced load of individual frames, made below the socket layer.
+//!
+//! One program run through BPF_PROG_TEST_RUN with live frames: the kernel takes frames from a page pool, runs the
+//! program on each, and sends what it redirects. About 5 million frames a second on one core, each a packet of its own
+//! with a valid checksum, which is what a network card delivers and a socket generator over a virtual link is not.
+//!
+//! The thread that calls [`Injector::run`] spends the whole run in the kernel; pin it first. Linux 5.18 or later.
+
+use std::io;
+use std::time::Duration;
+
+use aya::maps::Array;
+use aya::maps::xdp::DevMap;
+use aya::programs::{ProgramError, Xdp};
+use aya::{TestRun, TestRunAttrs, TestRunOptions};
+
+use crate::BpfError;
+use crate::frame::Path;
+use crate::interrupt::Alarm;
+use crate::object::{Cell, Object};
+use crate::payload;
+
+/// Bytes that are restored in every frame before it leaves; see the program.
+const HEAD_LEN: usize = 96;
+/// Shortest frame: a bare STUN Binding request over IPv4.
+const MIN_FRAME_LEN: usize = 62;
+/// Interfaces that one injector can feed.
+pub const MAX_DEVICES: u32 = 4;
+/// Frames per kernel batch. The kernel allows 256; beyond 64 nothing improves and pacing gets coarser.
+const BATCH: u32 = 64;
+/// Times the program may run. At 30 ns for a frame that is not due this lasts longer than any load.
+const REPEAT: u32 = u32::MAX;
+
+/// One flow of a load: a ready frame, and where it goes.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Flow {
+    device: u32,
+    sequence_at: usize,
+    frame: Vec<u8>,
+}
+
+/// Datagrams of a flow.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Datagram {
+    /// A payload as it is, `usize` bytes of it.
+    Raw(usize),
+    /// ChannelData (RFC 8656 §12.4) on this channel number, with this many bytes of payload and no padding.
+    ChannelData(u16, usize),
+    /// A STUN Binding request (RFC 8489 §5) without attributes. The transaction id is the flow, the sequence and its
+    /// complement.
+    Binding,
+}
+
+impl Flow {
+    /// The flow numbered `number`, sent along `path` out of the device in `device`.
+    ///
+    /// # Errors
+    /// [`BpfError::Flows`] when the payload is outside [`payload::MIN_LEN`]`..=`[`payload::MAX_LEN`] or odd, or the
+    /// path mixes address families.
+    pub fn new(
+        number: u32,
+        device: u32,
+        path: &Path,
+        datagram: Datagram,
+    ) -> Result<Flow, BpfError> {
+        let (bytes, sequence_in_payload) = datagram.bytes(number)?;
+        let frame = path
+            .frame(&bytes)
+            .map_err(|_| BpfError::Flows("an IPv4 address and an IPv6 address in one flow"))?;
+        Ok(Flow {
+            device,
+            sequence_at: path.payload_offset() + sequence_in_payload,
+            frame,
+        })
+    }
+
+    /// The frame, with sequence 0.
+    pub fn frame(&self) -> &[u8] {
+        &self.frame
+    }
+}
+
+impl Datagram {
+    /// The UDP payload with sequence 0, and where in it the sequence is.
+    fn bytes(self, flow: u32) -> Result<(Vec<u8>, usize), BpfError> {
+        let relayed = |length: usize| {
+            if !(payload::MIN_LEN..=payload::MAX_LEN).contains(&length) || !length.is_multiple_of(2)
+            {
+                return Err(BpfError::Flows(
+                    "a payload has 32 to 1536 bytes and an even number of them",
+                ));
+            }
+            let mut bytes = vec![0; length];
+            payload::fill(&mut bytes, flow, 0);
+            Ok(bytes)
+        };
+        match self {
+            Datagram::Raw(length) => Ok((relayed(length)?, 8)),
+            Datagram::ChannelData(channel, length) => {
+                let body = relayed(length)?;
+                // At most MAX_LEN, checked by `relayed`.
+                let header = [channel.to_be_bytes(), (length as u16).to_be_bytes()].concat();
+                Ok(([header, body].concat(), 12))
+            }
+            Datagram::Binding => {
+                let mut bytes = vec![0, 1, 0, 0, 0x21, 0x12, 0xa4, 0x42];
+                bytes.extend(flow.to_le_bytes());
+                bytes.extend(0u32.to_le_bytes());
+                bytes.extend((!0u32).to_le_bytes());
+                Ok((bytes, 12))
+            }
+        }
+    }
+}
+
+/// How a load is sent.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Pace {
+    /// Frames per second over all flows; `None` sends as fast as one core can.
+    pub rate: Option<f64>,
+    /// Length of the run.
+    pub duration: Duration,
+    /// Frames of one flow in a row before the next flow's turn, at least 1.
+    pub train: u32,
+    /// Frames that leave together when they are due, at least 1. Wake-ups dominate a receiver's cost below about 16.
+    pub burst: u32,
+}
+
+/// What a run did.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Injected {
+    /// Frames handed to the devices.
+    pub frames: u64,
+    /// From the first frame to the end of the run.
+    pub elapsed: Duration,
+    /// Schedule that was given up because the generator had no CPU for more than 2 ms: above a few percent of
+    /// `elapsed` the offered rate was not what was asked for.
+    pub skipped: Duration,
+}
+
+/// The loaded program with its flows.
+pub struct Injector {
+    object: Object,
+    max_flows: u32,
+    flows: u32,
+    template: Vec<u8>,
+}
+
+impl Injector {
+    /// Loads the program with room for `max_flows` flows.
+    ///
+    /// # Errors
+    /// When the kernel refuses (privileges, or older than 5.18).
+    pub fn load(max_flows: u32) -> Result<Injector, BpfError> {
+        let bytes = aya::include_bytes_aligned!("../objects/bench_inject.o");
+        let mut object = Object::load("bench_inject", bytes, &[("FLOWS", max_flows.max(1))])?;
+        object.program::<Xdp>("inject")?.load()?;
+        Ok(Injector {
+            object,
+            max_flows: max_flows.max(1),
+            flows: 0,
+            template: Vec::new(),
+        })
+    }
+
+    /// Puts an interface of the calling thread's network namespace into `slot` (below [`MAX_DEVICES`]). Each slot may
+    /// come from another namespace: the map holds the device, not its number.
+    ///
+    /// # Errors
+    /// When there is no such interface or slot.
+    pub fn set_device(&mut self, slot: u32, if_index: u32) -> Result<(), BpfError> {
+        let mut devices: DevMap<_> = self.object.map("DEVICES")?;
+        Ok(devices.set(slot, if_index, None, 0)?)
+    }
+
+    /// Replaces the flows; they take turns in the order given.
+    ///
+    /// # Errors
+    /// [`BpfError::Flows`] when there are none or too many, or when the frames cannot share one template: each must be
+    /// 62 bytes or longer, and their bytes behind the heads must agree when aligned at the end.
+    pub fn set_flows(&mut self, flows: &[Flow]) -> Result<(), BpfError> {
+        let template = flows
+            .iter()
+            .max_by_key(|flow| flow.frame.len())
+            .ok_or(BpfError::Flows("no flows"))?
+            .frame
+            .clone();
+        let count = u32::try_from(flows.len()).unwrap_or(u32::MAX);
+        if count > self.max_flows {
+            return Err(BpfError::Flows(
+                "more flows than the injector was loaded for",
+            ));
+        }
+        let records = flows
+            .iter()
+            .map(|flow| FlowFrame::new(flow, &template))
+            .collect::<Result<Vec<_>, _>>()?;
+        let mut map: Array<_, FlowFrame> = self.object.map("FLOWS")?;
+        for (number, record) in (0..).zip(records) {
+            map.set(number, record, 0)?;
+        }
+        self.flows = count;
+        self.template = template;
+        Ok(())
+    }
+
+    /// Sends the load; returns when it is over.
+    ///
+    /// # Errors
+    /// When no flows are set, or the kernel has no live frames (before 5.18).
+    pub fn run(&mut self, pace: &Pace) -> Result<Injected, BpfError> {
+        self.prepare(pace)?;
+        let alarm = Alarm::arm(pace.duration).map_err(BpfError::Timer)?;
+        let options = TestRunOptions {
+            data_in: Some(&self.template),
+            repeat: REPEAT,
+            attrs: TestRunAttrs::new().xdp_live_frames(BATCH),
+            ..TestRunOptions::new()
+        };
+        let outcome = self.object.program::<Xdp>("inject")?.test_run(options);
+        drop(alarm);
+        match outcome {
+            Ok(_) => {}
+            // The alarm: the way every run ends.
+            Err(ProgramError::SyscallError(call))
+                if call.io_error.kind() == io::ErrorKind::Interrupted => {}
+            Err(other) => return Err(other.into()),
+        }
+        let state = self.state()?;
+        let elapsed = if state.ended == 1 {
+            state.span_ns
+        } else {
+            state.last_ns.saturating_sub(state.start_ns)
+        };
+        Ok(Injected {
+            frames: state.sent,
+            elapsed: Duration::from_nanos(elapsed),
+            skipped: Duration::from_nanos(state.skipped_ps / 1000),
+        })
+    }
+
+    /// Runs the program once on `dirty` without sending: the frame that would have left, or `None` if none would.
+    /// For tests, and to find out whether a machine can inject at all.
+    ///
+    /// # Errors
+    /// As [`Injector::run`].
+    pub fn rewrite(&mut self, dirty: &[u8]) -> Result<Option<Vec<u8>>, BpfError> {
+        const XDP_REDIRECT: u32 = 4;
+        let mut out = vec![0; dirty.len() + HEAD_LEN];
+        let options = TestRunOptions {
+            data_in: Some(dirty),
+            data_out: Some(&mut out),
+            ..TestRunOptions::new()
+        };
+        let result = self.object.program::<Xdp>("inject")?.test_run(options)?;
+        out.truncate(result.data_size_out as usize);
+        Ok((result.return_value == XDP_REDIRECT).then_some(out))
+    }
+
+    /// Sets schedule and counters for a run; [`Injector::run`] does it by itself, [`Injector::rewrite`] does not.
+    ///
+    /// # Errors
+    /// When no flows are set.
+    pub fn prepare(&mut self, pace: &Pace) -> Result<(), BpfError> {
+        if self.flows == 0 {
+            return Err(BpfError::Flows("no flows"));
+        }
+        let gap_ps = match pace.rate {
+            // Finite and positive; a rate below one a second is as good as none here.
+            Some(rate) if rate > 0.0 => (1e12 / rate) as u64,
+            _ => 0,
+        };
+        let start = Injection {
+            flows: self.flows,
+            train: pace.train.max(1),
+            burst: pace.burst.max(1),
+            gap_ps,
+            span_ns: u64::try_from(pace.duration.as_nanos()).unwrap_or(u64::MAX),
+            ..Injection::default()
+        };
+        let mut cell: Cell<'_, Injection> = self.object.map("INJECTION")?;
+        Ok(cell.set(0, start, 0)?)
+    }
+
+    fn state(&mut self) -> Result<Injection, BpfError> {
+        let cell: Cell<'_, Injection> = self.object.map("INJECTION")?;
+        Ok(cell.get(&0, 0)?)
+    }
+}
+
+/// `struct injection` of the program.
+#[repr(C)]
+#[derive(Clone, Copy, Default)]
+struct Injection {
+    flows: u32,
+    train: u32,
+    burst: u32,
+    reserved: u32,
+    gap_ps: u64,
+    span_ns: u64,
+    start_ns: u64,
+    last_ns: u64,
+    sent: u64,
+    skipped_ps: u64,
+    flow: u32,
+    in_train: u32,
+    budget: u32,
+    ended: u32,
+}
+
+// SAFETY: integers only, laid out without padding (asserted below).
+unsafe impl aya::Pod for Injection {}
+const _: () = assert!(size_of::<Injection>() == 80);
+
+/// `struct flow_frame` of the program.
+#[repr(C)]
+#[derive(Clone, Copy)]
+struct FlowFrame {
+    device: u32,
+    trim: u32,
+    sequence_at: u32,
+    reserved: u32,
+    head: [u8; HEAD_LEN],
+}
+
+// SAFETY: integers and bytes, laid out without padding (asserted below).
+unsafe impl aya::Pod for FlowFrame {}
+const _: () = assert!(size_of::<FlowFrame>() == 16 + HEAD_LEN);
+
+impl FlowFrame {
+    fn new(flow: &Flow, template: &[u8]) -> Result<FlowFrame, BpfError> {
+        let frame = &flow.frame;
+        let trim = template.len() - frame.len();
+        if frame.len() < MIN_FRAME_LEN || flow.device >= MAX_DEVICES {
+            return Err(BpfError::Flows(
+                "a frame is shorter than 62 bytes, or its device is beyond the last slot",
+            ));
+        }
+        // The program cuts at most 63 bytes, and what lies behind the head comes from the template.
+        if trim > 63
+            || frame.get(HEAD_LEN..).unwrap_or_default()
+                != template.get(HEAD_LEN + trim..).unwrap_or_default()
+        {
+            return Err(BpfError::Flows(
+                "frames of one load differ behind their heads",
+            ));
+        }
+        let mut head = [0; HEAD_LEN];
+        let kept = frame.len().min(HEAD_LEN);
+        head[..kept].copy_from_slice(&frame[..kept]);
+        // At most 40 + 22 + 12: far below u32.
+        Ok(FlowFrame {
+            device: flow.device,
+            trim: trim as u32,
+            sequence_at: flow.sequence_at as u32,
+            reserved: 0,
+            head,
+        })
+    }
+}

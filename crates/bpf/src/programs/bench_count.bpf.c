@@ -1,0 +1,387 @@
+// Delivery counter: sits where the relayed datagrams arrive (tc ingress, or XDP), counts them, checks them, and
+// takes them off the wire, so that no socket behind it has to be read.
+//
+// An interface counter would take a 64-segment packet for one; here every segment counts, and counts only when it
+// is what the load sent: right length, magic and sequence complement, right flow between the right addresses, right
+// channel; every so often the whole payload is compared. What is not part of the load (ARP, STUN answers for the
+// allocating client) goes on to the stack untouched.
+#include "packet.h"
+
+enum count_mode {
+    COUNT_NOTHING = 0, // everything passes
+    COUNT_RAW = 1,     // the payload is the datagram: what a peer receives
+    COUNT_CHANNEL = 2, // ChannelData: what a client receives
+    COUNT_STUN = 3,    // Binding success responses: what a STUN client receives
+};
+
+enum {
+    PAYLOAD_MAGIC = 0x6e707268, // "hrpn" on the wire
+    MAX_SEGMENTS = 128, // UDP_MAX_SEGMENTS of the kernel (64 before 6.9)
+    MAX_PAYLOAD = 1536,
+    PAYLOAD_HEAD_BYTES = 16,
+    CHUNK_BYTES = 16,
+    MAX_ATTRIBUTES = 6,
+    PARSED_BYTES = ETHERNET_BYTES + IPV6_BYTES + UDP_BYTES,
+    HEAD_BYTES = 32, // payload bytes that every check may look at; shorter datagrams are not part of any load
+};
+
+struct settings {
+    u32 mode;
+    u32 first_port; // the load's destination ports: first_port .. first_port + ports
+    u32 ports;
+    u32 payload; // bytes behind the ChannelData header, 32..=1536; unused for STUN
+    u32 flows;
+    u32 verify_mask; // the whole payload is compared when (sequence & verify_mask) == 0
+};
+
+struct expected_flow {
+    u32 source[4]; // IPv4: the first word
+    u16 source_port;
+    u16 destination_port;
+    u16 channel;
+    u16 reserved;
+    u32 last_sequence; // one NAPI context per interface runs this program, so plain stores do
+    u32 seen;
+};
+
+struct totals {
+    u64 datagrams; // as sent, whole and where they belong
+    u64 bytes;     // their payload
+    u64 packets;   // packets or frames that carried them
+    u64 aggregated; // packets of more than one datagram
+    u64 corrupt;
+    u64 misdirected;
+    u64 reordered;
+    u64 duplicated;
+    u64 verified; // datagrams whose whole payload was compared
+};
+
+struct {
+    UINT(type, MAP_TYPE_ARRAY);
+    UINT(max_entries, 1);
+    TYPE(key, u32);
+    TYPE(value, struct settings);
+} SETTINGS SEC(".maps");
+
+struct {
+    UINT(type, MAP_TYPE_ARRAY);
+    UINT(max_entries, 1);
+    TYPE(key, u32);
+    TYPE(value, struct expected_flow);
+} EXPECTED SEC(".maps");
+
+struct pattern {
+    u8 bytes[MAX_PAYLOAD];
+};
+
+struct {
+    UINT(type, MAP_TYPE_ARRAY);
+    UINT(max_entries, 1);
+    TYPE(key, u32);
+    TYPE(value, struct pattern);
+} PATTERN SEC(".maps");
+
+struct {
+    UINT(type, MAP_TYPE_PERCPU_ARRAY);
+    UINT(max_entries, 1);
+    TYPE(key, u32);
+    TYPE(value, struct totals);
+} TOTALS SEC(".maps");
+
+// One packet, as far as its headers tell. Ports in host order, addresses as on the wire.
+struct arrival {
+    u32 source[4];
+    u32 destination[4];
+    u16 source_port;
+    u16 destination_port;
+    u32 payload_at; // offset of the UDP payload
+    u32 payload;    // its bytes; of all segments together for an aggregate
+};
+
+struct payload_head {
+    u32 magic;
+    u32 flow;
+    u32 sequence;
+    u32 complement;
+};
+
+// What one datagram turned out to be.
+enum finding { VALID, CORRUPT, MISDIRECTED, NOT_OURS };
+
+INLINE int parse(const void *data, struct arrival *out)
+{
+    const struct ethernet *ethernet = data;
+    const struct udp *udp;
+    if (ethernet->type == be16(ETHERTYPE_IPV4)) {
+        const struct ipv4 *ip = data + ETHERNET_BYTES;
+        if (ip->version_and_length != 0x45 || ip->protocol != PROTOCOL_UDP || ip->fragment & be16(0x3fff))
+            return 0;
+        udp = data + ETHERNET_BYTES + IPV4_BYTES;
+        out->source[0] = ip->source;
+        out->destination[0] = ip->destination;
+        out->source[1] = out->source[2] = out->source[3] = 0;
+        out->destination[1] = out->destination[2] = out->destination[3] = 0;
+        out->payload_at = ETHERNET_BYTES + IPV4_BYTES + UDP_BYTES;
+    } else if (ethernet->type == be16(ETHERTYPE_IPV6)) {
+        const struct ipv6 *ip = data + ETHERNET_BYTES;
+        if (ip->next_header != PROTOCOL_UDP)
+            return 0;
+        udp = data + ETHERNET_BYTES + IPV6_BYTES;
+        __builtin_memcpy(out->source, ip->source, sizeof(out->source));
+        __builtin_memcpy(out->destination, ip->destination, sizeof(out->destination));
+        out->payload_at = PARSED_BYTES;
+    } else {
+        return 0;
+    }
+    out->source_port = be16(udp->source);
+    out->destination_port = be16(udp->destination);
+    out->payload = (u16)(be16(udp->length) - UDP_BYTES);
+    return 1;
+}
+
+// Whether the datagram belongs to the load at all; only then can it be wrong.
+INLINE int in_scope(const struct settings *settings, const struct arrival *arrival, u8 first, u8 second)
+{
+    if ((u32)arrival->destination_port - settings->first_port >= settings->ports)
+        return 0;
+    if (settings->mode == COUNT_CHANNEL)
+        return (first & 0xc0) == 0x40;
+    if (settings->mode == COUNT_STUN)
+        return first == STUN_BINDING_SUCCESS >> 8 && second == (STUN_BINDING_SUCCESS & 0xff);
+    return settings->mode == COUNT_RAW;
+}
+
+INLINE int same_source(const struct expected_flow *flow, const struct arrival *arrival)
+{
+    return flow->source[0] == arrival->source[0] && flow->source[1] == arrival->source[1] &&
+           flow->source[2] == arrival->source[2] && flow->source[3] == arrival->source[3] &&
+           flow->source_port == arrival->source_port && flow->destination_port == arrival->destination_port;
+}
+
+INLINE void note_order(struct expected_flow *flow, u32 sequence, struct totals *totals)
+{
+    int ahead = (int)(sequence - flow->last_sequence);
+    if (flow->seen && ahead == 0)
+        totals->duplicated++;
+    else if (flow->seen && ahead < 0)
+        totals->reordered++;
+    else
+        flow->last_sequence = sequence;
+    flow->seen = 1;
+}
+
+// The payload head, whichever frame it came in. `channel` is -1 outside ChannelData.
+INLINE enum finding check_flow(const struct settings *settings, const struct arrival *arrival,
+                               const struct payload_head *head, int channel, struct totals *totals)
+{
+    if (head->sequence != ~head->complement)
+        return CORRUPT;
+    if (head->flow >= settings->flows)
+        return MISDIRECTED;
+    u32 number = head->flow;
+    struct expected_flow *flow = map_lookup(&EXPECTED, &number);
+    if (!flow || !same_source(flow, arrival) || (channel >= 0 && channel != flow->channel))
+        return MISDIRECTED;
+    note_order(flow, head->sequence, totals);
+    return VALID;
+}
+
+// RFC 8489 §5: type, length, cookie, then the transaction id, of which the load uses 4 bytes for the flow and 8 for
+// the sequence. The length must agree; XOR-MAPPED-ADDRESS is checked by its own walk.
+INLINE enum finding check_stun(const struct settings *settings, const struct arrival *arrival, const u8 *head,
+                               u32 length, struct totals *totals)
+{
+    const u16 *half = (const void *)head;
+    const u32 *word = (const void *)head;
+    if (word[1] != be32(STUN_MAGIC_COOKIE) || (u32)be16(half[1]) + STUN_HEADER_BYTES != length)
+        return CORRUPT;
+    struct payload_head id = {.flow = word[2], .sequence = word[3], .complement = word[4]};
+    return check_flow(settings, arrival, &id, -1, totals);
+}
+
+INLINE enum finding check_relayed(const struct settings *settings, const struct arrival *arrival, const u8 *head,
+                                  u32 length, struct totals *totals)
+{
+    const struct payload_head *payload = (const void *)head;
+    int channel = -1;
+    if (settings->mode == COUNT_CHANNEL) {
+        // RFC 8656 §12.4: channel number and length of the application data; over UDP padding is optional.
+        const u16 *half = (const void *)head;
+        channel = be16(half[0]);
+        if (be16(half[1]) != settings->payload || length < settings->payload + CHANNEL_HEADER_BYTES ||
+            length > settings->payload + CHANNEL_HEADER_BYTES + 3)
+            return CORRUPT;
+        payload = (const void *)(head + CHANNEL_HEADER_BYTES);
+    } else if (length != settings->payload) {
+        return CORRUPT;
+    }
+    if (payload->magic != PAYLOAD_MAGIC)
+        return CORRUPT;
+    return check_flow(settings, arrival, payload, channel, totals);
+}
+
+INLINE enum finding check(const struct settings *settings, const struct arrival *arrival, const u8 *head, u32 length,
+                          struct totals *totals)
+{
+    if (settings->mode == COUNT_STUN)
+        return check_stun(settings, arrival, head, length, totals);
+    return check_relayed(settings, arrival, head, length, totals);
+}
+
+INLINE u32 sequence_of(const struct settings *settings, const u8 *head)
+{
+    const u32 *word = (const void *)head;
+    return settings->mode == COUNT_CHANNEL || settings->mode == COUNT_STUN ? word[3] : word[2];
+}
+
+INLINE void tally(struct totals *totals, enum finding finding, u32 bytes)
+{
+    if (finding == VALID) {
+        totals->datagrams++;
+        totals->bytes += bytes;
+    } else if (finding == CORRUPT) {
+        totals->corrupt++;
+    } else {
+        totals->misdirected++;
+    }
+}
+
+// The two ways to read packet bytes; everything that compares in bulk is written once over them. Each is a global
+// function, so that the verifier looks at its loop once and not once per segment and path.
+#define LOAD_PAYLOAD_CHECKS(kind, context, load_bytes)                                                                 \
+    /* Compares `length` payload bytes at `at` with the pattern; 1 when equal. */                                     \
+    NOINLINE int kind##_payload_matches(context *packet, u32 at, u32 length)                                          \
+    {                                                                                                                  \
+        u32 zero = 0;                                                                                                  \
+        struct pattern *pattern = map_lookup(&PATTERN, &zero);                                                         \
+        if (!pattern || length < PAYLOAD_HEAD_BYTES + CHUNK_BYTES || length > MAX_PAYLOAD)                             \
+            return 0;                                                                                                  \
+        for (u32 i = 1; i < MAX_PAYLOAD / CHUNK_BYTES; i++) {                                                          \
+            u32 offset = i * CHUNK_BYTES;                                                                              \
+            if (offset >= length)                                                                                      \
+                return 1;                                                                                              \
+            if (offset > length - CHUNK_BYTES)                                                                         \
+                offset = length - CHUNK_BYTES; /* the last chunk overlaps the one before */                           \
+            u64 found[2];                                                                                              \
+            if (offset > MAX_PAYLOAD - CHUNK_BYTES || load_bytes(packet, at + offset, found, sizeof(found)))           \
+                return 0;                                                                                              \
+            const u64 *wanted = (const void *)(pattern->bytes + offset);                                               \
+            if (found[0] != wanted[0] || found[1] != wanted[1])                                                        \
+                return 0;                                                                                              \
+        }                                                                                                              \
+        return 1;                                                                                                      \
+    }                                                                                                                  \
+    /* Finds XOR-MAPPED-ADDRESS (RFC 8489 §14.2) behind the header at `at` and compares it with the receiver. */      \
+    NOINLINE int kind##_mapped_address_matches(context *packet, u32 at, u32 length, u32 port, u32 address)             \
+    {                                                                                                                  \
+        u32 offset = STUN_HEADER_BYTES;                                                                                \
+        for (int i = 0; i < MAX_ATTRIBUTES; i++) {                                                                     \
+            u16 attribute[6];                                                                                          \
+            if (offset > length || load_bytes(packet, at + offset, attribute, sizeof(attribute)))                      \
+                return 0;                                                                                              \
+            if (attribute[0] == be16(STUN_XOR_MAPPED_ADDRESS))                                                         \
+                return attribute[1] == be16(8) && (attribute[2] & be16(0xff)) == be16(1) &&                            \
+                       be16(attribute[3]) == (port ^ (STUN_MAGIC_COOKIE >> 16)) &&                                     \
+                       (attribute[4] | (u32)attribute[5] << 16) == (address ^ be32(STUN_MAGIC_COOKIE));                \
+            offset += 4 + (((u32)be16(attribute[1]) + 3) & 0xfffc);                                                    \
+        }                                                                                                              \
+        return 0;                                                                                                      \
+    }                                                                                                                  \
+    /* What is too dear for the inlined check: every answer's address, and the sampled payload. */                    \
+    INLINE enum finding kind##_check_further(context *packet, const struct settings *settings,                        \
+                                             const struct arrival *arrival, const u8 *head, u32 at, u32 length,        \
+                                             struct totals *totals)                                                    \
+    {                                                                                                                  \
+        if (settings->mode == COUNT_STUN)                                                                              \
+            return kind##_mapped_address_matches(packet, at, length, arrival->destination_port,                        \
+                                                 arrival->destination[0])                                              \
+                       ? VALID                                                                                         \
+                       : CORRUPT;                                                                                      \
+        if (sequence_of(settings, head) & settings->verify_mask)                                                       \
+            return VALID;                                                                                              \
+        totals->verified++;                                                                                            \
+        u32 skip = settings->mode == COUNT_CHANNEL ? CHANNEL_HEADER_BYTES : 0;                                         \
+        return kind##_payload_matches(packet, at + skip, settings->payload) ? VALID : CORRUPT;                         \
+    }
+
+LOAD_PAYLOAD_CHECKS(xdp, struct xdp_md, xdp_load_bytes)
+LOAD_PAYLOAD_CHECKS(skb, struct __sk_buff, skb_load_bytes)
+
+SEC("xdp")
+int count_xdp(struct xdp_md *packet)
+{
+    u32 zero = 0;
+    struct settings *settings = map_lookup(&SETTINGS, &zero);
+    struct totals *totals = map_lookup(&TOTALS, &zero);
+    void *data = (void *)(long)packet->data;
+    void *end = (void *)(long)packet->data_end;
+    struct arrival arrival;
+    if (!settings || !totals || data + PARSED_BYTES > end || !parse(data, &arrival))
+        return XDP_PASS;
+    const u8 *head = data + arrival.payload_at;
+    if ((void *)head + HEAD_BYTES > end || !in_scope(settings, &arrival, head[0], head[1]))
+        return XDP_PASS;
+    enum finding finding = CORRUPT;
+    if ((void *)head + arrival.payload <= end)
+        finding = check(settings, &arrival, head, arrival.payload, totals);
+    if (finding == VALID)
+        finding = xdp_check_further(packet, settings, &arrival, head, arrival.payload_at, arrival.payload, totals);
+    totals->packets++;
+    tally(totals, finding, arrival.payload);
+    return XDP_DROP;
+}
+
+// One segment of a packet, all of whose segments share the headers.
+NOINLINE int count_segment(struct __sk_buff *packet, struct arrival *arrival, u32 at, u32 length)
+{
+    u32 zero = 0;
+    struct settings *settings = map_lookup(&SETTINGS, &zero);
+    struct totals *totals = map_lookup(&TOTALS, &zero);
+    u8 head[HEAD_BYTES] __attribute__((aligned(8)));
+    if (!settings || !totals || !arrival)
+        return 0;
+    enum finding finding = CORRUPT;
+    if (length >= HEAD_BYTES && !skb_load_bytes(packet, at, head, sizeof(head)))
+        finding = check(settings, arrival, head, length, totals);
+    if (finding == VALID)
+        finding = skb_check_further(packet, settings, arrival, head, at, length, totals);
+    tally(totals, finding, length);
+    return 0;
+}
+
+SEC("classifier")
+int count_tc(struct __sk_buff *packet)
+{
+    u32 zero = 0;
+    struct settings *settings = map_lookup(&SETTINGS, &zero);
+    struct totals *totals = map_lookup(&TOTALS, &zero);
+    u8 parsed[2 + PARSED_BYTES] __attribute__((aligned(8))); // 2: as NET_IP_ALIGN, so that the IP header is aligned
+    u8 first[2];
+    struct arrival arrival = {};
+    if (!settings || !totals || skb_load_bytes(packet, 0, parsed + 2, PARSED_BYTES) || !parse(parsed + 2, &arrival))
+        return TC_ACT_OK;
+    u32 at = arrival.payload_at;
+    if (skb_load_bytes(packet, at, first, 2) || !in_scope(settings, &arrival, first[0], first[1]))
+        return TC_ACT_OK;
+    totals->packets++;
+    if (packet->gso_segs <= 1) {
+        count_segment(packet, &arrival, at, arrival.payload);
+        return TC_ACT_SHOT;
+    }
+    totals->aggregated++;
+    u32 stride = packet->gso_size;
+    u32 left = packet->len - at;
+    for (int i = 0; i < MAX_SEGMENTS; i++) {
+        if (!left)
+            break;
+        u32 length = left < stride ? left : stride;
+        count_segment(packet, &arrival, at, length);
+        at += length;
+        left -= length;
+    }
+    if (left)
+        totals->corrupt++; // never counted silently as fewer
+    return TC_ACT_SHOT;
+}
+
+char LICENSE[] SEC("license") = "Dual MIT/GPL";

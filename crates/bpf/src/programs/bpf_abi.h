@@ -1,0 +1,93 @@
+// The part of the kernel's BPF interface that hairpin's programs use, so that neither libbpf's nor the
+// distribution's kernel headers are needed and the objects do not change when those do. Every number and offset
+// here is stable kernel ABI (include/uapi/linux/bpf.h); nothing in this file is specific to one program.
+#pragma once
+
+typedef unsigned char u8;
+typedef unsigned short u16;
+typedef unsigned int u32;
+typedef unsigned long long u64;
+typedef signed long long s64;
+
+#define SEC(name) __attribute__((section(name), used))
+#define INLINE static inline __attribute__((always_inline))
+#define NOINLINE __attribute__((noinline))
+#define UNLIKELY(condition) __builtin_expect(!!(condition), 0)
+
+// BTF map definitions: the loader reads the numbers back from the array dimensions.
+#define UINT(name, value) int(*name)[value]
+#define TYPE(name, value) typeof(value) *name
+
+enum map_type {
+    MAP_TYPE_HASH = 1,
+    MAP_TYPE_ARRAY = 2,
+    MAP_TYPE_PERCPU_ARRAY = 6,
+    MAP_TYPE_DEVMAP = 14,
+};
+
+// Verdicts of an XDP program.
+enum xdp_action { XDP_ABORTED, XDP_DROP, XDP_PASS, XDP_TX, XDP_REDIRECT };
+
+// Verdicts of a classifier in direct-action mode. TCX knows the same numbers except that "unspecified" is -1.
+enum tc_action { TC_ACT_OK = 0, TC_ACT_SHOT = 2 };
+
+struct xdp_md {
+    u32 data;
+    u32 data_end;
+    u32 data_meta;
+    u32 ingress_ifindex;
+    u32 rx_queue_index;
+    u32 egress_ifindex;
+};
+
+struct __sk_buff {
+    u32 len;
+    u32 pkt_type;
+    u32 mark;
+    u32 queue_mapping;
+    u32 protocol;
+    u32 vlan_present;
+    u32 vlan_tci;
+    u32 vlan_proto;
+    u32 priority;
+    u32 ingress_ifindex;
+    u32 ifindex;
+    u32 tc_index;
+    u32 cb[5];
+    u32 hash;
+    u32 tc_classid;
+    u32 data;
+    u32 data_end;
+    u32 napi_id;
+    u32 family;
+    u32 remote_ip4;
+    u32 local_ip4;
+    u32 remote_ip6[4];
+    u32 local_ip6[4];
+    u32 remote_port;
+    u32 local_port;
+    u32 data_meta;
+    u64 flow_keys;
+    u64 tstamp;
+    u32 wire_len;
+    u32 gso_segs;
+    u64 sk;
+    u32 gso_size;
+};
+_Static_assert(__builtin_offsetof(struct __sk_buff, data) == 76, "__sk_buff.data");
+_Static_assert(__builtin_offsetof(struct __sk_buff, gso_segs) == 164, "__sk_buff.gso_segs");
+_Static_assert(__builtin_offsetof(struct __sk_buff, gso_size) == 176, "__sk_buff.gso_size");
+
+// Helper functions by number (include/uapi/linux/bpf.h, enum bpf_func_id).
+static void *(*map_lookup)(void *map, const void *key) = (void *)1;
+static u64 (*ktime_get_ns)(void) = (void *)5;
+static long (*skb_load_bytes)(const void *skb, u32 offset, void *to, u32 length) = (void *)26;
+static long (*redirect_map)(void *map, u32 key, u64 flags) = (void *)51;
+static long (*xdp_adjust_head)(struct xdp_md *packet, int delta) = (void *)44;
+static long (*xdp_load_bytes)(struct xdp_md *packet, u32 offset, void *to, u32 length) = (void *)189;
+
+#define bswap16(value) __builtin_bswap16(value)
+#define bswap32(value) __builtin_bswap32(value)
+// Host is little endian (the objects are built for bpfel): network order is one swap away.
+#define be16(value) ((u16)(__builtin_constant_p(value) ? ((((value)&0xff) << 8) | (((value) >> 8) & 0xff)) : bswap16(value)))
+#define be32(value) __builtin_bswap32(value)
