@@ -1,2 +1,26 @@
-//! placeholder
+//! TURN (RFC 8656) as two state machines, [`server`] and [`client`], without a socket or a clock.
+//!
+//! The embedder owns sockets, time and randomness. It hands datagrams in and carries out what comes back:
+//!
+//! ```text
+//!  client datagrams ── handle_client ──┐                 ┌── Verdict: relay these n datagrams there (the hot path)
+//!  peer datagrams ──── handle_peer ────┤  server::Server ├── poll_output: answers, sockets to open or close, log records
+//!  time ────────────── handle_timeout ─┘                 └── poll_timeout: when to call handle_timeout next
+//! ```
+//!
+//! **The invariant:** after every `handle_*` the embedder drains [`server::Server::poll_output`] before it hands in anything
+//! else, and datagrams already queued are sent before a `CloseRelay` closes their socket. A [`RelayKey`] carries a
+//! generation, so that a stale event of the same wake-up finds nothing.
+//!
+//! Time ([`Now`]) and the seed are arguments: the same inputs give the same outputs, byte for byte.
 #![forbid(unsafe_code)]
+
+pub mod client;
+mod random;
+pub mod server;
+mod types;
+
+pub use types::address::{ClientPath, FiveTuple, ListenerKey, Transport};
+pub use types::key::{RelayKey, RequestKey};
+pub use types::run::Run;
+pub use types::time::{Mono, Now};

@@ -1,0 +1,231 @@
+//! The channels of one relayed transport address (RFC 8656 §12).
+//!
+//! They are found from both sides: by number for what the client sends, by peer for what it gets. The channels themselves are
+//! sorted by peer, so that those of one IP address lie together for a permission to be refreshed; a second table,
+//! sorted by number, says where.
+
+use std::net::{IpAddr, SocketAddr};
+use std::ops::Range;
+
+use stun::ChannelNumber;
+
+use super::CHANNEL_LIFETIME_S;
+use super::permission::reserve_tight;
+use crate::Mono;
+
+/// A channel: a number and a peer, tied together until it expires.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Channel {
+    pub(super) peer_ip: IpAddr,
+    /// Whether the peer is a relayed transport address of this server.
+    pub(super) own_relay: bool,
+    pub(super) peer_port: u16,
+    pub(super) number: ChannelNumber,
+    /// The policy under which the peer was last found to be allowed.
+    pub(super) policy_epoch: u16,
+    pub(super) expires: Mono,
+    /// When the permission for the peer's address expires. It is shorter than the channel's life, and without it nothing passes.
+    pub(super) permission_expires: Mono,
+}
+
+const _: () = assert!(size_of::<Channel>() == 40);
+
+impl Channel {
+    /// The transport address it is bound to.
+    pub(super) const fn peer(&self) -> SocketAddr {
+        SocketAddr::new(self.peer_ip, self.peer_port)
+    }
+
+    fn cmp_peer(&self, peer: &SocketAddr) -> std::cmp::Ordering {
+        self.peer_ip
+            .cmp(&peer.ip())
+            .then(self.peer_port.cmp(&peer.port()))
+    }
+}
+
+#[derive(Clone, Copy, Debug)]
+struct ByNumber {
+    number: ChannelNumber,
+    place: u16,
+}
+
+/// The channels, sorted by peer, and where each number is.
+#[derive(Debug, Default)]
+pub(super) struct Channels {
+    by_peer: Vec<Channel>,
+    by_number: Vec<ByNumber>,
+}
+
+impl Channels {
+    pub(super) const fn len(&self) -> usize {
+        self.by_peer.len()
+    }
+
+    /// The channel with this number, unless it is unbound.
+    pub(super) fn with_number(&mut self, number: ChannelNumber, now: Mono) -> Option<&mut Channel> {
+        let found = self
+            .by_number
+            .binary_search_by_key(&number, |entry| entry.number)
+            .ok()?;
+        let place = usize::from(self.by_number[found].place);
+        self.by_peer
+            .get_mut(place)
+            .filter(|channel| channel.expires > now)
+    }
+
+    /// The channel bound to this peer, unless there is none.
+    pub(super) fn bound_to(&mut self, peer: &SocketAddr, now: Mono) -> Option<&mut Channel> {
+        let place = self
+            .by_peer
+            .binary_search_by(|channel| channel.cmp_peer(peer))
+            .ok()?;
+        self.by_peer
+            .get_mut(place)
+            .filter(|channel| channel.expires > now)
+    }
+
+    /// Binds or refreshes. The caller has expired what was due and made sure that neither number nor peer is bound otherwise.
+    pub(super) fn bind(&mut self, channel: Channel, now: Mono) {
+        // RFC 8656 §12: "resets the time-to-expiry timer back to 10 minutes".
+        let channel = Channel {
+            expires: now.plus_secs(u64::from(CHANNEL_LIFETIME_S)),
+            ..channel
+        };
+        match self
+            .by_peer
+            .binary_search_by(|other| other.cmp_peer(&channel.peer()))
+        {
+            Ok(place) => self.by_peer[place] = channel,
+            Err(place) => {
+                reserve_tight(&mut self.by_peer);
+                self.by_peer.insert(place, channel);
+                self.index();
+            }
+        }
+    }
+
+    /// Tells the channels towards this address that its permission was refreshed.
+    pub(super) fn permission_refreshed(&mut self, ip: &IpAddr, expires: Mono) {
+        let places = places_of(&self.by_peer, ip);
+        for channel in &mut self.by_peer[places] {
+            channel.permission_expires = expires;
+        }
+    }
+
+    /// Unbinds what has expired and returns how many that were.
+    pub(super) fn expire(&mut self, now: Mono) -> usize {
+        let before = self.by_peer.len();
+        self.by_peer.retain(|channel| channel.expires > now);
+        if self.by_peer.len() < before {
+            self.index();
+        }
+        before - self.by_peer.len()
+    }
+
+    /// When the first of them expires.
+    pub(super) fn earliest(&self) -> Mono {
+        self.by_peer
+            .iter()
+            .map(|channel| channel.expires)
+            .min()
+            .unwrap_or(Mono::NEVER)
+    }
+
+    /// Makes the table by number anew.
+    fn index(&mut self) {
+        self.by_number.clear();
+        self.by_number.reserve_exact(self.by_peer.capacity());
+        let places = self.by_peer.iter().enumerate();
+        self.by_number
+            .extend(places.map(|(place, channel)| ByNumber {
+                number: channel.number,
+                place: place as u16,
+            }));
+        self.by_number.sort_unstable_by_key(|entry| entry.number);
+    }
+}
+
+/// Where the channels towards this address are: they lie together.
+fn places_of(by_peer: &[Channel], ip: &IpAddr) -> Range<usize> {
+    let start = by_peer.partition_point(|channel| channel.peer_ip < *ip);
+    let length = by_peer[start..].partition_point(|channel| channel.peer_ip == *ip);
+    start..start + length
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn channel(number: u16, host: u8, port: u16) -> Channel {
+        Channel {
+            peer_ip: IpAddr::from([192, 0, 2, host]),
+            own_relay: false,
+            peer_port: port,
+            number: ChannelNumber::new(number).expect("a channel number"),
+            policy_epoch: 0,
+            expires: Mono(0),
+            permission_expires: Mono(0),
+        }
+    }
+
+    #[test]
+    fn channels_are_found_by_number_and_by_peer() {
+        let mut channels = Channels::default();
+        for (number, host, port) in [(0x4005, 1, 9), (0x4001, 2, 9), (0x4003, 1, 8)] {
+            channels.bind(channel(number, host, port), Mono(0));
+        }
+        for (number, host, port) in [(0x4005, 1, 9), (0x4001, 2, 9), (0x4003, 1, 8)] {
+            let wanted = channel(number, host, port);
+            assert_eq!(
+                channels
+                    .with_number(wanted.number, Mono(1))
+                    .map(|found| found.peer()),
+                Some(wanted.peer())
+            );
+            assert_eq!(
+                channels
+                    .bound_to(&wanted.peer(), Mono(1))
+                    .map(|found| found.number),
+                Some(wanted.number)
+            );
+        }
+        let unused = ChannelNumber::new(0x4002).expect("a channel number");
+        assert!(channels.with_number(unused, Mono(1)).is_none());
+    }
+
+    #[test]
+    fn a_refreshed_permission_reaches_the_channels_of_its_address_only() {
+        let mut channels = Channels::default();
+        for (number, host, port) in [
+            (0x4000, 1, 1),
+            (0x4001, 2, 1),
+            (0x4002, 2, 2),
+            (0x4003, 3, 1),
+        ] {
+            channels.bind(channel(number, host, port), Mono(0));
+        }
+        channels.permission_refreshed(&IpAddr::from([192, 0, 2, 2]), Mono(77));
+        let reached: Vec<u8> = channels
+            .by_peer
+            .iter()
+            .map(|channel| u8::from(channel.permission_expires == Mono(77)))
+            .collect();
+        assert_eq!(reached, [0, 1, 1, 0]);
+    }
+
+    #[test]
+    fn an_expired_number_can_be_bound_to_another_peer() {
+        let mut channels = Channels::default();
+        channels.bind(channel(0x4000, 1, 1), Mono(0));
+        let later = Mono(0).plus_secs(u64::from(CHANNEL_LIFETIME_S));
+        assert_eq!(channels.expire(later), 1);
+        channels.bind(channel(0x4000, 2, 1), later);
+        let number = ChannelNumber::MIN;
+        assert_eq!(
+            channels
+                .with_number(number, later)
+                .map(|found| found.peer_ip),
+            Some(IpAddr::from([192, 0, 2, 2]))
+        );
+    }
+}

@@ -1,0 +1,167 @@
+//! What the embedder decides. The engine holds one snapshot, and takes a new one with
+//! [`Server::set_config`](super::Server::set_config).
+
+use std::sync::Arc;
+
+use stun::nonce::NonceKeys;
+
+use super::credentials::Credentials;
+use super::policy::PeerPolicy;
+use super::quota::{Quota, Unlimited};
+
+/// RFC 8656 §6: the lifetime of an allocation unless asked otherwise, in seconds.
+pub const DEFAULT_LIFETIME_S: u32 = 600;
+/// RFC 8656 §7.2: the longest lifetime that is recommended, in seconds.
+pub const MAX_LIFETIME_S: u32 = 3600;
+/// RFC 8656 §9: "The Permission Lifetime MUST be 300 seconds".
+pub const PERMISSION_LIFETIME_S: u32 = 300;
+/// RFC 8656 §12: a channel binding lasts for 10 minutes unless refreshed.
+pub const CHANNEL_LIFETIME_S: u32 = 600;
+
+/// The engine's configuration. All limits are for one [`Server`](super::Server), that is, for one worker.
+#[derive(Clone, Debug)]
+pub struct Config {
+    /// The realm (RFC 8489 §14.9), fewer than 128 characters. Up to 24 bytes every challenge fits the amplification limit with
+    /// all it should hold.
+    pub realm: String,
+    /// SOFTWARE for responses, fewer than 128 characters; `None` sends none.
+    pub software: Option<String>,
+    /// The keys of the stateless nonces. The same in all workers: any of them may get the answer to a challenge.
+    pub nonce_keys: NonceKeys,
+    /// How long a nonce is valid, in seconds. RFC 8656 §5: at most an hour.
+    pub nonce_lifetime_s: u32,
+    /// From user names to keys.
+    pub credentials: Arc<dyn Credentials>,
+    /// Which peers are allowed.
+    pub policy: Arc<dyn PeerPolicy>,
+    /// How much one user, one source and all together may hold.
+    pub quota: Arc<dyn Quota>,
+    /// Whether IPv4 relayed addresses can be had; if not, asking for one is 440.
+    pub relay_v4: bool,
+    /// Whether IPv6 relayed addresses can be had; if not, asking for one is 440.
+    pub relay_v6: bool,
+    /// Whether the DF bit can be set towards peers; if not, DONT-FRAGMENT is an unknown attribute.
+    pub dont_fragment: bool,
+    /// The lifetime of an allocation unless asked for a longer one, in seconds.
+    pub default_lifetime_s: u32,
+    /// The longest lifetime to be had, in seconds.
+    pub max_lifetime_s: u32,
+    /// How long a reserved port is held for its token, in seconds; RFC 8656 §7.2: at least 30.
+    pub reservation_s: u32,
+    /// Allocations at once; 508 beyond.
+    pub max_allocations: usize,
+    /// Allocate requests that wait for the embedder at once; 508 beyond.
+    pub max_pending: usize,
+    /// Reserved ports at once; 508 beyond.
+    pub max_reservations: usize,
+    /// Permissions per relayed transport address; 508 beyond.
+    pub max_permissions: usize,
+    /// Channels per relayed transport address; 508 beyond. There are 4096 numbers.
+    pub max_channels: usize,
+    /// Answers kept for retransmitted requests (RFC 8489 §6.3.1); the oldest give way.
+    pub max_answers: usize,
+    /// Derived keys kept, so that a user who comes back is not derived again.
+    pub max_cached_keys: usize,
+    /// Whether Binding requests must be authenticated. RFC 8489 §12: a basic STUN server should not.
+    pub authenticate_binding: bool,
+    /// Whether PASSWORD-ALGORITHMS is announced (RFC 8489 §9.2.4), upon which clients that know it use SHA-256.
+    pub announce_password_algorithms: bool,
+    /// Whether an allocation whose time-limited credential has expired can no longer be refreshed. If not, a credential only has to be
+    /// valid when the allocation is made.
+    pub strict_expiry: bool,
+}
+
+impl Config {
+    /// A configuration with the defaults of RFC 8656 and limits that suit a worker of a large server.
+    #[must_use]
+    pub fn new(
+        realm: &str,
+        nonce_keys: NonceKeys,
+        credentials: Arc<dyn Credentials>,
+        policy: Arc<dyn PeerPolicy>,
+    ) -> Config {
+        Config {
+            realm: realm.to_owned(),
+            software: None,
+            nonce_keys,
+            nonce_lifetime_s: 600,
+            credentials,
+            policy,
+            quota: Arc::new(Unlimited),
+            relay_v4: true,
+            relay_v6: true,
+            dont_fragment: true,
+            default_lifetime_s: DEFAULT_LIFETIME_S,
+            max_lifetime_s: MAX_LIFETIME_S,
+            reservation_s: 30,
+            max_allocations: 1 << 20,
+            max_pending: 1024,
+            max_reservations: 1024,
+            max_permissions: 256,
+            max_channels: 256,
+            max_answers: 16_384,
+            max_cached_keys: 4096,
+            authenticate_binding: false,
+            announce_password_algorithms: true,
+            strict_expiry: false,
+        }
+    }
+
+    /// Whether every value is one that the engine can work with.
+    ///
+    /// # Errors
+    /// Names the first value that is not.
+    pub fn validate(&self) -> Result<(), ConfigError> {
+        let too_long = |text: &str| text.chars().count() >= 128;
+        let software_too_long = self.software.as_deref().is_some_and(too_long);
+        if self.realm.is_empty() || too_long(&self.realm) {
+            Err(ConfigError::Realm)
+        } else if software_too_long {
+            Err(ConfigError::Software)
+        } else if !(1..=3600).contains(&self.nonce_lifetime_s) {
+            Err(ConfigError::NonceLifetime)
+        } else if self.default_lifetime_s == 0 || self.max_lifetime_s < self.default_lifetime_s {
+            Err(ConfigError::Lifetime)
+        } else if self.reservation_s < 30 {
+            Err(ConfigError::Reservation)
+        } else if !(1..=1024).contains(&self.max_permissions) {
+            Err(ConfigError::Permissions)
+        } else if !(1..=4096).contains(&self.max_channels) {
+            Err(ConfigError::Channels)
+        } else if !self.relay_v4 && !self.relay_v6 {
+            Err(ConfigError::NoFamily)
+        } else {
+            Ok(())
+        }
+    }
+}
+
+/// A value in [`Config`] that the engine cannot work with.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum ConfigError {
+    /// RFC 8489 §14.9.
+    #[error("realm must have 1 to 127 characters")]
+    Realm,
+    /// RFC 8489 §14.14.
+    #[error("software must have at most 127 characters")]
+    Software,
+    /// RFC 8656 §5.
+    #[error("nonce lifetime must be 1 to 3600 seconds")]
+    NonceLifetime,
+    /// RFC 8656 §7.2.
+    #[error("default lifetime must be at least 1 second and at most the maximum lifetime")]
+    Lifetime,
+    /// RFC 8656 §7.2.
+    #[error("a reservation must be held for at least 30 seconds")]
+    Reservation,
+    /// A client may ask for more in one request than a sorted table of this size should take.
+    #[error("permissions per relayed address must be 1 to 1024")]
+    Permissions,
+    /// RFC 8656 §12.
+    #[error("channels per relayed address must be 1 to 4096")]
+    Channels,
+    /// There would be nothing to allocate.
+    #[error("at least one of IPv4 and IPv6 must be relayed")]
+    NoFamily,
+}

@@ -1,0 +1,141 @@
+//! When each relay has something to expire: a heap that knows where each relay's entry is, so that a refreshed deadline moves
+//! in place and leaves nothing behind.
+//!
+//! There is one deadline per relay: the earliest of its own, its permissions' and its channels'.
+
+use crate::Mono;
+
+/// Children per node: a wide heap is flat, and its siblings share cache lines.
+const ARITY: usize = 4;
+
+/// The relay has no entry.
+const ABSENT: u32 = u32::MAX;
+
+#[derive(Clone, Copy, Debug)]
+struct Entry {
+    at: Mono,
+    relay: u32,
+}
+
+/// The deadlines of all relays, by slab index.
+#[derive(Debug, Default)]
+pub(super) struct Deadlines {
+    heap: Vec<Entry>,
+    /// For each relay the place of its entry in the heap.
+    places: Vec<u32>,
+}
+
+impl Deadlines {
+    /// The earliest deadline and whose it is.
+    pub(super) fn first(&self) -> Option<(Mono, u32)> {
+        self.heap.first().map(|entry| (entry.at, entry.relay))
+    }
+
+    /// Sets or moves a relay's deadline.
+    pub(super) fn set(&mut self, relay: u32, at: Mono) {
+        let slot = relay as usize;
+        if slot >= self.places.len() {
+            self.places.resize(slot + 1, ABSENT);
+        }
+        let entry = Entry { at, relay };
+        let place = self.places[slot];
+        if place == ABSENT {
+            self.heap.push(entry);
+            self.rise(self.heap.len() - 1, entry);
+        } else {
+            self.settle(place as usize, entry);
+        }
+    }
+
+    /// Forgets a relay's deadline, if it has one.
+    pub(super) fn remove(&mut self, relay: u32) {
+        let Some(place) = self
+            .places
+            .get_mut(relay as usize)
+            .filter(|place| **place != ABSENT)
+        else {
+            return;
+        };
+        let hole = std::mem::replace(place, ABSENT) as usize;
+        let Some(last) = self.heap.pop() else { return };
+        if hole < self.heap.len() {
+            self.settle(hole, last);
+        }
+    }
+
+    /// Puts `entry` where it belongs, starting from a place whose old content does not matter.
+    fn settle(&mut self, place: usize, entry: Entry) {
+        if place > 0 && entry.at < self.heap[(place - 1) / ARITY].at {
+            self.rise(place, entry);
+        } else {
+            self.sink(place, entry);
+        }
+    }
+
+    fn rise(&mut self, mut place: usize, entry: Entry) {
+        while place > 0 {
+            let parent = (place - 1) / ARITY;
+            if self.heap[parent].at <= entry.at {
+                break;
+            }
+            self.put(place, self.heap[parent]);
+            place = parent;
+        }
+        self.put(place, entry);
+    }
+
+    fn sink(&mut self, mut place: usize, entry: Entry) {
+        loop {
+            let children = place * ARITY + 1..(place * ARITY + 1 + ARITY).min(self.heap.len());
+            let Some(earliest) = children.min_by_key(|child| self.heap[*child].at) else {
+                break;
+            };
+            if entry.at <= self.heap[earliest].at {
+                break;
+            }
+            self.put(place, self.heap[earliest]);
+            place = earliest;
+        }
+        self.put(place, entry);
+    }
+
+    fn put(&mut self, place: usize, entry: Entry) {
+        self.heap[place] = entry;
+        self.places[entry.relay as usize] = place as u32;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use proptest::prelude::*;
+
+    use super::*;
+
+    proptest! {
+        #[test]
+        fn the_heap_agrees_with_a_sorted_map(ops in prop::collection::vec((0u32..20, prop::option::of(0u64..50)), 0..300)) {
+            let mut deadlines = Deadlines::default();
+            let mut model = BTreeMap::new();
+            for (relay, at) in ops {
+                match at {
+                    Some(at) => {
+                        deadlines.set(relay, Mono(at));
+                        model.insert(relay, Mono(at));
+                    }
+                    None => {
+                        deadlines.remove(relay);
+                        model.remove(&relay);
+                    }
+                }
+                prop_assert_eq!(deadlines.first().map(|(at, _)| at), model.values().min().copied());
+                prop_assert_eq!(deadlines.heap.len(), model.len(), "moving a deadline leaves nothing behind");
+                for (place, entry) in deadlines.heap.iter().enumerate() {
+                    prop_assert_eq!(deadlines.places[entry.relay as usize] as usize, place);
+                    prop_assert_eq!(model.get(&entry.relay), Some(&entry.at));
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,171 @@
+//! What the embedder is to do: the queue of the cold path.
+
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use stun::AddressFamily;
+
+use crate::{ClientPath, RelayKey, RequestKey};
+
+/// Something for the embedder to do, in this order.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Output<'a> {
+    /// Send one datagram (or one message, on a stream) to a client.
+    Send {
+        /// Where to.
+        path: ClientPath,
+        /// A complete STUN message.
+        bytes: &'a [u8],
+    },
+    /// Open sockets, all of them or those that can be had, and call [`relays_opened`](super::Server::relays_opened).
+    OpenRelays {
+        /// Hand this back.
+        request: RequestKey,
+        /// One or two sockets.
+        relays: &'a [RelayRequest],
+    },
+    /// The reservation token names another worker: ask its server with
+    /// [`claim_reservation`](super::Server::claim_reservation), move the socket here under `key`, and call
+    /// [`reservation_claimed`](super::Server::reservation_claimed).
+    ClaimReservation {
+        /// Hand this back.
+        request: RequestKey,
+        /// The token as received; the first byte is the number of the worker that made it.
+        token: [u8; 8],
+        /// The user who must own the reservation.
+        user: &'a str,
+        /// The key under which the relay will be known here.
+        key: RelayKey,
+    },
+    /// Close the relay's socket, after everything queued on it was sent. There may be none: opening may have failed.
+    CloseRelay {
+        /// Whose socket.
+        relay: RelayKey,
+    },
+    /// An allocation began: write the log line.
+    AllocationOpened {
+        /// The user it belongs to.
+        user: &'a str,
+        /// The client.
+        path: ClientPath,
+        /// Its relayed transport addresses, as the client knows them.
+        relayed: RelayedAddresses,
+        /// Seconds until it expires, unless refreshed.
+        lifetime_s: u32,
+    },
+    /// An allocation ended: write the log line.
+    AllocationClosed {
+        /// The user it belonged to.
+        user: &'a str,
+        /// The client.
+        path: ClientPath,
+        /// The relayed transport addresses it had when it ended.
+        relayed: RelayedAddresses,
+        /// What went from the client to peers.
+        to_peers: Traffic,
+        /// What went from peers to the client.
+        to_client: Traffic,
+        /// How long it lived.
+        duration: Duration,
+        /// Why it ended.
+        reason: CloseReason,
+    },
+}
+
+/// The relayed transport addresses of one allocation: one, or one of each family (RFC 8656 §6).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct RelayedAddresses {
+    /// The IPv4 one.
+    pub v4: Option<SocketAddr>,
+    /// The IPv6 one.
+    pub v6: Option<SocketAddr>,
+}
+
+/// Relayed datagrams and the application data in them, in bytes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Traffic {
+    /// Datagrams.
+    pub packets: u64,
+    /// Application data without any TURN framing, in bytes.
+    pub bytes: u64,
+}
+
+/// One socket to open.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RelayRequest {
+    /// The key it will be known by, and the epoll token made from it.
+    pub key: RelayKey,
+    /// IPv4 or IPv6.
+    pub family: AddressFamily,
+    /// Which port.
+    pub port: PortRequest,
+}
+
+/// Which port a relayed transport address is to have (RFC 8656 §7.2).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum PortRequest {
+    /// Any.
+    Any,
+    /// An even one.
+    Even,
+    /// The one above the port of the entry before, which was `Even`, on the same address.
+    Next,
+}
+
+/// A relay's socket is open.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct OpenedRelay {
+    /// The address the socket is bound to.
+    pub local: SocketAddr,
+    /// The address that peers reach it at: what the client is told.
+    pub advertised: SocketAddr,
+}
+
+/// Why a relay's socket could not be opened.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum OpenError {
+    /// No port with the requested properties is free: 508.
+    #[error("no free relay port; widen the port range")]
+    NoPort,
+    /// The process may not open another file: 508.
+    #[error("too many open files; raise the limit")]
+    NoDescriptor,
+    /// There is no relay address of this family: 440.
+    #[error("no relay address of this family")]
+    FamilyUnsupported,
+    /// Anything else the system said: 508.
+    #[error("the socket could not be opened")]
+    Other,
+}
+
+/// Why an allocation ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum CloseReason {
+    /// The client refreshed it to a lifetime of zero.
+    Refreshed,
+    /// It was not refreshed in time.
+    Expired,
+    /// The client's connection is gone.
+    ClientClosed,
+    /// The server shuts down.
+    ServerShutdown,
+    /// The operator ended it.
+    Operator,
+}
+
+impl CloseReason {
+    /// The reason's name in metrics and logs, in snake case.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            CloseReason::Refreshed => "refreshed_to_zero",
+            CloseReason::Expired => "expired",
+            CloseReason::ClientClosed => "client_closed",
+            CloseReason::ServerShutdown => "server_shutdown",
+            CloseReason::Operator => "operator",
+        }
+    }
+}

@@ -1,0 +1,136 @@
+//! The queue of outputs. Messages lie one behind the other in one buffer that is kept, so that answering allocates nothing.
+
+use std::collections::VecDeque;
+use std::ops::Range;
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::output::{CloseReason, Output, RelayRequest, RelayedAddresses, Traffic};
+use super::user::User;
+use crate::{ClientPath, RelayKey, RequestKey};
+
+/// What the buffers may hold on to once all is done, in bytes and in outputs: more was a burst.
+const KEEP_BYTES: usize = 1 << 20;
+const KEEP_OUTPUTS: usize = 4096;
+
+/// How an allocation ended, for its log line.
+#[derive(Debug)]
+pub(super) struct Closed {
+    pub(super) user: Arc<User>,
+    pub(super) path: ClientPath,
+    pub(super) relayed: RelayedAddresses,
+    pub(super) to_peers: Traffic,
+    pub(super) to_client: Traffic,
+    pub(super) duration: Duration,
+    pub(super) reason: CloseReason,
+}
+
+/// An [`Output`] that owns what it speaks of.
+#[derive(Debug)]
+pub(super) enum Queued {
+    Send {
+        path: ClientPath,
+        bytes: Range<usize>,
+    },
+    OpenRelays {
+        request: RequestKey,
+        relays: [RelayRequest; 2],
+        count: usize,
+    },
+    ClaimReservation {
+        request: RequestKey,
+        token: [u8; 8],
+        user: Arc<User>,
+        key: RelayKey,
+    },
+    CloseRelay(RelayKey),
+    Opened {
+        user: Arc<User>,
+        path: ClientPath,
+        relayed: RelayedAddresses,
+        lifetime_s: u32,
+    },
+    Closed(Box<Closed>),
+}
+
+/// The queue.
+#[derive(Debug, Default)]
+pub(super) struct Outputs {
+    queue: VecDeque<Queued>,
+    bytes: Vec<u8>,
+    /// The one handed out last; it owns what the embedder is looking at.
+    current: Option<Queued>,
+}
+
+impl Outputs {
+    pub(super) fn push(&mut self, output: Queued) {
+        self.queue.push_back(output);
+    }
+
+    /// Queues a message to a client.
+    pub(super) fn send(&mut self, path: ClientPath, message: &[u8]) {
+        let start = self.bytes.len();
+        self.bytes.extend_from_slice(message);
+        self.queue.push_back(Queued::Send {
+            path,
+            bytes: start..self.bytes.len(),
+        });
+    }
+
+    /// The next output.
+    pub(super) fn next(&mut self) -> Option<Output<'_>> {
+        self.current = self.queue.pop_front();
+        if self.current.is_none() {
+            self.bytes.clear();
+            self.bytes.shrink_to(KEEP_BYTES);
+            self.queue.shrink_to(KEEP_OUTPUTS);
+        }
+        let output = match self.current.as_ref()? {
+            Queued::Send { path, bytes } => Output::Send {
+                path: *path,
+                bytes: self.bytes.get(bytes.clone()).unwrap_or_default(),
+            },
+            Queued::OpenRelays {
+                request,
+                relays,
+                count,
+            } => Output::OpenRelays {
+                request: *request,
+                relays: relays.get(..*count).unwrap_or_default(),
+            },
+            Queued::ClaimReservation {
+                request,
+                token,
+                user,
+                key,
+            } => Output::ClaimReservation {
+                request: *request,
+                token: *token,
+                user: user.name(),
+                key: *key,
+            },
+            Queued::CloseRelay(relay) => Output::CloseRelay { relay: *relay },
+            Queued::Opened {
+                user,
+                path,
+                relayed,
+                lifetime_s,
+            } => Output::AllocationOpened {
+                user: user.name(),
+                path: *path,
+                relayed: *relayed,
+                lifetime_s: *lifetime_s,
+            },
+            Queued::Closed(closed) => Output::AllocationClosed {
+                user: closed.user.name(),
+                path: closed.path,
+                relayed: closed.relayed,
+                to_peers: closed.to_peers,
+                to_client: closed.to_client,
+                duration: closed.duration,
+                reason: closed.reason,
+            },
+        };
+        Some(output)
+    }
+}

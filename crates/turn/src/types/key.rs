@@ -1,0 +1,51 @@
+//! Keys into the server's tables. Each carries a generation: the key of something that is gone finds nothing, also when its
+//! slot is in use again.
+
+/// Names one relayed transport address, and with it the embedder's socket for it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct RelayKey {
+    /// The slot in the server's table.
+    pub index: u32,
+    /// Which tenant of the slot is meant.
+    pub generation: u32,
+}
+
+impl RelayKey {
+    /// The key as one number, for an epoll token.
+    #[must_use]
+    pub const fn as_u64(self) -> u64 {
+        (self.generation as u64) << 32 | self.index as u64
+    }
+
+    /// The key that [`as_u64`](Self::as_u64) gave.
+    #[must_use]
+    pub const fn from_u64(token: u64) -> RelayKey {
+        RelayKey {
+            index: token as u32,
+            generation: (token >> 32) as u32,
+        }
+    }
+}
+
+/// Names a request that waits for the embedder: for its sockets, or for another worker's reservation.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct RequestKey {
+    /// The slot in the server's table.
+    pub index: u32,
+    /// Which tenant of the slot is meant.
+    pub generation: u32,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_token_leads_back_to_its_key() {
+        let key = RelayKey {
+            index: 7,
+            generation: 0xdead_beef,
+        };
+        assert_eq!(RelayKey::from_u64(key.as_u64()), key);
+    }
+}
