@@ -35,6 +35,7 @@ enum Stage {
 /// Writes one message; never allocates, and leaves nothing of the buffer's old content in it.
 ///
 /// ```
+/// # use hairpin_stun as stun;
 /// use stun::{Builder, Class, ErrorCode, HmacKey, Message, Method, TransactionId};
 ///
 /// let mut buffer = [0; 128];

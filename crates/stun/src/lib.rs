@@ -29,6 +29,7 @@
 //! Panic on any input; take more than linear time; compare a MAC in a time that depends on its bytes; print a key.
 //!
 //! ```
+//! # use hairpin_stun as stun;
 //! use stun::{Builder, Class, Message, Method, TransactionId, XorMappedAddress};
 //!
 //! let mut buffer = [0; 64];
