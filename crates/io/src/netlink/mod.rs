@@ -1,0 +1,280 @@
+//! Links, addresses, neighbours and routes of a network namespace, by rtnetlink.
+//!
+//! Just enough to build a measured network out of veth pairs. Every call waits for the kernel's answer.
+
+mod message;
+
+use std::ffi::CString;
+use std::io;
+use std::net::IpAddr;
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+
+use crate::NetNs;
+use crate::sys;
+use message::{NLM_F_CREATE, NLM_F_EXCL, NLM_F_REPLACE, Request, acknowledgement};
+
+/// A link-layer (Ethernet) address.
+pub type Mac = [u8; 6];
+
+/// Number of the interface called `name` in the calling thread's namespace.
+///
+/// # Errors
+/// ENODEV if there is none.
+pub fn interface_index(name: &str) -> io::Result<u32> {
+    let name = CString::new(name).map_err(|_| io::ErrorKind::InvalidInput)?;
+    sys::netlink::if_nametoindex(&name)
+}
+
+/// One end of a veth pair.
+#[derive(Clone, Copy, Debug)]
+pub struct VethEnd<'a> {
+    /// Name of the interface, at most 15 bytes.
+    pub name: &'a str,
+    /// Its link-layer address.
+    pub mac: Mac,
+    /// The namespace it appears in.
+    pub namespace: &'a NetNs,
+}
+
+/// A connection to the kernel's network configuration, for the namespace that its thread was in when it was opened.
+#[derive(Debug)]
+pub struct Netlink {
+    socket: OwnedFd,
+    sequence: u32,
+}
+
+impl Netlink {
+    /// Opens a connection.
+    ///
+    /// # Errors
+    /// What `socket` returns.
+    pub fn open() -> io::Result<Netlink> {
+        Ok(Netlink {
+            socket: sys::netlink::route_socket()?,
+            sequence: 0,
+        })
+    }
+
+    /// Makes two interfaces that are each other's wire. Both are down, and both go when either does.
+    ///
+    /// # Errors
+    /// `AlreadyExists` for a taken name, `PermissionDenied` without CAP_NET_ADMIN.
+    pub fn create_veth(&mut self, one: &VethEnd<'_>, other: &VethEnd<'_>) -> io::Result<()> {
+        const RTM_NEWLINK: u16 = 16;
+        const IFLA_ADDRESS: u16 = 1;
+        const IFLA_IFNAME: u16 = 3;
+        const IFLA_LINKINFO: u16 = 18;
+        const IFLA_NET_NS_FD: u16 = 28;
+        const IFLA_INFO_KIND: u16 = 1;
+        const IFLA_INFO_DATA: u16 = 2;
+        const VETH_INFO_PEER: u16 = 1;
+        let name = |end: &VethEnd<'_>| [end.name.as_bytes(), &[0]].concat();
+        let namespace = |end: &VethEnd<'_>| end.namespace.as_fd().as_raw_fd().to_ne_bytes();
+        let request = Request::new(RTM_NEWLINK, NLM_F_CREATE | NLM_F_EXCL, &link(0, false))
+            .attribute(IFLA_IFNAME, &name(one))
+            .attribute(IFLA_ADDRESS, &one.mac)
+            .attribute(IFLA_NET_NS_FD, &namespace(one))
+            .nested(IFLA_LINKINFO, |info| {
+                info.attribute(IFLA_INFO_KIND, b"veth")
+                    .nested(IFLA_INFO_DATA, &[], |data| {
+                        data.nested(VETH_INFO_PEER, &link(0, false), |peer| {
+                            peer.attribute(IFLA_IFNAME, &name(other))
+                                .attribute(IFLA_ADDRESS, &other.mac)
+                                .attribute(IFLA_NET_NS_FD, &namespace(other));
+                        });
+                    });
+            });
+        self.transact(request)
+    }
+
+    /// Brings an interface up.
+    ///
+    /// # Errors
+    /// ENODEV if there is none of this number.
+    pub fn set_up(&mut self, index: u32) -> io::Result<()> {
+        const RTM_SETLINK: u16 = 19;
+        self.transact(Request::new(RTM_SETLINK, 0, &link(index, true)))
+    }
+
+    /// Gives an interface an address and the subnet of `prefix` bits around it.
+    ///
+    /// # Errors
+    /// `AlreadyExists` if it has it.
+    pub fn add_address(&mut self, index: u32, address: IpAddr, prefix: u8) -> io::Result<()> {
+        const RTM_NEWADDR: u16 = 20;
+        const IFA_ADDRESS: u16 = 1;
+        const IFA_LOCAL: u16 = 2;
+        let fixed = [&[family(address), prefix, 0, 0][..], &index.to_ne_bytes()].concat();
+        let bytes = octets(address);
+        let request = Request::new(RTM_NEWADDR, NLM_F_CREATE | NLM_F_EXCL, &fixed)
+            .attribute(IFA_LOCAL, &bytes)
+            .attribute(IFA_ADDRESS, &bytes);
+        self.transact(request)
+    }
+
+    /// Fixes the link-layer address behind a neighbour's address: no ARP, ever.
+    ///
+    /// # Errors
+    /// ENODEV if there is no such interface.
+    pub fn set_neighbour(&mut self, index: u32, address: IpAddr, mac: Mac) -> io::Result<()> {
+        const RTM_NEWNEIGH: u16 = 28;
+        const NDA_DST: u16 = 1;
+        const NDA_LLADDR: u16 = 2;
+        const NUD_PERMANENT: u16 = 0x80;
+        let fixed = [
+            &[family(address), 0, 0, 0][..],
+            &index.to_ne_bytes(),
+            &NUD_PERMANENT.to_ne_bytes(),
+            &[0, 0],
+        ]
+        .concat();
+        let request = Request::new(RTM_NEWNEIGH, NLM_F_CREATE | NLM_F_REPLACE, &fixed)
+            .attribute(NDA_DST, &octets(address))
+            .attribute(NDA_LLADDR, &mac);
+        self.transact(request)
+    }
+
+    /// Sends everything that no other route covers to `gateway`.
+    ///
+    /// # Errors
+    /// `AlreadyExists` if there is a default route; ENETUNREACH if no interface's subnet has the gateway.
+    pub fn add_default_route(&mut self, gateway: IpAddr) -> io::Result<()> {
+        const RTM_NEWROUTE: u16 = 24;
+        const RTA_GATEWAY: u16 = 5;
+        const RT_TABLE_MAIN: u8 = 254;
+        const RTPROT_STATIC: u8 = 4;
+        const RT_SCOPE_UNIVERSE: u8 = 0;
+        const RTN_UNICAST: u8 = 1;
+        let kind = [RT_TABLE_MAIN, RTPROT_STATIC, RT_SCOPE_UNIVERSE, RTN_UNICAST];
+        let fixed = [&[family(gateway), 0, 0, 0][..], &kind, &[0; 4]].concat();
+        let request = Request::new(RTM_NEWROUTE, NLM_F_CREATE | NLM_F_EXCL, &fixed)
+            .attribute(RTA_GATEWAY, &octets(gateway));
+        self.transact(request)
+    }
+
+    fn transact(&mut self, request: Request) -> io::Result<()> {
+        self.sequence += 1;
+        sys::netlink::send(self.socket.as_fd(), &request.finish(self.sequence))?;
+        let mut answer = [0; 4096];
+        loop {
+            let length = sys::netlink::recv(self.socket.as_fd(), &mut answer)?;
+            if let Some(result) = acknowledgement(&answer[..length], self.sequence) {
+                return result;
+            }
+        }
+    }
+}
+
+/// `struct ifinfomsg`, asking for the interface to be up or for nothing.
+fn link(index: u32, up: bool) -> Vec<u8> {
+    let flags = if up { libc::IFF_UP as u32 } else { 0 };
+    [
+        [0; 4],
+        index.to_ne_bytes(),
+        flags.to_ne_bytes(),
+        flags.to_ne_bytes(),
+    ]
+    .concat()
+}
+
+fn family(address: IpAddr) -> u8 {
+    // Both constants are below 256.
+    match address {
+        IpAddr::V4(_) => libc::AF_INET as u8,
+        IpAddr::V6(_) => libc::AF_INET6 as u8,
+    }
+}
+
+fn octets(address: IpAddr) -> Vec<u8> {
+    match address {
+        IpAddr::V4(v4) => v4.octets().to_vec(),
+        IpAddr::V6(v6) => v6.octets().to_vec(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{ethtool, interfaces, sysfs};
+    use std::net::UdpSocket;
+    use std::time::Duration;
+
+    fn rooted<T>(result: io::Result<T>) -> T {
+        result.unwrap_or_else(|error| panic!("this test needs root: {error}"))
+    }
+
+    /// Runs in a thread of its own, because it changes namespaces.
+    fn in_thread(test: impl FnOnce() + Send + 'static) {
+        std::thread::spawn(test).join().unwrap();
+    }
+
+    #[test]
+    fn two_namespaces_talk_over_a_veth_pair_and_forget_it_together() {
+        in_thread(|| {
+            let left = rooted(NetNs::unshare());
+            let mut netlink = Netlink::open().unwrap();
+            let right = rooted(NetNs::unshare());
+            let ends = [("veth-l", &left, 1), ("veth-r", &right, 2)];
+            let end = |(name, namespace, last): (&'static str, _, u8)| VethEnd {
+                name,
+                mac: [2, 0, 0, 0, 0, last],
+                namespace,
+            };
+            netlink.create_veth(&end(ends[0]), &end(ends[1])).unwrap();
+            for (name, namespace, last) in ends {
+                namespace.enter().unwrap();
+                let mut netlink = Netlink::open().unwrap();
+                let index = interface_index(name).unwrap();
+                netlink.set_up(index).unwrap();
+                netlink
+                    .add_address(index, [192, 0, 2, last].into(), 24)
+                    .unwrap();
+                netlink
+                    .set_neighbour(
+                        index,
+                        [192, 0, 2, 3 - last].into(),
+                        [2, 0, 0, 0, 0, 3 - last],
+                    )
+                    .unwrap();
+                netlink
+                    .add_default_route([192, 0, 2, 3 - last].into())
+                    .unwrap();
+                ethtool::set_gro(name, true).unwrap();
+                ethtool::set_transmit_checksum(name, false).unwrap();
+                assert!(
+                    interfaces::addresses()
+                        .unwrap()
+                        .iter()
+                        .any(|a| a.name == name)
+                );
+            }
+            sysfs::write(&right, &["/sys/class/net/veth-r/threaded".into()], "1").unwrap();
+            let receiver = UdpSocket::bind("192.0.2.2:7000").unwrap();
+            receiver
+                .set_read_timeout(Some(Duration::from_secs(2)))
+                .unwrap();
+            left.enter().unwrap();
+            UdpSocket::bind("192.0.2.1:0")
+                .unwrap()
+                .send_to(b"hello", "192.0.2.2:7000")
+                .unwrap();
+            assert_eq!(receiver.recv(&mut [0; 16]).unwrap(), 5);
+        });
+    }
+
+    #[test]
+    fn the_kernels_refusals_come_back_as_errors() {
+        in_thread(|| {
+            rooted(NetNs::unshare());
+            let mut netlink = Netlink::open().unwrap();
+            assert_eq!(
+                netlink.set_up(4000).unwrap_err().raw_os_error(),
+                Some(libc::ENODEV)
+            );
+            assert!(netlink.add_default_route([192, 0, 2, 1].into()).is_err());
+            assert!(interface_index("nosuch").is_err());
+            assert!(ethtool::set_gro("nosuch", true).is_err());
+            assert!(ethtool::set_gro("a name that is too long", true).is_err());
+        });
+    }
+}

@@ -1,0 +1,176 @@
+//! Child processes that live in a given network namespace, on a given processor, and never longer than their parent.
+
+use std::io;
+use std::os::fd::AsFd;
+use std::os::unix::process::CommandExt;
+use std::process::{Child, Command, ExitStatus};
+use std::sync::mpsc::{self, Sender};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use crate::NetNs;
+use crate::sys::{netns, task};
+use crate::tasks::one_cpu;
+
+/// Where a process runs.
+#[derive(Debug)]
+pub struct Place<'a> {
+    /// Its network namespace.
+    pub namespace: &'a NetNs,
+    /// Its only processor; children inherit it.
+    pub cpu: usize,
+}
+
+/// A running child process.
+///
+/// It is process 1 of a PID namespace and dies with the thread that started it, which waits inside this handle. So when
+/// this process ends, however it ends (SIGKILL included), the kernel kills the child, and with it everything that the
+/// child started, and then the network namespace has no user left. Dropping the handle kills at once.
+#[derive(Debug)]
+pub struct Confined {
+    child: Child,
+    /// Dropping it lets the parent thread end.
+    release: Option<Sender<()>>,
+    parent: Option<JoinHandle<()>>,
+}
+
+impl Confined {
+    /// Starts `command` in `place`.
+    ///
+    /// # Errors
+    /// What spawning returns (no such program), or `PermissionDenied` without CAP_SYS_ADMIN.
+    pub fn spawn(mut command: Command, place: &Place<'_>) -> io::Result<Confined> {
+        confine(&mut command, place)?;
+        let (started, outcome) = mpsc::channel();
+        let (release, wait) = mpsc::channel::<()>();
+        let parent = std::thread::Builder::new()
+            .name("child-parent".into())
+            .spawn(move || {
+                let child = task::unshare_pids().and_then(|()| command.spawn());
+                let running = child.is_ok();
+                if started.send(child).is_ok() && running {
+                    // Ends when the sender is dropped: nothing is ever sent.
+                    let _ = wait.recv();
+                }
+            })?;
+        let child = outcome
+            .recv()
+            .map_err(|_| io::Error::other("the parent thread panicked"))??;
+        Ok(Confined {
+            child,
+            release: Some(release),
+            parent: Some(parent),
+        })
+    }
+
+    /// Its process number, as this process sees it.
+    #[must_use]
+    pub fn id(&self) -> u32 {
+        self.child.id()
+    }
+
+    /// The child, for its pipes.
+    pub fn child(&mut self) -> &mut Child {
+        &mut self.child
+    }
+
+    /// How it ended, if it has.
+    ///
+    /// # Errors
+    /// What `waitpid` returns.
+    pub fn try_wait(&mut self) -> io::Result<Option<ExitStatus>> {
+        self.child.try_wait()
+    }
+
+    /// Sends SIGTERM, waits up to `patience`, then kills.
+    ///
+    /// # Errors
+    /// What `waitpid` returns.
+    pub fn stop(&mut self, patience: Duration) -> io::Result<ExitStatus> {
+        const POLL: Duration = Duration::from_millis(5);
+        let deadline = Instant::now() + patience;
+        if let Ok(process) = i32::try_from(self.child.id()) {
+            // Fails only if it is gone already, which the wait below finds out.
+            let _ = task::kill(process, libc::SIGTERM);
+        }
+        while Instant::now() < deadline {
+            if let Some(status) = self.child.try_wait()? {
+                return Ok(status);
+            }
+            std::thread::sleep(POLL);
+        }
+        self.child.kill()?;
+        self.child.wait()
+    }
+}
+
+impl Drop for Confined {
+    fn drop(&mut self) {
+        // Both fail only if it has ended already.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+        self.release.take();
+        if let Some(parent) = self.parent.take() {
+            let _ = parent.join();
+        }
+    }
+}
+
+fn confine(command: &mut Command, place: &Place<'_>) -> io::Result<()> {
+    let namespace = place.namespace.as_fd().try_clone_to_owned()?;
+    let mask = one_cpu(place.cpu)?;
+    let enter = move || {
+        task::set_parent_death_signal(libc::SIGKILL)?;
+        netns::setns(namespace.as_fd())?;
+        task::sched_setaffinity(0, &mask)
+    };
+    // SAFETY: between fork and exec only async-signal-safe calls are allowed: `enter` makes three system calls on values
+    // that it owns, allocates nothing and takes no lock.
+    unsafe { command.pre_exec(enter) };
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::process::Stdio;
+
+    fn place(namespace: &NetNs) -> Place<'_> {
+        Place {
+            namespace,
+            cpu: crate::affinity::available().unwrap()[0],
+        }
+    }
+
+    #[test]
+    fn a_child_and_its_children_end_with_the_handle() {
+        let namespace = NetNs::current().unwrap();
+        let mut command = Command::new("sh");
+        command
+            .args(["-c", "sleep 60 & sleep 60"])
+            .stdin(Stdio::null());
+        let child = match Confined::spawn(command, &place(&namespace)) {
+            Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {
+                panic!("this test needs root: {error}")
+            }
+            other => other.unwrap(),
+        };
+        let shell = child.id();
+        let alive = |pid: u32| std::path::Path::new(&format!("/proc/{pid}")).exists();
+        assert!(alive(shell));
+        drop(child);
+        assert!(!alive(shell));
+    }
+
+    #[test]
+    fn a_program_that_does_not_exist_is_an_error() {
+        let namespace = NetNs::current().unwrap();
+        let command = Command::new("/nonexistent/program");
+        let error = Confined::spawn(command, &place(&namespace)).unwrap_err();
+        assert_eq!(
+            error.kind(),
+            io::ErrorKind::NotFound,
+            "this test needs root: {error}"
+        );
+    }
+}

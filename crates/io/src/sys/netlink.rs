@@ -1,0 +1,48 @@
+//! The netlink socket, and the interface number behind a name.
+
+use std::ffi::CStr;
+use std::io;
+use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+
+use super::{check, check_len};
+
+pub(crate) fn route_socket() -> io::Result<OwnedFd> {
+    let kind = libc::SOCK_RAW | libc::SOCK_CLOEXEC;
+    // SAFETY: takes integers only.
+    let fd = check(unsafe { libc::socket(libc::AF_NETLINK, kind, libc::NETLINK_ROUTE) })?;
+    // SAFETY: the descriptor is new, so nothing else owns it.
+    Ok(unsafe { OwnedFd::from_raw_fd(fd) })
+}
+
+/// A netlink socket without a destination speaks to the kernel.
+pub(crate) fn send(socket: BorrowedFd<'_>, message: &[u8]) -> io::Result<usize> {
+    // SAFETY: the kernel reads `message.len()` bytes from a live slice.
+    check_len(unsafe {
+        libc::send(
+            socket.as_raw_fd(),
+            message.as_ptr().cast(),
+            message.len(),
+            0,
+        )
+    })
+}
+
+pub(crate) fn recv(socket: BorrowedFd<'_>, buffer: &mut [u8]) -> io::Result<usize> {
+    // SAFETY: the kernel writes at most `buffer.len()` bytes into a slice that is borrowed exclusively.
+    check_len(unsafe {
+        libc::recv(
+            socket.as_raw_fd(),
+            buffer.as_mut_ptr().cast(),
+            buffer.len(),
+            0,
+        )
+    })
+}
+
+pub(crate) fn if_nametoindex(name: &CStr) -> io::Result<u32> {
+    // SAFETY: `name` ends in a zero byte, which is all the call needs to know.
+    match unsafe { libc::if_nametoindex(name.as_ptr()) } {
+        0 => Err(io::Error::last_os_error()),
+        index => Ok(index),
+    }
+}
