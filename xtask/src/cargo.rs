@@ -1,0 +1,106 @@
+//! Running cargo, and counting what `cargo test` says.
+
+use std::io::{BufRead as _, BufReader};
+use std::path::Path;
+use std::process::{Command, Stdio};
+
+use anyhow::{Context as _, Result, ensure};
+
+use crate::tally::Tally;
+use crate::workspace;
+
+/// No cargo command of the suite may take longer: a test that hangs must fail, not hang CI.
+const LIMIT: &str = "1500";
+
+/// Runs one cargo command as one check.
+pub(crate) fn check(
+    root: &Path,
+    arguments: &[&str],
+    environment: &[(&str, &str)],
+) -> Result<Tally> {
+    let status = bounded(root, arguments, environment)
+        .status()
+        .context("cannot run cargo")?;
+    ensure!(status.success(), "`cargo {}` failed", arguments.join(" "));
+    Ok(Tally {
+        passed: 1,
+        failed: 0,
+    })
+}
+
+/// Runs `cargo test` and counts the tests themselves.
+pub(crate) fn test(root: &Path, arguments: &[&str]) -> Result<Tally> {
+    let mut child = bounded(root, arguments, &[])
+        .stdout(Stdio::piped())
+        .spawn()
+        .context("cannot run cargo")?;
+    let output = child.stdout.take().context("cargo has no output")?;
+    let mut tally = Tally::default();
+    for line in BufReader::new(output).lines() {
+        let line = line?;
+        println!("{line}");
+        if let Some(counted) = test_result(&line) {
+            tally.add(counted);
+        }
+    }
+    let status = child.wait()?;
+    // A test binary that aborts, or code that does not compile, fails without any line that says so.
+    if !status.success() && tally.failed == 0 {
+        println!("  FAIL  `cargo {}`: {status}", arguments.join(" "));
+        tally.failed = 1;
+    }
+    Ok(tally)
+}
+
+fn bounded(root: &Path, arguments: &[&str], environment: &[(&str, &str)]) -> Command {
+    // timeout(1) kills the whole process group: cargo's death alone would leave its test binaries running.
+    let mut command = Command::new("timeout");
+    command
+        .args(["--signal=KILL", LIMIT])
+        .arg(workspace::cargo().get_program())
+        .args(arguments)
+        .envs(environment.iter().copied())
+        .current_dir(root)
+        .stdin(Stdio::null());
+    command
+}
+
+/// The counts of a line such as `test result: ok. 12 passed; 0 failed; 1 ignored; ...`.
+fn test_result(line: &str) -> Option<Tally> {
+    let (_, counts) = line.strip_prefix("test result: ")?.split_once(". ")?;
+    let count = |word: &str| {
+        counts
+            .split(';')
+            .find_map(|part| part.trim().strip_suffix(word)?.trim().parse::<u32>().ok())
+    };
+    Some(Tally {
+        passed: count("passed")?,
+        failed: count("failed")?,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn counts_the_line_of_a_test_binary() {
+        let ok = "test result: ok. 12 passed; 0 failed; 1 ignored; 0 measured; 3 filtered out; finished in 0.02s";
+        assert_eq!(
+            test_result(ok),
+            Some(Tally {
+                passed: 12,
+                failed: 0
+            })
+        );
+        let bad = "test result: FAILED. 3 passed; 2 failed; 0 ignored; 0 measured; 0 filtered out; finished in 1.00s";
+        assert_eq!(
+            test_result(bad),
+            Some(Tally {
+                passed: 3,
+                failed: 2
+            })
+        );
+        assert_eq!(test_result("test permission_lapses ... ok"), None);
+    }
+}

@@ -1,0 +1,419 @@
+//! coturn's own test client, `turnutils_uclient`, through its option matrix against `turnutils_peer`.
+//!
+//! uclient runs `sessions` of `messages` each and counts what comes back; it checks the order and MESSAGE-INTEGRITY of every success. A case passes when
+//! every message came back: the totals are what we asked for, sent equals received, nothing lost, nothing dropped.
+
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::path::PathBuf;
+use std::process::Command;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, Result, ensure};
+
+use super::Bench;
+use super::server::{Server, free_ports};
+use crate::process::{self, Ended, Process};
+use crate::tally::Tally;
+
+const V4: IpAddr = IpAddr::V4(Ipv4Addr::LOCALHOST);
+const V6: IpAddr = IpAddr::V6(Ipv6Addr::LOCALHOST);
+
+/// uclient takes whole seconds to set up and to tear down; a message every 20 ms. Anything slower hangs.
+const LIMIT: Duration = Duration::from_secs(45);
+
+/// One run of uclient in which every message must come back.
+struct Case {
+    name: &'static str,
+    /// Options beside the credentials; the peer is given by `peer`.
+    flags: &'static str,
+    server: IpAddr,
+    /// None: the clients of the run talk to each other (`-y`), relay to relay.
+    peer: Option<IpAddr>,
+    /// How many sessions these flags make uclient open, and so how many times `-n` messages it sends.
+    sessions: u32,
+    messages: u32,
+}
+
+const fn echo(
+    name: &'static str,
+    flags: &'static str,
+    server: IpAddr,
+    peer: IpAddr,
+    sessions: u32,
+) -> Case {
+    Case {
+        name,
+        flags,
+        server,
+        peer: Some(peer),
+        sessions,
+        messages: 50,
+    }
+}
+
+const fn pair(name: &'static str, flags: &'static str, server: IpAddr, sessions: u32) -> Case {
+    Case {
+        name,
+        flags,
+        server,
+        peer: None,
+        sessions,
+        messages: 50,
+    }
+}
+
+/// `-X`/`-x` ask for a relay of that family; `-g` for DONT-FRAGMENT; without `-c` a second session follows for
+/// RTCP, whose port comes from EVEN-PORT and RESERVATION-TOKEN.
+const MATRIX: &[Case] = &[
+    echo("channels, EVEN-PORT and RESERVATION-TOKEN", "-X", V4, V4, 2),
+    echo(
+        "channels, EVEN-PORT and RESERVATION-TOKEN, IPv6",
+        "-x",
+        V6,
+        V6,
+        2,
+    ),
+    echo("no RTCP (-c)", "-X -c", V4, V4, 1),
+    echo("no RTCP (-c), IPv6", "-x -c", V6, V6, 1),
+    echo("Send and Data indications (-s)", "-X -s", V4, V4, 2),
+    echo("Send and Data indications (-s), IPv6", "-x -s", V6, V6, 2),
+    echo("padded ChannelData (-D)", "-X -D", V4, V4, 2),
+    echo("padded ChannelData (-D), IPv6", "-x -D", V6, V6, 2),
+    echo("extra requests (-G)", "-X -G", V4, V4, 2),
+    echo("extra requests (-G), IPv6", "-x -G", V6, V6, 2),
+    echo("DONT-FRAGMENT (-g)", "-X -g", V4, V4, 2),
+    echo("DONT-FRAGMENT (-g), IPv6", "-x -g", V6, V6, 2),
+    echo(
+        "DONT-FRAGMENT and indications (-g -s)",
+        "-X -g -s -c",
+        V4,
+        V4,
+        1,
+    ),
+    echo("no family asked for", "", V4, V4, 2),
+    echo("IPv6 relay for an IPv4 client (-x)", "-x", V4, V6, 2),
+    echo("IPv4 relay for an IPv6 client (-X)", "-X", V6, V4, 2),
+    echo("dual allocation (-Z)", "-Z", V4, V4, 1),
+    echo("dual allocation (-Z), IPv6", "-Z", V6, V6, 1),
+    echo(
+        "dual allocation with indications (-Z -s)",
+        "-Z -s",
+        V4,
+        V6,
+        1,
+    ),
+    echo(
+        "everything at once (-g -D -G -s)",
+        "-X -g -D -G -s",
+        V4,
+        V4,
+        2,
+    ),
+    echo("long messages (-l 1200)", "-X -l 1200", V4, V4, 2),
+    pair("client to client (-y)", "-y", V4, 4),
+    pair("client to client (-y), IPv6", "-y -x", V6, 4),
+    pair("client to client, no RTCP (-y -c)", "-y -c", V4, 2),
+    pair("client to client, no RTCP (-y -c), IPv6", "-y -c -x", V6, 2),
+    pair(
+        "client to client with indications (-y -s -c)",
+        "-y -s -c",
+        V4,
+        2,
+    ),
+    Case {
+        name: "many clients, fast",
+        flags: "-X -c -m 20 -z 5",
+        server: V4,
+        peer: Some(V4),
+        sessions: 20,
+        messages: 500,
+    },
+    Case {
+        name: "many clients, fast, IPv6",
+        flags: "-x -s -m 20 -z 5",
+        server: V6,
+        peer: Some(V6),
+        sessions: 20,
+        messages: 500,
+    },
+];
+
+/// Runs at once: a run mostly waits for uclient's own timers.
+const AT_ONCE: usize = 6;
+
+/// Where a run of uclient finds its server and its peer.
+struct Field<'a> {
+    server: &'a Server,
+    peer_port: u16,
+    logs: PathBuf,
+}
+
+pub(crate) fn run(bench: &mut Bench<'_>) -> Result<Tally> {
+    let peer_port = free_ports(2)?;
+    let mut peer = process::command("turnutils_peer");
+    peer.args([
+        "-L",
+        &V4.to_string(),
+        "-L",
+        &V6.to_string(),
+        "-p",
+        &peer_port.to_string(),
+    ]);
+    let mut peer = Process::start("turnutils_peer", peer, bench.logs.join("peer.log"))?;
+    let field = Field {
+        server: bench.server,
+        peer_port,
+        logs: bench.logs.clone(),
+    };
+    let mut tally = run_matrix(&field);
+    tally.record("uclient negative tests (-N)", &refused_cleanly(&field));
+    tally.record("uclient protocol noise (-R)", &noise(&field));
+    tally.record("uclient random disconnects (-B)", &disconnects(&field));
+    tally.record("stunclient", &stun_client(&field));
+    peer.assert_running()?;
+    tally.record("the server answers after abuse", &after_abuse(bench.server));
+    Ok(tally)
+}
+
+fn run_matrix(field: &Field<'_>) -> Tally {
+    let next = AtomicUsize::new(0);
+    let tally = Mutex::new(Tally::default());
+    std::thread::scope(|scope| {
+        for _ in 0..AT_ONCE {
+            scope.spawn(|| {
+                while let Some(case) = MATRIX.get(next.fetch_add(1, Ordering::Relaxed)) {
+                    let outcome = all_comes_back(field, case);
+                    tally
+                        .lock()
+                        .unwrap_or_else(PoisonError::into_inner)
+                        .record(&format!("uclient {}", case.name), &outcome);
+                }
+            });
+        }
+    });
+    tally.into_inner().unwrap_or_else(PoisonError::into_inner)
+}
+
+fn all_comes_back(field: &Field<'_>, case: &Case) -> Result<String> {
+    let started = Instant::now();
+    let mut process = field.start(case, "")?;
+    let ended = process.wait(LIMIT)?;
+    let judged = match ended {
+        Ended::Killed => Err(anyhow::anyhow!("it hung")),
+        Ended::Exited(_) => judge(&process.output(), case),
+    };
+    judged.with_context(|| format!("turnutils_uclient {}: {}", case.flags, process.tail()))?;
+    Ok(format!(
+        "{} messages in {:.1} s",
+        case.sessions * case.messages,
+        started.elapsed().as_secs_f32()
+    ))
+}
+
+impl Field<'_> {
+    fn start(&self, case: &Case, run: &str) -> Result<Process> {
+        let mut command = process::command("turnutils_uclient");
+        command.args(case.flags.split_whitespace());
+        if let Some(peer) = case.peer {
+            command.args(["-e", &peer.to_string(), "-r", &self.peer_port.to_string()]);
+        }
+        let port = self.server.port.to_string();
+        command.args([
+            "-n",
+            &case.messages.to_string(),
+            "-p",
+            &port,
+            "-u",
+            "bob",
+            "-W",
+            self.server.secret,
+        ]);
+        command.arg(case.server.to_string());
+        let name: String = case
+            .name
+            .chars()
+            .map(|c| if c.is_alphanumeric() { c } else { '-' })
+            .collect();
+        Process::start(
+            "turnutils_uclient",
+            command,
+            self.logs.join(format!("uclient-{name}{run}.log")),
+        )
+    }
+}
+
+/// Reads uclient's totals. It exits with 0 even when all was lost.
+fn judge(output: &str, case: &Case) -> Result<()> {
+    let totals = Totals::read(output).context("no totals: it gave up before the end")?;
+    let expected = case.sessions * case.messages;
+    let all = Totals {
+        sent: expected,
+        received: expected,
+        lost: 0,
+        dropped: 0,
+        bytes: totals.bytes,
+    };
+    ensure!(totals == all, "{totals:?} instead of {all:?}");
+    ensure!(
+        totals.bytes.0 == totals.bytes.1,
+        "{} bytes sent, {} received",
+        totals.bytes.0,
+        totals.bytes.1
+    );
+    Ok(())
+}
+
+/// What uclient says of a whole run.
+#[derive(Debug, PartialEq, Eq)]
+struct Totals {
+    sent: u32,
+    received: u32,
+    lost: u32,
+    dropped: u32,
+    /// Sent and received.
+    bytes: (u64, u64),
+}
+
+impl Totals {
+    fn read(output: &str) -> Option<Totals> {
+        // The totals of the run come last; lines with `msz=` are intermediate.
+        let after = |mark: &str| -> Option<u64> {
+            let line = output
+                .lines()
+                .rfind(|line| line.contains(mark) && !line.contains("msz="))?;
+            let digits = line.split_once(mark)?.1.trim_start();
+            digits[..digits
+                .find(|c: char| !c.is_ascii_digit())
+                .unwrap_or(digits.len())]
+                .parse()
+                .ok()
+        };
+        let count = |mark: &str| after(mark).and_then(|n| u32::try_from(n).ok());
+        Some(Totals {
+            sent: count("tot_send_msgs=")?,
+            received: count("tot_recv_msgs=")?,
+            lost: count("Total lost packets ")?,
+            dropped: count("total send dropped ")?,
+            bytes: (after("tot_send_bytes ~ ")?, after("tot_recv_bytes ~ ")?),
+        })
+    }
+}
+
+/// `-N` asks for what is not allowed and gives up when it is refused.
+fn refused_cleanly(field: &Field<'_>) -> Result<String> {
+    for (server, peer, flags) in [(V4, V4, "-N -X"), (V6, V6, "-N -x")] {
+        let mut process = field.start(&echo("negative", flags, server, peer, 0), &flags[3..])?;
+        ensure!(
+            process.wait(LIMIT)? != Ended::Killed,
+            "{flags} hung: {}",
+            process.tail()
+        );
+        ensure!(
+            process.output().contains("error 400"),
+            "{flags} was not refused with 400: {}",
+            process.tail()
+        );
+    }
+    Ok("refused with 400".to_owned())
+}
+
+/// `-R` breaks bytes of its requests at random, then waits for answers that never come: many short runs, killed.
+fn noise(field: &Field<'_>) -> Result<String> {
+    const RUNS: usize = 32;
+    for round in 0..RUNS / 8 {
+        let mut processes = Vec::new();
+        for run in 0..8 {
+            let case = if run % 2 == 0 {
+                echo("noise", "-R -X -g", V4, V4, 0)
+            } else {
+                echo("noise", "-R -x -g", V6, V6, 0)
+            };
+            processes.push(field.start(&case, &format!("{}", round * 8 + run))?);
+        }
+        std::thread::sleep(Duration::from_secs(3));
+    }
+    Ok(format!("{RUNS} runs"))
+}
+
+/// `-B` drops its sockets in the middle of a handshake and starts again with new ones: allocations are left behind.
+fn disconnects(field: &Field<'_>) -> Result<String> {
+    let mut processes = Vec::new();
+    for (server, peer, flags) in [(V4, V4, "-B -X -m 10"), (V6, V6, "-B -x -m 10")] {
+        processes.push((
+            field.start(&echo("disconnects", flags, server, peer, 10), flags)?,
+            flags,
+        ));
+    }
+    for (mut process, flags) in processes {
+        ensure!(
+            process.wait(LIMIT)? != Ended::Killed,
+            "{flags} hung: {}",
+            process.tail()
+        );
+    }
+    Ok("two runs of 10 clients".to_owned())
+}
+
+fn stun_client(field: &Field<'_>) -> Result<String> {
+    for family in [V4, V6] {
+        let mut command: Command = process::command("turnutils_stunclient");
+        command.args(["-p", &field.server.port.to_string(), &family.to_string()]);
+        let mut process = Process::start(
+            "turnutils_stunclient",
+            command,
+            field.logs.join("stunclient.log"),
+        )?;
+        ensure!(
+            process.wait(LIMIT)? != Ended::Killed,
+            "it hung: {}",
+            process.tail()
+        );
+        let output = process.output();
+        ensure!(
+            output.contains(&format!("reflexive addr: {family}")),
+            "no reflexive address: {}",
+            process.tail()
+        );
+    }
+    Ok("reflexive address on both families".to_owned())
+}
+
+fn after_abuse(server: &mut Server) -> Result<String> {
+    server.assert_alive(Duration::from_secs(5))?;
+    Ok("on both families".to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const GOOD: &str = "\
+        1: : start_mclient: msz=2, tot_send_msgs=0, tot_recv_msgs=0, tot_send_bytes ~ 0, tot_recv_bytes ~ 0\n\
+        5: : start_mclient: tot_send_msgs=100, tot_recv_msgs=100\n\
+        5: : start_mclient: tot_send_bytes ~ 10000, tot_recv_bytes ~ 10000\n\
+        5: : Total transmit time is 5\n\
+        5: : Total lost packets 0 (0.000000%), total send dropped 0 (0.000000%)\n";
+
+    #[test]
+    fn a_run_in_which_everything_came_back_passes() {
+        assert!(judge(GOOD, &echo("test", "", V4, V4, 2)).is_ok());
+    }
+
+    #[test]
+    fn a_lost_message_or_a_run_cut_short_fails() {
+        let case = echo("test", "", V4, V4, 2);
+        assert!(judge(&GOOD.replace("recv_msgs=100", "recv_msgs=99"), &case).is_err());
+        assert!(judge(&GOOD.replace("lost packets 0", "lost packets 1"), &case).is_err());
+        assert!(
+            judge(
+                &GOOD.replace("recv_bytes ~ 10000", "recv_bytes ~ 9900"),
+                &case
+            )
+            .is_err()
+        );
+        assert!(judge("0: : channel bind: error 400\n", &case).is_err());
+        assert!(judge(GOOD, &echo("fewer sessions than asked for", "", V4, V4, 4)).is_err());
+    }
+}

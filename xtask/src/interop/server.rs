@@ -1,0 +1,195 @@
+//! The server under test: started on free ports of the loopback addresses, with known credentials, its output in a log.
+
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
+use std::path::Path;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use anyhow::{Context as _, Result, ensure};
+use base64::Engine as _;
+use clap::ValueEnum;
+use hmac::{Hmac, KeyInit as _, Mac as _};
+
+use super::stun;
+use crate::process::{self, Ended, Process};
+
+/// Which program serves.
+#[derive(Debug, Default, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Kind {
+    /// What the suite tests.
+    #[default]
+    Hairpin,
+    /// coturn's turnserver: shows that the drivers themselves are right.
+    Coturn,
+}
+
+/// A name and its password.
+pub(crate) struct Credentials {
+    pub(crate) user: String,
+    pub(crate) password: String,
+}
+
+/// A running server, and how to reach it.
+pub(crate) struct Server {
+    kind: Kind,
+    process: Process,
+    pub(crate) port: u16,
+    /// The shared secret of the time-limited names.
+    pub(crate) secret: &'static str,
+}
+
+const SECRET: &str = "interop-secret";
+const USER: &str = "alice";
+const PASSWORD: &str = "wonderland";
+const REALM: &str = "hairpin.example";
+const LOOPBACKS: [IpAddr; 2] = [
+    IpAddr::V4(Ipv4Addr::LOCALHOST),
+    IpAddr::V6(Ipv6Addr::LOCALHOST),
+];
+
+impl Server {
+    /// Starts the server and waits until it answers on both families.
+    pub(crate) fn start(kind: Kind, binary: &Path, logs: &Path) -> Result<Server> {
+        let port = free_ports(1)?;
+        let mut command = process::command(binary);
+        match kind {
+            Kind::Hairpin => command.args(hairpin_arguments(port)),
+            Kind::Coturn => command
+                .args(coturn_arguments(port))
+                .arg(format!("--pidfile={}", logs.join("pid").display())),
+        };
+        let process = Process::start("the server", command, logs.join("server.log"))?;
+        let mut server = Server {
+            kind,
+            process,
+            port,
+            secret: SECRET,
+        };
+        server.assert_alive(Duration::from_secs(10))?;
+        Ok(server)
+    }
+
+    pub(crate) fn address(&self, family: IpAddr) -> SocketAddr {
+        SocketAddr::new(family, self.port)
+    }
+
+    /// A name and password that do not expire; coturn knows only one kind at a time, and gets the other.
+    pub(crate) fn static_credentials(&self) -> Result<Credentials> {
+        match self.kind {
+            Kind::Hairpin => Ok(Credentials {
+                user: USER.to_owned(),
+                password: PASSWORD.to_owned(),
+            }),
+            Kind::Coturn => self.rest_credentials(),
+        }
+    }
+
+    /// A time-limited name, valid for an hour, as a web application makes it.
+    pub(crate) fn rest_credentials(&self) -> Result<Credentials> {
+        let now = SystemTime::now()
+            .duration_since(UNIX_EPOCH)
+            .context("the clock is before 1970")?
+            .as_secs();
+        let user = format!("{}:{USER}", now + 3600);
+        let mut mac = Hmac::<sha1::Sha1>::new_from_slice(self.secret.as_bytes())?;
+        mac.update(user.as_bytes());
+        let password =
+            base64::engine::general_purpose::STANDARD.encode(mac.finalize().into_bytes());
+        Ok(Credentials { user, password })
+    }
+
+    /// Fails unless the process runs and answers a Binding request on both families.
+    pub(crate) fn assert_alive(&mut self, limit: Duration) -> Result<()> {
+        for family in LOOPBACKS {
+            let answered = stun::wait_until_answered(self.address(family), limit);
+            self.process.assert_running()?;
+            answered.with_context(|| {
+                format!("the server is deaf; its output: {}", self.process.tail())
+            })?;
+        }
+        Ok(())
+    }
+
+    /// Stops the server, and judges how it ended.
+    pub(crate) fn finish(&mut self) -> Result<String> {
+        self.process.assert_running()?;
+        let ended = self.process.stop(Duration::from_secs(10))?;
+        let Ended::Exited(status) = ended else {
+            anyhow::bail!("it did not stop within 10 s of SIGTERM")
+        };
+        // coturn has its own opinion of its exit status.
+        ensure!(
+            status.success() || self.kind == Kind::Coturn,
+            "it ended with {status}: {}",
+            self.process.tail()
+        );
+        ensure!(
+            !self.process.output().contains("panicked at"),
+            "a thread panicked: {}",
+            self.process.log().display()
+        );
+        Ok(format!("{status}"))
+    }
+}
+
+fn hairpin_arguments(port: u16) -> Vec<String> {
+    let mut arguments = vec!["serve".to_owned(), "--dev".to_owned()];
+    for address in LOOPBACKS {
+        arguments.push(format!("--listen={}", SocketAddr::new(address, port)));
+        arguments.push(format!("--relay={address}"));
+    }
+    arguments.push(format!("--realm={REALM}"));
+    arguments.push(format!("--secret={SECRET}"));
+    arguments.push(format!("--user={USER}:{PASSWORD}"));
+    arguments
+}
+
+fn coturn_arguments(port: u16) -> Vec<String> {
+    let mut arguments: Vec<String> = [
+        "-n",
+        "--allow-loopback-peers",
+        "--no-cli",
+        "--no-tls",
+        "--no-dtls",
+        "--log-file=stdout",
+        "--verbose",
+    ]
+    .map(str::to_owned)
+    .to_vec();
+    for address in LOOPBACKS {
+        arguments.push(format!("--listening-ip={address}"));
+        arguments.push(format!("--relay-ip={address}"));
+    }
+    arguments.push(format!("--listening-port={port}"));
+    arguments.push(format!("--realm={REALM}"));
+    arguments.push("--use-auth-secret".to_owned());
+    arguments.push(format!("--static-auth-secret={SECRET}"));
+    arguments
+}
+
+/// The first of `count` consecutive UDP ports, an even one, free on both loopback addresses a moment ago.
+pub(crate) fn free_ports(count: u16) -> Result<u16> {
+    for _ in 0..100 {
+        let port = UdpSocket::bind((LOOPBACKS[0], 0))?.local_addr()?.port() & !1;
+        let is_free = |port| {
+            LOOPBACKS
+                .iter()
+                .all(|&address| UdpSocket::bind((address, port)).is_ok())
+        };
+        if port.checked_add(count).is_some() && (port..port + count).all(is_free) {
+            return Ok(port);
+        }
+    }
+    anyhow::bail!("no {count} free UDP ports in a row on {LOOPBACKS:?}")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn free_ports_are_even_and_can_be_bound() {
+        let port = free_ports(2).unwrap();
+        assert_eq!(port % 2, 0);
+        assert!(UdpSocket::bind((Ipv4Addr::LOCALHOST, port + 1)).is_ok());
+    }
+}

@@ -1,0 +1,41 @@
+//! A Binding request by hand: enough to know that a server answers, and independent of our own codec.
+
+use std::net::{SocketAddr, UdpSocket};
+use std::time::{Duration, Instant};
+
+use anyhow::{Result, bail};
+
+/// RFC 8489 §5: a Binding request without attributes, with the magic cookie and a fixed transaction.
+const REQUEST: [u8; 20] = *b"\x00\x01\x00\x00\x21\x12\xa4\x42hairpin-live";
+
+/// Waits until `server` answers a Binding request with a success.
+pub(crate) fn wait_until_answered(server: SocketAddr, limit: Duration) -> Result<()> {
+    let any: SocketAddr = if server.is_ipv4() {
+        ([0; 4], 0).into()
+    } else {
+        ([0; 16], 0).into()
+    };
+    let socket = UdpSocket::bind(any)?;
+    socket.connect(server)?;
+    socket.set_read_timeout(Some(Duration::from_millis(100)))?;
+    let deadline = Instant::now() + limit;
+    let mut answer = [0_u8; 1500];
+    while Instant::now() < deadline {
+        // An error here is an ICMP "port unreachable": the server has not bound its port yet.
+        let received = socket.send(&REQUEST).and_then(|_| socket.recv(&mut answer));
+        match received {
+            // RFC 8489 §5: class success, method Binding; the transaction is ours.
+            Ok(length)
+                if length >= 20 && answer[..2] == [0x01, 0x01] && answer[8..20] == REQUEST[8..] =>
+            {
+                return Ok(());
+            }
+            Ok(length) => bail!(
+                "{server} answers a Binding request with {:02x?}",
+                &answer[..length.min(20)]
+            ),
+            Err(_) => std::thread::sleep(Duration::from_millis(20)),
+        }
+    }
+    bail!("{server} did not answer a Binding request within {limit:?}")
+}

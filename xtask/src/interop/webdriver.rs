@@ -1,0 +1,153 @@
+//! The few WebDriver commands that the browser tests need, over plain HTTP to a chromedriver on this machine.
+
+use std::io::{BufRead as _, BufReader, Read as _, Write as _};
+use std::net::{Ipv4Addr, TcpStream};
+use std::path::Path;
+use std::time::Duration;
+
+use anyhow::{Context as _, Result, bail};
+use serde_json::{Value, json};
+
+use crate::process::{self, Process};
+use crate::tools;
+
+/// The longest that one command may take; scripts are bounded below it, so that chromedriver answers first.
+const COMMAND_LIMIT: Duration = Duration::from_secs(90);
+const SCRIPT_LIMIT: Duration = Duration::from_secs(60);
+
+/// A browser with one tab, closed when dropped.
+pub(crate) struct Browser {
+    // Its death is the browser's too, should that not have closed.
+    driver: Process,
+    port: u16,
+    session: String,
+}
+
+impl Browser {
+    /// Starts chromedriver and, through it, a headless Chromium with an empty profile.
+    pub(crate) fn start(logs: &Path) -> Result<Browser> {
+        let mut command = process::command("chromedriver");
+        command.arg("--port=0");
+        let mut driver = Process::start("chromedriver", command, logs.join("chromedriver.log"))?;
+        let port = driver.wait_for(Duration::from_secs(20), |output| {
+            output
+                .split_once("started successfully on port ")?
+                .1
+                .split('.')
+                .next()?
+                .parse()
+                .ok()
+        })?;
+        let mut browser = Browser {
+            driver,
+            port,
+            session: String::new(),
+        };
+        let created = browser.post(
+            "/session",
+            &json!({ "capabilities": { "alwaysMatch": capabilities() } }),
+        )?;
+        browser.session = created["sessionId"]
+            .as_str()
+            .context("chromedriver gives no session id")?
+            .to_owned();
+        browser.post(
+            &browser.path("/timeouts"),
+            &json!({ "script": SCRIPT_LIMIT.as_millis() }),
+        )?;
+        Ok(browser)
+    }
+
+    /// Loads a page and waits until it is loaded.
+    pub(crate) fn open(&self, url: &str) -> Result<()> {
+        self.post(&self.path("/url"), &json!({ "url": url }))
+            .map(|_| ())
+    }
+
+    /// Runs a script whose last argument is a function to call with the result.
+    pub(crate) fn run(&self, script: &str, arguments: &Value) -> Result<Value> {
+        self.post(
+            &self.path("/execute/async"),
+            &json!({ "script": script, "args": arguments }),
+        )
+    }
+
+    fn path(&self, command: &str) -> String {
+        format!("/session/{}{command}", self.session)
+    }
+
+    fn post(&self, path: &str, body: &Value) -> Result<Value> {
+        self.call("POST", path, &body.to_string())
+    }
+
+    fn call(&self, method: &str, path: &str, body: &str) -> Result<Value> {
+        let mut stream = TcpStream::connect((Ipv4Addr::LOCALHOST, self.port))?;
+        stream.set_read_timeout(Some(COMMAND_LIMIT))?;
+        write!(
+            stream,
+            "{method} {path} HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n\
+             Content-Length: {}\r\nConnection: close\r\n\r\n{body}",
+            body.len()
+        )?;
+        let body =
+            read_body(stream).with_context(|| format!("chromedriver does not answer {path}"))?;
+        let value: Value = serde_json::from_slice(&body)?;
+        if let Some(error) = value["value"]["error"].as_str() {
+            bail!(
+                "{path}: {error}: {}{}",
+                value["value"]["message"].as_str().unwrap_or(""),
+                self.driver.tail()
+            );
+        }
+        Ok(value["value"].clone())
+    }
+}
+
+/// Reads an HTTP answer as chromedriver gives it: with a length, and without closing the connection.
+fn read_body(stream: TcpStream) -> Result<Vec<u8>> {
+    let mut reader = BufReader::new(stream);
+    let mut length = None;
+    loop {
+        let mut line = String::new();
+        reader.read_line(&mut line)?;
+        let line = line.trim_end();
+        if line.is_empty() {
+            break;
+        }
+        if let Some((_, value)) = line
+            .split_once(':')
+            .filter(|(name, _)| name.eq_ignore_ascii_case("content-length"))
+        {
+            length = Some(value.trim().parse()?);
+        }
+    }
+    let mut body = vec![0; length.context("an answer without Content-Length")?];
+    reader.read_exact(&mut body)?;
+    Ok(body)
+}
+
+impl Drop for Browser {
+    fn drop(&mut self) {
+        if !self.session.is_empty() {
+            let _ = self.call("DELETE", &self.path(""), "");
+        }
+    }
+}
+
+fn capabilities() -> Value {
+    let mut arguments = vec![
+        "--headless",
+        "--disable-gpu",
+        "--disable-quic",
+        "--no-first-run",
+        "--disable-background-networking",
+        "--disable-component-update",
+        "--disable-sync",
+        "--disable-dev-shm-usage",
+    ];
+    if tools::is_root() {
+        // Chromium's sandbox refuses to start for root.
+        arguments.push("--no-sandbox");
+    }
+    json!({ "browserName": "chrome", "goog:chromeOptions": { "args": arguments } })
+}

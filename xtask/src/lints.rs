@@ -1,0 +1,125 @@
+//! Rules that the compiler and clippy enforce, and proof that they are switched on.
+#![cfg(test)]
+
+use std::path::Path;
+use std::process::Command;
+
+use crate::workspace;
+
+/// The only crates with unsafe code: system calls, and BPF.
+const MAY_BE_UNSAFE: &[&str] = &["io", "bpf"];
+
+/// Crates without clock, socket, thread or ambient randomness.
+const SANS_IO: &[&str] = &["stun", "turn"];
+
+/// One line for each thing a sans-IO crate must not reach for. Each must be refused by its `clippy.toml`.
+const AMBIENT: &[(&str, &str)] = &[
+    ("the monotonic clock", "let _ = std::time::Instant::now();"),
+    ("the wall clock", "let _ = std::time::SystemTime::now();"),
+    (
+        "a UDP socket",
+        "let _ = std::net::UdpSocket::bind(\"127.0.0.1:0\");",
+    ),
+    (
+        "a TCP socket",
+        "let _ = std::net::TcpStream::connect(\"127.0.0.1:1\");",
+    ),
+    (
+        "a TCP listener",
+        "let _ = std::net::TcpListener::bind(\"127.0.0.1:0\");",
+    ),
+    ("a thread", "let _ = std::thread::spawn(|| ());"),
+    ("sleep", "std::thread::sleep(std::time::Duration::ZERO);"),
+    (
+        "ambient randomness",
+        "let _ = std::collections::hash_map::RandomState::new();",
+    ),
+];
+
+#[test]
+fn unsafe_code_is_forbidden_in_every_crate_but_two() {
+    let root = workspace::root();
+    for (path, text) in workspace::rust_files(&root).unwrap() {
+        let is_root = path.ends_with("src/lib.rs") || path.ends_with("src/main.rs");
+        let may_be_unsafe = MAY_BE_UNSAFE
+            .iter()
+            .any(|name| path.starts_with(format!("crates/{name}")));
+        if (is_root || path.iter().any(|part| part == "bin")) && !may_be_unsafe {
+            let forbids = text
+                .lines()
+                .any(|line| line.trim() == "#![forbid(unsafe_code)]");
+            assert!(forbids, "{} lacks #![forbid(unsafe_code)]", path.display());
+        }
+    }
+}
+
+#[test]
+fn every_crate_takes_part_in_the_workspace_lints() {
+    let root = workspace::root();
+    for path in workspace::files(&root).unwrap() {
+        if path.file_name().is_some_and(|name| name == "Cargo.toml")
+            && path.parent() != Some(Path::new(""))
+        {
+            let text = std::fs::read_to_string(root.join(&path)).unwrap();
+            let inherits = text.contains("[lints]\nworkspace = true")
+                || text.contains("\nlints.workspace = true");
+            assert!(
+                inherits || path.starts_with("fuzz"),
+                "{} does not inherit the workspace's lints",
+                path.display()
+            );
+        }
+    }
+}
+
+#[test]
+fn clippy_keeps_clocks_sockets_and_randomness_out_of_the_engines() {
+    for name in SANS_IO {
+        let folder = workspace::root().join("crates").join(name);
+        assert!(
+            folder.join("clippy.toml").is_file(),
+            "crates/{name} has no clippy.toml"
+        );
+        for (what, line) in AMBIENT {
+            assert!(
+                is_refused(&folder, line),
+                "crates/{name}/clippy.toml does not ban {what}: `{line}`"
+            );
+        }
+        assert!(
+            !is_refused(&folder, "let _ = 1 + 1;"),
+            "clippy refuses harmless code: this test proves nothing"
+        );
+    }
+}
+
+/// Whether clippy, with the `clippy.toml` in `folder`, refuses a function of that one line as a banned method.
+fn is_refused(folder: &Path, line: &str) -> bool {
+    let scratch = std::env::temp_dir().join(format!("xtask-lints-{}", std::process::id()));
+    std::fs::create_dir_all(&scratch).unwrap();
+    let sample = scratch.join("sample.rs");
+    std::fs::write(&sample, format!("pub fn sample() {{ {line} }}\n")).unwrap();
+    let output = Command::new("clippy-driver")
+        .args([
+            "--edition",
+            "2024",
+            "--crate-type",
+            "lib",
+            "--emit",
+            "metadata",
+            "-D",
+            "clippy::disallowed_methods",
+        ])
+        .arg("--out-dir")
+        .args([&scratch, &sample])
+        .env("CLIPPY_CONF_DIR", folder)
+        .output()
+        .unwrap();
+    std::fs::remove_dir_all(&scratch).unwrap();
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(
+        output.status.success() || said.contains("disallowed"),
+        "clippy-driver failed: {said}"
+    );
+    !output.status.success()
+}

@@ -1,0 +1,303 @@
+//! `docs/rfc-coverage.md`: for each requirement of an RFC the tests that show it, and for each section the files that cite it.
+//!
+//! The requirements are kept by hand in `docs/rfc-requirements.tsv`, one a line: RFC, section, requirement, tests. A test is
+//! named `CRATE::FUNCTION` (several are separated by spaces) and must exist. The citations are the comments of the
+//! form `RFC 8656 §7.2` in the sources. Line numbers are left out on purpose: the page would change with every edit.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt::Write as _;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context as _, Result, anyhow, ensure};
+
+use crate::tally::Tally;
+use crate::tidy::scan;
+use crate::workspace;
+
+const TABLE: &str = "docs/rfc-requirements.tsv";
+const PAGE: &str = "docs/rfc-coverage.md";
+
+/// Which RFCs the page is about; others may be cited too.
+const TITLES: &[(u32, &str)] = &[
+    (8489, "Session Traversal Utilities for NAT (STUN)"),
+    (8656, "Traversal Using Relays around NAT (TURN)"),
+];
+
+/// `8656 §7.2`, sorted as a person would sort it.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+struct Section {
+    rfc: u32,
+    numbers: Vec<u32>,
+}
+
+/// One line of the table.
+#[derive(Debug)]
+struct Requirement {
+    section: Section,
+    text: String,
+    tests: Vec<String>,
+}
+
+/// Writes the page.
+pub(crate) fn write(root: &Path) -> Result<Tally> {
+    let (page, complaints) = page(root)?;
+    std::fs::write(root.join(PAGE), page)?;
+    let mut tally = Tally::default();
+    tally.record(TABLE, &all_exist(&complaints));
+    Ok(tally)
+}
+
+/// Says whether the page is what [`write`] would write.
+pub(crate) fn check(root: &Path) -> Result<Tally> {
+    let (expected, complaints) = page(root)?;
+    let mut tally = Tally::default();
+    tally.record(TABLE, &all_exist(&complaints));
+    let is_current = std::fs::read_to_string(root.join(PAGE)).is_ok_and(|page| page == expected);
+    let outcome = if is_current {
+        Ok("up to date".to_owned())
+    } else {
+        Err(anyhow!("run `cargo xtask rfc`"))
+    };
+    tally.record(PAGE, &outcome);
+    Ok(tally)
+}
+
+fn all_exist(complaints: &[String]) -> Result<String> {
+    ensure!(
+        complaints.is_empty(),
+        "no such test: {}",
+        complaints.join(", ")
+    );
+    Ok("every test named exists".to_owned())
+}
+
+/// The text of the page, and the tests named in the table that do not exist.
+fn page(root: &Path) -> Result<(String, Vec<String>)> {
+    let sources = workspace::rust_files(root)?;
+    let tests = tests(&sources);
+    let table = std::fs::read_to_string(root.join(TABLE))
+        .with_context(|| format!("cannot read {TABLE}"))?;
+    let requirements = requirements(&table)?;
+    let missing = requirements
+        .iter()
+        .flat_map(|requirement| &requirement.tests)
+        .filter(|test| !tests.contains_key(*test))
+        .cloned()
+        .collect();
+    Ok((render(&requirements, &citations(&sources)), missing))
+}
+
+/// `CRATE::FUNCTION` of every test, and the file it is in.
+fn tests(sources: &[(PathBuf, String)]) -> BTreeMap<String, PathBuf> {
+    let mut found = BTreeMap::new();
+    for (path, text) in sources {
+        for function in scan::functions(text)
+            .into_iter()
+            .filter(|function| function.is_test)
+        {
+            found.insert(
+                format!("{}::{}", crate_of(path), function.name),
+                path.clone(),
+            );
+        }
+    }
+    found
+}
+
+/// The folder of the crate that a file belongs to: `turn` for `crates/turn/src/lib.rs`, `xtask` for `xtask/src/main.rs`.
+fn crate_of(path: &Path) -> String {
+    let mut parts = path.iter().map(|part| part.to_string_lossy().into_owned());
+    let first = parts.next().unwrap_or_default();
+    if first == "crates" {
+        parts.next().unwrap_or_default()
+    } else {
+        first
+    }
+}
+
+fn requirements(table: &str) -> Result<Vec<Requirement>> {
+    let lines = table
+        .lines()
+        .enumerate()
+        .filter(|(_, line)| !line.is_empty() && !line.starts_with('#'));
+    lines
+        .map(|(index, line)| {
+            requirement(line).with_context(|| format!("{TABLE}:{}: `{line}`", index + 1))
+        })
+        .collect()
+}
+
+fn requirement(line: &str) -> Result<Requirement> {
+    let columns: Vec<&str> = line.split('\t').collect();
+    let [rfc, section, text, tests] = columns[..] else {
+        return Err(anyhow!(
+            "four columns are needed, separated by tabs: RFC, section, requirement, tests"
+        ));
+    };
+    let numbers = section
+        .split('.')
+        .map(str::parse)
+        .collect::<Result<_, _>>()
+        .context("not a section")?;
+    ensure!(!tests.trim().is_empty(), "no test shows it");
+    Ok(Requirement {
+        section: Section {
+            rfc: rfc.parse().context("not the number of an RFC")?,
+            numbers,
+        },
+        text: text.to_owned(),
+        tests: tests.split_whitespace().map(str::to_owned).collect(),
+    })
+}
+
+/// Which files cite which section.
+fn citations(sources: &[(PathBuf, String)]) -> BTreeMap<Section, BTreeSet<PathBuf>> {
+    let mut cited: BTreeMap<Section, BTreeSet<PathBuf>> = BTreeMap::new();
+    for (path, text) in sources
+        .iter()
+        .filter(|(path, _)| path.starts_with("crates"))
+    {
+        for section in text.lines().flat_map(sections_in) {
+            cited.entry(section).or_default().insert(path.clone());
+        }
+    }
+    cited
+}
+
+/// The sections in a line such as `// RFC 8656 §7.2, §8.2 and RFC 8489 §6.3.1: ...`.
+fn sections_in(line: &str) -> Vec<Section> {
+    let mut found = Vec::new();
+    for after in line.split("RFC ").skip(1) {
+        let Some((number, places)) = after.split_once(' ') else {
+            continue;
+        };
+        let Ok(rfc) = number.parse() else { continue };
+        if !places.starts_with('§') {
+            continue;
+        }
+        for place in places.split('§').skip(1) {
+            let digits = &place[..place
+                .find(|c: char| !c.is_ascii_digit() && c != '.')
+                .unwrap_or(place.len())];
+            let numbers: Option<Vec<u32>> = digits
+                .trim_end_matches('.')
+                .split('.')
+                .map(|part| part.parse().ok())
+                .collect();
+            found.extend(numbers.map(|numbers| Section { rfc, numbers }));
+        }
+    }
+    found
+}
+
+fn render(requirements: &[Requirement], cited: &BTreeMap<Section, BTreeSet<PathBuf>>) -> String {
+    let mut page = String::from(
+        "# RFC coverage\n\n\
+         Written by `cargo xtask rfc`; do not edit. The requirements are kept in [rfc-requirements.tsv](rfc-requirements.tsv):\n\
+         what an RFC asks of a server or of the codec, in short, and the tests that show it. `turn::name` is the test\n\
+         function `name` of `crates/turn`. What hairpin does not support is not listed here: see the README.\n",
+    );
+    for (rfc, title) in TITLES {
+        let of_rfc: Vec<&Requirement> = requirements
+            .iter()
+            .filter(|r| r.section.rfc == *rfc)
+            .collect();
+        let _ = write!(
+            page,
+            "\n## RFC {rfc}: {title}\n\n| section | requirement | shown by |\n|---|---|---|\n"
+        );
+        for Requirement {
+            section,
+            text,
+            tests,
+        } in of_rfc
+        {
+            let tests: Vec<String> = tests.iter().map(|test| format!("`{test}`")).collect();
+            let _ = writeln!(
+                page,
+                "| {} | {text} | {} |",
+                section.number(),
+                tests.join("<br>")
+            );
+        }
+    }
+    page.push_str(
+        "\n## Which file cites which section\n\n| RFC | section | files |\n|---|---|---|\n",
+    );
+    for (section, files) in cited {
+        let files: Vec<String> = files
+            .iter()
+            .map(|file| format!("`{}`", file.display()))
+            .collect();
+        let _ = writeln!(
+            page,
+            "| {} | {} | {} |",
+            section.rfc,
+            section.number(),
+            files.join("<br>")
+        );
+    }
+    page
+}
+
+impl Section {
+    fn number(&self) -> String {
+        self.numbers
+            .iter()
+            .map(u32::to_string)
+            .collect::<Vec<_>>()
+            .join(".")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn section(rfc: u32, numbers: &[u32]) -> Section {
+        Section {
+            rfc,
+            numbers: numbers.to_vec(),
+        }
+    }
+
+    #[test]
+    fn citations_are_found_one_or_many_to_a_line() {
+        assert_eq!(
+            sections_in("// RFC 8656 §7.2: refused"),
+            [section(8656, &[7, 2])]
+        );
+        assert_eq!(
+            sections_in("//! RFC 8489 §6.3.1, §14.5 and RFC 8656 §5."),
+            [
+                section(8489, &[6, 3, 1]),
+                section(8489, &[14, 5]),
+                section(8656, &[5])
+            ]
+        );
+        assert!(sections_in("RFC 5769 has vectors, RFC 8656 too").is_empty());
+    }
+
+    #[test]
+    fn a_requirement_has_four_columns_and_a_test() {
+        let good = requirement("8656\t7.2\trefuses\tturn::a turn::b").unwrap();
+        assert_eq!(good.tests, ["turn::a", "turn::b"]);
+        assert!(requirement("8656\t7.2\trefuses").is_err());
+        assert!(requirement("8656\t7.2\trefuses\t ").is_err());
+        assert!(requirement("8656\tx\trefuses\ta").is_err());
+    }
+
+    #[test]
+    fn tests_are_named_by_crate_and_function() {
+        let sources = vec![(
+            PathBuf::from("crates/turn/tests/a.rs"),
+            "#[test]\nfn b() {}\nfn c() {}\n".to_owned(),
+        )];
+        assert_eq!(tests(&sources).into_keys().collect::<Vec<_>>(), ["turn::b"]);
+    }
+
+    #[test]
+    fn sections_sort_by_number() {
+        assert!(section(8489, &[9, 2]) < section(8489, &[14]));
+    }
+}

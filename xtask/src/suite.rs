@@ -1,0 +1,101 @@
+//! `cargo xtask test`: the stages, in the order that finds a mistake soonest.
+
+use std::path::Path;
+use std::time::Instant;
+
+use anyhow::Result;
+use clap::ValueEnum;
+
+use crate::tally::Tally;
+use crate::{cargo, interop, licences, rfc, tidy, tools};
+
+/// A stage of the test command.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Stage {
+    /// Install the programs that the tests run.
+    Tools,
+    /// `cargo fmt --check`.
+    Fmt,
+    /// Giants, leftovers, machine paths.
+    Tidy,
+    /// Licences of all dependencies.
+    Licences,
+    /// The requirement table names tests that exist, and its page is up to date.
+    Rfc,
+    /// `cargo clippy`, every warning an error.
+    Clippy,
+    /// Unit, integration and documentation tests of the workspace, the arrows between crates among them.
+    Unit,
+    /// `cargo doc`, every warning an error.
+    Doc,
+    /// Clients that others wrote, against a release build.
+    Interop,
+}
+
+impl Stage {
+    fn run(self, root: &Path) -> Result<Tally> {
+        match self {
+            Stage::Tools => tools::ensure(tools::INTEROP).map(|()| Tally::default()),
+            Stage::Fmt => cargo::check(root, &["fmt", "--all", "--check"], &[]),
+            Stage::Tidy => tidy::run(root),
+            Stage::Licences => licences::run(root),
+            Stage::Rfc => rfc::check(root),
+            Stage::Clippy => cargo::check(
+                root,
+                &[
+                    "clippy",
+                    "--locked",
+                    "--workspace",
+                    "--all-targets",
+                    "--",
+                    "-D",
+                    "warnings",
+                ],
+                &[],
+            ),
+            Stage::Unit => {
+                cargo::test(root, &["test", "--locked", "--workspace", "--no-fail-fast"])
+            }
+            Stage::Doc => cargo::check(
+                root,
+                &["doc", "--locked", "--workspace", "--no-deps"],
+                &[("RUSTDOCFLAGS", "-D warnings")],
+            ),
+            Stage::Interop => interop::run(root, &interop::Options::default()),
+        }
+    }
+}
+
+/// Runs the stages and says what each took. Never returns early without counting a failure.
+pub(crate) fn run(root: &Path, only: &[Stage], keep_going: bool) -> Tally {
+    let all = Stage::value_variants();
+    let mut total = Tally::default();
+    let mut times = Vec::new();
+    for &stage in all
+        .iter()
+        .filter(|stage| only.is_empty() || only.contains(stage))
+    {
+        let name = format!("{stage:?}").to_lowercase();
+        println!("=== {name}");
+        let started = Instant::now();
+        let tally = stage.run(root).unwrap_or_else(|error| {
+            println!("  FAIL  {name}: {error:#}");
+            Tally {
+                passed: 0,
+                failed: 1,
+            }
+        });
+        let seconds = started.elapsed().as_secs_f32();
+        println!("=== {name}: {tally} in {seconds:.1} s");
+        times.push(format!("{name} {seconds:.1} s"));
+        total.add(tally);
+        if tally.failed > 0 && !keep_going {
+            println!(
+                "=== stopped after {name}: later stages were not run (--keep-going runs them all the same)"
+            );
+            break;
+        }
+    }
+    println!("=== {}", times.join(", "));
+    total
+}

@@ -1,0 +1,94 @@
+//! What the tests need beyond Rust, and installing it from Debian.
+
+use std::os::unix::fs::MetadataExt as _;
+use std::path::Path;
+use std::process::Command;
+
+use anyhow::{Context as _, Result, bail, ensure};
+
+/// A program, and the Debian package that brings it.
+pub(crate) struct Tool {
+    program: &'static str,
+    package: &'static str,
+}
+
+const fn tool(program: &'static str, package: &'static str) -> Tool {
+    Tool { program, package }
+}
+
+/// Every program that `cargo xtask interop` runs.
+pub(crate) const INTEROP: &[Tool] = &[
+    tool("turnutils_uclient", "coturn"),
+    tool("turnutils_peer", "coturn"),
+    tool("turnutils_stunclient", "coturn"),
+    tool("chromium", "chromium"),
+    tool("chromedriver", "chromium-driver"),
+    tool("go", "golang-go"),
+    tool("setpriv", "util-linux"),
+    tool("ip", "iproute2"),
+];
+
+/// Makes sure that every tool is there: installs what is missing as root, else says what to install.
+pub(crate) fn ensure(tools: &[Tool]) -> Result<()> {
+    let packages = missing(tools);
+    if packages.is_empty() {
+        return Ok(());
+    }
+    let wanted = packages.join(" ");
+    if !is_root() || find("apt-get").is_none() {
+        bail!(
+            "the tests need these Debian packages: {wanted}; install them, or run this once as root"
+        );
+    }
+    println!("  installing {wanted}");
+    apt(&["update", "-qq"])?;
+    let mut arguments = vec!["install", "-y", "-qq", "--no-install-recommends"];
+    arguments.extend(&packages);
+    apt(&arguments)?;
+    let still = missing(tools);
+    ensure!(
+        still.is_empty(),
+        "apt-get installed {wanted}, but the programs of these are not in PATH: {}",
+        still.join(" ")
+    );
+    Ok(())
+}
+
+fn missing(tools: &[Tool]) -> Vec<&'static str> {
+    let mut packages: Vec<_> = tools
+        .iter()
+        .filter(|tool| find(tool.program).is_none())
+        .map(|tool| tool.package)
+        .collect();
+    packages.sort_unstable();
+    packages.dedup();
+    packages
+}
+
+fn apt(arguments: &[&str]) -> Result<()> {
+    let status = Command::new("apt-get")
+        .args(arguments)
+        .env("DEBIAN_FRONTEND", "noninteractive")
+        // Without a runlevel, invoke-rc.d starts nothing: coturn's own server would take port 3478.
+        .env("RUNLEVEL", "1")
+        .status()
+        .context("cannot run apt-get")?;
+    ensure!(
+        status.success(),
+        "apt-get {} failed: {status}",
+        arguments.join(" ")
+    );
+    Ok(())
+}
+
+fn find(program: &str) -> Option<std::path::PathBuf> {
+    let path = std::env::var_os("PATH")?;
+    std::env::split_paths(&path)
+        .map(|folder| folder.join(program))
+        .find(|file| file.is_file())
+}
+
+/// Whether this process may install packages.
+pub(crate) fn is_root() -> bool {
+    std::fs::metadata(Path::new("/proc/self")).is_ok_and(|process| process.uid() == 0)
+}
