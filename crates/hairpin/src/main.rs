@@ -1,3 +1,13 @@
-//! hairpin
+//! The one binary of hairpin.
+
 #![forbid(unsafe_code)]
-fn main() {}
+
+mod cli;
+mod commands;
+mod config;
+
+use std::process::ExitCode;
+
+fn main() -> ExitCode {
+    commands::run(cli::parse())
+}

@@ -1,0 +1,85 @@
+//! The command line: one file of arguments per command. What they do is in `commands`.
+
+pub(crate) mod check;
+pub(crate) mod creds;
+pub(crate) mod probe;
+pub(crate) mod serve;
+
+use clap::{Parser, Subcommand};
+
+const EXAMPLES: &str = "\
+Examples:
+  hairpin serve                         a server on this machine, ready to paste into a web page
+  hairpin serve --config hairpin.toml   the same for production
+  hairpin check hairpin.toml            every mistake in a configuration at once
+  hairpin probe turn turn.example.org --secret \"$SECRET\"
+
+Every command has examples of its own: hairpin COMMAND --help";
+
+/// STUN server and TURN relay.
+#[derive(Debug, Parser)]
+#[command(name = "hairpin", version, about, after_help = EXAMPLES, arg_required_else_help = true)]
+pub(crate) struct Cli {
+    /// What to do.
+    #[command(subcommand)]
+    pub(crate) command: Command,
+}
+
+/// What to do.
+#[derive(Debug, Subcommand)]
+pub(crate) enum Command {
+    /// Run the STUN server and TURN relay
+    Serve(Box<serve::Args>),
+    /// Check a configuration file and report every mistake at once
+    Check(check::Args),
+    /// Make time-limited credentials from a shared secret
+    Creds(creds::Args),
+    /// Ask a STUN or TURN server like a client would, and say what it answered
+    Probe(probe::Args),
+}
+
+/// Reads the command line; prints help, the version or a usage error (status 2) and exits where one is due.
+pub(crate) fn parse() -> Cli {
+    Cli::parse()
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::CommandFactory;
+
+    use super::*;
+
+    #[test]
+    fn the_command_line_is_consistent() {
+        Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn every_command_says_what_it_is_for_and_gives_two_examples() {
+        fn visit(command: &clap::Command) {
+            let name = command.get_name().to_owned();
+            let about = command
+                .get_about()
+                .map(ToString::to_string)
+                .unwrap_or_default();
+            assert!(
+                !about.is_empty() && !about.contains('\n'),
+                "{name} needs a purpose in one line"
+            );
+            let after = command
+                .get_after_help()
+                .map(ToString::to_string)
+                .unwrap_or_default();
+            let examples = after
+                .lines()
+                .filter(|line| line.trim_start().starts_with("hairpin "))
+                .count();
+            assert!(examples >= 2, "{name} needs two examples");
+            command
+                .get_subcommands()
+                .filter(|sub| sub.get_name() != "help")
+                .for_each(visit);
+        }
+        visit(&Cli::command());
+    }
+}

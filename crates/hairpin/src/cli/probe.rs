@@ -1,0 +1,82 @@
+//! `hairpin probe`.
+
+const EXAMPLES: &str = "\
+Examples:
+  hairpin probe stun stun.example.org
+        which address the Internet sees, and the round trip
+  hairpin probe turn turn:turn.example.org:3478 --secret \"$SECRET\"
+        make an allocation, send a packet through it and back, release it
+  hairpin probe turn 127.0.0.1 --user alice:s3cret --json
+        the same with a fixed password, for a script
+
+Status 0: the server works; 1: it does not; 2: wrong arguments.";
+
+/// Arguments of `hairpin probe`.
+#[derive(Debug, clap::Args)]
+#[command(after_help = EXAMPLES)]
+pub(crate) struct Args {
+    /// Which protocol
+    #[command(subcommand)]
+    pub(crate) what: What,
+}
+
+/// What to probe.
+#[derive(Debug, clap::Subcommand)]
+pub(crate) enum What {
+    /// Send a Binding request: the mapped address and the round trip
+    #[command(after_help = STUN_EXAMPLES)]
+    Stun(Target),
+    /// Make an allocation: the relayed address, and whether packets pass through it
+    #[command(after_help = TURN_EXAMPLES)]
+    Turn(Turn),
+}
+
+const STUN_EXAMPLES: &str = "\
+Examples:
+  hairpin probe stun stun.example.org
+  hairpin probe stun stun:192.0.2.1:3478 --json";
+
+const TURN_EXAMPLES: &str = "\
+Examples:
+  hairpin probe turn turn.example.org --secret \"$SECRET\"
+  hairpin probe turn 127.0.0.1:3478 --user alice:s3cret --json";
+
+/// Where and how.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Target {
+    /// stun: or turn: URI, or HOST[:PORT] (port 3478 unless said)
+    #[arg(value_name = "TARGET")]
+    pub(crate) target: String,
+    /// Give up after this long
+    #[arg(long, default_value = "5s", value_name = "TIME")]
+    pub(crate) timeout: String,
+    /// Only over IPv4
+    #[arg(long, short = '4', conflicts_with = "ipv6")]
+    pub(crate) ipv4: bool,
+    /// Only over IPv6
+    #[arg(long, short = '6')]
+    pub(crate) ipv6: bool,
+    /// Print one JSON object
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+/// Where, how and as whom.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Turn {
+    /// Where and how.
+    #[command(flatten)]
+    pub(crate) target: Target,
+    /// User and password
+    #[arg(
+        long,
+        value_name = "NAME:PASSWORD",
+        conflicts_with = "secret",
+        env = "HAIRPIN_PROBE_USER",
+        hide_env_values = true
+    )]
+    pub(crate) user: Option<String>,
+    /// Shared secret to make time-limited credentials from
+    #[arg(long, env = "HAIRPIN_PROBE_SECRET", hide_env_values = true)]
+    pub(crate) secret: Option<String>,
+}

@@ -1,0 +1,26 @@
+//! What each command does. Errors end here: as one message on stderr, with what to do about it, and a status.
+
+mod check;
+mod creds;
+mod ice;
+mod input;
+//probe
+mod serve;
+
+use std::process::ExitCode;
+
+use crate::cli::{Cli, Command};
+
+/// Runs the command and turns its result into the status of the process.
+pub(crate) fn run(cli: Cli) -> ExitCode {
+    let result = match cli.command {
+        //        Command::Serve(args) => serve::run(&args),
+        Command::Check(args) => check::run(&args),
+        //        Command::Creds(args) => creds::run(&args),
+        _ => Ok(ExitCode::SUCCESS),
+    };
+    result.unwrap_or_else(|error| {
+        eprintln!("error: {error:#}");
+        ExitCode::FAILURE
+    })
+}

@@ -1,0 +1,214 @@
+//! What is wrong with a configuration, and how it is shown.
+//!
+//! Nothing here stops at the first mistake: readers and checks push into a [`Report`] and go on with what they have, and the user
+//! sees everything at once, sorted by place, each with its line, a caret and what to do about it.
+
+use annotate_snippets::{Annotation, AnnotationKind, Group, Level, Renderer, Snippet};
+
+use super::source::{Location, Sources, clamp};
+
+/// A garbage file of a megabyte could yield a hundred thousand complaints; nobody reads more than a screen or two.
+const MAX_RENDERED: usize = 100;
+
+/// Whether a diagnostic makes the configuration unusable.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Severity {
+    /// The configuration is refused.
+    Error,
+    /// Allowed, but hardly what was meant.
+    Warning,
+}
+
+/// One complaint.
+#[derive(Clone, Debug)]
+pub(crate) struct Diagnostic {
+    /// Error or warning.
+    pub(crate) severity: Severity,
+    /// One line, lower case, without a full stop.
+    pub(crate) message: String,
+    /// The place, and a few words beside the caret (may be empty).
+    pub(crate) at: Location,
+    label: String,
+    context: Vec<(Location, String)>,
+    help: Vec<String>,
+}
+
+impl Diagnostic {
+    /// A mistake that makes the configuration unusable.
+    pub(crate) fn error(at: &Location, message: impl Into<String>) -> Self {
+        Self::new(Severity::Error, at, message)
+    }
+
+    /// Something allowed that is hardly what was meant.
+    pub(crate) fn warning(at: &Location, message: impl Into<String>) -> Self {
+        Self::new(Severity::Warning, at, message)
+    }
+
+    fn new(severity: Severity, at: &Location, message: impl Into<String>) -> Self {
+        let (label, context, help) = (String::new(), Vec::new(), Vec::new());
+        Self {
+            severity,
+            message: message.into(),
+            at: at.clone(),
+            label,
+            context,
+            help,
+        }
+    }
+
+    /// A few words beside the caret.
+    pub(crate) fn label(mut self, label: impl Into<String>) -> Self {
+        self.label = label.into();
+        self
+    }
+
+    /// A second place that has to do with it.
+    pub(crate) fn see(mut self, at: &Location, label: impl Into<String>) -> Self {
+        self.context.push((at.clone(), label.into()));
+        self
+    }
+
+    /// What to do about it.
+    pub(crate) fn help(mut self, help: impl Into<String>) -> Self {
+        self.help.push(help.into());
+        self
+    }
+
+    /// Like [`Diagnostic::help`], if there is something to say.
+    pub(crate) fn help_if(mut self, help: Option<String>) -> Self {
+        self.help.extend(help);
+        self
+    }
+
+    /// One line without the source text, so that it can go to a log: `FILE:LINE:COLUMN: message (help)`.
+    pub(crate) fn one_line(&self, sources: &Sources) -> String {
+        let help = self
+            .help
+            .first()
+            .map(|help| format!(" ({help})"))
+            .unwrap_or_default();
+        format!("{}: {}{help}", sources.describe(&self.at), self.message)
+    }
+
+    fn group<'a>(&'a self, sources: &'a Sources) -> Group<'a> {
+        let level = match self.severity {
+            Severity::Error => Level::ERROR,
+            Severity::Warning => Level::WARNING,
+        };
+        let mut group = level
+            .primary_title(self.message.as_str())
+            .element(self.snippet(sources));
+        for (at, label) in self
+            .context
+            .iter()
+            .filter(|(at, _)| at.source != self.at.source)
+        {
+            group = group.element(snippet_of(sources, at).annotation(annotation(
+                sources,
+                AnnotationKind::Context,
+                at,
+                label,
+            )));
+        }
+        group.elements(
+            self.help
+                .iter()
+                .map(|help| Level::HELP.message(help.as_str())),
+        )
+    }
+
+    fn snippet<'a>(&'a self, sources: &'a Sources) -> Snippet<'a, Annotation<'a>> {
+        let primary = annotation(sources, AnnotationKind::Primary, &self.at, &self.label);
+        let same_text = self
+            .context
+            .iter()
+            .filter(|(at, _)| at.source == self.at.source);
+        let context =
+            same_text.map(|(at, label)| annotation(sources, AnnotationKind::Context, at, label));
+        snippet_of(sources, &self.at)
+            .annotation(primary)
+            .annotations(context)
+    }
+}
+
+fn snippet_of<'a>(sources: &'a Sources, at: &Location) -> Snippet<'a, Annotation<'a>> {
+    let source = sources.get(at.source);
+    Snippet::source(source.text.as_str()).path(source.name.as_str())
+}
+
+fn annotation<'a>(
+    sources: &'a Sources,
+    kind: AnnotationKind,
+    at: &Location,
+    label: &'a str,
+) -> Annotation<'a> {
+    let span = clamp(&sources.get(at.source).text, &at.span);
+    kind.span(span).label((!label.is_empty()).then_some(label))
+}
+
+/// Everything that was found.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Report(Vec<Diagnostic>);
+
+impl Report {
+    /// Adds a complaint.
+    pub(crate) fn push(&mut self, diagnostic: Diagnostic) {
+        self.0.push(diagnostic);
+    }
+
+    /// Adds an error.
+    pub(crate) fn error(&mut self, at: &Location, message: impl Into<String>) {
+        self.push(Diagnostic::error(at, message));
+    }
+
+    /// How many errors there are.
+    pub(crate) fn errors(&self) -> usize {
+        self.0
+            .iter()
+            .filter(|d| d.severity == Severity::Error)
+            .count()
+    }
+
+    /// How many warnings there are.
+    pub(crate) fn warnings(&self) -> usize {
+        self.0.len() - self.errors()
+    }
+
+    /// In the order of the sources, and of the text in each.
+    pub(crate) fn sorted(&self) -> Vec<&Diagnostic> {
+        let mut sorted: Vec<_> = self.0.iter().collect();
+        sorted.sort_by_key(|d| (d.at.source, d.at.span.start));
+        sorted
+    }
+
+    /// All of it as text, with colours and the width of the terminal if `terminal`.
+    pub(crate) fn render(&self, sources: &Sources, colour: bool) -> String {
+        let renderer = if colour {
+            Renderer::styled()
+        } else {
+            Renderer::plain()
+        };
+        let sorted = self.sorted();
+        let mut text: String = sorted
+            .iter()
+            .take(MAX_RENDERED)
+            .map(|diagnostic| renderer.render(&[diagnostic.group(sources)]) + "\n\n")
+            .collect();
+        if sorted.len() > MAX_RENDERED {
+            text.push_str(&format!("... and {} more\n\n", sorted.len() - MAX_RENDERED));
+        }
+        text
+    }
+
+    /// `2 errors, 1 warning`.
+    pub(crate) fn count(&self) -> String {
+        let count = |n: usize, word: &str| {
+            (n > 0).then(|| format!("{n} {word}{}", if n == 1 { "" } else { "s" }))
+        };
+        let parts = [
+            count(self.errors(), "error"),
+            count(self.warnings(), "warning"),
+        ];
+        parts.into_iter().flatten().collect::<Vec<_>>().join(", ")
+    }
+}

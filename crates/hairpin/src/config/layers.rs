@@ -1,0 +1,210 @@
+//! Defaults < file < environment < flags, key by key: a list is replaced as a whole, never appended to.
+
+use std::ffi::OsString;
+
+use super::diagnostics::{Diagnostic, Report};
+use super::node::{Node, Raw};
+use super::schema::{ENV_PREFIX, KEYS, Key, Settings, sections};
+use super::source::{Layer, Location, SourceId, Sources};
+use super::suggest::nearest;
+use super::walk;
+
+/// The defaults, as the file that a user would write to get them.
+pub(crate) const DEFAULTS: &str = include_str!("defaults.toml");
+
+/// One setting from the command line.
+#[derive(Clone, Debug)]
+pub(crate) struct Flag {
+    /// `--port-range`.
+    pub(crate) flag: &'static str,
+    /// `relay.ports`; only `--set` can name a key that does not exist.
+    pub(crate) key: String,
+    /// The values in the order given.
+    pub(crate) values: Vec<String>,
+    /// Whether each value is one element of a list.
+    pub(crate) list: bool,
+}
+
+/// Everything a load starts from; a reload starts from the same, with the file read anew.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Inputs {
+    /// Name and text of the configuration file.
+    pub(crate) file: Option<(String, String)>,
+    /// The environment of the process (all of it; only what begins with `HAIRPIN_` and has `__` is looked at).
+    pub(crate) environment: Vec<(OsString, OsString)>,
+    /// The flags of the command line.
+    pub(crate) flags: Vec<Flag>,
+}
+
+/// Reads all layers.
+pub(crate) fn read(inputs: &Inputs, sources: &mut Sources, report: &mut Report) -> Settings {
+    let mut settings = Settings::default();
+    let defaults = sources.add(Layer::Default, "defaults", DEFAULTS);
+    walk::document(defaults, DEFAULTS, &mut settings, report);
+    if let Some((name, text)) = &inputs.file {
+        let file = sources.add(Layer::File, name, text);
+        walk::document(file, text, &mut settings, report);
+    }
+    for (name, value) in &inputs.environment {
+        environment(name, value, &mut settings, sources, report);
+    }
+    for flag in &inputs.flags {
+        command_line(flag, &mut settings, sources, report);
+    }
+    settings
+}
+
+fn environment(
+    name: &OsString,
+    value: &OsString,
+    settings: &mut Settings,
+    sources: &mut Sources,
+    report: &mut Report,
+) {
+    let name = name.to_string_lossy();
+    // Kubernetes sets HAIRPIN_PORT and the like for a service called hairpin: without `__` it is none of ours.
+    if !name
+        .strip_prefix(ENV_PREFIX)
+        .is_some_and(|rest| rest.contains("__"))
+    {
+        return;
+    }
+    let key = KEYS.iter().find(|key| key.variable() == name);
+    let value = value.to_str();
+    let (source, at) = shown(
+        sources,
+        Layer::Environment,
+        &format!("{name}="),
+        key,
+        value.unwrap_or("?"),
+    );
+    match (key, value) {
+        (Some(key), Some(text)) => {
+            (key.slot)(settings).read(
+                &Node {
+                    raw: Raw::Plain(text),
+                    at,
+                },
+                report,
+            );
+        }
+        (Some(_), None) => report.error(&at, "the value is not UTF-8"),
+        (None, _) => {
+            let at = Location {
+                source,
+                span: 0..name.len(),
+            };
+            report.push(unknown_variable(&name, &at));
+        }
+    }
+}
+
+fn unknown_variable(name: &str, at: &Location) -> Diagnostic {
+    let path = name
+        .trim_start_matches(ENV_PREFIX)
+        .to_ascii_lowercase()
+        .replace("__", ".");
+    let near = nearest(
+        &path,
+        KEYS.iter()
+            .map(Key::path)
+            .collect::<Vec<_>>()
+            .iter()
+            .map(String::as_str),
+    )
+    .and_then(|near| KEYS.iter().find(|key| key.path() == near));
+    let help = near.map_or_else(
+        || {
+            format!(
+                "it is {ENV_PREFIX}SECTION__KEY; the sections are {}",
+                sections().join(", ")
+            )
+        },
+        |key| format!("did you mean {}?", key.variable()),
+    );
+    Diagnostic::error(at, format!("unknown environment variable `{name}`")).help(help)
+}
+
+fn command_line(flag: &Flag, settings: &mut Settings, sources: &mut Sources, report: &mut Report) {
+    let key = KEYS.iter().find(|key| key.path() == flag.key);
+    let typed = if flag.flag == "--set" {
+        format!("--set {}=", flag.key)
+    } else {
+        format!("{} ", flag.flag)
+    };
+    let nodes: Vec<_> = flag
+        .values
+        .iter()
+        .map(|value| {
+            let (_, at) = shown(sources, Layer::Flag, &typed, key, value);
+            Node {
+                raw: Raw::Plain(value),
+                at,
+            }
+        })
+        .collect();
+    let Some(first) = nodes.first().cloned() else {
+        return;
+    };
+    match key {
+        Some(key) if flag.list => {
+            let list = Node {
+                at: first.at,
+                raw: Raw::Many(nodes),
+            };
+            (key.slot)(settings).read(&list, report);
+        }
+        Some(key) => (key.slot)(settings).read(&first, report),
+        None => report.push(unknown_path(&flag.key, first.at.source)),
+    }
+}
+
+fn unknown_path(path: &str, source: SourceId) -> Diagnostic {
+    let start = "--set ".len();
+    let paths: Vec<_> = KEYS.iter().map(Key::path).collect();
+    let help = nearest(path, paths.iter().map(String::as_str)).map_or_else(
+        || {
+            format!(
+                "it is SECTION.KEY=VALUE; the sections are {}",
+                sections().join(", ")
+            )
+        },
+        |near| format!("did you mean `{near}`?"),
+    );
+    Diagnostic::error(
+        &Location {
+            source,
+            span: start..start + path.len(),
+        },
+        format!("unknown key `{path}`"),
+    )
+    .help(help)
+}
+
+/// Adds `typed` + `value` as a text that may be shown, and says where in it the value stands.
+fn shown(
+    sources: &mut Sources,
+    layer: Layer,
+    typed: &str,
+    key: Option<&Key>,
+    value: &str,
+) -> (SourceId, Location) {
+    let value = if key.is_some_and(|key| key.secret) {
+        "***"
+    } else {
+        value
+    };
+    let name = if layer == Layer::Flag {
+        "command line"
+    } else {
+        "environment"
+    };
+    let source = sources.add(layer, name, format!("{typed}{value}"));
+    (
+        source,
+        Location {
+            source,
+            span: typed.len()..typed.len() + value.len(),
+        },
+    )
+}

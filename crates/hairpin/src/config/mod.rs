@@ -1,0 +1,211 @@
+//! The configuration: one schema, four layers, and every mistake reported at once with its place.
+//!
+//! ```text
+//! defaults.toml ─┐
+//! hairpin.toml ──┤ layers: text -> nodes -> values with their places (Settings)
+//! HAIRPIN_A__B ──┤             `walk` for documents, plain text for the other two
+//! --flags ───────┘                 │
+//!                                  ├─ semantics: checks between values
+//!                                  └─ Config: plain values, only if there was no error
+//! ```
+//! `serve`, `check` and a reload run exactly this code.
+
+mod credentials;
+mod diagnostics;
+mod effective;
+mod layers;
+mod logging;
+mod network;
+mod node;
+mod schema;
+mod semantics;
+mod setting;
+mod source;
+mod suggest;
+mod walk;
+
+#[cfg(test)]
+mod docs_test;
+#[cfg(test)]
+mod tests;
+
+use std::net::{IpAddr, SocketAddr};
+use std::ops::RangeInclusive;
+use std::time::Duration;
+
+use tracing::level_filters::LevelFilter;
+
+pub(crate) use credentials::User;
+pub(crate) use layers::{Flag, Inputs};
+pub(crate) use logging::LogFormat;
+pub(crate) use network::{DEFAULT_PORT, ExternalIp, PeerRule};
+pub(crate) use schema::KEYS;
+pub(crate) use semantics::is_private;
+pub(crate) use setting::{parse_seconds, write_seconds};
+
+use diagnostics::Report;
+use schema::Settings;
+use setting::{List, Workers};
+use source::Sources;
+
+/// A configuration that was read without errors.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Config {
+    /// Number of workers; `None`: one per core.
+    pub(crate) workers: Option<u32>,
+    /// Where to listen; `None`: decided at start.
+    pub(crate) listen_udp: Option<Vec<SocketAddr>>,
+    /// Where relays are bound; `None`: decided at start.
+    pub(crate) relay_addresses: Option<Vec<IpAddr>>,
+    /// What clients are told instead.
+    pub(crate) external_ip: Vec<ExternalIp>,
+    /// Ports of relays.
+    pub(crate) relay_ports: RangeInclusive<u16>,
+    /// Realm of the long-term credentials.
+    pub(crate) realm: String,
+    /// Shared secrets; all are valid, the first one makes new credentials.
+    pub(crate) secrets: Vec<String>,
+    /// Users whose passwords do not expire.
+    pub(crate) users: Vec<User>,
+    /// How long a nonce is good for.
+    pub(crate) nonce_lifetime: Duration,
+    /// Re-admitted peers.
+    pub(crate) peers_allow: Vec<PeerRule>,
+    /// Denied peers.
+    pub(crate) peers_deny: Vec<PeerRule>,
+    /// Admit loopback and private peers.
+    pub(crate) peers_allow_local: bool,
+    /// Limits on what clients can hold.
+    pub(crate) limits: Limits,
+    /// Least severe events that are logged.
+    pub(crate) log_level: LevelFilter,
+    /// How log lines look.
+    pub(crate) log_format: LogFormat,
+}
+
+/// Limits on what clients can hold.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Limits {
+    /// Allocations in all.
+    pub(crate) allocations: u32,
+    /// Allocations of one user.
+    pub(crate) allocations_per_user: u32,
+    /// Allocations of one source prefix.
+    pub(crate) allocations_per_source: u32,
+    /// Permissions of one allocation.
+    pub(crate) permissions: u32,
+    /// Channels of one allocation.
+    pub(crate) channels: u32,
+    /// Lifetime of an allocation that asks for none.
+    pub(crate) lifetime_default: Duration,
+    /// Longest lifetime that is granted.
+    pub(crate) lifetime_max: Duration,
+}
+
+/// What came of reading all layers.
+#[derive(Debug)]
+pub(crate) struct Loaded {
+    /// The usable configuration, if there was no error.
+    pub(crate) config: Option<Config>,
+    settings: Settings,
+    sources: Sources,
+    report: Report,
+}
+
+impl Loaded {
+    /// All complaints as text for a person; empty if there are none.
+    pub(crate) fn diagnostics(&self, colour: bool) -> String {
+        self.report.render(&self.sources, colour)
+    }
+
+    /// All complaints, one line each and without source text: for a log.
+    pub(crate) fn one_line_each(&self) -> Vec<String> {
+        self.report
+            .sorted()
+            .iter()
+            .map(|diagnostic| diagnostic.one_line(&self.sources))
+            .collect()
+    }
+
+    /// `2 errors, 1 warning`, or nothing.
+    pub(crate) fn count(&self) -> String {
+        self.report.count()
+    }
+
+    /// The merged configuration as TOML, with the origin of each value.
+    pub(crate) fn effective(&self, reveal_secrets: bool) -> String {
+        effective::render(&self.settings, &self.sources, reveal_secrets)
+    }
+}
+
+/// Reads and checks all layers. Never fails: what is wrong is in the result.
+pub(crate) fn load(inputs: &Inputs) -> Loaded {
+    let (mut sources, mut report) = (Sources::default(), Report::default());
+    let settings = layers::read(inputs, &mut sources, &mut report);
+    semantics::check(&settings, &sources, &mut report);
+    let config = if report.errors() == 0 {
+        resolve(&settings)
+    } else {
+        None
+    };
+    Loaded {
+        config,
+        settings,
+        sources,
+        report,
+    }
+}
+
+/// The plain values; `None` only if `defaults.toml` lacks one, which a test rules out.
+fn resolve(settings: &Settings) -> Option<Config> {
+    let s = settings.clone();
+    Some(Config {
+        workers: match s.workers?.value {
+            Workers::Auto => None,
+            Workers::Count(count) => Some(count),
+        },
+        listen_udp: s.listen_udp.map(|list| values(list.value.0)),
+        relay_addresses: s.relay_addresses.map(|list| values(list.value.0)),
+        external_ip: values(s.external_ip?.value),
+        relay_ports: s.relay_ports?.value.0,
+        realm: s.realm?.value.0,
+        secrets: s
+            .secrets?
+            .value
+            .into_iter()
+            .map(|secret| secret.value.0)
+            .collect(),
+        users: values(s.users?.value),
+        nonce_lifetime: s.nonce_lifetime?.value.0,
+        peers_allow: values(s.peers_allow?.value),
+        peers_deny: values(s.peers_deny?.value),
+        peers_allow_local: s.peers_allow_local?.value,
+        limits: Limits {
+            allocations: s.allocations?.value.0,
+            allocations_per_user: s.allocations_per_user?.value.0,
+            allocations_per_source: s.allocations_per_source?.value.0,
+            permissions: s.permissions?.value.0,
+            channels: s.channels?.value.0,
+            lifetime_default: s.lifetime_default?.value.0,
+            lifetime_max: s.lifetime_max?.value.0,
+        },
+        log_level: s.log_level?.value.0,
+        log_format: s.log_format?.value,
+    })
+}
+
+fn values<T>(list: List<T>) -> Vec<T> {
+    list.into_iter().map(|item| item.value).collect()
+}
+
+/// The names of the keys that differ between two configurations and that only a restart puts into force.
+pub(crate) fn needs_restart(old: &Loaded, new: &Loaded) -> Vec<String> {
+    let (mut old, mut new) = (old.settings.clone(), new.settings.clone());
+    let value = |key: &schema::Key, settings: &mut Settings| {
+        (key.slot)(settings).written(true).map(|(text, _)| text)
+    };
+    KEYS.iter()
+        .filter(|key| !key.live && value(key, &mut old) != value(key, &mut new))
+        .map(schema::Key::path)
+        .collect()
+}

@@ -1,0 +1,316 @@
+//! Addresses, ports and peer rules as the user writes them.
+
+use std::net::{IpAddr, SocketAddr};
+use std::ops::RangeInclusive;
+
+use ipnet::IpNet;
+
+use super::setting::{FromText, Mistake};
+
+/// The port STUN and TURN are assigned (RFC 8489 §18.6), used in suggestions and by default.
+pub(crate) const DEFAULT_PORT: u16 = 3478;
+
+impl FromText for SocketAddr {
+    const EXPECTED: &'static str =
+        "an address with a port, like \"192.0.2.1:3478\" or \"[2001:db8::1]:3478\"";
+
+    fn from_text(text: &str) -> Result<Self, Mistake> {
+        if let Ok(address) = text.parse() {
+            return Ok(address);
+        }
+        let help = bracketed(text).unwrap_or_else(|| how_to_listen(text));
+        Err(Mistake::new(format!("`{text}` is not an address with a port")).help(help))
+    }
+
+    fn to_text(&self) -> String {
+        self.to_string()
+    }
+}
+
+/// The suggestion for an IPv6 address and port without brackets, which also reads as an address alone.
+fn bracketed(text: &str) -> Option<String> {
+    let (host, port) = text.rsplit_once(':')?;
+    let host = host.parse::<std::net::Ipv6Addr>().ok()?;
+    let port = port.parse::<u16>().ok().filter(|port| *port >= 1000)?;
+    Some(format!(
+        "put an IPv6 address in brackets: \"[{host}]:{port}\""
+    ))
+}
+
+fn how_to_listen(text: &str) -> String {
+    let bare = text
+        .strip_prefix('[')
+        .and_then(|t| t.strip_suffix(']'))
+        .unwrap_or(text);
+    if let Ok(ip) = bare.parse::<IpAddr>() {
+        return format!("add the port: \"{}\"", SocketAddr::new(ip, DEFAULT_PORT));
+    }
+    match text.rsplit_once(':') {
+        Some(("" | "*", port)) => {
+            format!("to listen on every address: \"0.0.0.0:{port}\" and \"[::]:{port}\"")
+        }
+        Some((_, port)) if port.parse::<u16>().is_err() => {
+            "a port is a number from 0 to 65535".to_owned()
+        }
+        _ => {
+            "host names are not looked up: write the IP address, like \"192.0.2.1:3478\"".to_owned()
+        }
+    }
+}
+
+impl FromText for IpAddr {
+    const EXPECTED: &'static str = "an IP address, like \"192.0.2.1\" or \"2001:db8::1\"";
+
+    fn from_text(text: &str) -> Result<Self, Mistake> {
+        parse_ip(text)
+    }
+
+    fn to_text(&self) -> String {
+        self.to_string()
+    }
+}
+
+fn parse_ip(text: &str) -> Result<IpAddr, Mistake> {
+    text.parse().map_err(|_| {
+        let mistake = Mistake::new(format!("`{text}` is not an IP address"));
+        let bare = text.trim_start_matches('[').trim_end_matches(']');
+        match (text.parse::<SocketAddr>(), bare.parse::<IpAddr>()) {
+            (Ok(address), _) => mistake.help(format!("leave out the port: \"{}\"", address.ip())),
+            (_, Ok(ip)) => mistake.help(format!("leave out the brackets: \"{ip}\"")),
+            _ => mistake.help("host names are not looked up: write an address like \"192.0.2.1\" or \"2001:db8::1\""),
+        }
+    })
+}
+
+/// The address that clients are told instead of the one that relays are bound to (1:1 NAT).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct ExternalIp {
+    /// What clients and peers see.
+    pub(crate) public: IpAddr,
+    /// The local address it stands for; without it, every relay address of the same family.
+    pub(crate) private: Option<IpAddr>,
+}
+
+impl FromText for ExternalIp {
+    const EXPECTED: &'static str =
+        "\"PUBLIC\" or \"PUBLIC/PRIVATE\", like \"203.0.113.5/10.0.0.5\"";
+
+    fn from_text(text: &str) -> Result<Self, Mistake> {
+        let (public, private) = match text.split_once('/') {
+            Some((public, private)) => (parse_ip(public)?, Some(parse_ip(private)?)),
+            None => (parse_ip(text)?, None),
+        };
+        if let Some(private) = private.filter(|private| private.is_ipv4() != public.is_ipv4()) {
+            return Err(Mistake::new(format!(
+                "{public} and {private} are not of the same address family"
+            ))
+            .help("map IPv4 to IPv4 and IPv6 to IPv6, each with its own entry"));
+        }
+        if public.is_unspecified() || public.is_multicast() {
+            return Err(Mistake::new(format!(
+                "{public} is not an address that clients can send to"
+            ))
+            .help("write the public address of this host, like \"203.0.113.5\""));
+        }
+        Ok(Self { public, private })
+    }
+
+    fn to_text(&self) -> String {
+        match self.private {
+            Some(private) => format!("{}/{private}", self.public),
+            None => self.public.to_string(),
+        }
+    }
+}
+
+/// The ports of relayed transport addresses, both ends included.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct PortRange(pub(crate) RangeInclusive<u16>);
+
+impl FromText for PortRange {
+    const EXPECTED: &'static str = "a range of ports, like \"49152-65535\"";
+
+    fn from_text(text: &str) -> Result<Self, Mistake> {
+        let range = parse_ports(text)?;
+        if *range.start() == 0 {
+            return Err(Mistake::new("port 0 cannot be relayed from")
+                .help("begin at 1024 or above, like \"49152-65535\""));
+        }
+        // RFC 8656 §7.2: EVEN-PORT with R=1 needs a pair: an even port and the next higher one.
+        if range.start() == range.end() {
+            return Err(
+                Mistake::new("one port is too few").help("give a range like \"49152-65535\"")
+            );
+        }
+        Ok(Self(range))
+    }
+
+    fn to_text(&self) -> String {
+        format!("{}-{}", self.0.start(), self.0.end())
+    }
+}
+
+/// Reads `PORT` or `FIRST-LAST`.
+fn parse_ports(text: &str) -> Result<RangeInclusive<u16>, Mistake> {
+    let (first, last) = text.split_once('-').unwrap_or((text, text));
+    let (Ok(first), Ok(last)) = (first.trim().parse::<u16>(), last.trim().parse::<u16>()) else {
+        return Err(
+            Mistake::new(format!("`{text}` is not a range of ports")).help(
+                "write the first and the last port, like \"49152-65535\"; ports go up to 65535",
+            ),
+        );
+    };
+    if first > last {
+        return Err(Mistake::new(format!(
+            "the range ends before it begins: {first} is above {last}"
+        ))
+        .help(format!("did you mean \"{last}-{first}\"?")));
+    }
+    Ok(first..=last)
+}
+
+/// Peers that are admitted or denied: a network and, if given, a range of ports.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct PeerRule {
+    /// The network; host bits are zero.
+    pub(crate) net: IpNet,
+    /// Ports it holds for, both ends included.
+    pub(crate) ports: RangeInclusive<u16>,
+}
+
+const ALL_PORTS: RangeInclusive<u16> = 0..=u16::MAX;
+
+impl FromText for PeerRule {
+    const EXPECTED: &'static str =
+        "a network, like \"10.0.0.0/8\", \"10.1.2.3:5000-6000\" or \"[fd00::1]:443\"";
+
+    fn from_text(text: &str) -> Result<Self, Mistake> {
+        let (net, ports) = split_ports(text);
+        let ports = ports.map_or(Ok(ALL_PORTS), parse_ports)?;
+        let net = net
+            .strip_prefix('[')
+            .map_or(net.to_owned(), |inner| inner.replacen(']', "", 1));
+        let parsed = net
+            .parse::<IpNet>()
+            .or_else(|_| net.parse::<IpAddr>().map(IpNet::from));
+        let Ok(parsed) = parsed else {
+            return Err(not_a_network(text, &net));
+        };
+        if parsed.trunc() != parsed {
+            return Err(Mistake::new(format!(
+                "`{net}` has bits set beyond its prefix of {}",
+                parsed.prefix_len()
+            ))
+            .help(format!(
+                "the network is \"{}\", the single address \"{}\"",
+                parsed.trunc(),
+                parsed.addr()
+            )));
+        }
+        Ok(Self { net: parsed, ports })
+    }
+
+    fn to_text(&self) -> String {
+        let single = self.net.prefix_len() == self.net.max_prefix_len();
+        let net = match (self.net.addr(), single) {
+            (IpAddr::V6(ip), true) if self.ports != ALL_PORTS => format!("[{ip}]"),
+            (ip, true) => ip.to_string(),
+            (_, false) => self.net.to_string(),
+        };
+        match (self.ports.start(), self.ports.end()) {
+            _ if self.ports == ALL_PORTS => net,
+            (first, last) if first == last => format!("{net}:{first}"),
+            (first, last) => format!("{net}:{first}-{last}"),
+        }
+    }
+}
+
+/// Cuts `NET:PORTS` in two; the colons of a bare IPv6 address are not mistaken for the separator.
+fn split_ports(text: &str) -> (&str, Option<&str>) {
+    let after_address = match (text.rfind('/'), text.rfind(']')) {
+        (Some(at), _) | (None, Some(at)) => at,
+        (None, None) if text.matches(':').count() > 1 => return (text, None),
+        (None, None) => 0,
+    };
+    match text[after_address..].find(':') {
+        Some(at) => (
+            &text[..after_address + at],
+            Some(&text[after_address + at + 1..]),
+        ),
+        None => (text, None),
+    }
+}
+
+fn not_a_network(text: &str, net: &str) -> Mistake {
+    let mistake = Mistake::new(format!("`{text}` is not a network"));
+    let Some((address, prefix)) = net.split_once('/') else {
+        return mistake.help("write it like \"10.0.0.0/8\", \"192.0.2.7\" or \"fd00::/8\", with \":FIRST-LAST\" for ports");
+    };
+    match address.parse::<IpAddr>() {
+        Ok(IpAddr::V4(_)) => mistake.help(format!("an IPv4 prefix is 0 to 32, not `{prefix}`")),
+        Ok(IpAddr::V6(_)) => mistake.help(format!("an IPv6 prefix is 0 to 128, not `{prefix}`")),
+        Err(_) => mistake.help(format!("`{address}` is not an IP address")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn rule(text: &str) -> String {
+        PeerRule::from_text(text).map_or_else(|_| "refused".to_owned(), |rule| rule.to_text())
+    }
+
+    #[test]
+    fn peer_rules_read_back_as_they_are_written() {
+        for text in [
+            "10.0.0.0/8",
+            "10.0.0.0/8:1024-65535",
+            "10.1.2.3:80",
+            "10.1.2.3",
+            "fd00::/8",
+            "fd00::/8:443",
+            "fd00::1",
+            "[fd00::1]:1-2",
+            "0.0.0.0/0",
+        ] {
+            assert_eq!(rule(text), text);
+        }
+        assert_eq!(rule("[fd00::]/8:443"), "fd00::/8:443");
+    }
+
+    #[test]
+    fn peer_rules_without_sense_are_refused() {
+        for text in [
+            "",
+            "x",
+            "10.0.0.1/8",
+            "10.0.0.0/33",
+            "10.0.0.0/",
+            "10.0.0.0/8:",
+            "10.0.0.0/8:9-1",
+            "10.0.0.0/8:70000",
+            "]:1",
+            "/",
+        ] {
+            assert_eq!(rule(text), "refused", "{text}");
+        }
+    }
+
+    #[test]
+    fn external_addresses_stay_in_their_family() {
+        assert!(ExternalIp::from_text("203.0.113.5/10.0.0.5").is_ok());
+        assert!(ExternalIp::from_text("203.0.113.5").is_ok());
+        assert!(ExternalIp::from_text("203.0.113.5/fd00::5").is_err());
+        assert!(ExternalIp::from_text("0.0.0.0").is_err());
+        assert!(ExternalIp::from_text("a/b").is_err());
+    }
+
+    #[test]
+    fn port_ranges_are_checked() {
+        assert!(PortRange::from_text("49152-65535").is_ok());
+        for text in ["", "1", "0-9", "9-1", "1-65536", "a-b", "1-"] {
+            assert!(PortRange::from_text(text).is_err(), "{text}");
+        }
+    }
+}

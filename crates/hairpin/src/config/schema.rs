@@ -1,0 +1,221 @@
+//! Every key of the configuration, once.
+//!
+//! [`KEYS`] drives the file walker, the environment, `--set`, `check --effective` and the test that docs/configuration.md
+//! describes exactly these keys. [`Settings`] holds what was read, each value with its place. Defaults are in `defaults.toml`.
+
+use std::net::{IpAddr, SocketAddr};
+
+use super::credentials::{Realm, Secret, User};
+use super::diagnostics::Report;
+use super::logging::{LogFormat, LogLevel};
+use super::network::{ExternalIp, PeerRule, PortRange};
+use super::node::Node;
+use super::setting::{AtLeastOne, Bounded, List, Seconds, Setting, Workers};
+use super::source::{Located, Location};
+
+/// RFC 8656 §7.2: an allocation lives 10 minutes by default; clients refresh a minute ahead, so that less than 2 minutes leaves no
+/// time, and a day keeps the port of a vanished client occupied for long enough.
+pub(crate) type AllocationLifetime = Seconds<120, 86_400>;
+/// RFC 8656 §5: a nonce expires at least once an hour; under a minute nearly every request would be challenged.
+pub(crate) type NonceLifetime = Seconds<60, 3_600>;
+/// Allocations: one relay port each, and 65 thousand ports on each of a few addresses.
+pub(crate) type Allocations = Bounded<1, 10_000_000>;
+/// Permissions and channels of one allocation: 4,096 channel numbers exist (RFC 8656 §12).
+pub(crate) type PerAllocation = Bounded<1, 4_096>;
+
+/// A key that may have been set.
+pub(crate) type Entry<T> = Option<Located<T>>;
+
+/// What was read from all layers; the last one wins, key by key.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Settings {
+    /// `server.workers`
+    pub(crate) workers: Entry<Workers>,
+    /// `listen.udp`
+    pub(crate) listen_udp: Entry<AtLeastOne<SocketAddr>>,
+    /// `relay.addresses`
+    pub(crate) relay_addresses: Entry<AtLeastOne<IpAddr>>,
+    /// `relay.external_ip`
+    pub(crate) external_ip: Entry<List<ExternalIp>>,
+    /// `relay.ports`
+    pub(crate) relay_ports: Entry<PortRange>,
+    /// `auth.realm`
+    pub(crate) realm: Entry<Realm>,
+    /// `auth.secrets`
+    pub(crate) secrets: Entry<List<Secret>>,
+    /// `auth.users`
+    pub(crate) users: Entry<List<User>>,
+    /// `auth.nonce_lifetime`
+    pub(crate) nonce_lifetime: Entry<NonceLifetime>,
+    /// `peers.allow`
+    pub(crate) peers_allow: Entry<List<PeerRule>>,
+    /// `peers.deny`
+    pub(crate) peers_deny: Entry<List<PeerRule>>,
+    /// `peers.allow_local`
+    pub(crate) peers_allow_local: Entry<bool>,
+    /// `limits.allocations`
+    pub(crate) allocations: Entry<Allocations>,
+    /// `limits.allocations_per_user`
+    pub(crate) allocations_per_user: Entry<Allocations>,
+    /// `limits.allocations_per_source`
+    pub(crate) allocations_per_source: Entry<Allocations>,
+    /// `limits.permissions_per_allocation`
+    pub(crate) permissions: Entry<PerAllocation>,
+    /// `limits.channels_per_allocation`
+    pub(crate) channels: Entry<PerAllocation>,
+    /// `limits.lifetime_default`
+    pub(crate) lifetime_default: Entry<AllocationLifetime>,
+    /// `limits.lifetime_max`
+    pub(crate) lifetime_max: Entry<AllocationLifetime>,
+    /// `log.level`
+    pub(crate) log_level: Entry<LogLevel>,
+    /// `log.format`
+    pub(crate) log_format: Entry<LogFormat>,
+}
+
+/// One [`Entry`] whose type is forgotten, so that a table can hold them all.
+pub(crate) trait Slot {
+    /// Reads a value into it; on a mistake the old value stays.
+    fn read(&mut self, node: &Node<'_>, report: &mut Report);
+    /// Its value as TOML and its place, if set.
+    fn written(&self, reveal: bool) -> Option<(String, Location)>;
+}
+
+impl<T: Setting> Slot for Entry<T> {
+    fn read(&mut self, node: &Node<'_>, report: &mut Report) {
+        if let Some(value) = T::read(node, report) {
+            *self = Some(Located {
+                value,
+                at: node.at.clone(),
+            });
+        }
+    }
+
+    fn written(&self, reveal: bool) -> Option<(String, Location)> {
+        self.as_ref()
+            .map(|entry| (entry.value.write(reveal), entry.at.clone()))
+    }
+}
+
+/// One key.
+pub(crate) struct Key {
+    /// `relay` of `relay.ports`.
+    pub(crate) section: &'static str,
+    /// `ports` of `relay.ports`.
+    pub(crate) name: &'static str,
+    /// Whether its text must not be shown.
+    pub(crate) secret: bool,
+    /// Whether a reload puts a new value into force; else it needs a restart.
+    pub(crate) live: bool,
+    /// Its place in [`Settings`].
+    pub(crate) slot: fn(&mut Settings) -> &mut dyn Slot,
+}
+
+impl Key {
+    const fn new(
+        section: &'static str,
+        name: &'static str,
+        slot: fn(&mut Settings) -> &mut dyn Slot,
+    ) -> Self {
+        Self {
+            section,
+            name,
+            secret: false,
+            live: true,
+            slot,
+        }
+    }
+
+    const fn secret(mut self) -> Self {
+        self.secret = true;
+        self
+    }
+
+    const fn at_start(mut self) -> Self {
+        self.live = false;
+        self
+    }
+
+    /// `section.name`.
+    pub(crate) fn path(&self) -> String {
+        format!("{}.{}", self.section, self.name)
+    }
+
+    /// The environment variable that sets it.
+    pub(crate) fn variable(&self) -> String {
+        format!("{ENV_PREFIX}{}__{}", self.section, self.name).to_ascii_uppercase()
+    }
+}
+
+/// What the environment variables begin with.
+pub(crate) const ENV_PREFIX: &str = "HAIRPIN_";
+
+/// All of them, in the order of the documentation.
+pub(crate) const KEYS: &[Key] = &[
+    Key::new("server", "workers", |s| &mut s.workers).at_start(),
+    Key::new("listen", "udp", |s| &mut s.listen_udp).at_start(),
+    Key::new("relay", "addresses", |s| &mut s.relay_addresses).at_start(),
+    Key::new("relay", "external_ip", |s| &mut s.external_ip).at_start(),
+    Key::new("relay", "ports", |s| &mut s.relay_ports).at_start(),
+    Key::new("auth", "realm", |s| &mut s.realm),
+    Key::new("auth", "secrets", |s| &mut s.secrets).secret(),
+    Key::new("auth", "users", |s| &mut s.users).secret(),
+    Key::new("auth", "nonce_lifetime", |s| &mut s.nonce_lifetime),
+    Key::new("peers", "allow", |s| &mut s.peers_allow),
+    Key::new("peers", "deny", |s| &mut s.peers_deny),
+    Key::new("peers", "allow_local", |s| &mut s.peers_allow_local),
+    Key::new("limits", "allocations", |s| &mut s.allocations),
+    Key::new("limits", "allocations_per_user", |s| {
+        &mut s.allocations_per_user
+    }),
+    Key::new("limits", "allocations_per_source", |s| {
+        &mut s.allocations_per_source
+    }),
+    Key::new("limits", "permissions_per_allocation", |s| {
+        &mut s.permissions
+    }),
+    Key::new("limits", "channels_per_allocation", |s| &mut s.channels),
+    Key::new("limits", "lifetime_default", |s| &mut s.lifetime_default),
+    Key::new("limits", "lifetime_max", |s| &mut s.lifetime_max),
+    Key::new("log", "level", |s| &mut s.log_level),
+    Key::new("log", "format", |s| &mut s.log_format).at_start(),
+];
+
+/// The key called `section.name`.
+pub(crate) fn key(section: &str, name: &str) -> Option<&'static Key> {
+    KEYS.iter()
+        .find(|key| key.section == section && key.name == name)
+}
+
+/// The names of the sections, each once.
+pub(crate) fn sections() -> Vec<&'static str> {
+    let mut sections: Vec<_> = KEYS.iter().map(|key| key.section).collect();
+    sections.dedup();
+    sections
+}
+
+/// The names of the keys of one section.
+pub(crate) fn names(section: &str) -> Vec<&'static str> {
+    KEYS.iter()
+        .filter(|key| key.section == section)
+        .map(|key| key.name)
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn keys_of_a_section_stand_together_and_are_unique() {
+        let mut sections = sections();
+        let count = sections.len();
+        sections.sort_unstable();
+        sections.dedup();
+        assert_eq!(sections.len(), count, "a section is split in two");
+        let mut paths: Vec<_> = KEYS.iter().map(Key::path).collect();
+        paths.sort_unstable();
+        paths.dedup();
+        assert_eq!(paths.len(), KEYS.len());
+    }
+}

@@ -1,0 +1,299 @@
+//! What no single value shows: values that are fine alone and make no sense together.
+
+use std::net::{IpAddr, SocketAddr};
+
+use super::diagnostics::{Diagnostic, Report};
+use super::network::{DEFAULT_PORT, ExternalIp};
+use super::schema::{Entry, Settings};
+use super::setting::{AtLeastOne, List, write_seconds};
+use super::source::{Layer, Located, Location, Sources};
+
+/// Under 16 characters a secret that was typed by a person can be found by trying.
+const SHORT_SECRET: usize = 16;
+
+/// Runs every check; each reports on its own, and none presumes that another one passed.
+pub(crate) fn check(settings: &Settings, sources: &Sources, report: &mut Report) {
+    nothing_stands_twice(settings, report);
+    relay_addresses_can_be_reached(settings, report);
+    external_addresses_match(settings, report);
+    listeners_stay_out_of_the_relay_range(settings, report);
+    lifetimes_fit(settings, report);
+    limits_fit(settings, sources, report);
+    secrets_are_long(settings, report);
+}
+
+/// The elements of a list that may not have been set.
+fn items<T>(entry: &Entry<List<T>>) -> &[Located<T>] {
+    entry.as_ref().map_or(&[], |list| &list.value)
+}
+
+/// The same, of a list that is decided at start if it is not set.
+fn chosen<T>(entry: &Entry<AtLeastOne<T>>) -> &[Located<T>] {
+    entry.as_ref().map_or(&[], |list| &list.value.0)
+}
+
+fn nothing_stands_twice(settings: &Settings, report: &mut Report) {
+    twice(
+        chosen(&settings.listen_udp),
+        |a, b| a == b && a.port() != 0,
+        report,
+        |a| format!("{a} is listed twice"),
+    );
+    twice(
+        chosen(&settings.relay_addresses),
+        |a, b| a == b,
+        report,
+        |ip| format!("{ip} is listed twice"),
+    );
+    twice(
+        items(&settings.users),
+        |a, b| a.name == b.name,
+        report,
+        |user| format!("two users are called `{}`", user.name),
+    );
+    twice(
+        items(&settings.secrets),
+        |a, b| a == b,
+        report,
+        |_| "the same secret is listed twice".to_owned(),
+    );
+    twice(
+        items(&settings.external_ip),
+        same_mapping,
+        report,
+        |external| match external.private {
+            Some(private) => format!("{private} has two external addresses"),
+            None => format!("{} has two external addresses", family(external.public)),
+        },
+    );
+    for rule in items(&settings.peers_allow) {
+        if let Some(other) = items(&settings.peers_deny)
+            .iter()
+            .find(|other| other.value == rule.value)
+        {
+            report.push(
+                Diagnostic::error(&rule.at, "the same peers are both allowed and denied")
+                    .see(&other.at, "denied here")
+                    .help("deny wins; take it out of one of the two lists"),
+            );
+        }
+    }
+}
+
+fn same_mapping(a: &ExternalIp, b: &ExternalIp) -> bool {
+    match (a.private, b.private) {
+        (None, None) => a.public.is_ipv4() == b.public.is_ipv4(),
+        (a, b) => a == b,
+    }
+}
+
+fn twice<T>(
+    list: &[Located<T>],
+    same: impl Fn(&T, &T) -> bool,
+    report: &mut Report,
+    message: impl Fn(&T) -> String,
+) {
+    for (index, item) in list.iter().enumerate() {
+        if let Some(first) = list[..index]
+            .iter()
+            .find(|first| same(&first.value, &item.value))
+        {
+            report.push(
+                Diagnostic::error(&item.at, message(&item.value))
+                    .see(&first.at, "first here")
+                    .help("keep one of them"),
+            );
+        }
+    }
+}
+
+fn relay_addresses_can_be_reached(settings: &Settings, report: &mut Report) {
+    for relay in chosen(&settings.relay_addresses) {
+        let ip = relay.value;
+        if ip.is_unspecified() || ip.is_multicast() {
+            report.push(
+                Diagnostic::error(
+                    &relay.at,
+                    format!("{ip} cannot be a relay address: clients are told to use it"),
+                )
+                .help("write one address of this host; several entries are allowed"),
+            );
+        } else if is_private(ip) && external_of(settings, ip).is_none() {
+            report.push(
+                Diagnostic::warning(
+                    &relay.at,
+                    format!("{ip} is private and no external address is mapped to it"),
+                )
+                .label("only clients in the same network can use it")
+                .help(format!(
+                    "behind a NAT, set relay.external_ip = [\"PUBLIC/{ip}\"]"
+                )),
+            );
+        }
+    }
+}
+
+/// Whether clients elsewhere on the Internet cannot reach the address.
+pub(crate) fn is_private(ip: IpAddr) -> bool {
+    match ip {
+        // RFC 6598: 100.64.0.0/10 is shared by carriers' customers behind their NAT.
+        IpAddr::V4(ip) => {
+            ip.is_private()
+                || ip.is_loopback()
+                || ip.is_link_local()
+                || ip.octets()[0] == 100 && ip.octets()[1] & 0xc0 == 64
+        }
+        IpAddr::V6(ip) => ip.is_unique_local() || ip.is_loopback() || ip.is_unicast_link_local(),
+    }
+}
+
+/// The mapping that holds for a relay address.
+fn external_of(settings: &Settings, relay: IpAddr) -> Option<&ExternalIp> {
+    let holds = |external: &ExternalIp| match external.private {
+        Some(private) => private == relay,
+        None => external.public.is_ipv4() == relay.is_ipv4(),
+    };
+    items(&settings.external_ip)
+        .iter()
+        .map(|entry| &entry.value)
+        .find(|external| holds(external))
+}
+
+fn external_addresses_match(settings: &Settings, report: &mut Report) {
+    let Some(relays) = &settings.relay_addresses else {
+        return;
+    };
+    let known: Vec<_> = relays.value.0.iter().map(|relay| relay.value).collect();
+    for external in items(&settings.external_ip) {
+        let (public, at) = (external.value.public, &external.at);
+        match external.value.private {
+            Some(private) if !known.contains(&private) => report.push(
+                Diagnostic::error(at, format!("{private} is none of the relay addresses"))
+                    .see(&relays.at, "these are")
+                    .help("add it to relay.addresses, or map one of those"),
+            ),
+            None if !known.iter().any(|ip| ip.is_ipv4() == public.is_ipv4()) => report.push(
+                Diagnostic::error(
+                    at,
+                    format!(
+                        "{public} stands for no relay address: none is {}",
+                        family(public)
+                    ),
+                )
+                .see(&relays.at, "the relay addresses")
+                .help(format!(
+                    "add an {} address to relay.addresses",
+                    family(public)
+                )),
+            ),
+            _ => {}
+        }
+    }
+}
+
+fn family(ip: IpAddr) -> &'static str {
+    if ip.is_ipv4() { "IPv4" } else { "IPv6" }
+}
+
+fn listeners_stay_out_of_the_relay_range(settings: &Settings, report: &mut Report) {
+    let Some(ports) = &settings.relay_ports else {
+        return;
+    };
+    let range = &ports.value.0;
+    let help =
+        "a relayed port could take the listener's place: choose a range like \"49152-65535\"";
+    let Some(listeners) = &settings.listen_udp else {
+        if range.contains(&DEFAULT_PORT) {
+            let message = format!("the listening port {DEFAULT_PORT} lies in the relay range");
+            report.push(Diagnostic::error(&ports.at, message).help(help));
+        }
+        return;
+    };
+    for listener in &listeners.value.0 {
+        let address = listener.value;
+        if range.contains(&address.port()) && shares_an_address(settings, address) {
+            let message = format!("the listener {address} lies in the relay range");
+            let range = format!(
+                "ports {} to {} are relayed from",
+                range.start(),
+                range.end()
+            );
+            report.push(
+                Diagnostic::error(&listener.at, message)
+                    .see(&ports.at, range)
+                    .help(help),
+            );
+        }
+    }
+}
+
+fn shares_an_address(settings: &Settings, listener: SocketAddr) -> bool {
+    let ip = listener.ip();
+    match &settings.relay_addresses {
+        None => !ip.is_loopback(),
+        Some(relays) if ip.is_unspecified() => relays
+            .value
+            .0
+            .iter()
+            .any(|relay| relay.value.is_ipv4() == ip.is_ipv4()),
+        Some(relays) => relays.value.0.iter().any(|relay| relay.value == ip),
+    }
+}
+
+fn lifetimes_fit(settings: &Settings, report: &mut Report) {
+    let (Some(default), Some(max)) = (&settings.lifetime_default, &settings.lifetime_max) else {
+        return;
+    };
+    if default.value.0 > max.value.0 {
+        let (default_s, max_s) = (default.value.0.as_secs(), max.value.0.as_secs());
+        let message = format!(
+            "the default lifetime {} is above the longest, {}",
+            write_seconds(default_s),
+            write_seconds(max_s)
+        );
+        report.push(
+            Diagnostic::error(&default.at, message)
+                .see(&max.at, "the longest")
+                .help("RFC 8656 suggests a default of \"10m\" and a maximum of \"1h\""),
+        );
+    }
+}
+
+fn limits_fit(settings: &Settings, sources: &Sources, report: &mut Report) {
+    let Some(total) = &settings.allocations else {
+        return;
+    };
+    let by_user = |at: &Location| sources.get(at.source).layer != Layer::Default;
+    for part in [
+        &settings.allocations_per_user,
+        &settings.allocations_per_source,
+    ] {
+        let Some(part) = part
+            .as_ref()
+            .filter(|part| by_user(&part.at) && by_user(&total.at))
+        else {
+            continue;
+        };
+        if part.value.0 > total.value.0 {
+            report.push(
+                Diagnostic::warning(&part.at, format!("{} never takes effect", part.value.0))
+                    .see(&total.at, "all together may have fewer"),
+            );
+        }
+    }
+}
+
+fn secrets_are_long(settings: &Settings, report: &mut Report) {
+    for secret in items(&settings.secrets) {
+        if secret.value.0.len() < SHORT_SECRET {
+            report.push(
+                Diagnostic::warning(
+                    &secret.at,
+                    format!("the secret is shorter than {SHORT_SECRET} characters"),
+                )
+                .label("one captured message is enough to try guesses offline")
+                .help("make a good one with: openssl rand -base64 24"),
+            );
+        }
+    }
+}

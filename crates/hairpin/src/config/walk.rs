@@ -1,0 +1,143 @@
+//! Walks a TOML document by the schema and reports everything that does not fit, instead of stopping at the first error.
+
+use toml::Spanned;
+use toml::de::{DeString, DeTable, DeValue};
+
+use super::diagnostics::{Diagnostic, Report};
+use super::node::Node;
+use super::schema::{KEYS, Settings, key, names, sections};
+use super::setting::wrong_type;
+use super::source::{Location, SourceId, line_and_column};
+use super::suggest::nearest;
+
+/// Reads a whole document into `settings`.
+pub(crate) fn document(source: SourceId, text: &str, settings: &mut Settings, report: &mut Report) {
+    let (root, errors) = DeTable::parse_recoverable(text);
+    let line = |offset| line_and_column(text, offset).0;
+    let mut broken_lines = Vec::new();
+    for error in &errors {
+        let span = error.span().unwrap_or(0..0);
+        broken_lines.push(line(span.start));
+        let word = text
+            .get(span.start..)
+            .is_some_and(|rest| rest.starts_with(char::is_alphabetic));
+        report.push(syntax_error(
+            &Location { source, span },
+            error.message(),
+            word,
+        ));
+    }
+    let mut found = Report::default();
+    for (name, value) in root.get_ref().iter() {
+        section(source, name, value, settings, &mut found);
+    }
+    // What stands on a line with a syntax error was read by guesswork: a second complaint there would mislead.
+    for diagnostic in found.sorted() {
+        if !broken_lines.contains(&line(diagnostic.at.span.start)) {
+            report.push(diagnostic.clone());
+        }
+    }
+}
+
+fn syntax_error(at: &Location, message: &str, word: bool) -> Diagnostic {
+    let help = match message {
+        m if m.starts_with("duplicate key") => "keep one of them",
+        // The parser takes the `i` of `info` for the beginning of `inf`, the `t` of `text` for `true`, and so on.
+        m if word && m.starts_with("invalid") => "texts stand in quotes: key = \"value\"",
+        m if m.contains("quoted") || m.contains("string") => {
+            "texts stand in quotes: key = \"value\""
+        }
+        _ => "every line is [section], key = value or a # comment",
+    };
+    Diagnostic::error(at, format!("not valid TOML: {message}")).help(help)
+}
+
+fn section(
+    source: SourceId,
+    name: &Spanned<DeString<'_>>,
+    value: &Spanned<DeValue<'_>>,
+    settings: &mut Settings,
+    report: &mut Report,
+) {
+    let section = name.get_ref().as_ref();
+    let names = names(section);
+    if names.is_empty() {
+        report.push(unknown_section(source, name, value.get_ref().is_table()));
+        return;
+    }
+    let DeValue::Table(table) = value.get_ref() else {
+        let node = Node::toml(source, value);
+        report.push(
+            wrong_type(&node, "a section").help(format!("write [{section}] and its keys below")),
+        );
+        return;
+    };
+    for (name, value) in table.iter() {
+        match key(section, name.get_ref()) {
+            Some(key) => (key.slot)(settings).read(&Node::toml(source, value), report),
+            None => report.push(unknown_key(
+                source,
+                name,
+                &format!("[{section}]"),
+                &names,
+                &elsewhere(name.get_ref()),
+            )),
+        }
+    }
+}
+
+/// The sections in which a key of this name would be known.
+fn elsewhere(name: &str) -> Vec<&'static str> {
+    KEYS.iter()
+        .filter(|key| key.name == name)
+        .map(|key| key.section)
+        .collect()
+}
+
+fn unknown_section(source: SourceId, name: &Spanned<DeString<'_>>, table: bool) -> Diagnostic {
+    let at = Location {
+        source,
+        span: name.span(),
+    };
+    let word = name.get_ref().as_ref();
+    let sections = sections();
+    if !table && let Some(home) = elsewhere(word).first() {
+        return Diagnostic::error(&at, format!("`{word}` stands outside of any section"))
+            .help(format!("it belongs to [{home}]"));
+    }
+    let what = if table { "section" } else { "key" };
+    let misspelt_key = nearest(word, KEYS.iter().map(|key| key.name)).filter(|_| !table);
+    let help = match (misspelt_key, nearest(word, sections.iter().copied())) {
+        (Some(near), _) => format!(
+            "did you mean `{near}`? It belongs to [{}]",
+            elsewhere(near).join("] or [")
+        ),
+        (None, Some(near)) => format!("did you mean [{near}]?"),
+        (None, None) => format!("the sections are {}", sections.join(", ")),
+    };
+    Diagnostic::error(&at, format!("unknown {what} `{word}`")).help(help)
+}
+
+/// `unknown key x in y`, with what was probably meant.
+pub(crate) fn unknown_key(
+    source: SourceId,
+    name: &Spanned<DeString<'_>>,
+    place: &str,
+    known: &[&'static str],
+    elsewhere: &[&'static str],
+) -> Diagnostic {
+    let word = name.get_ref().as_ref();
+    let help = match (elsewhere.first(), nearest(word, known.iter().copied())) {
+        (Some(section), _) => format!("it belongs to [{section}]"),
+        (None, Some(near)) => format!("did you mean `{near}`?"),
+        (None, None) => format!("known here: {}", known.join(", ")),
+    };
+    Diagnostic::error(
+        &Location {
+            source,
+            span: name.span(),
+        },
+        format!("unknown key `{word}` in {place}"),
+    )
+    .help(help)
+}
