@@ -17,6 +17,7 @@ mod stun;
 mod webdriver;
 
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use anyhow::{Result, ensure};
 use clap::{Args, ValueEnum};
@@ -48,13 +49,18 @@ enum Client {
 }
 
 /// What a driver needs: the server it talks to, and where its files are and go.
-struct Bench<'a> {
-    server: &'a mut Server,
+struct Bench {
+    server: Server,
     /// `interop/` of the workspace.
     sources: PathBuf,
     /// Where logs go.
     logs: PathBuf,
 }
+
+/// RFC 8656 §3.2: the default lifetime of an allocation.
+const LIFETIME: Duration = Duration::from_secs(600);
+/// The shortest that hairpin accepts: allocations that a broken client leaves behind must be seen to go.
+const SHORT_LIFETIME: Duration = Duration::from_secs(120);
 
 pub(crate) fn run(root: &Path, options: &Options) -> Result<Tally> {
     let logs = crate::scratch(root, "interop")?;
@@ -63,27 +69,62 @@ pub(crate) fn run(root: &Path, options: &Options) -> Result<Tally> {
         (None, server::Kind::Hairpin) => build(root)?,
         (None, server::Kind::Coturn) => PathBuf::from("turnserver"),
     };
-    let mut server = Server::start(options.against, &binary, &logs)?;
-    let mut bench = Bench {
-        server: &mut server,
-        sources: root.join("interop"),
-        logs,
+    let bench = |name: &str, lifetime| -> Result<Bench> {
+        let server = Server::start(
+            options.against,
+            &binary,
+            logs.join(format!("{name}.log")),
+            lifetime,
+        )?;
+        Ok(Bench {
+            server,
+            sources: root.join("interop"),
+            logs: logs.clone(),
+        })
     };
+    let wanted = |client| options.only.is_empty() || options.only.contains(&client);
     let mut tally = Tally::default();
-    for client in Client::value_variants() {
-        if options.only.is_empty() || options.only.contains(client) {
-            tally.add(match client {
-                Client::Coturn => coturn::run(&mut bench)?,
-                Client::Pion => pion::run(&mut bench)?,
-                Client::Browser => browser::run(&mut bench),
-            });
-        }
+    // First, and on a server of its own: what it leaves behind lapses while the others run.
+    let mut abused = bench("abused-server", SHORT_LIFETIME)?;
+    if wanted(Client::Coturn) {
+        tally.add(coturn::abuse(&mut abused)?);
     }
-    tally.record(
-        "the server lived through it and stops when asked",
-        &server.finish(),
+    let mut bench = bench("server", LIFETIME)?;
+    if wanted(Client::Coturn) {
+        tally.add(coturn::run(&bench)?);
+    }
+    if wanted(Client::Pion) {
+        tally.add(pion::run(&bench)?);
+    }
+    if wanted(Client::Browser) {
+        tally.add(browser::run(&bench));
+    }
+    finish(
+        &mut bench.server,
+        "the server",
+        Duration::from_secs(5),
+        &mut tally,
     );
+    if wanted(Client::Coturn) {
+        finish(
+            &mut abused.server,
+            "the abused server",
+            SHORT_LIFETIME + Duration::from_secs(10),
+            &mut tally,
+        );
+    }
     Ok(tally)
+}
+
+/// Nothing may be left of the clients, and the server must stop when it is asked.
+fn finish(server: &mut Server, name: &str, patience: Duration, tally: &mut Tally) {
+    if server.is_hairpin() {
+        tally.record(
+            &format!("{name} returns to its baseline"),
+            &server.settle(patience),
+        );
+    }
+    tally.record(&format!("{name} stops when asked"), &server.finish());
 }
 
 fn build(root: &Path) -> Result<PathBuf> {

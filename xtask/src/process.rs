@@ -113,6 +113,11 @@ impl Process {
         self.wait(limit)
     }
 
+    /// How many file descriptors the process has open.
+    pub(crate) fn descriptors(&self) -> Result<usize> {
+        Ok(std::fs::read_dir(format!("/proc/{}/fd", self.child.id()))?.count())
+    }
+
     /// Everything printed so far.
     pub(crate) fn output(&self) -> String {
         std::fs::read(&self.log)

@@ -16,7 +16,7 @@ use crate::tally::Tally;
 /// From each side to the other.
 const MESSAGES: u64 = 1000;
 
-pub(crate) fn run(bench: &mut Bench<'_>) -> Tally {
+pub(crate) fn run(bench: &Bench) -> Tally {
     let mut tally = Tally::default();
     for (name, family) in [
         ("IPv4", IpAddr::V4(Ipv4Addr::LOCALHOST)),
@@ -31,7 +31,7 @@ pub(crate) fn run(bench: &mut Bench<'_>) -> Tally {
     tally
 }
 
-fn exchange(bench: &Bench<'_>, url: &str, credentials: &Credentials) -> Result<String> {
+fn exchange(bench: &Bench, url: &str, credentials: &Credentials) -> Result<String> {
     let browser = Browser::start(&bench.logs)?;
     let page = bench.sources.join("chromium/relay.html");
     browser.open(&format!("file://{}", page.display()))?;

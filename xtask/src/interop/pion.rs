@@ -17,7 +17,7 @@ use crate::tally::Tally;
 const CASES: usize = 9;
 const LIMIT: Duration = Duration::from_secs(120);
 
-pub(crate) fn run(bench: &mut Bench<'_>) -> Result<Tally> {
+pub(crate) fn run(bench: &Bench) -> Result<Tally> {
     let program = build(&bench.sources.join("pion"), &bench.logs)?;
     let credentials = bench.server.static_credentials()?;
     let mut command = process::command(&program);

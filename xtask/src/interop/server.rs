@@ -1,8 +1,12 @@
 //! The server under test: started on free ports of the loopback addresses, with known credentials, its output in a log.
+//!
+//! hairpin logs one line for each allocation that opens and one for each that closes. From these, and from the descriptors
+//! that the process has open, [`Server::settle`] tells when nothing is left of what the clients did.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
-use std::path::Path;
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::path::{Path, PathBuf};
+use std::thread::sleep;
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use anyhow::{Context as _, Result, ensure};
 use base64::Engine as _;
@@ -32,6 +36,8 @@ pub(crate) struct Credentials {
 pub(crate) struct Server {
     kind: Kind,
     process: Process,
+    /// How many descriptors it had open before the first client.
+    idle_descriptors: usize,
     pub(crate) port: u16,
     /// The shared secret of the time-limited names.
     pub(crate) secret: &'static str,
@@ -48,23 +54,30 @@ const LOOPBACKS: [IpAddr; 2] = [
 
 impl Server {
     /// Starts the server and waits until it answers on both families.
-    pub(crate) fn start(kind: Kind, binary: &Path, logs: &Path) -> Result<Server> {
+    pub(crate) fn start(
+        kind: Kind,
+        binary: &Path,
+        log: PathBuf,
+        lifetime: Duration,
+    ) -> Result<Server> {
         let port = free_ports(1)?;
         let mut command = process::command(binary);
         match kind {
-            Kind::Hairpin => command.args(hairpin_arguments(port)),
+            Kind::Hairpin => command.args(hairpin_arguments(port, lifetime)),
             Kind::Coturn => command
                 .args(coturn_arguments(port))
-                .arg(format!("--pidfile={}", logs.join("pid").display())),
+                .arg(format!("--pidfile={}.pid", log.display())),
         };
-        let process = Process::start("the server", command, logs.join("server.log"))?;
+        let process = Process::start("the server", command, log)?;
         let mut server = Server {
             kind,
             process,
+            idle_descriptors: 0,
             port,
             secret: SECRET,
         };
         server.assert_alive(Duration::from_secs(10))?;
+        server.idle_descriptors = server.process.descriptors()?;
         Ok(server)
     }
 
@@ -109,6 +122,36 @@ impl Server {
         Ok(())
     }
 
+    /// Waits until every allocation is closed and every descriptor of it returned.
+    pub(crate) fn settle(&mut self, limit: Duration) -> Result<String> {
+        // coturn frees a session seconds after it has said so, and keeps descriptors.
+        ensure!(
+            self.kind == Kind::Hairpin,
+            "only hairpin says what it has open"
+        );
+        let deadline = Instant::now() + limit;
+        loop {
+            let output = self.process.output();
+            let [opened, closed] =
+                ["allocation opened", "allocation closed"].map(|text| output.matches(text).count());
+            let (descriptors, idle) = (self.process.descriptors()?, self.idle_descriptors);
+            if opened > 0 && opened == closed && descriptors == idle {
+                return Ok(format!(
+                    "{opened} allocations opened and closed, {idle} descriptors as before"
+                ));
+            }
+            ensure!(
+                Instant::now() < deadline,
+                "after {limit:?}: {opened} allocations opened, {closed} closed; {descriptors} descriptors open, {idle} at start"
+            );
+            sleep(Duration::from_millis(100));
+        }
+    }
+
+    pub(crate) fn is_hairpin(&self) -> bool {
+        self.kind == Kind::Hairpin
+    }
+
     /// Stops the server, and judges how it ended.
     pub(crate) fn finish(&mut self) -> Result<String> {
         self.process.assert_running()?;
@@ -131,15 +174,18 @@ impl Server {
     }
 }
 
-fn hairpin_arguments(port: u16) -> Vec<String> {
+fn hairpin_arguments(port: u16, lifetime: Duration) -> Vec<String> {
     let mut arguments = vec!["serve".to_owned(), "--dev".to_owned()];
     for address in LOOPBACKS {
         arguments.push(format!("--listen={}", SocketAddr::new(address, port)));
-        arguments.push(format!("--relay={address}"));
+        arguments.push(format!("--relay-address={address}"));
     }
     arguments.push(format!("--realm={REALM}"));
     arguments.push(format!("--secret={SECRET}"));
     arguments.push(format!("--user={USER}:{PASSWORD}"));
+    for key in ["lifetime_default", "lifetime_max"] {
+        arguments.push(format!("--set=limits.{key}={}s", lifetime.as_secs()));
+    }
     arguments
 }
 
