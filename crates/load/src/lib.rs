@@ -1,3 +1,5 @@
 //! placeholder
 #![forbid(unsafe_code)]
 pub mod garbage;
+pub mod measure;
+pub mod peer;

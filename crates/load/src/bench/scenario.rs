@@ -1,0 +1,187 @@
+//! What is measured: the loads.
+
+use std::fmt;
+
+use serde::Serialize;
+
+/// Which way the payload goes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Direction {
+    /// ChannelData in, datagrams out.
+    ClientToPeer,
+    /// Datagrams in, ChannelData out.
+    PeerToClient,
+    /// Half of the load each way, datagram by datagram.
+    Both,
+}
+
+/// One load.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(tag = "kind", rename_all = "kebab-case")]
+#[non_exhaustive]
+pub enum Scenario {
+    /// Datagrams through the relay.
+    Relay {
+        /// Allocations that take turns.
+        flows: u16,
+        /// Datagrams of one flow in a row.
+        train: u16,
+        /// Which way.
+        direction: Direction,
+        /// Payload in bytes, without the ChannelData header.
+        payload: u16,
+    },
+    /// STUN Binding requests without attributes.
+    Binding {
+        /// Source ports that take turns.
+        clients: u16,
+    },
+    /// Allocations made and deleted: Allocate (answered with 401), Allocate, Refresh 0, from a fresh port each time.
+    Churn {
+        /// Clients at work at any time.
+        in_flight: u16,
+    },
+    /// Memory held per allocation with one channel.
+    Memory {
+        /// Allocations.
+        allocations: u16,
+    },
+}
+
+impl fmt::Display for Scenario {
+    /// The scenario's name, such as `relay-64x8-c2p-120B`: flows, datagrams in a row, direction, payload.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Scenario::Relay { flows, train, direction, payload } => {
+                let direction = match direction {
+                    Direction::ClientToPeer => "c2p",
+                    Direction::PeerToClient => "p2c",
+                    Direction::Both => "both",
+                };
+                write!(f, "relay-{flows}x{train}-{direction}-{payload}B")
+            }
+            Scenario::Binding { clients } => write!(f, "binding-{clients}"),
+            Scenario::Churn { in_flight } => write!(f, "churn-{in_flight}"),
+            Scenario::Memory { allocations } => write!(f, "memory-{allocations}"),
+        }
+    }
+}
+
+impl Scenario {
+    /// What it stands for, in a few words.
+    pub fn describe(&self) -> String {
+        match self {
+            Scenario::Relay { flows: 1, payload, direction, .. } => {
+                format!("one hot flow, {}, {payload} B", direction.describe())
+            }
+            Scenario::Relay { flows, train: 1, payload, direction } => {
+                format!("{flows} flows, interleaved, {}, {payload} B", direction.describe())
+            }
+            Scenario::Relay { flows, train, payload, direction } => {
+                format!("{flows} flows, trains of {train}, {}, {payload} B", direction.describe())
+            }
+            Scenario::Binding { clients: 1 } => "STUN Binding, one client".into(),
+            Scenario::Binding { clients } => format!("STUN Binding, {clients} clients"),
+            Scenario::Churn { in_flight } => {
+                format!("401, Allocate, Refresh 0; {in_flight} in flight")
+            }
+            Scenario::Memory { allocations } => {
+                format!("memory of {allocations} allocations with a channel")
+            }
+        }
+    }
+
+    /// What a server is counted by: the unit of its rate.
+    pub fn unit(&self) -> &'static str {
+        match self {
+            Scenario::Relay { .. } => "packets/s",
+            Scenario::Binding { .. } => "answers/s",
+            Scenario::Churn { .. } => "cycles/s",
+            Scenario::Memory { .. } => "allocations",
+        }
+    }
+
+    /// Flows (or clients, or allocations) that take part.
+    pub fn flows(&self) -> u16 {
+        match self {
+            Scenario::Relay { flows, .. } => *flows,
+            Scenario::Binding { clients } => *clients,
+            Scenario::Churn { in_flight } => *in_flight,
+            Scenario::Memory { allocations } => *allocations,
+        }
+    }
+
+    /// The standard set: every shape of load towards the peer, the other directions for the shape that is closest to
+    /// calls, each with a voice-like and a video-like payload; STUN; churn; memory.
+    pub fn standard() -> Vec<Scenario> {
+        let mut all = Vec::new();
+        for payload in [120, 1200] {
+            let relay =
+                |flows, train, direction| Scenario::Relay { flows, train, direction, payload };
+            all.extend([
+                relay(1, 1, Direction::ClientToPeer),
+                relay(64, 1, Direction::ClientToPeer),
+                relay(64, 8, Direction::ClientToPeer),
+                relay(1000, 1, Direction::ClientToPeer),
+                relay(64, 1, Direction::PeerToClient),
+                relay(64, 1, Direction::Both),
+            ]);
+        }
+        all.extend([
+            Scenario::Binding { clients: 1 },
+            Scenario::Binding { clients: 1000 },
+            Scenario::Churn { in_flight: 64 },
+            Scenario::Memory { allocations: 1000 },
+            Scenario::Memory { allocations: 10_000 },
+            Scenario::Memory { allocations: 18_000 },
+        ]);
+        all
+    }
+
+    /// The set of the quick mode: as the standard set, but large payloads only where they differ, and memory once.
+    pub fn quick() -> Vec<Scenario> {
+        let keep = |scenario: &Scenario| match scenario {
+            Scenario::Relay { payload: 1200, flows, train: 1, direction: Direction::ClientToPeer } => *flows < 1000,
+            Scenario::Relay { payload, .. } => *payload == 120,
+            Scenario::Memory { allocations } => *allocations == 1000,
+            Scenario::Binding { .. } | Scenario::Churn { .. } => true,
+        };
+        Scenario::standard().into_iter().filter(keep).collect()
+    }
+}
+
+impl Direction {
+    fn describe(self) -> &'static str {
+        match self {
+            Direction::ClientToPeer => "client to peer",
+            Direction::PeerToClient => "peer to client",
+            Direction::Both => "both ways",
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::collections::HashSet;
+
+    #[test]
+    fn names_are_unique_and_say_what_is_sent() {
+        let all = Scenario::standard();
+        let names: HashSet<String> = all.iter().map(Scenario::to_string).collect();
+        assert_eq!(names.len(), all.len());
+        for name in ["relay-1x1-c2p-120B", "relay-64x8-c2p-1200B", "relay-64x1-both-120B", "churn-64"] {
+            assert!(names.contains(name), "{name}");
+        }
+    }
+
+    #[test]
+    fn the_quick_set_is_part_of_the_standard_one() {
+        let standard = Scenario::standard();
+        let quick = Scenario::quick();
+        assert!(quick.iter().all(|scenario| standard.contains(scenario)));
+        assert!(quick.len() < standard.len());
+        assert!(quick.contains(&Scenario::Binding { clients: 1000 }));
+    }
+}

@@ -1,0 +1,290 @@
+//! The servers to compare: how each is started and what it can do.
+
+use std::path::PathBuf;
+
+use bpf::count::Hook;
+
+use super::error::BenchError;
+use super::layout;
+use super::scenario::{Direction, Scenario};
+
+/// User name and password of the long-term credential that the benchmark uses.
+pub(crate) const USERNAME: &str = "bench";
+/// See [`USERNAME`].
+pub(crate) const PASSWORD: &str = "bench-password";
+/// The realm that presets are started with.
+pub(crate) const REALM: &str = "bench";
+
+/// What a server can be asked to do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Abilities {
+    /// It is a TURN server: clients allocate and bind channels. Otherwise it knows the layout of flows from its command
+    /// line.
+    pub turn: bool,
+    /// Relays from client to peer.
+    pub to_peer: bool,
+    /// Relays from peer to client.
+    pub to_client: bool,
+    /// Answers STUN Binding requests.
+    pub binding: bool,
+}
+
+impl Abilities {
+    /// A TURN server, which can do everything.
+    pub const TURN: Abilities = Abilities { turn: true, to_peer: true, to_client: true, binding: true };
+    /// A bare relay that also answers Binding requests.
+    pub const FLOOR: Abilities = Abilities { turn: false, ..Abilities::TURN };
+    /// A bare relay towards the peer.
+    pub const TO_PEER: Abilities = Abilities { turn: false, to_peer: true, to_client: false, binding: false };
+    /// A STUN server.
+    pub const BINDING: Abilities = Abilities { turn: false, to_peer: false, to_client: false, binding: true };
+
+    /// Whether a scenario can be run.
+    pub fn allow(&self, scenario: &Scenario) -> bool {
+        match scenario {
+            Scenario::Relay { direction: Direction::ClientToPeer, .. } => self.to_peer,
+            Scenario::Relay { direction: Direction::PeerToClient, .. } => self.to_client,
+            Scenario::Relay { direction: Direction::Both, .. } => self.to_peer && self.to_client,
+            Scenario::Binding { .. } => self.binding,
+            Scenario::Churn { .. } | Scenario::Memory { .. } => self.turn,
+        }
+    }
+}
+
+/// A server to measure.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Side {
+    /// Its name in the report.
+    pub name: String,
+    /// Program and arguments, with placeholders (see [`Side::parse`]).
+    pub command: Vec<String>,
+    /// What it can do.
+    pub abilities: Abilities,
+    /// How what it delivers is counted.
+    pub sink: Hook,
+    /// It is the in-tree bare relay that others must reach half of in the quick mode.
+    pub is_floor: bool,
+}
+
+/// Programs that presets stand for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Programs {
+    /// The hairpin binary.
+    pub hairpin: PathBuf,
+    /// coturn's server.
+    pub coturn: PathBuf,
+    /// Program and first arguments that lead to [`floor::main`](super::floor::main).
+    pub floor: Vec<String>,
+}
+
+impl Side {
+    /// Reads a description of a server: a preset, or `[NAME=][KIND:]COMMAND`.
+    ///
+    /// Presets: `hairpin`, `coturn`, `floor` (recvfrom and sendto), `floor-gro` (GRO and GSO), `floor-stun` (recvmmsg
+    /// and sendmmsg, STUN only).
+    ///
+    /// Kinds: `turn` (a TURN server with long-term credentials; what a plain command is taken for), `static` (knows
+    /// its flows, relays to the peer), `stun`; each may be followed by `+p2c` (relays to the client too), `+stun`
+    /// (answers Binding requests too) and `+xdp` (count behind it in XDP: for servers that relay in the kernel).
+    ///
+    /// The command is split at blanks; single and double quotes hold words together. In its words `{listen}` (address
+    /// and port for clients), `{listen-ip}`, `{port}`, `{relay-ip}`, `{client-ip}`, `{peer-ip}`, `{flows}`, `{user}`,
+    /// `{password}` and `{realm}` are replaced.
+    ///
+    /// # Errors
+    /// [`BenchError::Spec`].
+    pub fn parse(spec: &str, programs: &Programs) -> Result<Side, BenchError> {
+        if let Some(side) = Side::preset(spec, programs) {
+            return Ok(side);
+        }
+        let wrong = |reason| BenchError::Spec { spec: spec.to_owned(), reason };
+        let (name, rest) = match spec.split_once('=') {
+            Some((name, rest)) if is_name(name) => (Some(name.trim()), rest),
+            _ => (None, spec),
+        };
+        let (kind, command) = match rest.split_once(':') {
+            Some((kind, command)) if kind.starts_with(|c: char| c.is_ascii_lowercase()) && !kind.contains([' ', '/']) => {
+                (kind, command)
+            }
+            _ => ("turn", rest),
+        };
+        let (abilities, sink) = parse_kind(kind).ok_or_else(|| {
+            wrong("the kind is turn, static or stun, with +p2c, +stun or +xdp behind it")
+        })?;
+        let command = split_words(command).ok_or_else(|| wrong("a quote is not closed"))?;
+        let program = command.first().ok_or_else(|| wrong("there is no command"))?;
+        let default_name = program.rsplit('/').next().unwrap_or(program).to_owned();
+        let name = name.map_or(default_name, str::to_owned);
+        Ok(Side { name, command, abilities, sink, is_floor: false })
+    }
+
+    fn preset(name: &str, programs: &Programs) -> Option<Side> {
+        let floor = |words: &[&str]| {
+            let mut command = programs.floor.clone();
+            command.extend(words.iter().map(|word| (*word).to_owned()));
+            command
+        };
+        let with = |program: &PathBuf, words: &[&str]| {
+            let mut command = vec![program.to_string_lossy().into_owned()];
+            command.extend(words.iter().map(|word| (*word).to_owned()));
+            command
+        };
+        let (command, abilities) = match name {
+            "hairpin" => (with(&programs.hairpin, HAIRPIN), Abilities::TURN),
+            "coturn" => (with(&programs.coturn, COTURN), Abilities::TURN),
+            "floor" => (floor(&["plain", "{flows}"]), Abilities::FLOOR),
+            "floor-gro" => (floor(&["gro", "{flows}"]), Abilities::FLOOR),
+            "floor-stun" => (floor(&["batch", "0"]), Abilities::BINDING),
+            _ => return None,
+        };
+        let is_floor = name == "floor";
+        Some(Side { name: name.to_owned(), command, abilities, sink: Hook::Tc, is_floor })
+    }
+
+    /// The command line for a given number of flows.
+    pub fn command_line(&self, flows: u16) -> Vec<String> {
+        let values = [
+            ("{listen}", layout::SERVER_ADDRESS.to_string()),
+            ("{listen-ip}", layout::SERVER_IP.to_string()),
+            ("{port}", layout::SERVER_PORT.to_string()),
+            ("{relay-ip}", layout::RELAY_IP.to_string()),
+            ("{client-ip}", layout::CLIENT_IP.to_string()),
+            ("{peer-ip}", layout::PEER_IP.to_string()),
+            ("{flows}", flows.to_string()),
+            ("{user}", USERNAME.to_owned()),
+            ("{password}", PASSWORD.to_owned()),
+            ("{realm}", REALM.to_owned()),
+        ];
+        let fill = |word: &String| values.iter().fold(word.clone(), |word, (name, value)| word.replace(name, value));
+        self.command.iter().map(fill).collect()
+    }
+}
+
+/// `serve` with one worker, one user, and the private networks of the layout admitted as peers.
+const HAIRPIN: &[&str] = &["serve"];
+
+/// One relay thread, no other listeners, no files. Ports from 20000: 18,000 allocations fit.
+const COTURN: &[&str] = &[
+    "-n",
+    "--lt-cred-mech",
+    "--user={user}:{password}",
+    "--realm={realm}",
+    "--listening-ip={listen-ip}",
+    "--listening-port={port}",
+    "--relay-ip={relay-ip}",
+    "--min-port=20000",
+    "--max-port=65535",
+    "--relay-threads=1",
+    "--no-cli",
+    "--no-tls",
+    "--no-dtls",
+    "--no-tcp",
+    "--no-stdout-log",
+    "--log-file=/dev/null",
+    "--pidfile=/dev/null",
+    "--userdb=/nonexistent",
+];
+
+fn is_name(text: &str) -> bool {
+    let allowed = |c: char| c.is_ascii_alphanumeric() || " _.+-/".contains(c);
+    !text.trim().is_empty() && text.chars().all(allowed) && !text.contains('/')
+}
+
+fn parse_kind(kind: &str) -> Option<(Abilities, Hook)> {
+    let mut words = kind.split('+');
+    let mut abilities = match words.next()? {
+        "turn" => Abilities::TURN,
+        "static" => Abilities::TO_PEER,
+        "stun" => Abilities::BINDING,
+        _ => return None,
+    };
+    let mut sink = Hook::Tc;
+    for word in words {
+        match word {
+            "p2c" => abilities.to_client = true,
+            "stun" => abilities.binding = true,
+            "xdp" => sink = Hook::Xdp,
+            _ => return None,
+        }
+    }
+    Some((abilities, sink))
+}
+
+/// Splits a command line at blanks, as a shell would with quotes and without anything else. `None`: an open quote.
+fn split_words(line: &str) -> Option<Vec<String>> {
+    let mut words = Vec::new();
+    let mut word: Option<String> = None;
+    let mut quote = None;
+    for c in line.chars() {
+        match (quote, c) {
+            (Some(open), c) if c == open => quote = None,
+            (Some(_), c) => word.get_or_insert_default().push(c),
+            (None, '\'' | '"') => {
+                quote = Some(c);
+                word.get_or_insert_default();
+            }
+            (None, c) if c.is_whitespace() => words.extend(word.take()),
+            (None, c) => word.get_or_insert_default().push(c),
+        }
+    }
+    words.extend(word);
+    quote.is_none().then_some(words)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn programs() -> Programs {
+        Programs {
+            hairpin: "/bin/hairpin".into(),
+            coturn: "turnserver".into(),
+            floor: vec!["/bin/hairpin".into(), "bench-floor".into()],
+        }
+    }
+
+    fn parse(spec: &str) -> Side {
+        Side::parse(spec, &programs()).unwrap()
+    }
+
+    #[test]
+    fn presets_name_themselves_and_get_their_placeholders_filled() {
+        let floor = parse("floor");
+        assert_eq!(floor.command_line(64), ["/bin/hairpin", "bench-floor", "plain", "64"]);
+        assert!(floor.is_floor && !floor.abilities.turn && floor.abilities.to_client);
+        let coturn = parse("coturn");
+        assert!(coturn.command_line(1).contains(&"--listening-ip=10.99.1.1".to_owned()));
+        assert!(coturn.command_line(1).contains(&"--user=bench:bench-password".to_owned()));
+        assert_eq!(coturn.abilities, Abilities::TURN);
+    }
+
+    #[test]
+    fn other_servers_are_described_by_name_kind_and_command() {
+        let side = parse("bare relay=static:/opt/relay {flows} 1 'a b' \"\"");
+        assert_eq!(side.name, "bare relay");
+        assert_eq!(side.command_line(7), ["/opt/relay", "7", "1", "a b", ""]);
+        assert_eq!((side.abilities, side.sink), (Abilities::TO_PEER, Hook::Tc));
+        let side = parse("static+p2c+stun+xdp:/opt/relay");
+        assert_eq!((side.name.as_str(), side.abilities, side.sink), ("relay", Abilities::FLOOR, Hook::Xdp));
+        let side = parse("/opt/turnserver --listen={listen} --user=a:b");
+        assert_eq!((side.name.as_str(), side.abilities), ("turnserver", Abilities::TURN));
+        assert_eq!(side.command_line(1)[1..], ["--listen=10.99.1.1:3478", "--user=a:b"]);
+    }
+
+    #[test]
+    fn descriptions_that_make_no_sense_are_refused() {
+        for spec in ["", "static:", "ftp:/bin/x", "static+fast:/bin/x", "static:/bin/x 'open"] {
+            assert!(Side::parse(spec, &programs()).is_err(), "{spec}");
+        }
+    }
+
+    #[test]
+    fn a_server_is_asked_only_for_what_it_can_do() {
+        let relay = |direction| Scenario::Relay { flows: 1, train: 1, direction, payload: 120 };
+        assert!(Abilities::TO_PEER.allow(&relay(Direction::ClientToPeer)));
+        assert!(!Abilities::TO_PEER.allow(&relay(Direction::Both)));
+        assert!(!Abilities::FLOOR.allow(&Scenario::Churn { in_flight: 1 }));
+        assert!(Abilities::BINDING.allow(&Scenario::Binding { clients: 1 }));
+        assert!(!Abilities::BINDING.allow(&relay(Direction::PeerToClient)));
+    }
+}

@@ -1,0 +1,124 @@
+//! The reflector against plain sockets.
+#![allow(clippy::unwrap_used)] // helpers of tests
+
+use std::collections::HashSet;
+use std::net::{SocketAddr, UdpSocket};
+use std::time::Duration;
+
+use hairpin_load::measure::{Counter, Payload, Rate};
+use hairpin_load::peer::{Mode, Peer, PeerError, PeerOptions};
+
+fn client() -> UdpSocket {
+    let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
+    socket
+        .set_read_timeout(Some(Duration::from_secs(2)))
+        .unwrap();
+    socket
+}
+
+fn start(options: PeerOptions) -> (Peer, SocketAddr) {
+    let peer = Peer::start(&options).unwrap();
+    let address = peer.addresses()[0];
+    (peer, address)
+}
+
+fn loopback() -> Vec<SocketAddr> {
+    vec!["127.0.0.1:0".parse().unwrap()]
+}
+
+#[test]
+fn an_echo_returns_every_datagram_unchanged() {
+    let mut options = PeerOptions::echo(loopback());
+    options.threads = 2;
+    let (peer, address) = start(options);
+    for port in 0..20u8 {
+        let socket = client();
+        for length in [0usize, 1, 120, 1200, 9000] {
+            let sent = vec![port; length];
+            socket.send_to(&sent, address).unwrap();
+            let mut buffer = [0; 10_000];
+            let (received, from) = socket.recv_from(&mut buffer).unwrap();
+            assert_eq!((&buffer[..received], from), (&sent[..], address));
+        }
+    }
+    let report = peer.stop();
+    assert_eq!(report.total.get(Counter::Sent), 100);
+    assert_eq!(report.to_json()["total"]["received"], 100);
+}
+
+#[test]
+fn an_echo_on_a_wildcard_answers_from_the_address_that_was_asked() {
+    let (_peer, address) = start(PeerOptions::echo(vec!["0.0.0.0:0".parse().unwrap()]));
+    let socket = client();
+    let asked = SocketAddr::new("127.0.0.9".parse().unwrap(), address.port());
+    socket.send_to(b"hello", asked).unwrap();
+    assert_eq!(socket.recv_from(&mut [0; 16]).unwrap().1, asked);
+}
+
+#[test]
+fn a_sink_tells_good_corrupt_duplicate_and_foreign_apart() {
+    let mut options = PeerOptions::echo(loopback());
+    options.mode = Mode::Sink;
+    let (peer, address) = start(options);
+    let socket = client();
+    let mut datagram = vec![0; 120];
+    Payload::new().fill(&mut datagram, 3);
+    for sequence in [0, 1, 1, 2] {
+        Payload::stamp(&mut datagram, sequence, 0);
+        socket.send_to(&datagram, address).unwrap();
+    }
+    datagram[100] ^= 1;
+    socket.send_to(&datagram, address).unwrap();
+    socket.send_to(b"what is this", address).unwrap();
+    let seen = |peer: &Peer| {
+        let now = peer.snapshot();
+        [
+            Counter::Received,
+            Counter::Duplicate,
+            Counter::Corrupt,
+            Counter::Foreign,
+        ]
+        .map(|counter| now.get(counter))
+    };
+    for _ in 0..100 {
+        if seen(&peer) == [3, 1, 1, 1] {
+            break;
+        }
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    assert_eq!(seen(&peer), [3, 1, 1, 1]);
+}
+
+#[test]
+fn a_source_streams_to_whoever_has_spoken() {
+    let mut options = PeerOptions::echo(loopback());
+    options.mode = Mode::Source {
+        rate: Rate(1000.0),
+        size: 200,
+    };
+    let (_peer, address) = start(options);
+    let socket = client();
+    socket.send_to(b"hello", address).unwrap();
+    let payload = Payload::new();
+    let sequences: HashSet<u64> = (0..100)
+        .map(|_| {
+            let mut buffer = [0; 300];
+            let received = socket.recv(&mut buffer).unwrap();
+            payload.check(&buffer[..received]).unwrap().sequence
+        })
+        .collect();
+    assert_eq!(sequences, (0..100).collect());
+}
+
+#[test]
+fn what_cannot_work_is_refused_with_a_reason() {
+    let mut options = PeerOptions::echo(loopback());
+    options.mode = Mode::Source {
+        rate: Rate(1.0),
+        size: 10,
+    };
+    assert!(matches!(Peer::start(&options), Err(PeerError::Size(10))));
+    let options = PeerOptions::echo(vec!["192.0.2.77:1".parse().unwrap()]);
+    let error = Peer::start(&options).unwrap_err().to_string();
+    assert!(error.contains("192.0.2.77:1"), "{error}");
+}
