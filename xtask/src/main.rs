@@ -89,11 +89,11 @@ fn run(chore: Chore) -> anyhow::Result<ExitCode> {
         }
         Chore::Licences => licences::run(&root)?,
         Chore::Interop(options) => {
-            tools::ensure(tools::INTEROP)?;
+            tools::ensure(&[tools::INTEROP])?;
             interop::run(&root, &options)?
         }
         Chore::Tools => {
-            tools::ensure(tools::INTEROP)?;
+            tools::ensure(&[tools::INTEROP, tools::BPF])?;
             return Ok(ExitCode::SUCCESS);
         }
     };

@@ -1,9 +1,10 @@
 //! `cargo xtask test`: the stages, in the order that finds a mistake soonest.
 
 use std::path::Path;
+use std::process::Command;
 use std::time::Instant;
 
-use anyhow::Result;
+use anyhow::{Result, ensure};
 use clap::ValueEnum;
 
 use crate::tally::Tally;
@@ -22,10 +23,14 @@ pub(crate) enum Stage {
     Licences,
     /// The requirement table names tests that exist, and its page is up to date.
     Rfc,
+    /// The committed BPF objects are what their sources compile to.
+    Bpf,
     /// `cargo clippy`, every warning an error.
     Clippy,
     /// Unit, integration and documentation tests of the workspace, the arrows between crates among them.
     Unit,
+    /// The fuzz targets compile.
+    Fuzz,
     /// `cargo doc`, every warning an error.
     Doc,
     /// Clients that others wrote, against a release build.
@@ -35,11 +40,15 @@ pub(crate) enum Stage {
 impl Stage {
     fn run(self, root: &Path) -> Result<Tally> {
         match self {
-            Stage::Tools => tools::ensure(tools::INTEROP).map(|()| Tally::default()),
+            Stage::Tools => tools::ensure(&[tools::INTEROP, tools::BPF]).map(|()| Tally::default()),
             Stage::Fmt => cargo::check(root, &["fmt", "--all", "--check"], &[]),
             Stage::Tidy => tidy::run(root),
             Stage::Licences => licences::run(root),
             Stage::Rfc => rfc::check(root),
+            Stage::Bpf => bpf_objects(root),
+            Stage::Fuzz => {
+                cargo::check(root, &["check", "--manifest-path", "fuzz/Cargo.toml"], &[])
+            }
             Stage::Clippy => cargo::check(
                 root,
                 &[
@@ -98,4 +107,20 @@ pub(crate) fn run(root: &Path, only: &[Stage], keep_going: bool) -> Tally {
     }
     println!("=== {}", times.join(", "));
     total
+}
+
+fn bpf_objects(root: &Path) -> Result<Tally> {
+    tools::ensure(&[tools::BPF])?;
+    let status = Command::new("sh")
+        .arg(root.join("crates/bpf/build-objects.sh"))
+        .arg("--check")
+        .status()?;
+    ensure!(
+        status.success(),
+        "the committed BPF objects could not be compared, or differ"
+    );
+    Ok(Tally {
+        passed: 1,
+        failed: 0,
+    })
 }

@@ -28,9 +28,12 @@ pub(crate) const INTEROP: &[Tool] = &[
     tool("ip", "iproute2"),
 ];
 
+/// What rebuilds the BPF objects, to compare them with the committed ones. Nobody needs it to build hairpin.
+pub(crate) const BPF: &[Tool] = &[tool("clang", "clang"), tool("llvm-strip", "llvm")];
+
 /// Makes sure that every tool is there: installs what is missing as root, else says what to install.
-pub(crate) fn ensure(tools: &[Tool]) -> Result<()> {
-    let packages = missing(tools);
+pub(crate) fn ensure(lists: &[&[Tool]]) -> Result<()> {
+    let packages = missing(lists);
     if packages.is_empty() {
         return Ok(());
     }
@@ -45,7 +48,7 @@ pub(crate) fn ensure(tools: &[Tool]) -> Result<()> {
     let mut arguments = vec!["install", "-y", "-qq", "--no-install-recommends"];
     arguments.extend(&packages);
     apt(&arguments)?;
-    let still = missing(tools);
+    let still = missing(lists);
     ensure!(
         still.is_empty(),
         "apt-get installed {wanted}, but the programs of these are not in PATH: {}",
@@ -54,9 +57,11 @@ pub(crate) fn ensure(tools: &[Tool]) -> Result<()> {
     Ok(())
 }
 
-fn missing(tools: &[Tool]) -> Vec<&'static str> {
-    let mut packages: Vec<_> = tools
+fn missing(lists: &[&[Tool]]) -> Vec<&'static str> {
+    let mut packages: Vec<_> = lists
         .iter()
+        .copied()
+        .flatten()
         .filter(|tool| find(tool.program).is_none())
         .map(|tool| tool.package)
         .collect();
