@@ -2,12 +2,17 @@
 
 use std::io;
 
+use crate::sys::sched::{self, CpuMask};
+
 /// The processors that this thread may run on, in ascending order (at most the first 1,024 of the machine).
 ///
 /// # Errors
 /// What `sched_getaffinity` returns.
 pub fn available() -> io::Result<Vec<usize>> {
-    Err(io::ErrorKind::Unsupported.into())
+    let mask = sched::sched_getaffinity()?;
+    Ok((0..mask.len() * 64)
+        .filter(|cpu| mask[cpu / 64] >> (cpu % 64) & 1 == 1)
+        .collect())
 }
 
 /// Pins the calling thread to one processor.
@@ -15,6 +20,36 @@ pub fn available() -> io::Result<Vec<usize>> {
 /// # Errors
 /// `InvalidInput` if `cpu` is 1,024 or above, is offline, or lies outside the process's cpuset.
 pub fn pin_current_thread(cpu: usize) -> io::Result<()> {
-    let _ = cpu;
-    Err(io::ErrorKind::Unsupported.into())
+    let mut mask: CpuMask = [0; 16];
+    *mask.get_mut(cpu / 64).ok_or(io::ErrorKind::InvalidInput)? |= 1 << (cpu % 64);
+    sched::sched_setaffinity(&mask)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_pinned_thread_runs_on_its_processor_only() {
+        let cpus = available().unwrap();
+        let last = *cpus.last().unwrap();
+        let pinned = std::thread::spawn(move || {
+            pin_current_thread(last).unwrap();
+            available().unwrap()
+        });
+        assert_eq!(pinned.join().unwrap(), [last]);
+        assert_eq!(available().unwrap(), cpus, "other threads are left alone");
+    }
+
+    #[test]
+    fn processors_that_do_not_exist_are_refused() {
+        assert_eq!(
+            pin_current_thread(1024).unwrap_err().kind(),
+            io::ErrorKind::InvalidInput
+        );
+        assert_eq!(
+            pin_current_thread(1023).unwrap_err().kind(),
+            io::ErrorKind::InvalidInput
+        );
+    }
 }

@@ -1,8 +1,13 @@
 //! Readiness: epoll, level-triggered, and an eventfd to wake it from another thread.
 
 use std::io;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
+
+use libc::{c_int, epoll_event, timespec};
+
+use crate::sys;
 
 /// What to be told about a file descriptor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -14,6 +19,18 @@ pub enum Interest {
     Write,
     /// Both.
     ReadWrite,
+}
+
+impl Interest {
+    fn bits(self) -> u32 {
+        // EPOLLRDHUP: a half-closed connection is readable anyway, and said to be closed. EPOLLERR and EPOLLHUP come unasked.
+        let bits = match self {
+            Interest::Read => libc::EPOLLIN | libc::EPOLLRDHUP,
+            Interest::Write => libc::EPOLLOUT,
+            Interest::ReadWrite => libc::EPOLLIN | libc::EPOLLRDHUP | libc::EPOLLOUT,
+        };
+        bits as u32
+    }
 }
 
 /// One readiness event.
@@ -30,10 +47,22 @@ pub struct Event {
     pub closed: bool,
 }
 
+impl Event {
+    fn new(raw: epoll_event) -> Event {
+        let bits = raw.events as c_int;
+        Event {
+            token: raw.u64,
+            readable: bits & (libc::EPOLLIN | libc::EPOLLERR | libc::EPOLLHUP) != 0,
+            writable: bits & libc::EPOLLOUT != 0,
+            closed: bits & (libc::EPOLLERR | libc::EPOLLHUP | libc::EPOLLRDHUP) != 0,
+        }
+    }
+}
+
 /// Room for the events of one [`Poller::wait`], reused.
 #[derive(Debug)]
 pub struct Events {
-    list: Vec<Event>,
+    list: Vec<epoll_event>,
 }
 
 impl Events {
@@ -41,13 +70,13 @@ impl Events {
     #[must_use]
     pub fn with_capacity(capacity: usize) -> Events {
         Events {
-            list: Vec::with_capacity(capacity),
+            list: Vec::with_capacity(capacity.max(1)),
         }
     }
 
     /// The events of the last wait.
     pub fn iter(&self) -> impl ExactSizeIterator<Item = Event> + '_ {
-        self.list.iter().copied()
+        self.list.iter().map(|raw| Event::new(*raw))
     }
 
     /// How many there are.
@@ -66,7 +95,9 @@ impl Events {
 /// An epoll instance, level-triggered. A descriptor that is closed leaves it by itself.
 #[derive(Debug)]
 pub struct Poller {
-    epoll: Option<OwnedFd>,
+    epoll: OwnedFd,
+    /// The kernel has `epoll_pwait2` (5.11); cleared when it says otherwise.
+    nanoseconds: AtomicBool,
 }
 
 impl Poller {
@@ -75,7 +106,10 @@ impl Poller {
     /// # Errors
     /// What `epoll_create1` returns (EMFILE: raise the limit on open files).
     pub fn new() -> io::Result<Poller> {
-        Ok(Poller { epoll: None })
+        Ok(Poller {
+            epoll: sys::epoll::epoll_create1()?,
+            nanoseconds: AtomicBool::new(true),
+        })
     }
 
     /// Watches `source` and reports it as `token`.
@@ -83,8 +117,7 @@ impl Poller {
     /// # Errors
     /// What `epoll_ctl` returns; `AlreadyExists` if it is watched already.
     pub fn add(&self, source: &impl AsFd, token: u64, interest: Interest) -> io::Result<()> {
-        let _ = (source.as_fd(), token, interest, &self.epoll);
-        Err(io::ErrorKind::Unsupported.into())
+        self.control(libc::EPOLL_CTL_ADD, source, token, interest.bits())
     }
 
     /// Changes the token or the interest of a watched descriptor.
@@ -92,8 +125,7 @@ impl Poller {
     /// # Errors
     /// What `epoll_ctl` returns; `NotFound` if it is not watched.
     pub fn modify(&self, source: &impl AsFd, token: u64, interest: Interest) -> io::Result<()> {
-        let _ = (source.as_fd(), token, interest);
-        Err(io::ErrorKind::Unsupported.into())
+        self.control(libc::EPOLL_CTL_MOD, source, token, interest.bits())
     }
 
     /// Stops watching; not needed before closing the descriptor.
@@ -101,8 +133,21 @@ impl Poller {
     /// # Errors
     /// What `epoll_ctl` returns; `NotFound` if it is not watched.
     pub fn remove(&self, source: &impl AsFd) -> io::Result<()> {
-        let _ = source.as_fd();
-        Err(io::ErrorKind::Unsupported.into())
+        self.control(libc::EPOLL_CTL_DEL, source, 0, 0)
+    }
+
+    fn control(
+        &self,
+        operation: c_int,
+        source: &impl AsFd,
+        token: u64,
+        bits: u32,
+    ) -> io::Result<()> {
+        let event = epoll_event {
+            events: bits,
+            u64: token,
+        };
+        sys::epoll::epoll_ctl(self.epoll.as_fd(), operation, source.as_fd(), event)
     }
 
     /// Waits for events, at most `timeout` (to the nanosecond where the kernel has `epoll_pwait2`, otherwise rounded
@@ -112,16 +157,45 @@ impl Poller {
     /// # Errors
     /// What `epoll_wait` returns, except EINTR.
     pub fn wait(&self, events: &mut Events, timeout: Option<Duration>) -> io::Result<usize> {
-        let _ = timeout;
-        events.list.clear();
-        Err(io::ErrorKind::Unsupported.into())
+        match self.wait_once(&mut events.list, timeout) {
+            Err(error) if error.kind() != io::ErrorKind::Interrupted => Err(error),
+            _ => Ok(events.len()),
+        }
     }
+
+    fn wait_once(&self, list: &mut Vec<epoll_event>, timeout: Option<Duration>) -> io::Result<()> {
+        // A mere look needs no clock, and the older call is the shorter path.
+        if timeout != Some(Duration::ZERO) && self.nanoseconds.load(Ordering::Relaxed) {
+            match sys::epoll::epoll_pwait2(self.epoll.as_fd(), list, timeout.map(to_timespec)) {
+                Err(error) if matches!(error.raw_os_error(), Some(libc::ENOSYS | libc::EPERM)) => {
+                    // EPERM: what some container runtimes' filters answer for calls they do not know.
+                    self.nanoseconds.store(false, Ordering::Relaxed);
+                }
+                result => return result,
+            }
+        }
+        sys::epoll::epoll_wait(self.epoll.as_fd(), list, timeout.map_or(-1, milliseconds))
+    }
+}
+
+fn to_timespec(timeout: Duration) -> timespec {
+    // An i32 of seconds is 68 years and fits every time_t.
+    let seconds = timeout.as_secs().min(i32::MAX as u64);
+    timespec {
+        tv_sec: seconds as libc::time_t,
+        tv_nsec: timeout.subsec_nanos().into(),
+    }
+}
+
+/// Rounded up, so that a wait does not end before its time; at most 24 days.
+pub(crate) fn milliseconds(timeout: Duration) -> c_int {
+    c_int::try_from(timeout.as_nanos().div_ceil(1_000_000)).unwrap_or(c_int::MAX)
 }
 
 /// Makes a [`Poller`] return from another thread. Share it in an `Arc`.
 #[derive(Debug)]
 pub struct Waker {
-    event: Option<OwnedFd>,
+    event: OwnedFd,
 }
 
 impl Waker {
@@ -130,20 +204,110 @@ impl Waker {
     /// # Errors
     /// What `eventfd` or `epoll_ctl` returns.
     pub fn new(poller: &Poller, token: u64) -> io::Result<Waker> {
-        let _ = (poller, token);
-        Ok(Waker { event: None })
+        let waker = Waker {
+            event: sys::eventfd::eventfd()?,
+        };
+        poller.add(&waker.event, token, Interest::Read)?;
+        Ok(waker)
     }
 
     /// Wakes the poller, now or at its next wait. Costs one system call: call it only when a queue stops being empty.
-    pub fn wake(&self) {}
+    pub fn wake(&self) {
+        // Fails only if the counter is full, and then the poller is awake.
+        let _ = sys::pipe::write(self.event.as_fd(), &1u64.to_ne_bytes());
+    }
 
     /// Swallows all wake-ups so far. Call it before looking at the queue, so that nothing is missed.
     pub fn acknowledge(&self) {
-        let _ = &self.event;
+        // Fails only if there was no wake-up.
+        let _ = sys::pipe::read(self.event.as_fd(), &mut [0; 8]);
     }
 }
 
-#[allow(dead_code)]
-fn token_is_borrowed(fd: &OwnedFd) -> BorrowedFd<'_> {
-    fd.as_fd()
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::Arc;
+    use std::time::Instant;
+
+    fn looked(poller: &Poller, events: &mut Events) -> Vec<u64> {
+        poller.wait(events, Some(Duration::ZERO)).unwrap();
+        events.iter().map(|event| event.token).collect()
+    }
+
+    #[test]
+    fn a_wake_up_is_reported_until_acknowledged() {
+        let poller = Poller::new().unwrap();
+        let waker = Waker::new(&poller, u64::MAX).unwrap();
+        let mut events = Events::with_capacity(4);
+        assert_eq!(looked(&poller, &mut events), []);
+        waker.wake();
+        waker.wake();
+        assert_eq!(looked(&poller, &mut events), [u64::MAX]);
+        assert_eq!(looked(&poller, &mut events), [u64::MAX], "level-triggered");
+        waker.acknowledge();
+        assert_eq!(looked(&poller, &mut events), []);
+    }
+
+    #[test]
+    fn another_thread_ends_an_endless_wait() {
+        let poller = Poller::new().unwrap();
+        let waker = Arc::new(Waker::new(&poller, 1).unwrap());
+        let other = Arc::clone(&waker);
+        let thread = std::thread::spawn(move || other.wake());
+        assert_eq!(poller.wait(&mut Events::with_capacity(1), None).unwrap(), 1);
+        thread.join().unwrap();
+    }
+
+    #[test]
+    fn waits_last_as_long_as_asked_with_either_call() {
+        for nanoseconds in [true, false] {
+            let poller = Poller::new().unwrap();
+            poller.nanoseconds.store(nanoseconds, Ordering::Relaxed);
+            let start = Instant::now();
+            let timeout = Duration::from_micros(2_300);
+            assert_eq!(
+                poller
+                    .wait(&mut Events::with_capacity(1), Some(timeout))
+                    .unwrap(),
+                0
+            );
+            assert!(start.elapsed() >= timeout);
+        }
+    }
+
+    #[test]
+    fn tokens_and_interest_follow_modify_and_remove() {
+        let poller = Poller::new().unwrap();
+        let (reader, writer) = sys::pipe::pipe2().unwrap();
+        let mut events = Events::with_capacity(4);
+        poller.add(&writer, 5, Interest::Write).unwrap();
+        poller.add(&reader, 6, Interest::Read).unwrap();
+        assert_eq!(
+            poller.add(&reader, 6, Interest::Read).unwrap_err().kind(),
+            io::ErrorKind::AlreadyExists
+        );
+        assert_eq!(looked(&poller, &mut events), [5]);
+        sys::pipe::write(writer.as_fd(), b"x").unwrap();
+        poller.modify(&reader, 7, Interest::ReadWrite).unwrap();
+        poller.remove(&writer).unwrap();
+        assert_eq!(looked(&poller, &mut events), [7]);
+        let event = events.iter().next().unwrap();
+        assert!(event.readable && !event.closed);
+        drop(writer);
+        looked(&poller, &mut events);
+        assert!(events.iter().all(|event| event.closed));
+        assert_eq!(
+            poller.remove(&poller.epoll).unwrap_err().kind(),
+            io::ErrorKind::InvalidInput
+        );
+    }
+
+    #[test]
+    fn timeouts_are_rounded_up_and_clamped() {
+        assert_eq!(milliseconds(Duration::ZERO), 0);
+        assert_eq!(milliseconds(Duration::from_nanos(1)), 1);
+        assert_eq!(milliseconds(Duration::MAX), c_int::MAX);
+        assert_eq!(to_timespec(Duration::MAX).tv_sec, i32::MAX.into());
+    }
 }

@@ -1,6 +1,27 @@
 //! The receive arena.
+//!
+//! ```text
+//! headers   [ mmsghdr | mmsghdr | mmsghdr | ...      what recvmmsg takes, one after the other
+//!                |         |
+//! slots     [ iovec from control | iovec from control | ...
+//!                |                     |
+//! payload   [ slot_size ..... gap | slot_size ..... gap | ...
+//! messages  [ what the first recv said, parsed | ...  as many as were received
+//! ```
+//! All of it is allocated once; the pointers between the rows never change. What one `recv` filled stays until `clear`,
+//! so that a worker can gather from many sockets before it handles anything.
 
+use std::mem;
 use std::net::{IpAddr, SocketAddr};
+use std::os::fd::AsFd;
+use std::{io, slice};
+
+use libc::{iovec, mmsghdr};
+
+use crate::UdpSocket;
+use crate::address::{RawAddress, unmap};
+use crate::control::{Ancillary, RecvControl};
+use crate::sys;
 
 /// Datagrams of equal length from one source (the last may be shorter), as the kernel handed them over together.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -58,10 +79,39 @@ impl<'a> Iterator for Segments<'a> {
 }
 
 /// Storage for received messages, allocated once and owned by a worker.
-#[derive(Debug)]
 pub struct RecvBatch {
-    slots: usize,
+    headers: Vec<mmsghdr>,
+    slots: Vec<Slot>,
+    payload: Vec<u8>,
+    slot_size: usize,
+    /// Distance of two slots' payloads.
+    pitch: usize,
+    messages: Vec<Message>,
+    overflow: u64,
 }
+
+/// What a header points to, beside the payload.
+struct Slot {
+    payload: iovec,
+    from: RawAddress,
+    control: RecvControl,
+}
+
+/// A received message; its payload is that of the slot with the same index.
+#[derive(Clone, Copy)]
+struct Message {
+    len: usize,
+    stride: usize,
+    from: SocketAddr,
+    local_ip: Option<IpAddr>,
+    tag: u64,
+    tos: u8,
+    ttl: Option<u8>,
+    truncated: bool,
+}
+
+// SAFETY: its raw pointers lead only to its own heap memory, which moves along with it.
+unsafe impl Send for RecvBatch {}
 
 impl RecvBatch {
     /// Slot size for sockets without GRO: holds every datagram of an Ethernet path.
@@ -69,53 +119,313 @@ impl RecvBatch {
     /// Slot size for sockets with GRO: holds the longest train, and every UDP datagram.
     pub const LARGE: usize = 65_536;
 
-    /// `slots` (1 to 1,024) of `slot_size` bytes (1 to 65,536) each.
+    /// `slots` (1 to 1,024, the kernel's limit) of `slot_size` bytes (1 to 65,536) each. Pages are touched only as
+    /// datagrams reach them, so unused room costs no memory.
     ///
     /// # Panics
     /// If either is out of range.
     #[must_use]
     pub fn new(slots: usize, slot_size: usize) -> RecvBatch {
-        assert!((1..=1024).contains(&slots) && (1..=Self::LARGE).contains(&slot_size));
-        RecvBatch { slots }
+        assert!((1..=1024).contains(&slots), "a batch has 1 to 1,024 slots");
+        assert!(
+            (1..=Self::LARGE).contains(&slot_size),
+            "a slot has 1 to 65,536 bytes"
+        );
+        let pitch = pitch(slot_size);
+        let mut batch = RecvBatch {
+            headers: (0..slots).map(|_| empty_header()).collect(),
+            slots: (0..slots).map(|_| Slot::new()).collect(),
+            payload: vec![0; slots * pitch],
+            slot_size,
+            pitch,
+            messages: Vec::with_capacity(slots),
+            overflow: 0,
+        };
+        batch.connect();
+        batch
+    }
+
+    /// Sets the pointers between the rows. Both target vectors keep their allocation for life.
+    fn connect(&mut self) {
+        let payload = self.payload.as_mut_ptr();
+        let slots = self.slots.as_mut_ptr();
+        for (index, header) in self.headers.iter_mut().enumerate() {
+            // SAFETY: `index` is below the number of slots, of which there are as many as headers, and `index * pitch`
+            // lies inside the payload, which has `pitch` bytes for each.
+            let (slot, bytes) = unsafe { (slots.add(index), payload.add(index * self.pitch)) };
+            // SAFETY: `slot` points to a live Slot that nothing else refers to right now.
+            unsafe {
+                (*slot).payload = iovec {
+                    iov_base: bytes.cast(),
+                    iov_len: self.slot_size,
+                };
+                header.msg_hdr.msg_iov = &raw mut (*slot).payload;
+                header.msg_hdr.msg_name = (&raw mut (*slot).from).cast();
+                header.msg_hdr.msg_control = (&raw mut (*slot).control).cast();
+            }
+            header.msg_hdr.msg_iovlen = 1;
+            rearm(header);
+        }
     }
 
     /// Forgets what it holds; the slots are free again.
-    pub fn clear(&mut self) {}
+    pub fn clear(&mut self) {
+        for header in &mut self.headers[..self.messages.len()] {
+            rearm(header);
+        }
+        self.messages.clear();
+        self.overflow = 0;
+    }
 
     /// Messages held.
     #[must_use]
     pub fn len(&self) -> usize {
-        0
+        self.messages.len()
     }
 
     /// Holds nothing.
     #[must_use]
     pub fn is_empty(&self) -> bool {
-        true
+        self.messages.is_empty()
     }
 
     /// No slot is free.
     #[must_use]
     pub fn is_full(&self) -> bool {
-        self.len() == self.slots
+        self.messages.len() == self.slots.len()
     }
 
     /// Everything held, in the order of arrival.
     pub fn iter(&self) -> impl ExactSizeIterator<Item = Datagrams<'_>> + '_ {
-        std::iter::empty()
+        self.messages
+            .iter()
+            .enumerate()
+            .map(|(index, message)| self.datagrams(index, message))
     }
 
     /// The message at `index`, if there is one.
     #[must_use]
     pub fn get(&self, index: usize) -> Option<Datagrams<'_>> {
-        let _ = index;
-        None
+        self.messages
+            .get(index)
+            .map(|message| self.datagrams(index, message))
     }
 
     /// Datagrams that the kernel dropped because a receive buffer was full, newly reported by the sockets received
-    /// from since the last [`RecvBatch::clear`].
+    /// from since the last [`RecvBatch::clear`]. A socket reports its drops with the next datagram it does deliver.
     #[must_use]
     pub fn overflow(&self) -> u64 {
-        0
+        self.overflow
+    }
+
+    fn datagrams(&self, index: usize, message: &Message) -> Datagrams<'_> {
+        let Message {
+            len,
+            stride,
+            from,
+            local_ip,
+            tag,
+            tos,
+            ttl,
+            truncated,
+        } = *message;
+        let bytes = &self.payload[index * self.pitch..][..len];
+        Datagrams {
+            bytes,
+            stride,
+            from,
+            local_ip,
+            tos,
+            ttl,
+            truncated,
+            tag,
+        }
+    }
+
+    /// Fills free slots with one `recvmmsg`.
+    pub(crate) fn receive_many(&mut self, socket: &UdpSocket, tag: u64) -> io::Result<usize> {
+        let start = self.messages.len();
+        if start == self.slots.len() {
+            return Ok(0);
+        }
+        // SAFETY: `connect` pointed these headers to memory of this batch, whose lengths they state, and `&mut self`
+        // proves that nobody is looking at it.
+        let received = unsafe { sys::recv::recvmmsg(socket.as_fd(), &mut self.headers[start..]) }?;
+        for index in start..start + received {
+            self.take_slot(socket, tag, index, self.headers[index].msg_len as usize);
+        }
+        Ok(received)
+    }
+
+    /// Fills one slot with one `recvmsg`, or with `recvfrom` if the socket reports nothing beside the payload.
+    pub(crate) fn receive_one(&mut self, socket: &UdpSocket, tag: u64) -> io::Result<usize> {
+        let index = self.messages.len();
+        if index == self.slots.len() {
+            return Ok(0);
+        }
+        if socket.has_ancillary() {
+            // SAFETY: as in `receive_many`.
+            let len =
+                unsafe { sys::recv::recvmsg(socket.as_fd(), &mut self.headers[index].msg_hdr) }?;
+            self.take_slot(socket, tag, index, len);
+        } else {
+            let iovec { iov_base, iov_len } = self.slots[index].payload;
+            // SAFETY: these are the bytes of a slot that is free, initialised since `new`, and `&mut self` proves that
+            // nobody is looking at them.
+            let buffer = unsafe { slice::from_raw_parts_mut(iov_base.cast::<u8>(), iov_len) };
+            let mut from = RawAddress::default();
+            let len = sys::recv::recvfrom(socket.as_fd(), buffer, &mut from)?;
+            let truncated = len > self.slot_size;
+            self.take(
+                socket,
+                tag,
+                len.min(self.slot_size),
+                truncated,
+                from.get(),
+                Ancillary::default(),
+            );
+        }
+        Ok(1)
+    }
+
+    /// Parses what the kernel wrote about the message in slot `index`.
+    #[inline]
+    fn take_slot(&mut self, socket: &UdpSocket, tag: u64, index: usize, len: usize) {
+        let header = &self.headers[index].msg_hdr;
+        let slot = &self.slots[index];
+        let used: usize = header.msg_controllen as _;
+        let control = slot.control.bytes.get(..used).unwrap_or(&[]);
+        let truncated = header.msg_flags & libc::MSG_TRUNC != 0;
+        self.take(
+            socket,
+            tag,
+            len,
+            truncated,
+            slot.from.get(),
+            Ancillary::parse(control),
+        );
+    }
+
+    #[inline]
+    fn take(
+        &mut self,
+        socket: &UdpSocket,
+        tag: u64,
+        len: usize,
+        truncated: bool,
+        mut from: SocketAddr,
+        mut ancillary: Ancillary,
+    ) {
+        if let Some(drops) = ancillary.drops {
+            self.overflow += socket.new_drops(drops);
+        }
+        if socket.is_dual_stack() {
+            from = unmap(from);
+            ancillary.local_ip = ancillary.local_ip.map(|ip| ip.to_canonical());
+        }
+        let stride = ancillary.segment_size.map_or(len, |size| size.min(len));
+        let Ancillary {
+            local_ip, tos, ttl, ..
+        } = ancillary;
+        self.messages.push(Message {
+            len,
+            stride,
+            from,
+            local_ip,
+            tag,
+            tos,
+            ttl,
+            truncated,
+        });
+    }
+}
+
+/// Slots whose first bytes share cache sets would evict each other: an odd number of lines spreads them over all sets.
+fn pitch(slot_size: usize) -> usize {
+    const LINE: usize = 64;
+    let lines = slot_size.div_ceil(LINE);
+    (if lines.is_multiple_of(2) {
+        lines + 5
+    } else {
+        lines
+    }) * LINE
+}
+
+/// The kernel wrote into these; what they point to is not read before it is written again.
+fn rearm(header: &mut mmsghdr) {
+    header.msg_hdr.msg_namelen = RawAddress::CAPACITY;
+    header.msg_hdr.msg_controllen = size_of::<RecvControl>() as _;
+}
+
+fn empty_header() -> mmsghdr {
+    // SAFETY: integers and pointers only: all zeros are valid, null pointers with zero lengths.
+    unsafe { mem::zeroed() }
+}
+
+impl Slot {
+    fn new() -> Slot {
+        let payload = iovec {
+            iov_base: std::ptr::null_mut(),
+            iov_len: 0,
+        };
+        Slot {
+            payload,
+            from: RawAddress::default(),
+            control: RecvControl::new(),
+        }
+    }
+}
+
+impl std::fmt::Debug for RecvBatch {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("RecvBatch")
+            .field("slots", &self.slots.len())
+            .field("slot_size", &self.slot_size)
+            .field("len", &self.len())
+            .field("overflow", &self.overflow)
+            .finish()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn datagrams(bytes: &[u8], stride: usize) -> Datagrams<'_> {
+        let from = "192.0.2.1:1".parse().unwrap();
+        Datagrams {
+            bytes,
+            stride,
+            from,
+            local_ip: None,
+            tos: 0,
+            ttl: None,
+            truncated: false,
+            tag: 0,
+        }
+    }
+
+    #[test]
+    fn segments_are_cut_at_the_stride_and_the_last_may_be_short() {
+        let all: Vec<_> = datagrams(b"aabbc", 2).segments().collect();
+        assert_eq!(all, [b"aa".as_slice(), b"bb", b"c"]);
+        let all: Vec<_> = datagrams(b"aabb", 2).segments().collect();
+        assert_eq!(all, [b"aa".as_slice(), b"bb"]);
+    }
+
+    #[test]
+    fn an_empty_datagram_is_one_empty_segment() {
+        assert_eq!(datagrams(b"", 0).segments().collect::<Vec<_>>(), [b""]);
+        assert_eq!(datagrams(b"", 0).segments().count(), 1);
+    }
+
+    #[test]
+    fn slots_start_in_different_cache_sets() {
+        for size in [1, 64, 100, 1500, RecvBatch::SMALL, RecvBatch::LARGE] {
+            let lines = pitch(size) / 64;
+            assert!(
+                pitch(size) >= size && pitch(size).is_multiple_of(64) && !lines.is_multiple_of(2)
+            );
+        }
     }
 }

@@ -1,8 +1,17 @@
 //! SIGINT, SIGTERM and SIGHUP as readable events.
+//!
+//! The handler writes the signal's number into a pipe: unlike a signalfd this needs no signal mask in every thread and
+//! every child process. The pipe is made once and stays, so that a late handler writes into nothing else.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::time::Duration;
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use libc::c_int;
+
+use crate::sys;
 
 /// A signal that a server acts upon.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -16,10 +25,20 @@ pub enum Signal {
     Hangup,
 }
 
-/// Catches the process's signals for as long as it lives. At most one exists at a time.
-#[derive(Debug)]
+const CAUGHT: [(c_int, Signal); 3] = [
+    (libc::SIGINT, Signal::Interrupt),
+    (libc::SIGTERM, Signal::Terminate),
+    (libc::SIGHUP, Signal::Hangup),
+];
+
+static PIPE: OnceLock<(OwnedFd, OwnedFd)> = OnceLock::new();
+static INSTALLED: AtomicBool = AtomicBool::new(false);
+
+/// Catches the process's signals for as long as it lives; dropping it puts the former handlers back. At most one exists
+/// at a time.
 pub struct Signals {
-    reader: OwnedFd,
+    reader: &'static OwnedFd,
+    previous: Vec<(c_int, libc::sigaction)>,
 }
 
 impl Signals {
@@ -28,11 +47,39 @@ impl Signals {
     /// # Errors
     /// `AlreadyExists` while another `Signals` lives; what `pipe2` or `sigaction` returns.
     pub fn install() -> io::Result<Signals> {
-        Err(io::ErrorKind::Unsupported.into())
+        if INSTALLED.swap(true, Ordering::AcqRel) {
+            return Err(io::ErrorKind::AlreadyExists.into());
+        }
+        let reader = match pipe() {
+            Ok(reader) => reader,
+            Err(error) => {
+                INSTALLED.store(false, Ordering::Release);
+                return Err(error);
+            }
+        };
+        // From here on Drop undoes what was done.
+        let mut signals = Signals {
+            reader,
+            previous: Vec::with_capacity(CAUGHT.len()),
+        };
+        while signals.try_next().is_some() {}
+        for (number, _) in CAUGHT {
+            signals.previous.push((number, sys::signal::catch(number)?));
+        }
+        Ok(signals)
     }
 
     /// The oldest signal that has arrived and was not yet read; never blocks.
     pub fn try_next(&mut self) -> Option<Signal> {
+        let mut number = [0];
+        while let Ok(1) = sys::pipe::read(self.reader.as_fd(), &mut number) {
+            let known = CAUGHT
+                .iter()
+                .find(|(caught, _)| *caught == c_int::from(number[0]));
+            if let Some((_, signal)) = known {
+                return Some(*signal);
+            }
+        }
         None
     }
 
@@ -41,8 +88,41 @@ impl Signals {
     /// # Errors
     /// What `poll` returns.
     pub fn wait(&mut self, timeout: Option<Duration>) -> io::Result<Option<Signal>> {
-        let _ = timeout;
-        Err(io::ErrorKind::Unsupported.into())
+        let end = timeout.and_then(|timeout| Instant::now().checked_add(timeout));
+        loop {
+            if let Some(signal) = self.try_next() {
+                return Ok(Some(signal));
+            }
+            let left = end.map(|end| end.saturating_duration_since(Instant::now()));
+            if left == Some(Duration::ZERO) {
+                return Ok(None);
+            }
+            let milliseconds = left.map_or(-1, crate::poll::milliseconds);
+            match sys::pipe::poll(self.reader.as_fd(), milliseconds) {
+                Err(error) if error.kind() != io::ErrorKind::Interrupted => return Err(error),
+                _ => {}
+            }
+        }
+    }
+}
+
+fn pipe() -> io::Result<&'static OwnedFd> {
+    if PIPE.get().is_none() {
+        // Only the holder of INSTALLED gets here, so nobody else sets it in between.
+        let _ = PIPE.set(sys::pipe::pipe2()?);
+    }
+    let (reader, writer) = PIPE.get().ok_or(io::ErrorKind::Other)?;
+    sys::signal::set_handler_pipe(writer);
+    Ok(reader)
+}
+
+impl Drop for Signals {
+    fn drop(&mut self) {
+        for (number, previous) in &self.previous {
+            // It was valid when the kernel returned it; should it fail, the handler stays and writes to a pipe nobody reads.
+            let _ = sys::signal::restore(*number, previous);
+        }
+        INSTALLED.store(false, Ordering::Release);
     }
 }
 
@@ -50,5 +130,11 @@ impl AsFd for Signals {
     /// Readable while a signal waits: for a [`Poller`](crate::Poller).
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.reader.as_fd()
+    }
+}
+
+impl std::fmt::Debug for Signals {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Signals").finish_non_exhaustive()
     }
 }

@@ -3,8 +3,14 @@
 use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
-use crate::recv::RecvBatch;
+use libc::c_int;
+
+use crate::RecvBatch;
+use crate::address::RawAddress;
+use crate::send::send_single;
+use crate::sys::socket::{bind, getsockname, getsockopt, setsockopt, socket};
 
 /// How to open a [`UdpSocket`]. Start from `UdpOptions::default()` (a plain socket: nothing asked of the kernel but
 /// TOS), [`UdpOptions::listener`] or [`UdpOptions::relay`].
@@ -13,10 +19,11 @@ pub struct UdpOptions {
     /// SO_REUSEPORT: several sockets share the address and the kernel spreads flows. Never for relay sockets: two
     /// allocations could share a port.
     pub reuse_port: bool,
-    /// Receive buffer in bytes as the kernel accounts them; `None` keeps the system's default. Beyond
-    /// `net.core.rmem_max` it takes CAP_NET_ADMIN, otherwise the limit applies: see [`UdpSocket::recv_buffer`].
+    /// Receive buffer in bytes of payload (the kernel doubles it to pay for its own overhead); `None` keeps the system's
+    /// default. Beyond `net.core.rmem_max` it takes CAP_NET_ADMIN, otherwise the limit applies: see
+    /// [`UdpSocket::recv_buffer`].
     pub recv_buffer: Option<u32>,
-    /// Send buffer in bytes, as above with `net.core.wmem_max`.
+    /// Send buffer in bytes, likewise with `net.core.wmem_max` and [`UdpSocket::send_buffer`].
     pub send_buffer: Option<u32>,
     /// IPV6_V6ONLY. Off, IPv4 is also served, and its addresses are reported as IPv4.
     pub v6_only: bool,
@@ -95,35 +102,22 @@ pub struct SocketMemory {
     pub drops: u32,
 }
 
-/// What this kernel can do for UDP, found out by trying on the loopback interface.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[non_exhaustive]
-pub struct Offloads {
-    /// UDP_SEGMENT works.
-    pub gso: bool,
-    /// UDP_GRO works.
-    pub gro: bool,
-    /// Most segments one send may carry: 64, or 128 on newer kernels; 1 without GSO.
-    pub max_segments: usize,
-}
-
-impl Offloads {
-    /// Asks the kernel. Opens and closes two sockets on loopback.
-    #[must_use]
-    pub fn probe() -> Offloads {
-        Offloads {
-            gso: false,
-            gro: false,
-            max_segments: 1,
-        }
-    }
-}
-
 /// An unconnected UDP socket. ICMP errors do not disturb it. It may move to another thread, or be shared.
 #[derive(Debug)]
 pub struct UdpSocket {
     fd: OwnedFd,
     local: SocketAddr,
+    /// Serves IPv4 on an IPv6 socket.
+    dual_stack: bool,
+    /// Something beside payload and sender is asked for.
+    ancillary: bool,
+    gro: bool,
+    /// Cleared for good when the kernel or the device refuses UDP_SEGMENT.
+    gso: AtomicBool,
+    /// What the socket is set to now; flipped when a send wants the other.
+    dont_fragment: AtomicBool,
+    /// What SO_RXQ_OVFL said last.
+    drops: AtomicU32,
 }
 
 impl UdpSocket {
@@ -135,11 +129,33 @@ impl UdpSocket {
     /// What `socket`, `setsockopt` or `bind` returns: `AddrInUse`, `AddrNotAvailable`, `PermissionDenied` (ports below
     /// 1024), EMFILE and ENFILE when descriptors ran out.
     pub fn bind(address: SocketAddr, options: &UdpOptions) -> io::Result<UdpSocket> {
-        let _ = options;
-        let socket = std::net::UdpSocket::bind(address)?;
+        let v6 = address.is_ipv6();
+        let family = if v6 { libc::AF_INET6 } else { libc::AF_INET };
+        let fd = socket(
+            family,
+            libc::SOCK_DGRAM | libc::SOCK_NONBLOCK | libc::SOCK_CLOEXEC,
+        )?;
+        let opening = Opening {
+            fd: fd.as_fd(),
+            v6,
+            dual_stack: v6 && !options.v6_only,
+        };
+        opening.require(options)?;
+        let gro = opening.wish(options);
+        bind(fd.as_fd(), &RawAddress::new(address))?;
         Ok(UdpSocket {
-            local: socket.local_addr()?,
-            fd: socket.into(),
+            local: getsockname(fd.as_fd())?.get(),
+            dual_stack: opening.dual_stack,
+            ancillary: options.local_address
+                || options.tos
+                || options.ttl
+                || options.overflow
+                || gro,
+            gro,
+            gso: AtomicBool::new(true),
+            dont_fragment: AtomicBool::new(options.dont_fragment),
+            drops: AtomicU32::new(0),
+            fd,
         })
     }
 
@@ -155,8 +171,7 @@ impl UdpSocket {
     /// # Errors
     /// `WouldBlock` when nothing waits; otherwise what `recvmmsg` returns.
     pub fn recv(&self, tag: u64, batch: &mut RecvBatch) -> io::Result<usize> {
-        let _ = (tag, batch);
-        Err(io::ErrorKind::Unsupported.into())
+        past_icmp(|| batch.receive_many(self, tag))
     }
 
     /// Like [`UdpSocket::recv`], but at most one message by the cheapest single call: for the socket of one allocation.
@@ -164,17 +179,15 @@ impl UdpSocket {
     /// # Errors
     /// `WouldBlock` when nothing waits; otherwise what `recvfrom` or `recvmsg` returns.
     pub fn recv_one(&self, tag: u64, batch: &mut RecvBatch) -> io::Result<usize> {
-        let _ = (tag, batch);
-        Err(io::ErrorKind::Unsupported.into())
+        past_icmp(|| batch.receive_one(self, tag))
     }
 
     /// Sends one datagram at once: for cold paths and tests. Workers use a [`SendQueue`](crate::SendQueue).
     ///
     /// # Errors
-    /// What `sendmsg` returns.
+    /// What `sendto` or `sendmsg` returns.
     pub fn send_to(&self, datagram: &[u8], to: SocketAddr, from: Option<IpAddr>) -> io::Result<()> {
-        let _ = (datagram, to, from);
-        Err(io::ErrorKind::Unsupported.into())
+        past_icmp(|| send_single(self, datagram, to, from))
     }
 
     /// Size of the receive buffer in bytes as granted, without the kernel's doubling.
@@ -182,7 +195,7 @@ impl UdpSocket {
     /// # Errors
     /// What `getsockopt` returns.
     pub fn recv_buffer(&self) -> io::Result<u32> {
-        Err(io::ErrorKind::Unsupported.into())
+        self.word(libc::SO_RCVBUF).map(|doubled| doubled / 2)
     }
 
     /// Size of the send buffer in bytes as granted, without the kernel's doubling.
@@ -190,19 +203,19 @@ impl UdpSocket {
     /// # Errors
     /// What `getsockopt` returns.
     pub fn send_buffer(&self) -> io::Result<u32> {
-        Err(io::ErrorKind::Unsupported.into())
+        self.word(libc::SO_SNDBUF).map(|doubled| doubled / 2)
     }
 
     /// GRO is on.
     #[must_use]
     pub fn gro(&self) -> bool {
-        false
+        self.gro
     }
 
     /// GSO has not been refused on this socket.
     #[must_use]
     pub fn gso(&self) -> bool {
-        false
+        self.gso.load(Ordering::Relaxed)
     }
 
     /// Memory in use and datagrams dropped.
@@ -210,7 +223,16 @@ impl UdpSocket {
     /// # Errors
     /// What `getsockopt` returns.
     pub fn memory(&self) -> io::Result<SocketMemory> {
-        Err(io::ErrorKind::Unsupported.into())
+        // SK_MEMINFO_RMEM_ALLOC, RCVBUF, WMEM_ALLOC, SNDBUF, FWD_ALLOC, WMEM_QUEUED, OPTMEM, BACKLOG, DROPS.
+        let [recv_used, recv_limit, send_used, send_limit, .., drops] =
+            getsockopt::<9>(self.as_fd(), libc::SOL_SOCKET, libc::SO_MEMINFO)?;
+        Ok(SocketMemory {
+            recv_used,
+            recv_limit,
+            send_used,
+            send_limit,
+            drops,
+        })
     }
 
     /// The processor that handled the last datagram received.
@@ -218,7 +240,7 @@ impl UdpSocket {
     /// # Errors
     /// What `getsockopt` returns.
     pub fn incoming_cpu(&self) -> io::Result<u32> {
-        Err(io::ErrorKind::Unsupported.into())
+        self.word(libc::SO_INCOMING_CPU)
     }
 
     /// Prefers this socket of its SO_REUSEPORT group for datagrams handled on `cpu`.
@@ -226,8 +248,12 @@ impl UdpSocket {
     /// # Errors
     /// What `setsockopt` returns.
     pub fn set_incoming_cpu(&self, cpu: u32) -> io::Result<()> {
-        let _ = cpu;
-        Err(io::ErrorKind::Unsupported.into())
+        setsockopt(
+            self.as_fd(),
+            libc::SOL_SOCKET,
+            libc::SO_INCOMING_CPU,
+            cpu as c_int,
+        )
     }
 
     /// Lets a loaded BPF program (sk_reuseport) choose among the sockets of this SO_REUSEPORT group.
@@ -235,8 +261,166 @@ impl UdpSocket {
     /// # Errors
     /// What `setsockopt` returns; `PermissionDenied` without the capability.
     pub fn attach_reuseport_program(&self, program: BorrowedFd<'_>) -> io::Result<()> {
-        let _ = program;
-        Err(io::ErrorKind::Unsupported.into())
+        setsockopt(
+            self.as_fd(),
+            libc::SOL_SOCKET,
+            libc::SO_ATTACH_REUSEPORT_EBPF,
+            program.as_raw_fd(),
+        )
+    }
+
+    fn word(&self, name: c_int) -> io::Result<u32> {
+        getsockopt::<1>(self.as_fd(), libc::SOL_SOCKET, name).map(|[word]| word)
+    }
+
+    pub(crate) fn is_v6(&self) -> bool {
+        self.local.is_ipv6()
+    }
+
+    pub(crate) fn is_dual_stack(&self) -> bool {
+        self.dual_stack
+    }
+
+    pub(crate) fn has_ancillary(&self) -> bool {
+        self.ancillary
+    }
+
+    /// The kernel or the device does not do UDP_SEGMENT on this socket's path.
+    pub(crate) fn give_up_gso(&self) {
+        self.gso.store(false, Ordering::Relaxed);
+    }
+
+    /// Takes the socket's running count of drops and returns how many are new.
+    pub(crate) fn new_drops(&self, total: u32) -> u64 {
+        let new = total.wrapping_sub(self.drops.load(Ordering::Relaxed));
+        // Two threads that receive at once may report out of order: a step back is no drop.
+        if new == 0 || new > u32::MAX / 2 {
+            return 0;
+        }
+        self.drops.store(total, Ordering::Relaxed);
+        new.into()
+    }
+
+    /// Makes the next sends carry DF, or not; `true` if that took system calls. One thread at a time may want this.
+    pub(crate) fn want_dont_fragment(&self, wanted: bool) -> io::Result<bool> {
+        if self.dont_fragment.load(Ordering::Relaxed) == wanted {
+            return Ok(false);
+        }
+        Opening {
+            fd: self.as_fd(),
+            v6: self.is_v6(),
+            dual_stack: self.dual_stack,
+        }
+        .fragmentation(wanted)?;
+        self.dont_fragment.store(wanted, Ordering::Relaxed);
+        Ok(true)
+    }
+}
+
+/// Linux reports ICMP errors on unconnected sockets only if asked (IP_RECVERR), and this crate never asks. Should one
+/// come all the same, it speaks of an earlier datagram and is gone once reported: the call is repeated once.
+pub(crate) fn past_icmp<T>(mut call: impl FnMut() -> io::Result<T>) -> io::Result<T> {
+    match call() {
+        Err(error) if matches!(error.raw_os_error(), Some(libc::ECONNREFUSED | libc::EINTR)) => {
+            call()
+        }
+        result => result,
+    }
+}
+
+/// A socket while its options are set.
+struct Opening<'a> {
+    fd: BorrowedFd<'a>,
+    v6: bool,
+    dual_stack: bool,
+}
+
+impl Opening<'_> {
+    /// Sets what the caller's correctness rests upon.
+    fn require(&self, options: &UdpOptions) -> io::Result<()> {
+        if self.v6 {
+            setsockopt(
+                self.fd,
+                libc::IPPROTO_IPV6,
+                libc::IPV6_V6ONLY,
+                options.v6_only.into(),
+            )?;
+        }
+        if options.reuse_port {
+            setsockopt(self.fd, libc::SOL_SOCKET, libc::SO_REUSEPORT, 1)?;
+        }
+        if options.local_address {
+            // A dual-stack socket reports IPv4 addresses here too, mapped.
+            self.by_family(libc::IP_PKTINFO, libc::IPV6_RECVPKTINFO, 1, false)?;
+        }
+        if options.tos {
+            self.by_family(libc::IP_RECVTOS, libc::IPV6_RECVTCLASS, 1, true)?;
+        }
+        if options.ttl {
+            self.by_family(libc::IP_RECVTTL, libc::IPV6_RECVHOPLIMIT, 1, true)?;
+        }
+        self.fragmentation(options.dont_fragment)
+    }
+
+    /// Sets one thing under its IPv4 or its IPv6 name; `both` if a dual-stack socket needs the IPv4 one as well.
+    fn by_family(
+        &self,
+        v4_name: c_int,
+        v6_name: c_int,
+        value: c_int,
+        both: bool,
+    ) -> io::Result<()> {
+        if self.v6 {
+            setsockopt(self.fd, libc::IPPROTO_IPV6, v6_name, value)?;
+        }
+        if !self.v6 || (both && self.dual_stack) {
+            setsockopt(self.fd, libc::IPPROTO_IP, v4_name, value)?;
+        }
+        Ok(())
+    }
+
+    /// On: DF is set, the interface's MTU limits. Off: DF is clear and what exceeds the interface's MTU is fragmented.
+    /// In neither case is the path MTU cache believed, which anybody who can forge an ICMP message could lower.
+    fn fragmentation(&self, dont_fragment: bool) -> io::Result<()> {
+        let (v4, v6) = if dont_fragment {
+            (libc::IP_PMTUDISC_PROBE, libc::IPV6_PMTUDISC_PROBE)
+        } else {
+            (libc::IP_PMTUDISC_OMIT, libc::IPV6_PMTUDISC_OMIT)
+        };
+        if self.v6 {
+            setsockopt(self.fd, libc::IPPROTO_IPV6, libc::IPV6_MTU_DISCOVER, v6)?;
+            setsockopt(
+                self.fd,
+                libc::IPPROTO_IPV6,
+                libc::IPV6_DONTFRAG,
+                dont_fragment.into(),
+            )?;
+        }
+        if !self.v6 || self.dual_stack {
+            setsockopt(self.fd, libc::IPPROTO_IP, libc::IP_MTU_DISCOVER, v4)?;
+        }
+        Ok(())
+    }
+
+    /// Asks for what is merely better to have, and returns whether GRO is on.
+    fn wish(&self, options: &UdpOptions) -> bool {
+        for (size, force, plain) in [
+            (options.recv_buffer, libc::SO_RCVBUFFORCE, libc::SO_RCVBUF),
+            (options.send_buffer, libc::SO_SNDBUFFORCE, libc::SO_SNDBUF),
+        ] {
+            let Some(size) = size else { continue };
+            let size = c_int::try_from(size).unwrap_or(c_int::MAX);
+            let _ = setsockopt(self.fd, libc::SOL_SOCKET, force, size)
+                .or_else(|_| setsockopt(self.fd, libc::SOL_SOCKET, plain, size));
+        }
+        if options.overflow {
+            let _ = setsockopt(self.fd, libc::SOL_SOCKET, libc::SO_RXQ_OVFL, 1);
+        }
+        if options.busy_poll_us > 0 {
+            let spin = c_int::try_from(options.busy_poll_us).unwrap_or(c_int::MAX);
+            let _ = setsockopt(self.fd, libc::SOL_SOCKET, libc::SO_BUSY_POLL, spin);
+        }
+        options.gro && setsockopt(self.fd, libc::SOL_UDP, libc::UDP_GRO, 1).is_ok()
     }
 }
 

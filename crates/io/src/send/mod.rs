@@ -1,10 +1,30 @@
-//! The send queue.
+//! Sending in batches.
+//!
+//! A worker pushes datagrams in whatever order they arose; the queue sorts them, by hash, into *flows* (socket,
+//! destination, source address) and flows into *lanes* (socket). A flush turns each flow into as few kernel messages as
+//! it can, with UDP_SEGMENT where neighbours have one size, and sends each lane with one `sendmmsg`.
+//!
+//! ```text
+//! pushed        a1 b1 a2 c1 b2 a3          a, b: flows of the listener; c: a flow of a relay socket
+//! lanes         listener: a1 a2 a3 | b1 b2        relay: c1
+//! messages      [a1 a2 a3]  [b1 b2]               [c1]
+//! system calls  sendmmsg                          sendto
+//! ```
+//! Nothing is allocated after `new`, and payload is never copied, except by `push_copied`.
 
+mod flush;
+mod index;
+mod queue;
+mod refused;
+
+use std::io;
 use std::marker::PhantomData;
 use std::net::{IpAddr, SocketAddr};
 use std::ops::{AddAssign, Range};
 
 use crate::UdpSocket;
+pub(crate) use flush::send_single;
+use queue::Queue;
 
 /// How a [`SendQueue`] is made.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -103,12 +123,43 @@ impl Flushed {
 impl AddAssign for Flushed {
     fn add_assign(&mut self, other: Flushed) {
         self.sent += other.sent;
+        self.sent_bytes += other.sent_bytes;
+        self.would_block += other.would_block;
+        self.too_big += other.too_big;
+        self.unreachable += other.unreachable;
+        self.denied += other.denied;
+        self.no_buffers += other.no_buffers;
+        self.other_errors += other.other_errors;
+        self.syscalls += other.syscalls;
+        self.gso_runs += other.gso_runs;
+        self.gso_segments += other.gso_segments;
+        self.gso_refused += other.gso_refused;
+    }
+}
+
+impl Flushed {
+    /// Counts `datagrams` that were dropped because of `error`.
+    fn count_error(&mut self, error: &io::Error, datagrams: u64) {
+        let count = match error.raw_os_error().unwrap_or(0) {
+            libc::EAGAIN => &mut self.would_block,
+            libc::EMSGSIZE => &mut self.too_big,
+            libc::ENETUNREACH
+            | libc::EHOSTUNREACH
+            | libc::ENETDOWN
+            | libc::EHOSTDOWN
+            | libc::EADDRNOTAVAIL => &mut self.unreachable,
+            libc::EPERM | libc::EACCES => &mut self.denied,
+            libc::ENOBUFS | libc::ENOMEM => &mut self.no_buffers,
+            _ => &mut self.other_errors,
+        };
+        *count += datagrams;
     }
 }
 
 /// Storage for outgoing datagrams, allocated once and owned by a worker.
 #[derive(Debug)]
 pub struct SendQueue {
+    queue: Queue,
     totals: Flushed,
 }
 
@@ -117,18 +168,33 @@ impl SendQueue {
     pub const MAX_PREFIX: usize = 64;
 
     /// Allocates all it will ever need.
+    ///
+    /// # Panics
+    /// If `capacity` or `max_segments` is out of range.
     #[must_use]
     pub fn new(options: &SendOptions) -> SendQueue {
-        let _ = options;
+        assert!(
+            (1..=65_536).contains(&options.capacity),
+            "a send queue holds 1 to 65,536 datagrams"
+        );
+        assert!(
+            (1..=1024).contains(&options.max_segments),
+            "a GSO send has 1 to 1,024 segments"
+        );
         SendQueue {
+            queue: Queue::new(options),
             totals: Flushed::default(),
         }
     }
 
     /// Opens a session. What is pushed borrows its bytes and sockets for `'buf`; dropping the session flushes it.
     pub fn start<'q, 'buf>(&'q mut self) -> Outbox<'q, 'buf> {
+        // A session that was leaked, not dropped, leaves entries whose buffers may be gone.
+        self.queue.forget();
         Outbox {
-            queue: self,
+            queue: &mut self.queue,
+            totals: &mut self.totals,
+            fresh: Flushed::default(),
             buffers: PhantomData,
         }
     }
@@ -146,17 +212,22 @@ impl SendQueue {
 /// there is no order: what leaves by one socket leaves together.
 #[derive(Debug)]
 pub struct Outbox<'q, 'buf> {
-    queue: &'q mut SendQueue,
-    buffers: PhantomData<&'buf [u8]>,
+    queue: &'q mut Queue,
+    totals: &'q mut Flushed,
+    /// Counts since the last `flush`.
+    fresh: Flushed,
+    /// Everything in the queue was pushed through this session, so it lives for `'buf`.
+    buffers: PhantomData<(&'buf [u8], &'buf UdpSocket)>,
 }
 
 impl<'buf> Outbox<'_, 'buf> {
     /// Queues one datagram.
     pub fn push(&mut self, to: &SendTo<'buf>, payload: &'buf [u8]) {
-        let _ = (to, payload);
+        self.enqueue(to, &[], payload, 0);
     }
 
-    /// Queues one datagram of `prefix` (copied, at most [`SendQueue::MAX_PREFIX`] bytes), `payload` and `pad` zero bytes (at most 3).
+    /// Queues one datagram of `prefix` (copied, at most [`SendQueue::MAX_PREFIX`] bytes), `payload` and `pad` zero bytes
+    /// (at most 3).
     ///
     /// # Panics
     /// If the prefix or the padding is longer.
@@ -167,15 +238,24 @@ impl<'buf> Outbox<'_, 'buf> {
         payload: &'buf [u8],
         pad: usize,
     ) {
-        let _ = (to, prefix, payload, pad);
+        assert!(
+            prefix.len() <= SendQueue::MAX_PREFIX && pad <= 3,
+            "prefix or padding too long"
+        );
+        self.enqueue(to, prefix, payload, pad);
     }
 
     /// Queues a copy of `datagram`: for answers built in a buffer that does not live long enough.
     pub fn push_copied(&mut self, to: &SendTo<'buf>, datagram: &[u8]) {
-        let _ = (to, datagram);
+        if datagram.len() > MAX_DATAGRAM {
+            self.fresh.too_big += 1;
+            return;
+        }
+        self.enqueue(to, datagram, &[], 0);
     }
 
-    /// Cuts `bytes` every `stride` bytes and queues `payload` of each piece, of the last what it has of it.
+    /// Cuts `bytes` every `stride` bytes and queues `payload` of each piece, of the last what it has of it. Without
+    /// bytes, or with a `stride` of 0, they are one piece.
     pub fn push_strided(
         &mut self,
         to: &SendTo<'buf>,
@@ -183,24 +263,64 @@ impl<'buf> Outbox<'_, 'buf> {
         stride: usize,
         payload: Range<usize>,
     ) {
-        let _ = (to, bytes, stride, payload);
+        let mut rest = Some(bytes);
+        while let Some(current) = rest {
+            let (piece, tail) = match current.split_at_checked(stride) {
+                Some((piece, tail)) if stride > 0 && !tail.is_empty() => (piece, Some(tail)),
+                _ => (current, None),
+            };
+            let end = payload.end.min(piece.len());
+            self.enqueue(to, &[], &piece[payload.start.min(end)..end], 0);
+            rest = tail;
+        }
+    }
+
+    #[inline]
+    fn enqueue(&mut self, to: &SendTo<'buf>, prefix: &[u8], payload: &'buf [u8], pad: usize) {
+        if payload.len() > MAX_DATAGRAM {
+            self.fresh.too_big += 1;
+            return;
+        }
+        if !self.queue.has_room(prefix.len()) {
+            self.transmit();
+        }
+        self.queue.push(to, prefix, payload, pad);
     }
 
     /// Datagrams waiting for a flush.
     #[must_use]
     pub fn len(&self) -> usize {
-        0
+        self.queue.len()
     }
 
     /// Nothing waits.
     #[must_use]
     pub fn is_empty(&self) -> bool {
-        true
+        self.queue.len() == 0
     }
 
     /// Sends everything that waits. Returns what became of all that was pushed since the last `flush` or the start,
     /// including what left early because the queue was full.
     pub fn flush(&mut self) -> Flushed {
-        self.queue.totals
+        self.transmit();
+        let fresh = std::mem::take(&mut self.fresh);
+        *self.totals += fresh;
+        fresh
+    }
+
+    fn transmit(&mut self) {
+        if !self.is_empty() {
+            // SAFETY: every buffer and socket in the queue was pushed through this session, whose `'buf` they outlive.
+            unsafe { self.queue.transmit(&mut self.fresh) };
+        }
     }
 }
+
+impl Drop for Outbox<'_, '_> {
+    fn drop(&mut self) {
+        self.flush();
+    }
+}
+
+/// Largest payload that a UDP length field can state; what the path or IPv4 does not take, the kernel refuses.
+const MAX_DATAGRAM: usize = 65_535;

@@ -1,0 +1,493 @@
+//! From the queue to the kernel.
+
+use std::ffi::c_void;
+use std::net::IpAddr;
+use std::ops::Range;
+use std::os::fd::AsFd;
+use std::{io, mem, ptr, slice};
+
+use libc::{iovec, mmsghdr, msghdr};
+
+use super::Flushed;
+use super::queue::{Entry, Flow, NONE, Queue};
+use crate::UdpSocket;
+use crate::control::{ControlWriter, SendControl};
+use crate::socket::past_icmp;
+use crate::sys;
+
+/// Most payload in one IPv4 send: 65,535 less the headers of IPv4 and UDP. An IPv6 header is 20 bytes longer; it is not
+/// counted in its length field, but offloading devices count it.
+const MAX_RUN_V4: usize = 65_507;
+const MAX_RUN_V6: usize = 65_487;
+
+static PADDING: [u8; 3] = [0; 3];
+
+/// Kernel messages, built for one lane at a time. The vectors have their full capacity from the start and never move.
+pub(super) struct Wire {
+    messages: Vec<Message>,
+    /// Those of the messages with the same index.
+    headers: Vec<mmsghdr>,
+    controls: Vec<SendControl>,
+    iovecs: Vec<iovec>,
+}
+
+/// A run of datagrams of one flow that leave together.
+#[derive(Clone, Copy, Debug)]
+struct Message {
+    flow: u32,
+    first: u32,
+    count: u32,
+    dont_fragment: bool,
+}
+
+/// How datagrams are cut from the front of a flow.
+struct Run {
+    count: u32,
+    /// The entry after it.
+    next: u32,
+}
+
+impl Wire {
+    pub(super) fn new(capacity: usize) -> Wire {
+        Wire {
+            messages: Vec::with_capacity(capacity),
+            headers: (0..capacity).map(|_| empty_header()).collect(),
+            controls: vec![SendControl::new(); capacity],
+            // Prefix, payload and padding.
+            iovecs: Vec::with_capacity(capacity * 3),
+        }
+    }
+}
+
+impl Queue {
+    /// Sends everything and empties the queue.
+    ///
+    /// # Safety
+    /// Every buffer and socket pushed since the last `forget` must still be alive.
+    pub(super) unsafe fn transmit(&mut self, counts: &mut Flushed) {
+        for lane in 0..self.lanes.len() {
+            let lane = self.lanes[lane];
+            // SAFETY: a socket pushed, alive by the caller's word.
+            let socket = unsafe { &*lane.socket };
+            // SAFETY: the caller's word covers the entries of each lane.
+            unsafe {
+                if lane.first != lane.last || !self.send_lone(socket, lane.first, counts) {
+                    self.send_lane(socket, lane.first, counts);
+                }
+            }
+        }
+        self.forget();
+    }
+
+    /// Sends the only flow of a lane with a plain `sendto`; `false` if it needs more than that.
+    ///
+    /// # Safety
+    /// As for `transmit`.
+    unsafe fn send_lone(&self, socket: &UdpSocket, flow: u32, counts: &mut Flushed) -> bool {
+        let flow = &self.flows[flow as usize];
+        let entry = &self.entries[flow.first as usize];
+        if flow.first != flow.last
+            || entry.tos != 0
+            || entry.pad != 0
+            || flow.source(socket).is_some()
+        {
+            return false;
+        }
+        let datagram = match (entry.prefix_len, entry.payload_len) {
+            // SAFETY: pointer and length of a payload pushed, alive by the caller's word.
+            (0, len) => unsafe { slice::from_raw_parts(entry.payload, len as usize) },
+            (len, 0) => &self.prefixes[entry.prefix_at as usize..][..len.into()],
+            _ => return false,
+        };
+        let result = want_dont_fragment(socket, entry.dont_fragment, counts).and_then(|()| {
+            counts.syscalls += 1;
+            past_icmp(|| sys::send::sendto(socket.as_fd(), datagram, &flow.raw))
+        });
+        match result {
+            Ok(len) => {
+                counts.sent += 1;
+                counts.sent_bytes += len as u64;
+            }
+            Err(error) => counts.count_error(&error, 1),
+        }
+        true
+    }
+
+    /// # Safety
+    /// As for `transmit`.
+    unsafe fn send_lane(&mut self, socket: &UdpSocket, first_flow: u32, counts: &mut Flushed) {
+        self.wire.messages.clear();
+        self.wire.iovecs.clear();
+        let gso = self.gso && socket.gso();
+        let mut flow = first_flow;
+        while flow != NONE {
+            let mut entry = self.flows[flow as usize].first;
+            while entry != NONE {
+                let run = if gso {
+                    self.cut_run(flow, entry)
+                } else {
+                    Run {
+                        count: 1,
+                        next: self.after(entry),
+                    }
+                };
+                self.append(socket, flow, entry, run.count);
+                entry = run.next;
+            }
+            flow = self.flows[flow as usize].next;
+        }
+        // SAFETY: the messages were just built from entries, which live by the caller's word.
+        unsafe { self.send_messages(socket, 0..self.wire.messages.len(), counts) };
+    }
+
+    fn after(&self, entry: u32) -> u32 {
+        self.entries[entry as usize].next
+    }
+
+    /// The longest run that begins with `first`: equal in size, TOS and DF, of which the last may be shorter.
+    fn cut_run(&mut self, flow: u32, first: u32) -> Run {
+        let to = self.flows[flow as usize].to.ip();
+        let head = self.entries[first as usize];
+        let size = head.len();
+        let mut run = Run {
+            count: 1,
+            next: head.next,
+        };
+        if size == 0 || head.next == NONE {
+            return run;
+        }
+        let limit = if to.is_ipv4() { MAX_RUN_V4 } else { MAX_RUN_V6 };
+        let mut total = size;
+        while run.next != NONE && (run.count as usize) < self.max_segments {
+            let entry = &self.entries[run.next as usize];
+            let len = entry.len();
+            let alike = entry.tos == head.tos && entry.dont_fragment == head.dont_fragment;
+            if !alike || len == 0 || len > size || total + len > limit {
+                break;
+            }
+            if run.count == 1 && !self.refused.allows(to, size) {
+                break;
+            }
+            run = Run {
+                count: run.count + 1,
+                next: entry.next,
+            };
+            total += len;
+            if len < size {
+                break;
+            }
+        }
+        run
+    }
+
+    /// Builds the message of `count` datagrams of `flow` that begin with `first`.
+    fn append(&mut self, socket: &UdpSocket, flow: u32, first: u32, count: u32) {
+        let index = self.wire.messages.len();
+        let iovecs_before = self.wire.iovecs.len();
+        let head = self.entries[first as usize];
+        let mut entry = head;
+        self.push_iovecs(&entry);
+        for _ in 1..count {
+            entry = self.entries[entry.next as usize];
+            self.push_iovecs(&entry);
+        }
+        let flow_at = &self.flows[flow as usize];
+        let mut control = ControlWriter::new(&mut self.wire.controls[index]);
+        if count > 1 {
+            // At most 65,507, or there would not be two.
+            control.segment_size(head.len() as u16);
+        }
+        if let Some(source) = flow_at.source(socket) {
+            control.source(source, socket.is_v6());
+        }
+        if head.tos != 0 {
+            control.tos(head.tos, flow_at.to.is_ipv4());
+        }
+        let control_len = control.len();
+        let header = &mut self.wire.headers[index].msg_hdr;
+        header.msg_name = flow_at.raw.as_ptr().cast_mut().cast();
+        header.msg_namelen = flow_at.raw.len();
+        // SAFETY: within the vector, or one past its end if the message is empty.
+        header.msg_iov = unsafe { self.wire.iovecs.as_mut_ptr().add(iovecs_before) };
+        header.msg_iovlen = (self.wire.iovecs.len() - iovecs_before) as _;
+        set_control(header, &mut self.wire.controls[index], control_len);
+        self.wire.messages.push(Message {
+            flow,
+            first,
+            count,
+            dont_fragment: head.dont_fragment,
+        });
+    }
+
+    fn push_iovecs(&mut self, entry: &Entry) {
+        let iovecs = &mut self.wire.iovecs;
+        debug_assert!(
+            iovecs.capacity() - iovecs.len() >= 3,
+            "iovecs must not move"
+        );
+        if entry.prefix_len != 0 {
+            let prefix = &self.prefixes[entry.prefix_at as usize..][..entry.prefix_len.into()];
+            iovecs.push(part(prefix.as_ptr(), prefix.len()));
+        }
+        if entry.payload_len != 0 {
+            iovecs.push(part(entry.payload, entry.payload_len as usize));
+        }
+        if entry.pad != 0 {
+            iovecs.push(part(PADDING.as_ptr(), entry.pad.into()));
+        }
+    }
+
+    /// Sends built messages in as few system calls as possible.
+    ///
+    /// # Safety
+    /// What their headers point to must be alive.
+    unsafe fn send_messages(
+        &mut self,
+        socket: &UdpSocket,
+        range: Range<usize>,
+        counts: &mut Flushed,
+    ) {
+        let mut at = range.start;
+        while at < range.end {
+            let dont_fragment = self.wire.messages[at].dont_fragment;
+            let rest = &self.wire.messages[at..range.end];
+            let stretch = at
+                + rest
+                    .iter()
+                    .take_while(|message| message.dont_fragment == dont_fragment)
+                    .count();
+            if let Err(error) = want_dont_fragment(socket, dont_fragment, counts) {
+                counts.count_error(&error, self.datagrams(at..stretch));
+                at = stretch;
+            }
+            while at < stretch {
+                counts.syscalls += 1;
+                // SAFETY: the caller's word covers these headers.
+                match unsafe { send_some(socket, &mut self.wire.headers[at..stretch]) } {
+                    Ok(sent) => {
+                        self.count_sent(at..at + sent, counts);
+                        at += sent;
+                    }
+                    Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                        // The buffer is full, so the rest would fail as well, with a system call each.
+                        counts.count_error(&error, self.datagrams(at..range.end));
+                        return;
+                    }
+                    Err(error) => {
+                        // SAFETY: the caller's word covers this message.
+                        unsafe { self.recover(socket, at, &error, counts) };
+                        at += 1;
+                    }
+                }
+            }
+        }
+    }
+
+    /// The message at `at` was refused: if GSO is to blame, sends its datagrams one by one, otherwise drops them.
+    ///
+    /// # Safety
+    /// As for `send_messages`.
+    unsafe fn recover(
+        &mut self,
+        socket: &UdpSocket,
+        at: usize,
+        error: &io::Error,
+        counts: &mut Flushed,
+    ) {
+        let Message {
+            flow, first, count, ..
+        } = self.wire.messages[at];
+        match error.raw_os_error() {
+            Some(libc::EIO | libc::ENOPROTOOPT | libc::EOPNOTSUPP) if count > 1 => {
+                socket.give_up_gso()
+            }
+            Some(libc::EINVAL | libc::EMSGSIZE) if count > 1 => {
+                let size = self.entries[first as usize].len();
+                self.refused
+                    .remember(self.flows[flow as usize].to.ip(), size);
+            }
+            _ => return counts.count_error(error, count.into()),
+        }
+        counts.gso_refused += 1;
+        let singles = self.wire.messages.len();
+        let iovecs = self.wire.iovecs.len();
+        let mut entry = first;
+        for _ in 0..count {
+            self.append(socket, flow, entry, 1);
+            entry = self.after(entry);
+        }
+        // SAFETY: built from the same entries as the message refused. Each is a single datagram, so this ends here.
+        unsafe { self.send_messages(socket, singles..self.wire.messages.len(), counts) };
+        self.wire.messages.truncate(singles);
+        self.wire.iovecs.truncate(iovecs);
+    }
+
+    fn datagrams(&self, range: Range<usize>) -> u64 {
+        self.wire.messages[range]
+            .iter()
+            .map(|message| u64::from(message.count))
+            .sum()
+    }
+
+    fn count_sent(&self, range: Range<usize>, counts: &mut Flushed) {
+        for (message, header) in self.wire.messages[range.clone()]
+            .iter()
+            .zip(&self.wire.headers[range])
+        {
+            counts.sent += u64::from(message.count);
+            counts.sent_bytes += u64::from(header.msg_len);
+            if message.count > 1 {
+                counts.gso_runs += 1;
+                counts.gso_segments += u64::from(message.count);
+            }
+        }
+    }
+}
+
+impl Flow {
+    /// The source address the kernel has to be told: none if the socket is bound to it anyway.
+    fn source(&self, socket: &UdpSocket) -> Option<IpAddr> {
+        self.from_ip.filter(|ip| *ip != socket.local_addr().ip())
+    }
+}
+
+fn want_dont_fragment(socket: &UdpSocket, wanted: bool, counts: &mut Flushed) -> io::Result<()> {
+    counts.syscalls += u64::from(socket.want_dont_fragment(wanted)?);
+    Ok(())
+}
+
+/// Sends at least the first message, and returns how many.
+///
+/// # Safety
+/// What the headers point to must be alive.
+unsafe fn send_some(socket: &UdpSocket, headers: &mut [mmsghdr]) -> io::Result<usize> {
+    if let [only] = headers {
+        // SAFETY: the caller's word covers this header.
+        let sent = past_icmp(|| unsafe { sys::send::sendmsg(socket.as_fd(), &only.msg_hdr) })?;
+        only.msg_len = sent as _;
+        return Ok(1);
+    }
+    // SAFETY: the caller's word covers these headers.
+    past_icmp(|| unsafe { sys::send::sendmmsg(socket.as_fd(), headers) })
+}
+
+/// Sends one datagram at once, from `from` if given.
+pub(crate) fn send_single(
+    socket: &UdpSocket,
+    datagram: &[u8],
+    to: std::net::SocketAddr,
+    from: Option<IpAddr>,
+) -> io::Result<()> {
+    use crate::address::RawAddress;
+    let raw = if socket.is_v6() {
+        RawAddress::new_on_v6(to)
+    } else {
+        RawAddress::new(to)
+    };
+    let Some(source) = from.filter(|ip| *ip != socket.local_addr().ip()) else {
+        return sys::send::sendto(socket.as_fd(), datagram, &raw).map(drop);
+    };
+    let mut buffer = SendControl::new();
+    let mut control = ControlWriter::new(&mut buffer);
+    control.source(source, socket.is_v6());
+    let control_len = control.len();
+    let mut payload = part(datagram.as_ptr(), datagram.len());
+    let mut header = empty_header().msg_hdr;
+    header.msg_name = raw.as_ptr().cast_mut().cast();
+    header.msg_namelen = raw.len();
+    header.msg_iov = &raw mut payload;
+    header.msg_iovlen = 1;
+    set_control(&mut header, &mut buffer, control_len);
+    // SAFETY: address, iovec, control data and datagram are live locals or borrowed arguments.
+    unsafe { sys::send::sendmsg(socket.as_fd(), &header) }.map(drop)
+}
+
+fn set_control(header: &mut msghdr, control: &mut SendControl, len: usize) {
+    header.msg_control = if len == 0 {
+        ptr::null_mut()
+    } else {
+        (&raw mut *control).cast::<c_void>()
+    };
+    header.msg_controllen = len as _;
+}
+
+fn part(base: *const u8, len: usize) -> iovec {
+    // The kernel only reads what is sent; `iovec` has no const variant.
+    iovec {
+        iov_base: base.cast_mut().cast(),
+        iov_len: len,
+    }
+}
+
+fn empty_header() -> mmsghdr {
+    // SAFETY: integers and pointers only: all zeros are valid, null pointers with zero lengths.
+    unsafe { mem::zeroed() }
+}
+
+impl std::fmt::Debug for Wire {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Wire")
+            .field("messages", &self.messages)
+            .finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{SendOptions, SendTo, UdpOptions};
+
+    /// What no loopback device does: refuse a run of three with `errno`.
+    fn refuse(errno: i32) -> (UdpSocket, Flushed) {
+        let socket =
+            UdpSocket::bind("127.0.0.1:0".parse().unwrap(), &UdpOptions::default()).unwrap();
+        let mut queue = Queue::new(&SendOptions::default());
+        let mut counts = Flushed::default();
+        for payload in [b"one", b"two", b"six"] {
+            queue.push(&SendTo::new(&socket, socket.local_addr()), &[], payload, 0);
+        }
+        queue.append(&socket, 0, 0, 3);
+        // SAFETY: the payloads are constants and the socket lives.
+        unsafe {
+            queue.recover(
+                &socket,
+                0,
+                &io::Error::from_raw_os_error(errno),
+                &mut counts,
+            )
+        };
+        assert_eq!(queue.wire.messages.len(), 1, "the singles are gone again");
+        (socket, counts)
+    }
+
+    #[test]
+    fn a_device_that_cannot_segment_turns_gso_off_and_nothing_is_lost() {
+        for errno in [libc::EIO, libc::ENOPROTOOPT, libc::EOPNOTSUPP] {
+            let (socket, counts) = refuse(errno);
+            assert!(!socket.gso());
+            assert_eq!(
+                (counts.sent, counts.gso_refused, counts.dropped()),
+                (3, 1, 0)
+            );
+        }
+    }
+
+    #[test]
+    fn a_size_that_does_not_fit_leaves_gso_on() {
+        for errno in [libc::EINVAL, libc::EMSGSIZE] {
+            let (socket, counts) = refuse(errno);
+            assert!(socket.gso());
+            assert_eq!(
+                (counts.sent, counts.gso_refused, counts.dropped()),
+                (3, 1, 0)
+            );
+        }
+    }
+
+    #[test]
+    fn other_errors_drop_the_whole_run_and_count_each_datagram() {
+        let (socket, counts) = refuse(libc::EPERM);
+        assert!(socket.gso());
+        assert_eq!((counts.sent, counts.denied), (0, 3));
+    }
+}

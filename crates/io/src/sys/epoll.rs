@@ -1,0 +1,72 @@
+//! `epoll_create1`, `epoll_ctl`, `epoll_wait`, `epoll_pwait2`.
+
+use std::io;
+use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+use std::ptr;
+
+use libc::{c_int, epoll_event, sigset_t, timespec};
+
+use super::check;
+
+pub(crate) fn epoll_create1() -> io::Result<OwnedFd> {
+    // SAFETY: takes a flag and no memory.
+    let fd = check(unsafe { libc::epoll_create1(libc::EPOLL_CLOEXEC) })?;
+    // SAFETY: `epoll_create1` has just made this descriptor and nobody else knows its number.
+    Ok(unsafe { OwnedFd::from_raw_fd(fd) })
+}
+
+pub(crate) fn epoll_ctl(
+    epoll: BorrowedFd<'_>,
+    operation: c_int,
+    fd: BorrowedFd<'_>,
+    mut event: epoll_event,
+) -> io::Result<()> {
+    // SAFETY: the kernel reads one epoll_event, a local one, and keeps a copy.
+    check(unsafe { libc::epoll_ctl(epoll.as_raw_fd(), operation, fd.as_raw_fd(), &mut event) })
+        .map(drop)
+}
+
+/// Milliseconds; -1 waits for ever. Replaces what `events` holds, up to its capacity.
+pub(crate) fn epoll_wait(
+    epoll: BorrowedFd<'_>,
+    events: &mut Vec<epoll_event>,
+    timeout_ms: c_int,
+) -> io::Result<()> {
+    events.clear();
+    let capacity = c_int::try_from(events.capacity()).unwrap_or(c_int::MAX);
+    // SAFETY: the kernel writes at most `capacity` events into the vector's own allocation.
+    let ready = check(unsafe {
+        libc::epoll_wait(epoll.as_raw_fd(), events.as_mut_ptr(), capacity, timeout_ms)
+    })?;
+    // SAFETY: the kernel has filled the first `ready` events, at most the capacity.
+    unsafe { events.set_len(ready as usize) };
+    Ok(())
+}
+
+/// `None` waits for ever. Kernels before 5.11 answer ENOSYS. glibc before 2.35 has no wrapper, hence `syscall`.
+pub(crate) fn epoll_pwait2(
+    epoll: BorrowedFd<'_>,
+    events: &mut Vec<epoll_event>,
+    timeout: Option<timespec>,
+) -> io::Result<()> {
+    events.clear();
+    let capacity = c_int::try_from(events.capacity()).unwrap_or(c_int::MAX);
+    let timeout_at = timeout.as_ref().map_or(ptr::null(), ptr::from_ref);
+    // SAFETY: the kernel writes at most `capacity` events into the vector's own allocation, reads the timespec, which
+    // is live, if there is one, and no signal mask, whose pointer is null.
+    let result = unsafe {
+        libc::syscall(
+            libc::SYS_epoll_pwait2,
+            epoll.as_raw_fd(),
+            events.as_mut_ptr(),
+            capacity,
+            timeout_at,
+            ptr::null::<sigset_t>(),
+            0usize,
+        )
+    };
+    let ready = check(result as c_int)?;
+    // SAFETY: the kernel has filled the first `ready` events, at most the capacity.
+    unsafe { events.set_len(ready as usize) };
+    Ok(())
+}

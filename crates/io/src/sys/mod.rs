@@ -1,0 +1,39 @@
+//! One function per system call, nothing else: each takes what the kernel takes, borrowed, and turns -1 into an error.
+//!
+//! A function here is safe when its types prove all that the kernel assumes, and `unsafe` when raw pointers inside its
+//! arguments have to be vouched for by the caller.
+
+use std::io;
+
+use libc::c_int;
+
+pub(crate) mod epoll;
+pub(crate) mod ethtool;
+pub(crate) mod eventfd;
+pub(crate) mod ifaddrs;
+pub(crate) mod mount;
+pub(crate) mod netlink;
+pub(crate) mod netns;
+pub(crate) mod pipe;
+pub(crate) mod recv;
+pub(crate) mod rlimit;
+pub(crate) mod sched;
+pub(crate) mod send;
+pub(crate) mod signal;
+pub(crate) mod socket;
+pub(crate) mod task;
+pub(crate) mod time;
+
+/// -1 means that `errno` says why.
+fn check(result: c_int) -> io::Result<c_int> {
+    if result < 0 {
+        Err(io::Error::last_os_error())
+    } else {
+        Ok(result)
+    }
+}
+
+/// The same for calls that return a length.
+fn check_len(result: isize) -> io::Result<usize> {
+    usize::try_from(result).map_err(|_| io::Error::last_os_error())
+}

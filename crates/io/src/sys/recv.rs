@@ -1,0 +1,59 @@
+//! `recvfrom`, `recvmsg`, `recvmmsg`.
+
+use std::io;
+use std::os::fd::{AsRawFd, BorrowedFd};
+use std::ptr;
+
+use libc::{c_int, c_uint, mmsghdr, msghdr};
+
+use super::{check, check_len};
+use crate::address::RawAddress;
+
+/// Returns the datagram's real length, which exceeds `buffer.len()` if it was cut off.
+pub(crate) fn recvfrom(
+    fd: BorrowedFd<'_>,
+    buffer: &mut [u8],
+    from: &mut RawAddress,
+) -> io::Result<usize> {
+    let mut len = RawAddress::CAPACITY;
+    // SAFETY: the kernel writes at most `buffer.len()` bytes to the buffer and `len` bytes, the size of a RawAddress, to
+    // `from`; MSG_TRUNC changes only what is returned.
+    check_len(unsafe {
+        libc::recvfrom(
+            fd.as_raw_fd(),
+            buffer.as_mut_ptr().cast(),
+            buffer.len(),
+            libc::MSG_TRUNC,
+            from.as_mut_ptr(),
+            &mut len,
+        )
+    })
+}
+
+/// # Safety
+/// Name, control and iovec of `header` must point to memory that may be written to for the lengths they state, and
+/// that nothing else refers to during the call.
+pub(crate) unsafe fn recvmsg(fd: BorrowedFd<'_>, header: &mut msghdr) -> io::Result<usize> {
+    // SAFETY: `header` is a live msghdr, and the caller vouches for the memory it points to.
+    check_len(unsafe { libc::recvmsg(fd.as_raw_fd(), header, 0) })
+}
+
+/// # Safety
+/// As for [`recvmsg`], for every header.
+pub(crate) unsafe fn recvmmsg(fd: BorrowedFd<'_>, headers: &mut [mmsghdr]) -> io::Result<usize> {
+    // SAFETY: pointer and count describe the slice, the caller vouches for the memory its headers point to, and a null
+    // timeout means none.
+    let received = check(unsafe {
+        libc::recvmmsg(
+            fd.as_raw_fd(),
+            headers.as_mut_ptr(),
+            headers.len() as c_uint,
+            FLAGS as _,
+            ptr::null_mut(),
+        )
+    })?;
+    Ok(received as usize)
+}
+
+/// The sockets are non-blocking; this spares the kernel from asking after each message.
+const FLAGS: c_int = libc::MSG_DONTWAIT;
