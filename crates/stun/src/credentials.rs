@@ -4,7 +4,7 @@ use std::borrow::Cow;
 
 use md5::Md5;
 use precis_profiles::OpaqueString;
-use precis_profiles::precis_core::profile::PrecisFastInvocation;
+use precis_profiles::precis_core::{self, profile::PrecisFastInvocation, profile::stabilize};
 use sha2::{Digest, Sha256};
 use zeroize::{Zeroize, Zeroizing};
 
@@ -104,7 +104,14 @@ pub fn opaque_string(text: &str) -> Option<Cow<'_, str>> {
     if is_plain && !text.is_empty() {
         return Some(Cow::Borrowed(text));
     }
-    <OpaqueString as PrecisFastInvocation>::enforce(text).ok()
+    // RFC 8264 §7: the rules are applied until nothing changes. U+0387 for one becomes U+00B7, which is then refused
+    // where it stands.
+    stabilize(text, enforce).ok()
+}
+
+/// The profile, applied once.
+fn enforce(text: &str) -> Result<Cow<'_, str>, precis_core::Error> {
+    <OpaqueString as PrecisFastInvocation>::enforce(text)
 }
 
 /// The text without trailing NULs and without surrounding quotes (RFC 8489 §9.2.2).
@@ -229,6 +236,7 @@ mod tests {
         );
         assert_eq!(opaque_string(""), None);
         assert_eq!(opaque_string("tab\there"), None);
+        assert_eq!(opaque_string("\u{387}"), None);
         let composed = long_term_key(PasswordAlgorithm::Sha256, "u", "r", "é").expect("allowed");
         let decomposed =
             long_term_key(PasswordAlgorithm::Sha256, "u", "r", "e\u{301}").expect("allowed");

@@ -1,0 +1,3 @@
+//! What the fuzz targets share. Each function takes any input and panics only if the project is wrong.
+
+pub mod stun;
