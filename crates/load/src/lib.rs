@@ -3,3 +3,4 @@
 pub mod garbage;
 pub mod measure;
 pub mod peer;
+pub mod report;

@@ -1,0 +1,41 @@
+//! The run second by second, for a spreadsheet.
+
+use std::fmt::Write;
+
+use super::LoadReport;
+
+/// One header line, then a line for each second.
+#[must_use]
+pub fn to_csv(report: &LoadReport) -> String {
+    let mut text = String::from("at_s,send_pps,recv_pps,missing,p50_us,p99_us,warm_up\n");
+    for second in &report.seconds {
+        // Writing to a string cannot fail.
+        let _ = writeln!(
+            text,
+            "{:.3},{:.0},{:.0},{},{:.1},{:.1},{}",
+            second.at_s,
+            second.send_pps,
+            second.recv_pps,
+            second.missing,
+            second.p50_us,
+            second.p99_us,
+            u8::from(second.warm_up),
+        );
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::report::sample;
+
+    #[test]
+    fn a_line_a_second() {
+        let text = to_csv(&sample(90.0));
+        let mut lines = text.lines();
+        let columns = lines.next().unwrap().split(',').count();
+        assert_eq!(lines.clone().count(), 10);
+        assert!(lines.all(|line| line.split(',').count() == columns));
+    }
+}

@@ -1,0 +1,108 @@
+//! The report as one file with charts, readable without a network.
+
+use std::fmt::Write;
+
+use super::chart::{Series, escape, lines};
+use super::{LoadReport, Second};
+
+const STYLE: &str = "body{font:15px/1.5 system-ui,sans-serif;max-width:760px;margin:2em auto;padding:0 1em;color:#222}\
+h1{font-size:1.4em}h2{font-size:1.1em;margin-top:2em}table{border-collapse:collapse}td,th{padding:.15em .8em;text-align:right;border-bottom:1px solid #ddd}\
+td:first-child,th:first-child{text-align:left}pre{background:#f5f5f5;padding:.8em;overflow:auto}.warning{background:#fef3c7;padding:.4em .8em}svg{width:100%;height:auto}";
+
+/// The whole page. Nothing in it is loaded from elsewhere.
+#[must_use]
+pub fn to_html(report: &LoadReport) -> String {
+    let title = format!("{} against {}", report.run.workload, report.run.target);
+    let mut page = format!(
+        "<!doctype html>\n<html lang=\"en\"><head><meta charset=\"utf-8\"><title>{0}</title><style>{STYLE}</style></head><body>\n<h1>{0}</h1>\n",
+        escape(&title)
+    );
+    for warning in report.warnings.iter().chain(&report.ended_early) {
+        let _ = writeln!(page, "<p class=\"warning\">{}</p>", escape(warning));
+    }
+    let _ = writeln!(page, "<pre>{}</pre>", escape(&report.to_string()));
+    charts(&mut page, report);
+    percentiles(&mut page, report);
+    provenance(&mut page, report);
+    page.push_str("</body></html>\n");
+    page
+}
+
+fn charts(page: &mut String, report: &LoadReport) {
+    let series = |name: &str, read: fn(&Second) -> f64| Series {
+        name: name.to_owned(),
+        points: report
+            .seconds
+            .iter()
+            .map(|second| (second.at_s, read(second)))
+            .collect(),
+    };
+    page.push_str("<h2>Rate</h2>\n");
+    page.push_str(&lines(
+        "Rate",
+        "seconds since the start",
+        "datagrams/s",
+        &[
+            series("sent", |second| second.send_pps),
+            series("received", |second| second.recv_pps),
+        ],
+    ));
+    page.push_str("<h2>Latency</h2>\n");
+    page.push_str(&lines(
+        "Latency",
+        "seconds since the start",
+        "us",
+        &[
+            series("p50", |second| second.p50_us),
+            series("p99", |second| second.p99_us),
+        ],
+    ));
+}
+
+fn percentiles(page: &mut String, report: &LoadReport) {
+    let times = &report.latency;
+    let _ = write!(
+        page,
+        "<h2>Percentiles ({})</h2>\n<table><tr><th>percentile</th><th>us</th></tr>",
+        escape(&report.run.latency_is)
+    );
+    for (name, value) in [
+        ("min", times.min_us),
+        ("p50", times.p50_us),
+        ("p90", times.p90_us),
+        ("p99", times.p99_us),
+        ("p99.9", times.p999_us),
+        ("p99.99", times.p9999_us),
+        ("max", times.max_us),
+    ] {
+        let _ = write!(page, "<tr><td>{name}</td><td>{value:.1}</td></tr>");
+    }
+    page.push_str("</table>\n");
+}
+
+fn provenance(page: &mut String, report: &LoadReport) {
+    let run = &report.run;
+    let _ = writeln!(
+        page,
+        "<h2>How it was measured</h2>\n<p>hairpin {}, Linux {}, {} processors. Latencies count from the intended time of each send.</p>\n<pre>{}</pre>",
+        escape(&run.version),
+        escape(&run.kernel),
+        run.cpus,
+        escape(&run.argv.join(" "))
+    );
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::report::sample;
+
+    #[test]
+    fn the_page_stands_alone_and_escapes_what_it_shows() {
+        let mut report = sample(80.0);
+        report.run.argv = vec!["hairpin".into(), "<script>".into()];
+        let page = to_html(&report);
+        assert_eq!(page.matches("<svg").count(), 2);
+        assert!(!page.contains("<script") && !page.contains("src=") && !page.contains("href="));
+    }
+}

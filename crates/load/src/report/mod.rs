@@ -1,0 +1,294 @@
+//! What a load run found: for the terminal, for programs (JSON, CSV), for people (HTML), for gates (`--fail-if`), and beside
+//! another run ([`compare`]).
+
+pub mod chart;
+mod compare;
+mod csv;
+mod html;
+mod summary;
+mod threshold;
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+
+use crate::measure::LatencyReport;
+
+pub use compare::{Comparison, compare};
+pub use csv::to_csv;
+pub use html::to_html;
+pub use threshold::{Threshold, ThresholdError, Verdict};
+
+/// Version of the JSON; raised when a field changes its meaning or goes away.
+pub const SCHEMA_VERSION: u32 = 1;
+
+/// A whole run. Times are in seconds unless the name says otherwise; rates are per second.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[non_exhaustive]
+pub struct LoadReport {
+    /// [`SCHEMA_VERSION`].
+    pub schema_version: u32,
+    /// What ran, and where.
+    pub run: RunInfo,
+    /// What happened after the warm-up, all threads and flows together.
+    pub total: Totals,
+    /// One-way or round-trip times from the intended time of each send, as `run.latency_is` says.
+    pub latency: Percentiles,
+    /// Mean interarrival jitter over the flows (RFC 3550 §6.4.1), microseconds.
+    pub jitter_us: f64,
+    /// Error responses by code; 0 stands for time-outs.
+    pub errors: BTreeMap<u16, u64>,
+    /// How datagrams left.
+    pub sending: Sending,
+    /// Each thread of the generator.
+    pub threads: Vec<ThreadUse>,
+    /// The run second by second, warm-up included.
+    pub seconds: Vec<Second>,
+    /// What makes the figures less than they seem, the generator being the bottleneck for instance.
+    pub warnings: Vec<String>,
+    /// Why the run ended before its time, if it did.
+    pub ended_early: Option<String>,
+}
+
+/// What ran, and where.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[non_exhaustive]
+pub struct RunInfo {
+    /// The command line.
+    pub argv: Vec<String>,
+    /// Version of the generator.
+    pub version: String,
+    /// Kernel release of its machine.
+    pub kernel: String,
+    /// Processors it could use.
+    pub cpus: usize,
+    /// Start, in seconds since 1970 (UTC).
+    pub started_unix_s: u64,
+    /// The server under test.
+    pub target: String,
+    /// `relay`, `binding`, ...
+    pub workload: String,
+    /// Clients, payload size, directions and the like, in words.
+    pub settings: BTreeMap<String, String>,
+    /// Intended rate after the warm-up; `None` in a closed loop.
+    pub offered_rate: Option<f64>,
+    /// Length of the measured part.
+    pub measured_s: f64,
+    /// Length of the warm-up before it.
+    pub warm_up_s: f64,
+    /// `one way` or `round trip`.
+    pub latency_is: String,
+}
+
+/// Counts of the measured part.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[non_exhaustive]
+pub struct Totals {
+    /// Datagrams, or requests, that left.
+    pub sent: u64,
+    /// Their payload bytes.
+    pub sent_bytes: u64,
+    /// Arrived, each counted once, of those sent in the measured part.
+    pub received: u64,
+    /// Their payload bytes.
+    pub received_bytes: u64,
+    /// Sent and never seen again.
+    pub lost: u64,
+    /// Arrived after a later one.
+    pub reordered: u64,
+    /// Arrived again.
+    pub duplicates: u64,
+    /// Arrived changed.
+    pub corrupt: u64,
+    /// Left more than a millisecond after the intended time.
+    pub late: u64,
+    /// Could not leave.
+    pub not_sent: u64,
+    /// Dropped by the generator's own kernel buffers.
+    pub overflow: u64,
+    /// Transactions that succeeded.
+    pub succeeded: u64,
+    /// Transactions that failed.
+    pub failed: u64,
+}
+
+impl Totals {
+    /// Share of what left that was lost, 0 to 1.
+    #[must_use]
+    pub fn loss(&self) -> f64 {
+        ratio(self.lost, self.sent)
+    }
+}
+
+/// Percentiles in microseconds.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[non_exhaustive]
+pub struct Percentiles {
+    /// Measurements.
+    pub count: u64,
+    /// Smallest.
+    pub min_us: f64,
+    /// Mean.
+    pub mean_us: f64,
+    /// Median.
+    pub p50_us: f64,
+    /// 90 %.
+    pub p90_us: f64,
+    /// 99 %.
+    pub p99_us: f64,
+    /// 99.9 %.
+    pub p999_us: f64,
+    /// 99.99 %.
+    pub p9999_us: f64,
+    /// Largest.
+    pub max_us: f64,
+}
+
+impl From<LatencyReport> for Percentiles {
+    fn from(report: LatencyReport) -> Percentiles {
+        Percentiles {
+            count: report.count,
+            min_us: report.min_us,
+            mean_us: report.mean_us,
+            p50_us: report.p50_us,
+            p90_us: report.p90_us,
+            p99_us: report.p99_us,
+            p999_us: report.p999_us,
+            p9999_us: report.p9999_us,
+            max_us: report.max_us,
+        }
+    }
+}
+
+/// How datagrams left.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[non_exhaustive]
+pub struct Sending {
+    /// `UDP_SEGMENT`, `sendmmsg` or `sendto`: the best that was in use at the end.
+    pub method: String,
+    /// System calls made.
+    pub calls: u64,
+    /// Sends of more than one datagram.
+    pub gso_runs: u64,
+    /// Datagrams in them.
+    pub gso_segments: u64,
+}
+
+/// What one thread did.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[non_exhaustive]
+pub struct ThreadUse {
+    /// `sender-0`, `receiver-1`, ...
+    pub name: String,
+    /// Datagrams it sent.
+    pub sent: u64,
+    /// Datagrams it received.
+    pub received: u64,
+    /// Share of one processor it used, 0 to 1.
+    pub cpu: f64,
+}
+
+/// One second of the run.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[non_exhaustive]
+pub struct Second {
+    /// End of the second, since the start of the run.
+    pub at_s: f64,
+    /// Datagrams sent per second.
+    pub send_pps: f64,
+    /// Datagrams received per second.
+    pub recv_pps: f64,
+    /// Sent and not received within this second, by the counters; in-flight datagrams make it noisy.
+    pub missing: i64,
+    /// Median of this second, microseconds.
+    pub p50_us: f64,
+    /// 99 % of this second, microseconds.
+    pub p99_us: f64,
+    /// Part of the warm-up.
+    pub warm_up: bool,
+}
+
+fn ratio(part: u64, whole: u64) -> f64 {
+    if whole == 0 {
+        0.0
+    } else {
+        part as f64 / whole as f64
+    }
+}
+
+impl LoadReport {
+    /// A report of this version with nothing in it.
+    #[must_use]
+    pub fn empty() -> LoadReport {
+        LoadReport {
+            schema_version: SCHEMA_VERSION,
+            ..LoadReport::default()
+        }
+    }
+
+    /// Datagrams received per second of the measured part.
+    #[must_use]
+    pub fn recv_pps(&self) -> f64 {
+        self.total.received as f64 / self.run.measured_s.max(1e-9)
+    }
+
+    /// Datagrams sent per second of the measured part.
+    #[must_use]
+    pub fn send_pps(&self) -> f64 {
+        self.total.sent as f64 / self.run.measured_s.max(1e-9)
+    }
+
+    /// Pretty JSON.
+    ///
+    /// # Errors
+    /// None in practice: every field has a JSON form.
+    pub fn to_json(&self) -> Result<String, serde_json::Error> {
+        serde_json::to_string_pretty(self)
+    }
+
+    /// Reads what [`LoadReport::to_json`] wrote.
+    ///
+    /// # Errors
+    /// What is wrong with the JSON, with line and column.
+    pub fn from_json(text: &str) -> Result<LoadReport, serde_json::Error> {
+        serde_json::from_str(text)
+    }
+}
+
+#[cfg(test)]
+pub(crate) fn sample(p99_us: f64) -> LoadReport {
+    let mut report = LoadReport::empty();
+    report.run.target = "turn:127.0.0.1:3478".into();
+    report.run.workload = "relay".into();
+    report.run.measured_s = 10.0;
+    report.run.offered_rate = Some(1000.0);
+    report.run.latency_is = "one way".into();
+    report.total.sent = 10_000;
+    report.total.received = 9_990;
+    report.total.lost = 10;
+    report.latency.p50_us = 50.0;
+    report.latency.p99_us = p99_us;
+    report.seconds = (1..=10)
+        .map(|second| Second {
+            at_s: f64::from(second),
+            send_pps: 1000.0,
+            recv_pps: 999.0,
+            p50_us: 50.0,
+            p99_us,
+            ..Second::default()
+        })
+        .collect();
+    report
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn json_there_and_back_is_the_same() {
+        let report = sample(120.0);
+        let text = report.to_json().unwrap();
+        assert_eq!(LoadReport::from_json(&text).unwrap(), report);
+    }
+}

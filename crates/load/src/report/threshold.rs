@@ -1,0 +1,220 @@
+//! Gates: `p99>5ms`, `loss>0.1%`, `recv_pps<50k`.
+
+use std::fmt;
+use std::str::FromStr;
+
+use super::{LoadReport, ratio};
+
+/// A condition under which a run has failed.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Threshold {
+    text: String,
+    metric: Metric,
+    fails_above: bool,
+    limit: f64,
+}
+
+/// Why a threshold could not be read.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum ThresholdError {
+    /// No `<` or `>` in it.
+    #[error("'{0}' needs a comparison: write p99>5ms or recv_pps<50k")]
+    NoComparison(String),
+    /// The name before the comparison is none of ours.
+    #[error("'{name}' is not a metric; these are: {known}")]
+    UnknownMetric {
+        /// What was written.
+        name: String,
+        /// All names.
+        known: String,
+    },
+    /// The value has the wrong unit for the metric, or is no number.
+    #[error("'{value}' is not {unit}")]
+    Value {
+        /// What was written.
+        value: String,
+        /// What was expected.
+        unit: &'static str,
+    },
+}
+
+/// What became of a threshold.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Verdict {
+    /// The threshold as it was written.
+    pub text: String,
+    /// The value found, in the metric's own unit.
+    pub found: String,
+    /// The condition holds: the run has failed.
+    pub failed: bool,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Unit {
+    Time,
+    Share,
+    Number,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Metric {
+    name: &'static str,
+    unit: Unit,
+    /// Microseconds, shares of 1, or plain numbers.
+    read: fn(&LoadReport) -> f64,
+}
+
+impl PartialEq for Metric {
+    fn eq(&self, other: &Metric) -> bool {
+        self.name == other.name
+    }
+}
+
+const fn metric(name: &'static str, unit: Unit, read: fn(&LoadReport) -> f64) -> Metric {
+    Metric { name, unit, read }
+}
+
+const METRICS: [Metric; 18] = [
+    metric("p50", Unit::Time, |r| r.latency.p50_us),
+    metric("p90", Unit::Time, |r| r.latency.p90_us),
+    metric("p99", Unit::Time, |r| r.latency.p99_us),
+    metric("p99.9", Unit::Time, |r| r.latency.p999_us),
+    metric("p99.99", Unit::Time, |r| r.latency.p9999_us),
+    metric("max", Unit::Time, |r| r.latency.max_us),
+    metric("mean", Unit::Time, |r| r.latency.mean_us),
+    metric("jitter", Unit::Time, |r| r.jitter_us),
+    metric("loss", Unit::Share, |r| r.total.loss()),
+    metric("late", Unit::Share, |r| ratio(r.total.late, r.total.sent)),
+    metric("reordered", Unit::Number, |r| r.total.reordered as f64),
+    metric("duplicates", Unit::Number, |r| r.total.duplicates as f64),
+    metric("corrupt", Unit::Number, |r| r.total.corrupt as f64),
+    metric("overflow", Unit::Number, |r| r.total.overflow as f64),
+    metric("failed", Unit::Number, |r| r.total.failed as f64),
+    metric("errors", Unit::Number, |r| {
+        r.errors.values().sum::<u64>() as f64
+    }),
+    metric("send_pps", Unit::Number, LoadReport::send_pps),
+    metric("recv_pps", Unit::Number, LoadReport::recv_pps),
+];
+
+impl FromStr for Threshold {
+    type Err = ThresholdError;
+
+    fn from_str(text: &str) -> Result<Threshold, ThresholdError> {
+        let at = text
+            .find(['<', '>'])
+            .ok_or_else(|| ThresholdError::NoComparison(text.to_owned()))?;
+        let (name, value) = (text[..at].trim(), text[at + 1..].trim());
+        let metric = METRICS
+            .into_iter()
+            .find(|metric| metric.name == name)
+            .ok_or_else(|| unknown(name))?;
+        Ok(Threshold {
+            text: text.to_owned(),
+            metric,
+            fails_above: text.as_bytes()[at] == b'>',
+            limit: parse(value, metric.unit)?,
+        })
+    }
+}
+
+fn unknown(name: &str) -> ThresholdError {
+    let names: Vec<_> = METRICS.iter().map(|metric| metric.name).collect();
+    ThresholdError::UnknownMetric {
+        name: name.to_owned(),
+        known: names.join(", "),
+    }
+}
+
+fn parse(value: &str, unit: Unit) -> Result<f64, ThresholdError> {
+    let suffixes: &[(&str, f64)] = match unit {
+        Unit::Time => &[("us", 1.0), ("ms", 1e3), ("s", 1e6)],
+        Unit::Share => &[("%", 0.01), ("", 1.0)],
+        Unit::Number => &[("k", 1e3), ("M", 1e6), ("", 1.0)],
+    };
+    let expected = match unit {
+        Unit::Time => "a time such as 200us, 5ms or 1s",
+        Unit::Share => "a share such as 0.1% or 0.001",
+        Unit::Number => "a number such as 0, 50k or 2M",
+    };
+    suffixes
+        .iter()
+        .find_map(|(suffix, scale)| {
+            let number: f64 = value.strip_suffix(suffix)?.trim().parse().ok()?;
+            (number.is_finite() && number >= 0.0).then_some(number * scale)
+        })
+        .ok_or_else(|| ThresholdError::Value {
+            value: value.to_owned(),
+            unit: expected,
+        })
+}
+
+impl Threshold {
+    /// Holds the threshold against a report.
+    #[must_use]
+    pub fn judge(&self, report: &LoadReport) -> Verdict {
+        let value = (self.metric.read)(report);
+        Verdict {
+            text: self.text.clone(),
+            found: self.metric.show(value),
+            failed: if self.fails_above {
+                value > self.limit
+            } else {
+                value < self.limit
+            },
+        }
+    }
+}
+
+impl Metric {
+    fn show(&self, value: f64) -> String {
+        match self.unit {
+            Unit::Time if value >= 10_000.0 => format!("{:.1}ms", value / 1e3),
+            Unit::Time => format!("{value:.1}us"),
+            Unit::Share => format!("{:.4}%", value * 100.0),
+            Unit::Number => format!("{value:.0}"),
+        }
+    }
+}
+
+impl fmt::Display for Threshold {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.text)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::report::sample;
+
+    fn fails(text: &str) -> bool {
+        text.parse::<Threshold>()
+            .unwrap()
+            .judge(&sample(6_000.0))
+            .failed
+    }
+
+    #[test]
+    fn a_threshold_is_judged_in_its_own_unit() {
+        assert!(fails("p99>5ms") && fails("p99 > 5999us") && !fails("p99>1s"));
+        assert!(fails("loss>0.05%") && fails("loss>0.0005") && !fails("loss>0.1%"));
+        assert!(fails("recv_pps<1k") && !fails("recv_pps<900"));
+        assert!(!fails("corrupt>0"));
+    }
+
+    #[test]
+    fn nonsense_is_explained() {
+        for (text, part) in [
+            ("p99", "comparison"),
+            ("p98>5ms", "p99.9"),
+            ("p99>5", "5ms"),
+            ("loss>x", "0.1%"),
+            ("recv_pps<-1", "number"),
+        ] {
+            let error = text.parse::<Threshold>().unwrap_err().to_string();
+            assert!(error.contains(part), "{error}");
+        }
+    }
+}
