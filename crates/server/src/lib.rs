@@ -1,2 +1,76 @@
-//! placeholder
+//! The STUN and TURN server as a library: sockets, threads and policy around the engine of `hairpin-turn`.
+//!
+//! ```no_run
+//! use hairpin_server::Server;
+//!
+//! let server = Server::builder()
+//!     .listen("0.0.0.0:3478".parse()?)
+//!     .realm("example.org")
+//!     .user("alice", "correct horse battery staple")
+//!     .start()?;
+//! println!("listening on {:?}", server.listeners());
+//! # let stats =
+//! server.shutdown()?;
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+//!
+//! # What runs where
+//!
+//! Each worker is a thread that owns everything of its clients: one socket of every listener's SO_REUSEPORT group, an engine, relay
+//! sockets, buffers. The kernel's hash keeps a client on its worker. Workers share the table of relay ports (atomics), the
+//! quotas (touched when an allocation opens or closes), the configuration (an immutable snapshot) and mailboxes, in which
+//! datagrams between relays of different workers and reserved relays travel.
+//!
+//! # What it must never do
+//!
+//! Allocate, lock or make one system call per datagram where one per batch will do; send to a peer that [`policy`] refuses; drop a
+//! datagram without counting it ([`stats`]); close a relay's socket before what was queued on it has left.
 #![forbid(unsafe_code)]
+
+pub mod addresses;
+mod builder;
+pub mod counters;
+mod error;
+mod mailbox;
+pub mod policy;
+pub mod ports;
+pub mod quota;
+mod random;
+mod running;
+mod settings;
+pub mod stats;
+mod worker;
+
+pub use builder::{Builder, MOST_WORKERS};
+pub use error::{ReloadError, SettingsError, StartError, WorkerFailure};
+pub use ipnet::IpNet;
+pub use running::Running;
+pub use settings::Settings;
+
+/// Signals that ask the process to end or to reload. Install them before any thread starts.
+pub mod signals {
+    pub use io::{Signal, Signals};
+}
+
+/// Time-limited credentials, as a web service makes them.
+pub mod rest {
+    pub use turn::server::credentials::rest_password;
+}
+
+/// Where credentials come from; implement [`Credentials`](credentials::Credentials) for sources of your own.
+pub mod credentials {
+    pub use turn::server::credentials::{Candidate, Claim, Credentials, KeyQuery, KeySearch};
+}
+
+pub use stun::AddressFamily;
+
+/// The entry to this crate: `Server::builder()`.
+#[derive(Debug)]
+pub struct Server;
+
+impl Server {
+    /// Begins to describe a server.
+    pub fn builder() -> Builder {
+        Builder::default()
+    }
+}

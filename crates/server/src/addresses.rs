@@ -1,0 +1,235 @@
+//! The addresses of this machine: which to relay from, which to advertise, which are its own.
+
+use crate::ports::{Owner, OwnerTable, PortPool, PortRange};
+use io::interfaces;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use stun::AddressFamily;
+
+/// An address that relay sockets are bound to, and the one that clients and peers are told.
+///
+/// They differ behind a one-to-one NAT, as in most clouds.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct RelayAddress {
+    /// Bound to; must be an address of this machine.
+    pub local: IpAddr,
+    /// Sent in XOR-RELAYED-ADDRESS; of the same family.
+    pub advertised: IpAddr,
+}
+
+impl RelayAddress {
+    /// An address that is advertised as it is.
+    #[must_use]
+    pub fn direct(ip: IpAddr) -> RelayAddress {
+        RelayAddress {
+            local: ip,
+            advertised: ip,
+        }
+    }
+
+    /// The family of both addresses.
+    #[must_use]
+    pub fn family(self) -> AddressFamily {
+        family_of(self.local)
+    }
+}
+
+/// The family of `ip`.
+#[must_use]
+pub fn family_of(ip: IpAddr) -> AddressFamily {
+    match ip {
+        IpAddr::V4(_) => AddressFamily::V4,
+        IpAddr::V6(_) => AddressFamily::V6,
+    }
+}
+
+/// The address that packets to the Internet leave from; `None` without a default route of that family.
+#[must_use]
+pub fn default_route(family: AddressFamily) -> Option<IpAddr> {
+    match family {
+        AddressFamily::V4 => interfaces::default_source_v4().map(IpAddr::V4),
+        AddressFamily::V6 => interfaces::default_source_v6().map(IpAddr::V6),
+    }
+}
+
+/// Every address of this machine's interfaces that are up. Empty if the kernel does not say.
+#[must_use]
+pub fn host_addresses() -> Vec<IpAddr> {
+    let all = interfaces::addresses().unwrap_or_default();
+    all.into_iter()
+        .filter(|address| address.up)
+        .map(|address| address.ip)
+        .collect()
+}
+
+/// Where to relay from when nobody says: the default route's address of each family, or loopback on a machine that has
+/// no default route at all.
+#[must_use]
+pub fn default_relay_addresses() -> Vec<RelayAddress> {
+    let routed: Vec<RelayAddress> = [AddressFamily::V4, AddressFamily::V6]
+        .into_iter()
+        .filter_map(default_route)
+        .map(RelayAddress::direct)
+        .collect();
+    if !routed.is_empty() {
+        return routed;
+    }
+    let host = host_addresses();
+    [
+        IpAddr::V4(Ipv4Addr::LOCALHOST),
+        IpAddr::V6(Ipv6Addr::LOCALHOST),
+    ]
+    .into_iter()
+    .filter(|ip| host.contains(ip))
+    .map(RelayAddress::direct)
+    .collect()
+}
+
+/// Names one relay address of a server.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct RelayIndex(u8);
+
+/// The relay addresses of a server, each with its ports and their owners. Shared by all workers for the server's life.
+#[derive(Debug)]
+pub struct RelayAddresses {
+    entries: Box<[Entry]>,
+}
+
+#[derive(Debug)]
+struct Entry {
+    address: RelayAddress,
+    pool: PortPool,
+    owners: OwnerTable,
+}
+
+impl RelayAddresses {
+    /// Most relay addresses a server has: each port table is half a megabyte if it covers every port.
+    pub const MOST: usize = 64;
+
+    /// Tables for `addresses` (at most [`RelayAddresses::MOST`] are used), each with the ports of `range`.
+    #[must_use]
+    pub fn new(addresses: &[RelayAddress], range: PortRange, workers: usize) -> RelayAddresses {
+        let entry = |&address| Entry {
+            address,
+            pool: PortPool::new(range, workers),
+            owners: OwnerTable::new(range),
+        };
+        RelayAddresses {
+            entries: addresses.iter().take(Self::MOST).map(entry).collect(),
+        }
+    }
+
+    /// All of them, in the order given.
+    pub fn iter(&self) -> impl ExactSizeIterator<Item = RelayAddress> + '_ {
+        self.entries.iter().map(|entry| entry.address)
+    }
+
+    /// The relay address that has `ip` on either side of its mapping.
+    #[must_use]
+    pub fn find(&self, ip: IpAddr) -> Option<RelayIndex> {
+        let at = self
+            .entries
+            .iter()
+            .position(|entry| entry.address.local == ip || entry.address.advertised == ip)?;
+        u8::try_from(at).ok().map(RelayIndex)
+    }
+
+    /// The relay addresses of `family`, in the order given.
+    pub fn of_family(
+        &self,
+        family: AddressFamily,
+    ) -> impl Iterator<Item = RelayIndex> + Clone + '_ {
+        (0_u8..)
+            .zip(self.entries.iter())
+            .filter(move |(_, entry)| entry.address.family() == family)
+            .map(|(at, _)| RelayIndex(at))
+    }
+
+    /// Whether any relay address is of `family`.
+    #[must_use]
+    pub fn has(&self, family: AddressFamily) -> bool {
+        self.iter().any(|address| address.family() == family)
+    }
+
+    /// The two sides of a relay address.
+    #[must_use]
+    pub fn address(&self, relay: RelayIndex) -> RelayAddress {
+        self.entry(relay).address
+    }
+
+    /// The free ports of a relay address.
+    #[must_use]
+    pub fn pool(&self, relay: RelayIndex) -> &PortPool {
+        &self.entry(relay).pool
+    }
+
+    /// The owners of a relay address' ports.
+    #[must_use]
+    pub fn owners(&self, relay: RelayIndex) -> &OwnerTable {
+        &self.entry(relay).owners
+    }
+
+    /// The owner of a relayed transport address, written with either side of the mapping.
+    #[must_use]
+    pub fn owner_of(&self, relayed: SocketAddr) -> Option<(RelayIndex, Owner)> {
+        let relay = self.find(relayed.ip())?;
+        Some((relay, self.owners(relay).get(relayed.port())?))
+    }
+
+    fn entry(&self, relay: RelayIndex) -> &Entry {
+        // A RelayIndex is only made by `find` and `of_family`, from positions in this list.
+        &self.entries[usize::from(relay.0)]
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn ip(text: &str) -> IpAddr {
+        text.parse().expect("test addresses are well formed")
+    }
+
+    fn addresses() -> RelayAddresses {
+        let list = [
+            RelayAddress {
+                local: ip("10.0.0.5"),
+                advertised: ip("203.0.113.5"),
+            },
+            RelayAddress::direct(ip("2001:db8::5")),
+            RelayAddress::direct(ip("10.0.0.6")),
+        ];
+        RelayAddresses::new(&list, PortRange::DYNAMIC, 2)
+    }
+
+    #[test]
+    fn both_sides_of_a_mapping_find_it() {
+        let relays = addresses();
+        assert_eq!(relays.find(ip("10.0.0.5")), Some(RelayIndex(0)));
+        assert_eq!(relays.find(ip("203.0.113.5")), Some(RelayIndex(0)));
+        assert_eq!(relays.find(ip("203.0.113.6")), None);
+        let owner = Owner { worker: 1, slot: 9 };
+        relays.owners(RelayIndex(0)).set(50_000, owner);
+        assert_eq!(
+            relays.owner_of("203.0.113.5:50000".parse().expect("an address")),
+            Some((RelayIndex(0), owner))
+        );
+        assert_eq!(
+            relays.owner_of("10.0.0.6:50000".parse().expect("an address")),
+            None
+        );
+    }
+
+    #[test]
+    fn families_are_kept_apart() {
+        let relays = addresses();
+        assert_eq!(
+            relays.of_family(AddressFamily::V4).collect::<Vec<_>>(),
+            [RelayIndex(0), RelayIndex(2)]
+        );
+        assert_eq!(
+            relays.of_family(AddressFamily::V6).collect::<Vec<_>>(),
+            [RelayIndex(1)]
+        );
+        assert!(relays.has(AddressFamily::V6));
+    }
+}

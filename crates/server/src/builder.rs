@@ -1,0 +1,448 @@
+//! From wishes to a running server: checks, sockets, workers, threads, in this order.
+
+use crate::addresses::{self, RelayAddress, RelayAddresses, family_of};
+use crate::error::StartError;
+use crate::mailbox::Mailbox;
+use crate::policy::{OwnAddresses, PeerRule, loopback_and_private};
+use crate::ports::PortRange;
+use crate::quota::{QuotaLimits, Quotas, SourcePrefix};
+use crate::random;
+use crate::running::{Live, Running};
+use crate::settings::Settings;
+use crate::worker::{
+    Core, Courier, Letter, Listener, Opener, ParcelStore, RelayTable, Sockets, Token, Worker, now,
+};
+use io::{Offloads, Poller, RecvBatch, SendOptions, SendQueue, UdpOptions, UdpSocket};
+use ipnet::IpNet;
+use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
+use stun::nonce::NonceKeys;
+use turn::server::{Config, Credentials, Server as Engine};
+
+/// Most workers: a reservation token names its worker in one byte.
+pub const MOST_WORKERS: usize = 255;
+
+/// Letters that may wait for one worker.
+const MAILBOX: usize = 4096;
+
+/// Messages received before they are handled. Each slot takes the longest train that GRO makes, but only the pages it uses.
+const BATCH: usize = 64;
+
+/// What a listener's receive buffer should hold, in bytes; the kernel caps it at `net.core.rmem_max` for the unprivileged.
+const LISTENER_BUFFER: u32 = 4 << 20;
+
+/// Collects what a server is to be. Made by [`Server::builder`](crate::Server::builder).
+#[derive(Debug, Clone, Default)]
+#[must_use = "a builder does nothing until `start`"]
+pub struct Builder {
+    listen: Vec<SocketAddr>,
+    relay: Vec<IpAddr>,
+    external: Vec<(IpAddr, Option<IpAddr>)>,
+    ports: Option<(u16, u16)>,
+    workers: Option<usize>,
+    pin: bool,
+    no_offloads: bool,
+    source_prefix: SourcePrefix,
+    settings: Settings,
+}
+
+impl Builder {
+    /// Listens on this address, UDP. Port 0 takes a free one ([`Running::listeners`] tells which). Without any, `start` fails.
+    pub fn listen(mut self, address: SocketAddr) -> Self {
+        self.listen.push(address);
+        self
+    }
+
+    /// Relays from this address of this machine. Without any: the default route's addresses, or loopback where there is no route.
+    pub fn relay_address(mut self, address: IpAddr) -> Self {
+        self.relay.push(address);
+        self
+    }
+
+    /// Tells clients `public` for the relay address `private`, which is added if need be; with `None`, for every relay address of
+    /// the same family.
+    pub fn external_address(mut self, public: IpAddr, private: Option<IpAddr>) -> Self {
+        self.external.push((public, private));
+        self
+    }
+
+    /// Relay ports from `first` to `last`, both included. Default: [`PortRange::DYNAMIC`].
+    pub fn relay_ports(mut self, first: u16, last: u16) -> Self {
+        self.ports = Some((first, last));
+        self
+    }
+
+    /// How many workers serve, 1 to [`MOST_WORKERS`]. Default: one per core that this process may use.
+    pub fn workers(mut self, count: usize) -> Self {
+        self.workers = Some(count);
+        self
+    }
+
+    /// Whether each worker stays on a core of its own. Default: no.
+    pub fn pin_workers(mut self, pin: bool) -> Self {
+        self.pin = pin;
+        self
+    }
+
+    /// Whether UDP GRO and GSO are used where the kernel has them. Default: yes.
+    pub fn offloads(mut self, wanted: bool) -> Self {
+        self.no_offloads = !wanted;
+        self
+    }
+
+    /// What counts as one source for the quota per source. It cannot change while the server runs.
+    pub fn source_prefix(mut self, prefix: SourcePrefix) -> Self {
+        self.source_prefix = prefix;
+        self
+    }
+
+    /// The realm of all credentials.
+    pub fn realm(mut self, realm: &str) -> Self {
+        realm.clone_into(&mut self.settings.realm);
+        self
+    }
+
+    /// Adds a user with a fixed password.
+    pub fn user(mut self, name: &str, password: &str) -> Self {
+        self.settings
+            .users
+            .push((name.to_owned(), password.to_owned()));
+        self
+    }
+
+    /// Adds a secret shared with the service that makes time-limited credentials.
+    pub fn secret(mut self, secret: &[u8]) -> Self {
+        self.settings.secrets.push(secret.to_vec());
+        self
+    }
+
+    /// Adds another source of credentials.
+    pub fn credentials(mut self, source: Arc<dyn Credentials>) -> Self {
+        self.settings.credentials.push(source);
+        self
+    }
+
+    /// Re-admits every port of a network that is refused by default, or admits a part of one that is denied.
+    pub fn allow_peers(mut self, network: IpNet) -> Self {
+        self.settings.peers.allow.push(PeerRule::all_ports(network));
+        self
+    }
+
+    /// Refuses every port of a network.
+    pub fn deny_peers(mut self, network: IpNet) -> Self {
+        self.settings.peers.deny.push(PeerRule::all_ports(network));
+        self
+    }
+
+    /// Re-admits loopback and private networks, and this machine's own addresses: for development, never in production.
+    pub fn allow_development_peers(mut self) -> Self {
+        let own = addresses::host_addresses().into_iter().map(IpNet::from);
+        self.settings.peers.allow.extend(
+            loopback_and_private()
+                .into_iter()
+                .chain(own)
+                .map(PeerRule::all_ports),
+        );
+        self
+    }
+
+    /// How many relayed addresses a user, a source and everybody may hold.
+    pub fn quota(mut self, limits: QuotaLimits) -> Self {
+        self.settings.quota = limits;
+        self
+    }
+
+    /// All live settings at once; calls before this one that changed settings are forgotten.
+    pub fn settings(mut self, settings: Settings) -> Self {
+        self.settings = settings;
+        self
+    }
+
+    /// Opens every socket, then starts the workers.
+    ///
+    /// # Errors
+    /// Says what is wrong and what to do; nothing stays open then.
+    pub fn start(self) -> Result<Running, StartError> {
+        let workers = self.worker_count()?;
+        let ports = self.ports.map_or(Ok(PortRange::DYNAMIC), |(first, last)| {
+            PortRange::new(first, last)
+        })?;
+        if let Err(error) = io::rlimit::raise_open_files() {
+            tracing::warn!(%error, "the limit on open files stays as it is");
+        }
+        let relays = Arc::new(RelayAddresses::new(
+            &self.relay_addresses()?,
+            ports,
+            workers,
+        ));
+        let offloads = if self.no_offloads {
+            None
+        } else {
+            Some(Offloads::probe())
+        };
+        let groups = self.bind_listeners(workers, offloads.is_some_and(|offloads| offloads.gro))?;
+        let listeners: Vec<SocketAddr> = groups.iter().map(|group| group[0].local_addr()).collect();
+
+        let quotas = Arc::new(Quotas::new(self.settings.quota, self.source_prefix));
+        let own = OwnAddresses {
+            listeners: listeners.clone(),
+            host: addresses::host_addresses(),
+        };
+        let nonce_keys = NonceKeys::new(&random::seed().map_err(StartError::Randomness)?);
+        let live = Live::new(
+            self.settings.clone(),
+            own,
+            nonce_keys,
+            Arc::clone(&relays),
+            Arc::clone(&quotas),
+        );
+        let config = Arc::new(live.engine_config()?);
+
+        let plan = Plan {
+            relays: Arc::clone(&relays),
+            config,
+            offloads,
+        };
+        let (made, boxes) = plan.workers(groups, workers)?;
+        tracing::info!(
+            workers,
+            listeners = ?listeners,
+            relay_addresses = ?relays.iter().map(|relay| relay.advertised).collect::<Vec<_>>(),
+            first_port = ports.first(),
+            last_port = ports.last(),
+            gro = offloads.is_some_and(|offloads| offloads.gro),
+            gso = offloads.is_some_and(|offloads| offloads.gso),
+            "serving"
+        );
+        Running::spawn(made, boxes, listeners, live, self.pin)
+    }
+
+    fn worker_count(&self) -> Result<usize, StartError> {
+        let count = match self.workers {
+            Some(count) => count,
+            None => std::thread::available_parallelism()
+                .map_or(1, usize::from)
+                .min(MOST_WORKERS),
+        };
+        if (1..=MOST_WORKERS).contains(&count) {
+            Ok(count)
+        } else {
+            Err(StartError::Workers(count))
+        }
+    }
+
+    /// The relay addresses with their mappings, each proven to be usable.
+    fn relay_addresses(&self) -> Result<Vec<RelayAddress>, StartError> {
+        let mut list: Vec<RelayAddress> = self
+            .relay
+            .iter()
+            .copied()
+            .map(RelayAddress::direct)
+            .collect();
+        let named = self.external.iter().filter_map(|(_, private)| *private);
+        let missing: Vec<IpAddr> = named
+            .filter(|private| list.iter().all(|relay| relay.local != *private))
+            .collect();
+        list.extend(missing.into_iter().map(RelayAddress::direct));
+        if list.is_empty() {
+            list = addresses::default_relay_addresses();
+        }
+        for &(public, private) in &self.external {
+            map_external(&mut list, public, private)?;
+        }
+        match list.len() {
+            0 => return Err(StartError::NoRelayAddress),
+            1..=RelayAddresses::MOST => {}
+            count => return Err(StartError::TooManyRelayAddresses(count)),
+        }
+        for (at, relay) in list.iter().enumerate() {
+            check_relay_address(*relay, &list[..at])?;
+        }
+        Ok(list)
+    }
+
+    /// For each listener, one socket per worker, in the order of the workers. All are bound before any worker reads: a socket
+    /// that joins its group later would take over flows of the others.
+    fn bind_listeners(&self, workers: usize, gro: bool) -> Result<Vec<Vec<UdpSocket>>, StartError> {
+        if self.listen.is_empty() {
+            return Err(StartError::NoListener);
+        }
+        let options = UdpOptions {
+            gro,
+            recv_buffer: Some(LISTENER_BUFFER),
+            ..UdpOptions::listener()
+        };
+        let duplicate = self
+            .listen
+            .iter()
+            .enumerate()
+            .find(|(at, address)| address.port() != 0 && self.listen[..*at].contains(address));
+        if let Some((_, address)) = duplicate {
+            return Err(StartError::DuplicateListener(*address));
+        }
+        self.listen
+            .iter()
+            .map(|&address| bind_group(address, workers, &options))
+            .collect()
+    }
+}
+
+/// Binds the sockets of one SO_REUSEPORT group.
+fn bind_group(
+    address: SocketAddr,
+    workers: usize,
+    options: &UdpOptions,
+) -> Result<Vec<UdpSocket>, StartError> {
+    let refused = |source| StartError::Bind { address, source };
+    // SO_REUSEPORT would let a second server of the same user join silently and take half of the clients. A plain socket
+    // finds out whether the port is free, and which one is if any will do.
+    let plain = UdpOptions {
+        reuse_port: false,
+        ..options.clone()
+    };
+    let free = UdpSocket::bind(address, &plain)
+        .map_err(refused)?
+        .local_addr();
+    (0..workers)
+        .map(|_| UdpSocket::bind(free, options).map_err(refused))
+        .collect()
+}
+
+fn map_external(
+    list: &mut [RelayAddress],
+    public: IpAddr,
+    private: Option<IpAddr>,
+) -> Result<(), StartError> {
+    if let Some(private) = private.filter(|private| private.is_ipv4() != public.is_ipv4()) {
+        return Err(StartError::MixedFamilies { public, private });
+    }
+    let mut found = false;
+    for relay in list.iter_mut() {
+        // Never across families: an IPv6 relay must not be advertised by an IPv4 mapping.
+        if relay.local.is_ipv4() == public.is_ipv4()
+            && private.is_none_or(|private| relay.local == private)
+        {
+            relay.advertised = public;
+            found = true;
+        }
+    }
+    if found {
+        Ok(())
+    } else {
+        Err(StartError::ExternalAddress {
+            public,
+            family: family_of(public),
+        })
+    }
+}
+
+fn check_relay_address(relay: RelayAddress, before: &[RelayAddress]) -> Result<(), StartError> {
+    for ip in [relay.local, relay.advertised] {
+        if ip.is_unspecified() || ip.is_multicast() {
+            return Err(StartError::UnusableRelayAddress(ip));
+        }
+        if before
+            .iter()
+            .any(|other| other.local == ip || other.advertised == ip)
+        {
+            return Err(StartError::DuplicateRelayAddress(ip));
+        }
+    }
+    let probe = UdpSocket::bind(SocketAddr::new(relay.local, 0), &UdpOptions::relay());
+    probe.map(drop).map_err(|source| StartError::RelayAddress {
+        address: relay.local,
+        source,
+    })
+}
+
+/// The workers, and their mailboxes in the same order.
+type Workers = (Vec<Worker>, Arc<[Mailbox<Letter>]>);
+
+/// What all workers are made of.
+struct Plan {
+    relays: Arc<RelayAddresses>,
+    config: Arc<Config>,
+    offloads: Option<Offloads>,
+}
+
+impl Plan {
+    /// Makes the workers; `groups` has one list of sockets per listener, with one socket per worker.
+    fn workers(&self, groups: Vec<Vec<UdpSocket>>, count: usize) -> Result<Workers, StartError> {
+        let pollers: Vec<Poller> = (0..count)
+            .map(|_| Poller::new())
+            .collect::<Result<_, _>>()
+            .map_err(StartError::Worker)?;
+        let mailbox = |poller| Mailbox::new(MAILBOX, poller, Token::Mailbox.as_u64());
+        let boxes: Arc<[Mailbox<Letter>]> = pollers
+            .iter()
+            .map(mailbox)
+            .collect::<Result<_, _>>()
+            .map_err(StartError::Worker)?;
+        let store = Arc::new(ParcelStore::new(count));
+        let mut listeners: Vec<Vec<Listener>> = (0..count).map(|_| Vec::new()).collect();
+        for group in groups {
+            listeners
+                .iter_mut()
+                .zip(group)
+                .for_each(|(list, socket)| list.push(Listener::new(socket)));
+        }
+        let parts = (0_u8..).zip(pollers).zip(listeners);
+        let workers = parts.map(|((number, poller), listeners)| {
+            let courier = Courier::new(Arc::clone(&boxes), Arc::clone(&store));
+            self.worker(
+                number,
+                poller,
+                boxes[usize::from(number)].clone(),
+                listeners,
+                courier,
+            )
+        });
+        Ok((workers.collect::<Result<_, _>>()?, Arc::clone(&boxes)))
+    }
+
+    fn worker(
+        &self,
+        number: u8,
+        poller: Poller,
+        mailbox: Mailbox<Letter>,
+        listeners: Vec<Listener>,
+        courier: Courier,
+    ) -> Result<Worker, StartError> {
+        let now = now();
+        let seed = random::seed().map_err(StartError::Randomness)?;
+        let gro = self.offloads.is_some_and(|offloads| offloads.gro);
+        let (gso, max_segments) = self
+            .offloads
+            .map_or((false, 1), |offloads| (offloads.gso, offloads.max_segments));
+        let relay_options = UdpOptions {
+            gro,
+            ..UdpOptions::relay()
+        };
+        let core = Core {
+            now,
+            engine: Engine::new(Arc::clone(&self.config), number, seed),
+            opener: Opener::new(u16::from(number), Arc::clone(&self.relays), relay_options),
+            courier,
+            poller,
+            counters: Default::default(),
+            changes: Vec::new(),
+        };
+        Ok(Worker {
+            core,
+            mailbox,
+            sockets: Sockets {
+                listeners,
+                relays: RelayTable::default(),
+            },
+            queue: SendQueue::new(&SendOptions {
+                gso,
+                max_segments,
+                ..SendOptions::default()
+            }),
+            batch: RecvBatch::new(BATCH, RecvBatch::LARGE),
+            parcels: Vec::new(),
+            letters_left: false,
+            stopping: false,
+        })
+    }
+}

@@ -1,0 +1,143 @@
+//! What one worker has seen and done, beyond what its engine counts. Plain numbers, written by one thread; a sum over
+//! all workers is made when somebody asks.
+
+use std::ops::AddAssign;
+
+macro_rules! counters {
+    ($($(#[doc = $doc:literal])+ $name:ident,)+) => {
+        /// Counters of one worker, or the sum over several.
+        #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+        #[non_exhaustive]
+        #[repr(align(128))]
+        pub struct Counters {
+            $($(#[doc = $doc])+ pub $name: u64,)+
+            /// Datagrams handled per wake-up.
+            pub batches: BatchSizes,
+        }
+
+        impl Counters {
+            /// Every counter with its name in metrics, in snake case.
+            pub fn iter(&self) -> impl Iterator<Item = (&'static str, u64)> {
+                [$((stringify!($name), self.$name),)+].into_iter()
+            }
+        }
+
+        impl AddAssign<&Counters> for Counters {
+            fn add_assign(&mut self, other: &Counters) {
+                $(self.$name += other.$name;)+
+                self.batches += &other.batches;
+            }
+        }
+    };
+}
+
+counters! {
+    /// Times the worker woke up.
+    wake_ups,
+    /// Datagrams from clients.
+    client_datagrams,
+    /// Bytes from clients, headers of UDP and IP excluded.
+    client_bytes,
+    /// Datagrams from peers.
+    peer_datagrams,
+    /// Bytes from peers, headers of UDP and IP excluded.
+    peer_bytes,
+    /// Datagrams discarded because they were longer than any buffer.
+    truncated,
+    /// Datagrams that the kernel discarded because a receive buffer was full.
+    kernel_drops,
+    /// Receive calls that failed.
+    receive_errors,
+    /// Readiness events of relays that are closed by now.
+    stale_events,
+    /// Datagrams discarded because the relay's socket they were to leave by is closed by now.
+    relay_gone,
+    /// Datagrams handed from one of this worker's relays to another of its relays.
+    handed_over_here,
+    /// Datagrams handed to a relay of another worker.
+    handed_over_away,
+    /// Datagrams discarded because they were for a relay of ours that is not live.
+    relay_not_live,
+    /// Datagrams discarded because another worker's mailbox, or the store of parcels, was exhausted.
+    mailbox_full,
+    /// Verdicts that should not exist: a datagram from a peer that is to go to a peer.
+    misrouted,
+    /// Relay sockets opened.
+    relays_opened,
+    /// Relay sockets closed.
+    relays_closed,
+    /// Relays not opened because no port was left: the client got 508.
+    no_port,
+    /// Relays not opened because file descriptors or kernel memory ran out: the client got 508.
+    no_descriptor,
+    /// Relays not opened for another reason: the client got 508.
+    open_failed,
+    /// Ports passed over because another process holds them.
+    foreign_ports,
+    /// Reserved relays received from another worker.
+    relays_received,
+    /// Reserved relays given to another worker.
+    relays_given,
+}
+
+/// A histogram of batch sizes by powers of two: 1, 2-3, 4-7, .., 64-127, 128 and more.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct BatchSizes {
+    /// Batches by size class.
+    pub buckets: [u64; BatchSizes::CLASSES],
+}
+
+impl BatchSizes {
+    /// How many size classes there are.
+    pub const CLASSES: usize = 8;
+
+    /// Counts a batch of `size` datagrams; an empty one is not a batch.
+    pub fn count(&mut self, size: usize) {
+        if let Some(class) = size.checked_ilog2() {
+            self.buckets[(class as usize).min(Self::CLASSES - 1)] += 1;
+        }
+    }
+}
+
+impl AddAssign<&BatchSizes> for BatchSizes {
+    fn add_assign(&mut self, other: &BatchSizes) {
+        self.buckets
+            .iter_mut()
+            .zip(other.buckets)
+            .for_each(|(sum, more)| *sum += more);
+    }
+}
+
+// Two workers' counters never share a cache line, nor the pair of lines that the prefetcher fetches together.
+const _: () = assert!(align_of::<Counters>() == 128);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sizes_fall_into_powers_of_two() {
+        let mut sizes = BatchSizes::default();
+        for size in [0, 1, 2, 3, 4, 7, 64, 127, 128, 5_000] {
+            sizes.count(size);
+        }
+        assert_eq!(sizes.buckets, [1, 2, 2, 0, 0, 0, 2, 2]);
+    }
+
+    #[test]
+    fn sums_cover_every_counter() {
+        let mut one = Counters {
+            wake_ups: 1,
+            relays_given: 2,
+            ..Counters::default()
+        };
+        one.batches.count(1);
+        let mut sum = one;
+        sum += &one;
+        assert_eq!(
+            (sum.wake_ups, sum.relays_given, sum.batches.buckets[0]),
+            (2, 4, 2)
+        );
+        assert_eq!(sum.iter().map(|(_, value)| value).sum::<u64>(), 6);
+    }
+}

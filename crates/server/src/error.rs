@@ -1,0 +1,179 @@
+//! What can go wrong when a server starts or takes new settings. Every text says what to do.
+
+use crate::ports::PortRangeError;
+use std::io;
+use std::net::{IpAddr, SocketAddr};
+use stun::AddressFamily;
+use turn::server::ConfigError;
+use turn::server::credentials::UserError;
+
+/// Why a server did not start. Nothing is left open.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum StartError {
+    /// No address to listen on was given.
+    #[error("no address to listen on: add one, such as 0.0.0.0:3478")]
+    NoListener,
+    /// A listener could not be bound.
+    #[error("cannot listen on {address}: {source}: {}", bind_hint(source))]
+    Bind {
+        /// The address that was asked for.
+        address: SocketAddr,
+        /// What the system said.
+        source: io::Error,
+    },
+    /// An address was given twice to listen on.
+    #[error("{0} is listened on twice: remove one of them")]
+    DuplicateListener(SocketAddr),
+    /// This machine has no address that relays could use.
+    #[error(
+        "no relay address: this machine has neither a default route nor a loopback address; name a relay address"
+    )]
+    NoRelayAddress,
+    /// Relay sockets cannot be bound to this address.
+    #[error("cannot relay from {address}: {source}: {}", bind_hint(source))]
+    RelayAddress {
+        /// The address.
+        address: IpAddr,
+        /// What the system said.
+        source: io::Error,
+    },
+    /// An address was given twice to relay from.
+    #[error("{0} is a relay address twice: remove one of them")]
+    DuplicateRelayAddress(IpAddr),
+    /// More relay addresses than are supported.
+    #[error("{0} relay addresses are more than 64: remove some")]
+    TooManyRelayAddresses(usize),
+    /// An unspecified or multicast address cannot be told to clients.
+    #[error("{0} cannot be a relay address: name the address of an interface")]
+    UnusableRelayAddress(IpAddr),
+    /// The external address has no relay address behind it.
+    #[error(
+        "external address {public} has no {family:?} relay address behind it: add a relay address of that family"
+    )]
+    ExternalAddress {
+        /// The public address.
+        public: IpAddr,
+        /// Its family.
+        family: AddressFamily,
+    },
+    /// Both sides of a mapping must be of one family.
+    #[error("external address {public} and relay address {private} are of different families")]
+    MixedFamilies {
+        /// The public address.
+        public: IpAddr,
+        /// The private one.
+        private: IpAddr,
+    },
+    /// The relay port range is unusable.
+    #[error(transparent)]
+    Ports(#[from] PortRangeError),
+    /// Zero workers, or more than reservation tokens can name.
+    #[error("{0} workers are not possible: use 1 to 255")]
+    Workers(usize),
+    /// The settings are wrong.
+    #[error(transparent)]
+    Settings(#[from] SettingsError),
+    /// The system refused something that every worker needs.
+    #[error(
+        "cannot set up a worker: {0}: raise the limit on open files (ulimit -n) or use fewer workers"
+    )]
+    Worker(#[source] io::Error),
+    /// The system refused to start a thread.
+    #[error(
+        "cannot start a worker's thread: {0}: raise the limit on processes (ulimit -u) or use fewer workers"
+    )]
+    Thread(#[source] io::Error),
+    /// The kernel has no randomness.
+    #[error("the kernel has no randomness to give: {0}")]
+    Randomness(#[source] io::Error),
+}
+
+/// Why settings were refused. A running server keeps the ones it has.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum SettingsError {
+    /// A value that the engine cannot work with.
+    #[error(transparent)]
+    Value(#[from] ConfigError),
+    /// A user cannot be added.
+    #[error("user {name:?}: {source}")]
+    User {
+        /// The user's name.
+        name: String,
+        /// What is wrong.
+        source: UserError,
+    },
+    /// A shared secret is empty: anybody could make credentials.
+    #[error("a shared secret is empty: use at least 16 random characters")]
+    EmptySecret,
+}
+
+/// Why a running server did not take new settings.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum ReloadError {
+    /// The settings are wrong; the old ones stay.
+    #[error(transparent)]
+    Settings(#[from] SettingsError),
+    /// The keys of clients that are connected depend on the realm.
+    #[error("the realm cannot change while the server runs: restart it")]
+    Realm,
+    /// The kernel has no randomness.
+    #[error("the kernel has no randomness to give")]
+    Randomness,
+    /// A worker has ended.
+    #[error("worker {0} is not running any more: restart the server")]
+    WorkerGone(usize),
+}
+
+/// A worker ended although nobody asked it to.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum WorkerFailure {
+    /// The system refused what the worker cannot do without.
+    #[error("worker {worker} stopped: {source}")]
+    System {
+        /// Its number.
+        worker: usize,
+        /// What the system said.
+        source: io::Error,
+    },
+    /// A bug: the thread panicked.
+    #[error("worker {worker} panicked; this is a bug, please report what it printed")]
+    Panicked {
+        /// Its number.
+        worker: usize,
+    },
+}
+
+fn bind_hint(error: &io::Error) -> &'static str {
+    match error.kind() {
+        io::ErrorKind::AddrInUse => "stop the other process or choose another port",
+        io::ErrorKind::AddrNotAvailable => "use an address of this machine (see `ip address`)",
+        io::ErrorKind::PermissionDenied => {
+            "ports below 1024 need root or CAP_NET_BIND_SERVICE; choose a higher port"
+        }
+        io::ErrorKind::Unsupported => "this system has no such address family",
+        _ => "check the address and the limits of this process",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn texts_say_what_to_do() {
+        let address = SocketAddr::from(([127, 0, 0, 1], 3478));
+        let error = StartError::Bind {
+            address,
+            source: io::ErrorKind::AddrInUse.into(),
+        };
+        let text = error.to_string();
+        assert!(
+            text.contains("127.0.0.1:3478") && text.contains("choose another port"),
+            "{text}"
+        );
+    }
+}

@@ -1,0 +1,218 @@
+//! Which peers clients may talk to: none that an attacker would gain from, unless an operator says so.
+//!
+//! Four questions, in this order, for a peer address and port:
+//!
+//! 1. **A listener of this server?** Refused, whatever the rules say: a client must not make the server talk to itself.
+//! 2. **A relay address of this server, and a live allocation owns the port?** Then it is [`PeerClass::OwnRelay`]: reached
+//!    inside the process, never through the network, even where the address is private. An explicit `deny` still wins.
+//! 3. **A rule?** The longest prefix whose ports match decides. At equal length a `deny` beats an `allow`, and an `allow`
+//!    beats the built-in list ([`SPECIAL_NETWORKS`] and the addresses of this host). So `allow 0.0.0.0/0` does not open
+//!    `10.0.0.0/8`, while `allow 10.0.0.0/8` or anything inside it does; and `deny 0.0.0.0/0` makes an admit-list of the rest.
+//! 4. Otherwise the peer is admitted.
+//!
+//! An IPv6 address that spells an IPv4 address ([`Embedded`]) must pass as IPv6 *and* as each IPv4 address it spells, and
+//! no second spelling of one of our own addresses is admitted at all.
+
+mod embedded;
+mod special;
+mod table;
+
+pub use embedded::Embedded;
+pub use special::{SPECIAL_NETWORKS, SpecialNetwork, loopback_and_private, special_network};
+
+use crate::addresses::RelayAddresses;
+use ipnet::IpNet;
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::ops::RangeInclusive;
+use std::sync::Arc;
+use table::{RuleTable, Ruling};
+use turn::server::{PeerClass, PeerPolicy};
+
+/// Every port.
+pub const ALL_PORTS: RangeInclusive<u16> = 0..=u16::MAX;
+
+/// One `allow` or `deny`: a network and the ports in it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct PeerRule {
+    /// The network; host bits are ignored.
+    pub network: IpNet,
+    /// The ports, both ends included.
+    pub ports: RangeInclusive<u16>,
+}
+
+impl PeerRule {
+    /// A rule for every port of `network`.
+    #[must_use]
+    pub fn all_ports(network: IpNet) -> PeerRule {
+        PeerRule {
+            network,
+            ports: ALL_PORTS,
+        }
+    }
+}
+
+/// The operator's part of the policy.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct PeerRules {
+    /// Networks that are re-admitted although the built-in list refuses them, or admitted in spite of a wider `deny`.
+    pub allow: Vec<PeerRule>,
+    /// Networks that are refused.
+    pub deny: Vec<PeerRule>,
+}
+
+/// What the policy must know about the machine it runs on.
+#[derive(Debug, Clone, Default)]
+pub struct OwnAddresses {
+    /// The server's listeners; an unspecified address means the port on every address of this host.
+    pub listeners: Vec<SocketAddr>,
+    /// Every address of this host: refused as a peer unless a rule for exactly that address re-admits it, because
+    /// services behind a firewall trust it as they trust loopback.
+    pub host: Vec<IpAddr>,
+}
+
+/// The peer policy of a running server: immutable, shared by all workers, replaced as a whole on reload.
+#[derive(Debug)]
+pub struct Policy {
+    v4: RuleTable,
+    v6: RuleTable,
+    own: OwnAddresses,
+    relays: Arc<RelayAddresses>,
+}
+
+impl Policy {
+    /// Builds the policy for a server with these addresses.
+    #[must_use]
+    pub fn new(rules: &PeerRules, own: OwnAddresses, relays: Arc<RelayAddresses>) -> Policy {
+        let mut policy = Policy {
+            v4: RuleTable::new(32),
+            v6: RuleTable::new(128),
+            own,
+            relays,
+        };
+        for special in SPECIAL_NETWORKS {
+            policy.insert(special.network, ALL_PORTS, Ruling::BuiltinDeny);
+        }
+        let relay_sides = policy
+            .relays
+            .iter()
+            .flat_map(|relay| [relay.local, relay.advertised]);
+        let ours: Vec<IpAddr> = policy.own.host.iter().copied().chain(relay_sides).collect();
+        // Loopback is on the built-in list as a whole: there, re-admitting the network re-admits its addresses.
+        for ip in ours.into_iter().filter(|ip| !ip.is_loopback()) {
+            policy.insert(IpNet::from(ip), ALL_PORTS, Ruling::BuiltinDeny);
+        }
+        for (list, ruling) in [(&rules.allow, Ruling::Allow), (&rules.deny, Ruling::Deny)] {
+            list.iter()
+                .for_each(|rule| policy.insert(rule.network, rule.ports.clone(), ruling));
+        }
+        policy
+    }
+
+    fn insert(&mut self, network: IpNet, ports: RangeInclusive<u16>, ruling: Ruling) {
+        let (table, bits) = match network.addr() {
+            IpAddr::V4(ip) => (&mut self.v4, u128::from(ip.to_bits())),
+            IpAddr::V6(ip) => (&mut self.v6, ip.to_bits()),
+        };
+        table.insert(bits, network.prefix_len(), ports, ruling);
+    }
+
+    fn table(&self, ip: IpAddr) -> (&RuleTable, u128) {
+        match ip {
+            IpAddr::V4(ip) => (&self.v4, u128::from(ip.to_bits())),
+            IpAddr::V6(ip) => (&self.v6, ip.to_bits()),
+        }
+    }
+
+    fn is_listener(&self, ip: IpAddr, port: u16) -> bool {
+        self.own.listeners.iter().any(|listener| {
+            let same_family = listener.is_ipv4() == ip.is_ipv4();
+            listener.port() == port
+                && same_family
+                && (listener.ip() == ip || (listener.ip().is_unspecified() && self.is_host(ip)))
+        })
+    }
+
+    fn is_host(&self, ip: IpAddr) -> bool {
+        self.own.host.contains(&ip) || ip.is_loopback() || ip.is_unspecified()
+    }
+
+    fn is_ours(&self, ip: IpAddr) -> bool {
+        self.own.host.contains(&ip)
+            || self.relays.find(ip).is_some()
+            || self
+                .own
+                .listeners
+                .iter()
+                .any(|listener| listener.ip() == ip)
+    }
+
+    /// Whether the rules admit the address as it is written.
+    fn admits_literally(&self, ip: IpAddr, port: u16) -> bool {
+        let (table, bits) = self.table(ip);
+        matches!(table.ruling(bits, port), None | Some(Ruling::Allow))
+    }
+
+    /// Whether the rules admit the address and everything it spells.
+    fn admits(&self, ip: IpAddr, port: u16) -> bool {
+        let spelled_admitted = |v4: &Ipv4Addr| {
+            let v4 = IpAddr::V4(*v4);
+            !self.is_ours(v4) && self.admits_literally(v4, port)
+        };
+        port != 0
+            && self.admits_literally(ip, port)
+            && match ip {
+                IpAddr::V4(_) => true,
+                IpAddr::V6(v6) => Embedded::of(v6).as_slice().iter().all(spelled_admitted),
+            }
+    }
+
+    /// Whether there is a port at which the rules admit `ip`.
+    fn admits_some_port(&self, ip: IpAddr) -> bool {
+        let at_a_change = |written: IpAddr| {
+            let (table, bits) = self.table(written);
+            table.any_port(bits, |port| self.admits(ip, port))
+        };
+        at_a_change(ip)
+            || match ip {
+                IpAddr::V4(_) => false,
+                IpAddr::V6(v6) => Embedded::of(v6)
+                    .as_slice()
+                    .iter()
+                    .any(|&v4| at_a_change(IpAddr::V4(v4))),
+            }
+    }
+}
+
+impl PeerPolicy for Policy {
+    /// CreatePermission has no port: an address is a peer if some port of it may be reached.
+    fn classify(&self, peer: IpAddr) -> PeerClass {
+        let (table, bits) = self.table(peer);
+        let not_denied = |port| table.ruling(bits, port) != Some(Ruling::Deny);
+        if self.relays.find(peer).is_some() && table.any_port(bits, not_denied) {
+            PeerClass::OwnRelay
+        } else if self.admits_some_port(peer) {
+            PeerClass::Peer
+        } else {
+            PeerClass::Denied
+        }
+    }
+
+    fn permits(&self, peer: SocketAddr) -> PeerClass {
+        if self.is_listener(peer.ip(), peer.port()) {
+            return PeerClass::Denied;
+        }
+        let (table, bits) = self.table(peer.ip());
+        let denied = table.ruling(bits, peer.port()) == Some(Ruling::Deny);
+        if !denied && self.relays.owner_of(peer).is_some() {
+            return PeerClass::OwnRelay;
+        }
+        match self.admits(peer.ip(), peer.port()) {
+            true => PeerClass::Peer,
+            false => PeerClass::Denied,
+        }
+    }
+}
+
+#[cfg(test)]
+#[path = "tests.rs"]
+mod tests;

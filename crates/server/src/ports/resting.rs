@@ -1,0 +1,174 @@
+//! Where freed ports rest: a few generations, oldest first.
+//!
+//! ```text
+//!   give_back ──> current ──closed──> [ oldest | .. | newest ] ──> free
+//!                    '── after an eighth of all ports or a quarter of the rest time, whichever comes first
+//!                                        '── when it has rested long enough, or earlier when nothing else is free
+//! ```
+//!
+//! Bits are set without a lock; a generation is closed and released under one, at most every few seconds or every few
+//! thousand ports. A giver that was overtaken by a change of generation marks an older one: that port rests a little less,
+//! or until that generation comes round again, and is never lost.
+
+use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+/// One bit per port, in words of 64.
+pub(super) type Words = Box<[AtomicU64]>;
+
+pub(super) fn empty_words(count: usize) -> Words {
+    (0..count).map(|_| AtomicU64::new(0)).collect()
+}
+
+/// Moves every port of `from` to `to`.
+pub(super) fn move_all(from: &[AtomicU64], to: &[AtomicU64]) {
+    for (from, to) in from.iter().zip(to) {
+        if from.load(Ordering::Relaxed) != 0 {
+            to.fetch_or(from.swap(0, Ordering::AcqRel), Ordering::AcqRel);
+        }
+    }
+}
+
+/// How many generations there are, the current one included.
+const GENERATIONS: usize = 8;
+
+#[derive(Debug)]
+pub(super) struct Resting {
+    generations: [Words; GENERATIONS],
+    current: AtomicUsize,
+    /// Ports given back since the current generation was opened.
+    given: AtomicU32,
+    /// How many make it full.
+    full: u32,
+    /// When the next generation is due, in seconds.
+    due_s: AtomicU64,
+    closed: Mutex<Closed>,
+}
+
+/// The closed generations, oldest first.
+#[derive(Debug, Default)]
+pub(super) struct Closed {
+    queue: [(usize, u64); GENERATIONS],
+    count: usize,
+}
+
+impl Closed {
+    fn oldest(&self) -> Option<(usize, u64)> {
+        (self.count > 0).then(|| self.queue[0])
+    }
+
+    fn pop(&mut self) -> Option<(usize, u64)> {
+        let oldest = self.oldest()?;
+        self.queue.copy_within(1..self.count, 0);
+        self.count -= 1;
+        Some(oldest)
+    }
+
+    fn push(&mut self, generation: usize, now_s: u64) {
+        self.queue[self.count] = (generation, now_s);
+        self.count += 1;
+    }
+}
+
+impl Resting {
+    /// 30 s is the age at which ICE consent lapses (RFC 7675 §5.1): a peer that still sends to the old owner has noticed by then.
+    pub(super) const REST: Duration = Duration::from_secs(30);
+
+    pub(super) fn new(words: usize, ports: usize) -> Resting {
+        Resting {
+            generations: std::array::from_fn(|_| empty_words(words)),
+            current: AtomicUsize::new(0),
+            given: AtomicU32::new(0),
+            full: u32::try_from(ports / GENERATIONS)
+                .unwrap_or(u32::MAX)
+                .max(1),
+            due_s: AtomicU64::new(0),
+            closed: Mutex::default(),
+        }
+    }
+
+    /// Lays a port to rest.
+    pub(super) fn give(&self, word: usize, bit: u64) {
+        let current = self.current.load(Ordering::Acquire) % GENERATIONS;
+        self.generations[current][word].fetch_or(bit, Ordering::AcqRel);
+        self.given.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// Whether [`Resting::turn`] has something to do.
+    pub(super) fn is_due(&self, now_s: u64) -> bool {
+        now_s >= self.due_s.load(Ordering::Relaxed)
+            || self.given.load(Ordering::Relaxed) >= self.full
+    }
+
+    /// Closes the current generation and releases to `free` what has rested long enough.
+    pub(super) fn turn(&self, now_s: u64, free: &[AtomicU64]) {
+        let Ok(mut closed) = self.closed.try_lock() else {
+            return;
+        };
+        if !self.is_due(now_s) {
+            return;
+        }
+        self.due_s
+            .store(now_s + Self::REST.as_secs() / 4, Ordering::Relaxed);
+        self.close_current(&mut closed, now_s);
+        while closed
+            .oldest()
+            .is_some_and(|(_, since_s)| since_s + Self::REST.as_secs() <= now_s)
+        {
+            self.release_oldest(&mut closed, free);
+        }
+    }
+
+    /// Takes the lock under which nothing moves between generations.
+    pub(super) fn lock(&self) -> MutexGuard<'_, Closed> {
+        self.closed.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Releases the oldest generation although it has not rested enough. `false` if none was left.
+    pub(super) fn release_early(&self, closed: &mut Closed, free: &[AtomicU64]) -> bool {
+        if closed.count == 0 {
+            self.close_current(closed, 0);
+        }
+        self.release_oldest(closed, free)
+    }
+
+    /// Releases what overtaken givers have left in generations that are not in use.
+    pub(super) fn release_stragglers(&self, free: &[AtomicU64]) {
+        self.generations
+            .iter()
+            .for_each(|generation| move_all(generation, free));
+    }
+
+    fn release_oldest(&self, closed: &mut Closed, free: &[AtomicU64]) -> bool {
+        closed
+            .pop()
+            .map(|(generation, _)| move_all(&self.generations[generation], free))
+            .is_some()
+    }
+
+    fn close_current(&self, closed: &mut Closed, now_s: u64) {
+        if self.given.swap(0, Ordering::Relaxed) == 0 {
+            return;
+        }
+        let current = self.current.load(Ordering::Relaxed) % GENERATIONS;
+        if closed.count == GENERATIONS - 1 {
+            // All generations are in use: the two oldest become one, which rests as long as the younger of them.
+            if let Some((oldest, _)) = closed.pop() {
+                move_all(
+                    &self.generations[oldest],
+                    &self.generations[closed.queue[0].0],
+                );
+            }
+        }
+        closed.push(current, now_s);
+        let in_use = |generation: usize| {
+            closed.queue[..closed.count]
+                .iter()
+                .any(|&(used, _)| used == generation)
+        };
+        let next = (0..GENERATIONS).find(|&generation| !in_use(generation));
+        self.current
+            .store(next.unwrap_or(current), Ordering::Release);
+    }
+}

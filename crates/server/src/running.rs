@@ -1,0 +1,314 @@
+//! A server that runs: look at it, change it, end it.
+
+use crate::addresses::{RelayAddress, RelayAddresses, host_addresses};
+use crate::error::{ReloadError, SettingsError, StartError, WorkerFailure};
+use crate::mailbox::Mailbox;
+use crate::policy::{OwnAddresses, Policy};
+use crate::quota::Quotas;
+use crate::random;
+use crate::settings::{Settings, Surroundings};
+use crate::stats::{Stats, WorkerStats};
+use crate::worker::{Letter, Worker};
+use std::net::SocketAddr;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, mpsc};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+use stun::AddressFamily;
+use stun::nonce::NonceKeys;
+use turn::server::Config;
+
+/// How long a worker may take to answer a question before it is left out of a snapshot.
+const ANSWER: Duration = Duration::from_secs(1);
+
+/// How long to wait before trying a full mailbox again, or looking at a drain.
+const PAUSE: Duration = Duration::from_millis(2);
+
+/// What can change while the server runs, and what that depends on.
+#[derive(Debug)]
+pub(crate) struct Live {
+    settings: Settings,
+    own: OwnAddresses,
+    nonce_keys: NonceKeys,
+    relays: Arc<RelayAddresses>,
+    quotas: Arc<Quotas>,
+    draining: bool,
+}
+
+impl Live {
+    pub(crate) fn new(
+        settings: Settings,
+        own: OwnAddresses,
+        nonce_keys: NonceKeys,
+        relays: Arc<RelayAddresses>,
+        quotas: Arc<Quotas>,
+    ) -> Live {
+        Live {
+            settings,
+            own,
+            nonce_keys,
+            relays,
+            quotas,
+            draining: false,
+        }
+    }
+
+    /// The engine's configuration at this moment.
+    pub(crate) fn engine_config(&self) -> Result<Config, SettingsError> {
+        self.config_for(&self.settings)
+    }
+
+    fn config_for(&self, settings: &Settings) -> Result<Config, SettingsError> {
+        let policy = Policy::new(&settings.peers, self.own.clone(), Arc::clone(&self.relays));
+        let surroundings = Surroundings {
+            nonce_keys: self.nonce_keys.clone(),
+            policy: Arc::new(policy),
+            quota: Arc::clone(&self.quotas) as Arc<dyn turn::server::Quota>,
+            relay_v4: self.relays.has(AddressFamily::V4),
+            relay_v6: self.relays.has(AddressFamily::V6),
+        };
+        let mut config = settings.engine_config(&surroundings)?;
+        if self.draining {
+            config.max_allocations = 0;
+        }
+        Ok(config)
+    }
+}
+
+type Ended = std::io::Result<WorkerStats>;
+
+/// A running server. Dropping it shuts it down and waits for its threads.
+#[derive(Debug)]
+pub struct Running {
+    threads: Vec<JoinHandle<Ended>>,
+    boxes: Arc<[Mailbox<Letter>]>,
+    listeners: Vec<SocketAddr>,
+    live: Mutex<Live>,
+}
+
+impl Running {
+    pub(crate) fn spawn(
+        workers: Vec<Worker>,
+        boxes: Arc<[Mailbox<Letter>]>,
+        listeners: Vec<SocketAddr>,
+        live: Live,
+        pin: bool,
+    ) -> Result<Running, StartError> {
+        let cores = if pin {
+            io::affinity::available().unwrap_or_default()
+        } else {
+            Vec::new()
+        };
+        let mut running = Running {
+            threads: Vec::new(),
+            boxes,
+            listeners,
+            live: Mutex::new(live),
+        };
+        for (number, worker) in workers.into_iter().enumerate() {
+            let core = cores.get(number % cores.len().max(1)).copied();
+            let body = move || {
+                if let Some(Err(error)) = core.map(io::affinity::pin_current_thread) {
+                    tracing::warn!(worker = number, %error, "not pinned to a core");
+                }
+                worker
+                    .run()
+                    .inspect_err(|error| tracing::error!(worker = number, %error, "worker stopped"))
+            };
+            // If one cannot start, dropping `running` ends those that have.
+            let thread = std::thread::Builder::new()
+                .name(format!("hairpin-{number}"))
+                .spawn(body)
+                .map_err(StartError::Thread)?;
+            running.threads.push(thread);
+        }
+        Ok(running)
+    }
+
+    /// The addresses listened on, in the order they were asked for, with the ports that were chosen for port 0.
+    #[must_use]
+    pub fn listeners(&self) -> &[SocketAddr] {
+        &self.listeners
+    }
+
+    /// The addresses relayed from, and what clients are told.
+    #[must_use]
+    pub fn relay_addresses(&self) -> Vec<RelayAddress> {
+        self.live().relays.iter().collect()
+    }
+
+    /// How many workers serve.
+    #[must_use]
+    pub fn workers(&self) -> usize {
+        self.threads.len()
+    }
+
+    /// How many relayed addresses are held by clients now.
+    #[must_use]
+    pub fn relayed_addresses_held(&self) -> u32 {
+        self.live().quotas.held()
+    }
+
+    /// The number of a worker that has ended although nobody asked it to; look from time to time.
+    #[must_use]
+    pub fn failed_worker(&self) -> Option<usize> {
+        self.threads.iter().position(JoinHandle::is_finished)
+    }
+
+    /// The counts of all workers now. A worker that does not answer within a second is left out.
+    #[must_use]
+    pub fn stats(&self) -> Stats {
+        let (reply, answers) = mpsc::channel();
+        let deadline = Instant::now() + ANSWER;
+        let asked = (0..self.boxes.len())
+            .filter(|&worker| self.post_until(worker, Letter::Stats(reply.clone()), deadline));
+        let mut missing = asked.count();
+        drop(reply);
+        let mut received: Vec<(u16, WorkerStats)> = Vec::with_capacity(missing);
+        while missing > 0 {
+            let Ok(answer) =
+                answers.recv_timeout(deadline.saturating_duration_since(Instant::now()))
+            else {
+                break;
+            };
+            received.push(answer);
+            missing -= 1;
+        }
+        received.sort_by_key(|(worker, _)| *worker);
+        Stats {
+            workers: received.into_iter().map(|(_, stats)| stats).collect(),
+        }
+    }
+
+    /// Replaces all live settings. Allocations stay; their peers are judged anew, and their credentials when they refresh.
+    ///
+    /// # Errors
+    /// If the settings are wrong or the realm differs; then nothing has changed.
+    pub fn reload(&self, settings: Settings) -> Result<(), ReloadError> {
+        let mut live = self.live();
+        if settings.realm != live.settings.realm {
+            return Err(ReloadError::Realm);
+        }
+        live.own.host = host_addresses();
+        let config = live.config_for(&settings)?;
+        live.quotas.set_limits(settings.quota);
+        live.settings = settings;
+        self.publish(config)
+    }
+
+    /// Issues nonces under a fresh key from now on; nonces under the key so far stay valid until the next rotation.
+    ///
+    /// # Errors
+    /// If the kernel has no randomness, or a worker has ended.
+    pub fn rotate_nonce_key(&self) -> Result<(), ReloadError> {
+        let mut live = self.live();
+        let key = random::seed().map_err(|_| ReloadError::Randomness)?;
+        live.nonce_keys.rotate(&key);
+        let config = live.engine_config()?;
+        self.publish(config)
+    }
+
+    /// Admits no new allocations (508) and waits until the existing ones have ended, or until `patience` is over. Returns
+    /// whether none is left. The server goes on serving those that are.
+    ///
+    /// # Errors
+    /// If a worker has ended.
+    pub fn drain(&self, patience: Duration) -> Result<bool, ReloadError> {
+        let deadline = Instant::now() + patience;
+        {
+            let mut live = self.live();
+            live.draining = true;
+            let config = live.engine_config()?;
+            self.publish(config)?;
+        }
+        while self.stats().allocations() > 0 {
+            if Instant::now() >= deadline {
+                return Ok(false);
+            }
+            std::thread::sleep(PAUSE * 10);
+        }
+        Ok(true)
+    }
+
+    /// Ends every allocation, with its log line, closes every socket and waits for the threads. Returns the final counts.
+    ///
+    /// # Errors
+    /// If a worker had ended before.
+    pub fn shutdown(mut self) -> Result<Stats, WorkerFailure> {
+        self.order_shutdown();
+        self.join_all()
+    }
+
+    /// Waits until the workers end, which they do only if they fail.
+    ///
+    /// # Errors
+    /// Says which worker failed, and why.
+    pub fn join(mut self) -> Result<Stats, WorkerFailure> {
+        while self.failed_worker().is_none() {
+            std::thread::sleep(ANSWER);
+        }
+        self.order_shutdown();
+        self.join_all()
+    }
+
+    fn live(&self) -> MutexGuard<'_, Live> {
+        self.live.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn publish(&self, config: Config) -> Result<(), ReloadError> {
+        let config = Arc::new(config);
+        for worker in 0..self.boxes.len() {
+            let deadline = Instant::now() + ANSWER;
+            if !self.post_until(worker, Letter::Config(Arc::clone(&config)), deadline) {
+                return Err(ReloadError::WorkerGone(worker));
+            }
+        }
+        Ok(())
+    }
+
+    /// Posts a letter, also to a mailbox that is full at first. `false` if the worker is gone or stays too busy.
+    fn post_until(&self, worker: usize, letter: Letter, deadline: Instant) -> bool {
+        let mut letter = letter;
+        loop {
+            if self.threads.get(worker).is_none_or(JoinHandle::is_finished) {
+                return false;
+            }
+            match self.boxes[worker].post(letter) {
+                Ok(()) => return true,
+                Err(back) if Instant::now() < deadline => letter = back,
+                Err(_) => return false,
+            }
+            std::thread::sleep(PAUSE);
+        }
+    }
+
+    fn order_shutdown(&self) {
+        for worker in 0..self.threads.len() {
+            // A worker empties its mailbox at every wake-up: a minute is for ever.
+            self.post_until(worker, Letter::Shutdown, Instant::now() + 60 * ANSWER);
+        }
+    }
+
+    fn join_all(&mut self) -> Result<Stats, WorkerFailure> {
+        let mut stats = Stats::default();
+        let mut failure = None;
+        for (worker, thread) in self.threads.drain(..).enumerate() {
+            match thread.join() {
+                Ok(Ok(counts)) => stats.workers.push(counts),
+                Ok(Err(source)) => {
+                    failure = failure.or(Some(WorkerFailure::System { worker, source }))
+                }
+                Err(_) => failure = failure.or(Some(WorkerFailure::Panicked { worker })),
+            }
+        }
+        failure.map_or(Ok(stats), Err)
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        self.order_shutdown();
+        if let Err(failure) = self.join_all() {
+            tracing::error!(%failure, "while shutting down");
+        }
+    }
+}

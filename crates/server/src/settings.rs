@@ -1,0 +1,195 @@
+//! What can change while a server runs: who may use it, for what, and how much of it.
+
+use crate::error::SettingsError;
+use crate::policy::PeerRules;
+use crate::quota::QuotaLimits;
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+use stun::nonce::NonceKeys;
+use turn::server::credentials::{AnyOf, RestCredentials, StaticCredentials};
+use turn::server::{Config, Credentials, PeerPolicy, Quota};
+
+/// The live settings of a server. [`Running::reload`](crate::Running::reload) replaces them as a whole.
+#[derive(Clone)]
+#[non_exhaustive]
+pub struct Settings {
+    /// The realm of all credentials (RFC 8489 §14.9), 1 to 127 characters; up to 24 bytes keep the first answer to a client small.
+    /// It cannot change while the server runs. Default `hairpin`.
+    pub realm: String,
+    /// SOFTWARE in responses (RFC 8489 §14.14). Default: none, which is shorter and tells nothing.
+    pub software: Option<String>,
+    /// Users with fixed passwords: name and password.
+    pub users: Vec<(String, String)>,
+    /// Secrets shared with the service that makes time-limited credentials. All of them are valid at once.
+    pub secrets: Vec<Vec<u8>>,
+    /// Further sources of credentials, asked after users and secrets.
+    pub credentials: Vec<Arc<dyn Credentials>>,
+    /// Peers that are re-admitted or refused beyond the built-in policy.
+    pub peers: PeerRules,
+    /// How many relayed addresses a user, a source and everybody may hold.
+    pub quota: QuotaLimits,
+    /// How long a nonce is valid: 1 second to 1 hour. Default 10 minutes.
+    pub nonce_lifetime: Duration,
+    /// Lifetime of an allocation unless the client asks for longer. Default 10 minutes.
+    pub default_lifetime: Duration,
+    /// The longest lifetime a client can get. Default 1 hour.
+    pub max_lifetime: Duration,
+    /// Permissions per relayed address: 1 to 1024. Default 256.
+    pub max_permissions: usize,
+    /// Channels per relayed address: 1 to 4096. Default 256.
+    pub max_channels: usize,
+    /// Allocations per worker; beyond, clients get 508. Default 1,048,576: ports run out first.
+    pub max_allocations: usize,
+    /// Whether a Refresh needs a credential that has not expired. Default: no, as clients keep the one they began with.
+    pub strict_expiry: bool,
+    /// Whether Binding requests need credentials. Default: no (RFC 8489 §12).
+    pub authenticate_binding: bool,
+}
+
+impl Settings {
+    /// The default realm.
+    pub const REALM: &'static str = "hairpin";
+    /// The default lifetime of a nonce.
+    pub const NONCE_LIFETIME: Duration = Duration::from_secs(600);
+    /// The default of [`Settings::default_lifetime`].
+    pub const DEFAULT_LIFETIME: Duration =
+        Duration::from_secs(turn::server::DEFAULT_LIFETIME_S as u64);
+    /// The default of [`Settings::max_lifetime`].
+    pub const MAX_LIFETIME: Duration = Duration::from_secs(turn::server::MAX_LIFETIME_S as u64);
+    /// The default of [`Settings::max_permissions`].
+    pub const MAX_PERMISSIONS: usize = 256;
+    /// The default of [`Settings::max_channels`].
+    pub const MAX_CHANNELS: usize = 256;
+    /// The default of [`Settings::max_allocations`].
+    pub const MAX_ALLOCATIONS: usize = 1 << 20;
+
+    /// The engine's configuration that these settings mean.
+    pub(crate) fn engine_config(
+        &self,
+        surroundings: &Surroundings,
+    ) -> Result<Config, SettingsError> {
+        let credentials = self.all_credentials()?;
+        let mut config = Config::new(
+            &self.realm,
+            surroundings.nonce_keys.clone(),
+            credentials,
+            Arc::clone(&surroundings.policy),
+        );
+        config.software.clone_from(&self.software);
+        config.quota = Arc::clone(&surroundings.quota);
+        config.relay_v4 = surroundings.relay_v4;
+        config.relay_v6 = surroundings.relay_v6;
+        config.nonce_lifetime_s = seconds(self.nonce_lifetime);
+        config.default_lifetime_s = seconds(self.default_lifetime);
+        config.max_lifetime_s = seconds(self.max_lifetime);
+        config.max_permissions = self.max_permissions;
+        config.max_channels = self.max_channels;
+        config.max_allocations = self.max_allocations;
+        config.strict_expiry = self.strict_expiry;
+        config.authenticate_binding = self.authenticate_binding;
+        config.validate()?;
+        Ok(config)
+    }
+
+    /// Every source of credentials as one. Without any, nobody can allocate: a STUN server.
+    fn all_credentials(&self) -> Result<Arc<dyn Credentials>, SettingsError> {
+        let mut sources: Vec<Arc<dyn Credentials>> = Vec::new();
+        if !self.users.is_empty() {
+            let mut fixed = StaticCredentials::new(&self.realm);
+            for (name, password) in &self.users {
+                fixed
+                    .add_password(name, password)
+                    .map_err(|source| SettingsError::User {
+                        name: name.clone(),
+                        source,
+                    })?;
+            }
+            sources.push(Arc::new(fixed));
+        }
+        if self.secrets.iter().any(Vec::is_empty) {
+            return Err(SettingsError::EmptySecret);
+        }
+        if !self.secrets.is_empty() {
+            sources.push(Arc::new(RestCredentials::new(self.secrets.clone())));
+        }
+        sources.extend(self.credentials.iter().cloned());
+        // One source alone may know user names by their hash; a list only if all its members do.
+        Ok(match sources.pop() {
+            Some(only) if sources.is_empty() => only,
+            last => {
+                sources.extend(last);
+                Arc::new(AnyOf(sources))
+            }
+        })
+    }
+}
+
+/// What an engine's configuration needs beside the settings.
+#[derive(Debug)]
+pub(crate) struct Surroundings {
+    pub(crate) nonce_keys: NonceKeys,
+    pub(crate) policy: Arc<dyn PeerPolicy>,
+    pub(crate) quota: Arc<dyn Quota>,
+    pub(crate) relay_v4: bool,
+    pub(crate) relay_v6: bool,
+}
+
+/// Whole seconds; what is longer than 136 years is refused by the engine's own check.
+fn seconds(duration: Duration) -> u32 {
+    u32::try_from(duration.as_secs()).unwrap_or(u32::MAX)
+}
+
+impl Default for Settings {
+    fn default() -> Settings {
+        Settings {
+            realm: Self::REALM.to_owned(),
+            software: None,
+            users: Vec::new(),
+            secrets: Vec::new(),
+            credentials: Vec::new(),
+            peers: PeerRules::default(),
+            quota: QuotaLimits::default(),
+            nonce_lifetime: Self::NONCE_LIFETIME,
+            default_lifetime: Self::DEFAULT_LIFETIME,
+            max_lifetime: Self::MAX_LIFETIME,
+            max_permissions: Self::MAX_PERMISSIONS,
+            max_channels: Self::MAX_CHANNELS,
+            max_allocations: Self::MAX_ALLOCATIONS,
+            strict_expiry: false,
+            authenticate_binding: false,
+        }
+    }
+}
+
+/// Passwords and secrets stay out of logs.
+impl fmt::Debug for Settings {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Settings")
+            .field("realm", &self.realm)
+            .field("users", &self.users.len())
+            .field("secrets", &self.secrets.len())
+            .field("peers", &self.peers)
+            .field("quota", &self.quota)
+            .finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn debug_shows_no_secret() {
+        let mut settings = Settings::default();
+        settings
+            .users
+            .push(("ann".to_owned(), "pa55word".to_owned()));
+        settings.secrets.push(b"5ecret".to_vec());
+        let text = format!("{settings:?}");
+        assert!(
+            !text.contains("pa55word") && !text.contains("5ecret"),
+            "{text}"
+        );
+    }
+}

@@ -1,0 +1,71 @@
+//! What a running server has done, worker by worker.
+
+use crate::counters::Counters;
+use io::Flushed;
+use turn::server::DropReason;
+
+/// The counts of one worker at one moment.
+#[derive(Debug, Clone, Default)]
+#[non_exhaustive]
+pub struct WorkerStats {
+    /// What the worker itself counts.
+    pub counters: Counters,
+    /// What its engine counts: allocations, answers by code, discarded datagrams by reason, relayed bytes.
+    pub engine: turn::server::Stats,
+    /// What became of datagrams that were sent.
+    pub sends: Flushed,
+    /// Relay sockets that are open.
+    pub relays_open: u64,
+}
+
+/// The counts of a server at one moment.
+#[derive(Debug, Clone, Default)]
+#[non_exhaustive]
+pub struct Stats {
+    /// One entry per worker, in the order of their numbers. A worker that did not answer in time is missing from a
+    /// snapshot, so compare [`Stats::workers`]' length with the number of workers where that matters.
+    pub workers: Vec<WorkerStats>,
+}
+
+impl Stats {
+    /// The sum of one number over all workers.
+    pub fn sum(&self, number: impl Fn(&WorkerStats) -> u64) -> u64 {
+        self.workers.iter().map(number).sum()
+    }
+
+    /// Allocations that exist.
+    #[must_use]
+    pub fn allocations(&self) -> u64 {
+        self.sum(|worker| worker.engine.allocations)
+    }
+
+    /// Error responses with this code.
+    #[must_use]
+    pub fn errors_with(&self, code: u16) -> u64 {
+        self.sum(|worker| worker.engine.errors_with(code))
+    }
+
+    /// Datagrams that an engine discarded for this reason.
+    #[must_use]
+    pub fn dropped(&self, reason: DropReason) -> u64 {
+        self.sum(|worker| worker.engine.dropped(reason))
+    }
+
+    /// The workers' own counters, added up.
+    #[must_use]
+    pub fn counters(&self) -> Counters {
+        let mut sum = Counters::default();
+        self.workers
+            .iter()
+            .for_each(|worker| sum += &worker.counters);
+        sum
+    }
+
+    /// What became of datagrams that were sent, added up.
+    #[must_use]
+    pub fn sends(&self) -> Flushed {
+        let mut sum = Flushed::default();
+        self.workers.iter().for_each(|worker| sum += worker.sends);
+        sum
+    }
+}

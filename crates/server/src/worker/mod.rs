@@ -1,0 +1,367 @@
+//! One worker: a thread around epoll that owns its listeners, its engine, its relay sockets and its buffers.
+//!
+//! ```text
+//!  epoll ──> receive, a bounded amount per ready socket ──> Session: engine, verdicts, queued sends ──> flush
+//!    ^                                                                                                   │
+//!    └── timers <── mailbox: datagrams and reservations from other workers, orders from outside <── sockets opened, closed
+//! ```
+//!
+//! Workers share the port tables (atomics), the quotas (touched when an allocation opens or closes), immutable configuration, and
+//! each other's mailboxes.
+
+mod letters;
+mod open;
+mod outputs;
+mod session;
+mod sockets;
+
+pub(crate) use letters::{Courier, Letter, Parcel, ParcelStore};
+pub(crate) use open::Opener;
+pub(crate) use session::Core;
+pub(crate) use sockets::{Listener, RelayTable, Sockets, Token};
+
+use crate::mailbox::Mailbox;
+use crate::stats::WorkerStats;
+use io::{Event, Events, RecvBatch, SendQueue};
+use letters::MovedRelay;
+use session::{Change, Session};
+use sockets::RelaySocket;
+use std::time::Duration;
+use turn::server::CloseReason;
+use turn::{Mono, Now, RelayKey, RequestKey};
+
+/// Ready sockets reported per wake-up.
+const EVENTS: usize = 256;
+
+/// Up to so many ready relays, each is read with `recvmmsg`: a few busy flows gain from it. With more, one message each
+/// is as cheap and shares out fairly what the batch can hold.
+const FEW: usize = 4;
+
+/// Letters read per wake-up, so that other workers cannot keep this one from its own sockets.
+const LETTERS: usize = 256;
+
+/// Calls of `handle_timeout` per wake-up, each of which does a bounded amount of work.
+const EXPIRIES: usize = 64;
+
+/// Everything that is one worker's. Made by the starting thread, then moved to its own.
+#[derive(Debug)]
+pub(crate) struct Worker {
+    pub(crate) core: Core,
+    pub(crate) mailbox: Mailbox<Letter>,
+    pub(crate) sockets: Sockets,
+    pub(crate) queue: SendQueue,
+    pub(crate) batch: RecvBatch,
+    /// Parcels of the wake-up at hand; empty between wake-ups.
+    pub(crate) parcels: Vec<Parcel>,
+    /// The last wake-up left letters unread.
+    pub(crate) letters_left: bool,
+    pub(crate) stopping: bool,
+}
+
+/// The present moment by the system's clocks.
+pub(crate) fn now() -> Now {
+    Now {
+        mono: Mono(io::clock::monotonic_ns()),
+        unix_s: io::clock::unix_s(),
+    }
+}
+
+impl Worker {
+    /// Serves until it is told to stop.
+    ///
+    /// # Errors
+    /// If epoll itself fails; nothing can be served then.
+    pub(crate) fn run(mut self) -> std::io::Result<WorkerStats> {
+        let mut events = Events::with_capacity(EVENTS);
+        self.watch_listeners()?;
+        while !self.stopping {
+            self.core.poller.wait(&mut events, self.patience())?;
+            self.core.now = now();
+            self.core.counters.wake_ups += 1;
+            let mail = self.receive(&events) || self.letters_left;
+            if mail {
+                self.read_mail();
+            }
+            self.expire();
+            self.core.counters.mailbox_full += self.core.courier.send_all();
+        }
+        self.finish();
+        Ok(self.stats())
+    }
+
+    fn watch_listeners(&self) -> std::io::Result<()> {
+        for (number, listener) in (0..).zip(&self.sockets.listeners) {
+            self.core.poller.add(
+                &listener.socket,
+                Token::Listener(number).as_u64(),
+                io::Interest::Read,
+            )?;
+        }
+        Ok(())
+    }
+
+    /// How long to sleep when nothing comes.
+    fn patience(&self) -> Option<Duration> {
+        if self.letters_left {
+            return Some(Duration::ZERO);
+        }
+        self.core
+            .engine
+            .poll_timeout()
+            .map(|deadline| deadline.since(self.core.now.mono))
+    }
+
+    /// Reads every ready socket once. Returns whether the mailbox is ready, too.
+    fn receive(&mut self, events: &Events) -> bool {
+        let mut mail = false;
+        let few = events.len() <= FEW;
+        for event in events.iter() {
+            if self.batch.is_full() {
+                self.handle_batch();
+            }
+            mail |= self.read(event, few);
+        }
+        self.handle_batch();
+        mail
+    }
+
+    fn read(&mut self, event: Event, few: bool) -> bool {
+        let result = match Token::from_u64(event.token) {
+            Token::Mailbox => return true,
+            Token::Listener(number) => match self.sockets.listeners.get(number as usize) {
+                Some(listener) => listener.socket.recv(event.token, &mut self.batch),
+                None => return false,
+            },
+            Token::Relay(key) => match self.sockets.relays.get(key) {
+                Some(relay) if few => relay.socket.recv(event.token, &mut self.batch),
+                Some(relay) => relay.socket.recv_one(event.token, &mut self.batch),
+                None => {
+                    self.core.counters.stale_events += 1;
+                    return false;
+                }
+            },
+        };
+        if result.is_err_and(|error| error.kind() != std::io::ErrorKind::WouldBlock) {
+            self.core.counters.receive_errors += 1;
+        }
+        false
+    }
+
+    /// Handles what the batch holds, and empties it.
+    fn handle_batch(&mut self) {
+        if self.batch.is_empty() {
+            return;
+        }
+        self.core.counters.batches.count(self.batch.len());
+        self.core.counters.kernel_drops += self.batch.overflow();
+        let mut session = Session {
+            core: &mut self.core,
+            sockets: &self.sockets,
+            out: self.queue.start(),
+        };
+        for received in self.batch.iter() {
+            if received.truncated {
+                session.core.counters.truncated += 1;
+                continue;
+            }
+            match Token::from_u64(received.tag) {
+                Token::Listener(number) => session.client_sent(number, &received),
+                Token::Relay(relay) => session.peer_sent(relay, &received),
+                Token::Mailbox => {}
+            }
+        }
+        drop(session);
+        self.batch.clear();
+        self.apply_changes();
+    }
+
+    /// Takes letters, a bounded number of them.
+    fn read_mail(&mut self) {
+        self.mailbox.begin();
+        self.letters_left = true;
+        for _ in 0..LETTERS {
+            match self.mailbox.take() {
+                Some(Letter::Datagrams(parcel)) => self.parcels.push(parcel),
+                Some(letter) => self.obey(letter),
+                None => {
+                    self.letters_left = false;
+                    break;
+                }
+            }
+        }
+        self.unpack();
+    }
+
+    /// Delivers the datagrams of all parcels at hand.
+    fn unpack(&mut self) {
+        if self.parcels.is_empty() {
+            return;
+        }
+        let mut session = Session {
+            core: &mut self.core,
+            sockets: &self.sockets,
+            out: self.queue.start(),
+        };
+        for parcel in &self.parcels {
+            for item in &parcel.items {
+                session.worker_sent(item, &parcel.bytes[item.bytes.clone()]);
+            }
+        }
+        drop(session);
+        self.parcels
+            .drain(..)
+            .for_each(|parcel| self.core.courier.put_back(parcel));
+        self.apply_changes();
+    }
+
+    fn obey(&mut self, letter: Letter) {
+        match letter {
+            Letter::Datagrams(parcel) => self.parcels.push(parcel),
+            Letter::Claim {
+                from,
+                request,
+                token,
+                user,
+                key,
+            } => {
+                let relay = self.give_relay(token, &user, key);
+                let answer = self
+                    .core
+                    .courier
+                    .post(from, Letter::Claimed { request, relay });
+                if let Err(Letter::Claimed {
+                    relay: Some(moved), ..
+                }) = answer
+                {
+                    self.core.counters.mailbox_full += 1;
+                    self.core.close(moved.into());
+                }
+            }
+            Letter::Claimed { request, relay } => self.receive_relay(request, relay),
+            Letter::Config(config) => self.core.engine.set_config(config),
+            // Whoever asked may have stopped waiting.
+            Letter::Stats(reply) => drop(reply.send((self.core.opener.worker, self.stats()))),
+            Letter::Shutdown => self.stopping = true,
+        }
+        self.settle();
+    }
+
+    /// Another worker's client has the token of a relay that is reserved here.
+    fn give_relay(&mut self, token: [u8; 8], user: &str, key: RelayKey) -> Option<Box<MovedRelay>> {
+        let claimed = self
+            .core
+            .engine
+            .claim_reservation(self.core.now, token, user)?;
+        let RelaySocket {
+            socket,
+            address,
+            port,
+            ..
+        } = self.sockets.relays.remove(claimed.relay)?;
+        self.core.opener.relays.owners(address).clear(port);
+        // It could only fail for a socket that is not watched; then nothing is left to undo.
+        let _ = self.core.poller.remove(&socket);
+        self.core.counters.relays_given += 1;
+        Some(Box::new(MovedRelay {
+            key,
+            socket,
+            address,
+            port,
+            opened: claimed.opened,
+        }))
+    }
+
+    /// The answer to a claim of ours.
+    fn receive_relay(&mut self, request: RequestKey, relay: Option<Box<MovedRelay>>) {
+        let opened = relay.and_then(|moved| {
+            let (key, opened) = (moved.key, moved.opened);
+            self.core
+                .opener
+                .adopt(moved.into(), &self.core.poller)
+                .map(|relay| {
+                    self.core.counters.relays_received += 1;
+                    self.core.changes.push(Change::Open(relay));
+                    (key, opened)
+                })
+        });
+        let known = self.core.engine.reservation_claimed(
+            self.core.now,
+            request,
+            opened.map(|(_, opened)| opened),
+        );
+        if let (false, Some((key, _))) = (known, opened) {
+            self.core.changes.push(Change::Close(key));
+        }
+    }
+
+    /// Ends what has expired.
+    fn expire(&mut self) {
+        let mut rounds = 0;
+        while rounds < EXPIRIES
+            && self
+                .core
+                .engine
+                .poll_timeout()
+                .is_some_and(|deadline| deadline <= self.core.now.mono)
+        {
+            self.core.engine.handle_timeout(self.core.now);
+            self.settle();
+            rounds += 1;
+        }
+    }
+
+    /// Does what the engine has queued, and then what that means for the sockets.
+    fn settle(&mut self) {
+        let mut session = Session {
+            core: &mut self.core,
+            sockets: &self.sockets,
+            out: self.queue.start(),
+        };
+        session.drain_outputs();
+        drop(session);
+        self.apply_changes();
+    }
+
+    /// Opens and closes relays, now that nothing borrows them.
+    fn apply_changes(&mut self) {
+        let mut changes = std::mem::take(&mut self.core.changes);
+        for change in changes.drain(..) {
+            let leaving = match change {
+                Change::Open(relay) => self.sockets.relays.insert(relay),
+                Change::Close(key) => self.sockets.relays.remove(key),
+            };
+            if let Some(relay) = leaving {
+                self.core.close(relay);
+            }
+        }
+        // Keeps the space for the next time.
+        self.core.changes = changes;
+    }
+
+    /// Ends all allocations, with a log line each, and closes what is open.
+    fn finish(&mut self) {
+        self.core
+            .engine
+            .close_all(self.core.now, CloseReason::ServerShutdown);
+        self.settle();
+        while let Some(relay) = self.sockets.relays.remove_any() {
+            self.core.close(relay);
+        }
+    }
+
+    fn stats(&self) -> WorkerStats {
+        WorkerStats {
+            counters: self.core.counters,
+            engine: self.core.engine.stats().clone(),
+            sends: *self.queue.totals(),
+            relays_open: self.sockets.relays.len() as u64,
+        }
+    }
+}
+
+impl Core {
+    fn close(&mut self, relay: RelaySocket) {
+        self.counters.relays_closed += 1;
+        self.opener.close(relay);
+    }
+}

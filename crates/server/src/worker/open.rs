@@ -1,0 +1,339 @@
+//! Opening relay sockets: a port from the pool, a socket bound to it, and what to say when either runs out.
+
+use super::sockets::{RelaySocket, Token};
+use crate::addresses::{RelayAddresses, RelayIndex};
+use crate::counters::Counters;
+use crate::ports::{Owner, Want};
+use crate::random::Entropy;
+use io::{Interest, Poller, UdpOptions, UdpSocket};
+use std::net::SocketAddr;
+use std::sync::Arc;
+use stun::AddressFamily;
+use turn::server::{OpenError, OpenedRelay, PortRequest, RelayRequest};
+
+/// Most relays that one request opens: a pair, or one of each family.
+pub(crate) const MOST_RELAYS: usize = 2;
+
+/// The results of one request, in its order.
+pub(crate) type Results = ([Result<OpenedRelay, OpenError>; MOST_RELAYS], usize);
+
+/// Opens the relay sockets of one worker.
+#[derive(Debug)]
+pub(crate) struct Opener {
+    pub(crate) worker: u16,
+    pub(crate) relays: Arc<RelayAddresses>,
+    pub(crate) options: UdpOptions,
+    pub(crate) entropy: Entropy,
+    /// Ports that another process held during the request at hand: kept until its end, so that none is tried twice.
+    foreign: Vec<(RelayIndex, u16)>,
+}
+
+impl Opener {
+    /// How many ports of other processes a request passes over before it gives up. What was learnt stays learnt, so the next
+    /// request starts with other ports.
+    const PATIENCE: usize = 256;
+
+    pub(crate) fn new(worker: u16, relays: Arc<RelayAddresses>, options: UdpOptions) -> Opener {
+        Opener {
+            worker,
+            relays,
+            options,
+            entropy: Entropy::new(),
+            foreign: Vec::new(),
+        }
+    }
+
+    /// Opens what `requests` asks for. Opened sockets go to `opened` and are watched from now on.
+    pub(crate) fn open(
+        &mut self,
+        requests: &[RelayRequest],
+        now_s: u64,
+        poller: &Poller,
+        counters: &mut Counters,
+        opened: &mut impl FnMut(RelaySocket),
+    ) -> Results {
+        let mut results = [Err(OpenError::Other); MOST_RELAYS];
+        let count = requests.len().min(MOST_RELAYS);
+        match *requests {
+            // RFC 8656 §7.2: EVEN-PORT with R wants ports N and N+1 of one address.
+            [first, second] if second.port == PortRequest::Next => {
+                let pair = self.open_pair([first, second], now_s, poller, counters);
+                results = match pair {
+                    Ok(pair) => pair.map(|relay| Ok(self.register(relay, opened))),
+                    Err(error) => [Err(error); MOST_RELAYS],
+                };
+            }
+            _ => {
+                for (result, request) in results.iter_mut().zip(requests) {
+                    *result = self
+                        .open_one(*request, now_s, poller, counters)
+                        .map(|relay| self.register(relay, opened));
+                }
+            }
+        }
+        for error in results[..count]
+            .iter()
+            .filter_map(|result| result.as_ref().err())
+        {
+            count_error(*error, counters);
+        }
+        counters.foreign_ports += self.foreign.len() as u64;
+        for (address, port) in self.foreign.drain(..) {
+            self.relays.pool(address).give_back_foreign(port);
+        }
+        (results, count)
+    }
+
+    /// Closes a relay's socket and lets its port rest.
+    pub(crate) fn close(&self, relay: RelaySocket) {
+        let RelaySocket {
+            socket,
+            address,
+            port,
+            ..
+        } = relay;
+        self.relays.owners(address).clear(port);
+        drop(socket);
+        self.relays.pool(address).give_back(port);
+    }
+
+    /// Takes over a relay that another worker opened. `None` if it cannot be watched: then it is closed.
+    pub(crate) fn adopt(&self, relay: RelaySocket, poller: &Poller) -> Option<RelaySocket> {
+        if poller
+            .add(
+                &relay.socket,
+                Token::Relay(relay.key).as_u64(),
+                Interest::Read,
+            )
+            .is_err()
+        {
+            self.close(relay);
+            return None;
+        }
+        let owner = Owner {
+            worker: self.worker,
+            slot: relay.key.index,
+        };
+        self.relays.owners(relay.address).set(relay.port, owner);
+        Some(relay)
+    }
+
+    /// Says that the relay is live and tells its two addresses.
+    fn register(&self, relay: RelaySocket, opened: &mut impl FnMut(RelaySocket)) -> OpenedRelay {
+        let address = self.relays.address(relay.address);
+        let port = relay.port;
+        self.relays.owners(relay.address).set(
+            port,
+            Owner {
+                worker: self.worker,
+                slot: relay.key.index,
+            },
+        );
+        opened(relay);
+        OpenedRelay {
+            local: SocketAddr::new(address.local, port),
+            advertised: SocketAddr::new(address.advertised, port),
+        }
+    }
+
+    fn open_one(
+        &mut self,
+        request: RelayRequest,
+        now_s: u64,
+        poller: &Poller,
+        counters: &mut Counters,
+    ) -> Result<RelaySocket, OpenError> {
+        let want = if request.port == PortRequest::Any {
+            Want::Any
+        } else {
+            Want::Even
+        };
+        self.search(request.family, want, now_s, |opener, address, port| {
+            let socket = opener.bind(address, port)?;
+            opener.watch(
+                RelaySocket {
+                    key: request.key,
+                    socket,
+                    address,
+                    port,
+                },
+                poller,
+                counters,
+            )
+        })
+    }
+
+    fn open_pair(
+        &mut self,
+        requests: [RelayRequest; 2],
+        now_s: u64,
+        poller: &Poller,
+        counters: &mut Counters,
+    ) -> Result<[RelaySocket; 2], OpenError> {
+        let [even, odd] = requests.map(|request| request.key);
+        self.search(
+            requests[0].family,
+            Want::Pair,
+            now_s,
+            |opener, address, port| {
+                // Both or none: whoever fails leaves the other's port unused.
+                let first = opener
+                    .bind(address, port)
+                    .inspect_err(|_| opener.relays.pool(address).give_back_unused(port + 1))?;
+                let second = match opener.bind(address, port + 1) {
+                    Ok(second) => second,
+                    Err(refusal) => {
+                        drop(first);
+                        opener.relays.pool(address).give_back_unused(port);
+                        return Err(refusal);
+                    }
+                };
+                let first = opener.watch(
+                    RelaySocket {
+                        key: even,
+                        socket: first,
+                        address,
+                        port,
+                    },
+                    poller,
+                    counters,
+                );
+                let second = opener.watch(
+                    RelaySocket {
+                        key: odd,
+                        socket: second,
+                        address,
+                        port: port + 1,
+                    },
+                    poller,
+                    counters,
+                );
+                match (first, second) {
+                    (Ok(first), Ok(second)) => Ok([first, second]),
+                    (Ok(relay), Err(refusal)) | (Err(refusal), Ok(relay)) => {
+                        opener.close(relay);
+                        Err(refusal)
+                    }
+                    (Err(refusal), Err(_)) => Err(refusal),
+                }
+            },
+        )
+    }
+
+    /// Tries ports of every relay address of `family` until one can be had.
+    fn search<T>(
+        &mut self,
+        family: AddressFamily,
+        want: Want,
+        now_s: u64,
+        mut attempt: impl FnMut(&mut Opener, RelayIndex, u16) -> Result<T, Refusal>,
+    ) -> Result<T, OpenError> {
+        let relays = Arc::clone(&self.relays);
+        let mut failure = OpenError::FamilyUnsupported;
+        let mut patience = Self::PATIENCE;
+        // Several addresses share the load: each search starts at a random one.
+        let addresses = relays.of_family(family);
+        let count = addresses.clone().count();
+        for address in addresses
+            .cycle()
+            .skip(self.entropy.below(count))
+            .take(count)
+        {
+            failure = OpenError::NoPort;
+            while patience > 0 {
+                let Some(port) = relays.pool(address).take(
+                    usize::from(self.worker),
+                    want,
+                    now_s,
+                    &mut self.entropy,
+                ) else {
+                    break;
+                };
+                match attempt(self, address, port) {
+                    Ok(relay) => return Ok(relay),
+                    Err(Refusal::Foreign) => patience -= 1,
+                    Err(Refusal::Fatal(error)) => return Err(error),
+                }
+            }
+        }
+        Err(failure)
+    }
+
+    /// Binds a socket. On failure the port has been given back.
+    fn bind(&mut self, address: RelayIndex, port: u16) -> Result<UdpSocket, Refusal> {
+        let local = SocketAddr::new(self.relays.address(address).local, port);
+        UdpSocket::bind(local, &self.options).map_err(|error| {
+            if error.kind() == std::io::ErrorKind::AddrInUse {
+                self.foreign.push((address, port));
+                Refusal::Foreign
+            } else {
+                self.relays.pool(address).give_back_unused(port);
+                tracing::debug!(%local, %error, "relay socket not opened");
+                Refusal::Fatal(classify(&error))
+            }
+        })
+    }
+
+    fn watch(
+        &self,
+        relay: RelaySocket,
+        poller: &Poller,
+        counters: &mut Counters,
+    ) -> Result<RelaySocket, Refusal> {
+        match poller.add(
+            &relay.socket,
+            Token::Relay(relay.key).as_u64(),
+            Interest::Read,
+        ) {
+            Ok(()) => {
+                counters.relays_opened += 1;
+                Ok(relay)
+            }
+            Err(error) => {
+                self.close(relay);
+                Err(Refusal::Fatal(classify(&error)))
+            }
+        }
+    }
+}
+
+/// Why a port did not work out.
+#[derive(Debug, Clone, Copy)]
+enum Refusal {
+    /// Another process holds it: try another.
+    Foreign,
+    /// The next port would fare no better.
+    Fatal(OpenError),
+}
+
+/// ENOSPC is epoll's word for "too many watches", ENOBUFS and ENOMEM the kernel's for its own memory.
+fn classify(error: &std::io::Error) -> OpenError {
+    const SHORTAGES: [i32; 5] = [
+        libc_errno::EMFILE,
+        libc_errno::ENFILE,
+        libc_errno::ENOBUFS,
+        libc_errno::ENOMEM,
+        libc_errno::ENOSPC,
+    ];
+    match error.raw_os_error() {
+        Some(code) if SHORTAGES.contains(&code) => OpenError::NoDescriptor,
+        _ => OpenError::Other,
+    }
+}
+
+/// The numbers of these errors on Linux, where this crate runs.
+mod libc_errno {
+    pub(super) const ENOMEM: i32 = 12;
+    pub(super) const ENFILE: i32 = 23;
+    pub(super) const EMFILE: i32 = 24;
+    pub(super) const ENOSPC: i32 = 28;
+    pub(super) const ENOBUFS: i32 = 105;
+}
+
+fn count_error(error: OpenError, counters: &mut Counters) {
+    match error {
+        OpenError::NoPort => counters.no_port += 1,
+        OpenError::NoDescriptor => counters.no_descriptor += 1,
+        _ => counters.open_failed += 1,
+    }
+}

@@ -1,0 +1,276 @@
+//! The data path: from received datagrams to queued ones.
+//!
+//! A session borrows the sockets and the received bytes, asks the engine about each run, and queues what the verdict says; no
+//! byte is copied unless it goes to another worker. Nothing that a session borrows may change under it, so sockets to add
+//! and to close wait in [`Changes`] until the queue has been flushed, which is also what the engine's invariant asks for:
+//! what was queued on a socket leaves before the socket closes.
+
+use super::letters::{Courier, Item, Shipment, datagrams, slice};
+use super::open::Opener;
+use super::sockets::{RelaySocket, Sockets};
+use crate::counters::Counters;
+use io::{Datagrams, Outbox, Poller, SendTo};
+use std::net::SocketAddr;
+use std::ops::Range;
+use turn::server::{Server, Verdict};
+use turn::{ClientPath, FiveTuple, ListenerKey, Now, RelayKey, Run, Transport};
+
+/// What is to happen to the relay sockets once the session is over, in this order.
+pub(crate) type Changes = Vec<Change>;
+
+/// One change.
+#[derive(Debug)]
+pub(crate) enum Change {
+    Open(RelaySocket),
+    Close(RelayKey),
+}
+
+/// What a worker has besides sockets and buffers.
+#[derive(Debug)]
+pub(crate) struct Core {
+    /// The time at the last wake-up.
+    pub(crate) now: Now,
+    pub(crate) engine: Server,
+    pub(crate) opener: Opener,
+    pub(crate) courier: Courier,
+    pub(crate) poller: Poller,
+    pub(crate) counters: Counters,
+    pub(crate) changes: Changes,
+}
+
+/// Datagrams in, datagrams queued; `'buf` is the life of sockets and received bytes.
+#[derive(Debug)]
+pub(crate) struct Session<'s, 'q, 'buf> {
+    pub(crate) core: &'s mut Core,
+    pub(crate) sockets: &'buf Sockets,
+    pub(crate) out: Outbox<'q, 'buf>,
+}
+
+impl<'buf> Session<'_, '_, 'buf> {
+    /// Datagrams that a listener received.
+    pub(crate) fn client_sent(&mut self, listener: u32, received: &Datagrams<'buf>) {
+        let Some(socket) = self.sockets.listeners.get(listener as usize) else {
+            return;
+        };
+        let run = Run {
+            bytes: received.bytes,
+            stride: received.stride,
+            tos: received.tos,
+        };
+        self.core.counters.client_datagrams += run.count() as u64;
+        self.core.counters.client_bytes += received.bytes.len() as u64;
+        let local_ip = received.local_ip.unwrap_or(socket.local.ip());
+        let five_tuple = FiveTuple {
+            transport: Transport::Udp,
+            local: SocketAddr::new(local_ip, socket.local.port()),
+            remote: received.from,
+        };
+        let path = ClientPath {
+            five_tuple,
+            listener: ListenerKey(listener),
+        };
+        let mut rest = Some(run);
+        while let Some(run) = rest {
+            let verdict = self.core.engine.handle_client(self.core.now, &path, run);
+            let covers = verdict.covers().max(1);
+            self.relay_to_peer(verdict, covered(run, covers));
+            self.drain_outputs();
+            rest = run.skip(covers);
+        }
+    }
+
+    /// Datagrams that a relay's socket received.
+    pub(crate) fn peer_sent(&mut self, relay: RelayKey, received: &Datagrams<'buf>) {
+        let run = Run {
+            bytes: received.bytes,
+            stride: received.stride,
+            tos: received.tos,
+        };
+        self.core.counters.peer_datagrams += run.count() as u64;
+        self.core.counters.peer_bytes += received.bytes.len() as u64;
+        self.deliver(relay, received.from, run);
+    }
+
+    /// Datagrams that another worker's relay sent to a relay of this worker.
+    pub(crate) fn worker_sent(&mut self, item: &Item, bytes: &'buf [u8]) {
+        let Some(relay) = self.sockets.relays.at(item.slot, item.address, item.port) else {
+            self.core.counters.relay_not_live += item.datagrams;
+            return;
+        };
+        let run = Run {
+            bytes,
+            stride: item.stride,
+            tos: item.tos,
+        };
+        if item.stride == 0 {
+            // Empty datagrams leave no bytes to be counted by.
+            (0..item.datagrams).for_each(|_| self.deliver(relay.key, item.from, run));
+        } else {
+            self.deliver(relay.key, item.from, run);
+        }
+    }
+
+    fn relay_to_peer(&mut self, verdict: Verdict, run: Run<'buf>) {
+        match verdict {
+            Verdict::ToPeer {
+                covers,
+                relay,
+                peer,
+                payload,
+                dont_fragment,
+            } => {
+                let Some(relay) = self.sockets.relays.get(relay) else {
+                    self.core.counters.relay_gone += covers as u64;
+                    return;
+                };
+                let to = SendTo {
+                    socket: &relay.socket,
+                    to: peer,
+                    from_ip: None,
+                    tos: run.tos,
+                    dont_fragment,
+                };
+                self.out.push_strided(&to, run.bytes, run.stride, payload);
+            }
+            Verdict::ToRelay {
+                covers,
+                from,
+                peer,
+                payload,
+            } => self.hand_over(covers, from, peer, payload, run),
+            Verdict::Handled { .. } | Verdict::Drop { .. } => {}
+            // A client's datagram never goes straight to a client; the enum may grow.
+            other => self.core.counters.misrouted += other.covers() as u64,
+        }
+    }
+
+    /// The peer is one of our own relays: it receives in this process, at this worker or at another.
+    fn hand_over(
+        &mut self,
+        covers: usize,
+        from: SocketAddr,
+        peer: SocketAddr,
+        payload: Range<usize>,
+        run: Run<'buf>,
+    ) {
+        let Some((address, owner)) = self.core.opener.relays.owner_of(peer) else {
+            self.core.counters.relay_not_live += covers as u64;
+            return;
+        };
+        if owner.worker != self.core.opener.worker {
+            let Run { bytes, stride, tos } = run;
+            let shipment = Shipment {
+                slot: owner.slot,
+                address,
+                port: peer.port(),
+                from,
+                tos,
+                bytes,
+                stride,
+                payload,
+            };
+            self.core.counters.handed_over_away += covers as u64;
+            self.core.counters.mailbox_full += self.core.courier.pack(owner.worker, &shipment);
+            return;
+        }
+        let Some(relay) = self.sockets.relays.at(owner.slot, address, peer.port()) else {
+            self.core.counters.relay_not_live += covers as u64;
+            return;
+        };
+        self.core.counters.handed_over_here += covers as u64;
+        for datagram in datagrams(run.bytes, run.stride) {
+            let bytes = slice(datagram, &payload);
+            self.deliver(
+                relay.key,
+                from,
+                Run {
+                    bytes,
+                    stride: bytes.len(),
+                    tos: run.tos,
+                },
+            );
+        }
+    }
+
+    /// Datagrams for the client behind a relay, from the network or from another relay.
+    fn deliver(&mut self, relay: RelayKey, from: SocketAddr, run: Run<'buf>) {
+        let mut rest = Some(run);
+        while let Some(run) = rest {
+            let verdict = self
+                .core
+                .engine
+                .handle_peer(self.core.now, relay, from, run);
+            let covers = verdict.covers().max(1);
+            self.relay_to_client(verdict, from, covered(run, covers));
+            self.drain_outputs();
+            rest = run.skip(covers);
+        }
+    }
+
+    fn relay_to_client(&mut self, verdict: Verdict, from: SocketAddr, run: Run<'buf>) {
+        match verdict {
+            Verdict::ToClient { path, channel, .. } => {
+                let Some(to) = self.client_at(&path, run.tos) else {
+                    return;
+                };
+                for datagram in datagrams(run.bytes, run.stride) {
+                    // The engine drops what is too long for a header's 16 bits.
+                    let length = u16::try_from(datagram.len()).unwrap_or(u16::MAX);
+                    self.out.push_prefixed(
+                        &to,
+                        &stun::channel_data::header(channel, length),
+                        datagram,
+                        0,
+                    );
+                }
+            }
+            Verdict::Indicate { path, .. } => {
+                let Some(to) = self.client_at(&path, run.tos) else {
+                    return;
+                };
+                let mut head = [0; 64];
+                for datagram in datagrams(run.bytes, run.stride) {
+                    let length =
+                        self.core
+                            .engine
+                            .write_data_indication(from, datagram.len(), &mut head);
+                    self.out.push_prefixed(
+                        &to,
+                        &head[..length],
+                        datagram,
+                        stun::padding(datagram.len()),
+                    );
+                }
+            }
+            Verdict::Handled { .. } | Verdict::Drop { .. } => {}
+            // One hand-over is all there is: what a peer sent never goes to a peer.
+            other => self.core.counters.misrouted += other.covers() as u64,
+        }
+    }
+
+    /// How datagrams reach this client: from the address it talks to, whatever the listener is bound to.
+    pub(super) fn client_at(&mut self, path: &ClientPath, tos: u8) -> Option<SendTo<'buf>> {
+        let listener = self.sockets.listeners.get(path.listener.0 as usize)?;
+        let from_ip = listener
+            .local
+            .ip()
+            .is_unspecified()
+            .then_some(path.five_tuple.local.ip());
+        Some(SendTo {
+            socket: &listener.socket,
+            to: path.five_tuple.remote,
+            from_ip,
+            tos,
+            dont_fragment: false,
+        })
+    }
+}
+
+/// The part of a run that a verdict speaks for.
+fn covered(run: Run<'_>, covers: usize) -> Run<'_> {
+    let end = covers.saturating_mul(run.stride).min(run.bytes.len());
+    Run {
+        bytes: &run.bytes[..end],
+        ..run
+    }
+}

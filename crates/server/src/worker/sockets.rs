@@ -1,0 +1,146 @@
+//! The sockets of one worker: its listeners, and one per relayed transport address.
+
+use crate::addresses::RelayIndex;
+use io::UdpSocket;
+use std::net::SocketAddr;
+use turn::RelayKey;
+
+/// One of a worker's sockets in a listener's SO_REUSEPORT group.
+#[derive(Debug)]
+pub(crate) struct Listener {
+    pub(crate) socket: UdpSocket,
+    /// What it is bound to.
+    pub(crate) local: SocketAddr,
+}
+
+impl Listener {
+    pub(crate) fn new(socket: UdpSocket) -> Listener {
+        let local = socket.local_addr();
+        Listener { socket, local }
+    }
+}
+
+/// The socket of one relayed transport address.
+#[derive(Debug)]
+pub(crate) struct RelaySocket {
+    pub(crate) key: RelayKey,
+    pub(crate) socket: UdpSocket,
+    /// Which relay address it is bound to.
+    pub(crate) address: RelayIndex,
+    /// Its port there.
+    pub(crate) port: u16,
+}
+
+/// The worker's relays by the slot of their key; a key of an earlier tenant of the slot finds nothing.
+#[derive(Debug, Default)]
+pub(crate) struct RelayTable {
+    slots: Vec<Option<RelaySocket>>,
+    open: usize,
+}
+
+impl RelayTable {
+    /// Puts a relay into its slot, and hands back a relay that was still there.
+    pub(crate) fn insert(&mut self, relay: RelaySocket) -> Option<RelaySocket> {
+        let slot = relay.key.index as usize;
+        if slot >= self.slots.len() {
+            self.slots.resize_with(slot + 1, || None);
+        }
+        let before = self.slots[slot].replace(relay);
+        self.open += usize::from(before.is_none());
+        before
+    }
+
+    /// The relay of this key.
+    pub(crate) fn get(&self, key: RelayKey) -> Option<&RelaySocket> {
+        self.slots
+            .get(key.index as usize)?
+            .as_ref()
+            .filter(|relay| relay.key == key)
+    }
+
+    /// The relay in this slot, if it is the one at this address and port.
+    pub(crate) fn at(&self, slot: u32, address: RelayIndex, port: u16) -> Option<&RelaySocket> {
+        self.slots
+            .get(slot as usize)?
+            .as_ref()
+            .filter(|relay| relay.address == address && relay.port == port)
+    }
+
+    /// Takes the relay of this key out.
+    pub(crate) fn remove(&mut self, key: RelayKey) -> Option<RelaySocket> {
+        let slot = self.slots.get_mut(key.index as usize)?;
+        let relay = slot.take_if(|relay| relay.key == key)?;
+        self.open -= 1;
+        Some(relay)
+    }
+
+    /// Takes some relay out; for the end.
+    pub(crate) fn remove_any(&mut self) -> Option<RelaySocket> {
+        let key = self.slots.iter().rev().flatten().next()?.key;
+        self.remove(key)
+    }
+
+    /// How many are open.
+    pub(crate) fn len(&self) -> usize {
+        self.open
+    }
+}
+
+/// Everything a datagram can leave by. Borrowed as a whole while datagrams are queued; changes wait until they have left.
+#[derive(Debug)]
+pub(crate) struct Sockets {
+    pub(crate) listeners: Vec<Listener>,
+    pub(crate) relays: RelayTable,
+}
+
+/// What an epoll token means.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Token {
+    Mailbox,
+    Listener(u32),
+    Relay(RelayKey),
+}
+
+impl Token {
+    /// Slots of relays stay far below this; tokens from here up are the worker's own.
+    const OWN: u32 = 0xffff_0000;
+
+    /// The number for epoll.
+    pub(crate) fn as_u64(self) -> u64 {
+        match self {
+            Token::Mailbox => u64::from(u32::MAX),
+            Token::Listener(number) => u64::from(Self::OWN + number),
+            Token::Relay(key) => key.as_u64(),
+        }
+    }
+
+    /// The token that [`Token::as_u64`] gave.
+    pub(crate) fn from_u64(token: u64) -> Token {
+        let key = RelayKey::from_u64(token);
+        match key.index {
+            u32::MAX => Token::Mailbox,
+            Self::OWN.. => Token::Listener(key.index - Self::OWN),
+            _ => Token::Relay(key),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn tokens_lead_back() {
+        for token in [
+            Token::Mailbox,
+            Token::Listener(0),
+            Token::Listener(255),
+            Token::Relay(RelayKey {
+                index: 0,
+                generation: u32::MAX,
+            }),
+        ] {
+            assert_eq!(Token::from_u64(token.as_u64()), token);
+        }
+    }
+}
