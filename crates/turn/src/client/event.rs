@@ -1,0 +1,137 @@
+//! What a client has to tell its owner.
+
+use std::net::{IpAddr, SocketAddr};
+
+use stun::{AddressFamily, ChannelNumber};
+
+use super::error::{Advice, RequestError, Timing};
+
+/// What an Allocate request obtained.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Allocated {
+    /// The relayed transport address.
+    pub relayed: SocketAddr,
+    /// The second one, of the other family, after ADDITIONAL-ADDRESS-FAMILY.
+    pub additional: Option<SocketAddr>,
+    /// Why there is no second one though it was asked for: the family and 440 or 508 (ADDRESS-ERROR-CODE).
+    pub refused_family: Option<(AddressFamily, u16)>,
+    /// This client's address as the server sees it: its server-reflexive transport address.
+    pub mapped: SocketAddr,
+    /// How long the allocation lasts unless refreshed, in seconds.
+    pub lifetime_s: u32,
+    /// Claims the reserved next higher port, after EVEN-PORT with the R bit.
+    pub reservation: Option<[u8; 8]>,
+    /// What the server says it is.
+    pub software: Option<Box<str>>,
+    /// Time since the last (usually the second) request.
+    pub timing: Timing,
+}
+
+/// What a Binding request found out.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Mapped {
+    /// This client's address as the server sees it.
+    pub address: SocketAddr,
+    /// What the server says it is.
+    pub software: Option<Box<str>>,
+    /// The round trip.
+    pub timing: Timing,
+}
+
+/// Why an allocation is gone though nobody released it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Loss {
+    /// The server does not know it any more (437).
+    Forgotten,
+    /// Its time ran out.
+    Expired,
+    /// The server refuses to keep it, and its time will run out.
+    Refused(RequestError),
+}
+
+/// An ICMP error that the server received from the path to a peer (RFC 8656 §11.6). Type and code are those of ICMP or
+/// ICMPv6, as the peer's address family says.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PeerError {
+    /// The peer; port 0 if the server could not tell.
+    pub peer: SocketAddr,
+    /// ICMP type.
+    pub icmp_type: u8,
+    /// ICMP code.
+    pub icmp_code: u8,
+    /// The next hop's MTU in bytes if a datagram was too big, otherwise 0.
+    pub mtu: u32,
+}
+
+/// Something happened. Events come in the order in which it did.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Event {
+    /// A Binding request was answered.
+    Mapped(Box<Mapped>),
+    /// A Binding request failed.
+    BindingFailed(RequestError),
+    /// There is an allocation.
+    Allocated(Box<Allocated>),
+    /// There is none.
+    AllocateFailed {
+        /// Why.
+        error: RequestError,
+        /// What to do now.
+        advice: Advice,
+    },
+    /// The allocation lives on; sent for every Refresh that succeeds.
+    Refreshed {
+        /// From now, in seconds.
+        lifetime_s: u32,
+        /// The round trip.
+        timing: Timing,
+    },
+    /// A Refresh failed. The allocation lasts until its time runs out; a transient failure is repeated before that.
+    RefreshFailed(RequestError),
+    /// The allocation is deleted, as asked; of a dual allocation perhaps only one family.
+    Released {
+        /// Which address; `None` means all.
+        family: Option<AddressFamily>,
+        /// The round trip.
+        timing: Timing,
+    },
+    /// The allocation is gone, and with it permissions and channels.
+    Lost(Loss),
+    /// A peer may send now. Not repeated when the permission is refreshed.
+    Permitted {
+        /// The peer's address.
+        peer: IpAddr,
+        /// The round trip.
+        timing: Timing,
+    },
+    /// A permission was refused, or lapses because its refresh failed.
+    PermissionFailed {
+        /// The peer's address.
+        peer: IpAddr,
+        /// Why.
+        error: RequestError,
+    },
+    /// A channel carries data now. Not repeated when it is refreshed.
+    ChannelBound {
+        /// Its number.
+        channel: ChannelNumber,
+        /// The peer at its end.
+        peer: SocketAddr,
+        /// The round trip.
+        timing: Timing,
+    },
+    /// A channel was refused, or lapses because its refresh failed. After 400 the RFC advises to start over with a new
+    /// allocation (§12.3).
+    ChannelFailed {
+        /// Its number.
+        channel: ChannelNumber,
+        /// The peer at its end.
+        peer: SocketAddr,
+        /// Why.
+        error: RequestError,
+    },
+    /// The server could not reach a peer.
+    PeerUnreachable(PeerError),
+}
