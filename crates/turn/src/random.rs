@@ -11,12 +11,18 @@ const SIGMA: [u32; 4] = [0x6170_7865, 0x3320_646e, 0x7962_2d32, 0x6b20_6574];
 const IDS_PER_BLOCK: u8 = 5;
 
 /// A stream of transaction IDs. The same seed gives the same stream.
-#[derive(Clone)]
 pub(crate) struct Random {
     key: [u32; 8],
     counter: u64,
     block: [u32; 16],
     used: u8,
+}
+
+/// The seed stays out of logs.
+impl std::fmt::Debug for Random {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Random")
+    }
 }
 
 impl Random {
@@ -31,6 +37,21 @@ impl Random {
             block: [0; 16],
             used: IDS_PER_BLOCK,
         }
+    }
+
+    /// A key that tells nothing about the IDs, nor they about it.
+    pub(crate) fn key(&mut self) -> [u8; 32] {
+        let mut key = [0; 32];
+        for bytes in key.chunks_mut(8) {
+            bytes.copy_from_slice(&self.word().to_le_bytes());
+        }
+        key
+    }
+
+    /// A random number, for seeds of hash functions.
+    pub(crate) fn word(&mut self) -> u64 {
+        let TransactionId([b0, b1, b2, b3, b4, b5, b6, b7, ..]) = self.transaction_id();
+        u64::from_le_bytes([b0, b1, b2, b3, b4, b5, b6, b7])
     }
 
     /// The next ID; never the same one twice from one seed, as far as chance allows.

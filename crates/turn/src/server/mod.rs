@@ -1,17 +1,35 @@
 //! The TURN server's state machine (RFC 8656), and the STUN server's with it.
 
+mod allocate;
+mod allocation;
+mod answer;
 mod answered;
+mod asked;
+mod auth;
+mod binding;
+mod challenge;
 mod channel;
+mod channel_bind;
+mod channel_data;
+mod close;
 mod config;
+mod create_permission;
 pub mod credentials;
+mod data;
 mod deadlines;
 mod drop_reason;
 mod hash;
+mod opening;
 mod output;
 mod outputs;
 mod permission;
 mod policy;
 mod quota;
+mod refresh;
+mod relay;
+mod request;
+mod reservation;
+mod send;
 mod slab;
 mod stats;
 mod user;
@@ -19,6 +37,8 @@ mod verdict;
 
 use std::net::SocketAddr;
 use std::sync::Arc;
+
+use stun::demux::Packet;
 
 pub use config::{
     CHANNEL_LIFETIME_S, Config, ConfigError, DEFAULT_LIFETIME_S, MAX_LIFETIME_S,
@@ -35,6 +55,18 @@ pub use quota::{Quota, QuotaExceeded, Unlimited};
 pub use stats::{ERROR_CODES, Stats};
 pub use verdict::Verdict;
 
+use allocation::Clients;
+use answered::Answered;
+use challenge::Offer;
+use deadlines::Deadlines;
+use hash::KeyedHash;
+use outputs::Outputs;
+use relay::Relay;
+use reservation::Tokens;
+use slab::Slab;
+use user::KnownUsers;
+
+use crate::random::Random;
 use crate::{ClientPath, FiveTuple, Mono, Now, RelayKey, RequestKey, Run};
 
 /// An ICMP error that came back for a datagram sent from a relay (RFC 8656 §11.5).
@@ -61,6 +93,20 @@ pub struct ClaimedRelay {
 #[derive(Debug)]
 pub struct Server {
     config: Arc<Config>,
+    /// What challenges announce, by the configuration.
+    offer: Offer,
+    /// Counts the policies: what was allowed under an earlier one is asked again.
+    policy_epoch: u16,
+    /// Counts the credentials.
+    credentials_epoch: u32,
+    clients: Clients,
+    relays: Slab<Relay>,
+    deadlines: Deadlines,
+    tokens: Tokens,
+    answered: Answered,
+    known_users: KnownUsers,
+    outputs: Outputs,
+    random: Random,
     stats: Stats,
 }
 
@@ -68,23 +114,49 @@ impl Server {
     /// A server without allocations. `worker` is its number in reservation tokens, so that another worker can be asked; `seed` is 32
     /// random bytes that nobody else knows.
     #[must_use]
-    pub fn new(config: Arc<Config>, worker: u8, seed: [u8; 32], now: Now) -> Server {
-        let _ = (worker, seed, now);
+    pub fn new(config: Arc<Config>, worker: u8, seed: [u8; 32]) -> Server {
+        let mut random = Random::new(seed);
+        let mut hash = || KeyedHash::new(random.word(), random.word());
+        let (by_five_tuple, by_transaction, by_name) = (hash(), hash(), hash());
         Server {
+            offer: Offer::of(&config),
             config,
+            policy_epoch: 0,
+            credentials_epoch: 0,
+            clients: Clients::new(by_five_tuple),
+            relays: Slab::new(),
+            deadlines: Deadlines::default(),
+            tokens: Tokens::new(worker, &random.key()),
+            answered: Answered::new(by_transaction),
+            known_users: KnownUsers::new(by_name),
+            outputs: Outputs::default(),
+            random,
             stats: Stats::default(),
         }
     }
 
-    /// Takes a new configuration. Allocations stay; their peers are classified anew as they are used.
+    /// Takes a new configuration. Allocations stay; their peers are classified anew as they are used. Limits that are lower now
+    /// hold for what is added.
     pub fn set_config(&mut self, config: Arc<Config>) {
+        let same_users = Arc::ptr_eq(&config.credentials, &self.config.credentials)
+            && config.realm == self.config.realm;
+        if !same_users {
+            self.known_users.clear();
+            self.credentials_epoch = self.credentials_epoch.wrapping_add(1);
+        }
+        self.policy_epoch = self.policy_epoch.wrapping_add(1);
+        self.offer = Offer::of(&config);
         self.config = config;
     }
 
     /// Datagrams from a client. The verdict speaks for the first [`Verdict::covers`] of them.
     pub fn handle_client(&mut self, now: Now, path: &ClientPath, run: Run<'_>) -> Verdict {
-        let _ = (now, path, run);
-        Verdict::Handled { covers: 1 }
+        match Packet::of(run.first()) {
+            Packet::TurnChannel => self.channel_data(now, path, run),
+            Packet::Stun => self.stun(now, path, run.first()),
+            _ if run.first().is_empty() => self.discard(1, DropReason::EmptyDatagram),
+            _ => self.discard(1, DropReason::ForeignProtocol),
+        }
     }
 
     /// Datagrams from a peer, arrived at the relay's socket, or from another relay of this server.
@@ -95,11 +167,10 @@ impl Server {
         from: SocketAddr,
         run: Run<'_>,
     ) -> Verdict {
-        let _ = (now, relay, from, run);
-        Verdict::Handled { covers: 1 }
+        self.from_peer(now, relay, from, run)
     }
 
-    /// An ICMP error for a datagram that was sent from the relay's socket to `peer`.
+    /// An ICMP error for a datagram that was sent from the relay's socket to `peer` (RFC 8656 §11.5).
     pub fn icmp_error(
         &mut self,
         now: Now,
@@ -107,13 +178,15 @@ impl Server {
         peer: SocketAddr,
         icmp: IcmpError,
     ) -> Verdict {
-        let _ = (now, relay, peer, icmp);
-        Verdict::Handled { covers: 1 }
+        match self.icmp(now, relay, peer, icmp) {
+            Ok(()) => Verdict::Handled { covers: 1 },
+            Err(reason) => self.discard(1, reason),
+        }
     }
 
     /// The next thing to do, oldest first; `None` when all is done.
     pub fn poll_output(&mut self) -> Option<Output<'_>> {
-        None
+        self.outputs.next()
     }
 
     /// The answer to [`Output::OpenRelays`], one result per entry in the same order. Returns `false` if the request is not known
@@ -124,8 +197,7 @@ impl Server {
         request: RequestKey,
         results: &[Result<OpenedRelay, OpenError>],
     ) -> bool {
-        let _ = (now, request, results);
-        false
+        self.opened(now, request, results)
     }
 
     /// Another worker's [`Output::ClaimReservation`]. On success the relay is no longer known here.
@@ -135,8 +207,7 @@ impl Server {
         token: [u8; 8],
         user: &str,
     ) -> Option<ClaimedRelay> {
-        let _ = (now, token, user);
-        None
+        self.hand_over(now, token, user)
     }
 
     /// The answer to [`Output::ClaimReservation`]; `None` if the other worker has no such reservation. Returns `false` if the request is
@@ -147,29 +218,30 @@ impl Server {
         request: RequestKey,
         relay: Option<OpenedRelay>,
     ) -> bool {
-        let _ = (now, request, relay);
-        false
+        self.claimed(now, request, relay)
     }
 
     /// The client's connection is gone: its allocation ends. For stream transports and DTLS.
     pub fn client_closed(&mut self, now: Now, five_tuple: &FiveTuple) {
-        let _ = (now, five_tuple);
+        if let Some(place) = self.clients.find(five_tuple) {
+            self.end_client(now, place, CloseReason::ClientClosed);
+        }
     }
 
     /// Ends all allocations, reservations and pending requests.
     pub fn close_all(&mut self, now: Now, reason: CloseReason) {
-        let _ = (now, reason);
+        self.end_all(now, reason);
     }
 
     /// When [`handle_timeout`](Self::handle_timeout) must be called next; exact, and `None` if nothing can expire.
     #[must_use]
     pub fn poll_timeout(&self) -> Option<Mono> {
-        None
+        self.next_deadline()
     }
 
     /// Expires what is due. Does a bounded amount of work: call [`poll_timeout`](Self::poll_timeout) again afterwards.
     pub fn handle_timeout(&mut self, now: Now) {
-        let _ = now;
+        self.expire(now);
     }
 
     /// Counters and gauges.
@@ -182,12 +254,16 @@ impl Server {
     /// follows, padded with zeros to a multiple of 4.
     pub fn write_data_indication(
         &mut self,
-        relay: RelayKey,
         peer: SocketAddr,
         payload_len: usize,
         header: &mut [u8; 64],
     ) -> usize {
-        let _ = (relay, peer, payload_len, header);
-        0
+        self.data_indication(peer, payload_len, header)
+    }
+
+    /// Counts discarded datagrams.
+    fn discard(&mut self, covers: usize, reason: DropReason) -> Verdict {
+        self.stats.count_drops(reason, covers);
+        Verdict::Drop { covers, reason }
     }
 }

@@ -91,6 +91,13 @@ pub struct Traffic {
     pub bytes: u64,
 }
 
+impl Traffic {
+    pub(super) const fn add(&mut self, packets: u64, bytes: u64) {
+        self.packets += packets;
+        self.bytes += bytes;
+    }
+}
+
 /// One socket to open.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RelayRequest {

@@ -112,6 +112,17 @@ impl<T> Slab<T> {
         }
     }
 
+    /// The entry at this index and its generation.
+    pub(super) fn entry_mut(&mut self, index: u32) -> Option<(u32, &mut T)> {
+        match self.slot_mut(index)? {
+            Slot {
+                generation,
+                content: Content::Used(value),
+            } => Some((*generation, value)),
+            _ => None,
+        }
+    }
+
     /// The generation of the tenant at this index, or of the next one.
     pub(super) fn generation(&self, index: u32) -> u32 {
         self.slot(index).map_or(0, |slot| slot.generation)

@@ -38,6 +38,7 @@ impl User {
     pub(super) fn new(
         claim: Claim<'_>,
         candidate: &Candidate<'_>,
+        key: HmacKey,
         protection: Protection,
         epoch: u32,
     ) -> User {
@@ -48,7 +49,7 @@ impl User {
                 Claim::Username(_) => None,
             },
             protection,
-            key: hmac_key(&candidate.key, protection.integrity),
+            key,
             sha256: protection
                 .add_sha256
                 .then(|| Box::new(candidate.key.hmac_sha256())),
@@ -207,9 +208,11 @@ mod tests {
             key,
             expires_unix_s: None,
         };
+        let hmac = candidate.key.hmac_sha1();
         Arc::new(User::new(
             Claim::Username(name),
             &candidate,
+            hmac,
             PROTECTION,
             epoch,
         ))

@@ -1,0 +1,305 @@
+//! Allocate requests (RFC 8656 §7.2): the checks in the order of the RFC, then the request for sockets.
+
+use std::net::IpAddr;
+use std::sync::Arc;
+
+use stun::{
+    AdditionalAddressFamily, AddressFamily, AttributeError, AttributeType, ErrorCode, EvenPort,
+    Lifetime, Message, RequestedAddressFamily, RequestedTransport, ReservationToken,
+    UnknownAttributes,
+};
+
+use super::Server;
+use super::allocation::{Client, Opening, Plan, RelayIndex, Stage};
+use super::answer::Refusal;
+use super::asked::Asked;
+use super::config::Config;
+use super::output::{PortRequest, RelayRequest};
+use super::outputs::Queued;
+use super::quota::QuotaExceeded;
+use super::relay::Relay;
+use super::user::User;
+use crate::{Now, RelayKey, RequestKey};
+
+/// How long the embedder may take to open a socket, in seconds. Clients give up after 40 (RFC 8489 §6.2.1).
+const OPENING_S: u64 = 5;
+
+/// What relayed transport addresses a request asks for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Wanted {
+    Any(AddressFamily),
+    Even(AddressFamily),
+    EvenAndReserve(AddressFamily),
+    /// Of both families, the IPv6 one as far as the server has any.
+    Both {
+        v6: bool,
+        port: PortRequest,
+    },
+    Reserved([u8; 8]),
+}
+
+impl Server {
+    /// RFC 8656 §7.2; steps 1 (authentication) and 2 (the 5-tuple is not in use) are behind us.
+    pub(super) fn allocate(
+        &mut self,
+        now: Now,
+        asked: &Asked,
+        message: &Message<'_>,
+    ) -> Result<(), Refusal> {
+        // RFC 8656 §21.4: "a TURN server MUST NOT accept Teredo or 6to4 addresses in these requests".
+        if is_tunnelled(asked.path.five_tuple.remote.ip()) {
+            return Err(ErrorCode::FORBIDDEN.into());
+        }
+        let wanted = wanted(message, &self.config)?;
+        let reserved = match wanted {
+            Wanted::Reserved(token) if self.is_own_token(token) => {
+                let relay =
+                    self.reserved_relay(now, token, asked.user.as_ref().map(|user| user.name()));
+                Some(relay.ok_or(ErrorCode::INSUFFICIENT_CAPACITY)?)
+            }
+            _ => None,
+        };
+        let lifetime_s = lifetime(message, &self.config)?;
+        if self.stats.allocations + self.stats.pending >= self.config.max_allocations as u64 {
+            return Err(ErrorCode::INSUFFICIENT_CAPACITY.into());
+        }
+        let Some(user) = asked.user.clone() else {
+            return Err(ErrorCode::SERVER_ERROR.into());
+        };
+        if let Some(relay) = reserved {
+            return Ok(self.use_reservation(now, asked, user, relay, lifetime_s)?);
+        }
+        Ok(self.ask_for_relays(now, asked, user, wanted, lifetime_s)?)
+    }
+
+    /// Takes quota and hands the request for sockets, or for another worker's reservation, to the embedder.
+    fn ask_for_relays(
+        &mut self,
+        now: Now,
+        asked: &Asked,
+        user: Arc<User>,
+        wanted: Wanted,
+        lifetime_s: u32,
+    ) -> Result<(), ErrorCode<'static>> {
+        if self.stats.pending >= self.config.max_pending as u64 {
+            return Err(ErrorCode::INSUFFICIENT_CAPACITY);
+        }
+        if matches!(wanted, Wanted::EvenAndReserve(_)) && !self.may_reserve() {
+            return Err(ErrorCode::INSUFFICIENT_CAPACITY);
+        }
+        let (plan, wishes) = wishes(wanted);
+        let wishes = wishes.iter().copied().flatten();
+        // The worker that holds a reservation also holds its quota: it is taken over when the claim succeeds.
+        if plan != Plan::Claim {
+            self.acquire(
+                user.name(),
+                asked.path.five_tuple.remote.ip(),
+                wishes.clone().count(),
+            )?;
+        }
+        let opening = Opening {
+            asked: asked.clone(),
+            lifetime_s,
+            plan,
+            relays: [None; 2],
+        };
+        let stage = Stage::Opening(Box::new(opening));
+        let client = Client {
+            path: asked.path,
+            user: Arc::clone(&user),
+            stage,
+        };
+        let (place, generation) = self.clients.insert(client);
+        let request = RequestKey {
+            index: place,
+            generation,
+        };
+        let mut relays = [None; 2];
+        for (slot, (family, port)) in relays.iter_mut().zip(wishes) {
+            let (index, generation) = self.relays.insert(Relay::Opening(place));
+            *slot = Some(RelayRequest {
+                key: RelayKey { index, generation },
+                family,
+                port,
+            });
+        }
+        self.stats.pending += 1;
+        self.await_embedder(now, place, relays);
+        let (Some(first), second) = (relays[0], relays[1]) else {
+            return Ok(());
+        };
+        self.outputs.push(match wanted {
+            Wanted::Reserved(token) => Queued::ClaimReservation {
+                request,
+                token,
+                user,
+                key: first.key,
+            },
+            _ => Queued::OpenRelays {
+                request,
+                relays: [first, second.unwrap_or(first)],
+                count: if second.is_some() { 2 } else { 1 },
+            },
+        });
+        Ok(())
+    }
+
+    /// Notes which relays a client waits for, and for how long.
+    fn await_embedder(&mut self, now: Now, place: u32, relays: [Option<RelayRequest>; 2]) {
+        let indices = relays.map(|relay| relay.map(|relay| RelayIndex::new(relay.key.index)));
+        if let Some(Client {
+            stage: Stage::Opening(opening),
+            ..
+        }) = self.clients.get_mut(place)
+        {
+            opening.relays = indices;
+        }
+        for index in indices.into_iter().flatten() {
+            self.deadlines
+                .set(index.get(), now.mono.plus_secs(OPENING_S));
+        }
+    }
+
+    /// Takes so many units of quota, or none.
+    pub(super) fn acquire(
+        &self,
+        user: &str,
+        source: IpAddr,
+        units: usize,
+    ) -> Result<(), ErrorCode<'static>> {
+        for taken in 0..units {
+            if let Err(exceeded) = self.config.quota.try_acquire(user, source) {
+                self.release(user, source, taken);
+                return Err(match exceeded {
+                    QuotaExceeded::User | QuotaExceeded::Source => {
+                        ErrorCode::ALLOCATION_QUOTA_REACHED
+                    }
+                    QuotaExceeded::Total => ErrorCode::INSUFFICIENT_CAPACITY,
+                });
+            }
+        }
+        Ok(())
+    }
+
+    /// Gives so many units of quota back.
+    pub(super) fn release(&self, user: &str, source: IpAddr, units: usize) {
+        for _ in 0..units {
+            self.config.quota.release(user, source);
+        }
+    }
+}
+
+/// Steps 3 to 9 of RFC 8656 §7.2, as far as the request alone decides them.
+fn wanted(message: &Message<'_>, config: &Config) -> Result<Wanted, Refusal> {
+    let bad_request = |_: AttributeError| ErrorCode::BAD_REQUEST;
+    // 3: REQUESTED-TRANSPORT must be there, and be UDP.
+    let transport = message.get::<RequestedTransport>().map_err(bad_request)?;
+    if transport.ok_or(ErrorCode::BAD_REQUEST)? != RequestedTransport::UDP {
+        return Err(ErrorCode::UNSUPPORTED_TRANSPORT_PROTOCOL.into());
+    }
+    // 4: DONT-FRAGMENT is an unknown attribute to a server that cannot do it.
+    if message.contains(AttributeType::DONT_FRAGMENT) && !config.dont_fragment {
+        let unknown: UnknownAttributes = [AttributeType::DONT_FRAGMENT].into_iter().collect();
+        return Err(Refusal::Unknown(Box::new(unknown)));
+    }
+    let has_family = message.contains(AttributeType::REQUESTED_ADDRESS_FAMILY);
+    let has_additional = message.contains(AttributeType::ADDITIONAL_ADDRESS_FAMILY);
+    // 5: a token excludes all that would choose an address. Whether it is valid is seen to later.
+    if let Some(token) = message.get::<ReservationToken>().map_err(bad_request)? {
+        let chooses = has_family || has_additional || message.contains(AttributeType::EVEN_PORT);
+        return if chooses {
+            Err(ErrorCode::BAD_REQUEST.into())
+        } else {
+            Ok(Wanted::Reserved(token.0))
+        };
+    }
+    // 6: one family or both.
+    if has_family && has_additional {
+        return Err(ErrorCode::BAD_REQUEST.into());
+    }
+    let family = family(message, config)?;
+    let even_port = message.get::<EvenPort>().map_err(bad_request)?;
+    // 8: a pair of ports in two families is not to be had.
+    if has_additional && even_port.is_some_and(|even| even.reserve) {
+        return Err(ErrorCode::BAD_REQUEST.into());
+    }
+    // 9: the additional family is IPv6, the first being IPv4.
+    let additional = message
+        .get::<AdditionalAddressFamily>()
+        .map_err(bad_request)?;
+    Ok(
+        match (additional.map(|additional| additional.0), even_port) {
+            (Some(AddressFamily::V4), _) => return Err(ErrorCode::BAD_REQUEST.into()),
+            (Some(AddressFamily::V6), even) => Wanted::Both {
+                v6: config.relay_v6,
+                port: even.map_or(PortRequest::Any, |_| PortRequest::Even),
+            },
+            (None, Some(EvenPort { reserve: true })) => Wanted::EvenAndReserve(family),
+            (None, Some(EvenPort { reserve: false })) => Wanted::Even(family),
+            (None, None) => Wanted::Any(family),
+        },
+    )
+}
+
+/// 7: the family asked for, or IPv4; 440 if it cannot be had.
+fn family(message: &Message<'_>, config: &Config) -> Result<AddressFamily, ErrorCode<'static>> {
+    let family = match message.get::<RequestedAddressFamily>() {
+        Ok(requested) => requested.map_or(AddressFamily::V4, |requested| requested.0),
+        Err(AttributeError::AddressFamily) => return Err(ErrorCode::ADDRESS_FAMILY_NOT_SUPPORTED),
+        Err(_) => return Err(ErrorCode::BAD_REQUEST),
+    };
+    let supported = match family {
+        AddressFamily::V4 => config.relay_v4,
+        AddressFamily::V6 => config.relay_v6,
+    };
+    if supported {
+        Ok(family)
+    } else {
+        Err(ErrorCode::ADDRESS_FAMILY_NOT_SUPPORTED)
+    }
+}
+
+/// The sockets it takes.
+fn wishes(wanted: Wanted) -> (Plan, [Option<(AddressFamily, PortRequest)>; 2]) {
+    match wanted {
+        Wanted::Any(family) => (Plan::Single, [Some((family, PortRequest::Any)), None]),
+        Wanted::Even(family) => (Plan::Single, [Some((family, PortRequest::Even)), None]),
+        Wanted::EvenAndReserve(family) => (
+            Plan::Pair,
+            [
+                Some((family, PortRequest::Even)),
+                Some((family, PortRequest::Next)),
+            ],
+        ),
+        Wanted::Both { v6, port } => (
+            Plan::Dual,
+            [
+                Some((AddressFamily::V4, port)),
+                v6.then_some((AddressFamily::V6, port)),
+            ],
+        ),
+        Wanted::Reserved(_) => (
+            Plan::Claim,
+            [Some((AddressFamily::V4, PortRequest::Any)), None],
+        ),
+    }
+}
+
+/// The time-to-expiry for an Allocate or Refresh request: RFC 8656 §7.2, §8.2. A Refresh to zero is seen to before.
+pub(super) fn lifetime(message: &Message<'_>, config: &Config) -> Result<u32, ErrorCode<'static>> {
+    let asked = message
+        .get::<Lifetime>()
+        .map_err(|_| ErrorCode::BAD_REQUEST)?;
+    let asked = asked.map_or(0, |lifetime| lifetime.0);
+    Ok(asked
+        .min(config.max_lifetime_s)
+        .max(config.default_lifetime_s))
+}
+
+/// Whether an address is one of a tunnel that RFC 8656 §21.4 names: Teredo (RFC 4380) or 6to4 (RFC 3056).
+pub(super) fn is_tunnelled(address: IpAddr) -> bool {
+    match address {
+        IpAddr::V6(v6) => matches!(v6.segments(), [0x2001, 0, ..] | [0x2002, ..]),
+        IpAddr::V4(_) => false,
+    }
+}

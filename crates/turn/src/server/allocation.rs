@@ -1,0 +1,185 @@
+//! What the server holds for a client (RFC 8656 §6), and where it is found.
+
+use std::sync::Arc;
+
+use hashbrown::HashTable;
+
+use super::asked::Asked;
+use super::hash::KeyedHash;
+use super::output::Traffic;
+use super::slab::Slab;
+use super::user::User;
+use crate::{ClientPath, FiveTuple, Mono};
+
+/// A 5-tuple that has an allocation, or will have one as soon as its sockets are open.
+#[derive(Debug)]
+pub(super) struct Client {
+    pub(super) path: ClientPath,
+    pub(super) user: Arc<User>,
+    pub(super) stage: Stage,
+}
+
+impl Client {
+    /// Counts application data on its way to the client.
+    pub(super) const fn count_to_client(&mut self, packets: u64, bytes: u64) {
+        if let Stage::Open(allocation) = &mut self.stage {
+            allocation.to_client.add(packets, bytes);
+        }
+    }
+}
+
+/// How far the allocation is.
+#[derive(Debug)]
+pub(super) enum Stage {
+    /// Waits for the embedder.
+    Opening(Box<Opening>),
+    /// In use.
+    Open(Allocation),
+}
+
+/// An Allocate request whose checks have all passed.
+#[derive(Debug)]
+pub(super) struct Opening {
+    pub(super) asked: Asked,
+    pub(super) lifetime_s: u32,
+    pub(super) plan: Plan,
+    /// The relays that were asked for; one or two.
+    pub(super) relays: [Option<RelayIndex>; 2],
+}
+
+/// What was asked for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Plan {
+    /// One relayed transport address.
+    Single,
+    /// One with an even port, and the next port for a reservation.
+    Pair,
+    /// One of each family.
+    Dual,
+    /// One that another worker holds in reserve.
+    Claim,
+}
+
+/// An allocation. What belongs to one relayed transport address is in its [`Relay`](super::relay::Relay).
+#[derive(Debug, Default)]
+pub(super) struct Allocation {
+    pub(super) v4: Option<RelayIndex>,
+    pub(super) v6: Option<RelayIndex>,
+    pub(super) opened_at: Mono,
+    pub(super) to_peers: Traffic,
+    pub(super) to_client: Traffic,
+}
+
+impl Allocation {
+    /// Its relays: one or two.
+    pub(super) fn relays(&self) -> impl Iterator<Item = u32> + use<> {
+        [self.v4, self.v6]
+            .into_iter()
+            .flatten()
+            .map(RelayIndex::get)
+    }
+}
+
+/// A relay's index in its slab, in four bytes also where there may be none.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct RelayIndex(std::num::NonZeroU32);
+
+impl RelayIndex {
+    pub(super) const fn new(index: u32) -> RelayIndex {
+        RelayIndex(std::num::NonZeroU32::MIN.saturating_add(index))
+    }
+
+    pub(super) const fn get(self) -> u32 {
+        self.0.get() - 1
+    }
+}
+
+/// All clients, found by 5-tuple.
+#[derive(Debug)]
+pub(super) struct Clients {
+    slab: Slab<Client>,
+    index: HashTable<u32>,
+    hash: KeyedHash,
+}
+
+impl Clients {
+    pub(super) fn new(hash: KeyedHash) -> Clients {
+        Clients {
+            slab: Slab::new(),
+            index: HashTable::new(),
+            hash,
+        }
+    }
+
+    /// The client's place.
+    pub(super) fn find(&self, five_tuple: &FiveTuple) -> Option<u32> {
+        let is_it = |place: &u32| {
+            self.slab
+                .get(*place)
+                .is_some_and(|client| client.path.five_tuple == *five_tuple)
+        };
+        self.index
+            .find(self.hash.five_tuple(five_tuple), is_it)
+            .copied()
+    }
+
+    pub(super) fn get(&self, place: u32) -> Option<&Client> {
+        self.slab.get(place)
+    }
+
+    pub(super) fn get_mut(&mut self, place: u32) -> Option<&mut Client> {
+        self.slab.get_mut(place)
+    }
+
+    /// The client at a place, if it is this tenant of it.
+    pub(super) fn get_tenant(&mut self, place: u32, generation: u32) -> Option<&mut Client> {
+        self.slab.get_tenant(place, generation)
+    }
+
+    /// The generation of the client at a place.
+    pub(super) fn generation(&self, place: u32) -> u32 {
+        self.slab.generation(place)
+    }
+
+    /// The allocation at a place.
+    pub(super) fn allocation(&self, place: u32) -> Option<&Allocation> {
+        match &self.slab.get(place)?.stage {
+            Stage::Open(allocation) => Some(allocation),
+            Stage::Opening(_) => None,
+        }
+    }
+
+    /// The allocation at a place.
+    pub(super) fn allocation_mut(&mut self, place: u32) -> Option<&mut Allocation> {
+        match &mut self.slab.get_mut(place)?.stage {
+            Stage::Open(allocation) => Some(allocation),
+            Stage::Opening(_) => None,
+        }
+    }
+
+    /// Adds a client whose 5-tuple is not there yet. Returns its place and generation.
+    pub(super) fn insert(&mut self, client: Client) -> (u32, u32) {
+        let hash = self.hash.five_tuple(&client.path.five_tuple);
+        let (place, generation) = self.slab.insert(client);
+        let (slab, hasher) = (&self.slab, &self.hash);
+        self.index.insert_unique(hash, place, |other| {
+            slab.get(*other)
+                .map_or(0, |client| hasher.five_tuple(&client.path.five_tuple))
+        });
+        (place, generation)
+    }
+
+    pub(super) fn remove(&mut self, place: u32) -> Option<Client> {
+        let client = self.slab.remove(place)?;
+        let hash = self.hash.five_tuple(&client.path.five_tuple);
+        if let Ok(entry) = self.index.find_entry(hash, |other| *other == place) {
+            entry.remove();
+        }
+        Some(client)
+    }
+
+    /// The places in use.
+    pub(super) fn places(&self) -> Vec<u32> {
+        self.slab.indices().collect()
+    }
+}

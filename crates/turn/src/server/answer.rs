@@ -1,0 +1,131 @@
+//! Writing responses (RFC 8489 §6.3.1.1).
+
+use std::net::SocketAddr;
+
+use stun::{BuildError, Builder, Class, ErrorCode, Software, UnknownAttributes};
+
+use super::Server;
+use super::asked::Asked;
+use crate::{Now, Transport};
+
+/// Room for the largest response: REALM, SOFTWARE and the reason phrase have at most 127 characters each, that is 508 bytes.
+pub(super) const RESPONSE_MAX: usize = 2048;
+
+/// Why a request is refused.
+#[derive(Debug)]
+pub(super) enum Refusal {
+    /// With this code.
+    Code(ErrorCode<'static>),
+    /// With 420 and the types that are not known.
+    Unknown(Box<UnknownAttributes>),
+}
+
+impl From<ErrorCode<'static>> for Refusal {
+    fn from(error: ErrorCode<'static>) -> Refusal {
+        Refusal::Code(error)
+    }
+}
+
+impl Server {
+    /// Answers with success. `attributes` adds those of the method.
+    pub(super) fn succeed(
+        &mut self,
+        now: Now,
+        asked: &Asked,
+        attributes: impl FnOnce(&mut Builder<'_>) -> Result<(), BuildError>,
+    ) {
+        self.stats.successes += 1;
+        self.answer(now, asked, Class::Success, attributes);
+    }
+
+    /// Answers with an error.
+    pub(super) fn refuse(&mut self, now: Now, asked: &Asked, refusal: &Refusal) {
+        match refusal {
+            Refusal::Code(error) => {
+                self.stats.count_error(error.code);
+                self.answer(now, asked, Class::Error, |message| {
+                    message.push(error).map(drop)
+                });
+            }
+            Refusal::Unknown(types) => {
+                self.stats.count_error(ErrorCode::UNKNOWN_ATTRIBUTE.code);
+                self.answer(now, asked, Class::Error, |message| {
+                    message
+                        .push(&ErrorCode::UNKNOWN_ATTRIBUTE)?
+                        .push(&**types)
+                        .map(drop)
+                });
+            }
+        }
+    }
+
+    /// Writes and queues the answer, and remembers it if its request was authenticated.
+    fn answer(
+        &mut self,
+        now: Now,
+        asked: &Asked,
+        class: Class,
+        attributes: impl FnOnce(&mut Builder<'_>) -> Result<(), BuildError>,
+    ) {
+        let mut buffer = [0; RESPONSE_MAX];
+        let software = self.config.software.as_deref();
+        // It fits: the attributes of responses are few, and all texts are bounded (`Config::validate`).
+        let Ok(message) = write(&mut buffer, asked, class, software, attributes) else {
+            return;
+        };
+        self.outputs.send(asked.path, message);
+        // RFC 8489 §6.3.1: remembered for UDP and DTLS, and for nobody who is not authenticated.
+        if asked.user.is_some() && !asked.path.five_tuple.transport.is_stream() {
+            let limit = self.config.max_answers;
+            self.answered.remember(
+                &asked.path.five_tuple,
+                asked.transaction_id,
+                message,
+                limit,
+                now.mono,
+            );
+            self.stats.answers = self.answered.len() as u64;
+        }
+    }
+}
+
+/// Writes a response.
+fn write<'b>(
+    buffer: &'b mut [u8],
+    asked: &Asked,
+    class: Class,
+    software: Option<&str>,
+    attributes: impl FnOnce(&mut Builder<'_>) -> Result<(), BuildError>,
+) -> Result<&'b [u8], BuildError> {
+    let mut message = Builder::new(buffer, class, asked.method, &asked.transaction_id)?;
+    attributes(&mut message)?;
+    // Only where it cannot help anybody to amplify (RFC 8656 §5: in all Allocate and Refresh responses).
+    if let Some(software) = software.filter(|_| asked.user.is_some()) {
+        message.push(&Software(software))?;
+    }
+    if let Some(user) = &asked.user {
+        for key in user.answer_keys() {
+            message.integrity(key)?;
+        }
+    }
+    if asked.fingerprint {
+        message.fingerprint()?;
+    }
+    Ok(message.finish())
+}
+
+/// How many bytes an answer to an unproven address may have, lest it be an amplifier: `times` the size of the request, each with its
+/// IP and UDP headers.
+pub(super) fn amplification_limit(
+    transport: Transport,
+    client: &SocketAddr,
+    request_len: usize,
+    times: usize,
+) -> usize {
+    // Everything but plain UDP has proven its return path in a handshake.
+    if transport != Transport::Udp {
+        return usize::MAX;
+    }
+    let headers = if client.is_ipv4() { 20 + 8 } else { 40 + 8 };
+    times * (request_len + headers) - headers
+}

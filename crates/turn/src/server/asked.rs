@@ -1,0 +1,34 @@
+//! What of a request outlives its datagram, for the answer's sake.
+
+use std::sync::Arc;
+
+use stun::{FingerprintState, Message, Method, TransactionId};
+
+use super::user::User;
+use crate::ClientPath;
+
+/// A request as its answer needs it.
+#[derive(Clone, Debug)]
+pub(super) struct Asked {
+    /// Where it came from, and where the answer goes (RFC 8489 §6.3.1.2).
+    pub(super) path: ClientPath,
+    pub(super) method: Method,
+    pub(super) transaction_id: TransactionId,
+    /// Whether it carried a FINGERPRINT; then the answer does, too.
+    pub(super) fingerprint: bool,
+    /// Who asked, once that is proven.
+    pub(super) user: Option<Arc<User>>,
+}
+
+impl Asked {
+    /// A request that nobody has proven yet to have made.
+    pub(super) fn by_anybody(path: &ClientPath, message: &Message<'_>) -> Asked {
+        Asked {
+            path: *path,
+            method: message.method(),
+            transaction_id: message.transaction_id(),
+            fingerprint: message.fingerprint() == FingerprintState::Valid,
+            user: None,
+        }
+    }
+}

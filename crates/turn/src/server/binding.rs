@@ -1,0 +1,63 @@
+//! Binding requests: the STUN server (RFC 8489 §12).
+
+use stun::{
+    AttributeType, BINDING_SUCCESS_MAX, FingerprintState, Message, UnknownAttributes,
+    XorMappedAddress, binding_success,
+};
+
+use super::answer::Refusal;
+use super::asked::Asked;
+use super::request::is_known;
+use super::{DropReason, Server};
+use crate::{ClientPath, Now};
+
+impl Server {
+    /// Tells the client its reflexive transport address (RFC 8489 §6.3.1.1).
+    pub(super) fn binding(
+        &mut self,
+        now: Now,
+        path: &ClientPath,
+        message: &Message<'_>,
+    ) -> Result<(), DropReason> {
+        // RFC 8489 §14.9: REALM in a request says that long-term credentials are being used. Whoever goes to that length gets an
+        // authenticated answer; everybody else does not need to.
+        let with_credentials =
+            message.contains(AttributeType::REALM) && message.has_integrity().is_some();
+        if self.config.authenticate_binding || with_credentials {
+            let Some(asked) = self.authenticated(now, path, message)? else {
+                return Ok(());
+            };
+            self.authenticated_binding(now, &asked, message);
+            return Ok(());
+        }
+        let fingerprint = match message.fingerprint() {
+            FingerprintState::Absent => false,
+            FingerprintState::Valid => true,
+            FingerprintState::Invalid => return Err(DropReason::WrongFingerprint),
+        };
+        let unknown: UnknownAttributes = message.unknown_required(is_known).collect();
+        if unknown.is_empty() {
+            let mut buffer = [0; BINDING_SUCCESS_MAX];
+            let mapped = path.five_tuple.remote;
+            let length =
+                binding_success(&mut buffer, &message.transaction_id(), &mapped, fingerprint);
+            self.outputs
+                .send(*path, buffer.get(..length).unwrap_or_default());
+            self.stats.bindings += 1;
+        } else {
+            let asked = Asked::by_anybody(path, message);
+            self.refuse(now, &asked, &Refusal::Unknown(Box::new(unknown)));
+        }
+        Ok(())
+    }
+
+    fn authenticated_binding(&mut self, now: Now, asked: &Asked, message: &Message<'_>) {
+        let unknown: UnknownAttributes = message.unknown_required(is_known).collect();
+        if unknown.is_empty() {
+            let mapped = XorMappedAddress(asked.path.five_tuple.remote);
+            self.succeed(now, asked, |message| message.push(&mapped).map(drop));
+        } else {
+            self.refuse(now, asked, &Refusal::Unknown(Box::new(unknown)));
+        }
+    }
+}

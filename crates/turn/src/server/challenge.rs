@@ -1,0 +1,162 @@
+//! 401 and 438: what the unauthenticated get (RFC 8489 §9.2.4). Nothing is kept for them, and what they get is small.
+
+use stun::nonce::{self, SecurityFeatures};
+use stun::{
+    BuildError, Builder, Class, ErrorCode, Nonce, PasswordAlgorithm, PasswordAlgorithms, Realm,
+    Software, padding,
+};
+
+use super::answer::{RESPONSE_MAX, amplification_limit};
+use super::asked::Asked;
+use super::config::Config;
+use super::{DropReason, Server};
+use crate::Now;
+
+/// A challenge with its request and headers is at most this many times as large as the request with its own.
+const AMPLIFICATION: usize = 3;
+
+/// Bytes of an attribute's type and length.
+const TLV: usize = 4;
+
+/// What challenges announce.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Offer {
+    pub(super) algorithms: Option<PasswordAlgorithms<'static>>,
+    pub(super) username_anonymity: bool,
+}
+
+impl Offer {
+    pub(super) fn of(config: &Config) -> Offer {
+        let has = |algorithm| {
+            config.announce_password_algorithms && config.credentials.supports(algorithm)
+        };
+        // RFC 8489 §9.2.4: in the server's order of preference.
+        let algorithms = match (has(PasswordAlgorithm::Sha256), has(PasswordAlgorithm::Md5)) {
+            (true, true) => Some(PasswordAlgorithms::SHA256_MD5),
+            (true, false) => Some(PasswordAlgorithms::SHA256),
+            (false, true) => Some(PasswordAlgorithms::MD5),
+            (false, false) => None,
+        };
+        Offer {
+            algorithms,
+            username_anonymity: config.credentials.knows_userhash(),
+        }
+    }
+}
+
+/// What goes into a challenge, decided by the room there is.
+struct Content<'a> {
+    error: ErrorCode<'a>,
+    algorithms: Option<PasswordAlgorithms<'static>>,
+    software: Option<&'a str>,
+}
+
+impl Server {
+    /// Answers 401 or 438.
+    ///
+    /// # Errors
+    /// The reason to be silent instead.
+    pub(super) fn challenge(
+        &mut self,
+        now: Now,
+        asked: &Asked,
+        request_len: usize,
+        error: ErrorCode<'static>,
+    ) -> Result<(), DropReason> {
+        let client = asked.path.five_tuple.remote;
+        let limit = amplification_limit(
+            asked.path.five_tuple.transport,
+            &client,
+            request_len,
+            AMPLIFICATION,
+        );
+        let config = &self.config;
+        let content = fit(config, self.offer, error, asked.fingerprint, limit)
+            .ok_or(DropReason::Amplification)?;
+        let features = SecurityFeatures {
+            // RFC 8489 §9.2.4: the bit is set if and only if the attribute is there.
+            password_algorithms: content.algorithms.is_some(),
+            username_anonymity: self.offer.username_anonymity,
+        };
+        let mut nonce = [0; nonce::LEN];
+        config
+            .nonce_keys
+            .issue(features, client, now.unix_s, &mut nonce);
+        let mut buffer = [0; RESPONSE_MAX];
+        let Ok(message) = write(&mut buffer, asked, &config.realm, &nonce, &content) else {
+            return Err(DropReason::Amplification);
+        };
+        self.outputs.send(asked.path, message);
+        self.stats.count_error(error.code);
+        Ok(())
+    }
+}
+
+/// Leaves out what there is no room for: first SOFTWARE, then the end of the reason phrase, then PASSWORD-ALGORITHMS, which only the
+/// answer to a request without integrity, and that is the short one, may lack. `None` if even then it does not fit.
+fn fit<'a>(
+    config: &'a Config,
+    offer: Offer,
+    error: ErrorCode<'static>,
+    fingerprint: bool,
+    limit: usize,
+) -> Option<Content<'a>> {
+    let realm = TLV + config.realm.len() + padding(config.realm.len());
+    let least = stun::HEADER_LEN
+        + TLV
+        + 4
+        + realm
+        + TLV
+        + nonce::LEN
+        + if fingerprint { TLV + 4 } else { 0 };
+    let mut room = limit.checked_sub(least)?;
+    let mut take = |length: usize| {
+        let fits = length <= room;
+        room -= if fits { length } else { 0 };
+        fits
+    };
+    let algorithms = offer
+        .algorithms
+        .filter(|list| take(TLV + list.as_bytes().len()));
+    let mut reason = error.reason;
+    while !reason.is_empty() && !take(reason.len() + padding(reason.len())) {
+        // The phrases are ASCII. Four bytes less is one word less.
+        reason = &reason[..(reason.len() - 1) / 4 * 4];
+    }
+    let software = config
+        .software
+        .as_deref()
+        .filter(|text| take(TLV + text.len() + padding(text.len())));
+    Some(Content {
+        error: ErrorCode {
+            code: error.code,
+            reason,
+        },
+        algorithms,
+        software,
+    })
+}
+
+fn write<'b>(
+    buffer: &'b mut [u8],
+    asked: &Asked,
+    realm: &str,
+    nonce: &[u8],
+    content: &Content<'_>,
+) -> Result<&'b [u8], BuildError> {
+    let mut message = Builder::new(buffer, Class::Error, asked.method, &asked.transaction_id)?;
+    message
+        .push(&content.error)?
+        .push(&Realm(realm))?
+        .push(&Nonce(nonce))?;
+    if let Some(algorithms) = &content.algorithms {
+        message.push(algorithms)?;
+    }
+    if let Some(software) = content.software {
+        message.push(&Software(software))?;
+    }
+    if asked.fingerprint {
+        message.fingerprint()?;
+    }
+    Ok(message.finish())
+}

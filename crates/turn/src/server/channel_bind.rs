@@ -1,0 +1,137 @@
+//! ChannelBind requests (RFC 8656 §12.2).
+
+use std::net::SocketAddr;
+
+use stun::{ChannelNumber, ErrorCode, Message, XorPeerAddress};
+
+use super::Server;
+use super::allocate::is_tunnelled;
+use super::answer::Refusal;
+use super::asked::Asked;
+use super::channel::Channel;
+use super::policy::PeerClass;
+use crate::{Mono, Now};
+
+impl Server {
+    /// Binds a channel to a peer, or refreshes it, with its permission.
+    pub(super) fn channel_bind(
+        &mut self,
+        now: Now,
+        asked: &Asked,
+        message: &Message<'_>,
+        place: u32,
+    ) -> Result<(), Refusal> {
+        let (number, peer) = read(message)?;
+        let is_new = self.check_binding(now, place, number, peer)?;
+        let allocation = self
+            .clients
+            .allocation(place)
+            .ok_or(ErrorCode::ALLOCATION_MISMATCH)?;
+        let relay = if peer.is_ipv4() {
+            allocation.v4
+        } else {
+            allocation.v6
+        };
+        let relay = relay.ok_or(ErrorCode::PEER_ADDRESS_FAMILY_MISMATCH)?.get();
+        // RFC 8656 §21.4: Teredo and 6to4 are refused on both sides. A datagram to port 0 could not even be sent.
+        let tunnelled = is_tunnelled(peer.ip()) || is_tunnelled(asked.path.five_tuple.remote.ip());
+        let class = self.config.policy.permits(peer);
+        if tunnelled || class == PeerClass::Denied || peer.port() == 0 {
+            return Err(ErrorCode::FORBIDDEN.into());
+        }
+        let has_room = self.has_room_for(now, relay, &[peer.ip()]);
+        let channels = self
+            .relays
+            .get(relay)
+            .and_then(|relay| relay.live())
+            .map_or(0, |live| live.channels.len());
+        if !has_room || is_new && channels >= self.config.max_channels {
+            return Err(ErrorCode::INSUFFICIENT_CAPACITY.into());
+        }
+        self.bind(now, relay, number, peer, class == PeerClass::OwnRelay);
+        self.permit(now, relay, peer.ip());
+        self.update_deadline(relay);
+        self.succeed(now, asked, |_| Ok(()));
+        Ok(())
+    }
+
+    /// RFC 8656 §12.2: neither may the number be bound to another peer, nor the peer to another number. Says whether the binding is new.
+    ///
+    /// Numbers are the allocation's: one that is bound to an IPv4 peer cannot be bound to an IPv6 peer.
+    fn check_binding(
+        &mut self,
+        now: Now,
+        place: u32,
+        number: ChannelNumber,
+        peer: SocketAddr,
+    ) -> Result<bool, ErrorCode<'static>> {
+        let allocation = self
+            .clients
+            .allocation(place)
+            .ok_or(ErrorCode::ALLOCATION_MISMATCH)?;
+        let mut is_new = true;
+        for relay in allocation.relays() {
+            let Some(live) = self
+                .relays
+                .get_mut(relay)
+                .and_then(|relay| relay.live_mut())
+            else {
+                continue;
+            };
+            let peer_of_number = live
+                .channels
+                .with_number(number, now.mono)
+                .map(|channel| channel.peer());
+            let number_of_peer = live
+                .channels
+                .bound_to(&peer, now.mono)
+                .map(|channel| channel.number);
+            if peer_of_number.is_some_and(|other| other != peer)
+                || number_of_peer.is_some_and(|other| other != number)
+            {
+                return Err(ErrorCode::BAD_REQUEST);
+            }
+            is_new &= number_of_peer.is_none();
+        }
+        Ok(is_new)
+    }
+
+    fn bind(
+        &mut self,
+        now: Now,
+        relay: u32,
+        number: ChannelNumber,
+        peer: SocketAddr,
+        own_relay: bool,
+    ) {
+        let Some(live) = self
+            .relays
+            .get_mut(relay)
+            .and_then(|relay| relay.live_mut())
+        else {
+            return;
+        };
+        let before = live.channels.len();
+        let channel = Channel {
+            peer_ip: peer.ip(),
+            own_relay,
+            peer_port: peer.port(),
+            number,
+            policy_epoch: self.policy_epoch,
+            expires: Mono::NEVER,
+            permission_expires: Mono::NEVER,
+        };
+        live.channels.bind(channel, now.mono);
+        self.stats.channels += (live.channels.len() - before) as u64;
+    }
+}
+
+/// RFC 8656 §12.2: 400 unless both attributes are there, and the number is one of 0x4000 to 0x4FFF.
+fn read(message: &Message<'_>) -> Result<(ChannelNumber, SocketAddr), ErrorCode<'static>> {
+    let number = message.get::<ChannelNumber>().ok().flatten();
+    let peer = message.get::<XorPeerAddress>().ok().flatten();
+    Ok((
+        number.ok_or(ErrorCode::BAD_REQUEST)?,
+        peer.ok_or(ErrorCode::BAD_REQUEST)?.0,
+    ))
+}

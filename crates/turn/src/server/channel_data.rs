@@ -1,0 +1,215 @@
+//! ChannelData from a client (RFC 8656 §12.6): the hot path towards peers. One look-up of the 5-tuple and one of the channel for a
+//! whole run of datagrams; nothing is copied, nothing is allocated.
+
+use stun::ChannelNumber;
+use stun::channel_data::{ChannelData, HEADER_LEN};
+
+use super::channel::Channel;
+use super::policy::{PeerClass, PeerPolicy};
+use super::{DropReason, Server, Verdict};
+use crate::{ClientPath, Now, RelayKey, Run};
+
+/// The datagrams at the front of a run that have the same channel and length.
+struct Equal {
+    number: ChannelNumber,
+    covers: usize,
+    /// Bytes of payload in each but the last.
+    payload: usize,
+    /// Bytes of payload in all of them.
+    total: usize,
+}
+
+impl Server {
+    /// ChannelData: the datagrams at the front of the run that go the same way.
+    pub(super) fn channel_data(&mut self, now: Now, path: &ClientPath, run: Run<'_>) -> Verdict {
+        let Some(equal) = cut(run) else {
+            return self.discard(1, DropReason::MalformedChannelData);
+        };
+        match self.over_channel(now, path, &equal) {
+            Ok(verdict) => verdict,
+            Err(reason) => self.discard(equal.covers, reason),
+        }
+    }
+
+    fn over_channel(
+        &mut self,
+        now: Now,
+        path: &ClientPath,
+        equal: &Equal,
+    ) -> Result<Verdict, DropReason> {
+        let place = self
+            .clients
+            .find(&path.five_tuple)
+            .ok_or(DropReason::NoAllocation)?;
+        let allocation = self
+            .clients
+            .allocation(place)
+            .ok_or(DropReason::NoAllocation)?;
+        let mut found = Err(DropReason::AllocationExpired);
+        for relay in allocation.relays() {
+            let Some((generation, entry)) = self.relays.entry_mut(relay) else {
+                continue;
+            };
+            let Some(live) = entry.live_mut().filter(|live| live.expires > now.mono) else {
+                continue;
+            };
+            let key = RelayKey {
+                index: relay,
+                generation,
+            };
+            let from = live.advertised;
+            match live.channels.with_number(equal.number, now.mono) {
+                Some(channel) => {
+                    found = usable(channel, now, &*self.config.policy, self.policy_epoch)
+                        .map(|channel| (key, from, channel.peer(), channel.own_relay));
+                    break;
+                }
+                None => found = Err(DropReason::ChannelNotBound),
+            }
+        }
+        let (relay, from, peer, own_relay) = found?;
+        self.count_to_peers(place, equal.covers as u64, equal.total as u64);
+        let (covers, payload) = (equal.covers, HEADER_LEN..HEADER_LEN + equal.payload);
+        if own_relay {
+            return Ok(Verdict::ToRelay {
+                covers,
+                from,
+                peer,
+                payload,
+            });
+        }
+        Ok(Verdict::ToPeer {
+            covers,
+            relay,
+            peer,
+            payload,
+            dont_fragment: false,
+        })
+    }
+
+    /// Counts application data on its way to a peer.
+    pub(super) fn count_to_peers(&mut self, place: u32, packets: u64, bytes: u64) {
+        self.stats.to_peers.add(packets, bytes);
+        if let Some(allocation) = self.clients.allocation_mut(place) {
+            allocation.to_peers.add(packets, bytes);
+        }
+    }
+}
+
+/// Whether a channel may carry data at this moment: its permission holds (RFC 8656 §9), and the policy has not changed its mind.
+pub(super) fn usable<'a>(
+    channel: &'a mut Channel,
+    now: Now,
+    policy: &dyn PeerPolicy,
+    epoch: u16,
+) -> Result<&'a Channel, DropReason> {
+    if channel.permission_expires <= now.mono {
+        return Err(DropReason::NoPermission);
+    }
+    if channel.policy_epoch != epoch {
+        let class = policy.permits(channel.peer());
+        if class == PeerClass::Denied {
+            return Err(DropReason::PeerNotAllowed);
+        }
+        channel.own_relay = class == PeerClass::OwnRelay;
+        channel.policy_epoch = epoch;
+    }
+    Ok(channel)
+}
+
+/// Reads the first datagram's header and counts how many datagrams behind it have the same one. `None` if it is malformed.
+fn cut(run: Run<'_>) -> Option<Equal> {
+    let first = run.first();
+    let head = ChannelData::parse_datagram(first).ok()?;
+    let (number, payload) = (head.number, head.payload.len());
+    let mut equal = Equal {
+        number,
+        covers: 1,
+        payload,
+        total: payload,
+    };
+    let header = first.get(..HEADER_LEN)?;
+    for datagram in run.bytes.chunks(run.stride.max(1)).skip(1) {
+        let same = datagram.len() == run.stride && datagram.get(..HEADER_LEN) == Some(header);
+        if same {
+            equal.total += payload;
+        } else if let Some(last) = shorter(datagram, number, run.stride == HEADER_LEN + payload) {
+            equal.total += last;
+        } else {
+            break;
+        }
+        equal.covers += 1;
+    }
+    Some(equal)
+}
+
+/// The payload's length in a last datagram that is shorter than the others, if it can go with them: that needs all of them to be without
+/// padding, so that each payload ends with its datagram.
+fn shorter(datagram: &[u8], number: ChannelNumber, unpadded: bool) -> Option<usize> {
+    let head = ChannelData::parse_datagram(datagram).ok()?;
+    let fits =
+        unpadded && head.number == number && head.payload.len() + HEADER_LEN == datagram.len();
+    fits.then_some(head.payload.len())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Datagrams with these channels, length fields and lengths, in a run with the first one's length as its stride.
+    fn counted(datagrams: &[(u16, u16, usize)]) -> Option<(usize, usize, usize)> {
+        let mut bytes = Vec::new();
+        for (number, length, size) in datagrams {
+            let start = bytes.len();
+            bytes.extend_from_slice(&number.to_be_bytes());
+            bytes.extend_from_slice(&length.to_be_bytes());
+            bytes.resize(start + size, 0);
+        }
+        let equal = cut(Run {
+            bytes: &bytes,
+            stride: datagrams[0].2,
+            tos: 0,
+        })?;
+        Some((equal.covers, equal.payload, equal.total))
+    }
+
+    #[test]
+    fn equal_datagrams_go_together_and_a_shorter_last_one_with_them() {
+        let full = (0x4000, 100, 104);
+        assert_eq!(counted(&[full]), Some((1, 100, 100)));
+        assert_eq!(counted(&[full, full, full]), Some((3, 100, 300)));
+        assert_eq!(counted(&[full, full, (0x4000, 7, 11)]), Some((3, 100, 207)));
+        assert_eq!(counted(&[full, (0x4000, 0, 4)]), Some((2, 100, 100)));
+    }
+
+    #[test]
+    fn another_channel_length_or_padding_ends_the_cut() {
+        let full = (0x4000, 100, 104);
+        assert_eq!(
+            counted(&[full, (0x4001, 100, 104), full]),
+            Some((1, 100, 100))
+        );
+        assert_eq!(
+            counted(&[full, (0x4000, 99, 104), full]),
+            Some((1, 100, 100))
+        );
+        assert_eq!(counted(&[full, (0x4001, 7, 11)]), Some((1, 100, 100)));
+        assert_eq!(
+            counted(&[full, (0x4000, 7, 12)]),
+            Some((1, 100, 100)),
+            "padded"
+        );
+        assert_eq!(
+            counted(&[full, (0x4000, 200, 90)]),
+            Some((1, 100, 100)),
+            "shorter than it says"
+        );
+        let padded = (0x4000, 97, 104);
+        assert_eq!(
+            counted(&[padded, padded, (0x4000, 7, 11)]),
+            Some((2, 97, 194))
+        );
+        assert_eq!(counted(&[(0x4000, 101, 104)]), None);
+        assert_eq!(counted(&[(0x5000, 100, 104)]), None);
+    }
+}

@@ -1,0 +1,204 @@
+//! The ends of things: of relays, allocations, reservations and requests, one by one or when their time has come.
+
+use std::sync::Arc;
+
+use stun::ErrorCode;
+
+use super::Server;
+use super::allocation::Stage;
+use super::output::{CloseReason, RelayedAddresses};
+use super::outputs::{Closed, Queued};
+use super::relay::Relay;
+use crate::{FiveTuple, Mono, Now};
+
+/// How many relays one call of `handle_timeout` sees to, so that a wave of expiries does not hold up the worker's datagrams.
+const RELAYS_PER_CALL: usize = 64;
+
+impl Server {
+    /// The client with this 5-tuple. If its allocation has expired, or a part of it, that part is gone before this returns.
+    pub(super) fn client_at(&mut self, now: Now, five_tuple: &FiveTuple) -> Option<u32> {
+        let place = self.clients.find(five_tuple)?;
+        if let Some(allocation) = self.clients.allocation(place) {
+            let relays = allocation.relays();
+            for relay in relays
+                .filter(|relay| self.expires(*relay) <= now.mono)
+                .collect::<Vec<_>>()
+            {
+                self.expire_relay(now, relay);
+            }
+        }
+        self.clients.find(five_tuple)
+    }
+
+    /// When a relay in use expires.
+    fn expires(&self, relay: u32) -> Mono {
+        self.relays
+            .get(relay)
+            .and_then(Relay::live)
+            .map_or(Mono::NEVER, |live| live.expires)
+    }
+
+    /// Ends an allocation, with all its relays.
+    pub(super) fn close_client(&mut self, now: Now, place: u32, reason: CloseReason) {
+        let Some(allocation) = self.clients.allocation(place) else {
+            return;
+        };
+        let relayed = self.relayed(place);
+        for relay in allocation.relays().collect::<Vec<_>>() {
+            self.close_relay(relay);
+        }
+        let Some(client) = self.clients.remove(place) else {
+            return;
+        };
+        let Stage::Open(allocation) = client.stage else {
+            return;
+        };
+        self.stats.allocations -= 1;
+        self.outputs.push(Queued::Closed(Box::new(Closed {
+            user: client.user,
+            path: client.path,
+            relayed,
+            to_peers: allocation.to_peers,
+            to_client: allocation.to_client,
+            duration: now.mono.since(allocation.opened_at),
+            reason,
+        })));
+    }
+
+    /// The addresses of a client's relays.
+    fn relayed(&self, place: u32) -> RelayedAddresses {
+        let Some(allocation) = self.clients.allocation(place) else {
+            return RelayedAddresses::default();
+        };
+        let advertised = |relay: u32| {
+            self.relays
+                .get(relay)
+                .and_then(Relay::live)
+                .map(|live| live.advertised)
+        };
+        RelayedAddresses {
+            v4: allocation.v4.and_then(|relay| advertised(relay.get())),
+            v6: allocation.v6.and_then(|relay| advertised(relay.get())),
+        }
+    }
+
+    /// Ends one relay of an allocation: its permissions and channels go with it. The allocation stays, be it without a relay.
+    pub(super) fn close_relay(&mut self, relay: u32) {
+        let key = self.relay_key(relay);
+        let Some(Relay::Live(live)) = self.relays.remove(relay) else {
+            return;
+        };
+        self.deadlines.remove(relay);
+        self.stats.relays -= 1;
+        self.stats.permissions -= live.permissions.len() as u64;
+        self.stats.channels -= live.channels.len() as u64;
+        self.outputs.push(Queued::CloseRelay(key));
+        let Some(client) = self.clients.get_mut(live.client) else {
+            return;
+        };
+        if let Stage::Open(allocation) = &mut client.stage {
+            allocation.v4 = allocation.v4.filter(|other| other.get() != relay);
+            allocation.v6 = allocation.v6.filter(|other| other.get() != relay);
+        }
+        let (user, source) = (Arc::clone(&client.user), client.path.five_tuple.remote.ip());
+        self.release(user.name(), source, 1);
+    }
+
+    /// Ends a relay that was not refreshed in time, and its allocation with the last one.
+    fn expire_relay(&mut self, now: Now, relay: u32) {
+        let Some(live) = self.relays.get(relay).and_then(Relay::live) else {
+            return;
+        };
+        let place = live.client;
+        let Some(allocation) = self.clients.allocation(place) else {
+            return;
+        };
+        let all_over = allocation
+            .relays()
+            .all(|relay| self.expires(relay) <= now.mono);
+        if all_over {
+            self.close_client(now, place, CloseReason::Expired);
+        } else {
+            self.close_relay(relay);
+        }
+    }
+
+    /// Deletes the expired permissions and channels of a relay.
+    pub(super) fn sweep(&mut self, now: Now, relay: u32) {
+        let Some(live) = self
+            .relays
+            .get_mut(relay)
+            .and_then(|relay| relay.live_mut())
+        else {
+            return;
+        };
+        self.stats.permissions -= live.permissions.expire(now.mono) as u64;
+        self.stats.channels -= live.channels.expire(now.mono) as u64;
+    }
+
+    /// Sets the deadline of a relay in use to what expires first.
+    pub(super) fn update_deadline(&mut self, relay: u32) {
+        if let Some(live) = self.relays.get(relay).and_then(Relay::live) {
+            self.deadlines.set(relay, live.earliest());
+        }
+    }
+
+    /// When the next thing expires.
+    pub(super) fn next_deadline(&self) -> Option<Mono> {
+        let relay = self.deadlines.first().map(|(at, _)| at);
+        match (relay, self.answered.all_old_at()) {
+            (Some(relay), Some(answers)) => Some(relay.min(answers)),
+            (relay, answers) => relay.or(answers),
+        }
+    }
+
+    /// Expires what is due, up to a number of relays.
+    pub(super) fn expire(&mut self, now: Now) {
+        for _ in 0..RELAYS_PER_CALL {
+            match self.deadlines.first() {
+                Some((at, relay)) if at <= now.mono => self.relay_due(now, relay),
+                _ => break,
+            }
+        }
+        if self.answered.all_old_at().is_some_and(|at| at <= now.mono) {
+            self.answered.clear();
+            self.stats.answers = 0;
+        }
+    }
+
+    fn relay_due(&mut self, now: Now, relay: u32) {
+        match self.relays.get(relay) {
+            // The embedder did not answer in time.
+            Some(Relay::Opening(place)) => {
+                self.abandon_opening(now, *place, Some(ErrorCode::INSUFFICIENT_CAPACITY))
+            }
+            Some(Relay::Reserved(_)) => self.end_reservation(relay),
+            Some(Relay::Live(live)) if live.expires <= now.mono => self.expire_relay(now, relay),
+            Some(Relay::Live(_)) => {
+                self.sweep(now, relay);
+                self.update_deadline(relay);
+            }
+            None => self.deadlines.remove(relay),
+        }
+    }
+
+    /// Ends everything.
+    pub(super) fn end_all(&mut self, now: Now, reason: CloseReason) {
+        for place in self.clients.places() {
+            self.end_client(now, place, reason);
+        }
+        let reserved: Vec<u32> = self.relays.indices().collect();
+        for relay in reserved {
+            self.end_reservation(relay);
+        }
+    }
+
+    /// Ends a client's allocation, or its request for one without an answer.
+    pub(super) fn end_client(&mut self, now: Now, place: u32, reason: CloseReason) {
+        if self.clients.allocation(place).is_some() {
+            self.close_client(now, place, reason);
+        } else {
+            self.abandon_opening(now, place, None);
+        }
+    }
+}
