@@ -242,15 +242,22 @@ impl RecvBatch {
         }
     }
 
-    /// Fills free slots with one `recvmmsg`.
-    pub(crate) fn receive_many(&mut self, socket: &UdpSocket, tag: u64) -> io::Result<usize> {
+    /// Fills free slots, at most `limit`, with one `recvmmsg`.
+    pub(crate) fn receive_many(
+        &mut self,
+        socket: &UdpSocket,
+        tag: u64,
+        limit: usize,
+    ) -> io::Result<usize> {
         let start = self.messages.len();
-        if start == self.slots.len() {
+        let end = self.slots.len().min(start.saturating_add(limit));
+        if start == end {
             return Ok(0);
         }
         // SAFETY: `connect` pointed these headers to memory of this batch, whose lengths they state, and `&mut self`
         // proves that nobody is looking at it.
-        let received = unsafe { sys::recv::recvmmsg(socket.as_fd(), &mut self.headers[start..]) }?;
+        let received =
+            unsafe { sys::recv::recvmmsg(socket.as_fd(), &mut self.headers[start..end]) }?;
         for index in start..start + received {
             self.take_slot(socket, tag, index, self.headers[index].msg_len as usize);
         }

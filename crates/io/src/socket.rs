@@ -171,7 +171,15 @@ impl UdpSocket {
     /// # Errors
     /// `WouldBlock` when nothing waits; otherwise what `recvmmsg` returns.
     pub fn recv(&self, tag: u64, batch: &mut RecvBatch) -> io::Result<usize> {
-        past_icmp(|| batch.receive_many(self, tag))
+        past_icmp(|| batch.receive_many(self, tag, usize::MAX))
+    }
+
+    /// Like [`UdpSocket::recv`], but at most `limit` messages: so that one flooded socket leaves room for others.
+    ///
+    /// # Errors
+    /// `WouldBlock` when nothing waits; otherwise what `recvmmsg` returns.
+    pub fn recv_up_to(&self, limit: usize, tag: u64, batch: &mut RecvBatch) -> io::Result<usize> {
+        past_icmp(|| batch.receive_many(self, tag, limit))
     }
 
     /// Like [`UdpSocket::recv`], but at most one message by the cheapest single call: for the socket of one allocation.
@@ -204,6 +212,14 @@ impl UdpSocket {
     /// What `getsockopt` returns.
     pub fn send_buffer(&self) -> io::Result<u32> {
         self.word(libc::SO_SNDBUF).map(|doubled| doubled / 2)
+    }
+
+    /// Microseconds of busy polling as granted; 0 is off.
+    ///
+    /// # Errors
+    /// What `getsockopt` returns.
+    pub fn busy_poll_us(&self) -> io::Result<u32> {
+        self.word(libc::SO_BUSY_POLL)
     }
 
     /// GRO is on.

@@ -152,6 +152,41 @@ fn prefixes_and_padding_surround_the_payload() {
 }
 
 #[test]
+fn a_run_carries_source_address_and_tos_along() {
+    for (wildcard, from, client) in [
+        ("0.0.0.0:0", "127.0.0.9", "127.0.0.1:0"),
+        ("[::]:0", "::1", "[::1]:0"),
+    ] {
+        let (server, client) = (bind(wildcard, &UdpOptions::listener()), plain(client));
+        let from_ip = Some(from.parse().unwrap());
+        let flushed = send(&SendOptions::default(), |out| {
+            let to = SendTo {
+                from_ip,
+                tos: 0x88,
+                ..SendTo::new(&server, client.local_addr())
+            };
+            for _ in 0..20 {
+                out.push_prefixed(&to, &[0x40, 0, 0, 5], b"relay", 3);
+            }
+        });
+        assert_eq!(
+            (flushed.gso_runs, flushed.gso_segments, flushed.syscalls),
+            (1, 20, 1)
+        );
+        let seen = receive(&client, 20);
+        assert_eq!(seen.len(), 20);
+        assert!(
+            seen.iter()
+                .all(|seen| Some(seen.from.ip()) == from_ip && seen.tos == 0x88)
+        );
+        assert!(
+            seen.iter()
+                .all(|seen| seen.bytes == b"\x40\0\0\x05relay\0\0\0")
+        );
+    }
+}
+
+#[test]
 fn a_full_queue_flushes_itself_and_loses_nothing() {
     let (a, b) = (
         plain(LOOPBACKS[0]),

@@ -357,6 +357,29 @@ fn buffers_memory_and_processor_can_be_asked_for() {
 }
 
 #[test]
+fn a_limit_leaves_room_for_other_sockets() {
+    let (a, b) = (plain(LOOPBACKS[0]), plain(LOOPBACKS[0]));
+    for _ in 0..10 {
+        a.send_to(b"x", b.local_addr(), None).unwrap();
+    }
+    let mut batch = RecvBatch::new(8, RecvBatch::SMALL);
+    assert_eq!(b.recv_up_to(0, 0, &mut batch).unwrap(), 0);
+    assert_eq!(b.recv_up_to(5, 1, &mut batch).unwrap(), 5);
+    assert_eq!(b.recv_up_to(5, 2, &mut batch).unwrap(), 3);
+    assert!(batch.iter().map(|d| d.tag).eq([1, 1, 1, 1, 1, 2, 2, 2]));
+}
+
+#[test]
+fn busy_polling_is_asked_for_and_not_insisted_on() {
+    let options = UdpOptions {
+        busy_poll_us: 25,
+        ..UdpOptions::default()
+    };
+    let granted = bind(LOOPBACKS[0], &options).busy_poll_us().unwrap();
+    assert!([0, 25].contains(&granted));
+}
+
+#[test]
 fn a_socket_moves_to_another_thread() {
     let (a, b) = (plain(LOOPBACKS[0]), plain(LOOPBACKS[0]));
     let to = b.local_addr();
