@@ -1,6 +1,7 @@
 //! placeholder
 #![forbid(unsafe_code)]
 pub mod garbage;
+pub mod generator;
 pub mod measure;
 pub mod peer;
 pub mod report;

@@ -1,0 +1,167 @@
+//! The open-loop core against reflectors that behave and one that does not.
+#![allow(clippy::unwrap_used)] // helpers of tests
+
+use std::net::{SocketAddr, UdpSocket};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use hairpin_load::generator::{Lane, Plan, Run, Stamping, Tap};
+use hairpin_load::measure::{Payload, Schedule};
+use hairpin_load::peer::{Peer, PeerOptions};
+use hairpin_load::report::LoadReport;
+
+/// Clients that send measured payloads to a reflector and hear them again.
+fn echo_plan(server: SocketAddr, clients: u32, rate: f64) -> Plan {
+    let mut plan = Plan::new("echo", &server.to_string());
+    let payload = Payload::new();
+    for flow in 0..clients {
+        let options = io::UdpOptions {
+            recv_buffer: Some(4 << 20),
+            gro: true,
+            ..io::UdpOptions::default()
+        };
+        let socket =
+            Arc::new(io::UdpSocket::bind("127.0.0.1:0".parse().unwrap(), &options).unwrap());
+        let mut frame = vec![0; 120];
+        payload.fill(&mut frame, flow);
+        let stamping = Stamping::Payload { at: 0 };
+        plan.lanes
+            .push(Lane::new(socket.clone(), server, flow, stamping, &frame));
+        plan.taps.push(Tap::raw(socket));
+    }
+    plan.flows = clients;
+    plan.schedule = Some(Schedule::constant(hairpin_load::measure::Rate(rate)));
+    plan.warm_up = Duration::from_millis(200);
+    plan.duration = Duration::from_secs(2);
+    plan
+}
+
+fn run(plan: Plan) -> LoadReport {
+    let mut run = Run::start(plan).unwrap();
+    while run.next_second().is_some() {}
+    run.finish()
+}
+
+#[test]
+fn a_fixed_rate_is_kept_and_nothing_is_lost() {
+    let peer = Peer::start(&PeerOptions::echo(vec!["127.0.0.1:0".parse().unwrap()])).unwrap();
+    let report = run(echo_plan(peer.addresses()[0], 20, 5_000.0));
+    assert_eq!(
+        (report.total.lost, report.total.corrupt),
+        (0, 0),
+        "{report}"
+    );
+    assert_eq!(report.total.received, report.total.sent);
+    let achieved = report.send_pps() / report.run.offered_rate.unwrap();
+    assert!((achieved - 1.0).abs() < 0.005, "{report}");
+    assert_eq!(report.latency.count, report.total.received);
+    assert!(!report.seconds.is_empty());
+}
+
+#[test]
+fn several_senders_and_receivers_share_the_work() {
+    let peer = Peer::start(&PeerOptions::echo(vec!["127.0.0.1:0".parse().unwrap()])).unwrap();
+    let mut plan = echo_plan(peer.addresses()[0], 16, 4_000.0);
+    (plan.senders, plan.receivers) = (4, 2);
+    let report = run(plan);
+    assert_eq!(report.total.lost, 0, "{report}");
+    let threads: Vec<_> = report
+        .threads
+        .iter()
+        .map(|thread| thread.name.as_str())
+        .collect();
+    let expected = [
+        "sender-0",
+        "sender-1",
+        "sender-2",
+        "sender-3",
+        "receiver-0",
+        "receiver-1",
+    ];
+    assert_eq!(threads, expected);
+    assert!(
+        report.threads[..4].iter().all(|thread| thread.sent > 1500),
+        "{report}"
+    );
+}
+
+#[test]
+fn trains_leave_segmented_and_arrive_whole() {
+    let peer = Peer::start(&PeerOptions::echo(vec!["127.0.0.1:0".parse().unwrap()])).unwrap();
+    let mut plan = echo_plan(peer.addresses()[0], 4, 20_000.0);
+    plan.schedule = plan.schedule.map(|schedule| schedule.with_burst(32));
+    (plan.train, plan.gso) = (8, true);
+    let report = run(plan);
+    assert_eq!(report.total.lost, 0, "{report}");
+    assert_eq!(report.sending.method, "UDP_SEGMENT", "{report}");
+}
+
+#[test]
+fn a_stalled_server_shows_in_the_percentiles_in_proportion() {
+    const STALL: Duration = Duration::from_millis(200);
+    let server = UdpSocket::bind("127.0.0.1:0").unwrap();
+    let address = server.local_addr().unwrap();
+    let done = Arc::new(AtomicBool::new(false));
+    let stop = done.clone();
+    let reflector = std::thread::spawn(move || {
+        server
+            .set_read_timeout(Some(Duration::from_millis(20)))
+            .unwrap();
+        let started = Instant::now();
+        let mut stalled = false;
+        let mut buffer = [0; 2048];
+        while !stop.load(Ordering::Relaxed) {
+            if !stalled && started.elapsed() > Duration::from_secs(1) {
+                std::thread::sleep(STALL);
+                stalled = true;
+            }
+            if let Ok((length, from)) = server.recv_from(&mut buffer) {
+                server.send_to(&buffer[..length], from).unwrap();
+            }
+        }
+    });
+    // 1,000/s for 2 s; 200 ms of stall touch 200 of 2,000 sends, by 0 to 200 ms each.
+    let report = run(echo_plan(address, 4, 1_000.0));
+    done.store(true, Ordering::Relaxed);
+    reflector.join().unwrap();
+    assert_eq!(report.total.lost, 0, "{report}");
+    assert!(report.latency.max_us > 190_000.0, "{report}");
+    // A tenth of all is slow, evenly: 1 % is slower than 180 ms, and 90 % hardly touched.
+    assert!(
+        (150_000.0..=220_000.0).contains(&report.latency.p99_us),
+        "{report}"
+    );
+    assert!(report.latency.p50_us < 20_000.0, "{report}");
+}
+
+#[test]
+fn a_dead_target_is_total_loss_and_a_warning() {
+    let nobody = UdpSocket::bind("127.0.0.1:0").unwrap();
+    let report = run(echo_plan(nobody.local_addr().unwrap(), 2, 500.0));
+    assert_eq!(report.total.received, 0);
+    assert!((report.total.loss() - 1.0).abs() < 1e-9);
+    assert!(
+        report
+            .warnings
+            .iter()
+            .any(|warning| warning.contains("nothing came back"))
+    );
+}
+
+#[test]
+fn a_run_that_is_stopped_still_reports() {
+    let peer = Peer::start(&PeerOptions::echo(vec!["127.0.0.1:0".parse().unwrap()])).unwrap();
+    let mut plan = echo_plan(peer.addresses()[0], 2, 1_000.0);
+    plan.duration = Duration::from_secs(60);
+    let mut run = Run::start(plan).unwrap();
+    let stopper = run.stopper();
+    run.next_second().unwrap();
+    stopper.stop();
+    let report = run.finish();
+    assert!(
+        report.ended_early.is_some() && report.total.received > 500,
+        "{report}"
+    );
+    assert!(report.run.measured_s < 5.0);
+}
