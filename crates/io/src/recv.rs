@@ -101,13 +101,10 @@ struct Slot {
 #[derive(Clone, Copy)]
 struct Message {
     len: usize,
-    stride: usize,
-    from: SocketAddr,
-    local_ip: Option<IpAddr>,
-    tag: u64,
-    tos: u8,
-    ttl: Option<u8>,
     truncated: bool,
+    from: SocketAddr,
+    tag: u64,
+    ancillary: Ancillary,
 }
 
 // SAFETY: its raw pointers lead only to its own heap memory, which moves along with it.
@@ -219,26 +216,18 @@ impl RecvBatch {
     }
 
     fn datagrams(&self, index: usize, message: &Message) -> Datagrams<'_> {
-        let Message {
-            len,
-            stride,
-            from,
-            local_ip,
-            tag,
-            tos,
-            ttl,
-            truncated,
-        } = *message;
-        let bytes = &self.payload[index * self.pitch..][..len];
+        let ancillary = &message.ancillary;
         Datagrams {
-            bytes,
-            stride,
-            from,
-            local_ip,
-            tos,
-            ttl,
-            truncated,
-            tag,
+            bytes: &self.payload[index * self.pitch..][..message.len],
+            stride: ancillary
+                .segment_size
+                .map_or(message.len, |size| size.min(message.len)),
+            from: message.from,
+            local_ip: ancillary.local_ip,
+            tos: ancillary.tos,
+            ttl: ancillary.ttl,
+            truncated: message.truncated,
+            tag: message.tag,
         }
     }
 
@@ -282,14 +271,15 @@ impl RecvBatch {
             let buffer = unsafe { slice::from_raw_parts_mut(iov_base.cast::<u8>(), iov_len) };
             let mut from = RawAddress::default();
             let len = sys::recv::recvfrom(socket.as_fd(), buffer, &mut from)?;
-            let truncated = len > self.slot_size;
             self.take(
                 socket,
-                tag,
-                len.min(self.slot_size),
-                truncated,
-                from.get(),
-                Ancillary::default(),
+                Message {
+                    len: len.min(self.slot_size),
+                    truncated: len > self.slot_size,
+                    from: from.get(),
+                    tag,
+                    ancillary: Ancillary::default(),
+                },
             );
         }
         Ok(1)
@@ -301,49 +291,27 @@ impl RecvBatch {
         let header = &self.headers[index].msg_hdr;
         let slot = &self.slots[index];
         let used: usize = header.msg_controllen as _;
-        let control = slot.control.bytes.get(..used).unwrap_or(&[]);
-        let truncated = header.msg_flags & libc::MSG_TRUNC != 0;
-        self.take(
-            socket,
-            tag,
+        let message = Message {
             len,
-            truncated,
-            slot.from.get(),
-            Ancillary::parse(control),
-        );
+            truncated: header.msg_flags & libc::MSG_TRUNC != 0,
+            from: slot.from.get(),
+            tag,
+            ancillary: Ancillary::parse(slot.control.bytes.get(..used).unwrap_or(&[])),
+        };
+        self.take(socket, message);
     }
 
     #[inline]
-    fn take(
-        &mut self,
-        socket: &UdpSocket,
-        tag: u64,
-        len: usize,
-        truncated: bool,
-        mut from: SocketAddr,
-        mut ancillary: Ancillary,
-    ) {
+    fn take(&mut self, socket: &UdpSocket, mut message: Message) {
+        let ancillary = &mut message.ancillary;
         if let Some(drops) = ancillary.drops {
             self.overflow += socket.new_drops(drops);
         }
         if socket.is_dual_stack() {
-            from = unmap(from);
+            message.from = unmap(message.from);
             ancillary.local_ip = ancillary.local_ip.map(|ip| ip.to_canonical());
         }
-        let stride = ancillary.segment_size.map_or(len, |size| size.min(len));
-        let Ancillary {
-            local_ip, tos, ttl, ..
-        } = ancillary;
-        self.messages.push(Message {
-            len,
-            stride,
-            from,
-            local_ip,
-            tag,
-            tos,
-            ttl,
-            truncated,
-        });
+        self.messages.push(message);
     }
 }
 

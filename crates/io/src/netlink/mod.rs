@@ -251,14 +251,16 @@ mod tests {
             sysfs::write(&right, &["/sys/class/net/veth-r/threaded".into()], "1").unwrap();
             let receiver = UdpSocket::bind("192.0.2.2:7000").unwrap();
             receiver
-                .set_read_timeout(Some(Duration::from_secs(2)))
+                .set_read_timeout(Some(Duration::from_millis(20)))
                 .unwrap();
             left.enter().unwrap();
-            UdpSocket::bind("192.0.2.1:0")
-                .unwrap()
-                .send_to(b"hello", "192.0.2.2:7000")
-                .unwrap();
-            assert_eq!(receiver.recv(&mut [0; 16]).unwrap(), 5);
+            let sender = UdpSocket::bind("192.0.2.1:0").unwrap();
+            // A fresh link drops what is sent before the kernel's work queue has noticed its carrier.
+            let arrived = (0..100).any(|_| {
+                sender.send_to(b"hello", "192.0.2.2:7000").unwrap();
+                receiver.recv(&mut [0; 16]).is_ok_and(|len| len == 5)
+            });
+            assert!(arrived);
         });
     }
 
