@@ -12,13 +12,13 @@ Examples:
         the same for development: peers on this machine and in private networks are admitted too
   hairpin serve --config /etc/hairpin.toml
         everything from a file; SIGHUP reads it again
-  hairpin serve --listen 0.0.0.0:3478 --external-ip 203.0.113.5/10.0.0.5 --realm example.org --secret \"$SECRET\"
+  hairpin serve --listen 0.0.0.0:3478 --external-ip 203.0.113.5/10.0.0.5 --secret \"$SECRET\"
         behind a 1:1 NAT, as in most clouds
-  HAIRPIN_AUTH__SECRETS=\"$SECRET\" hairpin serve --port-range 50000-50999 --allow-peer 10.1.0.0/16:5000-6000
-        the secret from the environment, out of sight of `ps`
+  HAIRPIN_AUTH__SECRETS=\"$SECRET\" hairpin serve --allow-peer 10.1.0.0/16:5000-6000
+        the secret from the environment, out of sight of `ps`; some private peers admitted
 
-Later ones win: defaults, file, environment (HAIRPIN_SECTION__KEY), flags; a list is replaced as a whole.
-All keys: docs/configuration.md. Ctrl-C or SIGTERM stops cleanly, a second one at once.";
+Later ones win: defaults, file, environment (HAIRPIN_SECTION__KEY), flags. A list is
+replaced as a whole. All keys: docs/configuration.md. Ctrl-C or SIGTERM stops cleanly, a second one at once.";
 
 /// Arguments of `hairpin serve`.
 #[derive(Debug, clap::Args)]

@@ -4,9 +4,9 @@ use std::process::ExitCode;
 
 use anyhow::Result;
 
-use super::input;
+use super::{input, output};
 use crate::cli::check::Args;
-use crate::config::{self, Config, Loaded};
+use crate::config::{self, Config, Loaded, plural};
 
 /// Runs the command.
 pub(crate) fn run(args: &Args) -> Result<ExitCode> {
@@ -18,9 +18,9 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
         return Ok(ExitCode::FAILURE);
     };
     if args.effective {
-        print!("{}", loaded.effective(args.show_secrets));
+        output::print(&loaded.effective(args.show_secrets))?;
     } else {
-        print!("{}", summary(&name(args), config, &loaded));
+        output::print(&summary(&name(args), config, &loaded))?;
     }
     Ok(ExitCode::SUCCESS)
 }
@@ -57,7 +57,11 @@ fn summary(name: &str, config: &Config, loaded: &Loaded) -> String {
     };
     let credentials = match (config.secrets.len(), config.users.len()) {
         (0, 0) => "a random secret, new at every start".to_owned(),
-        (secrets, users) => format!("{secrets} shared secret(s), {users} user(s)"),
+        (secrets, users) => format!(
+            "{}, {}",
+            plural(secrets, "shared secret"),
+            plural(users, "user")
+        ),
     };
     let peers = if config.peers_allow_local {
         "public, private and loopback"
@@ -69,10 +73,10 @@ fn summary(name: &str, config: &Config, loaded: &Loaded) -> String {
          listen       udp {listen}\n\
          relay        {relays}{external}, ports {first}-{last}\n\
          credentials  {credentials}, realm \"{}\"\n\
-         peers        {peers} addresses, {} allow and {} deny rule(s)\n",
+         peers        {peers} addresses, {} and {}\n",
         config.realm,
-        config.peers_allow.len(),
-        config.peers_deny.len(),
+        plural(config.peers_allow.len(), "allow rule"),
+        plural(config.peers_deny.len(), "deny rule"),
     )
 }
 

@@ -16,13 +16,12 @@ pub(crate) struct Ice {
 impl Ice {
     /// What `new RTCPeerConnection(..)` takes, on one line.
     pub(crate) fn json(&self) -> String {
-        let Self {
-            uris,
-            username,
-            password,
-        } = self;
-        json!({ "iceServers": [{ "urls": uris, "username": username, "credential": password }] })
-            .to_string()
+        // Written by hand to keep the order in which everybody writes these three.
+        let (urls, username) = (json!(self.uris), json!(self.username));
+        let credential = json!(self.password);
+        format!(
+            r#"{{"iceServers":[{{"urls":{urls},"username":{username},"credential":{credential}}}]}}"#
+        )
     }
 
     /// URIs with the credentials in them (`turn://user:password@host:port`), as GStreamer takes them; no RFC has this form.

@@ -4,7 +4,7 @@ mod check;
 mod creds;
 mod ice;
 mod input;
-//probe
+mod output;
 mod serve;
 
 use std::process::ExitCode;
@@ -14,10 +14,9 @@ use crate::cli::{Cli, Command};
 /// Runs the command and turns its result into the status of the process.
 pub(crate) fn run(cli: Cli) -> ExitCode {
     let result = match cli.command {
-        //        Command::Serve(args) => serve::run(&args),
+        Command::Serve(args) => serve::run(&args),
         Command::Check(args) => check::run(&args),
-        //        Command::Creds(args) => creds::run(&args),
-        _ => Ok(ExitCode::SUCCESS),
+        Command::Creds(args) => creds::run(&args),
     };
     result.unwrap_or_else(|error| {
         eprintln!("error: {error:#}");

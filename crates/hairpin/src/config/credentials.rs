@@ -152,6 +152,11 @@ impl User {
             return Err(Mistake::new(format!("user `{name}` has an empty password"))
                 .help("anybody could relay through this server: set one"));
         }
+        if self.password.chars().any(char::is_control) {
+            return Err(Mistake::new(format!(
+                "the password of `{name}` has a control character in it"
+            )));
+        }
         if self.password.len() > MAX_PASSWORD {
             return Err(Mistake::new(format!(
                 "the password of `{name}` is longer than {MAX_PASSWORD} bytes"

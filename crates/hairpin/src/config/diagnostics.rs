@@ -202,13 +202,16 @@ impl Report {
 
     /// `2 errors, 1 warning`.
     pub(crate) fn count(&self) -> String {
-        let count = |n: usize, word: &str| {
-            (n > 0).then(|| format!("{n} {word}{}", if n == 1 { "" } else { "s" }))
-        };
+        let some = |n, word| (n > 0).then(|| plural(n, word));
         let parts = [
-            count(self.errors(), "error"),
-            count(self.warnings(), "warning"),
+            some(self.errors(), "error"),
+            some(self.warnings(), "warning"),
         ];
         parts.into_iter().flatten().collect::<Vec<_>>().join(", ")
     }
+}
+
+/// `1 user`, `2 users`.
+pub(crate) fn plural(count: usize, word: &str) -> String {
+    format!("{count} {word}{}", if count == 1 { "" } else { "s" })
 }

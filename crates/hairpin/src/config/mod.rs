@@ -36,12 +36,13 @@ use std::time::Duration;
 use tracing::level_filters::LevelFilter;
 
 pub(crate) use credentials::User;
+pub(crate) use diagnostics::plural;
 pub(crate) use layers::{Flag, Inputs};
 pub(crate) use logging::LogFormat;
 pub(crate) use network::{DEFAULT_PORT, ExternalIp, PeerRule};
 pub(crate) use schema::KEYS;
 pub(crate) use semantics::is_private;
-pub(crate) use setting::{parse_seconds, write_seconds};
+pub(crate) use setting::parse_seconds;
 
 use diagnostics::Report;
 use schema::Settings;
@@ -53,6 +54,10 @@ use source::Sources;
 pub(crate) struct Config {
     /// Number of workers; `None`: one per core.
     pub(crate) workers: Option<u32>,
+    /// Whether each worker stays on a core of its own.
+    pub(crate) pin_workers: bool,
+    /// Whether UDP GRO and GSO are used where the kernel has them.
+    pub(crate) offloads: bool,
     /// Where to listen; `None`: decided at start.
     pub(crate) listen_udp: Option<Vec<SocketAddr>>,
     /// Where relays are bound; `None`: decided at start.
@@ -69,6 +74,8 @@ pub(crate) struct Config {
     pub(crate) users: Vec<User>,
     /// How long a nonce is good for.
     pub(crate) nonce_lifetime: Duration,
+    /// Whether a Refresh needs a credential that has not expired.
+    pub(crate) strict_expiry: bool,
     /// Re-admitted peers.
     pub(crate) peers_allow: Vec<PeerRule>,
     /// Denied peers.
@@ -164,6 +171,8 @@ fn resolve(settings: &Settings) -> Option<Config> {
             Workers::Auto => None,
             Workers::Count(count) => Some(count),
         },
+        pin_workers: s.pin_workers?.value,
+        offloads: s.offloads?.value,
         listen_udp: s.listen_udp.map(|list| values(list.value.0)),
         relay_addresses: s.relay_addresses.map(|list| values(list.value.0)),
         external_ip: values(s.external_ip?.value),
@@ -177,6 +186,7 @@ fn resolve(settings: &Settings) -> Option<Config> {
             .collect(),
         users: values(s.users?.value),
         nonce_lifetime: s.nonce_lifetime?.value.0,
+        strict_expiry: s.strict_expiry?.value,
         peers_allow: values(s.peers_allow?.value),
         peers_deny: values(s.peers_deny?.value),
         peers_allow_local: s.peers_allow_local?.value,

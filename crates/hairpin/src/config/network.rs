@@ -132,9 +132,10 @@ impl FromText for PortRange {
 
     fn from_text(text: &str) -> Result<Self, Mistake> {
         let range = parse_ports(text)?;
-        if *range.start() == 0 {
-            return Err(Mistake::new("port 0 cannot be relayed from")
-                .help("begin at 1024 or above, like \"49152-65535\""));
+        // RFC 8656 §7.2: relayed ports should not be well-known ones, which clients could pose as.
+        if *range.start() < 1024 {
+            let message = "ports below 1024 belong to well-known services and are not relayed from";
+            return Err(Mistake::new(message).help("begin at 1024 or above, like \"49152-65535\""));
         }
         // RFC 8656 §7.2: EVEN-PORT with R=1 needs a pair: an even port and the next higher one.
         if range.start() == range.end() {
@@ -309,7 +310,16 @@ mod tests {
     #[test]
     fn port_ranges_are_checked() {
         assert!(PortRange::from_text("49152-65535").is_ok());
-        for text in ["", "1", "0-9", "9-1", "1-65536", "a-b", "1-"] {
+        for text in [
+            "",
+            "5000",
+            "0-9",
+            "80-9000",
+            "9001-9000",
+            "5000-65536",
+            "a-b",
+            "5000-",
+        ] {
             assert!(PortRange::from_text(text).is_err(), "{text}");
         }
     }

@@ -20,8 +20,10 @@ pub(crate) type AllocationLifetime = Seconds<120, 86_400>;
 pub(crate) type NonceLifetime = Seconds<60, 3_600>;
 /// Allocations: one relay port each, and 65 thousand ports on each of a few addresses.
 pub(crate) type Allocations = Bounded<1, 10_000_000>;
-/// Permissions and channels of one allocation: 4,096 channel numbers exist (RFC 8656 §12).
-pub(crate) type PerAllocation = Bounded<1, 4_096>;
+/// Permissions of one relayed address: each is state that a client makes with one request.
+pub(crate) type Permissions = Bounded<1, 1_024>;
+/// Channels of one relayed address: 4,096 numbers exist (RFC 8656 §12).
+pub(crate) type Channels = Bounded<1, 4_096>;
 
 /// A key that may have been set.
 pub(crate) type Entry<T> = Option<Located<T>>;
@@ -31,6 +33,10 @@ pub(crate) type Entry<T> = Option<Located<T>>;
 pub(crate) struct Settings {
     /// `server.workers`
     pub(crate) workers: Entry<Workers>,
+    /// `server.pin_workers`
+    pub(crate) pin_workers: Entry<bool>,
+    /// `server.offloads`
+    pub(crate) offloads: Entry<bool>,
     /// `listen.udp`
     pub(crate) listen_udp: Entry<AtLeastOne<SocketAddr>>,
     /// `relay.addresses`
@@ -47,6 +53,8 @@ pub(crate) struct Settings {
     pub(crate) users: Entry<List<User>>,
     /// `auth.nonce_lifetime`
     pub(crate) nonce_lifetime: Entry<NonceLifetime>,
+    /// `auth.strict_expiry`
+    pub(crate) strict_expiry: Entry<bool>,
     /// `peers.allow`
     pub(crate) peers_allow: Entry<List<PeerRule>>,
     /// `peers.deny`
@@ -60,9 +68,9 @@ pub(crate) struct Settings {
     /// `limits.allocations_per_source`
     pub(crate) allocations_per_source: Entry<Allocations>,
     /// `limits.permissions_per_allocation`
-    pub(crate) permissions: Entry<PerAllocation>,
+    pub(crate) permissions: Entry<Permissions>,
     /// `limits.channels_per_allocation`
-    pub(crate) channels: Entry<PerAllocation>,
+    pub(crate) channels: Entry<Channels>,
     /// `limits.lifetime_default`
     pub(crate) lifetime_default: Entry<AllocationLifetime>,
     /// `limits.lifetime_max`
@@ -153,14 +161,17 @@ pub(crate) const ENV_PREFIX: &str = "HAIRPIN_";
 /// All of them, in the order of the documentation.
 pub(crate) const KEYS: &[Key] = &[
     Key::new("server", "workers", |s| &mut s.workers).at_start(),
+    Key::new("server", "pin_workers", |s| &mut s.pin_workers).at_start(),
+    Key::new("server", "offloads", |s| &mut s.offloads).at_start(),
     Key::new("listen", "udp", |s| &mut s.listen_udp).at_start(),
     Key::new("relay", "addresses", |s| &mut s.relay_addresses).at_start(),
     Key::new("relay", "external_ip", |s| &mut s.external_ip).at_start(),
     Key::new("relay", "ports", |s| &mut s.relay_ports).at_start(),
-    Key::new("auth", "realm", |s| &mut s.realm),
+    Key::new("auth", "realm", |s| &mut s.realm).at_start(),
     Key::new("auth", "secrets", |s| &mut s.secrets).secret(),
     Key::new("auth", "users", |s| &mut s.users).secret(),
     Key::new("auth", "nonce_lifetime", |s| &mut s.nonce_lifetime),
+    Key::new("auth", "strict_expiry", |s| &mut s.strict_expiry),
     Key::new("peers", "allow", |s| &mut s.peers_allow),
     Key::new("peers", "deny", |s| &mut s.peers_deny),
     Key::new("peers", "allow_local", |s| &mut s.peers_allow_local),

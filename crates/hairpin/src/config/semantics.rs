@@ -135,16 +135,7 @@ fn relay_addresses_can_be_reached(settings: &Settings, report: &mut Report) {
 
 /// Whether clients elsewhere on the Internet cannot reach the address.
 pub(crate) fn is_private(ip: IpAddr) -> bool {
-    match ip {
-        // RFC 6598: 100.64.0.0/10 is shared by carriers' customers behind their NAT.
-        IpAddr::V4(ip) => {
-            ip.is_private()
-                || ip.is_loopback()
-                || ip.is_link_local()
-                || ip.octets()[0] == 100 && ip.octets()[1] & 0xc0 == 64
-        }
-        IpAddr::V6(ip) => ip.is_unique_local() || ip.is_loopback() || ip.is_unicast_link_local(),
-    }
+    server::policy::special_network(ip).is_some()
 }
 
 /// The mapping that holds for a relay address.

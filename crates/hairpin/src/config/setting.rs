@@ -158,15 +158,27 @@ impl<T: Setting> Setting for List<T> {
     }
 }
 
-/// A [`List`] that must not be empty: its key is left out instead, to have it decided at start.
+/// Each listener costs a socket per worker, each relay address a table of its ports; hardly anybody has more than two.
+const MOST_ADDRESSES: usize = 64;
+
+/// A [`List`] of addresses that must not be empty: its key is left out instead, to have it decided at start.
 #[derive(Clone, Debug)]
 pub(crate) struct AtLeastOne<T>(pub(crate) List<T>);
 
 impl<T: Setting> Setting for AtLeastOne<T> {
     fn read(node: &Node<'_>, report: &mut Report) -> Option<Self> {
-        if node.items().is_some_and(|items| items.is_empty()) {
+        let count = node.items().map(|items| items.len());
+        if count == Some(0) {
             let help = "leave the key out to have it decided at start";
             report.push(Diagnostic::error(&node.at, "the list is empty").help(help));
+            return None;
+        }
+        if let Some(count) = count.filter(|count| *count > MOST_ADDRESSES) {
+            let message = format!("{count} addresses are more than {MOST_ADDRESSES}");
+            report.push(
+                Diagnostic::error(&node.at, message)
+                    .help("remove some; 0.0.0.0 and [::] listen on all"),
+            );
             return None;
         }
         List::read(node, report).map(Self)

@@ -380,7 +380,10 @@ fn what_only_a_restart_changes_is_named() {
     let old = load_file("[auth]\nrealm = \"a\"\n");
     let new =
         load_file("[auth]\nrealm = \"b\"\n[relay]\nports = \"5000-6000\"\n[server]\nworkers = 2\n");
-    assert_eq!(needs_restart(&old, &new), ["server.workers", "relay.ports"]);
+    assert_eq!(
+        needs_restart(&old, &new),
+        ["server.workers", "relay.ports", "auth.realm"]
+    );
     assert_eq!(needs_restart(&old, &old), [""; 0]);
 }
 

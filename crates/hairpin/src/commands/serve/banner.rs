@@ -1,0 +1,200 @@
+//! What `serve` prints on stdout once it runs: where it is, and what to paste where.
+
+use std::fmt::Write as _;
+use std::net::{IpAddr, SocketAddr};
+use std::ops::RangeInclusive;
+
+use crate::commands::ice::Ice;
+use crate::config::is_private;
+
+/// Everything the banner says.
+#[derive(Debug)]
+pub(super) struct Banner {
+    /// Listening addresses, with the real ports.
+    pub(super) listeners: Vec<SocketAddr>,
+    /// Relay addresses: bound to, and told to clients.
+    pub(super) relays: Vec<(IpAddr, IpAddr)>,
+    /// Ports of relays.
+    pub(super) relay_ports: RangeInclusive<u16>,
+    /// Number of workers.
+    pub(super) workers: usize,
+    /// The realm.
+    pub(super) realm: String,
+    /// Whether loopback and private peers are admitted.
+    pub(super) local_peers: bool,
+    /// How clients get in.
+    pub(super) access: Access,
+}
+
+/// How clients get in.
+#[derive(Debug)]
+pub(super) enum Access {
+    /// No file: credentials to try it with, and the secret if it was made up.
+    Quick {
+        /// Ready to use.
+        ice: Ice,
+        /// How long they are good for, if not forever.
+        expires: bool,
+        /// The random secret.
+        made_up_secret: Option<String>,
+    },
+    /// A file says who may: nothing secret is printed, since stdout of a service ends up in a journal.
+    FromFile {
+        /// Path of the file.
+        file: String,
+        /// `turn:` URIs.
+        uris: Vec<String>,
+        /// Whether `creds` can make credentials from the file.
+        has_secret: bool,
+    },
+}
+
+impl Banner {
+    /// The text.
+    pub(super) fn render(&self) -> String {
+        let mut text = format!("hairpin {}\n\n", env!("CARGO_PKG_VERSION"));
+        for listener in &self.listeners {
+            line(&mut text, "listening", &format!("udp {listener}"));
+        }
+        let (first, last) = (self.relay_ports.start(), self.relay_ports.end());
+        for (local, advertised) in &self.relays {
+            let seen = if local == advertised {
+                String::new()
+            } else {
+                format!(", seen as {advertised}")
+            };
+            line(
+                &mut text,
+                "relaying",
+                &format!("udp {local}{seen}, ports {first}-{last}"),
+            );
+        }
+        line(&mut text, "workers", &self.workers.to_string());
+        line(&mut text, "realm", &self.realm);
+        line(
+            &mut text,
+            "peers",
+            if self.local_peers {
+                "public, private and loopback addresses (development: anybody with credentials reaches this network)"
+            } else {
+                "public addresses only (--dev admits loopback and private ones)"
+            },
+        );
+        for (local, advertised) in &self.relays {
+            if is_private(*advertised) && !advertised.is_loopback() {
+                let hint = format!(
+                    "{advertised} is private; behind a NAT say --external-ip PUBLIC/{local}"
+                );
+                line(&mut text, "note", &hint);
+            }
+        }
+        text.push('\n');
+        self.access(&mut text);
+        text.push_str("\nStop with Ctrl-C or SIGTERM.\n");
+        text
+    }
+
+    fn access(&self, text: &mut String) {
+        match &self.access {
+            Access::Quick {
+                ice,
+                expires,
+                made_up_secret,
+            } => {
+                let until = if *expires { ", good for a day" } else { "" };
+                let _ = writeln!(
+                    text,
+                    "Paste into a web page (new RTCPeerConnection(..)){until}:\n{}\n",
+                    ice.json()
+                );
+                ice.uris.iter().for_each(|uri| line(text, "uri", uri));
+                line(text, "username", &ice.username);
+                line(text, "password", &ice.password);
+                if let Some(secret) = made_up_secret {
+                    line(
+                        text,
+                        "secret",
+                        &format!("{secret} (made up for this run; keep one with --secret)"),
+                    );
+                }
+            }
+            Access::FromFile {
+                file,
+                uris,
+                has_secret,
+            } => {
+                uris.iter().for_each(|uri| line(text, "uri", uri));
+                if *has_secret {
+                    line(
+                        text,
+                        "credentials",
+                        &format!("hairpin creds --config {file} --user NAME --uri URI"),
+                    );
+                }
+            }
+        }
+    }
+}
+
+fn line(text: &mut String, name: &str, value: &str) {
+    let _ = writeln!(text, "{name:<12} {value}");
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn banner(access: Access) -> Banner {
+        Banner {
+            listeners: vec!["127.0.0.1:3478".parse().unwrap()],
+            relays: vec![("10.0.0.5".parse().unwrap(), "203.0.113.5".parse().unwrap())],
+            relay_ports: 49_152..=65_535,
+            workers: 2,
+            realm: "hairpin".to_owned(),
+            local_peers: false,
+            access,
+        }
+    }
+
+    #[test]
+    fn a_quick_server_says_all_one_needs() {
+        let ice = Ice {
+            uris: vec!["turn:203.0.113.5:3478?transport=udp".to_owned()],
+            username: "1735689600:demo".to_owned(),
+            password: "secret=".to_owned(),
+        };
+        let text = banner(Access::Quick {
+            ice,
+            expires: true,
+            made_up_secret: Some("abc".to_owned()),
+        })
+        .render();
+        for expected in [
+            concat!("hairpin ", env!("CARGO_PKG_VERSION"), "\n"),
+            "listening    udp 127.0.0.1:3478\n",
+            "relaying     udp 10.0.0.5, seen as 203.0.113.5, ports 49152-65535\n",
+            "peers        public addresses only",
+            r#"{"iceServers":[{"#,
+            "uri          turn:203.0.113.5:3478?transport=udp\n",
+            "secret       abc (made up",
+            "Stop with Ctrl-C",
+        ] {
+            assert!(text.contains(expected), "{expected:?} is not in\n{text}");
+        }
+    }
+
+    #[test]
+    fn a_server_with_a_file_prints_nothing_secret() {
+        let access = Access::FromFile {
+            file: "h.toml".to_owned(),
+            uris: vec!["turn:x".to_owned()],
+            has_secret: true,
+        };
+        let text = banner(access).render();
+        assert!(
+            !text.contains("password") && !text.contains("iceServers"),
+            "{text}"
+        );
+        assert!(text.contains("hairpin creds --config h.toml"), "{text}");
+    }
+}

@@ -1,0 +1,212 @@
+//! From a configuration to a running `server`, and back to words when it does not start.
+
+use std::net::{IpAddr, SocketAddr};
+
+use anyhow::{Result, anyhow};
+use server::policy::{PeerRule as Rule, PeerRules, loopback_and_private};
+use server::quota::QuotaLimits;
+use server::{AddressFamily, IpNet, Running, Server, Settings, StartError, addresses};
+
+use super::plan::Machine;
+use crate::config::{Config, PeerRule};
+
+/// What `server` needs to know of the machine it runs on.
+pub(super) fn machine() -> Machine {
+    let families = [AddressFamily::V4, AddressFamily::V6];
+    Machine {
+        addresses: addresses::host_addresses(),
+        routed: families
+            .into_iter()
+            .filter_map(addresses::default_route)
+            .collect(),
+    }
+}
+
+/// The running server.
+pub(super) struct Engine {
+    running: Running,
+    realm: String,
+}
+
+impl Engine {
+    /// Opens all sockets and starts the workers.
+    pub(super) fn start(
+        config: &Config,
+        listeners: &[SocketAddr],
+        relays: &[IpAddr],
+    ) -> Result<Self> {
+        let mut builder = Server::builder()
+            .relay_ports(*config.relay_ports.start(), *config.relay_ports.end())
+            .pin_workers(config.pin_workers)
+            .offloads(config.offloads)
+            .settings(settings(config));
+        if let Some(workers) = config.workers {
+            builder = builder.workers(usize::try_from(workers)?);
+        }
+        builder = listeners
+            .iter()
+            .fold(builder, |builder, &listener| builder.listen(listener));
+        builder = relays
+            .iter()
+            .fold(builder, |builder, &relay| builder.relay_address(relay));
+        for external in &config.external_ip {
+            builder = builder.external_address(external.public, external.private);
+        }
+        let running = builder.start().map_err(|error| explain(&error))?;
+        Ok(Self {
+            running,
+            realm: config.realm.clone(),
+        })
+    }
+
+    /// The listeners, with the real ports.
+    pub(super) fn listeners(&self) -> Vec<SocketAddr> {
+        self.running.listeners().to_vec()
+    }
+
+    /// Each relay address, and what clients are told instead.
+    pub(super) fn relays(&self) -> Vec<(IpAddr, IpAddr)> {
+        self.running
+            .relay_addresses()
+            .iter()
+            .map(|relay| (relay.local, relay.advertised))
+            .collect()
+    }
+
+    /// How many workers serve.
+    pub(super) fn workers(&self) -> usize {
+        self.running.workers()
+    }
+
+    /// Puts into force what can change while it runs.
+    pub(super) fn reload(&self, config: &Config) -> Result<()> {
+        let mut settings = settings(config);
+        // The realm is part of every key and takes a restart; the caller has said so.
+        settings.realm = self.realm.clone();
+        Ok(self.running.reload(settings)?)
+    }
+
+    /// Replaces the key that nonces are made with; those made with the last one stay good.
+    pub(super) fn rotate_nonce_key(&self) -> Result<()> {
+        Ok(self.running.rotate_nonce_key()?)
+    }
+
+    /// Whether a worker has ended although nobody asked it to.
+    pub(super) fn has_failed(&self) -> bool {
+        self.running.failed_worker().is_some()
+    }
+
+    /// Ends every allocation and waits for the workers.
+    pub(super) fn stop(self) -> Result<()> {
+        self.running.shutdown()?;
+        Ok(())
+    }
+}
+
+/// `server`'s own words, and which flag or key to change.
+fn explain(error: &StartError) -> anyhow::Error {
+    let change = match error {
+        StartError::Bind { .. } => "; set it with --listen ADDRESS:PORT or listen.udp",
+        StartError::RelayAddress { .. } => "; set it with --relay-address IP or relay.addresses",
+        StartError::ExternalAddress { .. } => "; set it with --relay-address IP or relay.addresses",
+        StartError::Worker(_) | StartError::Thread(_) => {
+            "; set it with --workers N or server.workers"
+        }
+        _ => "",
+    };
+    anyhow!("{error}{change}")
+}
+
+/// The part of the configuration that can change while the server runs.
+fn settings(config: &Config) -> Settings {
+    let mut settings = Settings::default();
+    settings.realm.clone_from(&config.realm);
+    settings.users = config
+        .users
+        .iter()
+        .map(|user| (user.name.clone(), user.password.clone()))
+        .collect();
+    settings.secrets = config
+        .secrets
+        .iter()
+        .map(|secret| secret.clone().into_bytes())
+        .collect();
+    settings.peers = peers(config);
+    settings.quota = QuotaLimits {
+        per_user: config.limits.allocations_per_user,
+        per_source: config.limits.allocations_per_source,
+        total: config.limits.allocations,
+    };
+    settings.nonce_lifetime = config.nonce_lifetime;
+    settings.strict_expiry = config.strict_expiry;
+    settings.default_lifetime = config.limits.lifetime_default;
+    settings.max_lifetime = config.limits.lifetime_max;
+    settings.max_permissions = config.limits.permissions as usize;
+    settings.max_channels = config.limits.channels as usize;
+    settings
+}
+
+fn peers(config: &Config) -> PeerRules {
+    let rules = |list: &[PeerRule]| {
+        list.iter()
+            .map(|rule| Rule {
+                network: rule.net,
+                ports: rule.ports.clone(),
+            })
+            .collect()
+    };
+    let mut peers = PeerRules {
+        allow: rules(&config.peers_allow),
+        deny: rules(&config.peers_deny),
+    };
+    if config.peers_allow_local {
+        // This host's own addresses are denied one by one, which a rule for the network around them does not undo.
+        let own = addresses::host_addresses().into_iter().map(IpNet::from);
+        peers.allow.extend(
+            loopback_and_private()
+                .into_iter()
+                .chain(own)
+                .map(Rule::all_ports),
+        );
+    }
+    peers
+}
+
+#[cfg(test)]
+mod tests {
+    use server::ports::PortRange;
+
+    use super::*;
+    use crate::config::{Inputs, load};
+
+    fn defaults() -> Config {
+        load(&Inputs::default()).config.unwrap()
+    }
+
+    #[test]
+    fn the_defaults_are_those_of_the_library() {
+        let (config, library) = (defaults(), Settings::default());
+        let ours = settings(&config);
+        assert_eq!(ours.realm, library.realm);
+        assert_eq!(ours.quota, library.quota);
+        assert_eq!(ours.nonce_lifetime, library.nonce_lifetime);
+        assert_eq!(ours.default_lifetime, library.default_lifetime);
+        assert_eq!(ours.max_lifetime, library.max_lifetime);
+        assert_eq!(ours.max_permissions, library.max_permissions);
+        assert_eq!(ours.max_channels, library.max_channels);
+        assert_eq!(ours.strict_expiry, library.strict_expiry);
+        assert_eq!(
+            config.relay_ports,
+            PortRange::DYNAMIC.first()..=PortRange::DYNAMIC.last()
+        );
+    }
+
+    #[test]
+    fn local_peers_are_admitted_only_on_request() {
+        let mut config = defaults();
+        assert_eq!(peers(&config), PeerRules::default());
+        config.peers_allow_local = true;
+        let loopback: IpNet = "127.0.0.0/8".parse().unwrap();
+        assert!(peers(&config).allow.contains(&Rule::all_ports(loopback)));
+    }
+}

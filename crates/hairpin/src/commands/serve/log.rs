@@ -1,0 +1,48 @@
+//! Logs go to stderr, so that stdout carries the banner and nothing else.
+
+use std::io::IsTerminal;
+
+use anyhow::{Context, Result};
+use tracing::level_filters::LevelFilter;
+use tracing_subscriber::layer::SubscriberExt;
+use tracing_subscriber::util::SubscriberInitExt;
+use tracing_subscriber::{Layer, Registry, fmt, reload};
+
+use crate::commands::input;
+use crate::config::LogFormat;
+
+/// Changes the level while the program runs.
+pub(super) struct Level(reload::Handle<LevelFilter, Registry>);
+
+impl Level {
+    /// Logs what is at least as severe as `level` from now on.
+    pub(super) fn set(&self, level: LevelFilter) {
+        // Fails only if the subscriber is gone, and then nothing is logged anyway.
+        let _ = self.0.reload(level);
+    }
+}
+
+/// Installs the global subscriber.
+pub(super) fn install(format: LogFormat, level: LevelFilter) -> Result<Level> {
+    let json = match format {
+        LogFormat::Auto => !std::io::stderr().is_terminal(),
+        LogFormat::Text => false,
+        LogFormat::Json => true,
+    };
+    let layer = fmt::layer()
+        .with_writer(std::io::stderr)
+        .with_target(false)
+        .with_ansi(input::colour());
+    let layer = if json {
+        layer.json().flatten_event(true).boxed()
+    } else {
+        layer.boxed()
+    };
+    let (filter, handle) = reload::Layer::new(level);
+    Registry::default()
+        .with(filter)
+        .with(layer)
+        .try_init()
+        .context("logging is already set up")?;
+    Ok(Level(handle))
+}

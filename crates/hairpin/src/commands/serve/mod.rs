@@ -1,0 +1,215 @@
+//! `hairpin serve`: reads the configuration, starts the server, says where it is, and obeys signals until it is told to stop.
+
+mod banner;
+mod engine;
+mod log;
+mod plan;
+
+use std::process::ExitCode;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, anyhow, bail};
+use server::signals::{Signal, Signals};
+
+use super::creds;
+use super::ice::Ice;
+use super::{input, output};
+use crate::cli::serve::Args;
+use crate::config::{self, Config, Loaded};
+use banner::{Access, Banner};
+use engine::Engine;
+use plan::Machine;
+
+/// How long the credentials of the banner are good for.
+const BANNER_CREDENTIALS: Duration = Duration::from_secs(86_400);
+/// How long one key makes nonces. The one before stays good as long again, so this is not below the longest nonce lifetime.
+const NONCE_KEY_LIFE: Duration = Duration::from_secs(3_600);
+/// How often a wait for signals looks whether a worker has failed.
+const LOOK: Duration = Duration::from_secs(1);
+/// How often it looks whether the server has stopped.
+const STOP_LOOK: Duration = Duration::from_millis(5);
+
+/// Runs the command.
+pub(crate) fn run(args: &Args) -> Result<ExitCode> {
+    let loaded = read(args)?;
+    eprint!("{}", loaded.diagnostics(input::colour()));
+    let Some(config) = loaded.config.clone() else {
+        eprintln!("{}; nothing was started", loaded.count());
+        return Ok(ExitCode::FAILURE);
+    };
+    let level = log::install(config.log_format, config.log_level)?;
+    // Before any thread starts, so that no signal is missed.
+    let signals = Signals::install().context("cannot catch SIGINT, SIGTERM and SIGHUP")?;
+    let machine = engine::machine();
+    let mut made_up_secret = None;
+    let config = with_a_way_in(config, &mut made_up_secret)?;
+    let listeners = plan::listeners(&config, &machine)?;
+    let relays = plan::relays(&config, &machine)?;
+    let engine = Engine::start(&config, &listeners, &relays)?;
+    let banner = banner(args, &config, &engine, &machine, made_up_secret.clone());
+    output::print(&banner.render())?;
+    Service {
+        args,
+        started: loaded,
+        made_up_secret,
+        level,
+        signals,
+        engine,
+    }
+    .run()
+}
+
+fn read(args: &Args) -> Result<Loaded> {
+    Ok(config::load(&input::gather(
+        args.config.as_ref(),
+        args.flags(),
+    )?))
+}
+
+/// Gives a server without users and secrets a random secret, the same one in each call: there is always a way in, and never
+/// an open one.
+fn with_a_way_in(mut config: Config, made_up_secret: &mut Option<String>) -> Result<Config> {
+    if config.users.is_empty() && config.secrets.is_empty() {
+        let secret = made_up_secret.take().map_or_else(plan::random_secret, Ok)?;
+        config.secrets.push(secret.clone());
+        *made_up_secret = Some(secret);
+    }
+    Ok(config)
+}
+
+fn banner(
+    args: &Args,
+    config: &Config,
+    engine: &Engine,
+    machine: &Machine,
+    made_up_secret: Option<String>,
+) -> Banner {
+    let listeners = engine.listeners();
+    let uris = plan::uris(&listeners, &config.external_ip, machine);
+    let access = match &args.config {
+        Some(file) => {
+            let has_secret = !config.secrets.is_empty() && made_up_secret.is_none();
+            Access::FromFile {
+                file: file.display().to_string(),
+                uris,
+                has_secret,
+            }
+        }
+        None => {
+            let (ice, expires) = try_it_with(config, uris);
+            Access::Quick {
+                ice,
+                expires,
+                made_up_secret,
+            }
+        }
+    };
+    Banner {
+        listeners,
+        relays: engine.relays(),
+        relay_ports: config.relay_ports.clone(),
+        workers: engine.workers(),
+        realm: config.realm.clone(),
+        local_peers: config.peers_allow_local,
+        access,
+    }
+}
+
+/// Credentials that the server admits, and whether they expire.
+fn try_it_with(config: &Config, uris: Vec<String>) -> (Ice, bool) {
+    if let Some(secret) = config.secrets.first() {
+        let expires = creds::now_unix_s() + BANNER_CREDENTIALS.as_secs();
+        return (creds::make(secret, "demo", expires, uris), true);
+    }
+    let user = config.users.first();
+    let (username, password) = user
+        .map(|user| (user.name.clone(), user.password.clone()))
+        .unwrap_or_default();
+    (
+        Ice {
+            uris,
+            username,
+            password,
+        },
+        false,
+    )
+}
+
+/// A server that runs, and what a reload needs.
+struct Service<'a> {
+    args: &'a Args,
+    started: Loaded,
+    made_up_secret: Option<String>,
+    level: log::Level,
+    signals: Signals,
+    engine: Engine,
+}
+
+impl Service<'_> {
+    fn run(mut self) -> Result<ExitCode> {
+        let mut rotate_at = Instant::now() + NONCE_KEY_LIFE;
+        loop {
+            match self
+                .signals
+                .wait(Some(LOOK))
+                .context("cannot wait for signals")?
+            {
+                Some(Signal::Interrupt | Signal::Terminate) => return self.stop(),
+                Some(Signal::Hangup) => self.reload(),
+                _ => {}
+            }
+            if self.engine.has_failed() {
+                self.engine.stop()?;
+                bail!("a worker has stopped by itself; the log says why");
+            }
+            if Instant::now() >= rotate_at {
+                rotate_at += NONCE_KEY_LIFE;
+                self.engine.rotate_nonce_key()?;
+            }
+        }
+    }
+
+    /// Stops cleanly; a second signal meanwhile ends the process at once.
+    fn stop(mut self) -> Result<ExitCode> {
+        tracing::info!("stopping; a second signal stops at once");
+        let engine = self.engine;
+        let stopping = std::thread::spawn(move || engine.stop());
+        while !stopping.is_finished() {
+            if let Some(Signal::Interrupt | Signal::Terminate) =
+                self.signals.wait(Some(STOP_LOOK)).unwrap_or(None)
+            {
+                tracing::warn!("stopped at once");
+                return Ok(ExitCode::FAILURE);
+            }
+        }
+        let stopped = stopping
+            .join()
+            .map_err(|_| anyhow!("the server failed while it stopped"))?;
+        stopped.map(|()| ExitCode::SUCCESS)
+    }
+
+    /// Reads the configuration again; one with mistakes changes nothing.
+    fn reload(&mut self) {
+        if let Err(error) = read(self.args).and_then(|new| self.apply(&new)) {
+            tracing::error!("reload refused, the old configuration stays: {error:#}");
+        }
+    }
+
+    fn apply(&mut self, new: &Loaded) -> Result<()> {
+        let Some(config) = new.config.clone() else {
+            bail!("{}", new.one_line_each().join("; "))
+        };
+        let config = with_a_way_in(config, &mut self.made_up_secret)?;
+        self.engine.reload(&config)?;
+        self.level.set(config.log_level);
+        new.one_line_each()
+            .iter()
+            .for_each(|warning| tracing::warn!("{warning}"));
+        let waiting = config::needs_restart(&self.started, new);
+        if !waiting.is_empty() {
+            tracing::warn!("needs a restart to take effect: {}", waiting.join(", "));
+        }
+        tracing::info!("configuration reloaded");
+        Ok(())
+    }
+}

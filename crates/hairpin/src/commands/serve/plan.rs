@@ -1,0 +1,245 @@
+//! What the configuration leaves open, decided for this machine.
+
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+
+use anyhow::{Result, bail};
+
+use crate::config::{Config, DEFAULT_PORT, ExternalIp};
+
+/// The addresses of the machine.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Machine {
+    /// Every address of every interface that is up.
+    pub(super) addresses: Vec<IpAddr>,
+    /// The addresses that packets to the Internet leave from, at most one of each family.
+    pub(super) routed: Vec<IpAddr>,
+}
+
+/// Where to listen: what the configuration says, else port 3478 of loopback and of the default route's addresses.
+pub(super) fn listeners(config: &Config, machine: &Machine) -> Result<Vec<SocketAddr>> {
+    if let Some(chosen) = &config.listen_udp {
+        return Ok(chosen.clone());
+    }
+    let mut found = machine.loopback();
+    found.extend(machine.routed.iter().filter(|ip| !ip.is_loopback()));
+    if found.is_empty() {
+        bail!(
+            "this machine has neither a loopback address nor a default route: say where to listen, --listen ADDRESS:PORT"
+        );
+    }
+    Ok(found
+        .into_iter()
+        .map(|ip| SocketAddr::new(ip, DEFAULT_PORT))
+        .collect())
+}
+
+/// Where to relay from: what the configuration says, else, family by family, the local addresses of its mappings or the default
+/// route's address; on a machine without any route loopback, so that it can be tried there.
+pub(super) fn relays(config: &Config, machine: &Machine) -> Result<Vec<IpAddr>> {
+    if let Some(chosen) = &config.relay_addresses {
+        return Ok(chosen.clone());
+    }
+    let mut found: Vec<IpAddr> = config
+        .external_ip
+        .iter()
+        .filter_map(|external| external.private)
+        .collect();
+    let mapped = [true, false].map(|v4| found.iter().any(|ip| ip.is_ipv4() == v4));
+    found.extend(
+        machine
+            .routed
+            .iter()
+            .filter(|ip| !mapped[usize::from(ip.is_ipv6())]),
+    );
+    if found.is_empty() {
+        found = machine.loopback();
+    }
+    if found.is_empty() {
+        bail!(
+            "this machine has neither a default route nor a loopback address: say where to relay from, --relay-address IP"
+        );
+    }
+    Ok(found)
+}
+
+/// A secret that nobody can guess, for a server that was given neither secrets nor users.
+pub(super) fn random_secret() -> Result<String> {
+    let mut bytes = [0; 20];
+    getrandom::fill(&mut bytes)
+        .map_err(|error| anyhow::anyhow!("the kernel gives no random bytes: {error}"))?;
+    Ok(bytes.iter().map(|byte| format!("{byte:02x}")).collect())
+}
+
+/// URIs that clients can use, the most useful ones only: public ones if there are any, loopback only if there is nothing else.
+pub(super) fn uris(
+    listeners: &[SocketAddr],
+    external: &[ExternalIp],
+    machine: &Machine,
+) -> Vec<String> {
+    let mut addresses: Vec<SocketAddr> = Vec::new();
+    for listener in listeners {
+        let ips = if listener.ip().is_unspecified() {
+            machine.reachable(listener.is_ipv4())
+        } else {
+            vec![listener.ip()]
+        };
+        for ip in ips {
+            let address = SocketAddr::new(seen_as(ip, external), listener.port());
+            if !addresses.contains(&address) {
+                addresses.push(address);
+            }
+        }
+    }
+    if addresses.iter().any(|address| !address.ip().is_loopback()) {
+        addresses.retain(|address| !address.ip().is_loopback());
+    }
+    // RFC 7065: turn:host:port?transport=udp, with brackets around an IPv6 address.
+    addresses
+        .iter()
+        .map(|address| format!("turn:{address}?transport=udp"))
+        .collect()
+}
+
+impl Machine {
+    fn loopback(&self) -> Vec<IpAddr> {
+        let loopback = [
+            IpAddr::V4(Ipv4Addr::LOCALHOST),
+            IpAddr::V6(Ipv6Addr::LOCALHOST),
+        ];
+        loopback
+            .into_iter()
+            .filter(|ip| self.addresses.contains(ip))
+            .collect()
+    }
+
+    /// The addresses of one family that a wildcard listener is best reached at.
+    fn reachable(&self, v4: bool) -> Vec<IpAddr> {
+        let of_family = |list: &[IpAddr]| {
+            list.iter()
+                .copied()
+                .filter(|ip| ip.is_ipv4() == v4)
+                .take(1)
+                .collect::<Vec<_>>()
+        };
+        match of_family(&self.routed) {
+            none if none.is_empty() => of_family(&self.addresses),
+            routed => routed,
+        }
+    }
+}
+
+fn seen_as(ip: IpAddr, external: &[ExternalIp]) -> IpAddr {
+    let mapped = external.iter().find(|external| match external.private {
+        Some(private) => private == ip,
+        None => external.public.is_ipv4() == ip.is_ipv4() && !ip.is_loopback(),
+    });
+    mapped.map_or(ip, |external| external.public)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::{Inputs, load};
+
+    fn config() -> Config {
+        load(&Inputs::default()).config.unwrap()
+    }
+
+    fn machine(addresses: &[&str], routed: &[&str]) -> Machine {
+        let parse = |list: &[&str]| list.iter().map(|ip| ip.parse().unwrap()).collect();
+        Machine {
+            addresses: parse(addresses),
+            routed: parse(routed),
+        }
+    }
+
+    fn addresses(list: &[&str]) -> Vec<SocketAddr> {
+        list.iter()
+            .map(|address| address.parse().unwrap())
+            .collect()
+    }
+
+    #[test]
+    fn listens_on_what_exists() {
+        let both = machine(
+            &["127.0.0.1", "::1", "192.0.2.2", "192.0.2.3", "2001:db8::2"],
+            &["192.0.2.2", "2001:db8::2"],
+        );
+        let expected = addresses(&[
+            "127.0.0.1:3478",
+            "[::1]:3478",
+            "192.0.2.2:3478",
+            "[2001:db8::2]:3478",
+        ]);
+        assert_eq!(listeners(&config(), &both).unwrap(), expected);
+        let only_v4 = machine(&["127.0.0.1", "192.0.2.2"], &["192.0.2.2"]);
+        assert_eq!(
+            listeners(&config(), &only_v4).unwrap(),
+            addresses(&["127.0.0.1:3478", "192.0.2.2:3478"])
+        );
+        assert!(listeners(&config(), &machine(&[], &[])).is_err());
+    }
+
+    #[test]
+    fn relays_from_what_leads_to_the_internet() {
+        let both = machine(
+            &["127.0.0.1", "10.0.0.5", "2001:db8::2"],
+            &["10.0.0.5", "2001:db8::2"],
+        );
+        let ips = |list: &[&str]| {
+            list.iter()
+                .map(|ip| ip.parse().unwrap())
+                .collect::<Vec<IpAddr>>()
+        };
+        assert_eq!(
+            relays(&config(), &both).unwrap(),
+            ips(&["10.0.0.5", "2001:db8::2"])
+        );
+        let mut mapped = config();
+        let (public, private) = ("203.0.113.5".parse().unwrap(), "10.0.0.9".parse().ok());
+        mapped.external_ip = vec![ExternalIp { public, private }];
+        assert_eq!(
+            relays(&mapped, &both).unwrap(),
+            ips(&["10.0.0.9", "2001:db8::2"])
+        );
+        assert_eq!(
+            relays(&config(), &machine(&["127.0.0.1"], &[])).unwrap(),
+            ips(&["127.0.0.1"])
+        );
+        assert!(relays(&config(), &machine(&[], &[])).is_err());
+    }
+
+    #[test]
+    fn uris_name_what_clients_can_reach() {
+        let host = machine(&["127.0.0.1", "10.0.0.5"], &["10.0.0.5"]);
+        let external = [ExternalIp {
+            public: "203.0.113.5".parse().unwrap(),
+            private: None,
+        }];
+        let loopback = addresses(&["127.0.0.1:3478"]);
+        assert_eq!(
+            uris(&loopback, &[], &host),
+            ["turn:127.0.0.1:3478?transport=udp"]
+        );
+        let wildcard = addresses(&["0.0.0.0:3478", "127.0.0.1:3478"]);
+        assert_eq!(
+            uris(&wildcard, &[], &host),
+            ["turn:10.0.0.5:3478?transport=udp"]
+        );
+        assert_eq!(
+            uris(&wildcard, &external, &host),
+            ["turn:203.0.113.5:3478?transport=udp"]
+        );
+        let v6 = addresses(&["[2001:db8::2]:5349"]);
+        assert_eq!(
+            uris(&v6, &external, &host),
+            ["turn:[2001:db8::2]:5349?transport=udp"]
+        );
+    }
+
+    #[test]
+    fn secrets_differ() {
+        assert_ne!(random_secret().unwrap(), random_secret().unwrap());
+        assert_eq!(random_secret().unwrap().len(), 40);
+    }
+}

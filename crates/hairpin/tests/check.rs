@@ -1,0 +1,140 @@
+//! `hairpin check`: status, and what goes to which stream.
+
+mod common;
+
+use common::{file, hairpin, run, stderr, stdout};
+
+fn check(text: &str, flags: &[&str]) -> std::process::Output {
+    let (_directory, path) = file(text);
+    let mut args = vec!["check", path.to_str().unwrap()];
+    args.extend(flags);
+    run(&args)
+}
+
+#[test]
+fn a_good_file_is_summed_up() {
+    let output = check(
+        "[listen]\nudp = [\"192.0.2.1:3478\"]\n[auth]\nusers = [{ name = \"a\", password = \"b\" }]\n",
+        &[],
+    );
+    assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
+    let text = stdout(&output);
+    assert!(
+        text.contains(": ok\n") && text.contains("udp 192.0.2.1:3478") && text.contains("1 user"),
+        "{text}"
+    );
+    assert_eq!(stderr(&output), "");
+}
+
+#[test]
+fn a_bad_file_yields_every_mistake_and_status_1() {
+    let output = check(
+        "[listen]\nudp = [\"x\"]\n[auth]\nrelm = \"y\"\nsecrets = [\"\"]\n",
+        &[],
+    );
+    assert_eq!(output.status.code(), Some(1));
+    assert_eq!(stdout(&output), "");
+    let text = stderr(&output);
+    assert!(text.contains("3 errors"), "{text}");
+    assert!(
+        text.contains("hairpin.toml:2:8")
+            && text.contains("hairpin.toml:4:1")
+            && text.contains("hairpin.toml:5:12"),
+        "{text}"
+    );
+    assert!(
+        text.contains("^^^") && text.contains("did you mean `realm`?"),
+        "{text}"
+    );
+    assert!(
+        !text.contains('\u{1b}'),
+        "no colours, since this is no terminal"
+    );
+}
+
+#[test]
+fn warnings_do_not_fail_it() {
+    let output = check("[auth]\nsecrets = [\"short\"]\n", &[]);
+    assert_eq!(output.status.code(), Some(0));
+    assert!(stderr(&output).contains("warning: the secret is shorter"));
+    assert!(stdout(&output).contains("ok (1 warning)"));
+}
+
+#[test]
+fn the_effective_configuration_names_origins_and_hides_secrets() {
+    let text = "[auth]\nsecrets = [\"0123456789abcdef\"]\nrealm = \"r\"\n";
+    let output = check(text, &["--effective"]);
+    let shown = stdout(&output);
+    assert!(
+        shown.contains("realm = \"r\"  # ") && shown.contains("hairpin.toml:3:9"),
+        "{shown}"
+    );
+    assert!(
+        shown.contains("secrets = [\"***\"]") && !shown.contains("0123"),
+        "{shown}"
+    );
+    assert!(stdout(&check(text, &["--effective", "--show-secrets"])).contains("0123456789abcdef"));
+}
+
+#[test]
+fn the_environment_is_a_part_of_it() {
+    let (_directory, path) = file("[auth]\nrealm = \"x\"\n");
+    let output = hairpin(&["check", path.to_str().unwrap()])
+        .env("HAIRPIN_SERVER__WORKERS", "many")
+        .output()
+        .unwrap();
+    assert_eq!(output.status.code(), Some(1));
+    assert!(
+        stderr(&output).contains("HAIRPIN_SERVER__WORKERS=many"),
+        "{}",
+        stderr(&output)
+    );
+}
+
+#[test]
+fn a_file_that_cannot_be_read_is_named() {
+    let output = run(&["check", "/does/not/exist.toml"]);
+    assert_eq!(output.status.code(), Some(1));
+    assert!(
+        stderr(&output).contains("cannot open /does/not/exist.toml: No such file"),
+        "{}",
+        stderr(&output)
+    );
+    let output = run(&["check", "/"]);
+    assert!(
+        stderr(&output).contains("/ is a directory"),
+        "{}",
+        stderr(&output)
+    );
+}
+
+#[test]
+fn usage_errors_have_status_2() {
+    for args in [
+        &["check"][..],
+        &["check", "a", "b"],
+        &["check", "--no-such-flag", "x"],
+        &["no-such-command"],
+        &[],
+    ] {
+        assert_eq!(run(args).status.code(), Some(2), "{args:?}");
+    }
+}
+
+#[test]
+fn help_and_version_go_to_stdout() {
+    for command in [
+        &["--help"][..],
+        &["serve", "--help"],
+        &["check", "--help"],
+        &["creds", "--help"],
+    ] {
+        let output = run(command);
+        assert_eq!(output.status.code(), Some(0));
+        assert!(stdout(&output).contains("Examples:"), "{command:?}");
+    }
+    assert_eq!(
+        stdout(&run(&["--version"])),
+        format!("hairpin {}\n", env!("CARGO_PKG_VERSION"))
+    );
+}

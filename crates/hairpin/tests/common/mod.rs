@@ -1,0 +1,157 @@
+//! Runs the binary as a user would.
+
+// Every test binary uses a part of this.
+#![allow(dead_code)]
+
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::process::{Child, Command, ExitStatus, Output, Stdio};
+use std::time::{Duration, Instant};
+
+/// Nothing here takes longer, unless it hangs.
+pub const PATIENCE: Duration = Duration::from_secs(20);
+
+/// The binary, with an environment that cannot change what it does.
+pub fn hairpin(args: &[&str]) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_hairpin"));
+    for (name, _) in std::env::vars_os() {
+        if name.to_string_lossy().starts_with("HAIRPIN_") {
+            command.env_remove(name);
+        }
+    }
+    command.args(args).stdin(Stdio::null());
+    command
+}
+
+/// Runs a command to its end.
+pub fn run(args: &[&str]) -> Output {
+    hairpin(args).output().expect("the binary runs")
+}
+
+/// Its stdout as text.
+pub fn stdout(output: &Output) -> String {
+    String::from_utf8(output.stdout.clone()).expect("stdout is UTF-8")
+}
+
+/// Its stderr as text.
+pub fn stderr(output: &Output) -> String {
+    String::from_utf8(output.stderr.clone()).expect("stderr is UTF-8")
+}
+
+/// A file in a directory of its own, gone with the guard.
+pub fn file(text: &str) -> (tempfile::TempDir, PathBuf) {
+    let directory = tempfile::tempdir().expect("a temporary directory");
+    let path = directory.path().join("hairpin.toml");
+    std::fs::File::create(&path)
+        .and_then(|mut file| file.write_all(text.as_bytes()))
+        .expect("a file can be written");
+    (directory, path)
+}
+
+/// A running `hairpin serve`; killed if the test fails.
+pub struct Serve {
+    child: Child,
+    /// What it printed on stdout.
+    pub banner: String,
+    /// The listeners, from the banner.
+    pub listeners: Vec<SocketAddr>,
+}
+
+impl Serve {
+    /// Starts it and waits for the banner.
+    pub fn start(args: &[&str]) -> Self {
+        let mut all = vec!["serve"];
+        all.extend(args);
+        Self::start_command(hairpin(&all))
+    }
+
+    /// Starts a command that was prepared by [`hairpin`].
+    pub fn start_command(mut command: Command) -> Self {
+        let mut child = command
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .expect("the binary starts");
+        let mut lines = BufReader::new(child.stdout.take().expect("stdout is piped")).lines();
+        let mut banner = String::new();
+        while let Some(Ok(line)) = lines.next() {
+            banner.push_str(&line);
+            banner.push('\n');
+            if line.starts_with("Stop with") {
+                break;
+            }
+        }
+        let listeners = banner
+            .lines()
+            .filter_map(|line| {
+                line.strip_prefix("listening")?
+                    .trim()
+                    .strip_prefix("udp ")?
+                    .parse()
+                    .ok()
+            })
+            .collect::<Vec<_>>();
+        let mut serve = Self {
+            child,
+            banner,
+            listeners,
+        };
+        if serve.listeners.is_empty() {
+            let _ = serve.child.kill();
+            let log = serve.rest_of_stderr();
+            panic!("it did not start: {}\n{log}", serve.banner);
+        }
+        serve
+    }
+
+    /// The first listener.
+    pub fn address(&self) -> SocketAddr {
+        self.listeners[0]
+    }
+
+    /// The value of a line of the banner.
+    pub fn value(&self, name: &str) -> &str {
+        let line = self
+            .banner
+            .lines()
+            .find(|line| line.starts_with(name))
+            .unwrap_or_else(|| panic!("no {name} in {}", self.banner));
+        line[name.len()..].trim()
+    }
+
+    /// Sends a signal, by the name that kill(1) knows.
+    pub fn signal(&self, name: &str) {
+        let status = Command::new("kill")
+            .args(["-s", name, &self.child.id().to_string()])
+            .status();
+        assert!(status.expect("kill runs").success());
+    }
+
+    /// Waits for the end; what came on stderr is returned.
+    pub fn wait(mut self) -> (ExitStatus, String) {
+        let deadline = Instant::now() + PATIENCE;
+        loop {
+            if let Some(status) = self.child.try_wait().expect("the child can be waited for") {
+                return (status, self.rest_of_stderr());
+            }
+            assert!(Instant::now() < deadline, "it did not stop");
+            std::thread::sleep(Duration::from_millis(10));
+        }
+    }
+
+    fn rest_of_stderr(&mut self) -> String {
+        let mut text = String::new();
+        if let Some(mut stderr) = self.child.stderr.take() {
+            let _ = stderr.read_to_string(&mut text);
+        }
+        text
+    }
+}
+
+impl Drop for Serve {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}

@@ -1,0 +1,207 @@
+//! `hairpin serve`: starts on free ports, says where it is, answers, obeys signals.
+
+mod common;
+
+use std::net::{SocketAddr, UdpSocket};
+use std::time::Duration;
+
+use common::{PATIENCE, Serve, file, hairpin, run, stderr};
+
+/// RFC 8489 §5: a Binding request without attributes.
+const BINDING: [u8; 20] = [
+    0, 1, 0, 0, 0x21, 0x12, 0xa4, 0x42, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12,
+];
+
+/// Sends a Binding request and returns the answer.
+fn bind(server: SocketAddr) -> Vec<u8> {
+    let any: SocketAddr = if server.is_ipv4() {
+        "127.0.0.1:0".parse().unwrap()
+    } else {
+        "[::1]:0".parse().unwrap()
+    };
+    let socket = UdpSocket::bind(any).unwrap();
+    socket.set_read_timeout(Some(PATIENCE)).unwrap();
+    socket.send_to(&BINDING, server).unwrap();
+    let mut answer = [0; 1500];
+    let (length, from) = socket.recv_from(&mut answer).expect("an answer");
+    assert_eq!(from, server);
+    answer[..length].to_vec()
+}
+
+fn assert_binding_success(answer: &[u8]) {
+    assert_eq!(answer[..2], [0x01, 0x01], "a Binding success response");
+    assert_eq!(
+        answer[4..20],
+        BINDING[4..20],
+        "the cookie and the transaction are ours"
+    );
+}
+
+#[test]
+fn answers_on_a_free_port_and_stops_on_sigterm() {
+    let serve = Serve::start(&["--listen", "127.0.0.1:0", "--workers", "2"]);
+    assert_ne!(serve.address().port(), 0, "the real port is printed");
+    for _ in 0..8 {
+        assert_binding_success(&bind(serve.address()));
+    }
+    assert_eq!(serve.value("workers"), "2");
+    serve.signal("TERM");
+    let (status, log) = serve.wait();
+    assert!(status.success(), "{status}: {log}");
+}
+
+#[test]
+fn stops_on_sigint() {
+    let serve = Serve::start(&["--listen", "127.0.0.1:0"]);
+    serve.signal("INT");
+    assert!(serve.wait().0.success());
+}
+
+#[test]
+fn listens_on_several_addresses() {
+    let serve = Serve::start(&["--listen", "127.0.0.1:0", "--listen", "[::1]:0"]);
+    assert_eq!(serve.listeners.len(), 2);
+    serve
+        .listeners
+        .iter()
+        .for_each(|&listener| assert_binding_success(&bind(listener)));
+}
+
+#[test]
+fn the_banner_has_all_that_a_page_needs() {
+    let serve = Serve::start(&[
+        "--listen",
+        "127.0.0.1:0",
+        "--dev",
+        "--port-range",
+        "50000-50999",
+    ]);
+    let json = serve
+        .banner
+        .lines()
+        .find(|line| line.starts_with('{'))
+        .expect("a JSON line");
+    let value: serde_json::Value = serde_json::from_str(json).unwrap();
+    let server = &value["iceServers"][0];
+    assert_eq!(
+        server["urls"][0],
+        format!("turn:{}?transport=udp", serve.address())
+    );
+    assert!(server["username"].as_str().unwrap().ends_with(":demo"));
+    assert!(!server["credential"].as_str().unwrap().is_empty());
+    assert!(serve.banner.contains("ports 50000-50999"));
+    assert!(serve.value("peers").contains("loopback"));
+    assert_eq!(serve.value("secret").split(' ').next().unwrap().len(), 40);
+}
+
+#[test]
+fn every_start_makes_another_secret() {
+    let [first, second] = [0, 1].map(|_| {
+        Serve::start(&["--listen", "127.0.0.1:0"])
+            .value("secret")
+            .to_owned()
+    });
+    assert_ne!(first, second);
+}
+
+#[test]
+fn a_given_secret_is_not_printed() {
+    let mut command = hairpin(&["serve", "--listen", "127.0.0.1:0"]);
+    command.env("HAIRPIN_AUTH__SECRETS", "a-secret-of-the-environment");
+    let serve = Serve::start_command(command);
+    assert!(
+        !serve.banner.contains("a-secret-of-the-environment"),
+        "{}",
+        serve.banner
+    );
+}
+
+#[test]
+fn an_address_in_use_says_so_and_what_to_do() {
+    let taken = UdpSocket::bind("127.0.0.1:0").unwrap();
+    let address = taken.local_addr().unwrap().to_string();
+    let output = run(&["serve", "--listen", &address]);
+    assert_eq!(output.status.code(), Some(1));
+    let text = stderr(&output);
+    assert!(
+        text.contains(&address) && text.contains("in use") && text.contains("--listen"),
+        "{text}"
+    );
+}
+
+#[test]
+fn an_address_of_another_host_says_so_and_what_to_do() {
+    let output = run(&["serve", "--listen", "198.51.100.7:0"]);
+    assert_eq!(output.status.code(), Some(1));
+    let text = stderr(&output);
+    assert!(
+        text.contains("198.51.100.7") && text.contains("an address of this machine"),
+        "{text}"
+    );
+}
+
+#[test]
+fn mistakes_in_flags_are_shown_where_they_are() {
+    let output = run(&["serve", "--port-range", "9-1", "--listen", "localhost:1"]);
+    assert_eq!(output.status.code(), Some(1));
+    let text = stderr(&output);
+    assert!(
+        text.contains("--port-range 9-1") && text.contains("--listen localhost:1"),
+        "{text}"
+    );
+    assert!(text.contains("2 errors; nothing was started"), "{text}");
+}
+
+/// Waits until the log of a running server would contain what a reload wrote.
+fn settle() {
+    std::thread::sleep(Duration::from_millis(600));
+}
+
+#[test]
+fn sighup_reads_the_file_again_and_a_bad_one_changes_nothing() {
+    let (_directory, path) =
+        file("[listen]\nudp = [\"127.0.0.1:0\"]\n[auth]\nsecrets = [\"0123456789abcdef\"]\n");
+    let serve = Serve::start(&["--config", path.to_str().unwrap()]);
+    assert!(
+        !serve.banner.contains("iceServers"),
+        "nothing secret goes to a journal: {}",
+        serve.banner
+    );
+    std::fs::write(&path, "[auth]\nrealm = 5\nuser = []\n").unwrap();
+    serve.signal("HUP");
+    settle();
+    assert_binding_success(&bind(serve.address()));
+    std::fs::write(&path, "[listen]\nudp = [\"127.0.0.1:0\"]\n[auth]\nsecrets = [\"fedcba9876543210\"]\n[relay]\nports = \"50000-51000\"\n")
+        .unwrap();
+    serve.signal("HUP");
+    settle();
+    assert_binding_success(&bind(serve.address()));
+    serve.signal("TERM");
+    let (status, log) = serve.wait();
+    assert!(status.success());
+    assert!(
+        log.contains("reload refused")
+            && log.contains("hairpin.toml:2:9")
+            && log.contains("hairpin.toml:3:1"),
+        "{log}"
+    );
+    assert!(log.contains("configuration reloaded"), "{log}");
+    assert!(
+        log.contains("needs a restart to take effect: relay.ports"),
+        "{log}"
+    );
+}
+
+#[test]
+fn logs_are_json_when_asked_and_stdout_stays_clean() {
+    let serve = Serve::start(&["--listen", "127.0.0.1:0", "--log-format", "json"]);
+    serve.signal("TERM");
+    let (_, log) = serve.wait();
+    let lines: Vec<_> = log.lines().collect();
+    assert!(!lines.is_empty());
+    for line in lines {
+        let value: serde_json::Value =
+            serde_json::from_str(line).unwrap_or_else(|error| panic!("{error}: {line}"));
+        assert!(value["level"].is_string(), "{line}");
+    }
+}
