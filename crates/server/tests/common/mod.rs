@@ -1,0 +1,368 @@
+//! A small blocking TURN client, made of the codec alone, so that tests see exactly what the server answers.
+#![allow(dead_code, reason = "every test file uses another part")]
+
+pub(crate) mod marked;
+
+use hairpin_server::{Builder as ServerBuilder, Running, Server};
+use std::net::{IpAddr, SocketAddr, UdpSocket};
+use std::time::Duration;
+use stun::channel_data::{self, ChannelData};
+use stun::{
+    BuildError, Builder, ChannelNumber, Class, Data, ErrorCode, HmacKey, Lifetime, Message, Method,
+    Nonce, PasswordAlgorithm, Realm, RequestedTransport, ReservationToken, TransactionId, Username,
+    XorPeerAddress, XorRelayedAddress,
+};
+
+pub(crate) const USER: &str = "ann";
+pub(crate) const PASSWORD: &str = "secret";
+
+/// Longer than anything takes on a busy machine, shorter than a hanging test.
+const PATIENCE: Duration = Duration::from_secs(5);
+
+/// What adds attributes to a request.
+pub(crate) type Attributes<'a> = &'a dyn Fn(&mut Builder<'_>) -> Result<(), BuildError>;
+
+/// A server on loopback with one user, peers on loopback admitted.
+pub(crate) fn loopback(workers: usize) -> ServerBuilder {
+    Server::builder()
+        .listen(at("127.0.0.1:0"))
+        .relay_address(ip("127.0.0.1"))
+        .user(USER, PASSWORD)
+        .allow_peers("127.0.0.0/8".parse().expect("a network"))
+        .allow_peers("::1/128".parse().expect("a network"))
+        .workers(workers)
+}
+
+pub(crate) fn start(builder: ServerBuilder) -> Running {
+    builder.start().expect("the server starts")
+}
+
+pub(crate) fn at(text: &str) -> SocketAddr {
+    text.parse().expect("test addresses are well formed")
+}
+
+pub(crate) fn ip(text: &str) -> IpAddr {
+    text.parse().expect("test addresses are well formed")
+}
+
+pub(crate) fn channel(number: u16) -> ChannelNumber {
+    ChannelNumber::new(number).expect("a channel number")
+}
+
+/// A socket on loopback that waits for a while.
+pub(crate) fn socket(address: &str) -> UdpSocket {
+    let socket = UdpSocket::bind(at(address)).expect("loopback has free ports");
+    socket.set_read_timeout(Some(PATIENCE)).expect("a timeout");
+    socket
+}
+
+/// Waits until `true`, or fails.
+pub(crate) fn eventually(what: &str, mut condition: impl FnMut() -> bool) {
+    let start = std::time::Instant::now();
+    while !condition() {
+        assert!(start.elapsed() < PATIENCE, "still waiting: {what}");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
+/// A complete message from the server.
+#[derive(Debug, Clone)]
+pub(crate) struct Answer(Vec<u8>);
+
+impl Answer {
+    pub(crate) fn message(&self) -> Message<'_> {
+        Message::parse(&self.0).expect("the server sends well-formed messages")
+    }
+
+    /// The error code, 0 for a success.
+    pub(crate) fn code(&self) -> u16 {
+        let error: Option<ErrorCode<'_>> = self.message().get().expect("a well-formed error");
+        error.map_or(0, |error| error.code)
+    }
+
+    pub(crate) fn relayed(&self) -> SocketAddr {
+        let relayed: Option<XorRelayedAddress> = self.message().get().expect("well formed");
+        relayed.expect("a relayed address").0
+    }
+
+    pub(crate) fn token(&self) -> [u8; 8] {
+        let token: Option<ReservationToken> = self.message().get().expect("well formed");
+        token.expect("a reservation token").0
+    }
+}
+
+/// What arrives at a client outside of transactions.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Got {
+    Channel(u16, Vec<u8>),
+    Data(SocketAddr, Vec<u8>),
+}
+
+/// How a client reaches the server.
+enum Link {
+    Plain(UdpSocket),
+    Marked(Box<marked::Marked>),
+}
+
+pub(crate) struct Client {
+    link: Link,
+    last_tos: std::cell::Cell<u8>,
+    pub(crate) server: SocketAddr,
+    credentials: (String, String),
+    challenge: Option<(String, Vec<u8>, HmacKey)>,
+    next_id: u32,
+}
+
+impl Client {
+    pub(crate) fn new(server: SocketAddr) -> Client {
+        let any = if server.is_ipv4() {
+            "127.0.0.1:0"
+        } else {
+            "[::1]:0"
+        };
+        Client {
+            link: Link::Plain(socket(any)),
+            last_tos: std::cell::Cell::new(0),
+            server,
+            credentials: (USER.to_owned(), PASSWORD.to_owned()),
+            challenge: None,
+            next_id: 0,
+        }
+    }
+
+    /// A client that marks what it sends, and notes the marks of what it receives.
+    pub(crate) fn marked(server: SocketAddr, tos: u8) -> Client {
+        let any = if server.is_ipv4() {
+            at("127.0.0.1:0")
+        } else {
+            at("[::1]:0")
+        };
+        let link = Link::Marked(Box::new(marked::Marked::new(any, tos)));
+        Client {
+            link,
+            ..Client::new(server)
+        }
+    }
+
+    /// The TOS byte of the datagram received last, if the client is a marked one.
+    pub(crate) fn last_tos(&self) -> u8 {
+        self.last_tos.get()
+    }
+
+    pub(crate) fn as_user(mut self, name: &str, password: &str) -> Client {
+        self.credentials = (name.to_owned(), password.to_owned());
+        self
+    }
+
+    pub(crate) fn local(&self) -> SocketAddr {
+        match &self.link {
+            Link::Plain(socket) => socket.local_addr().expect("bound"),
+            Link::Marked(socket) => socket.local(),
+        }
+    }
+
+    /// Sends a request, answers the first challenge, and returns the final answer.
+    pub(crate) fn request(&mut self, method: Method, attributes: Attributes<'_>) -> Answer {
+        let first = self.exchange(method, attributes);
+        if !matches!(first.code(), 401 | 438) {
+            return first;
+        }
+        let (realm, nonce) = {
+            let message = first.message();
+            let realm: Option<Realm<'_>> = message.get().expect("well formed");
+            let nonce: Option<Nonce<'_>> = message.get().expect("well formed");
+            (
+                realm.expect("a realm").0.to_owned(),
+                nonce.expect("a nonce").0.to_vec(),
+            )
+        };
+        let (user, password) = &self.credentials;
+        let key = stun::long_term_key(PasswordAlgorithm::Md5, user, &realm, password);
+        self.challenge = Some((realm, nonce, key.expect("plain ASCII").hmac_sha1()));
+        self.exchange(method, attributes)
+    }
+
+    fn exchange(&mut self, method: Method, attributes: Attributes<'_>) -> Answer {
+        self.next_id += 1;
+        let mut id = [0; 12];
+        id[..4].copy_from_slice(&self.next_id.to_be_bytes());
+        id[4..6].copy_from_slice(&self.local().port().to_be_bytes());
+        let id = TransactionId(id);
+        let mut buffer = [0; 1024];
+        let mut builder = Builder::new(&mut buffer, Class::Request, method, &id).expect("room");
+        attributes(&mut builder).expect("room");
+        if let Some((realm, nonce, key)) = &self.challenge {
+            let user = Username(&self.credentials.0);
+            builder
+                .push(&user)
+                .and_then(|b| b.push(&Realm(realm)))
+                .expect("room");
+            builder
+                .push(&Nonce(nonce))
+                .and_then(|b| b.integrity(key))
+                .expect("room");
+        }
+        let request = builder.finish();
+        self.transmit(request);
+        loop {
+            let datagram = self.receive();
+            let is_answer = Message::parse(&datagram).is_ok_and(|message| {
+                message.transaction_id() == id && message.class() != Class::Indication
+            });
+            if is_answer {
+                return Answer(datagram);
+            }
+        }
+    }
+
+    fn transmit(&self, datagram: &[u8]) {
+        match &self.link {
+            Link::Plain(socket) => drop(socket.send_to(datagram, self.server).expect("sent")),
+            Link::Marked(socket) => socket.send(datagram, self.server),
+        }
+    }
+
+    fn receive(&self) -> Vec<u8> {
+        let (datagram, from) = match &self.link {
+            Link::Plain(socket) => {
+                let mut buffer = vec![0; 65_536];
+                let (length, from) = socket.recv_from(&mut buffer).expect("a datagram in time");
+                buffer.truncate(length);
+                (buffer, from)
+            }
+            Link::Marked(socket) => {
+                let (datagram, from, tos) = socket.receive();
+                self.last_tos.set(tos);
+                (datagram, from)
+            }
+        };
+        assert_eq!(
+            from, self.server,
+            "the answer comes from the address that was asked"
+        );
+        datagram
+    }
+
+    pub(crate) fn allocate(&mut self) -> SocketAddr {
+        let answer = self.try_allocate();
+        assert_eq!(answer.code(), 0, "allocated");
+        answer.relayed()
+    }
+
+    pub(crate) fn try_allocate(&mut self) -> Answer {
+        self.allocate_with(&|_| Ok(()))
+    }
+
+    pub(crate) fn allocate_with(&mut self, more: Attributes<'_>) -> Answer {
+        self.request(Method::ALLOCATE, &|builder| {
+            builder.push(&RequestedTransport(RequestedTransport::UDP.0))?;
+            more(builder)
+        })
+    }
+
+    pub(crate) fn release(&mut self) {
+        let answer = self.request(Method::REFRESH, &|builder| {
+            builder.push(&Lifetime(0)).map(drop)
+        });
+        assert_eq!(answer.code(), 0, "released");
+    }
+
+    pub(crate) fn permit(&mut self, peer: SocketAddr) -> u16 {
+        let attributes = |builder: &mut Builder<'_>| builder.push(&XorPeerAddress(peer)).map(drop);
+        self.request(Method::CREATE_PERMISSION, &attributes).code()
+    }
+
+    pub(crate) fn bind(&mut self, number: u16, peer: SocketAddr) -> u16 {
+        let answer = self.request(Method::CHANNEL_BIND, &|builder| {
+            builder
+                .push(&channel(number))?
+                .push(&XorPeerAddress(peer))
+                .map(drop)
+        });
+        answer.code()
+    }
+
+    /// Sends a Send indication.
+    pub(crate) fn indicate(&self, peer: SocketAddr, data: &[u8]) {
+        let mut buffer = vec![0; data.len() + 128];
+        let id = TransactionId([9; 12]);
+        let mut builder =
+            Builder::new(&mut buffer, Class::Indication, Method::SEND, &id).expect("room");
+        builder
+            .push(&XorPeerAddress(peer))
+            .and_then(|b| b.push(&Data(data)))
+            .expect("room");
+        self.transmit(builder.finish());
+    }
+
+    /// Sends ChannelData.
+    pub(crate) fn send(&self, number: u16, data: &[u8]) {
+        let length = u16::try_from(data.len()).expect("a datagram");
+        let mut message = channel_data::header(channel(number), length).to_vec();
+        message.extend_from_slice(data);
+        self.transmit(&message);
+    }
+
+    /// The next data from a peer.
+    pub(crate) fn got(&self) -> Got {
+        loop {
+            let datagram = self.receive();
+            if let Ok(data) = ChannelData::parse_datagram(&datagram) {
+                return Got::Channel(data.number.get(), data.payload.to_vec());
+            }
+            let message = Message::parse(&datagram).expect("ChannelData or STUN");
+            if message.class() == Class::Indication {
+                let peer: Option<XorPeerAddress> = message.get().expect("well formed");
+                let data: Option<Data<'_>> = message.get().expect("well formed");
+                return Got::Data(peer.expect("a peer").0, data.expect("data").0.to_vec());
+            }
+        }
+    }
+
+    /// Whether nothing arrives for a short while.
+    pub(crate) fn hears_nothing(&self) -> bool {
+        let Link::Plain(socket) = &self.link else {
+            panic!("only plain clients wait")
+        };
+        socket
+            .set_read_timeout(Some(Duration::from_millis(150)))
+            .expect("a timeout");
+        let silent = socket.recv_from(&mut [0; 2048]).is_err();
+        socket.set_read_timeout(Some(PATIENCE)).expect("a timeout");
+        silent
+    }
+}
+
+/// The number of the worker that serves the allocation which `allocate` makes.
+pub(crate) fn worker_that(server: &Running, allocate: impl FnOnce()) -> usize {
+    let before = server.stats();
+    allocate();
+    let after = server.stats();
+    let grown = |worker: usize| {
+        let opened =
+            |stats: &hairpin_server::stats::Stats| stats.workers[worker].engine.allocations_opened;
+        opened(&after) > opened(&before)
+    };
+    (0..server.workers())
+        .find(|&worker| grown(worker))
+        .expect("some worker made it")
+}
+
+/// Clients with an allocation each, on two different workers: (client, relayed address) twice.
+pub(crate) fn clients_on_two_workers(server: &Running) -> [(Client, SocketAddr); 2] {
+    let mut first: Option<(usize, Client, SocketAddr)> = None;
+    loop {
+        let mut client = Client::new(server.listeners()[0]);
+        let mut relayed = None;
+        let worker = worker_that(server, || relayed = Some(client.allocate()));
+        let relayed = relayed.expect("allocated");
+        match first.take() {
+            None => first = Some((worker, client, relayed)),
+            Some((other, one, at)) if other != worker => return [(one, at), (client, relayed)],
+            kept => {
+                first = kept;
+                client.release();
+            }
+        }
+    }
+}
