@@ -109,82 +109,50 @@ fn exactly<const N: usize>(value: &[u8]) -> Result<[u8; N], AttributeError> {
     value.try_into().map_err(|_| AttributeError::Length)
 }
 
-/// Implements both directions for an attribute that is one big-endian number.
-macro_rules! number_attribute {
-    ($name:ident, $number:ty, $attribute_type:ident) => {
-        impl $crate::attribute::Decode<'_> for $name {
-            const TYPE: AttributeType = AttributeType::$attribute_type;
-
-            #[inline]
-            fn decode(value: &[u8], _: &TransactionId) -> Result<Self, AttributeError> {
-                Ok($name(<$number>::from_be_bytes($crate::attribute::exactly(
-                    value,
-                )?)))
-            }
-        }
-
-        impl $crate::attribute::Encode for $name {
-            #[inline]
-            fn attribute_type(&self) -> AttributeType {
-                AttributeType::$attribute_type
-            }
-
-            #[inline]
-            fn value_len(&self) -> usize {
-                size_of::<$number>()
-            }
-
-            #[inline]
-            fn encode(&self, value: &mut [u8], _: &TransactionId) -> Result<(), BuildError> {
-                $crate::attribute::put(value, self.0.to_be_bytes())
-            }
-        }
-    };
-}
-
-/// Implements both directions for an attribute that is a fixed number of opaque bytes.
-macro_rules! array_attribute {
-    ($name:ident, $length:literal, $attribute_type:ident) => {
-        impl $crate::attribute::Decode<'_> for $name {
-            const TYPE: AttributeType = AttributeType::$attribute_type;
-
-            #[inline]
-            fn decode(value: &[u8], _: &TransactionId) -> Result<Self, AttributeError> {
-                $crate::attribute::exactly(value).map($name)
-            }
-        }
-
-        impl $crate::attribute::Encode for $name {
-            #[inline]
-            fn attribute_type(&self) -> AttributeType {
-                AttributeType::$attribute_type
-            }
-
-            #[inline]
-            fn value_len(&self) -> usize {
-                $length
-            }
-
-            #[inline]
-            fn encode(&self, value: &mut [u8], _: &TransactionId) -> Result<(), BuildError> {
-                $crate::attribute::put(value, self.0)
-            }
-        }
-    };
-}
-
-/// Implements both directions for an attribute that is opaque bytes, at most `$read` received and `$write` sent.
-macro_rules! bytes_attribute {
+/// Implements both directions for an attribute whose value always has the same length.
+///
+/// `$read` takes the value as an array, which says how long it must be, and `$write` gives the array back.
+macro_rules! fixed_attribute {
     ($name:ident, $attribute_type:ident, read: $read:expr, write: $write:expr) => {
+        impl $crate::attribute::Decode<'_> for $name {
+            const TYPE: AttributeType = AttributeType::$attribute_type;
+
+            #[inline]
+            fn decode(value: &[u8], _: &TransactionId) -> Result<Self, AttributeError> {
+                $crate::attribute::exactly(value).and_then($read)
+            }
+        }
+
+        impl $crate::attribute::Encode for $name {
+            #[inline]
+            fn attribute_type(&self) -> AttributeType {
+                AttributeType::$attribute_type
+            }
+
+            #[inline]
+            fn value_len(&self) -> usize {
+                ($write)(self).len()
+            }
+
+            #[inline]
+            fn encode(&self, value: &mut [u8], _: &TransactionId) -> Result<(), BuildError> {
+                $crate::attribute::put(value, ($write)(self))
+            }
+        }
+    };
+}
+
+/// Implements both directions for an attribute that is text or opaque bytes.
+///
+/// `$read` makes the content of the value; `$allowed` says whether a content may be sent.
+macro_rules! slice_attribute {
+    ($name:ident, $attribute_type:ident, read: $read:expr, allowed: $allowed:expr) => {
         impl<'a> $crate::attribute::Decode<'a> for $name<'a> {
             const TYPE: AttributeType = AttributeType::$attribute_type;
 
             #[inline]
             fn decode(value: &'a [u8], _: &TransactionId) -> Result<Self, AttributeError> {
-                if value.len() > $read {
-                    return Err(AttributeError::Length);
-                }
-                Ok($name(value))
+                ($read)(value).map($name)
             }
         }
 
@@ -201,48 +169,13 @@ macro_rules! bytes_attribute {
 
             #[inline]
             fn encode(&self, value: &mut [u8], _: &TransactionId) -> Result<(), BuildError> {
-                if self.0.len() > $write {
+                if !($allowed)(self.0) {
                     return Err(BuildError::Attribute(AttributeError::Length));
                 }
-                $crate::attribute::put_slice(value, self.0)
+                $crate::attribute::put_slice(value, self.0.as_ref())
             }
         }
     };
 }
 
-/// Implements both directions for an attribute whose presence says all.
-macro_rules! empty_attribute {
-    ($name:ident, $attribute_type:ident) => {
-        impl $crate::attribute::Decode<'_> for $name {
-            const TYPE: AttributeType = AttributeType::$attribute_type;
-
-            #[inline]
-            fn decode(value: &[u8], _: &TransactionId) -> Result<Self, AttributeError> {
-                if value.is_empty() {
-                    Ok($name)
-                } else {
-                    Err(AttributeError::Length)
-                }
-            }
-        }
-
-        impl $crate::attribute::Encode for $name {
-            #[inline]
-            fn attribute_type(&self) -> AttributeType {
-                AttributeType::$attribute_type
-            }
-
-            #[inline]
-            fn value_len(&self) -> usize {
-                0
-            }
-
-            #[inline]
-            fn encode(&self, _: &mut [u8], _: &TransactionId) -> Result<(), BuildError> {
-                Ok(())
-            }
-        }
-    };
-}
-
-use {array_attribute, bytes_attribute, empty_attribute, number_attribute};
+use {fixed_attribute, slice_attribute};

@@ -121,8 +121,8 @@ impl core::fmt::Debug for HmacKey {
     }
 }
 
-/// The value of an HMAC.
-#[derive(Debug, Clone, Copy)]
+/// The value of an HMAC. Never prints: some are passwords (time-limited credentials).
+#[derive(Clone, Copy)]
 pub struct HmacTag {
     bytes: [u8; SHA256_TAG],
     len: usize,
@@ -154,6 +154,12 @@ impl HmacTag {
             Some(start) => start.ct_eq(prefix).into(),
             None => false,
         }
+    }
+}
+
+impl core::fmt::Debug for HmacTag {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        write!(f, "HmacTag({} bytes)", self.len)
     }
 }
 

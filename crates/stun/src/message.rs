@@ -62,6 +62,11 @@ pub struct Message<'a> {
     present: Present,
 }
 
+const _: () = assert!(
+    size_of::<Message<'_>>() <= 72,
+    "a message is passed around by value"
+);
+
 /// Where the attributes with a role of their own are.
 #[derive(Clone, Copy, Default)]
 struct Marks {
@@ -78,38 +83,69 @@ struct Present {
 }
 
 impl Present {
+    /// The types with a role of their own, as bits.
+    const REQUIRED_MARKS: u64 =
+        bit(AttributeType::MESSAGE_INTEGRITY) | bit(AttributeType::MESSAGE_INTEGRITY_SHA256);
+    const OPTIONAL_MARKS: u64 = bit(AttributeType::FINGERPRINT);
+
+    /// Notes a type, unless it has a role of its own: then false.
     #[inline]
-    fn insert(&mut self, attribute_type: u16) {
-        match attribute_type & !0x3F {
-            0x0000 => self.required |= 1 << (attribute_type & 0x3F),
-            0x8000 => self.optional |= 1 << (attribute_type & 0x3F),
-            _ => {}
+    fn insert_plain(&mut self, attribute_type: u16) -> bool {
+        let bit = bit(AttributeType(attribute_type));
+        let (present, marks) = match attribute_type & !0x3F {
+            0x0000 => (&mut self.required, Self::REQUIRED_MARKS),
+            0x8000 => (&mut self.optional, Self::OPTIONAL_MARKS),
+            _ => return true,
+        };
+        if marks & bit != 0 {
+            return false;
         }
+        *present |= bit;
+        true
     }
 
     /// False only if the type does not occur.
     #[inline]
-    fn may_contain(&self, attribute_type: u16) -> bool {
-        match attribute_type & !0x3F {
-            0x0000 => self.required >> (attribute_type & 0x3F) & 1 != 0,
-            0x8000 => self.optional >> (attribute_type & 0x3F) & 1 != 0,
+    fn may_contain(&self, attribute_type: AttributeType) -> bool {
+        match attribute_type.0 & !0x3F {
+            0x0000 => self.required & bit(attribute_type) != 0,
+            0x8000 => self.optional & bit(attribute_type) != 0,
             _ => true,
         }
     }
 }
 
+/// The bit of a type within its range.
+#[inline]
+const fn bit(attribute_type: AttributeType) -> u64 {
+    1 << (attribute_type.0 & 0x3F)
+}
+
+/// The type and the length at the start of a chain; `None` at its end.
+#[inline]
+fn tlv_header(chain: &[u8]) -> Option<(u16, usize)> {
+    let &[t0, t1, l0, l1] = chain.first_chunk()?;
+    Some((
+        u16::from_be_bytes([t0, t1]),
+        usize::from(u16::from_be_bytes([l0, l1])),
+    ))
+}
+
+/// What follows an attribute of this length and its padding; `None` if the chain ends before.
+#[inline]
+fn skip(chain: &[u8], length: usize) -> Option<&[u8]> {
+    chain.get(TLV_HEADER_LEN + length.next_multiple_of(4)..)
+}
+
 /// Cuts the first attribute off a chain: the attribute and what follows its padding.
 #[inline]
 fn split_attribute(chain: &[u8]) -> Option<(RawAttribute<'_>, &[u8])> {
-    let (&[t0, t1, l0, l1], tail) = chain.split_first_chunk()?;
-    let length = usize::from(u16::from_be_bytes([l0, l1]));
-    let (padded, rest) = tail.split_at_checked(length.next_multiple_of(4))?;
-    let attribute_type = AttributeType(u16::from_be_bytes([t0, t1]));
-    // The padded length is not below the length, so there is always a value here.
-    let value = padded.get(..length).unwrap_or_default();
+    let (attribute_type, length) = tlv_header(chain)?;
+    let rest = skip(chain, length)?;
+    let value = chain.get(TLV_HEADER_LEN..TLV_HEADER_LEN + length)?;
     Some((
         RawAttribute {
-            attribute_type,
+            attribute_type: AttributeType(attribute_type),
             value,
         },
         rest,
@@ -152,19 +188,14 @@ impl<'a> Message<'a> {
     #[inline]
     fn scan(&mut self, attributes: &'a [u8]) -> Result<(), ParseError> {
         let mut chain = attributes;
-        while !chain.is_empty() {
-            let (attribute, rest) = split_attribute(chain).ok_or(ParseError::AttributeOverrun)?;
-            match attribute.attribute_type {
-                AttributeType::MESSAGE_INTEGRITY
-                | AttributeType::MESSAGE_INTEGRITY_SHA256
-                | AttributeType::FINGERPRINT => {
-                    let plain = attributes.len() - chain.len();
-                    self.plain = attributes.get(..plain).unwrap_or_default();
-                    return self.scan_marks(chain);
-                }
-                AttributeType(other) => self.present.insert(other),
+        // The whole is a multiple of four bytes and so is each step: the chain ends with no bytes left or with an overrun.
+        while let Some((attribute_type, length)) = tlv_header(chain) {
+            if !self.present.insert_plain(attribute_type) {
+                let plain = attributes.len() - chain.len();
+                self.plain = attributes.get(..plain).unwrap_or_default();
+                return self.scan_marks(chain);
             }
-            chain = rest;
+            chain = skip(chain, length).ok_or(ParseError::AttributeOverrun)?;
         }
         Ok(())
     }
@@ -245,7 +276,7 @@ impl<'a> Message<'a> {
     #[inline]
     #[must_use]
     pub fn find(&self, attribute_type: AttributeType) -> Option<RawAttribute<'a>> {
-        if self.present.may_contain(attribute_type.0) {
+        if self.present.may_contain(attribute_type) {
             return self.find_present(attribute_type);
         }
         match attribute_type {
@@ -258,11 +289,15 @@ impl<'a> Message<'a> {
 
     fn find_present(&self, attribute_type: AttributeType) -> Option<RawAttribute<'a>> {
         let mut chain = self.plain;
-        while let Some((attribute, rest)) = split_attribute(chain) {
-            if attribute.attribute_type == attribute_type {
-                return Some(attribute);
+        while let Some((found, length)) = tlv_header(chain) {
+            if found == attribute_type.0 {
+                let value = chain.get(TLV_HEADER_LEN..TLV_HEADER_LEN + length)?;
+                return Some(RawAttribute {
+                    attribute_type,
+                    value,
+                });
             }
-            chain = rest;
+            chain = skip(chain, length)?;
         }
         None
     }
@@ -415,9 +450,9 @@ impl<F: Fn(AttributeType) -> bool> Iterator for UnknownRequired<'_, F> {
 
     #[inline]
     fn next(&mut self) -> Option<AttributeType> {
-        while let Some((attribute, rest)) = split_attribute(self.chain) {
-            self.chain = rest;
-            let attribute_type = attribute.attribute_type;
+        while let Some((attribute_type, length)) = tlv_header(self.chain) {
+            self.chain = skip(self.chain, length)?;
+            let attribute_type = AttributeType(attribute_type);
             if attribute_type.is_comprehension_required() && !(self.known)(attribute_type) {
                 if self.seen.is_full() {
                     return None;

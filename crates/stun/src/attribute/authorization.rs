@@ -7,8 +7,8 @@
 //! +-----------------+----------------+--------------------------+
 //! ```
 
-use super::text::{READ_MAX, WRITE_MAX, is_short, read_text, text_attribute};
-use super::{AttributeError, AttributeType, Decode, Encode, put_slice};
+use super::text::{READ_MAX, is_writable, read_text};
+use super::{AttributeError, AttributeType, Decode, Encode, put_slice, slice_attribute};
 use crate::{BuildError, TransactionId};
 
 /// A token from an authorization server, still sealed (RFC 7635 §6.2).
@@ -63,11 +63,19 @@ impl Encode for AccessToken<'_> {
     }
 }
 
-text_attribute! {
-    /// The server takes access tokens; the value is the name it is known by (RFC 7635 §6.1).
+/// The server takes access tokens; the value is the name it is known by (RFC 7635 §6.1).
+///
+/// At most 127 characters are written.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct ThirdPartyAuthorization<'a>(
+    /// The server's name.
+    pub &'a str,
+);
+slice_attribute!(
     ThirdPartyAuthorization, THIRD_PARTY_AUTHORIZATION,
-    read: READ_MAX, write: |text| text.len() <= WRITE_MAX && is_short(text)
-}
+    read: |value| read_text(value, READ_MAX),
+    allowed: is_writable
+);
 
 #[cfg(test)]
 mod tests {

@@ -1,8 +1,6 @@
 //! The attributes of NAT behaviour discovery (RFC 5780 §7), except the address ones.
 
-use super::{
-    AttributeError, AttributeType, Decode, Encode, bytes_attribute, exactly, number_attribute, put,
-};
+use super::{AttributeError, AttributeType, Decode, Encode, fixed_attribute, put, slice_attribute};
 use crate::{BuildError, TransactionId};
 
 /// Ask for an answer from another address of the server (RFC 5780 §7.2).
@@ -19,37 +17,21 @@ impl ChangeRequest {
     const CHANGE_PORT: u32 = 0x2;
 }
 
-impl Decode<'_> for ChangeRequest {
-    const TYPE: AttributeType = AttributeType::CHANGE_REQUEST;
-
-    fn decode(value: &[u8], _: &TransactionId) -> Result<Self, AttributeError> {
-        let bits = u32::from_be_bytes(exactly(value)?);
+fixed_attribute!(
+    ChangeRequest, CHANGE_REQUEST,
+    read: |bytes| {
+        let bits = u32::from_be_bytes(bytes);
         Ok(ChangeRequest {
-            change_ip: bits & Self::CHANGE_IP != 0,
-            change_port: bits & Self::CHANGE_PORT != 0,
+            change_ip: bits & ChangeRequest::CHANGE_IP != 0,
+            change_port: bits & ChangeRequest::CHANGE_PORT != 0,
         })
+    },
+    write: |this: &ChangeRequest| {
+        let ip = if this.change_ip { ChangeRequest::CHANGE_IP } else { 0 };
+        let port = if this.change_port { ChangeRequest::CHANGE_PORT } else { 0 };
+        (ip | port).to_be_bytes()
     }
-}
-
-impl Encode for ChangeRequest {
-    fn attribute_type(&self) -> AttributeType {
-        AttributeType::CHANGE_REQUEST
-    }
-
-    fn value_len(&self) -> usize {
-        4
-    }
-
-    fn encode(&self, value: &mut [u8], _: &TransactionId) -> Result<(), BuildError> {
-        let ip = if self.change_ip { Self::CHANGE_IP } else { 0 };
-        let port = if self.change_port {
-            Self::CHANGE_PORT
-        } else {
-            0
-        };
-        put(value, (ip | port).to_be_bytes())
-    }
-}
+);
 
 /// Answer to this port of the source address (RFC 5780 §7.5).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -92,7 +74,7 @@ pub struct Padding<'a>(
     /// Bytes without meaning.
     pub &'a [u8],
 );
-bytes_attribute!(Padding, PADDING, read: usize::MAX, write: usize::from(u16::MAX));
+slice_attribute!(Padding, PADDING, read: Ok, allowed: |_| true);
 
 /// How long a reflexive address may be cached (RFC 5780 §7).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -100,7 +82,11 @@ pub struct CacheTimeout(
     /// Seconds.
     pub u32,
 );
-number_attribute!(CacheTimeout, u32, CACHE_TIMEOUT);
+fixed_attribute!(
+    CacheTimeout, CACHE_TIMEOUT,
+    read: |bytes| Ok(CacheTimeout(u32::from_be_bytes(bytes))),
+    write: |this: &CacheTimeout| this.0.to_be_bytes()
+);
 
 #[cfg(test)]
 mod tests {

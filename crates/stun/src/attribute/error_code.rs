@@ -8,7 +8,7 @@
 //! +--------------------------------------+
 //! ```
 
-use super::text::{READ_MAX, WRITE_MAX, is_short};
+use super::text::{READ_MAX, is_writable};
 use super::{AddressFamily, AttributeError, AttributeType, Decode, Encode, put_slice};
 use crate::{BuildError, TransactionId};
 
@@ -111,7 +111,7 @@ fn decode_reason(reason: &[u8]) -> Result<&str, AttributeError> {
 
 /// Writes the whole value; the family byte is zero where there is none.
 fn encode(value: &mut [u8], family: u8, code: u16, reason: &str) -> Result<(), BuildError> {
-    if reason.len() > WRITE_MAX || !is_short(reason) {
+    if !is_writable(reason) {
         return Err(BuildError::Attribute(AttributeError::Length));
     }
     let [class, number] = encode_code(code)?;

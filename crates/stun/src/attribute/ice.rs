@@ -1,6 +1,6 @@
 //! The attributes of ICE (RFC 8445 §16.1): hairpin only names them, agents that use this crate need them.
 
-use super::{AttributeError, AttributeType, empty_attribute, number_attribute};
+use super::{AttributeError, AttributeType, fixed_attribute};
 use crate::{BuildError, TransactionId};
 
 /// The priority of the peer-reflexive candidate this check would find (RFC 8445 §7.1.1).
@@ -9,12 +9,16 @@ pub struct Priority(
     /// 1 to 2^31 - 1.
     pub u32,
 );
-number_attribute!(Priority, u32, PRIORITY);
+fixed_attribute!(
+    Priority, PRIORITY,
+    read: |bytes| Ok(Priority(u32::from_be_bytes(bytes))),
+    write: |this: &Priority| this.0.to_be_bytes()
+);
 
 /// Nominates the candidate pair (RFC 8445 §7.1.2).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct UseCandidate;
-empty_attribute!(UseCandidate, USE_CANDIDATE);
+fixed_attribute!(UseCandidate, USE_CANDIDATE, read: |[]| Ok(UseCandidate), write: |_| [0; 0]);
 
 /// The sender believes that it is controlled (RFC 8445 §7.1.3).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -22,7 +26,11 @@ pub struct IceControlled(
     /// The random tie-breaker.
     pub u64,
 );
-number_attribute!(IceControlled, u64, ICE_CONTROLLED);
+fixed_attribute!(
+    IceControlled, ICE_CONTROLLED,
+    read: |bytes| Ok(IceControlled(u64::from_be_bytes(bytes))),
+    write: |this: &IceControlled| this.0.to_be_bytes()
+);
 
 /// The sender believes that it controls (RFC 8445 §7.1.3).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -30,4 +38,8 @@ pub struct IceControlling(
     /// The random tie-breaker.
     pub u64,
 );
-number_attribute!(IceControlling, u64, ICE_CONTROLLING);
+fixed_attribute!(
+    IceControlling, ICE_CONTROLLING,
+    read: |bytes| Ok(IceControlling(u64::from_be_bytes(bytes))),
+    write: |this: &IceControlling| this.0.to_be_bytes()
+);

@@ -6,7 +6,7 @@
 //! +-----------------+-------------------+---------------------------------+
 //! ```
 
-use super::{AttributeError, AttributeType, Decode, Encode, exactly, put, put_slice};
+use super::{AttributeError, AttributeType, fixed_attribute, slice_attribute};
 use crate::{BuildError, TransactionId};
 
 /// The hash that makes the key of a long-term credential (RFC 8489 §18.5.1); also the PASSWORD-ALGORITHM attribute.
@@ -41,32 +41,20 @@ impl PasswordAlgorithm {
     }
 }
 
-impl Decode<'_> for PasswordAlgorithm {
-    const TYPE: AttributeType = AttributeType::PASSWORD_ALGORITHM;
-
-    fn decode(value: &[u8], _: &TransactionId) -> Result<Self, AttributeError> {
+fixed_attribute!(
+    PasswordAlgorithm, PASSWORD_ALGORITHM,
+    read: |[high, low, p0, p1]| {
         // RFC 8489 §18.5.1: the parameters of both algorithms are empty.
-        let [a0, a1, 0, 0] = exactly(value)? else {
-            return Err(AttributeError::Value);
-        };
-        PasswordAlgorithm::from_number(u16::from_be_bytes([a0, a1])).ok_or(AttributeError::Value)
+        match PasswordAlgorithm::from_number(u16::from_be_bytes([high, low])) {
+            Some(algorithm) if [p0, p1] == [0, 0] => Ok(algorithm),
+            _ => Err(AttributeError::Value),
+        }
+    },
+    write: |this: &PasswordAlgorithm| {
+        let [high, low] = this.number().to_be_bytes();
+        [high, low, 0, 0]
     }
-}
-
-impl Encode for PasswordAlgorithm {
-    fn attribute_type(&self) -> AttributeType {
-        AttributeType::PASSWORD_ALGORITHM
-    }
-
-    fn value_len(&self) -> usize {
-        4
-    }
-
-    fn encode(&self, value: &mut [u8], _: &TransactionId) -> Result<(), BuildError> {
-        let [a0, a1] = self.number().to_be_bytes();
-        put(value, [a0, a1, 0, 0])
-    }
-}
+);
 
 /// The algorithms a server offers, in its order of preference (RFC 8489 §14.11).
 ///
@@ -169,31 +157,16 @@ impl<'a> Iterator for PasswordAlgorithmEntries<'a> {
     }
 }
 
-impl<'a> Decode<'a> for PasswordAlgorithms<'a> {
-    const TYPE: AttributeType = AttributeType::PASSWORD_ALGORITHMS;
-
-    fn decode(value: &'a [u8], _: &TransactionId) -> Result<Self, AttributeError> {
-        PasswordAlgorithms::from_bytes(value)
-    }
-}
-
-impl Encode for PasswordAlgorithms<'_> {
-    fn attribute_type(&self) -> AttributeType {
-        AttributeType::PASSWORD_ALGORITHMS
-    }
-
-    fn value_len(&self) -> usize {
-        self.0.len()
-    }
-
-    fn encode(&self, value: &mut [u8], _: &TransactionId) -> Result<(), BuildError> {
-        put_slice(value, self.0)
-    }
-}
+slice_attribute!(
+    PasswordAlgorithms, PASSWORD_ALGORITHMS,
+    read: |value| PasswordAlgorithms::from_bytes(value).map(|list| list.0),
+    allowed: |_| true
+);
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::Decode;
 
     #[test]
     fn the_first_known_algorithm_without_parameters_is_chosen() {

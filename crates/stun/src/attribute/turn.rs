@@ -2,10 +2,7 @@
 
 use core::fmt;
 
-use super::{
-    AddressFamily, AttributeError, AttributeType, Decode, Encode, array_attribute, bytes_attribute,
-    empty_attribute, exactly, number_attribute, put,
-};
+use super::{AddressFamily, AttributeError, AttributeType, fixed_attribute, slice_attribute};
 use crate::{BuildError, TransactionId};
 
 /// The number of a channel: 0x4000 to 0x4FFF and nothing else (RFC 8656 §12, §18.1).
@@ -58,34 +55,17 @@ impl fmt::Display for ChannelNumber {
     }
 }
 
-impl Decode<'_> for ChannelNumber {
-    const TYPE: AttributeType = AttributeType::CHANNEL_NUMBER;
-
-    #[inline]
-    fn decode(value: &[u8], _: &TransactionId) -> Result<Self, AttributeError> {
-        // RFC 8656 §18.1: the last two bytes are reserved and ignored.
-        let [high, low, _, _] = exactly(value)?;
+// RFC 8656 §18.1: the last two bytes are reserved and ignored.
+fixed_attribute!(
+    ChannelNumber, CHANNEL_NUMBER,
+    read: |[high, low, _, _]| {
         ChannelNumber::new(u16::from_be_bytes([high, low])).ok_or(AttributeError::Value)
+    },
+    write: |this: &ChannelNumber| {
+        let [high, low] = this.0.to_be_bytes();
+        [high, low, 0, 0]
     }
-}
-
-impl Encode for ChannelNumber {
-    #[inline]
-    fn attribute_type(&self) -> AttributeType {
-        AttributeType::CHANNEL_NUMBER
-    }
-
-    #[inline]
-    fn value_len(&self) -> usize {
-        4
-    }
-
-    #[inline]
-    fn encode(&self, value: &mut [u8], _: &TransactionId) -> Result<(), BuildError> {
-        let [high, low] = self.0.to_be_bytes();
-        put(value, [high, low, 0, 0])
-    }
-}
+);
 
 /// Seconds an allocation lives without a refresh (RFC 8656 §18.2).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -93,7 +73,11 @@ pub struct Lifetime(
     /// Seconds; 0 in a Refresh request deletes the allocation.
     pub u32,
 );
-number_attribute!(Lifetime, u32, LIFETIME);
+fixed_attribute!(
+    Lifetime, LIFETIME,
+    read: |bytes| Ok(Lifetime(u32::from_be_bytes(bytes))),
+    write: |this: &Lifetime| this.0.to_be_bytes()
+);
 
 /// What the peer sent or shall receive (RFC 8656 §18.4).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -101,58 +85,39 @@ pub struct Data<'a>(
     /// The payload of the UDP datagram; may be empty.
     pub &'a [u8],
 );
-bytes_attribute!(Data, DATA, read: usize::MAX, write: usize::from(u16::MAX));
+slice_attribute!(Data, DATA, read: Ok, allowed: |_| true);
 
-/// Declares an attribute that is an address family and three reserved bytes.
-macro_rules! family_attribute {
-    ($(#[$doc:meta])* $name:ident, $attribute_type:ident) => {
-        $(#[$doc])*
-        #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-        pub struct $name(
-            /// The family.
-            pub AddressFamily,
-        );
-
-        impl Decode<'_> for $name {
-            const TYPE: AttributeType = AttributeType::$attribute_type;
-
-            #[inline]
-            fn decode(value: &[u8], _: &TransactionId) -> Result<Self, AttributeError> {
-                // RFC 8656 §18.6: the 24 reserved bits are ignored by the server.
-                let [family, _, _, _] = exactly(value)?;
-                AddressFamily::from_number(family).map($name).ok_or(AttributeError::AddressFamily)
-            }
-        }
-
-        impl Encode for $name {
-            #[inline]
-            fn attribute_type(&self) -> AttributeType {
-                AttributeType::$attribute_type
-            }
-
-            #[inline]
-            fn value_len(&self) -> usize {
-                4
-            }
-
-            #[inline]
-            fn encode(&self, value: &mut [u8], _: &TransactionId) -> Result<(), BuildError> {
-                put(value, [self.0.number(), 0, 0, 0])
-            }
-        }
-    };
+/// Reads a family; RFC 8656 §18.6: the 24 bits behind it are reserved and ignored.
+#[inline]
+fn read_family([family, _, _, _]: [u8; 4]) -> Result<AddressFamily, AttributeError> {
+    AddressFamily::from_number(family).ok_or(AttributeError::AddressFamily)
 }
 
-family_attribute! {
-    /// The family an Allocate or Refresh request is about (RFC 8656 §18.6).
-    ///
-    /// A family other than IPv4 and IPv6 decodes to [`AttributeError::AddressFamily`], which a server answers with 440.
-    RequestedAddressFamily, REQUESTED_ADDRESS_FAMILY
-}
-family_attribute! {
-    /// A second family wanted from an Allocate request; the RFC allows only IPv6 (RFC 8656 §18.11).
-    AdditionalAddressFamily, ADDITIONAL_ADDRESS_FAMILY
-}
+/// The family an Allocate or Refresh request is about (RFC 8656 §18.6).
+///
+/// A family other than IPv4 and IPv6 decodes to [`AttributeError::AddressFamily`], which a server answers with 440.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct RequestedAddressFamily(
+    /// The family.
+    pub AddressFamily,
+);
+fixed_attribute!(
+    RequestedAddressFamily, REQUESTED_ADDRESS_FAMILY,
+    read: |bytes| read_family(bytes).map(RequestedAddressFamily),
+    write: |this: &RequestedAddressFamily| [this.0.number(), 0, 0, 0]
+);
+
+/// A second family wanted from an Allocate request; the RFC allows only IPv6 (RFC 8656 §18.11).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct AdditionalAddressFamily(
+    /// The family.
+    pub AddressFamily,
+);
+fixed_attribute!(
+    AdditionalAddressFamily, ADDITIONAL_ADDRESS_FAMILY,
+    read: |bytes| read_family(bytes).map(AdditionalAddressFamily),
+    write: |this: &AdditionalAddressFamily| [this.0.number(), 0, 0, 0]
+);
 
 /// Ask for an even port (RFC 8656 §18.7).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -166,35 +131,12 @@ impl EvenPort {
     const RESERVE: u8 = 0x80;
 }
 
-impl Decode<'_> for EvenPort {
-    const TYPE: AttributeType = AttributeType::EVEN_PORT;
-
-    #[inline]
-    fn decode(value: &[u8], _: &TransactionId) -> Result<Self, AttributeError> {
-        // RFC 8656 §18.7: the seven low bits are ignored.
-        let [bits] = exactly(value)?;
-        Ok(EvenPort {
-            reserve: bits & Self::RESERVE != 0,
-        })
-    }
-}
-
-impl Encode for EvenPort {
-    #[inline]
-    fn attribute_type(&self) -> AttributeType {
-        AttributeType::EVEN_PORT
-    }
-
-    #[inline]
-    fn value_len(&self) -> usize {
-        1
-    }
-
-    #[inline]
-    fn encode(&self, value: &mut [u8], _: &TransactionId) -> Result<(), BuildError> {
-        put(value, [if self.reserve { Self::RESERVE } else { 0 }])
-    }
-}
+// RFC 8656 §18.7: the seven low bits are ignored.
+fixed_attribute!(
+    EvenPort, EVEN_PORT,
+    read: |[bits]| Ok(EvenPort { reserve: bits & EvenPort::RESERVE != 0 }),
+    write: |this: &EvenPort| [if this.reserve { EvenPort::RESERVE } else { 0 }]
+);
 
 /// The IP protocol between server and peers (RFC 8656 §18.8).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -210,38 +152,17 @@ impl RequestedTransport {
     pub const TCP: RequestedTransport = RequestedTransport(6);
 }
 
-impl Decode<'_> for RequestedTransport {
-    const TYPE: AttributeType = AttributeType::REQUESTED_TRANSPORT;
-
-    #[inline]
-    fn decode(value: &[u8], _: &TransactionId) -> Result<Self, AttributeError> {
-        // RFC 8656 §18.8: the last three bytes are reserved and ignored.
-        let [protocol, _, _, _] = exactly(value)?;
-        Ok(RequestedTransport(protocol))
-    }
-}
-
-impl Encode for RequestedTransport {
-    #[inline]
-    fn attribute_type(&self) -> AttributeType {
-        AttributeType::REQUESTED_TRANSPORT
-    }
-
-    #[inline]
-    fn value_len(&self) -> usize {
-        4
-    }
-
-    #[inline]
-    fn encode(&self, value: &mut [u8], _: &TransactionId) -> Result<(), BuildError> {
-        put(value, [self.0, 0, 0, 0])
-    }
-}
+// RFC 8656 §18.8: the last three bytes are reserved and ignored.
+fixed_attribute!(
+    RequestedTransport, REQUESTED_TRANSPORT,
+    read: |[protocol, _, _, _]| Ok(RequestedTransport(protocol)),
+    write: |this: &RequestedTransport| [this.0, 0, 0, 0]
+);
 
 /// Set the DF bit on what goes to the peer (RFC 8656 §18.9).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct DontFragment;
-empty_attribute!(DontFragment, DONT_FRAGMENT);
+fixed_attribute!(DontFragment, DONT_FRAGMENT, read: |[]| Ok(DontFragment), write: |_| [0; 0]);
 
 /// Names a relayed transport address that the server holds back (RFC 8656 §18.10).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -249,7 +170,11 @@ pub struct ReservationToken(
     /// The token.
     pub [u8; 8],
 );
-array_attribute!(ReservationToken, 8, RESERVATION_TOKEN);
+fixed_attribute!(
+    ReservationToken, RESERVATION_TOKEN,
+    read: |bytes| Ok(ReservationToken(bytes)),
+    write: |this: &ReservationToken| this.0
+);
 
 /// An ICMP error that a datagram to a peer ran into (RFC 8656 §18.13).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -262,45 +187,22 @@ pub struct Icmp {
     pub error_data: u32,
 }
 
-impl Decode<'_> for Icmp {
-    const TYPE: AttributeType = AttributeType::ICMP;
-
-    #[inline]
-    fn decode(value: &[u8], _: &TransactionId) -> Result<Self, AttributeError> {
-        // RFC 8656 §18.13: figure 11 draws 7 and 9 bits, but both fields are bytes: ICMPv6 types reach 255.
-        let [_, _, icmp_type, icmp_code, d0, d1, d2, d3] = exactly(value)?;
-        Ok(Icmp {
-            icmp_type,
-            icmp_code,
-            error_data: u32::from_be_bytes([d0, d1, d2, d3]),
-        })
+// RFC 8656 §18.13: figure 11 draws 7 and 9 bits, but both fields are bytes: ICMPv6 types reach 255.
+fixed_attribute!(
+    Icmp, ICMP,
+    read: |[_, _, icmp_type, icmp_code, d0, d1, d2, d3]| {
+        Ok(Icmp { icmp_type, icmp_code, error_data: u32::from_be_bytes([d0, d1, d2, d3]) })
+    },
+    write: |this: &Icmp| {
+        let [d0, d1, d2, d3] = this.error_data.to_be_bytes();
+        [0, 0, this.icmp_type, this.icmp_code, d0, d1, d2, d3]
     }
-}
-
-impl Encode for Icmp {
-    #[inline]
-    fn attribute_type(&self) -> AttributeType {
-        AttributeType::ICMP
-    }
-
-    #[inline]
-    fn value_len(&self) -> usize {
-        8
-    }
-
-    #[inline]
-    fn encode(&self, value: &mut [u8], _: &TransactionId) -> Result<(), BuildError> {
-        let [d0, d1, d2, d3] = self.error_data.to_be_bytes();
-        put(
-            value,
-            [0, 0, self.icmp_type, self.icmp_code, d0, d1, d2, d3],
-        )
-    }
-}
+);
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::Decode;
 
     const ID: TransactionId = TransactionId([0; 12]);
 
