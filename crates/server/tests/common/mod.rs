@@ -282,8 +282,8 @@ impl Client {
         answer.code()
     }
 
-    /// Sends a Send indication.
-    pub(crate) fn indicate(&self, peer: SocketAddr, data: &[u8]) {
+    /// The bytes of a Send indication.
+    pub(crate) fn send_indication(&self, peer: SocketAddr, data: &[u8]) -> Vec<u8> {
         let mut buffer = vec![0; data.len() + 128];
         let id = TransactionId([9; 12]);
         let mut builder =
@@ -292,7 +292,20 @@ impl Client {
             .push(&XorPeerAddress(peer))
             .and_then(|b| b.push(&Data(data)))
             .expect("room");
-        self.transmit(builder.finish());
+        builder.finish().to_vec()
+    }
+
+    /// Sends a Send indication.
+    pub(crate) fn indicate(&self, peer: SocketAddr, data: &[u8]) {
+        self.transmit(&self.send_indication(peer, data));
+    }
+
+    /// The socket of a plain client.
+    pub(crate) fn socket(&self) -> &UdpSocket {
+        match &self.link {
+            Link::Plain(socket) => socket,
+            Link::Marked(_) => panic!("not a plain client"),
+        }
     }
 
     /// Sends ChannelData.
@@ -321,9 +334,7 @@ impl Client {
 
     /// Whether nothing arrives for a short while.
     pub(crate) fn hears_nothing(&self) -> bool {
-        let Link::Plain(socket) = &self.link else {
-            panic!("only plain clients wait")
-        };
+        let socket = self.socket();
         socket
             .set_read_timeout(Some(Duration::from_millis(150)))
             .expect("a timeout");

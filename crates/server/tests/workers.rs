@@ -1,0 +1,195 @@
+//! Many clients on several workers: every worker works, every client stays on its own, nothing is lost or mixed.
+
+mod common;
+
+use common::{Client, Got, loopback, socket, start};
+use std::net::{SocketAddr, UdpSocket};
+use std::sync::Barrier;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+use turn::server::DropReason;
+
+/// Echoes until told to stop. Returns how many datagrams it saw.
+fn echo(peer: &UdpSocket, stop: &AtomicBool) -> u64 {
+    let mut buffer = [0; 2048];
+    let mut seen = 0;
+    peer.set_read_timeout(Some(Duration::from_millis(50)))
+        .expect("a timeout");
+    while !stop.load(Ordering::Relaxed) {
+        if let Ok((length, from)) = peer.recv_from(&mut buffer) {
+            peer.send_to(&buffer[..length], from).expect("echoed");
+            seen += 1;
+        }
+    }
+    seen
+}
+
+#[test]
+fn sixty_four_clients_reach_all_of_four_workers_and_none_two() {
+    const ROUNDS: u64 = 20;
+    let server = start(loopback(4));
+    let peer = socket("127.0.0.1:0");
+    let stop = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        let echoing = scope.spawn(|| echo(&peer, &stop));
+        let mut clients: Vec<Client> = (0..64)
+            .map(|_| Client::new(server.listeners()[0]))
+            .collect();
+        for client in &mut clients {
+            client.allocate();
+            assert_eq!(client.bind(0x4000, peer.local_addr().expect("bound")), 0);
+        }
+        for round in 0..ROUNDS {
+            for (number, client) in clients.iter().enumerate() {
+                let message = format!("{number} {round}").into_bytes();
+                client.send(0x4000, &message);
+                assert_eq!(client.got(), Got::Channel(0x4000, message));
+            }
+        }
+        stop.store(true, Ordering::Relaxed);
+        assert_eq!(echoing.join().expect("no panic"), 64 * ROUNDS);
+    });
+    let stats = server.stats();
+    assert_eq!(stats.workers.len(), 4);
+    for worker in &stats.workers {
+        assert!(
+            worker.engine.to_peers.packets > 0 && worker.engine.to_clients.packets > 0,
+            "an idle worker: {stats:?}"
+        );
+        // A 5-tuple at a second worker would have no allocation there.
+        assert_eq!(worker.engine.dropped(DropReason::NoAllocation), 0);
+        assert_eq!(worker.engine.errors_with(437), 0);
+    }
+    assert_eq!(stats.sum(|worker| worker.engine.allocations_opened), 64);
+    assert_eq!(
+        stats.sum(|worker| worker.engine.to_peers.packets),
+        64 * ROUNDS
+    );
+    assert_eq!(
+        stats.sum(|worker| worker.engine.to_clients.packets),
+        64 * ROUNDS
+    );
+}
+
+const CLIENTS: usize = 200;
+const THREADS: usize = 4;
+const ROUNDS: u32 = 60;
+/// Datagrams to the neighbour per round; few enough for a default receive buffer.
+const BURST: u32 = 4;
+
+const TO_PEER: u16 = 0x4000;
+const TO_NEXT: u16 = 0x4001;
+const TO_PREVIOUS: u16 = 0x4002;
+
+fn message(kind: &str, sender: usize, round: u32, number: u32) -> Vec<u8> {
+    // Lengths differ, so that runs are cut in every way.
+    let padding = (sender * 7 + round as usize * 13 + number as usize) % 300;
+    format!(
+        "{kind} from {sender} in {round}, number {number}{}",
+        ".".repeat(padding)
+    )
+    .into_bytes()
+}
+
+/// One round of one client: what it must receive, having sent its own.
+fn collect(client: &Client, number: usize, round: u32) {
+    let (previous, next) = ((number + CLIENTS - 1) % CLIENTS, (number + 1) % CLIENTS);
+    let mut expected = vec![Got::Channel(TO_PEER, message("echo", number, round, 0))];
+    for i in 0..BURST {
+        expected.push(Got::Channel(
+            TO_PREVIOUS,
+            message("forward", previous, round, i),
+        ));
+        expected.push(Got::Channel(TO_NEXT, message("backward", next, round, i)));
+    }
+    let mut in_order = [0; 3];
+    while !expected.is_empty() {
+        let got = client.got();
+        let place = expected.iter().position(|wanted| *wanted == got);
+        let place = place.unwrap_or_else(|| panic!("client {number} in {round} got {got:?}"));
+        let Got::Channel(channel, _) = expected.remove(place) else {
+            unreachable!("only channels")
+        };
+        let waiting = |wanted: &&Got| matches!(wanted, Got::Channel(other, _) if *other == channel);
+        assert!(
+            expected[..place].iter().find(waiting).is_none(),
+            "out of order on {channel:#x}"
+        );
+        in_order[usize::from(channel - TO_PEER)] += 1;
+    }
+    assert_eq!(in_order, [1, BURST, BURST]);
+}
+
+#[test]
+fn two_hundred_clients_lose_and_mix_nothing() {
+    let server = start(loopback(2));
+    let listener = server.listeners()[0];
+    let peer = socket("127.0.0.1:0");
+    let peer_at = peer.local_addr().expect("bound");
+    let mut clients: Vec<Client> = (0..CLIENTS).map(|_| Client::new(listener)).collect();
+    let relayed: Vec<SocketAddr> = clients.iter_mut().map(Client::allocate).collect();
+    for (number, client) in clients.iter_mut().enumerate() {
+        assert_eq!(client.bind(TO_PEER, peer_at), 0);
+        assert_eq!(client.bind(TO_NEXT, relayed[(number + 1) % CLIENTS]), 0);
+        assert_eq!(
+            client.bind(TO_PREVIOUS, relayed[(number + CLIENTS - 1) % CLIENTS]),
+            0
+        );
+    }
+    let stop = AtomicBool::new(false);
+    let in_step = Barrier::new(THREADS);
+    std::thread::scope(|scope| {
+        let echoing = scope.spawn(|| echo(&peer, &stop));
+        let share = CLIENTS / THREADS;
+        let threads: Vec<_> = clients
+            .chunks_mut(share)
+            .enumerate()
+            .map(|(thread, clients)| {
+                let in_step = &in_step;
+                scope.spawn(move || {
+                    for round in 0..ROUNDS {
+                        for (offset, client) in clients.iter().enumerate() {
+                            let number = thread * share + offset;
+                            client.send(TO_PEER, &message("echo", number, round, 0));
+                            for i in 0..BURST {
+                                client.send(TO_NEXT, &message("forward", number, round, i));
+                                client.send(TO_PREVIOUS, &message("backward", number, round, i));
+                            }
+                        }
+                        for (offset, client) in clients.iter().enumerate() {
+                            collect(client, thread * share + offset, round);
+                        }
+                        in_step.wait();
+                    }
+                })
+            })
+            .collect();
+        threads
+            .into_iter()
+            .for_each(|thread| thread.join().expect("nothing lost or mixed"));
+        stop.store(true, Ordering::Relaxed);
+        assert_eq!(
+            echoing.join().expect("no panic"),
+            CLIENTS as u64 * u64::from(ROUNDS)
+        );
+    });
+    let counters = server.stats().counters();
+    let between = CLIENTS as u64 * u64::from(ROUNDS * BURST) * 2;
+    assert_eq!(
+        counters.handed_over_here + counters.handed_over_away,
+        between
+    );
+    assert!(
+        counters.handed_over_here > 0 && counters.handed_over_away > 0,
+        "both ways were used"
+    );
+    assert_eq!(
+        (
+            counters.mailbox_full,
+            counters.relay_not_live,
+            counters.kernel_drops
+        ),
+        (0, 0, 0)
+    );
+    assert_eq!(server.stats().sends().dropped(), 0);
+}
