@@ -96,7 +96,8 @@ func connect(t target, server string, family turn.RequestedAddressFamily) (*clie
 	c, err := turn.NewClient(&turn.ClientConfig{
 		STUNServerAddr: server, TURNServerAddr: server,
 		Username: t.user, Password: t.password,
-		Conn: socket, RequestedAddressFamily: family,
+		Conn:                   &reorderingSocket{socket, t.user, t.password},
+		RequestedAddressFamily: family,
 	})
 	if err == nil {
 		err = c.Listen()
@@ -140,7 +141,11 @@ func allocate(t target, server string, family turn.RequestedAddressFamily) (*all
 		c.Close()
 		return nil, err
 	}
-	return &allocation{relayed, c}, nil
+	a := &allocation{relayed, c}
+	if isIPv4 := relayed.LocalAddr().(*net.UDPAddr).IP.To4() != nil; isIPv4 != (family == turn.RequestedAddressFamilyIPv4) {
+		return nil, errors.Join(fmt.Errorf("asked for another family than that of %s", relayed.LocalAddr()), a.Close())
+	}
+	return a, nil
 }
 
 // Close deletes the allocation with a Refresh of lifetime 0.

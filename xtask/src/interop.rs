@@ -24,7 +24,7 @@ use clap::{Args, ValueEnum};
 
 use crate::tally::Tally;
 use crate::workspace;
-use server::Server;
+use server::{Server, Setup};
 
 /// What to drive, and against which server.
 #[derive(Debug, Default, Args)]
@@ -57,10 +57,19 @@ struct Bench {
     logs: PathBuf,
 }
 
-/// RFC 8656 §3.2: the default lifetime of an allocation.
-const LIFETIME: Duration = Duration::from_secs(600);
-/// The shortest that hairpin accepts: allocations that a broken client leaves behind must be seen to go.
-const SHORT_LIFETIME: Duration = Duration::from_secs(120);
+/// The server that most clients talk to. RFC 8656 §3.2: an allocation lives ten minutes by default.
+const SERVER: Setup = Setup {
+    name: "server",
+    lifetime: Duration::from_secs(600),
+    relay_ports: 62000..=65535,
+};
+/// The one whose clients break the rules and vanish: what they leave behind must be seen to go, so its allocations
+/// live as short as hairpin admits.
+const ABUSED_SERVER: Setup = Setup {
+    name: "abused-server",
+    lifetime: Duration::from_secs(120),
+    relay_ports: 61000..=61999,
+};
 
 pub(crate) fn run(root: &Path, options: &Options) -> Result<Tally> {
     let logs = crate::scratch(root, "interop")?;
@@ -69,13 +78,8 @@ pub(crate) fn run(root: &Path, options: &Options) -> Result<Tally> {
         (None, server::Kind::Hairpin) => build(root)?,
         (None, server::Kind::Coturn) => PathBuf::from("turnserver"),
     };
-    let bench = |name: &str, lifetime| -> Result<Bench> {
-        let server = Server::start(
-            options.against,
-            &binary,
-            logs.join(format!("{name}.log")),
-            lifetime,
-        )?;
+    let bench = |setup: &Setup| -> Result<Bench> {
+        let server = Server::start(options.against, &binary, &logs, setup)?;
         Ok(Bench {
             server,
             sources: root.join("interop"),
@@ -85,11 +89,11 @@ pub(crate) fn run(root: &Path, options: &Options) -> Result<Tally> {
     let wanted = |client| options.only.is_empty() || options.only.contains(&client);
     let mut tally = Tally::default();
     // First, and on a server of its own: what it leaves behind lapses while the others run.
-    let mut abused = bench("abused-server", SHORT_LIFETIME)?;
+    let mut abused = bench(&ABUSED_SERVER)?;
     if wanted(Client::Coturn) {
         tally.add(coturn::abuse(&mut abused)?);
     }
-    let mut bench = bench("server", LIFETIME)?;
+    let mut bench = bench(&SERVER)?;
     if wanted(Client::Coturn) {
         tally.add(coturn::run(&bench)?);
     }
@@ -109,7 +113,7 @@ pub(crate) fn run(root: &Path, options: &Options) -> Result<Tally> {
         finish(
             &mut abused.server,
             "the abused server",
-            SHORT_LIFETIME + Duration::from_secs(10),
+            ABUSED_SERVER.lifetime + Duration::from_secs(10),
             &mut tally,
         );
     }

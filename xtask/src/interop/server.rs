@@ -4,7 +4,8 @@
 //! that the process has open, [`Server::settle`] tells when nothing is left of what the clients did.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
-use std::path::{Path, PathBuf};
+use std::ops::RangeInclusive;
+use std::path::Path;
 use std::thread::sleep;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
@@ -43,7 +44,7 @@ pub(crate) struct Server {
     pub(crate) secret: &'static str,
 }
 
-const SECRET: &str = "interop-secret";
+const SECRET: &str = "a secret of the interop tests only";
 const USER: &str = "alice";
 const PASSWORD: &str = "wonderland";
 const REALM: &str = "hairpin.example";
@@ -52,20 +53,25 @@ const LOOPBACKS: [IpAddr; 2] = [
     IpAddr::V6(Ipv6Addr::LOCALHOST),
 ];
 
+/// How one server of several is set up.
+pub(crate) struct Setup {
+    pub(crate) name: &'static str,
+    /// The default lifetime of an allocation and the longest.
+    pub(crate) lifetime: Duration,
+    /// Ports to relay from. Above Linux's ephemeral ports, so that no listener, client or peer takes one of them.
+    pub(crate) relay_ports: RangeInclusive<u16>,
+}
+
 impl Server {
     /// Starts the server and waits until it answers on both families.
-    pub(crate) fn start(
-        kind: Kind,
-        binary: &Path,
-        log: PathBuf,
-        lifetime: Duration,
-    ) -> Result<Server> {
+    pub(crate) fn start(kind: Kind, binary: &Path, logs: &Path, setup: &Setup) -> Result<Server> {
         let port = free_ports(1)?;
+        let log = logs.join(format!("{}.log", setup.name));
         let mut command = process::command(binary);
         match kind {
-            Kind::Hairpin => command.args(hairpin_arguments(port, lifetime)),
+            Kind::Hairpin => command.args(hairpin_arguments(port, setup)),
             Kind::Coturn => command
-                .args(coturn_arguments(port))
+                .args(coturn_arguments(port, setup))
                 .arg(format!("--pidfile={}.pid", log.display())),
         };
         let process = Process::start("the server", command, log)?;
@@ -174,7 +180,7 @@ impl Server {
     }
 }
 
-fn hairpin_arguments(port: u16, lifetime: Duration) -> Vec<String> {
+fn hairpin_arguments(port: u16, setup: &Setup) -> Vec<String> {
     let mut arguments = vec!["serve".to_owned(), "--dev".to_owned()];
     for address in LOOPBACKS {
         arguments.push(format!("--listen={}", SocketAddr::new(address, port)));
@@ -182,14 +188,19 @@ fn hairpin_arguments(port: u16, lifetime: Duration) -> Vec<String> {
     }
     arguments.push(format!("--realm={REALM}"));
     arguments.push(format!("--secret={SECRET}"));
+    arguments.push(format!(
+        "--port-range={}-{}",
+        setup.relay_ports.start(),
+        setup.relay_ports.end()
+    ));
     arguments.push(format!("--user={USER}:{PASSWORD}"));
     for key in ["lifetime_default", "lifetime_max"] {
-        arguments.push(format!("--set=limits.{key}={}s", lifetime.as_secs()));
+        arguments.push(format!("--set=limits.{key}={}s", setup.lifetime.as_secs()));
     }
     arguments
 }
 
-fn coturn_arguments(port: u16) -> Vec<String> {
+fn coturn_arguments(port: u16, setup: &Setup) -> Vec<String> {
     let mut arguments: Vec<String> = [
         "-n",
         "--allow-loopback-peers",
@@ -207,6 +218,8 @@ fn coturn_arguments(port: u16) -> Vec<String> {
     }
     arguments.push(format!("--listening-port={port}"));
     arguments.push(format!("--realm={REALM}"));
+    arguments.push(format!("--min-port={}", setup.relay_ports.start()));
+    arguments.push(format!("--max-port={}", setup.relay_ports.end()));
     arguments.push("--use-auth-secret".to_owned());
     arguments.push(format!("--static-auth-secret={SECRET}"));
     arguments
