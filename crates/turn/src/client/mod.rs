@@ -55,7 +55,7 @@ use std::fmt;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 
-use stun::{AddressFamily, ChannelNumber, PasswordAlgorithm};
+use stun::{AddressFamily, ChannelNumber, IntegrityAlgorithm, PasswordAlgorithm};
 
 use self::allocation::Allocation;
 pub use self::allocation::{AllocateOptions, PortWish, RelayWish};
@@ -102,6 +102,8 @@ pub struct Offer<'a> {
     /// The algorithms it lists in PASSWORD-ALGORITHMS, as numbers of the IANA registry, and the one in use. `None` for a
     /// server that speaks RFC 5389, or if the client does ([`Security::Classic`]).
     pub algorithms: Option<(stun::PasswordAlgorithms<'a>, PasswordAlgorithm)>,
+    /// How requests are signed, and responses must be.
+    pub integrity: IntegrityAlgorithm,
     /// Whether user names travel hashed.
     pub anonymous: bool,
 }
@@ -370,6 +372,7 @@ impl Client {
         Some(Offer {
             realm: challenge.realm(),
             algorithms: challenge.algorithms(),
+            integrity: challenge.integrity(),
             anonymous: challenge.is_anonymous(),
         })
     }

@@ -1,0 +1,394 @@
+//! The loop.
+
+use std::collections::VecDeque;
+use std::io as stdio;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use io::{
+    Datagrams, Events, Flushed, Interest, Poller, RecvBatch, SendOptions, SendQueue, TimerWheel,
+    UdpOptions, UdpSocket,
+};
+use turn::client::{Client, ClientConfig, Event, Received};
+use turn::{Mono, Now};
+
+use super::sender::Sender;
+use super::slot::{ClientId, ClientParts, Slot};
+use super::{AddError, Data, DriverStats, Handler};
+
+/// Resolution of the timers: well below the 500 ms after which a request is repeated.
+const TICK_NS: u64 = 1_000_000;
+/// Readiness events taken from the kernel at once.
+const EVENTS: usize = 256;
+
+/// How a [`Driver`] works.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct DriverOptions {
+    /// How the sockets are opened.
+    pub socket: UdpOptions,
+    /// Messages received before they are handled, 1 to 1,024.
+    pub slots: usize,
+    /// Bytes for each: [`RecvBatch::SMALL`], or [`RecvBatch::LARGE`] for trains (GRO) and jumbo datagrams.
+    pub slot_size: usize,
+    /// Datagrams of data that may wait for a flush, and whether equal ones leave as trains (GSO).
+    pub send: SendOptions,
+}
+
+impl Default for DriverOptions {
+    /// Plain sockets, 64 datagrams of up to 2 KiB at once, no trains: what many real clients look like.
+    fn default() -> DriverOptions {
+        DriverOptions {
+            socket: UdpOptions {
+                overflow: true,
+                ..UdpOptions::default()
+            },
+            slots: 64,
+            slot_size: RecvBatch::SMALL,
+            send: SendOptions {
+                gso: false,
+                ..SendOptions::default()
+            },
+        }
+    }
+}
+
+/// Many clients on one thread; see the [module](super).
+#[derive(Debug)]
+pub struct Driver {
+    socket: UdpOptions,
+    poller: Poller,
+    ready: Events,
+    /// Clients and, apart from them so that sending can borrow both, their sockets.
+    clients: Vec<Option<Slot>>,
+    sockets: Vec<Option<Arc<UdpSocket>>>,
+    wheel: TimerWheel<ClientId>,
+    received: RecvBatch,
+    queue: SendQueue,
+    events: VecDeque<(ClientId, Event)>,
+    /// Clients that a batch has changed; empty between batches.
+    touched: Vec<ClientId>,
+    stats: DriverStats,
+}
+
+impl Driver {
+    /// A driver without clients.
+    ///
+    /// # Errors
+    /// What `epoll_create1` returns.
+    pub fn new(options: &DriverOptions) -> stdio::Result<Driver> {
+        Ok(Driver {
+            socket: options.socket.clone(),
+            poller: Poller::new()?,
+            ready: Events::with_capacity(EVENTS),
+            clients: Vec::new(),
+            sockets: Vec::new(),
+            wheel: TimerWheel::new(TICK_NS, io::clock::monotonic_ns()),
+            received: RecvBatch::new(options.slots, options.slot_size),
+            queue: SendQueue::new(&options.send),
+            events: VecDeque::new(),
+            touched: Vec::new(),
+            stats: DriverStats::default(),
+        })
+    }
+
+    /// Opens a socket on `local` (port 0: any) for a client of `server`.
+    ///
+    /// # Errors
+    /// [`AddError`].
+    pub fn add(
+        &mut self,
+        local: SocketAddr,
+        server: SocketAddr,
+        config: Arc<ClientConfig>,
+    ) -> Result<ClientId, AddError> {
+        let mut seed = [0; 32];
+        getrandom::fill(&mut seed).map_err(|error| AddError::Randomness(error.to_string()))?;
+        let socket = UdpSocket::bind(local, &self.socket)
+            .map_err(|source| AddError::Socket { local, source })?;
+        let client = Box::new(Client::new(config, seed));
+        self.adopt(ClientParts {
+            client,
+            socket: Arc::new(socket),
+            server,
+        })
+    }
+
+    /// Takes over a client from elsewhere.
+    ///
+    /// # Errors
+    /// [`AddError::Poll`]; the client is lost then.
+    pub fn adopt(&mut self, parts: ClientParts) -> Result<ClientId, AddError> {
+        // Each client needs a file descriptor, of which there are fewer than 2^32.
+        let id = ClientId(self.clients.len() as u32);
+        self.poller
+            .add(&*parts.socket, id.0.into(), Interest::Read)
+            .map_err(AddError::Poll)?;
+        self.clients
+            .push(Some(Slot::new(parts.client, parts.server)));
+        self.sockets.push(Some(parts.socket));
+        self.service(id);
+        Ok(id)
+    }
+
+    /// Hands a client over to somebody else; events that nobody has seen are lost. `None` if it has left already.
+    pub fn release(&mut self, id: ClientId) -> Option<ClientParts> {
+        let mut slot = self.clients.get_mut(id.index())?.take()?;
+        let socket = self.sockets.get_mut(id.index())?.take()?;
+        slot.disarm(&mut self.wheel);
+        // It is watched, so this can only fail for lack of memory; its events then find an empty place.
+        let _ = self.poller.remove(&*socket);
+        self.events.retain(|(owner, _)| *owner != id);
+        Some(ClientParts {
+            client: slot.client,
+            socket,
+            server: slot.server,
+        })
+    }
+
+    /// How many clients it has had; the next gets this number.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.clients.len()
+    }
+
+    /// Whether it has never had a client.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.clients.is_empty()
+    }
+
+    /// Everybody who is still here.
+    pub fn ids(&self) -> impl Iterator<Item = ClientId> + '_ {
+        let here = self
+            .clients
+            .iter()
+            .enumerate()
+            .filter(|(_, slot)| slot.is_some());
+        here.map(|(index, _)| ClientId(index as u32))
+    }
+
+    /// A client, to look at.
+    #[must_use]
+    pub fn client(&self, id: ClientId) -> Option<&Client> {
+        self.clients
+            .get(id.index())?
+            .as_ref()
+            .map(|slot| &*slot.client)
+    }
+
+    /// The address its socket is bound to.
+    #[must_use]
+    pub fn local_addr(&self, id: ClientId) -> Option<SocketAddr> {
+        self.sockets
+            .get(id.index())?
+            .as_ref()
+            .map(|socket| socket.local_addr())
+    }
+
+    /// Does something to a client and sends what comes of it. `None` if the client has left.
+    pub fn with<R>(&mut self, id: ClientId, call: impl FnOnce(&mut Client, Now) -> R) -> Option<R> {
+        let slot = self.clients.get_mut(id.index())?.as_mut()?;
+        let result = call(&mut slot.client, now());
+        self.service(id);
+        Some(result)
+    }
+
+    /// Opens a session of sending data. What it has queued leaves at the latest when it is dropped.
+    pub fn sender<'a>(&'a mut self) -> Sender<'a> {
+        Sender {
+            clients: &mut self.clients,
+            sockets: &self.sockets,
+            outbox: self.queue.start(),
+            now: now(),
+        }
+    }
+
+    /// What has been seen so far.
+    #[must_use]
+    pub fn stats(&self) -> &DriverStats {
+        &self.stats
+    }
+
+    /// What became of the data that was sent so far.
+    #[must_use]
+    pub fn sent(&self) -> &Flushed {
+        self.queue.totals()
+    }
+
+    /// Works for `duration`.
+    ///
+    /// # Errors
+    /// What `epoll_wait` returns.
+    pub fn run(&mut self, duration: Duration, handler: &mut impl Handler) -> stdio::Result<()> {
+        self.run_until(duration, handler, |_, _| false).map(|_| ())
+    }
+
+    /// Works until `done` says so, at most for `limit`; returns whether it said so.
+    ///
+    /// # Errors
+    /// What `epoll_wait` returns.
+    pub fn run_until<H: Handler>(
+        &mut self,
+        limit: Duration,
+        handler: &mut H,
+        mut done: impl FnMut(&Driver, &H) -> bool,
+    ) -> stdio::Result<bool> {
+        let end = now().mono.plus(limit);
+        loop {
+            self.dispatch(handler);
+            if done(self, handler) {
+                return Ok(true);
+            }
+            if now().mono >= end {
+                return Ok(false);
+            }
+            self.wait(end)?;
+            self.receive(handler);
+            self.expire();
+        }
+    }
+
+    /// Waits for datagrams, timers or `end`.
+    fn wait(&mut self, end: Mono) -> stdio::Result<()> {
+        let until = self
+            .wheel
+            .next_deadline()
+            .map_or(end, |deadline| end.min(Mono(deadline)));
+        self.poller
+            .wait(&mut self.ready, Some(until.since(now().mono)))?;
+        Ok(())
+    }
+
+    fn dispatch(&mut self, handler: &mut impl Handler) {
+        while let Some((id, event)) = self.events.pop_front() {
+            handler.event(self, id, event);
+        }
+    }
+
+    /// Reads every ready socket once; what is left in one makes it ready again.
+    fn receive(&mut self, handler: &mut impl Handler) {
+        for index in 0..self.ready.len() {
+            if self.received.is_full() {
+                self.digest(handler);
+            }
+            let Some(token) = self.ready.iter().nth(index).map(|event| event.token) else {
+                break;
+            };
+            let Some(Some(socket)) = self.sockets.get(token as usize) else {
+                continue;
+            };
+            // Would-block is a false alarm, and any other error concerns a single datagram.
+            let _ = socket.recv(token, &mut self.received);
+        }
+        self.digest(handler);
+    }
+
+    /// Hands what was received to its clients.
+    fn digest(&mut self, handler: &mut impl Handler) {
+        let Driver {
+            clients,
+            received,
+            touched,
+            stats,
+            ..
+        } = self;
+        let now = now();
+        for datagrams in received.iter() {
+            let id = ClientId(datagrams.tag as u32);
+            let Some(Some(slot)) = clients.get_mut(id.index()) else {
+                continue;
+            };
+            if deliver(slot, id, datagrams, now, handler, stats) {
+                touched.push(id);
+            }
+        }
+        stats.overflow += received.overflow();
+        received.clear();
+        while let Some(id) = self.touched.pop() {
+            self.service(id);
+        }
+    }
+
+    fn expire(&mut self) {
+        let now = now();
+        while let Some(id) = self.wheel.pop_due(now.mono.0) {
+            if let Some(Some(slot)) = self.clients.get_mut(id.index()) {
+                slot.expire(now);
+            }
+            self.service(id);
+        }
+    }
+
+    /// Restores the invariant after a client has been touched.
+    fn service(&mut self, id: ClientId) {
+        let (Some(Some(slot)), Some(Some(socket))) = (
+            self.clients.get_mut(id.index()),
+            self.sockets.get(id.index()),
+        ) else {
+            return;
+        };
+        self.stats.unsent += slot.transmit(socket);
+        while let Some(event) = slot.client.poll_event() {
+            self.events.push_back((id, event));
+        }
+        slot.arm(id, &mut self.wheel);
+    }
+}
+
+/// Hands one message (of one or more datagrams) to its client; says whether that may have changed the client.
+fn deliver(
+    slot: &mut Slot,
+    id: ClientId,
+    datagrams: Datagrams<'_>,
+    now: Now,
+    handler: &mut impl Handler,
+    stats: &mut DriverStats,
+) -> bool {
+    // RFC 8656 §3.2: an allocation is tied to its 5-tuple; nobody but the server speaks to this socket.
+    if datagrams.from != slot.server {
+        stats.strangers += datagrams.segments().count() as u64;
+        return false;
+    }
+    if datagrams.truncated {
+        stats.truncated += 1;
+        return false;
+    }
+    let mut touched = false;
+    for datagram in datagrams.segments() {
+        match slot.client.handle_input(now, datagram) {
+            Received::Data {
+                peer,
+                channel,
+                payload,
+            } => {
+                stats.data += 1;
+                handler.data(
+                    id,
+                    Data {
+                        peer,
+                        channel,
+                        payload: &datagram[payload],
+                    },
+                );
+            }
+            Received::Handled => {
+                stats.handled += 1;
+                touched = true;
+            }
+            Received::Ignored(_) => {
+                // A response that cannot be trusted ends the request over a stream; here it changes nothing.
+                stats.ignored += 1;
+            }
+            Received::NotMine => stats.foreign += 1,
+        }
+    }
+    touched
+}
+
+fn now() -> Now {
+    Now {
+        mono: Mono(io::clock::monotonic_ns()),
+        unix_s: io::clock::unix_s(),
+    }
+}

@@ -1,0 +1,212 @@
+//! One client on one connected socket, and a thread that waits for it.
+
+use std::io;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
+use std::ops::Range;
+use std::sync::Arc;
+use std::time::Duration;
+
+use turn::client::{Client, ClientConfig, Event, Received, RequestError, Timing};
+use turn::{Mono, Now};
+
+use super::error::ProbeError;
+
+/// Longer than any UDP datagram.
+const BUFFER: usize = 65_536;
+/// Shortest wait that a socket's read timeout can express.
+const MIN_WAIT: Duration = Duration::from_micros(100);
+
+/// A client, its socket and its clock. The socket is connected, so that ICMP errors are heard.
+pub(super) struct Link {
+    server: SocketAddr,
+    socket: UdpSocket,
+    client: Client,
+    buffer: Box<[u8]>,
+    /// Datagrams that are neither STUN nor ChannelData.
+    foreign: u32,
+}
+
+/// What [`Link::step`] came to.
+pub(super) enum Step {
+    /// Something happened to the client.
+    Event(Event),
+    /// A peer sent data.
+    Data {
+        /// Who.
+        peer: SocketAddr,
+        /// Where it is in [`Link::buffer`].
+        payload: Range<usize>,
+    },
+    /// The time is up.
+    Deadline,
+}
+
+impl Link {
+    pub(super) fn open(server: SocketAddr, config: Arc<ClientConfig>) -> Result<Link, ProbeError> {
+        let any = match server.ip() {
+            IpAddr::V4(_) => IpAddr::V4(Ipv4Addr::UNSPECIFIED),
+            IpAddr::V6(_) => IpAddr::V6(Ipv6Addr::UNSPECIFIED),
+        };
+        let socket = UdpSocket::bind((any, 0)).and_then(|socket| {
+            socket.connect(server)?;
+            Ok(socket)
+        });
+        let mut seed = [0; 32];
+        getrandom::fill(&mut seed)
+            .map_err(|error| ProbeError::local(server, io::Error::other(error.to_string())))?;
+        Ok(Link {
+            server,
+            socket: socket.map_err(|error| ProbeError::local(server, error))?,
+            client: Client::new(config, seed),
+            buffer: vec![0; BUFFER].into(),
+            foreign: 0,
+        })
+    }
+
+    pub(super) fn server(&self) -> SocketAddr {
+        self.server
+    }
+
+    pub(super) fn client(&self) -> &Client {
+        &self.client
+    }
+
+    /// The address its datagrams leave from.
+    pub(super) fn local(&self) -> SocketAddr {
+        // A bound socket has an address; the call cannot fail.
+        self.socket
+            .local_addr()
+            .unwrap_or(SocketAddr::from(([0, 0, 0, 0], 0)))
+    }
+
+    pub(super) fn bytes(&self, payload: Range<usize>) -> &[u8] {
+        &self.buffer[payload]
+    }
+
+    pub(super) fn call(&mut self, wish: impl FnOnce(&mut Client, Now)) {
+        wish(&mut self.client, now());
+    }
+
+    /// Sends `payload` to `peer` through the relay, by its channel if that is bound, else by a Send indication. False if there
+    /// is neither channel nor permission.
+    pub(super) fn send(&mut self, peer: SocketAddr, payload: &[u8]) -> bool {
+        let mut out = [0; 256];
+        let at = now();
+        let header = self
+            .client
+            .channel_of(at, peer)
+            .and_then(|channel| self.client.channel_header(at, channel, payload.len()).ok());
+        let len = match header {
+            Some(header) => {
+                let end = header.len() + payload.len();
+                out[..header.len()].copy_from_slice(&header);
+                out[header.len()..end].copy_from_slice(payload);
+                Ok(end)
+            }
+            None => self
+                .client
+                .write_send_indication(at, peer, payload, false, &mut out),
+        };
+        // A datagram that does not leave counts as lost; the next one is tried anyway.
+        len.is_ok_and(|len| self.socket.send(&out[..len]).is_ok())
+    }
+
+    /// Waits for the one event that `wanted` recognises.
+    pub(super) fn wait<T>(
+        &mut self,
+        request: &'static str,
+        timeout: Duration,
+        mut wanted: impl FnMut(Event) -> Option<Result<T, RequestError>>,
+    ) -> Result<T, ProbeError> {
+        let start = now().mono;
+        let mut transmissions = 0;
+        loop {
+            match self.step(start.plus(timeout), &mut transmissions) {
+                Step::Event(event) => match wanted(event) {
+                    Some(Ok(value)) => return Ok(value),
+                    Some(Err(error)) => return Err(self.explain(request, error)),
+                    None => {}
+                },
+                Step::Data { .. } => {}
+                Step::Deadline => {
+                    let timing = Timing {
+                        elapsed: now().mono.since(start),
+                        transmissions,
+                    };
+                    return Err(self.explain(request, RequestError::TimedOut(timing)));
+                }
+            }
+        }
+    }
+
+    fn explain(&self, request: &'static str, error: RequestError) -> ProbeError {
+        match error {
+            RequestError::TimedOut(_) if self.foreign > 0 => ProbeError::NotStun {
+                server: self.server,
+            },
+            error => ProbeError::request(self.server, request, error),
+        }
+    }
+
+    /// Drives the client until something happens, at most until `deadline`. Adds what it sends to `transmissions`.
+    pub(super) fn step(&mut self, deadline: Mono, transmissions: &mut u8) -> Step {
+        loop {
+            let at = now();
+            self.client.handle_timeout(at);
+            while let Some(request) = self.client.poll_transmit() {
+                *transmissions = transmissions.saturating_add(1);
+                // An ICMP error that waits is reported by the next call, whichever that is: repeat it once.
+                if self.socket.send(request).is_err() && self.socket.send(request).is_err() {
+                    self.client.handle_unreachable(at);
+                    break;
+                }
+            }
+            if let Some(event) = self.client.poll_event() {
+                return Step::Event(event);
+            }
+            if at.mono >= deadline {
+                return Step::Deadline;
+            }
+            let until = self
+                .client
+                .poll_timeout()
+                .map_or(deadline, |at| at.min(deadline));
+            match self.receive(until.since(at.mono)) {
+                Some(Received::Data { peer, payload, .. }) => return Step::Data { peer, payload },
+                Some(Received::NotMine) => self.foreign += 1,
+                _ => {}
+            }
+        }
+    }
+
+    fn receive(&mut self, wait: Duration) -> Option<Received> {
+        // Only a zero timeout is refused, and there is none.
+        self.socket
+            .set_read_timeout(Some(wait.max(MIN_WAIT)))
+            .ok()?;
+        match self.socket.recv(&mut self.buffer) {
+            Ok(len) => Some(self.client.handle_input(now(), &self.buffer[..len])),
+            Err(error) if is_hard(error.kind()) => {
+                self.client.handle_unreachable(now());
+                None
+            }
+            Err(_) => None,
+        }
+    }
+}
+
+/// RFC 8489 §6.2.1: a hard ICMP error fails the transaction; RFC 1122 §4.2.3.9 calls "port unreachable" one, and a network or
+/// a host that cannot be reached at the moment none.
+fn is_hard(kind: io::ErrorKind) -> bool {
+    matches!(
+        kind,
+        io::ErrorKind::ConnectionRefused | io::ErrorKind::PermissionDenied
+    )
+}
+
+fn now() -> Now {
+    Now {
+        mono: Mono(::io::clock::monotonic_ns()),
+        unix_s: ::io::clock::unix_s(),
+    }
+}
