@@ -233,3 +233,41 @@ fn every_byte_of_the_tag_counts() {
         );
     }
 }
+
+/// The right first bytes are not enough: an empty or a cut value would be easy to guess.
+#[test]
+fn a_right_value_of_an_impossible_length_is_a_mismatch_too() {
+    for (key, attribute_type, full) in [
+        (HmacKey::sha1(b"key"), AttributeType::MESSAGE_INTEGRITY, 20),
+        (
+            HmacKey::sha256(b"key"),
+            AttributeType::MESSAGE_INTEGRITY_SHA256,
+            32,
+        ),
+    ] {
+        for len in 0..=full {
+            let mut buffer = [0; 64];
+            let mut builder = start(&mut buffer);
+            builder
+                .push_raw(attribute_type, &[0; 32][..len])
+                .expect("room");
+            let mut bytes = builder.finish().to_vec();
+            // RFC 8489 §14.5: the HMAC sees a length up to the end of the attribute, here without its padding.
+            let mut before = bytes[..20].to_vec();
+            before[3] = 4 + len as u8;
+            bytes[24..24 + len].copy_from_slice(&key.tag(&before).as_bytes()[..len]);
+            let message = Message::parse(&bytes).expect("well-formed");
+            let allowed = len == full || full == 32 && matches!(len, 16 | 20 | 24 | 28);
+            let expected = if allowed {
+                Ok(())
+            } else {
+                Err(IntegrityError::Mismatch)
+            };
+            assert_eq!(
+                message.verify(&key),
+                expected,
+                "{attribute_type} of {len} bytes"
+            );
+        }
+    }
+}

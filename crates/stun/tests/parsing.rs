@@ -63,6 +63,16 @@ fn each_broken_header_has_its_name() {
     for end in 20..good.len() {
         assert_eq!(Message::parse(&good[..end]).err(), Some(ParseError::Length));
     }
+    for odd in 1..4 {
+        let mut longer = [&good[..], &[0; 3][..odd]].concat();
+        longer[3] += odd as u8;
+        let error = Message::parse(&longer).err();
+        assert_eq!(
+            error,
+            Some(ParseError::Length),
+            "not a multiple of four, although they agree"
+        );
+    }
     let longer = [&good[..], &[0; 4]].concat();
     assert_eq!(
         Message::parse(&longer).err(),
