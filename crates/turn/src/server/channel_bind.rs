@@ -2,7 +2,7 @@
 
 use std::net::SocketAddr;
 
-use stun::{ChannelNumber, ErrorCode, Message, XorPeerAddress};
+use stun::{AttributeType, ChannelNumber, ErrorCode, Message, XorPeerAddress};
 
 use super::Server;
 use super::allocate::is_tunnelled;
@@ -21,7 +21,7 @@ impl Server {
         message: &Message<'_>,
         place: u32,
     ) -> Result<(), Refusal> {
-        let (number, peer) = read(message)?;
+        let (number, peer) = read(message, self.config.rfc5766_channels)?;
         let is_new = self.check_binding(now, place, number, peer)?;
         let allocation = self
             .clients
@@ -126,12 +126,28 @@ impl Server {
     }
 }
 
-/// RFC 8656 §12.2: 400 unless both attributes are there, and the number is one of 0x4000 to 0x4FFF.
-fn read(message: &Message<'_>) -> Result<(ChannelNumber, SocketAddr), ErrorCode<'static>> {
-    let number = message.get::<ChannelNumber>().ok().flatten();
+/// RFC 8656 §12.2: 400 unless both attributes are there, and the number is one of 0x4000 to 0x4FFF. A client of RFC 5766 knows
+/// nothing of the second limit; see [`Config::rfc5766_channels`](super::Config::rfc5766_channels).
+fn read(
+    message: &Message<'_>,
+    rfc5766_channels: bool,
+) -> Result<(ChannelNumber, SocketAddr), ErrorCode<'static>> {
+    let classic = || message.find(AttributeType::PASSWORD_ALGORITHM).is_none();
+    let number = match message.find(AttributeType::CHANNEL_NUMBER) {
+        Some(raw) if rfc5766_channels && classic() => wide_number(raw.value),
+        _ => message.get::<ChannelNumber>().ok().flatten(),
+    };
     let peer = message.get::<XorPeerAddress>().ok().flatten();
     Ok((
         number.ok_or(ErrorCode::BAD_REQUEST)?,
         peer.ok_or(ErrorCode::BAD_REQUEST)?.0,
     ))
+}
+
+/// The number in a CHANNEL-NUMBER attribute (RFC 8656 §18.1), by the range of RFC 5766.
+fn wide_number(value: &[u8]) -> Option<ChannelNumber> {
+    match *value {
+        [high, low, _, _] => ChannelNumber::of_rfc5766(u16::from_be_bytes([high, low])),
+        _ => None,
+    }
 }

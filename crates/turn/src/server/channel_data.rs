@@ -120,7 +120,7 @@ pub(super) fn usable<'a>(
 /// Reads the first datagram's header and counts how many datagrams behind it have the same one. `None` if it is malformed.
 fn cut(run: Run<'_>) -> Option<Equal> {
     let first = run.first();
-    let head = ChannelData::parse_datagram(first).ok()?;
+    let head = ChannelData::parse_datagram_rfc5766(first).ok()?;
     let (number, payload) = (head.number, head.payload.len());
     let mut equal = Equal {
         number,
@@ -146,7 +146,7 @@ fn cut(run: Run<'_>) -> Option<Equal> {
 /// The payload's length in a last datagram that is shorter than the others, if it can go with them: that needs all of them to be without
 /// padding, so that each payload ends with its datagram.
 fn shorter(datagram: &[u8], number: ChannelNumber, unpadded: bool) -> Option<usize> {
-    let head = ChannelData::parse_datagram(datagram).ok()?;
+    let head = ChannelData::parse_datagram_rfc5766(datagram).ok()?;
     let fits =
         unpadded && head.number == number && head.payload.len() + HEADER_LEN == datagram.len();
     fits.then_some(head.payload.len())
@@ -210,6 +210,6 @@ mod tests {
             Some((2, 97, 194))
         );
         assert_eq!(counted(&[(0x4000, 101, 104)]), None);
-        assert_eq!(counted(&[(0x5000, 100, 104)]), None);
+        assert_eq!(counted(&[(0x8000, 100, 104)]), None);
     }
 }

@@ -66,6 +66,9 @@ pub struct Config {
     pub authenticate_binding: bool,
     /// Whether PASSWORD-ALGORITHMS is announced (RFC 8489 §9.2.4), upon which clients that know it use SHA-256.
     pub announce_password_algorithms: bool,
+    /// Whether a client that speaks RFC 5389, which shows in its leaving out PASSWORD-ALGORITHM, may also bind the channel numbers
+    /// that RFC 5766 had and RFC 8656 §12 took back, 0x5000 to 0x7FFE. Clients of RFC 8489 get 400 for them, as do all if this is off.
+    pub rfc5766_channels: bool,
     /// Whether an allocation whose time-limited credential has expired can no longer be refreshed. If not, a credential only has to be
     /// valid when the allocation is made.
     pub strict_expiry: bool,
@@ -103,6 +106,7 @@ impl Config {
             max_cached_keys: 4096,
             authenticate_binding: false,
             announce_password_algorithms: true,
+            rfc5766_channels: true,
             strict_expiry: false,
         }
     }

@@ -26,7 +26,7 @@ const V6_PACKET_TOO_BIG: u8 = 2;
 
 impl Server {
     /// Datagrams from one peer.
-    pub(super) fn from_peer(
+    pub(super) fn peer_datagrams(
         &mut self,
         now: Now,
         key: RelayKey,
@@ -35,13 +35,13 @@ impl Server {
     ) -> Verdict {
         // All of them go the same way: whatever channel the first one belongs to, the others do.
         let covers = run.count();
-        match self.to_client(now, key, from, run) {
+        match self.towards_client(now, key, from, run) {
             Ok(verdict) => verdict,
             Err(reason) => self.discard(covers, reason),
         }
     }
 
-    fn to_client(
+    fn towards_client(
         &mut self,
         now: Now,
         key: RelayKey,

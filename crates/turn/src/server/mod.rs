@@ -154,6 +154,9 @@ impl Server {
         match Packet::of(run.first()) {
             Packet::TurnChannel => self.channel_data(now, path, run),
             Packet::Stun => self.stun(now, path, run.first()),
+            Packet::Other if self.config.rfc5766_channels && has_rfc5766_channel(run.first()) => {
+                self.channel_data(now, path, run)
+            }
             _ if run.first().is_empty() => self.discard(1, DropReason::EmptyDatagram),
             _ => self.discard(1, DropReason::ForeignProtocol),
         }
@@ -167,7 +170,7 @@ impl Server {
         from: SocketAddr,
         run: Run<'_>,
     ) -> Verdict {
-        self.from_peer(now, relay, from, run)
+        self.peer_datagrams(now, relay, from, run)
     }
 
     /// An ICMP error for a datagram that was sent from the relay's socket to `peer` (RFC 8656 §11.5).
@@ -266,4 +269,8 @@ impl Server {
         self.stats.count_drops(reason, covers);
         Verdict::Drop { covers, reason }
     }
+}
+/// Whether a datagram starts like ChannelData of RFC 5766, on a channel that RFC 8656 reserves.
+fn has_rfc5766_channel(datagram: &[u8]) -> bool {
+    matches!(datagram.first(), Some(0x50..=0x7F))
 }

@@ -26,7 +26,6 @@ enum Content<T> {
 pub(super) struct Slab<T> {
     chunks: Vec<Vec<Slot<T>>>,
     first_free: u32,
-    used: usize,
 }
 
 impl<T> Slab<T> {
@@ -34,13 +33,7 @@ impl<T> Slab<T> {
         Slab {
             chunks: Vec::new(),
             first_free: END,
-            used: 0,
         }
-    }
-
-    /// How many entries there are.
-    pub(super) const fn len(&self) -> usize {
-        self.used
     }
 
     /// Puts an entry in and returns where: its index and generation.
@@ -54,7 +47,6 @@ impl<T> Slab<T> {
             self.first_free = next;
         }
         slot.content = Content::Used(value);
-        self.used += 1;
         (index, slot.generation)
     }
 
@@ -138,7 +130,6 @@ impl<T> Slab<T> {
         let content = std::mem::replace(&mut slot.content, Content::Free(next));
         slot.generation = slot.generation.wrapping_add(1);
         self.first_free = index;
-        self.used -= 1;
         match content {
             Content::Used(value) => Some(value),
             Content::Free(_) => None,
@@ -181,7 +172,6 @@ mod tests {
         for value in 0..1000 {
             assert_eq!(slab.get(value).copied(), (value % 3 != 0).then_some(value));
         }
-        assert_eq!(slab.len(), 666);
         assert_eq!(slab.indices().count(), 666);
         assert!(slab.get(5000).is_none());
         let chunks = slab.chunks.len();

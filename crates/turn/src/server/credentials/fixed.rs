@@ -1,6 +1,6 @@
 //! Users with a fixed password or key.
 
-use std::collections::HashMap;
+use std::collections::BTreeMap;
 
 use stun::{LongTermKey, PasswordAlgorithm, long_term_key, userhash};
 
@@ -28,8 +28,8 @@ struct Keys {
 #[derive(Debug)]
 pub struct StaticCredentials {
     realm: String,
-    users: HashMap<String, Keys>,
-    by_userhash: HashMap<[u8; 32], String>,
+    users: BTreeMap<String, Keys>,
+    by_userhash: BTreeMap<[u8; 32], String>,
 }
 
 impl StaticCredentials {
@@ -38,8 +38,8 @@ impl StaticCredentials {
     pub fn new(realm: &str) -> StaticCredentials {
         StaticCredentials {
             realm: realm.to_owned(),
-            users: HashMap::new(),
-            by_userhash: HashMap::new(),
+            users: BTreeMap::new(),
+            by_userhash: BTreeMap::new(),
         }
     }
 

@@ -1,0 +1,352 @@
+//! Runs of datagrams, from peers to clients and from clients to peers, and ICMP errors.
+
+use hairpin_turn::server::{DropReason, IcmpError, Traffic, Verdict};
+use hairpin_turn::{RelayKey, Run};
+use stun::{Class, Data, Icmp, Message, Method, XorPeerAddress};
+
+use crate::world::{Client, Event, World, address, channel, channel_header};
+
+const REMOTE: &str = "198.51.100.1:4000";
+const PEER: &str = "198.51.100.200:700";
+
+fn ready(world: &mut World) -> (Client, RelayKey) {
+    let mut client = Client::new(world, "alice", REMOTE);
+    let (relay, _) = client.allocate(world);
+    assert_eq!(client.bind(world, 0x4000, PEER), 0);
+    (client, relay)
+}
+
+#[test]
+fn a_run_of_channel_data_gets_one_verdict_per_channel() {
+    let mut world = World::new();
+    let (mut client, relay) = ready(&mut world);
+    assert_eq!(client.bind(&mut world, 0x4001, "198.51.100.200:701"), 0);
+    let mut bytes = Vec::new();
+    for number in [0x4000, 0x4000, 0x4000, 0x4001, 0x4002, 0x4002] {
+        bytes.extend(channel_header(number, 100));
+        bytes.resize(bytes.len() + 100, 7);
+    }
+    bytes.extend(channel_header(0x4001, 9));
+    bytes.resize(bytes.len() + 9, 7);
+    let mut run = Some(Run {
+        bytes: &bytes,
+        stride: 104,
+        tos: 0,
+    });
+    let mut verdicts = Vec::new();
+    while let Some(rest) = run {
+        let verdict = world.server.handle_client(world.now, &client.path, rest);
+        run = rest.skip(verdict.covers());
+        verdicts.push(verdict);
+    }
+    let to_peer = |covers, port, payload| Verdict::ToPeer {
+        covers,
+        relay,
+        peer: address(&format!("198.51.100.200:{port}")),
+        payload,
+        dont_fragment: false,
+    };
+    let expected = [
+        to_peer(3, 700, 4..104),
+        to_peer(1, 701, 4..104),
+        Verdict::Drop {
+            covers: 2,
+            reason: DropReason::ChannelNotBound,
+        },
+        to_peer(1, 701, 4..13),
+    ];
+    assert_eq!(verdicts, expected);
+    assert_eq!(
+        world.server.stats().to_peers,
+        Traffic {
+            packets: 5,
+            bytes: 409
+        }
+    );
+    assert_eq!(world.server.stats().dropped(DropReason::ChannelNotBound), 2);
+    world.finish();
+}
+
+#[test]
+fn a_run_of_stun_messages_is_taken_one_by_one() {
+    let mut world = World::new();
+    let (mut client, _) = ready(&mut world);
+    let one = client.request(Method::REFRESH, |_| {});
+    let two = client.request(Method::REFRESH, |_| {});
+    let bytes = [one.clone(), two].concat();
+    let run = Run {
+        bytes: &bytes,
+        stride: one.len(),
+        tos: 0,
+    };
+    assert_eq!(
+        world.server.handle_client(world.now, &client.path, run),
+        Verdict::Handled { covers: 1 }
+    );
+    world.drain();
+    assert_eq!(world.reply(&client.path).code(), 0);
+    assert_eq!(run.skip(1).unwrap().count(), 1);
+    world.finish();
+}
+
+#[test]
+fn padding_behind_channel_data_is_not_data() {
+    let mut world = World::new();
+    let (client, _) = ready(&mut world);
+    let mut datagram = channel_header(0x4000, 5).to_vec();
+    datagram.extend_from_slice(b"12345\0\0\0");
+    assert!(
+        matches!(world.client(&client.path, &datagram), Verdict::ToPeer { payload, .. } if payload == (4..9))
+    );
+    let empty = channel_header(0x4000, 0);
+    assert!(
+        matches!(world.client(&client.path, &empty), Verdict::ToPeer { payload, .. } if payload == (4..4))
+    );
+    let short = channel_header(0x4000, 1);
+    assert_eq!(
+        world.dropped(&client.path, &short),
+        DropReason::MalformedChannelData
+    );
+    world.finish();
+}
+
+#[test]
+fn a_run_from_a_peer_goes_to_the_client_as_a_whole() {
+    let mut world = World::new();
+    let (client, relay) = ready(&mut world);
+    let bytes = [9; 250];
+    let run = Run {
+        bytes: &bytes,
+        stride: 100,
+        tos: 0,
+    };
+    let verdict = world
+        .server
+        .handle_peer(world.now, relay, address(PEER), run);
+    assert_eq!(
+        verdict,
+        Verdict::ToClient {
+            covers: 3,
+            path: client.path,
+            channel: channel(0x4000)
+        }
+    );
+    let verdict = world
+        .server
+        .handle_peer(world.now, relay, address("198.51.100.200:1"), run);
+    assert_eq!(
+        verdict,
+        Verdict::Indicate {
+            covers: 3,
+            path: client.path
+        }
+    );
+    let verdict = world
+        .server
+        .handle_peer(world.now, relay, address("198.51.100.9:1"), run);
+    assert_eq!(
+        verdict,
+        Verdict::Drop {
+            covers: 3,
+            reason: DropReason::PeerWithoutPermission
+        }
+    );
+    assert_eq!(
+        world.server.stats().to_clients,
+        Traffic {
+            packets: 6,
+            bytes: 500
+        }
+    );
+    assert_eq!(
+        world
+            .server
+            .stats()
+            .dropped(DropReason::PeerWithoutPermission),
+        3
+    );
+    world.finish();
+}
+
+#[test]
+fn what_does_not_fit_behind_a_header_is_dropped() {
+    let mut world = World::new();
+    let (_, relay) = ready(&mut world);
+    let long = vec![0; 65_507];
+    let plain = "198.51.100.200:1";
+    assert_eq!(
+        world.peer(relay, PEER, &long),
+        Verdict::Drop {
+            covers: 1,
+            reason: DropReason::TooLong
+        }
+    );
+    assert!(matches!(
+        world.peer(relay, PEER, &long[..65_503]),
+        Verdict::ToClient { .. }
+    ));
+    assert_eq!(
+        world.peer(relay, plain, &long[..65_460]),
+        Verdict::Drop {
+            covers: 1,
+            reason: DropReason::TooLong
+        }
+    );
+    assert!(matches!(
+        world.peer(relay, plain, &long[..65_456]),
+        Verdict::Indicate { .. }
+    ));
+    world.finish();
+}
+
+#[test]
+fn the_head_of_a_data_indication_makes_a_message_with_its_payload() {
+    let mut world = World::new();
+    let mut seen = Vec::new();
+    for peer in [PEER, "[2001:db8::9]:9"] {
+        for payload in [&b""[..], b"1", b"12345", &[3; 1200]] {
+            let mut head = [0; 64];
+            let length =
+                world
+                    .server
+                    .write_data_indication(address(peer), payload.len(), &mut head);
+            let mut datagram = head[..length].to_vec();
+            datagram.extend_from_slice(payload);
+            datagram.resize(datagram.len().next_multiple_of(4), 0);
+            let message = Message::parse(&datagram).unwrap();
+            assert_eq!(
+                (message.class(), message.method()),
+                (Class::Indication, Method::DATA)
+            );
+            assert_eq!(
+                message.get::<XorPeerAddress>(),
+                Ok(Some(XorPeerAddress(address(peer))))
+            );
+            assert_eq!(message.get::<Data<'_>>(), Ok(Some(Data(payload))));
+            assert!(
+                !seen.contains(&message.transaction_id()),
+                "each has an ID of its own"
+            );
+            seen.push(message.transaction_id());
+        }
+    }
+    world.finish();
+}
+
+#[test]
+fn icmp_errors_become_data_indications() {
+    let mut world = World::new();
+    let (client, relay) = ready(&mut world);
+    let icmp = |kind, code, mtu| IcmpError { kind, code, mtu };
+    let cases = [
+        (icmp(3, 4, 1400), Some(1400)),
+        (icmp(3, 3, 1400), Some(0)),
+        (icmp(11, 0, 0), Some(0)),
+        (icmp(5, 0, 0), None),
+        (icmp(0, 0, 0), None),
+        (icmp(2, 0, 1300), None),
+    ];
+    for (error, expected) in cases {
+        let verdict = world
+            .server
+            .icmp_error(world.now, relay, address(PEER), error);
+        world.drain();
+        let Some(error_data) = expected else {
+            assert_eq!(
+                verdict,
+                Verdict::Drop {
+                    covers: 1,
+                    reason: DropReason::IcmpNotRelayed
+                }
+            );
+            continue;
+        };
+        assert_eq!(verdict, Verdict::Handled { covers: 1 });
+        let Event::Sent { path, bytes } = world.event() else {
+            panic!()
+        };
+        assert_eq!(path, client.path);
+        let message = Message::parse(&bytes).unwrap();
+        assert_eq!(
+            (message.class(), message.method()),
+            (Class::Indication, Method::DATA)
+        );
+        assert_eq!(
+            message.get::<XorPeerAddress>(),
+            Ok(Some(XorPeerAddress(address(PEER))))
+        );
+        assert!(message.get::<Data<'_>>().unwrap().is_none());
+        let told = Icmp {
+            icmp_type: error.kind,
+            icmp_code: error.code,
+            error_data,
+        };
+        assert_eq!(message.get::<Icmp>(), Ok(Some(told)));
+    }
+    let verdict =
+        world
+            .server
+            .icmp_error(world.now, relay, address("198.51.100.9:1"), icmp(3, 3, 0));
+    assert_eq!(
+        verdict,
+        Verdict::Drop {
+            covers: 1,
+            reason: DropReason::PeerWithoutPermission
+        }
+    );
+    let gone = RelayKey {
+        generation: relay.generation + 1,
+        ..relay
+    };
+    let verdict = world
+        .server
+        .icmp_error(world.now, gone, address(PEER), icmp(3, 3, 0));
+    assert_eq!(
+        verdict,
+        Verdict::Drop {
+            covers: 1,
+            reason: DropReason::StaleRelay
+        }
+    );
+    world.finish();
+}
+
+#[test]
+fn icmpv6_has_other_types() {
+    let mut world = World::new();
+    let mut client = Client::new(&mut world, "alice", REMOTE);
+    let reply = client.try_allocate(&mut world, |request| {
+        request
+            .push(&stun::RequestedAddressFamily(stun::AddressFamily::V6))
+            .unwrap();
+    });
+    world.expect_opened();
+    let relay = world.relay_at(reply.relayed()[0]);
+    let peer = "[2001:db8::9]:9";
+    client.permit(&mut world, &[peer]);
+    for (kind, mtu, expected) in [
+        (1, 1280, Some(0)),
+        (2, 1280, Some(1280)),
+        (3, 5, Some(0)),
+        (4, 0, None),
+        (11, 0, None),
+    ] {
+        let error = IcmpError { kind, code: 0, mtu };
+        let verdict = world
+            .server
+            .icmp_error(world.now, relay, address(peer), error);
+        world.drain();
+        assert_eq!(
+            matches!(verdict, Verdict::Handled { .. }),
+            expected.is_some()
+        );
+        if let Some(expected) = expected {
+            let Event::Sent { bytes, .. } = world.event() else {
+                panic!()
+            };
+            let icmp: Icmp = Message::parse(&bytes).unwrap().get().unwrap().unwrap();
+            assert_eq!((icmp.icmp_type, icmp.error_data), (kind, expected));
+        }
+    }
+    world.finish();
+}

@@ -1,0 +1,21 @@
+//! The server as its embedder sees it: datagrams and time in, verdicts and outputs out, exactly, with nothing left over.
+#![allow(missing_docs, unreachable_pub, clippy::unwrap_used)]
+
+mod world;
+
+mod allocate;
+mod authentication;
+mod binding;
+mod channels;
+mod checks;
+mod data;
+mod dual;
+mod expiry;
+mod indications;
+mod model;
+mod permissions;
+mod quota;
+mod refresh;
+mod reload;
+mod reservations;
+mod retransmissions;

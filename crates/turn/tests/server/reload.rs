@@ -1,0 +1,109 @@
+//! A new configuration for a running server.
+
+use std::sync::Arc;
+
+use hairpin_turn::server::credentials::StaticCredentials;
+use hairpin_turn::server::{DropReason, Verdict};
+
+use crate::world::{Client, REALM, World, address};
+
+const REMOTE: &str = "198.51.100.1:4000";
+const PEER: &str = "198.51.100.200:700";
+
+#[test]
+fn a_peer_that_is_denied_from_now_on_gets_nothing_more() {
+    let mut world = World::new();
+    let mut client = Client::new(&mut world, "alice", REMOTE);
+    let (relay, _) = client.allocate(&mut world);
+    client.bind(&mut world, 0x4000, PEER);
+    client.permit(&mut world, &["198.51.100.201:1"]);
+    let denied = [address(PEER).ip(), address("198.51.100.201:1").ip()];
+    world.policy.denied.lock().unwrap().extend(denied);
+    assert!(
+        matches!(
+            client.channel_data(&mut world, 0x4000, b"x"),
+            Verdict::ToPeer { .. }
+        ),
+        "not asked per datagram"
+    );
+    world.reconfigure(|_| {});
+    for verdict in [
+        client.channel_data(&mut world, 0x4000, b"x"),
+        world.peer(relay, PEER, b"x"),
+        world.peer(relay, "198.51.100.201:1", b"x"),
+        client.send(&mut world, PEER, b"x"),
+    ] {
+        assert_eq!(
+            verdict,
+            Verdict::Drop {
+                covers: 1,
+                reason: DropReason::PeerNotAllowed
+            }
+        );
+    }
+    assert_eq!(client.permit(&mut world, &[PEER]), 403);
+    world.policy.denied.lock().unwrap().clear();
+    world.reconfigure(|_| {});
+    assert!(matches!(
+        client.channel_data(&mut world, 0x4000, b"x"),
+        Verdict::ToPeer { .. }
+    ));
+    assert!(matches!(
+        world.peer(relay, "198.51.100.201:1", b"x"),
+        Verdict::Indicate { .. }
+    ));
+    world.finish();
+}
+
+/// The same users but alice, who has another password.
+fn new_users(world: &mut World) {
+    let mut users = StaticCredentials::new(REALM);
+    users.add_password("alice", "another").unwrap();
+    world.reconfigure(|config| config.credentials = Arc::new(users));
+}
+
+#[test]
+fn a_changed_password_holds_for_new_allocations_and_leaves_the_old_ones() {
+    let mut world = World::new();
+    let mut old = Client::new(&mut world, "alice", REMOTE);
+    old.allocate(&mut world);
+    new_users(&mut world);
+    assert_eq!(old.refresh(&mut world, 600).code(), 0);
+    let mut late = Client::new(&mut world, "alice", "198.51.100.1:4001");
+    assert_eq!(late.try_allocate(&mut world, |_| {}).code(), 401);
+    // The new password is as good, for the old allocation too: it is the user that counts (RFC 8656 §5).
+    let nonce = old.signing.nonce.clone().unwrap();
+    old.signing = crate::world::Signing::legacy("alice", "another", &nonce);
+    assert_eq!(old.refresh(&mut world, 600).code(), 0);
+    world.finish();
+}
+
+#[test]
+fn a_strict_server_asks_for_the_new_password_at_once() {
+    let mut world = World::with(|config| config.strict_expiry = true);
+    let mut client = Client::new(&mut world, "alice", REMOTE);
+    client.allocate(&mut world);
+    new_users(&mut world);
+    assert_eq!(client.refresh(&mut world, 600).code(), 401);
+    world.finish();
+}
+
+#[test]
+fn lower_limits_hold_for_what_is_added() {
+    let mut world = World::new();
+    let mut client = Client::new(&mut world, "alice", REMOTE);
+    client.allocate(&mut world);
+    assert_eq!(
+        client.permit(&mut world, &["198.51.100.2:1", "198.51.100.3:1"]),
+        0
+    );
+    world.reconfigure(|config| config.max_permissions = 1);
+    assert_eq!(client.permit(&mut world, &["198.51.100.4:1"]), 508);
+    assert_eq!(
+        client.permit(&mut world, &["198.51.100.2:1"]),
+        508,
+        "there are more than allowed"
+    );
+    assert_eq!(world.server.stats().permissions, 2);
+    world.finish();
+}

@@ -1,0 +1,488 @@
+//! A server with a virtual clock, an embedder that opens imaginary sockets, and clients that sign requests.
+
+mod client;
+mod fakes;
+
+use std::collections::VecDeque;
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+use hairpin_turn as turn;
+use stun::nonce::NonceKeys;
+use stun::{AddressFamily, Class, Decode, ErrorCode, HmacKey, Message, Method, XorRelayedAddress};
+use turn::server::credentials::StaticCredentials;
+use turn::server::{
+    CloseReason, Config, DropReason, OpenError, OpenedRelay, Output, PortRequest, RelayRequest,
+    RelayedAddresses, Server, Traffic, Verdict,
+};
+use turn::{ClientPath, FiveTuple, ListenerKey, Mono, Now, RelayKey, RequestKey, Run, Transport};
+
+pub use client::{Client, Signing, channel, channel_header, sign_into};
+pub use fakes::{FakePolicy, FakeQuota};
+
+pub const REALM: &str = "example.org";
+/// The wall clock at the start of every test.
+pub const START_UNIX_S: u64 = 1_700_000_000;
+pub const SECOND: u64 = 1_000_000_000;
+
+/// The server's addresses for clients and for peers.
+pub const LISTENER: &str = "192.0.2.1:3478";
+pub const LISTENER_V6: &str = "[2001:db8::1]:3478";
+pub const RELAY_IP: &str = "203.0.113.1";
+pub const RELAY_IP_V6: &str = "2001:db8:1::1";
+
+/// An [`Output`] that owns itself.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Event {
+    Sent {
+        path: ClientPath,
+        bytes: Vec<u8>,
+    },
+    OpenRelays {
+        request: RequestKey,
+        relays: Vec<RelayRequest>,
+    },
+    Claim {
+        request: RequestKey,
+        token: [u8; 8],
+        user: String,
+        key: RelayKey,
+    },
+    CloseRelay(RelayKey),
+    Opened {
+        user: String,
+        path: ClientPath,
+        relayed: RelayedAddresses,
+        lifetime_s: u32,
+    },
+    Closed {
+        user: String,
+        relayed: RelayedAddresses,
+        to_peers: Traffic,
+        to_client: Traffic,
+        seconds: u64,
+        reason: CloseReason,
+    },
+}
+
+pub struct World {
+    pub server: Server,
+    pub now: Now,
+    pub config: Config,
+    pub policy: Arc<FakePolicy>,
+    pub quota: Arc<FakeQuota>,
+    /// What happened and no test has looked at yet. Must be empty when a test ends.
+    pub events: VecDeque<Event>,
+    /// Whether sockets are opened at once; if not, `OpenRelays` is an event.
+    pub auto_open: bool,
+    /// What opening says, by family; `None` opens.
+    pub refuse_v4: Option<OpenError>,
+    pub refuse_v6: Option<OpenError>,
+    /// Whether the port above an even one is taken.
+    pub next_port_taken: bool,
+    next_port: u16,
+    /// The relays whose sockets are open.
+    pub sockets: Vec<(RelayKey, SocketAddr)>,
+}
+
+impl World {
+    pub fn new() -> World {
+        World::with(|_| {})
+    }
+
+    /// A world whose server's configuration differs from the defaults.
+    pub fn with(change: impl FnOnce(&mut Config)) -> World {
+        let mut users = StaticCredentials::new(REALM);
+        for name in ["alice", "bob"] {
+            users
+                .add_password(name, &format!("{name}'s password"))
+                .unwrap();
+        }
+        let policy = Arc::new(FakePolicy::default());
+        let quota = Arc::new(FakeQuota::default());
+        let mut config = Config::new(
+            REALM,
+            NonceKeys::new(&[1; 32]),
+            Arc::new(users),
+            Arc::clone(&policy) as _,
+        );
+        config.quota = Arc::clone(&quota) as _;
+        config.nonce_lifetime_s = 3600;
+        change(&mut config);
+        config.validate().unwrap();
+        World {
+            server: Server::new(Arc::new(config.clone()), 7, [2; 32]),
+            now: Now {
+                mono: Mono(5 * SECOND),
+                unix_s: START_UNIX_S,
+            },
+            config,
+            policy,
+            quota,
+            events: VecDeque::new(),
+            auto_open: true,
+            refuse_v4: None,
+            refuse_v6: None,
+            next_port_taken: false,
+            next_port: 50_000,
+            sockets: Vec::new(),
+        }
+    }
+
+    /// Changes the configuration of the running server.
+    pub fn reconfigure(&mut self, change: impl FnOnce(&mut Config)) {
+        change(&mut self.config);
+        self.server.set_config(Arc::new(self.config.clone()));
+    }
+
+    /// Lets time pass, with every timeout handled at its very moment.
+    pub fn pass(&mut self, nanoseconds: u64) {
+        let end = self.now.mono.0 + nanoseconds;
+        let start = self.now;
+        while let Some(at) = self.server.poll_timeout().filter(|at| at.0 <= end) {
+            self.set_clock(start, at.0.max(self.now.mono.0));
+            self.server.handle_timeout(self.now);
+            self.drain();
+            assert_ne!(
+                self.server.poll_timeout(),
+                Some(at),
+                "the deadline was handled"
+            );
+        }
+        self.set_clock(start, end);
+    }
+
+    pub fn pass_s(&mut self, seconds: u64) {
+        self.pass(seconds * SECOND);
+    }
+
+    /// Lets time pass while the embedder is asleep.
+    pub fn oversleep_s(&mut self, seconds: u64) {
+        self.set_clock(self.now, self.now.mono.0 + seconds * SECOND);
+    }
+
+    fn set_clock(&mut self, start: Now, mono: u64) {
+        self.now = Now {
+            mono: Mono(mono),
+            unix_s: start.unix_s + (mono - start.mono.0) / SECOND,
+        };
+    }
+
+    /// One datagram from a client.
+    pub fn client(&mut self, path: &ClientPath, datagram: &[u8]) -> Verdict {
+        let verdict = self
+            .server
+            .handle_client(self.now, path, Run::single(datagram));
+        assert!(verdict.covers() >= 1);
+        self.drain();
+        verdict
+    }
+
+    /// One datagram from a peer.
+    pub fn peer(&mut self, relay: RelayKey, from: &str, payload: &[u8]) -> Verdict {
+        self.server
+            .handle_peer(self.now, relay, address(from), Run::single(payload))
+    }
+
+    /// A request and its answer. Fails if there is not exactly one.
+    pub fn ask(&mut self, path: &ClientPath, request: &[u8]) -> Reply {
+        assert_eq!(self.client(path, request), Verdict::Handled { covers: 1 });
+        self.reply(path)
+    }
+
+    /// The answer that has just been sent.
+    pub fn reply(&mut self, to: &ClientPath) -> Reply {
+        let place = self
+            .events
+            .iter()
+            .position(|event| matches!(event, Event::Sent { .. }))
+            .expect("an answer");
+        let Some(Event::Sent { path, bytes }) = self.events.remove(place) else {
+            unreachable!()
+        };
+        assert_eq!(path, *to);
+        assert!(
+            !self
+                .events
+                .iter()
+                .any(|event| matches!(event, Event::Sent { .. })),
+            "one answer"
+        );
+        Reply(bytes)
+    }
+
+    /// A datagram that must be discarded for this reason.
+    pub fn dropped(&mut self, path: &ClientPath, datagram: &[u8]) -> DropReason {
+        let before = self.server.stats().clone();
+        let verdict = self.client(path, datagram);
+        let Verdict::Drop { covers: 1, reason } = verdict else {
+            panic!("not dropped: {verdict:?}")
+        };
+        assert_eq!(
+            self.server.stats().dropped(reason),
+            before.dropped(reason) + 1
+        );
+        reason
+    }
+
+    /// Takes all outputs, and opens and closes sockets.
+    pub fn drain(&mut self) {
+        loop {
+            let event = match self.server.poll_output() {
+                None => return,
+                Some(output) => own(output),
+            };
+            match event {
+                Event::OpenRelays { request, relays } if self.auto_open => {
+                    let results = self.open(&relays);
+                    assert!(self.server.relays_opened(self.now, request, &results));
+                }
+                Event::CloseRelay(key) => {
+                    self.sockets.retain(|(open, _)| *open != key);
+                    self.events.push_back(event);
+                }
+                event => self.events.push_back(event),
+            }
+        }
+    }
+
+    /// Opens imaginary sockets.
+    pub fn open(&mut self, relays: &[RelayRequest]) -> Vec<Result<OpenedRelay, OpenError>> {
+        let mut results: Vec<Result<OpenedRelay, OpenError>> = Vec::new();
+        for relay in relays {
+            let refuse = if relay.family == AddressFamily::V4 {
+                self.refuse_v4
+            } else {
+                self.refuse_v6
+            };
+            let result = match (refuse, relay.port, results.last().copied()) {
+                (Some(error), ..) => Err(error),
+                (None, PortRequest::Next, Some(Ok(_))) if self.next_port_taken => {
+                    Err(OpenError::NoPort)
+                }
+                (None, PortRequest::Next, Some(Ok(even))) => {
+                    Ok(opened(relay.family, even.advertised.port() + 1))
+                }
+                (None, PortRequest::Next, _) => Err(OpenError::NoPort),
+                (None, PortRequest::Even, _) => Ok(opened(relay.family, self.take_port(true))),
+                (None, PortRequest::Any, _) => Ok(opened(relay.family, self.take_port(false))),
+            };
+            if let Ok(opened) = result {
+                self.sockets.push((relay.key, opened.advertised));
+            }
+            results.push(result);
+        }
+        results
+    }
+
+    fn take_port(&mut self, even: bool) -> u16 {
+        self.next_port += if even { 2 - self.next_port % 2 } else { 1 };
+        let port = self.next_port;
+        self.next_port += u16::from(even);
+        port
+    }
+
+    /// The key of the relay whose socket has this address.
+    pub fn relay_at(&self, address: SocketAddr) -> RelayKey {
+        self.sockets
+            .iter()
+            .find(|(_, open)| *open == address)
+            .expect("an open socket")
+            .0
+    }
+
+    /// The next event, which must be there.
+    pub fn event(&mut self) -> Event {
+        self.events.pop_front().expect("an event")
+    }
+
+    /// Expects the log record of a new allocation.
+    pub fn expect_opened(&mut self) -> RelayedAddresses {
+        match self.event() {
+            Event::Opened { relayed, .. } => relayed,
+            other => panic!("not opened: {other:?}"),
+        }
+    }
+
+    /// Expects one allocation with so many relays to have ended.
+    pub fn expect_closed(&mut self, relays: usize, reason: CloseReason) {
+        for _ in 0..relays {
+            let event = self.event();
+            assert!(matches!(event, Event::CloseRelay(_)), "{event:?}");
+        }
+        let event = self.event();
+        assert!(
+            matches!(event, Event::Closed { reason: why, .. } if why == reason),
+            "{event:?}"
+        );
+    }
+
+    /// Ends the test: nothing is left over, and whatever was taken has been given back once all is over.
+    pub fn finish(mut self) {
+        assert_eq!(self.events, [], "nobody looked at these");
+        self.server.close_all(self.now, CloseReason::ServerShutdown);
+        self.drain();
+        let stats = self.server.stats();
+        let left = [
+            stats.allocations,
+            stats.relays,
+            stats.reservations,
+            stats.pending,
+            stats.permissions,
+            stats.channels,
+        ];
+        assert_eq!(left, [0; 6], "the gauges return to zero");
+        assert_eq!(self.sockets, [], "all sockets are closed");
+        self.quota.expect_all_released();
+        self.pass_s(41);
+        assert_eq!(self.server.stats().answers, 0);
+        assert_eq!(
+            self.server.poll_timeout(),
+            None,
+            "nothing is left to expire"
+        );
+    }
+}
+
+fn opened(family: AddressFamily, port: u16) -> OpenedRelay {
+    let ip = if family == AddressFamily::V4 {
+        RELAY_IP
+    } else {
+        RELAY_IP_V6
+    };
+    let address = SocketAddr::new(ip.parse().unwrap(), port);
+    OpenedRelay {
+        local: address,
+        advertised: address,
+    }
+}
+
+fn own(output: Output<'_>) -> Event {
+    match output {
+        Output::Send { path, bytes } => Event::Sent {
+            path,
+            bytes: bytes.to_vec(),
+        },
+        Output::OpenRelays { request, relays } => Event::OpenRelays {
+            request,
+            relays: relays.to_vec(),
+        },
+        Output::ClaimReservation {
+            request,
+            token,
+            user,
+            key,
+        } => Event::Claim {
+            request,
+            token,
+            user: user.to_owned(),
+            key,
+        },
+        Output::CloseRelay { relay } => Event::CloseRelay(relay),
+        Output::AllocationOpened {
+            user,
+            path,
+            relayed,
+            lifetime_s,
+        } => Event::Opened {
+            user: user.to_owned(),
+            path,
+            relayed,
+            lifetime_s,
+        },
+        Output::AllocationClosed {
+            user,
+            relayed,
+            to_peers,
+            to_client,
+            duration,
+            reason,
+            ..
+        } => Event::Closed {
+            user: user.to_owned(),
+            relayed,
+            to_peers,
+            to_client,
+            seconds: duration.as_secs(),
+            reason,
+        },
+        other => panic!("an output that the tests do not know: {other:?}"),
+    }
+}
+
+pub fn address(text: &str) -> SocketAddr {
+    text.parse().unwrap()
+}
+
+/// The path of a client on UDP.
+pub fn path(remote: &str) -> ClientPath {
+    path_on(Transport::Udp, remote)
+}
+
+pub fn path_on(transport: Transport, remote: &str) -> ClientPath {
+    let remote = address(remote);
+    let local = address(if remote.is_ipv4() {
+        LISTENER
+    } else {
+        LISTENER_V6
+    });
+    ClientPath {
+        five_tuple: FiveTuple {
+            transport,
+            local,
+            remote,
+        },
+        listener: ListenerKey(1),
+    }
+}
+
+/// A response.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Reply(pub Vec<u8>);
+
+impl Reply {
+    pub fn message(&self) -> Message<'_> {
+        Message::parse(&self.0).unwrap()
+    }
+
+    pub fn get<'a, A: Decode<'a>>(&'a self) -> Option<A> {
+        self.message().get().unwrap()
+    }
+
+    /// 0 for success, else the error code.
+    pub fn code(&self) -> u16 {
+        let error: Option<ErrorCode<'_>> = self.get();
+        match self.message().class() {
+            Class::Success => {
+                assert!(error.is_none());
+                0
+            }
+            Class::Error => error.expect("a code").code,
+            class => panic!("not a response: {class:?}"),
+        }
+    }
+
+    pub fn method(&self) -> Method {
+        self.message().method()
+    }
+
+    /// The relayed addresses, in their order.
+    pub fn relayed(&self) -> Vec<SocketAddr> {
+        let id = self.message().transaction_id();
+        let found = self
+            .message()
+            .attributes()
+            .filter(|found| found.attribute_type == XorRelayedAddress::TYPE);
+        found
+            .map(|found| XorRelayedAddress::decode(found.value, &id).unwrap().0)
+            .collect()
+    }
+
+    pub fn is_signed_with(&self, key: &HmacKey) -> bool {
+        self.message().verify(key).is_ok()
+    }
+
+    pub fn is_signed(&self) -> bool {
+        self.message().has_integrity().is_some()
+    }
+}
