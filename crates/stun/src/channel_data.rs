@@ -29,7 +29,7 @@ pub enum ChannelDataError {
     #[error("datagram is shorter than the 4 bytes of a ChannelData header")]
     TooShort,
     /// The number is none of a channel.
-    #[error("channel number is outside 0x4000 to 0x4FFF")]
+    #[error("the channel number is reserved")]
     ChannelNumber,
     /// The length field says more than there is.
     #[error("length field exceeds the datagram")]
@@ -43,11 +43,27 @@ impl<'a> ChannelData<'a> {
     /// [`ChannelDataError`].
     #[inline]
     pub fn parse_datagram(datagram: &'a [u8]) -> Result<ChannelData<'a>, ChannelDataError> {
+        Self::parse(datagram, ChannelNumber::new)
+    }
+
+    /// Reads a whole datagram whose channel may have a number of RFC 5766: see [`ChannelNumber::of_rfc5766`].
+    ///
+    /// # Errors
+    /// [`ChannelDataError`].
+    #[inline]
+    pub fn parse_datagram_rfc5766(datagram: &'a [u8]) -> Result<ChannelData<'a>, ChannelDataError> {
+        Self::parse(datagram, ChannelNumber::of_rfc5766)
+    }
+
+    #[inline]
+    fn parse(
+        datagram: &'a [u8],
+        number: impl Fn(u16) -> Option<ChannelNumber>,
+    ) -> Result<ChannelData<'a>, ChannelDataError> {
         let (&[n0, n1, l0, l1], rest) = datagram
             .split_first_chunk()
             .ok_or(ChannelDataError::TooShort)?;
-        let number = ChannelNumber::new(u16::from_be_bytes([n0, n1]))
-            .ok_or(ChannelDataError::ChannelNumber)?;
+        let number = number(u16::from_be_bytes([n0, n1])).ok_or(ChannelDataError::ChannelNumber)?;
         let length = usize::from(u16::from_be_bytes([l0, l1]));
         // RFC 8656 §12.6: only a datagram that is too short is discarded; §12.5: over UDP padding may be there.
         let payload = rest.get(..length).ok_or(ChannelDataError::Length)?;

@@ -28,7 +28,21 @@ impl ChannelNumber {
         }
     }
 
-    /// The number, 0x4000 to 0x4FFF.
+    /// The channel with this number by the wider range of RFC 5766 §11, 0x4000 to 0x7FFE.
+    ///
+    /// RFC 8656 took everything above 0x4FFF back, for the sake of demultiplexing at the client; clients of the older RFC
+    /// know nothing of it. Only a server that wants to serve them uses this.
+    #[inline]
+    #[must_use]
+    pub const fn of_rfc5766(number: u16) -> Option<ChannelNumber> {
+        if 0x4000 <= number && number <= 0x7FFE {
+            Some(ChannelNumber(number))
+        } else {
+            None
+        }
+    }
+
+    /// The number, 0x4000 to 0x4FFF, or to 0x7FFE if it was made by [`ChannelNumber::of_rfc5766`].
     #[inline]
     #[must_use]
     pub const fn get(self) -> u16 {
