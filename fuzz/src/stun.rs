@@ -8,7 +8,7 @@ use hairpin_stun as stun;
 use stun::channel_data::{self, ChannelData};
 use stun::demux::Packet;
 use stun::nonce::{NonceCheck, NonceKeys, SecurityFeatures};
-use stun::stream::{Frame, frame};
+use stun::stream::{Frame, frame, frame_rfc5766};
 use stun::*;
 
 /// Parses a datagram and asks it everything.
@@ -165,6 +165,9 @@ fn decode_all(message: &Message<'_>) {
 pub fn stream(bytes: &[u8]) {
     let mut rest = bytes;
     loop {
+        if frame(rest) != Frame::Invalid {
+            assert_eq!(frame(rest), frame_rfc5766(rest));
+        }
         match frame(rest) {
             Frame::Need(n) => {
                 assert!(n > rest.len());
@@ -199,6 +202,7 @@ pub fn stream(bytes: &[u8]) {
 /// Reads ChannelData and writes its header again.
 pub fn channel_data(datagram: &[u8]) {
     if let Ok(data) = ChannelData::parse_datagram(datagram) {
+        assert_eq!(ChannelData::parse_datagram_rfc5766(datagram), Ok(data));
         assert_eq!(Packet::of(datagram), Packet::TurnChannel);
         let length = u16::try_from(data.payload.len()).expect("the field has 16 bits");
         assert_eq!(datagram[..4], channel_data::header(data.number, length));

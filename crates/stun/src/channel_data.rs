@@ -127,10 +127,11 @@ mod tests {
         let data = ChannelData::parse_datagram(&[0x4F, 0xFF, 0, 0]).expect("empty");
         assert_eq!((data.number, data.payload), (ChannelNumber::MAX, &[][..]));
         for number in [0x3F, 0x50, 0x80, 0xFF] {
-            assert_eq!(
-                ChannelData::parse_datagram(&[number, 0, 0, 0]),
-                Err(ChannelDataError::ChannelNumber)
-            );
+            let datagram = [number, 0, 0, 0];
+            let refused = Err(ChannelDataError::ChannelNumber);
+            assert_eq!(ChannelData::parse_datagram(&datagram), refused);
+            let older = ChannelData::parse_datagram_rfc5766(&datagram);
+            assert_eq!(older.is_ok(), number == 0x50, "{number:#x}");
         }
     }
 

@@ -31,23 +31,41 @@ pub enum Frame {
 #[inline]
 #[must_use]
 pub fn frame(buffer: &[u8]) -> Frame {
-    let (len, padded_len) = match (Packet::of(buffer), buffer.first_chunk()) {
-        (Packet::Stun | Packet::TurnChannel, None) => return Frame::Need(channel_data::HEADER_LEN),
-        (Packet::Stun, Some(head)) => match stun_len(head, buffer) {
-            Some(len) => (len, len),
-            None => return Frame::Invalid,
-        },
-        (Packet::TurnChannel, Some(&[n0, n1, l0, l1])) => {
-            if ChannelNumber::new(u16::from_be_bytes([n0, n1])).is_none() {
-                return Frame::Invalid;
-            }
-            let len = channel_data::HEADER_LEN + usize::from(u16::from_be_bytes([l0, l1]));
-            // RFC 8656 §12.5: over TCP and TLS the message is padded to a multiple of four bytes.
-            (len, len.next_multiple_of(4))
-        }
-        (Packet::Other, _) if buffer.is_empty() => return Frame::Need(channel_data::HEADER_LEN),
-        _ => return Frame::Invalid,
+    frame_with(buffer, ChannelNumber::new)
+}
+
+/// Says what `buffer` starts with, where channels may have a number of RFC 5766: see [`ChannelNumber::of_rfc5766`].
+#[inline]
+#[must_use]
+pub fn frame_rfc5766(buffer: &[u8]) -> Frame {
+    frame_with(buffer, ChannelNumber::of_rfc5766)
+}
+
+#[inline]
+fn frame_with(buffer: &[u8], channel: impl Fn(u16) -> Option<ChannelNumber>) -> Frame {
+    let Some(&first) = buffer.first() else {
+        return Frame::Need(channel_data::HEADER_LEN);
     };
+    let is_stun = Packet::of_byte(first) == Packet::Stun;
+    // All numbers with the same first byte are channels, or none is.
+    if !is_stun && channel(u16::from_be_bytes([first, 0])).is_none() {
+        return Frame::Invalid;
+    }
+    let Some(&[_, _, l0, l1]) = buffer.first_chunk() else {
+        return Frame::Need(channel_data::HEADER_LEN);
+    };
+    let length = usize::from(u16::from_be_bytes([l0, l1]));
+    if is_stun && !is_in_step(buffer, length) {
+        return Frame::Invalid;
+    }
+    let header = if is_stun {
+        HEADER_LEN
+    } else {
+        channel_data::HEADER_LEN
+    };
+    let len = header + length;
+    // RFC 8656 §12.5: over TCP and TLS, ChannelData is padded to a multiple of four bytes. STUN is one already.
+    let padded_len = len.next_multiple_of(4);
     if buffer.len() < padded_len {
         Frame::Need(padded_len)
     } else {
@@ -55,16 +73,14 @@ pub fn frame(buffer: &[u8]) -> Frame {
     }
 }
 
-/// Bytes of a STUN message, unless its length or as much of its cookie as is there is wrong.
+/// Whether the length of a STUN message and as much of its cookie as is there are right.
+///
+/// A stream that is out of step must not make us wait for 64 kB, so the cookie is checked as it arrives.
 #[inline]
-fn stun_len(&[_, _, l0, l1]: &[u8; 4], buffer: &[u8]) -> Option<usize> {
-    let length = usize::from(u16::from_be_bytes([l0, l1]));
-    let cookie = buffer
-        .get(field::COOKIE.start..buffer.len().min(field::COOKIE.end))
-        .unwrap_or_default();
-    // A stream that is out of step must not make us wait for 64 kB: the cookie is checked as it arrives.
-    let in_step = length.is_multiple_of(4) && MAGIC_COOKIE.to_be_bytes().starts_with(cookie);
-    in_step.then_some(HEADER_LEN + length)
+fn is_in_step(buffer: &[u8], length: usize) -> bool {
+    let end = buffer.len().min(field::COOKIE.end);
+    let cookie = buffer.get(field::COOKIE.start..end).unwrap_or_default();
+    length.is_multiple_of(4) && MAGIC_COOKIE.to_be_bytes().starts_with(cookie)
 }
 
 #[cfg(test)]
@@ -112,6 +128,25 @@ mod tests {
             rest = &rest[padded_len..];
         }
         assert_eq!((lengths, rest.len()), (vec![9, 24, 9, 4], 0));
+    }
+
+    #[test]
+    fn the_older_channel_numbers_are_framed_on_request_only() {
+        let older = [0x7F, 0xFF, 0, 1, 9, 0, 0, 0];
+        assert_eq!(
+            (frame(&older), frame(&older[..1])),
+            (Frame::Invalid, Frame::Invalid)
+        );
+        assert_eq!(frame_rfc5766(&older[..1]), Frame::Need(4));
+        let whole = Frame::Message {
+            len: 5,
+            padded_len: 8,
+        };
+        assert_eq!(
+            (frame_rfc5766(&older[..7]), frame_rfc5766(&older)),
+            (Frame::Need(8), whole)
+        );
+        assert_eq!(frame_rfc5766(&[0x80]), Frame::Invalid);
     }
 
     #[test]

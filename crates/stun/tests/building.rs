@@ -268,6 +268,8 @@ fn a_right_value_of_an_impossible_length_is_a_mismatch_too() {
                 expected,
                 "{attribute_type} of {len} bytes"
             );
+            let least = message.verify_at_least(&key, 0);
+            assert_eq!(least, expected, "16 is the least in any case");
         }
     }
 }

@@ -5,7 +5,7 @@ use core::fmt;
 use super::{AddressFamily, AttributeError, AttributeType, fixed_attribute, slice_attribute};
 use crate::{BuildError, TransactionId};
 
-/// The number of a channel: 0x4000 to 0x4FFF and nothing else (RFC 8656 §12, §18.1).
+/// The number of a channel: 0x4000 to 0x4FFF, unless asked for by the older rule (RFC 8656 §12, §18.1).
 ///
 /// It is also the CHANNEL-NUMBER attribute. A number outside the range decodes to [`AttributeError::Value`].
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -14,7 +14,7 @@ pub struct ChannelNumber(u16);
 impl ChannelNumber {
     /// The lowest channel.
     pub const MIN: ChannelNumber = ChannelNumber(0x4000);
-    /// The highest channel.
+    /// The highest channel of RFC 8656.
     pub const MAX: ChannelNumber = ChannelNumber(0x4FFF);
 
     /// The channel with this number, if there is one (RFC 8656 §12, table 2).
@@ -28,32 +28,34 @@ impl ChannelNumber {
         }
     }
 
-    /// The channel with this number by the wider range of RFC 5766 §11, 0x4000 to 0x7FFE.
+    /// The channel with this number by the wider range of RFC 5766 §11, 0x4000 to 0x7FFF.
     ///
     /// RFC 8656 took everything above 0x4FFF back, for the sake of demultiplexing at the client; clients of the older RFC
     /// know nothing of it. Only a server that wants to serve them uses this.
     #[inline]
     #[must_use]
     pub const fn of_rfc5766(number: u16) -> Option<ChannelNumber> {
-        if 0x4000 <= number && number <= 0x7FFE {
+        // RFC 5766 names 0x7FFF as the highest in §11 and 0x7FFE in §11.2. Clients draw from the whole range.
+        if number & 0xC000 == 0x4000 {
             Some(ChannelNumber(number))
         } else {
             None
         }
     }
 
-    /// The number, 0x4000 to 0x4FFF, or to 0x7FFE if it was made by [`ChannelNumber::of_rfc5766`].
+    /// The number, 0x4000 to 0x4FFF, or to 0x7FFF if it was made by [`ChannelNumber::of_rfc5766`].
     #[inline]
     #[must_use]
     pub const fn get(self) -> u16 {
         self.0
     }
 
-    /// The number counted from the lowest channel, 0 to 4095: an index for tables.
+    /// The number counted from the lowest channel: an index for tables. 0 to 4095, or to 16,383 if it was made by
+    /// [`ChannelNumber::of_rfc5766`].
     #[inline]
     #[must_use]
     pub const fn index(self) -> usize {
-        (self.0 & 0x0FFF) as usize
+        (self.0 & 0x3FFF) as usize
     }
 }
 
@@ -230,6 +232,10 @@ mod tests {
             (ChannelNumber::MIN.index(), ChannelNumber::MAX.index()),
             (0, 4095)
         );
+        let older = (0..=u16::MAX).filter(|&n| ChannelNumber::of_rfc5766(n).is_some());
+        assert!(older.eq(0x4000..=0x7FFF));
+        let highest = ChannelNumber::of_rfc5766(0x7FFF).map(ChannelNumber::index);
+        assert_eq!(highest, Some(0x3FFF), "no two numbers share an index");
         assert_eq!(
             ChannelNumber::decode(&[0x50, 0, 0, 0], &ID),
             Err(AttributeError::Value)
