@@ -1,7 +1,19 @@
-//! placeholder
+//! Measures STUN and TURN servers, ours and others': asks one, loads one, and is the peer on the other side.
+//!
+//! - [`probe`] asks one server what it does, and says in plain words what went wrong;
+//! - [`client`] drives many TURN clients on one thread, with [`uri`] saying where their server is;
+//! - [`generator`] sends on a fixed schedule whatever the server does, [`measure`] counts what comes of it, and [`report`] tells;
+//! - [`peer`] is the other end of a measurement, and [`garbage`] what a server on the open internet must not mind.
+//!
+//! **The invariant:** a rate, a loss or a latency in a report is of datagrams that were *delivered*, counted where they arrived,
+//! and a latency counts from when the datagram should have left.
 #![forbid(unsafe_code)]
+
+pub mod client;
 pub mod garbage;
 pub mod generator;
 pub mod measure;
 pub mod peer;
+pub mod probe;
 pub mod report;
+pub mod uri;
