@@ -16,6 +16,7 @@ use super::asked::Asked;
 use super::config::Config;
 use super::output::{PortRequest, RelayRequest};
 use super::outputs::Queued;
+use super::packed::PackedPath;
 use super::quota::QuotaExceeded;
 use super::relay::Relay;
 use super::user::User;
@@ -105,7 +106,7 @@ impl Server {
         };
         let stage = Stage::Opening(Box::new(opening));
         let client = Client {
-            path: asked.path,
+            path: PackedPath::of(&asked.path),
             user: Arc::clone(&user),
             stage,
         };

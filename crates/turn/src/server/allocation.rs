@@ -7,14 +7,15 @@ use hashbrown::HashTable;
 use super::asked::Asked;
 use super::hash::KeyedHash;
 use super::output::Traffic;
+use super::packed::PackedPath;
 use super::slab::Slab;
 use super::user::User;
-use crate::{ClientPath, FiveTuple, Mono};
+use crate::{FiveTuple, Mono};
 
 /// A 5-tuple that has an allocation, or will have one as soon as its sockets are open.
 #[derive(Debug)]
 pub(super) struct Client {
-    pub(super) path: ClientPath,
+    pub(super) path: PackedPath,
     pub(super) user: Arc<User>,
     pub(super) stage: Stage,
 }
@@ -116,7 +117,7 @@ impl Clients {
         let is_it = |place: &u32| {
             self.slab
                 .get(*place)
-                .is_some_and(|client| client.path.five_tuple == *five_tuple)
+                .is_some_and(|client| client.path.is_of(five_tuple))
         };
         self.index
             .find(self.hash.five_tuple(five_tuple), is_it)
@@ -159,19 +160,19 @@ impl Clients {
 
     /// Adds a client whose 5-tuple is not there yet. Returns its place and generation.
     pub(super) fn insert(&mut self, client: Client) -> (u32, u32) {
-        let hash = self.hash.five_tuple(&client.path.five_tuple);
+        let hash = self.hash.five_tuple(&client.path.five_tuple());
         let (place, generation) = self.slab.insert(client);
         let (slab, hasher) = (&self.slab, &self.hash);
         self.index.insert_unique(hash, place, |other| {
             slab.get(*other)
-                .map_or(0, |client| hasher.five_tuple(&client.path.five_tuple))
+                .map_or(0, |client| hasher.five_tuple(&client.path.five_tuple()))
         });
         (place, generation)
     }
 
     pub(super) fn remove(&mut self, place: u32) -> Option<Client> {
         let client = self.slab.remove(place)?;
-        let hash = self.hash.five_tuple(&client.path.five_tuple);
+        let hash = self.hash.five_tuple(&client.path.five_tuple());
         if let Ok(entry) = self.index.find_entry(hash, |other| *other == place) {
             entry.remove();
         }

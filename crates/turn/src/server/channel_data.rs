@@ -57,7 +57,7 @@ impl Server {
                 index: relay,
                 generation,
             };
-            let from = live.advertised;
+            let from = live.advertised.address();
             match live.channels.with_number(equal.number, now.mono) {
                 Some(channel) => {
                     found = usable(channel, now, &*self.config.policy, self.policy_epoch)

@@ -56,7 +56,7 @@ impl Server {
         self.stats.allocations -= 1;
         self.outputs.push(Queued::Closed(Box::new(Closed {
             user: client.user,
-            path: client.path,
+            path: client.path.path(),
             relayed,
             to_peers: allocation.to_peers,
             to_client: allocation.to_client,
@@ -74,7 +74,7 @@ impl Server {
             self.relays
                 .get(relay)
                 .and_then(Relay::live)
-                .map(|live| live.advertised)
+                .map(|live| live.advertised.address())
         };
         RelayedAddresses {
             v4: allocation.v4.and_then(|relay| advertised(relay.get())),
@@ -100,7 +100,7 @@ impl Server {
             allocation.v4 = allocation.v4.filter(|other| other.get() != relay);
             allocation.v6 = allocation.v6.filter(|other| other.get() != relay);
         }
-        let (user, source) = (Arc::clone(&client.user), client.path.five_tuple.remote.ip());
+        let (user, source) = (Arc::clone(&client.user), client.path.source());
         self.release(user.name(), source, 1);
     }
 

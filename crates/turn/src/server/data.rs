@@ -87,7 +87,7 @@ impl Server {
         }
         let covers = run.count();
         let client = self.clients.get_mut(place).ok_or(DropReason::StaleRelay)?;
-        let path = client.path;
+        let path = client.path.path();
         self.stats
             .to_clients
             .add(covers as u64, run.bytes.len() as u64);
@@ -148,7 +148,8 @@ impl Server {
             .clients
             .get(live.client)
             .ok_or(DropReason::StaleRelay)?
-            .path;
+            .path
+            .path();
         let id = self.random.transaction_id();
         let attribute = Icmp {
             icmp_type: icmp.kind,

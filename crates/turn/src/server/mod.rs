@@ -22,6 +22,7 @@ mod hash;
 mod opening;
 mod output;
 mod outputs;
+mod packed;
 mod permission;
 mod policy;
 mod quota;

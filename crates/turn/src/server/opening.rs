@@ -198,7 +198,7 @@ impl Server {
             return;
         };
         client.stage = Stage::Open(allocation);
-        let (user, path) = (Arc::clone(&client.user), client.path);
+        let (user, path) = (Arc::clone(&client.user), client.path.path());
         self.stats.allocations += 1;
         self.stats.allocations_opened += 1;
         let (relayed, lifetime_s) = (granted.relayed, granted.lifetime_s);
@@ -271,11 +271,7 @@ impl Server {
             } else {
                 relays.count()
             };
-            self.release(
-                client.user.name(),
-                client.path.five_tuple.remote.ip(),
-                units,
-            );
+            self.release(client.user.name(), client.path.source(), units);
         }
     }
 
@@ -284,7 +280,7 @@ impl Server {
         self.relays.remove(relay);
         self.deadlines.remove(relay);
         if let Some(client) = self.clients.get(place) {
-            self.release(client.user.name(), client.path.five_tuple.remote.ip(), 1);
+            self.release(client.user.name(), client.path.source(), 1);
         }
     }
 

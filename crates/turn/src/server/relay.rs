@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use super::channel::Channels;
 use super::output::OpenedRelay;
+use super::packed::Endpoint;
 use super::permission::Permissions;
 use super::user::User;
 use crate::Mono;
@@ -36,7 +37,7 @@ pub(super) struct LiveRelay {
     /// The place of the client it belongs to.
     pub(super) client: u32,
     /// The address that the client was told.
-    pub(super) advertised: SocketAddr,
+    pub(super) advertised: Endpoint,
     pub(super) expires: Mono,
     pub(super) permissions: Permissions,
     pub(super) channels: Channels,
@@ -46,7 +47,7 @@ impl LiveRelay {
     pub(super) fn new(client: u32, advertised: SocketAddr, expires: Mono) -> LiveRelay {
         LiveRelay {
             client,
-            advertised,
+            advertised: Endpoint::of(&advertised),
             expires,
             permissions: Permissions::default(),
             channels: Channels::default(),

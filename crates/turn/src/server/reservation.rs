@@ -17,6 +17,7 @@ use super::allocation::{Allocation, Client, RelayIndex, Stage};
 use super::asked::Asked;
 use super::output::OpenedRelay;
 use super::outputs::Queued;
+use super::packed::PackedPath;
 use super::relay::{Relay, Reservation};
 use super::user::User;
 use crate::{Now, RelayKey};
@@ -86,7 +87,7 @@ impl Server {
         opened: OpenedRelay,
     ) -> Option<[u8; 8]> {
         let client = self.clients.get(place)?;
-        let (user, source) = (Arc::clone(&client.user), client.path.five_tuple.remote.ip());
+        let (user, source) = (Arc::clone(&client.user), client.path.source());
         // RFC 8656 §7.2: "The server MUST hold this reservation for at least 30 seconds".
         let expires = now.mono.plus_secs(u64::from(self.config.reservation_s));
         let reservation = Reservation {
@@ -148,7 +149,7 @@ impl Server {
         self.stats.reservations -= 1;
         let stage = Stage::Open(Allocation::default());
         let (place, _) = self.clients.insert(Client {
-            path: asked.path,
+            path: PackedPath::of(&asked.path),
             user,
             stage,
         });

@@ -100,7 +100,7 @@ impl Server {
         live.permissions
             .get(&peer.ip(), now.mono)
             .ok_or(DropReason::NoPermission)?;
-        Ok(live.advertised)
+        Ok(live.advertised.address())
     }
 }
 

@@ -110,7 +110,7 @@ fn family_of(address: SocketAddr) -> AddressFamily {
 }
 
 fn lifetime(asked: Option<u32>) -> u64 {
-    u64::from(asked.unwrap_or(0).min(3600).max(600))
+    u64::from(asked.unwrap_or(0).clamp(600, 3600))
 }
 
 impl Model {
