@@ -6,7 +6,7 @@ use common::{file, hairpin, run, stderr, stdout};
 
 fn check(text: &str, flags: &[&str]) -> std::process::Output {
     let (_directory, path) = file(text);
-    let mut args = vec!["check", path.to_str().unwrap()];
+    let mut args = vec!["check", path.to_str().expect("a temporary path is UTF-8")];
     args.extend(flags);
     run(&args)
 }
@@ -128,6 +128,7 @@ fn help_and_version_go_to_stdout() {
         &["serve", "--help"],
         &["check", "--help"],
         &["creds", "--help"],
+        &["probe", "turn", "--help"],
     ] {
         let output = run(command);
         assert_eq!(output.status.code(), Some(0));

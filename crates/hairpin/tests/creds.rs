@@ -12,14 +12,14 @@ use sha1::Sha1;
 
 /// base64(HMAC-SHA1(secret, username)), written down a second time.
 fn formula(secret: &str, username: &str) -> String {
-    let mut mac = Hmac::<Sha1>::new_from_slice(secret.as_bytes()).unwrap();
+    let mut mac = Hmac::<Sha1>::new_from_slice(secret.as_bytes()).expect("any key will do");
     mac.update(username.as_bytes());
     STANDARD.encode(mac.finalize().into_bytes())
 }
 
 fn json(output: &std::process::Output) -> serde_json::Value {
     assert!(output.status.success(), "{}", stderr(output));
-    serde_json::from_str(&stdout(output)).unwrap()
+    serde_json::from_str(&stdout(output)).expect("JSON")
 }
 
 #[test]
@@ -114,6 +114,23 @@ fn a_lifetime_without_sense_is_refused() {
     assert_eq!(output.status.code(), Some(1));
     assert!(
         stderr(&output).contains("--ttl") && stderr(&output).contains("10s"),
+        "{}",
+        stderr(&output)
+    );
+}
+
+#[test]
+fn a_uri_that_no_client_takes_is_refused() {
+    let output = run(&[
+        "creds",
+        "--secret",
+        "0123456789abcdef",
+        "--uri",
+        "turn://example.org",
+    ]);
+    assert_eq!(output.status.code(), Some(1));
+    assert!(
+        stderr(&output).contains("no slashes"),
         "{}",
         stderr(&output)
     );

@@ -14,14 +14,16 @@ const BINDING: [u8; 20] = [
 
 /// Sends a Binding request and returns the answer.
 fn bind(server: SocketAddr) -> Vec<u8> {
-    let any: SocketAddr = if server.is_ipv4() {
-        "127.0.0.1:0".parse().unwrap()
+    let any = if server.is_ipv4() {
+        "127.0.0.1:0"
     } else {
-        "[::1]:0".parse().unwrap()
+        "[::1]:0"
     };
-    let socket = UdpSocket::bind(any).unwrap();
-    socket.set_read_timeout(Some(PATIENCE)).unwrap();
-    socket.send_to(&BINDING, server).unwrap();
+    let socket = UdpSocket::bind(any).expect("loopback exists");
+    socket
+        .set_read_timeout(Some(PATIENCE))
+        .expect("a timeout can be set");
+    socket.send_to(&BINDING, server).expect("it leaves");
     let mut answer = [0; 1500];
     let (length, from) = socket.recv_from(&mut answer).expect("an answer");
     assert_eq!(from, server);

@@ -2,6 +2,7 @@
 
 pub(crate) mod check;
 pub(crate) mod creds;
+pub(crate) mod probe;
 pub(crate) mod serve;
 
 use clap::{Parser, Subcommand};
@@ -11,6 +12,7 @@ Examples:
   hairpin serve                         a server on this machine, ready to paste into a web page
   hairpin serve --config hairpin.toml   the same for production
   hairpin check hairpin.toml            every mistake in a configuration at once
+  hairpin probe turn turn.example.org --secret \"$SECRET\"
 
 Every command has examples of its own: hairpin COMMAND --help";
 
@@ -32,6 +34,8 @@ pub(crate) enum Command {
     Check(check::Args),
     /// Make time-limited credentials from a shared secret
     Creds(creds::Args),
+    /// Ask a STUN or TURN server like a client would, and say what it answered
+    Probe(probe::Args),
 }
 
 /// Reads the command line; prints help, the version or a usage error (status 2) and exits where one is due.

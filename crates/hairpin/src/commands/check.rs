@@ -4,6 +4,7 @@ use std::process::ExitCode;
 
 use anyhow::Result;
 
+use super::output::Lines;
 use super::{input, output};
 use crate::cli::check::Args;
 use crate::config::{self, Config, Loaded, plural};
@@ -39,10 +40,20 @@ fn summary(name: &str, config: &Config, loaded: &Loaded) -> String {
     } else {
         format!(" ({})", loaded.count())
     };
+    let mut lines = Lines::default();
+    lines.text(&format!("{name}: ok{warnings}\n"));
     let listen = list(
         config.listen_udp.as_deref(),
         "port 3478 of loopback and of the default route's address",
     );
+    lines.line("listen", format!("udp {listen}"));
+    lines.line("relay", relay(config));
+    lines.line("credentials", credentials(config));
+    lines.line("peers", peers(config));
+    lines.finish()
+}
+
+fn relay(config: &Config) -> String {
     let relays = list(
         config.relay_addresses.as_deref(),
         "the default route's address",
@@ -55,28 +66,34 @@ fn summary(name: &str, config: &Config, loaded: &Loaded) -> String {
             join(mapped.iter().map(|external| external.public))
         ),
     };
-    let credentials = match (config.secrets.len(), config.users.len()) {
-        (0, 0) => "a random secret, new at every start".to_owned(),
-        (secrets, users) => format!(
-            "{}, {}",
-            plural(secrets, "shared secret"),
-            plural(users, "user")
-        ),
-    };
-    let peers = if config.peers_allow_local {
+    format!("{relays}{external}, ports {first}-{last}")
+}
+
+fn credentials(config: &Config) -> String {
+    let realm = &config.realm;
+    match (config.secrets.len(), config.users.len()) {
+        (0, 0) => format!("a random secret, new at every start, realm \"{realm}\""),
+        (secrets, users) => {
+            format!(
+                "{}, {}, realm \"{realm}\"",
+                plural(secrets, "shared secret"),
+                plural(users, "user")
+            )
+        }
+    }
+}
+
+fn peers(config: &Config) -> String {
+    let admitted = if config.peers_allow_local {
         "public, private and loopback"
     } else {
         "public"
     };
+    let (allow, deny) = (config.peers_allow.len(), config.peers_deny.len());
     format!(
-        "{name}: ok{warnings}\n\
-         listen       udp {listen}\n\
-         relay        {relays}{external}, ports {first}-{last}\n\
-         credentials  {credentials}, realm \"{}\"\n\
-         peers        {peers} addresses, {} and {}\n",
-        config.realm,
-        plural(config.peers_allow.len(), "allow rule"),
-        plural(config.peers_deny.len(), "deny rule"),
+        "{admitted} addresses, {} and {}",
+        plural(allow, "allow rule"),
+        plural(deny, "deny rule")
     )
 }
 

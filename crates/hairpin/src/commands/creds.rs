@@ -3,7 +3,8 @@
 use std::process::ExitCode;
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use anyhow::{Result, bail};
+use anyhow::{Result, anyhow, bail};
+use load::uri::Uri;
 
 use super::ice::Ice;
 use super::{input, output};
@@ -12,8 +13,11 @@ use crate::config::{self, Flag};
 
 /// Runs the command.
 pub(crate) fn run(args: &Args) -> Result<ExitCode> {
-    let ttl =
-        config::parse_seconds(&args.ttl).map_err(|mistake| anyhow::anyhow!("--ttl: {mistake}"))?;
+    let ttl = config::parse_seconds(&args.ttl).map_err(|mistake| anyhow!("--ttl: {mistake}"))?;
+    for uri in &args.uri {
+        uri.parse::<Uri>()
+            .map_err(|error| anyhow!("--uri {uri}: {error}"))?;
+    }
     let Some(secret) = secret(args)? else {
         return Ok(ExitCode::FAILURE);
     };

@@ -5,6 +5,7 @@ mod creds;
 mod ice;
 mod input;
 mod output;
+mod probe;
 mod serve;
 
 use std::process::ExitCode;
@@ -17,6 +18,7 @@ pub(crate) fn run(cli: Cli) -> ExitCode {
         Command::Serve(args) => serve::run(&args),
         Command::Check(args) => check::run(&args),
         Command::Creds(args) => creds::run(&args),
+        Command::Probe(args) => probe::run(&args),
     };
     result.unwrap_or_else(|error| {
         eprintln!("error: {error:#}");

@@ -1,5 +1,6 @@
-//! Writing to stdout without falling over when the reader has gone (`hairpin check --effective | head -1`).
+//! What goes to stdout, without falling over when the reader has gone (`hairpin check --effective | head -1`).
 
+use std::fmt::Display;
 use std::io::{ErrorKind, Write};
 
 use anyhow::{Context, Result};
@@ -15,5 +16,33 @@ pub(super) fn print(text: &str) -> Result<()> {
             Err(error).context("cannot write to stdout")
         }
         _ => Ok(()),
+    }
+}
+
+/// `text` without what could drive a terminal: some of it comes from the network.
+pub(super) fn printable(text: &str) -> String {
+    let plain = |c: char| if c.is_control() { '?' } else { c };
+    text.chars().map(plain).collect()
+}
+
+/// Lines of a name and a value, with the values below each other. Programs may split at the first run of spaces.
+#[derive(Debug, Default)]
+pub(super) struct Lines(String);
+
+impl Lines {
+    /// Adds a line.
+    pub(super) fn line(&mut self, name: &str, value: impl Display) {
+        let value = printable(&value.to_string());
+        self.0.push_str(&format!("{name:<12} {value}\n"));
+    }
+
+    /// Adds text as it is.
+    pub(super) fn text(&mut self, text: &str) {
+        self.0.push_str(text);
+    }
+
+    /// All of it.
+    pub(super) fn finish(self) -> String {
+        self.0
     }
 }

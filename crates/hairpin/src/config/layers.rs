@@ -70,31 +70,20 @@ fn environment(
         return;
     }
     let key = KEYS.iter().find(|key| key.variable() == name);
-    let value = value.to_str();
+    let text = value.to_str();
     let (source, at) = shown(
         sources,
         Layer::Environment,
         &format!("{name}="),
         key,
-        value.unwrap_or("?"),
+        text.unwrap_or("?"),
     );
-    match (key, value) {
-        (Some(key), Some(text)) => {
-            (key.slot)(settings).read(
-                &Node {
-                    raw: Raw::Plain(text),
-                    at,
-                },
-                report,
-            );
-        }
+    match (key, text.map(Raw::Plain)) {
+        (Some(key), Some(raw)) => (key.slot)(settings).read(&Node { raw, at }, report),
         (Some(_), None) => report.error(&at, "the value is not UTF-8"),
         (None, _) => {
-            let at = Location {
-                source,
-                span: 0..name.len(),
-            };
-            report.push(unknown_variable(&name, &at));
+            let span = 0..name.len();
+            report.push(unknown_variable(&name, &Location { source, span }));
         }
     }
 }

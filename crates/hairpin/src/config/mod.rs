@@ -42,7 +42,7 @@ pub(crate) use logging::LogFormat;
 pub(crate) use network::{DEFAULT_PORT, ExternalIp, PeerRule};
 pub(crate) use schema::KEYS;
 pub(crate) use semantics::is_private;
-pub(crate) use setting::parse_seconds;
+pub(crate) use setting::{parse_seconds, write_seconds};
 
 use diagnostics::Report;
 use schema::Settings;

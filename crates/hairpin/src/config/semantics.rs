@@ -14,6 +14,7 @@ const SHORT_SECRET: usize = 16;
 /// Runs every check; each reports on its own, and none presumes that another one passed.
 pub(crate) fn check(settings: &Settings, sources: &Sources, report: &mut Report) {
     nothing_stands_twice(settings, report);
+    peers_are_allowed_or_denied(settings, report);
     relay_addresses_can_be_reached(settings, report);
     external_addresses_match(settings, report);
     listeners_stay_out_of_the_relay_range(settings, report);
@@ -33,44 +34,51 @@ fn chosen<T>(entry: &Entry<AtLeastOne<T>>) -> &[Located<T>] {
 }
 
 fn nothing_stands_twice(settings: &Settings, report: &mut Report) {
+    let listeners = chosen(&settings.listen_udp);
     twice(
-        chosen(&settings.listen_udp),
-        |a, b| a == b && a.port() != 0,
+        listeners,
         report,
+        |a, b| a == b && a.port() != 0,
         |a| format!("{a} is listed twice"),
     );
+    let relays = chosen(&settings.relay_addresses);
     twice(
-        chosen(&settings.relay_addresses),
-        |a, b| a == b,
+        relays,
         report,
+        |a, b| a == b,
         |ip| format!("{ip} is listed twice"),
     );
+    let users = items(&settings.users);
     twice(
-        items(&settings.users),
-        |a, b| a.name == b.name,
+        users,
         report,
+        |a, b| a.name == b.name,
         |user| format!("two users are called `{}`", user.name),
     );
+    let secrets = items(&settings.secrets);
     twice(
-        items(&settings.secrets),
-        |a, b| a == b,
+        secrets,
         report,
+        |a, b| a == b,
         |_| "the same secret is listed twice".to_owned(),
     );
     twice(
         items(&settings.external_ip),
-        same_mapping,
         report,
+        same_mapping,
         |external| match external.private {
             Some(private) => format!("{private} has two external addresses"),
             None => format!("{} has two external addresses", family(external.public)),
         },
     );
+}
+
+fn peers_are_allowed_or_denied(settings: &Settings, report: &mut Report) {
     for rule in items(&settings.peers_allow) {
-        if let Some(other) = items(&settings.peers_deny)
+        let denied = items(&settings.peers_deny)
             .iter()
-            .find(|other| other.value == rule.value)
-        {
+            .find(|other| other.value == rule.value);
+        if let Some(other) = denied {
             report.push(
                 Diagnostic::error(&rule.at, "the same peers are both allowed and denied")
                     .see(&other.at, "denied here")
@@ -89,8 +97,8 @@ fn same_mapping(a: &ExternalIp, b: &ExternalIp) -> bool {
 
 fn twice<T>(
     list: &[Located<T>],
-    same: impl Fn(&T, &T) -> bool,
     report: &mut Report,
+    same: impl Fn(&T, &T) -> bool,
     message: impl Fn(&T) -> String,
 ) {
     for (index, item) in list.iter().enumerate() {

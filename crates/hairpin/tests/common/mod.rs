@@ -10,10 +10,10 @@ use std::process::{Child, Command, ExitStatus, Output, Stdio};
 use std::time::{Duration, Instant};
 
 /// Nothing here takes longer, unless it hangs.
-pub const PATIENCE: Duration = Duration::from_secs(20);
+pub(crate) const PATIENCE: Duration = Duration::from_secs(20);
 
 /// The binary, with an environment that cannot change what it does.
-pub fn hairpin(args: &[&str]) -> Command {
+pub(crate) fn hairpin(args: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_hairpin"));
     for (name, _) in std::env::vars_os() {
         if name.to_string_lossy().starts_with("HAIRPIN_") {
@@ -25,22 +25,22 @@ pub fn hairpin(args: &[&str]) -> Command {
 }
 
 /// Runs a command to its end.
-pub fn run(args: &[&str]) -> Output {
+pub(crate) fn run(args: &[&str]) -> Output {
     hairpin(args).output().expect("the binary runs")
 }
 
 /// Its stdout as text.
-pub fn stdout(output: &Output) -> String {
+pub(crate) fn stdout(output: &Output) -> String {
     String::from_utf8(output.stdout.clone()).expect("stdout is UTF-8")
 }
 
 /// Its stderr as text.
-pub fn stderr(output: &Output) -> String {
+pub(crate) fn stderr(output: &Output) -> String {
     String::from_utf8(output.stderr.clone()).expect("stderr is UTF-8")
 }
 
 /// A file in a directory of its own, gone with the guard.
-pub fn file(text: &str) -> (tempfile::TempDir, PathBuf) {
+pub(crate) fn file(text: &str) -> (tempfile::TempDir, PathBuf) {
     let directory = tempfile::tempdir().expect("a temporary directory");
     let path = directory.path().join("hairpin.toml");
     std::fs::File::create(&path)
@@ -50,24 +50,24 @@ pub fn file(text: &str) -> (tempfile::TempDir, PathBuf) {
 }
 
 /// A running `hairpin serve`; killed if the test fails.
-pub struct Serve {
+pub(crate) struct Serve {
     child: Child,
     /// What it printed on stdout.
-    pub banner: String,
+    pub(crate) banner: String,
     /// The listeners, from the banner.
-    pub listeners: Vec<SocketAddr>,
+    pub(crate) listeners: Vec<SocketAddr>,
 }
 
 impl Serve {
     /// Starts it and waits for the banner.
-    pub fn start(args: &[&str]) -> Self {
+    pub(crate) fn start(args: &[&str]) -> Self {
         let mut all = vec!["serve"];
         all.extend(args);
         Self::start_command(hairpin(&all))
     }
 
     /// Starts a command that was prepared by [`hairpin`].
-    pub fn start_command(mut command: Command) -> Self {
+    pub(crate) fn start_command(mut command: Command) -> Self {
         let mut child = command
             .stdout(Stdio::piped())
             .stderr(Stdio::piped())
@@ -106,12 +106,12 @@ impl Serve {
     }
 
     /// The first listener.
-    pub fn address(&self) -> SocketAddr {
+    pub(crate) fn address(&self) -> SocketAddr {
         self.listeners[0]
     }
 
     /// The value of a line of the banner.
-    pub fn value(&self, name: &str) -> &str {
+    pub(crate) fn value(&self, name: &str) -> &str {
         let line = self
             .banner
             .lines()
@@ -121,7 +121,7 @@ impl Serve {
     }
 
     /// Sends a signal, by the name that kill(1) knows.
-    pub fn signal(&self, name: &str) {
+    pub(crate) fn signal(&self, name: &str) {
         let status = Command::new("kill")
             .args(["-s", name, &self.child.id().to_string()])
             .status();
@@ -129,7 +129,7 @@ impl Serve {
     }
 
     /// Waits for the end; what came on stderr is returned.
-    pub fn wait(mut self) -> (ExitStatus, String) {
+    pub(crate) fn wait(mut self) -> (ExitStatus, String) {
         let deadline = Instant::now() + PATIENCE;
         loop {
             if let Some(status) = self.child.try_wait().expect("the child can be waited for") {

@@ -1,10 +1,10 @@
 //! What `serve` prints on stdout once it runs: where it is, and what to paste where.
 
-use std::fmt::Write as _;
 use std::net::{IpAddr, SocketAddr};
 use std::ops::RangeInclusive;
 
 use crate::commands::ice::Ice;
+use crate::commands::output::Lines;
 use crate::config::is_private;
 
 /// Everything the banner says.
@@ -52,10 +52,29 @@ pub(super) enum Access {
 impl Banner {
     /// The text.
     pub(super) fn render(&self) -> String {
-        let mut text = format!("hairpin {}\n\n", env!("CARGO_PKG_VERSION"));
+        let mut lines = Lines::default();
+        lines.text(concat!("hairpin ", env!("CARGO_PKG_VERSION"), "\n\n"));
         for listener in &self.listeners {
-            line(&mut text, "listening", &format!("udp {listener}"));
+            lines.line("listening", format!("udp {listener}"));
         }
+        self.relays(&mut lines);
+        lines.line("workers", self.workers);
+        lines.line("realm", &self.realm);
+        lines.line(
+            "peers",
+            if self.local_peers {
+                LOCAL_PEERS
+            } else {
+                PUBLIC_PEERS
+            },
+        );
+        lines.text("\n");
+        self.access.render(&mut lines);
+        lines.text("\nStop with Ctrl-C or SIGTERM.\n");
+        lines.finish()
+    }
+
+    fn relays(&self, lines: &mut Lines) {
         let (first, last) = (self.relay_ports.start(), self.relay_ports.end());
         for (local, advertised) in &self.relays {
             let seen = if local == advertised {
@@ -63,81 +82,65 @@ impl Banner {
             } else {
                 format!(", seen as {advertised}")
             };
-            line(
-                &mut text,
+            lines.line(
                 "relaying",
-                &format!("udp {local}{seen}, ports {first}-{last}"),
+                format!("udp {local}{seen}, ports {first}-{last}"),
             );
         }
-        line(&mut text, "workers", &self.workers.to_string());
-        line(&mut text, "realm", &self.realm);
-        line(
-            &mut text,
-            "peers",
-            if self.local_peers {
-                "public, private and loopback addresses (development: anybody with credentials reaches this network)"
-            } else {
-                "public addresses only (--dev admits loopback and private ones)"
-            },
-        );
-        for (local, advertised) in &self.relays {
-            if is_private(*advertised) && !advertised.is_loopback() {
-                let hint = format!(
-                    "{advertised} is private; behind a NAT say --external-ip PUBLIC/{local}"
-                );
-                line(&mut text, "note", &hint);
-            }
+        let private = self
+            .relays
+            .iter()
+            .filter(|(_, ip)| is_private(*ip) && !ip.is_loopback());
+        for (local, advertised) in private {
+            lines.line(
+                "note",
+                format!("{advertised} is private; behind a NAT say --external-ip PUBLIC/{local}"),
+            );
         }
-        text.push('\n');
-        self.access(&mut text);
-        text.push_str("\nStop with Ctrl-C or SIGTERM.\n");
-        text
     }
+}
 
-    fn access(&self, text: &mut String) {
-        match &self.access {
-            Access::Quick {
+const LOCAL_PEERS: &str = "public, private and loopback addresses (development: anybody with credentials reaches this network)";
+const PUBLIC_PEERS: &str = "public addresses only (--dev admits loopback and private ones)";
+
+impl Access {
+    fn render(&self, lines: &mut Lines) {
+        match self {
+            Self::Quick {
                 ice,
                 expires,
                 made_up_secret,
             } => {
                 let until = if *expires { ", good for a day" } else { "" };
-                let _ = writeln!(
-                    text,
-                    "Paste into a web page (new RTCPeerConnection(..)){until}:\n{}\n",
+                lines.text(&format!(
+                    "Paste into a web page (new RTCPeerConnection(..)){until}:\n{}\n\n",
                     ice.json()
-                );
-                ice.uris.iter().for_each(|uri| line(text, "uri", uri));
-                line(text, "username", &ice.username);
-                line(text, "password", &ice.password);
+                ));
+                ice.uris.iter().for_each(|uri| lines.line("uri", uri));
+                lines.line("username", &ice.username);
+                lines.line("password", &ice.password);
                 if let Some(secret) = made_up_secret {
-                    line(
-                        text,
+                    lines.line(
                         "secret",
-                        &format!("{secret} (made up for this run; keep one with --secret)"),
+                        format!("{secret} (made up for this run; keep one with --secret)"),
                     );
                 }
             }
-            Access::FromFile {
+            Self::FromFile {
                 file,
                 uris,
                 has_secret,
             } => {
-                uris.iter().for_each(|uri| line(text, "uri", uri));
+                uris.iter().for_each(|uri| lines.line("uri", uri));
                 if *has_secret {
-                    line(
-                        text,
+                    lines.line(
                         "credentials",
-                        &format!("hairpin creds --config {file} --user NAME --uri URI"),
+                        format!("hairpin creds --config {file} --user NAME --uri URI"),
                     );
                 }
             }
         }
     }
-}
-
-fn line(text: &mut String, name: &str, value: &str) {
-    let _ = writeln!(text, "{name:<12} {value}");
 }
 
 #[cfg(test)]

@@ -1,0 +1,155 @@
+//! `hairpin probe`: a client that says what a server gave it, or why not.
+//!
+//! Status 0: the server works; 1: it does not; 2: the arguments make no sense.
+
+mod report;
+mod target;
+
+use std::net::SocketAddr;
+use std::process::ExitCode;
+
+use anyhow::{Context, Result, anyhow};
+use load::probe::{self, Credentials, ProbeError, ProbeErrorKind};
+use load::uri::Scheme;
+
+use super::{creds, output};
+use crate::cli::probe::{Args, Target as TargetArgs, Turn, What};
+use report::Finding;
+use target::Target;
+
+/// Time-limited credentials for a probe only have to outlive it.
+const CREDENTIALS_S: u64 = 3_600;
+
+/// Status of a usage error, the same as for arguments that do not parse.
+const USAGE: u8 = 2;
+
+/// Runs the command.
+pub(crate) fn run(args: &Args) -> Result<ExitCode> {
+    let (target_args, prepared) = match &args.what {
+        What::Stun(target) => (
+            target,
+            Target::new(target, Scheme::Stun).map(|target| (target, None)),
+        ),
+        What::Turn(turn) => (&turn.target, prepare_turn(turn)),
+    };
+    let (target, credentials) = match prepared {
+        Ok(prepared) => prepared,
+        Err(error) => {
+            eprintln!("error: {error:#}");
+            return Ok(ExitCode::from(USAGE));
+        }
+    };
+    let finding = match &args.what {
+        What::Stun(_) => first_that_answers(&target, |server| {
+            probe::stun(server, target.timeout).map(Finding::Stun)
+        }),
+        What::Turn(_) => first_that_answers(&target, |server| {
+            probe::turn(server, credentials.as_ref(), target.timeout)
+                .map(|report| Finding::Turn(Box::new(report)))
+        }),
+    };
+    conclude(target_args, finding)
+}
+
+fn prepare_turn(turn: &Turn) -> Result<(Target, Option<Credentials>)> {
+    let target = Target::new(&turn.target, Scheme::Turn)?;
+    let credentials = match (&turn.user, &turn.secret) {
+        (Some(user), _) => {
+            let (name, password) = user
+                .split_once(':')
+                .context("--user: expected NAME:PASSWORD, for example alice:s3cret")?;
+            Some(Credentials::new(name, password))
+        }
+        (None, Some(secret)) => {
+            let ice = creds::make(
+                secret,
+                "probe",
+                creds::now_unix_s() + CREDENTIALS_S,
+                Vec::new(),
+            );
+            Some(Credentials::new(&ice.username, &ice.password))
+        }
+        (None, None) => None,
+    };
+    Ok((target, credentials))
+}
+
+/// Why there is nothing to report.
+#[derive(Debug)]
+enum Failure {
+    /// The name leads nowhere.
+    NoAddress(anyhow::Error),
+    /// This server, the last one that was tried.
+    Server(SocketAddr, Box<ProbeError>),
+}
+
+/// Tries one address after the other until one answers at all.
+fn first_that_answers(
+    target: &Target,
+    ask: impl Fn(SocketAddr) -> Result<Finding, ProbeError>,
+) -> Result<Finding, Failure> {
+    let addresses = target.addresses().map_err(Failure::NoAddress)?;
+    let mut left = addresses.len();
+    for server in addresses {
+        left -= 1;
+        match ask(server) {
+            Ok(finding) => return Ok(finding),
+            Err(error) if left > 0 && is_silence(&error) => {
+                let error = output::printable(&error.to_string());
+                eprintln!("{error}; trying the next address");
+            }
+            Err(error) => return Err(Failure::Server(server, Box::new(error))),
+        }
+    }
+    Err(Failure::NoAddress(anyhow!("there is no address to ask")))
+}
+
+/// Whether another address of the same server may do better.
+fn is_silence(error: &ProbeError) -> bool {
+    matches!(
+        error.kind(),
+        ProbeErrorKind::LocalSocket | ProbeErrorKind::NothingListens | ProbeErrorKind::NoAnswer
+    )
+}
+
+/// Which flag helps; the rest of what to do is in the text of the error.
+fn advice(error: &ProbeError) -> &'static str {
+    match error.kind() {
+        ProbeErrorKind::CredentialsNeeded => ": give --secret SECRET or --user NAME:PASSWORD",
+        _ => "",
+    }
+}
+
+fn conclude(args: &TargetArgs, finding: Result<Finding, Failure>) -> Result<ExitCode> {
+    let finding = match finding {
+        Ok(finding) => finding,
+        Err(failure) => {
+            if args.json {
+                output::print(&format!("{}\n", report::failure_json(&failure)))?;
+            }
+            match failure {
+                Failure::NoAddress(error) => eprintln!("error: {error:#}"),
+                Failure::Server(_, error) => {
+                    eprintln!(
+                        "error: {}{}",
+                        output::printable(&error.to_string()),
+                        advice(&error)
+                    );
+                }
+            }
+            return Ok(ExitCode::FAILURE);
+        }
+    };
+    output::print(&if args.json {
+        format!("{}\n", finding.json())
+    } else {
+        finding.text()
+    })?;
+    match finding.fault() {
+        None => Ok(ExitCode::SUCCESS),
+        Some(fault) => {
+            eprintln!("error: {}", output::printable(&fault));
+            Ok(ExitCode::FAILURE)
+        }
+    }
+}

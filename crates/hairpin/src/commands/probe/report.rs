@@ -1,0 +1,203 @@
+//! What a probe found, for people and for programs.
+
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use load::probe::{Offer, RelayedRoundTrip, StunReport, TurnReport};
+use serde_json::{Value, json};
+
+use super::Failure;
+use crate::commands::output::Lines;
+use crate::config::write_seconds;
+
+/// What a server answered.
+#[derive(Debug)]
+pub(super) enum Finding {
+    /// To a Binding request.
+    Stun(StunReport),
+    /// To an allocation and what follows.
+    Turn(Box<TurnReport>),
+}
+
+impl Finding {
+    /// What does not work although the server answered.
+    pub(super) fn fault(&self) -> Option<String> {
+        match self {
+            Self::Stun(_) => None,
+            Self::Turn(turn) => {
+                let error = turn.relayed_round_trip.as_ref().err()?;
+                Some(format!(
+                    "the allocation works, but nothing passes through it: {error}"
+                ))
+            }
+        }
+    }
+
+    /// For people.
+    pub(super) fn text(&self) -> String {
+        match self {
+            Self::Stun(stun) => stun_text(stun),
+            Self::Turn(turn) => turn_text(turn),
+        }
+    }
+
+    /// For programs: durations in milliseconds.
+    pub(super) fn json(&self) -> Value {
+        match self {
+            Self::Stun(stun) => json!({
+                "ok": true,
+                "server": stun.server.to_string(),
+                "local": stun.local.to_string(),
+                "mapped": stun.mapped.to_string(),
+                "round_trip_ms": milliseconds(stun.round_trip),
+                "transmissions": stun.transmissions,
+                "software": stun.software,
+            }),
+            Self::Turn(turn) => turn_json(turn),
+        }
+    }
+}
+
+/// For programs, when there was no answer to speak of.
+pub(super) fn failure_json(failure: &Failure) -> Value {
+    match failure {
+        Failure::NoAddress(error) => json!({ "ok": false, "error": format!("{error:#}") }),
+        Failure::Server(server, error) => {
+            json!({ "ok": false, "server": server.to_string(), "error": error.to_string() })
+        }
+    }
+}
+
+fn turn_json(turn: &TurnReport) -> Value {
+    let through = turn.relayed_round_trip.as_ref();
+    json!({
+        "ok": through.is_ok(),
+        "server": turn.server.to_string(),
+        "local": turn.local.to_string(),
+        "mapped": turn.mapped.to_string(),
+        "relayed": turn.relayed.to_string(),
+        "relayed_ipv6": turn.dual.as_ref().ok().map(ToString::to_string),
+        "relayed_ipv6_error": turn.dual.as_ref().err().map(ToString::to_string),
+        "lifetime_s": turn.lifetime.as_secs(),
+        "allocate_ms": milliseconds(turn.allocate),
+        "transmissions": turn.transmissions,
+        "software": turn.software,
+        "dont_fragment": turn.dont_fragment,
+        "credentials": turn.offer.as_ref().map(offer_json),
+        "relayed_round_trip_ms": through.ok().map(|round| milliseconds(round.round_trip)),
+        "relayed_sent": through.ok().map(|round| round.sent),
+        "relayed_returned": through.ok().map(|round| round.returned),
+        "error": through.err().map(ToString::to_string),
+    })
+}
+
+fn offer_json(offer: &Offer) -> Value {
+    json!({
+        "realm": offer.realm,
+        "password_algorithms": offer.algorithms,
+        "password_algorithm": offer.algorithm,
+        "integrity": offer.integrity,
+        "anonymous": offer.anonymous,
+    })
+}
+
+fn milliseconds(duration: Duration) -> f64 {
+    // Microseconds are as fine as a round trip through a kernel can be told.
+    (duration.as_secs_f64() * 1e6).round() / 1e3
+}
+
+fn stun_text(stun: &StunReport) -> String {
+    let mut lines = Lines::default();
+    lines.line("server", stun.server);
+    lines.line("mapped", mapped(stun.mapped, stun.local));
+    lines.line(
+        "round trip",
+        round_trip(stun.round_trip, stun.transmissions),
+    );
+    stun.software
+        .iter()
+        .for_each(|software| lines.line("software", software));
+    lines.finish()
+}
+
+fn turn_text(turn: &TurnReport) -> String {
+    let lifetime = write_seconds(turn.lifetime.as_secs());
+    let second = match &turn.dual {
+        Ok(relayed) => relayed.to_string(),
+        Err(error) => format!("no second relayed address: {error}"),
+    };
+    let credentials = turn.offer.as_ref().map(offer_text);
+    let fragments = if turn.dont_fragment {
+        "can be forbidden (DONT-FRAGMENT)"
+    } else {
+        "cannot be forbidden"
+    };
+    let mut lines = Lines::default();
+    lines.line("server", turn.server);
+    lines.line("mapped", mapped(turn.mapped, turn.local));
+    lines.line("relayed", format!("{}, for {lifetime}", turn.relayed));
+    lines.line("ipv6", second);
+    lines.line("round trip", round_trip(turn.allocate, turn.transmissions));
+    lines.line(
+        "credentials",
+        credentials.unwrap_or_else(|| "not asked for: anybody can relay".to_owned()),
+    );
+    lines.line("fragments", fragments);
+    lines.line("relaying", relaying(turn));
+    turn.software
+        .iter()
+        .for_each(|software| lines.line("software", software));
+    lines.finish()
+}
+
+fn relaying(turn: &TurnReport) -> String {
+    match &turn.relayed_round_trip {
+        Ok(RelayedRoundTrip {
+            round_trip,
+            peer,
+            sent,
+            returned,
+            ..
+        }) => {
+            format!(
+                "works, {} to {peer} and back, {returned} of {sent} returned",
+                duration(*round_trip)
+            )
+        }
+        Err(error) => format!("does not work: {error}"),
+    }
+}
+
+fn offer_text(offer: &Offer) -> String {
+    let Offer {
+        realm,
+        algorithm,
+        integrity,
+        ..
+    } = offer;
+    let anonymous = if offer.anonymous {
+        ", user names hidden"
+    } else {
+        ""
+    };
+    format!("realm \"{realm}\", {algorithm} key, {integrity}{anonymous}")
+}
+
+fn mapped(mapped: SocketAddr, local: SocketAddr) -> String {
+    if mapped == local {
+        format!("{mapped}, the same as here: no NAT")
+    } else {
+        format!("{mapped}, here {local}")
+    }
+}
+
+fn round_trip(time: Duration, transmissions: u8) -> String {
+    match transmissions {
+        0 | 1 => duration(time),
+        sent => format!("{}, sent {sent} times: packets get lost", duration(time)),
+    }
+}
+
+fn duration(time: Duration) -> String {
+    format!("{:.3} ms", milliseconds(time))
+}

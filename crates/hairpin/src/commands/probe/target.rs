@@ -1,0 +1,126 @@
+//! Where to probe, and which of its addresses.
+
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use anyhow::{Context, Result, bail};
+use load::uri::{Scheme, Uri, UriTransport};
+
+use crate::cli::probe::Target as Args;
+use crate::config;
+
+/// Longer than any retransmission schedule; a probe that takes an hour is a mistake.
+const LONGEST: u64 = 600;
+
+/// What the arguments ask for. Making one is all that can be a usage error.
+#[derive(Debug)]
+pub(super) struct Target {
+    uri: Uri,
+    family: Family,
+    /// How long each step may take.
+    pub(super) timeout: Duration,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Family {
+    Any,
+    V4,
+    V6,
+}
+
+impl Target {
+    /// Checks the arguments; `scheme` is what a bare host means.
+    pub(super) fn new(args: &Args, scheme: Scheme) -> Result<Self> {
+        let uri = Uri::parse_target(&args.target, scheme)?;
+        if uri.scheme.is_secure() || uri.transport == Some(UriTransport::Tcp) {
+            bail!("{uri}: only UDP is probed; say {}:HOST:PORT", scheme.name());
+        }
+        let seconds = config::parse_seconds(&args.timeout)
+            .map_err(|mistake| anyhow::anyhow!("--timeout: {mistake}"))?;
+        if !(1..=LONGEST).contains(&seconds) {
+            bail!("--timeout: must be from 1s to {LONGEST}s");
+        }
+        let family = match (args.ipv4, args.ipv6) {
+            (true, _) => Family::V4,
+            (_, true) => Family::V6,
+            _ => Family::Any,
+        };
+        Ok(Self {
+            uri,
+            family,
+            timeout: Duration::from_secs(seconds),
+        })
+    }
+
+    /// Its addresses of the wanted family, at least one, in the order of the resolver.
+    pub(super) fn addresses(&self) -> Result<Vec<SocketAddr>> {
+        let found = self
+            .uri
+            .resolve()
+            .with_context(|| format!("cannot find the address of {}: check the name", self.uri))?;
+        let wanted: Vec<_> = found
+            .into_iter()
+            .filter(|address| self.family.admits(address))
+            .collect();
+        match (wanted.is_empty(), self.family) {
+            (false, _) => Ok(wanted),
+            (true, Family::V6) => bail!("{} has no IPv6 address: leave out --ipv6", self.uri),
+            (true, _) => bail!("{} has no IPv4 address: leave out --ipv4", self.uri),
+        }
+    }
+}
+
+impl Family {
+    fn admits(self, address: &SocketAddr) -> bool {
+        match self {
+            Self::Any => true,
+            Self::V4 => address.is_ipv4(),
+            Self::V6 => address.is_ipv6(),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn target(text: &str, timeout: &str, ipv6: bool) -> Result<Target> {
+        let args = Args {
+            target: text.to_owned(),
+            timeout: timeout.to_owned(),
+            ipv4: false,
+            ipv6,
+            json: false,
+        };
+        Target::new(&args, Scheme::Turn)
+    }
+
+    #[test]
+    fn only_udp_is_probed() {
+        assert!(target("turn:192.0.2.1?transport=udp", "5s", false).is_ok());
+        for text in [
+            "turns:192.0.2.1",
+            "turn:192.0.2.1?transport=tcp",
+            "https://example.org",
+            "",
+            "a b",
+        ] {
+            assert!(target(text, "5s", false).is_err(), "{text}");
+        }
+    }
+
+    #[test]
+    fn timeouts_have_bounds() {
+        for text in ["0s", "1d", "5", ""] {
+            assert!(target("192.0.2.1", text, false).is_err(), "{text}");
+        }
+    }
+
+    #[test]
+    fn addresses_are_of_the_wanted_family() {
+        let any = target("192.0.2.1", "5s", false).and_then(|target| target.addresses());
+        assert_eq!(any.unwrap(), ["192.0.2.1:3478".parse().unwrap()]);
+        let none = target("192.0.2.1", "5s", true).and_then(|target| target.addresses());
+        assert!(none.unwrap_err().to_string().contains("no IPv6 address"));
+    }
+}

@@ -1,0 +1,180 @@
+//! `hairpin probe` against our own server, and against none.
+
+mod common;
+
+use std::net::UdpSocket;
+
+use std::time::Instant;
+
+use common::{PATIENCE, Serve, file, hairpin, run, stderr, stdout};
+
+const SECRET: &str = "0123456789abcdef";
+
+/// A server whose relays are on loopback, so that it does not matter what else the machine has.
+fn server() -> Serve {
+    Serve::start(&[
+        "--listen",
+        "127.0.0.1:0",
+        "--relay-address",
+        "127.0.0.1",
+        "--secret",
+        SECRET,
+        "--user",
+        "alice:s3cret",
+        "--realm",
+        "example.org",
+    ])
+}
+
+fn json(output: &std::process::Output) -> serde_json::Value {
+    serde_json::from_str(&stdout(output))
+        .unwrap_or_else(|error| panic!("{error}: {} {}", stdout(output), stderr(output)))
+}
+
+#[test]
+fn stun_says_what_the_server_sees() {
+    let server = server();
+    let output = run(&["probe", "stun", &server.address().to_string()]);
+    assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
+    assert!(
+        stdout(&output).contains("mapped       127.0.0.1:"),
+        "{}",
+        stdout(&output)
+    );
+    assert!(stdout(&output).contains("no NAT"));
+    let value = json(&run(&[
+        "probe",
+        "stun",
+        &format!("stun:{}", server.address()),
+        "--json",
+    ]));
+    assert_eq!(value["ok"], true);
+    assert_eq!(value["mapped"], value["local"]);
+    assert!(value["round_trip_ms"].as_f64().unwrap() > 0.0);
+}
+
+#[test]
+fn turn_relays_with_time_limited_credentials() {
+    let server = server();
+    let output = run(&[
+        "probe",
+        "turn",
+        &server.address().to_string(),
+        "--secret",
+        SECRET,
+    ]);
+    assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
+    let text = stdout(&output);
+    assert!(
+        text.contains("relayed      127.0.0.1:") && text.contains("relaying     works"),
+        "{text}"
+    );
+    assert!(text.contains("realm \"example.org\""), "{text}");
+}
+
+#[test]
+fn turn_relays_with_a_fixed_password() {
+    let server = server();
+    let output = run(&[
+        "probe",
+        "turn",
+        &format!("turn:{}?transport=udp", server.address()),
+        "--user",
+        "alice:s3cret",
+        "--json",
+    ]);
+    assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
+    let value = json(&output);
+    assert_eq!(value["ok"], true);
+    assert!(value["relayed"].as_str().unwrap().starts_with("127.0.0.1:"));
+    assert!(value["relayed_round_trip_ms"].as_f64().unwrap() > 0.0);
+    assert_eq!(value["lifetime_s"], 600);
+}
+
+#[test]
+fn a_wrong_password_is_told_from_a_dead_server() {
+    let server = server();
+    let target = server.address().to_string();
+    let output = run(&["probe", "turn", &target, "--user", "alice:wrong", "--json"]);
+    assert_eq!(output.status.code(), Some(1));
+    assert_eq!(json(&output)["ok"], false);
+    assert!(stderr(&output).contains("password"), "{}", stderr(&output));
+    let output = run(&["probe", "turn", &target]);
+    assert_eq!(output.status.code(), Some(1));
+    assert!(stderr(&output).contains("--secret"), "{}", stderr(&output));
+}
+
+#[test]
+fn a_server_that_is_not_there_is_named() {
+    let free = UdpSocket::bind("127.0.0.1:0")
+        .and_then(|socket| socket.local_addr())
+        .unwrap()
+        .to_string();
+    let output = run(&["probe", "stun", &free]);
+    assert_eq!(output.status.code(), Some(1));
+    assert!(stderr(&output).contains(&free), "{}", stderr(&output));
+    let silent = UdpSocket::bind("127.0.0.1:0").unwrap();
+    let output = run(&[
+        "probe",
+        "stun",
+        &silent.local_addr().unwrap().to_string(),
+        "--timeout",
+        "1s",
+    ]);
+    assert_eq!(output.status.code(), Some(1));
+    assert_eq!(stdout(&output), "");
+}
+
+#[test]
+fn wrong_arguments_have_status_2() {
+    for args in [
+        &["stun", "https://example.org"][..],
+        &["stun", "127.0.0.1", "--timeout", "soon"],
+        &["turn", "127.0.0.1", "--user", "no-colon"],
+        &["turn", "turns:127.0.0.1"],
+        &["turn", "127.0.0.1", "--user", "a:b", "--secret", "c"],
+        &["turn"],
+        &["smtp", "127.0.0.1"],
+    ] {
+        let output = hairpin(&["probe"]).args(args).output().unwrap();
+        assert_eq!(
+            output.status.code(),
+            Some(2),
+            "{args:?}: {}",
+            stderr(&output)
+        );
+    }
+}
+
+#[test]
+fn a_reload_changes_secrets_without_a_gap() {
+    let write = |path: &std::path::Path, secrets: &str| {
+        let text = format!(
+            "[listen]\nudp = [\"127.0.0.1:0\"]\n[relay]\naddresses = [\"127.0.0.1\"]\n[auth]\nsecrets = [{secrets}]\n"
+        );
+        std::fs::write(path, text).expect("the file can be written");
+    };
+    let (_directory, path) = file("");
+    write(&path, "\"the-first-secret\"");
+    let server = Serve::start(&["--config", path.to_str().unwrap()]);
+    let target = server.address().to_string();
+    let works = |secret: &str| {
+        run(&["probe", "turn", &target, "--secret", secret])
+            .status
+            .success()
+    };
+    assert!(works("the-first-secret") && !works("the-second-secret"));
+    write(&path, "\"the-second-secret\", \"the-first-secret\"");
+    server.signal("HUP");
+    let deadline = Instant::now() + PATIENCE;
+    while !works("the-second-secret") {
+        assert!(Instant::now() < deadline, "the reload does nothing");
+    }
+    assert!(works("the-first-secret"));
+    write(&path, "\"the-second-secret\"");
+    server.signal("HUP");
+    while works("the-first-secret") {
+        assert!(Instant::now() < deadline, "the old secret stays");
+    }
+    assert!(works("the-second-secret"));
+}
