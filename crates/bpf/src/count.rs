@@ -1,7 +1,7 @@
 //! The delivery counter: what of a load arrives, datagram by datagram, checked.
 
 use std::net::{IpAddr, SocketAddr};
-use std::ops::Sub;
+use std::ops::{Add, Sub};
 
 use aya::maps::{Array, MapData, PerCpuArray};
 use aya::programs::Xdp;
@@ -107,6 +107,13 @@ impl Totals {
             duplicated: f(self.duplicated, other.duplicated),
             verified: f(self.verified, other.verified),
         }
+    }
+}
+
+impl Add for Totals {
+    type Output = Totals;
+    fn add(self, other: Totals) -> Totals {
+        self.zip(other, u64::wrapping_add)
     }
 }
 
@@ -217,9 +224,9 @@ impl Counter {
     pub fn totals(&mut self) -> Result<Totals, BpfError> {
         let map: PerCpuArray<&mut MapData, Totals> = self.object.map("TOTALS")?;
         let per_cpu = map.get(&0, 0)?;
-        Ok(per_cpu.iter().fold(Totals::default(), |sum, one| {
-            sum.zip(*one, u64::wrapping_add)
-        }))
+        Ok(per_cpu
+            .iter()
+            .fold(Totals::default(), |sum, one| sum + *one))
     }
 
     /// Runs the program once on a frame, without an interface: whether it took the frame off the wire.

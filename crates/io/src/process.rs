@@ -6,11 +6,10 @@ use std::os::unix::process::CommandExt;
 use std::process::{Child, Command, ExitStatus};
 use std::sync::mpsc::{self, Sender};
 use std::thread::JoinHandle;
-use std::time::{Duration, Instant};
 
 use crate::NetNs;
 use crate::sys::{netns, task};
-use crate::tasks::one_cpu;
+use crate::tasks::{self, one_cpu};
 
 /// Where a process runs.
 #[derive(Debug)]
@@ -19,6 +18,8 @@ pub struct Place<'a> {
     pub namespace: &'a NetNs,
     /// Its only processor; children inherit it.
     pub cpu: usize,
+    /// Whether it runs before every ordinary task there (SCHED_RR); children inherit that too.
+    pub preferred: bool,
 }
 
 /// A running child process.
@@ -81,27 +82,6 @@ impl Confined {
     pub fn try_wait(&mut self) -> io::Result<Option<ExitStatus>> {
         self.child.try_wait()
     }
-
-    /// Sends SIGTERM, waits up to `patience`, then kills.
-    ///
-    /// # Errors
-    /// What `waitpid` returns.
-    pub fn stop(&mut self, patience: Duration) -> io::Result<ExitStatus> {
-        const POLL: Duration = Duration::from_millis(5);
-        let deadline = Instant::now() + patience;
-        if let Ok(process) = i32::try_from(self.child.id()) {
-            // Fails only if it is gone already, which the wait below finds out.
-            let _ = task::kill(process, libc::SIGTERM);
-        }
-        while Instant::now() < deadline {
-            if let Some(status) = self.child.try_wait()? {
-                return Ok(status);
-            }
-            std::thread::sleep(POLL);
-        }
-        self.child.kill()?;
-        self.child.wait()
-    }
 }
 
 impl Drop for Confined {
@@ -119,12 +99,16 @@ impl Drop for Confined {
 fn confine(command: &mut Command, place: &Place<'_>) -> io::Result<()> {
     let namespace = place.namespace.as_fd().try_clone_to_owned()?;
     let mask = one_cpu(place.cpu)?;
+    let preferred = place.preferred;
     let enter = move || {
         task::set_parent_death_signal(libc::SIGKILL)?;
         netns::setns(namespace.as_fd())?;
+        if preferred {
+            tasks::make_preferred(0)?;
+        }
         task::sched_setaffinity(0, &mask)
     };
-    // SAFETY: between fork and exec only async-signal-safe calls are allowed: `enter` makes three system calls on values
+    // SAFETY: between fork and exec only async-signal-safe calls are allowed: `enter` makes four system calls on values
     // that it owns, allocates nothing and takes no lock.
     unsafe { command.pre_exec(enter) };
     Ok(())
@@ -139,6 +123,7 @@ mod tests {
         Place {
             namespace,
             cpu: crate::affinity::available().unwrap()[0],
+            preferred: true,
         }
     }
 
@@ -165,7 +150,7 @@ mod tests {
     #[test]
     fn a_program_that_does_not_exist_is_an_error() {
         let namespace = NetNs::current().unwrap();
-        let command = Command::new("/nonexistent/program");
+        let command = Command::new("/proc/no-such-program");
         let error = Confined::spawn(command, &place(&namespace)).unwrap_err();
         assert_eq!(
             error.kind(),

@@ -30,6 +30,14 @@ pub fn make_realtime(task: u32, priority: u8) -> io::Result<()> {
     task::sched_setscheduler(number(task)?, libc::SCHED_FIFO, priority.into())
 }
 
+/// Lets `task` run before every ordinary one, and take turns with others of its kind (SCHED_RR, lowest priority).
+///
+/// # Errors
+/// As [`pin`].
+pub fn make_preferred(task: u32) -> io::Result<()> {
+    task::sched_setscheduler(number(task)?, libc::SCHED_RR, 1)
+}
+
 /// Lets `task` run only when its processor has nothing else to do (SCHED_IDLE).
 ///
 /// # Errors

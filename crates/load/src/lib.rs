@@ -9,6 +9,7 @@
 //! and a latency counts from when the datagram should have left.
 #![forbid(unsafe_code)]
 
+pub mod bench;
 pub mod client;
 pub mod garbage;
 pub mod generator;

@@ -33,11 +33,6 @@ pub(crate) fn unshare_pids() -> io::Result<()> {
     check(unsafe { libc::unshare(libc::CLONE_NEWPID) }).map(drop)
 }
 
-pub(crate) fn kill(process: pid_t, signal: c_int) -> io::Result<()> {
-    // SAFETY: takes integers only.
-    check(unsafe { libc::kill(process, signal) }).map(drop)
-}
-
 pub(crate) fn gettid() -> pid_t {
     // SAFETY: takes nothing and cannot fail.
     unsafe { libc::gettid() }

@@ -16,7 +16,9 @@ pub enum BenchError {
     #[error("another hairpin bench is running on this machine; wait for it to end")]
     Busy,
     /// Both roles of the measurement need a processor of their own.
-    #[error("processor {0} is not available to this process; choose others with the generator and server options")]
+    #[error(
+        "processor {0} is not available to this process; choose others with the generator and server options"
+    )]
     NoSuchCpu(usize),
     /// One processor cannot be generator and server at once.
     #[error("generator and server must be on different processors, and both are on {0}")]

@@ -50,10 +50,26 @@ pub(crate) struct Port {
     pub(crate) mac: Mac,
 }
 
-pub(crate) const CLIENT: Port = Port { device: CLIENT_DEVICE, ip: CLIENT_IP, mac: CLIENT_MAC };
-pub(crate) const SERVER: Port = Port { device: SERVER_DEVICE, ip: SERVER_IP, mac: SERVER_MAC };
-pub(crate) const RELAY: Port = Port { device: RELAY_DEVICE, ip: RELAY_IP, mac: RELAY_MAC };
-pub(crate) const PEER: Port = Port { device: PEER_DEVICE, ip: PEER_IP, mac: PEER_MAC };
+pub(crate) const CLIENT: Port = Port {
+    device: CLIENT_DEVICE,
+    ip: CLIENT_IP,
+    mac: CLIENT_MAC,
+};
+pub(crate) const SERVER: Port = Port {
+    device: SERVER_DEVICE,
+    ip: SERVER_IP,
+    mac: SERVER_MAC,
+};
+pub(crate) const RELAY: Port = Port {
+    device: RELAY_DEVICE,
+    ip: RELAY_IP,
+    mac: RELAY_MAC,
+};
+pub(crate) const PEER: Port = Port {
+    device: PEER_DEVICE,
+    ip: PEER_IP,
+    mac: PEER_MAC,
+};
 
 /// Where clients find the server.
 pub(crate) const SERVER_ADDRESS: SocketAddr = SocketAddr::new(IpAddr::V4(SERVER_IP), SERVER_PORT);

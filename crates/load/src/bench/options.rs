@@ -33,6 +33,9 @@ pub struct BenchOptions {
     pub generator_cpu: usize,
     /// Processor of the server under test and of its network interfaces.
     pub server_cpu: usize,
+    /// Runs servers and generator before every ordinary task on their processors (SCHED_RR), for machines that have other
+    /// work. It costs a few percent at saturation, because the kernel keeps a share for those others.
+    pub preferred: bool,
     /// Length of one step of the search for the best goodput; the cost is measured for twice as long.
     pub step: Duration,
     /// How the load is made.
@@ -56,6 +59,7 @@ impl BenchOptions {
             rounds: 6,
             generator_cpu: 0,
             server_cpu: 1,
+            preferred: false,
             step: Duration::from_millis(250),
             load: LoadKind::Frames,
             gate: false,
@@ -72,6 +76,7 @@ impl BenchOptions {
             scenarios: Scenario::quick(),
             rounds: 2,
             step: Duration::from_millis(120),
+            preferred: true,
             gate: true,
             ..BenchOptions::new(sides)
         }
@@ -83,13 +88,20 @@ impl BenchOptions {
     /// [`BenchError::UnknownScenario`] for a pattern that matches nothing.
     pub fn select(&mut self, patterns: &str) -> Result<(), BenchError> {
         let wanted: Vec<&str> = patterns.split(',').map(str::trim).collect();
-        let matches = |pattern: &str, scenario: &Scenario| pattern == "all" || scenario.to_string().contains(pattern);
+        let matches = |pattern: &str, scenario: &Scenario| {
+            pattern == "all" || scenario.to_string().contains(pattern)
+        };
         for pattern in &wanted {
-            if !self.scenarios.iter().any(|scenario| matches(pattern, scenario)) {
+            if !self
+                .scenarios
+                .iter()
+                .any(|scenario| matches(pattern, scenario))
+            {
                 return Err(BenchError::UnknownScenario((*pattern).to_owned()));
             }
         }
-        self.scenarios.retain(|scenario| wanted.iter().any(|pattern| matches(pattern, scenario)));
+        self.scenarios
+            .retain(|scenario| wanted.iter().any(|pattern| matches(pattern, scenario)));
         Ok(())
     }
 
@@ -101,7 +113,7 @@ impl BenchOptions {
         if self.generator_cpu == self.server_cpu {
             return Err(BenchError::SameCpu(self.server_cpu));
         }
-        let available = io::affinity::available().map_err(|source| BenchError::Network {
+        let available = ::io::affinity::available().map_err(|source| BenchError::Network {
             what: "read the processors available",
             source,
         })?;
@@ -121,7 +133,11 @@ impl BenchOptions {
 impl Side {
     /// Whether this server can run a scenario in the measured network.
     pub fn runs(&self, scenario: &Scenario) -> bool {
-        let room = if self.abilities.turn { layout::MAX_FLOWS } else { layout::MAX_STATIC_FLOWS };
+        let room = if self.abilities.turn {
+            layout::MAX_FLOWS
+        } else {
+            layout::MAX_STATIC_FLOWS
+        };
         self.abilities.allow(scenario) && scenario.flows() <= room
     }
 }
@@ -132,7 +148,11 @@ mod tests {
     use super::*;
 
     fn floor() -> Side {
-        let programs = Programs { hairpin: "h".into(), coturn: "c".into(), floor: vec!["f".into()] };
+        let programs = Programs {
+            hairpin: "h".into(),
+            coturn: "c".into(),
+            floor: vec!["f".into()],
+        };
         Side::parse("floor", &programs).unwrap()
     }
 
@@ -142,7 +162,9 @@ mod tests {
         options.select("binding, relay-1x1-c2p-120B").unwrap();
         let names: Vec<String> = options.scenarios.iter().map(Scenario::to_string).collect();
         assert_eq!(names, ["relay-1x1-c2p-120B", "binding-1", "binding-1000"]);
-        assert!(matches!(options.select("nosuch"), Err(BenchError::UnknownScenario(name)) if name == "nosuch"));
+        assert!(
+            matches!(options.select("nosuch"), Err(BenchError::UnknownScenario(name)) if name == "nosuch")
+        );
     }
 
     #[test]
@@ -151,9 +173,18 @@ mod tests {
         options.server_cpu = options.generator_cpu;
         assert!(matches!(options.validate(), Err(BenchError::SameCpu(_))));
         options.server_cpu = 4000;
-        assert!(matches!(options.validate(), Err(BenchError::NoSuchCpu(4000))));
-        assert!(matches!(BenchOptions::new(vec![]).validate(), Err(BenchError::Sides(0))));
-        let stun = Side { abilities: Abilities::BINDING, ..floor() };
+        assert!(matches!(
+            options.validate(),
+            Err(BenchError::NoSuchCpu(4000))
+        ));
+        assert!(matches!(
+            BenchOptions::new(vec![]).validate(),
+            Err(BenchError::Sides(0))
+        ));
+        let stun = Side {
+            abilities: Abilities::BINDING,
+            ..floor()
+        };
         let mut options = BenchOptions::new(vec![stun]);
         options.select("relay").unwrap();
         assert!(matches!(options.validate(), Err(BenchError::NoScenarios)));

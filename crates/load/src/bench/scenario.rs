@@ -53,7 +53,12 @@ impl fmt::Display for Scenario {
     /// The scenario's name, such as `relay-64x8-c2p-120B`: flows, datagrams in a row, direction, payload.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Scenario::Relay { flows, train, direction, payload } => {
+            Scenario::Relay {
+                flows,
+                train,
+                direction,
+                payload,
+            } => {
                 let direction = match direction {
                     Direction::ClientToPeer => "c2p",
                     Direction::PeerToClient => "p2c",
@@ -72,14 +77,35 @@ impl Scenario {
     /// What it stands for, in a few words.
     pub fn describe(&self) -> String {
         match self {
-            Scenario::Relay { flows: 1, payload, direction, .. } => {
+            Scenario::Relay {
+                flows: 1,
+                payload,
+                direction,
+                ..
+            } => {
                 format!("one hot flow, {}, {payload} B", direction.describe())
             }
-            Scenario::Relay { flows, train: 1, payload, direction } => {
-                format!("{flows} flows, interleaved, {}, {payload} B", direction.describe())
+            Scenario::Relay {
+                flows,
+                train: 1,
+                payload,
+                direction,
+            } => {
+                format!(
+                    "{flows} flows, interleaved, {}, {payload} B",
+                    direction.describe()
+                )
             }
-            Scenario::Relay { flows, train, payload, direction } => {
-                format!("{flows} flows, trains of {train}, {}, {payload} B", direction.describe())
+            Scenario::Relay {
+                flows,
+                train,
+                payload,
+                direction,
+            } => {
+                format!(
+                    "{flows} flows, trains of {train}, {}, {payload} B",
+                    direction.describe()
+                )
             }
             Scenario::Binding { clients: 1 } => "STUN Binding, one client".into(),
             Scenario::Binding { clients } => format!("STUN Binding, {clients} clients"),
@@ -117,8 +143,12 @@ impl Scenario {
     pub fn standard() -> Vec<Scenario> {
         let mut all = Vec::new();
         for payload in [120, 1200] {
-            let relay =
-                |flows, train, direction| Scenario::Relay { flows, train, direction, payload };
+            let relay = |flows, train, direction| Scenario::Relay {
+                flows,
+                train,
+                direction,
+                payload,
+            };
             all.extend([
                 relay(1, 1, Direction::ClientToPeer),
                 relay(64, 1, Direction::ClientToPeer),
@@ -133,8 +163,12 @@ impl Scenario {
             Scenario::Binding { clients: 1000 },
             Scenario::Churn { in_flight: 64 },
             Scenario::Memory { allocations: 1000 },
-            Scenario::Memory { allocations: 10_000 },
-            Scenario::Memory { allocations: 18_000 },
+            Scenario::Memory {
+                allocations: 10_000,
+            },
+            Scenario::Memory {
+                allocations: 18_000,
+            },
         ]);
         all
     }
@@ -142,7 +176,12 @@ impl Scenario {
     /// The set of the quick mode: as the standard set, but large payloads only where they differ, and memory once.
     pub fn quick() -> Vec<Scenario> {
         let keep = |scenario: &Scenario| match scenario {
-            Scenario::Relay { payload: 1200, flows, train: 1, direction: Direction::ClientToPeer } => *flows < 1000,
+            Scenario::Relay {
+                payload: 1200,
+                flows,
+                train: 1,
+                direction: Direction::ClientToPeer,
+            } => *flows < 1000,
             Scenario::Relay { payload, .. } => *payload == 120,
             Scenario::Memory { allocations } => *allocations == 1000,
             Scenario::Binding { .. } | Scenario::Churn { .. } => true,
@@ -171,7 +210,12 @@ mod tests {
         let all = Scenario::standard();
         let names: HashSet<String> = all.iter().map(Scenario::to_string).collect();
         assert_eq!(names.len(), all.len());
-        for name in ["relay-1x1-c2p-120B", "relay-64x8-c2p-1200B", "relay-64x1-both-120B", "churn-64"] {
+        for name in [
+            "relay-1x1-c2p-120B",
+            "relay-64x8-c2p-1200B",
+            "relay-64x1-both-120B",
+            "churn-64",
+        ] {
             assert!(names.contains(name), "{name}");
         }
     }

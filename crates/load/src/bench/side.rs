@@ -31,24 +31,63 @@ pub struct Abilities {
 
 impl Abilities {
     /// A TURN server, which can do everything.
-    pub const TURN: Abilities = Abilities { turn: true, to_peer: true, to_client: true, binding: true };
+    pub const TURN: Abilities = Abilities {
+        turn: true,
+        to_peer: true,
+        to_client: true,
+        binding: true,
+    };
     /// A bare relay that also answers Binding requests.
-    pub const FLOOR: Abilities = Abilities { turn: false, ..Abilities::TURN };
+    pub const FLOOR: Abilities = Abilities {
+        turn: false,
+        ..Abilities::TURN
+    };
     /// A bare relay towards the peer.
-    pub const TO_PEER: Abilities = Abilities { turn: false, to_peer: true, to_client: false, binding: false };
+    pub const TO_PEER: Abilities = Abilities {
+        turn: false,
+        to_peer: true,
+        to_client: false,
+        binding: false,
+    };
     /// A STUN server.
-    pub const BINDING: Abilities = Abilities { turn: false, to_peer: false, to_client: false, binding: true };
+    pub const BINDING: Abilities = Abilities {
+        turn: false,
+        to_peer: false,
+        to_client: false,
+        binding: true,
+    };
 
     /// Whether a scenario can be run.
     pub fn allow(&self, scenario: &Scenario) -> bool {
         match scenario {
-            Scenario::Relay { direction: Direction::ClientToPeer, .. } => self.to_peer,
-            Scenario::Relay { direction: Direction::PeerToClient, .. } => self.to_client,
-            Scenario::Relay { direction: Direction::Both, .. } => self.to_peer && self.to_client,
+            Scenario::Relay {
+                direction: Direction::ClientToPeer,
+                ..
+            } => self.to_peer,
+            Scenario::Relay {
+                direction: Direction::PeerToClient,
+                ..
+            } => self.to_client,
+            Scenario::Relay {
+                direction: Direction::Both,
+                ..
+            } => self.to_peer && self.to_client,
             Scenario::Binding { .. } => self.binding,
             Scenario::Churn { .. } | Scenario::Memory { .. } => self.turn,
         }
     }
+}
+
+/// What the gates of the quick mode make of a server.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Role {
+    /// It has to reach half of the floor and deliver everything unharmed: the preset `hairpin`.
+    Gated,
+    /// It is what others are held against: the preset `floor`.
+    Floor,
+    /// It is only measured.
+    Other,
 }
 
 /// A server to measure.
@@ -62,8 +101,8 @@ pub struct Side {
     pub abilities: Abilities,
     /// How what it delivers is counted.
     pub sink: Hook,
-    /// It is the in-tree bare relay that others must reach half of in the quick mode.
-    pub is_floor: bool,
+    /// What the gates make of it.
+    pub role: Role,
 }
 
 /// Programs that presets stand for.
@@ -97,13 +136,19 @@ impl Side {
         if let Some(side) = Side::preset(spec, programs) {
             return Ok(side);
         }
-        let wrong = |reason| BenchError::Spec { spec: spec.to_owned(), reason };
+        let wrong = |reason| BenchError::Spec {
+            spec: spec.to_owned(),
+            reason,
+        };
         let (name, rest) = match spec.split_once('=') {
             Some((name, rest)) if is_name(name) => (Some(name.trim()), rest),
             _ => (None, spec),
         };
         let (kind, command) = match rest.split_once(':') {
-            Some((kind, command)) if kind.starts_with(|c: char| c.is_ascii_lowercase()) && !kind.contains([' ', '/']) => {
+            Some((kind, command))
+                if kind.starts_with(|c: char| c.is_ascii_lowercase())
+                    && !kind.contains([' ', '/']) =>
+            {
                 (kind, command)
             }
             _ => ("turn", rest),
@@ -112,10 +157,18 @@ impl Side {
             wrong("the kind is turn, static or stun, with +p2c, +stun or +xdp behind it")
         })?;
         let command = split_words(command).ok_or_else(|| wrong("a quote is not closed"))?;
-        let program = command.first().ok_or_else(|| wrong("there is no command"))?;
+        let program = command
+            .first()
+            .ok_or_else(|| wrong("there is no command"))?;
         let default_name = program.rsplit('/').next().unwrap_or(program).to_owned();
         let name = name.map_or(default_name, str::to_owned);
-        Ok(Side { name, command, abilities, sink, is_floor: false })
+        Ok(Side {
+            name,
+            command,
+            abilities,
+            sink,
+            role: Role::Other,
+        })
     }
 
     fn preset(name: &str, programs: &Programs) -> Option<Side> {
@@ -137,8 +190,18 @@ impl Side {
             "floor-stun" => (floor(&["batch", "0"]), Abilities::BINDING),
             _ => return None,
         };
-        let is_floor = name == "floor";
-        Some(Side { name: name.to_owned(), command, abilities, sink: Hook::Tc, is_floor })
+        let role = match name {
+            "hairpin" => Role::Gated,
+            "floor" => Role::Floor,
+            _ => Role::Other,
+        };
+        Some(Side {
+            name: name.to_owned(),
+            command,
+            abilities,
+            sink: Hook::Tc,
+            role,
+        })
     }
 
     /// The command line for a given number of flows.
@@ -155,7 +218,11 @@ impl Side {
             ("{password}", PASSWORD.to_owned()),
             ("{realm}", REALM.to_owned()),
         ];
-        let fill = |word: &String| values.iter().fold(word.clone(), |word, (name, value)| word.replace(name, value));
+        let fill = |word: &String| {
+            values.iter().fold(word.clone(), |word, (name, value)| {
+                word.replace(name, value)
+            })
+        };
         self.command.iter().map(fill).collect()
     }
 }
@@ -182,7 +249,7 @@ const COTURN: &[&str] = &[
     "--no-stdout-log",
     "--log-file=/dev/null",
     "--pidfile=/dev/null",
-    "--userdb=/nonexistent",
+    "--userdb=:memory:",
 ];
 
 fn is_name(text: &str) -> bool {
@@ -250,11 +317,22 @@ mod tests {
     #[test]
     fn presets_name_themselves_and_get_their_placeholders_filled() {
         let floor = parse("floor");
-        assert_eq!(floor.command_line(64), ["/bin/hairpin", "bench-floor", "plain", "64"]);
-        assert!(floor.is_floor && !floor.abilities.turn && floor.abilities.to_client);
+        assert_eq!(
+            floor.command_line(64),
+            ["/bin/hairpin", "bench-floor", "plain", "64"]
+        );
+        assert!(floor.role == Role::Floor && !floor.abilities.turn && floor.abilities.to_client);
         let coturn = parse("coturn");
-        assert!(coturn.command_line(1).contains(&"--listening-ip=10.99.1.1".to_owned()));
-        assert!(coturn.command_line(1).contains(&"--user=bench:bench-password".to_owned()));
+        assert!(
+            coturn
+                .command_line(1)
+                .contains(&"--listening-ip=10.99.1.1".to_owned())
+        );
+        assert!(
+            coturn
+                .command_line(1)
+                .contains(&"--user=bench:bench-password".to_owned())
+        );
         assert_eq!(coturn.abilities, Abilities::TURN);
     }
 
@@ -265,22 +343,42 @@ mod tests {
         assert_eq!(side.command_line(7), ["/opt/relay", "7", "1", "a b", ""]);
         assert_eq!((side.abilities, side.sink), (Abilities::TO_PEER, Hook::Tc));
         let side = parse("static+p2c+stun+xdp:/opt/relay");
-        assert_eq!((side.name.as_str(), side.abilities, side.sink), ("relay", Abilities::FLOOR, Hook::Xdp));
+        assert_eq!(
+            (side.name.as_str(), side.abilities, side.sink),
+            ("relay", Abilities::FLOOR, Hook::Xdp)
+        );
         let side = parse("/opt/turnserver --listen={listen} --user=a:b");
-        assert_eq!((side.name.as_str(), side.abilities), ("turnserver", Abilities::TURN));
-        assert_eq!(side.command_line(1)[1..], ["--listen=10.99.1.1:3478", "--user=a:b"]);
+        assert_eq!(
+            (side.name.as_str(), side.abilities),
+            ("turnserver", Abilities::TURN)
+        );
+        assert_eq!(
+            side.command_line(1)[1..],
+            ["--listen=10.99.1.1:3478", "--user=a:b"]
+        );
     }
 
     #[test]
     fn descriptions_that_make_no_sense_are_refused() {
-        for spec in ["", "static:", "ftp:/bin/x", "static+fast:/bin/x", "static:/bin/x 'open"] {
+        for spec in [
+            "",
+            "static:",
+            "ftp:/bin/x",
+            "static+fast:/bin/x",
+            "static:/bin/x 'open",
+        ] {
             assert!(Side::parse(spec, &programs()).is_err(), "{spec}");
         }
     }
 
     #[test]
     fn a_server_is_asked_only_for_what_it_can_do() {
-        let relay = |direction| Scenario::Relay { flows: 1, train: 1, direction, payload: 120 };
+        let relay = |direction| Scenario::Relay {
+            flows: 1,
+            train: 1,
+            direction,
+            payload: 120,
+        };
         assert!(Abilities::TO_PEER.allow(&relay(Direction::ClientToPeer)));
         assert!(!Abilities::TO_PEER.allow(&relay(Direction::Both)));
         assert!(!Abilities::FLOOR.allow(&Scenario::Churn { in_flight: 1 }));

@@ -21,7 +21,10 @@ pub struct Summary {
 impl Summary {
     /// Summarises values; `None` without any. Values that are not numbers are left out.
     pub fn of(values: impl IntoIterator<Item = f64>) -> Option<Summary> {
-        let mut sorted: Vec<f64> = values.into_iter().filter(|value| value.is_finite()).collect();
+        let mut sorted: Vec<f64> = values
+            .into_iter()
+            .filter(|value| value.is_finite())
+            .collect();
         sorted.sort_by(f64::total_cmp);
         let (min, max) = (*sorted.first()?, *sorted.last()?);
         let middle = sorted.len() / 2;
@@ -29,12 +32,21 @@ impl Summary {
             1 => sorted[middle],
             _ => f64::midpoint(sorted[middle - 1], sorted[middle]),
         };
-        Some(Summary { median, min, max, rounds: sorted.len() })
+        Some(Summary {
+            median,
+            min,
+            max,
+            rounds: sorted.len(),
+        })
     }
 
     /// Spread as a fraction of the median: (max - min) / median; 0 for a median of 0.
     pub fn spread(&self) -> f64 {
-        if self.median == 0.0 { 0.0 } else { (self.max - self.min) / self.median }
+        if self.median == 0.0 {
+            0.0
+        } else {
+            (self.max - self.min) / self.median
+        }
     }
 }
 
@@ -52,7 +64,9 @@ pub fn ratios(numerators: &[(u32, f64)], denominators: &[(u32, f64)]) -> Vec<f64
 /// each second round, so that nobody always follows the same neighbour or always comes first.
 pub fn order(sides: usize, round: u32) -> Vec<usize> {
     let shift = usize::try_from(round / 2).unwrap_or(0);
-    let mut order: Vec<usize> = (0..sides).map(|side| (side + shift) % sides.max(1)).collect();
+    let mut order: Vec<usize> = (0..sides)
+        .map(|side| (side + shift) % sides.max(1))
+        .collect();
     if round % 2 == 1 {
         order.reverse();
     }
@@ -66,9 +80,15 @@ mod tests {
     #[test]
     fn the_median_of_an_even_number_is_between_the_middle_ones() {
         let summary = Summary::of([4.0, 1.0, 3.0, 2.0]).expect("values");
-        assert_eq!((summary.median, summary.min, summary.max, summary.rounds), (2.5, 1.0, 4.0, 4));
+        assert_eq!(
+            (summary.median, summary.min, summary.max, summary.rounds),
+            (2.5, 1.0, 4.0, 4)
+        );
         assert!((summary.spread() - 1.2).abs() < 1e-9);
-        assert_eq!(Summary::of([7.0]).map(|one| (one.median, one.spread())), Some((7.0, 0.0)));
+        assert_eq!(
+            Summary::of([7.0]).map(|one| (one.median, one.spread())),
+            Some((7.0, 0.0))
+        );
     }
 
     #[test]

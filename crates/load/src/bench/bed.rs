@@ -1,0 +1,218 @@
+//! The bench bed of one server: its network, the generator at both far ends, and the counters there.
+
+use std::net::SocketAddr;
+
+use ::io::netlink::interface_index;
+use bpf::BpfError;
+use bpf::count::{Arrives, Counter, Expectation, ExpectedFlow, Hook, Totals};
+use bpf::inject::{Datagram, Flow, Injector};
+
+use super::error::{BenchError, Doing, SideError};
+use super::layout::{
+    self, CLIENT_DEVICE, FIRST_CLIENT_PORT, FIRST_PEER_PORT, PEER_DEVICE, SERVER_ADDRESS,
+};
+use super::napi::Cpus;
+use super::scenario::{Direction, Scenario};
+use super::topology::Topology;
+
+/// Devices of the injector.
+const FROM_CLIENT: u32 = 0;
+const FROM_PEER: u32 = 1;
+
+/// One payload in so many is compared in full; of every datagram the head is checked.
+const VERIFY_ONE_IN: u32 = 64;
+
+/// Network, generator and counters; kept over all rounds.
+pub(crate) struct Bed {
+    pub(crate) topology: Topology,
+    pub(crate) injector: Injector,
+    at_client: Counter,
+    at_peer: Counter,
+}
+
+impl Bed {
+    /// Builds the network and attaches the counters.
+    pub(crate) fn build(cpus: Cpus, sink: Hook, flows: u16) -> Result<Bed, BenchError> {
+        let mut topology = Topology::build(cpus)?;
+        let flows = u32::from(flows.max(1));
+        // Both directions at once need two frames per flow.
+        let mut injector = Injector::load(2 * flows)?;
+        let mut at_client = Counter::load(sink, flows)?;
+        let mut at_peer = Counter::load(sink, flows)?;
+        topology
+            .in_client(|| {
+                let index = interface_index(CLIENT_DEVICE)?;
+                Ok(injector
+                    .set_device(FROM_CLIENT, index)
+                    .and_then(|()| at_client.attach(CLIENT_DEVICE)))
+            })
+            .network("find the client's interface")??;
+        topology
+            .in_peer(|| {
+                let index = interface_index(PEER_DEVICE)?;
+                Ok(injector
+                    .set_device(FROM_PEER, index)
+                    .and_then(|()| at_peer.attach(PEER_DEVICE)))
+            })
+            .network("find the peer's interface")??;
+        topology
+            .pin()
+            .network("pin the interfaces' kernel threads")?;
+        Ok(Bed {
+            topology,
+            injector,
+            at_client,
+            at_peer,
+        })
+    }
+
+    /// Readies generator and counters for a scenario. `relays` are the relayed addresses of the flows.
+    pub(crate) fn prepare(
+        &mut self,
+        scenario: &Scenario,
+        relays: &[SocketAddr],
+    ) -> Result<(), SideError> {
+        let load = Load::new(scenario, relays)?;
+        self.injector.set_flows(&load.flows)?;
+        for (counter, expectation) in [
+            (&mut self.at_client, load.at_client),
+            (&mut self.at_peer, load.at_peer),
+        ] {
+            match expectation {
+                Some(expectation) => counter.expect(&expectation)?,
+                None => counter.pass_everything()?,
+            }
+        }
+        // A server that attaches XDP has made new threads of its interfaces.
+        self.topology
+            .pin()
+            .doing("pin the interfaces' kernel threads")
+    }
+
+    /// Lets everything through to the sockets at both ends.
+    pub(crate) fn open(&mut self) -> Result<(), SideError> {
+        self.at_client.pass_everything()?;
+        Ok(self.at_peer.pass_everything()?)
+    }
+
+    /// What has been delivered at both ends since the bed was built.
+    pub(crate) fn delivered(&mut self) -> Result<Totals, BpfError> {
+        Ok(self.at_client.totals()? + self.at_peer.totals()?)
+    }
+}
+
+/// A scenario as frames to send and datagrams to expect.
+struct Load {
+    flows: Vec<Flow>,
+    at_client: Option<Expectation>,
+    at_peer: Option<Expectation>,
+}
+
+impl Load {
+    fn new(scenario: &Scenario, relays: &[SocketAddr]) -> Result<Load, BpfError> {
+        match *scenario {
+            Scenario::Relay {
+                flows,
+                direction,
+                payload,
+                ..
+            } => Load::relay(flows, direction, usize::from(payload), relays),
+            Scenario::Binding { clients } => Load::binding(clients),
+            Scenario::Churn { .. } | Scenario::Memory { .. } => {
+                Err(BpfError::Flows("this scenario has no frames"))
+            }
+        }
+    }
+
+    fn relay(
+        flows: u16,
+        direction: Direction,
+        payload: usize,
+        relays: &[SocketAddr],
+    ) -> Result<Load, BpfError> {
+        let relays = relays
+            .get(..usize::from(flows))
+            .ok_or(BpfError::Flows("fewer allocations than flows"))?;
+        let to_peer = direction != Direction::PeerToClient;
+        let to_client = direction != Direction::ClientToPeer;
+        let mut frames = Vec::new();
+        for (flow, relay) in (0..).zip(relays) {
+            if to_peer {
+                let datagram = Datagram::ChannelData(layout::channel(flow), payload);
+                frames.push(Flow::new(
+                    flow.into(),
+                    FROM_CLIENT,
+                    &layout::path_to_server(flow),
+                    datagram,
+                )?);
+            }
+            if to_client {
+                let path = layout::path_to_relay(flow, *relay);
+                frames.push(Flow::new(
+                    flow.into(),
+                    FROM_PEER,
+                    &path,
+                    Datagram::Raw(payload),
+                )?);
+            }
+        }
+        let at_peer = || {
+            let expected = (0..).zip(relays).map(|(flow, relay)| ExpectedFlow {
+                source: *relay,
+                destination_port: layout::peer(flow).port(),
+                channel: 0,
+            });
+            expectation(Arrives::Raw(payload), FIRST_PEER_PORT, expected.collect())
+        };
+        let at_client = || {
+            expectation(
+                Arrives::ChannelData(payload),
+                FIRST_CLIENT_PORT,
+                from_server(flows),
+            )
+        };
+        Ok(Load {
+            flows: frames,
+            at_client: to_client.then(at_client),
+            at_peer: to_peer.then(at_peer),
+        })
+    }
+
+    fn binding(clients: u16) -> Result<Load, BpfError> {
+        let frame = |client: u16| {
+            Flow::new(
+                client.into(),
+                FROM_CLIENT,
+                &layout::path_to_server(client),
+                Datagram::Binding,
+            )
+        };
+        let flows = (0..clients).map(frame).collect::<Result<_, _>>()?;
+        let at_client = expectation(Arrives::Binding, FIRST_CLIENT_PORT, from_server(clients));
+        Ok(Load {
+            flows,
+            at_client: Some(at_client),
+            at_peer: None,
+        })
+    }
+}
+
+fn from_server(flows: u16) -> Vec<ExpectedFlow> {
+    let expected = |flow| ExpectedFlow {
+        source: SERVER_ADDRESS,
+        destination_port: layout::client(flow).port(),
+        channel: layout::channel(flow),
+    };
+    (0..flows).map(expected).collect()
+}
+
+fn expectation(arrives: Arrives, first_port: u16, flows: Vec<ExpectedFlow>) -> Expectation {
+    // As many ports as flows, which are numbered with 16 bits.
+    Expectation {
+        arrives,
+        first_port,
+        ports: flows.len() as u16,
+        flows,
+        verify_one_in: VERIFY_ONE_IN,
+    }
+}

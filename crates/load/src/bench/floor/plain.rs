@@ -1,0 +1,87 @@
+//! One recvfrom, one sendto.
+
+use std::io;
+use std::net::UdpSocket;
+
+use ::io::{Events, Interest, Poller};
+
+use super::{binding_answer, flow_of, open, open_all, payload_of};
+use crate::bench::layout;
+
+/// Datagrams taken from one socket before the others have their turn.
+const TURN: usize = 64;
+const LISTENER: u64 = 0;
+const HEADER_LEN: usize = 4;
+
+struct Relay {
+    listener: UdpSocket,
+    relays: Vec<UdpSocket>,
+}
+
+/// Relays until the process is killed.
+pub(super) fn run(flows: u16) -> io::Result<()> {
+    let (listener, relays) = open_all(flows, open)?;
+    let poller = Poller::new()?;
+    poller.add(&listener, LISTENER, Interest::Read)?;
+    for (token, relay) in (1..).zip(&relays) {
+        poller.add(relay, token, Interest::Read)?;
+    }
+    let relay = Relay { listener, relays };
+    let mut events = Events::with_capacity(64);
+    let mut buffer = [0; 2048];
+    loop {
+        poller.wait(&mut events, None)?;
+        for event in events.iter() {
+            match event.token {
+                LISTENER => (0..TURN)
+                    .take_while(|_| relay.take_from_client(&mut buffer).is_some())
+                    .count(),
+                // Tokens were counted up from 1 beside the flows.
+                token => (0..TURN)
+                    .take_while(|_| relay.take_from_peer(token as usize - 1, &mut buffer).is_some())
+                    .count(),
+            };
+        }
+    }
+}
+
+impl Relay {
+    /// Handles one datagram of the listener; `None` when there is none.
+    fn take_from_client(&self, buffer: &mut [u8; 2048]) -> Option<()> {
+        let (length, client) = self.listener.recv_from(buffer).ok()?;
+        let datagram = &buffer[..length];
+        let payload = flow_of(client, self.relays.len())
+            .and_then(|flow| Some((flow, payload_of(datagram, flow)?)));
+        // What cannot be sent is lost, as everywhere with UDP.
+        match payload {
+            Some((flow, payload)) => {
+                drop(self.relays[flow].send_to(payload, layout::peer(flow as u16)))
+            }
+            None => {
+                let mut answer = [0; 64];
+                if let Some(answer) = binding_answer(datagram, client, &mut answer) {
+                    drop(self.listener.send_to(answer, client));
+                }
+            }
+        }
+        Some(())
+    }
+
+    /// Handles one datagram of a relay socket; `None` when there is none.
+    fn take_from_peer(&self, flow: usize, buffer: &mut [u8; 2048]) -> Option<()> {
+        let (length, peer) = self.relays[flow]
+            .recv_from(&mut buffer[HEADER_LEN..])
+            .ok()?;
+        // Flows are numbered with 16 bits, and a datagram is shorter than the buffer.
+        let (flow, length) = (flow as u16, length as u16);
+        if peer == layout::peer(flow) {
+            buffer[0..2].copy_from_slice(&layout::channel(flow).to_be_bytes());
+            buffer[2..4].copy_from_slice(&length.to_be_bytes());
+            drop(self.listener.send_to(
+                &buffer[..HEADER_LEN + usize::from(length)],
+                layout::client(flow),
+            ));
+        }
+        Some(())
+    }
+}

@@ -1,0 +1,130 @@
+//! The kernel threads that poll the measured interfaces.
+//!
+//! With threaded NAPI the receive softirq of an interface is a kernel thread, which can be pinned and whose time can be
+//! read: that is how the server's share of the kernel's work is told from the generator's. The kernel names a thread
+//! after its interface (`napi/s0-8193`), in every namespace alike, and starts new ones when XDP is attached or GRO is
+//! toggled. So threads are claimed: one that was there before the interfaces were made belongs to somebody else, and a new
+//! one to the network that looks first, which is the one that something has just been done to.
+
+use std::collections::BTreeSet;
+use std::io;
+use std::sync::{Mutex, PoisonError};
+
+use super::layout::{CLIENT_DEVICE, PEER_DEVICE, RELAY_DEVICE, SERVER_DEVICE};
+use super::procfs;
+
+/// Before every ordinary task, as a softirq is.
+const PRIORITY: u8 = 50;
+
+static CLAIMED: Mutex<BTreeSet<u32>> = Mutex::new(BTreeSet::new());
+
+/// Which processors do what.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Cpus {
+    /// Generator, counters, this process.
+    pub(crate) generator: usize,
+    /// The server and its interfaces.
+    pub(crate) server: usize,
+    /// Whether server and generator run before ordinary tasks.
+    pub(crate) preferred: bool,
+}
+
+/// The polling threads of one network.
+#[derive(Debug, Default)]
+pub(crate) struct NapiThreads {
+    server: BTreeSet<u32>,
+    generator: BTreeSet<u32>,
+}
+
+impl NapiThreads {
+    /// Leaves all threads that exist now to their owners. To be called before the interfaces are made.
+    pub(crate) fn new() -> io::Result<NapiThreads> {
+        let mut claimed = CLAIMED.lock().unwrap_or_else(PoisonError::into_inner);
+        claimed.extend(measured_threads()?.into_iter().map(|(thread, _)| thread));
+        Ok(NapiThreads::default())
+    }
+
+    /// Finds new threads, forgets ended ones, and pins and prioritises them all.
+    pub(crate) fn refresh(&mut self, cpus: Cpus) -> io::Result<()> {
+        let mut claimed = CLAIMED.lock().unwrap_or_else(PoisonError::into_inner);
+        let threads = measured_threads()?;
+        let alive: BTreeSet<u32> = threads.iter().map(|(thread, _)| *thread).collect();
+        claimed.retain(|thread| alive.contains(thread));
+        self.server.retain(|thread| alive.contains(thread));
+        self.generator.retain(|thread| alive.contains(thread));
+        for (thread, at_server) in threads {
+            if claimed.insert(thread) {
+                let (own, cpu) = match at_server {
+                    true => (&mut self.server, cpus.server),
+                    false => (&mut self.generator, cpus.generator),
+                };
+                own.insert(thread);
+                io_error_unless_gone(::io::tasks::pin(thread, cpu))?;
+                io_error_unless_gone(::io::tasks::make_realtime(thread, PRIORITY))?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Processor time of the server's interfaces, in nanoseconds.
+    pub(crate) fn server_cpu_ns(&self) -> u64 {
+        self.server
+            .iter()
+            .map(|thread| procfs::task_cpu_ns(*thread))
+            .sum()
+    }
+
+    /// Processor time of the far ends' interfaces, in nanoseconds.
+    pub(crate) fn generator_cpu_ns(&self) -> u64 {
+        self.generator
+            .iter()
+            .map(|thread| procfs::task_cpu_ns(*thread))
+            .sum()
+    }
+
+    /// Whether each of the four interfaces has its thread.
+    pub(crate) fn complete(&self) -> bool {
+        self.server.len() >= 2 && self.generator.len() >= 2
+    }
+}
+
+impl Drop for NapiThreads {
+    fn drop(&mut self) {
+        let mut claimed = CLAIMED.lock().unwrap_or_else(PoisonError::into_inner);
+        // Stay claimed until they end with their interfaces; `refresh` of any network forgets them then.
+        claimed.extend(self.server.iter().chain(&self.generator));
+    }
+}
+
+/// The real-time threads of interfaces with the layout's names, and whether each is on the server's side.
+fn measured_threads() -> io::Result<Vec<(u32, bool)>> {
+    let side = |name: String| {
+        let (device, _) = name.strip_prefix("napi/")?.rsplit_once('-')?;
+        match device {
+            SERVER_DEVICE | RELAY_DEVICE => Some(true),
+            CLIENT_DEVICE | PEER_DEVICE => Some(false),
+            _ => None,
+        }
+    };
+    let processes = procfs::processes()?.into_iter();
+    Ok(processes
+        .filter_map(|process| Some((process, side(procfs::name(process)?)?)))
+        .collect())
+}
+
+/// The number of the kernel thread that takes over softirq work on a processor; `None` where it cannot be seen.
+pub(crate) fn softirq_thread(cpu: usize) -> Option<u32> {
+    let name = format!("ksoftirqd/{cpu}");
+    procfs::processes()
+        .ok()?
+        .into_iter()
+        .find(|process| procfs::name(*process).as_deref() == Some(&name))
+}
+
+fn io_error_unless_gone(result: io::Result<()>) -> io::Result<()> {
+    const NO_SUCH_TASK: i32 = 3;
+    match result {
+        Err(error) if error.raw_os_error() == Some(NO_SUCH_TASK) => Ok(()),
+        other => other,
+    }
+}

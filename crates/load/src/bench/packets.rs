@@ -1,0 +1,252 @@
+//! Goodput and cost: the measurements of a load of datagrams.
+//!
+//! A *point* offers one rate for a while and looks at what was delivered and what the server spent on it. The *search*
+//! raises the rate to the best goodput; cost is then measured at 60 % of that, where no server is overloaded and all are
+//! compared at their own comfortable load.
+
+use std::net::UdpSocket;
+use std::time::{Duration, Instant};
+
+use bpf::inject::{Injected, Pace};
+use serde::Serialize;
+
+use super::bed::Bed;
+use super::error::{Doing, SideError};
+use super::sockets;
+use super::spinner::Spinner;
+
+/// Frames that leave together: what interrupt coalescing makes of steady traffic.
+const BURST: u32 = 32;
+/// A point is repeated when others had more than this share of one of the two processors.
+const FOREIGN_SHARE: f64 = 0.05;
+const MAX_TRIES: u32 = 3;
+/// Datagrams still on their way when the generator stops.
+const DRAIN: Duration = Duration::from_millis(20);
+/// Where the search begins when nothing is known, in datagrams per second.
+const FIRST_RATE: f64 = 50_000.0;
+/// More than one processor can generate; from here on it sends unpaced.
+const HIGHEST_RATE: f64 = 6_000_000.0;
+/// Share of the best goodput at which cost is measured.
+const COST_AT: f64 = 0.6;
+
+/// One measured load. Costs are processor time in nanoseconds per delivered datagram.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
+pub struct Point {
+    /// Datagrams sent per second.
+    pub offered: f64,
+    /// Datagrams delivered unharmed per second.
+    pub delivered: f64,
+    /// Share of the sent datagrams that was not.
+    pub loss: f64,
+    /// Server processes and receive softirq of their interfaces together.
+    pub cost_ns: f64,
+    /// Server processes alone.
+    pub process_ns: f64,
+    /// Softirq alone.
+    pub softirq_ns: f64,
+    /// Share of the server's processor that both used.
+    pub busy: f64,
+    /// Share of the server's or of the generator's processor that went elsewhere, whichever is more. Of repeated
+    /// measurements the one with the least is kept.
+    pub foreign: f64,
+    /// Share of the schedule that the generator had to give up.
+    pub skipped: f64,
+    /// Datagrams per packet where they were counted: above 1 the sender used segmentation offload.
+    pub per_packet: f64,
+    /// Datagrams that arrived changed or in the wrong place.
+    pub wrong: u64,
+    /// Datagrams that arrived after a later one of their flow.
+    pub reordered: u64,
+    /// Datagrams whose whole payload was compared.
+    pub verified: u64,
+    /// Measurements it took.
+    pub tries: u32,
+}
+
+/// What the search for the best goodput found.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Packets {
+    /// The load with the best goodput.
+    pub best: Point,
+    /// The load at 60 % of that.
+    pub at_60: Point,
+    /// Offered and delivered rate of every step, in the order they were taken.
+    pub ramp: Vec<(f64, f64)>,
+}
+
+/// Sends a prepared scenario's load at chosen rates and measures.
+pub(crate) struct Meter<'a> {
+    pub(crate) bed: &'a mut Bed,
+    pub(crate) spinner: &'a Spinner,
+    /// Datagrams of one flow in a row.
+    pub(crate) train: u32,
+    /// Client sockets to send with, instead of frames.
+    pub(crate) senders: Option<Senders<'a>>,
+}
+
+/// The sockets of a socket load, and their payload's length.
+pub(crate) struct Senders<'a> {
+    pub(crate) sockets: Vec<&'a UdpSocket>,
+    pub(crate) payload: usize,
+}
+
+impl Meter<'_> {
+    /// Finds the best goodput and the cost at 60 % of it. `hint`: the best goodput of an earlier round.
+    pub(crate) fn search(
+        &mut self,
+        step: Duration,
+        hint: Option<f64>,
+    ) -> Result<Packets, SideError> {
+        let mut ramp = Vec::new();
+        let center = match hint {
+            Some(hint) => hint,
+            None => self.estimate(step)?,
+        };
+        let mut best = self.climb(center, hint.is_some(), step, &mut ramp)?;
+        for nearby in [0.93, 1.08] {
+            let point = self.record(best.offered * nearby, step, &mut ramp)?;
+            if point.delivered > best.delivered {
+                best = point;
+            }
+        }
+        let at_60 = self.point(Some(best.delivered * COST_AT), step * 2)?;
+        Ok(Packets { best, at_60, ramp })
+    }
+
+    /// What one processor should manage, from the cost of a small load. Also the run that is thrown away after a start.
+    pub(crate) fn estimate(&mut self, step: Duration) -> Result<f64, SideError> {
+        let point = self.point(Some(FIRST_RATE), step)?;
+        let manages = 1e9 / point.cost_ns;
+        Ok(if manages.is_finite() && point.delivered > 1000.0 {
+            manages
+        } else {
+            FIRST_RATE
+        })
+    }
+
+    /// Raises the rate until it has not helped twice; begins lower if the first step was the best.
+    fn climb(
+        &mut self,
+        center: f64,
+        known: bool,
+        step: Duration,
+        ramp: &mut Vec<(f64, f64)>,
+    ) -> Result<Point, SideError> {
+        let (first, factor) = if known { (0.88, 1.15) } else { (0.75, 1.28) };
+        let mut rate = center * first;
+        let mut best = self.record(rate, step, ramp)?;
+        // A server that cannot deliver what is offered at the first step was estimated too high: go down before going up.
+        while best.loss > 0.2 && best.offered > FIRST_RATE / 4.0 {
+            let lower = self.record(best.offered / 1.6, step, ramp)?;
+            if lower.delivered < best.delivered {
+                break;
+            }
+            best = lower;
+        }
+        let mut worse = 0;
+        while worse < 2 && rate < HIGHEST_RATE {
+            rate *= factor;
+            let point = self.record(rate, step, ramp)?;
+            if point.delivered > best.delivered {
+                best = point;
+                worse = 0;
+            } else {
+                worse += 1;
+            }
+        }
+        Ok(best)
+    }
+
+    fn record(
+        &mut self,
+        rate: f64,
+        step: Duration,
+        ramp: &mut Vec<(f64, f64)>,
+    ) -> Result<Point, SideError> {
+        let point = self.point((rate < HIGHEST_RATE).then_some(rate), step)?;
+        ramp.push((point.offered, point.delivered));
+        Ok(point)
+    }
+
+    /// One point; repeated while others disturb it.
+    fn point(&mut self, rate: Option<f64>, duration: Duration) -> Result<Point, SideError> {
+        let mut best: Option<Point> = None;
+        for tries in 1..=MAX_TRIES {
+            let point = Point {
+                tries,
+                ..self.once(rate, duration)?
+            };
+            if best.is_none_or(|best| point.foreign < best.foreign) {
+                best = Some(point);
+            }
+            // When server and generator are preferred, others have only what these leave.
+            if point.foreign < FOREIGN_SHARE || self.bed.topology.cpus().preferred {
+                break;
+            }
+        }
+        Ok(best.unwrap_or_default())
+    }
+
+    fn once(&mut self, rate: Option<f64>, duration: Duration) -> Result<Point, SideError> {
+        let clock = Instant::now();
+        let spun = self.spinner.cpu_ns();
+        let cpu = self
+            .bed
+            .topology
+            .server_cpu()
+            .doing("read processor times")?;
+        let delivered = self.bed.delivered()?;
+        let generator = self.generator_ns();
+        let sent = self.send(rate, duration)?;
+        let generator = (self.generator_ns() - generator) as f64;
+        std::thread::sleep(DRAIN);
+        let got = self.bed.delivered()? - delivered;
+        let after = self
+            .bed
+            .topology
+            .server_cpu()
+            .doing("read processor times")?;
+        let spun = self.spinner.cpu_ns() - spun;
+        let wall = clock.elapsed().as_nanos() as f64;
+        let seconds = sent.elapsed.as_secs_f64().max(1e-9);
+        let process = after.processes.saturating_sub(cpu.processes) as f64;
+        let softirq = after.softirq.saturating_sub(cpu.softirq) as f64;
+        let foreign = 1.0 - (process + softirq + spun as f64) / wall;
+        // The generator's thread is busy from the first datagram to the last.
+        let foreign = foreign.max(1.0 - generator / (seconds * 1e9));
+        let each = |nanoseconds: f64| nanoseconds / (got.datagrams.max(1) as f64);
+        Ok(Point {
+            offered: sent.frames as f64 / seconds,
+            delivered: got.datagrams as f64 / seconds,
+            loss: 1.0 - got.datagrams as f64 / (sent.frames.max(1) as f64),
+            cost_ns: each(process + softirq),
+            process_ns: each(process),
+            softirq_ns: each(softirq),
+            busy: (process + softirq) / (seconds * 1e9),
+            foreign: foreign.max(0.0),
+            skipped: sent.skipped.as_secs_f64() / seconds,
+            per_packet: got.datagrams as f64 / (got.packets.max(1) as f64),
+            wrong: got.wrong(),
+            reordered: got.reordered,
+            verified: got.verified,
+            tries: 1,
+        })
+    }
+
+    /// Processor time of the generator, which is this thread, and of the receive softirq beside it.
+    fn generator_ns(&self) -> u64 {
+        ::io::clock::thread_cpu_ns() + self.bed.topology.generator_softirq_ns()
+    }
+
+    fn send(&mut self, rate: Option<f64>, duration: Duration) -> Result<Injected, SideError> {
+        match &self.senders {
+            Some(senders) => Ok(sockets::send(senders, self.train, rate, duration)),
+            None => Ok(self.bed.injector.run(&Pace {
+                rate,
+                duration,
+                train: self.train,
+                burst: BURST,
+            })?),
+        }
+    }
+}

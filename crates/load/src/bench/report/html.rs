@@ -1,0 +1,230 @@
+//! The report as one HTML file that needs nothing else: charts, tables, and all the data as JSON inside.
+
+use std::fmt::Write;
+
+use super::svg::{Line, bars, colour, dots, escape, points, thousands};
+use super::{Measure, Outcome, Report, Row};
+use crate::bench::scenario::Scenario;
+use crate::bench::stats::Summary;
+
+const STYLE: &str = "\
+:root{color-scheme:light dark}
+body{font:15px/1.5 system-ui,sans-serif;max-width:1000px;margin:2em auto;padding:0 1em}
+table{border-collapse:collapse;margin:.5em 0}td,th{padding:.15em .8em;text-align:right;border-bottom:1px solid #8884}
+td:first-child,th:first-child{text-align:left}svg{margin:.4em 1.5em .4em 0;max-width:100%;height:auto}
+svg text{font:12px system-ui,sans-serif;fill:currentColor}code{font-size:.9em}h2{margin-top:2em}
+.swatch{display:inline-block;width:.8em;height:.8em;margin-right:.4em}.failure{color:#d55e00}";
+
+const METHOD: &str = "\
+The servers take turns within each round, in an order that changes from round to round, and are started afresh for each; \
+the first run after a start is thrown away. The offered load is raised to the best goodput; cost is measured at 60 % of \
+it. Goodput counts datagrams that arrived unharmed at the far end; cost is the processor time of the server's processes \
+and of the receive softirq of its interfaces, per delivered datagram. Ratios are taken within a round; more is better. \
+Absolute numbers move with the machine's other work; trust the ratios.";
+
+impl Report {
+    /// The report as a self-contained HTML page.
+    pub fn to_html(&self) -> String {
+        let mut page = format!(
+            "<!doctype html><html lang='en'><meta charset='utf-8'><title>hairpin bench</title><style>{STYLE}</style>\
+             <h1>hairpin bench</h1>{}<p>{METHOD}</p>",
+            self.circumstances()
+        );
+        let rows = self.rows();
+        for scenario in &self.scenarios {
+            let own: Vec<&Row> = rows
+                .iter()
+                .filter(|row| row.scenario == *scenario)
+                .collect();
+            if !own.is_empty() {
+                page.push_str(&self.section(scenario, &own));
+            }
+        }
+        // `</` would end the element early.
+        let json = self.to_json().replace("</", "<\\/");
+        let _ = write!(
+            page,
+            "<script type='application/json' id='report'>{json}</script></html>"
+        );
+        page
+    }
+
+    fn circumstances(&self) -> String {
+        let load = match self.load {
+            super::LoadKind::Frames => "individual frames, injected below the sockets",
+            super::LoadKind::Sockets => "datagrams sent by sockets",
+        };
+        let mut text = format!(
+            "<p><code>{}</code><br>hairpin {}, Linux {}, {}; generator on processor {}, servers on processor {}; load: {load}; \
+             {} rounds, steps of {} ms, {:.0} s in all.</p><table><tr><th>server<th>version<th>counted by<th>command</tr>",
+            escape(&self.argv.join(" ")),
+            escape(&self.hairpin),
+            escape(&self.kernel),
+            escape(&self.processor),
+            self.generator_cpu,
+            self.server_cpu,
+            self.rounds,
+            self.step_ms,
+            self.elapsed_s,
+        );
+        for (number, side) in self.sides.iter().enumerate() {
+            let _ = write!(
+                text,
+                "<tr><td><span class='swatch' style='background:{}'></span>{}<td>{}<td>{}<td><code>{}</code></tr>",
+                colour(number),
+                escape(&side.name),
+                escape(&side.version),
+                side.sink,
+                escape(&side.command.join(" ")),
+            );
+        }
+        text + "</table>"
+    }
+
+    fn section(&self, scenario: &Scenario, rows: &[&Row]) -> String {
+        let names = match scenario {
+            Scenario::Memory { .. } => [
+                "user memory per allocation, bytes",
+                "kernel memory per allocation, bytes",
+            ],
+            Scenario::Churn { .. } => ["cycles per second", "processor time per cycle, ns"],
+            _ => [
+                "goodput per second",
+                "processor time per datagram at 60 %, ns",
+            ],
+        };
+        let mut text = format!(
+            "<h2 id='{scenario}'>{}</h2><p><code>{scenario}</code></p>",
+            escape(&scenario.describe())
+        );
+        let of = |pick: fn(&Row) -> Option<Summary>| -> Vec<_> {
+            rows.iter()
+                .filter_map(|row| Some((self.labelled(row.side), pick(row)?)))
+                .collect()
+        };
+        text += &bars(names[0], &of(|row| row.main), thousands);
+        text += &bars(names[1], &of(|row| row.cost), thousands);
+        if rows.len() > 1 {
+            text += &self.ratio_dots(scenario, rows, Measure::Main);
+            text += &self.ratio_dots(scenario, rows, Measure::Cost);
+        }
+        text += &self.ramp(scenario, rows);
+        for row in rows {
+            for failure in &row.failures {
+                let name = escape(&self.sides[row.side].name);
+                let _ = write!(text, "<p class='failure'>{name}: {}</p>", escape(failure));
+            }
+        }
+        text + &self.raw(scenario, rows)
+    }
+
+    fn labelled(&self, side: usize) -> Line<'_> {
+        Line {
+            side,
+            label: &self.sides[side].name,
+        }
+    }
+
+    fn ratio_dots(&self, scenario: &Scenario, rows: &[&Row], measure: Measure) -> String {
+        let first = &self.sides[0].name;
+        let what = if measure == Measure::Main {
+            "main number"
+        } else {
+            "cost"
+        };
+        let series: Vec<_> = rows
+            .iter()
+            .map(|row| {
+                (
+                    self.labelled(row.side),
+                    self.ratios(scenario, row.side, measure),
+                )
+            })
+            .collect();
+        dots(
+            &format!("{what}: times better than {first}, by round"),
+            &series,
+        )
+    }
+
+    /// Offered against delivered load of every step of every search.
+    fn ramp(&self, scenario: &Scenario, rows: &[&Row]) -> String {
+        let steps = |side| -> Vec<(f64, f64)> {
+            let packets = self
+                .cells(scenario, side)
+                .filter_map(|cell| match &cell.outcome {
+                    Outcome::Packets(packets) => Some(&packets.ramp),
+                    _ => None,
+                });
+            packets.flatten().copied().collect()
+        };
+        let series: Vec<_> = rows
+            .iter()
+            .map(|row| (self.labelled(row.side), steps(row.side)))
+            .collect();
+        match series.iter().any(|(_, points)| !points.is_empty()) {
+            true => points(
+                "every step of the search",
+                ["offered per second", "delivered per second"],
+                &series,
+            ),
+            false => String::new(),
+        }
+    }
+
+    fn raw(&self, scenario: &Scenario, rows: &[&Row]) -> String {
+        let mut text =
+            "<details><summary>rounds</summary><table><tr><th>server<th>round<th>main<th>cost</tr>"
+                .to_owned();
+        for cell in rows.iter().flat_map(|row| self.cells(scenario, row.side)) {
+            let value = |measure| {
+                cell.outcome
+                    .value(measure)
+                    .map_or_else(|| "-".to_owned(), |value| format!("{value:.0}"))
+            };
+            let _ = write!(
+                text,
+                "<tr><td>{}<td>{}<td>{}<td>{}</tr>",
+                escape(&self.sides[cell.side].name),
+                cell.round + 1,
+                value(Measure::Main),
+                value(Measure::Cost)
+            );
+        }
+        text + "</table></details>"
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::tests::report;
+
+    #[test]
+    fn the_page_needs_nothing_else_and_escapes_what_servers_say() {
+        let mut report = report();
+        report.sides[2].name = "</script><b>".to_owned();
+        let page = report.to_html();
+        assert!(page.starts_with("<!doctype html>") && page.ends_with("</html>"));
+        assert!(!page.contains("http://") && !page.contains("https://") && !page.contains(" src="));
+        assert!(
+            !page.contains("<b>")
+                || page.matches("<b>").count() == page.matches("<\\/script><b>").count()
+        );
+        assert_eq!(page.matches("</script>").count(), 1);
+        assert!(page.contains("it &lt;died&gt;") && page.contains("&lt;serve&gt;"));
+        assert_eq!(
+            page.matches("<svg").count(),
+            5,
+            "goodput, cost, two ratios, ramp"
+        );
+    }
+
+    #[test]
+    fn the_data_inside_is_the_json_report() {
+        let page = report().to_html();
+        let start = page.find("id='report'>").unwrap() + "id='report'>".len();
+        let json = &page[start..page.rfind("</script>").unwrap()];
+        let value: serde_json::Value = serde_json::from_str(json).unwrap();
+        assert_eq!(value["schema_version"], 1);
+    }
+}

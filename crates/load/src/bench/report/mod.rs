@@ -1,0 +1,442 @@
+//! What a benchmark found: every raw measurement, the summaries over the rounds, and three ways to show them.
+
+mod gate;
+mod html;
+mod svg;
+mod table;
+
+use std::fmt;
+use std::time::Instant;
+
+use serde::Serialize;
+
+use super::error::SideError;
+use super::options::{BenchOptions, LoadKind};
+use super::packets::Packets;
+use super::scenario::Scenario;
+use super::side::Role;
+use super::stats::{Summary, ratios};
+use super::upkeep::{Churn, Memory};
+
+/// A finished (or stopped) benchmark.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Report {
+    /// Version of this structure as JSON; see [`Report::SCHEMA_VERSION`].
+    pub schema_version: u32,
+    /// The command line.
+    pub argv: Vec<String>,
+    /// Version of hairpin that measured.
+    pub hairpin: String,
+    /// Release of the running kernel.
+    pub kernel: String,
+    /// Model of the processor.
+    pub processor: String,
+    /// Processor of generator and counters.
+    pub generator_cpu: usize,
+    /// Processor of the servers.
+    pub server_cpu: usize,
+    /// How the load was made.
+    pub load: LoadKind,
+    /// Whether servers and generator ran before ordinary tasks.
+    pub preferred: bool,
+    /// Length of a step of the search, in milliseconds.
+    pub step_ms: u64,
+    /// Rounds asked for.
+    pub rounds: u32,
+    /// When it started, in seconds since 1970-01-01T00:00:00Z.
+    pub started_unix_s: u64,
+    /// How long it took, in seconds.
+    pub elapsed_s: f64,
+    /// The servers; ratios are against the first.
+    pub sides: Vec<SideReport>,
+    /// The scenarios, in order.
+    pub scenarios: Vec<Scenario>,
+    /// Every measurement, in the order they were made.
+    pub cells: Vec<Cell>,
+}
+
+/// A server, as the report names it.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct SideReport {
+    /// Its name.
+    pub name: String,
+    /// Its command line, for 0 flows where it names them.
+    pub command: Vec<String>,
+    /// What it says its version is.
+    pub version: String,
+    /// How deliveries were counted.
+    pub sink: String,
+    /// What the gates make of it.
+    pub role: Role,
+}
+
+/// One measurement.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Cell {
+    /// What was measured, ...
+    pub scenario: Scenario,
+    /// ... of which server (index into [`Report::sides`]), ...
+    pub side: usize,
+    /// ... in which round, from 0.
+    pub round: u32,
+    /// The result.
+    pub outcome: Outcome,
+}
+
+/// A result.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+#[serde(tag = "outcome", rename_all = "kebab-case")]
+#[non_exhaustive]
+pub enum Outcome {
+    /// Of a load of datagrams.
+    Packets(Box<Packets>),
+    /// Of allocation churn.
+    Churn(Churn),
+    /// Of filling a server with allocations.
+    Memory(Memory),
+    /// It could not be measured.
+    Failed {
+        /// Why.
+        reason: String,
+    },
+}
+
+/// The two numbers that a scenario is about.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Measure {
+    /// Goodput or cycles per second (more is better); for memory: user bytes per allocation (less is better).
+    Main,
+    /// Processor time per datagram or cycle in nanoseconds; for memory: kernel bytes per allocation (less is better).
+    Cost,
+}
+
+/// One server in one scenario, over all rounds.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Row {
+    /// The scenario.
+    pub scenario: Scenario,
+    /// Index into [`Report::sides`].
+    pub side: usize,
+    /// [`Measure::Main`].
+    pub main: Option<Summary>,
+    /// [`Measure::Cost`].
+    pub cost: Option<Summary>,
+    /// How many times better than the first server in the same round.
+    pub main_ratio: Option<Summary>,
+    /// The same for the cost.
+    pub cost_ratio: Option<Summary>,
+    /// What went wrong, if anything.
+    pub failures: Vec<String>,
+}
+
+impl Outcome {
+    pub(crate) fn failed(error: &SideError) -> Outcome {
+        Outcome::Failed {
+            reason: error.to_string(),
+        }
+    }
+
+    /// One of its two numbers; `None` for a failure.
+    pub fn value(&self, measure: Measure) -> Option<f64> {
+        match (self, measure) {
+            (Outcome::Packets(packets), Measure::Main) => Some(packets.best.delivered),
+            (Outcome::Packets(packets), Measure::Cost) => Some(packets.at_60.cost_ns),
+            (Outcome::Churn(churn), Measure::Main) => Some(churn.rate),
+            (Outcome::Churn(churn), Measure::Cost) => Some(churn.cost_ns),
+            (Outcome::Memory(memory), Measure::Main) => Some(memory.user),
+            (Outcome::Memory(memory), Measure::Cost) => Some(memory.kernel),
+            (Outcome::Failed { .. }, _) => None,
+        }
+    }
+}
+
+impl fmt::Display for Outcome {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Outcome::Packets(packets) => write!(
+                f,
+                "{:.0}k/s ({:.0} ns at {:.0} % of a core), {:.0} ns at 60 %",
+                packets.best.delivered / 1e3,
+                packets.best.cost_ns,
+                packets.best.busy * 100.0,
+                packets.at_60.cost_ns
+            ),
+            Outcome::Churn(churn) => write!(
+                f,
+                "{:.1}k cycles/s, {:.1} us each, {} errors",
+                churn.rate / 1e3,
+                churn.cost_ns / 1e3,
+                churn.errors
+            ),
+            Outcome::Memory(memory) => {
+                write!(
+                    f,
+                    "{:.2} kB user, {:.2} kB kernel each",
+                    memory.user / 1e3,
+                    memory.kernel / 1e3
+                )
+            }
+            Outcome::Failed { reason } => write!(f, "failed: {reason}"),
+        }
+    }
+}
+
+impl Measure {
+    /// Whether a larger value is the better one.
+    pub fn more_is_better(self, scenario: &Scenario) -> bool {
+        self == Measure::Main && !matches!(scenario, Scenario::Memory { .. })
+    }
+}
+
+impl Report {
+    /// Raised when a field of the JSON changes its meaning or goes; new fields may come without.
+    pub const SCHEMA_VERSION: u32 = 1;
+
+    /// The report as JSON: everything, with the summaries.
+    pub fn to_json(&self) -> String {
+        #[derive(Serialize)]
+        struct Whole<'a> {
+            #[serde(flatten)]
+            report: &'a Report,
+            summary: Vec<Row>,
+        }
+        // Plain numbers, strings and lists always serialise.
+        serde_json::to_string_pretty(&Whole {
+            report: self,
+            summary: self.rows(),
+        })
+        .unwrap_or_default()
+    }
+
+    /// Every server in every scenario, in order; what a server cannot do is left out.
+    pub fn rows(&self) -> Vec<Row> {
+        let pairs = self
+            .scenarios
+            .iter()
+            .flat_map(|scenario| (0..self.sides.len()).map(move |side| (scenario, side)));
+        pairs
+            .filter_map(|(scenario, side)| self.row(scenario, side))
+            .collect()
+    }
+
+    /// One server in one scenario; `None` if it did not take part.
+    pub fn row(&self, scenario: &Scenario, side: usize) -> Option<Row> {
+        let failures: Vec<String> = self
+            .cells(scenario, side)
+            .filter_map(|cell| match &cell.outcome {
+                Outcome::Failed { reason } => Some(format!("round {}: {reason}", cell.round + 1)),
+                _ => None,
+            })
+            .collect();
+        self.cells(scenario, side).next()?;
+        let summary = |measure| {
+            Summary::of(
+                self.series(scenario, side, measure)
+                    .into_iter()
+                    .map(|(_, value)| value),
+            )
+        };
+        Some(Row {
+            scenario: *scenario,
+            side,
+            main: summary(Measure::Main),
+            cost: summary(Measure::Cost),
+            main_ratio: Summary::of(self.ratios(scenario, side, Measure::Main)),
+            cost_ratio: Summary::of(self.ratios(scenario, side, Measure::Cost)),
+            failures,
+        })
+    }
+
+    /// How many times better than the first server a server was, round by round.
+    pub fn ratios(&self, scenario: &Scenario, side: usize, measure: Measure) -> Vec<f64> {
+        let (own, first) = (
+            self.series(scenario, side, measure),
+            self.series(scenario, 0, measure),
+        );
+        if measure.more_is_better(scenario) {
+            ratios(&own, &first)
+        } else {
+            ratios(&first, &own)
+        }
+    }
+
+    /// One number of a server in a scenario as `(round, value)`, without the rounds that failed.
+    pub fn series(&self, scenario: &Scenario, side: usize, measure: Measure) -> Vec<(u32, f64)> {
+        self.cells(scenario, side)
+            .filter_map(|cell| Some((cell.round, cell.outcome.value(measure)?)))
+            .collect()
+    }
+
+    pub(crate) fn cells(&self, scenario: &Scenario, side: usize) -> impl Iterator<Item = &Cell> {
+        let scenario = *scenario;
+        self.cells
+            .iter()
+            .filter(move |cell| cell.scenario == scenario && cell.side == side)
+    }
+
+    /// The best goodput of the latest round, as a place to begin the next search.
+    pub(crate) fn last_rate(&self, scenario: &Scenario, side: usize) -> Option<f64> {
+        self.cells(scenario, side)
+            .filter_map(|cell| cell.outcome.value(Measure::Main))
+            .last()
+    }
+
+    /// Tells the caller what is going on, with the time since the start.
+    pub(crate) fn say(&self, options: &BenchOptions, started: Instant, what: &str) {
+        (options.progress)(&format!(
+            "{:6.1} s  {what}",
+            started.elapsed().as_secs_f64()
+        ));
+    }
+}
+
+#[cfg(test)]
+pub(crate) mod tests {
+    use super::super::packets::Point;
+    use super::super::scenario::Direction;
+    use super::*;
+
+    pub(crate) const RELAY: Scenario = Scenario::Relay {
+        flows: 64,
+        train: 1,
+        direction: Direction::ClientToPeer,
+        payload: 120,
+    };
+
+    fn packets(delivered: f64, cost_ns: f64) -> Outcome {
+        let best = Point {
+            delivered,
+            offered: delivered * 1.1,
+            cost_ns,
+            verified: 9,
+            ..Point::default()
+        };
+        let ramp = vec![
+            (delivered / 2.0, delivered / 2.0),
+            (delivered * 1.1, delivered),
+        ];
+        Outcome::Packets(Box::new(Packets {
+            best,
+            at_60: best,
+            ramp,
+        }))
+    }
+
+    /// Two rounds: hairpin, the floor (10 % faster, then as fast), and a server that failed once.
+    pub(crate) fn report() -> Report {
+        let side = |name: &str, role| SideReport {
+            name: name.to_owned(),
+            command: vec![format!("/bin/{name}"), "<serve>".to_owned()],
+            version: "1.0 & more".to_owned(),
+            sink: "tc ingress".to_owned(),
+            role,
+        };
+        let cell = |side, round, outcome| Cell {
+            scenario: RELAY,
+            side,
+            round,
+            outcome,
+        };
+        let failed = Outcome::Failed {
+            reason: "it <died>".to_owned(),
+        };
+        Report {
+            schema_version: Report::SCHEMA_VERSION,
+            argv: vec!["hairpin".to_owned(), "bench".to_owned()],
+            hairpin: "0.0.0".to_owned(),
+            kernel: "6.18".to_owned(),
+            processor: "a processor".to_owned(),
+            generator_cpu: 0,
+            server_cpu: 1,
+            load: LoadKind::Frames,
+            preferred: false,
+            step_ms: 250,
+            rounds: 2,
+            started_unix_s: 1_700_000_000,
+            elapsed_s: 12.5,
+            sides: vec![
+                side("hairpin", Role::Gated),
+                side("floor", Role::Floor),
+                side("other", Role::Other),
+            ],
+            scenarios: vec![RELAY, Scenario::Memory { allocations: 1000 }],
+            cells: vec![
+                cell(0, 0, packets(300e3, 3000.0)),
+                cell(1, 0, packets(330e3, 2700.0)),
+                cell(2, 0, failed),
+                cell(2, 1, packets(150e3, 6000.0)),
+                cell(1, 1, packets(320e3, 2800.0)),
+                cell(0, 1, packets(320e3, 2800.0)),
+            ],
+        }
+    }
+
+    #[test]
+    fn ratios_are_taken_within_a_round_and_say_how_much_better() {
+        let report = report();
+        let floor = report.row(&RELAY, 1).unwrap();
+        assert_eq!(floor.main.map(|main| main.median), Some(325e3));
+        let ratio = floor.main_ratio.unwrap();
+        assert!((ratio.max - 1.1).abs() < 1e-9 && (ratio.min - 1.0).abs() < 1e-9);
+        let cost = floor.cost_ratio.unwrap();
+        assert!(
+            (cost.max - 3000.0 / 2700.0).abs() < 1e-9,
+            "cheaper is better"
+        );
+        let other = report.row(&RELAY, 2).unwrap();
+        assert_eq!(other.main_ratio.map(|ratio| ratio.rounds), Some(1));
+        assert_eq!(other.failures, ["round 1: it <died>"]);
+        assert_eq!(
+            report.row(&report.scenarios[1], 0),
+            None,
+            "nobody took part"
+        );
+        assert_eq!(report.rows().len(), 3);
+    }
+
+    #[test]
+    fn memory_is_better_when_there_is_less() {
+        let memory = |user| {
+            Outcome::Memory(Memory {
+                user,
+                kernel: user * 2.0,
+                idle: 0.0,
+                rate: 1.0,
+            })
+        };
+        let scenario = Scenario::Memory { allocations: 1000 };
+        let mut report = report();
+        report.cells = [(0, 1000.0), (1, 4000.0)]
+            .map(|(side, user)| Cell {
+                scenario,
+                side,
+                round: 0,
+                outcome: memory(user),
+            })
+            .into();
+        let row = report.row(&scenario, 1).unwrap();
+        assert_eq!(row.main_ratio.map(|ratio| ratio.median), Some(0.25));
+        assert_eq!(row.cost_ratio.map(|ratio| ratio.median), Some(0.25));
+    }
+
+    #[test]
+    fn the_json_has_the_raw_rounds_and_the_summary() {
+        let json: serde_json::Value = serde_json::from_str(&report().to_json()).unwrap();
+        assert_eq!(json["schema_version"], 1);
+        assert_eq!(json["argv"][1], "bench");
+        assert_eq!(json["cells"][0]["outcome"]["outcome"], "packets");
+        assert_eq!(json["cells"][0]["outcome"]["best"]["delivered"], 300e3);
+        assert_eq!(json["cells"][0]["scenario"]["direction"], "client-to-peer");
+        assert_eq!(json["summary"][1]["main"]["median"], 325e3);
+        assert_eq!(json["cells"][2]["outcome"]["reason"], "it <died>");
+    }
+
+    #[test]
+    fn the_next_search_begins_where_the_last_one_ended() {
+        assert_eq!(report().last_rate(&RELAY, 0), Some(320e3));
+        assert_eq!(
+            report().last_rate(&Scenario::Binding { clients: 1 }, 0),
+            None
+        );
+    }
+}

@@ -1,0 +1,102 @@
+//! The report as a table for a terminal.
+
+use std::fmt::Write;
+
+use super::{Report, Row};
+use crate::bench::scenario::Scenario;
+use crate::bench::stats::Summary;
+
+impl Report {
+    /// The summaries as aligned text: median, spread, and the ratios to the first server with their range.
+    pub fn to_table(&self) -> String {
+        let mut text = format!(
+            "hairpin {} bench, Linux {}, {}; {} rounds in {:.0} s; x: times better than {}\n",
+            self.hairpin,
+            self.kernel,
+            self.processor,
+            self.rounds,
+            self.elapsed_s,
+            self.sides.first().map_or("the first", |side| &side.name)
+        );
+        let rows = self.rows();
+        for scenario in &self.scenarios {
+            // Writing to a string cannot fail.
+            let _ = writeln!(text, "\n{scenario}  ({})", scenario.describe());
+            for row in rows.iter().filter(|row| row.scenario == *scenario) {
+                text.push_str(&self.table_line(row));
+            }
+        }
+        text
+    }
+
+    fn table_line(&self, row: &Row) -> String {
+        let name = &self.sides[row.side].name;
+        let (main, cost) = units(&row.scenario);
+        let cells = [
+            row.main
+                .map_or_else(String::new, |main_value| main(&main_value)),
+            ratio(row.main_ratio),
+            row.cost
+                .map_or_else(String::new, |cost_value| cost(&cost_value)),
+            ratio(row.cost_ratio),
+        ];
+        let mut line = format!(
+            "  {name:<24}{:>22}{:>22}{:>22}{:>22}\n",
+            cells[0], cells[1], cells[2], cells[3]
+        );
+        for failure in &row.failures {
+            let _ = writeln!(line, "  {name:<24}  {failure}");
+        }
+        line
+    }
+}
+
+type Show = fn(&Summary) -> String;
+
+/// How the two numbers of a scenario are written.
+fn units(scenario: &Scenario) -> (Show, Show) {
+    match scenario {
+        Scenario::Relay { .. } | Scenario::Binding { .. } => (
+            |rate| format!("{:.0}k/s ±{:.0}%", rate.median / 1e3, rate.spread() * 50.0),
+            |cost| format!("{:.0} ns", cost.median),
+        ),
+        Scenario::Churn { .. } => (
+            |rate| format!("{:.1}k/s ±{:.0}%", rate.median / 1e3, rate.spread() * 50.0),
+            |cost| format!("{:.1} us", cost.median / 1e3),
+        ),
+        Scenario::Memory { .. } => (
+            |user| format!("user {:.2} kB", user.median / 1e3),
+            |kernel| format!("kernel {:.2} kB", kernel.median / 1e3),
+        ),
+    }
+}
+
+fn ratio(ratio: Option<Summary>) -> String {
+    ratio.map_or_else(String::new, |ratio| {
+        format!("x{:.2} [{:.2}-{:.2}]", ratio.median, ratio.min, ratio.max)
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::tests::report;
+
+    #[test]
+    fn every_server_has_a_line_in_every_scenario_it_ran() {
+        let table = report().to_table();
+        let line = |name: &str| {
+            table
+                .lines()
+                .find(|line| line.trim_start().starts_with(name))
+                .unwrap()
+                .to_owned()
+        };
+        assert!(
+            line("hairpin ").contains("310k/s") || table.contains("310k/s"),
+            "{table}"
+        );
+        assert!(line("floor").contains("325k/s ±2%"), "{table}");
+        assert!(line("floor").contains("x1.05 [1.00-1.10]"), "{table}");
+        assert!(table.contains("round 1: it <died>"), "{table}");
+    }
+}

@@ -1,0 +1,306 @@
+//! The benchmark's course: rounds, in each of which every server is started afresh and takes every load in turn.
+//!
+//! ```text
+//! round 0   start a, b, c    scenario 1: a b c    scenario 2: a b c   ...   stop all    memory: a b c
+//! round 1   start a, b, c    scenario 1: c b a    scenario 2: c b a   ...   stop all    memory: c b a
+//! ```
+//! All servers of a round run side by side, each in a network of its own, and idle while another is measured. So two
+//! measurements that are compared lie seconds apart.
+
+use std::os::linux::net::SocketAddrExt;
+use std::os::unix::net::{SocketAddr, UnixListener};
+use std::process::{Command, Stdio};
+use std::sync::atomic::Ordering;
+use std::time::{Instant, SystemTime, UNIX_EPOCH};
+
+use super::bed::Bed;
+use super::error::{BenchError, Doing, SideError};
+use super::napi::Cpus;
+use super::options::{BenchOptions, LoadKind};
+use super::procfs;
+use super::report::{Cell, Outcome, Report, SideReport};
+use super::running::Running;
+use super::scenario::Scenario;
+use super::side::Side;
+use super::spinner::Spinner;
+use super::stats;
+use super::upkeep;
+
+/// Runs a benchmark. Takes the calling thread to the generator's processor, for good.
+///
+/// What fails for one server is in the report ([`Outcome::Failed`]); the others go on.
+///
+/// # Errors
+/// [`BenchError`] when there is nothing to report: wrong options, no privileges, no network to measure in.
+pub fn run(options: BenchOptions) -> Result<Report, BenchError> {
+    options.validate()?;
+    let _alone = lock()?;
+    let _ = ::io::rlimit::raise_open_files();
+    ::io::affinity::pin_current_thread(options.generator_cpu).network("pin the generator")?;
+    if options.preferred {
+        ::io::tasks::make_preferred(0).network("raise the generator's priority")?;
+    }
+    Bench::new(&options)?.run()
+}
+
+struct Bench<'a> {
+    options: &'a BenchOptions,
+    beds: Vec<Bed>,
+    spinner: Spinner,
+    started: Instant,
+    report: Report,
+}
+
+impl<'a> Bench<'a> {
+    fn new(options: &'a BenchOptions) -> Result<Bench<'a>, BenchError> {
+        let cpus = Cpus {
+            generator: options.generator_cpu,
+            server: options.server_cpu,
+            preferred: options.preferred,
+        };
+        let beds = options
+            .sides
+            .iter()
+            .map(|side| Bed::build(cpus, side.sink, counted_flows(options, side)))
+            .collect::<Result<_, _>>()?;
+        let spinner =
+            Spinner::start(cpus.server).network("start a spinner on the server's processor")?;
+        let report = Report {
+            schema_version: Report::SCHEMA_VERSION,
+            argv: options.argv.clone(),
+            hairpin: env!("CARGO_PKG_VERSION").to_owned(),
+            kernel: procfs::kernel(),
+            processor: procfs::processor(),
+            generator_cpu: options.generator_cpu,
+            server_cpu: options.server_cpu,
+            load: options.load,
+            preferred: options.preferred,
+            step_ms: u64::try_from(options.step.as_millis()).unwrap_or(u64::MAX),
+            rounds: options.rounds,
+            started_unix_s: SystemTime::now()
+                .duration_since(UNIX_EPOCH)
+                .map_or(0, |since| since.as_secs()),
+            elapsed_s: 0.0,
+            sides: options.sides.iter().map(describe).collect(),
+            scenarios: options.scenarios.clone(),
+            cells: Vec::new(),
+        };
+        Ok(Bench {
+            options,
+            beds,
+            spinner,
+            started: Instant::now(),
+            report,
+        })
+    }
+
+    fn run(mut self) -> Result<Report, BenchError> {
+        let (alone, together): (Vec<Scenario>, Vec<Scenario>) = self
+            .options
+            .scenarios
+            .iter()
+            .partition(|scenario| matches!(scenario, Scenario::Memory { .. }));
+        for round in 0..self.options.rounds {
+            if !together.is_empty() {
+                self.round(round, &together);
+            }
+            for scenario in &alone {
+                self.in_turn(round, scenario, |bench, side| bench.memory(side, scenario));
+            }
+        }
+        self.report.elapsed_s = self.started.elapsed().as_secs_f64();
+        Ok(self.report)
+    }
+
+    /// Starts everybody and measures everybody in everything.
+    fn round(&mut self, round: u32, scenarios: &[Scenario]) {
+        if self.stopped() {
+            return;
+        }
+        let mut running: Vec<Result<Running, String>> = Vec::new();
+        for (side, bed) in self.options.sides.iter().zip(&mut self.beds) {
+            self.report.say(
+                self.options,
+                self.started,
+                &format!("round {}: start {}", round + 1, side.name),
+            );
+            let flows = relayed_flows(self.options, side);
+            running.push(Running::start(side, bed, flows).map_err(|error| error.to_string()));
+        }
+        self.warm_up(&mut running);
+        for scenario in scenarios {
+            self.in_turn(round, scenario, |bench, side| match &mut running[side] {
+                Ok(running) => bench.measure(running, side, scenario),
+                Err(reason) => Outcome::Failed {
+                    reason: reason.clone(),
+                },
+            });
+        }
+    }
+
+    /// The first run after a start, thrown away.
+    fn warm_up(&mut self, running: &mut [Result<Running, String>]) {
+        for (side, running) in running.iter_mut().enumerate() {
+            let first = self.options.scenarios.iter().find(|scenario| {
+                matches!(scenario, Scenario::Relay { .. } | Scenario::Binding { .. })
+                    && self.options.sides[side].runs(scenario)
+            });
+            if let (Ok(running), Some(scenario)) = (running, first) {
+                let meter = running.meter(scenario, &mut self.beds[side], &self.spinner, false);
+                // If it fails, it will fail again where it is reported.
+                let _ = meter.and_then(|mut meter| meter.estimate(self.options.step));
+            }
+        }
+    }
+
+    /// Lets every side that can take its turn in a scenario, in the round's order.
+    fn in_turn(
+        &mut self,
+        round: u32,
+        scenario: &Scenario,
+        mut measure: impl FnMut(&mut Self, usize) -> Outcome,
+    ) {
+        for side in stats::order(self.options.sides.len(), round) {
+            if self.stopped() || !self.options.sides[side].runs(scenario) {
+                continue;
+            }
+            let outcome = measure(self, side);
+            let name = &self.options.sides[side].name;
+            let line = format!("round {}: {scenario} {name}: {outcome}", round + 1);
+            self.report.say(self.options, self.started, &line);
+            self.report.cells.push(Cell {
+                scenario: *scenario,
+                side,
+                round,
+                outcome,
+            });
+        }
+    }
+
+    fn measure(&mut self, running: &mut Running, side: usize, scenario: &Scenario) -> Outcome {
+        let result = match scenario {
+            Scenario::Churn { in_flight } => self.churn(running, side, *in_flight),
+            _ => self.packets(running, side, scenario),
+        };
+        // A server that died says more than what could not be measured because of it.
+        match (result, running.check_alive()) {
+            (Ok(outcome), Ok(())) => outcome,
+            (_, Err(death)) => Outcome::failed(&death),
+            (Err(error), Ok(())) => Outcome::failed(&error),
+        }
+    }
+
+    fn packets(
+        &mut self,
+        running: &mut Running,
+        side: usize,
+        scenario: &Scenario,
+    ) -> Result<Outcome, SideError> {
+        let hint = self.report.last_rate(scenario, side);
+        let sockets = self.options.load == LoadKind::Sockets;
+        let mut meter = running.meter(scenario, &mut self.beds[side], &self.spinner, sockets)?;
+        let packets = meter.search(self.options.step, hint)?;
+        Ok(Outcome::Packets(Box::new(packets)))
+    }
+
+    fn churn(
+        &mut self,
+        running: &mut Running,
+        side: usize,
+        in_flight: u16,
+    ) -> Result<Outcome, SideError> {
+        running.check_alive()?;
+        self.beds[side].open()?;
+        let duration = self.options.step * 4;
+        upkeep::churn(
+            &self.beds[side].topology,
+            &self.spinner,
+            in_flight,
+            duration,
+        )
+        .map(Outcome::Churn)
+    }
+
+    fn memory(&mut self, side: usize, scenario: &Scenario) -> Outcome {
+        let bed = &mut self.beds[side];
+        let result = bed.open().and_then(|()| {
+            upkeep::memory(
+                &self.options.sides[side],
+                &mut bed.topology,
+                scenario.flows(),
+            )
+        });
+        result.map_or_else(|error| Outcome::failed(&error), Outcome::Memory)
+    }
+
+    fn stopped(&self) -> bool {
+        self.options.stop.load(Ordering::Relaxed)
+    }
+}
+
+/// Allocations (or static flows) that a side needs.
+fn relayed_flows(options: &BenchOptions, side: &Side) -> u16 {
+    most_flows(options, side, |scenario| {
+        matches!(scenario, Scenario::Relay { .. })
+    })
+}
+
+/// Flows that are sent and counted at once.
+fn counted_flows(options: &BenchOptions, side: &Side) -> u16 {
+    most_flows(options, side, |scenario| {
+        matches!(scenario, Scenario::Relay { .. } | Scenario::Binding { .. })
+    })
+}
+
+fn most_flows(options: &BenchOptions, side: &Side, counts: impl Fn(&Scenario) -> bool) -> u16 {
+    let scenarios = options
+        .scenarios
+        .iter()
+        .filter(|scenario| side.runs(scenario) && counts(scenario));
+    scenarios.map(Scenario::flows).max().unwrap_or(0)
+}
+
+/// One benchmark per machine: an abstract socket name, which is free again when this process ends.
+fn lock() -> Result<UnixListener, BenchError> {
+    let name =
+        SocketAddr::from_abstract_name("hairpin-bench").network("make the benchmark's lock")?;
+    UnixListener::bind_addr(&name).map_err(|_| BenchError::Busy)
+}
+
+fn describe(side: &Side) -> SideReport {
+    let sink = match side.sink {
+        bpf::count::Hook::Tc => "tc ingress",
+        bpf::count::Hook::Xdp => "xdp",
+    };
+    SideReport {
+        name: side.name.clone(),
+        command: side.command_line(0),
+        version: version(side),
+        sink: sink.to_owned(),
+        role: side.role,
+    }
+}
+
+/// The first line that the program prints when asked for its version; empty if it does not understand.
+fn version(side: &Side) -> String {
+    let understands = ["hairpin", "turnserver"];
+    let Some(program) = side
+        .command
+        .first()
+        .filter(|program| understands.iter().any(|name| program.ends_with(name)))
+    else {
+        return String::new();
+    };
+    let output = Command::new(program)
+        .arg("--version")
+        .stdin(Stdio::null())
+        .output();
+    let text = output
+        .map(|output| String::from_utf8_lossy(&output.stdout).into_owned())
+        .unwrap_or_default();
+    text.lines()
+        .find(|line| !line.trim().is_empty())
+        .unwrap_or_default()
+        .trim()
+        .to_owned()
+}

@@ -1,0 +1,194 @@
+//! A started server with what it takes to load it: its allocations, or the layout it knows.
+
+use std::net::{SocketAddr, UdpSocket};
+use std::time::Duration;
+
+use super::bed::Bed;
+use super::client::{self, Allocations};
+use super::error::{Doing, SideError};
+use super::layout;
+use super::packets::{Meter, Senders};
+use super::scenario::{Direction, Scenario};
+use super::server::Server;
+use super::side::Side;
+use super::spinner::Spinner;
+use super::topology::Topology;
+use super::verify::Ends;
+
+/// How long a server may take to become ready.
+const START_PATIENCE: Duration = Duration::from_secs(10);
+/// Flows whose payload is checked with sockets before a scenario; the counter checks the heads of all.
+const CHECKED_FLOWS: u16 = 4;
+
+/// A started server.
+pub(crate) struct Running {
+    server: Server,
+    allocations: Option<Allocations>,
+    /// For servers without allocations: client sockets for the payload check, open only while it runs.
+    relays: Vec<SocketAddr>,
+    turn: bool,
+}
+
+impl Running {
+    /// Starts a side in its bed, waits until it is ready and makes `flows` allocations if it is a TURN server.
+    pub(crate) fn start(side: &Side, bed: &mut Bed, flows: u16) -> Result<Running, SideError> {
+        bed.open()?;
+        let server = start_server(side, &mut bed.topology, flows)?;
+        let turn = side.abilities.turn;
+        let relays = (0..flows).map(layout::static_relay).collect();
+        let mut running = Running {
+            server,
+            allocations: None,
+            relays,
+            turn,
+        };
+        if flows == 0 {
+            // Nothing is relayed: it answers, and that is all it has to do.
+        } else if turn {
+            let mut allocations = Allocations::open(&bed.topology, flows)?;
+            allocations.allocate()?;
+            running.relays = allocations.relays();
+            running.allocations = Some(allocations);
+        } else {
+            running.wait_for_relaying(side, bed)?;
+        }
+        bed.topology
+            .pin()
+            .doing("pin the interfaces' kernel threads")?;
+        Ok(running)
+    }
+
+    /// Checks payload with sockets, then hands out a meter for the scenario.
+    pub(crate) fn meter<'a>(
+        &'a mut self,
+        scenario: &Scenario,
+        bed: &'a mut Bed,
+        spinner: &'a Spinner,
+        sockets: bool,
+    ) -> Result<Meter<'a>, SideError> {
+        self.server.check_alive()?;
+        bed.open()?;
+        if let Some(allocations) = &mut self.allocations {
+            allocations.keep_alive()?;
+        }
+        let mut train = 1;
+        if let Scenario::Relay {
+            flows,
+            direction,
+            payload,
+            train: in_a_row,
+        } = *scenario
+        {
+            train = u32::from(in_a_row);
+            self.check_payload(bed, flows, direction, payload.into())?;
+        }
+        bed.prepare(scenario, &self.relays)?;
+        let senders = match (sockets, *scenario) {
+            (
+                true,
+                Scenario::Relay {
+                    flows,
+                    direction: Direction::ClientToPeer,
+                    payload,
+                    ..
+                },
+            ) => self.senders(flows, payload),
+            _ => None,
+        };
+        Ok(Meter {
+            bed,
+            spinner,
+            train,
+            senders,
+        })
+    }
+
+    /// An error if the server has ended.
+    pub(crate) fn check_alive(&mut self) -> Result<(), SideError> {
+        self.server.check_alive()
+    }
+
+    fn senders(&self, flows: u16, payload: u16) -> Option<Senders<'_>> {
+        let sockets = self
+            .allocations
+            .as_ref()?
+            .sockets()
+            .take(flows.into())
+            .collect();
+        Some(Senders {
+            sockets,
+            payload: payload.into(),
+        })
+    }
+
+    fn check_payload(
+        &self,
+        bed: &Bed,
+        flows: u16,
+        direction: Direction,
+        length: usize,
+    ) -> Result<(), SideError> {
+        let own = self.static_clients(&bed.topology)?;
+        let clients = match &self.allocations {
+            Some(allocations) => allocations.sockets().collect(),
+            None => own.iter().collect::<Vec<_>>(),
+        };
+        let clients: Vec<&UdpSocket> = clients
+            .into_iter()
+            .take(flows.min(CHECKED_FLOWS).into())
+            .collect();
+        let result =
+            Ends::open(&bed.topology, clients.clone(), &self.relays)?.check(direction, length);
+        // The allocating clients' sockets go back to their event loop.
+        clients
+            .iter()
+            .try_for_each(|socket| socket.set_nonblocking(true))
+            .doing("make sockets non-blocking")?;
+        result
+    }
+
+    fn wait_for_relaying(&mut self, side: &Side, bed: &Bed) -> Result<(), SideError> {
+        let clients = self.static_clients(&bed.topology)?;
+        let ends = Ends::open(
+            &bed.topology,
+            clients.iter().take(1).collect(),
+            &self.relays,
+        )?;
+        let direction = if side.abilities.to_peer {
+            Direction::ClientToPeer
+        } else {
+            Direction::PeerToClient
+        };
+        let server = &mut self.server;
+        match ends.wait(direction, START_PATIENCE, || server.check_alive())? {
+            true => Ok(()),
+            false => Err(self.server.silent("nothing was relayed", START_PATIENCE)),
+        }
+    }
+
+    /// Sockets at the client ports of the layout; none for a TURN server, whose clients have them.
+    fn static_clients(&self, topology: &Topology) -> Result<Vec<UdpSocket>, SideError> {
+        if self.turn {
+            return Ok(Vec::new());
+        }
+        // As many as relays, which are numbered with 16 bits.
+        let flows = CHECKED_FLOWS.min(self.relays.len() as u16);
+        client::sockets(topology, flows)
+    }
+}
+
+/// Starts a side's server and waits until it answers Binding requests, if it can.
+pub(crate) fn start_server(
+    side: &Side,
+    topology: &mut Topology,
+    flows: u16,
+) -> Result<Server, SideError> {
+    let mut server = Server::start(side, topology, flows)?;
+    if side.abilities.turn || side.abilities.binding {
+        let answered = client::wait_for_answer(topology, START_PATIENCE, || server.check_alive())?;
+        if !answered {
+            return Err(server.silent("no Binding request was answered", START_PATIENCE));
+        }
+    }
+    Ok(server)
+}

@@ -1,0 +1,188 @@
+//! The payload check: real sockets at both ends, every byte looked at.
+//!
+//! It is also how a statically configured server shows that it is ready: the first datagram comes through.
+
+use std::io;
+use std::net::{SocketAddr, UdpSocket};
+use std::time::{Duration, Instant};
+
+use bpf::payload;
+use stun::channel_data::ChannelData;
+
+use super::error::{Doing, SideError};
+use super::layout::{self, SERVER_ADDRESS};
+use super::scenario::Direction;
+use super::topology::Topology;
+
+/// Datagrams per flow, direction and length.
+const DATAGRAMS: u32 = 16;
+/// How long one datagram may take.
+const PATIENCE: Duration = Duration::from_millis(500);
+const LONGEST: usize = 2048;
+
+/// Both ends of some flows. The client's sockets are those that allocated, so they are lent.
+pub(crate) struct Ends<'a> {
+    clients: Vec<&'a UdpSocket>,
+    peers: Vec<UdpSocket>,
+    relays: &'a [SocketAddr],
+}
+
+impl<'a> Ends<'a> {
+    /// Opens the peers' sockets for as many flows as there are clients.
+    pub(crate) fn open(
+        topology: &Topology,
+        clients: Vec<&'a UdpSocket>,
+        relays: &'a [SocketAddr],
+    ) -> Result<Ends<'a>, SideError> {
+        let count = u16::try_from(clients.len().min(relays.len())).unwrap_or(u16::MAX);
+        let peers = topology
+            .in_peer(|| {
+                (0..count)
+                    .map(|flow| UdpSocket::bind(layout::peer(flow)))
+                    .collect::<io::Result<Vec<_>>>()
+            })
+            .doing("open peer sockets")?;
+        for socket in peers.iter().chain(clients.iter().copied()) {
+            socket
+                .set_nonblocking(false)
+                .and_then(|()| socket.set_read_timeout(Some(PATIENCE)))
+                .doing("set a timeout")?;
+        }
+        Ok(Ends {
+            clients,
+            peers,
+            relays,
+        })
+    }
+
+    /// Sends a few datagrams of each flow and looks at every byte that comes out.
+    pub(crate) fn check(&self, direction: Direction, length: usize) -> Result<(), SideError> {
+        let ways: &[Direction] = match direction {
+            Direction::Both => &[Direction::ClientToPeer, Direction::PeerToClient],
+            Direction::ClientToPeer => &[Direction::ClientToPeer],
+            Direction::PeerToClient => &[Direction::PeerToClient],
+        };
+        for way in ways {
+            for flow in 0..self.peers.len() {
+                for sequence in 0..DATAGRAMS {
+                    self.pass(flow, *way, length, sequence)?;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Sends datagrams of flow 0 until one comes through. `alive` may say that waiting is in vain.
+    pub(crate) fn wait(
+        &self,
+        direction: Direction,
+        patience: Duration,
+        mut alive: impl FnMut() -> Result<(), SideError>,
+    ) -> Result<bool, SideError> {
+        let deadline = Instant::now() + patience;
+        let way = if direction == Direction::PeerToClient {
+            direction
+        } else {
+            Direction::ClientToPeer
+        };
+        while Instant::now() < deadline {
+            alive()?;
+            // A sequence that the check does not use: a late arrival is not taken for one of its own.
+            match self.pass(0, way, payload::MIN_LEN, u32::MAX) {
+                Ok(()) => return Ok(true),
+                Err(_) => std::thread::sleep(Duration::from_millis(20)),
+            }
+        }
+        Ok(false)
+    }
+
+    fn pass(
+        &self,
+        flow: usize,
+        way: Direction,
+        length: usize,
+        sequence: u32,
+    ) -> Result<(), SideError> {
+        let (client, peer) = (self.clients[flow], &self.peers[flow]);
+        // Flows are numbered with 16 bits.
+        let number = flow as u16;
+        let mut sent = vec![0; length];
+        payload::fill(&mut sent, number.into(), sequence);
+        if way == Direction::ClientToPeer {
+            client
+                .send(&channel_data(number, &sent))
+                .doing("send to the server")?;
+            let (received, from) = receive(peer)?;
+            compare(flow, &sent, &received)?;
+            expect_address("the relayed address", self.relays[flow], from)
+        } else {
+            peer.send_to(&sent, self.relays[flow])
+                .doing("send to the relayed address")?;
+            let (received, from) = receive(client)?;
+            let data = ChannelData::parse_datagram(&received)
+                .map_err(|error| SideError::Payload(format!("not ChannelData: {error}")))?;
+            if data.number.get() != layout::channel(number) {
+                return Err(SideError::Payload(format!(
+                    "flow {flow} arrived on channel {}",
+                    data.number
+                )));
+            }
+            compare(flow, &sent, data.payload)?;
+            expect_address("the server", SERVER_ADDRESS, from)
+        }
+    }
+}
+
+/// A ChannelData message without padding (RFC 8656 §12.4).
+pub(crate) fn channel_data(flow: u16, payload: &[u8]) -> Vec<u8> {
+    // Payloads are at most payload::MAX_LEN.
+    let length = (payload.len() as u16).to_be_bytes();
+    [&layout::channel(flow).to_be_bytes()[..], &length, payload].concat()
+}
+
+/// The next datagram that is not a late answer to the allocating client.
+fn receive(socket: &UdpSocket) -> Result<(Vec<u8>, SocketAddr), SideError> {
+    let mut buffer = vec![0; LONGEST];
+    loop {
+        let (length, from) = socket
+            .recv_from(&mut buffer)
+            .map_err(|error| match error.kind() {
+                io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut => {
+                    SideError::Payload("a datagram sent alone did not arrive".to_owned())
+                }
+                _ => SideError::Io {
+                    what: "receive a relayed datagram",
+                    source: error,
+                },
+            })?;
+        if stun::Message::parse(&buffer[..length]).is_err() {
+            buffer.truncate(length);
+            return Ok((buffer, from));
+        }
+    }
+}
+
+fn compare(flow: usize, sent: &[u8], received: &[u8]) -> Result<(), SideError> {
+    if sent == received {
+        return Ok(());
+    }
+    let at = sent.iter().zip(received).position(|(a, b)| a != b);
+    let text = match at {
+        Some(at) => format!("flow {flow}: byte {at} of {} differs", sent.len()),
+        None => format!(
+            "flow {flow}: {} bytes arrived as {}",
+            sent.len(),
+            received.len()
+        ),
+    };
+    Err(SideError::Payload(text))
+}
+
+fn expect_address(what: &str, wanted: SocketAddr, found: SocketAddr) -> Result<(), SideError> {
+    match wanted == found {
+        true => Ok(()),
+        false => Err(SideError::Payload(format!(
+            "a datagram came from {found}, not from {what} {wanted}"
+        ))),
+    }
+}
