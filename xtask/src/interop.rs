@@ -57,18 +57,18 @@ struct Bench {
     logs: PathBuf,
 }
 
-/// The server that most clients talk to. RFC 8656 §3.2: an allocation lives ten minutes by default.
-const SERVER: Setup = Setup {
+/// For clients that release what they have allocated. RFC 8656 §3.2: an allocation lives ten minutes by default.
+const ORDERLY: Setup = Setup {
     name: "server",
     lifetime: Duration::from_secs(600),
-    relay_ports: 62000..=65535,
+    relay_ports: 63000..=65535,
 };
-/// The one whose clients break the rules and vanish: what they leave behind must be seen to go, so its allocations
-/// live as short as hairpin admits.
-const ABUSED_SERVER: Setup = Setup {
-    name: "abused-server",
+/// For coturn's client, which never releases the allocations it probes with, breaks the rules and vanishes when told to:
+/// what it leaves behind must be seen to go, so allocations live as short as hairpin admits.
+const DISORDERLY: Setup = Setup {
+    name: "coturn-server",
     lifetime: Duration::from_secs(120),
-    relay_ports: 61000..=61999,
+    relay_ports: 61000..=62999,
 };
 
 pub(crate) fn run(root: &Path, options: &Options) -> Result<Tally> {
@@ -88,32 +88,30 @@ pub(crate) fn run(root: &Path, options: &Options) -> Result<Tally> {
     };
     let wanted = |client| options.only.is_empty() || options.only.contains(&client);
     let mut tally = Tally::default();
-    // First, and on a server of its own: what it leaves behind lapses while the others run.
-    let mut abused = bench(&ABUSED_SERVER)?;
+    let mut disorderly = bench(&DISORDERLY)?;
     if wanted(Client::Coturn) {
-        tally.add(coturn::abuse(&mut abused)?);
+        tally.add(coturn::run(&mut disorderly)?);
     }
-    let mut bench = bench(&SERVER)?;
-    if wanted(Client::Coturn) {
-        tally.add(coturn::run(&bench)?);
-    }
+    let mut orderly = bench(&ORDERLY)?;
     if wanted(Client::Pion) {
-        tally.add(pion::run(&bench)?);
+        tally.add(pion::run(&orderly)?);
     }
     if wanted(Client::Browser) {
-        tally.add(browser::run(&bench));
+        tally.add(browser::run(&orderly));
     }
-    finish(
-        &mut bench.server,
-        "the server",
-        Duration::from_secs(5),
-        &mut tally,
-    );
+    if wanted(Client::Pion) || wanted(Client::Browser) {
+        finish(
+            &mut orderly.server,
+            ORDERLY.name,
+            Duration::from_secs(5),
+            &mut tally,
+        );
+    }
     if wanted(Client::Coturn) {
         finish(
-            &mut abused.server,
-            "the abused server",
-            ABUSED_SERVER.lifetime + Duration::from_secs(10),
+            &mut disorderly.server,
+            DISORDERLY.name,
+            DISORDERLY.lifetime + Duration::from_secs(10),
             &mut tally,
         );
     }

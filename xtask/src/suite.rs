@@ -41,7 +41,7 @@ impl Stage {
     fn run(self, root: &Path) -> Result<Tally> {
         match self {
             Stage::Tools => tools::ensure(&[tools::INTEROP, tools::BPF]).map(|()| Tally::default()),
-            Stage::Fmt => cargo::check(root, &["fmt", "--all", "--check"], &[]),
+            Stage::Fmt => cargo::check(root, &["fmt", "--all", "--", "--check", "-l"], &[]),
             Stage::Tidy => tidy::run(root),
             Stage::Licences => licences::run(root),
             Stage::Rfc => rfc::check(root),

@@ -151,26 +151,21 @@ struct Field<'a> {
     logs: &'a Path,
 }
 
-/// Every case in which all must come back.
-pub(crate) fn run(bench: &Bench) -> Result<Tally> {
+/// First the clients that break the rules and vanish, then every case in which all must come back: the server has to
+/// live through the former to pass the latter.
+pub(crate) fn run(bench: &mut Bench) -> Result<Tally> {
     let mut field = Field::new(bench)?;
-    let mut tally = run_matrix(&field);
-    tally.record("stunclient", &stun_client(&field));
-    field.peer.assert_running()?;
-    Ok(tally)
-}
-
-/// Clients that break the rules and vanish. Only the server must live; what they leave behind is judged later.
-pub(crate) fn abuse(bench: &mut Bench) -> Result<Tally> {
-    let field = Field::new(bench)?;
     let mut tally = Tally::default();
     tally.record("uclient negative tests (-N)", &refused_cleanly(&field));
     tally.record("uclient protocol noise (-R)", &noise(&field));
     tally.record("uclient random disconnects (-B)", &disconnects(&field));
+    tally.add(run_matrix(&field));
+    tally.record("stunclient", &stun_client(&field));
+    field.peer.assert_running()?;
     drop(field);
     let alive = bench.server.assert_alive(Duration::from_secs(5));
     tally.record(
-        "the abused server answers",
+        "the server answers after all that",
         &alive.map(|()| "on both families".to_owned()),
     );
     Ok(tally)
