@@ -24,6 +24,15 @@ fn first_request(script: &mut Script) -> Vec<u8> {
     script.request()
 }
 
+/// A client that has been challenged once, and its signed request.
+fn challenged(nonce: &[u8], algorithms: Option<PasswordAlgorithms<'_>>) -> (Script, Vec<u8>) {
+    let mut script = Script::with_credentials();
+    let first = first_request(&mut script);
+    script.challenge(&first, 401, nonce, algorithms);
+    let second = script.request();
+    (script, second)
+}
+
 fn failure(script: &mut Script) -> RequestError {
     match script.event() {
         Some(Event::AllocateFailed { error, .. }) => error,
@@ -82,10 +91,7 @@ fn the_strongest_algorithm_and_a_hashed_name_are_used_where_offered() {
         // RFC 8656 §6: SHA-256 even if the server would rather have MD5.
         PasswordAlgorithms::MD5_SHA256,
     ] {
-        let mut script = Script::with_credentials();
-        let first = first_request(&mut script);
-        script.challenge(&first, 401, NONCE_BOTH, Some(list));
-        let second = script.request();
+        let (mut script, second) = challenged(NONCE_BOTH, Some(list));
         assert!(!has(&second, AttributeType::USERNAME));
         let hash = stun::userhash(USER, REALM).expect("plain ASCII");
         assert_eq!(get::<Userhash>(&second), Userhash(hash));
@@ -108,10 +114,7 @@ fn the_strongest_algorithm_and_a_hashed_name_are_used_where_offered() {
 
 #[test]
 fn a_list_of_md5_alone_still_means_an_hmac_of_sha256() {
-    let mut script = Script::with_credentials();
-    let first = first_request(&mut script);
-    script.challenge(&first, 401, NONCE_ALGORITHMS, Some(PasswordAlgorithms::MD5));
-    let second = script.request();
+    let (_, second) = challenged(NONCE_ALGORITHMS, Some(PasswordAlgorithms::MD5));
     assert_eq!(get::<PasswordAlgorithm>(&second), PasswordAlgorithm::Md5);
     let hmac = key(PasswordAlgorithm::Md5).hmac_sha256();
     assert_eq!(parse(&second).verify_at_least(&hmac, 32), Ok(()));
@@ -142,15 +145,7 @@ fn a_later_challenge_must_not_be_weaker() {
         (NONCE, None),
         (NONCE_ALGORITHMS, Some(PasswordAlgorithms::SHA256_MD5)),
     ] {
-        let mut script = Script::with_credentials();
-        let first = first_request(&mut script);
-        script.challenge(
-            &first,
-            401,
-            NONCE_BOTH,
-            Some(PasswordAlgorithms::SHA256_MD5),
-        );
-        let second = script.request();
+        let (mut script, second) = challenged(NONCE_BOTH, Some(PasswordAlgorithms::SHA256_MD5));
         script.challenge(&second, 438, nonce, list);
         script.no_request();
         assert_eq!(failure(&mut script), RequestError::BidDown);
@@ -159,10 +154,7 @@ fn a_later_challenge_must_not_be_weaker() {
 
 #[test]
 fn the_same_credentials_are_not_tried_twice() {
-    let mut script = Script::with_credentials();
-    let first = first_request(&mut script);
-    script.challenge(&first, 401, NONCE, None);
-    let second = script.request();
+    let (mut script, second) = challenged(NONCE, None);
     script.challenge(&second, 401, b"obMatJos2AAAAanother", None);
     script.no_request();
     let realm = REALM.into();
@@ -257,15 +249,7 @@ fn a_classic_client_ignores_what_rfc_8489_added() {
 
 /// A signed request, and what a response signed by `key` comes to.
 fn believed(key: Option<HmacKey>, class: Class) -> Script {
-    let mut script = Script::with_credentials();
-    let first = first_request(&mut script);
-    script.challenge(
-        &first,
-        401,
-        NONCE_ALGORITHMS,
-        Some(PasswordAlgorithms::SHA256_MD5),
-    );
-    let second = script.request();
+    let (mut script, second) = challenged(NONCE_ALGORITHMS, Some(PasswordAlgorithms::SHA256_MD5));
     script.key = key;
     match class {
         Class::Success => script.grant(&second, &[relayed()], 600),
@@ -309,15 +293,7 @@ fn a_response_must_prove_knowledge_of_the_password() {
 
 #[test]
 fn a_truncated_integrity_proves_nothing() {
-    let mut script = Script::with_credentials();
-    let first = first_request(&mut script);
-    script.challenge(
-        &first,
-        401,
-        NONCE_ALGORITHMS,
-        Some(PasswordAlgorithms::SHA256),
-    );
-    let second = script.request();
+    let (mut script, second) = challenged(NONCE_ALGORITHMS, Some(PasswordAlgorithms::SHA256));
     let truncated = answer(&second, Class::Success, |response| {
         response
             .truncated_integrity(&sha256_key(), 16)

@@ -142,6 +142,15 @@ impl Pair {
         );
     }
 
+    /// What comes of an Allocate within a second.
+    pub(crate) fn try_allocate(&mut self, client: usize, options: AllocateOptions) -> Vec<Event> {
+        self.with(client, |client, now| {
+            client.allocate(now, options).expect("not allocated");
+        });
+        self.run_s(1);
+        self.events(client)
+    }
+
     pub(crate) fn relayed(&self, client: usize) -> SocketAddr {
         self.clients[client].relayed().expect("allocated")
     }

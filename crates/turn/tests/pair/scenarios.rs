@@ -18,6 +18,18 @@ fn peer(last: u8, port: u16) -> SocketAddr {
     ([198, 51, 100, last], port).into()
 }
 
+/// A peer with a permission, and one with a channel.
+fn reach_both_ways(pair: &mut Pair, client: usize) -> (SocketAddr, SocketAddr) {
+    let (by_indication, by_channel) = (peer(200, 700), peer(201, 701));
+    pair.with(client, |client, now| {
+        client
+            .permit(now, &[by_indication.ip()])
+            .expect("allocated");
+        client.bind_channel(now, by_channel).expect("allocated");
+    });
+    (by_indication, by_channel)
+}
+
 fn allocation_error(events: &[Event]) -> (&RequestError, &Advice) {
     match events {
         [Event::AllocateFailed { error, advice }] => (error, advice),
@@ -54,13 +66,7 @@ fn a_classic_client_is_served_too() {
 fn a_wrong_password_is_told_apart() {
     let mut pair = Pair::new(Weather::FINE, 1);
     let client = pair.add_client(ClientConfig::with_credentials(USER, "wrong"));
-    pair.with(client, |client, now| {
-        client
-            .allocate(now, AllocateOptions::default())
-            .expect("not allocated");
-    });
-    pair.run_s(1);
-    let events = pair.events(client);
+    let events = pair.try_allocate(client, AllocateOptions::default());
     let (error, advice) = allocation_error(&events);
     let realm = REALM.into();
     assert_eq!(*error, RequestError::WrongCredentials { realm });
@@ -85,13 +91,7 @@ fn a_binding_needs_no_credentials() {
 fn data_goes_out_and_comes_back_both_ways() {
     let mut pair = Pair::new(Weather::FINE, 1);
     let client = pair.add_allocated();
-    let (by_indication, by_channel) = (peer(200, 700), peer(201, 701));
-    pair.with(client, |client, now| {
-        client
-            .permit(now, &[by_indication.ip()])
-            .expect("allocated");
-        client.bind_channel(now, by_channel).expect("allocated");
-    });
+    let (by_indication, by_channel) = reach_both_ways(&mut pair, client);
     pair.run_s(1);
     for (to, payload) in [
         (by_indication, &b"indicated"[..]),
@@ -162,15 +162,11 @@ fn a_reserved_port_is_claimed_by_another_client() {
     let (one, two) = (pair.add_default_client(), pair.add_default_client());
     let port = PortWish::EvenAndNext;
     let relay = RelayWish::One { family: None, port };
-    pair.with(one, |client, now| {
-        let options = AllocateOptions {
-            relay,
-            ..AllocateOptions::default()
-        };
-        client.allocate(now, options).expect("not allocated");
-    });
-    pair.run_s(1);
-    let events = pair.events(one);
+    let options = AllocateOptions {
+        relay,
+        ..AllocateOptions::default()
+    };
+    let events = pair.try_allocate(one, options);
     let [Event::Allocated(first)] = &events[..] else {
         panic!("{events:?}");
     };
@@ -225,13 +221,7 @@ fn a_reached_quota_advises_to_wait() {
     let mut pair = Pair::new(Weather::FINE, 1);
     pair.reconfigure(|config| config.quota = Arc::new(Full));
     let client = pair.add_default_client();
-    pair.with(client, |client, now| {
-        client
-            .allocate(now, AllocateOptions::default())
-            .expect("not allocated");
-    });
-    pair.run_s(1);
-    let events = pair.events(client);
+    let events = pair.try_allocate(client, AllocateOptions::default());
     let (error, advice) = allocation_error(&events);
     assert_eq!(error.code(), Some(486));
     assert_eq!(*advice, Advice::Wait(Duration::from_secs(60)));
@@ -241,13 +231,7 @@ fn a_reached_quota_advises_to_wait() {
 fn an_allocation_lives_for_hours_with_everything_on_it() {
     let mut pair = Pair::new(Weather::FINE, 1);
     let client = pair.add_allocated();
-    let (by_indication, by_channel) = (peer(200, 700), peer(201, 701));
-    pair.with(client, |client, now| {
-        client
-            .permit(now, &[by_indication.ip()])
-            .expect("allocated");
-        client.bind_channel(now, by_channel).expect("allocated");
-    });
+    let (by_indication, by_channel) = reach_both_ways(&mut pair, client);
     for minute in 0..180u32 {
         pair.run_s(60);
         // Nonces expire after ten minutes, and now and then the server takes a new key for them.
@@ -334,13 +318,7 @@ fn a_second_allocation_on_the_same_path_wants_another_port() {
     let config = ClientConfig::with_credentials(USER, PASSWORD);
     pair.clients[client] = turn::client::Client::new(Arc::new(config), [99; 32]);
     pair.events(client);
-    pair.with(client, |client, now| {
-        client
-            .allocate(now, AllocateOptions::default())
-            .expect("not allocated");
-    });
-    pair.run_s(1);
-    let events = pair.events(client);
+    let events = pair.try_allocate(client, AllocateOptions::default());
     let (error, advice) = allocation_error(&events);
     assert_eq!(error.code(), Some(437));
     assert_eq!(*advice, Advice::ChangePort);
