@@ -5,5 +5,6 @@ extern crate hairpin_turn as turn;
 mod allocation;
 mod auth;
 mod peers;
+mod robustness;
 mod script;
 mod transmission;
