@@ -234,7 +234,7 @@ fn memory_is_flat_when_allocations_come_and_go() {
 
 #[test]
 fn answers_take_what_their_limit_allows_and_then_nothing_more() {
-    let mut server = server(|config| config.max_answers = 1000);
+    let mut server = server(|config| config.max_answers = 800);
     let mut client = Client::new(&mut server, 1, "1800000000:alice");
     client.allocate(&mut server);
     let mut refresh = |server: &mut Server, times: usize| {

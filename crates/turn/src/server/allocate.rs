@@ -3,41 +3,24 @@
 use std::net::IpAddr;
 use std::sync::Arc;
 
-use stun::{
-    AdditionalAddressFamily, AddressFamily, AttributeError, AttributeType, ErrorCode, EvenPort,
-    Lifetime, Message, RequestedAddressFamily, RequestedTransport, ReservationToken,
-    UnknownAttributes,
-};
+use stun::{ErrorCode, Lifetime, Message};
 
 use super::Server;
 use super::allocation::{Client, Opening, Plan, RelayIndex, Stage};
 use super::answer::Refusal;
 use super::asked::Asked;
 use super::config::Config;
-use super::output::{PortRequest, RelayRequest};
+use super::output::RelayRequest;
 use super::outputs::Queued;
 use super::packed::PackedPath;
 use super::quota::QuotaExceeded;
 use super::relay::Relay;
 use super::user::User;
+use super::wanted::Wanted;
 use crate::{Now, RelayKey, RequestKey};
 
 /// How long the embedder may take to open a socket, in seconds. Clients give up after 40 (RFC 8489 §6.2.1).
 const OPENING_S: u64 = 5;
-
-/// What relayed transport addresses a request asks for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Wanted {
-    Any(AddressFamily),
-    Even(AddressFamily),
-    EvenAndReserve(AddressFamily),
-    /// Of both families, the IPv6 one as far as the server has any.
-    Both {
-        v6: bool,
-        port: PortRequest,
-    },
-    Reserved([u8; 8]),
-}
 
 impl Server {
     /// RFC 8656 §7.2; steps 1 (authentication) and 2 (the 5-tuple is not in use) are behind us.
@@ -51,7 +34,7 @@ impl Server {
         if is_tunnelled(asked.path.five_tuple.remote.ip()) {
             return Err(ErrorCode::FORBIDDEN.into());
         }
-        let wanted = wanted(message, &self.config)?;
+        let wanted = Wanted::read(message, &self.config)?;
         let reserved = match wanted {
             Wanted::Reserved(token) if self.is_own_token(token) => {
                 let relay =
@@ -88,8 +71,8 @@ impl Server {
         if matches!(wanted, Wanted::EvenAndReserve(_)) && !self.may_reserve() {
             return Err(ErrorCode::INSUFFICIENT_CAPACITY);
         }
-        let (plan, wishes) = wishes(wanted);
-        let wishes = wishes.iter().copied().flatten();
+        let plan = wanted.plan();
+        let wishes = wanted.wishes().into_iter().flatten();
         // The worker that holds a reservation also holds its quota: it is taken over when the claim succeeds.
         if plan != Plan::Claim {
             self.acquire(
@@ -187,102 +170,6 @@ impl Server {
         for _ in 0..units {
             self.config.quota.release(user, source);
         }
-    }
-}
-
-/// Steps 3 to 9 of RFC 8656 §7.2, as far as the request alone decides them.
-fn wanted(message: &Message<'_>, config: &Config) -> Result<Wanted, Refusal> {
-    let bad_request = |_: AttributeError| ErrorCode::BAD_REQUEST;
-    // 3: REQUESTED-TRANSPORT must be there, and be UDP.
-    let transport = message.get::<RequestedTransport>().map_err(bad_request)?;
-    if transport.ok_or(ErrorCode::BAD_REQUEST)? != RequestedTransport::UDP {
-        return Err(ErrorCode::UNSUPPORTED_TRANSPORT_PROTOCOL.into());
-    }
-    // 4: DONT-FRAGMENT is an unknown attribute to a server that cannot do it.
-    if message.contains(AttributeType::DONT_FRAGMENT) && !config.dont_fragment {
-        let unknown: UnknownAttributes = [AttributeType::DONT_FRAGMENT].into_iter().collect();
-        return Err(Refusal::Unknown(Box::new(unknown)));
-    }
-    let has_family = message.contains(AttributeType::REQUESTED_ADDRESS_FAMILY);
-    let has_additional = message.contains(AttributeType::ADDITIONAL_ADDRESS_FAMILY);
-    // 5: a token excludes all that would choose an address. Whether it is valid is seen to later.
-    if let Some(token) = message.get::<ReservationToken>().map_err(bad_request)? {
-        let chooses = has_family || has_additional || message.contains(AttributeType::EVEN_PORT);
-        return if chooses {
-            Err(ErrorCode::BAD_REQUEST.into())
-        } else {
-            Ok(Wanted::Reserved(token.0))
-        };
-    }
-    // 6: one family or both.
-    if has_family && has_additional {
-        return Err(ErrorCode::BAD_REQUEST.into());
-    }
-    let family = family(message, config)?;
-    let even_port = message.get::<EvenPort>().map_err(bad_request)?;
-    // 8: a pair of ports in two families is not to be had.
-    if has_additional && even_port.is_some_and(|even| even.reserve) {
-        return Err(ErrorCode::BAD_REQUEST.into());
-    }
-    // 9: the additional family is IPv6, the first being IPv4.
-    let additional = message
-        .get::<AdditionalAddressFamily>()
-        .map_err(bad_request)?;
-    Ok(
-        match (additional.map(|additional| additional.0), even_port) {
-            (Some(AddressFamily::V4), _) => return Err(ErrorCode::BAD_REQUEST.into()),
-            (Some(AddressFamily::V6), even) => Wanted::Both {
-                v6: config.relay_v6,
-                port: even.map_or(PortRequest::Any, |_| PortRequest::Even),
-            },
-            (None, Some(EvenPort { reserve: true })) => Wanted::EvenAndReserve(family),
-            (None, Some(EvenPort { reserve: false })) => Wanted::Even(family),
-            (None, None) => Wanted::Any(family),
-        },
-    )
-}
-
-/// 7: the family asked for, or IPv4; 440 if it cannot be had.
-fn family(message: &Message<'_>, config: &Config) -> Result<AddressFamily, ErrorCode<'static>> {
-    let family = match message.get::<RequestedAddressFamily>() {
-        Ok(requested) => requested.map_or(AddressFamily::V4, |requested| requested.0),
-        Err(AttributeError::AddressFamily) => return Err(ErrorCode::ADDRESS_FAMILY_NOT_SUPPORTED),
-        Err(_) => return Err(ErrorCode::BAD_REQUEST),
-    };
-    let supported = match family {
-        AddressFamily::V4 => config.relay_v4,
-        AddressFamily::V6 => config.relay_v6,
-    };
-    if supported {
-        Ok(family)
-    } else {
-        Err(ErrorCode::ADDRESS_FAMILY_NOT_SUPPORTED)
-    }
-}
-
-/// The sockets it takes.
-fn wishes(wanted: Wanted) -> (Plan, [Option<(AddressFamily, PortRequest)>; 2]) {
-    match wanted {
-        Wanted::Any(family) => (Plan::Single, [Some((family, PortRequest::Any)), None]),
-        Wanted::Even(family) => (Plan::Single, [Some((family, PortRequest::Even)), None]),
-        Wanted::EvenAndReserve(family) => (
-            Plan::Pair,
-            [
-                Some((family, PortRequest::Even)),
-                Some((family, PortRequest::Next)),
-            ],
-        ),
-        Wanted::Both { v6, port } => (
-            Plan::Dual,
-            [
-                Some((AddressFamily::V4, port)),
-                v6.then_some((AddressFamily::V6, port)),
-            ],
-        ),
-        Wanted::Reserved(_) => (
-            Plan::Claim,
-            [Some((AddressFamily::V4, PortRequest::Any)), None],
-        ),
     }
 }
 

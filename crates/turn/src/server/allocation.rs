@@ -55,8 +55,8 @@ pub(super) enum Plan {
     Single,
     /// One with an even port, and the next port for a reservation.
     Pair,
-    /// One of each family.
-    Dual,
+    /// One of each family, asked for as RFC 8656 does it or as the draft before it.
+    Dual { draft: bool },
     /// One that another worker holds in reserve.
     Claim,
 }

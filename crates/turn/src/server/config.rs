@@ -67,8 +67,11 @@ pub struct Config {
     /// Whether PASSWORD-ALGORITHMS is announced (RFC 8489 §9.2.4), upon which clients that know it use SHA-256.
     pub announce_password_algorithms: bool,
     /// Whether a client that speaks RFC 5389, which shows in its leaving out PASSWORD-ALGORITHM, may also bind the channel numbers
-    /// that RFC 5766 had and RFC 8656 §12 took back, 0x5000 to 0x7FFE. Clients of RFC 8489 get 400 for them, as do all if this is off.
+    /// that RFC 5766 had and RFC 8656 §12 took back, 0x5000 to 0x7FFF. Clients of RFC 8489 get 400 for them, as do all if this is off.
     pub rfc5766_channels: bool,
+    /// Whether ADDITIONAL-ADDRESS-FAMILY is also taken under 0x8032, the number that clients of the draft before RFC 8656 (coturn's up to
+    /// now) send it with. They get ADDRESS-ERROR-CODE under the draft's number, too.
+    pub draft_dual_allocation: bool,
     /// Whether an allocation whose time-limited credential has expired can no longer be refreshed. If not, a credential only has to be
     /// valid when the allocation is made.
     pub strict_expiry: bool,
@@ -107,6 +110,7 @@ impl Config {
             authenticate_binding: false,
             announce_password_algorithms: true,
             rfc5766_channels: true,
+            draft_dual_allocation: true,
             strict_expiry: false,
         }
     }

@@ -35,6 +35,7 @@ mod slab;
 mod stats;
 mod user;
 mod verdict;
+mod wanted;
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -271,6 +272,7 @@ impl Server {
         Verdict::Drop { covers, reason }
     }
 }
+
 /// Whether a datagram starts like ChannelData of RFC 5766, on a channel that RFC 8656 reserves.
 fn has_rfc5766_channel(datagram: &[u8]) -> bool {
     matches!(datagram.first(), Some(0x50..=0x7F))

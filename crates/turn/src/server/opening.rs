@@ -3,8 +3,8 @@
 use std::sync::Arc;
 
 use stun::{
-    AddressErrorCode, AddressFamily, ErrorCode, Lifetime, ReservationToken, TransactionId,
-    XorMappedAddress, XorRelayedAddress,
+    AddressErrorCode, AddressFamily, AttributeType, BuildError, Builder, Encode, ErrorCode,
+    Lifetime, ReservationToken, TransactionId, XorMappedAddress, XorRelayedAddress,
 };
 
 use super::Server;
@@ -15,17 +15,50 @@ use super::outputs::Queued;
 use super::relay::{LiveRelay, Relay};
 use crate::{FiveTuple, Now, RelayKey, RequestKey};
 
+/// ADDRESS-ERROR-CODE for those who ask as the draft did: see [`Config::draft_dual_allocation`](super::Config).
+const DRAFT_ADDRESS_ERROR_CODE: AttributeType = AttributeType(0x8033);
+
 /// What became of the sockets, by their place in the request. `None` was not asked for.
 type Results = [Option<Result<OpenedRelay, OpenError>>; 2];
 
 /// What an Allocate success response says.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Granted {
-    pub(super) relayed: RelayedAddresses,
-    pub(super) lifetime_s: u32,
-    pub(super) token: Option<[u8; 8]>,
+struct Granted {
+    relayed: RelayedAddresses,
+    lifetime_s: u32,
+    token: Option<[u8; 8]>,
     /// The family of a dual allocation that was not granted, and why.
-    pub(super) refused: Option<(AddressFamily, ErrorCode<'static>)>,
+    refused: Option<Missing>,
+}
+
+/// Half of a dual allocation that could not be granted.
+#[derive(Clone, Copy, Debug)]
+struct Missing {
+    family: AddressFamily,
+    error: ErrorCode<'static>,
+    /// Whether the client knows ADDRESS-ERROR-CODE by the number of the draft.
+    draft: bool,
+}
+
+impl Missing {
+    /// ADDRESS-ERROR-CODE (RFC 8656 §18.12).
+    fn write(&self, message: &mut Builder<'_>) -> Result<(), BuildError> {
+        let ErrorCode { code, reason } = self.error;
+        let attribute = AddressErrorCode {
+            family: self.family,
+            code,
+            reason,
+        };
+        if !self.draft {
+            return message.push(&attribute).map(drop);
+        }
+        let mut value = [0; 64];
+        let value = value
+            .get_mut(..attribute.value_len())
+            .ok_or(BuildError::BufferFull)?;
+        attribute.encode(value, &TransactionId::default())?;
+        message.push_raw(DRAFT_ADDRESS_ERROR_CODE, value).map(drop)
+    }
 }
 
 impl Server {
@@ -84,9 +117,13 @@ impl Server {
                 _ => self.forget_relay(relay.get(), place),
             }
         }
-        granted.refused = (opening.plan == Plan::Dual)
-            .then(|| missing(results))
-            .flatten();
+        if let Plan::Dual { draft } = opening.plan {
+            granted.refused = missing(results).map(|(family, error)| Missing {
+                family,
+                error,
+                draft,
+            });
+        }
         self.open_allocation(now, place, allocation, &opening.asked, &granted);
         true
     }
@@ -225,12 +262,8 @@ impl Server {
             if let Some(token) = granted.token {
                 message.push(&ReservationToken(token))?;
             }
-            if let Some((family, error)) = granted.refused {
-                message.push(&AddressErrorCode {
-                    family,
-                    code: error.code,
-                    reason: error.reason,
-                })?;
+            if let Some(missing) = &granted.refused {
+                missing.write(message)?;
             }
             message.push(&XorMappedAddress(mapped)).map(drop)
         });
@@ -342,7 +375,7 @@ fn refused(plan: Plan, results: Results) -> Option<ErrorCode<'static>> {
         .flatten()
         .filter_map(|result| result.err().map(code));
     let opened = results.into_iter().flatten().any(|result| result.is_ok());
-    if plan == Plan::Dual && opened {
+    if matches!(plan, Plan::Dual { .. }) && opened {
         None
     } else {
         failures.next()

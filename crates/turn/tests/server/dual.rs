@@ -310,3 +310,32 @@ fn one_expired_family_is_gone_before_the_next_request_is_looked_at() {
     );
     world.finish();
 }
+
+#[test]
+fn clients_of_the_draft_ask_and_are_told_by_its_numbers() {
+    let ask = |client: &mut Client, world: &mut World| {
+        client.try_allocate(world, |request| {
+            request
+                .push_raw(AttributeType(0x8032), &[2, 0, 0, 0])
+                .unwrap();
+        })
+    };
+    let mut world = World::new();
+    let mut client = Client::new(&mut world, "alice", REMOTE);
+    assert_eq!(ask(&mut client, &mut world).relayed().len(), 2);
+    world.expect_opened();
+    world.refuse_v6 = Some(OpenError::NoPort);
+    let mut client = Client::new(&mut world, "alice", "198.51.100.1:4001");
+    let reply = ask(&mut client, &mut world);
+    assert!(reply.get::<AddressErrorCode<'_>>().is_none());
+    let told = reply.message().find(AttributeType(0x8033)).unwrap();
+    assert_eq!(told.value, b"\x02\0\x05\x08Insufficient Capacity");
+    world.expect_opened();
+    // Only where the operator lets them.
+    world.reconfigure(|config| config.draft_dual_allocation = false);
+    let mut client = Client::new(&mut world, "alice", "198.51.100.1:4002");
+    let reply = ask(&mut client, &mut world);
+    assert_eq!((reply.code(), reply.relayed().len()), (0, 1));
+    world.expect_opened();
+    world.finish();
+}
