@@ -116,7 +116,7 @@ fn settings_change_under_way() {
     client.allocate();
     let peer = at("10.1.2.3:4000");
     assert_eq!(client.permit(peer), 403);
-    let mut bob = Client::new(server.listeners()[0]).as_user("bob", "hunter2");
+    let mut bob = Client::new(server.listeners()[0]).with_user("bob", "hunter2");
     assert_eq!(bob.try_allocate().code(), 401);
 
     let mut changed = settings();

@@ -113,7 +113,7 @@ fn a_user_a_source_and_all_together_have_limits_across_workers() {
         let server = start(loopback(4).quota(limits).user("bob", "hunter2"));
         let (mut clients, refused) = allocate_until_refused(&server);
         assert_eq!((clients.len(), refused), (6, code), "{name}");
-        let mut bob = Client::new(server.listeners()[0]).as_user("bob", "hunter2");
+        let mut bob = Client::new(server.listeners()[0]).with_user("bob", "hunter2");
         let expected = if name == "user" { 0 } else { code };
         assert_eq!(
             bob.try_allocate().code(),

@@ -68,7 +68,7 @@ fn a_token_is_worth_nothing_to_another_user_or_when_made_up() {
     let server = start(loopback(2).user("bob", "hunter2"));
     let [mut one, other] = fresh_clients_on_two_workers(&server);
     let (_, token) = reserve(&mut one);
-    let mut bob = other.as_user("bob", "hunter2");
+    let mut bob = other.with_user("bob", "hunter2");
     assert_eq!(claim(&mut bob, token).code(), 508);
     for first in [0, 1, 2, 7, 255] {
         let mut guess = token;

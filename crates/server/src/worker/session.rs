@@ -97,16 +97,21 @@ impl<'buf> Session<'_, '_, 'buf> {
             self.core.counters.relay_not_live += item.datagrams;
             return;
         };
-        let run = Run {
-            bytes,
-            stride: item.stride,
-            tos: item.tos,
-        };
-        if item.stride == 0 {
-            // Empty datagrams leave no bytes to be counted by.
-            (0..item.datagrams).for_each(|_| self.deliver(relay.key, item.from, run));
-        } else {
-            self.deliver(relay.key, item.from, run);
+        let (key, from, stride, tos) = (relay.key, item.from, item.stride, item.tos);
+        let whole = bytes.len().div_ceil(stride.max(1));
+        if whole > 0 {
+            self.deliver(key, from, Run { bytes, stride, tos });
+        }
+        // Empty datagrams (all of them, or the last of a run) leave no bytes to be counted by.
+        for _ in whole as u64..item.datagrams {
+            self.deliver(
+                key,
+                from,
+                Run {
+                    tos,
+                    ..Run::single(&[])
+                },
+            );
         }
     }
 

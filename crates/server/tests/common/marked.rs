@@ -44,6 +44,18 @@ impl Marked {
         queue.start().push_copied(&to, datagram);
     }
 
+    /// Sends datagrams of one length (the last may be shorter) as one train, where the kernel can.
+    pub(crate) fn send_train(&self, datagrams: &[Vec<u8>], to: SocketAddr) {
+        let queue = &mut self.buffers.borrow_mut().1;
+        let bytes: Vec<u8> = datagrams.concat();
+        let stride = datagrams[0].len();
+        let mut out = queue.start();
+        out.push_strided(&SendTo::new(&self.socket, to), &bytes, stride, 0..stride);
+        if datagrams.last().is_some_and(Vec::is_empty) {
+            out.push_copied(&SendTo::new(&self.socket, to), b"");
+        }
+    }
+
     /// The next datagram, where it is from and its mark.
     pub(crate) fn receive(&self) -> (Vec<u8>, SocketAddr, u8) {
         let patience = Some(Duration::from_secs(5));

@@ -149,7 +149,7 @@ impl Client {
         self.last_tos.get()
     }
 
-    pub(crate) fn as_user(mut self, name: &str, password: &str) -> Client {
+    pub(crate) fn with_user(mut self, name: &str, password: &str) -> Client {
         self.credentials = (name.to_owned(), password.to_owned());
         self
     }
@@ -298,6 +298,14 @@ impl Client {
     /// Sends a Send indication.
     pub(crate) fn indicate(&self, peer: SocketAddr, data: &[u8]) {
         self.transmit(&self.send_indication(peer, data));
+    }
+
+    /// Sends whole messages of one length (the last may be shorter) as one train; only from a marked client.
+    pub(crate) fn send_train(&self, messages: &[Vec<u8>]) {
+        match &self.link {
+            Link::Plain(_) => panic!("not a marked client"),
+            Link::Marked(socket) => socket.send_train(messages, self.server),
+        }
     }
 
     /// The socket of a plain client.
