@@ -196,11 +196,18 @@ fn sighup_reads_the_file_again_and_a_bad_one_changes_nothing() {
 
 #[test]
 fn logs_are_json_when_asked_and_stdout_stays_clean() {
-    let serve = Serve::start(&["--listen", "127.0.0.1:0", "--log-format", "json"]);
+    let serve = Serve::start(&[
+        "--listen",
+        "127.0.0.1:0",
+        "--log-format",
+        "json",
+        "--secret",
+        "short",
+    ]);
     serve.signal("TERM");
     let (_, log) = serve.wait();
     let lines: Vec<_> = log.lines().collect();
-    assert!(!lines.is_empty());
+    assert!(lines[0].contains("the secret is shorter"), "{log}");
     for line in lines {
         let value: serde_json::Value =
             serde_json::from_str(line).unwrap_or_else(|error| panic!("{error}: {line}"));

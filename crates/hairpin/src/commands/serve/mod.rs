@@ -32,12 +32,13 @@ const STOP_LOOK: Duration = Duration::from_millis(5);
 /// Runs the command.
 pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     let loaded = read(args)?;
-    eprint!("{}", loaded.diagnostics(input::colour()));
     let Some(config) = loaded.config.clone() else {
+        eprint!("{}", loaded.diagnostics(input::colour()));
         eprintln!("{}; nothing was started", loaded.count());
         return Ok(ExitCode::FAILURE);
     };
     let level = log::install(config.log_format, config.log_level)?;
+    log_warnings(&loaded);
     // Before any thread starts, so that no signal is missed.
     let signals = Signals::install().context("cannot catch SIGINT, SIGTERM and SIGHUP")?;
     let machine = engine::machine();
@@ -64,6 +65,13 @@ fn read(args: &Args) -> Result<Loaded> {
         args.config.as_ref(),
         args.flags(),
     )?))
+}
+
+/// What is hardly meant, as log lines: the form of the log is the user's choice.
+fn log_warnings(loaded: &Loaded) {
+    for warning in loaded.one_line_each() {
+        tracing::warn!("{warning}");
+    }
 }
 
 /// Gives a server without users and secrets a random secret, the same one in each call: there is always a way in, and never
@@ -164,7 +172,9 @@ impl Service<'_> {
             }
             if Instant::now() >= rotate_at {
                 rotate_at += NONCE_KEY_LIFE;
-                self.engine.rotate_nonce_key()?;
+                if let Err(error) = self.engine.rotate_nonce_key() {
+                    tracing::error!("the key of nonces stays as it is: {error:#}");
+                }
             }
         }
     }
@@ -202,9 +212,7 @@ impl Service<'_> {
         let config = with_a_way_in(config, &mut self.made_up_secret)?;
         self.engine.reload(&config)?;
         self.level.set(config.log_level);
-        new.one_line_each()
-            .iter()
-            .for_each(|warning| tracing::warn!("{warning}"));
+        log_warnings(new);
         let waiting = config::needs_restart(&self.started, new);
         if !waiting.is_empty() {
             tracing::warn!("needs a restart to take effect: {}", waiting.join(", "));
