@@ -22,7 +22,7 @@ pub(super) struct Client {
 
 impl Client {
     /// Counts application data on its way to the client.
-    pub(super) const fn count_to_client(&mut self, packets: u64, bytes: u64) {
+    pub(super) const fn count_to_client(&mut self, packets: usize, bytes: usize) {
         if let Stage::Open(allocation) = &mut self.stage {
             allocation.to_client.add(packets, bytes);
         }
@@ -150,8 +150,9 @@ impl Clients {
         }
     }
 
-    /// The allocation at a place.
-    pub(super) fn allocation_mut(&mut self, place: u32) -> Option<&mut Allocation> {
+    /// The allocation of a 5-tuple.
+    pub(super) fn allocation_of(&mut self, five_tuple: &FiveTuple) -> Option<&mut Allocation> {
+        let place = self.find(five_tuple)?;
         match &mut self.slab.get_mut(place)?.stage {
             Stage::Open(allocation) => Some(allocation),
             Stage::Opening(_) => None,

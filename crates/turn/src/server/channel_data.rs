@@ -6,6 +6,7 @@ use stun::channel_data::{ChannelData, HEADER_LEN};
 
 use super::channel::Channel;
 use super::policy::{PeerClass, PeerPolicy};
+use super::relay::Relay;
 use super::{DropReason, Server, Verdict};
 use crate::{ClientPath, Now, RelayKey, Run};
 
@@ -37,72 +38,62 @@ impl Server {
         path: &ClientPath,
         equal: &Equal,
     ) -> Result<Verdict, DropReason> {
-        let place = self
-            .clients
-            .find(&path.five_tuple)
-            .ok_or(DropReason::NoAllocation)?;
         let allocation = self
             .clients
-            .allocation(place)
+            .allocation_of(&path.five_tuple)
             .ok_or(DropReason::NoAllocation)?;
-        let mut found = Err(DropReason::AllocationExpired);
+        let mut reason = DropReason::AllocationExpired;
         for relay in allocation.relays() {
-            let Some((generation, entry)) = self.relays.entry_mut(relay) else {
+            let Some((generation, Relay::Live(live))) = self.relays.entry_mut(relay) else {
                 continue;
             };
-            let Some(live) = entry.live_mut().filter(|live| live.expires > now.mono) else {
+            if live.expires <= now.mono {
                 continue;
-            };
-            let key = RelayKey {
-                index: relay,
-                generation,
-            };
-            let from = live.advertised.address();
-            match live.channels.with_number(equal.number, now.mono) {
-                Some(channel) => {
-                    found = usable(channel, now, &*self.config.policy, self.policy_epoch)
-                        .map(|channel| (key, from, channel.peer(), channel.own_relay));
-                    break;
-                }
-                None => found = Err(DropReason::ChannelNotBound),
             }
-        }
-        let (relay, from, peer, own_relay) = found?;
-        self.count_to_peers(place, equal.covers as u64, equal.total as u64);
-        let (covers, payload) = (equal.covers, HEADER_LEN..HEADER_LEN + equal.payload);
-        if own_relay {
-            return Ok(Verdict::ToRelay {
-                covers,
-                from,
-                peer,
-                payload,
+            reason = DropReason::ChannelNotBound;
+            let Some(channel) = live.channels.with_number(equal.number, now.mono) else {
+                continue;
+            };
+            check(channel, now, &*self.config.policy, self.policy_epoch)?;
+            self.stats.to_peers.add(equal.covers, equal.total);
+            allocation.to_peers.add(equal.covers, equal.total);
+            let (covers, peer, payload) = (
+                equal.covers,
+                channel.peer(),
+                HEADER_LEN..HEADER_LEN + equal.payload,
+            );
+            return Ok(if channel.own_relay {
+                Verdict::ToRelay {
+                    covers,
+                    from: live.advertised.address(),
+                    peer,
+                    payload,
+                }
+            } else {
+                let relay = RelayKey {
+                    index: relay,
+                    generation,
+                };
+                Verdict::ToPeer {
+                    covers,
+                    relay,
+                    peer,
+                    payload,
+                    dont_fragment: false,
+                }
             });
         }
-        Ok(Verdict::ToPeer {
-            covers,
-            relay,
-            peer,
-            payload,
-            dont_fragment: false,
-        })
-    }
-
-    /// Counts application data on its way to a peer.
-    pub(super) fn count_to_peers(&mut self, place: u32, packets: u64, bytes: u64) {
-        self.stats.to_peers.add(packets, bytes);
-        if let Some(allocation) = self.clients.allocation_mut(place) {
-            allocation.to_peers.add(packets, bytes);
-        }
+        Err(reason)
     }
 }
 
 /// Whether a channel may carry data at this moment: its permission holds (RFC 8656 §9), and the policy has not changed its mind.
-pub(super) fn usable<'a>(
-    channel: &'a mut Channel,
+pub(super) fn check(
+    channel: &mut Channel,
     now: Now,
     policy: &dyn PeerPolicy,
     epoch: u16,
-) -> Result<&'a Channel, DropReason> {
+) -> Result<(), DropReason> {
     if channel.permission_expires <= now.mono {
         return Err(DropReason::NoPermission);
     }
@@ -114,7 +105,7 @@ pub(super) fn usable<'a>(
         channel.own_relay = class == PeerClass::OwnRelay;
         channel.policy_epoch = epoch;
     }
-    Ok(channel)
+    Ok(())
 }
 
 /// Reads the first datagram's header and counts how many datagrams behind it have the same one. `None` if it is malformed.

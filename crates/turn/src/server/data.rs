@@ -6,7 +6,7 @@ use stun::{
     Builder, Class, INDICATION_HEADER_MAX, Icmp, Method, XorPeerAddress, data_indication_header,
 };
 
-use super::channel_data::usable;
+use super::channel_data::check;
 use super::policy::PeerClass;
 use super::relay::Relay;
 use super::{DropReason, IcmpError, Server, Verdict};
@@ -58,11 +58,10 @@ impl Server {
         let (policy, epoch) = (&*self.config.policy, self.policy_epoch);
         let channel = match live.channels.bound_to(&from, now.mono) {
             Some(channel) => {
-                let channel =
-                    usable(channel, now, policy, epoch).map_err(|reason| match reason {
-                        DropReason::NoPermission => DropReason::PeerWithoutPermission,
-                        other => other,
-                    })?;
+                check(channel, now, policy, epoch).map_err(|reason| match reason {
+                    DropReason::NoPermission => DropReason::PeerWithoutPermission,
+                    other => other,
+                })?;
                 Some(channel.number)
             }
             None => {
@@ -88,10 +87,8 @@ impl Server {
         let covers = run.count();
         let client = self.clients.get_mut(place).ok_or(DropReason::StaleRelay)?;
         let path = client.path.path();
-        self.stats
-            .to_clients
-            .add(covers as u64, run.bytes.len() as u64);
-        client.count_to_client(covers as u64, run.bytes.len() as u64);
+        self.stats.to_clients.add(covers, run.bytes.len());
+        client.count_to_client(covers, run.bytes.len());
         // RFC 8656 §12.5: the server "MUST use the ChannelData message if a channel has been bound to the peer".
         Ok(match channel {
             Some(channel) => Verdict::ToClient {

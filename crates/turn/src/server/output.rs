@@ -92,9 +92,10 @@ pub struct Traffic {
 }
 
 impl Traffic {
-    pub(super) const fn add(&mut self, packets: u64, bytes: u64) {
-        self.packets += packets;
-        self.bytes += bytes;
+    /// Counts so many datagrams with so many bytes in all.
+    pub(super) const fn add(&mut self, packets: usize, bytes: usize) {
+        self.packets += packets as u64;
+        self.bytes += bytes as u64;
     }
 }
 

@@ -5,9 +5,10 @@ use std::net::SocketAddr;
 use stun::{AttributeType, Data, FingerprintState, Message, XorPeerAddress};
 
 use super::policy::PeerClass;
+use super::relay::Relay;
 use super::request::is_known;
 use super::{DropReason, Server, Verdict};
-use crate::{ClientPath, Now};
+use crate::{ClientPath, Now, RelayKey};
 
 /// What a Send indication asks for.
 struct Wanted<'a> {
@@ -36,19 +37,14 @@ impl Server {
         path: &ClientPath,
         message: &Message<'_>,
     ) -> Result<Verdict, DropReason> {
-        let wanted = read(message, self.config.dont_fragment)?;
         let Wanted {
             peer,
             data,
             dont_fragment,
-        } = wanted;
-        let place = self
-            .clients
-            .find(&path.five_tuple)
-            .ok_or(DropReason::NoAllocation)?;
+        } = read(message, self.config.dont_fragment)?;
         let allocation = self
             .clients
-            .allocation(place)
+            .allocation_of(&path.five_tuple)
             .ok_or(DropReason::NoAllocation)?;
         let relay = if peer.is_ipv4() {
             allocation.v4
@@ -56,51 +52,45 @@ impl Server {
             allocation.v6
         };
         let relay = relay.ok_or(DropReason::PeerFamilyMismatch)?.get();
-        let from = self.check_permission(now, relay, peer)?;
+        let Some((generation, Relay::Live(live))) = self.relays.entry_mut(relay) else {
+            return Err(DropReason::NoAllocation);
+        };
+        if live.expires <= now.mono {
+            return Err(DropReason::AllocationExpired);
+        }
+        // RFC 8656 §11.2: "a Send indication never causes the server to refresh the permission".
+        live.permissions
+            .get(&peer.ip(), now.mono)
+            .ok_or(DropReason::NoPermission)?;
         let class = self.config.policy.permits(peer);
         if class == PeerClass::Denied || peer.port() == 0 {
             return Err(DropReason::PeerNotAllowed);
         }
-        self.count_to_peers(place, 1, data.len() as u64);
+        self.stats.to_peers.add(1, data.len());
+        allocation.to_peers.add(1, data.len());
         // The value lies inside the message, so its place is a difference of addresses.
         let start = data.as_ptr() as usize - message.as_bytes().as_ptr() as usize;
         let payload = start..start + data.len();
-        Ok(match class {
-            PeerClass::OwnRelay => Verdict::ToRelay {
+        Ok(if class == PeerClass::OwnRelay {
+            Verdict::ToRelay {
                 covers: 1,
-                from,
+                from: live.advertised.address(),
                 peer,
                 payload,
-            },
-            _ => Verdict::ToPeer {
+            }
+        } else {
+            let relay = RelayKey {
+                index: relay,
+                generation,
+            };
+            Verdict::ToPeer {
                 covers: 1,
-                relay: self.relay_key(relay),
+                relay,
                 peer,
                 payload,
                 dont_fragment,
-            },
+            }
         })
-    }
-
-    /// Checks that there is a permission; returns the relay's address. A Send indication never refreshes it.
-    fn check_permission(
-        &mut self,
-        now: Now,
-        relay: u32,
-        peer: SocketAddr,
-    ) -> Result<SocketAddr, DropReason> {
-        let live = self
-            .relays
-            .get_mut(relay)
-            .and_then(|relay| relay.live_mut())
-            .ok_or(DropReason::NoAllocation)?;
-        if live.expires <= now.mono {
-            return Err(DropReason::AllocationExpired);
-        }
-        live.permissions
-            .get(&peer.ip(), now.mono)
-            .ok_or(DropReason::NoPermission)?;
-        Ok(live.advertised.address())
     }
 }
 
