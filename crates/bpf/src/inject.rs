@@ -131,6 +131,8 @@ pub struct Pace {
 pub struct Injected {
     /// Frames handed to the devices.
     pub frames: u64,
+    /// When the first frame left, CLOCK_MONOTONIC in nanoseconds.
+    pub start_ns: u64,
     /// From the first frame to the end of the run.
     pub elapsed: Duration,
     /// Schedule that was given up because the generator had no CPU for more than 2 ms: above a few percent of
@@ -234,6 +236,7 @@ impl Injector {
         };
         Ok(Injected {
             frames: state.sent,
+            start_ns: state.start_ns,
             elapsed: Duration::from_nanos(elapsed),
             skipped: Duration::from_nanos(state.skipped_ps / 1000),
         })

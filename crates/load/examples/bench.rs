@@ -1,10 +1,10 @@
 //! The benchmark without the command line of the `hairpin` binary: `bench [--quick] [--rounds N] [--only NAMES]
-//! [--step MS] [--sockets] [--preferred] [--json F] [--html F] SIDE...`, or `bench floor KIND FLOWS` for its own use.
+//! [--step MS] [--sockets] [--preferred] [--json F] [--html F] SIDE...`, `bench generator`, or `bench floor KIND FLOWS` for its own use.
 
 use std::process::ExitCode;
 use std::time::Duration;
 
-use hairpin_load::bench::{BenchOptions, LoadKind, Programs, Side, floor, run};
+use hairpin_load::bench::{BenchOptions, LoadKind, Programs, Side, floor, generator_speed, run};
 
 fn main() -> ExitCode {
     match start() {
@@ -20,6 +20,15 @@ fn start() -> Result<ExitCode, Box<dyn std::error::Error>> {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     if arguments.first().is_some_and(|first| first == "floor") {
         floor::main(&arguments[1..])?;
+        return Ok(ExitCode::SUCCESS);
+    }
+    if arguments.first().is_some_and(|first| first == "generator") {
+        for payload in [120, 1200] {
+            println!(
+                "{payload} B: {:?}",
+                generator_speed(0, 1, payload, Duration::from_millis(500))?
+            );
+        }
         return Ok(ExitCode::SUCCESS);
     }
     let own = std::env::current_exe()?;

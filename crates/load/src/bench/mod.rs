@@ -28,6 +28,7 @@ mod bed;
 mod client;
 mod error;
 pub mod floor;
+mod generator;
 mod layout;
 mod napi;
 mod options;
@@ -47,6 +48,7 @@ mod upkeep;
 mod verify;
 
 pub use error::{BenchError, SideError};
+pub use generator::{GeneratorSpeed, generator_speed};
 pub use options::{BenchOptions, LoadKind};
 pub use packets::{Packets, Point};
 pub use report::Report;

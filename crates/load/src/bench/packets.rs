@@ -7,6 +7,7 @@
 use std::net::UdpSocket;
 use std::time::{Duration, Instant};
 
+use bpf::count::Totals;
 use bpf::inject::{Injected, Pace};
 use serde::Serialize;
 
@@ -14,14 +15,13 @@ use super::bed::Bed;
 use super::error::{Doing, SideError};
 use super::sockets;
 use super::spinner::Spinner;
+use super::topology::ServerCpu;
 
 /// Frames that leave together: what interrupt coalescing makes of steady traffic.
 const BURST: u32 = 32;
 /// A point is repeated when others had more than this share of one of the two processors.
 const FOREIGN_SHARE: f64 = 0.05;
 const MAX_TRIES: u32 = 3;
-/// Datagrams still on their way when the generator stops.
-const DRAIN: Duration = Duration::from_millis(20);
 /// Where the search begins when nothing is known, in datagrams per second.
 const FIRST_RATE: f64 = 50_000.0;
 /// More than one processor can generate; from here on it sends unpaced.
@@ -188,49 +188,43 @@ impl Meter<'_> {
     }
 
     fn once(&mut self, rate: Option<f64>, duration: Duration) -> Result<Point, SideError> {
-        let clock = Instant::now();
-        let spun = self.spinner.cpu_ns();
-        let cpu = self
-            .bed
-            .topology
-            .server_cpu()
-            .doing("read processor times")?;
-        let delivered = self.bed.delivered()?;
-        let generator = self.generator_ns();
+        let before = self.read()?;
         let sent = self.send(rate, duration)?;
-        let generator = (self.generator_ns() - generator) as f64;
-        std::thread::sleep(DRAIN);
-        let got = self.bed.delivered()? - delivered;
-        let after = self
-            .bed
-            .topology
-            .server_cpu()
-            .doing("read processor times")?;
-        let spun = self.spinner.cpu_ns() - spun;
-        let wall = clock.elapsed().as_nanos() as f64;
-        let seconds = sent.elapsed.as_secs_f64().max(1e-9);
-        let process = after.processes.saturating_sub(cpu.processes) as f64;
-        let softirq = after.softirq.saturating_sub(cpu.softirq) as f64;
-        let foreign = 1.0 - (process + softirq + spun as f64) / wall;
-        // The generator's thread is busy from the first datagram to the last.
-        let foreign = foreign.max(1.0 - generator / (seconds * 1e9));
-        let each = |nanoseconds: f64| nanoseconds / (got.datagrams.max(1) as f64);
-        Ok(Point {
-            offered: sent.frames as f64 / seconds,
-            delivered: got.datagrams as f64 / seconds,
-            loss: 1.0 - got.datagrams as f64 / (sent.frames.max(1) as f64),
-            cost_ns: each(process + softirq),
-            process_ns: each(process),
-            softirq_ns: each(softirq),
-            busy: (process + softirq) / (seconds * 1e9),
-            foreign: foreign.max(0.0),
-            skipped: sent.skipped.as_secs_f64() / seconds,
-            per_packet: got.datagrams as f64 / (got.packets.max(1) as f64),
-            wrong: got.wrong(),
-            reordered: got.reordered,
-            verified: got.verified,
-            tries: 1,
+        let generator = self.generator_ns() - before.generator;
+        self.wait_until_quiet()?;
+        let after = self.read()?;
+        Ok(Point::new(&before, &after, &sent, generator))
+    }
+
+    fn read(&mut self) -> Result<Reading, SideError> {
+        Ok(Reading {
+            at: Instant::now(),
+            cpu: self
+                .bed
+                .topology
+                .server_cpu()
+                .doing("read processor times")?,
+            spun: self.spinner.cpu_ns(),
+            delivered: self.bed.delivered()?,
+            generator: self.generator_ns(),
         })
+    }
+
+    /// Waits until what stands in the server's receive buffers has been relayed: a large buffer holds more than a step's
+    /// worth of datagrams, and would make goodput out of the next point's time.
+    fn wait_until_quiet(&mut self) -> Result<(), SideError> {
+        const LOOK: Duration = Duration::from_millis(20);
+        const LOOKS: u32 = 50;
+        let mut last = self.bed.delivered()?.datagrams;
+        for _ in 0..LOOKS {
+            std::thread::sleep(LOOK);
+            let now = self.bed.delivered()?.datagrams;
+            if now == last {
+                break;
+            }
+            last = now;
+        }
+        Ok(())
     }
 
     /// Processor time of the generator, which is this thread, and of the receive softirq beside it.
@@ -248,5 +242,95 @@ impl Meter<'_> {
                 burst: BURST,
             })?),
         }
+    }
+}
+
+/// All counters and clocks at one moment.
+struct Reading {
+    at: Instant,
+    cpu: ServerCpu,
+    spun: u64,
+    delivered: Totals,
+    generator: u64,
+}
+
+impl Point {
+    /// A point from the readings before and after it. `generator` is the processor time that sending took.
+    fn new(before: &Reading, after: &Reading, sent: &Injected, generator: u64) -> Point {
+        let got = after.delivered - before.delivered;
+        let offered_s = sent.elapsed.as_secs_f64().max(1e-9);
+        // An overloaded server goes on delivering what it has buffered: that takes time too.
+        let until_last_s = got.last_ns.saturating_sub(sent.start_ns) as f64 / 1e9;
+        let delivered_s = offered_s.max(until_last_s);
+        let process = after.cpu.processes.saturating_sub(before.cpu.processes) as f64;
+        let softirq = after.cpu.softirq.saturating_sub(before.cpu.softirq) as f64;
+        let spun = (after.spun - before.spun) as f64;
+        let wall = after.at.duration_since(before.at).as_nanos() as f64;
+        let server_foreign = 1.0 - (process + softirq + spun) / wall;
+        // The generator's thread is busy from the first datagram to the last.
+        let generator_foreign = 1.0 - generator as f64 / (offered_s * 1e9);
+        let per_datagram = |nanoseconds: f64| nanoseconds / (got.datagrams.max(1) as f64);
+        Point {
+            offered: sent.frames as f64 / offered_s,
+            delivered: got.datagrams as f64 / delivered_s,
+            loss: 1.0 - got.datagrams as f64 / (sent.frames.max(1) as f64),
+            cost_ns: per_datagram(process + softirq),
+            process_ns: per_datagram(process),
+            softirq_ns: per_datagram(softirq),
+            busy: (process + softirq) / (delivered_s * 1e9),
+            foreign: server_foreign.max(generator_foreign).max(0.0),
+            skipped: sent.skipped.as_secs_f64() / offered_s,
+            per_packet: got.datagrams as f64 / (got.packets.max(1) as f64),
+            wrong: got.wrong(),
+            reordered: got.reordered,
+            verified: got.verified,
+            tries: 1,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn reading(at: Instant, processes: u64, datagrams: u64, last_ns: u64) -> Reading {
+        let delivered = Totals {
+            datagrams,
+            packets: datagrams / 2,
+            last_ns,
+            ..Totals::default()
+        };
+        Reading {
+            at,
+            cpu: ServerCpu {
+                processes,
+                softirq: processes / 4,
+            },
+            spun: 0,
+            delivered,
+            generator: 0,
+        }
+    }
+
+    #[test]
+    fn what_is_delivered_late_counts_over_the_time_it_took() {
+        let start = Instant::now();
+        let end = start + Duration::from_secs(2);
+        let sent = Injected {
+            frames: 4000,
+            start_ns: 1_000_000_000,
+            elapsed: Duration::from_secs(1),
+            skipped: Duration::ZERO,
+        };
+        let before = reading(start, 0, 100, 0);
+        let in_time = reading(end, 800_000_000, 2100, 1_900_000_000);
+        let point = Point::new(&before, &in_time, &sent, 1_000_000_000);
+        assert_eq!((point.offered, point.delivered), (4000.0, 2000.0));
+        assert!((point.loss - 0.5).abs() < 1e-9);
+        assert_eq!((point.cost_ns, point.process_ns), (500_000.0, 400_000.0));
+        assert!((point.busy - 1.0).abs() < 1e-9 && (point.foreign - 0.5).abs() < 1e-9);
+        let late = reading(end, 800_000_000, 2100, 2_600_000_000);
+        let point = Point::new(&before, &late, &sent, 1_000_000_000);
+        assert_eq!(point.delivered, 1250.0);
     }
 }

@@ -261,7 +261,7 @@ fn most_flows(options: &BenchOptions, side: &Side, counts: impl Fn(&Scenario) ->
 }
 
 /// One benchmark per machine: an abstract socket name, which is free again when this process ends.
-fn lock() -> Result<UnixListener, BenchError> {
+pub(super) fn lock() -> Result<UnixListener, BenchError> {
     let name =
         SocketAddr::from_abstract_name("hairpin-bench").network("make the benchmark's lock")?;
     UnixListener::bind_addr(&name).map_err(|_| BenchError::Busy)

@@ -227,10 +227,22 @@ impl Side {
     }
 }
 
-/// `serve` with one worker, one user, and the private networks of the layout admitted as peers.
-const HAIRPIN: &[&str] = &["serve"];
+/// One worker, the peer admitted, room for every allocation. Ports from 20000: 18,000 allocations fit.
+const HAIRPIN: &[&str] = &[
+    "serve",
+    "--workers=1",
+    "--listen={listen}",
+    "--relay-address={relay-ip}",
+    "--port-range=20000-65535",
+    "--user={user}:{password}",
+    "--realm={realm}",
+    "--allow-peer={peer-ip}",
+    "--set=limits.allocations_per_user=100000",
+    "--set=limits.allocations_per_source=100000",
+    "--log-level=warn",
+];
 
-/// One relay thread, no other listeners, no files. Ports from 20000: 18,000 allocations fit.
+/// The same: one relay thread, no other listeners, no log, no files.
 const COTURN: &[&str] = &[
     "-n",
     "--lt-cred-mech",

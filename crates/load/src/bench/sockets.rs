@@ -29,7 +29,7 @@ pub(crate) fn send(
             channel_data(flow, &body)
         })
         .collect();
-    let start = Instant::now();
+    let (start, start_ns) = (Instant::now(), ::io::clock::monotonic_ns());
     let (mut sent, mut flow, mut in_train) = (0u32, 0, 0);
     while start.elapsed() < duration && !datagrams.is_empty() {
         if rate.is_some_and(|rate| f64::from(sent) > start.elapsed().as_secs_f64() * rate) {
@@ -50,6 +50,7 @@ pub(crate) fn send(
     }
     Injected {
         frames: sent.into(),
+        start_ns,
         elapsed: start.elapsed(),
         skipped: Duration::ZERO,
     }

@@ -203,6 +203,10 @@ fn configure(port: &Port, far: &Port, is_host: bool) -> io::Result<()> {
     netlink.add_address(index, ip(port.ip), PREFIX)?;
     netlink.set_neighbour(index, ip(far.ip), far.mac)?;
     ::io::ethtool::set_gro(port.device, true)?;
+    if !is_host {
+        // What the server sends is received at the far end's expense.
+        ::io::ethtool::set_tcp_segmentation(port.device, false)?;
+    }
     if is_host {
         netlink.add_default_route(ip(far.ip))?;
         // The far ends send whole checksums, as over a wire: a server that relays below the stack passes them on.

@@ -38,7 +38,11 @@ pub(super) fn run(flows: u16) -> io::Result<()> {
                     .count(),
                 // Tokens were counted up from 1 beside the flows.
                 token => (0..TURN)
-                    .take_while(|_| relay.take_from_peer(token as usize - 1, &mut buffer).is_some())
+                    .take_while(|_| {
+                        relay
+                            .take_from_peer(token as usize - 1, &mut buffer)
+                            .is_some()
+                    })
                     .count(),
             };
         }
