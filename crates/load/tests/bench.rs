@@ -1,0 +1,288 @@
+//! The benchmark measured by itself: a bare relay passes, a relay that damages or a server that dies is told, and
+//! nothing is left behind, also after SIGKILL.
+//!
+//! These tests need root, two processors and Linux 5.18; without, they fail and say so. One benchmark runs at a time on
+//! a machine, so they take turns.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::io::{BufRead, BufReader};
+use std::net::UdpSocket;
+use std::process::{Child, Command, Stdio};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use hairpin_load::bench::report::{Measure, Outcome};
+use hairpin_load::bench::{
+    BenchOptions, Direction, Programs, Report, Scenario, Side, floor, generator_speed, run,
+};
+
+/// Name of the test below that is not a test: this binary is its own bare relay.
+const ENTRY: &str = "entry_of_the_bare_relay";
+
+fn in_turn() -> MutexGuard<'static, ()> {
+    static TURN: Mutex<()> = Mutex::new(());
+    TURN.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// This binary, entering at [`ENTRY`]; what follows is passed on.
+fn entry() -> Vec<String> {
+    let own = std::env::current_exe().unwrap();
+    [
+        own.to_str().unwrap(),
+        "--ignored",
+        "--exact",
+        ENTRY,
+        "--nocapture",
+    ]
+    .map(str::to_owned)
+    .into()
+}
+
+#[test]
+#[ignore = "not a test: the bare relay, run by the tests"]
+fn entry_of_the_bare_relay() {
+    let arguments: Vec<String> = std::env::args().collect();
+    match &arguments[arguments.len() - 2..] {
+        [kind, _] if kind == "damage" => damage(),
+        arguments => panic!("{:?}", floor::main(arguments)),
+    }
+}
+
+/// Relays flow 0 and flips a bit in the middle of every thousandth payload beyond the first hundred.
+fn damage() {
+    let listener = UdpSocket::bind("10.99.1.1:3478").unwrap();
+    let relay = UdpSocket::bind("10.99.2.1:50000").unwrap();
+    let mut buffer = [0; 2048];
+    for number in 0.. {
+        let length = listener.recv(&mut buffer).unwrap();
+        if number > 100 && number % 1000 < 64 {
+            buffer[length / 2] ^= 1;
+        }
+        let _ = relay.send_to(&buffer[4..length], "10.99.2.2:9000");
+    }
+}
+
+fn side(spec: &str) -> Side {
+    let programs = Programs {
+        hairpin: "hairpin".into(),
+        coturn: "turnserver".into(),
+        floor: entry(),
+    };
+    Side::parse(spec, &programs).unwrap()
+}
+
+fn relay(flows: u16, direction: Direction) -> Scenario {
+    Scenario::Relay {
+        flows,
+        train: 1,
+        direction,
+        payload: 120,
+    }
+}
+
+fn measure(sides: Vec<Side>, scenarios: Vec<Scenario>) -> Report {
+    let options = BenchOptions {
+        scenarios,
+        rounds: 1,
+        step: Duration::from_millis(40),
+        ..BenchOptions::quick(sides)
+    };
+    run(options).unwrap_or_else(|error| {
+        panic!("this test needs root, two processors and Linux 5.18: {error}")
+    })
+}
+
+#[test]
+fn bare_relays_pass_in_every_direction_with_every_byte_checked() {
+    let _turn = in_turn();
+    let scenarios = vec![
+        relay(8, Direction::ClientToPeer),
+        relay(8, Direction::PeerToClient),
+        relay(8, Direction::Both),
+        Scenario::Binding { clients: 8 },
+    ];
+    let report = measure(
+        vec![side("floor"), side("floor-gro"), side("floor-stun")],
+        scenarios,
+    );
+    assert_eq!(
+        report.cells.len(),
+        2 * 4 + 1,
+        "the STUN server takes part in one scenario"
+    );
+    for cell in &report.cells {
+        let Outcome::Packets(packets) = &cell.outcome else {
+            panic!("{cell:?}")
+        };
+        assert!(packets.best.delivered > 5_000.0, "{cell:?}");
+        assert_eq!(
+            (packets.best.wrong, packets.at_60.wrong),
+            (0, 0),
+            "{cell:?}"
+        );
+        let relayed = !matches!(cell.scenario, Scenario::Binding { .. });
+        assert_eq!(packets.at_60.verified > 0, relayed, "{cell:?}");
+        assert!(
+            packets.at_60.loss < 0.5 && packets.at_60.cost_ns > 100.0,
+            "{cell:?}"
+        );
+        assert!(packets.ramp.len() >= 3, "{cell:?}");
+    }
+    assert!(report.violations().is_empty());
+}
+
+#[test]
+fn damage_and_death_are_told_and_do_not_end_the_benchmark() {
+    let _turn = in_turn();
+    let damaging = format!("static:{} damage 1", entry().join(" "));
+    let sides = vec![
+        side("floor"),
+        side(&damaging),
+        side("static:/bin/echo farewell"),
+        side("/no/such/server"),
+    ];
+    let report = measure(sides, vec![relay(1, Direction::ClientToPeer)]);
+    let outcomes: Vec<&Outcome> = (0..4)
+        .map(|side| {
+            &report
+                .cells
+                .iter()
+                .find(|cell| cell.side == side)
+                .unwrap()
+                .outcome
+        })
+        .collect();
+    assert!(outcomes[0].value(Measure::Main).is_some());
+    let reason = |outcome: &Outcome| match outcome {
+        Outcome::Failed { reason } => reason.clone(),
+        Outcome::Packets(packets) => format!("{} wrong", packets.best.wrong + packets.at_60.wrong),
+        other => panic!("{other:?}"),
+    };
+    // Too rare for the payload check in front, so it is the counter that notices.
+    assert!(
+        reason(outcomes[1]).ends_with(" wrong") && reason(outcomes[1]) != "0 wrong",
+        "{:?}",
+        outcomes[1]
+    );
+    assert!(
+        reason(outcomes[2]).contains("farewell"),
+        "{}",
+        reason(outcomes[2])
+    );
+    assert!(
+        reason(outcomes[3]).contains("/no/such/server"),
+        "{}",
+        reason(outcomes[3])
+    );
+}
+
+#[test]
+fn the_generator_outruns_any_server() {
+    let _turn = in_turn();
+    let speed = generator_speed(0, 1, 120, Duration::from_millis(200)).unwrap_or_else(|error| {
+        panic!("this test needs root, two processors and Linux 5.18: {error}")
+    });
+    // Four million and more on a quiet machine; this only notices that it fell to what sockets can do.
+    assert!(speed.injected > 1e6, "{speed:?}");
+    assert!(
+        speed.delivered > 0.5e6 && speed.delivered <= speed.injected,
+        "{speed:?}"
+    );
+}
+
+/// Network namespaces that some process is in, and the interfaces' polling threads.
+fn namespaces_and_threads() -> (BTreeSet<String>, BTreeSet<u32>) {
+    let processes = || {
+        fs::read_dir("/proc")
+            .unwrap()
+            .flatten()
+            .filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok())
+    };
+    let namespace = |process| {
+        fs::read_link(format!("/proc/{process}/ns/net"))
+            .ok()
+            .map(|link| link.to_string_lossy().into_owned())
+    };
+    let polls = |process: &u32| {
+        fs::read_to_string(format!("/proc/{process}/comm"))
+            .is_ok_and(|name| name.starts_with("napi/"))
+    };
+    (
+        processes().filter_map(namespace).collect(),
+        processes().filter(polls).collect(),
+    )
+}
+
+/// Starts a benchmark in a process of its own and waits until it measures.
+fn start_measuring() -> Child {
+    let own = std::env::current_exe().unwrap();
+    let mut child = Command::new(own)
+        .args([
+            "--ignored",
+            "--exact",
+            "entry_of_a_long_benchmark",
+            "--nocapture",
+        ])
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let lines = BufReader::new(child.stdout.take().unwrap()).lines();
+    assert!(
+        lines
+            .map_while(Result::ok)
+            .any(|line| line.contains("relay-8x1-c2p-120B floor")),
+        "it did not get to measuring"
+    );
+    child
+}
+
+#[test]
+#[ignore = "not a test: a benchmark to be killed by the test below"]
+fn entry_of_a_long_benchmark() {
+    let options = BenchOptions {
+        scenarios: vec![relay(8, Direction::ClientToPeer)],
+        rounds: 1000,
+        step: Duration::from_millis(40),
+        progress: |line| println!("{line}"),
+        ..BenchOptions::quick(vec![side("floor"), side("floor-gro")])
+    };
+    run(options).unwrap();
+}
+
+#[test]
+fn nothing_is_left_after_sigkill() {
+    let _turn = in_turn();
+    let (namespaces, threads) = namespaces_and_threads();
+    let mut child = start_measuring();
+    let (busy_namespaces, busy_threads) = namespaces_and_threads();
+    assert!(
+        busy_namespaces.difference(&namespaces).count() >= 2,
+        "servers run in namespaces of their own"
+    );
+    assert!(
+        busy_threads.difference(&threads).count() >= 8,
+        "four interfaces of each network are polled"
+    );
+    child.kill().unwrap();
+    child.wait().unwrap();
+    // The kernel takes namespaces down in the background.
+    let deadline = Instant::now() + Duration::from_secs(10);
+    loop {
+        let (now_namespaces, now_threads) = namespaces_and_threads();
+        let left = now_namespaces
+            .intersection(&(&busy_namespaces - &namespaces))
+            .count()
+            + now_threads
+                .intersection(&(&busy_threads - &threads))
+                .count();
+        if left == 0 {
+            return;
+        }
+        assert!(
+            Instant::now() < deadline,
+            "{left} namespaces or kernel threads are still there"
+        );
+        std::thread::sleep(Duration::from_millis(50));
+    }
+}
