@@ -171,7 +171,7 @@ fn parse_ports(text: &str) -> Result<RangeInclusive<u16>, Mistake> {
 }
 
 /// Peers that are admitted or denied: a network and, if given, a range of ports.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct PeerRule {
     /// The network; host bits are zero.
     pub(crate) net: IpNet,

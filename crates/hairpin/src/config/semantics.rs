@@ -1,7 +1,10 @@
 //! What no single value shows: values that are fine alone and make no sense together.
 
+use std::collections::HashMap;
+use std::hash::Hash;
 use std::net::{IpAddr, SocketAddr};
 
+use super::credentials::Secret;
 use super::diagnostics::{Diagnostic, Report};
 use super::network::{DEFAULT_PORT, ExternalIp};
 use super::schema::{Entry, Settings};
@@ -34,38 +37,38 @@ fn chosen<T>(entry: &Entry<AtLeastOne<T>>) -> &[Located<T>] {
 }
 
 fn nothing_stands_twice(settings: &Settings, report: &mut Report) {
-    let listeners = chosen(&settings.listen_udp);
+    // Any number of listeners may ask for any free port.
+    let listener = |address: &SocketAddr| (address.port() != 0).then_some(*address);
+    twice(chosen(&settings.listen_udp), report, listener, |address| {
+        format!("{address} is listed twice")
+    });
     twice(
-        listeners,
+        chosen(&settings.relay_addresses),
         report,
-        |a, b| a == b && a.port() != 0,
-        |a| format!("{a} is listed twice"),
-    );
-    let relays = chosen(&settings.relay_addresses);
-    twice(
-        relays,
-        report,
-        |a, b| a == b,
+        |ip| Some(*ip),
         |ip| format!("{ip} is listed twice"),
     );
     let users = items(&settings.users);
     twice(
         users,
         report,
-        |a, b| a.name == b.name,
+        |user| Some(user.name.clone()),
         |user| format!("two users are called `{}`", user.name),
     );
-    let secrets = items(&settings.secrets);
-    twice(
-        secrets,
-        report,
-        |a, b| a == b,
-        |_| "the same secret is listed twice".to_owned(),
-    );
+    let secret = |secret: &Secret| Some(secret.0.clone());
+    twice(items(&settings.secrets), report, secret, |_| {
+        "the same secret is listed twice".to_owned()
+    });
+    let mapped = |external: &ExternalIp| {
+        Some((
+            external.private,
+            external.private.is_none() && external.public.is_ipv4(),
+        ))
+    };
     twice(
         items(&settings.external_ip),
         report,
-        same_mapping,
+        mapped,
         |external| match external.private {
             Some(private) => format!("{private} has two external addresses"),
             None => format!("{} has two external addresses", family(external.public)),
@@ -74,43 +77,41 @@ fn nothing_stands_twice(settings: &Settings, report: &mut Report) {
 }
 
 fn peers_are_allowed_or_denied(settings: &Settings, report: &mut Report) {
+    let denied: HashMap<_, _> = items(&settings.peers_deny)
+        .iter()
+        .map(|rule| (&rule.value, &rule.at))
+        .collect();
     for rule in items(&settings.peers_allow) {
-        let denied = items(&settings.peers_deny)
-            .iter()
-            .find(|other| other.value == rule.value);
-        if let Some(other) = denied {
+        if let Some(other) = denied.get(&rule.value) {
             report.push(
                 Diagnostic::error(&rule.at, "the same peers are both allowed and denied")
-                    .see(&other.at, "denied here")
+                    .see(other, "denied here")
                     .help("deny wins; take it out of one of the two lists"),
             );
         }
     }
 }
 
-fn same_mapping(a: &ExternalIp, b: &ExternalIp) -> bool {
-    match (a.private, b.private) {
-        (None, None) => a.public.is_ipv4() == b.public.is_ipv4(),
-        (a, b) => a == b,
-    }
-}
-
-fn twice<T>(
+/// Reports each element whose key an earlier one has; those without a key may repeat.
+fn twice<T, K: Hash + Eq>(
     list: &[Located<T>],
     report: &mut Report,
-    same: impl Fn(&T, &T) -> bool,
+    key: impl Fn(&T) -> Option<K>,
     message: impl Fn(&T) -> String,
 ) {
-    for (index, item) in list.iter().enumerate() {
-        if let Some(first) = list[..index]
-            .iter()
-            .find(|first| same(&first.value, &item.value))
-        {
+    let mut first = HashMap::new();
+    for item in list {
+        let Some(key) = key(&item.value) else {
+            continue;
+        };
+        if let Some(before) = first.get(&key) {
             report.push(
                 Diagnostic::error(&item.at, message(&item.value))
-                    .see(&first.at, "first here")
+                    .see(before, "first here")
                     .help("keep one of them"),
             );
+        } else {
+            first.insert(key, item.at.clone());
         }
     }
 }

@@ -387,6 +387,20 @@ fn what_only_a_restart_changes_is_named() {
     assert_eq!(needs_restart(&old, &old), [""; 0]);
 }
 
+#[test]
+fn a_large_file_of_garbage_is_refused_at_once() {
+    let start = std::time::Instant::now();
+    let loaded = load_file(&"one two\n".repeat(50_000));
+    assert!(loaded.report.errors() >= 50_000);
+    assert!(loaded.diagnostics(false).ends_with("more\n\n"));
+    // A tenth of a second; looking up each line from the beginning of the text took half a minute.
+    assert!(
+        start.elapsed() < Duration::from_secs(5),
+        "{:?}",
+        start.elapsed()
+    );
+}
+
 /// Lines that look like a configuration, with mistakes in them.
 fn line() -> impl Strategy<Value = String> {
     let key = prop::sample::select(

@@ -1,5 +1,7 @@
 //! Walks a TOML document by the schema and reports everything that does not fit, instead of stopping at the first error.
 
+use std::collections::HashSet;
+
 use toml::Spanned;
 use toml::de::{DeString, DeTable, DeValue};
 
@@ -7,17 +9,18 @@ use super::diagnostics::{Diagnostic, Report};
 use super::node::Node;
 use super::schema::{KEYS, Settings, key, names, sections};
 use super::setting::wrong_type;
-use super::source::{Location, SourceId, line_and_column};
+use super::source::{Location, SourceId};
 use super::suggest::nearest;
 
 /// Reads a whole document into `settings`.
 pub(crate) fn document(source: SourceId, text: &str, settings: &mut Settings, report: &mut Report) {
     let (root, errors) = DeTable::parse_recoverable(text);
-    let line = |offset| line_and_column(text, offset).0;
-    let mut broken_lines = Vec::new();
+    let line_ends: Vec<usize> = text.match_indices('\n').map(|(at, _)| at).collect();
+    let line = |offset| line_ends.partition_point(|end| *end < offset);
+    let mut broken_lines = HashSet::new();
     for error in &errors {
         let span = error.span().unwrap_or(0..0);
-        broken_lines.push(line(span.start));
+        broken_lines.insert(line(span.start));
         let word = text
             .get(span.start..)
             .is_some_and(|rest| rest.starts_with(char::is_alphabetic));
