@@ -13,7 +13,6 @@ use super::config::Config;
 use super::output::RelayRequest;
 use super::outputs::Queued;
 use super::packed::PackedPath;
-use super::quota::QuotaExceeded;
 use super::relay::Relay;
 use super::user::User;
 use super::wanted::Wanted;
@@ -65,52 +64,18 @@ impl Server {
         wanted: Wanted,
         lifetime_s: u32,
     ) -> Result<(), ErrorCode<'static>> {
-        if self.stats.pending >= self.config.max_pending as u64 {
+        let is_full = self.stats.pending >= self.config.max_pending as u64;
+        if is_full || wanted.plan() == Plan::Pair && !self.may_reserve() {
             return Err(ErrorCode::INSUFFICIENT_CAPACITY);
         }
-        if matches!(wanted, Wanted::EvenAndReserve(_)) && !self.may_reserve() {
-            return Err(ErrorCode::INSUFFICIENT_CAPACITY);
-        }
-        let plan = wanted.plan();
-        let wishes = wanted.wishes().into_iter().flatten();
         // The worker that holds a reservation also holds its quota: it is taken over when the claim succeeds.
-        if plan != Plan::Claim {
-            self.acquire(
-                user.name(),
-                asked.path.five_tuple.remote.ip(),
-                wishes.clone().count(),
-            )?;
+        if wanted.plan() != Plan::Claim {
+            let units = wanted.wishes().iter().flatten().count();
+            self.acquire(user.name(), asked.path.five_tuple.remote.ip(), units)?;
         }
-        let opening = Opening {
-            asked: asked.clone(),
-            lifetime_s,
-            plan,
-            relays: [None; 2],
-        };
-        let stage = Stage::Opening(Box::new(opening));
-        let client = Client {
-            path: PackedPath::of(&asked.path),
-            user: Arc::clone(&user),
-            stage,
-        };
-        let (place, generation) = self.clients.insert(client);
-        let request = RequestKey {
-            index: place,
-            generation,
-        };
-        let mut relays = [None; 2];
-        for (slot, (family, port)) in relays.iter_mut().zip(wishes) {
-            let (index, generation) = self.relays.insert(Relay::Opening(place));
-            *slot = Some(RelayRequest {
-                key: RelayKey { index, generation },
-                family,
-                port,
-            });
-        }
-        self.stats.pending += 1;
-        self.await_embedder(now, place, relays);
-        let (Some(first), second) = (relays[0], relays[1]) else {
-            return Ok(());
+        let (request, relays) = self.await_embedder(now, asked, &user, wanted, lifetime_s);
+        let [Some(first), second] = relays else {
+            return Err(ErrorCode::SERVER_ERROR);
         };
         self.outputs.push(match wanted {
             Wanted::Reserved(token) => Queued::ClaimReservation {
@@ -119,57 +84,59 @@ impl Server {
                 user,
                 key: first.key,
             },
-            _ => Queued::OpenRelays {
-                request,
-                relays: [first, second.unwrap_or(first)],
-                count: if second.is_some() { 2 } else { 1 },
-            },
+            _ => Queued::open_relays(request, first, second),
         });
         Ok(())
     }
 
-    /// Notes which relays a client waits for, and for how long.
-    fn await_embedder(&mut self, now: Now, place: u32, relays: [Option<RelayRequest>; 2]) {
-        let indices = relays.map(|relay| relay.map(|relay| RelayIndex::new(relay.key.index)));
+    /// Makes a client that waits for its relays.
+    fn await_embedder(
+        &mut self,
+        now: Now,
+        asked: &Asked,
+        user: &Arc<User>,
+        wanted: Wanted,
+        lifetime_s: u32,
+    ) -> (RequestKey, [Option<RelayRequest>; 2]) {
+        let opening = Opening {
+            asked: asked.clone(),
+            lifetime_s,
+            plan: wanted.plan(),
+            relays: [None; 2],
+        };
+        let stage = Stage::Opening(Box::new(opening));
+        let client = Client {
+            path: PackedPath::of(&asked.path),
+            user: Arc::clone(user),
+            stage,
+        };
+        let (place, generation) = self.clients.insert(client);
+        self.stats.pending += 1;
+        let relays = wanted.wishes().map(|wish| {
+            let (family, port) = wish?;
+            let (index, generation) = self.relays.insert(Relay::Opening(place));
+            self.deadlines.set(index, now.mono.plus_secs(OPENING_S));
+            Some(RelayRequest {
+                key: RelayKey { index, generation },
+                family,
+                port,
+            })
+        });
         if let Some(Client {
             stage: Stage::Opening(opening),
             ..
         }) = self.clients.get_mut(place)
         {
-            opening.relays = indices;
+            opening.relays =
+                relays.map(|relay| relay.map(|relay| RelayIndex::new(relay.key.index)));
         }
-        for index in indices.into_iter().flatten() {
-            self.deadlines
-                .set(index.get(), now.mono.plus_secs(OPENING_S));
-        }
-    }
-
-    /// Takes so many units of quota, or none.
-    pub(super) fn acquire(
-        &self,
-        user: &str,
-        source: IpAddr,
-        units: usize,
-    ) -> Result<(), ErrorCode<'static>> {
-        for taken in 0..units {
-            if let Err(exceeded) = self.config.quota.try_acquire(user, source) {
-                self.release(user, source, taken);
-                return Err(match exceeded {
-                    QuotaExceeded::User | QuotaExceeded::Source => {
-                        ErrorCode::ALLOCATION_QUOTA_REACHED
-                    }
-                    QuotaExceeded::Total => ErrorCode::INSUFFICIENT_CAPACITY,
-                });
-            }
-        }
-        Ok(())
-    }
-
-    /// Gives so many units of quota back.
-    pub(super) fn release(&self, user: &str, source: IpAddr, units: usize) {
-        for _ in 0..units {
-            self.config.quota.release(user, source);
-        }
+        (
+            RequestKey {
+                index: place,
+                generation,
+            },
+            relays,
+        )
     }
 }
 

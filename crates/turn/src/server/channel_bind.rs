@@ -10,6 +10,7 @@ use super::answer::Refusal;
 use super::asked::Asked;
 use super::channel::Channel;
 use super::policy::PeerClass;
+use super::relay::Relay;
 use crate::{Mono, Now};
 
 impl Server {
@@ -43,7 +44,7 @@ impl Server {
         let channels = self
             .relays
             .get(relay)
-            .and_then(|relay| relay.live())
+            .and_then(Relay::live)
             .map_or(0, |live| live.channels.len());
         if !has_room || is_new && channels >= self.config.max_channels {
             return Err(ErrorCode::INSUFFICIENT_CAPACITY.into());
@@ -71,11 +72,7 @@ impl Server {
             .ok_or(ErrorCode::ALLOCATION_MISMATCH)?;
         let mut is_new = true;
         for relay in allocation.relays() {
-            let Some(live) = self
-                .relays
-                .get_mut(relay)
-                .and_then(|relay| relay.live_mut())
-            else {
+            let Some(live) = self.relays.get_mut(relay).and_then(Relay::live_mut) else {
                 continue;
             };
             let peer_of_number = live
@@ -104,11 +101,7 @@ impl Server {
         peer: SocketAddr,
         own_relay: bool,
     ) {
-        let Some(live) = self
-            .relays
-            .get_mut(relay)
-            .and_then(|relay| relay.live_mut())
-        else {
+        let Some(live) = self.relays.get_mut(relay).and_then(Relay::live_mut) else {
             return;
         };
         let before = live.channels.len();

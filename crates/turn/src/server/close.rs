@@ -125,15 +125,11 @@ impl Server {
 
     /// Deletes the expired permissions and channels of a relay.
     pub(super) fn sweep(&mut self, now: Now, relay: u32) {
-        let Some(live) = self
-            .relays
-            .get_mut(relay)
-            .and_then(|relay| relay.live_mut())
-        else {
-            return;
-        };
-        self.stats.permissions -= live.permissions.expire(now.mono) as u64;
-        self.stats.channels -= live.channels.expire(now.mono) as u64;
+        if let Some(live) = self.relays.get_mut(relay).and_then(Relay::live_mut) {
+            self.stats.permissions -= live.permissions.expire(now.mono) as u64;
+            self.stats.channels -= live.channels.expire(now.mono) as u64;
+            self.update_deadline(relay);
+        }
     }
 
     /// Sets the deadline of a relay in use to what expires first.
@@ -174,10 +170,7 @@ impl Server {
             }
             Some(Relay::Reserved(_)) => self.end_reservation(relay),
             Some(Relay::Live(live)) if live.expires <= now.mono => self.expire_relay(now, relay),
-            Some(Relay::Live(_)) => {
-                self.sweep(now, relay);
-                self.update_deadline(relay);
-            }
+            Some(Relay::Live(_)) => self.sweep(now, relay),
             None => self.deadlines.remove(relay),
         }
     }

@@ -34,7 +34,7 @@ pub struct Config {
     pub credentials: Arc<dyn Credentials>,
     /// Which peers are allowed.
     pub policy: Arc<dyn PeerPolicy>,
-    /// How much one user, one source and all together may hold.
+    /// How much one user, one source and all together may hold. While anything is held, a server stays with the quota that has counted it.
     pub quota: Arc<dyn Quota>,
     /// Whether IPv4 relayed addresses can be had; if not, asking for one is 440.
     pub relay_v4: bool,

@@ -8,6 +8,7 @@ use super::Server;
 use super::answer::Refusal;
 use super::asked::Asked;
 use super::policy::PeerClass;
+use super::relay::Relay;
 use crate::Now;
 
 impl Server {
@@ -58,7 +59,7 @@ impl Server {
     /// Whether permissions for these addresses, each named once, can be added.
     pub(super) fn has_room_for(&mut self, now: Now, relay: u32, peers: &[IpAddr]) -> bool {
         self.sweep(now, relay);
-        let Some(live) = self.relays.get(relay).and_then(|relay| relay.live()) else {
+        let Some(live) = self.relays.get(relay).and_then(Relay::live) else {
             return false;
         };
         let new = peers
@@ -70,11 +71,7 @@ impl Server {
 
     /// Installs or refreshes one permission, for the channels too.
     pub(super) fn permit(&mut self, now: Now, relay: u32, peer: IpAddr) {
-        let Some(live) = self
-            .relays
-            .get_mut(relay)
-            .and_then(|relay| relay.live_mut())
-        else {
+        let Some(live) = self.relays.get_mut(relay).and_then(Relay::live_mut) else {
             return;
         };
         let before = live.permissions.len();

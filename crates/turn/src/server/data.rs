@@ -1,15 +1,14 @@
-//! What arrives at a relayed transport address: the hot path towards clients (RFC 8656 §11.3, §12.7), and ICMP errors (§11.5).
+//! What arrives at a relayed transport address: the hot path towards clients (RFC 8656 §11.3, §12.7).
 
 use std::net::SocketAddr;
 
-use stun::{
-    Builder, Class, INDICATION_HEADER_MAX, Icmp, Method, XorPeerAddress, data_indication_header,
-};
+use stun::{ChannelNumber, INDICATION_HEADER_MAX, data_indication_header};
 
 use super::channel_data::check;
-use super::policy::PeerClass;
-use super::relay::Relay;
-use super::{DropReason, IcmpError, Server, Verdict};
+use super::policy::{PeerClass, PeerPolicy};
+use super::relay::{LiveRelay, Relay};
+use super::slab::Slab;
+use super::{DropReason, Server, Verdict};
 use crate::{Now, RelayKey, Run};
 
 /// The most a UDP datagram carries over IPv4.
@@ -18,11 +17,6 @@ const UDP_MAX: usize = 65_507;
 const CHANNEL_MAX: usize = UDP_MAX - stun::channel_data::HEADER_LEN;
 /// The longest datagram from a peer that fits into a Data indication, with its padding.
 const INDICATION_MAX: usize = (UDP_MAX - INDICATION_HEADER_MAX) & !3;
-
-/// RFC 8656 §18.13: the types whose Error Data is the MTU of the next hop: ICMPv4 (3, 4) and ICMPv6 2.
-const V4_UNREACHABLE: u8 = 3;
-const V4_FRAGMENTATION_NEEDED: u8 = 4;
-const V6_PACKET_TOO_BIG: u8 = 2;
 
 impl Server {
     /// Datagrams from one peer.
@@ -48,34 +42,8 @@ impl Server {
         from: SocketAddr,
         run: Run<'_>,
     ) -> Result<Verdict, DropReason> {
-        let live = match self.relays.get_tenant(key.index, key.generation) {
-            Some(Relay::Live(live)) if live.expires > now.mono => live,
-            Some(Relay::Live(_)) => return Err(DropReason::AllocationExpired),
-            Some(_) => return Err(DropReason::RelayNotInUse),
-            None => return Err(DropReason::StaleRelay),
-        };
-        let place = live.client;
-        let (policy, epoch) = (&*self.config.policy, self.policy_epoch);
-        let channel = match live.channels.bound_to(&from, now.mono) {
-            Some(channel) => {
-                check(channel, now, policy, epoch).map_err(|reason| match reason {
-                    DropReason::NoPermission => DropReason::PeerWithoutPermission,
-                    other => other,
-                })?;
-                Some(channel.number)
-            }
-            None => {
-                let permission = live.permissions.get(&from.ip(), now.mono);
-                let permission = permission.ok_or(DropReason::PeerWithoutPermission)?;
-                if permission.policy_epoch != epoch {
-                    if policy.classify(from.ip()) == PeerClass::Denied {
-                        return Err(DropReason::PeerNotAllowed);
-                    }
-                    permission.policy_epoch = epoch;
-                }
-                None
-            }
-        };
+        let live = live(&mut self.relays, now, key)?;
+        let channel = channel_from(live, now, from, &*self.config.policy, self.policy_epoch)?;
         let longest = if channel.is_some() {
             CHANNEL_MAX
         } else {
@@ -85,7 +53,10 @@ impl Server {
             return Err(DropReason::TooLong);
         }
         let covers = run.count();
-        let client = self.clients.get_mut(place).ok_or(DropReason::StaleRelay)?;
+        let client = self
+            .clients
+            .get_mut(live.client)
+            .ok_or(DropReason::StaleRelay)?;
         let path = client.path.path();
         self.stats.to_clients.add(covers, run.bytes.len());
         client.count_to_client(covers, run.bytes.len());
@@ -112,64 +83,46 @@ impl Server {
         head.and_then(|head| data_indication_header(head, &id, &peer, payload_len))
             .unwrap_or(0)
     }
+}
 
-    /// An ICMP error: passed on to the client as a Data indication, also where there is a channel (RFC 8656 §12.5).
-    pub(super) fn icmp(
-        &mut self,
-        now: Now,
-        key: RelayKey,
-        peer: SocketAddr,
-        icmp: IcmpError,
-    ) -> Result<(), DropReason> {
-        // RFC 8656 §11.5: "type is either 3 or 11 for an ICMPv4 packet or either 1, 2, or 3 for an ICMPv6 packet".
-        let is_relayed = match peer {
-            SocketAddr::V4(_) => matches!(icmp.kind, V4_UNREACHABLE | 11),
-            SocketAddr::V6(_) => matches!(icmp.kind, 1..=3),
-        };
-        if !is_relayed {
-            return Err(DropReason::IcmpNotRelayed);
-        }
-        let relay = self
-            .relays
-            .get_tenant(key.index, key.generation)
-            .ok_or(DropReason::StaleRelay)?;
-        let live = relay.live_mut().ok_or(DropReason::RelayNotInUse)?;
-        if live.expires <= now.mono {
-            return Err(DropReason::AllocationExpired);
-        }
-        // The permission that counts is that of the peer it was sent to, not of whoever sent the ICMP message.
-        live.permissions
-            .get(&peer.ip(), now.mono)
-            .ok_or(DropReason::PeerWithoutPermission)?;
-        let path = self
-            .clients
-            .get(live.client)
-            .ok_or(DropReason::StaleRelay)?
-            .path
-            .path();
-        let id = self.random.transaction_id();
-        let attribute = Icmp {
-            icmp_type: icmp.kind,
-            icmp_code: icmp.code,
-            error_data: error_data(&peer, icmp),
-        };
-        let mut buffer = [0; 128];
-        let written = Builder::new(&mut buffer, Class::Indication, Method::DATA, &id).and_then(
-            |mut message| {
-                message.push(&XorPeerAddress(peer))?.push(&attribute)?;
-                Ok(message.finish())
-            },
-        );
-        self.outputs.send(path, written.unwrap_or_default());
-        Ok(())
+/// The relay, if it is in use.
+pub(super) fn live(
+    relays: &mut Slab<Relay>,
+    now: Now,
+    key: RelayKey,
+) -> Result<&mut LiveRelay, DropReason> {
+    match relays.get_tenant(key.index, key.generation) {
+        Some(Relay::Live(live)) if live.expires > now.mono => Ok(live),
+        Some(Relay::Live(_)) => Err(DropReason::AllocationExpired),
+        Some(Relay::Opening(_) | Relay::Reserved(_)) => Err(DropReason::RelayNotInUse),
+        None => Err(DropReason::StaleRelay),
     }
 }
 
-/// RFC 8656 §18.13: the MTU where the message is about size, zero otherwise.
-const fn error_data(peer: &SocketAddr, icmp: IcmpError) -> u32 {
-    let is_about_size = match peer {
-        SocketAddr::V4(_) => icmp.kind == V4_UNREACHABLE && icmp.code == V4_FRAGMENTATION_NEEDED,
-        SocketAddr::V6(_) => icmp.kind == V6_PACKET_TOO_BIG,
-    };
-    if is_about_size { icmp.mtu } else { 0 }
+/// The channel on which the client gets what this peer sends, if there is one. RFC 8656 §9: it gets nothing without a permission.
+fn channel_from(
+    live: &mut LiveRelay,
+    now: Now,
+    from: SocketAddr,
+    policy: &dyn PeerPolicy,
+    epoch: u16,
+) -> Result<Option<ChannelNumber>, DropReason> {
+    if let Some(channel) = live.channels.bound_to(&from, now.mono) {
+        return match check(channel, now, policy, epoch) {
+            Ok(()) => Ok(Some(channel.number)),
+            Err(DropReason::NoPermission) => Err(DropReason::PeerWithoutPermission),
+            Err(reason) => Err(reason),
+        };
+    }
+    let permission = live
+        .permissions
+        .get(&from.ip(), now.mono)
+        .ok_or(DropReason::PeerWithoutPermission)?;
+    if permission.policy_epoch != epoch {
+        if policy.classify(from.ip()) == PeerClass::Denied {
+            return Err(DropReason::PeerNotAllowed);
+        }
+        permission.policy_epoch = epoch;
+    }
+    Ok(None)
 }

@@ -18,7 +18,9 @@ pub mod credentials;
 mod data;
 mod deadlines;
 mod drop_reason;
+mod granted;
 mod hash;
+mod icmp;
 mod opening;
 mod output;
 mod outputs;
@@ -48,6 +50,7 @@ pub use config::{
 };
 pub use credentials::Credentials;
 pub use drop_reason::DropReason;
+pub use icmp::IcmpError;
 pub use output::{
     CloseReason, OpenError, OpenedRelay, Output, PortRequest, RelayRequest, RelayedAddresses,
     Traffic,
@@ -71,17 +74,6 @@ use user::KnownUsers;
 use crate::random::Random;
 use crate::{ClientPath, FiveTuple, Mono, Now, RelayKey, RequestKey, Run};
 
-/// An ICMP error that came back for a datagram sent from a relay (RFC 8656 §11.5).
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct IcmpError {
-    /// The ICMP or ICMPv6 type.
-    pub kind: u8,
-    /// The code within the type.
-    pub code: u8,
-    /// The next hop's MTU, where the message is about size; else 0.
-    pub mtu: u32,
-}
-
 /// A reserved relay that was handed to another worker.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ClaimedRelay {
@@ -95,6 +87,8 @@ pub struct ClaimedRelay {
 #[derive(Debug)]
 pub struct Server {
     config: Arc<Config>,
+    /// The one that has counted what is held.
+    quota: Arc<dyn Quota>,
     /// What challenges announce, by the configuration.
     offer: Offer,
     /// Counts the policies: what was allowed under an earlier one is asked again.
@@ -122,6 +116,7 @@ impl Server {
         let (by_five_tuple, by_transaction, by_name) = (hash(), hash(), hash());
         Server {
             offer: Offer::of(&config),
+            quota: Arc::clone(&config.quota),
             config,
             policy_epoch: 0,
             credentials_epoch: 0,
@@ -145,6 +140,9 @@ impl Server {
         if !same_users {
             self.known_users.clear();
             self.credentials_epoch = self.credentials_epoch.wrapping_add(1);
+        }
+        if self.stats.relays + self.stats.reservations + self.stats.pending == 0 {
+            self.quota = Arc::clone(&config.quota);
         }
         self.policy_epoch = self.policy_epoch.wrapping_add(1);
         self.offer = Offer::of(&config);

@@ -2,62 +2,41 @@
 
 use std::sync::Arc;
 
-use stun::{
-    AddressErrorCode, AddressFamily, AttributeType, BuildError, Builder, Encode, ErrorCode,
-    Lifetime, ReservationToken, TransactionId, XorMappedAddress, XorRelayedAddress,
-};
+use stun::{AddressFamily, ErrorCode, TransactionId};
 
 use super::Server;
 use super::allocation::{Allocation, Client, Opening, Plan, RelayIndex, Stage};
 use super::asked::Asked;
-use super::output::{OpenError, OpenedRelay, RelayedAddresses};
+use super::granted::{Granted, Missing};
+use super::output::{OpenError, OpenedRelay};
 use super::outputs::Queued;
 use super::relay::{LiveRelay, Relay};
 use crate::{FiveTuple, Now, RelayKey, RequestKey};
 
-/// ADDRESS-ERROR-CODE for those who ask as the draft did: see [`Config::draft_dual_allocation`](super::Config).
-const DRAFT_ADDRESS_ERROR_CODE: AttributeType = AttributeType(0x8033);
-
 /// What became of the sockets, by their place in the request. `None` was not asked for.
 type Results = [Option<Result<OpenedRelay, OpenError>>; 2];
 
-/// What an Allocate success response says.
-#[derive(Clone, Copy, Debug, Default)]
-struct Granted {
-    relayed: RelayedAddresses,
-    lifetime_s: u32,
-    token: Option<[u8; 8]>,
-    /// The family of a dual allocation that was not granted, and why.
-    refused: Option<Missing>,
+/// An allocation that is about to exist.
+struct Founding {
+    /// Its client's place.
+    place: u32,
+    allocation: Allocation,
+    granted: Granted,
 }
 
-/// Half of a dual allocation that could not be granted.
-#[derive(Clone, Copy, Debug)]
-struct Missing {
-    family: AddressFamily,
-    error: ErrorCode<'static>,
-    /// Whether the client knows ADDRESS-ERROR-CODE by the number of the draft.
-    draft: bool,
-}
-
-impl Missing {
-    /// ADDRESS-ERROR-CODE (RFC 8656 §18.12).
-    fn write(&self, message: &mut Builder<'_>) -> Result<(), BuildError> {
-        let ErrorCode { code, reason } = self.error;
-        let attribute = AddressErrorCode {
-            family: self.family,
-            code,
-            reason,
-        };
-        if !self.draft {
-            return message.push(&attribute).map(drop);
+impl Founding {
+    fn new(now: Now, place: u32, lifetime_s: u32) -> Founding {
+        Founding {
+            place,
+            allocation: Allocation {
+                opened_at: now.mono,
+                ..Allocation::default()
+            },
+            granted: Granted {
+                lifetime_s,
+                ..Granted::default()
+            },
         }
-        let mut value = [0; 64];
-        let value = value
-            .get_mut(..attribute.value_len())
-            .ok_or(BuildError::BufferFull)?;
-        attribute.encode(value, &TransactionId::default())?;
-        message.push_raw(DRAFT_ADDRESS_ERROR_CODE, value).map(drop)
     }
 }
 
@@ -79,8 +58,8 @@ impl Server {
         request: RequestKey,
         results: &[Result<OpenedRelay, OpenError>],
     ) -> bool {
-        let is_claim = |opening: &Opening| opening.plan == Plan::Claim;
-        let Some(opening) = self.take_opening(request, |opening| !is_claim(opening)) else {
+        let Some(opening) = self.take_opening(request, |opening| opening.plan != Plan::Claim)
+        else {
             return false;
         };
         let result = |place: usize| {
@@ -88,43 +67,24 @@ impl Server {
                 .map(|_| results.get(place).copied().unwrap_or(Err(OpenError::Other)))
         };
         let results = [result(0), result(1)];
-        if let Some(refused) = refused(opening.plan, results) {
+        if let Some(error) = refused(opening.plan, results) {
             self.close_opened(&opening, results);
-            self.refuse_opening(now, request.index, &opening, refused);
+            self.refuse_opening(now, request.index, &opening, error);
             return true;
         }
-        let place = request.index;
-        let mut granted = Granted {
-            lifetime_s: opening.lifetime_s,
-            ..Granted::default()
-        };
-        let mut allocation = Allocation {
-            opened_at: now.mono,
-            ..Allocation::default()
-        };
-        for (which, result) in results.into_iter().enumerate() {
-            let Some(relay) = opening.relays[which] else {
-                continue;
-            };
+        let mut founding = Founding::new(now, request.index, opening.lifetime_s);
+        for (which, (relay, result)) in opening.relays.into_iter().zip(results).enumerate() {
+            let Some(relay) = relay else { continue };
             match result {
                 Some(Ok(opened)) if opening.plan == Plan::Pair && which == 1 => {
-                    granted.token = self.reserve(now, relay.get(), place, opened);
+                    founding.granted.token = self.reserve(now, relay.get(), founding.place, opened);
                 }
-                Some(Ok(opened)) => {
-                    self.go_live(now, place, relay, opened, opening.lifetime_s);
-                    put(&mut allocation, &mut granted.relayed, relay, opened);
-                }
-                _ => self.forget_relay(relay.get(), place),
+                Some(Ok(opened)) => self.go_live(now, &mut founding, relay, opened),
+                _ => self.forget_relay(relay.get(), founding.place),
             }
         }
-        if let Plan::Dual { draft } = opening.plan {
-            granted.refused = missing(results).map(|(family, error)| Missing {
-                family,
-                error,
-                draft,
-            });
-        }
-        self.open_allocation(now, place, allocation, &opening.asked, &granted);
+        founding.granted.missing = missing(opening.plan, results);
+        self.found(now, founding, &opening.asked);
         true
     }
 
@@ -140,22 +100,20 @@ impl Server {
             return false;
         };
         let place = request.index;
-        let Some(opened) = opened else {
+        let (Some(opened), Some(relay)) = (opened, opening.relays[0]) else {
             self.refuse_opening(now, place, &opening, ErrorCode::INSUFFICIENT_CAPACITY);
             return true;
         };
-        let (Some(relay), Some(user)) = (opening.relays[0], opening.asked.user.clone()) else {
-            return false;
-        };
         // The other worker has given back its unit: the reservation's becomes the allocation's.
         let source = opening.asked.path.five_tuple.remote.ip();
-        if let Err(error) = self.acquire(user.name(), source, 1) {
+        let user = opening.asked.user.as_ref().map_or("", |user| user.name());
+        if let Err(error) = self.acquire(user, source, 1) {
             self.outputs
                 .push(Queued::CloseRelay(self.relay_key(relay.get())));
             self.refuse_opening(now, place, &opening, error);
             return true;
         }
-        self.start_allocation(
+        self.found_on(
             now,
             place,
             relay,
@@ -167,7 +125,7 @@ impl Server {
     }
 
     /// Makes an allocation of one relay that is there already.
-    pub(super) fn start_allocation(
+    pub(super) fn found_on(
         &mut self,
         now: Now,
         place: u32,
@@ -176,17 +134,57 @@ impl Server {
         asked: &Asked,
         lifetime_s: u32,
     ) {
-        let mut granted = Granted {
+        let mut founding = Founding::new(now, place, lifetime_s);
+        self.go_live(now, &mut founding, relay, opened);
+        self.found(now, founding, asked);
+    }
+
+    /// Puts a relay whose socket is open to use.
+    fn go_live(
+        &mut self,
+        now: Now,
+        founding: &mut Founding,
+        relay: RelayIndex,
+        opened: OpenedRelay,
+    ) {
+        let expires = now.mono.plus_secs(u64::from(founding.granted.lifetime_s));
+        let Some(entry) = self.relays.get_mut(relay.get()) else {
+            return;
+        };
+        *entry = Relay::Live(LiveRelay::new(founding.place, opened.advertised, expires));
+        self.deadlines.set(relay.get(), expires);
+        self.stats.relays += 1;
+        if opened.advertised.is_ipv4() {
+            founding.allocation.v4 = Some(relay);
+            founding.granted.relayed.v4 = Some(opened.advertised);
+        } else {
+            founding.allocation.v6 = Some(relay);
+            founding.granted.relayed.v6 = Some(opened.advertised);
+        }
+    }
+
+    /// The allocation exists from now on: says so to the client and to the log.
+    fn found(&mut self, now: Now, founding: Founding, asked: &Asked) {
+        let Founding {
+            place,
+            allocation,
+            granted,
+        } = founding;
+        let Some(client) = self.clients.get_mut(place) else {
+            return;
+        };
+        client.stage = Stage::Open(allocation);
+        let (user, path) = (Arc::clone(&client.user), client.path.path());
+        self.stats.allocations += 1;
+        self.stats.allocations_opened += 1;
+        let (relayed, lifetime_s) = (granted.relayed, granted.lifetime_s);
+        self.outputs.push(Queued::Opened {
+            user,
+            path,
+            relayed,
             lifetime_s,
-            ..Granted::default()
-        };
-        let mut allocation = Allocation {
-            opened_at: now.mono,
-            ..Allocation::default()
-        };
-        self.go_live(now, place, relay, opened, lifetime_s);
-        put(&mut allocation, &mut granted.relayed, relay, opened);
-        self.open_allocation(now, place, allocation, asked, &granted);
+        });
+        self.grant(now, asked, &granted);
     }
 
     /// Takes the request out of its client, if it is there and is meant. The client and its relays stay.
@@ -204,69 +202,6 @@ impl Server {
             Stage::Opening(opening) => Some(opening),
             Stage::Open(_) => None,
         }
-    }
-
-    fn go_live(
-        &mut self,
-        now: Now,
-        place: u32,
-        relay: RelayIndex,
-        opened: OpenedRelay,
-        lifetime_s: u32,
-    ) {
-        let expires = now.mono.plus_secs(u64::from(lifetime_s));
-        if let Some(entry) = self.relays.get_mut(relay.get()) {
-            *entry = Relay::Live(LiveRelay::new(place, opened.advertised, expires));
-            self.deadlines.set(relay.get(), expires);
-            self.stats.relays += 1;
-        }
-    }
-
-    /// The allocation exists from now on: says so to the client and to the log.
-    fn open_allocation(
-        &mut self,
-        now: Now,
-        place: u32,
-        allocation: Allocation,
-        asked: &Asked,
-        granted: &Granted,
-    ) {
-        let Some(client) = self.clients.get_mut(place) else {
-            return;
-        };
-        client.stage = Stage::Open(allocation);
-        let (user, path) = (Arc::clone(&client.user), client.path.path());
-        self.stats.allocations += 1;
-        self.stats.allocations_opened += 1;
-        let (relayed, lifetime_s) = (granted.relayed, granted.lifetime_s);
-        self.outputs.push(Queued::Opened {
-            user,
-            path,
-            relayed,
-            lifetime_s,
-        });
-        self.grant(now, asked, granted);
-    }
-
-    /// The Allocate success response (RFC 8656 §7.2).
-    fn grant(&mut self, now: Now, asked: &Asked, granted: &Granted) {
-        let mapped = asked.path.five_tuple.remote;
-        self.succeed(now, asked, |message| {
-            for relayed in [granted.relayed.v4, granted.relayed.v6]
-                .into_iter()
-                .flatten()
-            {
-                message.push(&XorRelayedAddress(relayed))?;
-            }
-            message.push(&Lifetime(granted.lifetime_s))?;
-            if let Some(token) = granted.token {
-                message.push(&ReservationToken(token))?;
-            }
-            if let Some(missing) = &granted.refused {
-                missing.write(message)?;
-            }
-            message.push(&XorMappedAddress(mapped)).map(drop)
-        });
     }
 
     /// Closes the sockets of a request that failed as a whole.
@@ -351,22 +286,6 @@ impl Server {
     }
 }
 
-/// Files a relay under the family of its address.
-fn put(
-    allocation: &mut Allocation,
-    relayed: &mut RelayedAddresses,
-    relay: RelayIndex,
-    opened: OpenedRelay,
-) {
-    if opened.advertised.is_ipv4() {
-        allocation.v4 = Some(relay);
-        relayed.v4 = Some(opened.advertised);
-    } else {
-        allocation.v6 = Some(relay);
-        relayed.v6 = Some(opened.advertised);
-    }
-}
-
 /// Why the request fails as a whole, if it does: a dual allocation only if neither family could be had, everything else if
 /// anything could not.
 fn refused(plan: Plan, results: Results) -> Option<ErrorCode<'static>> {
@@ -383,14 +302,25 @@ fn refused(plan: Plan, results: Results) -> Option<ErrorCode<'static>> {
 }
 
 /// The family that a dual allocation lacks (RFC 8656 §7.2, 9): not supported if it was not even asked for.
-fn missing(results: Results) -> Option<(AddressFamily, ErrorCode<'static>)> {
+fn missing(plan: Plan, results: Results) -> Option<Missing> {
+    let Plan::Dual { draft } = plan else {
+        return None;
+    };
     let families = [AddressFamily::V4, AddressFamily::V6];
     families
         .into_iter()
         .zip(results)
         .find_map(|(family, result)| match result {
-            None => Some((family, ErrorCode::ADDRESS_FAMILY_NOT_SUPPORTED)),
-            Some(Err(error)) => Some((family, code(error))),
+            None => Some(Missing {
+                family,
+                error: ErrorCode::ADDRESS_FAMILY_NOT_SUPPORTED,
+                draft,
+            }),
+            Some(Err(error)) => Some(Missing {
+                family,
+                error: code(error),
+                draft,
+            }),
             Some(Ok(_)) => None,
         })
 }

@@ -53,42 +53,26 @@ pub(super) enum Queued {
     Closed(Box<Closed>),
 }
 
-/// The queue.
-#[derive(Debug, Default)]
-pub(super) struct Outputs {
-    queue: VecDeque<Queued>,
-    bytes: Vec<u8>,
-    /// The one handed out last; it owns what the embedder is looking at.
-    current: Option<Queued>,
-}
-
-impl Outputs {
-    pub(super) fn push(&mut self, output: Queued) {
-        self.queue.push_back(output);
-    }
-
-    /// Queues a message to a client.
-    pub(super) fn send(&mut self, path: ClientPath, message: &[u8]) {
-        let start = self.bytes.len();
-        self.bytes.extend_from_slice(message);
-        self.queue.push_back(Queued::Send {
-            path,
-            bytes: start..self.bytes.len(),
-        });
-    }
-
-    /// The next output.
-    pub(super) fn next(&mut self) -> Option<Output<'_>> {
-        self.current = self.queue.pop_front();
-        if self.current.is_none() {
-            self.bytes.clear();
-            self.bytes.shrink_to(KEEP_BYTES);
-            self.queue.shrink_to(KEEP_OUTPUTS);
+impl Queued {
+    pub(super) fn open_relays(
+        request: RequestKey,
+        first: RelayRequest,
+        second: Option<RelayRequest>,
+    ) -> Queued {
+        let count = if second.is_some() { 2 } else { 1 };
+        Queued::OpenRelays {
+            request,
+            relays: [first, second.unwrap_or(first)],
+            count,
         }
-        let output = match self.current.as_ref()? {
+    }
+
+    /// What the embedder gets to see; messages are in `sent`.
+    fn output<'a>(&'a self, sent: &'a [u8]) -> Output<'a> {
+        match self {
             Queued::Send { path, bytes } => Output::Send {
                 path: *path,
-                bytes: self.bytes.get(bytes.clone()).unwrap_or_default(),
+                bytes: sent.get(bytes.clone()).unwrap_or_default(),
             },
             Queued::OpenRelays {
                 request,
@@ -121,16 +105,57 @@ impl Outputs {
                 relayed: *relayed,
                 lifetime_s: *lifetime_s,
             },
-            Queued::Closed(closed) => Output::AllocationClosed {
-                user: closed.user.name(),
-                path: closed.path,
-                relayed: closed.relayed,
-                to_peers: closed.to_peers,
-                to_client: closed.to_client,
-                duration: closed.duration,
-                reason: closed.reason,
-            },
-        };
-        Some(output)
+            Queued::Closed(closed) => closed.output(),
+        }
+    }
+}
+
+impl Closed {
+    fn output(&self) -> Output<'_> {
+        Output::AllocationClosed {
+            user: self.user.name(),
+            path: self.path,
+            relayed: self.relayed,
+            to_peers: self.to_peers,
+            to_client: self.to_client,
+            duration: self.duration,
+            reason: self.reason,
+        }
+    }
+}
+
+/// The queue.
+#[derive(Debug, Default)]
+pub(super) struct Outputs {
+    queue: VecDeque<Queued>,
+    bytes: Vec<u8>,
+    /// The one handed out last; it owns what the embedder is looking at.
+    current: Option<Queued>,
+}
+
+impl Outputs {
+    pub(super) fn push(&mut self, output: Queued) {
+        self.queue.push_back(output);
+    }
+
+    /// Queues a message to a client.
+    pub(super) fn send(&mut self, path: ClientPath, message: &[u8]) {
+        let start = self.bytes.len();
+        self.bytes.extend_from_slice(message);
+        self.queue.push_back(Queued::Send {
+            path,
+            bytes: start..self.bytes.len(),
+        });
+    }
+
+    /// The next output.
+    pub(super) fn next(&mut self) -> Option<Output<'_>> {
+        self.current = self.queue.pop_front();
+        if self.current.is_none() {
+            self.bytes.clear();
+            self.bytes.shrink_to(KEEP_BYTES);
+            self.queue.shrink_to(KEEP_OUTPUTS);
+        }
+        Some(self.current.as_ref()?.output(&self.bytes))
     }
 }

@@ -4,6 +4,10 @@
 use std::fmt::Debug;
 use std::net::IpAddr;
 
+use stun::ErrorCode;
+
+use super::Server;
+
 /// Which limit is reached.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, thiserror::Error)]
 pub enum QuotaExceeded {
@@ -41,4 +45,34 @@ impl Quota for Unlimited {
     }
 
     fn release(&self, _user: &str, _source: IpAddr) {}
+}
+
+impl Server {
+    /// Takes so many units, or none.
+    pub(super) fn acquire(
+        &self,
+        user: &str,
+        source: IpAddr,
+        units: usize,
+    ) -> Result<(), ErrorCode<'static>> {
+        for taken in 0..units {
+            if let Err(exceeded) = self.quota.try_acquire(user, source) {
+                self.release(user, source, taken);
+                return Err(match exceeded {
+                    QuotaExceeded::User | QuotaExceeded::Source => {
+                        ErrorCode::ALLOCATION_QUOTA_REACHED
+                    }
+                    QuotaExceeded::Total => ErrorCode::INSUFFICIENT_CAPACITY,
+                });
+            }
+        }
+        Ok(())
+    }
+
+    /// Gives so many units back.
+    pub(super) fn release(&self, user: &str, source: IpAddr, units: usize) {
+        for _ in 0..units {
+            self.quota.release(user, source);
+        }
+    }
 }

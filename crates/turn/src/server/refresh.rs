@@ -4,10 +4,15 @@ use stun::{AddressFamily, AttributeError, ErrorCode, Lifetime, Message, Requeste
 
 use super::Server;
 use super::allocate::lifetime;
+use super::allocation::RelayIndex;
 use super::answer::Refusal;
 use super::asked::Asked;
 use super::output::CloseReason;
+use super::relay::Relay;
 use crate::Now;
+
+/// The IPv4 and the IPv6 relay of an allocation.
+type Relays = [Option<RelayIndex>; 2];
 
 impl Server {
     /// Prolongs the allocation, or one family of it, or deletes it.
@@ -22,49 +27,55 @@ impl Server {
             .clients
             .allocation(place)
             .ok_or(ErrorCode::ALLOCATION_MISMATCH)?;
-        let (v4, v6) = (allocation.v4, allocation.v6);
-        // "the attribute value does not match the address family of the allocation": 443. Without it, all are meant (§8.1).
-        let relays = match requested_family(message)? {
-            None => [v4, v6],
-            Some(AddressFamily::V4) => [
-                Some(v4.ok_or(ErrorCode::PEER_ADDRESS_FAMILY_MISMATCH)?),
-                None,
-            ],
-            Some(AddressFamily::V6) => [
-                None,
-                Some(v6.ok_or(ErrorCode::PEER_ADDRESS_FAMILY_MISMATCH)?),
-            ],
-        };
+        let all = [allocation.v4, allocation.v6];
+        let relays = meant(all, requested_family(message)?)?;
         let asked_for = message
             .get::<Lifetime>()
             .map_err(|_| ErrorCode::BAD_REQUEST)?;
-        if asked_for == Some(Lifetime(0)) {
-            self.succeed(now, asked, |message| message.push(&Lifetime(0)).map(drop));
-            if relays == [v4, v6] {
-                self.close_client(now, place, CloseReason::Refreshed);
-            } else {
-                relays
-                    .into_iter()
-                    .flatten()
-                    .for_each(|relay| self.close_relay(relay.get()));
-            }
-            return Ok(());
-        }
-        let lifetime_s = lifetime(message, &self.config)?;
-        for relay in relays.into_iter().flatten() {
-            if let Some(live) = self
-                .relays
-                .get_mut(relay.get())
-                .and_then(|relay| relay.live_mut())
-            {
-                live.expires = now.mono.plus_secs(u64::from(lifetime_s));
-            }
-            self.update_deadline(relay.get());
-        }
+        let lifetime_s = match asked_for {
+            Some(Lifetime(0)) => 0,
+            _ => lifetime(message, &self.config)?,
+        };
         self.succeed(now, asked, |message| {
             message.push(&Lifetime(lifetime_s)).map(drop)
         });
+        if lifetime_s == 0 && relays == all {
+            self.close_client(now, place, CloseReason::Refreshed);
+        } else if lifetime_s == 0 {
+            relays
+                .into_iter()
+                .flatten()
+                .for_each(|relay| self.close_relay(relay.get()));
+        } else {
+            relays
+                .into_iter()
+                .flatten()
+                .for_each(|relay| self.prolong(now, relay.get(), lifetime_s));
+        }
         Ok(())
+    }
+
+    fn prolong(&mut self, now: Now, relay: u32, lifetime_s: u32) {
+        if let Some(live) = self.relays.get_mut(relay).and_then(Relay::live_mut) {
+            live.expires = now.mono.plus_secs(u64::from(lifetime_s));
+        }
+        self.update_deadline(relay);
+    }
+}
+
+/// The relays of this family, or all. "If the attribute value does not match the address family of the allocation": 443.
+fn meant(all: Relays, family: Option<AddressFamily>) -> Result<Relays, ErrorCode<'static>> {
+    let [v4, v6] = all;
+    let of_family = match family {
+        // RFC 8656 §8.1: without the attribute, all are meant.
+        None => return Ok(all),
+        Some(AddressFamily::V4) => [v4, None],
+        Some(AddressFamily::V6) => [None, v6],
+    };
+    if of_family == [None, None] {
+        Err(ErrorCode::PEER_ADDRESS_FAMILY_MISMATCH)
+    } else {
+        Ok(of_family)
     }
 }
 

@@ -153,7 +153,7 @@ impl Server {
             user,
             stage,
         });
-        self.start_allocation(
+        self.found_on(
             now,
             place,
             RelayIndex::new(relay),

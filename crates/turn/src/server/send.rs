@@ -4,8 +4,8 @@ use std::net::SocketAddr;
 
 use stun::{AttributeType, Data, FingerprintState, Message, XorPeerAddress};
 
-use super::policy::PeerClass;
-use super::relay::Relay;
+use super::policy::{PeerClass, PeerPolicy};
+use super::relay::{LiveRelay, Relay};
 use super::request::is_known;
 use super::{DropReason, Server, Verdict};
 use crate::{ClientPath, Now, RelayKey};
@@ -55,17 +55,7 @@ impl Server {
         let Some((generation, Relay::Live(live))) = self.relays.entry_mut(relay) else {
             return Err(DropReason::NoAllocation);
         };
-        if live.expires <= now.mono {
-            return Err(DropReason::AllocationExpired);
-        }
-        // RFC 8656 §11.2: "a Send indication never causes the server to refresh the permission".
-        live.permissions
-            .get(&peer.ip(), now.mono)
-            .ok_or(DropReason::NoPermission)?;
-        let class = self.config.policy.permits(peer);
-        if class == PeerClass::Denied || peer.port() == 0 {
-            return Err(DropReason::PeerNotAllowed);
-        }
+        let class = may_send(live, now, peer, &*self.config.policy)?;
         self.stats.to_peers.add(1, data.len());
         allocation.to_peers.add(1, data.len());
         // The value lies inside the message, so its place is a difference of addresses.
@@ -91,6 +81,28 @@ impl Server {
                 dont_fragment,
             }
         })
+    }
+}
+
+/// Whether this may be sent to, and whether it is one of our own relays.
+fn may_send(
+    live: &mut LiveRelay,
+    now: Now,
+    peer: SocketAddr,
+    policy: &dyn PeerPolicy,
+) -> Result<PeerClass, DropReason> {
+    if live.expires <= now.mono {
+        return Err(DropReason::AllocationExpired);
+    }
+    // RFC 8656 §11.2: "a Send indication never causes the server to refresh the permission".
+    live.permissions
+        .get(&peer.ip(), now.mono)
+        .ok_or(DropReason::NoPermission)?;
+    match policy.permits(peer) {
+        PeerClass::Denied => Err(DropReason::PeerNotAllowed),
+        // Such a datagram could not even be sent.
+        _ if peer.port() == 0 => Err(DropReason::PeerNotAllowed),
+        class => Ok(class),
     }
 }
 

@@ -4,15 +4,19 @@
 mod world;
 
 mod allocate;
+mod amplification;
 mod authentication;
+mod bidding;
 mod binding;
 mod channels;
 mod checks;
+mod credentials;
 mod data;
 mod dual;
 mod expiry;
 mod indications;
 mod model;
+mod nonces;
 mod permissions;
 mod quota;
 mod refresh;

@@ -3,9 +3,9 @@
 use std::sync::Arc;
 
 use hairpin_turn::server::credentials::StaticCredentials;
-use hairpin_turn::server::{DropReason, Verdict};
+use hairpin_turn::server::{CloseReason, DropReason, Verdict};
 
-use crate::world::{Client, REALM, World, address};
+use crate::world::{Client, FakeQuota, REALM, World, address};
 
 const REMOTE: &str = "198.51.100.1:4000";
 const PEER: &str = "198.51.100.200:700";
@@ -105,5 +105,24 @@ fn lower_limits_hold_for_what_is_added() {
         "there are more than allowed"
     );
     assert_eq!(world.server.stats().permissions, 2);
+    world.finish();
+}
+
+#[test]
+fn what_one_quota_has_counted_is_released_to_it() {
+    let mut world = World::new();
+    let first = Arc::clone(&world.quota);
+    let mut client = Client::new(&mut world, "alice", REMOTE);
+    client.allocate(&mut world);
+    let second = Arc::new(FakeQuota::default());
+    world.quota = Arc::clone(&second);
+    world.reconfigure(|config| config.quota = second);
+    client.refresh(&mut world, 0);
+    world.expect_closed(1, CloseReason::Refreshed);
+    first.expect_all_released();
+    // Nothing is held: the new one takes over with the next configuration.
+    world.reconfigure(|_| {});
+    client.allocate(&mut world);
+    assert_eq!((first.held(), world.quota.held()), (0, 1));
     world.finish();
 }

@@ -89,6 +89,15 @@ fn fresh_ids() -> u64 {
     NEXT.fetch_add(1, Ordering::Relaxed) << 32
 }
 
+/// A request without any attribute.
+pub fn bare(method: Method) -> Vec<u8> {
+    let mut buffer = [0; 20];
+    Builder::new(&mut buffer, Class::Request, method, &TransactionId([3; 12]))
+        .unwrap()
+        .finish()
+        .to_vec()
+}
+
 /// A client on one 5-tuple.
 #[derive(Clone, Debug)]
 pub struct Client {

@@ -17,7 +17,7 @@ use turn::server::{
 };
 use turn::{ClientPath, FiveTuple, ListenerKey, Mono, Now, RelayKey, RequestKey, Run, Transport};
 
-pub use client::{Client, Signing, channel, channel_header, sign_into};
+pub use client::{Client, Signing, bare, channel, channel_header, sign_into};
 pub use fakes::{FakePolicy, FakeQuota};
 
 pub const REALM: &str = "example.org";

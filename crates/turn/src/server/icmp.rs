@@ -1,0 +1,92 @@
+//! ICMP errors for what was sent to peers (RFC 8656 §11.5).
+
+use std::net::SocketAddr;
+
+use stun::{Builder, Class, Icmp, Method, XorPeerAddress};
+
+use super::data::live;
+use super::{DropReason, Server};
+use crate::{Now, RelayKey};
+
+/// An ICMP error that came back for a datagram sent from a relay (RFC 8656 §11.5).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct IcmpError {
+    /// The ICMP or ICMPv6 type.
+    pub kind: u8,
+    /// The code within the type.
+    pub code: u8,
+    /// The next hop's MTU, where the message is about size; else 0.
+    pub mtu: u32,
+}
+
+const V4_UNREACHABLE: u8 = 3;
+const V4_FRAGMENTATION_NEEDED: u8 = 4;
+const V4_TIME_EXCEEDED: u8 = 11;
+const V6_UNREACHABLE: u8 = 1;
+const V6_PACKET_TOO_BIG: u8 = 2;
+const V6_TIME_EXCEEDED: u8 = 3;
+
+impl IcmpError {
+    /// RFC 8656 §11.5: "type is either 3 or 11 for an ICMPv4 packet or either 1, 2, or 3 for an ICMPv6 packet".
+    const fn is_relayed(self, peer: &SocketAddr) -> bool {
+        match peer {
+            SocketAddr::V4(_) => matches!(self.kind, V4_UNREACHABLE | V4_TIME_EXCEEDED),
+            SocketAddr::V6(_) => matches!(
+                self.kind,
+                V6_UNREACHABLE | V6_PACKET_TOO_BIG | V6_TIME_EXCEEDED
+            ),
+        }
+    }
+
+    /// RFC 8656 §18.13: the MTU where the message is about size, zero otherwise.
+    const fn error_data(self, peer: &SocketAddr) -> u32 {
+        let is_about_size = match peer {
+            SocketAddr::V4(_) => {
+                self.kind == V4_UNREACHABLE && self.code == V4_FRAGMENTATION_NEEDED
+            }
+            SocketAddr::V6(_) => self.kind == V6_PACKET_TOO_BIG,
+        };
+        if is_about_size { self.mtu } else { 0 }
+    }
+}
+
+impl Server {
+    /// Passes an ICMP error on to the client as a Data indication, also where there is a channel (RFC 8656 §12.5).
+    pub(super) fn icmp(
+        &mut self,
+        now: Now,
+        key: RelayKey,
+        peer: SocketAddr,
+        icmp: IcmpError,
+    ) -> Result<(), DropReason> {
+        if !icmp.is_relayed(&peer) {
+            return Err(DropReason::IcmpNotRelayed);
+        }
+        let live = live(&mut self.relays, now, key)?;
+        // The permission that counts is that of the peer it was sent to, not of whoever sent the ICMP message.
+        live.permissions
+            .get(&peer.ip(), now.mono)
+            .ok_or(DropReason::PeerWithoutPermission)?;
+        let path = self
+            .clients
+            .get(live.client)
+            .ok_or(DropReason::StaleRelay)?
+            .path
+            .path();
+        let attribute = Icmp {
+            icmp_type: icmp.kind,
+            icmp_code: icmp.code,
+            error_data: icmp.error_data(&peer),
+        };
+        let id = self.random.transaction_id();
+        let mut buffer = [0; 128];
+        let written = Builder::new(&mut buffer, Class::Indication, Method::DATA, &id).and_then(
+            |mut message| {
+                message.push(&XorPeerAddress(peer))?.push(&attribute)?;
+                Ok(message.finish())
+            },
+        );
+        self.outputs.send(path, written.unwrap_or_default());
+        Ok(())
+    }
+}
