@@ -11,7 +11,9 @@ use common::Serve;
 
 const BINDING: u16 = 0x0001;
 /// Binding, Allocate, Refresh, CreatePermission, ChannelBind, Connect, ConnectionBind, and a method that nobody has.
-const METHODS: [u16; 8] = [BINDING, 0x0003, 0x0004, 0x0008, 0x0009, 0x000A, 0x000B, 0x0077];
+const METHODS: [u16; 8] = [
+    BINDING, 0x0003, 0x0004, 0x0008, 0x0009, 0x000A, 0x000B, 0x0077,
+];
 
 const FINGERPRINT_XOR: u32 = 0x5354_554E;
 
@@ -36,7 +38,11 @@ fn with_fingerprint(kind: u16) -> Vec<u8> {
     bytes[3] = 8;
     let crc = bytes.iter().fold(u32::MAX, |crc, &byte| {
         (0..8).fold(crc ^ u32::from(byte), |crc, _| {
-            if crc & 1 == 1 { crc >> 1 ^ 0xEDB8_8320 } else { crc >> 1 }
+            if crc & 1 == 1 {
+                crc >> 1 ^ 0xEDB8_8320
+            } else {
+                crc >> 1
+            }
         })
     });
     bytes.extend(attribute(0x8028, &(!crc ^ FINGERPRINT_XOR).to_be_bytes()));
