@@ -3,14 +3,14 @@
 //! The embedder owns sockets, time and randomness. It hands datagrams in and carries out what comes back:
 //!
 //! ```text
-//!  client datagrams ── handle_client ──┐                 ┌── Verdict: relay these n datagrams there (the hot path)
-//!  peer datagrams ──── handle_peer ────┤  server::Server ├── poll_output: answers, sockets to open or close, log records
-//!  time ────────────── handle_timeout ─┘                 └── poll_timeout: when to call handle_timeout next
+//!  client datagrams ── handle_client ──┐  server  ┌── Verdict: relay these n datagrams there (the hot path)
+//!  peer datagrams ──── handle_peer ────┤    ::    ├── poll_output: answers, sockets to open or close, log
+//!  time ────────────── handle_timeout ─┘  Server  └── poll_timeout: when to call handle_timeout next
 //! ```
 //!
-//! **The invariant:** after every `handle_*` the embedder drains [`server::Server::poll_output`] before it hands in anything
-//! else, and datagrams already queued are sent before a `CloseRelay` closes their socket. A [`RelayKey`] carries a
-//! generation, so that a stale event of the same wake-up finds nothing.
+//! **The invariant:** after every `handle_*` the embedder drains [`server::Server::poll_output`] before it hands in
+//! anything else, and datagrams already queued are sent before a `CloseRelay` closes their socket. A [`RelayKey`]
+//! carries a generation, so that a stale event of the same wake-up finds nothing.
 //!
 //! Time ([`Now`]) and the seed are arguments: the same inputs give the same outputs, byte for byte.
 #![forbid(unsafe_code)]

@@ -181,7 +181,8 @@ impl Client {
 
 const CLIENTS: u16 = 4096;
 
-/// Bytes of heap per allocation with one permission and one channel, once the answers for retransmissions are forgotten.
+/// Bytes of heap per allocation with one permission and one channel, once the answers for retransmissions are
+/// forgotten.
 fn bytes_per_allocation(username: impl Fn(u16) -> String) -> u64 {
     let mut server = server(|config| config.max_answers = 0);
     let mut clients: Vec<Client> = (0..CLIENTS)

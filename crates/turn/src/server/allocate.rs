@@ -140,7 +140,8 @@ impl Server {
     }
 }
 
-/// The time-to-expiry for an Allocate or Refresh request: RFC 8656 §7.2, §8.2. A Refresh to zero is seen to before.
+/// The time-to-expiry for an Allocate or Refresh request: RFC 8656 §7.2, §8.2. A Refresh to zero is seen to
+/// before.
 pub(super) fn lifetime(message: &Message<'_>, config: &Config) -> Result<u32, ErrorCode<'static>> {
     let asked = message
         .get::<Lifetime>()

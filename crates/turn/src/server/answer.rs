@@ -8,7 +8,8 @@ use super::Server;
 use super::asked::Asked;
 use crate::{Now, Transport};
 
-/// Room for the largest response: REALM, SOFTWARE and the reason phrase have at most 127 characters each, that is 508 bytes.
+/// Room for the largest response: REALM, SOFTWARE and the reason phrase have at most 127 characters each,
+/// that is 508 bytes.
 pub(super) const RESPONSE_MAX: usize = 2048;
 
 /// Why a request is refused.
@@ -114,8 +115,8 @@ fn write<'b>(
     Ok(message.finish())
 }
 
-/// How many bytes an answer to an unproven address may have, lest it be an amplifier: `times` the size of the request, each with its
-/// IP and UDP headers.
+/// How many bytes an answer to an unproven address may have, lest it be an amplifier: `times` the size of the
+/// request, each with its IP and UDP headers.
 pub(super) fn amplification_limit(
     transport: Transport,
     client: &SocketAddr,

@@ -1,8 +1,9 @@
 //! Answers already given, for requests that come again.
 //!
-//! RFC 8489 §6.3.1: a server remembers the transactions of the last 40 seconds and answers a retransmission as it answered the
-//! request, but keeps no such state for requests that are not authenticated. The number of answers is bounded: the
-//! oldest give way, and a retransmission that finds none is processed as if it were new.
+//! RFC 8489 §6.3.1: a server remembers the transactions of the last 40 seconds and answers a retransmission
+//! as it answered the request, but keeps no such state for requests that are not authenticated. The number of
+//! answers is bounded: the oldest give way, and a retransmission that finds none is processed as if it were
+//! new.
 
 use std::collections::VecDeque;
 
@@ -119,7 +120,8 @@ impl Answered {
         self.answers.len()
     }
 
-    /// When all of them are old. There is no earlier deadline: until then each new answer forgets the old ones.
+    /// When all of them are old. There is no earlier deadline: until then each new answer forgets the old
+    /// ones.
     pub(super) fn all_old_at(&self) -> Option<Mono> {
         self.answers.back().map(|newest| newest.expires)
     }

@@ -72,7 +72,8 @@ impl Server {
         }
     }
 
-    /// The user whose key the request was made with: the one of the allocation, one known of late, or one from the credentials.
+    /// The user whose key the request was made with: the one of the allocation, one known of late, or one
+    /// from the credentials.
     fn find_user(
         &mut self,
         now: Now,
@@ -175,14 +176,16 @@ fn protection(
     integrity: IntegrityAlgorithm,
     offer: Offer,
 ) -> Result<Protection, Unauthenticated> {
-    // "the request is processed as though PASSWORD-ALGORITHM were MD5": such a client gets back the attribute it sent.
+    // "the request is processed as though PASSWORD-ALGORITHM were MD5": such a client gets back the attribute
+    // it sent.
     let legacy = Protection {
         password: PasswordAlgorithm::Md5,
         integrity,
         add_sha256: false,
     };
     let features = SecurityFeatures::of_nonce(nonce).unwrap_or_default();
-    // Without the bit the checks do not apply. If somebody on the path took it away, the nonce will turn out to be forged.
+    // Without the bit the checks do not apply. If somebody on the path took it away, the nonce will turn out
+    // to be forged.
     if !features.password_algorithms {
         return Ok(legacy);
     }
@@ -205,7 +208,8 @@ fn protection(
         (Some(offered), Some(password)) if offered.contains(password) => Ok(Protection {
             password,
             integrity,
-            // RFC 8489 §9.2.4: the response "MUST include the MESSAGE-INTEGRITY-SHA256 attribute" then, whatever the request had.
+            // RFC 8489 §9.2.4: the response "MUST include the MESSAGE-INTEGRITY-SHA256 attribute" then,
+            // whatever the request had.
             add_sha256: integrity == IntegrityAlgorithm::Sha1,
         }),
         _ => Err(Unauthenticated::BadRequest),

@@ -19,8 +19,8 @@ impl Server {
         path: &ClientPath,
         message: &Message<'_>,
     ) -> Result<(), DropReason> {
-        // RFC 8489 §14.9: REALM in a request says that long-term credentials are being used. Whoever goes to that length gets an
-        // authenticated answer; everybody else does not need to.
+        // RFC 8489 §14.9: REALM in a request says that long-term credentials are being used. Whoever goes to
+        // that length gets an authenticated answer; everybody else does not need to.
         let with_credentials =
             message.contains(AttributeType::REALM) && message.has_integrity().is_some();
         if self.config.authenticate_binding || with_credentials {

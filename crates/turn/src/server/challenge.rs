@@ -1,4 +1,5 @@
-//! 401 and 438: what the unauthenticated get (RFC 8489 §9.2.4). Nothing is kept for them, and what they get is small.
+//! 401 and 438: what the unauthenticated get (RFC 8489 §9.2.4). Nothing is kept for them, and what they get
+//! is small.
 
 use stun::nonce::{self, SecurityFeatures};
 use stun::{
@@ -92,8 +93,9 @@ impl Server {
     }
 }
 
-/// Leaves out what there is no room for: first SOFTWARE, then the end of the reason phrase, then PASSWORD-ALGORITHMS, which only the
-/// answer to a request without integrity, and that is the short one, may lack. `None` if even then it does not fit.
+/// Leaves out what there is no room for: first SOFTWARE, then the end of the reason phrase, then
+/// PASSWORD-ALGORITHMS, which only the answer to a request without integrity, and that is the short one, may
+/// lack. `None` if even then it does not fit.
 fn fit<'a>(
     config: &'a Config,
     offer: Offer,

@@ -1,8 +1,8 @@
 //! The channels of one relayed transport address (RFC 8656 §12).
 //!
-//! They are found from both sides: by number for what the client sends, by peer for what it gets. The channels themselves are
-//! sorted by peer, so that those of one IP address lie together for a permission to be refreshed; a second table,
-//! sorted by number, says where.
+//! They are found from both sides: by number for what the client sends, by peer for what it gets. The
+//! channels themselves are sorted by peer, so that those of one IP address lie together for a permission to
+//! be refreshed; a second table, sorted by number, says where.
 
 use std::net::{IpAddr, SocketAddr};
 use std::ops::Range;
@@ -24,7 +24,8 @@ pub(super) struct Channel {
     /// The policy under which the peer was last found to be allowed.
     pub(super) policy_epoch: u16,
     pub(super) expires: Mono,
-    /// When the permission for the peer's address expires. It is shorter than the channel's life, and without it nothing passes.
+    /// When the permission for the peer's address expires. It is shorter than the channel's life, and without
+    /// it nothing passes.
     pub(super) permission_expires: Mono,
 }
 
@@ -84,7 +85,8 @@ impl Channels {
             .filter(|channel| channel.expires > now)
     }
 
-    /// Binds or refreshes. The caller has expired what was due and made sure that neither number nor peer is bound otherwise.
+    /// Binds or refreshes. The caller has expired what was due and made sure that neither number nor peer is
+    /// bound otherwise.
     pub(super) fn bind(&mut self, channel: Channel, now: Mono) {
         // RFC 8656 §12: "resets the time-to-expiry timer back to 10 minutes".
         let channel = Channel {

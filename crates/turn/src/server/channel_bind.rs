@@ -34,7 +34,8 @@ impl Server {
             allocation.v6
         };
         let relay = relay.ok_or(ErrorCode::PEER_ADDRESS_FAMILY_MISMATCH)?.get();
-        // RFC 8656 §21.4: Teredo and 6to4 are refused on both sides. A datagram to port 0 could not even be sent.
+        // RFC 8656 §21.4: Teredo and 6to4 are refused on both sides. A datagram to port 0 could not even be
+        // sent.
         let tunnelled = is_tunnelled(peer.ip()) || is_tunnelled(asked.path.five_tuple.remote.ip());
         let class = self.config.policy.permits(peer);
         if tunnelled || class == PeerClass::Denied || peer.port() == 0 {
@@ -56,7 +57,8 @@ impl Server {
         Ok(())
     }
 
-    /// RFC 8656 §12.2: neither may the number be bound to another peer, nor the peer to another number. Says whether the binding is new.
+    /// RFC 8656 §12.2: neither may the number be bound to another peer, nor the peer to another number. Says
+    /// whether the binding is new.
     ///
     /// Numbers are the allocation's: one that is bound to an IPv4 peer cannot be bound to an IPv6 peer.
     fn check_binding(
@@ -119,8 +121,9 @@ impl Server {
     }
 }
 
-/// RFC 8656 §12.2: 400 unless both attributes are there, and the number is one of 0x4000 to 0x4FFF. A client of RFC 5766 knows
-/// nothing of the second limit; see [`Config::rfc5766_channels`](super::Config::rfc5766_channels).
+/// RFC 8656 §12.2: 400 unless both attributes are there, and the number is one of 0x4000 to 0x4FFF. A client
+/// of RFC 5766 knows nothing of the second limit; see
+/// [`Config::rfc5766_channels`](super::Config::rfc5766_channels).
 fn read(
     message: &Message<'_>,
     rfc5766_channels: bool,

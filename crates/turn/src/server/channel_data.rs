@@ -1,5 +1,5 @@
-//! ChannelData from a client (RFC 8656 §12.6): the hot path towards peers. One look-up of the 5-tuple and one of the channel for a
-//! whole run of datagrams; nothing is copied, nothing is allocated.
+//! ChannelData from a client (RFC 8656 §12.6): the hot path towards peers. One look-up of the 5-tuple and one
+//! of the channel for a whole run of datagrams; nothing is copied, nothing is allocated.
 
 use stun::ChannelNumber;
 use stun::channel_data::{ChannelData, HEADER_LEN};
@@ -87,7 +87,8 @@ impl Server {
     }
 }
 
-/// Whether a channel may carry data at this moment: its permission holds (RFC 8656 §9), and the policy has not changed its mind.
+/// Whether a channel may carry data at this moment: its permission holds (RFC 8656 §9), and the policy has
+/// not changed its mind.
 pub(super) fn check(
     channel: &mut Channel,
     now: Now,
@@ -108,7 +109,8 @@ pub(super) fn check(
     Ok(())
 }
 
-/// Reads the first datagram's header and counts how many datagrams behind it have the same one. `None` if it is malformed.
+/// Reads the first datagram's header and counts how many datagrams behind it have the same one. `None` if it
+/// is malformed.
 fn cut(run: Run<'_>) -> Option<Equal> {
     let first = run.first();
     let head = ChannelData::parse_datagram_rfc5766(first).ok()?;
@@ -134,8 +136,8 @@ fn cut(run: Run<'_>) -> Option<Equal> {
     Some(equal)
 }
 
-/// The payload's length in a last datagram that is shorter than the others, if it can go with them: that needs all of them to be without
-/// padding, so that each payload ends with its datagram.
+/// The payload's length in a last datagram that is shorter than the others, if it can go with them: that
+/// needs all of them to be without padding, so that each payload ends with its datagram.
 fn shorter(datagram: &[u8], number: ChannelNumber, unpadded: bool) -> Option<usize> {
     let head = ChannelData::parse_datagram_rfc5766(datagram).ok()?;
     let fits =
@@ -147,7 +149,8 @@ fn shorter(datagram: &[u8], number: ChannelNumber, unpadded: bool) -> Option<usi
 mod tests {
     use super::*;
 
-    /// Datagrams with these channels, length fields and lengths, in a run with the first one's length as its stride.
+    /// Datagrams with these channels, length fields and lengths, in a run with the first one's length as its
+    /// stride.
     fn counted(datagrams: &[(u16, u16, usize)]) -> Option<(usize, usize, usize)> {
         let mut bytes = Vec::new();
         for (number, length, size) in datagrams {

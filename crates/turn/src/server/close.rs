@@ -1,4 +1,5 @@
-//! The ends of things: of relays, allocations, reservations and requests, one by one or when their time has come.
+//! The ends of things: of relays, allocations, reservations and requests, one by one or when their time has
+//! come.
 
 use std::sync::Arc;
 
@@ -11,11 +12,13 @@ use super::outputs::{Closed, Queued};
 use super::relay::Relay;
 use crate::{FiveTuple, Mono, Now};
 
-/// How many relays one call of `handle_timeout` sees to, so that a wave of expiries does not hold up the worker's datagrams.
+/// How many relays one call of `handle_timeout` sees to, so that a wave of expiries does not hold up the
+/// worker's datagrams.
 const RELAYS_PER_CALL: usize = 64;
 
 impl Server {
-    /// The client with this 5-tuple. If its allocation has expired, or a part of it, that part is gone before this returns.
+    /// The client with this 5-tuple. If its allocation has expired, or a part of it, that part is gone before
+    /// this returns.
     pub(super) fn client_at(&mut self, now: Now, five_tuple: &FiveTuple) -> Option<u32> {
         let place = self.clients.find(five_tuple)?;
         if let Some(allocation) = self.clients.allocation(place) {
@@ -82,7 +85,8 @@ impl Server {
         }
     }
 
-    /// Ends one relay of an allocation: its permissions and channels go with it. The allocation stays, be it without a relay.
+    /// Ends one relay of an allocation: its permissions and channels go with it. The allocation stays, be it
+    /// without a relay.
     pub(super) fn close_relay(&mut self, relay: u32) {
         let key = self.relay_key(relay);
         let Some(Relay::Live(live)) = self.relays.remove(relay) else {

@@ -21,12 +21,13 @@ pub const CHANNEL_LIFETIME_S: u32 = 600;
 /// The engine's configuration. All limits are for one [`Server`](super::Server), that is, for one worker.
 #[derive(Clone, Debug)]
 pub struct Config {
-    /// The realm (RFC 8489 §14.9), fewer than 128 characters. Up to 24 bytes every challenge fits the amplification limit with
-    /// all it should hold.
+    /// The realm (RFC 8489 §14.9), fewer than 128 characters. Up to 16 bytes, even the challenge to
+    /// the shortest request fits the amplification limit with all it should hold.
     pub realm: String,
     /// SOFTWARE for responses, fewer than 128 characters; `None` sends none.
     pub software: Option<String>,
-    /// The keys of the stateless nonces. The same in all workers: any of them may get the answer to a challenge.
+    /// The keys of the stateless nonces. The same in all workers: any of them may get the answer to a
+    /// challenge.
     pub nonce_keys: NonceKeys,
     /// How long a nonce is valid, in seconds. RFC 8656 §5: at most an hour.
     pub nonce_lifetime_s: u32,
@@ -34,7 +35,8 @@ pub struct Config {
     pub credentials: Arc<dyn Credentials>,
     /// Which peers are allowed.
     pub policy: Arc<dyn PeerPolicy>,
-    /// How much one user, one source and all together may hold. While anything is held, a server stays with the quota that has counted it.
+    /// How much one user, one source and all together may hold. While anything is held, a server stays with
+    /// the quota that has counted it.
     pub quota: Arc<dyn Quota>,
     /// Whether IPv4 relayed addresses can be had; if not, asking for one is 440.
     pub relay_v4: bool,
@@ -64,16 +66,19 @@ pub struct Config {
     pub max_cached_keys: usize,
     /// Whether Binding requests must be authenticated. RFC 8489 §12: a basic STUN server should not.
     pub authenticate_binding: bool,
-    /// Whether PASSWORD-ALGORITHMS is announced (RFC 8489 §9.2.4), upon which clients that know it use SHA-256.
+    /// Whether PASSWORD-ALGORITHMS is announced (RFC 8489 §9.2.4), upon which clients that know it use
+    /// SHA-256.
     pub announce_password_algorithms: bool,
-    /// Whether a client that speaks RFC 5389, which shows in its leaving out PASSWORD-ALGORITHM, may also bind the channel numbers
-    /// that RFC 5766 had and RFC 8656 §12 took back, 0x5000 to 0x7FFF. Clients of RFC 8489 get 400 for them, as do all if this is off.
+    /// Whether a client that speaks RFC 5389, which shows in its leaving out PASSWORD-ALGORITHM, may also
+    /// bind the channel numbers that RFC 5766 had and RFC 8656 §12 took back, 0x5000 to 0x7FFF. Clients of
+    /// RFC 8489 get 400 for them, as do all if this is off.
     pub rfc5766_channels: bool,
-    /// Whether ADDITIONAL-ADDRESS-FAMILY is also taken under 0x8032, the number that clients of the draft before RFC 8656 (coturn's up to
-    /// now) send it with. They get ADDRESS-ERROR-CODE under the draft's number, too.
+    /// Whether ADDITIONAL-ADDRESS-FAMILY is also taken under 0x8032, the number that clients of the draft
+    /// before RFC 8656 (coturn's up to now) send it with. They get ADDRESS-ERROR-CODE under the draft's
+    /// number, too.
     pub draft_dual_allocation: bool,
-    /// Whether an allocation whose time-limited credential has expired can no longer be refreshed. If not, a credential only has to be
-    /// valid when the allocation is made.
+    /// Whether an allocation whose time-limited credential has expired can no longer be refreshed. If not, a
+    /// credential only has to be valid when the allocation is made.
     pub strict_expiry: bool,
 }
 

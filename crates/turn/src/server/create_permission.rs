@@ -81,7 +81,8 @@ impl Server {
     }
 }
 
-/// The peers of a request, sorted and each once. RFC 8656 §10.2: 400 if there is none, or one that is invalid; ports are ignored.
+/// The peers of a request, sorted and each once. RFC 8656 §10.2: 400 if there is none, or one that is
+/// invalid; ports are ignored.
 fn peers(message: &Message<'_>) -> Result<Vec<IpAddr>, ErrorCode<'static>> {
     let id = message.transaction_id();
     let mut peers = Vec::new();

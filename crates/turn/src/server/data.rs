@@ -60,7 +60,8 @@ impl Server {
         let path = client.path.path();
         self.stats.to_clients.add(covers, run.bytes.len());
         client.count_to_client(covers, run.bytes.len());
-        // RFC 8656 §12.5: the server "MUST use the ChannelData message if a channel has been bound to the peer".
+        // RFC 8656 §12.5: the server "MUST use the ChannelData message if a channel has been bound to the
+        // peer".
         Ok(match channel {
             Some(channel) => Verdict::ToClient {
                 covers,
@@ -99,7 +100,8 @@ pub(super) fn live(
     }
 }
 
-/// The channel on which the client gets what this peer sends, if there is one. RFC 8656 §9: it gets nothing without a permission.
+/// The channel on which the client gets what this peer sends, if there is one. RFC 8656 §9: it gets nothing
+/// without a permission.
 fn channel_from(
     live: &mut LiveRelay,
     now: Now,

@@ -10,7 +10,8 @@ use super::asked::Asked;
 use super::output::RelayedAddresses;
 use crate::Now;
 
-/// ADDRESS-ERROR-CODE for those who ask as the draft did: see [`Config::draft_dual_allocation`](super::Config).
+/// ADDRESS-ERROR-CODE for those who ask as the draft did: see
+/// [`Config::draft_dual_allocation`](super::Config).
 const DRAFT_ADDRESS_ERROR_CODE: AttributeType = AttributeType(0x8033);
 
 /// What an Allocate success response says.

@@ -27,7 +27,8 @@ const V6_PACKET_TOO_BIG: u8 = 2;
 const V6_TIME_EXCEEDED: u8 = 3;
 
 impl IcmpError {
-    /// RFC 8656 §11.5: "type is either 3 or 11 for an ICMPv4 packet or either 1, 2, or 3 for an ICMPv6 packet".
+    /// RFC 8656 §11.5: "type is either 3 or 11 for an ICMPv4 packet or either 1, 2, or 3 for an ICMPv6
+    /// packet".
     const fn is_relayed(self, peer: &SocketAddr) -> bool {
         match peer {
             SocketAddr::V4(_) => matches!(self.kind, V4_UNREACHABLE | V4_TIME_EXCEEDED),
@@ -51,7 +52,8 @@ impl IcmpError {
 }
 
 impl Server {
-    /// Passes an ICMP error on to the client as a Data indication, also where there is a channel (RFC 8656 §12.5).
+    /// Passes an ICMP error on to the client as a Data indication, also where there is a channel (RFC 8656
+    /// §12.5).
     pub(super) fn icmp(
         &mut self,
         now: Now,
@@ -63,7 +65,8 @@ impl Server {
             return Err(DropReason::IcmpNotRelayed);
         }
         let live = live(&mut self.relays, now, key)?;
-        // The permission that counts is that of the peer it was sent to, not of whoever sent the ICMP message.
+        // The permission that counts is that of the peer it was sent to, not of whoever sent the ICMP
+        // message.
         live.permissions
             .get(&peer.ip(), now.mono)
             .ok_or(DropReason::PeerWithoutPermission)?;

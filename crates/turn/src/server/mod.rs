@@ -107,8 +107,8 @@ pub struct Server {
 }
 
 impl Server {
-    /// A server without allocations. `worker` is its number in reservation tokens, so that another worker can be asked; `seed` is 32
-    /// random bytes that nobody else knows.
+    /// A server without allocations. `worker` is its number in reservation tokens, so that another worker can
+    /// be asked; `seed` is 32 random bytes that nobody else knows.
     #[must_use]
     pub fn new(config: Arc<Config>, worker: u8, seed: [u8; 32]) -> Server {
         let mut random = Random::new(seed);
@@ -132,8 +132,8 @@ impl Server {
         }
     }
 
-    /// Takes a new configuration. Allocations stay; their peers are classified anew as they are used. Limits that are lower now
-    /// hold for what is added.
+    /// Takes a new configuration. Allocations stay; their peers are classified anew as they are used. Limits
+    /// that are lower now hold for what is added.
     pub fn set_config(&mut self, config: Arc<Config>) {
         let same_users = Arc::ptr_eq(&config.credentials, &self.config.credentials)
             && config.realm == self.config.realm;
@@ -192,8 +192,8 @@ impl Server {
         self.outputs.next()
     }
 
-    /// The answer to [`Output::OpenRelays`], one result per entry in the same order. Returns `false` if the request is not known
-    /// (any more): the embedder closes what it opened.
+    /// The answer to [`Output::OpenRelays`], one result per entry in the same order. Returns `false` if the
+    /// request is not known (any more): the embedder closes what it opened.
     pub fn relays_opened(
         &mut self,
         now: Now,
@@ -213,8 +213,8 @@ impl Server {
         self.hand_over(now, token, user)
     }
 
-    /// The answer to [`Output::ClaimReservation`]; `None` if the other worker has no such reservation. Returns `false` if the request is
-    /// not known (any more): the embedder closes the socket.
+    /// The answer to [`Output::ClaimReservation`]; `None` if the other worker has no such reservation.
+    /// Returns `false` if the request is not known (any more): the embedder closes the socket.
     pub fn reservation_claimed(
         &mut self,
         now: Now,
@@ -236,13 +236,15 @@ impl Server {
         self.end_all(now, reason);
     }
 
-    /// When [`handle_timeout`](Self::handle_timeout) must be called next; exact, and `None` if nothing can expire.
+    /// When [`handle_timeout`](Self::handle_timeout) must be called next; exact, and `None` if nothing can
+    /// expire.
     #[must_use]
     pub fn poll_timeout(&self) -> Option<Mono> {
         self.next_deadline()
     }
 
-    /// Expires what is due. Does a bounded amount of work: call [`poll_timeout`](Self::poll_timeout) again afterwards.
+    /// Expires what is due. Does a bounded amount of work: call [`poll_timeout`](Self::poll_timeout) again
+    /// afterwards.
     pub fn handle_timeout(&mut self, now: Now) {
         self.expire(now);
     }
@@ -253,8 +255,8 @@ impl Server {
         &self.stats
     }
 
-    /// Writes the head of the Data indication for [`Verdict::Indicate`]: everything before the payload. Returns its length; the payload
-    /// follows, padded with zeros to a multiple of 4.
+    /// Writes the head of the Data indication for [`Verdict::Indicate`]: everything before the payload.
+    /// Returns its length; the payload follows, padded with zeros to a multiple of 4.
     pub fn write_data_indication(
         &mut self,
         peer: SocketAddr,

@@ -266,7 +266,8 @@ impl Server {
         let Some(opening) = self.take_opening(request, |_| true) else {
             return;
         };
-        // The sockets may be open by now without our knowing: a close for nothing is for the embedder to ignore.
+        // The sockets may be open by now without our knowing: a close for nothing is for the embedder to
+        // ignore.
         for relay in opening.relays.into_iter().flatten() {
             self.outputs
                 .push(Queued::CloseRelay(self.relay_key(relay.get())));
@@ -286,8 +287,8 @@ impl Server {
     }
 }
 
-/// Why the request fails as a whole, if it does: a dual allocation only if neither family could be had, everything else if
-/// anything could not.
+/// Why the request fails as a whole, if it does: a dual allocation only if neither family could be had,
+/// everything else if anything could not.
 fn refused(plan: Plan, results: Results) -> Option<ErrorCode<'static>> {
     let mut failures = results
         .into_iter()

@@ -18,7 +18,8 @@ pub enum Output<'a> {
         /// A complete STUN message.
         bytes: &'a [u8],
     },
-    /// Open sockets, all of them or those that can be had, and call [`relays_opened`](super::Server::relays_opened).
+    /// Open sockets, all of them or those that can be had, and call
+    /// [`relays_opened`](super::Server::relays_opened).
     OpenRelays {
         /// Hand this back.
         request: RequestKey,
@@ -38,7 +39,8 @@ pub enum Output<'a> {
         /// The key under which the relay will be known here.
         key: RelayKey,
     },
-    /// Close the relay's socket, after everything queued on it was sent. There may be none: opening may have failed.
+    /// Close the relay's socket, after everything queued on it was sent. There may be none: opening may have
+    /// failed.
     CloseRelay {
         /// Whose socket.
         relay: RelayKey,

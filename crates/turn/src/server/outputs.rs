@@ -1,4 +1,5 @@
-//! The queue of outputs. Messages lie one behind the other in one buffer that is kept, so that answering allocates nothing.
+//! The queue of outputs. Messages lie one behind the other in one buffer that is kept, so that answering
+//! allocates nothing.
 
 use std::collections::VecDeque;
 use std::ops::Range;

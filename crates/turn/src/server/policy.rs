@@ -14,13 +14,14 @@ pub enum PeerClass {
     Denied,
 }
 
-/// Which peers are allowed. Asked when a permission or a channel is made, for every Send indication, and once per channel and
-/// permission after [`Server::set_config`](super::Server::set_config).
+/// Which peers are allowed. Asked when a permission or a channel is made, for every Send indication, and once
+/// per channel and permission after [`Server::set_config`](super::Server::set_config).
 pub trait PeerPolicy: Debug + Send + Sync {
-    /// Whether a permission towards this address may be made. Ports play no part: permissions are per address (RFC 8656 §9).
+    /// Whether a permission towards this address may be made. Ports play no part: permissions are per address
+    /// (RFC 8656 §9).
     fn classify(&self, peer: IpAddr) -> PeerClass;
 
-    /// Whether this port of this address may be sent to. [`PeerClass::OwnRelay`] only for a port that a live allocation of this
-    /// server owns at this moment.
+    /// Whether this port of this address may be sent to. [`PeerClass::OwnRelay`] only for a port that a live
+    /// allocation of this server owns at this moment.
     fn permits(&self, peer: SocketAddr) -> PeerClass;
 }

@@ -1,5 +1,5 @@
-//! How many relayed transport addresses one user, one source or all together may hold. The count is the embedder's, so that
-//! it can span workers.
+//! How many relayed transport addresses one user, one source or all together may hold. The count is the
+//! embedder's, so that it can span workers.
 
 use std::fmt::Debug;
 use std::net::IpAddr;
@@ -22,8 +22,8 @@ pub enum QuotaExceeded {
     Total,
 }
 
-/// Counts relayed transport addresses. One unit is one address: a dual allocation and an allocation with a reservation
-/// each take two.
+/// Counts relayed transport addresses. One unit is one address: a dual allocation and an allocation with a
+/// reservation each take two.
 pub trait Quota: Debug + Send + Sync {
     /// Takes one unit for this user at this client address.
     ///

@@ -63,7 +63,8 @@ impl Server {
     }
 }
 
-/// The relays of this family, or all. "If the attribute value does not match the address family of the allocation": 443.
+/// The relays of this family, or all. "If the attribute value does not match the address family of the
+/// allocation": 443.
 fn meant(all: Relays, family: Option<AddressFamily>) -> Result<Relays, ErrorCode<'static>> {
     let [v4, v6] = all;
     let of_family = match family {

@@ -31,7 +31,8 @@ pub(super) struct Reservation {
     pub(super) expires: Mono,
 }
 
-/// A relayed transport address of an allocation. Its time-to-expiry, permissions and channels are its own (RFC 8656 §6).
+/// A relayed transport address of an allocation. Its time-to-expiry, permissions and channels are its own
+/// (RFC 8656 §6).
 #[derive(Debug)]
 pub(super) struct LiveRelay {
     /// The place of the client it belongs to.

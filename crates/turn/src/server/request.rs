@@ -165,7 +165,8 @@ fn binding_indication(message: &Message<'_>) -> Result<(), DropReason> {
     }
 }
 
-/// The comprehension-required attributes of RFC 8489 and RFC 8656. Where one is not expected, it is ignored (RFC 8489 §6.3).
+/// The comprehension-required attributes of RFC 8489 and RFC 8656. Where one is not expected, it is ignored
+/// (RFC 8489 §6.3).
 pub(super) fn is_known(attribute: AttributeType) -> bool {
     matches!(
         attribute,

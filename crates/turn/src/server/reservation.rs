@@ -4,8 +4,9 @@
 //! | worker, 1 byte | relay's place, 3 bytes | MAC, 4 bytes |
 //! ```
 //!
-//! The first byte says whom to ask, so that a claim that arrives at another worker finds its port. The MAC covers the
-//! place's generation too; and a token is good only for the user who got it, so that guessing 32 bits gains nothing.
+//! The first byte says whom to ask, so that a claim that arrives at another worker finds its port. The MAC
+//! covers the place's generation too; and a token is good only for the user who got it, so that guessing 32
+//! bits gains nothing.
 
 use std::sync::Arc;
 
@@ -78,7 +79,8 @@ impl Server {
         self.stats.reservations < self.config.max_reservations as u64
     }
 
-    /// Holds a relay whose socket has just been opened, and returns its token. Its quota was taken with the request.
+    /// Holds a relay whose socket has just been opened, and returns its token. Its quota was taken with the
+    /// request.
     pub(super) fn reserve(
         &mut self,
         now: Now,

@@ -1,6 +1,7 @@
 //! A table whose entries keep their place: an index finds an entry, a generation tells its tenants apart.
 //!
-//! The entries lie in chunks of fixed size, so that growing copies nothing and the memory of an entry is the entry.
+//! The entries lie in chunks of fixed size, so that growing copies nothing and the memory of an entry is the
+//! entry.
 
 /// Entries per chunk.
 const CHUNK: usize = 64;

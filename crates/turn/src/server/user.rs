@@ -108,8 +108,8 @@ pub(super) fn hmac_key(key: &LongTermKey, integrity: IntegrityAlgorithm) -> Hmac
     }
 }
 
-/// Users seen of late, so that one who comes back is not looked up and derived again. Only users that have proven
-/// themselves get in. Bounded: each new user takes the place of the one that has been there longest.
+/// Users seen of late, so that one who comes back is not looked up and derived again. Only users that have
+/// proven themselves get in. Bounded: each new user takes the place of the one that has been there longest.
 #[derive(Debug)]
 pub(super) struct KnownUsers {
     users: Vec<Arc<User>>,

@@ -10,8 +10,8 @@ use crate::{ClientPath, RelayKey};
 
 /// What to do with the first `covers` datagrams of a [`Run`](crate::Run); hand the rest in again.
 ///
-/// `payload` is a range of every covered datagram. Where the last one is shorter than the others, its payload ends with it: take
-/// `&datagram[payload.start..payload.end.min(datagram.len())]`.
+/// `payload` is a range of every covered datagram. Where the last one is shorter than the others, its payload
+/// ends with it: take `&datagram[payload.start..payload.end.min(datagram.len())]`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Verdict {
@@ -28,8 +28,8 @@ pub enum Verdict {
         /// Whether the client asked for the DF bit (RFC 8656 §14).
         dont_fragment: bool,
     },
-    /// The peer is a relayed transport address of this very server: hand the payloads to the server that owns `peer`
-    /// ([`handle_peer`](super::Server::handle_peer) with `from`), instead of sending them.
+    /// The peer is a relayed transport address of this very server: hand the payloads to the server that owns
+    /// `peer` ([`handle_peer`](super::Server::handle_peer) with `from`), instead of sending them.
     ToRelay {
         /// How many datagrams, at least 1.
         covers: usize,

@@ -1,4 +1,5 @@
-//! What an Allocate request asks for: steps 3 to 9 of RFC 8656 §7.2, as far as the request alone decides them.
+//! What an Allocate request asks for: steps 3 to 9 of RFC 8656 §7.2, as far as the request alone decides
+//! them.
 
 use stun::{
     AdditionalAddressFamily, AddressFamily, AttributeError, AttributeType, Decode, ErrorCode,
@@ -11,7 +12,8 @@ use super::answer::Refusal;
 use super::config::Config;
 use super::output::PortRequest;
 
-/// ADDITIONAL-ADDRESS-FAMILY in draft-martinsen-tram-ssoda-00, and in coturn's client to this day. IANA has nothing there.
+/// ADDITIONAL-ADDRESS-FAMILY in draft-martinsen-tram-ssoda-00, and in coturn's client to this day. IANA has
+/// nothing there.
 const DRAFT_ADDITIONAL_ADDRESS_FAMILY: AttributeType = AttributeType(0x8032);
 
 /// Which relayed transport addresses are wanted.
@@ -138,7 +140,8 @@ fn family(message: &Message<'_>, config: &Config) -> Result<AddressFamily, Error
     }
 }
 
-/// 8 and 9: the additional family is IPv6, the first being IPv4; and a pair of ports in two families is not to be had.
+/// 8 and 9: the additional family is IPv6, the first being IPv4; and a pair of ports in two families is not
+/// to be had.
 fn both(
     message: &Message<'_>,
     config: &Config,

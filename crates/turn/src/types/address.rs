@@ -16,7 +16,8 @@ pub enum Transport {
 }
 
 impl Transport {
-    /// Whether it is a stream of messages, on which nothing is lost and no request is retransmitted (RFC 8489 §6.2.2).
+    /// Whether it is a stream of messages, on which nothing is lost and no request is retransmitted (RFC 8489
+    /// §6.2.2).
     #[must_use]
     pub const fn is_stream(self) -> bool {
         matches!(self, Transport::Tcp | Transport::Tls)
@@ -34,8 +35,8 @@ pub struct FiveTuple {
     pub remote: SocketAddr,
 }
 
-/// The embedder's name for a listener socket or a connection. It is kept with the allocation and handed back with everything
-/// that is to be sent to the client.
+/// The embedder's name for a listener socket or a connection. It is kept with the allocation and handed back
+/// with everything that is to be sent to the client.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct ListenerKey(pub u32);
 

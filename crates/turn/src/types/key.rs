@@ -1,5 +1,5 @@
-//! Keys into the server's tables. Each carries a generation: the key of something that is gone finds nothing, also when its
-//! slot is in use again.
+//! Keys into the server's tables. Each carries a generation: the key of something that is gone finds nothing,
+//! also when its slot is in use again.
 
 /// Names one relayed transport address, and with it the embedder's socket for it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]

@@ -1,6 +1,7 @@
 //! Datagrams, several at a time.
 
-/// One or more datagrams from one source, back to back: all `stride` bytes long, except that the last may be shorter.
+/// One or more datagrams from one source, back to back: all `stride` bytes long, except that the last may be
+/// shorter.
 ///
 /// ```text
 /// bytes  |<-- stride -->|<-- stride -->|<- rest ->|

@@ -1,4 +1,5 @@
-//! The order of the checks: for each pair of things that are wrong at once, the code of the one that the RFC looks at first.
+//! The order of the checks: for each pair of things that are wrong at once, the code of the one that the RFC
+//! looks at first.
 
 use stun::{
     AddressFamily, AttributeType, Builder, DontFragment, EvenPort, Method, RequestedAddressFamily,
@@ -55,8 +56,8 @@ fn credentials_are_checked_in_the_order_of_rfc_8489() {
     }
 }
 
-/// What can be wrong with an Allocate request, in the order of RFC 8489 §6.3.1 and RFC 8656 §7.2. Each is written after a good
-/// REQUESTED-TRANSPORT unless it says otherwise; the first attribute of a type counts.
+/// What can be wrong with an Allocate request, in the order of RFC 8489 §6.3.1 and RFC 8656 §7.2. Each is
+/// written after a good REQUESTED-TRANSPORT unless it says otherwise; the first attribute of a type counts.
 const ALLOCATE: [(&str, Attributes, u16); 12] = [
     (
         "unknown attribute",

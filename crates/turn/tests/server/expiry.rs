@@ -1,9 +1,12 @@
 //! Deadlines: exact, in order, and in bounded portions.
 
-use hairpin_turn::Mono;
-use hairpin_turn::server::CloseReason;
+use std::sync::Arc;
 
-use crate::world::{Client, Event, SECOND, World};
+use hairpin_turn::Mono;
+use hairpin_turn::server::{CloseReason, IcmpError, Server};
+use stun::{EvenPort, Method, RequestedTransport, XorPeerAddress};
+
+use crate::world::{Client, Event, SECOND, World, address};
 
 const PEER: &str = "198.51.100.200:700";
 
@@ -112,4 +115,51 @@ fn a_timeout_with_nothing_due_changes_nothing() {
     world.server.handle_timeout(world.now);
     assert_eq!(*world.server.stats(), stats);
     world.finish();
+}
+
+/// Everything that a server says in a short life.
+fn life(seed: u8) -> Vec<Event> {
+    let mut world = World::new();
+    world.server = Server::new(Arc::new(world.config.clone()), 7, [seed; 32]);
+    let mut client = Client::new(&mut world, "alice", "198.51.100.1:4000");
+    client.next_id = 0;
+    let request = client.request(Method::ALLOCATE, |request| {
+        request
+            .push(&RequestedTransport::UDP)
+            .unwrap()
+            .push(&EvenPort { reserve: true })
+            .unwrap();
+    });
+    world.client(&client.path, &request);
+    client.next_id = 1;
+    let permit = client.request(Method::CREATE_PERMISSION, |request| {
+        request.push(&XorPeerAddress(address(PEER))).unwrap();
+    });
+    world.client(&client.path, &permit);
+    let relay = world.sockets[0].0;
+    world.server.icmp_error(
+        world.now,
+        relay,
+        address(PEER),
+        IcmpError {
+            kind: 3,
+            code: 3,
+            mtu: 0,
+        },
+    );
+    world.pass_s(601);
+    world.events.into()
+}
+
+#[test]
+fn the_same_seed_gives_the_same_life_and_another_seed_other_tokens() {
+    assert_eq!(life(1), life(1));
+    assert_ne!(life(1), life(2));
+    let kinds = |events: Vec<Event>| {
+        events
+            .iter()
+            .map(std::mem::discriminant)
+            .collect::<Vec<_>>()
+    };
+    assert_eq!(kinds(life(1)), kinds(life(2)));
 }

@@ -71,53 +71,52 @@ fn dont_fragment_is_passed_on() {
 }
 
 #[test]
-fn whatever_is_wrong_is_dropped_in_silence() {
+fn a_malformed_indication_is_dropped_in_silence() {
     let mut world = World::new();
     let mut client = Client::new(&mut world, "alice", REMOTE);
     client.allocate(&mut world);
     client.permit(&mut world, &[PEER]);
-    let peer = XorPeerAddress(address(PEER));
-    let mut indication =
-        |build: &dyn Fn(&mut stun::Builder<'_>)| client.send_indication(|builder| build(builder));
-    let cases = [
+    type Build = fn(&mut stun::Builder<'_>) -> Result<(), stun::BuildError>;
+    const DATA: Data<'_> = Data(b"x");
+    let cases: [(Build, DropReason); 4] = [
         (
-            indication(&|builder| {
-                builder.push(&peer).unwrap();
-            }),
+            |builder| builder.push(&XorPeerAddress(address(PEER))).map(|_| ()),
             DropReason::MalformedIndication,
         ),
         (
-            indication(&|builder| {
-                builder.push(&Data(b"x")).unwrap();
-            }),
+            |builder| builder.push(&DATA).map(|_| ()),
             DropReason::MalformedIndication,
         ),
         (
-            indication(&|builder| {
+            |builder| {
                 builder
-                    .push(&Data(b"x"))
-                    .unwrap()
+                    .push(&DATA)?
                     .push_raw(AttributeType::XOR_PEER_ADDRESS, &[0, 1])
-                    .unwrap();
-            }),
+                    .map(|_| ())
+            },
             DropReason::MalformedIndication,
         ),
         (
-            indication(&|builder| {
-                builder
-                    .push(&peer)
-                    .unwrap()
-                    .push(&Data(b"x"))
-                    .unwrap()
-                    .push_raw(AttributeType(0x7001), b"")
-                    .unwrap();
-            }),
+            |builder| {
+                builder.push(&XorPeerAddress(address(PEER)))?.push(&DATA)?;
+                builder.push_raw(AttributeType(0x7001), b"").map(|_| ())
+            },
             DropReason::UnknownAttribute,
         ),
     ];
-    for (datagram, reason) in cases {
-        assert_eq!(world.dropped(&client.path, &datagram), reason);
+    for (build, reason) in cases {
+        let indication = client.send_indication(|builder| build(builder).unwrap());
+        assert_eq!(world.dropped(&client.path, &indication), reason);
     }
+    world.finish();
+}
+
+#[test]
+fn an_indication_to_whom_it_may_not_concern_is_dropped_in_silence() {
+    let mut world = World::new();
+    let mut client = Client::new(&mut world, "alice", REMOTE);
+    client.allocate(&mut world);
+    client.permit(&mut world, &[PEER]);
     for (peer, reason) in [
         ("198.51.100.201:1", DropReason::NoPermission),
         ("[2001:db8::9]:1", DropReason::PeerFamilyMismatch),

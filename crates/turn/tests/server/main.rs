@@ -1,4 +1,5 @@
-//! The server as its embedder sees it: datagrams and time in, verdicts and outputs out, exactly, with nothing left over.
+//! The server as its embedder sees it: datagrams and time in, verdicts and outputs out, exactly, with nothing
+//! left over.
 #![allow(missing_docs, unreachable_pub, clippy::unwrap_used)]
 
 mod world;

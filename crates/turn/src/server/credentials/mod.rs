@@ -60,16 +60,16 @@ pub enum KeySearch {
 
 /// Maps user names to keys.
 pub trait Credentials: Debug + Send + Sync {
-    /// Offers each key that `query` may mean to `accept`, until it says yes. There can be several: one for each secret that is
-    /// valid at this time.
+    /// Offers each key that `query` may mean to `accept`, until it says yes. There can be several: one for
+    /// each secret that is valid at this time.
     fn find(
         &self,
         query: &KeyQuery<'_>,
         accept: &mut dyn FnMut(&Candidate<'_>) -> bool,
     ) -> KeySearch;
 
-    /// Whether users can be found by USERHASH. Only then does the server announce username anonymity (RFC 8489 §9.2.4), upon which
-    /// clients must not send their names any more.
+    /// Whether users can be found by USERHASH. Only then does the server announce username anonymity (RFC
+    /// 8489 §9.2.4), upon which clients must not send their names any more.
     fn knows_userhash(&self) -> bool {
         false
     }

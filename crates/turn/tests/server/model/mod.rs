@@ -1,5 +1,6 @@
-//! The server against a model of RFC 8656 that is as simple as the RFC's prose: lists, looked through from front to back, in
-//! whole seconds. Random requests, data and pauses; whatever the model expects must happen, and nothing else.
+//! The server against a model of RFC 8656 that is as simple as the RFC's prose: lists, looked through from
+//! front to back, in whole seconds. Random requests, data and pauses; whatever the model expects must happen,
+//! and nothing else.
 
 mod beside;
 mod rfc;
