@@ -4,7 +4,8 @@ use std::sync::Arc;
 
 use stun::nonce::{NonceCheck, SecurityFeatures};
 use stun::{
-    AttributeType, IntegrityAlgorithm, Message, Nonce, PasswordAlgorithm, Realm, Userhash, Username,
+    AttributeType, HmacKey, IntegrityAlgorithm, Message, Nonce, PasswordAlgorithm, Realm, Userhash,
+    Username,
 };
 
 use super::Server;
@@ -82,10 +83,7 @@ impl Server {
         claims: &Claims<'_>,
     ) -> Option<Arc<User>> {
         let fits = |user: &User| {
-            user.is(claims.who(), claims.protection)
-                && message
-                    .verify_at_least(user.key(), user.key().algorithm().tag_len())
-                    .is_ok()
+            user.is(claims.who(), claims.protection) && is_signed_with(message, user.key())
         };
         let holder = self
             .clients
@@ -122,10 +120,7 @@ impl Server {
         let mut found = None;
         self.config.credentials.find(&query, &mut |candidate| {
             let key = hmac_key(&candidate.key, claims.protection.integrity);
-            // RFC 8489 §14.6: the value is not truncated unless the usage says so, and TURN does not.
-            let is_key = message
-                .verify_at_least(&key, key.algorithm().tag_len())
-                .is_ok();
+            let is_key = is_signed_with(message, &key);
             if is_key {
                 found = Some(User::new(
                     query.claim,
@@ -142,6 +137,14 @@ impl Server {
         self.known_users.insert(&user, self.config.max_cached_keys);
         Some(user)
     }
+}
+
+/// Whether this key made the request's integrity. RFC 8489 §14.6: its value is not truncated unless the usage says
+/// so, and TURN does not.
+fn is_signed_with(message: &Message<'_>, key: &HmacKey) -> bool {
+    message
+        .verify_at_least(key, key.algorithm().tag_len())
+        .is_ok()
 }
 
 /// The checks that need no key.

@@ -170,7 +170,7 @@ impl Server {
         match self.relays.get(relay) {
             // The embedder did not answer in time.
             Some(Relay::Opening(place)) => {
-                self.abandon_opening(now, *place, Some(ErrorCode::INSUFFICIENT_CAPACITY))
+                self.abandon_opening(now, *place, Some(ErrorCode::INSUFFICIENT_CAPACITY));
             }
             Some(Relay::Reserved(_)) => self.end_reservation(relay),
             Some(Relay::Live(live)) if live.expires <= now.mono => self.expire_relay(now, relay),
