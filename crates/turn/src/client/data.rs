@@ -12,8 +12,8 @@ use stun::{
 
 use super::Client;
 use super::event::{Event, PeerError};
-use super::response::is_known;
 use crate::Now;
+use crate::types::attribute::is_known;
 
 /// What a datagram from the server was.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -1,6 +1,6 @@
 //! Responses: whether to believe them (RFC 8489 §6.3.3, §6.3.4 and §9.2.5), then what they mean.
 
-use stun::{AttributeType, Class, ErrorCode, Message, UnknownAttributes};
+use stun::{Class, ErrorCode, Message, UnknownAttributes};
 
 use super::auth::{self, STALE_NONCE, UNAUTHENTICATED};
 use super::config::Security;
@@ -9,6 +9,7 @@ use super::error::{DiscardReason, Discarded, Refusal, RequestError};
 use super::transaction::Transaction;
 use super::{Client, allocation};
 use crate::Now;
+use crate::types::attribute::is_known;
 
 /// How often one operation may be challenged. Two are normal (401, then 438 if the nonce ages in between); requests that are
 /// under way while a nonce changes may see one more.
@@ -125,33 +126,4 @@ fn refusal(response: &Message<'_>) -> Option<Box<Refusal>> {
         unknown: unknown.as_slice().into(),
         alternate,
     }))
-}
-
-/// The comprehension-required attributes of RFC 8489 and RFC 8656. Those that make no sense where they are, are ignored
-/// (RFC 8489 §6.3: "known-but-unexpected").
-pub(super) fn is_known(attribute: AttributeType) -> bool {
-    matches!(
-        attribute,
-        AttributeType::MAPPED_ADDRESS
-            | AttributeType::USERNAME
-            | AttributeType::MESSAGE_INTEGRITY
-            | AttributeType::ERROR_CODE
-            | AttributeType::UNKNOWN_ATTRIBUTES
-            | AttributeType::CHANNEL_NUMBER
-            | AttributeType::LIFETIME
-            | AttributeType::XOR_PEER_ADDRESS
-            | AttributeType::DATA
-            | AttributeType::REALM
-            | AttributeType::NONCE
-            | AttributeType::XOR_RELAYED_ADDRESS
-            | AttributeType::REQUESTED_ADDRESS_FAMILY
-            | AttributeType::EVEN_PORT
-            | AttributeType::REQUESTED_TRANSPORT
-            | AttributeType::DONT_FRAGMENT
-            | AttributeType::MESSAGE_INTEGRITY_SHA256
-            | AttributeType::PASSWORD_ALGORITHM
-            | AttributeType::USERHASH
-            | AttributeType::XOR_MAPPED_ADDRESS
-            | AttributeType::RESERVATION_TOKEN
-    )
 }

@@ -7,8 +7,8 @@ use stun::{
 
 use super::answer::Refusal;
 use super::asked::Asked;
-use super::request::is_known;
 use super::{DropReason, Server};
+use crate::types::attribute::is_known;
 use crate::{ClientPath, Now};
 
 impl Server {

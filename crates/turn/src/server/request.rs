@@ -1,11 +1,12 @@
 //! From a datagram to the method it is for, through the checks that all methods share.
 
-use stun::{AttributeType, Class, ErrorCode, FingerprintState, Message, Method, UnknownAttributes};
+use stun::{Class, ErrorCode, FingerprintState, Message, Method, UnknownAttributes};
 
 use super::answer::Refusal;
 use super::asked::Asked;
 use super::auth::Unauthenticated;
 use super::{DropReason, Server, Verdict};
+use crate::types::attribute::is_known;
 use crate::{ClientPath, Now};
 
 impl Server {
@@ -163,33 +164,4 @@ fn binding_indication(message: &Message<'_>) -> Result<(), DropReason> {
         Some(_) => Err(DropReason::UnknownAttribute),
         None => Ok(()),
     }
-}
-
-/// The comprehension-required attributes of RFC 8489 and RFC 8656. Where one is not expected, it is ignored
-/// (RFC 8489 §6.3).
-pub(super) fn is_known(attribute: AttributeType) -> bool {
-    matches!(
-        attribute,
-        AttributeType::MAPPED_ADDRESS
-            | AttributeType::USERNAME
-            | AttributeType::MESSAGE_INTEGRITY
-            | AttributeType::ERROR_CODE
-            | AttributeType::UNKNOWN_ATTRIBUTES
-            | AttributeType::CHANNEL_NUMBER
-            | AttributeType::LIFETIME
-            | AttributeType::XOR_PEER_ADDRESS
-            | AttributeType::DATA
-            | AttributeType::REALM
-            | AttributeType::NONCE
-            | AttributeType::XOR_RELAYED_ADDRESS
-            | AttributeType::REQUESTED_ADDRESS_FAMILY
-            | AttributeType::EVEN_PORT
-            | AttributeType::REQUESTED_TRANSPORT
-            | AttributeType::DONT_FRAGMENT
-            | AttributeType::MESSAGE_INTEGRITY_SHA256
-            | AttributeType::PASSWORD_ALGORITHM
-            | AttributeType::USERHASH
-            | AttributeType::XOR_MAPPED_ADDRESS
-            | AttributeType::RESERVATION_TOKEN
-    )
 }

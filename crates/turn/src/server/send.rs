@@ -6,8 +6,8 @@ use stun::{AttributeType, Data, FingerprintState, Message, XorPeerAddress};
 
 use super::policy::{PeerClass, PeerPolicy};
 use super::relay::{LiveRelay, Relay};
-use super::request::is_known;
 use super::{DropReason, Server, Verdict};
+use crate::types::attribute::is_known;
 use crate::{ClientPath, Now, RelayKey};
 
 /// What a Send indication asks for.

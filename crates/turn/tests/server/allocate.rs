@@ -1,13 +1,13 @@
 //! Allocate requests (RFC 8656 §7.2).
 
-use hairpin_turn::server::{CloseReason, DropReason, OpenError, PortRequest, Verdict};
+use hairpin_turn::server::{CloseReason, DropReason, OpenError, PortRequest};
 use hairpin_turn::{Mono, Transport};
 use stun::{
     AddressFamily, AttributeType, Builder, DontFragment, EvenPort, FingerprintState, Lifetime,
     Method, RequestedAddressFamily, RequestedTransport, UnknownAttributes, XorMappedAddress,
 };
 
-use crate::world::{Client, Event, RELAY_IP, RELAY_IP_V6, SECOND, World, path_on};
+use crate::world::{Client, Event, RELAY_IP, RELAY_IP_V6, SECOND, World, drop_of, path_on};
 
 const REMOTE: &str = "198.51.100.1:4000";
 
@@ -192,23 +192,10 @@ fn dont_fragment_is_an_unknown_attribute_to_a_server_that_cannot() {
 #[test]
 fn an_even_port_can_be_asked_for() {
     let mut world = World::new();
-    world.auto_open = false;
     let mut client = Client::new(&mut world, "alice", REMOTE);
-    let request = client.request(Method::ALLOCATE, |request| {
-        request
-            .push(&RequestedTransport::UDP)
-            .unwrap()
-            .push(&EvenPort { reserve: false })
-            .unwrap();
+    let (_, request, relays) = client.wait_for_relays(&mut world, |request| {
+        request.push(&EvenPort { reserve: false }).unwrap();
     });
-    assert_eq!(
-        world.client(&client.path, &request),
-        Verdict::Handled { covers: 1 }
-    );
-    let event = world.event();
-    let Event::OpenRelays { request, relays } = event else {
-        panic!("{event:?}")
-    };
     assert_eq!(relays.len(), 1);
     assert_eq!(
         (relays[0].family, relays[0].port),
@@ -225,19 +212,9 @@ fn an_even_port_can_be_asked_for() {
 #[test]
 fn success_comes_only_after_the_socket_is_open() {
     let mut world = World::new();
-    world.auto_open = false;
+
     let mut client = Client::new(&mut world, "alice", REMOTE);
-    let request = client.request(Method::ALLOCATE, |request| {
-        request.push(&RequestedTransport::UDP).unwrap();
-    });
-    world.client(&client.path, &request);
-    let Event::OpenRelays {
-        request: key,
-        relays,
-    } = world.event()
-    else {
-        panic!()
-    };
+    let (request, key, relays) = client.wait_for_relays(&mut world, |_| {});
     assert!(world.events.is_empty());
     assert_eq!(
         (
@@ -255,17 +232,11 @@ fn success_comes_only_after_the_socket_is_open() {
     assert_eq!(client.refresh(&mut world, 600).code(), 437);
     assert_eq!(
         client.channel_data(&mut world, 0x4000, b"x"),
-        Verdict::Drop {
-            covers: 1,
-            reason: DropReason::NoAllocation
-        }
+        drop_of(DropReason::NoAllocation)
     );
     assert_eq!(
         world.peer(relays[0].key, "198.51.100.9:9", b"x"),
-        Verdict::Drop {
-            covers: 1,
-            reason: DropReason::RelayNotInUse
-        }
+        drop_of(DropReason::RelayNotInUse)
     );
     let results = world.open(&relays);
     assert!(world.server.relays_opened(world.now, key, &results));
@@ -303,19 +274,9 @@ fn a_socket_that_cannot_be_opened_is_insufficient_capacity() {
 #[test]
 fn an_embedder_that_says_nothing_costs_the_client_5_seconds() {
     let mut world = World::new();
-    world.auto_open = false;
+
     let mut client = Client::new(&mut world, "alice", REMOTE);
-    let request = client.request(Method::ALLOCATE, |request| {
-        request.push(&RequestedTransport::UDP).unwrap();
-    });
-    world.client(&client.path, &request);
-    let Event::OpenRelays {
-        request: key,
-        relays,
-    } = world.event()
-    else {
-        panic!()
-    };
+    let (_request, key, relays) = client.wait_for_relays(&mut world, |_| {});
     assert_eq!(
         world.server.poll_timeout(),
         Some(Mono(world.now.mono.0 + 5 * SECOND))
@@ -346,9 +307,7 @@ fn there_are_only_so_many_allocations_and_requests_in_the_making() {
             "alice",
             &format!("198.51.100.1:{}", 4000 + number),
         );
-        let request = client.request(Method::ALLOCATE, |request| {
-            request.push(&RequestedTransport::UDP).unwrap();
-        });
+        let request = client.allocate_request(|_| {});
         world.client(&client.path, &request);
         match world.event() {
             Event::OpenRelays { .. } => codes.push(0),

@@ -3,15 +3,11 @@
 use hairpin_turn::server::{DropReason, Verdict};
 use stun::{AttributeType, ChannelNumber, Method, XorPeerAddress};
 
-use crate::world::{Client, RELAY_IP, SECOND, World, address, channel};
+use crate::world::{Client, RELAY_IP, SECOND, World, address, channel, drop_of};
 
 const REMOTE: &str = "198.51.100.1:4000";
 const PEER: &str = "198.51.100.200:700";
 const OTHER: &str = "198.51.100.200:701";
-
-fn drop_of(reason: DropReason) -> Verdict {
-    Verdict::Drop { covers: 1, reason }
-}
 
 #[test]
 fn a_channel_carries_both_ways_and_brings_its_permission() {

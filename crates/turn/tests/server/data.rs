@@ -4,7 +4,7 @@ use hairpin_turn::server::{DropReason, IcmpError, Traffic, Verdict};
 use hairpin_turn::{RelayKey, Run};
 use stun::{Class, Data, Icmp, Message, Method, XorPeerAddress};
 
-use crate::world::{Client, Event, World, address, channel, channel_header};
+use crate::world::{Client, Event, World, address, channel, channel_header, drop_of};
 
 const REMOTE: &str = "198.51.100.1:4000";
 const PEER: &str = "198.51.100.200:700";
@@ -174,23 +174,14 @@ fn what_does_not_fit_behind_a_header_is_dropped() {
     let (_, relay) = ready(&mut world);
     let long = vec![0; 65_507];
     let plain = "198.51.100.200:1";
-    assert_eq!(
-        world.peer(relay, PEER, &long),
-        Verdict::Drop {
-            covers: 1,
-            reason: DropReason::TooLong
-        }
-    );
+    assert_eq!(world.peer(relay, PEER, &long), drop_of(DropReason::TooLong));
     assert!(matches!(
         world.peer(relay, PEER, &long[..65_503]),
         Verdict::ToClient { .. }
     ));
     assert_eq!(
         world.peer(relay, plain, &long[..65_460]),
-        Verdict::Drop {
-            covers: 1,
-            reason: DropReason::TooLong
-        }
+        drop_of(DropReason::TooLong)
     );
     assert!(matches!(
         world.peer(relay, plain, &long[..65_456]),

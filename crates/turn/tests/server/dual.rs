@@ -7,7 +7,7 @@ use stun::{
     Method, RequestedAddressFamily,
 };
 
-use crate::world::{Client, Event, Reply, World, address};
+use crate::world::{Client, Event, Reply, World, address, drop_of};
 
 const REMOTE: &str = "198.51.100.1:4000";
 const PEER: &str = "198.51.100.200:700";
@@ -139,18 +139,12 @@ fn if_neither_family_can_be_had_the_request_fails() {
 #[test]
 fn a_server_without_ipv6_says_so_in_the_success() {
     let mut world = World::with(|config| config.relay_v6 = false);
-    world.auto_open = false;
     let mut client = Client::new(&mut world, "alice", REMOTE);
-    let request = client.request(Method::ALLOCATE, |request| {
-        request.push(&stun::RequestedTransport::UDP).unwrap();
+    let (_, request, relays) = client.wait_for_relays(&mut world, |request| {
         request
             .push(&AdditionalAddressFamily(AddressFamily::V6))
             .unwrap();
     });
-    world.client(&client.path, &request);
-    let Event::OpenRelays { request, relays } = world.event() else {
-        panic!()
-    };
     assert_eq!(relays.len(), 1, "nothing is opened in vain");
     let results = world.open(&relays);
     assert!(world.server.relays_opened(world.now, request, &results));
@@ -242,13 +236,7 @@ fn one_family_can_be_deleted_and_takes_only_its_own_with_it() {
         matches!(client.channel_data(&mut world, 0x4001, b"x"), Verdict::ToPeer { relay, .. } if relay == v6)
     );
     let gone = client.channel_data(&mut world, 0x4000, b"x");
-    assert_eq!(
-        gone,
-        Verdict::Drop {
-            covers: 1,
-            reason: DropReason::ChannelNotBound
-        }
-    );
+    assert_eq!(gone, drop_of(DropReason::ChannelNotBound));
     assert_eq!(
         refresh(&mut client, &mut world, AddressFamily::V4, 600),
         443

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use hairpin_turn::Mono;
 use hairpin_turn::server::{CloseReason, IcmpError, Server};
-use stun::{EvenPort, Method, RequestedTransport, XorPeerAddress};
+use stun::{EvenPort, Method, XorPeerAddress};
 
 use crate::world::{Client, Event, SECOND, World, address};
 
@@ -123,12 +123,8 @@ fn life(seed: u8) -> Vec<Event> {
     world.server = Server::new(Arc::new(world.config.clone()), 7, [seed; 32]);
     let mut client = Client::new(&mut world, "alice", "198.51.100.1:4000");
     client.next_id = 0;
-    let request = client.request(Method::ALLOCATE, |request| {
-        request
-            .push(&RequestedTransport::UDP)
-            .unwrap()
-            .push(&EvenPort { reserve: true })
-            .unwrap();
+    let request = client.allocate_request(|request| {
+        request.push(&EvenPort { reserve: true }).unwrap();
     });
     world.client(&client.path, &request);
     client.next_id = 1;

@@ -3,7 +3,7 @@
 use hairpin_turn::server::{DropReason, Verdict};
 use stun::{AttributeType, Data, DontFragment, XorPeerAddress};
 
-use crate::world::{Client, RELAY_IP, World, address};
+use crate::world::{Client, RELAY_IP, World, address, drop_of};
 
 const REMOTE: &str = "198.51.100.1:4000";
 const PEER: &str = "198.51.100.200:700";
@@ -131,13 +131,7 @@ fn an_indication_to_whom_it_may_not_concern_is_dropped_in_silence() {
     }
     let mut stranger = Client::new(&mut world, "alice", "198.51.100.1:4001");
     let verdict = stranger.send(&mut world, PEER, b"x");
-    assert_eq!(
-        verdict,
-        Verdict::Drop {
-            covers: 1,
-            reason: DropReason::NoAllocation
-        }
-    );
+    assert_eq!(verdict, drop_of(DropReason::NoAllocation));
     world.finish();
 }
 
@@ -177,13 +171,7 @@ fn our_own_relays_are_reached_inside_and_only_while_they_live() {
     let (_, peer) = two.allocate(&mut world);
     one.permit(&mut world, &[&format!("{RELAY_IP}:1")]);
     let verdict = one.send(&mut world, &peer.to_string(), b"x");
-    assert_eq!(
-        verdict,
-        Verdict::Drop {
-            covers: 1,
-            reason: DropReason::PeerNotAllowed
-        }
-    );
+    assert_eq!(verdict, drop_of(DropReason::PeerNotAllowed));
     world.policy.live.lock().unwrap().insert(peer);
     let verdict = one.send(&mut world, &peer.to_string(), b"x");
     assert!(
@@ -204,13 +192,7 @@ fn an_allocation_that_has_expired_unnoticed_sends_nothing() {
         client.channel_data(&mut world, 0x4000, b"x"),
         world.peer(relay, PEER, b"x"),
     ] {
-        assert_eq!(
-            verdict,
-            Verdict::Drop {
-                covers: 1,
-                reason: DropReason::AllocationExpired
-            }
-        );
+        assert_eq!(verdict, drop_of(DropReason::AllocationExpired));
     }
     world.pass(0);
     world.expect_closed(1, hairpin_turn::server::CloseReason::Expired);

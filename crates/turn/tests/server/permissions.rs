@@ -3,7 +3,7 @@
 use hairpin_turn::server::{DropReason, Verdict};
 use stun::{AttributeType, Method, XorPeerAddress};
 
-use crate::world::{Client, RELAY_IP, SECOND, World, address};
+use crate::world::{Client, RELAY_IP, SECOND, World, address, drop_of};
 
 const REMOTE: &str = "198.51.100.1:4000";
 const PEER: &str = "198.51.100.200:700";
@@ -23,25 +23,13 @@ fn permissions_are_for_all_ports_of_an_address() {
         Verdict::Indicate { covers: 1, .. }
     ));
     let other = world.peer(relay, "198.51.100.201:1", b"x");
-    assert_eq!(
-        other,
-        Verdict::Drop {
-            covers: 1,
-            reason: DropReason::PeerWithoutPermission
-        }
-    );
+    assert_eq!(other, drop_of(DropReason::PeerWithoutPermission));
     assert!(matches!(
         client.send(&mut world, "198.51.100.200:9", b"x"),
         Verdict::ToPeer { .. }
     ));
     let other = client.send(&mut world, "198.51.100.201:9", b"x");
-    assert_eq!(
-        other,
-        Verdict::Drop {
-            covers: 1,
-            reason: DropReason::NoPermission
-        }
-    );
+    assert_eq!(other, drop_of(DropReason::NoPermission));
     world.finish();
 }
 
@@ -114,13 +102,7 @@ fn a_permission_lasts_300_seconds_from_its_last_refresh() {
     world.pass(1);
     assert_eq!(world.server.stats().permissions, 0, "swept at its moment");
     let dropped = world.peer(relay, PEER, b"x");
-    assert_eq!(
-        dropped,
-        Verdict::Drop {
-            covers: 1,
-            reason: DropReason::PeerWithoutPermission
-        }
-    );
+    assert_eq!(dropped, drop_of(DropReason::PeerWithoutPermission));
     world.finish();
 }
 
@@ -132,21 +114,9 @@ fn a_permission_lapses_though_nobody_sweeps() {
     client.permit(&mut world, &[PEER]);
     world.oversleep_s(300);
     let dropped = world.peer(relay, PEER, b"x");
-    assert_eq!(
-        dropped,
-        Verdict::Drop {
-            covers: 1,
-            reason: DropReason::PeerWithoutPermission
-        }
-    );
+    assert_eq!(dropped, drop_of(DropReason::PeerWithoutPermission));
     let dropped = client.send(&mut world, PEER, b"x");
-    assert_eq!(
-        dropped,
-        Verdict::Drop {
-            covers: 1,
-            reason: DropReason::NoPermission
-        }
-    );
+    assert_eq!(dropped, drop_of(DropReason::NoPermission));
     world.finish();
 }
 

@@ -1,9 +1,7 @@
 //! Quotas (RFC 8656 §7.2, 10): each unit that is taken is given back once, whatever becomes of the request.
 
 use hairpin_turn::server::{CloseReason, OpenError};
-use stun::{
-    AdditionalAddressFamily, AddressFamily, EvenPort, Method, RequestedTransport, ReservationToken,
-};
+use stun::{AdditionalAddressFamily, AddressFamily, EvenPort, ReservationToken};
 
 use crate::world::{Client, Event, World};
 
@@ -87,12 +85,8 @@ fn every_end_gives_the_units_back() {
     held.push(world.quota.held());
     world.auto_open = false;
     let mut waiting = client(&mut world, "alice", 2);
-    let request = waiting.request(Method::ALLOCATE, |request| {
-        request
-            .push(&RequestedTransport::UDP)
-            .unwrap()
-            .push(&EvenPort { reserve: true })
-            .unwrap();
+    let request = waiting.allocate_request(|request| {
+        request.push(&EvenPort { reserve: true }).unwrap();
     });
     world.client(&waiting.path, &request);
     assert_eq!(world.quota.held(), 2);
@@ -100,9 +94,7 @@ fn every_end_gives_the_units_back() {
     world.events.clear();
     held.push(world.quota.held());
     // The connection breaks, while waiting and later.
-    let request = waiting.request(Method::ALLOCATE, |request| {
-        request.push(&RequestedTransport::UDP).unwrap();
-    });
+    let request = waiting.allocate_request(|_| {});
     world.client(&waiting.path, &request);
     world
         .server
@@ -137,16 +129,21 @@ fn every_end_gives_the_units_back() {
     world.finish();
 }
 
+/// Allocates an even port, and returns the token of the next one.
+fn reserve(world: &mut World) -> ReservationToken {
+    let mut client = Client::new(world, "alice", REMOTE);
+    let reply = client.try_allocate(world, |request| {
+        request.push(&EvenPort { reserve: true }).unwrap();
+    });
+    world.expect_opened();
+    reply.get().unwrap()
+}
+
 #[test]
 fn a_claimed_reservation_is_charged_to_whoever_claims_it() {
     let mut world = World::new();
     *world.quota.per_user.lock().unwrap() = 2;
-    let mut one = Client::new(&mut world, "alice", REMOTE);
-    let reply = one.try_allocate(&mut world, |request| {
-        request.push(&EvenPort { reserve: true }).unwrap();
-    });
-    world.expect_opened();
-    let token: ReservationToken = reply.get().unwrap();
+    let token = reserve(&mut world);
     // From another address, with the user's quota exhausted by the reservation itself.
     let mut two = Client::new(&mut world, "alice", "198.51.100.2:4000");
     let reply = two.try_allocate(&mut world, |request| {
@@ -164,12 +161,7 @@ fn a_claimed_reservation_is_charged_to_whoever_claims_it() {
 #[test]
 fn a_claim_that_its_source_may_not_make_ends_the_reservation() {
     let mut world = World::new();
-    let mut one = Client::new(&mut world, "alice", REMOTE);
-    let reply = one.try_allocate(&mut world, |request| {
-        request.push(&EvenPort { reserve: true }).unwrap();
-    });
-    world.expect_opened();
-    let token: ReservationToken = reply.get().unwrap();
+    let token = reserve(&mut world);
     *world.quota.per_source.lock().unwrap() = 0;
     let mut two = Client::new(&mut world, "alice", "198.51.100.2:4000");
     let reply = two.try_allocate(&mut world, |request| {

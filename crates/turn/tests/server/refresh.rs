@@ -3,7 +3,7 @@
 use hairpin_turn::server::{CloseReason, DropReason, RelayedAddresses, Traffic, Verdict};
 use stun::{AddressFamily, AttributeType, Lifetime, Method, RequestedAddressFamily};
 
-use crate::world::{Client, Event, World};
+use crate::world::{Client, Event, World, drop_of};
 
 const REMOTE: &str = "198.51.100.1:4000";
 const PEER: &str = "198.51.100.200:700";
@@ -119,19 +119,10 @@ fn zero_deletes_at_once_and_the_record_says_what_was_relayed() {
     );
     assert_eq!(
         world.peer(relay, PEER, b"late"),
-        Verdict::Drop {
-            covers: 1,
-            reason: DropReason::StaleRelay
-        }
+        drop_of(DropReason::StaleRelay)
     );
     let late = client.channel_data(&mut world, 0x4000, b"late");
-    assert_eq!(
-        late,
-        Verdict::Drop {
-            covers: 1,
-            reason: DropReason::NoAllocation
-        }
-    );
+    assert_eq!(late, drop_of(DropReason::NoAllocation));
     world.finish();
 }
 
@@ -146,13 +137,7 @@ fn the_5_tuple_is_free_again_and_old_keys_are_stale() {
     assert_eq!(old.index, new.index, "the slot is used again");
     assert_ne!(old.generation, new.generation);
     client.permit(&mut world, &[PEER]);
-    assert_eq!(
-        world.peer(old, PEER, b"x"),
-        Verdict::Drop {
-            covers: 1,
-            reason: DropReason::StaleRelay
-        }
-    );
+    assert_eq!(world.peer(old, PEER, b"x"), drop_of(DropReason::StaleRelay));
     assert!(matches!(
         world.peer(new, PEER, b"x"),
         Verdict::Indicate { covers: 1, .. }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use hairpin_turn::server::credentials::StaticCredentials;
 use hairpin_turn::server::{CloseReason, DropReason, Verdict};
 
-use crate::world::{Client, FakeQuota, REALM, World, address};
+use crate::world::{Client, FakeQuota, REALM, World, address, drop_of};
 
 const REMOTE: &str = "198.51.100.1:4000";
 const PEER: &str = "198.51.100.200:700";
@@ -33,13 +33,7 @@ fn a_peer_that_is_denied_from_now_on_gets_nothing_more() {
         world.peer(relay, "198.51.100.201:1", b"x"),
         client.send(&mut world, PEER, b"x"),
     ] {
-        assert_eq!(
-            verdict,
-            Verdict::Drop {
-                covers: 1,
-                reason: DropReason::PeerNotAllowed
-            }
-        );
+        assert_eq!(verdict, drop_of(DropReason::PeerNotAllowed));
     }
     assert_eq!(client.permit(&mut world, &[PEER]), 403);
     world.policy.denied.lock().unwrap().clear();

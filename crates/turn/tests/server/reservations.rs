@@ -1,12 +1,13 @@
 //! EVEN-PORT with the R bit, and RESERVATION-TOKEN (RFC 8656 §7.2).
 
+use hairpin_turn::RelayKey;
 use hairpin_turn::server::{CloseReason, DropReason, Verdict};
 use stun::{
-    AdditionalAddressFamily, AddressFamily, AttributeType, EvenPort, Method,
-    RequestedAddressFamily, RequestedTransport, ReservationToken,
+    AdditionalAddressFamily, AddressFamily, AttributeType, EvenPort, RequestedAddressFamily,
+    ReservationToken,
 };
 
-use crate::world::{Client, Event, Reply, SECOND, World};
+use crate::world::{Client, Event, Reply, SECOND, World, drop_of};
 
 const ONE: &str = "198.51.100.1:4000";
 const TWO: &str = "198.51.100.1:4001";
@@ -32,6 +33,16 @@ fn reserved(world: &mut World) -> (Client, u16, ReservationToken) {
     let port = reply.relayed()[0].port();
     assert_eq!((port % 2, reply.relayed().len()), (0, 1));
     (client, port, reply.get().unwrap())
+}
+
+/// The relay that holds the port above this one.
+fn held_above(world: &World, port: u16) -> RelayKey {
+    let (key, _) = world
+        .sockets
+        .iter()
+        .find(|(_, open)| open.port() == port + 1)
+        .unwrap();
+    *key
 }
 
 #[test]
@@ -76,20 +87,9 @@ fn the_next_port_is_held_and_claimed_by_its_token() {
 fn a_reserved_port_relays_nothing_before_it_is_claimed() {
     let mut world = World::new();
     let (_, port, _) = reserved(&mut world);
-    let relay = world
-        .sockets
-        .iter()
-        .find(|(_, open)| open.port() == port + 1)
-        .unwrap()
-        .0;
+    let relay = held_above(&world, port);
     let verdict = world.peer(relay, "198.51.100.9:1", b"x");
-    assert_eq!(
-        verdict,
-        Verdict::Drop {
-            covers: 1,
-            reason: DropReason::RelayNotInUse
-        }
-    );
+    assert_eq!(verdict, drop_of(DropReason::RelayNotInUse));
     world.finish();
 }
 
@@ -97,12 +97,7 @@ fn a_reserved_port_relays_nothing_before_it_is_claimed() {
 fn a_reservation_is_held_for_30_seconds_and_then_closed() {
     let mut world = World::new();
     let (_, port, token) = reserved(&mut world);
-    let relay = world
-        .sockets
-        .iter()
-        .find(|(_, open)| open.port() == port + 1)
-        .unwrap()
-        .0;
+    let relay = held_above(&world, port);
     world.pass(30 * SECOND - 1);
     assert!(world.events.is_empty());
     world.pass(1);
@@ -241,6 +236,20 @@ fn there_are_only_so_many_reservations() {
     world.finish();
 }
 
+/// Sends a claim for a port of another worker. Returns what the embedder is asked.
+fn send_claim(world: &mut World, client: &mut Client, token: ReservationToken) -> (Vec<u8>, Event) {
+    let request = client.allocate_request(|request| {
+        request.push(&token).unwrap();
+    });
+    assert_eq!(
+        world.client(&client.path, &request),
+        Verdict::Handled { covers: 1 }
+    );
+    let event = world.event();
+    assert!(matches!(event, Event::Claim { .. }), "{event:?}");
+    (request, event)
+}
+
 /// Claims a token of `other` at `world`, and lets the embedder carry the relay over.
 fn claim_across(
     world: &mut World,
@@ -248,22 +257,11 @@ fn claim_across(
     client: &mut Client,
     token: ReservationToken,
 ) -> Reply {
-    let request = client.request(Method::ALLOCATE, |request| {
-        request
-            .push(&RequestedTransport::UDP)
-            .unwrap()
-            .push(&token)
-            .unwrap();
-    });
-    assert_eq!(
-        world.client(&client.path, &request),
-        Verdict::Handled { covers: 1 }
-    );
+    let (request, event) = send_claim(world, client, token);
     assert_eq!(
         world.dropped(&client.path, &request),
         DropReason::RequestPending
     );
-    let event = world.event();
     let Event::Claim {
         request,
         token,
@@ -271,7 +269,7 @@ fn claim_across(
         key,
     } = event
     else {
-        panic!("{event:?}")
+        panic!()
     };
     let claimed = other.server.claim_reservation(other.now, token, &user);
     other.drain();
@@ -362,19 +360,12 @@ fn a_claim_that_is_never_answered_fails_after_5_seconds() {
     let (mut one, mut two) = workers();
     let (_, _, token) = reserved(&mut one);
     let mut client = Client::new(&mut two, "alice", TWO);
-    let request = client.request(Method::ALLOCATE, |request| {
-        request
-            .push(&RequestedTransport::UDP)
-            .unwrap()
-            .push(&token)
-            .unwrap();
-    });
-    two.client(&client.path, &request);
+    let (_, event) = send_claim(&mut two, &mut client, token);
     let Event::Claim {
         request: key,
         key: relay,
         ..
-    } = two.event()
+    } = event
     else {
         panic!()
     };
@@ -391,15 +382,8 @@ fn opening_and_claiming_are_not_mixed_up() {
     let (mut one, mut two) = workers();
     let (_, _, token) = reserved(&mut one);
     let mut client = Client::new(&mut two, "alice", TWO);
-    let request = client.request(Method::ALLOCATE, |request| {
-        request
-            .push(&RequestedTransport::UDP)
-            .unwrap()
-            .push(&token)
-            .unwrap();
-    });
-    two.client(&client.path, &request);
-    let Event::Claim { request: key, .. } = two.event() else {
+    let (_, event) = send_claim(&mut two, &mut client, token);
+    let Event::Claim { request: key, .. } = event else {
         panic!()
     };
     assert!(!two.server.relays_opened(two.now, key, &[]));

@@ -2,7 +2,7 @@
 
 use hairpin_turn::Transport;
 use hairpin_turn::server::{CloseReason, Verdict};
-use stun::{AttributeType, EvenPort, Lifetime, Method, RequestedTransport, XorPeerAddress};
+use stun::{AttributeType, EvenPort, Lifetime, Method, XorPeerAddress};
 
 use crate::world::{Client, SECOND, World, address, path_on};
 
@@ -10,12 +10,8 @@ const REMOTE: &str = "198.51.100.1:4000";
 const PEER: &str = "198.51.100.200:700";
 
 fn allocate_request(client: &mut Client) -> Vec<u8> {
-    client.request(Method::ALLOCATE, |request| {
-        request
-            .push(&RequestedTransport::UDP)
-            .unwrap()
-            .push(&EvenPort { reserve: true })
-            .unwrap();
+    client.allocate_request(|request| {
+        request.push(&EvenPort { reserve: true }).unwrap();
     })
 }
 

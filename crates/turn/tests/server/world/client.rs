@@ -3,14 +3,15 @@
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use hairpin_turn::{ClientPath, RelayKey};
+use hairpin_turn::server::{RelayRequest, Verdict};
+use hairpin_turn::{ClientPath, RelayKey, RequestKey};
 use stun::{
     AttributeType, Builder, ChannelNumber, Class, HmacKey, Lifetime, Method, Nonce,
     PasswordAlgorithm, Realm, RequestedTransport, TransactionId, Userhash, Username,
     XorPeerAddress, long_term_key, userhash,
 };
 
-use super::{REALM, Reply, World, address, path};
+use super::{Event, REALM, Reply, World, address, path};
 
 /// How requests are signed.
 #[derive(Clone, Debug)]
@@ -176,16 +177,43 @@ impl Client {
         world.ask(&self.path, &request)
     }
 
-    /// An Allocate request with these attributes besides REQUESTED-TRANSPORT.
+    /// A signed Allocate request with these attributes besides REQUESTED-TRANSPORT.
+    pub fn allocate_request(&mut self, attributes: impl FnOnce(&mut Builder<'_>)) -> Vec<u8> {
+        self.request(Method::ALLOCATE, |request| {
+            request.push(&RequestedTransport::UDP).unwrap();
+            attributes(request);
+        })
+    }
+
+    /// Sends an Allocate request whose sockets the test opens itself. Returns the request and what is to be opened.
+    pub fn wait_for_relays(
+        &mut self,
+        world: &mut World,
+        attributes: impl FnOnce(&mut Builder<'_>),
+    ) -> (Vec<u8>, RequestKey, Vec<RelayRequest>) {
+        world.auto_open = false;
+        let request = self.allocate_request(attributes);
+        assert_eq!(
+            world.client(&self.path, &request),
+            Verdict::Handled { covers: 1 }
+        );
+        match world.event() {
+            Event::OpenRelays {
+                request: key,
+                relays,
+            } => (request, key, relays),
+            other => panic!("no relays wanted: {other:?}"),
+        }
+    }
+
+    /// Asks with an Allocate request with these attributes besides REQUESTED-TRANSPORT.
     pub fn try_allocate(
         &mut self,
         world: &mut World,
         attributes: impl FnOnce(&mut Builder<'_>),
     ) -> Reply {
-        self.ask(world, Method::ALLOCATE, |request| {
-            request.push(&RequestedTransport::UDP).unwrap();
-            attributes(request);
-        })
+        let request = self.allocate_request(attributes);
+        world.ask(&self.path, &request)
     }
 
     /// Allocates; expects success and its log record. Returns the relay's key and address.
@@ -231,24 +259,14 @@ impl Client {
     }
 
     /// Sends ChannelData.
-    pub fn channel_data(
-        &self,
-        world: &mut World,
-        number: u16,
-        payload: &[u8],
-    ) -> hairpin_turn::server::Verdict {
+    pub fn channel_data(&self, world: &mut World, number: u16, payload: &[u8]) -> Verdict {
         let mut datagram = channel_header(number, payload.len()).to_vec();
         datagram.extend_from_slice(payload);
         world.client(&self.path, &datagram)
     }
 
     /// Sends a Send indication.
-    pub fn send(
-        &mut self,
-        world: &mut World,
-        peer: &str,
-        payload: &[u8],
-    ) -> hairpin_turn::server::Verdict {
+    pub fn send(&mut self, world: &mut World, peer: &str, payload: &[u8]) -> Verdict {
         let indication = self.send_indication(|builder| {
             builder
                 .push(&XorPeerAddress(address(peer)))

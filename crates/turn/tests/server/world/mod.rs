@@ -410,6 +410,11 @@ fn own(output: Output<'_>) -> Event {
     }
 }
 
+/// The verdict on a single datagram that is discarded.
+pub fn drop_of(reason: DropReason) -> Verdict {
+    Verdict::Drop { covers: 1, reason }
+}
+
 pub fn address(text: &str) -> SocketAddr {
     text.parse().unwrap()
 }
