@@ -1,4 +1,64 @@
 //! The TURN server's state machine (RFC 8656), and the STUN server's with it.
+//!
+//! # What is kept, and for whom
+//!
+//! ```text
+//!  5-tuple ──hash──▶ client ──▶ allocation ──▶ relay (IPv4) ──▶ permissions, by address
+//!                                   │      └─▶ relay (IPv6)     channels, by peer and by number
+//!                                 user (name and key, shared by the allocations of one user)
+//! ```
+//!
+//! A relay is one relayed transport address: its time-to-expiry, permissions and channels are its own (RFC 8656 §6).
+//! Whoever has not proven a user name gets answers and no memory; a nonce needs none.
+//!
+//! # How a datagram passes
+//!
+//! - **ChannelData** (`channel_data.rs`): one look-up of the 5-tuple, one of the channel, for as many datagrams of the run
+//!   as are alike. **From a peer** (`data.rs`): the relay's key is an index; one look-up by peer.
+//! - **A request** (`request.rs`): an answer already given is given again; then RFC 8489 §9.2.4 (`auth.rs`), unknown
+//!   attributes, RFC 8656 §5, and the method's own file. All checks come before the first change.
+//! - **Allocate** needs sockets: the request waits in its client (`allocate.rs`) until the embedder says what became of
+//!   them (`opening.rs`).
+//! - **Time** (`close.rs`): each relay has one deadline, the earliest of all that is its own (`deadlines.rs`).
+//!
+//! # What it must never do
+//!
+//! Allocate or copy for relayed data; keep anything for the unauthenticated; answer an unproven address with more than
+//! three times its bytes; change anything for a request that it refuses; hold a unit of quota without an allocation,
+//! a reservation or a request in the making that owns it.
+//!
+//! ```
+//! # use std::{net::{IpAddr, SocketAddr}, sync::Arc};
+//! use hairpin_turn::server::{Config, Output, PeerClass, PeerPolicy, Server, Verdict, credentials::StaticCredentials};
+//! use hairpin_turn::{ClientPath, FiveTuple, ListenerKey, Mono, Now, Run, Transport};
+//! # use stun::{Builder, Class, Message, Method, TransactionId, XorMappedAddress, nonce::NonceKeys};
+//!
+//! #[derive(Debug)]
+//! struct Everybody;
+//! impl PeerPolicy for Everybody {
+//!     fn classify(&self, _: IpAddr) -> PeerClass { PeerClass::Peer }
+//!     fn permits(&self, _: SocketAddr) -> PeerClass { PeerClass::Peer }
+//! }
+//!
+//! let users = Arc::new(StaticCredentials::new("example.org"));
+//! let config = Config::new("example.org", NonceKeys::new(&[1; 32]), users, Arc::new(Everybody));
+//! let mut server = Server::new(Arc::new(config), 0, [2; 32]);
+//!
+//! let (local, remote) = ("192.0.2.1:3478".parse()?, "198.51.100.1:4000".parse()?);
+//! let five_tuple = FiveTuple { transport: Transport::Udp, local, remote };
+//! let path = ClientPath { five_tuple, listener: ListenerKey(0) };
+//! let mut buffer = [0; 20];
+//! let request = Builder::new(&mut buffer, Class::Request, Method::BINDING, &TransactionId([7; 12]))?.finish();
+//!
+//! let now = Now { mono: Mono(0), unix_s: 1_700_000_000 };
+//! assert_eq!(server.handle_client(now, &path, Run::single(request)), Verdict::Handled { covers: 1 });
+//! while let Some(output) = server.poll_output() {
+//!     let Output::Send { path: to, bytes } = output else { unreachable!() };
+//!     assert_eq!(to, path);
+//!     assert_eq!(Message::parse(bytes)?.get()?, Some(XorMappedAddress(remote)));
+//! }
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
 
 mod allocate;
 mod allocation;

@@ -15,6 +15,7 @@ mod credentials;
 mod data;
 mod dual;
 mod expiry;
+mod hostile;
 mod indications;
 mod model;
 mod nonces;
