@@ -47,7 +47,7 @@ pub(crate) fn write(root: &Path) -> Result<Tally> {
     Ok(tally)
 }
 
-/// Says whether the page is what [`write`] would write.
+/// Says whether the page is what [`write()`] would write.
 pub(crate) fn check(root: &Path) -> Result<Tally> {
     let (expected, complaints) = page(root)?;
     let mut tally = Tally::default();
