@@ -93,7 +93,7 @@ fn run(chore: Chore) -> anyhow::Result<ExitCode> {
             interop::run(&root, &options)?
         }
         Chore::Tools => {
-            tools::ensure(&[tools::INTEROP, tools::BPF])?;
+            tools::ensure(tools::ALL)?;
             return Ok(ExitCode::SUCCESS);
         }
     };

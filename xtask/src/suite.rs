@@ -40,7 +40,7 @@ pub(crate) enum Stage {
 impl Stage {
     fn run(self, root: &Path) -> Result<Tally> {
         match self {
-            Stage::Tools => tools::ensure(&[tools::INTEROP, tools::BPF]).map(|()| Tally::default()),
+            Stage::Tools => tools::ensure(tools::ALL).map(|()| Tally::default()),
             Stage::Fmt => cargo::check(root, &["fmt", "--all", "--", "--check", "-l"], &[]),
             Stage::Tidy => tidy::run(root),
             Stage::Licences => licences::run(root),

@@ -25,11 +25,18 @@ pub(crate) const INTEROP: &[Tool] = &[
     tool("chromedriver", "chromium-driver"),
     tool("go", "golang-go"),
     tool("setpriv", "util-linux"),
+    tool("kill", "procps"),
     tool("ip", "iproute2"),
 ];
 
+/// What compiles libFuzzer, of which the fuzz targets are made.
+pub(crate) const FUZZ: &[Tool] = &[tool("c++", "g++")];
+
 /// What rebuilds the BPF objects, to compare them with the committed ones. Nobody needs it to build hairpin.
 pub(crate) const BPF: &[Tool] = &[tool("clang", "clang"), tool("llvm-strip", "llvm")];
+
+/// Everything that `cargo xtask test` runs.
+pub(crate) const ALL: &[&[Tool]] = &[INTEROP, FUZZ, BPF];
 
 /// Makes sure that every tool is there: installs what is missing as root, else says what to install.
 pub(crate) fn ensure(lists: &[&[Tool]]) -> Result<()> {
