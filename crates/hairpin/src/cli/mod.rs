@@ -1,9 +1,12 @@
 //! The command line: one file of arguments per command. What they do is in `commands`.
 
+pub(crate) mod bench;
 pub(crate) mod check;
 pub(crate) mod creds;
+pub(crate) mod peer;
 pub(crate) mod probe;
 pub(crate) mod serve;
+mod value;
 
 use clap::{Parser, Subcommand};
 
@@ -36,6 +39,13 @@ pub(crate) enum Command {
     Creds(creds::Args),
     /// Ask a STUN or TURN server like a client would, and say what it answered
     Probe(probe::Args),
+    /// Be the other end of a measurement: send back, check or stream datagrams
+    Peer(peer::Args),
+    /// Compare servers on one processor of this machine, with a load that looks like traffic
+    Bench(Box<bench::Args>),
+    /// A bare relay, for the use of bench
+    #[command(hide = true)]
+    BenchFloor(bench::Floor),
 }
 
 /// Reads the command line; prints help, the version or a usage error (status 2) and exits where one is due.
@@ -77,7 +87,7 @@ mod tests {
             assert!(examples >= 2, "{name} needs two examples");
             command
                 .get_subcommands()
-                .filter(|sub| sub.get_name() != "help")
+                .filter(|sub| sub.get_name() != "help" && !sub.is_hide_set())
                 .for_each(visit);
         }
         visit(&Cli::command());

@@ -1,12 +1,16 @@
 //! What each command does. Errors end here: as one message on stderr, with what to do about it, and a status.
 
+mod bench;
 mod check;
 mod creds;
 mod ice;
 mod input;
 mod output;
+mod peer;
 mod probe;
+mod reports;
 mod serve;
+mod status;
 
 use std::process::ExitCode;
 
@@ -19,6 +23,9 @@ pub(crate) fn run(cli: Cli) -> ExitCode {
         Command::Check(args) => check::run(&args),
         Command::Creds(args) => creds::run(&args),
         Command::Probe(args) => probe::run(&args),
+        Command::Peer(args) => peer::run(&args),
+        Command::Bench(args) => bench::run(&args),
+        Command::BenchFloor(args) => bench::floor(&args),
     };
     result.unwrap_or_else(|error| {
         eprintln!("error: {error:#}");

@@ -122,10 +122,7 @@ impl Serve {
 
     /// Sends a signal, by the name that kill(1) knows.
     pub(crate) fn signal(&self, name: &str) {
-        let status = Command::new("kill")
-            .args(["-s", name, &self.child.id().to_string()])
-            .status();
-        assert!(status.expect("kill runs").success());
+        send_signal(&self.child, name);
     }
 
     /// Waits for the end; what came on stderr is returned.
@@ -154,4 +151,82 @@ impl Drop for Serve {
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
+}
+
+/// A command that runs until it is told to stop; killed if the test fails. Its stderr is read as it comes.
+pub(crate) struct Background {
+    child: Child,
+    stderr: BufReader<std::process::ChildStderr>,
+    seen: String,
+}
+
+impl Background {
+    /// Starts it.
+    pub(crate) fn start(args: &[&str]) -> Self {
+        Self::start_command(hairpin(args))
+    }
+
+    /// Starts a command that was prepared by [`hairpin`].
+    pub(crate) fn start_command(mut command: Command) -> Self {
+        let mut child = command
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .expect("the binary starts");
+        let stderr = BufReader::new(child.stderr.take().expect("stderr is piped"));
+        Self {
+            child,
+            stderr,
+            seen: String::new(),
+        }
+    }
+
+    /// The next line of stderr that starts with `start`.
+    pub(crate) fn wait_for(&mut self, start: &str) -> String {
+        loop {
+            let mut line = String::new();
+            let length = self.stderr.read_line(&mut line).expect("stderr is UTF-8");
+            self.seen.push_str(&line);
+            assert!(
+                length > 0,
+                "it ended without a line `{start}`: {}",
+                self.seen
+            );
+            if line.starts_with(start) {
+                return line.trim_end().to_owned();
+            }
+        }
+    }
+
+    /// Sends a signal, by the name that kill(1) knows.
+    pub(crate) fn signal(&self, name: &str) {
+        send_signal(&self.child, name);
+    }
+
+    /// Waits for the end: status, stdout, stderr.
+    pub(crate) fn wait(mut self) -> (ExitStatus, String, String) {
+        let mut stdout = String::new();
+        if let Some(mut pipe) = self.child.stdout.take() {
+            pipe.read_to_string(&mut stdout).expect("stdout is UTF-8");
+        }
+        self.stderr
+            .read_to_string(&mut self.seen)
+            .expect("stderr is UTF-8");
+        let status = self.child.wait().expect("the child can be waited for");
+        (status, stdout, std::mem::take(&mut self.seen))
+    }
+}
+
+impl Drop for Background {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+fn send_signal(child: &Child, name: &str) {
+    let status = Command::new("kill")
+        .args(["-s", name, &child.id().to_string()])
+        .status();
+    assert!(status.expect("kill runs").success());
 }

@@ -1,0 +1,106 @@
+//! `hairpin bench`.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use super::value;
+
+const EXAMPLES: &str = "\
+Examples:
+  hairpin bench --a hairpin --b coturn --b floor --quick
+        is hairpin still fast? Under three minutes for two servers; status 99 if not
+  hairpin bench --a coturn --b hairpin --json result.json --html result.html
+        six rounds of everything, ratios against coturn, raw data and a page with plots
+  hairpin bench --a hairpin --b 'old=turn:/opt/hairpin-0.1/hairpin serve --listen {listen} --relay-address {relay-ip} \\
+        --user {user}:{password} --allow-peer {peer-ip}' --scenarios relay-64x1,binding --sizes 120
+        two builds of one server, side by side, in some scenarios
+  hairpin bench --list
+        the names of all scenarios
+
+A server is a preset (hairpin, coturn, floor, floor-gro, floor-stun) or [NAME=][KIND:]COMMAND. Kinds: turn, static
+(relays flows that it knows), stun; +p2c, +stun and +xdp say more. {listen}, {listen-ip}, {port}, {relay-ip},
+{client-ip}, {peer-ip}, {flows}, {user}, {password} and {realm} are filled in. How it measures: docs/benchmarking.md.
+It needs root, two processors and Linux 5.18. Status 0; 1: not measured; 2: wrong arguments; 99: a gate failed.";
+
+/// Arguments of `hairpin bench`.
+#[derive(Debug, clap::Args)]
+#[command(after_help = EXAMPLES)]
+pub(crate) struct Args {
+    /// The first server: ratios are against it
+    #[arg(long, value_name = "SERVER", required_unless_present = "list")]
+    pub(crate) a: Option<String>,
+    /// Another server (repeatable, up to six servers in all)
+    #[arg(long, value_name = "SERVER", visible_alias = "vs")]
+    pub(crate) b: Vec<String>,
+    /// The third server; the same as a second --b
+    #[arg(long, value_name = "SERVER")]
+    pub(crate) c: Option<String>,
+    /// The fourth server
+    #[arg(long, value_name = "SERVER")]
+    pub(crate) d: Option<String>,
+    /// The fifth server
+    #[arg(long, value_name = "SERVER")]
+    pub(crate) e: Option<String>,
+    /// The sixth server
+    #[arg(long, value_name = "SERVER")]
+    pub(crate) f: Option<String>,
+    /// Two short rounds of fewer scenarios, and the gates: for a test, not for quoting
+    #[arg(long)]
+    pub(crate) quick: bool,
+    /// How often each server is started afresh and measured; the spread says little below 6 [default: 6, with --quick 2]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1000))]
+    pub(crate) rounds: Option<u32>,
+    /// Only scenarios with one of these names, or parts of names, between commas (see --list)
+    #[arg(long, value_name = "NAMES")]
+    pub(crate) scenarios: Option<String>,
+    /// Of the relay scenarios, only those with these payloads, in bytes, between commas
+    #[arg(long, value_name = "BYTES", value_delimiter = ',')]
+    pub(crate) sizes: Vec<u16>,
+    /// Length of one step of the search for the best goodput [default: 250ms, with --quick 120ms]
+    #[arg(long, value_name = "TIME", value_parser = value::run_time)]
+    pub(crate) step: Option<Duration>,
+    /// How the load is made
+    #[arg(long, value_enum, default_value_t = Load::Frames)]
+    pub(crate) load: Load,
+    /// Processor of the servers and of their network interfaces
+    #[arg(long, value_name = "CPU", default_value_t = 1)]
+    pub(crate) server_cpu: usize,
+    /// Processor of generator, counters and this program
+    #[arg(long, value_name = "CPU", default_value_t = 0)]
+    pub(crate) generator_cpu: usize,
+    /// Run servers and generator before other tasks, on a machine that has other work; always so with --quick
+    #[arg(long)]
+    pub(crate) preferred: bool,
+    /// The hairpin binary that the preset stands for [default: this one]
+    #[arg(long, value_name = "PATH")]
+    pub(crate) hairpin: Option<PathBuf>,
+    /// The turnserver binary that the preset coturn stands for
+    #[arg(long, value_name = "PATH", default_value = "turnserver")]
+    pub(crate) coturn: PathBuf,
+    /// Write every measurement as JSON; `-` is stdout
+    #[arg(long, value_name = "FILE")]
+    pub(crate) json: Option<PathBuf>,
+    /// Write a page with tables and plots; `-` is stdout
+    #[arg(long, value_name = "FILE")]
+    pub(crate) html: Option<PathBuf>,
+    /// Print the names of the scenarios and what they are
+    #[arg(long)]
+    pub(crate) list: bool,
+}
+
+/// How `hairpin bench` makes its load.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+pub(crate) enum Load {
+    /// Single frames below the socket layer, as a network card delivers them
+    Frames,
+    /// Datagrams from sockets, for comparison; a relay looks better than it is
+    Sockets,
+}
+
+/// Arguments of the hidden `hairpin bench-floor`: a bare relay that `hairpin bench` starts.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Floor {
+    /// plain, batch or gro, and the number of flows
+    #[arg(num_args = 2)]
+    pub(crate) words: Vec<String>,
+}

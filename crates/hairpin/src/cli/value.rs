@@ -1,0 +1,121 @@
+//! Values of flags that several commands share.
+
+use std::net::{IpAddr, Ipv6Addr, SocketAddr};
+use std::time::Duration;
+
+use crate::config;
+
+/// The port that reflectors of TURN tests have had since coturn's `turnutils_peer`.
+const REFLECTOR_PORT: u16 = 3480;
+/// Ports of one `--listen`: more sockets than that are a mistake.
+const MOST_PORTS: u16 = 4096;
+
+/// Reads a length of time: `500ms`, `10s`, `2m`, `1h30m`.
+pub(crate) fn duration(text: &str) -> Result<Duration, String> {
+    if let Some(number) = text.strip_suffix("ms") {
+        let number: u64 = number
+            .parse()
+            .map_err(|_| format!("`{text}` is not a length of time: write 500ms, 10s or 2m"))?;
+        return Ok(Duration::from_millis(number));
+    }
+    config::parse_seconds(text)
+        .map(Duration::from_secs)
+        .map_err(|mistake| mistake.to_string())
+}
+
+/// Reads a length of time that is not zero and not longer than four hours.
+pub(crate) fn run_time(text: &str) -> Result<Duration, String> {
+    let time = duration(text)?;
+    if time.is_zero() || time > Duration::from_secs(4 * 3600) {
+        return Err("must be longer than nothing and at most 4h".to_owned());
+    }
+    Ok(time)
+}
+
+/// Addresses to listen on: one address, one port or a range of them.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Listen(pub(crate) Vec<SocketAddr>);
+
+/// Reads `ADDRESS[:PORT[-PORT]]`; an IPv6 address with a port stands in brackets.
+pub(crate) fn listen(text: &str) -> Result<Listen, String> {
+    let wrong = || format!("`{text}` is not ADDRESS[:PORT[-PORT]], such as 127.0.0.1:3480-3487");
+    let (ip, ports) = match text.parse::<Ipv6Addr>() {
+        Ok(ip) => (IpAddr::V6(ip), None),
+        Err(_) => split(text).ok_or_else(wrong)?,
+    };
+    let Some(ports) = ports else {
+        return Ok(Listen(vec![SocketAddr::new(ip, REFLECTOR_PORT)]));
+    };
+    let (first, last) = ports.split_once('-').unwrap_or((ports, ports));
+    let first: u16 = first.parse().map_err(|_| wrong())?;
+    let last: u16 = last.parse().map_err(|_| wrong())?;
+    if first > last || (first == 0 && last > 0) {
+        return Err(format!(
+            "the ports {first}-{last} are not in rising order from 1"
+        ));
+    }
+    if last - first >= MOST_PORTS {
+        return Err(format!("that is more than {MOST_PORTS} ports"));
+    }
+    Ok(Listen(
+        (first..=last)
+            .map(|port| SocketAddr::new(ip, port))
+            .collect(),
+    ))
+}
+
+/// Address, and what follows the colon after it.
+fn split(text: &str) -> Option<(IpAddr, Option<&str>)> {
+    if let Some(rest) = text.strip_prefix('[') {
+        let (ip, rest) = rest.split_once(']')?;
+        let ip = ip.parse::<Ipv6Addr>().ok()?;
+        return match rest {
+            "" => Some((ip.into(), None)),
+            rest => Some((ip.into(), Some(rest.strip_prefix(':')?))),
+        };
+    }
+    match text.split_once(':') {
+        Some((ip, ports)) => Some((ip.parse().ok()?, Some(ports))),
+        None => Some((text.parse().ok()?, None)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn times_are_read_as_people_write_them() {
+        assert_eq!(duration("500ms"), Ok(Duration::from_millis(500)));
+        assert_eq!(duration("1h30m"), Ok(Duration::from_secs(5400)));
+        for text in ["", "5", "ms", "-1s", "1.5ms", "soon"] {
+            assert!(duration(text).is_err(), "{text}");
+        }
+        assert!(run_time("0s").is_err() && run_time("1d").is_err() && run_time("4h").is_ok());
+    }
+
+    #[test]
+    fn addresses_to_listen_on_have_ports_or_ranges() {
+        let of = |text| {
+            listen(text).map(|list| list.0.iter().map(ToString::to_string).collect::<Vec<_>>())
+        };
+        assert_eq!(of("127.0.0.1").unwrap(), ["127.0.0.1:3480"]);
+        assert_eq!(of("127.0.0.1:0").unwrap(), ["127.0.0.1:0"]);
+        assert_eq!(of("::1").unwrap(), ["[::1]:3480"]);
+        assert_eq!(of("[::1]").unwrap(), ["[::1]:3480"]);
+        assert_eq!(of("[::1]:5-6").unwrap(), ["[::1]:5", "[::1]:6"]);
+        for text in [
+            "",
+            ":1",
+            "host",
+            "1.2.3.4:",
+            "1.2.3.4:9-8",
+            "1.2.3.4:0-5",
+            "1.2.3.4:1-65535",
+            "[::1",
+            "[::1]5",
+        ] {
+            assert!(of(text).is_err(), "{text}");
+        }
+    }
+}

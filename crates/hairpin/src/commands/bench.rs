@@ -1,0 +1,230 @@
+//! `hairpin bench`: servers side by side, with the harness of [`load::bench`].
+
+use std::collections::BTreeSet;
+use std::process::ExitCode;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use anyhow::{Context, Result, anyhow, bail};
+use load::bench::{self, BenchError, BenchOptions, LoadKind, Programs, Scenario, Side};
+use server::signals::Signals;
+
+use super::reports::Destinations;
+use super::{output, status};
+use crate::cli::bench::{Args, Floor, Load};
+
+/// The hidden command that leads to the bare relays.
+pub(crate) const FLOOR: &str = "bench-floor";
+/// Payloads that a relay scenario can have: a stamp has to fit in, and the datagram into a frame.
+const SIZES: std::ops::RangeInclusive<u16> = 32..=1400;
+/// How soon the watch on signals notices that it is no longer needed.
+const LOOK: Duration = Duration::from_millis(200);
+
+/// Runs the command.
+pub(crate) fn run(args: &Args) -> Result<ExitCode> {
+    if args.list {
+        output::print(&list())?;
+        return Ok(ExitCode::SUCCESS);
+    }
+    let mut options = match options(args) {
+        Ok(options) => options,
+        Err(error) => return Ok(status::usage(&error)),
+    };
+    let reports = Destinations::new(&[
+        ("--json", args.json.as_deref()),
+        ("--html", args.html.as_deref()),
+    ])?;
+    options.stop = watch_signals()?;
+    let gate = options.gate;
+    let report = match bench::run(options) {
+        Ok(report) => report,
+        Err(error) if is_usage(&error) => return Ok(status::usage(&error.into())),
+        Err(error) => return Err(error.into()),
+    };
+    reports.summary(&report.to_table())?;
+    reports.write("--json", || Ok(report.to_json()))?;
+    reports.write("--html", || Ok(report.to_html()))?;
+    let violations = if gate {
+        report.violations()
+    } else {
+        Vec::new()
+    };
+    for violation in &violations {
+        eprintln!("gate: {violation}");
+    }
+    let measured = report
+        .cells
+        .iter()
+        .any(|cell| !matches!(cell.outcome, bench::report::Outcome::Failed { .. }));
+    Ok(status::measured(measured, violations.is_empty()))
+}
+
+/// Runs the hidden command: a bare relay, until it is killed.
+pub(crate) fn floor(args: &Floor) -> Result<ExitCode> {
+    bench::floor::main(&args.words)?;
+    Ok(ExitCode::SUCCESS)
+}
+
+fn list() -> String {
+    let quick: Vec<Scenario> = Scenario::quick();
+    let line = |scenario: Scenario| {
+        let name = scenario.to_string();
+        let mark = if quick.contains(&scenario) {
+            "quick"
+        } else {
+            ""
+        };
+        format!("{name:<24} {mark:<6} {}\n", scenario.describe())
+    };
+    Scenario::standard().into_iter().map(line).collect()
+}
+
+fn options(args: &Args) -> Result<BenchOptions> {
+    let programs = programs(args)?;
+    let specs = args
+        .a
+        .iter()
+        .chain(&args.b)
+        .chain(&args.c)
+        .chain(&args.d)
+        .chain(&args.e)
+        .chain(&args.f);
+    let sides = specs
+        .map(|spec| Side::parse(spec, &programs))
+        .collect::<Result<Vec<_>, _>>()?;
+    if sides.len() > 6 {
+        bail!("a benchmark compares 1 to 6 servers, not {}", sides.len());
+    }
+    let mut options = if args.quick {
+        BenchOptions::quick(sides)
+    } else {
+        BenchOptions::new(sides)
+    };
+    options.scenarios = resized(options.scenarios, &args.sizes)?;
+    if let Some(names) = &args.scenarios {
+        options
+            .select(names)
+            .map_err(|error| anyhow!("--scenarios: {error}; `hairpin bench --list` prints them"))?;
+    }
+    options.rounds = args.rounds.unwrap_or(options.rounds);
+    options.step = args.step.unwrap_or(options.step);
+    options.preferred |= args.preferred;
+    options.load = match args.load {
+        Load::Frames => LoadKind::Frames,
+        Load::Sockets => LoadKind::Sockets,
+    };
+    (options.server_cpu, options.generator_cpu) = (args.server_cpu, args.generator_cpu);
+    options.argv = std::env::args().collect();
+    options.progress = |line| eprintln!("{line}");
+    Ok(options)
+}
+
+fn programs(args: &Args) -> Result<Programs> {
+    let own = std::env::current_exe().context("cannot find the path of this program")?;
+    Ok(Programs {
+        hairpin: args.hairpin.clone().unwrap_or_else(|| own.clone()),
+        coturn: args.coturn.clone(),
+        floor: vec![own.to_string_lossy().into_owned(), FLOOR.to_owned()],
+    })
+}
+
+/// The relay scenarios with each of `sizes` as their payload, in place of those they have; all others as they are.
+fn resized(scenarios: Vec<Scenario>, sizes: &[u16]) -> Result<Vec<Scenario>> {
+    if sizes.is_empty() {
+        return Ok(scenarios);
+    }
+    if let Some(size) = sizes.iter().find(|size| !SIZES.contains(size)) {
+        bail!(
+            "--sizes: {size} bytes are not measured; choose {} to {}",
+            SIZES.start(),
+            SIZES.end()
+        );
+    }
+    let mut seen = BTreeSet::new();
+    let with = |scenario: Scenario, size: u16| match scenario {
+        Scenario::Relay {
+            flows,
+            train,
+            direction,
+            ..
+        } => Scenario::Relay {
+            flows,
+            train,
+            direction,
+            payload: size,
+        },
+        other => other,
+    };
+    Ok(sizes
+        .iter()
+        .flat_map(|&size| scenarios.iter().map(move |&scenario| with(scenario, size)))
+        .filter(|scenario| seen.insert(scenario.to_string()))
+        .collect())
+}
+
+/// What the user has to change on the command line.
+fn is_usage(error: &BenchError) -> bool {
+    matches!(
+        error,
+        BenchError::NoSuchCpu(_)
+            | BenchError::SameCpu(_)
+            | BenchError::Sides(_)
+            | BenchError::NoScenarios
+            | BenchError::Spec { .. }
+            | BenchError::UnknownScenario(_)
+    )
+}
+
+/// Lets the first signal end the benchmark after the current measurement, and the second at once.
+fn watch_signals() -> Result<Arc<AtomicBool>> {
+    let mut signals = Signals::install().context("cannot catch SIGINT and SIGTERM")?;
+    let stop = Arc::new(AtomicBool::new(false));
+    let flag = stop.clone();
+    let watch = move || loop {
+        match signals.wait(Some(LOOK)) {
+            Ok(Some(_)) if flag.swap(true, Ordering::Relaxed) => std::process::exit(130),
+            Ok(Some(_)) => eprintln!("stopping after this measurement; once more stops at once"),
+            Ok(None) => {}
+            Err(_) => return,
+        }
+    };
+    std::thread::Builder::new()
+        .name("signals".to_owned())
+        .spawn(watch)
+        .context("cannot start the thread that waits for signals")?;
+    Ok(stop)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn payloads_are_replaced_and_nothing_is_run_twice() {
+        let names = |sizes: &[u16]| -> Vec<String> {
+            resized(Scenario::standard(), sizes)
+                .unwrap()
+                .iter()
+                .map(Scenario::to_string)
+                .collect()
+        };
+        let some = names(&[60, 500]);
+        assert!(some.contains(&"relay-64x1-c2p-60B".to_owned()));
+        assert!(some.contains(&"relay-64x1-c2p-500B".to_owned()));
+        assert!(!some.iter().any(|name| name.ends_with("-120B")));
+        assert_eq!(some.iter().filter(|name| *name == "binding-1").count(), 1);
+        assert_eq!(names(&[]).len(), Scenario::standard().len());
+        assert!(resized(Scenario::standard(), &[10]).is_err());
+    }
+
+    #[test]
+    fn the_list_names_every_scenario() {
+        let list = list();
+        assert!(
+            Scenario::standard()
+                .iter()
+                .all(|scenario| list.contains(&scenario.to_string()))
+        );
+    }
+}

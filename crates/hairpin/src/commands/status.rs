@@ -1,0 +1,23 @@
+//! What the status of the process says besides 0 and 1.
+
+use std::process::ExitCode;
+
+/// The arguments make no sense: as clap has it.
+const USAGE: u8 = 2;
+/// A threshold was crossed: as load generators have it.
+const THRESHOLD: u8 = 99;
+
+/// Says what is wrong with the arguments.
+pub(super) fn usage(error: &anyhow::Error) -> ExitCode {
+    eprintln!("error: {error:#}");
+    ExitCode::from(USAGE)
+}
+
+/// The status of a measurement that was made, and of the gates it had to pass.
+pub(super) fn measured(complete: bool, passed: bool) -> ExitCode {
+    match (complete, passed) {
+        (false, _) => ExitCode::FAILURE,
+        (true, false) => ExitCode::from(THRESHOLD),
+        (true, true) => ExitCode::SUCCESS,
+    }
+}
