@@ -14,13 +14,16 @@ use crate::BpfError;
 use crate::object::{Bytes, Cell, Object};
 use crate::payload;
 
-/// Where a counter sits. Either way it takes the load off the wire and leaves everything else alone.
+/// Where a counter sits. Either way it takes the load off the wire and leaves everything else
+/// alone.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Hook {
-    /// tc ingress: sees packets of several datagrams as the network stack would, like a card with segmentation offload.
+    /// tc ingress: sees packets of several datagrams as the network stack would, like a card with
+    /// segmentation offload.
     Tc,
-    /// XDP in the driver. On a veth it also makes the *sending* end split such packets in software, like a card without
-    /// segmentation offload, and it is the only sink that keeps up with an in-kernel relay.
+    /// XDP in the driver. On a veth it also makes the *sending* end split such packets in software,
+    /// like a card without segmentation offload, and it is the only sink that keeps up with an
+    /// in-kernel relay.
     Xdp,
 }
 
@@ -31,7 +34,8 @@ pub enum Arrives {
     Raw(usize),
     /// ChannelData as a client receives it; the length of the payload in bytes.
     ChannelData(usize),
-    /// Binding success responses, with the address that the request came from in XOR-MAPPED-ADDRESS (IPv4 only).
+    /// Binding success responses, with the address that the request came from in XOR-MAPPED-ADDRESS
+    /// (IPv4 only).
     Binding,
 }
 
@@ -53,11 +57,13 @@ pub struct Expectation {
     pub arrives: Arrives,
     /// First destination port of the load, ...
     pub first_port: u16,
-    /// ... and how many ports from there belong to it. Datagrams to other ports go to the stack uncounted.
+    /// ... and how many ports from there belong to it. Datagrams to other ports go to the stack
+    /// uncounted.
     pub ports: u16,
     /// The flows, by their number in the payload.
     pub flows: Vec<ExpectedFlow>,
-    /// The whole payload is compared for one sequence in so many (rounded up to a power of two); 1: for all.
+    /// The whole payload is compared for one sequence in so many (rounded up to a power of two); 1:
+    /// for all.
     pub verify_one_in: u32,
 }
 
@@ -65,7 +71,8 @@ pub struct Expectation {
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Totals {
-    /// Datagrams that arrived as they were sent, where they belong. Each segment of an aggregate counts.
+    /// Datagrams that arrived as they were sent, where they belong. Each segment of an aggregate
+    /// counts.
     pub datagrams: u64,
     /// Their UDP payload bytes.
     pub bytes: u64,
@@ -75,7 +82,8 @@ pub struct Totals {
     pub aggregated: u64,
     /// Datagrams with a wrong length, header or payload.
     pub corrupt: u64,
-    /// Datagrams that are whole but came from, or went to, a place where their flow does not belong.
+    /// Datagrams that are whole but came from, or went to, a place where their flow does not
+    /// belong.
     pub misdirected: u64,
     /// Datagrams that came after a later one of their flow (counted in `datagrams` too).
     pub reordered: u64,
@@ -83,8 +91,8 @@ pub struct Totals {
     pub duplicated: u64,
     /// Datagrams whose whole payload was compared.
     pub verified: u64,
-    /// CLOCK_MONOTONIC in nanoseconds at one of the latest sixteen datagrams that arrived unharmed. Not a count: of two
-    /// readings the later one is kept.
+    /// CLOCK_MONOTONIC in nanoseconds at one of the latest sixteen datagrams that arrived unharmed.
+    /// Not a count: of two readings the later one is kept.
     pub last_ns: u64,
 }
 
@@ -145,7 +153,8 @@ pub struct Counter {
 }
 
 impl Counter {
-    /// Loads a counter with room for `max_flows` flows. It counts nothing before [`Counter::expect`].
+    /// Loads a counter with room for `max_flows` flows. It counts nothing before
+    /// [`Counter::expect`].
     ///
     /// # Errors
     /// When the kernel refuses (privileges, or older than 5.18).
@@ -178,7 +187,8 @@ impl Counter {
                     .attach(interface, XdpMode::Driver)?;
             }
             Hook::Tc => {
-                // TCX (Linux 6.6) needs no queueing discipline, and its link vanishes with the process.
+                // TCX (Linux 6.6) needs no queueing discipline, and its link vanishes with the
+                // process.
                 if KernelVersion::current()
                     .is_ok_and(|running| running < KernelVersion::new(6, 6, 0))
                 {
@@ -233,8 +243,9 @@ impl Counter {
             .fold(Totals::default(), |sum, one| sum + *one))
     }
 
-    /// Runs the program once on a frame, without an interface: whether it took the frame off the wire.
-    /// `aggregate` presents the frame as a packet of several datagrams, which only [`Hook::Tc`] can meet.
+    /// Runs the program once on a frame, without an interface: whether it took the frame off the
+    /// wire. `aggregate` presents the frame as a packet of several datagrams, which only
+    /// [`Hook::Tc`] can meet.
     ///
     /// # Errors
     /// When the kernel refuses the run.

@@ -1,4 +1,5 @@
-//! Ethernet frames with one UDP datagram and valid checksums, as a sending host would have put them on the wire.
+//! Ethernet frames with one UDP datagram and valid checksums, as a sending host would have put them
+//! on the wire.
 
 use std::net::{IpAddr, SocketAddr};
 

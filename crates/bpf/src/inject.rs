@@ -1,10 +1,12 @@
 //! The frame injector: a paced load of individual frames, made below the socket layer.
 //!
-//! One program run through BPF_PROG_TEST_RUN with live frames: the kernel takes frames from a page pool, runs the
-//! program on each, and sends what it redirects. About 5 million frames a second on one core, each a packet of its own
-//! with a valid checksum, which is what a network card delivers and a socket generator over a virtual link is not.
+//! One program run through BPF_PROG_TEST_RUN with live frames: the kernel takes frames from a page
+//! pool, runs the program on each, and sends what it redirects. About 5 million frames a second on
+//! one core, each a packet of its own with a valid checksum, which is what a network card delivers
+//! and a socket generator over a virtual link is not.
 //!
-//! The thread that calls [`Injector::run`] spends the whole run in the kernel; pin it first. Linux 5.18 or later.
+//! The thread that calls [`Injector::run`] spends the whole run in the kernel; pin it first. Linux
+//! 5.18 or later.
 
 use std::io;
 use std::time::Duration;
@@ -26,7 +28,8 @@ const HEAD_LEN: usize = 96;
 const MIN_FRAME_LEN: usize = 62;
 /// Interfaces that one injector can feed.
 pub const MAX_DEVICES: u32 = 4;
-/// Frames per kernel batch. The kernel allows 256; beyond 64 nothing improves and pacing gets coarser.
+/// Frames per kernel batch. The kernel allows 256; beyond 64 nothing improves and pacing gets
+/// coarser.
 const BATCH: u32 = 64;
 /// Times the program may run. At 30 ns for a frame that is not due this lasts longer than any load.
 const REPEAT: u32 = u32::MAX;
@@ -44,10 +47,11 @@ pub struct Flow {
 pub enum Datagram {
     /// A payload as it is, `usize` bytes of it.
     Raw(usize),
-    /// ChannelData (RFC 8656 §12.4) on this channel number, with this many bytes of payload and no padding.
+    /// ChannelData (RFC 8656 §12.4) on this channel number, with this many bytes of payload and no
+    /// padding.
     ChannelData(u16, usize),
-    /// A STUN Binding request (RFC 8489 §5) without attributes. The transaction id is the flow, the sequence and its
-    /// complement.
+    /// A STUN Binding request (RFC 8489 §5) without attributes. The transaction id is the flow, the
+    /// sequence and its complement.
     Binding,
 }
 
@@ -55,8 +59,8 @@ impl Flow {
     /// The flow numbered `number`, sent along `path` out of the device in `device`.
     ///
     /// # Errors
-    /// [`BpfError::Flows`] when the payload is outside [`payload::MIN_LEN`]`..=`[`payload::MAX_LEN`] or odd, or the
-    /// path mixes address families.
+    /// [`BpfError::Flows`] when the payload is outside
+    /// [`payload::MIN_LEN`]`..=`[`payload::MAX_LEN`] or odd, or the path mixes address families.
     pub fn new(
         number: u32,
         device: u32,
@@ -122,7 +126,8 @@ pub struct Pace {
     pub duration: Duration,
     /// Frames of one flow in a row before the next flow's turn, at least 1.
     pub train: u32,
-    /// Frames that leave together when they are due, at least 1. Wake-ups dominate a receiver's cost below about 16.
+    /// Frames that leave together when they are due, at least 1. Wake-ups dominate a receiver's
+    /// cost below about 16.
     pub burst: u32,
 }
 
@@ -135,8 +140,8 @@ pub struct Injected {
     pub start_ns: u64,
     /// From the first frame to the end of the run.
     pub elapsed: Duration,
-    /// Schedule that was given up because the generator had no CPU for more than 2 ms: above a few percent of
-    /// `elapsed` the offered rate was not what was asked for.
+    /// Schedule that was given up because the generator had no CPU for more than 2 ms: above a few
+    /// percent of `elapsed` the offered rate was not what was asked for.
     pub skipped: Duration,
 }
 
@@ -165,8 +170,9 @@ impl Injector {
         })
     }
 
-    /// Puts an interface of the calling thread's network namespace into `slot` (below [`MAX_DEVICES`]). Each slot may
-    /// come from another namespace: the map holds the device, not its number.
+    /// Puts an interface of the calling thread's network namespace into `slot` (below
+    /// [`MAX_DEVICES`]). Each slot may come from another namespace: the map holds the device, not
+    /// its number.
     ///
     /// # Errors
     /// When there is no such interface or slot.
@@ -178,8 +184,9 @@ impl Injector {
     /// Replaces the flows; they take turns in the order given.
     ///
     /// # Errors
-    /// [`BpfError::Flows`] when there are none or too many, or when the frames cannot share one template: each must be
-    /// 62 bytes or longer, and their bytes behind the heads must agree when aligned at the end.
+    /// [`BpfError::Flows`] when there are none or too many, or when the frames cannot share one
+    /// template: each must be 62 bytes or longer, and their bytes behind the heads must agree when
+    /// aligned at the end.
     pub fn set_flows(&mut self, flows: &[Flow]) -> Result<(), BpfError> {
         let template = flows
             .iter()
@@ -242,8 +249,8 @@ impl Injector {
         })
     }
 
-    /// Runs the program once on `dirty` without sending: the frame that would have left, or `None` if none would.
-    /// For tests, and to find out whether a machine can inject at all.
+    /// Runs the program once on `dirty` without sending: the frame that would have left, or `None`
+    /// if none would. For tests, and to find out whether a machine can inject at all.
     ///
     /// # Errors
     /// As [`Injector::run`].
@@ -260,7 +267,8 @@ impl Injector {
         Ok((result.return_value == XDP_REDIRECT).then_some(out))
     }
 
-    /// Sets schedule and counters for a run; [`Injector::run`] does it by itself, [`Injector::rewrite`] does not.
+    /// Sets schedule and counters for a run; [`Injector::run`] does it by itself,
+    /// [`Injector::rewrite`] does not.
     ///
     /// # Errors
     /// When no flows are set.

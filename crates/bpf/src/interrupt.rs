@@ -1,7 +1,8 @@
 //! A per-thread alarm that interrupts a system call.
 //!
-//! BPF_PROG_TEST_RUN has a repeat count but no deadline; it returns early (EINTR) when its thread has a signal pending.
-//! Starting a run costs about 25 ms, so a load is one long run, ended by this alarm.
+//! BPF_PROG_TEST_RUN has a repeat count but no deadline; it returns early (EINTR) when its thread
+//! has a signal pending. Starting a run costs about 25 ms, so a load is one long run, ended by this
+//! alarm.
 
 use std::io;
 use std::mem::MaybeUninit;
@@ -35,8 +36,8 @@ impl Alarm {
             it_interval: timespec(REPEAT),
             it_value: timespec(delay),
         };
-        // SAFETY: the timer was created above and is deleted only by `drop`; `times` outlives the call; the old
-        // value is not asked for.
+        // SAFETY: the timer was created above and is deleted only by `drop`; `times` outlives the
+        // call; the old value is not asked for.
         if unsafe { libc::timer_settime(timer, 0, &times, ptr::null_mut()) } != 0 {
             return Err(io::Error::last_os_error());
         }
@@ -46,8 +47,8 @@ impl Alarm {
 
 impl Drop for Alarm {
     fn drop(&mut self) {
-        // SAFETY: `timer` came from timer_create and this is the only place that deletes it. A signal that is already
-        // pending meets the no-op handler, which stays installed.
+        // SAFETY: `timer` came from timer_create and this is the only place that deletes it. A
+        // signal that is already pending meets the no-op handler, which stays installed.
         unsafe { libc::timer_delete(self.timer) };
     }
 }
@@ -60,7 +61,8 @@ fn timespec(duration: Duration) -> libc::timespec {
 }
 
 fn create_timer() -> io::Result<libc::timer_t> {
-    // SAFETY: all-zero is a valid sigevent; the fields that SIGEV_THREAD_ID reads are set before it is used.
+    // SAFETY: all-zero is a valid sigevent; the fields that SIGEV_THREAD_ID reads are set before it
+    // is used.
     let mut event: libc::sigevent = unsafe { MaybeUninit::zeroed().assume_init() };
     event.sigev_notify = libc::SIGEV_THREAD_ID;
     event.sigev_signo = signal();
@@ -76,15 +78,18 @@ fn create_timer() -> io::Result<libc::timer_t> {
 
 extern "C" fn ignore(_: libc::c_int) {}
 
-/// Installs the empty handler once per process. Without SA_RESTART: the interruption is the whole point.
+/// Installs the empty handler once per process. Without SA_RESTART: the interruption is the whole
+/// point.
 fn install_handler() -> io::Result<()> {
     static INSTALLED: OnceLock<Result<(), i32>> = OnceLock::new();
     INSTALLED
         .get_or_init(|| {
-            // SAFETY: all-zero is a valid sigaction (empty mask, no flags); the handler is set before use.
+            // SAFETY: all-zero is a valid sigaction (empty mask, no flags); the handler is set
+            // before use.
             let mut action: libc::sigaction = unsafe { MaybeUninit::zeroed().assume_init() };
             action.sa_sigaction = ignore as extern "C" fn(libc::c_int) as libc::sighandler_t;
-            // SAFETY: `action` is initialised, and its handler is async-signal-safe because it does nothing.
+            // SAFETY: `action` is initialised, and its handler is async-signal-safe because it does
+            // nothing.
             match unsafe { libc::sigaction(signal(), &action, ptr::null_mut()) } {
                 0 => Ok(()),
                 _ => Err(io::Error::last_os_error()

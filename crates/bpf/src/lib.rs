@@ -1,19 +1,21 @@
 //! Every BPF program of hairpin, and the only loader of them.
 //!
-//! The programs are C (`src/programs/*.bpf.c`), compiled ahead of time: the objects under `objects/` are committed and
-//! embedded in the binary, so nobody needs clang to build hairpin. `build-objects.sh` rebuilds them, `--check` compares.
+//! The programs are C (`src/programs/*.bpf.c`), compiled ahead of time: the objects under
+//! `objects/` are committed and embedded in the binary, so nobody needs clang to build hairpin.
+//! `build-objects.sh` rebuilds them, `--check` compares.
 //!
 //! What is here:
-//! - [`inject::Injector`] sends individual frames below the socket layer at a steady rate: the load of every relay
-//!   benchmark, because a socket generator hands 64 datagrams to a virtual link as one packet and flatters whatever is
-//!   measured behind it;
-//! - [`count::Counter`] counts and checks what is delivered, datagram by datagram, at tc ingress or in XDP;
-//! - [`frame`] and [`payload`] are what both agree on: Ethernet frames with valid checksums, and a payload that tells
-//!   flow, order, duplication and corruption.
+//! - [`inject::Injector`] sends individual frames below the socket layer at a steady rate: the load
+//!   of every relay benchmark, because a socket generator hands 64 datagrams to a virtual link as
+//!   one packet and flatters whatever is measured behind it;
+//! - [`count::Counter`] counts and checks what is delivered, datagram by datagram, at tc ingress or
+//!   in XDP;
+//! - [`frame`] and [`payload`] are what both agree on: Ethernet frames with valid checksums, and a
+//!   payload that tells flow, order, duplication and corruption.
 //!
-//! Nothing attached here outlives the process: XDP and TCX attach through links that the kernel drops with the last
-//! descriptor. Loading and attaching need CAP_BPF and CAP_NET_ADMIN; an interface is looked up in the network namespace
-//! of the calling thread.
+//! Nothing attached here outlives the process: XDP and TCX attach through links that the kernel
+//! drops with the last descriptor. Loading and attaching need CAP_BPF and CAP_NET_ADMIN; an
+//! interface is looked up in the network namespace of the calling thread.
 
 pub mod count;
 mod error;

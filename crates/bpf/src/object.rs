@@ -22,7 +22,8 @@ impl Object {
         sizes: &[(&'static str, u32)],
     ) -> Result<Object, BpfError> {
         let mut loader = EbpfLoader::new();
-        // The programs read stable ABI only: the kernel's own types (megabytes to parse) are not needed.
+        // The programs read stable ABI only: the kernel's own types (megabytes to parse) are not
+        // needed.
         loader.btf(None);
         for (map, entries) in sizes {
             loader.map_max_entries(map, *entries);

@@ -1,4 +1,5 @@
-//! Golden frames through BPF_PROG_TEST_RUN: packet in, packet or counters out. No interface is touched.
+//! Golden frames through BPF_PROG_TEST_RUN: packet in, packet or counters out. No interface is
+//! touched.
 //!
 //! These tests need root (CAP_BPF and CAP_NET_ADMIN) and Linux 5.18; without, they fail and say so.
 
@@ -103,7 +104,8 @@ fn a_dirty_frame_leaves_with_the_next_flows_head_and_sequence() {
             let mut wanted = flows[flow].frame().to_vec();
             let head = path(0, v6).payload_offset() + 4;
             payload::stamp(&mut wanted[head..], sequence as u32);
-            // The kernel hands the frame back with whatever the device under test wrote into its head.
+            // The kernel hands the frame back with whatever the device under test wrote into its
+            // head.
             let mut dirty = wanted.clone();
             dirty[..head + 16].fill(0xee);
             let left = privileged(injector.rewrite(&dirty)).expect("redirected");
@@ -385,7 +387,8 @@ fn order_and_repetition_are_told_per_flow() {
     );
 }
 
-/// A packet as GRO or UDP_SEGMENT leaves it: one header, segments of `stride` bytes, the last as it comes.
+/// A packet as GRO or UDP_SEGMENT leaves it: one header, segments of `stride` bytes, the last as it
+/// comes.
 fn aggregate(payloads: &[Vec<u8>]) -> (Vec<u8>, Aggregate) {
     let stride = payloads[0].len() as u32;
     let frame = path(0, false)
@@ -445,7 +448,8 @@ fn only_the_sampled_payloads_are_compared_in_full() {
     );
 }
 
-/// A Binding success response to flow `flow` at `port`, sequence 3, with an attribute in front or not.
+/// A Binding success response to flow `flow` at `port`, sequence 3, with an attribute in front or
+/// not.
 fn binding_response(flow: u32, port: u16, mapped_port: u16, attribute_before: bool) -> Vec<u8> {
     let mut body = Vec::new();
     if attribute_before {

@@ -1,4 +1,5 @@
-//! The device features that a measurement has to set, by the interface's name in the calling thread's namespace.
+//! The two device features that a measurement has to set, by the interface's name in the calling
+//! thread's namespace.
 
 use std::io;
 use std::net::UdpSocket;
@@ -6,8 +7,8 @@ use std::os::fd::AsFd;
 
 use crate::sys::ethtool::set_value;
 
-/// Turns generic receive offload on or off. On a veth this is also what decides whether it polls (NAPI), and so whether
-/// its other end can send XDP frames to it.
+/// Turns generic receive offload on or off. On a veth this is also what decides whether it polls
+/// (NAPI), and so whether its other end can send XDP frames to it.
 ///
 /// # Errors
 /// `NotFound`-like errors for an unknown interface, `PermissionDenied` without CAP_NET_ADMIN.
@@ -16,24 +17,14 @@ pub fn set_gro(interface: &str, on: bool) -> io::Result<()> {
     set(interface, ETHTOOL_SGRO, on)
 }
 
-/// Turns transmit checksum offload on or off. Off, what sockets send over a veth carries whole checksums, as on a wire.
+/// Turns transmit checksum offload on or off. Off, what sockets send over a veth carries whole
+/// checksums, as on a wire.
 ///
 /// # Errors
 /// As [`set_gro`].
 pub fn set_transmit_checksum(interface: &str, on: bool) -> io::Result<()> {
     const ETHTOOL_STXCSUM: u32 = 0x17;
     set(interface, ETHTOOL_STXCSUM, on)
-}
-
-/// Turns TCP segmentation offload on or off. On a veth this also decides who receives at the other end: while it is on, a
-/// datagram that a socket sends goes up the far end's stack in the sender's own time; off, it is left to the far end's
-/// NAPI, as a wire would.
-///
-/// # Errors
-/// As [`set_gro`].
-pub fn set_tcp_segmentation(interface: &str, on: bool) -> io::Result<()> {
-    const ETHTOOL_STSO: u32 = 0x1f;
-    set(interface, ETHTOOL_STSO, on)
 }
 
 fn set(interface: &str, command: u32, on: bool) -> io::Result<()> {

@@ -1,4 +1,5 @@
-//! Child processes that live in a given network namespace, on a given processor, and never longer than their parent.
+//! Child processes that live in a given network namespace, on a given processor, and never longer
+//! than their parent.
 
 use std::io;
 use std::os::fd::AsFd;
@@ -24,9 +25,10 @@ pub struct Place<'a> {
 
 /// A running child process.
 ///
-/// It is process 1 of a PID namespace and dies with the thread that started it, which waits inside this handle. So when
-/// this process ends, however it ends (SIGKILL included), the kernel kills the child, and with it everything that the
-/// child started, and then the network namespace has no user left. Dropping the handle kills at once.
+/// It is process 1 of a PID namespace and dies with the thread that started it, which waits inside
+/// this handle. So when this process ends, however it ends (SIGKILL included), the kernel kills the
+/// child, and with it everything that the child started, and then the network namespace has no user
+/// left. Dropping the handle kills at once.
 #[derive(Debug)]
 pub struct Confined {
     child: Child,
@@ -108,8 +110,8 @@ fn confine(command: &mut Command, place: &Place<'_>) -> io::Result<()> {
         }
         task::sched_setaffinity(0, &mask)
     };
-    // SAFETY: between fork and exec only async-signal-safe calls are allowed: `enter` makes four system calls on values
-    // that it owns, allocates nothing and takes no lock.
+    // SAFETY: between fork and exec only async-signal-safe calls are allowed: `enter` makes four
+    // system calls on values that it owns, allocates nothing and takes no lock.
     unsafe { command.pre_exec(enter) };
     Ok(())
 }

@@ -1,7 +1,7 @@
 //! Which processor a task runs on, and before whom.
 //!
-//! A task is a thread; kernel threads (such as those that poll a network interface) count too. A number of 0 is the
-//! calling thread.
+//! A task is a thread; kernel threads (such as those that poll a network interface) count too. A
+//! number of 0 is the calling thread.
 
 use std::io;
 
@@ -17,7 +17,8 @@ pub fn current() -> u32 {
 /// Lets `task` run on one processor only.
 ///
 /// # Errors
-/// `InvalidInput` if there is no such processor, `PermissionDenied` without CAP_SYS_NICE, ESRCH if there is no such task.
+/// `InvalidInput` if there is no such processor, `PermissionDenied` without CAP_SYS_NICE, ESRCH if
+/// there is no such task.
 pub fn pin(task: u32, cpu: usize) -> io::Result<()> {
     task::sched_setaffinity(number(task)?, &one_cpu(cpu)?)
 }
@@ -30,7 +31,8 @@ pub fn make_realtime(task: u32, priority: u8) -> io::Result<()> {
     task::sched_setscheduler(number(task)?, libc::SCHED_FIFO, priority.into())
 }
 
-/// Lets `task` run before every ordinary one, and take turns with others of its kind (SCHED_RR, lowest priority).
+/// Lets `task` run before every ordinary one, and take turns with others of its kind (SCHED_RR,
+/// lowest priority).
 ///
 /// # Errors
 /// As [`pin`].

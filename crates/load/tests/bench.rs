@@ -1,8 +1,11 @@
-//! The benchmark measured by itself: a bare relay passes, a relay that damages or a server that dies is told, and
-//! nothing is left behind, also after SIGKILL.
+//! The benchmark measured by itself: a bare relay passes, a relay that damages or a server that
+//! dies is told, and nothing is left behind, also after SIGKILL.
 //!
-//! These tests need root, two processors and Linux 5.18; without, they fail and say so. One benchmark runs at a time on
-//! a machine, so they take turns.
+//! These tests need root, two processors and Linux 5.18; without, they fail and say so. One
+//! benchmark runs at a time on a machine, so they take turns.
+
+// Helpers of tests: a failure there is a failure of the test.
+#![allow(clippy::unwrap_used)]
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -49,7 +52,8 @@ fn entry_of_the_bare_relay() {
     }
 }
 
-/// Relays flow 0 and flips a bit in the middle of every thousandth payload beyond the first hundred.
+/// Relays flow 0 and flips a bit in the middle of every thousandth payload beyond the first
+/// hundred.
 fn damage() {
     let listener = UdpSocket::bind("10.99.1.1:3478").unwrap();
     let relay = UdpSocket::bind("10.99.2.1:50000").unwrap();
@@ -116,11 +120,7 @@ fn bare_relays_pass_in_every_direction_with_every_byte_checked() {
             panic!("{cell:?}")
         };
         assert!(packets.best.delivered > 5_000.0, "{cell:?}");
-        assert_eq!(
-            (packets.best.wrong, packets.at_60.wrong),
-            (0, 0),
-            "{cell:?}"
-        );
+        assert_eq!(packets.wrong, 0, "{cell:?}");
         let relayed = !matches!(cell.scenario, Scenario::Binding { .. });
         assert_eq!(packets.at_60.verified > 0, relayed, "{cell:?}");
         assert!(
@@ -156,7 +156,7 @@ fn damage_and_death_are_told_and_do_not_end_the_benchmark() {
     assert!(outcomes[0].value(Measure::Main).is_some());
     let reason = |outcome: &Outcome| match outcome {
         Outcome::Failed { reason } => reason.clone(),
-        Outcome::Packets(packets) => format!("{} wrong", packets.best.wrong + packets.at_60.wrong),
+        Outcome::Packets(packets) => format!("{} wrong", packets.wrong),
         other => panic!("{other:?}"),
     };
     // Too rare for the payload check in front, so it is the counter that notices.
@@ -183,7 +183,8 @@ fn the_generator_outruns_any_server() {
     let speed = generator_speed(0, 1, 120, Duration::from_millis(200)).unwrap_or_else(|error| {
         panic!("this test needs root, two processors and Linux 5.18: {error}")
     });
-    // Four million and more on a quiet machine; this only notices that it fell to what sockets can do.
+    // Four million and more on a quiet machine; this only notices that it fell to what sockets can
+    // do.
     assert!(speed.injected > 1e6, "{speed:?}");
     assert!(
         speed.delivered > 0.5e6 && speed.delivered <= speed.injected,

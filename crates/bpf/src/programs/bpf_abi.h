@@ -82,6 +82,7 @@ _Static_assert(__builtin_offsetof(struct __sk_buff, gso_size) == 176, "__sk_buff
 static void *(*map_lookup)(void *map, const void *key) = (void *)1;
 static u64 (*ktime_get_ns)(void) = (void *)5;
 static long (*skb_load_bytes)(const void *skb, u32 offset, void *to, u32 length) = (void *)26;
+static long (*skb_pull_data)(struct __sk_buff *packet, u32 length) = (void *)39;
 static long (*redirect_map)(void *map, u32 key, u64 flags) = (void *)51;
 static long (*xdp_adjust_head)(struct xdp_md *packet, int delta) = (void *)44;
 static long (*xdp_load_bytes)(struct xdp_md *packet, u32 offset, void *to, u32 length) = (void *)189;

@@ -95,7 +95,8 @@ impl Nested<'_> {
     }
 }
 
-/// What the kernel says to the request numbered `sequence`; `None` if these bytes are about something else.
+/// What the kernel says to the request numbered `sequence`; `None` if these bytes are about
+/// something else.
 pub(super) fn acknowledgement(bytes: &[u8], sequence: u32) -> Option<io::Result<()>> {
     let field = |at: usize| bytes.get(at..at + 4)?.try_into().ok();
     let kind = bytes.get(4..6)?.try_into().ok().map(u16::from_ne_bytes)?;

@@ -1,6 +1,7 @@
 //! Links, addresses, neighbours and routes of a network namespace, by rtnetlink.
 //!
-//! Just enough to build a measured network out of veth pairs. Every call waits for the kernel's answer.
+//! Just enough to build a measured network out of veth pairs. Every call waits for the kernel's
+//! answer.
 
 mod message;
 
@@ -36,7 +37,8 @@ pub struct VethEnd<'a> {
     pub namespace: &'a NetNs,
 }
 
-/// A connection to the kernel's network configuration, for the namespace that its thread was in when it was opened.
+/// A connection to the kernel's network configuration, for the namespace that its thread was in
+/// when it was opened.
 #[derive(Debug)]
 pub struct Netlink {
     socket: OwnedFd,
@@ -55,7 +57,8 @@ impl Netlink {
         })
     }
 
-    /// Makes two interfaces that are each other's wire. Both are down, and both go when either does.
+    /// Makes two interfaces that are each other's wire. Both are down, and both go when either
+    /// does.
     ///
     /// # Errors
     /// `AlreadyExists` for a taken name, `PermissionDenied` without CAP_NET_ADMIN.
@@ -137,7 +140,8 @@ impl Netlink {
     /// Sends everything that no other route covers to `gateway`.
     ///
     /// # Errors
-    /// `AlreadyExists` if there is a default route; ENETUNREACH if no interface's subnet has the gateway.
+    /// `AlreadyExists` if there is a default route; ENETUNREACH if no interface's subnet has the
+    /// gateway.
     pub fn add_default_route(&mut self, gateway: IpAddr) -> io::Result<()> {
         const RTM_NEWROUTE: u16 = 24;
         const RTA_GATEWAY: u16 = 5;
@@ -255,7 +259,8 @@ mod tests {
                 .unwrap();
             left.enter().unwrap();
             let sender = UdpSocket::bind("192.0.2.1:0").unwrap();
-            // A fresh link drops what is sent before the kernel's work queue has noticed its carrier.
+            // A fresh link drops what is sent before the kernel's work queue has noticed its
+            // carrier.
             let arrived = (0..100).any(|_| {
                 sender.send_to(b"hello", "192.0.2.2:7000").unwrap();
                 receiver.recv(&mut [0; 16]).is_ok_and(|len| len == 5)

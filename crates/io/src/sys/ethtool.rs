@@ -12,7 +12,8 @@ struct EthtoolValue {
     data: u32,
 }
 
-/// Sets one on/off feature of the interface called `name` (at most 15 bytes and no zero among them).
+/// Sets one on/off feature of the interface called `name` (at most 15 bytes and no zero among
+/// them).
 pub(crate) fn set_value(
     socket: BorrowedFd<'_>,
     name: &str,
@@ -33,7 +34,7 @@ pub(crate) fn set_value(
         *to = from as libc::c_char;
     }
     request.ifr_ifru.ifru_data = (&raw mut value).cast();
-    // SAFETY: the name is terminated (checked above), and the data pointer leads to an ethtool_value, which is what
-    // both commands in use read; both outlive the call.
+    // SAFETY: the name is terminated (checked above), and the data pointer leads to an
+    // ethtool_value, which is what both commands in use read; both outlive the call.
     check(unsafe { libc::ioctl(socket.as_raw_fd(), SIOCETHTOOL, &raw mut request) }).map(drop)
 }

@@ -15,7 +15,8 @@ pub(crate) fn unshare_mounts() -> io::Result<()> {
 /// Stops mounts below / from reaching the namespace that this one was copied from.
 pub(crate) fn make_private() -> io::Result<()> {
     let flags = libc::MS_REC | libc::MS_PRIVATE;
-    // SAFETY: the target is a terminated string; the null pointers stand for what this operation does not read.
+    // SAFETY: the target is a terminated string; the null pointers stand for what this operation
+    // does not read.
     check(unsafe {
         libc::mount(
             c"none".as_ptr(),

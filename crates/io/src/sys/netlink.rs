@@ -28,7 +28,8 @@ pub(crate) fn send(socket: BorrowedFd<'_>, message: &[u8]) -> io::Result<usize> 
 }
 
 pub(crate) fn recv(socket: BorrowedFd<'_>, buffer: &mut [u8]) -> io::Result<usize> {
-    // SAFETY: the kernel writes at most `buffer.len()` bytes into a slice that is borrowed exclusively.
+    // SAFETY: the kernel writes at most `buffer.len()` bytes into a slice that is borrowed
+    // exclusively.
     check_len(unsafe {
         libc::recv(
             socket.as_raw_fd(),

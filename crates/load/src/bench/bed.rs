@@ -1,4 +1,5 @@
-//! The bench bed of one server: its network, the generator at both far ends, and the counters there.
+//! The bench bed of one server: its network, the generator at both far ends, and the counters
+//! there.
 
 use std::net::SocketAddr;
 
@@ -66,7 +67,8 @@ impl Bed {
         })
     }
 
-    /// Readies generator and counters for a scenario. `relays` are the relayed addresses of the flows.
+    /// Readies generator and counters for a scenario. `relays` are the relayed addresses of the
+    /// flows.
     pub(crate) fn prepare(
         &mut self,
         scenario: &Scenario,
@@ -137,40 +139,20 @@ impl Load {
         let to_client = direction != Direction::ClientToPeer;
         let mut frames = Vec::new();
         for (flow, relay) in (0..).zip(relays) {
+            let number = u32::from(flow);
             if to_peer {
-                let datagram = Datagram::ChannelData(layout::channel(flow), payload);
-                frames.push(Flow::new(
-                    flow.into(),
-                    FROM_CLIENT,
-                    &layout::path_to_server(flow),
-                    datagram,
-                )?);
+                let (path, channel) = (layout::path_to_server(flow), layout::channel(flow));
+                let datagram = Datagram::ChannelData(channel, payload);
+                frames.push(Flow::new(number, FROM_CLIENT, &path, datagram)?);
             }
             if to_client {
                 let path = layout::path_to_relay(flow, *relay);
-                frames.push(Flow::new(
-                    flow.into(),
-                    FROM_PEER,
-                    &path,
-                    Datagram::Raw(payload),
-                )?);
+                frames.push(Flow::new(number, FROM_PEER, &path, Datagram::Raw(payload))?);
             }
         }
-        let at_peer = || {
-            let expected = (0..).zip(relays).map(|(flow, relay)| ExpectedFlow {
-                source: *relay,
-                destination_port: layout::peer(flow).port(),
-                channel: 0,
-            });
-            expectation(Arrives::Raw(payload), FIRST_PEER_PORT, expected.collect())
-        };
-        let at_client = || {
-            expectation(
-                Arrives::ChannelData(payload),
-                FIRST_CLIENT_PORT,
-                from_server(flows),
-            )
-        };
+        let at_peer = || expectation(Arrives::Raw(payload), FIRST_PEER_PORT, from_relays(relays));
+        let arrives = Arrives::ChannelData(payload);
+        let at_client = || expectation(arrives, FIRST_CLIENT_PORT, from_server(flows));
         Ok(Load {
             flows: frames,
             at_client: to_client.then(at_client),
@@ -195,6 +177,15 @@ impl Load {
             at_peer: None,
         })
     }
+}
+
+fn from_relays(relays: &[SocketAddr]) -> Vec<ExpectedFlow> {
+    let expected = |(flow, relay): (u16, &SocketAddr)| ExpectedFlow {
+        source: *relay,
+        destination_port: layout::peer(flow).port(),
+        channel: 0,
+    };
+    (0..).zip(relays).map(expected).collect()
 }
 
 fn from_server(flows: u16) -> Vec<ExpectedFlow> {

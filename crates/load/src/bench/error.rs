@@ -4,8 +4,8 @@ use std::io;
 
 use bpf::BpfError;
 
-/// Why a benchmark could not be set up or finished. What goes wrong with a single server in a single scenario does not
-/// end the benchmark; it is in the report.
+/// Why a benchmark could not be set up or finished. What goes wrong with a single server in a
+/// single scenario does not end the benchmark; it is in the report.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum BenchError {

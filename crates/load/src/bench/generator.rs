@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use bpf::BpfError;
 use bpf::count::{Arrives, Counter, Expectation, ExpectedFlow, Hook};
 use bpf::inject::{Datagram, Flow, Injector, Pace};
 use serde::Serialize;
@@ -20,12 +21,14 @@ const FLOWS: u16 = 64;
 pub struct GeneratorSpeed {
     /// Handed to the device.
     pub injected: f64,
-    /// Taken, checked and dropped by an XDP program at the other end of the wire, on the other processor.
+    /// Taken, checked and dropped by an XDP program at the other end of the wire, on the other
+    /// processor.
     pub delivered: f64,
 }
 
-/// Injects ChannelData frames with `payload` bytes unpaced for `duration` into an XDP sink that counts and checks them.
-/// Takes the calling thread to `generator_cpu` for good; the sink runs on `sink_cpu`.
+/// Injects ChannelData frames with `payload` bytes unpaced for `duration` into an XDP sink that
+/// counts and checks them. Takes the calling thread to `generator_cpu` for good; the sink runs on
+/// `sink_cpu`.
 ///
 /// # Errors
 /// [`BenchError`], for want of privileges or processors, or while another benchmark runs.
@@ -53,16 +56,7 @@ pub fn generator_speed(
     topology
         .pin()
         .network("pin the interfaces' kernel threads")?;
-    let datagram = |flow| Datagram::ChannelData(layout::channel(flow), payload.into());
-    let flow = |flow: u16| {
-        Flow::new(
-            flow.into(),
-            0,
-            &layout::path_to_server(flow),
-            datagram(flow),
-        )
-    };
-    injector.set_flows(&(0..FLOWS).map(flow).collect::<Result<Vec<_>, _>>()?)?;
+    injector.set_flows(&flows(payload)?)?;
     sink.expect(&expectation(payload))?;
     let sent = injector.run(&Pace {
         rate: None,
@@ -75,6 +69,14 @@ pub fn generator_speed(
         injected: sent.frames as f64 / seconds,
         delivered: sink.totals()?.datagrams as f64 / seconds,
     })
+}
+
+fn flows(payload: u16) -> Result<Vec<Flow>, BpfError> {
+    let flow = |flow: u16| {
+        let datagram = Datagram::ChannelData(layout::channel(flow), payload.into());
+        Flow::new(flow.into(), 0, &layout::path_to_server(flow), datagram)
+    };
+    (0..FLOWS).map(flow).collect()
 }
 
 /// What the clients send, as it arrives at the server's interface.

@@ -5,9 +5,9 @@
 //!   c0 10.99.1.2 <-- veth --> s0 10.99.1.1   s1 10.99.2.1 <-- veth --> p0 10.99.2.2
 //!      :40000 + flow             :3478          :relayed               :9000 + flow
 //! ```
-//! The addresses exist only inside the namespaces. A server that is configured statically (a bare relay, with nothing to
-//! allocate) finds flow `f` here: ChannelData on channel 0x4000 + f from client port 40000 + f goes out of relay port
-//! 50000 + f to peer port 9000 + f, and back.
+//! The addresses exist only inside the namespaces. A server that is configured statically (a
+//! bare relay, with nothing to allocate) finds flow `f` here: ChannelData on channel 0x4000 + f
+//! from client port 40000 + f goes out of relay port 50000 + f to peer port 9000 + f, and back.
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 
@@ -89,7 +89,8 @@ pub(crate) fn static_relay(flow: u16) -> SocketAddr {
     SocketAddr::new(RELAY_IP.into(), FIRST_RELAY_PORT + flow)
 }
 
-/// The channel of a flow. Allocations are independent, so beyond the 4,096 numbers that exist they begin again.
+/// The channel of a flow. Allocations are independent, so beyond the 4,096 numbers that exist they
+/// begin again.
 pub(crate) fn channel(flow: u16) -> u16 {
     FIRST_CHANNEL + flow % CHANNELS
 }

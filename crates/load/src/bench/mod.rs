@@ -1,21 +1,25 @@
 //! `bench`: an A/B benchmark of STUN and TURN servers that is hard to fool.
 //!
-//! What it is for: saying how two or more servers compare, on one processor, with a load that looks like traffic, in a
-//! way that holds when it is repeated. Every rule below is there because leaving it out once gave a wrong answer:
+//! What it is for: saying how two or more servers compare, on one processor, with a load that looks
+//! like traffic, in a way that holds when it is repeated. Every rule below is there because leaving
+//! it out once gave a wrong answer:
 //!
-//! - Frames are injected one by one below the socket layer ([`bpf::inject`]). A generator of sockets with segmentation
-//!   offload hands 64 datagrams over a virtual link as one packet, and makes any relay look ten times too good.
-//! - Delivered datagrams are counted where they arrive, segment by segment, each checked ([`bpf::count`]). What a
-//!   server *sends* says nothing.
-//! - Processor time includes the receive softirq of the server's interfaces, which threaded NAPI makes a task of its own.
-//! - Servers take turns within a round, the order changes, the first run after a start is thrown away, ratios are taken
-//!   within a round.
-//! - A spinner on the server's processor tells what others took from it; a disturbed measurement is repeated.
-//! - Goodput is the best over a ramp of offered load; cost is measured at 60 % of it, because an overloaded server spends
-//!   time on what it then drops.
+//! - Frames are injected one by one below the socket layer ([`bpf::inject`]). A generator of
+//!   sockets with segmentation offload hands 64 datagrams over a virtual link as one packet, and
+//!   makes any relay look ten times too good.
+//! - Delivered datagrams are counted where they arrive, segment by segment, each checked
+//!   ([`bpf::count`]). What a server *sends* says nothing.
+//! - Processor time includes the receive softirq of the server's interfaces, which threaded NAPI
+//!   makes a task of its own.
+//! - Servers take turns within a round, the order changes, the first run after a start is thrown
+//!   away, ratios are taken within a round.
+//! - A spinner on the server's processor tells what others took from it; a disturbed measurement is
+//!   repeated.
+//! - Goodput is the best over a ramp of offered load; cost is measured at 60 % of it, because an
+//!   overloaded server spends time on what it then drops.
 //!
-//! It builds everything in unnamed network namespaces and leaves nothing behind, however it ends. It needs root, two
-//! processors and Linux 5.18.
+//! It builds everything in unnamed network namespaces and leaves nothing behind, however it ends.
+//! It needs root, two processors and Linux 5.18.
 //!
 //! ```text
 //! run -> Bed (network, generator, counters)   one per server, for the whole benchmark

@@ -1,10 +1,11 @@
 //! The kernel threads that poll the measured interfaces.
 //!
-//! With threaded NAPI the receive softirq of an interface is a kernel thread, which can be pinned and whose time can be
-//! read: that is how the server's share of the kernel's work is told from the generator's. The kernel names a thread
-//! after its interface (`napi/s0-8193`), in every namespace alike, and starts new ones when XDP is attached or GRO is
-//! toggled. So threads are claimed: one that was there before the interfaces were made belongs to somebody else, and a new
-//! one to the network that looks first, which is the one that something has just been done to.
+//! With threaded NAPI the receive softirq of an interface is a kernel thread, which can be pinned
+//! and whose time can be read: that is how the server's share of the kernel's work is told from the
+//! generator's. The kernel names a thread after its interface (`napi/s0-8193`), in every namespace
+//! alike, and starts new ones when XDP is attached or GRO is toggled. So threads are claimed: one
+//! that was there before the interfaces were made belongs to somebody else, and a new one to the
+//! network that looks first, which is the one that something has just been done to.
 
 use std::collections::BTreeSet;
 use std::io;
@@ -37,7 +38,8 @@ pub(crate) struct NapiThreads {
 }
 
 impl NapiThreads {
-    /// Leaves all threads that exist now to their owners. To be called before the interfaces are made.
+    /// Leaves all threads that exist now to their owners. To be called before the interfaces are
+    /// made.
     pub(crate) fn new() -> io::Result<NapiThreads> {
         let mut claimed = CLAIMED.lock().unwrap_or_else(PoisonError::into_inner);
         claimed.extend(measured_threads()?.into_iter().map(|(thread, _)| thread));
@@ -91,12 +93,14 @@ impl NapiThreads {
 impl Drop for NapiThreads {
     fn drop(&mut self) {
         let mut claimed = CLAIMED.lock().unwrap_or_else(PoisonError::into_inner);
-        // Stay claimed until they end with their interfaces; `refresh` of any network forgets them then.
+        // Stay claimed until they end with their interfaces; `refresh` of any network forgets them
+        // then.
         claimed.extend(self.server.iter().chain(&self.generator));
     }
 }
 
-/// The real-time threads of interfaces with the layout's names, and whether each is on the server's side.
+/// The real-time threads of interfaces with the layout's names, and whether each is on the server's
+/// side.
 fn measured_threads() -> io::Result<Vec<(u32, bool)>> {
     let side = |name: String| {
         let (device, _) = name.strip_prefix("napi/")?.rsplit_once('-')?;
@@ -112,7 +116,8 @@ fn measured_threads() -> io::Result<Vec<(u32, bool)>> {
         .collect())
 }
 
-/// The number of the kernel thread that takes over softirq work on a processor; `None` where it cannot be seen.
+/// The number of the kernel thread that takes over softirq work on a processor; `None` where it
+/// cannot be seen.
 pub(crate) fn softirq_thread(cpu: usize) -> Option<u32> {
     let name = format!("ksoftirqd/{cpu}");
     procfs::processes()

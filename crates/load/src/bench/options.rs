@@ -13,10 +13,11 @@ use super::side::Side;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum LoadKind {
-    /// Individual frames below the socket layer, as a network card delivers them. The default, and the only one whose
-    /// ratios mean something for a machine that is not its own client.
+    /// Individual frames below the socket layer, as a network card delivers them. The default, and
+    /// the only one whose ratios mean something for a machine that is not its own client.
     Frames,
-    /// Datagrams sent by sockets in the client's namespace, one system call for a batch. For comparison.
+    /// Datagrams sent by sockets in the client's namespace, one system call for a batch. For
+    /// comparison.
     Sockets,
 }
 
@@ -27,16 +28,19 @@ pub struct BenchOptions {
     pub sides: Vec<Side>,
     /// The loads, in order. A server that cannot take one is left out there.
     pub scenarios: Vec<Scenario>,
-    /// How often each server is started afresh and measured in everything, at least 1. Below 6 the spread says little.
+    /// How often each server is started afresh and measured in everything, at least 1. Below 6 the
+    /// spread says little.
     pub rounds: u32,
     /// Processor of the generator, the counters and this process.
     pub generator_cpu: usize,
     /// Processor of the server under test and of its network interfaces.
     pub server_cpu: usize,
-    /// Runs servers and generator before every ordinary task on their processors (SCHED_RR), for machines that have other
-    /// work. It costs a few percent at saturation, because the kernel keeps a share for those others.
+    /// Runs servers and generator before every ordinary task on their processors (SCHED_RR), for
+    /// machines that have other work. It costs a few percent at saturation, because the kernel
+    /// keeps a share for those others.
     pub preferred: bool,
-    /// Length of one step of the search for the best goodput; the cost is measured for twice as long.
+    /// Length of one step of the search for the best goodput; the cost is measured for twice as
+    /// long.
     pub step: Duration,
     /// How the load is made.
     pub load: LoadKind,
@@ -69,8 +73,8 @@ impl BenchOptions {
         }
     }
 
-    /// Two rounds of the quick scenarios with short steps: under three minutes for two servers, enough to notice that
-    /// something broke, not enough to quote. The gates are on.
+    /// Two rounds of the quick scenarios with short steps: under three minutes for two servers,
+    /// enough to notice that something broke, not enough to quote. The gates are on.
     pub fn quick(sides: Vec<Side>) -> BenchOptions {
         BenchOptions {
             scenarios: Scenario::quick(),
@@ -82,7 +86,8 @@ impl BenchOptions {
         }
     }
 
-    /// Keeps the scenarios whose names contain one of `patterns` (comma-separated names or parts of names; `all`).
+    /// Keeps the scenarios whose names contain one of `patterns` (comma-separated names or parts of
+    /// names; `all`).
     ///
     /// # Errors
     /// [`BenchError::UnknownScenario`] for a pattern that matches nothing.

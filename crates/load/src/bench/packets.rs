@@ -1,8 +1,8 @@
 //! Goodput and cost: the measurements of a load of datagrams.
 //!
-//! A *point* offers one rate for a while and looks at what was delivered and what the server spent on it. The *search*
-//! raises the rate to the best goodput; cost is then measured at 60 % of that, where no server is overloaded and all are
-//! compared at their own comfortable load.
+//! A *point* offers one rate for a while and looks at what was delivered and what the server spent
+//! on it. The *search* raises the rate to the best goodput; cost is then measured at 60 % of that,
+//! where no server is overloaded and all are compared at their own comfortable load.
 
 use std::net::UdpSocket;
 use std::time::{Duration, Instant};
@@ -46,8 +46,8 @@ pub struct Point {
     pub softirq_ns: f64,
     /// Share of the server's processor that both used.
     pub busy: f64,
-    /// Share of the server's or of the generator's processor that went elsewhere, whichever is more. Of repeated
-    /// measurements the one with the least is kept.
+    /// Share of the server's or of the generator's processor that went elsewhere, whichever is
+    /// more. Of repeated measurements the one with the least is kept.
     pub foreign: f64,
     /// Share of the schedule that the generator had to give up.
     pub skipped: f64,
@@ -70,6 +70,8 @@ pub struct Packets {
     pub best: Point,
     /// The load at 60 % of that.
     pub at_60: Point,
+    /// Datagrams that arrived changed or in the wrong place, in all points together.
+    pub wrong: u64,
     /// Offered and delivered rate of every step, in the order they were taken.
     pub ramp: Vec<(f64, f64)>,
 }
@@ -90,14 +92,22 @@ pub(crate) struct Senders<'a> {
     pub(crate) payload: usize,
 }
 
+/// The steps of a search.
+#[derive(Default)]
+struct Ramp {
+    steps: Vec<(f64, f64)>,
+    wrong: u64,
+}
+
 impl Meter<'_> {
-    /// Finds the best goodput and the cost at 60 % of it. `hint`: the best goodput of an earlier round.
+    /// Finds the best goodput and the cost at 60 % of it. `hint`: the best goodput of an earlier
+    /// round.
     pub(crate) fn search(
         &mut self,
         step: Duration,
         hint: Option<f64>,
     ) -> Result<Packets, SideError> {
-        let mut ramp = Vec::new();
+        let mut ramp = Ramp::default();
         let center = match hint {
             Some(hint) => hint,
             None => self.estimate(step)?,
@@ -110,10 +120,16 @@ impl Meter<'_> {
             }
         }
         let at_60 = self.point(Some(best.delivered * COST_AT), step * 2)?;
-        Ok(Packets { best, at_60, ramp })
+        Ok(Packets {
+            best,
+            at_60,
+            wrong: ramp.wrong + at_60.wrong,
+            ramp: ramp.steps,
+        })
     }
 
-    /// What one processor should manage, from the cost of a small load. Also the run that is thrown away after a start.
+    /// What one processor should manage, from the cost of a small load. Also the run that is thrown
+    /// away after a start.
     pub(crate) fn estimate(&mut self, step: Duration) -> Result<f64, SideError> {
         let point = self.point(Some(FIRST_RATE), step)?;
         let manages = 1e9 / point.cost_ns;
@@ -130,12 +146,13 @@ impl Meter<'_> {
         center: f64,
         known: bool,
         step: Duration,
-        ramp: &mut Vec<(f64, f64)>,
+        ramp: &mut Ramp,
     ) -> Result<Point, SideError> {
         let (first, factor) = if known { (0.88, 1.15) } else { (0.75, 1.28) };
         let mut rate = center * first;
         let mut best = self.record(rate, step, ramp)?;
-        // A server that cannot deliver what is offered at the first step was estimated too high: go down before going up.
+        // A server that cannot deliver what is offered at the first step was estimated too high: go
+        // down before going up.
         while best.loss > 0.2 && best.offered > FIRST_RATE / 4.0 {
             let lower = self.record(best.offered / 1.6, step, ramp)?;
             if lower.delivered < best.delivered {
@@ -157,14 +174,10 @@ impl Meter<'_> {
         Ok(best)
     }
 
-    fn record(
-        &mut self,
-        rate: f64,
-        step: Duration,
-        ramp: &mut Vec<(f64, f64)>,
-    ) -> Result<Point, SideError> {
+    fn record(&mut self, rate: f64, step: Duration, ramp: &mut Ramp) -> Result<Point, SideError> {
         let point = self.point((rate < HIGHEST_RATE).then_some(rate), step)?;
-        ramp.push((point.offered, point.delivered));
+        ramp.steps.push((point.offered, point.delivered));
+        ramp.wrong += point.wrong;
         Ok(point)
     }
 
@@ -210,8 +223,9 @@ impl Meter<'_> {
         })
     }
 
-    /// Waits until what stands in the server's receive buffers has been relayed: a large buffer holds more than a step's
-    /// worth of datagrams, and would make goodput out of the next point's time.
+    /// Waits until what stands in the server's receive buffers has been relayed: a large buffer
+    /// holds more than a step's worth of datagrams, and would make goodput out of the next point's
+    /// time.
     fn wait_until_quiet(&mut self) -> Result<(), SideError> {
         const LOOK: Duration = Duration::from_millis(20);
         const LOOKS: u32 = 50;
@@ -255,7 +269,8 @@ struct Reading {
 }
 
 impl Point {
-    /// A point from the readings before and after it. `generator` is the processor time that sending took.
+    /// A point from the readings before and after it. `generator` is the processor time that
+    /// sending took.
     fn new(before: &Reading, after: &Reading, sent: &Injected, generator: u64) -> Point {
         let got = after.delivered - before.delivered;
         let offered_s = sent.elapsed.as_secs_f64().max(1e-9);
@@ -271,22 +286,28 @@ impl Point {
         let generator_foreign = 1.0 - generator as f64 / (offered_s * 1e9);
         let per_datagram = |nanoseconds: f64| nanoseconds / (got.datagrams.max(1) as f64);
         Point {
-            offered: sent.frames as f64 / offered_s,
-            delivered: got.datagrams as f64 / delivered_s,
-            loss: 1.0 - got.datagrams as f64 / (sent.frames.max(1) as f64),
-            cost_ns: per_datagram(process + softirq),
-            process_ns: per_datagram(process),
-            softirq_ns: per_datagram(softirq),
-            busy: (process + softirq) / (delivered_s * 1e9),
-            foreign: server_foreign.max(generator_foreign).max(0.0),
-            skipped: sent.skipped.as_secs_f64() / offered_s,
-            per_packet: got.datagrams as f64 / (got.packets.max(1) as f64),
+            offered: rounded(sent.frames as f64 / offered_s, 0),
+            delivered: rounded(got.datagrams as f64 / delivered_s, 0),
+            loss: rounded(1.0 - got.datagrams as f64 / (sent.frames.max(1) as f64), 5),
+            cost_ns: rounded(per_datagram(process + softirq), 1),
+            process_ns: rounded(per_datagram(process), 1),
+            softirq_ns: rounded(per_datagram(softirq), 1),
+            busy: rounded((process + softirq) / (delivered_s * 1e9), 3),
+            foreign: rounded(server_foreign.max(generator_foreign).max(0.0), 3),
+            skipped: rounded(sent.skipped.as_secs_f64() / offered_s, 3),
+            per_packet: rounded(got.datagrams as f64 / (got.packets.max(1) as f64), 2),
             wrong: got.wrong(),
             reordered: got.reordered,
             verified: got.verified,
             tries: 1,
         }
     }
+}
+
+/// Without the digits that mean nothing and fill the report.
+fn rounded(value: f64, decimals: i32) -> f64 {
+    let scale = 10f64.powi(decimals);
+    (value * scale).round() / scale
 }
 
 #[cfg(test)]

@@ -41,7 +41,8 @@ pub(crate) fn process_cpu_ns(process: u32) -> u64 {
         .sum()
 }
 
-/// Processor time of one thread of this process, or of a kernel thread, in nanoseconds; 0 if it is gone.
+/// Processor time of one thread of this process, or of a kernel thread, in nanoseconds; 0 if it is
+/// gone.
 pub(crate) fn task_cpu_ns(task: u32) -> u64 {
     let line = fs::read_to_string(format!("/proc/self/task/{task}/schedstat"))
         .or_else(|_| fs::read_to_string(format!("/proc/{task}/schedstat")));
@@ -54,7 +55,8 @@ pub(crate) fn resident_bytes(process: u32) -> u64 {
     kilobytes(&status, "VmRSS:").unwrap_or(0) * 1024
 }
 
-/// Kernel memory in slabs on the whole machine, in bytes: where sockets, files and their tables live.
+/// Kernel memory in slabs on the whole machine, in bytes: where sockets, files and their tables
+/// live.
 pub(crate) fn slab_bytes() -> u64 {
     let meminfo = fs::read_to_string("/proc/meminfo").unwrap_or_default();
     kilobytes(&meminfo, "Slab:").unwrap_or(0) * 1024

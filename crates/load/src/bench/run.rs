@@ -1,11 +1,12 @@
-//! The benchmark's course: rounds, in each of which every server is started afresh and takes every load in turn.
+//! The benchmark's course: rounds, in each of which every server is started afresh and takes every
+//! load in turn.
 //!
 //! ```text
 //! round 0   start a, b, c    scenario 1: a b c    scenario 2: a b c   ...   stop all    memory: a b c
 //! round 1   start a, b, c    scenario 1: c b a    scenario 2: c b a   ...   stop all    memory: c b a
 //! ```
-//! All servers of a round run side by side, each in a network of its own, and idle while another is measured. So two
-//! measurements that are compared lie seconds apart.
+//! All servers of a round run side by side, each in a network of its own, and idle while
+//! another is measured. So two measurements that are compared lie seconds apart.
 
 use std::os::linux::net::SocketAddrExt;
 use std::os::unix::net::{SocketAddr, UnixListener};
@@ -31,7 +32,8 @@ use super::upkeep;
 /// What fails for one server is in the report ([`Outcome::Failed`]); the others go on.
 ///
 /// # Errors
-/// [`BenchError`] when there is nothing to report: wrong options, no privileges, no network to measure in.
+/// [`BenchError`] when there is nothing to report: wrong options, no privileges, no network to
+/// measure in.
 pub fn run(options: BenchOptions) -> Result<Report, BenchError> {
     options.validate()?;
     let _alone = lock()?;
@@ -65,26 +67,7 @@ impl<'a> Bench<'a> {
             .collect::<Result<_, _>>()?;
         let spinner =
             Spinner::start(cpus.server).network("start a spinner on the server's processor")?;
-        let report = Report {
-            schema_version: Report::SCHEMA_VERSION,
-            argv: options.argv.clone(),
-            hairpin: env!("CARGO_PKG_VERSION").to_owned(),
-            kernel: procfs::kernel(),
-            processor: procfs::processor(),
-            generator_cpu: options.generator_cpu,
-            server_cpu: options.server_cpu,
-            load: options.load,
-            preferred: options.preferred,
-            step_ms: u64::try_from(options.step.as_millis()).unwrap_or(u64::MAX),
-            rounds: options.rounds,
-            started_unix_s: SystemTime::now()
-                .duration_since(UNIX_EPOCH)
-                .map_or(0, |since| since.as_secs()),
-            elapsed_s: 0.0,
-            sides: options.sides.iter().map(describe).collect(),
-            scenarios: options.scenarios.clone(),
-            cells: Vec::new(),
-        };
+        let report = empty_report(options);
         Ok(Bench {
             options,
             beds,
@@ -238,6 +221,30 @@ impl<'a> Bench<'a> {
     }
 }
 
+/// The circumstances, before anything is measured.
+fn empty_report(options: &BenchOptions) -> Report {
+    Report {
+        schema_version: Report::SCHEMA_VERSION,
+        argv: options.argv.clone(),
+        hairpin: env!("CARGO_PKG_VERSION").to_owned(),
+        kernel: procfs::kernel(),
+        processor: procfs::processor(),
+        generator_cpu: options.generator_cpu,
+        server_cpu: options.server_cpu,
+        load: options.load,
+        preferred: options.preferred,
+        step_ms: u64::try_from(options.step.as_millis()).unwrap_or(u64::MAX),
+        rounds: options.rounds,
+        started_unix_s: SystemTime::now()
+            .duration_since(UNIX_EPOCH)
+            .map_or(0, |since| since.as_secs()),
+        elapsed_s: 0.0,
+        sides: options.sides.iter().map(describe).collect(),
+        scenarios: options.scenarios.clone(),
+        cells: Vec::new(),
+    }
+}
+
 /// Allocations (or static flows) that a side needs.
 fn relayed_flows(options: &BenchOptions, side: &Side) -> u16 {
     most_flows(options, side, |scenario| {
@@ -281,7 +288,8 @@ fn describe(side: &Side) -> SideReport {
     }
 }
 
-/// The first line that the program prints when asked for its version; empty if it does not understand.
+/// The first line that the program prints when asked for its version; empty if it does not
+/// understand.
 fn version(side: &Side) -> String {
     let understands = ["hairpin", "turnserver"];
     let Some(program) = side

@@ -17,20 +17,23 @@ use super::verify::Ends;
 
 /// How long a server may take to become ready.
 const START_PATIENCE: Duration = Duration::from_secs(10);
-/// Flows whose payload is checked with sockets before a scenario; the counter checks the heads of all.
+/// Flows whose payload is checked with sockets before a scenario; the counter checks the heads of
+/// all.
 const CHECKED_FLOWS: u16 = 4;
 
 /// A started server.
 pub(crate) struct Running {
     server: Server,
     allocations: Option<Allocations>,
-    /// For servers without allocations: client sockets for the payload check, open only while it runs.
+    /// For servers without allocations: client sockets for the payload check, open only while it
+    /// runs.
     relays: Vec<SocketAddr>,
     turn: bool,
 }
 
 impl Running {
-    /// Starts a side in its bed, waits until it is ready and makes `flows` allocations if it is a TURN server.
+    /// Starts a side in its bed, waits until it is ready and makes `flows` allocations if it is a
+    /// TURN server.
     pub(crate) fn start(side: &Side, bed: &mut Bed, flows: u16) -> Result<Running, SideError> {
         bed.open()?;
         let server = start_server(side, &mut bed.topology, flows)?;
@@ -71,35 +74,13 @@ impl Running {
         if let Some(allocations) = &mut self.allocations {
             allocations.keep_alive()?;
         }
-        let mut train = 1;
-        if let Scenario::Relay {
-            flows,
-            direction,
-            payload,
-            train: in_a_row,
-        } = *scenario
-        {
-            train = u32::from(in_a_row);
-            self.check_payload(bed, flows, direction, payload.into())?;
-        }
+        self.check_payload(bed, scenario)?;
         bed.prepare(scenario, &self.relays)?;
-        let senders = match (sockets, *scenario) {
-            (
-                true,
-                Scenario::Relay {
-                    flows,
-                    direction: Direction::ClientToPeer,
-                    payload,
-                    ..
-                },
-            ) => self.senders(flows, payload),
-            _ => None,
-        };
         Ok(Meter {
             bed,
             spinner,
-            train,
-            senders,
+            train: scenario.train(),
+            senders: sockets.then(|| self.senders(scenario)).flatten(),
         })
     }
 
@@ -108,26 +89,34 @@ impl Running {
         self.server.check_alive()
     }
 
-    fn senders(&self, flows: u16, payload: u16) -> Option<Senders<'_>> {
-        let sockets = self
-            .allocations
-            .as_ref()?
-            .sockets()
-            .take(flows.into())
-            .collect();
+    /// The sockets of a socket load, which goes from TURN clients to peers only.
+    fn senders(&self, scenario: &Scenario) -> Option<Senders<'_>> {
+        let Scenario::Relay {
+            flows,
+            direction: Direction::ClientToPeer,
+            payload,
+            ..
+        } = *scenario
+        else {
+            return None;
+        };
+        let sockets = self.allocations.as_ref()?.sockets().take(flows.into());
         Some(Senders {
-            sockets,
+            sockets: sockets.collect(),
             payload: payload.into(),
         })
     }
 
-    fn check_payload(
-        &self,
-        bed: &Bed,
-        flows: u16,
-        direction: Direction,
-        length: usize,
-    ) -> Result<(), SideError> {
+    fn check_payload(&self, bed: &Bed, scenario: &Scenario) -> Result<(), SideError> {
+        let Scenario::Relay {
+            flows,
+            direction,
+            payload,
+            ..
+        } = *scenario
+        else {
+            return Ok(());
+        };
         let own = self.static_clients(&bed.topology)?;
         let clients = match &self.allocations {
             Some(allocations) => allocations.sockets().collect(),
@@ -137,8 +126,8 @@ impl Running {
             .into_iter()
             .take(flows.min(CHECKED_FLOWS).into())
             .collect();
-        let result =
-            Ends::open(&bed.topology, clients.clone(), &self.relays)?.check(direction, length);
+        let result = Ends::open(&bed.topology, clients.clone(), &self.relays)?
+            .check(direction, payload.into());
         // The allocating clients' sockets go back to their event loop.
         clients
             .iter()

@@ -37,7 +37,8 @@ pub enum Scenario {
         /// Source ports that take turns.
         clients: u16,
     },
-    /// Allocations made and deleted: Allocate (answered with 401), Allocate, Refresh 0, from a fresh port each time.
+    /// Allocations made and deleted: Allocate (answered with 401), Allocate, Refresh 0, from a
+    /// fresh port each time.
     Churn {
         /// Clients at work at any time.
         in_flight: u16,
@@ -50,7 +51,8 @@ pub enum Scenario {
 }
 
 impl fmt::Display for Scenario {
-    /// The scenario's name, such as `relay-64x8-c2p-120B`: flows, datagrams in a row, direction, payload.
+    /// The scenario's name, such as `relay-64x8-c2p-120B`: flows, datagrams in a row, direction,
+    /// payload.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Scenario::Relay {
@@ -128,6 +130,14 @@ impl Scenario {
         }
     }
 
+    /// Datagrams of one flow in a row.
+    pub fn train(&self) -> u32 {
+        match self {
+            Scenario::Relay { train, .. } => (*train).into(),
+            _ => 1,
+        }
+    }
+
     /// Flows (or clients, or allocations) that take part.
     pub fn flows(&self) -> u16 {
         match self {
@@ -138,8 +148,9 @@ impl Scenario {
         }
     }
 
-    /// The standard set: every shape of load towards the peer, the other directions for the shape that is closest to
-    /// calls, each with a voice-like and a video-like payload; STUN; churn; memory.
+    /// The standard set: every shape of load towards the peer, the other directions for the shape
+    /// that is closest to calls, each with a voice-like and a video-like payload; STUN; churn;
+    /// memory.
     pub fn standard() -> Vec<Scenario> {
         let mut all = Vec::new();
         for payload in [120, 1200] {
@@ -173,7 +184,8 @@ impl Scenario {
         all
     }
 
-    /// The set of the quick mode: as the standard set, but large payloads only where they differ, and memory once.
+    /// The set of the quick mode: as the standard set, but large payloads only where they differ,
+    /// and memory once.
     pub fn quick() -> Vec<Scenario> {
         let keep = |scenario: &Scenario| match scenario {
             Scenario::Relay {

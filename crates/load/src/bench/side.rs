@@ -18,8 +18,8 @@ pub(crate) const REALM: &str = "bench";
 /// What a server can be asked to do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Abilities {
-    /// It is a TURN server: clients allocate and bind channels. Otherwise it knows the layout of flows from its command
-    /// line.
+    /// It is a TURN server: clients allocate and bind channels. Otherwise it knows the layout of
+    /// flows from its command line.
     pub turn: bool,
     /// Relays from client to peer.
     pub to_peer: bool,
@@ -119,16 +119,17 @@ pub struct Programs {
 impl Side {
     /// Reads a description of a server: a preset, or `[NAME=][KIND:]COMMAND`.
     ///
-    /// Presets: `hairpin`, `coturn`, `floor` (recvfrom and sendto), `floor-gro` (GRO and GSO), `floor-stun` (recvmmsg
-    /// and sendmmsg, STUN only).
+    /// Presets: `hairpin`, `coturn`, `floor` (recvfrom and sendto), `floor-gro` (GRO and GSO),
+    /// `floor-stun` (recvmmsg and sendmmsg, STUN only).
     ///
-    /// Kinds: `turn` (a TURN server with long-term credentials; what a plain command is taken for), `static` (knows
-    /// its flows, relays to the peer), `stun`; each may be followed by `+p2c` (relays to the client too), `+stun`
-    /// (answers Binding requests too) and `+xdp` (count behind it in XDP: for servers that relay in the kernel).
+    /// Kinds: `turn` (a TURN server with long-term credentials; what a plain command is taken for),
+    /// `static` (knows its flows, relays to the peer), `stun`; each may be followed by `+p2c`
+    /// (relays to the client too), `+stun` (answers Binding requests too) and `+xdp` (count behind
+    /// it in XDP: for servers that relay in the kernel).
     ///
-    /// The command is split at blanks; single and double quotes hold words together. In its words `{listen}` (address
-    /// and port for clients), `{listen-ip}`, `{port}`, `{relay-ip}`, `{client-ip}`, `{peer-ip}`, `{flows}`, `{user}`,
-    /// `{password}` and `{realm}` are replaced.
+    /// The command is split at blanks; single and double quotes hold words together. In its words
+    /// `{listen}` (address and port for clients), `{listen-ip}`, `{port}`, `{relay-ip}`,
+    /// `{client-ip}`, `{peer-ip}`, `{flows}`, `{user}`, `{password}` and `{realm}` are replaced.
     ///
     /// # Errors
     /// [`BenchError::Spec`].
@@ -227,7 +228,8 @@ impl Side {
     }
 }
 
-/// One worker, the peer admitted, room for every allocation. Ports from 20000: 18,000 allocations fit.
+/// One worker, the peer admitted, room for every allocation. Ports from 20000: 18,000 allocations
+/// fit.
 const HAIRPIN: &[&str] = &[
     "serve",
     "--workers=1",
@@ -289,7 +291,8 @@ fn parse_kind(kind: &str) -> Option<(Abilities, Hook)> {
     Some((abilities, sink))
 }
 
-/// Splits a command line at blanks, as a shell would with quotes and without anything else. `None`: an open quote.
+/// Splits a command line at blanks, as a shell would with quotes and without anything else. `None`:
+/// an open quote.
 fn split_words(line: &str) -> Option<Vec<String>> {
     let mut words = Vec::new();
     let mut word: Option<String> = None;

@@ -1,7 +1,8 @@
 //! The few statistics that a benchmark of ratios needs.
 //!
-//! Absolute rates move by 10 to 25 % with what else a machine does; the ratio of two servers measured seconds apart
-//! moves much less. So ratios are taken within a round, and the rounds are summarised by median and spread.
+//! Absolute rates move by 10 to 25 % with what else a machine does; the ratio of two servers
+//! measured seconds apart moves much less. So ratios are taken within a round, and the rounds are
+//! summarised by median and spread.
 
 use serde::Serialize;
 
@@ -50,7 +51,8 @@ impl Summary {
     }
 }
 
-/// Ratios of two series, round by round; rounds that either lacks are left out. Both are `(round, value)`.
+/// Ratios of two series, round by round; rounds that either lacks are left out. Both are `(round,
+/// value)`.
 pub fn ratios(numerators: &[(u32, f64)], denominators: &[(u32, f64)]) -> Vec<f64> {
     let denominator = |round| denominators.iter().find(|(other, _)| *other == round);
     numerators
@@ -60,8 +62,9 @@ pub fn ratios(numerators: &[(u32, f64)], denominators: &[(u32, f64)]) -> Vec<f64
         .collect()
 }
 
-/// The order in which `sides` take their turn in a round: forwards, then backwards, and so on, starting one further
-/// each second round, so that nobody always follows the same neighbour or always comes first.
+/// The order in which `sides` take their turn in a round: forwards, then backwards, and so on,
+/// starting one further each second round, so that nobody always follows the same neighbour or
+/// always comes first.
 pub fn order(sides: usize, round: u32) -> Vec<usize> {
     let shift = usize::try_from(round / 2).unwrap_or(0);
     let mut order: Vec<usize> = (0..sides)

@@ -1,7 +1,8 @@
 //! The measured network: three namespaces joined by two veth pairs.
 //!
-//! The namespaces have no names. They are held by descriptors of this process and by the servers in them, which die with
-//! it: when it ends, however it ends, the kernel takes the namespaces down with everything inside.
+//! The namespaces have no names. They are held by descriptors of this process and by the servers in
+//! them, which die with it: when it ends, however it ends, the kernel takes the namespaces down
+//! with everything inside.
 
 use std::fs;
 use std::io;
@@ -42,7 +43,8 @@ pub(crate) struct ServerCpu {
 }
 
 impl Topology {
-    /// Builds a network whose server side is polled on one processor and whose far ends are polled on the other.
+    /// Builds a network whose server side is polled on one processor and whose far ends are polled
+    /// on the other.
     pub(crate) fn build(cpus: Cpus) -> Result<Topology, BenchError> {
         let napi = NapiThreads::new().network("list kernel threads")?;
         let [client, server, peer] = [new_namespace(), new_namespace(), new_namespace()];
@@ -90,7 +92,8 @@ impl Topology {
         self.cpus
     }
 
-    /// Pins the threads of the interfaces, which the kernel starts anew when XDP is attached to one.
+    /// Pins the threads of the interfaces, which the kernel starts anew when XDP is attached to
+    /// one.
     pub(crate) fn pin(&mut self) -> io::Result<()> {
         self.napi.refresh(self.cpus)
     }
@@ -168,8 +171,8 @@ impl Topology {
                 "1",
             )?;
         }
-        // A veth takes redirected XDP frames only while its other end polls, and it looks at that only when GRO is
-        // toggled on an interface that is up.
+        // A veth takes redirected XDP frames only while its other end polls, and it looks at that
+        // only when GRO is toggled on an interface that is up.
         for on in [false, true] {
             for (namespace, port) in self.ports() {
                 within(namespace, || ::io::ethtool::set_gro(port.device, on))?;
@@ -187,7 +190,8 @@ fn veth_end((namespace, port): (&NetNs, Port)) -> VethEnd<'_> {
     }
 }
 
-/// Sets up one interface of the calling thread's namespace. `far` is what is at the other end of its wire.
+/// Sets up one interface of the calling thread's namespace. `far` is what is at the other end of
+/// its wire.
 fn configure(port: &Port, far: &Port, is_host: bool) -> io::Result<()> {
     for path in [
         "ipv6/conf/all/disable_ipv6",
@@ -203,13 +207,10 @@ fn configure(port: &Port, far: &Port, is_host: bool) -> io::Result<()> {
     netlink.add_address(index, ip(port.ip), PREFIX)?;
     netlink.set_neighbour(index, ip(far.ip), far.mac)?;
     ::io::ethtool::set_gro(port.device, true)?;
-    if !is_host {
-        // What the server sends is received at the far end's expense.
-        ::io::ethtool::set_tcp_segmentation(port.device, false)?;
-    }
     if is_host {
         netlink.add_default_route(ip(far.ip))?;
-        // The far ends send whole checksums, as over a wire: a server that relays below the stack passes them on.
+        // The far ends send whole checksums, as over a wire: a server that relays below the stack
+        // passes them on.
         ::io::ethtool::set_transmit_checksum(port.device, false)?;
     }
     Ok(())
@@ -219,7 +220,8 @@ fn ip(address: Ipv4Addr) -> IpAddr {
     address.into()
 }
 
-/// Writes a network setting of the calling thread's namespace; one that the kernel does not have is not needed.
+/// Writes a network setting of the calling thread's namespace; one that the kernel does not have is
+/// not needed.
 fn sysctl(path: &str, value: &str) -> io::Result<()> {
     match fs::write(format!("/proc/sys/net/{path}"), value) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),

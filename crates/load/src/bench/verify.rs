@@ -1,6 +1,7 @@
 //! The payload check: real sockets at both ends, every byte looked at.
 //!
-//! It is also how a statically configured server shows that it is ready: the first datagram comes through.
+//! It is also how a statically configured server shows that it is ready: the first datagram comes
+//! through.
 
 use std::io;
 use std::net::{SocketAddr, UdpSocket};
@@ -87,7 +88,8 @@ impl<'a> Ends<'a> {
         };
         while Instant::now() < deadline {
             alive()?;
-            // A sequence that the check does not use: a late arrival is not taken for one of its own.
+            // A sequence that the check does not use: a late arrival is not taken for one of its
+            // own.
             match self.pass(0, way, payload::MIN_LEN, u32::MAX) {
                 Ok(()) => return Ok(true),
                 Err(_) => std::thread::sleep(Duration::from_millis(20)),

@@ -170,28 +170,37 @@ impl Driver {
                 .wait(&mut events, Some(Duration::from_millis(20)))
                 .doing("wait for answers")?;
             for event in events.iter() {
-                let Ok(client) = usize::try_from(event.token) else {
-                    continue;
-                };
-                match self.receive(client) {
-                    Ok(Progress::Busy) => continue,
-                    Ok(Progress::Finished) => churned.cycles += 1,
-                    Err(_) => churned.errors += 1,
+                if let Ok(client) = usize::try_from(event.token) {
+                    let outcome = self.receive(client);
+                    self.count(client, outcome, &mut churned, &mut open)?;
                 }
-                self.replace(client, open().doing("open a client socket")?)?;
             }
             if swept.elapsed() > RETRANSMIT {
                 swept = Instant::now();
                 for client in 0..self.clients.len() {
-                    if self.clients[client].retransmit().is_err() {
-                        churned.errors += 1;
-                        self.replace(client, open().doing("open a client socket")?)?;
-                    }
+                    let outcome = self.clients[client].retransmit().map(|()| Progress::Busy);
+                    self.count(client, outcome, &mut churned, &mut open)?;
                 }
             }
         }
         churned.elapsed = start.elapsed();
         Ok(churned)
+    }
+
+    /// Counts a cycle that is over, and lets its client begin the next.
+    fn count(
+        &mut self,
+        client: usize,
+        outcome: Result<Progress, SideError>,
+        churned: &mut Churned,
+        open: &mut impl FnMut() -> io::Result<UdpSocket>,
+    ) -> Result<(), SideError> {
+        match outcome {
+            Ok(Progress::Busy) => return Ok(()),
+            Ok(Progress::Finished) => churned.cycles += 1,
+            Err(_) => churned.errors += 1,
+        }
+        self.replace(client, open().doing("open a client socket")?)
     }
 
     /// Begins again from another port; the old socket leaves the poller by being closed.
@@ -221,7 +230,8 @@ impl Driver {
         client.step = step;
         client.transaction = TransactionId(id);
         let authority = client.authority.as_ref();
-        // As many clients as ports, so the number fits; and every number of the layout is a channel.
+        // As many clients as ports, so the number fits; and every number of the layout is a
+        // channel.
         let flow = number as u16;
         let channel = ChannelNumber::new(layout::channel(flow)).unwrap_or(ChannelNumber::MIN);
         let built = match step {
@@ -240,7 +250,8 @@ impl Driver {
     /// Takes what has arrived for a client.
     fn receive(&mut self, number: usize) -> Result<Progress, SideError> {
         let mut buffer = [0; 2048];
-        // An error is an ICMP message (the retransmission will show whether it matters) or nothing to read.
+        // An error is an ICMP message (the retransmission will show whether it matters) or nothing
+        // to read.
         while let Ok(length) = self.clients[number].socket.recv(&mut buffer) {
             let Ok(message) = Message::parse(&buffer[..length]) else {
                 continue;
@@ -286,7 +297,8 @@ impl Driver {
         }
     }
 
-    /// 401 and 438 bring a nonce to go on with (RFC 8489 §9.2.5); every other error ends the client's way.
+    /// 401 and 438 bring a nonce to go on with (RFC 8489 §9.2.5); every other error ends the
+    /// client's way.
     fn challenged(&mut self, number: usize, message: &Message<'_>) -> Result<(), SideError> {
         let code = message.get::<ErrorCode<'_>>().ok().flatten();
         let (code, reason) = code.map_or((0, "(no ERROR-CODE)"), |code| (code.code, code.reason));

@@ -1,5 +1,5 @@
-//! The TURN client of the benchmark: allocations with a channel, made by real sockets, whose 5-tuples the injected frames
-//! then imitate; and allocation churn.
+//! The TURN client of the benchmark: allocations with a channel, made by real sockets, whose
+//! 5-tuples the injected frames then imitate; and allocation churn.
 //!
 //! It sends what a WebRTC client sends: long-term credentials, MD5 and HMAC-SHA1, 401 first.
 
@@ -19,8 +19,8 @@ use super::topology::Topology;
 pub(crate) use driver::Churned;
 use driver::{Driver, Goal};
 
-/// Clients at work at once while allocations are made or renewed: enough to keep a server busy, few enough not to
-/// overrun its receive buffer.
+/// Clients at work at once while allocations are made or renewed: enough to keep a server busy, few
+/// enough not to overrun its receive buffer.
 const WINDOW: usize = 32;
 
 /// Allocations that are held, one client socket each.
@@ -31,8 +31,8 @@ pub(crate) struct Allocations {
 }
 
 impl Allocations {
-    /// Opens the sockets of `count` clients. Apart from [`Allocations::allocate`], so that the kernel memory of the
-    /// clients can be told from that of the server.
+    /// Opens the sockets of `count` clients. Apart from [`Allocations::allocate`], so that the
+    /// kernel memory of the clients can be told from that of the server.
     pub(crate) fn open(topology: &Topology, count: u16) -> Result<Allocations, SideError> {
         let driver =
             Driver::new(sockets(topology, count)?, Goal::Hold).doing("watch client sockets")?;
@@ -96,8 +96,9 @@ pub(crate) fn churn(
     topology.in_client(work).doing("open client sockets")?
 }
 
-/// A client socket on a port that has not been used for as long as possible. The kernel would choose at random, and so
-/// soon take one whose allocation the server has deleted but not yet forgotten, and refuses (437).
+/// A client socket on a port that has not been used for as long as possible. The kernel would
+/// choose at random, and so soon take one whose allocation the server has deleted but not yet
+/// forgotten, and refuses (437).
 fn fresh_socket() -> io::Result<UdpSocket> {
     const FIRST: u32 = 10_000;
     const PORTS: u32 = 50_000;

@@ -21,17 +21,7 @@ pub(super) fn run(flows: u16, offload: bool) -> io::Result<()> {
     for (token, relay) in (1..).zip(&relays) {
         poller.add(relay, token, Interest::Read)?;
     }
-    let slot = if offload {
-        RecvBatch::LARGE
-    } else {
-        RecvBatch::SMALL
-    };
-    let mut batch = RecvBatch::new(BATCH, slot);
-    let mut queue = SendQueue::new(&SendOptions {
-        gso: offload,
-        capacity: 8192,
-        ..SendOptions::default()
-    });
+    let (mut batch, mut queue) = storage(offload);
     let mut events = Events::with_capacity(64);
     loop {
         poller.wait(&mut events, None)?;
@@ -55,6 +45,20 @@ pub(super) fn run(flows: u16, offload: bool) -> io::Result<()> {
         }
         out.flush();
     }
+}
+
+fn storage(offload: bool) -> (RecvBatch, SendQueue) {
+    let slot = if offload {
+        RecvBatch::LARGE
+    } else {
+        RecvBatch::SMALL
+    };
+    let queue = SendQueue::new(&SendOptions {
+        gso: offload,
+        capacity: 8192,
+        ..SendOptions::default()
+    });
+    (RecvBatch::new(BATCH, slot), queue)
 }
 
 fn from_client<'a>(

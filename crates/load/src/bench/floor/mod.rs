@@ -1,11 +1,12 @@
 //! Bare relays: what the socket interfaces can do when nothing but the payload is handled.
 //!
-//! No allocations, no authentication, no permissions, no timers, no statistics: the layout of flows is known beforehand,
-//! a look-up is an index into an array. What a server needs beyond its floor is what it does for its users.
+//! No allocations, no authentication, no permissions, no timers, no statistics: the layout of flows
+//! is known beforehand, a look-up is an index into an array. What a server needs beyond its floor
+//! is what it does for its users.
 //!
-//! `plain` calls recvfrom and sendto once per datagram. `batch` and `gro` use this project's own batches: recvmmsg and
-//! sendmmsg, and `gro` lets the kernel aggregate on the way in (UDP_GRO) and segment on the way out (UDP_SEGMENT).
-//! All three also answer STUN Binding requests.
+//! `plain` calls recvfrom and sendto once per datagram. `batch` and `gro` use this project's own
+//! batches: recvmmsg and sendmmsg, and `gro` lets the kernel aggregate on the way in (UDP_GRO) and
+//! segment on the way out (UDP_SEGMENT). All three also answer STUN Binding requests.
 
 mod batch;
 mod plain;
@@ -55,7 +56,8 @@ pub fn main(arguments: &[String]) -> Result<(), FloorError> {
     Ok(())
 }
 
-/// Room for what arrives between two turns, in bytes; the system's default holds about 200 datagrams.
+/// Room for what arrives between two turns, in bytes; the system's default holds about 200
+/// datagrams.
 const RECEIVE_BUFFER: u32 = 4 << 20;
 
 fn options(gro: bool) -> UdpOptions {

@@ -1,9 +1,9 @@
 //! The gates of the quick mode.
 //!
-//! They are for a test command on whatever machine it runs: wide enough that no weather trips them, narrow enough that
-//! a server that lost its batching, or its payload, does.
+//! They are for a test command on whatever machine it runs: wide enough that no weather trips them,
+//! narrow enough that a server that lost its batching, or its payload, does.
 
-use super::{Measure, Outcome, Report};
+use super::{Cell, Measure, Outcome, Report};
 use crate::bench::scenario::Scenario;
 use crate::bench::side::Role;
 
@@ -11,46 +11,44 @@ use crate::bench::side::Role;
 const SHARE: f64 = 0.5;
 
 impl Report {
-    /// What is not as it must be: a gated server that could not be measured, delivered anything changed or misdirected,
-    /// or reached less than half of the floor's goodput of the same round. Empty when all is well.
+    /// What is not as it must be: a gated server that could not be measured, delivered anything
+    /// changed or misdirected, or reached less than half of the floor's goodput of the same round.
+    /// Empty when all is well.
     pub fn violations(&self) -> Vec<String> {
+        let gated = |cell: &&Cell| self.sides[cell.side].role == Role::Gated;
+        let told = |cell: &Cell| {
+            let name = &self.sides[cell.side].name;
+            let place = format!("{name} in round {}, {}", cell.round + 1, cell.scenario);
+            self.violations_of(cell)
+                .into_iter()
+                .map(move |what| format!("{place}: {what}"))
+        };
+        self.cells.iter().filter(gated).flat_map(told).collect()
+    }
+
+    fn violations_of(&self, cell: &Cell) -> Vec<String> {
         let mut found = Vec::new();
-        for cell in self
-            .cells
-            .iter()
-            .filter(|cell| self.sides[cell.side].role == Role::Gated)
-        {
-            let place = format!(
-                "{} in round {}, {}",
-                self.sides[cell.side].name,
-                cell.round + 1,
-                cell.scenario
-            );
-            match &cell.outcome {
-                Outcome::Failed { reason } => found.push(format!("{place}: {reason}")),
-                Outcome::Packets(packets) => {
-                    let wrong = packets.best.wrong + packets.at_60.wrong;
-                    if wrong > 0 {
-                        found.push(format!(
-                            "{place}: {wrong} datagrams arrived changed or in the wrong place"
-                        ));
-                    }
-                    let (own, floor) = (
-                        packets.best.delivered,
-                        self.floor(&cell.scenario, cell.round),
-                    );
-                    if floor.is_some_and(|floor| own < SHARE * floor) {
-                        let floor = floor.unwrap_or_default();
-                        found.push(format!(
-                            "{place}: {own:.0}/s is less than half of the floor's {floor:.0}/s"
-                        ));
-                    }
+        match &cell.outcome {
+            Outcome::Failed { reason } => found.push(reason.clone()),
+            Outcome::Packets(packets) => {
+                if packets.wrong > 0 {
+                    let wrong = packets.wrong;
+                    found.push(format!(
+                        "{wrong} datagrams arrived changed or in the wrong place"
+                    ));
                 }
-                Outcome::Churn(churn) if churn.rate <= 0.0 => {
-                    found.push(format!("{place}: no allocation succeeded"))
+                let own = packets.best.delivered;
+                match self.floor(&cell.scenario, cell.round) {
+                    Some(floor) if own < SHARE * floor => found.push(format!(
+                        "{own:.0}/s is less than half of the floor's {floor:.0}/s"
+                    )),
+                    _ => {}
                 }
-                _ => {}
             }
+            Outcome::Churn(churn) if churn.rate <= 0.0 => {
+                found.push("no allocation succeeded".to_owned());
+            }
+            _ => {}
         }
         found
     }
@@ -100,7 +98,7 @@ mod tests {
     #[test]
     fn damaged_payload_and_failures_are_told() {
         let mut report = report();
-        set(&mut report, 0, |packets| packets.at_60.wrong = 2);
+        set(&mut report, 0, |packets| packets.wrong = 2);
         report.cells[5].outcome = Outcome::Failed {
             reason: "gone".to_owned(),
         };

@@ -1,4 +1,5 @@
-//! The report as one HTML file that needs nothing else: charts, tables, and all the data as JSON inside.
+//! The report as one HTML file that needs nothing else: charts, tables, and all the data as JSON
+//! inside.
 
 use std::fmt::Write;
 

@@ -1,4 +1,5 @@
-//! What a benchmark found: every raw measurement, the summaries over the rounds, and three ways to show them.
+//! What a benchmark found: every raw measurement, the summaries over the rounds, and three ways to
+//! show them.
 
 mod gate;
 mod html;
@@ -104,9 +105,11 @@ pub enum Outcome {
 /// The two numbers that a scenario is about.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Measure {
-    /// Goodput or cycles per second (more is better); for memory: user bytes per allocation (less is better).
+    /// Goodput or cycles per second (more is better); for memory: user bytes per allocation (less
+    /// is better).
     Main,
-    /// Processor time per datagram or cycle in nanoseconds; for memory: kernel bytes per allocation (less is better).
+    /// Processor time per datagram or cycle in nanoseconds; for memory: kernel bytes per allocation
+    /// (less is better).
     Cost,
 }
 
@@ -192,7 +195,7 @@ impl Report {
     /// Raised when a field of the JSON changes its meaning or goes; new fields may come without.
     pub const SCHEMA_VERSION: u32 = 1;
 
-    /// The report as JSON: everything, with the summaries.
+    /// The report as JSON in one line: everything, with the summaries.
     pub fn to_json(&self) -> String {
         #[derive(Serialize)]
         struct Whole<'a> {
@@ -201,7 +204,7 @@ impl Report {
             summary: Vec<Row>,
         }
         // Plain numbers, strings and lists always serialise.
-        serde_json::to_string_pretty(&Whole {
+        serde_json::to_string(&Whole {
             report: self,
             summary: self.rows(),
         })
@@ -318,6 +321,7 @@ pub(crate) mod tests {
         Outcome::Packets(Box::new(Packets {
             best,
             at_60: best,
+            wrong: 0,
             ramp,
         }))
     }

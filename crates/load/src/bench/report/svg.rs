@@ -86,11 +86,7 @@ pub(super) fn points(
     );
     for (line, points) in series {
         for (x, y) in points {
-            let (cx, cy, colour) = (x_of(*x), y_of(*y), colour(line.side));
-            let _ = write!(
-                body,
-                "<circle cx='{cx:.1}' cy='{cy:.1}' r='3' fill='{colour}' fill-opacity='.65'/>"
-            );
+            body.push_str(&circle(x_of(*x), y_of(*y), 3, line.side));
         }
     }
     for (x, y, anchor, text) in [
@@ -125,11 +121,7 @@ pub(super) fn dots(title: &str, rows: &[(Line<'_>, Vec<f64>)]) -> String {
         let middle = 24.0 + (f64::from(row) + 0.5) * BAR_HEIGHT - 2.0;
         body.push_str(&text_at(LABEL_WIDTH - 6.0, middle + 4.0, "end", line.label));
         for value in values {
-            let (cx, colour) = (x_of(*value), colour(line.side));
-            let _ = write!(
-                body,
-                "<circle cx='{cx:.1}' cy='{middle:.1}' r='4' fill='{colour}' fill-opacity='.7'/>"
-            );
+            body.push_str(&circle(x_of(*value), middle, 4, line.side));
         }
         if let Some(summary) = Summary::of(values.iter().copied()) {
             let text = format!("x{:.2}", summary.median);
@@ -161,6 +153,11 @@ pub(super) fn escape(text: &str) -> String {
         .replace('>', "&gt;")
         .replace('\'', "&#39;")
         .replace('"', "&quot;")
+}
+
+fn circle(x: f64, y: f64, radius: u8, side: usize) -> String {
+    let colour = colour(side);
+    format!("<circle cx='{x:.1}' cy='{y:.1}' r='{radius}' fill='{colour}' fill-opacity='.7'/>")
 }
 
 fn text_at(x: f64, y: f64, anchor: &str, text: &str) -> String {

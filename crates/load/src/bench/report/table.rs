@@ -7,7 +7,8 @@ use crate::bench::scenario::Scenario;
 use crate::bench::stats::Summary;
 
 impl Report {
-    /// The summaries as aligned text: median, spread, and the ratios to the first server with their range.
+    /// The summaries as aligned text: median, spread, and the ratios to the first server with their
+    /// range.
     pub fn to_table(&self) -> String {
         let mut text = format!(
             "hairpin {} bench, Linux {}, {}; {} rounds in {:.0} s; x: times better than {}\n",
