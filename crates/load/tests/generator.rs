@@ -6,14 +6,14 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use hairpin_load::generator::{Lane, Plan, Run, Stamping, Tap};
-use hairpin_load::measure::{Payload, Schedule};
+use hairpin_load::generator::{Lane, Plan, Run, Stamping, Stream, Tap};
+use hairpin_load::measure::{Payload, Rate, Schedule};
 use hairpin_load::peer::{Peer, PeerOptions};
 use hairpin_load::report::LoadReport;
 
 /// Clients that send measured payloads to a reflector and hear them again.
 fn echo_plan(server: SocketAddr, clients: u32, rate: f64) -> Plan {
-    let mut plan = Plan::new("echo", &server.to_string());
+    let (mut lanes, mut taps) = (Vec::new(), Vec::new());
     let payload = Payload::new();
     for flow in 0..clients {
         let options = io::UdpOptions {
@@ -26,12 +26,13 @@ fn echo_plan(server: SocketAddr, clients: u32, rate: f64) -> Plan {
         let mut frame = vec![0; 120];
         payload.fill(&mut frame, flow);
         let stamping = Stamping::Payload { at: 0 };
-        plan.lanes
-            .push(Lane::new(socket.clone(), server, flow, stamping, &frame));
-        plan.taps.push(Tap::raw(socket));
+        lanes.push(Lane::new(socket.clone(), server, flow, stamping, &frame));
+        taps.push(Tap::raw(socket));
     }
-    plan.flows = clients;
-    plan.schedule = Some(Schedule::constant(hairpin_load::measure::Rate(rate)));
+    let streams = vec![Stream::new("echo", lanes)];
+    let mut plan = Plan::of_flows("echo", &server.to_string(), streams, taps);
+    plan.latency_is = "round trip".to_owned();
+    plan.set_schedule(&Schedule::constant(Rate(rate)));
     plan.warm_up = Duration::from_millis(200);
     plan.duration = Duration::from_secs(2);
     plan
@@ -90,8 +91,9 @@ fn several_senders_and_receivers_share_the_work() {
 fn trains_leave_segmented_and_arrive_whole() {
     let peer = Peer::start(&PeerOptions::echo(vec!["127.0.0.1:0".parse().unwrap()])).unwrap();
     let mut plan = echo_plan(peer.addresses()[0], 4, 20_000.0);
-    plan.schedule = plan.schedule.map(|schedule| schedule.with_burst(32));
-    (plan.train, plan.gso) = (8, true);
+    plan.set_schedule(&Schedule::constant(Rate(20_000.0)).with_burst(32));
+    plan.set_train(8);
+    plan.gso = true;
     let report = run(plan);
     assert_eq!(report.total.lost, 0, "{report}");
     assert_eq!(report.sending.method, "UDP_SEGMENT", "{report}");

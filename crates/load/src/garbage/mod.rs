@@ -8,6 +8,7 @@
 //! The flood is open loop: datagrams leave by a fixed schedule whatever the server does, and it ends after a fixed number.
 
 mod datagrams;
+mod sources;
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::time::Duration;
@@ -15,6 +16,7 @@ use std::time::Duration;
 use io::{RecvBatch, SendOptions, SendQueue, SendTo, UdpOptions, UdpSocket};
 
 pub use datagrams::{Corpus, Kind};
+pub use sources::Sources;
 
 /// How a [`flood`] looks.
 #[derive(Clone, Debug, PartialEq)]
@@ -134,9 +136,7 @@ fn open(ports: u16) -> Result<Vec<UdpSocket>, FloodError> {
 /// `addresses * ports` datagrams every pair has spoken once.
 fn source(n: u64, options: &FloodOptions) -> IpAddr {
     let round = n / (BURST * u64::from(options.ports));
-    let index = ((round * BURST + n % BURST) % u64::from(options.addresses)) as u32;
-    // 127.64.0.0 onwards: away from 127.0.0.1, where real clients of a test live.
-    IpAddr::V4(Ipv4Addr::from(0x7F40_0000 | index))
+    Sources::loopback_at(round * BURST + n % BURST, options.addresses)
 }
 
 fn pace(started_ns: u64, pushed: u64, rate: Option<f64>) {

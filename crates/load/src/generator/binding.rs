@@ -1,64 +1,81 @@
 //! The `binding` workload: STUN Binding requests from many clients.
 
-use std::io as stdio;
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 
-use io::{UdpOptions, UdpSocket};
+use io::UdpSocket;
 use stun::{Builder, Class, Method, TransactionId};
 
-use super::{Lane, Plan, Stamping, Tap};
+use super::plan::ROUND_TRIP;
+use super::setup::{OptionsError, SetupError, any_like, reserve_descriptors, socket_options};
+use super::{Lane, Plan, Stamping, Stream, Tap, Target};
+use crate::client::AddError;
 
 /// What the `binding` workload needs beyond the plan's own settings.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct BindingOptions {
     /// The STUN server.
-    pub server: SocketAddr,
+    pub server: Target,
     /// Source sockets, each with a port of its own; at least 1.
     pub clients: u32,
+    /// The address of this machine to send from; `None` leaves it to the kernel.
+    pub local: Option<IpAddr>,
 }
 
-/// Puts the lanes and taps of the workload into a plan; rate, duration and threads are the caller's.
+impl BindingOptions {
+    /// Ten clients.
+    #[must_use]
+    pub fn new(server: Target) -> BindingOptions {
+        BindingOptions {
+            server,
+            clients: 10,
+            local: None,
+        }
+    }
+}
+
+/// Puts the lanes and taps of the workload into a plan; rate, duration and threads are the caller's. Nothing is sent yet.
 ///
 /// # Errors
-/// When a socket cannot be opened.
-pub fn binding(options: &BindingOptions) -> stdio::Result<Plan> {
-    let mut plan = Plan::new("binding", &format!("stun:{}", options.server));
-    plan.latency_is = "round trip".to_owned();
-    plan.flows = options.clients;
-    plan.settings
-        .insert("clients".to_owned(), options.clients.to_string());
-    let request = request();
-    for flow in 0..options.clients.max(1) {
-        let socket = Arc::new(bind(options.server)?);
-        plan.lanes.push(Lane::new(
-            socket.clone(),
-            options.server,
-            flow,
-            Stamping::TransactionId,
-            &request,
-        ));
-        plan.taps.push(Tap::binding(socket));
+/// [`SetupError`]: no clients, or a socket cannot be opened.
+pub fn binding(options: &BindingOptions) -> Result<Plan, SetupError> {
+    if options.clients == 0 {
+        return Err(OptionsError::NoClients.into());
     }
+    reserve_descriptors(options.clients.into())?;
+    let server = options.server.address();
+    let (lanes, taps) = flows(server, options.local, options.clients)?;
+    let streams = vec![Stream::new("binding", lanes)];
+    let mut plan = Plan::of_flows("binding", &format!("stun:{server}"), streams, taps);
+    plan.latency_is = ROUND_TRIP.to_owned();
+    let clients = options.clients.to_string();
+    plan.settings.insert("clients".to_owned(), clients);
     Ok(plan)
 }
 
-fn bind(server: SocketAddr) -> stdio::Result<UdpSocket> {
-    let any = match server {
-        SocketAddr::V4(_) => IpAddr::V4(Ipv4Addr::UNSPECIFIED),
-        SocketAddr::V6(_) => IpAddr::V6(Ipv6Addr::UNSPECIFIED),
-    };
-    let options = UdpOptions {
-        gro: true,
-        overflow: true,
-        recv_buffer: Some(4 << 20),
-        send_buffer: Some(4 << 20),
-        ..UdpOptions::default()
-    };
-    UdpSocket::bind(SocketAddr::new(any, 0), &options)
+/// Lanes and taps of so many clients; their flows begin with 0.
+pub(super) fn flows(
+    server: SocketAddr,
+    local: Option<IpAddr>,
+    clients: u32,
+) -> Result<(Vec<Lane>, Vec<Tap>), SetupError> {
+    let local = SocketAddr::new(local.unwrap_or(any_like(server.ip())), 0);
+    let request = request();
+    let (mut lanes, mut taps) = (Vec::new(), Vec::new());
+    for flow in 0..clients {
+        let socket = UdpSocket::bind(local, &socket_options())
+            .map_err(|source| AddError::Socket { local, source })?;
+        let socket = Arc::new(socket);
+        let stamping = Stamping::TransactionId;
+        lanes.push(Lane::new(socket.clone(), server, flow, stamping, &request));
+        taps.push(Tap::binding(socket));
+    }
+    Ok((lanes, taps))
 }
 
-fn request() -> Vec<u8> {
+/// RFC 8489 §6.1: a Binding request without attributes.
+pub(super) fn request() -> Vec<u8> {
     let mut buffer = [0; stun::HEADER_LEN];
     Builder::new(
         &mut buffer,

@@ -1,20 +1,29 @@
 //! A lane: one flow, as a sender sees it.
 
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
+use std::ops::Range;
 use std::sync::Arc;
 
-use io::UdpSocket;
+use io::{SendTo, UdpSocket};
 
+use crate::garbage::{Corpus, Sources};
 use crate::measure::Payload;
 
 /// Where a frame carries its flow, its sequence and its intended time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Stamping {
-    /// In a measured payload that starts at this offset of the frame.
+    /// In a measured payload that starts at this offset of the frame and reaches to its end.
     Payload {
         /// Offset in bytes.
         at: usize,
+    },
+    /// In a measured payload within a STUN indication, whose transaction ID is made anew for each send.
+    Indication {
+        /// Offset of the payload in bytes.
+        at: usize,
+        /// Bytes after it: those that pad the attribute.
+        padding: usize,
     },
     /// In the transaction ID of a STUN request: 24 bits of flow, 32 of sequence, 40 of time in units of 16 ns since the
     /// start of the run (4.8 hours).
@@ -27,10 +36,26 @@ pub struct Lane {
     pub(super) socket: Arc<UdpSocket>,
     pub(super) to: SocketAddr,
     pub(super) flow: u32,
-    stamping: Stamping,
-    frame: Box<[u8]>,
-    ring: Vec<Box<[u8]>>,
+    content: Content,
     sequence: u64,
+}
+
+#[derive(Clone, Debug)]
+enum Content {
+    /// One frame, stamped anew for each send.
+    Measured {
+        stamping: Stamping,
+        /// The frame, once for each datagram of a burst, one after the other.
+        ring: Box<[u8]>,
+        frame_len: usize,
+        /// Where in the ring the next is written.
+        slot: usize,
+    },
+    /// Whatever comes next, from wherever.
+    Garbage {
+        corpus: Arc<Corpus>,
+        sources: Sources,
+    },
 }
 
 /// What a stamp in a transaction ID says: flow, sequence, and time since the start of the run.
@@ -45,6 +70,28 @@ pub(super) struct IdStamp {
 const ID_AT: usize = 8;
 const ID_LEN: usize = 12;
 
+impl Stamping {
+    /// Where the measured payload of a frame of this length is.
+    fn payload(self, frame_len: usize) -> Range<usize> {
+        match self {
+            Stamping::Payload { at } => at..frame_len,
+            Stamping::Indication { at, padding } => at..frame_len.saturating_sub(padding),
+            Stamping::TransactionId => 0..frame_len,
+        }
+    }
+
+    /// Whether a frame of this length has room for the stamp.
+    fn fits(self, frame_len: usize) -> bool {
+        match self {
+            Stamping::TransactionId => frame_len >= ID_AT + ID_LEN,
+            Stamping::Payload { .. } | Stamping::Indication { .. } => {
+                let payload = self.payload(frame_len);
+                payload.end.saturating_sub(payload.start) >= Payload::MIN
+            }
+        }
+    }
+}
+
 impl Lane {
     /// A flow numbered `flow` that sends `frame` to `to`. A payload in the frame must have been filled for that flow.
     ///
@@ -58,57 +105,141 @@ impl Lane {
         stamping: Stamping,
         frame: &[u8],
     ) -> Lane {
-        let needed = match stamping {
-            Stamping::Payload { at } => at + Payload::MIN,
-            Stamping::TransactionId => ID_AT + ID_LEN,
+        assert!(
+            stamping.fits(frame.len()),
+            "the frame has no room for its stamp"
+        );
+        let content = Content::Measured {
+            stamping,
+            ring: frame.into(),
+            frame_len: frame.len(),
+            slot: 0,
         };
-        assert!(frame.len() >= needed, "the frame has no room for its stamp");
         Lane {
             socket,
             to,
             flow,
-            stamping,
-            frame: frame.into(),
-            ring: Vec::new(),
+            content,
+            sequence: 0,
+        }
+    }
+
+    /// A flow of garbage, from `sources` in turn. Nothing of it is measured.
+    #[must_use]
+    pub(super) fn garbage(
+        socket: Arc<UdpSocket>,
+        to: SocketAddr,
+        corpus: Arc<Corpus>,
+        sources: Sources,
+    ) -> Lane {
+        Lane {
+            socket,
+            to,
+            flow: 0,
+            content: Content::Garbage { corpus, sources },
             sequence: 0,
         }
     }
 
     /// Makes room for `slots` frames in one burst.
     pub(super) fn prepare(&mut self, slots: usize) {
-        self.ring = vec![self.frame.clone(); slots.max(1)];
+        if let Content::Measured {
+            ring,
+            frame_len,
+            slot,
+            ..
+        } = &mut self.content
+        {
+            *ring = ring[..*frame_len].repeat(slots.max(1)).into();
+            *slot = 0;
+        }
     }
 
-    /// Stamps the next frame of the ring and returns its slot.
+    /// Stamps the next frame and returns its place, for [`frame`](Lane::frame) and [`destination`](Lane::destination).
+    #[inline]
     pub(super) fn stamp(&mut self, origin_ns: u64, intended_ns: u64) -> usize {
-        let slot = (self.sequence % self.ring.len() as u64) as usize;
-        let frame = &mut self.ring[slot];
-        match self.stamping {
-            Stamping::Payload { at } => {
-                Payload::stamp(&mut frame[at..], self.sequence, intended_ns);
+        let sequence = self.sequence;
+        self.sequence += 1;
+        let Content::Measured {
+            stamping,
+            ring,
+            frame_len,
+            slot,
+        } = &mut self.content
+        else {
+            return sequence as usize;
+        };
+        if (*slot + 1) * *frame_len > ring.len() {
+            *slot = 0;
+        }
+        let place = *slot;
+        *slot += 1;
+        let frame = &mut ring[place * *frame_len..][..*frame_len];
+        let id = IdStamp {
+            flow: self.flow,
+            sequence,
+            since_origin_ns: intended_ns.saturating_sub(origin_ns),
+        };
+        match *stamping {
+            Stamping::Payload { at } => Payload::stamp(&mut frame[at..], sequence, intended_ns),
+            Stamping::Indication { at, .. } => {
+                // RFC 8489 §5: the ID of an indication is as unique as that of a request.
+                frame[ID_AT..ID_AT + ID_LEN].copy_from_slice(&id.encode());
+                Payload::stamp(&mut frame[at..], sequence, intended_ns);
             }
             Stamping::TransactionId => {
-                let stamp = IdStamp {
-                    flow: self.flow,
-                    sequence: self.sequence,
-                    since_origin_ns: intended_ns.saturating_sub(origin_ns),
-                };
-                frame[ID_AT..ID_AT + ID_LEN].copy_from_slice(&stamp.encode());
+                frame[ID_AT..ID_AT + ID_LEN].copy_from_slice(&id.encode());
             }
         }
-        self.sequence += 1;
-        slot
+        place
     }
 
-    pub(super) fn frame(&self, slot: usize) -> &[u8] {
-        &self.ring[slot]
+    /// A stamped frame.
+    #[inline]
+    pub(super) fn frame(&self, place: usize) -> &[u8] {
+        match &self.content {
+            Content::Measured {
+                ring, frame_len, ..
+            } => &ring[place * frame_len..][..*frame_len],
+            Content::Garbage { corpus, .. } => corpus.datagram(place as u64),
+        }
     }
 
-    /// Payload bytes of each frame: what the byte counts speak of.
-    pub(super) fn payload_len(&self) -> usize {
-        match self.stamping {
-            Stamping::Payload { at } => self.frame.len() - at,
-            Stamping::TransactionId => self.frame.len(),
+    /// Where that frame goes, and from where.
+    #[inline]
+    pub(super) fn destination(&self, place: usize) -> SendTo<'_> {
+        let mut to = SendTo::new(&self.socket, self.to);
+        to.from_ip = self.source(place);
+        to
+    }
+
+    fn source(&self, place: usize) -> Option<IpAddr> {
+        match &self.content {
+            Content::Measured { .. } => None,
+            Content::Garbage { sources, .. } => sources.at(place as u64),
+        }
+    }
+
+    /// Whether what it sends is to be received by a tap and measured there.
+    pub(super) fn is_measured(&self) -> bool {
+        matches!(self.content, Content::Measured { .. })
+    }
+
+    /// The sequence number that the next frame gets.
+    pub(super) fn next_sequence(&self) -> u64 {
+        self.sequence
+    }
+
+    /// Payload bytes of a frame: what the byte counts speak of.
+    #[inline]
+    pub(super) fn payload_len(&self, place: usize) -> usize {
+        match &self.content {
+            Content::Measured {
+                stamping,
+                frame_len,
+                ..
+            } => stamping.payload(*frame_len).len(),
+            Content::Garbage { corpus, .. } => corpus.datagram(place as u64).len(),
         }
     }
 }
@@ -147,5 +278,38 @@ mod tests {
             let stamp = IdStamp { flow, sequence, since_origin_ns: units * 16 };
             prop_assert_eq!(IdStamp::decode(&stamp.encode()), stamp);
         }
+    }
+
+    fn lane(stamping: Stamping, frame: &[u8]) -> Lane {
+        let any = "127.0.0.1:0".parse().unwrap();
+        let socket = UdpSocket::bind(any, &io::UdpOptions::default()).unwrap();
+        Lane::new(Arc::new(socket), any, 7, stamping, frame)
+    }
+
+    #[test]
+    fn a_ring_holds_as_many_different_frames_as_it_was_made_for() {
+        let mut frame = vec![0; 4 + 30];
+        Payload::new().fill(&mut frame[4..], 7);
+        let mut lane = lane(Stamping::Payload { at: 4 }, &frame);
+        lane.prepare(3);
+        let places: Vec<_> = (0..3).map(|n| lane.stamp(0, n)).collect();
+        for (n, &place) in places.iter().enumerate() {
+            let stamp = Payload::new().check(&lane.frame(place)[4..]).unwrap();
+            assert_eq!((stamp.sequence, stamp.intended_ns), (n as u64, n as u64));
+        }
+        assert_eq!(lane.stamp(0, 3), places[0], "then it starts over");
+        assert_eq!(lane.payload_len(0), 30);
+    }
+
+    #[test]
+    fn an_indication_has_another_transaction_id_each_time() {
+        let mut frame = vec![0; 36 + 25 + 3];
+        Payload::new().fill(&mut frame[36..61], 7);
+        let mut lane = lane(Stamping::Indication { at: 36, padding: 3 }, &frame);
+        lane.prepare(2);
+        let (a, b) = (lane.stamp(0, 5), lane.stamp(0, 5));
+        assert_ne!(lane.frame(a)[8..20], lane.frame(b)[8..20]);
+        assert_eq!(lane.payload_len(a), 25);
+        assert!(Payload::new().check(&lane.frame(b)[36..61]).is_ok());
     }
 }

@@ -13,16 +13,42 @@
 //! ```
 
 mod binding;
+mod churn;
+mod closed;
+mod crew;
+mod end;
+mod find_max;
+mod frame;
+mod garbage;
 mod lane;
+mod mixed;
+mod own;
 mod plan;
 mod receiver;
+mod relay;
+mod release;
 mod run;
 mod sender;
+mod setup;
+mod share;
+mod shared;
+mod stop;
+mod sum;
 mod tap;
+mod target;
 mod warnings;
+mod watch;
 
 pub use binding::{BindingOptions, binding};
+pub use churn::{ChurnOptions, allocate};
+pub use find_max::{Failure, FindMaxOptions, Found, Limit, Progress, Step, find_max};
+pub use garbage::{GarbageOptions, garbage};
 pub use lane::{Lane, Stamping};
-pub use plan::{Plan, PlanError};
-pub use run::{Run, RunError, Stopper};
+pub use mixed::{Media, MixedOptions, mixed};
+pub use plan::{Plan, PlanError, Stream};
+pub use relay::{Direction, Path, RelayOptions, relay};
+pub use run::{Run, RunError};
+pub use setup::{Framing, OptionsError, SetupError, TurnClients};
+pub use stop::Stopper;
 pub use tap::{Decoder, Tap};
+pub use target::{Target, TargetError};

@@ -3,10 +3,13 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use super::{Lane, Tap};
-use crate::measure::Schedule;
+use super::churn::Churn;
+use super::{Lane, Stopper, Tap};
+use crate::measure::{Counter, Schedule};
+use crate::peer::Peer;
 
-/// Everything a [`Run`](super::Run) needs. Built by a workload, such as [`binding`](super::binding).
+/// Everything a [`Run`](super::Run) needs. Built by a workload, such as [`binding`](super::binding) or
+/// [`relay`](super::relay). Until told otherwise it sends as fast as it can.
 #[derive(Debug)]
 #[non_exhaustive]
 pub struct Plan {
@@ -18,28 +21,77 @@ pub struct Plan {
     pub latency_is: String,
     /// Clients, sizes and the like, for the report.
     pub settings: BTreeMap<String, String>,
-    /// What to send.
-    pub lanes: Vec<Lane>,
-    /// Where it arrives.
-    pub taps: Vec<Tap>,
-    /// Flows in all: the highest flow number and one.
-    pub flows: u32,
-    /// When to send; `None` is as fast as it leaves.
-    pub schedule: Option<Schedule>,
-    /// Datagrams of one lane in a row before the next lane's turn, at least 1.
-    pub train: u64,
     /// Sent before anything is measured.
     pub warm_up: Duration,
     /// The measured part.
     pub duration: Duration,
     /// How long to wait for what is on its way when the last datagram has left.
     pub linger: Duration,
-    /// Sender threads, at least 1.
+    /// Sender threads, at least 1. In a closed loop they receive as well.
     pub senders: usize,
     /// Receiver threads, at least 1.
     pub receivers: usize,
     /// Send trains by UDP_SEGMENT. Off, single datagrams leave, as real clients send them.
     pub gso: bool,
+    /// The run ends when nothing has come back, or nothing could be sent, for so long. 0 is never.
+    pub silence: Duration,
+    /// Ends the run, from anywhere.
+    pub stopper: Stopper,
+    pub(super) work: Work,
+    pub(super) closed: Option<Closed>,
+}
+
+/// What the threads of a run do.
+#[derive(Debug)]
+pub(super) enum Work {
+    Flows(Flows),
+    Churn(Box<Churn>),
+}
+
+/// Datagrams to be sent and received.
+#[derive(Debug, Default)]
+pub(super) struct Flows {
+    pub(super) streams: Vec<Stream>,
+    pub(super) taps: Vec<Tap>,
+    /// Peers that live as long as the plan.
+    pub(super) peers: Vec<Peer>,
+    /// What is not answered is not lost, such as garbage.
+    pub(super) one_sided: bool,
+}
+
+/// Lanes that take turns on one schedule.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub struct Stream {
+    /// What the report calls it: `up`, `video`, ...
+    pub name: String,
+    /// What to send. Flow numbers ascend, from stream to stream as well.
+    pub lanes: Vec<Lane>,
+    /// When to send; `None` is as fast as it leaves.
+    pub schedule: Option<Schedule>,
+    /// Datagrams of one lane in a row before the next lane's turn, at least 1.
+    pub train: u64,
+    /// Its part of the rate, relative to the other streams'; 0 if it keeps its own schedule whatever the rate.
+    pub weight: f64,
+}
+
+/// A closed loop: so many requests are under way, and the next leaves when one is answered or given up.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Closed {
+    pub(super) window: u32,
+    pub(super) patience: Duration,
+}
+
+impl Closed {
+    /// The part of worker `index` of `workers`.
+    pub(super) fn part(self, index: usize, workers: usize) -> Closed {
+        let (index, workers) = (index as u32, workers as u32);
+        let remainder = u32::from(index < self.window % workers);
+        Closed {
+            window: self.window / workers + remainder,
+            ..self
+        }
+    }
 }
 
 /// Why a plan cannot run.
@@ -55,42 +107,220 @@ pub enum PlanError {
     /// More flows than a stamp can number.
     #[error("{0} flows are more than 16777216")]
     TooManyFlows(u32),
+    /// Nobody answers where the sender is.
+    #[error(
+        "a closed loop needs answers: this workload measures one way (let a peer send it back) or expects none"
+    )]
+    NoAnswers,
+    /// A closed loop of nothing.
+    #[error("a closed loop needs a window of at least 1")]
+    NoWindow,
+}
+
+/// A request that was not answered for so long is lost, and the next takes its place.
+const CLOSED_PATIENCE: Duration = Duration::from_secs(1);
+
+impl Stream {
+    /// A stream of these lanes, one datagram each in turn, as fast as it leaves.
+    #[must_use]
+    pub fn new(name: &str, lanes: Vec<Lane>) -> Stream {
+        let weight = lanes.len() as f64;
+        Stream {
+            name: name.to_owned(),
+            lanes,
+            schedule: None,
+            train: 1,
+            weight,
+        }
+    }
 }
 
 impl Plan {
-    /// A plan of one sender, one receiver, ten seconds after one of warm-up, and nothing in it yet.
+    /// A plan of one sender, one receiver, ten seconds after one of warm-up, that sends and receives these.
     #[must_use]
-    pub fn new(workload: &str, target: &str) -> Plan {
+    pub fn of_flows(workload: &str, target: &str, streams: Vec<Stream>, taps: Vec<Tap>) -> Plan {
+        let flows = Flows {
+            streams,
+            taps,
+            ..Flows::default()
+        };
+        Plan::new(workload, target, Work::Flows(flows))
+    }
+
+    pub(super) fn new(workload: &str, target: &str, work: Work) -> Plan {
         Plan {
             workload: workload.to_owned(),
             target: target.to_owned(),
             latency_is: "one way".to_owned(),
             settings: BTreeMap::new(),
-            lanes: Vec::new(),
-            taps: Vec::new(),
-            flows: 0,
-            schedule: None,
-            train: 1,
             warm_up: Duration::from_secs(1),
             duration: Duration::from_secs(10),
             linger: Duration::from_millis(500),
             senders: 1,
             receivers: 1,
             gso: false,
+            silence: Duration::from_secs(3),
+            stopper: Stopper::new(),
+            work,
+            closed: None,
         }
     }
 
-    pub(super) fn check(&self) -> Result<(), PlanError> {
-        if self.lanes.is_empty() || self.taps.is_empty() {
-            return Err(PlanError::Empty);
+    /// Sends by this schedule whatever comes back (an open loop); streams share it by their weights. For `allocate` it
+    /// says when cycles start.
+    pub fn set_schedule(&mut self, schedule: &Schedule) {
+        self.closed = None;
+        match &mut self.work {
+            Work::Churn(churn) => churn.schedule = Some(schedule.clone()),
+            Work::Flows(flows) => {
+                let weights: f64 = flows.streams.iter().map(|stream| stream.weight).sum();
+                for stream in flows
+                    .streams
+                    .iter_mut()
+                    .filter(|stream| stream.weight > 0.0)
+                {
+                    let share = schedule.scaled(stream.weight / weights);
+                    stream.schedule = Some(share.with_burst(share_burst(schedule, stream)));
+                }
+            }
         }
+    }
+
+    /// Sends as fast as it leaves.
+    pub fn flat_out(&mut self) {
+        self.closed = None;
+        match &mut self.work {
+            Work::Churn(churn) => churn.schedule = None,
+            Work::Flows(flows) => {
+                for stream in flows
+                    .streams
+                    .iter_mut()
+                    .filter(|stream| stream.weight > 0.0)
+                {
+                    stream.schedule = None;
+                }
+            }
+        }
+    }
+
+    /// Keeps `window` requests under way: the next leaves when one is answered, or given up after a second. Latencies then
+    /// hide stalls, as they do for whoever waits for each answer.
+    pub fn close_loop(&mut self, window: u32) {
+        self.flat_out();
+        self.closed = Some(Closed {
+            window,
+            patience: CLOSED_PATIENCE,
+        });
+    }
+
+    /// Lets each lane send so many datagrams in a row.
+    pub fn set_train(&mut self, train: u64) {
+        if let Work::Flows(flows) = &mut self.work {
+            for stream in &mut flows.streams {
+                stream.train = train.max(1);
+            }
+        }
+    }
+
+    /// Sends per second after the warm-up, if there is a schedule.
+    pub(super) fn offered_rate(&self) -> Option<f64> {
+        let (from, to) = (self.warm_up, self.warm_up + self.duration);
+        let seconds = self.duration.as_secs_f64().max(1e-9);
+        let rate = |schedule: &Schedule| (schedule.due(to) - schedule.due(from)) as f64 / seconds;
+        match &self.work {
+            Work::Churn(churn) => churn.schedule.as_ref().map(rate),
+            Work::Flows(flows) => flows
+                .streams
+                .iter()
+                .map(|stream| stream.schedule.as_ref().map(rate))
+                .sum(),
+        }
+    }
+
+    /// What the peers of this process have dropped so far.
+    pub(super) fn dropped_by_peers(&self) -> u64 {
+        match &self.work {
+            Work::Flows(flows) => flows.dropped_by_peers(),
+            Work::Churn(_) => 0,
+        }
+    }
+
+    /// What the report calls the parts of the latencies.
+    pub(super) fn part_names(&self) -> Vec<String> {
+        match &self.work {
+            Work::Churn(_) => Churn::STEPS.map(str::to_owned).into(),
+            Work::Flows(flows) => {
+                let names = flows.streams.iter().map(|stream| stream.name.clone());
+                names.collect()
+            }
+        }
+    }
+
+    /// Puts back what a thread had taken.
+    pub(super) fn take_back(&mut self, lanes: Vec<Vec<Lane>>, taps: Vec<Tap>) {
+        let Work::Flows(flows) = &mut self.work else {
+            return;
+        };
+        for (stream, lanes) in flows.streams.iter_mut().zip(lanes) {
+            stream.lanes.extend(lanes);
+            stream.lanes.sort_by_key(|lane| lane.flow);
+        }
+        flows.taps.extend(taps);
+    }
+
+    pub(super) fn check(&self) -> Result<(), PlanError> {
         if self.senders == 0 || self.receivers == 0 {
             return Err(PlanError::NoThreads);
         }
-        if self.flows > 1 << 24 {
-            return Err(PlanError::TooManyFlows(self.flows));
+        if self.closed.is_some_and(|closed| closed.window == 0) {
+            return Err(PlanError::NoWindow);
+        }
+        let Work::Flows(flows) = &self.work else {
+            return Ok(());
+        };
+        let empty = flows.streams.iter().any(|stream| stream.lanes.is_empty());
+        if flows.streams.is_empty() || empty || flows.taps.is_empty() {
+            return Err(PlanError::Empty);
+        }
+        if flows.count() > 1 << 24 {
+            return Err(PlanError::TooManyFlows(flows.count()));
+        }
+        if self.closed.is_some() && (flows.one_sided || self.latency_is != ROUND_TRIP) {
+            return Err(PlanError::NoAnswers);
         }
         Ok(())
+    }
+}
+
+/// What latencies are when the sender itself gets the answer.
+pub(super) const ROUND_TRIP: &str = "round trip";
+
+impl Flows {
+    /// The highest flow number and one.
+    pub(super) fn count(&self) -> u32 {
+        let lanes = self.streams.iter().flat_map(|stream| &stream.lanes);
+        lanes.map(|lane| lane.flow + 1).max().unwrap_or(0)
+    }
+
+    /// What the peers of this process have dropped so far: not the server's loss.
+    pub(super) fn dropped_by_peers(&self) -> u64 {
+        let peers = self.peers.iter().map(Peer::snapshot);
+        let drops = peers.map(|all| all.get(Counter::Overflow) + all.get(Counter::NotSent));
+        drops.sum()
+    }
+
+    /// The first flow of each stream.
+    pub(super) fn starts(&self) -> Vec<u32> {
+        let first = |stream: &Stream| stream.lanes.first().map_or(0, |lane| lane.flow);
+        self.streams.iter().map(first).collect()
+    }
+}
+
+/// A stream whose nature is to send trains keeps them together whatever the schedule says.
+fn share_burst(schedule: &Schedule, stream: &Stream) -> u64 {
+    match &stream.schedule {
+        Some(own) => own.burst().max(schedule.burst()),
+        None => schedule.burst(),
     }
 }
 

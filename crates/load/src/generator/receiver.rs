@@ -1,21 +1,22 @@
 //! A receiver thread: reads its taps, checks every datagram, keeps its clients alive.
 
-use std::collections::BTreeMap;
 use std::io as stdio;
 use std::sync::Mutex;
-use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use io::{Events, Interest, Poller, RecvBatch, TimerKey, TimerWheel, clock};
 use turn::{Mono, Now};
 
 use super::Tap;
-use super::run::Shared;
-use super::tap::Decoded;
+use super::end::{Came, End};
+use super::shared::Shared;
+use super::tap::{Decoded, Troubles};
 use crate::measure::{Arrival, Counter, Counters, FlowTracker, Latency, Payload};
 
 /// How soon a stop is noticed.
 const NAP: Duration = Duration::from_millis(20);
+/// How often latencies are given to whoever shows them.
+const HAND_OVER_NS: u64 = 200_000_000;
 /// Resolution of the clients' timers: their shortest is 500 ms.
 const TICK_NS: u64 = 5_000_000;
 
@@ -26,40 +27,29 @@ pub(super) struct Receiver {
     wheel: TimerWheel<usize>,
     poller: Poller,
     batch: RecvBatch,
-    payload: Payload,
-    flows: Vec<FlowTracker>,
-    measured: Measured,
-    /// Latencies of the current second, not yet handed over.
-    second: Latency,
+    book: Book,
+    troubles: Troubles,
     hand_over_ns: u64,
 }
 
-/// What a receiver says at its end.
-#[derive(Debug, Default)]
-pub(super) struct ReceiverEnd {
-    pub(super) measured: Measured,
-    pub(super) jitter_ns: Vec<f64>,
-    pub(super) cpu_ns: u64,
-    pub(super) wall_ns: u64,
-}
-
-/// What arrived of that which was meant to leave in the measured part.
-#[derive(Debug, Default)]
-pub(super) struct Measured {
-    pub(super) received: u64,
-    pub(super) received_bytes: u64,
-    pub(super) reordered: u64,
-    pub(super) duplicates: u64,
-    pub(super) latency: Latency,
-    pub(super) errors: BTreeMap<u16, u64>,
+/// What has arrived.
+pub(super) struct Book {
+    payload: Payload,
+    flows: Vec<FlowTracker>,
+    /// The first flow of each part.
+    starts: Vec<u32>,
+    pub(super) came: Came,
+    /// Latencies of the current second, not yet handed over.
+    second: Latency,
 }
 
 impl Receiver {
-    pub(super) fn new(taps: Vec<Tap>, flows: u32, gro: bool) -> stdio::Result<Receiver> {
+    pub(super) fn new(taps: Vec<Tap>, flows: u32, starts: Vec<u32>) -> stdio::Result<Receiver> {
         let poller = Poller::new()?;
         for (index, tap) in taps.iter().enumerate() {
             poller.add(&*tap.socket, index as u64, Interest::Read)?;
         }
+        let gro = taps.iter().any(|tap| tap.socket.gro());
         let slot = if gro {
             RecvBatch::LARGE
         } else {
@@ -71,10 +61,8 @@ impl Receiver {
             taps,
             poller,
             batch: RecvBatch::new(64, slot),
-            payload: Payload::new(),
-            flows: vec![FlowTracker::default(); flows as usize],
-            measured: Measured::default(),
-            second: Latency::new(),
+            book: Book::new(flows, starts),
+            troubles: Troubles::default(),
             hand_over_ns: 0,
         })
     }
@@ -84,88 +72,104 @@ impl Receiver {
         shared: &Shared,
         counters: &Counters,
         live: &Mutex<Latency>,
-    ) -> ReceiverEnd {
+    ) -> End {
         let (started, cpu) = (clock::monotonic_ns(), clock::thread_cpu_ns());
         let mut events = Events::with_capacity(256);
-        for index in 0..self.taps.len() {
-            self.schedule(index);
-        }
-        while !shared.stop_receiving.load(Ordering::Relaxed) {
-            if self.poller.wait(&mut events, Some(NAP)).is_err() {
+        self.begin();
+        while !shared.receivers_off() {
+            if !self.receive(&mut events, NAP, shared, counters, |_, _| ()) {
                 break;
             }
-            for event in events.iter() {
-                self.read(event.token as usize, shared, counters);
-            }
-            self.turn_timers();
             self.hand_over(live);
         }
         self.hand_over_ns = 0;
         self.hand_over(live);
-        ReceiverEnd {
-            jitter_ns: self.flows.iter().filter_map(jitter).collect(),
-            measured: self.measured,
+        End {
             cpu_ns: clock::thread_cpu_ns() - cpu,
             wall_ns: clock::monotonic_ns() - started,
+            ..self.end()
         }
     }
 
-    fn read(&mut self, index: usize, shared: &Shared, counters: &Counters) {
+    /// Sets the clients' timers.
+    pub(super) fn begin(&mut self) {
+        for index in 0..self.taps.len() {
+            self.schedule(index);
+        }
+    }
+
+    /// Waits for `nap` at most, reads what has come, and tells `arrived` about each answer to what was measured
+    /// (flow and sequence). False if waiting is impossible.
+    pub(super) fn receive(
+        &mut self,
+        events: &mut Events,
+        nap: Duration,
+        shared: &Shared,
+        counters: &Counters,
+        mut arrived: impl FnMut(u32, u64),
+    ) -> bool {
+        if self.poller.wait(events, Some(nap)).is_err() {
+            return false;
+        }
+        for event in events.iter() {
+            self.read(event.token as usize, shared, counters, &mut arrived);
+        }
+        self.turn_timers();
+        true
+    }
+
+    /// What came, and the taps for another run.
+    pub(super) fn end(self) -> End {
+        End {
+            jitter_ns: self.book.flows.iter().filter_map(jitter).collect(),
+            came: self.book.came,
+            troubles: self.troubles,
+            taps: self.taps,
+            ..End::default()
+        }
+    }
+
+    fn read(
+        &mut self,
+        index: usize,
+        shared: &Shared,
+        counters: &Counters,
+        arrived: &mut impl FnMut(u32, u64),
+    ) {
         self.batch.clear();
-        if self.taps[index].socket.recv(0, &mut self.batch).is_err() {
+        let tap = &mut self.taps[index];
+        if tap.socket.recv(0, &mut self.batch).is_err() {
             return;
         }
         counters.add(Counter::Overflow, self.batch.overflow());
         let now = now();
         let mut control = false;
+        let origin_ns = shared.origin_ns;
         for run in self.batch.iter() {
             for datagram in run.segments() {
-                match self.taps[index].decode(&self.payload, shared.origin_ns, now, datagram) {
-                    Decoded::Measured {
-                        flow,
-                        sequence,
-                        intended_ns,
-                        bytes,
-                    } => {
-                        let Some(tracker) = self.flows.get_mut(flow as usize) else {
-                            counters.add(Counter::Foreign, 1);
-                            continue;
-                        };
-                        let arrival = tracker.arrived(sequence, intended_ns, now.mono.0);
-                        counters.add(counter(arrival), 1);
-                        if arrival != Arrival::Duplicate {
-                            let latency = now.mono.0.saturating_sub(intended_ns);
-                            self.second.record_ns(latency);
-                            counters.add(Counter::ReceivedBytes, bytes as u64);
-                        }
-                        if shared.measured(intended_ns) {
-                            self.measured.note(
-                                arrival,
-                                bytes,
-                                now.mono.0.saturating_sub(intended_ns),
-                            );
-                        }
-                    }
-                    Decoded::Refused(code) => {
-                        *self.measured.errors.entry(code).or_default() += 1;
-                    }
-                    Decoded::Control => control = true,
-                    Decoded::Corrupt => counters.add(Counter::Corrupt, 1),
-                    Decoded::Foreign => counters.add(Counter::Foreign, 1),
+                let decoded = tap.decode(&self.book.payload, origin_ns, now, run.from, datagram);
+                control |= decoded == Decoded::Control;
+                if let Some((flow, sequence)) =
+                    self.book.note(decoded, now.mono.0, shared, counters)
+                {
+                    arrived(flow, sequence);
                 }
             }
         }
         if control {
-            self.taps[index].service();
+            tap.service(&mut self.troubles);
             self.schedule(index);
         }
     }
 
     fn turn_timers(&mut self) {
+        if self.wheel.is_empty() {
+            return;
+        }
         let now = now();
         while let Some(index) = self.wheel.pop_due(now.mono.0) {
             self.timers[index] = None;
-            self.taps[index].handle_timeout(now);
+            self.taps[index].handle_timeout(now, &mut self.troubles);
             self.schedule(index);
         }
     }
@@ -185,29 +189,86 @@ impl Receiver {
     }
 
     /// Gives the latencies of the last second to whoever shows them.
-    fn hand_over(&mut self, live: &Mutex<Latency>) {
+    pub(super) fn hand_over(&mut self, live: &Mutex<Latency>) {
         let now = clock::monotonic_ns();
         if now < self.hand_over_ns {
             return;
         }
-        self.hand_over_ns = now + 200_000_000;
+        self.hand_over_ns = now + HAND_OVER_NS;
         if let Ok(mut live) = live.lock() {
-            live.merge(&self.second);
-            self.second.clear();
+            live.merge(&self.book.second);
+            self.book.second.clear();
         }
     }
 }
 
-impl Measured {
-    fn note(&mut self, arrival: Arrival, bytes: usize, latency_ns: u64) {
-        if arrival == Arrival::Duplicate {
-            self.duplicates += 1;
-            return;
+impl Book {
+    fn new(flows: u32, starts: Vec<u32>) -> Book {
+        Book {
+            payload: Payload::new(),
+            flows: vec![FlowTracker::default(); flows as usize],
+            came: Came::of_parts(starts.len()),
+            starts,
+            second: Latency::new(),
         }
-        self.received += 1;
-        self.received_bytes += bytes as u64;
-        self.reordered += u64::from(arrival == Arrival::Reordered);
-        self.latency.record_ns(latency_ns);
+    }
+
+    /// Enters a datagram; returns flow and sequence of what it answers, once.
+    #[inline]
+    fn note(
+        &mut self,
+        decoded: Decoded,
+        now_ns: u64,
+        shared: &Shared,
+        counters: &Counters,
+    ) -> Option<(u32, u64)> {
+        match decoded {
+            Decoded::Measured {
+                flow,
+                sequence,
+                intended_ns,
+                bytes,
+            } => {
+                let Some(tracker) = self.flows.get_mut(flow as usize) else {
+                    counters.add(Counter::Foreign, 1);
+                    return None;
+                };
+                let arrival = tracker.arrived(sequence, intended_ns, now_ns);
+                counters.add(counter(arrival), 1);
+                let latency_ns = now_ns.saturating_sub(intended_ns);
+                if shared.measured(intended_ns) {
+                    let part = self.starts.partition_point(|&start| start <= flow) - 1;
+                    self.came.note(arrival, bytes, latency_ns, part);
+                }
+                if arrival == Arrival::Duplicate {
+                    return None;
+                }
+                self.second.record_ns(latency_ns);
+                counters.add(Counter::ReceivedBytes, bytes as u64);
+                return Some((flow, sequence));
+            }
+            Decoded::Refused {
+                flow,
+                sequence,
+                code,
+            } => {
+                counters.add(Counter::Failed, 1);
+                *self.came.errors.entry(code).or_default() += 1;
+                return Some((flow, sequence));
+            }
+            Decoded::Answer(bytes) => {
+                counters.add(Counter::Received, 1);
+                counters.add(Counter::ReceivedBytes, bytes as u64);
+                if (shared.measure_ns..shared.end_ns).contains(&now_ns) {
+                    self.came.answers += 1;
+                    self.came.answer_bytes += bytes as u64;
+                }
+            }
+            Decoded::Control => {}
+            Decoded::Corrupt => counters.add(Counter::Corrupt, 1),
+            Decoded::Foreign => counters.add(Counter::Foreign, 1),
+        }
+        None
     }
 }
 
@@ -223,7 +284,7 @@ fn jitter(flow: &FlowTracker) -> Option<f64> {
     (report.received > 1).then_some(report.jitter_ns)
 }
 
-fn now() -> Now {
+pub(super) fn now() -> Now {
     Now {
         mono: Mono(clock::monotonic_ns()),
         unix_s: clock::unix_s(),

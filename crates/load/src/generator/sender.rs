@@ -1,164 +1,257 @@
-//! A sender thread: follows its part of the schedule, whatever comes back.
+//! A sender thread: follows its part of the schedules, whatever comes back.
 
-use std::sync::atomic::Ordering;
+use std::ops::Range;
 use std::time::Duration;
 
-use io::{Flushed, SendOptions, SendQueue, SendTo, clock};
+use io::{Flushed, SendOptions, SendQueue, clock};
 
 use super::Lane;
-use super::run::Shared;
+use super::end::{End, Left};
+use super::share::Share;
+use super::shared::Shared;
 use crate::measure::{Counter, Counters, Schedule};
 
 /// Datagrams stamped and handed over together, at most.
-const BURST: u64 = 256;
+pub(super) const BURST: u64 = 256;
 /// A send that leaves so much later than intended counts as late.
 const LATE_NS: u64 = 1_000_000;
-/// Sleeping is precise to about this much; what is nearer is waited for awake.
-const SLEEP_SLACK_NS: u64 = 60_000;
 /// Longest sleep, so that a stop is noticed.
-const NAP_NS: u64 = 50_000_000;
+const NAP_NS: u64 = 20_000_000;
+/// How long to let a full send buffer drain when there is no schedule to keep.
+const DRAIN: Duration = Duration::from_micros(50);
 
 /// A sender before it starts.
 pub(super) struct Sender {
-    lanes: Vec<Lane>,
-    schedule: Option<Schedule>,
-    train: u64,
+    tracks: Vec<Track>,
+    streams: usize,
     queue: SendQueue,
-    /// Lane and slot of each datagram of a burst.
-    burst: Vec<(usize, usize)>,
+    /// Lane and place of each datagram of a burst.
+    burst: Vec<(u32, usize)>,
 }
 
-/// What a sender says at its end.
-#[derive(Clone, Copy, Debug, Default)]
-pub(super) struct SenderEnd {
-    /// Datagrams that left within the measured part, and their payload bytes.
-    pub(super) measured: u64,
-    pub(super) measured_bytes: u64,
-    pub(super) late: u64,
-    pub(super) not_sent: u64,
-    pub(super) cpu_ns: u64,
-    pub(super) wall_ns: u64,
+/// One sender's part of one stream.
+pub(super) struct Track {
+    /// Which stream.
+    pub(super) stream: usize,
+    pub(super) lanes: Vec<Lane>,
+    pub(super) schedule: Option<Schedule>,
+    pub(super) share: Share,
+    /// The next of this sender's sends.
+    next: u64,
+    /// The first of them in the measured part, which a burst does not straddle.
+    edge: u64,
+}
+
+/// What has been stamped for one burst.
+#[derive(Clone, Copy, Default)]
+struct Stamped {
+    late: u64,
+    payload_bytes: u64,
+    frame_bytes: u64,
+}
+
+impl Track {
+    pub(super) fn new(
+        stream: usize,
+        lanes: Vec<Lane>,
+        schedule: Option<Schedule>,
+        share: Share,
+    ) -> Track {
+        Track {
+            stream,
+            lanes,
+            schedule,
+            share,
+            next: 0,
+            edge: 0,
+        }
+    }
+
+    fn prepare(&mut self, shared: &Shared) {
+        let slots = slots(self.lanes.len() as u64, self.share.train());
+        for lane in &mut self.lanes {
+            lane.prepare(slots);
+        }
+        if let Some(schedule) = &self.schedule {
+            // The last send due just before the measured part still belongs to the warm-up.
+            let before = schedule.due(shared.warm_up().saturating_sub(Duration::from_nanos(1)));
+            self.edge = self.share.count(before);
+        }
+    }
+
+    /// What is to be sent by now: at most a burst, not across the edge of the measured part.
+    fn due(&self, now: u64, shared: &Shared) -> Range<u64> {
+        let most = self.next + BURST;
+        let Some(schedule) = &self.schedule else {
+            return self.next..most;
+        };
+        let elapsed = Duration::from_nanos(now.saturating_sub(shared.origin_ns));
+        let due = self.share.count(schedule.due(elapsed)).min(most);
+        let end = if self.next < self.edge {
+            due.min(self.edge)
+        } else {
+            due
+        };
+        self.next..end.max(self.next)
+    }
+
+    /// When send `n` is due; `None` is never.
+    fn intended(&self, n: u64, shared: &Shared) -> Option<u64> {
+        let since = self.schedule.as_ref()?.intended(self.share.global(n))?;
+        Some(shared.origin_ns + since.as_nanos() as u64)
+    }
+
+    /// Stamps the sends `numbers` and notes lane and place of each.
+    fn stamp(
+        &mut self,
+        numbers: Range<u64>,
+        now: u64,
+        shared: &Shared,
+        burst: &mut Vec<(u32, usize)>,
+    ) -> Stamped {
+        let mut stamped = Stamped::default();
+        let train = self.share.train();
+        let (mut turn, mut within) = (numbers.start / train, numbers.start % train);
+        let mut lane = (turn % self.lanes.len() as u64) as usize;
+        for n in numbers {
+            let intended = self.intended(n, shared).unwrap_or(now);
+            stamped.late += u64::from(now.saturating_sub(intended) > LATE_NS);
+            let sending = &mut self.lanes[lane];
+            let place = sending.stamp(shared.origin_ns, intended);
+            stamped.payload_bytes += sending.payload_len(place) as u64;
+            stamped.frame_bytes += sending.frame(place).len() as u64;
+            burst.push((lane as u32, place));
+            within += 1;
+            if within == train {
+                (turn, within) = (turn + 1, 0);
+                lane = (turn % self.lanes.len() as u64) as usize;
+            }
+        }
+        stamped
+    }
 }
 
 impl Sender {
-    pub(super) fn new(
-        mut lanes: Vec<Lane>,
-        schedule: Option<Schedule>,
-        train: u64,
-        gso: Option<usize>,
-    ) -> Sender {
-        let train = train.max(1);
-        let slots = slots(lanes.len() as u64, train);
-        for lane in &mut lanes {
-            lane.prepare(slots);
-        }
-        let queue = SendQueue::new(&SendOptions {
-            gso: gso.is_some(),
-            max_segments: gso.unwrap_or(1).max(1),
-            capacity: BURST as usize,
-        });
+    pub(super) fn new(tracks: Vec<Track>, streams: usize, gso: Option<usize>) -> Sender {
         Sender {
-            lanes,
-            schedule,
-            train,
-            queue,
+            tracks,
+            streams,
+            queue: queue(gso),
             burst: Vec::with_capacity(BURST as usize),
         }
     }
 
-    pub(super) fn run(mut self, shared: &Shared, counters: &Counters) -> SenderEnd {
-        let mut end = SenderEnd::default();
+    pub(super) fn run(mut self, shared: &Shared, counters: &Counters) -> End {
+        clock::sleep_precisely();
         let (started, cpu) = (clock::monotonic_ns(), clock::thread_cpu_ns());
-        let mut next = 0u64;
-        while !shared.stop_sending.load(Ordering::Relaxed) {
+        for track in &mut self.tracks {
+            // Here and not before: memory that a thread writes should be its own, down to the cache line.
+            track.prepare(shared);
+        }
+        let mut left = Left::default();
+        while !shared.stopping() {
             let now = clock::monotonic_ns();
             if now >= shared.end_ns {
                 break;
             }
-            let due = self.due(next, now.saturating_sub(shared.origin_ns), shared);
-            if due <= next {
-                self.wait(next, now, shared);
-                continue;
+            let mut idle = now >= shared.origin_ns;
+            if idle {
+                for index in 0..self.tracks.len() {
+                    idle &= !self.turn(index, now, shared, counters, &mut left);
+                }
+            } else {
+                idle = true;
             }
-            self.send(next..due, now, shared, counters, &mut end);
-            next = due;
+            if idle {
+                self.wait(shared);
+            }
         }
-        end.cpu_ns = clock::thread_cpu_ns() - cpu;
-        end.wall_ns = clock::monotonic_ns() - started;
-        end
+        self.end(left, started, cpu)
     }
 
-    /// The end of the burst that starts at `next`: what is due, at most BURST, not across an edge of the measured part.
-    fn due(&self, next: u64, elapsed_ns: u64, shared: &Shared) -> u64 {
-        let Some(schedule) = &self.schedule else {
-            return next + BURST;
-        };
-        let due = schedule
-            .due(Duration::from_nanos(elapsed_ns))
-            .min(next + BURST);
-        let edge = Duration::from_nanos(shared.measure_ns - shared.origin_ns);
-        let edge = schedule.due(edge).saturating_sub(1);
-        if next < edge && edge < due { edge } else { due }
-    }
-
-    fn intended(&self, n: u64, now: u64, shared: &Shared) -> u64 {
-        match &self.schedule {
-            None => now,
-            Some(schedule) => schedule
-                .intended(n)
-                .map_or(now, |since| shared.origin_ns + since.as_nanos() as u64),
+    fn end(self, left: Left, started: u64, cpu: u64) -> End {
+        let mut lanes: Vec<Vec<Lane>> = (0..self.streams).map(|_| Vec::new()).collect();
+        for track in self.tracks {
+            lanes[track.stream] = track.lanes;
+        }
+        End {
+            left,
+            lanes,
+            cpu_ns: clock::thread_cpu_ns() - cpu,
+            wall_ns: clock::monotonic_ns() - started,
+            ..End::default()
         }
     }
 
-    fn wait(&self, next: u64, now: u64, shared: &Shared) {
-        let until = self
-            .schedule
-            .as_ref()
-            .and_then(|schedule| schedule.intended(next))
-            .map_or(now + NAP_NS, |since| {
-                shared.origin_ns + since.as_nanos() as u64
-            });
-        let rest = until.saturating_sub(now).min(NAP_NS);
-        if rest > SLEEP_SLACK_NS {
-            std::thread::sleep(Duration::from_nanos(rest - SLEEP_SLACK_NS));
-        } else {
-            std::hint::spin_loop();
-        }
-    }
-
-    fn send(
+    /// Sends what is due of one stream; false if nothing was.
+    fn turn(
         &mut self,
-        numbers: std::ops::Range<u64>,
+        index: usize,
         now: u64,
         shared: &Shared,
         counters: &Counters,
-        end: &mut SenderEnd,
-    ) {
-        let first_intended = self.intended(numbers.start, now, shared);
-        let mut late = 0;
-        self.burst.clear();
-        for n in numbers {
-            let intended = self.intended(n, now, shared);
-            late += u64::from(now.saturating_sub(intended) > LATE_NS);
-            let lane = (n / self.train % self.lanes.len() as u64) as usize;
-            let slot = self.lanes[lane].stamp(shared.origin_ns, intended);
-            self.burst.push((lane, slot));
+        left: &mut Left,
+    ) -> bool {
+        let track = &mut self.tracks[index];
+        let numbers = track.due(now, shared);
+        if numbers.is_empty() {
+            return false;
         }
+        track.next = numbers.end;
+        let first = track.intended(numbers.start, shared).unwrap_or(now);
+        self.burst.clear();
+        let stamped = track.stamp(numbers, now, shared, &mut self.burst);
         let mut out = self.queue.start();
-        for &(lane, slot) in &self.burst {
-            let lane = &self.lanes[lane];
-            out.push(&SendTo::new(&lane.socket, lane.to), lane.frame(slot));
+        for &(lane, place) in &self.burst {
+            let lane = &track.lanes[lane as usize];
+            out.push(&lane.destination(place), lane.frame(place));
         }
         let flushed = out.flush();
         drop(out);
-        count(&flushed, late, counters);
-        if shared.measured(first_intended) {
-            end.measured += flushed.sent;
-            end.measured_bytes += flushed.sent * self.lanes[0].payload_len() as u64;
-            end.late += late;
-            end.not_sent += flushed.dropped();
+        count(&flushed, stamped.late, counters);
+        left.flushed += flushed;
+        if shared.measured(first) {
+            left.measured += flushed.sent;
+            left.requests += if track.lanes[0].is_measured() {
+                flushed.sent
+            } else {
+                0
+            };
+            // Exact unless something did not leave.
+            left.measured_bytes += (u128::from(flushed.sent_bytes)
+                * u128::from(stamped.payload_bytes)
+                / u128::from(stamped.frame_bytes.max(1))) as u64;
+            left.late += stamped.late;
+            left.not_sent += flushed.dropped();
+        }
+        if flushed.would_block > 0 && track.schedule.is_none() {
+            std::thread::sleep(DRAIN);
+        }
+        true
+    }
+
+    /// Sleeps until the next send of any stream is due.
+    fn wait(&self, shared: &Shared) {
+        let now = clock::monotonic_ns();
+        let next = |track: &Track| match &track.schedule {
+            Some(_) => track.intended(track.next, shared),
+            None => Some(shared.origin_ns),
+        };
+        let until = self.tracks.iter().filter_map(next).min();
+        let until = until.unwrap_or(u64::MAX).min(shared.end_ns);
+        let rest = until.saturating_sub(now).min(NAP_NS);
+        if rest > 0 {
+            std::thread::sleep(Duration::from_nanos(rest));
         }
     }
+}
+
+pub(super) fn queue(gso: Option<usize>) -> SendQueue {
+    SendQueue::new(&SendOptions {
+        gso: gso.is_some(),
+        max_segments: gso.unwrap_or(1).max(1),
+        capacity: BURST as usize,
+    })
 }
 
 /// Frames a lane needs so that no burst uses one twice.
@@ -167,7 +260,7 @@ fn slots(lanes: u64, train: u64) -> usize {
     (turns * train).min(BURST) as usize
 }
 
-fn count(flushed: &Flushed, late: u64, counters: &Counters) {
+pub(super) fn count(flushed: &Flushed, late: u64, counters: &Counters) {
     counters.add(Counter::Sent, flushed.sent);
     counters.add(Counter::SentBytes, flushed.sent_bytes);
     counters.add(Counter::NotSent, flushed.dropped());

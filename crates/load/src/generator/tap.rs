@@ -1,13 +1,16 @@
 //! A tap: one socket, as a receiver sees it.
 
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
 use std::sync::Arc;
 
 use io::UdpSocket;
 use stun::{Class, ErrorCode, Message};
-use turn::client::{Client, Received};
+use turn::client::{Client, Event, Loss, Received, RequestError};
 use turn::{Mono, Now};
 
 use super::lane::IdStamp;
+use crate::client::ClientParts;
 use crate::measure::{Payload, PayloadError};
 
 /// How to make sense of what a socket receives.
@@ -18,9 +21,16 @@ pub enum Decoder {
     Raw,
     /// Answers to the Binding requests of a [`Stamping::TransactionId`](super::Stamping) lane.
     Binding,
+    /// Answers to garbage: counted, not read.
+    Answers,
     /// The socket of a TURN client: ChannelData and Data indications with measured payloads, and the client's own
     /// transactions, which it keeps alive.
-    Turn(Box<Client>),
+    Turn {
+        /// The client.
+        client: Box<Client>,
+        /// Its server.
+        server: SocketAddr,
+    },
 }
 
 /// A socket to receive from.
@@ -28,8 +38,6 @@ pub enum Decoder {
 pub struct Tap {
     pub(super) socket: Arc<UdpSocket>,
     pub(super) decoder: Decoder,
-    /// Where the decoder's own datagrams go: the server, for a TURN client.
-    pub(super) server: Option<std::net::SocketAddr>,
 }
 
 /// What a datagram was.
@@ -42,11 +50,28 @@ pub(super) enum Decoded {
         bytes: usize,
     },
     /// An error response to a measured request.
-    Refused(u16),
+    Refused {
+        flow: u32,
+        sequence: u64,
+        code: u16,
+    },
+    /// An answer to what was not measured.
+    Answer(usize),
     /// The client's own business.
     Control,
     Corrupt,
     Foreign,
+}
+
+/// What befell the clients of a receiver during a run.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct Troubles {
+    /// Allocations that are gone.
+    pub(super) lost: u64,
+    /// Requests that keep something alive and failed: an allocation, a permission or a channel.
+    pub(super) refused: u64,
+    /// The same by error code; 0 stands for time-outs and everything else without a code.
+    pub(super) codes: BTreeMap<u16, u64>,
 }
 
 impl Tap {
@@ -56,7 +81,6 @@ impl Tap {
         Tap {
             socket,
             decoder: Decoder::Raw,
-            server: None,
         }
     }
 
@@ -66,31 +90,58 @@ impl Tap {
         Tap {
             socket,
             decoder: Decoder::Binding,
-            server: None,
         }
     }
 
-    /// A TURN client receives here. It is kept alive: its requests go to `server` from this socket.
+    /// Answers arrive that nobody reads.
     #[must_use]
-    pub fn turn(socket: Arc<UdpSocket>, client: Box<Client>, server: std::net::SocketAddr) -> Tap {
+    pub fn answers(socket: Arc<UdpSocket>) -> Tap {
         Tap {
             socket,
-            decoder: Decoder::Turn(client),
-            server: Some(server),
+            decoder: Decoder::Answers,
         }
     }
 
+    /// A TURN client receives here. It is kept alive during a run, and its allocation released after it.
+    #[must_use]
+    pub fn turn(parts: ClientParts) -> Tap {
+        Tap {
+            socket: parts.socket,
+            decoder: Decoder::Turn {
+                client: parts.client,
+                server: parts.server,
+            },
+        }
+    }
+
+    /// The TURN client, if it is one's.
+    pub(super) fn into_client(self) -> Option<ClientParts> {
+        match self.decoder {
+            Decoder::Turn { client, server } => Some(ClientParts {
+                client,
+                socket: self.socket,
+                server,
+            }),
+            _ => None,
+        }
+    }
+
+    #[inline]
     pub(super) fn decode(
         &mut self,
         payload: &Payload,
         origin_ns: u64,
         now: Now,
+        from: SocketAddr,
         datagram: &[u8],
     ) -> Decoded {
         match &mut self.decoder {
             Decoder::Raw => measured(payload, datagram),
             Decoder::Binding => binding(origin_ns, datagram),
-            Decoder::Turn(client) => match client.handle_input(now, datagram) {
+            Decoder::Answers => Decoded::Answer(datagram.len()),
+            // RFC 8656 §3.2: an allocation is tied to its 5-tuple; nobody but the server speaks to this socket.
+            Decoder::Turn { server, .. } if *server != from => Decoded::Foreign,
+            Decoder::Turn { client, .. } => match client.handle_input(now, datagram) {
                 Received::Data { payload: range, .. } => measured(payload, &datagram[range]),
                 Received::Handled | Received::Ignored(_) => Decoded::Control,
                 Received::NotMine => Decoded::Foreign,
@@ -98,33 +149,71 @@ impl Tap {
         }
     }
 
-    /// Sends what a client wants sent and forgets its events: a lost allocation shows as loss.
-    pub(super) fn service(&mut self) {
-        let (Decoder::Turn(client), Some(server)) = (&mut self.decoder, self.server) else {
+    /// Sends what a client wants sent, and takes note of what befell it.
+    pub(super) fn service(&mut self, troubles: &mut Troubles) {
+        let Decoder::Turn { client, server } = &mut self.decoder else {
             return;
         };
         while let Some(request) = client.poll_transmit() {
             // What does not leave is repeated by the client's own timer.
-            let _ = self.socket.send_to(request, server, None);
+            let _ = self.socket.send_to(request, *server, None);
         }
-        while client.poll_event().is_some() {}
+        while let Some(event) = client.poll_event() {
+            troubles.note(&event);
+        }
     }
 
     pub(super) fn deadline(&self) -> Option<Mono> {
         match &self.decoder {
-            Decoder::Turn(client) => client.poll_timeout(),
-            Decoder::Raw | Decoder::Binding => None,
+            Decoder::Turn { client, .. } => client.poll_timeout(),
+            _ => None,
         }
     }
 
-    pub(super) fn handle_timeout(&mut self, now: Now) {
-        if let Decoder::Turn(client) = &mut self.decoder {
+    pub(super) fn handle_timeout(&mut self, now: Now, troubles: &mut Troubles) {
+        if let Decoder::Turn { client, .. } = &mut self.decoder {
             client.handle_timeout(now);
         }
-        self.service();
+        self.service(troubles);
     }
 }
 
+impl Troubles {
+    fn note(&mut self, event: &Event) {
+        match event {
+            Event::Lost(loss) => {
+                self.lost += 1;
+                match loss {
+                    Loss::Refused(error) => self.count(error),
+                    // RFC 8656 §8.1: 437 is how a server says that it knows no such allocation.
+                    Loss::Forgotten => *self.codes.entry(437).or_default() += 1,
+                    _ => *self.codes.entry(0).or_default() += 1,
+                }
+            }
+            Event::RefreshFailed(error)
+            | Event::PermissionFailed { error, .. }
+            | Event::ChannelFailed { error, .. } => {
+                self.refused += 1;
+                self.count(error);
+            }
+            _ => {}
+        }
+    }
+
+    fn count(&mut self, error: &RequestError) {
+        *self.codes.entry(error.code().unwrap_or(0)).or_default() += 1;
+    }
+
+    pub(super) fn add(&mut self, other: &Troubles) {
+        self.lost += other.lost;
+        self.refused += other.refused;
+        for (&code, count) in &other.codes {
+            *self.codes.entry(code).or_default() += count;
+        }
+    }
+}
+
+#[inline]
 fn measured(payload: &Payload, bytes: &[u8]) -> Decoded {
     match payload.check(bytes) {
         Ok(stamp) => Decoded::Measured {
@@ -153,7 +242,14 @@ fn binding(origin_ns: u64, datagram: &[u8]) -> Decoded {
             }
         }
         Class::Error => match message.get::<ErrorCode<'_>>() {
-            Ok(Some(error)) => Decoded::Refused(error.code),
+            Ok(Some(error)) => {
+                let stamp = IdStamp::decode(&message.transaction_id().0);
+                Decoded::Refused {
+                    flow: stamp.flow,
+                    sequence: stamp.sequence,
+                    code: error.code,
+                }
+            }
             _ => Decoded::Corrupt,
         },
         Class::Request | Class::Indication => Decoded::Foreign,

@@ -1,20 +1,50 @@
 //! What makes a result less than it seems.
 
-use crate::report::LoadReport;
+use super::tap::Troubles;
+use crate::report::{Ending, LoadReport};
 
 /// A generator thread above this share of a processor is itself the limit.
 const BUSY: f64 = 0.9;
 
 /// Everything worth a warning in a finished report.
-pub(super) fn of(report: &LoadReport) -> Vec<String> {
+pub(super) fn of(report: &LoadReport, troubles: &Troubles) -> Vec<String> {
     let mut found = Vec::new();
+    generator(report, &mut found);
+    sending(report, &mut found);
+    let total = &report.total;
+    if total.overflow > 0 {
+        found.push(format!(
+            "the generator's own receive buffers dropped {} datagrams: they are not the server's loss; raise net.core.rmem_max, \
+             or give it more receivers",
+            total.overflow
+        ));
+    }
+    if total.sent > 0 && total.received == 0 && report.ended != Ending::ServerSilent {
+        found.push(
+            "nothing came back: is the server there, and does it admit these peers?".to_owned(),
+        );
+    }
+    if troubles.lost > 0 {
+        found.push(format!(
+            "{} allocations were lost during the run: the server forgot them, or did not refresh them",
+            troubles.lost
+        ));
+    }
+    if troubles.refused > 0 {
+        found.push(format!(
+            "{} requests to keep allocations, permissions or channels alive failed",
+            troubles.refused
+        ));
+    }
+    found
+}
+
+/// The generator is the limit.
+fn generator(report: &LoadReport, found: &mut Vec<String>) {
     let total = &report.total;
     let open_loop = report.run.offered_rate.is_some();
-    if let Some(thread) = report
-        .threads
-        .iter()
-        .find(|thread| thread.cpu > BUSY && open_loop)
-    {
+    let busy = report.threads.iter().find(|thread| thread.cpu > BUSY);
+    if let (Some(thread), true) = (busy, open_loop) {
         found.push(format!(
             "the generator is the bottleneck: {} used {:.0} % of a processor; give it more threads or a lower rate",
             thread.name,
@@ -27,24 +57,28 @@ pub(super) fn of(report: &LoadReport) -> Vec<String> {
             total.late, total.sent
         ));
     }
-    if total.overflow > 0 {
+}
+
+/// Not all that was to leave left, or not as it was to.
+fn sending(report: &LoadReport, found: &mut Vec<String>) {
+    let sending = &report.sending;
+    if report.total.not_sent > 0 {
+        let reasons: Vec<_> = sending.not_sent.keys().map(String::as_str).collect();
         found.push(format!(
-            "the generator's own receive buffers dropped {} datagrams: they are not the server's loss; raise net.core.rmem_max",
-            total.overflow
+            "{} datagrams could not leave this machine: {}. Raise net.core.wmem_max, or lower the rate",
+            report.total.not_sent,
+            reasons.join(", ")
         ));
     }
-    if total.not_sent > 0 {
-        found.push(format!(
-            "{} datagrams could not leave this machine: raise net.core.wmem_max, or lower the rate",
-            total.not_sent
-        ));
+    if sending.gso_asked && sending.gso_segments == 0 && sending.datagrams > 0 {
+        found.push(match sending.gso_refused {
+            0 => "UDP_SEGMENT was asked for and not used: no two datagrams of one flow were due at once (longer trains, bursts?)"
+                .to_owned(),
+            refused => format!(
+                "UDP_SEGMENT was asked for and refused {refused} times: this kernel, device or MTU does not do it"
+            ),
+        });
     }
-    if total.sent > 0 && total.received == 0 {
-        found.push(
-            "nothing came back: is the server there, and does it admit these peers?".to_owned(),
-        );
-    }
-    found
 }
 
 #[cfg(test)]
@@ -55,12 +89,25 @@ mod tests {
     #[test]
     fn a_busy_sender_is_named() {
         let mut report = sample(1.0);
-        assert!(of(&report).is_empty());
+        let calm = Troubles::default();
+        assert!(of(&report, &calm).is_empty());
         report.threads.push(ThreadUse {
             name: "sender-0".into(),
             cpu: 0.97,
             ..ThreadUse::default()
         });
-        assert!(of(&report)[0].contains("sender-0"));
+        assert!(of(&report, &calm)[0].contains("sender-0"));
+    }
+
+    #[test]
+    fn segments_that_were_asked_for_and_not_sent_are_missed() {
+        let mut report = sample(1.0);
+        report.sending.gso_asked = true;
+        report.sending.datagrams = 100;
+        assert!(of(&report, &Troubles::default())[0].contains("not used"));
+        report.sending.gso_refused = 3;
+        assert!(of(&report, &Troubles::default())[0].contains("refused 3"));
+        report.sending.gso_segments = 50;
+        assert!(of(&report, &Troubles::default()).is_empty());
     }
 }

@@ -113,10 +113,15 @@ impl Schedule {
         self
     }
 
-    /// The part of the schedule for one of `shards` senders: the same shape at a fraction of the rate.
+    /// How many sends share one intended time.
     #[must_use]
-    pub fn shard(&self, shards: usize) -> Schedule {
-        let scale = 1.0 / shards.max(1) as f64;
+    pub fn burst(&self) -> u64 {
+        self.burst
+    }
+
+    /// The same shape at `scale` times the rate.
+    #[must_use]
+    pub fn scaled(&self, scale: f64) -> Schedule {
         let stages = self
             .stages
             .iter()

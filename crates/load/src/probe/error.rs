@@ -219,7 +219,7 @@ impl ProbeError {
     }
 
     /// The failure of a request, in the words of a probe.
-    pub(super) fn request(
+    pub(crate) fn request(
         server: SocketAddr,
         request: &'static str,
         error: RequestError,

@@ -34,6 +34,10 @@ pub struct LoadReport {
     pub total: Totals,
     /// One-way or round-trip times from the intended time of each send, as `run.latency_is` says.
     pub latency: Percentiles,
+    /// The same by part, where there are several: the directions `up` and `down`, `audio` and `video`, or the steps of an
+    /// allocation's life.
+    #[serde(default)]
+    pub parts: BTreeMap<String, Percentiles>,
     /// Mean interarrival jitter over the flows (RFC 3550 §6.4.1), microseconds.
     pub jitter_us: f64,
     /// Error responses by code; 0 stands for time-outs.
@@ -46,8 +50,27 @@ pub struct LoadReport {
     pub seconds: Vec<Second>,
     /// What makes the figures less than they seem, the generator being the bottleneck for instance.
     pub warnings: Vec<String>,
-    /// Why the run ended before its time, if it did.
+    /// How the run ended.
+    #[serde(default)]
+    pub ended: Ending,
+    /// Why the run ended before its time, in words, if it did.
     pub ended_early: Option<String>,
+}
+
+/// How a run ended. In every case the report holds what was measured until then.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+#[non_exhaustive]
+pub enum Ending {
+    /// Its time was up.
+    #[default]
+    Complete,
+    /// The user stopped it.
+    Stopped,
+    /// Nothing came back any more.
+    ServerSilent,
+    /// Nothing could be sent any more.
+    CannotSend,
 }
 
 /// What ran, and where.
@@ -160,18 +183,30 @@ impl From<LatencyReport> for Percentiles {
     }
 }
 
-/// How datagrams left.
+/// How datagrams left, warm-up included.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct Sending {
-    /// `UDP_SEGMENT`, `sendmmsg` or `sendto`: the best that was in use at the end.
+    /// `UDP_SEGMENT`, `sendmmsg` or `sendto`: the best that was really used.
     pub method: String,
+    /// Datagrams that left.
+    #[serde(default)]
+    pub datagrams: u64,
     /// System calls made.
     pub calls: u64,
-    /// Sends of more than one datagram.
+    /// Sends of more than one datagram, by UDP_SEGMENT.
     pub gso_runs: u64,
-    /// Datagrams in them.
+    /// Datagrams in them; the others left one by one.
     pub gso_segments: u64,
+    /// UDP_SEGMENT was asked for.
+    #[serde(default)]
+    pub gso_asked: bool,
+    /// Runs that kernel or device refused to send by UDP_SEGMENT, and which left as single datagrams.
+    #[serde(default)]
+    pub gso_refused: u64,
+    /// Datagrams that did not leave, by reason.
+    #[serde(default)]
+    pub not_sent: BTreeMap<String, u64>,
 }
 
 /// What one thread did.
@@ -184,6 +219,12 @@ pub struct ThreadUse {
     pub sent: u64,
     /// Datagrams it received.
     pub received: u64,
+    /// Datagrams it sent per second of its life.
+    #[serde(default)]
+    pub send_pps: f64,
+    /// Datagrams it received per second of its life.
+    #[serde(default)]
+    pub recv_pps: f64,
     /// Share of one processor it used, 0 to 1.
     pub cpu: f64,
 }

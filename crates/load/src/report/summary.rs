@@ -99,23 +99,43 @@ impl LoadReport {
             times.p9999_us,
             times.max_us,
             self.jitter_us,
-        )
+        )?;
+        for (name, part) in &self.parts {
+            writeln!(
+                f,
+                "    {name:<8} p50 {:.1}, p90 {:.1}, p99 {:.1}, p99.9 {:.1}, max {:.1} of {}",
+                part.p50_us, part.p90_us, part.p99_us, part.p999_us, part.max_us, part.count,
+            )?;
+        }
+        Ok(())
     }
 
     fn machinery(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let sending = &self.sending;
         writeln!(
             f,
-            "  sent by {}: {} calls, {} datagrams in {} segmented sends",
-            sending.method, sending.calls, sending.gso_segments, sending.gso_runs
+            "  sent by {}: {} datagrams in {} calls",
+            sending.method, sending.datagrams, sending.calls
         )?;
+        if sending.gso_asked {
+            writeln!(
+                f,
+                "  segmented    {} of them in {} runs; {} runs were refused and left one by one",
+                sending.gso_segments, sending.gso_runs, sending.gso_refused
+            )?;
+        }
+        for (reason, count) in &sending.not_sent {
+            writeln!(f, "  not sent     {count:>12}  {reason}")?;
+        }
         for thread in &self.threads {
             writeln!(
                 f,
-                "  {:<12} sent {:>12}, received {:>12}, cpu {:>5.1} %",
+                "  {:<12} sent {:>12} ({:.0}/s), received {:>12} ({:.0}/s), cpu {:>5.1} %",
                 thread.name,
                 thread.sent,
+                thread.send_pps,
                 thread.received,
+                thread.recv_pps,
                 thread.cpu * 100.0
             )?;
         }

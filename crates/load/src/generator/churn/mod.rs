@@ -1,0 +1,130 @@
+//! The `allocate` workload: allocations that come and go.
+//!
+//! A cycle is a client of its own: a fresh socket, an Allocate request (twice, because the server challenges it), a Refresh,
+//! and a Refresh with lifetime 0. In the report a cycle counts as one datagram: sent when it begins, received when its
+//! allocation is deleted, lost if it never is; its latency runs from the time it was meant to begin. The steps are
+//! transactions, with latencies of their own.
+
+mod cycle;
+mod ports;
+mod worker;
+
+use std::sync::Arc;
+
+use turn::client::{AllocateOptions, ClientConfig};
+
+use super::plan::{Closed, ROUND_TRIP, Work};
+use super::setup::{SetupError, TurnClients, knock, reserve_descriptors};
+use super::{Plan, Stopper};
+use crate::measure::Schedule;
+use ports::Ports;
+use worker::Worker;
+
+/// What the `allocate` workload needs beyond the plan's own settings.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct ChurnOptions {
+    /// The clients and their server.
+    pub turn: TurnClients,
+    /// Cycles that may be under way at once: what begins beyond that counts as not sent. Each takes a socket.
+    pub under_way: u32,
+    /// Refresh requests between Allocate and deletion.
+    pub refreshes: u32,
+}
+
+impl ChurnOptions {
+    /// At most 8,192 cycles at once, one Refresh each.
+    #[must_use]
+    pub fn new(turn: TurnClients) -> ChurnOptions {
+        ChurnOptions {
+            turn,
+            under_way: 8192,
+            refreshes: 1,
+        }
+    }
+}
+
+/// A churn as a plan has it.
+#[derive(Debug)]
+pub(super) struct Churn {
+    options: ChurnOptions,
+    pub(super) schedule: Option<Schedule>,
+}
+
+/// What every cycle is told.
+#[derive(Clone, Debug)]
+struct Recipe {
+    turn: TurnClients,
+    config: Arc<ClientConfig>,
+    allocation: AllocateOptions,
+    refreshes: u32,
+}
+
+/// Cycles under way without a schedule or a window.
+const UNHURRIED: u32 = 64;
+
+impl Churn {
+    /// What the report calls the steps.
+    pub(super) const STEPS: [&'static str; 3] = ["allocate", "refresh", "release"];
+
+    /// The workers of a run. `closed` keeps so many cycles under way; otherwise the schedule says when they begin.
+    pub(super) fn workers(
+        &self,
+        count: usize,
+        closed: Option<Closed>,
+    ) -> std::io::Result<Vec<Worker>> {
+        let turn = &self.options.turn;
+        let recipe = Recipe {
+            turn: turn.clone(),
+            config: Arc::new(ClientConfig {
+                keep_alive: false,
+                ..turn.config()
+            }),
+            allocation: turn.allocation(),
+            refreshes: self.options.refreshes,
+        };
+        let window = closed.map(|closed| closed.window);
+        let window = window.or(self.schedule.is_none().then_some(UNHURRIED));
+        let count = count.min(window.unwrap_or(u32::MAX) as usize);
+        let limit = Closed {
+            window: window.unwrap_or(self.options.under_way),
+            patience: turn.patience,
+        };
+        (0..count)
+            .map(|index| {
+                let schedule = match window {
+                    None => self.schedule.clone(),
+                    Some(_) => None,
+                };
+                let ports = Ports::new(turn.local().ip(), index as u16, count as u16);
+                let limit = limit.part(index, count).window.max(1);
+                Worker::new(recipe.clone(), schedule, (index, count), limit, ports)
+            })
+            .collect()
+    }
+}
+
+/// Puts allocations that come and go into a plan. Until it is given a schedule it keeps 64 cycles under way. Nothing is
+/// allocated yet.
+///
+/// # Errors
+/// [`SetupError`]: nothing listens there, or the limit on open files is too low.
+pub fn allocate(options: &ChurnOptions, stopper: &Stopper) -> Result<Plan, SetupError> {
+    reserve_descriptors(options.under_way.into())?;
+    knock(&options.turn)?;
+    let target = format!("turn:{}", options.turn.server.address());
+    let churn = Churn {
+        options: options.clone(),
+        schedule: None,
+    };
+    let mut plan = Plan::new("allocate", &target, Work::Churn(Box::new(churn)));
+    plan.latency_is = ROUND_TRIP.to_owned();
+    plan.stopper = stopper.clone();
+    for (name, value) in [
+        ("unit", "cycles of allocate, refresh, delete".to_owned()),
+        ("refreshes", options.refreshes.to_string()),
+    ] {
+        plan.settings.insert(name.to_owned(), value);
+    }
+    Ok(plan)
+}

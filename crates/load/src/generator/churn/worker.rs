@@ -1,0 +1,368 @@
+//! A worker of a churn: begins cycles by its part of the schedule and carries them to their end.
+
+use std::io as stdio;
+use std::sync::Mutex;
+use std::time::Duration;
+
+use ::io::{Events, Interest, Poller, RecvBatch, TimerWheel, UdpOptions, clock};
+use turn::Now;
+use turn::client::Received;
+
+use super::Recipe;
+use super::cycle::{Cycle, Step, Stepped};
+use super::ports::Ports;
+use crate::generator::end::{Came, End, Left};
+use crate::generator::receiver::now;
+use crate::generator::share::Share;
+use crate::generator::shared::Shared;
+use crate::measure::{Arrival, Counter, Counters, Latency, Schedule};
+
+/// Resolution of the timers: the shortest is 500 ms.
+const TICK_NS: u64 = 5_000_000;
+/// Longest wait, so that a stop is noticed.
+const NAP_NS: u64 = 20_000_000;
+/// Cycles begun before answers are looked at again.
+const BURST: u64 = 32;
+/// A cycle that begins so much later than intended counts as late.
+const LATE_NS: u64 = 1_000_000;
+/// How long to wait at the end for cycles to be over; what hangs then is not deleted.
+const DRAIN_NS: u64 = 2_000_000_000;
+/// How often latencies are given to whoever shows them.
+const HAND_OVER_NS: u64 = 200_000_000;
+
+/// A worker before it starts.
+pub(in crate::generator) struct Worker {
+    recipe: Recipe,
+    schedule: Option<Schedule>,
+    share: Share,
+    /// Cycles under way at once.
+    limit: usize,
+    ports: Ports,
+    poller: Poller,
+    batch: RecvBatch,
+    wheel: TimerWheel<usize>,
+    cycles: Vec<Option<Box<Cycle>>>,
+    free: Vec<usize>,
+    under_way: usize,
+    random: Seeds,
+    next: u64,
+    left: Left,
+    came: Came,
+    second: Latency,
+    hand_over_ns: u64,
+}
+
+/// Seeds for clients: one from the system, the others counted up from it.
+struct Seeds([u8; 32]);
+
+impl Seeds {
+    fn new() -> stdio::Result<Seeds> {
+        let mut seed = [0; 32];
+        getrandom::fill(&mut seed).map_err(|error| stdio::Error::other(error.to_string()))?;
+        Ok(Seeds(seed))
+    }
+
+    fn next(&mut self) -> [u8; 32] {
+        let (counter, _) = self.0.split_at_mut(8);
+        let mut bytes = [0; 8];
+        bytes.copy_from_slice(counter);
+        let next = u64::from_le_bytes(bytes).wrapping_add(1);
+        counter.copy_from_slice(&next.to_le_bytes());
+        self.0
+    }
+}
+
+impl Worker {
+    /// Worker `index` of `count`, with `limit` cycles at once; without a schedule it begins one as another ends.
+    pub(super) fn new(
+        recipe: Recipe,
+        schedule: Option<Schedule>,
+        (index, count): (usize, usize),
+        limit: u32,
+        ports: Ports,
+    ) -> stdio::Result<Worker> {
+        Ok(Worker {
+            recipe,
+            schedule,
+            share: Share::new(index, count, count, 1),
+            limit: limit as usize,
+            ports,
+            poller: Poller::new()?,
+            batch: RecvBatch::new(4, RecvBatch::SMALL),
+            wheel: TimerWheel::new(TICK_NS, clock::monotonic_ns()),
+            cycles: Vec::new(),
+            free: Vec::new(),
+            under_way: 0,
+            random: Seeds::new()?,
+            next: 0,
+            left: Left::default(),
+            came: Came::of_parts(super::Churn::STEPS.len()),
+            second: Latency::new(),
+            hand_over_ns: 0,
+        })
+    }
+
+    pub(in crate::generator) fn run(
+        mut self,
+        shared: &Shared,
+        counters: &Counters,
+        live: &Mutex<Latency>,
+    ) -> End {
+        clock::sleep_precisely();
+        let (started, cpu) = (clock::monotonic_ns(), clock::thread_cpu_ns());
+        let mut events = Events::with_capacity(256);
+        while !shared.stopping() && clock::monotonic_ns() < shared.end_ns {
+            let wait_ns = self.begin_due(shared, counters);
+            if !self.turn(&mut events, wait_ns, shared, counters) {
+                break;
+            }
+            self.hand_over(live);
+        }
+        self.drain(&mut events, shared, counters);
+        self.hand_over_ns = 0;
+        self.hand_over(live);
+        End {
+            left: self.left,
+            came: self.came,
+            cpu_ns: clock::thread_cpu_ns() - cpu,
+            wall_ns: clock::monotonic_ns() - started,
+            ..End::default()
+        }
+    }
+
+    /// Begins the cycles that are due and returns how long until the next is.
+    fn begin_due(&mut self, shared: &Shared, counters: &Counters) -> u64 {
+        let now_ns = clock::monotonic_ns();
+        if now_ns < shared.origin_ns {
+            return shared.origin_ns - now_ns;
+        }
+        let Some(schedule) = self.schedule.clone() else {
+            while self.under_way < self.limit && self.begin(now_ns, shared, counters) {}
+            return NAP_NS;
+        };
+        let elapsed = Duration::from_nanos(now_ns - shared.origin_ns);
+        let due = self.share.count(schedule.due(elapsed));
+        let end = due.min(self.next + BURST);
+        let at = |n: u64| {
+            let since = schedule.intended(self.share.global(n));
+            since.map(|since| shared.origin_ns + since.as_nanos() as u64)
+        };
+        let intended: Vec<u64> = (self.next..end).filter_map(at).collect();
+        self.next = end.max(self.next);
+        let next_ns = at(self.next);
+        for intended_ns in intended {
+            self.begin(intended_ns, shared, counters);
+        }
+        next_ns.map_or(NAP_NS, |next_ns| {
+            next_ns.saturating_sub(clock::monotonic_ns()).min(NAP_NS)
+        })
+    }
+
+    /// Begins a cycle; false if there is no room or no socket for it.
+    fn begin(&mut self, intended_ns: u64, shared: &Shared, counters: &Counters) -> bool {
+        let measured = shared.measured(intended_ns);
+        let now = now();
+        let opened = if self.under_way < self.limit {
+            self.open(intended_ns, now)
+        } else {
+            Err(stdio::ErrorKind::QuotaExceeded.into())
+        };
+        let late = u64::from(now.mono.0.saturating_sub(intended_ns) > LATE_NS);
+        counters.add(Counter::Late, late);
+        if let Err(error) = opened {
+            counters.add(Counter::NotSent, 1);
+            self.left.not_sent += u64::from(measured);
+            match error.kind() {
+                stdio::ErrorKind::QuotaExceeded => self.left.flushed.would_block += 1,
+                _ => self.left.flushed.other_errors += 1,
+            }
+            return false;
+        }
+        counters.add(Counter::Sent, 1);
+        self.left.flushed.sent += 1;
+        if measured {
+            self.left.measured += 1;
+            self.left.late += late;
+        }
+        true
+    }
+
+    fn open(&mut self, intended_ns: u64, now: Now) -> stdio::Result<()> {
+        let options = UdpOptions {
+            tos: false,
+            ..UdpOptions::default()
+        };
+        let socket = self.ports.open(&options)?;
+        let place = self.free.pop().unwrap_or_else(|| {
+            self.cycles.push(None);
+            self.cycles.len() - 1
+        });
+        if let Err(error) = self.poller.add(&socket, place as u64, Interest::Read) {
+            self.free.push(place);
+            return Err(error);
+        }
+        let seed = self.random.next();
+        let cycle = Cycle::begin(&self.recipe, socket, seed, intended_ns, now);
+        self.cycles[place] = Some(Box::new(cycle));
+        self.under_way += 1;
+        self.service(place);
+        Ok(())
+    }
+
+    /// Waits for answers and time-outs and deals with them. False if waiting is impossible.
+    fn turn(
+        &mut self,
+        events: &mut Events,
+        wait_ns: u64,
+        shared: &Shared,
+        counters: &Counters,
+    ) -> bool {
+        let wait = Duration::from_nanos(wait_ns);
+        if self.poller.wait(events, Some(wait)).is_err() {
+            return false;
+        }
+        for event in events.iter() {
+            self.read(event.token as usize, shared, counters);
+        }
+        let now = now();
+        while let Some(place) = self.wheel.pop_due(now.mono.0) {
+            if let Some(cycle) = &mut self.cycles[place] {
+                cycle.timer = None;
+                cycle.client.handle_timeout(now);
+                self.advance(place, now, shared, counters);
+            }
+        }
+        true
+    }
+
+    fn read(&mut self, place: usize, shared: &Shared, counters: &Counters) {
+        let Some(Some(cycle)) = self.cycles.get_mut(place) else {
+            return;
+        };
+        self.batch.clear();
+        if cycle.socket.recv(0, &mut self.batch).is_err() {
+            return;
+        }
+        let now = now();
+        for answer in self.batch.iter() {
+            let ours = cycle.is_server(answer.from)
+                && cycle.client.handle_input(now, answer.bytes) == Received::Handled;
+            if !ours {
+                counters.add(Counter::Foreign, 1);
+            }
+        }
+        self.advance(place, now, shared, counters);
+    }
+
+    /// Carries a cycle on after its client was touched.
+    fn advance(&mut self, place: usize, now: Now, shared: &Shared, counters: &Counters) {
+        while let Some(cycle) = &mut self.cycles[place] {
+            let Some(stepped) = cycle.poll(&self.recipe, now) else {
+                break;
+            };
+            let (intended_ns, end) = (cycle.intended_ns, stepped.end);
+            self.note(&stepped, intended_ns, now, shared, counters);
+            if end {
+                self.close(place);
+                return;
+            }
+        }
+        self.service(place);
+    }
+
+    fn note(
+        &mut self,
+        stepped: &Stepped,
+        intended_ns: u64,
+        now: Now,
+        shared: &Shared,
+        counters: &Counters,
+    ) {
+        let measured = shared.measured(intended_ns);
+        match stepped.failed {
+            None => counters.add(Counter::Succeeded, 1),
+            Some(0) => {}
+            Some(_) => counters.add(Counter::Failed, 1),
+        }
+        if measured {
+            match stepped.failed {
+                None => {
+                    self.came.succeeded += 1;
+                    self.came
+                        .record_part(stepped.step.part(), stepped.latency_ns);
+                }
+                Some(code) => {
+                    self.came.failed += 1;
+                    *self.came.errors.entry(code).or_default() += 1;
+                }
+            }
+        }
+        if stepped.failed.is_none() && stepped.step == Step::Release {
+            let latency_ns = now.mono.0.saturating_sub(intended_ns);
+            counters.add(Counter::Received, 1);
+            self.second.record_ns(latency_ns);
+            if measured {
+                // The steps have their own parts; this is the whole.
+                self.came.note(Arrival::InOrder, 0, latency_ns, usize::MAX);
+            }
+        }
+    }
+
+    /// Sends what a client wants sent and sets its timer.
+    fn service(&mut self, place: usize) {
+        let Some(cycle) = &mut self.cycles[place] else {
+            return;
+        };
+        cycle.transmit();
+        cycle.timer = match (cycle.client.poll_timeout(), cycle.timer) {
+            (Some(at), Some(timer)) if self.wheel.reschedule(timer, at.0) => Some(timer),
+            (Some(at), _) => Some(self.wheel.insert(at.0, place)),
+            (None, timer) => {
+                timer.and_then(|timer| self.wheel.cancel(timer));
+                None
+            }
+        };
+    }
+
+    fn close(&mut self, place: usize) {
+        let Some(cycle) = self.cycles[place].take() else {
+            return;
+        };
+        cycle.timer.and_then(|timer| self.wheel.cancel(timer));
+        // Closing the socket takes it from the poller as well; an event that waits finds an empty place.
+        self.free.push(place);
+        self.under_way -= 1;
+    }
+
+    /// Lets the cycles under way come to their end, without their Refreshes.
+    fn drain(&mut self, events: &mut Events, shared: &Shared, counters: &Counters) {
+        let now = now();
+        for place in 0..self.cycles.len() {
+            if let Some(cycle) = &mut self.cycles[place]
+                && cycle.client.relayed().is_some()
+                && shared.stopping()
+            {
+                cycle.abandon(now);
+                self.service(place);
+            }
+        }
+        let end_ns = clock::monotonic_ns() + DRAIN_NS;
+        while self.under_way > 0 && clock::monotonic_ns() < end_ns {
+            if !self.turn(events, NAP_NS, shared, counters) {
+                return;
+            }
+        }
+    }
+
+    fn hand_over(&mut self, live: &Mutex<Latency>) {
+        let now = clock::monotonic_ns();
+        if now < self.hand_over_ns {
+            return;
+        }
+        self.hand_over_ns = now + HAND_OVER_NS;
+        if let Ok(mut live) = live.lock() {
+            live.merge(&self.second);
+            self.second.clear();
+        }
+    }
+}

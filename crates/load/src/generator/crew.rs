@@ -1,0 +1,175 @@
+//! Starting the threads of a run.
+
+use std::io as stdio;
+use std::sync::{Arc, Mutex};
+use std::thread::JoinHandle;
+
+use io::Offloads;
+
+use super::churn::Churn;
+use super::closed::Loop;
+use super::end::End;
+use super::plan::{Closed, Flows, Plan, Work, deal};
+use super::receiver::Receiver;
+use super::sender::{Sender, Track};
+use super::share::Share;
+use super::shared::Shared;
+use super::{Lane, Tap};
+use crate::measure::{Counters, Latency};
+
+/// The threads of a run, and what they write.
+#[derive(Debug)]
+pub(super) struct Crew {
+    pub(super) shared: Arc<Shared>,
+    /// One for each thread.
+    pub(super) counters: Arc<[Counters]>,
+    pub(super) live: Arc<[Mutex<Latency>]>,
+    /// Those that end by themselves when the time is up.
+    pub(super) senders: Vec<JoinHandle<End>>,
+    /// Those that have to be told.
+    pub(super) receivers: Vec<JoinHandle<End>>,
+}
+
+impl Crew {
+    /// Nobody yet.
+    pub(super) fn new(plan: &Plan) -> Crew {
+        let threads = plan.senders + plan.receivers;
+        Crew {
+            shared: Arc::new(Shared::new(plan)),
+            counters: (0..threads).map(|_| Counters::new()).collect(),
+            live: (0..threads).map(|_| Mutex::default()).collect(),
+            senders: Vec::new(),
+            receivers: Vec::new(),
+        }
+    }
+
+    /// Starts everybody; lanes and taps go from the plan to the threads.
+    pub(super) fn start(&mut self, plan: &mut Plan) -> stdio::Result<()> {
+        let senders = plan.senders;
+        match (&mut plan.work, plan.closed) {
+            (Work::Flows(flows), None) => {
+                let offloads = Offloads::probe();
+                let gso = (plan.gso && offloads.gso).then_some(offloads.max_segments);
+                self.start_receivers(flows, plan.receivers)?;
+                self.start_senders(flows, senders, gso)
+            }
+            (Work::Flows(flows), Some(closed)) => self.start_loops(flows, senders, closed),
+            (Work::Churn(churn), closed) => self.start_churn(churn, senders, closed),
+        }
+    }
+
+    fn start_senders(
+        &mut self,
+        flows: &mut Flows,
+        senders: usize,
+        gso: Option<usize>,
+    ) -> stdio::Result<()> {
+        let streams = flows.streams.len();
+        let mut tracks: Vec<Vec<Track>> = (0..senders).map(|_| Vec::new()).collect();
+        for (number, stream) in flows.streams.iter_mut().enumerate() {
+            let lanes = std::mem::take(&mut stream.lanes);
+            let all = lanes.len();
+            let hands = deal(lanes, senders.min(all));
+            for (index, lanes) in hands.into_iter().enumerate() {
+                let share = Share::new(index, senders.min(all), all, stream.train);
+                tracks[index].push(Track::new(number, lanes, stream.schedule.clone(), share));
+            }
+        }
+        tracks.retain(|tracks| !tracks.is_empty());
+        for (index, tracks) in tracks.into_iter().enumerate() {
+            let sender = Sender::new(tracks, streams, gso);
+            let thread = self.spawn(format!("sender-{index}"), |shared, counters, _| {
+                sender.run(shared, counters)
+            })?;
+            self.senders.push(thread);
+        }
+        Ok(())
+    }
+
+    fn start_receivers(&mut self, flows: &mut Flows, receivers: usize) -> stdio::Result<()> {
+        let (count, starts) = (flows.count(), flows.starts());
+        let taps = std::mem::take(&mut flows.taps);
+        let hands = receivers.min(taps.len());
+        for (index, taps) in deal(taps, hands).into_iter().enumerate() {
+            let receiver = Receiver::new(taps, count, starts.clone())?;
+            let thread = self.spawn(format!("receiver-{index}"), |shared, counters, live| {
+                receiver.run(shared, counters, live)
+            })?;
+            self.receivers.push(thread);
+        }
+        Ok(())
+    }
+
+    fn start_loops(
+        &mut self,
+        flows: &mut Flows,
+        workers: usize,
+        closed: Closed,
+    ) -> stdio::Result<()> {
+        let (count, starts, streams) = (flows.count(), flows.starts(), flows.streams.len());
+        let taps = std::mem::take(&mut flows.taps);
+        let workers = workers.min(taps.len()).min(closed.window as usize);
+        let hands = deal(taps, workers);
+        let mut lanes = lanes_by_tap(flows, &hands);
+        lanes.retain(|lanes| !lanes.is_empty());
+        for (index, (taps, lanes)) in hands.into_iter().zip(lanes).enumerate() {
+            let receiver = Receiver::new(taps, count, starts.clone())?;
+            let settings = closed.part(index, workers);
+            let worker = Loop::new(receiver, lanes, streams, count, settings);
+            let thread = self.spawn(format!("worker-{index}"), |shared, counters, live| {
+                worker.run(shared, counters, live)
+            })?;
+            self.senders.push(thread);
+        }
+        Ok(())
+    }
+
+    fn start_churn(
+        &mut self,
+        churn: &Churn,
+        workers: usize,
+        closed: Option<Closed>,
+    ) -> stdio::Result<()> {
+        for (index, worker) in churn.workers(workers, closed)?.into_iter().enumerate() {
+            let thread = self.spawn(format!("worker-{index}"), |shared, counters, live| {
+                worker.run(shared, counters, live)
+            })?;
+            self.senders.push(thread);
+        }
+        Ok(())
+    }
+
+    fn spawn(
+        &mut self,
+        name: String,
+        work: impl FnOnce(&Shared, &Counters, &Mutex<Latency>) -> End + Send + 'static,
+    ) -> stdio::Result<JoinHandle<End>> {
+        let place = self.senders.len() + self.receivers.len();
+        let (shared, counters) = (self.shared.clone(), self.counters.clone());
+        let live = self.live.clone();
+        let builder = std::thread::Builder::new().name(name.clone());
+        builder.spawn(move || End {
+            name,
+            place,
+            ..work(&shared, &counters[place], &live[place])
+        })
+    }
+}
+
+/// The lanes of each hand of taps, with their streams: answers come back to the socket they were asked from.
+fn lanes_by_tap(flows: &mut Flows, hands: &[Vec<Tap>]) -> Vec<Vec<(usize, Lane)>> {
+    let mut owners = std::collections::HashMap::new();
+    for (hand, taps) in hands.iter().enumerate() {
+        for tap in taps {
+            owners.insert(Arc::as_ptr(&tap.socket).addr(), hand);
+        }
+    }
+    let mut lanes: Vec<Vec<(usize, Lane)>> = hands.iter().map(|_| Vec::new()).collect();
+    for (number, stream) in flows.streams.iter_mut().enumerate() {
+        for lane in std::mem::take(&mut stream.lanes) {
+            let owner = owners.get(&Arc::as_ptr(&lane.socket).addr());
+            lanes[owner.copied().unwrap_or(0)].push((number, lane));
+        }
+    }
+    lanes
+}

@@ -1,0 +1,124 @@
+//! What the threads of a run say when they end.
+
+use std::collections::BTreeMap;
+
+use io::Flushed;
+
+use super::tap::Troubles;
+use super::{Lane, Tap};
+use crate::measure::{Arrival, Latency};
+
+/// What one thread did.
+#[derive(Debug, Default)]
+pub(super) struct End {
+    /// `sender-0` or the like, and the index of its counters.
+    pub(super) name: String,
+    pub(super) place: usize,
+    pub(super) left: Left,
+    pub(super) came: Came,
+    pub(super) troubles: Troubles,
+    /// Mean deviation of each flow, RFC 3550 §6.4.1.
+    pub(super) jitter_ns: Vec<f64>,
+    pub(super) cpu_ns: u64,
+    pub(super) wall_ns: u64,
+    /// The lanes it had, by stream, and the taps, for another run.
+    pub(super) lanes: Vec<Vec<Lane>>,
+    pub(super) taps: Vec<Tap>,
+}
+
+/// What a thread sent.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Left {
+    /// Datagrams that left and were meant to leave within the measured part, and their payload bytes.
+    pub(super) measured: u64,
+    pub(super) measured_bytes: u64,
+    /// Those of them that ought to be answered: not garbage.
+    pub(super) requests: u64,
+    pub(super) late: u64,
+    pub(super) not_sent: u64,
+    /// What became of all, warm-up included.
+    pub(super) flushed: Flushed,
+}
+
+/// What a thread received of that which was meant to leave in the measured part.
+#[derive(Debug, Default)]
+pub(super) struct Came {
+    pub(super) received: u64,
+    pub(super) received_bytes: u64,
+    pub(super) reordered: u64,
+    pub(super) duplicates: u64,
+    /// Answers to what is not measured.
+    pub(super) answers: u64,
+    pub(super) answer_bytes: u64,
+    /// Transactions and how they ended.
+    pub(super) succeeded: u64,
+    pub(super) failed: u64,
+    pub(super) latency: Latency,
+    /// By part; empty if there is but one.
+    pub(super) parts: Vec<Latency>,
+    /// Error responses by code; 0 for no response.
+    pub(super) errors: BTreeMap<u16, u64>,
+}
+
+impl Came {
+    /// With a histogram for each of `parts`, unless there is only one.
+    pub(super) fn of_parts(parts: usize) -> Came {
+        Came {
+            parts: (0..parts)
+                .filter(|_| parts > 1)
+                .map(|_| Latency::new())
+                .collect(),
+            ..Came::default()
+        }
+    }
+
+    pub(super) fn note(&mut self, arrival: Arrival, bytes: usize, latency_ns: u64, part: usize) {
+        if arrival == Arrival::Duplicate {
+            self.duplicates += 1;
+            return;
+        }
+        self.received += 1;
+        self.received_bytes += bytes as u64;
+        self.reordered += u64::from(arrival == Arrival::Reordered);
+        self.latency.record_ns(latency_ns);
+        self.record_part(part, latency_ns);
+    }
+
+    pub(super) fn record_part(&mut self, part: usize, latency_ns: u64) {
+        if let Some(latency) = self.parts.get_mut(part) {
+            latency.record_ns(latency_ns);
+        }
+    }
+
+    pub(super) fn add(&mut self, other: &Came) {
+        self.received += other.received;
+        self.received_bytes += other.received_bytes;
+        self.reordered += other.reordered;
+        self.duplicates += other.duplicates;
+        self.answers += other.answers;
+        self.answer_bytes += other.answer_bytes;
+        self.succeeded += other.succeeded;
+        self.failed += other.failed;
+        self.latency.merge(&other.latency);
+        while self.parts.len() < other.parts.len() {
+            self.parts.push(Latency::new());
+        }
+        for (mine, theirs) in self.parts.iter_mut().zip(&other.parts) {
+            mine.merge(theirs);
+        }
+        for (&code, count) in &other.errors {
+            *self.errors.entry(code).or_default() += count;
+        }
+    }
+}
+
+impl Left {
+    pub(super) fn add(&mut self, other: &Left) {
+        self.measured += other.measured;
+        self.measured_bytes += other.measured_bytes;
+        self.requests += other.requests;
+        self.late += other.late;
+        self.not_sent += other.not_sent;
+        self.flushed += other.flushed;
+    }
+}

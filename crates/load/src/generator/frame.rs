@@ -1,0 +1,76 @@
+//! Frames of relayed data, complete but for their stamps.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+use io::UdpSocket;
+use stun::{ChannelNumber, INDICATION_HEADER_MAX, TransactionId, channel_data};
+
+use super::setup::Framing;
+use super::{Lane, Stamping};
+use crate::client::ClientParts;
+use crate::measure::Payload;
+
+/// Makes frames of one kind and size.
+pub(super) struct Frames {
+    payload: Payload,
+    framing: Framing,
+    size: usize,
+}
+
+impl Frames {
+    /// Frames with `size` bytes of payload, which must be in the range of [`Payload`].
+    pub(super) fn new(framing: Framing, size: usize) -> Frames {
+        Frames {
+            payload: Payload::new(),
+            framing,
+            size,
+        }
+    }
+
+    /// From a client by its server to a peer. Without a channel it is indications whatever was wished for.
+    pub(super) fn lane(
+        &self,
+        client: &ClientParts,
+        flow: u32,
+        peer: SocketAddr,
+        channel: Option<ChannelNumber>,
+    ) -> Lane {
+        let (frame, stamping) = match (self.framing, channel) {
+            (Framing::Channels, Some(channel)) => self.channel_data(flow, channel),
+            _ => self.indication(flow, peer),
+        };
+        Lane::new(client.socket.clone(), client.server, flow, stamping, &frame)
+    }
+
+    /// From a peer to a relayed transport address.
+    pub(super) fn peer_lane(&self, socket: Arc<UdpSocket>, flow: u32, relayed: SocketAddr) -> Lane {
+        let mut frame = vec![0; self.size];
+        self.payload.fill(&mut frame, flow);
+        Lane::new(socket, relayed, flow, Stamping::Payload { at: 0 }, &frame)
+    }
+
+    /// RFC 8656 §12.4; over UDP it is not padded.
+    fn channel_data(&self, flow: u32, channel: ChannelNumber) -> (Vec<u8>, Stamping) {
+        // `Payload::MAX` is below 2^16.
+        let header = channel_data::header(channel, self.size as u16);
+        let at = header.len();
+        let mut frame = vec![0; at + self.size];
+        frame[..at].copy_from_slice(&header);
+        self.payload.fill(&mut frame[at..], flow);
+        (frame, Stamping::Payload { at })
+    }
+
+    /// RFC 8656 §11.1.
+    fn indication(&self, flow: u32, peer: SocketAddr) -> (Vec<u8>, Stamping) {
+        let mut header = [0; INDICATION_HEADER_MAX];
+        let id = TransactionId([0; 12]);
+        let at = stun::send_indication_header(&mut header, &id, &peer, self.size)
+            .expect("Payload::MAX leaves room for the header in a message");
+        let padding = stun::padding(self.size);
+        let mut frame = vec![0; at + self.size + padding];
+        frame[..at].copy_from_slice(&header[..at]);
+        self.payload.fill(&mut frame[at..at + self.size], flow);
+        (frame, Stamping::Indication { at, padding })
+    }
+}

@@ -1,0 +1,87 @@
+//! Giving back what the server was asked for.
+
+use std::time::Duration;
+
+use turn::client::Event;
+
+use super::Tap;
+use crate::client::{ClientId, ClientParts, Data, Driver, DriverOptions, Handler};
+
+/// Releases under way at once.
+const IN_FLIGHT: usize = 64;
+
+/// Deletes the allocations behind `taps` (RFC 8656 §8: a Refresh with a lifetime of 0) and returns how many were not
+/// confirmed. Gives up when nothing has been confirmed for `patience`.
+pub(super) fn release(taps: Vec<Tap>, patience: Duration) -> u64 {
+    let clients = taps.into_iter().filter_map(Tap::into_client);
+    let clients: Vec<ClientParts> = clients
+        .filter(|parts| parts.client.relayed().is_some())
+        .collect();
+    let count = clients.len() as u64;
+    if clients.is_empty() {
+        return 0;
+    }
+    let Ok(mut driver) = Driver::new(&DriverOptions::default()) else {
+        return count;
+    };
+    let adopted: Vec<ClientId> = clients
+        .into_iter()
+        .filter_map(|parts| driver.adopt(parts).ok())
+        .collect();
+    count - release_all(&mut driver, adopted, patience)
+}
+
+/// Deletes the allocations of these clients and returns how many were confirmed.
+pub(super) fn release_all(driver: &mut Driver, clients: Vec<ClientId>, patience: Duration) -> u64 {
+    let mut releases = Releases {
+        waiting: clients,
+        under_way: 0,
+        confirmed: 0,
+    };
+    for _ in 0..IN_FLIGHT {
+        releases.next(driver);
+    }
+    let mut last = None;
+    while releases.under_way > 0 && last != Some(releases.under_way + releases.waiting.len()) {
+        last = Some(releases.under_way + releases.waiting.len());
+        let done = |_: &Driver, releases: &Releases| releases.under_way == 0;
+        if driver.run_until(patience, &mut releases, done).is_err() {
+            break;
+        }
+    }
+    releases.confirmed
+}
+
+struct Releases {
+    waiting: Vec<ClientId>,
+    under_way: usize,
+    confirmed: u64,
+}
+
+impl Releases {
+    fn next(&mut self, driver: &mut Driver) {
+        while let Some(id) = self.waiting.pop() {
+            let asked = driver.with(id, |client, now| client.release(now, None));
+            if matches!(asked, Some(Ok(()))) {
+                self.under_way += 1;
+                return;
+            }
+        }
+    }
+}
+
+impl Handler for Releases {
+    fn event(&mut self, driver: &mut Driver, id: ClientId, event: Event) {
+        match event {
+            Event::Released { .. } | Event::Lost(_) => self.confirmed += 1,
+            Event::RefreshFailed(_) => {}
+            _ => return,
+        }
+        // It has nothing more to say; its socket is closed.
+        drop(driver.release(id));
+        self.under_way = self.under_way.saturating_sub(1);
+        self.next(driver);
+    }
+
+    fn data(&mut self, _: ClientId, _: Data<'_>) {}
+}

@@ -1,0 +1,78 @@
+//! What every thread of a run reads.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use io::clock;
+
+use super::{Plan, Stopper};
+
+/// Between starting the threads and time zero of the schedule.
+const HEAD_START_NS: u64 = 20_000_000;
+
+/// Times and flags of a run. Nothing here is written per datagram.
+#[derive(Debug)]
+pub(super) struct Shared {
+    /// Time zero of the schedule.
+    pub(super) origin_ns: u64,
+    /// The measured part: from here ..
+    pub(super) measure_ns: u64,
+    /// .. to here, where the senders stop.
+    pub(super) end_ns: u64,
+    /// How long to wait then for what is on its way.
+    pub(super) linger: Duration,
+    /// The user's.
+    stopper: Stopper,
+    /// The run's own: it has seen enough.
+    quit: AtomicBool,
+    receivers_off: AtomicBool,
+}
+
+impl Shared {
+    pub(super) fn new(plan: &Plan) -> Shared {
+        let origin_ns = clock::monotonic_ns() + HEAD_START_NS;
+        let measure_ns = origin_ns + plan.warm_up.as_nanos() as u64;
+        Shared {
+            origin_ns,
+            measure_ns,
+            end_ns: measure_ns + plan.duration.as_nanos() as u64,
+            linger: plan.linger,
+            stopper: plan.stopper.clone(),
+            quit: AtomicBool::new(false),
+            receivers_off: AtomicBool::new(false),
+        }
+    }
+
+    /// Whether what was meant to leave at this time is measured.
+    #[inline]
+    pub(super) fn measured(&self, intended_ns: u64) -> bool {
+        (self.measure_ns..self.end_ns).contains(&intended_ns)
+    }
+
+    pub(super) fn warm_up(&self) -> Duration {
+        Duration::from_nanos(self.measure_ns - self.origin_ns)
+    }
+
+    /// Nothing more is to be sent.
+    #[inline]
+    pub(super) fn stopping(&self) -> bool {
+        self.quit.load(Ordering::Relaxed) || self.stopper.is_stopped()
+    }
+
+    pub(super) fn stopped_by_user(&self) -> bool {
+        self.stopper.is_stopped()
+    }
+
+    pub(super) fn quit(&self) {
+        self.quit.store(true, Ordering::Relaxed);
+    }
+
+    /// Nothing more is to be received.
+    pub(super) fn receivers_off(&self) -> bool {
+        self.receivers_off.load(Ordering::Relaxed)
+    }
+
+    pub(super) fn turn_receivers_off(&self) {
+        self.receivers_off.store(true, Ordering::Relaxed);
+    }
+}

@@ -1,0 +1,168 @@
+//! From what the threads say to a report.
+
+use std::collections::BTreeMap;
+
+use io::{Flushed, clock};
+
+use super::end::{Came, End, Left};
+use super::plan::{Plan, Work};
+use super::tap::Troubles;
+use super::warnings;
+use crate::measure::{Counter, Counters, Snapshot};
+use crate::report::{Ending, LoadReport, Sending, ThreadUse};
+
+/// What is known before a run.
+pub(super) fn head(plan: &Plan) -> LoadReport {
+    let mut report = LoadReport::empty();
+    let run = &mut report.run;
+    run.argv = std::env::args().collect();
+    run.version = env!("CARGO_PKG_VERSION").to_owned();
+    run.kernel = std::fs::read_to_string("/proc/sys/kernel/osrelease")
+        .map(|text| text.trim().to_owned())
+        .unwrap_or_default();
+    run.cpus = std::thread::available_parallelism().map_or(1, usize::from);
+    run.started_unix_s = clock::unix_s();
+    run.target.clone_from(&plan.target);
+    run.workload.clone_from(&plan.workload);
+    run.settings.clone_from(&plan.settings);
+    run.latency_is.clone_from(&plan.latency_is);
+    run.warm_up_s = plan.warm_up.as_secs_f64();
+    run.offered_rate = plan.offered_rate();
+    if let Some(closed) = plan.closed {
+        let window = closed.window.to_string();
+        run.settings.insert("closed loop".to_owned(), window);
+    }
+    report
+}
+
+/// Adds up what the threads of `plan` did.
+pub(super) fn sum(report: &mut LoadReport, plan: &Plan, counters: &[Counters], ends: &[End]) {
+    let mut came = Came::default();
+    let mut left = Left::default();
+    let mut troubles = Troubles::default();
+    for end in ends {
+        came.add(&end.came);
+        left.add(&end.left);
+        troubles.add(&end.troubles);
+    }
+    let all = Snapshot::of(counters);
+    totals(report, plan, &came, &left, &all);
+    report.latency = came.latency.report().into();
+    for (name, latency) in plan.part_names().into_iter().zip(&came.parts) {
+        let part = latency.report();
+        if part.count > 0 {
+            report.parts.insert(name, part.into());
+        }
+    }
+    let jitter: Vec<f64> = ends
+        .iter()
+        .flat_map(|end| &end.jitter_ns)
+        .copied()
+        .collect();
+    report.jitter_us = jitter.iter().sum::<f64>() / (jitter.len().max(1) as f64) / 1e3;
+    report.errors = came.errors;
+    for (&code, count) in &troubles.codes {
+        *report.errors.entry(code).or_default() += count;
+    }
+    report.sending = sending(plan.gso, &left.flushed);
+    report.threads = ends.iter().map(|end| thread(end, counters)).collect();
+    report.ended_early = ended_early(report);
+    report.warnings = warnings::of(report, &troubles);
+}
+
+fn totals(report: &mut LoadReport, plan: &Plan, came: &Came, left: &Left, all: &Snapshot) {
+    let total = &mut report.total;
+    total.sent = left.measured;
+    total.sent_bytes = left.measured_bytes;
+    total.late = left.late;
+    total.not_sent = left.not_sent;
+    total.received = came.received;
+    total.received_bytes = came.received_bytes;
+    total.reordered = came.reordered;
+    total.duplicates = came.duplicates;
+    total.succeeded = came.succeeded;
+    total.failed = came.failed;
+    total.corrupt = all.get(Counter::Corrupt);
+    total.overflow += all.get(Counter::Overflow);
+    match &plan.work {
+        Work::Flows(flows) if flows.one_sided => {
+            // Garbage is not answered: what is measured beside it are requests that ought to be.
+            total.succeeded = came.received;
+            total.failed = left.requests.saturating_sub(came.received);
+            total.received = came.answers + came.received;
+            total.received_bytes = came.answer_bytes + came.received_bytes;
+        }
+        _ => total.lost = total.sent.saturating_sub(total.received),
+    }
+}
+
+fn sending(asked_for_segments: bool, flushed: &Flushed) -> Sending {
+    let method = match () {
+        () if flushed.gso_segments > 0 => "UDP_SEGMENT",
+        () if flushed.syscalls < flushed.sent => "sendmmsg",
+        () => "sendto",
+    };
+    let reasons = [
+        ("send buffer full (EAGAIN)", flushed.would_block),
+        ("kernel out of buffers (ENOBUFS)", flushed.no_buffers),
+        ("no route (ENETUNREACH)", flushed.unreachable),
+        ("refused by a firewall (EPERM)", flushed.denied),
+        ("too big (EMSGSIZE)", flushed.too_big),
+        ("other errors", flushed.other_errors),
+    ];
+    let not_sent: BTreeMap<String, u64> = reasons
+        .into_iter()
+        .filter(|&(_, count)| count > 0)
+        .map(|(reason, count)| (reason.to_owned(), count))
+        .collect();
+    Sending {
+        method: method.to_owned(),
+        datagrams: flushed.sent,
+        calls: flushed.syscalls,
+        gso_runs: flushed.gso_runs,
+        gso_segments: flushed.gso_segments,
+        gso_asked: asked_for_segments,
+        gso_refused: flushed.gso_refused,
+        not_sent,
+    }
+}
+
+fn thread(end: &End, counters: &[Counters]) -> ThreadUse {
+    let seconds = (end.wall_ns as f64 / 1e9).max(1e-9);
+    let count = |counter| counters[end.place].get(counter);
+    let (sent, received) = (count(Counter::Sent), count(Counter::Received));
+    ThreadUse {
+        name: end.name.clone(),
+        sent,
+        received,
+        send_pps: sent as f64 / seconds,
+        recv_pps: received as f64 / seconds,
+        cpu: end.cpu_ns as f64 / end.wall_ns.max(1) as f64,
+    }
+}
+
+fn ended_early(report: &LoadReport) -> Option<String> {
+    let at = report.seconds.last().map_or(0.0, |second| second.at_s);
+    match report.ended {
+        Ending::Complete => None,
+        Ending::Stopped => Some("stopped by the user".to_owned()),
+        Ending::ServerSilent => {
+            let heard = report.seconds.iter().rev().find(|one| one.recv_pps > 0.0);
+            Some(match heard {
+                Some(last) => format!(
+                    "the server fell silent: nothing has come back since {:.0} s, and the run was given up at {at:.0} s",
+                    last.at_s
+                ),
+                None => format!("nothing ever came back; the run was given up at {at:.0} s"),
+            })
+        }
+        Ending::CannotSend => {
+            let reasons = report.sending.not_sent.keys();
+            let reasons: Vec<_> = reasons.map(String::as_str).collect();
+            Some(format!(
+                "nothing leaves this machine any more: {}; the run was given up at {at:.0} s",
+                reasons.join(", ")
+            ))
+        }
+    }
+}

@@ -1,0 +1,120 @@
+//! Notices when there is no point in going on.
+
+use std::time::Duration;
+
+use crate::measure::{Counter, Snapshot};
+use crate::report::Ending;
+
+/// Silence means something only after so many sends: at one a second nothing may come back for seconds.
+const SENDS_AT_LEAST: u64 = 10;
+
+/// Watches a run from second to second.
+#[derive(Debug)]
+pub(super) struct Watch {
+    patience_ns: u64,
+    answers_expected: bool,
+    /// When something last came back, or left.
+    heard_ns: u64,
+    spoken_ns: u64,
+    /// Sent since something came back; not sent since something was.
+    unheard: u64,
+    unspoken: u64,
+}
+
+impl Watch {
+    /// Nothing matters before `start_ns`; a `patience` of 0 has no end.
+    pub(super) fn new(patience: Duration, answers_expected: bool, start_ns: u64) -> Watch {
+        let patience_ns = match patience.as_nanos() as u64 {
+            0 => u64::MAX,
+            patience_ns => patience_ns,
+        };
+        Watch {
+            patience_ns,
+            answers_expected,
+            heard_ns: start_ns,
+            spoken_ns: start_ns,
+            unheard: 0,
+            unspoken: 0,
+        }
+    }
+
+    /// Takes note of what happened until `now_ns`; says how the run has ended, if it has.
+    pub(super) fn note(&mut self, change: &Snapshot, now_ns: u64) -> Option<Ending> {
+        let answers = [Counter::Received, Counter::Duplicate, Counter::Failed];
+        let sent = change.get(Counter::Sent);
+        self.unheard += sent;
+        self.unspoken += change.get(Counter::NotSent);
+        if answers.iter().any(|&counter| change.get(counter) > 0) {
+            (self.heard_ns, self.unheard) = (now_ns, 0);
+        }
+        if sent > 0 {
+            (self.spoken_ns, self.unspoken) = (now_ns, 0);
+        }
+        let long_ago = |since_ns: u64| now_ns.saturating_sub(since_ns) >= self.patience_ns;
+        if long_ago(self.spoken_ns) && self.unspoken >= SENDS_AT_LEAST {
+            return Some(Ending::CannotSend);
+        }
+        let silent = long_ago(self.heard_ns) && self.unheard >= SENDS_AT_LEAST;
+        (self.answers_expected && silent).then_some(Ending::ServerSilent)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::measure::Counters;
+
+    const SECOND: u64 = 1_000_000_000;
+
+    /// Plays one change a second and returns the second in which the run ended.
+    fn ends(watch: &mut Watch, changes: &[(Counter, u64)], seconds: u64) -> Option<(u64, Ending)> {
+        (1..=seconds).find_map(|second| {
+            let counters = Counters::new();
+            for &(counter, amount) in changes {
+                counters.add(counter, amount);
+            }
+            let ending = watch.note(&Snapshot::of([&counters]), second * SECOND)?;
+            Some((second, ending))
+        })
+    }
+
+    fn watch(answers: bool) -> Watch {
+        Watch::new(Duration::from_secs(3), answers, 0)
+    }
+
+    #[test]
+    fn a_silent_server_is_noticed_after_three_seconds() {
+        let silent = [(Counter::Sent, 100)];
+        assert_eq!(
+            ends(&mut watch(true), &silent, 9),
+            Some((3, Ending::ServerSilent))
+        );
+        assert_eq!(ends(&mut watch(false), &silent, 9), None);
+    }
+
+    #[test]
+    fn a_server_that_answers_anything_at_all_is_not_silent() {
+        for counter in [Counter::Received, Counter::Failed, Counter::Duplicate] {
+            let changes = [(Counter::Sent, 100), (counter, 1)];
+            assert_eq!(ends(&mut watch(true), &changes, 9), None);
+        }
+    }
+
+    #[test]
+    fn a_slow_schedule_is_no_silence() {
+        let slow = [(Counter::Sent, 1)];
+        assert_eq!(
+            ends(&mut watch(true), &slow, 30),
+            Some((10, Ending::ServerSilent))
+        );
+    }
+
+    #[test]
+    fn a_machine_that_cannot_send_is_noticed() {
+        let stuck = [(Counter::NotSent, 100)];
+        assert_eq!(
+            ends(&mut watch(false), &stuck, 9),
+            Some((3, Ending::CannotSend))
+        );
+    }
+}
