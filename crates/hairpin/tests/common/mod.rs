@@ -105,6 +105,11 @@ impl Serve {
         serve
     }
 
+    /// Its process.
+    pub(crate) fn id(&self) -> u32 {
+        self.child.id()
+    }
+
     /// The first listener.
     pub(crate) fn address(&self) -> SocketAddr {
         self.listeners[0]
