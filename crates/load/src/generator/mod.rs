@@ -52,3 +52,4 @@ pub use setup::{Framing, OptionsError, SetupError, TurnClients};
 pub use stop::Stopper;
 pub use tap::{Decoder, Tap};
 pub use target::{Target, TargetError};
+pub use turn::client::Security;

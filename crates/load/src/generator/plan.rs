@@ -9,7 +9,7 @@ use crate::measure::{Counter, Schedule};
 use crate::peer::Peer;
 
 /// Everything a [`Run`](super::Run) needs. Built by a workload, such as [`binding`](super::binding) or
-/// [`relay`](super::relay). Until told otherwise it sends as fast as it can.
+/// [`relay`](super::relay). Until told otherwise it sends as fast as it can. Dropping it releases what was allocated for it.
 #[derive(Debug)]
 #[non_exhaustive]
 pub struct Plan {

@@ -138,14 +138,14 @@ impl Run {
     /// Waits for the senders, lingers, stops the receivers, releases the allocations and sums up.
     #[must_use]
     pub fn finish(mut self) -> LoadReport {
-        let Some((mut report, plan)) = self.conclude() else {
+        let Some((mut report, mut plan)) = self.conclude() else {
             return LoadReport::empty();
         };
         let patience = match report.ended {
             Ending::ServerSilent | Ending::CannotSend => SILENT_PATIENCE,
             _ => RELEASE_PATIENCE,
         };
-        let unconfirmed = release(plan.into_taps(), patience);
+        let unconfirmed = release(plan.take_taps(), patience);
         if unconfirmed > 0 {
             report.warnings.push(format!(
                 "{unconfirmed} allocations were not confirmed as deleted: they lapse within their lifetime, ten minutes mostly"
@@ -196,24 +196,24 @@ impl Drop for Run {
         if let Some(plan) = self.plan.as_mut() {
             plan.linger = Duration::ZERO;
         }
-        if let Some((_, plan)) = self.conclude() {
-            release(plan.into_taps(), RELEASE_PATIENCE);
-        }
+        // With the plan goes what was allocated for it.
+        drop(self.conclude());
     }
 }
 
 impl Plan {
-    /// Releases what was allocated for a plan that is not going to run.
-    pub fn release(self) {
-        let patience = RELEASE_PATIENCE;
-        release(self.into_taps(), patience);
-    }
-
-    fn into_taps(self) -> Vec<Tap> {
-        match self.work {
-            Work::Flows(flows) => flows.taps,
+    fn take_taps(&mut self) -> Vec<Tap> {
+        match &mut self.work {
+            Work::Flows(flows) => std::mem::take(&mut flows.taps),
             Work::Churn(_) => Vec::new(),
         }
+    }
+}
+
+impl Drop for Plan {
+    /// What was allocated for it is released.
+    fn drop(&mut self) {
+        release(self.take_taps(), RELEASE_PATIENCE);
     }
 }
 

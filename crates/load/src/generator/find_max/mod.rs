@@ -168,29 +168,25 @@ pub fn find_max(
     plan.duration = options.step;
     plan.warm_up = options.warm_up;
     let mut search = Search::new(options, stopper);
-    let mut plan = Some(plan);
-    while let (Some(rate), Some(mut next)) = (search.next_rate(), plan.take()) {
+    while let Some(rate) = search.next_rate() {
         let number = search.steps.len() as u32 + 1;
         watch(Progress::Begin {
             number,
             rate: Rate(rate),
         });
-        next.set_schedule(&Schedule::constant(Rate(rate)).with_burst(options.burst));
-        let mut run = Run::start(next)?;
+        plan.set_schedule(&Schedule::constant(Rate(rate)).with_burst(options.burst));
+        let mut run = Run::start(plan)?;
         while let Some(second) = run.next_second() {
             watch(Progress::Second(&second));
         }
         let Some((report, next)) = run.finish_and_keep() else {
-            break;
+            return Ok(search.end());
         };
-        plan = Some(next);
+        plan = next;
         search.judge(rate, report);
         if let Some(step) = search.steps.last() {
             watch(Progress::End(step));
         }
-    }
-    if let Some(plan) = plan {
-        plan.release();
     }
     Ok(search.end())
 }
