@@ -34,6 +34,16 @@ impl Server {
         Server::launch(builder().allow_development_peers().quota(quota))
     }
 
+    /// Its allocations last four seconds unless they are refreshed.
+    pub(crate) fn forgetful() -> Server {
+        let mut settings = server::Settings::default();
+        settings.users = vec![("ann".to_owned(), "secret".to_owned())];
+        settings.default_lifetime = Duration::from_secs(4);
+        settings.max_lifetime = Duration::from_secs(4);
+        let builder = builder().settings(settings).allow_development_peers();
+        Server::launch(builder)
+    }
+
     fn launch(builder: server::Builder) -> Server {
         Server(builder.start().expect("the server starts"))
     }

@@ -99,26 +99,29 @@ impl Loop {
             }
             self.receiver.hand_over(live);
         }
-        let linger_ns = clock::monotonic_ns() + shared.linger.as_nanos() as u64;
+        let stopped_ns = clock::monotonic_ns();
+        let linger_ns = stopped_ns + shared.linger.as_nanos() as u64;
         while self.under_way > 0 && clock::monotonic_ns() < linger_ns {
             if !self.receive(&mut events, shared, counters, &mut sweep_ns) {
                 break;
             }
         }
-        let cpu_ns = clock::thread_cpu_ns() - cpu;
-        self.end(left, cpu_ns, clock::monotonic_ns() - started)
+        End {
+            left,
+            stopped_ns,
+            cpu_ns: clock::thread_cpu_ns() - cpu,
+            wall_ns: clock::monotonic_ns() - started,
+            ..self.end()
+        }
     }
 
-    fn end(self, left: Left, cpu_ns: u64, wall_ns: u64) -> End {
+    fn end(self) -> End {
         let mut lanes: Vec<Vec<Lane>> = (0..self.streams).map(|_| Vec::new()).collect();
         for window in self.lanes {
             lanes[window.stream].push(window.lane);
         }
         End {
-            left,
             lanes,
-            cpu_ns,
-            wall_ns,
             ..self.receiver.end()
         }
     }

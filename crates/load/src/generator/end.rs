@@ -21,6 +21,8 @@ pub(super) struct End {
     pub(super) jitter_ns: Vec<f64>,
     pub(super) cpu_ns: u64,
     pub(super) wall_ns: u64,
+    /// When it stopped sending.
+    pub(super) stopped_ns: u64,
     /// The lanes it had, by stream, and the taps, for another run.
     pub(super) lanes: Vec<Vec<Lane>>,
     pub(super) taps: Vec<Tap>,

@@ -164,8 +164,9 @@ impl Run {
         while self.next_second().is_some() {}
         let mut plan = self.plan.take()?;
         let shared = self.crew.shared.clone();
-        let ended_ns = clock::monotonic_ns().min(shared.end_ns);
         let mut ends = join(std::mem::take(&mut self.crew.senders));
+        let stopped_ns = ends.iter().map(|end| end.stopped_ns).max();
+        let ended_ns = stopped_ns.unwrap_or(shared.end_ns).min(shared.end_ns);
         if !self.crew.receivers.is_empty() {
             std::thread::sleep(plan.linger);
         }

@@ -179,6 +179,7 @@ impl Sender {
             lanes,
             cpu_ns: clock::thread_cpu_ns() - cpu,
             wall_ns: clock::monotonic_ns() - started,
+            stopped_ns: clock::monotonic_ns(),
             ..End::default()
         }
     }

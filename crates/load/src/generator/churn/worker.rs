@@ -118,12 +118,14 @@ impl Worker {
             }
             self.hand_over(live);
         }
+        let stopped_ns = clock::monotonic_ns();
         self.drain(&mut events, shared, counters);
         self.hand_over_ns = 0;
         self.hand_over(live);
         End {
             left: self.left,
             came: self.came,
+            stopped_ns,
             cpu_ns: clock::thread_cpu_ns() - cpu,
             wall_ns: clock::monotonic_ns() - started,
             ..End::default()
