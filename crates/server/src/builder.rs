@@ -442,6 +442,7 @@ impl Plan {
             batch: RecvBatch::new(BATCH, RecvBatch::LARGE),
             parcels: Vec::new(),
             letters_left: false,
+            parcels_held: false,
             stopping: false,
         })
     }

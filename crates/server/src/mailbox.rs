@@ -54,7 +54,6 @@ impl<M> Mailbox<M> {
     }
 
     /// How many letters wait.
-    #[cfg(test)]
     pub(crate) fn len(&self) -> usize {
         self.shared.ring.len()
     }

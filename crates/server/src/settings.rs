@@ -43,6 +43,12 @@ pub struct Settings {
     pub max_allocations: usize,
     /// Whether a Refresh needs a credential that has not expired. Default: no, as clients keep the one they began with.
     pub strict_expiry: bool,
+    /// Whether clients that speak RFC 5389 may also bind the channel numbers 0x5000 to 0x7FFF, which RFC 8656 §12 took back.
+    /// Default: yes, as Debian's coturn client picks at random among them.
+    pub rfc5766_channels: bool,
+    /// Whether ADDITIONAL-ADDRESS-FAMILY is also taken under the number of the draft before RFC 8656, 0x8032, which coturn's
+    /// client sends. Default: yes.
+    pub draft_dual_allocation: bool,
     /// Whether Binding requests need credentials. Default: no (RFC 8489 §12).
     pub authenticate_binding: bool,
 }
@@ -87,6 +93,8 @@ impl Settings {
         config.max_channels = self.max_channels;
         config.max_allocations = self.max_allocations;
         config.strict_expiry = self.strict_expiry;
+        config.rfc5766_channels = self.rfc5766_channels;
+        config.draft_dual_allocation = self.draft_dual_allocation;
         config.authenticate_binding = self.authenticate_binding;
         config.validate()?;
         Ok(config)
@@ -157,6 +165,8 @@ impl Default for Settings {
             max_channels: Self::MAX_CHANNELS,
             max_allocations: Self::MAX_ALLOCATIONS,
             strict_expiry: false,
+            rfc5766_channels: true,
+            draft_dual_allocation: true,
             authenticate_binding: false,
         }
     }

@@ -2,7 +2,7 @@
 
 mod common;
 
-use common::{Client, Got, loopback, socket, start};
+use common::{Client, Got, StopAtEnd, loopback, socket, start};
 use std::net::{SocketAddr, UdpSocket};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
@@ -99,6 +99,7 @@ fn a_flood_of_strangers_costs_no_memory_and_no_client_its_data() {
     let before = resident();
     let (stop, rounds) = (AtomicBool::new(false), AtomicU64::new(0));
     let elapsed = std::thread::scope(|scope| {
+        let _stopper = StopAtEnd(&stop);
         let (stop, rounds, peer) = (&stop, &rounds, &peer);
         scope.spawn(move || {
             let mut buffer = [0; 64];
@@ -115,7 +116,6 @@ fn a_flood_of_strangers_costs_no_memory_and_no_client_its_data() {
         });
         let start = Instant::now();
         flood(&sources, listener, DATAGRAMS, &mut random);
-        stop.store(true, Ordering::Relaxed);
         start.elapsed()
     });
     let grown = resident().saturating_sub(before);

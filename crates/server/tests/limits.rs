@@ -2,17 +2,18 @@
 
 mod common;
 
-use common::{Client, Got, at, ip, loopback, socket, start};
+use common::{Client, Got, at, loopback, private_loopback, socket, start};
 use hairpin_server::quota::QuotaLimits;
 use hairpin_server::{Builder, Running};
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::process::Command;
 
-/// Relays from an address that no other test uses, so that each range of ports is its test's own.
-fn ports(relay: &str, first: u16, last: u16, workers: usize) -> Builder {
+/// Relays from an address that no other test uses, and from ports that the system gives to nobody, so that each range is its
+/// test's own.
+fn ports(relay: IpAddr, first: u16, last: u16, workers: usize) -> Builder {
     let builder = hairpin_server::Server::builder()
         .listen(at("127.0.0.1:0"))
-        .relay_address(ip(relay));
+        .relay_address(relay);
     let builder = builder
         .user(common::USER, common::PASSWORD)
         .workers(workers);
@@ -37,12 +38,12 @@ fn allocate_until_refused(server: &Running) -> (Vec<(Client, SocketAddr)>, u16) 
 #[test]
 fn every_port_is_used_before_anybody_gets_508() {
     // 96 ports are leased to two of four workers at most: the others must take from them.
-    let server = start(ports("127.0.1.1", 50_016, 50_111, 4));
+    let server = start(ports(private_loopback(1), 20_016, 20_111, 4));
     let (mut clients, code) = allocate_until_refused(&server);
     assert_eq!((clients.len(), code), (96, 508));
     let mut used: Vec<u16> = clients.iter().map(|(_, relayed)| relayed.port()).collect();
     used.sort_unstable();
-    assert_eq!(used, (50_016..=50_111).collect::<Vec<_>>());
+    assert_eq!(used, (20_016..=20_111).collect::<Vec<_>>());
     let stats = server.stats();
     assert!(
         stats
@@ -61,11 +62,12 @@ fn every_port_is_used_before_anybody_gets_508() {
 
 #[test]
 fn ports_of_other_processes_are_passed_over() {
+    let relay = private_loopback(2);
     let foreign: Vec<_> = (0..20)
         .step_by(2)
-        .map(|i| socket(&format!("127.0.1.2:{}", 51_000 + i)))
+        .map(|i| socket(&format!("{relay}:{}", 21_000 + i)))
         .collect();
-    let server = start(ports("127.0.1.2", 51_000, 51_019, 2));
+    let server = start(ports(relay, 21_000, 21_019, 2));
     let (clients, code) = allocate_until_refused(&server);
     assert_eq!((clients.len(), code), (10, 508));
     assert!(clients.iter().all(|(_, relayed)| relayed.port() % 2 == 1));

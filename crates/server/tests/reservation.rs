@@ -82,11 +82,11 @@ fn a_token_is_worth_nothing_to_another_user_or_when_made_up() {
 fn reservations_take_pairs_and_say_508_when_none_is_left() {
     let builder = Server::builder()
         .listen(at("127.0.0.1:0"))
-        .relay_address(ip("127.0.2.1"))
-        .relay_ports(52_001, 52_008);
+        .relay_address(common::private_loopback(3))
+        .relay_ports(22_001, 22_008);
     let server = start(builder.user(common::USER, common::PASSWORD).workers(1));
     let mut clients: Vec<Client> = (0..4).map(|_| Client::new(server.listeners()[0])).collect();
-    // 52002+3, 52004+5, 52006+7 are pairs; 52001 and 52008 are left over.
+    // 22002+3, 22004+5, 22006+7 are pairs; 22001 and 22008 are left over.
     for client in &mut clients[..3] {
         reserve(client);
     }
@@ -95,7 +95,7 @@ fn reservations_take_pairs_and_say_508_when_none_is_left() {
     assert_eq!(none.code(), 508);
     let even =
         clients[3].allocate_with(&|builder| builder.push(&EvenPort { reserve: false }).map(drop));
-    assert_eq!((even.code(), even.relayed().port()), (0, 52_008));
+    assert_eq!((even.code(), even.relayed().port()), (0, 22_008));
     assert_eq!(server.stats().counters().no_port, 2, "both of the pair");
 }
 
@@ -114,4 +114,29 @@ fn a_claim_by_the_same_worker_needs_no_mailbox() {
     });
     assert_eq!(worker, 0);
     assert_eq!(server.stats().counters().relays_given, 0);
+}
+
+#[test]
+fn a_reserved_port_is_no_peer_until_it_is_claimed() {
+    for workers in [1, 2] {
+        // Without a rule for loopback, only live relays are reached there.
+        let builder = Server::builder()
+            .listen(at("127.0.0.1:0"))
+            .relay_address(ip("127.0.0.1"));
+        let server = start(
+            builder
+                .user(common::USER, common::PASSWORD)
+                .workers(workers),
+        );
+        let mut one = Client::new(server.listeners()[0]);
+        let (even, token) = reserve(&mut one);
+        let odd = std::net::SocketAddr::new(even.ip(), even.port() + 1);
+        let mut other = Client::new(server.listeners()[0]);
+        other.allocate();
+        assert_eq!(other.bind(0x4000, even), 0);
+        assert_eq!(other.bind(0x4001, odd), 403, "nobody owns it yet");
+        let mut third = Client::new(server.listeners()[0]);
+        assert_eq!(claim(&mut third, token).code(), 0);
+        assert_eq!(other.bind(0x4001, odd), 0);
+    }
 }

@@ -2,10 +2,9 @@
 
 mod common;
 
-use common::{Client, Got, loopback, socket, start};
+use common::{Client, Got, StopAtEnd, loopback, socket, start};
 use std::net::{SocketAddr, UdpSocket};
-use std::sync::Barrier;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 use turn::server::DropReason;
 
@@ -31,6 +30,7 @@ fn sixty_four_clients_reach_all_of_four_workers_and_none_two() {
     let peer = socket("127.0.0.1:0");
     let stop = AtomicBool::new(false);
     std::thread::scope(|scope| {
+        let stopper = StopAtEnd(&stop);
         let echoing = scope.spawn(|| echo(&peer, &stop));
         let mut clients: Vec<Client> = (0..64)
             .map(|_| Client::new(server.listeners()[0]))
@@ -46,7 +46,7 @@ fn sixty_four_clients_reach_all_of_four_workers_and_none_two() {
                 assert_eq!(client.got(), Got::Channel(0x4000, message));
             }
         }
-        stop.store(true, Ordering::Relaxed);
+        drop(stopper);
         assert_eq!(echoing.join().expect("no panic"), 64 * ROUNDS);
     });
     let stats = server.stats();
@@ -120,6 +120,14 @@ fn collect(client: &Client, number: usize, round: u32) {
     assert_eq!(in_order, [1, BURST, BURST]);
 }
 
+/// A barrier that fails instead of hanging when another thread has failed.
+fn wait_for_all(arrived: &AtomicUsize, round: u32) {
+    arrived.fetch_add(1, Ordering::AcqRel);
+    common::eventually("all threads have finished the round", || {
+        arrived.load(Ordering::Acquire) >= (round as usize + 1) * THREADS
+    });
+}
+
 #[test]
 fn two_hundred_clients_lose_and_mix_nothing() {
     let server = start(loopback(2));
@@ -137,15 +145,16 @@ fn two_hundred_clients_lose_and_mix_nothing() {
         );
     }
     let stop = AtomicBool::new(false);
-    let in_step = Barrier::new(THREADS);
+    let arrived = AtomicUsize::new(0);
     std::thread::scope(|scope| {
+        let stopper = StopAtEnd(&stop);
         let echoing = scope.spawn(|| echo(&peer, &stop));
         let share = CLIENTS / THREADS;
         let threads: Vec<_> = clients
             .chunks_mut(share)
             .enumerate()
             .map(|(thread, clients)| {
-                let in_step = &in_step;
+                let arrived = &arrived;
                 scope.spawn(move || {
                     for round in 0..ROUNDS {
                         for (offset, client) in clients.iter().enumerate() {
@@ -159,19 +168,24 @@ fn two_hundred_clients_lose_and_mix_nothing() {
                         for (offset, client) in clients.iter().enumerate() {
                             collect(client, thread * share + offset, round);
                         }
-                        in_step.wait();
+                        wait_for_all(arrived, round);
                     }
                 })
             })
             .collect();
-        threads
+        let failed = threads
             .into_iter()
-            .for_each(|thread| thread.join().expect("nothing lost or mixed"));
-        stop.store(true, Ordering::Relaxed);
+            .filter_map(|thread| thread.join().err())
+            .count();
+        drop(stopper);
+        let echoed = echoing.join().expect("no panic");
         assert_eq!(
-            echoing.join().expect("no panic"),
-            CLIENTS as u64 * u64::from(ROUNDS)
+            failed,
+            0,
+            "something was lost or mixed: {:?}",
+            server.stats()
         );
+        assert_eq!(echoed, CLIENTS as u64 * u64::from(ROUNDS));
     });
     let counters = server.stats().counters();
     let between = CLIENTS as u64 * u64::from(ROUNDS * BURST) * 2;

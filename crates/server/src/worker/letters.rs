@@ -9,7 +9,6 @@ use io::UdpSocket;
 use std::net::SocketAddr;
 use std::ops::Range;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::Sender;
 use turn::server::{Config, OpenedRelay};
 use turn::{RelayKey, RequestKey};
@@ -95,7 +94,7 @@ pub(crate) struct Parcel {
 impl Parcel {
     /// Two of the longest runs fit, or a hundred ordinary datagrams.
     const BYTES: usize = 128 * 1024;
-    const ITEMS: usize = 256;
+    const ITEMS: usize = 512;
 
     fn new() -> Parcel {
         Parcel {
@@ -113,32 +112,31 @@ impl Parcel {
     }
 }
 
-/// Parcels for all workers: made as needed up to a limit, then used again and again.
+/// Empty parcels for all workers, made at the start and used again and again. Memory that no datagram has touched costs nothing.
 #[derive(Debug)]
 pub(crate) struct ParcelStore {
     empty: ArrayQueue<Parcel>,
-    made: AtomicUsize,
 }
 
 impl ParcelStore {
-    /// Enough for each worker to have a few under way to each side; beyond that datagrams are dropped and counted.
+    /// 2 MiB for each worker, about what a socket's receive buffer holds; beyond that datagrams are dropped and counted.
     const PER_WORKER: usize = 16;
 
+    /// A single worker sends no parcels.
     pub(crate) fn new(workers: usize) -> ParcelStore {
-        ParcelStore {
-            empty: ArrayQueue::new(workers.max(1) * Self::PER_WORKER),
-            made: AtomicUsize::new(0),
-        }
+        let count = if workers > 1 {
+            workers * Self::PER_WORKER
+        } else {
+            0
+        };
+        let empty = ArrayQueue::new(count.max(1));
+        // There is room for all of them.
+        (0..count).for_each(|_| drop(empty.push(Parcel::new())));
+        ParcelStore { empty }
     }
 
     fn take(&self) -> Option<Parcel> {
-        self.empty.pop().or_else(|| {
-            let more = |made| (made < self.empty.capacity()).then_some(made + 1);
-            self.made
-                .fetch_update(Ordering::Relaxed, Ordering::Relaxed, more)
-                .ok()
-                .map(|_| Parcel::new())
-        })
+        self.empty.pop()
     }
 
     /// Takes back a parcel that was delivered or could not be.
@@ -146,7 +144,7 @@ impl ParcelStore {
         parcel.bytes.clear();
         parcel.items.clear();
         // There is room for every parcel that was ever made.
-        let _ = self.empty.push(parcel);
+        drop(self.empty.push(parcel));
     }
 }
 
@@ -174,6 +172,9 @@ pub(crate) struct Shipment<'a> {
 }
 
 impl Courier {
+    /// Unread letters from which on parcels are held back until they are full.
+    const BACKLOG: usize = 2;
+
     pub(crate) fn new(boxes: Arc<[Mailbox<Letter>]>, store: Arc<ParcelStore>) -> Courier {
         let open = (0..boxes.len()).map(|_| None).collect();
         Courier { boxes, store, open }
@@ -223,9 +224,20 @@ impl Courier {
         lost
     }
 
-    /// Posts every open parcel. Returns how many datagrams had to be discarded.
-    pub(crate) fn send_all(&mut self) -> u64 {
-        (0..self.open.len()).map(|worker| self.send(worker)).sum()
+    /// Posts every open parcel, except to workers that have not read their mail: for those, parcels go on being filled, so that
+    /// a worker that the system does not let run costs a few full parcels and not one per wake-up of ours.
+    ///
+    /// Returns how many datagrams had to be discarded, and whether a parcel was held back: call again soon.
+    pub(crate) fn send_all(&mut self) -> (u64, bool) {
+        let (mut lost, mut held) = (0, false);
+        for worker in 0..self.open.len() {
+            if self.open[worker].is_some() && self.boxes[worker].len() >= Self::BACKLOG {
+                held = true;
+            } else {
+                lost += self.send(worker);
+            }
+        }
+        (lost, held)
     }
 
     /// Posts a letter, or hands it back if there is no such worker or its mailbox is full.
@@ -318,7 +330,7 @@ mod tests {
         let (mut courier, _pollers) = courier(2, 4);
         assert_eq!(courier.pack(1, &shipment(b"headAAheadBBheadC", 6)), 0);
         assert_eq!(courier.pack(1, &shipment(b"headDD", 6)), 0);
-        assert_eq!(courier.send_all(), 0);
+        assert_eq!(courier.send_all(), (0, false));
         let Some(Letter::Datagrams(parcel)) = courier.boxes[1].take() else {
             panic!("a parcel was posted")
         };
@@ -336,26 +348,42 @@ mod tests {
             (5..7, 2)
         );
         courier.put_back(parcel);
-        assert_eq!(courier.store.made.load(Ordering::Relaxed), 1);
+        assert_eq!(courier.store.empty.len(), 2 * ParcelStore::PER_WORKER);
+    }
+
+    #[test]
+    fn a_parcel_for_a_worker_that_does_not_read_waits_and_fills() {
+        let (mut courier, _pollers) = courier(2, 64);
+        for _ in 0..Courier::BACKLOG {
+            courier.pack(1, &shipment(b"headAA", 6));
+            assert_eq!(courier.send_all(), (0, false));
+        }
+        for _ in 0..1000 {
+            assert_eq!(courier.pack(1, &shipment(b"headBB", 6)), 0);
+            assert_eq!(courier.send_all(), (0, true));
+        }
+        // One was full and went out in spite of it; the other is still open.
+        assert_eq!(courier.boxes[1].len(), Courier::BACKLOG + 1);
+        while courier.boxes[1].take().is_some() {}
+        assert_eq!(courier.send_all(), (0, false));
+        assert_eq!(courier.boxes[1].len(), 1);
     }
 
     #[test]
     fn what_finds_no_room_is_counted_and_its_parcel_is_used_again() {
         let (mut courier, _pollers) = courier(2, 1);
-        courier.pack(1, &shipment(b"headAA", 6));
-        assert_eq!(courier.send_all(), 0);
-        courier.pack(1, &shipment(b"headAAheadBB", 6));
-        assert_eq!(courier.send_all(), 2, "the mailbox holds one letter");
+        let long = vec![0; 60_004];
+        let lost: u64 = (0..100)
+            .map(|_| courier.pack(1, &shipment(&long, long.len())))
+            .sum();
+        // The mailbox holds one parcel, another is open: two datagrams in each.
+        assert_eq!(lost, 96);
         assert_eq!(
             courier.pack(9, &shipment(b"headAA", 6)),
             1,
             "there is no worker 9"
         );
-        for _ in 0..100 {
-            courier.pack(1, &shipment(b"headAA", 6));
-            courier.send_all();
-        }
-        assert_eq!(courier.store.made.load(Ordering::Relaxed), 2);
+        assert_eq!(courier.store.empty.len(), 2 * ParcelStore::PER_WORKER - 2);
     }
 
     #[test]
@@ -365,8 +393,7 @@ mod tests {
         for _ in 0..5 {
             assert_eq!(courier.pack(1, &shipment(&long, long.len())), 0);
         }
-        courier.send_all();
-        assert_eq!(courier.boxes[1].len(), 3);
+        assert_eq!(courier.boxes[1].len(), 2);
     }
 
     #[test]

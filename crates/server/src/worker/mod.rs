@@ -43,6 +43,9 @@ const LETTERS: usize = 256;
 /// Calls of `handle_timeout` per wake-up, each of which does a bounded amount of work.
 const EXPIRIES: usize = 64;
 
+/// How soon to try again when another worker does not read its mail.
+const HELD: Duration = Duration::from_millis(1);
+
 /// Everything that is one worker's. Made by the starting thread, then moved to its own.
 #[derive(Debug)]
 pub(crate) struct Worker {
@@ -55,6 +58,8 @@ pub(crate) struct Worker {
     pub(crate) parcels: Vec<Parcel>,
     /// The last wake-up left letters unread.
     pub(crate) letters_left: bool,
+    /// Parcels wait for another worker to read its mail.
+    pub(crate) parcels_held: bool,
     pub(crate) stopping: bool,
 }
 
@@ -83,7 +88,9 @@ impl Worker {
                 self.read_mail();
             }
             self.expire();
-            self.core.counters.mailbox_full += self.core.courier.send_all();
+            let (lost, held) = self.core.courier.send_all();
+            self.core.counters.mailbox_full += lost;
+            self.parcels_held = held;
         }
         self.finish();
         Ok(self.stats())
@@ -105,10 +112,13 @@ impl Worker {
         if self.letters_left {
             return Some(Duration::ZERO);
         }
-        self.core
-            .engine
-            .poll_timeout()
-            .map(|deadline| deadline.since(self.core.now.mono))
+        let deadline = self.core.engine.poll_timeout();
+        let expiry = deadline.map(|deadline| deadline.since(self.core.now.mono));
+        match expiry {
+            Some(expiry) if self.parcels_held => Some(expiry.min(HELD)),
+            None if self.parcels_held => Some(HELD),
+            expiry => expiry,
+        }
     }
 
     /// Reads every ready socket once. Returns whether the mailbox is ready, too.
@@ -258,7 +268,7 @@ impl Worker {
             port,
             ..
         } = self.sockets.relays.remove(claimed.relay)?;
-        self.core.opener.relays.owners(address).clear(port);
+        self.core.opener.withdraw(address, port);
         // It could only fail for a socket that is not watched; then nothing is left to undo.
         let _ = self.core.poller.remove(&socket);
         self.core.counters.relays_given += 1;

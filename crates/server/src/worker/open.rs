@@ -9,7 +9,7 @@ use io::{Interest, Poller, UdpOptions, UdpSocket};
 use std::net::SocketAddr;
 use std::sync::Arc;
 use stun::AddressFamily;
-use turn::server::{OpenError, OpenedRelay, PortRequest, RelayRequest};
+use turn::server::{OpenError, OpenedRelay, PortRequest, RelayRequest, RelayedAddresses};
 
 /// Most relays that one request opens: a pair, or one of each family.
 pub(crate) const MOST_RELAYS: usize = 2;
@@ -26,7 +26,12 @@ pub(crate) struct Opener {
     pub(crate) entropy: Entropy,
     /// Ports that another process held during the request at hand: kept until its end, so that none is tried twice.
     foreign: Vec<(RelayIndex, u16)>,
+    /// Open, but held for a reservation token: no allocation owns them, so they are not live.
+    reserved: Vec<Reserved>,
 }
+
+/// Relay address, port and slot.
+type Reserved = (RelayIndex, u16, u32);
 
 impl Opener {
     /// How many ports of other processes a request passes over before it gives up. What was learnt stays learnt, so the next
@@ -40,6 +45,7 @@ impl Opener {
             options,
             entropy: Entropy::new(),
             foreign: Vec::new(),
+            reserved: Vec::new(),
         }
     }
 
@@ -59,15 +65,21 @@ impl Opener {
             [first, second] if second.port == PortRequest::Next => {
                 let pair = self.open_pair([first, second], now_s, poller, counters);
                 results = match pair {
-                    Ok(pair) => pair.map(|relay| Ok(self.register(relay, opened))),
+                    Ok([even, odd]) => {
+                        self.announce(&even);
+                        self.reserved.push((odd.address, odd.port, odd.key.index));
+                        [even, odd].map(|relay| Ok(self.told(relay, opened)))
+                    }
                     Err(error) => [Err(error); MOST_RELAYS],
                 };
             }
             _ => {
                 for (result, request) in results.iter_mut().zip(requests) {
-                    *result = self
-                        .open_one(*request, now_s, poller, counters)
-                        .map(|relay| self.register(relay, opened));
+                    let relay = self.open_one(*request, now_s, poller, counters);
+                    *result = relay.map(|relay| {
+                        self.announce(&relay);
+                        self.told(relay, opened)
+                    });
                 }
             }
         }
@@ -85,50 +97,70 @@ impl Opener {
     }
 
     /// Closes a relay's socket and lets its port rest.
-    pub(crate) fn close(&self, relay: RelaySocket) {
+    pub(crate) fn close(&mut self, relay: RelaySocket) {
         let RelaySocket {
             socket,
             address,
             port,
             ..
         } = relay;
-        self.relays.owners(address).clear(port);
+        self.withdraw(address, port);
         drop(socket);
         self.relays.pool(address).give_back(port);
     }
 
     /// Takes over a relay that another worker opened. `None` if it cannot be watched: then it is closed.
-    pub(crate) fn adopt(&self, relay: RelaySocket, poller: &Poller) -> Option<RelaySocket> {
-        if poller
-            .add(
-                &relay.socket,
-                Token::Relay(relay.key).as_u64(),
-                Interest::Read,
-            )
-            .is_err()
-        {
+    pub(crate) fn adopt(&mut self, relay: RelaySocket, poller: &Poller) -> Option<RelaySocket> {
+        let token = Token::Relay(relay.key).as_u64();
+        if poller.add(&relay.socket, token, Interest::Read).is_err() {
             self.close(relay);
             return None;
         }
+        self.announce(&relay);
+        Some(relay)
+    }
+
+    /// An allocation has these relayed addresses: one that was reserved is live from now on.
+    pub(crate) fn allocated(&mut self, relayed: RelayedAddresses) {
+        if self.reserved.is_empty() {
+            return;
+        }
+        for relayed in [relayed.v4, relayed.v6].into_iter().flatten() {
+            let Some(address) = self.relays.find(relayed.ip()) else {
+                continue;
+            };
+            let is_it = |&(a, port, _): &Reserved| a == address && port == relayed.port();
+            if let Some(at) = self.reserved.iter().position(is_it) {
+                let (_, port, slot) = self.reserved.swap_remove(at);
+                self.relays.owners(address).set(
+                    port,
+                    Owner {
+                        worker: self.worker,
+                        slot,
+                    },
+                );
+            }
+        }
+    }
+
+    /// Nobody reaches the relay inside this process any more.
+    pub(crate) fn withdraw(&mut self, address: RelayIndex, port: u16) {
+        self.reserved.retain(|&(a, p, _)| (a, p) != (address, port));
+        self.relays.owners(address).clear(port);
+    }
+
+    /// Says that the relay is live: other relays reach it inside this process.
+    fn announce(&self, relay: &RelaySocket) {
         let owner = Owner {
             worker: self.worker,
             slot: relay.key.index,
         };
         self.relays.owners(relay.address).set(relay.port, owner);
-        Some(relay)
     }
 
-    /// Says that the relay is live and tells its two addresses.
-    fn register(&self, relay: RelaySocket, opened: &mut impl FnMut(RelaySocket)) -> OpenedRelay {
-        let address = self.relays.address(relay.address);
-        let port = relay.port;
-        self.relays.owners(relay.address).set(
-            port,
-            Owner {
-                worker: self.worker,
-                slot: relay.key.index,
-            },
-        );
+    /// Hands the relay over and tells its two addresses.
+    fn told(&self, relay: RelaySocket, opened: &mut impl FnMut(RelaySocket)) -> OpenedRelay {
+        let (address, port) = (self.relays.address(relay.address), relay.port);
         opened(relay);
         OpenedRelay {
             local: SocketAddr::new(address.local, port),
@@ -275,7 +307,7 @@ impl Opener {
     }
 
     fn watch(
-        &self,
+        &mut self,
         relay: RelaySocket,
         poller: &Poller,
         counters: &mut Counters,

@@ -80,6 +80,7 @@ impl Session<'_, '_, '_> {
                 relayed,
                 lifetime_s,
             } => {
+                self.core.opener.allocated(relayed);
                 let client = path.five_tuple.remote;
                 tracing::info!(worker, user, %client, relayed = %Relayed(relayed), lifetime_s, "allocation opened");
                 Todo::Done

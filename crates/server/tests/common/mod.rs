@@ -45,6 +45,12 @@ pub(crate) fn ip(text: &str) -> IpAddr {
     text.parse().expect("test addresses are well formed")
 }
 
+/// A loopback address that no other running test process uses; `last` tells the tests of this one apart.
+pub(crate) fn private_loopback(last: u8) -> IpAddr {
+    let pid = std::process::id();
+    IpAddr::from([127, 64 + (pid >> 8) as u8 % 64, pid as u8, last])
+}
+
 pub(crate) fn channel(number: u16) -> ChannelNumber {
     ChannelNumber::new(number).expect("a channel number")
 }
@@ -62,6 +68,15 @@ pub(crate) fn eventually(what: &str, mut condition: impl FnMut() -> bool) {
     while !condition() {
         assert!(start.elapsed() < PATIENCE, "still waiting: {what}");
         std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
+/// Tells a thread to stop when it goes out of scope, so that a failing test does not wait for it for ever.
+pub(crate) struct StopAtEnd<'a>(pub(crate) &'a std::sync::atomic::AtomicBool);
+
+impl Drop for StopAtEnd<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, std::sync::atomic::Ordering::Relaxed);
     }
 }
 
