@@ -25,7 +25,7 @@ pub(crate) struct Args {
     /// Configuration file to take the secret from
     #[arg(long, short, value_name = "FILE", env = "HAIRPIN_CONFIG")]
     pub(crate) config: Option<PathBuf>,
-    /// Whom they are for; shows up in logs and quotas
+    /// Whom they are for; shows up in logs
     #[arg(long, short, default_value = "user")]
     pub(crate) user: String,
     /// How long they are good for

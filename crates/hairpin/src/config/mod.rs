@@ -84,6 +84,10 @@ pub(crate) struct Config {
     pub(crate) peers_allow_local: bool,
     /// Limits on what clients can hold.
     pub(crate) limits: Limits,
+    /// Whether old clients may bind channel numbers that RFC 8656 took back.
+    pub(crate) rfc5766_channels: bool,
+    /// Whether a dual allocation may be asked for by the number of the draft.
+    pub(crate) draft_dual_allocation: bool,
     /// Least severe events that are logged.
     pub(crate) log_level: LevelFilter,
     /// How log lines look.
@@ -199,6 +203,8 @@ fn resolve(settings: &Settings) -> Option<Config> {
             lifetime_default: s.lifetime_default?.value.0,
             lifetime_max: s.lifetime_max?.value.0,
         },
+        rfc5766_channels: s.rfc5766_channels?.value,
+        draft_dual_allocation: s.draft_dual_allocation?.value,
         log_level: s.log_level?.value.0,
         log_format: s.log_format?.value,
     })

@@ -75,6 +75,10 @@ pub(crate) struct Settings {
     pub(crate) lifetime_default: Entry<AllocationLifetime>,
     /// `limits.lifetime_max`
     pub(crate) lifetime_max: Entry<AllocationLifetime>,
+    /// `compat.rfc5766_channels`
+    pub(crate) rfc5766_channels: Entry<bool>,
+    /// `compat.draft_dual_allocation`
+    pub(crate) draft_dual_allocation: Entry<bool>,
     /// `log.level`
     pub(crate) log_level: Entry<LogLevel>,
     /// `log.format`
@@ -188,6 +192,10 @@ pub(crate) const KEYS: &[Key] = &[
     Key::new("limits", "channels_per_allocation", |s| &mut s.channels),
     Key::new("limits", "lifetime_default", |s| &mut s.lifetime_default),
     Key::new("limits", "lifetime_max", |s| &mut s.lifetime_max),
+    Key::new("compat", "rfc5766_channels", |s| &mut s.rfc5766_channels),
+    Key::new("compat", "draft_dual_allocation", |s| {
+        &mut s.draft_dual_allocation
+    }),
     Key::new("log", "level", |s| &mut s.log_level),
     Key::new("log", "format", |s| &mut s.log_format).at_start(),
 ];

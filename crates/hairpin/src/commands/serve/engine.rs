@@ -139,6 +139,8 @@ fn settings(config: &Config) -> Settings {
     };
     settings.nonce_lifetime = config.nonce_lifetime;
     settings.strict_expiry = config.strict_expiry;
+    settings.rfc5766_channels = config.rfc5766_channels;
+    settings.draft_dual_allocation = config.draft_dual_allocation;
     settings.default_lifetime = config.limits.lifetime_default;
     settings.max_lifetime = config.limits.lifetime_max;
     settings.max_permissions = config.limits.permissions as usize;
@@ -195,6 +197,8 @@ mod tests {
         assert_eq!(ours.max_permissions, library.max_permissions);
         assert_eq!(ours.max_channels, library.max_channels);
         assert_eq!(ours.strict_expiry, library.strict_expiry);
+        assert_eq!(ours.rfc5766_channels, library.rfc5766_channels);
+        assert_eq!(ours.draft_dual_allocation, library.draft_dual_allocation);
         assert_eq!(
             config.relay_ports,
             PortRange::DYNAMIC.first()..=PortRange::DYNAMIC.last()
