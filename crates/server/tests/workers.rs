@@ -3,6 +3,7 @@
 mod common;
 
 use common::{Client, Got, StopAtEnd, loopback, socket, start};
+use hairpin_server::Running;
 use std::net::{SocketAddr, UdpSocket};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
@@ -128,24 +129,41 @@ fn wait_for_all(arrived: &AtomicUsize, round: u32) {
     });
 }
 
+/// One round of a thread's clients: everybody sends, then everybody receives.
+fn one_round(clients: &[Client], first: usize, round: u32) {
+    for (number, client) in (first..).zip(clients) {
+        client.send(TO_PEER, &message("echo", number, round, 0));
+        for i in 0..BURST {
+            client.send(TO_NEXT, &message("forward", number, round, i));
+            client.send(TO_PREVIOUS, &message("backward", number, round, i));
+        }
+    }
+    for (number, client) in (first..).zip(clients) {
+        collect(client, number, round);
+    }
+}
+
+/// Clients with a channel each to one common peer and to their two neighbours in a ring.
+fn ring(server: &Running, peer: SocketAddr) -> Vec<Client> {
+    let mut clients: Vec<Client> = (0..CLIENTS)
+        .map(|_| Client::new(server.listeners()[0]))
+        .collect();
+    let relayed: Vec<SocketAddr> = clients.iter_mut().map(Client::allocate).collect();
+    for (number, client) in clients.iter_mut().enumerate() {
+        let (next, previous) = ((number + 1) % CLIENTS, (number + CLIENTS - 1) % CLIENTS);
+        assert_eq!(client.bind(TO_PEER, peer), 0);
+        assert_eq!(client.bind(TO_NEXT, relayed[next]), 0);
+        assert_eq!(client.bind(TO_PREVIOUS, relayed[previous]), 0);
+    }
+    clients
+}
+
 #[test]
 fn two_hundred_clients_lose_and_mix_nothing() {
     let server = start(loopback(2));
-    let listener = server.listeners()[0];
     let peer = socket("127.0.0.1:0");
-    let peer_at = peer.local_addr().expect("bound");
-    let mut clients: Vec<Client> = (0..CLIENTS).map(|_| Client::new(listener)).collect();
-    let relayed: Vec<SocketAddr> = clients.iter_mut().map(Client::allocate).collect();
-    for (number, client) in clients.iter_mut().enumerate() {
-        assert_eq!(client.bind(TO_PEER, peer_at), 0);
-        assert_eq!(client.bind(TO_NEXT, relayed[(number + 1) % CLIENTS]), 0);
-        assert_eq!(
-            client.bind(TO_PREVIOUS, relayed[(number + CLIENTS - 1) % CLIENTS]),
-            0
-        );
-    }
-    let stop = AtomicBool::new(false);
-    let arrived = AtomicUsize::new(0);
+    let mut clients = ring(&server, peer.local_addr().expect("bound"));
+    let (stop, arrived) = (AtomicBool::new(false), AtomicUsize::new(0));
     std::thread::scope(|scope| {
         let stopper = StopAtEnd(&stop);
         let echoing = scope.spawn(|| echo(&peer, &stop));
@@ -157,17 +175,7 @@ fn two_hundred_clients_lose_and_mix_nothing() {
                 let arrived = &arrived;
                 scope.spawn(move || {
                     for round in 0..ROUNDS {
-                        for (offset, client) in clients.iter().enumerate() {
-                            let number = thread * share + offset;
-                            client.send(TO_PEER, &message("echo", number, round, 0));
-                            for i in 0..BURST {
-                                client.send(TO_NEXT, &message("forward", number, round, i));
-                                client.send(TO_PREVIOUS, &message("backward", number, round, i));
-                            }
-                        }
-                        for (offset, client) in clients.iter().enumerate() {
-                            collect(client, thread * share + offset, round);
-                        }
+                        one_round(clients, thread * share, round);
                         wait_for_all(arrived, round);
                     }
                 })
@@ -187,7 +195,8 @@ fn two_hundred_clients_lose_and_mix_nothing() {
         );
         assert_eq!(echoed, CLIENTS as u64 * u64::from(ROUNDS));
     });
-    let counters = server.stats().counters();
+    let stats = server.stats();
+    let counters = stats.counters();
     let between = CLIENTS as u64 * u64::from(ROUNDS * BURST) * 2;
     assert_eq!(
         counters.handed_over_here + counters.handed_over_away,
@@ -195,7 +204,7 @@ fn two_hundred_clients_lose_and_mix_nothing() {
     );
     assert!(
         counters.handed_over_here > 0 && counters.handed_over_away > 0,
-        "both ways were used"
+        "both ways"
     );
     assert_eq!(
         (
@@ -205,5 +214,5 @@ fn two_hundred_clients_lose_and_mix_nothing() {
         ),
         (0, 0, 0)
     );
-    assert_eq!(server.stats().sends().dropped(), 0);
+    assert_eq!(stats.sends().dropped(), 0);
 }

@@ -10,6 +10,7 @@
 //! each other's mailboxes.
 
 mod letters;
+mod log;
 mod open;
 mod outputs;
 mod session;

@@ -1,10 +1,10 @@
 //! The cold path: what the engine has queued for the worker to do.
 
 use super::letters::Letter;
+use super::log;
 use super::open::{MOST_RELAYS, Results};
 use super::session::{Change, Session};
-use std::net::SocketAddr;
-use turn::server::{Output, PortRequest, RelayRequest, RelayedAddresses, Traffic};
+use turn::server::{Output, PortRequest, RelayRequest};
 use turn::{RelayKey, RequestKey};
 
 /// What cannot be done while the output still borrows the engine.
@@ -32,24 +32,15 @@ impl Session<'_, '_, '_> {
 
     fn next_output(&mut self) -> Option<Todo> {
         let worker = self.core.opener.worker;
-        Some(match self.core.engine.poll_output()? {
+        let output = self.core.engine.poll_output()?;
+        log::allocation(worker, &output);
+        match output {
             Output::Send { path, bytes } => {
-                // `client_at` would borrow all of the session while `bytes` borrows the engine.
-                if let Some(listener) = self.sockets.listeners.get(path.listener.0 as usize) {
-                    let from_ip = listener
-                        .local
-                        .ip()
-                        .is_unspecified()
-                        .then_some(path.five_tuple.local.ip());
-                    let to = io::SendTo {
-                        from_ip,
-                        ..io::SendTo::new(&listener.socket, path.five_tuple.remote)
-                    };
+                if let Some(to) = self.sockets.client_at(&path, 0) {
                     self.out.push_copied(&to, bytes);
                 }
-                Todo::Done
             }
-            Output::OpenRelays { request, relays } => open_todo(request, relays),
+            Output::OpenRelays { request, relays } => return Some(open_todo(request, relays)),
             Output::ClaimReservation {
                 request,
                 token,
@@ -64,49 +55,15 @@ impl Session<'_, '_, '_> {
                     key,
                 };
                 let other = u16::from(token[0]);
-                if other != worker && self.core.courier.post(other, letter).is_ok() {
-                    Todo::Done
-                } else {
-                    Todo::NoReservation(request)
+                if other == worker || self.core.courier.post(other, letter).is_err() {
+                    return Some(Todo::NoReservation(request));
                 }
             }
-            Output::CloseRelay { relay } => {
-                self.core.changes.push(Change::Close(relay));
-                Todo::Done
-            }
-            Output::AllocationOpened {
-                user,
-                path,
-                relayed,
-                lifetime_s,
-            } => {
-                self.core.opener.allocated(relayed);
-                let client = path.five_tuple.remote;
-                tracing::info!(worker, user, %client, relayed = %Relayed(relayed), lifetime_s, "allocation opened");
-                Todo::Done
-            }
-            Output::AllocationClosed {
-                user,
-                path,
-                relayed,
-                to_peers,
-                to_client,
-                duration,
-                reason,
-            } => {
-                log_closed(
-                    worker,
-                    user,
-                    path.five_tuple.remote,
-                    relayed,
-                    (to_peers, to_client),
-                    duration,
-                    reason.name(),
-                );
-                Todo::Done
-            }
-            _ => Todo::Done,
-        })
+            Output::CloseRelay { relay } => self.core.changes.push(Change::Close(relay)),
+            Output::AllocationOpened { relayed, .. } => self.core.opener.allocated(relayed),
+            _ => {}
+        }
+        Some(Todo::Done)
     }
 
     fn open_relays(&mut self, request: RequestKey, relays: &[RelayRequest]) {
@@ -151,41 +108,4 @@ fn open_todo(request: RequestKey, relays: &[RelayRequest]) -> Todo {
     let count = relays.len().min(MOST_RELAYS);
     copy[..count].copy_from_slice(&relays[..count]);
     Todo::Open(request, copy, count)
-}
-
-fn log_closed(
-    worker: u16,
-    user: &str,
-    client: SocketAddr,
-    relayed: RelayedAddresses,
-    (to_peers, to_client): (Traffic, Traffic),
-    duration: std::time::Duration,
-    reason: &'static str,
-) {
-    tracing::info!(
-        worker,
-        user,
-        %client,
-        relayed = %Relayed(relayed),
-        to_peers_bytes = to_peers.bytes,
-        to_peers_packets = to_peers.packets,
-        to_client_bytes = to_client.bytes,
-        to_client_packets = to_client.packets,
-        duration_ms = u64::try_from(duration.as_millis()).unwrap_or(u64::MAX),
-        reason,
-        "allocation closed"
-    );
-}
-
-/// `192.0.2.1:50000`, `[2001:db8::1]:50000`, or both with a comma.
-struct Relayed(RelayedAddresses);
-
-impl std::fmt::Display for Relayed {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        match (self.0.v4, self.0.v6) {
-            (Some(v4), Some(v6)) => write!(f, "{v4},{v6}"),
-            (Some(one), None) | (None, Some(one)) => write!(f, "{one}"),
-            (None, None) => f.write_str("-"),
-        }
-    }
 }

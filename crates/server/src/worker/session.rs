@@ -215,7 +215,7 @@ impl<'buf> Session<'_, '_, 'buf> {
     fn relay_to_client(&mut self, verdict: Verdict, from: SocketAddr, run: Run<'buf>) {
         match verdict {
             Verdict::ToClient { path, channel, .. } => {
-                let Some(to) = self.client_at(&path, run.tos) else {
+                let Some(to) = self.sockets.client_at(&path, run.tos) else {
                     return;
                 };
                 for datagram in datagrams(run.bytes, run.stride) {
@@ -230,7 +230,7 @@ impl<'buf> Session<'_, '_, 'buf> {
                 }
             }
             Verdict::Indicate { path, .. } => {
-                let Some(to) = self.client_at(&path, run.tos) else {
+                let Some(to) = self.sockets.client_at(&path, run.tos) else {
                     return;
                 };
                 let mut head = [0; 64];
@@ -251,23 +251,6 @@ impl<'buf> Session<'_, '_, 'buf> {
             // One hand-over is all there is: what a peer sent never goes to a peer.
             other => self.core.counters.misrouted += other.covers() as u64,
         }
-    }
-
-    /// How datagrams reach this client: from the address it talks to, whatever the listener is bound to.
-    pub(super) fn client_at(&mut self, path: &ClientPath, tos: u8) -> Option<SendTo<'buf>> {
-        let listener = self.sockets.listeners.get(path.listener.0 as usize)?;
-        let from_ip = listener
-            .local
-            .ip()
-            .is_unspecified()
-            .then_some(path.five_tuple.local.ip());
-        Some(SendTo {
-            socket: &listener.socket,
-            to: path.five_tuple.remote,
-            from_ip,
-            tos,
-            dont_fragment: false,
-        })
     }
 }
 

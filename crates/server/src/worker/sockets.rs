@@ -1,9 +1,9 @@
 //! The sockets of one worker: its listeners, and one per relayed transport address.
 
 use crate::addresses::RelayIndex;
-use io::UdpSocket;
+use io::{SendTo, UdpSocket};
 use std::net::SocketAddr;
-use turn::RelayKey;
+use turn::{ClientPath, RelayKey};
 
 /// One of a worker's sockets in a listener's SO_REUSEPORT group.
 #[derive(Debug)]
@@ -91,6 +91,20 @@ impl RelayTable {
 pub(crate) struct Sockets {
     pub(crate) listeners: Vec<Listener>,
     pub(crate) relays: RelayTable,
+}
+
+impl Sockets {
+    /// How datagrams reach this client: from the address it talks to, whatever the listener is bound to.
+    pub(crate) fn client_at(&self, path: &ClientPath, tos: u8) -> Option<SendTo<'_>> {
+        let listener = self.listeners.get(path.listener.0 as usize)?;
+        let wildcard = listener.local.ip().is_unspecified();
+        let from_ip = wildcard.then_some(path.five_tuple.local.ip());
+        Some(SendTo {
+            from_ip,
+            tos,
+            ..SendTo::new(&listener.socket, path.five_tuple.remote)
+        })
+    }
 }
 
 /// What an epoll token means.
