@@ -3,6 +3,7 @@
 pub(crate) mod bench;
 pub(crate) mod check;
 pub(crate) mod creds;
+pub(crate) mod load;
 pub(crate) mod peer;
 pub(crate) mod probe;
 pub(crate) mod serve;
@@ -39,6 +40,8 @@ pub(crate) enum Command {
     Creds(creds::Args),
     /// Ask a STUN or TURN server like a client would, and say what it answered
     Probe(probe::Args),
+    /// Load a STUN or TURN server and measure what it does
+    Load(load::Args),
     /// Be the other end of a measurement: send back, check or stream datagrams
     Peer(peer::Args),
     /// Compare servers on one processor of this machine, with a load that looks like traffic

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use load::measure::Rate;
 
-use super::value::{self, Listen};
+use super::value::{self, Endpoints};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -25,8 +25,8 @@ A line a second goes to stderr, the sum to stdout. Status 0; 1: cannot listen; 2
 #[command(after_help = EXAMPLES)]
 pub(crate) struct Args {
     /// Listen here (repeatable; port 3480 unless said; port 0 picks a free one)
-    #[arg(long, value_name = "ADDRESS[:PORT[-PORT]]", value_parser = value::listen, default_value = "127.0.0.1:3480")]
-    pub(crate) listen: Vec<Listen>,
+    #[arg(long, value_name = "ADDRESS[:PORT[-PORT]]", value_parser = value::endpoints, default_value = "127.0.0.1:3480")]
+    pub(crate) listen: Vec<Endpoints>,
     /// Number of threads, each with sockets of its own on every port
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=1024))]
     pub(crate) threads: u16,

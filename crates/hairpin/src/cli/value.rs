@@ -7,7 +7,7 @@ use crate::config;
 
 /// The port that reflectors of TURN tests have had since coturn's `turnutils_peer`.
 const REFLECTOR_PORT: u16 = 3480;
-/// Ports of one `--listen`: more sockets than that are a mistake.
+/// Ports of one range: more sockets than that are a mistake.
 const MOST_PORTS: u16 = 4096;
 
 /// Reads a length of time: `500ms`, `10s`, `2m`, `1h30m`.
@@ -32,19 +32,32 @@ pub(crate) fn run_time(text: &str) -> Result<Duration, String> {
     Ok(time)
 }
 
-/// Addresses to listen on: one address, one port or a range of them.
+/// Reads a share: `0.1%` or `0.001`; from 0 to 1.
+pub(crate) fn share(text: &str) -> Result<f64, String> {
+    let (number, scale) = match text.strip_suffix('%') {
+        Some(number) => (number, 0.01),
+        None => (text, 1.0),
+    };
+    let value = number.trim().parse::<f64>().map(|value| value * scale);
+    match value {
+        Ok(value) if (0.0..=1.0).contains(&value) => Ok(value),
+        _ => Err("a share is written like 0.1% or 0.001, from 0 to 1".to_owned()),
+    }
+}
+
+/// Addresses of a peer, to listen on or to send to: one address, one port or a range of them.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Listen(pub(crate) Vec<SocketAddr>);
+pub(crate) struct Endpoints(pub(crate) Vec<SocketAddr>);
 
 /// Reads `ADDRESS[:PORT[-PORT]]`; an IPv6 address with a port stands in brackets.
-pub(crate) fn listen(text: &str) -> Result<Listen, String> {
+pub(crate) fn endpoints(text: &str) -> Result<Endpoints, String> {
     let wrong = || format!("`{text}` is not ADDRESS[:PORT[-PORT]], such as 127.0.0.1:3480-3487");
     let (ip, ports) = match text.parse::<Ipv6Addr>() {
         Ok(ip) => (IpAddr::V6(ip), None),
         Err(_) => split(text).ok_or_else(wrong)?,
     };
     let Some(ports) = ports else {
-        return Ok(Listen(vec![SocketAddr::new(ip, REFLECTOR_PORT)]));
+        return Ok(Endpoints(vec![SocketAddr::new(ip, REFLECTOR_PORT)]));
     };
     let (first, last) = ports.split_once('-').unwrap_or((ports, ports));
     let first: u16 = first.parse().map_err(|_| wrong())?;
@@ -57,7 +70,7 @@ pub(crate) fn listen(text: &str) -> Result<Listen, String> {
     if last - first >= MOST_PORTS {
         return Err(format!("that is more than {MOST_PORTS} ports"));
     }
-    Ok(Listen(
+    Ok(Endpoints(
         (first..=last)
             .map(|port| SocketAddr::new(ip, port))
             .collect(),
@@ -95,9 +108,18 @@ mod tests {
     }
 
     #[test]
-    fn addresses_to_listen_on_have_ports_or_ranges() {
+    fn shares_are_between_nothing_and_all() {
+        assert_eq!(share("0.5"), Ok(0.5));
+        assert!((share("0.1%").unwrap() - 0.001).abs() < 1e-12);
+        for text in ["", "2", "-1", "101%", "x%", "NaN"] {
+            assert!(share(text).is_err(), "{text}");
+        }
+    }
+
+    #[test]
+    fn addresses_have_ports_or_ranges() {
         let of = |text| {
-            listen(text).map(|list| list.0.iter().map(ToString::to_string).collect::<Vec<_>>())
+            endpoints(text).map(|list| list.0.iter().map(ToString::to_string).collect::<Vec<_>>())
         };
         assert_eq!(of("127.0.0.1").unwrap(), ["127.0.0.1:3480"]);
         assert_eq!(of("127.0.0.1:0").unwrap(), ["127.0.0.1:0"]);

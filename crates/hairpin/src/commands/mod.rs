@@ -5,6 +5,7 @@ mod check;
 mod creds;
 mod ice;
 mod input;
+mod load;
 mod output;
 mod peer;
 mod probe;
@@ -23,6 +24,7 @@ pub(crate) fn run(cli: Cli) -> ExitCode {
         Command::Check(args) => check::run(&args),
         Command::Creds(args) => creds::run(&args),
         Command::Probe(args) => probe::run(&args),
+        Command::Load(args) => load::run(&args),
         Command::Peer(args) => peer::run(&args),
         Command::Bench(args) => bench::run(&args),
         Command::BenchFloor(args) => bench::floor(&args),

@@ -307,6 +307,7 @@ pub(crate) fn sample(p99_us: f64) -> LoadReport {
     report.total.sent = 10_000;
     report.total.received = 9_990;
     report.total.lost = 10;
+    report.latency.count = 9_990;
     report.latency.p50_us = 50.0;
     report.latency.p99_us = p99_us;
     report.seconds = (1..=10)

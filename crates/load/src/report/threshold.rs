@@ -151,9 +151,17 @@ fn parse(value: &str, unit: Unit) -> Result<f64, ThresholdError> {
 }
 
 impl Threshold {
-    /// Holds the threshold against a report.
+    /// Holds the threshold against a report. A run that measured no time at all fails every threshold of a time: a dead
+    /// server is not a fast one.
     #[must_use]
     pub fn judge(&self, report: &LoadReport) -> Verdict {
+        if self.metric.unit == Unit::Time && report.latency.count == 0 {
+            return Verdict {
+                text: self.text.clone(),
+                found: "nothing was measured".to_owned(),
+                failed: true,
+            };
+        }
         let value = (self.metric.read)(report);
         Verdict {
             text: self.text.clone(),
@@ -202,6 +210,17 @@ mod tests {
         assert!(fails("loss>0.05%") && fails("loss>0.0005") && !fails("loss>0.1%"));
         assert!(fails("recv_pps<1k") && !fails("recv_pps<900"));
         assert!(!fails("corrupt>0"));
+    }
+
+    #[test]
+    fn what_was_never_measured_is_not_fast() {
+        let verdict = |text: &str| {
+            text.parse::<Threshold>()
+                .unwrap()
+                .judge(&LoadReport::empty())
+        };
+        assert!(verdict("p99>5ms").failed && verdict("p50<1us").failed);
+        assert!(!verdict("loss>0.1%").failed);
     }
 
     #[test]

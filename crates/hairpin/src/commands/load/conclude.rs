@@ -1,0 +1,139 @@
+//! The end of a run: summary, files, thresholds, status.
+
+use std::fmt::Write;
+use std::process::ExitCode;
+
+use anyhow::{Context, Result};
+use load::report::{self, Ending, LoadReport};
+
+use crate::cli::load::course::Results;
+use crate::commands::reports::Destinations;
+use crate::commands::{output, status};
+
+/// Flags whose values are nobody's business.
+const SECRET_FLAGS: [&str; 3] = ["--user", "--password", "--secret"];
+
+/// Reports what was measured and says whether that is good enough.
+pub(super) fn conclude(
+    mut report: LoadReport,
+    results: &Results,
+    places: &Destinations<'_>,
+) -> Result<ExitCode> {
+    report.run.argv = without_secrets(&report.run.argv);
+    let mut summary: String = report
+        .to_string()
+        .lines()
+        .map(|line| output::printable(line) + "\n")
+        .collect();
+    let passed = judge(&report, results, &mut summary);
+    places.summary(&summary)?;
+    places.write("--json", || {
+        report.to_json().context("cannot write the report")
+    })?;
+    places.write("--csv", || Ok(report::to_csv(&report)))?;
+    places.write("--html", || Ok(report::to_html(&report)))?;
+    let failure = failure(&report);
+    if let Some(failure) = &failure {
+        eprintln!("error: {}", output::printable(failure));
+    }
+    Ok(status::measured(failure.is_none(), passed))
+}
+
+/// Holds the thresholds against the report; each gets a line.
+fn judge(report: &LoadReport, results: &Results, summary: &mut String) -> bool {
+    let mut passed = true;
+    for threshold in &results.fail_if {
+        let verdict = threshold.judge(report);
+        let word = if verdict.failed { "FAILED" } else { "passed" };
+        passed &= !verdict.failed;
+        // Writing to a string cannot fail.
+        let _ = writeln!(
+            summary,
+            "{word}: fail if {}: {}",
+            verdict.text, verdict.found
+        );
+    }
+    passed
+}
+
+/// Why the figures are not those of a whole run, and what to do.
+fn failure(report: &LoadReport) -> Option<String> {
+    let reason = report.ended_early.as_deref().unwrap_or("nothing came back");
+    let total = &report.total;
+    let expects_answers = report.run.workload != "garbage";
+    match report.ended {
+        Ending::ServerSilent => Some(format!(
+            "{reason}: see whether the server still runs and admits these peers, and try `hairpin probe`"
+        )),
+        Ending::CannotSend => Some(format!(
+            "{reason}: lower the rate, or raise net.core.wmem_max and the queue of the interface"
+        )),
+        Ending::Stopped => None,
+        _ if total.sent == 0 => Some(
+            "nothing was sent in the measured part: raise the rate or the duration".to_owned(),
+        ),
+        _ if total.received == 0 && expects_answers => Some(
+            "nothing came back: see whether the server runs and admits these peers, and try `hairpin probe`"
+                .to_owned(),
+        ),
+        _ => None,
+    }
+}
+
+/// The command line without what must not end up in a report that is passed on.
+fn without_secrets(argv: &[String]) -> Vec<String> {
+    let mut hide_next = false;
+    let hide = |word: &String| {
+        if std::mem::take(&mut hide_next) {
+            return "...".to_owned();
+        }
+        if SECRET_FLAGS.contains(&word.as_str()) {
+            hide_next = true;
+            return word.clone();
+        }
+        match word.split_once('=') {
+            Some((flag, _)) if SECRET_FLAGS.contains(&flag) => format!("{flag}=..."),
+            _ => word.clone(),
+        }
+    };
+    argv.iter().map(hide).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn secrets_do_not_get_into_reports() {
+        let argv = [
+            "hairpin",
+            "--secret",
+            "abc",
+            "--user=alice:x",
+            "--size",
+            "5",
+            "--password",
+            "y",
+        ]
+        .map(str::to_owned);
+        let shown = without_secrets(&argv).join(" ");
+        assert_eq!(
+            shown,
+            "hairpin --secret ... --user=... --size 5 --password ..."
+        );
+    }
+
+    #[test]
+    fn silence_is_a_failure_and_a_stop_is_none() {
+        let mut report = LoadReport::empty();
+        assert!(failure(&report).unwrap().contains("nothing was sent"));
+        report.total.sent = 10;
+        assert!(failure(&report).unwrap().contains("nothing came back"));
+        report.run.workload = "garbage".to_owned();
+        assert_eq!(failure(&report), None);
+        report.ended = Ending::ServerSilent;
+        assert!(failure(&report).unwrap().contains("probe"));
+        report.ended = Ending::Stopped;
+        assert_eq!(failure(&report), None);
+    }
+}

@@ -1,0 +1,78 @@
+//! What the user sees while a run goes on: a picture on a terminal, else a line a second.
+//!
+//! Both go to stderr, so that a report can go to stdout.
+
+mod lines;
+#[cfg(feature = "tui")]
+mod screen;
+#[cfg(feature = "tui")]
+mod terminal;
+
+use std::io::IsTerminal;
+
+use load::generator::Stopper;
+use load::report::Second;
+
+/// What is known about a run before it starts.
+#[derive(Clone, Debug, Default)]
+// Lines need less of it than the picture.
+#[cfg_attr(not(feature = "tui"), allow(dead_code))]
+pub(super) struct Title {
+    /// `relay against turn:127.0.0.1:3478`.
+    pub(super) what: String,
+    /// Warm-up and measured part together, in seconds.
+    pub(super) length_s: f64,
+    /// What is not answered is not lost, as with garbage.
+    pub(super) one_sided: bool,
+}
+
+/// Makes a terminal usable again, if it was taken.
+pub(super) fn give_back() {
+    #[cfg(feature = "tui")]
+    terminal::give_back();
+}
+
+/// A view of a run.
+#[derive(Debug)]
+pub(super) enum Live {
+    /// A line a second.
+    Lines(Title),
+    /// The whole terminal.
+    #[cfg(feature = "tui")]
+    Terminal(Box<terminal::Terminal>),
+}
+
+impl Live {
+    /// The picture where there is somebody to look at it and to press `q`, unless `plain`; else lines.
+    pub(super) fn start(title: Title, plain: bool, stopper: &Stopper) -> Live {
+        let watched = std::io::stderr().is_terminal() && std::io::stdin().is_terminal();
+        #[cfg(feature = "tui")]
+        if watched && !plain {
+            // A terminal that cannot do it still gets lines.
+            if let Ok(terminal) = terminal::Terminal::start(title.clone(), stopper.clone()) {
+                return Live::Terminal(Box::new(terminal));
+            }
+        }
+        #[cfg(not(feature = "tui"))]
+        let _ = (watched, plain, stopper);
+        Live::Lines(title)
+    }
+
+    /// Shows one more second.
+    pub(super) fn second(&mut self, second: &Second) {
+        match self {
+            Live::Lines(title) => eprintln!("{}", lines::line(second, title)),
+            #[cfg(feature = "tui")]
+            Live::Terminal(terminal) => terminal.second(second),
+        }
+    }
+
+    /// Says what has just happened, in one line.
+    pub(super) fn note(&mut self, text: &str) {
+        match self {
+            Live::Lines(_) => eprintln!("{text}"),
+            #[cfg(feature = "tui")]
+            Live::Terminal(terminal) => terminal.note(text),
+        }
+    }
+}

@@ -1,0 +1,117 @@
+//! `hairpin load`: measures a STUN or TURN server with the generator of [`load::generator`].
+//!
+//! `turn` and `stun` turn arguments into a plan, `run` carries it out while `live` shows it, `conclude` reports. Errors are
+//! told apart by whose they are: the arguments' (status 2) or the run's (status 1).
+
+mod compare;
+mod conclude;
+mod live;
+mod place;
+mod run;
+mod stun;
+mod turn;
+
+use std::process::ExitCode;
+
+use anyhow::{Result, anyhow};
+use load::generator::{PlanError, RunError, SetupError};
+use load::probe::ProbeErrorKind;
+
+use super::{output, status};
+use crate::cli::load::{Args, What};
+
+/// Runs the command.
+pub(crate) fn run(args: &Args) -> Result<ExitCode> {
+    let outcome = match &args.what {
+        What::Turn(args) => turn::run(args),
+        What::Stun(args) => stun::run(args),
+        What::Compare(args) => return compare::run(args),
+    };
+    match outcome {
+        Ok(code) => Ok(code),
+        Err(Fault::Usage(error)) => Ok(status::usage(&error)),
+        Err(Fault::Run(error)) => Err(error),
+    }
+}
+
+/// Why there is no report.
+#[derive(Debug)]
+enum Fault {
+    /// The arguments make no sense.
+    Usage(anyhow::Error),
+    /// The machine, the network or the server.
+    Run(anyhow::Error),
+}
+
+impl From<anyhow::Error> for Fault {
+    fn from(error: anyhow::Error) -> Fault {
+        Fault::Run(error)
+    }
+}
+
+impl From<SetupError> for Fault {
+    fn from(error: SetupError) -> Fault {
+        let advice = match &error {
+            SetupError::Server { source, .. } => match source.kind() {
+                ProbeErrorKind::CredentialsNeeded => {
+                    ": give --secret SECRET or --user NAME:PASSWORD"
+                }
+                _ => "",
+            },
+            _ => "",
+        };
+        // Some of it comes from the network.
+        let text = anyhow!("{}{advice}", output::printable(&error.to_string()));
+        if error.is_usage() {
+            Fault::Usage(text)
+        } else {
+            Fault::Run(text)
+        }
+    }
+}
+
+impl From<RunError> for Fault {
+    fn from(error: RunError) -> Fault {
+        match error {
+            RunError::Plan(PlanError::NoAnswers) => Fault::Usage(anyhow!(
+                "--closed: {error}: for `relay` that is --reflector or --peer"
+            )),
+            RunError::Plan(_) => Fault::Usage(error.into()),
+            _ => Fault::Run(error.into()),
+        }
+    }
+}
+
+/// A flag, whether it was given, and the workloads that it is for.
+type ForWorkloads = (&'static str, bool, &'static [&'static str]);
+
+/// Refuses flags that would do nothing: who gives them believes that they do.
+fn check_flags(workload: &str, flags: &[ForWorkloads]) -> Result<(), Fault> {
+    for &(flag, given, workloads) in flags {
+        if given && !workloads.contains(&workload) {
+            return Err(Fault::Usage(anyhow!(
+                "{flag} does nothing with --workload {workload}: it is for {}",
+                workloads.join(" and ")
+            )));
+        }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn flags_of_other_workloads_are_refused() {
+        let flags: &[ForWorkloads] = &[
+            ("--pairs", true, &["relay"]),
+            ("--calls", false, &["mixed"]),
+        ];
+        assert!(check_flags("relay", flags).is_ok());
+        let Err(Fault::Usage(error)) = check_flags("mixed", flags) else {
+            panic!("--pairs was taken")
+        };
+        assert!(error.to_string().contains("--pairs"), "{error}");
+    }
+}

@@ -1,0 +1,220 @@
+//! One run, or a search of many steps, from arguments to status.
+
+use std::process::ExitCode;
+use std::time::Duration;
+
+use anyhow::{Context, Result, anyhow};
+use load::generator::{self, FindMaxOptions, Found, Limit, Plan, Progress, Run, Stopper};
+use load::measure::{Rate, Schedule};
+use load::report::LoadReport;
+use server::signals::Signals;
+
+use super::Fault;
+use super::conclude::conclude;
+use super::live::{self, Live, Title};
+use crate::cli::load::course::{Course, Pace, Results};
+use crate::commands::reports::Destinations;
+
+/// Sent before a run is measured, unless said otherwise.
+const WARM_UP: Duration = Duration::from_secs(1);
+/// How soon the thread that waits for signals looks up.
+const LOOK: Duration = Duration::from_millis(500);
+/// Status after a second Ctrl-C, as shells have it.
+const INTERRUPTED: i32 = 130;
+
+/// What is to be done.
+#[derive(Debug)]
+pub(super) struct Order<'a> {
+    /// Workload and server.
+    pub(super) title: String,
+    /// Sends per second unless said otherwise; `None` if the workload brings its own.
+    pub(super) default_rate: Option<Rate>,
+    /// What is not answered is not lost.
+    pub(super) one_sided: bool,
+    /// When each datagram leaves.
+    pub(super) pace: &'a Pace,
+    /// How long, and by which threads.
+    pub(super) course: &'a Course,
+    /// Where the results go.
+    pub(super) results: &'a Results,
+}
+
+impl Order<'_> {
+    /// Sets up by `make`, runs, shows, reports.
+    pub(super) fn carry_out(
+        &self,
+        make: impl FnOnce(&Stopper) -> Result<Plan, Fault>,
+    ) -> Result<ExitCode, Fault> {
+        self.check()?;
+        let results = self.results;
+        let places = Destinations::new(&[
+            ("--json", results.json.as_deref()),
+            ("--csv", results.csv.as_deref()),
+            ("--html", results.html.as_deref()),
+        ])?;
+        let stopper = Stopper::new();
+        // Before any thread starts, so that no signal is missed.
+        watch_signals(stopper.clone())?;
+        eprintln!("{}", self.title);
+        let mut plan = make(&stopper)?;
+        self.shape(&mut plan);
+        let report = if self.pace.find_max {
+            self.search(plan, &stopper, &places)?
+        } else {
+            self.run_once(plan, &stopper)?
+        };
+        Ok(conclude(report, results, &places)?)
+    }
+
+    /// What clap cannot see.
+    fn check(&self) -> Result<(), Fault> {
+        let pace = self.pace;
+        let mistake = if pace.rate.is_some_and(|rate| rate.0 <= 0.0) {
+            "--rate: a rate of nothing measures nothing"
+        } else if pace.find_max && (pace.find_from.0 <= 0.0 || pace.find_from.0 > pace.find_to.0) {
+            "--find-from: more than nothing, and not above --find-to"
+        } else if pace.find_max && pace.precision <= 0.0 {
+            "--precision: more than 0"
+        } else if pace.burst > 1 && self.schedule().is_none() && !pace.find_max {
+            "--burst: give a --rate too"
+        } else {
+            return Ok(());
+        };
+        Err(Fault::Usage(anyhow!(mistake)))
+    }
+
+    /// When each datagram leaves, unless that is up to the answers, the machine or the workload.
+    fn schedule(&self) -> Option<Schedule> {
+        let pace = self.pace;
+        if let Some(ramp) = &pace.ramp {
+            return Some(ramp.clone().with_burst(pace.burst));
+        }
+        let rate = pace.rate.or(self.default_rate)?;
+        Some(Schedule::constant(rate).with_burst(pace.burst))
+    }
+
+    /// Gives the plan its course.
+    fn shape(&self, plan: &mut Plan) {
+        let (pace, course) = (self.pace, self.course);
+        plan.duration = course.duration;
+        plan.warm_up = course.warm_up.unwrap_or(WARM_UP);
+        plan.linger = course.linger;
+        plan.silence = course.silence;
+        plan.senders = course.senders.into();
+        plan.receivers = course.receivers.into();
+        plan.gso = course.gso;
+        if let Some(train) = course.train {
+            plan.set_train(train);
+        }
+        match (pace.closed, self.schedule()) {
+            (Some(window), _) => plan.close_loop(window),
+            (None, _) if pace.flat_out => plan.flat_out(),
+            (None, Some(schedule)) => plan.set_schedule(&schedule),
+            (None, None) => {}
+        }
+    }
+
+    fn run_once(&self, plan: Plan, stopper: &Stopper) -> Result<LoadReport, Fault> {
+        let title = self.live_title(plan.warm_up + plan.duration);
+        let mut run = Run::start(plan)?;
+        let mut live = Live::start(title, self.results.no_tui, stopper);
+        while let Some(second) = run.next_second() {
+            live.second(&second);
+        }
+        let report = run.finish();
+        drop(live);
+        Ok(report)
+    }
+
+    fn search(
+        &self,
+        plan: Plan,
+        stopper: &Stopper,
+        places: &Destinations<'_>,
+    ) -> Result<LoadReport, Fault> {
+        let options = self.search_options();
+        let title = self.live_title(options.warm_up + options.step);
+        let mut live = Live::start(title, self.results.no_tui, stopper);
+        let found = generator::find_max(plan, &options, |progress| match progress {
+            Progress::Begin { number, rate } => {
+                live.note(&format!("step {number}: {:.0}/s", rate.0));
+            }
+            Progress::Second(second) => live.second(second),
+            Progress::End(step) => {
+                let verdict = step.failure.as_ref().map(ToString::to_string);
+                let verdict = verdict.as_deref().unwrap_or("passed");
+                live.note(&format!("{:.0}/s: {verdict}", step.rate));
+            }
+            _ => {}
+        });
+        drop(live);
+        let found = found?;
+        places.summary(&found.to_string())?;
+        judge(found, stopper)
+    }
+
+    fn search_options(&self) -> FindMaxOptions {
+        let (pace, mut options) = (self.pace, FindMaxOptions::default());
+        options.from = pace.find_from;
+        options.to = pace.find_to;
+        options.burst = pace.burst;
+        options.max_loss = pace.max_loss;
+        options.fail_if.clone_from(&pace.slo);
+        options.precision = pace.precision;
+        options.step = pace.step;
+        options.warm_up = self.course.warm_up.unwrap_or(options.warm_up);
+        options
+    }
+
+    fn live_title(&self, length: Duration) -> Title {
+        Title {
+            what: self.title.clone(),
+            length_s: length.as_secs_f64(),
+            one_sided: self.one_sided,
+        }
+    }
+}
+
+/// The report of the best step, which says what was found; an error if there is none.
+fn judge(found: Found, stopper: &Stopper) -> Result<LoadReport, Fault> {
+    let summary = found.to_string();
+    let summary = summary.lines().last().unwrap_or_default().to_owned();
+    let last = found.steps.last().and_then(|step| step.failure.as_ref());
+    let reason = last.map(ToString::to_string).unwrap_or_default();
+    let died = found.limit == Limit::Stopped && !stopper.is_stopped();
+    let mut report = found.report;
+    report
+        .run
+        .settings
+        .insert("search".to_owned(), summary.clone());
+    if died {
+        report.ended_early = Some(format!("the search was cut short: {reason}"));
+        report.ended = load::report::Ending::ServerSilent;
+    } else if found.best.is_none() && !stopper.is_stopped() {
+        return Err(Fault::Run(anyhow!(
+            "{summary}: {reason}; begin lower (--find-from), or allow more (--max-loss, --slo)"
+        )));
+    }
+    Ok(report)
+}
+
+/// Lets the first signal end the run, with a report, and the second the process.
+fn watch_signals(stopper: Stopper) -> Result<()> {
+    let mut signals = Signals::install().context("cannot catch SIGINT and SIGTERM")?;
+    let watch = move || loop {
+        match signals.wait(Some(LOOK)) {
+            Ok(Some(_)) if stopper.is_stopped() => {
+                live::give_back();
+                std::process::exit(INTERRUPTED);
+            }
+            Ok(Some(_)) => stopper.stop(),
+            Ok(None) => {}
+            Err(_) => return,
+        }
+    };
+    std::thread::Builder::new()
+        .name("signals".to_owned())
+        .spawn(watch)
+        .context("cannot start the thread that waits for signals")?;
+    Ok(())
+}

@@ -1,0 +1,105 @@
+//! `hairpin load stun`: Binding requests and garbage.
+
+use std::process::ExitCode;
+use std::time::Duration;
+
+use anyhow::anyhow;
+use load::generator::{self, BindingOptions, GarbageOptions, Plan, Stopper, Target};
+use load::measure::Rate;
+use load::probe::{self, ProbeErrorKind};
+use load::uri::Scheme;
+
+use super::run::Order;
+use super::{Fault, check_flags, place};
+use crate::cli::load::stun::{Args, Workload};
+use crate::cli::load::turn::Garbage;
+
+/// Datagrams of a flood per second, unless said otherwise.
+pub(super) const GARBAGE_RATE: Rate = Rate(10_000.0);
+/// Requests per second, unless said otherwise.
+const RATE: Rate = Rate(1_000.0);
+/// Source addresses of a flood on loopback, unless said otherwise.
+const LOOPBACK_SOURCES: u32 = 256;
+
+/// How long a first request is waited for.
+const KNOCK: Duration = Duration::from_millis(400);
+
+/// Runs the command.
+pub(super) fn run(args: &Args) -> Result<ExitCode, Fault> {
+    let workload = match args.workload {
+        Workload::Binding => "binding",
+        Workload::Garbage => "garbage",
+    };
+    check_flags(
+        workload,
+        &[("--clients", args.clients.is_some(), &["binding"])],
+    )?;
+    check_garbage(workload, &args.garbage)?;
+    let target = place::server(&args.to, Scheme::Stun)?;
+    let order = Order {
+        title: format!("{workload} against stun:{}", target.address()),
+        default_rate: Some(match args.workload {
+            Workload::Binding => RATE,
+            Workload::Garbage => GARBAGE_RATE,
+        }),
+        one_sided: args.workload == Workload::Garbage,
+        pace: &args.pace,
+        course: &args.course,
+        results: &args.results,
+    };
+    order.carry_out(|stopper| plan(args, target, stopper))
+}
+
+fn plan(args: &Args, target: Target, stopper: &Stopper) -> Result<Plan, Fault> {
+    knock(target)?;
+    let mut plan = match args.workload {
+        Workload::Binding => {
+            let mut options = BindingOptions::new(target);
+            options.clients = args.clients.unwrap_or(options.clients);
+            options.local = args.to.local;
+            generator::binding(&options)?
+        }
+        Workload::Garbage => generator::garbage(&garbage(&args.garbage, target))?,
+    };
+    plan.stopper = stopper.clone();
+    Ok(plan)
+}
+
+/// Asks once whether anything listens there at all: a run against nobody would take its time to find out. Silence means
+/// nothing yet.
+pub(super) fn knock(target: Target) -> Result<(), Fault> {
+    match probe::stun(target.address(), KNOCK) {
+        Err(error) if error.kind() == ProbeErrorKind::NothingListens => {
+            Err(Fault::Run(anyhow!("{error}")))
+        }
+        _ => Ok(()),
+    }
+}
+
+/// The options of a flood.
+pub(super) fn garbage(args: &Garbage, target: Target) -> GarbageOptions {
+    let mut options = GarbageOptions::new(target);
+    let ip = target.address().ip();
+    if ip.is_loopback() && ip.is_ipv4() {
+        options.sources = LOOPBACK_SOURCES;
+    }
+    options.sources = args.sources.unwrap_or(options.sources);
+    options.ports = args.ports.unwrap_or(options.ports);
+    options.honest = args.honest.unwrap_or(options.honest);
+    options.seed = args.seed.unwrap_or(options.seed);
+    options
+}
+
+/// Refuses the flags of a flood with any other workload.
+pub(super) fn check_garbage(workload: &str, args: &Garbage) -> Result<(), Fault> {
+    const GARBAGE: &[&str] = &["garbage"];
+    check_flags(
+        workload,
+        &[
+            ("--sources", args.sources.is_some(), GARBAGE),
+            ("--ports", args.ports.is_some(), GARBAGE),
+            ("--honest", args.honest.is_some(), GARBAGE),
+            ("--seed", args.seed.is_some(), GARBAGE),
+        ],
+    )
+}

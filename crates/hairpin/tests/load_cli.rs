@@ -1,0 +1,456 @@
+//! `hairpin load` as a user runs it: reports, thresholds, statuses, and what it says when something is wrong.
+
+#![allow(clippy::unwrap_used)] // helpers of tests
+
+mod common;
+
+use std::net::{SocketAddr, UdpSocket};
+use std::process::Output;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use common::{Background, Serve, run, stderr, stdout};
+use serde_json::Value;
+
+const SECRET: &str = "0123456789abcdef";
+
+/// A server that admits peers on loopback, and its address.
+fn server(more: &[&str]) -> (Serve, String) {
+    let mut args = vec!["--listen", "127.0.0.1:0", "--relay-address", "127.0.0.1"];
+    args.extend(["--secret", SECRET, "--user", "alice:s3cret"]);
+    args.extend(more);
+    let server = Serve::start(&args);
+    let address = server.address().to_string();
+    (server, address)
+}
+
+/// Runs `hairpin load` for a second against `target` and returns the report.
+fn report(kind: &str, target: &str, more: &[&str]) -> Value {
+    let output = load(kind, target, more);
+    assert_eq!(
+        output.status.code(),
+        Some(0),
+        "{more:?}: {}",
+        stderr(&output)
+    );
+    json(&output)
+}
+
+fn load(kind: &str, target: &str, more: &[&str]) -> Output {
+    let mut args = vec!["load", kind, target, "--json", "-"];
+    args.extend([
+        "--duration",
+        "700ms",
+        "--warm-up",
+        "200ms",
+        "--linger",
+        "500ms",
+    ]);
+    args.extend(more);
+    run(&args)
+}
+
+fn json(output: &Output) -> Value {
+    serde_json::from_str(&stdout(output))
+        .unwrap_or_else(|error| panic!("{error}: {} {}", stdout(output), stderr(output)))
+}
+
+fn fails(output: &Output, code: i32, part: &str) {
+    let text = stderr(output);
+    assert_eq!(output.status.code(), Some(code), "{text}");
+    assert!(text.contains(part), "`{part}` is not in: {text}");
+}
+
+#[test]
+fn every_workload_runs_and_reports() {
+    let (_server, target) = server(&["--dev"]);
+    let secret = ["--secret", SECRET];
+    let with = |more: &[&str]| report("turn", &target, &[&secret[..], more].concat());
+    for (more, workload, latency_is) in [
+        (&["--direction", "both"][..], "relay", "one way"),
+        (
+            &["--indications", "--peers", "3", "--size", "500"],
+            "relay",
+            "one way",
+        ),
+        (&["--pairs", "--clients", "4"], "relay", "one way"),
+        (&["--reflector", "--closed", "5"], "relay", "round trip"),
+        (
+            &["--train", "8", "--burst", "16", "--gso", "--senders", "2"],
+            "relay",
+            "one way",
+        ),
+        (
+            &["--workload", "allocate", "--rate", "50"],
+            "allocate",
+            "round trip",
+        ),
+        (
+            &["--workload", "mixed", "--calls", "10", "--classic"],
+            "mixed",
+            "one way",
+        ),
+        (
+            &["--workload", "garbage", "--rate", "2k"],
+            "garbage",
+            "round trip of honest requests",
+        ),
+    ] {
+        let report = with(more);
+        assert_eq!(report["run"]["workload"], workload, "{more:?}");
+        assert_eq!(report["run"]["latency_is"], latency_is, "{more:?}");
+        assert!(
+            report["total"]["received"].as_u64() > Some(10),
+            "{more:?}: {report}"
+        );
+        assert!(report["latency"]["count"].as_u64() > Some(10), "{more:?}");
+        assert_eq!(report["total"]["corrupt"], 0, "{more:?}");
+    }
+    let report = report(
+        "stun",
+        &target,
+        &["--clients", "3", "--ramp", "0:100,1s:2k"],
+    );
+    assert_eq!(report["total"]["sent"], report["total"]["received"]);
+}
+
+#[test]
+fn a_reflector_elsewhere_is_reached_through_the_server() {
+    let (_server, target) = server(&["--dev"]);
+    let mut peer = Background::start(&["peer", "--listen", "127.0.0.1:0"]);
+    let line = peer.wait_for("listening on ");
+    let address = &line["listening on ".len()..];
+    let report = report(
+        "turn",
+        &target,
+        &["--user", "alice", "--password", "s3cret", "--peer", address],
+    );
+    assert_eq!(report["run"]["latency_is"], "round trip");
+    assert_eq!(report["total"]["lost"], 0, "{report}");
+}
+
+#[test]
+fn files_are_written_without_the_secret() {
+    let (_server, target) = server(&["--dev"]);
+    let directory = tempfile::tempdir().unwrap();
+    let path = |name: &str| directory.path().join(name).to_str().unwrap().to_owned();
+    let (json, csv, html) = (path("a.json"), path("a.csv"), path("a.html"));
+    let mut args = vec![
+        "load",
+        "turn",
+        &target,
+        "--secret",
+        SECRET,
+        "--duration",
+        "1500ms",
+    ];
+    args.extend(["--json", &json, "--csv", &csv, "--html", &html]);
+    let output = run(&args);
+    assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
+    assert!(stdout(&output).contains("p99.9"), "{}", stdout(&output));
+    assert!(stderr(&output).contains("send_pps=") && stderr(&output).contains("p99_us="));
+    let text = |path: &str| std::fs::read_to_string(path).unwrap();
+    assert!(text(&csv).starts_with("at_s,") && text(&csv).lines().count() > 1);
+    assert!(text(&html).contains("<svg"));
+    for path in [&json, &csv, &html] {
+        assert!(!text(path).contains(SECRET), "{path}");
+    }
+    let output = run(&["load", "compare", &json, &json]);
+    assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
+    assert!(stdout(&output).contains("p99_us") && stdout(&output).contains("1.000"));
+}
+
+#[test]
+fn compare_says_where_a_file_is_wrong() {
+    let (_directory, path) = common::file("{\n  \"schema_version\": 1,\n  oops\n}\n");
+    let path = path.to_str().unwrap();
+    fails(&run(&["load", "compare", path, path]), 1, "line 3");
+    fails(
+        &run(&["load", "compare", "/nonexistent/a.json", path]),
+        1,
+        "/nonexistent/a.json",
+    );
+}
+
+#[test]
+fn thresholds_decide_the_status() {
+    let (_server, target) = server(&[]);
+    let passing = ["--fail-if", "loss>50%", "--fail-if", "recv_pps<1"];
+    let output = load("stun", &target, &passing);
+    assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
+    assert!(
+        stderr(&output).contains("passed: fail if loss>50%"),
+        "{}",
+        stderr(&output)
+    );
+    let output = load(
+        "stun",
+        &target,
+        &["--fail-if", "p50>0us", "--fail-if", "loss>50%"],
+    );
+    fails(&output, 99, "FAILED: fail if p50>0us");
+    assert!(json(&output)["total"]["received"].as_u64() > Some(0));
+}
+
+#[test]
+fn the_highest_rate_is_searched() {
+    let (_server, target) = server(&[]);
+    let search = [
+        "load",
+        "stun",
+        &target,
+        "--find-max",
+        "--find-from",
+        "200",
+        "--find-to",
+        "1k",
+        "--max-loss",
+        "50%",
+    ];
+    let output = run(&[&search[..], &["--step", "300ms", "--json", "-"]].concat());
+    assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
+    let found = json(&output)["run"]["settings"]["search"].to_string();
+    assert!(found.contains("highest rate: 1000/s"), "{found}");
+    assert!(
+        stderr(&output).contains("step 1: 200/s"),
+        "{}",
+        stderr(&output)
+    );
+}
+
+#[test]
+fn strangers_are_not_loaded() {
+    // RFC 5737 and RFC 3849: addresses for documentation. Nothing is sent: that is what is tested.
+    for target in ["192.0.2.1", "203.0.113.5:3478", "[2001:db8::1]:3478"] {
+        for kind in ["turn", "stun"] {
+            fails(
+                &run(&["load", kind, target, "--duration", "1s"]),
+                2,
+                "--i-own-the-target",
+            );
+        }
+    }
+    let peer = ["load", "turn", "127.0.0.1", "--peer", "198.51.100.7:3480"];
+    fails(&run(&peer), 2, "--i-own-the-target");
+}
+
+#[test]
+fn a_signal_stops_and_still_reports() {
+    let (_server, target) = server(&["--dev"]);
+    let args = [
+        "load",
+        "turn",
+        &target,
+        "--user",
+        "alice:s3cret",
+        "--duration",
+        "60s",
+        "--json",
+        "-",
+    ];
+    let mut load = Background::start(&args);
+    load.wait_for("at_s=2");
+    let asked = Instant::now();
+    load.signal("INT");
+    let (status, stdout, stderr) = load.wait();
+    assert!(asked.elapsed() < Duration::from_secs(10));
+    assert_eq!(status.code(), Some(0), "{stderr}");
+    let report: Value = serde_json::from_str(&stdout).expect(&stderr);
+    assert_eq!(report["ended"], "stopped");
+    assert!(report["total"]["received"].as_u64() > Some(100), "{report}");
+}
+
+#[test]
+fn a_server_that_dies_gives_a_partial_report() {
+    let (server, target) = server(&["--dev"]);
+    let args = [
+        "load",
+        "turn",
+        &target,
+        "--user",
+        "alice:s3cret",
+        "--duration",
+        "60s",
+        "--json",
+        "-",
+    ];
+    let mut load =
+        Background::start(&[&args[..], &["--silence", "1s", "--fail-if", "loss>0"]].concat());
+    load.wait_for("at_s=2");
+    server.signal("KILL");
+    let (status, stdout, stderr) = load.wait();
+    assert_eq!(status.code(), Some(1), "{stderr}");
+    assert!(
+        stderr.contains("silent") && stderr.contains("hairpin probe"),
+        "{stderr}"
+    );
+    let report: Value = serde_json::from_str(&stdout).expect(&stderr);
+    assert_eq!(report["ended"], "server-silent");
+    assert!(report["total"]["received"].as_u64() > Some(100), "{report}");
+}
+
+#[test]
+fn a_dead_target_is_named() {
+    let free = UdpSocket::bind("127.0.0.1:0")
+        .and_then(|socket| socket.local_addr())
+        .unwrap()
+        .to_string();
+    for (kind, more) in [
+        ("stun", &[][..]),
+        ("turn", &["--user", "a:b"]),
+        ("turn", &["--user", "a:b", "--workload", "allocate"]),
+        ("turn", &["--workload", "garbage"]),
+    ] {
+        let output = load(kind, &free, more);
+        fails(&output, 1, "nothing listens");
+        assert!(stderr(&output).contains(&free), "{}", stderr(&output));
+    }
+    let silent = UdpSocket::bind("127.0.0.1:0").unwrap();
+    let silent = silent.local_addr().unwrap().to_string();
+    fails(&load("stun", &silent, &[]), 1, "nothing came back");
+    fails(&load("turn", &silent, &["--timeout", "1s"]), 1, "no answer");
+}
+
+#[test]
+fn refusals_of_the_server_say_what_to_do() {
+    let (_server, target) = server(&["--set", "limits.allocations_per_user=3"]);
+    fails(&load("turn", &target, &[]), 1, "--secret");
+    fails(
+        &load("turn", &target, &["--user", "alice:wrong"]),
+        1,
+        "does not accept",
+    );
+    fails(
+        &load("turn", &target, &["--secret", "another secret"]),
+        1,
+        "another secret",
+    );
+    // Peers on loopback are denied without --dev: 403.
+    fails(
+        &load(
+            "turn",
+            &target,
+            &["--user", "alice:s3cret", "--clients", "1"],
+        ),
+        1,
+        "--dev",
+    );
+    fails(
+        &load(
+            "turn",
+            &target,
+            &["--user", "alice:s3cret", "--clients", "9"],
+        ),
+        1,
+        "486",
+    );
+}
+
+/// A STUN server that stops for a while, once.
+fn stalling_server(stall: Duration) -> (SocketAddr, Arc<AtomicBool>, JoinHandle<()>) {
+    let server = UdpSocket::bind("127.0.0.1:0").unwrap();
+    let address = server.local_addr().unwrap();
+    let done = Arc::new(AtomicBool::new(false));
+    let stop = done.clone();
+    let thread = std::thread::spawn(move || {
+        server
+            .set_read_timeout(Some(Duration::from_millis(50)))
+            .unwrap();
+        let (mut started, mut stalled, mut buffer) = (None, false, [0; 2048]);
+        while !stop.load(Ordering::Relaxed) {
+            let Ok((length, from)) = server.recv_from(&mut buffer) else {
+                continue;
+            };
+            let started = *started.get_or_insert_with(Instant::now);
+            if !stalled && started.elapsed() > Duration::from_secs(1) {
+                std::thread::sleep(stall);
+                stalled = true;
+            }
+            // A Binding success response without attributes: RFC 8489 §5.
+            buffer[..4].copy_from_slice(&[0x01, 0x01, 0, 0]);
+            server.send_to(&buffer[..length.min(20)], from).unwrap();
+        }
+    });
+    (address, done, thread)
+}
+
+#[test]
+fn a_stalled_server_shows_in_the_99th_percentile() {
+    let (address, done, thread) = stalling_server(Duration::from_millis(200));
+    let more = [
+        "--duration",
+        "2s",
+        "--rate",
+        "1k/s",
+        "--fail-if",
+        "p99>100ms",
+    ];
+    let mut args = vec!["load", "stun"];
+    let target = address.to_string();
+    args.extend([&target, "--warm-up", "200ms", "--json", "-"]);
+    args.extend(more);
+    let output = run(&args);
+    done.store(true, Ordering::Relaxed);
+    thread.join().unwrap();
+    // 200 of 2,000 requests were meant to leave while it slept, and waited up to 200 ms.
+    fails(&output, 99, "FAILED: fail if p99>100ms");
+    let latency = &json(&output)["latency"];
+    assert!(latency["p99_us"].as_f64() > Some(150e3), "{latency}");
+    assert!(latency["max_us"].as_f64() > Some(190e3), "{latency}");
+    assert!(latency["p50_us"].as_f64() < Some(100e3), "{latency}");
+}
+
+#[test]
+fn wrong_arguments_have_status_2() {
+    for args in [
+        &["turn"][..],
+        &["smtp", "127.0.0.1"],
+        &["turn", "https://example.org"],
+        &["turn", "turns:127.0.0.1"],
+        &["turn", "turn:127.0.0.1?transport=tcp"],
+        &["turn", "stun:127.0.0.1"],
+        &["turn", "127.0.0.1", "--user", "no-password"],
+        &["turn", "127.0.0.1", "--password", "no-user"],
+        &["turn", "127.0.0.1", "--rate", "fast"],
+        &["turn", "127.0.0.1", "--rate", "0"],
+        &["turn", "127.0.0.1", "--rate", "1k", "--closed", "5"],
+        &["turn", "127.0.0.1", "--rate", "1k", "--find-max"],
+        &["turn", "127.0.0.1", "--find-from", "5"],
+        &[
+            "turn",
+            "127.0.0.1",
+            "--find-max",
+            "--find-from",
+            "5",
+            "--find-to",
+            "1",
+        ],
+        &["turn", "127.0.0.1", "--ramp", "5:1k"],
+        &["turn", "127.0.0.1", "--duration", "0s"],
+        &["turn", "127.0.0.1", "--duration", "10h"],
+        &["turn", "127.0.0.1", "--fail-if", "p98>5ms"],
+        &["turn", "127.0.0.1", "--fail-if", "p99>5"],
+        &["turn", "127.0.0.1", "--calls", "5"],
+        &["turn", "127.0.0.1", "--workload", "mixed", "--pairs"],
+        &["turn", "127.0.0.1", "--workload", "mixed", "--burst", "5"],
+        &["turn", "127.0.0.1", "--pairs", "--reflector"],
+        &["turn", "127.0.0.1", "--size", "0"],
+        &["turn", "127.0.0.1", "--pairs", "--clients", "3"],
+        &["stun", "127.0.0.1", "--seed", "5"],
+        &["stun", "127.0.0.1", "--clients", "0"],
+        &["compare", "one.json"],
+    ] {
+        let output = run(&[&["load"][..], args].concat());
+        assert_eq!(
+            output.status.code(),
+            Some(2),
+            "{args:?}: {}",
+            stderr(&output)
+        );
+    }
+    // Where reports go is seen before anything is sent.
+    let nowhere = ["load", "stun", "127.0.0.1", "--json", "/nonexistent/a.json"];
+    fails(&run(&nowhere), 1, "/nonexistent/a.json");
+}
