@@ -167,9 +167,7 @@ impl Builder {
         let ports = self.ports.map_or(Ok(PortRange::DYNAMIC), |(first, last)| {
             PortRange::new(first, last)
         })?;
-        if let Err(error) = io::rlimit::raise_open_files() {
-            tracing::warn!(%error, "the limit on open files stays as it is");
-        }
+        let files = io::rlimit::raise_open_files();
         let relays = Arc::new(RelayAddresses::new(
             &self.relay_addresses()?,
             ports,
@@ -212,6 +210,7 @@ impl Builder {
             last_port = ports.last(),
             gro = offloads.is_some_and(|offloads| offloads.gro),
             gso = offloads.is_some_and(|offloads| offloads.gso),
+            open_files = files.map_or(0, |limit| limit.soft),
             "serving"
         );
         Running::spawn(made, boxes, listeners, live, self.pin)

@@ -2,7 +2,7 @@
 
 mod common;
 
-use common::{Client, Got, StopAtEnd, loopback, socket, start};
+use common::{Client, Got, Random, StopAtEnd, loopback, socket, start};
 use std::net::{SocketAddr, UdpSocket};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
@@ -17,18 +17,6 @@ fn resident() -> u64 {
         .and_then(|word| word.parse().ok())
         .expect("a number");
     pages * 4096
-}
-
-/// A simple generator (xorshift64*); what is sent only has to be various.
-struct Random(u64);
-
-impl Random {
-    fn next(&mut self) -> u64 {
-        self.0 ^= self.0 >> 12;
-        self.0 ^= self.0 << 25;
-        self.0 ^= self.0 >> 27;
-        self.0.wrapping_mul(0x2545_f491_4f6c_dd1d)
-    }
 }
 
 /// Random bytes, broken STUN, ChannelData to nobody, and requests without or with wrong credentials.

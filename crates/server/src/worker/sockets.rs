@@ -31,6 +31,9 @@ pub(crate) struct RelaySocket {
     pub(crate) port: u16,
 }
 
+// Part of what one allocation costs in user memory, which is promised to stay below 600 bytes.
+const _: () = assert!(size_of::<Option<RelaySocket>>() <= 64);
+
 /// The worker's relays by the slot of their key; a key of an earlier tenant of the slot finds nothing.
 #[derive(Debug, Default)]
 pub(crate) struct RelayTable {

@@ -80,6 +80,18 @@ impl Drop for StopAtEnd<'_> {
     }
 }
 
+/// A simple generator (xorshift64*); what is sent only has to be various.
+pub(crate) struct Random(pub(crate) u64);
+
+impl Random {
+    pub(crate) fn next(&mut self) -> u64 {
+        self.0 ^= self.0 >> 12;
+        self.0 ^= self.0 << 25;
+        self.0 ^= self.0 >> 27;
+        self.0.wrapping_mul(0x2545_f491_4f6c_dd1d)
+    }
+}
+
 /// A complete message from the server.
 #[derive(Debug, Clone)]
 pub(crate) struct Answer(Vec<u8>);
@@ -101,8 +113,12 @@ impl Answer {
     }
 
     pub(crate) fn token(&self) -> [u8; 8] {
+        self.try_token().expect("a reservation token")
+    }
+
+    pub(crate) fn try_token(&self) -> Option<[u8; 8]> {
         let token: Option<ReservationToken> = self.message().get().expect("well formed");
-        token.expect("a reservation token").0
+        token.map(|token| token.0)
     }
 }
 
