@@ -2,7 +2,7 @@
 
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};
 use std::net::{Ipv4Addr, TcpStream};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, bail};
@@ -21,13 +21,33 @@ pub(crate) struct Browser {
     driver: Process,
     port: u16,
     session: String,
+    // After the driver: fields are dropped in this order.
+    _scratch: Scratch,
+}
+
+/// A short-lived folder for what Chromium leaves in TMPDIR; not below `target`, whose path may be too long for a socket.
+struct Scratch(PathBuf);
+
+impl Scratch {
+    fn new() -> Result<Scratch> {
+        let folder = std::env::temp_dir().join(format!("xtask-browser-{}", std::process::id()));
+        std::fs::create_dir_all(&folder)?;
+        Ok(Scratch(folder))
+    }
+}
+
+impl Drop for Scratch {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.0);
+    }
 }
 
 impl Browser {
     /// Starts chromedriver and, through it, a headless Chromium with an empty profile.
     pub(crate) fn start(logs: &Path) -> Result<Browser> {
         let mut command = process::command("chromedriver");
-        command.arg("--port=0");
+        let scratch = Scratch::new()?;
+        command.arg("--port=0").env("TMPDIR", &scratch.0);
         let mut driver = Process::start("chromedriver", command, logs.join("chromedriver.log"))?;
         let port = driver.wait_for(Duration::from_secs(20), |output| {
             output
@@ -42,6 +62,7 @@ impl Browser {
             driver,
             port,
             session: String::new(),
+            _scratch: scratch,
         };
         let created = browser.post(
             "/session",
