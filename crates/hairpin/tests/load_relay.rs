@@ -1,4 +1,5 @@
 //! The `relay` workload against hairpin itself.
+#![allow(clippy::unwrap_used)] // helpers of tests
 
 mod common;
 mod load_common;

@@ -1,4 +1,5 @@
 //! The other workloads against hairpin itself, and what becomes of them when it goes away.
+#![allow(clippy::unwrap_used)] // helpers of tests
 
 mod common;
 mod load_common;

@@ -44,7 +44,7 @@ Examples:
 /// Where and how.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Target {
-    /// stun: or turn: URI, or HOST[:PORT] (port 3478 unless said)
+    /// stun: or turn: URI, or `HOST[:PORT]` (port 3478 unless said)
     #[arg(value_name = "TARGET")]
     pub(crate) target: String,
     /// Give up after this long
