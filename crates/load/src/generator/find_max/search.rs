@@ -153,6 +153,7 @@ mod tests {
         report.total.sent = rate.min(speed) as u64;
         report.total.received = rate.min(speed).min(capacity) as u64;
         report.total.lost = report.total.sent - report.total.received;
+        report.latency.count = report.total.received;
         report
     }
 
