@@ -12,7 +12,7 @@ use crate::cli::value;
 /// Which server.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Where {
-    /// stun: or turn: URI, or HOST[:PORT] (port 3478 unless said)
+    /// stun: or turn: URI, or `HOST[:PORT]` (port 3478 unless said)
     #[arg(value_name = "URI")]
     pub(crate) target: String,
     /// The server, and every --peer, is mine: send to it although it is neither on this machine nor in a private network
