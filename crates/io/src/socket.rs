@@ -9,8 +9,8 @@ use libc::c_int;
 
 use crate::RecvBatch;
 use crate::address::RawAddress;
-use crate::send::send_single;
-use crate::sys::socket::{bind, getsockname, getsockopt, setsockopt, socket};
+use crate::send::send_at_once;
+use crate::sys::socket::{bind, getsockname, getsockopt, kernel_has_gso, setsockopt, socket};
 
 /// How to open a [`UdpSocket`]. Start from `UdpOptions::default()` (a plain socket: nothing asked of the kernel but
 /// TOS), [`UdpOptions::listener`] or [`UdpOptions::relay`].
@@ -195,7 +195,22 @@ impl UdpSocket {
     /// # Errors
     /// What `sendto` or `sendmsg` returns.
     pub fn send_to(&self, datagram: &[u8], to: SocketAddr, from: Option<IpAddr>) -> io::Result<()> {
-        past_icmp(|| send_single(self, datagram, to, from))
+        past_icmp(|| send_at_once(self, datagram, None, to, from))
+    }
+
+    /// Sends a train at once: `bytes` cut up every `segment` bytes (UDP_SEGMENT), of which the last may be shorter. At most 64
+    /// segments and 65,507 bytes (65,487 over IPv6). For a generator that has but one destination at a time; a
+    /// [`SendQueue`](crate::SendQueue) makes trains by itself, and sends singly what this refuses.
+    ///
+    /// # Errors
+    /// EIO, EOPNOTSUPP, ENOPROTOOPT: this kernel or device cannot. EINVAL, EMSGSIZE: not this size. `InvalidInput`: a segment
+    /// of 0 bytes. Otherwise what `sendmsg` returns.
+    pub fn send_train(&self, bytes: &[u8], segment: u16, to: SocketAddr) -> io::Result<()> {
+        // The kernel takes 0 for none, and would send the whole as one datagram; so does one that does not know the option.
+        if segment == 0 || !kernel_has_gso() {
+            return Err(io::ErrorKind::InvalidInput.into());
+        }
+        past_icmp(|| send_at_once(self, bytes, Some(segment), to, None))
     }
 
     /// Size of the receive buffer in bytes as granted, without the kernel's doubling.

@@ -52,6 +52,24 @@ fn a_gso_run_arrives_as_separate_datagrams_in_order() {
 }
 
 #[test]
+fn a_train_leaves_at_once_and_arrives_as_separate_datagrams() {
+    for address in LOOPBACKS {
+        let (a, b) = (plain(address), plain(address));
+        let bytes: Vec<u8> = (0..8)
+            .flat_map(|n| payload(n, if n < 7 { 200 } else { 90 }))
+            .collect();
+        a.send_train(&bytes, 200, b.local_addr()).unwrap();
+        let seen = receive(&b, 8);
+        let expected = bytes.chunks(200).map(<[u8]>::to_vec);
+        assert!(seen.iter().map(|seen| seen.bytes.clone()).eq(expected));
+        assert!(
+            a.send_train(&bytes, 0, b.local_addr()).is_err(),
+            "not one large datagram"
+        );
+    }
+}
+
+#[test]
 fn a_run_ends_where_size_grows_or_shrinks() {
     let (a, b) = (plain(LOOPBACKS[0]), plain(LOOPBACKS[0]));
     let to = SendTo::new(&a, b.local_addr());

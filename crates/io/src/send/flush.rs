@@ -371,38 +371,7 @@ unsafe fn send_some(socket: &UdpSocket, headers: &mut [mmsghdr]) -> io::Result<u
     past_icmp(|| unsafe { sys::send::sendmmsg(socket.as_fd(), headers) })
 }
 
-/// Sends one datagram at once, from `from` if given.
-pub(crate) fn send_single(
-    socket: &UdpSocket,
-    datagram: &[u8],
-    to: std::net::SocketAddr,
-    from: Option<IpAddr>,
-) -> io::Result<()> {
-    use crate::address::RawAddress;
-    let raw = if socket.is_v6() {
-        RawAddress::new_on_v6(to)
-    } else {
-        RawAddress::new(to)
-    };
-    let Some(source) = from.filter(|ip| *ip != socket.local_addr().ip()) else {
-        return sys::send::sendto(socket.as_fd(), datagram, &raw).map(drop);
-    };
-    let mut buffer = SendControl::new();
-    let mut control = ControlWriter::new(&mut buffer);
-    control.source(source, socket.is_v6());
-    let control_len = control.len();
-    let mut payload = part(datagram.as_ptr(), datagram.len());
-    let mut header = empty_header().msg_hdr;
-    header.msg_name = raw.as_ptr().cast_mut().cast();
-    header.msg_namelen = raw.len();
-    header.msg_iov = &raw mut payload;
-    header.msg_iovlen = 1;
-    set_control(&mut header, &mut buffer, control_len);
-    // SAFETY: address, iovec, control data and datagram are live locals or borrowed arguments.
-    unsafe { sys::send::sendmsg(socket.as_fd(), &header) }.map(drop)
-}
-
-fn set_control(header: &mut msghdr, control: &mut SendControl, len: usize) {
+pub(super) fn set_control(header: &mut msghdr, control: &mut SendControl, len: usize) {
     header.msg_control = if len == 0 {
         ptr::null_mut()
     } else {
@@ -411,7 +380,7 @@ fn set_control(header: &mut msghdr, control: &mut SendControl, len: usize) {
     header.msg_controllen = len as _;
 }
 
-fn part(base: *const u8, len: usize) -> iovec {
+pub(super) fn part(base: *const u8, len: usize) -> iovec {
     // The kernel only reads what is sent; `iovec` has no const variant.
     iovec {
         iov_base: base.cast_mut().cast(),
@@ -419,7 +388,7 @@ fn part(base: *const u8, len: usize) -> iovec {
     }
 }
 
-fn empty_header() -> mmsghdr {
+pub(super) fn empty_header() -> mmsghdr {
     // SAFETY: integers and pointers only: all zeros are valid, null pointers with zero lengths.
     unsafe { mem::zeroed() }
 }

@@ -12,6 +12,7 @@
 //! ```
 //! Nothing is allocated after `new`, and payload is never copied, except by `push_copied`.
 
+mod at_once;
 mod flush;
 mod index;
 mod queue;
@@ -23,7 +24,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::ops::{AddAssign, Range};
 
 use crate::UdpSocket;
-pub(crate) use flush::send_single;
+pub(crate) use at_once::send_at_once;
 use queue::Queue;
 
 /// How a [`SendQueue`] is made.

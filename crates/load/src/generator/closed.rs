@@ -29,6 +29,8 @@ pub(super) struct Loop {
     queue: SendQueue,
     /// Lane and place of each datagram of a burst.
     burst: Vec<(u32, usize)>,
+    /// Bursts so far.
+    bursts: u64,
     settings: Closed,
     /// Requests that wait for an answer.
     under_way: u32,
@@ -68,6 +70,7 @@ impl Loop {
             by_flow,
             queue: sender::queue(None),
             burst: Vec::with_capacity(BURST as usize),
+            bursts: 0,
             settings,
             under_way: 0,
             turn: 0,
@@ -133,11 +136,13 @@ impl Loop {
             let room = u64::from(self.settings.window - self.under_way).min(BURST);
             let mut payload_bytes = 0;
             self.burst.clear();
+            self.bursts += 1;
             for _ in 0..room {
                 let window = &mut self.lanes[self.turn];
                 window.waiting.push_back((window.lane.next_sequence(), now));
-                let place = window.lane.stamp(shared.origin_ns, now);
-                payload_bytes += window.lane.payload_len(place) as u64;
+                window.lane.begin(self.bursts);
+                let place = window.lane.stamp(1, shared.origin_ns, |_| now);
+                payload_bytes += window.lane.bytes(place, 1).1;
                 self.burst.push((self.turn as u32, place));
                 self.turn = (self.turn + 1) % self.lanes.len();
             }

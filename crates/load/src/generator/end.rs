@@ -115,6 +115,15 @@ impl Came {
 }
 
 impl Left {
+    /// Takes note of a burst of the measured part with so many bytes of payload in so many bytes of frames.
+    pub(super) fn note(&mut self, flushed: &Flushed, payload_bytes: u64, frame_bytes: u64) {
+        self.measured += flushed.sent;
+        self.not_sent += flushed.dropped();
+        // Exact unless something did not leave.
+        let share = u128::from(flushed.sent_bytes) * u128::from(payload_bytes);
+        self.measured_bytes += (share / u128::from(frame_bytes.max(1))) as u64;
+    }
+
     pub(super) fn add(&mut self, other: &Left) {
         self.measured += other.measured;
         self.measured_bytes += other.measured_bytes;

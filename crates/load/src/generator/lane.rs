@@ -50,6 +50,8 @@ enum Content {
         frame_len: usize,
         /// Where in the ring the next is written.
         slot: usize,
+        /// The burst for which it was written last.
+        last: u64,
     },
     /// Whatever comes next, from wherever.
     Garbage {
@@ -114,6 +116,7 @@ impl Lane {
             ring: frame.into(),
             frame_len: frame.len(),
             slot: 0,
+            last: 0,
         };
         Lane {
             socket,
@@ -155,40 +158,57 @@ impl Lane {
         }
     }
 
-    /// Stamps the next frame and returns its place, for [`frame`](Lane::frame) and [`destination`](Lane::destination).
+    /// Begins another burst: the frames of the one before have left, or never will.
+    pub(super) fn begin(&mut self, burst: u64) {
+        if let Content::Measured { slot, last, .. } = &mut self.content
+            && *last != burst
+        {
+            (*slot, *last) = (0, burst);
+        }
+    }
+
+    /// Stamps the next `count` frames; `intended_ns` says when each is due, by its place in the run. Returns the place of the
+    /// first; they lie one after the other.
     #[inline]
-    pub(super) fn stamp(&mut self, origin_ns: u64, intended_ns: u64) -> usize {
-        let sequence = self.sequence;
-        self.sequence += 1;
+    pub(super) fn stamp(
+        &mut self,
+        count: usize,
+        origin_ns: u64,
+        mut intended_ns: impl FnMut(u64) -> u64,
+    ) -> usize {
+        let first = self.sequence;
+        self.sequence += count as u64;
+        let flow = self.flow;
         let Content::Measured {
             stamping,
             ring,
             frame_len,
             slot,
+            ..
         } = &mut self.content
         else {
-            return sequence as usize;
+            return first as usize;
         };
-        if (*slot + 1) * *frame_len > ring.len() {
-            *slot = 0;
-        }
         let place = *slot;
-        *slot += 1;
-        let frame = &mut ring[place * *frame_len..][..*frame_len];
-        let id = IdStamp {
-            flow: self.flow,
-            sequence,
-            since_origin_ns: intended_ns.saturating_sub(origin_ns),
-        };
-        match *stamping {
-            Stamping::Payload { at } => Payload::stamp(&mut frame[at..], sequence, intended_ns),
-            Stamping::Indication { at, .. } => {
-                // RFC 8489 §5: the ID of an indication is as unique as that of a request.
-                frame[ID_AT..ID_AT + ID_LEN].copy_from_slice(&id.encode());
-                Payload::stamp(&mut frame[at..], sequence, intended_ns);
-            }
-            Stamping::TransactionId => {
-                frame[ID_AT..ID_AT + ID_LEN].copy_from_slice(&id.encode());
+        *slot += count;
+        let frames = &mut ring[place * *frame_len..][..count * *frame_len];
+        for (frame, n) in frames.chunks_exact_mut(*frame_len).zip(0..) {
+            let (sequence, intended_ns) = (first + n, intended_ns(n));
+            let id = || IdStamp {
+                flow,
+                sequence,
+                since_origin_ns: intended_ns.saturating_sub(origin_ns),
+            };
+            match *stamping {
+                Stamping::Payload { at } => Payload::stamp(&mut frame[at..], sequence, intended_ns),
+                Stamping::Indication { at, .. } => {
+                    // RFC 8489 §5: the ID of an indication is as unique as that of a request.
+                    frame[ID_AT..ID_AT + ID_LEN].copy_from_slice(&id().encode());
+                    Payload::stamp(&mut frame[at..], sequence, intended_ns);
+                }
+                Stamping::TransactionId => {
+                    frame[ID_AT..ID_AT + ID_LEN].copy_from_slice(&id().encode());
+                }
             }
         }
         place
@@ -202,6 +222,17 @@ impl Lane {
                 ring, frame_len, ..
             } => &ring[place * frame_len..][..*frame_len],
             Content::Garbage { corpus, .. } => corpus.datagram(place as u64),
+        }
+    }
+
+    /// So many stamped frames in one piece, and the length of each; `None` if they differ in length.
+    #[inline]
+    pub(super) fn train(&self, place: usize, count: usize) -> Option<(&[u8], usize)> {
+        match &self.content {
+            Content::Measured {
+                ring, frame_len, ..
+            } => Some((&ring[place * frame_len..][..count * frame_len], *frame_len)),
+            Content::Garbage { .. } => None,
         }
     }
 
@@ -220,6 +251,28 @@ impl Lane {
         }
     }
 
+    /// Bytes of `count` frames, and of the payload in them: what the byte counts speak of.
+    #[inline]
+    pub(super) fn bytes(&self, place: usize, count: usize) -> (u64, u64) {
+        match &self.content {
+            Content::Measured {
+                stamping,
+                frame_len,
+                ..
+            } => {
+                let payload = stamping.payload(*frame_len).len();
+                ((count * frame_len) as u64, (count * payload) as u64)
+            }
+            Content::Garbage { corpus, .. } => {
+                let places = place as u64..(place + count) as u64;
+                let bytes = places
+                    .map(|place| corpus.datagram(place).len() as u64)
+                    .sum();
+                (bytes, bytes)
+            }
+        }
+    }
+
     /// Whether what it sends is to be received by a tap and measured there.
     pub(super) fn is_measured(&self) -> bool {
         matches!(self.content, Content::Measured { .. })
@@ -228,19 +281,6 @@ impl Lane {
     /// The sequence number that the next frame gets.
     pub(super) fn next_sequence(&self) -> u64 {
         self.sequence
-    }
-
-    /// Payload bytes of a frame: what the byte counts speak of.
-    #[inline]
-    pub(super) fn payload_len(&self, place: usize) -> usize {
-        match &self.content {
-            Content::Measured {
-                stamping,
-                frame_len,
-                ..
-            } => stamping.payload(*frame_len).len(),
-            Content::Garbage { corpus, .. } => corpus.datagram(place as u64).len(),
-        }
     }
 }
 
@@ -287,18 +327,24 @@ mod tests {
     }
 
     #[test]
-    fn a_ring_holds_as_many_different_frames_as_it_was_made_for() {
+    fn a_burst_holds_as_many_different_frames_as_the_ring_was_made_for() {
         let mut frame = vec![0; 4 + 30];
         Payload::new().fill(&mut frame[4..], 7);
         let mut lane = lane(Stamping::Payload { at: 4 }, &frame);
         lane.prepare(3);
-        let places: Vec<_> = (0..3).map(|n| lane.stamp(0, n)).collect();
-        for (n, &place) in places.iter().enumerate() {
+        lane.begin(1);
+        let one = lane.stamp(1, 0, |_| 100);
+        lane.begin(1);
+        let two = lane.stamp(2, 0, |n| 101 + n);
+        for (n, place) in [(0, one), (1, two), (2, two + 1)] {
             let stamp = Payload::new().check(&lane.frame(place)[4..]).unwrap();
-            assert_eq!((stamp.sequence, stamp.intended_ns), (n as u64, n as u64));
+            assert_eq!((stamp.sequence, stamp.intended_ns), (n, 100 + n));
         }
-        assert_eq!(lane.stamp(0, 3), places[0], "then it starts over");
-        assert_eq!(lane.payload_len(0), 30);
+        let (train, length) = lane.train(two, 2).unwrap();
+        assert_eq!((train.len(), length), (68, 34));
+        assert_eq!(lane.bytes(two, 2), (68, 60));
+        lane.begin(2);
+        assert_eq!(lane.stamp(3, 0, |_| 0), one, "then it starts over");
     }
 
     #[test]
@@ -307,9 +353,9 @@ mod tests {
         Payload::new().fill(&mut frame[36..61], 7);
         let mut lane = lane(Stamping::Indication { at: 36, padding: 3 }, &frame);
         lane.prepare(2);
-        let (a, b) = (lane.stamp(0, 5), lane.stamp(0, 5));
-        assert_ne!(lane.frame(a)[8..20], lane.frame(b)[8..20]);
-        assert_eq!(lane.payload_len(a), 25);
-        assert!(Payload::new().check(&lane.frame(b)[36..61]).is_ok());
+        let place = lane.stamp(2, 0, |_| 5);
+        assert_ne!(lane.frame(place)[8..20], lane.frame(place + 1)[8..20]);
+        assert_eq!(lane.bytes(place, 1), (64, 25));
+        assert!(Payload::new().check(&lane.frame(place)[36..61]).is_ok());
     }
 }

@@ -36,6 +36,7 @@ mod stop;
 mod sum;
 mod tap;
 mod target;
+mod train;
 mod warnings;
 mod watch;
 

@@ -1,6 +1,6 @@
 //! A sender thread: follows its part of the schedules, whatever comes back.
 
-use std::ops::Range;
+use std::ops::{AddAssign, Range};
 use std::time::Duration;
 
 use io::{Flushed, SendOptions, SendQueue, clock};
@@ -9,6 +9,7 @@ use super::Lane;
 use super::end::{End, Left};
 use super::share::Share;
 use super::shared::Shared;
+use super::train::Trains;
 use crate::measure::{Counter, Counters, Schedule};
 
 /// Datagrams stamped and handed over together, at most.
@@ -25,29 +26,47 @@ pub(super) struct Sender {
     tracks: Vec<Track>,
     streams: usize,
     queue: SendQueue,
-    /// Lane and place of each datagram of a burst.
-    burst: Vec<(u32, usize)>,
+    trains: Option<Trains>,
+    runs: Vec<Run>,
+    /// Bursts so far.
+    bursts: u64,
 }
 
 /// One sender's part of one stream.
 pub(super) struct Track {
     /// Which stream.
-    pub(super) stream: usize,
-    pub(super) lanes: Vec<Lane>,
-    pub(super) schedule: Option<Schedule>,
-    pub(super) share: Share,
+    stream: usize,
+    lanes: Vec<Lane>,
+    schedule: Option<Schedule>,
+    share: Share,
     /// The next of this sender's sends.
     next: u64,
     /// The first of them in the measured part, which a burst does not straddle.
     edge: u64,
 }
 
+/// Datagrams of a burst that are one lane's, one after the other.
+#[derive(Clone, Copy)]
+pub(super) struct Run {
+    lane: usize,
+    pub(super) place: usize,
+    pub(super) count: usize,
+}
+
 /// What has been stamped for one burst.
 #[derive(Clone, Copy, Default)]
 struct Stamped {
     late: u64,
-    payload_bytes: u64,
     frame_bytes: u64,
+    payload_bytes: u64,
+}
+
+impl AddAssign for Stamped {
+    fn add_assign(&mut self, more: Stamped) {
+        self.late += more.late;
+        self.frame_bytes += more.frame_bytes;
+        self.payload_bytes += more.payload_bytes;
+    }
 }
 
 impl Track {
@@ -97,35 +116,49 @@ impl Track {
 
     /// When send `n` is due; `None` is never.
     fn intended(&self, n: u64, shared: &Shared) -> Option<u64> {
-        let since = self.schedule.as_ref()?.intended(self.share.global(n))?;
-        Some(shared.origin_ns + since.as_nanos() as u64)
+        self.schedule
+            .as_ref()
+            .and_then(|schedule| at(schedule, self.share.global(n), shared))
     }
 
-    /// Stamps the sends `numbers` and notes lane and place of each.
+    /// Stamps the sends `numbers` for burst number `burst`, and notes them run by run.
     fn stamp(
         &mut self,
         numbers: Range<u64>,
+        burst: u64,
         now: u64,
         shared: &Shared,
-        burst: &mut Vec<(u32, usize)>,
+        runs: &mut Vec<Run>,
     ) -> Stamped {
         let mut stamped = Stamped::default();
         let train = self.share.train();
-        let (mut turn, mut within) = (numbers.start / train, numbers.start % train);
-        let mut lane = (turn % self.lanes.len() as u64) as usize;
-        for n in numbers {
-            let intended = self.intended(n, shared).unwrap_or(now);
-            stamped.late += u64::from(now.saturating_sub(intended) > LATE_NS);
-            let sending = &mut self.lanes[lane];
-            let place = sending.stamp(shared.origin_ns, intended);
-            stamped.payload_bytes += sending.payload_len(place) as u64;
-            stamped.frame_bytes += sending.frame(place).len() as u64;
-            burst.push((lane as u32, place));
-            within += 1;
-            if within == train {
-                (turn, within) = (turn + 1, 0);
-                lane = (turn % self.lanes.len() as u64) as usize;
-            }
+        let mut n = numbers.start;
+        while n < numbers.end {
+            let (turn, within) = (n / train, n % train);
+            let count = (train - within).min(numbers.end - n);
+            let index = (turn % self.lanes.len() as u64) as usize;
+            let first = self.share.global(n);
+            let schedule = self.schedule.as_ref();
+            let mut late = 0;
+            let intended = |more| {
+                let due = schedule.and_then(|schedule| at(schedule, first + more, shared));
+                let due = due.unwrap_or(now);
+                late += u64::from(now.saturating_sub(due) > LATE_NS);
+                due
+            };
+            let lane = &mut self.lanes[index];
+            lane.begin(burst);
+            let place = lane.stamp(count as usize, shared.origin_ns, intended);
+            let (frame_bytes, payload_bytes) = lane.bytes(place, count as usize);
+            stamped.late += late;
+            stamped.frame_bytes += frame_bytes;
+            stamped.payload_bytes += payload_bytes;
+            runs.push(Run {
+                lane: index,
+                place,
+                count: count as usize,
+            });
+            n += count;
         }
         stamped
     }
@@ -137,7 +170,9 @@ impl Sender {
             tracks,
             streams,
             queue: queue(gso),
-            burst: Vec::with_capacity(BURST as usize),
+            trains: gso.map(Trains::new),
+            runs: Vec::with_capacity(BURST as usize),
+            bursts: 0,
         }
     }
 
@@ -154,13 +189,11 @@ impl Sender {
             if now >= shared.end_ns {
                 break;
             }
-            let mut idle = now >= shared.origin_ns;
-            if idle {
+            let mut idle = true;
+            if now >= shared.origin_ns {
                 for index in 0..self.tracks.len() {
                     idle &= !self.turn(index, now, shared, counters, &mut left);
                 }
-            } else {
-                idle = true;
             }
             if idle {
                 self.wait(shared);
@@ -174,12 +207,13 @@ impl Sender {
         for track in self.tracks {
             lanes[track.stream] = track.lanes;
         }
+        let now = clock::monotonic_ns();
         End {
             left,
             lanes,
             cpu_ns: clock::thread_cpu_ns() - cpu,
-            wall_ns: clock::monotonic_ns() - started,
-            stopped_ns: clock::monotonic_ns(),
+            wall_ns: now - started,
+            stopped_ns: now,
             ..End::default()
         }
     }
@@ -200,30 +234,29 @@ impl Sender {
         }
         track.next = numbers.end;
         let first = track.intended(numbers.start, shared).unwrap_or(now);
-        self.burst.clear();
-        let stamped = track.stamp(numbers, now, shared, &mut self.burst);
-        let mut out = self.queue.start();
-        for &(lane, place) in &self.burst {
-            let lane = &track.lanes[lane as usize];
-            out.push(&lane.destination(place), lane.frame(place));
+        let mut stamped = Stamped::default();
+        let mut flushed = Flushed::default();
+        let mut n = numbers.start;
+        while n < numbers.end {
+            // A train leaves at once, and the next one takes its place in memory that is still warm.
+            let end = match self.trains {
+                Some(_) => track.share.end_of_train(n).min(numbers.end),
+                None => numbers.end,
+            };
+            self.bursts += 1;
+            self.runs.clear();
+            stamped += track.stamp(n..end, self.bursts, now, shared, &mut self.runs);
+            flushed += send(&mut self.queue, self.trains.as_mut(), track, &self.runs);
+            n = end;
         }
-        let flushed = out.flush();
-        drop(out);
         count(&flushed, stamped.late, counters);
         left.flushed += flushed;
         if shared.measured(first) {
-            left.measured += flushed.sent;
-            left.requests += if track.lanes[0].is_measured() {
-                flushed.sent
-            } else {
-                0
-            };
-            // Exact unless something did not leave.
-            left.measured_bytes += (u128::from(flushed.sent_bytes)
-                * u128::from(stamped.payload_bytes)
-                / u128::from(stamped.frame_bytes.max(1))) as u64;
+            left.note(&flushed, stamped.payload_bytes, stamped.frame_bytes);
             left.late += stamped.late;
-            left.not_sent += flushed.dropped();
+            if track.lanes[0].is_measured() {
+                left.requests += flushed.sent;
+            }
         }
         if flushed.would_block > 0 && track.schedule.is_none() {
             std::thread::sleep(DRAIN);
@@ -245,6 +278,35 @@ impl Sender {
             std::thread::sleep(Duration::from_nanos(rest));
         }
     }
+}
+
+/// When the global send `n` of a schedule is due; `None` is never.
+fn at(schedule: &Schedule, n: u64, shared: &Shared) -> Option<u64> {
+    let since = schedule.intended(n)?;
+    Some(shared.origin_ns + since.as_nanos() as u64)
+}
+
+/// Sends what was stamped: each run as a train where that is wanted and possible, the rest through the queue.
+fn send(
+    queue: &mut SendQueue,
+    mut trains: Option<&mut Trains>,
+    track: &Track,
+    runs: &[Run],
+) -> Flushed {
+    let mut sent = Flushed::default();
+    let mut out = queue.start();
+    for run in runs {
+        let lane = &track.lanes[run.lane];
+        let mut rest = run.place..run.place + run.count;
+        if let Some(trains) = &mut trains {
+            rest.start += trains.send(lane, run, &mut sent);
+        }
+        for place in rest {
+            out.push(&lane.destination(place), lane.frame(place));
+        }
+    }
+    sent += out.flush();
+    sent
 }
 
 pub(super) fn queue(gso: Option<usize>) -> SendQueue {

@@ -48,6 +48,11 @@ impl Share {
         (rounds * self.hand + places) * self.train + partial
     }
 
+    /// The first send after `n` that is another lane's, or the same lane's next train.
+    pub(super) fn end_of_train(&self, n: u64) -> u64 {
+        (n / self.train + 1) * self.train
+    }
+
     /// Sends in a row that go to one lane.
     pub(super) fn train(&self) -> u64 {
         self.train

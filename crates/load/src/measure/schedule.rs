@@ -175,6 +175,9 @@ impl Schedule {
 
 /// The time after which `rate * t + slope * t^2 / 2` reaches `sends`.
 fn solve(rate: f64, slope: f64, sends: f64) -> Option<f64> {
+    if slope == 0.0 && rate > 0.0 {
+        return Some(sends / rate);
+    }
     if sends == 0.0 && (rate > 0.0 || slope > 0.0) {
         return Some(0.0);
     }

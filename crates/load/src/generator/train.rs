@@ -1,0 +1,88 @@
+//! Trains: frames of one lane that lie one after the other and leave by one UDP_SEGMENT send, without a queue.
+//!
+//! It is the shortest way that the generator has. What the kernel refuses is left to the [`SendQueue`](io::SendQueue), which
+//! knows how to step down and what to remember: after that this way is closed for the lane's socket or for the length.
+
+use std::collections::HashSet;
+use std::io::{Error, ErrorKind};
+
+use io::Flushed;
+
+use super::Lane;
+use super::sender::Run;
+
+/// Most payload in one send over IPv6, and a little less than over IPv4: 65,535 less the headers.
+const MAX_BYTES: usize = 65_487;
+
+/// Sends trains, and knows which cannot be sent.
+#[derive(Debug)]
+pub(super) struct Trains {
+    max_segments: usize,
+    /// Lengths of frames that were refused.
+    refused: HashSet<usize>,
+}
+
+impl Trains {
+    /// Trains of at most so many segments.
+    pub(super) fn new(max_segments: usize) -> Trains {
+        Trains {
+            max_segments: max_segments.max(1),
+            refused: HashSet::new(),
+        }
+    }
+
+    /// Sends of a run what can be sent in trains, and returns how many datagrams, from the front, that is: sent, or dropped for
+    /// a reason that has nothing to do with trains.
+    pub(super) fn send(&mut self, lane: &Lane, run: &Run, flushed: &mut Flushed) -> usize {
+        let Some((bytes, length)) = lane.train(run.place, run.count) else {
+            return 0;
+        };
+        let Ok(segment) = u16::try_from(length) else {
+            return 0;
+        };
+        let most = self.max_segments.min(MAX_BYTES / length);
+        let possible = most > 1 && lane.socket.gso();
+        if !possible || (!self.refused.is_empty() && self.refused.contains(&length)) {
+            return 0;
+        }
+        // Equal parts: a long train and a short rest would cost as many system calls and more of everything else.
+        let most = run.count.div_ceil(run.count.div_ceil(most));
+        let mut done = 0;
+        for train in bytes.chunks(most * length) {
+            let count = train.len() / length;
+            if count == 1 {
+                break;
+            }
+            flushed.syscalls += 1;
+            match lane.socket.send_train(train, segment, lane.to) {
+                Ok(()) => {
+                    flushed.sent += count as u64;
+                    flushed.sent_bytes += train.len() as u64;
+                    flushed.gso_runs += 1;
+                    flushed.gso_segments += count as u64;
+                }
+                // The send buffer is full: what follows would not leave either.
+                Err(error) if error.kind() == ErrorKind::WouldBlock => {
+                    flushed.would_block += (run.count - done) as u64;
+                    return run.count;
+                }
+                Err(error) => {
+                    if is_about_length(&error) {
+                        self.refused.insert(length);
+                    }
+                    return done;
+                }
+            }
+            done += count;
+        }
+        done
+    }
+}
+
+/// A segment with its headers is above the device's MTU, or the kernel has another reason to refuse this length.
+fn is_about_length(error: &Error) -> bool {
+    error.kind() == ErrorKind::InvalidInput || error.raw_os_error() == Some(EMSGSIZE)
+}
+
+/// It has no `ErrorKind`. This is its number on all of Linux but MIPS, SPARC and PA-RISC.
+const EMSGSIZE: i32 = 90;
