@@ -3,6 +3,8 @@
 pub(crate) mod bench;
 pub(crate) mod check;
 pub(crate) mod creds;
+#[cfg(test)]
+mod docs_test;
 pub(crate) mod load;
 pub(crate) mod peer;
 pub(crate) mod probe;

@@ -134,9 +134,10 @@ fn resized(scenarios: Vec<Scenario>, sizes: &[u16]) -> Result<Vec<Scenario>> {
     if sizes.is_empty() {
         return Ok(scenarios);
     }
-    if let Some(size) = sizes.iter().find(|size| !SIZES.contains(size)) {
+    let wrong = |size: &&u16| !SIZES.contains(*size) || !size.is_multiple_of(2);
+    if let Some(size) = sizes.iter().find(wrong) {
         bail!(
-            "--sizes: {size} bytes are not measured; choose {} to {}",
+            "--sizes: {size} bytes are not measured; choose an even number from {} to {}",
             SIZES.start(),
             SIZES.end()
         );
@@ -216,6 +217,7 @@ mod tests {
         assert_eq!(some.iter().filter(|name| *name == "binding-1").count(), 1);
         assert_eq!(names(&[]).len(), Scenario::standard().len());
         assert!(resized(Scenario::standard(), &[10]).is_err());
+        assert!(resized(Scenario::standard(), &[121]).is_err());
     }
 
     #[test]

@@ -65,9 +65,15 @@ fn failure(report: &LoadReport) -> Option<String> {
         Ending::ServerSilent => Some(format!(
             "{reason}: see whether the server still runs and admits these peers, and try `hairpin probe`"
         )),
-        Ending::CannotSend => Some(format!(
-            "{reason}: lower the rate, or raise net.core.wmem_max and the queue of the interface"
-        )),
+        Ending::CannotSend => {
+            let no_route = report.sending.not_sent.keys().any(|why| why.contains("no route"));
+            let advice = if no_route {
+                "see whether the interface is up, and what `ip route get` says"
+            } else {
+                "lower the rate, or raise net.core.wmem_max and the queue of the interface"
+            };
+            Some(format!("{reason}: {advice}"))
+        }
         Ending::Stopped => None,
         _ if total.sent == 0 => Some(
             "nothing was sent in the measured part: raise the rate or the duration".to_owned(),
@@ -135,5 +141,10 @@ mod tests {
         assert!(failure(&report).unwrap().contains("probe"));
         report.ended = Ending::Stopped;
         assert_eq!(failure(&report), None);
+        report.ended = Ending::CannotSend;
+        assert!(failure(&report).unwrap().contains("wmem_max"));
+        let why = "no route (ENETUNREACH)".to_owned();
+        report.sending.not_sent.insert(why, 9);
+        assert!(failure(&report).unwrap().contains("ip route"));
     }
 }

@@ -1,0 +1,187 @@
+//! Wrong arguments, dead targets, refusals, servers that die: a clear text, what was measured until then, the right status.
+
+use std::net::UdpSocket;
+use std::process::Command;
+
+use serde_json::Value;
+
+use crate::common::{Background, run, stderr, stdout};
+use crate::{fails, load, server};
+
+#[test]
+fn strangers_are_not_loaded() {
+    // RFC 5737 and RFC 3849: addresses for documentation. Nothing is sent: that is what is tested.
+    for target in ["192.0.2.1", "203.0.113.5:3478", "[2001:db8::1]:3478"] {
+        for kind in ["turn", "stun"] {
+            fails(
+                &run(&["load", kind, target, "--duration", "1s"]),
+                2,
+                "--i-own-the-target",
+            );
+        }
+    }
+    let peer = ["load", "turn", "127.0.0.1", "--peer", "198.51.100.7:3480"];
+    fails(&run(&peer), 2, "--i-own-the-target");
+}
+
+#[test]
+fn a_server_that_dies_gives_a_partial_report() {
+    let (server, target) = server(&["--dev"]);
+    let args = [
+        "load",
+        "turn",
+        &target,
+        "--user",
+        "alice:s3cret",
+        "--duration",
+        "60s",
+        "--json",
+        "-",
+    ];
+    let mut load =
+        Background::start(&[&args[..], &["--silence", "1s", "--fail-if", "loss>0"]].concat());
+    load.wait_for("at_s=2");
+    server.signal("KILL");
+    let (status, stdout, stderr) = load.wait();
+    assert_eq!(status.code(), Some(1), "{stderr}");
+    assert!(
+        stderr.contains("silent") && stderr.contains("hairpin probe"),
+        "{stderr}"
+    );
+    let report: Value = serde_json::from_str(&stdout).expect(&stderr);
+    assert_eq!(report["ended"], "server-silent");
+    assert!(report["total"]["received"].as_u64() > Some(100), "{report}");
+}
+
+#[test]
+fn a_dead_target_is_named() {
+    let free = UdpSocket::bind("127.0.0.1:0")
+        .and_then(|socket| socket.local_addr())
+        .unwrap()
+        .to_string();
+    for (kind, more) in [
+        ("stun", &[][..]),
+        ("turn", &["--user", "a:b"]),
+        ("turn", &["--user", "a:b", "--workload", "allocate"]),
+        ("turn", &["--workload", "garbage"]),
+    ] {
+        let output = load(kind, &free, more);
+        fails(&output, 1, "nothing listens");
+        assert!(stderr(&output).contains(&free), "{}", stderr(&output));
+    }
+    let silent = UdpSocket::bind("127.0.0.1:0").unwrap();
+    let silent = silent.local_addr().unwrap().to_string();
+    fails(&load("stun", &silent, &[]), 1, "nothing came back");
+    fails(&load("turn", &silent, &["--timeout", "1s"]), 1, "no answer");
+}
+
+#[test]
+fn a_machine_that_cannot_send_says_so() {
+    // A network namespace whose loopback is down. Making one takes root; without, there is nothing to see here.
+    let mut unshare = Command::new("unshare");
+    unshare.args(["--net", env!("CARGO_BIN_EXE_hairpin")]);
+    let args = [
+        "load",
+        "stun",
+        "127.0.0.1",
+        "--duration",
+        "5s",
+        "--silence",
+        "1s",
+    ];
+    let output = unshare.args(args).output().unwrap();
+    if stderr(&output).contains("Operation not permitted") {
+        return;
+    }
+    fails(&output, 1, "ENETUNREACH");
+    assert!(stderr(&output).contains("ip route"), "{}", stderr(&output));
+    assert!(stdout(&output).contains("not sent"), "{}", stdout(&output));
+}
+
+#[test]
+fn refusals_of_the_server_say_what_to_do() {
+    let (_server, target) = server(&["--set", "limits.allocations_per_user=3"]);
+    fails(&load("turn", &target, &[]), 1, "--secret");
+    fails(
+        &load("turn", &target, &["--user", "alice:wrong"]),
+        1,
+        "does not accept",
+    );
+    fails(
+        &load("turn", &target, &["--secret", "another secret"]),
+        1,
+        "another secret",
+    );
+    // Peers on loopback are denied without --dev: 403.
+    fails(
+        &load(
+            "turn",
+            &target,
+            &["--user", "alice:s3cret", "--clients", "1"],
+        ),
+        1,
+        "--dev",
+    );
+    fails(
+        &load(
+            "turn",
+            &target,
+            &["--user", "alice:s3cret", "--clients", "9"],
+        ),
+        1,
+        "486",
+    );
+}
+
+#[test]
+fn wrong_arguments_have_status_2() {
+    for args in [
+        &["turn"][..],
+        &["smtp", "127.0.0.1"],
+        &["turn", "https://example.org"],
+        &["turn", "turns:127.0.0.1"],
+        &["turn", "turn:127.0.0.1?transport=tcp"],
+        &["turn", "stun:127.0.0.1"],
+        &["turn", "127.0.0.1", "--user", "no-password"],
+        &["turn", "127.0.0.1", "--password", "no-user"],
+        &["turn", "127.0.0.1", "--rate", "fast"],
+        &["turn", "127.0.0.1", "--rate", "0"],
+        &["turn", "127.0.0.1", "--rate", "1k", "--closed", "5"],
+        &["turn", "127.0.0.1", "--rate", "1k", "--find-max"],
+        &["turn", "127.0.0.1", "--find-from", "5"],
+        &[
+            "turn",
+            "127.0.0.1",
+            "--find-max",
+            "--find-from",
+            "5",
+            "--find-to",
+            "1",
+        ],
+        &["turn", "127.0.0.1", "--ramp", "5:1k"],
+        &["turn", "127.0.0.1", "--duration", "0s"],
+        &["turn", "127.0.0.1", "--duration", "10h"],
+        &["turn", "127.0.0.1", "--fail-if", "p98>5ms"],
+        &["turn", "127.0.0.1", "--fail-if", "p99>5"],
+        &["turn", "127.0.0.1", "--calls", "5"],
+        &["turn", "127.0.0.1", "--workload", "mixed", "--pairs"],
+        &["turn", "127.0.0.1", "--workload", "mixed", "--burst", "5"],
+        &["turn", "127.0.0.1", "--pairs", "--reflector"],
+        &["turn", "127.0.0.1", "--size", "0"],
+        &["turn", "127.0.0.1", "--pairs", "--clients", "3"],
+        &["stun", "127.0.0.1", "--seed", "5"],
+        &["stun", "127.0.0.1", "--clients", "0"],
+        &["compare", "one.json"],
+    ] {
+        let output = run(&[&["load"][..], args].concat());
+        assert_eq!(
+            output.status.code(),
+            Some(2),
+            "{args:?}: {}",
+            stderr(&output)
+        );
+    }
+    // Where reports go is seen before anything is sent.
+    let nowhere = ["load", "stun", "127.0.0.1", "--json", "/nonexistent/a.json"];
+    fails(&run(&nowhere), 1, "/nonexistent/a.json");
+}
