@@ -17,9 +17,9 @@ use turn::server::{
 };
 use turn::{ClientPath, FiveTuple, ListenerKey, Mono, Now, RelayKey, RequestKey, Run, Transport};
 
-pub const REALM: &str = "example.org";
-pub const USER: &str = "alice";
-pub const PASSWORD: &str = "correct horse";
+pub(crate) const REALM: &str = "example.org";
+pub(crate) const USER: &str = "alice";
+pub(crate) const PASSWORD: &str = "correct horse";
 const LISTENER: u64 = u64::MAX;
 
 /// Admits everybody, unless told to deny everybody.
@@ -39,10 +39,10 @@ impl PeerPolicy for Policy {
 }
 
 /// What a test wants of its server.
-pub struct Wishes {
-    pub ip: IpAddr,
-    pub peers: PeerClass,
-    pub change: fn(&mut Config),
+pub(crate) struct Wishes {
+    pub(crate) ip: IpAddr,
+    pub(crate) peers: PeerClass,
+    pub(crate) change: fn(&mut Config),
 }
 
 impl Default for Wishes {
@@ -56,14 +56,14 @@ impl Default for Wishes {
 }
 
 /// Stops when dropped.
-pub struct TestServer {
-    pub address: SocketAddr,
+pub(crate) struct TestServer {
+    pub(crate) address: SocketAddr,
     stop: Arc<AtomicBool>,
     thread: Option<JoinHandle<()>>,
 }
 
 impl TestServer {
-    pub fn start(wishes: &Wishes) -> TestServer {
+    pub(crate) fn start(wishes: &Wishes) -> TestServer {
         let options = UdpOptions {
             recv_buffer: Some(4 << 20),
             ..UdpOptions::default()

@@ -54,7 +54,7 @@ pub enum SetupError {
     /// The server relays, but not to this peer.
     #[error(
         "{server} does not relay to {peer} (403): servers deny peers in loopback, private and their own networks unless told \
-         otherwise. Start hairpin with --dev or with --allow-peers, coturn with --allow-loopback-peers or --allowed-peer-ip, \
+         otherwise. Start hairpin with --dev or with --allow-peer, coturn with --allow-loopback-peers or --allowed-peer-ip, \
          or use another peer"
     )]
     PeerDenied {
