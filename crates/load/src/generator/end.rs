@@ -29,7 +29,7 @@ pub(super) struct End {
 }
 
 /// What a thread sent.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub(super) struct Left {
     /// Datagrams that left and were meant to leave within the measured part, and their payload bytes.
     pub(super) measured: u64,
@@ -40,6 +40,8 @@ pub(super) struct Left {
     pub(super) not_sent: u64,
     /// What became of all, warm-up included.
     pub(super) flushed: Flushed,
+    /// What was not even tried, by reason.
+    pub(super) not_begun: BTreeMap<&'static str, u64>,
 }
 
 /// What a thread received of that which was meant to leave in the measured part.
@@ -131,5 +133,8 @@ impl Left {
         self.late += other.late;
         self.not_sent += other.not_sent;
         self.flushed += other.flushed;
+        for (reason, count) in &other.not_begun {
+            *self.not_begun.entry(reason).or_default() += count;
+        }
     }
 }

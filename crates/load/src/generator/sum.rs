@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use io::{Flushed, clock};
+use io::clock;
 
 use super::end::{Came, End, Left};
 use super::plan::{Plan, Work};
@@ -59,12 +59,14 @@ pub(super) fn sum(report: &mut LoadReport, plan: &Plan, counters: &[Counters], e
         .flat_map(|end| &end.jitter_ns)
         .copied()
         .collect();
-    report.jitter_us = jitter.iter().sum::<f64>() / (jitter.len().max(1) as f64) / 1e3;
+    // From zero up: the sum of nothing would be negative zero.
+    let sum = jitter.iter().fold(0.0, |sum, one| sum + one);
+    report.jitter_us = sum / (jitter.len().max(1) as f64) / 1e3;
     report.errors = came.errors;
     for (&code, count) in &troubles.codes {
         *report.errors.entry(code).or_default() += count;
     }
-    report.sending = sending(plan.gso, &left.flushed);
+    report.sending = sending(plan.gso, &left);
     report.threads = ends.iter().map(|end| thread(end, counters)).collect();
     report.ended_early = ended_early(report);
     report.warnings = warnings::of(report, &troubles);
@@ -96,7 +98,8 @@ fn totals(report: &mut LoadReport, plan: &Plan, came: &Came, left: &Left, all: &
     }
 }
 
-fn sending(asked_for_segments: bool, flushed: &Flushed) -> Sending {
+fn sending(asked_for_segments: bool, left: &Left) -> Sending {
+    let flushed = &left.flushed;
     let method = match () {
         () if flushed.gso_segments > 0 => "UDP_SEGMENT",
         () if flushed.syscalls < flushed.sent => "sendmmsg",
@@ -110,8 +113,13 @@ fn sending(asked_for_segments: bool, flushed: &Flushed) -> Sending {
         ("too big (EMSGSIZE)", flushed.too_big),
         ("other errors", flushed.other_errors),
     ];
+    let not_begun = left
+        .not_begun
+        .iter()
+        .map(|(&reason, &count)| (reason, count));
     let not_sent: BTreeMap<String, u64> = reasons
         .into_iter()
+        .chain(not_begun)
         .filter(|&(_, count)| count > 0)
         .map(|(reason, count)| (reason.to_owned(), count))
         .collect();

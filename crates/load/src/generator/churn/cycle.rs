@@ -1,8 +1,9 @@
 //! One cycle: the life of one allocation.
 
+use std::io::ErrorKind;
 use std::net::SocketAddr;
 
-use ::io::{TimerKey, UdpSocket};
+use ::io::{Flushed, TimerKey, UdpSocket};
 use turn::Now;
 use turn::client::{Client, Event, RequestError};
 
@@ -76,11 +77,18 @@ impl Cycle {
         cycle
     }
 
-    /// Sends what the client wants sent.
-    pub(super) fn transmit(&mut self) {
+    /// Sends what the client wants sent. What does not leave is repeated by the client's own timer.
+    pub(super) fn transmit(&mut self, flushed: &mut Flushed) {
         while let Some(request) = self.client.poll_transmit() {
-            // What does not leave is repeated by the client's own timer.
-            let _ = self.socket.send_to(request, self.server, None);
+            flushed.syscalls += 1;
+            match self.socket.send_to(request, self.server, None) {
+                Ok(()) => {
+                    flushed.sent += 1;
+                    flushed.sent_bytes += request.len() as u64;
+                }
+                Err(error) if error.kind() == ErrorKind::WouldBlock => flushed.would_block += 1,
+                Err(_) => flushed.other_errors += 1,
+            }
         }
     }
 

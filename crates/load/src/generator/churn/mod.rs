@@ -90,13 +90,18 @@ impl Churn {
             window: window.unwrap_or(self.options.under_way),
             patience: turn.patience,
         };
+        let mut seed = [0; 4];
+        getrandom::fill(&mut seed).map_err(|error| std::io::Error::other(error.to_string()))?;
+        let seed = u32::from_le_bytes(seed);
         (0..count)
             .map(|index| {
                 let schedule = match window {
                     None => self.schedule.clone(),
                     Some(_) => None,
                 };
-                let ports = Ports::new(turn.local().ip(), index as u16, count as u16);
+                let server = turn.server.address().ip();
+                let place = (index as u16, count as u16);
+                let ports = Ports::new(turn.local(), server, place, seed);
                 let limit = limit.part(index, count).window.max(1);
                 Worker::new(recipe.clone(), schedule, (index, count), limit, ports)
             })

@@ -72,6 +72,16 @@ impl Seeds {
     }
 }
 
+/// Why a cycle did not begin, in words for the report.
+fn reason(error: &stdio::Error) -> &'static str {
+    match error.kind() {
+        stdio::ErrorKind::QuotaExceeded => "too many cycles under way",
+        stdio::ErrorKind::AddrInUse => "no free port",
+        stdio::ErrorKind::AddrNotAvailable => "no such local address",
+        _ => "no socket",
+    }
+}
+
 impl Worker {
     /// Worker `index` of `count`, with `limit` cycles at once; without a schedule it begins one as another ends.
     pub(super) fn new(
@@ -174,14 +184,10 @@ impl Worker {
         if let Err(error) = opened {
             counters.add(Counter::NotSent, 1);
             self.left.not_sent += u64::from(measured);
-            match error.kind() {
-                stdio::ErrorKind::QuotaExceeded => self.left.flushed.would_block += 1,
-                _ => self.left.flushed.other_errors += 1,
-            }
+            *self.left.not_begun.entry(reason(&error)).or_default() += 1;
             return false;
         }
         counters.add(Counter::Sent, 1);
-        self.left.flushed.sent += 1;
         if measured {
             self.left.measured += 1;
             self.left.late += late;
@@ -315,7 +321,7 @@ impl Worker {
         let Some(cycle) = &mut self.cycles[place] else {
             return;
         };
-        cycle.transmit();
+        cycle.transmit(&mut self.left.flushed);
         cycle.timer = match (cycle.client.poll_timeout(), cycle.timer) {
             (Some(at), Some(timer)) if self.wheel.reschedule(timer, at.0) => Some(timer),
             (Some(at), _) => Some(self.wheel.insert(at.0, place)),
