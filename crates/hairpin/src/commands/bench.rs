@@ -4,22 +4,18 @@ use std::collections::BTreeSet;
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Duration;
 
 use anyhow::{Context, Result, anyhow, bail};
 use load::bench::{self, BenchError, BenchOptions, LoadKind, Programs, Scenario, Side};
-use server::signals::Signals;
 
 use super::reports::Destinations;
-use super::{output, status};
+use super::{output, status, stop};
 use crate::cli::bench::{Args, Floor, Load};
 
 /// The hidden command that leads to the bare relays.
 pub(crate) const FLOOR: &str = "bench-floor";
 /// Payloads that a relay scenario can have: a stamp has to fit in, and the datagram into a frame.
 const SIZES: std::ops::RangeInclusive<u16> = 32..=1400;
-/// How soon the watch on signals notices that it is no longer needed.
-const LOOK: Duration = Duration::from_millis(200);
 
 /// Runs the command.
 pub(crate) fn run(args: &Args) -> Result<ExitCode> {
@@ -35,7 +31,7 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
         ("--json", args.json.as_deref()),
         ("--html", args.html.as_deref()),
     ])?;
-    options.stop = watch_signals()?;
+    options.stop = stop_on_signals()?;
     let gate = options.gate;
     let report = match bench::run(options) {
         Ok(report) => report,
@@ -177,23 +173,15 @@ fn is_usage(error: &BenchError) -> bool {
     )
 }
 
-/// Lets the first signal end the benchmark after the current measurement, and the second at once.
-fn watch_signals() -> Result<Arc<AtomicBool>> {
-    let mut signals = Signals::install().context("cannot catch SIGINT and SIGTERM")?;
+/// What tells the benchmark to stop after the current measurement.
+fn stop_on_signals() -> Result<Arc<AtomicBool>> {
     let stop = Arc::new(AtomicBool::new(false));
     let flag = stop.clone();
-    let watch = move || loop {
-        match signals.wait(Some(LOOK)) {
-            Ok(Some(_)) if flag.swap(true, Ordering::Relaxed) => std::process::exit(130),
-            Ok(Some(_)) => eprintln!("stopping after this measurement; once more stops at once"),
-            Ok(None) => {}
-            Err(_) => return,
-        }
+    let first = move || {
+        eprintln!("stopping after this measurement; once more stops at once");
+        flag.store(true, Ordering::Relaxed);
     };
-    std::thread::Builder::new()
-        .name("signals".to_owned())
-        .spawn(watch)
-        .context("cannot start the thread that waits for signals")?;
+    stop::on_signals(first, || ())?;
     Ok(stop)
 }
 

@@ -12,6 +12,7 @@ mod probe;
 mod reports;
 mod serve;
 mod status;
+mod stop;
 
 use std::process::ExitCode;
 

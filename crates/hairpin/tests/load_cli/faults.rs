@@ -5,8 +5,8 @@ use std::process::Command;
 
 use serde_json::Value;
 
-use crate::common::{Background, run, stderr, stdout};
-use crate::{fails, load, server};
+use crate::common::{run, stderr, stdout};
+use crate::{fails, load, long_run, server};
 
 #[test]
 fn strangers_are_not_loaded() {
@@ -27,20 +27,7 @@ fn strangers_are_not_loaded() {
 #[test]
 fn a_server_that_dies_gives_a_partial_report() {
     let (server, target) = server(&["--dev"]);
-    let args = [
-        "load",
-        "turn",
-        &target,
-        "--user",
-        "alice:s3cret",
-        "--duration",
-        "60s",
-        "--json",
-        "-",
-    ];
-    let mut load =
-        Background::start(&[&args[..], &["--silence", "1s", "--fail-if", "loss>0"]].concat());
-    load.wait_for("at_s=2");
+    let load = long_run(&target, &["--silence", "1s", "--fail-if", "loss>0"]);
     server.signal("KILL");
     let (status, stdout, stderr) = load.wait();
     assert_eq!(status.code(), Some(1), "{stderr}");

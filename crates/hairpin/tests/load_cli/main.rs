@@ -166,6 +166,18 @@ fn files_are_written_without_the_secret() {
 }
 
 #[test]
+fn every_second_is_reported() {
+    let (_server, target) = server(&[]);
+    let more = ["--warm-up", "1s", "--duration", "2s"];
+    let output = run(&[&["load", "stun", &target, "--json", "-"][..], &more].concat());
+    let report = json(&output);
+    let seconds = report["seconds"].as_array().unwrap();
+    let warm_up = seconds.iter().map(|second| second["warm_up"] == true);
+    assert_eq!(warm_up.collect::<Vec<_>>(), [true, false, false]);
+    assert_eq!(stderr(&output).matches("send_pps=").count(), 3);
+}
+
+#[test]
 fn compare_says_where_a_file_is_wrong() {
     let (_directory, path) = common::file("{\n  \"schema_version\": 1,\n  oops\n}\n");
     let path = path.to_str().unwrap();
@@ -212,7 +224,8 @@ fn the_highest_rate_is_searched() {
         "--max-loss",
         "50%",
     ];
-    let output = run(&[&search[..], &["--step", "300ms", "--json", "-"]].concat());
+    // Long steps: a machine that is busy with other tests stands still for a while now and then.
+    let output = run(&[&search[..], &["--step", "1s", "--json", "-"]].concat());
     assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
     let found = json(&output)["run"]["settings"]["search"].to_string();
     assert!(found.contains("highest rate: 1000/s"), "{found}");
@@ -223,22 +236,28 @@ fn the_highest_rate_is_searched() {
     );
 }
 
-#[test]
-fn a_signal_stops_and_still_reports() {
-    let (_server, target) = server(&["--dev"]);
-    let args = [
+/// A run of a minute against a server, two seconds of which are over.
+fn long_run(target: &str, more: &[&str]) -> Background {
+    let mut args = vec![
         "load",
         "turn",
-        &target,
+        target,
         "--user",
         "alice:s3cret",
-        "--duration",
-        "60s",
         "--json",
         "-",
     ];
+    args.extend(["--duration", "60s"]);
+    args.extend(more);
     let mut load = Background::start(&args);
     load.wait_for("at_s=2");
+    load
+}
+
+#[test]
+fn a_signal_stops_and_still_reports() {
+    let (_server, target) = server(&["--dev"]);
+    let load = long_run(&target, &[]);
     let asked = Instant::now();
     load.signal("INT");
     let (status, stdout, stderr) = load.wait();

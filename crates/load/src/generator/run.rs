@@ -93,7 +93,9 @@ impl Run {
     pub fn next_second(&mut self) -> Option<Second> {
         let until = self.last_ns + SECOND_NS;
         loop {
-            if self.crew.senders.iter().all(JoinHandle::is_finished) {
+            // A second that ends with the run belongs to it, although the senders may be done a moment before.
+            let within = until <= self.crew.shared.end_ns && !self.crew.shared.stopping();
+            if !within && self.crew.senders.iter().all(JoinHandle::is_finished) {
                 return None;
             }
             let now = clock::monotonic_ns();

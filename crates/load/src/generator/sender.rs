@@ -94,8 +94,22 @@ impl Track {
         if let Some(schedule) = &self.schedule {
             // The last send due just before the measured part still belongs to the warm-up.
             let before = schedule.due(shared.warm_up().saturating_sub(Duration::from_nanos(1)));
-            self.edge = self.share.count(before);
+            self.edge = self.exactly(self.share.count(before), shared);
         }
+    }
+
+    /// The first send that is meant for the measured part, near `guess`: what is due by a time and when a send is due agree but
+    /// for rounding, and receivers go by the latter.
+    fn exactly(&self, guess: u64, shared: &Shared) -> u64 {
+        let meant_for_it = |n: u64| {
+            let intended = self.intended(n, shared);
+            intended.is_some_and(|intended_ns| intended_ns >= shared.measure_ns)
+        };
+        let mut first = guess;
+        while first > 0 && meant_for_it(first - 1) {
+            first -= 1;
+        }
+        first
     }
 
     /// What is to be sent by now: at most a burst, not across the edge of the measured part.
@@ -360,6 +374,28 @@ mod tests {
                     most <= slots,
                     "{lanes} lanes, trains of {train}: {most} > {slots}"
                 );
+            }
+        }
+    }
+    #[test]
+    fn the_measured_part_begins_with_the_first_send_meant_for_it() {
+        let ramps = ["0:100,1s:2k", "0:1k", "0:48k", "0:333,3s:7777"];
+        for (ramp, milliseconds) in ramps
+            .into_iter()
+            .flat_map(|ramp| [(ramp, 200), (ramp, 1000)])
+        {
+            let mut plan = crate::generator::Plan::of_flows("test", "nobody", vec![], vec![]);
+            plan.warm_up = Duration::from_millis(milliseconds);
+            let shared = Shared::new(&plan);
+            let schedule = Schedule::ramp(ramp).unwrap();
+            for burst in [1, 7] {
+                let schedule = schedule.clone().with_burst(burst);
+                let mut track = Track::new(0, vec![], Some(schedule), Share::new(0, 1, 1, 1));
+                track.prepare(&shared);
+                let intended = |n| track.intended(n, &shared).unwrap();
+                assert!(intended(track.edge) >= shared.measure_ns, "{ramp} {burst}");
+                let last = track.edge.checked_sub(1).map(intended);
+                assert!(last < Some(shared.measure_ns), "{ramp} {burst}");
             }
         }
     }

@@ -29,6 +29,20 @@ pub(crate) struct Where {
     pub(crate) ipv6: bool,
 }
 
+/// How a run goes.
+#[derive(Debug, clap::Args)]
+pub(crate) struct How {
+    /// When each datagram leaves.
+    #[command(flatten)]
+    pub(crate) pace: Pace,
+    /// How long, and by which threads.
+    #[command(flatten)]
+    pub(crate) course: Course,
+    /// Where the results go.
+    #[command(flatten)]
+    pub(crate) results: Results,
+}
+
 /// When each datagram leaves.
 #[derive(Debug, clap::Args)]
 #[command(next_help_heading = "Rate")]

@@ -1,6 +1,6 @@
 //! `hairpin load stun`.
 
-use super::course::{Course, Pace, Results, Where};
+use super::course::{How, Where};
 use super::turn::Garbage;
 
 const EXAMPLES: &str = "\
@@ -32,15 +32,9 @@ pub(crate) struct Args {
     /// Workload garbage.
     #[command(flatten)]
     pub(crate) garbage: Garbage,
-    /// When each datagram leaves.
+    /// How the run goes.
     #[command(flatten)]
-    pub(crate) pace: Pace,
-    /// How long, and by which threads.
-    #[command(flatten)]
-    pub(crate) course: Course,
-    /// Where the results go.
-    #[command(flatten)]
-    pub(crate) results: Results,
+    pub(crate) how: How,
 }
 
 /// What `hairpin load stun` sends.

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use load::measure::Rate;
 
-use super::course::{Course, Pace, Results, Where};
+use super::course::{How, Where};
 use crate::cli::value::{self, Endpoints};
 
 const EXAMPLES: &str = "\
@@ -51,15 +51,9 @@ pub(crate) struct Args {
     /// Workload garbage.
     #[command(flatten)]
     pub(crate) garbage: Garbage,
-    /// When each datagram leaves.
+    /// How the run goes.
     #[command(flatten)]
-    pub(crate) pace: Pace,
-    /// How long, and by which threads.
-    #[command(flatten)]
-    pub(crate) course: Course,
-    /// Where the results go.
-    #[command(flatten)]
-    pub(crate) results: Results,
+    pub(crate) how: How,
 }
 
 /// What `hairpin load turn` sends.

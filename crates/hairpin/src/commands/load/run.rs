@@ -3,24 +3,20 @@
 use std::process::ExitCode;
 use std::time::Duration;
 
-use anyhow::{Context, Result, anyhow};
+use anyhow::anyhow;
 use load::generator::{self, FindMaxOptions, Found, Limit, Plan, Progress, Run, Stopper};
 use load::measure::{Rate, Schedule};
 use load::report::LoadReport;
-use server::signals::Signals;
 
 use super::Fault;
 use super::conclude::conclude;
 use super::live::{self, Live, Title};
-use crate::cli::load::course::{Course, Pace, Results};
+use crate::cli::load::course::How;
 use crate::commands::reports::Destinations;
+use crate::commands::stop;
 
 /// Sent before a run is measured, unless said otherwise.
 const WARM_UP: Duration = Duration::from_secs(1);
-/// How soon the thread that waits for signals looks up.
-const LOOK: Duration = Duration::from_millis(500);
-/// Status after a second Ctrl-C, as shells have it.
-const INTERRUPTED: i32 = 130;
 
 /// What is to be done.
 #[derive(Debug)]
@@ -31,12 +27,8 @@ pub(super) struct Order<'a> {
     pub(super) default_rate: Option<Rate>,
     /// What is not answered is not lost.
     pub(super) one_sided: bool,
-    /// When each datagram leaves.
-    pub(super) pace: &'a Pace,
-    /// How long, and by which threads.
-    pub(super) course: &'a Course,
-    /// Where the results go.
-    pub(super) results: &'a Results,
+    /// When, how long, by which threads, and where the results go.
+    pub(super) how: &'a How,
 }
 
 impl Order<'_> {
@@ -46,19 +38,19 @@ impl Order<'_> {
         make: impl FnOnce(&Stopper) -> Result<Plan, Fault>,
     ) -> Result<ExitCode, Fault> {
         self.check()?;
-        let results = self.results;
+        let results = &self.how.results;
         let places = Destinations::new(&[
             ("--json", results.json.as_deref()),
             ("--csv", results.csv.as_deref()),
             ("--html", results.html.as_deref()),
         ])?;
         let stopper = Stopper::new();
-        // Before any thread starts, so that no signal is missed.
-        watch_signals(stopper.clone())?;
+        let stop_run = stopper.clone();
+        stop::on_signals(move || stop_run.stop(), live::give_back)?;
         eprintln!("{}", self.title);
         let mut plan = make(&stopper)?;
         self.shape(&mut plan);
-        let report = if self.pace.find_max {
+        let report = if self.how.pace.find_max {
             self.search(plan, &stopper, &places)?
         } else {
             self.run_once(plan, &stopper)?
@@ -68,7 +60,7 @@ impl Order<'_> {
 
     /// What clap cannot see.
     fn check(&self) -> Result<(), Fault> {
-        let pace = self.pace;
+        let pace = &self.how.pace;
         let mistake = if pace.rate.is_some_and(|rate| rate.0 <= 0.0) {
             "--rate: a rate of nothing measures nothing"
         } else if pace.find_max && (pace.find_from.0 <= 0.0 || pace.find_from.0 > pace.find_to.0) {
@@ -85,7 +77,7 @@ impl Order<'_> {
 
     /// When each datagram leaves, unless that is up to the answers, the machine or the workload.
     fn schedule(&self) -> Option<Schedule> {
-        let pace = self.pace;
+        let pace = &self.how.pace;
         if let Some(ramp) = &pace.ramp {
             return Some(ramp.clone().with_burst(pace.burst));
         }
@@ -95,7 +87,7 @@ impl Order<'_> {
 
     /// Gives the plan its course.
     fn shape(&self, plan: &mut Plan) {
-        let (pace, course) = (self.pace, self.course);
+        let (pace, course) = (&self.how.pace, &self.how.course);
         plan.duration = course.duration;
         plan.warm_up = course.warm_up.unwrap_or(WARM_UP);
         plan.linger = course.linger;
@@ -117,7 +109,7 @@ impl Order<'_> {
     fn run_once(&self, plan: Plan, stopper: &Stopper) -> Result<LoadReport, Fault> {
         let title = self.live_title(plan.warm_up + plan.duration);
         let mut run = Run::start(plan)?;
-        let mut live = Live::start(title, self.results.no_tui, stopper);
+        let mut live = Live::start(title, self.how.results.no_tui, stopper);
         while let Some(second) = run.next_second() {
             live.second(&second);
         }
@@ -134,7 +126,7 @@ impl Order<'_> {
     ) -> Result<LoadReport, Fault> {
         let options = self.search_options();
         let title = self.live_title(options.warm_up + options.step);
-        let mut live = Live::start(title, self.results.no_tui, stopper);
+        let mut live = Live::start(title, self.how.results.no_tui, stopper);
         let found = generator::find_max(plan, &options, |progress| match progress {
             Progress::Begin { number, rate } => {
                 live.note(&format!("step {number}: {:.0}/s", rate.0));
@@ -154,7 +146,7 @@ impl Order<'_> {
     }
 
     fn search_options(&self) -> FindMaxOptions {
-        let (pace, mut options) = (self.pace, FindMaxOptions::default());
+        let (pace, mut options) = (&self.how.pace, FindMaxOptions::default());
         options.from = pace.find_from;
         options.to = pace.find_to;
         options.burst = pace.burst;
@@ -162,7 +154,7 @@ impl Order<'_> {
         options.fail_if.clone_from(&pace.slo);
         options.precision = pace.precision;
         options.step = pace.step;
-        options.warm_up = self.course.warm_up.unwrap_or(options.warm_up);
+        options.warm_up = self.how.course.warm_up.unwrap_or(options.warm_up);
         options
     }
 
@@ -196,25 +188,4 @@ fn judge(found: Found, stopper: &Stopper) -> Result<LoadReport, Fault> {
         )));
     }
     Ok(report)
-}
-
-/// Lets the first signal end the run, with a report, and the second the process.
-fn watch_signals(stopper: Stopper) -> Result<()> {
-    let mut signals = Signals::install().context("cannot catch SIGINT and SIGTERM")?;
-    let watch = move || loop {
-        match signals.wait(Some(LOOK)) {
-            Ok(Some(_)) if stopper.is_stopped() => {
-                live::give_back();
-                std::process::exit(INTERRUPTED);
-            }
-            Ok(Some(_)) => stopper.stop(),
-            Ok(None) => {}
-            Err(_) => return,
-        }
-    };
-    std::thread::Builder::new()
-        .name("signals".to_owned())
-        .spawn(watch)
-        .context("cannot start the thread that waits for signals")?;
-    Ok(())
 }

@@ -43,9 +43,7 @@ pub(super) fn run(args: &Args) -> Result<ExitCode, Fault> {
             Workload::Garbage => GARBAGE_RATE,
         }),
         one_sided: args.workload == Workload::Garbage,
-        pace: &args.pace,
-        course: &args.course,
-        results: &args.results,
+        how: &args.how,
     };
     order.carry_out(|stopper| plan(args, target, stopper))
 }

@@ -42,9 +42,7 @@ pub(super) fn run(args: &Args) -> Result<ExitCode, Fault> {
             Workload::Garbage => Some(stun::GARBAGE_RATE),
         },
         one_sided: args.workload == Workload::Garbage,
-        pace: &args.pace,
-        course: &args.course,
-        results: &args.results,
+        how: &args.how,
     };
     order.carry_out(|stopper| plan(args, clients(args, target, credentials), path, stopper))
 }
@@ -139,7 +137,7 @@ fn peer_ports(args: &Args) -> u32 {
         .relay
         .peers
         .unwrap_or(1)
-        .max(args.course.receivers.into());
+        .max(args.how.course.receivers.into());
     args.relay.peer_ports.unwrap_or(needed)
 }
 
@@ -161,7 +159,7 @@ fn path(args: &Args) -> Result<Path, Fault> {
     } else if relay.reflector {
         Path::Reflector {
             ip: relay.peer_ip,
-            threads: args.course.receivers.into(),
+            threads: args.how.course.receivers.into(),
             ports: peer_ports(args),
         }
     } else {
@@ -216,7 +214,7 @@ fn mixed(args: &Args, clients: TurnClients) -> MixedOptions {
     options.sockets = args
         .relay
         .peer_ports
-        .unwrap_or(options.sockets.max(args.course.receivers.into()));
+        .unwrap_or(options.sockets.max(args.how.course.receivers.into()));
     options
 }
 
