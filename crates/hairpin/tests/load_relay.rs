@@ -230,6 +230,34 @@ fn a_stop_releases_everything_and_still_reports() {
 }
 
 #[test]
+fn a_stop_while_clients_are_set_up_is_obeyed() {
+    let server = Server::start();
+    let stopper = Stopper::new();
+    stopper.stop();
+    let mut options = RelayOptions::new(clients(&server));
+    options.clients = 500;
+    let error = relay(&options, &stopper).unwrap_err();
+    assert!(matches!(error, SetupError::Stopped));
+    assert_eq!(server.allocations(), 0);
+}
+
+#[test]
+fn ipv6_is_relayed_like_ipv4() {
+    let server = Server::v6();
+    let v6 = ::server::AddressFamily::V6;
+    for framing in [Framing::Channels, Framing::Indications] {
+        let report = run(plan(&server, |options| {
+            options.turn.family = Some(v6);
+            options.framing = framing;
+            options.path = own_peers(Direction::Both, 1);
+        }));
+        assert_eq!(report.total.lost, 0, "{report}");
+        assert!(report.run.target.contains("[::1]"));
+        assert_eq!(server.allocations(), 0);
+    }
+}
+
+#[test]
 fn a_run_that_is_dropped_releases_everything() {
     let server = Server::start();
     let run = load::generator::Run::start(plan(&server, |_| ())).unwrap();

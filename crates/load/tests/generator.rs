@@ -6,13 +6,18 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use hairpin_load::generator::{Lane, Plan, Run, Stamping, Stream, Tap};
+use hairpin_load::generator::{Lane, Plan, PlanError, Run, RunError, Stamping, Stream, Tap};
 use hairpin_load::measure::{Payload, Rate, Schedule};
 use hairpin_load::peer::{Peer, PeerOptions};
-use hairpin_load::report::LoadReport;
+use hairpin_load::report::{Ending, LoadReport};
 
 /// Clients that send measured payloads to a reflector and hear them again.
 fn echo_plan(server: SocketAddr, clients: u32, rate: f64) -> Plan {
+    framed_plan(server, clients, rate, 0)
+}
+
+/// The same with so many bytes in front of each payload.
+fn framed_plan(server: SocketAddr, clients: u32, rate: f64, header: usize) -> Plan {
     let (mut lanes, mut taps) = (Vec::new(), Vec::new());
     let payload = Payload::new();
     for flow in 0..clients {
@@ -23,9 +28,9 @@ fn echo_plan(server: SocketAddr, clients: u32, rate: f64) -> Plan {
         };
         let socket =
             Arc::new(io::UdpSocket::bind("127.0.0.1:0".parse().unwrap(), &options).unwrap());
-        let mut frame = vec![0; 120];
-        payload.fill(&mut frame, flow);
-        let stamping = Stamping::Payload { at: 0 };
+        let mut frame = vec![0; header + 120];
+        payload.fill(&mut frame[header..], flow);
+        let stamping = Stamping::Payload { at: header };
         lanes.push(Lane::new(socket.clone(), server, flow, stamping, &frame));
         taps.push(Tap::raw(socket));
     }
@@ -166,4 +171,78 @@ fn a_run_that_is_stopped_still_reports() {
         "{report}"
     );
     assert!(report.run.measured_s < 5.0);
+}
+
+#[test]
+fn what_cannot_be_sent_ends_the_run_and_says_why() {
+    let nobody = UdpSocket::bind("127.0.0.1:0").unwrap();
+    // More than UDP over IPv4 takes.
+    let mut plan = framed_plan(nobody.local_addr().unwrap(), 2, 500.0, 65_500);
+    plan.duration = Duration::from_secs(60);
+    plan.silence = Duration::from_secs(1);
+    let report = run(plan);
+    assert_eq!(report.ended, Ending::CannotSend, "{report}");
+    let reason = report.ended_early.as_deref().unwrap();
+    assert!(reason.contains("EMSGSIZE"), "{reason}");
+    assert!(
+        report.total.sent == 0 && report.total.not_sent > 300,
+        "{report}"
+    );
+    assert!(report.run.measured_s < 5.0);
+}
+
+#[test]
+fn a_server_that_never_answers_is_given_up() {
+    let nobody = UdpSocket::bind("127.0.0.1:0").unwrap();
+    let mut plan = echo_plan(nobody.local_addr().unwrap(), 2, 500.0);
+    plan.duration = Duration::from_secs(60);
+    plan.silence = Duration::from_secs(1);
+    let report = run(plan);
+    assert_eq!(report.ended, Ending::ServerSilent, "{report}");
+    let reason = report.ended_early.as_deref().unwrap();
+    assert!(reason.contains("nothing ever came back"), "{reason}");
+}
+
+#[test]
+fn a_closed_loop_gives_up_what_is_not_answered_and_goes_on() {
+    let server = UdpSocket::bind("127.0.0.1:0").unwrap();
+    let address = server.local_addr().unwrap();
+    let done = Arc::new(AtomicBool::new(false));
+    let stop = done.clone();
+    let reflector = std::thread::spawn(move || {
+        server
+            .set_read_timeout(Some(Duration::from_millis(20)))
+            .unwrap();
+        let mut buffer = [0; 2048];
+        let mut count = 0u32;
+        while !stop.load(Ordering::Relaxed) {
+            let Ok((length, from)) = server.recv_from(&mut buffer) else {
+                continue;
+            };
+            count += 1;
+            if !count.is_multiple_of(1_000) {
+                server.send_to(&buffer[..length], from).unwrap();
+            }
+        }
+    });
+    let mut plan = echo_plan(address, 3, 1.0);
+    plan.close_loop(4);
+    plan.duration = Duration::from_secs(4);
+    let report = run(plan);
+    done.store(true, Ordering::Relaxed);
+    reflector.join().unwrap();
+    assert!(report.total.lost > 2, "{report}");
+    // Each of the four that is lost costs a second.
+    assert!(report.total.lost <= 40, "{report}");
+    assert!(report.total.received > 2_000, "{report}");
+}
+
+#[test]
+fn a_closed_loop_of_one_way_traffic_is_refused() {
+    let nobody = UdpSocket::bind("127.0.0.1:0").unwrap();
+    let mut plan = echo_plan(nobody.local_addr().unwrap(), 1, 1.0);
+    plan.latency_is = "one way".to_owned();
+    plan.close_loop(1);
+    let error = Run::start(plan).unwrap_err();
+    assert!(matches!(error, RunError::Plan(PlanError::NoAnswers)));
 }

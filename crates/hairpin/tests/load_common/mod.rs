@@ -44,6 +44,12 @@ impl Server {
         Server::launch(builder)
     }
 
+    /// It listens and relays on IPv6.
+    pub(crate) fn v6() -> Server {
+        let ip = IpAddr::V6(std::net::Ipv6Addr::LOCALHOST);
+        Server::launch(builder_on(ip).allow_development_peers())
+    }
+
     fn launch(builder: server::Builder) -> Server {
         Server(builder.start().expect("the server starts"))
     }
@@ -65,9 +71,13 @@ impl Server {
 }
 
 fn builder() -> server::Builder {
+    builder_on(LOOPBACK)
+}
+
+fn builder_on(ip: IpAddr) -> server::Builder {
     server::Server::builder()
-        .listen(SocketAddr::new(LOOPBACK, 0))
-        .relay_address(LOOPBACK)
+        .listen(SocketAddr::new(ip, 0))
+        .relay_address(ip)
         .user("ann", "secret")
         .workers(1)
 }

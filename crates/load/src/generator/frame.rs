@@ -71,6 +71,7 @@ impl Frames {
         let mut frame = vec![0; at + self.size + padding];
         frame[..at].copy_from_slice(&header[..at]);
         self.payload.fill(&mut frame[at..at + self.size], flow);
-        (frame, Stamping::Indication { at, padding })
+        let v6 = peer.is_ipv6();
+        (frame, Stamping::Indication { at, padding, v6 })
     }
 }

@@ -18,12 +18,15 @@ pub enum Stamping {
         /// Offset in bytes.
         at: usize,
     },
-    /// In a measured payload within a STUN indication, whose transaction ID is made anew for each send.
+    /// In a measured payload within a Send indication, whose transaction ID is made anew for each send. XOR-PEER-ADDRESS must
+    /// be its first attribute.
     Indication {
         /// Offset of the payload in bytes.
         at: usize,
         /// Bytes after it: those that pad the attribute.
         padding: usize,
+        /// The peer's address is an IPv6 one.
+        v6: bool,
     },
     /// In the transaction ID of a STUN request: 24 bits of flow, 32 of sequence, 40 of time in units of 16 ns since the
     /// start of the run (4.8 hours).
@@ -71,13 +74,16 @@ pub(super) struct IdStamp {
 /// Offset of the transaction ID in a STUN message (RFC 8489 §5).
 const ID_AT: usize = 8;
 const ID_LEN: usize = 12;
+/// Offset of that part of the address in the first attribute: behind the headers of message and attribute, family, port and
+/// four bytes of address.
+const V6_ADDRESS_AT: usize = stun::HEADER_LEN + 4 + 4 + 4;
 
 impl Stamping {
     /// Where the measured payload of a frame of this length is.
     fn payload(self, frame_len: usize) -> Range<usize> {
         match self {
             Stamping::Payload { at } => at..frame_len,
-            Stamping::Indication { at, padding } => at..frame_len.saturating_sub(padding),
+            Stamping::Indication { at, padding, .. } => at..frame_len.saturating_sub(padding),
             Stamping::TransactionId => 0..frame_len,
         }
     }
@@ -201,9 +207,9 @@ impl Lane {
             };
             match *stamping {
                 Stamping::Payload { at } => Payload::stamp(&mut frame[at..], sequence, intended_ns),
-                Stamping::Indication { at, .. } => {
+                Stamping::Indication { at, v6, .. } => {
                     // RFC 8489 §5: the ID of an indication is as unique as that of a request.
-                    frame[ID_AT..ID_AT + ID_LEN].copy_from_slice(&id().encode());
+                    change_id(frame, &id().encode(), v6);
                     Payload::stamp(&mut frame[at..], sequence, intended_ns);
                 }
                 Stamping::TransactionId => {
@@ -284,6 +290,17 @@ impl Lane {
     }
 }
 
+/// Gives a Send indication another transaction ID.
+fn change_id(frame: &mut [u8], id: &[u8; ID_LEN], v6: bool) {
+    if v6 {
+        // RFC 8489 §14.2: behind the first four bytes an IPv6 address is XORed with the transaction ID.
+        for (n, new) in id.iter().enumerate() {
+            frame[V6_ADDRESS_AT + n] ^= frame[ID_AT + n] ^ new;
+        }
+    }
+    frame[ID_AT..ID_AT + ID_LEN].copy_from_slice(id);
+}
+
 impl IdStamp {
     pub(super) fn encode(self) -> [u8; ID_LEN] {
         let mut id = [0; ID_LEN];
@@ -348,14 +365,30 @@ mod tests {
     }
 
     #[test]
-    fn an_indication_has_another_transaction_id_each_time() {
-        let mut frame = vec![0; 36 + 25 + 3];
-        Payload::new().fill(&mut frame[36..61], 7);
-        let mut lane = lane(Stamping::Indication { at: 36, padding: 3 }, &frame);
-        lane.prepare(2);
-        let place = lane.stamp(2, 0, |_| 5);
-        assert_ne!(lane.frame(place)[8..20], lane.frame(place + 1)[8..20]);
-        assert_eq!(lane.bytes(place, 1), (64, 25));
-        assert!(Payload::new().check(&lane.frame(place)[36..61]).is_ok());
+    fn an_indication_has_another_transaction_id_each_time_and_always_the_same_peer() {
+        for peer in ["192.0.2.7:9000", "[2001:db8::7]:9000"] {
+            let peer: SocketAddr = peer.parse().unwrap();
+            let mut header = [0; stun::INDICATION_HEADER_MAX];
+            let id = stun::TransactionId([9; 12]);
+            let at = stun::send_indication_header(&mut header, &id, &peer, 25).unwrap();
+            let mut frame = header[..at].to_vec();
+            frame.resize(at + 28, 0);
+            Payload::new().fill(&mut frame[at..at + 25], 7);
+            let v6 = peer.is_ipv6();
+            let mut lane = lane(Stamping::Indication { at, padding: 3, v6 }, &frame);
+            lane.prepare(2);
+            for burst in 1..4 {
+                lane.begin(burst);
+                let place = lane.stamp(2, 0, |n| 16 * (burst + n));
+                assert_ne!(lane.frame(place)[8..20], lane.frame(place + 1)[8..20]);
+                for place in [place, place + 1] {
+                    let message = stun::Message::parse(lane.frame(place)).unwrap();
+                    assert_eq!(message.get(), Ok(Some(stun::XorPeerAddress(peer))));
+                    let payload = message.get::<stun::Data<'_>>().unwrap().unwrap().0;
+                    assert!(Payload::new().check(payload).is_ok());
+                }
+                assert_eq!(lane.bytes(place, 1), (at as u64 + 28, 25));
+            }
+        }
     }
 }
