@@ -104,34 +104,63 @@ fn trains_leave_segmented_and_arrive_whole() {
     assert_eq!(report.sending.method, "UDP_SEGMENT", "{report}");
 }
 
+/// A reflector that may be told to hesitate, or to forget: `answers` is asked before each answer, with its number.
+struct Reflector {
+    address: SocketAddr,
+    done: Arc<AtomicBool>,
+    thread: Option<std::thread::JoinHandle<()>>,
+}
+
+impl Reflector {
+    fn start(mut answers: impl FnMut(u64) -> bool + Send + 'static) -> Reflector {
+        let server = UdpSocket::bind("127.0.0.1:0").unwrap();
+        let address = server.local_addr().unwrap();
+        let done = Arc::new(AtomicBool::new(false));
+        let stop = done.clone();
+        let thread = std::thread::spawn(move || {
+            let patience = Some(Duration::from_millis(20));
+            server.set_read_timeout(patience).unwrap();
+            let mut buffer = [0; 2048];
+            let mut count = 0;
+            while !stop.load(Ordering::Relaxed) {
+                let Ok((length, from)) = server.recv_from(&mut buffer) else {
+                    continue;
+                };
+                count += 1;
+                if answers(count) {
+                    server.send_to(&buffer[..length], from).unwrap();
+                }
+            }
+        });
+        Reflector {
+            address,
+            done,
+            thread: Some(thread),
+        }
+    }
+}
+
+impl Drop for Reflector {
+    fn drop(&mut self) {
+        self.done.store(true, Ordering::Relaxed);
+        self.thread.take().unwrap().join().unwrap();
+    }
+}
+
 #[test]
 fn a_stalled_server_shows_in_the_percentiles_in_proportion() {
     const STALL: Duration = Duration::from_millis(200);
-    let server = UdpSocket::bind("127.0.0.1:0").unwrap();
-    let address = server.local_addr().unwrap();
-    let done = Arc::new(AtomicBool::new(false));
-    let stop = done.clone();
-    let reflector = std::thread::spawn(move || {
-        server
-            .set_read_timeout(Some(Duration::from_millis(20)))
-            .unwrap();
-        let started = Instant::now();
-        let mut stalled = false;
-        let mut buffer = [0; 2048];
-        while !stop.load(Ordering::Relaxed) {
-            if !stalled && started.elapsed() > Duration::from_secs(1) {
-                std::thread::sleep(STALL);
-                stalled = true;
-            }
-            if let Ok((length, from)) = server.recv_from(&mut buffer) {
-                server.send_to(&buffer[..length], from).unwrap();
-            }
+    let started = Instant::now();
+    let mut stalled = false;
+    let reflector = Reflector::start(move |_| {
+        if !stalled && started.elapsed() > Duration::from_secs(1) {
+            std::thread::sleep(STALL);
+            stalled = true;
         }
+        true
     });
     // 1,000/s for 2 s; 200 ms of stall touch 200 of 2,000 sends, by 0 to 200 ms each.
-    let report = run(echo_plan(address, 4, 1_000.0));
-    done.store(true, Ordering::Relaxed);
-    reflector.join().unwrap();
+    let report = run(echo_plan(reflector.address, 4, 1_000.0));
     assert_eq!(report.total.lost, 0, "{report}");
     assert!(report.latency.max_us > 190_000.0, "{report}");
     // A tenth of all is slow, evenly: 1 % is slower than 180 ms, and 90 % hardly touched.
@@ -205,32 +234,11 @@ fn a_server_that_never_answers_is_given_up() {
 
 #[test]
 fn a_closed_loop_gives_up_what_is_not_answered_and_goes_on() {
-    let server = UdpSocket::bind("127.0.0.1:0").unwrap();
-    let address = server.local_addr().unwrap();
-    let done = Arc::new(AtomicBool::new(false));
-    let stop = done.clone();
-    let reflector = std::thread::spawn(move || {
-        server
-            .set_read_timeout(Some(Duration::from_millis(20)))
-            .unwrap();
-        let mut buffer = [0; 2048];
-        let mut count = 0u32;
-        while !stop.load(Ordering::Relaxed) {
-            let Ok((length, from)) = server.recv_from(&mut buffer) else {
-                continue;
-            };
-            count += 1;
-            if !count.is_multiple_of(1_000) {
-                server.send_to(&buffer[..length], from).unwrap();
-            }
-        }
-    });
-    let mut plan = echo_plan(address, 3, 1.0);
+    let reflector = Reflector::start(|number| !number.is_multiple_of(1_000));
+    let mut plan = echo_plan(reflector.address, 3, 1.0);
     plan.close_loop(4);
     plan.duration = Duration::from_secs(4);
     let report = run(plan);
-    done.store(true, Ordering::Relaxed);
-    reflector.join().unwrap();
     assert!(report.total.lost > 2, "{report}");
     // Each of the four that is lost costs a second.
     assert!(report.total.lost <= 40, "{report}");

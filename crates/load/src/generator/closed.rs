@@ -100,7 +100,7 @@ impl Loop {
             if !self.receive(&mut events, shared, counters, &mut sweep_ns) {
                 break;
             }
-            self.receiver.hand_over(live);
+            self.receiver.hand_over(live, false);
         }
         let stopped_ns = clock::monotonic_ns();
         let linger_ns = stopped_ns + shared.linger.as_nanos() as u64;

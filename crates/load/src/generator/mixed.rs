@@ -1,10 +1,11 @@
 //! The `mixed` workload: very many calls, as conversations over a relay look. Every call sends sound both ways all the time,
 //! and some send pictures, each picture a train of datagrams.
 
-use std::net::IpAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 
 use io::UdpSocket;
+use stun::ChannelNumber;
 
 use super::frame::Frames;
 use super::plan::{Flows, Work};
@@ -76,7 +77,7 @@ impl Media {
         let datagrams = self.rate.0 * self.train as f64 * lanes.len() as f64;
         let mut stream = Stream::new(name, lanes);
         stream.schedule = Some(Schedule::constant(Rate(datagrams)).with_burst(self.train));
-        stream.train = self.train;
+        (stream.train, stream.burst) = (self.train, self.train);
         stream.weight = datagrams;
         stream
     }
@@ -135,48 +136,18 @@ pub fn mixed(options: &MixedOptions, stopper: &Stopper) -> Result<Plan, SetupErr
     let relayed = setup.relayed_all()?;
     let ip = own::address(options.ip, relayed[0])?;
     let peers = own::sockets(ip, options.sockets)?;
-    let peer_of = |call: u32| &peers[call as usize % peers.len()];
-    let connect = |call| vec![peer_of(call).local_addr()];
-    setup.connect(Framing::Channels, connect, stopper)?;
-    let channels: Vec<_> = (0..options.calls)
-        .map(|call| setup.channel(call, peer_of(call).local_addr()))
-        .collect();
-    let clients = setup.into_parts();
-    let mut streams = Vec::new();
-    let mut flow = 0;
-    for (name, media, video) in [
-        ("audio", options.audio, false),
-        ("video", options.video, true),
-    ] {
-        let frames = Frames::new(Framing::Channels, media.size);
-        let calls: Vec<u32> = (0..options.calls)
-            .filter(|&call| !video || options.has_video(call))
-            .collect();
-        let mut next = || {
-            flow += 1;
-            flow - 1
-        };
-        let up = calls.iter().map(|&call| {
-            let client: &ClientParts = &clients[call as usize];
-            let peer = peer_of(call).local_addr();
-            frames.lane(client, next(), peer, channels[call as usize])
-        });
-        let up: Vec<Lane> = up.collect();
-        let down = calls.iter().map(|&call| {
-            let socket: &Arc<UdpSocket> = peer_of(call);
-            frames.peer_lane(socket.clone(), next(), relayed[call as usize])
-        });
-        let down: Vec<Lane> = down.collect();
-        if !up.is_empty() {
-            streams.push(media.stream(&format!("{name} up"), up));
-            streams.push(media.stream(&format!("{name} down"), down));
-        }
-    }
-    let mut taps: Vec<Tap> = clients.into_iter().map(Tap::turn).collect();
-    taps.extend(peers.into_iter().map(Tap::raw));
+    let peer_of = |call: u32| peers[call as usize % peers.len()].local_addr();
+    setup.connect(Framing::Channels, |call| vec![peer_of(call)], stopper)?;
+    let channels = (0..options.calls).map(|call| setup.channel(call, peer_of(call)));
+    let calls = Calls {
+        channels: channels.collect(),
+        clients: setup.into_parts(),
+        relayed,
+        peers,
+    };
     let flows = Flows {
-        streams,
-        taps,
+        streams: calls.streams(options),
+        taps: calls.into_taps(),
         ..Flows::default()
     };
     let target = format!("turn:{}", options.turn.server.address());
@@ -184,6 +155,66 @@ pub fn mixed(options: &MixedOptions, stopper: &Stopper) -> Result<Plan, SetupErr
     plan.stopper = stopper.clone();
     describe(&mut plan, options);
     Ok(plan)
+}
+
+/// Both ends of every call, by the call's number.
+struct Calls {
+    clients: Vec<ClientParts>,
+    relayed: Vec<SocketAddr>,
+    /// To the peer of each.
+    channels: Vec<Option<ChannelNumber>>,
+    /// Shared by the calls, which take turns.
+    peers: Vec<Arc<UdpSocket>>,
+}
+
+impl Calls {
+    /// Sound of all calls and pictures of some, each in both directions.
+    fn streams(&self, options: &MixedOptions) -> Vec<Stream> {
+        let all = 0..options.calls;
+        let seen = all.clone().filter(|&call| options.has_video(call));
+        let mut streams = Vec::new();
+        let mut flow = 0;
+        for (name, media, calls) in [
+            ("audio", options.audio, all.collect::<Vec<_>>()),
+            ("video", options.video, seen.collect()),
+        ] {
+            let frames = Frames::new(Framing::Channels, media.size);
+            let numbered = |first: u32| calls.iter().copied().zip(first..);
+            let up = numbered(flow).map(|(call, flow)| self.up(&frames, call, flow));
+            let up: Vec<Lane> = up.collect();
+            flow += up.len() as u32;
+            let down = numbered(flow).map(|(call, flow)| self.down(&frames, call, flow));
+            let down: Vec<Lane> = down.collect();
+            flow += down.len() as u32;
+            if !calls.is_empty() {
+                streams.push(media.stream(&format!("{name} up"), up));
+                streams.push(media.stream(&format!("{name} down"), down));
+            }
+        }
+        streams
+    }
+
+    fn peer(&self, call: u32) -> &Arc<UdpSocket> {
+        &self.peers[call as usize % self.peers.len()]
+    }
+
+    fn up(&self, frames: &Frames, call: u32, flow: u32) -> Lane {
+        let peer = self.peer(call).local_addr();
+        let (client, channel) = (&self.clients[call as usize], self.channels[call as usize]);
+        frames.lane(client, flow, peer, channel)
+    }
+
+    fn down(&self, frames: &Frames, call: u32, flow: u32) -> Lane {
+        let relayed = self.relayed[call as usize];
+        frames.peer_lane(self.peer(call).clone(), flow, relayed)
+    }
+
+    fn into_taps(self) -> Vec<Tap> {
+        let clients = self.clients.into_iter().map(Tap::turn);
+        clients
+            .chain(self.peers.into_iter().map(Tap::raw))
+            .collect()
+    }
 }
 
 fn describe(plan: &mut Plan, options: &MixedOptions) {

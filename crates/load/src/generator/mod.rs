@@ -21,6 +21,7 @@ mod find_max;
 mod frame;
 mod garbage;
 mod lane;
+mod live;
 mod mixed;
 mod own;
 mod plan;

@@ -73,6 +73,8 @@ pub struct Stream {
     pub train: u64,
     /// Its part of the rate, relative to the other streams'; 0 if it keeps its own schedule whatever the rate.
     pub weight: f64,
+    /// Sends that leave at the same time whatever the schedule says: a picture is one.
+    pub(super) burst: u64,
 }
 
 /// A closed loop: so many requests are under way, and the next leaves when one is answered or given up.
@@ -131,6 +133,7 @@ impl Stream {
             schedule: None,
             train: 1,
             weight,
+            burst: 1,
         }
     }
 }
@@ -180,7 +183,8 @@ impl Plan {
                     .filter(|stream| stream.weight > 0.0)
                 {
                     let share = schedule.scaled(stream.weight / weights);
-                    stream.schedule = Some(share.with_burst(share_burst(schedule, stream)));
+                    let burst = schedule.burst().max(stream.burst);
+                    stream.schedule = Some(share.with_burst(burst));
                 }
             }
         }
@@ -316,14 +320,6 @@ impl Flows {
     }
 }
 
-/// A stream whose nature is to send trains keeps them together whatever the schedule says.
-fn share_burst(schedule: &Schedule, stream: &Stream) -> u64 {
-    match &stream.schedule {
-        Some(own) => own.burst().max(schedule.burst()),
-        None => schedule.burst(),
-    }
-}
-
 /// Deals `items` out to `count` hands, one after the other.
 pub(super) fn deal<T>(items: Vec<T>, count: usize) -> Vec<Vec<T>> {
     let mut hands: Vec<Vec<T>> = (0..count).map(|_| Vec::new()).collect();
@@ -331,4 +327,51 @@ pub(super) fn deal<T>(items: Vec<T>, count: usize) -> Vec<Vec<T>> {
         hands[index % count].push(item);
     }
     hands
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::measure::Rate;
+
+    fn stream(weight: f64, burst: u64) -> Stream {
+        Stream {
+            weight,
+            burst,
+            ..Stream::new("one", Vec::new())
+        }
+    }
+
+    fn schedules(plan: &Plan) -> Vec<Option<Schedule>> {
+        let Work::Flows(flows) = &plan.work else {
+            return Vec::new();
+        };
+        let streams = flows.streams.iter();
+        streams.map(|stream| stream.schedule.clone()).collect()
+    }
+
+    #[test]
+    fn streams_share_a_rate_by_weight_and_keep_their_nature() {
+        let mut pinned = stream(0.0, 1);
+        pinned.schedule = Some(Schedule::constant(Rate(7.0)));
+        let streams = vec![stream(1.0, 1), stream(3.0, 8), pinned];
+        let mut plan = Plan::of_flows("test", "nobody", streams, Vec::new());
+        let of = |rate, burst| Some(Schedule::constant(Rate(rate)).with_burst(burst));
+        plan.set_schedule(&Schedule::constant(Rate(100.0)).with_burst(4));
+        assert_eq!(schedules(&plan), [of(25.0, 4), of(75.0, 8), of(7.0, 1)]);
+        plan.set_schedule(&Schedule::constant(Rate(200.0)));
+        assert_eq!(schedules(&plan), [of(50.0, 1), of(150.0, 8), of(7.0, 1)]);
+        plan.flat_out();
+        assert_eq!(schedules(&plan), [None, None, of(7.0, 1)]);
+    }
+
+    #[test]
+    fn a_window_is_shared_without_remainder() {
+        let closed = Closed {
+            window: 7,
+            patience: CLOSED_PATIENCE,
+        };
+        let parts: Vec<u32> = (0..3).map(|index| closed.part(index, 3).window).collect();
+        assert_eq!(parts, [3, 2, 2]);
+    }
 }

@@ -9,14 +9,13 @@ use turn::{Mono, Now};
 
 use super::Tap;
 use super::end::{Came, End};
+use super::live::Live;
 use super::shared::Shared;
 use super::tap::{Decoded, Troubles};
 use crate::measure::{Arrival, Counter, Counters, FlowTracker, Latency, Payload};
 
 /// How soon a stop is noticed.
 const NAP: Duration = Duration::from_millis(20);
-/// How often latencies are given to whoever shows them.
-const HAND_OVER_NS: u64 = 200_000_000;
 /// Resolution of the clients' timers: their shortest is 500 ms.
 const TICK_NS: u64 = 5_000_000;
 
@@ -29,7 +28,6 @@ pub(super) struct Receiver {
     batch: RecvBatch,
     book: Book,
     troubles: Troubles,
-    hand_over_ns: u64,
 }
 
 /// What has arrived.
@@ -39,8 +37,7 @@ pub(super) struct Book {
     /// The first flow of each part.
     starts: Vec<u32>,
     pub(super) came: Came,
-    /// Latencies of the current second, not yet handed over.
-    second: Latency,
+    live: Live,
 }
 
 impl Receiver {
@@ -63,7 +60,6 @@ impl Receiver {
             batch: RecvBatch::new(64, slot),
             book: Book::new(flows, starts),
             troubles: Troubles::default(),
-            hand_over_ns: 0,
         })
     }
 
@@ -80,10 +76,9 @@ impl Receiver {
             if !self.receive(&mut events, NAP, shared, counters, |_, _| ()) {
                 break;
             }
-            self.hand_over(live);
+            self.hand_over(live, false);
         }
-        self.hand_over_ns = 0;
-        self.hand_over(live);
+        self.hand_over(live, true);
         End {
             cpu_ns: clock::thread_cpu_ns() - cpu,
             wall_ns: clock::monotonic_ns() - started,
@@ -188,17 +183,9 @@ impl Receiver {
         }
     }
 
-    /// Gives the latencies of the last second to whoever shows them.
-    pub(super) fn hand_over(&mut self, live: &Mutex<Latency>) {
-        let now = clock::monotonic_ns();
-        if now < self.hand_over_ns {
-            return;
-        }
-        self.hand_over_ns = now + HAND_OVER_NS;
-        if let Ok(mut live) = live.lock() {
-            live.merge(&self.book.second);
-            self.book.second.clear();
-        }
+    /// Gives latencies to whoever shows them.
+    pub(super) fn hand_over(&mut self, live: &Mutex<Latency>, last: bool) {
+        self.book.live.hand_over(live, last);
     }
 }
 
@@ -209,7 +196,7 @@ impl Book {
             flows: vec![FlowTracker::default(); flows as usize],
             came: Came::of_parts(starts.len()),
             starts,
-            second: Latency::new(),
+            live: Live::default(),
         }
     }
 
@@ -243,7 +230,7 @@ impl Book {
                 if arrival == Arrival::Duplicate {
                     return None;
                 }
-                self.second.record_ns(latency_ns);
+                self.live.record_ns(latency_ns);
                 counters.add(Counter::ReceivedBytes, bytes as u64);
                 return Some((flow, sequence));
             }

@@ -12,6 +12,7 @@ use super::Recipe;
 use super::cycle::{Cycle, Step, Stepped};
 use super::ports::Ports;
 use crate::generator::end::{Came, End, Left};
+use crate::generator::live::Live;
 use crate::generator::receiver::now;
 use crate::generator::share::Share;
 use crate::generator::shared::Shared;
@@ -27,8 +28,6 @@ const BURST: u64 = 32;
 const LATE_NS: u64 = 1_000_000;
 /// How long to wait at the end for cycles to be over; what hangs then is not deleted.
 const DRAIN_NS: u64 = 2_000_000_000;
-/// How often latencies are given to whoever shows them.
-const HAND_OVER_NS: u64 = 200_000_000;
 
 /// A worker before it starts.
 pub(in crate::generator) struct Worker {
@@ -48,8 +47,7 @@ pub(in crate::generator) struct Worker {
     next: u64,
     left: Left,
     came: Came,
-    second: Latency,
-    hand_over_ns: u64,
+    live: Live,
 }
 
 /// Seeds for clients: one from the system, the others counted up from it.
@@ -107,8 +105,7 @@ impl Worker {
             next: 0,
             left: Left::default(),
             came: Came::of_parts(super::Churn::STEPS.len()),
-            second: Latency::new(),
-            hand_over_ns: 0,
+            live: Live::default(),
         })
     }
 
@@ -126,12 +123,11 @@ impl Worker {
             if !self.turn(&mut events, wait_ns, shared, counters) {
                 break;
             }
-            self.hand_over(live);
+            self.live.hand_over(live, false);
         }
         let stopped_ns = clock::monotonic_ns();
         self.drain(&mut events, shared, counters);
-        self.hand_over_ns = 0;
-        self.hand_over(live);
+        self.live.hand_over(live, true);
         End {
             left: self.left,
             came: self.came,
@@ -308,7 +304,7 @@ impl Worker {
         if stepped.failed.is_none() && stepped.step == Step::Release {
             let latency_ns = now.mono.0.saturating_sub(intended_ns);
             counters.add(Counter::Received, 1);
-            self.second.record_ns(latency_ns);
+            self.live.record_ns(latency_ns);
             if measured {
                 // The steps have their own parts; this is the whole.
                 self.came.note(Arrival::InOrder, 0, latency_ns, usize::MAX);
@@ -359,18 +355,6 @@ impl Worker {
             if !self.turn(events, NAP_NS, shared, counters) {
                 return;
             }
-        }
-    }
-
-    fn hand_over(&mut self, live: &Mutex<Latency>) {
-        let now = clock::monotonic_ns();
-        if now < self.hand_over_ns {
-            return;
-        }
-        self.hand_over_ns = now + HAND_OVER_NS;
-        if let Ok(mut live) = live.lock() {
-            live.merge(&self.second);
-            self.second.clear();
         }
     }
 }
