@@ -28,8 +28,8 @@ const HEAD_LEN: usize = 96;
 const MIN_FRAME_LEN: usize = 62;
 /// Interfaces that one injector can feed.
 pub const MAX_DEVICES: u32 = 4;
-/// Frames per kernel batch. The kernel allows 256; beyond 64 nothing improves and pacing gets
-/// coarser.
+/// Most frames per kernel batch. The kernel allows 256; beyond 64 nothing improves. A paced load has batches of the
+/// size of its bursts, so that a burst leaves when it is complete.
 const BATCH: u32 = 64;
 /// Times the program may run. At 30 ns for a frame that is not due this lasts longer than any load.
 const REPEAT: u32 = u32::MAX;
@@ -223,7 +223,7 @@ impl Injector {
         let options = TestRunOptions {
             data_in: Some(&self.template),
             repeat: REPEAT,
-            attrs: TestRunAttrs::new().xdp_live_frames(BATCH),
+            attrs: TestRunAttrs::new().xdp_live_frames(batch(pace)),
             ..TestRunOptions::new()
         };
         let outcome = self.object.program::<Xdp>("inject")?.test_run(options);
@@ -285,6 +285,7 @@ impl Injector {
             flows: self.flows,
             train: pace.train.max(1),
             burst: pace.burst.max(1),
+            batch: batch(pace),
             gap_ps,
             span_ns: u64::try_from(pace.duration.as_nanos()).unwrap_or(u64::MAX),
             ..Injection::default()
@@ -299,6 +300,14 @@ impl Injector {
     }
 }
 
+/// Frames that leave together.
+fn batch(pace: &Pace) -> u32 {
+    match pace.rate {
+        Some(_) => pace.burst.clamp(1, BATCH),
+        None => BATCH,
+    }
+}
+
 /// `struct injection` of the program.
 #[repr(C)]
 #[derive(Clone, Copy, Default)]
@@ -306,7 +315,7 @@ struct Injection {
     flows: u32,
     train: u32,
     burst: u32,
-    reserved: u32,
+    batch: u32,
     gap_ps: u64,
     span_ns: u64,
     start_ns: u64,
@@ -317,11 +326,13 @@ struct Injection {
     in_train: u32,
     budget: u32,
     ended: u32,
+    in_batch: u32,
+    given_up: u32,
 }
 
 // SAFETY: integers only, laid out without padding (asserted below).
 unsafe impl aya::Pod for Injection {}
-const _: () = assert!(size_of::<Injection>() == 80);
+const _: () = assert!(size_of::<Injection>() == 88);
 
 /// `struct flow_frame` of the program.
 #[repr(C)]
