@@ -1,7 +1,7 @@
 //! Running cargo, and counting what `cargo test` says.
 
 use std::io::{BufRead as _, BufReader};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 use anyhow::{Context as _, Result, ensure};
@@ -50,6 +50,17 @@ pub(crate) fn test(root: &Path, arguments: &[&str]) -> Result<Tally> {
         tally.failed = 1;
     }
     Ok(tally)
+}
+
+/// Builds the hairpin that users get, and says where it is.
+pub(crate) fn release(root: &Path) -> Result<PathBuf> {
+    let arguments = ["build", "--locked", "--release", "--package", "hairpin"];
+    let status = workspace::cargo()
+        .args(arguments)
+        .current_dir(root)
+        .status()?;
+    ensure!(status.success(), "`cargo {}` failed", arguments.join(" "));
+    Ok(workspace::target_dir(root).join("release/hairpin"))
 }
 
 fn bounded(root: &Path, arguments: &[&str], environment: &[(&str, &str)]) -> Command {

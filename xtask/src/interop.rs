@@ -19,11 +19,11 @@ mod webdriver;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use anyhow::{Result, ensure};
+use anyhow::Result;
 use clap::{Args, ValueEnum};
 
+use crate::cargo;
 use crate::tally::Tally;
-use crate::workspace;
 use server::{Server, Setup};
 
 /// What to drive, and against which server.
@@ -75,7 +75,7 @@ pub(crate) fn run(root: &Path, options: &Options) -> Result<Tally> {
     let logs = crate::scratch(root, "interop")?;
     let binary = match (&options.binary, options.against) {
         (Some(binary), _) => binary.clone(),
-        (None, server::Kind::Hairpin) => build(root)?,
+        (None, server::Kind::Hairpin) => cargo::release(root)?,
         (None, server::Kind::Coturn) => PathBuf::from("turnserver"),
     };
     let bench = |setup: &Setup| -> Result<Bench> {
@@ -127,14 +127,4 @@ fn finish(server: &mut Server, name: &str, patience: Duration, tally: &mut Tally
         );
     }
     tally.record(&format!("{name} stops when asked"), &server.finish());
-}
-
-fn build(root: &Path) -> Result<PathBuf> {
-    let arguments = ["build", "--locked", "--release", "--package", "hairpin"];
-    let status = workspace::cargo()
-        .args(arguments)
-        .current_dir(root)
-        .status()?;
-    ensure!(status.success(), "`cargo {}` failed", arguments.join(" "));
-    Ok(workspace::target_dir(root).join("release/hairpin"))
 }

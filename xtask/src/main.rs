@@ -8,6 +8,7 @@
 
 mod arrows;
 mod cargo;
+mod gate;
 mod interop;
 mod licences;
 mod lints;

@@ -8,7 +8,7 @@ use anyhow::{Result, ensure};
 use clap::ValueEnum;
 
 use crate::tally::Tally;
-use crate::{cargo, interop, licences, rfc, tidy, tools};
+use crate::{cargo, gate, interop, licences, rfc, tidy, tools};
 
 /// A stage of the test command.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
@@ -35,6 +35,8 @@ pub(crate) enum Stage {
     Doc,
     /// Clients that others wrote, against a release build.
     Interop,
+    /// `hairpin bench --quick` of a release build: at least half of a bare relay in every scenario, every byte unharmed.
+    Bench,
 }
 
 impl Stage {
@@ -71,6 +73,7 @@ impl Stage {
                 &[("RUSTDOCFLAGS", "-D warnings")],
             ),
             Stage::Interop => interop::run(root, &interop::Options::default()),
+            Stage::Bench => gate::run(root),
         }
     }
 }

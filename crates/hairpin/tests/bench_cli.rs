@@ -1,11 +1,16 @@
-//! `hairpin bench`: what it says before it measures anything.
+//! `hairpin bench`: what it says before it measures anything, and how it ends when it is told to.
+
+#![allow(clippy::unwrap_used)] // helpers of tests
 
 mod common;
 
+use std::io::{BufRead, BufReader, Lines};
 use std::os::unix::fs::PermissionsExt;
-use std::process::Command;
+use std::os::unix::process::CommandExt;
+use std::process::{Child, ChildStderr, Command, Stdio};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use common::{run, stderr, stdout};
+use common::{hairpin, run, stderr, stdout};
 
 #[test]
 fn wrong_arguments_have_status_2_and_a_reason() {
@@ -93,6 +98,109 @@ fn without_root_it_says_so() {
         "{}",
         stderr(&output)
     );
+}
+
+/// A running benchmark; killed if the test fails.
+struct Bench {
+    child: Child,
+    lines: Lines<BufReader<ChildStderr>>,
+    said: Vec<String>,
+    /// One runs at a time on a machine.
+    _turn: MutexGuard<'static, ()>,
+}
+
+impl Bench {
+    /// Starts one in a process group of its own, as a shell does.
+    fn start(args: &[&str]) -> Bench {
+        static TURN: Mutex<()> = Mutex::new(());
+        let turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut child = hairpin(&["bench", "--a", "floor", "--b", "floor-gro"])
+            .args([
+                "--scenarios",
+                "relay-1x1",
+                "--rounds",
+                "1000",
+                "--step",
+                "40ms",
+            ])
+            .args(args)
+            .process_group(0)
+            .stdout(Stdio::null())
+            .stderr(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let lines = BufReader::new(child.stderr.take().unwrap()).lines();
+        Bench {
+            child,
+            lines,
+            said: Vec::new(),
+            _turn: turn,
+        }
+    }
+
+    /// Reads until it has measured the second server, and so is about to measure on.
+    fn wait_until_it_measures(&mut self) {
+        for line in self.lines.by_ref() {
+            let line = line.unwrap();
+            let measured = line.contains("round 1:") && line.contains("floor-gro:");
+            self.said.push(line);
+            if measured {
+                return;
+            }
+        }
+        panic!(
+            "this test needs root, two processors and Linux 5.18: {:#?}",
+            self.said
+        );
+    }
+
+    /// Signals the whole process group, as a terminal does at Ctrl-C, and returns the status.
+    fn interrupt(&mut self) -> Option<i32> {
+        let group = format!("-{}", self.child.id());
+        let kill = Command::new("kill").args(["-INT", "--", &group]).status();
+        assert!(kill.unwrap().success());
+        self.said.extend(self.lines.by_ref().map_while(Result::ok));
+        self.child.wait().unwrap().code()
+    }
+
+    fn has_said(&self, start: &str) -> bool {
+        self.said.iter().any(|line| line.starts_with(start))
+    }
+}
+
+impl Drop for Bench {
+    fn drop(&mut self) {
+        // Both fail only if it has ended, as it should have.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+#[test]
+fn ctrl_c_ends_it_in_order_with_a_report_of_what_there_is() {
+    let directory = tempfile::tempdir().unwrap();
+    let json = directory.path().join("report.json");
+    let mut bench = Bench::start(&["--json", json.to_str().unwrap()]);
+    bench.wait_until_it_measures();
+    assert_eq!(bench.interrupt(), Some(0), "{:#?}", bench.said);
+    assert!(bench.has_said("stopping after this"), "{:#?}", bench.said);
+    let report = std::fs::read_to_string(json).unwrap();
+    let report: serde_json::Value = serde_json::from_str(&report).unwrap();
+    assert_eq!(report["stopped"], true);
+    let cells = report["cells"].as_array().unwrap();
+    assert!((2..=8).contains(&cells.len()), "{}", cells.len());
+    // The servers were there until the end: the signal was not for them.
+    for cell in cells {
+        assert_eq!(cell["outcome"]["outcome"], "packets", "{cell}");
+    }
+}
+
+#[test]
+fn gates_that_were_not_reached_are_not_passed() {
+    let mut bench = Bench::start(&["--quick"]);
+    bench.wait_until_it_measures();
+    assert_eq!(bench.interrupt(), Some(99), "{:#?}", bench.said);
+    assert!(bench.has_said("gate: stopped"), "{:#?}", bench.said);
 }
 
 #[test]

@@ -29,6 +29,9 @@ pub struct Place<'a> {
 /// this handle. So when this process ends, however it ends (SIGKILL included), the kernel kills the
 /// child, and with it everything that the child started, and then the network namespace has no user
 /// left. Dropping the handle kills at once.
+///
+/// It leads a process group of its own: Ctrl-C on a terminal reaches this process, which then ends its
+/// work in order, and not the child behind its back.
 #[derive(Debug)]
 pub struct Confined {
     child: Child,
@@ -102,6 +105,7 @@ fn confine(command: &mut Command, place: &Place<'_>) -> io::Result<()> {
     let namespace = place.namespace.as_fd().try_clone_to_owned()?;
     let mask = one_cpu(place.cpu)?;
     let preferred = place.preferred;
+    command.process_group(0);
     let enter = move || {
         task::set_parent_death_signal(libc::SIGKILL)?;
         netns::setns(namespace.as_fd())?;
@@ -147,6 +151,19 @@ mod tests {
         assert!(alive(shell));
         drop(child);
         assert!(!alive(shell));
+    }
+
+    #[test]
+    fn a_signal_to_our_process_group_does_not_reach_the_child() {
+        let namespace = NetNs::current().unwrap();
+        let mut command = Command::new("sleep");
+        command.arg("60").stdin(Stdio::null());
+        let child = Confined::spawn(command, &place(&namespace)).unwrap();
+        let stat = std::fs::read_to_string(format!("/proc/{}/stat", child.id())).unwrap();
+        // proc(5): after the name in parentheses come state, parent and process group.
+        let (_, rest) = stat.rsplit_once(") ").unwrap();
+        let group = rest.split(' ').nth(2).unwrap();
+        assert_eq!(group, child.id().to_string());
     }
 
     #[test]

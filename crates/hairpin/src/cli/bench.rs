@@ -47,6 +47,10 @@ pub(crate) struct Args {
     /// Two short rounds of fewer scenarios, and the gates: for a test, not for quoting
     #[arg(long)]
     pub(crate) quick: bool,
+    /// Fail if the preset hairpin delivers less than this share of the preset floor in the same round of any
+    /// scenario, twice [default: none, with --quick 0.5]
+    #[arg(long, value_name = "SHARE", value_parser = value::share)]
+    pub(crate) fail_below: Option<f64>,
     /// How often each server is started afresh and measured; the spread says little below 6 [default: 6, with --quick 2]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1000))]
     pub(crate) rounds: Option<u32>,

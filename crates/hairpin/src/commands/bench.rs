@@ -32,7 +32,6 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
         ("--html", args.html.as_deref()),
     ])?;
     options.stop = stop_on_signals()?;
-    let gate = options.gate;
     let report = match bench::run(options) {
         Ok(report) => report,
         Err(error) if is_usage(&error) => return Ok(status::usage(&error.into())),
@@ -41,11 +40,7 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     reports.summary(&report.to_table())?;
     reports.write("--json", || Ok(report.to_json()))?;
     reports.write("--html", || Ok(report.to_html()))?;
-    let violations = if gate {
-        report.violations()
-    } else {
-        Vec::new()
-    };
+    let violations = report.violations();
     for violation in &violations {
         eprintln!("gate: {violation}");
     }
@@ -106,6 +101,7 @@ fn options(args: &Args) -> Result<BenchOptions> {
     options.rounds = args.rounds.unwrap_or(options.rounds);
     options.step = args.step.unwrap_or(options.step);
     options.preferred |= args.preferred;
+    options.gate = args.fail_below.or(options.gate);
     options.load = match args.load {
         Load::Frames => LoadKind::Frames,
         Load::Sockets => LoadKind::Sockets,

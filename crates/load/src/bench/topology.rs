@@ -229,7 +229,7 @@ fn sysctl(path: &str, value: &str) -> io::Result<()> {
     }
 }
 
-fn new_namespace() -> io::Result<NetNs> {
+pub(crate) fn new_namespace() -> io::Result<NetNs> {
     in_thread(NetNs::unshare)
 }
 

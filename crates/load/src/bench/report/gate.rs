@@ -1,56 +1,113 @@
-//! The gates of the quick mode.
+//! The gates: what a server under development must reach, held against the floor of the same round.
 //!
-//! They are for a test command on whatever machine it runs: wide enough that no weather trips them,
-//! narrow enough that a server that lost its batching, or its payload, does.
+//! They are for a test command on whatever machine it runs. A machine with other work may take one of the two
+//! measurements that are compared to itself, so what falls below the gate is measured once more, together with the
+//! floor, and the second pair counts. What arrived damaged is never measured away.
 
 use super::{Cell, Measure, Outcome, Report};
 use crate::bench::scenario::Scenario;
 use crate::bench::side::Role;
 
-/// Share of the floor's goodput, in the same round, that must be reached.
-const SHARE: f64 = 0.5;
-
 impl Report {
     /// What is not as it must be: a gated server that could not be measured, delivered anything
-    /// changed or misdirected, or reached less than half of the floor's goodput of the same round.
-    /// Empty when all is well.
+    /// changed or misdirected, or reached less than its share of the floor's goodput of the same
+    /// round; a floor that could not be measured; a benchmark that was stopped before its end.
+    /// Empty when all is well, or when no gate was asked for.
     pub fn violations(&self) -> Vec<String> {
-        let gated = |cell: &&Cell| self.sides[cell.side].role == Role::Gated;
+        let Some(share) = self.gate else {
+            return Vec::new();
+        };
         let told = |cell: &Cell| {
             let name = &self.sides[cell.side].name;
             let place = format!("{name} in round {}, {}", cell.round + 1, cell.scenario);
-            self.violations_of(cell)
+            self.violations_of(cell, share)
                 .into_iter()
                 .map(move |what| format!("{place}: {what}"))
         };
-        self.cells.iter().filter(gated).flat_map(told).collect()
+        let stopped = self
+            .stopped
+            .then(|| "stopped before everything was measured".to_owned());
+        self.cells.iter().flat_map(told).chain(stopped).collect()
     }
 
-    fn violations_of(&self, cell: &Cell) -> Vec<String> {
+    /// Takes out the measurements of a round that may say more about the machine than about the server: a gated
+    /// server's goodput below its share, and the floor's beside it. Returns whom to measure again, in order.
+    pub(crate) fn withdraw_doubtful(&mut self, scenario: &Scenario, round: u32) -> Vec<usize> {
+        let Some(share) = self.gate else {
+            return Vec::new();
+        };
+        let here = |cell: &&Cell| cell.scenario == *scenario && cell.round == round;
+        let damaged =
+            |cell: &Cell| matches!(&cell.outcome, Outcome::Packets(packets) if packets.wrong > 0);
+        let low: Vec<usize> = self
+            .cells
+            .iter()
+            .filter(here)
+            .filter(|cell| self.shortfall(cell, share).is_some() && !damaged(cell))
+            .map(|cell| cell.side)
+            .collect();
+        let again = |cell: &Cell| {
+            low.contains(&cell.side)
+                || (!low.is_empty() && self.sides[cell.side].role == Role::Floor)
+        };
+        let doubtful: Vec<usize> = self
+            .cells
+            .iter()
+            .filter(here)
+            .filter(|cell| again(cell))
+            .map(|cell| cell.side)
+            .collect();
+        self.cells
+            .retain(|cell| !(here(&cell) && doubtful.contains(&cell.side)));
+        doubtful
+    }
+
+    /// Marks what was measured in place of what [`Report::withdraw_doubtful`] took out.
+    pub(crate) fn mark_repeated(&mut self, scenario: &Scenario, round: u32, sides: &[usize]) {
+        for cell in &mut self.cells {
+            cell.repeated |=
+                cell.scenario == *scenario && cell.round == round && sides.contains(&cell.side);
+        }
+    }
+
+    fn violations_of(&self, cell: &Cell, share: f64) -> Vec<String> {
+        let role = self.sides[cell.side].role;
         let mut found = Vec::new();
         match &cell.outcome {
-            Outcome::Failed { reason } => found.push(reason.clone()),
-            Outcome::Packets(packets) => {
+            // Without the floor's figure nobody is held against anything.
+            Outcome::Failed { reason } if role != Role::Other => found.push(reason.clone()),
+            Outcome::Packets(packets) if role == Role::Gated => {
                 if packets.wrong > 0 {
                     let wrong = packets.wrong;
                     found.push(format!(
                         "{wrong} datagrams arrived changed or in the wrong place"
                     ));
                 }
-                let own = packets.best.delivered;
-                match self.floor(&cell.scenario, cell.round) {
-                    Some(floor) if own < SHARE * floor => found.push(format!(
-                        "{own:.0}/s is less than half of the floor's {floor:.0}/s"
-                    )),
-                    _ => {}
+                if let Some(floor) = self.shortfall(cell, share) {
+                    let own = packets.best.delivered;
+                    let again = if cell.repeated { ", twice" } else { "" };
+                    found.push(format!(
+                        "{own:.0}/s is less than {:.0} % of the floor's {floor:.0}/s{again}",
+                        share * 100.0
+                    ));
                 }
             }
-            Outcome::Churn(churn) if churn.rate <= 0.0 => {
+            Outcome::Churn(churn) if role == Role::Gated && churn.rate <= 0.0 => {
                 found.push("no allocation succeeded".to_owned());
             }
             _ => {}
         }
         found
+    }
+
+    /// The floor's goodput, if a gated server delivered less than its share of it.
+    fn shortfall(&self, cell: &Cell, share: f64) -> Option<f64> {
+        let Outcome::Packets(packets) = &cell.outcome else {
+            return None;
+        };
+        let gated = self.sides[cell.side].role == Role::Gated;
+        let floor = self.floor(&cell.scenario, cell.round)?;
+        (gated && packets.best.delivered < share * floor).then_some(floor)
     }
 
     /// The best goodput of the floor in a round.
@@ -96,7 +153,53 @@ mod tests {
     }
 
     #[test]
-    fn damaged_payload_and_failures_are_told() {
+    fn what_is_below_the_gate_is_measured_again_with_the_floor() {
+        let mut report = report();
+        assert!(report.withdraw_doubtful(&RELAY, 1).is_empty());
+        set(&mut report, 5, |packets| packets.best.delivered = 155e3);
+        let cells = report.cells.clone();
+        assert_eq!(
+            report.withdraw_doubtful(&RELAY, 1),
+            [1, 0],
+            "in the order of the round; the other server stays"
+        );
+        assert_eq!(report.cells.len(), 4);
+        assert!(report.violations().is_empty());
+        report.cells.extend_from_slice(&cells[4..]);
+        report.mark_repeated(&RELAY, 1, &[1, 0]);
+        let found = report.violations();
+        assert!(found.len() == 1 && found[0].ends_with("twice"), "{found:?}");
+    }
+
+    #[test]
+    fn damaged_payload_is_not_measured_away() {
+        let mut report = report();
+        set(&mut report, 0, |packets| {
+            packets.wrong = 1;
+            packets.best.delivered = 1.0;
+        });
+        assert!(report.withdraw_doubtful(&RELAY, 0).is_empty());
+        assert_eq!(report.violations().len(), 2);
+    }
+
+    #[test]
+    fn a_floor_that_failed_or_an_early_end_passes_no_gate() {
+        let mut report = report();
+        report.cells[1].outcome = Outcome::Failed {
+            reason: "gone".to_owned(),
+        };
+        report.stopped = true;
+        let found = report.violations();
+        assert!(
+            found.len() == 2 && found[0].ends_with("gone") && found[1].contains("stopped"),
+            "{found:?}"
+        );
+        report.gate = None;
+        assert!(report.violations().is_empty());
+    }
+
+    #[test]
+    fn damaged_payload_and_and_failures_are_told() {
         let mut report = report();
         set(&mut report, 0, |packets| packets.wrong = 2);
         report.cells[5].outcome = Outcome::Failed {

@@ -44,6 +44,10 @@ pub struct Report {
     pub step_ms: u64,
     /// Rounds asked for.
     pub rounds: u32,
+    /// The share of the floor's goodput that was demanded, if any.
+    pub gate: Option<f64>,
+    /// Whether it was stopped before everything was measured.
+    pub stopped: bool,
     /// When it started, in seconds since 1970-01-01T00:00:00Z.
     pub started_unix_s: u64,
     /// How long it took, in seconds.
@@ -80,6 +84,8 @@ pub struct Cell {
     pub side: usize,
     /// ... in which round, from 0.
     pub round: u32,
+    /// Whether it takes the place of a measurement that fell below the gate.
+    pub repeated: bool,
     /// The result.
     pub outcome: Outcome,
 }
@@ -118,6 +124,8 @@ pub enum Measure {
 pub struct Row {
     /// The scenario.
     pub scenario: Scenario,
+    /// Its name.
+    pub name: String,
     /// Index into [`Report::sides`].
     pub side: usize,
     /// [`Measure::Main`].
@@ -241,6 +249,7 @@ impl Report {
         };
         Some(Row {
             scenario: *scenario,
+            name: scenario.to_string(),
             side,
             main: summary(Measure::Main),
             cost: summary(Measure::Cost),
@@ -339,6 +348,7 @@ pub(crate) mod tests {
             scenario: RELAY,
             side,
             round,
+            repeated: false,
             outcome,
         };
         let failed = Outcome::Failed {
@@ -356,6 +366,8 @@ pub(crate) mod tests {
             preferred: false,
             step_ms: 250,
             rounds: 2,
+            gate: Some(0.5),
+            stopped: false,
             started_unix_s: 1_700_000_000,
             elapsed_s: 12.5,
             sides: vec![
@@ -415,6 +427,7 @@ pub(crate) mod tests {
                 scenario,
                 side,
                 round: 0,
+                repeated: false,
                 outcome: memory(user),
             })
             .into();
