@@ -46,6 +46,9 @@ pub enum BpfError {
     /// The timer that ends a run cannot be set up.
     #[error("timer of the frame injector: {0}")]
     Timer(io::Error),
+    /// There is no file descriptor for another handle.
+    #[error("BPF map: {0}: raise the limit on open files (ulimit -n)")]
+    Descriptor(io::Error),
     /// The caller's load does not fit the programs.
     #[error("frames cannot be injected: {0}")]
     Flows(&'static str),

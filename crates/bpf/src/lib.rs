@@ -10,11 +10,13 @@
 //!   one packet and flatters whatever is measured behind it;
 //! - [`count::Counter`] counts and checks what is delivered, datagram by datagram, at tc ingress or
 //!   in XDP;
+//! - [`steer::Steering`] sends the datagrams of chosen clients to chosen sockets of an SO_REUSEPORT
+//!   group, and leaves all others to the kernel's hash;
 //! - [`frame`] and [`payload`] are what both agree on: Ethernet frames with valid checksums, and a
 //!   payload that tells flow, order, duplication and corruption.
 //!
 //! Nothing attached here outlives the process: XDP and TCX attach through links that the kernel
-//! drops with the last descriptor. Loading and attaching need CAP_BPF and CAP_NET_ADMIN; an
+//! drops with the last descriptor, and a socket selector goes with the last socket of its group. Loading and attaching need CAP_BPF and CAP_NET_ADMIN; an
 //! interface is looked up in the network namespace of the calling thread.
 
 pub mod count;
@@ -24,5 +26,6 @@ pub mod inject;
 mod interrupt;
 mod object;
 pub mod payload;
+pub mod steer;
 
 pub use error::BpfError;

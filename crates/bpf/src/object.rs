@@ -1,8 +1,10 @@
 //! The embedded objects and typed access to what is in them.
 
-use aya::maps::{Map, MapData};
+use std::os::fd::AsFd;
+
+use aya::maps::{HashMap, Map, MapData};
 use aya::programs::Program;
-use aya::{Ebpf, EbpfLoader};
+use aya::{Ebpf, EbpfLoader, Pod};
 
 use crate::BpfError;
 
@@ -59,6 +61,22 @@ impl Object {
     {
         let map = self.ebpf.map_mut(name).ok_or(BpfError::Missing(name))?;
         Ok(map.try_into()?)
+    }
+
+    /// Another handle to the hash map of this name, which does not borrow the object.
+    ///
+    /// # Errors
+    /// [`BpfError::Missing`], or when no file descriptor is left.
+    pub(crate) fn own_hash<K: Pod, V: Pod>(
+        &self,
+        name: &'static str,
+    ) -> Result<HashMap<MapData, K, V>, BpfError> {
+        let Some(Map::HashMap(data)) = self.ebpf.map(name) else {
+            return Err(BpfError::Missing(name));
+        };
+        let descriptor = data.fd().as_fd().try_clone_to_owned();
+        let data = MapData::from_fd(descriptor.map_err(BpfError::Descriptor)?)?;
+        Ok(Map::HashMap(data).try_into()?)
     }
 }
 

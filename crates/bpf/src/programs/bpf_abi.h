@@ -23,13 +23,20 @@ enum map_type {
     MAP_TYPE_ARRAY = 2,
     MAP_TYPE_PERCPU_ARRAY = 6,
     MAP_TYPE_DEVMAP = 14,
+    MAP_TYPE_REUSEPORT_SOCKARRAY = 20,
 };
+
+// Map flags.
+enum { MAP_NO_PREALLOC = 1 };
 
 // Verdicts of an XDP program.
 enum xdp_action { XDP_ABORTED, XDP_DROP, XDP_PASS, XDP_TX, XDP_REDIRECT };
 
 // Verdicts of a classifier in direct-action mode. TCX knows the same numbers except that "unspecified" is -1.
 enum tc_action { TC_ACT_OK = 0, TC_ACT_SHOT = 2 };
+
+// Verdicts of a program that chooses a socket. Without a chosen one, SK_PASS leaves the choice to the kernel's hash.
+enum sk_action { SK_DROP, SK_PASS };
 
 struct xdp_md {
     u32 data;
@@ -78,6 +85,24 @@ _Static_assert(__builtin_offsetof(struct __sk_buff, data) == 76, "__sk_buff.data
 _Static_assert(__builtin_offsetof(struct __sk_buff, gso_segs) == 164, "__sk_buff.gso_segs");
 _Static_assert(__builtin_offsetof(struct __sk_buff, gso_size) == 176, "__sk_buff.gso_size");
 
+// The first byte that a program may look at is the first of the UDP or TCP header.
+struct sk_reuseport_md {
+    void *data;
+    void *data_end;
+    u32 len;
+    u32 eth_protocol; // network order
+    u32 ip_protocol;
+    u32 bind_inany;
+    u32 hash;
+    void *sk;
+    void *migrating_sk;
+};
+_Static_assert(__builtin_offsetof(struct sk_reuseport_md, eth_protocol) == 20, "sk_reuseport_md.eth_protocol");
+_Static_assert(__builtin_offsetof(struct sk_reuseport_md, sk) == 40, "sk_reuseport_md.sk");
+
+// Where skb_load_bytes_relative counts from.
+enum header_start { HEADER_START_MAC, HEADER_START_NET };
+
 // Helper functions by number (include/uapi/linux/bpf.h, enum bpf_func_id).
 static void *(*map_lookup)(void *map, const void *key) = (void *)1;
 static u64 (*ktime_get_ns)(void) = (void *)5;
@@ -85,6 +110,8 @@ static long (*skb_load_bytes)(const void *skb, u32 offset, void *to, u32 length)
 static long (*skb_pull_data)(struct __sk_buff *packet, u32 length) = (void *)39;
 static long (*redirect_map)(void *map, u32 key, u64 flags) = (void *)51;
 static long (*xdp_adjust_head)(struct xdp_md *packet, int delta) = (void *)44;
+static long (*skb_load_bytes_relative)(const void *packet, u32 offset, void *to, u32 length, u32 start) = (void *)68;
+static long (*select_reuseport)(struct sk_reuseport_md *packet, void *sockets, void *index, u64 flags) = (void *)82;
 static long (*xdp_load_bytes)(struct xdp_md *packet, u32 offset, void *to, u32 length) = (void *)189;
 
 #define bswap16(value) __builtin_bswap16(value)
