@@ -7,6 +7,7 @@
 #![forbid(unsafe_code)]
 
 mod arrows;
+mod budgets;
 mod cargo;
 mod gate;
 mod interop;
@@ -61,6 +62,12 @@ enum Chore {
     Arrows,
     /// Check the licence of every crate that hairpin is built from.
     Licences,
+    /// Count what each operation costs in instructions and system calls, and hold it against crates/server/budgets.toml.
+    Budgets {
+        /// Make what is counted the new budgets.
+        #[arg(long)]
+        write: bool,
+    },
     /// Drive clients that others wrote against a server: coturn's utilities, pion, Chromium.
     Interop(interop::Options),
     /// Install from Debian what the tests need (as root), or say what is missing.
@@ -89,6 +96,7 @@ fn run(chore: Chore) -> anyhow::Result<ExitCode> {
             return Ok(ExitCode::SUCCESS);
         }
         Chore::Licences => licences::run(&root)?,
+        Chore::Budgets { write } => budgets::run(&root, write)?,
         Chore::Interop(options) => {
             tools::ensure(&[tools::INTEROP])?;
             interop::run(&root, &options)?

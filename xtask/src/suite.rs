@@ -8,7 +8,7 @@ use anyhow::{Result, ensure};
 use clap::ValueEnum;
 
 use crate::tally::Tally;
-use crate::{cargo, gate, interop, licences, rfc, tidy, tools};
+use crate::{budgets, cargo, gate, interop, licences, rfc, tidy, tools};
 
 /// A stage of the test command.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
@@ -33,6 +33,8 @@ pub(crate) enum Stage {
     Fuzz,
     /// `cargo doc`, every warning an error.
     Doc,
+    /// What each operation costs in instructions and system calls, against its budget.
+    Budgets,
     /// Clients that others wrote, against a release build.
     Interop,
     /// `hairpin bench --quick` of a release build: at least half of a bare relay in every scenario, every byte unharmed.
@@ -72,6 +74,7 @@ impl Stage {
                 &["doc", "--locked", "--workspace", "--no-deps"],
                 &[("RUSTDOCFLAGS", "-D warnings")],
             ),
+            Stage::Budgets => budgets::run(root, false),
             Stage::Interop => interop::run(root, &interop::Options::default()),
             Stage::Bench => gate::run(root),
         }

@@ -35,8 +35,16 @@ pub(crate) const FUZZ: &[Tool] = &[tool("c++", "g++")];
 /// What rebuilds the BPF objects, to compare them with the committed ones. Nobody needs it to build hairpin.
 pub(crate) const BPF: &[Tool] = &[tool("clang", "clang"), tool("llvm-strip", "llvm")];
 
+/// What counts instructions and system calls.
+pub(crate) const COUNTING: &[Tool] = &[
+    tool("valgrind", "valgrind"),
+    tool("strace", "strace"),
+    tool("setpriv", "util-linux"),
+    tool("kill", "procps"),
+];
+
 /// Everything that `cargo xtask test` runs.
-pub(crate) const ALL: &[&[Tool]] = &[INTEROP, FUZZ, BPF];
+pub(crate) const ALL: &[&[Tool]] = &[INTEROP, FUZZ, BPF, COUNTING];
 
 /// Makes sure that every tool is there: installs what is missing as root, else says what to install.
 pub(crate) fn ensure(lists: &[&[Tool]]) -> Result<()> {

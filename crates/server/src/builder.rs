@@ -2,6 +2,7 @@
 
 use crate::addresses::{self, RelayAddress, RelayAddresses, family_of};
 use crate::error::StartError;
+use crate::local::Local;
 use crate::mailbox::Mailbox;
 use crate::policy::{OwnAddresses, PeerRule, loopback_and_private};
 use crate::ports::PortRange;
@@ -164,6 +165,28 @@ impl Builder {
     /// Says what is wrong and what to do; nothing stays open then.
     pub fn start(self) -> Result<Running, StartError> {
         let workers = self.worker_count()?;
+        let Made {
+            workers,
+            boxes,
+            listeners,
+            live,
+        } = self.make(workers)?;
+        Running::spawn(workers, boxes, listeners, live, self.pin)
+    }
+
+    /// Opens every socket for one worker that runs on the caller's thread, when told to. Nothing is pinned, and [`Builder::workers`]
+    /// has no say.
+    ///
+    /// # Errors
+    /// As for [`Builder::start`].
+    pub fn start_local(self) -> Result<Local, StartError> {
+        let made = self.make(1)?;
+        let worker = made.workers.into_iter().next();
+        let worker = worker.ok_or(StartError::Workers(0))?;
+        Local::new(worker, made.listeners, made.live)
+    }
+
+    fn make(&self, workers: usize) -> Result<Made, StartError> {
         let ports = self.ports.map_or(Ok(PortRange::DYNAMIC), |(first, last)| {
             PortRange::new(first, last)
         })?;
@@ -213,7 +236,12 @@ impl Builder {
             open_files = files.map_or(0, |limit| limit.soft),
             "serving"
         );
-        Running::spawn(made, boxes, listeners, live, self.pin)
+        Ok(Made {
+            workers: made,
+            boxes,
+            listeners,
+            live,
+        })
     }
 
     fn worker_count(&self) -> Result<usize, StartError> {
@@ -352,6 +380,14 @@ fn check_relay_address(relay: RelayAddress, before: &[RelayAddress]) -> Result<(
         address: relay.local,
         source,
     })
+}
+
+/// A server whose workers do not run yet.
+struct Made {
+    workers: Vec<Worker>,
+    boxes: Arc<[Mailbox<Letter>]>,
+    listeners: Vec<SocketAddr>,
+    live: Live,
 }
 
 /// The workers, and their mailboxes in the same order.

@@ -31,6 +31,7 @@ pub mod addresses;
 mod builder;
 pub mod counters;
 mod error;
+mod local;
 mod mailbox;
 pub mod policy;
 pub mod ports;
@@ -44,6 +45,7 @@ mod worker;
 pub use builder::{Builder, MOST_WORKERS};
 pub use error::{ReloadError, SettingsError, StartError, WorkerFailure};
 pub use ipnet::IpNet;
+pub use local::Local;
 pub use running::Running;
 pub use settings::Settings;
 

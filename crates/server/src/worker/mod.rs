@@ -32,7 +32,7 @@ use turn::server::CloseReason;
 use turn::{Mono, Now, RelayKey, RequestKey};
 
 /// Ready sockets reported per wake-up.
-const EVENTS: usize = 256;
+pub(crate) const EVENTS: usize = 256;
 
 /// Up to so many ready relays, each is read with `recvmmsg`: a few busy flows gain from it. With more, one message each
 /// is as cheap and shares out fairly what the batch can hold.
@@ -81,23 +81,37 @@ impl Worker {
         let mut events = Events::with_capacity(EVENTS);
         self.watch_listeners()?;
         while !self.stopping {
-            self.core.poller.wait(&mut events, self.patience())?;
-            self.core.now = now();
-            self.core.counters.wake_ups += 1;
-            let mail = self.receive(&events) || self.letters_left;
-            if mail {
-                self.read_mail();
-            }
-            self.expire();
-            let (lost, held) = self.core.courier.send_all();
-            self.core.counters.mailbox_full += lost;
-            self.parcels_held = held;
+            self.turn(&mut events, None)?;
         }
         self.finish();
         Ok(self.stats())
     }
 
-    fn watch_listeners(&self) -> std::io::Result<()> {
+    /// One wake-up: waits for something to do, at most `limit` if there is one, and does a bounded amount of it.
+    pub(crate) fn turn(
+        &mut self,
+        events: &mut Events,
+        limit: Option<Duration>,
+    ) -> std::io::Result<()> {
+        let patience = match (self.patience(), limit) {
+            (Some(patience), Some(limit)) => Some(patience.min(limit)),
+            (patience, limit) => patience.or(limit),
+        };
+        self.core.poller.wait(events, patience)?;
+        self.core.now = now();
+        self.core.counters.wake_ups += 1;
+        let mail = self.receive(events) || self.letters_left;
+        if mail {
+            self.read_mail();
+        }
+        self.expire();
+        let (lost, held) = self.core.courier.send_all();
+        self.core.counters.mailbox_full += lost;
+        self.parcels_held = held;
+        Ok(())
+    }
+
+    pub(crate) fn watch_listeners(&self) -> std::io::Result<()> {
         for (number, listener) in (0..).zip(&self.sockets.listeners) {
             self.core.poller.add(
                 &listener.socket,
@@ -350,7 +364,7 @@ impl Worker {
     }
 
     /// Ends all allocations, with a log line each, and closes what is open.
-    fn finish(&mut self) {
+    pub(crate) fn finish(&mut self) {
         self.core
             .engine
             .close_all(self.core.now, CloseReason::ServerShutdown);
@@ -360,7 +374,7 @@ impl Worker {
         }
     }
 
-    fn stats(&self) -> WorkerStats {
+    pub(crate) fn stats(&self) -> WorkerStats {
         WorkerStats {
             counters: self.core.counters,
             engine: self.core.engine.stats().clone(),

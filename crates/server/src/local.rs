@@ -1,0 +1,66 @@
+//! A server of one worker without a thread: for a program that has a loop of its own, and for measuring, where another
+//! thread's timing would be part of the result.
+
+use crate::error::StartError;
+use crate::running::Live;
+use crate::stats::WorkerStats;
+use crate::worker::{EVENTS, Worker};
+use io::Events;
+use std::net::SocketAddr;
+use std::time::Duration;
+
+/// A server that works whenever its owner says so. Made by [`Builder::start_local`](crate::Builder::start_local).
+#[derive(Debug)]
+pub struct Local {
+    worker: Worker,
+    events: Events,
+    listeners: Vec<SocketAddr>,
+    /// Holds what the worker's policy and quotas are made of.
+    _live: Live,
+}
+
+impl Local {
+    pub(crate) fn new(
+        worker: Worker,
+        listeners: Vec<SocketAddr>,
+        live: Live,
+    ) -> Result<Local, StartError> {
+        worker.watch_listeners().map_err(StartError::Worker)?;
+        Ok(Local {
+            worker,
+            events: Events::with_capacity(EVENTS),
+            listeners,
+            _live: live,
+        })
+    }
+
+    /// Waits for datagrams or the next timer, at most for `patience`, and serves what is ready: each ready socket once, a bounded
+    /// amount. More may be ready afterwards.
+    ///
+    /// # Errors
+    /// If epoll itself fails; nothing can be served then.
+    // Not inlined: profilers and the instruction budgets find a worker's share of the work by this name.
+    #[inline(never)]
+    pub fn turn(&mut self, patience: Duration) -> std::io::Result<()> {
+        self.worker.turn(&mut self.events, Some(patience))
+    }
+
+    /// The addresses listened on, in the order they were asked for, with the ports that were chosen for port 0.
+    #[must_use]
+    pub fn listeners(&self) -> &[SocketAddr] {
+        &self.listeners
+    }
+
+    /// What it has done so far.
+    #[must_use]
+    pub fn stats(&self) -> WorkerStats {
+        self.worker.stats()
+    }
+
+    /// Ends every allocation, with its log line, closes every socket, and returns the final counts.
+    #[must_use]
+    pub fn shutdown(mut self) -> WorkerStats {
+        self.worker.finish();
+        self.worker.stats()
+    }
+}
