@@ -146,10 +146,8 @@ impl Server {
     /// When the next thing expires.
     pub(super) fn next_deadline(&self) -> Option<Mono> {
         let relay = self.deadlines.first().map(|(at, _)| at);
-        match (relay, self.answered.all_old_at()) {
-            (Some(relay), Some(answers)) => Some(relay.min(answers)),
-            (relay, answers) => relay.or(answers),
-        }
+        let memories = earlier(self.answered.all_old_at(), self.moved.all_old_at());
+        earlier(relay, memories)
     }
 
     /// Expires what is due, up to a number of relays.
@@ -163,6 +161,9 @@ impl Server {
         if self.answered.all_old_at().is_some_and(|at| at <= now.mono) {
             self.answered.clear();
             self.stats.answers = 0;
+        }
+        if self.moved.all_old_at().is_some_and(|at| at <= now.mono) {
+            self.moved.clear();
         }
     }
 
@@ -197,5 +198,13 @@ impl Server {
         } else {
             self.abandon_opening(now, place, None);
         }
+    }
+}
+
+/// The earlier of two deadlines, of which either may not exist.
+fn earlier(one: Option<Mono>, other: Option<Mono>) -> Option<Mono> {
+    match (one, other) {
+        (Some(one), Some(other)) => Some(one.min(other)),
+        (one, other) => one.or(other),
     }
 }

@@ -18,7 +18,7 @@
 //! - **A request** (`request.rs`): an answer already given is given again; then RFC 8489 §9.2.4 (`auth.rs`), unknown
 //!   attributes, RFC 8656 §5, and the method's own file. All checks come before the first change.
 //! - **Allocate** needs sockets: the request waits in its client (`allocate.rs`) until the embedder says what became of
-//!   them (`opening.rs`).
+//!   them (`opening.rs`), or takes the request to another server (`moved.rs`).
 //! - **Time** (`close.rs`): each relay has one deadline, the earliest of all that is its own (`deadlines.rs`).
 //!
 //! # What it must never do
@@ -81,6 +81,7 @@ mod drop_reason;
 mod granted;
 mod hash;
 mod icmp;
+mod moved;
 mod opening;
 mod output;
 mod outputs;
@@ -125,6 +126,7 @@ use answered::Answered;
 use challenge::Offer;
 use deadlines::Deadlines;
 use hash::KeyedHash;
+use moved::Moved;
 use outputs::Outputs;
 use relay::Relay;
 use reservation::Tokens;
@@ -160,6 +162,7 @@ pub struct Server {
     deadlines: Deadlines,
     tokens: Tokens,
     answered: Answered,
+    moved: Moved,
     known_users: KnownUsers,
     outputs: Outputs,
     random: Random,
@@ -180,6 +183,7 @@ impl Server {
             config,
             policy_epoch: 0,
             credentials_epoch: 0,
+            moved: Moved::new(by_five_tuple.clone()),
             clients: Clients::new(by_five_tuple),
             relays: Slab::new(),
             deadlines: Deadlines::default(),
@@ -261,6 +265,21 @@ impl Server {
         results: &[Result<OpenedRelay, OpenError>],
     ) -> bool {
         self.opened(now, request, results)
+    }
+
+    /// Another answer to [`Output::OpenRelays`]: the embedder opens nothing and takes the request, byte for byte, to the
+    /// server that it calls `to`, which handles it as if it had arrived there. It is forgotten here without an answer,
+    /// and its quota is given back before this returns. For a while, what comes here from the same 5-tuple makes an
+    /// [`Output::Forward`]. Returns `false` if the request is not known (any more).
+    pub fn taken_elsewhere(&mut self, now: Now, request: RequestKey, to: u16) -> bool {
+        self.take_away(now, request, to)
+    }
+
+    /// Whether the 5-tuple has an allocation here.
+    #[must_use]
+    pub fn has_allocation(&self, five_tuple: &FiveTuple) -> bool {
+        let place = self.clients.find(five_tuple);
+        place.is_some_and(|place| self.clients.allocation(place).is_some())
     }
 
     /// Another worker's [`Output::ClaimReservation`]. On success the relay is no longer known here.

@@ -88,6 +88,21 @@ impl Server {
         true
     }
 
+    /// The embedder takes the request to another server.
+    pub(super) fn take_away(&mut self, now: Now, request: RequestKey, to: u16) -> bool {
+        // One with a reservation token waits for the server that holds the port.
+        let Some(opening) = self.take_opening(request, |opening| opening.plan != Plan::Claim)
+        else {
+            return false;
+        };
+        self.dissolve(request.index, &opening);
+        let asked = &opening.asked;
+        let five_tuple = &asked.path.five_tuple;
+        self.moved
+            .remember(five_tuple, asked.transaction_id, to, now.mono);
+        true
+    }
+
     /// Another worker has handed over the relay it held in reserve, or has none.
     pub(super) fn claimed(
         &mut self,

@@ -19,12 +19,20 @@ pub enum Output<'a> {
         bytes: &'a [u8],
     },
     /// Open sockets, all of them or those that can be had, and call
-    /// [`relays_opened`](super::Server::relays_opened).
+    /// [`relays_opened`](super::Server::relays_opened); or take the request to a server that has less to do, and call
+    /// [`taken_elsewhere`](super::Server::taken_elsewhere).
     OpenRelays {
         /// Hand this back.
         request: RequestKey,
         /// One or two sockets.
         relays: &'a [RelayRequest],
+    },
+    /// The datagram just handled is from a 5-tuple whose Allocate request was
+    /// [`taken_elsewhere`](super::Server::taken_elsewhere) a moment ago, and is proven to be the client's: hand it to the
+    /// same server.
+    Forward {
+        /// What the embedder called that server.
+        to: u16,
     },
     /// The reservation token names another worker: ask its server with
     /// [`claim_reservation`](super::Server::claim_reservation), move the socket here under `key`, and call

@@ -44,6 +44,9 @@ pub(super) enum Queued {
         user: Arc<User>,
         key: RelayKey,
     },
+    Forward {
+        to: u16,
+    },
     CloseRelay(RelayKey),
     Opened {
         user: Arc<User>,
@@ -94,6 +97,7 @@ impl Queued {
                 user: user.name(),
                 key: *key,
             },
+            Queued::Forward { to } => Output::Forward { to: *to },
             Queued::CloseRelay(relay) => Output::CloseRelay { relay: *relay },
             Queued::Opened {
                 user,

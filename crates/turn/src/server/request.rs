@@ -5,6 +5,7 @@ use stun::{Class, ErrorCode, FingerprintState, Message, Method, UnknownAttribute
 use super::answer::Refusal;
 use super::asked::Asked;
 use super::auth::Unauthenticated;
+use super::outputs::Queued;
 use super::{DropReason, Server, Verdict};
 use crate::types::attribute::is_known;
 use crate::{ClientPath, Now};
@@ -119,6 +120,14 @@ impl Server {
         message: &Message<'_>,
     ) -> Result<(), Refusal> {
         let holder = self.client_at(now, &asked.path.five_tuple);
+        if holder.is_none()
+            && let Some(to) =
+                self.moved
+                    .find(&asked.path.five_tuple, asked.transaction_id, now.mono)
+        {
+            self.outputs.push(Queued::Forward { to });
+            return Ok(());
+        }
         if asked.method == Method::ALLOCATE {
             // RFC 8656 §7.2, 2: the 5-tuple must not be in use.
             return match holder {

@@ -20,6 +20,7 @@ mod indications;
 mod model;
 mod nonces;
 mod permissions;
+mod placing;
 mod quota;
 mod refresh;
 mod reload;

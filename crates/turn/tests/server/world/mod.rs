@@ -48,6 +48,7 @@ pub enum Event {
         user: String,
         key: RelayKey,
     },
+    Forward(u16),
     CloseRelay(RelayKey),
     Opened {
         user: String,
@@ -378,6 +379,7 @@ fn own(output: Output<'_>) -> Event {
             user: user.to_owned(),
             key,
         },
+        Output::Forward { to } => Event::Forward(to),
         Output::CloseRelay { relay } => Event::CloseRelay(relay),
         Output::AllocationOpened {
             user,

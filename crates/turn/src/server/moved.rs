@@ -1,0 +1,145 @@
+//! Allocate requests that the embedder took to another server, so that what still comes here for them finds its way.
+//!
+//! From the moment the embedder steers a 5-tuple elsewhere nothing of it arrives here any more, with two exceptions:
+//! what had arrived before, and a retransmission that is still under way when the allocation is over. Without this
+//! memory the first would make a second allocation for the 5-tuple, and the second one that nobody wants.
+
+use std::time::Duration;
+
+use hashbrown::HashTable;
+use stun::TransactionId;
+
+use super::hash::KeyedHash;
+use crate::{FiveTuple, Mono};
+
+/// How long a retransmission is known by its transaction: as long as an answer is kept (RFC 8489 §6.3.1).
+const WINDOW: Duration = Duration::from_secs(40);
+
+/// How long any request from the 5-tuple follows: longer than a datagram waits in a receive buffer. After that the
+/// client has an answer from the other server and makes a new start.
+const QUEUED: Duration = Duration::from_secs(1);
+
+/// How many are remembered, at about 100 bytes each. When there are more, the older ones give way: all that happens is
+/// that a late retransmission is taken for a new request.
+const MOST: usize = 4096;
+
+#[derive(Debug)]
+struct Entry {
+    five_tuple: FiveTuple,
+    transaction_id: TransactionId,
+    /// The embedder's name for the other server.
+    to: u16,
+    at: Mono,
+}
+
+/// All of them, at most one per 5-tuple.
+#[derive(Debug)]
+pub(super) struct Moved {
+    table: HashTable<Entry>,
+    hash: KeyedHash,
+    /// When the last one was added.
+    newest: Mono,
+}
+
+impl Moved {
+    pub(super) fn new(hash: KeyedHash) -> Moved {
+        Moved {
+            table: HashTable::new(),
+            hash,
+            newest: Mono(0),
+        }
+    }
+
+    /// Which server a request belongs to, if not to this one.
+    pub(super) fn find(
+        &self,
+        five_tuple: &FiveTuple,
+        transaction_id: TransactionId,
+        now: Mono,
+    ) -> Option<u16> {
+        let hash = self.hash.five_tuple(five_tuple);
+        let entry = self
+            .table
+            .find(hash, |entry| entry.five_tuple == *five_tuple)?;
+        let follows = if entry.transaction_id == transaction_id {
+            WINDOW
+        } else {
+            QUEUED
+        };
+        (now.since(entry.at) < follows).then_some(entry.to)
+    }
+
+    /// Remembers that a request went to another server.
+    pub(super) fn remember(
+        &mut self,
+        five_tuple: &FiveTuple,
+        transaction_id: TransactionId,
+        to: u16,
+        now: Mono,
+    ) {
+        if self.table.len() >= MOST {
+            self.make_room(now);
+        }
+        let entry = Entry {
+            five_tuple: *five_tuple,
+            transaction_id,
+            to,
+            at: now,
+        };
+        self.newest = now;
+        let hash = self.hash.five_tuple(five_tuple);
+        match self
+            .table
+            .find_mut(hash, |known| known.five_tuple == *five_tuple)
+        {
+            Some(known) => *known = entry,
+            None => {
+                let hasher = &self.hash;
+                self.table
+                    .insert_unique(hash, entry, |known| hasher.five_tuple(&known.five_tuple));
+            }
+        }
+    }
+
+    /// Forgets the older half of the window; all, if that is not enough.
+    fn make_room(&mut self, now: Mono) {
+        self.table.retain(|entry| now.since(entry.at) < WINDOW / 2);
+        if self.table.len() >= MOST {
+            self.table.clear();
+        }
+    }
+
+    /// When all of them are old; `None` if there are none.
+    pub(super) fn all_old_at(&self) -> Option<Mono> {
+        (!self.table.is_empty()).then(|| self.newest.plus(WINDOW))
+    }
+
+    /// Forgets everything, and the memory it took.
+    pub(super) fn clear(&mut self) {
+        self.table = HashTable::new();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Transport;
+
+    #[test]
+    fn more_than_are_remembered_cost_no_more_memory() {
+        let mut moved = Moved::new(KeyedHash::new(1, 2));
+        let id = TransactionId([1; 12]);
+        let five_tuple = |number: u32| FiveTuple {
+            transport: Transport::Udp,
+            local: ([192, 0, 2, 1], 3478).into(),
+            remote: (number.to_be_bytes(), 4000).into(),
+        };
+        for number in 0..3 * MOST as u32 {
+            // A millisecond between them: all within one window.
+            let now = Mono(u64::from(number) * 1_000_000);
+            moved.remember(&five_tuple(number), id, 7, now);
+            assert_eq!(moved.find(&five_tuple(number), id, now), Some(7));
+            assert!(moved.table.len() <= MOST);
+        }
+    }
+}
