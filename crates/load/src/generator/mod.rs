@@ -20,6 +20,7 @@ mod end;
 mod find_max;
 mod frame;
 mod garbage;
+mod kernel;
 mod lane;
 mod live;
 mod mixed;

@@ -11,9 +11,9 @@ use super::end::End;
 use super::plan::{Plan, PlanError, Work};
 use super::release::release;
 use super::watch::Watch;
-use super::{Stopper, Tap, sum};
+use super::{Stopper, Tap, kernel, sum};
 use crate::measure::{Counter, Latency, Snapshot};
-use crate::report::{Ending, LoadReport, Second};
+use crate::report::{Ending, KernelDrops, LoadReport, Second};
 
 /// Why a run could not start.
 #[derive(Debug, thiserror::Error)]
@@ -38,6 +38,9 @@ pub struct Run {
     ending: Ending,
     /// What the plan's own peers had dropped before.
     peer_drops: u64,
+    /// What the kernel had dropped before, and until the last second.
+    kernel_drops: KernelDrops,
+    kernel_last: KernelDrops,
     last: Snapshot,
     last_ns: u64,
 }
@@ -61,11 +64,14 @@ impl Run {
         let mut crew = Crew::new(&plan);
         let started = crew.start(&mut plan);
         let origin_ns = crew.shared.origin_ns;
+        let kernel_drops = kernel::drops();
         let answers = !matches!(&plan.work, Work::Flows(flows) if flows.one_sided);
         let run = Run {
             report,
             watch: Watch::new(plan.silence, answers, origin_ns),
             peer_drops: plan.dropped_by_peers(),
+            kernel_drops,
+            kernel_last: kernel_drops,
             plan: Some(plan),
             crew,
             ending: Ending::Complete,
@@ -121,7 +127,10 @@ impl Run {
             }
         }
         (self.last, self.last_ns) = (now, at_ns);
-        if let Some(ending) = self.watch.note(&change, at_ns) {
+        let kernel_now = kernel::drops();
+        let dropped = kernel_now.since(self.kernel_last).send;
+        self.kernel_last = kernel_now;
+        if let Some(ending) = self.watch.note(&change, dropped, at_ns) {
             self.ending = ending;
             self.crew.shared.quit();
         }
@@ -181,6 +190,7 @@ impl Run {
         let mut report = std::mem::take(&mut self.report);
         report.run.measured_s = measured_ns as f64 / 1e9;
         report.ended = self.ending;
+        report.kernel = kernel::drops().since(self.kernel_drops);
         report.total.overflow = plan.dropped_by_peers() - self.peer_drops;
         sum::sum(&mut report, &plan, &self.crew.counters, &ends);
         for end in ends {

@@ -67,6 +67,10 @@ pub(super) fn sum(report: &mut LoadReport, plan: &Plan, counters: &[Counters], e
         *report.errors.entry(code).or_default() += count;
     }
     report.sending = sending(plan.gso, &left);
+    // The kernel counts what it told our sockets of as well.
+    let told = left.flushed.would_block + left.flushed.no_buffers;
+    report.kernel.send = report.kernel.send.saturating_sub(told);
+    report.kernel.receive = report.kernel.receive.saturating_sub(report.total.overflow);
     report.threads = ends.iter().map(|end| thread(end, counters)).collect();
     report.ended_early = ended_early(report);
     report.warnings = warnings::of(report, &troubles);
@@ -165,8 +169,9 @@ fn ended_early(report: &LoadReport) -> Option<String> {
             })
         }
         Ending::CannotSend => {
-            let reasons = report.sending.not_sent.keys();
-            let reasons: Vec<_> = reasons.map(String::as_str).collect();
+            let queue = (report.kernel.send > 0).then_some("interface queue full (ENOBUFS)");
+            let reasons = report.sending.not_sent.keys().map(String::as_str);
+            let reasons: Vec<_> = reasons.chain(queue).collect();
             Some(format!(
                 "nothing leaves this machine any more: {}; the run was given up at {at:.0} s",
                 reasons.join(", ")

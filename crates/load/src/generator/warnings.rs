@@ -19,6 +19,13 @@ pub(super) fn of(report: &LoadReport, troubles: &Troubles) -> Vec<String> {
             total.overflow
         ));
     }
+    if report.kernel.receive > 0 && total.lost > 0 {
+        found.push(format!(
+            "full receive buffers of other programs on this machine dropped {} datagrams: if the server is one of them, that is \
+             where they were lost",
+            report.kernel.receive
+        ));
+    }
     if total.sent > 0 && total.received == 0 && report.ended != Ending::ServerSilent {
         found.push(
             "nothing came back: is the server there, and does it admit these peers?".to_owned(),
@@ -70,6 +77,13 @@ fn sending(report: &LoadReport, found: &mut Vec<String>) {
             reasons.join(", ")
         ));
     }
+    if report.kernel.send > 0 {
+        found.push(format!(
+            "the kernel of this machine dropped {} datagrams on their way out, because the queue of an interface was full (ENOBUFS, \
+             Udp SndbufErrors): they count as lost and are not the server's loss; lower the rate, or lengthen the queue",
+            report.kernel.send
+        ));
+    }
     if sending.gso_asked && sending.gso_segments == 0 && sending.datagrams > 0 {
         found.push(match sending.gso_refused {
             0 => "UDP_SEGMENT was asked for and not used: no two datagrams of one flow were due at once (longer trains, bursts?)"
@@ -97,6 +111,20 @@ mod tests {
             ..ThreadUse::default()
         });
         assert!(of(&report, &calm)[0].contains("sender-0"));
+    }
+
+    #[test]
+    fn what_was_lost_on_this_machine_is_not_left_to_the_server() {
+        let mut report = sample(1.0);
+        report.kernel.send = 7;
+        report.kernel.receive = 8;
+        report.total.overflow = 9;
+        let found = of(&report, &Troubles::default());
+        let has = |part: &str| found.iter().any(|warning| warning.contains(part));
+        assert!(
+            has("dropped 7 datagrams on their way out") && has("dropped 8") && has("dropped 9"),
+            "{found:?}"
+        );
     }
 
     #[test]

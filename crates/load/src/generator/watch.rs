@@ -38,12 +38,13 @@ impl Watch {
         }
     }
 
-    /// Takes note of what happened until `now_ns`; says how the run has ended, if it has.
-    pub(super) fn note(&mut self, change: &Snapshot, now_ns: u64) -> Option<Ending> {
+    /// Takes note of what happened until `now_ns`, and of how much of what was sent the kernel `dropped` by itself; says how
+    /// the run has ended, if it has.
+    pub(super) fn note(&mut self, change: &Snapshot, dropped: u64, now_ns: u64) -> Option<Ending> {
         let answers = [Counter::Received, Counter::Duplicate, Counter::Failed];
-        let sent = change.get(Counter::Sent);
+        let sent = change.get(Counter::Sent).saturating_sub(dropped);
         self.unheard += sent;
-        self.unspoken += change.get(Counter::NotSent);
+        self.unspoken += change.get(Counter::NotSent) + dropped;
         if answers.iter().any(|&counter| change.get(counter) > 0) {
             (self.heard_ns, self.unheard) = (now_ns, 0);
         }
@@ -68,12 +69,21 @@ mod tests {
 
     /// Plays one change a second and returns the second in which the run ended.
     fn ends(watch: &mut Watch, changes: &[(Counter, u64)], seconds: u64) -> Option<(u64, Ending)> {
+        ends_with_drops(watch, changes, 0, seconds)
+    }
+
+    fn ends_with_drops(
+        watch: &mut Watch,
+        changes: &[(Counter, u64)],
+        dropped: u64,
+        seconds: u64,
+    ) -> Option<(u64, Ending)> {
         (1..=seconds).find_map(|second| {
             let counters = Counters::new();
             for &(counter, amount) in changes {
                 counters.add(counter, amount);
             }
-            let ending = watch.note(&Snapshot::of([&counters]), second * SECOND)?;
+            let ending = watch.note(&Snapshot::of([&counters]), dropped, second * SECOND)?;
             Some((second, ending))
         })
     }
@@ -115,6 +125,19 @@ mod tests {
         assert_eq!(
             ends(&mut watch(false), &stuck, 9),
             Some((3, Ending::CannotSend))
+        );
+    }
+
+    #[test]
+    fn what_the_kernel_drops_has_not_left() {
+        let sent = [(Counter::Sent, 100)];
+        assert_eq!(
+            ends_with_drops(&mut watch(true), &sent, 100, 9),
+            Some((3, Ending::CannotSend))
+        );
+        assert_eq!(
+            ends_with_drops(&mut watch(true), &sent, 50, 9),
+            Some((3, Ending::ServerSilent))
         );
     }
 }

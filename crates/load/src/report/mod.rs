@@ -44,6 +44,9 @@ pub struct LoadReport {
     pub errors: BTreeMap<u16, u64>,
     /// How datagrams left.
     pub sending: Sending,
+    /// What the kernel of the generator's machine dropped.
+    #[serde(default)]
+    pub kernel: KernelDrops,
     /// Each thread of the generator.
     pub threads: Vec<ThreadUse>,
     /// The run second by second, warm-up included.
@@ -207,6 +210,28 @@ pub struct Sending {
     /// Datagrams that did not leave, by reason.
     #[serde(default)]
     pub not_sent: BTreeMap<String, u64>,
+}
+
+/// Datagrams that the kernel of the generator's machine dropped during the run, warm-up included: those of every program in
+/// its network namespace, without what the generator's own sockets were told of.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[non_exhaustive]
+pub struct KernelDrops {
+    /// On their way out: the queue of an interface was full. They count as sent, because no sender is told.
+    pub send: u64,
+    /// On their way in: a receive buffer was full that is not the generator's.
+    pub receive: u64,
+}
+
+impl KernelDrops {
+    /// What has come since `earlier`.
+    #[must_use]
+    pub(crate) fn since(self, earlier: KernelDrops) -> KernelDrops {
+        KernelDrops {
+            send: self.send.saturating_sub(earlier.send),
+            receive: self.receive.saturating_sub(earlier.receive),
+        }
+    }
 }
 
 /// What one thread did.

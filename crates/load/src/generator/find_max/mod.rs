@@ -109,6 +109,9 @@ pub enum Failure {
     /// The generator's own buffers overflowed.
     #[error("the generator's receive buffers dropped {0} datagrams")]
     Overflow(u64),
+    /// An interface of the generator's machine did not take all of it.
+    #[error("the interface queue of this machine dropped {0} datagrams")]
+    Queue(u64),
     /// The run ended before its time.
     #[error("{0}")]
     Ended(String),
@@ -118,7 +121,10 @@ impl Failure {
     /// The generator's fault, not the server's.
     #[must_use]
     pub fn is_generator(&self) -> bool {
-        matches!(self, Failure::Generator(_) | Failure::Overflow(_))
+        matches!(
+            self,
+            Failure::Generator(_) | Failure::Overflow(_) | Failure::Queue(_)
+        )
     }
 }
 

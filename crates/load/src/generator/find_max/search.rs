@@ -110,6 +110,9 @@ impl<'a> Search<'a> {
             if total.overflow * 2 > total.lost {
                 return Some(Failure::Overflow(total.overflow));
             }
+            if report.kernel.send * 2 > total.lost {
+                return Some(Failure::Queue(report.kernel.send));
+            }
             return Some(Failure::Loss(format!("{:.3} %", total.loss() * 100.0)));
         }
         let verdicts = self.options.fail_if.iter();
