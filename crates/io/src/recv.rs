@@ -18,10 +18,9 @@ use std::{io, slice};
 
 use libc::{iovec, mmsghdr};
 
-use crate::UdpSocket;
 use crate::address::{RawAddress, unmap};
 use crate::control::{Ancillary, RecvControl};
-use crate::sys;
+use crate::{BatchSizes, UdpSocket, sys};
 
 /// Datagrams of equal length from one source (the last may be shorter), as the kernel handed them over together.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -88,6 +87,20 @@ pub struct RecvBatch {
     pitch: usize,
     messages: Vec<Message>,
     overflow: u64,
+    totals: Received,
+}
+
+/// What a [`RecvBatch`] has received since it was made.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Received {
+    /// Datagrams, each segment of a train being one.
+    pub datagrams: u64,
+    /// Trains that the kernel handed over as one message (UDP_GRO).
+    pub gro_trains: u64,
+    /// Datagrams that came in trains.
+    pub gro_segments: u64,
+    /// Datagrams per system call that brought any.
+    pub per_call: BatchSizes,
 }
 
 /// What a header points to, beside the payload.
@@ -137,6 +150,7 @@ impl RecvBatch {
             pitch,
             messages: Vec::with_capacity(slots),
             overflow: 0,
+            totals: Received::default(),
         };
         batch.connect();
         batch
@@ -215,6 +229,12 @@ impl RecvBatch {
         self.overflow
     }
 
+    /// Counts since the batch was made; [`RecvBatch::clear`] leaves them alone.
+    #[must_use]
+    pub fn totals(&self) -> &Received {
+        &self.totals
+    }
+
     fn datagrams(&self, index: usize, message: &Message) -> Datagrams<'_> {
         let ancillary = &message.ancillary;
         Datagrams {
@@ -247,9 +267,11 @@ impl RecvBatch {
         // proves that nobody is looking at it.
         let received =
             unsafe { sys::recv::recvmmsg(socket.as_fd(), &mut self.headers[start..end]) }?;
+        let before = self.totals.datagrams;
         for index in start..start + received {
             self.take_slot(socket, tag, index, self.headers[index].msg_len as usize);
         }
+        self.totals.per_call.count(self.totals.datagrams - before);
         Ok(received)
     }
 
@@ -259,6 +281,7 @@ impl RecvBatch {
         if index == self.slots.len() {
             return Ok(0);
         }
+        let before = self.totals.datagrams;
         if socket.has_ancillary() {
             // SAFETY: as in `receive_many`.
             let len =
@@ -282,6 +305,7 @@ impl RecvBatch {
                 },
             );
         }
+        self.totals.per_call.count(self.totals.datagrams - before);
         Ok(1)
     }
 
@@ -307,6 +331,16 @@ impl RecvBatch {
         if let Some(drops) = ancillary.drops {
             self.overflow += socket.new_drops(drops);
         }
+        let datagrams = match ancillary.segment_size {
+            Some(size) if size < message.len => {
+                let segments = message.len.div_ceil(size) as u64;
+                self.totals.gro_trains += 1;
+                self.totals.gro_segments += segments;
+                segments
+            }
+            _ => 1,
+        };
+        self.totals.datagrams += datagrams;
         if socket.is_dual_stack() {
             message.from = unmap(message.from);
             ancillary.local_ip = ancillary.local_ip.map(|ip| ip.to_canonical());

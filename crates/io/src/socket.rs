@@ -40,7 +40,8 @@ pub struct UdpOptions {
     /// Whether datagrams carry DF (IPv6: whether they may not be fragmented here) unless a send says otherwise. Off,
     /// path MTU messages are ignored and large datagrams are fragmented to the interface's MTU.
     pub dont_fragment: bool,
-    /// SO_BUSY_POLL: spin on the device queue for so many microseconds before sleeping; 0 is off. Ignored without CAP_NET_ADMIN.
+    /// SO_BUSY_POLL and SO_PREFER_BUSY_POLL: spin on the device queue for so many microseconds before sleeping; 0 is off. Ignored
+    /// without CAP_NET_ADMIN. Whoever waits by epoll needs [`Poller::set_busy_poll`](crate::Poller::set_busy_poll) besides.
     pub busy_poll_us: u32,
 }
 
@@ -235,6 +236,18 @@ impl UdpSocket {
     /// What `getsockopt` returns.
     pub fn busy_poll_us(&self) -> io::Result<u32> {
         self.word(libc::SO_BUSY_POLL)
+    }
+
+    /// SO_REUSEPORT is on.
+    #[must_use]
+    pub fn reuse_port(&self) -> bool {
+        self.word(libc::SO_REUSEPORT).is_ok_and(|on| on != 0)
+    }
+
+    /// SO_RXQ_OVFL is on.
+    #[must_use]
+    pub fn overflow_counted(&self) -> bool {
+        self.word(libc::SO_RXQ_OVFL).is_ok_and(|on| on != 0)
     }
 
     /// GRO is on.
@@ -450,6 +463,7 @@ impl Opening<'_> {
         if options.busy_poll_us > 0 {
             let spin = c_int::try_from(options.busy_poll_us).unwrap_or(c_int::MAX);
             let _ = setsockopt(self.fd, libc::SOL_SOCKET, libc::SO_BUSY_POLL, spin);
+            let _ = setsockopt(self.fd, libc::SOL_SOCKET, libc::SO_PREFER_BUSY_POLL, 1);
         }
         options.gro && setsockopt(self.fd, libc::SOL_UDP, libc::UDP_GRO, 1).is_ok()
     }

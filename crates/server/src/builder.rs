@@ -1,9 +1,12 @@
 //! From wishes to a running server: checks, sockets, workers, threads, in this order.
 
 use crate::addresses::{self, RelayAddress, RelayAddresses, family_of};
+use crate::board::{Board, Publisher};
 use crate::error::StartError;
+use crate::features::{BusyPoll, Features};
 use crate::local::Local;
 use crate::mailbox::Mailbox;
+use crate::observer::Observer;
 use crate::policy::{OwnAddresses, PeerRule, loopback_and_private};
 use crate::ports::PortRange;
 use crate::quota::{QuotaLimits, Quotas, SourcePrefix};
@@ -29,8 +32,12 @@ const MAILBOX: usize = 4096;
 /// Messages received before they are handled. Each slot takes the longest train that GRO makes, but only the pages it uses.
 const BATCH: usize = 64;
 
-/// What a listener's receive buffer should hold, in bytes; the kernel caps it at `net.core.rmem_max` for the unprivileged.
+/// What a listener's receive buffer should hold, in bytes: some 5,000 small datagrams, 20 ms of what one core can relay. The
+/// kernel caps it at `net.core.rmem_max` for the unprivileged.
 const LISTENER_BUFFER: u32 = 4 << 20;
+
+/// Packets taken from a device's queue at a time while polling it: the most that the kernel allows everybody.
+const BUSY_POLL_PACKETS: u16 = 64;
 
 /// Collects what a server is to be. Made by [`Server::builder`](crate::Server::builder).
 #[derive(Debug, Clone, Default)]
@@ -43,6 +50,8 @@ pub struct Builder {
     workers: Option<usize>,
     pin: bool,
     no_offloads: bool,
+    receive_buffer: Option<u32>,
+    busy_poll_us: u32,
     source_prefix: SourcePrefix,
     settings: Settings,
 }
@@ -88,6 +97,20 @@ impl Builder {
     /// Whether UDP GRO and GSO are used where the kernel has them. Default: yes.
     pub fn offloads(mut self, wanted: bool) -> Self {
         self.no_offloads = !wanted;
+        self
+    }
+
+    /// What the receive buffer of each listener's socket should hold, in bytes. Default: 4 MiB. Without CAP_NET_ADMIN the kernel
+    /// grants at most `net.core.rmem_max`; [`Features`] tells what was granted.
+    pub fn receive_buffer(mut self, bytes: u32) -> Self {
+        self.receive_buffer = Some(bytes);
+        self
+    }
+
+    /// For how many microseconds a worker polls the network device before it sleeps, 0 for not at all (the default): less delay
+    /// for a core that never rests. [`Features`] tells whether the kernel does it.
+    pub fn busy_poll(mut self, microseconds: u32) -> Self {
+        self.busy_poll_us = microseconds;
         self
     }
 
@@ -168,10 +191,10 @@ impl Builder {
         let Made {
             workers,
             boxes,
-            listeners,
+            observer,
             live,
         } = self.make(workers)?;
-        Running::spawn(workers, boxes, listeners, live, self.pin)
+        Running::spawn(workers, boxes, observer, live, self.pin)
     }
 
     /// Opens every socket for one worker that runs on the caller's thread, when told to. Nothing is pinned, and [`Builder::workers`]
@@ -183,7 +206,7 @@ impl Builder {
         let made = self.make(1)?;
         let worker = made.workers.into_iter().next();
         let worker = worker.ok_or(StartError::Workers(0))?;
-        Local::new(worker, made.listeners, made.live)
+        Local::new(worker, made.observer, made.live)
     }
 
     fn make(&self, workers: usize) -> Result<Made, StartError> {
@@ -203,6 +226,8 @@ impl Builder {
         };
         let groups = self.bind_listeners(workers, offloads.is_some_and(|offloads| offloads.gro))?;
         let listeners: Vec<SocketAddr> = groups.iter().map(|group| group[0].local_addr()).collect();
+        let mut features = Features::of(offloads, &groups, self.wanted_buffer());
+        features.pinned = self.pin;
 
         let quotas = Arc::new(Quotas::new(self.settings.quota, self.source_prefix));
         let own = OwnAddresses {
@@ -223,23 +248,28 @@ impl Builder {
             relays: Arc::clone(&relays),
             config,
             offloads,
+            boards: (0..workers).map(|_| Board::new()).collect(),
         };
         let (made, boxes) = plan.workers(groups, workers)?;
+        features.busy_poll = self.busy_poll_of(&made);
         tracing::info!(
             workers,
             listeners = ?listeners,
             relay_addresses = ?relays.iter().map(|relay| relay.advertised).collect::<Vec<_>>(),
             first_port = ports.first(),
             last_port = ports.last(),
-            gro = offloads.is_some_and(|offloads| offloads.gro),
-            gso = offloads.is_some_and(|offloads| offloads.gso),
+            gro = features.gro,
+            gso = features.gso,
+            max_segments = features.max_segments,
             open_files = files.map_or(0, |limit| limit.soft),
             "serving"
         );
+        let boards = Arc::clone(&plan.boards);
+        let observer = Observer::new(boards, listeners, relays, quotas, features);
         Ok(Made {
             workers: made,
             boxes,
-            listeners,
+            observer,
             live,
         })
     }
@@ -255,6 +285,29 @@ impl Builder {
             Ok(count)
         } else {
             Err(StartError::Workers(count))
+        }
+    }
+
+    fn wanted_buffer(&self) -> u32 {
+        self.receive_buffer.unwrap_or(LISTENER_BUFFER)
+    }
+
+    /// Has the workers poll devices, if that is wanted.
+    fn busy_poll_of(&self, workers: &[Worker]) -> BusyPoll {
+        if self.busy_poll_us == 0 {
+            return BusyPoll::Off;
+        }
+        let outcome = workers.iter().try_for_each(|worker| {
+            let poller = &worker.core.poller;
+            poller.set_busy_poll(self.busy_poll_us, BUSY_POLL_PACKETS)
+        });
+        match outcome {
+            Ok(()) => BusyPoll::On(self.busy_poll_us),
+            // Before Linux 6.9 an epoll cannot be told by itself.
+            Err(_) if io::sysctl::busy_poll().is_some_and(|all| all > 0) => {
+                BusyPoll::On(io::sysctl::busy_poll().unwrap_or(0))
+            }
+            Err(error) => BusyPoll::Refused(error.to_string()),
         }
     }
 
@@ -296,7 +349,8 @@ impl Builder {
         }
         let options = UdpOptions {
             gro,
-            recv_buffer: Some(LISTENER_BUFFER),
+            recv_buffer: Some(self.wanted_buffer()),
+            busy_poll_us: self.busy_poll_us,
             ..UdpOptions::listener()
         };
         let duplicate = self
@@ -386,7 +440,7 @@ fn check_relay_address(relay: RelayAddress, before: &[RelayAddress]) -> Result<(
 struct Made {
     workers: Vec<Worker>,
     boxes: Arc<[Mailbox<Letter>]>,
-    listeners: Vec<SocketAddr>,
+    observer: Observer,
     live: Live,
 }
 
@@ -398,6 +452,7 @@ struct Plan {
     relays: Arc<RelayAddresses>,
     config: Arc<Config>,
     offloads: Option<Offloads>,
+    boards: Arc<[Board]>,
 }
 
 impl Plan {
@@ -475,6 +530,7 @@ impl Plan {
                 ..SendOptions::default()
             }),
             batch: RecvBatch::new(BATCH, RecvBatch::LARGE),
+            publisher: Publisher::new(Arc::clone(&self.boards), number.into()),
             parcels: Vec::new(),
             letters_left: false,
             parcels_held: false,

@@ -1,6 +1,7 @@
 //! What one worker has seen and done, beyond what its engine counts. Plain numbers, written by one thread; a sum over
 //! all workers is made when somebody asks.
 
+pub use io::BatchSizes;
 use std::ops::AddAssign;
 
 macro_rules! counters {
@@ -8,10 +9,9 @@ macro_rules! counters {
         /// Counters of one worker, or the sum over several.
         #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
         #[non_exhaustive]
-        #[repr(align(128))]
         pub struct Counters {
             $($(#[doc = $doc])+ pub $name: u64,)+
-            /// Datagrams handled per wake-up.
+            /// Datagrams received per wake-up that received any.
             pub batches: BatchSizes,
         }
 
@@ -21,6 +21,8 @@ macro_rules! counters {
                 [$((stringify!($name), self.$name),)+].into_iter()
             }
         }
+
+        crate::words::words!(Counters { $($name,)+ batches });
 
         impl AddAssign<&Counters> for Counters {
             fn add_assign(&mut self, other: &Counters) {
@@ -44,8 +46,10 @@ counters! {
     peer_bytes,
     /// Datagrams discarded because they were longer than any buffer.
     truncated,
-    /// Datagrams that the kernel discarded because a receive buffer was full.
-    kernel_drops,
+    /// Datagrams from clients that the kernel discarded because a listener's receive buffer was full (SO_RXQ_OVFL).
+    listener_overflow,
+    /// Datagrams from peers that the kernel discarded because a relay's receive buffer was full (SO_RXQ_OVFL).
+    relay_overflow,
     /// Receive calls that failed.
     receive_errors,
     /// Readiness events of relays that are closed by now.
@@ -78,51 +82,15 @@ counters! {
     relays_received,
     /// Reserved relays given to another worker.
     relays_given,
+    /// Times that something was due to expire.
+    expiries,
+    /// How much later than due that was noticed, added up, in nanoseconds.
+    expiry_lateness_ns,
 }
-
-/// A histogram of batch sizes by powers of two: 1, 2-3, 4-7, .., 64-127, 128 and more.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct BatchSizes {
-    /// Batches by size class.
-    pub buckets: [u64; BatchSizes::CLASSES],
-}
-
-impl BatchSizes {
-    /// How many size classes there are.
-    pub const CLASSES: usize = 8;
-
-    /// Counts a batch of `size` datagrams; an empty one is not a batch.
-    pub fn count(&mut self, size: usize) {
-        if let Some(class) = size.checked_ilog2() {
-            self.buckets[(class as usize).min(Self::CLASSES - 1)] += 1;
-        }
-    }
-}
-
-impl AddAssign<&BatchSizes> for BatchSizes {
-    fn add_assign(&mut self, other: &BatchSizes) {
-        self.buckets
-            .iter_mut()
-            .zip(other.buckets)
-            .for_each(|(sum, more)| *sum += more);
-    }
-}
-
-// Two workers' counters never share a cache line, nor the pair of lines that the prefetcher fetches together.
-const _: () = assert!(align_of::<Counters>() == 128);
 
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn sizes_fall_into_powers_of_two() {
-        let mut sizes = BatchSizes::default();
-        for size in [0, 1, 2, 3, 4, 7, 64, 127, 128, 5_000] {
-            sizes.count(size);
-        }
-        assert_eq!(sizes.buckets, [1, 2, 2, 0, 0, 0, 2, 2]);
-    }
 
     #[test]
     fn sums_cover_every_counter() {

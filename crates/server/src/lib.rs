@@ -28,11 +28,14 @@
 #![forbid(unsafe_code)]
 
 pub mod addresses;
+mod board;
 mod builder;
 pub mod counters;
 mod error;
+pub mod features;
 mod local;
 mod mailbox;
+pub mod observer;
 pub mod policy;
 pub mod ports;
 pub mod quota;
@@ -40,12 +43,14 @@ mod random;
 mod running;
 mod settings;
 pub mod stats;
+mod words;
 mod worker;
 
 pub use builder::{Builder, MOST_WORKERS};
 pub use error::{ReloadError, SettingsError, StartError, WorkerFailure};
 pub use ipnet::IpNet;
 pub use local::Local;
+pub use observer::Observer;
 pub use running::Running;
 pub use settings::Settings;
 

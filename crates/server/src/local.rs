@@ -2,6 +2,7 @@
 //! thread's timing would be part of the result.
 
 use crate::error::StartError;
+use crate::observer::Observer;
 use crate::running::Live;
 use crate::stats::WorkerStats;
 use crate::worker::{EVENTS, Worker};
@@ -14,22 +15,18 @@ use std::time::Duration;
 pub struct Local {
     worker: Worker,
     events: Events,
-    listeners: Vec<SocketAddr>,
+    observer: Observer,
     /// Holds what the worker's policy and quotas are made of.
     _live: Live,
 }
 
 impl Local {
-    pub(crate) fn new(
-        worker: Worker,
-        listeners: Vec<SocketAddr>,
-        live: Live,
-    ) -> Result<Local, StartError> {
+    pub(crate) fn new(worker: Worker, observer: Observer, live: Live) -> Result<Local, StartError> {
         worker.watch_listeners().map_err(StartError::Worker)?;
         Ok(Local {
             worker,
             events: Events::with_capacity(EVENTS),
-            listeners,
+            observer,
             _live: live,
         })
     }
@@ -48,7 +45,7 @@ impl Local {
     /// The addresses listened on, in the order they were asked for, with the ports that were chosen for port 0.
     #[must_use]
     pub fn listeners(&self) -> &[SocketAddr] {
-        &self.listeners
+        self.observer.listeners()
     }
 
     /// What it has done so far.

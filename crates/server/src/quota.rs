@@ -118,6 +118,12 @@ impl Quotas {
         self.held.load(Ordering::Relaxed)
     }
 
+    /// How many units may be held in all.
+    #[must_use]
+    pub fn total_limit(&self) -> u32 {
+        self.limit_total.load(Ordering::Relaxed)
+    }
+
     fn acquire_total(&self) -> bool {
         let limit = self.limit_total.load(Ordering::Relaxed);
         self.held

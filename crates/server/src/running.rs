@@ -3,6 +3,7 @@
 use crate::addresses::{RelayAddress, RelayAddresses, host_addresses};
 use crate::error::{ReloadError, SettingsError, StartError, WorkerFailure};
 use crate::mailbox::Mailbox;
+use crate::observer::Observer;
 use crate::policy::{OwnAddresses, Policy};
 use crate::quota::Quotas;
 use crate::random;
@@ -81,7 +82,7 @@ type Ended = std::io::Result<WorkerStats>;
 pub struct Running {
     threads: Vec<JoinHandle<Ended>>,
     boxes: Arc<[Mailbox<Letter>]>,
-    listeners: Vec<SocketAddr>,
+    observer: Observer,
     live: Mutex<Live>,
 }
 
@@ -89,7 +90,7 @@ impl Running {
     pub(crate) fn spawn(
         workers: Vec<Worker>,
         boxes: Arc<[Mailbox<Letter>]>,
-        listeners: Vec<SocketAddr>,
+        observer: Observer,
         live: Live,
         pin: bool,
     ) -> Result<Running, StartError> {
@@ -101,12 +102,14 @@ impl Running {
         let mut running = Running {
             threads: Vec::new(),
             boxes,
-            listeners,
+            observer,
             live: Mutex::new(live),
         };
         for (number, worker) in workers.into_iter().enumerate() {
             let core = cores.get(number % cores.len().max(1)).copied();
+            let observer = running.observer.clone();
             let body = move || {
+                let _tenure = observer.board(number).begin();
                 if let Some(Err(error)) = core.map(io::affinity::pin_current_thread) {
                     tracing::warn!(worker = number, %error, "not pinned to a core");
                 }
@@ -127,7 +130,7 @@ impl Running {
     /// The addresses listened on, in the order they were asked for, with the ports that were chosen for port 0.
     #[must_use]
     pub fn listeners(&self) -> &[SocketAddr] {
-        &self.listeners
+        self.observer.listeners()
     }
 
     /// The addresses relayed from, and what clients are told.
@@ -154,29 +157,28 @@ impl Running {
         self.threads.iter().position(JoinHandle::is_finished)
     }
 
-    /// The counts of all workers now. A worker that does not answer within a second is left out.
+    /// The counts of all workers at this moment: each is asked to bring what it shows up to date. Of a worker that does not do
+    /// so within a second, the counts are those that it showed last. [`Observer::stats`] asks nobody.
     #[must_use]
     pub fn stats(&self) -> Stats {
         let (reply, answers) = mpsc::channel();
         let deadline = Instant::now() + ANSWER;
         let asked = (0..self.boxes.len())
-            .filter(|&worker| self.post_until(worker, Letter::Stats(reply.clone()), deadline));
-        let mut missing = asked.count();
-        drop(reply);
-        let mut received: Vec<(u16, WorkerStats)> = Vec::with_capacity(missing);
-        while missing > 0 {
-            let Ok(answer) =
-                answers.recv_timeout(deadline.saturating_duration_since(Instant::now()))
-            else {
+            .filter(|&worker| self.post_until(worker, Letter::Publish(reply.clone()), deadline));
+        let asked = asked.count();
+        for _ in 0..asked {
+            let left = deadline.saturating_duration_since(Instant::now());
+            if answers.recv_timeout(left).is_err() {
                 break;
-            };
-            received.push(answer);
-            missing -= 1;
+            }
         }
-        received.sort_by_key(|(worker, _)| *worker);
-        Stats {
-            workers: received.into_iter().map(|(_, stats)| stats).collect(),
-        }
+        self.observer.stats()
+    }
+
+    /// What other threads can look at, also when the server is gone: counts, health, features in use.
+    #[must_use]
+    pub fn observer(&self) -> Observer {
+        self.observer.clone()
     }
 
     /// Replaces all live settings. Allocations stay; their peers are judged anew, and their credentials when they refresh.
@@ -214,6 +216,7 @@ impl Running {
     /// If a worker has ended.
     pub fn drain(&self, patience: Duration) -> Result<bool, ReloadError> {
         let deadline = Instant::now() + patience;
+        self.observer.set_draining();
         {
             let mut live = self.live();
             live.draining = true;
@@ -282,6 +285,7 @@ impl Running {
     }
 
     fn order_shutdown(&self) {
+        self.observer.set_draining();
         for worker in 0..self.threads.len() {
             // A worker empties its mailbox at every wake-up: a minute is for ever.
             self.post_until(worker, Letter::Shutdown, Instant::now() + 60 * ANSWER);

@@ -1,11 +1,11 @@
 //! What a running server has done, worker by worker.
 
 use crate::counters::Counters;
-use io::Flushed;
+use io::{Flushed, Received};
 use turn::server::DropReason;
 
 /// The counts of one worker at one moment.
-#[derive(Debug, Clone, Default)]
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct WorkerStats {
     /// What the worker itself counts.
@@ -14,6 +14,8 @@ pub struct WorkerStats {
     pub engine: turn::server::Stats,
     /// What became of datagrams that were sent.
     pub sends: Flushed,
+    /// What was received, and how much of it at once.
+    pub received: Received,
     /// Relay sockets that are open.
     pub relays_open: u64,
 }
@@ -22,8 +24,7 @@ pub struct WorkerStats {
 #[derive(Debug, Clone, Default)]
 #[non_exhaustive]
 pub struct Stats {
-    /// One entry per worker, in the order of their numbers. A worker that did not answer in time is missing from a
-    /// snapshot, so compare [`Stats::workers`]' length with the number of workers where that matters.
+    /// One entry per worker, in the order of their numbers.
     pub workers: Vec<WorkerStats>,
 }
 

@@ -210,7 +210,7 @@ fn two_hundred_clients_lose_and_mix_nothing() {
         (
             counters.mailbox_full,
             counters.relay_not_live,
-            counters.kernel_drops
+            counters.listener_overflow + counters.relay_overflow
         ),
         (0, 0, 0)
     );

@@ -107,6 +107,7 @@ impl Queue {
             Ok(len) => {
                 counts.sent += 1;
                 counts.sent_bytes += len as u64;
+                counts.per_call.count(1);
             }
             Err(error) => counts.count_error(&error, 1),
         }
@@ -299,7 +300,8 @@ impl Queue {
         } = self.wire.messages[at];
         match error.raw_os_error() {
             Some(libc::EIO | libc::ENOPROTOOPT | libc::EOPNOTSUPP) if count > 1 => {
-                socket.give_up_gso()
+                socket.give_up_gso();
+                counts.gso_given_up += 1;
             }
             Some(libc::EINVAL | libc::EMSGSIZE) if count > 1 => {
                 let size = self.entries[first as usize].len();
@@ -329,7 +331,9 @@ impl Queue {
             .sum()
     }
 
+    /// Counts the messages that one system call took.
     fn count_sent(&self, range: Range<usize>, counts: &mut Flushed) {
+        let before = counts.sent;
         for (message, header) in self.wire.messages[range.clone()]
             .iter()
             .zip(&self.wire.headers[range])
@@ -341,6 +345,7 @@ impl Queue {
                 counts.gso_segments += u64::from(message.count);
             }
         }
+        counts.per_call.count(counts.sent - before);
     }
 }
 
@@ -438,6 +443,7 @@ mod tests {
                 (counts.sent, counts.gso_refused, counts.dropped()),
                 (3, 1, 0)
             );
+            assert_eq!(counts.gso_given_up, 1);
         }
     }
 
@@ -450,6 +456,7 @@ mod tests {
                 (counts.sent, counts.gso_refused, counts.dropped()),
                 (3, 1, 0)
             );
+            assert_eq!(counts.gso_given_up, 0);
         }
     }
 

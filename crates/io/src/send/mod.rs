@@ -23,7 +23,7 @@ use std::marker::PhantomData;
 use std::net::{IpAddr, SocketAddr};
 use std::ops::{AddAssign, Range};
 
-use crate::UdpSocket;
+use crate::{BatchSizes, UdpSocket};
 pub(crate) use at_once::send_at_once;
 use queue::Queue;
 
@@ -80,7 +80,6 @@ impl<'buf> SendTo<'buf> {
 
 /// What became of pushed datagrams. Every datagram is in `sent` or in exactly one of the other counts.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-#[non_exhaustive]
 pub struct Flushed {
     /// Datagrams the kernel took.
     pub sent: u64,
@@ -106,6 +105,11 @@ pub struct Flushed {
     pub gso_segments: u64,
     /// GSO sends refused by the kernel and repeated as single datagrams.
     pub gso_refused: u64,
+    /// Those of them that turned GSO off for their socket: the kernel or the device cannot do it at all. The others were of
+    /// a size that the path does not take, which is remembered for the destination.
+    pub gso_given_up: u64,
+    /// Datagrams per system call that sent any.
+    pub per_call: BatchSizes,
 }
 
 impl Flushed {
@@ -135,6 +139,8 @@ impl AddAssign for Flushed {
         self.gso_runs += other.gso_runs;
         self.gso_segments += other.gso_segments;
         self.gso_refused += other.gso_refused;
+        self.gso_given_up += other.gso_given_up;
+        self.per_call += &other.per_call;
     }
 }
 

@@ -1,10 +1,10 @@
-//! `epoll_create1`, `epoll_ctl`, `epoll_wait`, `epoll_pwait2`.
+//! `epoll_create1`, `epoll_ctl`, `epoll_wait`, `epoll_pwait2`, and the `ioctl` of an epoll.
 
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::ptr;
 
-use libc::{c_int, epoll_event, sigset_t, timespec};
+use libc::{c_int, epoll_event, epoll_params, sigset_t, timespec};
 
 use super::check;
 
@@ -69,4 +69,17 @@ pub(crate) fn epoll_pwait2(
     // SAFETY: the kernel has filled the first `ready` events, at most the capacity.
     unsafe { events.set_len(ready as usize) };
     Ok(())
+}
+
+/// EPIOCSPARAMS, since Linux 6.9.
+pub(crate) fn set_params(epoll: BorrowedFd<'_>, params: &epoll_params) -> io::Result<()> {
+    // SAFETY: the kernel reads one epoll_params, which is what this request takes and `params` refers to.
+    check(unsafe {
+        libc::ioctl(
+            epoll.as_raw_fd(),
+            libc::EPIOCSPARAMS,
+            std::ptr::from_ref(params),
+        )
+    })
+    .map(drop)
 }

@@ -9,4 +9,4 @@ mod pool;
 mod resting;
 
 pub use owner::{Owner, OwnerTable};
-pub use pool::{PortPool, PortRange, PortRangeError, Want};
+pub use pool::{PortCounts, PortPool, PortRange, PortRangeError, Want};

@@ -14,7 +14,7 @@
 //! A freed port rests for [`PortPool::REST`] so that late datagrams do not reach a new owner. When nothing else is free, what
 //! has rested longest comes back early: a shorter rest is better than a 508.
 
-use super::resting::{Resting, Words, empty_words, move_all};
+use super::resting::{Resting, Words, count_ports, empty_words, move_all};
 use crate::random::Entropy;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -115,6 +115,28 @@ impl Want {
     }
 }
 
+/// What has become of the ports of a [`PortPool`].
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct PortCounts {
+    /// Held by relays, or about to be.
+    pub in_use: usize,
+    /// Free to be taken.
+    pub free: usize,
+    /// Freed a short while ago; taken again once they have rested, or when nothing else is left.
+    pub resting: usize,
+    /// Found in another process' hands; tried again later.
+    pub foreign: usize,
+}
+
+impl std::ops::AddAssign for PortCounts {
+    fn add_assign(&mut self, other: PortCounts) {
+        self.in_use += other.in_use;
+        self.free += other.free;
+        self.resting += other.resting;
+        self.foreign += other.foreign;
+    }
+}
+
 /// The free ports of one relay address.
 #[derive(Debug)]
 pub struct PortPool {
@@ -160,6 +182,19 @@ impl PortPool {
     #[must_use]
     pub fn range(&self) -> PortRange {
         self.range
+    }
+
+    /// How many ports are where; a moment's view, which changes while it is taken.
+    #[must_use]
+    pub fn counts(&self) -> PortCounts {
+        let (free, foreign) = (count_ports(&self.free), count_ports(&self.foreign));
+        let resting = self.resting.count();
+        PortCounts {
+            in_use: self.range.len().saturating_sub(free + resting + foreign),
+            free,
+            resting,
+            foreign,
+        }
     }
 
     /// Takes a port for `worker`; for [`Want::Pair`] the answer is the even one of the two. `None`: no port is left.

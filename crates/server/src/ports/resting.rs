@@ -21,6 +21,14 @@ pub(super) fn empty_words(count: usize) -> Words {
     (0..count).map(|_| AtomicU64::new(0)).collect()
 }
 
+/// How many bits are set.
+pub(super) fn count_ports(words: &[AtomicU64]) -> usize {
+    words
+        .iter()
+        .map(|word| word.load(Ordering::Relaxed).count_ones() as usize)
+        .sum()
+}
+
 /// Moves every port of `from` to `to`.
 pub(super) fn move_all(from: &[AtomicU64], to: &[AtomicU64]) {
     for (from, to) in from.iter().zip(to) {
@@ -93,6 +101,14 @@ impl Resting {
         let current = self.current.load(Ordering::Acquire) % GENERATIONS;
         self.generations[current][word].fetch_or(bit, Ordering::AcqRel);
         self.given.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// How many ports rest.
+    pub(super) fn count(&self) -> usize {
+        self.generations
+            .iter()
+            .map(|generation| count_ports(generation))
+            .sum()
     }
 
     /// Whether [`Resting::turn`] has something to do.

@@ -3,7 +3,6 @@
 use super::sockets::RelaySocket;
 use crate::addresses::RelayIndex;
 use crate::mailbox::Mailbox;
-use crate::stats::WorkerStats;
 use crossbeam_queue::ArrayQueue;
 use io::UdpSocket;
 use std::net::SocketAddr;
@@ -33,8 +32,8 @@ pub(crate) enum Letter {
     },
     /// A new configuration.
     Config(Arc<Config>),
-    /// Somebody wants to know the counts.
-    Stats(Sender<(u16, WorkerStats)>),
+    /// Somebody wants the counts of this moment: write them to the board, and say so.
+    Publish(Sender<()>),
     /// Close everything and end.
     Shutdown,
 }

@@ -21,6 +21,7 @@ pub(crate) use open::Opener;
 pub(crate) use session::Core;
 pub(crate) use sockets::{Listener, RelayTable, Sockets, Token};
 
+use crate::board::Publisher;
 use crate::mailbox::Mailbox;
 use crate::stats::WorkerStats;
 use io::{Event, Events, RecvBatch, SendQueue};
@@ -55,6 +56,7 @@ pub(crate) struct Worker {
     pub(crate) sockets: Sockets,
     pub(crate) queue: SendQueue,
     pub(crate) batch: RecvBatch,
+    pub(crate) publisher: Publisher,
     /// Parcels of the wake-up at hand; empty between wake-ups.
     pub(crate) parcels: Vec<Parcel>,
     /// The last wake-up left letters unread.
@@ -82,8 +84,10 @@ impl Worker {
         self.watch_listeners()?;
         while !self.stopping {
             self.turn(&mut events, None)?;
+            self.show();
         }
         self.finish();
+        self.publish();
         Ok(self.stats())
     }
 
@@ -93,14 +97,15 @@ impl Worker {
         events: &mut Events,
         limit: Option<Duration>,
     ) -> std::io::Result<()> {
-        let patience = match (self.patience(), limit) {
-            (Some(patience), Some(limit)) => Some(patience.min(limit)),
-            (patience, limit) => patience.or(limit),
-        };
-        self.core.poller.wait(events, patience)?;
+        let patience = self.patience();
+        let patience = limit.map_or(patience, |limit| patience.min(limit));
+        self.core.poller.wait(events, Some(patience))?;
         self.core.now = now();
         self.core.counters.wake_ups += 1;
+        let before = self.batch.totals().datagrams;
         let mail = self.receive(events) || self.letters_left;
+        let received = self.batch.totals().datagrams - before;
+        self.core.counters.batches.count(received);
         if mail {
             self.read_mail();
         }
@@ -123,17 +128,19 @@ impl Worker {
     }
 
     /// How long to sleep when nothing comes.
-    fn patience(&self) -> Option<Duration> {
+    fn patience(&self) -> Duration {
         if self.letters_left {
-            return Some(Duration::ZERO);
+            return Duration::ZERO;
         }
-        let deadline = self.core.engine.poll_timeout();
-        let expiry = deadline.map(|deadline| deadline.since(self.core.now.mono));
-        match expiry {
-            Some(expiry) if self.parcels_held => Some(expiry.min(HELD)),
-            None if self.parcels_held => Some(HELD),
-            expiry => expiry,
+        let now = self.core.now.mono;
+        let mut patience = self.publisher.patience(now);
+        if let Some(deadline) = self.core.engine.poll_timeout() {
+            patience = patience.min(deadline.since(now));
         }
+        if self.parcels_held {
+            patience = patience.min(HELD);
+        }
+        patience
     }
 
     /// Reads every ready socket once. Returns whether the mailbox is ready, too.
@@ -151,7 +158,9 @@ impl Worker {
     }
 
     fn read(&mut self, event: Event, few: bool) -> bool {
-        let result = match Token::from_u64(event.token) {
+        let token = Token::from_u64(event.token);
+        let overflow = self.batch.overflow();
+        let result = match token {
             Token::Mailbox => return true,
             Token::Listener(number) => match self.sockets.listeners.get(number as usize) {
                 Some(listener) => listener.socket.recv(event.token, &mut self.batch),
@@ -169,6 +178,11 @@ impl Worker {
         if result.is_err_and(|error| error.kind() != std::io::ErrorKind::WouldBlock) {
             self.core.counters.receive_errors += 1;
         }
+        let overflow = self.batch.overflow() - overflow;
+        match token {
+            Token::Listener(_) => self.core.counters.listener_overflow += overflow,
+            _ => self.core.counters.relay_overflow += overflow,
+        }
         false
     }
 
@@ -177,8 +191,6 @@ impl Worker {
         if self.batch.is_empty() {
             return;
         }
-        self.core.counters.batches.count(self.batch.len());
-        self.core.counters.kernel_drops += self.batch.overflow();
         let mut session = Session {
             core: &mut self.core,
             sockets: &self.sockets,
@@ -264,8 +276,11 @@ impl Worker {
             }
             Letter::Claimed { request, relay } => self.receive_relay(request, relay),
             Letter::Config(config) => self.core.engine.set_config(config),
-            // Whoever asked may have stopped waiting.
-            Letter::Stats(reply) => drop(reply.send((self.core.opener.worker, self.stats()))),
+            Letter::Publish(reply) => {
+                self.publish();
+                // Whoever asked may have stopped waiting.
+                let _ = reply.send(());
+            }
             Letter::Shutdown => self.stopping = true,
         }
         self.settle();
@@ -322,6 +337,12 @@ impl Worker {
     /// Ends what has expired.
     fn expire(&mut self) {
         let mut rounds = 0;
+        if let Some(deadline) = self.core.engine.poll_timeout()
+            && deadline <= self.core.now.mono
+        {
+            self.core.counters.expiries += 1;
+            self.core.counters.expiry_lateness_ns += self.core.now.mono.0 - deadline.0;
+        }
         while rounds < EXPIRIES
             && self
                 .core
@@ -374,11 +395,26 @@ impl Worker {
         }
     }
 
+    /// Shows other threads that the loop turns, and now and then the counts.
+    fn show(&mut self) {
+        self.publisher.turn(self.core.now.mono);
+        if self.publisher.is_due(self.core.now.mono) {
+            self.publish();
+        }
+    }
+
+    /// Shows the counts to the other threads.
+    fn publish(&mut self) {
+        let stats = self.stats();
+        self.publisher.publish(self.core.now.mono, &stats);
+    }
+
     pub(crate) fn stats(&self) -> WorkerStats {
         WorkerStats {
             counters: self.core.counters,
             engine: self.core.engine.stats().clone(),
             sends: *self.queue.totals(),
+            received: *self.batch.totals(),
             relays_open: self.sockets.relays.len() as u64,
         }
     }

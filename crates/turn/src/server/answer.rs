@@ -35,7 +35,7 @@ impl Server {
         asked: &Asked,
         attributes: impl FnOnce(&mut Builder<'_>) -> Result<(), BuildError>,
     ) {
-        self.stats.successes += 1;
+        self.stats.count_success(asked.method);
         self.answer(now, asked, Class::Success, attributes);
     }
 
@@ -43,13 +43,16 @@ impl Server {
     pub(super) fn refuse(&mut self, now: Now, asked: &Asked, refusal: &Refusal) {
         match refusal {
             Refusal::Code(error) => {
-                self.stats.count_error(error.code);
+                self.stats.count_error(asked.method, error.code);
+                self.stats.auth_failures +=
+                    u64::from(error.code == ErrorCode::WRONG_CREDENTIALS.code);
                 self.answer(now, asked, Class::Error, |message| {
                     message.push(error).map(drop)
                 });
             }
             Refusal::Unknown(types) => {
-                self.stats.count_error(ErrorCode::UNKNOWN_ATTRIBUTE.code);
+                self.stats
+                    .count_error(asked.method, ErrorCode::UNKNOWN_ATTRIBUTE.code);
                 self.answer(now, asked, Class::Error, |message| {
                     message
                         .push(&ErrorCode::UNKNOWN_ATTRIBUTE)?

@@ -1,7 +1,7 @@
 //! Binding requests: the STUN server (RFC 8489 §12).
 
 use stun::{
-    AttributeType, BINDING_SUCCESS_MAX, FingerprintState, Message, UnknownAttributes,
+    AttributeType, BINDING_SUCCESS_MAX, FingerprintState, Message, Method, UnknownAttributes,
     XorMappedAddress, binding_success,
 };
 
@@ -19,6 +19,8 @@ impl Server {
         path: &ClientPath,
         message: &Message<'_>,
     ) -> Result<(), DropReason> {
+        self.stats
+            .count_request(Method::BINDING, message.as_bytes().len());
         // RFC 8489 §14.9: REALM in a request says that long-term credentials are being used. Whoever goes to
         // that length gets an authenticated answer; everybody else does not need to.
         let with_credentials =
@@ -43,7 +45,7 @@ impl Server {
                 binding_success(&mut buffer, &message.transaction_id(), &mapped, fingerprint);
             self.outputs
                 .send(*path, buffer.get(..length).unwrap_or_default());
-            self.stats.bindings += 1;
+            self.stats.count_success(Method::BINDING);
         } else {
             let asked = Asked::by_anybody(path, message);
             self.refuse(now, &asked, &Refusal::Unknown(Box::new(unknown)));

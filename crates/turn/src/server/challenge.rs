@@ -88,7 +88,7 @@ impl Server {
             return Err(DropReason::Amplification);
         };
         self.outputs.send(asked.path, message);
-        self.stats.count_error(error.code);
+        self.stats.count_error(asked.method, error.code);
         Ok(())
     }
 }

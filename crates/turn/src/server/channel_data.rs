@@ -55,7 +55,6 @@ impl Server {
                 continue;
             };
             check(channel, now, &*self.config.policy, self.policy_epoch)?;
-            self.stats.to_peers.add(equal.covers, equal.total);
             allocation.to_peers.add(equal.covers, equal.total);
             let (covers, peer, payload) = (
                 equal.covers,
@@ -63,6 +62,7 @@ impl Server {
                 HEADER_LEN..HEADER_LEN + equal.payload,
             );
             return Ok(if channel.own_relay {
+                self.stats.to_relays.add(equal.covers, equal.total);
                 Verdict::ToRelay {
                     covers,
                     from: live.advertised.address(),
@@ -70,6 +70,7 @@ impl Server {
                     payload,
                 }
             } else {
+                self.stats.to_peers.add(equal.covers, equal.total);
                 let relay = RelayKey {
                     index: relay,
                     generation,

@@ -57,6 +57,7 @@ impl Server {
             return;
         };
         self.stats.allocations -= 1;
+        self.stats.allocations_closed[reason as usize] += 1;
         self.outputs.push(Queued::Closed(Box::new(Closed {
             user: client.user,
             path: client.path.path(),

@@ -118,7 +118,7 @@ pub use output::{
 };
 pub use policy::{PeerClass, PeerPolicy};
 pub use quota::{Quota, QuotaExceeded, Unlimited};
-pub use stats::{ERROR_CODES, Stats};
+pub use stats::{ERROR_CODES, METHODS, Stats};
 pub use verdict::Verdict;
 
 use allocation::Clients;

@@ -175,6 +175,18 @@ pub enum CloseReason {
 }
 
 impl CloseReason {
+    /// All reasons, in the order of their numbers.
+    pub const ALL: &'static [CloseReason] = &[
+        CloseReason::Refreshed,
+        CloseReason::Expired,
+        CloseReason::ClientClosed,
+        CloseReason::ServerShutdown,
+        CloseReason::Operator,
+    ];
+
+    /// How many reasons there are.
+    pub const COUNT: usize = Self::ALL.len();
+
     /// The reason's name in metrics and logs, in snake case.
     #[must_use]
     pub const fn name(self) -> &'static str {

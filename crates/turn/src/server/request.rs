@@ -44,6 +44,8 @@ impl Server {
         path: &ClientPath,
         message: &Message<'_>,
     ) -> Result<(), DropReason> {
+        self.stats
+            .count_request(message.method(), message.as_bytes().len());
         let Some(asked) = self.authenticated(now, path, message)? else {
             return Ok(());
         };
@@ -78,6 +80,7 @@ impl Server {
         match self.authenticate(now, path, message) {
             Ok(user) => asked.user = Some(user),
             Err(Unauthenticated::Challenge) => {
+                self.stats.auth_failures += u64::from(message.has_integrity().is_some());
                 self.challenge(now, &asked, request_len, ErrorCode::UNAUTHENTICATED)?;
                 return Ok(None);
             }

@@ -56,12 +56,12 @@ impl Server {
             return Err(DropReason::NoAllocation);
         };
         let class = may_send(live, now, peer, &*self.config.policy)?;
-        self.stats.to_peers.add(1, data.len());
         allocation.to_peers.add(1, data.len());
         // The value lies inside the message, so its place is a difference of addresses.
         let start = data.as_ptr() as usize - message.as_bytes().as_ptr() as usize;
         let payload = start..start + data.len();
         Ok(if class == PeerClass::OwnRelay {
+            self.stats.to_relays.add(1, data.len());
             Verdict::ToRelay {
                 covers: 1,
                 from: live.advertised.address(),
@@ -69,6 +69,7 @@ impl Server {
                 payload,
             }
         } else {
+            self.stats.to_peers.add(1, data.len());
             let relay = RelayKey {
                 index: relay,
                 generation,

@@ -31,7 +31,7 @@ fn a_binding_request_is_answered_with_the_mapped_address_and_nothing_else() {
             .unwrap();
         assert_eq!(reply.0, builder.finish());
     }
-    assert_eq!(world.server.stats().bindings, 2);
+    assert_eq!(world.server.stats().bindings(), 2);
     world.finish();
 }
 

@@ -1,0 +1,215 @@
+//! Where a worker shows its counts to the other threads: a board of atomics that it alone writes.
+//!
+//! While it works, a worker counts in plain fields of its own. A few hundred times a second at most, and before it falls
+//! asleep, it copies them to its board with plain stores: no lock, no read-modify-write, no cache line that another
+//! worker writes. Whoever reads adds up; what is read of one worker may be some milliseconds old, and two of its counts
+//! may be from two copies, but each of them only ever grows.
+
+use crate::stats::WorkerStats;
+use crate::words::Words;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::time::Duration;
+use turn::Mono;
+
+/// How old what is on the board may be while the worker works.
+pub(crate) const FRESH: Duration = Duration::from_millis(5);
+
+/// How long a worker sleeps at most, so that it can be told from one that hangs.
+pub(crate) const HEARTBEAT: Duration = Duration::from_secs(1);
+
+/// Words that share a pair of cache lines, which the prefetcher fetches together.
+const LINE: usize = 16;
+
+#[derive(Debug, Default)]
+#[repr(align(128))]
+struct Line([AtomicU64; LINE]);
+
+/// How the worker's thread is.
+#[derive(Debug, Default)]
+#[repr(align(128))]
+struct Pulse {
+    /// When its loop turned last, in nanoseconds of the monotonic clock; 0 before the first turn.
+    turned_ns: AtomicU64,
+    /// The number of its thread; 0 before it runs.
+    thread: AtomicU32,
+    ended: AtomicBool,
+}
+
+/// The board of one worker.
+#[derive(Debug)]
+pub(crate) struct Board {
+    pulse: Pulse,
+    lines: Box<[Line]>,
+}
+
+impl Board {
+    /// A board with all counts at 0.
+    pub(crate) fn new() -> Board {
+        let mut words = 0_usize;
+        WorkerStats::default().each(&mut |_| words += 1);
+        Board {
+            pulse: Pulse::default(),
+            lines: (0..words.div_ceil(LINE)).map(|_| Line::default()).collect(),
+        }
+    }
+
+    fn words(&self) -> impl Iterator<Item = &AtomicU64> {
+        self.lines.iter().flat_map(|line| &line.0)
+    }
+
+    /// The counts that were shown last.
+    pub(crate) fn read(&self) -> WorkerStats {
+        let mut words = self.words();
+        let mut stats = WorkerStats::default();
+        // There is a word for each: `new` has counted them.
+        stats.fill(&mut || words.next().map_or(0, |word| word.load(Ordering::Relaxed)));
+        stats
+    }
+
+    fn write(&self, stats: &WorkerStats) {
+        let mut words = self.words();
+        stats.each(&mut |value| {
+            if let Some(word) = words.next() {
+                word.store(value, Ordering::Relaxed);
+            }
+        });
+    }
+
+    /// How long ago the worker's loop turned; `None` before its first turn.
+    pub(crate) fn since_turn(&self, now: Mono) -> Option<Duration> {
+        let turned = self.pulse.turned_ns.load(Ordering::Relaxed);
+        (turned != 0).then(|| now.since(Mono(turned)))
+    }
+
+    /// The number of the worker's thread; `None` before it runs.
+    pub(crate) fn thread(&self) -> Option<u32> {
+        Some(self.pulse.thread.load(Ordering::Relaxed)).filter(|&thread| thread != 0)
+    }
+
+    /// The worker's thread begins; the guard, when dropped, says that it has ended, be it by a panic.
+    pub(crate) fn begin(&self) -> Tenure<'_> {
+        self.pulse
+            .thread
+            .store(io::tasks::current(), Ordering::Relaxed);
+        Tenure(self)
+    }
+
+    /// Whether the worker's thread has ended.
+    pub(crate) fn has_ended(&self) -> bool {
+        self.pulse.ended.load(Ordering::Relaxed)
+    }
+}
+
+/// The life of a worker's thread.
+#[derive(Debug)]
+pub(crate) struct Tenure<'a>(&'a Board);
+
+impl Drop for Tenure<'_> {
+    fn drop(&mut self) {
+        self.0.pulse.ended.store(true, Ordering::Relaxed);
+    }
+}
+
+/// A worker's hand on its board.
+#[derive(Debug)]
+pub(crate) struct Publisher {
+    boards: Arc<[Board]>,
+    worker: usize,
+    /// When the board was written last.
+    written: Mono,
+    /// Something may have been counted since.
+    behind: bool,
+}
+
+impl Publisher {
+    pub(crate) fn new(boards: Arc<[Board]>, worker: usize) -> Publisher {
+        Publisher {
+            boards,
+            worker,
+            written: Mono(0),
+            behind: false,
+        }
+    }
+
+    /// The worker's loop turns.
+    pub(crate) fn turn(&mut self, now: Mono) {
+        self.behind = true;
+        self.boards[self.worker]
+            .pulse
+            .turned_ns
+            .store(now.0, Ordering::Relaxed);
+    }
+
+    /// Whether the board is to be written now.
+    pub(crate) fn is_due(&self, now: Mono) -> bool {
+        self.behind && now.since(self.written) >= FRESH
+    }
+
+    /// Writes the board.
+    pub(crate) fn publish(&mut self, now: Mono, stats: &WorkerStats) {
+        self.boards[self.worker].write(stats);
+        self.written = now;
+        self.behind = false;
+    }
+
+    /// How long the worker may sleep.
+    pub(crate) fn patience(&self, now: Mono) -> Duration {
+        if self.behind {
+            FRESH.saturating_sub(now.since(self.written))
+        } else {
+            HEARTBEAT
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn ms(milliseconds: u64) -> Mono {
+        Mono(milliseconds * 1_000_000)
+    }
+
+    #[test]
+    fn what_is_written_is_read() {
+        let boards: Arc<[Board]> = Arc::new([Board::new(), Board::new()]);
+        let mut stats = WorkerStats::default();
+        stats.counters.wake_ups = 3;
+        stats.sends.sent = 5;
+        stats.relays_open = 7;
+        Publisher::new(Arc::clone(&boards), 1).publish(ms(1), &stats);
+        assert_eq!(boards[1].read(), stats);
+        assert_eq!(boards[0].read(), WorkerStats::default());
+    }
+
+    #[test]
+    fn a_busy_worker_writes_now_and_then_and_an_idle_one_owes_nothing() {
+        let mut publisher = Publisher::new(Arc::new([Board::new()]), 0);
+        assert!(!publisher.is_due(ms(1000)), "nothing was counted");
+        assert_eq!(publisher.patience(ms(1000)), HEARTBEAT);
+        publisher.turn(ms(1000));
+        assert!(publisher.is_due(ms(1000)));
+        publisher.publish(ms(1000), &WorkerStats::default());
+        publisher.turn(ms(1002));
+        assert!(!publisher.is_due(ms(1002)));
+        assert_eq!(publisher.patience(ms(1002)), Duration::from_millis(3));
+        assert!(publisher.is_due(ms(1005)));
+        publisher.publish(ms(1005), &WorkerStats::default());
+        assert_eq!(publisher.patience(ms(1005)), HEARTBEAT);
+    }
+
+    #[test]
+    fn a_thread_that_panics_has_ended() {
+        let board = Board::new();
+        assert_eq!((board.thread(), board.since_turn(ms(5))), (None, None));
+        let thread = std::thread::scope(|scope| {
+            let body = || {
+                let _tenure = board.begin();
+                panic!("as it were");
+            };
+            scope.spawn(body).join()
+        });
+        assert!(thread.is_err() && board.has_ended() && board.thread().is_some());
+    }
+}

@@ -1,0 +1,145 @@
+//! What other threads can see of a server without troubling its workers: counts, health, ports, features in use.
+
+use crate::addresses::RelayAddresses;
+use crate::board::Board;
+use crate::features::Features;
+use crate::ports::PortCounts;
+use crate::quota::Quotas;
+use crate::stats::Stats;
+use crate::worker::now;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+use stun::AddressFamily;
+
+/// A view of a running server, for the thread that serves metrics and health checks. Clones share it. It keeps nothing
+/// running: of a server that has ended it shows the last counts.
+#[derive(Debug, Clone)]
+pub struct Observer {
+    view: Arc<View>,
+}
+
+#[derive(Debug)]
+struct View {
+    boards: Arc<[Board]>,
+    listeners: Vec<SocketAddr>,
+    relays: Arc<RelayAddresses>,
+    quotas: Arc<Quotas>,
+    features: Features,
+    draining: AtomicBool,
+}
+
+/// A worker that does not serve.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum Ailment {
+    /// Its thread has ended.
+    #[error("worker {worker} has ended")]
+    Ended {
+        /// Its number.
+        worker: usize,
+    },
+    /// Its loop does not turn, which it does at least once a second.
+    #[error("worker {worker} has not turned its loop for {} s", idle.as_secs())]
+    Stuck {
+        /// Its number.
+        worker: usize,
+        /// For how long.
+        idle: Duration,
+    },
+}
+
+impl Observer {
+    pub(crate) fn new(
+        boards: Arc<[Board]>,
+        listeners: Vec<SocketAddr>,
+        relays: Arc<RelayAddresses>,
+        quotas: Arc<Quotas>,
+        features: Features,
+    ) -> Observer {
+        Observer {
+            view: Arc::new(View {
+                boards,
+                listeners,
+                relays,
+                quotas,
+                features,
+                draining: AtomicBool::new(false),
+            }),
+        }
+    }
+
+    /// The counts of all workers, as they showed them last: while a worker has something to do, it does so every 5 ms. This
+    /// costs the workers nothing, however often it is asked.
+    #[must_use]
+    pub fn stats(&self) -> Stats {
+        Stats {
+            workers: self.view.boards.iter().map(Board::read).collect(),
+        }
+    }
+
+    /// The first worker that has ended, or whose loop has not turned for `patience` (take several seconds).
+    #[must_use]
+    pub fn ailment(&self, patience: Duration) -> Option<Ailment> {
+        let now = now().mono;
+        let boards = self.view.boards.iter().enumerate();
+        boards.into_iter().find_map(|(worker, board)| {
+            if board.has_ended() {
+                return Some(Ailment::Ended { worker });
+            }
+            let idle = board.since_turn(now).filter(|idle| *idle >= patience)?;
+            Some(Ailment::Stuck { worker, idle })
+        })
+    }
+
+    /// The number of each worker's thread, for `/proc/self/task`; `None` of one that does not run yet.
+    #[must_use]
+    pub fn threads(&self) -> Vec<Option<u32>> {
+        self.view.boards.iter().map(Board::thread).collect()
+    }
+
+    /// Whether the server admits no new allocations because it is about to end.
+    #[must_use]
+    pub fn is_draining(&self) -> bool {
+        self.view.draining.load(Ordering::Relaxed)
+    }
+
+    /// The addresses listened on, in the order they were asked for.
+    #[must_use]
+    pub fn listeners(&self) -> &[SocketAddr] {
+        &self.view.listeners
+    }
+
+    /// The relay ports of all relay addresses of a family, added up; `None` if there is no such address.
+    #[must_use]
+    pub fn ports(&self, family: AddressFamily) -> Option<PortCounts> {
+        let pools = self.view.relays.of_family(family);
+        let counts = pools.map(|relay| self.view.relays.pool(relay).counts());
+        counts.reduce(|mut sum, more| {
+            sum += more;
+            sum
+        })
+    }
+
+    /// How many relayed addresses are held by clients now, and how many may be.
+    #[must_use]
+    pub fn relayed_addresses(&self) -> (u32, u32) {
+        (self.view.quotas.held(), self.view.quotas.total_limit())
+    }
+
+    /// What the kernel does for this server.
+    #[must_use]
+    pub fn features(&self) -> &Features {
+        &self.view.features
+    }
+
+    /// The server is about to end.
+    pub(crate) fn set_draining(&self) {
+        self.view.draining.store(true, Ordering::Relaxed);
+    }
+
+    pub(crate) fn board(&self, worker: usize) -> &Board {
+        &self.view.boards[worker]
+    }
+}

@@ -1,0 +1,218 @@
+//! Counters: exact against a known exchange, live while it goes on, and free for the workers to be looked at.
+
+mod common;
+
+use common::{Client, Got, at, eventually, loopback, socket, start};
+use hairpin_server::observer::Ailment;
+use hairpin_server::stats::Stats;
+use hairpin_server::{AddressFamily, Running};
+use std::net::SocketAddr;
+use std::time::{Duration, Instant};
+use turn::server::{CloseReason, DropReason, METHODS, Traffic};
+
+const TO_PEER: &[u8] = b"seven b";
+const TO_CLIENT: &[u8] = b"eleven byte";
+const ROUNDS: u64 = 20;
+
+fn traffic(packets: u64, length: usize) -> Traffic {
+    Traffic {
+        packets,
+        bytes: packets * length as u64,
+    }
+}
+
+fn requests(stats: &Stats, method: &str) -> u64 {
+    let at = METHODS.iter().position(|(_, name)| *name == method);
+    let at = at.expect("a method that is counted");
+    stats.sum(|worker| worker.engine.requests[at].packets)
+}
+
+/// So many datagrams to a peer and back, each waited for.
+fn echo(client: &Client, relayed: SocketAddr, peer: &std::net::UdpSocket) {
+    let mut buffer = [0; 64];
+    for _ in 0..ROUNDS {
+        client.send(0x4000, TO_PEER);
+        let (length, from) = peer.recv_from(&mut buffer).expect("relayed");
+        assert_eq!((&buffer[..length], from), (TO_PEER, relayed));
+        peer.send_to(TO_CLIENT, relayed).expect("sent");
+        assert_eq!(client.got(), Got::Channel(0x4000, TO_CLIENT.to_vec()));
+    }
+}
+
+/// A client with a channel to a peer.
+fn client_and_peer(server: &Running) -> (Client, SocketAddr, std::net::UdpSocket) {
+    let peer = socket("127.0.0.1:0");
+    let mut client = Client::new(server.listeners()[0]);
+    let relayed = client.allocate();
+    assert_eq!(client.bind(0x4000, peer.local_addr().expect("bound")), 0);
+    (client, relayed, peer)
+}
+
+#[test]
+fn every_datagram_and_every_byte_of_an_exchange_is_counted() {
+    let server = start(loopback(1));
+    let (mut client, relayed, peer) = client_and_peer(&server);
+    echo(&client, relayed, &peer);
+    client.indicate(at("127.0.0.9:9"), b"not permitted");
+    eventually("the drop is counted", || {
+        server.stats().dropped(DropReason::NoPermission) == 1
+    });
+
+    let stats = server.stats();
+    let [worker] = &stats.workers[..] else {
+        panic!("one worker")
+    };
+    let (engine, counters) = (&worker.engine, &worker.counters);
+    assert_eq!(engine.to_peers, traffic(ROUNDS, TO_PEER.len()));
+    assert_eq!(engine.to_clients, traffic(ROUNDS, TO_CLIENT.len()));
+    assert_eq!(engine.to_relays, Traffic::default());
+    assert_eq!(
+        (engine.allocations, engine.channels, engine.permissions),
+        (1, 1, 1)
+    );
+    // Two Allocate requests (the first is challenged), one ChannelBind, the echoes and one Send indication.
+    assert_eq!(counters.client_datagrams, 3 + ROUNDS + 1);
+    assert_eq!(counters.peer_datagrams, ROUNDS);
+    assert_eq!(counters.peer_bytes, ROUNDS * TO_CLIENT.len() as u64);
+    assert_eq!(requests(&stats, "allocate"), 2);
+    assert_eq!(requests(&stats, "channel_bind"), 1);
+    assert_eq!(engine.successes, [0, 1, 0, 0, 1]);
+    assert_eq!((stats.errors_with(401), engine.auth_failures), (1, 0));
+    assert_eq!(worker.sends.sent, 3 + 2 * ROUNDS);
+    assert_eq!(worker.sends.per_call.sum, worker.sends.sent);
+    assert_eq!(
+        worker.received.datagrams,
+        counters.client_datagrams + counters.peer_datagrams
+    );
+    assert_eq!(worker.received.per_call.sum, worker.received.datagrams);
+    assert_eq!(counters.batches.sum, worker.received.datagrams);
+    client.release();
+    let engine = &server.stats().workers[0].engine;
+    assert_eq!((engine.allocations, engine.allocations_opened), (0, 1));
+    assert_eq!(
+        engine.allocations_closed[CloseReason::Refreshed as usize],
+        1
+    );
+}
+
+#[test]
+fn counters_are_live_for_an_observer_that_asks_nobody() {
+    let server = start(loopback(2));
+    let observer = server.observer();
+    let (client, relayed, peer) = client_and_peer(&server);
+    for round in 1..=3 {
+        echo(&client, relayed, &peer);
+        let start = Instant::now();
+        let packets = || {
+            observer
+                .stats()
+                .sum(|worker| worker.engine.to_clients.packets)
+        };
+        eventually("the echoes are shown", || packets() == round * ROUNDS);
+        assert!(start.elapsed() < Duration::from_secs(1));
+    }
+    let ports = observer.ports(AddressFamily::V4).expect("IPv4 is relayed");
+    assert_eq!((ports.in_use, observer.relayed_addresses().0), (1, 1));
+    assert_eq!(observer.ports(AddressFamily::V6), None);
+    drop(server);
+    let total = observer
+        .stats()
+        .sum(|worker| worker.engine.to_clients.packets);
+    assert_eq!(total, 3 * ROUNDS, "the last counts stay");
+}
+
+#[test]
+fn looking_wakes_no_worker() {
+    let server = start(loopback(2));
+    let observer = server.observer();
+    let wake_ups = || observer.stats().counters().wake_ups;
+    let (before, start) = (wake_ups(), Instant::now());
+    while start.elapsed() < Duration::from_millis(300) {
+        std::hint::black_box(observer.stats());
+        assert_eq!(observer.ailment(Duration::from_secs(60)), None);
+    }
+    // Each worker turns its loop once a second on its own, and may have been busy starting.
+    assert!(wake_ups() - before <= 8);
+}
+
+#[test]
+fn data_between_two_relays_is_counted_apart() {
+    let server = start(loopback(2));
+    let [(mut one, at_one), (mut other, at_other)] = [(); 2].map(|()| {
+        let mut client = Client::new(server.listeners()[0]);
+        let relayed = client.allocate();
+        (client, relayed)
+    });
+    assert_eq!((one.bind(0x4000, at_other), other.permit(at_one)), (0, 0));
+    one.send(0x4000, TO_PEER);
+    assert_eq!(other.got(), Got::Data(at_one, TO_PEER.to_vec()));
+    let stats = server.stats();
+    let sum = |part: fn(&turn::server::Stats) -> Traffic| {
+        let packets = stats.sum(|worker| part(&worker.engine).packets);
+        (packets, stats.sum(|worker| part(&worker.engine).bytes))
+    };
+    assert_eq!(sum(|engine| engine.to_relays), (1, 7));
+    assert_eq!(sum(|engine| engine.to_clients), (1, 7));
+    assert_eq!(sum(|engine| engine.to_peers), (0, 0));
+}
+
+#[test]
+fn a_wrong_password_is_a_failure_and_a_first_request_is_none() {
+    let server = start(loopback(1));
+    let mut stranger = Client::new(server.listeners()[0]).with_user(common::USER, "guess");
+    assert_eq!(stranger.try_allocate().code(), 401);
+    let stats = server.stats();
+    assert_eq!(stats.errors_with(401), 2);
+    assert_eq!(stats.sum(|worker| worker.engine.auth_failures), 1);
+}
+
+#[test]
+fn what_overflows_a_receive_buffer_is_counted_to_the_last_datagram() {
+    // No more than a few datagrams fit, so a burst loses some on any machine.
+    let server = start(loopback(1).receive_buffer(2304));
+    let granted = server.observer().features().listeners[0].receive_buffer;
+    assert!(!granted.is_capped(), "{granted:?}");
+    let sender = socket("127.0.0.1:0");
+    let mut sent = 0;
+    let counted = || {
+        let stats = server.stats();
+        let handled = stats.dropped(DropReason::ForeignProtocol);
+        (handled, stats.counters().listener_overflow)
+    };
+    let burst = |sent: &mut u64| {
+        for _ in 0..2000 {
+            sender
+                .send_to(&[0xff; 900], server.listeners()[0])
+                .expect("sent");
+            *sent += 1;
+        }
+    };
+    eventually("a burst overflows the buffer", || {
+        burst(&mut sent);
+        counted().1 > 0
+    });
+    // The kernel reports what it has dropped along with the next datagram that it delivers.
+    eventually("all are accounted for", || {
+        sender
+            .send_to(&[0xff], server.listeners()[0])
+            .expect("sent");
+        sent += 1;
+        std::thread::sleep(Duration::from_millis(2));
+        let (handled, lost) = counted();
+        handled + lost == sent
+    });
+}
+
+#[test]
+fn a_server_that_has_ended_ails() {
+    let server = start(loopback(2));
+    let observer = server.observer();
+    assert_eq!(observer.ailment(Duration::from_secs(10)), None);
+    assert!(!observer.is_draining());
+    server.shutdown().expect("no worker failed");
+    assert!(observer.is_draining());
+    assert_eq!(
+        observer.ailment(Duration::from_secs(10)),
+        Some(Ailment::Ended { worker: 0 })
+    );
+}
