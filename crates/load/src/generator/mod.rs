@@ -44,7 +44,7 @@ mod watch;
 
 pub use binding::{BindingOptions, binding};
 pub use churn::{ChurnOptions, allocate};
-pub use find_max::{Failure, FindMaxOptions, Found, Limit, Progress, Step, find_max};
+pub use find_max::{FindMaxOptions, Found, Limit, Progress, find_max};
 pub use garbage::{GarbageOptions, garbage};
 pub use lane::{Lane, Stamping};
 pub use mixed::{Media, MixedOptions, mixed};

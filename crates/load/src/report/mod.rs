@@ -5,6 +5,7 @@ pub mod chart;
 mod compare;
 mod csv;
 mod html;
+mod step;
 mod summary;
 mod threshold;
 
@@ -17,6 +18,7 @@ use crate::measure::LatencyReport;
 pub use compare::{Comparison, compare};
 pub use csv::to_csv;
 pub use html::to_html;
+pub use step::Step;
 pub use threshold::{Threshold, ThresholdError, Verdict};
 
 /// Version of the JSON; raised when a field changes its meaning or goes away.
@@ -51,6 +53,9 @@ pub struct LoadReport {
     pub threads: Vec<ThreadUse>,
     /// The run second by second, warm-up included.
     pub seconds: Vec<Second>,
+    /// The steps of the search that found the rate, if there was one.
+    #[serde(default)]
+    pub search: Vec<Step>,
     /// What makes the figures less than they seem, the generator being the bottleneck for instance.
     pub warnings: Vec<String>,
     /// How the run ended.

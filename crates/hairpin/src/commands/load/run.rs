@@ -129,14 +129,10 @@ impl Order<'_> {
         let mut live = Live::start(title, self.how.results.no_tui, stopper);
         let found = generator::find_max(plan, &options, |progress| match progress {
             Progress::Begin { number, rate } => {
-                live.note(&format!("step {number}: {:.0}/s", rate.0));
+                live.begin_step(number, rate);
             }
-            Progress::Second(second) => live.second(second),
-            Progress::End(step) => {
-                let verdict = step.failure.as_ref().map(ToString::to_string);
-                let verdict = verdict.as_deref().unwrap_or("passed");
-                live.note(&format!("{:.0}/s: {verdict}", step.rate));
-            }
+            Progress::Second(second) => live.second_of_step(second),
+            Progress::End(step) => live.step(step),
             _ => {}
         });
         drop(live);
@@ -171,8 +167,8 @@ impl Order<'_> {
 fn judge(found: Found, stopper: &Stopper) -> Result<LoadReport, Fault> {
     let summary = found.to_string();
     let summary = summary.lines().last().unwrap_or_default().to_owned();
-    let last = found.steps.last().and_then(|step| step.failure.as_ref());
-    let reason = last.map(ToString::to_string).unwrap_or_default();
+    let last = found.steps.last().and_then(|step| step.failure.clone());
+    let reason = last.unwrap_or_default();
     let died = found.limit == Limit::Stopped && !stopper.is_stopped();
     let mut report = found.report;
     report

@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use super::{Plan, Run, RunError};
 use crate::measure::{Rate, Schedule};
-use crate::report::{LoadReport, Second, Threshold};
+use crate::report::{LoadReport, Second, Step, Threshold};
 use search::Search;
 
 /// How to search.
@@ -72,26 +72,9 @@ pub enum Progress<'a> {
     End(&'a Step),
 }
 
-/// One step of a search.
-#[derive(Clone, Debug, PartialEq)]
-#[non_exhaustive]
-pub struct Step {
-    /// What it tried, per second.
-    pub rate: f64,
-    /// What left, per second.
-    pub achieved: f64,
-    /// Share of that which was lost, 0 to 1.
-    pub loss: f64,
-    /// 99 % were at least as fast, microseconds.
-    pub p99_us: f64,
-    /// Why it failed; `None` if it passed.
-    pub failure: Option<Failure>,
-}
-
 /// Why a step failed.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[non_exhaustive]
-pub enum Failure {
+enum Failure {
     /// More was lost than may be.
     #[error("loss of {0}")]
     Loss(String),
@@ -119,8 +102,7 @@ pub enum Failure {
 
 impl Failure {
     /// The generator's fault, not the server's.
-    #[must_use]
-    pub fn is_generator(&self) -> bool {
+    fn is_generator(&self) -> bool {
         matches!(
             self,
             Failure::Generator(_) | Failure::Overflow(_) | Failure::Queue(_)
@@ -199,22 +181,9 @@ pub fn find_max(
 
 impl fmt::Display for Found {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        writeln!(
-            f,
-            "{:>14}{:>14}{:>10}{:>12}",
-            "rate/s", "achieved/s", "loss", "p99 us"
-        )?;
+        writeln!(f, "{}", Step::HEADER)?;
         for step in &self.steps {
-            let verdict = step.failure.as_ref().map(ToString::to_string);
-            writeln!(
-                f,
-                "{:>14.0}{:>14.0}{:>9.3}%{:>12.1}  {}",
-                step.rate,
-                step.achieved,
-                step.loss * 100.0,
-                step.p99_us,
-                verdict.as_deref().unwrap_or("passed"),
-            )?;
+            writeln!(f, "{step}")?;
         }
         let limit = match self.limit {
             Limit::Server => "the server's limit",

@@ -1,8 +1,8 @@
 //! Where a search goes next.
 
-use super::{Failure, FindMaxOptions, Found, Limit, Step};
+use super::{Failure, FindMaxOptions, Found, Limit};
 use crate::generator::Stopper;
-use crate::report::{Ending, LoadReport};
+use crate::report::{Ending, LoadReport, Step};
 
 /// The generator keeps a schedule if it sends at least this share of it.
 const KEPT: f64 = 0.99;
@@ -71,7 +71,7 @@ impl<'a> Search<'a> {
             achieved: report.send_pps(),
             loss: report.total.loss(),
             p99_us: report.latency.p99_us,
-            failure: failure.clone(),
+            failure: failure.as_ref().map(ToString::to_string),
         });
         self.dead = report.ended != Ending::Complete;
         match failure {
@@ -134,11 +134,13 @@ impl<'a> Search<'a> {
             (Some((_, failure)), _) if failure.is_generator() => Limit::Generator,
             _ => Limit::Server,
         };
+        let mut report = self.report;
+        report.search.clone_from(&self.steps);
         Found {
             best: self.passed,
             limit,
             steps: self.steps,
-            report: self.report,
+            report,
         }
     }
 }

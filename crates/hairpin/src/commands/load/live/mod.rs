@@ -11,7 +11,8 @@ mod terminal;
 use std::io::IsTerminal;
 
 use load::generator::Stopper;
-use load::report::Second;
+use load::measure::Rate;
+use load::report::{Second, Step};
 
 /// What is known about a run before it starts.
 #[derive(Clone, Debug, Default)]
@@ -67,12 +68,38 @@ impl Live {
         }
     }
 
-    /// Says what has just happened, in one line.
-    pub(super) fn note(&mut self, text: &str) {
+    /// Shows one more second of a step of a search. Lines have the step as a whole instead: its seconds would tear the table
+    /// apart.
+    pub(super) fn second_of_step(&mut self, second: &Second) {
         match self {
-            Live::Lines(_) => eprintln!("{text}"),
+            Live::Lines(_) => {
+                let _ = second;
+            }
             #[cfg(feature = "tui")]
-            Live::Terminal(terminal) => terminal.note(text),
+            Live::Terminal(terminal) => terminal.second(second),
+        }
+    }
+
+    /// Says that a search tries a rate, from now on. As lines, this is where the table begins.
+    pub(super) fn begin_step(&mut self, number: u32, rate: Rate) {
+        match self {
+            Live::Lines(_) if number == 1 => eprintln!("{}", Step::HEADER),
+            Live::Lines(_) => {}
+            #[cfg(feature = "tui")]
+            Live::Terminal(terminal) => {
+                terminal.note(&format!("step {number}: {:.0}/s", rate.0));
+            }
+        }
+        #[cfg(not(feature = "tui"))]
+        let _ = rate;
+    }
+
+    /// Adds a finished step of a search to the table.
+    pub(super) fn step(&mut self, step: &Step) {
+        match self {
+            Live::Lines(_) => eprintln!("{step}"),
+            #[cfg(feature = "tui")]
+            Live::Terminal(terminal) => terminal.step(step),
         }
     }
 }

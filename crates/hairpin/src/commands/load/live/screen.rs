@@ -2,7 +2,7 @@
 
 use std::collections::VecDeque;
 
-use load::report::Second;
+use load::report::{Second, Step};
 use ratatui::Frame;
 use ratatui::layout::{Constraint, Layout, Rect};
 use ratatui::style::{Color, Style, Stylize};
@@ -21,6 +21,8 @@ pub(super) struct Screen {
     title: Title,
     seconds: VecDeque<Second>,
     note: String,
+    /// Those of a search that are over; empty if there is none.
+    steps: Vec<Step>,
 }
 
 impl Screen {
@@ -52,14 +54,27 @@ impl Screen {
         text.clone_into(&mut self.note);
     }
 
+    /// Adds a step of a search to the table.
+    pub(super) fn step(&mut self, step: Step) {
+        self.steps.push(step);
+    }
+
     /// Draws all of it.
     pub(super) fn draw(&self, frame: &mut Frame<'_>) {
-        let [head, progress, figures, rates, times, foot] = Layout::vertical([
+        // With its borders and header; a search takes some twenty steps, of which the last are the ones to look at.
+        let table = match self.steps.len() {
+            0 => 0,
+            steps => (steps as u16)
+                .saturating_add(3)
+                .min(frame.area().height / 3),
+        };
+        let [head, progress, figures, rates, times, steps, foot] = Layout::vertical([
             Constraint::Length(1),
             Constraint::Length(1),
             Constraint::Length(1),
             Constraint::Fill(1),
             Constraint::Fill(1),
+            Constraint::Length(table),
             Constraint::Length(1),
         ])
         .areas(frame.area());
@@ -68,6 +83,7 @@ impl Screen {
         frame.render_widget(self.figures(), figures);
         self.rates(frame, rates);
         self.times(frame, times);
+        self.table(frame, steps);
         let foot_text = format!("q stops and still reports   {}", self.note);
         frame.render_widget(Line::from(foot_text).dim(), foot);
     }
@@ -123,6 +139,24 @@ impl Screen {
             self.curve("p99", Color::Red, |second| second.p99_us),
         ];
         self.chart(frame, area, "us from the intended time", &curves);
+    }
+
+    /// As many of the last steps as there is room for.
+    fn table(&self, frame: &mut Frame<'_>, area: Rect) {
+        let room = usize::from(area.height.saturating_sub(3));
+        let last = &self.steps[self.steps.len().saturating_sub(room)..];
+        let row = |step: &Step| {
+            let line = Line::from(step.to_string());
+            match step.failure {
+                None => line.green(),
+                Some(_) => line.red(),
+            }
+        };
+        let lines: Vec<Line<'_>> = std::iter::once(Line::from(Step::HEADER).dim())
+            .chain(last.iter().map(row))
+            .collect();
+        let table = Paragraph::new(lines).block(Block::bordered().title("steps"));
+        frame.render_widget(table, area);
     }
 
     fn curve(&self, name: &'static str, colour: Color, read: fn(&Second) -> f64) -> Curve {
@@ -230,12 +264,36 @@ mod tests {
     }
 
     #[test]
+    fn the_steps_of_a_search_are_a_table_of_which_the_last_are_shown() {
+        let step = |number: u32| -> Step {
+            let text = format!(
+                r#"{{"rate":{number}000.0,"achieved":999.0,"loss":0.25,"p99_us":12.5,"failure":"loss of 25 %"}}"#
+            );
+            serde_json::from_str(&text).unwrap()
+        };
+        let mut screen = screen();
+        assert!(!text(&screen, 100, 30).contains("verdict"));
+        screen.step(step(1));
+        let shown = text(&screen, 100, 30);
+        for part in ["verdict", "1000", "25.000%", "12.5", "loss of 25 %"] {
+            assert!(shown.contains(part), "{part} is not in\n{shown}");
+        }
+        (2..40).for_each(|number| screen.step(step(number)));
+        let shown = text(&screen, 100, 30);
+        assert!(
+            shown.contains(" 39000") && !shown.contains(" 1000 "),
+            "{shown}"
+        );
+    }
+
+    #[test]
     fn it_draws_into_any_terminal_and_forgets_what_has_scrolled_away() {
         let mut screen = screen();
         for _ in 0..3 * WINDOW {
             screen.push(&sample(1000.0, 0, false));
         }
         assert_eq!(screen.seconds.len(), WINDOW);
+        screen.step(Step::default());
         for (width, height) in [(1, 1), (10, 3), (80, 5), (300, 100)] {
             text(&screen, width, height);
         }

@@ -7,7 +7,7 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use load::generator::Stopper;
-use load::report::Second;
+use load::report::{Second, Step};
 use ratatui::backend::CrosstermBackend;
 use ratatui::crossterm::event::{self, Event, KeyCode, KeyEvent, KeyEventKind, KeyModifiers};
 use ratatui::crossterm::execute;
@@ -64,6 +64,12 @@ impl Terminal {
     /// Changes the line at the bottom.
     pub(super) fn note(&mut self, text: &str) {
         self.screen.note(text);
+        self.draw();
+    }
+
+    /// Adds a row to the table of steps.
+    pub(super) fn step(&mut self, step: &Step) {
+        self.screen.step(step.clone());
         self.draw();
     }
 
