@@ -1,7 +1,7 @@
 //! UDP sockets, non-blocking and close-on-exec.
 
 use std::io;
-use std::net::{IpAddr, SocketAddr};
+use std::net::{IpAddr, SocketAddr, SocketAddrV6};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
@@ -103,11 +103,17 @@ pub struct SocketMemory {
     pub drops: u32,
 }
 
+// One per relayed transport address: what it takes is part of what an allocation costs.
+const _: () = assert!(size_of::<UdpSocket>() == 36);
+
 /// An unconnected UDP socket. ICMP errors do not disturb it. It may move to another thread, or be shared.
 #[derive(Debug)]
 pub struct UdpSocket {
     fd: OwnedFd,
-    local: SocketAddr,
+    local_ip: IpAddr,
+    local_port: u16,
+    /// Of a link-local address; else 0.
+    scope_id: u32,
     /// Serves IPv4 on an IPv6 socket.
     dual_stack: bool,
     /// Something beside payload and sender is asked for.
@@ -144,8 +150,14 @@ impl UdpSocket {
         opening.require(options)?;
         let gro = opening.wish(options);
         bind(fd.as_fd(), &RawAddress::new(address))?;
+        let local = getsockname(fd.as_fd())?.get();
         Ok(UdpSocket {
-            local: getsockname(fd.as_fd())?.get(),
+            local_ip: local.ip(),
+            local_port: local.port(),
+            scope_id: match local {
+                SocketAddr::V6(v6) => v6.scope_id(),
+                SocketAddr::V4(_) => 0,
+            },
             dual_stack: opening.dual_stack,
             ancillary: options.local_address
                 || options.tos
@@ -163,7 +175,15 @@ impl UdpSocket {
     /// The address it is bound to.
     #[must_use]
     pub fn local_addr(&self) -> SocketAddr {
-        self.local
+        match self.local_ip {
+            IpAddr::V4(ip) => SocketAddr::from((ip, self.local_port)),
+            IpAddr::V6(ip) => SocketAddrV6::new(ip, self.local_port, 0, self.scope_id).into(),
+        }
+    }
+
+    /// The IP address it is bound to.
+    pub(crate) fn local_ip(&self) -> IpAddr {
+        self.local_ip
     }
 
     /// Appends waiting datagrams to `batch`, each marked with `tag`, with one `recvmmsg`: for sockets many flows share.
@@ -318,7 +338,7 @@ impl UdpSocket {
     }
 
     pub(crate) fn is_v6(&self) -> bool {
-        self.local.is_ipv6()
+        self.local_ip.is_ipv6()
     }
 
     pub(crate) fn is_dual_stack(&self) -> bool {

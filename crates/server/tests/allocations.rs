@@ -1,4 +1,4 @@
-//! Not one heap allocation per relayed datagram, in any direction, once buffers are warm.
+//! Not one heap allocation per relayed datagram, in any direction, nor per Binding or refused request, once buffers are warm.
 //!
 //! The allocator counts for the whole process, so this file has one test, and the test itself allocates nothing while it counts.
 
@@ -9,6 +9,7 @@ use hairpin_server::Running;
 use stats_alloc::{INSTRUMENTED_SYSTEM, Region, StatsAlloc};
 use std::alloc::System;
 use std::net::{SocketAddr, UdpSocket};
+use stun::{Builder, Class, Method, RequestedTransport, TransactionId};
 
 #[global_allocator]
 static ALLOCATOR: &StatsAlloc<System> = &INSTRUMENTED_SYSTEM;
@@ -63,10 +64,13 @@ fn relaying_allocates_nothing() {
             .expect("sent");
         client.send_to(&[0xff; 40], listener).expect("sent");
     };
+    let crowd = Crowd::new(&server, &peer);
     let before = server.stats().counters();
     (0..300).for_each(|_| round());
+    (0..30).for_each(|_| crowd.round(listener, &peer));
     let region = Region::new(ALLOCATOR);
     (0..2_000).for_each(|_| round());
+    (0..200).for_each(|_| crowd.round(listener, &peer));
     let change = region.change();
     assert_eq!(
         (
@@ -81,6 +85,77 @@ fn relaying_allocates_nothing() {
     let after = server.stats().counters();
     assert_eq!(after.handed_over_away - before.handed_over_away, 2_300);
     assert_eq!(after.handed_over_here - before.handed_over_here, 2_300);
+}
+
+/// Clients that take turns, so that batches mix flows, and strangers that are answered and forgotten.
+struct Crowd {
+    clients: Vec<(Client, SocketAddr)>,
+    strangers: Vec<UdpSocket>,
+    data: Vec<u8>,
+    indication: Vec<u8>,
+    binding: Vec<u8>,
+    allocate: Vec<u8>,
+}
+
+impl Crowd {
+    const MEMBERS: usize = 64;
+
+    fn new(server: &Running, peer: &UdpSocket) -> Crowd {
+        let peer_at = peer.local_addr().expect("bound");
+        let clients: Vec<_> = (0..Crowd::MEMBERS)
+            .map(|_| {
+                let mut client = Client::new(server.listeners()[0]);
+                let relayed = client.allocate();
+                assert_eq!(client.bind(0x4000, peer_at), 0);
+                (client, relayed)
+            })
+            .collect();
+        let plain = |method, push: &dyn Fn(&mut Builder<'_>)| {
+            let mut buffer = [0; 64];
+            let id = TransactionId([3; 12]);
+            let mut request = Builder::new(&mut buffer, Class::Request, method, &id).expect("room");
+            push(&mut request);
+            request.finish().to_vec()
+        };
+        let udp = |request: &mut Builder<'_>| {
+            request.push(&RequestedTransport::UDP).expect("room");
+        };
+        Crowd {
+            data: [&[0x40, 0, 0, 160][..], &[6; 160]].concat(),
+            indication: clients[0].0.send_indication(peer_at, &[6; 160]),
+            clients,
+            strangers: (0..Crowd::MEMBERS).map(|_| socket("127.0.0.1:0")).collect(),
+            binding: plain(Method::BINDING, &|_| {}),
+            allocate: plain(Method::ALLOCATE, &udp),
+        }
+    }
+
+    fn round(&self, listener: SocketAddr, peer: &UdpSocket) {
+        let mut buffer = [0; 2048];
+        let mut hear = |socket: &UdpSocket| socket.recv_from(&mut buffer).expect("relayed").0;
+        for message in [&self.data, &self.indication] {
+            for (client, _) in &self.clients {
+                client.socket().send_to(message, listener).expect("sent");
+            }
+            self.clients
+                .iter()
+                .for_each(|_| assert_eq!(hear(peer), 160));
+        }
+        for (_, relayed) in &self.clients {
+            peer.send_to(&[7; 160], relayed).expect("sent");
+        }
+        for (client, _) in &self.clients {
+            assert_eq!(hear(client.socket()), 164);
+        }
+        for request in [&self.binding, &self.allocate] {
+            for stranger in &self.strangers {
+                stranger.send_to(request, listener).expect("sent");
+            }
+            for stranger in &self.strangers {
+                assert!(hear(stranger) > 20, "an answer");
+            }
+        }
+    }
 }
 
 /// A client with an allocation on the worker of `one`.

@@ -125,10 +125,20 @@ impl Client {
         method: Method,
         attributes: impl FnOnce(&mut Builder<'_>),
     ) -> Option<RelayKey> {
+        self.ask_at(NOW, server, method, attributes)
+    }
+
+    fn ask_at(
+        &mut self,
+        now: Now,
+        server: &mut Server,
+        method: Method,
+        attributes: impl FnOnce(&mut Builder<'_>),
+    ) -> Option<RelayKey> {
         self.write(method, attributes);
         let run = Run::single(&self.buffer[..self.length]);
         assert_eq!(
-            server.handle_client(NOW, &self.path, run),
+            server.handle_client(now, &self.path, run),
             Verdict::Handled { covers: 1 }
         );
         let mut wanted = None;
@@ -144,7 +154,7 @@ impl Client {
         let (request, key) = wanted?;
         let address = SocketAddr::from(([203, 0, 113, 1], self.path.five_tuple.remote.port()));
         assert!(server.relays_opened(
-            NOW,
+            now,
             request,
             &[Ok(OpenedRelay {
                 local: address,
@@ -230,6 +240,37 @@ fn memory_is_flat_when_allocations_come_and_go() {
     round(&mut server);
     let counted = measure(|| (0..50).for_each(|_| round(&mut server)));
     assert_eq!(server.stats().allocations_opened, 51 * 64);
+    assert_eq!(counted.bytes_current, 0);
+}
+
+/// The time passes, so allocations, permissions, channels, answers and nonces all grow old.
+#[test]
+fn memory_is_flat_after_a_million_allocations() {
+    const AT_ONCE: u16 = 4000;
+    const ROUNDS: u64 = 250;
+    let mut server = server(|config| config.nonce_lifetime_s = 3600);
+    let mut clients: Vec<Client> = (0..AT_ONCE)
+        .map(|number| Client::new(&mut server, number + 1, "1800000000:alice"))
+        .collect();
+    let mut now = NOW;
+    let mut round = |server: &mut Server| {
+        for client in &mut clients {
+            client.ask_at(now, server, Method::ALLOCATE, |request| {
+                request.push(&RequestedTransport::UDP).unwrap();
+            });
+        }
+        assert_eq!(server.stats().allocations, u64::from(AT_ONCE));
+        now.mono = now.mono.plus_secs(600);
+        while server.poll_timeout().is_some_and(|at| at <= now.mono) {
+            server.handle_timeout(now);
+            while server.poll_output().is_some() {}
+        }
+        assert_eq!((server.stats().allocations, server.stats().answers), (0, 0));
+    };
+    round(&mut server);
+    let counted = measure(|| (1..ROUNDS).for_each(|_| round(&mut server)));
+    let opened = server.stats().allocations_opened;
+    assert_eq!(opened, ROUNDS * u64::from(AT_ONCE));
     assert_eq!(counted.bytes_current, 0);
 }
 

@@ -23,7 +23,7 @@ pub(crate) fn send_at_once(
     } else {
         RawAddress::new(to)
     };
-    let source = from.filter(|ip| *ip != socket.local_addr().ip());
+    let source = from.filter(|ip| *ip != socket.local_ip());
     if segment.is_none() && source.is_none() {
         return sys::send::sendto(socket.as_fd(), bytes, &raw).map(drop);
     }

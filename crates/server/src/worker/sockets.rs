@@ -32,12 +32,15 @@ pub(crate) struct RelaySocket {
 }
 
 // Part of what one allocation costs in user memory, which is promised to stay below 600 bytes.
-const _: () = assert!(size_of::<Option<RelaySocket>>() <= 64);
+const _: () = assert!(size_of::<Option<RelaySocket>>() <= 48);
+
+/// Slots that are made at once: growing copies nothing, and makes no room that is not needed soon.
+const CHUNK: usize = 64;
 
 /// The worker's relays by the slot of their key; a key of an earlier tenant of the slot finds nothing.
 #[derive(Debug, Default)]
 pub(crate) struct RelayTable {
-    slots: Vec<Option<RelaySocket>>,
+    chunks: Vec<Box<[Option<RelaySocket>]>>,
     open: usize,
 }
 
@@ -45,41 +48,42 @@ impl RelayTable {
     /// Puts a relay into its slot, and hands back a relay that was still there.
     pub(crate) fn insert(&mut self, relay: RelaySocket) -> Option<RelaySocket> {
         let slot = relay.key.index as usize;
-        if slot >= self.slots.len() {
-            self.slots.resize_with(slot + 1, || None);
+        while self.chunks.len() <= slot / CHUNK {
+            self.chunks.push((0..CHUNK).map(|_| None).collect());
         }
-        let before = self.slots[slot].replace(relay);
+        let before = self.chunks[slot / CHUNK][slot % CHUNK].replace(relay);
         self.open += usize::from(before.is_none());
         before
     }
 
+    fn slot(&self, slot: u32) -> Option<&RelaySocket> {
+        let chunk = self.chunks.get(slot as usize / CHUNK)?;
+        chunk[slot as usize % CHUNK].as_ref()
+    }
+
     /// The relay of this key.
     pub(crate) fn get(&self, key: RelayKey) -> Option<&RelaySocket> {
-        self.slots
-            .get(key.index as usize)?
-            .as_ref()
-            .filter(|relay| relay.key == key)
+        self.slot(key.index).filter(|relay| relay.key == key)
     }
 
     /// The relay in this slot, if it is the one at this address and port.
     pub(crate) fn at(&self, slot: u32, address: RelayIndex, port: u16) -> Option<&RelaySocket> {
-        self.slots
-            .get(slot as usize)?
-            .as_ref()
+        self.slot(slot)
             .filter(|relay| relay.address == address && relay.port == port)
     }
 
     /// Takes the relay of this key out.
     pub(crate) fn remove(&mut self, key: RelayKey) -> Option<RelaySocket> {
-        let slot = self.slots.get_mut(key.index as usize)?;
-        let relay = slot.take_if(|relay| relay.key == key)?;
+        let chunk = self.chunks.get_mut(key.index as usize / CHUNK)?;
+        let relay = chunk[key.index as usize % CHUNK].take_if(|relay| relay.key == key)?;
         self.open -= 1;
         Some(relay)
     }
 
     /// Takes some relay out; for the end.
     pub(crate) fn remove_any(&mut self) -> Option<RelaySocket> {
-        let key = self.slots.iter().rev().flatten().next()?.key;
+        let mut open = self.chunks.iter().rev().flatten().flatten();
+        let key = open.next()?.key;
         self.remove(key)
     }
 

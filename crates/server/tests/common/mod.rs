@@ -1,6 +1,7 @@
 //! A small blocking TURN client, made of the codec alone, so that tests see exactly what the server answers.
 #![allow(dead_code, reason = "every test file uses another part")]
 
+pub(crate) mod local;
 pub(crate) mod marked;
 
 use hairpin_server::{Builder as ServerBuilder, Running, Server};

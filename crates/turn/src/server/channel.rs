@@ -2,7 +2,8 @@
 //!
 //! They are found from both sides: by number for what the client sends, by peer for what it gets. The
 //! channels themselves are sorted by peer, so that those of one IP address lie together for a permission to
-//! be refreshed; a second table, sorted by number, says where.
+//! be refreshed. Where there are more than a few, a second table, sorted by number, says where; most
+//! allocations have one channel, and need none.
 
 use std::net::{IpAddr, SocketAddr};
 use std::ops::Range;
@@ -50,11 +51,21 @@ struct ByNumber {
     place: u16,
 }
 
+/// Up to so many channels are looked through one by one: they lie in a cache line or few, like the table.
+const FEW: usize = 4;
+
+/// Where each number is, sorted by number.
+#[derive(Debug, Default)]
+struct Numbers {
+    sorted: Vec<ByNumber>,
+}
+
 /// The channels, sorted by peer, and where each number is.
 #[derive(Debug, Default)]
 pub(super) struct Channels {
     by_peer: Vec<Channel>,
-    by_number: Vec<ByNumber>,
+    /// Only if there are, or were, more than a few.
+    by_number: Option<Box<Numbers>>,
 }
 
 impl Channels {
@@ -64,14 +75,14 @@ impl Channels {
 
     /// The channel with this number, unless it is unbound.
     pub(super) fn with_number(&mut self, number: ChannelNumber, now: Mono) -> Option<&mut Channel> {
-        let found = self
-            .by_number
-            .binary_search_by_key(&number, |entry| entry.number)
-            .ok()?;
-        let place = usize::from(self.by_number[found].place);
-        self.by_peer
-            .get_mut(place)
-            .filter(|channel| channel.expires > now)
+        let channel = match &self.by_number {
+            None => self
+                .by_peer
+                .iter_mut()
+                .find(|channel| channel.number == number),
+            Some(numbers) => self.by_peer.get_mut(numbers.place_of(number)?),
+        };
+        channel.filter(|channel| channel.expires > now)
     }
 
     /// The channel bound to this peer, unless there is none.
@@ -133,17 +144,30 @@ impl Channels {
             .unwrap_or(Mono::NEVER)
     }
 
-    /// Makes the table by number anew.
+    /// Makes the table by number anew, if one is needed.
     fn index(&mut self) {
-        self.by_number.clear();
-        self.by_number.reserve_exact(self.by_peer.capacity());
+        if self.by_peer.len() <= FEW {
+            self.by_number = None;
+            return;
+        }
+        let sorted = &mut self.by_number.get_or_insert_default().sorted;
+        sorted.clear();
+        sorted.reserve_exact(self.by_peer.capacity());
         let places = self.by_peer.iter().enumerate();
-        self.by_number
-            .extend(places.map(|(place, channel)| ByNumber {
-                number: channel.number,
-                place: place as u16,
-            }));
-        self.by_number.sort_unstable_by_key(|entry| entry.number);
+        sorted.extend(places.map(|(place, channel)| ByNumber {
+            number: channel.number,
+            place: place as u16,
+        }));
+        sorted.sort_unstable_by_key(|entry| entry.number);
+    }
+}
+
+impl Numbers {
+    fn place_of(&self, number: ChannelNumber) -> Option<usize> {
+        let found = self
+            .sorted
+            .binary_search_by_key(&number, |entry| entry.number);
+        Some(usize::from(self.sorted.get(found.ok()?)?.place))
     }
 }
 
@@ -173,26 +197,31 @@ mod tests {
     #[test]
     fn channels_are_found_by_number_and_by_peer() {
         let mut channels = Channels::default();
-        for (number, host, port) in [(0x4005, 1, 9), (0x4001, 2, 9), (0x4003, 1, 8)] {
-            channels.bind(channel(number, host, port), Mono(0));
+        let numbers = [
+            (5, 1, 9),
+            (1, 2, 9),
+            (3, 1, 8),
+            (7, 9, 9),
+            (2, 4, 1),
+            (6, 1, 7),
+        ];
+        let all = numbers.map(|(number, host, port)| channel(0x4000 + number, host, port));
+        for bound in 0..all.len() {
+            channels.bind(all[bound], Mono(0));
+            assert_eq!(channels.by_number.is_some(), bound >= FEW);
+            for (place, wanted) in all.iter().enumerate() {
+                let found = channels.with_number(wanted.number, Mono(1));
+                let peer = (place <= bound).then(|| wanted.peer());
+                assert_eq!(found.map(|found| found.peer()), peer);
+                let found = channels.bound_to(&wanted.peer(), Mono(1));
+                let number = (place <= bound).then_some(wanted.number);
+                assert_eq!(found.map(|found| found.number), number);
+            }
         }
-        for (number, host, port) in [(0x4005, 1, 9), (0x4001, 2, 9), (0x4003, 1, 8)] {
-            let wanted = channel(number, host, port);
-            assert_eq!(
-                channels
-                    .with_number(wanted.number, Mono(1))
-                    .map(|found| found.peer()),
-                Some(wanted.peer())
-            );
-            assert_eq!(
-                channels
-                    .bound_to(&wanted.peer(), Mono(1))
-                    .map(|found| found.number),
-                Some(wanted.number)
-            );
-        }
-        let unused = ChannelNumber::new(0x4002).expect("a channel number");
+        let unused = ChannelNumber::new(0x4004).expect("a channel number");
         assert!(channels.with_number(unused, Mono(1)).is_none());
+        channels.expire(Mono(0).plus_secs(u64::from(CHANNEL_LIFETIME_S)));
+        assert!(channels.by_number.is_none() && channels.len() == 0);
     }
 
     #[test]

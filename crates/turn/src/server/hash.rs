@@ -5,7 +5,6 @@ use std::net::SocketAddr;
 
 use foldhash::SharedSeed;
 use foldhash::fast::FoldHasher;
-use stun::TransactionId;
 
 use crate::{FiveTuple, Transport};
 
@@ -38,14 +37,6 @@ impl KeyedHash {
     pub(super) fn five_tuple(&self, five_tuple: &FiveTuple) -> u64 {
         let mut hasher = self.hasher();
         write_five_tuple(&mut hasher, five_tuple);
-        hasher.finish()
-    }
-
-    /// Of a transaction.
-    pub(super) fn transaction(&self, five_tuple: &FiveTuple, transaction_id: TransactionId) -> u64 {
-        let mut hasher = self.hasher();
-        write_five_tuple(&mut hasher, five_tuple);
-        hasher.write(&transaction_id.0);
         hasher.finish()
     }
 

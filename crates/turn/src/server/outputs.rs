@@ -145,8 +145,14 @@ impl Outputs {
 
     /// Queues a message to a client.
     pub(super) fn send(&mut self, path: ClientPath, message: &[u8]) {
+        self.send_parts(path, message, &[]);
+    }
+
+    /// Queues a message that lies in two places.
+    pub(super) fn send_parts(&mut self, path: ClientPath, front: &[u8], rest: &[u8]) {
         let start = self.bytes.len();
-        self.bytes.extend_from_slice(message);
+        self.bytes.extend_from_slice(front);
+        self.bytes.extend_from_slice(rest);
         self.queue.push_back(Queued::Send {
             path,
             bytes: start..self.bytes.len(),

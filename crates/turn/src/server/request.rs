@@ -102,11 +102,11 @@ impl Server {
         if five_tuple.transport.is_stream() {
             return Ok(false);
         }
-        if let Some(answer) = self
-            .answered
-            .find(five_tuple, asked.transaction_id, now.mono)
+        if let Some((header, attributes)) =
+            self.answered
+                .find(five_tuple, asked.transaction_id, now.mono)
         {
-            self.outputs.send(asked.path, answer);
+            self.outputs.send_parts(asked.path, &header, attributes);
             self.stats.retransmissions += 1;
             return Ok(true);
         }
