@@ -80,7 +80,7 @@ impl std::fmt::Debug for Steering {
 }
 
 /// A UDP flow from a client, in the addresses of its packets.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Flow {
     /// The client.
     pub remote: SocketAddr,

@@ -13,6 +13,7 @@ use crate::quota::{QuotaLimits, Quotas, SourcePrefix};
 use crate::random;
 use crate::running::{Live, Running};
 use crate::settings::Settings;
+use crate::steering::{Placement, Steering, Tables};
 use crate::worker::{
     Core, Courier, Letter, Listener, Opener, ParcelStore, RelayTable, Sockets, Token, Worker, now,
 };
@@ -52,6 +53,7 @@ pub struct Builder {
     no_offloads: bool,
     receive_buffer: Option<u32>,
     busy_poll_us: u32,
+    steering: Steering,
     source_prefix: SourcePrefix,
     settings: Settings,
 }
@@ -111,6 +113,12 @@ impl Builder {
     /// for a core that never rests. [`Features`] tells whether the kernel does it.
     pub fn busy_poll(mut self, microseconds: u32) -> Self {
         self.busy_poll_us = microseconds;
+        self
+    }
+
+    /// How new allocations find their worker. Default: [`Steering::Auto`].
+    pub fn steering(mut self, steering: Steering) -> Self {
+        self.steering = steering;
         self
     }
 
@@ -193,8 +201,9 @@ impl Builder {
             boxes,
             observer,
             live,
+            tables,
         } = self.make(workers)?;
-        Running::spawn(workers, boxes, observer, live, self.pin)
+        Running::spawn(workers, boxes, observer, live, tables, self.pin)
     }
 
     /// Opens every socket for one worker that runs on the caller's thread, when told to. Nothing is pinned, and [`Builder::workers`]
@@ -219,11 +228,7 @@ impl Builder {
             ports,
             workers,
         ));
-        let offloads = if self.no_offloads {
-            None
-        } else {
-            Some(Offloads::probe())
-        };
+        let offloads = (!self.no_offloads).then(Offloads::probe);
         let groups = self.bind_listeners(workers, offloads.is_some_and(|offloads| offloads.gro))?;
         let listeners: Vec<SocketAddr> = groups.iter().map(|group| group[0].local_addr()).collect();
         let mut features = Features::of(offloads, &groups, self.wanted_buffer());
@@ -250,7 +255,12 @@ impl Builder {
             offloads,
             boards: (0..workers).map(|_| Board::new()).collect(),
         };
-        let (made, boxes) = plan.workers(groups, workers)?;
+        // Each allocation takes a port and a unit of quota.
+        let total = usize::try_from(self.settings.quota.total).unwrap_or(usize::MAX);
+        let most = total.min(relays.iter().len() * ports.len());
+        let (steering, mut tables) = Tables::set_up(self.steering, &groups, workers, most)?;
+        features.steering = steering;
+        let (made, boxes) = plan.workers(groups, workers, &mut tables)?;
         features.busy_poll = self.busy_poll_of(&made);
         tracing::info!(
             workers,
@@ -261,6 +271,7 @@ impl Builder {
             gro = features.gro,
             gso = features.gso,
             max_segments = features.max_segments,
+            steering = features.steering.name(),
             open_files = files.map_or(0, |limit| limit.soft),
             "serving"
         );
@@ -271,6 +282,7 @@ impl Builder {
             boxes,
             observer,
             live,
+            tables,
         })
     }
 
@@ -442,6 +454,7 @@ struct Made {
     boxes: Arc<[Mailbox<Letter>]>,
     observer: Observer,
     live: Live,
+    tables: Tables,
 }
 
 /// The workers, and their mailboxes in the same order.
@@ -457,7 +470,12 @@ struct Plan {
 
 impl Plan {
     /// Makes the workers; `groups` has one list of sockets per listener, with one socket per worker.
-    fn workers(&self, groups: Vec<Vec<UdpSocket>>, count: usize) -> Result<Workers, StartError> {
+    fn workers(
+        &self,
+        groups: Vec<Vec<UdpSocket>>,
+        count: usize,
+        tables: &mut Tables,
+    ) -> Result<Workers, StartError> {
         let pollers: Vec<Poller> = (0..count)
             .map(|_| Poller::new())
             .collect::<Result<_, _>>()
@@ -485,6 +503,7 @@ impl Plan {
                 boxes[usize::from(number)].clone(),
                 listeners,
                 courier,
+                Placement::new(u16::from(number), count, tables),
             )
         });
         Ok((workers.collect::<Result<_, _>>()?, Arc::clone(&boxes)))
@@ -497,6 +516,7 @@ impl Plan {
         mailbox: Mailbox<Letter>,
         listeners: Vec<Listener>,
         courier: Courier,
+        placement: Placement,
     ) -> Result<Worker, StartError> {
         let now = now();
         let seed = random::seed().map_err(StartError::Randomness)?;
@@ -516,6 +536,7 @@ impl Plan {
             poller,
             counters: Default::default(),
             changes: Vec::new(),
+            placement,
         };
         Ok(Worker {
             core,

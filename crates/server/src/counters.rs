@@ -86,6 +86,10 @@ counters! {
     expiries,
     /// How much later than due that was noticed, added up, in nanoseconds.
     expiry_lateness_ns,
+    /// Requests handed to the worker that was to have their allocation.
+    requests_given,
+    /// Requests received from another worker, and handled here.
+    requests_taken,
 }
 
 #[cfg(test)]

@@ -74,6 +74,11 @@ pub enum StartError {
     /// The settings are wrong.
     #[error(transparent)]
     Settings(#[from] SettingsError),
+    /// Allocations cannot be placed on workers as was asked.
+    #[error(
+        "cannot steer clients to workers: {0}: grant CAP_BPF and CAP_NET_ADMIN, or leave it to the kernel's hash"
+    )]
+    Steering(#[source] bpf::BpfError),
     /// The system refused something that every worker needs.
     #[error(
         "cannot set up a worker: {0}: raise the limit on open files (ulimit -n) or use fewer workers"

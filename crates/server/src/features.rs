@@ -1,5 +1,6 @@
 //! What the kernel does for a server: found out at the start, told to the operator and shown as metrics.
 
+use crate::steering::SteeringInUse;
 use io::{Offloads, UdpSocket};
 use std::net::SocketAddr;
 
@@ -17,6 +18,8 @@ pub struct Features {
     pub busy_poll: BusyPoll,
     /// Each worker stays on a core of its own.
     pub pinned: bool,
+    /// How new allocations find their worker.
+    pub steering: SteeringInUse,
     /// The listeners, in the order they were asked for.
     pub listeners: Vec<ListenerFeatures>,
 }

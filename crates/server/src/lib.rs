@@ -17,9 +17,10 @@
 //! # What runs where
 //!
 //! Each worker is a thread that owns everything of its clients: one socket of every listener's SO_REUSEPORT group, an engine, relay
-//! sockets, buffers. The kernel's hash keeps a client on its worker. Workers share the table of relay ports (atomics), the
-//! quotas (touched when an allocation opens or closes), the configuration (an immutable snapshot) and mailboxes, in which
-//! datagrams between relays of different workers and reserved relays travel.
+//! sockets, buffers. The kernel's hash keeps a client on its worker, or an entry in a BPF table does, if its allocation was made on
+//! a worker with less to do. Workers share the table of relay ports (atomics), the quotas (touched when an allocation opens or
+//! closes), the configuration (an immutable snapshot) and mailboxes, in which datagrams between relays of different workers,
+//! reserved relays and requests travel.
 //!
 //! # What it must never do
 //!
@@ -43,6 +44,7 @@ mod random;
 mod running;
 mod settings;
 pub mod stats;
+mod steering;
 mod words;
 mod worker;
 
@@ -53,6 +55,7 @@ pub use local::Local;
 pub use observer::Observer;
 pub use running::Running;
 pub use settings::Settings;
+pub use steering::{Steering, SteeringInUse};
 
 /// Signals that ask the process to end or to reload. Install them before any thread starts.
 pub mod signals {

@@ -9,6 +9,7 @@ use crate::quota::Quotas;
 use crate::random;
 use crate::settings::{Settings, Surroundings};
 use crate::stats::{Stats, WorkerStats};
+use crate::steering::{SteeringInUse, Tables};
 use crate::worker::{Letter, Worker};
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, mpsc};
@@ -84,6 +85,8 @@ pub struct Running {
     boxes: Arc<[Mailbox<Letter>]>,
     observer: Observer,
     live: Mutex<Live>,
+    /// Holds the handle that counts entries.
+    tables: Tables,
 }
 
 impl Running {
@@ -92,6 +95,7 @@ impl Running {
         boxes: Arc<[Mailbox<Letter>]>,
         observer: Observer,
         live: Live,
+        tables: Tables,
         pin: bool,
     ) -> Result<Running, StartError> {
         let cores = if pin {
@@ -104,6 +108,7 @@ impl Running {
             boxes,
             observer,
             live: Mutex::new(live),
+            tables,
         };
         for (number, worker) in workers.into_iter().enumerate() {
             let core = cores.get(number % cores.len().max(1)).copied();
@@ -143,6 +148,19 @@ impl Running {
     #[must_use]
     pub fn workers(&self) -> usize {
         self.threads.len()
+    }
+
+    /// How new allocations find their worker.
+    #[must_use]
+    pub fn steering(&self) -> &SteeringInUse {
+        &self.observer.features().steering
+    }
+
+    /// How many clients have an entry in the kernel's table of steered flows: those whose allocation was made on another worker
+    /// than the hash would choose. Walks the table, a system call per entry.
+    #[must_use]
+    pub fn steered_flows(&self) -> usize {
+        self.tables.flows.first().map_or(0, |flows| flows.count())
     }
 
     /// How many relayed addresses are held by clients now.

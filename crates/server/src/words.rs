@@ -57,7 +57,8 @@ words!(WorkerStats {
     engine,
     sends,
     received,
-    relays_open
+    relays_open,
+    flows_steered
 });
 words!(Traffic { packets, bytes });
 words!(BatchSizes { buckets, sum });
@@ -122,6 +123,6 @@ mod tests {
         stats.each(&mut |word| words.push(word));
         assert_eq!(words, (1..=number).collect::<Vec<u64>>());
         assert_eq!(stats.counters.wake_ups, 1);
-        assert_eq!(stats.relays_open, number);
+        assert_eq!(stats.flows_steered, number);
     }
 }

@@ -3,8 +3,13 @@
 mod common;
 
 use common::{Client, Got, at, clients_on_two_workers, ip, loopback, socket, start, worker_that};
-use hairpin_server::{Running, Server};
+use hairpin_server::{Running, Server, Steering};
 use stun::{EvenPort, ReservationToken};
+
+/// Where a client's requests arrive does not change when it comes again.
+fn by_hash(workers: usize) -> hairpin_server::Builder {
+    loopback(workers).steering(Steering::Hash)
+}
 
 /// Clears the way for two clients whose workers are known to differ.
 fn fresh_clients_on_two_workers(server: &Running) -> [Client; 2] {
@@ -27,7 +32,7 @@ fn claim(client: &mut Client, token: [u8; 8]) -> common::Answer {
 
 #[test]
 fn a_reserved_port_moves_to_the_worker_that_claims_it() {
-    let server = start(loopback(2));
+    let server = start(by_hash(2));
     let [mut one, mut other] = fresh_clients_on_two_workers(&server);
     let (even, token) = reserve(&mut one);
     assert_eq!(even.port() % 2, 0);
@@ -65,7 +70,7 @@ fn a_reserved_port_moves_to_the_worker_that_claims_it() {
 
 #[test]
 fn a_token_is_worth_nothing_to_another_user_or_when_made_up() {
-    let server = start(loopback(2).user("bob", "hunter2"));
+    let server = start(by_hash(2).user("bob", "hunter2"));
     let [mut one, other] = fresh_clients_on_two_workers(&server);
     let (_, token) = reserve(&mut one);
     let mut bob = other.with_user("bob", "hunter2");

@@ -42,7 +42,7 @@ pub(crate) use logging::LogFormat;
 pub(crate) use network::{DEFAULT_PORT, ExternalIp, PeerRule};
 pub(crate) use schema::KEYS;
 pub(crate) use semantics::is_private;
-pub(crate) use setting::{parse_seconds, write_seconds};
+pub(crate) use setting::{Steering, parse_seconds, write_seconds};
 
 use diagnostics::Report;
 use schema::Settings;
@@ -56,6 +56,8 @@ pub(crate) struct Config {
     pub(crate) workers: Option<u32>,
     /// Whether each worker stays on a core of its own.
     pub(crate) pin_workers: bool,
+    /// How new allocations find their worker.
+    pub(crate) steering: Steering,
     /// Whether UDP GRO and GSO are used where the kernel has them.
     pub(crate) offloads: bool,
     /// Where to listen; `None`: decided at start.
@@ -176,6 +178,7 @@ fn resolve(settings: &Settings) -> Option<Config> {
             Workers::Count(count) => Some(count),
         },
         pin_workers: s.pin_workers?.value,
+        steering: s.steering?.value,
         offloads: s.offloads?.value,
         listen_udp: s.listen_udp.map(|list| values(list.value.0)),
         relay_addresses: s.relay_addresses.map(|list| values(list.value.0)),

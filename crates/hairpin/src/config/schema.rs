@@ -10,7 +10,7 @@ use super::diagnostics::Report;
 use super::logging::{LogFormat, LogLevel};
 use super::network::{ExternalIp, PeerRule, PortRange};
 use super::node::Node;
-use super::setting::{AtLeastOne, Bounded, List, Seconds, Setting, Workers};
+use super::setting::{AtLeastOne, Bounded, List, Seconds, Setting, Steering, Workers};
 use super::source::{Located, Location};
 
 /// RFC 8656 §7.2: an allocation lives 10 minutes by default; clients refresh a minute ahead, so that less than 2 minutes leaves no
@@ -35,6 +35,8 @@ pub(crate) struct Settings {
     pub(crate) workers: Entry<Workers>,
     /// `server.pin_workers`
     pub(crate) pin_workers: Entry<bool>,
+    /// `server.steering`
+    pub(crate) steering: Entry<Steering>,
     /// `server.offloads`
     pub(crate) offloads: Entry<bool>,
     /// `listen.udp`
@@ -166,6 +168,7 @@ pub(crate) const ENV_PREFIX: &str = "HAIRPIN_";
 pub(crate) const KEYS: &[Key] = &[
     Key::new("server", "workers", |s| &mut s.workers).at_start(),
     Key::new("server", "pin_workers", |s| &mut s.pin_workers).at_start(),
+    Key::new("server", "steering", |s| &mut s.steering).at_start(),
     Key::new("server", "offloads", |s| &mut s.offloads).at_start(),
     Key::new("listen", "udp", |s| &mut s.listen_udp).at_start(),
     Key::new("relay", "addresses", |s| &mut s.relay_addresses).at_start(),

@@ -255,6 +255,36 @@ impl Setting for Workers {
     }
 }
 
+/// How new allocations find their worker.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Steering {
+    /// On the least loaded worker where the process may load BPF programs, else by the kernel's hash.
+    Auto,
+    /// On the least loaded worker, or not at all.
+    Bpf,
+    /// By the kernel's hash.
+    Hash,
+}
+
+const STEERINGS: [(&str, Steering); 3] = [
+    ("auto", Steering::Auto),
+    ("bpf", Steering::Bpf),
+    ("hash", Steering::Hash),
+];
+
+impl FromText for Steering {
+    const EXPECTED: &'static str = "\"auto\", \"bpf\" or \"hash\"";
+
+    fn from_text(text: &str) -> Result<Self, Mistake> {
+        one_of(text, &STEERINGS)
+    }
+
+    fn to_text(&self) -> String {
+        let found = STEERINGS.iter().find(|(_, steering)| steering == self);
+        found.map_or("auto", |(word, _)| word).to_owned()
+    }
+}
+
 /// A length of time in whole seconds, from `MIN` to `MAX` seconds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Seconds<const MIN: u64, const MAX: u64>(pub(crate) Duration);

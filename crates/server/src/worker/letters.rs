@@ -10,7 +10,7 @@ use std::ops::Range;
 use std::sync::Arc;
 use std::sync::mpsc::Sender;
 use turn::server::{Config, OpenedRelay};
-use turn::{RelayKey, RequestKey};
+use turn::{ClientPath, RelayKey, RequestKey};
 
 /// A letter to a worker.
 #[derive(Debug)]
@@ -25,6 +25,8 @@ pub(crate) enum Letter {
         user: Box<str>,
         key: RelayKey,
     },
+    /// A request whose allocation is better made by the worker that gets this.
+    Request(Box<PlacedRequest>),
     /// The answer: the reserved relay's socket under its new key, if there was one.
     Claimed {
         request: RequestKey,
@@ -36,6 +38,15 @@ pub(crate) enum Letter {
     Publish(Sender<()>),
     /// Close everything and end.
     Shutdown,
+}
+
+/// A client's request as it arrived at another worker.
+#[derive(Debug)]
+pub(crate) struct PlacedRequest {
+    pub(crate) path: ClientPath,
+    pub(crate) bytes: Box<[u8]>,
+    /// The flow has got an entry for it.
+    pub(crate) is_new: bool,
 }
 
 /// A relay on its way from one worker to another. No worker's poller watches it.
@@ -173,6 +184,8 @@ pub(crate) struct Shipment<'a> {
 impl Courier {
     /// Unread letters from which on parcels are held back until they are full.
     const BACKLOG: usize = 2;
+    /// Unread letters from which on a worker gets no more requests to serve.
+    const UNREAD: usize = 64;
 
     pub(crate) fn new(boxes: Arc<[Mailbox<Letter>]>, store: Arc<ParcelStore>) -> Courier {
         let open = (0..boxes.len()).map(|_| None).collect();
@@ -245,6 +258,12 @@ impl Courier {
             Some(mailbox) => mailbox.post(letter),
             None => Err(letter),
         }
+    }
+
+    /// Whether a worker reads its mail so promptly that it may be given more work.
+    pub(crate) fn keeps_up(&self, worker: u16) -> bool {
+        let mailbox = self.boxes.get(usize::from(worker));
+        mailbox.is_some_and(|mailbox| mailbox.len() < Self::UNREAD)
     }
 
     /// Takes back an emptied parcel.

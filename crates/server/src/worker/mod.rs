@@ -25,7 +25,7 @@ use crate::board::Publisher;
 use crate::mailbox::Mailbox;
 use crate::stats::WorkerStats;
 use io::{Event, Events, RecvBatch, SendQueue};
-use letters::MovedRelay;
+use letters::{MovedRelay, PlacedRequest};
 use session::{Change, Session};
 use sockets::RelaySocket;
 use std::time::Duration;
@@ -113,6 +113,9 @@ impl Worker {
         let (lost, held) = self.core.courier.send_all();
         self.core.counters.mailbox_full += lost;
         self.parcels_held = held;
+        let counters = &self.core.counters;
+        let datagrams = counters.client_datagrams + counters.peer_datagrams;
+        self.core.placement.measure(self.core.now.mono, datagrams);
         Ok(())
     }
 
@@ -275,6 +278,7 @@ impl Worker {
                 }
             }
             Letter::Claimed { request, relay } => self.receive_relay(request, relay),
+            Letter::Request(placed) => self.serve_placed(&placed),
             Letter::Config(config) => self.core.engine.set_config(config),
             Letter::Publish(reply) => {
                 self.publish();
@@ -284,6 +288,15 @@ impl Worker {
             Letter::Shutdown => self.stopping = true,
         }
         self.settle();
+    }
+
+    fn serve_placed(&mut self, placed: &PlacedRequest) {
+        let mut session = Session {
+            core: &mut self.core,
+            sockets: &self.sockets,
+            out: self.queue.start(),
+        };
+        session.request_placed(placed);
     }
 
     /// Another worker's client has the token of a relay that is reserved here.
@@ -416,6 +429,7 @@ impl Worker {
             sends: *self.queue.totals(),
             received: *self.batch.totals(),
             relays_open: self.sockets.relays.len() as u64,
+            flows_steered: self.core.placement.steered(),
         }
     }
 }

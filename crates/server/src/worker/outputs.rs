@@ -1,25 +1,48 @@
 //! The cold path: what the engine has queued for the worker to do.
 
-use super::letters::Letter;
+use super::letters::{Letter, PlacedRequest};
 use super::log;
 use super::open::{MOST_RELAYS, Results};
 use super::session::{Change, Session};
+use crate::steering::Target;
 use turn::server::{Output, PortRequest, RelayRequest};
-use turn::{RelayKey, RequestKey};
+use turn::{ClientPath, RelayKey, RequestKey, Run};
 
 /// What cannot be done while the output still borrows the engine.
 enum Todo {
     Open(RequestKey, [RelayRequest; MOST_RELAYS], usize),
+    Forward(u16),
     NoReservation(RequestKey),
     Done,
+}
+
+/// What the outputs are the answer to.
+#[derive(Clone, Copy)]
+pub(crate) enum Origin<'a> {
+    /// A datagram that a client sent to this worker.
+    Client(&'a ClientPath, &'a [u8]),
+    /// A request that another worker took here.
+    Placed,
+    /// Anything else.
+    Other,
 }
 
 impl Session<'_, '_, '_> {
     /// Does everything the engine has queued. After every `handle_*` this runs before the engine gets anything else.
     pub(crate) fn drain_outputs(&mut self) {
-        while let Some(todo) = self.next_output() {
+        self.drain_outputs_of(Origin::Other);
+    }
+
+    /// The same, where it matters what the outputs come of.
+    pub(crate) fn drain_outputs_of(&mut self, origin: Origin<'_>) {
+        while let Some(todo) = self.next_output(origin) {
             match todo {
-                Todo::Open(request, relays, count) => self.open_relays(request, &relays[..count]),
+                Todo::Open(request, relays, count) => {
+                    if !self.place(request, origin) {
+                        self.open_relays(request, &relays[..count]);
+                    }
+                }
+                Todo::Forward(to) => self.forward(to, origin),
                 Todo::NoReservation(request) => {
                     self.core
                         .engine
@@ -30,7 +53,26 @@ impl Session<'_, '_, '_> {
         }
     }
 
-    fn next_output(&mut self) -> Option<Todo> {
+    /// A request that another worker took here: handled as if it had arrived here, and finally.
+    pub(crate) fn request_placed(&mut self, placed: &PlacedRequest) {
+        let PlacedRequest {
+            path,
+            bytes,
+            is_new,
+        } = placed;
+        // The verdict can only be that it has been handled, or was no request: it is one that the other engine knew.
+        let _ = self
+            .core
+            .engine
+            .handle_client(self.core.now, path, Run::single(bytes));
+        self.drain_outputs_of(Origin::Placed);
+        // Before the answer leaves, which is when this session ends.
+        let alive = self.core.engine.has_allocation(&path.five_tuple);
+        self.core.placement.settle(path, *is_new, alive);
+        self.core.counters.requests_taken += 1;
+    }
+
+    fn next_output(&mut self, origin: Origin<'_>) -> Option<Todo> {
         let worker = self.core.opener.worker;
         let output = self.core.engine.poll_output()?;
         log::allocation(worker, &output);
@@ -41,6 +83,7 @@ impl Session<'_, '_, '_> {
                 }
             }
             Output::OpenRelays { request, relays } => return Some(open_todo(request, relays)),
+            Output::Forward { to } => return Some(Todo::Forward(to)),
             Output::ClaimReservation {
                 request,
                 token,
@@ -55,15 +98,72 @@ impl Session<'_, '_, '_> {
                     key,
                 };
                 let other = u16::from(token[0]);
-                if other == worker || self.core.courier.post(other, letter).is_err() {
+                // What another worker took here is answered at once, so that the flow's entry stays or goes with it.
+                let is_placed = matches!(origin, Origin::Placed);
+                if is_placed || other == worker || self.core.courier.post(other, letter).is_err() {
                     return Some(Todo::NoReservation(request));
                 }
             }
             Output::CloseRelay { relay } => self.core.changes.push(Change::Close(relay)),
-            Output::AllocationOpened { relayed, .. } => self.core.opener.allocated(relayed),
+            Output::AllocationOpened { relayed, path, .. } => {
+                self.core.opener.allocated(relayed);
+                self.core.placement.opened(self.core.now.mono, &path);
+            }
+            Output::AllocationClosed { path, .. } => {
+                self.core.placement.closed(self.core.now.mono, &path);
+            }
             _ => {}
         }
         Some(Todo::Done)
+    }
+
+    /// Takes a request to a worker that has less to do, if there is one.
+    fn place(&mut self, request: RequestKey, origin: Origin<'_>) -> bool {
+        let Origin::Client(path, bytes) = origin else {
+            return false;
+        };
+        let core = &mut *self.core;
+        let now = core.now;
+        let Some(target) = core.placement.elsewhere(now.mono, path, bytes.len()) else {
+            return false;
+        };
+        // The engine gives back the request's quota before the other worker asks for it.
+        if !core.courier.keeps_up(target.worker)
+            || !core.engine.taken_elsewhere(now, request, target.worker)
+        {
+            core.placement.give_up(path, target);
+            return false;
+        }
+        self.hand_request_over(path, bytes, target);
+        true
+    }
+
+    /// What comes late from a client whose request went to another worker.
+    fn forward(&mut self, to: u16, origin: Origin<'_>) {
+        if let Origin::Client(path, bytes) = origin {
+            let target = Target {
+                worker: to,
+                is_new: false,
+            };
+            self.hand_request_over(path, bytes, target);
+        }
+    }
+
+    /// If it finds no room, it is lost like a datagram, and the client sends it again.
+    fn hand_request_over(&mut self, path: &ClientPath, bytes: &[u8], target: Target) {
+        let letter = Letter::Request(Box::new(PlacedRequest {
+            path: *path,
+            bytes: bytes.into(),
+            is_new: target.is_new,
+        }));
+        let core = &mut *self.core;
+        match core.courier.post(target.worker, letter) {
+            Ok(()) => core.counters.requests_given += 1,
+            Err(_) => {
+                core.counters.mailbox_full += 1;
+                core.placement.give_up(path, target);
+            }
+        }
     }
 
     fn open_relays(&mut self, request: RequestKey, relays: &[RelayRequest]) {

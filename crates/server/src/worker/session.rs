@@ -7,8 +7,10 @@
 
 use super::letters::{Courier, Item, Shipment, datagrams, slice};
 use super::open::Opener;
+use super::outputs::Origin;
 use super::sockets::{RelaySocket, Sockets};
 use crate::counters::Counters;
+use crate::steering::Placement;
 use io::{Datagrams, Outbox, Poller, SendTo};
 use std::net::SocketAddr;
 use std::ops::Range;
@@ -36,6 +38,7 @@ pub(crate) struct Core {
     pub(crate) poller: Poller,
     pub(crate) counters: Counters,
     pub(crate) changes: Changes,
+    pub(crate) placement: Placement,
 }
 
 /// Datagrams in, datagrams queued; `'buf` is the life of sockets and received bytes.
@@ -74,7 +77,7 @@ impl<'buf> Session<'_, '_, 'buf> {
             let verdict = self.core.engine.handle_client(self.core.now, &path, run);
             let covers = verdict.covers().max(1);
             self.relay_to_peer(verdict, covered(run, covers));
-            self.drain_outputs();
+            self.drain_outputs_of(Origin::Client(&path, run.first()));
             rest = run.skip(covers);
         }
     }

@@ -6,6 +6,7 @@ pub(crate) mod marked;
 
 use hairpin_server::{Builder as ServerBuilder, Running, Server};
 use std::net::{IpAddr, SocketAddr, UdpSocket};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 use stun::channel_data::{self, ChannelData};
 use stun::{
@@ -142,7 +143,6 @@ pub(crate) struct Client {
     pub(crate) server: SocketAddr,
     credentials: (String, String),
     challenge: Option<(String, Vec<u8>, HmacKey)>,
-    next_id: u32,
 }
 
 impl Client {
@@ -158,7 +158,6 @@ impl Client {
             server,
             credentials: (USER.to_owned(), PASSWORD.to_owned()),
             challenge: None,
-            next_id: 0,
         }
     }
 
@@ -199,26 +198,52 @@ impl Client {
         if !matches!(first.code(), 401 | 438) {
             return first;
         }
-        let (realm, nonce) = {
-            let message = first.message();
-            let realm: Option<Realm<'_>> = message.get().expect("well formed");
-            let nonce: Option<Nonce<'_>> = message.get().expect("well formed");
-            (
-                realm.expect("a realm").0.to_owned(),
-                nonce.expect("a nonce").0.to_vec(),
-            )
-        };
-        let (user, password) = &self.credentials;
-        let key = stun::long_term_key(PasswordAlgorithm::Md5, user, &realm, password);
-        self.challenge = Some((realm, nonce, key.expect("plain ASCII").hmac_sha1()));
+        self.heed(&first);
         self.exchange(method, attributes)
     }
 
+    /// Takes over what a challenge says.
+    fn heed(&mut self, challenge: &Answer) {
+        let message = challenge.message();
+        let realm: Option<Realm<'_>> = message.get().expect("well formed");
+        let nonce: Option<Nonce<'_>> = message.get().expect("well formed");
+        let (realm, nonce) = (realm.expect("a realm").0, nonce.expect("a nonce").0);
+        let (user, password) = &self.credentials;
+        let key = stun::long_term_key(PasswordAlgorithm::Md5, user, realm, password);
+        let key = key.expect("plain ASCII").hmac_sha1();
+        self.challenge = Some((realm.to_owned(), nonce.to_vec(), key));
+    }
+
     fn exchange(&mut self, method: Method, attributes: Attributes<'_>) -> Answer {
-        self.next_id += 1;
+        let request = self.write(method, attributes);
+        let id = Message::parse(&request)
+            .expect("just made")
+            .transaction_id();
+        self.transmit(&request);
+        loop {
+            let answer = self.next_answer();
+            if answer.message().transaction_id() == id {
+                return answer;
+            }
+        }
+    }
+
+    /// A request with credentials, to be sent as a test likes.
+    pub(crate) fn signed(&mut self, method: Method, attributes: Attributes<'_>) -> Vec<u8> {
+        if self.challenge.is_none() {
+            let challenge = self.exchange(method, attributes);
+            assert_eq!(challenge.code(), 401);
+            self.heed(&challenge);
+        }
+        self.write(method, attributes)
+    }
+
+    /// A request, with credentials if there was a challenge.
+    fn write(&mut self, method: Method, attributes: Attributes<'_>) -> Vec<u8> {
+        // Never the same twice in a process, also from a port that was another client's: its answers are still remembered.
+        static NEXT: AtomicU64 = AtomicU64::new(1);
         let mut id = [0; 12];
-        id[..4].copy_from_slice(&self.next_id.to_be_bytes());
-        id[4..6].copy_from_slice(&self.local().port().to_be_bytes());
+        id[4..].copy_from_slice(&NEXT.fetch_add(1, Ordering::Relaxed).to_be_bytes());
         let id = TransactionId(id);
         let mut buffer = [0; 1024];
         let mut builder = Builder::new(&mut buffer, Class::Request, method, &id).expect("room");
@@ -234,13 +259,15 @@ impl Client {
                 .and_then(|b| b.integrity(key))
                 .expect("room");
         }
-        let request = builder.finish();
-        self.transmit(request);
+        builder.finish().to_vec()
+    }
+
+    /// The next answer to whichever request.
+    pub(crate) fn next_answer(&self) -> Answer {
         loop {
             let datagram = self.receive();
-            let is_answer = Message::parse(&datagram).is_ok_and(|message| {
-                message.transaction_id() == id && message.class() != Class::Indication
-            });
+            let is_answer =
+                Message::parse(&datagram).is_ok_and(|message| message.class() != Class::Indication);
             if is_answer {
                 return Answer(datagram);
             }

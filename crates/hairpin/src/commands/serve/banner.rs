@@ -18,6 +18,8 @@ pub(super) struct Banner {
     pub(super) relay_ports: RangeInclusive<u16>,
     /// Number of workers.
     pub(super) workers: usize,
+    /// How clients find theirs, if there are several.
+    pub(super) steering: Option<&'static str>,
     /// The realm.
     pub(super) realm: String,
     /// Whether loopback and private peers are admitted.
@@ -58,7 +60,9 @@ impl Banner {
             lines.line("listening", format!("udp {listener}"));
         }
         self.relays(&mut lines);
-        lines.line("workers", self.workers);
+        let steering = self.steering.map(|how| format!(", {how}"));
+        let steering = steering.unwrap_or_default();
+        lines.line("workers", format!("{}{steering}", self.workers));
         lines.line("realm", &self.realm);
         lines.line(
             "peers",
@@ -153,6 +157,7 @@ mod tests {
             relays: vec![("10.0.0.5".parse().unwrap(), "203.0.113.5".parse().unwrap())],
             relay_ports: 49_152..=65_535,
             workers: 2,
+            steering: Some("each new allocation on the least loaded"),
             realm: "hairpin".to_owned(),
             local_peers: false,
             access,
@@ -176,6 +181,7 @@ mod tests {
             concat!("hairpin ", env!("CARGO_PKG_VERSION"), "\n"),
             "listening    udp 127.0.0.1:3478\n",
             "relaying     udp 10.0.0.5, seen as 203.0.113.5, ports 49152-65535\n",
+            "workers      2, each new allocation on the least loaded\n",
             "peers        public addresses only",
             r#"{"iceServers":[{"#,
             "uri          turn:203.0.113.5:3478?transport=udp\n",

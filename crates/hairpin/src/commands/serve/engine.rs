@@ -5,10 +5,12 @@ use std::net::{IpAddr, SocketAddr};
 use anyhow::{Result, anyhow};
 use server::policy::{PeerRule as Rule, PeerRules, loopback_and_private};
 use server::quota::QuotaLimits;
-use server::{AddressFamily, IpNet, Running, Server, Settings, StartError, addresses};
+use server::{
+    AddressFamily, IpNet, Running, Server, Settings, StartError, SteeringInUse, addresses,
+};
 
 use super::plan::Machine;
-use crate::config::{Config, PeerRule};
+use crate::config::{Config, PeerRule, Steering};
 
 /// What `server` needs to know of the machine it runs on.
 pub(super) fn machine() -> Machine {
@@ -38,6 +40,7 @@ impl Engine {
         let mut builder = Server::builder()
             .relay_ports(*config.relay_ports.start(), *config.relay_ports.end())
             .pin_workers(config.pin_workers)
+            .steering(steering(config.steering))
             .offloads(config.offloads)
             .settings(settings(config));
         if let Some(workers) = config.workers {
@@ -78,6 +81,15 @@ impl Engine {
         self.running.workers()
     }
 
+    /// How new allocations find their worker, in a few words; `None` if there is but one.
+    pub(super) fn steering(&self) -> Option<&'static str> {
+        match self.running.steering() {
+            SteeringInUse::OneWorker => None,
+            SteeringInUse::Bpf => Some("each new allocation on the least loaded"),
+            _ => Some("clients spread by the kernel's hash"),
+        }
+    }
+
     /// Puts into force what can change while it runs.
     pub(super) fn reload(&self, config: &Config) -> Result<()> {
         let mut settings = settings(config);
@@ -109,12 +121,21 @@ fn explain(error: &StartError) -> anyhow::Error {
         StartError::Bind { .. } => "; set it with --listen ADDRESS:PORT or listen.udp",
         StartError::RelayAddress { .. } => "; set it with --relay-address IP or relay.addresses",
         StartError::ExternalAddress { .. } => "; set it with --relay-address IP or relay.addresses",
+        StartError::Steering(_) => "; set it with server.steering",
         StartError::Worker(_) | StartError::Thread(_) => {
             "; set it with --workers N or server.workers"
         }
         _ => "",
     };
     anyhow!("{error}{change}")
+}
+
+fn steering(wanted: Steering) -> server::Steering {
+    match wanted {
+        Steering::Auto => server::Steering::Auto,
+        Steering::Bpf => server::Steering::Bpf,
+        Steering::Hash => server::Steering::Hash,
+    }
 }
 
 /// The part of the configuration that can change while the server runs.

@@ -117,6 +117,7 @@ fn banner(
         relays: engine.relays(),
         relay_ports: config.relay_ports.clone(),
         workers: engine.workers(),
+        steering: engine.steering(),
         realm: config.realm.clone(),
         local_peers: config.peers_allow_local,
         access,

@@ -1,0 +1,134 @@
+//! Which worker a client's datagrams go to, and where its allocation is made.
+//!
+//! ```text
+//!  Allocate, authenticated, at the worker that the kernel's hash chose
+//!     │ this worker is the least loaded, near enough: the allocation is made here, without any entry
+//!     └ another has less to do: 1. an entry, 5-tuple -> that worker, in the group's BPF table
+//!                               2. the request to its mailbox; it handles it as if it had arrived there
+//!                               3. the entry goes when the allocation does
+//! ```
+//! The hash alone leaves the busiest of eight workers with 2.8 times its share of eight clients. Whoever has not authenticated
+//! never gets an entry, and no entry gives way to another: a flow that lives never moves. Without the capabilities for BPF,
+//! or when the table is full, the allocation is made where the hash sent its request.
+
+mod loads;
+mod placement;
+
+pub(crate) use loads::Loads;
+pub(crate) use placement::{Placement, Target};
+
+use crate::error::StartError;
+use bpf::BpfError;
+use bpf::steer::{Flows, Steering as Program};
+use io::UdpSocket;
+use std::sync::Arc;
+
+/// How new allocations find their worker.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Steering {
+    /// On the least loaded worker, if this process may load BPF programs; else as [`Steering::Hash`]. Default.
+    #[default]
+    Auto,
+    /// On the least loaded worker; the server does not start if that is impossible.
+    Bpf,
+    /// Where the kernel's hash of the client's address happens to send its request.
+    Hash,
+}
+
+/// What came of it.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum SteeringInUse {
+    /// There is but one worker.
+    #[default]
+    OneWorker,
+    /// New allocations are placed on the least loaded worker.
+    Bpf,
+    /// The kernel's hash decides alone.
+    Hash {
+        /// Why placing is impossible; `None` if it was not wanted.
+        because: Option<String>,
+    },
+}
+
+impl SteeringInUse {
+    /// Its name in logs and metrics.
+    #[must_use]
+    pub const fn name(&self) -> &'static str {
+        match self {
+            SteeringInUse::OneWorker => "one_worker",
+            SteeringInUse::Bpf => "bpf",
+            SteeringInUse::Hash { .. } => "hash",
+        }
+    }
+
+    /// Says at start why placing is impossible, if it was wanted, and what to do.
+    fn log(&self) {
+        if let SteeringInUse::Hash { because: Some(why) } = self {
+            tracing::warn!(
+                reason = %why,
+                "clients are spread over the workers by the kernel's hash alone, which loads them unevenly when there are few; \
+                 grant CAP_BPF and CAP_NET_ADMIN to place allocations on the least loaded worker, or set steering to hash"
+            );
+        }
+    }
+}
+
+/// What workers are given to steer with.
+#[derive(Debug)]
+pub(crate) struct Tables {
+    /// Handles to the table of flows: each worker takes one, and the last one counts. None if there is no table.
+    pub(crate) flows: Vec<Flows>,
+    pub(crate) loads: Arc<Loads>,
+}
+
+/// Most entries: at about 120 bytes each they are made as they are needed, but their buckets are not.
+const MOST_FLOWS: usize = 1 << 20;
+
+impl Tables {
+    /// Loads and attaches the program, if it is wanted and can be had. `groups` has one list of sockets per listener, one socket
+    /// per worker; `allocations` is how many can exist.
+    pub(crate) fn set_up(
+        wanted: Steering,
+        groups: &[Vec<UdpSocket>],
+        workers: usize,
+        allocations: usize,
+    ) -> Result<(SteeringInUse, Tables), StartError> {
+        let (in_use, flows) = if workers == 1 {
+            (SteeringInUse::OneWorker, Vec::new())
+        } else if wanted == Steering::Hash {
+            (SteeringInUse::Hash { because: None }, Vec::new())
+        } else {
+            match attach(groups, workers, allocations.min(MOST_FLOWS)) {
+                Ok(flows) => (SteeringInUse::Bpf, flows),
+                Err(error) if wanted == Steering::Bpf => return Err(StartError::Steering(error)),
+                Err(error) => {
+                    let because = Some(error.to_string());
+                    (SteeringInUse::Hash { because }, Vec::new())
+                }
+            }
+        };
+        in_use.log();
+        let loads = Arc::new(Loads::new(workers));
+        Ok((in_use, Tables { flows, loads }))
+    }
+}
+
+/// Nothing has an entry yet, so attaching moves nobody.
+fn attach(
+    groups: &[Vec<UdpSocket>],
+    workers: usize,
+    allocations: usize,
+) -> Result<Vec<Flows>, BpfError> {
+    let sockets = u32::try_from(groups.len() * workers).unwrap_or(u32::MAX);
+    let flows = u32::try_from(allocations).unwrap_or(u32::MAX);
+    let mut program = Program::load(sockets, flows)?;
+    for (slot, socket) in (0..).zip(groups.iter().flatten()) {
+        program.set_socket(slot, socket)?;
+    }
+    for socket in groups.iter().filter_map(|group| group.first()) {
+        program.attach(socket)?;
+    }
+    (0..=workers).map(|_| program.flows()).collect()
+}

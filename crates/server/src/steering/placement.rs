@@ -1,0 +1,313 @@
+//! One worker's part in placing: what it gives away, what it was given, and the entries that hold the latter.
+
+use super::{Loads, Tables};
+use crate::random::Entropy;
+use bpf::steer::{Flow, Flows, InsertError};
+use std::collections::{HashMap, HashSet};
+use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
+use std::time::Duration;
+use turn::{ClientPath, FiveTuple, Mono, Transport};
+
+/// How often a worker measures what it does.
+const MEASURE: Duration = Duration::from_millis(250);
+
+/// A worker gives away at most so many requests at once, and so many per second in the long run: it corrects what the hash
+/// makes of a crowd that arrives, and costs nothing to speak of where allocations come and go by the thousand.
+const BURST: u32 = 256;
+const PER_SECOND: u64 = 64;
+
+/// Longest request that is handed over, in bytes; clients send a tenth of it.
+const LONGEST: usize = 1500;
+
+/// After its entry has gone, datagrams of a flow may still wait here for so long.
+const QUEUED: Duration = Duration::from_secs(1);
+
+/// How many flows are remembered for that; when there are more, none are.
+const MOST_DEPARTED: usize = 4096;
+
+/// Where a request is taken.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Target {
+    pub(crate) worker: u16,
+    /// Its flow has got its entry for this; if not, it had one.
+    pub(crate) is_new: bool,
+}
+
+/// The placing of one worker.
+#[derive(Debug)]
+pub(crate) struct Placement {
+    worker: u16,
+    workers: u32,
+    loads: Arc<Loads>,
+    table: Option<Table>,
+    budget: Budget,
+    measured: (Mono, u64),
+}
+
+/// What takes an entry.
+#[derive(Debug)]
+struct Table {
+    flows: Flows,
+    entropy: Entropy,
+    /// The flows that have an entry for this worker: exactly those of its allocations that the hash would send elsewhere.
+    own: HashSet<Flow>,
+    /// Flows whose entry went a moment ago. An Allocate that comes from one here had been received before that.
+    departed: HashMap<Flow, Mono>,
+}
+
+impl Placement {
+    /// For worker `worker` of `workers`.
+    pub(crate) fn new(worker: u16, workers: usize, tables: &mut Tables) -> Placement {
+        let table = tables.flows.pop().map(|flows| Table {
+            flows,
+            entropy: Entropy::new(),
+            own: HashSet::new(),
+            departed: HashMap::new(),
+        });
+        Placement {
+            worker,
+            workers: u32::try_from(workers).unwrap_or(1),
+            loads: Arc::clone(&tables.loads),
+            table,
+            budget: Budget {
+                left: BURST,
+                filled: Mono(0),
+            },
+            measured: (Mono(0), 0),
+        }
+    }
+
+    /// How many flows have an entry for this worker.
+    pub(crate) fn steered(&self) -> u64 {
+        self.table
+            .as_ref()
+            .map_or(0, |table| table.own.len() as u64)
+    }
+
+    /// Looks at what the worker has done: `datagrams` is how many it has handled in all.
+    pub(crate) fn measure(&mut self, now: Mono, datagrams: u64) {
+        let (at, before) = self.measured;
+        let passed = now.since(at);
+        if passed < MEASURE || self.table.is_none() {
+            return;
+        }
+        self.measured = (now, datagrams);
+        let nanos = u64::try_from(passed.as_nanos()).unwrap_or(u64::MAX);
+        let rate = (datagrams - before).saturating_mul(1_000_000_000) / nanos.max(1);
+        self.loads
+            .publish(self.worker, u32::try_from(rate).unwrap_or(u32::MAX), now);
+    }
+
+    /// An Allocate request of so many bytes would make an allocation here: the worker that is to have it instead, if there is
+    /// one. From then on its flow goes there.
+    pub(crate) fn elsewhere(
+        &mut self,
+        now: Mono,
+        path: &ClientPath,
+        bytes: usize,
+    ) -> Option<Target> {
+        let table = self.table.as_mut()?;
+        let flow = flow(&path.five_tuple).filter(|_| bytes <= LONGEST)?;
+        // What the table of entries sent here stays here.
+        let came_by_entry = table.own.contains(&flow) || table.has_departed(now, &flow);
+        if came_by_entry || !self.budget.has_some(now) {
+            return None;
+        }
+        let to = self
+            .loads
+            .better_than(self.worker, now, &mut table.entropy)?;
+        let slot = |worker: u16| path.listener.0 * self.workers + u32::from(worker);
+        match table.flows.insert(&flow, slot(to)) {
+            Ok(()) => {
+                self.budget.left -= 1;
+                self.loads.add(to);
+                Some(Target {
+                    worker: to,
+                    is_new: true,
+                })
+            }
+            Err(InsertError::Exists) => {
+                // The flow is another worker's, or this one's before the letter about it is read.
+                let entry = table.flows.get(&flow)?;
+                let worker = u16::try_from(entry.checked_sub(slot(0))?).ok()?;
+                (worker != self.worker).then_some(Target {
+                    worker,
+                    is_new: false,
+                })
+            }
+            Err(error) => {
+                tracing::debug!(%error, "an allocation stays where the hash sent it");
+                None
+            }
+        }
+    }
+
+    /// The request could not be handed over after all.
+    pub(crate) fn give_up(&mut self, path: &ClientPath, target: Target) {
+        if !target.is_new {
+            return;
+        }
+        self.loads.subtract(target.worker);
+        if let (Some(table), Some(flow)) = (&mut self.table, flow(&path.five_tuple)) {
+            table.flows.remove(&flow);
+        }
+    }
+
+    /// An allocation was opened here.
+    pub(crate) fn opened(&mut self, now: Mono, path: &ClientPath) {
+        self.loads.add(self.worker);
+        let Some(table) = self
+            .table
+            .as_mut()
+            .filter(|table| !table.departed.is_empty())
+        else {
+            return;
+        };
+        let Some(flow) = flow(&path.five_tuple) else {
+            return;
+        };
+        if table.has_departed(now, &flow) {
+            self.hold(path);
+        }
+    }
+
+    /// An allocation was closed here.
+    pub(crate) fn closed(&mut self, now: Mono, path: &ClientPath) {
+        self.loads.subtract(self.worker);
+        let Some(table) = self.table.as_mut().filter(|table| !table.own.is_empty()) else {
+            return;
+        };
+        if let Some(flow) = flow(&path.five_tuple)
+            && table.own.remove(&flow)
+        {
+            table.flows.remove(&flow);
+            table.depart(now, flow);
+        }
+    }
+
+    /// A request that another worker took here has been handled: whether there is an allocation now. `is_new` as in
+    /// [`Target`].
+    pub(crate) fn settle(&mut self, path: &ClientPath, is_new: bool, alive: bool) {
+        if is_new {
+            self.loads.subtract(self.worker);
+        }
+        if alive {
+            self.hold(path);
+        } else if let (Some(table), Some(flow)) = (&mut self.table, flow(&path.five_tuple)) {
+            table.own.remove(&flow);
+            table.flows.remove(&flow);
+        }
+    }
+
+    /// Sees to it that the flow has an entry for this worker, as it nearly always has.
+    fn hold(&mut self, path: &ClientPath) {
+        let (Some(table), Some(flow)) = (&mut self.table, flow(&path.five_tuple)) else {
+            return;
+        };
+        if !table.own.insert(flow) {
+            return;
+        }
+        let slot = path.listener.0 * self.workers + u32::from(self.worker);
+        match table.flows.insert(&flow, slot) {
+            Ok(()) | Err(InsertError::Exists) => {}
+            Err(error) => {
+                table.own.remove(&flow);
+                tracing::warn!(client = %flow.remote, %error, "a client will not reach its allocation");
+            }
+        }
+    }
+}
+
+impl Table {
+    /// Whether the flow's entry went so lately that datagrams which it sent here may still wait.
+    fn has_departed(&self, now: Mono, flow: &Flow) -> bool {
+        self.departed
+            .get(flow)
+            .is_some_and(|left| now.since(*left) < QUEUED)
+    }
+
+    fn depart(&mut self, now: Mono, flow: Flow) {
+        if self.departed.len() >= MOST_DEPARTED {
+            self.departed.retain(|_, left| now.since(*left) < QUEUED);
+        }
+        if self.departed.len() >= MOST_DEPARTED {
+            self.departed.clear();
+        }
+        self.departed.insert(flow, now);
+    }
+}
+
+/// Requests that a worker may give away.
+#[derive(Debug)]
+struct Budget {
+    left: u32,
+    filled: Mono,
+}
+
+impl Budget {
+    fn has_some(&mut self, now: Mono) -> bool {
+        let passed = u64::try_from(now.since(self.filled).as_millis()).unwrap_or(u64::MAX);
+        let more = passed.saturating_mul(PER_SECOND) / 1000;
+        if more > 0 {
+            self.filled = now;
+            let more = u32::try_from(more).unwrap_or(u32::MAX);
+            self.left = self.left.saturating_add(more).min(BURST);
+        }
+        self.left > 0
+    }
+}
+
+/// The flow in the addresses of its packets; `None` if it cannot be told from another by them.
+fn flow(five_tuple: &FiveTuple) -> Option<Flow> {
+    let is_datagrams = matches!(five_tuple.transport, Transport::Udp | Transport::Dtls);
+    (is_datagrams && !is_link_local(five_tuple.remote)).then_some(Flow {
+        remote: five_tuple.remote,
+        local: five_tuple.local,
+    })
+}
+
+/// The same link-local address may exist on each of several interfaces.
+fn is_link_local(address: SocketAddr) -> bool {
+    matches!(address.ip(), IpAddr::V6(v6) if v6.is_unicast_link_local())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_budget_allows_a_burst_and_then_a_trickle() {
+        let mut budget = Budget {
+            left: BURST,
+            filled: Mono(0),
+        };
+        let mut spend = |now: u64| {
+            let mut spent = 0;
+            while budget.has_some(Mono(now)) {
+                budget.left -= 1;
+                spent += 1;
+            }
+            spent
+        };
+        assert_eq!(spend(1), BURST);
+        assert_eq!(spend(2), 0);
+        assert_eq!((1..=1000).map(|ms| spend(ms * 1_000_000)).sum::<u32>(), 62);
+        assert_eq!(spend(3_600_000_000_000), BURST);
+    }
+
+    #[test]
+    fn link_local_flows_and_streams_have_no_entry() {
+        let of = |transport, remote: &str| {
+            flow(&FiveTuple {
+                transport,
+                local: ([192, 0, 2, 1], 3478).into(),
+                remote: remote.parse().expect("an address"),
+            })
+        };
+        assert!(of(Transport::Udp, "192.0.2.7:4000").is_some());
+        assert!(of(Transport::Udp, "[2001:db8::7]:4000").is_some());
+        assert!(of(Transport::Udp, "[fe80::7]:4000").is_none());
+        assert!(of(Transport::Tcp, "192.0.2.7:4000").is_none());
+    }
+}
