@@ -2,9 +2,11 @@
 
 #![forbid(unsafe_code)]
 
+mod admin;
 mod cli;
 mod commands;
 mod config;
+mod metrics;
 
 use std::process::ExitCode;
 

@@ -103,6 +103,15 @@ pub struct Received {
     pub per_call: BatchSizes,
 }
 
+impl std::ops::AddAssign<&Received> for Received {
+    fn add_assign(&mut self, other: &Received) {
+        self.datagrams += other.datagrams;
+        self.gro_trains += other.gro_trains;
+        self.gro_segments += other.gro_segments;
+        self.per_call += &other.per_call;
+    }
+}
+
 /// What a header points to, beside the payload.
 struct Slot {
     payload: iovec,

@@ -93,6 +93,14 @@ impl Observer {
         })
     }
 
+    /// How long ago each worker's loop turned, which it does at least once a second; `None` before the first time.
+    #[must_use]
+    pub fn idle(&self) -> Vec<Option<Duration>> {
+        let now = now().mono;
+        let boards = self.view.boards.iter();
+        boards.map(|board| board.since_turn(now)).collect()
+    }
+
     /// The number of each worker's thread, for `/proc/self/task`; `None` of one that does not run yet.
     #[must_use]
     pub fn threads(&self) -> Vec<Option<u32>> {

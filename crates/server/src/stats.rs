@@ -1,8 +1,9 @@
 //! What a running server has done, worker by worker.
 
 use crate::counters::Counters;
-use io::{Flushed, Received};
-use turn::server::DropReason;
+
+pub use io::{BatchSizes, Flushed, Received};
+pub use turn::server::{CloseReason, DropReason, ERROR_CODES, METHODS, Traffic};
 
 /// The counts of one worker at one moment.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -61,6 +62,16 @@ impl Stats {
         self.workers
             .iter()
             .for_each(|worker| sum += &worker.counters);
+        sum
+    }
+
+    /// What was received at once, added up.
+    #[must_use]
+    pub fn received(&self) -> Received {
+        let mut sum = Received::default();
+        self.workers
+            .iter()
+            .for_each(|worker| sum += &worker.received);
         sum
     }
 

@@ -82,6 +82,7 @@ words!(Flushed {
     gso_segments,
     gso_refused,
     gso_given_up,
+    gso_wrong_size,
     per_call,
 });
 words!(Stats {

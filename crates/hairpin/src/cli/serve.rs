@@ -60,6 +60,9 @@ pub(crate) struct Args {
     /// Deny peers (repeatable)
     #[arg(long, value_name = "CIDR[:PORTS]")]
     pub(crate) deny_peer: Vec<String>,
+    /// Serve /metrics, /healthz and /readyz here, over HTTP; or "off" [default: 127.0.0.1:9641 if it is free]
+    #[arg(long, value_name = "ADDRESS:PORT")]
+    pub(crate) admin: Option<String>,
     /// off, error, warn, info or debug
     #[arg(long, value_name = "LEVEL")]
     pub(crate) log_level: Option<String>,
@@ -101,6 +104,7 @@ impl Args {
                 "peers.allow_local",
                 self.dev.then(|| "true".to_owned()),
             ),
+            ("--admin", "admin.listen", self.admin.clone()),
             ("--log-level", "log.level", self.log_level.clone()),
             ("--log-format", "log.format", self.log_format.clone()),
         ];

@@ -10,6 +10,7 @@
 //! ```
 //! `serve`, `check` and a reload run exactly this code.
 
+mod admin;
 mod credentials;
 mod diagnostics;
 mod effective;
@@ -20,6 +21,7 @@ mod node;
 mod schema;
 mod semantics;
 mod setting;
+mod size;
 mod source;
 mod suggest;
 mod walk;
@@ -35,6 +37,7 @@ use std::time::Duration;
 
 use tracing::level_filters::LevelFilter;
 
+pub(crate) use admin::AdminListen;
 pub(crate) use credentials::User;
 pub(crate) use diagnostics::plural;
 pub(crate) use layers::{Flag, Inputs};
@@ -43,6 +46,7 @@ pub(crate) use network::{DEFAULT_PORT, ExternalIp, PeerRule};
 pub(crate) use schema::KEYS;
 pub(crate) use semantics::is_private;
 pub(crate) use setting::{Steering, parse_seconds, write_seconds};
+pub(crate) use size::write_bytes;
 
 use diagnostics::Report;
 use schema::Settings;
@@ -60,6 +64,10 @@ pub(crate) struct Config {
     pub(crate) steering: Steering,
     /// Whether UDP GRO and GSO are used where the kernel has them.
     pub(crate) offloads: bool,
+    /// Bytes that the receive buffer of each listener's socket should hold.
+    pub(crate) receive_buffer: u32,
+    /// Microseconds that workers poll the network device before they sleep; 0: not at all.
+    pub(crate) busy_poll_us: u32,
     /// Where to listen; `None`: decided at start.
     pub(crate) listen_udp: Option<Vec<SocketAddr>>,
     /// Where relays are bound; `None`: decided at start.
@@ -90,6 +98,8 @@ pub(crate) struct Config {
     pub(crate) rfc5766_channels: bool,
     /// Whether a dual allocation may be asked for by the number of the draft.
     pub(crate) draft_dual_allocation: bool,
+    /// Where metrics and health checks are served, if at all.
+    pub(crate) admin: AdminListen,
     /// Least severe events that are logged.
     pub(crate) log_level: LevelFilter,
     /// How log lines look.
@@ -180,6 +190,8 @@ fn resolve(settings: &Settings) -> Option<Config> {
         pin_workers: s.pin_workers?.value,
         steering: s.steering?.value,
         offloads: s.offloads?.value,
+        receive_buffer: s.receive_buffer?.value.0,
+        busy_poll_us: s.busy_poll_us?.value.0,
         listen_udp: s.listen_udp.map(|list| values(list.value.0)),
         relay_addresses: s.relay_addresses.map(|list| values(list.value.0)),
         external_ip: values(s.external_ip?.value),
@@ -208,6 +220,7 @@ fn resolve(settings: &Settings) -> Option<Config> {
         },
         rfc5766_channels: s.rfc5766_channels?.value,
         draft_dual_allocation: s.draft_dual_allocation?.value,
+        admin: s.admin_listen?.value,
         log_level: s.log_level?.value.0,
         log_format: s.log_format?.value,
     })

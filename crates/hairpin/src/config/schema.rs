@@ -5,12 +5,14 @@
 
 use std::net::{IpAddr, SocketAddr};
 
+use super::admin::AdminListen;
 use super::credentials::{Realm, Secret, User};
 use super::diagnostics::Report;
 use super::logging::{LogFormat, LogLevel};
 use super::network::{ExternalIp, PeerRule, PortRange};
 use super::node::Node;
 use super::setting::{AtLeastOne, Bounded, List, Seconds, Setting, Steering, Workers};
+use super::size::Size;
 use super::source::{Located, Location};
 
 /// RFC 8656 §7.2: an allocation lives 10 minutes by default; clients refresh a minute ahead, so that less than 2 minutes leaves no
@@ -24,6 +26,11 @@ pub(crate) type Allocations = Bounded<1, 10_000_000>;
 pub(crate) type Permissions = Bounded<1, 1_024>;
 /// Channels of one relayed address: 4,096 numbers exist (RFC 8656 §12).
 pub(crate) type Channels = Bounded<1, 4_096>;
+
+/// A receive buffer: the kernel makes none smaller than 4 KiB in effect, and half a gigabyte would hold a minute of delay.
+pub(crate) type ReceiveBuffer = Size<4_096, 536_870_912>;
+/// Busy polling: beyond a millisecond, sleeping is no worse.
+pub(crate) type BusyPoll = Bounded<0, 1_000>;
 
 /// A key that may have been set.
 pub(crate) type Entry<T> = Option<Located<T>>;
@@ -39,6 +46,10 @@ pub(crate) struct Settings {
     pub(crate) steering: Entry<Steering>,
     /// `server.offloads`
     pub(crate) offloads: Entry<bool>,
+    /// `server.receive_buffer`
+    pub(crate) receive_buffer: Entry<ReceiveBuffer>,
+    /// `server.busy_poll_us`
+    pub(crate) busy_poll_us: Entry<BusyPoll>,
     /// `listen.udp`
     pub(crate) listen_udp: Entry<AtLeastOne<SocketAddr>>,
     /// `relay.addresses`
@@ -81,6 +92,10 @@ pub(crate) struct Settings {
     pub(crate) rfc5766_channels: Entry<bool>,
     /// `compat.draft_dual_allocation`
     pub(crate) draft_dual_allocation: Entry<bool>,
+    /// `admin.listen`
+    pub(crate) admin_listen: Entry<AdminListen>,
+    /// `admin.allow_remote`
+    pub(crate) admin_allow_remote: Entry<bool>,
     /// `log.level`
     pub(crate) log_level: Entry<LogLevel>,
     /// `log.format`
@@ -170,6 +185,8 @@ pub(crate) const KEYS: &[Key] = &[
     Key::new("server", "pin_workers", |s| &mut s.pin_workers).at_start(),
     Key::new("server", "steering", |s| &mut s.steering).at_start(),
     Key::new("server", "offloads", |s| &mut s.offloads).at_start(),
+    Key::new("server", "receive_buffer", |s| &mut s.receive_buffer).at_start(),
+    Key::new("server", "busy_poll_us", |s| &mut s.busy_poll_us).at_start(),
     Key::new("listen", "udp", |s| &mut s.listen_udp).at_start(),
     Key::new("relay", "addresses", |s| &mut s.relay_addresses).at_start(),
     Key::new("relay", "external_ip", |s| &mut s.external_ip).at_start(),
@@ -199,6 +216,8 @@ pub(crate) const KEYS: &[Key] = &[
     Key::new("compat", "draft_dual_allocation", |s| {
         &mut s.draft_dual_allocation
     }),
+    Key::new("admin", "listen", |s| &mut s.admin_listen).at_start(),
+    Key::new("admin", "allow_remote", |s| &mut s.admin_allow_remote).at_start(),
     Key::new("log", "level", |s| &mut s.log_level),
     Key::new("log", "format", |s| &mut s.log_format).at_start(),
 ];

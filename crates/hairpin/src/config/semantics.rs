@@ -4,6 +4,7 @@ use std::collections::HashMap;
 use std::hash::Hash;
 use std::net::{IpAddr, SocketAddr};
 
+use super::admin::AdminListen;
 use super::credentials::Secret;
 use super::diagnostics::{Diagnostic, Report};
 use super::network::{DEFAULT_PORT, ExternalIp};
@@ -24,6 +25,7 @@ pub(crate) fn check(settings: &Settings, sources: &Sources, report: &mut Report)
     lifetimes_fit(settings, report);
     limits_fit(settings, sources, report);
     secrets_are_long(settings, report);
+    admin_stays_at_home(settings, report);
 }
 
 /// The elements of a list that may not have been set.
@@ -295,5 +297,25 @@ fn secrets_are_long(settings: &Settings, report: &mut Report) {
                 .help("make a good one with: openssl rand -base64 24"),
             );
         }
+    }
+}
+
+/// The admin listener has no password: that others can reach it has to be said on purpose.
+fn admin_stays_at_home(settings: &Settings, report: &mut Report) {
+    let (Some(listen), Some(allowed)) = (&settings.admin_listen, &settings.admin_allow_remote)
+    else {
+        return;
+    };
+    let AdminListen::At(address) = listen.value else {
+        return;
+    };
+    if !address.ip().is_loopback() && !allowed.value {
+        report.push(
+            Diagnostic::error(
+                &listen.at,
+                format!("{address} can be reached from other hosts, and has no password"),
+            )
+            .help("listen on 127.0.0.1, or say admin.allow_remote = true and keep strangers out with a firewall"),
+        );
     }
 }

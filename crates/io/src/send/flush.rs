@@ -304,6 +304,7 @@ impl Queue {
                 counts.gso_given_up += 1;
             }
             Some(libc::EINVAL | libc::EMSGSIZE) if count > 1 => {
+                counts.gso_wrong_size += 1;
                 let size = self.entries[first as usize].len();
                 self.refused
                     .remember(self.flows[flow as usize].to.ip(), size);
@@ -443,7 +444,7 @@ mod tests {
                 (counts.sent, counts.gso_refused, counts.dropped()),
                 (3, 1, 0)
             );
-            assert_eq!(counts.gso_given_up, 1);
+            assert_eq!((counts.gso_given_up, counts.gso_wrong_size), (1, 0));
         }
     }
 
@@ -456,7 +457,7 @@ mod tests {
                 (counts.sent, counts.gso_refused, counts.dropped()),
                 (3, 1, 0)
             );
-            assert_eq!(counts.gso_given_up, 0);
+            assert_eq!((counts.gso_given_up, counts.gso_wrong_size), (0, 1));
         }
     }
 

@@ -105,9 +105,10 @@ pub struct Flushed {
     pub gso_segments: u64,
     /// GSO sends refused by the kernel and repeated as single datagrams.
     pub gso_refused: u64,
-    /// Those of them that turned GSO off for their socket: the kernel or the device cannot do it at all. The others were of
-    /// a size that the path does not take, which is remembered for the destination.
+    /// Those of them that turned GSO off for their socket: the kernel or the device cannot do it at all.
     pub gso_given_up: u64,
+    /// The others: of a size that the path does not take, which is remembered for the destination.
+    pub gso_wrong_size: u64,
     /// Datagrams per system call that sent any.
     pub per_call: BatchSizes,
 }
@@ -140,6 +141,7 @@ impl AddAssign for Flushed {
         self.gso_segments += other.gso_segments;
         self.gso_refused += other.gso_refused;
         self.gso_given_up += other.gso_given_up;
+        self.gso_wrong_size += other.gso_wrong_size;
         self.per_call += &other.per_call;
     }
 }

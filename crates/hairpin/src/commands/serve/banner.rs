@@ -24,6 +24,10 @@ pub(super) struct Banner {
     pub(super) realm: String,
     /// Whether loopback and private peers are admitted.
     pub(super) local_peers: bool,
+    /// What the kernel does for the server, each line with its name.
+    pub(super) kernel: Vec<(&'static str, String)>,
+    /// Where metrics and health checks are served.
+    pub(super) admin: Option<SocketAddr>,
     /// How clients get in.
     pub(super) access: Access,
 }
@@ -72,6 +76,15 @@ impl Banner {
                 PUBLIC_PEERS
             },
         );
+        for (name, line) in &self.kernel {
+            lines.line(name, line);
+        }
+        if let Some(admin) = self.admin {
+            lines.line(
+                "admin",
+                format!("http://{admin}/metrics, /healthz, /readyz"),
+            );
+        }
         lines.text("\n");
         self.access.render(&mut lines);
         lines.text("\nStop with Ctrl-C or SIGTERM.\n");
@@ -160,6 +173,8 @@ mod tests {
             steering: Some("each new allocation on the least loaded"),
             realm: "hairpin".to_owned(),
             local_peers: false,
+            kernel: vec![("kernel", "GRO".to_owned())],
+            admin: Some("127.0.0.1:9641".parse().unwrap()),
             access,
         }
     }
@@ -183,6 +198,8 @@ mod tests {
             "relaying     udp 10.0.0.5, seen as 203.0.113.5, ports 49152-65535\n",
             "workers      2, each new allocation on the least loaded\n",
             "peers        public addresses only",
+            "kernel       GRO\n",
+            "admin        http://127.0.0.1:9641/metrics",
             r#"{"iceServers":[{"#,
             "uri          turn:203.0.113.5:3478?transport=udp\n",
             "secret       abc (made up",

@@ -3,10 +3,11 @@
 use std::net::{IpAddr, SocketAddr};
 
 use anyhow::{Result, anyhow};
+use server::features::Features;
 use server::policy::{PeerRule as Rule, PeerRules, loopback_and_private};
 use server::quota::QuotaLimits;
 use server::{
-    AddressFamily, IpNet, Running, Server, Settings, StartError, SteeringInUse, addresses,
+    AddressFamily, IpNet, Observer, Running, Server, Settings, StartError, SteeringInUse, addresses,
 };
 
 use super::plan::Machine;
@@ -42,6 +43,8 @@ impl Engine {
             .pin_workers(config.pin_workers)
             .steering(steering(config.steering))
             .offloads(config.offloads)
+            .receive_buffer(config.receive_buffer)
+            .busy_poll(config.busy_poll_us)
             .settings(settings(config));
         if let Some(workers) = config.workers {
             builder = builder.workers(usize::try_from(workers)?);
@@ -74,6 +77,16 @@ impl Engine {
             .iter()
             .map(|relay| (relay.local, relay.advertised))
             .collect()
+    }
+
+    /// What other threads can see of it.
+    pub(super) fn observer(&self) -> Observer {
+        self.running.observer()
+    }
+
+    /// What the kernel does for it.
+    pub(super) fn features(&self) -> Features {
+        self.running.observer().features().clone()
     }
 
     /// How many workers serve.

@@ -2,10 +2,12 @@
 
 mod banner;
 mod engine;
+mod kernel;
 mod log;
 mod plan;
 
 use std::process::ExitCode;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, anyhow, bail};
@@ -14,8 +16,10 @@ use server::signals::{Signal, Signals};
 use super::creds;
 use super::ice::Ice;
 use super::{input, output};
+use crate::admin::{self, Serving};
 use crate::cli::serve::Args;
 use crate::config::{self, Config, Loaded};
+use crate::metrics::Source;
 use banner::{Access, Banner};
 use engine::Engine;
 use plan::Machine;
@@ -46,8 +50,16 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     let config = with_a_way_in(config, &mut made_up_secret)?;
     let listeners = plan::listeners(&config, &machine)?;
     let relays = plan::relays(&config, &machine)?;
+    let bound = admin::bind(config.admin)?;
     let engine = Engine::start(&config, &listeners, &relays)?;
-    let banner = banner(args, &config, &engine, &machine, made_up_secret.clone());
+    kernel::warn(&engine.features());
+    let admin_address = bound.as_ref().map(admin::Bound::address);
+    let source = Arc::new(Source::new(engine.observer()));
+    let admin = bound
+        .map(|bound| bound.serve(Arc::clone(&source)))
+        .transpose()?;
+    let mut banner = banner(args, &config, &engine, &machine, made_up_secret.clone());
+    banner.admin = admin_address;
     output::print(&banner.render())?;
     Service {
         args,
@@ -56,6 +68,8 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
         level,
         signals,
         engine,
+        source,
+        admin,
     }
     .run()
 }
@@ -120,6 +134,8 @@ fn banner(
         steering: engine.steering(),
         realm: config.realm.clone(),
         local_peers: config.peers_allow_local,
+        kernel: kernel::lines(&engine.features()),
+        admin: None,
         access,
     }
 }
@@ -152,6 +168,9 @@ struct Service<'a> {
     level: log::Level,
     signals: Signals,
     engine: Engine,
+    source: Arc<Source>,
+    /// Answers until the very end, so that a probe sees the server stop.
+    admin: Option<Serving>,
 }
 
 impl Service<'_> {
@@ -196,12 +215,15 @@ impl Service<'_> {
         let stopped = stopping
             .join()
             .map_err(|_| anyhow!("the server failed while it stopped"))?;
+        drop(self.admin);
         stopped.map(|()| ExitCode::SUCCESS)
     }
 
     /// Reads the configuration again; one with mistakes changes nothing.
     fn reload(&mut self) {
-        if let Err(error) = read(self.args).and_then(|new| self.apply(&new)) {
+        let outcome = read(self.args).and_then(|new| self.apply(&new));
+        self.source.reloads.note(outcome.is_ok());
+        if let Err(error) = outcome {
             tracing::error!("reload refused, the old configuration stays: {error:#}");
         }
     }

@@ -1,0 +1,52 @@
+//! Whether the server lives, and whether it wants clients.
+
+use std::time::Duration;
+
+use server::Observer;
+use server::observer::Ailment;
+
+/// A worker turns its loop at least once a second. One that has not for so long hangs, or the machine is no longer usable.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+/// An answer to a probe: whether all is well, and a line for a person.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Health {
+    /// All is well.
+    pub(super) well: bool,
+    /// What there is to say.
+    pub(super) line: String,
+}
+
+impl Health {
+    fn well(line: &str) -> Self {
+        Self {
+            well: true,
+            line: line.to_owned(),
+        }
+    }
+
+    fn ill(line: String) -> Self {
+        Self { well: false, line }
+    }
+}
+
+/// Whether the process should go on living: every worker serves. An orderly end is no illness.
+pub(super) fn alive(observer: &Observer) -> Health {
+    match observer.ailment(PATIENCE) {
+        None => Health::well("ok"),
+        Some(Ailment::Ended { .. }) if observer.is_draining() => Health::well("stopping"),
+        Some(ailment) => Health::ill(ailment.to_string()),
+    }
+}
+
+/// Whether new clients should come: every listener is bound, which they are before there is an observer, every worker
+/// serves, and new allocations are admitted.
+pub(super) fn ready(observer: &Observer) -> Health {
+    if observer.is_draining() {
+        return Health::ill("draining: no new allocations are admitted".to_owned());
+    }
+    match alive(observer) {
+        Health { well: true, .. } => Health::well("ready"),
+        ill => ill,
+    }
+}

@@ -1,0 +1,119 @@
+//! Metrics: what a running server shows of itself, as Prometheus reads it. docs/metrics.md describes each.
+//!
+//! Everything comes from an [`Observer`], so a scrape costs the workers nothing. Labels have few values, known beforehand:
+//! workers, listeners by number, directions, reasons, methods and codes; never a user, an address or anything else that a
+//! client chooses.
+
+mod machine;
+mod process;
+mod text;
+mod traffic;
+mod turn;
+
+#[cfg(test)]
+pub(crate) mod check;
+#[cfg(test)]
+mod tests;
+
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::Instant;
+
+use server::Observer;
+
+use text::Page;
+
+/// What a page is made of.
+#[derive(Debug)]
+pub(crate) struct Source {
+    /// The server.
+    pub(crate) observer: Observer,
+    /// How its reloads went.
+    pub(crate) reloads: Reloads,
+    /// When it started.
+    pub(crate) started: Instant,
+}
+
+impl Source {
+    /// For a server that has just started.
+    pub(crate) fn new(observer: Observer) -> Self {
+        Self {
+            observer,
+            reloads: Reloads::default(),
+            started: Instant::now(),
+        }
+    }
+}
+
+/// How the last attempt to reload the configuration went.
+#[derive(Debug)]
+pub(crate) struct Reloads {
+    successful: AtomicBool,
+    last_success_unix_s: AtomicU64,
+}
+
+impl Default for Reloads {
+    /// The start counts as a reload that went well.
+    fn default() -> Self {
+        Self {
+            successful: AtomicBool::new(true),
+            last_success_unix_s: AtomicU64::new(unix_s()),
+        }
+    }
+}
+
+impl Reloads {
+    /// Notes how an attempt went.
+    pub(crate) fn note(&self, successful: bool) {
+        self.successful.store(successful, Ordering::Relaxed);
+        if successful {
+            self.last_success_unix_s.store(unix_s(), Ordering::Relaxed);
+        }
+    }
+}
+
+fn unix_s() -> u64 {
+    let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
+    now.map_or(0, |since| since.as_secs())
+}
+
+/// All metrics of this moment.
+pub(crate) fn page(source: &Source) -> String {
+    let mut page = Page::default();
+    let stats = source.observer.stats();
+    about(&mut page, source);
+    turn::write(&mut page, &source.observer, &stats);
+    traffic::write(&mut page, &stats);
+    machine::write(&mut page, &source.observer, &stats);
+    process::write(&mut page);
+    page.finish()
+}
+
+fn about(page: &mut Page, source: &Source) {
+    let version: &str = env!("CARGO_PKG_VERSION");
+    page.family(
+        "hairpin_build_info",
+        text::Kind::Gauge,
+        "Always 1; the label says which version runs.",
+    )
+    .put(&[("version", &version)], 1);
+    page.gauge(
+        "hairpin_uptime_seconds",
+        "Seconds since the server started.",
+        source.started.elapsed().as_secs_f64(),
+    );
+    page.gauge(
+        "hairpin_draining",
+        "1 while no new allocations are admitted because the server drains or stops, else 0.",
+        u8::from(source.observer.is_draining()),
+    );
+    page.gauge(
+        "hairpin_config_last_reload_successful",
+        "1 if the last attempt to reload the configuration, or the start, went well, else 0: the old one stays in force.",
+        u8::from(source.reloads.successful.load(Ordering::Relaxed)),
+    );
+    page.gauge(
+        "hairpin_config_last_reload_success_timestamp_seconds",
+        "When the configuration in force was loaded, in seconds since 1970.",
+        source.reloads.last_success_unix_s.load(Ordering::Relaxed),
+    );
+}

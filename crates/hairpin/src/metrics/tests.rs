@@ -1,0 +1,146 @@
+use std::collections::BTreeSet;
+
+use server::Server;
+
+use super::check::{Family, read};
+use super::{Source, page};
+
+const REFERENCE: &str = include_str!("../../../../docs/metrics.md");
+
+/// A server on loopback, over both families.
+fn server() -> server::Running {
+    let builder = Server::builder()
+        .listen("127.0.0.1:0".parse().unwrap())
+        .relay_address("127.0.0.1".parse().unwrap())
+        .user("zaphod", "secret")
+        .workers(2);
+    builder.start().expect("the server starts")
+}
+
+#[test]
+fn the_page_is_what_prometheus_reads() {
+    let server = server();
+    let source = Source::new(server.observer());
+    let families = read(&page(&source));
+    assert!(families.len() > 40);
+    assert_eq!(
+        families["hairpin_io_received_datagrams_total"].labels(),
+        BTreeSet::from(["side", "worker"])
+    );
+    assert_eq!(families["hairpin_workers"].sum(&[]), 2.0);
+}
+
+#[test]
+fn labels_have_few_values_and_no_address_among_them() {
+    let server = server();
+    let families = read(&page(&Source::new(server.observer())));
+    let samples = families.values().flat_map(|family| &family.samples);
+    let mut count = 0;
+    for (name, labels, _) in samples {
+        count += 1;
+        for (label, value) in labels {
+            assert!(
+                !value.contains("127.") && !value.contains("zaphod"),
+                "{name} {label}={value}"
+            );
+        }
+    }
+    assert!(count < 400, "{count} series for two workers");
+}
+
+/// The rows of the tables: name, type, labels.
+fn documented() -> Vec<(String, String, BTreeSet<String>)> {
+    let is_row = |line: &&str| line.starts_with("| `hairpin_") || line.starts_with("| `process_");
+    let lines = REFERENCE.lines().filter(is_row);
+    lines
+        .map(|line| {
+            let cells: Vec<_> = line.trim_matches('|').split(" | ").map(str::trim).collect();
+            assert_eq!(cells.len(), 5, "name, type, labels, unit, meaning: {line}");
+            let labels = cells[2].split(',').map(str::trim);
+            let labels = labels
+                .filter(|label| *label != "none")
+                .map(|label| label.trim_matches('`').to_owned());
+            (
+                cells[0].trim_matches('`').to_owned(),
+                cells[1].to_owned(),
+                labels.collect(),
+            )
+        })
+        .collect()
+}
+
+#[test]
+fn the_reference_lists_exactly_the_metrics_that_there_are() {
+    let server = server();
+    let families = read(&page(&Source::new(server.observer())));
+    let described = |name: &str, family: &Family| {
+        let labels = family.labels().into_iter().map(str::to_owned);
+        (name.to_owned(), family.kind.clone(), labels.collect())
+    };
+    let shown: BTreeSet<(String, String, BTreeSet<String>)> = families
+        .iter()
+        .map(|(name, family)| described(name, family))
+        .collect();
+    let list = documented();
+    let documented: BTreeSet<_> = list.iter().cloned().collect();
+    assert_eq!(documented.len(), list.len(), "a metric is described twice");
+    let missing: Vec<_> = shown.difference(&documented).collect();
+    let stale: Vec<_> = documented.difference(&shown).collect();
+    assert!(
+        missing.is_empty() && stale.is_empty(),
+        "not in docs/metrics.md: {missing:#?}\nnot on the page: {stale:#?}"
+    );
+}
+
+#[test]
+fn the_reference_lists_every_reason_to_drop() {
+    let server = server();
+    let families = read(&page(&Source::new(server.observer())));
+    let dropped = &families["hairpin_turn_dropped_packets_total"].samples;
+    let reasons: Vec<_> = dropped
+        .iter()
+        .map(|(_, labels, _)| labels[0].1.clone())
+        .collect();
+    let (_, section) = REFERENCE
+        .split_once("## Why datagrams are dropped")
+        .expect("a section");
+    let rows = section.lines().filter_map(|line| line.strip_prefix("| `"));
+    let listed: Vec<_> = rows
+        .map(|row| row.split('`').next().unwrap_or_default().to_owned())
+        .collect();
+    assert_eq!(listed, reasons);
+}
+
+#[test]
+fn the_example_rules_use_metrics_that_there_are() {
+    let known: BTreeSet<String> = documented().into_iter().map(|(name, ..)| name).collect();
+    let (_, rules) = REFERENCE.split_once("```yaml").expect("an example");
+    let (rules, _) = rules.split_once("```").expect("its end");
+    let words = rules.split(|c: char| !c.is_ascii_alphanumeric() && c != '_');
+    let names = words.filter(|word| word.starts_with("hairpin_") || word.starts_with("process_"));
+    let mut count = 0;
+    for name in names {
+        let family = ["_bucket", "_sum", "_count"]
+            .iter()
+            .find_map(|ending| name.strip_suffix(ending))
+            .unwrap_or(name);
+        assert!(known.contains(family), "{name} in a rule");
+        count += 1;
+    }
+    assert!(count > 5);
+}
+
+#[test]
+fn a_failed_reload_shows_until_one_goes_well() {
+    let server = server();
+    let source = Source::new(server.observer());
+    let shown = || {
+        let families = read(&page(&source));
+        families["hairpin_config_last_reload_successful"].sum(&[])
+    };
+    assert_eq!(shown(), 1.0);
+    source.reloads.note(false);
+    assert_eq!(shown(), 0.0);
+    source.reloads.note(true);
+    assert_eq!(shown(), 1.0);
+}

@@ -1,0 +1,215 @@
+//! Datagrams: relayed, dropped, received, sent.
+
+use server::stats::{DropReason, Stats, WorkerStats};
+
+use super::text::{Kind, Page};
+
+pub(super) fn write(page: &mut Page, stats: &Stats) {
+    relayed(page, stats);
+    dropped(page, stats);
+    received(page, stats);
+    batches_received(page, stats);
+    sent(page, stats);
+    segmented(page, stats);
+}
+
+/// A number of one worker, for each side it is counted on.
+type Sides = [(&'static str, fn(&WorkerStats) -> u64); 2];
+
+fn by_side(page: &mut Page, stats: &Stats, name: &'static str, help: &str, sides: Sides) {
+    let mut family = page.family(name, Kind::Counter, help);
+    for (side, number) in sides {
+        for (worker, of) in stats.workers.iter().enumerate() {
+            family.put(&[("side", &side), ("worker", &worker)], number(of));
+        }
+    }
+}
+
+fn relayed(page: &mut Page, stats: &Stats) {
+    let directions = |worker: &WorkerStats| {
+        [
+            ("to_peer", worker.engine.to_peers),
+            ("to_relay", worker.engine.to_relays),
+            ("to_client", worker.engine.to_clients),
+        ]
+    };
+    let mut family = page.family(
+        "hairpin_turn_relayed_packets_total",
+        Kind::Counter,
+        "Datagrams relayed: to peers outside, to other relayed addresses of this server, and to clients.",
+    );
+    for (worker, of) in stats.workers.iter().enumerate() {
+        for (direction, traffic) in directions(of) {
+            let labels: super::text::Labels<'_> = &[("direction", &direction), ("worker", &worker)];
+            family.put(labels, traffic.packets);
+        }
+    }
+    let mut family = page.family(
+        "hairpin_turn_relayed_bytes_total",
+        Kind::Counter,
+        "Application data relayed, in bytes, without any header.",
+    );
+    for (worker, of) in stats.workers.iter().enumerate() {
+        for (direction, traffic) in directions(of) {
+            let labels: super::text::Labels<'_> = &[("direction", &direction), ("worker", &worker)];
+            family.put(labels, traffic.bytes);
+        }
+    }
+    let counters = stats.counters();
+    let mut family = page.family(
+        "hairpin_turn_handed_over_packets_total",
+        Kind::Counter,
+        "Datagrams handed from one relayed address of this server to another, by whether that is the same worker's.",
+    );
+    family.put(&[("to", &"same_worker")], counters.handed_over_here);
+    family.put(&[("to", &"other_worker")], counters.handed_over_away);
+}
+
+fn dropped(page: &mut Page, stats: &Stats) {
+    let mut family = page.family(
+        "hairpin_turn_dropped_packets_total",
+        Kind::Counter,
+        "Datagrams that the server discarded, by reason.",
+    );
+    for reason in DropReason::ALL {
+        family.put(&[("reason", &reason.name())], stats.dropped(*reason));
+    }
+    let counters = stats.counters();
+    for (reason, count) in [
+        ("truncated", counters.truncated),
+        ("relay_gone", counters.relay_gone),
+        ("relay_not_live", counters.relay_not_live),
+        ("mailbox_full", counters.mailbox_full),
+        ("misrouted", counters.misrouted),
+    ] {
+        family.put(&[("reason", &reason)], count);
+    }
+}
+
+fn received(page: &mut Page, stats: &Stats) {
+    by_side(
+        page,
+        stats,
+        "hairpin_io_received_datagrams_total",
+        "Datagrams received, from clients and from peers.",
+        [
+            ("client", |worker| worker.counters.client_datagrams),
+            ("peer", |worker| worker.counters.peer_datagrams),
+        ],
+    );
+    by_side(
+        page,
+        stats,
+        "hairpin_io_received_bytes_total",
+        "Bytes received, headers of UDP and IP excluded.",
+        [
+            ("client", |worker| worker.counters.client_bytes),
+            ("peer", |worker| worker.counters.peer_bytes),
+        ],
+    );
+    by_side(
+        page,
+        stats,
+        "hairpin_io_receive_overflow_total",
+        "Messages that the kernel discarded because a receive buffer was full (SO_RXQ_OVFL), at listeners and at relays. A train counts as one.",
+        [
+            ("client", |worker| worker.counters.listener_overflow),
+            ("peer", |worker| worker.counters.relay_overflow),
+        ],
+    );
+    page.counter(
+        "hairpin_io_receive_errors_total",
+        "Receive calls that failed.",
+        stats.counters().receive_errors,
+    );
+}
+
+fn batches_received(page: &mut Page, stats: &Stats) {
+    let received = stats.received();
+    page.counter(
+        "hairpin_io_gro_trains_total",
+        "Trains of datagrams that the kernel handed over as one (UDP GRO).",
+        received.gro_trains,
+    );
+    page.counter(
+        "hairpin_io_gro_segments_total",
+        "Datagrams that came in trains.",
+        received.gro_segments,
+    );
+    page.sizes(
+        "hairpin_io_receive_call_datagrams",
+        "Datagrams per system call that received any.",
+        &received.per_call,
+    );
+    page.sizes(
+        "hairpin_io_wakeup_datagrams",
+        "Datagrams per wake-up of a worker that received any.",
+        &stats.counters().batches,
+    );
+}
+
+fn sent(page: &mut Page, stats: &Stats) {
+    let mut family = page.family(
+        "hairpin_io_sent_datagrams_total",
+        Kind::Counter,
+        "Datagrams that the kernel took, to clients and to peers.",
+    );
+    for (worker, of) in stats.workers.iter().enumerate() {
+        family.put(&[("worker", &worker)], of.sends.sent);
+    }
+    let mut family = page.family(
+        "hairpin_io_sent_bytes_total",
+        Kind::Counter,
+        "Their bytes, headers of UDP and IP excluded.",
+    );
+    for (worker, of) in stats.workers.iter().enumerate() {
+        family.put(&[("worker", &worker)], of.sends.sent_bytes);
+    }
+    let sends = stats.sends();
+    let mut family = page.family(
+        "hairpin_io_send_errors_total",
+        Kind::Counter,
+        "Datagrams that the kernel did not take, by reason.",
+    );
+    for (reason, count) in [
+        ("would_block", sends.would_block),
+        ("too_big", sends.too_big),
+        ("unreachable", sends.unreachable),
+        ("denied", sends.denied),
+        ("no_buffers", sends.no_buffers),
+        ("other", sends.other_errors),
+    ] {
+        family.put(&[("reason", &reason)], count);
+    }
+    page.counter(
+        "hairpin_io_send_calls_total",
+        "System calls made to send.",
+        sends.syscalls,
+    );
+    page.sizes(
+        "hairpin_io_send_call_datagrams",
+        "Datagrams per system call that sent any.",
+        &sends.per_call,
+    );
+}
+
+fn segmented(page: &mut Page, stats: &Stats) {
+    let sends = stats.sends();
+    page.counter(
+        "hairpin_io_gso_super_packets_total",
+        "Sends that carried several datagrams as one (UDP GSO).",
+        sends.gso_runs,
+    );
+    page.counter(
+        "hairpin_io_gso_segments_total",
+        "Datagrams that such sends carried.",
+        sends.gso_segments,
+    );
+    let mut family = page.family(
+        "hairpin_io_gso_refused_total",
+        Kind::Counter,
+        "Such sends that the kernel refused and that were repeated one by one: a size that the path does not take, or GSO altogether, which is off for that socket from then on.",
+    );
+    family.put(&[("reason", &"size")], sends.gso_wrong_size);
+    family.put(&[("reason", &"unsupported")], sends.gso_given_up);
+}
