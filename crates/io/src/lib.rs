@@ -19,6 +19,7 @@ compile_error!(
 
 mod address;
 pub mod affinity;
+mod arena;
 pub mod clock;
 mod control;
 pub mod ethtool;

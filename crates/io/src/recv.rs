@@ -19,6 +19,7 @@ use std::{io, slice};
 use libc::{iovec, mmsghdr};
 
 use crate::address::{RawAddress, unmap};
+use crate::arena::Arena;
 use crate::control::{Ancillary, RecvControl};
 use crate::{BatchSizes, UdpSocket, sys};
 
@@ -81,7 +82,7 @@ impl<'a> Iterator for Segments<'a> {
 pub struct RecvBatch {
     headers: Vec<mmsghdr>,
     slots: Vec<Slot>,
-    payload: Vec<u8>,
+    payload: Arena,
     slot_size: usize,
     /// Distance of two slots' payloads.
     pitch: usize,
@@ -138,23 +139,26 @@ impl RecvBatch {
     /// Slot size for sockets with GRO: holds the longest train, and every UDP datagram.
     pub const LARGE: usize = 65_536;
 
-    /// `slots` (1 to 1,024, the kernel's limit) of `slot_size` bytes (1 to 65,536) each. Pages are touched only as
-    /// datagrams reach them, so unused room costs no memory.
+    /// `slots` (1 to 65,536) of `slot_size` bytes (1 to 65,536) each. Unused room costs address space, no memory.
     ///
     /// # Panics
-    /// If either is out of range.
+    /// If either is out of range, or if the address space is exhausted.
     #[must_use]
     pub fn new(slots: usize, slot_size: usize) -> RecvBatch {
-        assert!((1..=1024).contains(&slots), "a batch has 1 to 1,024 slots");
+        assert!(
+            (1..=65_536).contains(&slots),
+            "a batch has 1 to 65,536 slots"
+        );
         assert!(
             (1..=Self::LARGE).contains(&slot_size),
             "a slot has 1 to 65,536 bytes"
         );
         let pitch = pitch(slot_size);
+        let payload = Arena::new(slots * pitch).expect("address space for a receive batch");
         let mut batch = RecvBatch {
             headers: (0..slots).map(|_| empty_header()).collect(),
             slots: (0..slots).map(|_| Slot::new()).collect(),
-            payload: vec![0; slots * pitch],
+            payload,
             slot_size,
             pitch,
             messages: Vec::with_capacity(slots),
@@ -195,6 +199,18 @@ impl RecvBatch {
         }
         self.messages.clear();
         self.overflow = 0;
+    }
+
+    /// Free slots.
+    #[must_use]
+    pub fn room(&self) -> usize {
+        self.slots.len() - self.messages.len()
+    }
+
+    /// Gives back the memory of all slots but the first `slots`, which a burst has touched. To be called on an empty batch;
+    /// otherwise what these slots hold becomes zeros.
+    pub fn shrink(&mut self, slots: usize) {
+        self.payload.forget_from(slots.saturating_mul(self.pitch));
     }
 
     /// Messages held.
@@ -247,7 +263,7 @@ impl RecvBatch {
     fn datagrams(&self, index: usize, message: &Message) -> Datagrams<'_> {
         let ancillary = &message.ancillary;
         Datagrams {
-            bytes: &self.payload[index * self.pitch..][..message.len],
+            bytes: &self.payload.as_slice()[index * self.pitch..][..message.len],
             stride: ancillary
                 .segment_size
                 .map_or(message.len, |size| size.min(message.len)),

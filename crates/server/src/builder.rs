@@ -15,7 +15,8 @@ use crate::running::{Live, Running};
 use crate::settings::Settings;
 use crate::steering::{Placement, Steering, Tables};
 use crate::worker::{
-    Core, Courier, Letter, Listener, Opener, ParcelStore, RelayTable, Sockets, Token, Worker, now,
+    Appetite, Core, Courier, Letter, Listener, Opener, ParcelStore, RelayTable, Sockets, Token,
+    Worker, now,
 };
 use io::{Offloads, Poller, RecvBatch, SendOptions, SendQueue, UdpOptions, UdpSocket};
 use ipnet::IpNet;
@@ -29,9 +30,6 @@ pub const MOST_WORKERS: usize = 255;
 
 /// Letters that may wait for one worker.
 const MAILBOX: usize = 4096;
-
-/// Messages received before they are handled. Each slot takes the longest train that GRO makes, but only the pages it uses.
-const BATCH: usize = 64;
 
 /// What a listener's receive buffer should hold, in bytes: some 5,000 small datagrams, 20 ms of what one core can relay. The
 /// kernel caps it at `net.core.rmem_max` for the unprivileged.
@@ -375,7 +373,14 @@ impl Builder {
         }
         self.listen
             .iter()
-            .map(|&address| bind_group(address, workers, &options))
+            .map(|&address| {
+                let options = UdpOptions {
+                    // Only a wildcard leaves open what was asked.
+                    local_address: address.ip().is_unspecified(),
+                    ..options.clone()
+                };
+                bind_group(address, workers, &options)
+            })
             .collect()
     }
 }
@@ -548,9 +553,10 @@ impl Plan {
             queue: SendQueue::new(&SendOptions {
                 gso,
                 max_segments,
-                ..SendOptions::default()
+                capacity: Appetite::MOST,
             }),
-            batch: RecvBatch::new(BATCH, RecvBatch::LARGE),
+            batch: RecvBatch::new(Appetite::MOST, RecvBatch::LARGE),
+            appetite: Appetite::new(),
             publisher: Publisher::new(Arc::clone(&self.boards), number.into()),
             parcels: Vec::new(),
             letters_left: false,

@@ -114,6 +114,12 @@ pub struct Flushed {
 }
 
 impl Flushed {
+    /// Messages that the kernel took: a run of datagrams is one.
+    #[must_use]
+    pub fn sends(&self) -> u64 {
+        self.sent - self.gso_segments + self.gso_runs
+    }
+
     /// Datagrams lost, whatever the reason.
     #[must_use]
     pub fn dropped(&self) -> u64 {

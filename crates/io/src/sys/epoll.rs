@@ -6,7 +6,7 @@ use std::ptr;
 
 use libc::{c_int, epoll_event, epoll_params, sigset_t, timespec};
 
-use super::check;
+use super::{check, direct};
 
 pub(crate) fn epoll_create1() -> io::Result<OwnedFd> {
     // SAFETY: takes a flag and no memory.
@@ -34,10 +34,20 @@ pub(crate) fn epoll_wait(
 ) -> io::Result<()> {
     events.clear();
     let capacity = c_int::try_from(events.capacity()).unwrap_or(c_int::MAX);
-    // SAFETY: the kernel writes at most `capacity` events into the vector's own allocation.
-    let ready = check(unsafe {
-        libc::epoll_wait(epoll.as_raw_fd(), events.as_mut_ptr(), capacity, timeout_ms)
-    })?;
+    // SAFETY: the kernel writes at most `capacity` events into the vector's own allocation, and reads no signal mask, whose
+    // pointer is null.
+    let result = unsafe {
+        direct!(
+            SYS_epoll_pwait,
+            epoll.as_raw_fd(),
+            events.as_mut_ptr(),
+            capacity,
+            timeout_ms,
+            ptr::null::<sigset_t>(),
+            0usize,
+        )
+    };
+    let ready = check(result as c_int)?;
     // SAFETY: the kernel has filled the first `ready` events, at most the capacity.
     unsafe { events.set_len(ready as usize) };
     Ok(())
@@ -55,8 +65,8 @@ pub(crate) fn epoll_pwait2(
     // SAFETY: the kernel writes at most `capacity` events into the vector's own allocation, reads the timespec, which
     // is live, if there is one, and no signal mask, whose pointer is null.
     let result = unsafe {
-        libc::syscall(
-            libc::SYS_epoll_pwait2,
+        direct!(
+            SYS_epoll_pwait2,
             epoll.as_raw_fd(),
             events.as_mut_ptr(),
             capacity,

@@ -11,6 +11,7 @@ pub(crate) mod epoll;
 pub(crate) mod ethtool;
 pub(crate) mod eventfd;
 pub(crate) mod ifaddrs;
+pub(crate) mod memory;
 pub(crate) mod mount;
 pub(crate) mod netlink;
 pub(crate) mod netns;
@@ -32,6 +33,15 @@ fn check(result: c_int) -> io::Result<c_int> {
         Ok(result)
     }
 }
+
+/// A system call by its number, for the calls of the data path: in a process with threads the C library's functions of the
+/// same names are cancellation points, which costs each of them some 10 ns that nobody here has a use for.
+macro_rules! direct {
+    ($number:ident $(, $argument:expr)* $(,)?) => {
+        libc::syscall(libc::$number $(, $argument)*) as isize
+    };
+}
+pub(crate) use direct;
 
 /// The same for calls that return a length.
 fn check_len(result: isize) -> io::Result<usize> {

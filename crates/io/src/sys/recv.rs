@@ -6,7 +6,7 @@ use std::ptr;
 
 use libc::{c_int, c_uint, mmsghdr, msghdr};
 
-use super::{check, check_len};
+use super::{check_len, direct};
 use crate::address::RawAddress;
 
 /// Returns the datagram's real length, which exceeds `buffer.len()` if it was cut off.
@@ -19,13 +19,14 @@ pub(crate) fn recvfrom(
     // SAFETY: the kernel writes at most `buffer.len()` bytes to the buffer and `len` bytes, the size of a RawAddress, to
     // `from`; MSG_TRUNC changes only what is returned.
     check_len(unsafe {
-        libc::recvfrom(
+        direct!(
+            SYS_recvfrom,
             fd.as_raw_fd(),
-            buffer.as_mut_ptr().cast(),
+            buffer.as_mut_ptr(),
             buffer.len(),
             libc::MSG_TRUNC,
             from.as_mut_ptr(),
-            &mut len,
+            &raw mut len,
         )
     })
 }
@@ -35,7 +36,7 @@ pub(crate) fn recvfrom(
 /// that nothing else refers to during the call.
 pub(crate) unsafe fn recvmsg(fd: BorrowedFd<'_>, header: &mut msghdr) -> io::Result<usize> {
     // SAFETY: `header` is a live msghdr, and the caller vouches for the memory it points to.
-    check_len(unsafe { libc::recvmsg(fd.as_raw_fd(), header, 0) })
+    check_len(unsafe { direct!(SYS_recvmsg, fd.as_raw_fd(), ptr::from_mut(header), 0) })
 }
 
 /// # Safety
@@ -43,16 +44,16 @@ pub(crate) unsafe fn recvmsg(fd: BorrowedFd<'_>, header: &mut msghdr) -> io::Res
 pub(crate) unsafe fn recvmmsg(fd: BorrowedFd<'_>, headers: &mut [mmsghdr]) -> io::Result<usize> {
     // SAFETY: pointer and count describe the slice, the caller vouches for the memory its headers point to, and a null
     // timeout means none.
-    let received = check(unsafe {
-        libc::recvmmsg(
+    check_len(unsafe {
+        direct!(
+            SYS_recvmmsg,
             fd.as_raw_fd(),
             headers.as_mut_ptr(),
             headers.len() as c_uint,
-            FLAGS as _,
-            ptr::null_mut(),
+            FLAGS,
+            ptr::null_mut::<libc::timespec>(),
         )
-    })?;
-    Ok(received as usize)
+    })
 }
 
 /// The sockets are non-blocking; this spares the kernel from asking after each message.

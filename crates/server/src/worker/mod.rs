@@ -9,6 +9,7 @@
 //! Workers share the port tables (atomics), the quotas (touched when an allocation opens or closes), immutable configuration, and
 //! each other's mailboxes.
 
+mod appetite;
 mod letters;
 mod log;
 mod open;
@@ -16,6 +17,7 @@ mod outputs;
 mod session;
 mod sockets;
 
+pub(crate) use appetite::Appetite;
 pub(crate) use letters::{Courier, Letter, Parcel, ParcelStore};
 pub(crate) use open::Opener;
 pub(crate) use session::Core;
@@ -24,6 +26,7 @@ pub(crate) use sockets::{Listener, RelayTable, Sockets, Token};
 use crate::board::Publisher;
 use crate::mailbox::Mailbox;
 use crate::stats::WorkerStats;
+use appetite::Digested;
 use io::{Event, Events, RecvBatch, SendQueue};
 use letters::{MovedRelay, PlacedRequest};
 use session::{Change, Session};
@@ -34,10 +37,6 @@ use turn::{Mono, Now, RelayKey, RequestKey};
 
 /// Ready sockets reported per wake-up.
 pub(crate) const EVENTS: usize = 256;
-
-/// Up to so many ready relays, each is read with `recvmmsg`: a few busy flows gain from it. With more, one message each
-/// is as cheap and shares out fairly what the batch can hold.
-const FEW: usize = 4;
 
 /// Letters read per wake-up, so that other workers cannot keep this one from its own sockets.
 const LETTERS: usize = 256;
@@ -56,6 +55,7 @@ pub(crate) struct Worker {
     pub(crate) sockets: Sockets,
     pub(crate) queue: SendQueue,
     pub(crate) batch: RecvBatch,
+    pub(crate) appetite: Appetite,
     pub(crate) publisher: Publisher,
     /// Parcels of the wake-up at hand; empty between wake-ups.
     pub(crate) parcels: Vec<Parcel>,
@@ -149,44 +149,59 @@ impl Worker {
     /// Reads every ready socket once. Returns whether the mailbox is ready, too.
     fn receive(&mut self, events: &Events) -> bool {
         let mut mail = false;
-        let few = events.len() <= FEW;
+        let each = self.appetite.per_relay(events.len());
+        let (mut relays, mut messages) = (0, 0);
         for event in events.iter() {
-            if self.batch.is_full() {
+            if self.batch.len() >= self.appetite.limit() {
                 self.handle_batch();
             }
-            mail |= self.read(event, few);
+            match Token::from_u64(event.token) {
+                Token::Mailbox => mail = true,
+                Token::Listener(number) => self.read_listener(number, event),
+                Token::Relay(key) => {
+                    relays += 1;
+                    messages += self.read_relay(key, event, each);
+                }
+            }
         }
         self.handle_batch();
+        if each > 1 {
+            self.appetite.relays_read(relays, messages);
+        }
         mail
     }
 
-    fn read(&mut self, event: Event, few: bool) -> bool {
-        let token = Token::from_u64(event.token);
-        let overflow = self.batch.overflow();
-        let result = match token {
-            Token::Mailbox => return true,
-            Token::Listener(number) => match self.sockets.listeners.get(number as usize) {
-                Some(listener) => listener.socket.recv(event.token, &mut self.batch),
-                None => return false,
-            },
-            Token::Relay(key) => match self.sockets.relays.get(key) {
-                Some(relay) if few => relay.socket.recv(event.token, &mut self.batch),
-                Some(relay) => relay.socket.recv_one(event.token, &mut self.batch),
-                None => {
-                    self.core.counters.stale_events += 1;
-                    return false;
-                }
-            },
+    fn read_listener(&mut self, number: u32, event: Event) {
+        let Some(listener) = self.sockets.listeners.get(number as usize) else {
+            return;
         };
-        if result.is_err_and(|error| error.kind() != std::io::ErrorKind::WouldBlock) {
-            self.core.counters.receive_errors += 1;
-        }
-        let overflow = self.batch.overflow() - overflow;
-        match token {
-            Token::Listener(_) => self.core.counters.listener_overflow += overflow,
-            _ => self.core.counters.relay_overflow += overflow,
-        }
-        false
+        let overflow = self.batch.overflow();
+        let room = self.appetite.limit() - self.batch.len();
+        let result = listener
+            .socket
+            .recv_up_to(room, event.token, &mut self.batch);
+        self.core.counters.listener_overflow += self.batch.overflow() - overflow;
+        self.core.counters.receive_errors += u64::from(failed(&result));
+    }
+
+    /// Returns how many messages came.
+    fn read_relay(&mut self, key: RelayKey, event: Event, each: usize) -> usize {
+        let Some(relay) = self.sockets.relays.get(key) else {
+            self.core.counters.stale_events += 1;
+            return 0;
+        };
+        let overflow = self.batch.overflow();
+        let result = if each == 1 {
+            relay.socket.recv_one(event.token, &mut self.batch)
+        } else {
+            let room = self.appetite.limit() - self.batch.len();
+            relay
+                .socket
+                .recv_up_to(room.min(each), event.token, &mut self.batch)
+        };
+        self.core.counters.relay_overflow += self.batch.overflow() - overflow;
+        self.core.counters.receive_errors += u64::from(failed(&result));
+        result.unwrap_or(0)
     }
 
     /// Handles what the batch holds, and empties it.
@@ -194,11 +209,8 @@ impl Worker {
         if self.batch.is_empty() {
             return;
         }
-        let mut session = Session {
-            core: &mut self.core,
-            sockets: &self.sockets,
-            out: self.queue.start(),
-        };
+        let mut session = Session::new(&mut self.core, &self.sockets, &mut self.queue);
+        let mut relayed = 0;
         for received in self.batch.iter() {
             if received.truncated {
                 session.core.counters.truncated += 1;
@@ -209,9 +221,20 @@ impl Worker {
                 Token::Relay(relay) => session.peer_sent(relay, &received),
                 Token::Mailbox => {}
             }
+            relayed += usize::from(std::mem::take(&mut session.relayed));
         }
+        let flushed = session.out.flush();
+        let digested = Digested {
+            held: self.batch.len(),
+            relayed,
+            sent: flushed.sent,
+            sends: flushed.sends(),
+        };
         drop(session);
         self.batch.clear();
+        if self.appetite.digested(&digested) {
+            self.batch.shrink(Appetite::least());
+        }
         self.apply_changes();
     }
 
@@ -237,11 +260,7 @@ impl Worker {
         if self.parcels.is_empty() {
             return;
         }
-        let mut session = Session {
-            core: &mut self.core,
-            sockets: &self.sockets,
-            out: self.queue.start(),
-        };
+        let mut session = Session::new(&mut self.core, &self.sockets, &mut self.queue);
         for parcel in &self.parcels {
             for item in &parcel.items {
                 session.worker_sent(item, &parcel.bytes[item.bytes.clone()]);
@@ -371,11 +390,7 @@ impl Worker {
 
     /// Does what the engine has queued, and then what that means for the sockets.
     fn settle(&mut self) {
-        let mut session = Session {
-            core: &mut self.core,
-            sockets: &self.sockets,
-            out: self.queue.start(),
-        };
+        let mut session = Session::new(&mut self.core, &self.sockets, &mut self.queue);
         session.drain_outputs();
         drop(session);
         self.apply_changes();
@@ -432,6 +447,13 @@ impl Worker {
             flows_steered: self.core.placement.steered(),
         }
     }
+}
+
+/// A receive failed, other than for want of datagrams.
+fn failed(result: &std::io::Result<usize>) -> bool {
+    result
+        .as_ref()
+        .is_err_and(|error| error.kind() != std::io::ErrorKind::WouldBlock)
 }
 
 impl Core {

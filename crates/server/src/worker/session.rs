@@ -11,7 +11,7 @@ use super::outputs::Origin;
 use super::sockets::{RelaySocket, Sockets};
 use crate::counters::Counters;
 use crate::steering::Placement;
-use io::{Datagrams, Outbox, Poller, SendTo};
+use io::{Datagrams, Outbox, Poller, SendQueue, SendTo};
 use std::net::SocketAddr;
 use std::ops::Range;
 use turn::server::{Server, Verdict};
@@ -47,9 +47,24 @@ pub(crate) struct Session<'s, 'q, 'buf> {
     pub(crate) core: &'s mut Core,
     pub(crate) sockets: &'buf Sockets,
     pub(crate) out: Outbox<'q, 'buf>,
+    /// Something was relayed; whoever wants to know clears it.
+    pub(crate) relayed: bool,
 }
 
-impl<'buf> Session<'_, '_, 'buf> {
+impl<'s, 'q, 'buf> Session<'s, 'q, 'buf> {
+    pub(crate) fn new(
+        core: &'s mut Core,
+        sockets: &'buf Sockets,
+        queue: &'q mut SendQueue,
+    ) -> Session<'s, 'q, 'buf> {
+        Session {
+            core,
+            sockets,
+            out: queue.start(),
+            relayed: false,
+        }
+    }
+
     /// Datagrams that a listener received.
     pub(crate) fn client_sent(&mut self, listener: u32, received: &Datagrams<'buf>) {
         let Some(socket) = self.sockets.listeners.get(listener as usize) else {
@@ -138,6 +153,7 @@ impl<'buf> Session<'_, '_, 'buf> {
                     tos: run.tos,
                     dont_fragment,
                 };
+                self.relayed = true;
                 self.out.push_strided(&to, run.bytes, run.stride, payload);
             }
             Verdict::ToRelay {
@@ -218,6 +234,7 @@ impl<'buf> Session<'_, '_, 'buf> {
     fn relay_to_client(&mut self, verdict: Verdict, from: SocketAddr, run: Run<'buf>) {
         match verdict {
             Verdict::ToClient { path, channel, .. } => {
+                self.relayed = true;
                 let Some(to) = self.sockets.client_at(&path, run.tos) else {
                     return;
                 };
@@ -233,6 +250,7 @@ impl<'buf> Session<'_, '_, 'buf> {
                 }
             }
             Verdict::Indicate { path, .. } => {
+                self.relayed = true;
                 let Some(to) = self.sockets.client_at(&path, run.tos) else {
                     return;
                 };

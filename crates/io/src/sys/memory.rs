@@ -1,0 +1,47 @@
+//! `mmap`, `munmap`, `madvise`.
+
+use std::{io, ptr};
+
+/// Maps `len` zeroed bytes that nobody else has. Huge pages are declined: with room set apart for every message, a touched
+/// byte would cost two megabytes.
+pub(crate) fn map(len: usize) -> io::Result<*mut u8> {
+    // SAFETY: without an address asked for, a new mapping disturbs no other.
+    let base = unsafe {
+        libc::mmap(
+            ptr::null_mut(),
+            len,
+            libc::PROT_READ | libc::PROT_WRITE,
+            libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE,
+            -1,
+            0,
+        )
+    };
+    if base == libc::MAP_FAILED {
+        return Err(io::Error::last_os_error());
+    }
+    // SAFETY: the mapping just made. Where the kernel has no huge pages, it refuses and nothing is lost.
+    unsafe { libc::madvise(base, len, libc::MADV_NOHUGEPAGE) };
+    Ok(base.cast())
+}
+
+/// # Safety
+/// `base` and `len` must be those of a mapping of [`map`], and nothing may refer to it any more.
+pub(crate) unsafe fn unmap(base: *mut u8, len: usize) {
+    // SAFETY: the caller's word. It fails only for arguments that are not a mapping.
+    unsafe { libc::munmap(base.cast(), len) };
+}
+
+/// # Safety
+/// Whole pages of a mapping of [`map`], of which nobody expects to keep what they hold.
+pub(crate) unsafe fn forget(base: *mut u8, len: usize) {
+    // SAFETY: the caller's word. Should the kernel refuse, the memory merely stays in use.
+    unsafe { libc::madvise(base.cast(), len, libc::MADV_DONTNEED) };
+}
+
+/// Bytes in a page of memory.
+pub(crate) fn page() -> usize {
+    // SAFETY: takes a number and no memory.
+    let size = unsafe { libc::sysconf(libc::_SC_PAGESIZE) };
+    // It is never negative; should it be unknown, no page is larger than this.
+    usize::try_from(size).unwrap_or(65_536)
+}
