@@ -310,11 +310,7 @@ impl Worker {
     }
 
     fn serve_placed(&mut self, placed: &PlacedRequest) {
-        let mut session = Session {
-            core: &mut self.core,
-            sockets: &self.sockets,
-            out: self.queue.start(),
-        };
+        let mut session = Session::new(&mut self.core, &self.sockets, &mut self.queue);
         session.request_placed(placed);
     }
 
