@@ -34,7 +34,15 @@ impl Session<'_, '_, '_> {
     }
 
     /// The same, where it matters what the outputs come of.
+    #[inline]
     pub(crate) fn drain_outputs_of(&mut self, origin: Origin<'_>) {
+        if self.core.engine.has_outputs() {
+            self.do_outputs(origin);
+        }
+    }
+
+    #[inline(never)]
+    fn do_outputs(&mut self, origin: Origin<'_>) {
         while let Some(todo) = self.next_output(origin) {
             match todo {
                 Todo::Open(request, relays, count) => {

@@ -251,6 +251,14 @@ impl Server {
         }
     }
 
+    /// Whether there is anything to do: nearly never after relayed data, so this is worth a look before
+    /// [`poll_output`](Self::poll_output).
+    #[inline]
+    #[must_use]
+    pub fn has_outputs(&self) -> bool {
+        self.outputs.is_waiting()
+    }
+
     /// The next thing to do, oldest first; `None` when all is done.
     pub fn poll_output(&mut self) -> Option<Output<'_>> {
         self.outputs.next()

@@ -159,6 +159,11 @@ impl Outputs {
         });
     }
 
+    #[inline]
+    pub(super) fn is_waiting(&self) -> bool {
+        !self.queue.is_empty()
+    }
+
     /// The next output.
     pub(super) fn next(&mut self) -> Option<Output<'_>> {
         self.current = self.queue.pop_front();
