@@ -2,8 +2,7 @@
 
 mod common;
 
-use std::io::{Read, Write};
-use std::net::{SocketAddr, TcpListener, TcpStream, UdpSocket};
+use std::net::{SocketAddr, UdpSocket};
 use std::time::Duration;
 
 use common::{PATIENCE, Serve, file, hairpin, run, stderr};
@@ -214,76 +213,4 @@ fn logs_are_json_when_asked_and_stdout_stays_clean() {
             serde_json::from_str(line).unwrap_or_else(|error| panic!("{error}: {line}"));
         assert!(value["level"].is_string(), "{line}");
     }
-}
-
-/// Asks the admin listener of the banner.
-fn get(serve: &Serve, path: &str) -> String {
-    let url = serve.value("admin").split('/').nth(2).expect("a URL");
-    let mut stream = TcpStream::connect(url).expect("it listens");
-    stream
-        .set_read_timeout(Some(PATIENCE))
-        .expect("a timeout can be set");
-    write!(stream, "GET {path} HTTP/1.1\r\nHost: {url}\r\n\r\n").expect("it leaves");
-    let mut answer = String::new();
-    stream.read_to_string(&mut answer).expect("an answer");
-    answer
-}
-
-#[test]
-fn metrics_count_what_was_asked() {
-    let serve = Serve::start(&[
-        "--listen",
-        "127.0.0.1:0",
-        "--workers",
-        "2",
-        "--admin",
-        "127.0.0.1:0",
-    ]);
-    for _ in 0..8 {
-        assert_binding_success(&bind(serve.address()));
-    }
-    let expected = "\nhairpin_stun_successes_total{method=\"binding\"} 8\n";
-    // Workers show their counts every few milliseconds.
-    let start = std::time::Instant::now();
-    while !get(&serve, "/metrics").contains(expected) {
-        assert!(start.elapsed() < PATIENCE, "{}", get(&serve, "/metrics"));
-        std::thread::sleep(Duration::from_millis(5));
-    }
-    assert!(get(&serve, "/healthz").starts_with("HTTP/1.1 200 "));
-    assert!(get(&serve, "/readyz").starts_with("HTTP/1.1 200 "));
-    assert!(serve.value("kernel").contains("GRO") && serve.value("buffers").contains("iB"));
-}
-
-#[test]
-fn a_server_without_an_admin_listener_says_nothing_of_one() {
-    let serve = Serve::start(&["--listen", "127.0.0.1:0", "--admin", "off"]);
-    assert!(!serve.banner.contains("admin"), "{}", serve.banner);
-}
-
-#[test]
-fn an_admin_address_that_is_taken_starts_nothing() {
-    let taken = TcpListener::bind("127.0.0.1:0").unwrap();
-    let address = taken.local_addr().unwrap().to_string();
-    let output = run(&["serve", "--listen", "127.0.0.1:0", "--admin", &address]);
-    assert_eq!(output.status.code(), Some(1));
-    let text = stderr(&output);
-    assert!(
-        text.contains(&address) && text.contains("--admin"),
-        "{text}"
-    );
-}
-
-#[test]
-fn an_admin_listener_that_others_reach_has_to_be_wanted() {
-    let arguments = ["serve", "--listen", "127.0.0.1:0", "--admin", "0.0.0.0:0"];
-    let output = run(&arguments);
-    assert_eq!(output.status.code(), Some(1));
-    let text = stderr(&output);
-    assert!(
-        text.contains("has no password") && text.contains("admin.allow_remote"),
-        "{text}"
-    );
-    let allowed = ["--set", "admin.allow_remote=true"];
-    let serve = Serve::start(&[&arguments[1..], &allowed].concat());
-    assert!(serve.value("admin").starts_with("http://0.0.0.0:"));
 }

@@ -3,7 +3,9 @@
 use crate::counters::Counters;
 
 pub use io::{BatchSizes, Flushed, Received};
-pub use turn::server::{CloseReason, DropReason, ERROR_CODES, METHODS, Traffic};
+pub use turn::server::{
+    CloseReason, DropReason, ERROR_CODES, METHODS, Stats as EngineStats, Traffic,
+};
 
 /// The counts of one worker at one moment.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]

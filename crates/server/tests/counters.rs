@@ -2,6 +2,7 @@
 
 mod common;
 
+use common::marked::Marked;
 use common::{Client, Got, at, eventually, loopback, socket, start};
 use hairpin_server::observer::Ailment;
 use hairpin_server::stats::Stats;
@@ -154,6 +155,44 @@ fn data_between_two_relays_is_counted_apart() {
     assert_eq!(sum(|engine| engine.to_relays), (1, 7));
     assert_eq!(sum(|engine| engine.to_clients), (1, 7));
     assert_eq!(sum(|engine| engine.to_peers), (0, 0));
+}
+
+#[test]
+fn a_train_is_counted_as_one_and_as_all_its_datagrams() {
+    const TRAIN: usize = 32;
+    let server = start(loopback(1));
+    let features = server.observer().features().clone();
+    if !(features.gro && features.gso) {
+        return println!("this kernel has no trains");
+    }
+    let mut client = Client::marked(server.listeners()[0], 0);
+    let peer = Marked::new(at("127.0.0.1:0"), 0);
+    let relayed = client.allocate();
+    assert_eq!(client.bind(0x4000, peer.local()), 0);
+    let before = server.stats();
+
+    let length = TO_PEER.len() as u8;
+    let framed = [&[0x40, 0, 0, length], TO_PEER].concat();
+    client.send_train(&vec![framed; TRAIN]);
+    (0..TRAIN).for_each(|_| assert_eq!(peer.receive().0, TO_PEER));
+    peer.send_train(&vec![TO_CLIENT.to_vec(); TRAIN], relayed);
+    (0..TRAIN).for_each(|_| assert_eq!(client.got(), Got::Channel(0x4000, TO_CLIENT.to_vec())));
+
+    let stats = server.stats();
+    let (received, sends) = (stats.received(), stats.sends());
+    assert_eq!((received.gro_trains, received.gro_segments), (2, 64));
+    assert_eq!((sends.gso_runs, sends.gso_segments), (2, 64));
+    assert_eq!(sends.gso_refused, 0);
+    // 32 to 63 is the sixth class, of receive calls, of send calls and of wake-ups.
+    let counters = stats.counters();
+    for (sizes, earlier) in [
+        (received.per_call, before.received().per_call),
+        (sends.per_call, before.sends().per_call),
+        (counters.batches, before.counters().batches),
+    ] {
+        assert_eq!(sizes.buckets[5] - earlier.buckets[5], 2, "{sizes:?}");
+        assert_eq!(sizes.sum - earlier.sum, 64);
+    }
 }
 
 #[test]

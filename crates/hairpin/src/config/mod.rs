@@ -64,6 +64,8 @@ pub(crate) struct Config {
     pub(crate) steering: Steering,
     /// Whether UDP GRO and GSO are used where the kernel has them.
     pub(crate) offloads: bool,
+    /// How long a server that is told to stop waits for allocations to end.
+    pub(crate) drain: Duration,
     /// Bytes that the receive buffer of each listener's socket should hold.
     pub(crate) receive_buffer: u32,
     /// Microseconds that workers poll the network device before they sleep; 0: not at all.
@@ -190,6 +192,7 @@ fn resolve(settings: &Settings) -> Option<Config> {
         pin_workers: s.pin_workers?.value,
         steering: s.steering?.value,
         offloads: s.offloads?.value,
+        drain: s.drain?.value.0,
         receive_buffer: s.receive_buffer?.value.0,
         busy_poll_us: s.busy_poll_us?.value.0,
         listen_udp: s.listen_udp.map(|list| values(list.value.0)),

@@ -32,6 +32,9 @@ pub(crate) type ReceiveBuffer = Size<4_096, 536_870_912>;
 /// Busy polling: beyond a millisecond, sleeping is no worse.
 pub(crate) type BusyPoll = Bounded<0, 1_000>;
 
+/// A drain: a day is longer than any call.
+pub(crate) type Drain = Seconds<0, 86_400>;
+
 /// A key that may have been set.
 pub(crate) type Entry<T> = Option<Located<T>>;
 
@@ -46,6 +49,8 @@ pub(crate) struct Settings {
     pub(crate) steering: Entry<Steering>,
     /// `server.offloads`
     pub(crate) offloads: Entry<bool>,
+    /// `server.drain`
+    pub(crate) drain: Entry<Drain>,
     /// `server.receive_buffer`
     pub(crate) receive_buffer: Entry<ReceiveBuffer>,
     /// `server.busy_poll_us`
@@ -185,6 +190,7 @@ pub(crate) const KEYS: &[Key] = &[
     Key::new("server", "pin_workers", |s| &mut s.pin_workers).at_start(),
     Key::new("server", "steering", |s| &mut s.steering).at_start(),
     Key::new("server", "offloads", |s| &mut s.offloads).at_start(),
+    Key::new("server", "drain", |s| &mut s.drain),
     Key::new("server", "receive_buffer", |s| &mut s.receive_buffer).at_start(),
     Key::new("server", "busy_poll_us", |s| &mut s.busy_poll_us).at_start(),
     Key::new("listen", "udp", |s| &mut s.listen_udp).at_start(),

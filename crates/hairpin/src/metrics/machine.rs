@@ -27,14 +27,13 @@ fn workers(page: &mut Page, observer: &Observer, stats: &Stats) {
         let idle = idle.map_or(0.0, |idle: Duration| idle.as_secs_f64());
         family.put(&[("worker", &worker)], idle);
     }
-    let mut family = page.family(
+    page.per_worker(
         "hairpin_worker_wakeups_total",
         Kind::Counter,
         "Times that a worker's loop turned.",
+        stats,
+        |of| of.counters.wake_ups,
     );
-    for (worker, of) in stats.workers.iter().enumerate() {
-        family.put(&[("worker", &worker)], of.counters.wake_ups);
-    }
     let counters = stats.counters();
     page.family(
         "hairpin_worker_timer_lateness_seconds",

@@ -9,6 +9,7 @@
 use std::fmt::{Display, Write};
 
 use server::counters::BatchSizes;
+use server::stats::{Stats, WorkerStats};
 
 /// What a family's numbers mean.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -63,6 +64,35 @@ impl Page {
     /// A family of one gauge without labels.
     pub(super) fn gauge(&mut self, name: &'static str, help: &str, value: impl Display) {
         self.family(name, Kind::Gauge, help).put(&[], value);
+    }
+
+    /// A family with a number of each worker.
+    pub(super) fn per_worker(
+        &mut self,
+        name: &'static str,
+        kind: Kind,
+        help: &str,
+        stats: &Stats,
+        number: impl Fn(&WorkerStats) -> u64,
+    ) {
+        let mut family = self.family(name, kind, help);
+        for (worker, of) in stats.workers.iter().enumerate() {
+            family.put(&[("worker", &worker)], number(of));
+        }
+    }
+
+    /// A family of counters that one label tells apart.
+    pub(super) fn counters<W: Display>(
+        &mut self,
+        name: &'static str,
+        help: &str,
+        label: &'static str,
+        counts: impl IntoIterator<Item = (W, u64)>,
+    ) {
+        let mut family = self.family(name, Kind::Counter, help);
+        for (word, count) in counts {
+            family.put(&[(label, &word)], count);
+        }
     }
 
     /// A family of one histogram without labels.

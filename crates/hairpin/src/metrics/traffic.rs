@@ -1,8 +1,8 @@
 //! Datagrams: relayed, dropped, received, sent.
 
-use server::stats::{DropReason, Stats, WorkerStats};
+use server::stats::{DropReason, Stats, Traffic, WorkerStats};
 
-use super::text::{Kind, Page};
+use super::text::{Kind, Labels, Page};
 
 pub(super) fn write(page: &mut Page, stats: &Stats) {
     relayed(page, stats);
@@ -25,6 +25,9 @@ fn by_side(page: &mut Page, stats: &Stats, name: &'static str, help: &str, sides
     }
 }
 
+/// Packets or bytes.
+type Number = fn(Traffic) -> u64;
+
 fn relayed(page: &mut Page, stats: &Stats) {
     let directions = |worker: &WorkerStats| {
         [
@@ -33,57 +36,57 @@ fn relayed(page: &mut Page, stats: &Stats) {
             ("to_client", worker.engine.to_clients),
         ]
     };
-    let mut family = page.family(
-        "hairpin_turn_relayed_packets_total",
-        Kind::Counter,
-        "Datagrams relayed: to peers outside, to other relayed addresses of this server, and to clients.",
-    );
-    for (worker, of) in stats.workers.iter().enumerate() {
-        for (direction, traffic) in directions(of) {
-            let labels: super::text::Labels<'_> = &[("direction", &direction), ("worker", &worker)];
-            family.put(labels, traffic.packets);
-        }
-    }
-    let mut family = page.family(
-        "hairpin_turn_relayed_bytes_total",
-        Kind::Counter,
-        "Application data relayed, in bytes, without any header.",
-    );
-    for (worker, of) in stats.workers.iter().enumerate() {
-        for (direction, traffic) in directions(of) {
-            let labels: super::text::Labels<'_> = &[("direction", &direction), ("worker", &worker)];
-            family.put(labels, traffic.bytes);
+    let families: [(_, _, Number); 2] = [
+        (
+            "hairpin_turn_relayed_packets_total",
+            "Datagrams relayed: to peers outside, to other relayed addresses of this server, and to clients.",
+            |traffic| traffic.packets,
+        ),
+        (
+            "hairpin_turn_relayed_bytes_total",
+            "Application data relayed, in bytes, without any header.",
+            |traffic| traffic.bytes,
+        ),
+    ];
+    for (name, help, number) in families {
+        let mut family = page.family(name, Kind::Counter, help);
+        for (worker, of) in stats.workers.iter().enumerate() {
+            for (direction, traffic) in directions(of) {
+                let labels: Labels<'_> = &[("direction", &direction), ("worker", &worker)];
+                family.put(labels, number(traffic));
+            }
         }
     }
     let counters = stats.counters();
-    let mut family = page.family(
+    page.counters(
         "hairpin_turn_handed_over_packets_total",
-        Kind::Counter,
         "Datagrams handed from one relayed address of this server to another, by whether that is the same worker's.",
+        "to",
+        [
+            ("same_worker", counters.handed_over_here),
+            ("other_worker", counters.handed_over_away),
+        ],
     );
-    family.put(&[("to", &"same_worker")], counters.handed_over_here);
-    family.put(&[("to", &"other_worker")], counters.handed_over_away);
 }
 
 fn dropped(page: &mut Page, stats: &Stats) {
-    let mut family = page.family(
-        "hairpin_turn_dropped_packets_total",
-        Kind::Counter,
-        "Datagrams that the server discarded, by reason.",
-    );
-    for reason in DropReason::ALL {
-        family.put(&[("reason", &reason.name())], stats.dropped(*reason));
-    }
     let counters = stats.counters();
-    for (reason, count) in [
+    let by_engines = DropReason::ALL
+        .iter()
+        .map(|&reason| (reason.name(), stats.dropped(reason)));
+    let by_workers = [
         ("truncated", counters.truncated),
         ("relay_gone", counters.relay_gone),
         ("relay_not_live", counters.relay_not_live),
         ("mailbox_full", counters.mailbox_full),
         ("misrouted", counters.misrouted),
-    ] {
-        family.put(&[("reason", &reason)], count);
-    }
+    ];
+    page.counters(
+        "hairpin_turn_dropped_packets_total",
+        "Datagrams that the server discarded, by reason.",
+        "reason",
+        by_engines.chain(by_workers),
+    );
 }
 
 fn received(page: &mut Page, stats: &Stats) {
@@ -149,38 +152,34 @@ fn batches_received(page: &mut Page, stats: &Stats) {
 }
 
 fn sent(page: &mut Page, stats: &Stats) {
-    let mut family = page.family(
+    page.per_worker(
         "hairpin_io_sent_datagrams_total",
         Kind::Counter,
         "Datagrams that the kernel took, to clients and to peers.",
+        stats,
+        |of| of.sends.sent,
     );
-    for (worker, of) in stats.workers.iter().enumerate() {
-        family.put(&[("worker", &worker)], of.sends.sent);
-    }
-    let mut family = page.family(
+    page.per_worker(
         "hairpin_io_sent_bytes_total",
         Kind::Counter,
         "Their bytes, headers of UDP and IP excluded.",
+        stats,
+        |of| of.sends.sent_bytes,
     );
-    for (worker, of) in stats.workers.iter().enumerate() {
-        family.put(&[("worker", &worker)], of.sends.sent_bytes);
-    }
     let sends = stats.sends();
-    let mut family = page.family(
+    page.counters(
         "hairpin_io_send_errors_total",
-        Kind::Counter,
         "Datagrams that the kernel did not take, by reason.",
+        "reason",
+        [
+            ("would_block", sends.would_block),
+            ("too_big", sends.too_big),
+            ("unreachable", sends.unreachable),
+            ("denied", sends.denied),
+            ("no_buffers", sends.no_buffers),
+            ("other", sends.other_errors),
+        ],
     );
-    for (reason, count) in [
-        ("would_block", sends.would_block),
-        ("too_big", sends.too_big),
-        ("unreachable", sends.unreachable),
-        ("denied", sends.denied),
-        ("no_buffers", sends.no_buffers),
-        ("other", sends.other_errors),
-    ] {
-        family.put(&[("reason", &reason)], count);
-    }
     page.counter(
         "hairpin_io_send_calls_total",
         "System calls made to send.",
@@ -205,11 +204,13 @@ fn segmented(page: &mut Page, stats: &Stats) {
         "Datagrams that such sends carried.",
         sends.gso_segments,
     );
-    let mut family = page.family(
+    page.counters(
         "hairpin_io_gso_refused_total",
-        Kind::Counter,
         "Such sends that the kernel refused and that were repeated one by one: a size that the path does not take, or GSO altogether, which is off for that socket from then on.",
+        "reason",
+        [
+            ("size", sends.gso_wrong_size),
+            ("unsupported", sends.gso_given_up),
+        ],
     );
-    family.put(&[("reason", &"size")], sends.gso_wrong_size);
-    family.put(&[("reason", &"unsupported")], sends.gso_given_up);
 }

@@ -1,6 +1,6 @@
 //! What clients hold and ask for: allocations, permissions, channels, requests, errors, ports.
 
-use server::stats::{CloseReason, ERROR_CODES, METHODS, Stats};
+use server::stats::{CloseReason, ERROR_CODES, EngineStats, METHODS, Stats};
 use server::{AddressFamily, Observer};
 
 use super::text::{Kind, Page};
@@ -14,31 +14,28 @@ pub(super) fn write(page: &mut Page, observer: &Observer, stats: &Stats) {
 }
 
 fn allocations(page: &mut Page, observer: &Observer, stats: &Stats) {
-    let mut family = page.family(
+    page.per_worker(
         "hairpin_turn_allocations",
         Kind::Gauge,
         "Allocations that exist.",
+        stats,
+        |of| of.engine.allocations,
     );
-    for (worker, of) in stats.workers.iter().enumerate() {
-        family.put(&[("worker", &worker)], of.engine.allocations);
-    }
-    let mut family = page.family(
+    page.per_worker(
         "hairpin_turn_allocations_opened_total",
         Kind::Counter,
         "Allocations that were made.",
+        stats,
+        |of| of.engine.allocations_opened,
     );
-    for (worker, of) in stats.workers.iter().enumerate() {
-        family.put(&[("worker", &worker)], of.engine.allocations_opened);
-    }
-    let mut family = page.family(
+    let closed = |at: usize| stats.sum(|worker| worker.engine.allocations_closed[at]);
+    let reasons = CloseReason::ALL.iter().enumerate();
+    page.counters(
         "hairpin_turn_allocations_closed_total",
-        Kind::Counter,
         "Allocations that ended, by reason.",
+        "reason",
+        reasons.map(|(at, reason)| (reason.name(), closed(at))),
     );
-    for (at, reason) in CloseReason::ALL.iter().enumerate() {
-        let count = stats.sum(|worker| worker.engine.allocations_closed[at]);
-        family.put(&[("reason", &reason.name())], count);
-    }
     let (held, limit) = observer.relayed_addresses();
     page.gauge(
         "hairpin_turn_relayed_addresses",
@@ -88,14 +85,13 @@ fn held(page: &mut Page, stats: &Stats) {
         "Requests that went from the worker they arrived at to the one that was to have their allocation.",
         stats.counters().requests_taken,
     );
-    let mut family = page.family(
+    page.per_worker(
         "hairpin_turn_steered_flows",
         Kind::Gauge,
         "Clients of a worker whom the kernel's hash would send to another one.",
+        stats,
+        |of| of.flows_steered,
     );
-    for (worker, of) in stats.workers.iter().enumerate() {
-        family.put(&[("worker", &worker)], of.flows_steered);
-    }
 }
 
 fn ports(page: &mut Page, observer: &Observer, stats: &Stats) {
@@ -118,18 +114,16 @@ fn ports(page: &mut Page, observer: &Observer, stats: &Stats) {
         }
     }
     let counters = stats.counters();
-    let mut family = page.family(
+    page.counters(
         "hairpin_turn_relay_open_failures_total",
-        Kind::Counter,
         "Relays that could not be opened: the client got 508.",
+        "reason",
+        [
+            ("no_port", counters.no_port),
+            ("no_descriptor", counters.no_descriptor),
+            ("other", counters.open_failed),
+        ],
     );
-    for (reason, count) in [
-        ("no_port", counters.no_port),
-        ("no_descriptor", counters.no_descriptor),
-        ("other", counters.open_failed),
-    ] {
-        family.put(&[("reason", &reason)], count);
-    }
     page.counter(
         "hairpin_turn_foreign_ports_total",
         "Times that a relay port was passed over because another process holds it.",
@@ -137,34 +131,42 @@ fn ports(page: &mut Page, observer: &Observer, stats: &Stats) {
     );
 }
 
+/// A family of counters by method; `number` takes the place of a method in [`METHODS`].
+fn by_method(
+    page: &mut Page,
+    stats: &Stats,
+    name: &'static str,
+    help: &str,
+    number: fn(&EngineStats, usize) -> u64,
+) {
+    let count = |at: usize| stats.sum(|worker| number(&worker.engine, at));
+    let methods = METHODS.iter().enumerate();
+    let counts = methods.map(|(at, (_, method))| (method, count(at)));
+    page.counters(name, help, "method", counts);
+}
+
 fn requests(page: &mut Page, stats: &Stats) {
-    let mut family = page.family(
+    by_method(
+        page,
+        stats,
         "hairpin_stun_requests_total",
-        Kind::Counter,
         "Requests received, retransmissions included.",
+        |engine, at| engine.requests[at].packets,
     );
-    for (at, (_, method)) in METHODS.iter().enumerate() {
-        let count = stats.sum(|worker| worker.engine.requests[at].packets);
-        family.put(&[("method", method)], count);
-    }
-    let mut family = page.family(
+    by_method(
+        page,
+        stats,
         "hairpin_stun_request_bytes_total",
-        Kind::Counter,
         "Bytes of requests received, headers of UDP and IP excluded.",
+        |engine, at| engine.requests[at].bytes,
     );
-    for (at, (_, method)) in METHODS.iter().enumerate() {
-        let count = stats.sum(|worker| worker.engine.requests[at].bytes);
-        family.put(&[("method", method)], count);
-    }
-    let mut family = page.family(
+    by_method(
+        page,
+        stats,
         "hairpin_stun_successes_total",
-        Kind::Counter,
         "Requests answered with success.",
+        |engine, at| engine.successes[at],
     );
-    for (at, (_, method)) in METHODS.iter().enumerate() {
-        let count = stats.sum(|worker| worker.engine.successes[at]);
-        family.put(&[("method", method)], count);
-    }
     page.counter(
         "hairpin_stun_retransmissions_total",
         "Retransmitted requests that got their first answer again.",

@@ -1,6 +1,7 @@
 //! From a configuration to a running `server`, and back to words when it does not start.
 
 use std::net::{IpAddr, SocketAddr};
+use std::time::Duration;
 
 use anyhow::{Result, anyhow};
 use server::features::Features;
@@ -119,6 +120,11 @@ impl Engine {
     /// Whether a worker has ended although nobody asked it to.
     pub(super) fn has_failed(&self) -> bool {
         self.running.failed_worker().is_some()
+    }
+
+    /// Admits nobody new and waits for allocations to end, at most for `patience`.
+    pub(super) fn drain(&self, patience: Duration) -> Result<bool> {
+        Ok(self.running.drain(patience)?)
     }
 
     /// Ends every allocation and waits for the workers.

@@ -70,6 +70,7 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
         engine,
         source,
         admin,
+        drain: config.drain,
     }
     .run()
 }
@@ -171,6 +172,8 @@ struct Service<'a> {
     source: Arc<Source>,
     /// Answers until the very end, so that a probe sees the server stop.
     admin: Option<Serving>,
+    /// How long to wait for allocations to end.
+    drain: Duration,
 }
 
 impl Service<'_> {
@@ -199,11 +202,23 @@ impl Service<'_> {
         }
     }
 
-    /// Stops cleanly; a second signal meanwhile ends the process at once.
+    /// Drains if that is wanted, and stops cleanly; a second signal meanwhile ends the process at once.
     fn stop(mut self) -> Result<ExitCode> {
-        tracing::info!("stopping; a second signal stops at once");
-        let engine = self.engine;
-        let stopping = std::thread::spawn(move || engine.stop());
+        let (engine, drain) = (self.engine, self.drain);
+        if drain.is_zero() {
+            tracing::info!("stopping; a second signal stops at once");
+        } else {
+            let drain = config::write_seconds(drain.as_secs());
+            tracing::info!(
+                "draining for {drain} at most: no new allocations; a second signal stops at once"
+            );
+        }
+        let stopping = std::thread::spawn(move || {
+            if !drain.is_zero() && !engine.drain(drain)? {
+                tracing::warn!("some allocations have not ended in time");
+            }
+            engine.stop()
+        });
         while !stopping.is_finished() {
             if let Some(Signal::Interrupt | Signal::Terminate) =
                 self.signals.wait(Some(STOP_LOOK)).unwrap_or(None)
@@ -235,6 +250,7 @@ impl Service<'_> {
         let config = with_a_way_in(config, &mut self.made_up_secret)?;
         self.engine.reload(&config)?;
         self.level.set(config.log_level);
+        self.drain = config.drain;
         log_warnings(new);
         let waiting = config::needs_restart(&self.started, new);
         if !waiting.is_empty() {
