@@ -163,7 +163,7 @@ impl Ancillary {
 
 /// Level, type and data of the first record, and what follows it.
 #[inline]
-fn split_record(control: &[u8]) -> Option<(c_int, c_int, &[u8], &[u8])> {
+pub(crate) fn split_record(control: &[u8]) -> Option<(c_int, c_int, &[u8], &[u8])> {
     let len = usize::from_ne_bytes(*control.first_chunk::<WORD>()?);
     let data = control.get(HEADER..len)?;
     let level = int(&control[WORD..])?;

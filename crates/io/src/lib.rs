@@ -23,6 +23,7 @@ mod arena;
 pub mod clock;
 mod control;
 pub mod ethtool;
+mod icmp;
 pub mod interfaces;
 pub mod netlink;
 mod netns;
@@ -41,6 +42,7 @@ pub mod sysfs;
 pub mod tasks;
 mod timer;
 
+pub use icmp::IcmpReport;
 pub use netns::NetNs;
 pub use offloads::Offloads;
 pub use poll::{Event, Events, Interest, Poller, Waker};

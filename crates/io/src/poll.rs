@@ -45,6 +45,8 @@ pub struct Event {
     pub writable: bool,
     /// The other side is gone, or an error waits; reading tells which.
     pub closed: bool,
+    /// An error waits.
+    pub error: bool,
 }
 
 impl Event {
@@ -55,6 +57,7 @@ impl Event {
             readable: bits & (libc::EPOLLIN | libc::EPOLLERR | libc::EPOLLHUP) != 0,
             writable: bits & libc::EPOLLOUT != 0,
             closed: bits & (libc::EPOLLERR | libc::EPOLLHUP | libc::EPOLLRDHUP) != 0,
+            error: bits & libc::EPOLLERR != 0,
         }
     }
 }

@@ -9,6 +9,7 @@ use libc::c_int;
 
 use crate::RecvBatch;
 use crate::address::RawAddress;
+use crate::icmp::past_icmp;
 use crate::send::send_at_once;
 use crate::sys::socket::{bind, getsockname, getsockopt, kernel_has_gso, setsockopt, socket};
 
@@ -37,9 +38,12 @@ pub struct UdpOptions {
     pub gro: bool,
     /// SO_RXQ_OVFL: count datagrams that found the receive buffer full.
     pub overflow: bool,
-    /// Whether datagrams carry DF (IPv6: whether they may not be fragmented here) unless a send says otherwise. Off,
-    /// path MTU messages are ignored and large datagrams are fragmented to the interface's MTU.
+    /// Whether datagrams carry DF (IPv6: whether they may not be fragmented here) unless a send says otherwise. Off, large
+    /// datagrams are fragmented: IPv4 to the interface's MTU, ignoring path MTU messages, IPv6 to the path's.
     pub dont_fragment: bool,
+    /// IP_RECVERR: keep ICMP errors about what was sent, for [`UdpSocket::next_icmp_error`]. Errors wait in the receive buffer,
+    /// and the poller reports them ([`Event::error`](crate::Event)) until they are fetched.
+    pub icmp_errors: bool,
     /// SO_BUSY_POLL and SO_PREFER_BUSY_POLL: spin on the device queue for so many microseconds before sleeping; 0 is off. Ignored
     /// without CAP_NET_ADMIN. Whoever waits by epoll needs [`Poller::set_busy_poll`](crate::Poller::set_busy_poll) besides.
     pub busy_poll_us: u32,
@@ -58,6 +62,7 @@ impl Default for UdpOptions {
             gro: false,
             overflow: false,
             dont_fragment: false,
+            icmp_errors: false,
             busy_poll_us: 0,
         }
     }
@@ -76,12 +81,14 @@ impl UdpOptions {
         }
     }
 
-    /// What the socket of one relayed transport address wants: GRO and the overflow count, and never SO_REUSEPORT.
+    /// What the socket of one relayed transport address wants: GRO, the overflow count and ICMP errors, and never
+    /// SO_REUSEPORT.
     #[must_use]
     pub fn relay() -> UdpOptions {
         UdpOptions {
             gro: true,
             overflow: true,
+            icmp_errors: true,
             ..UdpOptions::default()
         }
     }
@@ -106,7 +113,7 @@ pub struct SocketMemory {
 // One per relayed transport address: what it takes is part of what an allocation costs.
 const _: () = assert!(size_of::<UdpSocket>() == 36);
 
-/// An unconnected UDP socket. ICMP errors do not disturb it. It may move to another thread, or be shared.
+/// An unconnected UDP socket. ICMP errors do not disturb it: they are ignored, or fetched on purpose. It may move to another thread, or be shared.
 #[derive(Debug)]
 pub struct UdpSocket {
     fd: OwnedFd,
@@ -114,11 +121,7 @@ pub struct UdpSocket {
     local_port: u16,
     /// Of a link-local address; else 0.
     scope_id: u32,
-    /// Serves IPv4 on an IPv6 socket.
-    dual_stack: bool,
-    /// Something beside payload and sender is asked for.
-    ancillary: bool,
-    gro: bool,
+    nature: Nature,
     /// Cleared for good when the kernel or the device refuses UDP_SEGMENT.
     gso: AtomicBool,
     /// What the socket is set to now; flipped when a send wants the other.
@@ -150,7 +153,11 @@ impl UdpSocket {
         opening.require(options)?;
         let gro = opening.wish(options);
         bind(fd.as_fd(), &RawAddress::new(address))?;
-        let local = getsockname(fd.as_fd())?.get();
+        // Whoever names the port knows the answer.
+        let local = match address.port() {
+            0 => getsockname(fd.as_fd())?.get(),
+            _ => address,
+        };
         Ok(UdpSocket {
             local_ip: local.ip(),
             local_port: local.port(),
@@ -158,13 +165,7 @@ impl UdpSocket {
                 SocketAddr::V6(v6) => v6.scope_id(),
                 SocketAddr::V4(_) => 0,
             },
-            dual_stack: opening.dual_stack,
-            ancillary: options.local_address
-                || options.tos
-                || options.ttl
-                || options.overflow
-                || gro,
-            gro,
+            nature: Nature::of(options, opening.dual_stack, gro),
             gso: AtomicBool::new(true),
             dont_fragment: AtomicBool::new(options.dont_fragment),
             drops: AtomicU32::new(0),
@@ -192,7 +193,7 @@ impl UdpSocket {
     /// # Errors
     /// `WouldBlock` when nothing waits; otherwise what `recvmmsg` returns.
     pub fn recv(&self, tag: u64, batch: &mut RecvBatch) -> io::Result<usize> {
-        past_icmp(|| batch.receive_many(self, tag, usize::MAX))
+        past_icmp(self, || batch.receive_many(self, tag, usize::MAX))
     }
 
     /// Like [`UdpSocket::recv`], but at most `limit` messages: so that one flooded socket leaves room for others.
@@ -200,7 +201,7 @@ impl UdpSocket {
     /// # Errors
     /// `WouldBlock` when nothing waits; otherwise what `recvmmsg` returns.
     pub fn recv_up_to(&self, limit: usize, tag: u64, batch: &mut RecvBatch) -> io::Result<usize> {
-        past_icmp(|| batch.receive_many(self, tag, limit))
+        past_icmp(self, || batch.receive_many(self, tag, limit))
     }
 
     /// Like [`UdpSocket::recv`], but at most one message by the cheapest single call: for the socket of one allocation.
@@ -208,7 +209,7 @@ impl UdpSocket {
     /// # Errors
     /// `WouldBlock` when nothing waits; otherwise what `recvfrom` or `recvmsg` returns.
     pub fn recv_one(&self, tag: u64, batch: &mut RecvBatch) -> io::Result<usize> {
-        past_icmp(|| batch.receive_one(self, tag))
+        past_icmp(self, || batch.receive_one(self, tag))
     }
 
     /// Sends one datagram at once: for cold paths and tests. Workers use a [`SendQueue`](crate::SendQueue).
@@ -216,7 +217,7 @@ impl UdpSocket {
     /// # Errors
     /// What `sendto` or `sendmsg` returns.
     pub fn send_to(&self, datagram: &[u8], to: SocketAddr, from: Option<IpAddr>) -> io::Result<()> {
-        past_icmp(|| send_at_once(self, datagram, None, to, from))
+        past_icmp(self, || send_at_once(self, datagram, None, to, from))
     }
 
     /// Sends a train at once: `bytes` cut up every `segment` bytes (UDP_SEGMENT), of which the last may be shorter. At most 64
@@ -231,7 +232,7 @@ impl UdpSocket {
         if segment == 0 || !kernel_has_gso() {
             return Err(io::ErrorKind::InvalidInput.into());
         }
-        past_icmp(|| send_at_once(self, bytes, Some(segment), to, None))
+        past_icmp(self, || send_at_once(self, bytes, Some(segment), to, None))
     }
 
     /// Size of the receive buffer in bytes as granted, without the kernel's doubling.
@@ -273,7 +274,7 @@ impl UdpSocket {
     /// GRO is on.
     #[must_use]
     pub fn gro(&self) -> bool {
-        self.gro
+        self.nature.has(Nature::GRO)
     }
 
     /// GSO has not been refused on this socket.
@@ -342,11 +343,15 @@ impl UdpSocket {
     }
 
     pub(crate) fn is_dual_stack(&self) -> bool {
-        self.dual_stack
+        self.nature.has(Nature::DUAL_STACK)
     }
 
     pub(crate) fn has_ancillary(&self) -> bool {
-        self.ancillary
+        self.nature.has(Nature::ANCILLARY)
+    }
+
+    pub(crate) fn reports_icmp(&self) -> bool {
+        self.nature.has(Nature::ICMP_ERRORS)
     }
 
     /// The kernel or the device does not do UDP_SEGMENT on this socket's path.
@@ -373,7 +378,7 @@ impl UdpSocket {
         Opening {
             fd: self.as_fd(),
             v6: self.is_v6(),
-            dual_stack: self.dual_stack,
+            dual_stack: self.is_dual_stack(),
         }
         .fragmentation(wanted)?;
         self.dont_fragment.store(wanted, Ordering::Relaxed);
@@ -381,14 +386,37 @@ impl UdpSocket {
     }
 }
 
-/// Linux reports ICMP errors on unconnected sockets only if asked (IP_RECVERR), and this crate never asks. Should one
-/// come all the same, it speaks of an earlier datagram and is gone once reported: the call is repeated once.
-pub(crate) fn past_icmp<T>(mut call: impl FnMut() -> io::Result<T>) -> io::Result<T> {
-    match call() {
-        Err(error) if matches!(error.raw_os_error(), Some(libc::ECONNREFUSED | libc::EINTR)) => {
-            call()
-        }
-        result => result,
+/// What a socket is for good, in one byte.
+#[derive(Clone, Copy, Debug)]
+struct Nature(u8);
+
+impl Nature {
+    /// Serves IPv4 on an IPv6 socket.
+    const DUAL_STACK: u8 = 1;
+    /// Something beside payload and sender is asked for.
+    const ANCILLARY: u8 = 2;
+    const GRO: u8 = 4;
+    const ICMP_ERRORS: u8 = 8;
+
+    fn of(options: &UdpOptions, dual_stack: bool, gro: bool) -> Nature {
+        let ancillary =
+            options.local_address || options.tos || options.ttl || options.overflow || gro;
+        let bits = [
+            (dual_stack, Nature::DUAL_STACK),
+            (ancillary, Nature::ANCILLARY),
+            (gro, Nature::GRO),
+            (options.icmp_errors, Nature::ICMP_ERRORS),
+        ];
+        Nature(
+            bits.into_iter()
+                .filter(|(on, _)| *on)
+                .map(|(_, bit)| bit)
+                .sum(),
+        )
+    }
+
+    fn has(self, bit: u8) -> bool {
+        self.0 & bit != 0
     }
 }
 
@@ -423,6 +451,9 @@ impl Opening<'_> {
         if options.ttl {
             self.by_family(libc::IP_RECVTTL, libc::IPV6_RECVHOPLIMIT, 1, true)?;
         }
+        if options.icmp_errors {
+            self.by_family(libc::IP_RECVERR, libc::IPV6_RECVERR, 1, true)?;
+        }
         self.fragmentation(options.dont_fragment)
     }
 
@@ -444,12 +475,15 @@ impl Opening<'_> {
     }
 
     /// On: DF is set, the interface's MTU limits. Off: DF is clear and what exceeds the interface's MTU is fragmented.
-    /// In neither case is the path MTU cache believed, which anybody who can forge an ICMP message could lower.
+    ///
+    /// IPv4 does not believe the path MTU cache, which anybody who can forge an ICMP message could lower: routers fragment
+    /// what has no DF. IPv6 routers do not, so there the sender has to know the path's MTU (1,280 bytes at least), or what
+    /// exceeds it is lost.
     fn fragmentation(&self, dont_fragment: bool) -> io::Result<()> {
         let (v4, v6) = if dont_fragment {
             (libc::IP_PMTUDISC_PROBE, libc::IPV6_PMTUDISC_PROBE)
         } else {
-            (libc::IP_PMTUDISC_OMIT, libc::IPV6_PMTUDISC_OMIT)
+            (libc::IP_PMTUDISC_OMIT, libc::IPV6_PMTUDISC_WANT)
         };
         if self.v6 {
             setsockopt(self.fd, libc::IPPROTO_IPV6, libc::IPV6_MTU_DISCOVER, v6)?;

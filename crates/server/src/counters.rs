@@ -52,6 +52,8 @@ counters! {
     relay_overflow,
     /// Receive calls that failed.
     receive_errors,
+    /// ICMP errors about what relays sent to peers.
+    icmp_errors,
     /// Readiness events of relays that are closed by now.
     stale_events,
     /// Datagrams discarded because the relay's socket they were to leave by is closed by now.

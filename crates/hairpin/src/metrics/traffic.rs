@@ -125,6 +125,11 @@ fn received(page: &mut Page, stats: &Stats) {
         "Receive calls that failed.",
         stats.counters().receive_errors,
     );
+    page.counter(
+        "hairpin_turn_icmp_errors_total",
+        "ICMP errors that came back for datagrams relayed to peers.",
+        stats.counters().icmp_errors,
+    );
 }
 
 fn batches_received(page: &mut Page, stats: &Stats) {

@@ -12,7 +12,7 @@ use super::Flushed;
 use super::queue::{Entry, Flow, NONE, Queue};
 use crate::UdpSocket;
 use crate::control::{ControlWriter, SendControl};
-use crate::socket::past_icmp;
+use crate::icmp::past_icmp;
 use crate::sys;
 
 /// Most payload in one IPv4 send: 65,535 less the headers of IPv4 and UDP. An IPv6 header is 20 bytes longer; it is not
@@ -101,7 +101,9 @@ impl Queue {
         };
         let result = want_dont_fragment(socket, entry.dont_fragment, counts).and_then(|()| {
             counts.syscalls += 1;
-            past_icmp(|| sys::send::sendto(socket.as_fd(), datagram, &flow.raw))
+            past_icmp(socket, || {
+                sys::send::sendto(socket.as_fd(), datagram, &flow.raw)
+            })
         });
         match result {
             Ok(len) => {
@@ -369,12 +371,16 @@ fn want_dont_fragment(socket: &UdpSocket, wanted: bool, counts: &mut Flushed) ->
 unsafe fn send_some(socket: &UdpSocket, headers: &mut [mmsghdr]) -> io::Result<usize> {
     if let [only] = headers {
         // SAFETY: the caller's word covers this header.
-        let sent = past_icmp(|| unsafe { sys::send::sendmsg(socket.as_fd(), &only.msg_hdr) })?;
+        let sent = past_icmp(socket, || unsafe {
+            sys::send::sendmsg(socket.as_fd(), &only.msg_hdr)
+        })?;
         only.msg_len = sent as _;
         return Ok(1);
     }
     // SAFETY: the caller's word covers these headers.
-    past_icmp(|| unsafe { sys::send::sendmmsg(socket.as_fd(), headers) })
+    past_icmp(socket, || unsafe {
+        sys::send::sendmmsg(socket.as_fd(), headers)
+    })
 }
 
 pub(super) fn set_control(header: &mut msghdr, control: &mut SendControl, len: usize) {

@@ -1,4 +1,4 @@
-//! `recvfrom`, `recvmsg`, `recvmmsg`.
+//! `recvfrom`, `recvmsg` (also from the error queue), `recvmmsg`.
 
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd};
@@ -37,6 +37,15 @@ pub(crate) fn recvfrom(
 pub(crate) unsafe fn recvmsg(fd: BorrowedFd<'_>, header: &mut msghdr) -> io::Result<usize> {
     // SAFETY: `header` is a live msghdr, and the caller vouches for the memory it points to.
     check_len(unsafe { direct!(SYS_recvmsg, fd.as_raw_fd(), ptr::from_mut(header), 0) })
+}
+
+/// Takes a message from the socket's error queue.
+///
+/// # Safety
+/// As for [`recvmsg`].
+pub(crate) unsafe fn recvmsg_error(fd: BorrowedFd<'_>, header: &mut msghdr) -> io::Result<usize> {
+    // SAFETY: `header` is a live msghdr, and the caller vouches for the memory it points to.
+    check_len(unsafe { libc::recvmsg(fd.as_raw_fd(), header, libc::MSG_ERRQUEUE) })
 }
 
 /// # Safety

@@ -10,6 +10,7 @@
 //! each other's mailboxes.
 
 mod appetite;
+mod icmp;
 mod letters;
 mod log;
 mod open;
@@ -159,6 +160,10 @@ impl Worker {
                 Token::Mailbox => mail = true,
                 Token::Listener(number) => self.read_listener(number, event),
                 Token::Relay(key) => {
+                    // First, as an error that waits makes the next call fail, and is reported until it is fetched.
+                    if event.error {
+                        self.read_icmp(key);
+                    }
                     relays += 1;
                     messages += self.read_relay(key, event, each);
                 }

@@ -3,6 +3,7 @@
 
 pub(crate) mod local;
 pub(crate) mod marked;
+pub(crate) mod netns;
 
 use hairpin_server::{Builder as ServerBuilder, Running, Server};
 use std::net::{IpAddr, SocketAddr, UdpSocket};
@@ -10,9 +11,9 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 use stun::channel_data::{self, ChannelData};
 use stun::{
-    BuildError, Builder, ChannelNumber, Class, Data, ErrorCode, HmacKey, Lifetime, Message, Method,
-    Nonce, PasswordAlgorithm, Realm, RequestedTransport, ReservationToken, TransactionId, Username,
-    XorPeerAddress, XorRelayedAddress,
+    AttributeType, BuildError, Builder, ChannelNumber, Class, Data, ErrorCode, HmacKey, Lifetime,
+    Message, Method, Nonce, PasswordAlgorithm, Realm, RequestedTransport, ReservationToken,
+    TransactionId, Username, XorPeerAddress, XorRelayedAddress,
 };
 
 pub(crate) const USER: &str = "ann";
@@ -281,7 +282,8 @@ impl Client {
         }
     }
 
-    fn receive(&self) -> Vec<u8> {
+    /// The next datagram from the server.
+    pub(crate) fn receive(&self) -> Vec<u8> {
         let (datagram, from) = match &self.link {
             Link::Plain(socket) => {
                 let mut buffer = vec![0; 65_536];
@@ -343,6 +345,10 @@ impl Client {
 
     /// The bytes of a Send indication.
     pub(crate) fn send_indication(&self, peer: SocketAddr, data: &[u8]) -> Vec<u8> {
+        self.send_indication_with(peer, data, &|_| Ok(()))
+    }
+
+    fn send_indication_with(&self, peer: SocketAddr, data: &[u8], more: Attributes<'_>) -> Vec<u8> {
         let mut buffer = vec![0; data.len() + 128];
         let id = TransactionId([9; 12]);
         let mut builder =
@@ -351,12 +357,23 @@ impl Client {
             .push(&XorPeerAddress(peer))
             .and_then(|b| b.push(&Data(data)))
             .expect("room");
+        more(&mut builder).expect("room");
         builder.finish().to_vec()
     }
 
     /// Sends a Send indication.
     pub(crate) fn indicate(&self, peer: SocketAddr, data: &[u8]) {
         self.transmit(&self.send_indication(peer, data));
+    }
+
+    /// Sends a Send indication with DONT-FRAGMENT.
+    pub(crate) fn indicate_whole(&self, peer: SocketAddr, data: &[u8]) {
+        let whole = |builder: &mut Builder<'_>| {
+            builder
+                .push_raw(AttributeType::DONT_FRAGMENT, &[])
+                .map(drop)
+        };
+        self.transmit(&self.send_indication_with(peer, data, &whole));
     }
 
     /// Sends whole messages of one length (the last may be shorter) as one train; only from a marked client.

@@ -8,7 +8,7 @@ use super::policy::{PeerClass, PeerPolicy};
 use super::relay::{LiveRelay, Relay};
 use super::{DropReason, Server, Verdict};
 use crate::types::attribute::is_known;
-use crate::{ClientPath, Now, RelayKey};
+use crate::{ClientPath, FiveTuple, Now, RelayKey};
 
 /// What a Send indication asks for.
 struct Wanted<'a> {
@@ -79,10 +79,16 @@ impl Server {
                 relay,
                 peer,
                 payload,
-                dont_fragment,
+                dont_fragment: dont_fragment && honours_df(&path.five_tuple, &peer),
             }
         })
     }
+}
+
+/// Whether DONT-FRAGMENT has a say on this path. RFC 8656 §13.1 to §13.3: wherever IPv6 is translated to or from, "the
+/// DONT-FRAGMENT attribute MUST be ignored by the server"; §15: not so where the client's transport is TCP.
+fn honours_df(five_tuple: &FiveTuple, peer: &SocketAddr) -> bool {
+    five_tuple.transport.is_stream() || (five_tuple.remote.is_ipv4() && peer.is_ipv4())
 }
 
 /// Whether this may be sent to, and whether it is one of our own relays.

@@ -1,9 +1,14 @@
 //! Send indications (RFC 8656 §11.2).
 
-use hairpin_turn::server::{DropReason, Verdict};
-use stun::{AttributeType, Data, DontFragment, XorPeerAddress};
+use std::net::SocketAddr;
 
-use crate::world::{Client, RELAY_IP, World, address, drop_of};
+use hairpin_turn::Transport;
+use hairpin_turn::server::{DropReason, Verdict};
+use stun::{
+    AddressFamily, AttributeType, Data, DontFragment, RequestedAddressFamily, XorPeerAddress,
+};
+
+use crate::world::{Client, RELAY_IP, World, address, drop_of, path_on};
 
 const REMOTE: &str = "198.51.100.1:4000";
 const PEER: &str = "198.51.100.200:700";
@@ -68,6 +73,45 @@ fn dont_fragment_is_passed_on() {
         DropReason::DontFragmentUnsupported
     );
     world.finish();
+}
+
+/// RFC 8656 §13: a datagram that is translated from or to IPv6 does not heed it; §15: unless the client uses TCP.
+#[test]
+fn dont_fragment_is_ignored_where_ipv6_is_involved() {
+    const V6: &str = "[2001:db8::1]:4000";
+    const PEER_V6: &str = "[2001:db8::200]:700";
+    for (transport, remote, peer, heeded) in [
+        (Transport::Udp, REMOTE, PEER, true),
+        (Transport::Udp, REMOTE, PEER_V6, false),
+        (Transport::Udp, V6, PEER, false),
+        (Transport::Dtls, V6, PEER_V6, false),
+        (Transport::Tcp, V6, PEER_V6, true),
+        (Transport::Tls, REMOTE, PEER_V6, true),
+    ] {
+        let mut world = World::new();
+        let mut client = Client::on(&mut world, "alice", path_on(transport, remote));
+        let family = match address(peer) {
+            SocketAddr::V4(_) => AddressFamily::V4,
+            SocketAddr::V6(_) => AddressFamily::V6,
+        };
+        let allocate = client.allocate_request(|request| {
+            request.push(&RequestedAddressFamily(family)).unwrap();
+        });
+        assert_eq!(world.ask(&client.path, &allocate).code(), 0);
+        world.expect_opened();
+        client.permit(&mut world, &[peer]);
+        let indication = client.send_indication(|builder| {
+            builder.push(&XorPeerAddress(address(peer))).unwrap();
+            builder.push(&Data(b"x")).unwrap();
+            builder.push(&DontFragment).unwrap();
+        });
+        let verdict = world.client(&client.path, &indication);
+        assert!(
+            matches!(verdict, Verdict::ToPeer { dont_fragment, .. } if dont_fragment == heeded),
+            "{transport:?} {remote} {peer}: {verdict:?}"
+        );
+        world.finish();
+    }
 }
 
 #[test]

@@ -1,0 +1,194 @@
+//! ICMP errors: what came back for a datagram that a socket sent.
+//!
+//! Linux reports them on unconnected sockets only if asked (IP_RECVERR, IPV6_RECVERR). Then each error waits in the socket's
+//! error queue with the destination of the datagram it speaks of, and besides makes the *next* call on the socket fail, whatever
+//! that call is for. Such a failure is gone once reported, so the call is repeated ([`past_icmp`]): the datagram of another
+//! destination must not pay for it.
+
+use std::net::SocketAddr;
+use std::os::fd::AsFd;
+use std::{io, mem};
+
+use libc::{c_int, msghdr};
+
+use crate::UdpSocket;
+use crate::address::{RawAddress, unmap};
+use crate::control::{RecvControl, split_record};
+use crate::sys;
+
+/// An error about a datagram that was sent.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct IcmpReport {
+    /// Where the datagram was sent to; port 0 if that is not known. Its family says whether ICMP or ICMPv6 is meant.
+    pub to: SocketAddr,
+    /// The type of the ICMP or ICMPv6 message.
+    pub kind: u8,
+    /// Its code.
+    pub code: u8,
+    /// The MTU, in bytes, of the link it was too big for; 0 for other messages.
+    pub mtu: u32,
+}
+
+/// Errors of other origins that are passed over to find one; more would be strange.
+const PASSED_OVER: usize = 16;
+
+/// How often a call is repeated after an error that only ICMP can be to blame for, each for an error that arrived meanwhile.
+const PATIENCE: usize = 4;
+
+/// The same for errors that the call itself may have met.
+const DOUBT: usize = 2;
+
+impl UdpSocket {
+    /// The next ICMP error about what this socket sent, if it was opened with
+    /// [`UdpOptions::icmp_errors`](crate::UdpOptions) and one waits. A datagram with DF that exceeds the MTU of the first link
+    /// is reported in the words that a router would use, as nobody else will.
+    ///
+    /// # Errors
+    /// What `recvmsg` returns.
+    pub fn next_icmp_error(&self) -> io::Result<Option<IcmpReport>> {
+        for _ in 0..PASSED_OVER {
+            let mut to = RawAddress::default();
+            let mut control = RecvControl::new();
+            // SAFETY: integers and pointers only: all zeros are valid, null pointers with zero lengths.
+            let mut header: msghdr = unsafe { mem::zeroed() };
+            header.msg_name = (&raw mut to).cast();
+            header.msg_namelen = RawAddress::CAPACITY;
+            header.msg_control = control.bytes.as_mut_ptr().cast();
+            header.msg_controllen = control.bytes.len() as _;
+            // SAFETY: name and control are live locals of the lengths stated; there is no iovec.
+            match unsafe { sys::recv::recvmsg_error(self.as_fd(), &mut header) } {
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(None),
+                result => result.map(drop)?,
+            }
+            let used: usize = header.msg_controllen as _;
+            let to = unmap(to.get());
+            let report = report(to, control.bytes.get(..used).unwrap_or(&[]));
+            if report.is_some() {
+                return Ok(report);
+            }
+        }
+        Ok(None)
+    }
+}
+
+/// What the records beside a message of the error queue say; `None` if it is not about ICMP.
+fn report(to: SocketAddr, mut control: &[u8]) -> Option<IcmpReport> {
+    while let Some((level, kind, data, rest)) = split_record(control) {
+        if matches!(
+            (level, kind),
+            (libc::IPPROTO_IP, libc::IP_RECVERR) | (libc::IPPROTO_IPV6, libc::IPV6_RECVERR)
+        ) {
+            return extended_error(to, data);
+        }
+        control = rest;
+    }
+    None
+}
+
+/// Reads a `sock_extended_err`: errno, origin, type, code, padding, info, data.
+fn extended_error(to: SocketAddr, data: &[u8]) -> Option<IcmpReport> {
+    let &[e0, e1, e2, e3, origin, kind, code, _, i0, i1, i2, i3] = data.first_chunk()?;
+    let errno = c_int::from_ne_bytes([e0, e1, e2, e3]);
+    let info = u32::from_ne_bytes([i0, i1, i2, i3]);
+    let (kind, code) = match (origin, to) {
+        (libc::SO_EE_ORIGIN_ICMP, SocketAddr::V4(_))
+        | (libc::SO_EE_ORIGIN_ICMP6, SocketAddr::V6(_)) => (kind, code),
+        // Destination unreachable, fragmentation needed; packet too big.
+        (libc::SO_EE_ORIGIN_LOCAL, SocketAddr::V4(_)) if errno == libc::EMSGSIZE => (3, 4),
+        (libc::SO_EE_ORIGIN_LOCAL, SocketAddr::V6(_)) if errno == libc::EMSGSIZE => (2, 0),
+        _ => return None,
+    };
+    let mtu = if errno == libc::EMSGSIZE { info } else { 0 };
+    Some(IcmpReport {
+        to,
+        kind,
+        code,
+        mtu,
+    })
+}
+
+/// Makes a call, and makes it again if it failed because of an earlier datagram.
+#[inline]
+pub(crate) fn past_icmp<T>(
+    socket: &UdpSocket,
+    mut call: impl FnMut() -> io::Result<T>,
+) -> io::Result<T> {
+    match call() {
+        Ok(value) => Ok(value),
+        Err(error) => again(socket, error, call),
+    }
+}
+
+#[cold]
+#[inline(never)]
+fn again<T>(
+    socket: &UdpSocket,
+    mut error: io::Error,
+    mut call: impl FnMut() -> io::Result<T>,
+) -> io::Result<T> {
+    let mut tries = 0;
+    while tries < patience(socket, &error) {
+        tries += 1;
+        match call() {
+            Ok(value) => return Ok(value),
+            Err(another) => error = another,
+        }
+    }
+    Err(error)
+}
+
+/// How often a call that failed like this is repeated at most.
+fn patience(socket: &UdpSocket, error: &io::Error) -> usize {
+    match error.raw_os_error().unwrap_or(0) {
+        // No call on an unconnected socket fails like this by itself, and no signal comes that often.
+        libc::ECONNREFUSED | libc::EINTR => PATIENCE,
+        libc::EPROTO | libc::ENONET | libc::EHOSTDOWN if socket.reports_icmp() => PATIENCE,
+        libc::EHOSTUNREACH
+        | libc::ENETUNREACH
+        | libc::EMSGSIZE
+        | libc::EACCES
+        | libc::ENOPROTOOPT
+        | libc::EOPNOTSUPP
+            if socket.reports_icmp() =>
+        {
+            DOUBT
+        }
+        _ => 0,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn error(errno: c_int, origin: u8, kind: u8, code: u8, info: u32) -> Vec<u8> {
+        let mut bytes = errno.to_ne_bytes().to_vec();
+        bytes.extend([origin, kind, code, 0]);
+        bytes.extend(info.to_ne_bytes());
+        bytes.extend([0; 20]);
+        bytes
+    }
+
+    fn told(to: &str, data: &[u8]) -> Option<(u8, u8, u32)> {
+        let report = extended_error(to.parse().unwrap(), data)?;
+        Some((report.kind, report.code, report.mtu))
+    }
+
+    #[test]
+    fn errors_are_told_in_the_words_of_the_destinations_family() {
+        const V4: &str = "192.0.2.1:9";
+        const V6: &str = "[2001:db8::1]:9";
+        let refused = error(libc::ECONNREFUSED, libc::SO_EE_ORIGIN_ICMP, 3, 3, 77);
+        assert_eq!(told(V4, &refused), Some((3, 3, 0)));
+        assert_eq!(told(V6, &refused), None);
+        let big = error(libc::EMSGSIZE, libc::SO_EE_ORIGIN_ICMP6, 2, 0, 1280);
+        assert_eq!(told(V6, &big), Some((2, 0, 1280)));
+        let here = error(libc::EMSGSIZE, libc::SO_EE_ORIGIN_LOCAL, 0, 0, 1500);
+        assert_eq!(told(V4, &here), Some((3, 4, 1500)));
+        assert_eq!(told(V6, &here), Some((2, 0, 1500)));
+        let other = error(libc::EINVAL, libc::SO_EE_ORIGIN_LOCAL, 0, 0, 0);
+        assert_eq!(told(V4, &other), None);
+        assert_eq!(told(V4, &refused[..8]), None);
+    }
+}
