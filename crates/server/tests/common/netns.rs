@@ -141,14 +141,14 @@ impl Ear {
         Ear(socket)
     }
 
-    /// The next UDP datagram whose payload ends like this, with its headers.
-    pub(crate) fn hear(&mut self, payload: &[u8]) -> Heard {
+    /// The next UDP datagram to this port whose payload ends like this (but for padding), with its headers.
+    pub(crate) fn hear(&mut self, port: u16, payload: &[u8]) -> Heard {
         loop {
             let mut packet = vec![0; 65_536];
             let length = self.0.read(&mut packet).expect("a packet in time");
             packet.truncate(length);
             let heard = Heard(packet);
-            if heard.is_udp() && heard.0.ends_with(payload) {
+            if heard.is_udp() && heard.port() == port && heard.ends_with(payload) {
                 return heard;
             }
         }
@@ -171,6 +171,19 @@ impl Heard {
             self.0.get(6)
         };
         next == Some(&UDP)
+    }
+
+    fn port(&self) -> u16 {
+        let port = self.0.get(self.header_len() + 2..);
+        let port = port.and_then(|rest| rest.first_chunk());
+        port.map_or(0, |bytes| u16::from_be_bytes(*bytes))
+    }
+
+    fn ends_with(&self, payload: &[u8]) -> bool {
+        (0..4).any(|padding| {
+            let (front, back) = self.0.split_at(self.0.len() - padding);
+            front.ends_with(payload) && back.iter().all(|byte| *byte == 0)
+        })
     }
 
     /// TOS or traffic class.
