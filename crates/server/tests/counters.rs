@@ -243,6 +243,25 @@ fn what_overflows_a_receive_buffer_is_counted_to_the_last_datagram() {
 }
 
 #[test]
+fn a_worker_with_nothing_to_do_turns_its_loop_all_the_same() {
+    let server = start(loopback(2));
+    let observer = server.observer();
+    std::thread::sleep(Duration::from_millis(2500));
+    let idle: Vec<_> = observer.idle().into_iter().flatten().collect();
+    assert_eq!(idle.len(), 2);
+    assert!(
+        idle.iter().all(|idle| *idle < Duration::from_secs(2)),
+        "{idle:?}"
+    );
+    // Whoever has no patience at all calls any worker stuck.
+    let ailment = observer.ailment(Duration::ZERO);
+    assert!(
+        matches!(ailment, Some(Ailment::Stuck { worker: 0, .. })),
+        "{ailment:?}"
+    );
+}
+
+#[test]
 fn a_server_that_has_ended_ails() {
     let server = start(loopback(2));
     let observer = server.observer();
