@@ -158,8 +158,14 @@ impl Worker {
             }
             match Token::from_u64(event.token) {
                 Token::Mailbox => mail = true,
-                Token::Listener(number) => self.read_listener(number, event),
+                Token::Listener(number) => {
+                    self.make_room();
+                    self.read_listener(number, event);
+                }
                 Token::Relay(key) => {
+                    if each >= self.appetite.limit() {
+                        self.make_room();
+                    }
                     // First, as an error that waits makes the next call fail, and is reported until it is fetched.
                     if event.error {
                         self.read_icmp(key);
@@ -174,6 +180,14 @@ impl Worker {
             self.appetite.relays_read(relays, messages);
         }
         mail
+    }
+
+    /// A socket that may fill a batch gets at least half of one: sockets that are busy all the time keep their order, so one
+    /// that came last would otherwise get only the few places that the others leave, at every wake-up.
+    fn make_room(&mut self) {
+        if self.batch.len() * 2 > self.appetite.limit() {
+            self.handle_batch();
+        }
     }
 
     fn read_listener(&mut self, number: u32, event: Event) {

@@ -5,12 +5,12 @@
 
 use super::{PASSWORD, USER, ip, private_loopback};
 use hairpin_server::quota::QuotaLimits;
-use hairpin_server::{Local, Server};
-use std::net::{Ipv4Addr, SocketAddr, UdpSocket};
+use hairpin_server::{Builder as ServerBuilder, Local, Server};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr, UdpSocket};
 use std::time::{Duration, Instant};
 use stun::{
     Builder, ChannelNumber, Class, HmacKey, Lifetime, Message, Method, Nonce, PasswordAlgorithm,
-    Realm, RequestedTransport, TransactionId, Username, XorPeerAddress,
+    Realm, RequestedTransport, TransactionId, Username, XorPeerAddress, XorRelayedAddress,
 };
 
 const REALM: &str = "example.org";
@@ -23,23 +23,35 @@ pub(crate) type Watch<'a> = &'a mut dyn FnMut(&mut dyn FnMut());
 
 pub(crate) struct Crowd {
     pub(crate) server: Local,
-    socket: UdpSocket,
+    /// The clients, and their peer.
+    pub(crate) socket: UdpSocket,
+    /// The relay ports of the allocations made so far, in their order.
+    ports: Vec<u16>,
     nonce: Vec<u8>,
     key: HmacKey,
     next_id: u64,
 }
 
+fn relay_address() -> IpAddr {
+    private_loopback(3)
+}
+
 impl Crowd {
     /// Clients without allocations.
     pub(crate) fn new() -> Crowd {
+        Crowd::of(Server::builder())
+    }
+
+    /// The same with a server that begins like this.
+    pub(crate) fn of(builder: ServerBuilder) -> Crowd {
         let limits = QuotaLimits {
             per_user: QuotaLimits::UNLIMITED,
             per_source: QuotaLimits::UNLIMITED,
             total: QuotaLimits::UNLIMITED,
         };
-        let server = Server::builder()
+        let server = builder
             .listen(SocketAddr::new(ip("0.0.0.0"), 0))
-            .relay_address(private_loopback(3))
+            .relay_address(relay_address())
             .realm(REALM)
             .user(USER, PASSWORD)
             .allow_peers("127.0.0.0/8".parse().expect("a network"))
@@ -52,6 +64,7 @@ impl Crowd {
         let mut crowd = Crowd {
             server,
             socket,
+            ports: Vec::new(),
             nonce: Vec::new(),
             key: key.expect("plain ASCII").hmac_sha1(),
             next_id: 0,
@@ -68,16 +81,38 @@ impl Crowd {
     pub(crate) fn allocate(&mut self, clients: std::ops::Range<usize>, watch: Watch<'_>) {
         let peer = self.socket.local_addr().expect("bound");
         for client in clients {
-            let udp = |request: &mut Builder<'_>| {
-                request.push(&RequestedTransport::UDP).expect("room");
-            };
-            self.succeed(client, Method::ALLOCATE, &udp, watch);
+            self.allocate_only(client, Some(Lifetime(600)), watch);
             let channel = |request: &mut Builder<'_>| {
                 let request = request.push(&ChannelNumber::MIN).expect("room");
                 request.push(&XorPeerAddress(peer)).expect("room");
             };
             self.succeed(client, Method::CHANNEL_BIND, &channel, watch);
         }
+    }
+
+    /// This client gets an allocation for so long, or for as long as the server likes.
+    pub(crate) fn allocate_only(
+        &mut self,
+        client: usize,
+        lifetime: Option<Lifetime>,
+        watch: Watch<'_>,
+    ) {
+        let attributes = |request: &mut Builder<'_>| {
+            request.push(&RequestedTransport::UDP).expect("room");
+            if let Some(lifetime) = &lifetime {
+                request.push(lifetime).expect("room");
+            }
+        };
+        let answer = self.succeed(client, Method::ALLOCATE, &attributes, watch);
+        let message = Message::parse(&answer).expect("well formed");
+        let relayed: Option<XorRelayedAddress> = message.get().expect("well formed");
+        self.ports
+            .push(relayed.expect("a relayed address").0.port());
+    }
+
+    /// The relayed address of the allocation made as the `number`th.
+    pub(crate) fn relayed(&self, number: usize) -> SocketAddr {
+        SocketAddr::new(relay_address(), self.ports[number])
     }
 
     /// These clients give their allocations back.
@@ -96,10 +131,19 @@ impl Crowd {
         method: Method,
         attributes: &dyn Fn(&mut Builder<'_>),
         watch: Watch<'_>,
-    ) {
+    ) -> Vec<u8> {
         let answer = self.ask(client, method, attributes, watch);
         let class = Message::parse(&answer).expect("well formed").class();
         assert_eq!(class, Class::Success, "client {client}, {method:?}");
+        answer
+    }
+
+    /// Where this client reaches the server.
+    pub(crate) fn server_of(&self, client: usize) -> SocketAddr {
+        let number = u16::try_from(client).expect("one of 65,536 clients");
+        let [high, low] = number.to_be_bytes();
+        let port = self.server.listeners()[0].port();
+        SocketAddr::from((Ipv4Addr::new(127, 1, high, low), port))
     }
 
     /// One request and its answer; signed once there is a nonce.
@@ -123,10 +167,7 @@ impl Crowd {
             request.push(&Nonce(&self.nonce)).expect("room");
             request.integrity(&self.key).expect("room");
         }
-        let number = u16::try_from(client).expect("one of 65,536 clients");
-        let [high, low] = number.to_be_bytes();
-        let port = self.server.listeners()[0].port();
-        let to = SocketAddr::from((Ipv4Addr::new(127, 1, high, low), port));
+        let to = self.server_of(client);
         self.socket.send_to(request.finish(), to).expect("sent");
         let start = Instant::now();
         loop {
