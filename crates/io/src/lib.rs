@@ -23,6 +23,7 @@ mod arena;
 pub mod clock;
 mod control;
 pub mod ethtool;
+mod gro;
 mod icmp;
 pub mod interfaces;
 pub mod netlink;
@@ -42,6 +43,7 @@ pub mod sysfs;
 pub mod tasks;
 mod timer;
 
+pub use gro::{Brought, GroWatch};
 pub use icmp::IcmpReport;
 pub use netns::NetNs;
 pub use offloads::Offloads;

@@ -231,6 +231,19 @@ impl RecvBatch {
         self.messages.len() == self.slots.len()
     }
 
+    /// Of the messages from number `first` on, most came from the source of the one before: several, or only one of many
+    /// sources is sending trains. `false` for fewer than 8 messages; looks at no more than 64.
+    #[must_use]
+    pub fn has_neighbours(&self, first: usize) -> bool {
+        let messages = self.messages.get(first..).unwrap_or(&[]);
+        let messages = &messages[..messages.len().min(64)];
+        let alike = messages
+            .windows(2)
+            .filter(|pair| pair[0].from == pair[1].from)
+            .count();
+        messages.len() >= 8 && alike * 4 >= messages.len() * 3
+    }
+
     /// Everything held, in the order of arrival.
     pub fn iter(&self) -> impl ExactSizeIterator<Item = Datagrams<'_>> + '_ {
         self.messages
@@ -307,7 +320,7 @@ impl RecvBatch {
             return Ok(0);
         }
         let before = self.totals.datagrams;
-        if socket.has_ancillary() {
+        if socket.has_ancillary() || socket.gro() {
             // SAFETY: as in `receive_many`.
             let len =
                 unsafe { sys::recv::recvmsg(socket.as_fd(), &mut self.headers[index].msg_hdr) }?;

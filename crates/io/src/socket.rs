@@ -81,12 +81,11 @@ impl UdpOptions {
         }
     }
 
-    /// What the socket of one relayed transport address wants: GRO, the overflow count and ICMP errors, and never
-    /// SO_REUSEPORT.
+    /// What the socket of one relayed transport address wants: the overflow count and ICMP errors, and never SO_REUSEPORT.
+    /// GRO only once several datagrams come at a time, which they do in few calls.
     #[must_use]
     pub fn relay() -> UdpOptions {
         UdpOptions {
-            gro: true,
             overflow: true,
             icmp_errors: true,
             ..UdpOptions::default()
@@ -122,6 +121,7 @@ pub struct UdpSocket {
     /// Of a link-local address; else 0.
     scope_id: u32,
     nature: Nature,
+    gro: AtomicBool,
     /// Cleared for good when the kernel or the device refuses UDP_SEGMENT.
     gso: AtomicBool,
     /// What the socket is set to now; flipped when a send wants the other.
@@ -165,7 +165,8 @@ impl UdpSocket {
                 SocketAddr::V6(v6) => v6.scope_id(),
                 SocketAddr::V4(_) => 0,
             },
-            nature: Nature::of(options, opening.dual_stack, gro),
+            nature: Nature::of(options, opening.dual_stack),
+            gro: AtomicBool::new(gro),
             gso: AtomicBool::new(true),
             dont_fragment: AtomicBool::new(options.dont_fragment),
             drops: AtomicU32::new(0),
@@ -274,7 +275,18 @@ impl UdpSocket {
     /// GRO is on.
     #[must_use]
     pub fn gro(&self) -> bool {
-        self.nature.has(Nature::GRO)
+        self.gro.load(Ordering::Relaxed)
+    }
+
+    /// Turns GRO on or off. A train that waits to be received when GRO is turned off will look like one long datagram:
+    /// see [`GroWatch`](crate::GroWatch).
+    ///
+    /// # Errors
+    /// What `setsockopt` returns: ENOPROTOOPT before Linux 5.0.
+    pub fn set_gro(&self, on: bool) -> io::Result<()> {
+        setsockopt(self.as_fd(), libc::SOL_UDP, libc::UDP_GRO, on.into())?;
+        self.gro.store(on, Ordering::Relaxed);
+        Ok(())
     }
 
     /// GSO has not been refused on this socket.
@@ -395,16 +407,13 @@ impl Nature {
     const DUAL_STACK: u8 = 1;
     /// Something beside payload and sender is asked for.
     const ANCILLARY: u8 = 2;
-    const GRO: u8 = 4;
-    const ICMP_ERRORS: u8 = 8;
+    const ICMP_ERRORS: u8 = 4;
 
-    fn of(options: &UdpOptions, dual_stack: bool, gro: bool) -> Nature {
-        let ancillary =
-            options.local_address || options.tos || options.ttl || options.overflow || gro;
+    fn of(options: &UdpOptions, dual_stack: bool) -> Nature {
+        let ancillary = options.local_address || options.tos || options.ttl || options.overflow;
         let bits = [
             (dual_stack, Nature::DUAL_STACK),
             (ancillary, Nature::ANCILLARY),
-            (gro, Nature::GRO),
             (options.icmp_errors, Nature::ICMP_ERRORS),
         ];
         Nature(

@@ -33,7 +33,7 @@ const MAILBOX: usize = 4096;
 
 /// What a listener's receive buffer should hold, in bytes: some 5,000 small datagrams, 20 ms of what one core can relay. The
 /// kernel caps it at `net.core.rmem_max` for the unprivileged.
-const LISTENER_BUFFER: u32 = 4 << 20;
+const LISTENER_BUFFER: u32 = 8 << 20;
 
 /// Packets taken from a device's queue at a time while polling it: the most that the kernel allows everybody.
 const BUSY_POLL_PACKETS: u16 = 64;
@@ -529,14 +529,10 @@ impl Plan {
         let (gso, max_segments) = self
             .offloads
             .map_or((false, 1), |offloads| (offloads.gso, offloads.max_segments));
-        let relay_options = UdpOptions {
-            gro,
-            ..UdpOptions::relay()
-        };
         let core = Core {
             now,
             engine: Engine::new(Arc::clone(&self.config), number, seed),
-            opener: Opener::new(u16::from(number), Arc::clone(&self.relays), relay_options),
+            opener: Opener::new(u16::from(number), Arc::clone(&self.relays), gro),
             courier,
             poller,
             counters: Default::default(),

@@ -39,6 +39,9 @@ use turn::{Mono, Now, RelayKey, RequestKey};
 /// Ready sockets reported per wake-up.
 pub(crate) const EVENTS: usize = 256;
 
+/// So many messages at once from one relay, and it is worth joining what comes next (UDP_GRO).
+const TRAIN: usize = 4;
+
 /// Letters read per wake-up, so that other workers cannot keep this one from its own sockets.
 const LETTERS: usize = 256;
 
@@ -191,14 +194,12 @@ impl Worker {
     }
 
     fn read_listener(&mut self, number: u32, event: Event) {
-        let Some(listener) = self.sockets.listeners.get(number as usize) else {
+        let Some(listener) = self.sockets.listeners.get_mut(number as usize) else {
             return;
         };
         let overflow = self.batch.overflow();
         let room = self.appetite.limit() - self.batch.len();
-        let result = listener
-            .socket
-            .recv_up_to(room, event.token, &mut self.batch);
+        let result = listener.receive(room, event.token, &mut self.batch);
         self.core.counters.listener_overflow += self.batch.overflow() - overflow;
         self.core.counters.receive_errors += u64::from(failed(&result));
     }
@@ -218,9 +219,14 @@ impl Worker {
                 .socket
                 .recv_up_to(room.min(each), event.token, &mut self.batch)
         };
+        let messages = *result.as_ref().unwrap_or(&0);
+        if messages >= TRAIN && self.core.opener.gro && !relay.socket.gro() {
+            // Without it the next train merely comes as single datagrams, too.
+            let _ = relay.socket.set_gro(true);
+        }
         self.core.counters.relay_overflow += self.batch.overflow() - overflow;
         self.core.counters.receive_errors += u64::from(failed(&result));
-        result.unwrap_or(0)
+        messages
     }
 
     /// Handles what the batch holds, and empties it.

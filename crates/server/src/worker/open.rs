@@ -22,7 +22,9 @@ pub(crate) type Results = ([Result<OpenedRelay, OpenError>; MOST_RELAYS], usize)
 pub(crate) struct Opener {
     pub(crate) worker: u16,
     pub(crate) relays: Arc<RelayAddresses>,
-    pub(crate) options: UdpOptions,
+    options: UdpOptions,
+    /// The kernel can join datagrams.
+    pub(crate) gro: bool,
     pub(crate) entropy: Entropy,
     /// Ports that another process held during the request at hand: kept until its end, so that none is tried twice.
     foreign: Vec<(RelayIndex, u16)>,
@@ -38,11 +40,12 @@ impl Opener {
     /// request starts with other ports.
     const PATIENCE: usize = 256;
 
-    pub(crate) fn new(worker: u16, relays: Arc<RelayAddresses>, options: UdpOptions) -> Opener {
+    pub(crate) fn new(worker: u16, relays: Arc<RelayAddresses>, gro: bool) -> Opener {
         Opener {
             worker,
             relays,
-            options,
+            options: UdpOptions::relay(),
+            gro,
             entropy: Entropy::new(),
             foreign: Vec::new(),
             reserved: Vec::new(),

@@ -1,7 +1,7 @@
 //! The sockets of one worker: its listeners, and one per relayed transport address.
 
 use crate::addresses::RelayIndex;
-use io::{SendTo, UdpSocket};
+use io::{Brought, GroWatch, RecvBatch, SendTo, UdpSocket};
 use std::net::SocketAddr;
 use turn::{ClientPath, RelayKey};
 
@@ -11,12 +11,40 @@ pub(crate) struct Listener {
     pub(crate) socket: UdpSocket,
     /// What it is bound to.
     pub(crate) local: SocketAddr,
+    gro: GroWatch,
 }
 
 impl Listener {
     pub(crate) fn new(socket: UdpSocket) -> Listener {
-        let local = socket.local_addr();
-        Listener { socket, local }
+        Listener {
+            local: socket.local_addr(),
+            gro: GroWatch::new(&socket),
+            socket,
+        }
+    }
+
+    /// Receives at most `room` messages.
+    ///
+    /// # Errors
+    /// `WouldBlock` when nothing waits; otherwise what the system calls return.
+    pub(crate) fn receive(
+        &mut self,
+        room: usize,
+        tag: u64,
+        batch: &mut RecvBatch,
+    ) -> std::io::Result<usize> {
+        let (before, trains) = (batch.len(), batch.totals().gro_trains);
+        let messages = self.socket.recv_up_to(room, tag, batch)?;
+        let drained = messages < room;
+        let brought = Brought {
+            messages,
+            trains: batch.totals().gro_trains - trains,
+            drained,
+            // Only who is behind in reading needs this hint: otherwise a trial comes soon enough.
+            neighbours: !drained && self.gro.is_separate() && batch.has_neighbours(before),
+        };
+        self.gro.note(&self.socket, &brought)?;
+        Ok(messages)
     }
 }
 

@@ -1,0 +1,250 @@
+//! Whether it pays to let the kernel join datagrams on a socket.
+//!
+//! UDP_GRO makes the kernel hold every datagram back for a moment and compare it with those of other flows. Where trains
+//! come (video, file transfer) one receive brings up to 64 datagrams, for a third of the cost. Where single datagrams of many
+//! flows interleave (calls) nothing is ever joined, and the attempt costs a tenth of all there is to do. What will come
+//! cannot be known, so a [`GroWatch`] looks at what did:
+//!
+//! ```text
+//!                       a window of messages, hardly a train among them
+//!             Joining ───────────────────────────────────────────────────> Separate
+//!                ^                                                            │
+//!                '── sixteen windows later, or neighbours with one source ────'
+//! ```
+//! It counts messages, not time: a busy socket adapts within milliseconds, an idle one does nothing.
+//!
+//! **A train that was joined must be received with GRO on**, or it looks like one long datagram. So GRO is turned off only when
+//! everything has been read, and on again at once if something arrived meanwhile.
+
+use std::io;
+
+use crate::UdpSocket;
+
+/// Messages after which to judge.
+const WINDOW: u32 = 512;
+
+/// Fewer than one train in so many messages, and joining does not pay.
+const ONE_TRAIN_IN: u32 = 16;
+
+/// Windows without GRO after which it is tried again: trials cost a sixteenth of what GRO does.
+const WINDOWS_APART: u32 = 16;
+
+/// What one receive brought.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Brought {
+    /// Messages.
+    pub messages: usize,
+    /// Those that were several datagrams.
+    pub trains: u64,
+    /// Nothing was left in the socket.
+    pub drained: bool,
+    /// Most messages had the source of the one before.
+    pub neighbours: bool,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum State {
+    /// The kernel cannot, or must not.
+    Never,
+    /// GRO is off.
+    Separate,
+    /// GRO is on.
+    Joining,
+}
+
+/// Turns UDP_GRO of one socket on and off, by what it has brought.
+#[derive(Debug)]
+pub struct GroWatch {
+    state: State,
+    /// Trains in this window.
+    trains: u32,
+    /// Messages until the next decision.
+    left: u32,
+}
+
+impl GroWatch {
+    /// A watch on a socket as it was opened: one without GRO is left alone.
+    #[must_use]
+    pub fn new(socket: &UdpSocket) -> GroWatch {
+        let state = if socket.gro() {
+            State::Joining
+        } else {
+            State::Never
+        };
+        GroWatch {
+            state,
+            trains: 0,
+            left: WINDOW,
+        }
+    }
+
+    /// GRO is off for the time being: it is worth knowing whether neighbouring messages have one source.
+    #[must_use]
+    pub fn is_separate(&self) -> bool {
+        self.state == State::Separate
+    }
+
+    /// Notes what a receive brought. Now and then this turns GRO on or off.
+    ///
+    /// # Errors
+    /// What the system calls return; GRO stays as it was.
+    #[inline]
+    pub fn note(&mut self, socket: &UdpSocket, brought: &Brought) -> io::Result<()> {
+        self.left = self.left.saturating_sub(brought.messages as u32);
+        self.trains = self.trains.saturating_add(brought.trains as u32);
+        if self.left > 0 && !brought.neighbours {
+            return Ok(());
+        }
+        self.decide(socket, brought)
+    }
+
+    #[cold]
+    fn decide(&mut self, socket: &UdpSocket, brought: &Brought) -> io::Result<()> {
+        let paid = self.trains * ONE_TRAIN_IN >= WINDOW;
+        match self.state {
+            State::Separate if brought.neighbours || brought.drained => {
+                socket.set_gro(true)?;
+                self.enter(State::Joining, WINDOW);
+            }
+            // What is behind in reading cannot turn GRO off again: it had better not try.
+            State::Separate => {}
+            State::Joining if self.left > 0 => {}
+            State::Joining if !paid && brought.drained => {
+                let state = turn_off(socket)?;
+                self.enter(state, WINDOW * WINDOWS_APART);
+            }
+            state => self.enter(state, WINDOW),
+        }
+        Ok(())
+    }
+
+    fn enter(&mut self, state: State, messages: u32) {
+        *self = GroWatch {
+            state,
+            trains: 0,
+            left: messages,
+        };
+    }
+}
+
+/// Turns GRO off, unless a datagram is there already.
+fn turn_off(socket: &UdpSocket) -> io::Result<State> {
+    socket.set_gro(false)?;
+    if socket.memory()?.recv_used == 0 {
+        return Ok(State::Separate);
+    }
+    socket.set_gro(true)?;
+    Ok(State::Joining)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::UdpOptions;
+
+    fn socket(gro: bool) -> UdpSocket {
+        let options = UdpOptions {
+            gro,
+            ..UdpOptions::default()
+        };
+        UdpSocket::bind("127.0.0.1:0".parse().unwrap(), &options).unwrap()
+    }
+
+    const SINGLE: Brought = Brought {
+        messages: 1,
+        trains: 0,
+        drained: true,
+        neighbours: false,
+    };
+
+    fn feed(watch: &mut GroWatch, socket: &UdpSocket, count: u32, brought: Brought) {
+        for _ in 0..count {
+            watch.note(socket, &brought).unwrap();
+        }
+    }
+
+    #[test]
+    fn singles_turn_it_off_and_one_window_in_sixteen_tries_again() {
+        let socket = socket(true);
+        let mut watch = GroWatch::new(&socket);
+        feed(&mut watch, &socket, WINDOW - 1, SINGLE);
+        assert!(socket.gro());
+        feed(&mut watch, &socket, 1, SINGLE);
+        assert!(!socket.gro());
+        feed(&mut watch, &socket, WINDOW * WINDOWS_APART - 1, SINGLE);
+        assert!(!socket.gro());
+        feed(&mut watch, &socket, 1, SINGLE);
+        assert!(socket.gro());
+    }
+
+    #[test]
+    fn trains_keep_it_on() {
+        let socket = socket(true);
+        let mut watch = GroWatch::new(&socket);
+        let train = Brought {
+            trains: 1,
+            ..SINGLE
+        };
+        for _ in 0..100 {
+            feed(&mut watch, &socket, 15, SINGLE);
+            feed(&mut watch, &socket, 1, train);
+            assert!(socket.gro());
+        }
+    }
+
+    #[test]
+    fn it_stays_as_it_is_while_the_socket_is_not_drained() {
+        let socket = socket(true);
+        let mut watch = GroWatch::new(&socket);
+        let behind = Brought {
+            drained: false,
+            ..SINGLE
+        };
+        feed(&mut watch, &socket, 10 * WINDOW, behind);
+        assert!(socket.gro());
+        feed(&mut watch, &socket, WINDOW, SINGLE);
+        assert!(!socket.gro());
+        feed(&mut watch, &socket, 100 * WINDOW, behind);
+        assert!(!socket.gro());
+        feed(&mut watch, &socket, 1, SINGLE);
+        assert!(socket.gro());
+    }
+
+    #[test]
+    fn neighbours_with_one_source_turn_it_on_at_once() {
+        let socket = socket(true);
+        let mut watch = GroWatch::new(&socket);
+        feed(&mut watch, &socket, WINDOW, SINGLE);
+        let alike = Brought {
+            neighbours: true,
+            drained: false,
+            ..SINGLE
+        };
+        feed(&mut watch, &socket, 1, alike);
+        assert!(socket.gro());
+        feed(&mut watch, &socket, 10, alike);
+        assert!(
+            socket.gro(),
+            "neighbours alone decide nothing while it is on"
+        );
+    }
+
+    #[test]
+    fn a_datagram_that_waits_keeps_it_on() {
+        let socket = socket(true);
+        let mut watch = GroWatch::new(&socket);
+        feed(&mut watch, &socket, WINDOW - 1, SINGLE);
+        socket.send_to(b"waits", socket.local_addr(), None).unwrap();
+        feed(&mut watch, &socket, 1, SINGLE);
+        assert!(socket.gro());
+        assert!(!watch.is_separate());
+    }
+
+    #[test]
+    fn a_socket_without_stays_without() {
+        let socket = socket(false);
+        let mut watch = GroWatch::new(&socket);
+        feed(&mut watch, &socket, 100 * WINDOW, SINGLE);
+        assert!(!socket.gro());
+    }
+}
