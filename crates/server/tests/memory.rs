@@ -46,8 +46,9 @@ fn an_allocation_with_a_permission_and_a_channel_takes_at_most_600_bytes() {
         let (heap, resident) = bytes_per_allocation(count);
         println!("{count} allocations: {heap} bytes of heap each, {resident} resident");
         assert!(heap <= 600, "{heap}");
-        // Page by page, so less exact.
-        assert!(resident <= 650, "{resident}");
+        // The worker's own buffers are touched page by page as more arrives at a time, a few hundred kilobytes in all: too much
+        // to tell apart from a thousand allocations.
+        assert!(count < 10_000 || resident <= 620, "{resident}");
     }
 }
 
