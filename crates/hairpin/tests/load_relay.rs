@@ -9,6 +9,7 @@ use std::time::Duration;
 use load::generator::{
     Direction, Framing, Path, Plan, RelayOptions, SetupError, Stopper, Target, TurnClients, relay,
 };
+use load::measure::{Rate, Schedule};
 use load::peer::{Peer, PeerOptions};
 use load_common::{Server, clients, paced, run, user};
 
@@ -82,8 +83,12 @@ fn the_smallest_and_the_largest_payload_pass() {
             options.size = size;
             options.path = own_peers(Direction::Both, 1);
         });
+        // So few that all of them fit into any receive buffer on their way, however long a busy machine lets one wait.
+        plan.set_schedule(&Schedule::constant(Rate(200.0)));
         plan.duration = Duration::from_millis(500);
+        plan.linger = Duration::from_secs(1);
         let report = run(plan);
+        assert!(report.total.received > 50, "{report}");
         assert_eq!(
             (report.total.lost, report.total.corrupt),
             (0, 0),

@@ -1,4 +1,4 @@
-//! Child processes that live in a given network namespace, on a given processor, and never longer
+//! Child processes that live in a given network namespace, on given processors, and never longer
 //! than their parent.
 
 use std::io;
@@ -10,15 +10,15 @@ use std::thread::JoinHandle;
 
 use crate::NetNs;
 use crate::sys::{netns, task};
-use crate::tasks::{self, one_cpu};
+use crate::tasks;
 
 /// Where a process runs.
 #[derive(Debug)]
 pub struct Place<'a> {
     /// Its network namespace.
     pub namespace: &'a NetNs,
-    /// Its only processor; children inherit it.
-    pub cpu: usize,
+    /// Its only processors; children inherit them.
+    pub cpus: &'a [usize],
     /// Whether it runs before every ordinary task there (SCHED_RR); children inherit that too.
     pub preferred: bool,
 }
@@ -103,7 +103,7 @@ impl Drop for Confined {
 
 fn confine(command: &mut Command, place: &Place<'_>) -> io::Result<()> {
     let namespace = place.namespace.as_fd().try_clone_to_owned()?;
-    let mask = one_cpu(place.cpu)?;
+    let mask = tasks::mask(place.cpus)?;
     let preferred = place.preferred;
     command.process_group(0);
     let enter = move || {
@@ -128,7 +128,7 @@ mod tests {
     fn place(namespace: &NetNs) -> Place<'_> {
         Place {
             namespace,
-            cpu: crate::affinity::available().unwrap()[0],
+            cpus: &[0],
             preferred: true,
         }
     }

@@ -20,7 +20,7 @@ pub fn current() -> u32 {
 /// `InvalidInput` if there is no such processor, `PermissionDenied` without CAP_SYS_NICE, ESRCH if
 /// there is no such task.
 pub fn pin(task: u32, cpu: usize) -> io::Result<()> {
-    task::sched_setaffinity(number(task)?, &one_cpu(cpu)?)
+    task::sched_setaffinity(number(task)?, &mask(&[cpu])?)
 }
 
 /// Lets `task` run before every ordinary one (SCHED_FIFO), as an interrupt does.
@@ -48,10 +48,12 @@ pub fn make_idle(task: u32) -> io::Result<()> {
     task::sched_setscheduler(number(task)?, libc::SCHED_IDLE, 0)
 }
 
-/// A mask with one processor in it.
-pub(crate) fn one_cpu(cpu: usize) -> io::Result<CpuMask> {
+/// A mask with these processors in it.
+pub(crate) fn mask(cpus: &[usize]) -> io::Result<CpuMask> {
     let mut mask: CpuMask = [0; 16];
-    *mask.get_mut(cpu / 64).ok_or(io::ErrorKind::InvalidInput)? |= 1 << (cpu % 64);
+    for cpu in cpus {
+        *mask.get_mut(cpu / 64).ok_or(io::ErrorKind::InvalidInput)? |= 1 << (cpu % 64);
+    }
     Ok(mask)
 }
 

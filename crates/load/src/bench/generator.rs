@@ -43,6 +43,7 @@ pub fn generator_speed(
     let cpus = Cpus {
         generator: generator_cpu,
         server: sink_cpu,
+        second: None,
         preferred: false,
     };
     let mut topology = Topology::build(cpus)?;

@@ -26,8 +26,31 @@ pub(crate) struct Cpus {
     pub(crate) generator: usize,
     /// The server and its interfaces.
     pub(crate) server: usize,
+    /// Another one for a server that is measured on two, and for its interface towards the peer.
+    pub(crate) second: Option<usize>,
     /// Whether server and generator run before ordinary tasks.
     pub(crate) preferred: bool,
+}
+
+impl Cpus {
+    /// Every processor that the server may use.
+    pub(crate) fn of_server(self) -> Vec<usize> {
+        std::iter::once(self.server).chain(self.second).collect()
+    }
+
+    /// Whether the server and the generator are in each other's way.
+    pub(crate) fn shared(self) -> bool {
+        self.second == Some(self.generator)
+    }
+
+    /// The processor of an interface's polling thread, and whether that is the server's work.
+    fn of_device(self, device: &str) -> (bool, usize) {
+        match device {
+            SERVER_DEVICE => (true, self.server),
+            RELAY_DEVICE => (true, self.second.unwrap_or(self.server)),
+            _ => (false, self.generator),
+        }
+    }
 }
 
 /// The polling threads of one network.
@@ -54,11 +77,13 @@ impl NapiThreads {
         claimed.retain(|thread| alive.contains(thread));
         self.server.retain(|thread| alive.contains(thread));
         self.generator.retain(|thread| alive.contains(thread));
-        for (thread, at_server) in threads {
+        for (thread, device) in threads {
             if claimed.insert(thread) {
-                let (own, cpu) = match at_server {
-                    true => (&mut self.server, cpus.server),
-                    false => (&mut self.generator, cpus.generator),
+                let (at_server, cpu) = cpus.of_device(device);
+                let own = if at_server {
+                    &mut self.server
+                } else {
+                    &mut self.generator
                 };
                 own.insert(thread);
                 io_error_unless_gone(::io::tasks::pin(thread, cpu))?;
@@ -99,20 +124,16 @@ impl Drop for NapiThreads {
     }
 }
 
-/// The real-time threads of interfaces with the layout's names, and whether each is on the server's
-/// side.
-fn measured_threads() -> io::Result<Vec<(u32, bool)>> {
-    let side = |name: String| {
+/// The real-time threads of interfaces with the layout's names, each with that name.
+fn measured_threads() -> io::Result<Vec<(u32, &'static str)>> {
+    let known = |name: String| {
         let (device, _) = name.strip_prefix("napi/")?.rsplit_once('-')?;
-        match device {
-            SERVER_DEVICE | RELAY_DEVICE => Some(true),
-            CLIENT_DEVICE | PEER_DEVICE => Some(false),
-            _ => None,
-        }
+        let all = [SERVER_DEVICE, RELAY_DEVICE, CLIENT_DEVICE, PEER_DEVICE];
+        all.into_iter().find(|known| *known == device)
     };
     let processes = procfs::processes()?.into_iter();
     Ok(processes
-        .filter_map(|process| Some((process, side(procfs::name(process)?)?)))
+        .filter_map(|process| Some((process, known(procfs::name(process)?)?)))
         .collect())
 }
 

@@ -115,6 +115,15 @@ impl BenchOptions {
         Ok(())
     }
 
+    /// The second processor of a side that is measured on two: one that nobody uses, or else the generator's.
+    pub(crate) fn second_cpu(&self, side: &Side) -> Option<usize> {
+        let unused = |cpu: &usize| *cpu != self.server_cpu && *cpu != self.generator_cpu;
+        let available = ::io::affinity::available().unwrap_or_default();
+        side.two_processors
+            .then(|| available.into_iter().find(unused))
+            .map(|free| free.unwrap_or(self.generator_cpu))
+    }
+
     /// Checks what can be checked before anything is started.
     pub(crate) fn validate(&self) -> Result<(), BenchError> {
         if !(1..=6).contains(&self.sides.len()) {

@@ -76,6 +76,17 @@ pub struct Packets {
     pub ramp: Vec<(f64, f64)>,
 }
 
+impl Packets {
+    /// Whether the generator gave out before the server did: hardly anything was lost, and more could not be sent.
+    pub fn generator_was_the_limit(&self) -> bool {
+        const LITTLE: f64 = 0.03;
+        let offered = |step: &(f64, f64)| step.0;
+        let most = self.ramp.iter().map(offered).fold(0.0, f64::max);
+        let at_the_end = self.best.offered >= most * (1.0 - LITTLE);
+        self.best.loss < LITTLE && (self.best.skipped > LITTLE || at_the_end)
+    }
+}
+
 /// Sends a prepared scenario's load at chosen rates and measures.
 pub(crate) struct Meter<'a> {
     pub(crate) bed: &'a mut Bed,
@@ -192,8 +203,10 @@ impl Meter<'_> {
             if best.is_none_or(|best| point.foreign < best.foreign) {
                 best = Some(point);
             }
-            // When server and generator are preferred, others have only what these leave.
-            if point.foreign < FOREIGN_SHARE || self.bed.topology.cpus().preferred {
+            // When server and generator are preferred, others have only what these leave; and when the two share a
+            // processor, each is the other's disturbance.
+            let cpus = self.bed.topology.cpus();
+            if point.foreign < FOREIGN_SHARE || cpus.preferred || cpus.shared() {
                 break;
             }
         }
@@ -313,6 +326,34 @@ fn rounded(value: f64, decimals: i32) -> f64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_generator_that_gives_out_first_is_told() {
+        let packets = |offered: f64, loss, skipped| Packets {
+            best: Point {
+                offered,
+                loss,
+                skipped,
+                ..Point::default()
+            },
+            at_60: Point::default(),
+            wrong: 0,
+            ramp: vec![(100e3, 100e3), (200e3, 150e3)],
+        };
+        assert!(
+            packets(199e3, 0.0, 0.0).generator_was_the_limit(),
+            "no higher rate was reached"
+        );
+        assert!(
+            packets(150e3, 0.0, 0.2).generator_was_the_limit(),
+            "it could not keep its schedule"
+        );
+        assert!(!packets(150e3, 0.0, 0.0).generator_was_the_limit());
+        assert!(
+            !packets(199e3, 0.2, 0.2).generator_was_the_limit(),
+            "the server lost some"
+        );
+    }
 
     fn reading(at: Instant, processes: u64, datagrams: u64, last_ns: u64) -> Reading {
         let delivered = Totals {

@@ -10,6 +10,7 @@
 
 use std::os::linux::net::SocketAddrExt;
 use std::os::unix::net::{SocketAddr, UnixListener};
+use std::path::Path;
 use std::process::{Command, Stdio};
 use std::sync::atomic::Ordering;
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
@@ -61,12 +62,19 @@ impl<'a> Bench<'a> {
         let cpus = Cpus {
             generator: options.generator_cpu,
             server: options.server_cpu,
+            second: None,
             preferred: options.preferred,
         };
         let beds = options
             .sides
             .iter()
-            .map(|side| Bed::build(cpus, side.sink, counted_flows(options, side)))
+            .map(|side| {
+                let cpus = Cpus {
+                    second: options.second_cpu(side),
+                    ..cpus
+                };
+                Bed::build(cpus, side.sink, counted_flows(options, side))
+            })
             .collect::<Result<_, _>>()?;
         let spinner =
             Spinner::start(cpus.server).network("start a spinner on the server's processor")?;
@@ -261,7 +269,7 @@ impl<'a> Bench<'a> {
 fn empty_report(options: &BenchOptions) -> Report {
     Report {
         schema_version: Report::SCHEMA_VERSION,
-        argv: options.argv.clone(),
+        argv: without_folder(&options.argv),
         hairpin: env!("CARGO_PKG_VERSION").to_owned(),
         kernel: procfs::kernel(),
         processor: procfs::processor(),
@@ -277,10 +285,25 @@ fn empty_report(options: &BenchOptions) -> Report {
             .duration_since(UNIX_EPOCH)
             .map_or(0, |since| since.as_secs()),
         elapsed_s: 0.0,
-        sides: options.sides.iter().map(describe).collect(),
+        sides: options
+            .sides
+            .iter()
+            .map(|side| describe(options, side))
+            .collect(),
         scenarios: options.scenarios.clone(),
         cells: Vec::new(),
     }
+}
+
+/// A command line with the bare name of its program: in which folder of whose machine that lies is not part of a result.
+fn without_folder(words: &[String]) -> Vec<String> {
+    let mut words = words.to_vec();
+    if let Some(program) = words.first_mut()
+        && let Some(name) = Path::new(program).file_name()
+    {
+        *program = name.to_string_lossy().into_owned();
+    }
+    words
 }
 
 /// Allocations (or static flows) that a side needs.
@@ -312,17 +335,20 @@ pub(super) fn lock() -> Result<UnixListener, BenchError> {
     UnixListener::bind_addr(&name).map_err(|_| BenchError::Busy)
 }
 
-fn describe(side: &Side) -> SideReport {
+fn describe(options: &BenchOptions, side: &Side) -> SideReport {
     let sink = match side.sink {
         bpf::count::Hook::Tc => "tc ingress",
         bpf::count::Hook::Xdp => "xdp",
     };
     SideReport {
         name: side.name.clone(),
-        command: side.command_line(0),
+        command: without_folder(&side.command_line(0)),
         version: version(side),
         sink: sink.to_owned(),
         role: side.role,
+        processors: std::iter::once(options.server_cpu)
+            .chain(options.second_cpu(side))
+            .collect(),
     }
 }
 

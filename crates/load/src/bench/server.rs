@@ -37,9 +37,10 @@ impl Server {
             .stdin(Stdio::null())
             .stdout(Stdio::piped())
             .stderr(Stdio::piped());
+        let cpus = topology.cpus().of_server();
         let place = Place {
             namespace: topology.server(),
-            cpu: topology.cpus().server,
+            cpus: &cpus,
             preferred: topology.cpus().preferred,
         };
         let mut process = Confined::spawn(command, &place).map_err(|source| SideError::Start {

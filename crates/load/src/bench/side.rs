@@ -103,6 +103,8 @@ pub struct Side {
     pub sink: Hook,
     /// What the gates make of it.
     pub role: Role,
+    /// Whether it is measured on two processors. Where there is no third, the second is the generator's.
+    pub two_processors: bool,
 }
 
 /// Programs that presets stand for.
@@ -119,13 +121,13 @@ pub struct Programs {
 impl Side {
     /// Reads a description of a server: a preset, or `[NAME=][KIND:]COMMAND`.
     ///
-    /// Presets: `hairpin`, `coturn`, `floor` (recvfrom and sendto), `floor-gro` (GRO and GSO),
+    /// Presets: `hairpin`, `hairpin-2` (two workers on two processors), `coturn`, `floor` (recvfrom and sendto), `floor-gro` (GRO and GSO),
     /// `floor-stun` (recvmmsg and sendmmsg, STUN only).
     ///
     /// Kinds: `turn` (a TURN server with long-term credentials; what a plain command is taken for),
     /// `static` (knows its flows, relays to the peer), `stun`; each may be followed by `+p2c`
-    /// (relays to the client too), `+stun` (answers Binding requests too) and `+xdp` (count behind
-    /// it in XDP: for servers that relay in the kernel).
+    /// (relays to the client too), `+stun` (answers Binding requests too), `+xdp` (count behind
+    /// it in XDP: for servers that relay in the kernel) and `+two` (runs on two processors).
     ///
     /// The command is split at blanks; single and double quotes hold words together. In its words
     /// `{listen}` (address and port for clients), `{listen-ip}`, `{port}`, `{relay-ip}`,
@@ -154,8 +156,8 @@ impl Side {
             }
             _ => ("turn", rest),
         };
-        let (abilities, sink) = parse_kind(kind).ok_or_else(|| {
-            wrong("the kind is turn, static or stun, with +p2c, +stun or +xdp behind it")
+        let (abilities, sink, two_processors) = parse_kind(kind).ok_or_else(|| {
+            wrong("the kind is turn, static or stun, with +p2c, +stun, +xdp or +two behind it")
         })?;
         let command = split_words(command).ok_or_else(|| wrong("a quote is not closed"))?;
         let program = command
@@ -169,6 +171,7 @@ impl Side {
             abilities,
             sink,
             role: Role::Other,
+            two_processors,
         })
     }
 
@@ -185,6 +188,11 @@ impl Side {
         };
         let (command, abilities) = match name {
             "hairpin" => (with(&programs.hairpin, HAIRPIN), Abilities::TURN),
+            "hairpin-2" => {
+                let command = with(&programs.hairpin, HAIRPIN).into_iter();
+                let two = |word: String| word.replace("--workers=1", "--workers=2");
+                (command.map(two).collect(), Abilities::TURN)
+            }
             "coturn" => (with(&programs.coturn, COTURN), Abilities::TURN),
             "floor" => (floor(&["plain", "{flows}"]), Abilities::FLOOR),
             "floor-gro" => (floor(&["gro", "{flows}"]), Abilities::FLOOR),
@@ -202,6 +210,7 @@ impl Side {
             abilities,
             sink: Hook::Tc,
             role,
+            two_processors: name == "hairpin-2",
         })
     }
 
@@ -271,7 +280,7 @@ fn is_name(text: &str) -> bool {
     !text.trim().is_empty() && text.chars().all(allowed) && !text.contains('/')
 }
 
-fn parse_kind(kind: &str) -> Option<(Abilities, Hook)> {
+fn parse_kind(kind: &str) -> Option<(Abilities, Hook, bool)> {
     let mut words = kind.split('+');
     let mut abilities = match words.next()? {
         "turn" => Abilities::TURN,
@@ -279,16 +288,17 @@ fn parse_kind(kind: &str) -> Option<(Abilities, Hook)> {
         "stun" => Abilities::BINDING,
         _ => return None,
     };
-    let mut sink = Hook::Tc;
+    let (mut sink, mut two) = (Hook::Tc, false);
     for word in words {
         match word {
             "p2c" => abilities.to_client = true,
             "stun" => abilities.binding = true,
             "xdp" => sink = Hook::Xdp,
+            "two" => two = true,
             _ => return None,
         }
     }
-    Some((abilities, sink))
+    Some((abilities, sink, two))
 }
 
 /// Splits a command line at blanks, as a shell would with quotes and without anything else. `None`:
@@ -357,7 +367,9 @@ mod tests {
         assert_eq!(side.name, "bare relay");
         assert_eq!(side.command_line(7), ["/opt/relay", "7", "1", "a b", ""]);
         assert_eq!((side.abilities, side.sink), (Abilities::TO_PEER, Hook::Tc));
-        let side = parse("static+p2c+stun+xdp:/opt/relay");
+        let side = parse("static+p2c+stun+xdp+two:/opt/relay");
+        assert!(side.two_processors && parse("hairpin-2").two_processors);
+        assert!(!parse("hairpin").two_processors);
         assert_eq!(
             (side.name.as_str(), side.abilities, side.sink),
             ("relay", Abilities::FLOOR, Hook::Xdp)

@@ -111,7 +111,7 @@ impl Report {
         }
         text += &self.ramp(scenario, rows);
         for row in rows {
-            for failure in &row.failures {
+            for failure in row.failures.iter().chain(&row.notes) {
                 let name = escape(&self.sides[row.side].name);
                 let _ = write!(text, "<p class='failure'>{name}: {}</p>", escape(failure));
             }

@@ -73,6 +73,8 @@ pub struct SideReport {
     pub sink: String,
     /// What the gates make of it.
     pub role: Role,
+    /// Processors that it ran on. If the generator's is among them, the two were in each other's way.
+    pub processors: Vec<usize>,
 }
 
 /// One measurement.
@@ -138,6 +140,8 @@ pub struct Row {
     pub cost_ratio: Option<Summary>,
     /// What went wrong, if anything.
     pub failures: Vec<String>,
+    /// What makes its figures mean less than they seem: the generator gave out first, or shared a processor with it.
+    pub notes: Vec<String>,
 }
 
 impl Outcome {
@@ -256,7 +260,24 @@ impl Report {
             main_ratio: Summary::of(self.ratios(scenario, side, Measure::Main)),
             cost_ratio: Summary::of(self.ratios(scenario, side, Measure::Cost)),
             failures,
+            notes: self.notes(scenario, side),
         })
+    }
+
+    fn notes(&self, scenario: &Scenario, side: usize) -> Vec<String> {
+        let mut notes = Vec::new();
+        let limited = |cell: &&Cell| matches!(&cell.outcome, Outcome::Packets(packets) if packets.generator_was_the_limit());
+        let count = self.cells(scenario, side).filter(limited).count();
+        if count > 0 {
+            notes.push(format!(
+                "the generator gave out before the server in {count} of {} rounds",
+                self.cells(scenario, side).count()
+            ));
+        }
+        if self.sides[side].processors.contains(&self.generator_cpu) {
+            notes.push("it shared a processor with the generator".to_owned());
+        }
+        notes
     }
 
     /// How many times better than the first server a server was, round by round.
@@ -343,6 +364,7 @@ pub(crate) mod tests {
             version: "1.0 & more".to_owned(),
             sink: "tc ingress".to_owned(),
             role,
+            processors: vec![1],
         };
         let cell = |side, round, outcome| Cell {
             scenario: RELAY,

@@ -45,7 +45,7 @@ impl Report {
             "  {name:<24}{:>22}{:>22}{:>22}{:>22}\n",
             cells[0], cells[1], cells[2], cells[3]
         );
-        for failure in &row.failures {
+        for failure in row.failures.iter().chain(&row.notes) {
             let _ = writeln!(line, "  {name:<24}  {failure}");
         }
         line

@@ -17,6 +17,9 @@ pub(super) struct Search<'a> {
     /// Highest that passed, lowest that failed.
     passed: Option<f64>,
     failed: Option<(f64, Failure)>,
+    /// The lowest that failed did so once only: before it ends the search, it is tried again. A machine that stood still for a
+    /// moment must not be the answer.
+    doubted: bool,
     /// This rate failed once, not by much.
     again: Option<f64>,
     dead: bool,
@@ -31,6 +34,7 @@ impl<'a> Search<'a> {
             steps: Vec::new(),
             passed: None,
             failed: None,
+            doubted: false,
             again: None,
             dead: false,
             report: LoadReport::empty(),
@@ -50,11 +54,15 @@ impl<'a> Search<'a> {
     /// What to try next; `None` when the search is over.
     pub(super) fn next_rate(&self) -> Option<f64> {
         let enough = self.steps.len() as u32 >= self.options.max_steps;
-        if enough || self.dead || self.stopper.is_stopped() || self.converged() {
+        if enough || self.dead || self.stopper.is_stopped() {
             return None;
         }
         if let Some(rate) = self.again {
             return Some(rate);
+        }
+        if self.converged() {
+            let failed = self.failed.as_ref().filter(|_| self.passed.is_some());
+            return failed.filter(|_| self.doubted).map(|(rate, _)| *rate);
         }
         Some(match (self.passed, &self.failed) {
             (None, None) => self.options.from.0.min(self.options.to.0),
@@ -78,6 +86,7 @@ impl<'a> Search<'a> {
             None => {
                 self.again = None;
                 self.passed = Some(rate);
+                self.failed.take_if(|(failed, _)| *failed <= rate);
                 self.report = report;
             }
             Some(failure) => {
@@ -85,10 +94,15 @@ impl<'a> Search<'a> {
                 if self.passed.is_none() {
                     self.report = report;
                 }
-                if near && self.again.is_none() {
+                let twice = self.again.is_some()
+                    || self
+                        .failed
+                        .as_ref()
+                        .is_some_and(|(failed, _)| *failed <= rate);
+                if near && !twice {
                     self.again = Some(rate);
                 } else {
-                    self.again = None;
+                    (self.again, self.doubted) = (None, !twice);
                     self.failed = Some((rate, failure));
                 }
             }
@@ -208,6 +222,19 @@ mod tests {
         });
         assert!(found.best.unwrap() > 60_000.0, "{found}");
         assert_eq!(found.steps[2].rate, found.steps[3].rate);
+    }
+
+    #[test]
+    fn a_bad_fall_is_tried_again_before_it_ends_the_search() {
+        let found = search(&FindMaxOptions::default(), |rate, step| {
+            let mut report = report(rate, 64_000.0, 1e9);
+            if step == 2 {
+                report.total.lost = report.total.sent / 2;
+            }
+            report
+        });
+        assert!(found.best.unwrap() > 60_000.0, "{found}");
+        assert_eq!(found.limit, Limit::Server, "{found}");
     }
 
     #[test]
