@@ -1,9 +1,9 @@
 //! Where a worker shows its counts to the other threads: a board of atomics that it alone writes.
 //!
-//! While it works, a worker counts in plain fields of its own. A few hundred times a second at most, and before it falls
-//! asleep, it copies them to its board with plain stores: no lock, no read-modify-write, no cache line that another
-//! worker writes. Whoever reads adds up; what is read of one worker may be some milliseconds old, and two of its counts
-//! may be from two copies, but each of them only ever grows.
+//! While it works, a worker counts in plain fields of its own. 200 times a second at most, it copies them to its board with
+//! plain stores: no lock, no read-modify-write, no cache line that another worker writes. It does so when it is awake
+//! anyway; only when nothing comes any more, it wakes up once to show the last counts. Whoever reads adds up; what is read
+//! of one worker may be a little old, and two of its counts may be from two copies, but each of them only ever grows.
 
 use crate::stats::WorkerStats;
 use crate::words::Words;
@@ -12,11 +12,14 @@ use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::time::Duration;
 use turn::Mono;
 
-/// How old what is on the board may be while the worker works.
-pub(crate) const FRESH: Duration = Duration::from_millis(5);
+/// For so long, what is on the board is fresh enough for a worker that is awake.
+const FRESH: Duration = Duration::from_millis(5);
+
+/// So old, it is worth waking up for. Datagrams that come more often than that cost no wake-up of their own.
+const STALE: Duration = Duration::from_millis(50);
 
 /// How long a worker sleeps at most, so that it can be told from one that hangs.
-pub(crate) const HEARTBEAT: Duration = Duration::from_secs(1);
+const HEARTBEAT: Duration = Duration::from_secs(1);
 
 /// Words that share a pair of cache lines, which the prefetcher fetches together.
 const LINE: usize = 16;
@@ -156,7 +159,7 @@ impl Publisher {
     /// How long the worker may sleep.
     pub(crate) fn patience(&self, now: Mono) -> Duration {
         if self.behind {
-            FRESH.saturating_sub(now.since(self.written))
+            STALE.saturating_sub(now.since(self.written))
         } else {
             HEARTBEAT
         }
@@ -193,7 +196,7 @@ mod tests {
         publisher.publish(ms(1000), &WorkerStats::default());
         publisher.turn(ms(1002));
         assert!(!publisher.is_due(ms(1002)));
-        assert_eq!(publisher.patience(ms(1002)), Duration::from_millis(3));
+        assert_eq!(publisher.patience(ms(1002)), Duration::from_millis(48));
         assert!(publisher.is_due(ms(1005)));
         publisher.publish(ms(1005), &WorkerStats::default());
         assert_eq!(publisher.patience(ms(1005)), HEARTBEAT);
