@@ -232,11 +232,11 @@ impl RecvBatch {
     }
 
     /// Of the messages from number `first` on, most came from the source of the one before: several, or only one of many
-    /// sources is sending trains. `false` for fewer than 8 messages; looks at no more than 64.
+    /// sources is sending trains. `false` for fewer than 8 messages; looks at no more than 16.
     #[must_use]
     pub fn has_neighbours(&self, first: usize) -> bool {
         let messages = self.messages.get(first..).unwrap_or(&[]);
-        let messages = &messages[..messages.len().min(64)];
+        let messages = &messages[..messages.len().min(16)];
         let alike = messages
             .windows(2)
             .filter(|pair| pair[0].from == pair[1].from)

@@ -40,8 +40,7 @@ impl Listener {
             messages,
             trains: batch.totals().gro_trains - trains,
             drained,
-            // Only who is behind in reading needs this hint: otherwise a trial comes soon enough.
-            neighbours: !drained && self.gro.is_separate() && batch.has_neighbours(before),
+            neighbours: self.gro.is_separate() && batch.has_neighbours(before),
         };
         self.gro.note(&self.socket, &brought)?;
         Ok(messages)
