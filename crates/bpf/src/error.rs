@@ -12,7 +12,8 @@ use aya::programs::{ProgramError, tc::TcError};
 pub enum BpfError {
     /// The kernel (or this process's privileges) refused the object.
     #[error(
-        "the kernel refuses the BPF object {object} (root, or CAP_BPF with CAP_NET_ADMIN, is needed): {source}"
+        "the kernel refuses the BPF object {object} (root, or CAP_BPF with CAP_NET_ADMIN, is needed): {source}{}",
+        causes(source)
     )]
     Load {
         /// Which embedded object.
@@ -86,4 +87,17 @@ fn reason(error: &ProgramError) -> String {
         ProgramError::LoadError { io_error, .. } => format!(": {io_error}"),
         _ => String::new(),
     }
+}
+
+/// What the loader's text leaves out: the causes down to the system's.
+fn causes(error: &dyn std::error::Error) -> String {
+    let chain = std::iter::successors(error.source(), |cause| cause.source());
+    let mut told = error.to_string();
+    for cause in chain.map(ToString::to_string) {
+        // Some texts hold their cause's already.
+        if !told.contains(&cause) {
+            told = format!("{told}: {cause}");
+        }
+    }
+    told.split_off(error.to_string().len())
 }

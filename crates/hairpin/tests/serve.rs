@@ -59,6 +59,50 @@ fn stops_on_sigint() {
     assert!(serve.wait().0.success());
 }
 
+/// `hairpin serve` without the capabilities that BPF takes; setpriv is part of every Debian.
+fn without_bpf(more: &[&str]) -> std::process::Command {
+    let plain = hairpin(&[]);
+    let mut command = std::process::Command::new("setpriv");
+    command
+        .arg("--bounding-set=-bpf,-net_admin,-sys_admin")
+        .arg(plain.get_program())
+        .args(["serve", "--listen", "127.0.0.1:0", "--workers", "2"])
+        .args(more);
+    for (name, _) in plain.get_envs() {
+        command.env_remove(name);
+    }
+    command
+}
+
+#[test]
+fn without_the_capabilities_the_hash_decides_and_the_log_says_what_to_grant() {
+    let serve = Serve::start_command(without_bpf(&[]));
+    assert!(serve.value("workers").contains("hash"), "{}", serve.banner);
+    assert_binding_success(&bind(serve.address()));
+    serve.signal("TERM");
+    let (status, log) = serve.wait();
+    assert!(status.success(), "{log}");
+    assert_eq!(
+        log.matches("grant CAP_BPF and CAP_NET_ADMIN").count(),
+        1,
+        "{log}"
+    );
+    assert!(log.contains("Operation not permitted"), "{log}");
+
+    // Who does not want it is told nothing, who insists gets nothing else.
+    let quiet = Serve::start_command(without_bpf(&["--set", "server.steering=hash"]));
+    quiet.signal("TERM");
+    assert!(!quiet.wait().1.contains("CAP_BPF"));
+    let refused = without_bpf(&["--set", "server.steering=bpf"]).output();
+    let refused = refused.expect("setpriv runs");
+    assert_eq!(refused.status.code(), Some(1));
+    let text = stderr(&refused);
+    assert!(
+        text.contains("server.steering") && text.contains("CAP_BPF"),
+        "{text}"
+    );
+}
+
 #[test]
 fn listens_on_several_addresses() {
     let serve = Serve::start(&["--listen", "127.0.0.1:0", "--listen", "[::1]:0"]);
