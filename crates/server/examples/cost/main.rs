@@ -25,8 +25,8 @@ pub(crate) const FLOWS: usize = 64;
 /// Application data in each relayed datagram, in bytes: 20 ms of good audio.
 pub(crate) const PAYLOAD: usize = 160;
 
-/// Rounds before counting starts: caches of the server are warm, its buffers grown.
-const WARM_UP: usize = 8;
+/// Rounds before counting starts: the server's buffers have grown, and it has seen whether trains come.
+const WARM_UP: usize = 24;
 /// Rounds counted.
 const ROUNDS: usize = 32;
 
