@@ -146,20 +146,24 @@ impl Policy {
                 .any(|listener| listener.ip() == ip)
     }
 
-    /// Whether the rules admit the address as it is written.
-    fn admits_literally(&self, ip: IpAddr, port: u16) -> bool {
+    fn ruling(&self, ip: IpAddr, port: u16) -> Option<Ruling> {
         let (table, bits) = self.table(ip);
-        matches!(table.ruling(bits, port), None | Some(Ruling::Allow))
+        table.ruling(bits, port)
     }
 
     /// Whether the rules admit the address and everything it spells.
     fn admits(&self, ip: IpAddr, port: u16) -> bool {
+        self.admits_ruled(ip, port, self.ruling(ip, port))
+    }
+
+    /// The same, where the ruling for the address as it is written is known.
+    fn admits_ruled(&self, ip: IpAddr, port: u16, ruling: Option<Ruling>) -> bool {
         let spelled_admitted = |v4: &Ipv4Addr| {
             let v4 = IpAddr::V4(*v4);
-            !self.is_ours(v4) && self.admits_literally(v4, port)
+            !self.is_ours(v4) && is_admission(self.ruling(v4, port))
         };
         port != 0
-            && self.admits_literally(ip, port)
+            && is_admission(ruling)
             && match ip {
                 IpAddr::V4(_) => true,
                 IpAddr::V6(v6) => Embedded::of(v6).as_slice().iter().all(spelled_admitted),
@@ -201,16 +205,21 @@ impl PeerPolicy for Policy {
         if self.is_listener(peer.ip(), peer.port()) {
             return PeerClass::Denied;
         }
-        let (table, bits) = self.table(peer.ip());
-        let denied = table.ruling(bits, peer.port()) == Some(Ruling::Deny);
-        if !denied && self.relays.owner_of(peer).is_some() {
+        // Looked up once: this runs for every Send indication.
+        let ruling = self.ruling(peer.ip(), peer.port());
+        if ruling != Some(Ruling::Deny) && self.relays.owner_of(peer).is_some() {
             return PeerClass::OwnRelay;
         }
-        match self.admits(peer.ip(), peer.port()) {
+        match self.admits_ruled(peer.ip(), peer.port(), ruling) {
             true => PeerClass::Peer,
             false => PeerClass::Denied,
         }
     }
+}
+
+/// What no rule speaks of is admitted.
+fn is_admission(ruling: Option<Ruling>) -> bool {
+    matches!(ruling, None | Some(Ruling::Allow))
 }
 
 #[cfg(test)]
