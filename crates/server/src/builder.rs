@@ -33,7 +33,7 @@ const MAILBOX: usize = 4096;
 
 /// What a listener's receive buffer should hold, in bytes: some 5,000 small datagrams, 20 ms of what one core can relay. The
 /// kernel caps it at `net.core.rmem_max` for the unprivileged.
-const LISTENER_BUFFER: u32 = 8 << 20;
+pub const RECEIVE_BUFFER: u32 = 8 << 20;
 
 /// Packets taken from a device's queue at a time while polling it: the most that the kernel allows everybody.
 const BUSY_POLL_PACKETS: u16 = 64;
@@ -100,7 +100,7 @@ impl Builder {
         self
     }
 
-    /// What the receive buffer of each listener's socket should hold, in bytes. Default: 4 MiB. Without CAP_NET_ADMIN the kernel
+    /// What the receive buffer of each listener's socket should hold, in bytes. Default: [`RECEIVE_BUFFER`]. Without CAP_NET_ADMIN the kernel
     /// grants at most `net.core.rmem_max`; [`Features`] tells what was granted.
     pub fn receive_buffer(mut self, bytes: u32) -> Self {
         self.receive_buffer = Some(bytes);
@@ -299,7 +299,7 @@ impl Builder {
     }
 
     fn wanted_buffer(&self) -> u32 {
-        self.receive_buffer.unwrap_or(LISTENER_BUFFER)
+        self.receive_buffer.unwrap_or(RECEIVE_BUFFER)
     }
 
     /// Has the workers poll devices, if that is wanted.

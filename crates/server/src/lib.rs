@@ -48,7 +48,7 @@ mod steering;
 mod words;
 mod worker;
 
-pub use builder::{Builder, MOST_WORKERS};
+pub use builder::{Builder, MOST_WORKERS, RECEIVE_BUFFER};
 pub use error::{ReloadError, SettingsError, StartError, WorkerFailure};
 pub use ipnet::IpNet;
 pub use local::Local;

@@ -230,6 +230,7 @@ mod tests {
         let (config, library) = (defaults(), Settings::default());
         let ours = settings(&config);
         assert_eq!(ours.realm, library.realm);
+        assert_eq!(config.receive_buffer, server::RECEIVE_BUFFER);
         assert_eq!(ours.quota, library.quota);
         assert_eq!(ours.nonce_lifetime, library.nonce_lifetime);
         assert_eq!(ours.default_lifetime, library.default_lifetime);

@@ -113,6 +113,7 @@ mod tests {
             .listen("127.0.0.1:0".parse().unwrap())
             .relay_address("127.0.0.1".parse().unwrap())
             .user("ann", "secret")
+            .receive_buffer(4 << 20)
             .workers(1);
         let running = builder.start().expect("the server starts");
         let mut features = running.observer().features().clone();
