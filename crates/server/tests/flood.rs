@@ -2,22 +2,11 @@
 
 mod common;
 
-use common::{Client, Got, Random, StopAtEnd, loopback, socket, start};
+use common::{Client, Got, Random, StopAtEnd, loopback, resident, socket, start};
 use std::net::{SocketAddr, UdpSocket};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 use stun::{Builder, Class, Lifetime, Method, RequestedTransport, TransactionId, Username};
-
-/// Resident memory of this process, in bytes.
-fn resident() -> u64 {
-    let text = std::fs::read_to_string("/proc/self/statm").expect("Linux");
-    let pages: u64 = text
-        .split(' ')
-        .nth(1)
-        .and_then(|word| word.parse().ok())
-        .expect("a number");
-    pages * 4096
-}
 
 /// Random bytes, broken STUN, ChannelData to nobody, and requests without or with wrong credentials.
 fn garbage(random: &mut Random, buffer: &mut [u8; 256]) -> usize {

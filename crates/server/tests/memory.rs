@@ -5,6 +5,7 @@
 mod common;
 
 use common::local::Crowd;
+use common::resident;
 use stats_alloc::{INSTRUMENTED_SYSTEM, Region, StatsAlloc};
 use std::alloc::System;
 use std::sync::{Mutex, PoisonError};
@@ -13,13 +14,6 @@ use std::sync::{Mutex, PoisonError};
 static ALLOCATOR: &StatsAlloc<System> = &INSTRUMENTED_SYSTEM;
 
 static TURN: Mutex<()> = Mutex::new(());
-
-/// Resident memory of this process, in bytes.
-fn resident() -> u64 {
-    let text = std::fs::read_to_string("/proc/self/statm").expect("Linux");
-    let pages = text.split(' ').nth(1).and_then(|word| word.parse().ok());
-    pages.map_or(0, |pages: u64| pages * 4096)
-}
 
 /// Bytes per allocation, with a permission and a channel, when there are so many: of heap as it was asked for, and of resident
 /// memory, in which the allocator's own share and whole pages count.

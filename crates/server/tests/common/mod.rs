@@ -83,6 +83,17 @@ impl Drop for StopAtEnd<'_> {
     }
 }
 
+/// Resident memory of this process, in bytes.
+pub(crate) fn resident() -> u64 {
+    let text = std::fs::read_to_string("/proc/self/statm").expect("Linux");
+    let pages: u64 = text
+        .split(' ')
+        .nth(1)
+        .and_then(|word| word.parse().ok())
+        .expect("a number");
+    pages * 4096
+}
+
 /// A simple generator (xorshift64*); what is sent only has to be various.
 pub(crate) struct Random(pub(crate) u64);
 
