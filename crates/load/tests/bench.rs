@@ -121,6 +121,12 @@ fn bare_relays_pass_in_every_direction_with_every_byte_checked() {
         };
         assert!(packets.best.delivered > 5_000.0, "{cell:?}");
         assert_eq!(packets.wrong, 0, "{cell:?}");
+        // None of these relays reorders a flow, and no step's numbers are held against those of the step before.
+        assert_eq!(
+            packets.best.reordered + packets.at_60.reordered,
+            0,
+            "{cell:?}"
+        );
         let relayed = !matches!(cell.scenario, Scenario::Binding { .. });
         assert_eq!(packets.at_60.verified > 0, relayed, "{cell:?}");
         assert!(

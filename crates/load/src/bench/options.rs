@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use super::error::BenchError;
 use super::layout;
-use super::scenario::Scenario;
+use super::scenario::{Direction, Scenario};
 use super::side::Side;
 
 /// How the load is made.
@@ -16,8 +16,8 @@ pub enum LoadKind {
     /// Individual frames below the socket layer, as a network card delivers them. The default, and
     /// the only one whose ratios mean something for a machine that is not its own client.
     Frames,
-    /// Datagrams sent by sockets in the client's namespace, one system call for a batch. For
-    /// comparison.
+    /// Datagrams sent by sockets in the client's namespace, one system call for each. For
+    /// comparison, and only for what clients send to peers.
     Sockets,
 }
 
@@ -124,6 +124,18 @@ impl BenchOptions {
             .map(|free| free.unwrap_or(self.generator_cpu))
     }
 
+    /// Whether the chosen kind of load can be made for a scenario.
+    pub(crate) fn can_load(&self, scenario: &Scenario) -> bool {
+        let to_peer = matches!(
+            scenario,
+            Scenario::Relay {
+                direction: Direction::ClientToPeer,
+                ..
+            }
+        );
+        self.load == LoadKind::Frames || to_peer
+    }
+
     /// Checks what can be checked before anything is started.
     pub(crate) fn validate(&self) -> Result<(), BenchError> {
         if !(1..=6).contains(&self.sides.len()) {
@@ -141,7 +153,9 @@ impl BenchOptions {
                 return Err(BenchError::NoSuchCpu(cpu));
             }
         }
-        let runs = |scenario: &Scenario| self.sides.iter().any(|side| side.runs(scenario));
+        let runs = |scenario: &Scenario| {
+            self.can_load(scenario) && self.sides.iter().any(|side| side.runs(scenario))
+        };
         if !self.scenarios.iter().any(runs) {
             return Err(BenchError::NoScenarios);
         }
@@ -204,6 +218,9 @@ mod tests {
             abilities: Abilities::BINDING,
             ..floor()
         };
+        let mut sockets = BenchOptions::new(vec![stun.clone()]);
+        sockets.load = LoadKind::Sockets;
+        assert!(matches!(sockets.validate(), Err(BenchError::NoScenarios)));
         let mut options = BenchOptions::new(vec![stun]);
         options.select("relay").unwrap();
         assert!(matches!(options.validate(), Err(BenchError::NoScenarios)));

@@ -214,6 +214,7 @@ impl Meter<'_> {
     }
 
     fn once(&mut self, rate: Option<f64>, duration: Duration) -> Result<Point, SideError> {
+        self.bed.expect_afresh()?;
         let before = self.read()?;
         let sent = self.send(rate, duration)?;
         let generator = self.generator_ns() - before.generator;

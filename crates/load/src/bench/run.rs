@@ -36,8 +36,13 @@ use super::upkeep;
 /// # Errors
 /// [`BenchError`] when there is nothing to report: wrong options, no privileges, no network to
 /// measure in.
-pub fn run(options: BenchOptions) -> Result<Report, BenchError> {
+pub fn run(mut options: BenchOptions) -> Result<Report, BenchError> {
     options.validate()?;
+    let scenarios = std::mem::take(&mut options.scenarios);
+    options.scenarios = scenarios
+        .into_iter()
+        .filter(|scenario| options.can_load(scenario))
+        .collect();
     // Before the lock: who may not measure at all need not wait for another benchmark to hear so.
     drop(new_namespace().network("make a network namespace")?);
     let _alone = lock()?;

@@ -25,10 +25,10 @@ const CHECKED_FLOWS: u16 = 4;
 pub(crate) struct Running {
     server: Server,
     allocations: Option<Allocations>,
-    /// For servers without allocations: client sockets for the payload check, open only while it
-    /// runs.
     relays: Vec<SocketAddr>,
     turn: bool,
+    /// The clients of a server without allocations, while a socket load runs.
+    clients: Vec<UdpSocket>,
 }
 
 impl Running {
@@ -44,6 +44,7 @@ impl Running {
             allocations: None,
             relays,
             turn,
+            clients: Vec::new(),
         };
         if flows == 0 {
             // Nothing is relayed: it answers, and that is all it has to do.
@@ -74,7 +75,11 @@ impl Running {
         if let Some(allocations) = &mut self.allocations {
             allocations.keep_alive()?;
         }
+        self.clients.clear();
         self.check_payload(bed, scenario)?;
+        if sockets && !self.turn {
+            self.clients = client::sockets(&bed.topology, scenario.flows())?;
+        }
         bed.prepare(scenario, &self.relays)?;
         Ok(Meter {
             bed,
@@ -100,9 +105,13 @@ impl Running {
         else {
             return None;
         };
-        let sockets = self.allocations.as_ref()?.sockets().take(flows.into());
+        let flows = usize::from(flows);
+        let sockets = match &self.allocations {
+            Some(allocations) => allocations.sockets().take(flows).collect(),
+            None => self.clients.iter().take(flows).collect(),
+        };
         Some(Senders {
-            sockets: sockets.collect(),
+            sockets,
             payload: payload.into(),
         })
     }
