@@ -17,8 +17,8 @@ Examples:
   hairpin bench --list
         the names of all scenarios
 
-A server is a preset (hairpin, coturn, floor, floor-gro, floor-stun) or [NAME=][KIND:]COMMAND. Kinds: turn, static
-(relays flows that it knows), stun; +p2c, +stun and +xdp say more. {listen}, {listen-ip}, {port}, {relay-ip},
+A server is a preset (hairpin, hairpin-2, coturn, floor, floor-gro, floor-stun) or [NAME=][KIND:]COMMAND. Kinds: turn,
+static (relays flows that it knows), stun; +p2c, +stun, +xdp and +two say more. {listen}, {listen-ip}, {port}, {relay-ip},
 {client-ip}, {peer-ip}, {flows}, {user}, {password} and {realm} are filled in. How it measures: docs/benchmarking.md.
 It needs root, two processors and Linux 5.18. Status 0; 1: not measured; 2: wrong arguments; 99: a gate failed.";
 
@@ -97,7 +97,7 @@ pub(crate) struct Args {
 pub(crate) enum Load {
     /// Single frames below the socket layer, as a network card delivers them
     Frames,
-    /// Datagrams from sockets, for comparison; a relay looks better than it is
+    /// Datagrams from sockets, for comparison, client to peer only; a relay looks better than it is
     Sockets,
 }
 
