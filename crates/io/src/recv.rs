@@ -139,12 +139,23 @@ impl RecvBatch {
     /// Slot size for sockets with GRO: holds the longest train, and every UDP datagram.
     pub const LARGE: usize = 65_536;
 
-    /// `slots` (1 to 65,536) of `slot_size` bytes (1 to 65,536) each. Unused room costs address space, no memory.
+    /// As [`RecvBatch::try_new`], for few slots.
     ///
     /// # Panics
     /// If either is out of range, or if the address space is exhausted.
     #[must_use]
     pub fn new(slots: usize, slot_size: usize) -> RecvBatch {
+        RecvBatch::try_new(slots, slot_size).expect("address space for a receive batch")
+    }
+
+    /// `slots` (1 to 65,536) of `slot_size` bytes (1 to 65,536) each. Unused room costs address space, no memory.
+    ///
+    /// # Errors
+    /// ENOMEM when the address space is limited or exhausted, or the system promises no more memory than it has.
+    ///
+    /// # Panics
+    /// If either is out of range.
+    pub fn try_new(slots: usize, slot_size: usize) -> io::Result<RecvBatch> {
         assert!(
             (1..=65_536).contains(&slots),
             "a batch has 1 to 65,536 slots"
@@ -154,7 +165,7 @@ impl RecvBatch {
             "a slot has 1 to 65,536 bytes"
         );
         let pitch = pitch(slot_size);
-        let payload = Arena::new(slots * pitch).expect("address space for a receive batch");
+        let payload = Arena::new(slots * pitch)?;
         let mut batch = RecvBatch {
             headers: (0..slots).map(|_| empty_header()).collect(),
             slots: (0..slots).map(|_| Slot::new()).collect(),
@@ -166,7 +177,7 @@ impl RecvBatch {
             totals: Received::default(),
         };
         batch.connect();
-        batch
+        Ok(batch)
     }
 
     /// Sets the pointers between the rows. Both target vectors keep their allocation for life.

@@ -529,6 +529,12 @@ impl Plan {
         let (gso, max_segments) = self
             .offloads
             .map_or((false, 1), |offloads| (offloads.gso, offloads.max_segments));
+        // Room for more than a worker that keeps up needs is of use only if what meets in it can be sent together, and is
+        // address space that a strict system may refuse.
+        let most = if gso { Appetite::MOST } else { Appetite::LEAST };
+        let batch = RecvBatch::try_new(most, RecvBatch::LARGE)
+            .or_else(|_| RecvBatch::try_new(Appetite::LEAST, RecvBatch::LARGE))
+            .map_err(StartError::Worker)?;
         let core = Core {
             now,
             engine: Engine::new(Arc::clone(&self.config), number, seed),
@@ -551,8 +557,8 @@ impl Plan {
                 max_segments,
                 capacity: Appetite::MOST,
             }),
-            batch: RecvBatch::new(Appetite::MOST, RecvBatch::LARGE),
-            appetite: Appetite::new(),
+            appetite: Appetite::new(batch.room()),
+            batch,
             publisher: Publisher::new(Arc::clone(&self.boards), number.into()),
             parcels: Vec::new(),
             letters_left: false,

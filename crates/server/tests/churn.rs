@@ -65,7 +65,7 @@ fn a_peer_that_goes_on_sending_disturbs_nobody() {
                 }
             });
         }
-        let mut client = Client::new(server.listeners()[0]);
+        let mut client = Client::new(server.listeners()[0]).flooded();
         for _ in 0..400 {
             let relayed = client.allocate();
             *target.lock().expect("no panic") = Some(relayed);

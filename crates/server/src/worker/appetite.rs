@@ -7,9 +7,6 @@
 //!
 //! Room grows only for datagrams that are relayed: nobody without an allocation can make a worker use more memory.
 
-/// Messages per batch of a worker that keeps up.
-const LEAST: usize = 64;
-
 /// Datagrams per send above which larger batches gain nothing more.
 const LONG: u64 = 16;
 
@@ -29,6 +26,8 @@ const PROBE: u32 = 16;
 #[derive(Debug)]
 pub(crate) struct Appetite {
     limit: usize,
+    /// What the batch has room for.
+    most: usize,
     /// Small batches in a row.
     calm: u32,
     /// Wake-ups with many relays since the last probe.
@@ -51,12 +50,16 @@ pub(crate) struct Digested {
 }
 
 impl Appetite {
-    /// Messages that a batch needs room for.
+    /// Messages per batch of a worker that keeps up.
+    pub(crate) const LEAST: usize = 64;
+    /// Messages that a batch had better have room for, where what meets can be sent together.
     pub(crate) const MOST: usize = 4096;
 
-    pub(crate) fn new() -> Appetite {
+    /// For a batch with room for `most` messages.
+    pub(crate) fn new(most: usize) -> Appetite {
         Appetite {
-            limit: LEAST,
+            limit: Self::LEAST,
+            most,
             calm: 0,
             unprobed: 0,
             several: false,
@@ -92,9 +95,9 @@ impl Appetite {
     pub(crate) fn digested(&mut self, batch: &Digested) -> bool {
         let full = batch.held >= self.limit;
         if full && batch.relayed * 2 >= batch.held && batch.sent < batch.sends * LONG {
-            self.limit = (self.limit * 2).min(Self::MOST);
+            self.limit = (self.limit * 2).min(self.most);
         }
-        if batch.held * 4 > self.limit || self.limit == LEAST {
+        if batch.held * 4 > self.limit || self.limit == Self::LEAST {
             self.calm = 0;
             return false;
         }
@@ -104,12 +107,7 @@ impl Appetite {
         }
         self.calm = 0;
         self.limit /= 2;
-        self.limit == LEAST
-    }
-
-    /// Messages that the smallest limit needs room for.
-    pub(crate) const fn least() -> usize {
-        LEAST
+        self.limit == Self::LEAST
     }
 }
 
@@ -129,7 +127,7 @@ mod tests {
 
     #[test]
     fn full_batches_of_relayed_datagrams_make_room() {
-        let mut appetite = Appetite::new();
+        let mut appetite = Appetite::new(Appetite::MOST);
         for _ in 0..20 {
             let limit = appetite.limit();
             appetite.digested(&batch(limit, limit, 1));
@@ -138,17 +136,24 @@ mod tests {
     }
 
     #[test]
+    fn it_never_exceeds_the_room_there_is() {
+        let mut appetite = Appetite::new(Appetite::LEAST);
+        appetite.digested(&batch(64, 64, 1));
+        assert_eq!(appetite.limit(), Appetite::LEAST);
+    }
+
+    #[test]
     fn what_is_not_relayed_never_makes_room() {
-        let mut appetite = Appetite::new();
+        let mut appetite = Appetite::new(Appetite::MOST);
         for _ in 0..20 {
             appetite.digested(&batch(64, 31, 1));
         }
-        assert_eq!(appetite.limit(), LEAST);
+        assert_eq!(appetite.limit(), Appetite::LEAST);
     }
 
     #[test]
     fn long_runs_need_no_more_room() {
-        let mut appetite = Appetite::new();
+        let mut appetite = Appetite::new(Appetite::MOST);
         for _ in 0..20 {
             let limit = appetite.limit();
             let run = limit as u64 / 64;
@@ -159,7 +164,7 @@ mod tests {
 
     #[test]
     fn calm_gives_the_room_back_once() {
-        let mut appetite = Appetite::new();
+        let mut appetite = Appetite::new(Appetite::MOST);
         for _ in 0..3 {
             let limit = appetite.limit();
             appetite.digested(&batch(limit, limit, 1));
@@ -168,18 +173,18 @@ mod tests {
         let given_back = (0..10_000)
             .filter(|_| appetite.digested(&batch(10, 10, 1)))
             .count();
-        assert_eq!((given_back, appetite.limit()), (1, LEAST));
+        assert_eq!((given_back, appetite.limit()), (1, Appetite::LEAST));
     }
 
     #[test]
     fn many_relays_are_probed_now_and_then_and_read_more_while_that_pays() {
-        let mut appetite = Appetite::new();
+        let mut appetite = Appetite::new(Appetite::MOST);
         let asked: Vec<usize> = (0..32).map(|_| appetite.per_relay(100)).collect();
         assert_eq!(asked.iter().filter(|&&each| each == 1).count(), 30);
         appetite.relays_read(100, 200);
         assert_eq!(appetite.per_relay(100), SEVERAL);
         appetite.relays_read(100, 120);
         assert_eq!(appetite.per_relay(100), 1);
-        assert_eq!(appetite.per_relay(FEW), LEAST);
+        assert_eq!(appetite.per_relay(FEW), Appetite::LEAST);
     }
 }

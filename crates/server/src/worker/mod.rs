@@ -258,7 +258,7 @@ impl Worker {
         drop(session);
         self.batch.clear();
         if self.appetite.digested(&digested) {
-            self.batch.shrink(Appetite::least());
+            self.batch.shrink(Appetite::LEAST);
         }
         self.apply_changes();
     }
