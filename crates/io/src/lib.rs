@@ -41,6 +41,7 @@ mod sys;
 pub mod sysctl;
 pub mod sysfs;
 pub mod tasks;
+mod tcp;
 mod timer;
 
 pub use gro::{Brought, GroWatch};
@@ -53,4 +54,5 @@ pub use send::{Flushed, Outbox, SendOptions, SendQueue, SendTo};
 pub use signals::{Signal, Signals};
 pub use sizes::BatchSizes;
 pub use socket::{SocketMemory, UdpOptions, UdpSocket};
+pub use tcp::{TcpConnection, TcpListener, TcpOptions};
 pub use timer::{TimerKey, TimerWheel};
