@@ -7,6 +7,7 @@ use crate::features::{BusyPoll, Features};
 use crate::local::Local;
 use crate::mailbox::Mailbox;
 use crate::observer::Observer;
+use crate::offload::{KernelBinding, Offload};
 use crate::policy::{OwnAddresses, PeerRule, loopback_and_private};
 use crate::ports::PortRange;
 use crate::quota::{QuotaLimits, Quotas, SourcePrefix};
@@ -52,6 +53,7 @@ pub struct Builder {
     receive_buffer: Option<u32>,
     busy_poll_us: u32,
     steering: Steering,
+    offload: Offload,
     source_prefix: SourcePrefix,
     settings: Settings,
 }
@@ -117,6 +119,18 @@ impl Builder {
     /// How new allocations find their worker. Default: [`Steering::Auto`].
     pub fn steering(mut self, steering: Steering) -> Self {
         self.steering = steering;
+        self
+    }
+
+    /// How much of relaying the kernel is asked to do. Default: nothing.
+    pub fn offload(mut self, offload: Offload) -> Self {
+        self.offload = offload;
+        self
+    }
+
+    /// Which Binding requests the kernel answers, where it relays.
+    pub fn kernel_binding(mut self, binding: KernelBinding) -> Self {
+        self.settings.kernel_binding = binding;
         self
     }
 

@@ -37,6 +37,7 @@ pub mod features;
 mod local;
 mod mailbox;
 pub mod observer;
+pub mod offload;
 pub mod policy;
 pub mod ports;
 pub mod quota;

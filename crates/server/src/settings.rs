@@ -1,6 +1,7 @@
 //! What can change while a server runs: who may use it, for what, and how much of it.
 
 use crate::error::SettingsError;
+use crate::offload::KernelBinding;
 use crate::policy::PeerRules;
 use crate::quota::QuotaLimits;
 use std::fmt;
@@ -51,6 +52,8 @@ pub struct Settings {
     pub draft_dual_allocation: bool,
     /// Whether Binding requests need credentials. Default: no (RFC 8489 §12).
     pub authenticate_binding: bool,
+    /// Which Binding requests the kernel answers, where it relays. Default: [`KernelBinding::default`].
+    pub kernel_binding: KernelBinding,
 }
 
 impl Settings {
@@ -168,6 +171,7 @@ impl Default for Settings {
             rfc5766_channels: true,
             draft_dual_allocation: true,
             authenticate_binding: false,
+            kernel_binding: KernelBinding::default(),
         }
     }
 }

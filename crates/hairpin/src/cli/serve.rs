@@ -54,6 +54,9 @@ pub(crate) struct Args {
     /// Number of worker threads, or "auto" for one per core
     #[arg(long, value_name = "N")]
     pub(crate) workers: Option<String>,
+    /// How the kernel relays: auto, xdp, tc or off
+    #[arg(long, value_name = "MODE")]
+    pub(crate) offload: Option<String>,
     /// Admit peers that are denied by default (repeatable)
     #[arg(long, value_name = "CIDR[:PORTS]")]
     pub(crate) allow_peer: Vec<String>,
@@ -99,6 +102,7 @@ impl Args {
             ("--port-range", "relay.ports", self.port_range.clone()),
             ("--realm", "auth.realm", self.realm.clone()),
             ("--workers", "server.workers", self.workers.clone()),
+            ("--offload", "offload.mode", self.offload.clone()),
             (
                 "--dev",
                 "peers.allow_local",

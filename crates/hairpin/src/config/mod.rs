@@ -18,6 +18,7 @@ mod layers;
 mod logging;
 mod network;
 mod node;
+mod offload;
 mod schema;
 mod semantics;
 mod setting;
@@ -43,6 +44,7 @@ pub(crate) use diagnostics::plural;
 pub(crate) use layers::{Flag, Inputs};
 pub(crate) use logging::LogFormat;
 pub(crate) use network::{DEFAULT_PORT, ExternalIp, PeerRule};
+pub(crate) use offload::{BindingExcess, OffloadMode};
 pub(crate) use schema::KEYS;
 pub(crate) use semantics::is_private;
 pub(crate) use setting::{Steering, parse_seconds, write_seconds};
@@ -78,6 +80,14 @@ pub(crate) struct Config {
     pub(crate) external_ip: Vec<ExternalIp>,
     /// Ports of relays.
     pub(crate) relay_ports: RangeInclusive<u16>,
+    /// By which means the kernel relays.
+    pub(crate) offload_mode: OffloadMode,
+    /// Channels relayed by the kernel at once.
+    pub(crate) offload_channels: u32,
+    /// Binding requests per second and source prefix that the kernel answers.
+    pub(crate) binding_rate: u32,
+    /// What happens to those above.
+    pub(crate) binding_excess: BindingExcess,
     /// Realm of the long-term credentials.
     pub(crate) realm: String,
     /// Shared secrets; all are valid, the first one makes new credentials.
@@ -199,6 +209,10 @@ fn resolve(settings: &Settings) -> Option<Config> {
         relay_addresses: s.relay_addresses.map(|list| values(list.value.0)),
         external_ip: values(s.external_ip?.value),
         relay_ports: s.relay_ports?.value.0,
+        offload_mode: s.offload_mode?.value,
+        offload_channels: s.offload_channels?.value.0,
+        binding_rate: s.binding_rate?.value.0,
+        binding_excess: s.binding_excess?.value,
         realm: s.realm?.value.0,
         secrets: s
             .secrets?

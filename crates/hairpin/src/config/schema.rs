@@ -11,6 +11,7 @@ use super::diagnostics::Report;
 use super::logging::{LogFormat, LogLevel};
 use super::network::{ExternalIp, PeerRule, PortRange};
 use super::node::Node;
+use super::offload::{BindingExcess, OffloadMode};
 use super::setting::{AtLeastOne, Bounded, List, Seconds, Setting, Steering, Workers};
 use super::size::Size;
 use super::source::{Located, Location};
@@ -31,6 +32,11 @@ pub(crate) type Channels = Bounded<1, 4_096>;
 pub(crate) type ReceiveBuffer = Size<4_096, 536_870_912>;
 /// Busy polling: beyond a millisecond, sleeping is no worse.
 pub(crate) type BusyPoll = Bounded<0, 1_000>;
+
+/// Channels in the kernel: two entries each, so that the most take a gigabyte of its memory.
+pub(crate) type OffloadChannels = Bounded<1, { server::offload::Offload::MOST_CHANNELS }>;
+/// Binding requests per second and source prefix: no link brings 100 million.
+pub(crate) type BindingRate = Bounded<0, 100_000_000>;
 
 /// A drain: a day is longer than any call.
 pub(crate) type Drain = Seconds<0, 86_400>;
@@ -63,6 +69,14 @@ pub(crate) struct Settings {
     pub(crate) external_ip: Entry<List<ExternalIp>>,
     /// `relay.ports`
     pub(crate) relay_ports: Entry<PortRange>,
+    /// `offload.mode`
+    pub(crate) offload_mode: Entry<OffloadMode>,
+    /// `offload.channels`
+    pub(crate) offload_channels: Entry<OffloadChannels>,
+    /// `offload.binding_rate`
+    pub(crate) binding_rate: Entry<BindingRate>,
+    /// `offload.binding_excess`
+    pub(crate) binding_excess: Entry<BindingExcess>,
     /// `auth.realm`
     pub(crate) realm: Entry<Realm>,
     /// `auth.secrets`
@@ -197,6 +211,10 @@ pub(crate) const KEYS: &[Key] = &[
     Key::new("relay", "addresses", |s| &mut s.relay_addresses).at_start(),
     Key::new("relay", "external_ip", |s| &mut s.external_ip).at_start(),
     Key::new("relay", "ports", |s| &mut s.relay_ports).at_start(),
+    Key::new("offload", "mode", |s| &mut s.offload_mode).at_start(),
+    Key::new("offload", "channels", |s| &mut s.offload_channels).at_start(),
+    Key::new("offload", "binding_rate", |s| &mut s.binding_rate),
+    Key::new("offload", "binding_excess", |s| &mut s.binding_excess),
     Key::new("auth", "realm", |s| &mut s.realm).at_start(),
     Key::new("auth", "secrets", |s| &mut s.secrets).secret(),
     Key::new("auth", "users", |s| &mut s.users).secret(),

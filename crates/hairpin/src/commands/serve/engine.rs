@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use anyhow::{Result, anyhow};
 use server::features::Features;
+use server::offload::{BindingExcess, KernelBinding, Offload, OffloadMode};
 use server::policy::{PeerRule as Rule, PeerRules, loopback_and_private};
 use server::quota::QuotaLimits;
 use server::{
@@ -12,7 +13,7 @@ use server::{
 };
 
 use super::plan::Machine;
-use crate::config::{Config, PeerRule, Steering};
+use crate::config::{self, Config, PeerRule, Steering};
 
 /// What `server` needs to know of the machine it runs on.
 pub(super) fn machine() -> Machine {
@@ -44,6 +45,7 @@ impl Engine {
             .pin_workers(config.pin_workers)
             .steering(steering(config.steering))
             .offloads(config.offloads)
+            .offload(offload(config))
             .receive_buffer(config.receive_buffer)
             .busy_poll(config.busy_poll_us)
             .settings(settings(config));
@@ -157,6 +159,30 @@ fn steering(wanted: Steering) -> server::Steering {
     }
 }
 
+/// How much the kernel relays.
+fn offload(config: &Config) -> Offload {
+    let mut offload = Offload::default();
+    offload.mode = match config.offload_mode {
+        config::OffloadMode::Auto => OffloadMode::Auto,
+        config::OffloadMode::Xdp => OffloadMode::Xdp,
+        config::OffloadMode::Tc => OffloadMode::Tc,
+        config::OffloadMode::Off => OffloadMode::Off,
+    };
+    offload.channels = config.offload_channels;
+    offload
+}
+
+/// Which Binding requests it answers.
+fn kernel_binding(config: &Config) -> KernelBinding {
+    let mut binding = KernelBinding::default();
+    binding.rate = config.binding_rate;
+    binding.excess = match config.binding_excess {
+        config::BindingExcess::User => BindingExcess::UserSpace,
+        config::BindingExcess::Drop => BindingExcess::Drop,
+    };
+    binding
+}
+
 /// The part of the configuration that can change while the server runs.
 fn settings(config: &Config) -> Settings {
     let mut settings = Settings::default();
@@ -181,6 +207,7 @@ fn settings(config: &Config) -> Settings {
     settings.strict_expiry = config.strict_expiry;
     settings.rfc5766_channels = config.rfc5766_channels;
     settings.draft_dual_allocation = config.draft_dual_allocation;
+    settings.kernel_binding = kernel_binding(config);
     settings.default_lifetime = config.limits.lifetime_default;
     settings.max_lifetime = config.limits.lifetime_max;
     settings.max_permissions = config.limits.permissions as usize;
@@ -240,6 +267,8 @@ mod tests {
         assert_eq!(ours.strict_expiry, library.strict_expiry);
         assert_eq!(ours.rfc5766_channels, library.rfc5766_channels);
         assert_eq!(ours.draft_dual_allocation, library.draft_dual_allocation);
+        assert_eq!(ours.kernel_binding, library.kernel_binding);
+        assert_eq!(config.offload_channels, Offload::CHANNELS);
         assert_eq!(
             config.relay_ports,
             PortRange::DYNAMIC.first()..=PortRange::DYNAMIC.last()

@@ -1,0 +1,95 @@
+//! Relaying in the kernel: ChannelData and Binding requests answered by a BPF program, before the datagrams reach a socket.
+//!
+//! ```text
+//!                    ┌─ entry, next hop known, all checks passed ──▶ rewritten, and out again
+//!  datagram ─ XDP/tc ┤
+//!                    └─ anything else ──▶ sockets ──▶ workers, as without the program
+//! ```
+//! A worker enters what its engine has granted into the program's tables. It never asks the kernel for a route: it takes the
+//! number of a next hop out of [`NextHopTable`], and the control thread finds out where that is, by netlink, and keeps it true.
+//! Until then, and whenever anything is in doubt, datagrams take the way through user space, which is always complete.
+
+#[allow(dead_code, reason = "used by workers that relay in the kernel")]
+mod next_hops;
+
+#[allow(unused_imports, reason = "the workers take it from here")]
+pub(crate) use next_hops::NextHopTable;
+
+/// How much of relaying the kernel is asked to do. It cannot change while the server runs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Offload {
+    /// By which means. Default: [`OffloadMode::Off`].
+    pub mode: OffloadMode,
+    /// Channels that can be relayed in the kernel at once, in all; those beyond are relayed in user space. 1 to
+    /// [`Offload::MOST_CHANNELS`]. Default: [`Offload::CHANNELS`].
+    pub channels: u32,
+}
+
+impl Offload {
+    /// The default of [`Offload::channels`]. A channel takes about 500 bytes of kernel memory, most of it only while it is bound.
+    pub const CHANNELS: u32 = 1 << 16;
+    /// The most channels: a gigabyte of kernel memory.
+    pub const MOST_CHANNELS: u32 = 1 << 21;
+}
+
+impl Default for Offload {
+    fn default() -> Offload {
+        Offload {
+            mode: OffloadMode::Off,
+            channels: Offload::CHANNELS,
+        }
+    }
+}
+
+/// By which means the kernel relays.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum OffloadMode {
+    /// Everything is relayed in user space. Default for a program that embeds this library.
+    #[default]
+    Off,
+    /// On each interface by the best means that is safe there: native XDP, else tc, else user space.
+    Auto,
+    /// By native XDP on each interface; the server does not start where one cannot have it. Loopback, which never can, is left
+    /// to user space.
+    Xdp,
+    /// By a classifier (TCX) on each interface; the server does not start where one cannot have it.
+    Tc,
+}
+
+/// Which Binding requests the kernel answers. It can change while the server runs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct KernelBinding {
+    /// Answers per second to one source prefix (IPv4 /24, IPv6 /56), at most one second's worth at once; 0 leaves all Binding
+    /// requests to user space. Default: [`KernelBinding::RATE`].
+    pub rate: u32,
+    /// What happens to requests above the rate.
+    pub excess: BindingExcess,
+}
+
+impl KernelBinding {
+    /// The default of [`KernelBinding::rate`].
+    pub const RATE: u32 = 10_000;
+}
+
+impl Default for KernelBinding {
+    fn default() -> KernelBinding {
+        KernelBinding {
+            rate: Self::RATE,
+            excess: BindingExcess::UserSpace,
+        }
+    }
+}
+
+/// What happens to Binding requests above the rate of their source prefix.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum BindingExcess {
+    /// User space answers them, as fast as it can. Default.
+    #[default]
+    UserSpace,
+    /// They are dropped, and counted.
+    Drop,
+}
