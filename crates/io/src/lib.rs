@@ -20,6 +20,7 @@ compile_error!(
 mod address;
 pub mod affinity;
 mod arena;
+pub mod capabilities;
 pub mod clock;
 mod control;
 pub mod ethtool;

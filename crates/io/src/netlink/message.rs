@@ -5,18 +5,14 @@
 //! ```
 //! Everything is in host order except addresses.
 
-use std::io;
-
-const HEADER_LEN: usize = 16;
 const ATTRIBUTE_HEADER_LEN: usize = 4;
-
-/// Type of the kernel's answer: an error number, 0 for "done".
-const NLMSG_ERROR: u16 = 2;
 
 /// Flags of every request here: it is one, and wants an answer.
 const NLM_F_REQUEST: u16 = 1;
 const NLM_F_ACK: u16 = 4;
 
+/// Further flag of a request for a list.
+pub(super) const NLM_F_DUMP: u16 = 0x300;
 /// Further flags of a request that makes something.
 pub(super) const NLM_F_REPLACE: u16 = 0x100;
 pub(super) const NLM_F_EXCL: u16 = 0x200;
@@ -95,20 +91,6 @@ impl Nested<'_> {
     }
 }
 
-/// What the kernel says to the request numbered `sequence`; `None` if these bytes are about
-/// something else.
-pub(super) fn acknowledgement(bytes: &[u8], sequence: u32) -> Option<io::Result<()>> {
-    let field = |at: usize| bytes.get(at..at + 4)?.try_into().ok();
-    let kind = bytes.get(4..6)?.try_into().ok().map(u16::from_ne_bytes)?;
-    if kind != NLMSG_ERROR || field(8).map(u32::from_ne_bytes)? != sequence {
-        return None;
-    }
-    Some(match field(HEADER_LEN).map(i32::from_ne_bytes)? {
-        0 => Ok(()),
-        negative => Err(io::Error::from_raw_os_error(-negative)),
-    })
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -151,23 +133,5 @@ mod tests {
             bytes.len(),
             usize::try_from(u32::from_ne_bytes(bytes[..4].try_into().unwrap())).unwrap()
         );
-    }
-
-    #[test]
-    fn an_answer_is_matched_by_its_number_and_carries_the_error() {
-        let mut answer = [
-            36u32.to_ne_bytes(),
-            [2, 0, 0, 0],
-            7u32.to_ne_bytes(),
-            [0; 4],
-            [0; 4],
-        ]
-        .concat();
-        assert!(acknowledgement(&answer, 8).is_none());
-        assert!(acknowledgement(&answer, 7).unwrap().is_ok());
-        answer[16..20].copy_from_slice(&(-libc::EEXIST).to_ne_bytes());
-        let error = acknowledgement(&answer, 7).unwrap().unwrap_err();
-        assert_eq!(error.kind(), io::ErrorKind::AlreadyExists);
-        assert!(acknowledgement(&answer[..18], 7).is_none());
     }
 }

@@ -1,9 +1,15 @@
 //! Links, addresses, neighbours and routes of a network namespace, by rtnetlink.
 //!
-//! Just enough to build a measured network out of veth pairs. Every call waits for the kernel's
-//! answer.
+//! Enough to build a measured network out of veth pairs, and to know which way a packet would go. Every call waits for the
+//! kernel's answer, which it gives at once; [`NetworkChanges`] tells what changes afterwards.
 
+mod answer;
+mod changes;
+mod drivers;
+mod links;
 mod message;
+mod neighbours;
+mod routes;
 
 use std::ffi::CString;
 use std::io;
@@ -12,7 +18,14 @@ use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 
 use crate::NetNs;
 use crate::sys;
-use message::{NLM_F_CREATE, NLM_F_EXCL, NLM_F_REPLACE, Request, acknowledgement};
+use answer::{Message, messages};
+use message::{NLM_F_CREATE, NLM_F_EXCL, NLM_F_REPLACE, Request};
+
+pub use changes::{NetworkChange, NetworkChanges};
+pub use drivers::{Drivers, XdpFeatures};
+pub use links::Link;
+pub use neighbours::{Neighbour, NeighbourState};
+pub use routes::{Route, RouteTo};
 
 /// A link-layer (Ethernet) address.
 pub type Mac = [u8; 6];
@@ -63,18 +76,12 @@ impl Netlink {
     /// # Errors
     /// `AlreadyExists` for a taken name, `PermissionDenied` without CAP_NET_ADMIN.
     pub fn create_veth(&mut self, one: &VethEnd<'_>, other: &VethEnd<'_>) -> io::Result<()> {
-        const RTM_NEWLINK: u16 = 16;
         const IFLA_ADDRESS: u16 = 1;
-        const IFLA_IFNAME: u16 = 3;
-        const IFLA_LINKINFO: u16 = 18;
         const IFLA_NET_NS_FD: u16 = 28;
-        const IFLA_INFO_KIND: u16 = 1;
-        const IFLA_INFO_DATA: u16 = 2;
         const VETH_INFO_PEER: u16 = 1;
         let name = |end: &VethEnd<'_>| [end.name.as_bytes(), &[0]].concat();
         let namespace = |end: &VethEnd<'_>| end.namespace.as_fd().as_raw_fd().to_ne_bytes();
-        let request = Request::new(RTM_NEWLINK, NLM_F_CREATE | NLM_F_EXCL, &link(0, false))
-            .attribute(IFLA_IFNAME, &name(one))
+        let request = new_link(one.name)
             .attribute(IFLA_ADDRESS, &one.mac)
             .attribute(IFLA_NET_NS_FD, &namespace(one))
             .nested(IFLA_LINKINFO, |info| {
@@ -120,7 +127,6 @@ impl Netlink {
     /// # Errors
     /// ENODEV if there is no such interface.
     pub fn set_neighbour(&mut self, index: u32, address: IpAddr, mac: Mac) -> io::Result<()> {
-        const RTM_NEWNEIGH: u16 = 28;
         const NDA_DST: u16 = 1;
         const NDA_LLADDR: u16 = 2;
         const NUD_PERMANENT: u16 = 0x80;
@@ -131,9 +137,13 @@ impl Netlink {
             &[0, 0],
         ]
         .concat();
-        let request = Request::new(RTM_NEWNEIGH, NLM_F_CREATE | NLM_F_REPLACE, &fixed)
-            .attribute(NDA_DST, &octets(address))
-            .attribute(NDA_LLADDR, &mac);
+        let request = Request::new(
+            neighbours::RTM_NEWNEIGH,
+            NLM_F_CREATE | NLM_F_REPLACE,
+            &fixed,
+        )
+        .attribute(NDA_DST, &octets(address))
+        .attribute(NDA_LLADDR, &mac);
         self.transact(request)
     }
 
@@ -143,7 +153,6 @@ impl Netlink {
     /// `AlreadyExists` if there is a default route; ENETUNREACH if no interface's subnet has the
     /// gateway.
     pub fn add_default_route(&mut self, gateway: IpAddr) -> io::Result<()> {
-        const RTM_NEWROUTE: u16 = 24;
         const RTA_GATEWAY: u16 = 5;
         const RT_TABLE_MAIN: u8 = 254;
         const RTPROT_STATIC: u8 = 4;
@@ -151,22 +160,113 @@ impl Netlink {
         const RTN_UNICAST: u8 = 1;
         let kind = [RT_TABLE_MAIN, RTPROT_STATIC, RT_SCOPE_UNIVERSE, RTN_UNICAST];
         let fixed = [&[family(gateway), 0, 0, 0][..], &kind, &[0; 4]].concat();
-        let request = Request::new(RTM_NEWROUTE, NLM_F_CREATE | NLM_F_EXCL, &fixed)
+        let request = Request::new(routes::RTM_NEWROUTE, NLM_F_CREATE | NLM_F_EXCL, &fixed)
             .attribute(RTA_GATEWAY, &octets(gateway));
         self.transact(request)
     }
 
+    /// Deletes an interface.
+    ///
+    /// # Errors
+    /// ENODEV if there is none of this number.
+    pub fn delete_link(&mut self, index: u32) -> io::Result<()> {
+        self.transact(Request::new(links::RTM_DELLINK, 0, &link(index, false)))
+    }
+
+    /// Makes an interface of a kind without settings, such as `dummy`, `bridge` or `bond`. It is down.
+    ///
+    /// # Errors
+    /// EOPNOTSUPP for a kind that the kernel lacks, `AlreadyExists` for a taken name.
+    pub fn create_link(&mut self, name: &str, kind: &str) -> io::Result<()> {
+        let request = new_link(name).nested(IFLA_LINKINFO, |info| {
+            info.attribute(IFLA_INFO_KIND, kind.as_bytes());
+        });
+        self.transact(request)
+    }
+
+    /// Makes an interface for the frames of another that have the VLAN tag `vlan`. It is down.
+    ///
+    /// # Errors
+    /// As [`Netlink::create_link`].
+    pub fn create_vlan(&mut self, name: &str, below: u32, vlan: u16) -> io::Result<()> {
+        const IFLA_LINK: u16 = 5;
+        const IFLA_VLAN_ID: u16 = 1;
+        let request = new_link(name)
+            .attribute(IFLA_LINK, &below.to_ne_bytes())
+            .nested(IFLA_LINKINFO, |info| {
+                info.attribute(IFLA_INFO_KIND, b"vlan")
+                    .nested(IFLA_INFO_DATA, &[], |data| {
+                        data.attribute(IFLA_VLAN_ID, &vlan.to_ne_bytes());
+                    });
+            });
+        self.transact(request)
+    }
+
+    /// Forgets a neighbour.
+    ///
+    /// # Errors
+    /// ENOENT if there is none.
+    pub fn delete_neighbour(&mut self, index: u32, address: IpAddr) -> io::Result<()> {
+        const NDA_DST: u16 = 1;
+        let fixed = [
+            &[family(address), 0, 0, 0][..],
+            &index.to_ne_bytes(),
+            &[0; 4],
+        ]
+        .concat();
+        let request = Request::new(neighbours::RTM_DELNEIGH, 0, &fixed);
+        self.transact(request.attribute(NDA_DST, &octets(address)))
+    }
+
     fn transact(&mut self, request: Request) -> io::Result<()> {
+        self.ask(request, |_| ())
+    }
+
+    /// Sends a request, and passes the messages of its answer to `each`.
+    fn ask(&mut self, request: Request, each: impl FnMut(&Message<'_>)) -> io::Result<()> {
         self.sequence += 1;
-        sys::netlink::send(self.socket.as_fd(), &request.finish(self.sequence))?;
-        let mut answer = [0; 4096];
-        loop {
-            let length = sys::netlink::recv(self.socket.as_fd(), &mut answer)?;
-            if let Some(result) = acknowledgement(&answer[..length], self.sequence) {
-                return result;
+        exchange(&self.socket, request, self.sequence, each)
+    }
+}
+
+/// Sends a request, and passes the messages of its answer to `each` until it ends.
+fn exchange(
+    socket: &OwnedFd,
+    request: Request,
+    sequence: u32,
+    mut each: impl FnMut(&Message<'_>),
+) -> io::Result<()> {
+    /// The kernel fills at most 32 KiB at a time.
+    const ROOM: usize = 64 << 10;
+    sys::netlink::send(socket.as_fd(), &request.finish(sequence))?;
+    let mut answer = vec![0; ROOM];
+    loop {
+        let length = sys::netlink::recv(socket.as_fd(), &mut answer)?;
+        for message in messages(&answer[..length]) {
+            if message.sequence != sequence {
+                continue;
+            }
+            match message.result() {
+                Some(result) => return result,
+                None => each(&message),
             }
         }
     }
+}
+
+const IFLA_IFNAME: u16 = 3;
+const IFLA_LINKINFO: u16 = 18;
+const IFLA_INFO_KIND: u16 = 1;
+const IFLA_INFO_DATA: u16 = 2;
+
+/// A request for a new interface.
+fn new_link(name: &str) -> Request {
+    Request::new(
+        links::RTM_NEWLINK,
+        NLM_F_CREATE | NLM_F_EXCL,
+        &link(0, false),
+    )
+    .attribute(IFLA_IFNAME, &[name.as_bytes(), &[0]].concat())
 }
 
 /// `struct ifinfomsg`, asking for the interface to be up or for nothing.

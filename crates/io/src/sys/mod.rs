@@ -7,6 +7,7 @@ use std::io;
 
 use libc::c_int;
 
+pub(crate) mod capability;
 pub(crate) mod epoll;
 pub(crate) mod ethtool;
 pub(crate) mod eventfd;

@@ -7,11 +7,36 @@ use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use super::{check, check_len};
 
 pub(crate) fn route_socket() -> io::Result<OwnedFd> {
-    let kind = libc::SOCK_RAW | libc::SOCK_CLOEXEC;
+    netlink_socket(libc::NETLINK_ROUTE, 0)
+}
+
+pub(crate) fn generic_socket() -> io::Result<OwnedFd> {
+    netlink_socket(libc::NETLINK_GENERIC, 0)
+}
+
+/// For events: it does not block.
+pub(crate) fn event_socket() -> io::Result<OwnedFd> {
+    netlink_socket(libc::NETLINK_ROUTE, libc::SOCK_NONBLOCK)
+}
+
+fn netlink_socket(protocol: libc::c_int, flags: libc::c_int) -> io::Result<OwnedFd> {
+    let kind = libc::SOCK_RAW | libc::SOCK_CLOEXEC | flags;
     // SAFETY: takes integers only.
-    let fd = check(unsafe { libc::socket(libc::AF_NETLINK, kind, libc::NETLINK_ROUTE) })?;
+    let fd = check(unsafe { libc::socket(libc::AF_NETLINK, kind, protocol) })?;
     // SAFETY: the descriptor is new, so nothing else owns it.
     Ok(unsafe { OwnedFd::from_raw_fd(fd) })
+}
+
+/// Has the socket get the events of these groups (RTMGRP_*).
+pub(crate) fn subscribe(socket: BorrowedFd<'_>, groups: u32) -> io::Result<()> {
+    // SAFETY: integers only: all zeros are valid.
+    let mut address: libc::sockaddr_nl = unsafe { std::mem::zeroed() };
+    // A constant that fits.
+    address.nl_family = libc::AF_NETLINK as libc::sa_family_t;
+    address.nl_groups = groups;
+    let length = size_of::<libc::sockaddr_nl>() as libc::socklen_t;
+    // SAFETY: the kernel reads `length` bytes from a live sockaddr_nl.
+    check(unsafe { libc::bind(socket.as_raw_fd(), (&raw const address).cast(), length) }).map(drop)
 }
 
 /// A netlink socket without a destination speaks to the kernel.

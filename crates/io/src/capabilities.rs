@@ -1,0 +1,103 @@
+//! Capabilities: which parts of root's power the calling thread has, and giving them up.
+//!
+//! Linux keeps them per thread. A thread starts with those of the thread that started it.
+
+use std::io;
+
+use crate::sys::capability::{capget, capset, set_no_new_privileges};
+
+/// A part of root's power that hairpin knows a use for. The values are the kernel's.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum Capability {
+    /// CAP_DAC_OVERRIDE: read and write any file.
+    DacOverride = 1,
+    /// CAP_DAC_READ_SEARCH: read any file.
+    DacReadSearch = 2,
+    /// CAP_NET_ADMIN: attach programs to interfaces, ask about neighbours, large socket buffers.
+    NetAdmin = 12,
+    /// CAP_SYS_ADMIN: nearly everything.
+    SysAdmin = 21,
+    /// CAP_BPF (Linux 5.8): load BPF programs and make their tables.
+    Bpf = 39,
+}
+
+impl Capability {
+    /// Its name as setcap(8) spells it.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Capability::DacOverride => "cap_dac_override",
+            Capability::DacReadSearch => "cap_dac_read_search",
+            Capability::NetAdmin => "cap_net_admin",
+            Capability::SysAdmin => "cap_sys_admin",
+            Capability::Bpf => "cap_bpf",
+        }
+    }
+
+    const fn bit(self) -> u64 {
+        1 << self as u32
+    }
+}
+
+/// Whether the calling thread has it in force.
+#[must_use]
+pub fn has(capability: Capability) -> bool {
+    held() & capability.bit() != 0
+}
+
+/// Whether the calling thread has any at all in force.
+#[must_use]
+pub fn any() -> bool {
+    held() != 0
+}
+
+fn held() -> u64 {
+    capget().map_or(0, |[low, high]| {
+        u64::from(high.effective) << 32 | u64::from(low.effective)
+    })
+}
+
+/// Gives up for good every capability of the calling thread but those in `kept` that it has, and lets no program that it starts gain
+/// any. Other threads keep theirs, unless they are started by this one from now on.
+///
+/// # Errors
+/// What `capset` and `prctl` return; a strict seccomp filter may refuse them.
+pub fn keep_only(kept: &[Capability]) -> io::Result<()> {
+    let kept = kept.iter().fold(0, |bits, one| bits | one.bit());
+    let mut sets = capget()?;
+    for (half, kept) in sets.iter_mut().zip([kept as u32, (kept >> 32) as u32]) {
+        half.effective &= kept;
+        half.permitted &= kept;
+        half.inheritable = 0;
+    }
+    set_no_new_privileges()?;
+    capset(&sets)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_a_thread_gives_up_is_gone_for_it_and_its_children_only() {
+        let before = held();
+        let work = move || {
+            keep_only(&[Capability::NetAdmin]).unwrap();
+            assert_eq!(held() & !Capability::NetAdmin.bit(), 0);
+            assert_eq!(
+                has(Capability::NetAdmin),
+                before & Capability::NetAdmin.bit() != 0
+            );
+            keep_only(&[]).unwrap();
+            assert!(!any());
+            std::thread::spawn(|| assert!(!any())).join().unwrap();
+            assert!(
+                keep_only(&[Capability::Bpf]).is_ok() && !any(),
+                "nothing comes back"
+            );
+        };
+        std::thread::spawn(work).join().unwrap();
+        assert_eq!(held(), before);
+    }
+}

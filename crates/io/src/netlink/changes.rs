@@ -1,0 +1,97 @@
+//! What changes in the network's configuration, as it happens.
+
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+
+use super::answer::messages;
+use super::links::{RTM_DELLINK, RTM_NEWLINK};
+use super::neighbours::{Neighbour, neighbour};
+use super::routes::{RTM_DELROUTE, RTM_NEWROUTE};
+use crate::sys;
+
+const RTM_NEWADDR: u16 = 20;
+const RTM_DELADDR: u16 = 21;
+const RTM_NEWRULE: u16 = 32;
+const RTM_DELRULE: u16 = 33;
+
+/// Room for the longest datagram that the kernel makes.
+const LONGEST: usize = 64 << 10;
+
+/// Something has changed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum NetworkChange {
+    /// An interface: new, gone, up, down, or different.
+    Link,
+    /// An address, a route or a rule.
+    Route,
+    /// A neighbour is now so.
+    Neighbour(Neighbour),
+    /// More has changed than could be kept: everything is to be asked for anew.
+    Overflow,
+}
+
+/// Tells what changes in the namespace that its thread was in when it was opened. To be watched by a
+/// [`Poller`](crate::Poller).
+#[derive(Debug)]
+pub struct NetworkChanges {
+    socket: OwnedFd,
+    buffer: Vec<u8>,
+}
+
+impl NetworkChanges {
+    /// Starts to listen.
+    ///
+    /// # Errors
+    /// What `socket` and `bind` return.
+    pub fn open() -> io::Result<NetworkChanges> {
+        /// RTMGRP_: links, neighbours, addresses, routes and rules of both families.
+        const GROUPS: u32 = 0x1 | 0x4 | 0x10 | 0x40 | 0x80 | 0x100 | 0x400 | 0x4_0000;
+        let socket = sys::netlink::event_socket()?;
+        sys::netlink::subscribe(socket.as_fd(), GROUPS)?;
+        // A flood of neighbours should not overflow at once; the unprivileged get what they may.
+        let _ = sys::socket::setsockopt(
+            socket.as_fd(),
+            libc::SOL_SOCKET,
+            libc::SO_RCVBUFFORCE,
+            4 << 20,
+        );
+        Ok(NetworkChanges {
+            socket,
+            buffer: vec![0; LONGEST],
+        })
+    }
+
+    /// Passes what has changed since the last call to `each`. Does not wait.
+    ///
+    /// # Errors
+    /// What `recv` returns.
+    pub fn read(&mut self, mut each: impl FnMut(NetworkChange)) -> io::Result<()> {
+        loop {
+            match sys::netlink::recv(self.socket.as_fd(), &mut self.buffer) {
+                Ok(length) => {
+                    messages(&self.buffer[..length])
+                        .filter_map(|message| match message.kind {
+                            RTM_NEWLINK | RTM_DELLINK => Some(NetworkChange::Link),
+                            RTM_NEWADDR | RTM_DELADDR | RTM_NEWROUTE | RTM_DELROUTE
+                            | RTM_NEWRULE | RTM_DELRULE => Some(NetworkChange::Route),
+                            _ => neighbour(&message).map(NetworkChange::Neighbour),
+                        })
+                        .for_each(&mut each);
+                }
+                Err(error) => match error.raw_os_error() {
+                    Some(libc::ENOBUFS) => each(NetworkChange::Overflow),
+                    Some(libc::EINTR) => {}
+                    Some(libc::EAGAIN) => return Ok(()),
+                    _ => return Err(error),
+                },
+            }
+        }
+    }
+}
+
+impl AsFd for NetworkChanges {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.socket.as_fd()
+    }
+}

@@ -1,0 +1,119 @@
+//! The network interfaces, as the kernel describes them.
+
+use std::io;
+
+use super::answer::{Message, attributes, text, u16_at, u32_at};
+use super::message::{NLM_F_DUMP, Request};
+use super::{Mac, Netlink};
+
+pub(super) const RTM_NEWLINK: u16 = 16;
+pub(super) const RTM_DELLINK: u16 = 17;
+const RTM_GETLINK: u16 = 18;
+/// `struct ifinfomsg`.
+const FIXED: usize = 16;
+
+/// A network interface.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Link {
+    /// Its number.
+    pub index: u32,
+    /// Its name.
+    pub name: String,
+    /// What made it, such as `veth`, `vlan` or `bridge`; `None` for hardware and loopback.
+    pub kind: Option<String>,
+    /// Its frames have Ethernet headers.
+    pub ethernet: bool,
+    /// It is a loopback interface.
+    pub loopback: bool,
+    /// It is administratively up.
+    pub up: bool,
+    /// It has a carrier.
+    pub carrier: bool,
+    /// Its link-layer address.
+    pub mac: Option<Mac>,
+    /// The largest packet, IP header included, in bytes.
+    pub mtu: u32,
+    /// The interface that it sits on, for a VLAN and the like. Of a veth: its other end, maybe in another namespace.
+    pub below: Option<u32>,
+    /// The bond or bridge that it belongs to.
+    pub master: Option<u32>,
+    /// The number of the XDP program that it runs, if any.
+    pub xdp: Option<u32>,
+}
+
+impl Netlink {
+    /// Every interface of the namespace.
+    ///
+    /// # Errors
+    /// What the kernel says; it needs no privileges.
+    pub fn links(&mut self) -> io::Result<Vec<Link>> {
+        const IFLA_EXT_MASK: u16 = 29;
+        const RTEXT_FILTER_SKIP_STATS: u32 = 1 << 3;
+        let request = Request::new(RTM_GETLINK, NLM_F_DUMP, &[0; FIXED])
+            .attribute(IFLA_EXT_MASK, &RTEXT_FILTER_SKIP_STATS.to_ne_bytes());
+        let mut links = Vec::new();
+        self.ask(request, |message| links.extend(link(message)))?;
+        Ok(links)
+    }
+}
+
+/// The interface that a message is about.
+fn link(message: &Message<'_>) -> Option<Link> {
+    const ARPHRD_ETHER: u16 = 1;
+    const IFLA_ADDRESS: u16 = 1;
+    const IFLA_IFNAME: u16 = 3;
+    const IFLA_MTU: u16 = 4;
+    const IFLA_LINK: u16 = 5;
+    const IFLA_MASTER: u16 = 10;
+    const IFLA_LINKINFO: u16 = 18;
+    const IFLA_XDP: u16 = 43;
+    const IFLA_INFO_KIND: u16 = 1;
+    if message.kind != RTM_NEWLINK {
+        return None;
+    }
+    let body = message.body;
+    let flags = u32_at(body, 8)?;
+    let has = |flag: i32| flags & flag.unsigned_abs() != 0;
+    let mut link = Link {
+        index: u32_at(body, 4)?,
+        name: String::new(),
+        kind: None,
+        ethernet: u16_at(body, 2)? == ARPHRD_ETHER,
+        loopback: has(libc::IFF_LOOPBACK),
+        up: has(libc::IFF_UP),
+        carrier: has(libc::IFF_LOWER_UP),
+        mac: None,
+        mtu: 0,
+        below: None,
+        master: None,
+        xdp: None,
+    };
+    for (kind, value) in attributes(body, FIXED) {
+        match kind {
+            IFLA_ADDRESS => link.mac = value.try_into().ok(),
+            IFLA_IFNAME => link.name = text(value),
+            IFLA_MTU => link.mtu = u32_at(value, 0)?,
+            IFLA_LINK => link.below = u32_at(value, 0).filter(|index| *index != 0),
+            IFLA_MASTER => link.master = u32_at(value, 0).filter(|index| *index != 0),
+            IFLA_LINKINFO => {
+                let mut inside = attributes(value, 0);
+                link.kind = inside
+                    .find(|(kind, _)| *kind == IFLA_INFO_KIND)
+                    .map(|(_, value)| text(value));
+            }
+            IFLA_XDP => link.xdp = xdp_program(value),
+            _ => {}
+        }
+    }
+    Some(link)
+}
+
+fn xdp_program(nested: &[u8]) -> Option<u32> {
+    const IFLA_XDP_ATTACHED: u16 = 2;
+    const IFLA_XDP_PROG_ID: u16 = 4;
+    let find = |wanted| attributes(nested, 0).find(move |(kind, _)| *kind == wanted);
+    let (_, attached) = find(IFLA_XDP_ATTACHED)?;
+    // Several programs at once have numbers under other names; that there is one is what matters.
+    let number = find(IFLA_XDP_PROG_ID).and_then(|(_, value)| u32_at(value, 0));
+    (*attached.first()? != 0).then(|| number.unwrap_or(0))
+}
