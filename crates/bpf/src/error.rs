@@ -50,9 +50,66 @@ pub enum BpfError {
     /// There is no file descriptor for another handle.
     #[error("BPF map: {0}: raise the limit on open files (ulimit -n)")]
     Descriptor(io::Error),
+    /// The settings of the relay cannot be met.
+    #[error("in-kernel relay: {0}")]
+    Settings(&'static str),
+    /// The program cannot be attached to an interface.
+    #[error("BPF program on interface {interface}: {}", attach_reason(source))]
+    Attach {
+        /// The interface's index.
+        interface: u32,
+        /// The kernel's answer.
+        source: io::Error,
+    },
+    /// An element of a map cannot be read or written.
+    #[error("BPF map {map}: {source}")]
+    Element {
+        /// The map's name.
+        map: &'static str,
+        /// The kernel's answer.
+        source: io::Error,
+    },
+    /// The system lacks something that is no BPF matter.
+    #[error("{what}: {source}")]
+    System {
+        /// What was wanted.
+        what: &'static str,
+        /// The system's answer.
+        source: io::Error,
+    },
     /// The caller's load does not fit the programs.
     #[error("frames cannot be injected: {0}")]
     Flows(&'static str),
+}
+
+impl BpfError {
+    /// Whether somebody else's program is where this one was to be attached.
+    #[must_use]
+    pub fn is_busy(&self) -> bool {
+        matches!(self, BpfError::Attach { source, .. } if source.raw_os_error() == Some(libc::EBUSY))
+    }
+
+    /// Whether the kernel or the driver does not know how: no native XDP in the driver, no TCX before Linux 6.6.
+    #[must_use]
+    pub fn is_unsupported(&self) -> bool {
+        matches!(self, BpfError::Attach { source, .. }
+            if matches!(source.raw_os_error(), Some(libc::EOPNOTSUPP | libc::EINVAL | libc::ERANGE)))
+    }
+}
+
+/// What the kernel's number means here.
+fn attach_reason(error: &io::Error) -> String {
+    match error.raw_os_error() {
+        Some(libc::EBUSY) => "another program is attached there, which stays".to_owned(),
+        Some(libc::EOPNOTSUPP) => "the driver has no native XDP".to_owned(),
+        Some(libc::EINVAL) => {
+            "the kernel does not know this kind of attachment (TCX needs Linux 6.6, XDP links 5.9)"
+                .to_owned()
+        }
+        Some(libc::ENODEV) => "there is no such interface".to_owned(),
+        Some(libc::EPERM) => "root, or CAP_BPF with CAP_NET_ADMIN, is needed".to_owned(),
+        _ => error.to_string(),
+    }
 }
 
 impl From<ProgramError> for BpfError {

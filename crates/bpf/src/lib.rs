@@ -12,6 +12,8 @@
 //!   in XDP;
 //! - [`steer::Steering`] sends the datagrams of chosen clients to chosen sockets of an SO_REUSEPORT
 //!   group, and leaves all others to the kernel's hash;
+//! - [`relay::Relay`] relays ChannelData and answers Binding requests below the socket layer, as far as
+//!   user space has entered it;
 //! - [`frame`] and [`payload`] are what both agree on: Ethernet frames with valid checksums, and a
 //!   payload that tells flow, order, duplication and corruption.
 //!
@@ -26,6 +28,8 @@ pub mod inject;
 mod interrupt;
 mod object;
 pub mod payload;
+pub mod relay;
 pub mod steer;
+mod sys;
 
 pub use error::BpfError;

@@ -1,6 +1,6 @@
 //! The embedded objects and typed access to what is in them.
 
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, OwnedFd};
 
 use aya::maps::{HashMap, Map, MapData};
 use aya::programs::Program;
@@ -23,12 +23,28 @@ impl Object {
         bytes: &[u8],
         sizes: &[(&'static str, u32)],
     ) -> Result<Object, BpfError> {
+        Object::load_with(name, bytes, sizes, &[])
+    }
+
+    /// The same, with constants of the programs: whatever they rule out, the kernel leaves out of the program.
+    ///
+    /// # Errors
+    /// [`BpfError::Load`] when the kernel refuses a map, or a constant is of another size.
+    pub(crate) fn load_with(
+        name: &'static str,
+        bytes: &[u8],
+        sizes: &[(&'static str, u32)],
+        constants: &[(&'static str, &[u8])],
+    ) -> Result<Object, BpfError> {
         let mut loader = EbpfLoader::new();
         // The programs read stable ABI only: the kernel's own types (megabytes to parse) are not
         // needed.
         loader.btf(None);
         for (map, entries) in sizes {
             loader.map_max_entries(map, *entries);
+        }
+        for (constant, value) in constants {
+            loader.override_global(constant, *value, true);
         }
         match loader.load(bytes) {
             Ok(ebpf) => Ok(Object { ebpf }),
@@ -61,6 +77,19 @@ impl Object {
     {
         let map = self.ebpf.map_mut(name).ok_or(BpfError::Missing(name))?;
         Ok(map.try_into()?)
+    }
+
+    /// Another handle to the map of this name, of whatever type.
+    ///
+    /// # Errors
+    /// [`BpfError::Missing`], or when no file descriptor is left.
+    pub(crate) fn own_map(&self, name: &'static str) -> Result<OwnedFd, BpfError> {
+        let data = match self.ebpf.map(name) {
+            Some(Map::Array(data) | Map::HashMap(data) | Map::PerCpuArray(data)) => data,
+            _ => return Err(BpfError::Missing(name)),
+        };
+        let descriptor = data.fd().as_fd().try_clone_to_owned();
+        descriptor.map_err(BpfError::Descriptor)
     }
 
     /// Another handle to the hash map of this name, which does not borrow the object.

@@ -27,13 +27,13 @@ enum map_type {
 };
 
 // Map flags.
-enum { MAP_NO_PREALLOC = 1 };
+enum { MAP_NO_PREALLOC = 1, MAP_MMAPABLE = 1 << 10 };
 
 // Verdicts of an XDP program.
 enum xdp_action { XDP_ABORTED, XDP_DROP, XDP_PASS, XDP_TX, XDP_REDIRECT };
 
-// Verdicts of a classifier in direct-action mode. TCX knows the same numbers except that "unspecified" is -1.
-enum tc_action { TC_ACT_OK = 0, TC_ACT_SHOT = 2 };
+// Verdicts of a classifier in direct-action mode. TCX knows the same numbers; "unspecified" lets the next program run.
+enum tc_action { TCX_NEXT = -1, TC_ACT_OK = 0, TC_ACT_SHOT = 2 };
 
 // Verdicts of a program that chooses a socket. Without a chosen one, SK_PASS leaves the choice to the kernel's hash.
 enum sk_action { SK_DROP, SK_PASS };

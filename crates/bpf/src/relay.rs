@@ -1,0 +1,398 @@
+//! The in-kernel relay: ChannelData and Binding below the socket layer, in XDP or at tc, for what user space has entered.
+//!
+//! ```text
+//!            ┌─ entry, alive, next hop known, TTL, size, rate ──▶ rewritten, out by the next hop's interface
+//!  packet ───┤
+//!            └─ any doubt ──▶ on to the stack, untouched: user space relays, answers or drops it
+//! ```
+//! User space decides who may send what to whom. It enters both directions of a bound channel into the [`Table`], with a
+//! deadline, and takes them out again; the programs carry out what stands there. So a stalled process prolongs nothing, and
+//! one that ends leaves nothing attached. No entry ever gives way to another: when the table is full, user space relays.
+//!
+//! The two programs decide by the same code (`relay_decide.h`); XDP moves frames, tc moves packets of the stack and can
+//! deal with checksums that the sender has left to hardware. What is not one whole UDP datagram in an untagged Ethernet
+//! frame, without IPv4 options or IPv6 extension headers, to this machine, passes.
+
+mod buckets;
+mod layout;
+mod next_hops;
+mod table;
+mod totals;
+mod trial;
+
+use std::hash::RandomState;
+use std::io;
+use std::net::SocketAddr;
+use std::ops::RangeInclusive;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+
+use aya::programs::{SchedClassifier, Xdp};
+
+pub use buckets::{Bucket, Buckets};
+pub use next_hops::{NextHop, NextHops};
+pub use table::{Counts, FlowEntry, FlowKey, InsertError, Table};
+pub use totals::{PathTotals, Totals};
+pub use trial::{Trial, Verdict};
+
+use crate::BpfError;
+use crate::frame::Mac;
+use crate::object::Object;
+use crate::sys::{self, AttachType, RawMap};
+use layout::{INTERFACE, LISTENER, SETTINGS};
+
+/// How many listener ports the programs can tell from other traffic.
+pub const MAX_LISTENER_PORTS: usize = 8;
+
+/// How many addresses of listeners Binding requests are answered for.
+pub const MAX_LISTENERS: u32 = 1024;
+
+/// Interfaces are kept by the low bits of their index.
+const INTERFACE_SLOTS: u32 = 256;
+
+/// Bytes of `PathTotals` on each processor.
+const TOTALS: usize = PathTotals::COUNT * 8;
+
+/// What the programs are loaded for. It cannot change while they run.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Settings {
+    /// The ports that clients send to over UDP: 1 to [`MAX_LISTENER_PORTS`].
+    pub listener_ports: Vec<u16>,
+    /// The ports that relays may have. A listener's port in the range is a listener's.
+    pub relay_ports: RangeInclusive<u16>,
+    /// How many channels fit, of each address family of their packets: each has an entry and a counter per direction.
+    pub channels: u32,
+    /// How many allocations: one rate limit each.
+    pub allocations: u32,
+    /// How many next hops, up to 65,535.
+    pub next_hops: u32,
+    /// Whether Binding requests are answered, and how many; see [`Relay::set_binding`].
+    pub binding: Option<BindingLimit>,
+}
+
+/// How many Binding requests are answered to sources of one prefix: /24 of IPv4, /56 of IPv6. Prefixes share 65,536 places,
+/// by a hash with a secret.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct BindingLimit {
+    /// Answers per second, at least 1.
+    pub per_second: u32,
+    /// How many may come at once; at most a second's worth makes sense.
+    pub burst: u32,
+    /// Whether requests beyond that are dropped, or left to user space.
+    pub drop_excess: bool,
+}
+
+impl Default for BindingLimit {
+    fn default() -> BindingLimit {
+        BindingLimit {
+            per_second: 10_000,
+            burst: 10_000,
+            drop_excess: false,
+        }
+    }
+}
+
+/// The loaded programs and their maps.
+pub struct Relay {
+    object: Object,
+    settings: RawMap<4, SETTINGS>,
+    interfaces: RawMap<4, INTERFACE>,
+    listeners: RawMap<LISTENER, 4>,
+    totals: RawMap<4, TOTALS>,
+    labels: RandomState,
+    processors: usize,
+    next_hops: u32,
+    buckets: u32,
+    relaying: bool,
+    binding: Option<BindingLimit>,
+}
+
+impl Relay {
+    /// Loads both programs. Nothing is attached, and no listener's address known.
+    ///
+    /// # Errors
+    /// [`BpfError::Settings`] for more than fits; else when the kernel refuses: without CAP_BPF, CAP_NET_ADMIN and, to
+    /// let the programs compare pointers, CAP_PERFMON, or before Linux 5.18.
+    pub fn load(settings: &Settings) -> Result<Relay, BpfError> {
+        let mut object = load_object(settings)?;
+        object.program::<Xdp>("relay_xdp")?.load()?;
+        object.program::<SchedClassifier>("relay_tc")?.load()?;
+        let processors = sys::possible_processors().map_err(|source| BpfError::System {
+            what: "number of processors",
+            source,
+        })?;
+        // SAFETY: the sizes are those of `relay_maps.h`, and TOTALS is the only one of the four that is per processor.
+        let (live, interfaces, listeners, totals) = unsafe {
+            (
+                RawMap::new(object.own_map("SETTINGS")?, 1),
+                RawMap::new(object.own_map("INTERFACES")?, 1),
+                RawMap::new(object.own_map("LISTENERS")?, 1),
+                RawMap::new(object.own_map("TOTALS")?, processors),
+            )
+        };
+        let relay = Relay {
+            object,
+            settings: live,
+            interfaces,
+            listeners,
+            totals,
+            labels: RandomState::new(),
+            processors,
+            next_hops: settings.next_hops + 1,
+            buckets: settings.allocations.max(1),
+            relaying: true,
+            binding: settings.binding,
+        };
+        relay.write_settings()?;
+        Ok(relay)
+    }
+
+    /// Attaches the XDP program to an interface of the calling thread's network namespace, in the driver (native mode).
+    /// Frames to another link-layer address than this one pass.
+    ///
+    /// # Errors
+    /// [`BpfError::Attach`]: see [`BpfError::is_busy`] and [`BpfError::is_unsupported`]. [`BpfError::Settings`] when an
+    /// interface whose index is equal modulo 256 is attached.
+    pub fn attach_xdp(&mut self, interface: u32, address: Mac) -> Result<Attached, BpfError> {
+        self.set_interface(interface, address)?;
+        let program = self.object.program::<Xdp>("relay_xdp")?.fd()?.as_fd();
+        let link = attach(program, interface, AttachType::Xdp, sys::XDP_DRIVER_MODE)?;
+        Ok(Attached { link, interface })
+    }
+
+    /// Attaches the tc program to an interface's ingress, by TCX, in front of nobody: programs that are there already run
+    /// first, and what this one passes goes on to the next.
+    ///
+    /// # Errors
+    /// [`BpfError::Attach`], before Linux 6.6 one that [`BpfError::is_unsupported`].
+    pub fn attach_tc(&mut self, interface: u32) -> Result<Attached, BpfError> {
+        let program = self.object.program::<SchedClassifier>("relay_tc")?;
+        let program = program.fd()?.as_fd();
+        let link = attach(program, interface, AttachType::TcxIngress, 0)?;
+        Ok(Attached { link, interface })
+    }
+
+    /// Says which link-layer address frames have to come to on an interface, as [`Relay::attach_xdp`] does.
+    ///
+    /// # Errors
+    /// [`BpfError::Settings`] when an interface whose index is equal modulo 256 is known.
+    pub fn set_interface(&mut self, interface: u32, address: Mac) -> Result<(), BpfError> {
+        let mut bytes = [0; INTERFACE];
+        let slot = (interface % INTERFACE_SLOTS).to_ne_bytes();
+        self.interfaces
+            .get(&slot, &mut bytes)
+            .map_err(|source| element("INTERFACES", source))?;
+        let holder = u32::from_ne_bytes([bytes[0], bytes[1], bytes[2], bytes[3]]);
+        if holder != 0 && holder != interface {
+            return Err(BpfError::Settings(
+                "two interfaces have the same index modulo 256: one of them cannot have the XDP program",
+            ));
+        }
+        bytes[0..4].copy_from_slice(&interface.to_ne_bytes());
+        bytes[4..10].copy_from_slice(&address);
+        self.interfaces
+            .set(&slot, &bytes)
+            .map_err(|source| element("INTERFACES", source))
+    }
+
+    /// How many frames the XDP program has passed on this interface because their checksum looks as if it were to be
+    /// completed by hardware. One in 65,536 frames looks so by chance; if most do, the interface is no place for XDP.
+    pub fn partial_checksums(&self, interface: u32) -> u64 {
+        let mut bytes = [0; INTERFACE];
+        let slot = (interface % INTERFACE_SLOTS).to_ne_bytes();
+        if self.interfaces.get(&slot, &mut bytes).is_err() || bytes[..4] != interface.to_ne_bytes()
+        {
+            return 0;
+        }
+        let [.., a, b, c, d, e, f, g, h] = bytes;
+        u64::from_ne_bytes([a, b, c, d, e, f, g, h])
+    }
+
+    /// Answers Binding requests to this address, one of a listener's (never a wildcard), or no longer does.
+    ///
+    /// # Errors
+    /// When there are more than [`MAX_LISTENERS`].
+    pub fn set_listener(&mut self, address: SocketAddr, answer: bool) -> Result<(), BpfError> {
+        let key = layout::listener(address);
+        if answer {
+            let set = self.listeners.set(&key, &[1, 0, 0, 0]);
+            return set.map_err(|source| element("LISTENERS", source));
+        }
+        // Not there is as good.
+        let _ = self.listeners.remove(&key);
+        Ok(())
+    }
+
+    /// Answers so many Binding requests, from now on, or none.
+    ///
+    /// # Errors
+    /// When the kernel refuses the map write, which it has no reason to.
+    pub fn set_binding(&mut self, limit: Option<BindingLimit>) -> Result<(), BpfError> {
+        self.binding = limit;
+        self.write_settings()
+    }
+
+    /// Relays what is in the table, as after loading, or leaves everything to user space.
+    ///
+    /// # Errors
+    /// When the kernel refuses the map write, which it has no reason to.
+    pub fn set_relaying(&mut self, relaying: bool) -> Result<(), BpfError> {
+        self.relaying = relaying;
+        self.write_settings()
+    }
+
+    fn write_settings(&self) -> Result<(), BpfError> {
+        const RELAYING: u32 = 1;
+        const BINDING: u32 = 2;
+        const DROP_EXCESS: u32 = 4;
+        let mut flags = if self.relaying { RELAYING } else { 0 };
+        let (mut cost, mut burst) = (0, 0);
+        if let Some(limit) = self.binding {
+            flags |= BINDING | if limit.drop_excess { DROP_EXCESS } else { 0 };
+            cost = 1_000_000_000 / limit.per_second.max(1);
+            burst = u64::from(cost) * u64::from(limit.burst);
+        }
+        let mut bytes = [0; SETTINGS];
+        bytes[0..4].copy_from_slice(&flags.to_ne_bytes());
+        bytes[4..8].copy_from_slice(&cost.to_ne_bytes());
+        bytes[8..16].copy_from_slice(&burst.to_ne_bytes());
+        self.settings
+            .set(&[0; 4], &bytes)
+            .map_err(|source| element("SETTINGS", source))
+    }
+
+    /// The table of flows, a handle for one thread.
+    ///
+    /// # Errors
+    /// When no file descriptor is left.
+    pub fn table(&self) -> Result<Table, BpfError> {
+        Ok(Table::new(
+            self.object.own_map("FLOWS_V4")?,
+            self.object.own_map("FLOWS_V6")?,
+            self.object.own_map("COUNTS")?,
+            self.processors,
+            self.labels.clone(),
+        ))
+    }
+
+    /// The table of next hops.
+    ///
+    /// # Errors
+    /// When no file descriptor is left.
+    pub fn next_hops(&self) -> Result<NextHops, BpfError> {
+        let map = self.object.own_map("NEXT_HOPS")?;
+        Ok(NextHops::new(map, self.next_hops))
+    }
+
+    /// The rate limits, of which the programs obey those that entries name.
+    ///
+    /// # Errors
+    /// When the kernel refuses to map them into memory.
+    pub fn buckets(&self) -> Result<Buckets, BpfError> {
+        Buckets::new(&self.object.own_map("BUCKETS")?, self.buckets)
+    }
+
+    /// What the programs have counted.
+    ///
+    /// # Errors
+    /// When the kernel refuses the map read, which it has no reason to.
+    pub fn totals(&self) -> Result<Totals, BpfError> {
+        let mut totals = Totals::default();
+        let mut values = vec![0; self.totals.room()];
+        for (path, total) in (0_u32..).zip([&mut totals.xdp, &mut totals.tc]) {
+            self.totals
+                .get(&path.to_ne_bytes(), &mut values)
+                .map_err(|source| element("TOTALS", source))?;
+            for processor in values.chunks_exact(TOTALS) {
+                let (words, _) = processor.as_chunks::<8>();
+                let mut numbers = [0; PathTotals::COUNT];
+                for (number, word) in numbers.iter_mut().zip(words) {
+                    *number = u64::from_ne_bytes(*word);
+                }
+                total.add(&numbers);
+            }
+        }
+        Ok(totals)
+    }
+}
+
+impl std::fmt::Debug for Relay {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Relay")
+    }
+}
+
+/// An attachment, which ends when this is dropped (or the process ends).
+#[derive(Debug)]
+pub struct Attached {
+    link: OwnedFd,
+    interface: u32,
+}
+
+impl Attached {
+    /// The interface's index.
+    #[must_use]
+    pub fn interface(&self) -> u32 {
+        self.interface
+    }
+}
+
+impl AsFd for Attached {
+    /// The bpf_link.
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.link.as_fd()
+    }
+}
+
+fn load_object(settings: &Settings) -> Result<Object, BpfError> {
+    let mut ports = [0_u16; MAX_LISTENER_PORTS];
+    let given = &settings.listener_ports;
+    if given.is_empty() || given.len() > MAX_LISTENER_PORTS {
+        return Err(BpfError::Settings("1 to 8 UDP listener ports are needed"));
+    }
+    // Unused places repeat a port, which changes nothing.
+    ports.fill(given[0]);
+    ports[..given.len()].copy_from_slice(given);
+    if settings.next_hops == 0 || settings.next_hops > u16::MAX.into() {
+        return Err(BpfError::Settings("1 to 65,535 next hops are needed"));
+    }
+    let flows = settings
+        .channels
+        .max(1)
+        .checked_mul(2)
+        .ok_or(BpfError::Settings("there are at most 2^31 channels"))?;
+    let sizes = [
+        ("FLOWS_V4", flows),
+        ("FLOWS_V6", flows),
+        ("COUNTS", flows),
+        ("BUCKETS", settings.allocations.max(1)),
+        ("NEXT_HOPS", settings.next_hops + 1),
+    ];
+    let seed: [u8; 16] = sys::random().map_err(|source| BpfError::System {
+        what: "/dev/urandom",
+        source,
+    })?;
+    let ports = ports.map(u16::to_be_bytes);
+    let (low, high) = (settings.relay_ports.start(), settings.relay_ports.end());
+    let constants: [(&'static str, &[u8]); 4] = [
+        ("LISTENER_PORTS", ports.as_flattened()),
+        ("RELAY_LOW", &u32::from(*low).to_ne_bytes()),
+        ("RELAY_HIGH", &u32::from(*high).to_ne_bytes()),
+        ("SEED", &seed),
+    ];
+    let bytes = aya::include_bytes_aligned!("../objects/relay.o");
+    Object::load_with("relay", bytes, &sizes, &constants)
+}
+
+fn attach(
+    program: BorrowedFd<'_>,
+    interface: u32,
+    at: AttachType,
+    flags: u32,
+) -> Result<OwnedFd, BpfError> {
+    sys::link(program, interface, at, flags)
+        .map_err(|source| BpfError::Attach { interface, source })
+}
+
+fn element(map: &'static str, source: io::Error) -> BpfError {
+    BpfError::Element { map, source }
+}

@@ -1,0 +1,176 @@
+//! One rate limit for each allocation, charged by the programs on all processors and by user space alike: the memory is
+//! shared, so it does not matter who relays.
+//!
+//! The generic cell rate algorithm keeps one number, the time at which all that was sent would have been sent at the
+//! allowed rate. A datagram passes while that is not more than a burst ahead of now; what it costs does not matter then,
+//! so no size of datagram is starved.
+
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
+
+use crate::BpfError;
+use crate::sys::Mapping;
+
+/// A rate limit. All zero means no limit.
+#[repr(C)]
+#[derive(Debug, Default)]
+pub struct Bucket {
+    tat_ns: AtomicU64,
+    scale: AtomicU32,
+    burst_us: AtomicU32,
+    dropped_packets: AtomicU64,
+    dropped_bytes: AtomicU64,
+}
+
+const _: () = assert!(size_of::<Bucket>() == 32);
+
+/// How often a lost race for a bucket is run again before the datagram passes uncharged.
+const TRIES: u32 = 4;
+
+impl Bucket {
+    /// Nanoseconds that a byte may take at a rate, in units of 1/1024: the `scale` of a bucket. No limit is 0. The slowest
+    /// rate is 239 bytes per second.
+    #[must_use]
+    pub fn scale(bytes_per_second: u64) -> u32 {
+        match (1_000_000_000_u64 << 10).checked_div(bytes_per_second) {
+            None => 0,
+            // The fastest that is a limit at all is 1 TB/s.
+            Some(scale) => u32::try_from(scale.max(1)).unwrap_or(u32::MAX),
+        }
+    }
+
+    /// Starts afresh with this rate (see [`Bucket::scale`]) and this burst in microseconds of it.
+    pub fn set(&self, scale: u32, burst_us: u32) {
+        self.scale.store(0, Relaxed);
+        self.tat_ns.store(0, Relaxed);
+        self.dropped_packets.store(0, Relaxed);
+        self.dropped_bytes.store(0, Relaxed);
+        self.burst_us.store(burst_us, Relaxed);
+        self.scale.store(scale, Relaxed);
+    }
+
+    /// Charges a datagram's payload bytes at a time (CLOCK_MONOTONIC, nanoseconds), as the programs do. Returns whether it
+    /// may pass; if not, that has been counted.
+    pub fn charge(&self, now_ns: u64, bytes: u64) -> bool {
+        let scale = u64::from(self.scale.load(Relaxed));
+        if scale == 0 {
+            return true;
+        }
+        let limit = now_ns + u64::from(self.burst_us.load(Relaxed)) * 1000;
+        let mut tat = self.tat_ns.load(Relaxed);
+        for _ in 0..TRIES {
+            if tat > limit {
+                self.dropped_packets.fetch_add(1, Relaxed);
+                self.dropped_bytes.fetch_add(bytes, Relaxed);
+                return false;
+            }
+            let next = tat.max(now_ns) + ((bytes * scale) >> 10);
+            match self.tat_ns.compare_exchange(tat, next, Relaxed, Relaxed) {
+                Ok(_) => return true,
+                Err(seen) => tat = seen,
+            }
+        }
+        true
+    }
+
+    /// Datagrams dropped since [`Bucket::set`], by the programs and by [`Bucket::charge`].
+    #[must_use]
+    pub fn dropped_packets(&self) -> u64 {
+        self.dropped_packets.load(Relaxed)
+    }
+
+    /// The payload of these.
+    #[must_use]
+    pub fn dropped_bytes(&self) -> u64 {
+        self.dropped_bytes.load(Relaxed)
+    }
+}
+
+/// The rate limits of all allocations.
+#[derive(Clone, Debug)]
+pub struct Buckets {
+    memory: Arc<Mapping>,
+    length: u32,
+}
+
+impl Buckets {
+    /// Over the map BUCKETS, of so many entries.
+    pub(super) fn new(map: &OwnedFd, length: u32) -> Result<Buckets, BpfError> {
+        let bytes = size_of::<Bucket>() * length as usize;
+        let memory = Mapping::new(map.as_fd(), bytes).map_err(|source| BpfError::Element {
+            map: "BUCKETS",
+            source,
+        })?;
+        Ok(Buckets {
+            memory: Arc::new(memory),
+            length,
+        })
+    }
+
+    /// How many there are.
+    #[must_use]
+    pub fn len(&self) -> u32 {
+        self.length
+    }
+
+    /// Whether there is none.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.length == 0
+    }
+
+    /// The one of this index.
+    #[must_use]
+    pub fn get(&self, index: u32) -> Option<&Bucket> {
+        if index >= self.length {
+            return None;
+        }
+        let buckets = self.memory.start().cast::<Bucket>();
+        // SAFETY: the mapping holds `length` buckets from its start, a page boundary; they are made of atomics, for which
+        // every bit pattern is a value, and the programs touch them with atomic operations or single stores. The reference
+        // borrows from this handle, which keeps the mapping.
+        Some(unsafe { &*buckets.add(index as usize) })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SECOND: u64 = 1_000_000_000;
+
+    #[test]
+    fn a_rate_holds_after_its_burst() {
+        let bucket = Bucket::default();
+        bucket.set(Bucket::scale(100_000), 1_000_000);
+        let burst = (0..).take_while(|_| bucket.charge(SECOND, 1000)).count();
+        assert_eq!(burst, 101, "100 are a second's worth, and one more passes");
+        let passed = (1..=1000)
+            .filter(|step| bucket.charge(SECOND + step * 100_000_000, 20_000))
+            .count();
+        assert!(
+            (498..=502).contains(&passed),
+            "{passed} in 100 s: twice the rate came"
+        );
+        assert_eq!(bucket.dropped_packets(), 1 + 1000 - passed as u64);
+    }
+
+    #[test]
+    fn no_size_is_starved_and_zero_is_no_limit() {
+        let bucket = Bucket::default();
+        assert!((0..1000).all(|_| bucket.charge(0, 65_535)));
+        bucket.set(Bucket::scale(1000), 1000);
+        assert!(bucket.charge(SECOND, 65_535), "however large");
+        assert!(!bucket.charge(SECOND, 1), "but then the debt is to be paid");
+        assert_eq!(bucket.dropped_bytes(), 1);
+    }
+
+    #[test]
+    fn scales_are_bounded() {
+        assert_eq!(Bucket::scale(0), 0);
+        assert_eq!(Bucket::scale(1_000_000_000), 1024);
+        assert_eq!(Bucket::scale(1), u32::MAX);
+        assert_eq!(Bucket::scale(u64::MAX), 1);
+    }
+}

@@ -1,0 +1,113 @@
+//! Running the programs on a frame that comes from nowhere and goes nowhere: BPF_PROG_TEST_RUN.
+
+use std::time::Duration;
+
+use aya::programs::{SchedClassifier, Xdp};
+use aya::{TestRun, TestRunOptions};
+
+use super::Relay;
+use crate::BpfError;
+
+/// What a program says is to become of a frame.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Verdict {
+    /// On to the stack.
+    Pass,
+    /// Nothing.
+    Drop,
+    /// Out by the interface that it came in by (XDP only).
+    Transmit,
+    /// Out by the interface that was named.
+    Redirect,
+    /// A verdict that these programs never give.
+    Other(u32),
+}
+
+/// A run of a program.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Trial {
+    /// What it said, the last time.
+    pub verdict: Verdict,
+    /// The frame afterwards.
+    pub frame: Vec<u8>,
+    /// How long a run took, on average.
+    pub duration: Duration,
+}
+
+/// Bytes that a frame may grow by.
+const GROWTH: usize = 64;
+
+impl Relay {
+    /// Runs the XDP program so often, each time on what the last run left, as if from interface 1 (loopback) of the calling
+    /// thread's network namespace.
+    ///
+    /// # Errors
+    /// When the kernel refuses the run.
+    pub fn try_xdp(&mut self, frame: &[u8], repeat: u32) -> Result<Trial, BpfError> {
+        let mut out = vec![0; frame.len() + GROWTH];
+        let run = self
+            .object
+            .program::<Xdp>("relay_xdp")?
+            .test_run(TestRunOptions {
+                data_in: Some(frame),
+                data_out: Some(&mut out),
+                repeat,
+                ..TestRunOptions::new()
+            })?;
+        out.truncate(run.data_size_out as usize);
+        let verdict = match run.return_value {
+            1 => Verdict::Drop,
+            2 => Verdict::Pass,
+            3 => Verdict::Transmit,
+            4 => Verdict::Redirect,
+            other => Verdict::Other(other),
+        };
+        Ok(Trial {
+            verdict,
+            frame: out,
+            duration: run.duration,
+        })
+    }
+
+    /// Runs the tc program so often, each time on what the last run left, as if from interface 1. `segments` presents the
+    /// frame as a packet of several datagrams.
+    ///
+    /// # Errors
+    /// When the kernel refuses the run.
+    pub fn try_tc(
+        &mut self,
+        frame: &[u8],
+        segments: Option<u32>,
+        repeat: u32,
+    ) -> Result<Trial, BpfError> {
+        let mut out = vec![0; frame.len() + GROWTH];
+        // `struct __sk_buff`, 192 bytes, with gso_segs at 164 and gso_size at 176.
+        let mut context = [0; 192];
+        if let Some(segments) = segments {
+            context[164..168].copy_from_slice(&segments.to_ne_bytes());
+            context[176..180].copy_from_slice(&100_u32.to_ne_bytes());
+        }
+        let run = self
+            .object
+            .program::<SchedClassifier>("relay_tc")?
+            .test_run(TestRunOptions {
+                data_in: Some(frame),
+                data_out: Some(&mut out),
+                ctx_in: Some(&context),
+                repeat,
+                ..TestRunOptions::new()
+            })?;
+        out.truncate(run.data_size_out as usize);
+        let verdict = match run.return_value {
+            u32::MAX => Verdict::Pass,
+            2 => Verdict::Drop,
+            7 => Verdict::Redirect,
+            other => Verdict::Other(other),
+        };
+        Ok(Trial {
+            verdict,
+            frame: out,
+            duration: run.duration,
+        })
+    }
+}

@@ -1,0 +1,207 @@
+//! The bpf(2) commands that are used often, or that the loader's library has no room for: an operation on a map is one
+//! system call without an allocation, and a link is a descriptor whose end detaches the program.
+
+use std::fs::File;
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
+
+const MAP_LOOKUP_ELEM: libc::c_long = 1;
+const MAP_UPDATE_ELEM: libc::c_long = 2;
+const MAP_DELETE_ELEM: libc::c_long = 3;
+const LINK_CREATE: libc::c_long = 28;
+
+/// Where a link attaches: `enum bpf_attach_type`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum AttachType {
+    Xdp = 37,
+    TcxIngress = 46,
+}
+
+/// Native mode only (`XDP_FLAGS_DRV_MODE`).
+pub(crate) const XDP_DRIVER_MODE: u32 = 1 << 2;
+
+/// The part of `union bpf_attr` for one element of a map.
+#[repr(C)]
+struct ElementAttr {
+    map: u32,
+    pad: u32,
+    key: u64,
+    value: u64,
+    flags: u64,
+}
+
+/// The part of `union bpf_attr` for a new link.
+#[repr(C)]
+struct LinkAttr {
+    program: u32,
+    interface: u32,
+    attach_type: u32,
+    flags: u32,
+    /// Room for what is left at zero: the position among other programs.
+    zero: [u64; 4],
+}
+
+fn element(
+    command: libc::c_long,
+    map: BorrowedFd<'_>,
+    key: &[u8],
+    value: *mut u8,
+) -> io::Result<()> {
+    let attr = ElementAttr {
+        map: descriptor(map),
+        pad: 0,
+        key: key.as_ptr() as u64,
+        value: value as u64,
+        flags: 0,
+    };
+    // SAFETY: the structure is the kernel's for these commands and outlives the call; key and value have the sizes of
+    // the map's, which the callers of this module's functions answer for.
+    let done = unsafe { libc::syscall(libc::SYS_bpf, command, &attr, size_of::<ElementAttr>()) };
+    if done < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    Ok(())
+}
+
+fn descriptor(fd: BorrowedFd<'_>) -> u32 {
+    // A descriptor that is open is not negative.
+    fd.as_raw_fd() as u32
+}
+
+/// A map whose keys and values have these sizes in bytes; a per-CPU value counts once for every possible processor.
+#[derive(Debug)]
+pub(crate) struct RawMap<const KEY: usize, const VALUE: usize> {
+    fd: OwnedFd,
+    processors: usize,
+}
+
+impl<const KEY: usize, const VALUE: usize> RawMap<KEY, VALUE> {
+    /// # Safety
+    /// The descriptor is of a map whose keys have `KEY` bytes and whose values have `VALUE`, on each of `processors`
+    /// processors if it is a per-CPU map (then `VALUE` is a multiple of 8), else 1.
+    pub(crate) unsafe fn new(fd: OwnedFd, processors: usize) -> RawMap<KEY, VALUE> {
+        RawMap { fd, processors }
+    }
+
+    /// Another handle to the same map.
+    pub(crate) fn again(&self) -> io::Result<RawMap<KEY, VALUE>> {
+        Ok(RawMap {
+            fd: self.fd.try_clone()?,
+            processors: self.processors,
+        })
+    }
+
+    pub(crate) fn fd(&self) -> BorrowedFd<'_> {
+        self.fd.as_fd()
+    }
+
+    /// How many bytes [`RawMap::get`] needs.
+    pub(crate) fn room(&self) -> usize {
+        VALUE * self.processors
+    }
+
+    /// Reads a value, one after the other for each processor.
+    ///
+    /// # Panics
+    /// When `value` is shorter than [`RawMap::room`].
+    pub(crate) fn get(&self, key: &[u8; KEY], value: &mut [u8]) -> io::Result<()> {
+        assert!(value.len() >= self.room());
+        element(MAP_LOOKUP_ELEM, self.fd(), key, value.as_mut_ptr())
+    }
+
+    /// Writes a value, whether or not there is one.
+    pub(crate) fn set(&self, key: &[u8; KEY], value: &[u8; VALUE]) -> io::Result<()> {
+        // A per-CPU map would read a value for each processor.
+        assert_eq!(self.processors, 1);
+        // The kernel only reads the value.
+        element(MAP_UPDATE_ELEM, self.fd(), key, value.as_ptr().cast_mut())
+    }
+
+    /// Removes a key of a hash; an error says that it was not there.
+    pub(crate) fn remove(&self, key: &[u8; KEY]) -> io::Result<()> {
+        element(MAP_DELETE_ELEM, self.fd(), key, std::ptr::null_mut())
+    }
+}
+
+/// Attaches a loaded program to an interface of the calling thread's network namespace, until the descriptor is closed.
+pub(crate) fn link(
+    program: BorrowedFd<'_>,
+    interface: u32,
+    at: AttachType,
+    flags: u32,
+) -> io::Result<OwnedFd> {
+    let attr = LinkAttr {
+        program: descriptor(program),
+        interface,
+        attach_type: at as u32,
+        flags,
+        zero: [0; 4],
+    };
+    // SAFETY: the structure is the kernel's for this command, zero where nothing is asked for, and outlives the call.
+    let fd = unsafe { libc::syscall(libc::SYS_bpf, LINK_CREATE, &attr, size_of::<LinkAttr>()) };
+    if fd < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    // SAFETY: the kernel has just made this descriptor for us, with close-on-exec, and nobody else knows it.
+    Ok(unsafe { OwnedFd::from_raw_fd(fd as RawFd) })
+}
+
+/// Shared memory of a map that was made to be mapped (`BPF_F_MMAPABLE`).
+#[derive(Debug)]
+pub(crate) struct Mapping {
+    start: std::ptr::NonNull<u8>,
+    bytes: usize,
+}
+
+// SAFETY: the memory stays where it is until the last handle is gone; whoever reads or writes it does so with atomics.
+unsafe impl Send for Mapping {}
+// SAFETY: as above.
+unsafe impl Sync for Mapping {}
+
+impl Mapping {
+    /// Maps the first `bytes` of a map's values.
+    pub(crate) fn new(map: BorrowedFd<'_>, bytes: usize) -> io::Result<Mapping> {
+        // SAFETY: a new mapping at an address of the kernel's choosing touches no memory that is in use.
+        let start = unsafe {
+            libc::mmap(
+                std::ptr::null_mut(),
+                bytes,
+                libc::PROT_READ | libc::PROT_WRITE,
+                libc::MAP_SHARED,
+                map.as_raw_fd(),
+                0,
+            )
+        };
+        if start == libc::MAP_FAILED {
+            return Err(io::Error::last_os_error());
+        }
+        match std::ptr::NonNull::new(start.cast()) {
+            Some(start) => Ok(Mapping { start, bytes }),
+            None => Err(io::ErrorKind::AddrNotAvailable.into()),
+        }
+    }
+
+    /// The memory, aligned to a page.
+    pub(crate) fn start(&self) -> *const u8 {
+        self.start.as_ptr()
+    }
+}
+
+impl Drop for Mapping {
+    fn drop(&mut self) {
+        // SAFETY: mapped by `new` with this length; references into it borrow from the handle, so none is left.
+        unsafe { libc::munmap(self.start.as_ptr().cast(), self.bytes) };
+    }
+}
+
+/// How many processors a per-CPU value has room for.
+pub(crate) fn possible_processors() -> io::Result<usize> {
+    aya::util::nr_cpus().map_err(|(_, error)| error)
+}
+
+/// Bytes of the kernel's randomness.
+pub(crate) fn random<const N: usize>() -> io::Result<[u8; N]> {
+    let mut bytes = [0; N];
+    io::Read::read_exact(&mut File::open("/dev/urandom")?, &mut bytes)?;
+    Ok(bytes)
+}
