@@ -1,8 +1,44 @@
 //! SIP (RFC 3261) without a socket or a clock: messages, transactions, routing and overload control.
 //!
 //! The embedder owns sockets, names, time and randomness; it hands datagrams and stream bytes in and carries out what comes back.
+//!
+//! # A message's way
+//!
+//! 1. [`Scan::of`] reads in one bounded pass what admission decides by, and what a refusal copies.
+//! 2. [`Message::parse`] notes in one pass where each header field is. A field is read when it is asked for.
+//!
+//! Neither allocates or copies.
+//!
+//! ```
+//! use hairpin_sip::{Message, Method, Spans};
+//!
+//! let mut spans = Spans::new(); // one for each thread, used again and again
+//! let datagram = b"OPTIONS sip:example.com SIP/2.0\r\n\
+//!     Via: SIP/2.0/UDP 192.0.2.1;branch=z9hG4bK7;rport\r\n\
+//!     f: Alice <sip:alice@example.com>;tag=1\r\n\
+//!     t: <sip:example.com>\r\n\
+//!     i: 5@192.0.2.1\r\nCSeq: 1 OPTIONS\r\nMax-Forwards: 70\r\nl: 0\r\n\r\n";
+//! let message = Message::parse(datagram, &mut spans)?;
+//! assert_eq!(message.method(), Some(Method::Options));
+//! assert_eq!(message.via()?.branch, Some(&b"z9hG4bK7"[..]));
+//! assert_eq!(message.from()?.tag, Some(&b"1"[..]));
+//! assert_eq!(message.cseq()?.number, 1);
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
 #![forbid(unsafe_code)]
 
+mod chars;
+mod cursor;
+pub mod header;
+pub mod host;
+pub mod message;
+mod method;
 mod time;
+pub mod uri;
 
+pub use header::{HeaderError, HeaderKind};
+pub use host::Host;
+pub use message::{Framing, Limits, Message, ParseError, Scan, Spans, StartLine};
+pub use method::Method;
 pub use time::{Mono, Now};
+pub use uri::Uri;

@@ -1,0 +1,297 @@
+//! Via (RFC 3261 §20.42, RFC 3581, RFC 7339).
+
+use std::net::IpAddr;
+
+use super::params::{self, Params};
+use crate::chars::{self, DIGIT, TOKEN};
+use crate::cursor::Cursor;
+use crate::host::Host;
+
+/// The cookie in front of a branch that RFC 3261 §8.1.1.7 makes unique. It compares without regard to case, as tokens do.
+pub const MAGIC_COOKIE: &[u8] = b"z9hG4bK";
+
+/// The transport of a Via.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Transport<'a> {
+    /// `UDP`
+    Udp,
+    /// `TCP`
+    Tcp,
+    /// `TLS`
+    Tls,
+    /// `WS` (RFC 7118)
+    Ws,
+    /// `WSS` (RFC 7118)
+    Wss,
+    /// `SCTP` (RFC 4168)
+    Sctp,
+    /// `TLS-SCTP` (RFC 4168)
+    TlsSctp,
+    /// Any other token.
+    Other(&'a [u8]),
+}
+
+impl<'a> Transport<'a> {
+    const KNOWN: [Transport<'static>; 7] = [
+        Transport::Udp,
+        Transport::Tcp,
+        Transport::Tls,
+        Transport::Ws,
+        Transport::Wss,
+        Transport::Sctp,
+        Transport::TlsSctp,
+    ];
+
+    /// The transport with this name, in any case.
+    #[inline]
+    #[must_use]
+    pub fn of(name: &'a [u8]) -> Transport<'a> {
+        Transport::KNOWN
+            .into_iter()
+            .find(|known| known.as_bytes().eq_ignore_ascii_case(name))
+            .unwrap_or(Transport::Other(name))
+    }
+
+    /// As it stands in a Via.
+    #[inline]
+    #[must_use]
+    pub const fn as_bytes(self) -> &'a [u8] {
+        match self {
+            Transport::Udp => b"UDP",
+            Transport::Tcp => b"TCP",
+            Transport::Tls => b"TLS",
+            Transport::Ws => b"WS",
+            Transport::Wss => b"WSS",
+            Transport::Sctp => b"SCTP",
+            Transport::TlsSctp => b"TLS-SCTP",
+            Transport::Other(name) => name,
+        }
+    }
+
+    /// Whether it delivers everything, in order, or says that it cannot: no retransmissions by transactions.
+    #[must_use]
+    pub const fn is_reliable(self) -> bool {
+        !matches!(self, Transport::Udp | Transport::Other(_))
+    }
+
+    /// The port where a sent-by names none (RFC 3261 §18.2.2, RFC 7118 §5).
+    #[must_use]
+    pub const fn default_port(self) -> u16 {
+        match self {
+            Transport::Tls | Transport::TlsSctp => 5061,
+            Transport::Ws => 80,
+            Transport::Wss => 443,
+            _ => 5060,
+        }
+    }
+}
+
+/// The parameter `rport` (RFC 3581).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum Rport {
+    /// Not there.
+    #[default]
+    Absent,
+    /// There without a value: the client asks for the port it is seen from.
+    Asked,
+    /// The port the server has seen.
+    Port(u16),
+}
+
+/// One value of Via.
+#[derive(Clone, Copy, Debug)]
+pub struct Via<'a> {
+    /// The value as it stands in the message, without white space around it.
+    pub bytes: &'a [u8],
+    /// The transport it was sent over.
+    pub transport: Transport<'a>,
+    /// The host of sent-by.
+    pub host: Host<'a>,
+    /// The port of sent-by, if it names one; not 0.
+    pub port: Option<u16>,
+    /// `branch`; tokens compare without regard to case.
+    pub branch: Option<&'a [u8]>,
+    /// `received`, an address, perhaps in brackets.
+    pub received: Option<IpAddr>,
+    /// `rport`.
+    pub rport: Rport,
+    /// `maddr`.
+    pub maddr: Option<Host<'a>>,
+    /// `ttl`.
+    pub ttl: Option<u8>,
+    /// All parameters, those above included.
+    pub params: Params<'a>,
+}
+
+impl<'a> Via<'a> {
+    /// Whether the branch begins with the magic cookie and has more than it: else matching goes by RFC 2543's rules
+    /// (RFC 3261 §17.2.3).
+    #[inline]
+    #[must_use]
+    pub fn has_magic_cookie(&self) -> bool {
+        self.branch.is_some_and(|branch| {
+            branch.len() > MAGIC_COOKIE.len()
+                && branch
+                    .get(..MAGIC_COOKIE.len())
+                    .is_some_and(|cookie| cookie.eq_ignore_ascii_case(MAGIC_COOKIE))
+        })
+    }
+
+    /// The port of sent-by, or the transport's default.
+    #[inline]
+    #[must_use]
+    pub fn port_or_default(&self) -> u16 {
+        self.port.unwrap_or(self.transport.default_port())
+    }
+
+    /// Reads one value up to a comma or the end; `None` if it is malformed.
+    #[inline]
+    pub(crate) fn read(cursor: &mut Cursor<'a>) -> Option<Via<'a>> {
+        cursor.skip_lws();
+        let from = cursor.at();
+        let transport = read_protocol(cursor)?;
+        let host = Host::read(cursor)?;
+        let port = read_port(cursor)?;
+        let mut via = Via {
+            bytes: &[],
+            transport,
+            host,
+            port,
+            branch: None,
+            received: None,
+            rport: Rport::Absent,
+            maddr: None,
+            ttl: None,
+            params: Params::default(),
+        };
+        let (params, end) = params::read(cursor, |param| via.note(param.name, param.value))?;
+        via.params = params;
+        via.bytes = cursor.since(from).get(..end - from)?;
+        Some(via)
+    }
+
+    /// Keeps a parameter that has a field. The first of a name counts; a malformed value is malformed Via.
+    #[inline(always)]
+    fn note(&mut self, name: &'a [u8], value: Option<&'a [u8]>) -> Option<()> {
+        match name.len() {
+            6 if name.eq_ignore_ascii_case(b"branch") => {
+                self.branch = self.branch.or(Some(value?));
+            }
+            5 if name.eq_ignore_ascii_case(b"rport") && self.rport == Rport::Absent => {
+                self.rport = match value {
+                    None => Rport::Asked,
+                    Some(port) => Rport::Port(u16::try_from(chars::decimal(port)?).ok()?),
+                };
+            }
+            8 if name.eq_ignore_ascii_case(b"received") => {
+                self.received = self.received.or(Some(Host::new(value?)?.ip()?));
+            }
+            5 if name.eq_ignore_ascii_case(b"maddr") => {
+                self.maddr = self.maddr.or(Some(Host::new(value?)?));
+            }
+            3 if name.eq_ignore_ascii_case(b"ttl") => {
+                self.ttl = Some(u8::try_from(chars::decimal(value?)?).ok()?);
+            }
+            _ => {}
+        }
+        Some(())
+    }
+}
+
+/// `SIP/2.0/UDP` and the white space behind it.
+#[inline(always)]
+fn read_protocol<'a>(cursor: &mut Cursor<'a>) -> Option<Transport<'a>> {
+    // Nearly everybody writes it without white space.
+    if cursor.rest().starts_with(b"SIP/2.0/UDP ") {
+        cursor.skip(12);
+        cursor.skip_lws();
+        return Some(Transport::Udp);
+    }
+    let is_sip = cursor.eat_ignore_case(b"SIP")
+        && cursor.eat_separator(b'/')
+        && cursor.eat_ignore_case(b"2.0")
+        && cursor.eat_separator(b'/');
+    if !is_sip {
+        return None;
+    }
+    let name = cursor.take(TOKEN);
+    let from = cursor.at();
+    cursor.skip_lws();
+    (!name.is_empty() && cursor.at() > from).then(|| Transport::of(name))
+}
+
+/// `:port` with white space around the colon (RFC 3261 §25.1, `sent-by`): outer `None` if there is a colon and no port.
+#[inline(always)]
+fn read_port(cursor: &mut Cursor<'_>) -> Option<Option<u16>> {
+    if !cursor.eat_separator(b':') {
+        return Some(None);
+    }
+    let port = u16::try_from(chars::decimal(cursor.take(DIGIT))?).ok()?;
+    (port != 0).then_some(Some(port))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn via(text: &[u8]) -> Option<Via<'_>> {
+        Via::read(&mut Cursor::new(text))
+    }
+
+    #[test]
+    fn a_usual_one() {
+        let text = b"SIP/2.0/UDP 192.0.2.1:5066;rport;branch=z9hG4bKabc";
+        let via = via(text).expect("well-formed");
+        assert_eq!(via.transport, Transport::Udp);
+        assert_eq!(via.host.ip(), Some("192.0.2.1".parse().expect("address")));
+        assert_eq!((via.port, via.rport), (Some(5066), Rport::Asked));
+        assert_eq!(via.branch, Some(&b"z9hG4bKabc"[..]));
+        assert!(via.has_magic_cookie());
+        assert_eq!(via.bytes, text);
+    }
+
+    #[test]
+    fn white_space_is_allowed_around_every_separator() {
+        let text = b"  SIP  / 2.0\r\n  / tls   [2001:db8::9] : 5061 ;\t branch = Z9HG4BKx ; received=[2001:db8::1];ttl=7 \t";
+        let via = via(text).expect("well-formed");
+        assert_eq!(via.transport, Transport::Tls);
+        assert_eq!(via.port, Some(5061));
+        assert!(via.has_magic_cookie());
+        assert_eq!(via.received, Some("2001:db8::1".parse().expect("address")));
+        assert_eq!(via.ttl, Some(7));
+        assert_eq!(via.bytes, chars::trim(text));
+    }
+
+    #[test]
+    fn a_value_ends_at_a_comma() {
+        let mut cursor =
+            Cursor::new(b"SIP/2.0/TCP a.example , SIP/2.0/WSS x.invalid;branch=z9hG4bK");
+        let first = Via::read(&mut cursor).expect("well-formed");
+        assert_eq!(first.bytes, b"SIP/2.0/TCP a.example");
+        assert!(cursor.eat(b','));
+        let second = Via::read(&mut cursor).expect("well-formed");
+        assert_eq!(second.transport, Transport::Wss);
+        assert!(!second.has_magic_cookie(), "a cookie alone is no branch");
+    }
+
+    #[test]
+    fn malformed_ones_are_refused() {
+        for wrong in [
+            "",
+            "SIP/2.0/UDP",
+            "SIP/2.0/UDP ",
+            "SIP/3.0/UDP a",
+            "SIP/2.0/UDP a:",
+            "SIP/2.0/UDP a:0",
+            "SIP/2.0/UDP a:65536",
+            "SIP/2.0/UDP a;ttl=256",
+            "SIP/2.0/UDP a;branch",
+            "SIP/2.0/UDP a;received=x.example",
+            "SIP/2.0/UDP a b",
+            "SIP/2.0/UDP [::1",
+            "SIP/2.0/UDP a;rport=x",
+        ] {
+            assert!(via(wrong.as_bytes()).is_none(), "{wrong}");
+        }
+    }
+}

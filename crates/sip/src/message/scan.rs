@@ -1,0 +1,186 @@
+//! The admission scan: what must be known of a message before anything is spent on it.
+
+use super::lines::Line;
+use super::{Head, Limits, Lines, ParseError, skip_line_ends, start_line};
+use crate::Method;
+use crate::chars::{self, TOKEN};
+use crate::cursor::Cursor;
+use crate::header::{CSeq, HeaderKind, NameAddr, Via};
+
+/// The fields that decide whether a message is taken in, and that a refusal copies: one bounded pass, no table, no
+/// allocation, and nothing refused that [`crate::Message::parse`] would take.
+///
+/// It is more tolerant: a request whose first line or body is malformed can be answered with 400, and for that the Via,
+/// From, To, Call-ID and CSeq are needed (RFC 3261 §8.2.6.2).
+#[derive(Clone, Copy, Debug)]
+pub struct Scan<'a> {
+    /// From the start line to wherever the scan has ended: the blank line, an error or the limit.
+    head: &'a [u8],
+    /// Where the header fields begin.
+    fields_at: usize,
+    /// The method of what may be a request; `None` for a response.
+    pub method: Option<Method<'a>>,
+    /// The status code of a response, if it is well-formed.
+    pub status_code: Option<u16>,
+    /// The topmost Via's field, from its first value on.
+    pub via: Option<&'a [u8]>,
+    /// The value of From.
+    pub from: Option<&'a [u8]>,
+    /// The value of To.
+    pub to: Option<&'a [u8]>,
+    /// The value of Call-ID.
+    pub call_id: Option<&'a [u8]>,
+    /// The value of CSeq.
+    pub cseq: Option<&'a [u8]>,
+    /// The value of Priority (RFC 3261 §20.26): `emergency`, in any case.
+    pub priority: Option<&'a [u8]>,
+    /// The first value of Resource-Priority (RFC 4412): `esnet.0`.
+    pub resource_priority: Option<&'a [u8]>,
+    /// Whether a field occurs twice that may occur once, among those above.
+    pub has_repeated: bool,
+    /// What ended the scan early.
+    pub error: Option<ParseError>,
+}
+
+impl<'a> Scan<'a> {
+    /// Scans a datagram, or a frame of a stream, up to [`Limits::head_bytes`] and [`Limits::headers`].
+    ///
+    /// # Errors
+    /// [`ParseError::Empty`] for a keep-alive, [`ParseError::RequestLine`] for what does not begin as a request or a
+    /// response does.
+    pub fn of(bytes: &'a [u8], limits: &Limits) -> Result<Scan<'a>, ParseError> {
+        let bytes = skip_line_ends(bytes)?;
+        let head = Head::of(bytes, limits);
+        let line_end = head.line_end(0).map_err(|_| ParseError::RequestLine)?;
+        let line = bytes.get(..line_end).unwrap_or_default();
+        let mut scan = Scan::begin(head.bytes, line, line_end + 2)?;
+        if let Err(error) = scan.read_fields(&head, limits) {
+            scan.error = Some(head.blame(error));
+        }
+        Ok(scan)
+    }
+
+    /// Reads as much of the first line as there is sense in.
+    #[inline]
+    fn begin(head: &'a [u8], line: &'a [u8], fields_at: usize) -> Result<Scan<'a>, ParseError> {
+        let (mut method, mut status_code) = (None, None);
+        if start_line::is_response(line) {
+            if let Ok(start) = start_line::parse(line, &Limits::DEFAULT) {
+                status_code = start.status_code();
+            }
+        } else {
+            let mut cursor = Cursor::new(line);
+            let name = cursor.take(TOKEN);
+            let rest = cursor.rest();
+            // What ends otherwise is no request of any version, but somebody else's protocol.
+            let is_sip = memchr::memmem::rfind(rest, b" SIP/").is_some()
+                || memchr::memmem::rfind(rest, b" sip/").is_some();
+            if name.is_empty() || cursor.peek() != Some(b' ') || !is_sip {
+                return Err(ParseError::RequestLine);
+            }
+            method = Some(Method::of(name));
+        }
+        Ok(Scan {
+            head,
+            fields_at,
+            method,
+            status_code,
+            via: None,
+            from: None,
+            to: None,
+            call_id: None,
+            cseq: None,
+            priority: None,
+            resource_priority: None,
+            has_repeated: false,
+            error: None,
+        })
+    }
+
+    #[inline]
+    fn read_fields(&mut self, head: &Head<'a>, limits: &Limits) -> Result<(), ParseError> {
+        let mut lines = Lines::new(head.bytes, self.fields_at);
+        let mut left = limits.headers;
+        let result = loop {
+            match lines.next() {
+                Ok(None) => break Ok(()),
+                Ok(Some(_)) if left == 0 => break Err(ParseError::TooManyHeaders),
+                Ok(Some(line)) => self.keep(head.bytes, &line),
+                Err(error) => break Err(error),
+            }
+            left -= 1;
+        };
+        self.head = head.bytes.get(..lines.at()).unwrap_or_default();
+        result
+    }
+
+    /// Keeps a field's value if it is one of those looked for; the first counts.
+    #[inline(always)]
+    fn keep(&mut self, bytes: &'a [u8], line: &Line) {
+        let place = match line.kind {
+            HeaderKind::Via => &mut self.via,
+            HeaderKind::From => &mut self.from,
+            HeaderKind::To => &mut self.to,
+            HeaderKind::CallId => &mut self.call_id,
+            HeaderKind::CSeq => &mut self.cseq,
+            HeaderKind::Priority => &mut self.priority,
+            HeaderKind::ResourcePriority => &mut self.resource_priority,
+            _ => return,
+        };
+        if place.is_some() {
+            self.has_repeated |= !line.kind.is_list();
+            return;
+        }
+        *place = bytes.get(line.value_start..line.value_end);
+    }
+
+    /// From the start line to the end of the blank line, or as far as the scan got.
+    #[must_use]
+    pub const fn head(&self) -> &'a [u8] {
+        self.head
+    }
+
+    /// The topmost Via.
+    #[must_use]
+    pub fn top_via(&self) -> Option<Via<'a>> {
+        Via::read(&mut Cursor::new(self.via?))
+    }
+
+    /// The tag of From.
+    #[must_use]
+    pub fn from_tag(&self) -> Option<&'a [u8]> {
+        NameAddr::read(&mut Cursor::new(self.from?))?.tag
+    }
+
+    /// The tag of To: a request with one belongs to a dialog.
+    #[must_use]
+    pub fn to_tag(&self) -> Option<&'a [u8]> {
+        NameAddr::read(&mut Cursor::new(self.to?))?.tag
+    }
+
+    /// CSeq, typed.
+    #[must_use]
+    pub fn typed_cseq(&self) -> Option<CSeq<'a>> {
+        CSeq::parse(self.cseq?)
+    }
+
+    /// Call-ID, if it is well-formed.
+    #[must_use]
+    pub fn valid_call_id(&self) -> Option<&'a [u8]> {
+        self.call_id.filter(|id| chars::all(id, chars::CALL_ID))
+    }
+
+    /// Whether a response can be made: a request, not ACK, with a topmost Via to go by, and the other fields that a
+    /// response copies (RFC 3261 §8.2.6.2), each at most once.
+    #[must_use]
+    pub fn is_answerable(&self) -> bool {
+        let is_request = self.method.is_some_and(|method| method != Method::Ack);
+        is_request
+            && !self.has_repeated
+            && self.from.is_some()
+            && self.to.is_some()
+            && self.call_id.is_some()
+            && self.cseq.is_some()
+            && self.top_via().is_some()
+    }
+}
