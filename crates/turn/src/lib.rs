@@ -21,6 +21,6 @@ pub mod server;
 mod types;
 
 pub use types::address::{ClientPath, FiveTuple, ListenerKey, Transport};
-pub use types::key::{RelayKey, RequestKey};
+pub use types::key::{AllocationKey, RelayKey, RequestKey};
 pub use types::run::Run;
 pub use types::time::{Mono, Now};

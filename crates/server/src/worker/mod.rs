@@ -323,7 +323,7 @@ impl Worker {
             }
             Letter::Claimed { request, relay } => self.receive_relay(request, relay),
             Letter::Request(placed) => self.serve_placed(&placed),
-            Letter::Config(config) => self.core.engine.set_config(config),
+            Letter::Config(config) => self.core.engine.set_config(self.core.now, config),
             Letter::Publish(reply) => {
                 self.publish();
                 // Whoever asked may have stopped waiting.

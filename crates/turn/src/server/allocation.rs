@@ -21,9 +21,17 @@ pub(super) struct Client {
 }
 
 impl Client {
+    /// The allocation, if its sockets are open.
+    pub(super) const fn allocation_mut(&mut self) -> Option<&mut Allocation> {
+        match &mut self.stage {
+            Stage::Open(allocation) => Some(allocation),
+            Stage::Opening(_) => None,
+        }
+    }
+
     /// Counts application data on its way to the client.
     pub(super) const fn count_to_client(&mut self, packets: usize, bytes: usize) {
-        if let Stage::Open(allocation) = &mut self.stage {
+        if let Some(allocation) = self.allocation_mut() {
             allocation.to_client.add(packets, bytes);
         }
     }
@@ -150,13 +158,13 @@ impl Clients {
         }
     }
 
-    /// The allocation of a 5-tuple.
-    pub(super) fn allocation_of(&mut self, five_tuple: &FiveTuple) -> Option<&mut Allocation> {
+    /// The allocation of a 5-tuple, and its place.
+    pub(super) fn allocation_of(
+        &mut self,
+        five_tuple: &FiveTuple,
+    ) -> Option<(u32, &mut Allocation)> {
         let place = self.find(five_tuple)?;
-        match &mut self.slab.get_mut(place)?.stage {
-            Stage::Open(allocation) => Some(allocation),
-            Stage::Opening(_) => None,
-        }
+        Some((place, self.slab.get_mut(place)?.allocation_mut()?))
     }
 
     /// Adds a client whose 5-tuple is not there yet. Returns its place and generation.
@@ -178,6 +186,11 @@ impl Clients {
             entry.remove();
         }
         Some(client)
+    }
+
+    /// All places that were ever in use are below this.
+    pub(super) fn places_ever(&self) -> usize {
+        self.slab.bound()
     }
 
     /// The places in use.

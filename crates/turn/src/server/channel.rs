@@ -18,8 +18,7 @@ use crate::Mono;
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Channel {
     pub(super) peer_ip: IpAddr,
-    /// Whether the peer is a relayed transport address of this server.
-    pub(super) own_relay: bool,
+    pub(super) traits: Traits,
     pub(super) peer_port: u16,
     pub(super) number: ChannelNumber,
     /// The policy under which the peer was last found to be allowed.
@@ -31,6 +30,37 @@ pub(super) struct Channel {
 }
 
 const _: () = assert!(size_of::<Channel>() == 40);
+
+/// What is so or not so about a channel, in one byte.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Traits(u8);
+
+impl Traits {
+    /// The peer is a relayed transport address of this server.
+    const OWN_RELAY: u8 = 1;
+    /// The embedder was told to relay it below the engine, and not yet to stop.
+    const OFFLOADED: u8 = 2;
+
+    pub(super) const fn new(own_relay: bool) -> Traits {
+        Traits(if own_relay { Self::OWN_RELAY } else { 0 })
+    }
+
+    pub(super) const fn own_relay(self) -> bool {
+        self.0 & Self::OWN_RELAY != 0
+    }
+
+    pub(super) const fn set_own_relay(&mut self, own_relay: bool) {
+        *self = Traits(self.0 & !Self::OWN_RELAY | Traits::new(own_relay).0);
+    }
+
+    pub(super) const fn offloaded(self) -> bool {
+        self.0 & Self::OFFLOADED != 0
+    }
+
+    pub(super) const fn set_offloaded(&mut self, offloaded: bool) {
+        self.0 = self.0 & !Self::OFFLOADED | if offloaded { Self::OFFLOADED } else { 0 };
+    }
+}
 
 impl Channel {
     /// The transport address it is bound to.
@@ -108,7 +138,11 @@ impl Channels {
             .by_peer
             .binary_search_by(|other| other.cmp_peer(&channel.peer()))
         {
-            Ok(place) => self.by_peer[place] = channel,
+            Ok(place) => {
+                let offloaded = self.by_peer[place].traits.offloaded();
+                self.by_peer[place] = channel;
+                self.by_peer[place].traits.set_offloaded(offloaded);
+            }
             Err(place) => {
                 reserve_tight(&mut self.by_peer);
                 self.by_peer.insert(place, channel);
@@ -119,10 +153,20 @@ impl Channels {
 
     /// Tells the channels towards this address that its permission was refreshed.
     pub(super) fn permission_refreshed(&mut self, ip: &IpAddr, expires: Mono) {
-        let places = places_of(&self.by_peer, ip);
-        for channel in &mut self.by_peer[places] {
+        for channel in self.towards(ip) {
             channel.permission_expires = expires;
         }
+    }
+
+    /// The channels towards this address.
+    pub(super) fn towards(&mut self, ip: &IpAddr) -> &mut [Channel] {
+        let places = places_of(&self.by_peer, ip);
+        &mut self.by_peer[places]
+    }
+
+    /// All of them, also those that have expired.
+    pub(super) fn all(&mut self) -> &mut [Channel] {
+        &mut self.by_peer
     }
 
     /// Unbinds what has expired and returns how many that were.
@@ -185,7 +229,7 @@ mod tests {
     fn channel(number: u16, host: u8, port: u16) -> Channel {
         Channel {
             peer_ip: IpAddr::from([192, 0, 2, host]),
-            own_relay: false,
+            traits: Traits::default(),
             peer_port: port,
             number: ChannelNumber::new(number).expect("a channel number"),
             policy_epoch: 0,

@@ -8,7 +8,7 @@ use super::Server;
 use super::allocate::is_tunnelled;
 use super::answer::Refusal;
 use super::asked::Asked;
-use super::channel::Channel;
+use super::channel::{Channel, Traits};
 use super::policy::PeerClass;
 use super::relay::Relay;
 use crate::{Mono, Now};
@@ -109,7 +109,7 @@ impl Server {
         let before = live.channels.len();
         let channel = Channel {
             peer_ip: peer.ip(),
-            own_relay,
+            traits: Traits::new(own_relay),
             peer_port: peer.port(),
             number,
             policy_epoch: self.policy_epoch,

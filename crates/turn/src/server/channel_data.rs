@@ -38,7 +38,7 @@ impl Server {
         path: &ClientPath,
         equal: &Equal,
     ) -> Result<Verdict, DropReason> {
-        let allocation = self
+        let (place, allocation) = self
             .clients
             .allocation_of(&path.five_tuple)
             .ok_or(DropReason::NoAllocation)?;
@@ -55,13 +55,16 @@ impl Server {
                 continue;
             };
             check(channel, now, &*self.config.policy, self.policy_epoch)?;
+            if !self.limiter.admits(now.mono, place, equal.total) {
+                return Err(DropReason::OverRate);
+            }
             allocation.to_peers.add(equal.covers, equal.total);
             let (covers, peer, payload) = (
                 equal.covers,
                 channel.peer(),
                 HEADER_LEN..HEADER_LEN + equal.payload,
             );
-            return Ok(if channel.own_relay {
+            return Ok(if channel.traits.own_relay() {
                 self.stats.to_relays.add(equal.covers, equal.total);
                 Verdict::ToRelay {
                     covers,
@@ -104,7 +107,7 @@ pub(super) fn check(
         if class == PeerClass::Denied {
             return Err(DropReason::PeerNotAllowed);
         }
-        channel.own_relay = class == PeerClass::OwnRelay;
+        channel.traits.set_own_relay(class == PeerClass::OwnRelay);
         channel.policy_epoch = epoch;
     }
     Ok(())

@@ -10,7 +10,7 @@ use super::allocation::Stage;
 use super::output::{CloseReason, RelayedAddresses};
 use super::outputs::{Closed, Queued};
 use super::relay::Relay;
-use crate::{FiveTuple, Mono, Now};
+use crate::{AllocationKey, FiveTuple, Mono, Now};
 
 /// How many relays one call of `handle_timeout` sees to, so that a wave of expiries does not hold up the
 /// worker's datagrams.
@@ -47,6 +47,10 @@ impl Server {
             return;
         };
         let relayed = self.relayed(place);
+        let key = AllocationKey {
+            index: place,
+            generation: self.clients.generation(place),
+        };
         for relay in allocation.relays().collect::<Vec<_>>() {
             self.close_relay(relay);
         }
@@ -59,6 +63,7 @@ impl Server {
         self.stats.allocations -= 1;
         self.stats.allocations_closed[reason as usize] += 1;
         self.outputs.push(Queued::Closed(Box::new(Closed {
+            allocation: key,
             user: client.user,
             path: client.path.path(),
             relayed,
@@ -90,6 +95,7 @@ impl Server {
     /// without a relay.
     pub(super) fn close_relay(&mut self, relay: u32) {
         let key = self.relay_key(relay);
+        self.onload_all(relay);
         let Some(Relay::Live(live)) = self.relays.remove(relay) else {
             return;
         };
@@ -130,6 +136,7 @@ impl Server {
 
     /// Deletes the expired permissions and channels of a relay.
     pub(super) fn sweep(&mut self, now: Now, relay: u32) {
+        self.onload_lapsed(now, relay);
         if let Some(live) = self.relays.get_mut(relay).and_then(Relay::live_mut) {
             self.stats.permissions -= live.permissions.expire(now.mono) as u64;
             self.stats.channels -= live.channels.expire(now.mono) as u64;

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use stun::nonce::NonceKeys;
 
 use super::credentials::Credentials;
+use super::limiter::{MAX_ALLOCATION_RATE, MIN_ALLOCATION_RATE};
 use super::policy::PeerPolicy;
 use super::quota::{Quota, Unlimited};
 
@@ -77,6 +78,12 @@ pub struct Config {
     /// before RFC 8656 (coturn's up to now) send it with. They get ADDRESS-ERROR-CODE under the draft's
     /// number, too.
     pub draft_dual_allocation: bool,
+    /// Whether the embedder can have channels relayed below the engine: [`Output::Offload`](super::Output::Offload) says which.
+    pub offload: bool,
+    /// Bytes of application data per second, both directions together, that one allocation may have relayed, after a
+    /// burst of one second's worth; 0 for any number. What comes too fast is dropped. [`MIN_ALLOCATION_RATE`] to
+    /// [`MAX_ALLOCATION_RATE`].
+    pub allocation_rate: u64,
     /// Whether an allocation whose time-limited credential has expired can no longer be refreshed. If not, a
     /// credential only has to be valid when the allocation is made.
     pub strict_expiry: bool,
@@ -116,6 +123,8 @@ impl Config {
             announce_password_algorithms: true,
             rfc5766_channels: true,
             draft_dual_allocation: true,
+            offload: false,
+            allocation_rate: 0,
             strict_expiry: false,
         }
     }
@@ -141,6 +150,10 @@ impl Config {
             Err(ConfigError::Permissions)
         } else if !(1..=4096).contains(&self.max_channels) {
             Err(ConfigError::Channels)
+        } else if self.allocation_rate != 0
+            && !(MIN_ALLOCATION_RATE..=MAX_ALLOCATION_RATE).contains(&self.allocation_rate)
+        {
+            Err(ConfigError::AllocationRate)
         } else if !self.relay_v4 && !self.relay_v6 {
             Err(ConfigError::NoFamily)
         } else {
@@ -174,6 +187,9 @@ pub enum ConfigError {
     /// RFC 8656 §12.
     #[error("channels per relayed address must be 1 to 4096")]
     Channels,
+    /// See [`MIN_ALLOCATION_RATE`] and [`MAX_ALLOCATION_RATE`].
+    #[error("the rate of an allocation must be 0, or 1,000 to 10,000,000,000 bytes per second")]
+    AllocationRate,
     /// There would be nothing to allocate.
     #[error("at least one of IPv4 and IPv6 must be relayed")]
     NoFamily,

@@ -78,6 +78,7 @@ impl Server {
         let expires = live.permissions.install(peer, self.policy_epoch, now.mono);
         live.channels.permission_refreshed(&peer, expires);
         self.stats.permissions += (live.permissions.len() - before) as u64;
+        self.offload_towards(now, relay, &peer);
     }
 }
 

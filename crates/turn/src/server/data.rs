@@ -52,6 +52,9 @@ impl Server {
         if run.first().len() > longest {
             return Err(DropReason::TooLong);
         }
+        if !self.limiter.admits(now.mono, live.client, run.bytes.len()) {
+            return Err(DropReason::OverRate);
+        }
         let covers = run.count();
         let client = self
             .clients

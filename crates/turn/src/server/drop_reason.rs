@@ -66,6 +66,8 @@ drop_reasons! {
     PeerWithoutPermission = "peer_without_permission",
     /// From a peer, and too long to be sent on behind a header.
     TooLong = "too_long",
+    /// The allocation has relayed more than its rate permits, in either direction.
+    OverRate = "over_rate",
     /// An ICMP message of a type that is not relayed (RFC 8656 §11.5).
     IcmpNotRelayed = "icmp_not_relayed",
 }

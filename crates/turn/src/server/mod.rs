@@ -81,7 +81,9 @@ mod drop_reason;
 mod granted;
 mod hash;
 mod icmp;
+mod limiter;
 mod moved;
+mod offload;
 mod opening;
 mod output;
 mod outputs;
@@ -112,6 +114,9 @@ pub use config::{
 pub use credentials::Credentials;
 pub use drop_reason::DropReason;
 pub use icmp::IcmpError;
+pub use limiter::{
+    MAX_ALLOCATION_RATE, MIN_ALLOCATION_RATE, RATE_BURST_NS, SharedBuckets, rate_scale,
+};
 pub use output::{
     CloseReason, OpenError, OpenedRelay, Output, PortRequest, RelayRequest, RelayedAddresses,
     Traffic,
@@ -126,6 +131,7 @@ use answered::Answered;
 use challenge::Offer;
 use deadlines::Deadlines;
 use hash::KeyedHash;
+use limiter::Limiter;
 use moved::Moved;
 use outputs::Outputs;
 use relay::Relay;
@@ -134,7 +140,7 @@ use slab::Slab;
 use user::KnownUsers;
 
 use crate::random::Random;
-use crate::{ClientPath, FiveTuple, Mono, Now, RelayKey, RequestKey, Run};
+use crate::{AllocationKey, ClientPath, FiveTuple, Mono, Now, RelayKey, RequestKey, Run};
 
 /// A reserved relay that was handed to another worker.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -165,6 +171,7 @@ pub struct Server {
     moved: Moved,
     known_users: KnownUsers,
     outputs: Outputs,
+    limiter: Limiter,
     random: Random,
     stats: Stats,
 }
@@ -177,6 +184,7 @@ impl Server {
         let mut random = Random::new(seed);
         let mut hash = || KeyedHash::new(random.word(), random.word());
         let (by_five_tuple, by_transaction, by_name) = (hash(), hash(), hash());
+        let limiter = Limiter::new(&config);
         Server {
             offer: Offer::of(&config),
             quota: Arc::clone(&config.quota),
@@ -191,14 +199,15 @@ impl Server {
             answered: Answered::new(by_transaction),
             known_users: KnownUsers::new(by_name),
             outputs: Outputs::default(),
+            limiter,
             random,
             stats: Stats::default(),
         }
     }
 
     /// Takes a new configuration. Allocations stay; their peers are classified anew as they are used. Limits
-    /// that are lower now hold for what is added.
-    pub fn set_config(&mut self, config: Arc<Config>) {
+    /// that are lower now hold for what is added. Channels that are offloaded are classified before this returns.
+    pub fn set_config(&mut self, now: Now, config: Arc<Config>) {
         let same_users = Arc::ptr_eq(&config.credentials, &self.config.credentials)
             && config.realm == self.config.realm;
         if !same_users {
@@ -210,7 +219,9 @@ impl Server {
         }
         self.policy_epoch = self.policy_epoch.wrapping_add(1);
         self.offer = Offer::of(&config);
-        self.config = config;
+        self.limiter.set_config(&config, self.clients.places_ever());
+        let before = std::mem::replace(&mut self.config, config);
+        self.offload_anew(now, &before);
     }
 
     /// Datagrams from a client. The verdict speaks for the first [`Verdict::covers`] of them.
@@ -309,6 +320,22 @@ impl Server {
         relay: Option<OpenedRelay>,
     ) -> bool {
         self.claimed(now, request, relay)
+    }
+
+    /// Has rate limits kept in memory that the kernel draws on, too. To be called before there are allocations.
+    pub fn share_buckets(&mut self, buckets: Arc<dyn SharedBuckets>) {
+        self.limiter.share(buckets);
+    }
+
+    /// The answer to [`Output::Onload`]: what was relayed below the engine since the channel was offloaded, in datagrams
+    /// and bytes of application data. It counts for the allocation and its log line, not for [`Stats`].
+    pub fn offload_counters(
+        &mut self,
+        allocation: AllocationKey,
+        to_peers: Traffic,
+        to_client: Traffic,
+    ) {
+        self.add_offloaded(allocation, to_peers, to_client);
     }
 
     /// The client's connection is gone: its allocation ends. For stream transports and DTLS.

@@ -189,6 +189,7 @@ impl Server {
             return;
         };
         client.stage = Stage::Open(allocation);
+        self.limiter.begin(place);
         let (user, path) = (Arc::clone(&client.user), client.path.path());
         self.stats.allocations += 1;
         self.stats.allocations_opened += 1;

@@ -3,9 +3,9 @@
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use stun::AddressFamily;
+use stun::{AddressFamily, ChannelNumber};
 
-use crate::{ClientPath, RelayKey, RequestKey};
+use crate::{AllocationKey, ClientPath, Mono, RelayKey, RequestKey};
 
 /// Something for the embedder to do, in this order.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -52,6 +52,41 @@ pub enum Output<'a> {
     CloseRelay {
         /// Whose socket.
         relay: RelayKey,
+    },
+    /// A channel carries data from now on, or until another moment than it was said to: datagrams of it that never come to
+    /// the engine may be relayed by the kernel, both ways. It precedes the answer that tells the client so. Where that cannot
+    /// be done, there is nothing to do: the engine relays what it gets. Only with [`Config::offload`](super::Config::offload), and
+    /// only for UDP clients.
+    Offload {
+        /// Whose it is; hand it back with the counts.
+        allocation: AllocationKey,
+        /// The client.
+        path: ClientPath,
+        /// The relayed transport address, as the client knows it.
+        relayed: SocketAddr,
+        /// What the channel is bound to.
+        peer: SocketAddr,
+        /// The channel.
+        channel: ChannelNumber,
+        /// Whether the peer is a relayed transport address of this server, so that its client's permission counts as well.
+        own_relay: bool,
+        /// When it ends, unless said otherwise before: the first of the ends of the channel, of its permission and of the
+        /// allocation. The kernel must stop by itself then.
+        deadline: Mono,
+    },
+    /// A channel that was offloaded carries no data any more: nothing of it may be relayed by the kernel once this is
+    /// carried out. What was, goes to [`offload_counters`](super::Server::offload_counters) before the next output is fetched.
+    Onload {
+        /// Whose it is, or was.
+        allocation: AllocationKey,
+        /// The client.
+        path: ClientPath,
+        /// The relayed transport address, as the client knows it.
+        relayed: SocketAddr,
+        /// What the channel is, or was, bound to.
+        peer: SocketAddr,
+        /// The channel.
+        channel: ChannelNumber,
     },
     /// An allocation began: write the log line.
     AllocationOpened {
@@ -106,6 +141,12 @@ impl Traffic {
     pub(super) const fn add(&mut self, packets: usize, bytes: usize) {
         self.packets += packets as u64;
         self.bytes += bytes as u64;
+    }
+
+    /// Adds what was counted elsewhere.
+    pub(super) const fn merge(&mut self, other: Traffic) {
+        self.packets += other.packets;
+        self.bytes += other.bytes;
     }
 }
 

@@ -2,13 +2,16 @@
 //! allocates nothing.
 
 use std::collections::VecDeque;
+use std::net::SocketAddr;
 use std::ops::Range;
 use std::sync::Arc;
 use std::time::Duration;
 
+use stun::ChannelNumber;
+
 use super::output::{CloseReason, Output, RelayRequest, RelayedAddresses, Traffic};
 use super::user::User;
-use crate::{ClientPath, RelayKey, RequestKey};
+use crate::{AllocationKey, ClientPath, Mono, RelayKey, RequestKey};
 
 /// What the buffers may hold on to once all is done, in bytes and in outputs: more was a burst.
 const KEEP_BYTES: usize = 1 << 20;
@@ -17,6 +20,7 @@ const KEEP_OUTPUTS: usize = 4096;
 /// How an allocation ended, for its log line.
 #[derive(Debug)]
 pub(super) struct Closed {
+    pub(super) allocation: AllocationKey,
     pub(super) user: Arc<User>,
     pub(super) path: ClientPath,
     pub(super) relayed: RelayedAddresses,
@@ -48,6 +52,22 @@ pub(super) enum Queued {
         to: u16,
     },
     CloseRelay(RelayKey),
+    Offload {
+        allocation: AllocationKey,
+        path: ClientPath,
+        relayed: SocketAddr,
+        peer: SocketAddr,
+        channel: ChannelNumber,
+        own_relay: bool,
+        deadline: Mono,
+    },
+    Onload {
+        allocation: AllocationKey,
+        path: ClientPath,
+        relayed: SocketAddr,
+        peer: SocketAddr,
+        channel: ChannelNumber,
+    },
     Opened {
         user: Arc<User>,
         path: ClientPath,
@@ -99,6 +119,36 @@ impl Queued {
             },
             Queued::Forward { to } => Output::Forward { to: *to },
             Queued::CloseRelay(relay) => Output::CloseRelay { relay: *relay },
+            &Queued::Offload {
+                allocation,
+                path,
+                relayed,
+                peer,
+                channel,
+                own_relay,
+                deadline,
+            } => Output::Offload {
+                allocation,
+                path,
+                relayed,
+                peer,
+                channel,
+                own_relay,
+                deadline,
+            },
+            &Queued::Onload {
+                allocation,
+                path,
+                relayed,
+                peer,
+                channel,
+            } => Output::Onload {
+                allocation,
+                path,
+                relayed,
+                peer,
+                channel,
+            },
             Queued::Opened {
                 user,
                 path,
@@ -162,6 +212,14 @@ impl Outputs {
     #[inline]
     pub(super) fn is_waiting(&self) -> bool {
         !self.queue.is_empty()
+    }
+
+    /// The end of this allocation, if it is in the queue.
+    pub(super) fn closing(&mut self, allocation: AllocationKey) -> Option<&mut Closed> {
+        self.queue.iter_mut().find_map(|queued| match queued {
+            Queued::Closed(closed) if closed.allocation == allocation => Some(&mut **closed),
+            _ => None,
+        })
     }
 
     /// The next output.

@@ -56,8 +56,10 @@ impl Server {
     }
 
     fn prolong(&mut self, now: Now, relay: u32, lifetime_s: u32) {
+        let expires = now.mono.plus_secs(u64::from(lifetime_s));
         if let Some(live) = self.relays.get_mut(relay).and_then(Relay::live_mut) {
-            live.expires = now.mono.plus_secs(u64::from(lifetime_s));
+            let before = std::mem::replace(&mut live.expires, expires);
+            self.offload_prolonged(now, relay, before);
         }
         self.update_deadline(relay);
     }

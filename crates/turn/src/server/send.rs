@@ -42,7 +42,7 @@ impl Server {
             data,
             dont_fragment,
         } = read(message, self.config.dont_fragment)?;
-        let allocation = self
+        let (place, allocation) = self
             .clients
             .allocation_of(&path.five_tuple)
             .ok_or(DropReason::NoAllocation)?;
@@ -56,6 +56,9 @@ impl Server {
             return Err(DropReason::NoAllocation);
         };
         let class = may_send(live, now, peer, &*self.config.policy)?;
+        if !self.limiter.admits(now.mono, place, data.len()) {
+            return Err(DropReason::OverRate);
+        }
         allocation.to_peers.add(1, data.len());
         // The value lies inside the message, so its place is a difference of addresses.
         let start = data.as_ptr() as usize - message.as_bytes().as_ptr() as usize;

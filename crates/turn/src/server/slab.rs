@@ -137,6 +137,11 @@ impl<T> Slab<T> {
         }
     }
 
+    /// All indices that were ever in use are below this.
+    pub(super) fn bound(&self) -> usize {
+        self.chunks.len() * CHUNK
+    }
+
     /// The indices in use.
     pub(super) fn indices(&self) -> impl Iterator<Item = u32> + '_ {
         let slots = self.chunks.iter().flatten().enumerate();

@@ -36,6 +36,15 @@ pub struct RequestKey {
     pub generation: u32,
 }
 
+/// Names one allocation of a server, for as long as it lives.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct AllocationKey {
+    /// The slot in the server's table: small numbers, used again and again, so that an embedder may index by it.
+    pub index: u32,
+    /// Which tenant of the slot is meant.
+    pub generation: u32,
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -109,7 +109,8 @@ impl Pair {
     pub(crate) fn reconfigure(&mut self, change: impl FnOnce(&mut Config)) {
         change(&mut self.config);
         self.config.validate().expect("a test's configuration");
-        self.server.set_config(Arc::new(self.config.clone()));
+        self.server
+            .set_config(self.now, Arc::new(self.config.clone()));
     }
 
     pub(crate) fn add_client(&mut self, config: ClientConfig) -> usize {

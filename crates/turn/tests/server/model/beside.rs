@@ -1,5 +1,6 @@
 //! The server with the model beside it.
 
+use std::collections::BTreeSet;
 use std::net::SocketAddr;
 
 use hairpin_turn::server::{CloseReason, Verdict};
@@ -10,7 +11,7 @@ use stun::{
 
 use super::rfc::{Model, family_of};
 use super::{CLIENTS, Family, MAX_CHANNELS, MAX_PERMISSIONS, NUMBERS, Op, PEERS, USERS};
-use crate::world::{Client, Event, World, address};
+use crate::world::{Client, Event, Offloaded, World, address};
 
 /// The server, the model beside it, and the clients.
 pub struct Beside {
@@ -24,6 +25,7 @@ impl Beside {
     pub fn new() -> Beside {
         let mut world = World::with(|config| {
             (config.max_permissions, config.max_channels) = (MAX_PERMISSIONS, MAX_CHANNELS);
+            config.offload = true;
         });
         let clients = CLIENTS.iter().map(|remote| {
             USERS
@@ -104,6 +106,37 @@ impl Beside {
                 self.world.events.clear();
             }
         }
+        self.model.expire();
+        self.compare_offloaded();
+    }
+
+    /// What the kernel was told to relay, and until when, is what the model relays over channels: nothing more and nothing less.
+    fn compare_offloaded(&self) {
+        let now = self.world.now.mono;
+        let alive = self.world.offloaded.values();
+        let alive = alive.filter(|offloaded| offloaded.deadline > now);
+        let alive: BTreeSet<_> = alive
+            .map(|offloaded| {
+                let client = offloaded.path.five_tuple.remote;
+                let ends_in = offloaded.deadline.since(now).as_nanos();
+                let Offloaded {
+                    relayed,
+                    peer,
+                    channel,
+                    ..
+                } = *offloaded;
+                (client, channel, relayed, peer, ends_in)
+            })
+            .collect();
+        let second = u128::from(crate::world::SECOND);
+        let expected = (0..CLIENTS.len()).flat_map(|client| {
+            let remote = address(CLIENTS[client]);
+            let channels = self.model.carrying(client);
+            channels.map(move |(number, relayed, peer, seconds)| {
+                (remote, number, relayed, peer, u128::from(seconds) * second)
+            })
+        });
+        assert_eq!(alive, expected.collect());
     }
 
     fn refresh(

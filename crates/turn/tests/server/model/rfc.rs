@@ -193,6 +193,24 @@ impl Model {
         relay.permissions.iter().any(|(ip, _)| *ip == peer.ip())
     }
 
+    /// The channels of a client that carry data: number, relay, peer, and for how many seconds more.
+    pub fn carrying(
+        &self,
+        client: usize,
+    ) -> impl Iterator<Item = (u16, SocketAddr, SocketAddr, u64)> {
+        let relays = self.allocations[client]
+            .iter()
+            .flat_map(|some| &some.relays);
+        relays.flat_map(|relay| {
+            relay.channels.iter().filter_map(|(number, peer, expires)| {
+                let mut permissions = relay.permissions.iter();
+                let (_, permission) = permissions.find(|(ip, _)| *ip == peer.ip())?;
+                let end = (*expires).min(*permission).min(relay.expires);
+                Some((*number, relay.address, *peer, end - self.now))
+            })
+        })
+    }
+
     /// From which relay to which peer ChannelData goes, if anywhere.
     pub fn channel_data(&self, client: usize, number: u16) -> Option<(SocketAddr, SocketAddr)> {
         let relays = &self.allocations[client].as_ref()?.relays;

@@ -3,7 +3,7 @@
 mod client;
 mod fakes;
 
-use std::collections::VecDeque;
+use std::collections::{HashMap, VecDeque};
 use std::net::SocketAddr;
 use std::sync::Arc;
 
@@ -15,7 +15,10 @@ use turn::server::{
     CloseReason, Config, DropReason, OpenError, OpenedRelay, Output, PortRequest, RelayRequest,
     RelayedAddresses, Server, Traffic, Verdict,
 };
-use turn::{ClientPath, FiveTuple, ListenerKey, Mono, Now, RelayKey, RequestKey, Run, Transport};
+use turn::{
+    AllocationKey, ClientPath, FiveTuple, ListenerKey, Mono, Now, RelayKey, RequestKey, Run,
+    Transport,
+};
 
 pub use client::{Client, Signing, bare, channel, channel_header, sign_into};
 pub use fakes::{FakePolicy, FakeQuota};
@@ -50,6 +53,8 @@ pub enum Event {
     },
     Forward(u16),
     CloseRelay(RelayKey),
+    Offload(Offloaded),
+    Onload(Offloaded),
     Opened {
         user: String,
         path: ClientPath,
@@ -66,7 +71,22 @@ pub enum Event {
     },
 }
 
+/// A channel that the kernel relays.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Offloaded {
+    pub allocation: AllocationKey,
+    pub path: ClientPath,
+    pub relayed: SocketAddr,
+    pub peer: SocketAddr,
+    pub channel: u16,
+    /// Of one that is taken back, as it was last said.
+    pub own_relay: bool,
+    pub deadline: Mono,
+}
+
 pub struct World {
+    /// What the kernel has, by 5-tuple and channel number.
+    pub offloaded: HashMap<(FiveTuple, u16), Offloaded>,
     pub server: Server,
     pub now: Now,
     pub config: Config,
@@ -112,6 +132,7 @@ impl World {
         change(&mut config);
         config.validate().unwrap();
         World {
+            offloaded: HashMap::new(),
             server: Server::new(Arc::new(config.clone()), 7, [2; 32]),
             now: Now {
                 mono: Mono(5 * SECOND),
@@ -133,7 +154,8 @@ impl World {
     /// Changes the configuration of the running server.
     pub fn reconfigure(&mut self, change: impl FnOnce(&mut Config)) {
         change(&mut self.config);
-        self.server.set_config(Arc::new(self.config.clone()));
+        self.server
+            .set_config(self.now, Arc::new(self.config.clone()));
     }
 
     /// Lets time pass, with every timeout handled at its very moment.
@@ -238,6 +260,32 @@ impl World {
                     let results = self.open(&relays);
                     assert!(self.server.relays_opened(self.now, request, &results));
                 }
+                Event::Offload(offloaded) => {
+                    let key = (offloaded.path.five_tuple, offloaded.channel);
+                    self.offloaded.insert(key, offloaded.clone());
+                    self.events.push_back(Event::Offload(offloaded));
+                }
+                Event::Onload(said) => {
+                    let key = (said.path.five_tuple, said.channel);
+                    let was = self.offloaded.remove(&key).expect("it was offloaded");
+                    let (own_relay, deadline) = (was.own_relay, was.deadline);
+                    let said = Offloaded {
+                        own_relay,
+                        deadline,
+                        ..said
+                    };
+                    assert_eq!(said, was);
+                    let one = Traffic {
+                        packets: 1,
+                        bytes: 10,
+                    };
+                    let two = Traffic {
+                        packets: 2,
+                        bytes: 20,
+                    };
+                    self.server.offload_counters(said.allocation, one, two);
+                    self.events.push_back(Event::Onload(said));
+                }
                 Event::CloseRelay(key) => {
                     self.sockets.retain(|(open, _)| *open != key);
                     self.events.push_back(event);
@@ -333,6 +381,11 @@ impl World {
             stats.channels,
         ];
         assert_eq!(left, [0; 6], "the gauges return to zero");
+        assert_eq!(
+            self.offloaded,
+            HashMap::new(),
+            "nothing stays in the kernel"
+        );
         assert_eq!(self.sockets, [], "all sockets are closed");
         self.quota.expect_all_released();
         self.pass_s(41);
@@ -381,6 +434,38 @@ fn own(output: Output<'_>) -> Event {
         },
         Output::Forward { to } => Event::Forward(to),
         Output::CloseRelay { relay } => Event::CloseRelay(relay),
+        Output::Offload {
+            allocation,
+            path,
+            relayed,
+            peer,
+            channel,
+            own_relay,
+            deadline,
+        } => Event::Offload(Offloaded {
+            allocation,
+            path,
+            relayed,
+            peer,
+            channel: channel.get(),
+            own_relay,
+            deadline,
+        }),
+        Output::Onload {
+            allocation,
+            path,
+            relayed,
+            peer,
+            channel,
+        } => Event::Onload(Offloaded {
+            allocation,
+            path,
+            relayed,
+            peer,
+            channel: channel.get(),
+            own_relay: false,
+            deadline: Mono(0),
+        }),
         Output::AllocationOpened {
             user,
             path,

@@ -1,0 +1,235 @@
+//! The rate limit of one allocation: a bucket for both directions together (the generic cell rate algorithm).
+//!
+//! Each allocation has one number, the moment at which all that it has relayed would be through if it went at the permitted
+//! rate. A datagram is refused if that moment is more than a second ahead; otherwise the moment moves on by what the datagram
+//! takes. The test comes before the charge: one datagram of any size passes when the debt is small, so that none is too long
+//! for a low rate, and what is too much is paid back before the next one. A run of datagrams is judged as one.
+//!
+//! Where a part of the traffic is relayed below the engine, both draw on the same number, in memory that the embedder shares
+//! with the kernel.
+
+use std::fmt::Debug;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use super::config::Config;
+use crate::Mono;
+
+/// How far ahead of its rate an allocation may be: a burst of one second's worth, in nanoseconds.
+pub const RATE_BURST_NS: u64 = 1_000_000_000;
+
+/// The lowest rate that can be had, in bytes per second, so that the nanoseconds of a byte fit into 32 bits.
+pub const MIN_ALLOCATION_RATE: u64 = 1000;
+
+/// The highest: beyond, a byte takes so few 1024ths of a nanosecond that the rate would not be what was asked for.
+pub const MAX_ALLOCATION_RATE: u64 = 10_000_000_000;
+
+/// How often a lost race for the number is run again. Whoever loses them all passes without being charged.
+const RACES: u32 = 4;
+
+/// What one byte takes at so many bytes per second, in 1024ths of a nanosecond; 0 for a rate of 0, which is none.
+#[must_use]
+pub const fn rate_scale(bytes_per_second: u64) -> u32 {
+    if bytes_per_second == 0 {
+        return 0;
+    }
+    let scale = (1_000_000_000 << 10) / bytes_per_second;
+    match scale {
+        0 => 1,
+        1..=0xffff_ffff => scale as u32,
+        _ => u32::MAX,
+    }
+}
+
+/// Memory for rate limits that others than the engine draw on, too.
+pub trait SharedBuckets: Debug + Send + Sync {
+    /// The number of the allocation with this [`AllocationKey::index`](crate::AllocationKey), in nanoseconds of the clock that
+    /// [`Mono`] counts; `None` where it has no shared one. Always the same memory for the same index.
+    fn bucket(&self, allocation: u32) -> Option<&AtomicU64>;
+}
+
+/// The limits of all allocations.
+#[derive(Debug, Default)]
+pub(super) struct Limiter {
+    /// Of [`rate_scale`]; 0 is no limit.
+    scale: u32,
+    /// The numbers, by the allocation's place, of those that have no shared one.
+    own: Vec<u64>,
+    shared: Option<Arc<dyn SharedBuckets>>,
+}
+
+impl Limiter {
+    pub(super) fn new(config: &Config) -> Limiter {
+        Limiter {
+            scale: rate_scale(config.allocation_rate),
+            ..Limiter::default()
+        }
+    }
+
+    /// The configuration is another one; there are allocations at up to so many places.
+    pub(super) fn set_config(&mut self, config: &Config, places: usize) {
+        self.scale = rate_scale(config.allocation_rate);
+        let last = u32::try_from(places).unwrap_or(u32::MAX).saturating_sub(1);
+        if self.scale == 0 {
+            self.own = Vec::new();
+        } else if self.shared(last).is_none() {
+            self.own.resize(places.max(self.own.len()), 0);
+        }
+    }
+
+    pub(super) fn share(&mut self, shared: Arc<dyn SharedBuckets>) {
+        self.shared = Some(shared);
+    }
+
+    /// An allocation begins at this place.
+    pub(super) fn begin(&mut self, place: u32) {
+        if self.scale == 0 {
+            return;
+        }
+        if let Some(number) = self.shared(place) {
+            number.store(0, Ordering::Relaxed);
+            return;
+        }
+        let place = place as usize;
+        if place >= self.own.len() {
+            self.own.resize(place + 1, 0);
+        }
+        self.own[place] = 0;
+    }
+
+    /// Whether so many bytes may be relayed now for the allocation at this place; if so, they are charged.
+    #[inline]
+    pub(super) fn admits(&mut self, now: Mono, place: u32, bytes: usize) -> bool {
+        self.scale == 0 || self.charge(now, place, bytes)
+    }
+
+    #[inline(never)]
+    fn charge(&mut self, now: Mono, place: u32, bytes: usize) -> bool {
+        let cost = bytes as u64 * u64::from(self.scale) >> 10;
+        let Some(shared) = self.shared(place) else {
+            // A place that began before there was a limit has no number yet.
+            let Some(number) = self.own.get_mut(place as usize) else {
+                return true;
+            };
+            let charged = charged(*number, now, cost);
+            *number = charged.unwrap_or(*number);
+            return charged.is_some();
+        };
+        let mut number = shared.load(Ordering::Relaxed);
+        for _ in 0..RACES {
+            let Some(next) = charged(number, now, cost) else {
+                return false;
+            };
+            match shared.compare_exchange(number, next, Ordering::Relaxed, Ordering::Relaxed) {
+                Ok(_) => return true,
+                Err(other) => number = other,
+            }
+        }
+        true
+    }
+
+    fn shared(&self, place: u32) -> Option<&AtomicU64> {
+        self.shared.as_ref()?.bucket(place)
+    }
+}
+
+/// The number after a charge, or `None` if it is too far ahead to be charged.
+fn charged(number: u64, now: Mono, cost: u64) -> Option<u64> {
+    (number <= now.0.saturating_add(RATE_BURST_NS)).then(|| number.max(now.0).saturating_add(cost))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SECOND: u64 = 1_000_000_000;
+
+    fn limiter(scale: u32) -> Limiter {
+        let mut limiter = Limiter {
+            scale,
+            ..Limiter::default()
+        };
+        limiter.begin(3);
+        limiter
+    }
+
+    /// How many of these bytes, offered in datagrams of a hundred all through a time, get through.
+    fn passed(limiter: &mut Limiter, seconds: u64, offered_per_second: u64) -> u64 {
+        let datagrams = seconds * offered_per_second / 100;
+        let step = SECOND * 100 / offered_per_second;
+        let admitted =
+            (0..datagrams).filter(|n| limiter.admits(Mono(5 * SECOND + n * step), 3, 100));
+        100 * admitted.count() as u64
+    }
+
+    #[test]
+    fn the_rate_is_kept_after_a_burst_of_a_second() {
+        for rate in [1000, 12_345, 1_000_000, 1_000_000_000] {
+            let offered = rate * 10;
+            if offered > 100_000_000 {
+                continue;
+            }
+            let through = passed(&mut limiter(rate_scale(rate)), 20, offered);
+            let expected = rate * 21;
+            assert!(
+                through.abs_diff(expected) <= expected / 100 + 200,
+                "{rate}: {through}"
+            );
+        }
+    }
+
+    #[test]
+    fn what_stays_below_the_rate_is_never_refused() {
+        let through = passed(&mut limiter(rate_scale(10_000)), 50, 9_900);
+        assert_eq!(through, 50 * 9_900);
+    }
+
+    #[test]
+    fn no_datagram_is_too_long_for_a_low_rate_and_all_are_paid_for() {
+        let mut limiter = limiter(rate_scale(MIN_ALLOCATION_RATE));
+        assert!(limiter.admits(Mono(SECOND), 3, 65_000));
+        assert!(!limiter.admits(Mono(64 * SECOND), 3, 1));
+        assert!(limiter.admits(Mono(65 * SECOND), 3, 1));
+    }
+
+    #[test]
+    fn without_a_limit_there_is_no_memory() {
+        let mut limiter = limiter(0);
+        assert!(limiter.admits(Mono(0), 3, usize::MAX));
+        assert_eq!(limiter.own.capacity(), 0);
+    }
+
+    #[test]
+    fn a_bucket_is_drawn_on_from_both_sides() {
+        #[derive(Debug)]
+        struct One(AtomicU64);
+        impl SharedBuckets for One {
+            fn bucket(&self, allocation: u32) -> Option<&AtomicU64> {
+                (allocation == 3).then_some(&self.0)
+            }
+        }
+        let one = Arc::new(One(AtomicU64::new(77)));
+        let mut limiter = limiter(rate_scale(1000));
+        limiter.share(Arc::clone(&one) as _);
+        limiter.begin(3);
+        assert_eq!(
+            one.0.load(Ordering::Relaxed),
+            0,
+            "a new allocation has no debt"
+        );
+        assert!(limiter.admits(Mono(SECOND), 3, 500));
+        // 999.9 ns, that is 1023/1024 of a microsecond per byte.
+        assert_eq!(one.0.load(Ordering::Relaxed) / 1_000_000, 1500);
+        one.0.fetch_add(2 * SECOND, Ordering::Relaxed);
+        assert!(!limiter.admits(Mono(SECOND), 3, 1));
+        assert!(limiter.admits(Mono(SECOND), 4, 1), "not this one's");
+    }
+
+    #[test]
+    fn the_ends_of_the_range_have_a_scale() {
+        assert_eq!(rate_scale(0), 0);
+        assert_eq!(rate_scale(MIN_ALLOCATION_RATE), 1_024_000_000);
+        assert_eq!(rate_scale(MAX_ALLOCATION_RATE), 102);
+        assert_eq!((rate_scale(1), rate_scale(u64::MAX)), (u32::MAX, 1));
+    }
+}
