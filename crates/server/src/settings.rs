@@ -40,6 +40,9 @@ pub struct Settings {
     pub max_permissions: usize,
     /// Channels per relayed address: 1 to 4096. Default 256.
     pub max_channels: usize,
+    /// Bytes of application data per second, both directions together, that one allocation may have relayed, 0 for any number: 1,000 to
+    /// 10,000,000,000. A burst of one second's worth passes. Default 0.
+    pub allocation_rate: u64,
     /// Allocations per worker; beyond, clients get 508. Default 1,048,576: ports run out first.
     pub max_allocations: usize,
     /// Whether a Refresh needs a credential that has not expired. Default: no, as clients keep the one they began with.
@@ -94,6 +97,7 @@ impl Settings {
         config.max_lifetime_s = seconds(self.max_lifetime);
         config.max_permissions = self.max_permissions;
         config.max_channels = self.max_channels;
+        config.allocation_rate = self.allocation_rate;
         config.max_allocations = self.max_allocations;
         config.strict_expiry = self.strict_expiry;
         config.rfc5766_channels = self.rfc5766_channels;
@@ -166,6 +170,7 @@ impl Default for Settings {
             max_lifetime: Self::MAX_LIFETIME,
             max_permissions: Self::MAX_PERMISSIONS,
             max_channels: Self::MAX_CHANNELS,
+            allocation_rate: 0,
             max_allocations: Self::MAX_ALLOCATIONS,
             strict_expiry: false,
             rfc5766_channels: true,

@@ -131,6 +131,8 @@ pub(crate) struct Limits {
     pub(crate) permissions: u32,
     /// Channels of one allocation.
     pub(crate) channels: u32,
+    /// Bytes per second that one allocation relays, 0 for any number.
+    pub(crate) allocation_rate: u32,
     /// Lifetime of an allocation that asks for none.
     pub(crate) lifetime_default: Duration,
     /// Longest lifetime that is granted.
@@ -232,6 +234,7 @@ fn resolve(settings: &Settings) -> Option<Config> {
             allocations_per_source: s.allocations_per_source?.value.0,
             permissions: s.permissions?.value.0,
             channels: s.channels?.value.0,
+            allocation_rate: s.allocation_rate?.value.0,
             lifetime_default: s.lifetime_default?.value.0,
             lifetime_max: s.lifetime_max?.value.0,
         },

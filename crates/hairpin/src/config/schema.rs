@@ -13,7 +13,7 @@ use super::network::{ExternalIp, PeerRule, PortRange};
 use super::node::Node;
 use super::offload::{BindingExcess, OffloadMode};
 use super::setting::{AtLeastOne, Bounded, List, Seconds, Setting, Steering, Workers};
-use super::size::Size;
+use super::size::{Rate, Size};
 use super::source::{Located, Location};
 
 /// RFC 8656 §7.2: an allocation lives 10 minutes by default; clients refresh a minute ahead, so that less than 2 minutes leaves no
@@ -37,6 +37,9 @@ pub(crate) type BusyPoll = Bounded<0, 1_000>;
 pub(crate) type OffloadChannels = Bounded<1, { server::offload::Offload::MOST_CHANNELS }>;
 /// Binding requests per second and source prefix: no link brings 100 million.
 pub(crate) type BindingRate = Bounded<0, 100_000_000>;
+
+/// Application data of one allocation: below 1 KiB a second not even a call fits, and beyond 1 GiB it is no limit.
+pub(crate) type AllocationRate = Rate<1_024, 1_073_741_824>;
 
 /// A drain: a day is longer than any call.
 pub(crate) type Drain = Seconds<0, 86_400>;
@@ -103,6 +106,8 @@ pub(crate) struct Settings {
     pub(crate) permissions: Entry<Permissions>,
     /// `limits.channels_per_allocation`
     pub(crate) channels: Entry<Channels>,
+    /// `limits.rate_per_allocation`
+    pub(crate) allocation_rate: Entry<AllocationRate>,
     /// `limits.lifetime_default`
     pub(crate) lifetime_default: Entry<AllocationLifetime>,
     /// `limits.lifetime_max`
@@ -234,6 +239,7 @@ pub(crate) const KEYS: &[Key] = &[
         &mut s.permissions
     }),
     Key::new("limits", "channels_per_allocation", |s| &mut s.channels),
+    Key::new("limits", "rate_per_allocation", |s| &mut s.allocation_rate),
     Key::new("limits", "lifetime_default", |s| &mut s.lifetime_default),
     Key::new("limits", "lifetime_max", |s| &mut s.lifetime_max),
     Key::new("compat", "rfc5766_channels", |s| &mut s.rfc5766_channels),

@@ -2,7 +2,7 @@
 
 use super::diagnostics::{Diagnostic, Report};
 use super::node::Node;
-use super::setting::{Mistake, Setting, quote, wrong_type};
+use super::setting::{FromText, Mistake, Setting, quote, wrong_type};
 
 /// A size in bytes, from `MIN` to `MAX`, written with a unit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -45,6 +45,38 @@ impl<const MIN: u32, const MAX: u32> Setting for Size<MIN, MAX> {
 
     fn write(&self, _reveal: bool) -> String {
         quote(&write_bytes(self.0))
+    }
+}
+
+/// A data rate in bytes per second, 0 for none, written like a size with `/s`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Rate<const MIN: u32, const MAX: u32>(pub(crate) u32);
+
+impl<const MIN: u32, const MAX: u32> FromText for Rate<MIN, MAX> {
+    const EXPECTED: &'static str = "\"off\", or a rate like \"1MiB/s\"";
+
+    fn from_text(text: &str) -> Result<Self, Mistake> {
+        if text.trim().eq_ignore_ascii_case("off") {
+            return Ok(Self(0));
+        }
+        let size = text.trim().strip_suffix("/s").ok_or_else(|| {
+            let mistake = Mistake::new(format!("`{text}` is not a rate"));
+            mistake.help("bytes per second, as in \"1MiB/s\", or \"off\"")
+        })?;
+        let bytes = parse_bytes(size)?;
+        let inside = u32::try_from(bytes).ok();
+        let inside = inside.filter(|bytes| (MIN..=MAX).contains(bytes));
+        inside.map(Self).ok_or_else(|| {
+            let (min, max) = (write_bytes(MIN), write_bytes(MAX));
+            Mistake::new(format!("out of range: must be from {min}/s to {max}/s"))
+        })
+    }
+
+    fn to_text(&self) -> String {
+        match self.0 {
+            0 => "off".to_owned(),
+            bytes => format!("{}/s", write_bytes(bytes)),
+        }
     }
 }
 
@@ -104,6 +136,19 @@ mod tests {
             assert_eq!(written.as_deref(), Some(expected), "{text}");
         }
         assert_eq!(parse_bytes("4 mib").ok(), Some(4 << 20));
+    }
+
+    #[test]
+    fn rates_read_back_as_they_are_written() {
+        type Tested = Rate<1_024, 1_073_741_824>;
+        for (text, rate) in [("off", 0), ("1KiB/s", 1024), ("2MiB/s", 2 << 20)] {
+            let read = Tested::from_text(text).ok();
+            assert_eq!(read, Some(Rate(rate)), "{text}");
+            assert_eq!(read.map(|rate| rate.to_text()).as_deref(), Some(text));
+        }
+        for text in ["", "0", "1MiB", "1B/s", "2GiB/s", "1MB/s", "/s", "on"] {
+            assert!(Tested::from_text(text).is_err(), "{text}");
+        }
     }
 
     #[test]

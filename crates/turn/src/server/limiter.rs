@@ -105,7 +105,7 @@ impl Limiter {
 
     #[inline(never)]
     fn charge(&mut self, now: Mono, place: u32, bytes: usize) -> bool {
-        let cost = bytes as u64 * u64::from(self.scale) >> 10;
+        let cost = (bytes as u64 * u64::from(self.scale)) >> 10;
         let Some(shared) = self.shared(place) else {
             // A place that began before there was a limit has no number yet.
             let Some(number) = self.own.get_mut(place as usize) else {

@@ -212,6 +212,7 @@ fn settings(config: &Config) -> Settings {
     settings.max_lifetime = config.limits.lifetime_max;
     settings.max_permissions = config.limits.permissions as usize;
     settings.max_channels = config.limits.channels as usize;
+    settings.allocation_rate = u64::from(config.limits.allocation_rate);
     settings
 }
 
@@ -264,6 +265,7 @@ mod tests {
         assert_eq!(ours.max_lifetime, library.max_lifetime);
         assert_eq!(ours.max_permissions, library.max_permissions);
         assert_eq!(ours.max_channels, library.max_channels);
+        assert_eq!(ours.allocation_rate, library.allocation_rate);
         assert_eq!(ours.strict_expiry, library.strict_expiry);
         assert_eq!(ours.rfc5766_channels, library.rfc5766_channels);
         assert_eq!(ours.draft_dual_allocation, library.draft_dual_allocation);
