@@ -28,10 +28,10 @@ impl Server {
             .clients
             .allocation(place)
             .ok_or(ErrorCode::ALLOCATION_MISMATCH)?;
-        let relay = if peer.is_ipv4() {
-            allocation.v4
+        let (relay, other) = if peer.is_ipv4() {
+            (allocation.v4, allocation.v6)
         } else {
-            allocation.v6
+            (allocation.v6, allocation.v4)
         };
         let relay = relay.ok_or(ErrorCode::PEER_ADDRESS_FAMILY_MISMATCH)?.get();
         // RFC 8656 §21.4: Teredo and 6to4 are refused on both sides. A datagram to port 0 could not even be
@@ -49,6 +49,10 @@ impl Server {
             .map_or(0, |live| live.channels.len());
         if !has_room || is_new && channels >= self.config.max_channels {
             return Err(ErrorCode::INSUFFICIENT_CAPACITY.into());
+        }
+        // The number may have been that of a channel to the other family, which is over but not swept yet.
+        if let Some(other) = other {
+            self.sweep(now, other.get());
         }
         self.bind(now, relay, number, peer, class == PeerClass::OwnRelay);
         self.permit(now, relay, peer.ip());

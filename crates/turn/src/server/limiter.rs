@@ -10,7 +10,6 @@
 
 use std::fmt::Debug;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::config::Config;
 use crate::Mono;
@@ -23,9 +22,6 @@ pub const MIN_ALLOCATION_RATE: u64 = 1000;
 
 /// The highest: beyond, a byte takes so few 1024ths of a nanosecond that the rate would not be what was asked for.
 pub const MAX_ALLOCATION_RATE: u64 = 10_000_000_000;
-
-/// How often a lost race for the number is run again. Whoever loses them all passes without being charged.
-const RACES: u32 = 4;
 
 /// What one byte takes at so many bytes per second, in 1024ths of a nanosecond; 0 for a rate of 0, which is none.
 #[must_use]
@@ -41,11 +37,15 @@ pub const fn rate_scale(bytes_per_second: u64) -> u32 {
     }
 }
 
-/// Memory for rate limits that others than the engine draw on, too.
+/// Rate limits that the kernel draws on, too, by the [`AllocationKey::index`](crate::AllocationKey) of their allocation. Each
+/// works as said at the head of this module.
 pub trait SharedBuckets: Debug + Send + Sync {
-    /// The number of the allocation with this [`AllocationKey::index`](crate::AllocationKey), in nanoseconds of the clock that
-    /// [`Mono`] counts; `None` where it has no shared one. Always the same memory for the same index.
-    fn bucket(&self, allocation: u32) -> Option<&AtomicU64>;
+    /// Starts one afresh, without debt, at this [`rate_scale`] and with a burst of [`RATE_BURST_NS`]; a scale of 0 lets
+    /// everything pass. Returns whether this allocation has one; that never changes.
+    fn set(&self, allocation: u32, scale: u32) -> bool;
+
+    /// Whether so many bytes may pass now; if so, they are charged. `None` where this allocation has none.
+    fn charge(&self, allocation: u32, now: Mono, bytes: u64) -> Option<bool>;
 }
 
 /// The limits of all allocations.
@@ -68,13 +68,12 @@ impl Limiter {
 
     /// The configuration is another one; there are allocations at up to so many places.
     pub(super) fn set_config(&mut self, config: &Config, places: usize) {
-        self.scale = rate_scale(config.allocation_rate);
-        let last = u32::try_from(places).unwrap_or(u32::MAX).saturating_sub(1);
-        if self.scale == 0 {
-            self.own = Vec::new();
-        } else if self.shared(last).is_none() {
-            self.own.resize(places.max(self.own.len()), 0);
+        let before = std::mem::replace(&mut self.scale, rate_scale(config.allocation_rate));
+        if before == self.scale {
+            return;
         }
+        self.own = Vec::new();
+        (0..places as u32).for_each(|place| self.begin(place));
     }
 
     pub(super) fn share(&mut self, shared: Arc<dyn SharedBuckets>) {
@@ -83,11 +82,9 @@ impl Limiter {
 
     /// An allocation begins at this place.
     pub(super) fn begin(&mut self, place: u32) {
-        if self.scale == 0 {
-            return;
-        }
-        if let Some(number) = self.shared(place) {
-            number.store(0, Ordering::Relaxed);
+        let shared = self.shared.as_ref();
+        let is_shared = shared.is_some_and(|shared| shared.set(place, self.scale));
+        if self.scale == 0 || is_shared {
             return;
         }
         let place = place as usize;
@@ -105,31 +102,18 @@ impl Limiter {
 
     #[inline(never)]
     fn charge(&mut self, now: Mono, place: u32, bytes: usize) -> bool {
-        let cost = (bytes as u64 * u64::from(self.scale)) >> 10;
-        let Some(shared) = self.shared(place) else {
-            // A place that began before there was a limit has no number yet.
-            let Some(number) = self.own.get_mut(place as usize) else {
-                return true;
-            };
-            let charged = charged(*number, now, cost);
-            *number = charged.unwrap_or(*number);
-            return charged.is_some();
-        };
-        let mut number = shared.load(Ordering::Relaxed);
-        for _ in 0..RACES {
-            let Some(next) = charged(number, now, cost) else {
-                return false;
-            };
-            match shared.compare_exchange(number, next, Ordering::Relaxed, Ordering::Relaxed) {
-                Ok(_) => return true,
-                Err(other) => number = other,
-            }
+        let shared = self.shared.as_ref();
+        if let Some(passes) = shared.and_then(|shared| shared.charge(place, now, bytes as u64)) {
+            return passes;
         }
-        true
-    }
-
-    fn shared(&self, place: u32) -> Option<&AtomicU64> {
-        self.shared.as_ref()?.bucket(place)
+        let cost = (bytes as u64 * u64::from(self.scale)) >> 10;
+        // There is one for every allocation.
+        let Some(number) = self.own.get_mut(place as usize) else {
+            return true;
+        };
+        let charged = charged(*number, now, cost);
+        *number = charged.unwrap_or(*number);
+        charged.is_some()
     }
 }
 
@@ -200,29 +184,33 @@ mod tests {
     }
 
     #[test]
-    fn a_bucket_is_drawn_on_from_both_sides() {
-        #[derive(Debug)]
-        struct One(AtomicU64);
-        impl SharedBuckets for One {
-            fn bucket(&self, allocation: u32) -> Option<&AtomicU64> {
-                (allocation == 3).then_some(&self.0)
+    fn where_there_is_a_shared_bucket_it_decides() {
+        #[derive(Debug, Default)]
+        struct Stingy(std::sync::Mutex<Vec<(u32, u32)>>);
+        impl SharedBuckets for Stingy {
+            fn set(&self, allocation: u32, scale: u32) -> bool {
+                self.0
+                    .lock()
+                    .expect("not poisoned")
+                    .push((allocation, scale));
+                allocation == 3
+            }
+            fn charge(&self, allocation: u32, _: Mono, bytes: u64) -> Option<bool> {
+                (allocation == 3).then_some(bytes < 10)
             }
         }
-        let one = Arc::new(One(AtomicU64::new(77)));
-        let mut limiter = limiter(rate_scale(1000));
-        limiter.share(Arc::clone(&one) as _);
+        let shared = Arc::new(Stingy::default());
+        let mut limiter = Limiter {
+            scale: rate_scale(1000),
+            ..Limiter::default()
+        };
+        limiter.share(Arc::clone(&shared) as _);
         limiter.begin(3);
-        assert_eq!(
-            one.0.load(Ordering::Relaxed),
-            0,
-            "a new allocation has no debt"
-        );
-        assert!(limiter.admits(Mono(SECOND), 3, 500));
-        // 999.9 ns, that is 1023/1024 of a microsecond per byte.
-        assert_eq!(one.0.load(Ordering::Relaxed) / 1_000_000, 1500);
-        one.0.fetch_add(2 * SECOND, Ordering::Relaxed);
-        assert!(!limiter.admits(Mono(SECOND), 3, 1));
-        assert!(limiter.admits(Mono(SECOND), 4, 1), "not this one's");
+        limiter.begin(4);
+        assert!(limiter.admits(Mono(0), 3, 9) && !limiter.admits(Mono(0), 3, 10));
+        assert!(limiter.admits(Mono(0), 4, 10), "not this one's");
+        let set = shared.0.lock().expect("not poisoned").clone();
+        assert_eq!(set, [(3, 1_024_000_000), (4, 1_024_000_000)]);
     }
 
     #[test]

@@ -16,7 +16,7 @@ use super::channel::Channel;
 use super::channel_data::check;
 use super::config::Config;
 use super::output::Traffic;
-use super::outputs::{Outputs, Queued};
+use super::outputs::{Outputs, Queued, Subject};
 use super::policy::PeerClass;
 use super::relay::{LiveRelay, Relay};
 use crate::{AllocationKey, ClientPath, Mono, Now, Transport};
@@ -30,15 +30,21 @@ struct About {
 }
 
 impl About {
-    /// Says that the channel is to be relayed below, until that moment.
-    fn offload(&self, channel: &mut Channel, deadline: Mono, outputs: &mut Outputs) {
-        channel.traits.set_offloaded(true);
-        outputs.push(Queued::Offload {
+    fn subject(&self, channel: &Channel) -> Subject {
+        Subject {
             allocation: self.allocation,
             path: self.path,
             relayed: self.relayed,
             peer: channel.peer(),
             channel: channel.number,
+        }
+    }
+
+    /// Says that the channel is to be relayed below, until that moment.
+    fn offload(&self, channel: &mut Channel, deadline: Mono, outputs: &mut Outputs) {
+        channel.traits.set_offloaded(true);
+        outputs.push(Queued::Offload {
+            subject: self.subject(channel),
             own_relay: channel.traits.own_relay(),
             deadline,
         });
@@ -46,17 +52,10 @@ impl About {
 
     /// Says that it no longer is, if it was.
     fn onload(&self, channel: &mut Channel, outputs: &mut Outputs) {
-        if !channel.traits.offloaded() {
-            return;
+        if channel.traits.offloaded() {
+            channel.traits.set_offloaded(false);
+            outputs.push(Queued::Onload(self.subject(channel)));
         }
-        channel.traits.set_offloaded(false);
-        outputs.push(Queued::Onload {
-            allocation: self.allocation,
-            path: self.path,
-            relayed: self.relayed,
-            peer: channel.peer(),
-            channel: channel.number,
-        });
     }
 }
 

@@ -30,6 +30,40 @@ pub(super) struct Closed {
     pub(super) reason: CloseReason,
 }
 
+/// Which channel is offloaded, or no longer is.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Subject {
+    pub(super) allocation: AllocationKey,
+    pub(super) path: ClientPath,
+    pub(super) relayed: SocketAddr,
+    pub(super) peer: SocketAddr,
+    pub(super) channel: ChannelNumber,
+}
+
+impl Subject {
+    const fn offload(self, own_relay: bool, deadline: Mono) -> Output<'static> {
+        Output::Offload {
+            allocation: self.allocation,
+            path: self.path,
+            relayed: self.relayed,
+            peer: self.peer,
+            channel: self.channel,
+            own_relay,
+            deadline,
+        }
+    }
+
+    const fn onload(self) -> Output<'static> {
+        Output::Onload {
+            allocation: self.allocation,
+            path: self.path,
+            relayed: self.relayed,
+            peer: self.peer,
+            channel: self.channel,
+        }
+    }
+}
+
 /// An [`Output`] that owns what it speaks of.
 #[derive(Debug)]
 pub(super) enum Queued {
@@ -53,21 +87,11 @@ pub(super) enum Queued {
     },
     CloseRelay(RelayKey),
     Offload {
-        allocation: AllocationKey,
-        path: ClientPath,
-        relayed: SocketAddr,
-        peer: SocketAddr,
-        channel: ChannelNumber,
+        subject: Subject,
         own_relay: bool,
         deadline: Mono,
     },
-    Onload {
-        allocation: AllocationKey,
-        path: ClientPath,
-        relayed: SocketAddr,
-        peer: SocketAddr,
-        channel: ChannelNumber,
-    },
+    Onload(Subject),
     Opened {
         user: Arc<User>,
         path: ClientPath,
@@ -119,36 +143,12 @@ impl Queued {
             },
             Queued::Forward { to } => Output::Forward { to: *to },
             Queued::CloseRelay(relay) => Output::CloseRelay { relay: *relay },
-            &Queued::Offload {
-                allocation,
-                path,
-                relayed,
-                peer,
-                channel,
+            Queued::Offload {
+                subject,
                 own_relay,
                 deadline,
-            } => Output::Offload {
-                allocation,
-                path,
-                relayed,
-                peer,
-                channel,
-                own_relay,
-                deadline,
-            },
-            &Queued::Onload {
-                allocation,
-                path,
-                relayed,
-                peer,
-                channel,
-            } => Output::Onload {
-                allocation,
-                path,
-                relayed,
-                peer,
-                channel,
-            },
+            } => subject.offload(*own_relay, *deadline),
+            Queued::Onload(subject) => subject.onload(),
             Queued::Opened {
                 user,
                 path,

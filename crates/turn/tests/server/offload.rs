@@ -296,6 +296,28 @@ fn one_family_of_two_ends_alone() {
 }
 
 #[test]
+fn a_number_that_moves_to_the_other_family_is_taken_back_first() {
+    let mut world = offloading();
+    let mut client = Client::new(&mut world, "alice", REMOTE);
+    client.try_allocate(&mut world, |request| {
+        request
+            .push(&AdditionalAddressFamily(AddressFamily::V6))
+            .unwrap();
+    });
+    world.expect_opened();
+    client.refresh(&mut world, 3600);
+    client.bind(&mut world, 0x4000, PEER);
+    world.events.clear();
+    world.oversleep_s(600);
+    let nonce = Client::nonce(&mut world, &client.path);
+    client.signing.nonce = Some(nonce);
+    client.bind(&mut world, 0x4000, "[2001:db8:9::1]:7");
+    world.expect_onloads(&[0x4000]);
+    world.expect_offloads(&[(0x4000, world.in_s(300))]);
+    world.finish();
+}
+
+#[test]
 fn shutdown_takes_everything_back() {
     let (mut world, mut client) = client_of_an_hour();
     client.bind(&mut world, 0x4000, PEER);

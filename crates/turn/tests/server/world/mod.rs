@@ -434,6 +434,39 @@ fn own(output: Output<'_>) -> Event {
         },
         Output::Forward { to } => Event::Forward(to),
         Output::CloseRelay { relay } => Event::CloseRelay(relay),
+        Output::AllocationOpened {
+            user,
+            path,
+            relayed,
+            lifetime_s,
+        } => Event::Opened {
+            user: user.to_owned(),
+            path,
+            relayed,
+            lifetime_s,
+        },
+        Output::AllocationClosed {
+            user,
+            relayed,
+            to_peers,
+            to_client,
+            duration,
+            reason,
+            ..
+        } => Event::Closed {
+            user: user.to_owned(),
+            relayed,
+            to_peers,
+            to_client,
+            seconds: duration.as_secs(),
+            reason,
+        },
+        other => own_offload(other),
+    }
+}
+
+fn own_offload(output: Output<'_>) -> Event {
+    match output {
         Output::Offload {
             allocation,
             path,
@@ -466,33 +499,6 @@ fn own(output: Output<'_>) -> Event {
             own_relay: false,
             deadline: Mono(0),
         }),
-        Output::AllocationOpened {
-            user,
-            path,
-            relayed,
-            lifetime_s,
-        } => Event::Opened {
-            user: user.to_owned(),
-            path,
-            relayed,
-            lifetime_s,
-        },
-        Output::AllocationClosed {
-            user,
-            relayed,
-            to_peers,
-            to_client,
-            duration,
-            reason,
-            ..
-        } => Event::Closed {
-            user: user.to_owned(),
-            relayed,
-            to_peers,
-            to_client,
-            seconds: duration.as_secs(),
-            reason,
-        },
         other => panic!("an output that the tests do not know: {other:?}"),
     }
 }
