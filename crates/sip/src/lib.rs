@@ -27,12 +27,14 @@
 //! ```
 #![forbid(unsafe_code)]
 
+pub mod build;
 mod chars;
 mod cursor;
 pub mod header;
 pub mod host;
 pub mod message;
 mod method;
+mod status;
 mod time;
 pub mod uri;
 
@@ -40,5 +42,6 @@ pub use header::{HeaderError, HeaderKind};
 pub use host::Host;
 pub use message::{Framing, Limits, Message, ParseError, Scan, Spans, StartLine};
 pub use method::Method;
+pub use status::reason_phrase;
 pub use time::{Mono, Now};
 pub use uri::Uri;

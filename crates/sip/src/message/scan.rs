@@ -140,6 +140,13 @@ impl<'a> Scan<'a> {
         self.head
     }
 
+    pub(crate) fn fields(&self) -> ScanFields<'a> {
+        ScanFields {
+            head: self.head,
+            lines: Lines::new(self.head, self.fields_at),
+        }
+    }
+
     /// The topmost Via.
     #[must_use]
     pub fn top_via(&self) -> Option<Via<'a>> {
@@ -169,18 +176,22 @@ impl<'a> Scan<'a> {
     pub fn valid_call_id(&self) -> Option<&'a [u8]> {
         self.call_id.filter(|id| chars::all(id, chars::CALL_ID))
     }
+}
 
-    /// Whether a response can be made: a request, not ACK, with a topmost Via to go by, and the other fields that a
-    /// response copies (RFC 3261 §8.2.6.2), each at most once.
-    #[must_use]
-    pub fn is_answerable(&self) -> bool {
-        let is_request = self.method.is_some_and(|method| method != Method::Ack);
-        is_request
-            && !self.has_repeated
-            && self.from.is_some()
-            && self.to.is_some()
-            && self.call_id.is_some()
-            && self.cseq.is_some()
-            && self.top_via().is_some()
+/// The fields that a [`Scan`] has passed, read once more: kinds and values.
+#[derive(Clone, Debug)]
+pub(crate) struct ScanFields<'a> {
+    head: &'a [u8],
+    lines: Lines<'a>,
+}
+
+impl<'a> Iterator for ScanFields<'a> {
+    type Item = (HeaderKind, &'a [u8]);
+
+    #[inline]
+    fn next(&mut self) -> Option<Self::Item> {
+        let line = self.lines.next().ok()??;
+        let value = self.head.get(line.value_start..line.value_end)?;
+        Some((line.kind, value))
     }
 }

@@ -1,0 +1,285 @@
+//! Forwarding: a received message as it is, but for the lines a proxy changes.
+//!
+//! What stays is not copied: the result is a list of slices of the received message and of what is new, in order, for one
+//! gathering write. Runs of unchanged lines are one slice, so that a request forwarded with a Via on top and a lower
+//! Max-Forwards is five.
+
+use super::response::offset_behind;
+use super::{BuildError, Builder, Stamp, decimal};
+use crate::cursor::Cursor;
+use crate::header::{HeaderKind, NameAddr, Via};
+use crate::message::{Header, Message, StartLine};
+
+/// The most slices a forwarded message is made of: each change takes two, and a kind that is dropped may occur again and
+/// again.
+pub const MAX_SLICES: usize = 32;
+
+/// Bytes of scratch that [`forward`] needs beyond the topmost Via field, which it writes anew if it is stamped.
+pub const SCRATCH: usize = 128;
+
+/// What is changed on the way (RFC 3261 §16.6, §16.7). The default is nothing.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Edits<'a> {
+    /// Replaces the Request-URI.
+    pub request_uri: Option<&'a [u8]>,
+    /// Whole header lines, each with its line end, in front of all others: Via, Record-Route, Route. See
+    /// [`Builder::fields`].
+    pub on_top: &'a [u8],
+    /// Whole header lines behind all others.
+    pub at_end: &'a [u8],
+    /// Replaces Max-Forwards, or adds it.
+    pub max_forwards: Option<u8>,
+    /// Put on the topmost Via that was received.
+    pub stamp: Stamp,
+    /// Leaves out the topmost value of Via: a response on its way back (§16.7 step 3).
+    pub drop_top_via: bool,
+    /// Leaves out as many values of Route from the top (§16.4, §16.6 step 6).
+    pub drop_routes: usize,
+    /// Leaves out all fields of these kinds.
+    pub drop_kinds: &'a [HeaderKind],
+}
+
+/// A message in pieces.
+#[derive(Clone, Debug)]
+pub struct Gather<'a> {
+    slices: [&'a [u8]; MAX_SLICES],
+    len: usize,
+}
+
+impl<'a> Gather<'a> {
+    const fn new() -> Gather<'a> {
+        Gather {
+            slices: [&[]; MAX_SLICES],
+            len: 0,
+        }
+    }
+
+    /// The pieces in their order; none is empty.
+    #[must_use]
+    pub fn slices(&self) -> &[&'a [u8]] {
+        self.slices.get(..self.len).unwrap_or_default()
+    }
+
+    /// The length of the message in bytes.
+    #[must_use]
+    pub fn byte_len(&self) -> usize {
+        self.slices().iter().map(|slice| slice.len()).sum()
+    }
+
+    /// Copies the message into `buffer`.
+    ///
+    /// # Errors
+    /// [`BuildError::NoRoom`] if it is too short.
+    pub fn copy_to<'b>(&self, buffer: &'b mut [u8]) -> Result<&'b [u8], BuildError> {
+        let mut at = 0;
+        for slice in self.slices() {
+            let end = at + slice.len();
+            let room = buffer.get_mut(at..end).ok_or(BuildError::NoRoom)?;
+            room.copy_from_slice(slice);
+            at = end;
+        }
+        Ok(buffer.get(..at).unwrap_or_default())
+    }
+
+    fn push(&mut self, slice: &'a [u8]) -> Result<(), BuildError> {
+        if slice.is_empty() {
+            return Ok(());
+        }
+        *self.slices.get_mut(self.len).ok_or(BuildError::NoRoom)? = slice;
+        self.len += 1;
+        Ok(())
+    }
+}
+
+/// The message with `edits` made, in pieces. `scratch` holds what has to be written anew: [`SCRATCH`] bytes, and as many as
+/// the topmost Via field has if it is stamped.
+///
+/// A message without Content-Length, which a datagram may be, gets one: the next hop may be a stream.
+///
+/// # Errors
+/// [`BuildError::NoRoom`] if `scratch` is too short or there are more than [`MAX_SLICES`] pieces,
+/// [`BuildError::Malformed`] if a Via or a Route that is to be changed is malformed, or there are too few of them.
+pub fn forward<'a>(
+    message: &Message<'a>,
+    edits: &Edits<'a>,
+    scratch: &'a mut [u8],
+) -> Result<Gather<'a>, BuildError> {
+    let mut work = Work {
+        message: *message,
+        out: Gather::new(),
+        copied: 0,
+    };
+    let (length, scratch) = scratch.split_at_mut_checked(10).ok_or(BuildError::NoRoom)?;
+    let (hops, scratch) = scratch.split_at_mut_checked(10).ok_or(BuildError::NoRoom)?;
+    work.start_line(edits)?;
+    let stamped = stamp_top_via(message, edits, scratch)?;
+    let max_forwards = edits
+        .max_forwards
+        .map(|hops_left| digits(hops_left.into(), hops));
+    let mut routes_left = edits.drop_routes;
+    let mut is_top_via = true;
+    for header in message.all_headers() {
+        match header.kind {
+            kind if edits.drop_kinds.contains(&kind) => work.replace(&header, &[])?,
+            HeaderKind::MaxForwards => {
+                if let Some(hops) = max_forwards {
+                    work.replace_value(&header, hops)?;
+                }
+            }
+            HeaderKind::Via if is_top_via => {
+                is_top_via = false;
+                if edits.drop_top_via {
+                    work.drop_values(&header, 1, |cursor| Via::read(cursor).map(drop))?;
+                } else if let Some(stamped) = stamped {
+                    work.replace_value(&header, stamped)?;
+                }
+            }
+            HeaderKind::Route if routes_left > 0 => {
+                routes_left -= work.drop_values(&header, routes_left, |cursor| {
+                    NameAddr::read(cursor).map(drop)
+                })?;
+            }
+            _ => {}
+        }
+    }
+    if routes_left > 0 || (is_top_via && edits.drop_top_via) {
+        return Err(BuildError::Malformed);
+    }
+    work.end(edits, max_forwards, length)
+}
+
+fn digits(number: u32, room: &mut [u8]) -> &[u8] {
+    let mut buffer = [0; 10];
+    let text = decimal(number, &mut buffer);
+    match room.get_mut(..text.len()) {
+        Some(room) => {
+            room.copy_from_slice(text);
+            room
+        }
+        None => &[],
+    }
+}
+
+/// The topmost Via field's value with its stamp.
+fn stamp_top_via<'a>(
+    message: &Message<'a>,
+    edits: &Edits<'_>,
+    scratch: &'a mut [u8],
+) -> Result<Option<&'a [u8]>, BuildError> {
+    if edits.stamp == Stamp::default() || edits.drop_top_via {
+        return Ok(None);
+    }
+    let field = message
+        .header(HeaderKind::Via)
+        .ok_or(BuildError::Malformed)?;
+    message.via().map_err(|_| BuildError::Malformed)?;
+    let mut builder = Builder::fields(scratch);
+    builder.stamped(field.value, edits.stamp);
+    builder.finish_fields().map(Some)
+}
+
+/// A message being cut in pieces.
+struct Work<'a> {
+    message: Message<'a>,
+    out: Gather<'a>,
+    /// How much of the message is in pieces already, or left out.
+    copied: usize,
+}
+
+impl<'a> Work<'a> {
+    /// The start line and what comes on top.
+    fn start_line(&mut self, edits: &Edits<'a>) -> Result<(), BuildError> {
+        let head = self.message.head();
+        let first = self.message.all_headers().next();
+        let fields_at = first.map_or(head.len() - 2, |first| self.offset(first.line));
+        if let (StartLine::Request { uri, .. }, Some(new)) =
+            (self.message.start_line(), edits.request_uri)
+        {
+            let at = self.offset(uri);
+            self.keep_to(at)?;
+            self.out.push(new)?;
+            self.copied = at + uri.len();
+        }
+        self.keep_to(fields_at)?;
+        self.out.push(edits.on_top)
+    }
+
+    fn offset(&self, inner: &[u8]) -> usize {
+        offset_behind(self.message.as_bytes(), inner) - inner.len()
+    }
+
+    /// Takes over everything up to `end` that has not been yet.
+    fn keep_to(&mut self, end: usize) -> Result<(), BuildError> {
+        let slice = self.message.as_bytes().get(self.copied..end);
+        self.copied = end;
+        self.out.push(slice.unwrap_or_default())
+    }
+
+    /// Puts `new` in the place of a whole field.
+    fn replace(&mut self, header: &Header<'_>, new: &'a [u8]) -> Result<(), BuildError> {
+        let at = self.offset(header.line);
+        self.keep_to(at)?;
+        self.copied = at + header.line.len();
+        self.out.push(new)
+    }
+
+    /// Puts `new` in the place of a field's value.
+    fn replace_value(&mut self, header: &Header<'_>, new: &'a [u8]) -> Result<(), BuildError> {
+        let at = self.offset(header.value);
+        self.keep_to(at)?;
+        self.copied = at + header.value.len();
+        self.out.push(new)
+    }
+
+    /// Leaves out at most `n` values from the front of a field, and the field if none is left; returns how many.
+    fn drop_values(
+        &mut self,
+        header: &Header<'a>,
+        n: usize,
+        read: impl Fn(&mut Cursor<'a>) -> Option<()>,
+    ) -> Result<usize, BuildError> {
+        let mut cursor = Cursor::new(header.value);
+        for dropped in 1..=n {
+            read(&mut cursor).ok_or(BuildError::Malformed)?;
+            cursor.skip_lws();
+            if cursor.is_at_end() {
+                self.replace(header, &[])?;
+                return Ok(dropped);
+            }
+            if !cursor.eat(b',') {
+                return Err(BuildError::Malformed);
+            }
+        }
+        cursor.skip_lws();
+        let at = self.offset(header.value);
+        self.keep_to(at)?;
+        self.copied = at + cursor.at();
+        Ok(n)
+    }
+
+    /// What comes behind the last field, and the body.
+    fn end(
+        mut self,
+        edits: &Edits<'a>,
+        max_forwards: Option<&'a [u8]>,
+        length: &'a mut [u8],
+    ) -> Result<Gather<'a>, BuildError> {
+        let message = self.message;
+        let drops = |kind| edits.drop_kinds.contains(&kind);
+        self.keep_to(message.head().len() - 2)?;
+        if let Some(hops) = max_forwards.filter(|_| !message.has(HeaderKind::MaxForwards)) {
+            for slice in [&b"Max-Forwards: "[..], hops, b"\r\n"] {
+                self.out.push(slice)?;
+            }
+        }
+        self.out.push(edits.at_end)?;
+        if !message.has(HeaderKind::ContentLength) && !drops(HeaderKind::ContentLength) {
+            let body_len = u32::try_from(message.body().len()).map_err(|_| BuildError::NoRoom)?;
+            for slice in [&b"Content-Length: "[..], digits(body_len, length), b"\r\n"] {
+                self.out.push(slice)?;
+            }
+        }
+        self.keep_to(message.as_bytes().len())?;
+        Ok(self.out)
+    }
+}

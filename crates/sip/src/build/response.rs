@@ -1,0 +1,239 @@
+//! Responses, from the request they answer (RFC 3261 §8.2.6).
+
+use core::net::{IpAddr, SocketAddr};
+
+use super::{Builder, Part};
+use crate::cursor::Cursor;
+use crate::header::{CSeq, HeaderKind, NameAddr, Rport, Via};
+use crate::message::{Header, Headers, Message, Scan, ScanFields};
+use crate::status::reason_phrase;
+
+/// What a response copies from its request, whether that was parsed or only scanned: a request whose body or whose first
+/// line is malformed can be answered too.
+#[derive(Clone, Debug)]
+pub struct Answerable<'a> {
+    vias: ViaFields<'a>,
+    from: &'a [u8],
+    to: &'a [u8],
+    call_id: &'a [u8],
+    cseq: &'a [u8],
+}
+
+/// The values of the Via fields, from wherever they can be had.
+#[derive(Clone, Debug)]
+enum ViaFields<'a> {
+    Parsed(Headers<'a>),
+    Scanned(ScanFields<'a>),
+}
+
+impl<'a> Iterator for ViaFields<'a> {
+    type Item = &'a [u8];
+
+    fn next(&mut self) -> Option<&'a [u8]> {
+        match self {
+            ViaFields::Parsed(headers) => headers.next().map(|header| header.value),
+            ViaFields::Scanned(fields) => fields
+                .find(|(kind, _)| *kind == HeaderKind::Via)
+                .map(|(_, value)| value),
+        }
+    }
+}
+
+impl<'a> Answerable<'a> {
+    /// The topmost Via, by which the response goes.
+    #[must_use]
+    pub fn top_via(&self) -> Option<Via<'a>> {
+        Via::read(&mut Cursor::new(self.vias.clone().next()?))
+    }
+
+    /// CSeq, if it is well-formed.
+    #[must_use]
+    pub fn cseq(&self) -> Option<CSeq<'a>> {
+        CSeq::parse(self.cseq)
+    }
+
+    /// The tag of To, if it has one.
+    #[must_use]
+    pub fn to_tag(&self) -> Option<&'a [u8]> {
+        NameAddr::read(&mut Cursor::new(self.to))?.tag
+    }
+}
+
+impl<'a> Message<'a> {
+    /// What a response to this request copies; `None` for a response, for ACK, and for a request that lacks one of the fields
+    /// or has it twice, or whose topmost Via is malformed: nobody could make anything of a response.
+    #[must_use]
+    pub fn answerable(&self) -> Option<Answerable<'a>> {
+        if self.method()? == crate::Method::Ack {
+            return None;
+        }
+        self.via().ok()?;
+        let single = |kind| {
+            let mut headers = self.headers(kind);
+            let first: Header<'a> = headers.next()?;
+            headers.next().is_none().then_some(first.value)
+        };
+        Some(Answerable {
+            vias: ViaFields::Parsed(self.headers(HeaderKind::Via)),
+            from: single(HeaderKind::From)?,
+            to: single(HeaderKind::To)?,
+            call_id: single(HeaderKind::CallId)?,
+            cseq: single(HeaderKind::CSeq)?,
+        })
+    }
+}
+
+impl<'a> Scan<'a> {
+    /// As [`Message::answerable`], from the scan alone: what a refusal needs.
+    #[must_use]
+    pub fn answerable(&self) -> Option<Answerable<'a>> {
+        if self.method? == crate::Method::Ack || self.has_repeated {
+            return None;
+        }
+        self.top_via()?;
+        Some(Answerable {
+            vias: ViaFields::Scanned(self.fields()),
+            from: self.from?,
+            to: self.to?,
+            call_id: self.call_id?,
+            cseq: self.cseq?,
+        })
+    }
+}
+
+/// What the receiver of a request adds to its topmost Via (RFC 3261 §18.2.1, RFC 3581 §4).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Stamp {
+    /// `received`: replaces any that was there.
+    pub received: Option<IpAddr>,
+    /// The value of `rport`, for one that was there without.
+    pub rport: Option<u16>,
+}
+
+impl Stamp {
+    /// The stamp for a request from `source`: the address where sent-by does not already say it, and address and port where
+    /// the client asks for the port.
+    #[must_use]
+    pub fn of(via: &Via<'_>, source: SocketAddr) -> Stamp {
+        // An IPv4 client of a socket for both families is an IPv4 client.
+        let ip = source.ip().to_canonical();
+        let is_asked = via.rport != Rport::Absent;
+        Stamp {
+            received: (is_asked || via.host.ip() != Some(ip)).then_some(ip),
+            rport: is_asked.then_some(source.port()),
+        }
+    }
+}
+
+/// A tag of 64 bits (RFC 3261 §19.3 asks for 32 random ones), in hexadecimal digits.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Tag([u8; 16]);
+
+impl Tag {
+    /// From random bytes; or, for a stateless answer, from a keyed hash of the request, so that its retransmission gets
+    /// the same (RFC 3261 §8.2.7).
+    #[must_use]
+    pub fn new(random: [u8; 8]) -> Tag {
+        let mut digits = [0; 16];
+        for (pair, byte) in digits.chunks_exact_mut(2).zip(random) {
+            for (digit, nibble) in pair.iter_mut().zip([byte >> 4, byte & 0xF]) {
+                *digit = if nibble < 10 {
+                    b'0' + nibble
+                } else {
+                    b'a' - 10 + nibble
+                };
+            }
+        }
+        Tag(digits)
+    }
+
+    /// As it stands in a message.
+    #[must_use]
+    pub const fn as_bytes(&self) -> &[u8] {
+        &self.0
+    }
+}
+
+impl<'b> Builder<'b> {
+    /// Begins a response: status line, Via, From, To, Call-ID and CSeq as they are in the request, with `stamp` on the
+    /// topmost Via, and `to_tag` on To if there is none (RFC 3261 §8.2.6.2). A 100 takes no tag: give `None`.
+    ///
+    /// An empty `reason` is replaced by the usual phrase.
+    #[must_use]
+    pub fn response(
+        buffer: &'b mut [u8],
+        request: &Answerable<'_>,
+        code: u16,
+        reason: &[u8],
+        to_tag: Option<&[u8]>,
+        stamp: Stamp,
+    ) -> Builder<'b> {
+        let reason = match reason {
+            [] => reason_phrase(code).as_bytes(),
+            reason => reason,
+        };
+        let mut builder = Builder::status(buffer, code, reason);
+        let mut vias = request.vias.clone();
+        if let Some(first) = vias.next() {
+            builder.raw(b"Via: ");
+            builder.stamped(first, stamp);
+            builder.raw(b"\r\n");
+        }
+        for via in vias {
+            builder.raw(b"Via: ").raw(via).raw(b"\r\n");
+        }
+        builder.raw(b"From: ").raw(request.from);
+        builder.raw(b"\r\nTo: ").raw(request.to);
+        // A To that cannot be read is sent back as it came: nobody knows where a tag would go.
+        let to = NameAddr::read(&mut Cursor::new(request.to));
+        if let (Some(tag), Some(NameAddr { tag: None, .. })) = (to_tag, to) {
+            builder.raw(b";tag=").part(Part::Bytes(tag));
+        }
+        builder.raw(b"\r\nCall-ID: ").raw(request.call_id);
+        builder.raw(b"\r\nCSeq: ").raw(request.cseq).raw(b"\r\n");
+        builder
+    }
+
+    /// Writes a Via field's value with a stamp on its first value.
+    pub(super) fn stamped(&mut self, field: &[u8], stamp: Stamp) {
+        let mut cursor = Cursor::new(field);
+        let Some(via) = Via::read(&mut cursor).filter(|_| stamp != Stamp::default()) else {
+            self.raw(field);
+            return;
+        };
+        let end = offset_behind(field, via.bytes);
+        let params = via.params.as_bytes();
+        let kept = match params {
+            [] => via.bytes.len(),
+            params => offset_behind(via.bytes, params) - params.len(),
+        };
+        self.raw(crate::chars::trim(
+            via.bytes.get(..kept).unwrap_or_default(),
+        ));
+        for param in via.params {
+            if param.name.eq_ignore_ascii_case(b"received") && stamp.received.is_some() {
+                continue;
+            }
+            self.raw(b";").raw(param.name);
+            match (param.value, stamp.rport) {
+                (_, Some(port)) if param.name.eq_ignore_ascii_case(b"rport") => {
+                    self.raw(b"=").part(Part::Number(port.into()));
+                }
+                (Some(value), _) => {
+                    self.raw(b"=").raw(value);
+                }
+                (None, _) => {}
+            }
+        }
+        if let Some(ip) = stamp.received {
+            // RFC 5118 §4.5: without brackets, as the grammar of `received` has it; with them is understood as well.
+            self.raw(b";received=").bare_ip(ip);
+        }
+        self.raw(field.get(end..).unwrap_or_default());
+    }
+}
+
+/// Where `inner`, a slice of `outer`, ends in it.
+pub(super) fn offset_behind(outer: &[u8], inner: &[u8]) -> usize {
+    (inner.as_ptr() as usize + inner.len()).saturating_sub(outer.as_ptr() as usize)
+}
