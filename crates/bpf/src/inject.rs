@@ -150,6 +150,7 @@ pub struct Injector {
     object: Object,
     max_flows: u32,
     flows: u32,
+    scatter: bool,
     template: Vec<u8>,
 }
 
@@ -166,6 +167,7 @@ impl Injector {
             object,
             max_flows: max_flows.max(1),
             flows: 0,
+            scatter: false,
             template: Vec::new(),
         })
     }
@@ -211,6 +213,12 @@ impl Injector {
         self.flows = count;
         self.template = template;
         Ok(())
+    }
+
+    /// Whether every frame leaves from another address: 2^20 of them, in bits 3 to 22 of the flows' IPv4 source
+    /// addresses, which must be 0 there. The addresses follow from the sequence and are far apart.
+    pub fn scatter_sources(&mut self, on: bool) {
+        self.scatter = on;
     }
 
     /// Sends the load; returns when it is over.
@@ -288,6 +296,7 @@ impl Injector {
             batch: batch(pace),
             gap_ps,
             span_ns: u64::try_from(pace.duration.as_nanos()).unwrap_or(u64::MAX),
+            scatter: self.scatter.into(),
             ..Injection::default()
         };
         let mut cell: Cell<'_, Injection> = self.object.map("INJECTION")?;
@@ -328,11 +337,13 @@ struct Injection {
     ended: u32,
     in_batch: u32,
     given_up: u32,
+    scatter: u32,
+    reserved: u32,
 }
 
 // SAFETY: integers only, laid out without padding (asserted below).
 unsafe impl aya::Pod for Injection {}
-const _: () = assert!(size_of::<Injection>() == 88);
+const _: () = assert!(size_of::<Injection>() == 96);
 
 /// `struct flow_frame` of the program.
 #[repr(C)]

@@ -10,6 +10,8 @@
 //!   one packet and flatters whatever is measured behind it;
 //! - [`count::Counter`] counts and checks what is delivered, datagram by datagram, at tc ingress or
 //!   in XDP;
+//! - [`floor::Floor`] is a bare relay, or a bare STUN responder, in XDP or tc: what a server's own programs are held
+//!   against in a benchmark;
 //! - [`steer::Steering`] sends the datagrams of chosen clients to chosen sockets of an SO_REUSEPORT
 //!   group, and leaves all others to the kernel's hash;
 //! - [`relay::Relay`] relays ChannelData and answers Binding requests below the socket layer, as far as
@@ -23,6 +25,7 @@
 
 pub mod count;
 mod error;
+pub mod floor;
 pub mod frame;
 pub mod inject;
 mod interrupt;

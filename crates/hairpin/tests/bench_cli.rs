@@ -47,12 +47,12 @@ fn wrong_arguments_have_status_2_and_a_reason() {
 }
 
 #[test]
-fn seven_servers_are_too_many() {
+fn eleven_servers_are_too_many() {
     let mut args = vec!["bench", "--a", "floor"];
-    args.extend(["--b", "floor"].repeat(6));
+    args.extend(["--b", "floor"].repeat(10));
     let output = run(&args);
     assert_eq!(output.status.code(), Some(2));
-    assert!(stderr(&output).contains("1 to 6"), "{}", stderr(&output));
+    assert!(stderr(&output).contains("1 to 10"), "{}", stderr(&output));
 }
 
 #[test]

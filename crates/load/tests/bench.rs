@@ -17,7 +17,7 @@ use std::time::{Duration, Instant};
 
 use hairpin_load::bench::report::{Measure, Outcome};
 use hairpin_load::bench::{
-    BenchOptions, Direction, Programs, Report, Scenario, Side, floor, generator_speed, run,
+    BenchOptions, Direction, Programs, Report, Scenario, Side, Sources, floor, generator_speed, run,
 };
 
 /// Name of the test below that is not a test: this binary is its own bare relay.
@@ -56,7 +56,7 @@ fn entry_of_the_bare_relay() {
 /// hundred.
 fn damage() {
     let listener = UdpSocket::bind("10.99.1.1:3478").unwrap();
-    let relay = UdpSocket::bind("10.99.2.1:50000").unwrap();
+    let relay = UdpSocket::bind("10.99.2.1:20000").unwrap();
     let mut buffer = [0; 2048];
     for number in 0.. {
         let length = listener.recv(&mut buffer).unwrap();
@@ -104,16 +104,28 @@ fn bare_relays_pass_in_every_direction_with_every_byte_checked() {
         relay(8, Direction::ClientToPeer),
         relay(8, Direction::PeerToClient),
         relay(8, Direction::Both),
-        Scenario::Binding { clients: 8 },
+        Scenario::Binding {
+            clients: 8,
+            sources: Sources::Spoofed,
+        },
     ];
     let report = measure(
-        vec![side("floor"), side("floor-gro"), side("floor-stun")],
+        [
+            "floor",
+            "floor-gro",
+            "floor-stun",
+            "floor-xdp",
+            "floor-tc",
+            "floor-stun-xdp",
+        ]
+        .map(side)
+        .into(),
         scenarios,
     );
     assert_eq!(
         report.cells.len(),
-        2 * 4 + 1,
-        "the STUN server takes part in one scenario"
+        2 * 4 + 2 * 3 + 2,
+        "the STUN servers take part in one scenario, the relays in the kernel in the others"
     );
     for cell in &report.cells {
         let Outcome::Packets(packets) = &cell.outcome else {

@@ -48,6 +48,9 @@ struct injection {
     u32 ended;
     u32 in_batch; // frames of the batch at hand that have been seen
     u32 given_up; // the rest of the batch is dropped
+    // Written by user space before a run.
+    u32 scatter; // every frame from another of 2^20 IPv4 addresses
+    u32 reserved;
 };
 
 struct {
@@ -156,6 +159,30 @@ INLINE int restore_head(void *data, void *end, const struct flow_frame *flow)
     return 1;
 }
 
+INLINE u16 fold(u32 sum)
+{
+    sum = (sum & 0xffff) + (sum >> 16);
+    return (sum & 0xffff) + (sum >> 16);
+}
+
+// Sends the frame from an address that follows from its sequence: 20 bits, which are 0 in the flow's address, beside
+// the lowest 3. Consecutive sequences are far from each other, as spoofed sources are.
+INLINE int scatter(void *data, void *end, u32 sequence)
+{
+    if (data + MIN_FRAME_BYTES > end)
+        return 0;
+    struct ipv4 *ip = data + ETHERNET_BYTES;
+    struct udp *udp = data + ETHERNET_BYTES + IPV4_BYTES;
+    u32 bits = be32(sequence * 0x9e3779b1 >> 12 << 3);
+    u32 sum = (bits & 0xffff) + (bits >> 16);
+    ip->source |= bits;
+    // RFC 1624, with nothing taken away.
+    ip->checksum = ~fold((u16)~ip->checksum + sum);
+    u16 checksum = ~fold((u16)~udp->checksum + sum);
+    udp->checksum = checksum ? checksum : 0xffff;
+    return 1;
+}
+
 SEC("xdp")
 int inject(struct xdp_md *packet)
 {
@@ -180,6 +207,8 @@ int inject(struct xdp_md *packet)
     u32 value = (u32)run->sent;
     sequence[0] = value;
     sequence[1] = ~value;
+    if (run->scatter && !scatter(data, end, value))
+        return XDP_ABORTED;
     run->sent++;
     return redirect_map(&DEVICES, flow->device, 0);
 }

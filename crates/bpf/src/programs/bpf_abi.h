@@ -100,16 +100,22 @@ struct sk_reuseport_md {
 _Static_assert(__builtin_offsetof(struct sk_reuseport_md, eth_protocol) == 20, "sk_reuseport_md.eth_protocol");
 _Static_assert(__builtin_offsetof(struct sk_reuseport_md, sk) == 40, "sk_reuseport_md.sk");
 
+// Where skb_adjust_room makes room: behind the IP header, or in front of it.
+enum adjust_room { ADJUST_ROOM_NET, ADJUST_ROOM_MAC };
+
 // Where skb_load_bytes_relative counts from.
 enum header_start { HEADER_START_MAC, HEADER_START_NET };
 
 // Helper functions by number (include/uapi/linux/bpf.h, enum bpf_func_id).
 static void *(*map_lookup)(void *map, const void *key) = (void *)1;
 static u64 (*ktime_get_ns)(void) = (void *)5;
+static long (*redirect)(u32 interface, u64 flags) = (void *)23;
 static long (*skb_load_bytes)(const void *skb, u32 offset, void *to, u32 length) = (void *)26;
 static long (*skb_pull_data)(struct __sk_buff *packet, u32 length) = (void *)39;
+static long (*skb_adjust_room)(struct __sk_buff *packet, int delta, u32 mode, u64 flags) = (void *)50;
 static long (*redirect_map)(void *map, u32 key, u64 flags) = (void *)51;
 static long (*xdp_adjust_head)(struct xdp_md *packet, int delta) = (void *)44;
+static long (*xdp_adjust_tail)(struct xdp_md *packet, int delta) = (void *)65;
 static long (*skb_load_bytes_relative)(const void *packet, u32 offset, void *to, u32 length, u32 start) = (void *)68;
 static long (*select_reuseport)(struct sk_reuseport_md *packet, void *sockets, void *index, u64 flags) = (void *)82;
 static long (*xdp_load_bytes)(struct xdp_md *packet, u32 offset, void *to, u32 length) = (void *)189;

@@ -17,8 +17,8 @@ Examples:
   hairpin bench --list
         the names of all scenarios
 
-A server is a preset (hairpin, hairpin-2, coturn, floor, floor-gro, floor-stun) or [NAME=][KIND:]COMMAND. Kinds: turn,
-static (relays flows that it knows), stun; +p2c, +stun, +xdp and +two say more. {listen}, {listen-ip}, {port}, {relay-ip},
+A server is a preset (hairpin, hairpin-2, coturn, floor, floor-gro, floor-stun, floor-xdp, floor-tc, floor-stun-xdp) or
+[NAME=][KIND:]COMMAND. Kinds: turn, static (relays flows that it knows), stun; +p2c, +stun, +xdp and +two say more. {listen}, {listen-ip}, {port}, {relay-ip},
 {client-ip}, {peer-ip}, {flows}, {user}, {password} and {realm} are filled in. How it measures: docs/benchmarking.md.
 It needs root, two processors and Linux 5.18. Status 0; 1: not measured; 2: wrong arguments; 99: a gate failed.";
 
@@ -29,7 +29,7 @@ pub(crate) struct Args {
     /// The first server: ratios are against it
     #[arg(long, value_name = "SERVER", required_unless_present = "list")]
     pub(crate) a: Option<String>,
-    /// Another server (repeatable, up to six servers in all)
+    /// Another server (repeatable, up to ten servers in all)
     #[arg(long, value_name = "SERVER", visible_alias = "vs")]
     pub(crate) b: Vec<String>,
     /// The third server; the same as a second --b
@@ -54,7 +54,8 @@ pub(crate) struct Args {
     /// How often each server is started afresh and measured; the spread says little below 6 [default: 6, with --quick 2]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1000))]
     pub(crate) rounds: Option<u32>,
-    /// Only scenarios with one of these names, or parts of names, between commas (see --list)
+    /// Only scenarios with one of these names, or parts of names, between commas (see --list); those marked extra run
+    /// only when named here
     #[arg(long, value_name = "NAMES")]
     pub(crate) scenarios: Option<String>,
     /// Of the relay scenarios, only those with these payloads, in bytes, between commas
@@ -104,7 +105,7 @@ pub(crate) enum Load {
 /// Arguments of the hidden `hairpin bench-floor`: a bare relay that `hairpin bench` starts.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Floor {
-    /// plain, batch or gro, and the number of flows
+    /// plain, batch, gro, xdp, tc or stun-xdp, and the number of flows
     #[arg(num_args = 2)]
     pub(crate) words: Vec<String>,
 }

@@ -59,16 +59,20 @@ pub(crate) fn floor(args: &Floor) -> Result<ExitCode> {
 
 fn list() -> String {
     let quick: Vec<Scenario> = Scenario::quick();
-    let line = |scenario: Scenario| {
+    let extra: Vec<Scenario> = Scenario::extra();
+    let line = |scenario: &Scenario| {
         let name = scenario.to_string();
-        let mark = if quick.contains(&scenario) {
+        let mark = if quick.contains(scenario) {
             "quick"
+        } else if extra.contains(scenario) {
+            "extra"
         } else {
             ""
         };
         format!("{name:<24} {mark:<6} {}\n", scenario.describe())
     };
-    Scenario::standard().into_iter().map(line).collect()
+    let standard = Scenario::standard();
+    standard.iter().chain(&extra).map(line).collect()
 }
 
 fn options(args: &Args) -> Result<BenchOptions> {
@@ -84,14 +88,17 @@ fn options(args: &Args) -> Result<BenchOptions> {
     let sides = specs
         .map(|spec| Side::parse(spec, &programs))
         .collect::<Result<Vec<_>, _>>()?;
-    if sides.len() > 6 {
-        bail!("a benchmark compares 1 to 6 servers, not {}", sides.len());
+    if sides.len() > BenchOptions::MAX_SIDES {
+        bail!(BenchError::Sides(sides.len()));
     }
     let mut options = if args.quick {
         BenchOptions::quick(sides)
     } else {
         BenchOptions::new(sides)
     };
+    if args.scenarios.is_some() {
+        options.scenarios.extend(Scenario::extra());
+    }
     options.scenarios = resized(options.scenarios, &args.sizes)?;
     if let Some(names) = &args.scenarios {
         options
@@ -210,6 +217,7 @@ mod tests {
         assert!(
             Scenario::standard()
                 .iter()
+                .chain(&Scenario::extra())
                 .all(|scenario| list.contains(&scenario.to_string()))
         );
     }

@@ -13,7 +13,7 @@ use super::layout::{
     self, CLIENT_DEVICE, FIRST_CLIENT_PORT, FIRST_PEER_PORT, PEER_DEVICE, SERVER_ADDRESS,
 };
 use super::napi::Cpus;
-use super::scenario::{Direction, Scenario};
+use super::scenario::{Direction, Scenario, Sources};
 use super::topology::Topology;
 
 /// Devices of the injector.
@@ -81,6 +81,7 @@ impl Bed {
     ) -> Result<(), SideError> {
         let load = Load::new(scenario, relays)?;
         self.injector.set_flows(&load.flows)?;
+        self.injector.scatter_sources(scenario.is_spoofed());
         (self.expected_at_client, self.expected_at_peer) = (load.at_client, load.at_peer);
         self.expect_afresh()?;
         // A server that attaches XDP has made new threads of its interfaces.
@@ -132,7 +133,7 @@ impl Load {
                 payload,
                 ..
             } => Load::relay(flows, direction, usize::from(payload), relays),
-            Scenario::Binding { clients } => Load::binding(clients),
+            Scenario::Binding { clients, sources } => Load::binding(clients, sources),
             Scenario::Churn { .. } | Scenario::Memory { .. } => {
                 Err(BpfError::Flows("this scenario has no frames"))
             }
@@ -173,14 +174,15 @@ impl Load {
         })
     }
 
-    fn binding(clients: u16) -> Result<Load, BpfError> {
+    fn binding(clients: u16, sources: Sources) -> Result<Load, BpfError> {
+        let source = match sources {
+            Sources::OwnPrefixes => layout::client_in_own_prefix,
+            Sources::OneAddress => layout::client,
+            Sources::Spoofed => layout::scattered_client,
+        };
         let frame = |client: u16| {
-            Flow::new(
-                client.into(),
-                FROM_CLIENT,
-                &layout::path_to_server(client),
-                Datagram::Binding,
-            )
+            let path = layout::path_from(source(client));
+            Flow::new(client.into(), FROM_CLIENT, &path, Datagram::Binding)
         };
         let flows = (0..clients).map(frame).collect::<Result<_, _>>()?;
         let at_client = expectation(Arrives::Binding, FIRST_CLIENT_PORT, from_server(clients));

@@ -24,7 +24,7 @@ pub enum BenchError {
     #[error("generator and server must be on different processors, and both are on {0}")]
     SameCpu(usize),
     /// The wrong number of servers to compare.
-    #[error("a benchmark compares 1 to 6 servers, not {0}")]
+    #[error("a benchmark compares 1 to 10 servers, not {0}")]
     Sides(usize),
     /// No scenario is left to run.
     #[error("none of the servers can run any of the chosen scenarios")]

@@ -7,7 +7,9 @@
 //! ```
 //! The addresses exist only inside the namespaces. A server that is configured statically (a
 //! bare relay, with nothing to allocate) finds flow `f` here: ChannelData on channel 0x4000 + f
-//! from client port 40000 + f goes out of relay port 50000 + f to peer port 9000 + f, and back.
+//! from client port 40000 + f goes out of relay port 20000 + f to peer port 9000 + f, and back.
+//!
+//! Behind the client are the sources of Binding requests that do not come from it: 10.128.0.0/9.
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 
@@ -22,15 +24,15 @@ pub(crate) const PREFIX: u8 = 24;
 pub(crate) const SERVER_PORT: u16 = 3478;
 pub(crate) const FIRST_CLIENT_PORT: u16 = 40_000;
 pub(crate) const FIRST_PEER_PORT: u16 = 9_000;
-pub(crate) const FIRST_RELAY_PORT: u16 = 50_000;
+pub(crate) const FIRST_RELAY_PORT: u16 = 20_000;
 const FIRST_CHANNEL: u16 = 0x4000;
 /// RFC 8656 §12: 0x4000 to 0x4FFF.
 const CHANNELS: u16 = 0x1000;
 
 /// Flows that fit between the first client port and the last one.
 pub(crate) const MAX_FLOWS: u16 = 25_000;
-/// The same for relay ports of a statically configured server.
-pub(crate) const MAX_STATIC_FLOWS: u16 = 15_000;
+/// The same for a statically configured server: a socket for each fits into what one process may open.
+pub(crate) const MAX_STATIC_FLOWS: u16 = 18_000;
 
 pub(crate) const CLIENT_DEVICE: &str = "c0";
 pub(crate) const SERVER_DEVICE: &str = "s0";
@@ -79,6 +81,20 @@ pub(crate) fn client(flow: u16) -> SocketAddr {
     SocketAddr::new(CLIENT_IP.into(), FIRST_CLIENT_PORT + flow)
 }
 
+/// A client in a /24 of its own.
+pub(crate) fn client_in_own_prefix(number: u16) -> SocketAddr {
+    let [high, low] = (0x8000 | number).to_be_bytes();
+    SocketAddr::new(
+        Ipv4Addr::new(10, high, low, 2).into(),
+        client(number).port(),
+    )
+}
+
+/// A client whose source address is scattered over 10.128.0.0/9.
+pub(crate) fn scattered_client(number: u16) -> SocketAddr {
+    SocketAddr::new(Ipv4Addr::new(10, 128, 0, 2).into(), client(number).port())
+}
+
 /// The peer of a flow.
 pub(crate) fn peer(flow: u16) -> SocketAddr {
     SocketAddr::new(PEER_IP.into(), FIRST_PEER_PORT + flow)
@@ -97,10 +113,15 @@ pub(crate) fn channel(flow: u16) -> u16 {
 
 /// What the client of a flow puts on its wire towards the server.
 pub(crate) fn path_to_server(flow: u16) -> Path {
+    path_from(client(flow))
+}
+
+/// What arrives at the server's interface from a source, which may be behind the client.
+pub(crate) fn path_from(source: SocketAddr) -> Path {
     Path {
         source_mac: CLIENT_MAC,
         destination_mac: SERVER_MAC,
-        source: client(flow),
+        source,
         destination: SERVER_ADDRESS,
     }
 }

@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
+use super::client::HELD_SOCKETS;
 use super::error::BenchError;
 use super::layout;
 use super::scenario::{Direction, Scenario};
@@ -24,7 +25,7 @@ pub enum LoadKind {
 /// Options of a benchmark. Start from [`BenchOptions::new`] or [`BenchOptions::quick`].
 #[derive(Clone, Debug)]
 pub struct BenchOptions {
-    /// The servers to compare, 1 to 6. Ratios are against the first.
+    /// The servers to compare, 1 to [`BenchOptions::MAX_SIDES`]. Ratios are against the first.
     pub sides: Vec<Side>,
     /// The loads, in order. A server that cannot take one is left out there.
     pub scenarios: Vec<Scenario>,
@@ -59,6 +60,9 @@ impl BenchOptions {
     /// The gate of the quick mode: wide enough that no weather trips it, narrow enough that a server that lost its
     /// batching does.
     pub const QUICK_SHARE: f64 = 0.5;
+
+    /// Most servers in one benchmark: their networks exist side by side.
+    pub const MAX_SIDES: usize = 10;
 
     /// Six rounds of the standard scenarios on processors 0 (generator) and 1 (server).
     pub fn new(sides: Vec<Side>) -> BenchOptions {
@@ -130,6 +134,7 @@ impl BenchOptions {
             scenario,
             Scenario::Relay {
                 direction: Direction::ClientToPeer,
+                flows: ..=HELD_SOCKETS,
                 ..
             }
         );
@@ -138,7 +143,7 @@ impl BenchOptions {
 
     /// Checks what can be checked before anything is started.
     pub(crate) fn validate(&self) -> Result<(), BenchError> {
-        if !(1..=6).contains(&self.sides.len()) {
+        if !(1..=BenchOptions::MAX_SIDES).contains(&self.sides.len()) {
             return Err(BenchError::Sides(self.sides.len()));
         }
         if self.generator_cpu == self.server_cpu {

@@ -52,6 +52,7 @@ impl Running {
             let mut allocations = Allocations::open(&bed.topology, flows)?;
             allocations.allocate()?;
             running.relays = allocations.relays();
+            allocations.close_sockets();
             running.allocations = Some(allocations);
         } else {
             running.wait_for_relaying(side, bed)?;
@@ -73,7 +74,7 @@ impl Running {
         self.server.check_alive()?;
         bed.open()?;
         if let Some(allocations) = &mut self.allocations {
-            allocations.keep_alive()?;
+            allocations.keep_alive(&bed.topology)?;
         }
         self.clients.clear();
         self.check_payload(bed, scenario)?;

@@ -16,6 +16,18 @@ pub enum Direction {
     Both,
 }
 
+/// Where Binding requests come from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Sources {
+    /// Each client has an address in a prefix (/24) of its own.
+    OwnPrefixes,
+    /// All clients are ports of one address: above what a server answers to one source, if it has such a limit.
+    OneAddress,
+    /// Every request comes from another of a million addresses, as in a flood with spoofed sources.
+    Spoofed,
+}
+
 /// One load.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(tag = "kind", rename_all = "kebab-case")]
@@ -36,6 +48,8 @@ pub enum Scenario {
     Binding {
         /// Source ports that take turns.
         clients: u16,
+        /// Their addresses.
+        sources: Sources,
     },
     /// Allocations made and deleted: Allocate (answered with 401), Allocate, Refresh 0, from a
     /// fresh port each time.
@@ -68,7 +82,12 @@ impl fmt::Display for Scenario {
                 };
                 write!(f, "relay-{flows}x{train}-{direction}-{payload}B")
             }
-            Scenario::Binding { clients } => write!(f, "binding-{clients}"),
+            Scenario::Binding { clients: 1, .. } => write!(f, "binding-1"),
+            Scenario::Binding { clients, sources } => match sources {
+                Sources::OwnPrefixes => write!(f, "binding-{clients}"),
+                Sources::OneAddress => write!(f, "binding-one-source"),
+                Sources::Spoofed => write!(f, "binding-spoofed"),
+            },
             Scenario::Churn { in_flight } => write!(f, "churn-{in_flight}"),
             Scenario::Memory { allocations } => write!(f, "memory-{allocations}"),
         }
@@ -109,8 +128,12 @@ impl Scenario {
                     direction.describe()
                 )
             }
-            Scenario::Binding { clients: 1 } => "STUN Binding, one client".into(),
-            Scenario::Binding { clients } => format!("STUN Binding, {clients} clients"),
+            Scenario::Binding { clients: 1, .. } => "STUN Binding, one client".into(),
+            Scenario::Binding { clients, sources } => match sources {
+                Sources::OwnPrefixes => format!("STUN Binding, {clients} clients, a prefix each"),
+                Sources::OneAddress => format!("STUN Binding, {clients} ports of one address"),
+                Sources::Spoofed => "STUN Binding, a million spoofed sources".into(),
+            },
             Scenario::Churn { in_flight } => {
                 format!("401, Allocate, Refresh 0; {in_flight} in flight")
             }
@@ -118,6 +141,17 @@ impl Scenario {
                 format!("memory of {allocations} allocations with a channel")
             }
         }
+    }
+
+    /// Whether the frames' source addresses are scattered.
+    pub(crate) fn is_spoofed(&self) -> bool {
+        matches!(
+            self,
+            Scenario::Binding {
+                sources: Sources::Spoofed,
+                ..
+            }
+        )
     }
 
     /// What a server is counted by: the unit of its rate.
@@ -142,7 +176,7 @@ impl Scenario {
     pub fn flows(&self) -> u16 {
         match self {
             Scenario::Relay { flows, .. } => *flows,
-            Scenario::Binding { clients } => *clients,
+            Scenario::Binding { clients, .. } => *clients,
             Scenario::Churn { in_flight } => *in_flight,
             Scenario::Memory { allocations } => *allocations,
         }
@@ -170,8 +204,8 @@ impl Scenario {
             ]);
         }
         all.extend([
-            Scenario::Binding { clients: 1 },
-            Scenario::Binding { clients: 1000 },
+            binding(1, Sources::OneAddress),
+            binding(1000, Sources::OwnPrefixes),
             Scenario::Churn { in_flight: 64 },
             Scenario::Memory { allocations: 1000 },
             Scenario::Memory {
@@ -180,6 +214,29 @@ impl Scenario {
             Scenario::Memory {
                 allocations: 18_000,
             },
+        ]);
+        all
+    }
+
+    /// What the standard set leaves out, because it tells something about few servers: to be asked for by name.
+    pub fn extra() -> Vec<Scenario> {
+        let mut all = Vec::new();
+        for payload in [120, 1200] {
+            let relay = |flows, direction| Scenario::Relay {
+                flows,
+                train: 1,
+                direction,
+                payload,
+            };
+            all.extend([
+                relay(16_000, Direction::ClientToPeer),
+                relay(1000, Direction::PeerToClient),
+                relay(16_000, Direction::PeerToClient),
+            ]);
+        }
+        all.extend([
+            binding(1000, Sources::OneAddress),
+            binding(1000, Sources::Spoofed),
         ]);
         all
     }
@@ -202,6 +259,10 @@ impl Scenario {
     }
 }
 
+fn binding(clients: u16, sources: Sources) -> Scenario {
+    Scenario::Binding { clients, sources }
+}
+
 impl Direction {
     fn describe(self) -> &'static str {
         match self {
@@ -219,7 +280,8 @@ mod tests {
 
     #[test]
     fn names_are_unique_and_say_what_is_sent() {
-        let all = Scenario::standard();
+        let mut all = Scenario::standard();
+        all.extend(Scenario::extra());
         let names: HashSet<String> = all.iter().map(Scenario::to_string).collect();
         assert_eq!(names.len(), all.len());
         for name in [
@@ -227,6 +289,8 @@ mod tests {
             "relay-64x8-c2p-1200B",
             "relay-64x1-both-120B",
             "churn-64",
+            "relay-16000x1-p2c-120B",
+            "binding-spoofed",
         ] {
             assert!(names.contains(name), "{name}");
         }
@@ -238,6 +302,6 @@ mod tests {
         let quick = Scenario::quick();
         assert!(quick.iter().all(|scenario| standard.contains(scenario)));
         assert!(quick.len() < standard.len());
-        assert!(quick.contains(&Scenario::Binding { clients: 1000 }));
+        assert!(quick.contains(&binding(1000, Sources::OwnPrefixes)));
     }
 }

@@ -1,6 +1,6 @@
 //! The servers to compare: how each is started and what it can do.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use bpf::count::Hook;
 
@@ -41,6 +41,11 @@ impl Abilities {
     pub const FLOOR: Abilities = Abilities {
         turn: false,
         ..Abilities::TURN
+    };
+    /// A bare relay that does nothing else.
+    pub const BOTH_WAYS: Abilities = Abilities {
+        binding: false,
+        ..Abilities::FLOOR
     };
     /// A bare relay towards the peer.
     pub const TO_PEER: Abilities = Abilities {
@@ -122,7 +127,7 @@ impl Side {
     /// Reads a description of a server: a preset, or `[NAME=][KIND:]COMMAND`.
     ///
     /// Presets: `hairpin`, `hairpin-2` (two workers on two processors), `coturn`, `floor` (recvfrom and sendto), `floor-gro` (GRO and GSO),
-    /// `floor-stun` (recvmmsg and sendmmsg, STUN only).
+    /// `floor-stun` (recvmmsg and sendmmsg, STUN only), `floor-xdp`, `floor-tc` and `floor-stun-xdp` (in the kernel).
     ///
     /// Kinds: `turn` (a TURN server with long-term credentials; what a plain command is taken for),
     /// `static` (knows its flows, relays to the peer), `stun`; each may be followed by `+p2c`
@@ -176,27 +181,23 @@ impl Side {
     }
 
     fn preset(name: &str, programs: &Programs) -> Option<Side> {
-        let floor = |words: &[&str]| {
-            let mut command = programs.floor.clone();
-            command.extend(words.iter().map(|word| (*word).to_owned()));
-            command
-        };
-        let with = |program: &PathBuf, words: &[&str]| {
-            let mut command = vec![program.to_string_lossy().into_owned()];
-            command.extend(words.iter().map(|word| (*word).to_owned()));
-            command
-        };
+        let floor = |words: &[&str]| [&programs.floor[..], &owned(words)].concat();
+        let coturn = || [program(&programs.coturn), owned(COTURN)].concat();
+        let hairpin =
+            |more: &[&str]| [program(&programs.hairpin), owned(HAIRPIN), owned(more)].concat();
         let (command, abilities) = match name {
-            "hairpin" => (with(&programs.hairpin, HAIRPIN), Abilities::TURN),
+            "hairpin" => (hairpin(&[]), Abilities::TURN),
             "hairpin-2" => {
-                let command = with(&programs.hairpin, HAIRPIN).into_iter();
                 let two = |word: String| word.replace("--workers=1", "--workers=2");
-                (command.map(two).collect(), Abilities::TURN)
+                (hairpin(&[]).into_iter().map(two).collect(), Abilities::TURN)
             }
-            "coturn" => (with(&programs.coturn, COTURN), Abilities::TURN),
+            "coturn" => (coturn(), Abilities::TURN),
             "floor" => (floor(&["plain", "{flows}"]), Abilities::FLOOR),
             "floor-gro" => (floor(&["gro", "{flows}"]), Abilities::FLOOR),
             "floor-stun" => (floor(&["batch", "0"]), Abilities::BINDING),
+            "floor-xdp" => (floor(&["xdp", "{flows}"]), Abilities::BOTH_WAYS),
+            "floor-tc" => (floor(&["tc", "{flows}"]), Abilities::BOTH_WAYS),
+            "floor-stun-xdp" => (floor(&["stun-xdp", "0"]), Abilities::BINDING),
             _ => return None,
         };
         let role = match name {
@@ -208,7 +209,12 @@ impl Side {
             name: name.to_owned(),
             command,
             abilities,
-            sink: Hook::Tc,
+            // What is redirected in XDP stays a frame only as long as XDP takes it.
+            sink: if name.ends_with("-xdp") {
+                Hook::Xdp
+            } else {
+                Hook::Tc
+            },
             role,
             two_processors: name == "hairpin-2",
         })
@@ -275,6 +281,14 @@ const COTURN: &[&str] = &[
     "--userdb=:memory:",
 ];
 
+fn program(path: &Path) -> Vec<String> {
+    vec![path.to_string_lossy().into_owned()]
+}
+
+fn owned(words: &[&str]) -> Vec<String> {
+    words.iter().map(|word| (*word).to_owned()).collect()
+}
+
 fn is_name(text: &str) -> bool {
     let allowed = |c: char| c.is_ascii_alphanumeric() || " _.+-/".contains(c);
     !text.trim().is_empty() && text.chars().all(allowed) && !text.contains('/')
@@ -325,6 +339,7 @@ fn split_words(line: &str) -> Option<Vec<String>> {
 
 #[cfg(test)]
 mod tests {
+    use super::super::scenario::Sources;
     use super::*;
 
     fn programs() -> Programs {
@@ -359,6 +374,12 @@ mod tests {
                 .contains(&"--user=bench:bench-password".to_owned())
         );
         assert_eq!(coturn.abilities, Abilities::TURN);
+        let kernel = parse("floor-xdp");
+        assert_eq!(
+            (kernel.abilities, kernel.sink),
+            (Abilities::BOTH_WAYS, Hook::Xdp)
+        );
+        assert_eq!(parse("floor-tc").sink, Hook::Tc);
     }
 
     #[test]
@@ -409,7 +430,10 @@ mod tests {
         assert!(Abilities::TO_PEER.allow(&relay(Direction::ClientToPeer)));
         assert!(!Abilities::TO_PEER.allow(&relay(Direction::Both)));
         assert!(!Abilities::FLOOR.allow(&Scenario::Churn { in_flight: 1 }));
-        assert!(Abilities::BINDING.allow(&Scenario::Binding { clients: 1 }));
+        assert!(Abilities::BINDING.allow(&Scenario::Binding {
+            clients: 1,
+            sources: Sources::OneAddress
+        }));
         assert!(!Abilities::BINDING.allow(&relay(Direction::PeerToClient)));
     }
 }

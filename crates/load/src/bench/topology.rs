@@ -159,7 +159,9 @@ impl Topology {
         within(&self.peer, || configure(&PEER, &RELAY, true))?;
         within(&self.server, || {
             configure(&SERVER, &CLIENT, false)?;
-            configure(&RELAY, &PEER, false)
+            configure(&RELAY, &PEER, false)?;
+            // The way to sources behind the client.
+            Netlink::open()?.add_default_route(ip(CLIENT.ip))
         })
     }
 

@@ -57,7 +57,8 @@ pub(crate) struct Churned {
 
 #[derive(Debug)]
 struct Client {
-    socket: UdpSocket,
+    /// `None` while nothing is asked of the server: descriptors are few.
+    socket: Option<UdpSocket>,
     step: Step,
     authority: Option<Authority>,
     transaction: TransactionId,
@@ -118,7 +119,30 @@ impl Driver {
     }
 
     pub(super) fn sockets(&self) -> impl Iterator<Item = &UdpSocket> {
-        self.clients.iter().map(|client| &client.socket)
+        self.clients
+            .iter()
+            .filter_map(|client| client.socket.as_ref())
+    }
+
+    /// Closes the sockets of all clients but the first `held`.
+    pub(super) fn close_sockets(&mut self, held: usize) {
+        let rest = self.clients.iter_mut().skip(held);
+        rest.for_each(|client| client.socket = None);
+    }
+
+    /// The clients without a socket.
+    pub(super) fn closed(&self) -> Vec<usize> {
+        (0..self.clients.len())
+            .filter(|client| self.clients[*client].socket.is_none())
+            .collect()
+    }
+
+    /// Gives a client a socket again, at the address that the server knows.
+    pub(super) fn reopen(&mut self, client: usize, socket: UdpSocket) -> io::Result<()> {
+        // Few clients: far below 2^64.
+        self.poller.add(&socket, client as u64, Interest::Read)?;
+        self.clients[client].socket = Some(socket);
+        Ok(())
     }
 
     /// Lets every client reach its goal, `window` at a time.
@@ -252,7 +276,7 @@ impl Driver {
         let mut buffer = [0; 2048];
         // An error is an ICMP message (the retransmission will show whether it matters) or nothing
         // to read.
-        while let Ok(length) = self.clients[number].socket.recv(&mut buffer) {
+        while let Some(length) = self.clients[number].take(&mut buffer) {
             let Ok(message) = Message::parse(&buffer[..length]) else {
                 continue;
             };
@@ -349,7 +373,7 @@ fn authority(realm: &str) -> Option<Authority> {
 impl Client {
     fn new(socket: UdpSocket) -> Client {
         Client {
-            socket,
+            socket: Some(socket),
             step: Step::Waiting,
             authority: None,
             transaction: TransactionId([0; 12]),
@@ -361,9 +385,16 @@ impl Client {
         }
     }
 
+    fn take(&self, buffer: &mut [u8]) -> Option<usize> {
+        self.socket.as_ref()?.recv(buffer).ok()
+    }
+
     fn transmit(&mut self) {
         // What cannot be sent now is sent again like what got lost.
-        let _ = self.socket.send(&self.request);
+        let _ = self
+            .socket
+            .as_ref()
+            .map(|socket| socket.send(&self.request));
         self.sent = Instant::now();
         self.tries += 1;
     }

@@ -23,7 +23,11 @@ use driver::{Driver, Goal};
 /// enough not to overrun its receive buffer.
 const WINDOW: usize = 32;
 
-/// Allocations that are held, one client socket each.
+/// Clients whose sockets stay open between requests: enough for every load that is sent by sockets. With those of more
+/// clients, a benchmark of several servers would run out of descriptors.
+pub(crate) const HELD_SOCKETS: u16 = 1024;
+
+/// Allocations that are held.
 #[derive(Debug)]
 pub(crate) struct Allocations {
     driver: Driver,
@@ -48,14 +52,33 @@ impl Allocations {
         self.driver.finish_all(WINDOW)
     }
 
+    /// Closes the sockets beyond [`HELD_SOCKETS`]. Injected frames need none.
+    pub(crate) fn close_sockets(&mut self) {
+        self.driver.close_sockets(HELD_SOCKETS.into());
+    }
+
     /// Renews channels and permissions if their time (5 minutes, RFC 8656 §9) could run out soon.
-    pub(crate) fn keep_alive(&mut self) -> Result<(), SideError> {
+    pub(crate) fn keep_alive(&mut self, topology: &Topology) -> Result<(), SideError> {
         const SOON: Duration = Duration::from_secs(150);
         if self.renewed.elapsed() < SOON {
             return Ok(());
         }
+        let closed = self.driver.closed();
+        let reopen = || {
+            // As many clients as ports.
+            let open =
+                |&client: &usize| Ok((client, client_socket(layout::client(client as u16))?));
+            closed.iter().map(open).collect::<io::Result<Vec<_>>>()
+        };
+        for (client, socket) in topology.in_client(reopen).doing("open client sockets")? {
+            self.driver
+                .reopen(client, socket)
+                .doing("watch a client socket")?;
+        }
         self.driver.restart(Goal::Renew);
-        self.allocate()
+        self.allocate()?;
+        self.close_sockets();
+        Ok(())
     }
 
     /// The relayed transport address of each flow.
@@ -63,7 +86,7 @@ impl Allocations {
         self.driver.relays()
     }
 
-    /// Client sockets, one per flow.
+    /// Client sockets, of the first flows.
     pub(crate) fn sockets(&self) -> impl Iterator<Item = &UdpSocket> {
         self.driver.sockets()
     }

@@ -1,4 +1,4 @@
-//! Bare relays: what the socket interfaces can do when nothing but the payload is handled.
+//! Bare relays: what the socket interfaces, or the kernel below them, can do when nothing but the payload is handled.
 //!
 //! No allocations, no authentication, no permissions, no timers, no statistics: the layout of flows
 //! is known beforehand, a look-up is an index into an array. What a server needs beyond its floor
@@ -6,9 +6,11 @@
 //!
 //! `plain` calls recvfrom and sendto once per datagram. `batch` and `gro` use this project's own
 //! batches: recvmmsg and sendmmsg, and `gro` lets the kernel aggregate on the way in (UDP_GRO) and
-//! segment on the way out (UDP_SEGMENT). All three also answer STUN Binding requests.
+//! segment on the way out (UDP_SEGMENT). All three also answer STUN Binding requests. `xdp` and `tc` relay in the kernel
+//! ([`bpf::floor`]) and do nothing else; `stun-xdp` answers Binding requests there.
 
 mod batch;
+mod kernel;
 mod plain;
 
 use std::io;
@@ -16,6 +18,8 @@ use std::net::{SocketAddr, UdpSocket};
 use std::os::fd::AsFd;
 
 use ::io::UdpOptions;
+use bpf::BpfError;
+use bpf::floor::Kind;
 use stun::Message;
 
 use super::layout::{self, FIRST_CLIENT_PORT, MAX_STATIC_FLOWS, SERVER_ADDRESS};
@@ -26,12 +30,15 @@ use super::layout::{self, FIRST_CLIENT_PORT, MAX_STATIC_FLOWS, SERVER_ADDRESS};
 pub enum FloorError {
     /// The arguments are not what the benchmark passes.
     #[error(
-        "usage: plain|batch|gro FLOWS (0 to {MAX_STATIC_FLOWS}); this command is for the benchmark's own use"
+        "usage: plain|batch|gro|xdp|tc|stun-xdp FLOWS (0 to {MAX_STATIC_FLOWS}); this command is for the benchmark's own use"
     )]
     Usage,
     /// A socket cannot be made or waited for.
     #[error("bare relay: {0}")]
     Io(#[from] io::Error),
+    /// The kernel does not take the programs.
+    #[error("bare relay: {0}")]
+    Bpf(#[from] BpfError),
 }
 
 /// Runs a bare relay in the calling thread's network namespace until the process is killed.
@@ -51,6 +58,9 @@ pub fn main(arguments: &[String]) -> Result<(), FloorError> {
         "plain" => plain::run(flows)?,
         "batch" => batch::run(flows, false)?,
         "gro" => batch::run(flows, true)?,
+        "xdp" => kernel::run(Kind::RelayXdp, flows)?,
+        "tc" => kernel::run(Kind::RelayTc, flows)?,
+        "stun-xdp" => kernel::run(Kind::StunXdp, 0)?,
         _ => return Err(FloorError::Usage),
     }
     Ok(())

@@ -270,7 +270,7 @@ impl Report {
         let count = self.cells(scenario, side).filter(limited).count();
         if count > 0 {
             notes.push(format!(
-                "the generator gave out before the server in {count} of {} rounds",
+                "generator or counter gave out before the server in {count} of {} rounds",
                 self.cells(scenario, side).count()
             ));
         }
@@ -474,7 +474,7 @@ pub(crate) mod tests {
     fn the_next_search_begins_where_the_last_one_ended() {
         assert_eq!(report().last_rate(&RELAY, 0), Some(320e3));
         assert_eq!(
-            report().last_rate(&Scenario::Binding { clients: 1 }, 0),
+            report().last_rate(&Scenario::Churn { in_flight: 1 }, 0),
             None
         );
     }
