@@ -31,6 +31,9 @@ pub const MAX_DEVICES: u32 = 4;
 /// Most frames per kernel batch. The kernel allows 256; beyond 64 nothing improves. A paced load has batches of the
 /// size of its bursts, so that a burst leaves when it is complete.
 const BATCH: u32 = 64;
+/// Bytes that the template is longer than the longest frame. The kernel gives a recycled frame its length back only if
+/// the program cuts something off: a frame that the device under test has made longer would come again as it left.
+const SLACK: usize = 4;
 /// Times the program may run. At 30 ns for a frame that is not due this lasts longer than any load.
 const REPEAT: u32 = u32::MAX;
 
@@ -190,12 +193,11 @@ impl Injector {
     /// template: each must be 62 bytes or longer, and their bytes behind the heads must agree when
     /// aligned at the end.
     pub fn set_flows(&mut self, flows: &[Flow]) -> Result<(), BpfError> {
-        let template = flows
+        let longest = flows
             .iter()
             .max_by_key(|flow| flow.frame.len())
-            .ok_or(BpfError::Flows("no flows"))?
-            .frame
-            .clone();
+            .ok_or(BpfError::Flows("no flows"))?;
+        let template = [&[0; SLACK][..], &longest.frame].concat();
         let count = u32::try_from(flows.len()).unwrap_or(u32::MAX);
         if count > self.max_flows {
             return Err(BpfError::Flows(
@@ -265,8 +267,9 @@ impl Injector {
     pub fn rewrite(&mut self, dirty: &[u8]) -> Result<Option<Vec<u8>>, BpfError> {
         const XDP_REDIRECT: u32 = 4;
         let mut out = vec![0; dirty.len() + HEAD_LEN];
+        let dirty = [&[0; SLACK][..], dirty].concat();
         let options = TestRunOptions {
-            data_in: Some(dirty),
+            data_in: Some(&dirty),
             data_out: Some(&mut out),
             ..TestRunOptions::new()
         };
@@ -381,7 +384,7 @@ impl FlowFrame {
         let mut head = [0; HEAD_LEN];
         let kept = frame.len().min(HEAD_LEN);
         head[..kept].copy_from_slice(&frame[..kept]);
-        // At most 40 + 22 + 12: far below u32.
+        // At most 63: far below u32.
         Ok(FlowFrame {
             device: flow.device,
             trim: trim as u32,

@@ -215,7 +215,7 @@ INLINE int is_bare_request(const struct headers *from, const struct binding *req
     return from->ethernet->type == be16(ETHERTYPE_IPV4) && from->ip->version_and_length == 0x45 &&
            from->ip->protocol == PROTOCOL_UDP && !(from->ip->fragment & be16(FRAGMENT_BITS)) &&
            from->udp->destination == be16(SERVER_PORT) && from->udp->length == be16(UDP_BYTES + STUN_HEADER_BYTES) &&
-           bytes == HEADERS_BYTES + STUN_HEADER_BYTES && request->type == be16(BINDING_REQUEST) &&
+           bytes >= HEADERS_BYTES + STUN_HEADER_BYTES && request->type == be16(BINDING_REQUEST) &&
            request->length == 0 && request->cookie == be32(STUN_MAGIC_COOKIE);
 }
 
@@ -268,7 +268,8 @@ SEC("xdp") int floor_stun_xdp(struct xdp_md *packet)
     if (!locate(data, end, &at) || data + HEADERS_BYTES + STUN_HEADER_BYTES > end ||
         !is_bare_request(&at, data + HEADERS_BYTES, end - data))
         return XDP_PASS;
-    if (xdp_adjust_tail(packet, ATTRIBUTE_BYTES))
+    // A frame may be longer than its datagram.
+    if (xdp_adjust_tail(packet, HEADERS_BYTES + (int)sizeof(struct binding) - (int)(end - data)))
         return XDP_PASS;
     data = (void *)(long)packet->data;
     end = (void *)(long)packet->data_end;
