@@ -1,0 +1,259 @@
+//! Branches: the text in a Via that brings a response back to its worker and transaction without a look-up.
+//!
+//! ```text
+//! z9hG4bK h 5 base32 digits per 25 bits ...
+//!           └── 29 digits: worker (16 bits), slot (32), generation (32), MAC (64), one bit of nought
+//! ```
+//!
+//! Any worker can read whose it is, and nobody without the key can make one up. The digits are those of RFC 4648 §6 in
+//! lower case: RFC 3261 §19.1.4 and §7.3.1 make a branch a token whose case does not matter, which base64 would break.
+
+use crate::siphash::HashKey;
+
+/// RFC 3261 §8.1.1.7: what a branch that is unique begins with.
+pub const MAGIC_COOKIE: &str = "z9hG4bK";
+/// Marks a branch of ours, so that others are told apart without computing a MAC.
+const MARK: u8 = b'h';
+/// Marks a branch that belongs to no transaction: an ACK for a 2xx, or a request forwarded statelessly.
+const STATELESS_MARK: u8 = b's';
+const DIGITS: &[u8; 32] = b"abcdefghijklmnopqrstuvwxyz234567";
+const DIGIT_COUNT: usize = 29;
+/// Bytes of a branch, the magic cookie included.
+pub const BRANCH_LEN: usize = MAGIC_COOKIE.len() + 1 + DIGIT_COUNT;
+
+/// Which client transaction, of which worker.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Branch {
+    /// The worker that sent the request.
+    pub worker: u16,
+    /// Where in its table.
+    pub slot: u32,
+    /// Which tenant of that place.
+    pub generation: u32,
+}
+
+/// What a branch turned out to be.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum BranchKind {
+    /// One of ours, and the MAC is right.
+    Ours(Branch),
+    /// One of ours that belongs to no transaction.
+    Stateless,
+    /// It looks like one of ours, and is not.
+    Forged,
+    /// Somebody else's.
+    Foreign,
+}
+
+/// Makes and reads branches. The key is the same in all workers of a process.
+#[derive(Clone, Copy, Debug)]
+pub struct BranchCodec {
+    key: HashKey,
+}
+
+impl BranchCodec {
+    /// With this key.
+    #[must_use]
+    pub fn new(key: HashKey) -> BranchCodec {
+        BranchCodec {
+            key: key.derive(u64::from_le_bytes(*b"branches")),
+        }
+    }
+
+    fn mac(&self, branch: Branch) -> u64 {
+        let mut bytes = [0; 10];
+        bytes[..2].copy_from_slice(&branch.worker.to_be_bytes());
+        bytes[2..6].copy_from_slice(&branch.slot.to_be_bytes());
+        bytes[6..].copy_from_slice(&branch.generation.to_be_bytes());
+        self.key.mac(&bytes)
+    }
+
+    /// The text, magic cookie included.
+    #[must_use]
+    pub fn write(&self, branch: Branch) -> [u8; BRANCH_LEN] {
+        let who = u128::from(branch.worker) << 64
+            | u128::from(branch.slot) << 32
+            | u128::from(branch.generation);
+        text(MARK, who << 64 >> 64, (who >> 64) as u16, self.mac(branch))
+    }
+
+    /// The text of a branch that belongs to no transaction and differs for different numbers.
+    #[must_use]
+    pub fn write_stateless(&self, number: u128) -> [u8; BRANCH_LEN] {
+        let bytes = number.to_le_bytes();
+        let mac = self.key.mac(&bytes);
+        let other = self.key.derive(1).mac(&bytes);
+        text(STATELESS_MARK, u128::from(other), mac as u16, mac)
+    }
+
+    /// Reads a branch, in either case.
+    #[must_use]
+    pub fn read(&self, branch: &[u8]) -> BranchKind {
+        let Some((cookie, rest)) = branch.split_at_checked(MAGIC_COOKIE.len()) else {
+            return BranchKind::Foreign;
+        };
+        let [mark, digits @ ..] = rest else {
+            return BranchKind::Foreign;
+        };
+        if !cookie.eq_ignore_ascii_case(MAGIC_COOKIE.as_bytes()) || digits.len() != DIGIT_COUNT {
+            return BranchKind::Foreign;
+        }
+        match mark.to_ascii_lowercase() {
+            MARK => self.read_digits(digits),
+            STATELESS_MARK => BranchKind::Stateless,
+            _ => BranchKind::Foreign,
+        }
+    }
+
+    fn read_digits(&self, digits: &[u8]) -> BranchKind {
+        let mut reader = DigitReader { digits };
+        let Some((high, low, mac)) = reader.parts() else {
+            return BranchKind::Foreign;
+        };
+        let branch = Branch {
+            worker: high,
+            slot: (low >> 32) as u32,
+            generation: low as u32,
+        };
+        // The time this takes tells nothing of use: a guess is wrong in all 64 bits or in none.
+        if self.mac(branch) == mac {
+            BranchKind::Ours(branch)
+        } else {
+            BranchKind::Forged
+        }
+    }
+}
+
+/// 16, 64 and 64 bits as 29 digits of 5 bits, the last bit nought.
+fn text(mark: u8, low: u128, high: u16, mac: u64) -> [u8; BRANCH_LEN] {
+    let mut out = [0; BRANCH_LEN];
+    let (cookie, rest) = out.split_at_mut(MAGIC_COOKIE.len());
+    cookie.copy_from_slice(MAGIC_COOKIE.as_bytes());
+    rest[0] = mark;
+    let mut bits: u128 = 0;
+    let mut held = 0;
+    let mut digits = rest[1..].iter_mut();
+    let words = [(u64::from(high), 16), (low as u64, 64), (mac, 64), (0, 1)];
+    for (word, width) in words {
+        bits = bits << width | u128::from(word);
+        held += width;
+        while held >= 5 {
+            held -= 5;
+            if let Some(place) = digits.next() {
+                *place = DIGITS[(bits >> held) as usize % 32];
+            }
+        }
+    }
+    out
+}
+
+struct DigitReader<'a> {
+    digits: &'a [u8],
+}
+
+impl DigitReader<'_> {
+    /// The three numbers of [`text`]; `None` for what is no digit or has its last bit set.
+    fn parts(&mut self) -> Option<(u16, u64, u64)> {
+        let mut bytes = [0; 18];
+        let mut places = bytes.iter_mut();
+        let mut bits: u32 = 0;
+        let mut held = 0;
+        for digit in self.digits {
+            bits = bits << 5 | value(*digit)?;
+            held += 5;
+            if held >= 8 {
+                held -= 8;
+                *places.next()? = (bits >> held) as u8;
+            }
+        }
+        if held != 1 || bits & 1 != 0 {
+            return None;
+        }
+        let [h0, h1, rest @ ..] = bytes;
+        let ([low, mac], []) = rest.as_chunks::<8>() else {
+            return None;
+        };
+        Some((
+            u16::from_be_bytes([h0, h1]),
+            u64::from_be_bytes(*low),
+            u64::from_be_bytes(*mac),
+        ))
+    }
+}
+
+fn value(digit: u8) -> Option<u32> {
+    match digit {
+        b'a'..=b'z' => Some(u32::from(digit - b'a')),
+        b'A'..=b'Z' => Some(u32::from(digit - b'A')),
+        b'2'..=b'7' => Some(u32::from(digit - b'2') + 26),
+        _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn codec() -> BranchCodec {
+        BranchCodec::new(HashKey::new([5; 16]))
+    }
+
+    proptest! {
+        #[test]
+        fn what_was_written_is_read_in_either_case(worker: u16, slot: u32, generation: u32) {
+            let branch = Branch { worker, slot, generation };
+            let text = codec().write(branch);
+            prop_assert_eq!(codec().read(&text), BranchKind::Ours(branch));
+            prop_assert_eq!(codec().read(&text.to_ascii_uppercase()), BranchKind::Ours(branch));
+            prop_assert!(text.iter().all(u8::is_ascii_alphanumeric), "a token");
+        }
+
+        #[test]
+        fn a_changed_digit_goes_nowhere(place in MAGIC_COOKIE.len() + 1..BRANCH_LEN, digit in 0usize..32) {
+            let branch = Branch { worker: 1, slot: 77, generation: 9 };
+            let mut text = codec().write(branch);
+            prop_assume!(text[place] != DIGITS[digit]);
+            text[place] = DIGITS[digit];
+            prop_assert!(!matches!(codec().read(&text), BranchKind::Ours(_)));
+        }
+
+        #[test]
+        fn nothing_panics(bytes in prop::collection::vec(any::<u8>(), 0..60)) {
+            let _ = codec().read(&bytes);
+        }
+    }
+
+    #[test]
+    fn anothers_key_makes_a_forgery() {
+        let branch = Branch {
+            worker: 0,
+            slot: 0,
+            generation: 0,
+        };
+        let other = BranchCodec::new(HashKey::new([6; 16]));
+        assert_eq!(codec().read(&other.write(branch)), BranchKind::Forged);
+    }
+
+    #[test]
+    fn branches_of_others_are_told_apart() {
+        for foreign in [
+            &b"z9hG4bKnashds8"[..],
+            b"z9hG4bK",
+            b"",
+            b"1",
+            b"z9hG4bK-524287-1---0a1b2c3d4e5f60718",
+        ] {
+            assert_eq!(codec().read(foreign), BranchKind::Foreign);
+        }
+    }
+
+    #[test]
+    fn stateless_branches_differ_and_are_known_as_such() {
+        let one = codec().write_stateless(1);
+        assert_ne!(one, codec().write_stateless(2));
+        assert_eq!(one, codec().write_stateless(1));
+        assert_eq!(codec().read(&one), BranchKind::Stateless);
+    }
+}
