@@ -27,21 +27,32 @@
 //! ```
 #![forbid(unsafe_code)]
 
+pub mod branch;
 pub mod build;
 mod chars;
+pub mod congestion;
 mod cursor;
+pub mod flow;
+mod hash;
 pub mod header;
 pub mod host;
 pub mod message;
 mod method;
+pub mod routing;
+#[allow(dead_code, reason = "fingerprints come with the engine")]
+mod siphash;
 mod status;
 mod time;
+pub mod timer;
+#[allow(dead_code, unused_imports, reason = "the engine comes next")]
+mod transaction;
 pub mod uri;
 
 pub use header::{HeaderError, HeaderKind};
 pub use host::Host;
 pub use message::{Framing, Limits, Message, ParseError, Scan, Spans, StartLine};
 pub use method::Method;
+pub use siphash::HashKey;
 pub use status::reason_phrase;
 pub use time::{Mono, Now};
 pub use uri::Uri;

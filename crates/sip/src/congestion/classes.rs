@@ -1,0 +1,126 @@
+//! Which request may be refused before which.
+
+/// The classes, the first to go first.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Class {
+    /// A request that begins something.
+    New,
+    /// A request of a dialog, or the second half of a challenge: work was spent on it already.
+    Continuing,
+    /// An emergency call (RFC 5031), a `Priority: emergency` or what the configuration names.
+    Priority,
+    /// ACK, CANCEL, BYE, PRACK: it finishes something and frees what that holds.
+    Finishing,
+}
+
+/// What a request's headers say of its class.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Traits<'a> {
+    /// The method.
+    pub method: &'a [u8],
+    /// The Request-URI.
+    pub uri: &'a [u8],
+    /// To has a tag.
+    pub in_dialog: bool,
+    /// Authorization or Proxy-Authorization is there.
+    pub has_credentials: bool,
+    /// The value of Priority (RFC 3261 §20.26).
+    pub priority: Option<&'a [u8]>,
+    /// A value of Resource-Priority (RFC 4412), the first.
+    pub resource_priority: Option<&'a [u8]>,
+}
+
+/// Sorts requests into classes.
+#[derive(Clone, Debug, Default)]
+pub struct Classifier {
+    resource_priorities: Vec<Box<[u8]>>,
+    /// Whether `Priority: emergency` counts: anybody may write it.
+    trust_priority: bool,
+}
+
+/// RFC 5031 §3: the service of emergency calls.
+const EMERGENCY: &[u8] = b"urn:service:sos";
+
+impl Classifier {
+    /// Emergency calls to `urn:service:sos`, these values of Resource-Priority (RFC 4412, such as `esnet.0`) and, if
+    /// `trust_priority` is set, `Priority: emergency` are the last to go.
+    #[must_use]
+    pub fn new(resource_priorities: &[&str], trust_priority: bool) -> Classifier {
+        Classifier {
+            resource_priorities: resource_priorities
+                .iter()
+                .map(|value| value.as_bytes().into())
+                .collect(),
+            trust_priority,
+        }
+    }
+
+    /// The class.
+    #[must_use]
+    pub fn classify(&self, request: &Traits<'_>) -> Class {
+        match request.method {
+            b"ACK" | b"CANCEL" | b"BYE" | b"PRACK" => Class::Finishing,
+            _ if self.has_priority(request) => Class::Priority,
+            _ if request.in_dialog || request.has_credentials => Class::Continuing,
+            _ => Class::New,
+        }
+    }
+
+    fn has_priority(&self, request: &Traits<'_>) -> bool {
+        let is_emergency = request.uri.get(..EMERGENCY.len()).is_some_and(|start| {
+            let behind = request.uri.get(EMERGENCY.len());
+            start.eq_ignore_ascii_case(EMERGENCY) && matches!(behind, None | Some(b'.'))
+        });
+        let asks = self.trust_priority
+            && request
+                .priority
+                .is_some_and(|value| value.eq_ignore_ascii_case(b"emergency"));
+        let is_named = request.resource_priority.is_some_and(|value| {
+            self.resource_priorities
+                .iter()
+                .any(|known| known.eq_ignore_ascii_case(value))
+        });
+        is_emergency || asks || is_named
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_finishes_work_is_above_what_continues_it_above_what_begins_it() {
+        let classifier = Classifier::new(&["esnet.0"], true);
+        let class = |change: fn(&mut Traits<'_>)| {
+            let mut request = Traits {
+                method: b"INVITE",
+                uri: b"sip:bob@example.org",
+                ..Traits::default()
+            };
+            change(&mut request);
+            classifier.classify(&request)
+        };
+        assert_eq!(class(|_| ()), Class::New);
+        assert_eq!(class(|r| r.in_dialog = true), Class::Continuing);
+        assert_eq!(class(|r| r.has_credentials = true), Class::Continuing);
+        assert_eq!(class(|r| r.uri = b"URN:service:sos.fire"), Class::Priority);
+        assert_eq!(class(|r| r.uri = b"urn:service:soso"), Class::New);
+        assert_eq!(class(|r| r.priority = Some(b"Emergency")), Class::Priority);
+        assert_eq!(
+            class(|r| r.resource_priority = Some(b"ESNET.0")),
+            Class::Priority
+        );
+        assert_eq!(class(|r| r.method = b"BYE"), Class::Finishing);
+        assert!(Class::New < Class::Continuing && Class::Priority < Class::Finishing);
+    }
+
+    #[test]
+    fn a_priority_anybody_can_write_counts_only_where_it_is_trusted() {
+        let request = Traits {
+            method: b"INVITE",
+            priority: Some(b"emergency"),
+            ..Traits::default()
+        };
+        assert_eq!(Classifier::default().classify(&request), Class::New);
+    }
+}

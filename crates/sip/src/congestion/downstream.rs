@@ -1,0 +1,363 @@
+//! RFC 7339 as a client: holding back what a next hop asked to hold back.
+//!
+//! The next hops that have asked are few; they lie in a table of fixed size, in which the one whose request ends first makes
+//! room. The loss algorithm (RFC 7339 §7) sends all but a share of the requests, the rate algorithm (RFC 7415 §3.5) so
+//! many a second.
+
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use super::classes::Class;
+use crate::Mono;
+
+/// Next hops that are held back at a time.
+const HOPS: usize = 64;
+/// RFC 7339 §4.3: where oc-validity is absent.
+const DEFAULT_VALIDITY: Duration = Duration::from_millis(500);
+/// Requests saved up by the rate algorithm, so that small bursts pass (RFC 7415 §3.5.1, TAU in requests).
+const RATE_BURST: f64 = 4.0;
+
+/// What the top Via of a response asks for.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Feedback {
+    /// The value of `oc`: percent to hold back, or requests a second.
+    pub oc: Option<u32>,
+    /// `oc-algo` is `rate`.
+    pub rate: bool,
+    /// `oc-validity`.
+    pub validity: Option<Duration>,
+    /// `oc-seq`: the part before the point and the part behind it.
+    pub sequence: Option<(u64, u64)>,
+}
+
+impl Feedback {
+    /// From a parameter of the top Via; to be called with each. Malformed values count as absent.
+    pub fn note(&mut self, name: &[u8], value: Option<&[u8]>) {
+        let Some(value) = value else { return };
+        if name.eq_ignore_ascii_case(b"oc") {
+            self.oc = number(value).and_then(|number| u32::try_from(number).ok());
+        } else if name.eq_ignore_ascii_case(b"oc-algo") {
+            self.rate = value.trim_ascii().eq_ignore_ascii_case(b"\"rate\"");
+        } else if name.eq_ignore_ascii_case(b"oc-validity") {
+            self.validity = number(value).map(Duration::from_millis);
+        } else if name.eq_ignore_ascii_case(b"oc-seq") {
+            let mut parts = value.splitn(2, |byte| *byte == b'.');
+            let whole = parts.next().and_then(number);
+            self.sequence = whole.zip(parts.next().and_then(number).or(Some(0)));
+        }
+    }
+}
+
+fn number(digits: &[u8]) -> Option<u64> {
+    if digits.is_empty() || digits.len() > 12 || !digits.iter().all(u8::is_ascii_digit) {
+        return None;
+    }
+    let add = |sum: u64, digit: &u8| sum * 10 + u64::from(digit - b'0');
+    Some(digits.iter().fold(0, add))
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Hop {
+    address: SocketAddr,
+    until: Mono,
+    sequence: (u64, u64),
+    limit: Limit,
+}
+
+#[derive(Clone, Copy, Debug)]
+enum Limit {
+    /// Percent of the requests to hold back.
+    Loss(u32),
+    Rate {
+        per_second: f64,
+        saved: f64,
+        at: Mono,
+    },
+}
+
+/// What next hops have asked for.
+#[derive(Debug)]
+pub struct Downstream {
+    hops: Vec<Hop>,
+    random: u64,
+}
+
+impl Downstream {
+    /// Nobody has asked for anything. The seed decides which requests are held back.
+    #[must_use]
+    pub fn new(seed: u64) -> Downstream {
+        Downstream {
+            hops: Vec::new(),
+            random: seed | 1,
+        }
+    }
+
+    /// A response of this next hop came, with this in its top Via.
+    pub fn learn(&mut self, now: Mono, hop: SocketAddr, feedback: Feedback) {
+        let Some(oc) = feedback.oc else { return };
+        let place = self.hops.iter().position(|known| known.address == hop);
+        let sequence = feedback.sequence.unwrap_or((0, 0));
+        if let Some(known) = place.and_then(|place| self.hops.get(place)) {
+            // RFC 7339 §5.4: what is not newer is out of order.
+            if known.until > now && feedback.sequence.is_some() && sequence <= known.sequence {
+                return;
+            }
+        }
+        let validity = feedback.validity.unwrap_or(DEFAULT_VALIDITY);
+        if validity.is_zero() {
+            // RFC 7339 §4.3: zero ends it. The hop stays a moment with nothing to hold back, to know old reports by.
+            self.put(
+                place,
+                hop,
+                now.plus(DEFAULT_VALIDITY),
+                sequence,
+                Limit::Loss(0),
+            );
+            return;
+        }
+        let limit = if feedback.rate {
+            Limit::Rate {
+                per_second: f64::from(oc),
+                saved: RATE_BURST.min(f64::from(oc)),
+                at: now,
+            }
+        } else if oc <= 100 {
+            Limit::Loss(oc)
+        } else {
+            // RFC 7339 §5.5: not a percentage, so of no meaning.
+            return;
+        };
+        self.put(place, hop, now.plus(validity), sequence, limit);
+    }
+
+    fn put(
+        &mut self,
+        place: Option<usize>,
+        address: SocketAddr,
+        until: Mono,
+        sequence: (u64, u64),
+        mut limit: Limit,
+    ) {
+        let place = place.or_else(|| self.least_if_full());
+        let known = place.and_then(|place| self.hops.get_mut(place));
+        if let (
+            Limit::Rate { saved, at, .. },
+            Some(Hop {
+                address: same,
+                limit: Limit::Rate {
+                    saved: s, at: a, ..
+                },
+                ..
+            }),
+        ) = (&mut limit, &known)
+            && *same == address
+        {
+            // A new report does not fill the bucket again.
+            (*saved, *at) = (*s, *a);
+        }
+        let hop = Hop {
+            address,
+            until,
+            sequence,
+            limit,
+        };
+        match known {
+            Some(known) => *known = hop,
+            None => self.hops.push(hop),
+        }
+    }
+
+    fn least_if_full(&self) -> Option<usize> {
+        if self.hops.len() < HOPS {
+            return None;
+        }
+        let hops = self.hops.iter().enumerate();
+        hops.min_by_key(|(_, hop)| hop.until)
+            .map(|(place, _)| place)
+    }
+
+    /// Whether a request of this class may be sent to the next hop. RFC 7339 §5.10.1: what is in a dialog or urgent goes
+    /// first; the share held back is taken from what is new, and from the rest only if that is not enough.
+    pub fn admit(&mut self, now: Mono, hop: SocketAddr, class: Class) -> bool {
+        let Some(place) = self.hops.iter().position(|known| known.address == hop) else {
+            return true;
+        };
+        if self.hops[place].until <= now {
+            self.hops.swap_remove(place);
+            return true;
+        }
+        let dice = self.dice();
+        match &mut self.hops[place].limit {
+            Limit::Loss(percent) => {
+                class == Class::Finishing || share_passes(*percent, class, dice)
+            }
+            Limit::Rate {
+                per_second,
+                saved,
+                at,
+            } => {
+                let earned = now.since(*at).as_secs_f64() * *per_second;
+                *saved = (*saved + earned).min(RATE_BURST);
+                *at = now;
+                // What is protected passes at the expense of what is not, down to a debt of as much again.
+                let floor = if class == Class::New {
+                    1.0
+                } else {
+                    -RATE_BURST
+                };
+                let passes = class == Class::Finishing || *saved >= floor;
+                if passes {
+                    *saved = (*saved - 1.0).max(-RATE_BURST);
+                }
+                passes
+            }
+        }
+    }
+
+    /// How many next hops have asked for something, expired ones included.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.hops.len()
+    }
+
+    /// No next hop has asked for anything.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.hops.is_empty()
+    }
+
+    /// 0 to 9999.
+    fn dice(&mut self) -> u32 {
+        self.random ^= self.random >> 12;
+        self.random ^= self.random << 25;
+        self.random ^= self.random >> 27;
+        ((self.random.wrapping_mul(0x2545_F491_4F6C_DD1D) >> 33) % 10_000) as u32
+    }
+}
+
+/// RFC 7339 §7.2 with two categories taken as equally frequent: new requests lose twice the share until none is left,
+/// and only then do the others lose.
+fn share_passes(percent: u32, class: Class, dice: u32) -> bool {
+    let lost = if class == Class::New {
+        (percent * 2).min(100)
+    } else {
+        percent.saturating_sub(50) * 2
+    };
+    dice >= lost * 100
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn hop(port: u16) -> SocketAddr {
+        ([192, 0, 2, 1], port).into()
+    }
+
+    fn asks(oc: u32, sequence: u64) -> Feedback {
+        Feedback {
+            oc: Some(oc),
+            sequence: Some((sequence, 0)),
+            ..Feedback::default()
+        }
+    }
+
+    fn passing(downstream: &mut Downstream, now: Mono, class: Class) -> usize {
+        (0..1000)
+            .filter(|_| downstream.admit(now, hop(1), class))
+            .count()
+    }
+
+    #[test]
+    fn a_share_of_new_requests_is_held_back_until_the_report_expires() {
+        let mut downstream = Downstream::new(7);
+        let now = Mono(0);
+        downstream.learn(now, hop(1), asks(30, 1));
+        let new = passing(&mut downstream, now, Class::New);
+        assert!((350..450).contains(&new), "{new}");
+        assert_eq!(passing(&mut downstream, now, Class::Continuing), 1000);
+        assert!(downstream.admit(now, hop(2), Class::New), "another hop");
+        let later = now.plus(Duration::from_millis(500));
+        assert_eq!(passing(&mut downstream, later, Class::New), 1000);
+        assert!(downstream.is_empty());
+    }
+
+    #[test]
+    fn all_means_all_but_what_finishes() {
+        let mut downstream = Downstream::new(7);
+        downstream.learn(Mono(0), hop(1), asks(100, 1));
+        assert_eq!(passing(&mut downstream, Mono(0), Class::New), 0);
+        assert_eq!(passing(&mut downstream, Mono(0), Class::Priority), 0);
+        assert_eq!(passing(&mut downstream, Mono(0), Class::Finishing), 1000);
+    }
+
+    #[test]
+    fn old_reports_are_ignored_and_a_validity_of_zero_ends_it() {
+        let mut downstream = Downstream::new(7);
+        downstream.learn(Mono(0), hop(1), asks(100, 5));
+        downstream.learn(Mono(1), hop(1), asks(0, 4));
+        downstream.learn(Mono(1), hop(1), asks(0, 5));
+        assert_eq!(passing(&mut downstream, Mono(1), Class::New), 0);
+        let over = Feedback {
+            validity: Some(Duration::ZERO),
+            ..asks(0, 6)
+        };
+        downstream.learn(Mono(2), hop(1), over);
+        assert_eq!(passing(&mut downstream, Mono(2), Class::New), 1000);
+        downstream.learn(Mono(3), hop(1), asks(100, 5));
+        assert_eq!(passing(&mut downstream, Mono(3), Class::New), 1000);
+    }
+
+    #[test]
+    fn a_share_above_100_means_nothing() {
+        let mut downstream = Downstream::new(7);
+        downstream.learn(Mono(0), hop(1), asks(101, 1));
+        assert_eq!(passing(&mut downstream, Mono(0), Class::New), 1000);
+    }
+
+    #[test]
+    fn the_rate_algorithm_lets_so_many_a_second_pass() {
+        let mut downstream = Downstream::new(7);
+        let mut passed = 0;
+        for ms in 0..2000u64 {
+            let now = Mono(ms * 1_000_000);
+            if ms % 400 == 0 {
+                let report = Feedback {
+                    rate: true,
+                    ..asks(100, ms + 1)
+                };
+                downstream.learn(now, hop(1), report);
+            }
+            passed += usize::from(downstream.admit(now, hop(1), Class::New));
+        }
+        assert!((195..=206).contains(&passed), "{passed}");
+    }
+
+    #[test]
+    fn the_table_is_bounded() {
+        let mut downstream = Downstream::new(7);
+        for port in 1..5000 {
+            downstream.learn(Mono(u64::from(port)), hop(port), asks(50, 1));
+        }
+        assert_eq!(downstream.len(), HOPS);
+    }
+
+    #[test]
+    fn parameters_are_read_and_malformed_ones_are_absent() {
+        let mut feedback = Feedback::default();
+        feedback.note(b"oc", Some(b"20"));
+        feedback.note(b"OC-Algo", Some(b"\"loss\""));
+        feedback.note(b"oc-validity", Some(b"1000"));
+        feedback.note(b"oc-seq", Some(b"1282321615.782"));
+        let expected = Feedback {
+            oc: Some(20),
+            rate: false,
+            validity: Some(Duration::from_secs(1)),
+            sequence: Some((1_282_321_615, 782)),
+        };
+        assert_eq!(feedback, expected);
+        feedback.note(b"oc", Some(b"-1"));
+        feedback.note(b"oc-seq", Some(b"9999999999999999999999"));
+        assert_eq!((feedback.oc, feedback.sequence), (None, None));
+    }
+}

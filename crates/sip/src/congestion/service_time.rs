@@ -1,0 +1,89 @@
+//! How long a message takes: a moving average over messages, not over time, so that idleness does not count.
+
+use std::time::Duration;
+
+/// After how many messages the average has moved by two thirds (1 - 1/e).
+const SPAN: f64 = 1024.0;
+/// No average moves further than this at once: one stall must not look like a change of the load.
+const LARGEST_WEIGHT: f64 = 0.25;
+/// Before anything was measured.
+const FIRST_GUESS_NS: f64 = 10_000.0;
+
+/// The moving average.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct ServiceTime {
+    average_ns: f64,
+    measured: bool,
+}
+
+impl ServiceTime {
+    pub(super) const fn new() -> ServiceTime {
+        ServiceTime {
+            average_ns: FIRST_GUESS_NS,
+            measured: false,
+        }
+    }
+
+    /// So many messages took so long together.
+    pub(super) fn observe(&mut self, messages: u32, busy: Duration) {
+        if messages == 0 {
+            return;
+        }
+        let messages = f64::from(messages);
+        let sample = busy.as_nanos() as f64 / messages;
+        if self.measured {
+            let weight = (messages / (messages + SPAN)).min(LARGEST_WEIGHT);
+            self.average_ns += (sample - self.average_ns) * weight;
+        } else {
+            self.average_ns = sample;
+            self.measured = true;
+        }
+    }
+
+    /// The average.
+    pub(super) fn average(&self) -> Duration {
+        Duration::from_nanos(self.average_ns as u64)
+    }
+
+    /// How long so many messages will take.
+    pub(super) fn wait(&self, messages: u64) -> Duration {
+        let ns = self.average_ns * messages as f64;
+        Duration::from_nanos(if ns < u64::MAX as f64 {
+            ns as u64
+        } else {
+            u64::MAX
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_fixed_service_time_is_found_and_multiplied() {
+        let mut time = ServiceTime::new();
+        for _ in 0..200 {
+            time.observe(32, Duration::from_micros(50 * 32));
+        }
+        let off = time.average().abs_diff(Duration::from_micros(50));
+        assert!(off <= Duration::from_micros(1), "{off:?}");
+        let wait = time.wait(1000);
+        assert!(wait.abs_diff(Duration::from_millis(50)) <= Duration::from_millis(1));
+    }
+
+    #[test]
+    fn one_stall_does_not_count_for_a_change() {
+        let mut time = ServiceTime::new();
+        time.observe(16, Duration::from_micros(160));
+        time.observe(1, Duration::from_millis(20));
+        assert!(time.average() < Duration::from_micros(40));
+    }
+
+    #[test]
+    fn no_backlog_overflows_it() {
+        let mut time = ServiceTime::new();
+        time.observe(1, Duration::from_secs(1));
+        assert!(time.wait(u64::MAX) > Duration::from_secs(1 << 30));
+    }
+}

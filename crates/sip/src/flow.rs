@@ -1,0 +1,89 @@
+//! Where messages come from and go to.
+
+use std::net::SocketAddr;
+
+/// How messages travel.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Carrier {
+    /// Datagrams.
+    Udp,
+    /// A TCP connection.
+    Tcp,
+    /// A TLS connection over TCP.
+    Tls,
+    /// A WebSocket over TCP (RFC 7118).
+    Ws,
+    /// A WebSocket over TLS (RFC 7118).
+    Wss,
+}
+
+impl Carrier {
+    /// Nothing is lost or out of order while the connection lives: transactions need not retransmit.
+    #[must_use]
+    pub const fn is_reliable(self) -> bool {
+        !matches!(self, Carrier::Udp)
+    }
+
+    /// Fit for a SIPS URI.
+    #[must_use]
+    pub const fn is_secure(self) -> bool {
+        matches!(self, Carrier::Tls | Carrier::Wss)
+    }
+
+    /// The port where none is named (RFC 3261 §19.1.2, RFC 7118 §5.1).
+    #[must_use]
+    pub const fn default_port(self) -> u16 {
+        match self {
+            Carrier::Udp | Carrier::Tcp => 5060,
+            Carrier::Tls => 5061,
+            Carrier::Ws => 80,
+            Carrier::Wss => 443,
+        }
+    }
+
+    /// The transport of a Via (RFC 3261 §20.42).
+    #[must_use]
+    pub const fn via_name(self) -> &'static str {
+        match self {
+            Carrier::Udp => "UDP",
+            Carrier::Tcp => "TCP",
+            Carrier::Tls => "TLS",
+            Carrier::Ws => "WS",
+            Carrier::Wss => "WSS",
+        }
+    }
+}
+
+/// The embedder's name of a socket that listens. Requests over UDP are sent from it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub struct ListenerKey(pub u16);
+
+/// The embedder's name of a connection; it is never used again for another one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct ConnectionKey(pub u64);
+
+/// The path a message came by, and by which an answer goes back.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Flow {
+    /// How it travels.
+    pub carrier: Carrier,
+    /// The socket it came to, or from which the connection was accepted.
+    pub listener: ListenerKey,
+    /// The connection; `None` for datagrams.
+    pub connection: Option<ConnectionKey>,
+    /// Our address, from which an answer is sent (RFC 3581 §4).
+    pub local: SocketAddr,
+    /// The peer's address.
+    pub remote: SocketAddr,
+}
+
+/// Where a request is to go.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Destination {
+    /// How.
+    pub carrier: Carrier,
+    /// The address and port.
+    pub remote: SocketAddr,
+    /// The socket to send from, which also names the sent-by of the Via.
+    pub listener: ListenerKey,
+}

@@ -1,0 +1,370 @@
+//! Locating a SIP server (RFC 3263 §4): NAPTR, then SRV, then addresses, as far as the URI leaves open.
+//!
+//! The procedure runs over the cache and asks for what it misses. It keeps no state between questions: when an answer has
+//! come, it runs again from the start and gets further, because what it asked before is in the cache now. The answers
+//! it waits for cannot be many: one NAPTR, at most one SRV per transport, at most 16 hosts.
+
+use std::net::{IpAddr, SocketAddr};
+
+use super::cache::{Answer, DnsCache, DnsFailed, Naptr, Query, Srv};
+use super::name::DnsName;
+use super::penalties::Penalties;
+use super::weigh;
+use crate::Mono;
+use crate::flow::Carrier;
+
+/// The scheme of the URI.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Scheme {
+    /// Any transport.
+    Sip,
+    /// Secure transports only.
+    Sips,
+}
+
+/// What the Request-URI, or the topmost Route, says of the next hop (RFC 3263 §4: TARGET is maddr or else the host).
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Locate {
+    /// A numeric address.
+    Address {
+        /// The address.
+        ip: IpAddr,
+        /// The port, if named.
+        port: Option<u16>,
+        /// The transport, if named.
+        carrier: Option<Carrier>,
+        /// The scheme.
+        scheme: Scheme,
+    },
+    /// A name.
+    Name {
+        /// The name.
+        host: DnsName,
+        /// The port, if named.
+        port: Option<u16>,
+        /// The transport, if named.
+        carrier: Option<Carrier>,
+        /// The scheme.
+        scheme: Scheme,
+    },
+}
+
+/// A server to try.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Candidate {
+    /// The transport.
+    pub carrier: Carrier,
+    /// The address and port.
+    pub remote: SocketAddr,
+}
+
+/// What came of it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Located {
+    /// Servers to try in this order; never empty.
+    Servers(Vec<Candidate>),
+    /// These questions must be answered first, all of them.
+    Ask(Vec<Query>),
+    /// There is no such server.
+    Nowhere,
+    /// The DNS did not answer.
+    Failed,
+}
+
+/// Servers in one result.
+const MOST: usize = 16;
+
+/// What we can do.
+#[derive(Clone, Debug)]
+pub struct Locator {
+    /// Our transports, the preferred first.
+    carriers: Vec<Carrier>,
+    random: u64,
+}
+
+impl Locator {
+    /// With these transports, the preferred first. The seed decides among SRV records of equal priority.
+    #[must_use]
+    pub fn new(carriers: &[Carrier], seed: u64) -> Locator {
+        Locator {
+            carriers: carriers.to_vec(),
+            random: seed | 1,
+        }
+    }
+
+    /// The servers for `what`, those that are to be left alone behind the others.
+    pub fn locate(
+        &mut self,
+        now: Mono,
+        what: &Locate,
+        cache: &DnsCache,
+        penalties: &Penalties,
+    ) -> Located {
+        let mut found = match what {
+            Locate::Address {
+                ip,
+                port,
+                carrier,
+                scheme,
+            } => Found::server(self.carrier_of(*carrier, *scheme), |carrier| {
+                SocketAddr::new(*ip, port.unwrap_or(carrier.default_port()))
+            }),
+            Locate::Name {
+                host,
+                port: Some(port),
+                carrier,
+                scheme,
+            } => {
+                let carrier = self.carrier_of(*carrier, *scheme);
+                let mut found = Found::default();
+                if let Some(carrier) = carrier {
+                    found.add_host(now, cache, carrier, host, *port);
+                }
+                found
+            }
+            Locate::Name {
+                host,
+                port: None,
+                carrier,
+                scheme,
+            } => self.by_records(now, cache, host, *carrier, *scheme),
+        };
+        // A stable sort: the order within each half stays.
+        found
+            .servers
+            .sort_by_key(|server| penalties.is_listed(now, server.carrier, server.remote));
+        found.servers.truncate(MOST);
+        found.result()
+    }
+
+    /// RFC 3263 §4.1: the named transport; else, for an address or a port, UDP, or TLS for SIPS.
+    fn carrier_of(&self, named: Option<Carrier>, scheme: Scheme) -> Option<Carrier> {
+        let carrier = match (named, scheme) {
+            (None, Scheme::Sip) => Carrier::Udp,
+            (None, Scheme::Sips) | (Some(Carrier::Tcp), Scheme::Sips) => Carrier::Tls,
+            (Some(Carrier::Ws), Scheme::Sips) => Carrier::Wss,
+            (Some(named), _) => named,
+        };
+        let fits = scheme == Scheme::Sip || carrier.is_secure();
+        (fits && self.carriers.contains(&carrier)).then_some(carrier)
+    }
+
+    fn by_records(
+        &mut self,
+        now: Mono,
+        cache: &DnsCache,
+        host: &DnsName,
+        named: Option<Carrier>,
+        scheme: Scheme,
+    ) -> Found {
+        if named.is_some() {
+            // RFC 3263 §4.2: the transport was named, so the SRV name follows.
+            let carriers: Vec<_> = self.carrier_of(named, scheme).into_iter().collect();
+            return self.by_srv(now, cache, host, &carriers, scheme);
+        }
+        match cache.get(now, &Query::Naptr(host.clone())) {
+            None => Found::asking(Query::Naptr(host.clone())),
+            Some(Ok(Answer::Naptr(records))) => {
+                let chosen = self.choose(records, scheme);
+                if chosen.is_empty() {
+                    // RFC 3263 §4.1: no NAPTR records: SRV queries for each transport we have.
+                    let carriers = self.fitting(scheme);
+                    return self.by_srv(now, cache, host, &carriers, scheme);
+                }
+                let mut found = Found::default();
+                for (carrier, replacement) in chosen {
+                    self.add_srv(now, cache, &mut found, carrier, &replacement);
+                }
+                found
+            }
+            // A name server that fails for NAPTR may well know the rest.
+            Some(Ok(_) | Err(DnsFailed)) => {
+                let carriers = self.fitting(scheme);
+                self.by_srv(now, cache, host, &carriers, scheme)
+            }
+        }
+    }
+
+    /// The records we can use, of the lowest order that has any, in order of preference.
+    fn choose(&self, records: &[Naptr], scheme: Scheme) -> Vec<(Carrier, DnsName)> {
+        let mut usable: Vec<(&Naptr, Carrier)> = records
+            .iter()
+            .filter_map(|record| Some((record, service(&record.service)?)))
+            .filter(|(_, carrier)| {
+                self.carriers.contains(carrier) && (scheme == Scheme::Sip || carrier.is_secure())
+            })
+            .collect();
+        usable.sort_by_key(|(record, _)| (record.order, record.preference));
+        let order = usable.first().map(|(record, _)| record.order);
+        usable
+            .into_iter()
+            .filter(|(record, _)| Some(record.order) == order)
+            .map(|(record, carrier)| (carrier, record.replacement.clone()))
+            .collect()
+    }
+
+    fn fitting(&self, scheme: Scheme) -> Vec<Carrier> {
+        let fits = |carrier: &Carrier| {
+            let has_srv = !matches!(carrier, Carrier::Ws | Carrier::Wss);
+            has_srv && (scheme == Scheme::Sip || carrier.is_secure())
+        };
+        self.carriers.iter().copied().filter(fits).collect()
+    }
+
+    /// SRV records of each transport; where none has any, the addresses of the host itself.
+    fn by_srv(
+        &mut self,
+        now: Mono,
+        cache: &DnsCache,
+        host: &DnsName,
+        carriers: &[Carrier],
+        scheme: Scheme,
+    ) -> Found {
+        let mut found = Found::default();
+        for &carrier in carriers {
+            if let Some(name) = host.under(srv_labels(carrier)) {
+                self.add_srv(now, cache, &mut found, carrier, &name);
+            }
+        }
+        if found.servers.is_empty() && found.ask.is_empty() && !found.has_records {
+            // RFC 3263 §4.2: no SRV records: A and AAAA of the host, default port.
+            let carrier = match carriers {
+                [only] => Some(*only),
+                _ => self.carrier_of(None, scheme).or(carriers.first().copied()),
+            };
+            if let Some(carrier) = carrier {
+                found.add_host(now, cache, carrier, host, carrier.default_port());
+            }
+        }
+        found
+    }
+
+    fn add_srv(
+        &mut self,
+        now: Mono,
+        cache: &DnsCache,
+        found: &mut Found,
+        carrier: Carrier,
+        name: &DnsName,
+    ) {
+        let query = Query::Srv(name.clone());
+        match cache.get(now, &query) {
+            None => found.ask.push(query),
+            Some(Ok(Answer::Srv(records))) => {
+                // RFC 2782: a single record with the target "." says that there is no such service; such a target is
+                // no DnsName, so the embedder leaves it out.
+                for record in weigh::order(records, || self.dice()) {
+                    let Srv { port, target, .. } = record;
+                    found.add_host(now, cache, carrier, target, *port);
+                }
+            }
+            Some(Ok(_)) => {}
+            Some(Err(DnsFailed)) => found.failed = true,
+        }
+    }
+
+    fn dice(&mut self) -> u64 {
+        self.random ^= self.random >> 12;
+        self.random ^= self.random << 25;
+        self.random ^= self.random >> 27;
+        self.random.wrapping_mul(0x2545_F491_4F6C_DD1D) >> 20
+    }
+}
+
+/// RFC 3263 §4.1, RFC 7118 §7.
+fn service(name: &str) -> Option<Carrier> {
+    let known = [
+        ("SIP+D2U", Carrier::Udp),
+        ("SIP+D2T", Carrier::Tcp),
+        ("SIPS+D2T", Carrier::Tls),
+        ("SIP+D2W", Carrier::Ws),
+        ("SIPS+D2W", Carrier::Wss),
+    ];
+    let mut known = known.into_iter();
+    known
+        .find(|(service, _)| name.eq_ignore_ascii_case(service))
+        .map(|(_, carrier)| carrier)
+}
+
+fn srv_labels(carrier: Carrier) -> &'static str {
+    match carrier {
+        Carrier::Udp => "_sip._udp",
+        Carrier::Tcp => "_sip._tcp",
+        Carrier::Tls => "_sips._tcp",
+        Carrier::Ws => "_sip._ws",
+        Carrier::Wss => "_sips._wss",
+    }
+}
+
+#[derive(Debug, Default)]
+struct Found {
+    servers: Vec<Candidate>,
+    ask: Vec<Query>,
+    failed: bool,
+    /// SRV records exist: the host's own addresses are not asked for (RFC 2782).
+    has_records: bool,
+}
+
+impl Found {
+    fn server(carrier: Option<Carrier>, address: impl Fn(Carrier) -> SocketAddr) -> Found {
+        let servers = carrier.map(|carrier| Candidate {
+            carrier,
+            remote: address(carrier),
+        });
+        Found {
+            servers: servers.into_iter().collect(),
+            ..Found::default()
+        }
+    }
+
+    fn asking(query: Query) -> Found {
+        Found {
+            ask: vec![query],
+            ..Found::default()
+        }
+    }
+
+    fn add_host(
+        &mut self,
+        now: Mono,
+        cache: &DnsCache,
+        carrier: Carrier,
+        host: &DnsName,
+        port: u16,
+    ) {
+        self.has_records = true;
+        if self.servers.len() + self.ask.len() >= 2 * MOST {
+            return;
+        }
+        let query = Query::Addresses(host.clone());
+        match cache.get(now, &query) {
+            None if self.ask.contains(&query) => {}
+            None => self.ask.push(query),
+            Some(Ok(Answer::Addresses(addresses))) => {
+                let server = |ip: &IpAddr| Candidate {
+                    carrier,
+                    remote: SocketAddr::new(*ip, port),
+                };
+                self.servers.extend(addresses.iter().map(server));
+            }
+            Some(Ok(_)) => {}
+            Some(Err(DnsFailed)) => self.failed = true,
+        }
+    }
+
+    fn result(self) -> Located {
+        if !self.ask.is_empty() {
+            Located::Ask(self.ask)
+        } else if !self.servers.is_empty() {
+            Located::Servers(self.servers)
+        } else if self.failed {
+            Located::Failed
+        } else {
+            Located::Nowhere
+        }
+    }
+}
+
+#[cfg(test)]
+#[path = "locate_tests.rs"]
+mod tests;

@@ -1,0 +1,113 @@
+//! Servers that asked to be left alone, or that do not answer, for a while.
+
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use hashbrown::HashMap;
+
+use crate::flow::Carrier;
+use crate::{HashKey, Mono};
+
+/// Servers remembered at a time.
+const MOST: usize = 1024;
+/// After a timeout or a transport error, for lack of anything the server said.
+const SILENT: Duration = Duration::from_secs(32);
+/// No Retry-After counts for longer: the server will be tried again within the hour.
+const LONGEST: Duration = Duration::from_secs(3600);
+
+/// The list. It belongs to one worker, as its transactions do.
+#[derive(Debug)]
+pub struct Penalties {
+    until: HashMap<(Carrier, SocketAddr), Mono, crate::hash::Seeded>,
+}
+
+impl Penalties {
+    /// Nobody is on it.
+    #[must_use]
+    pub fn new(key: HashKey) -> Penalties {
+        Penalties {
+            until: HashMap::with_hasher(crate::hash::Seeded::new(key)),
+        }
+    }
+
+    /// RFC 3261 §21.5.4: a 503 with this Retry-After came; without one, or with 0, it says nothing of later requests.
+    pub fn unavailable(
+        &mut self,
+        now: Mono,
+        carrier: Carrier,
+        server: SocketAddr,
+        retry_after_s: u32,
+    ) {
+        if retry_after_s > 0 {
+            let pause = Duration::from_secs(u64::from(retry_after_s)).min(LONGEST);
+            self.put(now, carrier, server, pause);
+        }
+    }
+
+    /// It did not answer, or cannot be reached (RFC 3263 §4.3).
+    pub fn silent(&mut self, now: Mono, carrier: Carrier, server: SocketAddr) {
+        self.put(now, carrier, server, SILENT);
+    }
+
+    /// It answered.
+    pub fn answered(&mut self, carrier: Carrier, server: SocketAddr) {
+        if !self.until.is_empty() {
+            self.until.remove(&(carrier, server));
+        }
+    }
+
+    /// Whether it is to be left alone now.
+    #[must_use]
+    pub fn is_listed(&self, now: Mono, carrier: Carrier, server: SocketAddr) -> bool {
+        !self.until.is_empty()
+            && self
+                .until
+                .get(&(carrier, server))
+                .is_some_and(|until| *until > now)
+    }
+
+    fn put(&mut self, now: Mono, carrier: Carrier, server: SocketAddr, pause: Duration) {
+        if self.until.len() >= MOST {
+            self.until.retain(|_, until| *until > now);
+        }
+        // With so many servers silent the list is of no use: it starts anew.
+        if self.until.len() >= MOST {
+            self.until.clear();
+        }
+        self.until.insert((carrier, server), now.plus(pause));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_server_is_left_alone_as_long_as_it_asked() {
+        let mut list = Penalties::new(HashKey::new([1; 16]));
+        let server = ([192, 0, 2, 1], 5060).into();
+        let is_listed = |list: &Penalties, s| {
+            list.is_listed(Mono::default().plus_secs(s), Carrier::Udp, server)
+        };
+        list.unavailable(Mono(0), Carrier::Udp, server, 0);
+        assert!(!is_listed(&list, 0));
+        list.unavailable(Mono(0), Carrier::Udp, server, 20);
+        assert!(is_listed(&list, 19) && !is_listed(&list, 20));
+        assert!(!list.is_listed(Mono(0), Carrier::Tcp, server));
+        list.answered(Carrier::Udp, server);
+        assert!(!is_listed(&list, 1));
+        list.silent(Mono(0), Carrier::Udp, server);
+        assert!(is_listed(&list, 31) && !is_listed(&list, 32));
+        list.unavailable(Mono(0), Carrier::Udp, server, u32::MAX);
+        assert!(!is_listed(&list, 3600));
+    }
+
+    #[test]
+    fn the_list_is_bounded() {
+        let mut list = Penalties::new(HashKey::new([1; 16]));
+        for port in 1..10_000 {
+            list.silent(Mono(0), Carrier::Udp, ([192, 0, 2, 1], port).into());
+            assert!(list.until.len() <= MOST);
+        }
+    }
+}

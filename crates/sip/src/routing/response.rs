@@ -1,0 +1,127 @@
+//! Where a response goes (RFC 3261 §18.2.2, RFC 3581 §4), and when a request needs a stream (§18.1.1).
+
+use std::net::{IpAddr, SocketAddr};
+
+use crate::flow::Carrier;
+
+/// RFC 3261 §18.1.1: a larger request goes over a transport with congestion control, where the path's MTU is not known.
+pub const LARGEST_DATAGRAM: usize = 1300;
+
+/// Whether a request of this size may not go over this transport (RFC 3261 §18.1.1: within 200 bytes of the path MTU, or
+/// above 1300 bytes where that is not known).
+#[must_use]
+pub fn wants_stream(carrier: Carrier, bytes: usize, path_mtu: Option<usize>) -> bool {
+    let largest = path_mtu.map_or(LARGEST_DATAGRAM, |mtu| mtu.saturating_sub(200));
+    carrier == Carrier::Udp && bytes > largest
+}
+
+/// What the top Via of a request says of its sender.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct SentBy {
+    /// The port of sent-by.
+    pub port: Option<u16>,
+    /// `rport` is there, with or without a value.
+    pub rport: bool,
+    /// `maddr`, if it is an address.
+    pub maddr: Option<IpAddr>,
+}
+
+/// The address of a response.
+///
+/// With `rport` it is the request's source (RFC 3581 §4). Else it is the source's address with sent-by's port, and `maddr`
+/// in the address's place (RFC 3261 §18.2.2) unless that is a multicast or broadcast address: a response there would
+/// let one request reach many hosts, so it goes to the source as if there were no `maddr`.
+///
+/// For a stream this is where a new connection is opened when the request's own is gone.
+#[must_use]
+pub fn response_address(carrier: Carrier, source: SocketAddr, via: SentBy) -> SocketAddr {
+    let port = via.port.unwrap_or(carrier.default_port());
+    if carrier.is_reliable() {
+        return SocketAddr::new(source.ip(), port);
+    }
+    match via.maddr.filter(|maddr| is_unicast(*maddr)) {
+        Some(maddr) => SocketAddr::new(maddr, port),
+        None if via.rport => source,
+        None => {
+            let mut address = source;
+            address.set_port(port);
+            address
+        }
+    }
+}
+
+fn is_unicast(address: IpAddr) -> bool {
+    let address = address.to_canonical();
+    let is_broadcast = matches!(address, IpAddr::V4(v4) if v4.is_broadcast());
+    !address.is_multicast() && !address.is_unspecified() && !is_broadcast
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn source() -> SocketAddr {
+        ([192, 0, 2, 1], 40_000).into()
+    }
+
+    fn to(via: SentBy) -> SocketAddr {
+        response_address(Carrier::Udp, source(), via)
+    }
+
+    #[test]
+    fn with_rport_it_goes_to_the_source_and_without_to_the_port_of_sent_by() {
+        let asked = SentBy {
+            port: Some(5070),
+            rport: true,
+            maddr: None,
+        };
+        assert_eq!(to(asked), source());
+        let not_asked = SentBy {
+            rport: false,
+            ..asked
+        };
+        assert_eq!(to(not_asked), ([192, 0, 2, 1], 5070).into());
+        assert_eq!(to(SentBy::default()), ([192, 0, 2, 1], 5060).into());
+    }
+
+    #[test]
+    fn maddr_counts_unless_it_reaches_many() {
+        let with = |maddr: &str| {
+            to(SentBy {
+                port: None,
+                rport: true,
+                maddr: Some(maddr.parse().unwrap()),
+            })
+        };
+        assert_eq!(with("198.51.100.9"), ([198, 51, 100, 9], 5060).into());
+        for many in [
+            "224.0.1.75",
+            "255.255.255.255",
+            "ff02::1",
+            "::ffff:224.0.0.1",
+            "0.0.0.0",
+        ] {
+            assert_eq!(with(many), source(), "{many}");
+        }
+    }
+
+    #[test]
+    fn a_new_connection_goes_to_the_port_of_sent_by() {
+        let via = SentBy {
+            port: None,
+            rport: true,
+            maddr: None,
+        };
+        let address = response_address(Carrier::Tls, source(), via);
+        assert_eq!(address, ([192, 0, 2, 1], 5061).into());
+    }
+
+    #[test]
+    fn large_requests_want_a_stream() {
+        assert!(!wants_stream(Carrier::Udp, 1300, None));
+        assert!(wants_stream(Carrier::Udp, 1301, None));
+        assert!(!wants_stream(Carrier::Tcp, 9000, None));
+        assert!(wants_stream(Carrier::Udp, 1100, Some(1280)));
+        assert!(!wants_stream(Carrier::Udp, 8000, Some(9000)));
+    }
+}
