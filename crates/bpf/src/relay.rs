@@ -373,14 +373,41 @@ fn load_object(settings: &Settings) -> Result<Object, BpfError> {
     })?;
     let ports = ports.map(u16::to_be_bytes);
     let (low, high) = (settings.relay_ports.start(), settings.relay_ports.end());
-    let constants: [(&'static str, &[u8]); 4] = [
+    // At most 8.
+    let count = given.len() as u32;
+    let constants: [(&'static str, &[u8]); 6] = [
         ("LISTENER_PORTS", ports.as_flattened()),
+        ("LISTENER_PORT_COUNT", &count.to_ne_bytes()),
+        ("CRC_TABLE", CRC_TABLE.as_flattened().as_flattened()),
         ("RELAY_LOW", &u32::from(*low).to_ne_bytes()),
         ("RELAY_HIGH", &u32::from(*high).to_ne_bytes()),
         ("SEED", &seed),
     ];
     let bytes = aya::include_bytes_aligned!("../objects/relay.o");
     Object::load_with("relay", bytes, &sizes, &constants)
+}
+
+/// For CRC-32 four bytes at a time: what a byte with 0 to 3 bytes behind it contributes.
+static CRC_TABLE: [[[u8; 4]; 256]; 4] = crc_table();
+
+const fn crc_table() -> [[[u8; 4]; 256]; 4] {
+    let mut table = [[[0; 4]; 256]; 4];
+    let mut byte = 0;
+    while byte < 256 {
+        let mut crc = byte as u32;
+        let mut behind = 0;
+        while behind < 4 {
+            let mut bit = 0;
+            while bit < 8 {
+                crc = (crc >> 1) ^ (0xEDB8_8320 * (crc & 1));
+                bit += 1;
+            }
+            table[behind][byte] = crc.to_ne_bytes();
+            behind += 1;
+        }
+        byte += 1;
+    }
+    table
 }
 
 fn attach(

@@ -33,10 +33,17 @@ enum { MAP_NO_PREALLOC = 1, MAP_MMAPABLE = 1 << 10 };
 enum xdp_action { XDP_ABORTED, XDP_DROP, XDP_PASS, XDP_TX, XDP_REDIRECT };
 
 // Verdicts of a classifier in direct-action mode. TCX knows the same numbers; "unspecified" lets the next program run.
-enum tc_action { TCX_NEXT = -1, TC_ACT_OK = 0, TC_ACT_SHOT = 2 };
+enum tc_action { TCX_NEXT = -1, TC_ACT_OK = 0, TC_ACT_SHOT = 2, TC_ACT_REDIRECT = 7 };
+
+// Flags of skb_store_bytes and l4_csum_replace. PSEUDO_HEADER: the change is of the pseudo header, so it counts even if
+// the rest of the checksum is yet to be computed. MANGLED_0 writes a sum of 0 as 0xffff, ENFORCE takes 0 for a sum.
+enum skb_flag { RECOMPUTE_CSUM = 1, PSEUDO_HEADER = 1 << 4, MARK_MANGLED_0 = 1 << 5, MARK_ENFORCE = 1 << 6 };
 
 // Verdicts of a program that chooses a socket. Without a chosen one, SK_PASS leaves the choice to the kernel's hash.
 enum sk_action { SK_DROP, SK_PASS };
+
+// What a packet of the stack is to this machine: only this one is meant for it.
+enum { PACKET_HOST = 0 };
 
 struct xdp_md {
     u32 data;
@@ -109,8 +116,12 @@ enum header_start { HEADER_START_MAC, HEADER_START_NET };
 // Helper functions by number (include/uapi/linux/bpf.h, enum bpf_func_id).
 static void *(*map_lookup)(void *map, const void *key) = (void *)1;
 static u64 (*ktime_get_ns)(void) = (void *)5;
+static long (*skb_store_bytes)(struct __sk_buff *packet, u32 offset, const void *from, u32 length, u64 flags) = (void *)9;
+static long (*l4_csum_replace)(struct __sk_buff *packet, u32 offset, u64 from, u64 to, u64 flags) = (void *)11;
 static long (*redirect)(u32 interface, u64 flags) = (void *)23;
 static long (*skb_load_bytes)(const void *skb, u32 offset, void *to, u32 length) = (void *)26;
+static long (*skb_change_proto)(struct __sk_buff *packet, u16 ethertype, u64 flags) = (void *)31;
+static long (*skb_change_tail)(struct __sk_buff *packet, u32 length, u64 flags) = (void *)38;
 static long (*skb_pull_data)(struct __sk_buff *packet, u32 length) = (void *)39;
 static long (*skb_adjust_room)(struct __sk_buff *packet, int delta, u32 mode, u64 flags) = (void *)50;
 static long (*redirect_map)(void *map, u32 key, u64 flags) = (void *)51;
@@ -118,6 +129,7 @@ static long (*xdp_adjust_head)(struct xdp_md *packet, int delta) = (void *)44;
 static long (*xdp_adjust_tail)(struct xdp_md *packet, int delta) = (void *)65;
 static long (*skb_load_bytes_relative)(const void *packet, u32 offset, void *to, u32 length, u32 start) = (void *)68;
 static long (*select_reuseport)(struct sk_reuseport_md *packet, void *sockets, void *index, u64 flags) = (void *)82;
+static u64 (*ktime_get_coarse_ns)(void) = (void *)160; // as of the last timer tick
 static long (*xdp_load_bytes)(struct xdp_md *packet, u32 offset, void *to, u32 length) = (void *)189;
 
 #define bswap16(value) __builtin_bswap16(value)

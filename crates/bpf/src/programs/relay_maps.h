@@ -9,13 +9,17 @@ enum {
     BINDING_BUCKETS_COUNT = 65536,
     MAX_LISTENERS = 1024,
     NO_BUCKET = 0xffffffff,
+    LAST_SEEN_SHIFT = 30,
 };
 
 // Constants: the verifier leaves out what they rule out. Ports in network order, except for the range.
 volatile const u16 LISTENER_PORTS[MAX_LISTENER_PORTS] SEC(".rodata") = {};
+volatile const u32 LISTENER_PORT_COUNT SEC(".rodata") = 0;
 volatile const u32 RELAY_LOW SEC(".rodata") = 0;
 volatile const u32 RELAY_HIGH SEC(".rodata") = 0;
 volatile const u64 SEED[2] SEC(".rodata") = {};
+// For CRC-32 four bytes at a time: the value of a byte with 0 to 3 bytes behind it.
+volatile const u32 CRC_TABLE[4][256] SEC(".rodata") = {};
 
 struct key_v4 {
     u32 remote;
@@ -72,7 +76,7 @@ _Static_assert(sizeof(struct next_hop) == 32, "next_hop");
 struct count {
     u64 bytes; // payload without TURN's framing
     u32 packets;
-    u32 last_seen_s;
+    u32 last_seen; // CLOCK_MONOTONIC in units of 2^30 ns, because a division costs as much as a look-up
 };
 
 struct bucket {

@@ -169,8 +169,14 @@ impl Table {
             ];
             sum.bytes = sum.bytes.wrapping_add(u64::from_ne_bytes(bytes));
             sum.packets = sum.packets.wrapping_add(word(8));
-            sum.last_seen_s = sum.last_seen_s.max(word(12));
+            sum.last_seen_s = sum.last_seen_s.max(seconds(word(12)));
         }
         sum
     }
+}
+
+/// From the programs' units of 2^30 ns, which save them a division: up to a second early.
+fn seconds(units: u32) -> u32 {
+    // Fits: 2^32 units are not much more than 2^32 seconds, and none has passed.
+    ((u64::from(units) << 30) / 1_000_000_000) as u32
 }

@@ -1,0 +1,29 @@
+// Rewriting in XDP: the head of the frame is moved, and written anew from its first byte to the payload. Only moving it can
+// fail, and then nothing has changed.
+//
+//   before:  | Ethernet | IP | UDP | ChannelData | payload | padding
+//   after:           | Ethernet | IP | UDP       | payload |           the payload stays where it is
+#pragma once
+#include "relay_headers.h"
+
+INLINE int rewrite_xdp(struct xdp_md *packet, const struct decision *d, u32 length, struct totals *totals)
+{
+    int v6 = !!(d->out->label_and_flags & OUT_V6);
+    u32 before = header_bytes(d->v6, d->framed);
+    u32 behind = length - before - d->payload;
+    int delta = (int)before - (int)header_bytes(v6, !!d->out->channel);
+    if (delta && xdp_adjust_head(packet, delta)) {
+        totals->of[PASS_ROOM]++;
+        return XDP_PASS;
+    }
+    // Padding of ChannelData, and of short frames. It cannot fail: headers and payload remain.
+    if (UNLIKELY(behind) && xdp_adjust_tail(packet, -(int)behind))
+        return XDP_ABORTED;
+    void *data = (void *)(long)packet->data;
+    void *end = (void *)(long)packet->data_end;
+    if (!(v6 ? write_headers(data, end, d, 1, 0) : write_headers(data, end, d, 0, 0)))
+        return XDP_ABORTED;
+    account(d, totals);
+    u32 interface = d->hop->interface;
+    return interface == packet->ingress_ifindex ? XDP_TX : (int)redirect(interface, 0);
+}

@@ -1,0 +1,217 @@
+//! The programs with their tables filled for one case at a time.
+
+use std::time::Duration;
+
+use hairpin_bpf::relay::{
+    BindingLimit, Bucket, Buckets, FlowEntry, FlowKey, NextHop, NextHops, PathTotals, Relay,
+    Settings, Table, Trial,
+};
+
+use crate::relay_cases::reference::{ARRIVING, LEAVING};
+use crate::relay_cases::{CHANNEL, Case, Hop, LISTENER_PORT, OTHER_CHANNEL, Way};
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Path {
+    Xdp,
+    Tc,
+}
+
+pub(crate) struct Rig {
+    pub(crate) relay: Relay,
+    pub(crate) table: Table,
+    hops: NextHops,
+    buckets: Buckets,
+    /// Every entry has a counter that was never used before.
+    counter: u32,
+}
+
+/// The interface of a test run.
+const LOOPBACK: u32 = 1;
+const COUNTERS: u32 = 1 << 14;
+
+impl Rig {
+    /// `None`, with the reason on stderr, where this process may not load programs.
+    pub(crate) fn new() -> Option<Rig> {
+        let settings = Settings {
+            listener_ports: vec![443, LISTENER_PORT],
+            relay_ports: 49_152..=65_535,
+            channels: COUNTERS / 2,
+            allocations: 2,
+            next_hops: 1,
+            binding: Some(BindingLimit::default()),
+        };
+        let mut relay = match Relay::load(&settings) {
+            Ok(relay) => relay,
+            // SAFETY: geteuid has no preconditions.
+            Err(error) if unsafe { libc::geteuid() } != 0 => {
+                eprintln!("skipped: {error}");
+                return None;
+            }
+            Err(error) => panic!("{error}"),
+        };
+        relay.set_interface(LOOPBACK, ARRIVING[0]).expect("a slot");
+        Some(Rig {
+            table: relay.table().expect("a table"),
+            hops: relay.next_hops().expect("a table"),
+            buckets: relay.buckets().expect("mapped"),
+            relay,
+            counter: 0,
+        })
+    }
+
+    /// Makes the tables what the case wants them to be. Returns the counters of the entries that it goes over, and the
+    /// identification that an IPv4 packet must leave with.
+    pub(crate) fn enter(&mut self, case: &Case) -> (Vec<u32>, u32) {
+        let hop = NextHop {
+            good_until_ns: if case.hop == Hop::Stale { 1 } else { u64::MAX },
+            interface: if case.hop == Hop::Other { 77 } else { LOOPBACK },
+            mtu: case.mtu,
+            usable_xdp: case.hop != Hop::Unusable,
+            usable_tc: case.hop != Hop::Unusable,
+            destination: LEAVING[0],
+            source: LEAVING[1],
+        };
+        self.hops.set(1, &hop).expect("an index");
+        let bucket = self.buckets.get(0).expect("two");
+        bucket.set(if case.over_rate { u32::MAX } else { 0 }, 0);
+        if case.over_rate {
+            bucket.charge(u64::MAX >> 2, 1);
+        } else {
+            bucket.set(Bucket::scale(1_000_000_000), 1_000_000);
+        }
+        let mut counters = Vec::new();
+        for (key, entry) in flows(case) {
+            let counter = self.counter;
+            self.counter += 1;
+            let entry = FlowEntry { counter, ..entry };
+            self.table.insert(&key, &entry).expect("room");
+            counters.push(counter);
+        }
+        let first = counters[0].wrapping_mul(0x9e37);
+        let last = counters[counters.len() - 1].wrapping_mul(0x9e37);
+        // Packets of a flow are counted from 0 here, so that the rest is the leaving entry's counter.
+        let seed = if case.way == Way::Between {
+            last
+        } else {
+            first
+        };
+        (counters, seed & 0xffff)
+    }
+
+    /// Takes the case's entries out again.
+    pub(crate) fn leave(&mut self, case: &Case) {
+        for (key, _) in flows(case) {
+            assert!(self.table.remove(&key));
+        }
+    }
+
+    pub(crate) fn run(&mut self, path: Path, frame: &[u8], segments: Option<u32>) -> Trial {
+        match path {
+            Path::Xdp => self.relay.try_xdp(frame, 1),
+            Path::Tc => self.relay.try_tc(frame, segments, 1),
+        }
+        .expect("a run")
+    }
+
+    pub(crate) fn totals(&self, path: Path) -> PathTotals {
+        let totals = self.relay.totals().expect("readable");
+        match path {
+            Path::Xdp => totals.xdp,
+            Path::Tc => totals.tc,
+        }
+    }
+
+    /// What has been counted since.
+    pub(crate) fn grown(&self, path: Path, before: &PathTotals) -> Vec<(&'static str, u64)> {
+        let now = self.totals(path);
+        let pairs = now.named().zip(before.named());
+        pairs
+            .map(|((name, now), (_, before))| (name, now - before))
+            .filter(|(_, grown)| *grown > 0)
+            .collect()
+    }
+
+    /// Packets and bytes that the case's allocation has lost to its rate.
+    pub(crate) fn dropped(&self) -> (u64, u64) {
+        let bucket = self.buckets.get(0).expect("two");
+        (bucket.dropped_packets(), bucket.dropped_bytes())
+    }
+
+    pub(crate) fn now_s(&self) -> u32 {
+        now().as_secs() as u32
+    }
+}
+
+/// CLOCK_MONOTONIC.
+pub(crate) fn now() -> Duration {
+    let mut time = libc::timespec {
+        tv_sec: 0,
+        tv_nsec: 0,
+    };
+    // SAFETY: the structure outlives the call.
+    unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC, &mut time) };
+    Duration::new(time.tv_sec as u64, time.tv_nsec as u32)
+}
+
+/// The entries that a server would have for the case; those that the packet goes over, and no others.
+fn flows(case: &Case) -> Vec<(FlowKey, FlowEntry)> {
+    let addresses = case.addresses();
+    let entry = FlowEntry {
+        source: addresses.relay,
+        destination: addresses.peer,
+        channel: None,
+        own_relay: false,
+        next_hop: if case.hop == Hop::None { 0 } else { 1 },
+        counter: 0,
+        bucket: Some(0),
+        deadline_ns: if case.expired { 1 } else { u64::MAX },
+    };
+    let from_client = FlowKey {
+        remote: addresses.client,
+        local: addresses.listener,
+        channel: Some(CHANNEL),
+    };
+    match case.way {
+        Way::ToPeer => vec![(from_client, entry)],
+        Way::ToClient => {
+            let from_peer = FlowKey {
+                remote: addresses.peer,
+                local: addresses.relay,
+                channel: None,
+            };
+            let to_client = FlowEntry {
+                source: addresses.listener,
+                destination: addresses.client,
+                channel: Some(CHANNEL),
+                ..entry
+            };
+            vec![(from_peer, to_client)]
+        }
+        Way::Between => {
+            let across = FlowEntry {
+                destination: addresses.other_relay,
+                own_relay: true,
+                next_hop: 0,
+                deadline_ns: u64::MAX,
+                bucket: None,
+                ..entry
+            };
+            let arrives = FlowKey {
+                remote: addresses.relay,
+                local: addresses.other_relay,
+                channel: None,
+            };
+            let to_other = FlowEntry {
+                source: addresses.listener,
+                destination: addresses.other_client,
+                channel: Some(OTHER_CHANNEL),
+                ..entry
+            };
+            let mut flows = vec![(from_client, across)];
+            if case.answered {
+                flows.push((arrives, to_other));
+            }
+            flows
+        }
+    }
+}
