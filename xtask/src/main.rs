@@ -9,6 +9,7 @@
 mod arrows;
 mod budgets;
 mod cargo;
+mod conformance;
 mod gate;
 mod interop;
 mod licences;
@@ -52,7 +53,7 @@ enum Chore {
     },
     /// Show the ten longest files and functions, and refuse new giants, leftovers and machine paths.
     Tidy,
-    /// Write docs/rfc-coverage.md: which test shows which requirement, and which file obeys which section.
+    /// Write docs/sip-conformance.md, and docs/rfc-coverage.md: which test shows which requirement, and which file obeys which section.
     Rfc {
         /// Only say whether the page is up to date.
         #[arg(long)]

@@ -1,4 +1,4 @@
-//! `docs/rfc-coverage.md`: for each requirement of an RFC the tests that show it, and for each section the files that cite it.
+//! `docs/rfc-coverage.md` (and `docs/sip-conformance.md`, see [`conformance`]): for each requirement of an RFC the tests that show it, and for each section the files that cite it.
 //!
 //! The requirements are kept by hand in `docs/rfc-requirements.tsv`, one a line: RFC, section, requirement, tests. A test is
 //! named `CRATE::FUNCTION` (several are separated by spaces) and must exist. The citations are the comments of the
@@ -10,6 +10,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, Result, anyhow, ensure};
 
+use crate::conformance;
 use crate::tally::Tally;
 use crate::tidy::scan;
 use crate::workspace;
@@ -19,6 +20,7 @@ const PAGE: &str = "docs/rfc-coverage.md";
 
 /// Which RFCs the page is about; others may be cited too.
 const TITLES: &[(u32, &str)] = &[
+    (3261, "SIP: Session Initiation Protocol"),
     (8489, "Session Traversal Utilities for NAT (STUN)"),
     (8656, "Traversal Using Relays around NAT (TURN)"),
 ];
@@ -42,6 +44,7 @@ struct Requirement {
 pub(crate) fn write(root: &Path) -> Result<Tally> {
     let (page, complaints) = page(root)?;
     std::fs::write(root.join(PAGE), page)?;
+    std::fs::write(root.join(conformance::PAGE), conformance::page(root)?)?;
     let mut tally = Tally::default();
     tally.record(TABLE, &all_exist(&complaints));
     Ok(tally)
@@ -52,14 +55,22 @@ pub(crate) fn check(root: &Path) -> Result<Tally> {
     let (expected, complaints) = page(root)?;
     let mut tally = Tally::default();
     tally.record(TABLE, &all_exist(&complaints));
-    let is_current = std::fs::read_to_string(root.join(PAGE)).is_ok_and(|page| page == expected);
-    let outcome = if is_current {
-        Ok("up to date".to_owned())
-    } else {
-        Err(anyhow!("run `cargo xtask rfc`"))
-    };
-    tally.record(PAGE, &outcome);
+    tally.record(PAGE, &is_current(root, PAGE, &expected));
+    let expected = conformance::page(root)?;
+    tally.record(
+        conformance::PAGE,
+        &is_current(root, conformance::PAGE, &expected),
+    );
     Ok(tally)
+}
+
+fn is_current(root: &Path, page: &str, expected: &str) -> Result<String> {
+    let found = std::fs::read_to_string(root.join(page));
+    ensure!(
+        found.is_ok_and(|found| found == expected),
+        "run `cargo xtask rfc`"
+    );
+    Ok("up to date".to_owned())
 }
 
 fn all_exist(complaints: &[String]) -> Result<String> {

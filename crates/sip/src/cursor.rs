@@ -56,19 +56,6 @@ impl<'a> Cursor<'a> {
         found
     }
 
-    /// Passes `text`, in any case, if it is next.
-    #[inline]
-    pub(crate) fn eat_ignore_case(&mut self, text: &[u8]) -> bool {
-        let found = self
-            .rest()
-            .get(..text.len())
-            .is_some_and(|next| next.eq_ignore_ascii_case(text));
-        if found {
-            self.at += text.len();
-        }
-        found
-    }
-
     #[inline]
     pub(crate) fn skip_lws(&mut self) {
         while self.peek().is_some_and(|byte| chars::is(byte, LWS)) {

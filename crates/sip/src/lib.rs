@@ -47,6 +47,7 @@ pub mod timer;
 #[allow(dead_code, unused_imports, reason = "the engine comes next")]
 mod transaction;
 pub mod uri;
+pub mod verdict;
 
 pub use header::{HeaderError, HeaderKind};
 pub use host::Host;

@@ -19,7 +19,7 @@ pub const fn reason_phrase(code: u16) -> &'static str {
         305 => "Use Proxy",
         380 => "Alternative Service",
         400..=499 => request_failure(code),
-        500 => "Server Internal Error",
+        500 | 506..=512 | 514..=579 | 581..=599 => "Server Internal Error",
         501 => "Not Implemented",
         502 => "Bad Gateway",
         503 => "Service Unavailable",
@@ -35,7 +35,6 @@ pub const fn reason_phrase(code: u16) -> &'static str {
         608 => "Rejected",
         101..=199 => "Session Progress",
         201..=299 => "OK",
-        501..=599 => "Server Internal Error",
         _ => "Global Failure",
     }
 }

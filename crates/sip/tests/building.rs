@@ -140,9 +140,7 @@ fn the_stamp_says_only_what_sent_by_does_not() {
 fn who_cannot_be_answered_is_not() {
     for (from, to) in [
         ("INVITE sip:bob", "ACK sip:bob"),
-        ("v: SIP / 2.0/UDP", "v: SIP/1.0/UDP"),
-        ("f:", "From2:"),
-        ("X: kept", "To: <sip:x>\r\nX: kept"),
+        ("v: SIP / 2.0/UDP p", "v: SIP/2.0 p"),
     ] {
         let text = INVITE.replace(from, to);
         let mut spans = Spans::new();

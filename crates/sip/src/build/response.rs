@@ -3,20 +3,22 @@
 use core::net::{IpAddr, SocketAddr};
 
 use super::{Builder, Part};
+use crate::Method;
 use crate::cursor::Cursor;
 use crate::header::{CSeq, HeaderKind, NameAddr, Rport, Via};
-use crate::message::{Header, Headers, Message, Scan, ScanFields};
+use crate::message::{Headers, Message, Scan, ScanFields};
 use crate::status::reason_phrase;
 
 /// What a response copies from its request, whether that was parsed or only scanned: a request whose body or whose first
-/// line is malformed can be answered too.
+/// line is malformed can be answered too, and one that lacks anything but a Via (RFC 4475 §3.3.1). Of a field that may
+/// occur once the first counts.
 #[derive(Clone, Debug)]
 pub struct Answerable<'a> {
     vias: ViaFields<'a>,
-    from: &'a [u8],
-    to: &'a [u8],
-    call_id: &'a [u8],
-    cseq: &'a [u8],
+    from: Option<&'a [u8]>,
+    to: Option<&'a [u8]>,
+    call_id: Option<&'a [u8]>,
+    cseq: Option<&'a [u8]>,
 }
 
 /// The values of the Via fields, from wherever they can be had.
@@ -40,46 +42,51 @@ impl<'a> Iterator for ViaFields<'a> {
 }
 
 impl<'a> Answerable<'a> {
-    /// The topmost Via, by which the response goes.
+    /// The topmost Via, by which the response goes. If its parameters are malformed, it is without them.
     #[must_use]
     pub fn top_via(&self) -> Option<Via<'a>> {
-        Via::read(&mut Cursor::new(self.vias.clone().next()?))
+        sent_by(self.vias.clone().next()?)
     }
 
     /// CSeq, if it is well-formed.
     #[must_use]
     pub fn cseq(&self) -> Option<CSeq<'a>> {
-        CSeq::parse(self.cseq)
+        CSeq::parse(self.cseq?)
     }
 
     /// The tag of To, if it has one.
     #[must_use]
     pub fn to_tag(&self) -> Option<&'a [u8]> {
-        NameAddr::read(&mut Cursor::new(self.to))?.tag
+        NameAddr::read(&mut Cursor::new(self.to?))?.tag
+    }
+
+    /// None, unless there is somebody to send it to.
+    fn checked(self) -> Option<Answerable<'a>> {
+        self.top_via().map(|_| self)
     }
 }
 
+/// A Via field's first value, or as much of it as says where an answer goes.
+fn sent_by(field: &[u8]) -> Option<Via<'_>> {
+    Via::read(&mut Cursor::new(field)).or_else(|| Via::read_sent_by(&mut Cursor::new(field)))
+}
+
 impl<'a> Message<'a> {
-    /// What a response to this request copies; `None` for a response, for ACK, and for a request that lacks one of the fields
-    /// or has it twice, or whose topmost Via is malformed: nobody could make anything of a response.
+    /// What a response to this request copies; `None` for a response, for ACK, and where no Via says where an answer goes.
     #[must_use]
     pub fn answerable(&self) -> Option<Answerable<'a>> {
-        if self.method()? == crate::Method::Ack {
+        if self.method()? == Method::Ack {
             return None;
         }
-        self.via().ok()?;
-        let single = |kind| {
-            let mut headers = self.headers(kind);
-            let first: Header<'a> = headers.next()?;
-            headers.next().is_none().then_some(first.value)
-        };
-        Some(Answerable {
+        let first = |kind| self.header(kind).map(|header| header.value);
+        let answerable = Answerable {
             vias: ViaFields::Parsed(self.headers(HeaderKind::Via)),
-            from: single(HeaderKind::From)?,
-            to: single(HeaderKind::To)?,
-            call_id: single(HeaderKind::CallId)?,
-            cseq: single(HeaderKind::CSeq)?,
-        })
+            from: first(HeaderKind::From),
+            to: first(HeaderKind::To),
+            call_id: first(HeaderKind::CallId),
+            cseq: first(HeaderKind::CSeq),
+        };
+        answerable.checked()
     }
 }
 
@@ -87,17 +94,17 @@ impl<'a> Scan<'a> {
     /// As [`Message::answerable`], from the scan alone: what a refusal needs.
     #[must_use]
     pub fn answerable(&self) -> Option<Answerable<'a>> {
-        if self.method? == crate::Method::Ack || self.has_repeated {
+        if self.method? == Method::Ack {
             return None;
         }
-        self.top_via()?;
-        Some(Answerable {
+        let answerable = Answerable {
             vias: ViaFields::Scanned(self.fields()),
-            from: self.from?,
-            to: self.to?,
-            call_id: self.call_id?,
-            cseq: self.cseq?,
-        })
+            from: self.from,
+            to: self.to,
+            call_id: self.call_id,
+            cseq: self.cseq,
+        };
+        answerable.checked()
     }
 }
 
@@ -182,16 +189,26 @@ impl<'b> Builder<'b> {
         for via in vias {
             builder.raw(b"Via: ").raw(via).raw(b"\r\n");
         }
-        builder.raw(b"From: ").raw(request.from);
-        builder.raw(b"\r\nTo: ").raw(request.to);
-        // A To that cannot be read is sent back as it came: nobody knows where a tag would go.
-        let to = NameAddr::read(&mut Cursor::new(request.to));
-        if let (Some(tag), Some(NameAddr { tag: None, .. })) = (to_tag, to) {
-            builder.raw(b";tag=").part(Part::Bytes(tag));
+        builder.copied(b"From: ", request.from);
+        if let Some(to) = request.to {
+            builder.raw(b"To: ").raw(to);
+            // A To that cannot be read is sent back as it came: nobody knows where a tag would go.
+            let to = NameAddr::read(&mut Cursor::new(to));
+            if let (Some(tag), Some(NameAddr { tag: None, .. })) = (to_tag, to) {
+                builder.raw(b";tag=").part(Part::Bytes(tag));
+            }
+            builder.raw(b"\r\n");
         }
-        builder.raw(b"\r\nCall-ID: ").raw(request.call_id);
-        builder.raw(b"\r\nCSeq: ").raw(request.cseq).raw(b"\r\n");
+        builder.copied(b"Call-ID: ", request.call_id);
+        builder.copied(b"CSeq: ", request.cseq);
         builder
+    }
+
+    /// Adds a field as the request has it.
+    fn copied(&mut self, name: &[u8], value: Option<&[u8]>) {
+        if let Some(value) = value {
+            self.raw(name).raw(value).raw(b"\r\n");
+        }
     }
 
     /// Writes a Via field's value with a stamp on its first value.

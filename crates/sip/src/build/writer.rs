@@ -99,16 +99,41 @@ impl<'b> Builder<'b> {
         self.named(kind.name().as_bytes(), value)
     }
 
+    /// Adds a field with a comma list; nothing if the list is empty.
+    pub fn list<'v>(
+        &mut self,
+        kind: HeaderKind,
+        values: impl Iterator<Item = &'v [u8]>,
+    ) -> &mut Self {
+        let mut is_first = true;
+        for value in values {
+            match is_first {
+                true => self.raw(kind.name().as_bytes()).raw(b": "),
+                false => self.raw(b", "),
+            };
+            self.part(Part::Bytes(value));
+            is_first = false;
+        }
+        if !is_first {
+            self.raw(b"\r\n");
+        }
+        self
+    }
+
     /// Adds a field with any name.
     pub fn named(&mut self, name: &[u8], value: &[Part<'_>]) -> &mut Self {
         if !chars::all(name, TOKEN) {
             self.fail(BuildError::Token);
         }
-        self.raw(name).raw(b": ");
+        self.raw(name).raw(b": ").value(value).raw(b"\r\n")
+    }
+
+    /// Adds the pieces of a value.
+    fn value(&mut self, value: &[Part<'_>]) -> &mut Self {
         for &part in value {
             self.part(part);
         }
-        self.raw(b"\r\n")
+        self
     }
 
     /// Adds a field as it stands in a message: [`crate::message::Header::line`].

@@ -103,6 +103,8 @@ pub enum Rport {
 pub struct Via<'a> {
     /// The value as it stands in the message, without white space around it.
     pub bytes: &'a [u8],
+    /// Whether the protocol is `SIP/2.0`. The grammar allows any other too.
+    pub is_sip_2_0: bool,
     /// The transport it was sent over.
     pub transport: Transport<'a>,
     /// The host of sent-by.
@@ -149,11 +151,24 @@ impl<'a> Via<'a> {
     pub(crate) fn read(cursor: &mut Cursor<'a>) -> Option<Via<'a>> {
         cursor.skip_lws();
         let from = cursor.at();
-        let transport = read_protocol(cursor)?;
+        let mut via = Via::read_sent_by(cursor)?;
+        let (params, end) = params::read(cursor, |param| via.note(param.name, param.value))?;
+        via.params = params;
+        via.bytes = cursor.since(from).get(..end - from)?;
+        Some(via)
+    }
+
+    /// Reads a value as far as its parameters: enough to send an answer to, where the parameters are malformed.
+    #[inline]
+    pub(crate) fn read_sent_by(cursor: &mut Cursor<'a>) -> Option<Via<'a>> {
+        cursor.skip_lws();
+        let from = cursor.at();
+        let (is_sip_2_0, transport) = read_protocol(cursor)?;
         let host = Host::read(cursor)?;
         let port = read_port(cursor)?;
-        let mut via = Via {
-            bytes: &[],
+        Some(Via {
+            bytes: cursor.since(from),
+            is_sip_2_0,
             transport,
             host,
             port,
@@ -163,11 +178,7 @@ impl<'a> Via<'a> {
             maddr: None,
             ttl: None,
             params: Params::default(),
-        };
-        let (params, end) = params::read(cursor, |param| via.note(param.name, param.value))?;
-        via.params = params;
-        via.bytes = cursor.since(from).get(..end - from)?;
-        Some(via)
+        })
     }
 
     /// Keeps a parameter that has a field. The first of a name counts; a malformed value is malformed Via.
@@ -198,26 +209,29 @@ impl<'a> Via<'a> {
     }
 }
 
-/// `SIP/2.0/UDP` and the white space behind it.
+/// `SIP/2.0/UDP` and the white space behind it: whether it is SIP/2.0, and the transport.
 #[inline(always)]
-fn read_protocol<'a>(cursor: &mut Cursor<'a>) -> Option<Transport<'a>> {
+fn read_protocol<'a>(cursor: &mut Cursor<'a>) -> Option<(bool, Transport<'a>)> {
     // Nearly everybody writes it without white space.
     if cursor.rest().starts_with(b"SIP/2.0/UDP ") {
         cursor.skip(12);
         cursor.skip_lws();
-        return Some(Transport::Udp);
-    }
-    let is_sip = cursor.eat_ignore_case(b"SIP")
-        && cursor.eat_separator(b'/')
-        && cursor.eat_ignore_case(b"2.0")
-        && cursor.eat_separator(b'/');
-    if !is_sip {
-        return None;
+        return Some((true, Transport::Udp));
     }
     let name = cursor.take(TOKEN);
+    if name.is_empty() || !cursor.eat_separator(b'/') {
+        return None;
+    }
+    let version = cursor.take(TOKEN);
+    if version.is_empty() || !cursor.eat_separator(b'/') {
+        return None;
+    }
+    let is_sip_2_0 = name.eq_ignore_ascii_case(b"SIP") && version == b"2.0";
+    let transport = cursor.take(TOKEN);
     let from = cursor.at();
     cursor.skip_lws();
-    (!name.is_empty() && cursor.at() > from).then(|| Transport::of(name))
+    let is_whole = !transport.is_empty() && cursor.at() > from;
+    is_whole.then(|| (is_sip_2_0, Transport::of(transport)))
 }
 
 /// `:port` with white space around the colon (RFC 3261 §25.1, `sent-by`): outer `None` if there is a colon and no port.
@@ -263,6 +277,13 @@ mod tests {
     }
 
     #[test]
+    fn other_protocols_are_told_apart_and_not_malformed() {
+        let other = via(b"SIP/7.0/UDP c.example.com;branch=z9hG4bKkdjuw").expect("well-formed");
+        assert!(!other.is_sip_2_0 && other.has_magic_cookie());
+        assert!(via(b"sip/2.0/UDP c").expect("well-formed").is_sip_2_0);
+    }
+
+    #[test]
     fn a_value_ends_at_a_comma() {
         let mut cursor =
             Cursor::new(b"SIP/2.0/TCP a.example , SIP/2.0/WSS x.invalid;branch=z9hG4bK");
@@ -280,7 +301,8 @@ mod tests {
             "",
             "SIP/2.0/UDP",
             "SIP/2.0/UDP ",
-            "SIP/3.0/UDP a",
+            "SIP/3.0/ a",
+            "SIP//UDP a",
             "SIP/2.0/UDP a:",
             "SIP/2.0/UDP a:0",
             "SIP/2.0/UDP a:65536",

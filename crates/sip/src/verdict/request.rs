@@ -1,0 +1,225 @@
+//! Requests.
+
+use super::{Cause, Element, Rules};
+use crate::Method;
+use crate::header::HeaderKind as Kind;
+use crate::header::{Contact, HeaderError, NameAddr};
+use crate::message::Message;
+use crate::uri::Uri;
+
+/// A code and its cause.
+type Refused = (u16, Cause);
+
+impl From<HeaderError> for Cause {
+    fn from(error: HeaderError) -> Cause {
+        Cause::Header(error)
+    }
+}
+
+/// A malformed or missing header field is a 400.
+fn bad<T>(result: Result<T, HeaderError>) -> Result<T, Refused> {
+    result.map_err(|error| (400, error.into()))
+}
+
+/// Checks a request in the order of RFC 3261 §8.2 or §16.3.
+#[inline]
+pub(super) fn check(request: &Message<'_>, rules: &Rules<'_>) -> Result<(), Refused> {
+    let Some(method) = request.method() else {
+        return Ok(());
+    };
+    let uri = check_form(request, method)?;
+    match rules.element {
+        Element::UserAgent => check_for_user_agent(request, method, &uri, rules),
+        Element::Proxy => check_for_proxy(request, method, &uri, rules),
+    }
+}
+
+/// What every element needs (RFC 3261 §8.1.1, §16.3 step 1). Max-Forwards may be missing (RFC 2543), and so may the tag of
+/// From.
+#[inline]
+fn check_form<'a>(request: &Message<'a>, method: Method<'a>) -> Result<Uri<'a>, Refused> {
+    let via = bad(request.via())?;
+    if !via.is_sip_2_0 {
+        return Err((400, HeaderError::Malformed(Kind::Via).into()));
+    }
+    check_address(bad(request.from())?, Kind::From)?;
+    check_address(bad(request.to())?, Kind::To)?;
+    bad(request.call_id())?;
+    let cseq = bad(request.cseq())?;
+    bad(request.max_forwards())?;
+    if cseq.method != method {
+        return Err(match method {
+            // RFC 4475 §3.1.2.18: of a method that nobody knows it is better to say that.
+            Method::Other(_) => (501, Cause::Code),
+            _ => (400, Cause::CSeqMethod),
+        });
+    }
+    let uri = Uri::parse(request.request_uri().unwrap_or_default());
+    let uri = uri.map_err(|_| (400, Cause::RequestUri))?;
+    // RFC 3261 §19.1.1, table 1: a Request-URI has no headers.
+    match uri.as_sip() {
+        Some(sip) if !sip.headers.as_bytes().is_empty() => Err((400, Cause::RequestUri)),
+        _ => Ok(uri),
+    }
+}
+
+/// A URI of From or To must be one, of whatever scheme.
+#[inline]
+fn check_address(address: NameAddr<'_>, kind: Kind) -> Result<(), Refused> {
+    let uri = address.parse_uri();
+    uri.map(drop).map_err(|_| (400, Cause::Uri(kind)))
+}
+
+/// RFC 3261 §8.2.2.1, §16.3 step 2.
+fn check_scheme(uri: &Uri<'_>, rules: &Rules<'_>) -> Result<(), Refused> {
+    let scheme = uri.scheme();
+    let mut known = rules.schemes.iter();
+    match known.any(|known| known.as_bytes().eq_ignore_ascii_case(scheme)) {
+        true => Ok(()),
+        false => Err((416, Cause::Code)),
+    }
+}
+
+/// RFC 3261 §8.2.1 to §8.2.3.
+fn check_for_user_agent(
+    request: &Message<'_>,
+    method: Method<'_>,
+    uri: &Uri<'_>,
+    rules: &Rules<'_>,
+) -> Result<(), Refused> {
+    if !rules.methods.contains(&method) {
+        let is_unknown = matches!(method, Method::Other(_));
+        return Err((if is_unknown { 501 } else { 405 }, Cause::Code));
+    }
+    check_scheme(uri, rules)?;
+    for contact in request.contacts() {
+        if let Contact::Addr(contact) = bad(contact)? {
+            check_address(contact, Kind::Contact)?;
+        }
+    }
+    if method == Method::Register {
+        // §10.3 step 3: what is registered is a SIP or SIPS URI.
+        match bad(request.to())?.parse_uri() {
+            Ok(Uri::Sip(_)) => {}
+            _ => return Err((400, Cause::Uri(Kind::To))),
+        }
+    }
+    check_extensions(request, method, rules)?;
+    check_body(request, method, rules)
+}
+
+/// RFC 3261 §16.3 steps 2, 3 and 5; loops (step 4) are detected by who makes the branches.
+fn check_for_proxy(
+    request: &Message<'_>,
+    method: Method<'_>,
+    uri: &Uri<'_>,
+    rules: &Rules<'_>,
+) -> Result<(), Refused> {
+    check_scheme(uri, rules)?;
+    if bad(request.max_forwards())? == Some(0) {
+        return Err((483, Cause::Code));
+    }
+    check_extensions(request, method, rules)
+}
+
+/// Which header lists the extensions that this element must know.
+const fn required_by(element: Element) -> Kind {
+    match element {
+        Element::UserAgent => Kind::Require,
+        Element::Proxy => Kind::ProxyRequire,
+    }
+}
+
+/// RFC 3261 §8.2.2.3, §16.3 step 5. Neither header counts in ACK and CANCEL.
+fn check_extensions(
+    request: &Message<'_>,
+    method: Method<'_>,
+    rules: &Rules<'_>,
+) -> Result<(), Refused> {
+    let kind = required_by(rules.element);
+    if !request.has(kind) || matches!(method, Method::Ack | Method::Cancel) {
+        return Ok(());
+    }
+    for tag in request.tokens(kind) {
+        bad(tag)?;
+    }
+    match unsupported(request, rules).next() {
+        Some(_) => Err((420, Cause::Code)),
+        None => Ok(()),
+    }
+}
+
+/// The required extensions that this element does not know.
+pub(super) fn unsupported<'m>(
+    request: &Message<'m>,
+    rules: &Rules<'_>,
+) -> impl Iterator<Item = &'m [u8]> {
+    let is_known = |tag: &[u8]| {
+        let mut known = rules.extensions.iter();
+        known.any(|known| known.as_bytes().eq_ignore_ascii_case(tag))
+    };
+    request
+        .tokens(required_by(rules.element))
+        .filter_map(Result::ok)
+        .filter(move |tag| !is_known(tag))
+}
+
+/// RFC 3261 §8.2.3: 415 for a body it cannot read, unless that is optional; 406 where none that it could answer with is
+/// acceptable.
+fn check_body(request: &Message<'_>, method: Method<'_>, rules: &Rules<'_>) -> Result<(), Refused> {
+    if let Some(media) = bad(request.content_type())? {
+        let is_known = |known: &&str| {
+            let (main, sub) = known.split_once('/').unwrap_or((known, ""));
+            media.main.eq_ignore_ascii_case(main.as_bytes())
+                && media.sub.eq_ignore_ascii_case(sub.as_bytes())
+        };
+        let matters = !request.body().is_empty() && !is_optional(request);
+        if matters && !rules.bodies.iter().any(is_known) {
+            return Err((415, Cause::Code));
+        }
+    }
+    match method == Method::Invite && !accepts_any(request, rules) {
+        true => Err((406, Cause::Code)),
+        false => Ok(()),
+    }
+}
+
+/// Content-Disposition with `handling=optional` (RFC 3261 §20.11).
+fn is_optional(request: &Message<'_>) -> bool {
+    let Some(disposition) = request.header(Kind::ContentDisposition) else {
+        return false;
+    };
+    let mut params = disposition.value.split(|&byte| byte == b';').skip(1);
+    params.any(|param| {
+        let mut pair = param.splitn(2, |&byte| byte == b'=');
+        let mut next = || crate::chars::trim(pair.next().unwrap_or_default());
+        next().eq_ignore_ascii_case(b"handling") && next().eq_ignore_ascii_case(b"optional")
+    })
+}
+
+/// Whether Accept names a body that we could answer with; without the header it is SDP (RFC 3261 §20.1).
+fn accepts_any(request: &Message<'_>, rules: &Rules<'_>) -> bool {
+    if !request.has(Kind::Accept) {
+        return true;
+    }
+    let mut ranges = request
+        .headers(Kind::Accept)
+        .flat_map(|header| header.value.split(|&byte| byte == b','));
+    ranges.any(|range| {
+        let end = memchr::memchr(b';', range).unwrap_or(range.len());
+        let range = crate::chars::trim(range.get(..end).unwrap_or_default());
+        let mut bodies = rules.bodies.iter();
+        bodies.any(|body| is_in_range(body, range))
+    })
+}
+
+/// Whether a media type is the one of Accept, or of its kind: `application/*`, `*/*`.
+fn is_in_range(body: &str, range: &[u8]) -> bool {
+    match range.strip_suffix(b"/*") {
+        Some(b"*") => true,
+        Some(main) => body
+            .split_once('/')
+            .is_some_and(|(ours, _)| ours.as_bytes().eq_ignore_ascii_case(main)),
+        None => body.as_bytes().eq_ignore_ascii_case(range),
+    }
+}

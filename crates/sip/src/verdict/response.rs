@@ -1,0 +1,45 @@
+//! Responses: nobody is told what is wrong with them, they are dropped.
+
+use core::net::IpAddr;
+
+use super::{DropReason, Element};
+use crate::header::HeaderError;
+use crate::message::Message;
+
+/// Checks a response (RFC 3261 §8.1.3.3, §16.7, RFC 4475 §3.3.10).
+#[inline]
+pub(super) fn check(response: &Message<'_>, element: Element) -> Result<(), DropReason> {
+    if !is_well_formed(response).unwrap_or(false) {
+        return Err(DropReason::BadResponse);
+    }
+    let next = match response.vias().nth(1) {
+        None => return Ok(()),
+        Some(_) if element == Element::UserAgent => return Err(DropReason::NotOurs),
+        Some(Err(_)) => return Err(DropReason::BadResponse),
+        Some(Ok(via)) => via,
+    };
+    let goes_to = match next.maddr {
+        Some(maddr) => maddr.ip(),
+        None => next.received.or_else(|| next.host.ip()),
+    };
+    match goes_to.is_some_and(is_for_many) {
+        true => Err(DropReason::Broadcast),
+        false => Ok(()),
+    }
+}
+
+#[inline]
+fn is_well_formed(response: &Message<'_>) -> Result<bool, HeaderError> {
+    let via = response.via()?;
+    response.from()?;
+    response.to()?;
+    response.call_id()?;
+    response.cseq()?;
+    Ok(via.is_sip_2_0)
+}
+
+/// Whether more than one host would get it.
+fn is_for_many(ip: IpAddr) -> bool {
+    let ip = ip.to_canonical();
+    ip.is_multicast() || matches!(ip, IpAddr::V4(v4) if v4.is_broadcast())
+}
