@@ -7,7 +7,7 @@ use crate::features::{BusyPoll, Features};
 use crate::local::Local;
 use crate::mailbox::Mailbox;
 use crate::observer::Observer;
-use crate::offload::{KernelBinding, Offload};
+use crate::offload::{KernelBinding, Offload, Part, Places, Rates};
 use crate::policy::{OwnAddresses, PeerRule, loopback_and_private};
 use crate::ports::PortRange;
 use crate::quota::{QuotaLimits, Quotas, SourcePrefix};
@@ -16,8 +16,8 @@ use crate::running::{Live, Running};
 use crate::settings::Settings;
 use crate::steering::{Placement, Steering, Tables};
 use crate::worker::{
-    Appetite, Core, Courier, Letter, Listener, Opener, ParcelStore, RelayTable, Sockets, Token,
-    Worker, now,
+    Appetite, Core, Courier, Flows, Letter, Listener, Opener, ParcelStore, RelayTable, Sockets,
+    Token, Worker, now,
 };
 use io::{Offloads, Poller, RecvBatch, SendOptions, SendQueue, UdpOptions, UdpSocket};
 use ipnet::IpNet;
@@ -252,13 +252,15 @@ impl Builder {
             host: addresses::host_addresses(),
         };
         let nonce_keys = NonceKeys::new(&random::seed().map_err(StartError::Randomness)?);
-        let live = Live::new(
+        let parts: Vec<Part> = Vec::new();
+        let mut live = Live::new(
             self.settings.clone(),
             own,
             nonce_keys,
             Arc::clone(&relays),
             Arc::clone(&quotas),
         );
+        live.set_offload(!parts.is_empty());
         let config = Arc::new(live.engine_config()?);
 
         let plan = Plan {
@@ -272,7 +274,7 @@ impl Builder {
         let most = total.min(relays.iter().len() * ports.len());
         let (steering, mut tables) = Tables::set_up(self.steering, &groups, workers, most)?;
         features.steering = steering;
-        let (made, boxes) = plan.workers(groups, workers, &mut tables)?;
+        let (made, boxes) = plan.workers(groups, workers, &mut tables, parts)?;
         features.busy_poll = self.busy_poll_of(&made);
         tracing::info!(
             workers,
@@ -479,6 +481,17 @@ struct Made {
 /// The workers, and their mailboxes in the same order.
 type Workers = (Vec<Worker>, Arc<[Mailbox<Letter>]>);
 
+/// What one worker is made of.
+struct Outfit {
+    number: u8,
+    poller: Poller,
+    mailbox: Mailbox<Letter>,
+    listeners: Vec<Listener>,
+    courier: Courier,
+    placement: Placement,
+    part: Option<Part>,
+}
+
 /// What all workers are made of.
 struct Plan {
     relays: Arc<RelayAddresses>,
@@ -488,12 +501,14 @@ struct Plan {
 }
 
 impl Plan {
-    /// Makes the workers; `groups` has one list of sockets per listener, with one socket per worker.
+    /// Makes the workers; `groups` has one list of sockets per listener, with one socket per worker; `parts` has one entry
+    /// per worker, or none where user space relays everything.
     fn workers(
         &self,
         groups: Vec<Vec<UdpSocket>>,
         count: usize,
         tables: &mut Tables,
+        parts: Vec<Part>,
     ) -> Result<Workers, StartError> {
         let pollers: Vec<Poller> = (0..count)
             .map(|_| Poller::new())
@@ -513,30 +528,33 @@ impl Plan {
                 .zip(group)
                 .for_each(|(list, socket)| list.push(Listener::new(socket)));
         }
-        let parts = (0_u8..).zip(pollers).zip(listeners);
-        let workers = parts.map(|((number, poller), listeners)| {
+        let mut parts = parts.into_iter();
+        let numbered = (0_u8..).zip(pollers).zip(listeners);
+        let workers = numbered.map(|((number, poller), listeners)| {
             let courier = Courier::new(Arc::clone(&boxes), Arc::clone(&store));
-            self.worker(
+            self.worker(Outfit {
                 number,
                 poller,
-                boxes[usize::from(number)].clone(),
+                mailbox: boxes[usize::from(number)].clone(),
                 listeners,
                 courier,
-                Placement::new(u16::from(number), count, tables),
-            )
+                placement: Placement::new(u16::from(number), count, tables),
+                part: parts.next(),
+            })
         });
         Ok((workers.collect::<Result<_, _>>()?, Arc::clone(&boxes)))
     }
 
-    fn worker(
-        &self,
-        number: u8,
-        poller: Poller,
-        mailbox: Mailbox<Letter>,
-        listeners: Vec<Listener>,
-        courier: Courier,
-        placement: Placement,
-    ) -> Result<Worker, StartError> {
+    fn worker(&self, outfit: Outfit) -> Result<Worker, StartError> {
+        let Outfit {
+            number,
+            poller,
+            mailbox,
+            listeners,
+            courier,
+            placement,
+            part,
+        } = outfit;
         let now = now();
         let seed = random::seed().map_err(StartError::Randomness)?;
         let gro = self.offloads.is_some_and(|offloads| offloads.gro);
@@ -549,15 +567,18 @@ impl Plan {
         let batch = RecvBatch::try_new(most, RecvBatch::LARGE)
             .or_else(|_| RecvBatch::try_new(Appetite::LEAST, RecvBatch::LARGE))
             .map_err(StartError::Worker)?;
+        let mut engine = Engine::new(Arc::clone(&self.config), number, seed);
+        let flows = part.map(|part| Box::new(self.flows(part, &mut engine)));
         let core = Core {
             now,
-            engine: Engine::new(Arc::clone(&self.config), number, seed),
+            engine,
             opener: Opener::new(u16::from(number), Arc::clone(&self.relays), gro),
             courier,
             poller,
             counters: Default::default(),
             changes: Vec::new(),
             placement,
+            flows,
         };
         Ok(Worker {
             core,
@@ -579,5 +600,20 @@ impl Plan {
             parcels_held: false,
             stopping: false,
         })
+    }
+
+    /// Has a worker's channels relayed in the kernel, and its rate limits kept where the kernel sees them.
+    fn flows(&self, part: Part, engine: &mut Engine) -> Flows {
+        let places = Arc::new(Places::new(part.rates));
+        engine.share_buckets(Arc::new(Rates::new(part.buckets, Arc::clone(&places))));
+        let mut flows = Flows::new(
+            Box::new(part.table),
+            part.next_hops,
+            part.channels,
+            places,
+            Arc::clone(&self.relays),
+        );
+        flows.set_limited(self.config.allocation_rate != 0);
+        flows
     }
 }

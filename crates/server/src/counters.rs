@@ -92,6 +92,14 @@ counters! {
     requests_given,
     /// Requests received from another worker, and handled here.
     requests_taken,
+    /// Channels entered into the table of flows that the kernel relays.
+    offload_entered,
+    /// Channels left to user space because a table of the kernel's relay was full.
+    offload_full,
+    /// Channels left to user space because the kernel refused their entries.
+    offload_refused,
+    /// Channels left to user space because their addresses mean something else on each link, or are not known.
+    offload_unfit,
 }
 
 #[cfg(test)]

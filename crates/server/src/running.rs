@@ -34,6 +34,8 @@ pub(crate) struct Live {
     relays: Arc<RelayAddresses>,
     quotas: Arc<Quotas>,
     draining: bool,
+    /// The workers have the kernel relay.
+    offload: bool,
 }
 
 impl Live {
@@ -51,7 +53,13 @@ impl Live {
             relays,
             quotas,
             draining: false,
+            offload: false,
         }
+    }
+
+    /// The workers have the kernel relay what it can, or nothing.
+    pub(crate) fn set_offload(&mut self, offload: bool) {
+        self.offload = offload;
     }
 
     /// The engine's configuration at this moment.
@@ -69,6 +77,7 @@ impl Live {
             relay_v6: self.relays.has(AddressFamily::V6),
         };
         let mut config = settings.engine_config(&surroundings)?;
+        config.offload = self.offload;
         if self.draining {
             config.max_allocations = 0;
         }

@@ -58,7 +58,8 @@ words!(WorkerStats {
     sends,
     received,
     relays_open,
-    flows_steered
+    flows_steered,
+    channels_offloaded
 });
 words!(Traffic { packets, bytes });
 words!(BatchSizes { buckets, sum });
@@ -124,6 +125,6 @@ mod tests {
         stats.each(&mut |word| words.push(word));
         assert_eq!(words, (1..=number).collect::<Vec<u64>>());
         assert_eq!(stats.counters.wake_ups, 1);
-        assert_eq!(stats.flows_steered, number);
+        assert_eq!(stats.channels_offloaded, number);
     }
 }

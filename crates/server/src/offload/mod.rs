@@ -9,11 +9,16 @@
 //! number of a next hop out of [`NextHopTable`], and the control thread finds out where that is, by netlink, and keeps it true.
 //! Until then, and whenever anything is in doubt, datagrams take the way through user space, which is always complete.
 
+mod chunks;
 #[allow(dead_code, reason = "used by workers that relay in the kernel")]
 mod next_hops;
+mod part;
+mod rates;
 
-#[allow(unused_imports, reason = "the workers take it from here")]
+pub(crate) use chunks::Chunks;
 pub(crate) use next_hops::NextHopTable;
+pub(crate) use part::{Flowing, Part};
+pub(crate) use rates::{Places, Rates};
 
 /// How much of relaying the kernel is asked to do. It cannot change while the server runs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -10,6 +10,7 @@
 //! each other's mailboxes.
 
 mod appetite;
+mod flows;
 mod icmp;
 mod letters;
 mod log;
@@ -19,6 +20,7 @@ mod session;
 mod sockets;
 
 pub(crate) use appetite::Appetite;
+pub(crate) use flows::Flows;
 pub(crate) use letters::{Courier, Letter, Parcel, ParcelStore};
 pub(crate) use open::Opener;
 pub(crate) use session::Core;
@@ -323,7 +325,12 @@ impl Worker {
             }
             Letter::Claimed { request, relay } => self.receive_relay(request, relay),
             Letter::Request(placed) => self.serve_placed(&placed),
-            Letter::Config(config) => self.core.engine.set_config(self.core.now, config),
+            Letter::Config(config) => {
+                if let Some(flows) = &mut self.core.flows {
+                    flows.set_limited(config.allocation_rate != 0);
+                }
+                self.core.engine.set_config(self.core.now, config);
+            }
             Letter::Publish(reply) => {
                 self.publish();
                 // Whoever asked may have stopped waiting.
@@ -466,6 +473,7 @@ impl Worker {
             received: *self.batch.totals(),
             relays_open: self.sockets.relays.len() as u64,
             flows_steered: self.core.placement.steered(),
+            channels_offloaded: self.core.flows.as_ref().map_or(0, |flows| flows.len()) as u64,
         }
     }
 }

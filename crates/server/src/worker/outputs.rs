@@ -1,12 +1,13 @@
 //! The cold path: what the engine has queued for the worker to do.
 
+use super::flows::Carried;
 use super::letters::{Letter, PlacedRequest};
 use super::log;
 use super::open::{MOST_RELAYS, Results};
-use super::session::{Change, Session};
+use super::session::{Change, Core, Session};
 use crate::steering::Target;
-use turn::server::{Output, PortRequest, RelayRequest};
-use turn::{ClientPath, RelayKey, RequestKey, Run};
+use turn::server::{OffloadedChannel, Output, PortRequest, RelayRequest};
+use turn::{ClientPath, Mono, RelayKey, RequestKey, Run};
 
 /// What cannot be done while the output still borrows the engine.
 enum Todo {
@@ -113,6 +114,12 @@ impl Session<'_, '_, '_> {
                 }
             }
             Output::CloseRelay { relay } => self.core.changes.push(Change::Close(relay)),
+            Output::Offload {
+                channel,
+                own_relay,
+                deadline,
+            } => self.core.offload(&channel, own_relay, deadline),
+            Output::Onload { channel } => self.core.onload(&channel),
             Output::AllocationOpened { relayed, path, .. } => {
                 self.core.opener.allocated(relayed);
                 self.core.placement.opened(self.core.now.mono, &path);
@@ -198,6 +205,33 @@ impl Session<'_, '_, '_> {
             self.core
                 .changes
                 .extend(opened.map(|(relay, _)| Change::Close(relay.key)));
+        }
+    }
+}
+
+impl Core {
+    /// Has the kernel relay a channel, if it takes it.
+    fn offload(&mut self, channel: &OffloadedChannel, own_relay: bool, deadline: Mono) {
+        if let Some(flows) = &mut self.flows {
+            let carried = flows.offload(channel, own_relay, deadline, &mut self.counters);
+            self.fold(channel, carried);
+        }
+    }
+
+    /// Has the kernel relay a channel no more.
+    fn onload(&mut self, channel: &OffloadedChannel) {
+        if let Some(flows) = &mut self.flows {
+            let carried = flows.onload(channel);
+            self.fold(channel, carried);
+        }
+    }
+
+    /// Counts for the allocation what the kernel has relayed.
+    fn fold(&mut self, channel: &OffloadedChannel, carried: Carried) {
+        if carried != Carried::default() {
+            let Carried { to_peer, to_client } = carried;
+            self.engine
+                .offload_counters(channel.allocation, to_peer, to_client);
         }
     }
 }

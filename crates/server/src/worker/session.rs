@@ -5,6 +5,7 @@
 //! and to close wait in [`Changes`] until the queue has been flushed, which is also what the engine's invariant asks for:
 //! what was queued on a socket leaves before the socket closes.
 
+use super::flows::Flows;
 use super::letters::{Courier, Item, Shipment, datagrams, slice};
 use super::open::Opener;
 use super::outputs::Origin;
@@ -39,6 +40,8 @@ pub(crate) struct Core {
     pub(crate) counters: Counters,
     pub(crate) changes: Changes,
     pub(crate) placement: Placement,
+    /// Where the kernel relays.
+    pub(crate) flows: Option<Box<Flows>>,
 }
 
 /// Datagrams in, datagrams queued; `'buf` is the life of sockets and received bytes.

@@ -1,0 +1,331 @@
+//! The worker's entries, in a table that is not the kernel's.
+
+use super::*;
+use crate::addresses::RelayAddress;
+use crate::ports::PortRange;
+use std::sync::Mutex;
+use stun::ChannelNumber;
+use turn::{AllocationKey, ClientPath, FiveTuple, ListenerKey, Transport};
+
+/// What the kernel would have.
+#[derive(Debug, Default)]
+struct Kernel {
+    flows: HashMap<FlowKey, FlowEntry>,
+    counts: HashMap<u32, Counts>,
+    /// How many entries fit.
+    room: usize,
+}
+
+#[derive(Debug, Clone)]
+struct Fake(Arc<Mutex<Kernel>>);
+
+impl Flowing for Fake {
+    fn insert(&mut self, key: &FlowKey, entry: &FlowEntry) -> Result<(), InsertError> {
+        let mut kernel = self.0.lock().unwrap();
+        if kernel.flows.len() >= kernel.room && !kernel.flows.contains_key(key) {
+            return Err(InsertError::Full);
+        }
+        kernel.flows.insert(*key, *entry);
+        Ok(())
+    }
+
+    fn remove(&mut self, key: &FlowKey) -> bool {
+        self.0.lock().unwrap().flows.remove(key).is_some()
+    }
+
+    fn counts(&mut self, counter: u32) -> Counts {
+        let kernel = self.0.lock().unwrap();
+        kernel.counts.get(&counter).copied().unwrap_or_default()
+    }
+}
+
+struct Bed {
+    kernel: Arc<Mutex<Kernel>>,
+    flows: Flows,
+    hops: Arc<NextHopTable>,
+    counters: Counters,
+}
+
+fn address(text: &str) -> SocketAddr {
+    text.parse().unwrap()
+}
+
+fn bed(room: usize, next_hops: u32) -> Bed {
+    let kernel = Arc::new(Mutex::new(Kernel {
+        room,
+        ..Kernel::default()
+    }));
+    let mapped = RelayAddress {
+        local: [10, 0, 0, 5].into(),
+        advertised: [203, 0, 113, 5].into(),
+    };
+    let v6 = RelayAddress::direct(address("[2001:db8::5]:0").ip());
+    let relays = RelayAddresses::new(&[mapped, v6], PortRange::DYNAMIC, 1);
+    let hops = Arc::new(NextHopTable::new(next_hops, None));
+    let chunks = || Arc::new(Chunks::new(Chunks::SIZE));
+    let flows = Flows::new(
+        Box::new(Fake(Arc::clone(&kernel))),
+        Arc::clone(&hops),
+        chunks(),
+        Arc::new(Places::new(chunks())),
+        Arc::new(relays),
+    );
+    Bed {
+        kernel,
+        flows,
+        hops,
+        counters: Counters::default(),
+    }
+}
+
+impl Bed {
+    fn offload(&mut self, subject: &OffloadedChannel, own_relay: bool, deadline: u64) -> Carried {
+        let counters = &mut self.counters;
+        self.flows
+            .offload(subject, own_relay, Mono(deadline), counters)
+    }
+
+    fn entry(&self, remote: &str, local: &str, channel: Option<u16>) -> Option<FlowEntry> {
+        let key = FlowKey {
+            remote: address(remote),
+            local: address(local),
+            channel,
+        };
+        self.kernel.lock().unwrap().flows.get(&key).copied()
+    }
+
+    /// The kernel has relayed so many packets with a hundred bytes each.
+    fn relayed(&self, counter: u32, packets: u32) {
+        let mut kernel = self.kernel.lock().unwrap();
+        let counts = kernel.counts.entry(counter).or_default();
+        counts.packets += packets;
+        counts.bytes += u64::from(packets) * 100;
+    }
+
+    /// Nothing is left: no entry, no channel, no next hop in use.
+    fn expect_empty(&self) {
+        assert_eq!(self.kernel.lock().unwrap().flows.len(), 0);
+        assert_eq!(self.flows.len(), 0);
+        self.hops.withdraw_unused(&mut Vec::new());
+        assert_eq!(self.hops.len(), 0);
+    }
+}
+
+const CLIENT: &str = "198.51.100.1:4000";
+const LISTENER: &str = "192.0.2.1:3478";
+const PEER: &str = "198.51.100.200:700";
+const SOCKET: &str = "10.0.0.5:50000";
+const RELAYED: &str = "203.0.113.5:50000";
+
+fn subject(number: u16, peer: &str) -> OffloadedChannel {
+    let five_tuple = FiveTuple {
+        transport: Transport::Udp,
+        local: address(LISTENER),
+        remote: address(CLIENT),
+    };
+    OffloadedChannel {
+        allocation: AllocationKey {
+            index: 3,
+            generation: 1,
+        },
+        path: ClientPath {
+            five_tuple,
+            listener: ListenerKey(0),
+        },
+        relayed: address(RELAYED),
+        peer: address(peer),
+        number: ChannelNumber::new(number).unwrap(),
+    }
+}
+
+fn carried(to_peer: u64, to_client: u64) -> Carried {
+    let traffic = |packets| Traffic {
+        packets,
+        bytes: packets * 100,
+    };
+    Carried {
+        to_peer: traffic(to_peer),
+        to_client: traffic(to_client),
+    }
+}
+
+#[test]
+fn both_directions_are_entered_and_taken_out() {
+    let mut bed = bed(8, 8);
+    let one = subject(0x4000, PEER);
+    bed.offload(&one, false, 77);
+    let out = bed.entry(CLIENT, LISTENER, Some(0x4000)).unwrap();
+    let expected = FlowEntry {
+        source: address(SOCKET),
+        destination: address(PEER),
+        channel: None,
+        own_relay: false,
+        next_hop: out.next_hop,
+        counter: 0,
+        bucket: None,
+        deadline_ns: 77,
+    };
+    assert_eq!(out, expected);
+    let back = bed.entry(PEER, SOCKET, None).unwrap();
+    let expected = FlowEntry {
+        source: address(LISTENER),
+        destination: address(CLIENT),
+        channel: Some(0x4000),
+        next_hop: back.next_hop,
+        counter: 1,
+        ..expected
+    };
+    assert_eq!(back, expected);
+    assert!(out.next_hop != back.next_hop && out.next_hop.min(back.next_hop) > 0);
+    assert_eq!((bed.flows.len(), bed.counters.offload_entered), (1, 1));
+    assert_eq!(bed.flows.onload(&one), Carried::default());
+    bed.expect_empty();
+}
+
+#[test]
+fn a_moved_end_changes_nothing_else() {
+    let mut bed = bed(8, 8);
+    let one = subject(0x4000, PEER);
+    bed.offload(&one, false, 77);
+    let before = bed.entry(PEER, SOCKET, None).unwrap();
+    bed.offload(&one, false, 99);
+    let after = bed.entry(PEER, SOCKET, None).unwrap();
+    let moved = FlowEntry {
+        deadline_ns: 99,
+        ..before
+    };
+    assert_eq!(after, moved);
+    assert_eq!((bed.flows.len(), bed.counters.offload_entered), (1, 1));
+    bed.flows.onload(&one);
+    bed.expect_empty();
+}
+
+#[test]
+fn counts_are_those_of_this_channel_alone() {
+    let mut bed = bed(8, 8);
+    let (one, two) = (subject(0x4000, PEER), subject(0x4001, "198.51.100.200:701"));
+    bed.offload(&one, false, 77);
+    bed.offload(&two, false, 77);
+    bed.relayed(0, 5);
+    bed.relayed(1, 6);
+    bed.relayed(2, 100);
+    assert_eq!(bed.flows.onload(&one), carried(5, 6));
+    // The same number again: it goes on counting from where it was.
+    let three = subject(0x4002, PEER);
+    bed.offload(&three, false, 77);
+    assert_eq!(bed.entry(PEER, SOCKET, None).unwrap().counter, 1);
+    bed.relayed(1, 1);
+    assert_eq!(bed.flows.onload(&three), carried(0, 1));
+    assert_eq!(bed.flows.onload(&two), carried(100, 0));
+    assert_eq!(bed.flows.onload(&two), Carried::default(), "only once");
+    bed.expect_empty();
+}
+
+#[test]
+fn a_full_table_leaves_the_channel_to_user_space() {
+    let mut bed = bed(3, 8);
+    bed.offload(&subject(0x4000, PEER), false, 77);
+    let other = "198.51.100.200:701";
+    bed.offload(&subject(0x4001, other), false, 77);
+    assert_eq!(
+        (bed.counters.offload_full, bed.counters.offload_entered),
+        (1, 1)
+    );
+    assert_eq!(
+        bed.entry(CLIENT, LISTENER, Some(0x4001)),
+        None,
+        "not half of it"
+    );
+    assert_eq!(bed.kernel.lock().unwrap().flows.len(), 2);
+    // There is room when the channel is refreshed.
+    bed.flows.onload(&subject(0x4000, PEER));
+    bed.offload(&subject(0x4001, other), false, 88);
+    assert_eq!(bed.flows.len(), 1);
+    bed.flows.onload(&subject(0x4001, other));
+    bed.expect_empty();
+}
+
+#[test]
+fn without_a_next_hop_nothing_is_entered() {
+    let mut bed = bed(8, 1);
+    bed.offload(&subject(0x4000, PEER), false, 77);
+    assert_eq!(bed.counters.offload_full, 1);
+    bed.expect_empty();
+    // One side is enough for a path that is known already.
+    bed.hops.free([1]);
+    bed.offload(&subject(0x4000, CLIENT), true, 77);
+    assert_eq!(bed.counters.offload_full, 1);
+}
+
+#[test]
+fn an_entry_that_cannot_be_changed_does_not_stay() {
+    let mut bed = bed(8, 8);
+    let one = subject(0x4000, PEER);
+    bed.offload(&one, false, 77);
+    bed.relayed(0, 5);
+    // A limit appears, and there is no bucket for the allocation.
+    bed.flows.set_limited(true);
+    assert_eq!(bed.offload(&one, false, 77), carried(5, 0));
+    assert_eq!(bed.counters.offload_full, 1);
+    bed.expect_empty();
+    assert_eq!(bed.flows.onload(&one), Carried::default());
+}
+
+#[test]
+fn a_relay_of_ours_is_looked_up_by_both_names_that_its_client_knows() {
+    let mut bed = bed(8, 8);
+    let one = subject(0x4000, "203.0.113.5:50002");
+    bed.offload(&one, true, 77);
+    let out = bed.entry(CLIENT, LISTENER, Some(0x4000)).unwrap();
+    assert!(out.own_relay && out.next_hop == 0 && out.channel.is_none());
+    assert_eq!(out.source, address(RELAYED));
+    assert_eq!(out.destination, address("10.0.0.5:50002"));
+    let back = bed.entry("203.0.113.5:50002", SOCKET, None).unwrap();
+    assert!(!back.own_relay && back.next_hop != 0);
+    // The relay becomes a stranger's address: the same channel goes by the network.
+    bed.relayed(0, 2);
+    assert_eq!(bed.offload(&one, false, 88), carried(2, 0));
+    let out = bed.entry(CLIENT, LISTENER, Some(0x4000)).unwrap();
+    assert!(!out.own_relay && out.next_hop != 0);
+    assert_eq!(out.source, address(SOCKET));
+    bed.flows.onload(&one);
+    bed.expect_empty();
+}
+
+#[test]
+fn families_may_differ_between_the_two_sides() {
+    let mut bed = bed(8, 8);
+    let one = OffloadedChannel {
+        relayed: address("[2001:db8::5]:50000"),
+        ..subject(0x4000, "[2001:db8:9::1]:7")
+    };
+    bed.offload(&one, false, 77);
+    let out = bed.entry(CLIENT, LISTENER, Some(0x4000)).unwrap();
+    assert!(out.source.is_ipv6() && out.destination.is_ipv6());
+    let back = bed.entry("[2001:db8:9::1]:7", "[2001:db8::5]:50000", None);
+    assert_eq!(back.unwrap().destination, address(CLIENT));
+    bed.flows.onload(&one);
+    bed.expect_empty();
+}
+
+#[test]
+fn link_local_clients_stay_in_user_space() {
+    let mut bed = bed(8, 8);
+    let mut one = subject(0x4000, PEER);
+    one.path.five_tuple.remote = address("[fe80::1%3]:4000");
+    one.path.five_tuple.local = address("[fe80::2%3]:3478");
+    bed.offload(&one, false, 77);
+    assert_eq!(bed.counters.offload_unfit, 1);
+    bed.expect_empty();
+}
+
+#[test]
+fn numbers_end_when_the_workers_have_taken_all() {
+    let mut bed = bed(1000, 8);
+    for number in 0..=Chunks::SIZE as u16 {
+        let peer = format!("198.51.100.200:{}", 1000 + number);
+        bed.offload(&subject(0x4000 + number, &peer), false, 77);
+    }
+    assert_eq!(bed.flows.len(), Chunks::SIZE as usize);
+    assert_eq!(bed.counters.offload_full, 1);
+}
