@@ -117,6 +117,8 @@ fn bare_relays_pass_in_every_direction_with_every_byte_checked() {
             "floor-xdp",
             "floor-tc",
             "floor-stun-xdp",
+            "program-xdp",
+            "program-tc",
         ]
         .map(side)
         .into(),
@@ -124,7 +126,7 @@ fn bare_relays_pass_in_every_direction_with_every_byte_checked() {
     );
     assert_eq!(
         report.cells.len(),
-        2 * 4 + 2 * 3 + 2,
+        2 * 4 + 4 * 3 + 2,
         "the STUN servers take part in one scenario, the relays in the kernel in the others"
     );
     for cell in &report.cells {

@@ -33,7 +33,6 @@ mod chars;
 pub mod congestion;
 mod cursor;
 pub mod flow;
-pub mod frame;
 mod hash;
 pub mod header;
 pub mod host;

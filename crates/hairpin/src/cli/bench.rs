@@ -17,7 +17,8 @@ Examples:
   hairpin bench --list
         the names of all scenarios
 
-A server is a preset (hairpin, hairpin-2, coturn, floor, floor-gro, floor-stun, floor-xdp, floor-tc, floor-stun-xdp) or
+A server is a preset (hairpin, hairpin-2, coturn, floor, floor-gro, floor-stun, floor-xdp, floor-tc, floor-stun-xdp,
+program-xdp, program-tc) or
 [NAME=][KIND:]COMMAND. Kinds: turn, static (relays flows that it knows), stun; +p2c, +stun, +xdp and +two say more. {listen}, {listen-ip}, {port}, {relay-ip},
 {client-ip}, {peer-ip}, {flows}, {user}, {password} and {realm} are filled in. How it measures: docs/benchmarking.md.
 It needs root, two processors and Linux 5.18. Status 0; 1: not measured; 2: wrong arguments; 99: a gate failed.";
@@ -105,7 +106,7 @@ pub(crate) enum Load {
 /// Arguments of the hidden `hairpin bench-floor`: a bare relay that `hairpin bench` starts.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Floor {
-    /// plain, batch, gro, xdp, tc or stun-xdp, and the number of flows
+    /// plain, batch, gro, xdp, tc, stun-xdp, program-xdp or program-tc, and the number of flows
     #[arg(num_args = 2)]
     pub(crate) words: Vec<String>,
 }

@@ -127,7 +127,8 @@ impl Side {
     /// Reads a description of a server: a preset, or `[NAME=][KIND:]COMMAND`.
     ///
     /// Presets: `hairpin`, `hairpin-2` (two workers on two processors), `coturn`, `floor` (recvfrom and sendto), `floor-gro` (GRO and GSO),
-    /// `floor-stun` (recvmmsg and sendmmsg, STUN only), `floor-xdp`, `floor-tc` and `floor-stun-xdp` (in the kernel).
+    /// `floor-stun` (recvmmsg and sendmmsg, STUN only), `floor-xdp`, `floor-tc` and `floor-stun-xdp` (in the kernel), `program-xdp` and
+    /// `program-tc` (the server's own programs over a fixed table).
     ///
     /// Kinds: `turn` (a TURN server with long-term credentials; what a plain command is taken for),
     /// `static` (knows its flows, relays to the peer), `stun`; each may be followed by `+p2c`
@@ -197,6 +198,8 @@ impl Side {
             "floor-stun" => (floor(&["batch", "0"]), Abilities::BINDING),
             "floor-xdp" => (floor(&["xdp", "{flows}"]), Abilities::BOTH_WAYS),
             "floor-tc" => (floor(&["tc", "{flows}"]), Abilities::BOTH_WAYS),
+            "program-xdp" => (floor(&["program-xdp", "{flows}"]), Abilities::BOTH_WAYS),
+            "program-tc" => (floor(&["program-tc", "{flows}"]), Abilities::BOTH_WAYS),
             "floor-stun-xdp" => (floor(&["stun-xdp", "0"]), Abilities::BINDING),
             _ => return None,
         };

@@ -7,11 +7,13 @@
 //! `plain` calls recvfrom and sendto once per datagram. `batch` and `gro` use this project's own
 //! batches: recvmmsg and sendmmsg, and `gro` lets the kernel aggregate on the way in (UDP_GRO) and
 //! segment on the way out (UDP_SEGMENT). All three also answer STUN Binding requests. `xdp` and `tc` relay in the kernel
-//! ([`bpf::floor`]) and do nothing else; `stun-xdp` answers Binding requests there.
+//! ([`bpf::floor`]) and do nothing else; `stun-xdp` answers Binding requests there. `program-xdp` and `program-tc` are the
+//! server's own programs ([`bpf::relay`]) over a fixed table.
 
 mod batch;
 mod kernel;
 mod plain;
+mod program;
 
 use std::io;
 use std::net::{SocketAddr, UdpSocket};
@@ -20,6 +22,7 @@ use std::os::fd::AsFd;
 use ::io::UdpOptions;
 use bpf::BpfError;
 use bpf::floor::Kind;
+use bpf::relay::InsertError;
 use stun::Message;
 
 use super::layout::{self, FIRST_CLIENT_PORT, MAX_STATIC_FLOWS, SERVER_ADDRESS};
@@ -30,7 +33,7 @@ use super::layout::{self, FIRST_CLIENT_PORT, MAX_STATIC_FLOWS, SERVER_ADDRESS};
 pub enum FloorError {
     /// The arguments are not what the benchmark passes.
     #[error(
-        "usage: plain|batch|gro|xdp|tc|stun-xdp FLOWS (0 to {MAX_STATIC_FLOWS}); this command is for the benchmark's own use"
+        "usage: plain|batch|gro|xdp|tc|stun-xdp|program-xdp|program-tc FLOWS (0 to {MAX_STATIC_FLOWS}); this command is for the benchmark's own use"
     )]
     Usage,
     /// A socket cannot be made or waited for.
@@ -39,6 +42,9 @@ pub enum FloorError {
     /// The kernel does not take the programs.
     #[error("bare relay: {0}")]
     Bpf(#[from] BpfError),
+    /// A flow cannot be entered.
+    #[error("bare relay: {0}")]
+    Table(#[from] InsertError),
 }
 
 /// Runs a bare relay in the calling thread's network namespace until the process is killed.
@@ -61,6 +67,8 @@ pub fn main(arguments: &[String]) -> Result<(), FloorError> {
         "xdp" => kernel::run(Kind::RelayXdp, flows)?,
         "tc" => kernel::run(Kind::RelayTc, flows)?,
         "stun-xdp" => kernel::run(Kind::StunXdp, 0)?,
+        "program-xdp" => program::run(true, flows)?,
+        "program-tc" => program::run(false, flows)?,
         _ => return Err(FloorError::Usage),
     }
     Ok(())
