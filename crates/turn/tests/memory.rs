@@ -194,7 +194,17 @@ const CLIENTS: u16 = 4096;
 /// Bytes of heap per allocation with one permission and one channel, once the answers for retransmissions are
 /// forgotten.
 fn bytes_per_allocation(username: impl Fn(u16) -> String) -> u64 {
-    let mut server = server(|config| config.max_answers = 0);
+    bytes_per_allocation_with(username, |_| {})
+}
+
+fn bytes_per_allocation_with(
+    username: impl Fn(u16) -> String,
+    change: impl FnOnce(&mut Config),
+) -> u64 {
+    let mut server = server(|config| {
+        config.max_answers = 0;
+        change(config);
+    });
     let mut clients: Vec<Client> = (0..CLIENTS)
         .map(|number| Client::new(&mut server, number + 1, &username(number)))
         .collect();
@@ -220,6 +230,17 @@ fn an_allocation_with_a_user_of_its_own_takes_at_most_600_bytes() {
     let own = bytes_per_allocation(|number| format!("1800000000:user{number}"));
     println!("allocation, permission, channel, user and its place in the cache: {own} bytes");
     assert!(own <= 600, "{own}");
+}
+
+#[test]
+fn offloading_takes_no_memory_and_a_rate_limit_one_number() {
+    let alice = |_| "1800000000:alice".to_owned();
+    let plain = bytes_per_allocation(alice);
+    let offloaded = bytes_per_allocation_with(alice, |config| config.offload = true);
+    let limited = bytes_per_allocation_with(alice, |config| config.allocation_rate = 1_000_000);
+    println!("plain {plain}, offloaded {offloaded}, limited {limited} bytes");
+    assert_eq!(offloaded, plain);
+    assert!(limited <= plain + 16);
 }
 
 #[test]

@@ -383,3 +383,7 @@ impl AddAssign for Carried {
 #[cfg(test)]
 #[path = "flows_tests.rs"]
 mod tests;
+
+#[cfg(test)]
+#[path = "flows_cost.rs"]
+mod cost;
