@@ -52,7 +52,11 @@ fn relayed(page: &mut Page, stats: &Stats) {
         let mut family = page.family(name, Kind::Counter, help);
         for (worker, of) in stats.workers.iter().enumerate() {
             for (direction, traffic) in directions(of) {
-                let labels: Labels<'_> = &[("direction", &direction), ("worker", &worker)];
+                let labels: Labels<'_> = &[
+                    ("direction", &direction),
+                    ("path", &"user"),
+                    ("worker", &worker),
+                ];
                 family.put(labels, number(traffic));
             }
         }

@@ -92,6 +92,33 @@ fn held(page: &mut Page, stats: &Stats) {
         stats,
         |of| of.flows_steered,
     );
+    offloaded(page, stats);
+}
+
+fn offloaded(page: &mut Page, stats: &Stats) {
+    page.per_worker(
+        "hairpin_offload_channels",
+        Kind::Gauge,
+        "Channels of a worker that the kernel may relay: each has an entry for each direction in its table.",
+        stats,
+        |of| of.channels_offloaded,
+    );
+    let counters = stats.counters();
+    page.counter(
+        "hairpin_offload_channels_entered_total",
+        "Channels that were entered into the kernel's table.",
+        counters.offload_entered,
+    );
+    page.counters(
+        "hairpin_offload_channels_refused_total",
+        "Times that a channel was not entered, or could not stay, so that user space relays it.",
+        "reason",
+        [
+            ("full", counters.offload_full),
+            ("kernel", counters.offload_refused),
+            ("address", counters.offload_unfit),
+        ],
+    );
 }
 
 fn ports(page: &mut Page, observer: &Observer, stats: &Stats) {
