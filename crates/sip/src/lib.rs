@@ -33,6 +33,7 @@ mod chars;
 pub mod congestion;
 mod cursor;
 pub mod flow;
+pub mod frame;
 mod hash;
 pub mod header;
 pub mod host;

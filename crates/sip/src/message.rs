@@ -23,7 +23,7 @@ use crate::Method;
 use crate::chars;
 use crate::header::HeaderKind;
 pub use access::{Header, Headers};
-use lines::Lines;
+pub(crate) use lines::Lines;
 pub use scan::Scan;
 pub(crate) use scan::ScanFields;
 use spans::Span;
@@ -261,8 +261,13 @@ fn content_length(bytes: &[u8], spans: &Spans) -> Result<Option<usize>, ParseErr
     let value = bytes
         .get(usize::from(span.value_start)..usize::from(span.value_end))
         .unwrap_or_default();
+    length_of(value).map(Some)
+}
+
+/// The number that a Content-Length says.
+pub(crate) fn length_of(value: &[u8]) -> Result<usize, ParseError> {
     match chars::decimal(value) {
-        Some(length) => Ok(Some(length as usize)),
+        Some(length) => Ok(length as usize),
         None if chars::all(value, chars::DIGIT) => Err(ParseError::BodyTooLong),
         None => Err(ParseError::ContentLength),
     }

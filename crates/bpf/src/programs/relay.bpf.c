@@ -1,5 +1,6 @@
 // The relay below the socket layer: ChannelData and Binding, for what user space has entered into the maps. All else
-// passes, untouched: "any doubt is for the stack". `relay_decide.h` says what is checked.
+// passes, untouched: any doubt is for the stack. `relay_decide.h` and `relay_binding.h` say what is checked.
+#include "relay_answer.h"
 #include "relay_rewrite_tc.h"
 #include "relay_rewrite_xdp.h"
 
@@ -8,30 +9,45 @@ INLINE struct totals *totals_of(u32 path)
     return map_lookup(&TOTALS, &path);
 }
 
-// Counts a reason to pass, if it is one.
-INLINE void count_reason(struct totals *totals, int why)
+// Counts what is neither relaying nor none of our business. Returns whether the packet is to be dropped.
+INLINE int count_outcome(struct totals *totals, int what)
 {
-    if (why >= 0 && why < TOTALS_COUNT)
-        totals->of[why]++;
+    if (what == DROP)
+        totals->of[RATE_DROPPED]++;
+    else if (what == DROP_BINDING)
+        totals->of[BINDING_OVER_RATE]++;
+    else if (what == ANSWER)
+        totals->of[BINDING_ANSWERED]++;
+    else if (what >= 0 && what < TOTALS_COUNT)
+        totals->of[what]++;
+    return what == DROP || what == DROP_BINDING || what == FAILED;
 }
 
-INLINE int verdict_xdp(struct xdp_md *packet, struct view *view, struct decision *d, int why, struct interface *interface)
+INLINE int answer_in_xdp(struct xdp_md *packet, struct view *view, int v6, struct decision *d)
 {
-    if (why == NOT_OURS)
+    u32 zero = 0;
+    struct question *question = map_lookup(&QUESTION, &zero);
+    if (!question)
+        return PASS_STUN;
+    const struct udp *udp = view->data + ETHERNET_BYTES + (v6 ? IPV6_BYTES : IPV4_BYTES);
+    int what = decide_binding(view, udp, v6, question, d);
+    return what == ANSWER ? answer_xdp(packet, view, question, d, v6) : what;
+}
+
+INLINE int conclude_xdp(struct xdp_md *packet, struct view *view, struct decision *d, int what, struct interface *interface)
+{
+    if (what == NOT_OURS)
         return XDP_PASS;
     struct totals *totals = totals_of(PATH_XDP);
     if (!totals)
         return XDP_PASS;
-    if (why == RELAY)
+    if (what == RELAY)
         return rewrite_xdp(packet, d, view->length, totals);
-    if (why == DROP) {
-        totals->of[RATE_DROPPED]++;
-        return XDP_DROP;
-    }
-    if (why == PASS_PARTIAL && interface)
+    if (what == PASS_PARTIAL && interface)
         __sync_fetch_and_add(&interface->partial, 1);
-    count_reason(totals, why);
-    return XDP_PASS;
+    if (count_outcome(totals, what))
+        return XDP_DROP;
+    return what == ANSWER ? XDP_TX : XDP_PASS;
 }
 
 SEC("xdp") int relay_xdp(struct xdp_md *packet)
@@ -50,39 +66,26 @@ SEC("xdp") int relay_xdp(struct xdp_md *packet)
     if (interface && interface->index == packet->ingress_ifindex)
         wrapping.to_us = *(const u32 *)ethernet->destination == *(u32 *)interface->address &&
                          *(const u16 *)(ethernet->destination + 4) == *(u16 *)(interface->address + 4);
-    int why = NOT_OURS;
+    int what = NOT_OURS;
     if (ethernet->type == be16(ETHERTYPE_IPV4)) {
-        why = check_ipv4(&view);
-        if (why == RELAY)
-            why = decide_family(&view, &wrapping, 0, &d);
+        what = check_ipv4(&view);
+        if (what == RELAY)
+            what = decide_family(&view, &wrapping, 0, &d);
+        if (what == ANSWER)
+            what = answer_in_xdp(packet, &view, 0, &d);
     } else if (ethernet->type == be16(ETHERTYPE_IPV6)) {
-        why = check_ipv6(&view);
-        if (why == RELAY)
-            why = decide_family(&view, &wrapping, 1, &d);
+        what = check_ipv6(&view);
+        if (what == RELAY)
+            what = decide_family(&view, &wrapping, 1, &d);
+        if (what == ANSWER)
+            what = answer_in_xdp(packet, &view, 1, &d);
     } else if (ethernet->type == be16(ETHERTYPE_VLAN) || ethernet->type == be16(ETHERTYPE_SERVICE_VLAN)) {
-        why = PASS_VLAN;
+        what = PASS_VLAN;
     }
-    return verdict_xdp(packet, &view, &d, why, interface);
+    return conclude_xdp(packet, &view, &d, what, interface);
 }
 
-INLINE int verdict_tc(struct __sk_buff *packet, struct decision *d, int why)
-{
-    if (why == NOT_OURS)
-        return TCX_NEXT;
-    struct totals *totals = totals_of(PATH_TC);
-    if (!totals)
-        return TCX_NEXT;
-    if (why == RELAY)
-        return rewrite_tc(packet, d, totals);
-    if (why == DROP) {
-        totals->of[RATE_DROPPED]++;
-        return TC_ACT_SHOT;
-    }
-    count_reason(totals, why);
-    return TCX_NEXT;
-}
-
-// Headers that are not in the packet's first piece of memory are pulled there; drivers leave most of them there already.
+// What is not in the packet's first piece of memory is pulled there; drivers leave most headers there already.
 INLINE int in_one_piece(struct __sk_buff *packet, struct view *view, u32 bytes)
 {
     view->data = (void *)(long)packet->data;
@@ -98,12 +101,39 @@ INLINE int in_one_piece(struct __sk_buff *packet, struct view *view, u32 bytes)
     return 1;
 }
 
+INLINE int answer_at_tc(struct __sk_buff *packet, struct view *view, int v6, struct decision *d)
+{
+    u32 zero = 0;
+    struct question *question = map_lookup(&QUESTION, &zero);
+    u32 message_at = ETHERNET_BYTES + (v6 ? IPV6_BYTES : IPV4_BYTES) + UDP_BYTES;
+    if (!question || !in_one_piece(packet, view, message_at + STUN_HEADER_BYTES + ATTRIBUTES_MAX_BYTES) ||
+        view->data + message_at + STUN_HEADER_BYTES > view->end)
+        return PASS_STUN;
+    const struct udp *udp = view->data + message_at - UDP_BYTES;
+    int what = decide_binding(view, udp, v6, question, d);
+    return what == ANSWER ? answer_tc(packet, view, question, d, v6) : what;
+}
+
+INLINE int conclude_tc(struct __sk_buff *packet, struct decision *d, int what)
+{
+    if (what == NOT_OURS)
+        return TCX_NEXT;
+    struct totals *totals = totals_of(PATH_TC);
+    if (!totals)
+        return TCX_NEXT;
+    if (what == RELAY)
+        return rewrite_tc(packet, d, totals);
+    if (count_outcome(totals, what))
+        return TC_ACT_SHOT;
+    return what == ANSWER ? (int)redirect(packet->ifindex, 0) : TCX_NEXT;
+}
+
 SEC("classifier") int relay_tc(struct __sk_buff *packet)
 {
     struct view view = {.context = packet, .path = PATH_TC, .length = packet->len};
     if (packet->protocol != be16(ETHERTYPE_IPV4) && packet->protocol != be16(ETHERTYPE_IPV6))
         return TCX_NEXT;
-    if (!in_one_piece(packet, &view, HEADERS_MAX))
+    if (!in_one_piece(packet, &view, HEADERS_MAX) || view.data + ETHERNET_BYTES > view.end)
         return TCX_NEXT;
     struct wrapping wrapping = {
         .to_us = packet->pkt_type == PACKET_HOST,
@@ -111,20 +141,22 @@ SEC("classifier") int relay_tc(struct __sk_buff *packet)
         .several = packet->gso_segs > 1 || packet->gso_size,
     };
     const struct ethernet *ethernet = view.data;
-    if (view.data + ETHERNET_BYTES > view.end)
-        return TCX_NEXT;
     struct decision d = {};
-    int why = NOT_OURS;
+    int what = NOT_OURS;
     if (ethernet->type == be16(ETHERTYPE_IPV4)) {
-        why = check_ipv4(&view);
-        if (why == RELAY)
-            why = decide_family(&view, &wrapping, 0, &d);
+        what = check_ipv4(&view);
+        if (what == RELAY)
+            what = decide_family(&view, &wrapping, 0, &d);
+        if (what == ANSWER)
+            what = answer_at_tc(packet, &view, 0, &d);
     } else if (ethernet->type == be16(ETHERTYPE_IPV6)) {
-        why = check_ipv6(&view);
-        if (why == RELAY)
-            why = decide_family(&view, &wrapping, 1, &d);
+        what = check_ipv6(&view);
+        if (what == RELAY)
+            what = decide_family(&view, &wrapping, 1, &d);
+        if (what == ANSWER)
+            what = answer_at_tc(packet, &view, 1, &d);
     }
-    return verdict_tc(packet, &d, why);
+    return conclude_tc(packet, &d, what);
 }
 
 char LICENSE[] SEC("license") = "Dual MIT/GPL";

@@ -9,8 +9,9 @@
 #include "relay_bucket.h"
 #include "relay_checksum.h"
 
-// What decide() says besides a reason to pass (>= 0, enum total).
-enum { NOT_OURS = -1, RELAY = -2, ANSWER = -3, DROP = -4 };
+// What is to be done, besides a reason to pass (>= 0, enum total). FAILED: the packet could not be finished; there is no
+// known way to get there.
+enum { NOT_OURS = -1, RELAY = -2, ANSWER = -3, DROP = -4, DROP_BINDING = -5, FAILED = -6 };
 
 // A packet as far as it is in one piece of memory, and how long it is as a whole.
 struct view {
@@ -21,7 +22,7 @@ struct view {
     enum path path;
 };
 
-// The verdict of decide(), with all that the rewriting needs to know.
+// What was decided, with all that the rewriting needs to know.
 struct decision {
     const struct entry *in;  // of the packet as it came
     const struct entry *out; // as it leaves: another one between two relays of this server

@@ -118,8 +118,8 @@ pub use limiter::{
     MAX_ALLOCATION_RATE, MIN_ALLOCATION_RATE, RATE_BURST_NS, SharedBuckets, rate_scale,
 };
 pub use output::{
-    CloseReason, OpenError, OpenedRelay, Output, PortRequest, RelayRequest, RelayedAddresses,
-    Traffic,
+    CloseReason, OffloadedChannel, OpenError, OpenedRelay, Output, PortRequest, RelayRequest,
+    RelayedAddresses, Traffic,
 };
 pub use policy::{PeerClass, PeerPolicy};
 pub use quota::{Quota, QuotaExceeded, Unlimited};

@@ -15,8 +15,8 @@ use super::Server;
 use super::channel::Channel;
 use super::channel_data::check;
 use super::config::Config;
-use super::output::Traffic;
-use super::outputs::{Outputs, Queued, Subject};
+use super::output::{OffloadedChannel, Traffic};
+use super::outputs::{Outputs, Queued};
 use super::policy::PeerClass;
 use super::relay::{LiveRelay, Relay};
 use crate::{AllocationKey, ClientPath, Mono, Now, Transport};
@@ -30,13 +30,13 @@ struct About {
 }
 
 impl About {
-    fn subject(&self, channel: &Channel) -> Subject {
-        Subject {
+    fn of(&self, channel: &Channel) -> OffloadedChannel {
+        OffloadedChannel {
             allocation: self.allocation,
             path: self.path,
             relayed: self.relayed,
             peer: channel.peer(),
-            channel: channel.number,
+            number: channel.number,
         }
     }
 
@@ -44,7 +44,7 @@ impl About {
     fn offload(&self, channel: &mut Channel, deadline: Mono, outputs: &mut Outputs) {
         channel.traits.set_offloaded(true);
         outputs.push(Queued::Offload {
-            subject: self.subject(channel),
+            channel: self.of(channel),
             own_relay: channel.traits.own_relay(),
             deadline,
         });
@@ -54,7 +54,7 @@ impl About {
     fn onload(&self, channel: &mut Channel, outputs: &mut Outputs) {
         if channel.traits.offloaded() {
             channel.traits.set_offloaded(false);
-            outputs.push(Queued::Onload(self.subject(channel)));
+            outputs.push(Queued::Onload(self.of(channel)));
         }
     }
 }

@@ -58,16 +58,8 @@ pub enum Output<'a> {
     /// be done, there is nothing to do: the engine relays what it gets. Only with [`Config::offload`](super::Config::offload), and
     /// only for UDP clients.
     Offload {
-        /// Whose it is; hand it back with the counts.
-        allocation: AllocationKey,
-        /// The client.
-        path: ClientPath,
-        /// The relayed transport address, as the client knows it.
-        relayed: SocketAddr,
-        /// What the channel is bound to.
-        peer: SocketAddr,
-        /// The channel.
-        channel: ChannelNumber,
+        /// Which.
+        channel: OffloadedChannel,
         /// Whether the peer is a relayed transport address of this server, so that its client's permission counts as well.
         own_relay: bool,
         /// When it ends, unless said otherwise before: the first of the ends of the channel, of its permission and of the
@@ -77,16 +69,8 @@ pub enum Output<'a> {
     /// A channel that was offloaded carries no data any more: nothing of it may be relayed by the kernel once this is
     /// carried out. What was, goes to [`offload_counters`](super::Server::offload_counters) before the next output is fetched.
     Onload {
-        /// Whose it is, or was.
-        allocation: AllocationKey,
-        /// The client.
-        path: ClientPath,
-        /// The relayed transport address, as the client knows it.
-        relayed: SocketAddr,
-        /// What the channel is, or was, bound to.
-        peer: SocketAddr,
-        /// The channel.
-        channel: ChannelNumber,
+        /// Which.
+        channel: OffloadedChannel,
     },
     /// An allocation began: write the log line.
     AllocationOpened {
@@ -116,6 +100,21 @@ pub enum Output<'a> {
         /// Why it ended.
         reason: CloseReason,
     },
+}
+
+/// A channel that the kernel may relay.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct OffloadedChannel {
+    /// Whose it is; hand it back with the counts.
+    pub allocation: AllocationKey,
+    /// The client.
+    pub path: ClientPath,
+    /// The relayed transport address, as the client knows it.
+    pub relayed: SocketAddr,
+    /// What the channel is bound to.
+    pub peer: SocketAddr,
+    /// The channel's number, which no other channel of the allocation has.
+    pub number: ChannelNumber,
 }
 
 /// The relayed transport addresses of one allocation: one, or one of each family (RFC 8656 §6).

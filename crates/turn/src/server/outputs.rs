@@ -2,14 +2,13 @@
 //! allocates nothing.
 
 use std::collections::VecDeque;
-use std::net::SocketAddr;
 use std::ops::Range;
 use std::sync::Arc;
 use std::time::Duration;
 
-use stun::ChannelNumber;
-
-use super::output::{CloseReason, Output, RelayRequest, RelayedAddresses, Traffic};
+use super::output::{
+    CloseReason, OffloadedChannel, Output, RelayRequest, RelayedAddresses, Traffic,
+};
 use super::user::User;
 use crate::{AllocationKey, ClientPath, Mono, RelayKey, RequestKey};
 
@@ -28,40 +27,6 @@ pub(super) struct Closed {
     pub(super) to_client: Traffic,
     pub(super) duration: Duration,
     pub(super) reason: CloseReason,
-}
-
-/// Which channel is offloaded, or no longer is.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Subject {
-    pub(super) allocation: AllocationKey,
-    pub(super) path: ClientPath,
-    pub(super) relayed: SocketAddr,
-    pub(super) peer: SocketAddr,
-    pub(super) channel: ChannelNumber,
-}
-
-impl Subject {
-    const fn offload(self, own_relay: bool, deadline: Mono) -> Output<'static> {
-        Output::Offload {
-            allocation: self.allocation,
-            path: self.path,
-            relayed: self.relayed,
-            peer: self.peer,
-            channel: self.channel,
-            own_relay,
-            deadline,
-        }
-    }
-
-    const fn onload(self) -> Output<'static> {
-        Output::Onload {
-            allocation: self.allocation,
-            path: self.path,
-            relayed: self.relayed,
-            peer: self.peer,
-            channel: self.channel,
-        }
-    }
 }
 
 /// An [`Output`] that owns what it speaks of.
@@ -87,11 +52,11 @@ pub(super) enum Queued {
     },
     CloseRelay(RelayKey),
     Offload {
-        subject: Subject,
+        channel: OffloadedChannel,
         own_relay: bool,
         deadline: Mono,
     },
-    Onload(Subject),
+    Onload(OffloadedChannel),
     Opened {
         user: Arc<User>,
         path: ClientPath,
@@ -144,11 +109,15 @@ impl Queued {
             Queued::Forward { to } => Output::Forward { to: *to },
             Queued::CloseRelay(relay) => Output::CloseRelay { relay: *relay },
             Queued::Offload {
-                subject,
+                channel,
                 own_relay,
                 deadline,
-            } => subject.offload(*own_relay, *deadline),
-            Queued::Onload(subject) => subject.onload(),
+            } => Output::Offload {
+                channel: *channel,
+                own_relay: *own_relay,
+                deadline: *deadline,
+            },
+            Queued::Onload(channel) => Output::Onload { channel: *channel },
             Queued::Opened {
                 user,
                 path,

@@ -12,8 +12,8 @@ use stun::nonce::NonceKeys;
 use stun::{AddressFamily, Class, Decode, ErrorCode, HmacKey, Message, Method, XorRelayedAddress};
 use turn::server::credentials::StaticCredentials;
 use turn::server::{
-    CloseReason, Config, DropReason, OpenError, OpenedRelay, Output, PortRequest, RelayRequest,
-    RelayedAddresses, Server, Traffic, Verdict,
+    CloseReason, Config, DropReason, OffloadedChannel, OpenError, OpenedRelay, Output, PortRequest,
+    RelayRequest, RelayedAddresses, Server, Traffic, Verdict,
 };
 use turn::{
     AllocationKey, ClientPath, FiveTuple, ListenerKey, Mono, Now, RelayKey, RequestKey, Run,
@@ -466,39 +466,22 @@ fn own(output: Output<'_>) -> Event {
 }
 
 fn own_offload(output: Output<'_>) -> Event {
+    let described = |channel: OffloadedChannel, own_relay, deadline| Offloaded {
+        allocation: channel.allocation,
+        path: channel.path,
+        relayed: channel.relayed,
+        peer: channel.peer,
+        channel: channel.number.get(),
+        own_relay,
+        deadline,
+    };
     match output {
         Output::Offload {
-            allocation,
-            path,
-            relayed,
-            peer,
             channel,
             own_relay,
             deadline,
-        } => Event::Offload(Offloaded {
-            allocation,
-            path,
-            relayed,
-            peer,
-            channel: channel.get(),
-            own_relay,
-            deadline,
-        }),
-        Output::Onload {
-            allocation,
-            path,
-            relayed,
-            peer,
-            channel,
-        } => Event::Onload(Offloaded {
-            allocation,
-            path,
-            relayed,
-            peer,
-            channel: channel.get(),
-            own_relay: false,
-            deadline: Mono(0),
-        }),
+        } => Event::Offload(described(channel, own_relay, deadline)),
+        Output::Onload { channel } => Event::Onload(described(channel, false, Mono(0))),
         other => panic!("an output that the tests do not know: {other:?}"),
     }
 }

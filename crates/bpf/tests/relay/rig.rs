@@ -7,8 +7,8 @@ use hairpin_bpf::relay::{
     Settings, Table, Trial,
 };
 
-use crate::relay_cases::reference::{ARRIVING, LEAVING};
-use crate::relay_cases::{CHANNEL, Case, Hop, LISTENER_PORT, OTHER_CHANNEL, Way};
+use crate::cases::reference::{ARRIVING, LEAVING};
+use crate::cases::{CHANNEL, Case, Hop, LISTENER_PORT, OTHER_CHANNEL, Way};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Path {
@@ -29,6 +29,19 @@ pub(crate) struct Rig {
 const LOOPBACK: u32 = 1;
 const COUNTERS: u32 = 1 << 14;
 
+/// `None`, with the reason on stderr, where this process may not load programs.
+pub(crate) fn load(settings: &Settings) -> Option<Relay> {
+    match Relay::load(settings) {
+        Ok(relay) => Some(relay),
+        // SAFETY: geteuid has no preconditions.
+        Err(error) if unsafe { libc::geteuid() } != 0 => {
+            eprintln!("skipped: {error}");
+            None
+        }
+        Err(error) => panic!("{error}"),
+    }
+}
+
 impl Rig {
     /// `None`, with the reason on stderr, where this process may not load programs.
     pub(crate) fn new() -> Option<Rig> {
@@ -40,15 +53,7 @@ impl Rig {
             next_hops: 1,
             binding: Some(BindingLimit::default()),
         };
-        let mut relay = match Relay::load(&settings) {
-            Ok(relay) => relay,
-            // SAFETY: geteuid has no preconditions.
-            Err(error) if unsafe { libc::geteuid() } != 0 => {
-                eprintln!("skipped: {error}");
-                return None;
-            }
-            Err(error) => panic!("{error}"),
-        };
+        let mut relay = load(&settings)?;
         relay.set_interface(LOOPBACK, ARRIVING[0]).expect("a slot");
         Some(Rig {
             table: relay.table().expect("a table"),

@@ -1,14 +1,10 @@
 //! The relay's programs, packet in and packet out: every case of the table through XDP and tc, without an interface.
-//! Without CAP_BPF and CAP_NET_ADMIN these tests say so and do nothing.
-
-mod relay_cases;
-mod relay_rig;
 
 use hairpin_bpf::relay::Verdict;
 
-use relay_cases::reference::LEAVING;
-use relay_cases::{Case, Checksum, Expect, Family, Hop, Way, cases};
-use relay_rig::{Path, Rig};
+use crate::cases::reference::LEAVING;
+use crate::cases::{Case, Checksum, Expect, Family, Hop, Way, cases};
+use crate::rig::{Path, Rig};
 
 #[test]
 fn every_case_leaves_as_the_reference_says_or_untouched() {

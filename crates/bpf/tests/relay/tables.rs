@@ -1,5 +1,4 @@
 //! The relay's tables from user space's side: what is entered stays, what is full says so, what is shared is seen.
-//! Without CAP_BPF and CAP_NET_ADMIN these tests say so and do nothing.
 
 use std::net::SocketAddr;
 
@@ -7,25 +6,17 @@ use hairpin_bpf::relay::{
     BindingLimit, Bucket, FlowEntry, FlowKey, InsertError, NextHop, Relay, Settings, Totals,
 };
 
-/// `None`, with the reason on stderr, where this process may not load programs.
+use crate::rig::load;
+
 fn relay(channels: u32) -> Option<Relay> {
-    let settings = Settings {
+    load(&Settings {
         listener_ports: vec![3478],
         relay_ports: 49152..=65535,
         channels,
         allocations: 100,
         next_hops: 4,
         binding: Some(BindingLimit::default()),
-    };
-    match Relay::load(&settings) {
-        Ok(relay) => Some(relay),
-        // SAFETY: geteuid has no preconditions.
-        Err(error) if unsafe { libc::geteuid() } != 0 => {
-            eprintln!("skipped: {error}");
-            None
-        }
-        Err(error) => panic!("{error}"),
-    }
+    })
 }
 
 fn address(text: &str) -> SocketAddr {

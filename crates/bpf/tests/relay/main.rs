@@ -1,0 +1,9 @@
+//! The in-kernel relay: its programs frame by frame, its tables from user space's side.
+//!
+//! Without CAP_BPF and CAP_NET_ADMIN these tests say so and do nothing; as root they fail if the programs do not load.
+
+mod binding;
+mod cases;
+mod golden;
+mod rig;
+mod tables;
