@@ -59,8 +59,7 @@ words!(WorkerStats {
     received,
     relays_open,
     flows_steered,
-    channels_offloaded,
-    sip
+    channels_offloaded
 });
 words!(Traffic { packets, bytes });
 words!(BatchSizes { buckets, sum });
@@ -126,6 +125,6 @@ mod tests {
         stats.each(&mut |word| words.push(word));
         assert_eq!(words, (1..=number).collect::<Vec<u64>>());
         assert_eq!(stats.counters.wake_ups, 1);
-        assert_eq!(stats.sip.mailbox_full, number);
+        assert_eq!(stats.channels_offloaded, number);
     }
 }

@@ -21,7 +21,10 @@ const DIGIT_COUNT: usize = 29;
 /// Bytes of a branch, the magic cookie included.
 pub const BRANCH_LEN: usize = MAGIC_COOKIE.len() + 1 + DIGIT_COUNT;
 
-/// Which client transaction, of which worker.
+/// Bytes of a To tag of ours.
+pub const TAG_LEN: usize = 1 + DIGIT_COUNT;
+
+/// Which client transaction, of which worker; in a To tag, which server transaction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Branch {
     /// The worker that sent the request.
@@ -49,6 +52,7 @@ pub enum BranchKind {
 #[derive(Clone, Copy, Debug)]
 pub struct BranchCodec {
     key: HashKey,
+    tag_key: HashKey,
 }
 
 impl BranchCodec {
@@ -57,24 +61,48 @@ impl BranchCodec {
     pub fn new(key: HashKey) -> BranchCodec {
         BranchCodec {
             key: key.derive(u64::from_le_bytes(*b"branches")),
+            tag_key: key.derive(u64::from_le_bytes(*b"to tags.")),
         }
     }
 
-    fn mac(&self, branch: Branch) -> u64 {
+    fn mac(key: HashKey, branch: Branch) -> u64 {
         let mut bytes = [0; 10];
         bytes[..2].copy_from_slice(&branch.worker.to_be_bytes());
         bytes[2..6].copy_from_slice(&branch.slot.to_be_bytes());
         bytes[6..].copy_from_slice(&branch.generation.to_be_bytes());
-        self.key.mac(&bytes)
+        key.mac(&bytes)
     }
 
     /// The text, magic cookie included.
     #[must_use]
     pub fn write(&self, branch: Branch) -> [u8; BRANCH_LEN] {
-        let who = u128::from(branch.worker) << 64
-            | u128::from(branch.slot) << 32
-            | u128::from(branch.generation);
-        text(MARK, who << 64 >> 64, (who >> 64) as u16, self.mac(branch))
+        text(
+            MARK,
+            branch.worker,
+            branch.low(),
+            Self::mac(self.key, branch),
+        )
+    }
+
+    /// A To tag that names a server transaction, so that the ACK for its 2xx, which has a branch of its own, finds it.
+    #[must_use]
+    pub fn write_tag(&self, server: Branch) -> [u8; TAG_LEN] {
+        let mac = Self::mac(self.tag_key, server);
+        let text = text(MARK, server.worker, server.low(), mac);
+        std::array::from_fn(|place| text[MAGIC_COOKIE.len() + place])
+    }
+
+    /// Reads such a tag; `None` for any other.
+    #[must_use]
+    pub fn read_tag(&self, tag: &[u8]) -> Option<Branch> {
+        let [MARK, digits @ ..] = tag else {
+            return None;
+        };
+        if digits.len() != DIGIT_COUNT {
+            return None;
+        }
+        let (branch, mac) = read_digits(digits)?;
+        (Self::mac(self.tag_key, branch) == mac).then_some(branch)
     }
 
     /// The text of a branch that belongs to no transaction and differs for different numbers.
@@ -83,7 +111,7 @@ impl BranchCodec {
         let bytes = number.to_le_bytes();
         let mac = self.key.mac(&bytes);
         let other = self.key.derive(1).mac(&bytes);
-        text(STATELESS_MARK, u128::from(other), mac as u16, mac)
+        text(STATELESS_MARK, mac as u16, other, mac)
     }
 
     /// Reads a branch, in either case.
@@ -99,33 +127,28 @@ impl BranchCodec {
             return BranchKind::Foreign;
         }
         match mark.to_ascii_lowercase() {
-            MARK => self.read_digits(digits),
+            MARK => match read_digits(digits) {
+                // The time this takes tells nothing of use: a guess is wrong in all 64 bits or in none.
+                Some((branch, mac)) if Self::mac(self.key, branch) == mac => {
+                    BranchKind::Ours(branch)
+                }
+                Some(_) => BranchKind::Forged,
+                None => BranchKind::Foreign,
+            },
             STATELESS_MARK => BranchKind::Stateless,
             _ => BranchKind::Foreign,
         }
     }
+}
 
-    fn read_digits(&self, digits: &[u8]) -> BranchKind {
-        let mut reader = DigitReader { digits };
-        let Some((high, low, mac)) = reader.parts() else {
-            return BranchKind::Foreign;
-        };
-        let branch = Branch {
-            worker: high,
-            slot: (low >> 32) as u32,
-            generation: low as u32,
-        };
-        // The time this takes tells nothing of use: a guess is wrong in all 64 bits or in none.
-        if self.mac(branch) == mac {
-            BranchKind::Ours(branch)
-        } else {
-            BranchKind::Forged
-        }
+impl Branch {
+    fn low(self) -> u64 {
+        u64::from(self.slot) << 32 | u64::from(self.generation)
     }
 }
 
 /// 16, 64 and 64 bits as 29 digits of 5 bits, the last bit nought.
-fn text(mark: u8, low: u128, high: u16, mac: u64) -> [u8; BRANCH_LEN] {
+fn text(mark: u8, high: u16, low: u64, mac: u64) -> [u8; BRANCH_LEN] {
     let mut out = [0; BRANCH_LEN];
     let (cookie, rest) = out.split_at_mut(MAGIC_COOKIE.len());
     cookie.copy_from_slice(MAGIC_COOKIE.as_bytes());
@@ -133,7 +156,7 @@ fn text(mark: u8, low: u128, high: u16, mac: u64) -> [u8; BRANCH_LEN] {
     let mut bits: u128 = 0;
     let mut held = 0;
     let mut digits = rest[1..].iter_mut();
-    let words = [(u64::from(high), 16), (low as u64, 64), (mac, 64), (0, 1)];
+    let words = [(u64::from(high), 16), (low, 64), (mac, 64), (0, 1)];
     for (word, width) in words {
         bits = bits << width | u128::from(word);
         held += width;
@@ -147,38 +170,34 @@ fn text(mark: u8, low: u128, high: u16, mac: u64) -> [u8; BRANCH_LEN] {
     out
 }
 
-struct DigitReader<'a> {
-    digits: &'a [u8],
-}
-
-impl DigitReader<'_> {
-    /// The three numbers of [`text`]; `None` for what is no digit or has its last bit set.
-    fn parts(&mut self) -> Option<(u16, u64, u64)> {
-        let mut bytes = [0; 18];
-        let mut places = bytes.iter_mut();
-        let mut bits: u32 = 0;
-        let mut held = 0;
-        for digit in self.digits {
-            bits = bits << 5 | value(*digit)?;
-            held += 5;
-            if held >= 8 {
-                held -= 8;
-                *places.next()? = (bits >> held) as u8;
-            }
+/// The numbers of [`text`]; `None` for what is no digit or has its last bit set.
+fn read_digits(digits: &[u8]) -> Option<(Branch, u64)> {
+    let mut bytes = [0; 18];
+    let mut places = bytes.iter_mut();
+    let mut bits: u32 = 0;
+    let mut held = 0;
+    for digit in digits {
+        bits = bits << 5 | value(*digit)?;
+        held += 5;
+        if held >= 8 {
+            held -= 8;
+            *places.next()? = (bits >> held) as u8;
         }
-        if held != 1 || bits & 1 != 0 {
-            return None;
-        }
-        let [h0, h1, rest @ ..] = bytes;
-        let ([low, mac], []) = rest.as_chunks::<8>() else {
-            return None;
-        };
-        Some((
-            u16::from_be_bytes([h0, h1]),
-            u64::from_be_bytes(*low),
-            u64::from_be_bytes(*mac),
-        ))
     }
+    if held != 1 || bits & 1 != 0 {
+        return None;
+    }
+    let [w0, w1, rest @ ..] = bytes;
+    let ([low, mac], []) = rest.as_chunks::<8>() else {
+        return None;
+    };
+    let low = u64::from_be_bytes(*low);
+    let branch = Branch {
+        worker: u16::from_be_bytes([w0, w1]),
+        slot: (low >> 32) as u32,
+        generation: low as u32,
+    };
+    Some((branch, u64::from_be_bytes(*mac)))
 }
 
 fn value(digit: u8) -> Option<u32> {
@@ -247,6 +266,22 @@ mod tests {
         ] {
             assert_eq!(codec().read(foreign), BranchKind::Foreign);
         }
+    }
+
+    #[test]
+    fn a_tag_is_read_back_and_is_no_branch() {
+        let branch = Branch {
+            worker: 3,
+            slot: 8,
+            generation: 2,
+        };
+        let tag = codec().write_tag(branch);
+        assert_eq!(codec().read_tag(&tag), Some(branch));
+        let mut as_branch = codec().write(branch);
+        as_branch[MAGIC_COOKIE.len()..].copy_from_slice(&tag);
+        assert_eq!(codec().read(&as_branch), BranchKind::Forged);
+        assert_eq!(codec().read_tag(b"1928301774"), None);
+        assert_eq!(codec().read_tag(&tag[1..]), None);
     }
 
     #[test]

@@ -32,22 +32,19 @@ pub mod build;
 mod chars;
 pub mod congestion;
 mod cursor;
-pub mod digest;
+pub mod engine;
 pub mod flow;
 pub mod frame;
 mod hash;
 pub mod header;
-mod hex;
 pub mod host;
 pub mod message;
 mod method;
 pub mod routing;
-#[allow(dead_code, reason = "fingerprints come with the engine")]
 mod siphash;
 mod status;
 mod time;
 pub mod timer;
-#[allow(dead_code, unused_imports, reason = "the engine comes next")]
 mod transaction;
 pub mod uri;
 pub mod verdict;

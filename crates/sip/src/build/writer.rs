@@ -209,7 +209,7 @@ impl<'b> Builder<'b> {
 
     /// Adds bytes that are known to be harmless.
     #[inline]
-    pub(super) fn raw(&mut self, bytes: &[u8]) -> &mut Self {
+    pub(crate) fn raw(&mut self, bytes: &[u8]) -> &mut Self {
         let end = self.len + bytes.len();
         match self.buffer.get_mut(self.len..end) {
             Some(room) => {

@@ -21,4 +21,5 @@ mod simulation;
 pub use classes::{Class, Classifier, Traits};
 pub use controller::{Admission, Backlog, Behaviour, Config, Controller, ShedCounts};
 pub use downstream::{Downstream, Feedback};
+pub(crate) use upstream::is_oc_parameter;
 pub use upstream::{OcOffer, OcReply};

@@ -33,7 +33,6 @@ impl OcOffer {
 }
 
 /// Whether the parameter is one of RFC 7339's, which are replaced in an answer.
-#[allow(dead_code, reason = "the engine that writes answers comes next")]
 #[must_use]
 pub(crate) fn is_oc_parameter(name: &[u8]) -> bool {
     [&b"oc"[..], b"oc-algo", b"oc-validity", b"oc-seq"]

@@ -36,6 +36,8 @@ pub struct Scan<'a> {
     pub priority: Option<&'a [u8]>,
     /// The first value of Resource-Priority (RFC 4412): `esnet.0`.
     pub resource_priority: Option<&'a [u8]>,
+    /// Authorization or Proxy-Authorization is there: the second half of a challenge.
+    pub has_credentials: bool,
     /// Whether a field occurs twice that may occur once, among those above.
     pub has_repeated: bool,
     /// What ended the scan early.
@@ -92,6 +94,7 @@ impl<'a> Scan<'a> {
             cseq: None,
             priority: None,
             resource_priority: None,
+            has_credentials: false,
             has_repeated: false,
             error: None,
         })
@@ -125,6 +128,10 @@ impl<'a> Scan<'a> {
             HeaderKind::CSeq => &mut self.cseq,
             HeaderKind::Priority => &mut self.priority,
             HeaderKind::ResourcePriority => &mut self.resource_priority,
+            HeaderKind::Authorization | HeaderKind::ProxyAuthorization => {
+                self.has_credentials = true;
+                return;
+            }
             _ => return,
         };
         if place.is_some() {

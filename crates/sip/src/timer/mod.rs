@@ -1,14 +1,9 @@
 //! The timers of RFC 3261 §17: how long each runs, and the wheel they run on.
 
-#[cfg_attr(
-    not(test),
-    expect(dead_code, reason = "the engine that sets the timers comes next")
-)]
 mod wheel;
 
 use std::time::Duration;
 
-#[expect(unused_imports, reason = "as above")]
 pub(crate) use wheel::Wheel;
 
 /// The base values from which timers A to M follow (RFC 3261 §17.1.1.1, table 4 in its appendix A).

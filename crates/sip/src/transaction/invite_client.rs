@@ -167,16 +167,6 @@ impl InviteClient {
             State::Accepted | State::Completed => Step::end(),
         }
     }
-
-    /// A final response has come: nothing can be cancelled any more.
-    pub(crate) fn is_answered(&self) -> bool {
-        matches!(self.state, State::Accepted | State::Completed)
-    }
-
-    /// No response has come.
-    pub(crate) fn is_calling(&self) -> bool {
-        self.state == State::Calling
-    }
 }
 
 #[cfg(test)]
@@ -301,14 +291,12 @@ mod tests {
         assert_eq!(step, Step::send(Sending::Cancel));
         let _ = machine.response(at(300), &timers, 200);
         assert_eq!(machine.cancel(at(400), &timers), Step::NOTHING);
-        assert!(machine.is_answered());
     }
 
     #[test]
     fn a_transport_error_ends_it_while_calling_and_when_the_ack_cannot_be_sent() {
         let failed = Step::tell(Telling::TransportFailed).and_end();
         let (mut machine, timers) = start(false);
-        assert!(machine.is_calling());
         assert_eq!(machine.transport_failed(), failed);
         let (mut machine, _) = start(false);
         let _ = machine.response(at(1), &timers, 180);

@@ -28,6 +28,8 @@ enum State {
 pub(crate) struct InviteServer {
     state: State,
     reliable: bool,
+    /// The 2xx is repeated until its ACK comes.
+    repeats: bool,
     sent: u8,
     clocks: Clocks,
 }
@@ -38,6 +40,7 @@ impl InviteServer {
         InviteServer {
             state: State::Proceeding,
             reliable,
+            repeats: false,
             sent: 0,
             clocks: Clocks {
                 // RFC 3261 §17.2.1: a 100 unless the TU answers within 200 ms.
@@ -94,6 +97,26 @@ impl InviteServer {
         }
     }
 
+    /// A UAS core has sent a 2xx and wants it repeated until its ACK comes. RFC 3261 §13.3.1.4: from T1, doubling to T2,
+    /// whatever the transport, for 64*T1; that is the core's task, which this machine does in its stead.
+    pub(crate) fn repeat_2xx(&mut self, now: Mono, timers: &Timers) {
+        if self.state == State::Accepted && !self.repeats {
+            self.repeats = true;
+            self.sent = 1;
+            self.clocks.again = now.plus(timers.t1);
+        }
+    }
+
+    /// The ACK for the 2xx came, with a branch of its own; says whether the 2xx was being repeated.
+    pub(crate) fn acknowledged(&mut self) -> bool {
+        let repeated = self.repeats;
+        if self.state == State::Accepted {
+            self.repeats = false;
+            self.clocks.again = Mono::NEVER;
+        }
+        repeated
+    }
+
     /// An ACK that matches came in.
     pub(crate) fn ack(&mut self, now: Mono, timers: &Timers) -> Step {
         match self.state {
@@ -128,6 +151,7 @@ impl InviteServer {
             return match self.state {
                 State::Proceeding => Step::tell(Telling::Abandoned).and_end(),
                 State::Completed => Step::tell(Telling::NoAck).and_end(),
+                State::Accepted if self.repeats => Step::tell(Telling::NoAck).and_end(),
                 State::Accepted | State::Confirmed => Step::end(),
             };
         }
@@ -212,6 +236,22 @@ mod tests {
         let failed = Step::tell(Telling::TransportFailed);
         assert_eq!(machine.transport_failed(), failed);
         assert_eq!(pass(machine), [(33_000, Step::end())]);
+    }
+
+    #[test]
+    fn a_2xx_of_a_uas_is_repeated_over_any_transport_until_its_ack() {
+        for reliable in [false, true] {
+            let (mut machine, timers) = start(reliable);
+            let _ = machine.respond(at(0), &timers, 200);
+            machine.repeat_2xx(at(0), &timers);
+            let log = pass(machine);
+            assert_eq!(log[..3], [500, 1500, 3500].map(|ms| (ms, RESPONSE)));
+            let no_ack = Step::tell(Telling::NoAck).and_end();
+            assert_eq!(log.last(), Some(&(32_000, no_ack)));
+            assert!(machine.acknowledged());
+            assert!(!machine.acknowledged());
+            assert_eq!(pass(machine), [(32_000, Step::end())]);
+        }
     }
 
     #[test]

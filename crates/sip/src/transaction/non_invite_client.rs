@@ -101,11 +101,6 @@ impl NonInviteClient {
         self.clocks.again = now.plus(interval);
         Step::send(Sending::Request)
     }
-
-    /// A final response has come.
-    pub(crate) fn is_answered(&self) -> bool {
-        self.state == State::Completed
-    }
 }
 
 #[cfg(test)]
@@ -170,7 +165,6 @@ mod tests {
         let (mut machine, timers) = start(false);
         let step = machine.response(at(50), &timers, 404);
         assert_eq!(step, Step::tell(Telling::Response).and_shed());
-        assert!(machine.is_answered());
         for status in [404, 200, 100, 503] {
             assert_eq!(machine.response(at(60), &timers, status), Step::NOTHING);
         }

@@ -1,0 +1,573 @@
+//! The client side: the TU sends requests, responses come in.
+
+use std::net::SocketAddr;
+
+use super::clients::{Client, Machine};
+use super::compose;
+use super::connections::{Path, Waiting};
+use super::error::{DropReason, RequestError};
+use super::key::ClientKey;
+use super::output::{ClientFailure, Event, Mark, Origin, Output, SendTo};
+use super::received::Received;
+use super::server::release;
+use super::{Engine, store};
+use crate::branch::{Branch, BranchKind};
+use crate::congestion::{Class, Feedback};
+use crate::flow::{Carrier, ConnectionKey, Destination, Flow};
+use crate::header::Via;
+use crate::message::{Framing, Message};
+use crate::routing::wants_stream;
+use crate::transaction::{Sending, Step, Telling};
+use crate::{Method, Mono};
+
+/// A request of the TU.
+#[derive(Clone, Copy, Debug)]
+pub struct Outgoing<'a> {
+    /// Where to.
+    pub to: Destination,
+    /// Over this connection, whatever the destination says: for flows (RFC 5626). The request fails if it is gone.
+    pub connection: Option<ConnectionKey>,
+    /// The request without a Via of ours, in pieces; the first begins with the start line.
+    pub pieces: &'a [&'a [u8]],
+    /// What it is held back by, if at all.
+    pub class: Class,
+    /// With a mark the TU hears how the transaction ends.
+    pub mark: Option<Mark>,
+}
+
+impl Engine {
+    /// Sends a request in a client transaction of its own, with our Via on top of it.
+    ///
+    /// A request too large for UDP goes over TCP (RFC 3261 §18.1.1), and over UDP after all if no connection can be had. Failing
+    /// over to another server is another call: it has a branch of its own.
+    ///
+    /// # Errors
+    /// [`RequestError`]; nothing was sent then.
+    pub fn request(&mut self, now: Mono, out: &Outgoing<'_>) -> Result<ClientKey, RequestError> {
+        let method = method_of(out.pieces).ok_or(RequestError::Malformed)?;
+        if method == Method::Ack {
+            return Err(RequestError::Malformed);
+        }
+        self.admit_request(now, out)?;
+        let (to, may_be_udp) = self.choose_carrier(out);
+        let connection = self.named_connection(out)?;
+        let (slot, generation) = self.clients.slab.vacant();
+        let key = ClientKey { slot, generation };
+        let length = self.compose_request(out, &to, key)?;
+        let bytes = self.scratch.get(..length).unwrap_or_default();
+        let message = self.store.keep(bytes).ok_or(RequestError::Malformed)?;
+        let timers = self.config.timers;
+        let reliable = to.carrier.is_reliable();
+        self.clients.slab.insert(Client {
+            machine: Machine::start(now, &timers, method, reliable),
+            method: self.matcher.method(method),
+            to,
+            connection,
+            is_named: connection.is_some(),
+            is_counted: false,
+            mark: out.mark,
+            message: Some(message),
+            partner: None,
+            is_cancel: false,
+            may_be_udp,
+        });
+        self.stats.requests_sent += 1;
+        self.transmit(now, key);
+        self.set_client_timer(key.slot);
+        Ok(key)
+    }
+
+    fn admit_request(&mut self, now: Mono, out: &Outgoing<'_>) -> Result<(), RequestError> {
+        if self.clients.slab.len() >= self.config.most_clients {
+            return Err(RequestError::Full);
+        }
+        if !self.controller.admit_from_tu(out.class) {
+            return Err(RequestError::Congested);
+        }
+        if self.config.overload_control && !self.downstream.admit(now, out.to.remote, out.class) {
+            return Err(RequestError::HeldBack);
+        }
+        Ok(())
+    }
+
+    /// The destination, with TCP for what is too large for UDP; and whether UDP would do if there is no TCP.
+    fn choose_carrier(&self, out: &Outgoing<'_>) -> (Destination, bool) {
+        let mut to = out.to;
+        let size: usize = out.pieces.iter().map(|piece| piece.len()).sum();
+        let tcp = self.config.sent_by(to.listener, Carrier::Tcp);
+        // Our Via is part of the message.
+        let has_tcp = tcp.is_some() && self.config.large_over_tcp;
+        let is_large = wants_stream(to.carrier, size + VIA_LEN, self.config.path_mtu);
+        if is_large && has_tcp && out.connection.is_none() {
+            to.carrier = Carrier::Tcp;
+            return (to, true);
+        }
+        (to, false)
+    }
+
+    fn named_connection(&self, out: &Outgoing<'_>) -> Result<Option<ConnectionKey>, RequestError> {
+        match out.connection {
+            Some(key) if !self.connections.is_open(key) => Err(RequestError::NoConnection),
+            named => Ok(named),
+        }
+    }
+
+    /// Writes the request with its Via into the scratch buffer; its length.
+    fn compose_request(
+        &mut self,
+        out: &Outgoing<'_>,
+        to: &Destination,
+        key: ClientKey,
+    ) -> Result<usize, RequestError> {
+        let sent_by = self.config.sent_by(to.listener, to.carrier);
+        let sent_by = sent_by.ok_or(RequestError::NoSentBy)?;
+        let branch = self.codec.write(Branch {
+            worker: self.config.worker,
+            slot: key.slot,
+            generation: key.generation,
+        });
+        let oc = self.config.overload_control;
+        let built = compose::request(&mut self.scratch, out.pieces, sent_by, &branch, oc);
+        let length = built.map_err(|_| RequestError::Malformed)?.len();
+        if length > store::LONGEST {
+            return Err(RequestError::Malformed);
+        }
+        Ok(length)
+    }
+
+    /// Sends a request that has no transaction: the ACK for a 2xx, or one forwarded statelessly. Its branch is made from
+    /// `number`: the same for a retransmission, another for anything else.
+    ///
+    /// # Errors
+    /// [`RequestError`].
+    pub fn send_stateless(
+        &mut self,
+        now: Mono,
+        out: &Outgoing<'_>,
+        number: u128,
+    ) -> Result<(), RequestError> {
+        let (to, _) = self.choose_carrier(out);
+        let connection = self.named_connection(out)?;
+        let sent_by = self.config.sent_by(to.listener, to.carrier);
+        let sent_by = sent_by.ok_or(RequestError::NoSentBy)?;
+        let branch = self.codec.write_stateless(number);
+        let oc = self.config.overload_control;
+        let built = compose::request(&mut self.scratch, out.pieces, sent_by, &branch, oc);
+        let length = built.map_err(|_| RequestError::Malformed)?.len();
+        let bytes = self.scratch.get(..length).unwrap_or_default();
+        if let Some(connection) = connection {
+            self.connections.touch(now, connection);
+            let to = SendTo::Stream(connection);
+            self.outputs.send(to, Origin::Nobody, bytes);
+        } else if to.carrier.is_reliable() {
+            let cell = self.store.keep(bytes).ok_or(RequestError::Malformed)?;
+            self.send_over_stream(now, to, Waiting::Response(None, cell));
+        } else {
+            self.outputs.send(datagram(&to), Origin::Nobody, bytes);
+        }
+        Ok(())
+    }
+
+    /// The TU wants an INVITE no more (RFC 3261 §9.1): the CANCEL is sent when a provisional response has come, and its
+    /// own responses stay in the engine. Without effect once there is a final response.
+    pub fn cancel(&mut self, now: Mono, key: ClientKey) {
+        let timers = self.config.timers;
+        let Some(client) = self.clients.slab.get(key.slot, key.generation) else {
+            return;
+        };
+        if let Machine::Invite(machine) = &mut client.machine {
+            let step = machine.cancel(now, &timers);
+            self.carry_out_client(now, key, step, None, false);
+        }
+    }
+
+    /// Sends the transaction's message, or waits for a connection to send it over.
+    fn transmit(&mut self, now: Mono, key: ClientKey) {
+        let Some(client) = self.clients.slab.get(key.slot, key.generation) else {
+            return;
+        };
+        let Some(cell) = &client.message else { return };
+        if !client.to.carrier.is_reliable() {
+            let to = datagram(&client.to);
+            self.outputs
+                .send(to, Origin::Client(key), self.store.get(cell));
+            return;
+        }
+        let to = client.to;
+        match client.connection {
+            Some(connection) if self.connections.is_open(connection) => {
+                self.transmit_over(now, key, connection);
+            }
+            _ if client.is_named => self.client_transport_failed(now, key),
+            _ => self.send_over_stream(now, to, Waiting::Client(key)),
+        }
+    }
+
+    fn ask_to_connect(&mut self, key: super::key::ConnectKey, to: &Destination) {
+        self.outputs.push(Output::Connect {
+            key,
+            carrier: to.carrier,
+            listener: to.listener,
+            remote: to.remote,
+        });
+    }
+
+    /// Sends the transaction's message over a connection, and keeps it no longer than it is of use: over a stream nothing
+    /// is sent again.
+    pub(super) fn transmit_over(&mut self, now: Mono, key: ClientKey, connection: ConnectionKey) {
+        let Some(client) = self.clients.slab.get(key.slot, key.generation) else {
+            return;
+        };
+        let Some(cell) = &client.message else { return };
+        let bytes = self.store.get(cell);
+        let to = SendTo::Stream(connection);
+        self.outputs.send(to, Origin::Client(key), bytes);
+        client.may_be_udp = false;
+        client.connection = Some(connection);
+        if !std::mem::replace(&mut client.is_counted, true) {
+            self.connections.count_client(now, connection, true);
+        }
+        if matches!(client.machine, Machine::Other(_)) {
+            release(&mut self.store, &mut client.message);
+        }
+    }
+
+    /// Sends a message that belongs to no client transaction over a stream, opening it if need be.
+    pub(super) fn send_over_stream(&mut self, now: Mono, to: Destination, waiting: Waiting) {
+        match self.connections.reach(to, waiting) {
+            Path::Open(connection, waiting) => self.send_waiting(now, connection, waiting),
+            Path::Waits => {}
+            Path::Opens(key) => self.ask_to_connect(key, &to),
+            Path::Refused(waiting) => self.drop_waiting(now, waiting),
+        }
+    }
+
+    pub(super) fn send_waiting(&mut self, now: Mono, connection: ConnectionKey, waiting: Waiting) {
+        match waiting {
+            Waiting::Client(key) => self.transmit_over(now, key, connection),
+            Waiting::Response(server, cell) => {
+                let origin = server.map_or(Origin::Nobody, Origin::Server);
+                let bytes = self.store.get(&cell);
+                self.outputs.send(SendTo::Stream(connection), origin, bytes);
+                self.store.release(cell);
+            }
+        }
+    }
+
+    pub(super) fn drop_waiting(&mut self, now: Mono, waiting: Waiting) {
+        match waiting {
+            Waiting::Client(key) => self.connect_failed_for(now, key),
+            Waiting::Response(server, cell) => {
+                self.store.release(cell);
+                if let Some(key) = server {
+                    self.server_transport_failed(now, key);
+                }
+            }
+        }
+    }
+
+    /// RFC 3261 §18.1.1: a request that went over TCP for its size alone goes over UDP if there is no TCP.
+    fn connect_failed_for(&mut self, now: Mono, key: ClientKey) {
+        let timers = self.config.timers;
+        let Some(client) = self.clients.slab.get(key.slot, key.generation) else {
+            return;
+        };
+        let method = match client.machine {
+            Machine::Invite(_) => Method::Invite,
+            Machine::Other(_) => Method::Options,
+        };
+        let (true, Some(cell)) = (client.may_be_udp, &client.message) else {
+            self.client_transport_failed(now, key);
+            return;
+        };
+        compose::make_udp(self.store.get_mut(cell));
+        client.may_be_udp = false;
+        client.to.carrier = Carrier::Udp;
+        client.machine = Machine::start(now, &timers, method, false);
+        self.transmit(now, key);
+        self.set_client_timer(key.slot);
+    }
+
+    /// A response came in.
+    pub(super) fn response<'m>(
+        &mut self,
+        now: Mono,
+        message: Message<'m>,
+        flow: &Flow,
+    ) -> Received<'m> {
+        let code = message.status_code().unwrap_or(0);
+        self.stats.count_received(code);
+        let key = match self.match_response(&message) {
+            Ok(Matched::Here(key)) => key,
+            Ok(Matched::Elsewhere(worker)) => return Received::Elsewhere { worker },
+            Err(reason) => return self.drop_message(reason),
+        };
+        self.learn_overload(now, &message, flow.remote);
+        let timers = self.config.timers;
+        let Some(client) = self.clients.slab.get(key.slot, key.generation) else {
+            return self.drop_message(DropReason::Stray);
+        };
+        let (mark, is_cancel) = (client.mark, client.is_cancel);
+        let step = client.machine.response(now, &timers, code);
+        let told = step.tell == Some(Telling::Response);
+        self.carry_out_client(now, key, step, Some(&message), false);
+        if told && !is_cancel {
+            return Received::Response {
+                client: key,
+                mark,
+                message,
+            };
+        }
+        Received::Absorbed
+    }
+
+    /// RFC 3261 §17.1.3, §18.1.2: branch and CSeq method, and a sent-by of ours.
+    fn match_response(&mut self, message: &Message<'_>) -> Result<Matched, DropReason> {
+        let via = message.via().map_err(|_| DropReason::Malformed)?;
+        let branch = match self.codec.read(via.branch.unwrap_or_default()) {
+            BranchKind::Ours(branch) => branch,
+            BranchKind::Forged => return Err(DropReason::ForgedBranch),
+            BranchKind::Stateless => return Err(DropReason::Stray),
+            BranchKind::Foreign => return Err(DropReason::ForeignBranch),
+        };
+        if !self.config.is_ours(via.host, via.port_or_default()) {
+            return Err(DropReason::WrongSentBy);
+        }
+        if branch.worker != self.config.worker {
+            return Ok(Matched::Elsewhere(branch.worker));
+        }
+        let cseq = message.cseq().map_err(|_| DropReason::Malformed)?;
+        let method = self.matcher.method(cseq.method);
+        let client = self.clients.slab.get(branch.slot, branch.generation);
+        let client = client.ok_or(DropReason::Stray)?;
+        if client.method == method {
+            return Ok(Matched::Here(ClientKey {
+                slot: branch.slot,
+                generation: branch.generation,
+            }));
+        }
+        // A CANCEL has its INVITE's branch.
+        match (cseq.method, client.partner) {
+            (Method::Cancel, Some(cancel)) => Ok(Matched::Here(cancel)),
+            _ => Err(DropReason::WrongMethod),
+        }
+    }
+
+    /// RFC 7339 §5.4: what the next hop says of its load.
+    fn learn_overload(&mut self, now: Mono, message: &Message<'_>, hop: SocketAddr) {
+        if !self.config.overload_control {
+            return;
+        }
+        let Ok(via): Result<Via<'_>, _> = message.via() else {
+            return;
+        };
+        let mut feedback = Feedback::default();
+        for param in via.params {
+            feedback.note(param.name, param.value);
+        }
+        self.downstream.learn(now, hop, feedback);
+    }
+
+    /// A client timer has fired.
+    pub(super) fn client_timer(&mut self, now: Mono, slot: u32) {
+        let timers = self.config.timers;
+        let Some((generation, client)) = self.clients.slab.at(slot) else {
+            return;
+        };
+        let key = ClientKey { slot, generation };
+        let step = client.machine.fire(now, &timers);
+        self.carry_out_client(now, key, step, None, true);
+    }
+
+    /// The transport says that the request could not be sent.
+    pub(super) fn client_transport_failed(&mut self, now: Mono, key: ClientKey) {
+        let Some(client) = self.clients.slab.get(key.slot, key.generation) else {
+            return;
+        };
+        let step = client.machine.transport_failed();
+        self.carry_out_client(now, key, step, None, false);
+    }
+
+    fn carry_out_client(
+        &mut self,
+        now: Mono,
+        key: ClientKey,
+        step: Step,
+        response: Option<&Message<'_>>,
+        by_timer: bool,
+    ) {
+        match step.send {
+            Some(Sending::Request) if by_timer && self.controller.defers_retransmission() => {}
+            Some(Sending::Request) => {
+                self.stats.retransmissions_sent += 1;
+                self.transmit(now, key);
+            }
+            Some(Sending::NewAck) => self.send_ack(now, key, response),
+            Some(Sending::Ack) => self.transmit(now, key),
+            Some(Sending::Cancel) => self.send_cancel(now, key),
+            _ => {}
+        }
+        if step.shed
+            && let Some(client) = self.clients.slab.get(key.slot, key.generation)
+        {
+            release(&mut self.store, &mut client.message);
+        }
+        self.tell_client(key, step);
+        if step.end {
+            self.end_client(now, key);
+        } else {
+            self.set_client_timer(key.slot);
+        }
+    }
+
+    fn tell_client(&mut self, key: ClientKey, step: Step) {
+        let failure = match step.tell {
+            Some(Telling::Timeout) => ClientFailure::TimedOut,
+            Some(Telling::TransportFailed) => ClientFailure::TransportFailed,
+            _ => return,
+        };
+        let client = self.clients.slab.get(key.slot, key.generation);
+        let Some(client) = client else { return };
+        if failure == ClientFailure::TimedOut && !client.is_cancel {
+            self.stats.timeouts += 1;
+        }
+        // Its end is told by this event, not by another one.
+        if let Some(mark) = client.mark.take() {
+            self.outputs
+                .event(Event::ClientFailed { key, mark, failure });
+        }
+    }
+
+    /// Makes the ACK for a final response, which takes the INVITE's place, and sends it (RFC 3261 §17.1.1.3).
+    fn send_ack(&mut self, now: Mono, key: ClientKey, response: Option<&Message<'_>>) {
+        let Some(client) = self.clients.slab.get(key.slot, key.generation) else {
+            return;
+        };
+        let (Some(cell), Some(response)) = (&client.message, response) else {
+            return;
+        };
+        let Ok(invite) = parse_stored(self.store.get(cell), &mut self.spans) else {
+            return;
+        };
+        let Ok(ack) = compose::ack(&mut self.scratch, &invite, response) else {
+            return;
+        };
+        let ack = self.store.keep(ack);
+        let invite = std::mem::replace(&mut client.message, ack);
+        if let Some(cell) = invite {
+            self.store.release(cell);
+        }
+        self.transmit(now, key);
+    }
+
+    /// Makes the CANCEL of an INVITE and its transaction (RFC 3261 §9.1): same destination, same branch.
+    fn send_cancel(&mut self, now: Mono, key: ClientKey) {
+        let timers = self.config.timers;
+        let Some(client) = self.clients.slab.get(key.slot, key.generation) else {
+            return;
+        };
+        let Some(cell) = &client.message else { return };
+        let Ok(invite) = parse_stored(self.store.get(cell), &mut self.spans) else {
+            return;
+        };
+        let Ok(cancel) = compose::cancel(&mut self.scratch, &invite) else {
+            return;
+        };
+        let (to, connection, is_named) = (client.to, client.connection, client.is_named);
+        let message = self.store.keep(cancel);
+        let reliable = to.carrier.is_reliable();
+        let (slot, generation) = self.clients.slab.insert(Client {
+            machine: Machine::start(now, &timers, Method::Cancel, reliable),
+            method: self.matcher.method(Method::Cancel),
+            to,
+            connection,
+            is_named,
+            is_counted: false,
+            mark: None,
+            message,
+            partner: Some(key),
+            is_cancel: true,
+            may_be_udp: false,
+        });
+        let cancel = ClientKey { slot, generation };
+        if let Some(client) = self.clients.slab.get(key.slot, key.generation) {
+            client.partner = Some(cancel);
+        }
+        self.stats.requests_sent += 1;
+        self.transmit(now, cancel);
+        self.set_client_timer(slot);
+    }
+
+    /// The transactions whose request went over a connection. Cold: a connection with requests under way has closed.
+    pub(super) fn clients_on(&self, connection: ConnectionKey) -> Vec<ClientKey> {
+        self.clients
+            .slab
+            .iter()
+            .filter(|(_, client)| client.connection == Some(connection))
+            .map(|((slot, generation), _)| ClientKey { slot, generation })
+            .collect()
+    }
+
+    fn set_client_timer(&mut self, slot: u32) {
+        if let Some(client) = self.clients.slab.peek(slot) {
+            self.clients.wheel.set(slot, client.machine.deadline());
+        }
+    }
+
+    /// Ends a transaction. With an INVITE's ends its CANCEL's: nobody waits for it any more.
+    fn end_client(&mut self, now: Mono, key: ClientKey) {
+        if self.clients.slab.get(key.slot, key.generation).is_none() {
+            return;
+        }
+        let Some(mut client) = self.clients.slab.remove(key.slot) else {
+            return;
+        };
+        self.clients.wheel.remove(key.slot);
+        release(&mut self.store, &mut client.message);
+        if let Some(connection) = client.connection.filter(|_| client.is_counted) {
+            self.connections.count_client(now, connection, false);
+        }
+        if let Some(mark) = client.mark {
+            self.outputs.event(Event::ClientEnded { key, mark });
+        }
+        match client.partner {
+            Some(cancel) if !client.is_cancel => self.end_client(now, cancel),
+            Some(invite) => {
+                if let Some(invite) = self.clients.slab.get(invite.slot, invite.generation) {
+                    invite.partner = None;
+                }
+            }
+            None => {}
+        }
+    }
+}
+
+enum Matched {
+    Here(ClientKey),
+    Elsewhere(u16),
+}
+
+/// About what our Via takes.
+const VIA_LEN: usize = 110;
+
+fn datagram(to: &Destination) -> SendTo {
+    SendTo::Datagram {
+        listener: to.listener,
+        local: None,
+        remote: to.remote,
+    }
+}
+
+fn method_of<'a>(pieces: &[&'a [u8]]) -> Option<Method<'a>> {
+    let first = pieces.first()?;
+    let end = memchr::memchr(b' ', first)?;
+    Some(Method::of(first.get(..end)?))
+}
+
+/// A message of ours, from the store.
+fn parse_stored<'a>(
+    bytes: &'a [u8],
+    spans: &'a mut crate::Spans,
+) -> Result<Message<'a>, crate::ParseError> {
+    Message::parse_with(bytes, spans, Framing::Datagram, &crate::Limits::DEFAULT)
+}

@@ -1,0 +1,92 @@
+//! The client transactions: what each holds, and where they are.
+
+use super::key::ClientKey;
+use super::output::Mark;
+use super::slab::Slab;
+use super::store::Cell;
+use crate::flow::{ConnectionKey, Destination};
+use crate::timer::{Timers, Wheel};
+use crate::transaction::{InviteClient, NonInviteClient, Step};
+use crate::{Method, Mono};
+
+#[derive(Debug)]
+pub(super) enum Machine {
+    Invite(InviteClient),
+    Other(NonInviteClient),
+}
+
+/// A client transaction.
+#[derive(Debug)]
+pub(super) struct Client {
+    pub(super) machine: Machine,
+    /// With what the method of CSeq is compared.
+    pub(super) method: u32,
+    pub(super) to: Destination,
+    /// The connection the request went over, or must go over.
+    pub(super) connection: Option<ConnectionKey>,
+    /// The TU has named the connection: no other will do.
+    pub(super) is_named: bool,
+    /// The connection knows of this transaction.
+    pub(super) is_counted: bool,
+    pub(super) mark: Option<Mark>,
+    /// The request, or the ACK later, as long as it may have to be sent again or a CANCEL be made from it.
+    pub(super) message: Option<Cell>,
+    /// The slot of the CANCEL's transaction, of an INVITE's; or of the INVITE's, of a CANCEL's.
+    pub(super) partner: Option<ClientKey>,
+    pub(super) is_cancel: bool,
+    /// It went over TCP for its size alone, and may go over UDP where there is no TCP (RFC 3261 §18.1.1).
+    pub(super) may_be_udp: bool,
+}
+
+/// All client transactions.
+#[derive(Debug)]
+pub(super) struct Clients {
+    pub(super) slab: Slab<Client>,
+    pub(super) wheel: Wheel,
+}
+
+impl Clients {
+    pub(super) const fn new() -> Clients {
+        Clients {
+            slab: Slab::new(),
+            wheel: Wheel::new(),
+        }
+    }
+}
+
+impl Machine {
+    pub(super) fn start(now: Mono, timers: &Timers, method: Method<'_>, reliable: bool) -> Machine {
+        match method {
+            Method::Invite => Machine::Invite(InviteClient::start(now, timers, reliable)),
+            _ => Machine::Other(NonInviteClient::start(now, timers, reliable)),
+        }
+    }
+
+    pub(super) fn deadline(&self) -> Mono {
+        match self {
+            Machine::Invite(machine) => machine.deadline(),
+            Machine::Other(machine) => machine.deadline(),
+        }
+    }
+
+    pub(super) fn response(&mut self, now: Mono, timers: &Timers, code: u16) -> Step {
+        match self {
+            Machine::Invite(machine) => machine.response(now, timers, code),
+            Machine::Other(machine) => machine.response(now, timers, code),
+        }
+    }
+
+    pub(super) fn fire(&mut self, now: Mono, timers: &Timers) -> Step {
+        match self {
+            Machine::Invite(machine) => machine.fire(now, timers),
+            Machine::Other(machine) => machine.fire(now, timers),
+        }
+    }
+
+    pub(super) fn transport_failed(&mut self) -> Step {
+        match self {
+            Machine::Invite(machine) => machine.transport_failed(),
+            Machine::Other(machine) => machine.transport_failed(),
+        }
+    }
+}

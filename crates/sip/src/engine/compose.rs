@@ -1,0 +1,204 @@
+//! The messages that the engine makes itself: responses from requests, ACK and CANCEL from INVITEs, and the Via on top of
+//! requests.
+
+use super::config::SentBy;
+use super::reply::{Content, Reply};
+use crate::branch::BRANCH_LEN;
+use crate::build::{Answerable, BuildError, Builder, Part, Stamp};
+use crate::congestion::is_oc_parameter;
+use crate::flow::Carrier;
+use crate::header::{HeaderKind, Via};
+use crate::message::Message;
+use crate::{Method, Scan};
+
+/// A response, written into `buffer`. `routes` are the values of Record-Route to be copied.
+pub(super) fn response<'b, 'r>(
+    buffer: &'b mut [u8],
+    request: &Answerable<'_>,
+    reply: &Reply<'_>,
+    own_tag: &[u8],
+    stamp: Stamp,
+    routes: impl Iterator<Item = &'r [u8]>,
+) -> Result<&'b [u8], BuildError> {
+    match reply.content {
+        Content::Pieces(pieces) => concat(buffer, pieces),
+        Content::Made {
+            reason,
+            to_tag,
+            headers,
+            body,
+        } => {
+            // RFC 3261 §17.2.1: a 100 has no tag of its own.
+            let tag = (reply.code > 100).then_some(to_tag.unwrap_or(own_tag));
+            let mut builder = Builder::response(buffer, request, reply.code, reason, tag, stamp);
+            for route in routes {
+                builder.raw(b"Record-Route: ").raw(route).raw(b"\r\n");
+            }
+            builder.raw(headers);
+            builder.finish_with(body)
+        }
+    }
+}
+
+/// Whether an answer with this code to this method may begin a dialog, so that it copies Record-Route (RFC 3261 §12.1.1).
+pub(super) fn may_begin_dialog(method: Method<'_>, code: u16) -> bool {
+    let begins = matches!(
+        method,
+        Method::Invite | Method::Subscribe | Method::Refer | Method::Notify
+    );
+    begins && (101..300).contains(&code)
+}
+
+/// The pieces in a row.
+pub(super) fn concat<'b>(buffer: &'b mut [u8], pieces: &[&[u8]]) -> Result<&'b [u8], BuildError> {
+    let mut at = 0;
+    for piece in pieces {
+        let end = at + piece.len();
+        buffer
+            .get_mut(at..end)
+            .ok_or(BuildError::NoRoom)?
+            .copy_from_slice(piece);
+        at = end;
+    }
+    Ok(buffer.get(..at).unwrap_or_default())
+}
+
+/// The ACK for a final response but a 2xx (RFC 3261 §17.1.1.3).
+pub(super) fn ack<'b>(
+    buffer: &'b mut [u8],
+    invite: &Message<'_>,
+    response: &Message<'_>,
+) -> Result<&'b [u8], BuildError> {
+    hop_by_hop(buffer, invite, response, Method::Ack)
+}
+
+/// The CANCEL for an INVITE (RFC 3261 §9.1).
+pub(super) fn cancel<'b>(
+    buffer: &'b mut [u8],
+    invite: &Message<'_>,
+) -> Result<&'b [u8], BuildError> {
+    hop_by_hop(buffer, invite, invite, Method::Cancel)
+}
+
+/// The INVITE's Request-URI, topmost Via, Route, From, Call-ID and CSeq number, and To of `to_of`.
+fn hop_by_hop<'b>(
+    buffer: &'b mut [u8],
+    invite: &Message<'_>,
+    to_of: &Message<'_>,
+    method: Method<'_>,
+) -> Result<&'b [u8], BuildError> {
+    let uri = invite.request_uri().ok_or(BuildError::Malformed)?;
+    let via = invite.via().map_err(|_| BuildError::Malformed)?;
+    let cseq = invite.cseq().map_err(|_| BuildError::Malformed)?;
+    let mut builder = Builder::request(buffer, method, uri);
+    builder.header(HeaderKind::Via, via.bytes);
+    for route in invite.headers(HeaderKind::Route) {
+        builder.copy(&route);
+    }
+    builder.number(HeaderKind::MaxForwards, 70);
+    for (message, kind) in [
+        (invite, HeaderKind::From),
+        (to_of, HeaderKind::To),
+        (invite, HeaderKind::CallId),
+    ] {
+        let field = message.header(kind).ok_or(BuildError::Malformed)?;
+        builder.copy(&field);
+    }
+    let number = [
+        Part::Number(cseq.number),
+        Part::Bytes(b" "),
+        Part::Bytes(method.as_bytes()),
+    ];
+    builder.header_of(HeaderKind::CSeq, &number);
+    builder.finish()
+}
+
+/// A request of the TU with our Via on top, behind the start line.
+pub(super) fn request<'b>(
+    buffer: &'b mut [u8],
+    pieces: &[&[u8]],
+    sent_by: &SentBy,
+    branch: &[u8; BRANCH_LEN],
+    overload_control: bool,
+) -> Result<&'b [u8], BuildError> {
+    let mut builder = Builder::fields(buffer);
+    let mut waits = true;
+    for piece in pieces {
+        match memchr::memchr(b'\n', piece).filter(|_| waits) {
+            Some(end) => {
+                waits = false;
+                let (line, rest) = piece.split_at(end + 1);
+                builder.raw(line);
+                write_via(&mut builder, sent_by, branch, overload_control);
+                builder.raw(rest);
+            }
+            None => {
+                builder.raw(piece);
+            }
+        }
+    }
+    if waits {
+        return Err(BuildError::Malformed);
+    }
+    builder.finish_fields()
+}
+
+fn write_via(
+    builder: &mut Builder<'_>,
+    sent_by: &SentBy,
+    branch: &[u8; BRANCH_LEN],
+    overload_control: bool,
+) {
+    let name = sent_by.carrier.via_name().as_bytes();
+    builder.raw(b"Via: SIP/2.0/").raw(name).raw(b" ");
+    builder.raw(sent_by.host.as_bytes()).raw(b":");
+    let mut digits = [0; 10];
+    builder.raw(crate::build::decimal(sent_by.port.into(), &mut digits));
+    builder.raw(b";rport;branch=").raw(branch);
+    if overload_control {
+        // RFC 7339 §5.1: without a value, which is the server's to give.
+        builder.raw(b";oc;oc-algo=\"loss,rate\"");
+    }
+    builder.raw(b"\r\n");
+}
+
+/// Changes the transport in the topmost Via of a request of ours from TCP to UDP.
+pub(super) fn make_udp(request: &mut [u8]) {
+    const TCP: &[u8] = b"\nVia: SIP/2.0/TCP ";
+    if let Some(at) = memchr::memmem::find(request, TCP)
+        && let Some(place) = request.get_mut(at + TCP.len() - 4..at + TCP.len() - 1)
+    {
+        place.copy_from_slice(Carrier::Udp.via_name().as_bytes());
+    }
+}
+
+/// The response with the parameters of RFC 7339 in its topmost Via, in place of what the client offered; `None` if it
+/// offered nothing.
+pub(super) fn with_overload<'b>(
+    buffer: &'b mut [u8],
+    response: &[u8],
+    params: &[u8],
+) -> Option<&'b [u8]> {
+    let scan = Scan::of(response, &crate::Limits::DEFAULT).ok()?;
+    let via: Via<'_> = scan.top_via()?;
+    via.params.get(b"oc")?;
+    let start = offset_of(response, via.params.as_bytes());
+    let mut builder = Builder::fields(buffer);
+    builder.raw(response.get(..start)?);
+    for param in via.params {
+        if is_oc_parameter(param.name) {
+            continue;
+        }
+        builder.raw(b";").raw(param.name);
+        if let Some(value) = param.value {
+            builder.raw(b"=").raw(value);
+        }
+    }
+    builder.raw(params);
+    builder.raw(response.get(start + via.params.as_bytes().len()..)?);
+    builder.finish_fields().ok()
+}
+
+fn offset_of(outer: &[u8], inner: &[u8]) -> usize {
+    (inner.as_ptr() as usize).saturating_sub(outer.as_ptr() as usize)
+}

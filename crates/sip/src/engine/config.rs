@@ -1,0 +1,91 @@
+//! What an engine is told when it is made.
+
+use std::time::Duration;
+
+use crate::congestion;
+use crate::flow::{Carrier, ListenerKey};
+use crate::message::Limits;
+use crate::timer::Timers;
+use crate::{HashKey, Host};
+
+/// What stands in the Via of requests sent from a listener (RFC 3261 §18.1.1).
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SentBy {
+    /// The listener.
+    pub listener: ListenerKey,
+    /// The transport; a listener may have UDP and TCP.
+    pub carrier: Carrier,
+    /// The name or address, an IPv6 address in brackets.
+    pub host: Box<str>,
+    /// The port.
+    pub port: u16,
+}
+
+impl SentBy {
+    pub(super) fn is(&self, host: Host<'_>, port: u16) -> bool {
+        self.port == port && Host::new(self.host.as_bytes()).is_some_and(|ours| ours == host)
+    }
+}
+
+/// The configuration of an engine. Limits are per engine, so per worker.
+#[derive(Clone, Debug)]
+pub struct Config {
+    /// Which worker this is: it stands in branches and tags.
+    pub worker: u16,
+    /// The secret of the process, the same for all its workers.
+    pub key: HashKey,
+    /// The timers.
+    pub timers: Timers,
+    /// How large messages may be.
+    pub limits: Limits,
+    /// When to refuse work.
+    pub congestion: congestion::Config,
+    /// What is refused first.
+    pub classifier: congestion::Classifier,
+    /// Whether RFC 7339 is spoken, to next hops and to those that send to us.
+    pub overload_control: bool,
+    /// How requests are signed.
+    pub sent_by: Vec<SentBy>,
+    /// The path's MTU where it is known: larger requests, but for 200 bytes, go over TCP (RFC 3261 §18.1.1).
+    pub path_mtu: Option<usize>,
+    /// Whether a request too large for UDP may go over TCP from the same listener.
+    pub large_over_tcp: bool,
+    /// Server transactions at a time. A completed one takes about a kilobyte for 32 s.
+    pub most_servers: usize,
+    /// Client transactions at a time.
+    pub most_clients: usize,
+    /// How long a connection that we opened may be idle. RFC 3261 §18: at least as long as a transaction lives.
+    pub connection_idle: Duration,
+}
+
+impl Config {
+    /// The defaults, for this worker.
+    #[must_use]
+    pub fn new(worker: u16, key: HashKey) -> Config {
+        Config {
+            worker,
+            key,
+            timers: Timers::default(),
+            limits: Limits::DEFAULT,
+            congestion: congestion::Config::default(),
+            classifier: congestion::Classifier::default(),
+            overload_control: true,
+            sent_by: Vec::new(),
+            path_mtu: None,
+            large_over_tcp: true,
+            most_servers: 4_000_000,
+            most_clients: 1_000_000,
+            connection_idle: Duration::from_secs(300),
+        }
+    }
+
+    pub(super) fn sent_by(&self, listener: ListenerKey, carrier: Carrier) -> Option<&SentBy> {
+        let mut all = self.sent_by.iter();
+        all.find(|sent_by| sent_by.listener == listener && sent_by.carrier == carrier)
+    }
+
+    /// RFC 3261 §18.1.2: whether a response's topmost Via is one of ours.
+    pub(super) fn is_ours(&self, host: Host<'_>, port: u16) -> bool {
+        self.sent_by.iter().any(|ours| ours.is(host, port))
+    }
+}

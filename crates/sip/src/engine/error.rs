@@ -1,0 +1,112 @@
+//! Why a verb of the TU was refused, why a message was dropped.
+
+use crate::build::BuildError;
+
+/// Why a server transaction could not be made.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum AcceptError {
+    /// There are as many as there may be.
+    #[error("too many server transactions")]
+    Full,
+    /// An ACK has no transaction and no answer.
+    #[error("an ACK is not answered")]
+    Ack,
+    /// The request is longer than can be kept.
+    #[error("the request is too long to be kept")]
+    TooLong,
+}
+
+/// Why a response was not sent.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum RespondError {
+    /// The transaction has ended.
+    #[error("the server transaction has ended")]
+    Gone,
+    /// RFC 3261 §17.2 or RFC 4320 forbids it in this state: another final response, a 408 for a non-INVITE request, a
+    /// provisional response where there may be none.
+    #[error("no such response may be sent in this state")]
+    OutOfPlace,
+    /// It could not be written.
+    #[error(transparent)]
+    Build(#[from] BuildError),
+    /// No transaction could be made.
+    #[error(transparent)]
+    Accept(#[from] AcceptError),
+    /// The request lacks what a response copies.
+    #[error("the request lacks a header field that responses copy")]
+    Unanswerable,
+}
+
+/// Why a request was not sent.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum RequestError {
+    /// There are as many client transactions as there may be.
+    #[error("too many client transactions")]
+    Full,
+    /// This worker is congested: answer with 503.
+    #[error("congested: requests like this one are not sent now")]
+    Congested,
+    /// The next hop asked to hold back requests (RFC 7339): answer with 503.
+    #[error("the next hop asked to hold back requests")]
+    HeldBack,
+    /// The listener has no sent-by for the transport.
+    #[error("no sent-by is configured for this listener and transport")]
+    NoSentBy,
+    /// It is no request, or too long.
+    #[error("the message is no request, or too long")]
+    Malformed,
+    /// The connection named is not open.
+    #[error("the connection is not open")]
+    NoConnection,
+}
+
+/// Why a received message came to nothing. Each is counted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[non_exhaustive]
+pub enum DropReason {
+    /// It is not SIP, or so malformed that no answer can be made.
+    Malformed,
+    /// A request without a usable Via.
+    BadVia,
+    /// A response to a branch that is not ours.
+    ForeignBranch,
+    /// A response to a branch that looks like one of ours and is not.
+    ForgedBranch,
+    /// A response to a transaction that has ended.
+    Stray,
+    /// A response whose CSeq method is not the request's (RFC 3261 §17.1.3).
+    WrongMethod,
+    /// A response whose topmost Via names somebody else (RFC 3261 §18.1.2).
+    WrongSentBy,
+    /// Shed in silence by congestion control.
+    Shed,
+}
+
+impl DropReason {
+    /// All of them, in the order of their counters.
+    pub const ALL: [DropReason; 8] = [
+        DropReason::Malformed,
+        DropReason::BadVia,
+        DropReason::ForeignBranch,
+        DropReason::ForgedBranch,
+        DropReason::Stray,
+        DropReason::WrongMethod,
+        DropReason::WrongSentBy,
+        DropReason::Shed,
+    ];
+
+    /// For the label of a metric.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            DropReason::Malformed => "malformed",
+            DropReason::BadVia => "bad_via",
+            DropReason::ForeignBranch => "foreign_branch",
+            DropReason::ForgedBranch => "forged_branch",
+            DropReason::Stray => "stray",
+            DropReason::WrongMethod => "wrong_method",
+            DropReason::WrongSentBy => "wrong_sent_by",
+            DropReason::Shed => "shed",
+        }
+    }
+}

@@ -1,0 +1,112 @@
+//! The names of transactions, and how a request finds its server transaction.
+
+use crate::header::Via;
+use crate::message::Message;
+use crate::{HashKey, Method};
+
+/// Names a server transaction of one engine; stale when it has ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct ServerKey {
+    pub(super) slot: u32,
+    pub(super) generation: u32,
+}
+
+/// Names a client transaction of one engine; stale when it has ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct ClientKey {
+    pub(super) slot: u32,
+    pub(super) generation: u32,
+}
+
+/// Names a connection that was asked for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct ConnectKey {
+    pub(super) slot: u32,
+    pub(super) generation: u32,
+}
+
+/// By what a server transaction is known: 128 bits of a keyed hash of what RFC 3261 §17.2.3 compares. Two different
+/// requests share one with a chance of 2^-128, which nobody without the key can better.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(super) struct Fingerprint(pub(super) u128);
+
+/// Makes fingerprints.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Matcher {
+    key: HashKey,
+}
+
+impl Matcher {
+    pub(super) fn new(key: HashKey) -> Matcher {
+        Matcher {
+            key: key.derive(u64::from_le_bytes(*b"matching")),
+        }
+    }
+
+    /// RFC 3261 §17.2.3: branch, sent-by and method, an ACK counting as INVITE. Branches and hosts in any case.
+    pub(super) fn by_branch(
+        &self,
+        branch: &[u8],
+        via: &Via<'_>,
+        method: Method<'_>,
+    ) -> Fingerprint {
+        let host = via.host.as_bytes();
+        let mut hasher = self.key.fingerprint();
+        hasher.write_folded(branch);
+        hasher.end_field(branch.len());
+        hasher.write_folded(host);
+        hasher.end_field(host.len());
+        hasher.write(&via.port.unwrap_or(0).to_le_bytes());
+        hasher.write(counting_as(method).as_bytes());
+        Fingerprint(hasher.finish_128())
+    }
+
+    /// RFC 3261 §17.2.3 for clients of RFC 2543: Request-URI, tags, Call-ID, CSeq and the topmost Via. An ACK has the To
+    /// tag of the response and an INVITE mostly none, so To counts for neither.
+    pub(super) fn by_headers(
+        &self,
+        message: &Message<'_>,
+        via: &Via<'_>,
+        method: Method<'_>,
+    ) -> Option<Fingerprint> {
+        let method = counting_as(method);
+        let to_tag = match method {
+            Method::Invite => None,
+            _ => message.to().ok()?.tag,
+        };
+        let from_tag = message.from().ok()?.tag;
+        let mut hasher = self.key.derive(2543).fingerprint();
+        for field in [
+            message.request_uri()?,
+            to_tag.unwrap_or_default(),
+            from_tag.unwrap_or_default(),
+            message.call_id().ok()?,
+            via.bytes,
+            method.as_bytes(),
+        ] {
+            hasher.write(field);
+            hasher.end_field(field.len());
+        }
+        hasher.write(&message.cseq().ok()?.number.to_le_bytes());
+        Some(Fingerprint(hasher.finish_128()))
+    }
+
+    /// The To tag of an answer that belongs to no transaction: the same for the same request, so that its
+    /// retransmission gets the same answer (RFC 3261 §8.2.7).
+    pub(super) fn stateless_tag(&self, fingerprint: Fingerprint) -> [u8; 8] {
+        let number = self.key.derive(1).mac(&fingerprint.0.to_le_bytes());
+        number.to_le_bytes()
+    }
+
+    /// By what the method of a response's CSeq is compared with the request's.
+    pub(super) fn method(&self, method: Method<'_>) -> u32 {
+        self.key.mac(method.as_bytes()) as u32
+    }
+}
+
+fn counting_as(method: Method<'_>) -> Method<'_> {
+    match method {
+        Method::Ack => Method::Invite,
+        method => method,
+    }
+}

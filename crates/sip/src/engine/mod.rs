@@ -1,0 +1,245 @@
+//! The engine: transactions, the transports they need and the TU (transaction user), tied together without a socket or a
+//! clock.
+//!
+//! ```text
+//!  messages ────── handle_message ──┐          ┌── Received: what it is, for the TU (the hot path)
+//!  connections ─── connected, .. ───┤  Engine  ├── poll_output: bytes to send, connections, ends of transactions
+//!  time ────────── handle_timeout ──┤          └── poll_timeout: when to call handle_timeout next
+//!  TU ── answer, respond, request, ─┘
+//!        cancel, send_stateless
+//! ```
+//!
+//! **The invariant:** after every call the embedder drains [`Engine::poll_output`] before it hands in the next message, and
+//! the TU takes up a [`NewRequest`] before that, or lets it go. Every transaction has exactly one timer, so that the
+//! timers alive are the transactions alive, and when the last has fired nothing is left.
+//!
+//! A UAS answers with [`Engine::answer`] at once, or with [`Engine::accept`] and [`Engine::respond`] later; a proxy accepts,
+//! sends requests, and responds with what comes back. A UAC sends requests with [`Engine::request`] and the ACK for a 2xx
+//! with [`Engine::send_stateless`].
+
+mod client;
+mod clients;
+mod compose;
+mod config;
+mod connections;
+mod error;
+mod key;
+mod output;
+mod receive;
+mod received;
+mod reply;
+mod server;
+mod servers;
+mod slab;
+mod stats;
+mod store;
+
+use std::time::Duration;
+
+use crate::branch::BranchCodec;
+use crate::congestion::{self, Backlog, Behaviour, Controller, Downstream, OcReply};
+use crate::flow::{ConnectionKey, Flow};
+use crate::message::Spans;
+use crate::{Mono, Now};
+use clients::Clients;
+use connections::Connections;
+use key::Matcher;
+use output::Outputs;
+use servers::Servers;
+use store::Store;
+
+pub use client::Outgoing;
+pub use config::{Config, SentBy};
+pub use error::{AcceptError, DropReason, RequestError, RespondError};
+pub use key::{ClientKey, ConnectKey, ServerKey};
+pub use output::{ClientFailure, Event, Mark, Origin, Output, SendTo, ServerFailure};
+pub use received::{NewRequest, Received};
+pub use reply::Reply;
+pub use stats::Stats;
+
+/// Timers fired per [`Engine::handle_timeout`]: the worker looks at its sockets in between.
+const TIMERS_PER_CALL: usize = 1024;
+
+/// The engine of one worker.
+pub struct Engine {
+    config: Config,
+    codec: BranchCodec,
+    matcher: Matcher,
+    servers: Servers,
+    clients: Clients,
+    connections: Connections,
+    store: Store,
+    outputs: Outputs,
+    controller: Controller,
+    oc_reply: OcReply,
+    downstream: Downstream,
+    /// Messages are written here before they are queued.
+    scratch: Box<[u8]>,
+    /// And here if they have to be written once more.
+    spare: Box<[u8]>,
+    /// For messages read back from the store.
+    spans: Box<Spans>,
+    stats: Stats,
+}
+
+impl std::fmt::Debug for Engine {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Engine")
+            .field("worker", &self.config.worker)
+            .field("servers", &self.servers.slab.len())
+            .field("clients", &self.clients.slab.len())
+            .finish_non_exhaustive()
+    }
+}
+
+impl Engine {
+    /// An engine with nothing in it. `seed` differs from worker to worker: it decides jitter and chance, not secrets.
+    #[must_use]
+    pub fn new(config: Config, seed: u64) -> Engine {
+        let key = config.key;
+        let own = key.derive(seed);
+        Engine {
+            codec: BranchCodec::new(key),
+            matcher: Matcher::new(key),
+            servers: Servers::new(),
+            clients: Clients::new(),
+            connections: Connections::new(own),
+            store: Store::new(),
+            outputs: Outputs::default(),
+            controller: Controller::new(config.congestion, own),
+            oc_reply: OcReply::new(),
+            downstream: Downstream::new(own.mac(b"downstream")),
+            scratch: vec![0; store::LONGEST].into(),
+            spare: vec![0; store::LONGEST].into(),
+            spans: Box::default(),
+            stats: Stats::default(),
+            config,
+        }
+    }
+
+    /// The next thing to do; `None` when all is done.
+    pub fn poll_output(&mut self) -> Option<Output<'_>> {
+        self.outputs.poll()
+    }
+
+    /// When to call [`Engine::handle_timeout`] next.
+    #[must_use]
+    pub fn poll_timeout(&self) -> Option<Mono> {
+        [
+            self.servers.wheel.next_deadline(),
+            self.clients.wheel.next_deadline(),
+            self.connections.next_sweep(),
+        ]
+        .into_iter()
+        .flatten()
+        .min()
+    }
+
+    /// Time has passed: fires timers that are due, a bounded number of them. If more are due, [`Engine::poll_timeout`] says
+    /// so.
+    pub fn handle_timeout(&mut self, now: Now) {
+        let now = now.mono;
+        for _ in 0..TIMERS_PER_CALL {
+            let client = self.clients.wheel.pop_due(now);
+            let server = self.servers.wheel.pop_due(now);
+            if client.is_none() && server.is_none() {
+                break;
+            }
+            if let Some(slot) = client {
+                self.client_timer(now, slot);
+            }
+            if let Some(slot) = server {
+                self.server_timer(now, slot);
+            }
+        }
+        for connection in self.connections.sweep(now, self.config.connection_idle) {
+            self.outputs.push(Output::Close(connection));
+        }
+    }
+
+    /// A connection was accepted.
+    pub fn accepted(&mut self, now: Mono, flow: &Flow) {
+        self.connections.add(now, flow, false);
+    }
+
+    /// A connection that was asked for is open: what waited for it is sent.
+    pub fn connected(&mut self, now: Mono, key: ConnectKey, flow: &Flow) {
+        self.connections.add(now, flow, true);
+        let Some(connection) = flow.connection else {
+            return;
+        };
+        for waiting in self.connections.take_waiting(key) {
+            self.send_waiting(now, connection, waiting);
+        }
+    }
+
+    /// A connection that was asked for cannot be had.
+    pub fn connect_failed(&mut self, now: Mono, key: ConnectKey) {
+        for waiting in self.connections.take_waiting(key) {
+            self.drop_waiting(now, waiting);
+        }
+    }
+
+    /// A connection is gone. Requests that went over it and were not answered at all have failed (RFC 3261 §17.1.4).
+    pub fn disconnected(&mut self, now: Mono, connection: ConnectionKey) {
+        if self.connections.remove(connection) {
+            for key in self.clients_on(connection) {
+                self.client_transport_failed(now, key);
+            }
+        }
+    }
+
+    /// Something could not be sent, says the kernel.
+    pub fn send_failed(&mut self, now: Mono, origin: Origin) {
+        match origin {
+            Origin::Client(key) => self.client_transport_failed(now, key),
+            Origin::Server(key) => self.server_transport_failed(now, key),
+            Origin::Nobody => {}
+        }
+    }
+
+    /// So many messages took so long together: what congestion control goes by. Messages refused or dropped are not among
+    /// them.
+    pub fn observe_service(&mut self, messages: u32, busy: Duration) {
+        self.controller.observe_service(messages, busy);
+    }
+
+    /// So much waits: in the sockets, in the worker, and in a TU that answers later. To be called before each batch.
+    pub fn observe_backlog(&mut self, now: Now, backlog: Backlog) {
+        self.controller.observe_backlog(now.mono, backlog);
+        if self.config.overload_control {
+            self.oc_reply.update(now, &self.controller);
+        }
+    }
+
+    /// Changes when work is refused, while running.
+    pub fn configure_congestion(&mut self, config: congestion::Config) {
+        self.controller.configure(config);
+    }
+
+    /// How congestion control behaves now.
+    #[must_use]
+    pub fn behaviour(&self) -> Behaviour {
+        self.controller.behaviour()
+    }
+
+    /// How long a message that arrives now will wait.
+    #[must_use]
+    pub fn expected_wait(&self) -> Duration {
+        self.controller.expected_wait()
+    }
+
+    /// Counters and gauges.
+    #[must_use]
+    pub fn stats(&self) -> Stats {
+        Stats {
+            shed: self.controller.counts(),
+            servers: self.servers.slab.len(),
+            clients: self.clients.slab.len(),
+            timers: self.servers.wheel.len() + self.clients.wheel.len(),
+            message_bytes: self.store.bytes(),
+            connections: self.connections.len(),
+            ..self.stats
+        }
+    }
+}

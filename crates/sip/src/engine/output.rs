@@ -1,0 +1,204 @@
+//! What the engine asks of its embedder.
+
+use std::collections::VecDeque;
+use std::net::SocketAddr;
+use std::ops::Range;
+
+use super::key::{ClientKey, ConnectKey, ServerKey};
+use crate::flow::{Carrier, ConnectionKey, Flow, ListenerKey};
+
+/// A mark the TU puts on a transaction and gets back with each of its events.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Mark(pub u64);
+
+/// Where bytes go.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum SendTo {
+    /// As a datagram.
+    Datagram {
+        /// From this socket.
+        listener: ListenerKey,
+        /// From this address of ours, if the socket has several; `None` leaves it to the kernel.
+        local: Option<SocketAddr>,
+        /// To this address.
+        remote: SocketAddr,
+    },
+    /// Over this connection.
+    Stream(ConnectionKey),
+}
+
+impl SendTo {
+    /// Back by the way a message came, but to this address if it is a datagram.
+    pub(super) fn back(flow: &Flow, remote: SocketAddr) -> SendTo {
+        match flow.connection {
+            Some(connection) => SendTo::Stream(connection),
+            None => SendTo::Datagram {
+                listener: flow.listener,
+                local: Some(flow.local),
+                remote,
+            },
+        }
+    }
+}
+
+/// On whose behalf something is sent: to be named in `Engine::send_failed`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Origin {
+    /// A client transaction.
+    Client(ClientKey),
+    /// A server transaction.
+    Server(ServerKey),
+    /// None: nothing is lost that would not be sent again by somebody else.
+    Nobody,
+}
+
+/// How a client transaction failed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum ClientFailure {
+    /// No response, or no final one, in time: for a TU a 408 (RFC 3261 §8.1.3.1).
+    TimedOut,
+    /// The request could not be sent: for a TU a 503 (RFC 3261 §8.1.3.1).
+    TransportFailed,
+}
+
+/// How a server transaction failed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum ServerFailure {
+    /// No ACK came for the final response, be it the transaction's or the TU's 2xx.
+    NoAck,
+    /// A response could not be sent. The transaction lives on (RFC 6026 §8.8).
+    TransportFailed,
+    /// The TU did not answer while an answer was of use.
+    Abandoned,
+}
+
+/// What the TU hears of a transaction after its messages. Only transactions with a [`Mark`] have events.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Event {
+    /// A client transaction failed, and has ended.
+    ClientFailed {
+        /// Which.
+        key: ClientKey,
+        /// Its mark.
+        mark: Mark,
+        /// Why.
+        failure: ClientFailure,
+    },
+    /// A client transaction has ended: no response will come of it any more.
+    ClientEnded {
+        /// Which.
+        key: ClientKey,
+        /// Its mark.
+        mark: Mark,
+    },
+    /// A server transaction has a failure to report.
+    ServerFailed {
+        /// Which.
+        key: ServerKey,
+        /// Its mark.
+        mark: Mark,
+        /// Why.
+        failure: ServerFailure,
+    },
+    /// A server transaction has ended: it cannot be responded to any more.
+    ServerEnded {
+        /// Which.
+        key: ServerKey,
+        /// Its mark.
+        mark: Mark,
+    },
+}
+
+/// What the engine asks for, in this order.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Output<'a> {
+    /// Send these bytes.
+    Send {
+        /// Where to.
+        to: SendTo,
+        /// On whose behalf.
+        origin: Origin,
+        /// A whole message.
+        bytes: &'a [u8],
+    },
+    /// Open a connection; `Engine::connected` or `Engine::connect_failed` says how it went.
+    Connect {
+        /// To be named there.
+        key: ConnectKey,
+        /// What kind of connection.
+        carrier: Carrier,
+        /// Whose configuration applies.
+        listener: ListenerKey,
+        /// Where to.
+        remote: SocketAddr,
+    },
+    /// Close a connection: nothing has used it for long.
+    Close(ConnectionKey),
+    /// Tell the TU.
+    Event(Event),
+}
+
+/// What the buffer may hold on to once all is done: more was a burst.
+const KEEP_BYTES: usize = 1 << 20;
+const KEEP_OUTPUTS: usize = 4096;
+
+#[derive(Debug)]
+enum Queued {
+    Send {
+        to: SendTo,
+        origin: Origin,
+        bytes: Range<usize>,
+    },
+    Other(Output<'static>),
+}
+
+/// The queue. Messages lie one behind the other in one buffer that is kept, so that answering allocates nothing.
+#[derive(Debug, Default)]
+pub(super) struct Outputs {
+    queue: VecDeque<Queued>,
+    bytes: Vec<u8>,
+    current: Option<Queued>,
+}
+
+impl Outputs {
+    pub(super) fn send(&mut self, to: SendTo, origin: Origin, message: &[u8]) {
+        let start = self.bytes.len();
+        self.bytes.extend_from_slice(message);
+        let bytes = start..self.bytes.len();
+        self.queue.push_back(Queued::Send { to, origin, bytes });
+    }
+
+    /// Queues what has no bytes.
+    pub(super) fn push(&mut self, output: Output<'static>) {
+        self.queue.push_back(Queued::Other(output));
+    }
+
+    pub(super) fn event(&mut self, event: Event) {
+        self.push(Output::Event(event));
+    }
+
+    /// The next output; when there is none, the buffer is emptied.
+    pub(super) fn poll(&mut self) -> Option<Output<'_>> {
+        self.current = self.queue.pop_front();
+        match &self.current {
+            None => {
+                self.bytes.clear();
+                if self.bytes.capacity() > KEEP_BYTES {
+                    self.bytes.shrink_to(KEEP_BYTES);
+                }
+                if self.queue.capacity() > KEEP_OUTPUTS {
+                    self.queue.shrink_to(KEEP_OUTPUTS);
+                }
+                None
+            }
+            Some(Queued::Send { to, origin, bytes }) => Some(Output::Send {
+                to: *to,
+                origin: *origin,
+                bytes: self.bytes.get(bytes.clone()).unwrap_or_default(),
+            }),
+            Some(Queued::Other(output)) => Some(*output),
+        }
+    }
+}

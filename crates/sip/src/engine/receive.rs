@@ -1,0 +1,318 @@
+//! What a message is, and whose.
+
+use super::Engine;
+use super::compose;
+use super::error::DropReason;
+use super::key::{Fingerprint, ServerKey};
+use super::output::{Mark, Origin};
+use super::received::{NewRequest, Received};
+use super::reply::Reply;
+use crate::build::Stamp;
+use crate::congestion::{Admission, Behaviour, Traits};
+use crate::flow::Flow;
+use crate::header::{HeaderKind, Via};
+use crate::message::{Framing, Message, Spans};
+use crate::{Method, Mono, Now, ParseError, Scan};
+
+/// `Retry-After: 4294967295` and its line end fit.
+const RETRY_AFTER_LEN: usize = 32;
+
+impl Engine {
+    /// A whole message came in: a datagram, or a frame of a stream. `spans` is the caller's table, used again and again; the
+    /// result borrows from it and from the bytes.
+    ///
+    /// While there is congestion, requests that belong to no transaction are refused or dropped after one bounded pass,
+    /// before anything else is spent on them.
+    pub fn handle_message<'m>(
+        &mut self,
+        now: Now,
+        flow: &Flow,
+        bytes: &'m [u8],
+        spans: &'m mut Spans,
+    ) -> Received<'m> {
+        let now = now.mono;
+        if let Some(connection) = flow.connection {
+            self.connections.touch(now, connection);
+        }
+        let mut admitted = false;
+        if self.controller.behaviour() != Behaviour::Normal {
+            match self.shed(now, flow, bytes) {
+                Shed::Unknown => {}
+                Shed::Admitted => admitted = true,
+                Shed::Refused => return Received::Refused(503),
+                Shed::Dropped => return self.drop_message(DropReason::Shed),
+            }
+        }
+        let framing = if flow.connection.is_some() {
+            Framing::Stream
+        } else {
+            Framing::Datagram
+        };
+        match Message::parse_with(bytes, spans, framing, &self.config.limits) {
+            Ok(message) if message.is_request() => self.request_in(now, flow, message, admitted),
+            Ok(message) => self.response(now, message, flow),
+            Err(ParseError::Empty) => Received::KeepAlive,
+            Err(error) => self.refuse_malformed(flow, bytes, error),
+        }
+    }
+
+    fn request_in<'m>(
+        &mut self,
+        now: Mono,
+        flow: &Flow,
+        message: Message<'m>,
+        admitted: bool,
+    ) -> Received<'m> {
+        let Ok(via) = message.via() else {
+            return self.drop_message(DropReason::BadVia);
+        };
+        let method = message.method().unwrap_or(Method::Ack);
+        let Some(fingerprint) = self.fingerprint(&message, &via, method) else {
+            return self.drop_message(DropReason::Malformed);
+        };
+        if let Some(slot) = self.servers.find(fingerprint)
+            && self.is_its_ack(slot, &message, &via, method)
+        {
+            return self.known_request(now, slot, message, flow);
+        }
+        if method == Method::Ack {
+            return self.ack_in(message, flow);
+        }
+        self.stats.requests += 1;
+        let request = NewRequest {
+            message,
+            via,
+            flow: *flow,
+            fingerprint,
+        };
+        if method == Method::Cancel
+            && let Some(invite) = self.fingerprint(&message, &via, Method::Invite)
+            && let Some(slot) = self.servers.find(invite)
+        {
+            return self.cancel_request(now, request, slot);
+        }
+        if !admitted {
+            // What the scan could not decide: clients of RFC 2543. Without congestion it is only counted.
+            let class = self.config.classifier.classify(&traits(&message, method));
+            match self.controller.admit(now, class, flow.remote.ip()) {
+                Admission::Accept => {}
+                Admission::Drop => return self.drop_message(DropReason::Shed),
+                Admission::Refuse { retry_after_s } => {
+                    let mut line = [0; RETRY_AFTER_LEN];
+                    let reply = Reply::new(503).headers(retry_after(&mut line, retry_after_s));
+                    // What cannot be answered is dropped.
+                    let _ = self.answer_statelessly(&request, &reply);
+                    return Received::Refused(503);
+                }
+            }
+        }
+        Received::Request(request)
+    }
+
+    fn fingerprint(
+        &self,
+        message: &Message<'_>,
+        via: &Via<'_>,
+        method: Method<'_>,
+    ) -> Option<Fingerprint> {
+        match via.branch {
+            Some(branch) if via.has_magic_cookie() => {
+                Some(self.matcher.by_branch(branch, via, method))
+            }
+            _ => self.matcher.by_headers(message, via, method),
+        }
+    }
+
+    /// RFC 3261 §17.2.3: an ACK of RFC 2543 must have the To tag of the response as well.
+    fn is_its_ack(
+        &self,
+        slot: u32,
+        message: &Message<'_>,
+        via: &Via<'_>,
+        method: Method<'_>,
+    ) -> bool {
+        if method != Method::Ack || via.has_magic_cookie() {
+            return true;
+        }
+        let tag = message.to().ok().and_then(|to| to.tag);
+        self.responded_tag(slot)
+            .is_none_or(|ours| tag == Some(ours))
+    }
+
+    /// An ACK of no transaction is that of a 2xx: a To tag of ours names the INVITE's.
+    fn ack_in<'m>(&mut self, message: Message<'m>, flow: &Flow) -> Received<'m> {
+        self.stats.acks += 1;
+        let tag = message.to().ok().and_then(|to| to.tag);
+        let named = tag.and_then(|tag| self.codec.read_tag(tag));
+        let mut invite: Option<(ServerKey, Option<Mark>)> = None;
+        if let Some(named) = named {
+            if named.worker != self.config.worker {
+                return Received::Elsewhere {
+                    worker: named.worker,
+                };
+            }
+            let key = ServerKey {
+                slot: named.slot,
+                generation: named.generation,
+            };
+            if let Some(server) = self.servers.slab.get(key.slot, key.generation) {
+                invite = Some((key, server.mark));
+                self.stop_repeating(key);
+            }
+        }
+        Received::Ack {
+            message,
+            flow: *flow,
+            invite,
+        }
+    }
+
+    pub(super) fn drop_message<'m>(&mut self, reason: DropReason) -> Received<'m> {
+        self.stats.count_drop(reason);
+        Received::Dropped(reason)
+    }
+
+    /// A request whose form is wrong is told so, as far as an answer can be made (RFC 3261 §21.4.1, RFC 4475 §3.1.2).
+    fn refuse_malformed<'m>(
+        &mut self,
+        flow: &Flow,
+        bytes: &[u8],
+        error: ParseError,
+    ) -> Received<'m> {
+        let code = match error {
+            ParseError::Version => 505,
+            ParseError::UriTooLong => 414,
+            ParseError::TooManyHeaders | ParseError::HeadTooLong | ParseError::BodyTooLong => 513,
+            _ => 400,
+        };
+        let Ok(scan) = Scan::of(bytes, &self.config.limits) else {
+            return self.drop_message(DropReason::Malformed);
+        };
+        if self.refuse(flow, &scan, &Reply::new(code)) {
+            Received::Refused(code)
+        } else {
+            self.drop_message(DropReason::Malformed)
+        }
+    }
+
+    /// Answers what was only scanned, without keeping anything; false if no answer can be made.
+    fn refuse(&mut self, flow: &Flow, scan: &Scan<'_>, reply: &Reply<'_>) -> bool {
+        let (Some(answerable), Some(via)) = (scan.answerable(), scan.top_via()) else {
+            return false;
+        };
+        let fingerprint = match (via.branch, scan.method) {
+            (Some(branch), Some(method)) => self.matcher.by_branch(branch, &via, method),
+            _ => Fingerprint(0),
+        };
+        let tag = crate::build::Tag::new(self.matcher.stateless_tag(fingerprint));
+        let stamp = Stamp::of(&via, flow.remote);
+        let none = std::iter::empty();
+        let tag = tag.as_bytes();
+        let built = compose::response(&mut self.scratch, &answerable, reply, tag, stamp, none);
+        let Ok(length) = built.map(<[u8]>::len) else {
+            return false;
+        };
+        self.stats.count_sent(reply.code());
+        let to = Engine::scanned_reply(flow, &via);
+        self.send_response(to, Origin::Nobody, length);
+        true
+    }
+
+    /// Decides by the scan alone whether a message is shed, after known transactions have been matched.
+    fn shed(&mut self, now: Mono, flow: &Flow, bytes: &[u8]) -> Shed {
+        let Ok(scan) = Scan::of(bytes, &self.config.limits) else {
+            return Shed::Unknown;
+        };
+        let (Some(method), Some(via)) = (scan.method, scan.top_via()) else {
+            return Shed::Unknown;
+        };
+        // Transactions of RFC 2543 are known by more than the scan has read.
+        let Some(branch) = via.branch.filter(|_| via.has_magic_cookie()) else {
+            return Shed::Unknown;
+        };
+        let fingerprint = self.matcher.by_branch(branch, &via, method);
+        if method == Method::Ack || self.servers.find(fingerprint).is_some() {
+            return Shed::Unknown;
+        }
+        let class = self.config.classifier.classify(&scanned_traits(&scan));
+        match self.controller.admit(now, class, flow.remote.ip()) {
+            Admission::Accept => Shed::Admitted,
+            Admission::Drop => Shed::Dropped,
+            Admission::Refuse { retry_after_s } => {
+                self.stats.requests += 1;
+                self.refuse_congested(flow, &scan, &via, retry_after_s)
+            }
+        }
+    }
+
+    /// A 503, made in the buffer that is kept: nothing is allocated.
+    fn refuse_congested(
+        &mut self,
+        flow: &Flow,
+        scan: &Scan<'_>,
+        via: &Via<'_>,
+        retry_after_s: u32,
+    ) -> Shed {
+        // A sender that speaks RFC 7339 is told how much to hold back; a Retry-After would stop it altogether.
+        let speaks = self.config.overload_control && via.params.get(b"oc").is_some();
+        let mut line = [0; RETRY_AFTER_LEN];
+        let headers = if speaks {
+            &[][..]
+        } else {
+            retry_after(&mut line, retry_after_s)
+        };
+        let reply = Reply::new(503).headers(headers);
+        if self.refuse(flow, scan, &reply) {
+            Shed::Refused
+        } else {
+            Shed::Dropped
+        }
+    }
+}
+
+/// What the scan decided.
+enum Shed {
+    /// Nothing: it takes a closer look.
+    Unknown,
+    Admitted,
+    Refused,
+    Dropped,
+}
+
+fn retry_after(line: &mut [u8; RETRY_AFTER_LEN], seconds: u32) -> &[u8] {
+    let mut digits = [0; 10];
+    let digits = crate::build::decimal(seconds, &mut digits);
+    let mut length = 0;
+    for part in [&b"Retry-After: "[..], digits, b"\r\n"] {
+        if let Some(room) = line.get_mut(length..length + part.len()) {
+            room.copy_from_slice(part);
+            length += part.len();
+        }
+    }
+    line.get(..length).unwrap_or_default()
+}
+
+fn traits<'m>(message: &Message<'m>, method: Method<'m>) -> Traits<'m> {
+    let first = |kind| message.header(kind).map(|header| header.value);
+    Traits {
+        method: method.as_bytes(),
+        uri: message.request_uri().unwrap_or_default(),
+        in_dialog: message.to().is_ok_and(|to| to.tag.is_some()),
+        has_credentials: message.has(HeaderKind::Authorization)
+            || message.has(HeaderKind::ProxyAuthorization),
+        priority: first(HeaderKind::Priority),
+        resource_priority: first(HeaderKind::ResourcePriority),
+    }
+}
+
+fn scanned_traits<'m>(scan: &Scan<'m>) -> Traits<'m> {
+    let mut words = scan.head().split(|byte| *byte == b' ');
+    Traits {
+        method: scan.method.map(Method::as_bytes).unwrap_or_default(),
+        uri: words.nth(1).unwrap_or_default(),
+        in_dialog: scan.to_tag().is_some(),
+        has_credentials: scan.has_credentials,
+        priority: scan.priority,
+        resource_priority: scan.resource_priority,
+    }
+}

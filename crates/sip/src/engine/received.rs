@@ -1,0 +1,96 @@
+//! What a received message turned out to be.
+
+use std::net::SocketAddr;
+
+use super::error::DropReason;
+use super::key::{ClientKey, Fingerprint, ServerKey};
+use super::output::Mark;
+use crate::build::Stamp;
+use crate::flow::Flow;
+use crate::header::{Rport, Via};
+use crate::message::Message;
+use crate::routing::{SentBy, response_address};
+
+/// A request that belongs to no transaction yet. The TU accepts it, answers it, or lets it go, before it hands in the next
+/// message.
+#[derive(Clone, Debug)]
+pub struct NewRequest<'m> {
+    /// The request.
+    pub message: Message<'m>,
+    /// Its topmost Via.
+    pub via: Via<'m>,
+    /// The way it came by.
+    pub flow: Flow,
+    pub(super) fingerprint: Fingerprint,
+}
+
+impl NewRequest<'_> {
+    /// What is added to its topmost Via where it is forwarded or answered (RFC 3261 §18.2.1, RFC 3581 §4).
+    #[must_use]
+    pub fn stamp(&self) -> Stamp {
+        Stamp::of(&self.via, self.flow.remote)
+    }
+
+    /// Where a response goes, as far as the request says (RFC 3261 §18.2.2).
+    #[must_use]
+    pub fn reply_address(&self) -> SocketAddr {
+        reply_address(&self.flow, &self.via)
+    }
+}
+
+pub(super) fn reply_address(flow: &Flow, via: &Via<'_>) -> SocketAddr {
+    let sent_by = SentBy {
+        port: via.port,
+        rport: via.rport != Rport::Absent,
+        maddr: via.maddr.and_then(|maddr| maddr.ip()),
+    };
+    response_address(flow.carrier, flow.remote, sent_by)
+}
+
+/// What a received message turned out to be. The hot path returns; what is to be sent is queued.
+#[derive(Debug)]
+#[must_use]
+pub enum Received<'m> {
+    /// A request for the TU.
+    Request(NewRequest<'m>),
+    /// The ACK for a 2xx, which is the TU's: a UAS takes note of it, a proxy forwards it without a transaction.
+    Ack {
+        /// The ACK.
+        message: Message<'m>,
+        /// The way it came by.
+        flow: Flow,
+        /// The INVITE's transaction, if its 2xx had a To tag of ours or shares the branch.
+        invite: Option<(ServerKey, Option<Mark>)>,
+    },
+    /// A CANCEL for an INVITE that is not answered yet. It was answered with 200; the TU ends the INVITE with 487.
+    Cancel {
+        /// The INVITE's transaction.
+        invite: ServerKey,
+        /// Its mark.
+        mark: Option<Mark>,
+        /// The CANCEL.
+        message: Message<'m>,
+    },
+    /// A response to a request of the TU.
+    Response {
+        /// The request's transaction; it may have ended with this response.
+        client: ClientKey,
+        /// Its mark.
+        mark: Option<Mark>,
+        /// The response.
+        message: Message<'m>,
+    },
+    /// The message belongs to a transaction of this worker: hand it over.
+    Elsewhere {
+        /// The worker.
+        worker: u16,
+    },
+    /// A transaction took it; nothing for the TU.
+    Absorbed,
+    /// It was refused with a response of this code.
+    Refused(u16),
+    /// A keep-alive: nothing but line ends (RFC 5626 §3.5.1). Over a stream the framing answers it.
+    KeepAlive,
+    /// It came to nothing.
+    Dropped(DropReason),
+}

@@ -1,0 +1,484 @@
+//! The server side: requests come in, the TU answers.
+
+use std::net::SocketAddr;
+
+use super::compose;
+use super::error::{AcceptError, RespondError};
+use super::key::ServerKey;
+use super::output::{Event, Mark, Origin, SendTo, ServerFailure};
+use super::received::{NewRequest, Received, reply_address};
+use super::reply::{Content, Reply};
+use super::servers::{Machine, Server};
+use super::store::Cell;
+use super::{Engine, connections::Waiting};
+use crate::branch::Branch;
+use crate::build::Stamp;
+use crate::flow::{Destination, Flow};
+use crate::header::{HeaderKind, Via};
+use crate::message::{Limits, Message};
+use crate::transaction::{Sending, Step, Telling};
+use crate::{Method, Mono, Scan};
+
+impl Engine {
+    /// A request that belongs to a transaction: it came again, or is the ACK.
+    pub(super) fn known_request<'m>(
+        &mut self,
+        now: Mono,
+        slot: u32,
+        message: Message<'m>,
+        flow: &Flow,
+    ) -> Received<'m> {
+        let is_ack = message.method() == Some(Method::Ack);
+        let timers = self.config.timers;
+        let Some((generation, server)) = self.servers.slab.at(slot) else {
+            return Received::Absorbed;
+        };
+        let key = ServerKey { slot, generation };
+        let mark = server.mark;
+        let step = match (&mut server.machine, is_ack) {
+            (Machine::Invite(machine), true) => machine.ack(now, &timers),
+            (Machine::Invite(machine), false) => machine.request(),
+            (Machine::Other(machine), false) => machine.request(),
+            (Machine::Other(_), true) => Step::NOTHING,
+        };
+        if is_ack {
+            self.stats.acks += 1;
+        } else {
+            self.stats.retransmissions_received += 1;
+        }
+        let for_tu = step.tell == Some(Telling::Ack);
+        self.carry_out_server(now, key, step, false);
+        if for_tu {
+            self.stop_repeating(key);
+            return Received::Ack {
+                message,
+                flow: *flow,
+                invite: Some((key, mark)),
+            };
+        }
+        Received::Absorbed
+    }
+
+    /// The ACK for a 2xx of ours came: the 2xx is not repeated any more.
+    pub(super) fn stop_repeating(&mut self, key: ServerKey) {
+        let Some(server) = self.servers.slab.get(key.slot, key.generation) else {
+            return;
+        };
+        if let Machine::Invite(machine) = &mut server.machine
+            && machine.acknowledged()
+            && let Some(cell) = server.response.take()
+        {
+            self.store.release(cell);
+        }
+        self.set_server_timer(key.slot);
+    }
+
+    /// A CANCEL for an INVITE of this engine (RFC 3261 §9.2): it is answered with 200, and the TU hears of it if there is
+    /// still something to cancel.
+    pub(super) fn cancel_request<'m>(
+        &mut self,
+        now: Mono,
+        request: NewRequest<'m>,
+        invite: u32,
+    ) -> Received<'m> {
+        let Some((generation, server)) = self.servers.slab.at(invite) else {
+            return Received::Absorbed;
+        };
+        let key = ServerKey {
+            slot: invite,
+            generation,
+        };
+        let mark = server.mark;
+        let in_time =
+            matches!(&server.machine, Machine::Invite(machine) if machine.is_proceeding());
+        // RFC 3261 §9.2: the To tag of both answers should be the same.
+        let tag = self.codec.write_tag(self.server_branch(key));
+        // A full table leaves the CANCEL without an answer; it will come again.
+        let _ = self.answer(now, &request, &Reply::new(200).to_tag(&tag));
+        if in_time {
+            Received::Cancel {
+                invite: key,
+                mark,
+                message: request.message,
+            }
+        } else {
+            Received::Absorbed
+        }
+    }
+
+    fn server_branch(&self, key: ServerKey) -> Branch {
+        Branch {
+            worker: self.config.worker,
+            slot: key.slot,
+            generation: key.generation,
+        }
+    }
+
+    /// Makes a server transaction for a request that is answered later. With a mark the TU hears how it ends.
+    ///
+    /// # Errors
+    /// [`AcceptError`]; the request is best answered with a stateless 503 then.
+    pub fn accept(
+        &mut self,
+        now: Mono,
+        request: &NewRequest<'_>,
+        mark: Option<Mark>,
+    ) -> Result<ServerKey, AcceptError> {
+        let kept = self
+            .store
+            .keep(request.message.head())
+            .ok_or(AcceptError::TooLong)?;
+        match self.insert_server(now, request, mark) {
+            Ok(key) => {
+                if let Some(server) = self.servers.slab.get(key.slot, key.generation) {
+                    server.request = Some(kept);
+                }
+                Ok(key)
+            }
+            Err(error) => {
+                self.store.release(kept);
+                Err(error)
+            }
+        }
+    }
+
+    fn insert_server(
+        &mut self,
+        now: Mono,
+        request: &NewRequest<'_>,
+        mark: Option<Mark>,
+    ) -> Result<ServerKey, AcceptError> {
+        if self.servers.slab.len() >= self.config.most_servers {
+            return Err(AcceptError::Full);
+        }
+        let method = request.message.method().unwrap_or(Method::Ack);
+        if method == Method::Ack {
+            return Err(AcceptError::Ack);
+        }
+        let reliable = request.flow.carrier.is_reliable();
+        Ok(self.servers.insert(Server {
+            fingerprint: request.fingerprint,
+            machine: Machine::start(now, &self.config.timers, method, reliable),
+            flow: request.flow,
+            reply_to: request.reply_address(),
+            mark,
+            request: None,
+            response: None,
+        }))
+    }
+
+    /// Answers a request at once and keeps no more than its retransmissions need: the key and the response's bytes over
+    /// UDP, nothing over a stream. An INVITE may only be answered so with a final response; the key is `None` if the
+    /// transaction has ended with the answer.
+    ///
+    /// # Errors
+    /// [`RespondError`].
+    pub fn answer(
+        &mut self,
+        now: Mono,
+        request: &NewRequest<'_>,
+        reply: &Reply<'_>,
+    ) -> Result<Option<ServerKey>, RespondError> {
+        if reply.code < 200 {
+            return Err(RespondError::OutOfPlace);
+        }
+        let answerable = request.message.answerable();
+        let answerable = answerable.ok_or(RespondError::Unanswerable)?;
+        let method = request.message.method().unwrap_or(Method::Ack);
+        let reliable = request.flow.carrier.is_reliable();
+        if reliable && method != Method::Invite && reply.code != 408 {
+            self.answer_statelessly(request, reply)?;
+            return Ok(None);
+        }
+        let key = self.insert_server(now, request, None)?;
+        let tag = self.codec.write_tag(self.server_branch(key));
+        let routes = request.message.headers(HeaderKind::RecordRoute);
+        let routes = routes
+            .filter(|_| compose::may_begin_dialog(method, reply.code))
+            .map(|header| header.value);
+        let stamp = request.stamp();
+        let built = compose::response(&mut self.scratch, &answerable, reply, &tag, stamp, routes);
+        let length = match built {
+            Ok(bytes) => bytes.len(),
+            Err(error) => {
+                self.end_server(key);
+                return Err(error.into());
+            }
+        };
+        self.finish_response(now, key, reply, length)?;
+        let lives = self.servers.slab.get(key.slot, key.generation).is_some();
+        Ok(lives.then_some(key))
+    }
+
+    /// Answers a request without keeping anything: its retransmission gets the same answer from the same call.
+    ///
+    /// # Errors
+    /// [`RespondError::Unanswerable`] or [`RespondError::Build`].
+    pub fn answer_statelessly(
+        &mut self,
+        request: &NewRequest<'_>,
+        reply: &Reply<'_>,
+    ) -> Result<(), RespondError> {
+        let answerable = request.message.answerable();
+        let answerable = answerable.ok_or(RespondError::Unanswerable)?;
+        let tag = crate::build::Tag::new(self.matcher.stateless_tag(request.fingerprint));
+        let stamp = request.stamp();
+        let tag = tag.as_bytes();
+        let none = std::iter::empty();
+        let length =
+            compose::response(&mut self.scratch, &answerable, reply, tag, stamp, none)?.len();
+        self.stats.count_sent(reply.code);
+        let to = SendTo::back(&request.flow, request.reply_address());
+        self.send_response(to, Origin::Nobody, length);
+        Ok(())
+    }
+
+    /// Responds to an accepted request.
+    ///
+    /// # Errors
+    /// [`RespondError`]; nothing has changed then.
+    pub fn respond(
+        &mut self,
+        now: Mono,
+        key: ServerKey,
+        reply: &Reply<'_>,
+    ) -> Result<(), RespondError> {
+        let length = match reply.content {
+            Content::Pieces(pieces) => compose::concat(&mut self.scratch, pieces)?.len(),
+            Content::Made { .. } => self.build_reply(key, reply)?,
+        };
+        self.finish_response(now, key, reply, length)
+    }
+
+    /// A response made from the kept request, in the scratch buffer; its length.
+    fn build_reply(&mut self, key: ServerKey, reply: &Reply<'_>) -> Result<usize, RespondError> {
+        let tag = self.codec.write_tag(self.server_branch(key));
+        let server = self.servers.slab.get(key.slot, key.generation);
+        let server = server.ok_or(RespondError::Gone)?;
+        let cell = server.request.as_ref().ok_or(RespondError::OutOfPlace)?;
+        let scan = Scan::of(self.store.get(cell), &Limits::DEFAULT)
+            .map_err(|_| RespondError::Unanswerable)?;
+        let answerable = scan.answerable().ok_or(RespondError::Unanswerable)?;
+        let via: Via<'_> = scan.top_via().ok_or(RespondError::Unanswerable)?;
+        let stamp = Stamp::of(&via, server.flow.remote);
+        let copies = compose::may_begin_dialog(scan.method.unwrap_or(Method::Ack), reply.code);
+        let routes = scan
+            .fields()
+            .filter(|(kind, _)| copies && *kind == HeaderKind::RecordRoute)
+            .map(|(_, value)| value);
+        let built = compose::response(&mut self.scratch, &answerable, reply, &tag, stamp, routes)?;
+        Ok(built.len())
+    }
+
+    /// The response lies in the scratch buffer: the machine says whether it may go.
+    fn finish_response(
+        &mut self,
+        now: Mono,
+        key: ServerKey,
+        reply: &Reply<'_>,
+        length: usize,
+    ) -> Result<(), RespondError> {
+        let timers = self.config.timers;
+        let server = self.servers.slab.get(key.slot, key.generation);
+        let server = server.ok_or(RespondError::Gone)?;
+        let step = server.machine.respond(now, &timers, reply.code);
+        let step = step.ok_or(RespondError::OutOfPlace)?;
+        let mut keeps = reply.code > 100 && !step.shed && !step.end;
+        if let (Machine::Invite(machine), true) = (&mut server.machine, reply.repeat && step.shed) {
+            machine.repeat_2xx(now, &timers);
+            keeps = true;
+        }
+        if reply.code >= 200 {
+            release(&mut self.store, &mut server.request);
+        }
+        release(&mut self.store, &mut server.response);
+        if keeps {
+            let bytes = self.scratch.get(..length).unwrap_or_default();
+            server.response = self.store.keep(bytes);
+        }
+        self.stats.count_sent(reply.code);
+        let (flow, remote) = (server.flow, server.reply_to);
+        self.send_back(now, key, &flow, remote, length);
+        if step.end {
+            self.end_server(key);
+        } else {
+            self.set_server_timer(key.slot);
+        }
+        Ok(())
+    }
+
+    /// Sends what lies in the scratch buffer back by the way of the request, or by a new connection if that is gone
+    /// (RFC 3261 §18.2.2).
+    fn send_back(
+        &mut self,
+        now: Mono,
+        key: ServerKey,
+        flow: &Flow,
+        remote: SocketAddr,
+        length: usize,
+    ) {
+        let gone = flow
+            .connection
+            .is_some_and(|connection| !self.connections.is_open(connection));
+        if !gone {
+            self.send_response(SendTo::back(flow, remote), Origin::Server(key), length);
+            return;
+        }
+        let bytes = self.scratch.get(..length).unwrap_or_default();
+        let Some(cell) = self.store.keep(bytes) else {
+            return;
+        };
+        let to = Destination {
+            carrier: flow.carrier,
+            remote,
+            listener: flow.listener,
+        };
+        self.send_over_stream(now, to, Waiting::Response(Some(key), cell));
+    }
+
+    /// Queues the response in the scratch buffer, with what RFC 7339 has to say.
+    pub(super) fn send_response(&mut self, to: SendTo, origin: Origin, length: usize) {
+        let bytes = self.scratch.get(..length).unwrap_or_default();
+        let params = self.oc_reply.params();
+        if !params.is_empty() && self.config.overload_control {
+            let spare = &mut self.spare;
+            if let Some(with) = compose::with_overload(spare, bytes, params) {
+                self.outputs.send(to, origin, with);
+                return;
+            }
+        }
+        self.outputs.send(to, origin, bytes);
+    }
+
+    /// A server timer has fired.
+    pub(super) fn server_timer(&mut self, now: Mono, slot: u32) {
+        let timers = self.config.timers;
+        let Some((generation, server)) = self.servers.slab.at(slot) else {
+            return;
+        };
+        let key = ServerKey { slot, generation };
+        let step = server.machine.fire(now, &timers);
+        self.carry_out_server(now, key, step, true);
+    }
+
+    fn carry_out_server(&mut self, now: Mono, key: ServerKey, step: Step, by_timer: bool) {
+        match step.send {
+            Some(Sending::Trying) => self.send_trying(now, key),
+            Some(Sending::Response) => {
+                let defers = by_timer && self.controller.defers_retransmission();
+                if !defers {
+                    self.send_again(now, key);
+                }
+            }
+            _ => {}
+        }
+        if let Some(telling) = step.tell {
+            self.tell_server(key, telling);
+        }
+        if step.end {
+            self.end_server(key);
+            return;
+        }
+        if step.shed
+            && let Some(server) = self.servers.slab.get(key.slot, key.generation)
+        {
+            release(&mut self.store, &mut server.request);
+            release(&mut self.store, &mut server.response);
+        }
+        self.set_server_timer(key.slot);
+    }
+
+    /// The last response again, or a 100 if there was none yet.
+    fn send_again(&mut self, now: Mono, key: ServerKey) {
+        let Some(server) = self.servers.slab.get(key.slot, key.generation) else {
+            return;
+        };
+        let Some(cell) = &server.response else {
+            self.send_trying(now, key);
+            return;
+        };
+        let bytes = self.store.get(cell);
+        let length = bytes.len();
+        if let Some(room) = self.scratch.get_mut(..length) {
+            room.copy_from_slice(bytes);
+        }
+        let (flow, remote) = (server.flow, server.reply_to);
+        self.stats.retransmissions_sent += 1;
+        self.send_back(now, key, &flow, remote, length);
+    }
+
+    fn send_trying(&mut self, now: Mono, key: ServerKey) {
+        let Ok(length) = self.build_reply(key, &Reply::new(100)) else {
+            return;
+        };
+        let Some(server) = self.servers.slab.get(key.slot, key.generation) else {
+            return;
+        };
+        let (flow, remote) = (server.flow, server.reply_to);
+        self.stats.count_sent(100);
+        self.send_back(now, key, &flow, remote, length);
+    }
+
+    pub(super) fn tell_server(&mut self, key: ServerKey, telling: Telling) {
+        let server = self.servers.slab.get(key.slot, key.generation);
+        let Some(mark) = server.and_then(|server| server.mark) else {
+            return;
+        };
+        let failure = match telling {
+            Telling::NoAck => ServerFailure::NoAck,
+            Telling::TransportFailed => ServerFailure::TransportFailed,
+            Telling::Abandoned => ServerFailure::Abandoned,
+            Telling::Response | Telling::Timeout | Telling::Ack => return,
+        };
+        self.outputs
+            .event(Event::ServerFailed { key, mark, failure });
+    }
+
+    /// The transport says that something of this transaction could not be sent.
+    pub(super) fn server_transport_failed(&mut self, now: Mono, key: ServerKey) {
+        let Some(server) = self.servers.slab.get(key.slot, key.generation) else {
+            return;
+        };
+        let step = match &mut server.machine {
+            Machine::Invite(machine) => machine.transport_failed(),
+            Machine::Other(machine) => machine.transport_failed(),
+        };
+        self.carry_out_server(now, key, step, false);
+    }
+
+    fn set_server_timer(&mut self, slot: u32) {
+        if let Some(server) = self.servers.slab.peek(slot) {
+            self.servers.wheel.set(slot, server.machine.deadline());
+        }
+    }
+
+    fn end_server(&mut self, key: ServerKey) {
+        let Some(mut server) = self.servers.remove(key.slot) else {
+            return;
+        };
+        release(&mut self.store, &mut server.request);
+        release(&mut self.store, &mut server.response);
+        if let Some(mark) = server.mark {
+            self.outputs.event(Event::ServerEnded { key, mark });
+        }
+    }
+
+    /// The tag of To in the last response: RFC 3261 §17.2.3 compares it with that of an ACK of RFC 2543.
+    pub(super) fn responded_tag(&self, slot: u32) -> Option<&[u8]> {
+        let cell = self.servers.slab.peek(slot)?.response.as_ref()?;
+        Scan::of(self.store.get(cell), &Limits::DEFAULT)
+            .ok()?
+            .to_tag()
+    }
+
+    /// The reply address of a request that was only scanned.
+    pub(super) fn scanned_reply(flow: &Flow, via: &Via<'_>) -> SendTo {
+        SendTo::back(flow, reply_address(flow, via))
+    }
+}
+
+pub(super) fn release(store: &mut super::store::Store, cell: &mut Option<Cell>) {
+    if let Some(cell) = cell.take() {
+        store.release(cell);
+    }
+}

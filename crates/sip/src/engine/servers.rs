@@ -1,0 +1,122 @@
+//! The server transactions: what each holds, and where they are.
+
+use std::net::SocketAddr;
+
+use hashbrown::HashTable;
+
+use super::key::{Fingerprint, ServerKey};
+use super::output::Mark;
+use super::slab::Slab;
+use super::store::Cell;
+use crate::flow::Flow;
+use crate::timer::{Timers, Wheel};
+use crate::transaction::{InviteServer, NonInviteServer, Step};
+use crate::{Method, Mono};
+
+#[derive(Debug)]
+pub(super) enum Machine {
+    Invite(InviteServer),
+    Other(NonInviteServer),
+}
+
+/// A server transaction.
+#[derive(Debug)]
+pub(super) struct Server {
+    pub(super) fingerprint: Fingerprint,
+    pub(super) machine: Machine,
+    pub(super) flow: Flow,
+    /// Where responses go; for a stream, where to connect when the request's connection is gone.
+    pub(super) reply_to: SocketAddr,
+    pub(super) mark: Option<Mark>,
+    /// Start line and headers of the request, until its final response.
+    pub(super) request: Option<Cell>,
+    /// The last response, as long as it may have to be sent again.
+    pub(super) response: Option<Cell>,
+}
+
+/// All server transactions, by place and by fingerprint.
+#[derive(Debug)]
+pub(super) struct Servers {
+    pub(super) slab: Slab<Server>,
+    index: HashTable<u32>,
+    pub(super) wheel: Wheel,
+}
+
+impl Servers {
+    pub(super) fn new() -> Servers {
+        Servers {
+            slab: Slab::new(),
+            index: HashTable::new(),
+            wheel: Wheel::new(),
+        }
+    }
+
+    /// The transaction of a request.
+    pub(super) fn find(&self, fingerprint: Fingerprint) -> Option<u32> {
+        let is_it = |slot: &u32| {
+            let server = self.slab.peek(*slot);
+            server.is_some_and(|server| server.fingerprint == fingerprint)
+        };
+        self.index.find(hash(fingerprint), is_it).copied()
+    }
+
+    pub(super) fn insert(&mut self, server: Server) -> ServerKey {
+        let fingerprint = server.fingerprint;
+        let deadline = server.machine.deadline();
+        let (slot, generation) = self.slab.insert(server);
+        let slab = &self.slab;
+        let rehash = |slot: &u32| {
+            slab.peek(*slot)
+                .map_or(0, |server| hash(server.fingerprint))
+        };
+        self.index.insert_unique(hash(fingerprint), slot, rehash);
+        self.wheel.set(slot, deadline);
+        ServerKey { slot, generation }
+    }
+
+    pub(super) fn remove(&mut self, slot: u32) -> Option<Server> {
+        let server = self.slab.remove(slot)?;
+        self.wheel.remove(slot);
+        let entry = self
+            .index
+            .find_entry(hash(server.fingerprint), |other| *other == slot);
+        if let Ok(entry) = entry {
+            entry.remove();
+        }
+        Some(server)
+    }
+}
+
+fn hash(fingerprint: Fingerprint) -> u64 {
+    fingerprint.0 as u64
+}
+
+impl Machine {
+    pub(super) fn start(now: Mono, timers: &Timers, method: Method<'_>, reliable: bool) -> Machine {
+        match method {
+            Method::Invite => Machine::Invite(InviteServer::start(now, timers, reliable)),
+            _ => Machine::Other(NonInviteServer::start(now, timers, reliable)),
+        }
+    }
+
+    pub(super) fn deadline(&self) -> Mono {
+        match self {
+            Machine::Invite(machine) => machine.deadline(),
+            Machine::Other(machine) => machine.deadline(),
+        }
+    }
+
+    pub(super) fn respond(&mut self, now: Mono, timers: &Timers, code: u16) -> Option<Step> {
+        match self {
+            Machine::Invite(machine) => machine.respond(now, timers, code),
+            Machine::Other(machine) => machine.respond(now, timers, code),
+        }
+    }
+
+    pub(super) fn fire(&mut self, now: Mono, timers: &Timers) -> Step {
+        match self {
+            Machine::Invite(machine) => machine.fire(now, timers),
+            Machine::Other(machine) => machine.fire(now),
+        }
+    }
+}

@@ -1,0 +1,225 @@
+//! Congestion at the engine: who is refused, with what, and who is not.
+
+use std::time::Duration;
+
+use hairpin_sip::congestion::{Backlog, Class};
+use hairpin_sip::engine::{Outgoing, RequestError};
+use hairpin_sip::flow::{Carrier, Destination, ListenerKey};
+use hairpin_sip::{Mono, Now};
+
+use crate::network::Weather;
+use crate::world::{UAC, UAS, World, address, request, text};
+
+fn world() -> World {
+    let mut world = World::with(Weather::FINE, 1, |_, config| {
+        config.overload_control = true;
+        config.congestion.rejecting_permille = 1000;
+    });
+    world.uas().script.other = vec![(0, 200)];
+    world.uas().script.invite = vec![(50, 180), (60_000, 200)];
+    world
+}
+
+/// Makes a node believe that so many messages of 50 us wait.
+fn congest(world: &mut World, node: usize, messages: u64) {
+    let mono = world.now;
+    let engine = &mut world.nodes[node].engine;
+    engine.observe_service(1000, Duration::from_millis(50));
+    let backlog = Backlog {
+        messages,
+        ..Backlog::default()
+    };
+    for ago in [1_000_000_000, 0] {
+        let now = Now {
+            mono: Mono(mono.0 - ago),
+            unix_s: 1_700_000_000,
+        };
+        engine.observe_backlog(now, backlog);
+    }
+}
+
+fn incoming(world: &mut World, bytes: &[u8]) -> String {
+    let now = world.now;
+    let node = &mut world.nodes[UAS];
+    let flow = node.flow(([198, 51, 100, 7], 4444).into(), None);
+    let what = node.receive(now, &flow, bytes);
+    world.drain();
+    what
+}
+
+fn message(method: &str, number: u32, change: impl Fn(String) -> String) -> Vec<u8> {
+    let via = format!("Via: SIP/2.0/UDP a.example;branch=z9hG4bKc{number};rport\r\n");
+    change(text(&request(method, number, &via))).into_bytes()
+}
+
+fn same(message: String) -> String {
+    message
+}
+
+#[test]
+fn a_refusal_has_a_to_tag_the_right_via_and_a_retry_after() {
+    let mut world = world();
+    world.run_until(2_000);
+    congest(&mut world, UAS, 5_000);
+    let invite = message("INVITE", 1, same);
+    assert_eq!(incoming(&mut world, &invite), "Refused(503)");
+    let refusal = text(&world.uas().last);
+    assert!(refusal.starts_with("SIP/2.0 503 "), "{refusal}");
+    assert!(refusal.contains(";received=198.51.100.7"), "{refusal}");
+    assert!(refusal.contains(";rport=4444"), "{refusal}");
+    assert!(
+        refusal.contains("To: <sip:bob@192.0.2.2>;tag="),
+        "{refusal}"
+    );
+    let after = refusal.split("Retry-After: ").nth(1).unwrap();
+    let seconds: u32 = after.split('\r').next().unwrap().parse().unwrap();
+    assert!((1..=3).contains(&seconds));
+    // Nothing is kept, and its repetition gets the same tag.
+    assert_eq!(world.uas().engine.stats().servers, 0);
+    assert_eq!(incoming(&mut world, &invite), "Refused(503)");
+    let tag = |text: &str| text.split(";tag=").nth(2).map(|rest| rest[..16].to_owned());
+    assert_eq!(tag(&text(&world.uas().last)), tag(&refusal));
+}
+
+#[test]
+fn what_is_known_or_finishes_something_is_never_refused() {
+    let mut world = world();
+    world.run_until(2_000);
+    let invite = message("INVITE", 1, same);
+    assert_eq!(incoming(&mut world, &invite), "request INVITE");
+    congest(&mut world, UAS, 50_000);
+    assert_eq!(incoming(&mut world, &invite), "Absorbed", "it came again");
+    let cancel = message("CANCEL", 1, same);
+    assert_eq!(incoming(&mut world, &cancel), "cancel");
+    let ack = message("ACK", 1, same);
+    assert_eq!(incoming(&mut world, &ack), "Absorbed");
+    let ack = message("ACK", 9, same);
+    assert_eq!(incoming(&mut world, &ack), "ACK of nobody");
+    assert_eq!(
+        incoming(&mut world, &message("BYE", 2, same)),
+        "request BYE"
+    );
+    assert_eq!(
+        incoming(&mut world, &message("OPTIONS", 3, same)),
+        "Refused(503)"
+    );
+}
+
+#[test]
+fn dialogs_and_second_halves_of_challenges_outlast_new_work() {
+    let mut world = world();
+    world.run_until(2_000);
+    congest(&mut world, UAS, 3_600);
+    // The source has had its share of this window.
+    let mut number = 100;
+    while incoming(&mut world, &message("OPTIONS", number, same)) != "Refused(503)" {
+        number += 1;
+        assert!(number < 10_000);
+    }
+    let in_dialog = |m: String| m.replace("bob@192.0.2.2>\r\n", "bob@192.0.2.2>;tag=x\r\n");
+    let credentials =
+        |m: String| m.replace("Max-Forwards", "Authorization: Digest x\r\nMax-Forwards");
+    let emergency = |m: String| m.replace("sip:bob@192.0.2.2 SIP", "urn:service:sos SIP");
+    let info = message("INFO", 1, in_dialog);
+    assert_eq!(incoming(&mut world, &info), "request INFO");
+    let register = message("REGISTER", 2, credentials);
+    assert_eq!(incoming(&mut world, &register), "request REGISTER");
+    let sos = message("INVITE", 3, emergency);
+    assert_eq!(incoming(&mut world, &sos), "request INVITE");
+    // A client of RFC 2543 is no exception.
+    let old = |m: String| m.replace(";branch=z9hG4bKc4", "");
+    let old = message("OPTIONS", 4, old);
+    assert_eq!(incoming(&mut world, &old), "Refused(503)");
+}
+
+#[test]
+fn the_tus_own_requests_are_refused_and_retransmissions_put_off() {
+    let mut world = world();
+    world.network.weather = Weather::DEAD;
+    world.send(Carrier::Udp, &request("OPTIONS", 1, ""));
+    congest(&mut world, UAC, 5_000);
+    world.run_until(2_000);
+    assert_eq!(world.times(UAC, "OPTIONS"), [0], "put off");
+    let bytes = request("OPTIONS", 2, "");
+    let out = Outgoing {
+        to: Destination {
+            carrier: Carrier::Udp,
+            remote: address(UAS),
+            listener: ListenerKey(0),
+        },
+        connection: None,
+        pieces: &[&bytes],
+        class: Class::New,
+        mark: None,
+    };
+    let now = world.now;
+    let refused = world.uac().engine.request(now, &out);
+    assert_eq!(refused, Err(RequestError::Congested));
+    congest(&mut world, UAC, 0);
+    world.run_until(4_000);
+    assert_eq!(world.times(UAC, "OPTIONS"), [0, 3500], "the timers went on");
+    let shed = world.uac().engine.stats().shed;
+    assert_eq!((shed.from_tu, shed.deferred), (1, 2));
+    world.nothing_is_left();
+}
+
+#[test]
+fn a_next_hop_that_speaks_rfc_7339_is_told_and_obeyed() {
+    let mut world = world();
+    world.run_until(2_000);
+    congest(&mut world, UAS, 5_000);
+    // Some requests are refused, so that there is a share to report.
+    for number in 1..200 {
+        incoming(&mut world, &message("OPTIONS", number, same));
+    }
+    world.run_until(2_200);
+    congest(&mut world, UAS, 5_000);
+    world.send(Carrier::Udp, &request("BYE", 1, ""));
+    let asked = text(&world.uac().last);
+    assert!(asked.contains(";oc;oc-algo=\"loss,rate\"\r\n"), "{asked}");
+    world.run_until(2_215);
+    let told = text(&world.uas().last);
+    assert!(
+        told.contains(";oc-algo=\"loss\";oc-validity=500;oc-seq="),
+        "{told}"
+    );
+    assert!(!told.contains(";oc;"), "{told}");
+    let share = told.split(";oc=").nth(1).unwrap();
+    let share: u32 = share.split(';').next().unwrap().parse().unwrap();
+    assert!((1..=100).contains(&share), "{share}");
+    world.run_until(2_225);
+    assert!(world.heard(UAC).contains(&"200 BYE"));
+    // About twice the share of new requests is held back.
+    let now = world.now;
+    let mut held = 0;
+    for number in 10..1010 {
+        let bytes = request("OPTIONS", number, "");
+        let out = Outgoing {
+            to: Destination {
+                carrier: Carrier::Udp,
+                remote: address(UAS),
+                listener: ListenerKey(0),
+            },
+            connection: None,
+            pieces: &[&bytes],
+            class: Class::New,
+            mark: None,
+        };
+        held += u32::from(world.uac().engine.request(now, &out) == Err(RequestError::HeldBack));
+    }
+    let expected = (share * 20).min(1000);
+    assert!(held.abs_diff(expected) < 80, "{held} of 1000 at {share} %");
+}
+
+#[test]
+fn a_refusal_to_one_that_speaks_rfc_7339_has_no_retry_after() {
+    let mut world = world();
+    world.run_until(2_000);
+    congest(&mut world, UAS, 5_000);
+    let speaks = |m: String| m.replace(";rport", ";rport;oc;oc-algo=\"loss\"");
+    let invite = message("INVITE", 1, speaks);
+    assert_eq!(incoming(&mut world, &invite), "Refused(503)");
+    let refusal = text(&world.uas().last);
+    assert!(!refusal.contains("Retry-After"), "{refusal}");
+    assert!(refusal.contains(";oc="), "{refusal}");
+}

@@ -1,0 +1,13 @@
+//! Engines against each other, over a network with a will of its own, in virtual time.
+#![allow(missing_docs, clippy::unwrap_used)]
+
+mod chaos;
+mod congestion;
+mod forged;
+mod invite;
+mod memory;
+mod network;
+mod non_invite;
+mod random;
+mod streams;
+mod world;

@@ -1,0 +1,127 @@
+//! TCP: connections opened, shared, lost and refused.
+
+use hairpin_sip::flow::Carrier;
+
+use crate::network::Weather;
+use crate::world::{UAC, UAS, World, request, text};
+
+fn world() -> World {
+    let mut world = World::new(Weather::FINE, 1);
+    world.uas().script.other = vec![(0, 200)];
+    world
+}
+
+#[test]
+fn over_tcp_a_completed_request_leaves_nothing_on_either_side() {
+    let mut world = world();
+    world.send(Carrier::Tcp, &request("REGISTER", 1, ""));
+    let kept = world.uac().engine.stats().message_bytes;
+    assert_eq!(kept, 0, "nothing is sent again over a stream");
+    world.run_until(25);
+    assert_eq!(world.heard(UAC), ["200 REGISTER", "client ended"]);
+    for node in &world.nodes {
+        let stats = node.engine.stats();
+        assert_eq!((stats.servers, stats.clients, stats.timers), (0, 0, 0));
+    }
+    world.nothing_is_left();
+}
+
+#[test]
+fn requests_to_one_address_share_a_connection() {
+    let mut world = world();
+    for number in 1..=5 {
+        world.send(Carrier::Tcp, &request("OPTIONS", number, ""));
+    }
+    world.run_until(100);
+    assert_eq!(world.uac().engine.stats().connections, 1);
+    assert_eq!(world.heard(UAC).len(), 10);
+    world.nothing_is_left();
+}
+
+#[test]
+fn our_idle_connections_are_closed_and_theirs_are_not() {
+    let mut world = world();
+    world.send(Carrier::Tcp, &request("OPTIONS", 1, ""));
+    world.run_until(299_000);
+    assert_eq!(world.uac().engine.stats().connections, 1);
+    world.run_until(330_000);
+    assert_eq!(world.uac().engine.stats().connections, 0);
+    assert_eq!(world.heard(UAC).last(), Some(&"close"));
+    assert_eq!(world.uas().engine.stats().connections, 1);
+}
+
+#[test]
+fn a_refused_connection_is_a_transport_failure() {
+    let mut world = world();
+    world.refuses_tcp = true;
+    world.send(Carrier::Tcp, &request("OPTIONS", 1, ""));
+    assert_eq!(world.heard(UAC), ["transport failed"]);
+    world.nothing_is_left();
+}
+
+#[test]
+fn a_lost_connection_fails_requests_without_a_response_and_no_ringing_call() {
+    let mut world = world();
+    world.uas().script.other = vec![(60_000, 200)];
+    world.uas().script.invite = vec![(50, 180), (1_000, 486)];
+    world.send(Carrier::Tcp, &request("INVITE", 1, ""));
+    world.run_until(500);
+    world.send(Carrier::Tcp, &request("OPTIONS", 2, ""));
+    world.run_until(600);
+    world.disconnect();
+    assert_eq!(world.heard(UAC), ["180 INVITE", "transport failed"]);
+    world.run_until(2_000);
+    // The server opens a connection to the port of sent-by (RFC 3261 §18.2.2).
+    assert!(world.heard(UAC).contains(&"486 INVITE"));
+    world.nothing_is_left();
+}
+
+#[test]
+fn a_large_request_goes_over_tcp_and_its_via_says_so() {
+    let mut world = world();
+    let padding = format!("Subject: {}\r\n", "x".repeat(1200));
+    world.send(Carrier::Udp, &request("MESSAGE", 1, &padding));
+    let sent = text(&world.uac().last);
+    assert!(
+        sent.contains("\r\nVia: SIP/2.0/TCP 192.0.2.1:5060;"),
+        "{sent}"
+    );
+    world.run_until(100);
+    assert_eq!(world.uac().engine.stats().connections, 1);
+    assert!(world.heard(UAC).contains(&"200 MESSAGE"));
+    world.nothing_is_left();
+}
+
+#[test]
+fn a_large_request_falls_back_to_udp_where_there_is_no_tcp() {
+    let mut world = world();
+    world.refuses_tcp = true;
+    let padding = format!("Subject: {}\r\n", "x".repeat(1200));
+    world.send(Carrier::Udp, &request("MESSAGE", 1, &padding));
+    let sent = text(&world.uac().last);
+    assert!(
+        sent.contains("\r\nVia: SIP/2.0/UDP 192.0.2.1:5060;"),
+        "{sent}"
+    );
+    world.run_until(600);
+    assert_eq!(world.heard(UAC), ["200 MESSAGE"]);
+    assert_eq!(world.times(UAS, "SIP/2.0 200").len(), 1);
+    world.nothing_is_left();
+}
+
+#[test]
+fn a_call_over_tcp_keeps_its_key_until_h_l_or_m() {
+    let mut world = world();
+    world.uas().script.invite = vec![(50, 180), (100, 200)];
+    world.send(Carrier::Tcp, &request("INVITE", 1, ""));
+    world.run_until(200);
+    for node in &world.nodes {
+        let stats = node.engine.stats();
+        assert_eq!(stats.servers + stats.clients, 1);
+        assert_eq!(stats.message_bytes, 0, "only the key");
+    }
+    assert_eq!(world.heard(UAS), ["INVITE", "ACK"]);
+    world.run_until(32_130);
+    assert_eq!(world.uas().engine.stats().timers, 0);
+    world.nothing_is_left();
+}
