@@ -21,6 +21,8 @@ const PAGE: &str = "docs/rfc-coverage.md";
 /// Which RFCs the page is about; others may be cited too.
 const TITLES: &[(u32, &str)] = &[
     (3261, "SIP: Session Initiation Protocol"),
+    (7616, "HTTP Digest Access Authentication"),
+    (8760, "The SIP Digest Access Authentication Scheme"),
     (8489, "Session Traversal Utilities for NAT (STUN)"),
     (8656, "Traversal Using Relays around NAT (TURN)"),
 ];

@@ -14,6 +14,7 @@ use crate::quota::{QuotaLimits, Quotas, SourcePrefix};
 use crate::random;
 use crate::running::{Live, Running};
 use crate::settings::Settings;
+use crate::sip::{self, SipSettings};
 use crate::steering::{Placement, Steering, Tables};
 use crate::worker::{
     Appetite, Core, Courier, Flows, Letter, Listener, Opener, ParcelStore, RelayTable, Sockets,
@@ -44,6 +45,7 @@ const BUSY_POLL_PACKETS: u16 = 64;
 #[must_use = "a builder does nothing until `start`"]
 pub struct Builder {
     listen: Vec<SocketAddr>,
+    sip_listen: Vec<SocketAddr>,
     relay: Vec<IpAddr>,
     external: Vec<(IpAddr, Option<IpAddr>)>,
     ports: Option<(u16, u16)>,
@@ -62,6 +64,19 @@ impl Builder {
     /// Listens on this address, UDP. Port 0 takes a free one ([`Running::listeners`] tells which). Without any, `start` fails.
     pub fn listen(mut self, address: SocketAddr) -> Self {
         self.listen.push(address);
+        self
+    }
+
+    /// Serves SIP on this address, over UDP and TCP; the first call turns SIP on. Port 0 takes a free one
+    /// ([`Running::sip_listeners`] tells which).
+    pub fn sip_listen(mut self, address: SocketAddr) -> Self {
+        self.sip_listen.push(address);
+        self
+    }
+
+    /// How SIP is served.
+    pub fn sip(mut self, settings: SipSettings) -> Self {
+        self.settings.sip = settings;
         self
     }
 
@@ -234,7 +249,8 @@ impl Builder {
         let ports = self.ports.map_or(Ok(PortRange::DYNAMIC), |(first, last)| {
             PortRange::new(first, last)
         })?;
-        let files = io::rlimit::raise_open_files();
+        // What cannot be raised stays as it is: sockets that are refused say so.
+        let _ = io::rlimit::raise_open_files();
         let relays = Arc::new(RelayAddresses::new(
             &self.relay_addresses()?,
             ports,
@@ -243,12 +259,15 @@ impl Builder {
         let offloads = (!self.no_offloads).then(Offloads::probe);
         let groups = self.bind_listeners(workers, offloads.is_some_and(|offloads| offloads.gro))?;
         let listeners: Vec<SocketAddr> = groups.iter().map(|group| group[0].local_addr()).collect();
+        let orders = self.settings.sip_orders(workers);
+        let (sip_listeners, sip) =
+            sip::set_up(&self.sip_listen, workers, self.wanted_buffer(), orders)?;
         let mut features = Features::of(offloads, &groups, self.wanted_buffer());
         features.pinned = self.pin;
 
         let quotas = Arc::new(Quotas::new(self.settings.quota, self.source_prefix));
         let own = OwnAddresses {
-            listeners: listeners.clone(),
+            listeners: [&listeners[..], &sip_listeners[..]].concat(),
             host: addresses::host_addresses(),
         };
         let nonce_keys = NonceKeys::new(&random::seed().map_err(StartError::Randomness)?);
@@ -274,23 +293,14 @@ impl Builder {
         let most = total.min(relays.iter().len() * ports.len());
         let (steering, mut tables) = Tables::set_up(self.steering, &groups, workers, most)?;
         features.steering = steering;
-        let (made, boxes) = plan.workers(groups, workers, &mut tables, parts)?;
+        let (mut made, boxes) = plan.workers(groups, workers, &mut tables, parts)?;
+        let with_sip = made.iter_mut().zip(sip);
+        with_sip.for_each(|(worker, sip)| worker.sip = Some(Box::new(sip)));
         features.busy_poll = self.busy_poll_of(&made);
-        tracing::info!(
-            workers,
-            listeners = ?listeners,
-            relay_addresses = ?relays.iter().map(|relay| relay.advertised).collect::<Vec<_>>(),
-            first_port = ports.first(),
-            last_port = ports.last(),
-            gro = features.gro,
-            gso = features.gso,
-            max_segments = features.max_segments,
-            steering = features.steering.name(),
-            open_files = files.map_or(0, |limit| limit.soft),
-            "serving"
-        );
         let boards = Arc::clone(&plan.boards);
-        let observer = Observer::new(boards, listeners, relays, quotas, features);
+        let addresses: Vec<IpAddr> = relays.iter().map(|relay| relay.advertised).collect();
+        let observer = Observer::new(boards, [listeners, sip_listeners], relays, quotas, features);
+        say_what_serves(&observer, workers, &addresses, ports);
         Ok(Made {
             workers: made,
             boxes,
@@ -399,6 +409,26 @@ impl Builder {
             })
             .collect()
     }
+}
+
+/// The first line of the log.
+fn say_what_serves(observer: &Observer, workers: usize, relays: &[IpAddr], ports: PortRange) {
+    let features = observer.features();
+    tracing::info!(
+        workers,
+        listeners = ?observer.listeners(),
+        sip = ?observer.sip_listeners(),
+        relay_addresses = ?relays,
+        first_port = ports.first(),
+        last_port = ports.last(),
+        gro = features.gro,
+        gso = features.gso,
+        max_segments = features.max_segments,
+        steering = features.steering.name(),
+        // Raised to the hard limit before the first socket was opened.
+        open_files = io::rlimit::open_files().map_or(0, |limit| limit.soft),
+        "serving"
+    );
 }
 
 /// Binds the sockets of one SO_REUSEPORT group.
@@ -596,6 +626,7 @@ impl Plan {
             batch,
             publisher: Publisher::new(Arc::clone(&self.boards), number.into()),
             parcels: Vec::new(),
+            sip: None,
             letters_left: false,
             parcels_held: false,
             stopping: false,

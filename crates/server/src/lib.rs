@@ -44,6 +44,7 @@ pub mod quota;
 mod random;
 mod running;
 mod settings;
+pub mod sip;
 pub mod stats;
 mod steering;
 mod words;

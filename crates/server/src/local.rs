@@ -48,6 +48,12 @@ impl Local {
         self.observer.listeners()
     }
 
+    /// The addresses that SIP is served on, over UDP and TCP, likewise.
+    #[must_use]
+    pub fn sip_listeners(&self) -> &[SocketAddr] {
+        self.observer.sip_listeners()
+    }
+
     /// What it has done so far.
     #[must_use]
     pub fn stats(&self) -> WorkerStats {

@@ -24,6 +24,7 @@ pub struct Observer {
 struct View {
     boards: Arc<[Board]>,
     listeners: Vec<SocketAddr>,
+    sip_listeners: Vec<SocketAddr>,
     relays: Arc<RelayAddresses>,
     quotas: Arc<Quotas>,
     features: Features,
@@ -53,7 +54,7 @@ pub enum Ailment {
 impl Observer {
     pub(crate) fn new(
         boards: Arc<[Board]>,
-        listeners: Vec<SocketAddr>,
+        [listeners, sip_listeners]: [Vec<SocketAddr>; 2],
         relays: Arc<RelayAddresses>,
         quotas: Arc<Quotas>,
         features: Features,
@@ -62,6 +63,7 @@ impl Observer {
             view: Arc::new(View {
                 boards,
                 listeners,
+                sip_listeners,
                 relays,
                 quotas,
                 features,
@@ -117,6 +119,12 @@ impl Observer {
     #[must_use]
     pub fn listeners(&self) -> &[SocketAddr] {
         &self.view.listeners
+    }
+
+    /// The addresses that SIP is served on, over UDP and TCP.
+    #[must_use]
+    pub fn sip_listeners(&self) -> &[SocketAddr] {
+        &self.view.sip_listeners
     }
 
     /// The relay ports of all relay addresses of a family, added up; `None` if there is no such address.

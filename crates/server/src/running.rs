@@ -147,6 +147,12 @@ impl Running {
         self.observer.listeners()
     }
 
+    /// The addresses that SIP is served on, over UDP and TCP, likewise.
+    #[must_use]
+    pub fn sip_listeners(&self) -> &[SocketAddr] {
+        self.observer.sip_listeners()
+    }
+
     /// The addresses relayed from, and what clients are told.
     #[must_use]
     pub fn relay_addresses(&self) -> Vec<RelayAddress> {
@@ -220,8 +226,10 @@ impl Running {
         live.own.host = host_addresses();
         let config = live.config_for(&settings)?;
         live.quotas.set_limits(settings.quota);
+        let sip = Arc::new(settings.sip_orders(self.boxes.len()));
         live.settings = settings;
-        self.publish(config)
+        self.publish(config)?;
+        self.order(|| Letter::Sip(Arc::clone(&sip)))
     }
 
     /// Issues nonces under a fresh key from now on; nonces under the key so far stay valid until the next rotation.
@@ -286,9 +294,14 @@ impl Running {
 
     fn publish(&self, config: Config) -> Result<(), ReloadError> {
         let config = Arc::new(config);
+        self.order(|| Letter::Config(Arc::clone(&config)))
+    }
+
+    /// Posts a letter to every worker.
+    fn order(&self, letter: impl Fn() -> Letter) -> Result<(), ReloadError> {
         for worker in 0..self.boxes.len() {
             let deadline = Instant::now() + ANSWER;
-            if !self.post_until(worker, Letter::Config(Arc::clone(&config)), deadline) {
+            if !self.post_until(worker, letter(), deadline) {
                 return Err(ReloadError::WorkerGone(worker));
             }
         }

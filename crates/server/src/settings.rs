@@ -4,6 +4,7 @@ use crate::error::SettingsError;
 use crate::offload::KernelBinding;
 use crate::policy::PeerRules;
 use crate::quota::QuotaLimits;
+use crate::sip::{Orders, SipSettings};
 use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
@@ -57,6 +58,8 @@ pub struct Settings {
     pub authenticate_binding: bool,
     /// Which Binding requests the kernel answers, where it relays. Default: [`KernelBinding::default`].
     pub kernel_binding: KernelBinding,
+    /// How SIP is served, where it is.
+    pub sip: SipSettings,
 }
 
 impl Settings {
@@ -105,6 +108,15 @@ impl Settings {
         config.authenticate_binding = self.authenticate_binding;
         config.validate()?;
         Ok(config)
+    }
+
+    /// What each worker is told of SIP.
+    pub(crate) fn sip_orders(&self, workers: usize) -> Orders {
+        Orders {
+            settings: self.sip.clone(),
+            users: self.users.clone(),
+            workers: u32::try_from(workers).unwrap_or(u32::MAX),
+        }
     }
 
     /// Every source of credentials as one. Without any, nobody can allocate: a STUN server.
@@ -177,6 +189,7 @@ impl Default for Settings {
             draft_dual_allocation: true,
             authenticate_binding: false,
             kernel_binding: KernelBinding::default(),
+            sip: SipSettings::default(),
         }
     }
 }

@@ -1,6 +1,7 @@
 //! What a running server has done, worker by worker.
 
 use crate::counters::Counters;
+use crate::sip::SipCounters;
 
 pub use io::{BatchSizes, Flushed, Received};
 pub use turn::server::{
@@ -25,6 +26,8 @@ pub struct WorkerStats {
     pub flows_steered: u64,
     /// Channels that the kernel may relay: each has an entry per direction in its table.
     pub channels_offloaded: u64,
+    /// What the worker counts of SIP; all 0 where it is not served.
+    pub sip: SipCounters,
 }
 
 /// The counts of a server at one moment.
@@ -66,6 +69,14 @@ impl Stats {
         self.workers
             .iter()
             .for_each(|worker| sum += &worker.counters);
+        sum
+    }
+
+    /// What the workers count of SIP, added up.
+    #[must_use]
+    pub fn sip(&self) -> SipCounters {
+        let mut sum = SipCounters::default();
+        self.workers.iter().for_each(|worker| sum += &worker.sip);
         sum
     }
 

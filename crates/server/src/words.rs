@@ -59,7 +59,8 @@ words!(WorkerStats {
     received,
     relays_open,
     flows_steered,
-    channels_offloaded
+    channels_offloaded,
+    sip
 });
 words!(Traffic { packets, bytes });
 words!(BatchSizes { buckets, sum });
@@ -125,6 +126,6 @@ mod tests {
         stats.each(&mut |word| words.push(word));
         assert_eq!(words, (1..=number).collect::<Vec<u64>>());
         assert_eq!(stats.counters.wake_ups, 1);
-        assert_eq!(stats.channels_offloaded, number);
+        assert_eq!(stats.sip.mailbox_full, number);
     }
 }

@@ -22,6 +22,7 @@ mod offload;
 mod schema;
 mod semantics;
 mod setting;
+mod sip;
 mod size;
 mod source;
 mod suggest;
@@ -48,6 +49,7 @@ pub(crate) use offload::{BindingExcess, OffloadMode};
 pub(crate) use schema::KEYS;
 pub(crate) use semantics::is_private;
 pub(crate) use setting::{Steering, parse_seconds, write_seconds};
+pub(crate) use sip::Sip;
 pub(crate) use size::write_bytes;
 
 use diagnostics::Report;
@@ -110,6 +112,8 @@ pub(crate) struct Config {
     pub(crate) rfc5766_channels: bool,
     /// Whether a dual allocation may be asked for by the number of the draft.
     pub(crate) draft_dual_allocation: bool,
+    /// SIP, where it is served.
+    pub(crate) sip: Sip,
     /// Where metrics and health checks are served, if at all.
     pub(crate) admin: AdminListen,
     /// Least severe events that are logged.
@@ -240,6 +244,7 @@ fn resolve(settings: &Settings) -> Option<Config> {
         },
         rfc5766_channels: s.rfc5766_channels?.value,
         draft_dual_allocation: s.draft_dual_allocation?.value,
+        sip: sip::resolve(settings)?,
         admin: s.admin_listen?.value,
         log_level: s.log_level?.value.0,
         log_format: s.log_format?.value,

@@ -44,6 +44,25 @@ pub(crate) type AllocationRate = Rate<1_024, 1_073_741_824>;
 /// A drain: a day is longer than any call.
 pub(crate) type Drain = Seconds<0, 86_400>;
 
+/// How long a SIP message may wait: beyond ten seconds its sender has given up. 0 turns overload control off.
+pub(crate) type Tolerance = Bounded<0, 10_000>;
+/// What the test user agent server pretends that a request costs; a second is absurd enough.
+pub(crate) type ServiceTime = Bounded<0, 1_000_000>;
+/// SIP transactions: about a kilobyte each.
+pub(crate) type SipTransactions = Bounded<1, 10_000_000>;
+/// SIP connections: a file descriptor each.
+pub(crate) type SipConnections = Bounded<1, 1_000_000>;
+/// Header fields of a SIP message: the table of them has so much room.
+pub(crate) type SipHeaders = Bounded<8, 254>;
+/// The header of a SIP message: places in it are kept in 16 bits.
+pub(crate) type SipHead = Size<512, 65_535>;
+/// The body of a SIP message.
+pub(crate) type SipBody = Size<0, 1_048_576>;
+/// Time for a message that has begun, and silence on a SIP connection: below 64 * T1 = 32 s a transaction would lose its connection.
+pub(crate) type SipPatience = Seconds<1, 600>;
+/// See [`SipPatience`].
+pub(crate) type SipIdle = Seconds<32, 86_400>;
+
 /// A key that may have been set.
 pub(crate) type Entry<T> = Option<Located<T>>;
 
@@ -116,6 +135,32 @@ pub(crate) struct Settings {
     pub(crate) rfc5766_channels: Entry<bool>,
     /// `compat.draft_dual_allocation`
     pub(crate) draft_dual_allocation: Entry<bool>,
+    /// `sip.listen`
+    pub(crate) sip_listen: Entry<List<SocketAddr>>,
+    /// `sip.test_uas`
+    pub(crate) sip_test_uas: Entry<bool>,
+    /// `sip.challenge`
+    pub(crate) sip_challenge: Entry<bool>,
+    /// `sip.tolerance_ms`
+    pub(crate) sip_tolerance_ms: Entry<Tolerance>,
+    /// `sip.service_time_us`
+    pub(crate) sip_service_time_us: Entry<ServiceTime>,
+    /// `sip.transactions`
+    pub(crate) sip_transactions: Entry<SipTransactions>,
+    /// `sip.connections`
+    pub(crate) sip_connections: Entry<SipConnections>,
+    /// `sip.connections_per_source`
+    pub(crate) sip_connections_per_source: Entry<SipConnections>,
+    /// `sip.headers`
+    pub(crate) sip_headers: Entry<SipHeaders>,
+    /// `sip.head_size`
+    pub(crate) sip_head_size: Entry<SipHead>,
+    /// `sip.body_size`
+    pub(crate) sip_body_size: Entry<SipBody>,
+    /// `sip.patience`
+    pub(crate) sip_patience: Entry<SipPatience>,
+    /// `sip.idle`
+    pub(crate) sip_idle: Entry<SipIdle>,
     /// `admin.listen`
     pub(crate) admin_listen: Entry<AdminListen>,
     /// `admin.allow_remote`
@@ -246,6 +291,21 @@ pub(crate) const KEYS: &[Key] = &[
     Key::new("compat", "draft_dual_allocation", |s| {
         &mut s.draft_dual_allocation
     }),
+    Key::new("sip", "listen", |s| &mut s.sip_listen).at_start(),
+    Key::new("sip", "test_uas", |s| &mut s.sip_test_uas),
+    Key::new("sip", "challenge", |s| &mut s.sip_challenge),
+    Key::new("sip", "tolerance_ms", |s| &mut s.sip_tolerance_ms),
+    Key::new("sip", "service_time_us", |s| &mut s.sip_service_time_us),
+    Key::new("sip", "transactions", |s| &mut s.sip_transactions),
+    Key::new("sip", "connections", |s| &mut s.sip_connections),
+    Key::new("sip", "connections_per_source", |s| {
+        &mut s.sip_connections_per_source
+    }),
+    Key::new("sip", "headers", |s| &mut s.sip_headers),
+    Key::new("sip", "head_size", |s| &mut s.sip_head_size),
+    Key::new("sip", "body_size", |s| &mut s.sip_body_size),
+    Key::new("sip", "patience", |s| &mut s.sip_patience),
+    Key::new("sip", "idle", |s| &mut s.sip_idle),
     Key::new("admin", "listen", |s| &mut s.admin_listen).at_start(),
     Key::new("admin", "allow_remote", |s| &mut s.admin_allow_remote).at_start(),
     Key::new("log", "level", |s| &mut s.log_level),

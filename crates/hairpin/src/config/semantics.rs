@@ -10,6 +10,7 @@ use super::diagnostics::{Diagnostic, Report};
 use super::network::{DEFAULT_PORT, ExternalIp};
 use super::schema::{Entry, Settings};
 use super::setting::{AtLeastOne, List, write_seconds};
+use super::sip;
 use super::source::{Layer, Located, Location, Sources};
 
 /// Under 16 characters a secret that was typed by a person can be found by trying.
@@ -26,6 +27,7 @@ pub(crate) fn check(settings: &Settings, sources: &Sources, report: &mut Report)
     limits_fit(settings, sources, report);
     secrets_are_long(settings, report);
     admin_stays_at_home(settings, report);
+    sip::check(settings, report);
 }
 
 /// The elements of a list that may not have been set.
@@ -42,6 +44,9 @@ fn nothing_stands_twice(settings: &Settings, report: &mut Report) {
     // Any number of listeners may ask for any free port.
     let listener = |address: &SocketAddr| (address.port() != 0).then_some(*address);
     twice(chosen(&settings.listen_udp), report, listener, |address| {
+        format!("{address} is listed twice")
+    });
+    twice(items(&settings.sip_listen), report, listener, |address| {
         format!("{address} is listed twice")
     });
     twice(

@@ -471,3 +471,35 @@ proptest! {
         let _ = (loaded.diagnostics(false), loaded.one_line_each(), loaded.effective(false));
     }
 }
+
+#[test]
+fn sip_listeners_stay_clear_of_others() {
+    one_complaint(
+        "[listen]\nudp = [\"127.0.0.1:5060\"]\n[sip]\nlisten = [\"127.0.0.1:5060\"]",
+        "hairpin.toml:4:11: 127.0.0.1:5060 is taken by STUN and TURN (SIP has a port of its own, 5060; STUN is answered there, too)",
+    );
+    one_complaint(
+        "[sip]\nlisten = [\"127.0.0.1:50600\"]",
+        "hairpin.toml:2:11: the SIP listener 127.0.0.1:50600 lies in the relay range (choose a port below the range, like 5060)",
+    );
+    one_complaint(
+        "[sip]\nlisten = [\"[::1]:5060\", \"[::1]:5060\"]",
+        "hairpin.toml:2:25: [::1]:5060 is listed twice (keep one of them)",
+    );
+}
+
+#[test]
+fn a_challenge_that_nobody_could_answer_is_refused() {
+    one_complaint(
+        "[sip]\nlisten = [\"127.0.0.1:5060\"]\ntest_uas = true\nchallenge = true",
+        "hairpin.toml:4:13: nobody could answer the challenge (add a user to auth.users, with its password)",
+    );
+    let text = "[sip]\nlisten = [\"127.0.0.1:5060\"]\ntest_uas = true\nchallenge = true\n[auth]\nusers = [{ name = \"a\", password = \"b\" }]\n";
+    assert_eq!(complaints(text), [""; 0]);
+}
+
+#[test]
+fn a_test_uas_without_a_listener_is_hardly_meant() {
+    let loaded = load_file("[sip]\ntest_uas = true\n");
+    assert_eq!(loaded.count(), "1 warning");
+}

@@ -28,6 +28,7 @@ pub(crate) use sockets::{Listener, RelayTable, Sockets, Token};
 
 use crate::board::Publisher;
 use crate::mailbox::Mailbox;
+use crate::sip::Sip;
 use crate::stats::WorkerStats;
 use appetite::Digested;
 use io::{Event, Events, RecvBatch, SendQueue};
@@ -63,6 +64,8 @@ pub(crate) struct Worker {
     pub(crate) batch: RecvBatch,
     pub(crate) appetite: Appetite,
     pub(crate) publisher: Publisher,
+    /// SIP, where it is served.
+    pub(crate) sip: Option<Box<Sip>>,
     /// Parcels of the wake-up at hand; empty between wake-ups.
     pub(crate) parcels: Vec<Parcel>,
     /// The last wake-up left letters unread.
@@ -110,6 +113,9 @@ impl Worker {
         self.core.counters.wake_ups += 1;
         let before = self.batch.totals().datagrams;
         let mail = self.receive(events) || self.letters_left;
+        if let Some(sip) = &mut self.sip {
+            sip.turn(&self.core.poller, self.core.now);
+        }
         let received = self.batch.totals().datagrams - before;
         self.core.counters.batches.count(received);
         if mail {
@@ -133,6 +139,9 @@ impl Worker {
                 io::Interest::Read,
             )?;
         }
+        if let Some(sip) = &self.sip {
+            sip.watch(&self.core.poller)?;
+        }
         Ok(())
     }
 
@@ -149,7 +158,8 @@ impl Worker {
         if self.parcels_held {
             patience = patience.min(HELD);
         }
-        patience
+        let sip = self.sip.as_ref().map(|sip| sip.patience(now));
+        sip.map_or(patience, |sip| patience.min(sip))
     }
 
     /// Reads every ready socket once. Returns whether the mailbox is ready, too.
@@ -166,6 +176,11 @@ impl Worker {
                 Token::Listener(number) => {
                     self.make_room();
                     self.read_listener(number, event);
+                }
+                Token::Sip(token) => {
+                    if let Some(sip) = &mut self.sip {
+                        sip.ready(token, event);
+                    }
                 }
                 Token::Relay(key) => {
                     if each >= self.appetite.limit() {
@@ -246,7 +261,7 @@ impl Worker {
             match Token::from_u64(received.tag) {
                 Token::Listener(number) => session.client_sent(number, &received),
                 Token::Relay(relay) => session.peer_sent(relay, &received),
-                Token::Mailbox => {}
+                Token::Mailbox | Token::Sip(_) => {}
             }
             relayed += usize::from(std::mem::take(&mut session.relayed));
         }
@@ -330,6 +345,11 @@ impl Worker {
                     flows.set_limited(config.allocation_rate != 0);
                 }
                 self.core.engine.set_config(self.core.now, config);
+            }
+            Letter::Sip(orders) => {
+                if let Some(sip) = &mut self.sip {
+                    sip.obey(orders);
+                }
             }
             Letter::Publish(reply) => {
                 self.publish();
@@ -474,6 +494,11 @@ impl Worker {
             relays_open: self.sockets.relays.len() as u64,
             flows_steered: self.core.placement.steered(),
             channels_offloaded: self.core.flows.as_ref().map_or(0, |flows| flows.len()) as u64,
+            sip: self
+                .sip
+                .as_ref()
+                .map(|sip| sip.counters())
+                .unwrap_or_default(),
         }
     }
 }

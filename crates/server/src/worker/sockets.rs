@@ -1,6 +1,7 @@
 //! The sockets of one worker: its listeners, and one per relayed transport address.
 
 use crate::addresses::RelayIndex;
+use crate::sip::SipToken;
 use io::{Brought, GroWatch, RecvBatch, SendTo, UdpSocket};
 use std::net::SocketAddr;
 use turn::{ClientPath, RelayKey};
@@ -147,6 +148,7 @@ pub(crate) enum Token {
     Mailbox,
     Listener(u32),
     Relay(RelayKey),
+    Sip(SipToken),
 }
 
 impl Token {
@@ -159,12 +161,16 @@ impl Token {
             Token::Mailbox => u64::from(u32::MAX),
             Token::Listener(number) => u64::from(Self::OWN + number),
             Token::Relay(key) => key.as_u64(),
+            Token::Sip(token) => token.as_key().as_u64(),
         }
     }
 
     /// The token that [`Token::as_u64`] gave.
     pub(crate) fn from_u64(token: u64) -> Token {
         let key = RelayKey::from_u64(token);
+        if let Some(token) = SipToken::from_key(key) {
+            return Token::Sip(token);
+        }
         match key.index {
             u32::MAX => Token::Mailbox,
             Self::OWN.. => Token::Listener(key.index - Self::OWN),
@@ -183,6 +189,7 @@ mod tests {
             Token::Mailbox,
             Token::Listener(0),
             Token::Listener(255),
+            Token::Sip(SipToken::Accept(3)),
             Token::Relay(RelayKey {
                 index: 0,
                 generation: u32::MAX,

@@ -3,11 +3,10 @@
 use core::net::{IpAddr, SocketAddr};
 
 use super::{Builder, Part};
-use crate::Method;
 use crate::cursor::Cursor;
 use crate::header::{CSeq, HeaderKind, NameAddr, Rport, Via};
 use crate::message::{Headers, Message, Scan, ScanFields};
-use crate::status::reason_phrase;
+use crate::{Method, hex, reason_phrase};
 
 /// What a response copies from its request, whether that was parsed or only scanned: a request whose body or whose first
 /// line is malformed can be answered too, and one that lacks anything but a Via (RFC 4475 §3.3.1). Of a field that may
@@ -142,15 +141,7 @@ impl Tag {
     #[must_use]
     pub fn new(random: [u8; 8]) -> Tag {
         let mut digits = [0; 16];
-        for (pair, byte) in digits.chunks_exact_mut(2).zip(random) {
-            for (digit, nibble) in pair.iter_mut().zip([byte >> 4, byte & 0xF]) {
-                *digit = if nibble < 10 {
-                    b'0' + nibble
-                } else {
-                    b'a' - 10 + nibble
-                };
-            }
-        }
+        hex::write(&random, &mut digits);
         Tag(digits)
     }
 

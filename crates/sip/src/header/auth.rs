@@ -13,7 +13,8 @@ pub struct Authorization<'a> {
 }
 
 impl<'a> Authorization<'a> {
-    /// The whole of `value`; `None` if it is malformed.
+    /// The whole of `value`; `None` if it has no scheme and something behind it. The parameters are not looked into: other
+    /// schemes than Digest may have other grammars.
     #[must_use]
     pub fn parse(value: &'a [u8]) -> Option<Authorization<'a>> {
         let mut cursor = Cursor::new(value);
@@ -23,10 +24,10 @@ impl<'a> Authorization<'a> {
             return None;
         }
         cursor.skip_lws();
-        let params = AuthParams(cursor.rest());
-        // Other schemes may have other grammars.
-        let is_digest = scheme.eq_ignore_ascii_case(b"Digest");
-        (!is_digest || params.check()).then_some(Authorization { scheme, params })
+        Some(Authorization {
+            scheme,
+            params: AuthParams(cursor.rest()),
+        })
     }
 
     /// Whether the scheme is Digest.
@@ -55,16 +56,15 @@ impl<'a> AuthParams<'a> {
             .map(|(_, value)| value)
     }
 
-    /// Whether the grammar is obeyed to the end, and there is at least one.
-    fn check(&self) -> bool {
+    /// Shows each parameter to `see`, in order; `None` if the grammar is not obeyed to the end or there is none.
+    pub(crate) fn read(&self, mut see: impl FnMut(&'a [u8], &'a [u8])) -> Option<()> {
         let mut cursor = Cursor::new(self.0);
         loop {
-            if one(&mut cursor).is_none() {
-                return false;
-            }
+            let (name, value) = one(&mut cursor)?;
+            see(name, value);
             if !cursor.eat_separator(b',') {
                 cursor.skip_lws();
-                return cursor.is_at_end();
+                return cursor.is_at_end().then_some(());
             }
         }
     }
@@ -113,23 +113,23 @@ mod tests {
     }
 
     #[test]
-    fn a_digest_must_be_well_formed_and_other_schemes_need_not() {
-        for wrong in [
-            "",
-            "Digest",
-            "Digest ",
-            "Digest a",
-            "Digest a=",
-            "Digest a=\"b",
-            "Digest a=b c=d",
-            "Digest a=b,",
-            "Digest ,a=b",
-        ] {
-            assert!(Authorization::parse(wrong.as_bytes()).is_none(), "{wrong}");
+    fn the_grammar_is_obeyed_to_the_end_or_not() {
+        for wrong in ["a", "a=", "a=\"b", "a=b c=d", "a=b,", ",a=b", ""] {
+            assert_eq!(
+                AuthParams(wrong.as_bytes()).read(|_, _| {}),
+                None,
+                "{wrong}"
+            );
         }
+        assert_eq!(AuthParams(b"a=b , c = \"d, e\" ").read(|_, _| {}), Some(()));
+    }
+
+    #[test]
+    fn other_schemes_may_have_any_grammar() {
         let other =
             Authorization::parse(b"NoOneKnowsThisScheme opaque-data=here").expect("any scheme");
         assert!(!other.is_digest());
         assert!(Authorization::parse(b"Bearer abc==").is_some());
+        assert!(Authorization::parse(b"Digest").is_none());
     }
 }

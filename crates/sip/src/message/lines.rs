@@ -40,27 +40,22 @@ impl<'a> Lines<'a> {
     #[inline(always)]
     pub(crate) fn next(&mut self) -> Result<Option<Line>, ParseError> {
         let start = self.at;
-        let mut at = start;
-        while self
-            .bytes
-            .get(at)
-            .is_some_and(|&byte| chars::is(byte, TOKEN))
-        {
-            at += 1;
-        }
-        let name_end = at;
-        if name_end == start {
+        if matches!(self.bytes.get(start), None | Some(b'\r' | b'\n')) {
             return self.blank().map(|()| None);
         }
+        let colon = start + self.colon(start)?;
+        let mut name = self.bytes.get(start..colon).unwrap_or_default();
         // RFC 3261 §25.1: HCOLON has spaces and tabs before the colon, and any LWS behind it.
-        while let Some(b' ' | b'\t') = self.bytes.get(at) {
-            at += 1;
+        while let [rest @ .., b' ' | b'\t'] = name {
+            name = rest;
         }
-        match self.bytes.get(at) {
-            Some(b':') => at += 1,
-            Some(_) => return Err(ParseError::HeaderName),
-            None => return Err(ParseError::Unfinished),
+        let kind = HeaderKind::of(name);
+        // Names with a kind are known to be tokens.
+        if kind == HeaderKind::Other && !chars::all(name, TOKEN) {
+            return Err(ParseError::HeaderName);
         }
+        let name_end = start + name.len();
+        let mut at = colon + 1;
         while let Some(b' ' | b'\t') = self.bytes.get(at) {
             at += 1;
         }
@@ -84,7 +79,6 @@ impl<'a> Lines<'a> {
             value_start += 1;
         }
         self.at = end;
-        let kind = HeaderKind::of(self.bytes.get(start..name_end).unwrap_or_default());
         Ok(Some(Line {
             kind,
             start,
@@ -95,6 +89,31 @@ impl<'a> Lines<'a> {
         }))
     }
 
+    /// How far the next colon is. Nearly all names are shorter than 16 bytes: eight at a time is faster than a call.
+    #[inline(always)]
+    fn colon(&self, start: usize) -> Result<usize, ParseError> {
+        let rest = self.bytes.get(start..).unwrap_or_default();
+        let mut at = 0;
+        while let Some(eight) = rest.get(at..).and_then(<[u8]>::first_chunk::<8>) {
+            // A byte of this is 0 where the colon is; the trick finds the lowest 0 of a word without fail.
+            let word = u64::from_le_bytes(*eight) ^ 0x3A3A_3A3A_3A3A_3A3A;
+            let zeros = word.wrapping_sub(0x0101_0101_0101_0101) & !word & 0x8080_8080_8080_8080;
+            if zeros != 0 {
+                return Ok(at + (zeros.trailing_zeros() / 8) as usize);
+            }
+            at += 8;
+            if at >= 32 {
+                break;
+            }
+        }
+        let rest = rest.get(at..).unwrap_or_default();
+        match memchr::memchr2(b':', b'\n', rest) {
+            Some(hit) if rest.get(hit) == Some(&b':') => Ok(at + hit),
+            Some(_) => Err(ParseError::HeaderName),
+            None => Err(ParseError::Unfinished),
+        }
+    }
+
     /// Passes the blank line.
     fn blank(&mut self) -> Result<(), ParseError> {
         match self.bytes.get(self.at..) {
@@ -103,8 +122,7 @@ impl<'a> Lines<'a> {
                 Ok(())
             }
             None | Some([] | [b'\r']) => Err(ParseError::Unfinished),
-            Some([b'\r' | b'\n', ..]) => Err(ParseError::LineEnd),
-            Some(_) => Err(ParseError::HeaderName),
+            Some(_) => Err(ParseError::LineEnd),
         }
     }
 }

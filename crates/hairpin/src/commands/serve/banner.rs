@@ -12,6 +12,10 @@ use crate::config::is_private;
 pub(super) struct Banner {
     /// Listening addresses, with the real ports.
     pub(super) listeners: Vec<SocketAddr>,
+    /// Where SIP is served, over UDP and TCP.
+    pub(super) sip: Vec<SocketAddr>,
+    /// Whether the test user agent server takes REGISTER and INVITE.
+    pub(super) test_uas: bool,
     /// Relay addresses: bound to, and told to clients.
     pub(super) relays: Vec<(IpAddr, IpAddr)>,
     /// Ports of relays.
@@ -63,6 +67,7 @@ impl Banner {
         for listener in &self.listeners {
             lines.line("listening", format!("udp {listener}"));
         }
+        self.sip(&mut lines);
         self.relays(&mut lines);
         let steering = self.steering.map(|how| format!(", {how}"));
         let steering = steering.unwrap_or_default();
@@ -91,6 +96,15 @@ impl Banner {
         lines.finish()
     }
 
+    fn sip(&self, lines: &mut Lines) {
+        for listener in &self.sip {
+            lines.line("sip", format!("udp and tcp {listener}: sip:{listener}"));
+        }
+        if self.test_uas && !self.sip.is_empty() {
+            lines.line("note", TEST_UAS);
+        }
+    }
+
     fn relays(&self, lines: &mut Lines) {
         let (first, last) = (self.relay_ports.start(), self.relay_ports.end());
         for (local, advertised) in &self.relays {
@@ -117,6 +131,8 @@ impl Banner {
     }
 }
 
+const TEST_UAS: &str =
+    "sip.test_uas is on: REGISTER and INVITE are accepted from anybody; for tests only";
 const LOCAL_PEERS: &str = "public, private and loopback addresses (development: anybody with credentials reaches this network)";
 const PUBLIC_PEERS: &str = "public addresses only (--dev admits loopback and private ones)";
 
@@ -167,6 +183,8 @@ mod tests {
     fn banner(access: Access) -> Banner {
         Banner {
             listeners: vec!["127.0.0.1:3478".parse().unwrap()],
+            sip: vec!["127.0.0.1:5060".parse().unwrap()],
+            test_uas: true,
             relays: vec![("10.0.0.5".parse().unwrap(), "203.0.113.5".parse().unwrap())],
             relay_ports: 49_152..=65_535,
             workers: 2,
@@ -195,6 +213,8 @@ mod tests {
         for expected in [
             concat!("hairpin ", env!("CARGO_PKG_VERSION"), "\n"),
             "listening    udp 127.0.0.1:3478\n",
+            "sip          udp and tcp 127.0.0.1:5060: sip:127.0.0.1:5060\n",
+            "note         sip.test_uas is on",
             "relaying     udp 10.0.0.5, seen as 203.0.113.5, ports 49152-65535\n",
             "workers      2, each new allocation on the least loaded\n",
             "peers        public addresses only",

@@ -8,6 +8,7 @@ use server::features::Features;
 use server::offload::{BindingExcess, KernelBinding, Offload, OffloadMode};
 use server::policy::{PeerRule as Rule, PeerRules, loopback_and_private};
 use server::quota::QuotaLimits;
+use server::sip::SipSettings;
 use server::{
     AddressFamily, IpNet, Observer, Running, Server, Settings, StartError, SteeringInUse, addresses,
 };
@@ -58,10 +59,15 @@ impl Engine {
         builder = relays
             .iter()
             .fold(builder, |builder, &relay| builder.relay_address(relay));
+        builder = config
+            .sip
+            .listen
+            .iter()
+            .fold(builder, |builder, &listener| builder.sip_listen(listener));
         for external in &config.external_ip {
             builder = builder.external_address(external.public, external.private);
         }
-        let running = builder.start().map_err(|error| explain(&error))?;
+        let running = builder.start().map_err(|error| explain(&error, config))?;
         Ok(Self {
             running,
             realm: config.realm.clone(),
@@ -71,6 +77,11 @@ impl Engine {
     /// The listeners, with the real ports.
     pub(super) fn listeners(&self) -> Vec<SocketAddr> {
         self.running.listeners().to_vec()
+    }
+
+    /// Where SIP is served, with the real ports.
+    pub(super) fn sip_listeners(&self) -> Vec<SocketAddr> {
+        self.running.sip_listeners().to_vec()
     }
 
     /// Each relay address, and what clients are told instead.
@@ -137,8 +148,11 @@ impl Engine {
 }
 
 /// `server`'s own words, and which flag or key to change.
-fn explain(error: &StartError) -> anyhow::Error {
+fn explain(error: &StartError, config: &Config) -> anyhow::Error {
     let change = match error {
+        StartError::Bind { address, .. } if config.sip.listen.contains(address) => {
+            "; set it with sip.listen"
+        }
         StartError::Bind { .. } => "; set it with --listen ADDRESS:PORT or listen.udp",
         StartError::RelayAddress { .. } => "; set it with --relay-address IP or relay.addresses",
         StartError::ExternalAddress { .. } => "; set it with --relay-address IP or relay.addresses",
@@ -208,12 +222,31 @@ fn settings(config: &Config) -> Settings {
     settings.rfc5766_channels = config.rfc5766_channels;
     settings.draft_dual_allocation = config.draft_dual_allocation;
     settings.kernel_binding = kernel_binding(config);
+    settings.sip = sip(&config.sip);
     settings.default_lifetime = config.limits.lifetime_default;
     settings.max_lifetime = config.limits.lifetime_max;
     settings.max_permissions = config.limits.permissions as usize;
     settings.max_channels = config.limits.channels as usize;
     settings.allocation_rate = u64::from(config.limits.allocation_rate);
     settings
+}
+
+/// How SIP is served.
+fn sip(config: &config::Sip) -> SipSettings {
+    let mut sip = SipSettings::default();
+    sip.test_uas = config.test_uas;
+    sip.challenge = config.challenge;
+    sip.tolerance = config.tolerance;
+    sip.service_time = config.service_time;
+    sip.transactions = config.transactions;
+    sip.connections = config.connections;
+    sip.connections_per_source = config.connections_per_source;
+    sip.headers = config.headers;
+    sip.head_bytes = config.head_size;
+    sip.body_bytes = config.body_size;
+    sip.patience = config.patience;
+    sip.idle = config.idle;
+    sip
 }
 
 fn peers(config: &Config) -> PeerRules {
@@ -270,6 +303,7 @@ mod tests {
         assert_eq!(ours.rfc5766_channels, library.rfc5766_channels);
         assert_eq!(ours.draft_dual_allocation, library.draft_dual_allocation);
         assert_eq!(ours.kernel_binding, library.kernel_binding);
+        assert_eq!(ours.sip, library.sip);
         assert_eq!(config.offload_channels, Offload::CHANNELS);
         assert_eq!(
             config.relay_ports,

@@ -129,6 +129,8 @@ fn banner(
     };
     Banner {
         listeners,
+        sip: engine.sip_listeners(),
+        test_uas: config.sip.test_uas,
         relays: engine.relays(),
         relay_ports: config.relay_ports.clone(),
         workers: engine.workers(),

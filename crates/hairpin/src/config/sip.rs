@@ -1,0 +1,147 @@
+//! The keys of `[sip]`: what they come to, and what makes no sense among them.
+
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use super::diagnostics::{Diagnostic, Report};
+use super::schema::{Entry, Settings};
+use super::source::Located;
+
+/// What was read from `[sip]`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Sip {
+    /// Addresses served over UDP and TCP; none: no SIP.
+    pub(crate) listen: Vec<SocketAddr>,
+    /// Whether REGISTER and INVITE are accepted, from anybody: for tests.
+    pub(crate) test_uas: bool,
+    /// Whether that REGISTER takes a digest by one of the users.
+    pub(crate) challenge: bool,
+    /// How long a message may wait before new work is refused; zero: nothing is.
+    pub(crate) tolerance: Duration,
+    /// What the test user agent server spends on each request besides.
+    pub(crate) service_time: Duration,
+    /// Transactions of all workers.
+    pub(crate) transactions: u32,
+    /// Connections of all workers.
+    pub(crate) connections: u32,
+    /// Connections of one source prefix.
+    pub(crate) connections_per_source: u32,
+    /// Header fields of a message.
+    pub(crate) headers: u32,
+    /// Bytes of its start line and header fields.
+    pub(crate) head_size: u32,
+    /// Bytes of its body.
+    pub(crate) body_size: u32,
+    /// Time for the first message of a connection, and for each to be complete.
+    pub(crate) patience: Duration,
+    /// Silence after which a connection is closed.
+    pub(crate) idle: Duration,
+}
+
+/// The plain values; `None` only if `defaults.toml` lacks one.
+pub(super) fn resolve(settings: &Settings) -> Option<Sip> {
+    let s = settings.clone();
+    let listen = s.sip_listen?.value;
+    Some(Sip {
+        listen: listen.into_iter().map(|item| item.value).collect(),
+        test_uas: s.sip_test_uas?.value,
+        challenge: s.sip_challenge?.value,
+        tolerance: Duration::from_millis(s.sip_tolerance_ms?.value.0.into()),
+        service_time: Duration::from_micros(s.sip_service_time_us?.value.0.into()),
+        transactions: s.sip_transactions?.value.0,
+        connections: s.sip_connections?.value.0,
+        connections_per_source: s.sip_connections_per_source?.value.0,
+        headers: s.sip_headers?.value.0,
+        head_size: s.sip_head_size?.value.0,
+        body_size: s.sip_body_size?.value.0,
+        patience: s.sip_patience?.value.0,
+        idle: s.sip_idle?.value.0,
+    })
+}
+
+/// Runs every check on `[sip]`.
+pub(super) fn check(settings: &Settings, report: &mut Report) {
+    listeners_are_few(settings, report);
+    listeners_do_not_clash(settings, report);
+    something_listens(settings, report);
+    somebody_can_answer_a_challenge(settings, report);
+}
+
+fn listeners(settings: &Settings) -> &[Located<SocketAddr>] {
+    settings.sip_listen.as_ref().map_or(&[], |list| &list.value)
+}
+
+fn is_on(entry: &Entry<bool>) -> Option<&Located<bool>> {
+    entry.as_ref().filter(|entry| entry.value)
+}
+
+/// A listener costs two sockets per worker.
+const MOST: usize = 64;
+
+fn listeners_are_few(settings: &Settings, report: &mut Report) {
+    let count = listeners(settings).len();
+    if let Some(list) = settings.sip_listen.as_ref().filter(|_| count > MOST) {
+        let message = format!("{count} addresses are more than {MOST}");
+        let help = "remove some; 0.0.0.0 and [::] listen on all";
+        report.push(Diagnostic::error(&list.at, message).help(help));
+    }
+}
+
+/// STUN and TURN listen over UDP, too, and relayed ports are UDP.
+fn listeners_do_not_clash(settings: &Settings, report: &mut Report) {
+    let others = settings.listen_udp.as_ref();
+    let others = others.map_or(&[][..], |list| &list.value.0);
+    for listener in listeners(settings) {
+        let address = listener.value;
+        let taken = others.iter().find(|other| other.value == address);
+        if let Some(other) = taken.filter(|_| address.port() != 0) {
+            report.push(
+                Diagnostic::error(&listener.at, format!("{address} is taken by STUN and TURN"))
+                    .see(&other.at, "listened on here")
+                    .help("SIP has a port of its own, 5060; STUN is answered there, too"),
+            );
+        }
+        let range = settings.relay_ports.as_ref();
+        if let Some(range) = range.filter(|range| range.value.0.contains(&address.port())) {
+            report.push(
+                Diagnostic::error(
+                    &listener.at,
+                    format!("the SIP listener {address} lies in the relay range"),
+                )
+                .see(&range.at, "these ports are relayed from")
+                .help("choose a port below the range, like 5060"),
+            );
+        }
+    }
+}
+
+fn something_listens(settings: &Settings, report: &mut Report) {
+    if !listeners(settings).is_empty() {
+        return;
+    }
+    if let Some(test_uas) = is_on(&settings.sip_test_uas) {
+        report.push(
+            Diagnostic::warning(&test_uas.at, "nothing listens for SIP")
+                .help("say where: sip.listen = [\"127.0.0.1:5060\"]"),
+        );
+    }
+}
+
+fn somebody_can_answer_a_challenge(settings: &Settings, report: &mut Report) {
+    let Some(challenge) = is_on(&settings.sip_challenge) else {
+        return;
+    };
+    if is_on(&settings.sip_test_uas).is_none() {
+        report.push(
+            Diagnostic::warning(&challenge.at, "REGISTER is not served at all")
+                .help("say sip.test_uas = true, too"),
+        );
+    }
+    let users = settings.users.as_ref();
+    if users.is_none_or(|users| users.value.is_empty()) {
+        report.push(
+            Diagnostic::error(&challenge.at, "nobody could answer the challenge")
+                .help("add a user to auth.users, with its password"),
+        );
+    }
+}

@@ -1,0 +1,287 @@
+//! The TCP connections of one worker: accepted, bounded, timed, written to in one go per batch.
+
+use super::connection::{Connection, Watching, Written};
+use super::counters::SipCounters;
+use super::settings::Orders;
+use super::sources::Sources;
+use super::token::{SipToken, Slot};
+use crate::worker::Token;
+use io::{Interest, Poller, TcpConnection, TimerWheel};
+use sip::Mono;
+use std::net::SocketAddr;
+
+/// A tick of the connections' timers: they are about seconds.
+const TICK_NS: u64 = 100_000_000;
+
+/// One in so many connections may not have sent a whole message yet: those who only connect leave room for others.
+const HALF_OPEN: usize = 4;
+
+/// Why a connection is closed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Reason {
+    Peer,
+    Idle,
+    Slow,
+    Malformed,
+    Unread,
+}
+
+/// All connections of a worker.
+#[derive(Debug)]
+pub(crate) struct Connections {
+    table: Vec<Option<Box<Connection>>>,
+    free: Vec<u32>,
+    /// Counts connections, so that no key is ever used twice.
+    generation: u32,
+    open: usize,
+    half_open: usize,
+    sources: Sources,
+    timers: TimerWheel<Slot>,
+    /// Those with something to write.
+    dirty: Vec<Slot>,
+    spare: Vec<Vec<u8>>,
+}
+
+impl Connections {
+    pub(crate) fn new(now: Mono) -> Connections {
+        Connections {
+            table: Vec::new(),
+            free: Vec::new(),
+            generation: 0,
+            open: 0,
+            half_open: 0,
+            sources: Sources::new(),
+            timers: TimerWheel::new(TICK_NS, now.0),
+            dirty: Vec::new(),
+            spare: Vec::new(),
+        }
+    }
+
+    /// How many are open.
+    pub(crate) fn len(&self) -> usize {
+        self.open
+    }
+
+    pub(crate) fn get(&mut self, slot: Slot) -> Option<&mut Connection> {
+        let connection = self.table.get_mut(slot.index as usize)?.as_deref_mut()?;
+        (connection.slot == slot).then_some(connection)
+    }
+
+    /// Takes a connection that was accepted, or drops it and returns `false` if there are too many.
+    pub(crate) fn admit(
+        &mut self,
+        (stream, listener, remote): (TcpConnection, u16, SocketAddr),
+        orders: &Orders,
+        poller: &Poller,
+        now: Mono,
+    ) -> bool {
+        let most = orders.share(orders.settings.connections);
+        let per_source = orders.share(orders.settings.connections_per_source);
+        if self.open >= most.min(SipToken::MOST_CONNECTIONS)
+            || self.half_open >= (most / HALF_OPEN).max(1)
+            || !self.sources.enter(remote, per_source)
+        {
+            return false;
+        }
+        let entered = self.enter(stream, listener, remote, orders, poller, now);
+        if entered.is_none() {
+            self.sources.leave(remote);
+        }
+        entered.is_some()
+    }
+
+    fn enter(
+        &mut self,
+        stream: TcpConnection,
+        listener: u16,
+        remote: SocketAddr,
+        orders: &Orders,
+        poller: &Poller,
+        now: Mono,
+    ) -> Option<Slot> {
+        let local = stream.local_addr().ok()?;
+        self.generation = self.generation.wrapping_add(1);
+        let index = self.free.pop();
+        let index = index.unwrap_or(u32::try_from(self.table.len()).ok()?);
+        let slot = Slot {
+            index,
+            generation: self.generation,
+        };
+        let token = Token::Sip(SipToken::Connection(slot)).as_u64();
+        if poller.add(&stream, token, Interest::Read).is_err() {
+            self.free.push(index);
+            return None;
+        }
+        // It only makes a dead peer known sooner.
+        let _ = stream.set_user_timeout(orders.settings.idle);
+        let mut connection = Connection::new(stream, slot, (listener, local, remote), now);
+        let deadline = connection.deadline(&orders.settings);
+        connection.armed = deadline;
+        connection.timer = Some(self.timers.insert(deadline.0, slot));
+        let place = index as usize;
+        if place >= self.table.len() {
+            self.table.resize_with(place + 1, || None);
+        }
+        self.table[place] = Some(Box::new(connection));
+        self.open += 1;
+        self.half_open += 1;
+        Some(slot)
+    }
+
+    /// It has sent a whole message.
+    pub(crate) fn prove(&mut self, slot: Slot) {
+        let Some(connection) = self.get(slot) else {
+            return;
+        };
+        if !std::mem::replace(&mut connection.proven, true) {
+            self.half_open -= 1;
+        }
+    }
+
+    /// Closes a connection, and counts why.
+    pub(crate) fn close(&mut self, slot: Slot, reason: Reason, counters: &mut SipCounters) {
+        if self.get(slot).is_none() {
+            return;
+        }
+        let Some(connection) = self.table[slot.index as usize].take() else {
+            return;
+        };
+        self.free.push(slot.index);
+        self.open -= 1;
+        self.half_open -= usize::from(!connection.proven);
+        self.sources.leave(connection.remote);
+        if let Some(timer) = connection.timer {
+            self.timers.cancel(timer);
+        }
+        let count = match reason {
+            Reason::Peer => &mut counters.closed_by_peer,
+            Reason::Idle => &mut counters.closed_idle,
+            Reason::Slow => &mut counters.closed_slow,
+            Reason::Malformed => &mut counters.closed_malformed,
+            Reason::Unread => &mut counters.closed_unread,
+        };
+        *count += 1;
+    }
+
+    /// Queues bytes to be written at the next [`Connections::flush`]. `false` if the connection is gone or was given up.
+    pub(crate) fn queue(&mut self, slot: Slot, bytes: &[u8], counters: &mut SipCounters) -> bool {
+        let mut spare = std::mem::take(&mut self.spare);
+        let queued = self
+            .get(slot)
+            .map(|connection| connection.queue(bytes, &mut spare));
+        self.spare = spare;
+        match queued {
+            None => false,
+            Some(false) => {
+                self.close(slot, Reason::Unread, counters);
+                false
+            }
+            Some(true) => {
+                if let Some(connection) = self.get(slot)
+                    && !std::mem::replace(&mut connection.dirty, true)
+                {
+                    self.dirty.push(slot);
+                }
+                true
+            }
+        }
+    }
+
+    /// Writes to all connections that have something to write.
+    pub(crate) fn flush(&mut self, poller: &Poller, counters: &mut SipCounters) {
+        let mut dirty = std::mem::take(&mut self.dirty);
+        for slot in dirty.drain(..) {
+            if let Some(connection) = self.get(slot) {
+                connection.dirty = false;
+            }
+            self.write(slot, poller, counters);
+        }
+        self.dirty = dirty;
+    }
+
+    /// Writes what waits on one connection, and has the poller report what matters from now on.
+    pub(crate) fn write(&mut self, slot: Slot, poller: &Poller, counters: &mut SipCounters) {
+        let mut spare = std::mem::take(&mut self.spare);
+        let written = self
+            .get(slot)
+            .map(|connection| connection.write(&mut spare));
+        self.spare = spare;
+        match written {
+            Some(Written::Broken) => self.close(slot, Reason::Peer, counters),
+            Some(Written::All | Written::Some) => self.watch(slot, poller),
+            None => {}
+        }
+    }
+
+    fn watch(&mut self, slot: Slot, poller: &Poller) {
+        let Some(connection) = self.get(slot) else {
+            return;
+        };
+        let wants = connection.wants();
+        if wants == connection.watching {
+            return;
+        }
+        let interest = match wants {
+            Watching::Read => Interest::Read,
+            Watching::Write => Interest::Write,
+            Watching::Both => Interest::ReadWrite,
+        };
+        let token = Token::Sip(SipToken::Connection(slot)).as_u64();
+        if poller.modify(&connection.stream, token, interest).is_ok() {
+            connection.watching = wants;
+        }
+    }
+
+    /// Has its timer fire in time for its deadline, which may have come nearer.
+    pub(crate) fn arm(&mut self, slot: Slot, orders: &Orders) {
+        let Some(connection) = self.get(slot) else {
+            return;
+        };
+        let deadline = connection.deadline(&orders.settings);
+        // A deadline that has moved away is looked at when the timer fires.
+        if deadline >= connection.armed {
+            return;
+        }
+        connection.armed = deadline;
+        if let Some(timer) = connection.timer {
+            self.timers.reschedule(timer, deadline.0);
+        }
+    }
+
+    /// When to look at the timers next.
+    pub(crate) fn next_deadline(&self) -> Option<Mono> {
+        self.timers.next_deadline().map(Mono)
+    }
+
+    /// Closes one connection whose time is over, if there is one. Returns whether another look is due.
+    pub(crate) fn expire(
+        &mut self,
+        now: Mono,
+        orders: &Orders,
+        counters: &mut SipCounters,
+    ) -> bool {
+        let Some(slot) = self.timers.pop_due(now.0) else {
+            return false;
+        };
+        let Some(connection) = self.get(slot) else {
+            return true;
+        };
+        let deadline = connection.deadline(&orders.settings);
+        if deadline > now {
+            connection.armed = deadline;
+            let timer = self.timers.insert(deadline.0, slot);
+            if let Some(connection) = self.get(slot) {
+                connection.timer = Some(timer);
+            }
+            return true;
+        }
+        connection.timer = None;
+        let reason = match (connection.begun, connection.unwritten()) {
+            (_, 1..) => Reason::Unread,
+            (Some(_), _) => Reason::Slow,
+            (None, _) => Reason::Idle,
+        };
+        self.close(slot, reason, counters);
+        true
+    }
+}

@@ -1,0 +1,166 @@
+//! What one worker has seen and done of SIP. Plain numbers, written by one thread.
+
+use std::ops::AddAssign;
+
+/// Methods with a count of their own, in the order of [`SipCounters::requests`]; the last stands for all others.
+pub const SIP_METHODS: [&str; 7] = [
+    "REGISTER", "INVITE", "ACK", "BYE", "CANCEL", "OPTIONS", "other",
+];
+
+/// Classes of responses, in the order of [`SipCounters::responses_sent`].
+pub const SIP_CLASSES: [&str; 6] = ["1xx", "2xx", "3xx", "4xx", "5xx", "6xx"];
+
+/// The place of a method in [`SIP_METHODS`].
+pub(crate) fn method_index(method: &[u8]) -> usize {
+    let other = SIP_METHODS.len() - 1;
+    SIP_METHODS[..other]
+        .iter()
+        .position(|name| name.as_bytes() == method)
+        .unwrap_or(other)
+}
+
+macro_rules! counters {
+    ($($(#[doc = $doc:literal])+ $name:ident: $kind:ty,)+) => {
+        /// Counters of one worker, or the sum over several. All but those that say "now" only ever grow.
+        #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+        #[non_exhaustive]
+        pub struct SipCounters {
+            $($(#[doc = $doc])+ pub $name: $kind,)+
+        }
+
+        crate::words::words!(SipCounters { $($name),+ });
+
+        impl AddAssign<&SipCounters> for SipCounters {
+            fn add_assign(&mut self, other: &SipCounters) {
+                $(self.$name.add(&other.$name);)+
+            }
+        }
+    };
+}
+
+/// Adds numbers and rows of numbers alike.
+trait Add {
+    fn add(&mut self, other: &Self);
+}
+
+impl Add for u64 {
+    fn add(&mut self, other: &u64) {
+        *self += other;
+    }
+}
+
+impl<const N: usize> Add for [u64; N] {
+    fn add(&mut self, other: &[u64; N]) {
+        self.iter_mut()
+            .zip(other)
+            .for_each(|(sum, one)| *sum += one);
+    }
+}
+
+counters! {
+    /// Messages received over UDP.
+    udp_messages: u64,
+    /// Messages received over TCP.
+    tcp_messages: u64,
+    /// Bytes of messages received.
+    bytes_received: u64,
+    /// Bytes of messages sent.
+    bytes_sent: u64,
+    /// Requests received, by method.
+    requests: [u64; SIP_METHODS.len()],
+    /// Responses received, by class.
+    responses_received: [u64; SIP_CLASSES.len()],
+    /// Responses sent, by class, repetitions included.
+    responses_sent: [u64; SIP_CLASSES.len()],
+    /// Requests that came again and got the same answer, or none.
+    request_retransmissions: u64,
+    /// Responses that were sent again.
+    response_retransmissions: u64,
+    /// Transactions that exist now.
+    transactions: u64,
+    /// Timers that are set now.
+    timers: u64,
+    /// Bytes of state that transactions take now.
+    state_bytes: u64,
+    /// How long a message that arrives now is expected to wait, in nanoseconds.
+    expected_wait_ns: u64,
+    /// How long an accepted message takes on average now, in nanoseconds.
+    service_time_ns: u64,
+    /// What overload control does now: 0 accepts all, 1 refuses new work, 2 refuses what is not essential.
+    behaviour: u64,
+    /// Requests refused with 503 because of overload, before they were parsed.
+    shed_refused: u64,
+    /// Requests dropped in silence because there was no time left even for refusals.
+    shed_dropped: u64,
+    /// Requests that the transaction user refused because of overload.
+    shed_by_user: u64,
+    /// Retransmissions put off because of overload.
+    shed_deferred: u64,
+    /// Requests refused with 503 because there were too many transactions.
+    shed_transactions: u64,
+    /// Messages dropped: not SIP, or not fit to be answered.
+    malformed: u64,
+    /// Messages dropped: responses that belong to no transaction.
+    stray_responses: u64,
+    /// Messages dropped: ACKs that belong to no transaction.
+    stray_acks: u64,
+    /// Datagrams that the kernel discarded because a listener's receive buffer was full (SO_RXQ_OVFL).
+    overflow: u64,
+    /// Receive calls that failed.
+    receive_errors: u64,
+    /// Keep-alives answered.
+    pings: u64,
+    /// STUN Binding requests answered.
+    stun_answers: u64,
+    /// Datagrams dropped: STUN that is no Binding request.
+    stun_dropped: u64,
+    /// Connections that are open now.
+    connections: u64,
+    /// Connections accepted.
+    connections_accepted: u64,
+    /// Connections made to a peer, because the one that a request came by was gone.
+    connections_made: u64,
+    /// Connections closed at once because there were too many.
+    connections_refused: u64,
+    /// Connections closed: by the other side, or because it broke.
+    closed_by_peer: u64,
+    /// Connections closed: nothing came for too long.
+    closed_idle: u64,
+    /// Connections closed: a message took too long to come.
+    closed_slow: u64,
+    /// Connections closed: what came was no message, or too large.
+    closed_malformed: u64,
+    /// Connections closed: the other side did not read what was sent to it.
+    closed_unread: u64,
+    /// Answers discarded because the connection they were to go by is gone.
+    unsent: u64,
+    /// Messages handed to the worker that their dialog or transaction belongs to.
+    handed_over: u64,
+    /// Messages taken over from another worker.
+    taken_over: u64,
+    /// Messages discarded because another worker's mailbox was full.
+    mailbox_full: u64,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn methods_have_their_places_and_case_matters() {
+        assert_eq!(method_index(b"REGISTER"), 0);
+        assert_eq!(method_index(b"OPTIONS"), 5);
+        assert_eq!(method_index(b"options"), 6);
+        assert_eq!(method_index(b"other"), 6);
+    }
+
+    #[test]
+    fn sums_cover_rows() {
+        let mut one = SipCounters::default();
+        one.requests[1] = 3;
+        one.pings = 1;
+        let mut sum = one;
+        sum += &one;
+        assert_eq!((sum.requests[1], sum.pings), (6, 2));
+    }
+}

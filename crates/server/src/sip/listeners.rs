@@ -1,0 +1,107 @@
+//! The sockets that SIP is listened on: for each address one over UDP and one over TCP (RFC 3261 §18.2.1), for each worker.
+
+use super::settings::Orders;
+use super::{Secrets, Sip, reading};
+use crate::error::StartError;
+use io::{TcpListener, TcpOptions, UdpOptions, UdpSocket};
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+/// One address, at one worker.
+#[derive(Debug)]
+pub(crate) struct SipListener {
+    pub(crate) udp: UdpSocket,
+    pub(crate) tcp: TcpListener,
+    /// What both are bound to.
+    pub(crate) local: SocketAddr,
+}
+
+/// The addresses listened on, and SIP for each worker; nothing where there are no addresses.
+type SetUp = (Vec<SocketAddr>, Vec<Sip>);
+
+/// Binds everything that SIP needs.
+///
+/// # Errors
+/// If an address cannot be listened on over UDP and TCP, or is there twice.
+pub(crate) fn set_up(
+    addresses: &[SocketAddr],
+    workers: usize,
+    receive_buffer: u32,
+    orders: Orders,
+) -> Result<SetUp, StartError> {
+    if addresses.is_empty() {
+        return Ok((Vec::new(), Vec::new()));
+    }
+    let mut of_workers: Vec<Vec<SipListener>> = (0..workers).map(|_| Vec::new()).collect();
+    let mut bound = Vec::new();
+    for &address in addresses {
+        let options = UdpOptions {
+            // A message is one datagram, and the next one is of another length.
+            gro: false,
+            recv_buffer: Some(receive_buffer),
+            // Only a wildcard leaves open what was asked.
+            local_address: address.ip().is_unspecified(),
+            ..UdpOptions::listener()
+        };
+        let group = bind(address, workers, &options)?;
+        bound.extend(group.first().map(|listener| listener.local));
+        let places = of_workers.iter_mut().zip(group);
+        places.for_each(|(list, listener)| list.push(listener));
+    }
+    let (orders, secrets) = (Arc::new(orders), Secrets::new());
+    let sips = of_workers.into_iter().map(|listeners| {
+        let orders = Arc::clone(&orders);
+        Sip::new(listeners, orders, secrets.clone(), reading::now())
+    });
+    let sips = sips.collect::<Result<_, _>>().map_err(StartError::Worker)?;
+    Ok((bound, sips))
+}
+
+/// How often a port that is free over UDP is looked for that is free over TCP, too.
+const TRIES: usize = 64;
+
+/// Binds an address for all workers; the port is the same over UDP and TCP. All are bound before any is read: a socket that
+/// joins its group later would take over flows of the others.
+fn bind(
+    address: SocketAddr,
+    workers: usize,
+    options: &UdpOptions,
+) -> Result<Vec<SipListener>, StartError> {
+    let refused = |source| StartError::Bind { address, source };
+    let mut tries = 0;
+    let free = loop {
+        match free_port(address, options) {
+            Ok(free) => break free,
+            // Port 0 asks for any: the one that the kernel chose for UDP may be taken over TCP.
+            Err(_) if address.port() == 0 && tries < TRIES => tries += 1,
+            Err(error) => return Err(refused(error)),
+        }
+    };
+    let tcp = TcpOptions::default();
+    (0..workers)
+        .map(|_| {
+            Ok(SipListener {
+                udp: UdpSocket::bind(free, options)?,
+                tcp: TcpListener::bind(free, &tcp)?,
+                local: free,
+            })
+        })
+        .collect::<std::io::Result<_>>()
+        .map_err(refused)
+}
+
+/// The address with its port, which nobody else listens on. SO_REUSEPORT would let a second server of the same user join silently
+/// and take half of the messages.
+fn free_port(address: SocketAddr, options: &UdpOptions) -> std::io::Result<SocketAddr> {
+    let plain = UdpOptions {
+        reuse_port: false,
+        ..options.clone()
+    };
+    let free = UdpSocket::bind(address, &plain)?.local_addr();
+    let plain = TcpOptions {
+        reuse_port: false,
+        ..TcpOptions::default()
+    };
+    TcpListener::bind(free, &plain)?;
+    Ok(free)
+}

@@ -1,0 +1,175 @@
+//! SIP at a worker: its sockets and connections, and what happens to each message.
+//!
+//! ```text
+//!  UDP, at most 16 ──┐                       ┌── nothing that is SIP: dropped and counted
+//!  datagrams a turn  ├─> frame ─> Endpoint ──┼── STUN, keep-alives: answered here
+//!  TCP connections ──┘                       └── messages: refused, or parsed, answered
+//!          ^                                          │
+//!          └──────── SendQueue, write buffers <───────┘   flushed before the next 16
+//! ```
+//!
+//! After every 16 messages, and before the next, everything that is due is done: timers never wait behind messages. Buffers belong to
+//! the worker; a connection has memory of its own only while a message is on its way, or while the other side does not read.
+
+mod connection;
+mod connections;
+mod counters;
+mod endpoint;
+mod listeners;
+mod outgoing;
+mod reading;
+mod reply;
+mod responder;
+mod settings;
+mod sources;
+mod stun;
+mod token;
+
+pub use counters::{SIP_CLASSES, SIP_METHODS, SipCounters};
+pub(crate) use listeners::set_up;
+pub(crate) use settings::Orders;
+pub use settings::SipSettings;
+pub(crate) use token::SipToken;
+
+use crate::worker::Token;
+use connections::Connections;
+use endpoint::Endpoint;
+use io::{Event, Interest, Poller, RecvBatch, SendOptions, SendQueue};
+use listeners::SipListener;
+use sip::{Mono, Now};
+use std::sync::Arc;
+use std::time::Duration;
+
+/// Messages handled between two looks at the timers.
+const MESSAGES: usize = 16;
+
+/// How often a socket may fill that many in one wake-up.
+const ROUNDS: usize = 4;
+
+/// Bytes read from a connection at once.
+const READ: usize = 64 << 10;
+
+/// Connections accepted from one listener per wake-up.
+const ACCEPTS: usize = 64;
+
+/// How long a listener is left alone when descriptors have run out.
+const BREATH: Duration = Duration::from_secs(1);
+
+/// SIP at one worker.
+#[derive(Debug)]
+pub(crate) struct Sip {
+    listeners: Vec<SipListener>,
+    batch: RecvBatch,
+    queue: SendQueue,
+    connections: Connections,
+    endpoint: Endpoint,
+    /// Sockets that the poller has reported.
+    ready: Vec<(SipToken, Event)>,
+    /// What a connection's bytes are read into.
+    scratch: Box<[u8]>,
+    /// When listeners that were left alone are watched again.
+    accept_again: Option<Mono>,
+}
+
+impl Sip {
+    /// SIP at a worker that has these sockets of the listeners' groups.
+    ///
+    /// # Errors
+    /// If there is no address space for buffers.
+    pub(crate) fn new(
+        listeners: Vec<SipListener>,
+        orders: Arc<Orders>,
+        secrets: Secrets,
+        now: Now,
+    ) -> std::io::Result<Sip> {
+        Ok(Sip {
+            listeners,
+            batch: RecvBatch::try_new(MESSAGES, RecvBatch::LARGE)?,
+            queue: SendQueue::new(&SendOptions {
+                gso: false,
+                max_segments: 1,
+                capacity: 8 * MESSAGES,
+            }),
+            connections: Connections::new(now.mono),
+            endpoint: Endpoint::new(orders, secrets, now),
+            ready: Vec::new(),
+            scratch: vec![0; READ].into(),
+            accept_again: None,
+        })
+    }
+
+    /// Has the poller report all listeners.
+    pub(crate) fn watch(&self, poller: &Poller) -> std::io::Result<()> {
+        for (number, listener) in (0..).zip(&self.listeners) {
+            let token = Token::Sip(SipToken::Datagrams(number)).as_u64();
+            poller.add(&listener.udp, token, Interest::Read)?;
+            let token = Token::Sip(SipToken::Accept(number)).as_u64();
+            poller.add(&listener.tcp, token, Interest::Read)?;
+        }
+        Ok(())
+    }
+
+    /// The poller has reported a socket; [`Sip::turn`] will read it.
+    pub(crate) fn ready(&mut self, token: SipToken, event: Event) {
+        self.ready.push((token, event));
+    }
+
+    /// New settings.
+    pub(crate) fn obey(&mut self, orders: Arc<Orders>) {
+        self.endpoint.obey(orders);
+    }
+
+    /// Does what is due, and reads each socket that is ready, a bounded amount.
+    pub(crate) fn turn(&mut self, poller: &Poller, now: turn::Now) {
+        self.endpoint.now = Now {
+            mono: Mono(now.mono.0),
+            unix_s: now.unix_s,
+        };
+        self.do_what_is_due(poller);
+        let mut ready = std::mem::take(&mut self.ready);
+        for (token, event) in ready.drain(..) {
+            match token {
+                SipToken::Datagrams(number) => self.read_datagrams(number, poller),
+                SipToken::Accept(number) => self.accept(number, poller),
+                SipToken::Connection(slot) => self.serve_connection(slot, event, poller),
+            }
+        }
+        // Keeps the space for the next time.
+        self.ready = ready;
+    }
+
+    /// How long the worker may sleep.
+    pub(crate) fn patience(&self, now: turn::Mono) -> Duration {
+        let now = Mono(now.0);
+        let deadlines = [
+            self.connections.next_deadline(),
+            self.accept_again,
+            self.endpoint.next_deadline(),
+        ];
+        let first = deadlines.into_iter().flatten().min();
+        first.map_or(Duration::MAX, |deadline| deadline.since(now))
+    }
+
+    /// What was counted, and how things are now.
+    pub(crate) fn counters(&self) -> SipCounters {
+        SipCounters {
+            connections: self.connections.len() as u64,
+            ..self.endpoint.counters
+        }
+    }
+}
+
+/// What all workers share so that each can read what another wrote.
+#[derive(Debug, Clone)]
+pub(crate) struct Secrets {
+    /// Keys the tags that stand for dialogs, and the owners of Call-IDs.
+    pub(crate) hash: std::hash::RandomState,
+}
+
+impl Secrets {
+    pub(crate) fn new() -> Secrets {
+        Secrets {
+            hash: std::hash::RandomState::new(),
+        }
+    }
+}

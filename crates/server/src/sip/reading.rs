@@ -1,0 +1,320 @@
+//! From sockets to messages: batches of datagrams, connections, and what is due in between.
+
+use super::connections::Reason;
+use super::outgoing::{Outgoing, tcp_flow, udp_flow};
+use super::token::{SipToken, Slot};
+use super::{ACCEPTS, BREATH, MESSAGES, ROUNDS, Sip};
+use crate::worker::Token;
+use io::{Event, Interest, Poller};
+use sip::Now;
+use sip::flow::Flow;
+use sip::frame::{Frame, PONG};
+use std::io::ErrorKind;
+
+/// Connections looked at per turn whose time may be over.
+const EXPIRIES: usize = 64;
+
+impl Sip {
+    /// Everything whose time has come. Called after every [`MESSAGES`] messages.
+    pub(super) fn do_what_is_due(&mut self, poller: &Poller) {
+        let now = self.endpoint.now;
+        for _ in 0..EXPIRIES {
+            let (orders, counters) = self.endpoint.orders_and_counters();
+            if !self.connections.expire(now.mono, orders, counters) {
+                break;
+            }
+        }
+        self.with_outgoing(poller, |endpoint, outgoing| endpoint.expire(outgoing));
+        if self.accept_again.is_some_and(|at| at <= now.mono) {
+            self.accept_again = None;
+            for (number, listener) in (0..).zip(&self.listeners) {
+                let token = Token::Sip(SipToken::Accept(number)).as_u64();
+                // It is watched already if only another listener was left alone.
+                let _ = poller.add(&listener.tcp, token, Interest::Read);
+            }
+        }
+    }
+
+    /// Runs something that may send, then sends what it queued.
+    fn with_outgoing<T>(
+        &mut self,
+        poller: &Poller,
+        run: impl FnOnce(&mut super::Endpoint, &mut Outgoing<'_, '_, '_>) -> T,
+    ) -> T {
+        let mut outgoing = Outgoing {
+            out: self.queue.start(),
+            listeners: &self.listeners,
+            connections: &mut self.connections,
+        };
+        let result = run(&mut self.endpoint, &mut outgoing);
+        drop(outgoing);
+        self.connections.flush(poller, &mut self.endpoint.counters);
+        result
+    }
+
+    pub(super) fn read_datagrams(&mut self, number: u16, poller: &Poller) {
+        for round in 0..ROUNDS {
+            let Some(listener) = self.listeners.get(usize::from(number)) else {
+                return;
+            };
+            let lost = self.batch.overflow();
+            let result = listener.udp.recv_up_to(MESSAGES, 0, &mut self.batch);
+            let lost = self.batch.overflow() - lost;
+            self.endpoint.counters.overflow += lost;
+            match result {
+                Ok(0) => return,
+                Ok(_) => {}
+                Err(error) => {
+                    let idle = error.kind() == ErrorKind::WouldBlock;
+                    self.endpoint.counters.receive_errors += u64::from(!idle);
+                    return;
+                }
+            }
+            let is_full = self.batch.len() == MESSAGES;
+            if round > 0 || is_full {
+                self.endpoint.now = now();
+            }
+            self.endpoint.observe_datagrams(listener, is_full, lost);
+            self.handle_datagrams(number, poller);
+            self.do_what_is_due(poller);
+            if !is_full {
+                return;
+            }
+        }
+    }
+
+    fn handle_datagrams(&mut self, number: u16, poller: &Poller) {
+        let Some(listener) = self.listeners.get(usize::from(number)) else {
+            return;
+        };
+        let local = listener.local;
+        let mut outgoing = Outgoing {
+            out: self.queue.start(),
+            listeners: &self.listeners,
+            connections: &mut self.connections,
+        };
+        self.endpoint.begin_batch();
+        let mut handled = 0;
+        for received in self.batch.iter() {
+            let flow = udp_flow(number, local, received.local_ip, received.from);
+            for datagram in received.segments() {
+                self.endpoint.datagram(datagram, &flow, &mut outgoing);
+                handled += 1;
+            }
+        }
+        self.endpoint.end_batch(handled);
+        drop(outgoing);
+        self.batch.clear();
+        self.connections.flush(poller, &mut self.endpoint.counters);
+    }
+
+    pub(super) fn accept(&mut self, number: u16, poller: &Poller) {
+        let Some(listener) = self.listeners.get(usize::from(number)) else {
+            return;
+        };
+        for _ in 0..ACCEPTS {
+            match listener.tcp.accept() {
+                Ok((stream, remote)) => {
+                    let now = self.endpoint.now.mono;
+                    let (orders, counters) = self.endpoint.orders_and_counters();
+                    let parts = (stream, number, remote);
+                    let admitted = self.connections.admit(parts, orders, poller, now);
+                    counters.connections_accepted += u64::from(admitted);
+                    counters.connections_refused += u64::from(!admitted);
+                }
+                Err(error) if error.kind() == ErrorKind::WouldBlock => return,
+                Err(error) if is_exhausted(&error) => {
+                    // The connection still waits: watched any longer, the listener would be reported without end.
+                    if poller.remove(&listener.tcp).is_ok() {
+                        self.accept_again = Some(self.endpoint.now.mono.plus(BREATH));
+                    }
+                    return;
+                }
+                // A connection that broke while it waited.
+                Err(_) => {}
+            }
+        }
+    }
+
+    pub(super) fn serve_connection(&mut self, slot: Slot, event: Event, poller: &Poller) {
+        let Some(connection) = self.connections.get(slot) else {
+            return;
+        };
+        if std::mem::take(&mut connection.connecting) && connection.stream.take_error().is_err() {
+            self.close(slot, Reason::Peer);
+            return;
+        }
+        if event.writable {
+            let counters = &mut self.endpoint.counters;
+            self.connections.write(slot, poller, counters);
+        }
+        if event.readable {
+            self.read_connection(slot, poller);
+        }
+    }
+
+    fn close(&mut self, slot: Slot, reason: Reason) {
+        let counters = &mut self.endpoint.counters;
+        self.connections.close(slot, reason, counters);
+    }
+
+    /// Reads once, and handles every message that is whole by then.
+    fn read_connection(&mut self, slot: Slot, poller: &Poller) {
+        let Some(connection) = self.connections.get(slot) else {
+            return;
+        };
+        if connection.is_clogged() {
+            return;
+        }
+        let read = match connection.stream.read(&mut self.scratch) {
+            Ok(0) => return self.close(slot, Reason::Peer),
+            Ok(read) => read,
+            Err(error) if error.kind() == ErrorKind::WouldBlock => return,
+            Err(_) => return self.close(slot, Reason::Peer),
+        };
+        connection.heard = self.endpoint.now.mono;
+        let flow = tcp_flow(
+            slot,
+            connection.listener,
+            connection.local,
+            connection.remote,
+        );
+        // A connection that had nothing begun needs no memory: its messages are handled where they were read.
+        let mut inbound = std::mem::take(&mut connection.inbound);
+        let used = if inbound.is_empty() {
+            let scratch = std::mem::take(&mut self.scratch);
+            let used = self.handle_stream(&scratch[..read], &flow, slot, poller);
+            if let Some(used) = used {
+                inbound.extend_from_slice(&scratch[used..read]);
+            }
+            self.scratch = scratch;
+            used
+        } else {
+            inbound.extend_from_slice(&self.scratch[..read]);
+            let used = self.handle_stream(&inbound, &flow, slot, poller);
+            inbound.drain(..used.unwrap_or(0));
+            used
+        };
+        match used {
+            Some(used) => self.keep_rest(slot, inbound, used > 0),
+            None => self.close(slot, Reason::Malformed),
+        }
+    }
+
+    /// What is left of a read is the beginning of a message; its time runs from here on, however slowly more comes.
+    fn keep_rest(&mut self, slot: Slot, inbound: Vec<u8>, moved_on: bool) {
+        let now = self.endpoint.now.mono;
+        let Some(connection) = self.connections.get(slot) else {
+            return;
+        };
+        if inbound.is_empty() {
+            // Not even its memory is kept.
+            connection.inbound = Vec::new();
+            if connection.proven {
+                connection.begun = None;
+            }
+        } else {
+            connection.inbound = inbound;
+            if moved_on || connection.begun.is_none() {
+                connection.begun = Some(now);
+            }
+        }
+        let (orders, _) = self.endpoint.orders_and_counters();
+        self.connections.arm(slot, orders);
+    }
+
+    /// Handles the whole messages at the start of `bytes`. Returns how many bytes they were, or `None` if the stream makes no sense.
+    fn handle_stream(
+        &mut self,
+        bytes: &[u8],
+        flow: &Flow,
+        slot: Slot,
+        poller: &Poller,
+    ) -> Option<usize> {
+        let mut used = 0;
+        let mut handled = 0;
+        let mut batch = 0;
+        loop {
+            let rest = bytes.get(used..).unwrap_or_default();
+            let limits = self.endpoint.limits;
+            let connection = self.connections.get(slot)?;
+            let framed = connection.framer.next(rest, &limits);
+            if batch == 0 {
+                self.endpoint.observe_stream(connection, rest.len());
+                self.endpoint.begin_batch();
+            }
+            match framed {
+                Ok(Frame::Message { len }) => {
+                    let message = rest.get(..len)?;
+                    self.connections.prove(slot);
+                    self.with_connection_out(|endpoint, outgoing| {
+                        endpoint.stream_message(message, flow, outgoing);
+                    });
+                    used += len;
+                    handled += 1;
+                    batch += 1;
+                }
+                Ok(Frame::Ping { len }) => {
+                    self.endpoint.counters.pings += 1;
+                    let counters = &mut self.endpoint.counters;
+                    self.connections.queue(slot, PONG, counters);
+                    used += len;
+                }
+                Ok(Frame::LineEnd { len }) => used += len,
+                Ok(Frame::Need(_)) => break,
+                Err(broken) => {
+                    let head = rest.get(..broken.head_len).unwrap_or_default();
+                    self.with_connection_out(|endpoint, outgoing| {
+                        endpoint.refuse_stream(head, broken.error, flow, outgoing);
+                    });
+                    self.end_stream_batch(batch, poller);
+                    return None;
+                }
+            }
+            if batch == MESSAGES {
+                self.end_stream_batch(batch, poller);
+                self.endpoint.now = now();
+                self.do_what_is_due(poller);
+                batch = 0;
+            }
+        }
+        self.end_stream_batch(batch, poller);
+        if handled > 0 {
+            self.do_what_is_due(poller);
+        }
+        // It may have been given up while its answers were queued.
+        self.connections.get(slot).map(|_| used)
+    }
+
+    fn end_stream_batch(&mut self, handled: usize, poller: &Poller) {
+        self.endpoint.end_batch(handled);
+        self.connections.flush(poller, &mut self.endpoint.counters);
+    }
+
+    fn with_connection_out(
+        &mut self,
+        run: impl FnOnce(&mut super::Endpoint, &mut Outgoing<'_, '_, '_>),
+    ) {
+        let mut outgoing = Outgoing {
+            out: self.queue.start(),
+            listeners: &self.listeners,
+            connections: &mut self.connections,
+        };
+        run(&mut self.endpoint, &mut outgoing);
+    }
+}
+
+/// The time by the system's clocks.
+pub(super) fn now() -> Now {
+    let now = crate::worker::now();
+    Now {
+        mono: sip::Mono(now.mono.0),
+        unix_s: now.unix_s,
+    }
+}
+
+/// Descriptors or memory have run out.
+fn is_exhausted(error: &std::io::Error) -> bool {
+    // EMFILE, ENFILE, ENOBUFS, ENOMEM: kinds that std does not name.
+    matches!(error.raw_os_error(), Some(24 | 23 | 105 | 12))
+}

@@ -1,0 +1,86 @@
+//! What an operator chooses about SIP, beyond where it listens.
+
+use std::time::Duration;
+
+/// How SIP is served. A part of [`Settings`](crate::Settings): all of it can change while the server runs.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct SipSettings {
+    /// Whether REGISTER and INVITE are accepted, whoever sends them, and forgotten again: a user agent server for tests.
+    /// Default: no.
+    pub test_uas: bool,
+    /// Whether that REGISTER takes a digest by one of the users, in the realm of all credentials. Default: no.
+    pub challenge: bool,
+    /// How long a message may be expected to wait before work is refused; zero turns overload control off. Default 200 ms.
+    pub tolerance: Duration,
+    /// For so long the test user agent server works on each request that it accepts. Default: not at all.
+    pub service_time: Duration,
+    /// Transactions of all workers together. Default 100,000.
+    pub transactions: u32,
+    /// Connections of all workers together. Default 10,000.
+    pub connections: u32,
+    /// Connections of one IPv4 address or IPv6 /64. Default 1,000.
+    pub connections_per_source: u32,
+    /// Header fields of a message, at most 254. Default 128.
+    pub headers: u32,
+    /// Bytes of a message's start line and header fields, at most 65,535. Default 16 KiB.
+    pub head_bytes: u32,
+    /// Bytes of a message's body. Default 64 KiB.
+    pub body_bytes: u32,
+    /// Within this time a connection's first message must have come, and each message that has begun must be complete.
+    /// Default 10 s.
+    pub patience: Duration,
+    /// A connection on which nothing comes for so long is closed. Default 10 minutes.
+    pub idle: Duration,
+}
+
+impl Default for SipSettings {
+    fn default() -> SipSettings {
+        SipSettings {
+            test_uas: false,
+            challenge: false,
+            tolerance: Duration::from_millis(200),
+            service_time: Duration::ZERO,
+            transactions: 100_000,
+            connections: 10_000,
+            connections_per_source: 1_000,
+            headers: 128,
+            head_bytes: 16 << 10,
+            body_bytes: 64 << 10,
+            patience: Duration::from_secs(10),
+            idle: Duration::from_secs(600),
+        }
+    }
+}
+
+/// The settings with what they are shared with: what a worker is told.
+#[derive(Clone)]
+pub(crate) struct Orders {
+    pub(crate) settings: SipSettings,
+    /// Names and passwords of those who may answer a challenge.
+    pub(crate) users: Vec<(String, String)>,
+    /// How many workers share the limits.
+    pub(crate) workers: u32,
+}
+
+impl std::fmt::Debug for Orders {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        // Without the passwords.
+        f.debug_struct("Orders")
+            .field("settings", &self.settings)
+            .field("users", &self.users.len())
+            .finish_non_exhaustive()
+    }
+}
+
+impl Orders {
+    /// One worker's part of a limit that holds for all of them: at least one.
+    pub(crate) fn share(&self, of_all: u32) -> usize {
+        of_all.div_ceil(self.workers.max(1)).max(1) as usize
+    }
+
+    /// The most bytes that one message can have.
+    pub(crate) fn message_bytes(&self) -> usize {
+        (self.settings.head_bytes + self.settings.body_bytes) as usize
+    }
+}

@@ -1,0 +1,85 @@
+//! What epoll reports of SIP, inside the worker's tokens.
+
+use turn::RelayKey;
+
+/// A socket of SIP's.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum SipToken {
+    /// The UDP socket of this listener.
+    Datagrams(u16),
+    /// The TCP listener beside it.
+    Accept(u16),
+    /// A connection.
+    Connection(Slot),
+}
+
+/// A place in the table of connections, and which tenant of it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub(crate) struct Slot {
+    pub(crate) index: u32,
+    pub(crate) generation: u32,
+}
+
+/// Slots of relays stay below a few millions; these indices are SIP's.
+const CONNECTIONS: std::ops::Range<u32> = 0xfe00_0000..0xff00_0000;
+const DATAGRAMS: std::ops::Range<u32> = 0xffff_8000..0xffff_a000;
+const ACCEPT: std::ops::Range<u32> = 0xffff_a000..0xffff_c000;
+
+impl SipToken {
+    /// The most connections that a worker can have.
+    pub(crate) const MOST_CONNECTIONS: usize = (CONNECTIONS.end - CONNECTIONS.start) as usize;
+
+    pub(crate) fn as_key(self) -> RelayKey {
+        let (index, generation) = match self {
+            SipToken::Datagrams(number) => (DATAGRAMS.start + u32::from(number), 0),
+            SipToken::Accept(number) => (ACCEPT.start + u32::from(number), 0),
+            SipToken::Connection(slot) => (CONNECTIONS.start + slot.index, slot.generation),
+        };
+        RelayKey { index, generation }
+    }
+
+    /// The token, if the key is one of SIP's.
+    pub(crate) fn from_key(key: RelayKey) -> Option<SipToken> {
+        let index = key.index;
+        if CONNECTIONS.contains(&index) {
+            return Some(SipToken::Connection(Slot {
+                index: index - CONNECTIONS.start,
+                generation: key.generation,
+            }));
+        }
+        let number = |range: std::ops::Range<u32>| {
+            let number = range.contains(&index).then(|| index - range.start)?;
+            u16::try_from(number).ok()
+        };
+        number(DATAGRAMS)
+            .map(SipToken::Datagrams)
+            .or_else(|| number(ACCEPT).map(SipToken::Accept))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn tokens_lead_back_and_relays_are_none() {
+        let slot = Slot {
+            index: 77,
+            generation: u32::MAX,
+        };
+        for token in [
+            SipToken::Datagrams(0),
+            SipToken::Accept(63),
+            SipToken::Connection(slot),
+        ] {
+            assert_eq!(SipToken::from_key(token.as_key()), Some(token));
+        }
+        for index in [0, 5_000_000, 0xffff_0000, u32::MAX] {
+            let key = RelayKey {
+                index,
+                generation: 0,
+            };
+            assert_eq!(SipToken::from_key(key), None);
+        }
+    }
+}

@@ -1,0 +1,159 @@
+//! Nonce counts that have been used (RFC 7616 §3.4, `nc`), in memory that never grows.
+//!
+//! The table is as large as it was made. Each nonce has one set of places where it may be, by its identity, and in a place
+//! it has a window of the last 64 counts: requests overtake each other over UDP. Where a set is full, the oldest nonce makes
+//! room and the set remembers its age: a nonce as old as that which is not in the set may have been there, and counts as
+//! used up. So nothing counts twice, whatever the load; what a full table costs is a few more challenges.
+//!
+//! Only who has proven to know the password takes a place.
+
+/// Places in a set.
+const WAYS: usize = 4;
+
+/// What the use of a nonce is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Use {
+    /// The first of this count.
+    Fresh,
+    /// The count was used already, or is too old to tell: challenge again with `stale=true`.
+    Used,
+}
+
+/// One nonce.
+#[derive(Clone, Copy, Debug, Default)]
+struct Entry {
+    id: u64,
+    issued_unix_s: u64,
+    /// Which of the 64 counts up to `highest` were used; bit 0 is `highest`. 0 says that the place is free.
+    window: u64,
+    highest: u32,
+}
+
+#[derive(Clone, Copy, Debug, Default)]
+struct Set {
+    entries: [Entry; WAYS],
+    /// Nonces issued then or before that are not here may have been pushed out.
+    floor_unix_s: u64,
+}
+
+/// The counts of the nonces in use.
+#[derive(Clone, Debug)]
+pub struct Replay {
+    sets: Box<[Set]>,
+}
+
+impl Replay {
+    /// Room for about `nonces`; 34 bytes each.
+    #[must_use]
+    pub fn new(nonces: usize) -> Replay {
+        let sets = nonces.div_ceil(WAYS).max(1);
+        Replay {
+            sets: vec![Set::default(); sets].into_boxed_slice(),
+        }
+    }
+
+    /// Notes that a nonce was answered rightly with this count.
+    pub fn note(&mut self, id: u64, issued_unix_s: u64, count: u32) -> Use {
+        let sets = self.sets.len() as u64;
+        // The identity is a MAC: its bits are as good as random, and nobody chooses them.
+        let Some(set) = self.sets.get_mut((id % sets) as usize) else {
+            return Use::Used;
+        };
+        let is_it = |entry: &&mut Entry| {
+            entry.window != 0 && entry.id == id && entry.issued_unix_s == issued_unix_s
+        };
+        if let Some(entry) = set.entries.iter_mut().find(is_it) {
+            return entry.note(count);
+        }
+        if issued_unix_s <= set.floor_unix_s {
+            return Use::Used;
+        }
+        let age = |entry: &&mut Entry| (entry.window != 0, entry.issued_unix_s);
+        let Some(oldest) = set.entries.iter_mut().min_by_key(age) else {
+            return Use::Used;
+        };
+        if oldest.window != 0 {
+            if issued_unix_s < oldest.issued_unix_s {
+                return Use::Used;
+            }
+            set.floor_unix_s = set.floor_unix_s.max(oldest.issued_unix_s);
+        }
+        *oldest = Entry {
+            id,
+            issued_unix_s,
+            window: 1,
+            highest: count,
+        };
+        Use::Fresh
+    }
+}
+
+impl Entry {
+    fn note(&mut self, count: u32) -> Use {
+        if let Some(ahead @ 1..) = count.checked_sub(self.highest) {
+            self.window = self.window.checked_shl(ahead).unwrap_or(0) | 1;
+            self.highest = count;
+            return Use::Fresh;
+        }
+        let bit = 1_u64.checked_shl(self.highest - count).unwrap_or(0);
+        if bit == 0 || self.window & bit != 0 {
+            return Use::Used;
+        }
+        self.window |= bit;
+        Use::Fresh
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::collections::HashSet;
+
+    #[test]
+    fn each_count_is_good_once_in_any_order_of_the_last_64() {
+        let mut replay = Replay::new(1);
+        for (count, expected) in [
+            (1, Use::Fresh),
+            (1, Use::Used),
+            (3, Use::Fresh),
+            (2, Use::Fresh),
+            (2, Use::Used),
+            (66, Use::Fresh),
+            (3, Use::Used),
+            (4, Use::Fresh),
+            (2, Use::Used),
+            (200, Use::Fresh),
+            (66, Use::Used),
+            (137, Use::Fresh),
+            (136, Use::Used),
+            (u32::MAX, Use::Fresh),
+            (u32::MAX, Use::Used),
+            (0, Use::Used),
+        ] {
+            assert_eq!(replay.note(7, 100, count), expected, "{count}");
+        }
+    }
+
+    /// However full the table is: what was taken once is never taken again.
+    #[test]
+    fn nothing_counts_twice_though_the_table_is_full() {
+        let mut replay = Replay::new(8);
+        let (mut taken, mut seed, mut fresh) = (HashSet::new(), 1_u64, 0);
+        for step in 0..20_000_u64 {
+            seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+            let nonce = (seed >> 33) % 64 + step / 100;
+            let (issued, count) = (nonce / 4, (seed >> 20) as u32 % 8 + 1);
+            if replay.note(nonce.wrapping_mul(0x9E37_79B9_7F4A_7C15), issued, count) == Use::Fresh {
+                assert!(taken.insert((nonce, count)), "{nonce} {count}");
+                fresh += 1;
+            }
+        }
+        assert!(fresh > 100);
+    }
+
+    #[test]
+    fn memory_is_what_it_was_made_with() {
+        assert!(size_of::<Set>() <= 34 * WAYS);
+        assert_eq!(Replay::new(0).sets.len(), 1);
+    }
+}
