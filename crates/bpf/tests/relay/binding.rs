@@ -214,7 +214,7 @@ fn foreign_attributes() -> Vec<(&'static str, Vec<u8>)> {
         ("integrity", with(0x0008, &[0; 20])),
         ("integrity by SHA-256", first(0x001c, &[0; 32])),
         ("PRIORITY", first(0x0024, &[0; 4])),
-        ("too many", message(1, &[(0x8022, &[]); 17], false)),
+        ("too many", message(1, &[(0x8022, &[][..]); 17], false)),
         ("too long", with(0x8022, &[0; 256])),
         ("FINGERPRINT not the last", first(FINGERPRINT, &[0; 4])),
     ]
