@@ -18,6 +18,8 @@ pub enum Capability {
     NetAdmin = 12,
     /// CAP_SYS_ADMIN: nearly everything.
     SysAdmin = 21,
+    /// CAP_PERFMON (Linux 5.8): let BPF programs calculate with pointers.
+    Perfmon = 38,
     /// CAP_BPF (Linux 5.8): load BPF programs and make their tables.
     Bpf = 39,
 }
@@ -31,6 +33,7 @@ impl Capability {
             Capability::DacReadSearch => "cap_dac_read_search",
             Capability::NetAdmin => "cap_net_admin",
             Capability::SysAdmin => "cap_sys_admin",
+            Capability::Perfmon => "cap_perfmon",
             Capability::Bpf => "cap_bpf",
         }
     }

@@ -60,6 +60,8 @@ pub struct GroWatch {
     trains: u32,
     /// Messages until the next decision.
     left: u32,
+    /// It is to end for good.
+    forbidden: bool,
 }
 
 impl GroWatch {
@@ -75,7 +77,17 @@ impl GroWatch {
             state,
             trains: 0,
             left: WINDOW,
+            forbidden: false,
         }
+    }
+
+    /// Never joins again, from the next time on that the socket has been emptied.
+    pub fn forbid(&mut self) {
+        if self.state == State::Separate {
+            self.state = State::Never;
+        }
+        self.forbidden = true;
+        self.left = 0;
     }
 
     /// GRO is off for the time being: it is worth knowing whether neighbouring messages have one source.
@@ -109,8 +121,11 @@ impl GroWatch {
             // What is behind in reading cannot turn GRO off again: it had better not try.
             State::Separate => {}
             State::Joining if self.left > 0 => {}
-            State::Joining if !paid && brought.drained => {
-                let state = turn_off(socket)?;
+            State::Joining if (!paid || self.forbidden) && brought.drained => {
+                let state = match turn_off(socket)? {
+                    State::Separate if self.forbidden => State::Never,
+                    state => state,
+                };
                 self.enter(state, WINDOW * WINDOWS_APART);
             }
             state => self.enter(state, WINDOW),
@@ -122,7 +137,9 @@ impl GroWatch {
         *self = GroWatch {
             state,
             trains: 0,
-            left: messages,
+            // What is forbidden is tried at every chance.
+            left: if self.forbidden { 0 } else { messages },
+            forbidden: self.forbidden,
         };
     }
 }
@@ -175,6 +192,23 @@ mod tests {
         assert!(!socket.gro());
         feed(&mut watch, &socket, 1, SINGLE);
         assert!(socket.gro());
+    }
+
+    #[test]
+    fn what_is_forbidden_ends_as_soon_as_the_socket_is_empty_and_stays_off() {
+        let socket = socket(true);
+        let mut watch = GroWatch::new(&socket);
+        watch.forbid();
+        let behind = Brought {
+            drained: false,
+            ..SINGLE
+        };
+        feed(&mut watch, &socket, 3, behind);
+        assert!(socket.gro());
+        feed(&mut watch, &socket, 1, SINGLE);
+        assert!(!socket.gro());
+        feed(&mut watch, &socket, 100 * WINDOW, SINGLE);
+        assert!(!socket.gro());
     }
 
     #[test]

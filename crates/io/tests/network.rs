@@ -1,5 +1,7 @@
 //! What netlink tells of interfaces, routes, neighbours and drivers, against namespaces made for it. Needs root.
 
+#![allow(clippy::unwrap_used)] // a test may fail this way
+
 use std::io;
 use std::net::IpAddr;
 use std::time::{Duration, Instant};

@@ -7,9 +7,10 @@ use crate::features::{BusyPoll, Features};
 use crate::local::Local;
 use crate::mailbox::Mailbox;
 use crate::observer::Observer;
-use crate::offload::{KernelBinding, Offload, Part, Places, Rates};
+use crate::offload::{KernelBinding, Offload, Part, Places, Prepared, Rates, Shown, Wanted};
 use crate::policy::{OwnAddresses, PeerRule, loopback_and_private};
 use crate::ports::PortRange;
+use crate::privileges::Kept;
 use crate::quota::{QuotaLimits, Quotas, SourcePrefix};
 use crate::random;
 use crate::running::{Live, Running};
@@ -56,6 +57,7 @@ pub struct Builder {
     busy_poll_us: u32,
     steering: Steering,
     offload: Offload,
+    drop_privileges: bool,
     source_prefix: SourcePrefix,
     settings: Settings,
 }
@@ -149,6 +151,13 @@ impl Builder {
         self
     }
 
+    /// Whether the server's threads give up every capability that they do not need once everything is open
+    /// ([`privileges`](crate::privileges)). Default: no. The caller's thread keeps its own.
+    pub fn drop_privileges(mut self, drop: bool) -> Self {
+        self.drop_privileges = drop;
+        self
+    }
+
     /// What counts as one source for the quota per source. It cannot change while the server runs.
     pub fn source_prefix(mut self, prefix: SourcePrefix) -> Self {
         self.source_prefix = prefix;
@@ -223,14 +232,8 @@ impl Builder {
     /// Says what is wrong and what to do; nothing stays open then.
     pub fn start(self) -> Result<Running, StartError> {
         let workers = self.worker_count()?;
-        let Made {
-            workers,
-            boxes,
-            observer,
-            live,
-            tables,
-        } = self.make(workers)?;
-        Running::spawn(workers, boxes, observer, live, tables, self.pin)
+        let made = self.make(workers)?;
+        Running::spawn(made, self.pin)
     }
 
     /// Opens every socket for one worker that runs on the caller's thread, when told to. Nothing is pinned, and [`Builder::workers`]
@@ -239,10 +242,7 @@ impl Builder {
     /// # Errors
     /// As for [`Builder::start`].
     pub fn start_local(self) -> Result<Local, StartError> {
-        let made = self.make(1)?;
-        let worker = made.workers.into_iter().next();
-        let worker = worker.ok_or(StartError::Workers(0))?;
-        Local::new(worker, made.observer, made.live)
+        Local::new(self.make(1)?)
     }
 
     fn make(&self, workers: usize) -> Result<Made, StartError> {
@@ -262,23 +262,21 @@ impl Builder {
         let orders = self.settings.sip_orders(workers);
         let (sip_listeners, sip) =
             sip::set_up(&self.sip_listen, workers, self.wanted_buffer(), orders)?;
+        let most = self.most_allocations(relays.iter().len() * ports.len());
+        let shown = Arc::new(Shown::default());
+        let mut offload = self.prepare_offload(&listeners, &relays, ports, most, &shown)?;
+        let relay_gro = separate(offload.as_ref(), &groups, &relays);
         let mut features = Features::of(offloads, &groups, self.wanted_buffer());
         features.pinned = self.pin;
 
         let quotas = Arc::new(Quotas::new(self.settings.quota, self.source_prefix));
-        let own = OwnAddresses {
-            listeners: [&listeners[..], &sip_listeners[..]].concat(),
-            host: addresses::host_addresses(),
-        };
-        let nonce_keys = NonceKeys::new(&random::seed().map_err(StartError::Randomness)?);
-        let parts: Vec<Part> = Vec::new();
-        let mut live = Live::new(
-            self.settings.clone(),
-            own,
-            nonce_keys,
-            Arc::clone(&relays),
-            Arc::clone(&quotas),
-        );
+        let parts = offload.as_ref().map(|offload| offload.parts(workers));
+        let parts = parts.transpose()?.unwrap_or_default();
+        let mut live = self.live(
+            &[&listeners[..], &sip_listeners[..]].concat(),
+            &relays,
+            &quotas,
+        )?;
         live.set_offload(!parts.is_empty());
         let config = Arc::new(live.engine_config()?);
 
@@ -286,11 +284,9 @@ impl Builder {
             relays: Arc::clone(&relays),
             config,
             offloads,
+            relay_gro,
             boards: (0..workers).map(|_| Board::new()).collect(),
         };
-        // Each allocation takes a port and a unit of quota.
-        let total = usize::try_from(self.settings.quota.total).unwrap_or(usize::MAX);
-        let most = total.min(relays.iter().len() * ports.len());
         let (steering, mut tables) = Tables::set_up(self.steering, &groups, workers, most)?;
         features.steering = steering;
         let (mut made, boxes) = plan.workers(groups, workers, &mut tables, parts)?;
@@ -299,15 +295,81 @@ impl Builder {
         features.busy_poll = self.busy_poll_of(&made);
         let boards = Arc::clone(&plan.boards);
         let addresses: Vec<IpAddr> = relays.iter().map(|relay| relay.advertised).collect();
-        let observer = Observer::new(boards, [listeners, sip_listeners], relays, quotas, features);
+        let observer = Observer::new(
+            boards,
+            [listeners, sip_listeners],
+            relays,
+            quotas,
+            features,
+            shown,
+        );
         say_what_serves(&observer, workers, &addresses, ports);
         Ok(Made {
             workers: made,
             boxes,
             observer,
             live,
+            kept: self.kept(offload.as_mut(), &mut tables),
             tables,
+            offload,
         })
+    }
+
+    /// Each allocation takes a port and a unit of quota.
+    fn most_allocations(&self, ports: usize) -> usize {
+        let total = usize::try_from(self.settings.quota.total).unwrap_or(usize::MAX);
+        total.min(ports)
+    }
+
+    /// What can change while the server runs.
+    fn live(
+        &self,
+        listeners: &[SocketAddr],
+        relays: &Arc<RelayAddresses>,
+        quotas: &Arc<Quotas>,
+    ) -> Result<Live, StartError> {
+        let own = OwnAddresses {
+            listeners: listeners.to_vec(),
+            host: addresses::host_addresses(),
+        };
+        let nonce_keys = NonceKeys::new(&random::seed().map_err(StartError::Randomness)?);
+        Ok(Live::new(
+            self.settings.clone(),
+            own,
+            nonce_keys,
+            Arc::clone(relays),
+            Arc::clone(quotas),
+        ))
+    }
+
+    /// Attaches the programs, if the kernel is to relay and can.
+    fn prepare_offload(
+        &self,
+        listeners: &[SocketAddr],
+        relays: &RelayAddresses,
+        ports: PortRange,
+        allocations: usize,
+        shown: &Arc<Shown>,
+    ) -> Result<Option<Prepared>, StartError> {
+        let relays: Vec<IpAddr> = relays.iter().map(|relay| relay.local).collect();
+        let wanted = Wanted {
+            offload: self.offload,
+            binding: self.settings.answered_by_kernel(),
+            listeners,
+            relays: &relays,
+            ports,
+            allocations: u32::try_from(allocations).unwrap_or(u32::MAX),
+        };
+        Prepared::new(&wanted, shown)
+    }
+
+    /// What the threads keep of their privileges.
+    fn kept(&self, offload: Option<&mut Prepared>, tables: &mut Tables) -> Kept {
+        if !self.drop_privileges {
+            return Kept::EVERYTHING;
+        }
+        let relaying = offload.is_none_or(|offload| offload.can_write_unprivileged());
+        Kept::needed(relaying && tables.can_write_unprivileged())
     }
 
     fn worker_count(&self) -> Result<usize, StartError> {
@@ -499,13 +561,41 @@ fn check_relay_address(relay: RelayAddress, before: &[RelayAddress]) -> Result<(
     })
 }
 
+/// Has datagrams arrive one by one where tc is to see them one by one. Returns whether relays may join theirs.
+fn separate(
+    offload: Option<&Prepared>,
+    groups: &[Vec<UdpSocket>],
+    relays: &RelayAddresses,
+) -> bool {
+    let Some(offload) = offload else { return true };
+    let at_tc = offload.addresses_at_tc();
+    let reaches = |ip: IpAddr| {
+        at_tc
+            .iter()
+            .any(|at| *at == ip || ip.is_unspecified() && ip.is_ipv4() == at.is_ipv4())
+    };
+    for group in groups
+        .iter()
+        .filter(|group| reaches(group[0].local_addr().ip()))
+    {
+        for socket in group {
+            // Where it stays on, trains merely take the way through user space.
+            let _ = socket.set_gro(false);
+        }
+    }
+    !relays.iter().any(|relay| reaches(relay.local))
+}
+
 /// A server whose workers do not run yet.
-struct Made {
-    workers: Vec<Worker>,
-    boxes: Arc<[Mailbox<Letter>]>,
-    observer: Observer,
-    live: Live,
-    tables: Tables,
+pub(crate) struct Made {
+    pub(crate) workers: Vec<Worker>,
+    pub(crate) boxes: Arc<[Mailbox<Letter>]>,
+    pub(crate) observer: Observer,
+    pub(crate) live: Live,
+    pub(crate) tables: Tables,
+    /// The kernel relays, too.
+    pub(crate) offload: Option<Prepared>,
+    pub(crate) kept: Kept,
 }
 
 /// The workers, and their mailboxes in the same order.
@@ -527,6 +617,8 @@ struct Plan {
     relays: Arc<RelayAddresses>,
     config: Arc<Config>,
     offloads: Option<Offloads>,
+    /// Relays may join datagrams where the kernel can.
+    relay_gro: bool,
     boards: Arc<[Board]>,
 }
 
@@ -587,7 +679,7 @@ impl Plan {
         } = outfit;
         let now = now();
         let seed = random::seed().map_err(StartError::Randomness)?;
-        let gro = self.offloads.is_some_and(|offloads| offloads.gro);
+        let gro = self.relay_gro && self.offloads.is_some_and(|offloads| offloads.gro);
         let (gso, max_segments) = self
             .offloads
             .map_or((false, 1), |offloads| (offloads.gso, offloads.max_segments));

@@ -79,6 +79,16 @@ pub enum StartError {
         "cannot steer clients to workers: {0}: grant CAP_BPF and CAP_NET_ADMIN, or leave it to the kernel's hash"
     )]
     Steering(#[source] bpf::BpfError),
+    /// The kernel cannot relay as was asked.
+    #[error(
+        "the kernel cannot relay on {interface} as was asked: {reason}: choose another offload mode, \"auto\" takes the best that there is"
+    )]
+    Offload {
+        /// The interface.
+        interface: String,
+        /// What is in the way.
+        reason: String,
+    },
     /// The system refused something that every worker needs.
     #[error(
         "cannot set up a worker: {0}: raise the limit on open files (ulimit -n) or use fewer workers"

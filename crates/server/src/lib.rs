@@ -40,6 +40,7 @@ pub mod observer;
 pub mod offload;
 pub mod policy;
 pub mod ports;
+pub mod privileges;
 pub mod quota;
 mod random;
 mod running;

@@ -1,11 +1,13 @@
 //! A server of one worker without a thread: for a program that has a loop of its own, and for measuring, where another
 //! thread's timing would be part of the result.
 
+use crate::builder::Made;
 use crate::error::StartError;
 use crate::observer::Observer;
+use crate::offload::Control;
 use crate::running::Live;
 use crate::stats::WorkerStats;
-use crate::worker::{EVENTS, Worker};
+use crate::worker::{EVENTS, Letter, Worker};
 use io::Events;
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -18,16 +20,30 @@ pub struct Local {
     observer: Observer,
     /// Holds what the worker's policy and quotas are made of.
     _live: Live,
+    /// Keeps the programs attached.
+    _control: Option<Control>,
 }
 
 impl Local {
-    pub(crate) fn new(worker: Worker, observer: Observer, live: Live) -> Result<Local, StartError> {
+    pub(crate) fn new(made: Made) -> Result<Local, StartError> {
+        let worker = made.workers.into_iter().next();
+        let worker = worker.ok_or(StartError::Workers(0))?;
+        let (boxes, listeners) = (made.boxes, made.observer.listeners());
+        let on_tc = Box::new(move || {
+            // A worker that does not turn has time.
+            let _ = boxes[0].post(Letter::Separate);
+        });
+        let control = made
+            .offload
+            .map(|offload| offload.start(listeners, made.kept, on_tc));
+        let control = control.transpose().map_err(StartError::Thread)?;
         worker.watch_listeners().map_err(StartError::Worker)?;
         Ok(Local {
             worker,
             events: Events::with_capacity(EVENTS),
-            observer,
-            _live: live,
+            observer: made.observer,
+            _live: made.live,
+            _control: control,
         })
     }
 

@@ -3,6 +3,7 @@
 use crate::addresses::RelayAddresses;
 use crate::board::Board;
 use crate::features::Features;
+use crate::offload::{OffloadStatus, Shown};
 use crate::ports::PortCounts;
 use crate::quota::Quotas;
 use crate::stats::Stats;
@@ -28,6 +29,7 @@ struct View {
     relays: Arc<RelayAddresses>,
     quotas: Arc<Quotas>,
     features: Features,
+    offload: Arc<Shown>,
     draining: AtomicBool,
 }
 
@@ -58,6 +60,7 @@ impl Observer {
         relays: Arc<RelayAddresses>,
         quotas: Arc<Quotas>,
         features: Features,
+        offload: Arc<Shown>,
     ) -> Observer {
         Observer {
             view: Arc::new(View {
@@ -67,6 +70,7 @@ impl Observer {
                 relays,
                 quotas,
                 features,
+                offload,
                 draining: AtomicBool::new(false),
             }),
         }
@@ -107,6 +111,13 @@ impl Observer {
     #[must_use]
     pub fn threads(&self) -> Vec<Option<u32>> {
         self.view.boards.iter().map(Board::thread).collect()
+    }
+
+    /// What the kernel does for relaying, by interface, and what its programs have counted: up to about a second old. Nothing if
+    /// that was not asked for.
+    #[must_use]
+    pub fn offload(&self) -> OffloadStatus {
+        self.view.offload.get()
     }
 
     /// Whether the server admits no new allocations because it is about to end.

@@ -1,16 +1,18 @@
 //! A server that runs: look at it, change it, end it.
 
 use crate::addresses::{RelayAddress, RelayAddresses, host_addresses};
+use crate::builder::Made;
 use crate::error::{ReloadError, SettingsError, StartError, WorkerFailure};
 use crate::mailbox::Mailbox;
 use crate::observer::Observer;
+use crate::offload::Control;
 use crate::policy::{OwnAddresses, Policy};
 use crate::quota::Quotas;
 use crate::random;
 use crate::settings::{Settings, Surroundings};
 use crate::stats::{Stats, WorkerStats};
 use crate::steering::{SteeringInUse, Tables};
-use crate::worker::{Letter, Worker};
+use crate::worker::Letter;
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, mpsc};
 use std::thread::JoinHandle;
@@ -96,17 +98,34 @@ pub struct Running {
     live: Mutex<Live>,
     /// Holds the handle that counts entries.
     tables: Tables,
+    /// Ends, and detaches the programs, after the workers.
+    control: Option<Control>,
 }
 
 impl Running {
-    pub(crate) fn spawn(
-        workers: Vec<Worker>,
-        boxes: Arc<[Mailbox<Letter>]>,
-        observer: Observer,
-        live: Live,
-        tables: Tables,
-        pin: bool,
-    ) -> Result<Running, StartError> {
+    pub(crate) fn spawn(made: Made, pin: bool) -> Result<Running, StartError> {
+        let Made {
+            workers,
+            boxes,
+            observer,
+            live,
+            tables,
+            offload,
+            kept,
+        } = made;
+        let control = offload
+            .map(|offload| {
+                let boxes = Arc::clone(&boxes);
+                let on_tc = Box::new(move || {
+                    for mailbox in boxes.iter() {
+                        // One that is full belongs to a worker with other worries.
+                        let _ = mailbox.post(Letter::Separate);
+                    }
+                });
+                offload.start(observer.listeners(), kept, on_tc)
+            })
+            .transpose()
+            .map_err(StartError::Thread)?;
         let cores = if pin {
             io::affinity::available().unwrap_or_default()
         } else {
@@ -118,11 +137,13 @@ impl Running {
             observer,
             live: Mutex::new(live),
             tables,
+            control,
         };
         for (number, worker) in workers.into_iter().enumerate() {
             let core = cores.get(number % cores.len().max(1)).copied();
             let observer = running.observer.clone();
             let body = move || {
+                kept.by_worker();
                 let _tenure = observer.board(number).begin();
                 if let Some(Err(error)) = core.map(io::affinity::pin_current_thread) {
                     tracing::warn!(worker = number, %error, "not pinned to a core");
@@ -227,6 +248,9 @@ impl Running {
         let config = live.config_for(&settings)?;
         live.quotas.set_limits(settings.quota);
         let sip = Arc::new(settings.sip_orders(self.boxes.len()));
+        if let Some(control) = &self.control {
+            control.set_binding(settings.answered_by_kernel());
+        }
         live.settings = settings;
         self.publish(config)?;
         self.order(|| Letter::Sip(Arc::clone(&sip)))

@@ -119,6 +119,11 @@ impl Settings {
         }
     }
 
+    /// The Binding requests that the kernel may answer: none if they need credentials, which it does not check.
+    pub(crate) fn answered_by_kernel(&self) -> Option<KernelBinding> {
+        (!self.authenticate_binding).then_some(self.kernel_binding)
+    }
+
     /// Every source of credentials as one. Without any, nobody can allocate: a STUN server.
     fn all_credentials(&self) -> Result<Arc<dyn Credentials>, SettingsError> {
         let mut sources: Vec<Arc<dyn Credentials>> = Vec::new();

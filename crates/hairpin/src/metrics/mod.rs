@@ -5,6 +5,7 @@
 //! client chooses.
 
 mod machine;
+mod offload;
 mod process;
 mod text;
 mod traffic;
@@ -82,7 +83,8 @@ pub(crate) fn page(source: &Source) -> String {
     let stats = source.observer.stats();
     about(&mut page, source);
     turn::write(&mut page, &source.observer, &stats);
-    traffic::write(&mut page, &stats);
+    traffic::write(&mut page, &source.observer, &stats);
+    offload::write(&mut page, &source.observer);
     machine::write(&mut page, &source.observer, &stats);
     process::write(&mut page);
     page.finish()

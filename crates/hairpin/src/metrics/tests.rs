@@ -1,6 +1,7 @@
 use std::collections::BTreeSet;
 
 use server::Server;
+use server::offload::{Offload, OffloadMode};
 
 use super::check::{Family, read};
 use super::{Source, page};
@@ -9,10 +10,13 @@ const REFERENCE: &str = include_str!("../../../../docs/metrics.md");
 
 /// A server on loopback, over both families.
 fn server() -> server::Running {
+    let mut offload = Offload::default();
+    offload.mode = OffloadMode::Auto;
     let builder = Server::builder()
         .listen("127.0.0.1:0".parse().unwrap())
         .relay_address("127.0.0.1".parse().unwrap())
         .user("zaphod", "secret")
+        .offload(offload)
         .workers(2);
     builder.start().expect("the server starts")
 }

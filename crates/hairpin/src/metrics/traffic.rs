@@ -1,12 +1,15 @@
 //! Datagrams: relayed, dropped, received, sent.
 
+use server::Observer;
+use server::offload::{OffloadStatus, PathTotals};
 use server::stats::{DropReason, Stats, Traffic, WorkerStats};
 
 use super::text::{Kind, Labels, Page};
 
-pub(super) fn write(page: &mut Page, stats: &Stats) {
-    relayed(page, stats);
-    dropped(page, stats);
+pub(super) fn write(page: &mut Page, observer: &Observer, stats: &Stats) {
+    let kernel = observer.offload();
+    relayed(page, stats, &kernel);
+    dropped(page, stats, &kernel);
     received(page, stats);
     batches_received(page, stats);
     sent(page, stats);
@@ -28,7 +31,7 @@ fn by_side(page: &mut Page, stats: &Stats, name: &'static str, help: &str, sides
 /// Packets or bytes.
 type Number = fn(Traffic) -> u64;
 
-fn relayed(page: &mut Page, stats: &Stats) {
+fn relayed(page: &mut Page, stats: &Stats, kernel: &OffloadStatus) {
     let directions = |worker: &WorkerStats| {
         [
             ("to_peer", worker.engine.to_peers),
@@ -60,6 +63,16 @@ fn relayed(page: &mut Page, stats: &Stats) {
                 family.put(labels, number(traffic));
             }
         }
+        for (path, totals) in [("xdp", &kernel.totals.xdp), ("tc", &kernel.totals.tc)] {
+            for (direction, traffic) in in_kernel(totals) {
+                let labels: Labels<'_> = &[
+                    ("direction", &direction),
+                    ("path", &path),
+                    ("worker", &"none"),
+                ];
+                family.put(labels, number(traffic));
+            }
+        }
     }
     let counters = stats.counters();
     page.counters(
@@ -73,11 +86,37 @@ fn relayed(page: &mut Page, stats: &Stats) {
     );
 }
 
-fn dropped(page: &mut Page, stats: &Stats) {
+/// The same directions as workers count them: between two relays, both.
+fn in_kernel(totals: &PathTotals) -> [(&'static str, Traffic); 3] {
+    let traffic = |packets, bytes| Traffic { packets, bytes };
+    [
+        ("to_peer", traffic(totals.to_peer, totals.to_peer_bytes)),
+        (
+            "to_relay",
+            traffic(totals.relay_to_relay, totals.relay_to_relay_bytes),
+        ),
+        (
+            "to_client",
+            traffic(
+                totals.to_client + totals.relay_to_relay,
+                totals.to_client_bytes + totals.relay_to_relay_bytes,
+            ),
+        ),
+    ]
+}
+
+fn dropped(page: &mut Page, stats: &Stats, kernel: &OffloadStatus) {
+    let over_rate = kernel.totals.xdp.rate_dropped + kernel.totals.tc.rate_dropped;
     let counters = stats.counters();
-    let by_engines = DropReason::ALL
-        .iter()
-        .map(|&reason| (reason.name(), stats.dropped(reason)));
+    let by_engines = DropReason::ALL.iter().map(|&reason| {
+        // The kernel's programs have but this reason of their own.
+        let more = if reason == DropReason::OverRate {
+            over_rate
+        } else {
+            0
+        };
+        (reason.name(), stats.dropped(reason) + more)
+    });
     let by_workers = [
         ("truncated", counters.truncated),
         ("relay_gone", counters.relay_gone),

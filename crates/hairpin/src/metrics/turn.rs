@@ -9,7 +9,7 @@ pub(super) fn write(page: &mut Page, observer: &Observer, stats: &Stats) {
     allocations(page, observer, stats);
     held(page, stats);
     ports(page, observer, stats);
-    requests(page, stats);
+    requests(page, observer, stats);
     errors(page, stats);
 }
 
@@ -158,34 +158,43 @@ fn ports(page: &mut Page, observer: &Observer, stats: &Stats) {
     );
 }
 
-/// A family of counters by method; `number` takes the place of a method in [`METHODS`].
+/// A family of counters by method; `number` takes the place of a method in [`METHODS`]. `by_kernel` are Binding requests that no
+/// worker has seen.
 fn by_method(
     page: &mut Page,
     stats: &Stats,
     name: &'static str,
     help: &str,
     number: fn(&EngineStats, usize) -> u64,
+    by_kernel: u64,
 ) {
     let count = |at: usize| stats.sum(|worker| number(&worker.engine, at));
     let methods = METHODS.iter().enumerate();
-    let counts = methods.map(|(at, (_, method))| (method, count(at)));
+    let counts = methods.map(|(at, (_, method))| {
+        let more = if *method == "binding" { by_kernel } else { 0 };
+        (method, count(at) + more)
+    });
     page.counters(name, help, "method", counts);
 }
 
-fn requests(page: &mut Page, stats: &Stats) {
+fn requests(page: &mut Page, observer: &Observer, stats: &Stats) {
+    let totals = observer.offload().totals;
+    let answered = totals.xdp.binding + totals.tc.binding;
     by_method(
         page,
         stats,
         "hairpin_stun_requests_total",
         "Requests received, retransmissions included.",
         |engine, at| engine.requests[at].packets,
+        answered,
     );
     by_method(
         page,
         stats,
         "hairpin_stun_request_bytes_total",
-        "Bytes of requests received, headers of UDP and IP excluded.",
+        "Bytes of requests received by workers, headers of UDP and IP excluded.",
         |engine, at| engine.requests[at].bytes,
+        0,
     );
     by_method(
         page,
@@ -193,6 +202,7 @@ fn requests(page: &mut Page, stats: &Stats) {
         "hairpin_stun_successes_total",
         "Requests answered with success.",
         |engine, at| engine.successes[at],
+        answered,
     );
     page.counter(
         "hairpin_stun_retransmissions_total",

@@ -14,7 +14,6 @@ impl Chunks {
     /// Numbers per chunk.
     pub(crate) const SIZE: u32 = 64;
 
-    #[allow(dead_code, reason = "made where the programs are loaded")]
     /// The numbers below `count`, rounded down to whole chunks.
     pub(crate) fn new(count: u32) -> Chunks {
         Chunks {

@@ -9,16 +9,30 @@
 //! number of a next hop out of [`NextHopTable`], and the control thread finds out where that is, by netlink, and keeps it true.
 //! Until then, and whenever anything is in doubt, datagrams take the way through user space, which is always complete.
 
+mod attach;
+mod choice;
 mod chunks;
-#[allow(dead_code, reason = "used by workers that relay in the kernel")]
+mod control;
+mod hops;
+#[cfg(test)]
+mod hops_tests;
+mod machine;
 mod next_hops;
 mod part;
 mod rates;
+mod status;
+mod thread;
 
+pub(crate) use attach::Wanted;
+pub use bpf::relay::{PathTotals, Totals};
+pub use choice::{Means, Obstacle};
 pub(crate) use chunks::Chunks;
+pub(crate) use control::{Control, Prepared};
 pub(crate) use next_hops::NextHopTable;
 pub(crate) use part::{Flowing, Part};
 pub(crate) use rates::{Places, Rates};
+pub(crate) use status::Shown;
+pub use status::{InterfaceOffload, OffloadStatus};
 
 /// How much of relaying the kernel is asked to do. It cannot change while the server runs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

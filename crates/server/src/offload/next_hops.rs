@@ -10,7 +10,7 @@
 use io::Waker;
 use std::collections::HashMap;
 use std::net::IpAddr;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// The ends of a path, as in the addresses of its packets.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -26,7 +26,7 @@ pub(crate) struct Path {
 pub(crate) struct NextHopTable {
     state: Mutex<State>,
     /// Tells the control thread that there is something new.
-    waker: Option<Waker>,
+    waker: Option<Arc<Waker>>,
 }
 
 #[derive(Debug)]
@@ -52,7 +52,7 @@ impl NextHopTable {
     pub(crate) const NONE: u32 = 0;
 
     /// A table of at most `most` paths. `waker` wakes the control thread when there are new ones.
-    pub(crate) fn new(most: u32, waker: Option<Waker>) -> NextHopTable {
+    pub(crate) fn new(most: u32, waker: Option<Arc<Waker>>) -> NextHopTable {
         NextHopTable {
             state: Mutex::new(State {
                 indices: HashMap::new(),

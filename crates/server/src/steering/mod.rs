@@ -18,9 +18,11 @@ pub(crate) use loads::Loads;
 pub(crate) use placement::{Placement, Target};
 
 use crate::error::StartError;
+use crate::privileges::can_do_without;
 use bpf::BpfError;
-use bpf::steer::{Flows, Steering as Program};
+use bpf::steer::{Flow, Flows, Steering as Program};
 use io::UdpSocket;
+use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::Arc;
 
 /// How new allocations find their worker.
@@ -112,6 +114,21 @@ impl Tables {
         in_use.log();
         let loads = Arc::new(Loads::new(workers));
         Ok((in_use, Tables { flows, loads }))
+    }
+}
+
+impl Tables {
+    /// Whether entries can be written without any capability. Nobody steers yet.
+    pub(crate) fn can_write_unprivileged(&mut self) -> bool {
+        let nowhere = SocketAddr::from((Ipv4Addr::UNSPECIFIED, 0));
+        let flow = Flow {
+            remote: nowhere,
+            local: nowhere,
+        };
+        let Some(flows) = self.flows.first_mut() else {
+            return true;
+        };
+        can_do_without(|| flows.insert(&flow, 0).is_ok() && flows.remove(&flow))
     }
 }
 

@@ -38,6 +38,8 @@ pub(crate) enum Letter {
     Sip(Arc<crate::sip::Orders>),
     /// Somebody wants the counts of this moment: write them to the board, and say so.
     Publish(Sender<()>),
+    /// Receive datagrams one by one from now on.
+    Separate,
     /// Close everything and end.
     Shutdown,
 }

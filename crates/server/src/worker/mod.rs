@@ -356,6 +356,11 @@ impl Worker {
                 // Whoever asked may have stopped waiting.
                 let _ = reply.send(());
             }
+            Letter::Separate => {
+                self.core.opener.gro = false;
+                let listeners = &mut self.sockets.listeners;
+                listeners.iter_mut().for_each(Listener::separate);
+            }
             Letter::Shutdown => self.stopping = true,
         }
         self.settle();

@@ -24,6 +24,11 @@ impl Listener {
         }
     }
 
+    /// Joins no datagrams any more, as soon as what is joined has been read.
+    pub(crate) fn separate(&mut self) {
+        self.gro.forbid();
+    }
+
     /// Receives at most `room` messages.
     ///
     /// # Errors

@@ -30,6 +30,8 @@ pub(super) struct Banner {
     pub(super) local_peers: bool,
     /// What the kernel does for the server, each line with its name.
     pub(super) kernel: Vec<(&'static str, String)>,
+    /// Who relays what arrives on each interface.
+    pub(super) offload: Vec<String>,
     /// Where metrics and health checks are served.
     pub(super) admin: Option<SocketAddr>,
     /// How clients get in.
@@ -83,6 +85,9 @@ impl Banner {
         );
         for (name, line) in &self.kernel {
             lines.line(name, line);
+        }
+        for interface in &self.offload {
+            lines.line("offload", interface);
         }
         if let Some(admin) = self.admin {
             lines.line(
@@ -192,6 +197,7 @@ mod tests {
             realm: "hairpin".to_owned(),
             local_peers: false,
             kernel: vec![("kernel", "GRO".to_owned())],
+            offload: vec!["lo: user space relays: not asked for".to_owned()],
             admin: Some("127.0.0.1:9641".parse().unwrap()),
             access,
         }
@@ -219,6 +225,7 @@ mod tests {
             "workers      2, each new allocation on the least loaded\n",
             "peers        public addresses only",
             "kernel       GRO\n",
+            "offload      lo: user space relays: not asked for\n",
             "admin        http://127.0.0.1:9641/metrics",
             r#"{"iceServers":[{"#,
             "uri          turn:203.0.113.5:3478?transport=udp\n",

@@ -47,6 +47,7 @@ impl Engine {
             .steering(steering(config.steering))
             .offloads(config.offloads)
             .offload(offload(config))
+            .drop_privileges(true)
             .receive_buffer(config.receive_buffer)
             .busy_poll(config.busy_poll_us)
             .settings(settings(config));
@@ -103,6 +104,15 @@ impl Engine {
         self.running.observer().features().clone()
     }
 
+    /// Who relays what arrives on each interface.
+    pub(super) fn offload(&self) -> Vec<String> {
+        let status = self.running.observer().offload();
+        if status.interfaces.is_empty() {
+            return vec!["off: user space relays everything".to_owned()];
+        }
+        status.interfaces.iter().map(ToString::to_string).collect()
+    }
+
     /// How many workers serve.
     pub(super) fn workers(&self) -> usize {
         self.running.workers()
@@ -156,6 +166,7 @@ fn explain(error: &StartError, config: &Config) -> anyhow::Error {
         StartError::Bind { .. } => "; set it with --listen ADDRESS:PORT or listen.udp",
         StartError::RelayAddress { .. } => "; set it with --relay-address IP or relay.addresses",
         StartError::ExternalAddress { .. } => "; set it with --relay-address IP or relay.addresses",
+        StartError::Offload { .. } => "; set it with --offload MODE or offload.mode",
         StartError::Steering(_) => "; set it with server.steering",
         StartError::Worker(_) | StartError::Thread(_) => {
             "; set it with --workers N or server.workers"

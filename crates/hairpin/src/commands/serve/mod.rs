@@ -5,6 +5,7 @@ mod engine;
 mod kernel;
 mod log;
 mod plan;
+mod privileges;
 
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -52,6 +53,7 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     let relays = plan::relays(&config, &machine)?;
     let bound = admin::bind(config.admin)?;
     let engine = Engine::start(&config, &listeners, &relays)?;
+    privileges::give_up(args.config.as_deref());
     kernel::warn(&engine.features());
     let admin_address = bound.as_ref().map(admin::Bound::address);
     let source = Arc::new(Source::new(engine.observer()));
@@ -138,6 +140,7 @@ fn banner(
         realm: config.realm.clone(),
         local_peers: config.peers_allow_local,
         kernel: kernel::lines(&engine.features()),
+        offload: engine.offload(),
         admin: None,
         access,
     }

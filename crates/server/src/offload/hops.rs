@@ -1,0 +1,299 @@
+//! Where next hops are: routes and neighbours turned into entries of the program's table, and kept true.
+//!
+//! An entry is good for [`LIFE`] only and is renewed in time, so that nothing is sent by a route or to a link-layer address that
+//! nobody watches any more. A hop without a route, or with a neighbour that is not known, has no entry: its datagrams go by user
+//! space, and so have the kernel look for the neighbour.
+
+use super::next_hops::Path;
+use bpf::relay::NextHop;
+use io::netlink::{Mac, Neighbour, NeighbourState, Route, RouteTo};
+use std::collections::HashMap;
+use std::net::IpAddr;
+
+/// How long an entry is good, in nanoseconds: what a base reachable time is by default.
+pub(super) const LIFE: u64 = 30_000_000_000;
+
+/// An entry with less than this left is renewed.
+const RENEW: u64 = LIFE * 2 / 3;
+
+/// Where entries are written to.
+pub(super) trait Entries {
+    /// Makes the hop usable.
+    fn set(&mut self, index: u32, hop: &NextHop);
+    /// Makes it unusable.
+    fn clear(&mut self, index: u32);
+}
+
+/// An interface that packets may leave by.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Exit {
+    pub(super) mac: Mac,
+    pub(super) mtu: u32,
+    pub(super) loopback: bool,
+    /// It takes frames from the XDP program.
+    pub(super) xdp: bool,
+    /// It takes packets from the classifier.
+    pub(super) tc: bool,
+}
+
+/// All hops in use.
+#[derive(Debug, Default)]
+pub(super) struct Hops {
+    hops: HashMap<u32, Hop>,
+    neighbours: HashMap<Place, Known>,
+    exits: HashMap<u32, Exit>,
+}
+
+/// An address behind an interface.
+type Place = (u32, IpAddr);
+
+#[derive(Debug)]
+struct Hop {
+    path: Path,
+    way: Option<Way>,
+    /// What the table has.
+    written: Option<NextHop>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Way {
+    place: Place,
+    mtu: Option<u32>,
+    local: bool,
+}
+
+#[derive(Debug)]
+struct Known {
+    mac: Option<Mac>,
+    state: NeighbourState,
+    hops: Vec<u32>,
+}
+
+impl Default for Known {
+    fn default() -> Known {
+        Known {
+            mac: None,
+            state: NeighbourState::Unknown,
+            hops: Vec::new(),
+        }
+    }
+}
+
+impl Hops {
+    /// The interfaces as they are now.
+    pub(super) fn set_exits(&mut self, exits: HashMap<u32, Exit>) {
+        self.exits = exits;
+    }
+
+    /// Every path, to be routed anew.
+    pub(super) fn paths(&self) -> Vec<(u32, Path)> {
+        let hops = self.hops.iter();
+        hops.map(|(index, hop)| (*index, hop.path)).collect()
+    }
+
+    /// How many hops are usable.
+    pub(super) fn usable(&self) -> usize {
+        self.hops
+            .values()
+            .filter(|hop| hop.written.is_some())
+            .count()
+    }
+
+    /// A path has this route now, or none. Returns the neighbour to ask about, if it is not known.
+    pub(super) fn route(
+        &mut self,
+        index: u32,
+        path: Path,
+        route: Option<Route>,
+        now_ns: u64,
+        entries: &mut impl Entries,
+    ) -> Option<Place> {
+        let way = route.and_then(|route| way(path, &route));
+        let hop = self.hops.entry(index).or_insert(Hop {
+            path,
+            way: None,
+            written: None,
+        });
+        let before = std::mem::replace(&mut hop.way, way);
+        hop.path = path;
+        if before != way {
+            if let Some(before) = before {
+                self.leave(before.place, index);
+            }
+            if let Some(way) = way.filter(|way| !way.local) {
+                self.neighbours
+                    .entry(way.place)
+                    .or_default()
+                    .hops
+                    .push(index);
+            }
+        }
+        self.write(index, now_ns, entries);
+        let place = way.filter(|way| !way.local)?.place;
+        let known = self.neighbours.get(&place)?;
+        // A stale one is to be confirmed, too: the kernel does so only when it sends there itself.
+        (known.mac.is_none() || known.state == NeighbourState::Stale).then_some(place)
+    }
+
+    /// A neighbour is now so. Returns whether it is used and should be confirmed.
+    pub(super) fn neighbour(
+        &mut self,
+        seen: &Neighbour,
+        now_ns: u64,
+        entries: &mut impl Entries,
+    ) -> bool {
+        let place = (seen.index, seen.address);
+        if seen.mac.is_none() && !self.neighbours.contains_key(&place) {
+            return false;
+        }
+        let known = self.neighbours.entry(place).or_default();
+        let changed = known.mac != seen.mac;
+        (known.mac, known.state) = (seen.mac, seen.state);
+        if known.hops.is_empty() {
+            // The kernel's own table has a limit, and so has this one: what is gone there goes here.
+            if seen.mac.is_none() {
+                self.neighbours.remove(&place);
+            }
+            return false;
+        }
+        if changed {
+            for index in known.hops.clone() {
+                self.write(index, now_ns, entries);
+            }
+        }
+        seen.state == NeighbourState::Stale
+    }
+
+    /// All neighbours as they are now: those not listed are unknown. Returns those in use that should be confirmed.
+    pub(super) fn all_neighbours(
+        &mut self,
+        all: &[Neighbour],
+        now_ns: u64,
+        entries: &mut impl Entries,
+    ) -> Vec<Place> {
+        let listed: std::collections::HashSet<Place> =
+            all.iter().map(|one| (one.index, one.address)).collect();
+        let gone: Vec<Place> = self
+            .neighbours
+            .keys()
+            .filter(|place| !listed.contains(place))
+            .copied()
+            .collect();
+        for (index, address) in gone {
+            let unknown = Neighbour {
+                index,
+                address,
+                mac: None,
+                state: NeighbourState::Unknown,
+            };
+            self.neighbour(&unknown, now_ns, entries);
+        }
+        all.iter()
+            .filter(|one| self.neighbour(one, now_ns, entries))
+            .map(|one| (one.index, one.address))
+            .collect()
+    }
+
+    /// Renews what would soon be good no longer, and returns the neighbours in use that are stale.
+    pub(super) fn renew(&mut self, now_ns: u64, entries: &mut impl Entries) -> Vec<Place> {
+        self.write_all(now_ns, entries);
+        let used = self.neighbours.iter();
+        used.filter(|(_, known)| !known.hops.is_empty() && known.state == NeighbourState::Stale)
+            .map(|(place, _)| *place)
+            .collect()
+    }
+
+    /// Nobody uses this hop any more.
+    pub(super) fn forget(&mut self, index: u32, entries: &mut impl Entries) {
+        entries.clear(index);
+        if let Some(hop) = self.hops.remove(&index)
+            && let Some(way) = hop.way
+        {
+            self.leave(way.place, index);
+        }
+    }
+
+    /// Brings every entry in line with what is known now, and renews what would soon be good no longer.
+    pub(super) fn write_all(&mut self, now_ns: u64, entries: &mut impl Entries) {
+        let all: Vec<u32> = self.hops.keys().copied().collect();
+        for index in all {
+            self.write(index, now_ns, entries);
+        }
+    }
+
+    fn leave(&mut self, place: Place, index: u32) {
+        let Some(known) = self.neighbours.get_mut(&place) else {
+            return;
+        };
+        known.hops.retain(|one| *one != index);
+        if known.hops.is_empty() && known.mac.is_none() {
+            self.neighbours.remove(&place);
+        }
+    }
+
+    /// Writes what a hop's entry should be, if it is something else.
+    fn write(&mut self, index: u32, now_ns: u64, entries: &mut impl Entries) {
+        let Some(hop) = self.hops.get(&index) else {
+            return;
+        };
+        let wanted = hop.way.and_then(|way| self.entry(&way, now_ns));
+        let lasts = |old: NextHop, new: NextHop| {
+            let renewed = NextHop {
+                good_until_ns: new.good_until_ns,
+                ..old
+            };
+            renewed == new && old.good_until_ns >= now_ns.saturating_add(RENEW)
+        };
+        match (hop.written, wanted) {
+            (None, None) => return,
+            (Some(old), Some(new)) if lasts(old, new) => return,
+            (_, Some(new)) => entries.set(index, &new),
+            (Some(_), None) => entries.clear(index),
+        }
+        if let Some(hop) = self.hops.get_mut(&index) {
+            hop.written = wanted;
+        }
+    }
+
+    fn entry(&self, way: &Way, now_ns: u64) -> Option<NextHop> {
+        let exit = self.exits.get(&way.place.0)?;
+        let mtu = way.mtu.unwrap_or(exit.mtu).min(exit.mtu);
+        let entry = NextHop {
+            good_until_ns: now_ns.saturating_add(LIFE),
+            interface: way.place.0,
+            mtu: u16::try_from(mtu).unwrap_or(u16::MAX),
+            usable_xdp: exit.xdp && !way.local,
+            usable_tc: exit.tc,
+            destination: [0; 6],
+            source: [0; 6],
+        };
+        if !entry.usable_xdp && !entry.usable_tc {
+            return None;
+        }
+        if way.local {
+            return exit.loopback.then_some(entry);
+        }
+        Some(NextHop {
+            destination: self.neighbours.get(&way.place)?.mac?,
+            source: exit.mac,
+            ..entry
+        })
+    }
+}
+
+/// What a route means for a path; `None` if it is nothing for a program.
+fn way(path: Path, route: &Route) -> Option<Way> {
+    if route.wrapped {
+        return None;
+    }
+    let local = match route.to {
+        RouteTo::Host => false,
+        RouteTo::Local => true,
+        RouteTo::Other => return None,
+    };
+    Some(Way {
+        place: (route.index, route.gateway.unwrap_or(path.to.to_canonical())),
+        mtu: route.mtu,
+        local,
+    })
+}

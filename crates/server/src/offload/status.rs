@@ -1,0 +1,92 @@
+//! What the kernel does for relaying, for whoever wants to know.
+
+use super::choice::{Means, Obstacle};
+use bpf::relay::Totals;
+use std::fmt;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+/// How datagrams are relayed that arrive on one interface.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct InterfaceOffload {
+    /// Its name, such as `eth0`.
+    pub name: String,
+    /// Its number.
+    pub index: u32,
+    /// By which means.
+    pub means: Means,
+    /// Why not by native XDP; `None` if it is used.
+    pub not_xdp: Option<Obstacle>,
+    /// Why not by a classifier; `None` if it is used, or could be.
+    pub not_tc: Option<Obstacle>,
+}
+
+impl InterfaceOffload {
+    /// Why by no better means: what spoke against the best one that was asked for. `None` if nothing did.
+    #[must_use]
+    pub fn reason(&self) -> Option<&Obstacle> {
+        let wanted = |obstacle: &&Obstacle| **obstacle != Obstacle::NotWanted;
+        match self.means {
+            Means::Xdp => None,
+            Means::Tc => self.not_xdp.as_ref().filter(wanted),
+            Means::User => {
+                let better = [&self.not_tc, &self.not_xdp].into_iter().flatten();
+                better.clone().find(wanted).or(better.last())
+            }
+        }
+    }
+
+    /// The reason's name in metrics; `none` if there is none.
+    #[must_use]
+    pub fn reason_name(&self) -> &'static str {
+        self.reason().map_or("none", Obstacle::name)
+    }
+}
+
+impl fmt::Display for InterfaceOffload {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let means = match self.means {
+            Means::Xdp => "the kernel relays, by XDP in the driver",
+            Means::Tc => "the kernel relays, by a classifier (tc)",
+            Means::User => "user space relays",
+        };
+        write!(f, "{}: {means}", self.name)?;
+        match (self.means, self.reason()) {
+            (Means::Tc, Some(reason)) => write!(f, "; not by XDP: {reason}"),
+            (Means::User, Some(reason)) => write!(f, ": {reason}"),
+            _ => Ok(()),
+        }
+    }
+}
+
+/// What the kernel does for relaying at this moment.
+#[derive(Debug, Clone, Default)]
+#[non_exhaustive]
+pub struct OffloadStatus {
+    /// Each interface that serves clients or peers.
+    pub interfaces: Vec<InterfaceOffload>,
+    /// What the programs have counted, up to about a second ago.
+    pub totals: Totals,
+    /// Next hops in use by channels, and how many of them the programs may send to.
+    pub next_hops: usize,
+    /// See [`OffloadStatus::next_hops`].
+    pub next_hops_usable: usize,
+}
+
+/// The status, shared by the control thread and those who look.
+#[derive(Debug, Default)]
+pub(crate) struct Shown(Mutex<OffloadStatus>);
+
+impl Shown {
+    pub(crate) fn get(&self) -> OffloadStatus {
+        self.lock().clone()
+    }
+
+    pub(crate) fn change(&self, change: impl FnOnce(&mut OffloadStatus)) {
+        change(&mut self.lock());
+    }
+
+    fn lock(&self) -> MutexGuard<'_, OffloadStatus> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}

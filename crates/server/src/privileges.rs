@@ -1,0 +1,110 @@
+//! Giving up the privileges that only the start takes.
+//!
+//! Loading and attaching programs, large receive buffers and ports below 1024 take capabilities; serving takes none, save one: the
+//! control thread of the in-kernel relay keeps CAP_NET_ADMIN to have the kernel confirm neighbours. Capabilities belong to threads,
+//! so each gives up its own: the workers and the control thread if [`Builder::drop_privileges`](crate::Builder::drop_privileges)
+//! says so, and the program that embeds the server its others, by [`drop_all`].
+
+use io::capabilities::{self, Capability};
+
+/// What loading and attaching the programs takes.
+const TO_LOAD: [Capability; 3] = [Capability::Bpf, Capability::NetAdmin, Capability::Perfmon];
+
+/// Which capabilities this thread lacks that relaying in the kernel takes; `None` if it has them all.
+#[must_use]
+pub fn missing_for_offload() -> Option<String> {
+    if capabilities::has(Capability::SysAdmin) && capabilities::has(Capability::NetAdmin) {
+        return None;
+    }
+    let lacking: Vec<&str> = TO_LOAD
+        .into_iter()
+        .filter(|one| !capabilities::has(*one))
+        .map(Capability::name)
+        .collect();
+    if lacking.is_empty() {
+        return None;
+    }
+    let all = TO_LOAD.map(Capability::name).join(",");
+    let program =
+        std::env::current_exe().map_or("hairpin".to_owned(), |path| path.display().to_string());
+    Some(format!(
+        "{} missing (setcap {all}+ep {program}, or AmbientCapabilities= in its systemd unit)",
+        lacking.join(", ")
+    ))
+}
+
+/// Gives up every capability of the calling thread, and of those that it starts from now on.
+///
+/// # Errors
+/// If the system refuses; then the thread keeps what it had.
+pub fn drop_all() -> std::io::Result<()> {
+    capabilities::keep_only(&[])
+}
+
+/// As [`drop_all`], but the thread stays able to read any file: for a program that reads its configuration again and would
+/// not be allowed to otherwise.
+///
+/// # Errors
+/// As [`drop_all`].
+pub fn drop_all_but_reading() -> std::io::Result<()> {
+    capabilities::keep_only(&[Capability::DacReadSearch])
+}
+
+/// Whether `work` succeeds on a thread without any capability.
+#[must_use]
+pub fn can_do_without(work: impl FnOnce() -> bool + Send) -> bool {
+    std::thread::scope(|scope| {
+        let thread = scope.spawn(|| drop_all().is_ok() && work());
+        thread.join().unwrap_or(false)
+    })
+}
+
+/// What threads keep.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Kept {
+    /// Nothing is given up.
+    everything: bool,
+    /// Before Linux 5.19, tables take CAP_BPF where `kernel.unprivileged_bpf_disabled` is set.
+    bpf: bool,
+}
+
+impl Kept {
+    /// Every thread keeps what it has.
+    pub(crate) const EVERYTHING: Kept = Kept {
+        everything: true,
+        bpf: false,
+    };
+
+    /// Only what is needed; `tables` says whether tables can be written without any.
+    pub(crate) const fn needed(tables: bool) -> Kept {
+        Kept {
+            everything: false,
+            bpf: !tables,
+        }
+    }
+
+    /// For the calling worker's thread.
+    pub(crate) fn by_worker(self) {
+        let kept: &[Capability] = if self.bpf { &[Capability::Bpf] } else { &[] };
+        self.keep(kept);
+    }
+
+    /// For the calling control thread: it asks about neighbours, and may have to attach a program.
+    pub(crate) fn by_control(self) {
+        let kept: &[Capability] = if self.bpf {
+            &[Capability::NetAdmin, Capability::Bpf]
+        } else {
+            &[Capability::NetAdmin]
+        };
+        self.keep(kept);
+    }
+
+    fn keep(self, kept: &[Capability]) {
+        if self.everything || !capabilities::any() {
+            return;
+        }
+        if let Err(error) = capabilities::keep_only(kept) {
+            tracing::warn!(%error, "capabilities that are not needed any more are kept");
+        }
+    }
+}
