@@ -21,6 +21,18 @@ const PAGE: &str = "docs/rfc-coverage.md";
 /// Which RFCs the page is about; others may be cited too.
 const TITLES: &[(u32, &str)] = &[
     (3261, "SIP: Session Initiation Protocol"),
+    (3263, "Locating SIP Servers"),
+    (3581, "Symmetric Response Routing"),
+    (
+        4320,
+        "Actions Addressing Issues with SIP's Non-INVITE Transaction",
+    ),
+    (
+        6026,
+        "Correct Transaction Handling for 2xx Responses to SIP INVITE Requests",
+    ),
+    (7339, "SIP Overload Control"),
+    (7415, "SIP Rate Control"),
     (7616, "HTTP Digest Access Authentication"),
     (8760, "The SIP Digest Access Authentication Scheme"),
     (8489, "Session Traversal Utilities for NAT (STUN)"),

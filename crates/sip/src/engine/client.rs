@@ -323,7 +323,7 @@ impl Engine {
 
     /// RFC 3261 §17.1.3, §18.1.2: branch and CSeq method, and a sent-by of ours.
     fn match_response(&mut self, message: &Message<'_>) -> Result<Matched, DropReason> {
-        let via = message.via().map_err(|_| DropReason::Malformed)?;
+        let via = message.via().map_err(|_| DropReason::BadResponse)?;
         let branch = match self.codec.read(via.branch.unwrap_or_default()) {
             BranchKind::Ours(branch) => branch,
             BranchKind::Forged => return Err(DropReason::ForgedBranch),
@@ -336,7 +336,7 @@ impl Engine {
         if branch.worker != self.config.worker {
             return Ok(Matched::Elsewhere(branch.worker));
         }
-        let cseq = message.cseq().map_err(|_| DropReason::Malformed)?;
+        let cseq = message.cseq().map_err(|_| DropReason::BadResponse)?;
         let method = self.matcher.method(cseq.method);
         let client = self.clients.slab.get(branch.slot, branch.generation);
         let client = client.ok_or(DropReason::Stray)?;

@@ -6,6 +6,7 @@ use crate::congestion;
 use crate::flow::{Carrier, ListenerKey};
 use crate::message::Limits;
 use crate::timer::Timers;
+use crate::verdict::Rules;
 use crate::{HashKey, Host};
 
 /// What stands in the Via of requests sent from a listener (RFC 3261 §18.1.1).
@@ -38,6 +39,8 @@ pub struct Config {
     pub timers: Timers,
     /// How large messages may be.
     pub limits: Limits,
+    /// What requests are refused without asking the TU.
+    pub rules: Rules<'static>,
     /// When to refuse work.
     pub congestion: congestion::Config,
     /// What is refused first.
@@ -67,6 +70,7 @@ impl Config {
             key,
             timers: Timers::default(),
             limits: Limits::DEFAULT,
+            rules: Rules::PROXY,
             congestion: congestion::Config::default(),
             classifier: congestion::Classifier::default(),
             overload_control: true,

@@ -1,6 +1,7 @@
 //! Why a verb of the TU was refused, why a message was dropped.
 
 use crate::build::BuildError;
+use crate::verdict;
 
 /// Why a server transaction could not be made.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -64,10 +65,18 @@ pub enum RequestError {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 #[non_exhaustive]
 pub enum DropReason {
-    /// It is not SIP, or so malformed that no answer can be made.
-    Malformed,
-    /// A request without a usable Via.
-    BadVia,
+    /// It does not begin as a message of SIP.
+    NotSip,
+    /// A request that is wrong, and has no Via to answer to.
+    NoReturnPath,
+    /// An ACK that is wrong: ACK is never answered.
+    BadAck,
+    /// A response whose form is wrong.
+    BadResponse,
+    /// A response for somebody else: a user agent's has one Via.
+    NotOurs,
+    /// A response whose next hop would be a broadcast or multicast address.
+    Broadcast,
     /// A response to a branch that is not ours.
     ForeignBranch,
     /// A response to a branch that looks like one of ours and is not.
@@ -84,9 +93,13 @@ pub enum DropReason {
 
 impl DropReason {
     /// All of them, in the order of their counters.
-    pub const ALL: [DropReason; 8] = [
-        DropReason::Malformed,
-        DropReason::BadVia,
+    pub const ALL: [DropReason; 12] = [
+        DropReason::NotSip,
+        DropReason::NoReturnPath,
+        DropReason::BadAck,
+        DropReason::BadResponse,
+        DropReason::NotOurs,
+        DropReason::Broadcast,
         DropReason::ForeignBranch,
         DropReason::ForgedBranch,
         DropReason::Stray,
@@ -99,14 +112,32 @@ impl DropReason {
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
-            DropReason::Malformed => "malformed",
-            DropReason::BadVia => "bad_via",
+            DropReason::NotSip => "not_sip",
+            DropReason::NoReturnPath => "no_return_path",
+            DropReason::BadAck => "bad_ack",
+            DropReason::BadResponse => "bad_response",
+            DropReason::NotOurs => "not_ours",
+            DropReason::Broadcast => "broadcast",
             DropReason::ForeignBranch => "foreign_branch",
             DropReason::ForgedBranch => "forged_branch",
             DropReason::Stray => "stray",
             DropReason::WrongMethod => "wrong_method",
             DropReason::WrongSentBy => "wrong_sent_by",
             DropReason::Shed => "shed",
+        }
+    }
+}
+
+impl From<verdict::DropReason> for DropReason {
+    fn from(reason: verdict::DropReason) -> DropReason {
+        match reason {
+            // A keep-alive is no drop; the engine says so before it comes here.
+            verdict::DropReason::KeepAlive | verdict::DropReason::NotSip => DropReason::NotSip,
+            verdict::DropReason::NoReturnPath => DropReason::NoReturnPath,
+            verdict::DropReason::BadAck => DropReason::BadAck,
+            verdict::DropReason::BadResponse => DropReason::BadResponse,
+            verdict::DropReason::NotOurs => DropReason::NotOurs,
+            verdict::DropReason::Broadcast => DropReason::Broadcast,
         }
     }
 }

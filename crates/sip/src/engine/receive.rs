@@ -7,11 +7,12 @@ use super::key::{Fingerprint, ServerKey};
 use super::output::{Mark, Origin};
 use super::received::{NewRequest, Received};
 use super::reply::Reply;
-use crate::build::Stamp;
+use crate::build::{Stamp, Tag};
 use crate::congestion::{Admission, Behaviour, Traits};
 use crate::flow::Flow;
 use crate::header::{HeaderKind, Via};
 use crate::message::{Framing, Message, Spans};
+use crate::verdict::{Verdict, judge_bytes, judge_message};
 use crate::{Method, Mono, Now, ParseError, Scan};
 
 /// `Retry-After: 4294967295` and its line end fit.
@@ -50,9 +51,12 @@ impl Engine {
         };
         match Message::parse_with(bytes, spans, framing, &self.config.limits) {
             Ok(message) if message.is_request() => self.request_in(now, flow, message, admitted),
-            Ok(message) => self.response(now, message, flow),
+            Ok(message) => match judge_message(message, &self.config.rules) {
+                Verdict::Accept(message) => self.response(now, message, flow),
+                verdict => self.judged(flow, verdict),
+            },
             Err(ParseError::Empty) => Received::KeepAlive,
-            Err(error) => self.refuse_malformed(flow, bytes, error),
+            Err(error) => self.judged(flow, judge_bytes(bytes, &self.config.limits, error)),
         }
     }
 
@@ -63,22 +67,31 @@ impl Engine {
         message: Message<'m>,
         admitted: bool,
     ) -> Received<'m> {
-        let Ok(via) = message.via() else {
-            return self.drop_message(DropReason::BadVia);
-        };
         let method = message.method().unwrap_or(Method::Ack);
-        let Some(fingerprint) = self.fingerprint(&message, &via, method) else {
-            return self.drop_message(DropReason::Malformed);
+        let via = message.via();
+        let known = via
+            .as_ref()
+            .ok()
+            .and_then(|via| self.fingerprint(&message, via, method));
+        let (Ok(via), Some(fingerprint)) = (via, known) else {
+            // What nothing can be matched by is refused for what it lacks.
+            return self.judged(flow, judge_message(message, &self.config.rules));
         };
         if let Some(slot) = self.servers.find(fingerprint)
             && self.is_its_ack(slot, &message, &via, method)
         {
             return self.known_request(now, slot, message, flow);
         }
+        if method != Method::Ack {
+            self.stats.requests += 1;
+        }
+        let message = match judge_message(message, &self.config.rules) {
+            Verdict::Accept(message) => message,
+            verdict => return self.judged(flow, verdict),
+        };
         if method == Method::Ack {
             return self.ack_in(message, flow);
         }
-        self.stats.requests += 1;
         let request = NewRequest {
             message,
             via,
@@ -172,27 +185,35 @@ impl Engine {
         Received::Dropped(reason)
     }
 
-    /// A request whose form is wrong is told so, as far as an answer can be made (RFC 3261 §21.4.1, RFC 4475 §3.1.2).
-    fn refuse_malformed<'m>(
-        &mut self,
-        flow: &Flow,
-        bytes: &[u8],
-        error: ParseError,
-    ) -> Received<'m> {
-        let code = match error {
-            ParseError::Version => 505,
-            ParseError::UriTooLong => 414,
-            ParseError::TooManyHeaders | ParseError::HeadTooLong | ParseError::BodyTooLong => 513,
-            _ => 400,
+    /// Refuses what the rules refuse (RFC 3261 §8.2, §16.3), keeping nothing: its repetition is refused again.
+    fn judged<'m>(&mut self, flow: &Flow, verdict: Verdict<'_>) -> Received<'m> {
+        let (answerable, refusal) = match verdict {
+            Verdict::Answer(answerable, refusal) => (answerable, refusal),
+            Verdict::Drop(reason) => return self.drop_message(reason.into()),
+            Verdict::Accept(_) => return Received::Absorbed,
         };
-        let Ok(scan) = Scan::of(bytes, &self.config.limits) else {
-            return self.drop_message(DropReason::Malformed);
+        let Some(via) = answerable.top_via() else {
+            return self.drop_message(DropReason::NoReturnPath);
         };
-        if self.refuse(flow, &scan, &Reply::new(code)) {
-            Received::Refused(code)
-        } else {
-            self.drop_message(DropReason::Malformed)
-        }
+        let tag = self.tag_of(&via);
+        let stamp = Stamp::of(&via, flow.remote);
+        let tag = tag.as_bytes();
+        let rules = &self.config.rules;
+        let written = refusal.write(&mut self.scratch, &answerable, rules, tag, stamp);
+        let Ok(length) = written.map(<[u8]>::len) else {
+            return self.drop_message(DropReason::NoReturnPath);
+        };
+        self.stats.count_sent(refusal.code);
+        let to = Engine::scanned_reply(flow, &via);
+        self.send_response(to, Origin::Nobody, length);
+        Received::Refused(refusal.code)
+    }
+
+    /// The To tag of an answer that is not kept: by the Via alone, which a repetition shares.
+    fn tag_of(&self, via: &Via<'_>) -> Tag {
+        let branch = via.branch.unwrap_or_default();
+        let fingerprint = self.matcher.by_branch(branch, via, Method::Other(b""));
+        Tag::new(self.matcher.stateless_tag(fingerprint))
     }
 
     /// Answers what was only scanned, without keeping anything; false if no answer can be made.
@@ -200,11 +221,7 @@ impl Engine {
         let (Some(answerable), Some(via)) = (scan.answerable(), scan.top_via()) else {
             return false;
         };
-        let fingerprint = match (via.branch, scan.method) {
-            (Some(branch), Some(method)) => self.matcher.by_branch(branch, &via, method),
-            _ => Fingerprint(0),
-        };
-        let tag = crate::build::Tag::new(self.matcher.stateless_tag(fingerprint));
+        let tag = self.tag_of(&via);
         let stamp = Stamp::of(&via, flow.remote);
         let none = std::iter::empty();
         let tag = tag.as_bytes();

@@ -185,14 +185,14 @@ fn what_is_no_message_is_dropped_or_refused() {
     for (bytes, expected) in [
         (String::new(), "KeepAlive".to_owned()),
         ("\r\n\r\n".to_owned(), "KeepAlive".to_owned()),
-        ("hello".to_owned(), dropped(DropReason::Malformed)),
+        ("hello".to_owned(), dropped(DropReason::NotSip)),
         (
             "GET / HTTP/1.1\r\n\r\n".to_owned(),
-            dropped(DropReason::Malformed),
+            dropped(DropReason::NotSip),
         ),
         (
             text(&request("OPTIONS", 1, "")),
-            dropped(DropReason::BadVia),
+            dropped(DropReason::NoReturnPath),
         ),
         (
             good.replace("2 SIP/2.0", "2 SIP/7.0"),
@@ -204,7 +204,7 @@ fn what_is_no_message_is_dropped_or_refused() {
         ),
         (
             good.replace("OPTIONS sip:bob@192.0.2.2", "ACK x y"),
-            dropped(DropReason::Malformed),
+            dropped(DropReason::BadAck),
         ),
     ] {
         let what = inject(&mut world, UAS, bytes.as_bytes());

@@ -68,6 +68,7 @@ pub(crate) fn config(node: usize) -> Config {
             port: 5060,
         });
     }
+    config.rules.schemes = &["sip", "sips", "tel", "urn"];
     // Whether RFC 7339 is spoken is tried where it matters.
     config.overload_control = false;
     config
