@@ -1,3 +1,4 @@
 //! What the fuzz targets share. Each function takes any input and panics only if the project is wrong.
 
+pub mod sip;
 pub mod stun;

@@ -1,0 +1,156 @@
+//! Nothing on the way of a message touches the heap.
+
+use core::hint::black_box;
+
+use hairpin_sip as sip;
+use sip::build::{Builder, Edits, Stamp, Tag, forward};
+use sip::digest::{
+    Algorithm, Credentials, Ha1, NONCE_LEN, NonceKeys, Policy, Replay, Server, challenge,
+};
+use sip::frame::{Framer, Opened};
+use sip::verdict::{Rules, Verdict, judge};
+use sip::{Framing, HashKey, HeaderKind, Limits, Message, Method, Scan, Spans, Uri};
+
+const INVITE: &[u8] = include_bytes!("torture/wsinv.dat");
+const LONG: &[u8] = include_bytes!("torture/longreq.dat");
+const REGISTER: &[u8] = b"REGISTER sip:example.com SIP/2.0\r\nVia: SIP/2.0/UDP a;rport;branch=z9hG4bK1\r\nFrom: <sip:a@b>;tag=1\r\nTo: <sip:a@b>\r\n\
+    Call-ID: a\r\nCSeq: 1 REGISTER\r\nContact: <sip:a@c;x>;expires=60\r\nAuthorization: Digest username=\"a\", realm=\"b\", nonce=\"c\",\
+    uri=\"sip:example.com\", response=\"d\", qop=auth, nc=00000001, cnonce=\"e\"\r\nl: 0\r\n\r\n";
+
+fn assert_no_allocation(run: impl FnOnce()) {
+    let counted = allocation_counter::measure(run);
+    assert_eq!((counted.count_total, counted.bytes_total), (0, 0));
+}
+
+#[test]
+fn the_counter_counts() {
+    let counted = allocation_counter::measure(|| drop(black_box(vec![1_u8; 100])));
+    assert_eq!((counted.count_total, counted.bytes_total), (1, 100));
+}
+
+#[test]
+fn parsing_and_reading_do_not_allocate() {
+    let mut spans = Spans::new();
+    assert_no_allocation(|| {
+        for bytes in [INVITE, LONG, REGISTER] {
+            let message = Message::parse(bytes, &mut spans).expect("well-formed");
+            assert!(message.vias().all(|via| via.is_ok()));
+            assert!(message.from().is_ok() && message.to().is_ok() && message.cseq().is_ok());
+            assert!(message.contacts().all(|contact| contact.is_ok()));
+            assert!(message.routes().all(|route| route.is_ok()));
+            let uri = message.to().map(|to| to.parse_uri());
+            assert!(uri.is_ok_and(|uri| uri.is_ok()));
+            assert_eq!(message.headers_named(b"nothing").count(), 0);
+        }
+        assert!(Uri::parse(b"tel:+1-2;ext=3") == Uri::parse(b"tel:+12;ext=3"));
+    });
+}
+
+#[test]
+fn refusing_and_forwarding_do_not_allocate() {
+    let (mut spans, mut buffer, mut scratch) = (Spans::new(), [0; 8192], [0; 1024]);
+    assert_no_allocation(|| {
+        let scan = Scan::of(INVITE, &Limits::DEFAULT).expect("a request");
+        let request = scan.answerable().expect("a request");
+        let source = "192.0.2.1:5060".parse().expect("an address");
+        let stamp = Stamp::of(&request.top_via().expect("a Via"), source);
+        let tag = Tag::new([1; 8]);
+        let mut response =
+            Builder::response(&mut buffer, &request, 503, b"", Some(tag.as_bytes()), stamp);
+        response.number(HeaderKind::RetryAfter, 3);
+        assert!(response.finish().is_ok());
+
+        let verdict = judge(
+            LONG,
+            &mut spans,
+            Framing::Datagram,
+            &Limits::DEFAULT,
+            &Rules::PROXY,
+        );
+        let Verdict::Accept(message) = verdict else {
+            panic!("well-formed")
+        };
+        let edits = Edits {
+            stamp,
+            max_forwards: Some(5),
+            on_top: b"Via: SIP/2.0/UDP x\r\n",
+            ..Edits::default()
+        };
+        let gather = forward(&message, &edits, &mut scratch).expect("room");
+        assert!(gather.copy_to(&mut buffer).is_ok());
+
+        let bad = b"INVITE sip:a b SIP/2.0\r\nv: SIP/2.0/UDP a\r\n\r\n";
+        let verdict = judge(
+            bad,
+            &mut spans,
+            Framing::Datagram,
+            &Limits::DEFAULT,
+            &Rules::PROXY,
+        );
+        let Verdict::Answer(request, refusal) = verdict else {
+            panic!("refused")
+        };
+        assert!(
+            refusal
+                .write(&mut buffer, &request, &Rules::PROXY, b"t", stamp)
+                .is_ok()
+        );
+        assert!(
+            Framer::new(Opened::ByPeer)
+                .next(REGISTER, &Limits::DEFAULT)
+                .is_ok()
+        );
+    });
+}
+
+#[test]
+fn authentication_does_not_allocate() {
+    let (mut spans, mut buffer) = (Spans::new(), [0; 2048]);
+    let mut replay = Replay::new(16);
+    assert_no_allocation(|| {
+        let keys = NonceKeys::new(HashKey::new([1; 16]));
+        let policy = Policy {
+            realm: b"b",
+            algorithms: &Algorithm::ALL,
+            nonce_lifetime_s: 9,
+            takes_no_qop: false,
+        };
+        let server = Server {
+            policy: &policy,
+            keys: &keys,
+        };
+        let mut nonce = [0; NONCE_LEN];
+        keys.issue(b"b", b"", [1; 6], 1, &mut nonce);
+        let mut response = Builder::status(&mut buffer, 401, b"Unauthorized");
+        challenge(
+            &mut response,
+            HeaderKind::WwwAuthenticate,
+            &policy,
+            &nonce,
+            false,
+        );
+        assert!(response.finish().is_ok());
+        let message = Message::parse(REGISTER, &mut spans).expect("well-formed");
+        let authorization = message
+            .authorizations(HeaderKind::Authorization)
+            .flatten()
+            .next();
+        let credentials = authorization
+            .and_then(|authorization| Credentials::of(&authorization))
+            .expect("whole");
+        assert!(
+            server
+                .check(&credentials, b"sip:example.com", b"", 1)
+                .is_err()
+        );
+        let ha1 = Ha1::of(Algorithm::Md5, b"a", b"b", b"p");
+        black_box(server.verify(
+            &credentials,
+            Method::Register,
+            Some(&ha1),
+            b"",
+            1,
+            &mut replay,
+        ));
+    });
+}
