@@ -100,6 +100,8 @@ impl Limiter {
         self.scale == 0 || self.charge(now, place, bytes)
     }
 
+    // Out of the way of those who have no limit.
+    #[cold]
     #[inline(never)]
     fn charge(&mut self, now: Mono, place: u32, bytes: usize) -> bool {
         let shared = self.shared.as_ref();
