@@ -22,6 +22,7 @@ pub(super) struct Client {
 
 impl Client {
     /// The allocation, if its sockets are open.
+    #[inline]
     pub(super) const fn allocation_mut(&mut self) -> Option<&mut Allocation> {
         match &mut self.stage {
             Stage::Open(allocation) => Some(allocation),

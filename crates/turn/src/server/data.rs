@@ -105,6 +105,7 @@ pub(super) fn live(
 
 /// The channel on which the client gets what this peer sends, if there is one. RFC 8656 §9: it gets nothing
 /// without a permission.
+#[inline]
 fn channel_from(
     live: &mut LiveRelay,
     now: Now,
