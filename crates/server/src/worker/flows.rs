@@ -114,7 +114,8 @@ impl Flows {
         self.entered.len()
     }
 
-    /// Enters a channel, or what has changed about it. Returns what it had carried if its entries could not stay.
+    /// Enters a channel, or what has changed about it. Returns what it has carried since the last time: channels are refreshed
+    /// every few minutes, so that no counter ever gets around its 32 bits unseen.
     pub(crate) fn offload(
         &mut self,
         channel: &OffloadedChannel,
@@ -139,7 +140,10 @@ impl Flows {
         let outcome =
             outcome.and_then(|entered| self.enter(channel, &keys, &entered, own_relay, deadline));
         let counter = match outcome {
-            Ok(()) if known.is_some() => return carried,
+            Ok(()) if known.is_some() => {
+                carried += self.collect(key);
+                return carried;
+            }
             Ok(()) => &mut counters.offload_entered,
             Err(Refusal::Full) => &mut counters.offload_full,
             Err(Refusal::Kernel) => &mut counters.offload_refused,
@@ -280,17 +284,29 @@ impl Flows {
         Ok(())
     }
 
-    /// Takes out what there is of a channel.
-    fn take_out(&mut self, key: (u32, u16), keys: &Keys) -> Carried {
-        let Some(entered) = self.entered.remove(&key) else {
+    /// What a channel has carried since this was last asked.
+    fn collect(&mut self, key: (u32, u16)) -> Carried {
+        let Some(entered) = self.entered.get_mut(&key) else {
             return Carried::default();
         };
-        self.table.remove(&keys.from_client);
-        self.table.remove(&keys.from_peer);
-        self.release(&entered);
         let to_peer = self.table.counts(entered.number.to_peer());
         let to_client = self.table.counts(entered.number.to_client());
-        self.numbers.give_back(entered.number, to_peer, to_client)
+        entered.number.read(to_peer, to_client)
+    }
+
+    /// Takes out what there is of a channel.
+    fn take_out(&mut self, key: (u32, u16), keys: &Keys) -> Carried {
+        if !self.entered.contains_key(&key) {
+            return Carried::default();
+        }
+        self.table.remove(&keys.from_client);
+        self.table.remove(&keys.from_peer);
+        let carried = self.collect(key);
+        if let Some(entered) = self.entered.remove(&key) {
+            self.release(&entered);
+            self.numbers.free.push(entered.number);
+        }
+        carried
     }
 }
 
@@ -299,7 +315,7 @@ fn is_on_link(address: &SocketAddr) -> bool {
     matches!(address.ip(), IpAddr::V6(ip) if ip.is_unicast_link_local())
 }
 
-/// The number of a channel, and where its two counters stood when it got it: they are never reset, as the kernel may count at
+/// The number of a channel, and where its two counters stood when they were last read: they are never reset, as the kernel may count at
 /// that moment.
 #[derive(Debug, Clone, Copy)]
 struct Number {
@@ -317,11 +333,20 @@ impl Number {
         2 * self.index + 1
     }
 
-    /// What has been counted since.
-    fn since(&self, way: usize, counts: Counts) -> Traffic {
+    /// What the counters have counted since they were last read.
+    fn read(&mut self, to_peer: Counts, to_client: Counts) -> Carried {
+        Carried {
+            to_peer: self.since(0, to_peer),
+            to_client: self.since(1, to_client),
+        }
+    }
+
+    fn since(&mut self, way: usize, counts: Counts) -> Traffic {
+        let packets = std::mem::replace(&mut self.packets[way], counts.packets);
+        let bytes = std::mem::replace(&mut self.bytes[way], counts.bytes);
         Traffic {
-            packets: counts.packets.wrapping_sub(self.packets[way]).into(),
-            bytes: counts.bytes.wrapping_sub(self.bytes[way]),
+            packets: counts.packets.wrapping_sub(packets).into(),
+            bytes: counts.bytes.wrapping_sub(bytes),
         }
     }
 }
@@ -352,19 +377,6 @@ impl Numbers {
             }));
         }
         self.free.pop()
-    }
-
-    /// Takes a number back that has counted up to here.
-    fn give_back(&mut self, number: Number, to_peer: Counts, to_client: Counts) -> Carried {
-        self.free.push(Number {
-            packets: [to_peer.packets, to_client.packets],
-            bytes: [to_peer.bytes, to_client.bytes],
-            ..number
-        });
-        Carried {
-            to_peer: number.since(0, to_peer),
-            to_client: number.since(1, to_client),
-        }
     }
 }
 

@@ -222,6 +222,31 @@ fn counts_are_those_of_this_channel_alone() {
 }
 
 #[test]
+fn a_refresh_brings_what_was_carried_since_and_counters_may_go_round() {
+    let mut bed = bed(8, 8);
+    let one = subject(0x4000, PEER);
+    bed.offload(&one, false, 77);
+    bed.kernel.lock().unwrap().counts.insert(
+        0,
+        Counts {
+            packets: u32::MAX - 1,
+            bytes: 100 * (u64::from(u32::MAX) - 1),
+            last_seen_s: 0,
+        },
+    );
+    bed.offload(&one, false, 88);
+    {
+        let mut kernel = bed.kernel.lock().unwrap();
+        let counts = kernel.counts.get_mut(&0).unwrap();
+        (counts.packets, counts.bytes) = (3, counts.bytes + 500);
+    }
+    assert_eq!(bed.offload(&one, false, 99), carried(5, 0));
+    bed.relayed(0, 2);
+    assert_eq!(bed.flows.onload(&one), carried(2, 0));
+    bed.expect_empty();
+}
+
+#[test]
 fn a_full_table_leaves_the_channel_to_user_space() {
     let mut bed = bed(3, 8);
     bed.offload(&subject(0x4000, PEER), false, 77);
