@@ -1,21 +1,17 @@
 //! The client side: the TU sends requests, responses come in.
 
-use std::net::SocketAddr;
-
 use super::clients::{Client, Machine};
 use super::compose;
 use super::connections::{Path, Waiting};
-use super::error::{DropReason, RequestError};
+use super::error::RequestError;
 use super::key::ClientKey;
 use super::output::{ClientFailure, Event, Mark, Origin, Output, SendTo};
-use super::received::Received;
 use super::server::release;
 use super::{Engine, store};
-use crate::branch::{Branch, BranchKind};
-use crate::congestion::{Class, Feedback};
-use crate::flow::{Carrier, ConnectionKey, Destination, Flow};
-use crate::header::Via;
-use crate::message::{Framing, Message};
+use crate::branch::Branch;
+use crate::congestion::Class;
+use crate::flow::{Carrier, ConnectionKey, Destination};
+use crate::message::Message;
 use crate::routing::wants_stream;
 use crate::transaction::{Sending, Step, Telling};
 use crate::{Method, Mono};
@@ -182,7 +178,7 @@ impl Engine {
     }
 
     /// Sends the transaction's message, or waits for a connection to send it over.
-    fn transmit(&mut self, now: Mono, key: ClientKey) {
+    pub(super) fn transmit(&mut self, now: Mono, key: ClientKey) {
         let Some(client) = self.clients.slab.get(key.slot, key.generation) else {
             return;
         };
@@ -288,86 +284,6 @@ impl Engine {
         self.set_client_timer(key.slot);
     }
 
-    /// A response came in.
-    pub(super) fn response<'m>(
-        &mut self,
-        now: Mono,
-        message: Message<'m>,
-        flow: &Flow,
-    ) -> Received<'m> {
-        let code = message.status_code().unwrap_or(0);
-        self.stats.count_received(code);
-        let key = match self.match_response(&message) {
-            Ok(Matched::Here(key)) => key,
-            Ok(Matched::Elsewhere(worker)) => return Received::Elsewhere { worker },
-            Err(reason) => return self.drop_message(reason),
-        };
-        self.learn_overload(now, &message, flow.remote);
-        let timers = self.config.timers;
-        let Some(client) = self.clients.slab.get(key.slot, key.generation) else {
-            return self.drop_message(DropReason::Stray);
-        };
-        let (mark, is_cancel) = (client.mark, client.is_cancel);
-        let step = client.machine.response(now, &timers, code);
-        let told = step.tell == Some(Telling::Response);
-        self.carry_out_client(now, key, step, Some(&message), false);
-        if told && !is_cancel {
-            return Received::Response {
-                client: key,
-                mark,
-                message,
-            };
-        }
-        Received::Absorbed
-    }
-
-    /// RFC 3261 §17.1.3, §18.1.2: branch and CSeq method, and a sent-by of ours.
-    fn match_response(&mut self, message: &Message<'_>) -> Result<Matched, DropReason> {
-        let via = message.via().map_err(|_| DropReason::BadResponse)?;
-        let branch = match self.codec.read(via.branch.unwrap_or_default()) {
-            BranchKind::Ours(branch) => branch,
-            BranchKind::Forged => return Err(DropReason::ForgedBranch),
-            BranchKind::Stateless => return Err(DropReason::Stray),
-            BranchKind::Foreign => return Err(DropReason::ForeignBranch),
-        };
-        if !self.config.is_ours(via.host, via.port_or_default()) {
-            return Err(DropReason::WrongSentBy);
-        }
-        if branch.worker != self.config.worker {
-            return Ok(Matched::Elsewhere(branch.worker));
-        }
-        let cseq = message.cseq().map_err(|_| DropReason::BadResponse)?;
-        let method = self.matcher.method(cseq.method);
-        let client = self.clients.slab.get(branch.slot, branch.generation);
-        let client = client.ok_or(DropReason::Stray)?;
-        if client.method == method {
-            return Ok(Matched::Here(ClientKey {
-                slot: branch.slot,
-                generation: branch.generation,
-            }));
-        }
-        // A CANCEL has its INVITE's branch.
-        match (cseq.method, client.partner) {
-            (Method::Cancel, Some(cancel)) => Ok(Matched::Here(cancel)),
-            _ => Err(DropReason::WrongMethod),
-        }
-    }
-
-    /// RFC 7339 §5.4: what the next hop says of its load.
-    fn learn_overload(&mut self, now: Mono, message: &Message<'_>, hop: SocketAddr) {
-        if !self.config.overload_control {
-            return;
-        }
-        let Ok(via): Result<Via<'_>, _> = message.via() else {
-            return;
-        };
-        let mut feedback = Feedback::default();
-        for param in via.params {
-            feedback.note(param.name, param.value);
-        }
-        self.downstream.learn(now, hop, feedback);
-    }
-
     /// A client timer has fired.
     pub(super) fn client_timer(&mut self, now: Mono, slot: u32) {
         let timers = self.config.timers;
@@ -388,7 +304,7 @@ impl Engine {
         self.carry_out_client(now, key, step, None, false);
     }
 
-    fn carry_out_client(
+    pub(super) fn carry_out_client(
         &mut self,
         now: Mono,
         key: ClientKey,
@@ -438,66 +354,6 @@ impl Engine {
         }
     }
 
-    /// Makes the ACK for a final response, which takes the INVITE's place, and sends it (RFC 3261 §17.1.1.3).
-    fn send_ack(&mut self, now: Mono, key: ClientKey, response: Option<&Message<'_>>) {
-        let Some(client) = self.clients.slab.get(key.slot, key.generation) else {
-            return;
-        };
-        let (Some(cell), Some(response)) = (&client.message, response) else {
-            return;
-        };
-        let Ok(invite) = parse_stored(self.store.get(cell), &mut self.spans) else {
-            return;
-        };
-        let Ok(ack) = compose::ack(&mut self.scratch, &invite, response) else {
-            return;
-        };
-        let ack = self.store.keep(ack);
-        let invite = std::mem::replace(&mut client.message, ack);
-        if let Some(cell) = invite {
-            self.store.release(cell);
-        }
-        self.transmit(now, key);
-    }
-
-    /// Makes the CANCEL of an INVITE and its transaction (RFC 3261 §9.1): same destination, same branch.
-    fn send_cancel(&mut self, now: Mono, key: ClientKey) {
-        let timers = self.config.timers;
-        let Some(client) = self.clients.slab.get(key.slot, key.generation) else {
-            return;
-        };
-        let Some(cell) = &client.message else { return };
-        let Ok(invite) = parse_stored(self.store.get(cell), &mut self.spans) else {
-            return;
-        };
-        let Ok(cancel) = compose::cancel(&mut self.scratch, &invite) else {
-            return;
-        };
-        let (to, connection, is_named) = (client.to, client.connection, client.is_named);
-        let message = self.store.keep(cancel);
-        let reliable = to.carrier.is_reliable();
-        let (slot, generation) = self.clients.slab.insert(Client {
-            machine: Machine::start(now, &timers, Method::Cancel, reliable),
-            method: self.matcher.method(Method::Cancel),
-            to,
-            connection,
-            is_named,
-            is_counted: false,
-            mark: None,
-            message,
-            partner: Some(key),
-            is_cancel: true,
-            may_be_udp: false,
-        });
-        let cancel = ClientKey { slot, generation };
-        if let Some(client) = self.clients.slab.get(key.slot, key.generation) {
-            client.partner = Some(cancel);
-        }
-        self.stats.requests_sent += 1;
-        self.transmit(now, cancel);
-        self.set_client_timer(slot);
-    }
-
     /// The transactions whose request went over a connection. Cold: a connection with requests under way has closed.
     pub(super) fn clients_on(&self, connection: ConnectionKey) -> Vec<ClientKey> {
         self.clients
@@ -508,7 +364,7 @@ impl Engine {
             .collect()
     }
 
-    fn set_client_timer(&mut self, slot: u32) {
+    pub(super) fn set_client_timer(&mut self, slot: u32) {
         if let Some(client) = self.clients.slab.peek(slot) {
             self.clients.wheel.set(slot, client.machine.deadline());
         }
@@ -542,11 +398,6 @@ impl Engine {
     }
 }
 
-enum Matched {
-    Here(ClientKey),
-    Elsewhere(u16),
-}
-
 /// About what our Via takes.
 const VIA_LEN: usize = 110;
 
@@ -562,12 +413,4 @@ fn method_of<'a>(pieces: &[&'a [u8]]) -> Option<Method<'a>> {
     let first = pieces.first()?;
     let end = memchr::memchr(b' ', first)?;
     Some(Method::of(first.get(..end)?))
-}
-
-/// A message of ours, from the store.
-fn parse_stored<'a>(
-    bytes: &'a [u8],
-    spans: &'a mut crate::Spans,
-) -> Result<Message<'a>, crate::ParseError> {
-    Message::parse_with(bytes, spans, Framing::Datagram, &crate::Limits::DEFAULT)
 }

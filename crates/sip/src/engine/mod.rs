@@ -28,6 +28,7 @@ mod output;
 mod receive;
 mod received;
 mod reply;
+mod response;
 mod server;
 mod servers;
 mod slab;

@@ -1,5 +1,6 @@
 //! Late, reordered, forged and colliding messages.
 
+use hairpin_sip::HashKey;
 use hairpin_sip::engine::{DropReason, SendTo};
 use hairpin_sip::flow::Carrier;
 
@@ -75,7 +76,10 @@ fn responses_find_their_transaction_or_nothing() {
 
 #[test]
 fn a_response_for_another_worker_is_handed_over() {
-    let mut world = world();
+    let mut world = World::with(Weather::FINE, 1, |_, config| {
+        config.key = HashKey::new([4; 16]);
+    });
+    world.uas().script.other = vec![(0, 200)];
     world.send(Carrier::Udp, &request("OPTIONS", 1, ""));
     world.run_until(15);
     let ok = text(&world.uas().last);

@@ -12,6 +12,7 @@ use hairpin_sip::flow::{Carrier, ConnectionKey, Destination, Flow, ListenerKey};
 use hairpin_sip::{HashKey, Message, Method, Mono, Now, Spans};
 
 use crate::network::{Network, Packet, Weather};
+use crate::proxy::Proxied;
 
 /// What the TU of a node does with requests.
 #[derive(Clone, Debug, Default)]
@@ -24,6 +25,8 @@ pub(crate) struct Script {
     pub(crate) ignores_cancel: bool,
     /// Requests are answered without a transaction.
     pub(crate) stateless: bool,
+    /// Requests are forwarded to this node: a proxy.
+    pub(crate) proxy_to: Option<usize>,
 }
 
 pub(crate) struct Node {
@@ -40,6 +43,7 @@ pub(crate) struct Node {
     due_count: u64,
     /// Connections: our key, the peer node and its key.
     streams: BTreeMap<u64, (usize, u64)>,
+    pub(crate) proxied: Proxied,
 }
 
 pub(crate) struct World {
@@ -53,13 +57,15 @@ pub(crate) struct World {
 
 pub(crate) const UAC: usize = 0;
 pub(crate) const UAS: usize = 1;
+pub(crate) const PROXY: usize = 2;
+const NODES: usize = 3;
 
 pub(crate) fn address(node: usize) -> SocketAddr {
     ([192, 0, 2, node as u8 + 1], 5060).into()
 }
 
 pub(crate) fn config(node: usize) -> Config {
-    let mut config = Config::new(node as u16, HashKey::new([9; 16]));
+    let mut config = Config::new(node as u16, HashKey::new([9 + node as u8; 16]));
     for carrier in [Carrier::Udp, Carrier::Tcp] {
         config.sent_by.push(SentBy {
             listener: ListenerKey(0),
@@ -97,6 +103,7 @@ impl Node {
             due: BTreeMap::new(),
             due_count: 0,
             streams: BTreeMap::new(),
+            proxied: Proxied::default(),
         }
     }
 
@@ -130,6 +137,22 @@ impl Node {
             unix_s: 1_700_000_000,
         };
         match self.engine.handle_message(time, flow, bytes, &mut spans) {
+            Received::Request(request) if self.script.proxy_to.is_some() => {
+                self.forward_request(now, &request);
+                "proxied".to_owned()
+            }
+            Received::Ack { message, flow, .. } if self.script.proxy_to.is_some() => {
+                self.forward_ack(now, &message, &flow);
+                "proxied".to_owned()
+            }
+            Received::Cancel { invite, .. } if self.script.proxy_to.is_some() => {
+                self.forward_cancel(now, invite);
+                "proxied".to_owned()
+            }
+            Received::Response { message, mark, .. } if self.script.proxy_to.is_some() => {
+                self.forward_response(now, &message, mark.unwrap());
+                "proxied".to_owned()
+            }
             Received::Request(request) => {
                 let method = method(&request.message);
                 self.hear(now, method.clone());
@@ -237,7 +260,9 @@ impl World {
     ) -> World {
         World {
             now: Mono(1_000_000_000_000),
-            nodes: (0..2).map(|index| Node::new(index, &mut change)).collect(),
+            nodes: (0..NODES)
+                .map(|index| Node::new(index, &mut change))
+                .collect(),
             network: Network::new(weather, seed),
             next_connection: 1,
             refuses_tcp: false,
@@ -259,11 +284,16 @@ impl World {
 
     /// The UAC sends a request.
     pub(crate) fn send(&mut self, carrier: Carrier, bytes: &[u8]) -> ClientKey {
+        self.send_to(UAS, carrier, bytes)
+    }
+
+    /// The UAC sends a request to a node.
+    pub(crate) fn send_to(&mut self, to: usize, carrier: Carrier, bytes: &[u8]) -> ClientKey {
         let now = self.now;
         let out = Outgoing {
             to: Destination {
                 carrier,
-                remote: address(UAS),
+                remote: address(to),
                 listener: ListenerKey(0),
             },
             connection: None,
@@ -301,6 +331,7 @@ impl World {
     fn drain_node(&mut self, index: usize, connects: &mut Vec<(usize, ConnectKey, SocketAddr)>) {
         let (now, ms) = (self.now, self.ms());
         let node = &mut self.nodes[index];
+        let mut failed = Vec::new();
         while let Some(output) = node.engine.poll_output() {
             match output {
                 Output::Send { to, bytes, .. } => {
@@ -309,7 +340,7 @@ impl World {
                     node.last = bytes.to_vec();
                     let (to, stream) = match to {
                         SendTo::Datagram { remote, .. } => {
-                            ((0..8).find(|to| address(*to) == remote), None)
+                            ((0..NODES).find(|to| address(*to) == remote), None)
                         }
                         SendTo::Stream(ConnectionKey(ours)) => match node.streams.get(&ours) {
                             Some((peer, theirs)) => (Some(*peer), Some((ours, *theirs))),
@@ -331,12 +362,23 @@ impl World {
                     node.streams.remove(&key);
                     node.heard.push((ms, "close".to_owned()));
                 }
+                Output::Event(Event::ClientFailed { mark, failure, .. })
+                    if node.script.proxy_to.is_some() =>
+                {
+                    failed.push((mark, failure));
+                }
                 Output::Event(event) => {
                     let what = describe(&event);
                     node.heard.push((ms, what));
                 }
                 _ => {}
             }
+        }
+        if !failed.is_empty() {
+            for (mark, failure) in failed {
+                node.proxy_failed(now, mark, failure);
+            }
+            self.drain_node(index, connects);
         }
     }
 

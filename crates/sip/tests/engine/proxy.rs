@@ -1,0 +1,210 @@
+//! A stateful proxy as a TU: what the engine offers is enough for one, without a change.
+
+use std::collections::BTreeMap;
+
+use hairpin_sip::build::{Edits, forward};
+use hairpin_sip::congestion::Class;
+use hairpin_sip::engine::{ClientFailure, ClientKey, Mark, NewRequest, Outgoing, Reply, ServerKey};
+use hairpin_sip::flow::{Carrier, Destination, Flow, ListenerKey};
+use hairpin_sip::{Message, Mono};
+
+use crate::network::Weather;
+use crate::world::{Node, PROXY, UAC, UAS, World, address, request, text};
+
+/// What a proxy remembers of what it forwards.
+#[derive(Default)]
+pub(crate) struct Proxied {
+    by_mark: BTreeMap<u64, (ServerKey, ClientKey)>,
+    count: u64,
+}
+
+impl Node {
+    fn next_hop(&self, flow: &Flow) -> Destination {
+        Destination {
+            carrier: flow.carrier,
+            remote: address(self.script.proxy_to.unwrap()),
+            listener: ListenerKey(0),
+        }
+    }
+
+    /// RFC 3261 §16.6.
+    pub(crate) fn forward_request(&mut self, now: Mono, request: &NewRequest<'_>) {
+        self.proxied.count += 1;
+        let mark = Mark(self.proxied.count);
+        let server = self.engine.accept(now, request, Some(mark)).unwrap();
+        let edits = Edits {
+            max_forwards: Some(69),
+            stamp: request.stamp(),
+            ..Edits::default()
+        };
+        let mut scratch = [0; 1024];
+        let forwarded = forward(&request.message, &edits, &mut scratch).unwrap();
+        let out = Outgoing {
+            to: self.next_hop(&request.flow),
+            connection: None,
+            pieces: forwarded.slices(),
+            class: Class::New,
+            mark: Some(mark),
+        };
+        let client = self.engine.request(now, &out).unwrap();
+        self.proxied.by_mark.insert(mark.0, (server, client));
+    }
+
+    /// RFC 3261 §16.7: without our Via, and no 100.
+    pub(crate) fn forward_response(&mut self, now: Mono, message: &Message<'_>, mark: Mark) {
+        let code = message.status_code().unwrap();
+        let (server, _) = self.proxied.by_mark[&mark.0];
+        if code == 100 {
+            return;
+        }
+        let edits = Edits {
+            drop_top_via: true,
+            ..Edits::default()
+        };
+        let mut scratch = [0; 1024];
+        let forwarded = forward(message, &edits, &mut scratch).unwrap();
+        let reply = Reply::forwarded(code, forwarded.slices());
+        // A response that is late is not forwarded (RFC 4320 §4.3).
+        let _ = self.engine.respond(now, server, &reply);
+    }
+
+    /// RFC 3261 §16.11: the ACK for a 2xx has no transaction.
+    pub(crate) fn forward_ack(&mut self, now: Mono, message: &Message<'_>, flow: &Flow) {
+        let edits = Edits {
+            max_forwards: Some(69),
+            ..Edits::default()
+        };
+        let mut scratch = [0; 1024];
+        let forwarded = forward(message, &edits, &mut scratch).unwrap();
+        let out = Outgoing {
+            to: self.next_hop(flow),
+            connection: None,
+            pieces: forwarded.slices(),
+            class: Class::Finishing,
+            mark: None,
+        };
+        self.engine.send_stateless(now, &out, now.0.into()).unwrap();
+    }
+
+    /// RFC 3261 §16.10.
+    pub(crate) fn forward_cancel(&mut self, now: Mono, invite: ServerKey) {
+        let pairs = self.proxied.by_mark.values();
+        let client = pairs.clone().find(|(server, _)| *server == invite);
+        if let Some((_, client)) = client.copied() {
+            self.engine.cancel(now, client);
+        }
+    }
+
+    pub(crate) fn proxy_failed(&mut self, now: Mono, mark: Mark, failure: ClientFailure) {
+        let (server, _) = self.proxied.by_mark[&mark.0];
+        let code = match failure {
+            ClientFailure::TimedOut => 408,
+            ClientFailure::TransportFailed => 503,
+        };
+        let _ = self.engine.respond(now, server, &Reply::new(code));
+    }
+}
+
+fn world(weather: Weather, seed: u64) -> World {
+    let mut world = World::new(weather, seed);
+    world.nodes[PROXY].script.proxy_to = Some(UAS);
+    world
+}
+
+#[test]
+fn a_call_goes_through_a_stateful_proxy() {
+    for carrier in [Carrier::Udp, Carrier::Tcp] {
+        let mut world = world(Weather::FINE, 1);
+        world.uas().script.invite = vec![(50, 180), (2_000, 200)];
+        world.send_to(PROXY, carrier, &request("INVITE", 1, ""));
+        world.run_until(5_000);
+        // The 100 is the proxy's own.
+        assert_eq!(world.heard(UAC), ["180 INVITE", "200 INVITE"]);
+        assert_eq!(world.heard(UAS), ["INVITE", "ACK"]);
+        assert_eq!(world.times(UAS, "SIP/2.0 200").len(), 1);
+        world.nothing_is_left();
+    }
+}
+
+#[test]
+fn a_refusal_is_acknowledged_hop_by_hop() {
+    let mut world = world(Weather::FINE, 1);
+    world.uas().script.invite = vec![(400, 486)];
+    world.send_to(PROXY, Carrier::Udp, &request("INVITE", 1, ""));
+    world.run_until(5_000);
+    assert_eq!(world.heard(UAC), ["100 INVITE", "486 INVITE"]);
+    assert_eq!(world.times(PROXY, "ACK"), [430]);
+    assert_eq!(world.times(UAC, "ACK"), [440]);
+    world.nothing_is_left();
+}
+
+#[test]
+fn a_cancel_goes_hop_by_hop_and_the_487_comes_back() {
+    let mut world = world(Weather::FINE, 1);
+    world.uas().script.invite = vec![(50, 180), (60_000, 200)];
+    let key = world.send_to(PROXY, Carrier::Udp, &request("INVITE", 1, ""));
+    world.run_until(1_000);
+    world.cancel(key);
+    world.run_until(3_000);
+    assert_eq!(world.heard(UAC), ["180 INVITE", "487 INVITE"]);
+    assert_eq!(world.heard(UAS), ["INVITE", "CANCEL"]);
+    let cancel = world.times(PROXY, "CANCEL");
+    assert_eq!(cancel, [1_010]);
+    world.nothing_is_left();
+}
+
+#[test]
+fn a_next_hop_that_is_gone_gives_a_408() {
+    let mut world = world(Weather::FINE, 1);
+    world.nodes[PROXY].script.proxy_to = Some(7);
+    world.send_to(PROXY, Carrier::Udp, &request("INVITE", 1, ""));
+    world.run_until(60_000);
+    let heard = world.heard(UAC);
+    assert_eq!(heard[..2], ["100 INVITE", "408 INVITE"]);
+    // RFC 4320 §4.2: to a request that is no INVITE there is no 408.
+    world.send_to(PROXY, Carrier::Udp, &request("OPTIONS", 2, ""));
+    world.run_until(160_000);
+    assert!(!world.heard(UAC).contains(&"408 OPTIONS"));
+    world.nothing_is_left();
+}
+
+#[test]
+fn an_icmp_error_is_a_transport_failure() {
+    let mut world = world(Weather::DEAD, 1);
+    world.send(Carrier::Udp, &request("OPTIONS", 1, ""));
+    let datagram = world.uac().last.clone();
+    assert!(text(&datagram).starts_with("OPTIONS"));
+    let now = world.now;
+    // The kernel gives back as much as the ICMP message had.
+    world.uac().engine.unreachable(now, &datagram[..200]);
+    world
+        .uac()
+        .engine
+        .unreachable(now, b"OPTIONS x;branch=z9hG4bKh");
+    world.drain();
+    assert_eq!(world.heard(UAC), ["transport failed"]);
+    world.nothing_is_left();
+}
+
+#[test]
+fn calls_through_a_proxy_end_in_any_weather() {
+    let mut answered = 0;
+    for seed in 1..40u64 {
+        let mut world = world(Weather::FOUL, seed);
+        let answer = if seed % 2 == 0 { 200 } else { 486 };
+        world.uas().script.invite = vec![(100, 180), (1_000 + seed * 50, answer)];
+        let key = world.send_to(PROXY, Carrier::Udp, &request("INVITE", 1, ""));
+        if seed % 4 == 0 {
+            world.run_until(seed * 40);
+            world.cancel(key);
+        }
+        world.run_until(400_000);
+        let heard = world.heard(UAC);
+        let is_end = |what: &&&str| matches!(**what, "client ended" | "timed out");
+        assert_eq!(heard.iter().filter(is_end).count(), 1, "{seed}: {heard:?}");
+        let is_final = |what: &&str| what.ends_with("INVITE") && !what.starts_with('1');
+        answered += usize::from(heard.iter().any(is_final));
+        world.nothing_is_left();
+    }
+    assert!(answered >= 35, "{answered} of 39");
+}
