@@ -7,7 +7,8 @@
 //! | [`browser`] | a page in headless Chromium (`interop/chromium`) | two RTCPeerConnections that may only use relays |
 //!
 //! A missing client is a failure, not a skip. `--against coturn` runs the same drivers against coturn's own server: when a
-//! case fails, it tells whether the driver or hairpin is at fault.
+//! case fails, it tells whether the driver or hairpin is at fault. Every client meets hairpin once in user space and once with relaying in
+//! the kernel, where the machine permits it.
 
 mod browser;
 mod coturn;
@@ -16,6 +17,7 @@ mod server;
 mod stun;
 mod webdriver;
 
+use std::ops::RangeInclusive;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -24,6 +26,7 @@ use clap::{Args, ValueEnum};
 
 use crate::cargo;
 use crate::tally::Tally;
+use crate::tools;
 use server::{Server, Setup};
 
 /// What to drive, and against which server.
@@ -57,19 +60,40 @@ struct Bench {
     logs: PathBuf,
 }
 
-/// For clients that release what they have allocated. RFC 8656 §3.2: an allocation lives ten minutes by default.
-const ORDERLY: Setup = Setup {
-    name: "server",
-    lifetime: Duration::from_secs(600),
-    relay_ports: 63000..=65535,
+/// The data path of the server under test: each has servers of its own, and every client meets each of them.
+struct DataPath {
+    /// How the page of results calls it.
+    name: &'static str,
+    /// The value of `--offload`; None for a server that has but one way.
+    offload: Option<&'static str>,
+    /// Ports that the orderly clients' server relays from, and the others'.
+    relay_ports: [RangeInclusive<u16>; 2],
+}
+
+const USER_SPACE: DataPath = DataPath {
+    name: "user space",
+    offload: Some("off"),
+    relay_ports: [64000..=65535, 62000..=62999],
 };
-/// For coturn's client, which never releases the allocations it probes with, breaks the rules and vanishes when told to:
-/// what it leaves behind must be seen to go, so allocations live as short as hairpin admits.
-const DISORDERLY: Setup = Setup {
-    name: "coturn-server",
-    lifetime: Duration::from_secs(120),
-    relay_ports: 61000..=62999,
+
+/// On loopback, where these clients are, the kernel's other way (XDP) does not exist.
+const TC: DataPath = DataPath {
+    name: "tc",
+    offload: Some("tc"),
+    relay_ports: [63000..=63999, 61000..=61999],
 };
+
+/// The two servers of one data path.
+struct Pair {
+    /// For clients that release what they have allocated. RFC 8656 §3.2: an allocation lives ten minutes by default.
+    orderly: Bench,
+    /// For coturn's client, which never releases the allocations it probes with, breaks the rules and vanishes when told to:
+    /// what it leaves behind must be seen to go, so allocations live as short as hairpin admits.
+    disorderly: Bench,
+}
+
+const ORDERLY_LIFETIME: Duration = Duration::from_secs(600);
+const DISORDERLY_LIFETIME: Duration = Duration::from_secs(120);
 
 pub(crate) fn run(root: &Path, options: &Options) -> Result<Tally> {
     let logs = crate::scratch(root, "interop")?;
@@ -78,53 +102,112 @@ pub(crate) fn run(root: &Path, options: &Options) -> Result<Tally> {
         (None, server::Kind::Hairpin) => cargo::release(root)?,
         (None, server::Kind::Coturn) => PathBuf::from("turnserver"),
     };
-    let bench = |setup: &Setup| -> Result<Bench> {
-        let server = Server::start(options.against, &binary, &logs, setup)?;
-        Ok(Bench {
-            server,
-            sources: root.join("interop"),
-            logs: logs.clone(),
-        })
-    };
-    let wanted = |client| options.only.is_empty() || options.only.contains(&client);
     let mut tally = Tally::default();
-    let mut disorderly = bench(&DISORDERLY)?;
-    if wanted(Client::Coturn) {
-        tally.add(coturn::run(&mut disorderly)?);
+    let mut pairs = Vec::new();
+    for path in data_paths(options.against) {
+        println!("--- data path: {}", path.name);
+        let mut pair = start(path, options.against, &binary, root, &logs)?;
+        drive(&mut pair, options, &mut tally)?;
+        pairs.push((path, pair));
     }
-    let mut orderly = bench(&ORDERLY)?;
-    if wanted(Client::Pion) {
-        tally.add(pion::run(&orderly)?);
-    }
-    if wanted(Client::Browser) {
-        tally.add(browser::run(&orderly));
-    }
-    if wanted(Client::Pion) || wanted(Client::Browser) {
-        finish(
-            &mut orderly.server,
-            ORDERLY.name,
-            Duration::from_secs(5),
-            &mut tally,
-        );
-    }
-    if wanted(Client::Coturn) {
-        finish(
-            &mut disorderly.server,
-            DISORDERLY.name,
-            DISORDERLY.lifetime + Duration::from_secs(10),
-            &mut tally,
-        );
+    // Last of all, because what coturn's client left behind takes its time to go.
+    for (path, pair) in &mut pairs {
+        finish(path.name, pair, options, &mut tally);
     }
     Ok(tally)
 }
 
-/// Nothing may be left of the clients, and the server must stop when it is asked.
-fn finish(server: &mut Server, name: &str, patience: Duration, tally: &mut Tally) {
-    if server.is_hairpin() {
-        tally.record(
-            &format!("{name} returns to its baseline"),
-            &server.settle(patience),
+/// The data paths that this machine and the server have.
+fn data_paths(against: server::Kind) -> Vec<&'static DataPath> {
+    if against == server::Kind::Coturn {
+        return vec![&ONLY];
+    }
+    if tools::is_root() {
+        return vec![&USER_SPACE, &TC];
+    }
+    println!("--- not root: the data path tc is left out, as it needs CAP_BPF and CAP_NET_ADMIN");
+    vec![&USER_SPACE]
+}
+
+/// Of another server.
+const ONLY: DataPath = DataPath {
+    name: "the only one",
+    offload: None,
+    ..USER_SPACE
+};
+
+fn start(
+    path: &DataPath,
+    kind: server::Kind,
+    binary: &Path,
+    root: &Path,
+    logs: &Path,
+) -> Result<Pair> {
+    let bench = |name: &str, lifetime, ports: usize| -> Result<Bench> {
+        let setup = Setup {
+            name: format!("{name}-{}", path.offload.unwrap_or("server")),
+            lifetime,
+            relay_ports: path.relay_ports[ports].clone(),
+            offload: path.offload,
+        };
+        Ok(Bench {
+            server: Server::start(kind, binary, logs, &setup)?,
+            sources: root.join("interop"),
+            logs: logs.to_path_buf(),
+        })
+    };
+    Ok(Pair {
+        orderly: bench("orderly", ORDERLY_LIFETIME, 0)?,
+        disorderly: bench("disorderly", DISORDERLY_LIFETIME, 1)?,
+    })
+}
+
+fn drive(pair: &mut Pair, options: &Options, tally: &mut Tally) -> Result<()> {
+    if options.wants(Client::Coturn) {
+        tally.add(coturn::run(&mut pair.disorderly)?);
+    }
+    if options.wants(Client::Pion) {
+        tally.add(pion::run(&pair.orderly)?);
+    }
+    if options.wants(Client::Browser) {
+        tally.add(browser::run(&pair.orderly));
+    }
+    Ok(())
+}
+
+/// Nothing may be left of the clients, and the servers must stop when they are asked.
+fn finish(path: &str, pair: &mut Pair, options: &Options, tally: &mut Tally) {
+    let mut judge = |server: &mut Server, name: &str, patience| {
+        if server.is_hairpin() {
+            let outcome = server.settle(patience);
+            tally.record(
+                &format!("{name} ({path}) returns to its baseline"),
+                &outcome,
+            );
+        }
+        let outcome = server.finish();
+        tally.record(&format!("{name} ({path}) stops when asked"), &outcome);
+    };
+    if options.wants(Client::Pion) || options.wants(Client::Browser) {
+        let patience = Duration::from_secs(5);
+        judge(
+            &mut pair.orderly.server,
+            "the orderly clients' server",
+            patience,
         );
     }
-    tally.record(&format!("{name} stops when asked"), &server.finish());
+    if options.wants(Client::Coturn) {
+        let patience = DISORDERLY_LIFETIME + Duration::from_secs(10);
+        judge(
+            &mut pair.disorderly.server,
+            "coturn's client's server",
+            patience,
+        );
+    }
+}
+
+impl Options {
+    fn wants(&self, client: Client) -> bool {
+        self.only.is_empty() || self.only.contains(&client)
+    }
 }

@@ -55,11 +55,13 @@ const LOOPBACKS: [IpAddr; 2] = [
 
 /// How one server of several is set up.
 pub(crate) struct Setup {
-    pub(crate) name: &'static str,
+    pub(crate) name: String,
     /// The default lifetime of an allocation and the longest.
     pub(crate) lifetime: Duration,
     /// Ports to relay from. Above Linux's ephemeral ports, so that no listener, client or peer takes one of them.
     pub(crate) relay_ports: RangeInclusive<u16>,
+    /// The value of `--offload`.
+    pub(crate) offload: Option<&'static str>,
 }
 
 impl Server {
@@ -194,6 +196,9 @@ fn hairpin_arguments(port: u16, setup: &Setup) -> Vec<String> {
         setup.relay_ports.end()
     ));
     arguments.push(format!("--user={USER}:{PASSWORD}"));
+    if let Some(mode) = setup.offload {
+        arguments.push(format!("--offload={mode}"));
+    }
     for key in ["lifetime_default", "lifetime_max"] {
         arguments.push(format!("--set=limits.{key}={}s", setup.lifetime.as_secs()));
     }
