@@ -210,6 +210,20 @@ INLINE int check_next_hop(struct decision *d, enum path path)
     return bytes > d->hop->mtu ? PASS_MTU : RELAY;
 }
 
+// Only the next hop on loopback has no link-layer address. A packet there carries the route that its sender looked up, which
+// is of its family and delivers locally; without one, the stack takes an address of this host as source for a forgery. So
+// what is on loopback stays there in its own family, and what comes from elsewhere is left to user space.
+INLINE int check_loopback(const struct view *view, const struct decision *d)
+{
+    const u32 *head = (const void *)d->hop->destination;
+    const u16 *tail = (const void *)(d->hop->destination + 4);
+    if (view->path != PATH_TC || *head || *tail)
+        return RELAY;
+    const struct __sk_buff *packet = view->context;
+    int same_family = d->v6 == !!(d->out->label_and_flags & OUT_V6);
+    return packet->ifindex == d->hop->interface && same_family ? RELAY : PASS_NEXT_HOP;
+}
+
 INLINE void read_ip(const struct view *view, int v6, struct decision *d)
 {
     d->v6 = v6;
@@ -246,6 +260,9 @@ INLINE int decide_relay(const struct view *view, const struct udp *udp, u16 chan
     if (UNLIKELY(d->ttl <= 1))
         return PASS_TTL;
     why = check_next_hop(d, view->path);
+    if (UNLIKELY(why != RELAY))
+        return why;
+    why = check_loopback(view, d);
     if (UNLIKELY(why != RELAY))
         return why;
     // Without a checksum there is none to hand on, and IPv6 wants one.
