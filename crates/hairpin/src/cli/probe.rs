@@ -9,6 +9,9 @@ Examples:
   hairpin probe turn 127.0.0.1 --user alice:s3cret --json
         the same with a fixed password, for a script
 
+  hairpin probe offload
+        by which means the kernel of this machine could relay, on each interface
+
 Status 0: the server works; 1: it does not; 2: wrong arguments.";
 
 /// Arguments of `hairpin probe`.
@@ -29,6 +32,28 @@ pub(crate) enum What {
     /// Make an allocation: the relayed address, and whether packets pass through it
     #[command(after_help = TURN_EXAMPLES)]
     Turn(Turn),
+    /// Ask this machine's kernel: what it could relay by, on each interface, and what is in the way
+    #[command(after_help = OFFLOAD_EXAMPLES)]
+    Offload(Offload),
+}
+
+const OFFLOAD_EXAMPLES: &str = "\
+Examples:
+  hairpin probe offload
+  hairpin probe offload eth0 --json
+
+It serves nothing and changes nothing. Status 0: the kernel can relay on every interface
+listed; 1: not on all of them; 2: there is no such interface.";
+
+/// Which interfaces.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Offload {
+    /// Only these interfaces; else all that are up and have an address
+    #[arg(value_name = "INTERFACE")]
+    pub(crate) interface: Vec<String>,
+    /// Print one JSON object
+    #[arg(long)]
+    pub(crate) json: bool,
 }
 
 const STUN_EXAMPLES: &str = "\

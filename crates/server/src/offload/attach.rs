@@ -71,7 +71,8 @@ impl Wanted<'_> {
             .next_multiple_of(Chunks::SIZE)
     }
 
-    fn load(&self) -> Result<Relay, Obstacle> {
+    /// Loads the programs; nothing is attached.
+    pub(super) fn load(&self) -> Result<Relay, Obstacle> {
         if let Some(missing) = privileges::missing_for_offload() {
             return Err(Obstacle::Refused(missing));
         }
@@ -192,7 +193,6 @@ impl Place {
         }
         match relay.attach_tc(self.about.index) {
             Ok(attached) => (self.about.means, self.attached) = (Means::Tc, Some(attached)),
-            Err(error) if error.is_unsupported() => self.about.not_tc = Some(Obstacle::NoTcx),
             Err(error) => self.about.not_tc = Some(refused(&error)),
         }
     }

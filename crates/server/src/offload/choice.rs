@@ -43,8 +43,6 @@ pub enum Obstacle {
     Virtual(String),
     /// The driver has none.
     NoNativeXdp,
-    /// The kernel has no TCX (Linux 6.6).
-    NoTcx,
     /// The device hides the VLAN tags of frames that belong to other interfaces.
     HiddenVlans(String),
     /// Somebody else's program of this number is there.
@@ -65,7 +63,6 @@ impl Obstacle {
             Obstacle::NoEthernet => "no_ethernet",
             Obstacle::Virtual(_) => "virtual",
             Obstacle::NoNativeXdp => "no_native_xdp",
-            Obstacle::NoTcx => "no_tcx",
             Obstacle::HiddenVlans(_) => "hidden_vlans",
             Obstacle::ForeignProgram(_) => "foreign_program",
             Obstacle::PartialChecksums => "partial_checksums",
@@ -90,9 +87,6 @@ impl fmt::Display for Obstacle {
                 "a {kind} interface gets unfinished checksums from the sockets at its other end"
             ),
             Obstacle::NoNativeXdp => f.write_str("its driver has no native XDP"),
-            Obstacle::NoTcx => {
-                f.write_str("classifiers that end with their process take Linux 6.6 (TCX)")
-            }
             Obstacle::HiddenVlans(name) => write!(
                 f,
                 "the device strips VLAN tags, so that frames of {name} cannot be told from its own (ethtool -K DEVICE rxvlan off)"

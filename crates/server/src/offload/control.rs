@@ -64,15 +64,15 @@ pub(crate) type OnTc = Box<dyn Fn() + Send>;
 pub(crate) struct Prepared {
     poller: Poller,
     waker: Arc<Waker>,
-    attachments: Attachments,
+    pub(super) attachments: Attachments,
     relay: Relay,
-    next_hops: Arc<NextHopTable>,
+    pub(super) next_hops: Arc<NextHopTable>,
     buckets: Buckets,
     channels: Arc<Chunks>,
     rates: Arc<Chunks>,
     watch: Watch,
     shown: Arc<Shown>,
-    mode: OffloadMode,
+    pub(super) mode: OffloadMode,
 }
 
 /// Its connections to the kernel.

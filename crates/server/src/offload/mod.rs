@@ -13,12 +13,15 @@ mod attach;
 mod choice;
 mod chunks;
 mod control;
+#[cfg(test)]
+mod control_tests;
 mod hops;
 #[cfg(test)]
 mod hops_tests;
 mod machine;
 mod next_hops;
 mod part;
+mod prospects;
 mod rates;
 mod status;
 mod thread;
@@ -30,6 +33,7 @@ pub(crate) use chunks::Chunks;
 pub(crate) use control::{Control, Prepared};
 pub(crate) use next_hops::NextHopTable;
 pub(crate) use part::{Flowing, Part};
+pub use prospects::{Prospect, prospects};
 pub(crate) use rates::{Places, Rates};
 pub(crate) use status::Shown;
 pub use status::{InterfaceOffload, OffloadStatus};

@@ -45,6 +45,8 @@ struct State {
 struct Slot {
     path: Option<Path>,
     users: u32,
+    /// Sweeps that have found it unused.
+    idle: u32,
 }
 
 impl NextHopTable {
@@ -94,9 +96,12 @@ impl NextHopTable {
         );
     }
 
-    /// Withdraws the numbers that nobody uses. They are to be cleared in the program's table, and then freed.
-    pub(crate) fn withdraw_unused(&self, withdrawn: &mut Vec<u32>) {
+    /// Withdraws the numbers that nobody has used for `patience` calls of this: a client that comes back, or binds another channel,
+    /// finds them resolved. They are to be cleared in the program's table, and then freed. In a full table nobody waits.
+    pub(crate) fn withdraw_unused(&self, patience: u32, withdrawn: &mut Vec<u32>) {
         let mut state = self.state();
+        let full = state.free.is_empty() && state.slots.len() >= state.most as usize;
+        let patience = if full { 0 } else { patience };
         let State {
             indices,
             slots,
@@ -105,11 +110,13 @@ impl NextHopTable {
         } = &mut *state;
         indices.retain(|_, index| {
             let slot = &mut slots[*index as usize];
-            if slot.users == 0 {
+            slot.idle += u32::from(slot.users == 0);
+            let keep = slot.users > 0 || slot.idle <= patience;
+            if !keep {
                 slot.path = None;
                 withdrawn.push(*index);
             }
-            slot.users > 0
+            keep
         });
         new.retain(|index| slots[*index as usize].path.is_some());
     }
@@ -133,7 +140,9 @@ impl State {
     /// The number, and whether the control thread is to be woken.
     fn acquire(&mut self, path: Path) -> (u32, bool) {
         if let Some(&index) = self.indices.get(&path) {
-            self.slots[index as usize].users += 1;
+            let slot = &mut self.slots[index as usize];
+            slot.users += 1;
+            slot.idle = 0;
             return (index, false);
         }
         let Some(index) = self.unused() else {
@@ -142,6 +151,7 @@ impl State {
         self.slots[index as usize] = Slot {
             path: Some(path),
             users: 1,
+            idle: 0,
         };
         self.indices.insert(path, index);
         let first = self.new.is_empty();
@@ -174,7 +184,7 @@ mod tests {
 
     fn withdrawn(table: &NextHopTable) -> Vec<u32> {
         let mut withdrawn = Vec::new();
-        table.withdraw_unused(&mut withdrawn);
+        table.withdraw_unused(0, &mut withdrawn);
         withdrawn
     }
 
@@ -218,6 +228,22 @@ mod tests {
         table.release(index);
         assert_eq!(table.acquire(ip(1), ip(2)), index);
         assert_eq!(withdrawn(&table), Vec::<u32>::new());
+    }
+
+    #[test]
+    fn unused_numbers_are_kept_for_a_while_unless_the_table_is_full() {
+        let table = NextHopTable::new(2, None);
+        table.release(table.acquire(ip(1), ip(2)));
+        let mut withdrawn = Vec::new();
+        table.withdraw_unused(2, &mut withdrawn);
+        table.withdraw_unused(2, &mut withdrawn);
+        assert!(withdrawn.is_empty());
+        table.release(table.acquire(ip(1), ip(2)));
+        table.withdraw_unused(2, &mut withdrawn);
+        assert!(withdrawn.is_empty(), "used again meanwhile");
+        table.acquire(ip(1), ip(3));
+        table.withdraw_unused(2, &mut withdrawn);
+        assert_eq!(withdrawn, [1], "full");
     }
 
     #[test]

@@ -25,6 +25,9 @@ const TICK: Duration = Duration::from_secs(1);
 /// Ticks between renewals of entries, which are good for several of these.
 const RENEWAL: u32 = 5;
 
+/// Renewals that an unused next hop is kept for: about a minute.
+const KEPT: u32 = 12;
+
 /// Ticks between looks at all routes: not every change of a path's MTU is told.
 const REROUTING: u32 = 30;
 
@@ -156,7 +159,7 @@ impl Thread {
         self.watch_checksums();
         if renewal {
             let mut unused = Vec::new();
-            self.next_hops.withdraw_unused(&mut unused);
+            self.next_hops.withdraw_unused(KEPT, &mut unused);
             for index in &unused {
                 self.hops.forget(*index, &mut self.entries);
             }

@@ -106,7 +106,7 @@ impl Bed {
     fn expect_empty(&self) {
         assert_eq!(self.kernel.lock().unwrap().flows.len(), 0);
         assert_eq!(self.flows.len(), 0);
-        self.hops.withdraw_unused(&mut Vec::new());
+        self.hops.withdraw_unused(0, &mut Vec::new());
         assert_eq!(self.hops.len(), 0);
     }
 }

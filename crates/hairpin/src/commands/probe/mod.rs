@@ -2,6 +2,7 @@
 //!
 //! Status 0: the server works; 1: it does not; 2: the arguments make no sense.
 
+mod offload;
 mod report;
 mod target;
 
@@ -25,30 +26,32 @@ const USAGE: u8 = 2;
 
 /// Runs the command.
 pub(crate) fn run(args: &Args) -> Result<ExitCode> {
-    let (target_args, prepared) = match &args.what {
-        What::Stun(target) => (
-            target,
-            Target::new(target, Scheme::Stun).map(|target| (target, None)),
-        ),
-        What::Turn(turn) => (&turn.target, prepare_turn(turn)),
-    };
-    let (target, credentials) = match prepared {
-        Ok(prepared) => prepared,
-        Err(error) => {
-            eprintln!("error: {error:#}");
-            return Ok(ExitCode::from(USAGE));
-        }
-    };
-    let finding = match &args.what {
-        What::Stun(_) => first_that_answers(&target, |server| {
-            probe::stun(server, target.timeout).map(Finding::Stun)
-        }),
-        What::Turn(_) => first_that_answers(&target, |server| {
-            probe::turn(server, credentials.as_ref(), target.timeout)
-                .map(|report| Finding::Turn(Box::new(report)))
-        }),
-    };
-    conclude(target_args, finding)
+    match &args.what {
+        What::Offload(wanted) => offload::run(wanted),
+        What::Stun(args) => match Target::new(args, Scheme::Stun) {
+            Ok(target) => {
+                let ask = |server| probe::stun(server, target.timeout).map(Finding::Stun);
+                conclude(args, first_that_answers(&target, ask))
+            }
+            Err(error) => Ok(usage(&error)),
+        },
+        What::Turn(turn) => match prepare_turn(turn) {
+            Ok((target, credentials)) => {
+                let ask = |server| {
+                    probe::turn(server, credentials.as_ref(), target.timeout)
+                        .map(|report| Finding::Turn(Box::new(report)))
+                };
+                conclude(&turn.target, first_that_answers(&target, ask))
+            }
+            Err(error) => Ok(usage(&error)),
+        },
+    }
+}
+
+/// The arguments make no sense.
+fn usage(error: &anyhow::Error) -> ExitCode {
+    eprintln!("error: {error:#}");
+    ExitCode::from(USAGE)
 }
 
 fn prepare_turn(turn: &Turn) -> Result<(Target, Option<Credentials>)> {

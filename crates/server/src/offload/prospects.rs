@@ -1,0 +1,90 @@
+//! What this machine could do for relaying, found out without serving anything.
+
+use super::attach::Wanted;
+use super::choice::{Facts, Means, Obstacle, choose};
+use super::machine::survey;
+use super::{Offload, OffloadMode};
+use crate::ports::PortRange;
+use bpf::relay::Relay;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+
+/// What could be had on one interface.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Prospect {
+    /// Its name.
+    pub interface: String,
+    /// Its number.
+    pub index: u32,
+    /// By which means [`OffloadMode::Auto`] would relay.
+    pub auto: Means,
+    /// What speaks against native XDP; `None` if its driver says that it can. Only attaching would prove it, and may interrupt
+    /// a link, so that is not tried.
+    pub not_xdp: Option<Obstacle>,
+    /// Whether [`OffloadMode::Xdp`] would try it all the same.
+    pub xdp_on_demand: bool,
+    /// What speaks against a classifier; `None` if one was attached for a moment, which disturbs nobody.
+    pub not_tc: Option<Obstacle>,
+}
+
+/// Looks at every interface that is up and has an address. Programs are loaded, and classifiers attached for a moment; they pass
+/// all packets.
+///
+/// # Errors
+/// If the kernel does not list its interfaces.
+pub fn prospects() -> std::io::Result<Vec<Prospect>> {
+    let everywhere = [
+        IpAddr::V4(Ipv4Addr::UNSPECIFIED),
+        IpAddr::V6(Ipv6Addr::UNSPECIFIED),
+    ];
+    let facts = survey(&everywhere)?;
+    let listeners = everywhere.map(|ip| SocketAddr::new(ip, 3478));
+    let offload = Offload {
+        channels: 1,
+        ..Offload::default()
+    };
+    let wanted = Wanted {
+        offload,
+        binding: None,
+        listeners: &listeners,
+        relays: &[],
+        ports: PortRange::DYNAMIC,
+        allocations: 1,
+    };
+    let mut relay = wanted.load();
+    Ok(facts
+        .iter()
+        .map(|facts| prospect(facts, &mut relay))
+        .collect())
+}
+
+fn prospect(facts: &Facts, relay: &mut Result<Relay, Obstacle>) -> Prospect {
+    let choice = choose(OffloadMode::Auto, facts);
+    let demanded = choose(OffloadMode::Xdp, facts);
+    let (mut not_xdp, mut not_tc) = (choice.xdp, choice.tc);
+    match relay {
+        Err(obstacle) => {
+            not_xdp.get_or_insert_with(|| obstacle.clone());
+            not_tc.get_or_insert_with(|| obstacle.clone());
+        }
+        Ok(relay) if not_tc.is_none() => {
+            not_tc = relay
+                .attach_tc(facts.link.index)
+                .err()
+                .map(|error| Obstacle::Refused(error.to_string()));
+        }
+        Ok(_) => {}
+    }
+    Prospect {
+        interface: facts.link.name.clone(),
+        index: facts.link.index,
+        auto: match (&not_xdp, &not_tc) {
+            (None, _) => Means::Xdp,
+            (_, None) => Means::Tc,
+            _ => Means::User,
+        },
+        xdp_on_demand: relay.is_ok() && demanded.xdp.is_none(),
+        not_xdp,
+        not_tc,
+    }
+}
