@@ -14,6 +14,7 @@
 //! frame, without IPv4 options or IPv6 extension headers, to this machine, passes.
 
 mod buckets;
+mod counters;
 mod layout;
 mod next_hops;
 mod table;
@@ -38,6 +39,7 @@ use crate::BpfError;
 use crate::frame::Mac;
 use crate::object::Object;
 use crate::sys::{self, AttachType, RawMap};
+use counters::Counters;
 use layout::{INTERFACE, LISTENER, SETTINGS};
 
 /// How many listener ports the programs can tell from other traffic.
@@ -59,7 +61,8 @@ pub struct Settings {
     pub listener_ports: Vec<u16>,
     /// The ports that relays may have. A listener's port in the range is a listener's.
     pub relay_ports: RangeInclusive<u16>,
-    /// How many channels fit, of each address family of their packets: each has an entry and a counter per direction.
+    /// How many channels fit, of each address family of their packets: each has an entry and a counter per direction. Takes
+    /// 64 bytes each, and 32 for every processor; an entry 130 to 200 more while it is there.
     pub channels: u32,
     /// How many allocations: one rate limit each.
     pub allocations: u32,
@@ -91,7 +94,14 @@ impl Default for BindingLimit {
     }
 }
 
-/// The loaded programs and their maps.
+/// Which programs the kernel has accepted.
+#[derive(Debug, Default)]
+struct Loaded {
+    xdp: bool,
+    tc: bool,
+}
+
+/// The programs and their maps.
 pub struct Relay {
     object: Object,
     settings: RawMap<4, SETTINGS>,
@@ -99,7 +109,8 @@ pub struct Relay {
     listeners: RawMap<LISTENER, 4>,
     totals: RawMap<4, TOTALS>,
     labels: RandomState,
-    processors: usize,
+    counters: Counters,
+    loaded: Loaded,
     next_hops: u32,
     buckets: u32,
     relaying: bool,
@@ -107,16 +118,20 @@ pub struct Relay {
 }
 
 impl Relay {
-    /// Loads both programs. Nothing is attached, and no listener's address known.
+    /// Makes the maps. No program is loaded or attached yet, and no listener's address known. Processors that come online
+    /// later leave their packets to user space.
     ///
     /// # Errors
-    /// [`BpfError::Settings`] for more than fits; else when the kernel refuses: without CAP_BPF, CAP_NET_ADMIN and, to
-    /// let the programs compare pointers, CAP_PERFMON, or before Linux 5.18.
+    /// [`BpfError::Settings`] for more than fits; else when the kernel refuses. Maps need CAP_BPF, the programs CAP_NET_ADMIN
+    /// and, because they compare pointers, CAP_PERFMON too, and Linux 5.18.
     pub fn load(settings: &Settings) -> Result<Relay, BpfError> {
-        let mut object = load_object(settings)?;
-        object.program::<Xdp>("relay_xdp")?.load()?;
-        object.program::<SchedClassifier>("relay_tc")?.load()?;
-        let processors = sys::possible_processors().map_err(|source| BpfError::System {
+        let online = sys::online_processors().map_err(|source| BpfError::System {
+            what: "processors online",
+            source,
+        })?;
+        let counters = flows(settings)?;
+        let object = load_object(settings, counters, online)?;
+        let possible = sys::possible_processors().map_err(|source| BpfError::System {
             what: "number of processors",
             source,
         })?;
@@ -126,9 +141,10 @@ impl Relay {
                 RawMap::new(object.own_map("SETTINGS")?, 1),
                 RawMap::new(object.own_map("INTERFACES")?, 1),
                 RawMap::new(object.own_map("LISTENERS")?, 1),
-                RawMap::new(object.own_map("TOTALS")?, processors),
+                RawMap::new(object.own_map("TOTALS")?, possible),
             )
         };
+        let counters = Counters::new(&object.own_map("COUNTS")?, counters, online)?;
         let relay = Relay {
             object,
             settings: live,
@@ -136,7 +152,8 @@ impl Relay {
             listeners,
             totals,
             labels: RandomState::new(),
-            processors,
+            counters,
+            loaded: Loaded::default(),
             next_hops: settings.next_hops + 1,
             buckets: settings.allocations.max(1),
             relaying: true,
@@ -146,6 +163,30 @@ impl Relay {
         Ok(relay)
     }
 
+    /// Has the kernel check the XDP program, if it has not yet: some tens of milliseconds. Attaching does so by itself.
+    ///
+    /// # Errors
+    /// When the kernel refuses.
+    pub fn load_xdp(&mut self) -> Result<(), BpfError> {
+        if !self.loaded.xdp {
+            self.object.program::<Xdp>("relay_xdp")?.load()?;
+            self.loaded.xdp = true;
+        }
+        Ok(())
+    }
+
+    /// The same for the tc program.
+    ///
+    /// # Errors
+    /// When the kernel refuses.
+    pub fn load_tc(&mut self) -> Result<(), BpfError> {
+        if !self.loaded.tc {
+            self.object.program::<SchedClassifier>("relay_tc")?.load()?;
+            self.loaded.tc = true;
+        }
+        Ok(())
+    }
+
     /// Attaches the XDP program to an interface of the calling thread's network namespace, in the driver (native mode).
     /// Frames to another link-layer address than this one pass.
     ///
@@ -153,6 +194,7 @@ impl Relay {
     /// [`BpfError::Attach`]: see [`BpfError::is_busy`] and [`BpfError::is_unsupported`]. [`BpfError::Settings`] when an
     /// interface whose index is equal modulo 256 is attached.
     pub fn attach_xdp(&mut self, interface: u32, address: Mac) -> Result<Attached, BpfError> {
+        self.load_xdp()?;
         self.set_interface(interface, address)?;
         let program = self.object.program::<Xdp>("relay_xdp")?.fd()?.as_fd();
         let link = attach(program, interface, AttachType::Xdp, sys::XDP_DRIVER_MODE)?;
@@ -165,6 +207,7 @@ impl Relay {
     /// # Errors
     /// [`BpfError::Attach`], before Linux 6.6 one that [`BpfError::is_unsupported`].
     pub fn attach_tc(&mut self, interface: u32) -> Result<Attached, BpfError> {
+        self.load_tc()?;
         let program = self.object.program::<SchedClassifier>("relay_tc")?;
         let program = program.fd()?.as_fd();
         let link = attach(program, interface, AttachType::TcxIngress, 0)?;
@@ -268,8 +311,7 @@ impl Relay {
         Ok(Table::new(
             self.object.own_map("FLOWS_V4")?,
             self.object.own_map("FLOWS_V6")?,
-            self.object.own_map("COUNTS")?,
-            self.processors,
+            self.counters.clone(),
             self.labels.clone(),
         ))
     }
@@ -343,7 +385,15 @@ impl AsFd for Attached {
     }
 }
 
-fn load_object(settings: &Settings) -> Result<Object, BpfError> {
+/// How many flows the channels have, and counters.
+fn flows(settings: &Settings) -> Result<u32, BpfError> {
+    let channels = settings.channels.max(1);
+    channels
+        .checked_mul(2)
+        .ok_or(BpfError::Settings("there are at most 2^31 channels"))
+}
+
+fn load_object(settings: &Settings, counters: u32, processors: u32) -> Result<Object, BpfError> {
     let mut ports = [0_u16; MAX_LISTENER_PORTS];
     let given = &settings.listener_ports;
     if given.is_empty() || given.len() > MAX_LISTENER_PORTS {
@@ -355,15 +405,13 @@ fn load_object(settings: &Settings) -> Result<Object, BpfError> {
     if settings.next_hops == 0 || settings.next_hops > u16::MAX.into() {
         return Err(BpfError::Settings("1 to 65,535 next hops are needed"));
     }
-    let flows = settings
-        .channels
-        .max(1)
-        .checked_mul(2)
-        .ok_or(BpfError::Settings("there are at most 2^31 channels"))?;
+    let counts = counters.checked_mul(processors).ok_or(BpfError::Settings(
+        "too many channels for so many processors",
+    ))?;
     let sizes = [
-        ("FLOWS_V4", flows),
-        ("FLOWS_V6", flows),
-        ("COUNTS", flows),
+        ("FLOWS_V4", counters),
+        ("FLOWS_V6", counters),
+        ("COUNTS", counts),
         ("BUCKETS", settings.allocations.max(1)),
         ("NEXT_HOPS", settings.next_hops + 1),
     ];
@@ -375,7 +423,9 @@ fn load_object(settings: &Settings) -> Result<Object, BpfError> {
     let (low, high) = (settings.relay_ports.start(), settings.relay_ports.end());
     // At most 8.
     let count = given.len() as u32;
-    let constants: [(&'static str, &[u8]); 6] = [
+    let constants: [(&'static str, &[u8]); 8] = [
+        ("COUNTERS", &counters.to_ne_bytes()),
+        ("PROCESSORS", &processors.to_ne_bytes()),
         ("LISTENER_PORTS", ports.as_flattened()),
         ("LISTENER_PORT_COUNT", &count.to_ne_bytes()),
         ("CRC_TABLE", CRC_TABLE.as_flattened().as_flattened()),

@@ -91,7 +91,7 @@ impl<const KEY: usize, const VALUE: usize> RawMap<KEY, VALUE> {
         })
     }
 
-    pub(crate) fn fd(&self) -> BorrowedFd<'_> {
+    fn fd(&self) -> BorrowedFd<'_> {
         self.fd.as_fd()
     }
 
@@ -197,6 +197,17 @@ impl Drop for Mapping {
 /// How many processors a per-CPU value has room for.
 pub(crate) fn possible_processors() -> io::Result<usize> {
     aya::util::nr_cpus().map_err(|(_, error)| error)
+}
+
+/// One more than the highest number of a processor that is online.
+pub(crate) fn online_processors() -> io::Result<u32> {
+    let ranges = std::fs::read_to_string("/sys/devices/system/cpu/online")?;
+    // "0-3,8-11": the last number is the highest.
+    let last = ranges.trim().rsplit(['-', ',']).next().unwrap_or_default();
+    let last: u32 = last
+        .parse()
+        .map_err(|_| io::Error::from(io::ErrorKind::InvalidData))?;
+    Ok(last + 1)
 }
 
 /// Bytes of the kernel's randomness.

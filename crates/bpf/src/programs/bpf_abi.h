@@ -116,6 +116,7 @@ enum header_start { HEADER_START_MAC, HEADER_START_NET };
 // Helper functions by number (include/uapi/linux/bpf.h, enum bpf_func_id).
 static void *(*map_lookup)(void *map, const void *key) = (void *)1;
 static u64 (*ktime_get_ns)(void) = (void *)5;
+static u32 (*processor)(void) = (void *)8;
 static long (*skb_store_bytes)(struct __sk_buff *packet, u32 offset, const void *from, u32 length, u64 flags) = (void *)9;
 static long (*l4_csum_replace)(struct __sk_buff *packet, u32 offset, u64 from, u64 to, u64 flags) = (void *)11;
 static long (*redirect)(u32 interface, u64 flags) = (void *)23;

@@ -30,6 +30,7 @@ struct decision {
     struct count *count;
     struct count *second; // between two relays: of the receiving side
     u64 now;
+    u32 number; // of packets counted before this one
     u32 payload; // bytes without framing and padding
     u32 difference; // of the UDP checksum's sum
     u16 udp_length; // as it came, in network order
@@ -176,6 +177,14 @@ INLINE int settle_checksum(const struct view *view, const struct udp *udp, struc
     return 1;
 }
 
+// This processor's.
+INLINE struct count *count_of(u32 counter)
+{
+    u32 here = processor();
+    u32 index = here * COUNTERS + counter;
+    return here < PROCESSORS && counter < COUNTERS ? map_lookup(&COUNTS, &index) : 0;
+}
+
 // The entry is alive, and so is the one that it leads to.
 INLINE int follow(struct decision *d)
 {
@@ -183,10 +192,11 @@ INLINE int follow(struct decision *d)
         return PASS_EXPIRED;
     d->out = d->in;
     d->second = 0;
-    u32 counter = d->in->counter;
-    d->count = map_lookup(&COUNTS, &counter);
+    d->count = count_of(d->in->counter);
     if (!d->count)
         return PASS_MISS;
+    // Read early, so that waiting for this memory and for the bucket's is one wait.
+    d->number = *(volatile u32 *)&d->count->packets;
     if (!(d->in->label_and_flags & OWN_RELAY))
         return RELAY;
     d->out = find_next(d->in);
@@ -194,8 +204,7 @@ INLINE int follow(struct decision *d)
         return PASS_MISS;
     if (d->now >= d->out->deadline_ns)
         return PASS_EXPIRED;
-    counter = d->out->counter;
-    d->second = map_lookup(&COUNTS, &counter);
+    d->second = count_of(d->out->counter);
     return d->second ? RELAY : PASS_MISS;
 }
 
@@ -335,7 +344,7 @@ INLINE void account(const struct decision *d, struct totals *totals)
 {
     u32 units = (u32)(d->now >> LAST_SEEN_SHIFT);
     d->count->bytes += d->payload;
-    d->count->packets++;
+    d->count->packets = d->number + 1;
     d->count->last_seen = units;
     if (d->second) {
         d->second->bytes += d->payload;

@@ -33,7 +33,7 @@ INLINE void write_ipv4(void *at, const struct decision *d, u16 udp_length)
     struct ipv4 *ip = at;
     u32 *word = at;
     u16 total = udp_length + IPV4_BYTES;
-    u16 number = (u16)(d->count->packets + out->counter * 0x9e37);
+    u16 number = (u16)(d->number + out->counter * 0x9e37);
     u16 id = bswap16(number);
     u32 first = 0x45 | (u32)d->tos << 8 | (u32)bswap16(total) << 16;
     u32 third = (u32)(u8)(d->ttl - 1) | PROTOCOL_UDP << 8;

@@ -9,12 +9,10 @@ use super::{FlowEntry, FlowKey};
 pub(super) const KEY_V4: usize = 16;
 /// Bytes of a flow's key over IPv6.
 pub(super) const KEY_V6: usize = 40;
-/// Bytes of a flow's value: a cache line.
+/// Bytes of a flow's value.
 pub(super) const ENTRY: usize = 64;
 /// Bytes of a next hop.
 pub(super) const NEXT_HOP: usize = 32;
-/// Bytes of one direction's counters, on each processor.
-pub(super) const COUNT: usize = 16;
 /// Bytes of the settings that can change while the programs run.
 pub(super) const SETTINGS: usize = 16;
 /// Bytes of an interface's slot.
@@ -71,26 +69,26 @@ pub(super) fn entry(
         return None;
     }
     let mut bytes = [0; ENTRY];
-    put_ip(&mut bytes[0..16], entry.source.ip());
-    put_ip(&mut bytes[16..32], entry.destination.ip());
+    bytes[0..8].copy_from_slice(&entry.deadline_ns.to_ne_bytes());
     let channel = entry.channel.unwrap_or(0);
     put_pairs(
-        &mut bytes[32..38],
+        &mut bytes[8..14],
         [
             entry.source.port().to_be_bytes(),
             entry.destination.port().to_be_bytes(),
             channel.to_be_bytes(),
         ],
     );
-    bytes[38..40].copy_from_slice(&difference(key, entry).to_ne_bytes());
+    bytes[14..16].copy_from_slice(&difference(key, entry).to_ne_bytes());
     // An index that does not fit names no next hop.
     let next_hop = u16::try_from(entry.next_hop).unwrap_or(0);
-    bytes[40..42].copy_from_slice(&next_hop.to_ne_bytes());
-    bytes[42..44].copy_from_slice(&pseudo_header(key).to_ne_bytes());
-    bytes[44..48].copy_from_slice(&entry.counter.to_ne_bytes());
-    bytes[48..52].copy_from_slice(&entry.bucket.unwrap_or(u32::MAX).to_ne_bytes());
-    bytes[52..56].copy_from_slice(&label_word(entry, labels).to_ne_bytes());
-    bytes[56..64].copy_from_slice(&entry.deadline_ns.to_ne_bytes());
+    bytes[16..18].copy_from_slice(&next_hop.to_ne_bytes());
+    bytes[18..20].copy_from_slice(&pseudo_header(key).to_ne_bytes());
+    bytes[20..24].copy_from_slice(&entry.counter.to_ne_bytes());
+    bytes[24..28].copy_from_slice(&entry.bucket.unwrap_or(u32::MAX).to_ne_bytes());
+    bytes[28..32].copy_from_slice(&label_word(entry, labels).to_ne_bytes());
+    put_ip(&mut bytes[32..48], entry.source.ip());
+    put_ip(&mut bytes[48..64], entry.destination.ip());
     Some(bytes)
 }
 

@@ -5,7 +5,8 @@ use std::io;
 use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
 
-use super::layout::{self, COUNT, ENTRY, KEY_V4, KEY_V6, Key};
+use super::counters::Counters;
+use super::layout::{self, ENTRY, KEY_V4, KEY_V6, Key};
 use crate::BpfError;
 use crate::sys::RawMap;
 
@@ -70,41 +71,25 @@ pub struct Counts {
     pub last_seen_s: u32,
 }
 
-/// The table of flows, for one thread. A system call per operation, nothing allocated.
+/// The table of flows, for one thread. A system call per change, nothing allocated.
 #[derive(Debug)]
 pub struct Table {
     v4: RawMap<KEY_V4, ENTRY>,
     v6: RawMap<KEY_V6, ENTRY>,
-    counts: RawMap<4, COUNT>,
+    counters: Counters,
     labels: RandomState,
-    /// A counter's values on all processors.
-    values: Vec<u8>,
 }
 
 impl Table {
-    /// Over the maps FLOWS_V4, FLOWS_V6 and COUNTS.
-    pub(super) fn new(
-        v4: OwnedFd,
-        v6: OwnedFd,
-        counts: OwnedFd,
-        processors: usize,
-        labels: RandomState,
-    ) -> Table {
-        // SAFETY: the sizes are those of `relay_maps.h`, and its counters are the only ones per processor.
-        let (v4, v6, counts) = unsafe {
-            (
-                RawMap::new(v4, 1),
-                RawMap::new(v6, 1),
-                RawMap::<4, COUNT>::new(counts, processors),
-            )
-        };
-        let values = vec![0; counts.room()];
+    /// Over the maps FLOWS_V4 and FLOWS_V6.
+    pub(super) fn new(v4: OwnedFd, v6: OwnedFd, counters: Counters, labels: RandomState) -> Table {
+        // SAFETY: the sizes are those of `relay_maps.h`, and neither map is per processor.
+        let (v4, v6) = unsafe { (RawMap::new(v4, 1), RawMap::new(v6, 1)) };
         Table {
             v4,
             v6,
-            counts,
+            counters,
             labels,
-            values,
         }
     }
 
@@ -117,9 +102,8 @@ impl Table {
             Ok(Table {
                 v4: self.v4.again()?,
                 v6: self.v6.again()?,
-                counts: self.counts.again()?,
+                counters: self.counters.clone(),
                 labels: self.labels.clone(),
-                values: self.values.clone(),
             })
         };
         again().map_err(BpfError::Descriptor)
@@ -151,32 +135,9 @@ impl Table {
     }
 
     /// What a counter has counted; nothing if there is no such counter. Whoever uses an index again takes the difference.
-    pub fn counts(&mut self, counter: u32) -> Counts {
-        let mut sum = Counts::default();
-        if self
-            .counts
-            .get(&counter.to_ne_bytes(), &mut self.values)
-            .is_err()
-        {
-            return sum;
-        }
-        for value in self.values.chunks_exact(COUNT) {
-            let word = |at: usize| {
-                u32::from_ne_bytes([value[at], value[at + 1], value[at + 2], value[at + 3]])
-            };
-            let bytes = [
-                value[0], value[1], value[2], value[3], value[4], value[5], value[6], value[7],
-            ];
-            sum.bytes = sum.bytes.wrapping_add(u64::from_ne_bytes(bytes));
-            sum.packets = sum.packets.wrapping_add(word(8));
-            sum.last_seen_s = sum.last_seen_s.max(seconds(word(12)));
-        }
-        sum
+    /// No system call.
+    #[must_use]
+    pub fn counts(&self, counter: u32) -> Counts {
+        self.counters.sum(counter)
     }
-}
-
-/// From the programs' units of 2^30 ns, which save them a division: up to a second early.
-fn seconds(units: u32) -> u32 {
-    // Fits: 2^32 units are not much more than 2^32 seconds, and none has passed.
-    ((u64::from(units) << 30) / 1_000_000_000) as u32
 }

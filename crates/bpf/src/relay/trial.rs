@@ -44,6 +44,7 @@ impl Relay {
     /// # Errors
     /// When the kernel refuses the run.
     pub fn try_xdp(&mut self, frame: &[u8], repeat: u32) -> Result<Trial, BpfError> {
+        self.load_xdp()?;
         let mut out = vec![0; frame.len() + GROWTH];
         let run = self
             .object
@@ -80,6 +81,7 @@ impl Relay {
         segments: Option<u32>,
         repeat: u32,
     ) -> Result<Trial, BpfError> {
+        self.load_tc()?;
         let mut out = vec![0; frame.len() + GROWTH];
         // `struct __sk_buff`, 192 bytes, with gso_segs at 164 and gso_size at 176.
         let mut context = [0; 192];

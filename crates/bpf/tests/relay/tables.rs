@@ -98,7 +98,7 @@ fn buckets_are_one_memory_and_the_rest_starts_at_zero() {
     assert!(!bucket.charge(1, 1));
     assert_eq!(same.get(99).map(Bucket::dropped_packets), Some(1));
     assert_eq!(relay.totals().expect("readable"), Totals::default());
-    let mut table = relay.table().expect("a table");
+    let table = relay.table().expect("a table");
     assert_eq!(table.counts(3), table.counts(1_000_000));
     relay.set_binding(None).expect("writable");
     relay
