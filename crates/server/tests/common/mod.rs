@@ -176,6 +176,15 @@ impl Client {
         }
     }
 
+    /// A client at this address of its own.
+    pub(crate) fn from(local: &str, server: SocketAddr) -> Client {
+        let link = Link::Plain(socket(local));
+        Client {
+            link,
+            ..Client::new(server)
+        }
+    }
+
     /// A client that marks what it sends, and notes the marks of what it receives.
     pub(crate) fn marked(server: SocketAddr, tos: u8) -> Client {
         let any = if server.is_ipv4() {
