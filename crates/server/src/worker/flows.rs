@@ -15,6 +15,7 @@ use std::collections::HashMap;
 use std::net::{IpAddr, SocketAddr};
 use std::ops::AddAssign;
 use std::sync::Arc;
+use std::time::Duration;
 use turn::Mono;
 use turn::server::{OffloadedChannel, Traffic};
 
@@ -46,16 +47,27 @@ struct Entered {
     /// [`NextHopTable::NONE`] if, and only if, the peer is a relay of ours.
     hop_to_peer: u32,
     hop_to_client: u32,
+    /// When its entries end; never, if they are to be written in any case.
+    deadline: Mono,
 }
 
 impl Entered {
     fn is_own_relay(&self) -> bool {
         self.hop_to_peer == NextHopTable::NONE
     }
+
+    /// Whether the entries are good enough for this end, too.
+    fn lasts_until(&self, deadline: Mono) -> bool {
+        self.deadline <= deadline && deadline.since(self.deadline) < SLACK
+    }
 }
 
+/// An end that moves on by less than this is not written: user space relays for the short time that is left. Every request
+/// moves the ends of all channels to an address, and clients with many channels refresh them one by one.
+const SLACK: Duration = Duration::from_secs(5);
+
 /// Part of what a channel costs in user memory.
-const _: () = assert!(size_of::<((u32, u16), Entered)>() <= 48);
+const _: () = assert!(size_of::<((u32, u16), Entered)>() <= 56);
 
 /// The two keys of a channel.
 #[derive(Debug, Clone, Copy)]
@@ -106,7 +118,11 @@ impl Flows {
 
     /// Allocations have a rate limit from now on, or none. The engine describes all channels again if that changes.
     pub(crate) fn set_limited(&mut self, limited: bool) {
-        self.limited = limited;
+        if limited != self.limited {
+            self.limited = limited;
+            let entered = self.entered.values_mut();
+            entered.for_each(|entered| entered.deadline = Mono::NEVER);
+        }
     }
 
     /// How many channels have entries.
@@ -130,8 +146,12 @@ impl Flows {
         let key = (channel.allocation.index, channel.number.get());
         let known = self.entered.get(&key).copied();
         let mut carried = Carried::default();
-        if known.is_some_and(|entered| entered.is_own_relay() != own_relay) {
-            carried = self.take_out(key, &keys);
+        match known {
+            Some(entered) if entered.is_own_relay() != own_relay => {
+                carried = self.take_out(key, &keys);
+            }
+            Some(entered) if entered.lasts_until(deadline) => return carried,
+            _ => {}
         }
         let outcome = match self.entered.get(&key).copied() {
             Some(entered) => Ok(entered),
@@ -213,6 +233,7 @@ impl Flows {
                 hop(to_peer)
             },
             hop_to_client: hop(to_client),
+            deadline: Mono::NEVER,
         };
         let lacks_hop = entered.is_own_relay() != own_relay;
         if lacks_hop || entered.hop_to_client == NextHopTable::NONE {
@@ -281,6 +302,10 @@ impl Flows {
         };
         self.table.insert(&keys.from_client, &to_peer)?;
         self.table.insert(&keys.from_peer, &to_client)?;
+        let key = (channel.allocation.index, channel.number.get());
+        if let Some(entered) = self.entered.get_mut(&key) {
+            entered.deadline = deadline;
+        }
         Ok(())
     }
 

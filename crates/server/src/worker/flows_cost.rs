@@ -77,7 +77,7 @@ fn flows_cost() {
             flows.offload(channel, false, Mono(1), &mut counters);
         });
         timed("refresh", &mut |flows, channel| {
-            flows.offload(channel, false, Mono(2), &mut counters);
+            flows.offload(channel, false, Mono(9_000_000_000), &mut counters);
         });
         timed("end", &mut |flows, channel| {
             flows.onload(channel);

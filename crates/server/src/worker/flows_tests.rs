@@ -188,14 +188,30 @@ fn a_moved_end_changes_nothing_else() {
     let one = subject(0x4000, PEER);
     bed.offload(&one, false, 77);
     let before = bed.entry(PEER, SOCKET, None).unwrap();
-    bed.offload(&one, false, 99);
-    let after = bed.entry(PEER, SOCKET, None).unwrap();
-    let moved = FlowEntry {
-        deadline_ns: 99,
-        ..before
-    };
-    assert_eq!(after, moved);
+    for deadline in [5_000_000_077, 5, 99_000_000_000] {
+        bed.offload(&one, false, deadline);
+        let after = bed.entry(PEER, SOCKET, None).unwrap();
+        let moved = FlowEntry {
+            deadline_ns: deadline,
+            ..before
+        };
+        assert_eq!(after, moved);
+    }
     assert_eq!((bed.flows.len(), bed.counters.offload_entered), (1, 1));
+    bed.flows.onload(&one);
+    bed.expect_empty();
+}
+
+#[test]
+fn an_end_that_moves_on_by_little_is_not_written() {
+    let mut bed = bed(8, 8);
+    let one = subject(0x4000, PEER);
+    bed.offload(&one, false, 77);
+    bed.offload(&one, false, 5_000_000_076);
+    assert_eq!(bed.entry(PEER, SOCKET, None).unwrap().deadline_ns, 77);
+    bed.offload(&one, false, 5_000_000_077);
+    let written = bed.entry(PEER, SOCKET, None).unwrap().deadline_ns;
+    assert_eq!(written, 5_000_000_077);
     bed.flows.onload(&one);
     bed.expect_empty();
 }
@@ -234,13 +250,13 @@ fn a_refresh_brings_what_was_carried_since_and_counters_may_go_round() {
             last_seen_s: 0,
         },
     );
-    bed.offload(&one, false, 88);
+    bed.offload(&one, false, 9_000_000_000);
     {
         let mut kernel = bed.kernel.lock().unwrap();
         let counts = kernel.counts.get_mut(&0).unwrap();
         (counts.packets, counts.bytes) = (3, counts.bytes + 500);
     }
-    assert_eq!(bed.offload(&one, false, 99), carried(5, 0));
+    assert_eq!(bed.offload(&one, false, 18_000_000_000), carried(5, 0));
     bed.relayed(0, 2);
     assert_eq!(bed.flows.onload(&one), carried(2, 0));
     bed.expect_empty();
