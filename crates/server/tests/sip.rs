@@ -247,3 +247,162 @@ fn settings_are_replaced_while_it_runs() {
     server.reload(settings).expect("new settings");
     assert_eq!(status(&client.ask(&register)), 200);
 }
+
+/// A server with the user agent server for tests.
+fn uas() -> Running {
+    let mut settings = SipSettings::default();
+    settings.test_uas = true;
+    server(settings)
+}
+
+/// A request with this method, CSeq and tags, in the call `id`.
+fn request(id: &str, method: &str, cseq: u32, to_tag: &str) -> String {
+    options(id, "UDP", "")
+        .replace("1 OPTIONS", &format!("{cseq} {method}"))
+        .replace("OPTIONS", method)
+        .replace(&format!("z9hG4bK{id}"), &format!("z9hG4bK{id}{method}"))
+        .replace(
+            "To: <sip:test@127.0.0.1>",
+            &format!("To: <sip:test@127.0.0.1>{to_tag}"),
+        )
+}
+
+/// `;tag=..` of To.
+fn to_tag(answer: &str) -> String {
+    let to = answer.lines().find(|line| line.starts_with("To: "));
+    let tag = to.and_then(|to| to.find(";tag=").map(|at| to[at..].to_owned()));
+    tag.expect("a tag")
+}
+
+#[test]
+fn a_registration_lists_its_bindings_and_is_repeated_from_memory_rfc3261_10_3() {
+    let server = uas();
+    let client = Client::new(address(&server));
+    let asked =
+        request("r", "REGISTER", 1, "").replace("192.0.2.1>\r\n", "192.0.2.1>;expires=60\r\n");
+    let answer = client.ask(&asked);
+    assert!(answer.starts_with("SIP/2.0 200"), "{answer}");
+    assert!(
+        answer.contains("Contact: <sip:a@192.0.2.1>;expires=60\r\n"),
+        "{answer}"
+    );
+    assert_eq!(client.ask(&asked), answer);
+    let sip = server.stats().sip();
+    assert_eq!((sip.requests[0], sip.request_retransmissions), (1, 1));
+    assert_eq!((sip.transactions, sip.timers), (1, 1));
+    assert!((1..=1024).contains(&sip.state_bytes), "{}", sip.state_bytes);
+    let star = asked
+        .replace("<sip:a@192.0.2.1>;expires=60", "*")
+        .replace("z9hG4bKr", "z9hG4bKs");
+    assert_eq!(status(&client.ask(&star)), 400);
+}
+
+#[test]
+fn a_call_rings_is_taken_and_ended_rfc3261_13_15() {
+    let server = uas();
+    let client = Client::new(address(&server));
+    client.send(request("c", "INVITE", 1, "").as_bytes());
+    let ringing = client.answer();
+    assert_eq!(status(&ringing), 180);
+    let taken = client.answer();
+    assert_eq!(status(&taken), 200);
+    assert_eq!(to_tag(&taken), to_tag(&ringing), "one dialog");
+    for part in [
+        "Contact: <sip:127.0.0.1:",
+        "Content-Type: application/sdp",
+        "v=0\r\n",
+    ] {
+        assert!(taken.contains(part), "{part} is not in {taken}");
+    }
+    // Until the ACK comes, the 200 comes again (§13.3.1.4).
+    assert_eq!(client.answer(), taken);
+    client.send(request("c", "ACK", 1, &to_tag(&taken)).as_bytes());
+    assert!(
+        client.hears_nothing(Duration::from_millis(1500)),
+        "it was acknowledged"
+    );
+    assert_eq!(
+        status(&client.ask(&request("c", "BYE", 2, &to_tag(&taken)))),
+        200
+    );
+    let made_up = request("d", "BYE", 2, ";tag=made-up");
+    assert_eq!(status(&client.ask(&made_up)), 481);
+    assert_eq!(server.stats().sip().stray_acks, 0);
+}
+
+#[test]
+fn a_call_that_rings_can_be_cancelled_rfc3261_9_2() {
+    let server = uas();
+    let client = Client::new(address(&server));
+    let invite = request("k", "INVITE", 1, "").replace("INVITE sip:test@", "INVITE sip:ring@");
+    assert_eq!(status(&client.ask(&invite)), 180);
+    let cancel = request("k", "CANCEL", 1, "")
+        .replace("CANCEL sip:test@", "CANCEL sip:ring@")
+        .replace("z9hG4bKkCANCEL", "z9hG4bKkINVITE");
+    let mut codes = [status(&client.ask(&cancel)), status(&client.answer())];
+    codes.sort_unstable();
+    assert_eq!(codes, [200, 487]);
+    let nothing = cancel.replace("z9hG4bKkINVITE", "z9hG4bKother");
+    assert_eq!(status(&client.ask(&nothing)), 481);
+    let busy = request("b", "INVITE", 1, "").replace("INVITE sip:test@", "INVITE sip:busy@");
+    assert_eq!(status(&client.ask(&busy)), 486);
+}
+
+#[test]
+fn over_a_stream_a_finished_request_leaves_nothing_behind() {
+    let server = uas();
+    let mut stream = Stream::new(address(&server));
+    for number in 0..20 {
+        let id = format!("t{number}");
+        stream.send(
+            request(&id, "REGISTER", 1, "")
+                .replace("/UDP", "/TCP")
+                .as_bytes(),
+        );
+        assert_eq!(status(&stream.answer()), 200);
+    }
+    let sip = server.stats().sip();
+    assert_eq!((sip.transactions, sip.timers, sip.state_bytes), (0, 0, 0));
+}
+
+#[test]
+fn beyond_the_limit_of_transactions_requests_get_503() {
+    let mut settings = SipSettings::default();
+    settings.test_uas = true;
+    settings.transactions = 3;
+    let server = server(settings);
+    let client = Client::new(address(&server));
+    let ask = |number: u32| status(&client.ask(&request(&format!("l{number}"), "REGISTER", 1, "")));
+    assert_eq!([ask(0), ask(1), ask(2), ask(3)], [200, 200, 200, 503]);
+    assert_eq!(server.stats().sip().shed_transactions, 1);
+}
+
+#[test]
+fn an_answer_finds_another_connection_when_its_own_is_gone_rfc3261_18_2_2() {
+    let mut settings = SipSettings::default();
+    settings.test_uas = true;
+    let server = server(settings);
+    let told = std::net::TcpListener::bind("127.0.0.1:0").expect("a listener");
+    let port = told.local_addr().expect("an address").port();
+    let mut stream = Stream::new(address(&server));
+    // It rings; the call is cancelled over another connection once the first is gone.
+    let invite = request("g", "INVITE", 1, "")
+        .replace("/UDP", "/TCP")
+        .replace("192.0.2.1:5060", &format!("127.0.0.1:{port}"))
+        .replace("INVITE sip:test@", "INVITE sip:ring@");
+    stream.send(invite.as_bytes());
+    assert_eq!(status(&stream.answer()), 180);
+    drop(stream);
+    std::thread::sleep(Duration::from_millis(50));
+    let mut other = Stream::new(address(&server));
+    let cancel = invite
+        .replace("INVITE sip", "CANCEL sip")
+        .replace("1 INVITE", "1 CANCEL");
+    other.send(cancel.as_bytes());
+    assert_eq!(status(&other.answer()), 200);
+    let (mut connection, _) = told.accept().expect("a connection");
+    let mut buffer = [0; 2048];
+    let length = connection.read(&mut buffer).expect("an answer");
+    assert!(buffer[..length].starts_with(b"SIP/2.0 487"));
+    assert_eq!(server.stats().sip().connections_made, 1);
+}

@@ -296,14 +296,14 @@ pub(crate) const KEYS: &[Key] = &[
     Key::new("sip", "challenge", |s| &mut s.sip_challenge),
     Key::new("sip", "tolerance_ms", |s| &mut s.sip_tolerance_ms),
     Key::new("sip", "service_time_us", |s| &mut s.sip_service_time_us),
-    Key::new("sip", "transactions", |s| &mut s.sip_transactions),
+    Key::new("sip", "transactions", |s| &mut s.sip_transactions).at_start(),
     Key::new("sip", "connections", |s| &mut s.sip_connections),
     Key::new("sip", "connections_per_source", |s| {
         &mut s.sip_connections_per_source
     }),
-    Key::new("sip", "headers", |s| &mut s.sip_headers),
-    Key::new("sip", "head_size", |s| &mut s.sip_head_size),
-    Key::new("sip", "body_size", |s| &mut s.sip_body_size),
+    Key::new("sip", "headers", |s| &mut s.sip_headers).at_start(),
+    Key::new("sip", "head_size", |s| &mut s.sip_head_size).at_start(),
+    Key::new("sip", "body_size", |s| &mut s.sip_body_size).at_start(),
     Key::new("sip", "patience", |s| &mut s.sip_patience),
     Key::new("sip", "idle", |s| &mut s.sip_idle),
     Key::new("admin", "listen", |s| &mut s.admin_listen).at_start(),

@@ -4,6 +4,7 @@ use super::settings::SipSettings;
 use super::token::Slot;
 use io::{TcpConnection, TimerKey};
 use sip::Mono;
+use sip::engine::ConnectKey;
 use sip::frame::{Framer, Opened};
 use std::io::{ErrorKind, IoSlice};
 use std::net::SocketAddr;
@@ -36,8 +37,8 @@ pub(crate) struct Connection {
     pub(crate) begun: Option<Mono>,
     /// It has sent a whole message, so that somebody is there who speaks SIP.
     pub(crate) proven: bool,
-    /// It is being made by us.
-    pub(crate) connecting: bool,
+    /// It is being made by us, for this reason.
+    pub(crate) connecting: Option<ConnectKey>,
     /// It is on the list of those with something to write.
     pub(crate) dirty: bool,
     /// What the poller watches for beyond reading.
@@ -83,7 +84,7 @@ impl Connection {
             heard: now,
             begun: Some(now),
             proven: false,
-            connecting: false,
+            connecting: None,
             dirty: false,
             watching: Watching::Read,
             timer: None,
@@ -123,7 +124,7 @@ impl Connection {
 
     /// Writes what waits, as far as there is room. A buffer that is empty then goes to the spare ones.
     pub(crate) fn write(&mut self, spare: &mut Vec<Vec<u8>>) -> Written {
-        if self.connecting {
+        if self.connecting.is_some() {
             return Written::Some;
         }
         while self.unwritten() > 0 {
@@ -149,7 +150,10 @@ impl Connection {
 
     /// What the poller should report now.
     pub(crate) fn wants(&self) -> Watching {
-        match (self.connecting || self.unwritten() > 0, self.is_clogged()) {
+        match (
+            self.connecting.is_some() || self.unwritten() > 0,
+            self.is_clogged(),
+        ) {
             (false, _) => Watching::Read,
             (true, true) => Watching::Write,
             (true, false) => Watching::Both,

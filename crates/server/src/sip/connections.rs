@@ -8,6 +8,8 @@ use super::token::{SipToken, Slot};
 use crate::worker::Token;
 use io::{Interest, Poller, TcpConnection, TimerWheel};
 use sip::Mono;
+use sip::engine::ConnectKey;
+use sip::frame::{Framer, Opened};
 use std::net::SocketAddr;
 
 /// A tick of the connections' timers: they are about seconds.
@@ -40,6 +42,15 @@ pub(crate) struct Connections {
     /// Those with something to write.
     dirty: Vec<Slot>,
     spare: Vec<Vec<u8>>,
+    /// Those that were closed and that the engine has not been told of.
+    gone: Vec<Gone>,
+}
+
+/// A connection that was closed, and the attempt that it was.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Gone {
+    pub(crate) slot: Slot,
+    pub(crate) attempt: Option<ConnectKey>,
 }
 
 impl Connections {
@@ -54,6 +65,7 @@ impl Connections {
             timers: TimerWheel::new(TICK_NS, now.0),
             dirty: Vec::new(),
             spare: Vec::new(),
+            gone: Vec::new(),
         }
     }
 
@@ -67,27 +79,64 @@ impl Connections {
         (connection.slot == slot).then_some(connection)
     }
 
-    /// Takes a connection that was accepted, or drops it and returns `false` if there are too many.
+    /// Takes a connection that was accepted, or drops it and returns nothing if there are too many.
     pub(crate) fn admit(
         &mut self,
         (stream, listener, remote): (TcpConnection, u16, SocketAddr),
         orders: &Orders,
         poller: &Poller,
         now: Mono,
-    ) -> bool {
+    ) -> Option<Slot> {
         let most = orders.share(orders.settings.connections);
         let per_source = orders.share(orders.settings.connections_per_source);
         if self.open >= most.min(SipToken::MOST_CONNECTIONS)
             || self.half_open >= (most / HALF_OPEN).max(1)
             || !self.sources.enter(remote, per_source)
         {
-            return false;
+            return None;
         }
         let entered = self.enter(stream, listener, remote, orders, poller, now);
         if entered.is_none() {
             self.sources.leave(remote);
         }
-        entered.is_some()
+        entered
+    }
+
+    /// Begins a connection to a peer, because there is none that a message could go by.
+    pub(crate) fn connect(
+        &mut self,
+        key: ConnectKey,
+        to: SocketAddr,
+        (listener, local): (u16, SocketAddr),
+        orders: &Orders,
+        poller: &Poller,
+        now: Mono,
+    ) -> bool {
+        if self.open >= orders.share(orders.settings.connections) {
+            return false;
+        }
+        let from = (!local.ip().is_unspecified()).then(|| SocketAddr::new(local.ip(), 0));
+        let Ok(stream) = TcpConnection::connect(to, from) else {
+            return false;
+        };
+        if !self.sources.enter(to, usize::MAX) {
+            return false;
+        }
+        let Some(slot) = self.enter(stream, listener, to, orders, poller, now) else {
+            self.sources.leave(to);
+            return false;
+        };
+        if let Some(connection) = self.get(slot) {
+            connection.connecting = Some(key);
+            connection.framer = Framer::new(Opened::ByUs);
+        }
+        self.watch(slot, poller);
+        true
+    }
+
+    /// The next connection that was closed since the last time.
+    pub(crate) fn next_gone(&mut self) -> Option<Gone> {
+        self.gone.pop()
     }
 
     fn enter(
@@ -147,6 +196,10 @@ impl Connections {
             return;
         };
         self.free.push(slot.index);
+        self.gone.push(Gone {
+            slot,
+            attempt: connection.connecting,
+        });
         self.open -= 1;
         self.half_open -= usize::from(!connection.proven);
         self.sources.leave(connection.remote);

@@ -98,6 +98,8 @@ counters! {
     shed_deferred: u64,
     /// Requests refused with 503 because there were too many transactions.
     shed_transactions: u64,
+    /// Requests answered with an error because they were malformed or asked for what is not there.
+    refused: u64,
     /// Messages dropped: not SIP, or not fit to be answered.
     malformed: u64,
     /// Messages dropped: responses that belong to no transaction.

@@ -1,67 +1,88 @@
-//! A message from its bytes to its answer: what is shed, what is parsed, who answers.
+//! A message from its bytes to its answer: the engine says what it is, the rules whether it is fit, the user what to say.
 
-use super::connection::Connection;
+use super::congestion::Congestion;
 use super::counters::{SipCounters, method_index};
-use super::listeners::SipListener;
-use super::outgoing::Outgoing;
-use super::reply::{self, Reply, Served, Writing};
-use super::responder::Responder;
+use super::outgoing::{Outgoing, key_of};
 use super::settings::Orders;
+use super::token::Slot;
+use super::user::User;
 use super::{Secrets, stun};
-use sip::build::{Answerable, Stamp};
-use sip::flow::Flow;
+use crate::worker::now;
+use sip::engine::{Config, ConnectKey, Engine, NewRequest, Output, Received, SentBy};
+use sip::flow::{Carrier, Flow, ListenerKey};
 use sip::frame::Packet;
-use sip::header::{Rport, Via};
-use sip::routing::{SentBy, response_address};
-use sip::verdict::{Refusal, Verdict, judge, judge_bytes};
-use sip::{Framing, Limits, Message, Mono, Now, ParseError, Spans};
-use std::io::Write;
+use sip::verdict::{Refusal, Verdict, judge_bytes, judge_message};
+use sip::{Limits, Mono, Now, ParseError, Spans};
 use std::net::SocketAddr;
 use std::sync::Arc;
 
-/// What an answer has beyond what it copies from its request, at most.
-const BEYOND: usize = 8 << 10;
+/// Times that timers are looked at per turn; each fires a bounded number.
+const TIMEOUTS: usize = 4;
 
 /// One worker's end of all SIP flows.
 #[derive(Debug)]
 pub(crate) struct Endpoint {
     pub(super) now: Now,
     pub(super) orders: Arc<Orders>,
+    /// Those of the engine, and of the framing of streams.
     pub(super) limits: Limits,
+    /// What the engine does not count.
     pub(super) counters: SipCounters,
-    responder: Responder,
+    pub(super) engine: Box<Engine>,
+    pub(super) congestion: Congestion,
+    user: User,
     /// Taken out while a message refers to it.
     spans: Option<Box<Spans>>,
-    /// Where answers are written.
+    /// Where refusals are written.
     buffer: Vec<u8>,
 }
 
-impl Endpoint {
-    pub(crate) fn new(orders: Arc<Orders>, secrets: Secrets, now: Now) -> Endpoint {
-        let mut endpoint = Endpoint {
-            now,
-            limits: Limits::DEFAULT,
-            counters: SipCounters::default(),
-            responder: Responder::new(secrets.hash),
-            spans: Some(Box::default()),
-            buffer: Vec::new(),
-            orders: Arc::clone(&orders),
-        };
-        endpoint.obey(orders);
-        endpoint
-    }
+/// What a refusal has beyond what it copies from its request, at most.
+const BEYOND: usize = 8 << 10;
 
-    /// New settings.
-    pub(super) fn obey(&mut self, orders: Arc<Orders>) {
+impl Endpoint {
+    /// For worker `number`, which listens on these addresses.
+    pub(crate) fn new(
+        number: u16,
+        listeners: &[SocketAddr],
+        orders: Arc<Orders>,
+        secrets: &Secrets,
+        seed: u64,
+        now: Now,
+    ) -> Endpoint {
         let settings = &orders.settings;
-        self.limits = Limits {
+        let limits = Limits {
             head_bytes: settings.head_bytes as usize,
             headers: settings.headers as usize,
             body_bytes: settings.body_bytes as usize,
             ..Limits::DEFAULT
         };
-        // Body lines come back in an answer to an offer.
-        self.buffer = vec![0; orders.message_bytes() + BEYOND];
+        let mut config = Config::new(number, secrets.key);
+        config.limits = limits;
+        config.congestion = orders.congestion();
+        config.most_servers = orders.share(settings.transactions);
+        config.most_clients = config.most_servers;
+        config.sent_by = (0..)
+            .map(ListenerKey)
+            .zip(listeners)
+            .flat_map(|(listener, address)| sent_by(listener, *address))
+            .collect();
+        Endpoint {
+            now,
+            limits,
+            counters: SipCounters::default(),
+            engine: Box::new(Engine::new(config, seed)),
+            congestion: Congestion::new(listeners.len()),
+            user: User::new(secrets.key),
+            spans: Some(Box::default()),
+            buffer: vec![0; orders.message_bytes() + BEYOND],
+            orders,
+        }
+    }
+
+    /// New settings. Limits of messages and transactions stay as they were at the start.
+    pub(super) fn obey(&mut self, orders: Arc<Orders>) {
+        self.engine.configure_congestion(orders.congestion());
         self.orders = orders;
     }
 
@@ -69,19 +90,26 @@ impl Endpoint {
         (&self.orders, &mut self.counters)
     }
 
+    /// When something is due next.
     pub(super) fn next_deadline(&self) -> Option<Mono> {
-        None
+        let deadlines = [self.engine.poll_timeout(), self.user.next_deadline()];
+        deadlines.into_iter().flatten().min()
     }
 
-    pub(super) fn expire(&mut self, _outgoing: &mut Outgoing<'_, '_, '_>) {}
-
-    pub(super) fn observe_datagrams(&mut self, _listener: &SipListener, _full: bool, _lost: u64) {}
-
-    pub(super) fn observe_stream(&mut self, _connection: &Connection, _read: usize) {}
-
-    pub(super) fn begin_batch(&mut self) {}
-
-    pub(super) fn end_batch(&mut self, _handled: usize) {}
+    /// Does what is due.
+    pub(super) fn expire(&mut self, outgoing: &mut Outgoing<'_, '_, '_>) {
+        let now = self.now.mono;
+        for _ in 0..TIMEOUTS {
+            if self.engine.poll_timeout().is_none_or(|at| at > now) {
+                break;
+            }
+            self.engine.handle_timeout(self.now);
+            self.drain(outgoing);
+        }
+        while self.user.expire(now, &mut self.engine) {
+            self.drain(outgoing);
+        }
+    }
 
     /// A datagram that a listener received.
     pub(super) fn datagram(
@@ -96,7 +124,7 @@ impl Endpoint {
             Packet::KeepAlive => self.counters.pings += 1,
             Packet::Sip => {
                 self.counters.udp_messages += 1;
-                self.message(bytes, flow, Framing::Datagram, outgoing);
+                self.message(bytes, flow, outgoing);
             }
             Packet::Other => self.counters.malformed += 1,
         }
@@ -110,7 +138,7 @@ impl Endpoint {
         outgoing: &mut Outgoing<'_, '_, '_>,
     ) {
         self.counters.tcp_messages += 1;
-        self.message(bytes, flow, Framing::Stream, outgoing);
+        self.message(bytes, flow, outgoing);
     }
 
     /// What a connection sent is no message; it is told so, if that is possible, before the connection is closed.
@@ -122,8 +150,29 @@ impl Endpoint {
         outgoing: &mut Outgoing<'_, '_, '_>,
     ) {
         self.counters.tcp_messages += 1;
-        let verdict = judge_bytes(bytes, &self.limits, error);
-        self.obey_verdict(verdict, flow, outgoing);
+        self.counters.malformed += 1;
+        if let Verdict::Answer(to, refusal) = judge_bytes(bytes, &self.limits, error) {
+            self.refuse(&to, &refusal, flow, outgoing);
+        }
+    }
+
+    /// A connection is gone, or the attempt to make one.
+    pub(super) fn disconnected(&mut self, slot: Slot, attempt: Option<ConnectKey>) {
+        let now = self.now.mono;
+        match attempt {
+            Some(key) => self.engine.connect_failed(now, key),
+            None => self.engine.disconnected(now, key_of(slot)),
+        }
+    }
+
+    /// A batch of messages begins.
+    pub(super) fn begin_batch(&mut self) {
+        self.congestion.begin(self.now, &mut self.engine);
+    }
+
+    /// It is done, answers sent.
+    pub(super) fn end_batch(&mut self, handled: usize) {
+        self.congestion.end(handled, &mut self.engine);
     }
 
     fn stun(&mut self, bytes: &[u8], flow: &Flow, outgoing: &mut Outgoing<'_, '_, '_>) {
@@ -131,175 +180,187 @@ impl Endpoint {
         match stun::answer(bytes, flow.remote, &mut buffer) {
             Some(answer) => {
                 self.counters.stun_answers += 1;
-                outgoing.send(flow, answer, &mut self.counters);
+                outgoing.send_back(flow, answer, &mut self.counters);
             }
             None => self.counters.stun_dropped += 1,
         }
     }
 
-    fn message(
+    /// A message, from the network or from another worker.
+    pub(super) fn message(
         &mut self,
         bytes: &[u8],
         flow: &Flow,
-        framing: Framing,
         outgoing: &mut Outgoing<'_, '_, '_>,
     ) {
         self.counters.bytes_received += bytes.len() as u64;
         let Some(mut spans) = self.spans.take() else {
             return;
         };
-        let rules = self.served().rules();
-        let verdict = judge(bytes, &mut spans, framing, &self.limits, &rules);
-        self.obey_verdict(verdict, flow, outgoing);
+        let timed = self.congestion.is_timing(self.engine.behaviour());
+        let started = timed.then(|| now().mono);
+        let received = self
+            .engine
+            .handle_message(self.now, flow, bytes, &mut spans);
+        let shed = is_shed(&received);
+        self.take(received, flow, outgoing);
         self.spans = Some(spans);
+        self.drain(outgoing);
+        if let Some(started) = started.filter(|_| shed) {
+            self.congestion.shed(now().mono.since(started));
+        }
     }
 
-    fn obey_verdict(
-        &mut self,
-        verdict: Verdict<'_>,
-        flow: &Flow,
-        outgoing: &mut Outgoing<'_, '_, '_>,
-    ) {
-        match verdict {
-            Verdict::Accept(message) => self.accepted(&message, flow, outgoing),
-            Verdict::Answer(answerable, refusal) => {
-                self.counters.malformed += 1;
-                self.refuse(&answerable, &refusal, flow, outgoing);
+    fn take(&mut self, received: Received<'_>, flow: &Flow, outgoing: &mut Outgoing<'_, '_, '_>) {
+        match received {
+            Received::Request(request) => self.request(&request, outgoing),
+            Received::Ack { invite: None, .. } => self.counters.stray_acks += 1,
+            Received::Cancel { invite, .. } => {
+                self.count_request(b"CANCEL");
+                self.user.cancel(self.now.mono, invite, &mut self.engine);
             }
+            Received::Elsewhere { .. } => self.counters.stray_responses += 1,
+            Received::KeepAlive => self.counters.pings += 1,
+            // Counted by the engine, and of no concern to a user that sends no requests.
+            _ => {}
+        }
+        let _ = flow;
+    }
+
+    fn count_request(&mut self, method: &[u8]) {
+        self.counters.requests[method_index(method)] += 1;
+    }
+
+    /// A request that belongs to no transaction.
+    fn request(&mut self, request: &NewRequest<'_>, outgoing: &mut Outgoing<'_, '_, '_>) {
+        let method = request.message.method();
+        self.count_request(method.map_or(&b""[..], |method| method.as_bytes()));
+        let rules = User::rules(&self.orders.settings);
+        match judge_message(request.message, &rules) {
+            Verdict::Accept(_) => {
+                let answered = self
+                    .user
+                    .answer(self.now, request, &mut self.engine, &self.orders);
+                if !answered {
+                    self.counters.shed_transactions += 1;
+                }
+            }
+            Verdict::Answer(to, refusal) => self.refuse(&to, &refusal, &request.flow, outgoing),
             Verdict::Drop(_) => self.counters.malformed += 1,
         }
     }
 
-    fn accepted(
-        &mut self,
-        message: &Message<'_>,
-        flow: &Flow,
-        outgoing: &mut Outgoing<'_, '_, '_>,
-    ) {
-        if let Some(code) = message.status_code() {
-            let class = usize::from(code / 100).clamp(1, 6) - 1;
-            self.counters.responses_received[class] += 1;
-            self.counters.stray_responses += 1;
-            return;
-        }
-        let Some(method) = message.method() else {
-            return;
-        };
-        self.counters.requests[method_index(method.as_bytes())] += 1;
-        let Some(answerable) = message.answerable() else {
-            self.counters.stray_acks += 1;
-            return;
-        };
-        let reply = self.responder.answer(message);
-        self.reply(&reply, &answerable, message, flow, outgoing);
-    }
-
-    pub(super) fn served(&self) -> Served {
-        match self.orders.settings.test_uas {
-            true => Served::TestUas,
-            false => Served::Options,
-        }
-    }
-
-    /// What was refused is answered and forgotten (RFC 3261 §8.2.7).
+    /// What is refused is answered and forgotten (RFC 3261 §8.2.7): a retransmission gets the same answer.
     fn refuse(
         &mut self,
-        to: &Answerable<'_>,
+        to: &sip::build::Answerable<'_>,
         refusal: &Refusal<'_>,
         flow: &Flow,
         outgoing: &mut Outgoing<'_, '_, '_>,
     ) {
-        let Some(via) = to.top_via() else {
+        let rules = User::rules(&self.orders.settings);
+        let Some((bytes, remote)) =
+            self.user
+                .write_refusal(&mut self.buffer, to, refusal, &rules, flow)
+        else {
             return;
         };
-        let (rules, stamp) = (self.served().rules(), Stamp::of(&via, flow.remote));
-        let tag = self.responder.tag(b"", via.branch.unwrap_or_default());
-        let mut buffer = std::mem::take(&mut self.buffer);
-        if let Ok(bytes) = refusal.write(&mut buffer, to, &rules, tag.as_bytes(), stamp) {
-            self.send_back(refusal.code, bytes, &via, flow, outgoing);
-        }
-        self.buffer = buffer;
-    }
-
-    /// Writes an answer and sends it without keeping anything.
-    fn reply(
-        &mut self,
-        reply: &Reply,
-        to: &Answerable<'_>,
-        message: &Message<'_>,
-        flow: &Flow,
-        outgoing: &mut Outgoing<'_, '_, '_>,
-    ) {
-        let Some(via) = to.top_via() else {
-            return;
-        };
-        let mut contact = Contact::default();
-        let from_tag = message.from().ok().and_then(|from| from.tag);
-        let writing = Writing {
-            served: self.served(),
-            stamp: Stamp::of(&via, flow.remote),
-            tag: self.responder.tag(
-                message.call_id().unwrap_or_default(),
-                from_tag.unwrap_or_default(),
-            ),
-            contact: contact.write(flow.local),
-        };
-        let mut buffer = std::mem::take(&mut self.buffer);
-        if let Ok(bytes) = reply::write(&mut buffer, reply, to, message, &writing) {
-            self.send_back(reply.code, bytes, &via, flow, outgoing);
-        }
-        self.buffer = buffer;
-    }
-
-    /// Sends a response to where the request's topmost Via says (RFC 3261 §18.2.2).
-    fn send_back(
-        &mut self,
-        code: u16,
-        bytes: &[u8],
-        via: &Via<'_>,
-        flow: &Flow,
-        outgoing: &mut Outgoing<'_, '_, '_>,
-    ) {
-        let sent_by = SentBy {
-            port: via.port,
-            rport: via.rport != Rport::Absent,
-            maddr: via.maddr.and_then(|maddr| maddr.ip()),
-        };
-        let to = Flow {
-            remote: response_address(flow.carrier, flow.remote, sent_by),
-            ..*flow
-        };
-        let class = usize::from(code / 100).clamp(1, 6) - 1;
+        self.counters.refused += 1;
+        let class = usize::from(refusal.code / 100).clamp(1, 6) - 1;
         self.counters.responses_sent[class] += 1;
         self.counters.bytes_sent += bytes.len() as u64;
-        if !outgoing.send(&to, bytes, &mut self.counters) {
+        let back = Flow { remote, ..*flow };
+        if !outgoing.send_back(&back, bytes, &mut self.counters) {
             self.counters.unsent += 1;
         }
     }
-}
 
-/// The longest is `<sip:[39 digits]:65535;transport=tcp>`.
-const CONTACT: usize = 72;
+    /// Does everything that the engine has queued. After every call of it this runs before the engine gets anything else.
+    pub(super) fn drain(&mut self, outgoing: &mut Outgoing<'_, '_, '_>) {
+        let now = self.now.mono;
+        while let Some(output) = self.engine.poll_output() {
+            match output {
+                Output::Send { to, origin, bytes } => {
+                    self.counters.bytes_sent += bytes.len() as u64;
+                    if !outgoing.send(&to, bytes, &mut self.counters) {
+                        self.counters.unsent += 1;
+                        self.engine.send_failed(now, origin);
+                    }
+                }
+                Output::Connect {
+                    key,
+                    listener,
+                    remote,
+                    ..
+                } => {
+                    if outgoing.connect(key, listener, remote, &self.orders, now) {
+                        self.counters.connections_made += 1;
+                    } else {
+                        self.engine.connect_failed(now, key);
+                    }
+                }
+                Output::Close(connection) => outgoing.close(connection, &mut self.counters),
+                // The user keeps no marks.
+                _ => {}
+            }
+        }
+    }
 
-/// The Contact of this server on a flow, written where it is used.
-#[derive(Debug)]
-pub(super) struct Contact {
-    text: [u8; CONTACT],
-}
-
-impl Default for Contact {
-    fn default() -> Contact {
-        Contact { text: [0; CONTACT] }
+    /// What was counted, and how things are now.
+    pub(super) fn counters(&self) -> SipCounters {
+        let stats = self.engine.stats();
+        let mut counters = self.counters;
+        let rows = [
+            (&mut counters.responses_sent, &stats.responses_sent),
+            (&mut counters.responses_received, &stats.responses_received),
+        ];
+        for (sum, row) in rows {
+            sum.iter_mut().zip(row).for_each(|(sum, one)| *sum += one);
+        }
+        counters.requests[method_index(b"ACK")] += stats.acks;
+        counters.request_retransmissions = stats.retransmissions_received;
+        counters.response_retransmissions = stats.retransmissions_sent;
+        counters.transactions = (stats.servers + stats.clients) as u64;
+        counters.timers = stats.timers as u64;
+        counters.state_bytes = stats.message_bytes as u64;
+        counters.expected_wait_ns = self.engine.expected_wait().as_nanos() as u64;
+        counters.service_time_ns = self.engine.service_time().as_nanos() as u64;
+        counters.behaviour = self.engine.behaviour() as u64;
+        counters.shed_refused = stats.shed.refused;
+        counters.shed_dropped = stats.shed.dropped;
+        counters.shed_by_user = stats.shed.from_tu;
+        counters.shed_deferred = stats.shed.deferred;
+        for (reason, count) in sip::engine::DropReason::ALL.iter().zip(stats.dropped) {
+            use sip::engine::DropReason as Reason;
+            match reason {
+                Reason::Malformed | Reason::BadVia => counters.malformed += count,
+                Reason::Shed => {}
+                _ => counters.stray_responses += count,
+            }
+        }
+        counters
     }
 }
 
-impl Contact {
-    /// The address that the client used leads back to here.
-    pub(super) fn write(&mut self, local: SocketAddr) -> &[u8] {
-        let mut room = &mut self.text[..];
-        // An address is never that long.
-        let _ = write!(room, "<sip:{local}>");
-        let left = room.len();
-        &self.text[..CONTACT - left]
-    }
+/// Overload control let nothing of it through.
+fn is_shed(received: &Received<'_>) -> bool {
+    use sip::engine::DropReason;
+    matches!(
+        received,
+        Received::Refused(503) | Received::Dropped(DropReason::Shed)
+    )
+}
+
+/// How requests from a listener would be signed.
+fn sent_by(listener: ListenerKey, address: SocketAddr) -> [SentBy; 2] {
+    let host = match address {
+        SocketAddr::V4(v4) => v4.ip().to_string(),
+        SocketAddr::V6(v6) => format!("[{}]", v6.ip()),
+    };
+    [Carrier::Udp, Carrier::Tcp].map(|carrier| SentBy {
+        listener,
+        carrier,
+        host: host.clone().into(),
+        port: address.port(),
+    })
 }

@@ -48,10 +48,11 @@ pub(crate) fn set_up(
         let places = of_workers.iter_mut().zip(group);
         places.for_each(|(list, listener)| list.push(listener));
     }
-    let (orders, secrets) = (Arc::new(orders), Secrets::new());
-    let sips = of_workers.into_iter().map(|listeners| {
+    let secrets = Secrets::new().map_err(StartError::Randomness)?;
+    let orders = Arc::new(orders);
+    let sips = (0..).zip(of_workers).map(|(number, listeners)| {
         let orders = Arc::clone(&orders);
-        Sip::new(listeners, orders, secrets.clone(), reading::now())
+        Sip::new(number, listeners, orders, &secrets, reading::now())
     });
     let sips = sips.collect::<Result<_, _>>().map_err(StartError::Worker)?;
     Ok((bound, sips))

@@ -11,19 +11,20 @@
 //! After every 16 messages, and before the next, everything that is due is done: timers never wait behind messages. Buffers belong to
 //! the worker; a connection has memory of its own only while a message is on its way, or while the other side does not read.
 
+mod congestion;
 mod connection;
 mod connections;
 mod counters;
 mod endpoint;
+mod lines;
 mod listeners;
 mod outgoing;
 mod reading;
-mod reply;
-mod responder;
 mod settings;
 mod sources;
 mod stun;
 mod token;
+mod user;
 
 pub use counters::{SIP_CLASSES, SIP_METHODS, SipCounters};
 pub(crate) use listeners::set_up;
@@ -36,7 +37,8 @@ use connections::Connections;
 use endpoint::Endpoint;
 use io::{Event, Interest, Poller, RecvBatch, SendOptions, SendQueue};
 use listeners::SipListener;
-use sip::{Mono, Now};
+use sip::{HashKey, Mono, Now};
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -67,21 +69,27 @@ pub(crate) struct Sip {
     ready: Vec<(SipToken, Event)>,
     /// What a connection's bytes are read into.
     scratch: Box<[u8]>,
+    /// Sockets reported beside the one at hand.
+    left: usize,
     /// When listeners that were left alone are watched again.
     accept_again: Option<Mono>,
 }
 
 impl Sip {
-    /// SIP at a worker that has these sockets of the listeners' groups.
+    /// SIP at worker `number`, which has these sockets of the listeners' groups.
     ///
     /// # Errors
     /// If there is no address space for buffers.
     pub(crate) fn new(
+        number: u16,
         listeners: Vec<SipListener>,
         orders: Arc<Orders>,
-        secrets: Secrets,
+        secrets: &Secrets,
         now: Now,
     ) -> std::io::Result<Sip> {
+        let addresses: Vec<SocketAddr> = listeners.iter().map(|listener| listener.local).collect();
+        let seed = crate::random::Entropy::new().next_u32();
+        let seed = u64::from(seed) << 16 | u64::from(number);
         Ok(Sip {
             listeners,
             batch: RecvBatch::try_new(MESSAGES, RecvBatch::LARGE)?,
@@ -91,9 +99,10 @@ impl Sip {
                 capacity: 8 * MESSAGES,
             }),
             connections: Connections::new(now.mono),
-            endpoint: Endpoint::new(orders, secrets, now),
+            endpoint: Endpoint::new(number, &addresses, orders, secrets, seed, now),
             ready: Vec::new(),
             scratch: vec![0; READ].into(),
+            left: 0,
             accept_again: None,
         })
     }
@@ -127,7 +136,9 @@ impl Sip {
         };
         self.do_what_is_due(poller);
         let mut ready = std::mem::take(&mut self.ready);
+        self.left = ready.len();
         for (token, event) in ready.drain(..) {
+            self.left -= 1;
             match token {
                 SipToken::Datagrams(number) => self.read_datagrams(number, poller),
                 SipToken::Accept(number) => self.accept(number, poller),
@@ -136,6 +147,8 @@ impl Sip {
         }
         // Keeps the space for the next time.
         self.ready = ready;
+        self.endpoint.congestion.no_streams();
+        self.tell_of_the_gone(poller);
     }
 
     /// How long the worker may sleep.
@@ -154,7 +167,7 @@ impl Sip {
     pub(crate) fn counters(&self) -> SipCounters {
         SipCounters {
             connections: self.connections.len() as u64,
-            ..self.endpoint.counters
+            ..self.endpoint.counters()
         }
     }
 }
@@ -162,14 +175,21 @@ impl Sip {
 /// What all workers share so that each can read what another wrote.
 #[derive(Debug, Clone)]
 pub(crate) struct Secrets {
-    /// Keys the tags that stand for dialogs, and the owners of Call-IDs.
-    pub(crate) hash: std::hash::RandomState,
+    /// Of branches, tags and transactions.
+    pub(crate) key: HashKey,
 }
 
 impl Secrets {
-    pub(crate) fn new() -> Secrets {
-        Secrets {
-            hash: std::hash::RandomState::new(),
-        }
+    /// Fresh ones.
+    ///
+    /// # Errors
+    /// If the kernel has no randomness.
+    pub(crate) fn new() -> std::io::Result<Secrets> {
+        let seed = crate::random::seed()?;
+        let mut key = [0; 16];
+        key.copy_from_slice(&seed[..16]);
+        Ok(Secrets {
+            key: HashKey::new(key),
+        })
     }
 }

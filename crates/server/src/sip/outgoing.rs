@@ -1,9 +1,12 @@
 //! What leaves: over UDP by the worker's send queue, over TCP by the write buffer of a connection. Both go at the end of a batch.
 
-use super::connections::Connections;
+use super::connections::{Connections, Reason};
 use super::listeners::SipListener;
+use super::settings::Orders;
 use super::token::Slot;
-use io::{Outbox, SendTo};
+use io::{Outbox, Poller, SendTo};
+use sip::Mono;
+use sip::engine::{self, ConnectKey};
 use sip::flow::{Carrier, ConnectionKey, Flow, ListenerKey};
 use std::net::{IpAddr, SocketAddr};
 
@@ -15,27 +18,77 @@ pub(super) struct Outgoing<'a, 'q, 'buf> {
     pub(super) out: Outbox<'q, 'buf>,
     pub(super) listeners: &'buf [SipListener],
     pub(super) connections: &'a mut Connections,
+    pub(super) poller: &'a Poller,
 }
 
 impl Outgoing<'_, '_, '_> {
     /// Queues bytes for where a message came from. `false` if there is no way back any more.
-    pub(super) fn send(&mut self, to: &Flow, bytes: &[u8], counters: &mut SipCounters) -> bool {
-        let Some(key) = to.connection else {
-            return self.datagram(to, bytes);
-        };
-        self.connections.queue(slot_of(key), bytes, counters)
+    pub(super) fn send_back(
+        &mut self,
+        to: &Flow,
+        bytes: &[u8],
+        counters: &mut SipCounters,
+    ) -> bool {
+        match to.connection {
+            Some(key) => self.connections.queue(slot_of(key), bytes, counters),
+            None => self.datagram(to.listener, Some(to.local), to.remote, bytes),
+        }
     }
 
-    fn datagram(&mut self, to: &Flow, bytes: &[u8]) -> bool {
-        let Some(listener) = self.listeners.get(usize::from(to.listener.0)) else {
+    /// Queues bytes for where the engine says. `false` if there is no way.
+    pub(super) fn send(
+        &mut self,
+        to: &engine::SendTo,
+        bytes: &[u8],
+        counters: &mut SipCounters,
+    ) -> bool {
+        match *to {
+            engine::SendTo::Stream(key) => self.connections.queue(slot_of(key), bytes, counters),
+            engine::SendTo::Datagram {
+                listener,
+                local,
+                remote,
+            } => self.datagram(listener, local, remote, bytes),
+        }
+    }
+
+    /// Begins a connection that the engine will be told of.
+    pub(super) fn connect(
+        &mut self,
+        key: ConnectKey,
+        listener: ListenerKey,
+        remote: SocketAddr,
+        orders: &Orders,
+        now: Mono,
+    ) -> bool {
+        let Some(from) = self.listeners.get(usize::from(listener.0)) else {
+            return false;
+        };
+        let from = (listener.0, from.local);
+        self.connections
+            .connect(key, remote, from, orders, self.poller, now)
+    }
+
+    /// Closes a connection that nothing has used for long.
+    pub(super) fn close(&mut self, key: ConnectionKey, counters: &mut SipCounters) {
+        self.connections.close(slot_of(key), Reason::Idle, counters);
+    }
+
+    fn datagram(
+        &mut self,
+        listener: ListenerKey,
+        local: Option<SocketAddr>,
+        remote: SocketAddr,
+        bytes: &[u8],
+    ) -> bool {
+        let Some(listener) = self.listeners.get(usize::from(listener.0)) else {
             return false;
         };
         let wildcard = listener.local.ip().is_unspecified();
+        let local = local.map(|local| local.ip());
         let send_to = SendTo {
-            from_ip: wildcard
-                .then_some(to.local.ip())
-                .filter(|ip| !ip.is_unspecified()),
-            ..SendTo::new(&listener.udp, to.remote)
+            from_ip: local.filter(|ip| wildcard && !ip.is_unspecified()),
+            ..SendTo::new(&listener.udp, remote)
         };
         self.out.push_copied(&send_to, bytes);
         true

@@ -1,7 +1,8 @@
 //! From sockets to messages: batches of datagrams, connections, and what is due in between.
 
+use super::connection::Connection;
 use super::connections::Reason;
-use super::outgoing::{Outgoing, tcp_flow, udp_flow};
+use super::outgoing::{Outgoing, slot_of, tcp_flow, udp_flow};
 use super::token::{SipToken, Slot};
 use super::{ACCEPTS, BREATH, MESSAGES, ROUNDS, Sip};
 use crate::worker::Token;
@@ -25,6 +26,7 @@ impl Sip {
             }
         }
         self.with_outgoing(poller, |endpoint, outgoing| endpoint.expire(outgoing));
+        self.tell_of_the_gone(poller);
         if self.accept_again.is_some_and(|at| at <= now.mono) {
             self.accept_again = None;
             for (number, listener) in (0..).zip(&self.listeners) {
@@ -32,6 +34,16 @@ impl Sip {
                 // It is watched already if only another listener was left alone.
                 let _ = poller.add(&listener.tcp, token, Interest::Read);
             }
+        }
+    }
+
+    /// Tells the engine of connections that were closed, which may make it send by another.
+    pub(super) fn tell_of_the_gone(&mut self, poller: &Poller) {
+        while let Some(gone) = self.connections.next_gone() {
+            self.with_outgoing(poller, |endpoint, outgoing| {
+                endpoint.disconnected(gone.slot, gone.attempt);
+                endpoint.drain(outgoing);
+            });
         }
     }
 
@@ -45,6 +57,7 @@ impl Sip {
             out: self.queue.start(),
             listeners: &self.listeners,
             connections: &mut self.connections,
+            poller,
         };
         let result = run(&mut self.endpoint, &mut outgoing);
         drop(outgoing);
@@ -74,7 +87,12 @@ impl Sip {
             if round > 0 || is_full {
                 self.endpoint.now = now();
             }
-            self.endpoint.observe_datagrams(listener, is_full, lost);
+            // What is not full has emptied the socket.
+            let memory = is_full.then(|| listener.udp.memory().ok()).flatten();
+            let bytes = self.batch.iter().map(|received| received.bytes.len());
+            let batch = (self.batch.len(), bytes.sum());
+            let congestion = &mut self.endpoint.congestion;
+            congestion.datagrams(number, batch, lost, memory);
             self.handle_datagrams(number, poller);
             self.do_what_is_due(poller);
             if !is_full {
@@ -92,6 +110,7 @@ impl Sip {
             out: self.queue.start(),
             listeners: &self.listeners,
             connections: &mut self.connections,
+            poller,
         };
         self.endpoint.begin_batch();
         let mut handled = 0;
@@ -102,10 +121,10 @@ impl Sip {
                 handled += 1;
             }
         }
-        self.endpoint.end_batch(handled);
         drop(outgoing);
         self.batch.clear();
         self.connections.flush(poller, &mut self.endpoint.counters);
+        self.endpoint.end_batch(handled);
     }
 
     pub(super) fn accept(&mut self, number: u16, poller: &Poller) {
@@ -119,8 +138,12 @@ impl Sip {
                     let (orders, counters) = self.endpoint.orders_and_counters();
                     let parts = (stream, number, remote);
                     let admitted = self.connections.admit(parts, orders, poller, now);
-                    counters.connections_accepted += u64::from(admitted);
-                    counters.connections_refused += u64::from(!admitted);
+                    counters.connections_accepted += u64::from(admitted.is_some());
+                    counters.connections_refused += u64::from(admitted.is_none());
+                    let engine = &mut self.endpoint.engine;
+                    if let Some(connection) = admitted.and_then(|slot| self.connections.get(slot)) {
+                        engine.accepted(now, &flow_of(connection));
+                    }
                 }
                 Err(error) if error.kind() == ErrorKind::WouldBlock => return,
                 Err(error) if is_exhausted(&error) => {
@@ -140,9 +163,12 @@ impl Sip {
         let Some(connection) = self.connections.get(slot) else {
             return;
         };
-        if std::mem::take(&mut connection.connecting) && connection.stream.take_error().is_err() {
-            self.close(slot, Reason::Peer);
-            return;
+        if connection.connecting.is_some() {
+            if connection.stream.take_error().is_err() {
+                self.close(slot, Reason::Peer);
+                return;
+            }
+            self.connected(slot, poller);
         }
         if event.writable {
             let counters = &mut self.endpoint.counters;
@@ -151,6 +177,26 @@ impl Sip {
         if event.readable {
             self.read_connection(slot, poller);
         }
+    }
+
+    /// A connection of ours has come to be: what waited for it is sent.
+    fn connected(&mut self, slot: Slot, poller: &Poller) {
+        let Some(connection) = self.connections.get(slot) else {
+            return;
+        };
+        let (key, flow) = (connection.connecting.take(), flow_of(connection));
+        // It was we who connected: the other side owes nothing.
+        connection.begun = None;
+        self.connections.prove(slot);
+        if let Some(key) = key {
+            self.with_outgoing(poller, |endpoint, outgoing| {
+                let now = endpoint.now.mono;
+                endpoint.engine.connected(now, key, &flow);
+                endpoint.drain(outgoing);
+            });
+        }
+        self.connections
+            .write(slot, poller, &mut self.endpoint.counters);
     }
 
     fn close(&mut self, slot: Slot, reason: Reason) {
@@ -173,17 +219,15 @@ impl Sip {
             Err(_) => return self.close(slot, Reason::Peer),
         };
         connection.heard = self.endpoint.now.mono;
-        let flow = tcp_flow(
-            slot,
-            connection.listener,
-            connection.local,
-            connection.remote,
-        );
+        let flow = flow_of(connection);
+        let full = read == self.scratch.len();
+        let unread = full.then(|| connection.stream.unread().unwrap_or(0));
+        let unread = unread.unwrap_or(0);
         // A connection that had nothing begun needs no memory: its messages are handled where they were read.
         let mut inbound = std::mem::take(&mut connection.inbound);
         let used = if inbound.is_empty() {
             let scratch = std::mem::take(&mut self.scratch);
-            let used = self.handle_stream(&scratch[..read], &flow, slot, poller);
+            let used = self.handle_stream(&scratch[..read], unread, &flow, poller);
             if let Some(used) = used {
                 inbound.extend_from_slice(&scratch[used..read]);
             }
@@ -191,7 +235,7 @@ impl Sip {
             used
         } else {
             inbound.extend_from_slice(&self.scratch[..read]);
-            let used = self.handle_stream(&inbound, &flow, slot, poller);
+            let used = self.handle_stream(&inbound, unread, &flow, poller);
             inbound.drain(..used.unwrap_or(0));
             used
         };
@@ -227,10 +271,11 @@ impl Sip {
     fn handle_stream(
         &mut self,
         bytes: &[u8],
+        unread: usize,
         flow: &Flow,
-        slot: Slot,
         poller: &Poller,
     ) -> Option<usize> {
+        let slot = slot_of(flow.connection?);
         let mut used = 0;
         let mut handled = 0;
         let mut batch = 0;
@@ -240,14 +285,15 @@ impl Sip {
             let connection = self.connections.get(slot)?;
             let framed = connection.framer.next(rest, &limits);
             if batch == 0 {
-                self.endpoint.observe_stream(connection, rest.len());
+                let waits = rest.len() + unread;
+                self.endpoint.congestion.stream(waits, self.left);
                 self.endpoint.begin_batch();
             }
             match framed {
                 Ok(Frame::Message { len }) => {
                     let message = rest.get(..len)?;
                     self.connections.prove(slot);
-                    self.with_connection_out(|endpoint, outgoing| {
+                    self.with_stream(poller, |endpoint, outgoing| {
                         endpoint.stream_message(message, flow, outgoing);
                     });
                     used += len;
@@ -264,7 +310,7 @@ impl Sip {
                 Ok(Frame::Need(_)) => break,
                 Err(broken) => {
                     let head = rest.get(..broken.head_len).unwrap_or_default();
-                    self.with_connection_out(|endpoint, outgoing| {
+                    self.with_stream(poller, |endpoint, outgoing| {
                         endpoint.refuse_stream(head, broken.error, flow, outgoing);
                     });
                     self.end_stream_batch(batch, poller);
@@ -287,21 +333,33 @@ impl Sip {
     }
 
     fn end_stream_batch(&mut self, handled: usize, poller: &Poller) {
-        self.endpoint.end_batch(handled);
         self.connections.flush(poller, &mut self.endpoint.counters);
+        self.endpoint.end_batch(handled);
     }
 
-    fn with_connection_out(
+    /// The same as `with_outgoing`, but what is written waits for the end of the batch.
+    fn with_stream(
         &mut self,
+        poller: &Poller,
         run: impl FnOnce(&mut super::Endpoint, &mut Outgoing<'_, '_, '_>),
     ) {
         let mut outgoing = Outgoing {
             out: self.queue.start(),
             listeners: &self.listeners,
             connections: &mut self.connections,
+            poller,
         };
         run(&mut self.endpoint, &mut outgoing);
     }
+}
+
+fn flow_of(connection: &Connection) -> Flow {
+    tcp_flow(
+        connection.slot,
+        connection.listener,
+        connection.local,
+        connection.remote,
+    )
 }
 
 /// The time by the system's clocks.

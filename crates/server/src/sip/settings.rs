@@ -2,7 +2,8 @@
 
 use std::time::Duration;
 
-/// How SIP is served. A part of [`Settings`](crate::Settings): all of it can change while the server runs.
+/// How SIP is served. A part of [`Settings`](crate::Settings): it can change while the server runs, but for the limits of messages and
+/// transactions.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct SipSettings {
@@ -77,6 +78,15 @@ impl Orders {
     /// One worker's part of a limit that holds for all of them: at least one.
     pub(crate) fn share(&self, of_all: u32) -> usize {
         of_all.div_ceil(self.workers.max(1)).max(1) as usize
+    }
+
+    /// When the engine refuses work.
+    pub(crate) fn congestion(&self) -> sip::congestion::Config {
+        sip::congestion::Config {
+            enabled: !self.settings.tolerance.is_zero(),
+            tolerance: self.settings.tolerance,
+            ..Default::default()
+        }
     }
 
     /// The most bytes that one message can have.

@@ -1,0 +1,238 @@
+//! The transaction user: OPTIONS is answered to anybody; REGISTER, INVITE and BYE only by the user agent server for tests.
+//!
+//! It keeps no dialogs. The To-tag of an answer names its transaction and has a MAC in it, so that a BYE of a dialog that an answer of
+//! ours has made is told from one that anybody made up, long after the transaction is gone.
+
+use super::lines::{self, Bindings};
+use super::settings::{Orders, SipSettings};
+use io::clock::monotonic_ns;
+use sip::branch::BranchCodec;
+use sip::build::{Answerable, Stamp, Tag};
+use sip::engine::{AcceptError, Engine, NewRequest, Reply, RespondError, ServerKey};
+use sip::flow::Flow;
+use sip::header::{Rport, Via};
+use sip::routing::{SentBy, response_address};
+use sip::verdict::{Refusal, Rules};
+use sip::{HashKey, Message, Method, Mono, Now, Uri};
+use std::collections::VecDeque;
+use std::hash::{BuildHasher, RandomState};
+use std::net::SocketAddr;
+use std::time::Duration;
+
+/// What is served to everybody.
+const OPTIONS_ONLY: Rules<'static> = Rules {
+    methods: &[Method::Options],
+    ..Rules::USER_AGENT
+};
+
+/// For so long a call that nobody takes rings, then it is 480.
+const RINGING: Duration = Duration::from_secs(60);
+
+/// Where header lines of an answer are written: as long as a request's Contacts may be.
+const LINES: usize = 72 << 10;
+
+/// The transaction user of a worker.
+#[derive(Debug)]
+pub(super) struct User {
+    codec: BranchCodec,
+    hash: RandomState,
+    /// Calls that ring until they are cancelled, the oldest first.
+    ringing: VecDeque<(Mono, ServerKey)>,
+    lines: Vec<u8>,
+    body: Vec<u8>,
+}
+
+impl User {
+    /// One that knows the tags of all workers with this key.
+    pub(super) fn new(key: HashKey) -> User {
+        User {
+            codec: BranchCodec::new(key),
+            hash: RandomState::new(),
+            ringing: VecDeque::new(),
+            lines: vec![0; LINES],
+            body: Vec::new(),
+        }
+    }
+
+    /// By what a request is judged.
+    pub(super) fn rules(settings: &SipSettings) -> Rules<'static> {
+        match settings.test_uas {
+            true => Rules::USER_AGENT,
+            false => OPTIONS_ONLY,
+        }
+    }
+
+    /// When a call has rung long enough.
+    pub(super) fn next_deadline(&self) -> Option<Mono> {
+        self.ringing.front().map(|(at, _)| *at)
+    }
+
+    /// Ends one call that has rung long enough.
+    pub(super) fn expire(&mut self, now: Mono, engine: &mut Engine) -> bool {
+        let due = self.ringing.pop_front_if(|(at, _)| *at <= now);
+        if let Some((_, key)) = due {
+            // It may have been cancelled.
+            let _ = engine.respond(now, key, &Reply::new(480));
+        }
+        due.is_some()
+    }
+
+    /// A call was cancelled before it was answered (RFC 3261 §9.2).
+    pub(super) fn cancel(&mut self, now: Mono, invite: ServerKey, engine: &mut Engine) {
+        self.ringing.retain(|(_, key)| *key != invite);
+        // It may have got its 480 in the same moment.
+        let _ = engine.respond(now, invite, &Reply::new(487));
+    }
+
+    /// Answers a request that is well-formed and served. `false` if there was no room for a transaction: it got a 503.
+    pub(super) fn answer(
+        &mut self,
+        now: Now,
+        request: &NewRequest<'_>,
+        engine: &mut Engine,
+        orders: &Orders,
+    ) -> bool {
+        let now = now.mono;
+        let message = &request.message;
+        let outcome = match message.method() {
+            Some(Method::Invite) => self.invite(now, request, engine, orders),
+            Some(Method::Register) => {
+                work(orders.settings.service_time);
+                self.register(now, request, engine)
+            }
+            Some(Method::Bye) if self.is_in_dialog(message) => {
+                work(orders.settings.service_time);
+                engine.answer(now, request, &Reply::new(200)).map(drop)
+            }
+            // §12.2.2, §15.1.2: of no dialog; §9.2: there is nothing to cancel.
+            Some(Method::Bye | Method::Cancel) => {
+                engine.answer(now, request, &Reply::new(481)).map(drop)
+            }
+            _ => self.options(request, engine, orders),
+        };
+        match outcome {
+            Err(RespondError::Accept(AcceptError::Full)) => {
+                let reply = Reply::new(503).headers(b"Retry-After: 1\r\n");
+                // What cannot even be told so sends its request again.
+                let _ = engine.answer_statelessly(request, &reply);
+                false
+            }
+            // What cannot be answered otherwise was no fault of the client's: it sends its request again.
+            _ => true,
+        }
+    }
+
+    /// §11.2, without keeping anything.
+    fn options(
+        &mut self,
+        request: &NewRequest<'_>,
+        engine: &mut Engine,
+        orders: &Orders,
+    ) -> Result<(), RespondError> {
+        let allow = Self::rules(&orders.settings).methods;
+        let lines = lines::capabilities(&mut self.lines, allow)?;
+        engine.answer_statelessly(request, &Reply::new(200).headers(lines))
+    }
+
+    /// §10.3, for a registrar that forgets: what it would refuse is refused.
+    fn register(
+        &mut self,
+        now: Mono,
+        request: &NewRequest<'_>,
+        engine: &mut Engine,
+    ) -> Result<(), RespondError> {
+        let reply = match lines::bindings(&mut self.lines, &request.message)? {
+            Bindings::Lines(lines) => Reply::new(200).headers(lines),
+            Bindings::Wrong => Reply::new(400).reason(b"Contact * Goes Alone and With Expires 0"),
+        };
+        engine.answer(now, request, &reply).map(drop)
+    }
+
+    fn invite(
+        &mut self,
+        now: Mono,
+        request: &NewRequest<'_>,
+        engine: &mut Engine,
+        orders: &Orders,
+    ) -> Result<(), RespondError> {
+        let message = &request.message;
+        let refusal =
+            if message.to().is_ok_and(|to| to.tag.is_some()) && !self.is_in_dialog(message) {
+                Some(Reply::new(481))
+            } else if !matches!(message.contact(), Ok(Some(_))) {
+                // §8.1.1.8: without a Contact nobody could send anything within the dialog.
+                Some(Reply::new(400).reason(b"Missing Contact"))
+            } else if callee(message) == Some(b"busy") {
+                Some(Reply::new(486))
+            } else {
+                None
+            };
+        if let Some(reply) = refusal {
+            return engine.answer(now, request, &reply).map(drop);
+        }
+        let key = engine.accept(now, request, None)?;
+        work(orders.settings.service_time);
+        let contact = lines::contact(&mut self.lines, request.flow.local)?;
+        engine.respond(now, key, &Reply::new(180).headers(contact))?;
+        if callee(message) == Some(b"ring") {
+            self.ringing.push_back((now.plus(RINGING), key));
+            return Ok(());
+        }
+        lines::without_media(&mut self.body, message);
+        let allow = Self::rules(&orders.settings).methods;
+        let lines = lines::dialog(&mut self.lines, request.flow.local, allow)?;
+        let reply = Reply::new(200).headers(lines).body(&self.body).until_ack();
+        engine.respond(now, key, &reply)
+    }
+
+    /// Its To-tag is one that an answer of ours had.
+    fn is_in_dialog(&self, message: &Message<'_>) -> bool {
+        let tag = message.to().ok().and_then(|to| to.tag);
+        tag.is_some_and(|tag| self.codec.read_tag(tag).is_some())
+    }
+
+    /// Writes a refusal that nothing is kept of; returns it and where it goes.
+    pub(super) fn write_refusal<'b>(
+        &self,
+        buffer: &'b mut [u8],
+        to: &Answerable<'_>,
+        refusal: &Refusal<'_>,
+        rules: &Rules<'_>,
+        flow: &Flow,
+    ) -> Option<(&'b [u8], SocketAddr)> {
+        let via = to.top_via()?;
+        let tag = Tag::new(self.hash.hash_one(via.branch).to_be_bytes());
+        let stamp = Stamp::of(&via, flow.remote);
+        let bytes = refusal.write(buffer, to, rules, tag.as_bytes(), stamp);
+        Some((bytes.ok()?, reply_address(&via, flow)))
+    }
+}
+
+/// Where a response goes, by the request's topmost Via (RFC 3261 §18.2.2).
+fn reply_address(via: &Via<'_>, flow: &Flow) -> SocketAddr {
+    let sent_by = SentBy {
+        port: via.port,
+        rport: via.rport != Rport::Absent,
+        maddr: via.maddr.and_then(|maddr| maddr.ip()),
+    };
+    response_address(flow.carrier, flow.remote, sent_by)
+}
+
+/// The user of the Request-URI.
+fn callee<'m>(message: &Message<'m>) -> Option<&'m [u8]> {
+    match Uri::parse(message.request_uri()?) {
+        Ok(Uri::Sip(uri)) => uri.user,
+        _ => None,
+    }
+}
+
+/// Is busy for so long, as an application would be.
+fn work(time: Duration) {
+    if time.is_zero() {
+        return;
+    }
+    let until = monotonic_ns() + u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
+    while monotonic_ns() < until {
+        std::hint::spin_loop();
+    }
+}
