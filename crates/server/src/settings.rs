@@ -114,6 +114,7 @@ impl Settings {
     pub(crate) fn sip_orders(&self, workers: usize) -> Orders {
         Orders {
             settings: self.sip.clone(),
+            realm: self.realm.clone(),
             users: self.users.clone(),
             workers: u32::try_from(workers).unwrap_or(u32::MAX),
         }

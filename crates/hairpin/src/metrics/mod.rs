@@ -7,6 +7,7 @@
 mod machine;
 mod offload;
 mod process;
+mod sip;
 mod text;
 mod traffic;
 mod turn;
@@ -85,6 +86,7 @@ pub(crate) fn page(source: &Source) -> String {
     turn::write(&mut page, &source.observer, &stats);
     traffic::write(&mut page, &source.observer, &stats);
     offload::write(&mut page, &source.observer);
+    sip::write(&mut page, &source.observer, &stats);
     machine::write(&mut page, &source.observer, &stats);
     process::write(&mut page);
     page.finish()

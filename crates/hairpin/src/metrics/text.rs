@@ -67,13 +67,13 @@ impl Page {
     }
 
     /// A family with a number of each worker.
-    pub(super) fn per_worker(
+    pub(super) fn per_worker<N: Display>(
         &mut self,
         name: &'static str,
         kind: Kind,
         help: &str,
         stats: &Stats,
-        number: impl Fn(&WorkerStats) -> u64,
+        number: impl Fn(&WorkerStats) -> N,
     ) {
         let mut family = self.family(name, kind, help);
         for (worker, of) in stats.workers.iter().enumerate() {

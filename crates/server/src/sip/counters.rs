@@ -66,7 +66,7 @@ counters! {
     bytes_received: u64,
     /// Bytes of messages sent.
     bytes_sent: u64,
-    /// Requests received, by method.
+    /// Requests that were fit to be dealt with, by method.
     requests: [u64; SIP_METHODS.len()],
     /// Responses received, by class.
     responses_received: [u64; SIP_CLASSES.len()],

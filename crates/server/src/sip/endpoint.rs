@@ -11,7 +11,7 @@ use crate::worker::now;
 use sip::engine::{Config, ConnectKey, Engine, NewRequest, Output, Received, SentBy};
 use sip::flow::{Carrier, Flow, ListenerKey};
 use sip::frame::Packet;
-use sip::verdict::{Refusal, Verdict, judge_bytes, judge_message};
+use sip::verdict::{Refusal, Verdict, judge_bytes};
 use sip::{Limits, Mono, Now, ParseError, Spans};
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -60,6 +60,7 @@ impl Endpoint {
         let mut config = Config::new(number, secrets.key);
         config.limits = limits;
         config.congestion = orders.congestion();
+        config.rules = User::rules(settings);
         config.most_servers = orders.share(settings.transactions);
         config.most_clients = config.most_servers;
         config.sent_by = (0..)
@@ -73,7 +74,7 @@ impl Endpoint {
             counters: SipCounters::default(),
             engine: Box::new(Engine::new(config, seed)),
             congestion: Congestion::new(listeners.len()),
-            user: User::new(secrets.key),
+            user: User::new(secrets.key, &orders, seed),
             spans: Some(Box::default()),
             buffer: vec![0; orders.message_bytes() + BEYOND],
             orders,
@@ -83,6 +84,8 @@ impl Endpoint {
     /// New settings. Limits of messages and transactions stay as they were at the start.
     pub(super) fn obey(&mut self, orders: Arc<Orders>) {
         self.engine.configure_congestion(orders.congestion());
+        self.engine.configure_rules(User::rules(&orders.settings));
+        self.user.obey(&orders);
         self.orders = orders;
     }
 
@@ -203,7 +206,7 @@ impl Endpoint {
             .engine
             .handle_message(self.now, flow, bytes, &mut spans);
         let shed = is_shed(&received);
-        self.take(received, flow, outgoing);
+        self.take(received);
         self.spans = Some(spans);
         self.drain(outgoing);
         if let Some(started) = started.filter(|_| shed) {
@@ -211,9 +214,9 @@ impl Endpoint {
         }
     }
 
-    fn take(&mut self, received: Received<'_>, flow: &Flow, outgoing: &mut Outgoing<'_, '_, '_>) {
+    fn take(&mut self, received: Received<'_>) {
         match received {
-            Received::Request(request) => self.request(&request, outgoing),
+            Received::Request(request) => self.request(&request),
             Received::Ack { invite: None, .. } => self.counters.stray_acks += 1,
             Received::Cancel { invite, .. } => {
                 self.count_request(b"CANCEL");
@@ -221,10 +224,12 @@ impl Endpoint {
             }
             Received::Elsewhere { .. } => self.counters.stray_responses += 1,
             Received::KeepAlive => self.counters.pings += 1,
+            // Overload control counts its own.
+            Received::Refused(503) => {}
+            Received::Refused(_) => self.counters.refused += 1,
             // Counted by the engine, and of no concern to a user that sends no requests.
             _ => {}
         }
-        let _ = flow;
     }
 
     fn count_request(&mut self, method: &[u8]) {
@@ -232,21 +237,14 @@ impl Endpoint {
     }
 
     /// A request that belongs to no transaction.
-    fn request(&mut self, request: &NewRequest<'_>, outgoing: &mut Outgoing<'_, '_, '_>) {
+    fn request(&mut self, request: &NewRequest<'_>) {
         let method = request.message.method();
         self.count_request(method.map_or(&b""[..], |method| method.as_bytes()));
-        let rules = User::rules(&self.orders.settings);
-        match judge_message(request.message, &rules) {
-            Verdict::Accept(_) => {
-                let answered = self
-                    .user
-                    .answer(self.now, request, &mut self.engine, &self.orders);
-                if !answered {
-                    self.counters.shed_transactions += 1;
-                }
-            }
-            Verdict::Answer(to, refusal) => self.refuse(&to, &refusal, &request.flow, outgoing),
-            Verdict::Drop(_) => self.counters.malformed += 1,
+        let answered = self
+            .user
+            .answer(self.now, request, &mut self.engine, &self.orders);
+        if !answered {
+            self.counters.shed_transactions += 1;
         }
     }
 
@@ -333,7 +331,9 @@ impl Endpoint {
         for (reason, count) in sip::engine::DropReason::ALL.iter().zip(stats.dropped) {
             use sip::engine::DropReason as Reason;
             match reason {
-                Reason::Malformed | Reason::BadVia => counters.malformed += count,
+                Reason::NotSip | Reason::NoReturnPath | Reason::BadAck | Reason::BadResponse => {
+                    counters.malformed += count;
+                }
                 Reason::Shed => {}
                 _ => counters.stray_responses += count,
             }

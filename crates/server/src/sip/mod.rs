@@ -11,6 +11,7 @@
 //! After every 16 messages, and before the next, everything that is due is done: timers never wait behind messages. Buffers belong to
 //! the worker; a connection has memory of its own only while a message is on its way, or while the other side does not read.
 
+mod challenge;
 mod congestion;
 mod connection;
 mod connections;

@@ -58,6 +58,8 @@ impl Default for SipSettings {
 #[derive(Clone)]
 pub(crate) struct Orders {
     pub(crate) settings: SipSettings,
+    /// The realm of all credentials.
+    pub(crate) realm: String,
     /// Names and passwords of those who may answer a challenge.
     pub(crate) users: Vec<(String, String)>,
     /// How many workers share the limits.

@@ -3,6 +3,7 @@
 //! It keeps no dialogs. The To-tag of an answer names its transaction and has a MAC in it, so that a BYE of a dialog that an answer of
 //! ours has made is told from one that anybody made up, long after the transaction is gone.
 
+use super::challenge::{Gate, Stop};
 use super::lines::{self, Bindings};
 use super::settings::{Orders, SipSettings};
 use io::clock::monotonic_ns;
@@ -35,6 +36,7 @@ const LINES: usize = 72 << 10;
 #[derive(Debug)]
 pub(super) struct User {
     codec: BranchCodec,
+    gate: Gate,
     hash: RandomState,
     /// Calls that ring until they are cancelled, the oldest first.
     ringing: VecDeque<(Mono, ServerKey)>,
@@ -44,14 +46,20 @@ pub(super) struct User {
 
 impl User {
     /// One that knows the tags of all workers with this key.
-    pub(super) fn new(key: HashKey) -> User {
+    pub(super) fn new(key: HashKey, orders: &Orders, seed: u64) -> User {
         User {
             codec: BranchCodec::new(key),
+            gate: Gate::new(orders, key, seed),
             hash: RandomState::new(),
             ringing: VecDeque::new(),
             lines: vec![0; LINES],
             body: Vec::new(),
         }
+    }
+
+    /// New settings.
+    pub(super) fn obey(&mut self, orders: &Orders) {
+        self.gate.obey(orders);
     }
 
     /// By what a request is judged.
@@ -92,14 +100,15 @@ impl User {
         engine: &mut Engine,
         orders: &Orders,
     ) -> bool {
+        let unix_s = now.unix_s;
         let now = now.mono;
         let message = &request.message;
         let outcome = match message.method() {
             Some(Method::Invite) => self.invite(now, request, engine, orders),
-            Some(Method::Register) => {
-                work(orders.settings.service_time);
-                self.register(now, request, engine)
+            Some(Method::Register) if orders.settings.challenge => {
+                self.challenged(now, unix_s, request, engine, orders)
             }
+            Some(Method::Register) => self.register(now, request, engine, orders),
             Some(Method::Bye) if self.is_in_dialog(message) => {
                 work(orders.settings.service_time);
                 engine.answer(now, request, &Reply::new(200)).map(drop)
@@ -134,13 +143,40 @@ impl User {
         engine.answer_statelessly(request, &Reply::new(200).headers(lines))
     }
 
+    /// A REGISTER that takes the digest of a user (§22.2).
+    fn challenged(
+        &mut self,
+        now: Mono,
+        unix_s: u64,
+        request: &NewRequest<'_>,
+        engine: &mut Engine,
+        orders: &Orders,
+    ) -> Result<(), RespondError> {
+        let source = request.flow.remote.ip();
+        match self.gate.check(&request.message, source, unix_s) {
+            Ok(()) => self.register(now, request, engine, orders),
+            Err(Stop::Bad) => {
+                let reply = Reply::new(400).reason(b"Credentials Contradict the Request");
+                engine.answer_statelessly(request, &reply)
+            }
+            Err(Stop::Challenge(is_stale)) => {
+                let lines = self
+                    .gate
+                    .challenge(&mut self.lines, source, is_stale, unix_s)?;
+                engine.answer_statelessly(request, &Reply::new(401).headers(lines))
+            }
+        }
+    }
+
     /// §10.3, for a registrar that forgets: what it would refuse is refused.
     fn register(
         &mut self,
         now: Mono,
         request: &NewRequest<'_>,
         engine: &mut Engine,
+        orders: &Orders,
     ) -> Result<(), RespondError> {
+        work(orders.settings.service_time);
         let reply = match lines::bindings(&mut self.lines, &request.message)? {
             Bindings::Lines(lines) => Reply::new(200).headers(lines),
             Bindings::Wrong => Reply::new(400).reason(b"Contact * Goes Alone and With Expires 0"),
@@ -159,8 +195,8 @@ impl User {
         let refusal =
             if message.to().is_ok_and(|to| to.tag.is_some()) && !self.is_in_dialog(message) {
                 Some(Reply::new(481))
-            } else if !matches!(message.contact(), Ok(Some(_))) {
-                // §8.1.1.8: without a Contact nobody could send anything within the dialog.
+            } else if request.via.has_magic_cookie() && !matches!(message.contact(), Ok(Some(_))) {
+                // §8.1.1.8: without a Contact nobody could send anything within the dialog. RFC 2543 had calls without.
                 Some(Reply::new(400).reason(b"Missing Contact"))
             } else if callee(message) == Some(b"busy") {
                 Some(Reply::new(486))

@@ -41,6 +41,7 @@ use crate::branch::BranchCodec;
 use crate::congestion::{self, Backlog, Behaviour, Controller, Downstream, OcReply};
 use crate::flow::{ConnectionKey, Flow};
 use crate::message::Spans;
+use crate::verdict::Rules;
 use crate::{Mono, Now};
 use clients::Clients;
 use connections::Connections;
@@ -218,6 +219,11 @@ impl Engine {
         self.controller.configure(config);
     }
 
+    /// Changes what is refused for its form, while running.
+    pub fn configure_rules(&mut self, rules: Rules<'static>) {
+        self.config.rules = rules;
+    }
+
     /// How congestion control behaves now.
     #[must_use]
     pub fn behaviour(&self) -> Behaviour {
@@ -228,6 +234,12 @@ impl Engine {
     #[must_use]
     pub fn expected_wait(&self) -> Duration {
         self.controller.expected_wait()
+    }
+
+    /// How long a message takes, on average.
+    #[must_use]
+    pub fn service_time(&self) -> Duration {
+        self.controller.service_time()
     }
 
     /// Counters and gauges.

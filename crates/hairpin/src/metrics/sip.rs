@@ -1,0 +1,186 @@
+//! SIP: messages, transactions, connections, and what overload control makes of the load. Only where SIP is served.
+
+use server::Observer;
+use server::sip::{SIP_CLASSES, SIP_METHODS, SipCounters};
+use server::stats::Stats;
+
+use super::text::{Kind, Page};
+
+pub(super) fn write(page: &mut Page, observer: &Observer, stats: &Stats) {
+    if observer.sip_listeners().is_empty() {
+        return;
+    }
+    let sum = stats.sip();
+    messages(page, &sum);
+    transactions(page, &sum);
+    overload(page, stats, &sum);
+    dropped(page, &sum);
+    connections(page, &sum);
+    workers(page, stats);
+}
+
+fn messages(page: &mut Page, sum: &SipCounters) {
+    page.counters(
+        "hairpin_sip_received_messages_total",
+        "Messages of SIP received.",
+        "transport",
+        [("udp", sum.udp_messages), ("tcp", sum.tcp_messages)],
+    );
+    page.counters(
+        "hairpin_sip_bytes_total",
+        "Bytes of messages, headers of the transports excluded.",
+        "direction",
+        [("received", sum.bytes_received), ("sent", sum.bytes_sent)],
+    );
+    page.counters(
+        "hairpin_sip_requests_total",
+        "Requests that were fit to be dealt with, by method; retransmissions are not among them.",
+        "method",
+        SIP_METHODS.into_iter().zip(sum.requests),
+    );
+    let mut family = page.family(
+        "hairpin_sip_responses_total",
+        Kind::Counter,
+        "Responses, by direction and class; retransmissions of a transaction are not among them.",
+    );
+    for (direction, row) in [
+        ("received", sum.responses_received),
+        ("sent", sum.responses_sent),
+    ] {
+        for (class, count) in SIP_CLASSES.iter().zip(row) {
+            family.put(&[("direction", &direction), ("class", class)], count);
+        }
+    }
+    page.counters(
+        "hairpin_sip_retransmissions_total",
+        "Messages that came again and were absorbed, and messages that were sent again.",
+        "direction",
+        [
+            ("received", sum.request_retransmissions),
+            ("sent", sum.response_retransmissions),
+        ],
+    );
+    page.counters(
+        "hairpin_sip_keepalives_total",
+        "Keep-alives: newlines over UDP, pings over TCP that were answered, STUN Binding requests that were answered.",
+        "kind",
+        [("newline", sum.pings), ("stun", sum.stun_answers)],
+    );
+}
+
+fn transactions(page: &mut Page, sum: &SipCounters) {
+    page.gauge(
+        "hairpin_sip_transactions",
+        "Transactions that exist.",
+        sum.transactions,
+    );
+    page.gauge(
+        "hairpin_sip_timers",
+        "Timers that are set: one for each transaction.",
+        sum.timers,
+    );
+    page.gauge(
+        "hairpin_sip_state_bytes",
+        "Bytes of messages that transactions keep.",
+        sum.state_bytes,
+    );
+}
+
+fn overload(page: &mut Page, stats: &Stats, sum: &SipCounters) {
+    page.per_worker(
+        "hairpin_sip_expected_wait_seconds",
+        Kind::Gauge,
+        "How long a message that arrives now is expected to wait.",
+        stats,
+        |of| of.sip.expected_wait_ns as f64 / 1e9,
+    );
+    page.per_worker(
+        "hairpin_sip_service_time_seconds",
+        Kind::Gauge,
+        "How long an accepted message takes on average.",
+        stats,
+        |of| of.sip.service_time_ns as f64 / 1e9,
+    );
+    page.per_worker(
+        "hairpin_sip_overload_state",
+        Kind::Gauge,
+        "What overload control does: 0 accepts everything, 1 refuses new work, 2 refuses all that is not essential.",
+        stats,
+        |of| of.sip.behaviour,
+    );
+    page.counters(
+        "hairpin_sip_shed_total",
+        "What overload control and the limit of transactions have refused, dropped or put off, by place.",
+        "place",
+        [
+            ("refused", sum.shed_refused),
+            ("dropped", sum.shed_dropped),
+            ("user", sum.shed_by_user),
+            ("deferred", sum.shed_deferred),
+            ("transactions", sum.shed_transactions),
+        ],
+    );
+}
+
+fn dropped(page: &mut Page, sum: &SipCounters) {
+    page.counter(
+        "hairpin_sip_refused_total",
+        "Requests answered with an error because they ask for what is not there, or are not what they should be.",
+        sum.refused,
+    );
+    page.counters(
+        "hairpin_sip_dropped_total",
+        "Messages and datagrams that came to nothing, by reason.",
+        "reason",
+        [
+            ("malformed", sum.malformed),
+            ("stray_response", sum.stray_responses),
+            ("stray_ack", sum.stray_acks),
+            ("stun", sum.stun_dropped),
+            ("overflow", sum.overflow),
+            ("receive_error", sum.receive_errors),
+            ("unsent", sum.unsent),
+            ("mailbox_full", sum.mailbox_full),
+        ],
+    );
+}
+
+fn connections(page: &mut Page, sum: &SipCounters) {
+    page.gauge(
+        "hairpin_sip_connections",
+        "TCP connections that are open.",
+        sum.connections,
+    );
+    page.counters(
+        "hairpin_sip_connections_opened_total",
+        "TCP connections that were accepted, made by us, or closed at once because there were too many.",
+        "how",
+        [
+            ("accepted", sum.connections_accepted),
+            ("made", sum.connections_made),
+            ("refused", sum.connections_refused),
+        ],
+    );
+    page.counters(
+        "hairpin_sip_connections_closed_total",
+        "TCP connections that were closed, by reason.",
+        "reason",
+        [
+            ("peer", sum.closed_by_peer),
+            ("idle", sum.closed_idle),
+            ("slow", sum.closed_slow),
+            ("malformed", sum.closed_malformed),
+            ("unread", sum.closed_unread),
+        ],
+    );
+}
+
+fn workers(page: &mut Page, stats: &Stats) {
+    page.per_worker(
+        "hairpin_sip_handed_over_total",
+        Kind::Counter,
+        "Messages that a worker received and handed to the one that they belong to.",
+        stats,
+        |of| of.sip.handed_over,
+    );
+}
