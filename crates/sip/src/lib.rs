@@ -6,8 +6,10 @@
 //!
 //! 1. [`Scan::of`] reads in one bounded pass what admission decides by, and what a refusal copies.
 //! 2. [`Message::parse`] notes in one pass where each header field is. A field is read when it is asked for.
+//! 3. [`engine::Engine`] does both, finds the message's transaction, and says what is left to do for its user: a user agent, a
+//!    registrar, a proxy. It has sockets and clocks as little as the rest.
 //!
-//! Neither allocates or copies.
+//! None of them allocates in steady state; what is copied is what must be sent again.
 //!
 //! ```
 //! use hairpin_sip::{Message, Method, Spans};

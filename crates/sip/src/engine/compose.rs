@@ -11,14 +11,14 @@ use crate::header::{HeaderKind, Via};
 use crate::message::Message;
 use crate::{Method, Scan};
 
-/// A response, written into `buffer`. `routes` are the values of Record-Route to be copied.
+/// A response, written into `buffer`. `copied` are further fields of the request that stand in it as well.
 pub(super) fn response<'b, 'r>(
     buffer: &'b mut [u8],
     request: &Answerable<'_>,
     reply: &Reply<'_>,
     own_tag: &[u8],
     stamp: Stamp,
-    routes: impl Iterator<Item = &'r [u8]>,
+    copied: impl Iterator<Item = (HeaderKind, &'r [u8])>,
 ) -> Result<&'b [u8], BuildError> {
     match reply.content {
         Content::Pieces(pieces) => concat(buffer, pieces),
@@ -31,8 +31,8 @@ pub(super) fn response<'b, 'r>(
             // RFC 3261 §17.2.1: a 100 has no tag of its own.
             let tag = (reply.code > 100).then_some(to_tag.unwrap_or(own_tag));
             let mut builder = Builder::response(buffer, request, reply.code, reason, tag, stamp);
-            for route in routes {
-                builder.raw(b"Record-Route: ").raw(route).raw(b"\r\n");
+            for (kind, value) in copied {
+                builder.header(kind, value);
             }
             builder.raw(headers);
             builder.finish_with(body)
@@ -40,13 +40,18 @@ pub(super) fn response<'b, 'r>(
     }
 }
 
-/// Whether an answer with this code to this method may begin a dialog, so that it copies Record-Route (RFC 3261 §12.1.1).
-pub(super) fn may_begin_dialog(method: Method<'_>, code: u16) -> bool {
+/// Which field a response with this code to this method copies besides those of every response: Record-Route where it may
+/// begin a dialog (RFC 3261 §12.1.1), Timestamp in a 100 (§8.2.6.1).
+pub(super) fn copies(method: Method<'_>, code: u16) -> Option<HeaderKind> {
     let begins = matches!(
         method,
         Method::Invite | Method::Subscribe | Method::Refer | Method::Notify
     );
-    begins && (101..300).contains(&code)
+    match code {
+        100 => Some(HeaderKind::Timestamp),
+        101..300 if begins => Some(HeaderKind::RecordRoute),
+        _ => None,
+    }
 }
 
 /// The pieces in a row.

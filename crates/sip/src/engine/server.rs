@@ -14,7 +14,7 @@ use super::{Engine, connections::Waiting};
 use crate::branch::Branch;
 use crate::build::Stamp;
 use crate::flow::{Destination, Flow};
-use crate::header::{HeaderKind, Via};
+use crate::header::Via;
 use crate::message::{Limits, Message};
 use crate::transaction::{Sending, Step, Telling};
 use crate::{Method, Mono, Scan};
@@ -192,12 +192,13 @@ impl Engine {
         }
         let key = self.insert_server(now, request, None)?;
         let tag = self.codec.write_tag(self.server_branch(key));
-        let routes = request.message.headers(HeaderKind::RecordRoute);
-        let routes = routes
-            .filter(|_| compose::may_begin_dialog(method, reply.code))
-            .map(|header| header.value);
+        let copied = compose::copies(method, reply.code);
+        let fields = copied.into_iter().flat_map(|kind| {
+            let fields = request.message.headers(kind);
+            fields.map(move |field| (kind, field.value))
+        });
         let stamp = request.stamp();
-        let built = compose::response(&mut self.scratch, &answerable, reply, &tag, stamp, routes);
+        let built = compose::response(&mut self.scratch, &answerable, reply, &tag, stamp, fields);
         let length = match built {
             Ok(bytes) => bytes.len(),
             Err(error) => {
@@ -261,12 +262,9 @@ impl Engine {
         let answerable = scan.answerable().ok_or(RespondError::Unanswerable)?;
         let via: Via<'_> = scan.top_via().ok_or(RespondError::Unanswerable)?;
         let stamp = Stamp::of(&via, server.flow.remote);
-        let copies = compose::may_begin_dialog(scan.method.unwrap_or(Method::Ack), reply.code);
-        let routes = scan
-            .fields()
-            .filter(|(kind, _)| copies && *kind == HeaderKind::RecordRoute)
-            .map(|(_, value)| value);
-        let built = compose::response(&mut self.scratch, &answerable, reply, &tag, stamp, routes)?;
+        let copied = compose::copies(scan.method.unwrap_or(Method::Ack), reply.code);
+        let fields = scan.fields().filter(|(kind, _)| Some(*kind) == copied);
+        let built = compose::response(&mut self.scratch, &answerable, reply, &tag, stamp, fields)?;
         Ok(built.len())
     }
 

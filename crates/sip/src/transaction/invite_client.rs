@@ -45,21 +45,12 @@ pub(crate) struct InviteClient {
 impl InviteClient {
     /// The TU sends an INVITE; the caller puts it on the wire.
     pub(crate) fn start(now: Mono, timers: &Timers, reliable: bool) -> InviteClient {
-        // RFC 3261 §17.1.1.2: timer A over unreliable transports only, timer B over any.
-        let again = if reliable {
-            Mono::NEVER
-        } else {
-            now.plus(timers.t1)
-        };
         InviteClient {
             state: State::Calling,
             reliable,
             cancel: Cancel::No,
             sent: 1,
-            clocks: Clocks {
-                again,
-                end: now.plus(timers.give_up()),
-            },
+            clocks: Clocks::requesting(now, timers, reliable),
         }
     }
 

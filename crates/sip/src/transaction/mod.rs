@@ -16,6 +16,7 @@ pub(crate) use non_invite_client::NonInviteClient;
 pub(crate) use non_invite_server::NonInviteServer;
 
 use crate::Mono;
+use crate::timer::Timers;
 
 /// What a transition asks of the engine, in this order.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -122,6 +123,20 @@ impl Clocks {
         Clocks {
             again: Mono::NEVER,
             end,
+        }
+    }
+
+    /// A request has been sent: timers A and B, or E and F. The first only over unreliable transports, the second over
+    /// any (RFC 3261 §17.1.1.2, §17.1.2.2).
+    fn requesting(now: Mono, timers: &Timers, reliable: bool) -> Clocks {
+        let again = if reliable {
+            Mono::NEVER
+        } else {
+            now.plus(timers.t1)
+        };
+        Clocks {
+            again,
+            end: now.plus(timers.give_up()),
         }
     }
 

@@ -30,19 +30,11 @@ pub(crate) struct NonInviteClient {
 impl NonInviteClient {
     /// The TU sends a request; the caller puts it on the wire.
     pub(crate) fn start(now: Mono, timers: &Timers, reliable: bool) -> NonInviteClient {
-        let again = if reliable {
-            Mono::NEVER
-        } else {
-            now.plus(timers.t1)
-        };
         NonInviteClient {
             state: State::Trying,
             reliable,
             sent: 1,
-            clocks: Clocks {
-                again,
-                end: now.plus(timers.give_up()),
-            },
+            clocks: Clocks::requesting(now, timers, reliable),
         }
     }
 

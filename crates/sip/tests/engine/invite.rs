@@ -243,6 +243,18 @@ fn a_tu_that_forgets_a_call_leaves_nothing_behind() {
 }
 
 #[test]
+fn a_100_has_the_timestamp_of_its_request() {
+    let mut world = world(&[(900, 486)]);
+    world.send(Carrier::Udp, &request("INVITE", 1, "Timestamp: 54\r\n"));
+    world.run_until(215);
+    let trying = text(&world.uas().last);
+    assert!(trying.starts_with("SIP/2.0 100"), "{trying}");
+    assert!(trying.contains("\r\nTimestamp: 54\r\n"), "{trying}");
+    assert!(!trying.contains("tag=h"), "no tag of its own: {trying}");
+    world.nothing_is_left();
+}
+
+#[test]
 fn record_route_is_copied_into_what_begins_a_dialog() {
     let mut world = world(&[(5, 180), (20, 200)]);
     let routes = "Record-Route: <sip:p1;lr>, <sip:p2;lr>\r\nRecord-Route: <sip:p3;lr>\r\n";
