@@ -27,6 +27,7 @@ use std::net::SocketAddr;
 use std::ops::RangeInclusive;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
+use aya::programs::tc::TcAttachType;
 use aya::programs::{SchedClassifier, Xdp};
 
 pub use buckets::{Bucket, Buckets};
@@ -361,6 +362,15 @@ impl std::fmt::Debug for Relay {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str("Relay")
     }
+}
+
+/// How many classifiers are attached to the ingress of this interface by TCX, whoever attached them.
+///
+/// # Errors
+/// When there is no such interface in the calling thread's namespace, without CAP_NET_ADMIN, or before Linux 6.6.
+pub fn classifiers_at(interface: &str) -> Result<usize, BpfError> {
+    let (_, programs) = SchedClassifier::query_tcx(interface, TcAttachType::Ingress)?;
+    Ok(programs.len())
 }
 
 /// An attachment, which ends when this is dropped (or the process ends).

@@ -1,0 +1,267 @@
+//! By which means the kernel relays on which interface, in network namespaces: what `auto` chooses, what insisting gets, that nobody's
+//! program is disturbed, and that nothing is left behind, however the server ends. Needs root.
+
+#![allow(clippy::unwrap_used)] // a test may fail this way
+
+use std::net::IpAddr;
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+use bpf::BpfError;
+use bpf::relay::{Attached, Relay};
+use hairpin_server::offload::{InterfaceOffload, Means, Obstacle, Offload, OffloadMode};
+use hairpin_server::{Running, Server, StartError};
+use io::NetNs;
+use io::netlink::{Link, Netlink, VethEnd, interface_index};
+
+/// Runs in a thread of its own, in a namespace where `near` (192.0.2.1) is wired to `far` in another.
+fn wired(test: impl FnOnce() + Send + 'static) {
+    let body = move || {
+        let here = NetNs::unshare().unwrap_or_else(|error| panic!("this test needs root: {error}"));
+        let mut netlink = Netlink::open().unwrap();
+        let there = NetNs::unshare().unwrap();
+        let end = |name, last, namespace| VethEnd {
+            name,
+            mac: [2, 0, 0, 0, 0, last],
+            namespace,
+        };
+        netlink
+            .create_veth(&end("near", 1, &here), &end("far", 2, &there))
+            .unwrap();
+        set_up("far", None);
+        here.enter().unwrap();
+        set_up("lo", None);
+        set_up("near", Some("192.0.2.1"));
+        test();
+    };
+    std::thread::spawn(body).join().unwrap();
+}
+
+fn set_up(name: &str, address: Option<&str>) {
+    let mut netlink = Netlink::open().unwrap();
+    let index = interface_index(name).unwrap();
+    netlink.set_up(index).unwrap();
+    if let Some(address) = address {
+        let address: IpAddr = address.parse().unwrap();
+        netlink.add_address(index, address, 24).unwrap();
+    }
+}
+
+fn start_at(address: &str, mode: OffloadMode) -> Result<Running, StartError> {
+    let mut offload = Offload::default();
+    offload.mode = mode;
+    offload.channels = 64;
+    Server::builder()
+        .listen(format!("{address}:3478").parse().unwrap())
+        .relay_address(address.parse().unwrap())
+        .user("ann", "secret")
+        .workers(1)
+        .offload(offload)
+        .drop_privileges(true)
+        .start()
+}
+
+fn of(running: &Running) -> InterfaceOffload {
+    let interfaces = running.observer().offload().interfaces;
+    assert_eq!(interfaces.len(), 1, "{interfaces:?}");
+    interfaces.into_iter().next().unwrap()
+}
+
+fn link(name: &str) -> Link {
+    let links = Netlink::open().unwrap().links().unwrap();
+    links.into_iter().find(|link| link.name == name).unwrap()
+}
+
+fn settings() -> bpf::relay::Settings {
+    bpf::relay::Settings {
+        listener_ports: vec![1],
+        relay_ports: 2..=3,
+        channels: 1,
+        allocations: 1,
+        next_hops: 1,
+        binding: None,
+    }
+}
+
+#[test]
+fn auto_takes_tc_on_a_veth_and_on_loopback_and_says_why() {
+    wired(|| {
+        let running = start_at("192.0.2.1", OffloadMode::Auto).unwrap();
+        let veth = of(&running);
+        assert_eq!((veth.name.as_str(), veth.means), ("near", Means::Tc));
+        assert_eq!(veth.reason(), Some(&Obstacle::Virtual("veth".to_owned())));
+        assert!(
+            veth.to_string()
+                .contains("near: the kernel relays, by a classifier")
+        );
+        assert_eq!(bpf::relay::classifiers_at("near").unwrap(), 1);
+        let observer = running.observer();
+        let listener = &observer.features().listeners[0];
+        assert!(
+            !listener.gro,
+            "the classifier is to see datagrams one by one"
+        );
+        running.shutdown().unwrap();
+        assert_eq!(bpf::relay::classifiers_at("near").unwrap(), 0);
+
+        let running = start_at("127.0.0.1", OffloadMode::Auto).unwrap();
+        let lo = of(&running);
+        assert_eq!(
+            (lo.means, lo.reason()),
+            (Means::Tc, Some(&Obstacle::Loopback))
+        );
+    });
+}
+
+#[test]
+fn whoever_insists_gets_it_or_no_server() {
+    wired(|| {
+        let running = start_at("192.0.2.1", OffloadMode::Xdp).unwrap();
+        assert_eq!(of(&running).means, Means::Xdp);
+        assert!(link("near").xdp.is_some());
+        let twice = start_at("192.0.2.1", OffloadMode::Tc);
+        assert!(twice.is_err(), "the port is taken");
+        running.shutdown().unwrap();
+        assert!(link("near").xdp.is_none(), "detached with the server");
+
+        let running = start_at("127.0.0.1", OffloadMode::Xdp).unwrap();
+        assert_eq!(of(&running).means, Means::User, "loopback is left alone");
+        let mut netlink = Netlink::open().unwrap();
+        netlink.create_link("bridge0", "bridge").unwrap();
+        set_up("bridge0", Some("198.51.100.1"));
+        let error = start_at("198.51.100.1", OffloadMode::Xdp).unwrap_err();
+        let text = error.to_string();
+        assert!(matches!(error, StartError::Offload { .. }), "{text}");
+        assert!(
+            text.contains("bridge0") && text.contains("no native XDP"),
+            "{text}"
+        );
+        let running = start_at("198.51.100.1", OffloadMode::Tc).unwrap();
+        assert_eq!(of(&running).means, Means::Tc);
+    });
+}
+
+#[test]
+fn nobody_s_program_is_disturbed() {
+    wired(|| {
+        let near = link("near");
+        let mut foreign = Relay::load(&settings()).unwrap();
+        let _attached = foreign.attach_xdp(near.index, near.mac.unwrap()).unwrap();
+        let _classifier = foreign.attach_tc(near.index).unwrap();
+        let number = link("near").xdp.unwrap();
+        let error = start_at("192.0.2.1", OffloadMode::Xdp).unwrap_err();
+        assert!(error.to_string().contains("another XDP program"), "{error}");
+        let running = start_at("192.0.2.1", OffloadMode::Auto).unwrap();
+        let interface = of(&running);
+        assert_eq!(interface.means, Means::Tc);
+        assert_eq!(interface.reason(), Some(&Obstacle::ForeignProgram(number)));
+        assert_eq!(
+            bpf::relay::classifiers_at("near").unwrap(),
+            2,
+            "side by side"
+        );
+        running.shutdown().unwrap();
+        assert_eq!(link("near").xdp, Some(number));
+        assert_eq!(bpf::relay::classifiers_at("near").unwrap(), 1);
+    });
+}
+
+#[test]
+#[ignore = "loads 64 programs, which takes ten seconds"]
+fn where_no_more_classifiers_fit_user_space_relays() {
+    wired(|| {
+        let near = link("near");
+        let mut attached = Vec::new();
+        // The kernel takes 63.
+        while let Ok(one) = foreign_one(near.index) {
+            attached.push(one);
+            assert!(attached.len() < 100);
+        }
+        let running = start_at("192.0.2.1", OffloadMode::Auto).unwrap();
+        assert_eq!(of(&running).means, Means::User);
+        assert!(start_at("127.0.0.1", OffloadMode::Tc).is_ok());
+    });
+}
+
+/// A program can be attached to an interface but once: each is one of its own.
+fn foreign_one(index: u32) -> Result<(Relay, Attached), BpfError> {
+    let mut one = Relay::load(&settings())?;
+    let attached = one.attach_tc(index)?;
+    Ok((one, attached))
+}
+
+#[test]
+fn every_thread_gives_up_what_it_does_not_need() {
+    /// CAP_NET_ADMIN, to have neighbours confirmed.
+    const NET_ADMIN: u64 = 1 << 12;
+    wired(|| {
+        let running = start_at("192.0.2.1", OffloadMode::Auto).unwrap();
+        until("all threads run", || {
+            running.observer().threads().iter().all(Option::is_some)
+        });
+        let mut seen = Vec::new();
+        for task in std::fs::read_dir("/proc/self/task").unwrap() {
+            // Other tests' threads end while this looks at them.
+            let task = task.unwrap().path();
+            let read = |name: &str| std::fs::read_to_string(task.join(name)).unwrap_or_default();
+            let (name, status) = (read("comm"), read("status"));
+            let effective = status.lines().find_map(|line| line.strip_prefix("CapEff:"));
+            let Some(effective) = effective else { continue };
+            let effective = u64::from_str_radix(effective.trim(), 16).unwrap();
+            match name.trim() {
+                "hairpin-0" => seen.push(("worker", effective)),
+                "hairpin-offload" => seen.push(("control", effective)),
+                _ => {}
+            }
+        }
+        assert!(seen.contains(&("worker", 0)), "{seen:x?}");
+        assert!(seen.contains(&("control", NET_ADMIN)), "{seen:x?}");
+    });
+}
+
+/// What the next test starts and kills; by itself it does nothing.
+#[test]
+#[ignore = "a part of `nothing_is_left_of_a_killed_server`"]
+fn serve_until_killed() {
+    if std::env::var_os("HAIRPIN_TEST_SERVE").is_some() {
+        let mode = match std::env::var("HAIRPIN_TEST_SERVE").unwrap().as_str() {
+            "xdp" => OffloadMode::Xdp,
+            _ => OffloadMode::Tc,
+        };
+        let _running = start_at("192.0.2.1", mode).unwrap();
+        std::thread::sleep(Duration::from_secs(60));
+    }
+}
+
+#[test]
+fn nothing_is_left_of_a_killed_server() {
+    wired(|| {
+        for mode in ["xdp", "tc"] {
+            let attached = || match mode {
+                "xdp" => link("near").xdp.is_some(),
+                _ => bpf::relay::classifiers_at("near").unwrap() > 0,
+            };
+            assert!(!attached());
+            // It is started by this thread, and so in its namespace.
+            let mut child = Command::new(std::env::current_exe().unwrap())
+                .args(["--ignored", "--exact", "serve_until_killed"])
+                .env("HAIRPIN_TEST_SERVE", mode)
+                .stdout(Stdio::null())
+                .spawn()
+                .unwrap();
+            until(&format!("{mode} is attached"), attached);
+            child.kill().unwrap();
+            child.wait().unwrap();
+            // The kernel lets go of the last descriptor a moment later.
+            until(&format!("{mode} is gone"), || !attached());
+        }
+    });
+}
+
+fn until(what: &str, mut good: impl FnMut() -> bool) {
+    let end = Instant::now() + Duration::from_secs(20);
+    while !good() {
+        assert!(Instant::now() < end, "in vain: {what}");
+        std::thread::sleep(Duration::from_millis(10));
+    }
+}
