@@ -17,4 +17,5 @@ pub mod measure;
 pub mod peer;
 pub mod probe;
 pub mod report;
+pub mod sip;
 pub mod uri;

@@ -5,7 +5,5 @@
 mod binding;
 mod cases;
 mod golden;
-mod mutations;
-mod partial;
 mod rig;
 mod tables;

@@ -7,9 +7,10 @@ use clap::{CommandFactory, Parser};
 use super::Cli;
 
 const UCLIENT: &str = include_str!("../../../../docs/load-from-uclient.md");
-const PAGES: [(&str, &str); 4] = [
+const PAGES: [(&str, &str); 5] = [
     ("load-from-uclient.md", UCLIENT),
     ("load.md", include_str!("../../../../docs/load.md")),
+    ("load-sip.md", include_str!("../../../../docs/load-sip.md")),
     (
         "benchmarking.md",
         include_str!("../../../../docs/benchmarking.md"),
@@ -56,18 +57,22 @@ fn check_flags(code: &str, commands: &[clap::Command]) -> usize {
         let Some(name) = word.strip_prefix("--") else {
             continue;
         };
-        let mut arguments = commands.iter().flat_map(clap::Command::get_arguments);
-        let argument = arguments
-            .find(|argument| argument.get_long() == Some(name))
-            .unwrap_or_else(|| panic!("`{code}`: there is no {word}"));
-        let values = argument.get_possible_values();
+        let named = |argument: &&clap::Arg| {
+            let aliases = argument.get_visible_aliases().unwrap_or_default();
+            argument.get_long() == Some(name) || aliases.contains(&name)
+        };
+        // Commands may give one flag different values.
+        let arguments = commands.iter().flat_map(clap::Command::get_arguments);
+        let arguments: Vec<_> = arguments.filter(named).collect();
+        assert!(!arguments.is_empty(), "`{code}`: there is no {word}");
+        let takes = |argument: &&clap::Arg, value: &str| {
+            let values = argument.get_possible_values();
+            let free = values.is_empty() || !argument.get_action().takes_values();
+            free || values.iter().any(|known| known.matches(value, false))
+        };
         let value = words.get(at + 1).filter(|value| !value.starts_with('-'));
-        if let (Some(value), false, true) = (
-            value,
-            values.is_empty(),
-            argument.get_action().takes_values(),
-        ) {
-            let known = values.iter().any(|known| known.matches(value, false));
+        if let Some(value) = value {
+            let known = arguments.iter().any(|argument| takes(argument, value));
             assert!(known, "`{code}`: {word} does not take {value}");
         }
         found += 1;
@@ -101,6 +106,7 @@ fn flags_that_pages_mention_exist() {
     let commands = [
         "load turn",
         "load stun",
+        "load sip",
         "load compare",
         "peer",
         "bench",
@@ -207,7 +213,14 @@ fn examples_of_help_texts_are_accepted() {
 
 #[test]
 fn load_peer_and_bench_give_three_examples() {
-    for path in ["load", "load turn", "load stun", "peer", "bench"] {
+    for path in [
+        "load",
+        "load turn",
+        "load stun",
+        "load sip",
+        "peer",
+        "bench",
+    ] {
         let help = command(path)
             .get_after_help()
             .map(ToString::to_string)

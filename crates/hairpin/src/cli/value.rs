@@ -45,6 +45,58 @@ pub(crate) fn share(text: &str) -> Result<f64, String> {
     }
 }
 
+/// Reads a number of things: `10000`, `10k` or `1M`; at least one.
+pub(crate) fn count(text: &str) -> Result<u32, String> {
+    let wrong = || format!("`{text}` is not a number such as 10000, 10k or 1M");
+    let (number, scale) = match text.chars().last() {
+        Some('k') => (&text[..text.len() - 1], 1_000),
+        Some('M') => (&text[..text.len() - 1], 1_000_000),
+        _ => (text, 1u32),
+    };
+    let number: u32 = number.parse().map_err(|_| wrong())?;
+    let all = number.checked_mul(scale).filter(|&all| all > 0);
+    all.ok_or_else(wrong)
+}
+
+/// Multiples of a rate, rising.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct Multiples(pub(crate) Vec<f64>);
+
+/// What a sweep from one multiple to another stops at on its way.
+const STOPS: [f64; 9] = [0.5, 0.8, 1.0, 1.2, 1.5, 2.0, 3.0, 5.0, 10.0];
+
+/// Reads `0.5..10`, or the multiples themselves: `0.5,1,2`.
+pub(crate) fn multiples(text: &str) -> Result<Multiples, String> {
+    let wrong =
+        || format!("`{text}` is not rising multiples up to 100, such as 0.5..10 or 0.5,1,2,5");
+    let number = |part: &str| {
+        let number: f64 = part.trim().parse().map_err(|_| wrong())?;
+        if number > 0.0 && number <= 100.0 {
+            Ok(number)
+        } else {
+            Err(wrong())
+        }
+    };
+    let all = match text.split_once("..") {
+        Some((from, to)) => {
+            let (from, to) = (number(from)?, number(to)?);
+            let between = STOPS
+                .iter()
+                .copied()
+                .filter(|&stop| stop > from && stop < to);
+            std::iter::once(from).chain(between).chain([to]).collect()
+        }
+        None => text
+            .split(',')
+            .map(number)
+            .collect::<Result<Vec<f64>, String>>()?,
+    };
+    if all.windows(2).any(|pair| pair[0] >= pair[1]) {
+        return Err(wrong());
+    }
+    Ok(Multiples(all))
+}
+
 /// Addresses of a peer, to listen on or to send to: one address, one port or a range of them.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Endpoints(pub(crate) Vec<SocketAddr>);
@@ -113,6 +165,23 @@ mod tests {
         assert!((share("0.1%").unwrap() - 0.001).abs() < 1e-12);
         for text in ["", "2", "-1", "101%", "x%", "NaN"] {
             assert!(share(text).is_err(), "{text}");
+        }
+    }
+
+    #[test]
+    fn counts_and_multiples_are_read_as_people_write_them() {
+        assert_eq!(count("10k"), Ok(10_000));
+        assert_eq!(count("7"), Ok(7));
+        for text in ["", "0", "k", "-1", "5000M", "1.5k"] {
+            assert!(count(text).is_err(), "{text}");
+        }
+        assert_eq!(
+            multiples("1..3"),
+            Ok(Multiples(vec![1.0, 1.2, 1.5, 2.0, 3.0]))
+        );
+        assert_eq!(multiples("0.5,2"), Ok(Multiples(vec![0.5, 2.0])));
+        for text in ["", "2..1", "2,1", "0..3", "1..1000", "x"] {
+            assert!(multiples(text).is_err(), "{text}");
         }
     }
 

@@ -37,7 +37,7 @@ mod layout;
 mod napi;
 mod options;
 mod packets;
-mod procfs;
+pub(crate) mod procfs;
 pub mod report;
 mod run;
 mod running;

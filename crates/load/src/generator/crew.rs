@@ -14,6 +14,7 @@ use super::receiver::Receiver;
 use super::sender::{Sender, Track};
 use super::share::Share;
 use super::shared::Shared;
+use super::sip::Sip;
 use super::{Lane, Tap};
 use crate::measure::{Counters, Latency};
 
@@ -55,6 +56,10 @@ impl Crew {
             }
             (Work::Flows(flows), Some(closed)) => self.start_loops(flows, senders, closed),
             (Work::Churn(churn), closed) => self.start_churn(churn, senders, closed),
+            (Work::Sip(sip), closed) => {
+                sip.gso = plan.gso;
+                self.start_sip(sip, senders, closed)
+            }
         }
     }
 
@@ -131,6 +136,23 @@ impl Crew {
         closed: Option<Closed>,
     ) -> stdio::Result<()> {
         for (index, worker) in churn.workers(workers, closed)?.into_iter().enumerate() {
+            let thread = self.spawn(format!("worker-{index}"), |shared, counters, live| {
+                worker.run(shared, counters, live)
+            })?;
+            self.senders.push(thread);
+        }
+        Ok(())
+    }
+
+    fn start_sip(
+        &mut self,
+        sip: &Sip,
+        workers: usize,
+        closed: Option<Closed>,
+    ) -> stdio::Result<()> {
+        let shared = self.shared.clone();
+        let workers = sip.workers(workers, closed, &shared)?;
+        for (index, worker) in workers.into_iter().enumerate() {
             let thread = self.spawn(format!("worker-{index}"), |shared, counters, live| {
                 worker.run(shared, counters, live)
             })?;

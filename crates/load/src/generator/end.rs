@@ -7,6 +7,7 @@ use io::Flushed;
 use super::tap::Troubles;
 use super::{Lane, Tap};
 use crate::measure::{Arrival, Latency};
+use crate::report::SipReport;
 
 /// What one thread did.
 #[derive(Debug, Default)]
@@ -23,6 +24,8 @@ pub(super) struct End {
     pub(super) wall_ns: u64,
     /// When it stopped sending.
     pub(super) stopped_ns: u64,
+    /// What a SIP worker counted besides.
+    pub(super) sip: Option<Box<SipReport>>,
     /// The lanes it had, by stream, and the taps, for another run.
     pub(super) lanes: Vec<Vec<Lane>>,
     pub(super) taps: Vec<Tap>,

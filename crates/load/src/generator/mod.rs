@@ -34,6 +34,7 @@ mod sender;
 mod setup;
 mod share;
 mod shared;
+mod sip;
 mod stop;
 mod sum;
 mod tap;
@@ -52,6 +53,10 @@ pub use plan::{Plan, PlanError, Stream};
 pub use relay::{Direction, Path, RelayOptions, relay};
 pub use run::{Run, RunError};
 pub use setup::{Framing, OptionsError, SetupError, TurnClients};
+pub use sip::{
+    RehearsalError, SipCredentials, SipOptions, SipWorkload, SweepOptions, SweepProgress,
+    TestStack, TestStackError, TestStackReport, rehearse, sip, sweep,
+};
 pub use stop::Stopper;
 pub use tap::{Decoder, Tap};
 pub use target::{Target, TargetError};

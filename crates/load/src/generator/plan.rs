@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use super::churn::Churn;
+use super::sip::Sip;
 use super::{Lane, Stopper, Tap};
 use crate::measure::{Counter, Schedule};
 use crate::peer::Peer;
@@ -46,6 +47,7 @@ pub struct Plan {
 pub(super) enum Work {
     Flows(Flows),
     Churn(Box<Churn>),
+    Sip(Box<Sip>),
 }
 
 /// Datagrams to be sent and received.
@@ -175,6 +177,7 @@ impl Plan {
         self.closed = None;
         match &mut self.work {
             Work::Churn(churn) => churn.schedule = Some(schedule.clone()),
+            Work::Sip(sip) => sip.schedule = Some(schedule.clone()),
             Work::Flows(flows) => {
                 let weights: f64 = flows.streams.iter().map(|stream| stream.weight).sum();
                 for stream in flows
@@ -195,6 +198,7 @@ impl Plan {
         self.closed = None;
         match &mut self.work {
             Work::Churn(churn) => churn.schedule = None,
+            Work::Sip(sip) => sip.schedule = None,
             Work::Flows(flows) => {
                 for stream in flows
                     .streams
@@ -233,6 +237,7 @@ impl Plan {
         let rate = |schedule: &Schedule| (schedule.due(to) - schedule.due(from)) as f64 / seconds;
         match &self.work {
             Work::Churn(churn) => churn.schedule.as_ref().map(rate),
+            Work::Sip(sip) => sip.schedule.as_ref().map(rate),
             Work::Flows(flows) => flows
                 .streams
                 .iter()
@@ -245,7 +250,7 @@ impl Plan {
     pub(super) fn dropped_by_peers(&self) -> u64 {
         match &self.work {
             Work::Flows(flows) => flows.dropped_by_peers(),
-            Work::Churn(_) => 0,
+            Work::Churn(_) | Work::Sip(_) => 0,
         }
     }
 
@@ -253,6 +258,7 @@ impl Plan {
     pub(super) fn part_names(&self) -> Vec<String> {
         match &self.work {
             Work::Churn(_) => Churn::STEPS.map(str::to_owned).into(),
+            Work::Sip(sip) => sip.part_names(),
             Work::Flows(flows) => {
                 let names = flows.streams.iter().map(|stream| stream.name.clone());
                 names.collect()

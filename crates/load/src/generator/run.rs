@@ -22,6 +22,9 @@ pub enum RunError {
     /// The plan makes no sense.
     #[error(transparent)]
     Plan(#[from] PlanError),
+    /// It was over already.
+    #[error("the run is over")]
+    Over,
     /// No epoll instance or no thread.
     #[error("cannot start a thread of the generator: {0}")]
     Thread(#[from] stdio::Error),
@@ -218,7 +221,7 @@ impl Plan {
     fn take_taps(&mut self) -> Vec<Tap> {
         match &mut self.work {
             Work::Flows(flows) => std::mem::take(&mut flows.taps),
-            Work::Churn(_) => Vec::new(),
+            Work::Churn(_) | Work::Sip(_) => Vec::new(),
         }
     }
 }

@@ -71,7 +71,24 @@ pub(super) fn sum(report: &mut LoadReport, plan: &Plan, counters: &[Counters], e
     let told = left.flushed.would_block + left.flushed.no_buffers;
     report.kernel.send = report.kernel.send.saturating_sub(told);
     report.kernel.receive = report.kernel.receive.saturating_sub(report.total.overflow);
+    if matches!(&plan.work, Work::Sip(sip) if sip.is_stream()) {
+        report.sending.method = "writev".to_owned();
+    }
     report.threads = ends.iter().map(|end| thread(end, counters)).collect();
+    for part in ends.iter().filter_map(|end| end.sip.as_deref()) {
+        let sip = report.sip.get_or_insert_default();
+        sip.add(part);
+        sip.goodput = sip.completed as f64 / report.run.measured_s.max(1e-9);
+    }
+    if let Some(sip) = report.sip.as_deref_mut() {
+        sip.timeline.retain(|moment| moment.begun > 0);
+        let seconds = report.run.measured_s;
+        let completed = sip.completed.max(1) as f64;
+        if let Some(server) = &mut sip.server {
+            // One worker watched the server for all of them.
+            server.cpu_us_per_unit = server.cpu * seconds * 1e6 / completed;
+        }
+    }
     report.ended_early = ended_early(report);
     report.warnings = warnings::of(report, &troubles);
 }

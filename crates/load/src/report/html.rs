@@ -3,7 +3,7 @@
 use std::fmt::Write;
 
 use super::chart::{Series, escape, lines};
-use super::{LoadReport, Second};
+use super::{LoadReport, Second, SipReport, SweepStep};
 
 const STYLE: &str = "body{font:15px/1.5 system-ui,sans-serif;max-width:760px;margin:2em auto;padding:0 1em;color:#222}\
 h1{font-size:1.4em}h2{font-size:1.1em;margin-top:2em}table{border-collapse:collapse}td,th{padding:.15em .8em;text-align:right;border-bottom:1px solid #ddd}\
@@ -21,6 +21,9 @@ pub fn to_html(report: &LoadReport) -> String {
         let _ = writeln!(page, "<p class=\"warning\">{}</p>", escape(warning));
     }
     let _ = writeln!(page, "<pre>{}</pre>", escape(&report.to_string()));
+    if let Some(sip) = &report.sip {
+        sip_charts(&mut page, sip);
+    }
     charts(&mut page, report);
     percentiles(&mut page, report);
     provenance(&mut page, report);
@@ -57,6 +60,45 @@ fn charts(page: &mut String, report: &LoadReport) {
             series("p99", |second| second.p99_us),
         ],
     ));
+}
+
+/// The goodput curve of a sweep.
+fn sip_charts(page: &mut String, sip: &SipReport) {
+    let Some(sweep) = &sip.sweep else {
+        return;
+    };
+    let series = |name: &str, read: fn(&SweepStep) -> f64| Series {
+        name: name.to_owned(),
+        points: sweep
+            .steps
+            .iter()
+            .map(|step| (step.multiple, read(step)))
+            .collect(),
+    };
+    let x_label = "offered load, multiples of the peak";
+    page.push_str("<h2>Overload</h2>\n");
+    page.push_str(&lines(
+        "Overload",
+        x_label,
+        "per second",
+        &[
+            series("goodput", |step| step.goodput),
+            series("offered, up to twice the peak", |step| {
+                step.begun.min(2.0 * step.offered / step.multiple.max(1e-9))
+            }),
+            series("503", |step| step.unavailable),
+        ],
+    ));
+    page.push_str(&lines(
+        "Latency of what succeeded",
+        x_label,
+        "ms",
+        &[
+            series("p50", |step| step.latency.p50_us / 1e3),
+            series("p99", |step| step.latency.p99_us / 1e3),
+        ],
+    ));
+    let _ = writeln!(page, "<pre>{}</pre>", escape(&sweep.to_string()));
 }
 
 fn percentiles(page: &mut String, report: &LoadReport) {

@@ -5,6 +5,7 @@ pub mod chart;
 mod compare;
 mod csv;
 mod html;
+mod sip;
 mod step;
 mod summary;
 mod threshold;
@@ -18,6 +19,7 @@ use crate::measure::LatencyReport;
 pub use compare::{Comparison, compare};
 pub use csv::to_csv;
 pub use html::to_html;
+pub use sip::{Moment, Recovery, RetryAfter, ServerUse, SipReport, Sweep, SweepStep};
 pub use step::Step;
 pub use threshold::{Threshold, ThresholdError, Verdict};
 
@@ -56,6 +58,9 @@ pub struct LoadReport {
     /// The steps of the search that found the rate, if there was one.
     #[serde(default)]
     pub search: Vec<Step>,
+    /// What a run of SIP has besides.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub sip: Option<Box<SipReport>>,
     /// What makes the figures less than they seem, the generator being the bottleneck for instance.
     pub warnings: Vec<String>,
     /// How the run ended.

@@ -8,6 +8,9 @@ impl fmt::Display for LoadReport {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.head(f)?;
         self.counts(f)?;
+        if let Some(sip) = &self.sip {
+            write!(f, "{sip}")?;
+        }
         self.times(f)?;
         self.machinery(f)?;
         for warning in &self.warnings {

@@ -3,7 +3,7 @@
 use std::fmt;
 use std::str::FromStr;
 
-use super::{LoadReport, ratio};
+use super::{LoadReport, SipReport, ratio};
 
 /// A condition under which a run has failed.
 #[derive(Clone, Debug, PartialEq)]
@@ -75,7 +75,7 @@ const fn metric(name: &'static str, unit: Unit, read: fn(&LoadReport) -> f64) ->
     Metric { name, unit, read }
 }
 
-const METRICS: [Metric; 18] = [
+const METRICS: [Metric; 21] = [
     metric("p50", Unit::Time, |r| r.latency.p50_us),
     metric("p90", Unit::Time, |r| r.latency.p90_us),
     metric("p99", Unit::Time, |r| r.latency.p99_us),
@@ -94,9 +94,21 @@ const METRICS: [Metric; 18] = [
     metric("errors", Unit::Number, |r| {
         r.errors.values().sum::<u64>() as f64
     }),
+    metric("goodput", Unit::Number, |r| of_sip(r, |sip| sip.goodput)),
+    metric("retransmissions", Unit::Number, |r| {
+        of_sip(r, |sip| sip.retransmissions as f64)
+    }),
+    metric("503", Unit::Number, |r| {
+        of_sip(r, |sip| sip.unavailable as f64)
+    }),
     metric("send_pps", Unit::Number, LoadReport::send_pps),
     metric("recv_pps", Unit::Number, LoadReport::recv_pps),
 ];
+
+/// A figure that only runs of SIP have; else 0.
+fn of_sip(report: &LoadReport, read: fn(&SipReport) -> f64) -> f64 {
+    report.sip.as_deref().map_or(0.0, read)
+}
 
 impl FromStr for Threshold {
     type Err = ThresholdError;

@@ -8,7 +8,6 @@ mod invite;
 mod memory;
 mod network;
 mod non_invite;
-mod overload;
 mod proxy;
 mod random;
 mod streams;

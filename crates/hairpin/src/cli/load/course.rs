@@ -48,7 +48,7 @@ pub(crate) struct How {
 #[command(next_help_heading = "Rate")]
 pub(crate) struct Pace {
     /// Sends per second of all clients together, on a fixed schedule whatever the server does: 500, 50k/s, 1.5M/s
-    /// [default: 1k/s; allocate 100/s; garbage 10k/s; mixed what its calls send]
+    /// [default: 1k/s; allocate 100/s; call 100/s; garbage 10k/s; mixed what its calls send]
     #[arg(long, value_name = "RATE", conflicts_with_all = ["ramp", "closed", "flat_out", "find_max"])]
     pub(crate) rate: Option<Rate>,
     /// A rate that changes linearly between times since the start, warm-up included: 0:1k,30s:50k
@@ -59,7 +59,7 @@ pub(crate) struct Pace {
     pub(crate) burst: u64,
     /// Closed loop: keep so many sends on their way, each answer lets the next leave; latency then hides what a stalled
     /// server did not get
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..), conflicts_with_all = ["flat_out", "find_max"])]
+    #[arg(long, visible_alias = "window", value_name = "N", value_parser = clap::value_parser!(u32).range(1..), conflicts_with_all = ["flat_out", "find_max"])]
     pub(crate) closed: Option<u32>,
     /// Send as fast as this machine can: says what arrives, not how long it takes
     #[arg(long, conflicts_with = "find_max")]
@@ -107,9 +107,9 @@ pub(crate) struct Course {
     /// Send this long before anything is measured [default: 1s; with --find-max 300ms before each step]
     #[arg(long, value_name = "TIME", value_parser = value::duration)]
     pub(crate) warm_up: Option<Duration>,
-    /// Wait this long for what is still on its way after the last send
-    #[arg(long, value_name = "TIME", default_value = "500ms", value_parser = value::duration)]
-    pub(crate) linger: Duration,
+    /// Wait this long for what is still on its way after the last send [default: 500ms; sip 2s]
+    #[arg(long, value_name = "TIME", value_parser = value::duration)]
+    pub(crate) linger: Option<Duration>,
     /// End the run when nothing has come back, or nothing could leave, for this long; 0s is never
     #[arg(long, value_name = "TIME", default_value = "3s", value_parser = value::duration)]
     pub(crate) silence: Duration,
@@ -145,7 +145,7 @@ pub(crate) struct Results {
     pub(crate) html: Option<PathBuf>,
     /// End with status 99 if this is true at the end (repeatable): 'p99>5ms', 'loss>0.1%', 'recv_pps<50k'; times in us, ms
     /// or s; metrics: p50 p90 p99 p99.9 p99.99 max mean jitter loss late reordered duplicates corrupt overflow failed
-    /// errors send_pps recv_pps
+    /// errors goodput retransmissions 503 send_pps recv_pps
     #[arg(long, value_name = "EXPR")]
     pub(crate) fail_if: Vec<Threshold>,
     /// A line a second instead of the live view

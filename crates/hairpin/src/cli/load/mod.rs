@@ -2,6 +2,7 @@
 
 pub(crate) mod compare;
 pub(crate) mod course;
+pub(crate) mod sip;
 pub(crate) mod stun;
 pub(crate) mod turn;
 
@@ -13,6 +14,8 @@ Examples:
         100 allocations relay 50,000 datagrams a second to this machine
   hairpin load turn 10.0.0.5 --user alice:s3cret --find-max --json before.json
         the highest rate with at most 0.1 % of loss
+  hairpin load sip 127.0.0.1 --workload call --rate 1k/s
+        1,000 calls a second
   hairpin load compare before.json after.json
 
 How to measure honestly: docs/load.md. Coming from turnutils_uclient: docs/load-from-uclient.md.";
@@ -33,6 +36,8 @@ pub(crate) enum What {
     Turn(Box<turn::Args>),
     /// Load a STUN server: Binding requests, garbage
     Stun(Box<stun::Args>),
+    /// Load a SIP server: OPTIONS, registrations, calls, overload; or answer them
+    Sip(Box<sip::Args>),
     /// Print two reports side by side
     Compare(compare::Args),
 }

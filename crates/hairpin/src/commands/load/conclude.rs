@@ -4,7 +4,7 @@ use std::fmt::Write;
 use std::process::ExitCode;
 
 use anyhow::{Context, Result};
-use load::report::{self, Ending, LoadReport};
+use load::report::{self, Ending, LoadReport, SipReport};
 
 use crate::cli::load::course::Results;
 use crate::commands::reports::Destinations;
@@ -61,6 +61,9 @@ fn failure(report: &LoadReport) -> Option<String> {
     let reason = report.ended_early.as_deref().unwrap_or("nothing came back");
     let total = &report.total;
     let expects_answers = report.run.workload != "garbage";
+    if let Some(sip) = &report.sip {
+        return sip_failure(report, sip);
+    }
     match report.ended {
         Ending::ServerSilent => Some(format!(
             "{reason}: see whether the server still runs and admits these peers, and try `hairpin probe`"
@@ -83,6 +86,53 @@ fn failure(report: &LoadReport) -> Option<String> {
                 .to_owned(),
         ),
         _ => None,
+    }
+}
+
+/// The same for SIP, where an answer may be a refusal.
+fn sip_failure(report: &LoadReport, sip: &SipReport) -> Option<String> {
+    let total = &report.total;
+    let reason = report.ended_early.as_deref().unwrap_or("nothing came back");
+    if sip.sweep.as_ref().is_some_and(|sweep| sweep.peak <= 0.0) {
+        return Some(
+            "nothing succeeded in a closed loop: there is no peak to sweep from".to_owned(),
+        );
+    }
+    match report.ended {
+        Ending::Stopped => None,
+        Ending::ServerSilent | Ending::CannotSend => {
+            Some(match sip.unreachable + sip.connections_lost {
+                0 => format!(
+                    "{reason}: see whether the server still runs, and whether a firewall is between"
+                ),
+                _ => format!("{reason}, and nothing listens there any more: the server has ended"),
+            })
+        }
+        Ending::Complete if total.sent == 0 => Some(
+            "nothing was begun in the measured part: raise the rate or the duration".to_owned(),
+        ),
+        Ending::Complete if total.received > 0 || sip.sweep.is_some() => None,
+        _ if sip.unavailable > 0 => Some(format!(
+            "the server answered everything with 503 ({} of them): it is overloaded, or shutting down, or has nobody to forward to",
+            sip.unavailable
+        )),
+        _ => {
+            let codes: Vec<_> = report
+                .errors
+                .keys()
+                .filter(|&&code| code != 0)
+                .map(u16::to_string)
+                .collect();
+            Some(match codes.is_empty() {
+                true => format!(
+                    "{reason}: see whether the server runs, and whether a firewall is between"
+                ),
+                false => format!(
+                    "nothing succeeded: the server answered {}",
+                    codes.join(", ")
+                ),
+            })
+        }
     }
 }
 
@@ -127,6 +177,23 @@ mod tests {
             shown,
             "hairpin --secret ... --user=... --size 5 --password ..."
         );
+    }
+
+    #[test]
+    fn refusals_of_a_sip_server_are_named() {
+        let mut report = LoadReport::empty();
+        report.total.sent = 10;
+        report.errors.insert(503, 10);
+        report.sip = Some(Box::default());
+        assert!(failure(&report).unwrap().contains("answered 503"));
+        report.sip.as_mut().unwrap().unavailable = 10;
+        assert!(failure(&report).unwrap().contains("overloaded"));
+        report.ended = Ending::ServerSilent;
+        report.sip.as_mut().unwrap().unreachable = 1;
+        assert!(failure(&report).unwrap().contains("nothing listens"));
+        report.total.received = 1;
+        report.ended = Ending::Complete;
+        assert_eq!(failure(&report), None);
     }
 
     #[test]

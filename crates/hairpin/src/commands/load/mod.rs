@@ -1,6 +1,6 @@
-//! `hairpin load`: measures a STUN or TURN server with the generator of [`load::generator`].
+//! `hairpin load`: measures a STUN, TURN or SIP server with the generator of [`load::generator`].
 //!
-//! `turn` and `stun` turn arguments into a plan, `run` carries it out while `live` shows it, `conclude` reports. Errors are
+//! `turn`, `stun` and `sip` turn arguments into a plan, `run` carries it out while `live` shows it, `conclude` reports. Errors are
 //! told apart by whose they are: the arguments' (status 2) or the run's (status 1).
 
 mod compare;
@@ -8,13 +8,14 @@ mod conclude;
 mod live;
 mod place;
 mod run;
+mod sip;
 mod stun;
 mod turn;
 
 use std::process::ExitCode;
 
 use anyhow::{Result, anyhow};
-use load::generator::{PlanError, RunError, SetupError};
+use load::generator::{PlanError, RehearsalError, RunError, SetupError};
 use load::probe::ProbeErrorKind;
 
 use super::{output, status};
@@ -25,6 +26,7 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     let outcome = match &args.what {
         What::Turn(args) => turn::run(args),
         What::Stun(args) => stun::run(args),
+        What::Sip(args) => sip::run(args),
         What::Compare(args) => return compare::run(args),
     };
     match outcome {
@@ -67,6 +69,16 @@ impl From<SetupError> for Fault {
         } else {
             Fault::Run(text)
         }
+    }
+}
+
+impl From<RehearsalError> for Fault {
+    fn from(error: RehearsalError) -> Fault {
+        let advice = match &error {
+            RehearsalError::CredentialsNeeded { .. } => ": give --user NAME:PASSWORD",
+            _ => "",
+        };
+        Fault::Run(anyhow!("{error}{advice}"))
     }
 }
 

@@ -4,9 +4,11 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use anyhow::anyhow;
-use load::generator::{self, FindMaxOptions, Found, Limit, Plan, Progress, Run, Stopper};
+use load::generator::{
+    self, FindMaxOptions, Found, Limit, Plan, Progress, Run, Stopper, SweepOptions, SweepProgress,
+};
 use load::measure::{Rate, Schedule};
-use load::report::LoadReport;
+use load::report::{LoadReport, SweepStep};
 
 use super::Fault;
 use super::conclude::conclude;
@@ -18,6 +20,9 @@ use crate::commands::stop;
 /// Sent before a run is measured, unless said otherwise.
 const WARM_UP: Duration = Duration::from_secs(1);
 
+/// How long stragglers are waited for, unless said otherwise.
+pub(super) const LINGER: Duration = Duration::from_millis(500);
+
 /// What is to be done.
 #[derive(Debug)]
 pub(super) struct Order<'a> {
@@ -27,6 +32,10 @@ pub(super) struct Order<'a> {
     pub(super) default_rate: Option<Rate>,
     /// What is not answered is not lost.
     pub(super) one_sided: bool,
+    /// How long stragglers are waited for, unless said otherwise.
+    pub(super) linger: Duration,
+    /// Carry out a sweep instead of one run.
+    pub(super) sweep: Option<SweepOptions>,
     /// When, how long, by which threads, and where the results go.
     pub(super) how: &'a How,
 }
@@ -50,7 +59,9 @@ impl Order<'_> {
         eprintln!("{}", self.title);
         let mut plan = make(&stopper)?;
         self.shape(&mut plan);
-        let report = if self.how.pace.find_max {
+        let report = if let Some(options) = &self.sweep {
+            self.sweep(plan, options, &stopper)?
+        } else if self.how.pace.find_max {
             self.search(plan, &stopper, &places)?
         } else {
             self.run_once(plan, &stopper)?
@@ -90,7 +101,7 @@ impl Order<'_> {
         let (pace, course) = (&self.how.pace, &self.how.course);
         plan.duration = course.duration;
         plan.warm_up = course.warm_up.unwrap_or(WARM_UP);
-        plan.linger = course.linger;
+        plan.linger = course.linger.unwrap_or(self.linger);
         plan.silence = course.silence;
         plan.senders = course.senders.into();
         plan.receivers = course.receivers.into();
@@ -139,6 +150,28 @@ impl Order<'_> {
         let found = found?;
         places.summary(&found.to_string())?;
         judge(found, stopper)
+    }
+
+    fn sweep(
+        &self,
+        plan: Plan,
+        options: &SweepOptions,
+        stopper: &Stopper,
+    ) -> Result<LoadReport, Fault> {
+        let title = self.live_title(options.warm_up + options.step);
+        let mut live = Live::start(title, self.how.results.no_tui, stopper);
+        let mut begun = false;
+        let report = generator::sweep(plan, options, |progress| match progress {
+            SweepProgress::Peak => live.say("measuring the peak by a closed loop"),
+            SweepProgress::Begin(_) if !std::mem::replace(&mut begun, true) => {
+                live.say(SweepStep::HEADER);
+            }
+            SweepProgress::Second(second) => live.second_of_step(second),
+            SweepProgress::End(step) => live.say(&step.to_string()),
+            _ => {}
+        });
+        drop(live);
+        Ok(report?)
     }
 
     fn search_options(&self) -> FindMaxOptions {

@@ -9,7 +9,7 @@ use load::measure::Rate;
 use load::probe::{self, ProbeErrorKind};
 use load::uri::Scheme;
 
-use super::run::Order;
+use super::run::{LINGER, Order};
 use super::{Fault, check_flags, place};
 use crate::cli::load::stun::{Args, Workload};
 use crate::cli::load::turn::Garbage;
@@ -43,6 +43,8 @@ pub(super) fn run(args: &Args) -> Result<ExitCode, Fault> {
             Workload::Garbage => GARBAGE_RATE,
         }),
         one_sided: args.workload == Workload::Garbage,
+        linger: LINGER,
+        sweep: None,
         how: &args.how,
     };
     order.carry_out(|stopper| plan(args, target, stopper))

@@ -12,7 +12,7 @@ use load::probe::Credentials;
 use load::uri::Scheme;
 use server::AddressFamily;
 
-use super::run::Order;
+use super::run::{LINGER, Order};
 use super::{Fault, check_flags, place, stun};
 use crate::cli::load::turn::{Args, Credentials as Who, Direction as Way, Family, Workload};
 use crate::commands::creds;
@@ -42,6 +42,8 @@ pub(super) fn run(args: &Args) -> Result<ExitCode, Fault> {
             Workload::Garbage => Some(stun::GARBAGE_RATE),
         },
         one_sided: args.workload == Workload::Garbage,
+        linger: LINGER,
+        sweep: None,
         how: &args.how,
     };
     order.carry_out(|stopper| plan(args, clients(args, target, credentials), path, stopper))

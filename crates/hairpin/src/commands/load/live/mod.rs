@@ -94,6 +94,15 @@ impl Live {
         let _ = rate;
     }
 
+    /// Says something about the course of a run: a line, or the foot of the picture.
+    pub(super) fn say(&mut self, text: &str) {
+        match self {
+            Live::Lines(_) => eprintln!("{text}"),
+            #[cfg(feature = "tui")]
+            Live::Terminal(terminal) => terminal.note(text),
+        }
+    }
+
     /// Adds a finished step of a search to the table.
     pub(super) fn step(&mut self, step: &Step) {
         match self {

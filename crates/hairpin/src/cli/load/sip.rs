@@ -1,0 +1,146 @@
+//! `hairpin load sip`.
+
+use std::net::IpAddr;
+use std::time::Duration;
+
+use load::measure::Rate;
+
+use super::course::How;
+use crate::cli::value;
+
+const EXAMPLES: &str = "\
+Examples:
+  hairpin load sip 127.0.0.1
+        1,000 OPTIONS a second over UDP from 10 sockets, for ten seconds
+  hairpin load sip 'sip:10.0.0.5:5060;transport=tcp' --workload register --aors 100k --rate 20k/s --user 'u{n}:s3cret'
+        registrations of 100,000 users, each challenged, over 10 connections
+  hairpin load sip sip:bob@10.0.0.5 --workload call --hold 2s --rate 500/s --fail-if 'p99>200ms' --fail-if 'loss>0.1%'
+        calls of two seconds; status 99 if the answers are slow or one call in a thousand fails
+  hairpin load sip 127.0.0.1:5070 --workload uas
+        the other end: answers whatever comes, until Ctrl-C
+  hairpin load sip 10.0.0.5 --workload call --sweep 0.5..10 --html overload.html
+        what is left of its peak at up to ten times the load, and how soon it recovers
+  hairpin load sip --teststack
+        the runs of reSIProcate's testStack, both sides in this process
+
+Status 0; 1: the run failed, the report is partial; 2: wrong arguments; 99: a --fail-if is true. `q` or Ctrl-C stops and still reports.";
+
+/// Arguments of `hairpin load sip`.
+#[derive(Debug, clap::Args)]
+#[command(after_help = EXAMPLES)]
+pub(crate) struct Args {
+    /// sip: URI, or `HOST[:PORT]` (port 5060 unless said); with --workload uas the address to listen on
+    #[arg(value_name = "URI", required_unless_present = "teststack")]
+    pub(crate) target: Option<String>,
+    /// The server is mine: send to it although it is neither on this machine nor in a private network
+    #[arg(long)]
+    pub(crate) i_own_the_target: bool,
+    /// Send from this address of this machine
+    #[arg(long, value_name = "IP")]
+    pub(crate) local: Option<IpAddr>,
+    /// What to send
+    #[arg(long, value_enum, default_value_t = Workload::Options)]
+    pub(crate) workload: Workload,
+    /// What carries it [default: what the URI says, else udp]
+    #[arg(long, value_enum)]
+    pub(crate) transport: Option<Transport>,
+    /// Who calls, registers and answers.
+    #[command(flatten)]
+    pub(crate) who: Who,
+    /// Overload, and testStack.
+    #[command(flatten)]
+    pub(crate) special: Special,
+    /// How the run goes.
+    #[command(flatten)]
+    pub(crate) how: How,
+}
+
+/// What `hairpin load sip` sends, or answers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+pub(crate) enum Workload {
+    /// OPTIONS requests
+    Options,
+    /// REGISTER requests, challenged if --user is given
+    Register,
+    /// Calls: INVITE, 180, 200, ACK, BYE, 200
+    Call,
+    /// The answering side: 180 and 200 to INVITE, 200 to the others
+    Uas,
+}
+
+/// What carries SIP.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+pub(crate) enum Transport {
+    /// Datagrams, sent again by timers A and E
+    Udp,
+    /// Connections
+    Tcp,
+}
+
+/// Who calls, registers and answers.
+#[derive(Debug, clap::Args)]
+#[command(next_help_heading = "SIP")]
+pub(crate) struct Who {
+    /// Local sockets, or connections, all threads together [default: 10]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=60_000))]
+    pub(crate) clients: Option<u32>,
+    /// register: users that take turns, u0, u1, ... padded with zeros: 10000 or 10k [default: 10k]
+    #[arg(long, value_name = "N", value_parser = value::count)]
+    pub(crate) aors: Option<u32>,
+    /// register: answer challenges as this user; `{n}` is the AOR's padded number, and the password is for all of them
+    #[arg(
+        long,
+        value_name = "NAME[:PASSWORD]",
+        env = "HAIRPIN_LOAD_USER",
+        hide_env_values = true
+    )]
+    pub(crate) user: Option<String>,
+    /// register: password of --user
+    #[arg(
+        long,
+        requires = "user",
+        env = "HAIRPIN_LOAD_PASSWORD",
+        hide_env_values = true
+    )]
+    pub(crate) password: Option<String>,
+    /// Host part of request URIs and AORs [default: the host and port that are sent to]
+    #[arg(long, value_name = "HOST")]
+    pub(crate) domain: Option<String>,
+    /// call: how long a call lasts from its ACK to its BYE [default: 0s]
+    #[arg(long, value_name = "TIME", value_parser = value::duration)]
+    pub(crate) hold: Option<Duration>,
+    /// uas: time from 180 to 200 [default: 0s]
+    #[arg(long, value_name = "TIME", value_parser = value::duration)]
+    pub(crate) ring: Option<Duration>,
+    /// End when so many transactions, registrations or calls are over: 10000 or 10k (with --closed)
+    #[arg(long, value_name = "N", value_parser = value::count)]
+    pub(crate) runs: Option<u32>,
+    /// Transactions under way at once: what begins beyond that counts as not sent [default: 1M]
+    #[arg(long, value_name = "N", value_parser = value::count)]
+    pub(crate) under_way: Option<u32>,
+    /// Process of the server on this machine: report what it spends for each transaction, its children included
+    #[arg(long, value_name = "PID")]
+    pub(crate) server_pid: Option<u32>,
+}
+
+/// Overload, and testStack.
+#[derive(Debug, clap::Args)]
+#[command(next_help_heading = "Presets")]
+pub(crate) struct Special {
+    /// Offer multiples of the peak, from the first to the last or those named, then let the load fall: 0.5..10 or 0.5,1,2,5
+    #[arg(long, value_name = "FROM..TO", value_parser = value::multiples, conflicts_with_all = ["rate", "ramp", "closed", "flat_out", "find_max", "teststack", "runs"])]
+    pub(crate) sweep: Option<value::Multiples>,
+    /// With --sweep: the peak, instead of measuring it by a closed loop
+    #[arg(long, value_name = "RATE", requires = "sweep")]
+    pub(crate) peak: Option<Rate>,
+    /// With --sweep: how long each load is measured [default: 4s]
+    #[arg(long, value_name = "TIME", value_parser = value::run_time, requires = "sweep")]
+    pub(crate) sweep_step: Option<Duration>,
+    /// With --sweep: how long recovery is looked at after the highest load; 0s leaves it out [default: 5s]
+    #[arg(long, value_name = "TIME", value_parser = value::duration, requires = "sweep")]
+    pub(crate) recovery: Option<Duration>,
+    /// The seven runs of reSIProcate's testStack and INVITE over UDP: 10,000 runs (--runs), 100 at a time (--closed), both
+    /// sides in this process, or against URI
+    #[arg(long, conflicts_with_all = ["rate", "ramp", "flat_out", "find_max"])]
+    pub(crate) teststack: bool,
+}

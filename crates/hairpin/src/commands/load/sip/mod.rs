@@ -1,0 +1,163 @@
+//! `hairpin load sip`: transactions, registrations, calls, and the side that answers them.
+
+mod target;
+mod teststack;
+mod uas;
+
+use std::process::ExitCode;
+use std::time::Duration;
+
+use anyhow::anyhow;
+use load::generator::{
+    self, Plan, SipCredentials, SipOptions, SipWorkload, Stopper, SweepOptions, Target,
+};
+use load::measure::Rate;
+use load::sip::Transport;
+
+use super::run::Order;
+use super::{Fault, check_flags};
+use crate::cli::load::sip::{self as cli, Args, Workload};
+use target::Place;
+
+/// Units of work per second, unless said otherwise.
+const RATE: Rate = Rate(1_000.0);
+const CALL_RATE: Rate = Rate(100.0);
+/// How long stragglers are waited for: two retransmissions of an OPTIONS.
+const LINGER: Duration = Duration::from_secs(2);
+
+/// Runs the command.
+pub(super) fn run(args: &Args) -> Result<ExitCode, Fault> {
+    let name = match args.workload {
+        Workload::Options => "options",
+        Workload::Register => "register",
+        Workload::Call => "call",
+        Workload::Uas => "uas",
+    };
+    check(name, args)?;
+    if args.special.teststack {
+        return teststack::run(args);
+    }
+    let place = Place::of(args)?;
+    if args.workload == Workload::Uas {
+        return uas::run(args, &place);
+    }
+    let target = super::place::admit(place.address, args.i_own_the_target)?;
+    let options = options(args, &place, target)?;
+    let order = Order {
+        title: format!(
+            "{name} against sip:{};transport={}",
+            place.address,
+            options.transport.in_uri()
+        ),
+        default_rate: Some(match args.workload {
+            Workload::Call => CALL_RATE,
+            _ => RATE,
+        }),
+        one_sided: false,
+        linger: LINGER,
+        sweep: sweep(args),
+        how: &args.how,
+    };
+    order.carry_out(|stopper| plan(&options, stopper))
+}
+
+/// Refuses flags that would do nothing.
+fn check(workload: &str, args: &Args) -> Result<(), Fault> {
+    const SENDING: &[&str] = &["options", "register", "call"];
+    const REGISTER: &[&str] = &["register"];
+    let (who, how) = (&args.who, &args.how);
+    check_flags(
+        workload,
+        &[
+            ("--aors", who.aors.is_some(), REGISTER),
+            ("--user", who.user.is_some(), REGISTER),
+            ("--hold", who.hold.is_some(), &["call"]),
+            ("--ring", who.ring.is_some(), &["uas"]),
+            ("--clients", who.clients.is_some(), SENDING),
+            ("--sweep", args.special.sweep.is_some(), SENDING),
+            ("--rate", how.pace.rate.is_some(), SENDING),
+            ("--find-max", how.pace.find_max, SENDING),
+            ("--html", how.results.html.is_some(), SENDING),
+            ("--csv", how.results.csv.is_some(), SENDING),
+        ],
+    )?;
+    let mistake = if how.course.train.is_some() {
+        "--train: requests leave one by one"
+    } else if how.course.receivers != 1 && workload != "uas" {
+        "--receivers: each sender receives its own answers; give more --senders"
+    } else if who.runs.is_some() && how.pace.closed.is_none() && !args.special.teststack {
+        "--runs: give --closed N as well, how many are under way at once"
+    } else {
+        return Ok(());
+    };
+    Err(Fault::Usage(anyhow!(mistake)))
+}
+
+fn options(args: &Args, place: &Place, target: Target) -> Result<SipOptions, Fault> {
+    let who = &args.who;
+    let mut options = SipOptions::new(target);
+    options.workload = match args.workload {
+        Workload::Register => SipWorkload::Register,
+        Workload::Call => SipWorkload::Call,
+        Workload::Options | Workload::Uas => SipWorkload::Options,
+    };
+    options.transport = place.transport;
+    options.links = who
+        .clients
+        .unwrap_or(options.links)
+        .max(args.how.course.senders.into());
+    options.local = args.local;
+    options.callee.clone_from(&place.user);
+    options.domain = who.domain.clone().or_else(|| place.domain.clone());
+    options.aors = who.aors.unwrap_or(options.aors);
+    options.credentials = credentials(who)?;
+    options.hold = who.hold.unwrap_or_default();
+    options.under_way = who.under_way.unwrap_or(options.under_way);
+    options.server_process = who.server_pid;
+    options.runs = who.runs.map(u64::from);
+    Ok(options)
+}
+
+fn credentials(who: &cli::Who) -> Result<Option<SipCredentials>, Fault> {
+    let Some(user) = &who.user else {
+        return Ok(None);
+    };
+    let (user, password) = match (&who.password, user.split_once(':')) {
+        (Some(password), _) => (user.as_str(), password.as_str()),
+        (None, Some((user, password))) => (user, password),
+        (None, None) => {
+            return Err(Fault::Usage(anyhow!(
+                "--user: the password is missing: write --user NAME:PASSWORD, or give --password"
+            )));
+        }
+    };
+    Ok(Some(SipCredentials {
+        user: user.to_owned(),
+        password: password.to_owned(),
+    }))
+}
+
+fn sweep(args: &Args) -> Option<SweepOptions> {
+    let special = &args.special;
+    let mut options = SweepOptions::default();
+    options.multiples.clone_from(&special.sweep.as_ref()?.0);
+    options.peak = special.peak.map(|rate| rate.0);
+    options.step = special.sweep_step.unwrap_or(options.step);
+    options.recovery = special.recovery.unwrap_or(options.recovery);
+    options.warm_up = args.how.course.warm_up.unwrap_or(options.warm_up);
+    Some(options)
+}
+
+fn plan(options: &SipOptions, stopper: &Stopper) -> Result<Plan, Fault> {
+    generator::rehearse(options, stopper)?;
+    Ok(generator::sip(options, stopper)?)
+}
+
+impl From<cli::Transport> for Transport {
+    fn from(transport: cli::Transport) -> Transport {
+        match transport {
+            cli::Transport::Udp => Transport::Udp,
+            cli::Transport::Tcp => Transport::Tcp,
+        }
+    }
+}

@@ -1,0 +1,64 @@
+//! The runs of testStack, one after the other.
+
+use std::process::ExitCode;
+
+use anyhow::{Context, anyhow};
+use load::generator::{Stopper, TestStack};
+
+use super::target::Place;
+use super::{Fault, check_flags};
+use crate::cli::load::sip::{Args, Workload};
+use crate::commands::load::{live, place};
+use crate::commands::reports::Destinations;
+use crate::commands::{output, status, stop};
+
+/// testStack's own defaults.
+const RUNS: u32 = 10_000;
+const WINDOW: u32 = 100;
+
+/// Carries all of them out and prints each as it ends.
+pub(super) fn run(args: &Args) -> Result<ExitCode, Fault> {
+    let results = &args.how.results;
+    check_flags(
+        "--teststack",
+        &[
+            ("--workload", args.workload != Workload::Options, &[]),
+            ("--html", results.html.is_some(), &[]),
+            ("--csv", results.csv.is_some(), &[]),
+            ("--fail-if", !results.fail_if.is_empty(), &[]),
+        ],
+    )?;
+    let places = Destinations::new(&[("--json", results.json.as_deref())])?;
+    let server = match &args.target {
+        None => None,
+        Some(_) => {
+            let address = Place::of(args)?.address;
+            Some(place::admit(address, args.i_own_the_target)?)
+        }
+    };
+    let stopper = Stopper::new();
+    let stop_run = stopper.clone();
+    stop::on_signals(move || stop_run.stop(), live::give_back)?;
+    let runs = args.who.runs.unwrap_or(RUNS).into();
+    let window = args.how.pace.closed.unwrap_or(WINDOW);
+    let mut all = Vec::new();
+    for test in TestStack::all() {
+        if stopper.is_stopped() {
+            break;
+        }
+        let report = test
+            .carry_out(runs, window, server, &stopper)
+            .map_err(|error| Fault::Run(anyhow!("{}: {error}", test.name)))?;
+        if places.take_stdout() {
+            eprint!("{report}");
+        } else {
+            output::print(&report.to_string())?;
+        }
+        all.push(report);
+    }
+    let complete = all.iter().all(|report| report.completed == report.runs);
+    places.write("--json", || {
+        serde_json::to_string_pretty(&all).context("cannot write the report")
+    })?;
+    Ok(status::measured(complete, true))
+}

@@ -1,0 +1,211 @@
+//! The SIP workloads: transactions, registrations and calls, begun by a schedule or kept up in a window.
+//!
+//! A unit of work counts as one datagram does elsewhere: sent when it begins, received when it has succeeded, lost if it has not.
+//! Its latency runs from the time it was meant to begin, over all retransmissions and the challenge, to its final response; that of
+//! a call ends with the 200 of its INVITE, and the steps of a call have latencies of their own.
+//!
+//! ```text
+//!   schedule ─▶ Core::begin ─▶ Out ─▶ sendmmsg, writev ─▶ server
+//!                  │   ▲ timers A, B, E, F                   │
+//!               Slots ◀┴──── Core::take ◀── recvmmsg, read ◀─┘
+//! ```
+
+mod answer;
+mod authorize;
+mod core;
+mod options;
+mod rehearsal;
+mod runs;
+mod server;
+mod slots;
+mod sweep;
+mod tally;
+mod tcp;
+mod template;
+mod teststack;
+mod texts;
+mod udp;
+mod worker;
+
+use std::io as stdio;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
+use std::sync::Arc;
+
+use ::io::{Offloads, Poller};
+
+use super::plan::{Closed, ROUND_TRIP, Work};
+use super::setup::{SetupError, reserve_descriptors};
+use super::shared::Shared;
+use super::{Plan, Stopper};
+use crate::measure::Schedule;
+use crate::sip::Transport;
+use core::Setting;
+pub use options::{SipCredentials, SipOptions, SipWorkload};
+pub use rehearsal::{RehearsalError, rehearse};
+use runs::Runs;
+pub use sweep::{SweepOptions, SweepProgress, sweep};
+use tally::Tally;
+use tcp::Connections;
+pub use teststack::{TestStack, TestStackError, TestStackReport};
+use texts::Words;
+use udp::Datagrams;
+use worker::{Start, Wire, Worker};
+
+/// SIP as a plan has it.
+#[derive(Debug)]
+pub(super) struct Sip {
+    options: Arc<SipOptions>,
+    pub(super) schedule: Option<Schedule>,
+    pub(super) gso: bool,
+}
+
+/// Units of work under way without a schedule or a window.
+const UNHURRIED: u32 = 100;
+
+impl Sip {
+    /// What the report calls the steps of a call.
+    pub(super) const CALL_PARTS: [&'static str; 3] = ["ringing", "answer", "bye"];
+
+    /// Messages go over connections.
+    pub(super) fn is_stream(&self) -> bool {
+        self.options.transport == Transport::Tcp
+    }
+
+    /// Names of the parts of the latencies.
+    pub(super) fn part_names(&self) -> Vec<String> {
+        match self.options.workload {
+            SipWorkload::Call => Sip::CALL_PARTS.map(str::to_owned).into(),
+            _ => vec![self.options.workload.name().to_owned()],
+        }
+    }
+
+    /// The workers of a run, with their sockets open and their connections made.
+    pub(super) fn workers(
+        &self,
+        count: usize,
+        closed: Option<Closed>,
+        shared: &Shared,
+    ) -> stdio::Result<Vec<Worker>> {
+        let window = closed.map(|closed| closed.window);
+        let window = window.or(self.schedule.is_none().then_some(UNHURRIED));
+        let most = self.options.links.min(window.unwrap_or(u32::MAX));
+        let count = count.min(most.max(1) as usize);
+        let runs = Runs::new(self.options.runs);
+        (0..count)
+            .map(|index| self.worker(index, count, window, runs.clone(), shared))
+            .collect()
+    }
+
+    fn worker(
+        &self,
+        index: usize,
+        count: usize,
+        window: Option<u32>,
+        runs: Runs,
+        shared: &Shared,
+    ) -> stdio::Result<Worker> {
+        let options = &self.options;
+        let part = |whole: u32| {
+            let (index, count) = (index as u32, count as u32);
+            whole / count + u32::from(index < whole % count)
+        };
+        let links = part(options.links).max(1) as usize;
+        let targets: Vec<SocketAddr> = (0..links)
+            .map(|link| options.targets[(index + link * count) % options.targets.len()].address())
+            .collect();
+        let poller = Poller::new()?;
+        let wire = match options.transport {
+            Transport::Udp => {
+                let local = local_ip(options.local, targets[0])?;
+                let gso = self.gso.then(Offloads::probe).filter(|probed| probed.gso);
+                let gso = gso.map(|probed| probed.max_segments);
+                Wire::Udp(Box::new(Datagrams::open(links, local, gso, &poller)?))
+            }
+            Transport::Tcp => Wire::Tcp(Connections::open(&targets, options.local, &poller)?),
+        };
+        let setting = Setting {
+            words: Words::new(options, options.targets[0].address(), salt()?),
+            options: options.clone(),
+            index: index as u32,
+            count: count as u32,
+            limit: part(options.under_way).max(1),
+        };
+        let start = Start {
+            setting,
+            wire,
+            poller,
+            targets,
+            schedule: self.schedule.clone().filter(|_| window.is_none()),
+            window: part(window.unwrap_or(0)) as usize,
+            runs,
+            // One of the workers looks after the server.
+            server: options.server_process.filter(|_| index == 0),
+        };
+        Ok(Worker::new(
+            start,
+            Tally::new(shared.origin_ns, shared.end_ns),
+        ))
+    }
+}
+
+/// Eight characters that no other run has.
+fn salt() -> stdio::Result<String> {
+    let mut bytes = [0; 4];
+    getrandom::fill(&mut bytes).map_err(|error| stdio::Error::other(error.to_string()))?;
+    Ok(format!("{:08x}", u32::from_le_bytes(bytes)))
+}
+
+/// The address that requests to `target` leave from: it has to stand in their Via.
+fn local_ip(wanted: Option<IpAddr>, target: SocketAddr) -> stdio::Result<IpAddr> {
+    if let Some(ip) = wanted {
+        return Ok(ip);
+    }
+    let any: IpAddr = match target {
+        SocketAddr::V4(_) => Ipv4Addr::UNSPECIFIED.into(),
+        SocketAddr::V6(_) => Ipv6Addr::UNSPECIFIED.into(),
+    };
+    // Connecting sends nothing; it asks the routes.
+    let socket = UdpSocket::bind((any, 0))?;
+    socket.connect(target)?;
+    socket.local_addr().map(|address| address.ip())
+}
+
+/// Puts a SIP workload into a plan. Until it is given a schedule it keeps 100 units of work under way. Nothing is sent yet.
+///
+/// # Errors
+/// [`SetupError`]: the limit on open files is too low.
+pub fn sip(options: &SipOptions, stopper: &Stopper) -> Result<Plan, SetupError> {
+    reserve_descriptors(options.links.into())?;
+    let target = format!(
+        "sip:{};transport={}",
+        options.targets[0].address(),
+        options.transport.in_uri()
+    );
+    let sip = Sip {
+        options: Arc::new(options.clone()),
+        schedule: None,
+        gso: false,
+    };
+    let mut plan = Plan::new(options.workload.name(), &target, Work::Sip(Box::new(sip)));
+    plan.latency_is = match options.workload {
+        SipWorkload::Call => "INVITE to 200".to_owned(),
+        _ => ROUND_TRIP.to_owned(),
+    };
+    plan.stopper = stopper.clone();
+    let name = match options.transport {
+        Transport::Udp => "sockets",
+        Transport::Tcp => "connections",
+    };
+    plan.settings
+        .insert(name.to_owned(), options.links.to_string());
+    if options.workload == SipWorkload::Register {
+        plan.settings
+            .insert("AORs".to_owned(), options.aors.to_string());
+    }
+    let digest = options.credentials.is_some();
+    if digest {
+        plan.settings
+            .insert("digest".to_owned(), "each registration".to_owned());
+    }
+    Ok(plan)
+}

@@ -1,0 +1,109 @@
+//! What a SIP workload is told.
+
+use std::net::IpAddr;
+use std::time::Duration;
+
+use super::super::Target;
+use crate::sip::Transport;
+
+/// What one unit of work is.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum SipWorkload {
+    /// An OPTIONS request and its final response.
+    #[default]
+    Options,
+    /// A REGISTER request; with credentials the challenged one and the one that answers the challenge.
+    Register,
+    /// INVITE, provisional responses, 200, ACK, BYE, 200.
+    Call,
+}
+
+impl SipWorkload {
+    /// As reports name it.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            SipWorkload::Options => "options",
+            SipWorkload::Register => "register",
+            SipWorkload::Call => "call",
+        }
+    }
+
+    /// The method of its first request.
+    pub(super) fn method(self) -> &'static str {
+        match self {
+            SipWorkload::Options => "OPTIONS",
+            SipWorkload::Register => "REGISTER",
+            SipWorkload::Call => "INVITE",
+        }
+    }
+}
+
+/// As whom to register.
+#[derive(Clone, PartialEq, Eq)]
+pub struct SipCredentials {
+    /// User name; `{n}` in it stands for the number of the AOR.
+    pub user: String,
+    /// Password of every user.
+    pub password: String,
+}
+
+impl std::fmt::Debug for SipCredentials {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "SipCredentials {{ user: {:?}, .. }}", self.user)
+    }
+}
+
+/// A SIP workload.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct SipOptions {
+    /// Where requests go; links take turns if there are several.
+    pub targets: Vec<Target>,
+    /// What carries them.
+    pub transport: Transport,
+    /// What is measured.
+    pub workload: SipWorkload,
+    /// Sockets, or connections, all threads together.
+    pub links: u32,
+    /// Address to send from; `None` is the one the route gives.
+    pub local: Option<IpAddr>,
+    /// User part of the request URI of calls; OPTIONS has one only if it is given.
+    pub callee: Option<String>,
+    /// Host part of request URIs and AORs; `None` is the target's address.
+    pub domain: Option<String>,
+    /// AORs that take turns to register: `u0`, `u1`, ..., padded with zeros.
+    pub aors: u32,
+    /// As whom to register.
+    pub credentials: Option<SipCredentials>,
+    /// How long a call lasts from its ACK to its BYE.
+    pub hold: Duration,
+    /// Units of work under way at once: what begins beyond that counts as not sent.
+    pub under_way: u32,
+    /// Process of the server on this machine, to say what it spends.
+    pub server_process: Option<u32>,
+    /// Ends the run when so many units are over, whatever the time.
+    pub runs: Option<u64>,
+}
+
+impl SipOptions {
+    /// OPTIONS over UDP from ten sockets.
+    #[must_use]
+    pub fn new(target: Target) -> SipOptions {
+        SipOptions {
+            targets: vec![target],
+            transport: Transport::Udp,
+            workload: SipWorkload::Options,
+            links: 10,
+            local: None,
+            callee: None,
+            domain: None,
+            aors: 10_000,
+            credentials: None,
+            hold: Duration::ZERO,
+            under_way: 1 << 20,
+            server_process: None,
+            runs: None,
+        }
+    }
+}

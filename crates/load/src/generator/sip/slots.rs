@@ -1,0 +1,132 @@
+//! The units of work under way, in places that are used again.
+
+use io::TimerKey;
+
+use super::template::ID_LIMIT;
+
+/// Where a unit of work stands.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) enum Stage {
+    /// Nobody is here.
+    #[default]
+    Free,
+    /// The first request is out.
+    First,
+    /// The REGISTER with credentials is out.
+    Authorized,
+    /// The call is up.
+    Talking,
+    /// The BYE is out.
+    Bye,
+}
+
+/// A unit of work.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Slot {
+    /// When it was meant to begin.
+    pub(super) intended_ns: u64,
+    /// When the request that is out first left.
+    pub(super) sent_ns: u64,
+    pub(super) timer: Option<TimerKey>,
+    /// Until the request is sent again; 0 if it is not.
+    pub(super) interval_ms: u32,
+    pub(super) generation: u32,
+    pub(super) cseq: u32,
+    pub(super) aor: u32,
+    pub(super) link: u16,
+    pub(super) stage: Stage,
+    /// A provisional response came.
+    pub(super) proceeding: bool,
+    pub(super) measured: bool,
+}
+
+// One per unit of work under way, of which an overload has hundreds of thousands.
+const _: () = assert!(size_of::<Slot>() <= 56);
+
+/// All places.
+#[derive(Debug)]
+pub(super) struct Slots {
+    slots: Vec<Slot>,
+    free: Vec<u32>,
+    limit: usize,
+    /// Units under way, and those of them that are measured.
+    pub(super) under_way: usize,
+    pub(super) measured: usize,
+}
+
+impl Slots {
+    /// At most `limit` at once.
+    pub(super) fn new(limit: u32) -> Slots {
+        Slots {
+            slots: Vec::new(),
+            free: Vec::new(),
+            limit: limit.min(ID_LIMIT) as usize,
+            under_way: 0,
+            measured: 0,
+        }
+    }
+
+    /// Takes a place; `None` if all are taken.
+    pub(super) fn take(&mut self) -> Option<u32> {
+        if self.under_way >= self.limit {
+            return None;
+        }
+        self.under_way += 1;
+        Some(self.free.pop().unwrap_or_else(|| {
+            self.slots.push(Slot::default());
+            self.slots.len() as u32 - 1
+        }))
+    }
+
+    /// Gives a place back: its generation is over.
+    pub(super) fn release(&mut self, place: u32) {
+        let slot = &mut self.slots[place as usize];
+        slot.stage = Stage::Free;
+        slot.generation = (slot.generation + 1) % ID_LIMIT;
+        self.under_way -= 1;
+        self.measured -= usize::from(slot.measured);
+        slot.measured = false;
+        self.free.push(place);
+    }
+
+    /// The unit of this place and generation, if it is under way.
+    pub(super) fn find(&mut self, place: u32, generation: u32) -> Option<&mut Slot> {
+        let slot = self.slots.get_mut(place as usize)?;
+        (slot.generation == generation && slot.stage != Stage::Free).then_some(slot)
+    }
+
+    pub(super) fn get(&self, place: u32) -> &Slot {
+        &self.slots[place as usize]
+    }
+
+    pub(super) fn get_mut(&mut self, place: u32) -> &mut Slot {
+        &mut self.slots[place as usize]
+    }
+
+    /// Places of all units under way over `link`.
+    pub(super) fn over(&self, link: u16) -> Vec<u32> {
+        let all = self.slots.iter().enumerate();
+        all.filter(|(_, slot)| slot.stage != Stage::Free && slot.link == link)
+            .map(|(place, _)| place as u32)
+            .collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_place_that_was_given_back_is_another_generation() {
+        let mut slots = Slots::new(1);
+        let place = slots.take().unwrap();
+        slots.get_mut(place).stage = Stage::First;
+        assert!(slots.take().is_none() && slots.find(place, 0).is_some());
+        slots.release(place);
+        assert!(slots.find(place, 0).is_none() && slots.find(place, 1).is_none());
+        assert_eq!(slots.take(), Some(place));
+        slots.get_mut(place).stage = Stage::First;
+        assert!(slots.find(place, 0).is_none() && slots.find(place, 1).is_some());
+        assert!(slots.find(99, 0).is_none());
+    }
+}

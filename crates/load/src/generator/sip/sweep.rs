@@ -1,0 +1,232 @@
+//! An overload sweep: the same workload at multiples of a rate, then a drop of the load.
+
+use std::time::Duration;
+
+use super::tally::BIN_NS;
+use crate::generator::{Plan, Run, RunError};
+use crate::measure::{Rate, Schedule};
+use crate::report::{LoadReport, Moment, Recovery, Second, SipReport, Sweep, SweepStep};
+
+/// What a sweep offers.
+#[derive(Clone, Debug, PartialEq)]
+#[non_exhaustive]
+pub struct SweepOptions {
+    /// Multiples of the peak, in the order in which they are tried.
+    pub multiples: Vec<f64>,
+    /// Units of work per second; `None` measures it by a closed loop.
+    pub peak: Option<f64>,
+    /// Units of work under way while the peak is measured.
+    pub window: u32,
+    /// How long each load is measured.
+    pub step: Duration,
+    /// Before each.
+    pub warm_up: Duration,
+    /// How long recovery is looked at; zero leaves it out.
+    pub recovery: Duration,
+}
+
+impl Default for SweepOptions {
+    /// 0.5 to 10 times what a closed loop of 128 reaches, four seconds each.
+    fn default() -> SweepOptions {
+        SweepOptions {
+            multiples: vec![0.5, 0.8, 1.0, 1.2, 1.5, 2.0, 3.0, 5.0, 10.0],
+            peak: None,
+            window: 128,
+            step: Duration::from_secs(4),
+            warm_up: Duration::from_secs(1),
+            recovery: Duration::from_secs(5),
+        }
+    }
+}
+
+/// What a sweep says while it goes on.
+#[derive(Clone, Copy, Debug)]
+#[non_exhaustive]
+pub enum SweepProgress<'a> {
+    /// The peak is being measured.
+    Peak,
+    /// A load begins: units of work per second.
+    Begin(Rate),
+    /// A second of it.
+    Second(&'a Second),
+    /// It is over.
+    End(&'a SweepStep),
+}
+
+/// The load to which it falls after the highest.
+const AFTER: f64 = 0.5;
+/// How long the highest load lasts before it falls.
+const BEFORE: Duration = Duration::from_secs(3);
+/// All is well if this share of what began succeeded ..
+const WELL: f64 = 0.99;
+/// .. and none of it took longer, microseconds.
+const SOON_US: u64 = 200_000;
+
+/// Carries a sweep out. The report is that of the last step, with all steps in [`SipReport::sweep`].
+///
+/// # Errors
+/// [`RunError`]: the plan makes no sense, or a thread cannot be started.
+pub fn sweep(
+    mut plan: Plan,
+    options: &SweepOptions,
+    mut watch: impl FnMut(SweepProgress<'_>),
+) -> Result<LoadReport, RunError> {
+    let stopper = plan.stopper.clone();
+    plan.duration = options.step;
+    plan.warm_up = options.warm_up;
+    let mut last = LoadReport::empty();
+    let peak = match options.peak {
+        Some(peak) => peak,
+        None => {
+            watch(SweepProgress::Peak);
+            plan.close_loop(options.window);
+            let (report, next) = carry_out(plan, &mut watch)?;
+            plan = next;
+            last = report;
+            last.sip.as_ref().map_or(0.0, |sip| sip.goodput)
+        }
+    };
+    let mut found = Sweep {
+        peak,
+        ..Sweep::default()
+    };
+    for &multiple in &options.multiples {
+        let rate = found.peak * multiple;
+        if stopper.is_stopped() || rate <= 0.0 {
+            break;
+        }
+        watch(SweepProgress::Begin(Rate(rate)));
+        plan.set_schedule(&Schedule::constant(Rate(rate)));
+        let (report, next) = carry_out(plan, &mut watch)?;
+        plan = next;
+        let step = step(multiple, rate, &report);
+        watch(SweepProgress::End(&step));
+        found.steps.push(step);
+        last = report;
+    }
+    let most = options.multiples.iter().copied().fold(0.0, f64::max);
+    if !stopper.is_stopped() && !options.recovery.is_zero() && most > AFTER && found.peak > 0.0 {
+        found.recovery = Some(recover(plan, options, found.peak, most, &mut watch)?);
+    }
+    last.sip.get_or_insert_default().sweep = Some(found);
+    Ok(last)
+}
+
+/// One run of `plan`, which comes back.
+fn carry_out(
+    plan: Plan,
+    watch: &mut impl FnMut(SweepProgress<'_>),
+) -> Result<(LoadReport, Plan), RunError> {
+    let mut run = Run::start(plan)?;
+    while let Some(second) = run.next_second() {
+        watch(SweepProgress::Second(&second));
+    }
+    // A run that is not over has its plan.
+    run.finish_and_keep().ok_or(RunError::Over)
+}
+
+fn step(multiple: f64, offered: f64, report: &LoadReport) -> SweepStep {
+    let seconds = report.run.measured_s.max(1e-9);
+    let sip = report.sip.as_deref().cloned().unwrap_or_default();
+    let total = &report.total;
+    let answered = total.received + total.failed - sip.timed_out.min(total.failed);
+    let whole = seconds + report.run.warm_up_s;
+    SweepStep {
+        multiple,
+        offered,
+        begun: total.sent as f64 / seconds,
+        messages: report.sending.datagrams as f64 / whole,
+        goodput: sip.goodput,
+        unavailable: sip.unavailable as f64 / seconds,
+        retransmissions: sip.retransmissions as f64 / seconds,
+        unanswered: 1.0 - answered as f64 / total.sent.max(1) as f64,
+        dropped: report.kernel.receive as f64 / whole,
+        latency: report.latency,
+        server_cpu: sip.server.map(|used| used.cpu),
+        server_memory: sip.server.map(|used| used.resident_after),
+    }
+}
+
+/// The highest load for a while, then a fall, in one run: what was not answered by then is still sent again.
+fn recover(
+    mut plan: Plan,
+    options: &SweepOptions,
+    peak: f64,
+    from: f64,
+    watch: &mut impl FnMut(SweepProgress<'_>),
+) -> Result<Recovery, RunError> {
+    let (high, low) = (peak * from, peak * AFTER);
+    let fall_ms = BEFORE.as_millis();
+    let text = format!(
+        "0:{high:.0},{fall_ms}ms:{high:.0},{}ms:{low:.0}",
+        fall_ms + 1
+    );
+    // The text above is a ramp; if not, the load is that after the fall.
+    let schedule = Schedule::ramp(&text).unwrap_or_else(|_| Schedule::constant(Rate(low)));
+    plan.set_schedule(&schedule);
+    plan.warm_up = Duration::ZERO;
+    plan.duration = BEFORE + options.recovery;
+    watch(SweepProgress::Begin(Rate(low)));
+    let (report, _) = carry_out(plan, watch)?;
+    let sip: SipReport = report.sip.map(|sip| *sip).unwrap_or_default();
+    Ok(Recovery {
+        from,
+        to: AFTER,
+        seconds: recovered(
+            &sip.timeline,
+            fall_ms as u64,
+            (fall_ms as u64) + options.recovery.as_millis() as u64,
+        ),
+    })
+}
+
+/// Seconds from `fall_ms` to the moment from which on all was well until `end_ms`.
+fn recovered(timeline: &[Moment], fall_ms: u64, end_ms: u64) -> Option<f64> {
+    let well = |moment: &&Moment| {
+        moment.worst_us <= SOON_US && moment.succeeded as f64 >= WELL * moment.begun as f64
+    };
+    let after = timeline
+        .iter()
+        .filter(|moment| (fall_ms..end_ms).contains(&moment.at_ms));
+    let sick = after.clone().rfind(|moment| !well(moment));
+    let since = sick.map_or(fall_ms, |moment| moment.at_ms + BIN_NS / 1_000_000);
+    let any = after.clone().any(|moment| moment.begun > 0);
+    (any && since < end_ms).then_some((since - fall_ms) as f64 / 1e3)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn timeline(worst_us: &[u64]) -> Vec<Moment> {
+        let moment = |(bin, &worst_us): (usize, &u64)| Moment {
+            at_ms: bin as u64 * 100,
+            begun: 100,
+            succeeded: 100,
+            worst_us,
+        };
+        worst_us.iter().enumerate().map(moment).collect()
+    }
+
+    #[test]
+    fn recovery_lasts_until_the_last_slow_moment() {
+        let slow = SOON_US + 1;
+        assert_eq!(
+            recovered(&timeline(&[slow, slow, 1, 1]), 200, 400),
+            Some(0.0)
+        );
+        assert_eq!(
+            recovered(&timeline(&[slow, slow, slow, 1]), 200, 400),
+            Some(0.1)
+        );
+        assert_eq!(recovered(&timeline(&[1, 1, 1, slow]), 200, 400), None);
+        assert_eq!(recovered(&timeline(&[1, 1]), 200, 400), None);
+    }
+
+    #[test]
+    fn what_is_lost_is_not_well() {
+        let mut all = timeline(&[1, 1, 1, 1]);
+        all[2].succeeded = 50;
+        assert_eq!(recovered(&all, 0, 400), Some(0.3));
+    }
+}

@@ -1,0 +1,159 @@
+//! The TCP connections of a worker.
+
+use std::io as stdio;
+use std::net::{IpAddr, SocketAddr};
+use std::time::Duration;
+
+use ::io::{Event, Events, Flushed, Interest, Poller, TcpConnection};
+
+use crate::sip::out::Out;
+use crate::sip::stream::{Pipe, Taken};
+
+/// How long a connection may take to come about before the run.
+const CONNECT: Duration = Duration::from_secs(5);
+/// Until a connection that was lost is made anew.
+const AGAIN_NS: u64 = 100_000_000;
+
+/// A connection, or where there was one.
+#[derive(Debug)]
+struct Link {
+    target: SocketAddr,
+    pipe: Option<Pipe>,
+    /// Something waits to be written.
+    touched: bool,
+    again_ns: u64,
+}
+
+/// Connections of a worker.
+#[derive(Debug)]
+pub(super) struct Connections {
+    links: Vec<Link>,
+    locals: Vec<SocketAddr>,
+    local: Option<IpAddr>,
+    lost: Vec<u16>,
+}
+
+impl Connections {
+    /// Connects to each of `targets`, and waits until that is done. `poller` knows the connections by their index.
+    pub(super) fn open(
+        targets: &[SocketAddr],
+        local: Option<IpAddr>,
+        poller: &Poller,
+    ) -> stdio::Result<Connections> {
+        let begun: Vec<TcpConnection> = targets
+            .iter()
+            .map(|&target| connect(target, local))
+            .collect::<stdio::Result<_>>()?;
+        let (mut links, mut locals) = (Vec::new(), Vec::new());
+        for (index, (connection, &target)) in begun.into_iter().zip(targets).enumerate() {
+            wait(&connection)?;
+            locals.push(connection.local_addr()?);
+            let token = index as u64;
+            poller.add(&connection, token, Interest::Read)?;
+            links.push(Link {
+                target,
+                pipe: Some(Pipe::new(connection, token)),
+                touched: false,
+                again_ns: 0,
+            });
+        }
+        Ok(Connections {
+            links,
+            locals,
+            local,
+            lost: Vec::new(),
+        })
+    }
+
+    pub(super) fn local_addrs(&self) -> Vec<SocketAddr> {
+        self.locals.clone()
+    }
+
+    /// Reads what a connection has.
+    pub(super) fn receive(&mut self, event: Event, now_ns: u64, on: &mut impl FnMut(&[u8])) {
+        let index = event.token as usize;
+        let link = &mut self.links[index];
+        let Some(pipe) = &mut link.pipe else {
+            return;
+        };
+        if pipe.take(event, on) == Taken::Closed {
+            self.lose(index, now_ns);
+        } else {
+            // It may be writable, or have a ping to answer.
+            link.touched = true;
+        }
+    }
+
+    fn lose(&mut self, index: usize, now_ns: u64) {
+        let link = &mut self.links[index];
+        link.pipe = None;
+        link.again_ns = now_ns + AGAIN_NS;
+        self.lost.push(index as u16);
+    }
+
+    /// Connections that were lost since it was last asked.
+    pub(super) fn take_lost(&mut self) -> Vec<u16> {
+        std::mem::take(&mut self.lost)
+    }
+
+    /// Makes lost connections anew, a moment after they were lost.
+    fn renew(&mut self, index: usize, now_ns: u64, poller: &Poller) {
+        let link = &mut self.links[index];
+        if link.pipe.is_some() || now_ns < link.again_ns {
+            return;
+        }
+        link.again_ns = now_ns + AGAIN_NS;
+        let token = index as u64;
+        let made = connect(link.target, self.local).and_then(|connection| {
+            poller.add(&connection, token, Interest::Read)?;
+            Ok(Pipe::new(connection, token))
+        });
+        link.pipe = made.ok();
+    }
+
+    /// Writes what waits.
+    pub(super) fn send(&mut self, out: &Out, now_ns: u64, poller: &Poller) -> Flushed {
+        let mut flushed = Flushed::default();
+        for entry in &out.entries {
+            let index = entry.link as usize;
+            self.renew(index, now_ns, poller);
+            let link = &mut self.links[index];
+            let message = &out.bytes[entry.range.clone()];
+            let queued = link.pipe.as_mut().is_some_and(|pipe| pipe.queue(message));
+            link.touched |= queued;
+            if queued {
+                flushed.sent += 1;
+                flushed.sent_bytes += message.len() as u64;
+            } else {
+                flushed.would_block += 1;
+            }
+        }
+        for index in 0..self.links.len() {
+            let link = &mut self.links[index];
+            if !std::mem::take(&mut link.touched) {
+                continue;
+            }
+            let Some(pipe) = &mut link.pipe else { continue };
+            match pipe.flush(poller) {
+                Ok(calls) => flushed.syscalls += calls,
+                Err(_) => self.lose(index, now_ns),
+            }
+        }
+        flushed
+    }
+}
+
+fn connect(target: SocketAddr, local: Option<IpAddr>) -> stdio::Result<TcpConnection> {
+    TcpConnection::connect(target, local.map(|ip| SocketAddr::new(ip, 0)))
+}
+
+/// Waits until a connection is made or has failed.
+fn wait(connection: &TcpConnection) -> stdio::Result<()> {
+    let poller = Poller::new()?;
+    poller.add(connection, 0, Interest::Write)?;
+    let mut events = Events::with_capacity(1);
+    if poller.wait(&mut events, Some(CONNECT))? == 0 {
+        return Err(stdio::ErrorKind::TimedOut.into());
+    }
+    connection.take_error()
+}

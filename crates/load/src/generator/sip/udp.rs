@@ -1,0 +1,103 @@
+//! The UDP sockets of a worker.
+
+use std::io as stdio;
+use std::net::{IpAddr, SocketAddr};
+
+use ::io::{
+    Event, Flushed, Interest, Poller, RecvBatch, SendOptions, SendQueue, SendTo, UdpOptions,
+    UdpSocket,
+};
+
+use crate::sip::out::Out;
+
+/// Datagrams received from one socket before others have their turn.
+const BATCH: usize = 64;
+/// Receive buffer asked for, bytes, of all sockets of a worker together: answers of a stall of the generator must not be lost.
+const BUFFERS: u32 = 16 << 20;
+/// Most messages that wait to be sent.
+pub(super) const BURST: usize = 512;
+/// ICMP errors fetched at a time.
+const ICMP_ERRORS: usize = 64;
+
+/// Sockets with their batch and queue.
+#[derive(Debug)]
+pub(super) struct Datagrams {
+    sockets: Vec<UdpSocket>,
+    batch: RecvBatch,
+    queue: SendQueue,
+}
+
+impl Datagrams {
+    /// Opens `count` sockets on `local`, which `poller` will know by their index.
+    pub(super) fn open(
+        count: usize,
+        local: IpAddr,
+        gso: Option<usize>,
+        poller: &Poller,
+    ) -> stdio::Result<Datagrams> {
+        let options = UdpOptions {
+            overflow: true,
+            icmp_errors: true,
+            tos: false,
+            recv_buffer: Some((BUFFERS / count.max(1) as u32).max(256 << 10)),
+            send_buffer: Some(1 << 20),
+            ..UdpOptions::default()
+        };
+        let mut sockets = Vec::with_capacity(count);
+        for index in 0..count {
+            let socket = UdpSocket::bind(SocketAddr::new(local, 0), &options)?;
+            poller.add(&socket, index as u64, Interest::Read)?;
+            sockets.push(socket);
+        }
+        let queue = SendQueue::new(&SendOptions {
+            gso: gso.is_some(),
+            max_segments: gso.unwrap_or(1),
+            capacity: 2 * BURST,
+        });
+        Ok(Datagrams {
+            sockets,
+            batch: RecvBatch::new(BATCH, 4 * RecvBatch::SMALL),
+            queue,
+        })
+    }
+
+    pub(super) fn local_addrs(&self) -> Vec<SocketAddr> {
+        self.sockets.iter().map(UdpSocket::local_addr).collect()
+    }
+
+    /// Reads a batch of a socket; returns how many ICMP errors there were.
+    pub(super) fn receive(&mut self, event: Event, on: &mut impl FnMut(&[u8])) -> u64 {
+        let socket = &self.sockets[event.token as usize];
+        let mut refused = 0;
+        if event.error {
+            for _ in 0..ICMP_ERRORS {
+                match socket.next_icmp_error() {
+                    Ok(Some(_)) => refused += 1,
+                    _ => break,
+                }
+            }
+        }
+        self.batch.clear();
+        if socket.recv(0, &mut self.batch).is_ok() {
+            for datagram in self.batch.iter() {
+                on(datagram.bytes);
+            }
+        }
+        refused
+    }
+
+    /// Datagrams that found a receive buffer full, since the start.
+    pub(super) fn overflow(&self) -> u64 {
+        self.batch.overflow()
+    }
+
+    /// Sends what waits.
+    pub(super) fn send(&mut self, out: &Out) -> Flushed {
+        let mut outbox = self.queue.start();
+        for entry in &out.entries {
+            let to = SendTo::new(&self.sockets[entry.link as usize], entry.to);
+            outbox.push(&to, &out.bytes[entry.range.clone()]);
+        }
+        outbox.flush()
+    }
+}

@@ -1,0 +1,44 @@
+//! SIP as a load generator sees it: bytes with a few places that matter.
+//!
+//! The client side (`generator::sip`) patches templates and finds its transactions again by what it wrote into their branches; the
+//! answering side ([`Uas`]) copies header lines into responses. Neither parses a whole message on its hot path. What is not hot
+//! (challenges, dialogs) goes through the `sip` crate.
+
+pub(crate) mod frame;
+pub(crate) mod lines;
+pub(crate) mod out;
+pub(crate) mod stream;
+pub(crate) mod timers;
+pub(crate) mod uas;
+
+pub use uas::{Uas, UasError, UasOptions, UasReport};
+
+/// What carries the messages.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum Transport {
+    /// One datagram a message.
+    #[default]
+    Udp,
+    /// A stream, framed by Content-Length.
+    Tcp,
+}
+
+impl Transport {
+    /// As it stands in a Via: `UDP`.
+    #[must_use]
+    pub fn in_via(self) -> &'static str {
+        match self {
+            Transport::Udp => "UDP",
+            Transport::Tcp => "TCP",
+        }
+    }
+
+    /// As it stands in a URI: `udp`.
+    #[must_use]
+    pub fn in_uri(self) -> &'static str {
+        match self {
+            Transport::Udp => "udp",
+            Transport::Tcp => "tcp",
+        }
+    }
+}

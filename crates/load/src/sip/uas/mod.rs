@@ -1,0 +1,152 @@
+//! The answering side: takes whatever a client workload sends and answers it with success.
+//!
+//! ```text
+//!   OPTIONS, REGISTER, BYE, others -> 200, without a memory of them: a retransmission gets the same answer
+//!   INVITE                         -> 180, 200 after `ring`; the 200 again until its ACK comes (RFC 3261 §13.3.1.4)
+//! ```
+//! Each worker is a thread with sockets of its own on every address (SO_REUSEPORT). A response is the request's own header lines
+//! behind a new start line.
+
+mod answer;
+mod calls;
+mod counts;
+mod socket;
+mod stream;
+mod worker;
+
+use std::io;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use crate::sip::Transport;
+use counts::Board;
+pub use counts::UasReport;
+use worker::Worker;
+
+/// What an answering side does.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct UasOptions {
+    /// Addresses to listen on, each for UDP and TCP; port 0 is any.
+    pub listen: Vec<SocketAddr>,
+    /// Threads.
+    pub threads: usize,
+    /// From the 180 to the 200 of an INVITE.
+    pub ring: Duration,
+}
+
+impl UasOptions {
+    /// One thread on these addresses that picks up at once.
+    #[must_use]
+    pub fn new(listen: Vec<SocketAddr>) -> UasOptions {
+        UasOptions {
+            listen,
+            threads: 1,
+            ring: Duration::ZERO,
+        }
+    }
+}
+
+/// Why an answering side could not start.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum UasError {
+    /// No address, or no thread.
+    #[error("at least one address and one thread, please")]
+    Empty,
+    /// An address cannot be listened on.
+    #[error("cannot listen on {address} ({}): {source}", transport.in_via())]
+    Listen {
+        /// Which.
+        address: SocketAddr,
+        /// UDP or TCP.
+        transport: Transport,
+        /// What the system said.
+        source: io::Error,
+    },
+    /// No epoll instance or no thread.
+    #[error("cannot start a thread: {0}")]
+    Thread(io::Error),
+}
+
+/// An answering side at work. Dropping it ends it.
+#[derive(Debug)]
+pub struct Uas {
+    addresses: Vec<SocketAddr>,
+    boards: Vec<Arc<Board>>,
+    stop: Arc<AtomicBool>,
+    threads: Vec<JoinHandle<()>>,
+}
+
+impl Uas {
+    /// Listens, and answers from now on.
+    ///
+    /// # Errors
+    /// [`UasError`]; nothing listens then.
+    pub fn start(options: &UasOptions) -> Result<Uas, UasError> {
+        if options.listen.is_empty() || options.threads == 0 {
+            return Err(UasError::Empty);
+        }
+        // All sockets are bound before any is read: a socket that joins later changes which gets a flow.
+        let mut addresses = options.listen.clone();
+        let mut workers = Vec::new();
+        for _ in 0..options.threads {
+            workers.push(Worker::bind(&mut addresses, options.ring)?);
+        }
+        let mut uas = Uas {
+            addresses,
+            boards: workers.iter().map(Worker::board).collect(),
+            stop: Arc::default(),
+            threads: Vec::new(),
+        };
+        for (index, worker) in workers.into_iter().enumerate() {
+            let stop = uas.stop.clone();
+            let thread = std::thread::Builder::new()
+                .name(format!("uas-{index}"))
+                .spawn(move || worker.run(&stop))
+                .map_err(UasError::Thread)?;
+            uas.threads.push(thread);
+        }
+        Ok(uas)
+    }
+
+    /// Where it listens, in the order of the options.
+    #[must_use]
+    pub fn addresses(&self) -> &[SocketAddr] {
+        &self.addresses
+    }
+
+    /// What it has answered so far.
+    #[must_use]
+    pub fn report(&self) -> UasReport {
+        let mut report = UasReport::default();
+        for board in &self.boards {
+            board.add_to(&mut report);
+        }
+        report
+    }
+
+    /// Ends it, and says what it answered.
+    #[must_use]
+    pub fn stop(mut self) -> UasReport {
+        self.end();
+        self.report()
+    }
+
+    fn end(&mut self) {
+        self.stop.store(true, Ordering::Relaxed);
+        for thread in self.threads.drain(..) {
+            // One that panicked has said why on stderr.
+            let _ = thread.join();
+        }
+    }
+}
+
+impl Drop for Uas {
+    fn drop(&mut self) {
+        self.end();
+    }
+}

@@ -1,0 +1,200 @@
+//! SIP workloads against the answering side of this crate.
+
+#![allow(clippy::unwrap_used)]
+
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use hairpin_load::generator::{
+    Plan, Run, SipCredentials, SipOptions, SipWorkload, Stopper, Target, rehearse, sip,
+};
+use hairpin_load::measure::{Rate, Schedule};
+use hairpin_load::report::LoadReport;
+use hairpin_load::sip::{Transport, Uas, UasOptions};
+
+const WORKLOADS: [SipWorkload; 3] = [
+    SipWorkload::Options,
+    SipWorkload::Register,
+    SipWorkload::Call,
+];
+
+fn uas() -> Uas {
+    Uas::start(&UasOptions::new(vec!["127.0.0.1:0".parse().unwrap()])).unwrap()
+}
+
+fn options(target: SocketAddr, workload: SipWorkload, transport: Transport) -> SipOptions {
+    let mut options = SipOptions::new(Target::admit(target, false).unwrap());
+    options.workload = workload;
+    options.transport = transport;
+    options.links = 4;
+    options.aors = 50;
+    options
+}
+
+fn plan(options: &SipOptions) -> Plan {
+    let mut plan = sip(options, &Stopper::new()).unwrap();
+    plan.warm_up = Duration::from_millis(100);
+    plan.duration = Duration::from_millis(600);
+    plan
+}
+
+fn report(plan: Plan) -> LoadReport {
+    Run::start(plan).unwrap().finish()
+}
+
+#[test]
+fn an_open_loop_completes_everything_over_both_transports() {
+    let uas = uas();
+    for transport in [Transport::Udp, Transport::Tcp] {
+        for workload in WORKLOADS {
+            let mut plan = plan(&options(uas.addresses()[0], workload, transport));
+            plan.set_schedule(&Schedule::constant(Rate(500.0)));
+            let report = report(plan);
+            let sip = report.sip.as_deref().unwrap();
+            assert!((298..=300).contains(&report.total.sent), "{report}");
+            assert_eq!(report.total.received, report.total.sent, "{report}");
+            assert!(report.errors.is_empty() && sip.stray == 0, "{report}");
+            assert_eq!(report.latency.count, report.total.sent, "{report}");
+            assert!((250..=310).contains(&sip.completed), "{sip:?}");
+        }
+    }
+    let told = uas.stop();
+    assert!(
+        told.invite >= 600 && told.bye == told.invite && told.ack == told.invite,
+        "{told:?}"
+    );
+    assert_eq!((told.ignored, told.unacknowledged), (0, 0), "{told:?}");
+}
+
+#[test]
+fn a_window_of_runs_ends_when_they_are_over() {
+    let uas = uas();
+    for workload in WORKLOADS {
+        let mut options = options(uas.addresses()[0], workload, Transport::Udp);
+        options.runs = Some(2000);
+        let mut plan = plan(&options);
+        plan.warm_up = Duration::ZERO;
+        plan.duration = Duration::from_secs(60);
+        plan.close_loop(100);
+        let report = report(plan);
+        assert_eq!(report.total.received, 2000, "{report}");
+        assert!(report.run.measured_s < 30.0, "{report}");
+    }
+}
+
+#[test]
+fn a_sweep_names_every_load_and_the_recovery() {
+    let uas = uas();
+    let options = options(uas.addresses()[0], SipWorkload::Options, Transport::Udp);
+    let mut plan = sip(&options, &Stopper::new()).unwrap();
+    plan.linger = Duration::from_millis(200);
+    let mut sweep = hairpin_load::generator::SweepOptions::default();
+    sweep.multiples = vec![0.5, 1.0];
+    sweep.peak = Some(400.0);
+    sweep.step = Duration::from_millis(500);
+    sweep.warm_up = Duration::from_millis(100);
+    sweep.recovery = Duration::from_millis(500);
+    let report = hairpin_load::generator::sweep(plan, &sweep, |_| {}).unwrap();
+    let found = report.sip.as_deref().unwrap().sweep.as_ref().unwrap();
+    assert_eq!(found.steps.len(), 2, "{found}");
+    assert!((300.0..500.0).contains(&found.steps[1].goodput), "{found}");
+    assert!(found.steps[0].unanswered < 0.01, "{found}");
+    assert!(found.recovery.unwrap().seconds.is_some(), "{found}");
+    assert!(hairpin_load::report::to_html(&report).contains("Overload"));
+}
+
+#[test]
+fn nobody_there_is_said_at_once() {
+    // A socket that was bound and is gone: nobody listens there.
+    let gone = std::net::UdpSocket::bind("127.0.0.1:0")
+        .unwrap()
+        .local_addr()
+        .unwrap();
+    for transport in [Transport::Udp, Transport::Tcp] {
+        let options = options(gone, SipWorkload::Call, transport);
+        let error = rehearse(&options, &Stopper::new()).unwrap_err().to_string();
+        assert!(error.contains("nothing listens"), "{error}");
+    }
+}
+
+/// A server that answers every request with the same lines.
+fn stubborn(status: &'static str) -> SocketAddr {
+    let socket = std::net::UdpSocket::bind("127.0.0.1:0").unwrap();
+    let address = socket.local_addr().unwrap();
+    std::thread::spawn(move || {
+        socket
+            .set_read_timeout(Some(Duration::from_secs(10)))
+            .unwrap();
+        let mut buffer = [0; 4096];
+        while let Ok((length, from)) = socket.recv_from(&mut buffer) {
+            let request = String::from_utf8_lossy(&buffer[..length]);
+            if request.starts_with("ACK") {
+                continue;
+            }
+            let names = ["Via", "From", "To", "Call-ID", "CSeq"];
+            let kept = |line: &&str| {
+                names
+                    .iter()
+                    .any(|name| line.starts_with(&format!("{name}:")))
+            };
+            let lines: Vec<_> = request.split("\r\n").filter(kept).collect();
+            let answer = format!(
+                "SIP/2.0 {status}\r\n{}\r\nContent-Length: 0\r\n\r\n",
+                lines.join("\r\n")
+            );
+            let _ = socket.send_to(answer.as_bytes(), from);
+        }
+    });
+    address
+}
+
+#[test]
+fn refusals_are_explained() {
+    let challenge =
+        "401 Unauthorized\r\nWWW-Authenticate: Digest realm=\"r\", nonce=\"n\", qop=\"auth\"";
+    let refusal = |status, workload, user: Option<&str>| {
+        let mut options = options(stubborn(status), workload, Transport::Udp);
+        options.credentials = user.map(|user| SipCredentials {
+            user: user.to_owned(),
+            password: "wrong".to_owned(),
+        });
+        rehearse(&options, &Stopper::new()).map_err(|error| error.to_string())
+    };
+    for (status, workload, user, part) in [
+        (
+            challenge,
+            SipWorkload::Register,
+            None,
+            "asks for a user name",
+        ),
+        (
+            challenge,
+            SipWorkload::Register,
+            Some("u{n}"),
+            "does not accept",
+        ),
+        ("404 Not Found", SipWorkload::Call, None, "INVITE with 404"),
+        ("405 No", SipWorkload::Options, None, "method"),
+    ] {
+        let error = refusal(status, workload, user).unwrap_err();
+        assert!(error.contains(part), "{error}");
+    }
+    refusal("503 Service Unavailable", SipWorkload::Options, None).unwrap();
+}
+
+#[test]
+fn a_server_that_is_always_busy_is_counted_as_such() {
+    let target = stubborn("503 Service Unavailable\r\nRetry-After: 7");
+    let mut plan = plan(&options(target, SipWorkload::Call, Transport::Udp));
+    plan.set_schedule(&Schedule::constant(Rate(100.0)));
+    let report = report(plan);
+    let sip = report.sip.as_deref().unwrap();
+    assert_eq!((report.total.received, sip.completed), (0, 0), "{report}");
+    assert!(sip.unavailable >= 60, "{report}");
+    let after = sip.retry_after.unwrap();
+    assert_eq!((after.least_s, after.most_s), (7, 7), "{report}");
+    assert!(
+        report.to_string().contains("Retry-After 7 to 7 s"),
+        "{report}"
+    );
+}
