@@ -1,4 +1,5 @@
 //! What the fuzz targets share. Each function takes any input and panics only if the project is wrong.
 
 pub mod sip;
+pub mod sip_engine;
 pub mod stun;

@@ -11,6 +11,13 @@ use std::path::Path;
 mod targets;
 
 #[expect(
+    unreachable_pub,
+    reason = "the fuzz targets use it as a module of a library"
+)]
+#[path = "../../../fuzz/src/sip_engine.rs"]
+mod engine_target;
+
+#[expect(
     clippy::disallowed_methods,
     reason = "a test may read the files it is about"
 )]
@@ -47,4 +54,9 @@ fn streams() {
 #[test]
 fn credentials() {
     replay("sip_digest", targets::digest);
+}
+
+#[test]
+fn engines() {
+    replay("sip_engine", engine_target::engine);
 }
