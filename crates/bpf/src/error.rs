@@ -93,7 +93,7 @@ impl BpfError {
     #[must_use]
     pub fn is_unsupported(&self) -> bool {
         matches!(self, BpfError::Attach { source, .. }
-            if matches!(source.raw_os_error(), Some(libc::EOPNOTSUPP | libc::EINVAL | libc::ERANGE)))
+            if matches!(source.raw_os_error(), Some(libc::EOPNOTSUPP | libc::EINVAL)))
     }
 }
 

@@ -53,6 +53,7 @@ pub enum BranchKind {
 pub struct BranchCodec {
     key: HashKey,
     tag_key: HashKey,
+    stateless_key: HashKey,
 }
 
 impl BranchCodec {
@@ -62,6 +63,7 @@ impl BranchCodec {
         BranchCodec {
             key: key.derive(u64::from_le_bytes(*b"branches")),
             tag_key: key.derive(u64::from_le_bytes(*b"to tags.")),
+            stateless_key: key.derive(u64::from_le_bytes(*b"no state")),
         }
     }
 
@@ -109,8 +111,8 @@ impl BranchCodec {
     #[must_use]
     pub fn write_stateless(&self, number: u128) -> [u8; BRANCH_LEN] {
         let bytes = number.to_le_bytes();
-        let mac = self.key.mac(&bytes);
-        let other = self.key.derive(1).mac(&bytes);
+        let mac = self.stateless_key.mac(&bytes);
+        let other = self.stateless_key.mac(&mac.to_le_bytes());
         text(STATELESS_MARK, mac as u16, other, mac)
     }
 

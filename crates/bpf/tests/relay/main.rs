@@ -5,5 +5,7 @@
 mod binding;
 mod cases;
 mod golden;
+mod mutations;
+mod partial;
 mod rig;
 mod tables;

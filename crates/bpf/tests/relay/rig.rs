@@ -21,6 +21,8 @@ pub(crate) struct Rig {
     pub(crate) table: Table,
     hops: NextHops,
     buckets: Buckets,
+    /// Where the next hop is, unless the case wants another.
+    pub(crate) interface: u32,
     /// Every entry has a counter that was never used before.
     counter: u32,
 }
@@ -60,6 +62,7 @@ impl Rig {
             hops: relay.next_hops().expect("a table"),
             buckets: relay.buckets().expect("mapped"),
             relay,
+            interface: LOOPBACK,
             counter: 0,
         })
     }
@@ -69,7 +72,11 @@ impl Rig {
     pub(crate) fn enter(&mut self, case: &Case) -> (Vec<u32>, u32) {
         let hop = NextHop {
             good_until_ns: if case.hop == Hop::Stale { 1 } else { u64::MAX },
-            interface: if case.hop == Hop::Other { 77 } else { LOOPBACK },
+            interface: if case.hop == Hop::Other {
+                77
+            } else {
+                self.interface
+            },
             mtu: case.mtu,
             usable_xdp: case.hop != Hop::Unusable,
             usable_tc: case.hop != Hop::Unusable,

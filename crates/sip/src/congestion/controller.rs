@@ -15,8 +15,9 @@ pub struct Config {
     pub enabled: bool,
     /// The longest wait that is of use; 200 ms by default.
     pub tolerance: Duration,
-    /// Which part of the processor's time may go into 503s, in thousandths; 50 by default. Beyond it messages are dropped
-    /// in silence.
+    /// Which part of the processor's time may go into 503s, in thousandths; 50 by default, and twice that where it
+    /// is enough to refuse all that is shed. Beyond it messages are dropped in silence, which callers over UDP answer with
+    /// repetition: a 503 is dearer than one drop and cheaper than four.
     pub rejecting_permille: u16,
     /// What building and sending a 503 costs; 3 us by default.
     pub rejection_cost: Duration,
@@ -96,6 +97,8 @@ const NEARLY_FULL: u8 = 80;
 const SAVED: Duration = Duration::from_millis(20);
 /// How the share of refused requests is averaged, for RFC 7339: over windows of this length.
 const SHARE_WINDOW: Duration = Duration::from_millis(100);
+/// How much of the average one window is.
+const AVERAGING: f64 = 0.3;
 
 /// The controller of one worker.
 #[derive(Debug)]
@@ -114,6 +117,8 @@ pub struct Controller {
     shed: u32,
     window_at: Mono,
     shed_percent: f64,
+    /// What 503s for all that is shed would take, in thousandths of the time.
+    wanted_permille: f64,
     counts: ShedCounts,
 }
 
@@ -135,6 +140,7 @@ impl Controller {
             shed: 0,
             window_at: Mono::default(),
             shed_percent: 0.0,
+            wanted_permille: 0.0,
             counts: ShedCounts::default(),
         }
     }
@@ -244,6 +250,14 @@ impl Controller {
         }
     }
 
+    /// A request was accepted without being asked about, since there is no congestion: its source is counted all the same.
+    pub fn count_accepted(&mut self, now: Mono, source: IpAddr) {
+        self.offered = self.offered.saturating_add(1);
+        if self.config.enabled {
+            self.fairness.count(now, source);
+        }
+    }
+
     fn is_below_share(&mut self, now: Mono, class: Class, source: IpAddr) -> bool {
         let served = match self.behaviour {
             Behaviour::Normal => true,
@@ -298,7 +312,9 @@ impl Controller {
     fn save_up(&mut self, now: Mono) {
         let passed = now.since(self.rejecting_at).as_nanos();
         self.rejecting_at = now;
-        let earned = passed * u128::from(self.config.rejecting_permille) / 1000;
+        let share = u128::from(self.config.rejecting_permille);
+        let is_enough = self.wanted_permille <= f64::from(self.config.rejecting_permille) * 2.0;
+        let earned = passed * share * if is_enough { 2 } else { 1 } / 1000;
         let earned = u64::try_from(earned).unwrap_or(u64::MAX);
         self.rejecting_ns = self
             .rejecting_ns
@@ -307,12 +323,16 @@ impl Controller {
     }
 
     fn turn_window(&mut self, now: Mono) {
-        if now.since(self.window_at) < SHARE_WINDOW {
+        let passed = now.since(self.window_at);
+        if passed < SHARE_WINDOW {
             return;
         }
         self.window_at = now;
+        let wanted = self.config.rejection_cost.as_secs_f64() * f64::from(self.shed);
+        let permille = 1000.0 * wanted / passed.as_secs_f64();
+        self.wanted_permille += (permille - self.wanted_permille) * AVERAGING;
         let share = 100.0 * f64::from(self.shed) / f64::from(self.offered.max(1));
-        self.shed_percent += (share - self.shed_percent) * 0.3;
+        self.shed_percent += (share - self.shed_percent) * AVERAGING;
         self.offered = 0;
         self.shed = 0;
     }
@@ -453,7 +473,7 @@ mod tests {
             }
         }
         // 5 % of a second in pieces of 3 us, and what was saved up.
-        assert!((16_000..24_000).contains(&refused), "{refused}");
+        assert!((16_000..26_000).contains(&refused), "{refused}");
         assert_eq!(controller.counts().dropped, 200_000 - u64::from(refused));
     }
 

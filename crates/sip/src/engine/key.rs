@@ -34,12 +34,18 @@ pub(super) struct Fingerprint(pub(super) u128);
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Matcher {
     key: HashKey,
+    /// For clients of RFC 2543.
+    old_key: HashKey,
+    tag_key: HashKey,
 }
 
 impl Matcher {
     pub(super) fn new(key: HashKey) -> Matcher {
+        let key = key.derive(u64::from_le_bytes(*b"matching"));
         Matcher {
-            key: key.derive(u64::from_le_bytes(*b"matching")),
+            key,
+            old_key: key.derive(2543),
+            tag_key: key.derive(3261),
         }
     }
 
@@ -75,7 +81,7 @@ impl Matcher {
             _ => message.to().ok()?.tag,
         };
         let from_tag = message.from().ok()?.tag;
-        let mut hasher = self.key.derive(2543).fingerprint();
+        let mut hasher = self.old_key.fingerprint();
         for field in [
             message.request_uri()?,
             to_tag.unwrap_or_default(),
@@ -94,7 +100,7 @@ impl Matcher {
     /// The To tag of an answer that belongs to no transaction: the same for the same request, so that its
     /// retransmission gets the same answer (RFC 3261 §8.2.7).
     pub(super) fn stateless_tag(&self, fingerprint: Fingerprint) -> [u8; 8] {
-        let number = self.key.derive(1).mac(&fingerprint.0.to_le_bytes());
+        let number = self.tag_key.mac(&fingerprint.0.to_le_bytes());
         number.to_le_bytes()
     }
 

@@ -104,22 +104,34 @@ impl Engine {
         {
             return self.cancel_request(now, request, slot);
         }
-        if !admitted {
-            // What the scan could not decide: clients of RFC 2543. Without congestion it is only counted.
-            let class = self.config.classifier.classify(&traits(&message, method));
-            match self.controller.admit(now, class, flow.remote.ip()) {
-                Admission::Accept => {}
-                Admission::Drop => return self.drop_message(DropReason::Shed),
-                Admission::Refuse { retry_after_s } => {
-                    let mut line = [0; RETRY_AFTER_LEN];
-                    let reply = Reply::new(503).headers(retry_after(&mut line, retry_after_s));
-                    // What cannot be answered is dropped.
-                    let _ = self.answer_statelessly(&request, &reply);
-                    return Received::Refused(503);
-                }
-            }
+        if !admitted && self.is_shed_late(now, &request) {
+            return Received::Refused(503);
         }
         Received::Request(request)
+    }
+
+    /// What the scan could not decide: clients of RFC 2543. Without congestion it is only counted.
+    fn is_shed_late(&mut self, now: Mono, request: &NewRequest<'_>) -> bool {
+        let source = request.flow.remote.ip();
+        if self.controller.behaviour() == Behaviour::Normal {
+            self.controller.count_accepted(now, source);
+            return false;
+        }
+        let class = self.config.classifier.classify(&traits(&request.message));
+        match self.controller.admit(now, class, source) {
+            Admission::Accept => false,
+            Admission::Drop => {
+                self.stats.count_drop(DropReason::Shed);
+                true
+            }
+            Admission::Refuse { retry_after_s } => {
+                let mut line = [0; RETRY_AFTER_LEN];
+                let reply = Reply::new(503).headers(retry_after(&mut line, retry_after_s));
+                // What cannot be answered is dropped.
+                let _ = self.answer_statelessly(request, &reply);
+                true
+            }
+        }
     }
 
     fn fingerprint(
@@ -309,10 +321,10 @@ fn retry_after(line: &mut [u8; RETRY_AFTER_LEN], seconds: u32) -> &[u8] {
     line.get(..length).unwrap_or_default()
 }
 
-fn traits<'m>(message: &Message<'m>, method: Method<'m>) -> Traits<'m> {
+fn traits<'m>(message: &Message<'m>) -> Traits<'m> {
     let first = |kind| message.header(kind).map(|header| header.value);
     Traits {
-        method: method.as_bytes(),
+        method: message.method().map(Method::as_bytes).unwrap_or_default(),
         uri: message.request_uri().unwrap_or_default(),
         in_dialog: message.to().is_ok_and(|to| to.tag.is_some()),
         has_credentials: message.has(HeaderKind::Authorization)

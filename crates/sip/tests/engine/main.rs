@@ -8,6 +8,7 @@ mod invite;
 mod memory;
 mod network;
 mod non_invite;
+mod overload;
 mod proxy;
 mod random;
 mod streams;

@@ -85,7 +85,7 @@ impl Packet {
         udp
     }
 
-    fn pseudo_header(&self) -> Vec<u8> {
+    pub(crate) fn pseudo_header(&self) -> Vec<u8> {
         let mut header = Vec::new();
         for address in [self.source, self.destination] {
             match address.ip() {
@@ -168,12 +168,17 @@ impl Case {
 
     /// The packet that leaves, with this IPv4 identification or flow label.
     pub(crate) fn leaving(&self, label: u32) -> Packet {
-        let addresses = self.addresses();
         let arriving = self.arriving();
         let data = match self.way {
             Way::ToClient => &arriving.payload[..],
             Way::ToPeer | Way::Between => &arriving.payload[4..4 + self.payload],
         };
+        self.leaving_with(data, label)
+    }
+
+    /// The same with other data.
+    pub(crate) fn leaving_with(&self, data: &[u8], label: u32) -> Packet {
+        let addresses = self.addresses();
         let (source, destination, payload) = match self.way {
             Way::ToPeer => (addresses.relay, addresses.peer, data.to_vec()),
             Way::ToClient => (
@@ -190,11 +195,12 @@ impl Case {
         Packet {
             source,
             destination,
+            tos: self.tos,
             ttl: self.ttl - 1,
             label,
             dont_fragment: false,
+            without_checksum: self.checksum == Checksum::Absent,
             payload,
-            ..arriving
         }
     }
 }
