@@ -17,6 +17,7 @@ mod buckets;
 mod counters;
 mod layout;
 mod next_hops;
+mod settling;
 mod table;
 mod totals;
 mod trial;
@@ -42,6 +43,7 @@ use crate::object::Object;
 use crate::sys::{self, AttachType, RawMap};
 use counters::Counters;
 use layout::{INTERFACE, LISTENER, SETTINGS};
+use settling::Settling;
 
 /// How many listener ports the programs can tell from other traffic.
 pub const MAX_LISTENER_PORTS: usize = 8;
@@ -109,6 +111,7 @@ pub struct Relay {
     interfaces: RawMap<4, INTERFACE>,
     listeners: RawMap<LISTENER, 4>,
     totals: RawMap<4, TOTALS>,
+    settling: Settling,
     labels: RandomState,
     counters: Counters,
     loaded: Loaded,
@@ -136,6 +139,7 @@ impl Relay {
             what: "number of processors",
             source,
         })?;
+        let settling = Settling::new(&object.own_map("SETTLING")?, counters)?;
         // SAFETY: the sizes are those of `relay_maps.h`, and TOTALS is the only one of the four that is per processor.
         let (live, interfaces, listeners, totals) = unsafe {
             (
@@ -156,6 +160,7 @@ impl Relay {
             counters,
             loaded: Loaded::default(),
             next_hops: settings.next_hops + 1,
+            settling,
             buckets: settings.allocations.max(1),
             relaying: true,
             binding: settings.binding,
@@ -313,6 +318,7 @@ impl Relay {
             self.object.own_map("FLOWS_V4")?,
             self.object.own_map("FLOWS_V6")?,
             self.counters.clone(),
+            self.settling.clone(),
             self.labels.clone(),
         ))
     }
@@ -422,6 +428,7 @@ fn load_object(settings: &Settings, counters: u32, processors: u32) -> Result<Ob
         ("FLOWS_V4", counters),
         ("FLOWS_V6", counters),
         ("COUNTS", counts),
+        ("SETTLING", counters),
         ("BUCKETS", settings.allocations.max(1)),
         ("NEXT_HOPS", settings.next_hops + 1),
     ];

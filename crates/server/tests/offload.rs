@@ -75,6 +75,12 @@ fn start(builder: Builder) -> Option<Running> {
     }
 }
 
+/// A pause that shows that nothing of a flow waits in user space.
+const SETTLED: Duration = Duration::from_millis(10);
+
+/// The kernel's counts are never older.
+const COUNTS_AGE: Duration = Duration::from_millis(1200);
+
 /// A client with a channel to a peer.
 struct Call {
     client: Client,
@@ -107,6 +113,14 @@ impl Call {
             relayed,
             channel: 0x4000,
         }
+    }
+
+    /// A new flow stays in user space until a packet comes after a pause.
+    fn settle(&self) {
+        self.exchange(1);
+        std::thread::sleep(SETTLED);
+        self.exchange(1);
+        std::thread::sleep(COUNTS_AGE);
     }
 
     /// Both ways, so many times, each datagram looked at.
@@ -166,6 +180,7 @@ fn all_families_are_carried_by_the_kernel_alone() {
                 let mut call = Call::new(&server, client, peer);
                 assert_eq!(channels(&server.stats()), 1);
                 ready(&server);
+                call.settle();
                 let (workers, kernel) = (by_workers(&server), by_kernel(&server));
                 call.exchange(500);
                 // On loopback a packet keeps the route it was sent by, which is of its own family: user space relays into the
@@ -199,6 +214,16 @@ fn two_relays_of_ours_meet_in_the_kernel() {
         assert_eq!(two.got(), Got::Data(at_one, b"hello".to_vec()));
         assert_eq!(two.bind(0x4002, at_one), 0);
         ready(&server);
+        let settle = || {
+            one.send(0x4001, b"settling");
+            assert_eq!(two.got(), Got::Channel(0x4002, b"settling".to_vec()));
+            two.send(0x4002, b"settling");
+            assert_eq!(one.got(), Got::Channel(0x4001, b"settling".to_vec()));
+            std::thread::sleep(SETTLED);
+        };
+        settle();
+        settle();
+        std::thread::sleep(COUNTS_AGE);
         let (workers, kernel) = (by_workers(&server), by_kernel(&server));
         for round in 0..100_u8 {
             one.send(0x4001, &[round; 100]);
@@ -297,6 +322,7 @@ fn a_peer_that_is_denied_by_a_reload_is_cut_off_at_once_and_comes_back() {
         server.reload(settings()).expect("valid");
         eventually("an entry", || channels(&server.stats()) == 1);
         ready(&server);
+        call.settle();
         let before = by_workers(&server);
         call.exchange(10);
         assert_eq!(by_workers(&server), before);
@@ -322,13 +348,14 @@ fn a_wildcard_listener_has_entries_for_the_address_that_was_asked() {
         let relayed = client.allocate();
         assert_eq!(client.bind(0x4000, peer.local_addr().expect("bound")), 0);
         ready(&server);
-        let before = by_workers(&server);
         let call = Call {
             client,
             peer,
             relayed,
             channel: 0x4000,
         };
+        call.settle();
+        let before = by_workers(&server);
         call.exchange(50);
         assert_eq!(by_workers(&server), before);
     });
@@ -356,16 +383,21 @@ fn channels_beyond_what_fits_are_relayed_by_user_space() {
             1 + 2 + 3 + 4 + 5 + 6
         );
         ready(&server);
+        let to_all = |client: &Client| {
+            for (number, peer) in (0x4000_u16..).zip(&peers) {
+                client.send(number, &number.to_be_bytes());
+                let mut buffer = [0; 64];
+                let (length, from) = peer.recv_from(&mut buffer).expect("relayed");
+                assert_eq!(
+                    (&buffer[..length], from),
+                    (&number.to_be_bytes()[..], relayed)
+                );
+            }
+        };
+        to_all(&client);
+        std::thread::sleep(SETTLED);
         let before = by_workers(&server);
-        for (number, peer) in (0x4000..).zip(peers) {
-            client.send(number, &number.to_be_bytes());
-            let mut buffer = [0; 64];
-            let (length, from) = peer.recv_from(&mut buffer).expect("relayed");
-            assert_eq!(
-                (&buffer[..length], from),
-                (&number.to_be_bytes()[..], relayed)
-            );
-        }
+        to_all(&client);
         assert_eq!(by_workers(&server)[0], before[0] + 6);
         client.release();
         assert_eq!(channels(&server.stats()), 0);
@@ -387,6 +419,9 @@ fn both_halves_draw_on_one_rate_limit() {
         let unbound_at = unbound.local_addr().expect("bound");
         assert_eq!(call.client.permit(unbound_at), 0);
         ready(&server);
+        call.settle();
+        let all = || by_kernel(&server)[0] + by_workers(&server)[0];
+        let settled = all();
         let begin = Instant::now();
         for number in 0..SENT {
             // In turns by the kernel, over the channel, and by user space.
@@ -401,7 +436,7 @@ fn both_halves_draw_on_one_rate_limit() {
             let by_workers = server.stats().dropped(DropReason::OverRate);
             (by_kernel, by_workers)
         };
-        let relayed = || by_kernel(&server)[0] + by_workers(&server)[0];
+        let relayed = || all() - settled;
         eventually("all of them", || {
             let (by_kernel, by_workers) = dropped();
             relayed() + by_kernel + by_workers == SENT

@@ -8,6 +8,7 @@
 #pragma once
 #include "relay_bucket.h"
 #include "relay_checksum.h"
+#include "relay_settle.h"
 
 // What is to be done, besides a reason to pass (>= 0, enum total). FAILED: the packet could not be finished; there is no
 // known way to get there.
@@ -274,6 +275,12 @@ INLINE int decide_relay(const struct view *view, const struct udp *udp, u16 chan
     why = check_loopback(view, d);
     if (UNLIKELY(why != RELAY))
         return why;
+    // Only now, as what user space relays for another reason is no pause. Both entries see each packet.
+    int settled = is_settled(d->in);
+    if (d->second)
+        settled &= is_settled(d->out);
+    if (UNLIKELY(!settled))
+        return PASS_SETTLING;
     // Without a checksum there is none to hand on, and IPv6 wants one.
     if (UNLIKELY(!udp->checksum && d->out->label_and_flags & OUT_V6))
         return PASS_CHECKSUM;

@@ -43,7 +43,7 @@ struct key_v6 {
 };
 _Static_assert(sizeof(struct key_v6) == 40, "key_v6");
 
-enum entry_flag { OUT_V6 = 1 << 24, OWN_RELAY = 1 << 25, FLOW_LABEL = 0xfffff };
+enum entry_flag { OUT_V6 = 1 << 24, OWN_RELAY = 1 << 25, SETTLED = 1 << 26, FLOW_LABEL = 0xfffff };
 
 // What becomes of a flow's packets. Addresses and ports as they will be on the wire; an IPv4 address is the first word. The
 // kernel puts it 72 bytes from the start of a cache line: what only IPv6 needs is last, so that IPv4 touches one line less.
@@ -144,6 +144,7 @@ enum total {
     PASS_LINK,
     PASS_ROOM,
     PASS_OFF,
+    PASS_SETTLING,
     TOTALS_COUNT,
 };
 
@@ -193,6 +194,15 @@ struct {
     UINT(max_entries, 1);
     UINT(map_flags, MAP_MMAPABLE);
 } BUCKETS SEC(".maps");
+
+// By counter: 0 for a flow that is settled, else how far it is (relay_settle.h).
+struct {
+    UINT(type, MAP_TYPE_ARRAY);
+    TYPE(key, u32);
+    TYPE(value, u64);
+    UINT(max_entries, 1);
+    UINT(map_flags, MAP_MMAPABLE);
+} SETTLING SEC(".maps");
 
 // When all that this prefix was answered would have been answered at the allowed rate.
 struct {

@@ -23,6 +23,7 @@ pub(super) const LISTENER: usize = 20;
 /// Bits of the highest byte of a value's label word.
 const OUT_V6: u32 = 1 << 24;
 const OWN_RELAY: u32 = 1 << 25;
+const SETTLED: u32 = 1 << 26;
 
 /// The number of UDP in IP headers.
 const UDP: u16 = 17;
@@ -63,6 +64,7 @@ impl Key {
 pub(super) fn entry(
     key: &FlowKey,
     entry: &FlowEntry,
+    settled: bool,
     labels: &impl BuildHasher,
 ) -> Option<[u8; ENTRY]> {
     if entry.source.is_ipv4() != entry.destination.is_ipv4() {
@@ -86,7 +88,8 @@ pub(super) fn entry(
     bytes[18..20].copy_from_slice(&pseudo_header(key).to_ne_bytes());
     bytes[20..24].copy_from_slice(&entry.counter.to_ne_bytes());
     bytes[24..28].copy_from_slice(&entry.bucket.unwrap_or(u32::MAX).to_ne_bytes());
-    bytes[28..32].copy_from_slice(&label_word(entry, labels).to_ne_bytes());
+    let word = label_word(entry, labels) | if settled { SETTLED } else { 0 };
+    bytes[28..32].copy_from_slice(&word.to_ne_bytes());
     put_ip(&mut bytes[32..48], entry.source.ip());
     put_ip(&mut bytes[48..64], entry.destination.ip());
     Some(bytes)

@@ -7,6 +7,7 @@ use std::os::fd::OwnedFd;
 
 use super::counters::Counters;
 use super::layout::{self, ENTRY, KEY_V4, KEY_V6, Key};
+use super::settling::Settling;
 use crate::BpfError;
 use crate::sys::RawMap;
 
@@ -77,18 +78,26 @@ pub struct Table {
     v4: RawMap<KEY_V4, ENTRY>,
     v6: RawMap<KEY_V6, ENTRY>,
     counters: Counters,
+    settling: Settling,
     labels: RandomState,
 }
 
 impl Table {
     /// Over the maps FLOWS_V4 and FLOWS_V6.
-    pub(super) fn new(v4: OwnedFd, v6: OwnedFd, counters: Counters, labels: RandomState) -> Table {
+    pub(super) fn new(
+        v4: OwnedFd,
+        v6: OwnedFd,
+        counters: Counters,
+        settling: Settling,
+        labels: RandomState,
+    ) -> Table {
         // SAFETY: the sizes are those of `relay_maps.h`, and neither map is per processor.
         let (v4, v6) = unsafe { (RawMap::new(v4, 1), RawMap::new(v6, 1)) };
         Table {
             v4,
             v6,
             counters,
+            settling,
             labels,
         }
     }
@@ -103,10 +112,18 @@ impl Table {
                 v4: self.v4.again()?,
                 v6: self.v6.again()?,
                 counters: self.counters.clone(),
+                settling: self.settling.clone(),
                 labels: self.labels.clone(),
             })
         };
         again().map_err(BpfError::Descriptor)
+    }
+
+    /// The flow of this counter begins: what came of it so far may still wait in user space. Its entry, made next, is used
+    /// after a pause of 2 ms in the flow, or after 200 ms without one, so that packets do not overtake each other. Without
+    /// this, an entry is used at once.
+    pub fn begin(&mut self, counter: u32) {
+        self.settling.begin(counter);
     }
 
     /// Enters a flow, or replaces its entry; from the next packet on.
@@ -114,7 +131,9 @@ impl Table {
     /// # Errors
     /// Then nothing has changed.
     pub fn insert(&mut self, key: &FlowKey, entry: &FlowEntry) -> Result<(), InsertError> {
-        let bytes = layout::entry(key, entry, &self.labels).ok_or(InsertError::MixedFamilies)?;
+        let settled = self.settling.is_over(entry.counter);
+        let bytes =
+            layout::entry(key, entry, settled, &self.labels).ok_or(InsertError::MixedFamilies)?;
         match Key::new(key).ok_or(InsertError::MixedFamilies)? {
             Key::V4(key) => self.v4.set(&key, &bytes),
             Key::V6(key) => self.v6.set(&key, &bytes),

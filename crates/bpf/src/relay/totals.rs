@@ -83,6 +83,8 @@ totals! {
     pass_room,
     /// Relaying is switched off.
     pass_off,
+    /// The channel is new, and what came before may still wait in user space: see [`Table::begin`](super::Table::begin).
+    pass_settling,
 }
 
 /// What both programs have counted.

@@ -8,4 +8,5 @@ mod golden;
 mod mutations;
 mod partial;
 mod rig;
+mod settling;
 mod tables;

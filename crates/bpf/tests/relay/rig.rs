@@ -117,6 +117,13 @@ impl Rig {
         }
     }
 
+    /// The next case's entries will be new flows'.
+    pub(crate) fn begin(&mut self, case: &Case) {
+        for (counter, _) in (self.counter..).zip(flows(case)) {
+            self.table.begin(counter);
+        }
+    }
+
     pub(crate) fn run(&mut self, path: Path, frame: &[u8], segments: Option<u32>) -> Trial {
         match path {
             Path::Xdp => self.relay.try_xdp(frame, 1),

@@ -23,6 +23,8 @@ pub(crate) struct Part {
 
 /// The table of flows, or what a test takes for it.
 pub(crate) trait Flowing: Debug + Send {
+    /// As [`Table::begin`].
+    fn begin(&mut self, counter: u32);
     /// As [`Table::insert`].
     fn insert(&mut self, key: &FlowKey, entry: &FlowEntry) -> Result<(), InsertError>;
     /// As [`Table::remove`].
@@ -32,6 +34,10 @@ pub(crate) trait Flowing: Debug + Send {
 }
 
 impl Flowing for Table {
+    fn begin(&mut self, counter: u32) {
+        Table::begin(self, counter);
+    }
+
     fn insert(&mut self, key: &FlowKey, entry: &FlowEntry) -> Result<(), InsertError> {
         Table::insert(self, key, entry)
     }

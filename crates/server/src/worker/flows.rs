@@ -241,6 +241,9 @@ impl Flows {
             self.numbers.free.push(number);
             return Err(Refusal::Full);
         }
+        for counter in [number.to_peer(), number.to_client()] {
+            self.table.begin(counter);
+        }
         self.entered.insert(key, entered);
         Ok(entered)
     }

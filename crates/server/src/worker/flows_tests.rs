@@ -12,6 +12,7 @@ use turn::{AllocationKey, ClientPath, FiveTuple, ListenerKey, Transport};
 struct Kernel {
     flows: HashMap<FlowKey, FlowEntry>,
     counts: HashMap<u32, Counts>,
+    begun: Vec<u32>,
     /// How many entries fit.
     room: usize,
 }
@@ -20,6 +21,10 @@ struct Kernel {
 struct Fake(Arc<Mutex<Kernel>>);
 
 impl Flowing for Fake {
+    fn begin(&mut self, counter: u32) {
+        self.0.lock().unwrap().begun.push(counter);
+    }
+
     fn insert(&mut self, key: &FlowKey, entry: &FlowEntry) -> Result<(), InsertError> {
         let mut kernel = self.0.lock().unwrap();
         if kernel.flows.len() >= kernel.room && !kernel.flows.contains_key(key) {
