@@ -466,3 +466,92 @@ fn a_registration_can_be_asked_for_a_digest_rfc8760() {
         "a challenge keeps nothing"
     );
 }
+
+/// A server of two workers.
+fn two_workers() -> Running {
+    let mut settings = SipSettings::default();
+    settings.test_uas = true;
+    Server::builder()
+        .listen("127.0.0.1:0".parse().expect("an address"))
+        .relay_address("127.0.0.1".parse().expect("an address"))
+        .sip_listen("127.0.0.1:0".parse().expect("an address"))
+        .sip(settings)
+        .workers(2)
+        .start()
+        .expect("the server starts")
+}
+
+#[test]
+fn one_upstream_is_served_by_all_workers() {
+    let server = two_workers();
+    // One 5-tuple: the kernel gives all of it to one worker.
+    let client = Client::new(address(&server));
+    let started = std::time::Instant::now();
+    let mut number = 0;
+    while server.stats().sip().handed_over < 200 {
+        assert!(
+            started.elapsed() < Duration::from_secs(20),
+            "nothing is handed over"
+        );
+        for _ in 0..200 {
+            number += 1;
+            let answer = client.ask(&request(&format!("u{number}"), "REGISTER", 1, ""));
+            assert_eq!(status(&answer), 200);
+        }
+    }
+    let stats = server.stats();
+    let [one, other] = [0, 1].map(|worker| stats.workers[worker].sip);
+    assert_eq!(
+        one.handed_over + other.handed_over,
+        one.taken_over + other.taken_over
+    );
+    assert!(one.transactions > 0 && other.transactions > 0, "both work");
+    // What came before is still known where it was, and is not begun anew elsewhere.
+    let before = stats.sip().request_retransmissions;
+    for number in 1..=50 {
+        let again = request(&format!("u{number}"), "REGISTER", 1, "");
+        assert_eq!(status(&client.ask(&again)), 200);
+    }
+    assert_eq!(server.stats().sip().request_retransmissions, before + 50);
+    // A call stays in one place from INVITE to BYE.
+    for number in 0..20 {
+        let id = format!("call{number}");
+        assert_eq!(status(&client.ask(&request(&id, "INVITE", 1, ""))), 180);
+        let taken = client.answer();
+        assert_eq!(status(&taken), 200);
+        client.send(request(&id, "ACK", 1, &to_tag(&taken)).as_bytes());
+        assert_eq!(
+            status(&client.ask(&request(&id, "BYE", 2, &to_tag(&taken)))),
+            200
+        );
+    }
+    assert_eq!(server.stats().sip().stray_acks, 0);
+}
+
+#[test]
+fn an_ack_that_comes_by_another_connection_finds_its_worker() {
+    let server = two_workers();
+    let over_tcp = |text: String| text.replace("/UDP", "/TCP");
+    for number in 0..8 {
+        let id = format!("x{number}");
+        let mut stream = Stream::new(address(&server));
+        stream.send(over_tcp(request(&id, "INVITE", 1, "")).as_bytes());
+        assert_eq!(status(&stream.answer()), 180);
+        let tag = to_tag(&stream.answer());
+        // Every connection is given to some worker.
+        let mut other = Stream::new(address(&server));
+        other.send(over_tcp(request(&id, "ACK", 1, &tag)).as_bytes());
+        other.send(over_tcp(options(&format!("y{number}"), "TCP", "")).as_bytes());
+        assert_eq!(status(&other.answer()), 200);
+    }
+    std::thread::sleep(Duration::from_millis(100));
+    let sip = server.stats().sip();
+    assert_eq!(sip.stray_acks, 0);
+    assert!(sip.handed_over > 0, "of eight, one is on another worker");
+    std::thread::sleep(Duration::from_millis(900));
+    assert_eq!(
+        server.stats().sip().response_retransmissions,
+        0,
+        "all are acknowledged"
+    );
+}

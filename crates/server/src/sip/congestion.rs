@@ -45,6 +45,8 @@ pub(super) struct Congestion {
     queues: Vec<Queue>,
     /// Messages that wait in the connection at hand and in those not read yet.
     streams: u64,
+    /// Messages that other workers have handed over.
+    parcels: u64,
     /// The average length of a message, times [`SPAN`].
     bytes_sum: u64,
     lost: u64,
@@ -58,6 +60,7 @@ impl Congestion {
         Congestion {
             queues: vec![Queue::default(); listeners],
             streams: 0,
+            parcels: 0,
             bytes_sum: 500 * SPAN,
             lost: 0,
             started_ns: 0,
@@ -99,6 +102,11 @@ impl Congestion {
         self.streams = bytes as u64 / each + others as u64;
     }
 
+    /// So many messages of other workers wait here.
+    pub(super) fn parcels(&mut self, waiting: usize) {
+        self.parcels = waiting as u64;
+    }
+
     /// No connection waits any more.
     pub(super) fn no_streams(&mut self) {
         self.streams = 0;
@@ -117,7 +125,9 @@ impl Congestion {
     pub(super) fn begin(&mut self, now: Now, engine: &mut Engine) {
         self.started_ns = now.mono.0;
         let backlog = Backlog {
-            messages: self.queues.iter().map(|queue| queue.waiting).sum::<u64>() + self.streams,
+            messages: self.queues.iter().map(|queue| queue.waiting).sum::<u64>()
+                + self.streams
+                + self.parcels,
             fill_percent: self
                 .queues
                 .iter()

@@ -1,5 +1,6 @@
 //! A message from its bytes to its answer: the engine says what it is, the rules whether it is fit, the user what to say.
 
+use super::balance::{Balance, SipParcel};
 use super::congestion::Congestion;
 use super::counters::{SipCounters, method_index};
 use super::outgoing::{Outgoing, key_of};
@@ -7,12 +8,12 @@ use super::settings::Orders;
 use super::token::Slot;
 use super::user::User;
 use super::{Secrets, stun};
-use crate::worker::now;
+use crate::worker::{Courier, now};
 use sip::engine::{Config, ConnectKey, Engine, NewRequest, Output, Received, SentBy};
 use sip::flow::{Carrier, Flow, ListenerKey};
 use sip::frame::Packet;
 use sip::verdict::{Refusal, Verdict, judge_bytes};
-use sip::{Limits, Mono, Now, ParseError, Spans};
+use sip::{Limits, Mono, Now, ParseError, Scan, Spans};
 use std::net::SocketAddr;
 use std::sync::Arc;
 
@@ -31,6 +32,8 @@ pub(crate) struct Endpoint {
     pub(super) engine: Box<Engine>,
     pub(super) congestion: Congestion,
     user: User,
+    balance: Balance,
+    number: u16,
     /// Taken out while a message refers to it.
     spans: Option<Box<Spans>>,
     /// Where refusals are written.
@@ -74,6 +77,8 @@ impl Endpoint {
             counters: SipCounters::default(),
             engine: Box::new(Engine::new(config, seed)),
             congestion: Congestion::new(listeners.len()),
+            balance: Balance::new(number, secrets.commons.clone()),
+            number,
             user: User::new(secrets.key, &orders, seed),
             spans: Some(Box::default()),
             buffer: vec![0; orders.message_bytes() + BEYOND],
@@ -127,7 +132,9 @@ impl Endpoint {
             Packet::KeepAlive => self.counters.pings += 1,
             Packet::Sip => {
                 self.counters.udp_messages += 1;
-                self.message(bytes, flow, outgoing);
+                if !(self.balance.is_on() && self.hand_over(bytes, flow)) {
+                    self.message(bytes, flow, outgoing);
+                }
             }
             Packet::Other => self.counters.malformed += 1,
         }
@@ -189,6 +196,50 @@ impl Endpoint {
         }
     }
 
+    /// A request over UDP goes to the worker that its Call-ID belongs to, unless that is this one or its transaction is here.
+    fn hand_over(&mut self, bytes: &[u8], flow: &Flow) -> bool {
+        let Ok(scan) = Scan::of(bytes, &self.limits) else {
+            return false;
+        };
+        let (Some(_), Some(call_id)) = (scan.method, scan.call_id) else {
+            return false;
+        };
+        let owner = self.balance.owner_of(call_id);
+        if owner == self.number
+            || (self.balance.is_young(self.now.mono) && self.engine.knows(&scan))
+        {
+            return false;
+        }
+        self.balance.pack(owner, flow, bytes, &mut self.counters);
+        true
+    }
+
+    /// The messages of a parcel, from `first` on, as many as may be handled at once.
+    pub(super) fn unpack(
+        &mut self,
+        parcel: &SipParcel,
+        first: usize,
+        outgoing: &mut Outgoing<'_, '_, '_>,
+    ) {
+        for item in parcel.items.iter().skip(first).take(super::MESSAGES) {
+            self.counters.taken_over += 1;
+            let bytes = parcel.bytes.get(item.bytes.clone()).unwrap_or_default();
+            self.message(bytes, &item.flow, outgoing);
+        }
+    }
+
+    /// Takes back a parcel that was delivered.
+    pub(super) fn put_back(&self, parcel: SipParcel) {
+        self.balance.put_back(parcel);
+    }
+
+    /// Posts what goes to other workers, and compares this one with them now and then.
+    pub(super) fn post(&mut self, courier: &Courier) {
+        let received = self.counters.udp_messages;
+        self.balance.compare(self.now.mono, received);
+        self.balance.send_all(courier, &mut self.counters);
+    }
+
     /// A message, from the network or from another worker.
     pub(super) fn message(
         &mut self,
@@ -206,7 +257,11 @@ impl Endpoint {
             .engine
             .handle_message(self.now, flow, bytes, &mut spans);
         let shed = is_shed(&received);
-        self.take(received);
+        if let Received::Elsewhere { worker } = received {
+            self.balance.pack(worker, flow, bytes, &mut self.counters);
+        } else {
+            self.take(received);
+        }
         self.spans = Some(spans);
         self.drain(outgoing);
         if let Some(started) = started.filter(|_| shed) {
@@ -222,7 +277,6 @@ impl Endpoint {
                 self.count_request(b"CANCEL");
                 self.user.cancel(self.now.mono, invite, &mut self.engine);
             }
-            Received::Elsewhere { .. } => self.counters.stray_responses += 1,
             Received::KeepAlive => self.counters.pings += 1,
             // Overload control counts its own.
             Received::Refused(503) => {}

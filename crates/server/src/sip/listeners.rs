@@ -48,7 +48,7 @@ pub(crate) fn set_up(
         let places = of_workers.iter_mut().zip(group);
         places.for_each(|(list, listener)| list.push(listener));
     }
-    let secrets = Secrets::new().map_err(StartError::Randomness)?;
+    let secrets = Secrets::new(workers).map_err(StartError::Randomness)?;
     let orders = Arc::new(orders);
     let sips = (0..).zip(of_workers).map(|(number, listeners)| {
         let orders = Arc::clone(&orders);

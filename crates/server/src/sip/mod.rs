@@ -11,6 +11,7 @@
 //! After every 16 messages, and before the next, everything that is due is done: timers never wait behind messages. Buffers belong to
 //! the worker; a connection has memory of its own only while a message is on its way, or while the other side does not read.
 
+mod balance;
 mod challenge;
 mod congestion;
 mod connection;
@@ -27,18 +28,20 @@ mod stun;
 mod token;
 mod user;
 
+pub(crate) use balance::{Commons, SipParcel};
 pub use counters::{SIP_CLASSES, SIP_METHODS, SipCounters};
 pub(crate) use listeners::set_up;
 pub(crate) use settings::Orders;
 pub use settings::SipSettings;
 pub(crate) use token::SipToken;
 
-use crate::worker::Token;
+use crate::worker::{Courier, Token};
 use connections::Connections;
 use endpoint::Endpoint;
 use io::{Event, Interest, Poller, RecvBatch, SendOptions, SendQueue};
 use listeners::SipListener;
 use sip::{HashKey, Mono, Now};
+use std::collections::VecDeque;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
@@ -48,6 +51,10 @@ const MESSAGES: usize = 16;
 
 /// How often a socket may fill that many in one wake-up.
 const ROUNDS: usize = 4;
+
+/// Parcels of other workers handled per turn, and how many may wait.
+const PARCELS: usize = 4;
+const INBOX: usize = 64;
 
 /// Bytes read from a connection at once.
 const READ: usize = 64 << 10;
@@ -66,6 +73,8 @@ pub(crate) struct Sip {
     queue: SendQueue,
     connections: Connections,
     endpoint: Endpoint,
+    /// Messages from other workers.
+    inbox: VecDeque<SipParcel>,
     /// Sockets that the poller has reported.
     ready: Vec<(SipToken, Event)>,
     /// What a connection's bytes are read into.
@@ -101,6 +110,7 @@ impl Sip {
             }),
             connections: Connections::new(now.mono),
             endpoint: Endpoint::new(number, &addresses, orders, secrets, seed, now),
+            inbox: VecDeque::new(),
             ready: Vec::new(),
             scratch: vec![0; READ].into(),
             left: 0,
@@ -124,13 +134,23 @@ impl Sip {
         self.ready.push((token, event));
     }
 
+    /// Another worker has received messages that belong here; [`Sip::turn`] will handle them.
+    pub(crate) fn receive(&mut self, parcel: SipParcel) {
+        if self.inbox.len() < INBOX {
+            self.inbox.push_back(parcel);
+        } else {
+            self.endpoint.counters.mailbox_full += parcel.items.len() as u64;
+            self.endpoint.put_back(parcel);
+        }
+    }
+
     /// New settings.
     pub(crate) fn obey(&mut self, orders: Arc<Orders>) {
         self.endpoint.obey(orders);
     }
 
     /// Does what is due, and reads each socket that is ready, a bounded amount.
-    pub(crate) fn turn(&mut self, poller: &Poller, now: turn::Now) {
+    pub(crate) fn turn(&mut self, poller: &Poller, courier: &Courier, now: turn::Now) {
         self.endpoint.now = Now {
             mono: Mono(now.mono.0),
             unix_s: now.unix_s,
@@ -148,12 +168,22 @@ impl Sip {
         }
         // Keeps the space for the next time.
         self.ready = ready;
+        for _ in 0..PARCELS {
+            let Some(parcel) = self.inbox.pop_front() else {
+                break;
+            };
+            self.unpack(parcel, poller);
+        }
+        self.endpoint.post(courier);
         self.endpoint.congestion.no_streams();
         self.tell_of_the_gone(poller);
     }
 
     /// How long the worker may sleep.
     pub(crate) fn patience(&self, now: turn::Mono) -> Duration {
+        if !self.inbox.is_empty() {
+            return Duration::ZERO;
+        }
         let now = Mono(now.0);
         let deadlines = [
             self.connections.next_deadline(),
@@ -173,11 +203,13 @@ impl Sip {
     }
 }
 
-/// What all workers share so that each can read what another wrote.
+/// What all workers share, so that each can read what another wrote and take over what another received.
 #[derive(Debug, Clone)]
 pub(crate) struct Secrets {
     /// Of branches, tags and transactions.
     pub(crate) key: HashKey,
+    /// For handing messages over.
+    pub(crate) commons: Commons,
 }
 
 impl Secrets {
@@ -185,12 +217,13 @@ impl Secrets {
     ///
     /// # Errors
     /// If the kernel has no randomness.
-    pub(crate) fn new() -> std::io::Result<Secrets> {
+    pub(crate) fn new(workers: usize) -> std::io::Result<Secrets> {
         let seed = crate::random::seed()?;
         let mut key = [0; 16];
         key.copy_from_slice(&seed[..16]);
         Ok(Secrets {
             key: HashKey::new(key),
+            commons: Commons::new(workers),
         })
     }
 }

@@ -1,5 +1,6 @@
 //! From sockets to messages: batches of datagrams, connections, and what is due in between.
 
+use super::balance::SipParcel;
 use super::connection::Connection;
 use super::connections::Reason;
 use super::outgoing::{Outgoing, slot_of, tcp_flow, udp_flow};
@@ -125,6 +126,27 @@ impl Sip {
         self.batch.clear();
         self.connections.flush(poller, &mut self.endpoint.counters);
         self.endpoint.end_batch(handled);
+    }
+
+    /// Messages that another worker has received for this one.
+    pub(super) fn unpack(&mut self, parcel: SipParcel, poller: &Poller) {
+        let mut first = 0;
+        while first < parcel.items.len() {
+            self.endpoint.now = now();
+            let left = parcel.items.len() - first;
+            let waiting = self.inbox.iter().map(|parcel| parcel.items.len());
+            let waiting = waiting.sum::<usize>() + left;
+            self.endpoint.congestion.parcels(waiting);
+            self.endpoint.begin_batch();
+            self.with_outgoing(poller, |endpoint, outgoing| {
+                endpoint.unpack(&parcel, first, outgoing);
+            });
+            self.endpoint.end_batch(left.min(MESSAGES));
+            self.do_what_is_due(poller);
+            first += MESSAGES;
+        }
+        self.endpoint.congestion.parcels(0);
+        self.endpoint.put_back(parcel);
     }
 
     pub(super) fn accept(&mut self, number: u16, poller: &Poller) {

@@ -34,6 +34,8 @@ pub(crate) enum Letter {
     },
     /// A new configuration.
     Config(Arc<Config>),
+    /// Messages of SIP that belong to this worker.
+    SipMessages(crate::sip::SipParcel),
     /// A new configuration of SIP.
     Sip(Arc<crate::sip::Orders>),
     /// Somebody wants the counts of this moment: write them to the board, and say so.

@@ -113,13 +113,13 @@ impl Worker {
         self.core.counters.wake_ups += 1;
         let before = self.batch.totals().datagrams;
         let mail = self.receive(events) || self.letters_left;
-        if let Some(sip) = &mut self.sip {
-            sip.turn(&self.core.poller, self.core.now);
-        }
         let received = self.batch.totals().datagrams - before;
         self.core.counters.batches.count(received);
         if mail {
             self.read_mail();
+        }
+        if let Some(sip) = &mut self.sip {
+            sip.turn(&self.core.poller, &self.core.courier, self.core.now);
         }
         self.expire();
         let (lost, held) = self.core.courier.send_all();
@@ -345,6 +345,11 @@ impl Worker {
                     flows.set_limited(config.allocation_rate != 0);
                 }
                 self.core.engine.set_config(self.core.now, config);
+            }
+            Letter::SipMessages(parcel) => {
+                if let Some(sip) = &mut self.sip {
+                    sip.receive(parcel);
+                }
             }
             Letter::Sip(orders) => {
                 if let Some(sip) = &mut self.sip {

@@ -134,6 +134,19 @@ impl Engine {
         }
     }
 
+    /// Whether a request belongs to a server transaction of this engine, as far as its scan can tell.
+    #[must_use]
+    pub fn knows(&self, scan: &Scan<'_>) -> bool {
+        let (Some(method), Some(via)) = (scan.method, scan.top_via()) else {
+            return false;
+        };
+        let branch = via.branch.filter(|_| via.has_magic_cookie());
+        branch.is_some_and(|branch| {
+            let fingerprint = self.matcher.by_branch(branch, &via, method);
+            self.servers.find(fingerprint).is_some()
+        })
+    }
+
     fn fingerprint(
         &self,
         message: &Message<'_>,

@@ -1,0 +1,262 @@
+//! One upstream is one 5-tuple, and the kernel's hash sends all of it to one worker. When the busiest worker gets more than 1.5 times the mean,
+//! it keeps only the calls that are its own by a keyed hash of their Call-ID, and hands the others on, many in one letter.
+//!
+//! Transactions that were begun here before stay here. Over TCP nothing is handed on but what wants no answer: the connection is here.
+
+use super::counters::SipCounters;
+use crate::worker::{Courier, Letter};
+use crossbeam_queue::ArrayQueue;
+use sip::Mono;
+use sip::flow::Flow;
+use std::hash::{BuildHasher, RandomState};
+use std::ops::Range;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+/// How often workers compare themselves.
+const PERIOD: Duration = Duration::from_millis(100);
+
+/// Fewer messages a second, of all workers, are nobody's burden.
+const FEW: u64 = 1000;
+
+/// Shares of the mean, in percent: above the first a worker hands over, below the second it begins to stop.
+const UNEVEN: u64 = 150;
+const EVEN: u64 = 120;
+
+/// So long it must have been even: transactions that were handed over live as long (64 * T1).
+const PATIENCE: Duration = Duration::from_secs(40);
+
+/// Messages, and their bytes, in one parcel.
+const MESSAGES: usize = 64;
+const BYTES: usize = 128 << 10;
+
+/// Parcels that may be under way, per worker.
+const PARCELS: usize = 64;
+
+/// A message of another worker's.
+#[derive(Debug, Clone)]
+pub(crate) struct Item {
+    pub(crate) flow: Flow,
+    pub(crate) bytes: Range<usize>,
+}
+
+/// Messages for one worker, as they were received.
+#[derive(Debug, Default)]
+pub(crate) struct SipParcel {
+    pub(crate) bytes: Vec<u8>,
+    pub(crate) items: Vec<Item>,
+}
+
+/// What all workers share.
+#[derive(Debug, Clone)]
+pub(crate) struct Commons {
+    /// Messages that each worker has received from its sockets.
+    received: Arc<[AtomicU64]>,
+    /// Whose a Call-ID is. Keyed, so that nobody can give one worker everything.
+    hash: RandomState,
+    empty: Arc<ArrayQueue<SipParcel>>,
+}
+
+impl Commons {
+    pub(crate) fn new(workers: usize) -> Commons {
+        Commons {
+            received: (0..workers).map(|_| AtomicU64::new(0)).collect(),
+            hash: RandomState::new(),
+            empty: Arc::new(ArrayQueue::new((workers * PARCELS).max(1))),
+        }
+    }
+}
+
+/// One worker's part in the balance.
+#[derive(Debug)]
+pub(super) struct Balance {
+    number: u16,
+    commons: Commons,
+    open: Vec<Option<SipParcel>>,
+    /// Those that are to leave with the next post.
+    full: Vec<(u16, SipParcel)>,
+    /// What each worker had received when they were last compared, and when.
+    before: Vec<u64>,
+    compared: Mono,
+    /// Since when this worker has handed messages over.
+    since: Option<Mono>,
+    /// When the load was uneven last.
+    uneven: Mono,
+}
+
+impl Balance {
+    pub(super) fn new(number: u16, commons: Commons) -> Balance {
+        let workers = commons.received.len();
+        Balance {
+            number,
+            open: (0..workers).map(|_| None).collect(),
+            full: Vec::new(),
+            before: vec![0; workers],
+            compared: Mono(0),
+            since: None,
+            uneven: Mono(0),
+            commons,
+        }
+    }
+
+    /// Compares this worker with the others, now and then; `received` is what came to its sockets.
+    pub(super) fn compare(&mut self, now: Mono, received: u64) {
+        let passed = now.since(self.compared);
+        if passed < PERIOD || self.before.len() < 2 {
+            return;
+        }
+        self.compared = now;
+        let of = |counts: &[AtomicU64], at: usize| counts[at].load(Ordering::Relaxed);
+        self.commons.received[usize::from(self.number)].store(received, Ordering::Relaxed);
+        let counts: Vec<u64> = (0..self.before.len())
+            .map(|at| of(&self.commons.received, at))
+            .collect();
+        let grown = |at: usize| counts[at].saturating_sub(self.before[at]);
+        let total: u64 = (0..counts.len()).map(grown).sum();
+        let mine = grown(usize::from(self.number));
+        self.judge(now, mine * counts.len() as u64 * 100, total, passed);
+        self.before = counts;
+    }
+
+    /// Takes note of this worker's load in percent of the mean, times the total.
+    fn judge(&mut self, now: Mono, mine: u64, total: u64, passed: Duration) {
+        let few = total.saturating_mul(1000) < FEW.saturating_mul(passed.as_millis() as u64);
+        let percent = mine / total.max(1);
+        if !few && percent > UNEVEN {
+            self.uneven = now;
+            self.since.get_or_insert(now);
+        } else if !few && percent > EVEN && self.since.is_some() {
+            self.uneven = now;
+        } else if now.since(self.uneven) > PATIENCE {
+            self.since = None;
+        }
+    }
+
+    /// Whether messages are handed over.
+    pub(super) fn is_on(&self) -> bool {
+        self.since.is_some()
+    }
+
+    /// Whether a transaction that was begun before this worker handed over may still be alive.
+    pub(super) fn is_young(&self, now: Mono) -> bool {
+        self.since.is_some_and(|since| now.since(since) < PATIENCE)
+    }
+
+    /// The worker that a Call-ID belongs to.
+    pub(super) fn owner_of(&self, call_id: &[u8]) -> u16 {
+        let hash = self.commons.hash.hash_one(call_id);
+        let workers = self.open.len() as u64;
+        u16::try_from(hash % workers).unwrap_or(self.number)
+    }
+
+    /// Packs a message for another worker.
+    pub(super) fn pack(
+        &mut self,
+        worker: u16,
+        flow: &Flow,
+        bytes: &[u8],
+        counters: &mut SipCounters,
+    ) {
+        let Some(place) = self.open.get_mut(usize::from(worker)) else {
+            counters.mailbox_full += 1;
+            return;
+        };
+        let parcel = place.get_or_insert_with(|| self.commons.empty.pop().unwrap_or_default());
+        let start = parcel.bytes.len();
+        parcel.bytes.extend_from_slice(bytes);
+        parcel.items.push(Item {
+            flow: *flow,
+            bytes: start..parcel.bytes.len(),
+        });
+        counters.handed_over += 1;
+        if parcel.items.len() >= MESSAGES || parcel.bytes.len() >= BYTES {
+            self.full
+                .extend(place.take().map(|parcel| (worker, parcel)));
+        }
+    }
+
+    /// Posts what was packed.
+    pub(super) fn send_all(&mut self, courier: &Courier, counters: &mut SipCounters) {
+        for (worker, place) in (0..).zip(&mut self.open) {
+            self.full
+                .extend(place.take().map(|parcel| (worker, parcel)));
+        }
+        let mut full = std::mem::take(&mut self.full);
+        for (worker, parcel) in full.drain(..) {
+            let letter = match courier.keeps_up(worker) {
+                true => courier.post(worker, Letter::SipMessages(parcel)),
+                false => Err(Letter::SipMessages(parcel)),
+            };
+            if let Err(Letter::SipMessages(parcel)) = letter {
+                counters.mailbox_full += parcel.items.len() as u64;
+                self.put_back(parcel);
+            }
+        }
+        // Keeps the space for the next time.
+        self.full = full;
+    }
+
+    /// Takes back a parcel that was delivered.
+    pub(super) fn put_back(&self, mut parcel: SipParcel) {
+        parcel.bytes.clear();
+        parcel.items.clear();
+        // There is room for as many as are usually under way.
+        drop(self.commons.empty.push(parcel));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn at(ms: u64) -> Mono {
+        Mono(ms * 1_000_000)
+    }
+
+    #[test]
+    fn who_gets_all_hands_over_and_stops_long_after_it_is_even_again() {
+        let commons = Commons::new(2);
+        let mut first = Balance::new(0, commons.clone());
+        let mut second = Balance::new(1, commons);
+        first.compare(at(100), 0);
+        second.compare(at(100), 0);
+        first.compare(at(200), 50);
+        assert!(!first.is_on(), "50 in a tenth of a second are few");
+        first.compare(at(300), 1050);
+        assert!(first.is_on() && first.is_young(at(300)));
+        second.compare(at(300), 0);
+        assert!(!second.is_on());
+        let mut received = [1050, 0];
+        for tenth in 4..=10 {
+            received = [received[0] + 500, received[1] + 500];
+            second.compare(at(tenth * 100), received[1]);
+            first.compare(at(tenth * 100), received[0]);
+        }
+        assert!(first.is_on(), "what was handed over lives on");
+        for tenth in 11..=420 {
+            received = [received[0] + 500, received[1] + 500];
+            second.compare(at(tenth * 100), received[1]);
+            first.compare(at(tenth * 100), received[0]);
+        }
+        assert!(!first.is_on() && !second.is_on());
+    }
+
+    #[test]
+    fn every_worker_agrees_whose_a_call_is() {
+        let commons = Commons::new(4);
+        let workers: Vec<_> = (0..4).map(|n| Balance::new(n, commons.clone())).collect();
+        let mut shares = [0; 4];
+        for number in 0..1000 {
+            let id = format!("{number}@example.org");
+            let owner = workers[0].owner_of(id.as_bytes());
+            assert!(
+                workers
+                    .iter()
+                    .all(|worker| worker.owner_of(id.as_bytes()) == owner)
+            );
+            shares[usize::from(owner)] += 1;
+        }
+        assert!(shares.iter().all(|share| *share > 150), "{shares:?}");
+    }
+}
