@@ -6,7 +6,7 @@
 //! what was queued on a socket leaves before the socket closes.
 
 use super::flows::Flows;
-use super::letters::{Courier, Item, Shipment, datagrams, slice};
+use super::letters::{Courier, Item, Shipment, datagrams, each_datagram, slice};
 use super::open::Opener;
 use super::outputs::Origin;
 use super::sockets::{RelaySocket, Sockets};
@@ -241,7 +241,7 @@ impl<'s, 'q, 'buf> Session<'s, 'q, 'buf> {
                 let Some(to) = self.sockets.client_at(&path, run.tos) else {
                     return;
                 };
-                for datagram in datagrams(run.bytes, run.stride) {
+                each_datagram(run.bytes, run.stride, |datagram| {
                     // The engine drops what is too long for a header's 16 bits.
                     let length = u16::try_from(datagram.len()).unwrap_or(u16::MAX);
                     self.out.push_prefixed(
@@ -250,7 +250,7 @@ impl<'s, 'q, 'buf> Session<'s, 'q, 'buf> {
                         datagram,
                         0,
                     );
-                }
+                });
             }
             Verdict::Indicate { path, .. } => {
                 self.relayed = true;
@@ -258,7 +258,7 @@ impl<'s, 'q, 'buf> Session<'s, 'q, 'buf> {
                     return;
                 };
                 let mut head = [0; 64];
-                for datagram in datagrams(run.bytes, run.stride) {
+                each_datagram(run.bytes, run.stride, |datagram| {
                     let length =
                         self.core
                             .engine
@@ -269,7 +269,7 @@ impl<'s, 'q, 'buf> Session<'s, 'q, 'buf> {
                         datagram,
                         stun::padding(datagram.len()),
                     );
-                }
+                });
             }
             Verdict::Handled { .. } | Verdict::Drop { .. } => {}
             // One hand-over is all there is: what a peer sent never goes to a peer.
