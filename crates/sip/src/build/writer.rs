@@ -197,6 +197,16 @@ impl<'b> Builder<'b> {
     /// Adds an address without brackets.
     pub(super) fn bare_ip(&mut self, ip: core::net::IpAddr) -> &mut Self {
         use std::io::Write as _;
+        if let core::net::IpAddr::V4(v4) = ip {
+            // Nearly every address, and cheaper so than by the formatting machinery.
+            for (place, octet) in v4.octets().into_iter().enumerate() {
+                if place > 0 {
+                    self.raw(b".");
+                }
+                self.part(Part::Number(octet.into()));
+            }
+            return self;
+        }
         let mut room = self.buffer.get_mut(self.len..).unwrap_or_default();
         let before = room.len();
         let written = write!(room, "{ip}");

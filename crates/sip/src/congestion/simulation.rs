@@ -74,6 +74,8 @@ struct Worker {
     now: u64,
     queue: VecDeque<(u64, u8)>,
     lost: u64,
+    /// Served messages of sources but the first.
+    others: u64,
     controller: Controller,
 }
 
@@ -87,6 +89,7 @@ impl Worker {
             now: 0,
             queue: VecDeque::new(),
             lost: 0,
+            others: 0,
             controller: Controller::new(config, HashKey::new([4; 16])),
         }
     }
@@ -97,6 +100,17 @@ impl Worker {
         } else {
             self.lost += 1;
         }
+    }
+
+    /// One batch; how many of sources but the first were served, after the first second.
+    fn turn_for_others(&mut self, next: u64) -> u64 {
+        let done = self.turn(next);
+        let others = self.others;
+        self.others = 0;
+        let is_late = done
+            .last()
+            .is_some_and(|(arrived, _)| *arrived > 1_000_000_000);
+        if is_late { others } else { 0 }
     }
 
     /// One batch; or idles until the next arrival.
@@ -118,9 +132,11 @@ impl Worker {
                 break;
             };
             self.now += RECEIVE;
+            let is_other = source > 0;
             let source = [192, 0, 2, source].into();
             match self.controller.admit(Mono(self.now), Class::New, source) {
                 Admission::Accept => {
+                    self.others += u64::from(is_other);
                     self.now += SERVE;
                     busy += RECEIVE + SERVE;
                     done.push((arrived, self.now));
@@ -165,5 +181,38 @@ fn without_the_controller_everything_waits_as_long_as_the_buffer_is() {
         outcome.p99 > Duration::from_millis(390),
         "{:?}",
         outcome.p99
+    );
+}
+
+#[test]
+fn a_flooder_takes_nothing_from_those_who_ask_for_little() {
+    let mut worker = Worker::new(true);
+    let capacity = 1e9 / (SERVE + RECEIVE) as f64;
+    let mut random = 5u64;
+    let (mut asked, mut served) = (0u64, 0u64);
+    let mut next = 0f64;
+    // Ten times what can be served from one source, four tenths of it from forty others.
+    let (flood, others) = (10.0, 0.4);
+    while worker.now < 4_000_000_000 {
+        while next as u64 <= worker.now {
+            random = random
+                .wrapping_mul(6_364_136_223_846_793_005)
+                .wrapping_add(1);
+            let dice = (random >> 33) as f64 / 2_147_483_648.0 * (flood + others);
+            let source = if dice < flood {
+                0
+            } else {
+                1 + ((dice - flood) / others * 40.0) as u8
+            };
+            asked += u64::from(source > 0 && next > 1e9);
+            worker.arrive(next as u64, source);
+            next += 1e9 / (capacity * (flood + others));
+        }
+        served += worker.turn_for_others(next as u64);
+    }
+    let share = served as f64 / asked as f64;
+    assert!(
+        share > 0.9,
+        "{share:.3} of those who ask for little were served"
     );
 }
