@@ -332,7 +332,7 @@ impl Client {
         }
     }
 
-    fn transmit(&self, datagram: &[u8]) {
+    pub(crate) fn transmit(&self, datagram: &[u8]) {
         match &self.link {
             Link::Plain(socket) => drop(socket.send_to(datagram, self.server).expect("sent")),
             Link::Marked(socket) => socket.send(datagram, self.server),
