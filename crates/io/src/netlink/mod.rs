@@ -6,6 +6,7 @@
 mod answer;
 mod changes;
 mod drivers;
+mod ipsec;
 mod links;
 mod message;
 mod neighbours;
@@ -23,6 +24,7 @@ use message::{NLM_F_CREATE, NLM_F_EXCL, NLM_F_REPLACE, Request};
 
 pub use changes::{NetworkChange, NetworkChanges};
 pub use drivers::{Drivers, XdpFeatures};
+pub use ipsec::Ipsec;
 pub use links::Link;
 pub use neighbours::{Neighbour, NeighbourState};
 pub use routes::{Route, RouteTo};

@@ -14,6 +14,10 @@ pub(crate) fn generic_socket() -> io::Result<OwnedFd> {
     netlink_socket(libc::NETLINK_GENERIC, 0)
 }
 
+pub(crate) fn ipsec_socket() -> io::Result<OwnedFd> {
+    netlink_socket(libc::NETLINK_XFRM, 0)
+}
+
 /// For events: it does not block.
 pub(crate) fn event_socket() -> io::Result<OwnedFd> {
     netlink_socket(libc::NETLINK_ROUTE, libc::SOCK_NONBLOCK)

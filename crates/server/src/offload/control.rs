@@ -13,7 +13,7 @@ use crate::error::StartError;
 use crate::privileges::{Kept, can_do_without};
 use bpf::BpfError;
 use bpf::relay::{Buckets, FlowEntry, FlowKey, Relay};
-use io::netlink::{Drivers, Netlink, NetworkChanges};
+use io::netlink::{Drivers, Ipsec, Netlink, NetworkChanges};
 use io::{Interest, Poller, Waker};
 use std::collections::HashMap;
 use std::io as std_io;
@@ -81,6 +81,8 @@ pub(super) struct Watch {
     pub(super) netlink: Netlink,
     pub(super) changes: NetworkChanges,
     pub(super) drivers: Option<Drivers>,
+    /// `None` where the kernel has no IPsec.
+    pub(super) ipsec: Option<Ipsec>,
 }
 
 impl Prepared {
@@ -132,6 +134,7 @@ impl Prepared {
                 netlink: Netlink::open()?,
                 changes,
                 drivers: Drivers::open().ok(),
+                ipsec: Ipsec::open().ok(),
             },
             poller,
             waker,
@@ -231,6 +234,7 @@ impl Prepared {
             relayed: 0,
             reroute: Reroute::default(),
             may_ask: true,
+            encrypted: false,
         };
         let thread = std::thread::Builder::new()
             .name("hairpin-offload".to_owned())

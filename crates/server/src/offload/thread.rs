@@ -80,6 +80,8 @@ pub(super) struct Thread {
     pub(super) reroute: Reroute,
     /// It may have the kernel confirm neighbours.
     pub(super) may_ask: bool,
+    /// There are IPsec policies.
+    pub(super) encrypted: bool,
 }
 
 /// When to ask for all routes anew. Changes come in bursts, and on some hosts all the time.
@@ -262,6 +264,7 @@ impl Thread {
         let Ok(links) = self.watch.netlink.links() else {
             return;
         };
+        self.look_at_ipsec();
         self.leave_those_gone(&links);
         let over_xdp: Vec<u32> = self.at(Means::Xdp).map(|place| place.about.index).collect();
         let loopback = self.at(Means::Tc).any(|place| {
@@ -272,7 +275,8 @@ impl Thread {
                 .is_some_and(|link| link.loopback)
         });
         let drivers = &mut self.watch.drivers;
-        let exits = links.iter().filter(|link| link.up).map(|link| {
+        let may_leave = |link: &&Link| link.up && !self.encrypted;
+        let exits = links.iter().filter(may_leave).map(|link| {
             // A program sends out of the interface that it runs on in any case; elsewhere the driver has to agree.
             let alone = over_xdp == [link.index];
             let mut agrees = || {
@@ -297,6 +301,18 @@ impl Thread {
         }
         self.hops
             .write_all(io::clock::monotonic_ns(), &mut self.entries);
+    }
+
+    /// What has to be encrypted, or may have to, is none of the programs' business: then user space relays everything.
+    fn look_at_ipsec(&mut self) {
+        let ipsec = self.watch.ipsec.as_mut();
+        let encrypted = ipsec.is_some_and(|ipsec| ipsec.has_policies().unwrap_or(false));
+        if encrypted && !self.encrypted {
+            tracing::warn!(
+                "there are IPsec policies, which programs would bypass: user space relays"
+            );
+        }
+        self.encrypted = encrypted;
     }
 
     /// Of an interface that is gone, nothing is left to detach.
