@@ -170,6 +170,12 @@ fn place(mode: OffloadMode, facts: &Facts, relay: &mut Result<Relay, Obstacle>) 
         match relay.attach_xdp(link.index, link.mac.unwrap_or_default()) {
             Ok(attached) => {
                 (about.means, place.attached) = (Means::Xdp, Some(attached));
+                // What XDP may be given up for. It can be attached later, but not loaded, by a thread without CAP_BPF.
+                if about.not_tc.is_none()
+                    && let Err(error) = relay.load_tc()
+                {
+                    about.not_tc = Some(refused(&error));
+                }
                 return place;
             }
             Err(error) if error.is_unsupported() => about.not_xdp = Some(Obstacle::NoNativeXdp),

@@ -65,7 +65,7 @@ pub(crate) struct Prepared {
     poller: Poller,
     waker: Arc<Waker>,
     pub(super) attachments: Attachments,
-    relay: Relay,
+    pub(super) relay: Relay,
     pub(super) next_hops: Arc<NextHopTable>,
     buckets: Buckets,
     channels: Arc<Chunks>,

@@ -77,6 +77,7 @@ fn start(mode: OffloadMode, then: OffloadMode) -> Running {
     prepared.mode = then;
     if then == OffloadMode::Auto {
         prepared.attachments.places[0].about.not_tc = None;
+        prepared.relay.load_tc().unwrap();
     }
     let part = prepared.parts(1).unwrap().remove(0);
     let next_hops = Arc::clone(&prepared.next_hops);
