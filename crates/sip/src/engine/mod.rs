@@ -16,6 +16,37 @@
 //! A UAS answers with [`Engine::answer`] at once, or with [`Engine::accept`] and [`Engine::respond`] later; a proxy accepts,
 //! sends requests, and responds with what comes back. A UAC sends requests with [`Engine::request`] and the ACK for a 2xx
 //! with [`Engine::send_stateless`].
+//!
+//! ```
+//! use hairpin_sip::engine::{Config, Engine, Output, Received, Reply};
+//! use hairpin_sip::flow::{Carrier, Flow, ListenerKey};
+//! use hairpin_sip::{HashKey, Now, Spans};
+//!
+//! let mut engine = Engine::new(Config::new(0, HashKey::new([7; 16])), 1);
+//! let mut spans = Spans::new();
+//! let flow = Flow {
+//!     carrier: Carrier::Udp,
+//!     listener: ListenerKey(0),
+//!     connection: None,
+//!     local: "192.0.2.1:5060".parse()?,
+//!     remote: "192.0.2.2:5060".parse()?,
+//! };
+//! let datagram = b"OPTIONS sip:192.0.2.1 SIP/2.0\r\n\
+//!     Via: SIP/2.0/UDP 192.0.2.2;branch=z9hG4bK7;rport\r\n\
+//!     From: <sip:alice@example.com>;tag=1\r\nTo: <sip:192.0.2.1>\r\n\
+//!     Call-ID: 5@192.0.2.2\r\nCSeq: 1 OPTIONS\r\nMax-Forwards: 70\r\n\r\n";
+//! let now = Now::default();
+//! if let Received::Request(request) = engine.handle_message(now, &flow, datagram, &mut spans) {
+//!     engine.answer(now.mono, &request, &Reply::new(200))?;
+//! }
+//! let Some(Output::Send { bytes, .. }) = engine.poll_output() else {
+//!     return Err("nothing to send".into());
+//! };
+//! assert!(bytes.starts_with(b"SIP/2.0 200 OK\r\nVia: SIP/2.0/UDP 192.0.2.2;branch=z9hG4bK7;rport=5060;received="));
+//! // What a repetition needs is kept for 64*T1.
+//! assert_eq!(engine.stats().servers, 1);
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
 
 mod client;
 mod clients;
