@@ -24,7 +24,7 @@ pub(super) const SWEEP: Duration = Duration::from_secs(10);
 pub(super) enum Waiting {
     /// A request, which its transaction keeps.
     Client(ClientKey),
-    /// A response.
+    /// A message that no client transaction keeps: a response, or an ACK.
     Response(Option<ServerKey>, Cell),
 }
 

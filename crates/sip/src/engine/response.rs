@@ -5,6 +5,7 @@ use std::net::SocketAddr;
 use super::Engine;
 use super::clients::{Client, Machine};
 use super::compose;
+use super::connections::Waiting;
 use super::error::DropReason;
 use super::key::ClientKey;
 use super::output::Origin;
@@ -117,7 +118,16 @@ impl Engine {
         if let Some(cell) = invite {
             self.store.release(cell);
         }
-        self.transmit(now, key);
+        let is_open = client
+            .connection
+            .is_some_and(|connection| self.connections.is_open(connection));
+        if is_open || !client.to.carrier.is_reliable() {
+            self.transmit(now, key);
+        } else if let Some(ack) = client.message.take() {
+            // The transaction ends before a connection can open: the ACK waits for it alone.
+            let to = client.to;
+            self.send_over_stream(now, to, Waiting::Response(None, ack));
+        }
     }
 
     /// Makes the CANCEL of an INVITE and its transaction (RFC 3261 §9.1): same destination, same branch.

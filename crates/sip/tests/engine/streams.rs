@@ -73,6 +73,9 @@ fn a_lost_connection_fails_requests_without_a_response_and_no_ringing_call() {
     world.run_until(2_000);
     // The server opens a connection to the port of sent-by (RFC 3261 §18.2.2).
     assert!(world.heard(UAC).contains(&"486 INVITE"));
+    // And the ACK goes by a connection of ours.
+    assert_eq!(world.times(UAC, "ACK").len(), 1);
+    assert_eq!(world.uas().engine.stats().servers, 1, "the OPTIONS alone");
     world.nothing_is_left();
 }
 
