@@ -27,6 +27,19 @@ fn client_of_an_hour() -> (World, Client) {
     (world, client)
 }
 
+/// A world and a client with a relayed address of each family.
+fn client_of_both_families() -> (World, Client) {
+    let mut world = offloading();
+    let mut client = Client::new(&mut world, "alice", REMOTE);
+    client.try_allocate(&mut world, |request| {
+        request
+            .push(&AdditionalAddressFamily(AddressFamily::V6))
+            .unwrap();
+    });
+    world.expect_opened();
+    (world, client)
+}
+
 impl World {
     fn in_s(&self, seconds: u64) -> Mono {
         Mono(self.now.mono.0 + seconds * SECOND)
@@ -270,14 +283,7 @@ fn an_expired_allocation_takes_its_channels_back() {
 
 #[test]
 fn one_family_of_two_ends_alone() {
-    let mut world = offloading();
-    let mut client = Client::new(&mut world, "alice", REMOTE);
-    client.try_allocate(&mut world, |request| {
-        request
-            .push(&AdditionalAddressFamily(AddressFamily::V6))
-            .unwrap();
-    });
-    world.expect_opened();
+    let (mut world, mut client) = client_of_both_families();
     client.bind(&mut world, 0x4000, PEER);
     client.bind(&mut world, 0x4001, "[2001:db8:9::1]:7");
     let end = world.in_s(300);
@@ -297,14 +303,7 @@ fn one_family_of_two_ends_alone() {
 
 #[test]
 fn a_number_that_moves_to_the_other_family_is_taken_back_first() {
-    let mut world = offloading();
-    let mut client = Client::new(&mut world, "alice", REMOTE);
-    client.try_allocate(&mut world, |request| {
-        request
-            .push(&AdditionalAddressFamily(AddressFamily::V6))
-            .unwrap();
-    });
-    world.expect_opened();
+    let (mut world, mut client) = client_of_both_families();
     client.refresh(&mut world, 3600);
     client.bind(&mut world, 0x4000, PEER);
     world.events.clear();
