@@ -3,14 +3,14 @@
 
 #![allow(clippy::unwrap_used)] // a test may fail this way
 
-use std::net::IpAddr;
+use std::net::{IpAddr, UdpSocket};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use bpf::BpfError;
 use bpf::relay::{Attached, Relay};
 use hairpin_server::offload::{InterfaceOffload, Means, Obstacle, Offload, OffloadMode};
-use hairpin_server::{Running, Server, StartError};
+use hairpin_server::{Running, Server, Settings, StartError};
 use io::NetNs;
 use io::netlink::{Link, Netlink, VethEnd, interface_index};
 
@@ -216,6 +216,52 @@ fn every_thread_gives_up_what_it_does_not_need() {
         }
         assert!(seen.contains(&("worker", 0)), "{seen:x?}");
         assert!(seen.contains(&("control", NET_ADMIN)), "{seen:x?}");
+    });
+}
+
+#[test]
+fn which_binding_requests_the_kernel_answers_changes_while_it_runs() {
+    wired(|| {
+        let running = start_at("127.0.0.1", OffloadMode::Tc).unwrap();
+        let client = UdpSocket::bind("127.0.0.1:0").unwrap();
+        client.connect("127.0.0.1:3478").unwrap();
+        client
+            .set_read_timeout(Some(Duration::from_secs(5)))
+            .unwrap();
+        let mut ask = || {
+            // RFC 8489 §5: a Binding request without attributes.
+            let mut request = [0; 20];
+            request[..8].copy_from_slice(&[0, 1, 0, 0, 0x21, 0x12, 0xa4, 0x42]);
+            client.send(&request).unwrap();
+            assert!(client.recv(&mut [0; 100]).unwrap() > 20);
+        };
+        let by_user_space = || {
+            running
+                .stats()
+                .sum(|worker| worker.engine.requests[0].packets)
+        };
+        let by_kernel = || running.observer().offload().totals.tc.binding;
+        // The control thread says which addresses are the server's once it runs.
+        until("the kernel answers", || {
+            ask();
+            by_kernel() > 0
+        });
+        let mut settings = Settings::default();
+        settings.users.push(("ann".to_owned(), "secret".to_owned()));
+        settings.kernel_binding.rate = 0;
+        running.reload(settings.clone()).unwrap();
+        let before = by_user_space();
+        until("user space answers", || {
+            ask();
+            by_user_space() > before
+        });
+        settings.kernel_binding.rate = 1000;
+        running.reload(settings).unwrap();
+        until("the kernel answers again", || {
+            let before = by_user_space();
+            ask();
+            by_user_space() == before
+        });
     });
 }
 

@@ -4,6 +4,7 @@ use super::attach::{Attachments, Wanted};
 use super::choice::Means;
 use super::chunks::Chunks;
 use super::hops::Hops;
+use super::machine::on;
 use super::next_hops::NextHopTable;
 use super::part::Part;
 use super::status::Shown;
@@ -171,7 +172,8 @@ impl Prepared {
             .map(|place| place.about.name.as_str())
             .collect();
         let all = io::interfaces::addresses().unwrap_or_default().into_iter();
-        all.filter(|one| !one.loopback && at_tc.contains(&one.name.as_str()))
+        let is_at_tc = |label: &str| at_tc.iter().any(|name| on(label, name));
+        all.filter(|one| !one.loopback && is_at_tc(&one.name))
             .map(|one| one.ip)
             .collect()
     }

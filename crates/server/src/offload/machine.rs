@@ -47,7 +47,7 @@ fn holds_one(link: &Link, addresses: &[InterfaceAddress], served: &[IpAddr]) -> 
 }
 
 /// Whether an address with this label belongs to the interface: `eth0:1` is an old way to write a second address of `eth0`.
-fn on(label: &str, interface: &str) -> bool {
+pub(super) fn on(label: &str, interface: &str) -> bool {
     let rest = label.strip_prefix(interface);
     rest.is_some_and(|rest| rest.is_empty() || rest.starts_with(':'))
 }
