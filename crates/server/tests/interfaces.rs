@@ -228,7 +228,7 @@ fn which_binding_requests_the_kernel_answers_changes_while_it_runs() {
         client
             .set_read_timeout(Some(Duration::from_secs(5)))
             .unwrap();
-        let mut ask = || {
+        let ask = || {
             // RFC 8489 §5: a Binding request without attributes.
             let mut request = [0; 20];
             request[..8].copy_from_slice(&[0, 1, 0, 0, 0x21, 0x12, 0xa4, 0x42]);
