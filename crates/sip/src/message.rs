@@ -25,7 +25,7 @@ use crate::header::HeaderKind;
 pub use access::{Header, Headers};
 pub(crate) use lines::Lines;
 pub use scan::Scan;
-pub(crate) use scan::ScanFields;
+pub(crate) use scan::ScannedVias;
 use spans::Span;
 pub use spans::{MAX_HEADERS, Spans};
 pub use start_line::StartLine;

@@ -1,6 +1,7 @@
 //! The admission scan finds what a refusal needs, in messages that are no messages too.
 
 use hairpin_sip as sip;
+use sip::build::{Builder, Stamp};
 use sip::{Limits, Method, ParseError, Scan};
 
 fn scan(text: &str) -> Result<Scan<'_>, ParseError> {
@@ -101,4 +102,21 @@ fn it_is_bounded() {
     };
     let scan = Scan::of(text.as_bytes(), &short).expect("a request");
     assert_eq!(scan.error, Some(ParseError::HeadTooLong));
+}
+
+#[test]
+fn an_answer_has_all_vias_however_many_there_are() {
+    for count in [1, 8, 9, 40] {
+        let vias: String = (0..count)
+            .map(|n| format!("Via: SIP/2.0/UDP h{n}.example\r\n"))
+            .collect();
+        let text = format!("BYE sip:b SIP/2.0\r\n{vias}To: <sip:b>\r\n\r\n");
+        let scan = scan(&text).expect("a request");
+        let mut buffer = [0; 4096];
+        let request = scan.answerable().expect("a request");
+        let response = Builder::response(&mut buffer, &request, 503, b"", None, Stamp::default());
+        let response = String::from_utf8_lossy(response.finish().expect("room")).into_owned();
+        assert!(response.contains(&vias), "{count}");
+        assert_eq!(response.matches("Via").count(), count);
+    }
 }

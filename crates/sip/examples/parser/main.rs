@@ -18,6 +18,7 @@ use std::time::Instant;
 
 use hairpin_sip as sip;
 use sip::build::{Builder, Edits, Stamp, forward};
+use sip::digest::Credentials;
 use sip::header::HeaderKind;
 use sip::verdict::{Rules, Verdict, judge};
 use sip::{Framing, Limits, Message, Scan, Spans, Uri};
@@ -39,7 +40,7 @@ fn read_register(bytes: &[u8], spans: &mut Spans) -> Result<(), Failed> {
     black_box((message.max_forwards()?, message.expires()?));
     black_box(message.contact()?);
     for credentials in message.authorizations(HeaderKind::Authorization) {
-        black_box(credentials?.params.get(b"username"));
+        black_box(Credentials::of(&credentials?).ok_or("no credentials")?);
     }
     black_box((message.has(HeaderKind::Require), message.routes().next()));
     Ok(())

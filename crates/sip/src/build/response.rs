@@ -5,7 +5,7 @@ use core::net::{IpAddr, SocketAddr};
 use super::{Builder, Part};
 use crate::cursor::Cursor;
 use crate::header::{CSeq, HeaderKind, NameAddr, Rport, Via};
-use crate::message::{Headers, Message, Scan, ScanFields};
+use crate::message::{Headers, Message, Scan, ScannedVias};
 use crate::{Method, hex, reason_phrase};
 
 /// What a response copies from its request, whether that was parsed or only scanned: a request whose body or whose first
@@ -24,7 +24,7 @@ pub struct Answerable<'a> {
 #[derive(Clone, Debug)]
 enum ViaFields<'a> {
     Parsed(Headers<'a>),
-    Scanned(ScanFields<'a>),
+    Scanned(ScannedVias<'a>),
 }
 
 impl<'a> Iterator for ViaFields<'a> {
@@ -33,9 +33,7 @@ impl<'a> Iterator for ViaFields<'a> {
     fn next(&mut self) -> Option<&'a [u8]> {
         match self {
             ViaFields::Parsed(headers) => headers.next().map(|header| header.value),
-            ViaFields::Scanned(fields) => fields
-                .find(|(kind, _)| *kind == HeaderKind::Via)
-                .map(|(_, value)| value),
+            ViaFields::Scanned(vias) => vias.next(),
         }
     }
 }
@@ -97,7 +95,7 @@ impl<'a> Scan<'a> {
             return None;
         }
         let answerable = Answerable {
-            vias: ViaFields::Scanned(self.fields()),
+            vias: ViaFields::Scanned(self.via_fields()),
             from: self.from,
             to: self.to,
             call_id: self.call_id,

@@ -44,23 +44,23 @@ impl<'a> Credentials<'a> {
         let (mut response, mut qop, mut nc, mut cnonce) = (None, None, None, None);
         let (mut algorithm, mut opaque) = (None, None);
         authorization.params.read(|name, value| {
-            let places: [(&[u8], &mut Option<&'a [u8]>); 10] = [
-                (b"username", &mut username),
-                (b"realm", &mut realm),
-                (b"nonce", &mut nonce),
-                (b"uri", &mut uri),
-                (b"response", &mut response),
-                (b"algorithm", &mut algorithm),
-                (b"qop", &mut qop),
-                (b"nc", &mut nc),
-                (b"cnonce", &mut cnonce),
-                (b"opaque", &mut opaque),
-            ];
-            for (known, place) in places {
-                if known.eq_ignore_ascii_case(name) {
-                    *place = place.or(Some(inside_quotes(value)));
-                    return;
-                }
+            // By length first: each name is compared with two others at most.
+            let (known, place): (&[u8], _) =
+                match (name.len(), name.first().map(u8::to_ascii_lowercase)) {
+                    (2, _) => (b"nc", &mut nc),
+                    (3, Some(b'u')) => (b"uri", &mut uri),
+                    (3, _) => (b"qop", &mut qop),
+                    (5, Some(b'r')) => (b"realm", &mut realm),
+                    (5, _) => (b"nonce", &mut nonce),
+                    (6, Some(b'c')) => (b"cnonce", &mut cnonce),
+                    (6, _) => (b"opaque", &mut opaque),
+                    (8, Some(b'u')) => (b"username", &mut username),
+                    (8, _) => (b"response", &mut response),
+                    (9, _) => (b"algorithm", &mut algorithm),
+                    _ => return,
+                };
+            if place.is_none() && known.eq_ignore_ascii_case(name) {
+                *place = Some(inside_quotes(value));
             }
         })?;
         Some(Credentials {

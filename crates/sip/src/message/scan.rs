@@ -38,6 +38,8 @@ pub struct Scan<'a> {
     pub resource_priority: Option<&'a [u8]>,
     /// Authorization or Proxy-Authorization is there: the second half of a challenge.
     pub has_credentials: bool,
+    /// Where the values of the Via fields are.
+    vias: ViaPlaces,
     /// Whether a field occurs twice that may occur once, among those above.
     pub has_repeated: bool,
     /// What ended the scan early.
@@ -95,6 +97,7 @@ impl<'a> Scan<'a> {
             priority: None,
             resource_priority: None,
             has_credentials: false,
+            vias: ViaPlaces::default(),
             has_repeated: false,
             error: None,
         })
@@ -120,6 +123,9 @@ impl<'a> Scan<'a> {
     /// Keeps a field's value if it is one of those looked for; the first counts.
     #[inline(always)]
     fn keep(&mut self, bytes: &'a [u8], line: &Line) {
+        if line.kind == HeaderKind::Via {
+            self.vias.push(line);
+        }
         let place = match line.kind {
             HeaderKind::Via => &mut self.via,
             HeaderKind::From => &mut self.from,
@@ -147,9 +153,22 @@ impl<'a> Scan<'a> {
         self.head
     }
 
-    pub(crate) fn fields(&self) -> ScanFields<'a> {
-        ScanFields {
+    /// The fields scanned, read once more: kinds and values.
+    pub(crate) fn fields(&self) -> impl Iterator<Item = (HeaderKind, &'a [u8])> + use<'a> {
+        let head = self.head;
+        let mut lines = Lines::new(head, self.fields_at);
+        std::iter::from_fn(move || {
+            let line = lines.next().ok()??;
+            Some((line.kind, head.get(line.value_start..line.value_end)?))
+        })
+    }
+
+    /// The values of the Via fields, in their order.
+    pub(crate) fn via_fields(&self) -> ScannedVias<'a> {
+        ScannedVias {
             head: self.head,
+            places: self.vias,
+            next: 0,
             lines: Lines::new(self.head, self.fields_at),
         }
     }
@@ -185,20 +204,54 @@ impl<'a> Scan<'a> {
     }
 }
 
-/// The fields that a [`Scan`] has passed, read once more: kinds and values.
+/// Where the first Via fields are: a refusal copies them all, and seldom are there more. Those are looked for again.
+#[derive(Clone, Copy, Debug, Default)]
+struct ViaPlaces {
+    /// First byte of a value, and the one behind it: both within 65,535.
+    places: [(u16, u16); Self::MAX],
+    /// How many fields there are.
+    count: u16,
+}
+
+impl ViaPlaces {
+    const MAX: usize = 8;
+
+    #[inline(always)]
+    fn push(&mut self, line: &Line) {
+        if let Some(place) = self.places.get_mut(usize::from(self.count)) {
+            *place = (line.value_start as u16, line.value_end as u16);
+        }
+        self.count = self.count.saturating_add(1);
+    }
+}
+
+/// See [`Scan::via_fields`].
 #[derive(Clone, Debug)]
-pub(crate) struct ScanFields<'a> {
+pub(crate) struct ScannedVias<'a> {
     head: &'a [u8],
+    places: ViaPlaces,
+    next: u16,
     lines: Lines<'a>,
 }
 
-impl<'a> Iterator for ScanFields<'a> {
-    type Item = (HeaderKind, &'a [u8]);
+impl<'a> Iterator for ScannedVias<'a> {
+    type Item = &'a [u8];
 
     #[inline]
-    fn next(&mut self) -> Option<Self::Item> {
-        let line = self.lines.next().ok()??;
-        let value = self.head.get(line.value_start..line.value_end)?;
-        Some((line.kind, value))
+    fn next(&mut self) -> Option<&'a [u8]> {
+        if self.next >= self.places.count {
+            return None;
+        }
+        self.next += 1;
+        if usize::from(self.places.count) <= ViaPlaces::MAX {
+            let &(from, to) = self.places.places.get(usize::from(self.next - 1))?;
+            return self.head.get(usize::from(from)..usize::from(to));
+        }
+        loop {
+            let line = self.lines.next().ok()??;
+            if line.kind == HeaderKind::Via {
+                return self.head.get(line.value_start..line.value_end);
+            }
+        }
     }
 }
