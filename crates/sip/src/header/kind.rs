@@ -119,22 +119,23 @@ kinds! {
 /// How many kinds there are, [`HeaderKind::Other`] included.
 pub(crate) const KINDS: usize = HeaderKind::NAMED.len() + 1;
 
-/// Kinds by the hash of their name. Names that share a slot do not compile.
-static BY_NAME: [HeaderKind; 256] = by_name();
+/// Kinds and their names by the hash of the name. Names that share a slot do not compile.
+static BY_NAME: [(HeaderKind, &[u8]); 256] = by_name();
 /// Kinds by their compact form, from `a`.
 static BY_LETTER: [HeaderKind; 26] = by_letter();
 
-const fn by_name() -> [HeaderKind; 256] {
-    let mut table = [HeaderKind::Other; 256];
+const fn by_name() -> [(HeaderKind, &'static [u8]); 256] {
+    let empty: &[u8] = &[];
+    let mut table = [(HeaderKind::Other, empty); 256];
     let mut i = 0;
     while i < HeaderKind::NAMED.len() {
         let kind = HeaderKind::NAMED[i];
         let slot = hash(kind.name().as_bytes());
         assert!(
-            matches!(table[slot], HeaderKind::Other),
+            matches!(table[slot].0, HeaderKind::Other),
             "two names share a slot: choose other factors"
         );
-        table[slot] = kind;
+        table[slot] = (kind, kind.name().as_bytes());
         i += 1;
     }
     table
@@ -176,8 +177,7 @@ impl HeaderKind {
                 }
             }
             _ => {
-                let kind = BY_NAME[hash(name)];
-                let canonical = kind.name().as_bytes();
+                let (kind, canonical) = BY_NAME[hash(name)];
                 // Most senders write the canonical name: one comparison of memory.
                 match canonical == name || canonical.eq_ignore_ascii_case(name) {
                     true => kind,
