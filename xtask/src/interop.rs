@@ -4,6 +4,7 @@
 //! |---|---|---|
 //! | [`coturn`] | coturn's `turnutils_*` from Debian | the whole option matrix, IPv4 and IPv6, zero loss; abuse is survived |
 //! | [`pion`] | a Go program on pion's client (`interop/pion`) | allocate, permissions, channels, relay to relay |
+//! | [`sip`] | SIPp, sipsak and Kamailio from Debian | SIP calls, registrations and floods, as client, server and next hop |
 //! | [`browser`] | a page in headless Chromium (`interop/chromium`) | two RTCPeerConnections that may only use relays |
 //!
 //! A missing client is a failure, not a skip. `--against coturn` runs the same drivers against coturn's own server: when a
@@ -14,6 +15,7 @@ mod browser;
 mod coturn;
 mod pion;
 mod server;
+mod sip;
 mod stun;
 mod webdriver;
 
@@ -49,6 +51,7 @@ enum Client {
     Coturn,
     Pion,
     Browser,
+    Sip,
 }
 
 /// What a driver needs: the server it talks to, and where its files are and go.
@@ -104,6 +107,13 @@ pub(crate) fn run(root: &Path, options: &Options) -> Result<Tally> {
     };
     let mut tally = Tally::default();
     let mut pairs = Vec::new();
+    if options.against == server::Kind::Hairpin && options.wants(Client::Sip) {
+        println!("--- SIP");
+        tally.add(sip::run(&binary, root, &logs)?);
+    }
+    if options.only == [Client::Sip] {
+        return Ok(tally);
+    }
     for path in data_paths(options.against) {
         println!("--- data path: {}", path.name);
         let mut pair = start(path, options.against, &binary, root, &logs)?;

@@ -1,0 +1,310 @@
+//! SIP peers that others wrote, against hairpin's user agent server for tests and against `hairpin load sip`.
+//!
+//! | peer | what it shows |
+//! |---|---|
+//! | SIPp as UAC | calls over UDP, with loss, over one TCP connection and over many; calls cancelled while they ring |
+//! | SIPp as UAS | the calls of `hairpin load sip`, over UDP, with loss, over TCP |
+//! | sipsak | OPTIONS, a registration, a flood of a second that leaves the server well |
+//! | Kamailio between the two | next hop of our UAC, client of our UAS: calls and registrations through a stateful proxy |
+//!
+//! All of it takes less than a minute.
+
+use std::net::{Ipv4Addr, TcpListener, UdpSocket};
+use std::path::{Path, PathBuf};
+use std::thread::sleep;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, Result, ensure};
+
+use super::server::free_ports;
+use crate::process::{self, Ended, Process};
+use crate::tally::Tally;
+
+/// How long one peer may take.
+const LIMIT: Duration = Duration::from_secs(30);
+/// How long anything may take to start.
+const START: Duration = Duration::from_secs(10);
+
+/// Everything the cases need.
+struct Bench<'a> {
+    binary: &'a Path,
+    sources: PathBuf,
+    logs: &'a Path,
+    server: Process,
+    /// Of the server, over UDP and TCP.
+    port: u16,
+}
+
+/// Runs all cases.
+pub(crate) fn run(binary: &Path, root: &Path, logs: &Path) -> Result<Tally> {
+    // The peers run elsewhere.
+    let binary = &binary.canonicalize().context("no such binary")?;
+    let mut bench = start(binary, root, logs)?;
+    let mut tally = Tally::default();
+    sipp_calls(&bench, &mut tally);
+    sipp_answers(&bench, &mut tally);
+    sipsak(&bench, &mut tally);
+    kamailio(&bench, &mut tally);
+    let outcome = finish(&mut bench);
+    tally.record("the SIP server stops when asked", &outcome);
+    Ok(tally)
+}
+
+fn start<'a>(binary: &'a Path, root: &Path, logs: &'a Path) -> Result<Bench<'a>> {
+    let mut command = process::command(binary);
+    command.args(["serve", "--dev", "--listen=127.0.0.1:0"]);
+    for setting in [
+        "relay.addresses=127.0.0.1",
+        "server.workers=2",
+        "offload.mode=off",
+        "sip.listen=127.0.0.1:0",
+        "sip.test_uas=true",
+    ] {
+        command.args(["--set", setting]);
+    }
+    command.arg("--user=alice:wonderland");
+    let mut server = Process::start("the SIP server", command, logs.join("sip-server.log"))?;
+    let port = server.wait_for(START, |output| {
+        let (_, rest) = output.split_once("udp and tcp 127.0.0.1:")?;
+        rest.split(':').next()?.parse().ok()
+    })?;
+    Ok(Bench {
+        binary,
+        sources: root.join("interop/sip"),
+        logs,
+        server,
+        port,
+    })
+}
+
+impl Bench<'_> {
+    /// Runs a peer to its end, which must be a good one.
+    fn peer(&self, name: &str, program: impl AsRef<Path>, arguments: &[&str]) -> Result<String> {
+        let mut command = process::command(program.as_ref());
+        command.args(arguments).current_dir(self.logs);
+        let log = self.logs.join(format!("{}.log", name.replace(' ', "-")));
+        let mut process = Process::start(name, command, log)?;
+        match process.wait(LIMIT)? {
+            Ended::Exited(status) if status.success() => Ok(process.output()),
+            Ended::Exited(status) => anyhow::bail!("it ended with {status}: {}", process.tail()),
+            Ended::Killed => anyhow::bail!("it hung: {}", process.tail()),
+        }
+    }
+
+    fn target(&self) -> String {
+        format!("127.0.0.1:{}", self.port)
+    }
+
+    /// SIPp as the calling side: so many calls, none of which may fail.
+    fn sipp(&self, name: &str, calls: u32, more: &[&str]) -> Result<String> {
+        let (target, calls) = (self.target(), calls.to_string());
+        let mut arguments = vec![target.as_str(), "-m", &calls, "-r", "100", "-l", "100"];
+        arguments.extend(["-d", "0", "-i", "127.0.0.1", "-nostdin", "-timeout", "25"]);
+        arguments.extend(more);
+        self.peer(name, "sipp", &arguments)
+            .map(|_| format!("{calls} calls"))
+    }
+
+    /// Our calling side: units of work, of which no more than a share may fail.
+    fn load(&self, name: &str, uri: &str, workload: &str, most_lost: &str) -> Result<String> {
+        let fail_if = format!("loss>{most_lost}");
+        let arguments = [
+            "load",
+            "sip",
+            uri,
+            "--workload",
+            workload,
+            "--rate",
+            "100/s",
+            "--duration",
+            "2s",
+            "--warm-up",
+            "0s",
+            "--linger",
+            "8s",
+            "--fail-if",
+            &fail_if,
+        ];
+        let output = self.peer(name, self.binary, &arguments)?;
+        let line = output.lines().find(|line| line.contains(" succeeded"));
+        Ok(line.unwrap_or_default().trim().to_owned())
+    }
+}
+
+fn sipp_calls(bench: &Bench<'_>, tally: &mut Tally) {
+    let cancel = bench.sources.join("cancel.xml");
+    let cancel = cancel.to_string_lossy();
+    let cases: [(&str, u32, &[&str]); 5] = [
+        ("SIPp calls over UDP", 200, &["-sn", "uac"]),
+        (
+            "SIPp calls over UDP with loss",
+            100,
+            &["-sn", "uac", "-lost", "5"],
+        ),
+        (
+            "SIPp calls over one TCP connection",
+            200,
+            &["-sn", "uac", "-t", "t1"],
+        ),
+        (
+            "SIPp calls over many TCP connections",
+            100,
+            &["-sn", "uac", "-t", "tn", "-max_socket", "150"],
+        ),
+        ("SIPp cancels calls", 50, &["-sf", &cancel]),
+    ];
+    for (name, calls, more) in cases {
+        tally.record(name, &bench.sipp(name, calls, more));
+    }
+}
+
+fn sipp_answers(bench: &Bench<'_>, tally: &mut Tally) {
+    let cases: [(&str, &str, &[&str]); 3] = [
+        ("SIPp answers over UDP", "udp", &[]),
+        ("SIPp answers over UDP with loss", "udp", &["-lost", "5"]),
+        ("SIPp answers over TCP", "tcp", &["-t", "t1"]),
+    ];
+    for (name, transport, more) in cases {
+        tally.record(name, &sipp_answers_one(bench, name, transport, more));
+    }
+}
+
+fn sipp_answers_one(
+    bench: &Bench<'_>,
+    name: &str,
+    transport: &str,
+    more: &[&str],
+) -> Result<String> {
+    let port = free_port()?;
+    let text = port.to_string();
+    let mut command = process::command("sipp");
+    command
+        .args(["-sn", "uas", "-i", "127.0.0.1", "-p", &text, "-nostdin"])
+        .args(["-timeout", "25"])
+        .args(more)
+        .current_dir(bench.logs);
+    let log = bench
+        .logs
+        .join(format!("{}-uas.log", name.replace(' ', "-")));
+    let mut answering = Process::start("SIPp as UAS", command, log)?;
+    // It says nothing that could be waited for; the port is taken when it listens.
+    let deadline = Instant::now() + START;
+    while !is_taken(port, transport) {
+        answering.assert_running()?;
+        ensure!(
+            Instant::now() < deadline,
+            "it is deaf: {}",
+            answering.tail()
+        );
+        sleep(Duration::from_millis(20));
+    }
+    let uri = format!("sip:test@127.0.0.1:{port};transport={transport}");
+    // SIPp forgets a call soon after its BYE; when its answer is lost, nobody is there any more to repeat it.
+    let most_lost = if more.contains(&"-lost") { "5%" } else { "0%" };
+    let outcome = bench.load(name, &uri, "call", most_lost);
+    answering.stop(Duration::from_secs(3))?;
+    outcome
+}
+
+fn sipsak(bench: &Bench<'_>, tally: &mut Tally) {
+    let uri = format!("sip:test@{}", bench.target());
+    let outcome = bench.peer("sipsak asks", "sipsak", &["-s", &uri]);
+    tally.record(
+        "sipsak asks for OPTIONS",
+        &outcome.map(|_| "200".to_owned()),
+    );
+    let register = ["-U", "-C", "sip:a@127.0.0.1:9", "-x", "60", "-s", &uri];
+    let outcome = bench.peer("sipsak registers", "sipsak", &register);
+    tally.record("sipsak registers", &outcome.map(|_| "200".to_owned()));
+    // It never ends by itself.
+    let flood = ["1", "sipsak", "-F", "-s", &uri];
+    let outcome = bench.peer("sipsak floods", "timeout", &flood);
+    let after = bench.peer("sipsak asks again", "sipsak", &["-s", &uri]);
+    let outcome = match outcome {
+        Err(error) if error.to_string().contains("exit status: 124") => Ok(()),
+        Err(error) => Err(error),
+        Ok(_) => Ok(()),
+    };
+    let outcome = outcome.and(after).map(|_| "well afterwards".to_owned());
+    tally.record("sipsak floods for a second", &outcome);
+}
+
+fn kamailio(bench: &Bench<'_>, tally: &mut Tally) {
+    let (mut proxy, port) = match start_kamailio(bench) {
+        Ok(started) => started,
+        Err(error) => return tally.record("Kamailio starts", &Err(error)),
+    };
+    for (name, transport, workload) in [
+        ("calls through Kamailio over UDP", "udp", "call"),
+        ("calls through Kamailio over TCP", "tcp", "call"),
+        ("registrations through Kamailio over UDP", "udp", "register"),
+    ] {
+        let uri = format!("sip:test@127.0.0.1:{port};transport={transport}");
+        tally.record(name, &bench.load(name, &uri, workload, "0%"));
+    }
+    let stopped = proxy
+        .stop(Duration::from_secs(5))
+        .map(|_| "it did".to_owned());
+    tally.record("Kamailio stops", &stopped);
+}
+
+fn start_kamailio(bench: &Bench<'_>) -> Result<(Process, u16)> {
+    let port = free_port()?;
+    let template = bench.sources.join("kamailio.cfg");
+    let text = std::fs::read_to_string(&template)
+        .with_context(|| format!("cannot read {}", template.display()))?;
+    let text = text
+        .replace("PORT", &port.to_string())
+        .replace("NEXT", &bench.port.to_string());
+    let file = bench.logs.join("kamailio.cfg");
+    std::fs::write(&file, text)?;
+    let run = bench.logs.join("kamailio-run");
+    std::fs::create_dir_all(&run)?;
+    let mut command = process::command("kamailio");
+    command.args(["-DD", "-E", "-m", "32", "-M", "4", "-f"]);
+    command.arg(&file).arg("-Y").arg(&run);
+    let mut proxy = Process::start("Kamailio", command, bench.logs.join("kamailio.log"))?;
+    // It listens over TCP when all its children are there.
+    let deadline = Instant::now() + START;
+    while std::net::TcpStream::connect((Ipv4Addr::LOCALHOST, port)).is_err() {
+        proxy.assert_running()?;
+        ensure!(Instant::now() < deadline, "it is deaf: {}", proxy.tail());
+        sleep(Duration::from_millis(50));
+    }
+    Ok((proxy, port))
+}
+
+fn finish(bench: &mut Bench<'_>) -> Result<String> {
+    bench.server.assert_running()?;
+    let ended = bench.server.stop(START)?;
+    let Ended::Exited(status) = ended else {
+        anyhow::bail!("it did not stop within {START:?} of SIGTERM")
+    };
+    ensure!(status.success(), "{status}: {}", bench.server.tail());
+    ensure!(
+        !bench.server.output().contains("panicked at"),
+        "a thread panicked: {}",
+        bench.server.log().display()
+    );
+    Ok(status.to_string())
+}
+
+/// Whether somebody listens there.
+fn is_taken(port: u16, transport: &str) -> bool {
+    let address = (Ipv4Addr::LOCALHOST, port);
+    match transport {
+        "tcp" => TcpListener::bind(address).is_err(),
+        _ => UdpSocket::bind(address).is_err(),
+    }
+}
+
+/// A port that was free over UDP and TCP a moment ago.
+fn free_port() -> Result<u16> {
+    for _ in 0..100 {
+        let port = free_ports(1)?;
+        if TcpListener::bind((Ipv4Addr::LOCALHOST, port)).is_ok() {
+            return Ok(port);
+        }
+    }
+    anyhow::bail!("no port is free over UDP and TCP on loopback")
+}
