@@ -178,3 +178,42 @@ fn a_reload_changes_secrets_without_a_gap() {
     }
     assert!(works("the-second-secret"));
 }
+
+#[test]
+fn what_the_kernel_could_do_is_told_with_reasons_and_a_status() {
+    let output = run(&["probe", "offload", "lo", "--json"]);
+    let value = json(&output);
+    let lo = &value["interfaces"][0];
+    assert_eq!(lo["interface"], "lo");
+    assert_eq!(lo["xdp"]["possible"], false);
+    assert!(lo["xdp"]["text"].is_string());
+    let possible = lo["tc"]["possible"] == true;
+    assert_eq!(
+        (&lo["auto"], &value["ok"]),
+        (
+            &if possible { "tc" } else { "user" }.into(),
+            &possible.into()
+        )
+    );
+    assert_eq!(output.status.code(), Some(i32::from(!possible)));
+    let output = run(&["probe", "offload"]);
+    assert!(
+        stdout(&output).starts_with("interface"),
+        "{}",
+        stderr(&output)
+    );
+    let output = run(&["probe", "offload", "nosuch"]);
+    assert_eq!(output.status.code(), Some(2));
+    assert!(stderr(&output).contains("nosuch: no interface"));
+}
+
+#[test]
+fn the_banner_says_who_relays_on_each_interface() {
+    let server = server();
+    assert!(server.value("offload").starts_with("lo: "));
+    let off = Serve::start(&["--listen", "127.0.0.1:0", "--offload", "off"]);
+    assert!(off.value("offload").starts_with("off: "));
+    let output = run(&["serve", "--offload", "fast"]);
+    assert_eq!(output.status.code(), Some(1));
+    assert!(stderr(&output).contains("\"xdp\""), "{}", stderr(&output));
+}
