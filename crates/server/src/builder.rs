@@ -506,12 +506,24 @@ fn bind_group(
         reuse_port: false,
         ..options.clone()
     };
-    let free = UdpSocket::bind(address, &plain)
-        .map_err(refused)?
-        .local_addr();
-    (0..workers)
-        .map(|_| UdpSocket::bind(free, options).map_err(refused))
-        .collect()
+    let group = || {
+        let free = UdpSocket::bind(address, &plain)
+            .map_err(refused)?
+            .local_addr();
+        (0..workers)
+            .map(|_| UdpSocket::bind(free, options).map_err(refused))
+            .collect()
+    };
+    // A port that the system chose may be somebody else's a moment later; then another one will do.
+    let attempts = if address.port() == 0 { 8 } else { 1 };
+    let mut made = group();
+    for _ in 1..attempts {
+        if made.is_ok() {
+            break;
+        }
+        made = group();
+    }
+    made
 }
 
 fn map_external(
