@@ -506,7 +506,7 @@ fn bind_group(
         reuse_port: false,
         ..options.clone()
     };
-    let group = || {
+    let group = || -> Result<Vec<UdpSocket>, StartError> {
         let free = UdpSocket::bind(address, &plain)
             .map_err(refused)?
             .local_addr();
