@@ -53,6 +53,11 @@ fn pair() -> (NetNs, NetNs) {
         netlink.add_address(index, v4, 24).unwrap();
         let v6 = ip(&format!("2001:db8::{last}"));
         netlink.add_address(index, v6, 64).unwrap();
+        // The kernel makes an IPv6 address its own a moment later.
+        until("the address is in use", || {
+            let route = netlink.route(v6, v6).ok();
+            route.filter(|route| route.to == RouteTo::Local)
+        });
     }
     (here, there)
 }
