@@ -16,6 +16,7 @@ mod licences;
 mod lints;
 mod process;
 mod rfc;
+mod sip_bench;
 mod suite;
 mod tally;
 mod tidy;
@@ -71,6 +72,10 @@ enum Chore {
     },
     /// Drive clients that others wrote against a server: coturn's utilities, pion, Chromium.
     Interop(interop::Options),
+    /// Compare hairpin as a SIP server with Kamailio: processor time for each transaction, and overload.
+    ///
+    /// Servers on processor 1, the generator on processor 0; about ten minutes.
+    SipBench(sip_bench::Options),
     /// Install from Debian what the tests need (as root), or say what is missing.
     Tools,
 }
@@ -101,6 +106,10 @@ fn run(chore: Chore) -> anyhow::Result<ExitCode> {
         Chore::Interop(options) => {
             tools::ensure(&[tools::INTEROP])?;
             interop::run(&root, &options)?
+        }
+        Chore::SipBench(options) => {
+            sip_bench::run(&root, &options)?;
+            return Ok(ExitCode::SUCCESS);
         }
         Chore::Tools => {
             tools::ensure(tools::ALL)?;

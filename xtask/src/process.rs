@@ -113,6 +113,11 @@ impl Process {
         self.wait(limit)
     }
 
+    /// The process's number.
+    pub(crate) fn id(&self) -> u32 {
+        self.child.id()
+    }
+
     /// How many file descriptors the process has open.
     pub(crate) fn descriptors(&self) -> Result<usize> {
         Ok(std::fs::read_dir(format!("/proc/{}/fd", self.child.id()))?.count())

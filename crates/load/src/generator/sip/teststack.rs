@@ -124,7 +124,8 @@ impl TestStack {
         ]
     }
 
-    /// Carries it out with `runs` runs, `window` at a time, against `server` or an answering side of its own.
+    /// Carries it out with `runs` runs, `window` at a time, against `servers`, which take turns, or an answering side of its own
+    /// if there are none.
     ///
     /// # Errors
     /// [`TestStackError`].
@@ -132,20 +133,20 @@ impl TestStack {
         &self,
         runs: u64,
         window: u32,
-        server: Option<Target>,
+        servers: &[Target],
         stopper: &Stopper,
     ) -> Result<TestStackReport, TestStackError> {
-        let uas = match server {
-            Some(_) => None,
-            None => Some(self.answerer()?),
+        let uas = match servers {
+            [] => Some(self.answerer()?),
+            _ => None,
         };
-        let targets = match (&uas, server) {
-            (Some(uas), _) => {
+        let targets = match &uas {
+            Some(uas) => {
                 let all = uas.addresses().iter();
                 all.map(|&address| Target::admit(address, false))
                     .collect::<Result<Vec<_>, _>>()?
             }
-            (None, server) => server.into_iter().collect(),
+            None => servers.to_vec(),
         };
         let mut plan = super::sip(&self.options(targets, runs), stopper)?;
         plan.warm_up = Duration::ZERO;
@@ -249,7 +250,7 @@ mod tests {
     #[test]
     fn every_run_completes() {
         for test in TestStack::all() {
-            let report = test.carry_out(300, 20, None, &Stopper::new()).unwrap();
+            let report = test.carry_out(300, 20, &[], &Stopper::new()).unwrap();
             assert_eq!(report.completed, 300, "{report}");
             assert!(report.to_string().contains("performed in"), "{report}");
         }

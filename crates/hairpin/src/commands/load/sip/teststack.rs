@@ -1,9 +1,12 @@
-//! The runs of testStack, one after the other.
+//! The runs of testStack, one after the other: the generator, and a server of this program with its transactions.
 
+use std::net::{Ipv4Addr, SocketAddr};
 use std::process::ExitCode;
 
 use anyhow::{Context, anyhow};
-use load::generator::{Stopper, TestStack};
+use load::generator::{Stopper, Target, TestStack};
+use server::sip::SipSettings;
+use server::{Running, Server};
 
 use super::target::Place;
 use super::{Fault, check_flags};
@@ -29,7 +32,7 @@ pub(super) fn run(args: &Args) -> Result<ExitCode, Fault> {
         ],
     )?;
     let places = Destinations::new(&[("--json", results.json.as_deref())])?;
-    let server = match &args.target {
+    let elsewhere = match &args.target {
         None => None,
         Some(_) => {
             let address = Place::of(args)?.address;
@@ -46,8 +49,17 @@ pub(super) fn run(args: &Args) -> Result<ExitCode, Fault> {
         if stopper.is_stopped() {
             break;
         }
+        // The server lives as long as its run.
+        let own = match elsewhere {
+            Some(_) => None,
+            None => Some(serve(&test)?),
+        };
+        let servers = match &own {
+            None => elsewhere.into_iter().collect(),
+            Some(own) => targets(own)?,
+        };
         let report = test
-            .carry_out(runs, window, server, &stopper)
+            .carry_out(runs, window, &servers, &stopper)
             .map_err(|error| Fault::Run(anyhow!("{}: {error}", test.name)))?;
         if places.take_stdout() {
             eprint!("{report}");
@@ -61,4 +73,31 @@ pub(super) fn run(args: &Args) -> Result<ExitCode, Fault> {
         serde_json::to_string_pretty(&all).context("cannot write the report")
     })?;
     Ok(status::measured(complete, true))
+}
+
+/// Transactions that the server may hold: over UDP each is remembered for half a minute.
+const TRANSACTIONS: u32 = 4_000_000;
+
+/// A server on loopback for one run, with as many workers as testStack has threads on that side.
+fn serve(test: &TestStack) -> Result<Running, Fault> {
+    let any = SocketAddr::from((Ipv4Addr::LOCALHOST, 0));
+    let mut settings = SipSettings::default();
+    settings.test_uas = true;
+    settings.transactions = TRANSACTIONS;
+    let mut builder = Server::builder()
+        .workers(test.threads.1)
+        .listen(any)
+        .sip(settings);
+    for _ in 0..test.ports {
+        builder = builder.sip_listen(any);
+    }
+    let started = builder.start();
+    started.map_err(|error| Fault::Run(anyhow!("{}: {error}", test.name)))
+}
+
+fn targets(server: &Running) -> Result<Vec<Target>, Fault> {
+    let addresses = server.sip_listeners().iter();
+    addresses
+        .map(|&address| place::admit(address, false))
+        .collect()
 }

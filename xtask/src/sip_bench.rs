@@ -1,0 +1,189 @@
+//! SIP servers side by side on one processor, hairpin's generator on the other: `cargo xtask sip-bench`.
+//!
+//! In each round every server is loaded with each workload by a closed loop, in an order that turns from round to round; the first
+//! round is thrown away. What counts is the processor time of the server, with its children, for each unit of work that succeeded.
+//! Then the overload sweep, once for each server. Kamailio runs with its fast allocator (`-x fm`): its default one is for finding
+//! bugs, and four times as slow. A machine with one processor measures nothing here.
+
+mod report;
+mod servers;
+
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use anyhow::{Context as _, Result, bail, ensure};
+use serde_json::Value;
+
+use crate::process::{self, Ended, Process};
+use crate::{cargo, scratch};
+use report::{Outcome, Results};
+use servers::Server;
+
+/// What is measured.
+const WORKLOADS: [&str; 3] = ["options", "register", "call"];
+/// Units of work under way in a closed loop.
+const WINDOW: &str = "256";
+/// The generator's processor.
+const GENERATOR_CPU: &str = "0";
+/// Beyond what a run is asked to last: setting up, lingering.
+const GRACE: Duration = Duration::from_secs(30);
+/// A whole sweep: nine loads of three seconds with their warm-up and stragglers, and the recovery.
+const SWEEP_LIMIT: Duration = Duration::from_secs(150);
+
+/// How it goes.
+#[derive(Clone, Debug, clap::Args)]
+pub(crate) struct Options {
+    /// Rounds, the first of which does not count
+    #[arg(long, default_value_t = 4, value_parser = clap::value_parser!(u32).range(2..=20))]
+    rounds: u32,
+    /// Seconds that each load is measured
+    #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..=30))]
+    seconds: u32,
+    /// Leave the overload sweep out
+    #[arg(long)]
+    no_sweep: bool,
+    /// Only the overload sweep
+    #[arg(long, conflicts_with = "no_sweep")]
+    only_sweep: bool,
+    /// Workload of the sweep
+    #[arg(long, default_value = "call", value_parser = WORKLOADS)]
+    sweep: String,
+    /// Let hairpin's test user agent server work so many microseconds on each request of the sweep
+    #[arg(long, default_value_t = 0)]
+    service_time_us: u32,
+    /// A hairpin that is built already
+    #[arg(long, value_name = "FILE")]
+    hairpin: Option<PathBuf>,
+    /// Write everything as JSON
+    #[arg(long, value_name = "FILE")]
+    json: Option<PathBuf>,
+}
+
+/// Measures, prints a table, writes JSON.
+pub(crate) fn run(root: &Path, options: &Options) -> Result<()> {
+    let cpus = std::thread::available_parallelism().map_or(1, usize::from);
+    ensure!(cpus >= 2, "a server and a generator need a processor each");
+    let binary = match &options.hairpin {
+        Some(binary) => binary.clone(),
+        None => cargo::release(root)?,
+    };
+    let bench = Bench {
+        folder: scratch(root, "sip-bench")?,
+        binary,
+        options,
+    };
+    let mut results = Results::default();
+    if !options.only_sweep {
+        bench.rounds(&mut results)?;
+        print!("{}", results.table());
+    }
+    if !options.no_sweep {
+        bench.sweeps(&mut results)?;
+        print!("{}", results.curves());
+    }
+    if let Some(file) = &options.json {
+        let text = serde_json::to_string_pretty(&results.to_json(options.seconds))?;
+        std::fs::write(file, text).with_context(|| format!("cannot write {}", file.display()))?;
+    }
+    Ok(())
+}
+
+struct Bench<'a> {
+    folder: PathBuf,
+    binary: PathBuf,
+    options: &'a Options,
+}
+
+impl Bench<'_> {
+    fn rounds(&self, results: &mut Results) -> Result<()> {
+        let servers = Server::for_cost(&self.binary);
+        for round in 0..self.options.rounds {
+            for turn in 0..servers.len() {
+                let server = &servers[(turn + round as usize) % servers.len()];
+                let running = server.start(&self.folder)?;
+                for workload in WORKLOADS {
+                    let outcome = self.closed(server, &running, workload)?;
+                    eprintln!("round {round} {} {workload}: {outcome}", server.name);
+                    if round > 0 {
+                        results.add(server.name, workload, outcome);
+                    }
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// One closed loop.
+    fn closed(&self, server: &Server, running: &Process, workload: &str) -> Result<Outcome> {
+        let duration = format!("{}s", self.options.seconds);
+        let limit = Duration::from_secs(self.options.seconds.into()) + GRACE;
+        let report = self.load(
+            server,
+            running,
+            &[
+                "--workload",
+                workload,
+                "--closed",
+                WINDOW,
+                "--duration",
+                &duration,
+            ],
+            limit,
+        )?;
+        Outcome::of(&report)
+    }
+
+    fn sweeps(&self, results: &mut Results) -> Result<()> {
+        let workload = self.options.sweep.as_str();
+        for server in Server::for_overload(&self.binary, self.options.service_time_us) {
+            let running = server.start(&self.folder)?;
+            let arguments = [
+                "--workload",
+                workload,
+                "--sweep",
+                "0.5..10",
+                "--sweep-step",
+                "3s",
+            ];
+            let report = self.load(&server, &running, &arguments, SWEEP_LIMIT)?;
+            eprintln!("sweep of {} is done", server.name);
+            results.add_sweep(server.name, workload, &report["sip"]["sweep"]);
+        }
+        Ok(())
+    }
+
+    /// Runs the generator and reads its report.
+    fn load(
+        &self,
+        server: &Server,
+        running: &Process,
+        arguments: &[&str],
+        limit: Duration,
+    ) -> Result<Value> {
+        let file = self.folder.join("report.json");
+        // What an earlier run left must not pass for this one's.
+        let _ = std::fs::remove_file(&file);
+        let mut command = process::command("taskset");
+        command
+            .args(["-c", GENERATOR_CPU])
+            .arg(&self.binary)
+            .args([
+                "load",
+                "sip",
+                &format!("127.0.0.1:{}", server.port),
+                "--no-tui",
+            ])
+            .args(["--server-pid", &running.id().to_string()])
+            .args(arguments)
+            .arg("--json")
+            .arg(&file);
+        let log = self.folder.join("load.log");
+        let mut load = Process::start("hairpin load", command, log)?;
+        if let Ended::Killed = load.wait(limit)? {
+            bail!("not finished within {limit:?}; its output: {}", load.tail());
+        }
+        let text = std::fs::read_to_string(&file)
+            .with_context(|| format!("{}: no report; its output: {}", server.name, load.tail()))?;
+        serde_json::from_str(&text).context("the report is not JSON")
+    }
+}

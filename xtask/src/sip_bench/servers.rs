@@ -1,0 +1,167 @@
+//! The servers, each with one worker on one processor.
+
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, Result, bail};
+
+use crate::process::{self, Process};
+
+/// The servers' processor.
+const SERVER_CPU: &str = "1";
+/// How long a server may take to answer.
+const READY: Duration = Duration::from_secs(10);
+
+/// A server and how it is started.
+pub(crate) struct Server {
+    pub(crate) name: &'static str,
+    pub(crate) port: u16,
+    /// Program and arguments; `{config}` is the file.
+    command: Vec<String>,
+    config: String,
+}
+
+impl Server {
+    /// Those whose processor time is compared.
+    pub(crate) fn for_cost(binary: &Path) -> Vec<Server> {
+        vec![hairpin(binary, "hairpin", 5581, 200, 0), kamailio()]
+    }
+
+    /// Those that are overloaded.
+    pub(crate) fn for_overload(binary: &Path, service_time_us: u32) -> Vec<Server> {
+        vec![
+            hairpin(binary, "hairpin", 5581, 200, service_time_us),
+            hairpin(binary, "hairpin, no control", 5582, 0, service_time_us),
+            kamailio(),
+        ]
+    }
+
+    /// Starts it and waits until it answers.
+    pub(crate) fn start(&self, folder: &Path) -> Result<Process> {
+        let stem = self.name.replace([' ', ','], "-");
+        let config = folder.join(format!("{stem}.conf"));
+        std::fs::write(&config, &self.config)
+            .with_context(|| format!("cannot write {}", config.display()))?;
+        let mut command = process::command("taskset");
+        command.args(["-c", SERVER_CPU]);
+        for word in &self.command {
+            command.arg(word.replace("{config}", &config.display().to_string()));
+        }
+        let log = folder.join(format!("{stem}.log"));
+        let mut running = Process::start(self.name, command, log)?;
+        let deadline = Instant::now() + READY;
+        while !answers(self.port)? {
+            running.assert_running()?;
+            if Instant::now() >= deadline {
+                bail!("{} does not answer: {}", self.name, running.tail());
+            }
+        }
+        Ok(running)
+    }
+}
+
+/// One OPTIONS request and a short wait.
+fn answers(port: u16) -> Result<bool> {
+    let socket = std::net::UdpSocket::bind("127.0.0.1:0")?;
+    socket.set_read_timeout(Some(Duration::from_millis(100)))?;
+    let here = socket.local_addr()?;
+    let request = format!(
+        "OPTIONS sip:127.0.0.1:{port} SIP/2.0\r\nVia: SIP/2.0/UDP {here};branch=z9hG4bKready{};rport\r\nMax-Forwards: 70\r\n\
+         From: <sip:x@{here}>;tag=1\r\nTo: <sip:127.0.0.1:{port}>\r\nCall-ID: ready@{here}\r\nCSeq: 1 OPTIONS\r\nContent-Length: 0\r\n\r\n",
+        here.port()
+    );
+    // A server that is not there yet refuses; both calls may say so.
+    let sent = socket
+        .connect(("127.0.0.1", port))
+        .and_then(|()| socket.send(request.as_bytes()));
+    let answered = sent.and_then(|_| socket.recv(&mut [0; 2048])).is_ok();
+    if !answered {
+        std::thread::sleep(Duration::from_millis(50));
+    }
+    Ok(answered)
+}
+
+fn hairpin(
+    binary: &Path,
+    name: &'static str,
+    port: u16,
+    tolerance_ms: u32,
+    service_time_us: u32,
+) -> Server {
+    let binary: PathBuf = binary.to_path_buf();
+    let config = format!(
+        "[server]\nworkers = 1\n[listen]\nudp = [\"127.0.0.1:{turn}\"]\n\
+         [auth]\nrealm = \"bench\"\nusers = [{{ name = \"bench\", password = \"bench\" }}]\n[admin]\nlisten = \"off\"\n\
+         [sip]\nlisten = [\"127.0.0.1:{port}\"]\ntest_uas = true\ntolerance_ms = {tolerance_ms}\nservice_time_us = {service_time_us}\n\
+         transactions = 2000000\n",
+        turn = port + 1000
+    );
+    Server {
+        name,
+        port,
+        command: vec![
+            binary.display().to_string(),
+            "serve".to_owned(),
+            "--config".to_owned(),
+            "{config}".to_owned(),
+        ],
+        config,
+    }
+}
+
+/// Stateless answers, as a script would have them: the least that Kamailio can do for a transaction.
+fn kamailio() -> Server {
+    let words = [
+        "kamailio",
+        "-DD",
+        "-E",
+        "-x",
+        "fm",
+        "-X",
+        "fm",
+        "-m",
+        "1024",
+        "-M",
+        "64",
+        "-n",
+        "1",
+        "-l",
+        "udp:127.0.0.1:5583",
+        "-f",
+        "{config}",
+    ];
+    let config = r#"
+debug=1
+log_stderror=yes
+children=1
+disable_tcp=yes
+auto_aliases=no
+maxbuffer=4194304
+loadmodule "sl.so"
+loadmodule "pv.so"
+loadmodule "kex.so"
+loadmodule "textops.so"
+loadmodule "usrloc.so"
+loadmodule "registrar.so"
+modparam("usrloc", "db_mode", 0)
+modparam("usrloc", "hash_size", 16)
+request_route {
+    if (is_method("OPTIONS")) { sl_send_reply("200", "OK"); exit; }
+    if (is_method("REGISTER")) { save("location"); exit; }
+    if (is_method("INVITE")) {
+        sl_send_reply("180", "Ringing");
+        append_to_reply("Contact: <sip:uas@127.0.0.1:5583>\r\n");
+        sl_send_reply("200", "OK");
+        exit;
+    }
+    if (is_method("ACK")) exit;
+    sl_send_reply("200", "OK");
+}
+"#;
+    Server {
+        name: "kamailio",
+        port: 5583,
+        command: words.map(str::to_owned).into(),
+        config: config.to_owned(),
+    }
+}
