@@ -48,8 +48,10 @@ pub(crate) struct Options {
     /// Workload of the sweep
     #[arg(long, default_value = "call", value_parser = WORKLOADS)]
     sweep: String,
-    /// Let hairpin's test user agent server work so many microseconds on each request of the sweep
-    #[arg(long, default_value_t = 0)]
+    /// Let hairpin's test user agent server work so many microseconds on each request of the sweep, as one with something to do
+    /// would. With 0, calls come so fast that the transactions which RFC 3261 keeps for 32 s fill the table (2,000,000) within a
+    /// minute, and what is refused then is not overload control's doing
+    #[arg(long, default_value_t = 50)]
     service_time_us: u32,
     /// A hairpin that is built already
     #[arg(long, value_name = "FILE")]
