@@ -166,8 +166,13 @@ impl Client {
         } else {
             "[::1]:0"
         };
+        Client::over(socket(any), server)
+    }
+
+    /// A client on a socket that reads with a timeout.
+    pub(crate) fn over(socket: UdpSocket, server: SocketAddr) -> Client {
         Client {
-            link: Link::Plain(socket(any)),
+            link: Link::Plain(socket),
             last_tos: std::cell::Cell::new(0),
             server,
             credentials: (USER.to_owned(), PASSWORD.to_owned()),

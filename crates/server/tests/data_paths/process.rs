@@ -1,0 +1,94 @@
+//! The server as a process of its own, which can be stopped, told to end, and killed: this test binary, started again.
+
+use std::io::{BufRead, BufReader, Read};
+use std::process::{ChildStdout, Command, ExitStatus, Stdio};
+use std::time::{Duration, Instant};
+
+use ::io::NetNs;
+use ::io::process::{Confined, Place};
+use ::io::{Signal, Signals};
+use hairpin_server::Server;
+
+use crate::common::{PASSWORD, USER, at, ip};
+use crate::paths::Path;
+
+const PATIENCE: Duration = Duration::from_secs(10);
+/// Name of the test that is the server.
+const ENTRY: &str = "entry_of_the_server";
+const PATH: &str = "HAIRPIN_TEST_PATH";
+
+/// A running server.
+pub(crate) struct Process {
+    child: Confined,
+    /// It has more to say at its end.
+    _stdout: BufReader<ChildStdout>,
+}
+
+impl Process {
+    /// Starts it in a namespace; it is ready when this returns.
+    pub(crate) fn start(namespace: &NetNs, path: Path) -> Process {
+        let mut command = Command::new(std::env::current_exe().expect("this binary"));
+        command
+            .args(["--ignored", "--exact", ENTRY, "--nocapture"])
+            .env(PATH, path.name())
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped());
+        let cpus = ::io::affinity::available().expect("processors");
+        let place = Place {
+            namespace,
+            cpus: &cpus,
+            preferred: false,
+        };
+        let mut child = Confined::spawn(command, &place).expect("the server's process");
+        let stdout = child.child().stdout.take().expect("piped");
+        let mut stdout = BufReader::new(stdout);
+        let mut lines = stdout.by_ref().lines().map_while(Result::ok);
+        let ready = lines.find(|line| line.ends_with("ready"));
+        assert!(ready.is_some(), "the server did not start: {path:?}");
+        Process {
+            child,
+            _stdout: stdout,
+        }
+    }
+
+    /// Sends a signal by its name.
+    pub(crate) fn signal(&self, name: &str) {
+        let sent = Command::new("kill")
+            .args([&format!("-{name}"), &self.child.id().to_string()])
+            .status();
+        assert!(sent.expect("kill").success(), "signal {name}");
+    }
+
+    /// Waits until it has ended.
+    pub(crate) fn wait(mut self) -> ExitStatus {
+        let deadline = Instant::now() + PATIENCE;
+        loop {
+            if let Some(status) = self.child.try_wait().expect("a child") {
+                return status;
+            }
+            assert!(Instant::now() < deadline, "it does not end");
+            std::thread::sleep(Duration::from_millis(5));
+        }
+    }
+}
+
+/// What the process does.
+pub(crate) fn serve() {
+    let Some(path) = std::env::var(PATH).ok().and_then(|name| Path::named(&name)) else {
+        return;
+    };
+    let mut signals = Signals::install().expect("handlers");
+    let builder = Server::builder()
+        .listen(at("10.7.1.1:3478"))
+        .listen(at("[fd07:1::1]:3478"))
+        .relay_address(ip("10.7.2.1"))
+        .relay_address(ip("fd07:2::1"))
+        .user(USER, PASSWORD)
+        .allow_peers("10.7.3.0/24".parse().expect("a network"))
+        .allow_peers("fd07:3::/64".parse().expect("a network"))
+        .workers(2);
+    let running = path.choose(builder).start().expect("the server starts");
+    println!("ready");
+    while signals.wait(None).expect("a signal") != Some(Signal::Terminate) {}
+    running.shutdown().expect("no worker failed");
+}
