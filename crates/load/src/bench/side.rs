@@ -126,7 +126,8 @@ pub struct Programs {
 impl Side {
     /// Reads a description of a server: a preset, or `[NAME=][KIND:]COMMAND`.
     ///
-    /// Presets: `hairpin`, `hairpin-2` (two workers on two processors), `coturn`, `floor` (recvfrom and sendto), `floor-gro` (GRO and GSO),
+    /// Presets: `hairpin` (in user space), `hairpin-2` (two workers on two processors), `hairpin-xdp` and `hairpin-tc` (relaying
+    /// in the kernel), `hairpin-xdp-miss` and `hairpin-tc-miss` (with hardly any room for channels there), `coturn`, `floor` (recvfrom and sendto), `floor-gro` (GRO and GSO),
     /// `floor-stun` (recvmmsg and sendmmsg, STUN only), `floor-xdp`, `floor-tc` and `floor-stun-xdp` (in the kernel), `program-xdp` and
     /// `program-tc` (the server's own programs over a fixed table).
     ///
@@ -187,11 +188,16 @@ impl Side {
         let hairpin =
             |more: &[&str]| [program(&programs.hairpin), owned(HAIRPIN), owned(more)].concat();
         let (command, abilities) = match name {
-            "hairpin" => (hairpin(&[]), Abilities::TURN),
+            "hairpin" => (hairpin(&["--offload=off"]), Abilities::TURN),
             "hairpin-2" => {
                 let two = |word: String| word.replace("--workers=1", "--workers=2");
-                (hairpin(&[]).into_iter().map(two).collect(), Abilities::TURN)
+                let command = hairpin(&["--offload=off"]);
+                (command.into_iter().map(two).collect(), Abilities::TURN)
             }
+            "hairpin-xdp" => (hairpin(&["--offload=xdp", RATE_LIMIT]), Abilities::TURN),
+            "hairpin-tc" => (hairpin(&["--offload=tc", RATE_LIMIT]), Abilities::TURN),
+            "hairpin-xdp-miss" => (hairpin(&["--offload=xdp", NO_ROOM]), Abilities::TURN),
+            "hairpin-tc-miss" => (hairpin(&["--offload=tc", NO_ROOM]), Abilities::TURN),
             "coturn" => (coturn(), Abilities::TURN),
             "floor" => (floor(&["plain", "{flows}"]), Abilities::FLOOR),
             "floor-gro" => (floor(&["gro", "{flows}"]), Abilities::FLOOR),
@@ -261,6 +267,13 @@ const HAIRPIN: &[&str] = &[
     "--set=limits.allocations_per_source=100000",
     "--log-level=warn",
 ];
+
+/// Far above what any load reaches: every datagram is charged, and none is dropped.
+const RATE_LIMIT: &str = "--set=limits.rate_per_allocation=1000000000";
+
+/// The least room for channels in the kernel: those of a load of thousands are looked up there, not found, and relayed in
+/// user space.
+const NO_ROOM: &str = "--set=offload.channels=1";
 
 /// The same: one relay thread, no other listeners, no log, no files.
 const COTURN: &[&str] = &[
@@ -383,6 +396,18 @@ mod tests {
             (Abilities::BOTH_WAYS, Hook::Xdp)
         );
         assert_eq!(parse("floor-tc").sink, Hook::Tc);
+        for (name, mode, sink) in [
+            ("hairpin", "off", Hook::Tc),
+            ("hairpin-xdp", "xdp", Hook::Xdp),
+            ("hairpin-tc", "tc", Hook::Tc),
+            // User space relays, so both are counted alike.
+            ("hairpin-xdp-miss", "xdp", Hook::Tc),
+        ] {
+            let side = parse(name);
+            let words = side.command_line(1);
+            assert!(words.contains(&format!("--offload={mode}")), "{name}");
+            assert_eq!(side.sink, sink, "{name}");
+        }
     }
 
     #[test]

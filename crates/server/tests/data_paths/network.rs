@@ -69,6 +69,7 @@ impl Network {
         };
         network.wire().expect("veth pairs");
         network.configure().expect("addresses and routes");
+        network.poll().expect("GRO");
         network.set_checksums(checksums).expect("offloads");
         network.wait();
         Ok(network)
@@ -100,6 +101,23 @@ impl Network {
         })?;
         within(&self.gateway, || set_up(&[&NEAR, &FAR], Some(&RELAY), true))?;
         within(&self.peer, || set_up(&[&PEER], Some(&FAR), false))
+    }
+
+    /// A veth takes redirected XDP frames only while its other end polls, as it does for GRO, and it looks at that only when
+    /// GRO is toggled on an interface that is up.
+    fn poll(&self) -> io::Result<()> {
+        let ends = [
+            (&self.client, &CLIENT),
+            (&self.server, &SERVER),
+            (&self.server, &RELAY),
+            (&self.gateway, &NEAR),
+        ];
+        for on in [false, true] {
+            for (namespace, end) in ends {
+                within(namespace, || ::io::ethtool::set_gro(end.device, on))?;
+            }
+        }
+        Ok(())
     }
 
     /// IPv6 addresses can be used a moment after they were given.
@@ -175,8 +193,6 @@ fn set_up(ends: &[&End], gateway: Option<&End>, forwards: bool) -> io::Result<()
     for end in ends {
         let index = interface_index(end.device)?;
         set(&format!("ipv6/conf/{}/accept_dad", end.device), "0")?;
-        // A veth takes redirected XDP frames only while its other end polls.
-        ::io::ethtool::set_gro(end.device, true)?;
         netlink.set_up(index)?;
         netlink.add_address(index, ip(end.v4), 24)?;
         netlink.add_address(index, ip(end.v6), 64)?;

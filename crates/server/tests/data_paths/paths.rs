@@ -1,6 +1,7 @@
 //! The ways a datagram can take through the server.
 
 use hairpin_server::Builder;
+use hairpin_server::offload::{Offload, OffloadMode};
 
 use crate::network::Checksums;
 
@@ -46,6 +47,12 @@ impl Path {
     }
 
     pub(crate) fn choose(self, builder: Builder) -> Builder {
-        builder
+        let mut offload = Offload::default();
+        offload.mode = match self {
+            Path::UserSpace => OffloadMode::Off,
+            Path::Xdp => OffloadMode::Xdp,
+            Path::Tc | Path::TcCompleted => OffloadMode::Tc,
+        };
+        builder.offload(offload)
     }
 }
