@@ -269,7 +269,7 @@ const HAIRPIN: &[&str] = &[
 ];
 
 /// Far above what any load reaches: every datagram is charged, and none is dropped.
-const RATE_LIMIT: &str = "--set=limits.rate_per_allocation=1000000000";
+const RATE_LIMIT: &str = "--set=limits.rate_per_allocation=1GiB/s";
 
 /// The least room for channels in the kernel: those of a load of thousands are looked up there, not found, and relayed in
 /// user space.

@@ -79,6 +79,10 @@ fn everything(path: Path) {
 
 /// While its process is stopped, the server relays in the kernel or not at all.
 fn takes_its_path(call: &mut Call, server: &Process, path: Path) {
+    // Neighbours are found while user space relays.
+    call.pass_short(Way::ToPeer, 1);
+    call.pass_short(Way::ToClient, 1);
+    thread::sleep(Duration::from_millis(500));
     server.signal("STOP");
     if path.in_kernel() {
         call.pass_short(Way::ToPeer, 200);
