@@ -98,6 +98,8 @@ pub(crate) struct Meter<'a> {
     pub(crate) spinner: &'a Spinner,
     /// Datagrams of one flow in a row.
     pub(crate) train: u32,
+    /// Whether flows may need a moment of little load before they are relayed in the kernel.
+    pub(crate) settles: bool,
     /// Client sockets to send with, instead of frames.
     pub(crate) senders: Option<Senders<'a>>,
 }
@@ -123,6 +125,7 @@ impl Meter<'_> {
         step: Duration,
         hint: Option<f64>,
     ) -> Result<Packets, SideError> {
+        self.settle()?;
         let mut ramp = Ramp::default();
         let center = match hint {
             Some(hint) => hint,
@@ -142,6 +145,18 @@ impl Meter<'_> {
             wrong: ramp.wrong + at_60.wrong,
             ramp: ramp.steps,
         })
+    }
+
+    /// A server that relays in the kernel lets a new flow's datagrams settle in user space first, so that none is
+    /// overtaken: each flow sends a few, without hurry.
+    fn settle(&mut self) -> Result<(), SideError> {
+        const RATE: f64 = 100_000.0;
+        const LENGTH: Duration = Duration::from_millis(300);
+        if self.settles {
+            self.send(Some(RATE), LENGTH)?;
+            self.wait_until_quiet()?;
+        }
+        Ok(())
     }
 
     /// What one processor should manage, from the cost of a small load. Also the run that is thrown

@@ -128,7 +128,9 @@ impl<'a> Bench<'a> {
                 &format!("round {}: start {}", round + 1, side.name),
             );
             let flows = relayed_flows(self.options, side);
-            running.push(Running::start(side, bed, flows).map_err(|error| error.to_string()));
+            let sockets = self.options.load == LoadKind::Sockets;
+            let started = Running::start(side, bed, flows, sockets);
+            running.push(started.map_err(|error| error.to_string()));
         }
         self.warm_up(&mut running);
         for scenario in scenarios {

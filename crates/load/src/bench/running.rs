@@ -4,7 +4,7 @@ use std::net::{SocketAddr, UdpSocket};
 use std::time::Duration;
 
 use super::bed::Bed;
-use super::client::{self, Allocations};
+use super::client::{self, Allocations, HELD_SOCKETS};
 use super::error::{Doing, SideError};
 use super::layout;
 use super::packets::{Meter, Senders};
@@ -33,8 +33,14 @@ pub(crate) struct Running {
 
 impl Running {
     /// Starts a side in its bed, waits until it is ready and makes `flows` allocations if it is a
-    /// TURN server.
-    pub(crate) fn start(side: &Side, bed: &mut Bed, flows: u16) -> Result<Running, SideError> {
+    /// TURN server. `sockets`: whether clients' sockets are going to send.
+    pub(crate) fn start(
+        side: &Side,
+        bed: &mut Bed,
+        flows: u16,
+        sockets: bool,
+    ) -> Result<Running, SideError> {
+        let held = if sockets { HELD_SOCKETS } else { CHECKED_FLOWS };
         bed.open()?;
         let server = start_server(side, &mut bed.topology, flows)?;
         let turn = side.abilities.turn;
@@ -52,7 +58,7 @@ impl Running {
             let mut allocations = Allocations::open(&bed.topology, flows)?;
             allocations.allocate()?;
             running.relays = allocations.relays();
-            allocations.close_sockets();
+            allocations.close_sockets(held);
             running.allocations = Some(allocations);
         } else {
             running.wait_for_relaying(side, bed)?;
@@ -86,6 +92,7 @@ impl Running {
             bed,
             spinner,
             train: scenario.train(),
+            settles: self.turn && matches!(scenario, Scenario::Relay { .. }),
             senders: sockets.then(|| self.senders(scenario)).flatten(),
         })
     }

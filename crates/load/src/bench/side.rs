@@ -37,6 +37,11 @@ impl Abilities {
         to_client: true,
         binding: true,
     };
+    /// A TURN server whose answers to Binding requests are not of interest: they do not miss.
+    pub const MISS: Abilities = Abilities {
+        binding: false,
+        ..Abilities::TURN
+    };
     /// A bare relay that also answers Binding requests.
     pub const FLOOR: Abilities = Abilities {
         turn: false,
@@ -196,8 +201,8 @@ impl Side {
             }
             "hairpin-xdp" => (hairpin(&["--offload=xdp", RATE_LIMIT]), Abilities::TURN),
             "hairpin-tc" => (hairpin(&["--offload=tc", RATE_LIMIT]), Abilities::TURN),
-            "hairpin-xdp-miss" => (hairpin(&["--offload=xdp", NO_ROOM]), Abilities::TURN),
-            "hairpin-tc-miss" => (hairpin(&["--offload=tc", NO_ROOM]), Abilities::TURN),
+            "hairpin-xdp-miss" => (hairpin(&["--offload=xdp", NO_ROOM]), Abilities::MISS),
+            "hairpin-tc-miss" => (hairpin(&["--offload=tc", NO_ROOM]), Abilities::MISS),
             "coturn" => (coturn(), Abilities::TURN),
             "floor" => (floor(&["plain", "{flows}"]), Abilities::FLOOR),
             "floor-gro" => (floor(&["gro", "{flows}"]), Abilities::FLOOR),

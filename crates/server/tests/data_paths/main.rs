@@ -84,6 +84,8 @@ fn takes_its_path(call: &mut Call, server: &Process, path: Path) {
     call.pass_short(Way::ToClient, 1);
     thread::sleep(Duration::from_millis(500));
     server.signal("STOP");
+    // Its threads stop when they next leave the kernel.
+    thread::sleep(Duration::from_millis(50));
     if path.in_kernel() {
         call.pass_short(Way::ToPeer, 200);
         call.pass_short(Way::ToClient, 200);

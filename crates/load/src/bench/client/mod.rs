@@ -23,8 +23,8 @@ use driver::{Driver, Goal};
 /// enough not to overrun its receive buffer.
 const WINDOW: usize = 32;
 
-/// Clients whose sockets stay open between requests: enough for every load that is sent by sockets. With those of more
-/// clients, a benchmark of several servers would run out of descriptors.
+/// Clients whose sockets stay open between requests when sockets send the load. With those of more clients, a benchmark of
+/// several servers would run out of descriptors.
 pub(crate) const HELD_SOCKETS: u16 = 1024;
 
 /// Allocations that are held.
@@ -32,6 +32,7 @@ pub(crate) const HELD_SOCKETS: u16 = 1024;
 pub(crate) struct Allocations {
     driver: Driver,
     renewed: Instant,
+    held: u16,
 }
 
 impl Allocations {
@@ -43,6 +44,7 @@ impl Allocations {
         Ok(Allocations {
             driver,
             renewed: Instant::now(),
+            held: count,
         })
     }
 
@@ -52,9 +54,11 @@ impl Allocations {
         self.driver.finish_all(WINDOW)
     }
 
-    /// Closes the sockets beyond [`HELD_SOCKETS`]. Injected frames need none.
-    pub(crate) fn close_sockets(&mut self) {
-        self.driver.close_sockets(HELD_SOCKETS.into());
+    /// Closes the sockets of all clients but the first `held`, then and whenever they have been renewed. Injected frames
+    /// need none.
+    pub(crate) fn close_sockets(&mut self, held: u16) {
+        self.held = held;
+        self.driver.close_sockets(held.into());
     }
 
     /// Renews channels and permissions if their time (5 minutes, RFC 8656 §9) could run out soon.
@@ -77,7 +81,7 @@ impl Allocations {
         }
         self.driver.restart(Goal::Renew);
         self.allocate()?;
-        self.close_sockets();
+        self.close_sockets(self.held);
         Ok(())
     }
 
