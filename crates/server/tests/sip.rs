@@ -3,21 +3,14 @@
 mod sip_client;
 
 use hairpin_server::sip::SipSettings;
-use hairpin_server::{Running, Server, Settings};
-use sip_client::{Client, Stream, options, status};
+use hairpin_server::{Running, Settings};
+use sip_client::{Client, Stream, options, serve, status, test_uas};
 use std::io::Read;
 use std::net::{SocketAddr, UdpSocket};
 use std::time::Duration;
 
 fn server(settings: SipSettings) -> Running {
-    Server::builder()
-        .listen("127.0.0.1:0".parse().expect("works"))
-        .relay_address("127.0.0.1".parse().expect("works"))
-        .sip_listen("127.0.0.1:0".parse().expect("works"))
-        .sip(settings)
-        .workers(1)
-        .start()
-        .expect("the server starts")
+    serve(settings, 1)
 }
 
 fn plain() -> Running {
@@ -250,9 +243,7 @@ fn settings_are_replaced_while_it_runs() {
 
 /// A server with the user agent server for tests.
 fn uas() -> Running {
-    let mut settings = SipSettings::default();
-    settings.test_uas = true;
-    server(settings)
+    server(test_uas())
 }
 
 /// A request with this method, CSeq and tags, in the call `id`.
@@ -367,8 +358,7 @@ fn over_a_stream_a_finished_request_leaves_nothing_behind() {
 
 #[test]
 fn beyond_the_limit_of_transactions_requests_get_503() {
-    let mut settings = SipSettings::default();
-    settings.test_uas = true;
+    let mut settings = test_uas();
     settings.transactions = 3;
     let server = server(settings);
     let client = Client::new(address(&server));
@@ -379,9 +369,7 @@ fn beyond_the_limit_of_transactions_requests_get_503() {
 
 #[test]
 fn an_answer_finds_another_connection_when_its_own_is_gone_rfc3261_18_2_2() {
-    let mut settings = SipSettings::default();
-    settings.test_uas = true;
-    let server = server(settings);
+    let server = uas();
     let told = std::net::TcpListener::bind("127.0.0.1:0").expect("a listener");
     let port = told.local_addr().expect("an address").port();
     let mut stream = Stream::new(address(&server));
@@ -434,17 +422,9 @@ fn with_credentials(request: &str, challenge: &str, password: &str, count: u32) 
 
 #[test]
 fn a_registration_can_be_asked_for_a_digest_rfc8760() {
-    let mut settings = SipSettings::default();
-    (settings.test_uas, settings.challenge) = (true, true);
-    let server = Server::builder()
-        .listen("127.0.0.1:0".parse().expect("an address"))
-        .relay_address("127.0.0.1".parse().expect("an address"))
-        .user("ann", "secret")
-        .sip_listen("127.0.0.1:0".parse().expect("an address"))
-        .sip(settings)
-        .workers(1)
-        .start()
-        .expect("the server starts");
+    let mut settings = test_uas();
+    settings.challenge = true;
+    let server = server(settings);
     let client = Client::new(address(&server));
     let challenge = client.ask(&request("1", "REGISTER", 1, ""));
     assert_eq!(status(&challenge), 401);
@@ -469,16 +449,7 @@ fn a_registration_can_be_asked_for_a_digest_rfc8760() {
 
 /// A server of two workers.
 fn two_workers() -> Running {
-    let mut settings = SipSettings::default();
-    settings.test_uas = true;
-    Server::builder()
-        .listen("127.0.0.1:0".parse().expect("an address"))
-        .relay_address("127.0.0.1".parse().expect("an address"))
-        .sip_listen("127.0.0.1:0".parse().expect("an address"))
-        .sip(settings)
-        .workers(2)
-        .start()
-        .expect("the server starts")
+    serve(test_uas(), 2)
 }
 
 #[test]

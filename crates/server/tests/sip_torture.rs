@@ -2,10 +2,8 @@
 
 mod sip_client;
 
-use hairpin_server::sip::SipSettings;
-use hairpin_server::{Running, Server};
 use sip::{Limits, Scan};
-use sip_client::{Stream, options, status};
+use sip_client::{Stream, options, serve, status, test_uas};
 use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr, UdpSocket};
 use std::path::PathBuf;
@@ -26,19 +24,6 @@ fn message(name: &str) -> Vec<u8> {
     let path = PathBuf::from(env!("CARGO_MANIFEST_DIR"));
     let path = path.join(format!("../sip/tests/torture/{name}.dat"));
     std::fs::read(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
-}
-
-fn server() -> Running {
-    let mut settings = SipSettings::default();
-    settings.test_uas = true;
-    Server::builder()
-        .listen("127.0.0.1:0".parse().expect("an address"))
-        .relay_address("127.0.0.1".parse().expect("an address"))
-        .sip_listen("127.0.0.1:0".parse().expect("an address"))
-        .sip(settings)
-        .workers(1)
-        .start()
-        .expect("the server starts")
 }
 
 /// A client whose answers come to whatever port a Via names: to one socket for each, on an address of its own.
@@ -113,7 +98,7 @@ fn each_message_of_rfc4475_gets_what_it_deserves_over_udp() {
     for (name, expected) in lines() {
         let bytes = message(name);
         // Several have the same branch: to one server they would be one request.
-        let server = server();
+        let server = serve(test_uas(), 1);
         client.server = server.sip_listeners()[0];
         let answers = client.ask(name, &bytes);
         let outcome = outcome(&bytes, &answers);
@@ -135,7 +120,7 @@ fn each_message_of_rfc4475_gets_what_it_deserves_over_udp() {
 
 #[test]
 fn over_tcp_a_wrong_length_ends_the_connection_rfc4475_3_1_2_2() {
-    let server = server();
+    let server = serve(test_uas(), 1);
     let address = server.sip_listeners()[0];
     // Content-Length is negative, or missing: nobody knows where the next message begins.
     let mut stream = Stream::new(address);

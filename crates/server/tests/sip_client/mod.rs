@@ -1,11 +1,33 @@
 //! A SIP client for tests: what it sends is text.
 #![allow(dead_code, reason = "each test file uses a part of it")]
 
+use hairpin_server::sip::SipSettings;
+use hairpin_server::{Running, Server};
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream, UdpSocket};
 use std::time::Duration;
 
 const PATIENCE: Duration = Duration::from_secs(10);
+
+/// A server of SIP on loopback.
+pub(crate) fn serve(settings: SipSettings, workers: usize) -> Running {
+    Server::builder()
+        .listen("127.0.0.1:0".parse().expect("an address"))
+        .relay_address("127.0.0.1".parse().expect("an address"))
+        .user("ann", "secret")
+        .sip_listen("127.0.0.1:0".parse().expect("an address"))
+        .sip(settings)
+        .workers(workers)
+        .start()
+        .expect("the server starts")
+}
+
+/// Settings of a user agent server for tests.
+pub(crate) fn test_uas() -> SipSettings {
+    let mut settings = SipSettings::default();
+    settings.test_uas = true;
+    settings
+}
 
 /// A request OPTIONS with this Call-ID and branch, over `transport`, with further header fields.
 pub(crate) fn options(id: &str, transport: &str, more: &str) -> String {
