@@ -6,7 +6,7 @@
 //!                    └─ anything else ──▶ sockets ──▶ workers, as without the program
 //! ```
 //! A worker enters what its engine has granted into the program's tables. It never asks the kernel for a route: it takes the
-//! number of a next hop out of [`NextHopTable`], and the control thread finds out where that is, by netlink, and keeps it true.
+//! number of a next hop out of `NextHopTable`, and the control thread finds out where that is, by netlink, and keeps it true.
 //! Until then, and whenever anything is in doubt, datagrams take the way through user space, which is always complete.
 
 mod attach;
