@@ -89,17 +89,15 @@ fn takes_its_path(call: &mut Call, server: &Process, path: Path) {
     // Its threads stop when they next leave the kernel.
     thread::sleep(Duration::from_millis(50));
     if path.in_kernel() {
-        call.pass_short(Way::ToPeer, 200);
-        call.pass_short(Way::ToClient, 200);
+        call.pass_without_process(Way::ToPeer, 200);
+        call.pass_without_process(Way::ToClient, 200);
     } else {
         call.is_over();
     }
     server.signal("CONT");
-    if !path.in_kernel() {
-        // What has waited comes late.
-        thread::sleep(Duration::from_millis(100));
-        call.discard();
-    }
+    // What has waited for user space comes late.
+    thread::sleep(Duration::from_millis(100));
+    call.discard();
 }
 
 fn ends_with_the_process(network: &Network, server: Process, path: Path, signal: &str) {
