@@ -83,6 +83,31 @@ fn a_window_of_runs_ends_when_they_are_over() {
 }
 
 #[test]
+fn a_run_that_is_refused_begins_anew_if_it_is_to() {
+    for anew in [true, false] {
+        let target = answering(|number| match number % 3 {
+            0 => "503 Service Unavailable\r\nRetry-After: 0",
+            _ => "200 OK",
+        });
+        let mut options = options(target, SipWorkload::Options, Transport::Udp);
+        options.runs = Some(100);
+        options.anew = anew;
+        let mut plan = plan(&options);
+        plan.warm_up = Duration::ZERO;
+        plan.duration = Duration::from_secs(60);
+        plan.close_loop(7);
+        let report = report(plan);
+        let completed = report.sip.as_deref().unwrap().completed;
+        let refused = report.errors[&503];
+        if anew {
+            assert!(completed == 100 && refused >= 45, "{report}");
+        } else {
+            assert!(completed + refused == 100 && refused >= 30, "{report}");
+        }
+    }
+}
+
+#[test]
 fn a_sweep_names_every_load_and_the_recovery() {
     let uas = uas();
     let options = options(uas.addresses()[0], SipWorkload::Options, Transport::Udp);
@@ -119,6 +144,11 @@ fn nobody_there_is_said_at_once() {
 
 /// A server that answers every request with the same lines.
 fn stubborn(status: &'static str) -> SocketAddr {
+    answering(move |_| status)
+}
+
+/// A server that answers request number n with these lines.
+fn answering(status: impl Fn(u32) -> &'static str + Send + 'static) -> SocketAddr {
     let socket = std::net::UdpSocket::bind("127.0.0.1:0").unwrap();
     let address = socket.local_addr().unwrap();
     std::thread::spawn(move || {
@@ -126,6 +156,7 @@ fn stubborn(status: &'static str) -> SocketAddr {
             .set_read_timeout(Some(Duration::from_secs(10)))
             .unwrap();
         let mut buffer = [0; 4096];
+        let mut number = 0;
         while let Ok((length, from)) = socket.recv_from(&mut buffer) {
             let request = String::from_utf8_lossy(&buffer[..length]);
             if request.starts_with("ACK") {
@@ -138,6 +169,8 @@ fn stubborn(status: &'static str) -> SocketAddr {
                     .any(|name| line.starts_with(&format!("{name}:")))
             };
             let lines: Vec<_> = request.split("\r\n").filter(kept).collect();
+            let status = status(number);
+            number += 1;
             let answer = format!(
                 "SIP/2.0 {status}\r\n{}\r\nContent-Length: 0\r\n\r\n",
                 lines.join("\r\n")

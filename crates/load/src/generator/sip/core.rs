@@ -90,6 +90,8 @@ pub(super) struct Core {
     begun: u64,
     /// Units of work that are over, measured or not.
     pub(super) over: u64,
+    /// Those that have failed since this was last taken, and are to begin anew.
+    pub(super) anew: u64,
 }
 
 /// What surrounds a worker while it works.
@@ -139,6 +141,7 @@ impl Core {
             hint: 0,
             begun: 0,
             over: 0,
+            anew: 0,
             setting,
         }
     }
@@ -417,6 +420,7 @@ impl Core {
             self.came.note(Arrival::InOrder, 0, latency_ns, usize::MAX);
         }
         self.release(place);
+        self.over += 1;
     }
 
     fn fail(&mut self, place: u32, status: u16, message: &[u8], around: Around<'_>) {
@@ -434,6 +438,9 @@ impl Core {
             *self.came.errors.entry(code).or_default() += 1;
         }
         self.release(place);
+        let anew = u64::from(self.setting.options.anew);
+        self.anew += anew;
+        self.over += 1 - anew;
     }
 
     fn release(&mut self, place: u32) {
@@ -441,7 +448,6 @@ impl Core {
             self.wheel.cancel(timer);
         }
         self.slots.release(place);
-        self.over += 1;
     }
 
     /// Fires at most `limit` timers.

@@ -84,6 +84,8 @@ pub struct SipOptions {
     pub server_process: Option<u32>,
     /// Ends the run when so many units are over, whatever the time.
     pub runs: Option<u64>,
+    /// A unit that fails, say with a 503, begins anew at once, until it succeeds: as testStack has it.
+    pub anew: bool,
 }
 
 impl SipOptions {
@@ -104,6 +106,7 @@ impl SipOptions {
             under_way: 1 << 20,
             server_process: None,
             runs: None,
+            anew: false,
         }
     }
 }

@@ -129,6 +129,7 @@ impl Worker {
             self.core.live.hand_over(live, false);
             stopped_ns = clock::monotonic_ns();
             self.server.watch(stopped_ns, shared);
+            self.runs.put_back(std::mem::take(&mut self.core.anew));
             if self.runs.note(self.core.over) {
                 shared.quit();
                 break;
@@ -193,7 +194,16 @@ impl Worker {
         since.map(|since| shared.origin_ns + since.as_nanos() as u64)
     }
 
+    /// A window that is wider than what the sockets hold must not be sent in one go: as long as answers wait, they are read first.
     fn fill_window(&mut self, around: Around<'_>) -> u64 {
+        let behind = match &mut self.wire {
+            Wire::Udp(datagrams) => datagrams.take_behind(),
+            // A connection holds back by itself.
+            Wire::Tcp(_) => false,
+        };
+        if behind {
+            return 0;
+        }
         let mut room = BEGIN;
         while room > 0 && self.core.slots.under_way < self.window && self.runs.take() {
             room -= 1;
@@ -321,9 +331,18 @@ impl Runs {
 
     /// One more run may begin.
     fn take(&mut self) -> bool {
-        match self.limit {
-            None => true,
-            Some(limit) => self.begun.fetch_add(1, Ordering::Relaxed) < limit,
+        let Some(limit) = self.limit else {
+            return true;
+        };
+        let next = |begun: u64| (begun < limit).then_some(begun + 1);
+        let (set, fetch) = (Ordering::Relaxed, Ordering::Relaxed);
+        self.begun.fetch_update(set, fetch, next).is_ok()
+    }
+
+    /// Runs that are to begin anew.
+    fn put_back(&mut self, count: u64) {
+        if count > 0 {
+            self.begun.fetch_sub(count, Ordering::Relaxed);
         }
     }
 }
