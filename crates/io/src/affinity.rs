@@ -25,6 +25,18 @@ pub fn pin_current_thread(cpu: usize) -> io::Result<()> {
     sched::sched_setaffinity(&mask)
 }
 
+/// Lets the calling thread run on any of these processors: what a thread begun by a pinned one is not allowed of itself.
+///
+/// # Errors
+/// `InvalidInput` if one is 1,024 or above, or if none is there or lies in the process's cpuset.
+pub fn spread_current_thread(cpus: &[usize]) -> io::Result<()> {
+    let mut mask: CpuMask = [0; 16];
+    for cpu in cpus {
+        *mask.get_mut(cpu / 64).ok_or(io::ErrorKind::InvalidInput)? |= 1 << (cpu % 64);
+    }
+    sched::sched_setaffinity(&mask)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -35,9 +47,13 @@ mod tests {
         let last = *cpus.last().unwrap();
         let pinned = std::thread::spawn(move || {
             pin_current_thread(last).unwrap();
-            available().unwrap()
+            let pinned = available().unwrap();
+            let all: Vec<usize> = (0..1024).collect();
+            spread_current_thread(&all).unwrap();
+            (pinned, available().unwrap())
         });
-        assert_eq!(pinned.join().unwrap(), [last]);
+        let (pinned, spread) = pinned.join().unwrap();
+        assert_eq!((pinned, spread), (vec![last], cpus.clone()));
         assert_eq!(available().unwrap(), cpus, "other threads are left alone");
     }
 

@@ -251,8 +251,6 @@ impl Locator {
         match cache.get(now, &query) {
             None => found.ask.push(query),
             Some(Ok(Answer::Srv(records))) => {
-                // RFC 2782: a single record with the target "." says that there is no such service; such a target is
-                // no DnsName, so the embedder leaves it out.
                 for record in weigh::order(records, || self.dice()) {
                     let Srv { port, target, .. } = record;
                     found.add_host(now, cache, carrier, target, *port);
@@ -333,6 +331,10 @@ impl Found {
         port: u16,
     ) {
         self.has_records = true;
+        // RFC 2782: the service is decidedly not available there.
+        if host.is_root() {
+            return;
+        }
         if self.servers.len() + self.ask.len() >= 2 * MOST {
             return;
         }

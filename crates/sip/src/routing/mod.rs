@@ -7,6 +7,7 @@ mod locate;
 mod name;
 mod penalties;
 mod response;
+mod target;
 mod weigh;
 
 pub use cache::{Answer, DnsCache, DnsFailed, Naptr, Query, Srv};
@@ -15,3 +16,4 @@ pub use locate::{Candidate, Locate, Located, Locator, Scheme};
 pub use name::DnsName;
 pub use penalties::Penalties;
 pub use response::{LARGEST_DATAGRAM, SentBy, response_address, wants_stream};
+pub use target::TargetError;

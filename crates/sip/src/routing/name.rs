@@ -29,6 +29,18 @@ impl DnsName {
         Some(DnsName(text.to_ascii_lowercase().into()))
     }
 
+    /// The root: as the target of an SRV record it says that the service is not available (RFC 2782).
+    #[must_use]
+    pub fn root() -> DnsName {
+        DnsName("".into())
+    }
+
+    /// Whether it is the root.
+    #[must_use]
+    pub fn is_root(&self) -> bool {
+        self.0.is_empty()
+    }
+
     /// As text.
     #[must_use]
     pub fn as_str(&self) -> &str {

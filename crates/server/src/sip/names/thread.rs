@@ -1,0 +1,101 @@
+//! The thread that asks: takes questions from the queue, asks each once however many want to know, and tells them all.
+
+use super::lookup::Lookups;
+use super::{Answered, Families, NoAnswer};
+use sip::routing::Query;
+use std::cell::RefCell;
+use std::collections::HashMap;
+use std::fmt;
+use std::net::SocketAddr;
+use std::rc::Rc;
+use std::time::Instant;
+use tokio::sync::mpsc;
+use tokio::task::LocalSet;
+
+/// Questions that are asked at a time. Each is a socket or two.
+const MOST_OPEN: usize = 256;
+
+/// Who may want to know the same thing.
+const MOST_LISTENERS: usize = 1024;
+
+/// One question, and who is to be told.
+pub(super) struct Question {
+    pub(super) query: Query,
+    pub(super) families: Families,
+    pub(super) reply: Reply,
+}
+
+/// Tells one who has asked.
+pub(super) type Reply = Box<dyn FnOnce(Answered) + Send>;
+
+impl fmt::Debug for Question {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("Question").field(&self.query).finish()
+    }
+}
+
+/// What is being asked, and who wants to know.
+type Open = Rc<RefCell<HashMap<(Query, Families), Vec<Reply>>>>;
+
+/// Begins the thread. It ends when nobody can ask any more.
+pub(super) fn spawn(
+    servers: Vec<SocketAddr>,
+    processors: Vec<usize>,
+    questions: mpsc::Receiver<Question>,
+) -> std::io::Result<()> {
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()?;
+    std::thread::Builder::new()
+        .name("hairpin-names".to_owned())
+        .spawn(move || {
+            // A thread inherits the processor of a pinned worker, which has better use for it.
+            if let Err(error) = io::affinity::spread_current_thread(&processors) {
+                tracing::debug!(%error, "names are looked up where a worker runs");
+            }
+            LocalSet::new().block_on(&runtime, serve(Lookups::new(&servers), questions));
+        })
+        .map(drop)
+}
+
+async fn serve(lookups: Lookups, mut questions: mpsc::Receiver<Question>) {
+    let lookups = Rc::new(lookups);
+    let open = Open::default();
+    while let Some(question) = questions.recv().await {
+        let Question {
+            query,
+            families,
+            reply,
+        } = question;
+        let key = (query, families);
+        let mut asked = open.borrow_mut();
+        let is_full = asked.len() >= MOST_OPEN;
+        match asked.get_mut(&key) {
+            Some(replies) if replies.len() < MOST_LISTENERS => replies.push(reply),
+            None if !is_full => {
+                asked.insert(key.clone(), vec![reply]);
+                let (lookups, open) = (Rc::clone(&lookups), Rc::clone(&open));
+                tokio::task::spawn_local(async move { ask(&lookups, key, &open).await });
+            }
+            _ => reply(Answered {
+                query: key.0,
+                result: Err(NoAnswer::TooMany),
+                took: std::time::Duration::ZERO,
+            }),
+        }
+    }
+}
+
+async fn ask(lookups: &Lookups, key: (Query, Families), open: &Open) {
+    let begun = Instant::now();
+    let result = lookups.ask(&key.0, key.1).await;
+    let replies = open.borrow_mut().remove(&key).unwrap_or_default();
+    let answered = Answered {
+        query: key.0,
+        result,
+        took: begun.elapsed(),
+    };
+    for reply in replies {
+        reply(answered.clone());
+    }
+}

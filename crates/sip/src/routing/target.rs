@@ -1,0 +1,128 @@
+//! Whom a URI names: what RFC 3263 §4 begins with.
+
+use super::locate::{Locate, Scheme};
+use super::name::DnsName;
+use crate::flow::Carrier;
+use crate::header::Transport;
+use crate::uri::{SipUri, Uri};
+
+/// Why a URI leads nowhere, whatever the DNS says.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum TargetError {
+    /// It is no URI of SIP, or malformed.
+    #[error("not a sip or sips URI")]
+    Scheme,
+    /// Its host cannot be a name of the DNS.
+    #[error("the host of the URI is no name")]
+    Host,
+    /// It names a transport that is not known here.
+    #[error("the URI names a transport that is not known")]
+    Transport,
+}
+
+impl Locate {
+    /// What a request for this URI looks for: the Request-URI, or the URI of the topmost Route (RFC 3261 §8.1.2).
+    ///
+    /// # Errors
+    /// [`TargetError`].
+    pub fn of(uri: &[u8]) -> Result<Locate, TargetError> {
+        match Uri::parse(uri) {
+            Ok(Uri::Sip(uri)) => Locate::of_sip(&uri),
+            _ => Err(TargetError::Scheme),
+        }
+    }
+
+    fn of_sip(uri: &SipUri<'_>) -> Result<Locate, TargetError> {
+        // RFC 3263 §4: TARGET is maddr, if it is there.
+        let host = uri.maddr().unwrap_or(uri.host);
+        let scheme = if uri.is_sips {
+            Scheme::Sips
+        } else {
+            Scheme::Sip
+        };
+        let carrier = uri.transport().map(carrier).transpose()?;
+        let port = uri.port;
+        if let Some(ip) = host.ip() {
+            return Ok(Locate::Address {
+                ip,
+                port,
+                carrier,
+                scheme,
+            });
+        }
+        let host = DnsName::new(host.as_bytes()).ok_or(TargetError::Host)?;
+        Ok(Locate::Name {
+            host,
+            port,
+            carrier,
+            scheme,
+        })
+    }
+}
+
+fn carrier(transport: Transport<'_>) -> Result<Carrier, TargetError> {
+    match transport {
+        Transport::Udp => Ok(Carrier::Udp),
+        Transport::Tcp => Ok(Carrier::Tcp),
+        Transport::Tls => Ok(Carrier::Tls),
+        Transport::Ws => Ok(Carrier::Ws),
+        Transport::Wss => Ok(Carrier::Wss),
+        _ => Err(TargetError::Transport),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn uris_name_hosts_ports_and_transports() {
+        let name = |host: &str, port, carrier, scheme| {
+            Ok(Locate::Name {
+                host: DnsName::new(host.as_bytes()).unwrap(),
+                port,
+                carrier,
+                scheme,
+            })
+        };
+        let of = |uri: &str| Locate::of(uri.as_bytes());
+        let plain = name("example.org", None, None, Scheme::Sip);
+        assert_eq!(of("sip:bob@Example.org"), plain);
+        let full = name("h.example", Some(5070), Some(Carrier::Tcp), Scheme::Sip);
+        assert_eq!(of("sip:h.example:5070;transport=TCP;lr"), full);
+        let secure = name("h.example", None, None, Scheme::Sips);
+        assert_eq!(of("sips:h.example"), secure);
+        let address = Ok(Locate::Address {
+            ip: "2001:db8::1".parse().unwrap(),
+            port: Some(5071),
+            carrier: None,
+            scheme: Scheme::Sip,
+        });
+        assert_eq!(of("sip:a@[2001:db8::1]:5071"), address);
+    }
+
+    #[test]
+    fn maddr_takes_the_place_of_the_host() {
+        let found = Locate::of(b"sip:example.org:5070;maddr=192.0.2.7");
+        let wanted = Ok(Locate::Address {
+            ip: [192, 0, 2, 7].into(),
+            port: Some(5070),
+            carrier: None,
+            scheme: Scheme::Sip,
+        });
+        assert_eq!(found, wanted);
+    }
+
+    #[test]
+    fn what_leads_nowhere_says_why() {
+        for (uri, why) in [
+            ("tel:+123", TargetError::Scheme),
+            ("http://example.org", TargetError::Scheme),
+            ("sip:", TargetError::Scheme),
+            ("sip:a..b", TargetError::Host),
+            ("sip:h.example;transport=sctp", TargetError::Transport),
+        ] {
+            assert_eq!(Locate::of(uri.as_bytes()), Err(why), "{uri}");
+        }
+    }
+}
