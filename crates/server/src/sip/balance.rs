@@ -1,5 +1,6 @@
 //! One upstream is one 5-tuple, and the kernel's hash sends all of it to one worker. When the busiest worker gets more than 1.5 times the mean,
-//! it keeps only the calls that are its own by a keyed hash of their Call-ID, and hands the others on, many in one letter.
+//! every worker keeps only the calls that are its own by a keyed hash of their Call-ID, and hands the others on, many in one letter. Every one:
+//! if only the busiest did, it would be the idlest as soon as the kernel's share of the others grew.
 //!
 //! Transactions that were begun here before stay here. Over TCP nothing is handed on but what wants no answer: the connection is here.
 
@@ -53,6 +54,8 @@ pub(crate) struct SipParcel {
 pub(crate) struct Commons {
     /// Messages that each worker has received from its sockets.
     received: Arc<[AtomicU64]>,
+    /// When somebody found the load uneven last; 0 is never.
+    uneven: Arc<AtomicU64>,
     /// Whose a Call-ID is. Keyed, so that nobody can give one worker everything.
     hash: RandomState,
     empty: Arc<ArrayQueue<SipParcel>>,
@@ -62,6 +65,7 @@ impl Commons {
     pub(crate) fn new(workers: usize) -> Commons {
         Commons {
             received: (0..workers).map(|_| AtomicU64::new(0)).collect(),
+            uneven: Arc::new(AtomicU64::new(0)),
             hash: RandomState::new(),
             empty: Arc::new(ArrayQueue::new((workers * PARCELS).max(1))),
         }
@@ -81,8 +85,6 @@ pub(super) struct Balance {
     compared: Mono,
     /// Since when this worker has handed messages over.
     since: Option<Mono>,
-    /// When the load was uneven last.
-    uneven: Mono,
 }
 
 impl Balance {
@@ -95,20 +97,21 @@ impl Balance {
             before: vec![0; workers],
             compared: Mono(0),
             since: None,
-            uneven: Mono(0),
             commons,
         }
     }
 
-    /// Compares this worker with the others, now and then; `received` is what came to its sockets.
+    /// Compares this worker with the others, now and then; `received` is what came to its sockets. To be called at every turn, so that the
+    /// others compare themselves with what is, not with what was a tenth of a second ago.
     pub(super) fn compare(&mut self, now: Mono, received: u64) {
+        let mine = &self.commons.received[usize::from(self.number)];
+        mine.store(received, Ordering::Relaxed);
         let passed = now.since(self.compared);
         if passed < PERIOD || self.before.len() < 2 {
             return;
         }
         self.compared = now;
         let of = |counts: &[AtomicU64], at: usize| counts[at].load(Ordering::Relaxed);
-        self.commons.received[usize::from(self.number)].store(received, Ordering::Relaxed);
         let counts: Vec<u64> = (0..self.before.len())
             .map(|at| of(&self.commons.received, at))
             .collect();
@@ -119,17 +122,20 @@ impl Balance {
         self.before = counts;
     }
 
-    /// Takes note of this worker's load in percent of the mean, times the total.
+    /// Takes note of this worker's load in percent of the mean, times the total, and of what the others have found.
     fn judge(&mut self, now: Mono, mine: u64, total: u64, passed: Duration) {
         let few = total.saturating_mul(1000) < FEW.saturating_mul(passed.as_millis() as u64);
         let percent = mine / total.max(1);
-        if !few && percent > UNEVEN {
-            self.uneven = now;
-            self.since.get_or_insert(now);
-        } else if !few && percent > EVEN && self.since.is_some() {
-            self.uneven = now;
-        } else if now.since(self.uneven) > PATIENCE {
-            self.since = None;
+        let uneven = &self.commons.uneven;
+        if !few && (percent > UNEVEN || (percent > EVEN && self.since.is_some())) {
+            uneven.fetch_max(now.0, Ordering::Relaxed);
+        }
+        match uneven.load(Ordering::Relaxed) {
+            0 => {}
+            last if now.since(Mono(last)) > PATIENCE => self.since = None,
+            _ => {
+                self.since.get_or_insert(now);
+            }
         }
     }
 
@@ -176,11 +182,17 @@ impl Balance {
         }
     }
 
-    /// Posts what was packed.
-    pub(super) fn send_all(&mut self, courier: &Courier, counters: &mut SipCounters) {
+    /// Posts what was packed. For a worker that has not read its mail, messages go on being collected until a parcel is full: one that is
+    /// busy for a while gets a few letters, and not one for each wake-up of ours. Returns whether something was held back.
+    pub(super) fn send_all(&mut self, courier: &Courier, counters: &mut SipCounters) -> bool {
+        let mut held = false;
         for (worker, place) in (0..).zip(&mut self.open) {
-            self.full
-                .extend(place.take().map(|parcel| (worker, parcel)));
+            if place.is_some() && courier.is_behind(worker) {
+                held = true;
+            } else {
+                self.full
+                    .extend(place.take().map(|parcel| (worker, parcel)));
+            }
         }
         let mut full = std::mem::take(&mut self.full);
         for (worker, parcel) in full.drain(..) {
@@ -195,6 +207,7 @@ impl Balance {
         }
         // Keeps the space for the next time.
         self.full = full;
+        held
     }
 
     /// Takes back a parcel that was delivered.
@@ -225,8 +238,12 @@ mod tests {
         assert!(!first.is_on(), "50 in a tenth of a second are few");
         first.compare(at(300), 1050);
         assert!(first.is_on() && first.is_young(at(300)));
-        second.compare(at(300), 0);
         assert!(!second.is_on());
+        second.compare(at(300), 0);
+        assert!(
+            second.is_on(),
+            "a call is where its Call-ID says, whoever receives it"
+        );
         let mut received = [1050, 0];
         for tenth in 4..=10 {
             received = [received[0] + 500, received[1] + 500];
@@ -240,6 +257,21 @@ mod tests {
             first.compare(at(tenth * 100), received[0]);
         }
         assert!(!first.is_on() && !second.is_on());
+    }
+
+    #[test]
+    fn an_even_load_is_none_less_so_for_turns_of_different_lengths() {
+        let commons = Commons::new(2);
+        let mut first = Balance::new(0, commons.clone());
+        let mut second = Balance::new(1, commons);
+        for step in 1..=400_u64 {
+            // Both receive 100 in 10 ms; one has turns of 10 ms, the other of 30.
+            first.compare(at(step * 10), step * 100);
+            if step % 3 == 0 {
+                second.compare(at(step * 10), step * 100);
+            }
+            assert!(!first.is_on() && !second.is_on(), "at {} ms", step * 10);
+        }
     }
 
     #[test]

@@ -233,11 +233,11 @@ impl Endpoint {
         self.balance.put_back(parcel);
     }
 
-    /// Posts what goes to other workers, and compares this one with them now and then.
-    pub(super) fn post(&mut self, courier: &Courier) {
+    /// Posts what goes to other workers, and compares this one with them now and then. Returns whether some of it has to wait.
+    pub(super) fn post(&mut self, courier: &Courier) -> bool {
         let received = self.counters.udp_messages;
         self.balance.compare(self.now.mono, received);
-        self.balance.send_all(courier, &mut self.counters);
+        self.balance.send_all(courier, &mut self.counters)
     }
 
     /// A message, from the network or from another worker.

@@ -67,6 +67,9 @@ const ACCEPTS: usize = 64;
 /// How long a listener is left alone when descriptors have run out.
 const BREATH: Duration = Duration::from_secs(1);
 
+/// When to look again whether a worker has read its mail for which messages are held back.
+const HELD: Duration = Duration::from_millis(1);
+
 /// SIP at one worker.
 #[derive(Debug)]
 pub(crate) struct Sip {
@@ -85,6 +88,8 @@ pub(crate) struct Sip {
     left: usize,
     /// When listeners that were left alone are watched again.
     accept_again: Option<Mono>,
+    /// Messages for another worker wait here until it has read its mail.
+    held: bool,
 }
 
 impl Sip {
@@ -117,6 +122,7 @@ impl Sip {
             scratch: vec![0; READ].into(),
             left: 0,
             accept_again: None,
+            held: false,
         })
     }
 
@@ -176,7 +182,7 @@ impl Sip {
             };
             self.unpack(parcel, poller);
         }
-        self.endpoint.post(courier);
+        self.held = self.endpoint.post(courier);
         self.endpoint.congestion.no_streams();
         self.tell_of_the_gone(poller);
     }
@@ -193,7 +199,12 @@ impl Sip {
             self.endpoint.next_deadline(),
         ];
         let first = deadlines.into_iter().flatten().min();
-        first.map_or(Duration::MAX, |deadline| deadline.since(now))
+        let patience = first.map_or(Duration::MAX, |deadline| deadline.since(now));
+        if self.held {
+            patience.min(HELD)
+        } else {
+            patience
+        }
     }
 
     /// What was counted, and how things are now.

@@ -266,6 +266,12 @@ impl Courier {
         }
     }
 
+    /// Whether a worker has mail that it has not read: what is not urgent waits until there is a full parcel of it.
+    pub(crate) fn is_behind(&self, worker: u16) -> bool {
+        let mailbox = self.boxes.get(usize::from(worker));
+        mailbox.is_some_and(|mailbox| mailbox.len() >= Self::BACKLOG)
+    }
+
     /// Whether a worker reads its mail so promptly that it may be given more work.
     pub(crate) fn keeps_up(&self, worker: u16) -> bool {
         let mailbox = self.boxes.get(usize::from(worker));
