@@ -183,4 +183,16 @@ fn workers(page: &mut Page, stats: &Stats) {
         stats,
         |of| of.sip.handed_over,
     );
+    page.per_worker(
+        "hairpin_sip_handed_back_total",
+        Kind::Counter,
+        "Messages that a worker handed to the one that has the connection they go by.",
+        stats,
+        |of| of.sip.handed_back,
+    );
+    page.counter(
+        "hairpin_sip_cancels_passed_on_total",
+        "CANCELs that a worker passed to the next, as it knows nothing of what they cancel.",
+        stats.sip().cancels_passed_on,
+    );
 }

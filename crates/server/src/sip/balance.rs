@@ -2,13 +2,14 @@
 //! every worker keeps only the calls that are its own by a keyed hash of their Call-ID, and hands the others on, many in one letter. Every one:
 //! if only the busiest did, it would be the idlest as soon as the kernel's share of the others grew.
 //!
-//! Transactions that were begun here before stay here. Over TCP nothing is handed on but what wants no answer: the connection is here.
+//! Transactions that were begun here before stay here. So do connections: who answers what one has brought hands the answer back, in the
+//! order of the answers, and hears when the connection is gone.
 
 use super::counters::SipCounters;
 use crate::worker::{Courier, Letter};
 use crossbeam_queue::ArrayQueue;
 use sip::Mono;
-use sip::flow::Flow;
+use sip::flow::{ConnectionKey, Flow};
 use std::hash::{BuildHasher, RandomState};
 use std::ops::Range;
 use std::sync::Arc;
@@ -35,18 +36,61 @@ const BYTES: usize = 128 << 10;
 /// Parcels that may be under way, per worker.
 const PARCELS: usize = 64;
 
-/// A message of another worker's.
+/// With so many unopened, a worker gets no more messages of connections, which must not be dropped.
+const MANY_UNOPENED: u64 = 16;
+
+/// CANCELs passed on in one period: one that belongs to nothing costs every worker a look.
+const MOST_PASSED_ON: u32 = 500;
+
+/// Connections that are gone, of which workers with a full mailbox are told later. One of which a worker is not told costs it a hundred bytes.
+const MOST_UNTOLD: usize = 4096;
+
+/// What one worker has for another.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum Kind {
+    /// A message as it was received.
+    Message {
+        /// The way it came by, maybe a connection of another worker.
+        flow: Flow,
+        /// How many workers have looked in vain for what it cancels.
+        asked: u16,
+    },
+    /// Bytes for a connection of the worker that gets this.
+    Bytes(ConnectionKey),
+    /// A connection of the sender is gone.
+    Gone(ConnectionKey),
+}
+
+/// One of them.
 #[derive(Debug, Clone)]
 pub(crate) struct Item {
-    pub(crate) flow: Flow,
+    pub(crate) kind: Kind,
     pub(crate) bytes: Range<usize>,
 }
 
-/// Messages for one worker, as they were received.
+/// What one worker has for another, in order.
 #[derive(Debug, Default)]
 pub(crate) struct SipParcel {
+    /// Who has packed it.
+    pub(crate) from: u16,
     pub(crate) bytes: Vec<u8>,
     pub(crate) items: Vec<Item>,
+    /// How many of the items are messages.
+    pub(crate) messages: usize,
+}
+
+impl SipParcel {
+    /// Forgets the datagrams: they come again. Of a connection nothing may be lacking. Returns how many there were.
+    pub(crate) fn drop_datagrams(&mut self) -> u64 {
+        let before = self.items.len();
+        self.items.retain(|item| match item.kind {
+            Kind::Message { flow, .. } => flow.connection.is_some(),
+            Kind::Bytes(_) | Kind::Gone(_) => true,
+        });
+        let dropped = before - self.items.len();
+        self.messages -= dropped;
+        dropped as u64
+    }
 }
 
 /// What all workers share.
@@ -56,6 +100,8 @@ pub(crate) struct Commons {
     received: Arc<[AtomicU64]>,
     /// When somebody found the load uneven last; 0 is never.
     uneven: Arc<AtomicU64>,
+    /// Parcels that each has taken from its mailbox and not opened.
+    unopened: Arc<[AtomicU64]>,
     /// Whose a Call-ID is. Keyed, so that nobody can give one worker everything.
     hash: RandomState,
     empty: Arc<ArrayQueue<SipParcel>>,
@@ -66,6 +112,7 @@ impl Commons {
         Commons {
             received: (0..workers).map(|_| AtomicU64::new(0)).collect(),
             uneven: Arc::new(AtomicU64::new(0)),
+            unopened: (0..workers).map(|_| AtomicU64::new(0)).collect(),
             hash: RandomState::new(),
             empty: Arc::new(ArrayQueue::new((workers * PARCELS).max(1))),
         }
@@ -80,6 +127,12 @@ pub(super) struct Balance {
     open: Vec<Option<SipParcel>>,
     /// Those that are to leave with the next post.
     full: Vec<(u16, SipParcel)>,
+    /// Workers that do not read their mail as fast as it comes.
+    lagging: Vec<bool>,
+    /// Connections that are gone, of which a worker could not be told yet.
+    untold: Vec<(u16, ConnectionKey)>,
+    /// CANCELs passed on since the workers were last compared.
+    passed_on: u32,
     /// What each worker had received when they were last compared, and when.
     before: Vec<u64>,
     compared: Mono,
@@ -94,6 +147,9 @@ impl Balance {
             number,
             open: (0..workers).map(|_| None).collect(),
             full: Vec::new(),
+            lagging: vec![false; workers],
+            untold: Vec::new(),
+            passed_on: 0,
             before: vec![0; workers],
             compared: Mono(0),
             since: None,
@@ -111,6 +167,7 @@ impl Balance {
             return;
         }
         self.compared = now;
+        self.passed_on = 0;
         let of = |counts: &[AtomicU64], at: usize| counts[at].load(Ordering::Relaxed);
         let counts: Vec<u64> = (0..self.before.len())
             .map(|at| of(&self.commons.received, at))
@@ -156,14 +213,70 @@ impl Balance {
         u16::try_from(hash % workers).unwrap_or(self.number)
     }
 
+    /// Whether a worker reads its mail so promptly that nothing it gets is in danger of being dropped.
+    pub(super) fn keeps_up(&self, worker: u16) -> bool {
+        self.lagging
+            .get(usize::from(worker))
+            .is_some_and(|lagging| !lagging)
+    }
+
+    /// Who is asked next whether it knows what a CANCEL is for: all one after the other, the last one answers. Nobody if all were,
+    /// or if too many ask.
+    pub(super) fn next_to_ask(&mut self, asked: u16) -> Option<u16> {
+        let workers = u16::try_from(self.open.len()).unwrap_or(u16::MAX);
+        if asked + 1 >= workers || (asked == 0 && self.passed_on >= MOST_PASSED_ON) {
+            return None;
+        }
+        self.passed_on += u32::from(asked == 0);
+        Some((self.number + 1) % workers)
+    }
+
+    /// Packs bytes for a connection that another worker has.
+    pub(super) fn give_back(
+        &mut self,
+        worker: u16,
+        key: ConnectionKey,
+        bytes: &[u8],
+        counters: &mut SipCounters,
+    ) {
+        counters.handed_back += 1;
+        self.put(worker, Kind::Bytes(key), bytes, counters);
+    }
+
+    /// Tells all other workers that a connection of this one is gone.
+    pub(super) fn tell_all_gone(&mut self, key: ConnectionKey, counters: &mut SipCounters) {
+        for worker in 0..u16::try_from(self.open.len()).unwrap_or(u16::MAX) {
+            if worker != self.number {
+                self.tell_gone(worker, key, counters);
+            }
+        }
+    }
+
+    /// Tells a worker that a connection of this one is gone.
+    pub(super) fn tell_gone(
+        &mut self,
+        worker: u16,
+        key: ConnectionKey,
+        counters: &mut SipCounters,
+    ) {
+        self.put(worker, Kind::Gone(key), &[], counters);
+    }
+
     /// Packs a message for another worker.
     pub(super) fn pack(
         &mut self,
         worker: u16,
         flow: &Flow,
+        asked: u16,
         bytes: &[u8],
         counters: &mut SipCounters,
     ) {
+        counters.handed_over += 1;
+        let kind = Kind::Message { flow: *flow, asked };
+        self.put(worker, kind, bytes, counters);
+    }
+
+    fn put(&mut self, worker: u16, kind: Kind, bytes: &[u8], counters: &mut SipCounters) {
         let Some(place) = self.open.get_mut(usize::from(worker)) else {
             counters.mailbox_full += 1;
             return;
@@ -171,11 +284,12 @@ impl Balance {
         let parcel = place.get_or_insert_with(|| self.commons.empty.pop().unwrap_or_default());
         let start = parcel.bytes.len();
         parcel.bytes.extend_from_slice(bytes);
+        parcel.from = self.number;
+        parcel.messages += usize::from(matches!(kind, Kind::Message { .. }));
         parcel.items.push(Item {
-            flow: *flow,
+            kind,
             bytes: start..parcel.bytes.len(),
         });
-        counters.handed_over += 1;
         if parcel.items.len() >= MESSAGES || parcel.bytes.len() >= BYTES {
             self.full
                 .extend(place.take().map(|parcel| (worker, parcel)));
@@ -185,6 +299,12 @@ impl Balance {
     /// Posts what was packed. For a worker that has not read its mail, messages go on being collected until a parcel is full: one that is
     /// busy for a while gets a few letters, and not one for each wake-up of ours. Returns whether something was held back.
     pub(super) fn send_all(&mut self, courier: &Courier, counters: &mut SipCounters) -> bool {
+        for (worker, key) in std::mem::take(&mut self.untold) {
+            self.tell_gone(worker, key, counters);
+        }
+        if self.is_on() {
+            self.look_who_lags(courier);
+        }
         let mut held = false;
         for (worker, place) in (0..).zip(&mut self.open) {
             if place.is_some() && courier.is_behind(worker) {
@@ -196,24 +316,65 @@ impl Balance {
         }
         let mut full = std::mem::take(&mut self.full);
         for (worker, parcel) in full.drain(..) {
-            let letter = match courier.keeps_up(worker) {
-                true => courier.post(worker, Letter::SipMessages(parcel)),
-                false => Err(Letter::SipMessages(parcel)),
-            };
-            if let Err(Letter::SipMessages(parcel)) = letter {
-                counters.mailbox_full += parcel.items.len() as u64;
-                self.put_back(parcel);
-            }
+            self.post(courier, worker, parcel, counters);
         }
         // Keeps the space for the next time.
         self.full = full;
         held
     }
 
+    fn look_who_lags(&mut self, courier: &Courier) {
+        for (worker, lagging) in (0..).zip(&mut self.lagging) {
+            let unopened = &self.commons.unopened[usize::from(worker)];
+            *lagging =
+                !courier.keeps_up(worker) || unopened.load(Ordering::Relaxed) > MANY_UNOPENED;
+        }
+    }
+
+    /// Shows the others how many parcels wait here.
+    pub(super) fn show_unopened(&self, parcels: usize) {
+        let shown = &self.commons.unopened[usize::from(self.number)];
+        if shown.load(Ordering::Relaxed) != parcels as u64 {
+            shown.store(parcels as u64, Ordering::Relaxed);
+        }
+    }
+
+    /// Posts a parcel. For a worker that does not read its mail only what belongs to connections is posted.
+    fn post(
+        &mut self,
+        courier: &Courier,
+        worker: u16,
+        mut parcel: SipParcel,
+        counters: &mut SipCounters,
+    ) {
+        if !courier.keeps_up(worker) {
+            counters.mailbox_full += parcel.drop_datagrams();
+        }
+        if parcel.items.is_empty() {
+            self.put_back(parcel);
+            return;
+        }
+        let letter = courier.post(worker, Letter::SipMessages(parcel));
+        if let Err(Letter::SipMessages(mut parcel)) = letter {
+            counters.mailbox_full += parcel.drop_datagrams();
+            for item in &parcel.items {
+                match item.kind {
+                    Kind::Gone(key) if self.untold.len() < MOST_UNTOLD => {
+                        self.untold.push((worker, key));
+                    }
+                    Kind::Message { .. } => counters.mailbox_full += 1,
+                    Kind::Bytes(_) | Kind::Gone(_) => counters.unsent += 1,
+                }
+            }
+            self.put_back(parcel);
+        }
+    }
+
     /// Takes back a parcel that was delivered.
     pub(super) fn put_back(&self, mut parcel: SipParcel) {
         parcel.bytes.clear();
         parcel.items.clear();
+        parcel.messages = 0;
         // There is room for as many as are usually under way.
         drop(self.commons.empty.push(parcel));
     }

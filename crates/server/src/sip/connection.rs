@@ -5,12 +5,16 @@ use super::token::Slot;
 use io::{TcpConnection, TimerKey};
 use sip::Mono;
 use sip::engine::ConnectKey;
+use sip::flow::ConnectionKey;
 use sip::frame::{Framer, Opened};
 use std::io::{ErrorKind, IoSlice};
 use std::net::SocketAddr;
 
 /// Bytes that may wait to be written. One that does not read a hundred answers is given up.
 const MOST_UNWRITTEN: usize = 256 << 10;
+
+/// The same where other workers answer as well: what is under way between workers is bounded for all connections together.
+const MOST_SHARED: usize = 4 << 20;
 
 /// With so much unwritten, nothing more is read from the other side.
 const ENOUGH_UNWRITTEN: usize = 32 << 10;
@@ -20,6 +24,10 @@ const ENOUGH_UNWRITTEN: usize = 32 << 10;
 pub(crate) struct Connection {
     pub(crate) stream: TcpConnection,
     pub(crate) slot: Slot,
+    /// Its name, in all engines.
+    pub(crate) key: ConnectionKey,
+    /// Other workers know it by that name: messages from it were handed to them.
+    pub(crate) is_shared: bool,
     /// The listener it was accepted by.
     pub(crate) listener: u16,
     pub(crate) local: SocketAddr,
@@ -67,13 +75,15 @@ pub(crate) enum Written {
 impl Connection {
     pub(crate) fn new(
         stream: TcpConnection,
-        slot: Slot,
+        (slot, key): (Slot, ConnectionKey),
         (listener, local, remote): (u16, SocketAddr, SocketAddr),
         now: Mono,
     ) -> Connection {
         Connection {
             stream,
             slot,
+            key,
+            is_shared: false,
             listener,
             local,
             remote,
@@ -102,7 +112,13 @@ impl Connection {
 
     /// Adds to what is to be written; `false` if too much waits already.
     pub(crate) fn queue(&mut self, bytes: &[u8], spare: &mut Vec<Vec<u8>>) -> bool {
-        if self.unwritten() + bytes.len() > MOST_UNWRITTEN {
+        // What other workers still answer comes even though nothing more is read.
+        let most = if self.is_shared {
+            MOST_SHARED
+        } else {
+            MOST_UNWRITTEN
+        };
+        if self.unwritten() + bytes.len() > most {
             return false;
         }
         if self.outbound.capacity() == 0 {

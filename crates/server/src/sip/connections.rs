@@ -2,6 +2,7 @@
 
 use super::connection::{Connection, Watching, Written};
 use super::counters::SipCounters;
+use super::outgoing::key_of;
 use super::settings::Orders;
 use super::sources::Sources;
 use super::token::{SipToken, Slot};
@@ -9,6 +10,7 @@ use crate::worker::Token;
 use io::{Interest, Poller, TcpConnection, TimerWheel};
 use sip::Mono;
 use sip::engine::ConnectKey;
+use sip::flow::ConnectionKey;
 use sip::frame::{Framer, Opened};
 use std::net::SocketAddr;
 
@@ -31,6 +33,8 @@ pub(crate) enum Reason {
 /// All connections of a worker.
 #[derive(Debug)]
 pub(crate) struct Connections {
+    /// Whose they are.
+    worker: u16,
     table: Vec<Option<Box<Connection>>>,
     free: Vec<u32>,
     /// Counts connections, so that no key is ever used twice.
@@ -49,13 +53,16 @@ pub(crate) struct Connections {
 /// A connection that was closed, and the attempt that it was.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Gone {
-    pub(crate) slot: Slot,
+    pub(crate) key: ConnectionKey,
     pub(crate) attempt: Option<ConnectKey>,
+    /// Other workers know it.
+    pub(crate) is_shared: bool,
 }
 
 impl Connections {
-    pub(crate) fn new(now: Mono) -> Connections {
+    pub(crate) fn new(worker: u16, now: Mono) -> Connections {
         Connections {
+            worker,
             table: Vec::new(),
             free: Vec::new(),
             generation: 0,
@@ -163,7 +170,8 @@ impl Connections {
         }
         // It only makes a dead peer known sooner.
         let _ = stream.set_user_timeout(orders.settings.idle);
-        let mut connection = Connection::new(stream, slot, (listener, local, remote), now);
+        let key = key_of(self.worker, slot);
+        let mut connection = Connection::new(stream, (slot, key), (listener, local, remote), now);
         let deadline = connection.deadline(&orders.settings);
         connection.armed = deadline;
         connection.timer = Some(self.timers.insert(deadline.0, slot));
@@ -197,8 +205,9 @@ impl Connections {
         };
         self.free.push(slot.index);
         self.gone.push(Gone {
-            slot,
+            key: connection.key,
             attempt: connection.connecting,
+            is_shared: connection.is_shared,
         });
         self.open -= 1;
         self.half_open -= usize::from(!connection.proven);

@@ -138,6 +138,10 @@ counters! {
     unsent: u64,
     /// Messages handed to the worker that their dialog or transaction belongs to.
     handed_over: u64,
+    /// Answers handed back to the worker that has the connection they go by.
+    handed_back: u64,
+    /// CANCELs handed on because nothing here is known of what they cancel.
+    cancels_passed_on: u64,
     /// Messages taken over from another worker.
     taken_over: u64,
     /// Messages discarded because another worker's mailbox was full.

@@ -1,19 +1,19 @@
 //! A message from its bytes to its answer: the engine says what it is, the rules whether it is fit, the user what to say.
 
-use super::balance::{Balance, SipParcel};
+use super::balance::{Balance, Kind, SipParcel};
 use super::congestion::Congestion;
+use super::connections::Gone;
 use super::counters::{SipCounters, method_index};
-use super::outgoing::{Outgoing, key_of};
+use super::outgoing::{Outgoing, worker_of};
 use super::settings::Orders;
-use super::token::Slot;
 use super::user::User;
 use super::{Secrets, stun};
 use crate::worker::{Courier, now};
-use sip::engine::{Config, ConnectKey, Engine, NewRequest, Output, Received, SentBy};
+use sip::engine::{Config, Engine, NewRequest, Output, Received, SendTo, SentBy};
 use sip::flow::{Carrier, Flow, ListenerKey};
 use sip::frame::Packet;
 use sip::verdict::{Refusal, Verdict, judge_bytes};
-use sip::{Limits, Mono, Now, ParseError, Scan, Spans};
+use sip::{Limits, Method, Mono, Now, ParseError, Scan, Spans};
 use std::net::SocketAddr;
 use std::sync::Arc;
 
@@ -133,7 +133,7 @@ impl Endpoint {
             Packet::Sip => {
                 self.counters.udp_messages += 1;
                 if !(self.balance.is_on() && self.hand_over(bytes, flow)) {
-                    self.message(bytes, flow, outgoing);
+                    self.message(bytes, flow, 0, outgoing);
                 }
             }
             Packet::Other => self.counters.malformed += 1,
@@ -148,7 +148,13 @@ impl Endpoint {
         outgoing: &mut Outgoing<'_, '_, '_>,
     ) {
         self.counters.tcp_messages += 1;
-        self.message(bytes, flow, outgoing);
+        if self.balance.is_on() && self.hand_over(bytes, flow) {
+            flow.connection
+                .into_iter()
+                .for_each(|key| outgoing.share(key));
+        } else {
+            self.message(bytes, flow, 0, outgoing);
+        }
     }
 
     /// What a connection sent is no message; it is told so, if that is possible, before the connection is closed.
@@ -167,11 +173,14 @@ impl Endpoint {
     }
 
     /// A connection is gone, or the attempt to make one.
-    pub(super) fn disconnected(&mut self, slot: Slot, attempt: Option<ConnectKey>) {
+    pub(super) fn disconnected(&mut self, gone: &Gone) {
         let now = self.now.mono;
-        match attempt {
+        match gone.attempt {
             Some(key) => self.engine.connect_failed(now, key),
-            None => self.engine.disconnected(now, key_of(slot)),
+            None => self.engine.disconnected(now, gone.key),
+        }
+        if gone.is_shared {
+            self.balance.tell_all_gone(gone.key, &mut self.counters);
         }
     }
 
@@ -196,7 +205,8 @@ impl Endpoint {
         }
     }
 
-    /// A request over UDP goes to the worker that its Call-ID belongs to, unless that is this one or its transaction is here.
+    /// A request goes to the worker that its Call-ID belongs to, unless that is this one or its transaction is here. Over TCP, where it
+    /// would not come again, also unless that worker is behind.
     fn hand_over(&mut self, bytes: &[u8], flow: &Flow) -> bool {
         let Ok(scan) = Scan::of(bytes, &self.limits) else {
             return false;
@@ -206,25 +216,51 @@ impl Endpoint {
         };
         let owner = self.balance.owner_of(call_id);
         if owner == self.number
+            || (flow.connection.is_some() && !self.balance.keeps_up(owner))
             || (self.balance.is_young(self.now.mono) && self.engine.knows(&scan))
         {
             return false;
         }
-        self.balance.pack(owner, flow, bytes, &mut self.counters);
+        self.balance.pack(owner, flow, 0, bytes, &mut self.counters);
         true
     }
 
-    /// The messages of a parcel, from `first` on, as many as may be handled at once.
+    /// What a parcel holds, from `first` on, as much as may be handled at once. Returns how many messages there were.
     pub(super) fn unpack(
         &mut self,
         parcel: &SipParcel,
         first: usize,
         outgoing: &mut Outgoing<'_, '_, '_>,
-    ) {
+    ) -> usize {
+        let mut messages = 0;
         for item in parcel.items.iter().skip(first).take(super::MESSAGES) {
-            self.counters.taken_over += 1;
             let bytes = parcel.bytes.get(item.bytes.clone()).unwrap_or_default();
-            self.message(bytes, &item.flow, outgoing);
+            match item.kind {
+                Kind::Message { flow, asked } => {
+                    messages += 1;
+                    self.counters.taken_over += 1;
+                    self.adopt(&flow, bytes);
+                    self.message(bytes, &flow, asked, outgoing);
+                }
+                Kind::Bytes(key) => {
+                    if !outgoing.give(key, bytes, &mut self.counters) {
+                        self.counters.unsent += 1;
+                        self.balance.tell_gone(parcel.from, key, &mut self.counters);
+                    }
+                }
+                Kind::Gone(key) => {
+                    self.engine.disconnected(self.now.mono, key);
+                    self.drain(outgoing);
+                }
+            }
+        }
+        messages
+    }
+
+    /// Another worker's connection has brought a request: the engine answers by it as by one of its own, until it hears that it is gone.
+    fn adopt(&mut self, flow: &Flow, bytes: &[u8]) {
+        if flow.connection.is_some() && !wants_no_answer(bytes) {
+            self.engine.adopt(self.now.mono, flow);
         }
     }
 
@@ -233,18 +269,21 @@ impl Endpoint {
         self.balance.put_back(parcel);
     }
 
-    /// Posts what goes to other workers, and compares this one with them now and then. Returns whether some of it has to wait.
-    pub(super) fn post(&mut self, courier: &Courier) -> bool {
-        let received = self.counters.udp_messages;
+    /// Posts what goes to other workers, and compares this one with them now and then. So many parcels of theirs wait here. Returns whether
+    /// something has to wait.
+    pub(super) fn post(&mut self, courier: &Courier, unopened: usize) -> bool {
+        self.balance.show_unopened(unopened);
+        let received = self.counters.udp_messages + self.counters.tcp_messages;
         self.balance.compare(self.now.mono, received);
         self.balance.send_all(courier, &mut self.counters)
     }
 
-    /// A message, from the network or from another worker.
+    /// A message, from the network or from another worker; a CANCEL of which so many workers know nothing.
     pub(super) fn message(
         &mut self,
         bytes: &[u8],
         flow: &Flow,
+        asked: u16,
         outgoing: &mut Outgoing<'_, '_, '_>,
     ) {
         self.counters.bytes_received += bytes.len() as u64;
@@ -257,8 +296,24 @@ impl Endpoint {
             .engine
             .handle_message(self.now, flow, bytes, &mut spans);
         let shed = is_shed(&received);
-        if let Received::Elsewhere { worker } = received {
-            self.balance.pack(worker, flow, bytes, &mut self.counters);
+        let elsewhere = match &received {
+            Received::Elsewhere { worker } => Some((*worker, asked)),
+            Received::Request(request) if request.message.method() == Some(Method::Cancel) => {
+                let next = self.balance.next_to_ask(asked);
+                self.counters.cancels_passed_on += u64::from(next.is_some());
+                next.map(|worker| (worker, asked + 1))
+            }
+            _ => None,
+        };
+        if let Some((worker, asked)) = elsewhere {
+            self.balance
+                .pack(worker, flow, asked, bytes, &mut self.counters);
+            if let Some(key) = flow.connection
+                && worker_of(key) == self.number
+                && !wants_no_answer(bytes)
+            {
+                outgoing.share(key);
+            }
         } else {
             self.take(received);
         }
@@ -334,7 +389,13 @@ impl Endpoint {
             match output {
                 Output::Send { to, origin, bytes } => {
                     self.counters.bytes_sent += bytes.len() as u64;
-                    if !outgoing.send(&to, bytes, &mut self.counters) {
+                    if let SendTo::Stream(key) = to
+                        && worker_of(key) != self.number
+                    {
+                        let worker = worker_of(key);
+                        self.balance
+                            .give_back(worker, key, bytes, &mut self.counters);
+                    } else if !outgoing.send(&to, bytes, &mut self.counters) {
                         self.counters.unsent += 1;
                         self.engine.send_failed(now, origin);
                     }
@@ -394,6 +455,11 @@ impl Endpoint {
         }
         counters
     }
+}
+
+/// An ACK or a response: nothing goes back by the connection it came by.
+fn wants_no_answer(bytes: &[u8]) -> bool {
+    bytes.starts_with(b"ACK ") || bytes.starts_with(b"SIP/")
 }
 
 /// Overload control let nothing of it through.

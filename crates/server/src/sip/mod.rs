@@ -115,7 +115,7 @@ impl Sip {
                 max_segments: 1,
                 capacity: 8 * MESSAGES,
             }),
-            connections: Connections::new(now.mono),
+            connections: Connections::new(number, now.mono),
             endpoint: Endpoint::new(number, &addresses, orders, secrets, seed, now),
             inbox: VecDeque::new(),
             ready: Vec::new(),
@@ -143,12 +143,14 @@ impl Sip {
     }
 
     /// Another worker has received messages that belong here; [`Sip::turn`] will handle them.
-    pub(crate) fn receive(&mut self, parcel: SipParcel) {
-        if self.inbox.len() < INBOX {
-            self.inbox.push_back(parcel);
-        } else {
-            self.endpoint.counters.mailbox_full += parcel.items.len() as u64;
+    pub(crate) fn receive(&mut self, mut parcel: SipParcel) {
+        if self.inbox.len() >= INBOX {
+            self.endpoint.counters.mailbox_full += parcel.drop_datagrams();
+        }
+        if parcel.items.is_empty() {
             self.endpoint.put_back(parcel);
+        } else {
+            self.inbox.push_back(parcel);
         }
     }
 
@@ -182,7 +184,7 @@ impl Sip {
             };
             self.unpack(parcel, poller);
         }
-        self.held = self.endpoint.post(courier);
+        self.held = self.endpoint.post(courier, self.inbox.len());
         self.endpoint.congestion.no_streams();
         self.tell_of_the_gone(poller);
     }

@@ -3,7 +3,7 @@
 use super::connections::{Connections, Reason};
 use super::listeners::SipListener;
 use super::settings::Orders;
-use super::token::Slot;
+use super::token::{SipToken, Slot};
 use io::{Outbox, Poller, SendTo};
 use sip::Mono;
 use sip::engine::{self, ConnectKey};
@@ -69,6 +69,23 @@ impl Outgoing<'_, '_, '_> {
             .connect(key, remote, from, orders, self.poller, now)
     }
 
+    /// Another worker's bytes for a connection of this one. `false` if it is gone.
+    pub(super) fn give(
+        &mut self,
+        key: ConnectionKey,
+        bytes: &[u8],
+        counters: &mut SipCounters,
+    ) -> bool {
+        self.connections.queue(slot_of(key), bytes, counters)
+    }
+
+    /// Other workers answer what a connection brings, too.
+    pub(super) fn share(&mut self, key: ConnectionKey) {
+        if let Some(connection) = self.connections.get(slot_of(key)) {
+            connection.is_shared = true;
+        }
+    }
+
     /// Closes a connection that nothing has used for long.
     pub(super) fn close(&mut self, key: ConnectionKey, counters: &mut SipCounters) {
         self.connections.close(slot_of(key), Reason::Idle, counters);
@@ -111,26 +128,39 @@ pub(super) fn udp_flow(
     }
 }
 
-/// The flow of a connection.
-pub(super) fn tcp_flow(slot: Slot, listener: u16, local: SocketAddr, remote: SocketAddr) -> Flow {
-    Flow {
-        carrier: Carrier::Tcp,
-        listener: ListenerKey(listener),
-        connection: Some(key_of(slot)),
-        local,
-        remote,
+/// The name of a connection, in all engines of the process: generation (32 bits), worker (8), place in its table (24).
+pub(super) fn key_of(worker: u16, slot: Slot) -> ConnectionKey {
+    let low = u64::from(worker) << INDEX_BITS | u64::from(slot.index);
+    ConnectionKey(u64::from(slot.generation) << 32 | low)
+}
+
+const INDEX_BITS: u32 = 24;
+const _: () = assert!(SipToken::MOST_CONNECTIONS <= 1 << INDEX_BITS);
+const _: () = assert!(crate::builder::MOST_WORKERS <= 1 << (32 - INDEX_BITS));
+
+/// The connection of a name, at its worker.
+pub(super) fn slot_of(key: ConnectionKey) -> Slot {
+    Slot {
+        index: key.0 as u32 & ((1 << INDEX_BITS) - 1),
+        generation: (key.0 >> 32) as u32,
     }
 }
 
-/// The engine's name of a connection.
-pub(super) fn key_of(slot: Slot) -> ConnectionKey {
-    ConnectionKey(u64::from(slot.generation) << 32 | u64::from(slot.index))
+/// The worker that has a connection.
+pub(super) fn worker_of(key: ConnectionKey) -> u16 {
+    u16::from((key.0 >> INDEX_BITS) as u8)
 }
 
-/// The connection of a name.
-pub(super) fn slot_of(key: ConnectionKey) -> Slot {
-    Slot {
-        index: key.0 as u32,
-        generation: (key.0 >> 32) as u32,
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_connection_has_one_name_and_that_says_whose_it_is() {
+        for (worker, index, generation) in [(0, 0, 0), (254, (1 << 24) - 1, u32::MAX), (3, 7, 1)] {
+            let slot = Slot { index, generation };
+            let key = key_of(worker, slot);
+            assert_eq!((worker_of(key), slot_of(key)), (worker, slot));
+        }
     }
 }

@@ -3,13 +3,13 @@
 use super::balance::SipParcel;
 use super::connection::Connection;
 use super::connections::Reason;
-use super::outgoing::{Outgoing, slot_of, tcp_flow, udp_flow};
+use super::outgoing::{Outgoing, slot_of, udp_flow};
 use super::token::{SipToken, Slot};
 use super::{ACCEPTS, BREATH, MESSAGES, ROUNDS, Sip};
 use crate::worker::Token;
 use io::{Event, Interest, Poller};
 use sip::Now;
-use sip::flow::Flow;
+use sip::flow::{Carrier, Flow, ListenerKey};
 use sip::frame::{Frame, PONG};
 use std::io::ErrorKind;
 
@@ -42,7 +42,7 @@ impl Sip {
     pub(super) fn tell_of_the_gone(&mut self, poller: &Poller) {
         while let Some(gone) = self.connections.next_gone() {
             self.with_outgoing(poller, |endpoint, outgoing| {
-                endpoint.disconnected(gone.slot, gone.attempt);
+                endpoint.disconnected(&gone);
                 endpoint.drain(outgoing);
             });
         }
@@ -134,14 +134,14 @@ impl Sip {
         while first < parcel.items.len() {
             self.endpoint.now = now();
             let left = parcel.items.len() - first;
-            let waiting = self.inbox.iter().map(|parcel| parcel.items.len());
-            let waiting = waiting.sum::<usize>() + left;
+            let waiting = self.inbox.iter().map(|parcel| parcel.messages);
+            let waiting = waiting.sum::<usize>() + left.min(parcel.messages);
             self.endpoint.congestion.parcels(waiting);
             self.endpoint.begin_batch();
-            self.with_outgoing(poller, |endpoint, outgoing| {
-                endpoint.unpack(&parcel, first, outgoing);
+            let handled = self.with_outgoing(poller, |endpoint, outgoing| {
+                endpoint.unpack(&parcel, first, outgoing)
             });
-            self.endpoint.end_batch(left.min(MESSAGES));
+            self.endpoint.end_batch(handled);
             self.do_what_is_due(poller);
             first += MESSAGES;
         }
@@ -376,12 +376,13 @@ impl Sip {
 }
 
 fn flow_of(connection: &Connection) -> Flow {
-    tcp_flow(
-        connection.slot,
-        connection.listener,
-        connection.local,
-        connection.remote,
-    )
+    Flow {
+        carrier: Carrier::Tcp,
+        listener: ListenerKey(connection.listener),
+        connection: Some(connection.key),
+        local: connection.local,
+        remote: connection.remote,
+    }
 }
 
 /// The time by the system's clocks.

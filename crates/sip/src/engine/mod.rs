@@ -195,6 +195,15 @@ impl Engine {
         self.connections.add(now, flow, false);
     }
 
+    /// A connection of another worker has brought a message that was handed over: answers go by it, and requests to its other
+    /// end, until [`Engine::disconnected`].
+    pub fn adopt(&mut self, now: Mono, flow: &Flow) {
+        let known = |connection| self.connections.is_open(connection);
+        if !flow.connection.is_some_and(known) {
+            self.connections.add(now, flow, false);
+        }
+    }
+
     /// A connection that was asked for is open: what waited for it is sent.
     pub fn connected(&mut self, now: Mono, key: ConnectKey, flow: &Flow) {
         self.connections.add(now, flow, true);

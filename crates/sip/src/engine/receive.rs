@@ -99,8 +99,7 @@ impl Engine {
             fingerprint,
         };
         if method == Method::Cancel
-            && let Some(invite) = self.fingerprint(&message, &via, Method::Invite)
-            && let Some(slot) = self.servers.find(invite)
+            && let Some(slot) = self.cancelled_by(&request)
         {
             return self.cancel_request(now, request, slot);
         }
@@ -140,10 +139,27 @@ impl Engine {
         let (Some(method), Some(via)) = (scan.method, scan.top_via()) else {
             return false;
         };
-        let branch = via.branch.filter(|_| via.has_magic_cookie());
-        branch.is_some_and(|branch| {
+        let Some(branch) = via.branch.filter(|_| via.has_magic_cookie()) else {
+            return false;
+        };
+        let is_known = |method| {
             let fingerprint = self.matcher.by_branch(branch, &via, method);
             self.servers.find(fingerprint).is_some()
+        };
+        // A CANCEL belongs where its INVITE is.
+        is_known(method) || (method == Method::Cancel && is_known(Method::Invite))
+    }
+
+    /// RFC 3261 §9.2: the transaction that a CANCEL is for, matched as if its method were any but CANCEL and ACK. Only an INVITE is
+    /// cancelled by it; all others are answered as if nothing had happened, and so is the CANCEL: with 200.
+    fn cancelled_by(&self, cancel: &NewRequest<'_>) -> Option<u32> {
+        let invite = [Method::Invite];
+        let others = Method::KNOWN.iter().copied();
+        let others = others
+            .filter(|method| !matches!(method, Method::Invite | Method::Ack | Method::Cancel));
+        invite.into_iter().chain(others).find_map(|method| {
+            let fingerprint = self.fingerprint(&cancel.message, &cancel.via, method)?;
+            self.servers.find(fingerprint)
         })
     }
 
