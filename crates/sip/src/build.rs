@@ -4,10 +4,12 @@
 //! [`forward`] takes a received message as it is but for the few lines that a proxy changes, as a list of slices to be
 //! sent in one gathering write.
 
+mod dialog;
 mod forward;
 mod response;
 mod writer;
 
+pub use dialog::{DialogRequest, request_of_uas};
 pub use forward::{Edits, Gather, MAX_SLICES, SCRATCH, forward};
 pub use response::{Answerable, Stamp, Tag};
 pub use writer::{Builder, Part, decimal};

@@ -8,6 +8,7 @@
 //! 2. [`Message::parse`] notes in one pass where each header field is. A field is read when it is asked for.
 //! 3. [`engine::Engine`] does both, finds the message's transaction, and says what is left to do for its user: a user agent, a
 //!    registrar, a proxy. It has sockets and clocks as little as the rest.
+//! 4. [`dispatch::Dispatcher`] sends that user's requests to URIs: by the DNS, to one server after the other.
 //!
 //! None of them allocates in steady state; what is copied is what must be sent again.
 //!
@@ -35,6 +36,7 @@ mod chars;
 pub mod congestion;
 mod cursor;
 pub mod digest;
+pub mod dispatch;
 pub mod engine;
 pub mod flow;
 pub mod frame;

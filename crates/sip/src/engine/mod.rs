@@ -62,7 +62,7 @@ mod reply;
 mod response;
 mod server;
 mod servers;
-mod slab;
+pub(crate) mod slab;
 mod stats;
 mod store;
 

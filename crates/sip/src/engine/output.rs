@@ -134,6 +134,16 @@ pub enum Output<'a> {
         /// Where to.
         remote: SocketAddr,
     },
+    /// No ACK has come for a 2xx that was to be repeated until then: the dialog is to be ended with a BYE (RFC 3261 §13.3.1.4).
+    /// Only if [`Reply::until_ack_from`](super::Reply::until_ack_from) named whom it would go to. The transaction ends with this.
+    Unacknowledged {
+        /// The way by which the INVITE came.
+        flow: Flow,
+        /// The 2xx: what a request within its dialog needs, but for
+        response: &'a [u8],
+        /// the URI of the INVITE's Contact.
+        remote_target: &'a [u8],
+    },
     /// Close a connection: nothing has used it for long.
     Close(ConnectionKey),
     /// Tell the TU.
@@ -150,6 +160,11 @@ enum Queued {
         to: SendTo,
         origin: Origin,
         bytes: Range<usize>,
+    },
+    Unacknowledged {
+        flow: Flow,
+        bytes: Range<usize>,
+        target_len: usize,
     },
     Other(Output<'static>),
 }
@@ -168,6 +183,18 @@ impl Outputs {
         self.bytes.extend_from_slice(message);
         let bytes = start..self.bytes.len();
         self.queue.push_back(Queued::Send { to, origin, bytes });
+    }
+
+    /// `kept` is the 2xx and, behind it, the remote target.
+    pub(super) fn unacknowledged(&mut self, flow: Flow, kept: &[u8], target_len: usize) {
+        let start = self.bytes.len();
+        self.bytes.extend_from_slice(kept);
+        let bytes = start..self.bytes.len();
+        self.queue.push_back(Queued::Unacknowledged {
+            flow,
+            bytes,
+            target_len,
+        });
     }
 
     /// Queues what has no bytes.
@@ -198,6 +225,20 @@ impl Outputs {
                 origin: *origin,
                 bytes: self.bytes.get(bytes.clone()).unwrap_or_default(),
             }),
+            Some(Queued::Unacknowledged {
+                flow,
+                bytes,
+                target_len,
+            }) => {
+                let kept = self.bytes.get(bytes.clone()).unwrap_or_default();
+                let (response, remote_target) =
+                    kept.split_at_checked(kept.len().saturating_sub(*target_len))?;
+                Some(Output::Unacknowledged {
+                    flow: *flow,
+                    response,
+                    remote_target,
+                })
+            }
             Some(Queued::Other(output)) => Some(*output),
         }
     }

@@ -6,6 +6,7 @@ pub struct Reply<'a> {
     pub(super) code: u16,
     pub(super) content: Content<'a>,
     pub(super) repeat: bool,
+    pub(super) remote_target: &'a [u8],
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -35,6 +36,7 @@ impl<'a> Reply<'a> {
                 body: &[],
             },
             repeat: false,
+            remote_target: &[],
         }
     }
 
@@ -45,6 +47,7 @@ impl<'a> Reply<'a> {
             code,
             content: Content::Pieces(pieces),
             repeat: false,
+            remote_target: &[],
         }
     }
 
@@ -90,6 +93,14 @@ impl<'a> Reply<'a> {
     pub fn until_ack(mut self) -> Reply<'a> {
         self.repeat = true;
         self
+    }
+
+    /// The same, and keeps the URI of the INVITE's Contact until then: if no ACK comes, the dialog is to be ended with a BYE
+    /// to it, which [`Output::Unacknowledged`](super::Output::Unacknowledged) asks for.
+    #[must_use]
+    pub fn until_ack_from(mut self, remote_target: &'a [u8]) -> Reply<'a> {
+        self.remote_target = remote_target;
+        self.until_ack()
     }
 
     /// The status code.

@@ -164,6 +164,7 @@ impl Engine {
             mark,
             request: None,
             response: None,
+            target_len: 0,
         }))
     }
 
@@ -291,7 +292,10 @@ impl Engine {
         }
         release(&mut self.store, &mut server.response);
         if keeps {
-            let bytes = self.scratch.get(..length).unwrap_or_default();
+            let target_len = add_target(&mut self.scratch, length, reply);
+            let kept = length + usize::from(target_len);
+            let bytes = self.scratch.get(..kept).unwrap_or_default();
+            server.target_len = target_len;
             server.response = self.store.keep(bytes);
         }
         self.stats.count_sent(reply.code);
@@ -396,7 +400,8 @@ impl Engine {
             return;
         };
         let bytes = self.store.get(cell);
-        let length = bytes.len();
+        let length = bytes.len() - usize::from(server.target_len);
+        let bytes = bytes.get(..length).unwrap_or_default();
         if let Some(room) = self.scratch.get_mut(..length) {
             room.copy_from_slice(bytes);
         }
@@ -419,6 +424,13 @@ impl Engine {
 
     pub(super) fn tell_server(&mut self, key: ServerKey, telling: Telling) {
         let server = self.servers.slab.get(key.slot, key.generation);
+        if let (Telling::NoAck, Some(server)) = (telling, &server)
+            && let (1.., Some(cell)) = (server.target_len, &server.response)
+        {
+            let target_len = usize::from(server.target_len);
+            let kept = self.store.get(cell);
+            self.outputs.unacknowledged(server.flow, kept, target_len);
+        }
         let Some(mark) = server.and_then(|server| server.mark) else {
             return;
         };
@@ -472,6 +484,21 @@ impl Engine {
     /// The reply address of a request that was only scanned.
     pub(super) fn scanned_reply(flow: &Flow, via: &Via<'_>) -> SendTo {
         SendTo::back(flow, reply_address(flow, via))
+    }
+}
+
+/// Writes the remote target behind the response of this length, if the reply has one and there is room; how long it is.
+fn add_target(buffer: &mut [u8], length: usize, reply: &Reply<'_>) -> u16 {
+    let target = reply.remote_target;
+    let Ok(target_len) = u16::try_from(target.len()) else {
+        return 0;
+    };
+    match buffer.get_mut(length..length + target.len()) {
+        Some(room) => {
+            room.copy_from_slice(target);
+            target_len
+        }
+        None => 0,
     }
 }
 

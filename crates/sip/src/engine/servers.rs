@@ -30,8 +30,10 @@ pub(super) struct Server {
     pub(super) mark: Option<Mark>,
     /// Start line and headers of the request, until its final response.
     pub(super) request: Option<Cell>,
-    /// The last response, as long as it may have to be sent again.
+    /// The last response, as long as it may have to be sent again; with the remote target of its dialog behind it.
     pub(super) response: Option<Cell>,
+    /// Bytes of that remote target.
+    pub(super) target_len: u16,
 }
 
 /// All server transactions, by place and by fingerprint.

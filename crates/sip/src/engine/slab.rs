@@ -22,14 +22,14 @@ enum Content<T> {
 
 /// The table.
 #[derive(Debug)]
-pub(super) struct Slab<T> {
+pub(crate) struct Slab<T> {
     chunks: Vec<Vec<Slot<T>>>,
     first_free: u32,
     len: usize,
 }
 
 impl<T> Slab<T> {
-    pub(super) const fn new() -> Slab<T> {
+    pub(crate) const fn new() -> Slab<T> {
         Slab {
             chunks: Vec::new(),
             first_free: END,
@@ -38,12 +38,12 @@ impl<T> Slab<T> {
     }
 
     /// How many entries there are.
-    pub(super) const fn len(&self) -> usize {
+    pub(crate) const fn len(&self) -> usize {
         self.len
     }
 
     /// The place that [`Slab::insert`] will use: its index and generation.
-    pub(super) fn vacant(&mut self) -> (u32, u32) {
+    pub(crate) fn vacant(&mut self) -> (u32, u32) {
         if self.first_free == END {
             self.add_slot();
         }
@@ -52,7 +52,7 @@ impl<T> Slab<T> {
     }
 
     /// Puts an entry in and returns where.
-    pub(super) fn insert(&mut self, value: T) -> (u32, u32) {
+    pub(crate) fn insert(&mut self, value: T) -> (u32, u32) {
         let (index, generation) = self.vacant();
         if let Some(slot) = self.slot_mut(index)
             && let Content::Free(next) = std::mem::replace(&mut slot.content, Content::Used(value))
@@ -88,7 +88,7 @@ impl<T> Slab<T> {
     }
 
     /// The entry at this index and its generation, whichever tenant it is.
-    pub(super) fn at(&mut self, index: u32) -> Option<(u32, &mut T)> {
+    pub(crate) fn at(&mut self, index: u32) -> Option<(u32, &mut T)> {
         let slot = self.slot_mut(index)?;
         match &mut slot.content {
             Content::Used(value) => Some((slot.generation, value)),
@@ -97,7 +97,7 @@ impl<T> Slab<T> {
     }
 
     /// The entry at this index, whichever tenant it is.
-    pub(super) fn peek(&self, index: u32) -> Option<&T> {
+    pub(crate) fn peek(&self, index: u32) -> Option<&T> {
         match &self.slot(index)?.content {
             Content::Used(value) => Some(value),
             Content::Free(_) => None,
@@ -105,13 +105,13 @@ impl<T> Slab<T> {
     }
 
     /// The entry at this index, if it is this tenant.
-    pub(super) fn get(&mut self, index: u32, generation: u32) -> Option<&mut T> {
+    pub(crate) fn get(&mut self, index: u32, generation: u32) -> Option<&mut T> {
         let (current, value) = self.at(index)?;
         (current == generation).then_some(value)
     }
 
     /// All entries with their index and generation.
-    pub(super) fn iter(&self) -> impl Iterator<Item = ((u32, u32), &T)> {
+    pub(crate) fn iter(&self) -> impl Iterator<Item = ((u32, u32), &T)> {
         let slots = self.chunks.iter().flatten().enumerate();
         slots.filter_map(|(index, slot)| match &slot.content {
             Content::Used(value) => Some(((index as u32, slot.generation), value)),
@@ -120,7 +120,7 @@ impl<T> Slab<T> {
     }
 
     /// Takes the entry out. Keys to it find nothing from now on.
-    pub(super) fn remove(&mut self, index: u32) -> Option<T> {
+    pub(crate) fn remove(&mut self, index: u32) -> Option<T> {
         let next = self.first_free;
         let slot = self.slot_mut(index)?;
         if matches!(slot.content, Content::Free(_)) {

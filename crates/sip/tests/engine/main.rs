@@ -12,4 +12,5 @@ mod overload;
 mod proxy;
 mod random;
 mod streams;
+mod unacknowledged;
 mod world;

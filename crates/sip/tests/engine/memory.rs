@@ -95,7 +95,11 @@ fn a_refused_invite_takes_two_kilobytes_at_most_until_its_ack_and_less_than_one_
 fn an_answered_invite_takes_two_kilobytes_at_most() {
     let mut engine = Engine::new(config(1), 1);
     let body = [b'x'; 400];
-    let reply = Reply::new(200).headers(CONTACT).body(&body).until_ack();
+    let target = b"sip:alice@[2001:db8:1234:5678::9abc]:5060;transport=tcp";
+    let reply = Reply::new(200)
+        .headers(CONTACT)
+        .body(&body)
+        .until_ack_from(target);
     let bytes = bytes_each(&mut engine, "INVITE", &reply);
     assert!(bytes <= 2048, "{bytes} bytes");
     println!("answered INVITE before its ACK: {bytes} bytes");

@@ -1,0 +1,300 @@
+//! "Send this request to this URI": the servers of the URI by the DNS (RFC 3263), a client transaction with each until one answers,
+//! and nothing for the TU to do but to take the responses. For UACs and proxies alike.
+//!
+//! ```text
+//!  TU ── send(URI, request) ──> Dispatcher ── poll_question ──> whoever asks the DNS ── answered ──┐
+//!                                   │  ^                                                           │
+//!                 Engine::request <─┘  └── response, event: what the engine says of these ◀────────┘
+//!                                   └──> the TU: responses with its mark; poll_told: what failed
+//! ```
+//!
+//! **The rules for its embedder.** All requests of the TU that have a mark go through here: the marks that the engine knows are the
+//! dispatcher's. Every [`Received::Response`](crate::engine::Received) and every [`Event`] of a client transaction is handed in, and the
+//! engine's outputs are drained after each call, as after one of its own. Every question is answered in the end, if only with a
+//! failure; one that is not counts as failed after a while.
+//!
+//! What failed over is a transaction of its own, with a branch of its own (RFC 3263 §4.3). A server that was silent, or asked for a
+//! pause with Retry-After, comes last for as long ([`Penalties`]).
+//!
+//! ```
+//! use hairpin_sip::congestion::Class;
+//! use hairpin_sip::dispatch::{Config, Dispatcher, Order, Reach, Source};
+//! use hairpin_sip::engine::{self, Engine, Mark, Output};
+//! use hairpin_sip::flow::{Carrier, ListenerKey};
+//! use hairpin_sip::routing::{Answer, Query};
+//! use hairpin_sip::{HashKey, Mono};
+//! use std::time::Duration;
+//!
+//! let key = HashKey::new([7; 16]);
+//! let mut config = engine::Config::new(0, key);
+//! config.sent_by = vec![engine::SentBy {
+//!     listener: ListenerKey(0),
+//!     carrier: Carrier::Udp,
+//!     host: "192.0.2.1".into(),
+//!     port: 5060,
+//! }];
+//! let mut engine = Engine::new(config, 1);
+//! let udp = Source { listener: ListenerKey(0), carrier: Carrier::Udp, is_v4: true };
+//! let mut dispatcher = Dispatcher::new(Config::new(vec![udp]), key, 1);
+//!
+//! let options = b"OPTIONS sip:example.org:5070 SIP/2.0\r\nFrom: <sip:a@192.0.2.1>;tag=1\r\nTo: <sip:example.org>\r\n\
+//!     Call-ID: 1@192.0.2.1\r\nCSeq: 1 OPTIONS\r\nMax-Forwards: 70\r\nContent-Length: 0\r\n\r\n";
+//! let order = Order {
+//!     target: b"sip:example.org:5070",
+//!     pieces: &[options],
+//!     class: Class::New,
+//!     mark: Mark(1),
+//!     reach: Reach::Anywhere,
+//!     listener: None,
+//! };
+//! dispatcher.send(Mono(0), &mut engine, &order)?;
+//! let Some(question @ Query::Addresses(_)) = dispatcher.poll_question() else {
+//!     return Err("a name with a port has addresses".into());
+//! };
+//! let answer = Answer::Addresses(vec![[192, 0, 2, 9].into()]);
+//! dispatcher.answered(Mono(0), &mut engine, question, Ok((answer, Duration::from_secs(60))));
+//! assert!(matches!(engine.poll_output(), Some(Output::Send { .. })));
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+
+mod order;
+mod questions;
+mod requests;
+
+pub use order::{Allowed, Config, DispatchError, Failure, Order, Reach, Source, Stats, Told};
+
+use std::collections::VecDeque;
+use std::time::Duration;
+
+use crate::engine::slab::Slab;
+use crate::engine::{ClientFailure, ClientKey, Engine, Event, Mark};
+use crate::message::Message;
+use crate::routing::{Answer, DnsCache, DnsFailed, Locator, Outcome, Penalties, Query};
+use crate::{HashKey, Mono};
+use questions::Questions;
+use requests::Request;
+
+/// Names a request that was sent to a URI; stale when that is done.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct RequestKey {
+    slot: u32,
+    generation: u32,
+}
+
+impl RequestKey {
+    fn mark(self) -> Mark {
+        Mark(u64::from(self.slot) << 32 | u64::from(self.generation))
+    }
+
+    fn of(mark: Mark) -> RequestKey {
+        RequestKey {
+            slot: (mark.0 >> 32) as u32,
+            generation: mark.0 as u32,
+        }
+    }
+}
+
+/// Sends requests to URIs, for the TU of one engine.
+#[derive(Debug)]
+pub struct Dispatcher {
+    config: Config,
+    locator: Locator,
+    cache: DnsCache,
+    penalties: Penalties,
+    requests: Slab<Request>,
+    questions: Questions,
+    told: VecDeque<Told>,
+    stats: Stats,
+}
+
+impl Dispatcher {
+    /// With nothing under way. The seed decides among SRV records of equal priority.
+    #[must_use]
+    pub fn new(config: Config, key: HashKey, seed: u64) -> Dispatcher {
+        let key = key.derive(u64::from_le_bytes(*b"dispatch"));
+        Dispatcher {
+            locator: Locator::new(&config.carriers(), seed),
+            cache: DnsCache::new(key),
+            penalties: Penalties::new(key),
+            requests: Slab::new(),
+            questions: Questions::new(key, config.most_questions),
+            told: VecDeque::new(),
+            stats: Stats::default(),
+            config,
+        }
+    }
+
+    /// Sends a request to whom its target names. The responses, or that there are none, come with the order's mark.
+    ///
+    /// # Errors
+    /// [`DispatchError`]; nothing will be told of it then.
+    pub fn send(
+        &mut self,
+        now: Mono,
+        engine: &mut Engine,
+        order: &Order<'_>,
+    ) -> Result<RequestKey, DispatchError> {
+        if self.requests.len() >= self.config.most {
+            return Err(DispatchError::Full);
+        }
+        let request = Request::new(order)?;
+        let (slot, generation) = self.requests.insert(request);
+        let key = RequestKey { slot, generation };
+        self.stats.requests += 1;
+        self.locate(now, engine, key);
+        Ok(key)
+    }
+
+    /// An INVITE is not wanted any more: the server that it is with gets a CANCEL as soon as it may (RFC 3261 §9.1). One that has
+    /// not been sent fails.
+    pub fn cancel(&mut self, now: Mono, engine: &mut Engine, key: RequestKey) {
+        let Some(request) = self.requests.get(key.slot, key.generation) else {
+            return;
+        };
+        match request.client {
+            Some(client) => {
+                // Nobody else is to be asked.
+                request.give_up_others();
+                engine.cancel(now, client);
+            }
+            None => self.fail(key, Failure::Cancelled),
+        }
+    }
+
+    /// The next question to the DNS.
+    pub fn poll_question(&mut self) -> Option<Query> {
+        self.questions.poll()
+    }
+
+    /// What the DNS says, and for how long that holds.
+    pub fn answered(
+        &mut self,
+        now: Mono,
+        engine: &mut Engine,
+        query: Query,
+        result: Result<(Answer, Duration), DnsFailed>,
+    ) {
+        let waiting = self.questions.close(&query);
+        match result {
+            Ok((answer, ttl)) => self.cache.insert(now, query, answer, ttl),
+            Err(DnsFailed) => self.cache.insert_failure(now, query),
+        }
+        for key in waiting {
+            self.locate(now, engine, key);
+        }
+    }
+
+    /// A response that the engine has for the TU, to be called with what is in [`Received::Response`](crate::engine::Received). Returns the
+    /// mark of the TU if the response is for it, and `None` if another server is tried instead.
+    pub fn response(
+        &mut self,
+        now: Mono,
+        engine: &mut Engine,
+        client: ClientKey,
+        mark: Mark,
+        message: &Message<'_>,
+    ) -> Option<Mark> {
+        let key = RequestKey::of(mark);
+        let request = self.requests.get(key.slot, key.generation)?;
+        if request.client != Some(client) {
+            // Of a server that was given up.
+            return None;
+        }
+        let code = message.status_code().unwrap_or(0);
+        let tu = request.mark;
+        if code < 200 {
+            request.heard = true;
+            return Some(tu);
+        }
+        let outcome = match code {
+            503 => Outcome::Unavailable {
+                retry_after_s: message
+                    .retry_after()
+                    .ok()
+                    .flatten()
+                    .map(|after| after.seconds),
+            },
+            _ => Outcome::Answered,
+        };
+        if self.ended(now, engine, key, outcome) {
+            return None;
+        }
+        self.done(key, code);
+        Some(tu)
+    }
+
+    /// What the engine says of a client transaction.
+    pub fn event(&mut self, now: Mono, engine: &mut Engine, event: &Event) {
+        match *event {
+            Event::ClientFailed { key, mark, failure } => {
+                self.transaction_failed(now, engine, (key, mark), failure);
+            }
+            Event::ClientEnded { key, mark } => {
+                let of = RequestKey::of(mark);
+                let request = self.requests.get(of.slot, of.generation);
+                if request.is_some_and(|request| request.client == Some(key)) {
+                    self.requests.remove(of.slot);
+                }
+            }
+            Event::ServerFailed { .. } | Event::ServerEnded { .. } => {}
+        }
+    }
+
+    fn transaction_failed(
+        &mut self,
+        now: Mono,
+        engine: &mut Engine,
+        (client, mark): (ClientKey, Mark),
+        failure: ClientFailure,
+    ) {
+        let key = RequestKey::of(mark);
+        let Some(request) = self.requests.get(key.slot, key.generation) else {
+            return;
+        };
+        if request.client != Some(client) {
+            return;
+        }
+        let (outcome, why) = match failure {
+            ClientFailure::TimedOut => (Outcome::TimedOut, Failure::TimedOut),
+            ClientFailure::TransportFailed => (Outcome::TransportFailed, Failure::TransportFailed),
+        };
+        // RFC 3263 §4.3: only who has not answered at all has failed; who rings, or works on it, has not.
+        let outcome = if request.heard && failure == ClientFailure::TimedOut {
+            Outcome::Answered
+        } else {
+            outcome
+        };
+        if !self.ended(now, engine, key, outcome) {
+            self.fail(key, why);
+        }
+    }
+
+    /// The next thing that the TU should hear.
+    pub fn poll_told(&mut self) -> Option<Told> {
+        self.told.pop_front()
+    }
+
+    /// When to call [`Dispatcher::handle_timeout`].
+    #[must_use]
+    pub fn poll_timeout(&self) -> Option<Mono> {
+        self.questions.deadline()
+    }
+
+    /// Time has passed: questions that nobody has answered have failed.
+    pub fn handle_timeout(&mut self, now: Mono, engine: &mut Engine) {
+        while let Some(query) = self.questions.overdue(now) {
+            self.answered(now, engine, query, Err(DnsFailed));
+        }
+    }
+
+    /// What was done, and what there is now.
+    #[must_use]
+    pub fn stats(&self) -> Stats {
+        Stats {
+            alive: self.requests.len(),
+            questions: self.questions.len(),
+            cached: self.cache.len(),
+            ..self.stats
+        }
+    }
+}

@@ -1,0 +1,199 @@
+//! What the TU orders, what it hears, and within which bounds.
+
+use std::fmt;
+use std::net::{IpAddr, SocketAddr};
+use std::time::Duration;
+
+use crate::congestion::Class;
+use crate::engine::{Mark, RequestError};
+use crate::flow::{Carrier, Destination, ListenerKey};
+use crate::routing::{Candidate, TargetError};
+
+/// A socket that requests can leave by.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Source {
+    /// Its name.
+    pub listener: ListenerKey,
+    /// Its transport; a listener that has two is here twice.
+    pub carrier: Carrier,
+    /// IPv4, or else IPv6.
+    pub is_v4: bool,
+}
+
+/// Says which addresses requests of [`Reach::Near`] may go to besides.
+pub type Allowed = Box<dyn Fn(IpAddr) -> bool + Send>;
+
+/// Bounds, and what there is to send by.
+pub struct Config {
+    /// What requests leave by, the preferred transport first.
+    pub sources: Vec<Source>,
+    /// Requests at a time; 10,000 by default.
+    pub most: usize,
+    /// Questions to the DNS at a time; 64 by default.
+    pub most_questions: usize,
+    /// For how long after the first attempt another server is tried; twice 64*T1 by default, so that one may be silent.
+    pub patience: Duration,
+    /// See [`Reach::Near`]; nowhere by default.
+    pub allowed: Allowed,
+}
+
+impl fmt::Debug for Config {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Config")
+            .field("sources", &self.sources)
+            .field("most", &self.most)
+            .finish_non_exhaustive()
+    }
+}
+
+impl Config {
+    /// The defaults, with these sockets.
+    #[must_use]
+    pub fn new(sources: Vec<Source>) -> Config {
+        Config {
+            sources,
+            most: 10_000,
+            most_questions: 64,
+            patience: Duration::from_secs(64),
+            allowed: Box::new(|_| false),
+        }
+    }
+
+    /// The transports, each once.
+    pub(super) fn carriers(&self) -> Vec<Carrier> {
+        let mut all = Vec::new();
+        for source in &self.sources {
+            if !all.contains(&source.carrier) {
+                all.push(source.carrier);
+            }
+        }
+        all
+    }
+
+    /// How a server is reached, by the wanted listener if that can; `None` if by none.
+    pub(super) fn destination(
+        &self,
+        server: Candidate,
+        wanted: Option<ListenerKey>,
+    ) -> Option<Destination> {
+        let Candidate { carrier, remote } = server;
+        let fits = |source: &&Source| source.carrier == carrier && source.is_v4 == remote.is_ipv4();
+        let mut fitting = self.sources.iter().filter(fits);
+        let first = fitting.next()?;
+        let better = fitting.find(|source| Some(source.listener) == wanted);
+        let source = match wanted {
+            Some(wanted) if first.listener != wanted => better.unwrap_or(first),
+            _ => first,
+        };
+        Some(Destination {
+            carrier,
+            remote,
+            listener: source.listener,
+        })
+    }
+
+    pub(super) fn permits(&self, reach: Reach, to: SocketAddr) -> bool {
+        match reach {
+            Reach::Anywhere => true,
+            Reach::Near(near) => {
+                let ip = to.ip().to_canonical();
+                ip == near.to_canonical() || (self.allowed)(ip)
+            }
+        }
+    }
+}
+
+/// How far a request may go.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Reach {
+    /// To whatever address its target leads to: the TU stands for it.
+    Anywhere,
+    /// To this address, and to those that [`Config::allowed`] names: a stranger has chosen the target, and this is where that
+    /// stranger can be reached. Without such a bound anybody could have requests sent to anybody.
+    Near(IpAddr),
+}
+
+/// A request for a URI.
+#[derive(Clone, Copy, Debug)]
+pub struct Order<'a> {
+    /// The URI that says where it goes: of the topmost Route, or else the Request-URI (RFC 3261 §8.1.2).
+    pub target: &'a [u8],
+    /// The request without a Via of ours, in pieces; the first begins with the start line.
+    pub pieces: &'a [&'a [u8]],
+    /// What it is held back by, if at all.
+    pub class: Class,
+    /// Comes back with everything that becomes of it.
+    pub mark: Mark,
+    /// How far it may go.
+    pub reach: Reach,
+    /// The listener to send it from, if that can reach the server: in a dialog, the one it was begun by.
+    pub listener: Option<ListenerKey>,
+}
+
+/// Why a request is not sent at all.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum DispatchError {
+    /// There are as many as there may be: answer with 503.
+    #[error("too many requests are under way")]
+    Full,
+    /// The URI leads nowhere: answer with 416, or 400.
+    #[error(transparent)]
+    Target(#[from] TargetError),
+}
+
+/// Why there will be no response.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Failure {
+    /// Nobody serves the URI, says the DNS: for a TU a 404 or 480 (RFC 3263 has none).
+    #[error("there is no server for the URI")]
+    Nowhere,
+    /// The DNS did not answer: 503.
+    #[error("the DNS did not answer")]
+    NoDns,
+    /// Too many questions are open: 503.
+    #[error("too many questions to the DNS are open")]
+    TooManyQuestions,
+    /// It leads where it may not go, or where nothing here can: 403, or 503.
+    #[error("the URI leads to no address that requests may go to")]
+    Forbidden,
+    /// No server answered in time: 408 (RFC 3261 §8.1.3.1).
+    #[error("no server answered in time")]
+    TimedOut,
+    /// No server could be reached: 503 (RFC 3261 §8.1.3.1).
+    #[error("no server could be reached")]
+    TransportFailed,
+    /// The engine would not send it: 503.
+    #[error(transparent)]
+    Refused(RequestError),
+    /// The TU has cancelled it before it was sent: 487.
+    #[error("cancelled before it was sent")]
+    Cancelled,
+}
+
+/// What the TU hears besides responses.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Told {
+    /// The order's mark. Nothing more is told of it.
+    pub mark: Mark,
+    /// What happened.
+    pub failure: Failure,
+}
+
+/// Counts, and what there is now.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Stats {
+    /// Requests ordered.
+    pub requests: u64,
+    /// Attempts after the first.
+    pub failed_over: u64,
+    /// Requests that came to no response.
+    pub failed: u64,
+    /// Those of them that led where they may not go.
+    pub forbidden: u64,
+    /// Requests under way now.
+    pub alive: usize,
+    /// Questions to the DNS that are open now.
+    pub questions: usize,
+    /// Answers of the DNS in the cache now.
+    pub cached: usize,
+}

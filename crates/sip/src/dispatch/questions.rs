@@ -1,0 +1,92 @@
+//! The questions that are open, and who waits for their answers.
+
+use std::collections::VecDeque;
+use std::time::Duration;
+
+use hashbrown::HashMap;
+
+use super::RequestKey;
+use crate::hash::Seeded;
+use crate::routing::Query;
+use crate::{HashKey, Mono};
+
+/// Whoever asks the DNS gives up sooner than this.
+const PATIENCE: Duration = Duration::from_secs(15);
+
+#[derive(Debug)]
+pub(super) struct Questions {
+    open: HashMap<Query, Vec<RequestKey>, Seeded>,
+    /// Those that were not handed out yet.
+    new: VecDeque<Query>,
+    /// When each was asked, the first one first; of some the answer has come.
+    asked: VecDeque<(Mono, Query)>,
+    most: usize,
+}
+
+impl Questions {
+    pub(super) fn new(key: HashKey, most: usize) -> Questions {
+        Questions {
+            open: HashMap::with_hasher(Seeded::new(key)),
+            new: VecDeque::new(),
+            asked: VecDeque::new(),
+            most,
+        }
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.open.len()
+    }
+
+    /// Has a question asked for this request; `false` if too many are open.
+    pub(super) fn ask(&mut self, now: Mono, query: Query, key: RequestKey) -> bool {
+        if let Some(waiting) = self.open.get_mut(&query) {
+            waiting.push(key);
+            return true;
+        }
+        if self.open.len() >= self.most {
+            return false;
+        }
+        self.open.insert(query.clone(), vec![key]);
+        self.asked.push_back((now, query.clone()));
+        self.new.push_back(query);
+        true
+    }
+
+    pub(super) fn is_open(&self, query: &Query) -> bool {
+        self.open.contains_key(query)
+    }
+
+    pub(super) fn poll(&mut self) -> Option<Query> {
+        self.new.pop_front()
+    }
+
+    /// Who waits for the answer that has come.
+    pub(super) fn close(&mut self, query: &Query) -> Vec<RequestKey> {
+        let waiting = self.open.remove(query).unwrap_or_default();
+        let open = &self.open;
+        while self
+            .asked
+            .pop_front_if(|(_, asked)| !open.contains_key(asked))
+            .is_some()
+        {}
+        // Answers in another order leave gaps.
+        if self.asked.len() > 2 * self.most {
+            self.asked.retain(|(_, asked)| open.contains_key(asked));
+        }
+        waiting
+    }
+
+    pub(super) fn deadline(&self) -> Option<Mono> {
+        self.asked.front().map(|(at, _)| at.plus(PATIENCE))
+    }
+
+    /// A question that was not answered in time.
+    pub(super) fn overdue(&mut self, now: Mono) -> Option<Query> {
+        while let Some((_, query)) = self.asked.pop_front_if(|(at, _)| at.plus(PATIENCE) <= now) {
+            if self.open.contains_key(&query) {
+                return Some(query);
+            }
+        }
+        None
+    }
+}

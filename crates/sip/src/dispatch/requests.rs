@@ -1,0 +1,216 @@
+//! One request on its way: from its URI to servers, and from one server to the next.
+
+use super::order::{DispatchError, Failure, Order, Reach, Told};
+use super::{Dispatcher, RequestKey};
+use crate::Mono;
+use crate::congestion::Class;
+use crate::engine::{ClientKey, Engine, Mark, Outgoing, RequestError};
+use crate::flow::ListenerKey;
+use crate::routing::{Candidate, Failover, Locate, Located, Outcome, Query};
+
+/// Questions for one request: NAPTR, SRV for each transport, and 16 hosts twice.
+const MOST_ASKED: usize = 40;
+
+#[derive(Debug)]
+pub(super) struct Request {
+    /// The TU's.
+    pub(super) mark: Mark,
+    class: Class,
+    reach: Reach,
+    listener: Option<ListenerKey>,
+    target: Locate,
+    /// Empty when no other server will be tried any more.
+    bytes: Box<[u8]>,
+    /// What was asked for it.
+    asked: Vec<Query>,
+    servers: Option<Failover>,
+    /// The transaction with the server that is tried now.
+    pub(super) client: Option<ClientKey>,
+    /// That server has answered provisionally.
+    pub(super) heard: bool,
+    is_invite: bool,
+}
+
+impl Request {
+    pub(super) fn new(order: &Order<'_>) -> Result<Request, DispatchError> {
+        Ok(Request {
+            mark: order.mark,
+            class: order.class,
+            reach: order.reach,
+            listener: order.listener,
+            target: Locate::of(order.target)?,
+            bytes: order.pieces.concat().into(),
+            asked: Vec::new(),
+            servers: None,
+            client: None,
+            heard: false,
+            is_invite: order
+                .pieces
+                .first()
+                .is_some_and(|start| start.starts_with(b"INVITE ")),
+        })
+    }
+
+    /// No other server will be tried.
+    pub(super) fn give_up_others(&mut self) {
+        self.servers = None;
+        self.bytes = Box::default();
+    }
+}
+
+impl Dispatcher {
+    /// Gets on with finding the servers; when they are known, tries the first.
+    pub(super) fn locate(&mut self, now: Mono, engine: &mut Engine, key: RequestKey) {
+        let Some(request) = self.requests.get(key.slot, key.generation) else {
+            return;
+        };
+        if request.servers.is_some() || request.client.is_some() {
+            return;
+        }
+        let located = self
+            .locator
+            .locate(now, &request.target, &self.cache, &self.penalties);
+        match located {
+            Located::Ask(queries) => self.ask(now, key, queries),
+            Located::Servers(servers) => self.found(now, engine, key, servers),
+            Located::Nowhere => self.fail(key, Failure::Nowhere),
+            Located::Failed => self.fail(key, Failure::NoDns),
+        }
+    }
+
+    fn ask(&mut self, now: Mono, key: RequestKey, queries: Vec<Query>) {
+        for query in queries {
+            let Some(request) = self.requests.get(key.slot, key.generation) else {
+                return;
+            };
+            if request.asked.contains(&query) {
+                if !self.questions.is_open(&query) {
+                    // Answered, and forgotten again: the cache has no room for what is needed at the same time.
+                    return self.fail(key, Failure::NoDns);
+                }
+                continue;
+            }
+            if request.asked.len() >= MOST_ASKED {
+                return self.fail(key, Failure::NoDns);
+            }
+            request.asked.push(query.clone());
+            if !self.questions.ask(now, query, key) {
+                return self.fail(key, Failure::TooManyQuestions);
+            }
+        }
+    }
+
+    fn found(
+        &mut self,
+        now: Mono,
+        engine: &mut Engine,
+        key: RequestKey,
+        mut servers: Vec<Candidate>,
+    ) {
+        let Some(request) = self.requests.get(key.slot, key.generation) else {
+            return;
+        };
+        let config = &self.config;
+        servers.retain(|server| {
+            config.permits(request.reach, server.remote)
+                && config.destination(*server, request.listener).is_some()
+        });
+        if servers.is_empty() {
+            return self.fail(key, Failure::Forbidden);
+        }
+        request.asked = Vec::new();
+        request.servers = Some(Failover::new(servers, now, config.patience));
+        self.try_next(now, engine, key, Failure::TransportFailed);
+    }
+
+    /// Tries the next server; if there is none, the request has failed for this reason.
+    fn try_next(&mut self, now: Mono, engine: &mut Engine, key: RequestKey, last: Failure) {
+        loop {
+            let Some(request) = self.requests.get(key.slot, key.generation) else {
+                return;
+            };
+            let next = request
+                .servers
+                .as_mut()
+                .and_then(|servers| servers.next_server(now));
+            let Some(server) = next else {
+                return self.fail(key, last);
+            };
+            let Some(to) = self.config.destination(server, request.listener) else {
+                continue;
+            };
+            let sent = engine.request(
+                now,
+                &Outgoing {
+                    to,
+                    connection: None,
+                    pieces: &[&request.bytes],
+                    class: request.class,
+                    mark: Some(key.mark()),
+                },
+            );
+            match sent {
+                Ok(client) => {
+                    request.client = Some(client);
+                    request.heard = false;
+                    return;
+                }
+                // RFC 7339 §5.10.2: another server may take what this one does not.
+                Err(RequestError::HeldBack | RequestError::NoSentBy) => {}
+                Err(error) => return self.fail(key, Failure::Refused(error)),
+            }
+        }
+    }
+
+    /// An attempt has ended. Returns whether another server is tried.
+    pub(super) fn ended(
+        &mut self,
+        now: Mono,
+        engine: &mut Engine,
+        key: RequestKey,
+        outcome: Outcome,
+    ) -> bool {
+        let Some(request) = self.requests.get(key.slot, key.generation) else {
+            return false;
+        };
+        let Some(servers) = &mut request.servers else {
+            return false;
+        };
+        if !servers.ended(now, outcome, &mut self.penalties) {
+            return false;
+        }
+        self.stats.failed_over += 1;
+        request.client = None;
+        let failure = match outcome {
+            Outcome::TimedOut => Failure::TimedOut,
+            _ => Failure::TransportFailed,
+        };
+        self.try_next(now, engine, key, failure);
+        true
+    }
+
+    /// A final response has come. Of a 2xx for an INVITE more may follow, until the transaction ends.
+    pub(super) fn done(&mut self, key: RequestKey, code: u16) {
+        if let Some(request) = self.requests.get(key.slot, key.generation) {
+            if request.is_invite && code < 300 {
+                request.give_up_others();
+                return;
+            }
+            self.requests.remove(key.slot);
+        }
+    }
+
+    pub(super) fn fail(&mut self, key: RequestKey, failure: Failure) {
+        if self.requests.get(key.slot, key.generation).is_none() {
+            return;
+        }
+        if let Some(request) = self.requests.remove(key.slot) {
+            self.stats.failed += 1;
+            self.stats.forbidden += u64::from(failure == Failure::Forbidden);
+            self.told.push_back(Told {
+                mark: request.mark,
+                failure,
+            });
+        }
+    }
+}
