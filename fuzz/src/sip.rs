@@ -4,7 +4,7 @@
 
 use hairpin_sip as sip;
 use sip::build::{Builder, Edits, Stamp, forward};
-use sip::digest::{Challenge, Credentials, NONCE_LEN, NonceCheck, NonceKeys};
+use sip::digest::{Answer, Challenge, Confirmation, Credentials, NONCE_LEN, NonceCheck, NonceKeys};
 use sip::frame::{Frame, Framer, Opened, Packet};
 use sip::header::{Authorization, Contact, HeaderKind, NameAddr};
 use sip::verdict::{Rules, Verdict, judge};
@@ -287,13 +287,47 @@ pub fn digest(bytes: &[u8]) {
         return;
     };
     let _ = authorization.params.iter().count();
-    let _ = Challenge::of(&authorization);
-    if let Some(credentials) = Credentials::of(&authorization) {
-        assert!(
-            authorization
-                .params
-                .get(b"username")
-                .is_some_and(|name| name.len() >= credentials.username.len())
-        );
+    let _ = Confirmation::parse(bytes);
+    if let Some(challenge) = Challenge::of(&authorization) {
+        answered(&challenge);
     }
+    if let Some(credentials) = Credentials::of(&authorization) {
+        assert!(credentials.name().len() <= credentials.username.len());
+        let names = ["username", "USERNAME"].map(|name| authorization.params.get(name.as_bytes()));
+        assert!(names[0].is_some_and(|name| name.len() >= credentials.username.len()));
+        assert_eq!(names[0], names[1]);
+    }
+}
+
+/// What answers a challenge are credentials for it.
+fn answered(challenge: &Challenge<'_>) {
+    let (name, ha1) = (&br#"a"b\c"#[..], challenge.ha1(b"a", b"p"));
+    let answer = Answer {
+        challenge,
+        username: name,
+        ha1: &ha1,
+        method: sip::Method::Register,
+        uri: b"sip:a",
+        body: b"",
+        count: 1,
+        cnonce: b"c",
+    };
+    let mut buffer = vec![0; 140_000];
+    let mut request = Builder::request(&mut buffer, sip::Method::Register, b"sip:a");
+    answer.write(&mut request, HeaderKind::Authorization);
+    // A folded challenge cannot be sent back.
+    let Ok(request) = request.finish() else {
+        return;
+    };
+    let mut spans = Spans::new();
+    let Ok(message) = Message::parse(request, &mut spans) else {
+        return;
+    };
+    let authorization = message.authorizations(HeaderKind::Authorization).next();
+    let authorization = authorization.expect("written").expect("well-formed");
+    let credentials = Credentials::of(&authorization).expect("whole");
+    assert_eq!(credentials.realm, challenge.realm);
+    assert_eq!(credentials.nonce, challenge.nonce);
+    assert_eq!(credentials.is_hashed, challenge.hashes_username);
+    assert!(credentials.is_hashed || *credentials.name() == *name);
 }

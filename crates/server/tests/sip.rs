@@ -395,58 +395,6 @@ fn an_answer_finds_another_connection_when_its_own_is_gone_rfc3261_18_2_2() {
     assert_eq!(server.stats().sip().connections_made, 1);
 }
 
-/// Answers a challenge as a client does.
-fn with_credentials(request: &str, challenge: &str, password: &str, count: u32) -> String {
-    use sip::digest::{Algorithm, Ha1, Proof};
-    let line = challenge
-        .lines()
-        .find(|line| line.starts_with("WWW-Authenticate: Digest") && line.contains("SHA-256"))
-        .expect("a challenge for SHA-256");
-    let nonce = line.split("nonce=\"").nth(1).expect("a nonce");
-    let nonce = nonce.split('"').next().expect("its end");
-    let nc = format!("{count:08x}");
-    let response =
-        Ha1::of(Algorithm::Sha256, b"ann", b"hairpin", password.as_bytes()).response(&Proof {
-            nonce: nonce.as_bytes(),
-            nc_cnonce: Some((nc.as_bytes(), b"c")),
-            method: b"REGISTER",
-            uri: b"sip:test@127.0.0.1",
-        });
-    let response = String::from_utf8_lossy(response.as_bytes()).into_owned();
-    let line = format!(
-        "Authorization: Digest username=\"ann\", realm=\"hairpin\", nonce=\"{nonce}\", uri=\"sip:test@127.0.0.1\", \
-         response=\"{response}\", algorithm=SHA-256, qop=auth, nc={nc}, cnonce=\"c\"\r\n"
-    );
-    request.replace("Max-Forwards", &format!("{line}Max-Forwards"))
-}
-
-#[test]
-fn a_registration_can_be_asked_for_a_digest_rfc8760() {
-    let mut settings = test_uas();
-    settings.challenge = true;
-    let server = server(settings);
-    let client = Client::new(address(&server));
-    let challenge = client.ask(&request("1", "REGISTER", 1, ""));
-    assert_eq!(status(&challenge), 401);
-    let names = challenge.matches("algorithm=").count();
-    assert_eq!(names, 2, "SHA-256 and MD5: {challenge}");
-    let ask = |id: &str, password: &str, count: u32| {
-        let asked = with_credentials(&request(id, "REGISTER", 2, ""), &challenge, password, count);
-        client.ask(&asked)
-    };
-    assert_eq!(status(&ask("2", "secret", 1)), 200);
-    assert_eq!(status(&ask("3", "guess", 2)), 401);
-    let replayed = ask("4", "secret", 1);
-    assert_eq!(status(&replayed), 401);
-    assert!(replayed.contains("stale=true"), "{replayed}");
-    assert_eq!(status(&ask("5", "secret", 2)), 200);
-    assert_eq!(
-        server.stats().sip().transactions,
-        2,
-        "a challenge keeps nothing"
-    );
-}
-
 /// A server of two workers.
 fn two_workers() -> Running {
     serve(test_uas(), 2)

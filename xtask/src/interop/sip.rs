@@ -5,6 +5,7 @@
 //! | SIPp as UAC | calls over UDP, with loss, over one TCP connection and over many; calls cancelled while they ring |
 //! | SIPp as UAS | the calls of `hairpin load sip`, over UDP, with loss, over TCP |
 //! | sipsak | OPTIONS, a registration, a flood of a second that leaves the server well |
+//! | SIPp, sipsak and our UAC | registrations by Digest, of clients that know MD5 alone |
 //! | Kamailio between the two | next hop of our UAC, client of our UAS: calls and registrations through a stateful proxy |
 //!
 //! All of it takes less than a minute.
@@ -39,7 +40,7 @@ struct Bench<'a> {
 pub(crate) fn run(binary: &Path, root: &Path, logs: &Path) -> Result<Tally> {
     // The peers run elsewhere.
     let binary = &binary.canonicalize().context("no such binary")?;
-    let mut bench = start(binary, root, logs)?;
+    let mut bench = start(binary, root, logs, "sip-server.log", &[])?;
     let mut tally = Tally::default();
     sipp_calls(&bench, &mut tally);
     sipp_answers(&bench, &mut tally);
@@ -47,10 +48,27 @@ pub(crate) fn run(binary: &Path, root: &Path, logs: &Path) -> Result<Tally> {
     kamailio(&bench, &mut tally);
     let outcome = finish(&mut bench);
     tally.record("the SIP server stops when asked", &outcome);
+    let digest = [
+        "sip.challenge=true",
+        // They do not look further than the first challenge.
+        "sip.digest_algorithms=MD5",
+    ];
+    let mut bench = start(binary, root, logs, "sip-digest-server.log", &digest)?;
+    digests(&bench, &mut tally);
+    tally.record(
+        "the server with Digest stops when asked",
+        &finish(&mut bench),
+    );
     Ok(tally)
 }
 
-fn start<'a>(binary: &'a Path, root: &Path, logs: &'a Path) -> Result<Bench<'a>> {
+fn start<'a>(
+    binary: &'a Path,
+    root: &Path,
+    logs: &'a Path,
+    log: &str,
+    more: &[&str],
+) -> Result<Bench<'a>> {
     let mut command = process::command(binary);
     command.args(["serve", "--dev", "--listen=127.0.0.1:0"]);
     for setting in [
@@ -59,11 +77,14 @@ fn start<'a>(binary: &'a Path, root: &Path, logs: &'a Path) -> Result<Bench<'a>>
         "offload.mode=off",
         "sip.listen=127.0.0.1:0",
         "sip.test_uas=true",
-    ] {
+    ]
+    .iter()
+    .chain(more)
+    {
         command.args(["--set", setting]);
     }
     command.arg("--user=alice:wonderland");
-    let mut server = Process::start("the SIP server", command, logs.join("sip-server.log"))?;
+    let mut server = Process::start("the SIP server", command, logs.join(log))?;
     let port = server.wait_for(START, |output| {
         let (_, rest) = output.split_once("udp and tcp 127.0.0.1:")?;
         rest.split(':').next()?.parse().ok()
@@ -107,8 +128,20 @@ impl Bench<'_> {
 
     /// Our calling side: units of work, of which no more than a share may fail.
     fn load(&self, name: &str, uri: &str, workload: &str, most_lost: &str) -> Result<String> {
+        self.load_with(name, uri, workload, most_lost, &[])
+    }
+
+    /// The same, with further arguments.
+    fn load_with(
+        &self,
+        name: &str,
+        uri: &str,
+        workload: &str,
+        most_lost: &str,
+        more: &[&str],
+    ) -> Result<String> {
         let fail_if = format!("loss>{most_lost}");
-        let arguments = [
+        let mut arguments = vec![
             "load",
             "sip",
             uri,
@@ -125,6 +158,7 @@ impl Bench<'_> {
             "--fail-if",
             &fail_if,
         ];
+        arguments.extend(more);
         let output = self.peer(name, self.binary, &arguments)?;
         let line = output.lines().find(|line| line.contains(" succeeded"));
         Ok(line.unwrap_or_default().trim().to_owned())
@@ -227,6 +261,35 @@ fn sipsak(bench: &Bench<'_>, tally: &mut Tally) {
     };
     let outcome = outcome.and(after).map(|_| "well afterwards".to_owned());
     tally.record("sipsak floods for a second", &outcome);
+}
+
+/// Registrations at a server that challenges.
+fn digests(bench: &Bench<'_>, tally: &mut Tally) {
+    let scenario = bench.sources.join("register.xml");
+    let scenario = scenario.to_string_lossy();
+    let outcome = bench.sipp("SIPp registers with a digest", 100, &["-sf", &scenario]);
+    tally.record("SIPp registers with a digest", &outcome);
+    let uri = format!("sip:alice@{}", bench.target());
+    let register = |name: &str, password: &str| {
+        let contact = ["-U", "-C", "sip:alice@127.0.0.1:9", "-x", "60", "-s", &uri];
+        let mut arguments = contact.to_vec();
+        arguments.extend(["-u", "alice", "-a", password]);
+        bench.peer(name, "sipsak", &arguments)
+    };
+    let outcome = register("sipsak registers with a digest", "wonderland");
+    tally.record(
+        "sipsak registers with a digest",
+        &outcome.map(|_| "200".to_owned()),
+    );
+    let outcome = match register("sipsak guesses a password", "guess") {
+        Ok(_) => Err(anyhow::anyhow!("it was let in")),
+        Err(_) => Ok("401".to_owned()),
+    };
+    tally.record("sipsak with a wrong password is not let in", &outcome);
+    let name = "our registrations with a digest";
+    let user = ["--user", "alice:wonderland"];
+    let outcome = bench.load_with(name, &uri, "register", "0%", &user);
+    tally.record(name, &outcome);
 }
 
 fn kamailio(bench: &Bench<'_>, tally: &mut Tally) {

@@ -13,6 +13,7 @@ use super::network::{ExternalIp, PeerRule, PortRange};
 use super::node::Node;
 use super::offload::{BindingExcess, OffloadMode};
 use super::setting::{AtLeastOne, Bounded, List, Seconds, Setting, Steering, Workers};
+use super::sip::Algorithms;
 use super::size::{Rate, Size};
 use super::source::{Located, Location};
 
@@ -141,6 +142,12 @@ pub(crate) struct Settings {
     pub(crate) sip_test_uas: Entry<bool>,
     /// `sip.challenge`
     pub(crate) sip_challenge: Entry<bool>,
+    /// `sip.digest_algorithms`
+    pub(crate) sip_digest_algorithms: Entry<Algorithms>,
+    /// `sip.auth_int`
+    pub(crate) sip_auth_int: Entry<bool>,
+    /// `sip.userhash`
+    pub(crate) sip_userhash: Entry<bool>,
     /// `sip.tolerance_ms`
     pub(crate) sip_tolerance_ms: Entry<Tolerance>,
     /// `sip.service_time_us`
@@ -294,6 +301,9 @@ pub(crate) const KEYS: &[Key] = &[
     Key::new("sip", "listen", |s| &mut s.sip_listen).at_start(),
     Key::new("sip", "test_uas", |s| &mut s.sip_test_uas),
     Key::new("sip", "challenge", |s| &mut s.sip_challenge),
+    Key::new("sip", "digest_algorithms", |s| &mut s.sip_digest_algorithms),
+    Key::new("sip", "auth_int", |s| &mut s.sip_auth_int),
+    Key::new("sip", "userhash", |s| &mut s.sip_userhash),
     Key::new("sip", "tolerance_ms", |s| &mut s.sip_tolerance_ms),
     Key::new("sip", "service_time_us", |s| &mut s.sip_service_time_us),
     Key::new("sip", "transactions", |s| &mut s.sip_transactions).at_start(),

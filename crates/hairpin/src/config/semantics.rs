@@ -50,6 +50,15 @@ fn nothing_stands_twice(settings: &Settings, report: &mut Report) {
         format!("{address} is listed twice")
     });
     twice(
+        settings
+            .sip_digest_algorithms
+            .as_ref()
+            .map_or(&[], |list| &list.value.0),
+        report,
+        |algorithm| Some(*algorithm),
+        |algorithm| format!("{} is listed twice", algorithm.name()),
+    );
+    twice(
         chosen(&settings.relay_addresses),
         report,
         |ip| Some(*ip),

@@ -4,8 +4,11 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use super::diagnostics::{Diagnostic, Report};
+use super::node::Node;
 use super::schema::{Entry, Settings};
+use super::setting::{FromText, List, Mistake, Setting, one_of};
 use super::source::Located;
+use server::sip::DigestAlgorithm;
 
 /// What was read from `[sip]`.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -16,6 +19,12 @@ pub(crate) struct Sip {
     pub(crate) test_uas: bool,
     /// Whether that REGISTER takes a digest by one of the users.
     pub(crate) challenge: bool,
+    /// By which algorithms, the first to be preferred.
+    pub(crate) digest_algorithms: Vec<DigestAlgorithm>,
+    /// Whether it may protect the body as well.
+    pub(crate) auth_int: bool,
+    /// Whether it is to hash the user's name.
+    pub(crate) userhash: bool,
     /// How long a message may wait before new work is refused; zero: nothing is.
     pub(crate) tolerance: Duration,
     /// What the test user agent server spends on each request besides.
@@ -43,9 +52,12 @@ pub(super) fn resolve(settings: &Settings) -> Option<Sip> {
     let s = settings.clone();
     let listen = s.sip_listen?.value;
     Some(Sip {
-        listen: listen.into_iter().map(|item| item.value).collect(),
+        listen: values(listen),
         test_uas: s.sip_test_uas?.value,
         challenge: s.sip_challenge?.value,
+        digest_algorithms: values(s.sip_digest_algorithms?.value.0),
+        auth_int: s.sip_auth_int?.value,
+        userhash: s.sip_userhash?.value,
         tolerance: Duration::from_millis(s.sip_tolerance_ms?.value.0.into()),
         service_time: Duration::from_micros(s.sip_service_time_us?.value.0.into()),
         transactions: s.sip_transactions?.value.0,
@@ -57,6 +69,41 @@ pub(super) fn resolve(settings: &Settings) -> Option<Sip> {
         patience: s.sip_patience?.value.0,
         idle: s.sip_idle?.value.0,
     })
+}
+
+fn values<T>(list: List<T>) -> Vec<T> {
+    list.into_iter().map(|item| item.value).collect()
+}
+
+/// Algorithms; without any there would be no challenge.
+#[derive(Clone, Debug)]
+pub(crate) struct Algorithms(pub(crate) List<DigestAlgorithm>);
+
+impl Setting for Algorithms {
+    fn read(node: &Node<'_>, report: &mut Report) -> Option<Self> {
+        if node.items().is_some_and(|items| items.is_empty()) {
+            let help = "leave the key out for SHA-256 and MD5";
+            report.push(Diagnostic::error(&node.at, "the list is empty").help(help));
+            return None;
+        }
+        List::read(node, report).map(Self)
+    }
+
+    fn write(&self, reveal: bool) -> String {
+        self.0.write(reveal)
+    }
+}
+
+impl FromText for DigestAlgorithm {
+    const EXPECTED: &'static str = "\"SHA-512-256\", \"SHA-256\" or \"MD5\"";
+
+    fn from_text(text: &str) -> Result<Self, Mistake> {
+        one_of(text, &DigestAlgorithm::ALL.map(|one| (one.name(), one)))
+    }
+
+    fn to_text(&self) -> String {
+        self.name().to_owned()
+    }
 }
 
 /// Runs every check on `[sip]`.

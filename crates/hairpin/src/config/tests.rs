@@ -499,6 +499,26 @@ fn a_challenge_that_nobody_could_answer_is_refused() {
 }
 
 #[test]
+fn digest_algorithms_are_known_and_stand_once_rfc8760_2_3() {
+    one_complaint(
+        "[sip]\ndigest_algorithms = [\"MD5\", \"MD5\"]",
+        "hairpin.toml:2:29: MD5 is listed twice (keep one of them)",
+    );
+    one_complaint(
+        "[sip]\ndigest_algorithms = []",
+        "hairpin.toml:2:21: the list is empty (leave the key out for SHA-256 and MD5)",
+    );
+    assert_eq!(
+        complaints("[sip]\ndigest_algorithms = [\"SHA-1\"]").len(),
+        1
+    );
+    assert_eq!(
+        complaints("[sip]\ndigest_algorithms = [\"SHA-512-256\"]"),
+        [""; 0]
+    );
+}
+
+#[test]
 fn a_test_uas_without_a_listener_is_hardly_meant() {
     let loaded = load_file("[sip]\ntest_uas = true\n");
     assert_eq!(loaded.count(), "1 warning");

@@ -1,4 +1,4 @@
-//! Who may register at the user agent server for tests: users of TURN with their passwords, by Digest (RFC 8760).
+//! Who may register at the user agent server for tests: users of TURN with their passwords, by Digest (RFC 7616, RFC 8760).
 //!
 //! Nonces take no memory: they carry their time and a MAC, and are bound to the client's address. Every worker can check them. Which counts of
 //! a nonce were used is kept by each worker for itself, in memory that does not grow.
@@ -6,14 +6,12 @@
 use super::settings::Orders;
 use sip::build::{BuildError, Builder};
 use sip::digest::{
-    Algorithm, Credentials, Ha1, NONCE_LEN, NonceKeys, Outcome, Policy, Replay, Server, challenge,
+    Algorithm, Asked, Credentials, Ha1, NONCE_LEN, NonceKeys, Outcome, Policy, Replay, Server,
+    challenge,
 };
 use sip::{HashKey, HeaderKind, Message};
 use std::collections::HashMap;
 use std::net::IpAddr;
-
-/// The best first; MD5 for clients that know no better.
-const ALGORITHMS: [Algorithm; 2] = [Algorithm::Sha256, Algorithm::Md5];
 
 /// RFC 7616 §3.3 leaves it open; long enough for a client to ask its user, short enough to be of little use to others.
 const NONCE_LIFETIME_S: u64 = 600;
@@ -21,67 +19,136 @@ const NONCE_LIFETIME_S: u64 = 600;
 /// Nonces whose counts are remembered: one for each client that registers within a nonce's life. 34 bytes each.
 const NONCES: usize = 65_536;
 
+/// Room for Authentication-Info, in which a client's nonce is said again; with a longer one than anybody has there is none.
+const CONFIRMATION: usize = 1024;
+
 /// Why a request is not let through.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Stop {
     /// 401; `true`: the credentials were right once.
     Challenge(bool),
-    /// 400.
-    Bad,
+    /// 400, with this reason.
+    Bad(&'static str),
+}
+
+/// Whom to let in, and how they are to show who they are.
+#[derive(Debug)]
+struct Guests {
+    realm: String,
+    algorithms: Vec<Algorithm>,
+    offers_integrity: bool,
+    hashes_usernames: bool,
+    /// What a user's password comes to, by each of the algorithms.
+    users: HashMap<Vec<u8>, Box<[Ha1]>>,
+    /// Their names by the hashes of them (RFC 7616 §3.4.4), by each of the algorithms.
+    hashed: HashMap<Vec<u8>, Vec<u8>>,
+}
+
+impl Guests {
+    fn new(orders: &Orders) -> Guests {
+        let settings = &orders.settings;
+        let algorithms = settings.digest_algorithms.clone();
+        let realm = orders.realm.as_bytes();
+        let (mut users, mut hashed) = (HashMap::new(), HashMap::new());
+        // Without a challenge nobody asks for them.
+        for (name, password) in orders.users.iter().filter(|_| settings.challenge) {
+            let (name, password) = (name.as_bytes(), password.as_bytes());
+            let keys = algorithms.iter();
+            let keys = keys.map(|algorithm| Ha1::of(*algorithm, name, realm, password));
+            users.insert(name.to_vec(), keys.collect());
+            hashed.extend(algorithms.iter().map(|algorithm| {
+                let hash = algorithm.hash_username(name, realm);
+                (hash.as_bytes().to_vec(), name.to_vec())
+            }));
+        }
+        Guests {
+            users,
+            hashed,
+            realm: orders.realm.clone(),
+            algorithms,
+            offers_integrity: settings.auth_int,
+            hashes_usernames: settings.userhash,
+        }
+    }
+
+    fn policy(&self) -> Policy<'_> {
+        Policy {
+            realm: self.realm.as_bytes(),
+            algorithms: &self.algorithms,
+            nonce_lifetime_s: NONCE_LIFETIME_S,
+            takes_no_qop: false,
+            offers_integrity: self.offers_integrity,
+            hashes_usernames: self.hashes_usernames,
+        }
+    }
+
+    /// The key of the user whom these credentials name.
+    fn key_of(&self, credentials: &Credentials<'_>) -> Option<&Ha1> {
+        let mut known = self.algorithms.iter();
+        let place = known.position(|known| credentials.algorithm == Some(*known))?;
+        let name = credentials.name();
+        let keys = match credentials.is_hashed {
+            true => self.users.get(self.hashed.get(&*name)?),
+            false => self.users.get(&*name),
+        };
+        keys?.get(place)
+    }
+
+    /// The credentials for our realm. Those for other realms, and of other schemes, are somebody else's (RFC 3261 §22.3).
+    fn credentials_in<'m>(&self, message: &Message<'m>) -> Result<Credentials<'m>, Stop> {
+        for header in message.authorizations(HeaderKind::Authorization) {
+            // RFC 7616 §3.4: what is improper, or lacks a parameter, gets a 4xx of its own.
+            let malformed = Stop::Bad("Malformed Authorization");
+            let header = header.map_err(|_| malformed)?;
+            if header.is_digest() {
+                let credentials = Credentials::of(&header).ok_or(malformed)?;
+                if credentials.are_for(self.realm.as_bytes()) {
+                    return Ok(credentials);
+                }
+            }
+        }
+        Err(Stop::Challenge(false))
+    }
 }
 
 /// Checks credentials.
 #[derive(Debug)]
 pub(super) struct Gate {
-    realm: String,
-    users: HashMap<Vec<u8>, [Ha1; ALGORITHMS.len()]>,
+    guests: Guests,
+    is_on: bool,
     keys: NonceKeys,
     replay: Replay,
     /// Makes each nonce another one.
     salt: u64,
-    is_on: bool,
+    /// Where Authentication-Info is written.
+    confirmation: Box<[u8; CONFIRMATION]>,
+    confirmed: usize,
 }
 
 impl Gate {
     /// For the users of these orders.
     pub(super) fn new(orders: &Orders, key: HashKey, seed: u64) -> Gate {
-        let realm = orders.realm.clone();
-        let users = orders.users.iter().map(|(name, password)| {
-            let (name, password) = (name.as_bytes(), password.as_bytes());
-            let keys =
-                ALGORITHMS.map(|algorithm| Ha1::of(algorithm, name, realm.as_bytes(), password));
-            (name.to_vec(), keys)
-        });
         Gate {
-            users: users.collect(),
-            realm,
+            guests: Guests::new(orders),
+            is_on: orders.settings.challenge,
             keys: NonceKeys::new(key),
             replay: remembering(orders),
             salt: seed,
-            is_on: orders.settings.challenge,
+            confirmation: Box::new([0; CONFIRMATION]),
+            confirmed: 0,
         }
     }
 
-    /// Takes other users; what was remembered of nonces stays.
+    /// Takes other users and settings; what was remembered of nonces stays.
     pub(super) fn obey(&mut self, orders: &Orders) {
-        let began = orders.settings.challenge && !self.is_on;
-        let gate = Gate::new(orders, HashKey::new([0; 16]), 0);
-        (self.users, self.realm, self.is_on) = (gate.users, gate.realm, gate.is_on);
-        if began {
-            self.replay = gate.replay;
+        self.guests = Guests::new(orders);
+        let was_on = std::mem::replace(&mut self.is_on, orders.settings.challenge);
+        if self.is_on && !was_on {
+            self.replay = remembering(orders);
         }
     }
 
-    fn policy(realm: &str) -> Policy<'_> {
-        Policy {
-            realm: realm.as_bytes(),
-            algorithms: &ALGORITHMS,
-            nonce_lifetime_s: NONCE_LIFETIME_S,
-            takes_no_qop: false,
-        }
-    }
-
-    /// Whether one of our users sent the request.
+    /// Whether one of our users sent the request. If so, [`Gate::confirmation`] has what is to be said to that.
     ///
     /// # Errors
     /// How it is stopped otherwise.
@@ -91,42 +158,53 @@ impl Gate {
         source: IpAddr,
         unix_s: u64,
     ) -> Result<(), Stop> {
-        let policy = Self::policy(&self.realm);
-        // Those for other realms, and of other schemes, are somebody else's (RFC 3261 §22.3).
-        let credentials = message
-            .authorizations(HeaderKind::Authorization)
-            .filter_map(|header| Credentials::of(&header.ok()?))
-            .find(|credentials| credentials.realm == policy.realm);
-        let Some(credentials) = credentials else {
-            return Err(Stop::Challenge(false));
+        let credentials = self.guests.credentials_in(message)?;
+        let mut place = [0; 16];
+        let (Some(method), Some(uri)) = (message.method(), message.request_uri()) else {
+            return Err(Stop::Bad("Bad Request"));
         };
+        let asked = Asked {
+            method,
+            uri,
+            body: message.body(),
+            source: octets(source.to_canonical(), &mut place),
+        };
+        let (policy, ha1) = (self.guests.policy(), self.guests.key_of(&credentials));
         let server = Server {
             policy: &policy,
             keys: &self.keys,
         };
-        let (mut place, source) = ([0; 16], source.to_canonical());
-        let source = octets(source, &mut place);
-        let uri = message.request_uri().unwrap_or_default();
-        let outcome = match server.check(&credentials, uri, source, unix_s) {
+        let outcome = match server.check(&credentials, &asked, unix_s) {
+            Ok(()) => server.verify(&credentials, &asked, ha1, unix_s, &mut self.replay),
             Err(outcome) => outcome,
-            Ok(()) => {
-                let number = ALGORITHMS
-                    .iter()
-                    .position(|known| credentials.algorithm == Some(*known));
-                let keys = self.users.get(credentials.username);
-                let ha1 = keys.zip(number).map(|(keys, number)| &keys[number]);
-                let Some(method) = message.method() else {
-                    return Err(Stop::Bad);
-                };
-                server.verify(&credentials, method, ha1, source, unix_s, &mut self.replay)
-            }
         };
-        match outcome {
-            Outcome::Accepted => Ok(()),
-            Outcome::Stale => Err(Stop::Challenge(true)),
-            Outcome::Denied => Err(Stop::Challenge(false)),
-            Outcome::Bad => Err(Stop::Bad),
+        match (outcome, ha1) {
+            (Outcome::Accepted, Some(ha1)) => {
+                let nonce = server
+                    .is_ageing(&credentials, asked.source, unix_s)
+                    .then(|| issue(&self.keys, &policy, &mut self.salt, asked.source, unix_s));
+                let mut lines = Builder::fields(&mut self.confirmation[..]);
+                let (kind, nonce) = (HeaderKind::AuthenticationInfo, nonce.as_ref());
+                Server::confirm(
+                    &mut lines,
+                    kind,
+                    &credentials,
+                    ha1,
+                    b"",
+                    nonce.map(|n| &n[..]),
+                );
+                self.confirmed = lines.finish_fields().map_or(0, <[u8]>::len);
+                Ok(())
+            }
+            (Outcome::Stale, _) => Err(Stop::Challenge(true)),
+            (Outcome::Denied | Outcome::Accepted, _) => Err(Stop::Challenge(false)),
+            (Outcome::Bad(flaw), _) => Err(Stop::Bad(flaw.phrase())),
         }
+    }
+
+    /// The header line for the answer to the request that was let through last: that the server knows the password as well.
+    pub(super) fn confirmation(&self) -> &[u8] {
+        &self.confirmation[..self.confirmed]
     }
 
     /// Writes the header lines of a 401.
@@ -137,18 +215,30 @@ impl Gate {
         is_stale: bool,
         unix_s: u64,
     ) -> Result<&'b [u8], BuildError> {
-        self.salt = self.salt.wrapping_add(1);
-        let [_, _, salt @ ..] = self.salt.to_be_bytes();
-        let (mut nonce, mut place) = ([0; NONCE_LEN], [0; 16]);
+        let mut place = [0; 16];
         let source = octets(source.to_canonical(), &mut place);
-        self.keys
-            .issue(self.realm.as_bytes(), source, salt, unix_s, &mut nonce);
+        let policy = self.guests.policy();
+        let nonce = issue(&self.keys, &policy, &mut self.salt, source, unix_s);
         let mut builder = Builder::fields(buffer);
-        let policy = Self::policy(&self.realm);
         let kind = HeaderKind::WwwAuthenticate;
         challenge(&mut builder, kind, &policy, &nonce, is_stale);
         builder.finish_fields()
     }
+}
+
+/// A nonce that was never issued before.
+fn issue(
+    keys: &NonceKeys,
+    policy: &Policy<'_>,
+    salt: &mut u64,
+    source: &[u8],
+    unix_s: u64,
+) -> [u8; NONCE_LEN] {
+    *salt = salt.wrapping_add(1);
+    let [_, _, bytes @ ..] = salt.to_be_bytes();
+    let mut nonce = [0; NONCE_LEN];
+    keys.issue(policy.realm, source, bytes, unix_s, &mut nonce);
+    nonce
 }
 
 /// Memory for nonces, where any are issued.

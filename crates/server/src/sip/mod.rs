@@ -35,6 +35,7 @@ pub(crate) use listeners::set_up;
 pub use names::{LocateError, NameResolver};
 pub(crate) use settings::Orders;
 pub use settings::SipSettings;
+pub use sip::digest::Algorithm as DigestAlgorithm;
 pub(crate) use token::SipToken;
 
 use crate::worker::{Courier, Token};

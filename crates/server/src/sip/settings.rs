@@ -1,5 +1,6 @@
 //! What an operator chooses about SIP, beyond where it listens.
 
+use sip::digest::Algorithm;
 use std::time::Duration;
 
 /// How SIP is served. A part of [`Settings`](crate::Settings): it can change while the server runs, but for the limits of messages and
@@ -12,6 +13,12 @@ pub struct SipSettings {
     pub test_uas: bool,
     /// Whether that REGISTER takes a digest by one of the users, in the realm of all credentials. Default: no.
     pub challenge: bool,
+    /// By which algorithms, the one to be preferred first; each once. Default: SHA-256, MD5.
+    pub digest_algorithms: Vec<Algorithm>,
+    /// Whether `auth-int` is offered beside `auth`. Default: no.
+    pub auth_int: bool,
+    /// Whether clients are asked to hash the names of their users. Default: no, for From and To say them anyway.
+    pub userhash: bool,
     /// How long a message may be expected to wait before work is refused; zero turns overload control off. Default 200 ms.
     pub tolerance: Duration,
     /// For so long the test user agent server works on each request that it accepts. Default: not at all.
@@ -40,6 +47,9 @@ impl Default for SipSettings {
         SipSettings {
             test_uas: false,
             challenge: false,
+            digest_algorithms: vec![Algorithm::Sha256, Algorithm::Md5],
+            auth_int: false,
+            userhash: false,
             tolerance: Duration::from_millis(200),
             service_time: Duration::ZERO,
             transactions: 100_000,

@@ -108,7 +108,7 @@ impl User {
             Some(Method::Register) if orders.settings.challenge => {
                 self.challenged(now, unix_s, request, engine, orders)
             }
-            Some(Method::Register) => self.register(now, request, engine, orders),
+            Some(Method::Register) => self.register(now, request, engine, orders, 0),
             Some(Method::Bye) if self.is_in_dialog(message) => {
                 work(orders.settings.service_time);
                 engine.answer(now, request, &Reply::new(200)).map(drop)
@@ -154,9 +154,14 @@ impl User {
     ) -> Result<(), RespondError> {
         let source = request.flow.remote.ip();
         match self.gate.check(&request.message, source, unix_s) {
-            Ok(()) => self.register(now, request, engine, orders),
-            Err(Stop::Bad) => {
-                let reply = Reply::new(400).reason(b"Credentials Contradict the Request");
+            Ok(()) => {
+                let confirmation = self.gate.confirmation();
+                self.lines[..confirmation.len()].copy_from_slice(confirmation);
+                let first = confirmation.len();
+                self.register(now, request, engine, orders, first)
+            }
+            Err(Stop::Bad(reason)) => {
+                let reply = Reply::new(400).reason(reason.as_bytes());
                 engine.answer_statelessly(request, &reply)
             }
             Err(Stop::Challenge(is_stale)) => {
@@ -168,17 +173,22 @@ impl User {
         }
     }
 
-    /// §10.3, for a registrar that forgets: what it would refuse is refused.
+    /// §10.3, for a registrar that forgets: what it would refuse is refused. The first `written` bytes of the lines stand already.
     fn register(
         &mut self,
         now: Mono,
         request: &NewRequest<'_>,
         engine: &mut Engine,
         orders: &Orders,
+        written: usize,
     ) -> Result<(), RespondError> {
         work(orders.settings.service_time);
-        let reply = match lines::bindings(&mut self.lines, &request.message)? {
-            Bindings::Lines(lines) => Reply::new(200).headers(lines),
+        let room = &mut self.lines[written..];
+        let reply = match lines::bindings(room, &request.message)? {
+            Bindings::Lines(lines) => {
+                let end = written + lines.len();
+                Reply::new(200).headers(&self.lines[..end])
+            }
             Bindings::Wrong => Reply::new(400).reason(b"Contact * Goes Alone and With Expires 0"),
         };
         engine.answer(now, request, &reply).map(drop)

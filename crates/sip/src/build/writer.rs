@@ -174,7 +174,7 @@ impl<'b> Builder<'b> {
 
     /// Adds a piece of a value.
     #[inline]
-    pub(super) fn part(&mut self, part: Part<'_>) -> &mut Self {
+    pub(crate) fn part(&mut self, part: Part<'_>) -> &mut Self {
         match part {
             Part::Bytes(bytes) => {
                 if memchr::memchr2(b'\r', b'\n', bytes).is_some() {

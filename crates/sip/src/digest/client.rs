@@ -1,12 +1,13 @@
 //! The side that is asked for credentials.
 
-use super::{Algorithm, Ha1, Proof, inside_quotes};
-use crate::build::{Builder, Part};
+use super::hash::SESSION;
+use super::{Algorithm, Confirmation, Ha1, Proof, Qop, inside_quotes, write_quoted};
+use crate::build::Builder;
 use crate::header::{Authorization, HeaderKind};
 use crate::message::Message;
 use crate::{Method, hex};
 
-/// A challenge of the Digest scheme, without its quotes.
+/// A challenge of the Digest scheme. Texts are as between their quotes, backslashes included.
 #[derive(Clone, Copy, Debug)]
 pub struct Challenge<'a> {
     /// `realm`.
@@ -17,15 +18,19 @@ pub struct Challenge<'a> {
     pub opaque: Option<&'a [u8]>,
     /// `algorithm`; MD5 if there is none.
     pub algorithm: Algorithm,
-    /// Whether `qop` has `auth`; without `qop` the answer is that of RFC 2617.
-    pub has_qop: bool,
+    /// The algorithm's session variant is asked for: [`Answer::cnonce`] stays the same for as long as the nonce does.
+    pub is_session: bool,
+    /// What is answered with: `auth` where that is offered, else `auth-int`. Without `qop` the answer is that of RFC 2617.
+    pub qop: Option<Qop>,
+    /// `userhash`: the name is to be sent hashed (RFC 7616 §3.4.4).
+    pub hashes_username: bool,
     /// `stale`: the password was right, the nonce too old.
     pub is_stale: bool,
 }
 
 impl<'a> Challenge<'a> {
     /// Reads WWW-Authenticate or Proxy-Authenticate; `None` if it is malformed or asks for something that is not supported:
-    /// another scheme, another algorithm, only `auth-int`.
+    /// another scheme, another algorithm, no `qop` that is known.
     #[must_use]
     pub fn of(authorization: &Authorization<'a>) -> Option<Challenge<'a>> {
         if !authorization.is_digest() {
@@ -34,21 +39,56 @@ impl<'a> Challenge<'a> {
         let params = authorization.params;
         params.read(|_, _| {})?;
         let get = |name: &[u8]| params.get(name).map(inside_quotes);
-        let qop = get(b"qop");
-        let mut offered = qop.unwrap_or_default().split(|&byte| byte == b',');
-        let has_qop = offered.any(|qop| crate::chars::trim(qop).eq_ignore_ascii_case(b"auth"));
-        if qop.is_some() && !has_qop {
+        let is_true = |name: &[u8]| get(name).is_some_and(|it| it.eq_ignore_ascii_case(b"true"));
+        let qop = match get(b"qop") {
+            None => None,
+            Some(offered) => Some(best(offered)?),
+        };
+        let (algorithm, is_session) =
+            get(b"algorithm").map_or(Some((Algorithm::Md5, false)), Algorithm::of_variant)?;
+        if is_session && qop.is_none() {
+            // There would be no cnonce to make a session of.
             return None;
         }
         Some(Challenge {
             realm: get(b"realm")?,
             nonce: get(b"nonce")?,
             opaque: get(b"opaque"),
-            algorithm: get(b"algorithm").map_or(Some(Algorithm::Md5), Algorithm::of)?,
-            has_qop,
-            is_stale: get(b"stale").is_some_and(|stale| stale.eq_ignore_ascii_case(b"true")),
+            algorithm,
+            is_session,
+            qop,
+            hashes_username: is_true(b"userhash"),
+            is_stale: is_true(b"stale"),
         })
     }
+
+    /// The user's name, hashed with the realm.
+    fn hash_username(&self, username: &[u8]) -> super::Hex {
+        let (name, realm) = (
+            super::hash::Text::Plain(username),
+            super::hash::Text::Quoted(self.realm),
+        );
+        self.algorithm.hash(&[name, realm])
+    }
+
+    /// What this user's answer is computed with.
+    #[must_use]
+    pub fn ha1(&self, username: &[u8], password: &[u8]) -> Ha1 {
+        Ha1::of_quoted(self.algorithm, username, self.realm, password)
+    }
+}
+
+/// Of the values of `qop` that are offered, the one to choose; those that are not known are ignored (RFC 7616 §3.3). `auth` before
+/// `auth-int`: proxies may change bodies (RFC 3261 §22.4 leaves the choice to the client).
+fn best(offered: &[u8]) -> Option<Qop> {
+    let known = |qop: &[u8]| Qop::of(crate::chars::trim(qop));
+    let mut best = None;
+    for qop in offered.split(|&byte| byte == b',').filter_map(known) {
+        if best != Some(Qop::Auth) {
+            best = Some(qop);
+        }
+    }
+    best
 }
 
 /// The challenge to answer: the topmost for a realm that is supported (RFC 8760 §2.4).
@@ -60,65 +100,107 @@ pub fn choose<'a>(response: &Message<'a>, kind: HeaderKind) -> Option<Challenge<
         .find_map(|challenge| Challenge::of(&challenge))
 }
 
-/// Adds the credentials that answer a challenge: `Authorization` for a 401, `ProxyAuthorization` for a 407.
-///
-/// `count` is 1 for the first request with this nonce, and one more for each that follows. `cnonce` is random, of hexadecimal
-/// digits. `uri` is the Request-URI.
-pub fn answer(
-    request: &mut Builder<'_>,
-    kind: HeaderKind,
-    challenge: &Challenge<'_>,
-    username: &[u8],
-    ha1: &Ha1,
-    proof: (Method<'_>, &[u8]),
-    (count, cnonce): (u32, &[u8]),
-) {
-    let (method, uri) = proof;
-    let mut nc = [0; 8];
-    hex::write(&count.to_be_bytes(), &mut nc);
-    let response = ha1.response(&Proof {
-        nonce: challenge.nonce,
-        nc_cnonce: challenge.has_qop.then_some((&nc[..], cnonce)),
-        method: method.as_bytes(),
-        uri,
-    });
-    let qop: &[Part<'_>] = &[
-        Part::Bytes(b", qop=auth, nc="),
-        Part::Bytes(&nc),
-        Part::Bytes(b", cnonce=\""),
-        Part::Bytes(cnonce),
-        Part::Bytes(b"\""),
-    ];
-    let opaque = challenge.opaque.unwrap_or_default();
-    let opaque: &[Part<'_>] = &[
-        Part::Bytes(b", opaque=\""),
-        Part::Bytes(opaque),
-        Part::Bytes(b"\""),
-    ];
-    let fixed = [
-        Part::Bytes(b"Digest username=\""),
-        Part::Bytes(username),
-        Part::Bytes(b"\", realm=\""),
-        Part::Bytes(challenge.realm),
-        Part::Bytes(b"\", nonce=\""),
-        Part::Bytes(challenge.nonce),
-        Part::Bytes(b"\", uri=\""),
-        Part::Bytes(uri),
-        Part::Bytes(b"\", response=\""),
-        Part::Bytes(response.as_bytes()),
-        Part::Bytes(b"\", algorithm="),
-        Part::Bytes(challenge.algorithm.name().as_bytes()),
-    ];
-    let mut value = [Part::Bytes(b""); 20];
-    let qop = if challenge.has_qop { qop } else { &[] };
-    let opaque = if challenge.opaque.is_some() {
-        opaque
-    } else {
-        &[]
-    };
-    let all = fixed.iter().chain(qop).chain(opaque);
-    for (place, part) in value.iter_mut().zip(all) {
-        *place = *part;
+/// The credentials that answer a challenge.
+#[derive(Clone, Copy, Debug)]
+pub struct Answer<'a> {
+    /// The challenge.
+    pub challenge: &'a Challenge<'a>,
+    /// The user's name, as it is.
+    pub username: &'a [u8],
+    /// From [`Challenge::ha1`]; good for as long as user, realm and algorithm are the same.
+    pub ha1: &'a Ha1,
+    /// The request's method.
+    pub method: Method<'a>,
+    /// Its Request-URI.
+    pub uri: &'a [u8],
+    /// Its body.
+    pub body: &'a [u8],
+    /// 1 for the first request with this nonce, and one more for each that follows (`nc`).
+    pub count: u32,
+    /// Random, of characters that need no quoting. Nobody must be able to foretell it (RFC 7616 §3.4).
+    pub cnonce: &'a [u8],
+}
+
+impl Answer<'_> {
+    /// Adds the credentials to a request: `Authorization` after a 401, `ProxyAuthorization` after a 407.
+    pub fn write(&self, request: &mut Builder<'_>, kind: HeaderKind) {
+        let challenge = self.challenge;
+        let response =
+            self.ha1
+                .response(&self.proof(self.method.as_bytes(), self.body, &digits(self.count)));
+        request
+            .raw(kind.name().as_bytes())
+            .raw(b": Digest username=");
+        if challenge.hashes_username {
+            let name = challenge.hash_username(self.username);
+            request.raw(b"\"").raw(name.as_bytes()).raw(b"\"");
+        } else {
+            write_quoted(request, self.username);
+        }
+        // As they came, backslashes and all: between the quotes they can hurt nobody.
+        for (name, value) in [
+            (&b", realm=\""[..], challenge.realm),
+            (b"\", nonce=\"", challenge.nonce),
+            (b"\", uri=\"", self.uri),
+            (b"\", response=\"", response.as_bytes()),
+            (b"\", algorithm=", challenge.algorithm.name().as_bytes()),
+        ] {
+            request.raw(name).part(crate::build::Part::Bytes(value));
+        }
+        if challenge.is_session {
+            request.raw(SESSION);
+        }
+        if let Some(qop) = challenge.qop {
+            request.raw(b", qop=").raw(qop.name());
+            request.raw(b", nc=").raw(&digits(self.count));
+            request.raw(b", cnonce=\"").raw(self.cnonce).raw(b"\"");
+        }
+        if let Some(opaque) = challenge.opaque {
+            request.raw(b", opaque=\"");
+            request.part(crate::build::Part::Bytes(opaque)).raw(b"\"");
+        }
+        if challenge.hashes_username {
+            request.raw(b", userhash=true");
+        }
+        request.raw(b"\r\n");
     }
-    request.header_of(kind, &value);
+
+    /// Whether the server has proven that it knows the password too (RFC 7616 §3.5): what it confirms is this answer, and its
+    /// `rspauth` is right for the response's `body`. `None` if it has not tried, as most do not.
+    #[must_use]
+    pub fn is_confirmed_by(&self, confirmation: &Confirmation<'_>, body: &[u8]) -> Option<bool> {
+        let rspauth = confirmation.rspauth?;
+        let nc = digits(self.count);
+        let is_ours = match self.challenge.qop {
+            None => true,
+            Some(qop) => {
+                confirmation
+                    .nc
+                    .is_some_and(|sent| sent.eq_ignore_ascii_case(&nc))
+                    && confirmation.cnonce == Some(self.cnonce)
+                    && confirmation.qop.is_none_or(|sent| sent == qop)
+            }
+        };
+        let expected = self.ha1.response(&self.proof(b"", body, &nc));
+        Some(is_ours && expected.matches(rspauth))
+    }
+
+    fn proof<'p>(&'p self, method: &'p [u8], body: &'p [u8], nc: &'p [u8; 8]) -> Proof<'p> {
+        let challenge = self.challenge;
+        Proof {
+            nonce: challenge.nonce,
+            nc_cnonce: challenge.qop.map(|_| (&nc[..], self.cnonce)),
+            body: (challenge.qop == Some(Qop::AuthInt)).then_some(body),
+            is_session: challenge.is_session,
+            method,
+            uri: self.uri,
+        }
+    }
+}
+
+/// `nc`.
+pub(super) fn digits(count: u32) -> [u8; 8] {
+    let mut digits = [0; 8];
+    hex::write(&count.to_be_bytes(), &mut digits);
+    digits
 }

@@ -32,12 +32,24 @@ impl Algorithm {
         }
     }
 
-    /// The algorithm with this name, in any case. Those with `-sess` are not supported.
+    /// The algorithm with this name, in any case. A name with `-sess` is none: see [`Algorithm::of_variant`].
     #[must_use]
     pub fn of(name: &[u8]) -> Option<Algorithm> {
         Algorithm::ALL
             .into_iter()
             .find(|algorithm| algorithm.name().as_bytes().eq_ignore_ascii_case(name))
+    }
+
+    /// The algorithm with this name, and whether it is its session variant, `SHA-256-sess` (RFC 7616 §3.4.2).
+    #[must_use]
+    pub fn of_variant(name: &[u8]) -> Option<(Algorithm, bool)> {
+        let cut = name.len().saturating_sub(SESSION.len());
+        match name.split_at_checked(cut) {
+            Some((base, end)) if end.eq_ignore_ascii_case(SESSION) => {
+                Some((Algorithm::of(base)?, true))
+            }
+            _ => Some((Algorithm::of(name)?, false)),
+        }
     }
 
     /// Bytes of the hash.
@@ -49,8 +61,14 @@ impl Algorithm {
         }
     }
 
+    /// A user's name as it is sent where names are hashed (RFC 7616 §3.4.4).
+    #[must_use]
+    pub fn hash_username(self, username: &[u8], realm: &[u8]) -> Hex {
+        self.hash(&[Plain(username), Plain(realm)])
+    }
+
     /// The hash of `parts` with colons between them, in hexadecimal digits.
-    fn hash(self, parts: &[&[u8]]) -> Hex {
+    pub(super) fn hash(self, parts: &[Text<'_>]) -> Hex {
         match self {
             Algorithm::Md5 => Hex::of(&joined::<Md5>(parts)),
             Algorithm::Sha256 => Hex::of(&joined::<Sha256>(parts)),
@@ -59,13 +77,30 @@ impl Algorithm {
     }
 }
 
-fn joined<D: md5::Digest>(parts: &[&[u8]]) -> md5::digest::Output<D> {
+/// What follows the name of a session variant.
+pub(super) const SESSION: &[u8] = b"-sess";
+
+/// A text that is hashed.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Text<'a> {
+    /// As it is.
+    Plain(&'a [u8]),
+    /// What stood between the quotes of a quoted string: "with quoting slashes removed" (RFC 7616 §3.3, `unq`).
+    Quoted(&'a [u8]),
+}
+
+use Text::{Plain, Quoted};
+
+fn joined<D: md5::Digest>(parts: &[Text<'_>]) -> md5::digest::Output<D> {
     let mut hasher = D::new();
     for (i, part) in parts.iter().enumerate() {
         if i > 0 {
             hasher.update(b":");
         }
-        hasher.update(part);
+        match part {
+            Plain(text) => hasher.update(text),
+            Quoted(text) => super::unescaped(text, |piece| hasher.update(piece)),
+        }
     }
     hasher.finalize()
 }
@@ -121,7 +156,20 @@ impl Ha1 {
     pub fn of(algorithm: Algorithm, username: &[u8], realm: &[u8], password: &[u8]) -> Ha1 {
         Ha1 {
             algorithm,
-            hex: algorithm.hash(&[username, realm, password]),
+            hex: algorithm.hash(&[Plain(username), Plain(realm), Plain(password)]),
+        }
+    }
+
+    /// From the password, for a realm as it stands between its quotes in a challenge.
+    pub(super) fn of_quoted(
+        algorithm: Algorithm,
+        username: &[u8],
+        realm: &[u8],
+        password: &[u8],
+    ) -> Ha1 {
+        Ha1 {
+            algorithm,
+            hex: algorithm.hash(&[Plain(username), Quoted(realm), Plain(password)]),
         }
     }
 
@@ -152,15 +200,41 @@ impl Ha1 {
     /// The response that proves knowledge of the password (RFC 7616 §3.4.1; without `qop` that of RFC 2617 §3.2.2.1).
     #[must_use]
     pub fn response(&self, proof: &Proof<'_>) -> Hex {
-        let ha2 = self.algorithm.hash(&[proof.method, proof.uri]);
-        let ha1 = self.hex.as_bytes();
+        let algorithm = self.algorithm;
+        let (method, uri) = (Plain(proof.method), Quoted(proof.uri));
+        let ha2 = match proof.body {
+            None => algorithm.hash(&[method, uri]),
+            Some(body) => {
+                let body = algorithm.hash(&[Plain(body)]);
+                algorithm.hash(&[method, uri, Plain(body.as_bytes())])
+            }
+        };
+        let (nonce, ha2) = (Quoted(proof.nonce), Plain(ha2.as_bytes()));
+        let session = self.of_session(proof);
+        let ha1 = Plain(session.as_ref().map_or(self.hex.as_bytes(), Hex::as_bytes));
         match proof.nc_cnonce {
             Some((nc, cnonce)) => {
-                self.algorithm
-                    .hash(&[ha1, proof.nonce, nc, cnonce, b"auth", ha2.as_bytes()])
+                let qop = if proof.body.is_some() {
+                    Qop::AuthInt
+                } else {
+                    Qop::Auth
+                };
+                let qop = Plain(qop.name());
+                algorithm.hash(&[ha1, nonce, Plain(nc), Quoted(cnonce), qop, ha2])
             }
-            None => self.algorithm.hash(&[ha1, proof.nonce, ha2.as_bytes()]),
+            None => algorithm.hash(&[ha1, nonce, ha2]),
         }
+    }
+
+    /// The key of a session variant (RFC 7616 §3.4.2): of the nonce and the cnonce that it began with. Whoever keeps its cnonce for
+    /// as long as it uses a nonce need not remember the first.
+    fn of_session(&self, proof: &Proof<'_>) -> Option<Hex> {
+        let (_, cnonce) = proof.nc_cnonce.filter(|_| proof.is_session)?;
+        let ha1 = Plain(self.hex.as_bytes());
+        Some(
+            self.algorithm
+                .hash(&[ha1, Quoted(proof.nonce), Quoted(cnonce)]),
+        )
     }
 }
 
@@ -184,14 +258,45 @@ impl core::fmt::Debug for Hex {
     }
 }
 
-/// What is proven, besides the password.
-#[derive(Clone, Copy, Debug)]
+/// What a response protects: `qop`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Qop {
+    /// `auth`: start line and password.
+    Auth,
+    /// `auth-int`: the body, too.
+    AuthInt,
+}
+
+impl Qop {
+    /// As it stands in a message.
+    #[must_use]
+    pub const fn name(self) -> &'static [u8] {
+        match self {
+            Qop::Auth => b"auth",
+            Qop::AuthInt => b"auth-int",
+        }
+    }
+
+    /// The one with this name, in any case.
+    #[must_use]
+    pub fn of(name: &[u8]) -> Option<Qop> {
+        let mut all = [Qop::Auth, Qop::AuthInt].into_iter();
+        all.find(|qop| qop.name().eq_ignore_ascii_case(name))
+    }
+}
+
+/// What is proven, besides the password. Texts that stand in quotes in a message are as between the quotes, with the backslashes.
+#[derive(Clone, Copy, Debug, Default)]
 pub struct Proof<'a> {
     /// The nonce of the challenge.
     pub nonce: &'a [u8],
-    /// Eight hexadecimal digits of the nonce count and the client's own nonce, with `qop=auth`; `None` without.
+    /// Eight hexadecimal digits of the nonce count and the client's own nonce, with `qop`; `None` without.
     pub nc_cnonce: Option<(&'a [u8], &'a [u8])>,
-    /// The method of the request.
+    /// The body, with `qop=auth-int`; an empty one counts as well (RFC 8760 §2.6 item 7).
+    pub body: Option<&'a [u8]>,
+    /// The algorithm's session variant; only with a cnonce.
+    pub is_session: bool,
+    /// The method of the request; empty where a server proves itself (RFC 7616 §3.5).
     pub method: &'a [u8],
     /// The URI of the credentials.
     pub uri: &'a [u8],
@@ -203,7 +308,7 @@ mod tests {
 
     #[test]
     fn a_hash_compares_whole_and_in_either_case() {
-        let hash = Algorithm::Md5.hash(&[b"a"]);
+        let hash = Algorithm::Md5.hash(&[Plain(b"a")]);
         assert_eq!(hash.as_bytes(), b"0cc175b9c0f1b6a831c399e269772661");
         assert!(hash.matches(b"0CC175B9c0f1b6a831c399e269772661"));
         assert!(!hash.matches(b"0cc175b9c0f1b6a831c399e26977266"));
@@ -217,7 +322,39 @@ mod tests {
         assert!(Algorithm::Sha256 > Algorithm::Md5);
         assert_eq!(Algorithm::of(b"sha-512-256"), Some(Algorithm::Sha512_256));
         assert_eq!(Algorithm::of(b"MD5-sess"), None);
+        let variant = Algorithm::of_variant(b"md5-SESS");
+        assert_eq!(variant, Some((Algorithm::Md5, true)));
+        let plain = Algorithm::of_variant(b"SHA-256");
+        assert_eq!(plain, Some((Algorithm::Sha256, false)));
+        for unknown in ["", "-sess", "SHA-1", "SHA-1-sess", "MD5-sess-sess"] {
+            assert_eq!(Algorithm::of_variant(unknown.as_bytes()), None, "{unknown}");
+        }
         assert!(Ha1::from_hash(Algorithm::Sha256, &[0; 16]).is_none());
+    }
+
+    /// The example of a name in Unicode of RFC 7616 §3.9.2.
+    #[test]
+    fn a_username_is_hashed_with_its_realm_rfc7616_3_4_4() {
+        let name = "J\u{e4}s\u{f8}n Doe".as_bytes();
+        let hash = Algorithm::Sha512_256.hash_username(name, b"api@example.org");
+        assert_eq!(hash.as_bytes().len(), 64);
+        let direct = Algorithm::Sha512_256.hash(&[Plain(&[name, b":api@example.org"].concat())]);
+        assert_eq!(hash.as_bytes(), direct.as_bytes());
+    }
+
+    #[test]
+    fn quoting_slashes_are_not_hashed_rfc7616_3_3() {
+        let algorithm = Algorithm::Sha256;
+        let quoted = algorithm.hash(&[Quoted(br#"a\"b\\c"#)]);
+        assert_eq!(
+            quoted.as_bytes(),
+            algorithm.hash(&[Plain(br#"a"b\c"#)]).as_bytes()
+        );
+        let plain = algorithm.hash(&[Plain(br#"a\"b"#)]);
+        assert_ne!(
+            plain.as_bytes(),
+            algorithm.hash(&[Quoted(br#"a\"b"#)]).as_bytes()
+        );
     }
 
     #[test]

@@ -1,17 +1,24 @@
 //! The side that asks for credentials.
 
-use super::{Algorithm, Ha1, NonceCheck, NonceKeys, Proof, Replay, Use, inside_quotes};
+use std::borrow::Cow;
+
+use super::{
+    Algorithm, Ha1, NonceCheck, NonceKeys, Proof, Qop, Replay, Use, inside_quotes, means,
+    unescaped, write_quoted,
+};
 use crate::Method;
 use crate::build::{Builder, Part};
 use crate::header::{Authorization, HeaderKind};
 use crate::uri::Uri;
 
-/// Credentials of the Digest scheme, without their quotes. Which realm they are for is looked at first: those for another are
-/// somebody else's (RFC 3261 §22.3).
+/// Credentials of the Digest scheme. Texts are as between their quotes, backslashes included. Which realm they are for is looked at
+/// first: those for another are somebody else's (RFC 3261 §22.3).
 #[derive(Clone, Copy, Debug)]
 pub struct Credentials<'a> {
-    /// `username`.
+    /// `username`: see [`Credentials::name`].
     pub username: &'a [u8],
+    /// `userhash`: the name is hashed with the realm (RFC 7616 §3.4.4), as [`Algorithm::hash_username`] does it.
+    pub is_hashed: bool,
     /// `realm`.
     pub realm: &'a [u8],
     /// `nonce`.
@@ -20,7 +27,7 @@ pub struct Credentials<'a> {
     pub uri: &'a [u8],
     /// `response`.
     pub response: &'a [u8],
-    /// `algorithm`; MD5 if there is none, `None` if it is another one.
+    /// `algorithm`; MD5 if there is none, `None` if it is another one, or a session variant: servers here do not offer these.
     pub algorithm: Option<Algorithm>,
     /// `qop`, if there is one.
     pub qop: Option<&'a [u8]>,
@@ -43,6 +50,7 @@ impl<'a> Credentials<'a> {
         let (mut username, mut realm, mut nonce, mut uri) = (None, None, None, None);
         let (mut response, mut qop, mut nc, mut cnonce) = (None, None, None, None);
         let (mut algorithm, mut opaque) = (None, None);
+        let (mut userhash, mut extended) = (None, None);
         authorization.params.read(|name, value| {
             // By length first: each name is compared with two others at most.
             let (known, place): (&[u8], _) =
@@ -54,8 +62,14 @@ impl<'a> Credentials<'a> {
                     (5, _) => (b"nonce", &mut nonce),
                     (6, Some(b'c')) => (b"cnonce", &mut cnonce),
                     (6, _) => (b"opaque", &mut opaque),
-                    (8, Some(b'u')) => (b"username", &mut username),
+                    (8, Some(b'u'))
+                        if name.get(4).is_some_and(|c| c.eq_ignore_ascii_case(&b'n')) =>
+                    {
+                        (b"username", &mut username)
+                    }
+                    (8, Some(b'u')) => (b"userhash", &mut userhash),
                     (8, _) => (b"response", &mut response),
+                    (9, Some(b'u')) => (b"username*", &mut extended),
                     (9, _) => (b"algorithm", &mut algorithm),
                     _ => return,
                 };
@@ -63,8 +77,13 @@ impl<'a> Credentials<'a> {
                 *place = Some(inside_quotes(value));
             }
         })?;
+        // RFC 7616 §3.4: both names are an error. The extended one alone is not needed: names in SIP are UTF-8.
+        if extended.is_some() {
+            return None;
+        }
         Some(Credentials {
             username: username?,
+            is_hashed: userhash.is_some_and(|it: &[u8]| it.eq_ignore_ascii_case(b"true")),
             realm: realm?,
             nonce: nonce?,
             uri: uri?,
@@ -75,6 +94,36 @@ impl<'a> Credentials<'a> {
             cnonce,
             opaque,
         })
+    }
+
+    /// The user's name, or its hash if [`Credentials::is_hashed`]; it is copied only if it has backslashes in it.
+    #[must_use]
+    pub fn name(&self) -> Cow<'a, [u8]> {
+        if !self.username.contains(&b'\\') {
+            return Cow::Borrowed(self.username);
+        }
+        let mut name = Vec::with_capacity(self.username.len());
+        unescaped(self.username, |piece| name.extend_from_slice(piece));
+        Cow::Owned(name)
+    }
+
+    /// Whether they are for this realm.
+    #[must_use]
+    pub fn are_for(&self, realm: &[u8]) -> bool {
+        means(self.realm, realm)
+    }
+
+    /// What the response is computed from.
+    fn proof<'p>(&'p self, method: &'p [u8], body: &'p [u8]) -> Proof<'p> {
+        let qop = self.qop.and_then(Qop::of);
+        Proof {
+            nonce: self.nonce,
+            nc_cnonce: self.qop.and(self.nc.zip(self.cnonce)),
+            body: (qop == Some(Qop::AuthInt)).then_some(body),
+            is_session: false,
+            method,
+            uri: self.uri,
+        }
     }
 
     /// The nonce count. Without `qop` there is none: a nonce then is good once, as if it were the first.
@@ -100,6 +149,23 @@ pub struct Policy<'r> {
     /// Whether credentials without `qop` are taken (RFC 2617 had it optional). Each then costs a challenge: see
     /// [`Replay`].
     pub takes_no_qop: bool,
+    /// Whether `auth-int` is offered beside `auth`: the body is protected, too, as long as no proxy changes it.
+    pub offers_integrity: bool,
+    /// Whether clients are asked to hash their names (RFC 7616 §3.4.4). Hashed names are credentials in any case.
+    pub hashes_usernames: bool,
+}
+
+/// The request that the credentials came with.
+#[derive(Clone, Copy, Debug)]
+pub struct Asked<'a> {
+    /// Its method.
+    pub method: Method<'a>,
+    /// Its Request-URI.
+    pub uri: &'a [u8],
+    /// Its body.
+    pub body: &'a [u8],
+    /// Who sent it, in the form that the nonce was bound to; empty if it was to nobody.
+    pub source: &'a [u8],
 }
 
 /// What is made of credentials.
@@ -111,8 +177,31 @@ pub enum Outcome {
     Stale,
     /// They are wrong: 401 or 407.
     Denied,
-    /// The request contradicts itself: 400 (RFC 7616 §3.4.6: `uri` is not the Request-URI; or `nc` without `qop`).
-    Bad,
+    /// The request contradicts itself: 400.
+    Bad(Flaw),
+}
+
+/// How a request contradicts itself.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Flaw {
+    /// `uri` is not the Request-URI, nor means the same (RFC 7616 §3.4.6).
+    Uri,
+    /// With `qop` there must be a nonce count of eight hexadecimal digits (RFC 7616 §3.4).
+    Count,
+    /// With `qop` there must be a `cnonce`.
+    Cnonce,
+}
+
+impl Flaw {
+    /// A reason phrase for the 400.
+    #[must_use]
+    pub const fn phrase(self) -> &'static str {
+        match self {
+            Flaw::Uri => "Digest URI Is Not the Request-URI",
+            Flaw::Count => "Missing or Malformed Nonce Count",
+            Flaw::Cnonce => "Missing cnonce",
+        }
+    }
 }
 
 /// What a server knows.
@@ -132,31 +221,39 @@ impl Server<'_> {
     pub fn check(
         &self,
         credentials: &Credentials<'_>,
-        request_uri: &[u8],
-        source: &[u8],
+        asked: &Asked<'_>,
         now_unix_s: u64,
     ) -> Result<(), Outcome> {
         let is_offered = |algorithm| self.policy.algorithms.contains(&algorithm);
-        if credentials.realm != self.policy.realm || !credentials.algorithm.is_some_and(is_offered)
+        if !credentials.are_for(self.policy.realm) || !credentials.algorithm.is_some_and(is_offered)
         {
             return Err(Outcome::Denied);
         }
-        match credentials.qop {
-            Some(qop) if qop.eq_ignore_ascii_case(b"auth") => {
-                if credentials.cnonce.is_none() || credentials.count().is_none() {
-                    return Err(Outcome::Bad);
-                }
+        match credentials.qop.map(Qop::of) {
+            Some(Some(Qop::AuthInt)) if !self.policy.offers_integrity => {
+                return Err(Outcome::Denied);
             }
+            Some(Some(_)) if credentials.cnonce.is_none() => {
+                return Err(Outcome::Bad(Flaw::Cnonce));
+            }
+            Some(Some(_)) if credentials.count().is_none() => {
+                return Err(Outcome::Bad(Flaw::Count));
+            }
+            Some(Some(_)) => {}
             None if self.policy.takes_no_qop => {}
-            _ => return Err(Outcome::Denied),
+            Some(None) | None => return Err(Outcome::Denied),
         }
         // RFC 7616 §3.4.6: the URI is the request's, or means the same.
-        let is_same = credentials.uri == request_uri
-            || matches!((Uri::parse(credentials.uri), Uri::parse(request_uri)), (Ok(ours), Ok(theirs)) if ours == theirs);
+        let is_same = credentials.uri == asked.uri
+            || matches!((Uri::parse(credentials.uri), Uri::parse(asked.uri)), (Ok(ours), Ok(theirs)) if ours == theirs);
         if !is_same {
-            return Err(Outcome::Bad);
+            return Err(Outcome::Bad(Flaw::Uri));
         }
-        match self.check_nonce(credentials, source, now_unix_s) {
+        if credentials.nonce.is_empty() {
+            // RFC 8760 §2.7: of a client that has not been challenged yet. Nothing that it sent was ever right.
+            return Err(Outcome::Denied);
+        }
+        match self.check_nonce(credentials, asked.source, now_unix_s) {
             NonceCheck::Valid { .. } => Ok(()),
             NonceCheck::Stale => Err(Outcome::Stale),
             // Perhaps a nonce from before a restart: the client tries again without asking its user.
@@ -185,9 +282,8 @@ impl Server<'_> {
     pub fn verify(
         &self,
         credentials: &Credentials<'_>,
-        method: Method<'_>,
+        asked: &Asked<'_>,
         ha1: Option<&Ha1>,
-        source: &[u8],
         now_unix_s: u64,
         replay: &mut Replay,
     ) -> Outcome {
@@ -196,17 +292,13 @@ impl Server<'_> {
         };
         let nobody = Ha1::of_nobody(algorithm);
         let known = ha1.filter(|ha1| ha1.algorithm() == algorithm);
-        let expected = known.unwrap_or(&nobody).response(&Proof {
-            nonce: credentials.nonce,
-            nc_cnonce: credentials.qop.and(credentials.nc.zip(credentials.cnonce)),
-            method: method.as_bytes(),
-            uri: credentials.uri,
-        });
+        let proof = credentials.proof(asked.method.as_bytes(), asked.body);
+        let expected = known.unwrap_or(&nobody).response(&proof);
         let is_right = expected.matches(credentials.response);
         if !is_right || known.is_none() {
             return Outcome::Denied;
         }
-        let nonce = self.check_nonce(credentials, source, now_unix_s);
+        let nonce = self.check_nonce(credentials, asked.source, now_unix_s);
         let (NonceCheck::Valid { id, issued_unix_s }, Some(count)) = (nonce, credentials.count())
         else {
             return Outcome::Stale;
@@ -216,10 +308,65 @@ impl Server<'_> {
             Use::Used => Outcome::Stale,
         }
     }
+
+    /// Whether it is time for another nonce: half of this one's life is over. With the next one in [`Server::confirm`] a client is
+    /// never sent away with a stale nonce.
+    #[must_use]
+    pub fn is_ageing(&self, credentials: &Credentials<'_>, source: &[u8], now_unix_s: u64) -> bool {
+        match self.check_nonce(credentials, source, now_unix_s) {
+            NonceCheck::Valid { issued_unix_s, .. } => {
+                now_unix_s.saturating_sub(issued_unix_s) > self.policy.nonce_lifetime_s / 2
+            }
+            NonceCheck::Stale | NonceCheck::Forged => true,
+        }
+    }
+
+    /// Adds Authentication-Info (or its sister of proxies) to the answer to a request whose credentials were accepted: the proof that
+    /// the server knows the password, and if there is one the nonce to go on with (RFC 7616 §3.5). `body` is the answer's. Nothing
+    /// is added for credentials without `qop`: their clients know nothing of it. Nor is a folded `cnonce` sent back.
+    pub fn confirm(
+        response: &mut Builder<'_>,
+        kind: HeaderKind,
+        credentials: &Credentials<'_>,
+        ha1: &Ha1,
+        body: &[u8],
+        next_nonce: Option<&[u8]>,
+    ) {
+        let (Some(qop), Some(nc), Some(cnonce)) = (
+            credentials.qop.and_then(Qop::of),
+            credentials.nc,
+            credentials
+                .cnonce
+                .filter(|it| memchr::memchr2(b'\r', b'\n', it).is_none()),
+        ) else {
+            return;
+        };
+        let rspauth = ha1.response(&credentials.proof(b"", body));
+        let next = match next_nonce {
+            Some(nonce) => [&b", nextnonce=\""[..], nonce, b"\""],
+            None => [&b""[..]; 3],
+        };
+        response.header_of(
+            kind,
+            &[
+                Part::Bytes(b"qop="),
+                Part::Bytes(qop.name()),
+                Part::Bytes(b", rspauth=\""),
+                Part::Bytes(rspauth.as_bytes()),
+                Part::Bytes(b"\", cnonce=\""),
+                Part::Bytes(cnonce),
+                Part::Bytes(b"\", nc="),
+                Part::Bytes(nc),
+                Part::Bytes(next[0]),
+                Part::Bytes(next[1]),
+                Part::Bytes(next[2]),
+            ],
+        );
+    }
 }
 
 /// Adds the challenge to a 401 (`WwwAuthenticate`) or a 407 (`ProxyAuthenticate`): a field for each algorithm, in their order
-/// (RFC 8760 §2.3).
+/// (RFC 8760 §2.3), each with `qop` (§2.6 item 8).
 pub fn challenge(
     response: &mut Builder<'_>,
     kind: HeaderKind,
@@ -227,19 +374,23 @@ pub fn challenge(
     nonce: &[u8],
     is_stale: bool,
 ) {
+    let when = |is: bool, text: &'static [u8]| if is { text } else { b"" };
     for algorithm in policy.algorithms {
-        response.header_of(
-            kind,
-            &[
-                Part::Bytes(b"Digest realm=\""),
-                Part::Bytes(policy.realm),
-                Part::Bytes(b"\", nonce=\""),
-                Part::Bytes(nonce),
-                Part::Bytes(b"\", algorithm="),
-                Part::Bytes(algorithm.name().as_bytes()),
-                Part::Bytes(b", qop=\"auth\""),
-                Part::Bytes(if is_stale { b", stale=true" } else { b"" }),
-            ],
-        );
+        response.raw(kind.name().as_bytes()).raw(b": Digest realm=");
+        write_quoted(response, policy.realm);
+        for text in [
+            &b", nonce=\""[..],
+            nonce,
+            b"\", algorithm=",
+            algorithm.name().as_bytes(),
+            b", qop=\"auth",
+            when(policy.offers_integrity, b",auth-int"),
+            b"\"",
+            when(policy.hashes_usernames, b", userhash=true"),
+            when(is_stale, b", stale=true"),
+            b"\r\n",
+        ] {
+            response.raw(text);
+        }
     }
 }

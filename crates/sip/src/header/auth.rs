@@ -42,6 +42,12 @@ impl<'a> Authorization<'a> {
 pub struct AuthParams<'a>(&'a [u8]);
 
 impl<'a> AuthParams<'a> {
+    /// Those of a value that is nothing but parameters: Authentication-Info (RFC 3261 §20.6).
+    #[must_use]
+    pub const fn new(value: &'a [u8]) -> AuthParams<'a> {
+        AuthParams(value)
+    }
+
     /// Names and values, quotes included, in their order.
     #[must_use]
     pub fn iter(&self) -> AuthParamIter<'a> {

@@ -247,6 +247,9 @@ fn sip(config: &config::Sip) -> SipSettings {
     let mut sip = SipSettings::default();
     sip.test_uas = config.test_uas;
     sip.challenge = config.challenge;
+    sip.digest_algorithms.clone_from(&config.digest_algorithms);
+    sip.auth_int = config.auth_int;
+    sip.userhash = config.userhash;
     sip.tolerance = config.tolerance;
     sip.service_time = config.service_time;
     sip.transactions = config.transactions;

@@ -3,7 +3,7 @@
 use std::fmt::Write;
 
 use ::sip::build::Builder;
-use ::sip::digest::{self, Algorithm, Ha1};
+use ::sip::digest::{self, Algorithm, Answer, Ha1};
 use ::sip::{HeaderKind, Message, Method, Spans};
 
 use super::options::SipCredentials;
@@ -90,7 +90,7 @@ impl Authorizer {
                 algorithm: challenge.algorithm,
                 realm: challenge.realm.to_vec(),
                 user: self.user.clone(),
-                ha1: Ha1::of(challenge.algorithm, user, challenge.realm, password),
+                ha1: challenge.ha1(user, password),
             });
         }
         let Some(known) = &self.known else {
@@ -100,17 +100,17 @@ impl Authorizer {
         let (high, low) = ((self.answers >> 24) as u32, self.answers as u32);
         let cnonce = id(high % ID_LIMIT, low % ID_LIMIT);
         let mut builder = Builder::fields(&mut self.room[..]);
-        let (user, proof) = (self.user.as_bytes(), (Method::Register, &self.uri[..]));
-        let count = (1, &cnonce[..]);
-        digest::answer(
-            &mut builder,
-            given,
-            &challenge,
-            user,
-            &known.ha1,
-            proof,
-            count,
-        );
+        let answer = Answer {
+            challenge: &challenge,
+            username: self.user.as_bytes(),
+            ha1: &known.ha1,
+            method: Method::Register,
+            uri: &self.uri,
+            body: b"",
+            count: 1,
+            cnonce: &cnonce,
+        };
+        answer.write(&mut builder, given);
         let Ok(written) = builder.finish_fields() else {
             return false;
         };
@@ -179,6 +179,7 @@ mod tests {
             nc_cnonce: Some((b"00000001", value("cnonce").as_bytes())),
             method: b"REGISTER",
             uri: b"sip:127.0.0.1:5060",
+            ..::sip::digest::Proof::default()
         });
         assert_eq!(value("response").as_bytes(), expected.as_bytes());
         assert!(text.ends_with("\r\n") && text.matches("\r\n").count() == 1);
