@@ -74,6 +74,11 @@ fn transactions(page: &mut Page, sum: &SipCounters) {
         "Transactions that exist.",
         sum.transactions,
     );
+    page.counter(
+        "hairpin_sip_transactions_cut_short_total",
+        "Transactions that were finished, and ended before their time to make room for new ones.",
+        sum.transactions_cut_short,
+    );
     page.gauge(
         "hairpin_sip_timers",
         "Timers that are set: one for each transaction.",

@@ -78,6 +78,8 @@ counters! {
     response_retransmissions: u64,
     /// Transactions that exist now.
     transactions: u64,
+    /// Transactions that were finished, and ended before their time to make room for new ones.
+    transactions_cut_short: u64,
     /// Timers that are set now.
     timers: u64,
     /// Bytes of state that transactions take now.

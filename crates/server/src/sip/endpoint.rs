@@ -434,6 +434,7 @@ impl Endpoint {
         counters.request_retransmissions = stats.retransmissions_received;
         counters.response_retransmissions = stats.retransmissions_sent;
         counters.transactions = (stats.servers + stats.clients) as u64;
+        counters.transactions_cut_short = stats.cut_short;
         counters.timers = stats.timers as u64;
         counters.state_bytes = stats.message_bytes as u64;
         counters.expected_wait_ns = self.engine.expected_wait().as_nanos() as u64;

@@ -23,7 +23,7 @@ pub struct SipSettings {
     pub tolerance: Duration,
     /// For so long the test user agent server works on each request that it accepts. Default: not at all.
     pub service_time: Duration,
-    /// Transactions of all workers together. Default 100,000.
+    /// Transactions of all workers together. Default 200,000.
     pub transactions: u32,
     /// Connections of all workers together. Default 10,000.
     pub connections: u32,
@@ -52,7 +52,7 @@ impl Default for SipSettings {
             userhash: false,
             tolerance: Duration::from_millis(200),
             service_time: Duration::ZERO,
-            transactions: 100_000,
+            transactions: 200_000,
             connections: 10_000,
             connections_per_source: 1_000,
             headers: 128,

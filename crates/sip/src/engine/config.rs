@@ -53,7 +53,8 @@ pub struct Config {
     pub path_mtu: Option<usize>,
     /// Whether a request too large for UDP may go over TCP from the same listener.
     pub large_over_tcp: bool,
-    /// Server transactions at a time. A completed one takes about a kilobyte for 32 s.
+    /// Server transactions at a time. A completed one takes about a kilobyte for 32 s, or until there is no more room. One
+    /// source may have four fifths of those that are not completed.
     pub most_servers: usize,
     /// Client transactions at a time.
     pub most_clients: usize,

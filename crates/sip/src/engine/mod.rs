@@ -60,6 +60,7 @@ mod receive;
 mod received;
 mod reply;
 mod response;
+mod room;
 mod server;
 mod servers;
 pub(crate) mod slab;
@@ -134,7 +135,7 @@ impl Engine {
         Engine {
             codec: BranchCodec::new(key),
             matcher: Matcher::new(key),
-            servers: Servers::new(),
+            servers: Servers::new(own),
             clients: Clients::new(),
             connections: Connections::new(own),
             store: Store::new(),

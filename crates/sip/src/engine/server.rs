@@ -70,7 +70,7 @@ impl Engine {
         {
             self.store.release(cell);
         }
-        self.set_server_timer(key.slot);
+        self.servers.moved(key.slot);
     }
 
     /// A CANCEL for an INVITE of this engine (RFC 3261 §9.2): it is answered with 200, and the TU hears of it if there is
@@ -148,7 +148,7 @@ impl Engine {
         request: &NewRequest<'_>,
         mark: Option<Mark>,
     ) -> Result<ServerKey, AcceptError> {
-        if self.servers.slab.len() >= self.config.most_servers {
+        if !self.makes_room(now, request.flow.remote.ip()) {
             return Err(AcceptError::Full);
         }
         let method = request.message.method().unwrap_or(Method::Ack);
@@ -156,6 +156,7 @@ impl Engine {
             return Err(AcceptError::Ack);
         }
         let reliable = request.flow.carrier.is_reliable();
+        let standing = self.servers.room.begin(request.flow.remote.ip());
         Ok(self.servers.insert(Server {
             fingerprint: request.fingerprint,
             machine: Machine::start(now, &self.config.timers, method, reliable),
@@ -165,6 +166,7 @@ impl Engine {
             request: None,
             response: None,
             target_len: 0,
+            standing,
         }))
     }
 
@@ -304,7 +306,7 @@ impl Engine {
         if step.end {
             self.end_server(key);
         } else {
-            self.set_server_timer(key.slot);
+            self.servers.moved(key.slot);
         }
         Ok(())
     }
@@ -387,7 +389,7 @@ impl Engine {
             release(&mut self.store, &mut server.request);
             release(&mut self.store, &mut server.response);
         }
-        self.set_server_timer(key.slot);
+        self.servers.moved(key.slot);
     }
 
     /// The last response again, or a 100 if there was none yet.
@@ -456,13 +458,7 @@ impl Engine {
         self.carry_out_server(now, key, step, false);
     }
 
-    fn set_server_timer(&mut self, slot: u32) {
-        if let Some(server) = self.servers.slab.peek(slot) {
-            self.servers.wheel.set(slot, server.machine.deadline());
-        }
-    }
-
-    fn end_server(&mut self, key: ServerKey) {
+    pub(super) fn end_server(&mut self, key: ServerKey) {
         let Some(mut server) = self.servers.remove(key.slot) else {
             return;
         };

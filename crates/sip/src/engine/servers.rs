@@ -6,12 +6,13 @@ use hashbrown::HashTable;
 
 use super::key::{Fingerprint, ServerKey};
 use super::output::Mark;
+use super::room::{Room, Standing};
 use super::slab::Slab;
 use super::store::Cell;
 use crate::flow::Flow;
 use crate::timer::{Timers, Wheel};
 use crate::transaction::{InviteServer, NonInviteServer, Step};
-use crate::{Method, Mono};
+use crate::{HashKey, Method, Mono};
 
 #[derive(Debug)]
 pub(super) enum Machine {
@@ -34,6 +35,8 @@ pub(super) struct Server {
     pub(super) response: Option<Cell>,
     /// Bytes of that remote target.
     pub(super) target_len: u16,
+    /// Whether it is finished, for [`Room`].
+    pub(super) standing: Standing,
 }
 
 /// All server transactions, by place and by fingerprint.
@@ -42,14 +45,16 @@ pub(super) struct Servers {
     pub(super) slab: Slab<Server>,
     index: HashTable<u32>,
     pub(super) wheel: Wheel,
+    pub(super) room: Room,
 }
 
 impl Servers {
-    pub(super) fn new() -> Servers {
+    pub(super) fn new(key: HashKey) -> Servers {
         Servers {
             slab: Slab::new(),
             index: HashTable::new(),
             wheel: Wheel::new(),
+            room: Room::new(key),
         }
     }
 
@@ -79,6 +84,7 @@ impl Servers {
     pub(super) fn remove(&mut self, slot: u32) -> Option<Server> {
         let server = self.slab.remove(slot)?;
         self.wheel.remove(slot);
+        self.room.end(&mut self.slab, server.standing);
         let entry = self
             .index
             .find_entry(hash(server.fingerprint), |other| *other == slot);
@@ -86,6 +92,24 @@ impl Servers {
             entry.remove();
         }
         Some(server)
+    }
+
+    /// Sets the timer of a transaction whose machine has moved.
+    pub(super) fn moved(&mut self, slot: u32) {
+        let Some(server) = self.slab.peek(slot) else {
+            return;
+        };
+        self.wheel.set(slot, server.machine.deadline());
+        if server.machine.is_finished() {
+            self.room.finish(&mut self.slab, slot);
+        }
+    }
+
+    /// The transaction that finished first.
+    pub(super) fn oldest_finished(&mut self) -> Option<(ServerKey, &Server)> {
+        let slot = self.room.oldest();
+        let (generation, server) = self.slab.at(slot)?;
+        Some((ServerKey { slot, generation }, server))
     }
 }
 
@@ -105,6 +129,14 @@ impl Machine {
         match self {
             Machine::Invite(machine) => machine.deadline(),
             Machine::Other(machine) => machine.deadline(),
+        }
+    }
+
+    /// Only repetitions are absorbed from now on.
+    fn is_finished(&self) -> bool {
+        match self {
+            Machine::Invite(machine) => machine.is_finished(),
+            Machine::Other(machine) => machine.is_finished(),
         }
     }
 

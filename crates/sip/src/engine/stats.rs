@@ -22,6 +22,8 @@ pub struct Stats {
     pub acks: u64,
     /// Client transactions that timed out.
     pub timeouts: u64,
+    /// Server transactions that gave way to new ones: they were finished, and absorbed repetitions.
+    pub cut_short: u64,
     /// Messages dropped, by [`DropReason::ALL`].
     pub dropped: [u64; DropReason::ALL.len()],
     /// Work shed.

@@ -171,6 +171,11 @@ impl InviteServer {
     pub(crate) fn is_proceeding(&self) -> bool {
         self.state == State::Proceeding
     }
+
+    /// Whether repetitions of the INVITE and of its ACK are all that it waits for, until timer L.
+    pub(crate) fn is_finished(&self) -> bool {
+        self.state == State::Accepted && !self.repeats
+    }
 }
 
 #[cfg(test)]

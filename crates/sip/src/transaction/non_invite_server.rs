@@ -107,6 +107,11 @@ impl NonInviteServer {
         self.clocks.again = Mono::NEVER;
         Step::send(Sending::Trying)
     }
+
+    /// Whether repetitions of the request are all that it waits for, until timer J.
+    pub(crate) fn is_finished(&self) -> bool {
+        self.state == State::Completed
+    }
 }
 
 #[cfg(test)]

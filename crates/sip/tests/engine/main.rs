@@ -11,6 +11,7 @@ mod non_invite;
 mod overload;
 mod proxy;
 mod random;
+mod room;
 mod streams;
 mod unacknowledged;
 mod world;
