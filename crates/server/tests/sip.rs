@@ -137,6 +137,59 @@ fn stun_is_answered_on_the_port_of_sip_rfc7983_7() {
     assert_eq!(server.stats().sip().stun_answers, 1);
 }
 
+/// A Binding request with these attributes, and a right fingerprint.
+fn binding(attributes: &[(u16, &[u8])]) -> Vec<u8> {
+    let id = stun::TransactionId([7; 12]);
+    let mut buffer = [0; 512];
+    let (class, method) = (stun::Class::Request, stun::Method::BINDING);
+    let mut request = stun::Builder::new(&mut buffer, class, method, &id).expect("room");
+    for &(kind, value) in attributes {
+        let kind = stun::AttributeType(kind);
+        request.push_raw(kind, value).expect("room");
+    }
+    request.fingerprint().expect("room");
+    request.finish().to_vec()
+}
+
+#[test]
+fn stun_that_is_not_understood_gets_420_on_the_port_of_sip_rfc8489_6_3_1() {
+    let server = plain();
+    let client = Client::new(address(&server));
+    // CHANGE-REQUEST of RFC 5780, and one that nobody knows; the last may be ignored.
+    let asked = binding(&[(0x0003, &[0; 4]), (0x7f00, &[]), (0x8fff, &[1, 2])]);
+    let answer = client.exchange(&asked);
+    let answer = stun::Message::parse(&answer).expect("STUN");
+    assert_eq!(answer.class(), stun::Class::Error);
+    assert_eq!(answer.fingerprint(), stun::FingerprintState::Valid);
+    let error = answer.get::<stun::ErrorCode<'_>>().expect("whole");
+    assert_eq!(error.expect("there").code, 420);
+    let unknown = answer.get::<stun::UnknownAttributes>().expect("whole");
+    let unknown = unknown.expect("there");
+    let listed: Vec<u16> = unknown.as_slice().iter().map(|kind| kind.0).collect();
+    assert_eq!(listed, [0x0003, 0x7f00]);
+    // What only may be understood does not matter.
+    let answer = client.exchange(&binding(&[(0x8fff, &[1, 2])]));
+    assert_eq!(&answer[..2], &[1, 1]);
+}
+
+#[test]
+fn stun_with_a_wrong_fingerprint_is_dropped_on_the_port_of_sip_rfc8489_6_3() {
+    let server = plain();
+    let client = Client::new(address(&server));
+    let mut wrong = binding(&[]);
+    *wrong.last_mut().expect("bytes") ^= 1;
+    client.send(&wrong);
+    // RFC 7983 §7: 128 to 191 are no STUN either, and 20 to 63 are DTLS.
+    client.send(&[22; 40]);
+    let answer = client.exchange(&binding(&[]));
+    assert_eq!(&answer[..2], &[1, 1], "the first that is answered");
+    let sip = server.stats().sip();
+    assert_eq!(
+        (sip.stun_answers, sip.stun_dropped, sip.malformed),
+        (1, 1, 1)
+    );
+}
+
 #[test]
 fn a_stream_that_is_no_sip_is_closed() {
     let server = plain();

@@ -85,6 +85,16 @@ fn other_protocols_are_told_apart_at_once() {
 }
 
 #[test]
+fn the_version_is_in_any_case_as_for_the_parser_rfc3261_7_1() {
+    for version in ["SIP/2.0", "sip/2.0", "SiP/2.0", "sIp/3.0"] {
+        let text = format!("BYE sip:b {version}\r\n{FIELDS}\r\n");
+        let scanned = scan(&text).expect("a request");
+        assert_eq!(scanned.method, Some(Method::Bye), "{version}");
+        assert!(scanned.answerable().is_some(), "{version}");
+    }
+}
+
+#[test]
 fn it_is_bounded() {
     let text = format!("BYE sip:b SIP/2.0\r\n{}{FIELDS}\r\n", "a: b\r\n".repeat(40));
     let few = Limits {

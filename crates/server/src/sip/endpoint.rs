@@ -195,7 +195,7 @@ impl Endpoint {
     }
 
     fn stun(&mut self, bytes: &[u8], flow: &Flow, outgoing: &mut Outgoing<'_, '_, '_>) {
-        let mut buffer = [0; ::stun::BINDING_SUCCESS_MAX];
+        let mut buffer = [0; stun::ANSWER];
         match stun::answer(bytes, flow.remote, &mut buffer) {
             Some(answer) => {
                 self.counters.stun_answers += 1;

@@ -1,13 +1,22 @@
-//! STUN on the port of SIP: Binding requests as keep-alives (RFC 5626 §4.4.2), told apart by the first byte (RFC 7983 §7).
+//! STUN on the port of SIP: Binding requests as keep-alives (RFC 5626 §8), told apart by the first byte (RFC 7983 §7).
+//!
+//! By the rules of the STUN server beside it, but without credentials: RFC 5626 §8 has none.
 
 use std::net::SocketAddr;
-use stun::{BINDING_SUCCESS_MAX, Class, FingerprintState, Message, Method, binding_success};
+use stun::{
+    BINDING_SUCCESS_MAX, BuildError, Builder, Class, ErrorCode, FingerprintState, Message, Method,
+    UnknownAttributes, binding_success,
+};
 
-/// The answer to a Binding request from `remote`; `None` for anything else.
+/// Room for any answer: a list of unknown attributes is longer than an address.
+pub(super) const ANSWER: usize = 256;
+const _: () = assert!(ANSWER >= BINDING_SUCCESS_MAX + 2 * UnknownAttributes::MAX);
+
+/// The answer to a Binding request from `remote`; `None` for anything else: it is dropped.
 pub(super) fn answer<'b>(
     datagram: &[u8],
     remote: SocketAddr,
-    buffer: &'b mut [u8; BINDING_SUCCESS_MAX],
+    buffer: &'b mut [u8; ANSWER],
 ) -> Option<&'b [u8]> {
     let message = Message::parse(datagram).ok()?;
     if message.class() != Class::Request || message.method() != Method::BINDING {
@@ -16,8 +25,31 @@ pub(super) fn answer<'b>(
     let fingerprint = match message.fingerprint() {
         FingerprintState::Absent => false,
         FingerprintState::Valid => true,
+        // RFC 8489 §6.3: in silence.
         FingerprintState::Invalid => return None,
     };
-    let written = binding_success(buffer, &message.transaction_id(), &remote, fingerprint);
+    let unknown = message.unknown_required(turn::is_known_attribute);
+    let unknown: UnknownAttributes = unknown.collect();
+    if !unknown.is_empty() {
+        return refusal(&message, &unknown, fingerprint, buffer).ok();
+    }
+    let room = buffer.first_chunk_mut()?;
+    let written = binding_success(room, &message.transaction_id(), &remote, fingerprint);
     Some(&buffer[..written])
+}
+
+/// RFC 8489 §6.3.1: 420 with the list of what is not understood.
+fn refusal<'b>(
+    request: &Message<'_>,
+    unknown: &UnknownAttributes,
+    fingerprint: bool,
+    buffer: &'b mut [u8],
+) -> Result<&'b [u8], BuildError> {
+    let id = request.transaction_id();
+    let mut answer = Builder::new(buffer, Class::Error, Method::BINDING, &id)?;
+    answer.push(&ErrorCode::UNKNOWN_ATTRIBUTE)?.push(unknown)?;
+    if fingerprint {
+        answer.fingerprint()?;
+    }
+    Ok(answer.finish())
 }

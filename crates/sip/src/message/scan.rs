@@ -76,9 +76,12 @@ impl<'a> Scan<'a> {
             let mut cursor = Cursor::new(line);
             let name = cursor.take(TOKEN);
             let rest = cursor.rest();
-            // What ends otherwise is no request of any version, but somebody else's protocol.
-            let is_sip = memchr::memmem::rfind(rest, b" SIP/").is_some()
-                || memchr::memmem::rfind(rest, b" sip/").is_some();
+            // What ends otherwise is no request of any version, but somebody else's protocol. The version is in any case (RFC 3261
+            // §7.1), as the parser has it: what it takes must not get past overload control.
+            let is_sip = memchr::memrchr_iter(b' ', rest).any(|space| {
+                let version = rest.get(space + 1..).unwrap_or_default();
+                start_line::is_response(version)
+            });
             if name.is_empty() || cursor.peek() != Some(b' ') || !is_sip {
                 return Err(ParseError::RequestLine);
             }

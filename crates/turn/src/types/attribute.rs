@@ -4,7 +4,8 @@ use stun::AttributeType;
 
 /// The comprehension-required attributes of RFC 8489 and RFC 8656. Where one is not expected, it is ignored
 /// (RFC 8489 §6.3).
-pub(crate) fn is_known(attribute: AttributeType) -> bool {
+#[must_use]
+pub fn is_known(attribute: AttributeType) -> bool {
     matches!(
         attribute,
         AttributeType::MAPPED_ADDRESS
