@@ -16,6 +16,13 @@ const HOPS: usize = 64;
 const DEFAULT_VALIDITY: Duration = Duration::from_millis(500);
 /// Requests saved up by the rate algorithm, so that small bursts pass (RFC 7415 §3.5.1, TAU in requests).
 const RATE_BURST: f64 = 4.0;
+/// RFC 7339 §7.2: how often the mix of requests is taken anew.
+const MIX: Duration = Duration::from_secs(5);
+/// The mix that is assumed at first: percent that may be held back before the others are.
+const FIRST_MIX: [u32; 2] = [80, 20];
+/// RFC 7339 §4.4: a sequence number lower by more than that is no late report, but one of a server that has begun anew. An hour,
+/// where it is a time.
+const BEGUN_ANEW: u64 = 3600;
 
 /// What the top Via of a response asks for.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
@@ -62,6 +69,54 @@ struct Hop {
     until: Mono,
     sequence: (u64, u64),
     limit: Limit,
+    mix: Mix,
+}
+
+/// How many requests there were of those that may be held back and of the others: the two categories of RFC 7339 §7.2.
+#[derive(Clone, Copy, Debug)]
+struct Mix {
+    /// What counts.
+    taken: [u32; 2],
+    /// Since then.
+    counted: [u32; 2],
+    since: Mono,
+}
+
+impl Mix {
+    fn new(now: Mono) -> Mix {
+        Mix {
+            taken: FIRST_MIX,
+            counted: [0; 2],
+            since: now,
+        }
+    }
+
+    fn count(&mut self, now: Mono, class: Class) {
+        if now.since(self.since) >= MIX {
+            if self.counted.iter().any(|count| *count > 0) {
+                self.taken = self.counted;
+            }
+            self.counted = [0; 2];
+            self.since = now;
+        }
+        let [new, others] = &mut self.counted;
+        let count = if class == Class::New { new } else { others };
+        *count = count.saturating_add(1);
+    }
+
+    /// Of 10,000 requests of this class so many are held back, so that of all of them `percent` are (RFC 7339 §7.2): first those
+    /// that begin something, and if that is not enough, of the others.
+    fn held_back(&self, percent: u32, class: Class) -> u32 {
+        let [new, others] = self.taken.map(u64::from);
+        let wanted = u64::from(percent) * (new + others);
+        let share =
+            |of: u64, wanted: u64| wanted.saturating_mul(100).div_ceil(of.max(1)).min(10_000);
+        let held = match class {
+            Class::New => share(new, wanted),
+            _ => share(others, wanted.saturating_sub(100 * new)),
+        };
+        held as u32
+    }
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -94,25 +149,29 @@ impl Downstream {
 
     /// A response of this next hop came, with this in its top Via.
     pub fn learn(&mut self, now: Mono, hop: SocketAddr, feedback: Feedback) {
-        let Some(oc) = feedback.oc else { return };
+        // RFC 7339 §4.3: a validity means nothing by itself, but for zero.
+        let ends = feedback.validity.is_some_and(|validity| validity.is_zero());
+        let Some(oc) = feedback.oc.or(ends.then_some(0)) else {
+            return;
+        };
         let place = self.hops.iter().position(|known| known.address == hop);
         let sequence = feedback.sequence.unwrap_or((0, 0));
         if let Some(known) = place.and_then(|place| self.hops.get(place)) {
             // RFC 7339 §5.4: what is not newer is out of order.
-            if known.until > now && feedback.sequence.is_some() && sequence <= known.sequence {
+            let is_late = sequence <= known.sequence
+                && sequence.0.saturating_add(BEGUN_ANEW) >= known.sequence.0;
+            if known.until > now && feedback.sequence.is_some() && is_late {
                 return;
             }
         }
         let validity = feedback.validity.unwrap_or(DEFAULT_VALIDITY);
         if validity.is_zero() {
-            // RFC 7339 §4.3: zero ends it. The hop stays a moment with nothing to hold back, to know old reports by.
-            self.put(
-                place,
-                hop,
-                now.plus(DEFAULT_VALIDITY),
-                sequence,
-                Limit::Loss(0),
-            );
+            // RFC 7339 §4.3: zero ends it. The hop stays a moment with nothing to hold back, to know old reports by. One that
+            // has asked for nothing takes no place.
+            if place.is_some() {
+                let until = now.plus(DEFAULT_VALIDITY);
+                self.put(now, place, hop, (until, sequence), Limit::Loss(0));
+            }
             return;
         }
         let limit = if feedback.rate {
@@ -127,15 +186,15 @@ impl Downstream {
             // RFC 7339 §5.5: not a percentage, so of no meaning.
             return;
         };
-        self.put(place, hop, now.plus(validity), sequence, limit);
+        self.put(now, place, hop, (now.plus(validity), sequence), limit);
     }
 
     fn put(
         &mut self,
+        now: Mono,
         place: Option<usize>,
         address: SocketAddr,
-        until: Mono,
-        sequence: (u64, u64),
+        (until, sequence): (Mono, (u64, u64)),
         mut limit: Limit,
     ) {
         let place = place.or_else(|| self.least_if_full());
@@ -155,11 +214,13 @@ impl Downstream {
             // A new report does not fill the bucket again.
             (*saved, *at) = (*s, *a);
         }
+        let same = known.as_ref().filter(|known| known.address == address);
         let hop = Hop {
             address,
             until,
             sequence,
             limit,
+            mix: same.map_or(Mix::new(now), |known| known.mix),
         };
         match known {
             Some(known) => *known = hop,
@@ -177,7 +238,8 @@ impl Downstream {
     }
 
     /// Whether a request of this class may be sent to the next hop. RFC 7339 §5.10.1: what is in a dialog or urgent goes
-    /// first; the share held back is taken from what is new, and from the rest only if that is not enough.
+    /// first; the share held back is taken from what is new, and from the rest only if that is not enough. What finishes
+    /// something is never held back, for it frees more than it costs.
     pub fn admit(&mut self, now: Mono, hop: SocketAddr, class: Class) -> bool {
         let Some(place) = self.hops.iter().position(|known| known.address == hop) else {
             return true;
@@ -187,9 +249,11 @@ impl Downstream {
             return true;
         }
         let dice = self.dice();
-        match &mut self.hops[place].limit {
+        let Hop { limit, mix, .. } = &mut self.hops[place];
+        mix.count(now, class);
+        match limit {
             Limit::Loss(percent) => {
-                class == Class::Finishing || share_passes(*percent, class, dice)
+                class == Class::Finishing || dice >= mix.held_back(*percent, class)
             }
             Limit::Rate {
                 per_second,
@@ -200,10 +264,11 @@ impl Downstream {
                 *saved = (*saved + earned).min(RATE_BURST);
                 *at = now;
                 // What is protected passes at the expense of what is not, down to a debt of as much again.
-                let floor = if class == Class::New {
-                    1.0
-                } else {
-                    -RATE_BURST
+                let floor = match class {
+                    // RFC 7339 §5.1: a rate of 0 means none at all.
+                    _ if *per_second == 0.0 => f64::INFINITY,
+                    Class::New => 1.0,
+                    _ => -RATE_BURST,
                 };
                 let passes = class == Class::Finishing || *saved >= floor;
                 if passes {
@@ -235,17 +300,6 @@ impl Downstream {
     }
 }
 
-/// RFC 7339 §7.2 with two categories taken as equally frequent: new requests lose twice the share until none is left,
-/// and only then do the others lose.
-fn share_passes(percent: u32, class: Class, dice: u32) -> bool {
-    let lost = if class == Class::New {
-        (percent * 2).min(100)
-    } else {
-        percent.saturating_sub(50) * 2
-    };
-    dice >= lost * 100
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -269,17 +323,50 @@ mod tests {
     }
 
     #[test]
-    fn a_share_of_new_requests_is_held_back_until_the_report_expires() {
+    fn a_share_is_held_back_until_the_report_expires() {
         let mut downstream = Downstream::new(7);
         let now = Mono(0);
         downstream.learn(now, hop(1), asks(30, 1));
+        // Until the mix is known, four in five may be held back: 30 of 80.
         let new = passing(&mut downstream, now, Class::New);
-        assert!((350..450).contains(&new), "{new}");
+        assert!((580..670).contains(&new), "{new}");
         assert_eq!(passing(&mut downstream, now, Class::Continuing), 1000);
         assert!(downstream.admit(now, hop(2), Class::New), "another hop");
         let later = now.plus(Duration::from_millis(500));
         assert_eq!(passing(&mut downstream, later, Class::New), 1000);
         assert!(downstream.is_empty());
+    }
+
+    /// The share of all requests, whatever they are made of.
+    #[test]
+    fn the_share_held_back_is_that_of_the_whole_mix_rfc7339_7_2() {
+        for (in_a_hundred, oc, expected) in [
+            (100, 30, [700, 0]),
+            (50, 30, [200, 500]),
+            (20, 30, [0, 700]),
+            (50, 100, [0, 0]),
+            (90, 0, [900, 100]),
+        ] {
+            let mut downstream = Downstream::new(7);
+            let mut passed = [0, 0];
+            // Ten seconds to learn the mix, then one to count.
+            for number in 0..11_000_u64 {
+                let now = Mono(number * 1_000_000);
+                if number % 400 == 0 {
+                    downstream.learn(now, hop(1), asks(oc, number + 1));
+                }
+                let is_new = number % 100 < in_a_hundred;
+                let class = [Class::Continuing, Class::New][usize::from(is_new)];
+                let passes = downstream.admit(now, hop(1), class);
+                if number >= 10_000 {
+                    passed[usize::from(!is_new)] += i32::from(passes);
+                }
+            }
+            for (passed, expected) in passed.into_iter().zip(expected) {
+                let off: i32 = passed - expected;
+                assert!(off.abs() <= 60, "{in_a_hundred} {oc}: {passed} {expected}");
+            }
+        }
     }
 
     #[test]
@@ -306,6 +393,50 @@ mod tests {
         assert_eq!(passing(&mut downstream, Mono(2), Class::New), 1000);
         downstream.learn(Mono(3), hop(1), asks(100, 5));
         assert_eq!(passing(&mut downstream, Mono(3), Class::New), 1000);
+    }
+
+    #[test]
+    fn a_server_that_begins_anew_is_believed_and_a_validity_alone_is_not_rfc7339_4_4() {
+        let mut downstream = Downstream::new(7);
+        downstream.learn(Mono(0), hop(1), asks(0, 1_700_000_000));
+        downstream.learn(Mono(1), hop(1), asks(100, 1_699_999_999));
+        assert!(downstream.admit(Mono(2), hop(1), Class::New), "it is late");
+        downstream.learn(Mono(3), hop(1), asks(100, 1));
+        assert!(
+            !downstream.admit(Mono(4), hop(1), Class::New),
+            "it has begun anew"
+        );
+        let alone = Feedback {
+            oc: None,
+            validity: Some(Duration::from_secs(60)),
+            ..asks(0, 2)
+        };
+        downstream.learn(Mono(5), hop(1), alone);
+        let later = Mono(0).plus(Duration::from_millis(600));
+        assert!(
+            downstream.admit(later, hop(1), Class::New),
+            "§4.3: discarded"
+        );
+        // That it could hold somebody back costs nothing to remember.
+        let calm = Feedback {
+            validity: Some(Duration::ZERO),
+            ..asks(0, 3)
+        };
+        downstream.learn(later, hop(9), calm);
+        assert!(downstream.is_empty());
+    }
+
+    #[test]
+    fn a_rate_of_zero_lets_nothing_pass_rfc7339_5_1() {
+        let mut downstream = Downstream::new(7);
+        let none = Feedback {
+            rate: true,
+            ..asks(0, 1)
+        };
+        downstream.learn(Mono(0), hop(1), none);
+        for class in [Class::New, Class::Continuing, Class::Priority] {
+            assert_eq!(passing(&mut downstream, Mono(1), class), 0);
+        }
     }
 
     #[test]

@@ -3,13 +3,14 @@
 
 use super::config::SentBy;
 use super::reply::{Content, Reply};
+use crate::Method;
 use crate::branch::BRANCH_LEN;
 use crate::build::{Answerable, BuildError, Builder, Part, Stamp};
-use crate::congestion::is_oc_parameter;
+use crate::congestion::{OcOffer, is_oc_parameter};
+use crate::cursor::Cursor;
 use crate::flow::Carrier;
 use crate::header::{HeaderKind, Via};
-use crate::message::Message;
-use crate::{Method, Scan};
+use crate::message::{Lines, Message};
 
 /// A response, written into `buffer`. `copied` are further fields of the request that stand in it as well.
 pub(super) fn response<'b, 'r>(
@@ -178,15 +179,27 @@ pub(super) fn make_udp(request: &mut [u8]) {
 }
 
 /// The response with the parameters of RFC 7339 in its topmost Via, in place of what the client offered; `None` if it
-/// offered nothing.
+/// offered nothing, or nothing that can be agreed upon. Nearly all offer nothing: that is seen in the first lines.
 pub(super) fn with_overload<'b>(
     buffer: &'b mut [u8],
     response: &[u8],
     params: &[u8],
 ) -> Option<&'b [u8]> {
-    let scan = Scan::of(response, &crate::Limits::DEFAULT).ok()?;
-    let via: Via<'_> = scan.top_via()?;
-    via.params.get(b"oc")?;
+    let mut lines = Lines::new(response, memchr::memchr(b'\n', response)? + 1);
+    let line = loop {
+        let line = lines.next().ok()??;
+        if line.kind == HeaderKind::Via {
+            break line;
+        }
+    };
+    let value = response.get(line.value_start..line.value_end)?;
+    if !mentions_oc(value) {
+        return None;
+    }
+    let via = Via::read(&mut Cursor::new(value))?;
+    if !OcOffer::of(&via).is_accepted() {
+        return None;
+    }
     let start = offset_of(response, via.params.as_bytes());
     let mut builder = Builder::fields(buffer);
     builder.raw(response.get(..start)?);
@@ -202,6 +215,15 @@ pub(super) fn with_overload<'b>(
     builder.raw(params);
     builder.raw(response.get(start + via.params.as_bytes().len()..)?);
     builder.finish_fields().ok()
+}
+
+/// Whether any parameter begins like one of RFC 7339's.
+fn mentions_oc(value: &[u8]) -> bool {
+    memchr::memchr_iter(b';', value).any(|at| {
+        let name = value.get(at + 1..).unwrap_or_default().trim_ascii_start();
+        name.get(..2)
+            .is_some_and(|start| start.eq_ignore_ascii_case(b"oc"))
+    })
 }
 
 fn offset_of(outer: &[u8], inner: &[u8]) -> usize {

@@ -8,7 +8,7 @@ use super::output::{Mark, Origin};
 use super::received::{NewRequest, Received};
 use super::reply::Reply;
 use crate::build::{Stamp, Tag};
-use crate::congestion::{Admission, Behaviour, Traits};
+use crate::congestion::{Admission, Behaviour, OcOffer, Traits};
 use crate::flow::Flow;
 use crate::header::{HeaderKind, Via};
 use crate::message::{Framing, Message, Spans};
@@ -312,7 +312,8 @@ impl Engine {
         retry_after_s: u32,
     ) -> Shed {
         // A sender that speaks RFC 7339 is told how much to hold back; a Retry-After would stop it altogether.
-        let speaks = self.config.overload_control && via.params.get(b"oc").is_some();
+        // RFC 7339 §5.10.2 would have the others get none either; those are told by what RFC 3261 §21.5.4 has for it.
+        let speaks = self.config.overload_control && OcOffer::of(via).is_accepted();
         let mut line = [0; RETRY_AFTER_LEN];
         let headers = if speaks {
             &[][..]

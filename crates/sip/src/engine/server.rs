@@ -343,8 +343,8 @@ impl Engine {
     /// Queues the response in the scratch buffer, with what RFC 7339 has to say.
     pub(super) fn send_response(&mut self, to: SendTo, origin: Origin, length: usize) {
         let bytes = self.scratch.get(..length).unwrap_or_default();
-        let params = self.oc_reply.params();
-        if !params.is_empty() && self.config.overload_control {
+        if self.config.overload_control {
+            let params = self.oc_reply.params();
             let spare = &mut self.spare;
             if let Some(with) = compose::with_overload(spare, bytes, params) {
                 self.outputs.send(to, origin, with);
