@@ -8,6 +8,7 @@
 //! Any worker can read whose it is, and nobody without the key can make one up. The digits are those of RFC 4648 §6 in
 //! lower case: RFC 3261 §19.1.4 and §7.3.1 make a branch a token whose case does not matter, which base64 would break.
 
+use crate::message::Message;
 use crate::siphash::HashKey;
 
 /// RFC 3261 §8.1.1.7: what a branch that is unique begins with.
@@ -75,6 +76,14 @@ impl BranchCodec {
         key.mac(&bytes)
     }
 
+    fn tag_mac(&self, server: Branch, dialog: u64) -> u64 {
+        let server = Self::mac(self.tag_key, server);
+        let mut bytes = [0; 16];
+        bytes[..8].copy_from_slice(&server.to_be_bytes());
+        bytes[8..].copy_from_slice(&dialog.to_be_bytes());
+        self.tag_key.mac(&bytes)
+    }
+
     /// The text, magic cookie included.
     #[must_use]
     pub fn write(&self, branch: Branch) -> [u8; BRANCH_LEN] {
@@ -86,17 +95,44 @@ impl BranchCodec {
         )
     }
 
+    /// What a To tag of ours is bound to besides its transaction: the dialog, by the Call-ID and the From tag of the peer's requests
+    /// (RFC 3261 §12). A tag that was seen is of no use with others.
+    #[must_use]
+    pub fn dialog(&self, call_id: &[u8], from_tag: &[u8]) -> u64 {
+        let mut hasher = self.tag_key.fingerprint();
+        for field in [call_id, from_tag] {
+            hasher.write(field);
+            hasher.end_field(field.len());
+        }
+        hasher.finish_128() as u64
+    }
+
+    /// [`BranchCodec::dialog`] of a request; a field that is missing or malformed counts as empty.
+    #[must_use]
+    pub fn dialog_of(&self, request: &Message<'_>) -> u64 {
+        let from_tag = request.from().ok().and_then(|from| from.tag);
+        let call_id = request.call_id().unwrap_or_default();
+        self.dialog(call_id, from_tag.unwrap_or_default())
+    }
+
     /// A To tag that names a server transaction, so that the ACK for its 2xx, which has a branch of its own, finds it.
     #[must_use]
-    pub fn write_tag(&self, server: Branch) -> [u8; TAG_LEN] {
-        let mac = Self::mac(self.tag_key, server);
+    pub fn write_tag(&self, server: Branch, dialog: u64) -> [u8; TAG_LEN] {
+        let mac = self.tag_mac(server, dialog);
         let text = text(MARK, server.worker, server.low(), mac);
         std::array::from_fn(|place| text[MAGIC_COOKIE.len() + place])
     }
 
-    /// Reads such a tag; `None` for any other.
+    /// The transaction that the To tag of a request names; `None` if the tag is not ours, or of another dialog.
     #[must_use]
-    pub fn read_tag(&self, tag: &[u8]) -> Option<Branch> {
+    pub fn read_tag_of(&self, request: &Message<'_>) -> Option<Branch> {
+        let tag = request.to().ok()?.tag?;
+        self.read_tag(tag, self.dialog_of(request))
+    }
+
+    /// Reads a tag that was written for this dialog; `None` for any other.
+    #[must_use]
+    pub fn read_tag(&self, tag: &[u8], dialog: u64) -> Option<Branch> {
         let [MARK, digits @ ..] = tag else {
             return None;
         };
@@ -104,7 +140,7 @@ impl BranchCodec {
             return None;
         }
         let (branch, mac) = read_digits(digits)?;
-        (Self::mac(self.tag_key, branch) == mac).then_some(branch)
+        (self.tag_mac(branch, dialog) == mac).then_some(branch)
     }
 
     /// The text of a branch that belongs to no transaction and differs for different numbers.
@@ -277,13 +313,22 @@ mod tests {
             slot: 8,
             generation: 2,
         };
-        let tag = codec().write_tag(branch);
-        assert_eq!(codec().read_tag(&tag), Some(branch));
+        let dialog = codec().dialog(b"1@a.example", b"9");
+        let tag = codec().write_tag(branch, dialog);
+        assert_eq!(codec().read_tag(&tag, dialog), Some(branch));
+        for (call_id, tag_of_from) in [
+            ("2@a.example", "9"),
+            ("1@a.example", ""),
+            ("1@a.exampl", "e9"),
+        ] {
+            let other = codec().dialog(call_id.as_bytes(), tag_of_from.as_bytes());
+            assert_eq!(codec().read_tag(&tag, other), None);
+        }
         let mut as_branch = codec().write(branch);
         as_branch[MAGIC_COOKIE.len()..].copy_from_slice(&tag);
         assert_eq!(codec().read(&as_branch), BranchKind::Forged);
-        assert_eq!(codec().read_tag(b"1928301774"), None);
-        assert_eq!(codec().read_tag(&tag[1..]), None);
+        assert_eq!(codec().read_tag(b"1928301774", dialog), None);
+        assert_eq!(codec().read_tag(&tag[1..], dialog), None);
     }
 
     #[test]

@@ -181,7 +181,8 @@ impl Refusal<'_> {
         self.cause.phrase(self.code).concat()
     }
 
-    /// Writes the response: with Allow for 405 and 501, Unsupported for 420, Accept for 406 and 415.
+    /// Writes the response: with Allow for 405 and 501, Unsupported for 420, Accept for 406 and 415, Accept-Encoding
+    /// for 415.
     ///
     /// # Errors
     /// [`BuildError::NoRoom`] if `buffer` is too short.
@@ -214,6 +215,9 @@ impl Refusal<'_> {
                     HeaderKind::Accept,
                     rules.bodies.iter().map(|body| body.as_bytes()),
                 );
+                if self.code == 415 {
+                    response.header(HeaderKind::AcceptEncoding, b"identity");
+                }
             }
             420 => {
                 let asked = self.request.iter();

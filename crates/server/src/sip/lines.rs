@@ -1,16 +1,16 @@
 //! What answers have besides what they copy: header lines, and an SDP body.
 
 use sip::build::{BuildError, Builder, Part};
+use sip::flow::{Carrier, Flow};
 use sip::header::Contact;
 use sip::{HeaderKind, Message, Method};
 use std::io::Write;
-use std::net::SocketAddr;
 
 /// The one type of body that is understood.
 const TYPES: &[u8] = b"application/sdp";
 
-/// Longer than `<sip:[39 digits]:65535>`.
-const CONTACT: usize = 64;
+/// Longer than `<sip:[39 digits]:65535;transport=tcp>`.
+const CONTACT: usize = 80;
 
 /// RFC 3261 §20.19: one hour, where nothing is said.
 const EXPIRES: u32 = 3600;
@@ -41,20 +41,20 @@ pub(super) fn capabilities<'b>(
 }
 
 /// Contact: this server, as the client reached it.
-pub(super) fn contact(buffer: &mut [u8], local: SocketAddr) -> Result<&[u8], BuildError> {
+pub(super) fn contact<'b>(buffer: &'b mut [u8], flow: &Flow) -> Result<&'b [u8], BuildError> {
     let mut builder = Builder::fields(buffer);
-    add_contact(&mut builder, local);
+    add_contact(&mut builder, flow);
     builder.finish_fields()
 }
 
 /// What a 2xx to an INVITE has (§13.3.1.4).
 pub(super) fn dialog<'b>(
     buffer: &'b mut [u8],
-    local: SocketAddr,
+    flow: &Flow,
     methods: &[Method<'_>],
 ) -> Result<&'b [u8], BuildError> {
     let mut builder = Builder::fields(buffer);
-    add_contact(&mut builder, local);
+    add_contact(&mut builder, flow);
     builder
         .list(
             HeaderKind::Allow,
@@ -65,11 +65,16 @@ pub(super) fn dialog<'b>(
     builder.finish_fields()
 }
 
-fn add_contact(builder: &mut Builder<'_>, local: SocketAddr) {
+/// Without a transport it would be UDP for an address (RFC 3263 §4.1), and the ACK would leave the connection.
+fn add_contact(builder: &mut Builder<'_>, flow: &Flow) {
     let mut text = [0; CONTACT];
     let mut room = &mut text[..];
+    let transport = match flow.carrier {
+        Carrier::Tcp => ";transport=tcp",
+        _ => "",
+    };
     // An address is never that long.
-    let _ = write!(room, "<sip:{local}>");
+    let _ = write!(room, "<sip:{}{transport}>", flow.local);
     let left = room.len();
     builder.header(HeaderKind::Contact, &text[..CONTACT - left]);
 }

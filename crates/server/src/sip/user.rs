@@ -113,9 +113,9 @@ impl User {
                 work(orders.settings.service_time);
                 engine.answer(now, request, &Reply::new(200)).map(drop)
             }
-            // §12.2.2, §15.1.2: of no dialog; §9.2: there is nothing to cancel.
+            // §12.2.2, §15.1.2: of no dialog; §9.2: there is nothing to cancel. Nothing is kept of it: anybody can send that.
             Some(Method::Bye | Method::Cancel) => {
-                engine.answer(now, request, &Reply::new(481)).map(drop)
+                engine.answer_statelessly(request, &Reply::new(481))
             }
             _ => self.options(request, engine, orders),
         };
@@ -218,7 +218,7 @@ impl User {
         }
         let key = engine.accept(now, request, None)?;
         work(orders.settings.service_time);
-        let contact = lines::contact(&mut self.lines, request.flow.local)?;
+        let contact = lines::contact(&mut self.lines, &request.flow)?;
         engine.respond(now, key, &Reply::new(180).headers(contact))?;
         if callee(message) == Some(b"ring") {
             self.ringing.push_back((now.plus(RINGING), key));
@@ -226,15 +226,14 @@ impl User {
         }
         lines::without_media(&mut self.body, message);
         let allow = Self::rules(&orders.settings).methods;
-        let lines = lines::dialog(&mut self.lines, request.flow.local, allow)?;
+        let lines = lines::dialog(&mut self.lines, &request.flow, allow)?;
         let reply = Reply::new(200).headers(lines).body(&self.body).until_ack();
         engine.respond(now, key, &reply)
     }
 
-    /// Its To-tag is one that an answer of ours had.
+    /// Its To-tag is one that an answer of ours had, in a dialog with this Call-ID and From tag (RFC 3261 §12).
     fn is_in_dialog(&self, message: &Message<'_>) -> bool {
-        let tag = message.to().ok().and_then(|to| to.tag);
-        tag.is_some_and(|tag| self.codec.read_tag(tag).is_some())
+        self.codec.read_tag_of(message).is_some()
     }
 
     /// Writes a refusal that nothing is kept of; returns it and where it goes.

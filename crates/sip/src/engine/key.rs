@@ -37,6 +37,7 @@ pub(super) struct Matcher {
     /// For clients of RFC 2543.
     old_key: HashKey,
     tag_key: HashKey,
+    ack_key: HashKey,
 }
 
 impl Matcher {
@@ -46,6 +47,7 @@ impl Matcher {
             key,
             old_key: key.derive(2543),
             tag_key: key.derive(3261),
+            ack_key: key.derive(6026),
         }
     }
 
@@ -90,6 +92,21 @@ impl Matcher {
             via.bytes,
             method.as_bytes(),
         ] {
+            hasher.write(field);
+            hasher.end_field(field.len());
+        }
+        hasher.write(&message.cseq().ok()?.number.to_le_bytes());
+        Some(Fingerprint(hasher.finish_128()))
+    }
+
+    /// An INVITE within a dialog and the ACK for its 2xx have this in common: both tags, Call-ID and the number of CSeq. That ACK
+    /// has a branch of its own, and its To tag names the transaction which began the dialog (RFC 3261 §13.2.2.4). `None` outside
+    /// of a dialog.
+    pub(super) fn by_dialog(&self, message: &Message<'_>) -> Option<Fingerprint> {
+        let to_tag = message.to().ok()?.tag?;
+        let from_tag = message.from().ok()?.tag.unwrap_or_default();
+        let mut hasher = self.ack_key.fingerprint();
+        for field in [to_tag, from_tag, message.call_id().ok()?] {
             hasher.write(field);
             hasher.end_field(field.len());
         }

@@ -193,32 +193,48 @@ impl Engine {
             .is_none_or(|ours| tag == Some(ours))
     }
 
-    /// An ACK of no transaction is that of a 2xx: a To tag of ours names the INVITE's.
+    /// An ACK of no transaction is that of a 2xx: it belongs to an INVITE within the dialog, or to the one that a To tag of ours
+    /// names.
     fn ack_in<'m>(&mut self, message: Message<'m>, flow: &Flow) -> Received<'m> {
         self.stats.acks += 1;
-        let tag = message.to().ok().and_then(|to| to.tag);
-        let named = tag.and_then(|tag| self.codec.read_tag(tag));
-        let mut invite: Option<(ServerKey, Option<Mark>)> = None;
-        if let Some(named) = named {
-            if named.worker != self.config.worker {
-                return Received::Elsewhere {
-                    worker: named.worker,
-                };
-            }
-            let key = ServerKey {
-                slot: named.slot,
-                generation: named.generation,
+        let within = self.invite_within(&message);
+        let named = match within {
+            Some(_) => None,
+            None => self.codec.read_tag_of(&message),
+        };
+        if let Some(named) = named
+            && named.worker != self.config.worker
+        {
+            return Received::Elsewhere {
+                worker: named.worker,
             };
-            if let Some(server) = self.servers.slab.get(key.slot, key.generation) {
-                invite = Some((key, server.mark));
-                self.stop_repeating(key);
-            }
+        }
+        let key = within.or(named.map(|named| ServerKey {
+            slot: named.slot,
+            generation: named.generation,
+        }));
+        let mut invite: Option<(ServerKey, Option<Mark>)> = None;
+        if let Some(key) = key
+            && let Some(server) = self.servers.slab.get(key.slot, key.generation)
+        {
+            invite = Some((key, server.mark));
+            self.stop_repeating(key);
         }
         Received::Ack {
             message,
             flow: *flow,
             invite,
         }
+    }
+
+    fn invite_within(&mut self, ack: &Message<'_>) -> Option<ServerKey> {
+        if !self.servers.has_within() {
+            return None;
+        }
+        let fingerprint = self.matcher.by_dialog(ack)?;
+        let slot = self.servers.find_within(fingerprint)?;
+        let (generation, _) = self.servers.slab.at(slot)?;
+        Some(ServerKey { slot, generation })
     }
 
     pub(super) fn drop_message<'m>(&mut self, reason: DropReason) -> Received<'m> {

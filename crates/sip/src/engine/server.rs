@@ -11,7 +11,7 @@ use super::reply::{Content, Reply};
 use super::servers::{Machine, Server};
 use super::store::Cell;
 use super::{Engine, connections::Waiting};
-use crate::branch::Branch;
+use crate::branch::{Branch, TAG_LEN};
 use crate::build::Stamp;
 use crate::flow::{Destination, Flow};
 use crate::header::Via;
@@ -92,7 +92,7 @@ impl Engine {
         let in_time =
             matches!(&server.machine, Machine::Invite(machine) if machine.is_proceeding());
         // RFC 3261 §9.2: the To tag of both answers should be the same.
-        let tag = self.codec.write_tag(self.server_branch(key));
+        let tag = self.tag_of_server(key);
         // A full table leaves the CANCEL without an answer; it will come again.
         let _ = self.answer(now, &request, &Reply::new(200).to_tag(&tag));
         if in_time {
@@ -106,12 +106,16 @@ impl Engine {
         }
     }
 
-    fn server_branch(&self, key: ServerKey) -> Branch {
-        Branch {
+    /// The To tag of this transaction's responses.
+    fn tag_of_server(&self, key: ServerKey) -> [u8; TAG_LEN] {
+        let branch = Branch {
             worker: self.config.worker,
             slot: key.slot,
             generation: key.generation,
-        }
+        };
+        let server = self.servers.slab.peek(key.slot);
+        let dialog = server.map_or(0, |server| server.dialog);
+        self.codec.write_tag(branch, dialog)
     }
 
     /// Makes a server transaction for a request that is answered later. With a mark the TU hears how it ends.
@@ -156,6 +160,10 @@ impl Engine {
             return Err(AcceptError::Ack);
         }
         let reliable = request.flow.carrier.is_reliable();
+        let within = match method {
+            Method::Invite => self.matcher.by_dialog(&request.message).map(Box::new),
+            _ => None,
+        };
         let standing = self.servers.room.begin(request.flow.remote.ip());
         Ok(self.servers.insert(Server {
             fingerprint: request.fingerprint,
@@ -166,6 +174,8 @@ impl Engine {
             request: None,
             response: None,
             target_len: 0,
+            dialog: self.codec.dialog_of(&request.message),
+            within,
             standing,
         }))
     }
@@ -194,7 +204,7 @@ impl Engine {
             return Ok(None);
         }
         let key = self.insert_server(now, request, None)?;
-        let tag = self.codec.write_tag(self.server_branch(key));
+        let tag = self.tag_of_server(key);
         let copied = compose::copies(method, reply.code);
         let fields = copied.into_iter().flat_map(|kind| {
             let fields = request.message.headers(kind);
@@ -256,7 +266,7 @@ impl Engine {
 
     /// A response made from the kept request, in the scratch buffer; its length.
     fn build_reply(&mut self, key: ServerKey, reply: &Reply<'_>) -> Result<usize, RespondError> {
-        let tag = self.codec.write_tag(self.server_branch(key));
+        let tag = self.tag_of_server(key);
         let server = self.servers.slab.get(key.slot, key.generation);
         let server = server.ok_or(RespondError::Gone)?;
         let cell = server.request.as_ref().ok_or(RespondError::OutOfPlace)?;

@@ -35,6 +35,10 @@ pub(super) struct Server {
     pub(super) response: Option<Cell>,
     /// Bytes of that remote target.
     pub(super) target_len: u16,
+    /// The dialog that its To tag is bound to.
+    pub(super) dialog: u64,
+    /// Of an INVITE within a dialog, by what the ACK for its 2xx finds it.
+    pub(super) within: Option<Box<Fingerprint>>,
     /// Whether it is finished, for [`Room`].
     pub(super) standing: Standing,
 }
@@ -44,6 +48,8 @@ pub(super) struct Server {
 pub(super) struct Servers {
     pub(super) slab: Slab<Server>,
     index: HashTable<u32>,
+    /// INVITEs within dialogs.
+    within: HashTable<u32>,
     pub(super) wheel: Wheel,
     pub(super) room: Room,
 }
@@ -53,6 +59,7 @@ impl Servers {
         Servers {
             slab: Slab::new(),
             index: HashTable::new(),
+            within: HashTable::new(),
             wheel: Wheel::new(),
             room: Room::new(key),
         }
@@ -67,8 +74,23 @@ impl Servers {
         self.index.find(hash(fingerprint), is_it).copied()
     }
 
+    /// The INVITE within a dialog whose 2xx an ACK is for.
+    pub(super) fn find_within(&self, fingerprint: Fingerprint) -> Option<u32> {
+        let is_it = |slot: &u32| {
+            let server = self.slab.peek(*slot);
+            server.and_then(|server| server.within.as_deref()) == Some(&fingerprint)
+        };
+        self.within.find(hash(fingerprint), is_it).copied()
+    }
+
+    /// Whether there are any.
+    pub(super) fn has_within(&self) -> bool {
+        !self.within.is_empty()
+    }
+
     pub(super) fn insert(&mut self, server: Server) -> ServerKey {
         let fingerprint = server.fingerprint;
+        let within = server.within.as_deref().copied();
         let deadline = server.machine.deadline();
         let (slot, generation) = self.slab.insert(server);
         let slab = &self.slab;
@@ -77,6 +99,14 @@ impl Servers {
                 .map_or(0, |server| hash(server.fingerprint))
         };
         self.index.insert_unique(hash(fingerprint), slot, rehash);
+        if let Some(within) = within {
+            let rehash = |slot: &u32| {
+                let server = slab.peek(*slot);
+                let within = server.and_then(|server| server.within.as_deref());
+                within.map_or(0, |within| hash(*within))
+            };
+            self.within.insert_unique(hash(within), slot, rehash);
+        }
         self.wheel.set(slot, deadline);
         ServerKey { slot, generation }
     }
@@ -89,6 +119,13 @@ impl Servers {
             .index
             .find_entry(hash(server.fingerprint), |other| *other == slot);
         if let Ok(entry) = entry {
+            entry.remove();
+        }
+        if let Some(within) = server.within.as_deref()
+            && let Ok(entry) = self
+                .within
+                .find_entry(hash(*within), |other| *other == slot)
+        {
             entry.remove();
         }
         Some(server)

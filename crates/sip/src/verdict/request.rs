@@ -87,7 +87,8 @@ fn check_for_user_agent(
     uri: &Uri<'_>,
     rules: &Rules<'_>,
 ) -> Result<(), Refused> {
-    if !rules.methods.contains(&method) {
+    // §9.2: a CANCEL is of no use without something to cancel, and is told so, even by who takes no INVITE.
+    if !rules.methods.contains(&method) && method != Method::Cancel {
         let is_unknown = matches!(method, Method::Other(_));
         return Err((if is_unknown { 501 } else { 405 }, Cause::Code));
     }
@@ -164,16 +165,19 @@ pub(super) fn unsupported<'m>(
         .filter(move |tag| !is_known(tag))
 }
 
-/// RFC 3261 §8.2.3: 415 for a body it cannot read, unless that is optional; 406 where none that it could answer with is
+/// RFC 3261 §8.2.3: 415 for a body it cannot read or unpack, unless that is optional; 406 where none that it could answer with is
 /// acceptable.
 fn check_body(request: &Message<'_>, method: Method<'_>, rules: &Rules<'_>) -> Result<(), Refused> {
+    let matters = !request.body().is_empty() && !is_optional(request);
+    if matters && is_encoded(request) {
+        return Err((415, Cause::Code));
+    }
     if let Some(media) = bad(request.content_type())? {
         let is_known = |known: &&str| {
             let (main, sub) = known.split_once('/').unwrap_or((known, ""));
             media.main.eq_ignore_ascii_case(main.as_bytes())
                 && media.sub.eq_ignore_ascii_case(sub.as_bytes())
         };
-        let matters = !request.body().is_empty() && !is_optional(request);
         if matters && !rules.bodies.iter().any(is_known) {
             return Err((415, Cause::Code));
         }
@@ -182,6 +186,17 @@ fn check_body(request: &Message<'_>, method: Method<'_>, rules: &Rules<'_>) -> R
         true => Err((406, Cause::Code)),
         false => Ok(()),
     }
+}
+
+/// Content-Encoding other than `identity` (RFC 3261 §20.12): nothing is unpacked.
+fn is_encoded(request: &Message<'_>) -> bool {
+    request.headers(Kind::ContentEncoding).any(|header| {
+        let mut encodings = header.value.split(|&byte| byte == b',');
+        encodings.any(|encoding| {
+            let encoding = crate::chars::trim(encoding);
+            !encoding.is_empty() && !encoding.eq_ignore_ascii_case(b"identity")
+        })
+    })
 }
 
 /// Content-Disposition with `handling=optional` (RFC 3261 §20.11).
