@@ -381,7 +381,7 @@ fn what_a_stranger_has_chosen_goes_to_that_stranger_only() {
     );
 
     let mut world = World::with(|config| {
-        config.allowed = Box::new(|ip| ip == std::net::IpAddr::from([203, 0, 113, 5]));
+        config.allowed = Box::new(|to| to == ([203, 0, 113, 5], 5060).into());
     });
     world
         .order("BYE", "sip:203.0.113.5", near, 0)

@@ -179,6 +179,49 @@ pub(crate) struct PeerRule {
     pub(crate) ports: RangeInclusive<u16>,
 }
 
+/// A name server: its port is 53 unless said otherwise.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct NameServer(pub(crate) SocketAddr);
+
+impl NameServer {
+    const PORT: u16 = 53;
+}
+
+impl FromText for NameServer {
+    const EXPECTED: &'static str =
+        "the address of a name server, like \"192.0.2.53\" or \"[2001:db8::53]:5353\"";
+
+    fn from_text(text: &str) -> Result<Self, Mistake> {
+        let bare = text
+            .strip_prefix('[')
+            .and_then(|text| text.strip_suffix(']'))
+            .unwrap_or(text);
+        let address = match bare.parse::<IpAddr>() {
+            Ok(ip) => Ok(SocketAddr::new(ip, Self::PORT)),
+            Err(_) => text.parse::<SocketAddr>(),
+        };
+        let Ok(address) = address else {
+            return Err(
+                Mistake::new(format!("`{text}` is not the address of a name server")).help(
+                    "write an IP address, like \"192.0.2.53\" or, with a port, \"192.0.2.53:5353\"",
+                ),
+            );
+        };
+        if address.port() == 0 || address.ip().is_unspecified() || address.ip().is_multicast() {
+            return Err(Mistake::new(format!("nobody can be asked at {address}"))
+                .help("name one host, and a port that is not 0"));
+        }
+        Ok(Self(address))
+    }
+
+    fn to_text(&self) -> String {
+        match self.0.port() {
+            Self::PORT => self.0.ip().to_string(),
+            _ => self.0.to_string(),
+        }
+    }
+}
+
 const ALL_PORTS: RangeInclusive<u16> = 0..=u16::MAX;
 
 impl FromText for PeerRule {
@@ -278,6 +321,33 @@ mod tests {
             assert_eq!(rule(text), text);
         }
         assert_eq!(rule("[fd00::]/8:443"), "fd00::/8:443");
+    }
+
+    #[test]
+    fn name_servers_read_back_as_they_are_written_and_what_is_none_is_refused() {
+        let server = |text: &str| {
+            NameServer::from_text(text).map_or_else(|_| "refused".to_owned(), |s| s.to_text())
+        };
+        for text in [
+            "192.0.2.53",
+            "192.0.2.53:5353",
+            "2001:db8::53",
+            "[2001:db8::53]:5353",
+        ] {
+            assert_eq!(server(text), text);
+        }
+        assert_eq!(server("192.0.2.53:53"), "192.0.2.53");
+        assert_eq!(server("[2001:db8::53]"), "2001:db8::53");
+        for text in [
+            "",
+            "dns.example",
+            "192.0.2.53:0",
+            "0.0.0.0",
+            "192.0.2.53:x",
+            "224.0.0.251",
+        ] {
+            assert_eq!(server(text), "refused", "{text}");
+        }
     }
 
     #[test]

@@ -9,7 +9,7 @@ use super::admin::AdminListen;
 use super::credentials::{Realm, Secret, User};
 use super::diagnostics::Report;
 use super::logging::{LogFormat, LogLevel};
-use super::network::{ExternalIp, PeerRule, PortRange};
+use super::network::{ExternalIp, NameServer, PeerRule, PortRange};
 use super::node::Node;
 use super::offload::{BindingExcess, OffloadMode};
 use super::setting::{AtLeastOne, Bounded, List, Seconds, Setting, Steering, Workers};
@@ -63,6 +63,9 @@ pub(crate) type SipBody = Size<0, 1_048_576>;
 pub(crate) type SipPatience = Seconds<1, 600>;
 /// See [`SipPatience`].
 pub(crate) type SipIdle = Seconds<32, 86_400>;
+
+/// T1 of SIP: below 10 ms a busy machine repeats what was answered, and with 5 s a lost request takes minutes.
+pub(crate) type SipT1 = Bounded<10, 5_000>;
 
 /// A key that may have been set.
 pub(crate) type Entry<T> = Option<Located<T>>;
@@ -152,6 +155,12 @@ pub(crate) struct Settings {
     pub(crate) sip_tolerance_ms: Entry<Tolerance>,
     /// `sip.service_time_us`
     pub(crate) sip_service_time_us: Entry<ServiceTime>,
+    /// `sip.t1_ms`
+    pub(crate) sip_t1_ms: Entry<SipT1>,
+    /// `sip.resolvers`
+    pub(crate) sip_resolvers: Entry<List<NameServer>>,
+    /// `sip.targets`
+    pub(crate) sip_targets: Entry<List<PeerRule>>,
     /// `sip.transactions`
     pub(crate) sip_transactions: Entry<SipTransactions>,
     /// `sip.connections`
@@ -306,6 +315,9 @@ pub(crate) const KEYS: &[Key] = &[
     Key::new("sip", "userhash", |s| &mut s.sip_userhash),
     Key::new("sip", "tolerance_ms", |s| &mut s.sip_tolerance_ms),
     Key::new("sip", "service_time_us", |s| &mut s.sip_service_time_us),
+    Key::new("sip", "t1_ms", |s| &mut s.sip_t1_ms).at_start(),
+    Key::new("sip", "resolvers", |s| &mut s.sip_resolvers).at_start(),
+    Key::new("sip", "targets", |s| &mut s.sip_targets),
     Key::new("sip", "transactions", |s| &mut s.sip_transactions).at_start(),
     Key::new("sip", "connections", |s| &mut s.sip_connections),
     Key::new("sip", "connections_per_source", |s| {

@@ -59,6 +59,12 @@ fn nothing_stands_twice(settings: &Settings, report: &mut Report) {
         |algorithm| format!("{} is listed twice", algorithm.name()),
     );
     twice(
+        items(&settings.sip_resolvers),
+        report,
+        |server| Some(*server),
+        |server| format!("{} is listed twice", server.0),
+    );
+    twice(
         chosen(&settings.relay_addresses),
         report,
         |ip| Some(*ip),

@@ -4,6 +4,7 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use super::diagnostics::{Diagnostic, Report};
+use super::network::PeerRule;
 use super::node::Node;
 use super::schema::{Entry, Settings};
 use super::setting::{FromText, List, Mistake, Setting, one_of};
@@ -29,6 +30,12 @@ pub(crate) struct Sip {
     pub(crate) tolerance: Duration,
     /// What the test user agent server spends on each request besides.
     pub(crate) service_time: Duration,
+    /// T1 of RFC 3261.
+    pub(crate) t1: Duration,
+    /// Whom names are looked up with; nobody: those of the system.
+    pub(crate) resolvers: Vec<SocketAddr>,
+    /// Where requests may go whose target a caller has chosen.
+    pub(crate) targets: Vec<PeerRule>,
     /// Transactions of all workers.
     pub(crate) transactions: u32,
     /// Connections of all workers.
@@ -60,6 +67,12 @@ pub(super) fn resolve(settings: &Settings) -> Option<Sip> {
         userhash: s.sip_userhash?.value,
         tolerance: Duration::from_millis(s.sip_tolerance_ms?.value.0.into()),
         service_time: Duration::from_micros(s.sip_service_time_us?.value.0.into()),
+        t1: Duration::from_millis(s.sip_t1_ms?.value.0.into()),
+        resolvers: values(s.sip_resolvers?.value)
+            .into_iter()
+            .map(|server| server.0)
+            .collect(),
+        targets: values(s.sip_targets?.value),
         transactions: s.sip_transactions?.value.0,
         connections: s.sip_connections?.value.0,
         connections_per_source: s.sip_connections_per_source?.value.0,
@@ -108,6 +121,7 @@ impl FromText for DigestAlgorithm {
 
 /// Runs every check on `[sip]`.
 pub(super) fn check(settings: &Settings, report: &mut Report) {
+    name_servers_are_few(settings, report);
     listeners_are_few(settings, report);
     listeners_do_not_clash(settings, report);
     something_listens(settings, report);
@@ -130,6 +144,21 @@ fn listeners_are_few(settings: &Settings, report: &mut Report) {
     if let Some(list) = settings.sip_listen.as_ref().filter(|_| count > MOST) {
         let message = format!("{count} addresses are more than {MOST}");
         let help = "remove some; 0.0.0.0 and [::] listen on all";
+        report.push(Diagnostic::error(&list.at, message).help(help));
+    }
+}
+
+/// More name servers than this are asked in vain: a question is given up before their turn comes.
+const MOST_RESOLVERS: usize = 8;
+
+fn name_servers_are_few(settings: &Settings, report: &mut Report) {
+    let Some(list) = &settings.sip_resolvers else {
+        return;
+    };
+    let count = list.value.len();
+    if count > MOST_RESOLVERS {
+        let message = format!("{count} name servers are more than {MOST_RESOLVERS}");
+        let help = "keep the two or three that are nearest";
         report.push(Diagnostic::error(&list.at, message).help(help));
     }
 }

@@ -1,10 +1,10 @@
 //! SIP: messages, transactions, connections, and what overload control makes of the load. Only where SIP is served.
 
 use server::Observer;
-use server::sip::{SIP_CLASSES, SIP_METHODS, SipCounters};
+use server::sip::{DNS_OUTCOMES, SIP_CLASSES, SIP_METHODS, SipCounters};
 use server::stats::Stats;
 
-use super::text::{Kind, Page};
+use super::text::{Kind, Page, nanoseconds};
 
 pub(super) fn write(page: &mut Page, observer: &Observer, stats: &Stats) {
     if observer.sip_listeners().is_empty() {
@@ -16,7 +16,53 @@ pub(super) fn write(page: &mut Page, observer: &Observer, stats: &Stats) {
     overload(page, stats, &sum);
     dropped(page, &sum);
     connections(page, &sum);
+    own_requests(page, &sum);
+    names(page, &sum);
     workers(page, stats);
+}
+
+fn own_requests(page: &mut Page, sum: &SipCounters) {
+    page.counter(
+        "hairpin_sip_unacknowledged_total",
+        "2xx for INVITEs that were repeated until the time was over, as no ACK came.",
+        sum.unacknowledged,
+    );
+    page.counters(
+        "hairpin_sip_own_requests_total",
+        "Requests of the server's own, by what was done with them; failed_over counts attempts after the first.",
+        "event",
+        [
+            ("ordered", sum.own_requests),
+            ("failed_over", sum.own_failed_over),
+            ("failed", sum.own_failed),
+            ("forbidden", sum.own_forbidden),
+            ("refused", sum.own_refused),
+        ],
+    );
+}
+
+fn names(page: &mut Page, sum: &SipCounters) {
+    page.counters(
+        "hairpin_sip_dns_questions_total",
+        "Questions to the DNS, by what came of them.",
+        "outcome",
+        DNS_OUTCOMES.into_iter().zip(sum.dns_questions),
+    );
+    page.counter(
+        "hairpin_sip_dns_seconds_total",
+        "How long these questions took, all together.",
+        nanoseconds(sum.dns_time_ns),
+    );
+    page.gauge(
+        "hairpin_sip_dns_questions_open",
+        "Questions to the DNS that are open.",
+        sum.dns_open,
+    );
+    page.gauge(
+        "hairpin_sip_dns_cache_entries",
+        "Answers of the DNS that are kept, in all workers.",
+        sum.dns_cached,
+    );
 }
 
 fn messages(page: &mut Page, sum: &SipCounters) {

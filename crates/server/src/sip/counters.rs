@@ -10,6 +10,10 @@ pub const SIP_METHODS: [&str; 7] = [
 /// Classes of responses, in the order of [`SipCounters::responses_sent`].
 pub const SIP_CLASSES: [&str; 6] = ["1xx", "2xx", "3xx", "4xx", "5xx", "6xx"];
 
+/// What comes of questions to the DNS, in the order of [`SipCounters::dns_questions`]: records, that there are none, an error, nothing in
+/// time, or the question was not asked, as too many were open.
+pub const DNS_OUTCOMES: [&str; 5] = ["answered", "nothing", "failed", "timed_out", "refused"];
+
 /// The place of a method in [`SIP_METHODS`].
 pub(crate) fn method_index(method: &[u8]) -> usize {
     let other = SIP_METHODS.len() - 1;
@@ -144,6 +148,26 @@ counters! {
     handed_back: u64,
     /// CANCELs handed on because nothing here is known of what they cancel.
     cancels_passed_on: u64,
+    /// 2xx for INVITEs that were not acknowledged in time.
+    unacknowledged: u64,
+    /// Requests of this server's own.
+    own_requests: u64,
+    /// Those that were tried with another server, once for each.
+    own_failed_over: u64,
+    /// Those that came to no response.
+    own_failed: u64,
+    /// Those that were not begun, as too many are under way, or as their URI makes no sense.
+    own_refused: u64,
+    /// Those that were not sent, as they lead where they may not go.
+    own_forbidden: u64,
+    /// Questions to the DNS, by what came of them.
+    dns_questions: [u64; DNS_OUTCOMES.len()],
+    /// How long they took, all together, in nanoseconds.
+    dns_time_ns: u64,
+    /// Questions that are open now.
+    dns_open: u64,
+    /// Answers that are kept now.
+    dns_cached: u64,
     /// Messages taken over from another worker.
     taken_over: u64,
     /// Messages discarded because another worker's mailbox was full.

@@ -5,15 +5,19 @@ use super::congestion::Congestion;
 use super::connections::Gone;
 use super::counters::{SipCounters, method_index};
 use super::outgoing::{Outgoing, worker_of};
+use super::requests::Requests;
 use super::settings::Orders;
 use super::user::User;
 use super::{Secrets, stun};
 use crate::worker::{Courier, now};
-use sip::engine::{Config, Engine, NewRequest, Output, Received, SendTo, SentBy};
+use sip::build::request_of_uas;
+use sip::congestion::Class;
+use sip::dispatch::{Order, Reach};
+use sip::engine::{Config, Engine, Mark, NewRequest, Output, Received, SendTo, SentBy};
 use sip::flow::{Carrier, Flow, ListenerKey};
 use sip::frame::Packet;
 use sip::verdict::{Refusal, Verdict, judge_bytes};
-use sip::{Limits, Method, Mono, Now, ParseError, Scan, Spans};
+use sip::{Limits, Message, Method, Mono, Now, ParseError, Scan, Spans};
 use std::net::SocketAddr;
 use std::sync::Arc;
 
@@ -32,6 +36,8 @@ pub(crate) struct Endpoint {
     pub(super) engine: Box<Engine>,
     pub(super) congestion: Congestion,
     user: User,
+    /// What it sends by itself.
+    pub(super) requests: Requests,
     balance: Balance,
     number: u16,
     /// Taken out while a message refers to it.
@@ -39,6 +45,9 @@ pub(crate) struct Endpoint {
     /// Where refusals are written.
     buffer: Vec<u8>,
 }
+
+/// The number of the first request that this end sends in a dialog: any will do (RFC 3261 §12.2.1.1).
+const FIRST_CSEQ: u32 = 1;
 
 /// What a refusal has beyond what it copies from its request, at most.
 const BEYOND: usize = 8 << 10;
@@ -64,6 +73,7 @@ impl Endpoint {
         config.limits = limits;
         config.congestion = orders.congestion();
         config.rules = User::rules(settings);
+        config.timers.t1 = settings.t1;
         config.most_servers = orders.share(settings.transactions);
         config.most_clients = config.most_servers;
         config.sent_by = (0..)
@@ -71,8 +81,10 @@ impl Endpoint {
             .zip(listeners)
             .flat_map(|(listener, address)| sent_by(listener, *address))
             .collect();
+        let names = secrets.names.clone();
         Endpoint {
             now,
+            requests: Requests::new(listeners, &orders, names, secrets.key, seed),
             limits,
             counters: SipCounters::default(),
             engine: Box::new(Engine::new(config, seed)),
@@ -91,6 +103,7 @@ impl Endpoint {
         self.engine.configure_congestion(orders.congestion());
         self.engine.configure_rules(User::rules(&orders.settings));
         self.user.obey(&orders);
+        self.requests.obey(&orders);
         self.orders = orders;
     }
 
@@ -100,7 +113,11 @@ impl Endpoint {
 
     /// When something is due next.
     pub(super) fn next_deadline(&self) -> Option<Mono> {
-        let deadlines = [self.engine.poll_timeout(), self.user.next_deadline()];
+        let deadlines = [
+            self.engine.poll_timeout(),
+            self.user.next_deadline(),
+            self.requests.dispatcher.poll_timeout(),
+        ];
         deadlines.into_iter().flatten().min()
     }
 
@@ -115,6 +132,22 @@ impl Endpoint {
             self.drain(outgoing);
         }
         while self.user.expire(now, &mut self.engine) {
+            self.drain(outgoing);
+        }
+        let dispatcher = &mut self.requests.dispatcher;
+        if dispatcher.poll_timeout().is_some_and(|at| at <= now) {
+            dispatcher.handle_timeout(now, &mut self.engine);
+            self.drain(outgoing);
+        }
+    }
+
+    /// Goes on with what has waited for the DNS.
+    pub(super) fn take_answers(&mut self, outgoing: &mut Outgoing<'_, '_, '_>) {
+        let now = self.now.mono;
+        while self
+            .requests
+            .take_answer(now, &mut self.engine, &mut self.counters)
+        {
             self.drain(outgoing);
         }
     }
@@ -272,6 +305,7 @@ impl Endpoint {
     /// Posts what goes to other workers, and compares this one with them now and then. So many parcels of theirs wait here. Returns whether
     /// something has to wait.
     pub(super) fn post(&mut self, courier: &Courier, unopened: usize) -> bool {
+        self.requests.ask(self.number, courier);
         self.balance.show_unopened(unopened);
         let received = self.counters.udp_messages + self.counters.tcp_messages;
         self.balance.compare(self.now.mono, received);
@@ -331,6 +365,16 @@ impl Endpoint {
             Received::Cancel { invite, .. } => {
                 self.count_request(b"CANCEL");
                 self.user.cancel(self.now.mono, invite, &mut self.engine);
+            }
+            // The user has nothing to learn from responses to its BYEs; a failure may have another server tried.
+            Received::Response {
+                client,
+                mark: Some(mark),
+                message,
+            } => {
+                let now = self.now.mono;
+                let dispatcher = &mut self.requests.dispatcher;
+                let _ = dispatcher.response(now, &mut self.engine, client, mark, &message);
             }
             Received::KeepAlive => self.counters.pings += 1,
             // Overload control counts its own.
@@ -413,16 +457,61 @@ impl Endpoint {
                     }
                 }
                 Output::Close(connection) => outgoing.close(connection, &mut self.counters),
-                // The user keeps no marks.
+                Output::Event(event) => {
+                    let dispatcher = &mut self.requests.dispatcher;
+                    dispatcher.event(now, &mut self.engine, &event);
+                }
+                Output::Unacknowledged {
+                    flow,
+                    response,
+                    remote_target,
+                } => {
+                    let (response, target) = (response.to_vec(), remote_target.to_vec());
+                    self.end_dialog(&flow, &response, &target);
+                }
                 _ => {}
             }
         }
+        while let Some(told) = self.requests.dispatcher.poll_told() {
+            tracing::debug!(failure = %told.failure, "a BYE came to nothing");
+        }
+    }
+
+    /// RFC 3261 §13.3.1.4: no ACK has come, so the dialog is ended with a BYE. The caller has chosen where that goes, so it goes to the
+    /// caller, or where the operator lets it: else anybody could have this server send to anybody.
+    fn end_dialog(&mut self, flow: &Flow, response: &[u8], target: &[u8]) {
+        self.counters.unacknowledged += 1;
+        let Some(mut spans) = self.spans.take() else {
+            return;
+        };
+        if let Ok(response) = Message::parse(response, &mut spans)
+            && let Ok(bye) =
+                request_of_uas(&mut self.buffer, Method::Bye, &response, target, FIRST_CSEQ)
+        {
+            let order = Order {
+                target: bye.next_hop,
+                pieces: &[bye.bytes],
+                class: Class::Finishing,
+                // The user keeps none.
+                mark: Mark(0),
+                reach: Reach::Near(flow.remote.ip()),
+                listener: Some(flow.listener),
+            };
+            let dispatcher = &mut self.requests.dispatcher;
+            let sent = dispatcher.send(self.now.mono, &mut self.engine, &order);
+            if let Err(error) = sent {
+                self.counters.own_refused += 1;
+                tracing::debug!(%error, "no BYE for a call that was not acknowledged");
+            }
+        }
+        self.spans = Some(spans);
     }
 
     /// What was counted, and how things are now.
     pub(super) fn counters(&self) -> SipCounters {
         let stats = self.engine.stats();
         let mut counters = self.counters;
+        self.requests.count(&mut counters);
         let rows = [
             (&mut counters.responses_sent, &stats.responses_sent),
             (&mut counters.responses_received, &stats.responses_received),

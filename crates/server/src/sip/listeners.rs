@@ -1,7 +1,7 @@
 //! The sockets that SIP is listened on: for each address one over UDP and one over TCP (RFC 3261 §18.2.1), for each worker.
 
 use super::settings::Orders;
-use super::{Secrets, Sip, reading};
+use super::{NameResolver, Secrets, Sip, reading};
 use crate::error::StartError;
 use io::{TcpListener, TcpOptions, UdpOptions, UdpSocket};
 use std::net::SocketAddr;
@@ -53,7 +53,8 @@ pub(crate) fn set_up(
         let places = of_workers.iter_mut().zip(group);
         places.for_each(|(list, listener)| list.push(listener));
     }
-    let secrets = Secrets::new(workers).map_err(StartError::Randomness)?;
+    let names = NameResolver::new(&orders.settings.resolvers);
+    let secrets = Secrets::new(workers, names).map_err(StartError::Randomness)?;
     let orders = Arc::new(orders);
     let sips = (0..).zip(of_workers).map(|(number, listeners)| {
         let orders = Arc::clone(&orders);

@@ -23,6 +23,7 @@ mod listeners;
 mod names;
 mod outgoing;
 mod reading;
+mod requests;
 mod settings;
 mod sources;
 mod stun;
@@ -30,8 +31,9 @@ mod token;
 mod user;
 
 pub(crate) use balance::{Commons, SipParcel};
-pub use counters::{SIP_CLASSES, SIP_METHODS, SipCounters};
+pub use counters::{DNS_OUTCOMES, SIP_CLASSES, SIP_METHODS, SipCounters};
 pub(crate) use listeners::set_up;
+pub(crate) use names::Answered;
 pub use names::{LocateError, NameResolver};
 pub(crate) use settings::Orders;
 pub use settings::SipSettings;
@@ -155,6 +157,11 @@ impl Sip {
         }
     }
 
+    /// The DNS has answered; [`Sip::turn`] will go on with what waits for it.
+    pub(crate) fn receive_answer(&mut self, answered: Answered) {
+        self.endpoint.requests.receive(answered);
+    }
+
     /// New settings.
     pub(crate) fn obey(&mut self, orders: Arc<Orders>) {
         self.endpoint.obey(orders);
@@ -185,6 +192,7 @@ impl Sip {
             };
             self.unpack(parcel, poller);
         }
+        self.take_answers(poller);
         self.held = self.endpoint.post(courier, self.inbox.len());
         self.endpoint.congestion.no_streams();
         self.tell_of_the_gone(poller);
@@ -192,7 +200,7 @@ impl Sip {
 
     /// How long the worker may sleep.
     pub(crate) fn patience(&self, now: turn::Mono) -> Duration {
-        if !self.inbox.is_empty() {
+        if !self.inbox.is_empty() || self.endpoint.requests.has_answers() {
             return Duration::ZERO;
         }
         let now = Mono(now.0);
@@ -226,6 +234,8 @@ pub(crate) struct Secrets {
     pub(crate) key: HashKey,
     /// For handing messages over.
     pub(crate) commons: Commons,
+    /// For looking names up.
+    pub(crate) names: NameResolver,
 }
 
 impl Secrets {
@@ -233,13 +243,14 @@ impl Secrets {
     ///
     /// # Errors
     /// If the kernel has no randomness.
-    pub(crate) fn new(workers: usize) -> std::io::Result<Secrets> {
+    pub(crate) fn new(workers: usize, names: NameResolver) -> std::io::Result<Secrets> {
         let seed = crate::random::seed()?;
         let mut key = [0; 16];
         key.copy_from_slice(&seed[..16]);
         Ok(Secrets {
             key: HashKey::new(key),
             commons: Commons::new(workers),
+            names,
         })
     }
 }

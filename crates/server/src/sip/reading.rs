@@ -38,6 +38,13 @@ impl Sip {
         }
     }
 
+    /// Goes on with what has waited for the DNS.
+    pub(super) fn take_answers(&mut self, poller: &Poller) {
+        if self.endpoint.requests.has_answers() {
+            self.with_outgoing(poller, |endpoint, outgoing| endpoint.take_answers(outgoing));
+        }
+    }
+
     /// Tells the engine of connections that were closed, which may make it send by another.
     pub(super) fn tell_of_the_gone(&mut self, poller: &Poller) {
         while let Some(gone) = self.connections.next_gone() {

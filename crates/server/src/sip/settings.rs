@@ -1,6 +1,8 @@
 //! What an operator chooses about SIP, beyond where it listens.
 
+use crate::policy::PeerRule;
 use sip::digest::Algorithm;
+use std::net::SocketAddr;
 use std::time::Duration;
 
 /// How SIP is served. A part of [`Settings`](crate::Settings): it can change while the server runs, but for the limits of messages and
@@ -23,6 +25,14 @@ pub struct SipSettings {
     pub tolerance: Duration,
     /// For so long the test user agent server works on each request that it accepts. Default: not at all.
     pub service_time: Duration,
+    /// T1 of RFC 3261 §17.1.1.1, an estimate of the round-trip time, from which all other timers follow; it cannot change while the
+    /// server runs. Default 500 ms.
+    pub t1: Duration,
+    /// Name servers that are asked for names; those of `/etc/resolv.conf` if there are none. They cannot change while the server runs.
+    pub resolvers: Vec<SocketAddr>,
+    /// Where requests of this server may go whose target a caller has chosen, besides to the address that the caller sent from.
+    /// Default: nowhere.
+    pub targets: Vec<PeerRule>,
     /// Transactions of all workers together. Default 200,000.
     pub transactions: u32,
     /// Connections of all workers together. Default 10,000.
@@ -52,6 +62,9 @@ impl Default for SipSettings {
             userhash: false,
             tolerance: Duration::from_millis(200),
             service_time: Duration::ZERO,
+            t1: Duration::from_millis(500),
+            resolvers: Vec::new(),
+            targets: Vec::new(),
             transactions: 200_000,
             connections: 10_000,
             connections_per_source: 1_000,

@@ -227,7 +227,11 @@ impl User {
         lines::without_media(&mut self.body, message);
         let allow = Self::rules(&orders.settings).methods;
         let lines = lines::dialog(&mut self.lines, &request.flow, allow)?;
-        let reply = Reply::new(200).headers(lines).body(&self.body).until_ack();
+        // Whom a BYE would go to if no ACK comes.
+        let target = message.contact().ok().flatten();
+        let target = target.map_or(&b""[..], |contact| contact.uri);
+        let reply = Reply::new(200).headers(lines).body(&self.body);
+        let reply = reply.until_ack_from(target);
         engine.respond(now, key, &reply)
     }
 

@@ -36,6 +36,8 @@ pub(crate) enum Letter {
     Config(Arc<Config>),
     /// Messages of SIP that belong to this worker.
     SipMessages(crate::sip::SipParcel),
+    /// What the DNS says of a name that this worker has asked for.
+    Name(Box<crate::sip::Answered>),
     /// A new configuration of SIP.
     Sip(Arc<crate::sip::Orders>),
     /// Somebody wants the counts of this moment: write them to the board, and say so.
@@ -270,6 +272,11 @@ impl Courier {
     pub(crate) fn is_behind(&self, worker: u16) -> bool {
         let mailbox = self.boxes.get(usize::from(worker));
         mailbox.is_some_and(|mailbox| mailbox.len() >= Self::BACKLOG)
+    }
+
+    /// A worker's mailbox, for other threads to post to.
+    pub(crate) fn mailbox(&self, worker: u16) -> Option<Mailbox<Letter>> {
+        self.boxes.get(usize::from(worker)).cloned()
     }
 
     /// Whether a worker reads its mail so promptly that it may be given more work.

@@ -351,6 +351,11 @@ impl Worker {
                     sip.receive(parcel);
                 }
             }
+            Letter::Name(answered) => {
+                if let Some(sip) = &mut self.sip {
+                    sip.receive_answer(*answered);
+                }
+            }
             Letter::Sip(orders) => {
                 if let Some(sip) = &mut self.sip {
                     sip.obey(orders);

@@ -124,6 +124,11 @@ impl Dispatcher {
         }
     }
 
+    /// Changes [`Config::allowed`].
+    pub fn allow(&mut self, allowed: Allowed) {
+        self.config.allowed = allowed;
+    }
+
     /// Sends a request to whom its target names. The responses, or that there are none, come with the order's mark.
     ///
     /// # Errors

@@ -21,7 +21,7 @@ pub struct Source {
 }
 
 /// Says which addresses requests of [`Reach::Near`] may go to besides.
-pub type Allowed = Box<dyn Fn(IpAddr) -> bool + Send>;
+pub type Allowed = Box<dyn Fn(SocketAddr) -> bool + Send>;
 
 /// Bounds, and what there is to send by.
 pub struct Config {
@@ -96,8 +96,7 @@ impl Config {
         match reach {
             Reach::Anywhere => true,
             Reach::Near(near) => {
-                let ip = to.ip().to_canonical();
-                ip == near.to_canonical() || (self.allowed)(ip)
+                to.ip().to_canonical() == near.to_canonical() || (self.allowed)(to)
             }
         }
     }

@@ -252,6 +252,9 @@ fn sip(config: &config::Sip) -> SipSettings {
     sip.userhash = config.userhash;
     sip.tolerance = config.tolerance;
     sip.service_time = config.service_time;
+    sip.t1 = config.t1;
+    sip.resolvers.clone_from(&config.resolvers);
+    sip.targets = rules(&config.targets);
     sip.transactions = config.transactions;
     sip.connections = config.connections;
     sip.connections_per_source = config.connections_per_source;
@@ -263,15 +266,15 @@ fn sip(config: &config::Sip) -> SipSettings {
     sip
 }
 
-fn peers(config: &Config) -> PeerRules {
-    let rules = |list: &[PeerRule]| {
-        list.iter()
-            .map(|rule| Rule {
-                network: rule.net,
-                ports: rule.ports.clone(),
-            })
-            .collect()
+fn rules(list: &[PeerRule]) -> Vec<Rule> {
+    let rule = |rule: &PeerRule| Rule {
+        network: rule.net,
+        ports: rule.ports.clone(),
     };
+    list.iter().map(rule).collect()
+}
+
+fn peers(config: &Config) -> PeerRules {
     let mut peers = PeerRules {
         allow: rules(&config.peers_allow),
         deny: rules(&config.peers_deny),

@@ -1,0 +1,174 @@
+//! What the server sends without being asked: requests to URIs, by way of the DNS. Answers of the DNS come as letters.
+
+use super::counters::{DNS_OUTCOMES, SipCounters};
+use super::names::{Answered, Families, NameResolver, NoAnswer};
+use super::settings::Orders;
+use crate::worker::{Courier, Letter};
+use sip::Mono;
+use sip::dispatch::{Allowed, Config, Dispatcher, Source};
+use sip::engine::Engine;
+use sip::flow::{Carrier, ListenerKey};
+use sip::routing::{Answer, DnsFailed, Query};
+use std::collections::VecDeque;
+use std::net::SocketAddr;
+use std::time::Duration;
+
+/// Requests under way at a time, per worker. They are BYEs for callers that do not acknowledge: few, or an attack.
+const MOST: usize = 1000;
+
+/// Questions to the DNS at a time, per worker.
+const QUESTIONS: usize = 64;
+
+/// Requests of one worker, on their way.
+#[derive(Debug)]
+pub(super) struct Requests {
+    pub(super) dispatcher: Dispatcher,
+    names: NameResolver,
+    families: Families,
+    /// Answers that have come, and refusals to ask.
+    answers: VecDeque<Answered>,
+}
+
+impl Requests {
+    /// For a worker with these listeners.
+    pub(super) fn new(
+        listeners: &[SocketAddr],
+        orders: &Orders,
+        names: NameResolver,
+        key: sip::HashKey,
+        seed: u64,
+    ) -> Requests {
+        let sources = [Carrier::Udp, Carrier::Tcp]
+            .into_iter()
+            .flat_map(|carrier| {
+                let of = move |(listener, address): (u16, &SocketAddr)| Source {
+                    listener: ListenerKey(listener),
+                    carrier,
+                    is_v4: address.is_ipv4(),
+                };
+                (0..).zip(listeners).map(of)
+            });
+        let mut config = Config::new(sources.collect());
+        config.most = MOST;
+        config.most_questions = QUESTIONS;
+        // As long as a caller's transaction may take, for each of two servers.
+        config.patience = orders.settings.t1.saturating_mul(128);
+        config.allowed = allowed(orders);
+        Requests {
+            dispatcher: Dispatcher::new(config, key, seed),
+            names,
+            families: Families {
+                v4: listeners.iter().any(SocketAddr::is_ipv4),
+                v6: listeners.iter().any(SocketAddr::is_ipv6),
+            },
+            answers: VecDeque::new(),
+        }
+    }
+
+    /// New settings.
+    pub(super) fn obey(&mut self, orders: &Orders) {
+        self.dispatcher.allow(allowed(orders));
+    }
+
+    /// Asks what is to be asked. The answers are letters to this worker.
+    pub(super) fn ask(&mut self, number: u16, courier: &Courier) {
+        while let Some(query) = self.dispatcher.poll_question() {
+            let result = match courier.mailbox(number) {
+                Some(mailbox) => self
+                    .names
+                    .ask(query.clone(), self.families, move |answered| {
+                        // A full mailbox loses it: the question counts as failed after a while.
+                        drop(mailbox.post(Letter::Name(Box::new(answered))));
+                    }),
+                None => Err(NoAnswer::Failed),
+            };
+            if let Err(error) = result {
+                self.answers.push_back(Answered {
+                    query,
+                    result: Err(error),
+                    took: Duration::ZERO,
+                });
+            }
+        }
+    }
+
+    /// An answer has come; [`Requests::take_answer`] will deal with it.
+    pub(super) fn receive(&mut self, answered: Answered) {
+        self.answers.push_back(answered);
+    }
+
+    /// Answers wait.
+    pub(super) fn has_answers(&self) -> bool {
+        !self.answers.is_empty()
+    }
+
+    /// Deals with one answer. `false` if there is none.
+    pub(super) fn take_answer(
+        &mut self,
+        now: Mono,
+        engine: &mut Engine,
+        counters: &mut SipCounters,
+    ) -> bool {
+        let Some(answered) = self.answers.pop_front() else {
+            return false;
+        };
+        let Answered {
+            query,
+            result,
+            took,
+        } = answered;
+        counters.dns_time_ns += u64::try_from(took.as_nanos()).unwrap_or(u64::MAX);
+        let outcome = match &result {
+            Ok(known) if is_empty(&known.answer) => 1,
+            Ok(_) => 0,
+            Err(NoAnswer::Failed) => 2,
+            Err(NoAnswer::TimedOut) => 3,
+            Err(NoAnswer::TooMany) => 4,
+        };
+        const { assert!(DNS_OUTCOMES.len() == 5) };
+        counters.dns_questions[outcome] += 1;
+        let result = result.map(|known| (known.answer, known.ttl));
+        self.answered(now, engine, query, result.map_err(|_| DnsFailed));
+        true
+    }
+
+    fn answered(
+        &mut self,
+        now: Mono,
+        engine: &mut Engine,
+        query: Query,
+        result: Result<(Answer, Duration), DnsFailed>,
+    ) {
+        self.dispatcher.answered(now, engine, query, result);
+    }
+
+    /// Adds what was counted, and how things are now.
+    pub(super) fn count(&self, counters: &mut SipCounters) {
+        let stats = self.dispatcher.stats();
+        counters.own_requests = stats.requests;
+        counters.own_failed_over = stats.failed_over;
+        counters.own_failed = stats.failed - stats.forbidden;
+        counters.own_forbidden = stats.forbidden;
+        counters.dns_cached = stats.cached as u64;
+        counters.dns_open = stats.questions as u64;
+    }
+}
+
+fn is_empty(answer: &Answer) -> bool {
+    match answer {
+        Answer::Naptr(records) => records.is_empty(),
+        Answer::Srv(records) => records.is_empty(),
+        Answer::Addresses(records) => records.is_empty(),
+    }
+}
+
+/// Where requests may go whose target a caller has chosen, besides to the caller.
+fn allowed(orders: &Orders) -> Allowed {
+    let rules = orders.settings.targets.clone();
+    Box::new(move |to| {
+        let ip = to.ip().to_canonical();
+        rules
+            .iter()
+            .any(|rule| rule.network.contains(&ip) && rule.ports.contains(&to.port()))
+    })
+}
