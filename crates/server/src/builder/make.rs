@@ -1,0 +1,204 @@
+//! From wishes to workers that are ready to run, in this order: addresses, sockets, programs, workers.
+
+use super::Builder;
+use super::offloaded::separate;
+use super::plan::Plan;
+use crate::addresses::{self, RelayAddresses};
+use crate::board::Board;
+use crate::error::StartError;
+use crate::features::{BusyPoll, Features};
+use crate::mailbox::Mailbox;
+use crate::observer::Observer;
+use crate::offload::{Prepared, Shown};
+use crate::policy::OwnAddresses;
+use crate::ports::PortRange;
+use crate::privileges::Kept;
+use crate::quota::Quotas;
+use crate::random;
+use crate::running::Live;
+use crate::sip::{self, Sip};
+use crate::steering::Tables;
+use crate::worker::{Letter, Worker};
+use io::{Offloads, UdpSocket};
+use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
+use stun::nonce::NonceKeys;
+
+/// Packets taken from a device's queue at a time while polling it: the most that the kernel allows everybody.
+const BUSY_POLL_PACKETS: u16 = 64;
+
+/// The sockets of all listeners.
+struct Bound {
+    /// For each listener of STUN and TURN, one socket per worker.
+    groups: Vec<Vec<UdpSocket>>,
+    listeners: Vec<SocketAddr>,
+    sip_listeners: Vec<SocketAddr>,
+    /// One per worker, if SIP is served.
+    sip: Vec<Sip>,
+}
+
+/// A server whose workers do not run yet.
+pub(crate) struct Made {
+    pub(crate) workers: Vec<Worker>,
+    pub(crate) boxes: Arc<[Mailbox<Letter>]>,
+    pub(crate) observer: Observer,
+    pub(crate) live: Live,
+    pub(crate) tables: Tables,
+    /// The kernel relays, too.
+    pub(crate) offload: Option<Prepared>,
+    pub(crate) kept: Kept,
+}
+
+impl Builder {
+    pub(super) fn make(&self, workers: usize) -> Result<Made, StartError> {
+        let ports = self.ports.map_or(Ok(PortRange::DYNAMIC), |(first, last)| {
+            PortRange::new(first, last)
+        })?;
+        // What cannot be raised stays as it is: sockets that are refused say so.
+        let _ = io::rlimit::raise_open_files();
+        let relays = Arc::new(RelayAddresses::new(
+            &self.relay_addresses()?,
+            ports,
+            workers,
+        ));
+        let offloads = (!self.no_offloads).then(Offloads::probe);
+        let Bound {
+            groups,
+            listeners,
+            sip_listeners,
+            sip,
+        } = self.bind(workers, offloads)?;
+        let most = self.most_allocations(relays.iter().len() * ports.len());
+        let shown = Arc::new(Shown::default());
+        let mut offload = self.prepare_offload(&listeners, &relays, ports, most, &shown)?;
+        let relay_gro = separate(offload.as_ref(), &groups, &relays);
+        let mut features = Features::of(offloads, &groups, self.wanted_buffer());
+        features.pinned = self.pin;
+
+        let quotas = Arc::new(Quotas::new(self.settings.quota, self.source_prefix));
+        let parts = offload.as_ref().map(|offload| offload.parts(workers));
+        let parts = parts.transpose()?.unwrap_or_default();
+        let mut live = self.live(
+            &[&listeners[..], &sip_listeners[..]].concat(),
+            &relays,
+            &quotas,
+        )?;
+        live.set_offload(!parts.is_empty());
+        let config = Arc::new(live.engine_config()?);
+
+        let plan = Plan {
+            relays: Arc::clone(&relays),
+            config,
+            offloads,
+            relay_gro,
+            boards: (0..workers).map(|_| Board::new()).collect(),
+        };
+        let (steering, mut tables) = Tables::set_up(self.steering, &groups, workers, most)?;
+        features.steering = steering;
+        let (mut made, boxes) = plan.workers(groups, workers, &mut tables, parts)?;
+        let with_sip = made.iter_mut().zip(sip);
+        with_sip.for_each(|(worker, sip)| worker.sip = Some(Box::new(sip)));
+        features.busy_poll = self.busy_poll_of(&made);
+        let boards = Arc::clone(&plan.boards);
+        let addresses: Vec<IpAddr> = relays.iter().map(|relay| relay.advertised).collect();
+        let observer = Observer::new(
+            boards,
+            [listeners, sip_listeners],
+            relays,
+            quotas,
+            features,
+            shown,
+        );
+        say_what_serves(&observer, workers, &addresses, ports);
+        Ok(Made {
+            workers: made,
+            boxes,
+            observer,
+            live,
+            kept: self.kept(offload.as_mut(), &mut tables),
+            tables,
+            offload,
+        })
+    }
+
+    /// Opens the sockets of all listeners, before any worker reads.
+    fn bind(&self, workers: usize, offloads: Option<Offloads>) -> Result<Bound, StartError> {
+        let gro = offloads.is_some_and(|offloads| offloads.gro);
+        let groups = self.bind_listeners(workers, gro)?;
+        let orders = self.settings.sip_orders(workers);
+        let buffer = self.wanted_buffer();
+        let (sip_listeners, sip) = sip::set_up(&self.sip_listen, workers, buffer, orders)?;
+        Ok(Bound {
+            listeners: groups.iter().map(|group| group[0].local_addr()).collect(),
+            groups,
+            sip_listeners,
+            sip,
+        })
+    }
+
+    /// Each allocation takes a port and a unit of quota.
+    fn most_allocations(&self, ports: usize) -> usize {
+        let total = usize::try_from(self.settings.quota.total).unwrap_or(usize::MAX);
+        total.min(ports)
+    }
+
+    /// What can change while the server runs.
+    fn live(
+        &self,
+        listeners: &[SocketAddr],
+        relays: &Arc<RelayAddresses>,
+        quotas: &Arc<Quotas>,
+    ) -> Result<Live, StartError> {
+        let own = OwnAddresses {
+            listeners: listeners.to_vec(),
+            host: addresses::host_addresses(),
+        };
+        let nonce_keys = NonceKeys::new(&random::seed().map_err(StartError::Randomness)?);
+        Ok(Live::new(
+            self.settings.clone(),
+            own,
+            nonce_keys,
+            Arc::clone(relays),
+            Arc::clone(quotas),
+        ))
+    }
+
+    /// Has the workers poll devices, if that is wanted.
+    fn busy_poll_of(&self, workers: &[Worker]) -> BusyPoll {
+        if self.busy_poll_us == 0 {
+            return BusyPoll::Off;
+        }
+        let outcome = workers.iter().try_for_each(|worker| {
+            let poller = &worker.core.poller;
+            poller.set_busy_poll(self.busy_poll_us, BUSY_POLL_PACKETS)
+        });
+        match outcome {
+            Ok(()) => BusyPoll::On(self.busy_poll_us),
+            // Before Linux 6.9 an epoll cannot be told by itself.
+            Err(_) if io::sysctl::busy_poll().is_some_and(|all| all > 0) => {
+                BusyPoll::On(io::sysctl::busy_poll().unwrap_or(0))
+            }
+            Err(error) => BusyPoll::Refused(error.to_string()),
+        }
+    }
+}
+
+/// The first line of the log.
+fn say_what_serves(observer: &Observer, workers: usize, relays: &[IpAddr], ports: PortRange) {
+    let features = observer.features();
+    tracing::info!(
+        workers,
+        listeners = ?observer.listeners(),
+        sip = ?observer.sip_listeners(),
+        relay_addresses = ?relays,
+        first_port = ports.first(),
+        last_port = ports.last(),
+        gro = features.gro,
+        gso = features.gso,
+        max_segments = features.max_segments,
+        steering = features.steering.name(),
+        // Raised to the hard limit before the first socket was opened.
+        open_files = io::rlimit::open_files().map_or(0, |limit| limit.soft),
+        "serving"
+    );
+}

@@ -1,0 +1,69 @@
+//! What is offloaded: the programs that relay in the kernel, and what the threads keep to feed them.
+
+use super::Builder;
+use crate::addresses::RelayAddresses;
+use crate::error::StartError;
+use crate::offload::{Prepared, Shown, Wanted};
+use crate::ports::PortRange;
+use crate::privileges::Kept;
+use crate::steering::Tables;
+use io::UdpSocket;
+use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
+
+impl Builder {
+    /// Attaches the programs, if the kernel is to relay and can.
+    pub(super) fn prepare_offload(
+        &self,
+        listeners: &[SocketAddr],
+        relays: &RelayAddresses,
+        ports: PortRange,
+        allocations: usize,
+        shown: &Arc<Shown>,
+    ) -> Result<Option<Prepared>, StartError> {
+        let relays: Vec<IpAddr> = relays.iter().map(|relay| relay.local).collect();
+        let wanted = Wanted {
+            offload: self.offload,
+            binding: self.settings.answered_by_kernel(),
+            listeners,
+            relays: &relays,
+            ports,
+            allocations: u32::try_from(allocations).unwrap_or(u32::MAX),
+        };
+        Prepared::new(&wanted, shown)
+    }
+
+    /// What the threads keep of their privileges.
+    pub(super) fn kept(&self, offload: Option<&mut Prepared>, tables: &mut Tables) -> Kept {
+        if !self.drop_privileges {
+            return Kept::EVERYTHING;
+        }
+        let relaying = offload.is_none_or(|offload| offload.can_write_unprivileged());
+        Kept::needed(relaying && tables.can_write_unprivileged())
+    }
+}
+
+/// Has datagrams arrive one by one where tc is to see them one by one. Returns whether relays may join theirs.
+pub(super) fn separate(
+    offload: Option<&Prepared>,
+    groups: &[Vec<UdpSocket>],
+    relays: &RelayAddresses,
+) -> bool {
+    let Some(offload) = offload else { return true };
+    let at_tc = offload.addresses_at_tc();
+    let reaches = |ip: IpAddr| {
+        at_tc
+            .iter()
+            .any(|at| *at == ip || ip.is_unspecified() && ip.is_ipv4() == at.is_ipv4())
+    };
+    for group in groups
+        .iter()
+        .filter(|group| reaches(group[0].local_addr().ip()))
+    {
+        for socket in group {
+            // Where it stays on, trains merely take the way through user space.
+            let _ = socket.set_gro(false);
+        }
+    }
+    !relays.iter().any(|relay| reaches(relay.local))
+}

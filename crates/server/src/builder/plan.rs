@@ -1,0 +1,162 @@
+//! What workers get: each a poller, a mailbox, its sockets of all listeners, an engine and buffers.
+
+use crate::addresses::RelayAddresses;
+use crate::board::{Board, Publisher};
+use crate::error::StartError;
+use crate::mailbox::Mailbox;
+use crate::offload::{Part, Places, Rates};
+use crate::random;
+use crate::steering::{Placement, Tables};
+use crate::worker::{
+    Appetite, Core, Courier, Flows, Letter, Listener, Opener, ParcelStore, RelayTable, Sockets,
+    Token, Worker, now,
+};
+use io::{Offloads, Poller, RecvBatch, SendOptions, SendQueue, UdpSocket};
+use std::sync::Arc;
+use turn::server::{Config, Server as Engine};
+
+/// Letters that may wait for one worker.
+const MAILBOX: usize = 4096;
+
+/// The workers, and their mailboxes in the same order.
+pub(super) type Workers = (Vec<Worker>, Arc<[Mailbox<Letter>]>);
+
+/// What all workers are made of.
+pub(super) struct Plan {
+    pub(super) relays: Arc<RelayAddresses>,
+    pub(super) config: Arc<Config>,
+    pub(super) offloads: Option<Offloads>,
+    /// Relays may join datagrams where the kernel can.
+    pub(super) relay_gro: bool,
+    pub(super) boards: Arc<[Board]>,
+}
+
+/// What one worker is made of.
+struct Outfit {
+    number: u8,
+    poller: Poller,
+    mailbox: Mailbox<Letter>,
+    listeners: Vec<Listener>,
+    courier: Courier,
+    placement: Placement,
+    part: Option<Part>,
+}
+
+impl Plan {
+    /// Makes the workers; `groups` has one list of sockets per listener, with one socket per worker; `parts` has one entry
+    /// per worker, or none where user space relays everything.
+    pub(super) fn workers(
+        &self,
+        groups: Vec<Vec<UdpSocket>>,
+        count: usize,
+        tables: &mut Tables,
+        parts: Vec<Part>,
+    ) -> Result<Workers, StartError> {
+        let pollers: Vec<Poller> = (0..count)
+            .map(|_| Poller::new())
+            .collect::<Result<_, _>>()
+            .map_err(StartError::Worker)?;
+        let mailbox = |poller| Mailbox::new(MAILBOX, poller, Token::Mailbox.as_u64());
+        let boxes: Arc<[Mailbox<Letter>]> = pollers
+            .iter()
+            .map(mailbox)
+            .collect::<Result<_, _>>()
+            .map_err(StartError::Worker)?;
+        let store = Arc::new(ParcelStore::new(count));
+        let mut listeners: Vec<Vec<Listener>> = (0..count).map(|_| Vec::new()).collect();
+        for group in groups {
+            listeners
+                .iter_mut()
+                .zip(group)
+                .for_each(|(list, socket)| list.push(Listener::new(socket)));
+        }
+        let mut parts = parts.into_iter();
+        let numbered = (0_u8..).zip(pollers).zip(listeners);
+        let workers = numbered.map(|((number, poller), listeners)| {
+            let courier = Courier::new(Arc::clone(&boxes), Arc::clone(&store));
+            self.worker(Outfit {
+                number,
+                poller,
+                mailbox: boxes[usize::from(number)].clone(),
+                listeners,
+                courier,
+                placement: Placement::new(u16::from(number), count, tables),
+                part: parts.next(),
+            })
+        });
+        Ok((workers.collect::<Result<_, _>>()?, Arc::clone(&boxes)))
+    }
+
+    fn worker(&self, outfit: Outfit) -> Result<Worker, StartError> {
+        let Outfit {
+            number,
+            poller,
+            mailbox,
+            listeners,
+            courier,
+            placement,
+            part,
+        } = outfit;
+        let now = now();
+        let seed = random::seed().map_err(StartError::Randomness)?;
+        let gro = self.relay_gro && self.offloads.is_some_and(|offloads| offloads.gro);
+        let (gso, max_segments) = self
+            .offloads
+            .map_or((false, 1), |offloads| (offloads.gso, offloads.max_segments));
+        // Room for more than a worker that keeps up needs is of use only if what meets in it can be sent together, and is
+        // address space that a strict system may refuse.
+        let most = if gso { Appetite::MOST } else { Appetite::LEAST };
+        let batch = RecvBatch::try_new(most, RecvBatch::LARGE)
+            .or_else(|_| RecvBatch::try_new(Appetite::LEAST, RecvBatch::LARGE))
+            .map_err(StartError::Worker)?;
+        let mut engine = Engine::new(Arc::clone(&self.config), number, seed);
+        let flows = part.map(|part| Box::new(self.flows(part, &mut engine)));
+        let core = Core {
+            now,
+            engine,
+            opener: Opener::new(u16::from(number), Arc::clone(&self.relays), gro),
+            courier,
+            poller,
+            counters: Default::default(),
+            changes: Vec::new(),
+            placement,
+            flows,
+        };
+        Ok(Worker {
+            core,
+            mailbox,
+            sockets: Sockets {
+                listeners,
+                relays: RelayTable::default(),
+            },
+            queue: SendQueue::new(&SendOptions {
+                gso,
+                max_segments,
+                capacity: Appetite::MOST,
+            }),
+            appetite: Appetite::new(batch.room()),
+            batch,
+            publisher: Publisher::new(Arc::clone(&self.boards), number.into()),
+            parcels: Vec::new(),
+            sip: None,
+            letters_left: false,
+            parcels_held: false,
+            stopping: false,
+        })
+    }
+
+    /// Has a worker's channels relayed in the kernel, and its rate limits kept where the kernel sees them.
+    fn flows(&self, part: Part, engine: &mut Engine) -> Flows {
+        let places = Arc::new(Places::new(part.rates));
+        engine.share_buckets(Arc::new(Rates::new(part.buckets, Arc::clone(&places))));
+        let mut flows = Flows::new(
+            Box::new(part.table),
+            part.next_hops,
+            part.channels,
+            places,
+            Arc::clone(&self.relays),
+        );
+        flows.set_limited(self.config.allocation_rate != 0);
+        flows
+    }
+}
