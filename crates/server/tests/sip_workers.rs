@@ -91,13 +91,8 @@ fn a_cancel_of_nothing_gets_one_481_after_all_were_asked() {
     assert_eq!(status(&answer), 481);
     let sip = server.stats().sip();
     assert_eq!(sip.cancels_passed_on, WORKERS as u64 - 1);
-    assert_eq!((sip.requests[4], sip.transactions), (1, 1));
-    assert_eq!(
-        client.ask(&cancel),
-        answer,
-        "from the memory of the one that answered"
-    );
-    assert_eq!(server.stats().sip().transactions, 1);
+    assert_eq!((sip.requests[4], sip.transactions), (1, 0));
+    assert_eq!(client.ask(&cancel), answer, "statelessly the same");
 }
 
 #[test]
