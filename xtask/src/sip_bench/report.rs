@@ -10,12 +10,15 @@ use serde_json::{Value, json};
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Outcome {
     /// Units of work that succeeded per second.
-    goodput: f64,
+    pub(crate) goodput: f64,
     /// Processor time of the server for each, microseconds.
-    cpu_us: f64,
+    pub(crate) cpu_us: f64,
     p99_us: f64,
     /// Share of requests that left again.
     again: f64,
+    /// Processors that the server kept busy, and the generator.
+    pub(crate) server: f64,
+    pub(crate) generator: f64,
 }
 
 impl Outcome {
@@ -29,6 +32,24 @@ impl Outcome {
             cpu_us: number(&sip["server"]["cpu_us_per_unit"])?,
             p99_us: number(&report["latency"]["p99_us"])?,
             again: number(&sip["retransmissions"])? / requests,
+            server: number(&sip["server"]["cpu"])?,
+            generator: report["threads"]
+                .as_array()
+                .into_iter()
+                .flatten()
+                .filter_map(|thread| thread["cpu"].as_f64())
+                .sum(),
+        })
+    }
+
+    pub(crate) fn to_json(self) -> Value {
+        json!({
+            "goodput": self.goodput,
+            "cpu_us": self.cpu_us,
+            "p99_us": self.p99_us,
+            "again": self.again,
+            "server_processors": self.server,
+            "generator_processors": self.generator,
         })
     }
 }
@@ -54,7 +75,7 @@ pub(crate) struct Results {
 }
 
 /// Median, smallest and largest.
-fn spread(outcomes: &[Outcome], read: fn(&Outcome) -> f64) -> (f64, f64, f64) {
+pub(crate) fn spread<T>(outcomes: &[T], read: impl Fn(&T) -> f64) -> (f64, f64, f64) {
     let mut all: Vec<f64> = outcomes.iter().map(read).collect();
     all.sort_by(f64::total_cmp);
     let pick = |at: usize| all.get(at).copied().unwrap_or(0.0);
@@ -126,23 +147,13 @@ impl Results {
         text
     }
 
-    /// All of it.
-    pub(crate) fn to_json(&self, seconds: u32) -> Value {
+    /// Closed loops and sweeps.
+    pub(crate) fn to_json(&self) -> Value {
         let loops: Vec<Value> = self
             .loops
             .iter()
             .map(|((workload, server), outcomes)| {
-                let rounds: Vec<Value> = outcomes
-                    .iter()
-                    .map(|one| {
-                        json!({
-                            "goodput": one.goodput,
-                            "cpu_us": one.cpu_us,
-                            "p99_us": one.p99_us,
-                            "again": one.again,
-                        })
-                    })
-                    .collect();
+                let rounds: Vec<Value> = outcomes.iter().map(|one| one.to_json()).collect();
                 json!({ "workload": workload, "server": server, "rounds": rounds })
             })
             .collect();
@@ -153,7 +164,7 @@ impl Results {
                 json!({ "server": server, "workload": workload, "sweep": sweep })
             })
             .collect();
-        json!({ "seconds": seconds, "loops": loops, "sweeps": sweeps })
+        json!({ "loops": loops, "sweeps": sweeps })
     }
 }
 
@@ -166,7 +177,7 @@ mod tests {
         let mut results = Results::default();
         for cpu_us in [3.0, 1.0, 2.0] {
             let report = json!({
-                "sip": { "requests": 10, "retransmissions": 1, "goodput": 5.0, "server": { "cpu_us_per_unit": cpu_us } },
+                "sip": { "requests": 10, "retransmissions": 1, "goodput": 5.0, "server": { "cpu_us_per_unit": cpu_us, "cpu": 1.0 } },
                 "latency": { "p99_us": 7.0 },
             });
             results.add("a", "call", Outcome::of(&report).unwrap());
@@ -179,6 +190,6 @@ mod tests {
         let sweep = json!({ "peak": 100.0, "steps": [{ "multiple": 2.0, "goodput": 90.0 }] });
         results.add_sweep("a", "call", &sweep);
         assert!(results.curves().contains("| 2.0x | 0 | 90 | 90 % |"));
-        assert_eq!(results.to_json(1)["loops"][0]["rounds"][1]["cpu_us"], 1.0);
+        assert_eq!(results.to_json()["loops"][0]["rounds"][1]["cpu_us"], 1.0);
     }
 }

@@ -1,14 +1,16 @@
-//! The servers, each with one worker on one processor.
+//! The servers, each with one worker on one processor unless their workers are what is compared.
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, bail};
 
 use crate::process::{self, Process};
 
-/// The servers' processor.
-const SERVER_CPU: &str = "1";
+/// The processor of a server that has one.
+const ONE_CPU: &str = "1";
+/// Those of a server that has all.
+const ALL_CPUS: &str = "0,1";
 /// How long a server may take to answer.
 const READY: Duration = Duration::from_secs(10);
 
@@ -16,6 +18,7 @@ const READY: Duration = Duration::from_secs(10);
 pub(crate) struct Server {
     pub(crate) name: &'static str,
     pub(crate) port: u16,
+    cpus: &'static str,
     /// Program and arguments; `{config}` is the file.
     command: Vec<String>,
     config: String,
@@ -24,14 +27,40 @@ pub(crate) struct Server {
 impl Server {
     /// Those whose processor time is compared.
     pub(crate) fn for_cost(binary: &Path) -> Vec<Server> {
-        vec![hairpin(binary, "hairpin", 5581, 200, 0), kamailio()]
+        vec![Hairpin::default().build(binary), kamailio()]
+    }
+
+    /// With one worker and with two, neither of which is kept to a processor, and an application that takes so long for each request.
+    pub(crate) fn for_workers(binary: &Path, service_time_us: u32) -> [Server; 2] {
+        let with = |name, port, workers| Hairpin {
+            name,
+            port,
+            workers,
+            service_time_us,
+            cpus: ALL_CPUS,
+            ..Hairpin::default()
+        };
+        [
+            with("one worker", 5584, 1).build(binary),
+            with("two workers", 5585, 2).build(binary),
+        ]
     }
 
     /// Those that are overloaded.
     pub(crate) fn for_overload(binary: &Path, service_time_us: u32) -> Vec<Server> {
+        let controlled = Hairpin {
+            service_time_us,
+            ..Hairpin::default()
+        };
+        let uncontrolled = Hairpin {
+            name: "hairpin, no control",
+            port: 5582,
+            tolerance_ms: 0,
+            ..controlled
+        };
         vec![
-            hairpin(binary, "hairpin", 5581, 200, service_time_us),
-            hairpin(binary, "hairpin, no control", 5582, 0, service_time_us),
+            controlled.build(binary),
+            uncontrolled.build(binary),
             kamailio(),
         ]
     }
@@ -43,7 +72,7 @@ impl Server {
         std::fs::write(&config, &self.config)
             .with_context(|| format!("cannot write {}", config.display()))?;
         let mut command = process::command("taskset");
-        command.args(["-c", SERVER_CPU]);
+        command.args(["-c", self.cpus]);
         for word in &self.command {
             command.arg(word.replace("{config}", &config.display().to_string()));
         }
@@ -81,31 +110,56 @@ fn answers(port: u16) -> Result<bool> {
     Ok(answered)
 }
 
-fn hairpin(
-    binary: &Path,
+/// How hairpin is configured.
+#[derive(Clone, Copy)]
+struct Hairpin {
     name: &'static str,
     port: u16,
+    workers: u32,
     tolerance_ms: u32,
     service_time_us: u32,
-) -> Server {
-    let binary: PathBuf = binary.to_path_buf();
-    let config = format!(
-        "[server]\nworkers = 1\n[listen]\nudp = [\"127.0.0.1:{turn}\"]\n\
-         [auth]\nrealm = \"bench\"\nusers = [{{ name = \"bench\", password = \"bench\" }}]\n[admin]\nlisten = \"off\"\n\
-         [sip]\nlisten = [\"127.0.0.1:{port}\"]\ntest_uas = true\ntolerance_ms = {tolerance_ms}\nservice_time_us = {service_time_us}\n\
-         transactions = 2000000\n",
-        turn = port + 1000
-    );
-    Server {
-        name,
-        port,
-        command: vec![
-            binary.display().to_string(),
-            "serve".to_owned(),
-            "--config".to_owned(),
-            "{config}".to_owned(),
-        ],
-        config,
+    cpus: &'static str,
+}
+
+impl Default for Hairpin {
+    fn default() -> Hairpin {
+        Hairpin {
+            name: "hairpin",
+            port: 5581,
+            workers: 1,
+            tolerance_ms: 200,
+            service_time_us: 0,
+            cpus: ONE_CPU,
+        }
+    }
+}
+
+impl Hairpin {
+    fn build(self, binary: &Path) -> Server {
+        let Hairpin {
+            name,
+            port,
+            workers,
+            tolerance_ms,
+            service_time_us,
+            cpus,
+        } = self;
+        let config = format!(
+            "[server]\nworkers = {workers}\n[listen]\nudp = [\"127.0.0.1:{turn}\"]\n\
+             [auth]\nrealm = \"bench\"\nusers = [{{ name = \"bench\", password = \"bench\" }}]\n[admin]\nlisten = \"off\"\n\
+             [sip]\nlisten = [\"127.0.0.1:{port}\"]\ntest_uas = true\ntolerance_ms = {tolerance_ms}\nservice_time_us = {service_time_us}\n\
+             transactions = 2000000\n",
+            turn = port + 1000
+        );
+        let binary = binary.display().to_string();
+        let words = [&binary, "serve", "--config", "{config}"];
+        Server {
+            name,
+            port,
+            cpus,
+            command: words.map(str::to_owned).into(),
+            config,
+        }
     }
 }
 
@@ -161,6 +215,7 @@ request_route {
     Server {
         name: "kamailio",
         port: 5583,
+        cpus: ONE_CPU,
         command: words.map(str::to_owned).into(),
         config: config.to_owned(),
     }
