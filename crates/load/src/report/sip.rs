@@ -29,6 +29,8 @@ pub struct SipReport {
     pub retry_after: Option<RetryAfter>,
     /// Challenges that were answered.
     pub challenges: u64,
+    /// Those of them that said that the nonce was too old (`stale=true`).
+    pub stale: u64,
     /// Responses to what is over already, and to what never was.
     pub stray: u64,
     /// Requests of the server, which are not answered.
@@ -167,6 +169,7 @@ impl SipReport {
             mine.most_s = mine.most_s.max(theirs.most_s);
         }
         self.challenges += other.challenges;
+        self.stale += other.stale;
         self.stray += other.stray;
         self.foreign_requests += other.foreign_requests;
         self.broken += other.broken;
@@ -259,6 +262,9 @@ impl fmt::Display for SipReport {
         )?;
         if self.challenges > 0 {
             write!(f, "; challenges {}", self.challenges)?;
+        }
+        if self.stale > 0 {
+            write!(f, " (nonce too old: {})", self.stale)?;
         }
         if self.unavailable > 0 {
             write!(f, "; 503 {}", self.unavailable)?;

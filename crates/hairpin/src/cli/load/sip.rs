@@ -103,6 +103,9 @@ pub(crate) struct Who {
         hide_env_values = true
     )]
     pub(crate) password: Option<String>,
+    /// register: answer the last challenge again with each registration, its count rising, until there is another; else each is challenged
+    #[arg(long, requires = "user")]
+    pub(crate) reuse_nonce: bool,
     /// Host part of request URIs and AORs [default: the host and port that are sent to]
     #[arg(long, value_name = "HOST")]
     pub(crate) domain: Option<String>,

@@ -3,17 +3,19 @@
 use std::fmt::Write;
 
 use ::sip::build::Builder;
-use ::sip::digest::{self, Algorithm, Answer, Ha1};
+use ::sip::digest::{self, Algorithm, Answer, Challenge, Ha1};
 use ::sip::{HeaderKind, Message, Method, Spans};
 
 use super::options::SipCredentials;
-use super::template::{ID_LIMIT, id};
+use super::template::{ID_LENGTH, ID_LIMIT, id};
 use super::texts::Words;
 
 /// What stands for the number of the AOR in a user name.
 const NUMBER: &str = "{n}";
 /// Room for the lines that answer a challenge, bytes: a longer one is not answered.
 const ROOM: usize = 2048;
+/// Begins the parameter of Authentication-Info that names the next nonce.
+const NEXT_NONCE: &[u8] = b"nextnonce=\"";
 
 /// Who answers challenges.
 #[derive(Debug)]
@@ -21,7 +23,8 @@ pub(super) struct Authorizer {
     credentials: SipCredentials,
     uri: Vec<u8>,
     width: usize,
-    spans: Spans,
+    /// Taken out while a message refers to it.
+    spans: Option<Box<Spans>>,
     room: Box<[u8; ROOM]>,
     /// The user of the moment.
     user: String,
@@ -29,6 +32,71 @@ pub(super) struct Authorizer {
     known: Option<Known>,
     /// Counts answers: each has a cnonce of its own.
     answers: u64,
+    /// The challenges to answer again, by AOR number; `None` if none is.
+    kept: Option<Vec<Kept>>,
+}
+
+/// A challenge that can be answered again.
+#[derive(Clone, Debug, Default)]
+struct Kept {
+    /// Realm, opaque and nonce.
+    bytes: Vec<u8>,
+    realm_end: usize,
+    opaque_end: usize,
+    /// What it is besides.
+    flags: Option<Challenge<'static>>,
+    /// It came with a 407.
+    by_proxy: bool,
+    /// The same for all answers, as a session variant wants it.
+    cnonce: [u8; ID_LENGTH],
+    /// How often it was answered; 0 is never, and nothing is here.
+    count: u32,
+}
+
+impl Kept {
+    fn put(&mut self, challenge: &Challenge<'_>, by_proxy: bool, cnonce: [u8; ID_LENGTH]) {
+        let opaque = challenge.opaque;
+        self.bytes.clear();
+        self.bytes.extend_from_slice(challenge.realm);
+        self.realm_end = self.bytes.len();
+        self.bytes.extend_from_slice(opaque.unwrap_or_default());
+        self.opaque_end = self.bytes.len();
+        self.bytes.extend_from_slice(challenge.nonce);
+        self.flags = Some(Challenge {
+            realm: b"",
+            nonce: b"",
+            opaque: opaque.map(|_| &b""[..]),
+            is_stale: false,
+            ..*challenge
+        });
+        (self.by_proxy, self.cnonce, self.count) = (by_proxy, cnonce, 1);
+    }
+
+    /// Another nonce, of which nothing was answered yet.
+    fn renew(&mut self, nonce: &[u8]) {
+        self.bytes.truncate(self.opaque_end);
+        self.bytes.extend_from_slice(nonce);
+        self.count = 0;
+    }
+
+    fn get(&self) -> Option<Challenge<'_>> {
+        let flags = self.flags?;
+        Some(Challenge {
+            realm: &self.bytes[..self.realm_end],
+            nonce: &self.bytes[self.opaque_end..],
+            opaque: flags
+                .opaque
+                .map(|_| &self.bytes[self.realm_end..self.opaque_end]),
+            ..flags
+        })
+    }
+}
+
+/// What an answer was to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Answered {
+    /// The password was right already, and the nonce too old.
+    pub(super) stale: bool,
 }
 
 /// A password, hashed.
@@ -41,21 +109,22 @@ struct Known {
 }
 
 impl Authorizer {
-    /// Answers as `credentials` for requests made of `words`.
-    pub(super) fn new(credentials: &SipCredentials, words: &Words) -> Authorizer {
+    /// Answers as `credentials` for requests made of `words`; challenges are kept to be answered `again`, or not.
+    pub(super) fn new(credentials: &SipCredentials, words: &Words, again: bool) -> Authorizer {
         Authorizer {
             credentials: credentials.clone(),
             uri: words.request_uri.clone().into_bytes(),
             width: words.width,
-            spans: Spans::new(),
+            spans: Some(Box::default()),
             room: Box::new([0; ROOM]),
             user: String::new(),
             known: None,
             answers: 0,
+            kept: again.then(Vec::new),
         }
     }
 
-    /// Writes the Authorization (401) or Proxy-Authorization (407) line that answers `response` for AOR number `aor`; false if
+    /// Writes the Authorization (401) or Proxy-Authorization (407) line that answers `response` for AOR number `aor`; `None` if
     /// there is no challenge that can be answered.
     pub(super) fn answer(
         &mut self,
@@ -63,51 +132,94 @@ impl Authorizer {
         status: u16,
         response: &[u8],
         aor: u32,
-    ) -> bool {
-        let (asked, given) = match status {
-            407 => (
-                HeaderKind::ProxyAuthenticate,
-                HeaderKind::ProxyAuthorization,
-            ),
-            _ => (HeaderKind::WwwAuthenticate, HeaderKind::Authorization),
+    ) -> Option<Answered> {
+        let asked = match status {
+            407 => HeaderKind::ProxyAuthenticate,
+            _ => HeaderKind::WwwAuthenticate,
         };
-        self.name(aor);
-        let Ok(message) = Message::parse(response, &mut self.spans) else {
+        let mut spans = self.spans.take()?;
+        let message = Message::parse(response, &mut spans).ok();
+        let challenge = message.and_then(|message| digest::choose(&message, asked));
+        let answered = challenge.and_then(|challenge| {
+            let proof = (1, self.cnonce());
+            if let Some(kept) = &mut self.kept {
+                let least = aor as usize + 1;
+                if kept.len() < least {
+                    kept.resize_with(least, Kept::default);
+                }
+                kept[aor as usize].put(&challenge, status == 407, proof.1);
+            }
+            let stale = challenge.is_stale;
+            self.write(line, &challenge, status == 407, proof, aor)
+                .then_some(Answered { stale })
+        });
+        self.spans = Some(spans);
+        answered
+    }
+
+    /// Writes the line that answers the last challenge of AOR number `aor` once more; false if there was none.
+    pub(super) fn answer_again(&mut self, line: &mut Vec<u8>, aor: u32) -> bool {
+        let kept = self.kept.as_mut();
+        let Some(place) = kept.and_then(|kept| kept.get_mut(aor as usize)) else {
             return false;
         };
-        let Some(challenge) = digest::choose(&message, asked) else {
-            return false;
-        };
-        let same = |known: &Known| {
-            known.algorithm == challenge.algorithm
-                && known.realm == challenge.realm
-                && known.user == self.user
-        };
-        if !self.known.as_ref().is_some_and(same) {
-            let password = self.credentials.password.as_bytes();
-            let user = self.user.as_bytes();
-            self.known = Some(Known {
-                algorithm: challenge.algorithm,
-                realm: challenge.realm.to_vec(),
-                user: self.user.clone(),
-                ha1: challenge.ha1(user, password),
-            });
+        place.count = place.count.saturating_add(1);
+        let place = std::mem::take(place);
+        let proof = (place.count, place.cnonce);
+        let written = place
+            .get()
+            .is_some_and(|challenge| self.write(line, &challenge, place.by_proxy, proof, aor));
+        if let Some(kept) = &mut self.kept {
+            kept[aor as usize] = place;
         }
+        written
+    }
+
+    /// Takes the next nonce of AOR number `aor` from the value of Authentication-Info (RFC 7616 §3.5), if there is one.
+    pub(super) fn renew(&mut self, info: &[u8], aor: u32) {
+        let Some(at) = memchr::memmem::find(info, NEXT_NONCE) else {
+            return;
+        };
+        let rest = &info[at + NEXT_NONCE.len()..];
+        let kept = self.kept.as_mut().and_then(|all| all.get_mut(aor as usize));
+        if let (Some(end), Some(kept)) = (memchr::memchr(b'"', rest), kept) {
+            kept.renew(&rest[..end]);
+        }
+    }
+
+    fn cnonce(&mut self) -> [u8; ID_LENGTH] {
+        self.answers += 1;
+        let (high, low) = ((self.answers >> 24) as u32, self.answers as u32);
+        id(high % ID_LIMIT, low % ID_LIMIT)
+    }
+
+    /// Writes the answer to a challenge that has this count and cnonce.
+    fn write(
+        &mut self,
+        line: &mut Vec<u8>,
+        challenge: &Challenge<'_>,
+        by_proxy: bool,
+        (count, cnonce): (u32, [u8; ID_LENGTH]),
+        aor: u32,
+    ) -> bool {
+        self.name(aor);
+        self.hash(challenge);
         let Some(known) = &self.known else {
             return false;
         };
-        self.answers += 1;
-        let (high, low) = ((self.answers >> 24) as u32, self.answers as u32);
-        let cnonce = id(high % ID_LIMIT, low % ID_LIMIT);
+        let given = match by_proxy {
+            true => HeaderKind::ProxyAuthorization,
+            false => HeaderKind::Authorization,
+        };
         let mut builder = Builder::fields(&mut self.room[..]);
         let answer = Answer {
-            challenge: &challenge,
+            challenge,
             username: self.user.as_bytes(),
             ha1: &known.ha1,
             method: Method::Register,
             uri: &self.uri,
             body: b"",
-            count: 1,
+            count,
             cnonce: &cnonce,
         };
         answer.write(&mut builder, given);
@@ -116,6 +228,26 @@ impl Authorizer {
         };
         line.extend_from_slice(written);
         true
+    }
+
+    /// Hashes the password for a challenge, unless that was done for the last one.
+    fn hash(&mut self, challenge: &Challenge<'_>) {
+        let same = |known: &Known| {
+            known.algorithm == challenge.algorithm
+                && known.realm == challenge.realm
+                && known.user == self.user
+        };
+        if self.known.as_ref().is_some_and(same) {
+            return;
+        }
+        let password = self.credentials.password.as_bytes();
+        let user = self.user.as_bytes();
+        self.known = Some(Known {
+            algorithm: challenge.algorithm,
+            realm: challenge.realm.to_vec(),
+            user: self.user.clone(),
+            ha1: challenge.ha1(user, password),
+        });
     }
 
     /// Puts the name of the user of AOR number `aor` in its place.
@@ -153,13 +285,14 @@ mod tests {
             user: user.to_owned(),
             password: "pw".to_owned(),
         };
-        Authorizer::new(&credentials, &words)
+        Authorizer::new(&credentials, &words, true)
     }
 
     #[test]
     fn a_challenge_is_answered_as_the_user_of_the_aor() {
         let mut line = Vec::new();
-        assert!(authorizer("u{n}").answer(&mut line, 401, CHALLENGE, 7));
+        let answered = authorizer("u{n}").answer(&mut line, 401, CHALLENGE, 7);
+        assert_eq!(answered, Some(Answered { stale: false }));
         let text = String::from_utf8(line).unwrap();
         for part in [
             "Authorization: Digest username=\"u0007\"",
@@ -189,14 +322,51 @@ mod tests {
     fn what_is_no_challenge_is_not_answered() {
         let mut line = Vec::new();
         let mut one = authorizer("bob");
-        assert!(!one.answer(&mut line, 407, CHALLENGE, 0));
-        assert!(!one.answer(&mut line, 401, b"SIP/2.0 401 No\r\n\r\n", 0));
+        assert_eq!(one.answer(&mut line, 407, CHALLENGE, 0), None);
+        let bare = b"SIP/2.0 401 No\r\n\r\n";
+        assert_eq!(one.answer(&mut line, 401, bare, 0), None);
+        assert!(!one.answer_again(&mut line, 0));
         assert!(line.is_empty());
         // The same user again: nothing is hashed anew, and the answer is another all the same.
         let mut again = Vec::new();
-        assert!(
-            one.answer(&mut line, 401, CHALLENGE, 1) && one.answer(&mut again, 401, CHALLENGE, 2)
-        );
+        assert!(one.answer(&mut line, 401, CHALLENGE, 1).is_some());
+        assert!(one.answer(&mut again, 401, CHALLENGE, 2).is_some());
         assert_ne!(line, again);
+    }
+
+    #[test]
+    fn a_challenge_is_answered_again_with_a_count_that_rises_rfc7616_3_4() {
+        let mut one = authorizer("u{n}");
+        let mut line = Vec::new();
+        let nc = |line: &[u8]| {
+            let text = String::from_utf8(line.to_vec()).unwrap();
+            let rest = text.split("nc=").nth(1).unwrap();
+            rest[..8].to_owned()
+        };
+        assert!(one.answer(&mut line, 401, CHALLENGE, 3).is_some());
+        assert_eq!(nc(&line), "00000001");
+        for count in ["00000002", "00000003"] {
+            line.clear();
+            assert!(one.answer_again(&mut line, 3));
+            assert_eq!(nc(&line), count);
+            assert!(line.starts_with(
+                b"Authorization: Digest username=\"u0003\", realm=\"r\", nonce=\"n\""
+            ));
+        }
+        assert!(
+            !one.answer_again(&mut line, 2),
+            "another AOR has a nonce of its own"
+        );
+        let text = String::from_utf8(CHALLENGE.to_vec()).unwrap();
+        let stale = text.replace("nonce=\"n\"", "nonce=\"new\", stale=true");
+        line.clear();
+        let answered = one.answer(&mut line, 401, stale.as_bytes(), 3);
+        assert_eq!(answered, Some(Answered { stale: true }));
+        assert_eq!(nc(&line), "00000001");
+        one.renew(b"qop=auth, nextnonce=\"third\"", 3);
+        line.clear();
+        assert!(one.answer_again(&mut line, 3));
+        assert_eq!(nc(&line), "00000001");
+        assert!(memchr::memmem::find(&line, b"nonce=\"third\"").is_some());
     }
 }

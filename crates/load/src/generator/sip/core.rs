@@ -112,7 +112,8 @@ impl Core {
     ) -> Core {
         let words = &setting.words;
         let authorizer = setting.options.credentials.as_ref();
-        let authorizer = authorizer.map(|one| Authorizer::new(one, words));
+        let again = setting.options.reuse_nonces;
+        let authorizer = authorizer.map(|one| Authorizer::new(one, words, again));
         let texts = links.iter().map(|&(local, target)| LinkTexts {
             target,
             first: words.template(local, leg::FIRST),
@@ -173,8 +174,23 @@ impl Core {
         self.slots.measured += usize::from(slot.measured);
         around.counters.add(Counter::Sent, 1);
         self.tally.began(intended_ns);
+        self.authorize_ahead(place);
         self.start(place, Stage::First, around);
         true
+    }
+
+    /// Has the first request answer the challenge of before, if there was one and it is to be used again.
+    fn authorize_ahead(&mut self, place: u32) {
+        if !self.setting.options.reuse_nonces {
+            return;
+        }
+        let aor = self.slots.get(place).aor;
+        let mut line = std::mem::take(&mut self.memory(place).authorization);
+        line.clear();
+        if let Some(authorizer) = &mut self.authorizer {
+            authorizer.answer_again(&mut line, aor);
+        }
+        self.memories[place as usize].authorization = line;
     }
 
     /// Sends a request for the first time and sets its timer.
@@ -211,6 +227,11 @@ impl Core {
         };
         let link = u32::from(slot.link);
         match slot.stage {
+            Stage::First if self.setting.options.reuse_nonces => {
+                let lines = &self.memories[place as usize].authorization;
+                let write = |into: &mut Vec<u8>| texts.first.write_with(into, &fields, lines);
+                self.out.write(link, texts.target, write);
+            }
             Stage::First => {
                 let write = |into: &mut Vec<u8>| texts.first.write(into, &fields);
                 self.out.write(link, texts.target, write);
@@ -348,6 +369,7 @@ impl Core {
                 self.authorize(place, status, message, around);
             }
             Stage::First | Stage::Authorized | Stage::Bye if success => {
+                self.renew_nonce(place, message);
                 self.succeed(place, around);
             }
             _ => self.fail(place, status, message, around),
@@ -388,13 +410,25 @@ impl Core {
         let mut line = std::mem::take(&mut self.memory(place).authorization);
         line.clear();
         let authorizer = self.authorizer.as_mut();
-        let made = authorizer.is_some_and(|one| one.answer(&mut line, status, message, aor));
+        let made = authorizer.and_then(|one| one.answer(&mut line, status, message, aor));
         self.memories[place as usize].authorization = line;
-        if made {
+        if let Some(made) = made {
             self.tally.report.challenges += u64::from(measured);
+            self.tally.report.stale += u64::from(measured && made.stale);
             self.start(place, Stage::Authorized, around);
         } else {
             self.fail(place, status, message, around);
+        }
+    }
+
+    fn renew_nonce(&mut self, place: u32, message: &[u8]) {
+        let reuse = self.setting.options.reuse_nonces;
+        let Some(authorizer) = self.authorizer.as_mut().filter(|_| reuse) else {
+            return;
+        };
+        let name = b"Authentication-Info";
+        if let Some(info) = Lines::of(message).find(name, name) {
+            authorizer.renew(info, self.slots.get(place).aor);
         }
     }
 

@@ -204,8 +204,11 @@ pub fn sip(options: &SipOptions, stopper: &Stopper) -> Result<Plan, SetupError> 
     }
     let digest = options.credentials.is_some();
     if digest {
-        plan.settings
-            .insert("digest".to_owned(), "each registration".to_owned());
+        let how = match options.reuse_nonces {
+            true => "nonces used again",
+            false => "each registration",
+        };
+        plan.settings.insert("digest".to_owned(), how.to_owned());
     }
     Ok(plan)
 }

@@ -76,6 +76,9 @@ pub struct SipOptions {
     pub aors: u32,
     /// As whom to register.
     pub credentials: Option<SipCredentials>,
+    /// Each AOR answers its challenge again with every registration that follows, counting, until it gets another (RFC 7616 §3.4);
+    /// else every registration is challenged.
+    pub reuse_nonces: bool,
     /// How long a call lasts from its ACK to its BYE.
     pub hold: Duration,
     /// Units of work under way at once: what begins beyond that counts as not sent.
@@ -102,6 +105,7 @@ impl SipOptions {
             domain: None,
             aors: 10_000,
             credentials: None,
+            reuse_nonces: false,
             hold: Duration::ZERO,
             under_way: 1 << 20,
             server_process: None,

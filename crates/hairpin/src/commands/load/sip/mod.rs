@@ -71,6 +71,7 @@ fn check(workload: &str, args: &Args) -> Result<(), Fault> {
         &[
             ("--aors", who.aors.is_some(), REGISTER),
             ("--user", who.user.is_some(), REGISTER),
+            ("--reuse-nonce", who.reuse_nonce, REGISTER),
             ("--hold", who.hold.is_some(), &["call"]),
             ("--ring", who.ring.is_some(), &["uas"]),
             ("--clients", who.clients.is_some(), SENDING),
@@ -111,6 +112,7 @@ fn options(args: &Args, place: &Place, target: Target) -> Result<SipOptions, Fau
     options.domain = who.domain.clone().or_else(|| place.domain.clone());
     options.aors = who.aors.unwrap_or(options.aors);
     options.credentials = credentials(who)?;
+    options.reuse_nonces = who.reuse_nonce;
     options.hold = who.hold.unwrap_or_default();
     options.under_way = who.under_way.unwrap_or(options.under_way);
     options.server_process = who.server_pid;
