@@ -38,6 +38,8 @@ pub use names::{LocateError, NameResolver};
 pub(crate) use settings::Orders;
 pub use settings::SipSettings;
 pub use sip::digest::Algorithm as DigestAlgorithm;
+pub use sip::flow::Carrier;
+pub use sip::routing::{Candidate, Locate, Locator};
 pub(crate) use token::SipToken;
 
 use crate::worker::{Courier, Token};

@@ -81,6 +81,27 @@ pub struct Uas {
     threads: Vec<JoinHandle<()>>,
 }
 
+/// How often another port is asked for where any will do.
+const TRIES: usize = 64;
+
+/// Binds all sockets of all threads.
+fn bind(options: &UasOptions) -> Result<(Vec<SocketAddr>, Vec<Worker>), UasError> {
+    let any = options.listen.iter().any(|address| address.port() == 0);
+    let mut tries = 0;
+    loop {
+        let mut addresses = options.listen.clone();
+        let workers: Result<Vec<_>, _> = (0..options.threads)
+            .map(|_| Worker::bind(&mut addresses, options.ring))
+            .collect();
+        match workers {
+            Ok(workers) => return Ok((addresses, workers)),
+            // The port that the kernel chose for UDP may be taken over TCP.
+            Err(_) if any && tries < TRIES => tries += 1,
+            Err(error) => return Err(error),
+        }
+    }
+}
+
 impl Uas {
     /// Listens, and answers from now on.
     ///
@@ -91,11 +112,7 @@ impl Uas {
             return Err(UasError::Empty);
         }
         // All sockets are bound before any is read: a socket that joins later changes which gets a flow.
-        let mut addresses = options.listen.clone();
-        let mut workers = Vec::new();
-        for _ in 0..options.threads {
-            workers.push(Worker::bind(&mut addresses, options.ring)?);
-        }
+        let (addresses, workers) = bind(options)?;
         let mut uas = Uas {
             addresses,
             boards: workers.iter().map(Worker::board).collect(),

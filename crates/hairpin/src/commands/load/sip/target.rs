@@ -1,12 +1,14 @@
 //! What a `sip:` URI on the command line means.
 
-use std::net::SocketAddr;
+use std::io;
+use std::net::{IpAddr, SocketAddr, ToSocketAddrs, UdpSocket};
 
 use anyhow::{Context, anyhow};
 use load::sip::Transport;
-use load::uri::{Scheme, Uri};
+use load::uri::{Host, Scheme, Uri};
+use server::sip::{Candidate, Carrier, Locate, LocateError, Locator, NameResolver};
 
-use crate::cli::load::sip::Args;
+use crate::cli::load::sip::{Args, Workload};
 use crate::commands::load::Fault;
 
 /// The port of SIP over UDP and TCP (RFC 3261 §19.1.2).
@@ -26,54 +28,153 @@ pub(super) struct Place {
 impl Place {
     /// Reads the target of `args` and looks its address up.
     pub(super) fn of(args: &Args) -> Result<Place, Fault> {
-        let wanted = args.target.as_deref().unwrap_or_default();
-        let mut place = parse(wanted)?;
-        if let Some(transport) = args.transport {
-            place.transport = transport.into();
+        let text = args.target.as_deref().unwrap_or_default();
+        if let (Workload::Uas, Ok(address)) = (args.workload, text.parse()) {
+            // Where one listens, port 0 is any that is free.
+            return Ok(Place::at(address));
         }
-        Ok(place)
+        let mut wanted = Wanted::read(text)?;
+        if let Some(transport) = args.transport {
+            wanted.transport = Some(transport.into());
+        }
+        wanted.find()
+    }
+
+    fn at(address: SocketAddr) -> Place {
+        Place {
+            address,
+            transport: Transport::Udp,
+            user: None,
+            domain: None,
+        }
     }
 }
 
-fn parse(text: &str) -> Result<Place, Fault> {
-    let usage = |text: String| Fault::Usage(anyhow!(text));
-    let rest = text.strip_prefix("sip:").unwrap_or(text);
-    if text.starts_with("sips:") || text.starts_with("tel:") {
-        return Err(usage(format!(
-            "{text}: load goes over UDP and TCP only; say sip:HOST:PORT"
-        )));
+/// What stands on the command line.
+#[derive(Debug)]
+struct Wanted {
+    user: Option<String>,
+    /// Host and port as they were written.
+    written: String,
+    host: Host,
+    port: Option<u16>,
+    transport: Option<Transport>,
+}
+
+impl Wanted {
+    fn read(text: &str) -> Result<Wanted, Fault> {
+        let usage = |text: String| Fault::Usage(anyhow!(text));
+        let scheme = |name: &str| {
+            let start = text.get(..name.len());
+            start.is_some_and(|start| start.eq_ignore_ascii_case(name))
+        };
+        if scheme("sips:") || scheme("tel:") {
+            return Err(usage(format!(
+                "{text}: load goes over UDP and TCP only, without TLS; say sip:HOST:PORT"
+            )));
+        }
+        let rest = if scheme("sip:") { &text[4..] } else { text };
+        let (address, parameters) = rest.split_once(';').unwrap_or((rest, ""));
+        let (user, host) = match address.rsplit_once('@') {
+            Some((user, host)) => (Some(user.to_owned()), host),
+            None => (None, address),
+        };
+        let transport = transport(text, parameters)?;
+        // Host and port are written as everywhere.
+        let uri = Uri::parse_target(host, Scheme::Stun)
+            .map_err(|error| usage(format!("{text}: {error}")))?;
+        Ok(Wanted {
+            user,
+            written: host.to_owned(),
+            host: uri.host,
+            port: uri.port,
+            transport,
+        })
     }
-    let (address, parameters) = rest.split_once(';').unwrap_or((rest, ""));
-    let (user, host) = match address.rsplit_once('@') {
-        Some((user, host)) => (Some(user.to_owned()), host),
-        None => (None, address),
+
+    fn find(self) -> Result<Place, Fault> {
+        let (address, transport) = match &self.host {
+            Host::Ip(ip) => (SocketAddr::new(*ip, self.port.unwrap_or(PORT)), None),
+            Host::Name(name) => self.look_up(name)?,
+        };
+        let named = matches!(self.host, Host::Name(_));
+        Ok(Place {
+            address,
+            transport: self.transport.or(transport).unwrap_or(Transport::Udp),
+            user: self.user,
+            domain: named.then_some(self.written),
+        })
+    }
+
+    /// Asks the DNS as RFC 3263 has it, and where that is of no use the system, which knows more names than the DNS does.
+    fn look_up(&self, name: &str) -> Result<(SocketAddr, Option<Transport>), Fault> {
+        // RFC 6761 §6.3: this name is nothing to ask the DNS.
+        let found = match name.eq_ignore_ascii_case("localhost") {
+            true => Err(LocateError::Nowhere),
+            false => self.locate(name),
+        };
+        let unknown = match found {
+            Ok(found) => return Ok(found),
+            Err(error) => error,
+        };
+        let system = (name, self.port.unwrap_or(PORT)).to_socket_addrs();
+        let addresses: Vec<SocketAddr> = system
+            .map_err(|_| unknown)
+            .with_context(|| format!("cannot find the server of {name}"))?
+            .collect();
+        let reachable = addresses.iter().find(|address| is_reachable(**address));
+        let first = reachable.or(addresses.first());
+        let first = first.ok_or_else(|| Fault::Run(anyhow!("{name} has no address")))?;
+        Ok((*first, None))
+    }
+
+    fn locate(&self, name: &str) -> Result<(SocketAddr, Option<Transport>), LocateError> {
+        let port = self.port.map(|port| format!(":{port}"));
+        let transport = self
+            .transport
+            .map(|one| format!(";transport={}", one.in_uri()));
+        let uri = format!(
+            "sip:{name}{}{}",
+            port.unwrap_or_default(),
+            transport.unwrap_or_default()
+        );
+        let target = Locate::of(uri.as_bytes()).map_err(|_| LocateError::Nowhere)?;
+        let seed = std::process::id().into();
+        let mut locator = Locator::new(&[Carrier::Udp, Carrier::Tcp], seed);
+        let servers = NameResolver::new(&[]).locate(&mut locator, &target)?;
+        let reachable = |server: &&Candidate| is_reachable(server.remote);
+        let server = servers.iter().find(reachable).or(servers.first());
+        let server = server.ok_or(LocateError::Nowhere)?;
+        let transport = match server.carrier {
+            Carrier::Tcp => Transport::Tcp,
+            _ => Transport::Udp,
+        };
+        Ok((server.remote, Some(transport)))
+    }
+}
+
+/// Whether there is a route, for IPv6 above all.
+fn is_reachable(address: SocketAddr) -> bool {
+    let any: IpAddr = match address {
+        SocketAddr::V4(_) => std::net::Ipv4Addr::UNSPECIFIED.into(),
+        SocketAddr::V6(_) => std::net::Ipv6Addr::UNSPECIFIED.into(),
     };
-    let transport = transport(text, parameters)?;
-    // Host and port are written as everywhere.
-    let mut uri =
-        Uri::parse_target(host, Scheme::Stun).map_err(|error| usage(format!("{text}: {error}")))?;
-    uri.port.get_or_insert(PORT);
-    let address = uri
-        .resolve()
-        .with_context(|| format!("cannot find the address of {host}: check the name"))?
-        .into_iter()
-        .next()
-        .ok_or_else(|| Fault::Run(anyhow!("{host} has no address")))?;
-    let named = host.chars().any(|c| c.is_ascii_alphabetic()) && !host.starts_with('[');
-    Ok(Place {
-        address,
-        transport,
-        user,
-        domain: named.then(|| host.to_owned()),
-    })
+    // Connecting sends nothing.
+    let asked: io::Result<()> = UdpSocket::bind((any, 0)).and_then(|it| it.connect(address));
+    asked.is_ok()
 }
 
-fn transport(text: &str, parameters: &str) -> Result<Transport, Fault> {
-    let mut transport = Transport::Udp;
+fn transport(text: &str, parameters: &str) -> Result<Option<Transport>, Fault> {
+    let mut transport = None;
     for parameter in parameters.split(';').filter(|one| !one.is_empty()) {
         transport = match parameter.to_ascii_lowercase().as_str() {
-            "transport=udp" => Transport::Udp,
-            "transport=tcp" => Transport::Tcp,
+            "transport=udp" => Some(Transport::Udp),
+            "transport=tcp" => Some(Transport::Tcp),
+            other @ ("transport=tls" | "transport=ws" | "transport=wss" | "transport=sctp") => {
+                return Err(Fault::Usage(anyhow!(
+                    "{text}: `{other}`: load goes over UDP and TCP only"
+                )));
+            }
             other => {
                 return Err(Fault::Usage(anyhow!(
                     "{text}: `{other}`: only transport=udp and transport=tcp are understood"
@@ -89,7 +190,8 @@ mod tests {
     use super::*;
 
     fn read(text: &str) -> Result<Place, String> {
-        parse(text).map_err(|fault| match fault {
+        let place = Wanted::read(text).and_then(Wanted::find);
+        place.map_err(|fault| match fault {
             Fault::Usage(error) | Fault::Run(error) => format!("{error:#}"),
         })
     }
@@ -106,13 +208,19 @@ mod tests {
         );
         let named = read("localhost").unwrap();
         assert_eq!(named.domain.as_deref(), Some("localhost"));
+        assert!(named.address.ip().is_loopback() && named.address.port() == 5060);
+        let tcp = read("SIP:localhost:5070;transport=TCP").unwrap();
+        assert_eq!(tcp.transport, Transport::Tcp);
+        assert_eq!(tcp.domain.as_deref(), Some("localhost:5070"));
     }
 
     #[test]
     fn what_cannot_be_loaded_is_refused() {
         for (text, part) in [
             ("sips:127.0.0.1", "UDP and TCP only"),
-            ("sip:127.0.0.1;transport=tls", "transport=tls"),
+            ("SIPS:127.0.0.1", "without TLS"),
+            ("sip:127.0.0.1;transport=tls", "UDP and TCP only"),
+            ("sip:127.0.0.1;transport=ws", "UDP and TCP only"),
             ("sip:127.0.0.1;lr", "lr"),
             ("127.0.0.1:x", "127.0.0.1:x"),
             ("", ""),
