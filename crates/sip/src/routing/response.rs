@@ -30,7 +30,8 @@ pub struct SentBy {
 ///
 /// With `rport` it is the request's source (RFC 3581 §4). Else it is the source's address with sent-by's port, and `maddr`
 /// in the address's place (RFC 3261 §18.2.2) unless that is a multicast or broadcast address: a response there would
-/// let one request reach many hosts, so it goes to the source as if there were no `maddr`.
+/// let one request reach many hosts, so it goes to the source as if there were no `maddr`. The same if it is an address that the
+/// sender is too far outside to reach: loopback, link-local or private, where the source is none of that.
 ///
 /// For a stream this is where a new connection is opened when the request's own is gone.
 #[must_use]
@@ -39,7 +40,8 @@ pub fn response_address(carrier: Carrier, source: SocketAddr, via: SentBy) -> So
     if carrier.is_reliable() {
         return SocketAddr::new(source.ip(), port);
     }
-    match via.maddr.filter(|maddr| is_unicast(*maddr)) {
+    let may = |maddr: &IpAddr| is_unicast(*maddr) && depth(*maddr) <= depth(source.ip());
+    match via.maddr.filter(may) {
         Some(maddr) => SocketAddr::new(maddr, port),
         None if via.rport => source,
         None => {
@@ -54,6 +56,25 @@ fn is_unicast(address: IpAddr) -> bool {
     let address = address.to_canonical();
     let is_broadcast = matches!(address, IpAddr::V4(v4) if v4.is_broadcast());
     !address.is_multicast() && !address.is_unspecified() && !is_broadcast
+}
+
+/// How far inside an address is: what is at some depth reaches what is as deep, or less.
+fn depth(address: IpAddr) -> u8 {
+    let (is_private, is_link_local) = match address.to_canonical() {
+        IpAddr::V4(v4) => {
+            let [first, second, ..] = v4.octets();
+            // RFC 6598: addresses of a provider's own.
+            let is_shared = first == 100 && second & 0xc0 == 64;
+            (v4.is_private() || is_shared, v4.is_link_local())
+        }
+        IpAddr::V6(v6) => (v6.is_unique_local(), v6.is_unicast_link_local()),
+    };
+    match () {
+        () if address.to_canonical().is_loopback() => 3,
+        () if is_link_local => 2,
+        () if is_private => 1,
+        () => 0,
+    }
 }
 
 #[cfg(test)]
@@ -103,6 +124,33 @@ mod tests {
         ] {
             assert_eq!(with(many), source(), "{many}");
         }
+    }
+
+    #[test]
+    fn maddr_reaches_no_further_in_than_its_sender() {
+        let from = |source: &str, maddr: &str| {
+            let via = SentBy {
+                port: None,
+                rport: true,
+                maddr: Some(maddr.parse().unwrap()),
+            };
+            let source = SocketAddr::new(source.parse().unwrap(), 40_000);
+            response_address(Carrier::Udp, source, via) != source
+        };
+        for inside in [
+            "127.0.0.1",
+            "10.0.0.1",
+            "100.64.0.1",
+            "169.254.169.254",
+            "::1",
+            "fd00::1",
+            "fe80::1",
+            "::ffff:127.0.0.1",
+        ] {
+            assert!(!from("192.0.2.1", inside), "{inside}");
+        }
+        assert!(from("10.9.9.9", "10.0.0.1") && from("127.0.0.1", "10.0.0.1"));
+        assert!(from("fd00::2", "fd00::1") && !from("10.9.9.9", "127.0.0.1"));
     }
 
     #[test]
