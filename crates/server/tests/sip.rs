@@ -375,6 +375,27 @@ fn a_call_rings_is_taken_and_ended_rfc3261_13_15() {
 }
 
 #[test]
+fn a_call_that_comes_by_two_ways_rings_once_rfc3261_8_2_2_2() {
+    let server = uas();
+    let client = Client::new(address(&server));
+    let invite = request("m", "INVITE", 1, "").replace("INVITE sip:test@", "INVITE sip:ring@");
+    assert_eq!(status(&client.ask(&invite)), 180);
+    // A proxy has forked it, and another has brought the branches together.
+    let other_way = Client::new(address(&server));
+    let forked = invite.replace("z9hG4bKmINVITE", "z9hG4bKforked");
+    assert_eq!(status(&other_way.ask(&forked)), 482);
+    let ack = forked
+        .replace("INVITE sip", "ACK sip")
+        .replace("1 INVITE", "1 ACK");
+    other_way.send(ack.as_bytes());
+    assert!(
+        other_way.hears_nothing(Duration::from_millis(1200)),
+        "acknowledged"
+    );
+    assert_eq!(server.stats().sip().stray_acks, 0);
+}
+
+#[test]
 fn a_call_that_rings_can_be_cancelled_rfc3261_9_2() {
     let server = uas();
     let client = Client::new(address(&server));

@@ -1,5 +1,7 @@
 //! The names of transactions, and how a request finds its server transaction.
 
+use std::num::NonZeroU64;
+
 use crate::header::Via;
 use crate::message::Message;
 use crate::{HashKey, Method};
@@ -29,6 +31,9 @@ pub struct ConnectKey {
 /// requests share one with a chance of 2^-128, which nobody without the key can better.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) struct Fingerprint(pub(super) u128);
+
+/// What messages of different branches have in common: a keyed hash, so that others are taken for it with a chance of 2^-64.
+pub(super) type Kinship = NonZeroU64;
 
 /// Makes fingerprints.
 #[derive(Clone, Copy, Debug)]
@@ -102,16 +107,30 @@ impl Matcher {
     /// An INVITE within a dialog and the ACK for its 2xx have this in common: both tags, Call-ID and the number of CSeq. That ACK
     /// has a branch of its own, and its To tag names the transaction which began the dialog (RFC 3261 §13.2.2.4). `None` outside
     /// of a dialog.
-    pub(super) fn by_dialog(&self, message: &Message<'_>) -> Option<Fingerprint> {
+    pub(super) fn by_dialog(&self, message: &Message<'_>) -> Option<Kinship> {
         let to_tag = message.to().ok()?.tag?;
+        self.kinship(message, to_tag, Method::Invite)
+    }
+
+    /// A request outside of dialogs that came by two ways has this in common with itself: From tag, Call-ID and CSeq (RFC 3261
+    /// §8.2.2.2). `None` within a dialog.
+    pub(super) fn by_origin(&self, message: &Message<'_>) -> Option<Kinship> {
+        match message.to().ok()?.tag {
+            Some(_) => None,
+            None => self.kinship(message, b"", message.method()?),
+        }
+    }
+
+    fn kinship(&self, message: &Message<'_>, to_tag: &[u8], method: Method<'_>) -> Option<Kinship> {
         let from_tag = message.from().ok()?.tag.unwrap_or_default();
         let mut hasher = self.ack_key.fingerprint();
-        for field in [to_tag, from_tag, message.call_id().ok()?] {
+        let method = method.as_bytes();
+        for field in [to_tag, from_tag, message.call_id().ok()?, method] {
             hasher.write(field);
             hasher.end_field(field.len());
         }
         hasher.write(&message.cseq().ok()?.number.to_le_bytes());
-        Some(Fingerprint(hasher.finish_128()))
+        Kinship::new(hasher.finish_128() as u64)
     }
 
     /// The To tag of an answer that belongs to no transaction: the same for the same request, so that its

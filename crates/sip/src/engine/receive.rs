@@ -12,7 +12,7 @@ use crate::congestion::{Admission, Behaviour, OcOffer, Traits};
 use crate::flow::Flow;
 use crate::header::{HeaderKind, Via};
 use crate::message::{Framing, Message, Spans};
-use crate::verdict::{Verdict, judge_bytes, judge_message};
+use crate::verdict::{Element, Verdict, judge_bytes, judge_message};
 use crate::{Method, Mono, Now, ParseError, Scan};
 
 /// `Retry-After: 4294967295` and its line end fit.
@@ -103,10 +103,26 @@ impl Engine {
         {
             return self.cancel_request(now, request, slot);
         }
+        if self.is_merged(&request.message) {
+            // A full table leaves it without an answer; it will come again.
+            let _ = self.answer(now, &request, &Reply::new(482));
+            return Received::Refused(482);
+        }
         if !admitted && self.is_shed_late(now, &request) {
             return Received::Refused(503);
         }
         Received::Request(request)
+    }
+
+    /// RFC 3261 §8.2.2.2: a UAS has this request already, by another way, and is at it. A proxy forwards it all the same.
+    fn is_merged(&self, request: &Message<'_>) -> bool {
+        self.config.rules.element == Element::UserAgent
+            && self.servers.has_kin()
+            && request.method() != Some(Method::Cancel)
+            && self
+                .matcher
+                .by_origin(request)
+                .is_some_and(|origin| self.servers.find_kin(origin).is_some())
     }
 
     /// What the scan could not decide: clients of RFC 2543. Without congestion it is only counted.
@@ -228,11 +244,10 @@ impl Engine {
     }
 
     fn invite_within(&mut self, ack: &Message<'_>) -> Option<ServerKey> {
-        if !self.servers.has_within() {
+        if !self.servers.has_kin() {
             return None;
         }
-        let fingerprint = self.matcher.by_dialog(ack)?;
-        let slot = self.servers.find_within(fingerprint)?;
+        let slot = self.servers.find_kin(self.matcher.by_dialog(ack)?)?;
         let (generation, _) = self.servers.slab.at(slot)?;
         Some(ServerKey { slot, generation })
     }

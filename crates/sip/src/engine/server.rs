@@ -132,7 +132,7 @@ impl Engine {
             .store
             .keep(request.message.head())
             .ok_or(AcceptError::TooLong)?;
-        match self.insert_server(now, request, mark) {
+        match self.insert_server(now, request, mark, ByOthers::Yes) {
             Ok(key) => {
                 if let Some(server) = self.servers.slab.get(key.slot, key.generation) {
                     server.request = Some(kept);
@@ -151,6 +151,7 @@ impl Engine {
         now: Mono,
         request: &NewRequest<'_>,
         mark: Option<Mark>,
+        found: ByOthers,
     ) -> Result<ServerKey, AcceptError> {
         if !self.makes_room(now, request.flow.remote.ip()) {
             return Err(AcceptError::Full);
@@ -160,9 +161,14 @@ impl Engine {
             return Err(AcceptError::Ack);
         }
         let reliable = request.flow.carrier.is_reliable();
-        let within = match method {
-            Method::Invite => self.matcher.by_dialog(&request.message).map(Box::new),
-            _ => None,
+        let kin = match found {
+            ByOthers::Yes if method == Method::Invite => {
+                let message = &request.message;
+                let origin = self.matcher.by_origin(message);
+                origin.or_else(|| self.matcher.by_dialog(message))
+            }
+            ByOthers::Yes => self.matcher.by_origin(&request.message),
+            ByOthers::No => None,
         };
         let standing = self.servers.room.begin(request.flow.remote.ip());
         Ok(self.servers.insert(Server {
@@ -175,7 +181,7 @@ impl Engine {
             response: None,
             target_len: 0,
             dialog: self.codec.dialog_of(&request.message),
-            within,
+            kin,
             standing,
         }))
     }
@@ -203,7 +209,13 @@ impl Engine {
             self.answer_statelessly(request, reply)?;
             return Ok(None);
         }
-        let key = self.insert_server(now, request, None)?;
+        // What is not an INVITE is done with by now, and its double gets an answer of its own, which costs less than to look for it
+        // each time. A 482 is no transaction that anything could be merged with.
+        let found = match method {
+            Method::Invite if reply.code != 482 => ByOthers::Yes,
+            _ => ByOthers::No,
+        };
+        let key = self.insert_server(now, request, None, found)?;
         let tag = self.tag_of_server(key);
         let copied = compose::copies(method, reply.code);
         let fields = copied.into_iter().flat_map(|kind| {
@@ -506,6 +518,13 @@ fn add_target(buffer: &mut [u8], length: usize, reply: &Reply<'_>) -> u16 {
         }
         None => 0,
     }
+}
+
+/// Whether messages with other branches may ask for a transaction.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum ByOthers {
+    Yes,
+    No,
 }
 
 pub(super) fn release(store: &mut super::store::Store, cell: &mut Option<Cell>) {

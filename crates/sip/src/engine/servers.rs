@@ -4,7 +4,7 @@ use std::net::SocketAddr;
 
 use hashbrown::HashTable;
 
-use super::key::{Fingerprint, ServerKey};
+use super::key::{Fingerprint, Kinship, ServerKey};
 use super::output::Mark;
 use super::room::{Room, Standing};
 use super::slab::Slab;
@@ -37,8 +37,9 @@ pub(super) struct Server {
     pub(super) target_len: u16,
     /// The dialog that its To tag is bound to.
     pub(super) dialog: u64,
-    /// Of an INVITE within a dialog, by what the ACK for its 2xx finds it.
-    pub(super) within: Option<Box<Fingerprint>>,
+    /// By what a message with another branch finds it: the ACK for the 2xx of an INVITE within a dialog, or the same request,
+    /// come by another way.
+    pub(super) kin: Option<Kinship>,
     /// Whether it is finished, for [`Room`].
     pub(super) standing: Standing,
 }
@@ -48,8 +49,8 @@ pub(super) struct Server {
 pub(super) struct Servers {
     pub(super) slab: Slab<Server>,
     index: HashTable<u32>,
-    /// INVITEs within dialogs.
-    within: HashTable<u32>,
+    /// Those that messages with other branches may ask for.
+    kin: HashTable<u32>,
     pub(super) wheel: Wheel,
     pub(super) room: Room,
 }
@@ -59,7 +60,7 @@ impl Servers {
         Servers {
             slab: Slab::new(),
             index: HashTable::new(),
-            within: HashTable::new(),
+            kin: HashTable::new(),
             wheel: Wheel::new(),
             room: Room::new(key),
         }
@@ -74,23 +75,23 @@ impl Servers {
         self.index.find(hash(fingerprint), is_it).copied()
     }
 
-    /// The INVITE within a dialog whose 2xx an ACK is for.
-    pub(super) fn find_within(&self, fingerprint: Fingerprint) -> Option<u32> {
+    /// The transaction that has this in common with a message of another branch.
+    pub(super) fn find_kin(&self, kin: Kinship) -> Option<u32> {
         let is_it = |slot: &u32| {
             let server = self.slab.peek(*slot);
-            server.and_then(|server| server.within.as_deref()) == Some(&fingerprint)
+            server.and_then(|server| server.kin) == Some(kin)
         };
-        self.within.find(hash(fingerprint), is_it).copied()
+        self.kin.find(kin.get(), is_it).copied()
     }
 
-    /// Whether there are any.
-    pub(super) fn has_within(&self) -> bool {
-        !self.within.is_empty()
+    /// Whether there are any that could be found so.
+    pub(super) fn has_kin(&self) -> bool {
+        !self.kin.is_empty()
     }
 
     pub(super) fn insert(&mut self, server: Server) -> ServerKey {
         let fingerprint = server.fingerprint;
-        let within = server.within.as_deref().copied();
+        let kin = server.kin;
         let deadline = server.machine.deadline();
         let (slot, generation) = self.slab.insert(server);
         let slab = &self.slab;
@@ -99,13 +100,12 @@ impl Servers {
                 .map_or(0, |server| hash(server.fingerprint))
         };
         self.index.insert_unique(hash(fingerprint), slot, rehash);
-        if let Some(within) = within {
+        if let Some(kin) = kin {
             let rehash = |slot: &u32| {
-                let server = slab.peek(*slot);
-                let within = server.and_then(|server| server.within.as_deref());
-                within.map_or(0, |within| hash(*within))
+                let kin = slab.peek(*slot).and_then(|server| server.kin);
+                kin.map_or(0, Kinship::get)
             };
-            self.within.insert_unique(hash(within), slot, rehash);
+            self.kin.insert_unique(kin.get(), slot, rehash);
         }
         self.wheel.set(slot, deadline);
         ServerKey { slot, generation }
@@ -121,10 +121,8 @@ impl Servers {
         if let Ok(entry) = entry {
             entry.remove();
         }
-        if let Some(within) = server.within.as_deref()
-            && let Ok(entry) = self
-                .within
-                .find_entry(hash(*within), |other| *other == slot)
+        if let Some(kin) = server.kin
+            && let Ok(entry) = self.kin.find_entry(kin.get(), |other| *other == slot)
         {
             entry.remove();
         }

@@ -6,6 +6,7 @@ mod congestion;
 mod forged;
 mod invite;
 mod memory;
+mod merged;
 mod network;
 mod non_invite;
 mod overload;
