@@ -203,8 +203,15 @@ impl Relay {
         self.load_xdp()?;
         self.set_interface(interface, address)?;
         let program = self.object.program::<Xdp>("relay_xdp")?.fd()?.as_fd();
-        let link = attach(program, interface, AttachType::Xdp, sys::XDP_DRIVER_MODE)?;
-        Ok(Attached { link, interface })
+        let attached = attach(program, interface, AttachType::Xdp, sys::XDP_DRIVER_MODE);
+        match attached {
+            Ok(link) => Ok(Attached { link, interface }),
+            Err(error) => {
+                // What says so first counts.
+                let _ = self.forget_interface(interface);
+                Err(error)
+            }
+        }
     }
 
     /// Attaches the tc program to an interface's ingress, by TCX, in front of nobody: programs that are there already run
@@ -240,6 +247,24 @@ impl Relay {
         bytes[4..10].copy_from_slice(&address);
         self.interfaces
             .set(&slot, &bytes)
+            .map_err(|source| element("INTERFACES", source))
+    }
+
+    /// Frees an interface's place, once nothing is attached to it any more: another one, whose index is equal modulo 256, may have
+    /// it.
+    ///
+    /// # Errors
+    /// When the map cannot be written.
+    pub fn forget_interface(&mut self, interface: u32) -> Result<(), BpfError> {
+        let mut bytes = [0; INTERFACE];
+        let slot = (interface % INTERFACE_SLOTS).to_ne_bytes();
+        let known = self.interfaces.get(&slot, &mut bytes);
+        known.map_err(|source| element("INTERFACES", source))?;
+        if bytes[..4] != interface.to_ne_bytes() {
+            return Ok(());
+        }
+        self.interfaces
+            .set(&slot, &[0; INTERFACE])
             .map_err(|source| element("INTERFACES", source))
     }
 

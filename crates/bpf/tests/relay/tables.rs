@@ -110,6 +110,15 @@ fn buckets_are_one_memory_and_the_rest_starts_at_zero() {
     relay.set_interface(7, [2; 6]).expect("a slot");
     assert_eq!(relay.partial_checksums(7), 0);
     assert!(relay.set_interface(7 + 256, [2; 6]).is_err(), "taken");
+    relay
+        .forget_interface(7 + 256)
+        .expect("of nothing that is known");
+    assert!(
+        relay.set_interface(7 + 256, [2; 6]).is_err(),
+        "still the other's"
+    );
+    relay.forget_interface(7).expect("writable");
+    relay.set_interface(7 + 256, [2; 6]).expect("free");
 }
 
 #[test]

@@ -190,10 +190,17 @@ fn place(mode: OffloadMode, facts: &Facts, relay: &mut Result<Relay, Obstacle>) 
 }
 
 impl Place {
-    /// Attaches the classifier, if that may be, instead of what is attached.
-    pub(crate) fn attach_tc(&mut self, relay: &mut Relay) {
+    /// Ends what is attached: user space relays from now on.
+    pub(crate) fn detach(&mut self, relay: &mut Relay) {
         self.attached = None;
         self.about.means = Means::User;
+        // Unless that can be done, an interface whose index is equal modulo 256 goes without XDP, and says so.
+        let _ = relay.forget_interface(self.about.index);
+    }
+
+    /// Attaches the classifier, if that may be, instead of what is attached.
+    pub(crate) fn attach_tc(&mut self, relay: &mut Relay) {
+        self.detach(relay);
         if self.about.not_tc.is_some() {
             return;
         }

@@ -321,9 +321,8 @@ impl Thread {
             let index = place.about.index;
             if place.attached.is_some() && links.iter().all(|link| link.index != index) {
                 let gone = Obstacle::Refused("the interface is gone".to_owned());
-                place.about.means = Means::User;
+                place.detach(&mut self.relay);
                 (place.about.not_xdp, place.about.not_tc) = (Some(gone.clone()), Some(gone));
-                place.attached = None;
             }
         }
     }
