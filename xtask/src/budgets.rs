@@ -41,6 +41,7 @@ pub(crate) fn run(root: &Path, write: bool) -> Result<Tally> {
         return Ok(Tally {
             passed: 1,
             failed: 0,
+            skipped: 0,
         });
     }
     let budgets = Budgets::parse(&text)?;

@@ -25,12 +25,20 @@ pub(crate) fn check(
     Ok(Tally {
         passed: 1,
         failed: 0,
+        skipped: 0,
     })
 }
 
-/// Runs `cargo test` and counts the tests themselves.
+/// Tells tests a file to write a line to for each that is skipped: what they print is kept from us when they pass.
+const SKIPPED: &str = "HAIRPIN_TESTS_SKIPPED";
+
+/// Runs `cargo test` and counts the tests themselves. Those that find no privileges to do what they test pass, and are counted as skipped.
 pub(crate) fn test(root: &Path, arguments: &[&str]) -> Result<Tally> {
+    let list = workspace::target_dir(root).join("tests-skipped.txt");
+    // Those of the last run.
+    let _ = std::fs::remove_file(&list);
     let mut child = bounded(root, arguments, &[])
+        .env(SKIPPED, &list)
         .stdout(Stdio::piped())
         .spawn()
         .context("cannot run cargo")?;
@@ -44,6 +52,12 @@ pub(crate) fn test(root: &Path, arguments: &[&str]) -> Result<Tally> {
         }
     }
     let status = child.wait()?;
+    let skipped = std::fs::read_to_string(&list).unwrap_or_default();
+    for line in skipped.lines() {
+        println!("  SKIP  {line}");
+        tally.skipped += 1;
+        tally.passed = tally.passed.saturating_sub(1);
+    }
     // A test binary that aborts, or code that does not compile, fails without any line that says so.
     if !status.success() && tally.failed == 0 {
         println!("  FAIL  `cargo {}`: {status}", arguments.join(" "));
@@ -87,6 +101,7 @@ fn test_result(line: &str) -> Option<Tally> {
     Some(Tally {
         passed: count("passed")?,
         failed: count("failed")?,
+        skipped: 0,
     })
 }
 
@@ -101,7 +116,8 @@ mod tests {
             test_result(ok),
             Some(Tally {
                 passed: 12,
-                failed: 0
+                failed: 0,
+                skipped: 0,
             })
         );
         let bad = "test result: FAILED. 3 passed; 2 failed; 0 ignored; 0 measured; 0 filtered out; finished in 1.00s";
@@ -109,7 +125,8 @@ mod tests {
             test_result(bad),
             Some(Tally {
                 passed: 3,
-                failed: 2
+                failed: 2,
+                skipped: 0,
             })
         );
         assert_eq!(test_result("test permission_lapses ... ok"), None);

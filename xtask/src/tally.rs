@@ -8,6 +8,8 @@ use std::fmt;
 pub(crate) struct Tally {
     pub(crate) passed: u32,
     pub(crate) failed: u32,
+    /// What could not be tried here, for want of privileges or programs.
+    pub(crate) skipped: u32,
 }
 
 impl Tally {
@@ -28,6 +30,7 @@ impl Tally {
     pub(crate) fn add(&mut self, other: Tally) {
         self.passed += other.passed;
         self.failed += other.failed;
+        self.skipped += other.skipped;
     }
 
     /// Nothing failed, and something was tested at all.
@@ -38,7 +41,11 @@ impl Tally {
 
 impl fmt::Display for Tally {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} passed, {} failed", self.passed, self.failed)
+        write!(f, "{} passed, {} failed", self.passed, self.failed)?;
+        match self.skipped {
+            0 => Ok(()),
+            skipped => write!(f, ", {skipped} skipped"),
+        }
     }
 }
 
@@ -52,17 +59,29 @@ mod tests {
         assert!(
             Tally {
                 passed: 1,
-                failed: 0
+                failed: 0,
+                skipped: 0,
             }
             .is_clean()
         );
         assert!(
             !Tally {
                 passed: 1,
-                failed: 1
+                failed: 1,
+                skipped: 0,
             }
             .is_clean()
         );
+    }
+
+    #[test]
+    fn what_was_skipped_is_said() {
+        let tally = Tally {
+            passed: 12,
+            failed: 0,
+            skipped: 3,
+        };
+        assert_eq!(tally.to_string(), "12 passed, 0 failed, 3 skipped");
     }
 
     #[test]
@@ -70,7 +89,8 @@ mod tests {
         assert_eq!(
             Tally {
                 passed: 12,
-                failed: 0
+                failed: 0,
+                skipped: 0,
             }
             .to_string(),
             "12 passed, 0 failed"

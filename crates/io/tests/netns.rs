@@ -12,6 +12,25 @@ use hairpin_io::{
     Flushed, NetNs, Outbox, RecvBatch, SendOptions, SendQueue, SendTo, UdpOptions, UdpSocket,
 };
 
+/// Says that a test does nothing, and why: to whoever reads what it prints, and to `cargo xtask test`, which counts them.
+fn skipped(reason: &dyn std::fmt::Display) {
+    use std::io::Write;
+    eprintln!("skipped: {reason}");
+    let list = std::env::var_os("HAIRPIN_TESTS_SKIPPED");
+    let file = list.map(|list| {
+        std::fs::OpenOptions::new()
+            .append(true)
+            .create(true)
+            .open(list)
+    });
+    if let Some(Ok(mut file)) = file {
+        let of = std::env::args().next().unwrap_or_default();
+        let of = of.rsplit('/').next().unwrap_or_default();
+        // Then it has been said on stderr only.
+        let _ = file.write_all(format!("{of}: {reason}\n").as_bytes());
+    }
+}
+
 /// Runs `test` on a thread in a namespace with loopback up at MTU 1500 and an Ethernet-like link 10.9.9.1/24, fd09::1/64
 /// on which nobody answers.
 fn in_namespace(test: impl FnOnce() + Send + 'static) {
@@ -19,7 +38,7 @@ fn in_namespace(test: impl FnOnce() + Send + 'static) {
         match NetNs::unshare() {
             Ok(_) => {}
             Err(error) if error.kind() == ErrorKind::PermissionDenied => {
-                return eprintln!("skipped: {error}");
+                return skipped(&error);
             }
             Err(error) => panic!("{error}"),
         }
@@ -40,7 +59,7 @@ fn in_namespace(test: impl FnOnce() + Send + 'static) {
                 .status()
             {
                 Ok(status) if status.success() => {}
-                result => return eprintln!("skipped: ip {command}: {result:?}"),
+                result => return skipped(&format_args!("ip {command}: {result:?}")),
             }
         }
         wait_until_usable();

@@ -4,6 +4,7 @@
 
 mod common;
 
+use common::netns::skipped;
 use common::{Client, Got, at, eventually, ip, socket};
 use hairpin_server::offload::{Offload, OffloadMode};
 use hairpin_server::policy::PeerRule;
@@ -25,7 +26,7 @@ const V6: &str = "[fd09::1]:0";
 fn alone(test: impl FnOnce() + Send + 'static) {
     let thread = std::thread::spawn(move || match prepare() {
         Ok(()) => test(),
-        Err(reason) => eprintln!("skipped: {reason}"),
+        Err(reason) => skipped(&reason),
     });
     thread.join().expect("the test passes");
 }
@@ -69,7 +70,7 @@ fn start(builder: Builder) -> Option<Running> {
     match builder.start() {
         Ok(server) => Some(server),
         Err(error) => {
-            eprintln!("skipped: {error}");
+            skipped(&error);
             None
         }
     }

@@ -20,7 +20,7 @@ use hairpin_bpf::relay::Attached;
 
 use crate::cases::reference::{LEAVING, Packet, sum};
 use crate::cases::{Case, Expect, Family, Hop, Way, cases};
-use crate::rig::{Path, Rig};
+use crate::rig::{Path, Rig, skipped};
 
 const NEAR_MAC: [u8; 6] = [2, 0, 0, 0, 2, 1];
 const FAR_MAC: [u8; 6] = LEAVING[0];
@@ -171,7 +171,7 @@ impl Wire {
     fn new() -> Option<Wire> {
         let mut rig = Rig::new()?;
         if let Err(error) = unshare() {
-            eprintln!("skipped: a network namespace: {error}");
+            skipped(&format_args!("a network namespace: {error}"));
             return None;
         }
         let (born, birth) = mpsc::channel();

@@ -31,13 +31,32 @@ pub(crate) struct Rig {
 const LOOPBACK: u32 = 1;
 const COUNTERS: u32 = 1 << 14;
 
+/// Says that a test does nothing, and why: to whoever reads what it prints, and to `cargo xtask test`, which counts them.
+pub(crate) fn skipped(reason: &dyn std::fmt::Display) {
+    use std::io::Write;
+    eprintln!("skipped: {reason}");
+    let list = std::env::var_os("HAIRPIN_TESTS_SKIPPED");
+    let file = list.map(|list| {
+        std::fs::OpenOptions::new()
+            .append(true)
+            .create(true)
+            .open(list)
+    });
+    if let Some(Ok(mut file)) = file {
+        let of = std::env::args().next().unwrap_or_default();
+        let of = of.rsplit('/').next().unwrap_or_default();
+        // Then it has been said on stderr only.
+        let _ = file.write_all(format!("{of}: {reason}\n").as_bytes());
+    }
+}
+
 /// `None`, with the reason on stderr, where this process may not load programs.
 pub(crate) fn load(settings: &Settings) -> Option<Relay> {
     match Relay::load(settings) {
         Ok(relay) => Some(relay),
         // SAFETY: geteuid has no preconditions.
         Err(error) if unsafe { libc::geteuid() } != 0 => {
-            eprintln!("skipped: {error}");
+            skipped(&error);
             None
         }
         Err(error) => panic!("{error}"),

@@ -53,7 +53,7 @@ fn tc_relays_partial_checksums_that_the_kernel_completes() {
 fn everything(path: Path) {
     let network = match Network::build(path.checksums()) {
         Ok(network) => network,
-        Err(reason) => return eprintln!("skipped: {reason}"),
+        Err(reason) => return common::netns::skipped(&reason),
     };
     let server = Process::start(&network.server, path);
     for families in Families::ALL {
@@ -126,7 +126,7 @@ fn permissions_and_channels_lapse_alike_on_every_path() {
 fn lapses(path: Path) {
     let network = match Network::build(path.checksums()) {
         Ok(network) => network,
-        Err(reason) => return eprintln!("skipped: {reason}"),
+        Err(reason) => return common::netns::skipped(&reason),
     };
     let server = Process::start(&network.server, path);
     let mut call = Call::set_up(&network, Families::ALL[0]);
