@@ -30,6 +30,21 @@ pub struct IcmpReport {
     pub mtu: u32,
 }
 
+impl IcmpReport {
+    /// Whether it says that the destination cannot be reached: by host, network, protocol or port, or because it is forbidden. What is too
+    /// large, or came too late, may fare better the next time.
+    #[must_use]
+    pub fn is_final(&self) -> bool {
+        const UNREACHABLE: u8 = 3;
+        const FRAGMENTATION_NEEDED: u8 = 4;
+        const UNREACHABLE_V6: u8 = 1;
+        match self.to {
+            SocketAddr::V4(_) => self.kind == UNREACHABLE && self.code != FRAGMENTATION_NEEDED,
+            SocketAddr::V6(_) => self.kind == UNREACHABLE_V6,
+        }
+    }
+}
+
 /// Errors of other origins that are passed over to find one; more would be strange.
 const PASSED_OVER: usize = 16;
 
@@ -47,6 +62,19 @@ impl UdpSocket {
     /// # Errors
     /// What `recvmsg` returns.
     pub fn next_icmp_error(&self) -> io::Result<Option<IcmpReport>> {
+        let next = self.next_icmp_error_about(&mut [])?;
+        Ok(next.map(|(report, _)| report))
+    }
+
+    /// The same, with the beginning of the datagram that it is about, as far as the report quotes it and `quoted` has room; how much of
+    /// that was written.
+    ///
+    /// # Errors
+    /// What `recvmsg` returns.
+    pub fn next_icmp_error_about(
+        &self,
+        quoted: &mut [u8],
+    ) -> io::Result<Option<(IcmpReport, usize)>> {
         for _ in 0..PASSED_OVER {
             let mut to = RawAddress::default();
             let mut control = RecvControl::new();
@@ -54,18 +82,24 @@ impl UdpSocket {
             let mut header: msghdr = unsafe { mem::zeroed() };
             header.msg_name = (&raw mut to).cast();
             header.msg_namelen = RawAddress::CAPACITY;
+            let mut payload = libc::iovec {
+                iov_base: quoted.as_mut_ptr().cast(),
+                iov_len: quoted.len(),
+            };
+            header.msg_iov = &raw mut payload;
+            header.msg_iovlen = 1;
             header.msg_control = control.bytes.as_mut_ptr().cast();
             header.msg_controllen = control.bytes.len() as _;
-            // SAFETY: name and control are live locals of the lengths stated; there is no iovec.
-            match unsafe { sys::recv::recvmsg_error(self.as_fd(), &mut header) } {
+            // SAFETY: name, control and the one iovec are live locals of the lengths stated, and the iovec is that of `quoted`.
+            let length = match unsafe { sys::recv::recvmsg_error(self.as_fd(), &mut header) } {
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(None),
-                result => result.map(drop)?,
-            }
+                result => result?,
+            };
             let used: usize = header.msg_controllen as _;
             let to = unmap(to.get());
             let report = report(to, control.bytes.get(..used).unwrap_or(&[]));
-            if report.is_some() {
-                return Ok(report);
+            if let Some(report) = report {
+                return Ok(Some((report, length.min(quoted.len()))));
             }
         }
         Ok(None)
@@ -173,6 +207,22 @@ mod tests {
     fn told(to: &str, data: &[u8]) -> Option<(u8, u8, u32)> {
         let report = extended_error(to.parse().unwrap(), data)?;
         Some((report.kind, report.code, report.mtu))
+    }
+
+    #[test]
+    fn what_cannot_be_reached_is_told_from_what_was_too_large() {
+        let is_final = |to: &str, kind, code| {
+            let report = IcmpReport {
+                to: to.parse().unwrap(),
+                kind,
+                code,
+                mtu: 0,
+            };
+            report.is_final()
+        };
+        assert!(is_final("192.0.2.1:9", 3, 3) && is_final("[2001:db8::1]:9", 1, 4));
+        assert!(!is_final("192.0.2.1:9", 3, 4) && !is_final("192.0.2.1:9", 11, 0));
+        assert!(!is_final("[2001:db8::1]:9", 2, 0));
     }
 
     #[test]

@@ -121,6 +121,8 @@ pub struct UdpSocket {
     /// Of a link-local address; else 0.
     scope_id: u32,
     nature: Nature,
+    /// ICMP errors are kept for now, though it was not opened so.
+    icmp_errors: AtomicBool,
     gro: AtomicBool,
     /// Cleared for good when the kernel or the device refuses UDP_SEGMENT.
     gso: AtomicBool,
@@ -166,6 +168,7 @@ impl UdpSocket {
                 SocketAddr::V4(_) => 0,
             },
             nature: Nature::of(options, opening.dual_stack),
+            icmp_errors: AtomicBool::new(false),
             gro: AtomicBool::new(gro),
             gso: AtomicBool::new(true),
             dont_fragment: AtomicBool::new(options.dont_fragment),
@@ -289,6 +292,22 @@ impl UdpSocket {
         Ok(())
     }
 
+    /// Keeps ICMP errors from now on, or forgets them all: for a socket that wants to know for a while only, as they take room in its
+    /// receive buffer. See [`UdpOptions::icmp_errors`].
+    ///
+    /// # Errors
+    /// What `setsockopt` returns.
+    pub fn keep_icmp_errors(&self, on: bool) -> io::Result<()> {
+        let opening = Opening {
+            fd: self.as_fd(),
+            v6: self.local_ip.is_ipv6(),
+            dual_stack: self.nature.has(Nature::DUAL_STACK),
+        };
+        opening.by_family(libc::IP_RECVERR, libc::IPV6_RECVERR, on.into(), true)?;
+        self.icmp_errors.store(on, Ordering::Relaxed);
+        Ok(())
+    }
+
     /// GSO has not been refused on this socket.
     #[must_use]
     pub fn gso(&self) -> bool {
@@ -363,7 +382,7 @@ impl UdpSocket {
     }
 
     pub(crate) fn reports_icmp(&self) -> bool {
-        self.nature.has(Nature::ICMP_ERRORS)
+        self.nature.has(Nature::ICMP_ERRORS) || self.icmp_errors.load(Ordering::Relaxed)
     }
 
     /// The kernel or the device does not do UDP_SEGMENT on this socket's path.

@@ -382,3 +382,42 @@ fn a_dns_that_fails_or_is_silent_holds_nobody_up_and_is_asked_no_more_than_it_ma
     until(&server, "all have failed", |sip| sip.own_failed >= 300);
     assert!(server.stats().sip().dns_open <= 2 * 64);
 }
+
+#[test]
+fn an_icmp_error_ends_the_wait_for_a_server_rfc3261_18_4() {
+    let gone = socket("127.0.0.1");
+    let second = socket("127.0.0.1");
+    let dns = DnsServer::new(
+        Zone::new()
+            .srv(
+                "_sip._udp.caller.example",
+                [1, 0, port(&gone)],
+                "h.caller.example",
+            )
+            .srv(
+                "_sip._udp.caller.example",
+                [2, 0, port(&second)],
+                "h.caller.example",
+            )
+            .host("h.caller.example", "127.0.0.1"),
+    );
+    let resolver = dns.address();
+    // 64*T1 are 6.4 s: first without an ACK, then, without the error, without an answer.
+    let server = server_with(|settings| {
+        settings.resolvers = vec![resolver];
+        settings.t1 = Duration::from_millis(100);
+    });
+    let caller = socket("127.0.0.1");
+    call(&caller, &server, &invite("sip:a@caller.example", ""));
+    drop(gone);
+    until(&server, "no ACK came", |sip| sip.unacknowledged == 1);
+    let begun = Instant::now();
+    let (request, from) = bye(&second);
+    assert!(
+        begun.elapsed() < Duration::from_secs(5),
+        "{:?}",
+        begun.elapsed()
+    );
+    respond(&second, &request, from, 200, "");
+    until(&server, "it is counted", |sip| sip.own_failed_over == 1);
+}

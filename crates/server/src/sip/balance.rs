@@ -59,6 +59,8 @@ pub(crate) enum Kind {
     Bytes(ConnectionKey),
     /// A connection of the sender is gone.
     Gone(ConnectionKey),
+    /// The beginning of a request that could not be delivered.
+    Unreachable,
 }
 
 /// One of them.
@@ -82,14 +84,15 @@ pub(crate) struct SipParcel {
 impl SipParcel {
     /// Forgets the datagrams: they come again. Of a connection nothing may be lacking. Returns how many there were.
     pub(crate) fn drop_datagrams(&mut self) -> u64 {
-        let before = self.items.len();
+        let before = self.messages;
         self.items.retain(|item| match item.kind {
             Kind::Message { flow, .. } => flow.connection.is_some(),
             Kind::Bytes(_) | Kind::Gone(_) => true,
+            Kind::Unreachable => false,
         });
-        let dropped = before - self.items.len();
-        self.messages -= dropped;
-        dropped as u64
+        let is_message = |item: &&Item| matches!(item.kind, Kind::Message { .. });
+        self.messages = self.items.iter().filter(is_message).count();
+        (before - self.messages) as u64
     }
 }
 
@@ -102,6 +105,8 @@ pub(crate) struct Commons {
     uneven: Arc<AtomicU64>,
     /// Parcels that each has taken from its mailbox and not opened.
     unopened: Arc<[AtomicU64]>,
+    /// How many workers want to hear of ICMP errors.
+    errors_wanted: Arc<AtomicU64>,
     /// Whose a Call-ID is. Keyed, so that nobody can give one worker everything.
     hash: RandomState,
     empty: Arc<ArrayQueue<SipParcel>>,
@@ -113,6 +118,7 @@ impl Commons {
             received: (0..workers).map(|_| AtomicU64::new(0)).collect(),
             uneven: Arc::new(AtomicU64::new(0)),
             unopened: (0..workers).map(|_| AtomicU64::new(0)).collect(),
+            errors_wanted: Arc::new(AtomicU64::new(0)),
             hash: RandomState::new(),
             empty: Arc::new(ArrayQueue::new((workers * PARCELS).max(1))),
         }
@@ -262,6 +268,30 @@ impl Balance {
         self.put(worker, Kind::Gone(key), &[], counters);
     }
 
+    /// Tells a worker that a request of its own could not be delivered; `quoted` is its beginning.
+    pub(super) fn tell_unreachable(
+        &mut self,
+        worker: u16,
+        quoted: &[u8],
+        counters: &mut SipCounters,
+    ) {
+        self.put(worker, Kind::Unreachable, quoted, counters);
+    }
+
+    /// This worker has requests under way that ICMP errors matter to, or has none any more.
+    pub(super) fn want_errors(&self, wants: bool) {
+        let wanted = &self.commons.errors_wanted;
+        match wants {
+            true => wanted.fetch_add(1, Ordering::Relaxed),
+            false => wanted.fetch_sub(1, Ordering::Relaxed),
+        };
+    }
+
+    /// Whether any worker has: the kernel tells whichever has the socket that an answer would come to.
+    pub(super) fn are_errors_wanted(&self) -> bool {
+        self.commons.errors_wanted.load(Ordering::Relaxed) > 0
+    }
+
     /// Packs a message for another worker.
     pub(super) fn pack(
         &mut self,
@@ -364,6 +394,8 @@ impl Balance {
                     }
                     Kind::Message { .. } => counters.mailbox_full += 1,
                     Kind::Bytes(_) | Kind::Gone(_) => counters.unsent += 1,
+                    // It is sent again, and reported again.
+                    Kind::Unreachable => {}
                 }
             }
             self.put_back(parcel);

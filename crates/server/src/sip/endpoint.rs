@@ -39,6 +39,8 @@ pub(crate) struct Endpoint {
     /// What it sends by itself.
     pub(super) requests: Requests,
     balance: Balance,
+    /// The other workers know that ICMP errors matter to this one.
+    has_wanted: bool,
     number: u16,
     /// Taken out while a message refers to it.
     spans: Option<Box<Spans>>,
@@ -90,6 +92,7 @@ impl Endpoint {
             engine: Box::new(Engine::new(config, seed)),
             congestion: Congestion::new(listeners.len()),
             balance: Balance::new(number, secrets.commons.clone()),
+            has_wanted: false,
             number,
             user: User::new(secrets.key, &orders, seed),
             spans: Some(Box::default()),
@@ -285,9 +288,28 @@ impl Endpoint {
                     self.engine.disconnected(self.now.mono, key);
                     self.drain(outgoing);
                 }
+                Kind::Unreachable => self.unreachable(bytes, outgoing),
             }
         }
         messages
+    }
+
+    /// The kernel says that a datagram which begins like this could not be delivered.
+    pub(super) fn unreachable(&mut self, quoted: &[u8], outgoing: &mut Outgoing<'_, '_, '_>) {
+        if let Some(worker) = self.engine.unreachable(self.now.mono, quoted) {
+            self.balance
+                .tell_unreachable(worker, quoted, &mut self.counters);
+        }
+        self.drain(outgoing);
+    }
+
+    /// Whether ICMP errors are of use to any worker now; notes whether they are to this one.
+    pub(super) fn wants_errors(&mut self) -> bool {
+        let wants = self.requests.dispatcher.has_requests();
+        if wants != std::mem::replace(&mut self.has_wanted, wants) {
+            self.balance.want_errors(wants);
+        }
+        self.balance.are_errors_wanted()
     }
 
     /// Another worker's connection has brought a request: the engine answers by it as by one of its own, until it hears that it is gone.

@@ -93,6 +93,8 @@ pub(crate) struct Sip {
     left: usize,
     /// When listeners that were left alone are watched again.
     accept_again: Option<Mono>,
+    /// The sockets keep ICMP errors.
+    keeps_errors: bool,
     /// Messages for another worker wait here until it has read its mail.
     held: bool,
 }
@@ -127,6 +129,7 @@ impl Sip {
             scratch: vec![0; READ].into(),
             left: 0,
             accept_again: None,
+            keeps_errors: false,
             held: false,
         })
     }
@@ -181,7 +184,13 @@ impl Sip {
         for (token, event) in ready.drain(..) {
             self.left -= 1;
             match token {
-                SipToken::Datagrams(number) => self.read_datagrams(number, poller),
+                SipToken::Datagrams(number) => {
+                    // First, as an error that waits makes the next call fail, and is reported until it is fetched.
+                    if event.error {
+                        self.read_errors(number, poller);
+                    }
+                    self.read_datagrams(number, poller);
+                }
                 SipToken::Accept(number) => self.accept(number, poller),
                 SipToken::Connection(slot) => self.serve_connection(slot, event, poller),
             }
@@ -195,6 +204,7 @@ impl Sip {
             self.unpack(parcel, poller);
         }
         self.take_answers(poller);
+        self.keep_errors();
         self.held = self.endpoint.post(courier, self.inbox.len());
         self.endpoint.congestion.no_streams();
         self.tell_of_the_gone(poller);

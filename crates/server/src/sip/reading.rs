@@ -13,6 +13,12 @@ use sip::flow::{Carrier, Flow, ListenerKey};
 use sip::frame::{Frame, PONG};
 use std::io::ErrorKind;
 
+/// ICMP errors read from one socket per wake-up; what is left is reported again.
+const ERRORS: usize = 16;
+
+/// So much of what could not be delivered is looked at: its topmost Via is at the start, and more than this no router quotes.
+const QUOTED: usize = 576;
+
 /// Connections looked at per turn whose time may be over.
 const EXPIRIES: usize = 64;
 
@@ -71,6 +77,43 @@ impl Sip {
         drop(outgoing);
         self.connections.flush(poller, &mut self.endpoint.counters);
         result
+    }
+
+    /// Has the sockets keep ICMP errors as long as somebody wants them: they take room, and each wakes the worker up.
+    pub(super) fn keep_errors(&mut self) {
+        let wanted = self.endpoint.wants_errors();
+        if wanted == self.keeps_errors {
+            return;
+        }
+        self.keeps_errors = wanted;
+        for listener in &self.listeners {
+            // Without them, a request waits until its time is over.
+            let _ = listener.udp.keep_icmp_errors(wanted);
+        }
+    }
+
+    /// Fetches what waits in the error queue of a socket, a bounded amount of it.
+    pub(super) fn read_errors(&mut self, number: u16, poller: &Poller) {
+        let mut quoted = [0; QUOTED];
+        for _ in 0..ERRORS {
+            let Some(listener) = self.listeners.get(usize::from(number)) else {
+                return;
+            };
+            match listener.udp.next_icmp_error_about(&mut quoted) {
+                Ok(Some((report, length))) if report.is_final() => {
+                    let quoted = &quoted[..length];
+                    self.with_outgoing(poller, |endpoint, outgoing| {
+                        endpoint.unreachable(quoted, outgoing);
+                    });
+                }
+                Ok(Some(_)) => {}
+                Ok(None) => return,
+                Err(_) => {
+                    self.endpoint.counters.receive_errors += 1;
+                    return;
+                }
+            }
+        }
     }
 
     pub(super) fn read_datagrams(&mut self, number: u16, poller: &Poller) {

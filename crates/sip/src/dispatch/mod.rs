@@ -292,6 +292,12 @@ impl Dispatcher {
         }
     }
 
+    /// Whether requests are under way.
+    #[must_use]
+    pub fn has_requests(&self) -> bool {
+        self.requests.len() > 0
+    }
+
     /// What was done, and what there is now.
     #[must_use]
     pub fn stats(&self) -> Stats {

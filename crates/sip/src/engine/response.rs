@@ -169,26 +169,28 @@ impl Engine {
     }
 
     /// The kernel says that a datagram of ours could not be delivered (RFC 3261 §18.4: host, network, port or protocol
-    /// unreachable), and gives back its beginning: the branch in it names the transaction.
-    pub fn unreachable(&mut self, now: Mono, datagram: &[u8]) {
+    /// unreachable), and gives back its beginning: the branch in it names the transaction. Returns the worker whose it is, if that is
+    /// another one: the kernel tells any of those that share the port.
+    pub fn unreachable(&mut self, now: Mono, datagram: &[u8]) -> Option<u16> {
         if datagram.starts_with(b"SIP/") {
-            return;
+            return None;
         }
-        let Some(at) = memchr::memmem::find(datagram, b"branch=") else {
-            return;
-        };
+        let at = memchr::memmem::find(datagram, b"branch=")?;
         let rest = datagram.get(at + 7..).unwrap_or_default();
         let end = rest.iter().position(|byte| !byte.is_ascii_alphanumeric());
         let branch = rest.get(..end.unwrap_or(rest.len())).unwrap_or_default();
-        if let BranchKind::Ours(branch) = self.codec.read(branch)
-            && branch.worker == self.config.worker
-        {
-            let key = ClientKey {
-                slot: branch.slot,
-                generation: branch.generation,
-            };
-            self.send_failed(now, Origin::Client(key));
+        let BranchKind::Ours(branch) = self.codec.read(branch) else {
+            return None;
+        };
+        if branch.worker != self.config.worker {
+            return Some(branch.worker);
         }
+        let key = ClientKey {
+            slot: branch.slot,
+            generation: branch.generation,
+        };
+        self.send_failed(now, Origin::Client(key));
+        None
     }
 }
 
