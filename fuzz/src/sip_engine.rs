@@ -74,7 +74,9 @@ impl Target {
                 if let Some(key) = self.server {
                     let reply = Reply::new(class * 100 + 80 * u16::from(class == 1));
                     // Refused where it is out of place.
-                    let _ = self.engine.respond(self.now, key, &reply.until_ack());
+                    let _ = self
+                        .engine
+                        .respond(self.now, key, &reply.until_ack_from(rest));
                 }
             }
             b'c' => {
@@ -82,7 +84,9 @@ impl Target {
                     self.engine.cancel(self.now, key);
                 }
             }
-            b'u' => self.engine.unreachable(self.now, rest),
+            b'u' => {
+                let _ = self.engine.unreachable(self.now, rest);
+            }
             b't' => {
                 let times = rest.first().map_or(1, |byte| u64::from(*byte));
                 self.pass(self.now.0 + times * 250_000_000);

@@ -168,6 +168,7 @@ impl Endpoint {
             Packet::KeepAlive => self.counters.pings += 1,
             Packet::Sip => {
                 self.counters.udp_messages += 1;
+                self.counters.bytes_received += bytes.len() as u64;
                 if !(self.balance.is_on() && self.hand_over(bytes, flow)) {
                     self.message(bytes, flow, 0, outgoing);
                 }
@@ -184,6 +185,7 @@ impl Endpoint {
         outgoing: &mut Outgoing<'_, '_, '_>,
     ) {
         self.counters.tcp_messages += 1;
+        self.counters.bytes_received += bytes.len() as u64;
         if self.balance.is_on() && self.hand_over(bytes, flow) {
             flow.connection
                 .into_iter()
@@ -342,7 +344,6 @@ impl Endpoint {
         asked: u16,
         outgoing: &mut Outgoing<'_, '_, '_>,
     ) {
-        self.counters.bytes_received += bytes.len() as u64;
         let Some(mut spans) = self.spans.take() else {
             return;
         };

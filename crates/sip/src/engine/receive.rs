@@ -212,7 +212,6 @@ impl Engine {
     /// An ACK of no transaction is that of a 2xx: it belongs to an INVITE within the dialog, or to the one that a To tag of ours
     /// names.
     fn ack_in<'m>(&mut self, message: Message<'m>, flow: &Flow) -> Received<'m> {
-        self.stats.acks += 1;
         let within = self.invite_within(&message);
         let named = match within {
             Some(_) => None,
@@ -225,6 +224,7 @@ impl Engine {
                 worker: named.worker,
             };
         }
+        self.stats.acks += 1;
         let key = within.or(named.map(|named| ServerKey {
             slot: named.slot,
             generation: named.generation,

@@ -27,10 +27,15 @@ impl Engine {
         flow: &Flow,
     ) -> Received<'m> {
         let code = message.status_code().unwrap_or(0);
-        self.stats.count_received(code);
         let key = match self.match_response(&message) {
-            Ok(Matched::Here(key)) => key,
+            // It is counted where it belongs.
             Ok(Matched::Elsewhere(worker)) => return Received::Elsewhere { worker },
+            Ok(Matched::Here(key)) => Ok(key),
+            Err(reason) => Err(reason),
+        };
+        self.stats.count_received(code);
+        let key = match key {
+            Ok(key) => key,
             Err(reason) => return self.drop_message(reason),
         };
         self.learn_overload(now, &message, flow.remote);
