@@ -150,6 +150,8 @@ fn a_registration_can_be_asked_for_a_digest_rfc8760_2_3() {
     assert_eq!(status(&world.answer(&challenge, ANN, 2, same)), 200);
     let kept = world.server.stats().sip().transactions;
     assert_eq!(kept, 2, "a challenge keeps nothing");
+    // Accepted, missing, stale, denied, malformed.
+    assert_eq!(world.server.stats().sip().digest, [2, 1, 1, 2, 0]);
 }
 
 #[test]
@@ -263,6 +265,33 @@ fn a_nonce_has_memory_for_its_counts_and_takes_no_more_rfc7616_3_4() {
     for (count, code) in [(200, 200), (150, 200), (150, 401), (101, 401), (201, 200)] {
         let answer = world.answer(&challenge, ANN, count, same);
         assert_eq!(status(&answer), code, "{count}");
+    }
+}
+
+#[test]
+fn an_answer_counts_once_whichever_worker_it_comes_to_rfc7616_3_4() {
+    let server = serve(challenging(), 2);
+    let address = server.sip_listeners()[0];
+    let first = Client::new(address);
+    let challenge = first.ask(&register("w"));
+    let line = credentials(&challenge, ANN, 1);
+    let with = |id: &str| register(id).replace("Max-Forwards", &format!("{line}Max-Forwards"));
+    assert_eq!(status(&first.ask(&with("w0"))), 200);
+    // Each socket is some worker's.
+    let both_have_seen_it = || {
+        let stats = server.stats();
+        let mut workers = stats.workers.iter();
+        workers.all(|worker| worker.sip.digest[2] > 0)
+    };
+    let mut number = 0;
+    while !both_have_seen_it() {
+        number += 1;
+        assert!(number < 500, "one worker gets everything");
+        let replayed = Client::new(address).ask(&with(&format!("w{number}")));
+        assert!(
+            status(&replayed) == 401 && replayed.contains("stale=true"),
+            "{replayed}"
+        );
     }
 }
 

@@ -129,7 +129,8 @@ impl World {
         };
         let ha1 = Ha1::of(algorithm, b"alice", policy.realm, b"secret");
         let ha1 = (is_known && is_ours).then_some(&ha1);
-        let outcome = server.verify(&credentials, &asked, ha1, self.now, &mut self.replay);
+        let note = |id, issued, count| self.replay.note(id, issued, count);
+        let outcome = server.verify(&credentials, &asked, ha1, self.now, note);
         if let (Outcome::Accepted, Some(ha1)) = (outcome, ha1) {
             let next = server.is_ageing(&credentials, asked.source, self.now);
             let next = next.then(|| self.nonce(99));

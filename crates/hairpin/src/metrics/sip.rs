@@ -1,7 +1,7 @@
 //! SIP: messages, transactions, connections, and what overload control makes of the load. Only where SIP is served.
 
 use server::Observer;
-use server::sip::{DNS_OUTCOMES, SIP_CLASSES, SIP_METHODS, SipCounters};
+use server::sip::{DIGEST_OUTCOMES, DNS_OUTCOMES, SIP_CLASSES, SIP_METHODS, SipCounters};
 use server::stats::Stats;
 
 use super::text::{Kind, Page, nanoseconds};
@@ -83,6 +83,12 @@ fn messages(page: &mut Page, sum: &SipCounters) {
         "Requests that were fit to be dealt with, by method; retransmissions are not among them.",
         "method",
         SIP_METHODS.into_iter().zip(sum.requests),
+    );
+    page.counters(
+        "hairpin_sip_digest_total",
+        "Requests that need credentials, by what became of them.",
+        "outcome",
+        DIGEST_OUTCOMES.into_iter().zip(sum.digest),
     );
     let mut family = page.family(
         "hairpin_sip_responses_total",

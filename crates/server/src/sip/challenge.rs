@@ -1,23 +1,29 @@
 //! Who may register at the user agent server for tests: users of TURN with their passwords, by Digest (RFC 7616, RFC 8760).
 //!
 //! Nonces take no memory: they carry their time and a MAC, and are bound to the client's address. Every worker can check them. Which counts of
-//! a nonce were used is kept by each worker for itself, in memory that does not grow.
+//! a nonce were used is kept by all of them together, so that an answer counts once wherever it comes in, in memory that does not grow.
 
+use super::Secrets;
+use super::counters::DIGEST_OUTCOMES;
 use super::settings::Orders;
 use sip::build::{BuildError, Builder};
 use sip::digest::{
-    Algorithm, Asked, Credentials, Ha1, NONCE_LEN, NonceKeys, Outcome, Policy, Replay, Server,
+    Algorithm, Asked, Credentials, Ha1, NONCE_LEN, NonceKeys, Outcome, Policy, Replay, Server, Use,
     challenge,
 };
-use sip::{HashKey, HeaderKind, Message};
+use sip::{HeaderKind, Message};
 use std::collections::HashMap;
 use std::net::IpAddr;
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 /// RFC 7616 §3.3 leaves it open; long enough for a client to ask its user, short enough to be of little use to others.
 const NONCE_LIFETIME_S: u64 = 600;
 
 /// Nonces whose counts are remembered: one for each client that registers within a nonce's life. 34 bytes each.
-const NONCES: usize = 65_536;
+const NONCES: usize = 1 << 18;
+
+/// Parts of that memory that are locked for themselves: two workers hardly ever meet in one.
+const PARTS: usize = 64;
 
 /// Room for Authentication-Info, in which a client's nonce is said again; with a longer one than anybody has there is none.
 const CONFIRMATION: usize = 1024;
@@ -25,10 +31,21 @@ const CONFIRMATION: usize = 1024;
 /// Why a request is not let through.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Stop {
-    /// 401; `true`: the credentials were right once.
-    Challenge(bool),
+    /// 401.
+    Challenge(Why),
     /// 400, with this reason.
     Bad(&'static str),
+}
+
+/// Why credentials are asked for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Why {
+    /// There are none for this realm.
+    Missing,
+    /// They were right once.
+    Stale,
+    /// They are wrong.
+    Denied,
 }
 
 /// Whom to let in, and how they are to show who they are.
@@ -107,7 +124,26 @@ impl Guests {
                 }
             }
         }
-        Err(Stop::Challenge(false))
+        Err(Stop::Challenge(Why::Missing))
+    }
+}
+
+/// The counts of nonces that were used, for all workers. Whoever comes here has shown to know a password, which costs more than a lock
+/// that is free.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct UsedCounts(Arc<OnceLock<Box<[Mutex<Replay>]>>>);
+
+impl UsedCounts {
+    fn note(&self, id: u64, issued_unix_s: u64, count: u32) -> Use {
+        // There is none before somebody needs it.
+        let parts = self.0.get_or_init(|| {
+            let part = || Mutex::new(Replay::new(NONCES / PARTS));
+            (0..PARTS).map(|_| part()).collect()
+        });
+        // Within a part a nonce's place is by the whole of its identity, which is as good as random.
+        let part = &parts[(id >> 58) as usize % PARTS];
+        let mut replay = part.lock().unwrap_or_else(PoisonError::into_inner);
+        replay.note(id, issued_unix_s, count)
     }
 }
 
@@ -115,9 +151,9 @@ impl Guests {
 #[derive(Debug)]
 pub(super) struct Gate {
     guests: Guests,
-    is_on: bool,
+    pub(super) outcomes: [u64; DIGEST_OUTCOMES.len()],
     keys: NonceKeys,
-    replay: Replay,
+    used: UsedCounts,
     /// Makes each nonce another one.
     salt: u64,
     /// Where Authentication-Info is written.
@@ -127,12 +163,12 @@ pub(super) struct Gate {
 
 impl Gate {
     /// For the users of these orders.
-    pub(super) fn new(orders: &Orders, key: HashKey, seed: u64) -> Gate {
+    pub(super) fn new(orders: &Orders, secrets: &Secrets, seed: u64) -> Gate {
         Gate {
             guests: Guests::new(orders),
-            is_on: orders.settings.challenge,
-            keys: NonceKeys::new(key),
-            replay: remembering(orders),
+            outcomes: [0; DIGEST_OUTCOMES.len()],
+            keys: NonceKeys::new(secrets.key),
+            used: secrets.used_counts.clone(),
             salt: seed,
             confirmation: Box::new([0; CONFIRMATION]),
             confirmed: 0,
@@ -142,10 +178,6 @@ impl Gate {
     /// Takes other users and settings; what was remembered of nonces stays.
     pub(super) fn obey(&mut self, orders: &Orders) {
         self.guests = Guests::new(orders);
-        let was_on = std::mem::replace(&mut self.is_on, orders.settings.challenge);
-        if self.is_on && !was_on {
-            self.replay = remembering(orders);
-        }
     }
 
     /// Whether one of our users sent the request. If so, [`Gate::confirmation`] has what is to be said to that.
@@ -153,6 +185,25 @@ impl Gate {
     /// # Errors
     /// How it is stopped otherwise.
     pub(super) fn check(
+        &mut self,
+        message: &Message<'_>,
+        source: IpAddr,
+        unix_s: u64,
+    ) -> Result<(), Stop> {
+        let outcome = self.check_uncounted(message, source, unix_s);
+        let place = match outcome {
+            Ok(()) => 0,
+            Err(Stop::Challenge(Why::Missing)) => 1,
+            Err(Stop::Challenge(Why::Stale)) => 2,
+            Err(Stop::Challenge(Why::Denied)) => 3,
+            Err(Stop::Bad(_)) => 4,
+        };
+        const { assert!(DIGEST_OUTCOMES.len() == 5) };
+        self.outcomes[place] += 1;
+        outcome
+    }
+
+    fn check_uncounted(
         &mut self,
         message: &Message<'_>,
         source: IpAddr,
@@ -174,8 +225,9 @@ impl Gate {
             policy: &policy,
             keys: &self.keys,
         };
+        let note = |id, issued, count| self.used.note(id, issued, count);
         let outcome = match server.check(&credentials, &asked, unix_s) {
-            Ok(()) => server.verify(&credentials, &asked, ha1, unix_s, &mut self.replay),
+            Ok(()) => server.verify(&credentials, &asked, ha1, unix_s, note),
             Err(outcome) => outcome,
         };
         match (outcome, ha1) {
@@ -196,8 +248,8 @@ impl Gate {
                 self.confirmed = lines.finish_fields().map_or(0, <[u8]>::len);
                 Ok(())
             }
-            (Outcome::Stale, _) => Err(Stop::Challenge(true)),
-            (Outcome::Denied | Outcome::Accepted, _) => Err(Stop::Challenge(false)),
+            (Outcome::Stale, _) => Err(Stop::Challenge(Why::Stale)),
+            (Outcome::Denied | Outcome::Accepted, _) => Err(Stop::Challenge(Why::Denied)),
             (Outcome::Bad(flaw), _) => Err(Stop::Bad(flaw.phrase())),
         }
     }
@@ -212,7 +264,7 @@ impl Gate {
         &mut self,
         buffer: &'b mut [u8],
         source: IpAddr,
-        is_stale: bool,
+        why: Why,
         unix_s: u64,
     ) -> Result<&'b [u8], BuildError> {
         let mut place = [0; 16];
@@ -221,7 +273,7 @@ impl Gate {
         let nonce = issue(&self.keys, &policy, &mut self.salt, source, unix_s);
         let mut builder = Builder::fields(buffer);
         let kind = HeaderKind::WwwAuthenticate;
-        challenge(&mut builder, kind, &policy, &nonce, is_stale);
+        challenge(&mut builder, kind, &policy, &nonce, why == Why::Stale);
         builder.finish_fields()
     }
 }
@@ -239,11 +291,6 @@ fn issue(
     let mut nonce = [0; NONCE_LEN];
     keys.issue(policy.realm, source, bytes, unix_s, &mut nonce);
     nonce
-}
-
-/// Memory for nonces, where any are issued.
-fn remembering(orders: &Orders) -> Replay {
-    Replay::new(if orders.settings.challenge { NONCES } else { 1 })
 }
 
 /// The bytes of an address.

@@ -10,6 +10,9 @@ pub const SIP_METHODS: [&str; 7] = [
 /// Classes of responses, in the order of [`SipCounters::responses_sent`].
 pub const SIP_CLASSES: [&str; 6] = ["1xx", "2xx", "3xx", "4xx", "5xx", "6xx"];
 
+/// What can become of the credentials of a request that needs them, in the order of [`SipCounters::digest`].
+pub const DIGEST_OUTCOMES: [&str; 5] = ["accepted", "missing", "stale", "denied", "malformed"];
+
 /// What comes of questions to the DNS, in the order of [`SipCounters::dns_questions`]: records, that there are none, an error, nothing in
 /// time, or the question was not asked, as too many were open.
 pub const DNS_OUTCOMES: [&str; 5] = ["answered", "nothing", "failed", "timed_out", "refused"];
@@ -160,6 +163,8 @@ counters! {
     own_refused: u64,
     /// Those that were not sent, as they lead where they may not go.
     own_forbidden: u64,
+    /// Requests that need credentials, by what became of them: [`DIGEST_OUTCOMES`].
+    digest: [u64; DIGEST_OUTCOMES.len()],
     /// Questions to the DNS, by what came of them.
     dns_questions: [u64; DNS_OUTCOMES.len()],
     /// How long they took, all together, in nanoseconds.

@@ -94,7 +94,7 @@ impl Endpoint {
             balance: Balance::new(number, secrets.commons.clone()),
             has_wanted: false,
             number,
-            user: User::new(secrets.key, &orders, seed),
+            user: User::new(secrets, &orders, seed),
             spans: Some(Box::default()),
             buffer: vec![0; orders.message_bytes() + BEYOND],
             orders,
@@ -543,6 +543,7 @@ impl Endpoint {
             sum.iter_mut().zip(row).for_each(|(sum, one)| *sum += one);
         }
         counters.requests[method_index(b"ACK")] += stats.acks;
+        counters.digest = self.user.digest_outcomes();
         counters.request_retransmissions = stats.retransmissions_received;
         counters.response_retransmissions = stats.retransmissions_sent;
         counters.transactions = (stats.servers + stats.clients) as u64;

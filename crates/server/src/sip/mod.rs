@@ -31,7 +31,7 @@ mod token;
 mod user;
 
 pub(crate) use balance::{Commons, SipParcel};
-pub use counters::{DNS_OUTCOMES, SIP_CLASSES, SIP_METHODS, SipCounters};
+pub use counters::{DIGEST_OUTCOMES, DNS_OUTCOMES, SIP_CLASSES, SIP_METHODS, SipCounters};
 pub(crate) use listeners::set_up;
 pub(crate) use names::Answered;
 pub use names::{LocateError, NameResolver};
@@ -43,6 +43,7 @@ pub use sip::routing::{Candidate, Locate, Locator};
 pub(crate) use token::SipToken;
 
 use crate::worker::{Courier, Token};
+use challenge::UsedCounts;
 use connections::Connections;
 use endpoint::Endpoint;
 use io::{Event, Interest, Poller, RecvBatch, SendOptions, SendQueue};
@@ -248,6 +249,8 @@ pub(crate) struct Secrets {
     pub(crate) commons: Commons,
     /// For looking names up.
     pub(crate) names: NameResolver,
+    /// Of Digest.
+    pub(crate) used_counts: UsedCounts,
 }
 
 impl Secrets {
@@ -263,6 +266,7 @@ impl Secrets {
             key: HashKey::new(key),
             commons: Commons::new(workers),
             names,
+            used_counts: UsedCounts::default(),
         })
     }
 }

@@ -3,7 +3,9 @@
 //! It keeps no dialogs. The To-tag of an answer names its transaction and has a MAC in it, so that a BYE of a dialog that an answer of
 //! ours has made is told from one that anybody made up, long after the transaction is gone.
 
+use super::Secrets;
 use super::challenge::{Gate, Stop};
+use super::counters::DIGEST_OUTCOMES;
 use super::lines::{self, Bindings};
 use super::settings::{Orders, SipSettings};
 use io::clock::monotonic_ns;
@@ -14,7 +16,7 @@ use sip::flow::Flow;
 use sip::header::{Rport, Via};
 use sip::routing::{SentBy, response_address};
 use sip::verdict::{Refusal, Rules};
-use sip::{HashKey, Message, Method, Mono, Now, Uri};
+use sip::{Message, Method, Mono, Now, Uri};
 use std::collections::VecDeque;
 use std::hash::{BuildHasher, RandomState};
 use std::net::SocketAddr;
@@ -45,16 +47,21 @@ pub(super) struct User {
 }
 
 impl User {
-    /// One that knows the tags of all workers with this key.
-    pub(super) fn new(key: HashKey, orders: &Orders, seed: u64) -> User {
+    /// One that knows the tags and nonces of all workers with these secrets.
+    pub(super) fn new(secrets: &Secrets, orders: &Orders, seed: u64) -> User {
         User {
-            codec: BranchCodec::new(key),
-            gate: Gate::new(orders, key, seed),
+            codec: BranchCodec::new(secrets.key),
+            gate: Gate::new(orders, secrets, seed),
             hash: RandomState::new(),
             ringing: VecDeque::new(),
             lines: vec![0; LINES],
             body: Vec::new(),
         }
+    }
+
+    /// What became of credentials, by [`DIGEST_OUTCOMES`](super::DIGEST_OUTCOMES).
+    pub(super) fn digest_outcomes(&self) -> [u64; DIGEST_OUTCOMES.len()] {
+        self.gate.outcomes
     }
 
     /// New settings.
@@ -164,10 +171,8 @@ impl User {
                 let reply = Reply::new(400).reason(reason.as_bytes());
                 engine.answer_statelessly(request, &reply)
             }
-            Err(Stop::Challenge(is_stale)) => {
-                let lines = self
-                    .gate
-                    .challenge(&mut self.lines, source, is_stale, unix_s)?;
+            Err(Stop::Challenge(why)) => {
+                let lines = self.gate.challenge(&mut self.lines, source, why, unix_s)?;
                 engine.answer_statelessly(request, &Reply::new(401).headers(lines))
             }
         }

@@ -3,8 +3,8 @@
 use std::borrow::Cow;
 
 use super::{
-    Algorithm, Ha1, NonceCheck, NonceKeys, Proof, Qop, Replay, Use, inside_quotes, means,
-    unescaped, write_quoted,
+    Algorithm, Ha1, NonceCheck, NonceKeys, Proof, Qop, Use, inside_quotes, means, unescaped,
+    write_quoted,
 };
 use crate::Method;
 use crate::build::{Builder, Part};
@@ -147,7 +147,7 @@ pub struct Policy<'r> {
     /// How long a nonce is good, in seconds.
     pub nonce_lifetime_s: u64,
     /// Whether credentials without `qop` are taken (RFC 2617 had it optional). Each then costs a challenge: see
-    /// [`Replay`].
+    /// [`Replay`](super::Replay).
     pub takes_no_qop: bool,
     /// Whether `auth-int` is offered beside `auth`: the body is protected, too, as long as no proxy changes it.
     pub offers_integrity: bool,
@@ -278,14 +278,15 @@ impl Server<'_> {
     }
 
     /// Compares the response with the one that the password makes. `ha1` is `None` for a user that is not there; the answer
-    /// takes as long. A count that has been used is [`Outcome::Stale`].
+    /// takes as long. A count that has been used is [`Outcome::Stale`]: `note` says so, which is [`Replay::note`](super::Replay::note) of
+    /// wherever the embedder has one, and is called for right answers only.
     pub fn verify(
         &self,
         credentials: &Credentials<'_>,
         asked: &Asked<'_>,
         ha1: Option<&Ha1>,
         now_unix_s: u64,
-        replay: &mut Replay,
+        note: impl FnOnce(u64, u64, u32) -> Use,
     ) -> Outcome {
         let Some(algorithm) = credentials.algorithm else {
             return Outcome::Denied;
@@ -303,7 +304,7 @@ impl Server<'_> {
         else {
             return Outcome::Stale;
         };
-        match replay.note(id, issued_unix_s, count) {
+        match note(id, issued_unix_s, count) {
             Use::Fresh => Outcome::Accepted,
             Use::Used => Outcome::Stale,
         }
