@@ -11,8 +11,10 @@ use hickory_resolver::net::{DnsError, NetError};
 use hickory_resolver::proto::op::ResponseCode;
 use hickory_resolver::proto::rr::{Name, RData, RecordType};
 use sip::routing::{Answer, DnsName, Naptr, Query, Srv};
+use std::cell::RefCell;
 use std::net::{IpAddr, SocketAddr};
-use std::time::Duration;
+use std::rc::Rc;
+use std::time::{Duration, SystemTime};
 
 /// How long a name server has to answer, and how often it is asked again.
 const EACH: Duration = Duration::from_secs(2);
@@ -24,26 +26,68 @@ const PATIENCE: Duration = Duration::from_secs(5);
 /// Datagrams up to this length arrive whole over every path (DNS flag day 2020); longer answers come by TCP.
 const LONGEST_DATAGRAM: u16 = 1232;
 
+/// Where the system says whom to ask, and what needs no asking. They change while the server runs: a lease is renewed, a host is added.
+const FILES: [&str; 2] = ["/etc/resolv.conf", "/etc/hosts"];
+
+/// When each of them was changed last.
+type Changed = [Option<SystemTime>; FILES.len()];
+
 /// Asks name servers.
 pub(super) struct Lookups {
+    servers: Vec<SocketAddr>,
+    current: RefCell<Current>,
+}
+
+/// What the files came to.
+struct Current {
+    changed: Changed,
     /// Nothing where the system's configuration cannot be read.
-    resolver: Option<TokioResolver>,
+    resolver: Option<Rc<TokioResolver>>,
+}
+
+impl Current {
+    fn read(servers: &[SocketAddr]) -> Current {
+        let resolver = make(servers)
+            .inspect_err(|error| {
+                tracing::warn!(%error, "names of SIP cannot be looked up: say name servers in sip.resolvers");
+            })
+            .ok();
+        Current {
+            changed: changed(),
+            resolver: resolver.map(Rc::new),
+        }
+    }
+}
+
+fn changed() -> Changed {
+    FILES.map(|file| {
+        std::fs::metadata(file)
+            .and_then(|file| file.modified())
+            .ok()
+    })
 }
 
 impl Lookups {
     pub(super) fn new(servers: &[SocketAddr]) -> Lookups {
-        let resolver = make(servers)
-            .inspect_err(|error| {
-                tracing::warn!(%error, "names of SIP cannot be looked up: name servers in sip.resolvers");
-            })
-            .ok();
-        Lookups { resolver }
+        Lookups {
+            servers: servers.to_vec(),
+            current: RefCell::new(Current::read(servers)),
+        }
     }
 
     pub(super) async fn ask(&self, query: &Query, families: Families) -> Result<Known, NoAnswer> {
-        let resolver = self.resolver.as_ref().ok_or(NoAnswer::Failed)?;
-        let asked = tokio::time::timeout(PATIENCE, ask(resolver, query, families));
+        let resolver = self.resolver().ok_or(NoAnswer::Failed)?;
+        let asked = tokio::time::timeout(PATIENCE, ask(&resolver, query, families));
         asked.await.unwrap_or(Err(NoAnswer::TimedOut))
+    }
+
+    /// The resolver by the files as they are now.
+    fn resolver(&self) -> Option<Rc<TokioResolver>> {
+        let mut current = self.current.borrow_mut();
+        if current.changed != changed() {
+            *current = Current::read(&self.servers);
+        }
+        current.resolver.clone()
     }
 }
 
