@@ -43,6 +43,15 @@ fn port(socket: &UdpSocket) -> u16 {
     socket.local_addr().expect("an address").port()
 }
 
+/// The zone of `caller.example`, which is served by these over UDP, the first one first.
+fn servers(sockets: &[&UdpSocket]) -> Zone {
+    let zone = Zone::new().host("h.caller.example", "127.0.0.1");
+    (1..).zip(sockets).fold(zone, |zone, (priority, socket)| {
+        let record = [priority, 0, port(socket)];
+        zone.srv("_sip._udp.caller.example", record, "h.caller.example")
+    })
+}
+
 fn invite(contact: &str, more: &str) -> String {
     format!(
         "INVITE sip:uas@127.0.0.1 SIP/2.0\r\n\
@@ -226,21 +235,9 @@ fn it_goes_along_the_route_set_rfc3261_12_2_1_1() {
 #[test]
 fn names_lead_by_naptr_and_srv_and_a_503_to_the_next_server_rfc3263_4_3() {
     let (first, second) = (socket("127.0.0.1"), socket("127.0.0.1"));
-    let dns = DnsServer::new(
-        Zone::new()
-            .naptr("caller.example", 1, "SIP+D2U", "_sip._udp.caller.example")
-            .srv(
-                "_sip._udp.caller.example",
-                [1, 0, port(&first)],
-                "h.caller.example",
-            )
-            .srv(
-                "_sip._udp.caller.example",
-                [2, 0, port(&second)],
-                "h.caller.example",
-            )
-            .host("h.caller.example", "127.0.0.1"),
-    );
+    let zone = servers(&[&first, &second]);
+    let naptr = "_sip._udp.caller.example";
+    let dns = DnsServer::new(zone.naptr("caller.example", 1, "SIP+D2U", naptr));
     let server = asking(&dns);
     let caller = socket("127.0.0.1");
     call(&caller, &server, &invite("sip:a@caller.example", ""));
@@ -271,20 +268,7 @@ fn names_lead_by_naptr_and_srv_and_a_503_to_the_next_server_rfc3263_4_3() {
 #[test]
 fn a_silent_server_is_passed_over_rfc3263_4_3() {
     let (silent, second) = (socket("127.0.0.1"), socket("127.0.0.1"));
-    let dns = DnsServer::new(
-        Zone::new()
-            .srv(
-                "_sip._udp.caller.example",
-                [1, 0, port(&silent)],
-                "h.caller.example",
-            )
-            .srv(
-                "_sip._udp.caller.example",
-                [2, 0, port(&second)],
-                "h.caller.example",
-            )
-            .host("h.caller.example", "127.0.0.1"),
-    );
+    let dns = DnsServer::new(servers(&[&silent, &second]));
     let server = asking(&dns);
     let caller = socket("127.0.0.1");
     call(&caller, &server, &invite("sip:a@caller.example", ""));
@@ -387,20 +371,7 @@ fn a_dns_that_fails_or_is_silent_holds_nobody_up_and_is_asked_no_more_than_it_ma
 fn an_icmp_error_ends_the_wait_for_a_server_rfc3261_18_4() {
     let gone = socket("127.0.0.1");
     let second = socket("127.0.0.1");
-    let dns = DnsServer::new(
-        Zone::new()
-            .srv(
-                "_sip._udp.caller.example",
-                [1, 0, port(&gone)],
-                "h.caller.example",
-            )
-            .srv(
-                "_sip._udp.caller.example",
-                [2, 0, port(&second)],
-                "h.caller.example",
-            )
-            .host("h.caller.example", "127.0.0.1"),
-    );
+    let dns = DnsServer::new(servers(&[&gone, &second]));
     let resolver = dns.address();
     // 64*T1 are 6.4 s: first without an ACK, then, without the error, without an answer.
     let server = server_with(|settings| {
