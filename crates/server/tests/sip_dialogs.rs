@@ -129,3 +129,44 @@ fn a_cancel_of_nothing_is_told_so_whether_calls_are_taken_or_not_rfc3261_9_2() {
         assert_eq!(server.stats().sip().transactions, 0, "nothing is kept");
     }
 }
+
+#[test]
+fn a_call_that_nobody_takes_ends_when_its_invite_expires_rfc3261_13_3_1() {
+    let server = serve(test_uas(), 1);
+    let client = client(&server);
+    let ring = |id: &str, expires: &str| {
+        let invite = request(id, id, "INVITE", 1, "").replace("sip:test@", "sip:ring@");
+        invite.replace(
+            "Max-Forwards",
+            &format!("Expires: {expires}\r\nMax-Forwards"),
+        )
+    };
+    assert_eq!(status(&client.ask(&ring("long", "7200"))), 180);
+    assert_eq!(status(&client.ask(&ring("short", "1"))), 180);
+    assert_eq!(status(&client.ask(&ring("never", "0"))), 180);
+    let call_of = |answer: &str| {
+        assert_eq!(status(answer), 487, "{answer}");
+        let line = answer.lines().find(|line| line.starts_with("Call-ID: "));
+        line.expect("a Call-ID").to_owned()
+    };
+    let mut ended = Vec::new();
+    while ended.len() < 2 {
+        let call = call_of(&client.answer());
+        // Without an ACK each comes again.
+        if !ended.contains(&call) {
+            ended.push(call);
+        }
+    }
+    assert_eq!(ended, ["Call-ID: never", "Call-ID: short"]);
+    let cancel = ring("long", "7200").replace("INVITE", "CANCEL");
+    client.send(cancel.as_bytes());
+    let mut codes = Vec::new();
+    while codes.len() < 2 {
+        let answer = client.answer();
+        if answer.contains("Call-ID: long") {
+            codes.push(status(&answer));
+        }
+    }
+    codes.sort_unstable();
+    assert_eq!(codes, [200, 487]);
+}

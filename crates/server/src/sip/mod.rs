@@ -24,6 +24,7 @@ mod names;
 mod outgoing;
 mod reading;
 mod requests;
+mod ringing;
 mod settings;
 mod sources;
 mod stun;

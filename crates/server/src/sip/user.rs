@@ -7,6 +7,7 @@ use super::Secrets;
 use super::challenge::{Gate, Stop};
 use super::counters::DIGEST_OUTCOMES;
 use super::lines::{self, Bindings};
+use super::ringing::Ringing;
 use super::settings::{Orders, SipSettings};
 use io::clock::monotonic_ns;
 use sip::branch::BranchCodec;
@@ -17,7 +18,6 @@ use sip::header::{Rport, Via};
 use sip::routing::{SentBy, response_address};
 use sip::verdict::{Refusal, Rules};
 use sip::{Message, Method, Mono, Now, Uri};
-use std::collections::VecDeque;
 use std::hash::{BuildHasher, RandomState};
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -28,9 +28,6 @@ const OPTIONS_ONLY: Rules<'static> = Rules {
     ..Rules::USER_AGENT
 };
 
-/// For so long a call that nobody takes rings, then it is 480.
-const RINGING: Duration = Duration::from_secs(60);
-
 /// Where header lines of an answer are written: as long as a request's Contacts may be.
 const LINES: usize = 72 << 10;
 
@@ -40,8 +37,7 @@ pub(super) struct User {
     codec: BranchCodec,
     gate: Gate,
     hash: RandomState,
-    /// Calls that ring until they are cancelled, the oldest first.
-    ringing: VecDeque<(Mono, ServerKey)>,
+    ringing: Ringing,
     lines: Vec<u8>,
     body: Vec<u8>,
 }
@@ -53,7 +49,7 @@ impl User {
             codec: BranchCodec::new(secrets.key),
             gate: Gate::new(orders, secrets, seed),
             hash: RandomState::new(),
-            ringing: VecDeque::new(),
+            ringing: Ringing::default(),
             lines: vec![0; LINES],
             body: Vec::new(),
         }
@@ -79,23 +75,23 @@ impl User {
 
     /// When a call has rung long enough.
     pub(super) fn next_deadline(&self) -> Option<Mono> {
-        self.ringing.front().map(|(at, _)| *at)
+        self.ringing.next_end()
     }
 
     /// Ends one call that has rung long enough.
     pub(super) fn expire(&mut self, now: Mono, engine: &mut Engine) -> bool {
-        let due = self.ringing.pop_front_if(|(at, _)| *at <= now);
-        if let Some((_, key)) = due {
-            // It may have been cancelled.
-            let _ = engine.respond(now, key, &Reply::new(480));
+        let due = self.ringing.expired(now);
+        if let Some((key, code)) = due {
+            // Its transaction may have ended in the same moment.
+            let _ = engine.respond(now, key, &Reply::new(code));
         }
         due.is_some()
     }
 
     /// A call was cancelled before it was answered (RFC 3261 §9.2).
     pub(super) fn cancel(&mut self, now: Mono, invite: ServerKey, engine: &mut Engine) {
-        self.ringing.retain(|(_, key)| *key != invite);
-        // It may have got its 480 in the same moment.
+        self.ringing.end(invite);
+        // It may have got its answer in the same moment.
         let _ = engine.respond(now, invite, &Reply::new(487));
     }
 
@@ -226,7 +222,7 @@ impl User {
         let contact = lines::contact(&mut self.lines, &request.flow)?;
         engine.respond(now, key, &Reply::new(180).headers(contact))?;
         if callee(message) == Some(b"ring") {
-            self.ringing.push_back((now.plus(RINGING), key));
+            self.ringing.begin(now, key, message);
             return Ok(());
         }
         lines::without_media(&mut self.body, message);

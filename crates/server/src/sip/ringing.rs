@@ -1,0 +1,56 @@
+//! Calls that ring until they are cancelled, or have rung long enough.
+
+use sip::engine::ServerKey;
+use sip::{Message, Mono};
+use std::collections::{BTreeMap, HashMap};
+use std::time::Duration;
+
+/// For so long a call that nobody takes rings, then it is 480.
+const RINGING: Duration = Duration::from_secs(60);
+
+/// Those of a worker, each found by its end and by its transaction: whoever cancels one does not make the worker look at all of them.
+#[derive(Debug, Default)]
+pub(super) struct Ringing {
+    ends: BTreeMap<(Mono, u64), (ServerKey, u16)>,
+    calls: HashMap<ServerKey, (Mono, u64)>,
+    count: u64,
+}
+
+impl Ringing {
+    /// A call rings from now on: for a minute, or until its INVITE expires (RFC 3261 §13.3.1).
+    pub(super) fn begin(&mut self, now: Mono, key: ServerKey, invite: &Message<'_>) {
+        let expires = invite.expires().ok().flatten();
+        let expires = expires.map(|seconds| Duration::from_secs(seconds.into()));
+        let (time, code) = match expires {
+            Some(time) if time < RINGING => (time, 487),
+            _ => (RINGING, 480),
+        };
+        self.count += 1;
+        let end = (now.plus(time), self.count);
+        self.ends.insert(end, (key, code));
+        self.calls.insert(key, end);
+    }
+
+    /// When the next has rung long enough.
+    pub(super) fn next_end(&self) -> Option<Mono> {
+        self.ends.first_key_value().map(|((at, _), _)| *at)
+    }
+
+    /// One that has rung long enough, and what it gets.
+    pub(super) fn expired(&mut self, now: Mono) -> Option<(ServerKey, u16)> {
+        let first = self.ends.first_entry()?;
+        if first.key().0 > now {
+            return None;
+        }
+        let (key, code) = first.remove();
+        self.calls.remove(&key);
+        Some((key, code))
+    }
+
+    /// A call does not ring any more.
+    pub(super) fn end(&mut self, key: ServerKey) {
+        if let Some(end) = self.calls.remove(&key) {
+            self.ends.remove(&end);
+        }
+    }
+}
