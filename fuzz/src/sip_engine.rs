@@ -2,15 +2,18 @@
 //!
 //! The input is a list of steps, separated by zero bytes; the first byte of a step says what it is: `m` a message received
 //! as a datagram, `s` one received over a stream, `q` a request to send, `r` and a digit a response of that class to the
-//! last request accepted, `c` a cancellation, `u` an undeliverable datagram, `t` and a byte so many times 250 ms.
+//! last request accepted, `c` a cancellation, `u` an undeliverable datagram, `t` and a byte so many times 250 ms, `b` and a byte a
+//! backlog of so many times 100 messages, `a` that it is a user agent from now on, and no proxy.
 
 use hairpin_sip as sip;
-use sip::congestion::Class;
+use sip::congestion::{Backlog, Class};
 use sip::engine::{
     ClientKey, Config, Engine, Mark, Outgoing, Output, Received, Reply, SentBy, ServerKey,
 };
 use sip::flow::{Carrier, ConnectionKey, Destination, Flow, ListenerKey};
+use sip::verdict::Rules;
 use sip::{HashKey, Mono, Now, Spans};
+use std::time::Duration;
 
 struct Target {
     engine: Engine,
@@ -83,6 +86,20 @@ impl Target {
                 if let Some(key) = self.client {
                     self.engine.cancel(self.now, key);
                 }
+            }
+            b'a' => self.engine.configure_rules(Rules::USER_AGENT),
+            b'b' => {
+                let messages = rest.first().map_or(0, |byte| u64::from(*byte) * 100);
+                let backlog = Backlog {
+                    messages,
+                    ..Backlog::default()
+                };
+                let now = Now {
+                    mono: self.now,
+                    unix_s: self.now.0 / 1_000_000_000,
+                };
+                self.engine.observe_service(1000, Duration::from_millis(50));
+                self.engine.observe_backlog(now, backlog);
             }
             b'u' => {
                 let _ = self.engine.unreachable(self.now, rest);
