@@ -150,18 +150,13 @@ fn a_call_that_is_not_acknowledged_is_ended_with_a_bye_rfc3261_13_3_1_4() {
             sip.responses_received[1],
         ) == (1, 1, 1)
     });
-    assert_eq!(
-        (
-            server.stats().sip().own_failed,
-            server.stats().sip().own_forbidden
-        ),
-        (0, 0)
-    );
+    assert_eq!(server.stats().sip().own_forbidden, 0);
 }
 
 #[test]
 fn a_call_that_is_acknowledged_gets_none() {
-    let server = server();
+    // Time enough for the ACK, however busy the machine is.
+    let server = server_with(|settings| settings.t1 = Duration::from_millis(100));
     let caller = socket("127.0.0.1");
     let contact = format!("sip:a@127.0.0.1:{}", port(&caller));
     let request = invite(&contact, "");
