@@ -6,7 +6,9 @@
 //! | SIPp as UAS | the calls of `hairpin load sip`, over UDP, with loss, over TCP |
 //! | sipsak | OPTIONS, a registration, a flood of a second that leaves the server well |
 //! | SIPp, sipsak and our UAC | registrations by Digest, of clients that know MD5 alone |
-//! | Kamailio between the two | next hop of our UAC, client of our UAS: calls and registrations through a stateful proxy |
+//! | Kamailio between the two | next hop of our UAC, client of our UAS: calls and registrations through a stateful proxy, over UDP and TCP |
+//! | Kamailio and SIPp with loss | SIPp calls our UAS through Kamailio, our UAC calls SIPp through Kamailio; SIPp loses 5 % |
+//! | Kamailio's digest | registrations of our UAC, each challenged, and with nonces that are answered again until they are too old |
 //!
 //! All of it takes less than a minute.
 
@@ -118,7 +120,12 @@ impl Bench<'_> {
 
     /// SIPp as the calling side: so many calls, none of which may fail.
     fn sipp(&self, name: &str, calls: u32, more: &[&str]) -> Result<String> {
-        let (target, calls) = (self.target(), calls.to_string());
+        self.sipp_to(self.port, name, calls, more)
+    }
+
+    /// The same, to a port of this machine.
+    fn sipp_to(&self, port: u16, name: &str, calls: u32, more: &[&str]) -> Result<String> {
+        let (target, calls) = (format!("127.0.0.1:{port}"), calls.to_string());
         let mut arguments = vec![target.as_str(), "-m", &calls, "-r", "100", "-l", "100"];
         arguments.extend(["-d", "0", "-i", "127.0.0.1", "-nostdin", "-timeout", "25"]);
         arguments.extend(more);
@@ -140,6 +147,21 @@ impl Bench<'_> {
         most_lost: &str,
         more: &[&str],
     ) -> Result<String> {
+        let more = [&["--duration", "2s"], more].concat();
+        let output = self.load_output(name, uri, workload, most_lost, &more)?;
+        let line = output.lines().find(|line| line.contains(" succeeded"));
+        Ok(line.unwrap_or_default().trim().to_owned())
+    }
+
+    /// All that it prints, for as long as `more` has it.
+    fn load_output(
+        &self,
+        name: &str,
+        uri: &str,
+        workload: &str,
+        most_lost: &str,
+        more: &[&str],
+    ) -> Result<String> {
         let fail_if = format!("loss>{most_lost}");
         let mut arguments = vec![
             "load",
@@ -149,8 +171,6 @@ impl Bench<'_> {
             workload,
             "--rate",
             "100/s",
-            "--duration",
-            "2s",
             "--warm-up",
             "0s",
             "--linger",
@@ -159,9 +179,7 @@ impl Bench<'_> {
             &fail_if,
         ];
         arguments.extend(more);
-        let output = self.peer(name, self.binary, &arguments)?;
-        let line = output.lines().find(|line| line.contains(" succeeded"));
-        Ok(line.unwrap_or_default().trim().to_owned())
+        self.peer(name, self.binary, &arguments)
     }
 }
 
@@ -193,13 +211,16 @@ fn sipp_calls(bench: &Bench<'_>, tally: &mut Tally) {
 }
 
 fn sipp_answers(bench: &Bench<'_>, tally: &mut Tally) {
-    let cases: [(&str, &str, &[&str]); 3] = [
-        ("SIPp answers over UDP", "udp", &[]),
-        ("SIPp answers over UDP with loss", "udp", &["-lost", "5"]),
-        ("SIPp answers over TCP", "tcp", &["-t", "t1"]),
+    let loss: &[&str] = &["-lost", "5"];
+    let cases: [(&str, &str, &[&str], bool); 4] = [
+        ("SIPp answers over UDP", "udp", &[], false),
+        ("SIPp answers over UDP with loss", "udp", loss, false),
+        ("SIPp answers over TCP", "tcp", &["-t", "t1"], false),
+        ("SIPp answers through Kamailio with loss", "udp", loss, true),
     ];
-    for (name, transport, more) in cases {
-        tally.record(name, &sipp_answers_one(bench, name, transport, more));
+    for (name, transport, more, proxied) in cases {
+        let outcome = sipp_answers_one(bench, name, transport, more, proxied);
+        tally.record(name, &outcome);
     }
 }
 
@@ -208,6 +229,7 @@ fn sipp_answers_one(
     name: &str,
     transport: &str,
     more: &[&str],
+    proxied: bool,
 ) -> Result<String> {
     let port = free_port()?;
     let text = port.to_string();
@@ -232,7 +254,11 @@ fn sipp_answers_one(
         );
         sleep(Duration::from_millis(20));
     }
-    let uri = format!("sip:test@127.0.0.1:{port};transport={transport}");
+    // It ends when it is dropped.
+    let proxy = proxied.then(|| start_kamailio(bench, "kamailio-uas", port));
+    let proxy = proxy.transpose()?;
+    let next_hop = proxy.as_ref().map_or(port, |(_, port)| *port);
+    let uri = format!("sip:test@127.0.0.1:{next_hop};transport={transport}");
     // SIPp forgets a call soon after its BYE; when its answer is lost, nobody is there any more to repeat it.
     let most_lost = if more.contains(&"-lost") { "5%" } else { "0%" };
     let outcome = bench.load(name, &uri, "call", most_lost);
@@ -293,7 +319,7 @@ fn digests(bench: &Bench<'_>, tally: &mut Tally) {
 }
 
 fn kamailio(bench: &Bench<'_>, tally: &mut Tally) {
-    let (mut proxy, port) = match start_kamailio(bench) {
+    let (mut proxy, port) = match start_kamailio(bench, "kamailio", bench.port) {
         Ok(started) => started,
         Err(error) => return tally.record("Kamailio starts", &Err(error)),
     };
@@ -301,9 +327,23 @@ fn kamailio(bench: &Bench<'_>, tally: &mut Tally) {
         ("calls through Kamailio over UDP", "udp", "call"),
         ("calls through Kamailio over TCP", "tcp", "call"),
         ("registrations through Kamailio over UDP", "udp", "register"),
+        ("registrations through Kamailio over TCP", "tcp", "register"),
     ] {
         let uri = format!("sip:test@127.0.0.1:{port};transport={transport}");
         tally.record(name, &bench.load(name, &uri, workload, "0%"));
+    }
+    for (name, more) in [
+        ("SIPp calls through Kamailio", &[][..]),
+        ("SIPp calls through Kamailio with loss", &["-lost", "5"]),
+    ] {
+        let arguments = [&["-sn", "uac"], more].concat();
+        tally.record(name, &bench.sipp_to(port, name, 100, &arguments));
+    }
+    for transport in ["udp", "tcp"] {
+        let name = format!("our registrations with Kamailio's digest over {transport}");
+        tally.record(&name, &digest(bench, &name, port, transport, false));
+        let name = format!("nonces of Kamailio answered again over {transport}");
+        tally.record(&name, &digest(bench, &name, port, transport, true));
     }
     let stopped = proxy
         .stop(Duration::from_secs(5))
@@ -311,22 +351,49 @@ fn kamailio(bench: &Bench<'_>, tally: &mut Tally) {
     tally.record("Kamailio stops", &stopped);
 }
 
-fn start_kamailio(bench: &Bench<'_>) -> Result<(Process, u16)> {
+/// Registrations of our UAC with Kamailio, whose nonces are good for two seconds. In four, all 20 AORs are challenged once more: without
+/// `stale=true`, which Kamailio does not say.
+fn digest(
+    bench: &Bench<'_>,
+    name: &str,
+    port: u16,
+    transport: &str,
+    again: bool,
+) -> Result<String> {
+    let uri = format!("sip:127.0.0.1:{port};transport={transport}");
+    let mut more = vec!["--user", "u{n}:wonderland", "--domain", "digest.test"];
+    more.extend(["--aors", "20"]);
+    match again {
+        true => more.extend(["--reuse-nonce", "--duration", "4s"]),
+        false => more.extend(["--duration", "1s"]),
+    }
+    let output = bench.load_output(name, &uri, "register", "0%", &more)?;
+    let challenges = output.split("challenges ").nth(1);
+    let challenges = challenges.context("nothing was challenged")?;
+    let digits = challenges.split(|end: char| !end.is_ascii_digit()).next();
+    let count: u32 = digits.unwrap_or_default().parse()?;
+    let expected = if again { 40..=200 } else { 100..=100 };
+    ensure!(expected.contains(&count), "{count} challenges: {output}");
+    Ok(format!("{count} challenges"))
+}
+
+/// Starts Kamailio in front of what listens on port `next`.
+fn start_kamailio(bench: &Bench<'_>, name: &str, next: u16) -> Result<(Process, u16)> {
     let port = free_port()?;
     let template = bench.sources.join("kamailio.cfg");
     let text = std::fs::read_to_string(&template)
         .with_context(|| format!("cannot read {}", template.display()))?;
     let text = text
         .replace("PORT", &port.to_string())
-        .replace("NEXT", &bench.port.to_string());
-    let file = bench.logs.join("kamailio.cfg");
+        .replace("NEXT", &next.to_string());
+    let file = bench.logs.join(format!("{name}.cfg"));
     std::fs::write(&file, text)?;
-    let run = bench.logs.join("kamailio-run");
+    let run = bench.logs.join(format!("{name}-run"));
     std::fs::create_dir_all(&run)?;
     let mut command = process::command("kamailio");
     command.args(["-DD", "-E", "-m", "32", "-M", "4", "-f"]);
     command.arg(&file).arg("-Y").arg(&run);
-    let mut proxy = Process::start("Kamailio", command, bench.logs.join("kamailio.log"))?;
+    let mut proxy = Process::start("Kamailio", command, bench.logs.join(format!("{name}.log")))?;
     // It listens over TCP when all its children are there.
     let deadline = Instant::now() + START;
     while std::net::TcpStream::connect((Ipv4Addr::LOCALHOST, port)).is_err() {
