@@ -476,7 +476,10 @@ fn two_workers() -> Running {
 
 #[test]
 fn one_upstream_is_served_by_all_workers() {
-    let server = two_workers();
+    let mut settings = test_uas();
+    // It keeps a worker busy.
+    settings.service_time = Duration::from_micros(500);
+    let server = serve(settings, 2);
     // One 5-tuple: the kernel gives all of it to one worker.
     let client = Client::new(address(&server));
     let started = std::time::Instant::now();

@@ -18,6 +18,13 @@ fn server() -> Running {
     serve(test_uas(), WORKERS)
 }
 
+/// One whose first worker is soon busy.
+fn slow_server() -> Running {
+    let mut settings = test_uas();
+    settings.service_time = Duration::from_micros(300);
+    serve(settings, WORKERS)
+}
+
 fn address(server: &Running) -> SocketAddr {
     server.sip_listeners()[0]
 }
@@ -151,7 +158,7 @@ fn burst(trunk: &mut Stream, first: usize, count: usize) {
 
 #[test]
 fn one_connection_is_served_by_all_workers_and_nothing_of_it_is_lost() {
-    let server = server();
+    let server = slow_server();
     let mut trunk = Stream::new(address(&server));
     let started = Instant::now();
     let mut number = 0;
@@ -208,7 +215,7 @@ fn one_connection_is_served_by_all_workers_and_nothing_of_it_is_lost() {
 
 #[test]
 fn a_connection_that_ends_while_others_answer_takes_nothing_along() {
-    let server = server();
+    let server = slow_server();
     let started = Instant::now();
     let mut number = 0;
     while server.stats().sip().handed_over < 400 {

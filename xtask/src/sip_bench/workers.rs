@@ -17,7 +17,7 @@ use super::{ALL_CPUS, Bench};
 /// What the application does for each REGISTER, microseconds.
 const SERVICE_TIME_US: u32 = 200;
 /// A rate that one worker does alone, without such an application.
-const RATE: &str = "50k/s";
+const RATE: &str = "150k/s";
 /// Units of work under way in the closed loop.
 const WINDOW: &str = "256";
 /// Sockets of the generator: one is a trunk, which the kernel gives to one worker; many are spread by it.

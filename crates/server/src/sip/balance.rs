@@ -19,8 +19,10 @@ use std::time::Duration;
 /// How often workers compare themselves.
 const PERIOD: Duration = Duration::from_millis(100);
 
-/// Fewer messages a second, of all workers, are nobody's burden.
-const FEW: u64 = 1000;
+/// Share of its time, in percent, that a worker must be busy before it hands over, and for as long as it does. One that has time sees
+/// to all of it sooner than another could be woken for a part.
+const BUSY: u64 = 40;
+const STILL_BUSY: u64 = 15;
 
 /// Shares of the mean, in percent: above the first a worker hands over, below the second it begins to stop.
 const UNEVEN: u64 = 150;
@@ -141,6 +143,7 @@ pub(super) struct Balance {
     passed_on: u32,
     /// What each worker had received when they were last compared, and when.
     before: Vec<u64>,
+    busy_before_ns: u64,
     compared: Mono,
     /// Since when this worker has handed messages over.
     since: Option<Mono>,
@@ -157,15 +160,17 @@ impl Balance {
             untold: Vec::new(),
             passed_on: 0,
             before: vec![0; workers],
+            busy_before_ns: 0,
             compared: Mono(0),
             since: None,
             commons,
         }
     }
 
-    /// Compares this worker with the others, now and then; `received` is what came to its sockets. To be called at every turn, so that the
-    /// others compare themselves with what is, not with what was a tenth of a second ago.
-    pub(super) fn compare(&mut self, now: Mono, received: u64) {
+    /// Compares this worker with the others, now and then; `received` is what came to its sockets, `busy_ns` how long it has worked on
+    /// messages, both since the start. To be called at every turn, so that the others compare themselves with what is, not with what was
+    /// a tenth of a second ago.
+    pub(super) fn compare(&mut self, now: Mono, received: u64, busy_ns: u64) {
         let mine = &self.commons.received[usize::from(self.number)];
         mine.store(received, Ordering::Relaxed);
         let passed = now.since(self.compared);
@@ -181,16 +186,20 @@ impl Balance {
         let grown = |at: usize| counts[at].saturating_sub(self.before[at]);
         let total: u64 = (0..counts.len()).map(grown).sum();
         let mine = grown(usize::from(self.number));
-        self.judge(now, mine * counts.len() as u64 * 100, total, passed);
+        let busy_ns = busy_ns - std::mem::replace(&mut self.busy_before_ns, busy_ns);
+        let busy = busy_ns.saturating_mul(100) / (passed.as_nanos() as u64).max(1);
+        self.judge(now, mine * counts.len() as u64 * 100 / total.max(1), busy);
         self.before = counts;
     }
 
-    /// Takes note of this worker's load in percent of the mean, times the total, and of what the others have found.
-    fn judge(&mut self, now: Mono, mine: u64, total: u64, passed: Duration) {
-        let few = total.saturating_mul(1000) < FEW.saturating_mul(passed.as_millis() as u64);
-        let percent = mine / total.max(1);
+    /// Takes note of this worker's load in percent of the mean and of its time, and of what the others have found.
+    fn judge(&mut self, now: Mono, load: u64, busy: u64) {
+        let (most, busiest) = match self.since {
+            None => (UNEVEN, BUSY),
+            Some(_) => (EVEN, STILL_BUSY),
+        };
         let uneven = &self.commons.uneven;
-        if !few && (percent > UNEVEN || (percent > EVEN && self.since.is_some())) {
+        if load > most && busy > busiest {
             uneven.fetch_max(now.0, Ordering::Relaxed);
         }
         match uneven.load(Ordering::Relaxed) {
@@ -425,29 +434,26 @@ mod tests {
         let commons = Commons::new(2);
         let mut first = Balance::new(0, commons.clone());
         let mut second = Balance::new(1, commons);
-        first.compare(at(100), 0);
-        second.compare(at(100), 0);
-        first.compare(at(200), 50);
-        assert!(!first.is_on(), "50 in a tenth of a second are few");
-        first.compare(at(300), 1050);
+        let ms = |ms: u64| ms * 1_000_000;
+        first.compare(at(100), 0, 0);
+        second.compare(at(100), 0, 0);
+        first.compare(at(200), 5000, ms(30));
+        assert!(!first.is_on(), "it has time for all of them");
+        first.compare(at(300), 10_000, ms(80));
         assert!(first.is_on() && first.is_young(at(300)));
         assert!(!second.is_on());
-        second.compare(at(300), 0);
+        second.compare(at(300), 0, 0);
         assert!(
             second.is_on(),
             "a call is where its Call-ID says, whoever receives it"
         );
-        let mut received = [1050, 0];
-        for tenth in 4..=10 {
+        let mut received = [10_000, 0];
+        for tenth in 4..=420 {
             received = [received[0] + 500, received[1] + 500];
-            second.compare(at(tenth * 100), received[1]);
-            first.compare(at(tenth * 100), received[0]);
-        }
-        assert!(first.is_on(), "what was handed over lives on");
-        for tenth in 11..=420 {
-            received = [received[0] + 500, received[1] + 500];
-            second.compare(at(tenth * 100), received[1]);
-            first.compare(at(tenth * 100), received[0]);
+            let busy = ms(80 + (tenth - 3) * 50);
+            second.compare(at(tenth * 100), received[1], busy);
+            first.compare(at(tenth * 100), received[0], busy);
+            assert!(tenth > 10 || first.is_on(), "what was handed over lives on");
         }
         assert!(!first.is_on() && !second.is_on());
     }
@@ -459,9 +465,10 @@ mod tests {
         let mut second = Balance::new(1, commons);
         for step in 1..=400_u64 {
             // Both receive 100 in 10 ms; one has turns of 10 ms, the other of 30.
-            first.compare(at(step * 10), step * 100);
+            let busy_ns = step * 9_000_000;
+            first.compare(at(step * 10), step * 100, busy_ns);
             if step % 3 == 0 {
-                second.compare(at(step * 10), step * 100);
+                second.compare(at(step * 10), step * 100, busy_ns);
             }
             assert!(!first.is_on() && !second.is_on(), "at {} ms", step * 10);
         }

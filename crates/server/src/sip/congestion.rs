@@ -51,6 +51,7 @@ pub(super) struct Congestion {
     bytes_sum: u64,
     lost: u64,
     started_ns: u64,
+    busy_ns: u64,
     shed: u32,
     shed_time: Duration,
 }
@@ -64,6 +65,7 @@ impl Congestion {
             bytes_sum: 500 * SPAN,
             lost: 0,
             started_ns: 0,
+            busy_ns: 0,
             shed: 0,
             shed_time: Duration::ZERO,
         }
@@ -144,6 +146,11 @@ impl Congestion {
         behaviour != Behaviour::Normal
     }
 
+    /// How long all batches so far took, in nanoseconds.
+    pub(super) fn busy_ns(&self) -> u64 {
+        self.busy_ns
+    }
+
     /// A message was shed, which took so long.
     pub(super) fn shed(&mut self, took: Duration) {
         self.shed += 1;
@@ -153,6 +160,7 @@ impl Congestion {
     /// The batch of so many messages is done, answers sent: tells the engine how long they took.
     pub(super) fn end(&mut self, handled: usize, engine: &mut Engine) {
         let busy = Duration::from_nanos(io::clock::monotonic_ns() - self.started_ns);
+        self.busy_ns += busy.as_nanos() as u64;
         let shed = std::mem::take(&mut self.shed);
         let shed_time = std::mem::take(&mut self.shed_time);
         let served = u32::try_from(handled)

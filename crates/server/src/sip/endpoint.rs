@@ -332,7 +332,8 @@ impl Endpoint {
         self.requests.ask(self.number, courier);
         self.balance.show_unopened(unopened);
         let received = self.counters.udp_messages + self.counters.tcp_messages;
-        self.balance.compare(self.now.mono, received);
+        let busy_ns = self.congestion.busy_ns();
+        self.balance.compare(self.now.mono, received, busy_ns);
         self.balance.send_all(courier, &mut self.counters)
     }
 
