@@ -16,6 +16,7 @@
 //!   group, and leaves all others to the kernel's hash;
 //! - [`relay::Relay`] relays ChannelData and answers Binding requests below the socket layer, as far as
 //!   user space has entered it;
+//! - [`sieve::Sieve`] drops new SIP work before a socket's queue, in an overload and as far as its rules say;
 //! - [`frame`] and [`payload`] are what both agree on: Ethernet frames with valid checksums, and a
 //!   payload that tells flow, order, duplication and corruption.
 //!
@@ -32,6 +33,7 @@ mod interrupt;
 mod object;
 pub mod payload;
 pub mod relay;
+pub mod sieve;
 pub mod steer;
 mod sys;
 

@@ -6,6 +6,7 @@ use std::time::Duration;
 use super::classes::Class;
 use super::fairness::Fairness;
 use super::service_time::ServiceTime;
+use super::sieve::{Pressure, Sieve};
 use crate::{HashKey, Mono};
 
 /// What the operator chooses; may be changed at any time.
@@ -15,7 +16,7 @@ pub struct Config {
     pub enabled: bool,
     /// The longest wait that is of use; 200 ms by default.
     pub tolerance: Duration,
-    /// Which part of the processor's time may go into 503s, in thousandths; 50 by default, and twice that where it
+    /// Which part of the processor's time may go into 503s, in thousandths; 50 by default, and half as much again where that
     /// is enough to refuse all that is shed. Beyond it messages are dropped in silence, which callers over UDP answer with
     /// repetition: a 503 is dearer than one drop and cheaper than four.
     pub rejecting_permille: u16,
@@ -106,6 +107,7 @@ pub struct Controller {
     config: Config,
     service_time: ServiceTime,
     fairness: Fairness,
+    sieve: Sieve,
     behaviour: Behaviour,
     percent: u64,
     wait: Duration,
@@ -130,6 +132,7 @@ impl Controller {
             config,
             service_time: ServiceTime::new(),
             fairness: Fairness::new(key.derive(u64::from_le_bytes(*b"fairness"))),
+            sieve: Sieve::new(key.derive(u64::from_le_bytes(*b"thesieve"))),
             behaviour: Behaviour::Normal,
             percent: 0,
             wait: Duration::ZERO,
@@ -159,6 +162,7 @@ impl Controller {
     /// So many accepted messages took so long together, refusals not counted.
     pub fn observe_service(&mut self, messages: u32, busy: Duration) {
         self.service_time.observe(messages, busy);
+        self.sieve.note_busy(busy);
     }
 
     /// So much waits. To be called before each batch.
@@ -177,6 +181,44 @@ impl Controller {
         } else {
             Behaviour::Normal
         };
+        self.turn_sieve(now, backlog.messages);
+    }
+
+    fn turn_sieve(&mut self, now: Mono, waiting: u64) {
+        if !self.config.enabled {
+            return self.sieve.open();
+        }
+        let cost = self.config.rejection_cost.as_secs_f64().max(1e-9);
+        let pressure = Pressure {
+            percent: self.percent,
+            waiting,
+            refusals: f64::from(self.config.rejecting_permille) / 1000.0 / cost,
+        };
+        self.sieve.turn(now, pressure);
+    }
+
+    /// What is held back before it is read.
+    #[must_use]
+    pub fn sieve(&self) -> &Sieve {
+        &self.sieve
+    }
+
+    /// When to call [`Controller::pass_time`] next; `None` if there is no need.
+    #[must_use]
+    pub fn poll_timeout(&self) -> Option<Mono> {
+        self.sieve.next_turn()
+    }
+
+    /// Time has passed, whether or not anything has come: the sieve opens.
+    pub fn pass_time(&mut self, now: Mono) {
+        if self.poll_timeout().is_some_and(|at| at <= now) {
+            self.turn_sieve(now, 0);
+        }
+    }
+
+    /// New work that came in a datagram, so that the sieve could have held it back, was looked at.
+    pub fn note_datagram(&mut self, source: IpAddr, admission: Admission) {
+        self.sieve.note(source, admission);
     }
 
     fn next_behaviour(&self) -> Behaviour {
@@ -313,8 +355,8 @@ impl Controller {
         let passed = now.since(self.rejecting_at).as_nanos();
         self.rejecting_at = now;
         let share = u128::from(self.config.rejecting_permille);
-        let is_enough = self.wanted_permille <= f64::from(self.config.rejecting_permille) * 2.0;
-        let earned = passed * share * if is_enough { 2 } else { 1 } / 1000;
+        let is_enough = self.wanted_permille <= f64::from(self.config.rejecting_permille) * 1.5;
+        let earned = passed * share * if is_enough { 3 } else { 2 } / 2000;
         let earned = u64::try_from(earned).unwrap_or(u64::MAX);
         self.rejecting_ns = self
             .rejecting_ns

@@ -6,13 +6,15 @@
 //! transaction) is never refused, for refusing it wastes what was spent on it and makes its sender repeat it.
 //!
 //! A refusal is a 503 with a Retry-After, as long as 503s stay within their share of the processor's time; beyond it
-//! messages are dropped in silence, which costs less than anything else that can be done with them.
+//! messages are dropped in silence, which costs less than anything else that can be done with them; what has been read by then
+//! has cost too much already, so a [`Sieve`] holds it back.
 
 mod classes;
 mod controller;
 mod downstream;
 mod fairness;
 mod service_time;
+mod sieve;
 mod upstream;
 
 #[cfg(test)]
@@ -21,5 +23,6 @@ mod simulation;
 pub use classes::{Class, Classifier, Traits};
 pub use controller::{Admission, Backlog, Behaviour, Config, Controller, ShedCounts};
 pub use downstream::{Downstream, Feedback};
+pub use sieve::{PLACES, Sieve};
 pub(crate) use upstream::is_oc_parameter;
 pub use upstream::{OcOffer, OcReply};

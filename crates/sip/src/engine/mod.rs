@@ -70,7 +70,7 @@ mod store;
 use std::time::Duration;
 
 use crate::branch::BranchCodec;
-use crate::congestion::{self, Backlog, Behaviour, Controller, Downstream, OcReply};
+use crate::congestion::{self, Backlog, Behaviour, Controller, Downstream, OcReply, Sieve};
 use crate::flow::{ConnectionKey, Flow};
 use crate::message::Spans;
 use crate::verdict::Rules;
@@ -163,6 +163,7 @@ impl Engine {
             self.servers.wheel.next_deadline(),
             self.clients.wheel.next_deadline(),
             self.connections.next_sweep(),
+            self.controller.poll_timeout(),
         ]
         .into_iter()
         .flatten()
@@ -173,6 +174,7 @@ impl Engine {
     /// so.
     pub fn handle_timeout(&mut self, now: Now) {
         let now = now.mono;
+        self.controller.pass_time(now);
         for _ in 0..TIMERS_PER_CALL {
             let client = self.clients.wheel.pop_due(now);
             let server = self.servers.wheel.pop_due(now);
@@ -269,6 +271,12 @@ impl Engine {
     #[must_use]
     pub fn behaviour(&self) -> Behaviour {
         self.controller.behaviour()
+    }
+
+    /// What is to be held back before it is read, or, where the kernel does not do that, before [`Engine::handle_message`].
+    #[must_use]
+    pub fn sieve(&self) -> &Sieve {
+        self.controller.sieve()
     }
 
     /// How long a message that arrives now will wait.

@@ -8,7 +8,7 @@ use super::output::{Mark, Origin};
 use super::received::{NewRequest, Received};
 use super::reply::Reply;
 use crate::build::{Stamp, Tag};
-use crate::congestion::{Admission, Behaviour, OcOffer, Traits};
+use crate::congestion::{Admission, Behaviour, Class, OcOffer, Sieve, Traits};
 use crate::flow::Flow;
 use crate::header::{HeaderKind, Via};
 use crate::message::{Framing, Message, Spans};
@@ -130,6 +130,10 @@ impl Engine {
         let source = request.flow.remote.ip();
         if self.controller.behaviour() == Behaviour::Normal {
             self.controller.count_accepted(now, source);
+            // Without congestion a request in a dialog may count as well: it is not worth a look.
+            if request.flow.connection.is_none() && Sieve::concerns(request.message.as_bytes()) {
+                self.controller.note_datagram(source, Admission::Accept);
+            }
             return false;
         }
         let class = self.config.classifier.classify(&traits(&request.message));
@@ -324,7 +328,11 @@ impl Engine {
             return Shed::Unknown;
         }
         let class = self.config.classifier.classify(&scanned_traits(&scan));
-        match self.controller.admit(now, class, flow.remote.ip()) {
+        let admission = self.controller.admit(now, class, flow.remote.ip());
+        if class == Class::New && flow.connection.is_none() && Sieve::concerns(bytes) {
+            self.controller.note_datagram(flow.remote.ip(), admission);
+        }
+        match admission {
             Admission::Accept => Shed::Admitted,
             Admission::Drop => Shed::Dropped,
             Admission::Refuse { retry_after_s } => {

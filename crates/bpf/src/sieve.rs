@@ -1,0 +1,135 @@
+//! The sieve of SIP listeners: in an overload the kernel drops requests that begin something, before they are queued.
+//!
+//! ```text
+//!  datagram ──▶ not new work, or its hash is not above its source's threshold ──▶ the socket's queue
+//!           └─▶ new work above it ──▶ dropped, counted
+//! ```
+//! A filter of the socket (SO_ATTACH_BPF): it goes with the socket, and without rules it lets everything through. What counts as
+//! new work is said in `programs/sip_sieve.bpf.c`; the thresholds are the caller's.
+
+use std::os::fd::AsFd;
+
+use aya::programs::SocketFilter;
+
+use crate::BpfError;
+use crate::object::Object;
+use crate::sys::{RawMap, possible_processors};
+
+/// Sources share so many thresholds, by a keyed hash of their prefix.
+pub const PLACES: usize = 1024;
+
+/// Bytes of `struct rules`.
+const RULES: usize = 24 + 2 * PLACES;
+/// Where its fields are.
+const MULTIPLIER: usize = 8;
+const CLOSED: usize = 16;
+const FLAGS: usize = 20;
+const PASS: usize = 24;
+
+const SPARE_CREDENTIALS: u32 = 1;
+const SPARE_PRIORITY: u32 = 2;
+
+/// What is held back.
+#[derive(Clone, Copy, Debug)]
+pub struct Rules<'a> {
+    /// Of the hashes: a number to begin with and an odd one to multiply by, both secret.
+    pub keys: [u64; 2],
+    /// By place, 0 to 65535: a request whose hash is above it is dropped.
+    pub thresholds: &'a [u16; PLACES],
+    /// Requests with Authorization or Proxy-Authorization always pass.
+    pub spare_credentials: bool,
+    /// Requests with Priority or Resource-Priority always pass.
+    pub spare_priority: bool,
+}
+
+/// The loaded program. What is attached stays attached without it, and keeps its last rules.
+pub struct Sieve {
+    object: Object,
+    rules: RawMap<4, RULES>,
+    dropped: RawMap<4, 8>,
+    counts: Vec<u8>,
+    bytes: Box<[u8; RULES]>,
+}
+
+impl Sieve {
+    /// Loads the program. It lets everything through.
+    ///
+    /// # Errors
+    /// When the kernel refuses: without CAP_BPF, or before Linux 5.3.
+    pub fn load() -> Result<Sieve, BpfError> {
+        let bytes = aya::include_bytes_aligned!("../objects/sip_sieve.o");
+        let mut object = Object::load("sip_sieve", bytes, &[])?;
+        object.program::<SocketFilter>("sip_sieve")?.load()?;
+        let processors = possible_processors().map_err(|source| BpfError::System {
+            what: "number of processors",
+            source,
+        })?;
+        // SAFETY: RULES is an array of `struct rules`, whose size the program asserts.
+        let rules = unsafe { RawMap::new(object.own_map("RULES")?, 1) };
+        // SAFETY: DROPPED is a per-CPU array of u64.
+        let dropped = unsafe { RawMap::new(object.own_map("DROPPED")?, processors) };
+        Ok(Sieve {
+            object,
+            counts: vec![0; 8 * processors],
+            rules,
+            dropped,
+            bytes: Box::new([0; RULES]),
+        })
+    }
+
+    /// Puts the program before the queue of a bound UDP socket, for as long as the socket is open.
+    ///
+    /// # Errors
+    /// When the kernel refuses.
+    pub fn attach(&mut self, socket: &impl AsFd) -> Result<(), BpfError> {
+        let program = self.object.program::<SocketFilter>("sip_sieve")?;
+        program.attach(socket)?;
+        Ok(())
+    }
+
+    /// What is held back from now on; `None` lets everything through. One system call.
+    ///
+    /// # Errors
+    /// When this process may not write to maps any more; then the rules are as they were.
+    pub fn set(&mut self, rules: Option<&Rules<'_>>) -> Result<(), BpfError> {
+        let bytes = &mut self.bytes;
+        bytes[CLOSED..FLAGS].copy_from_slice(&u32::from(rules.is_some()).to_ne_bytes());
+        if let Some(rules) = rules {
+            let mut flags = 0;
+            if rules.spare_credentials {
+                flags |= SPARE_CREDENTIALS;
+            }
+            if rules.spare_priority {
+                flags |= SPARE_PRIORITY;
+            }
+            bytes[..MULTIPLIER].copy_from_slice(&rules.keys[0].to_ne_bytes());
+            bytes[MULTIPLIER..CLOSED].copy_from_slice(&rules.keys[1].to_ne_bytes());
+            bytes[FLAGS..PASS].copy_from_slice(&flags.to_ne_bytes());
+            let thresholds = bytes[PASS..].chunks_exact_mut(2).zip(rules.thresholds);
+            thresholds.for_each(|(to, from)| to.copy_from_slice(&from.to_ne_bytes()));
+        }
+        let set = self.rules.set(&[0; 4], &self.bytes);
+        set.map_err(|source| element("RULES", source))
+    }
+
+    /// Datagrams dropped since the program was loaded, by all sockets it is attached to. One system call.
+    ///
+    /// # Errors
+    /// When this process may not read maps any more.
+    pub fn dropped(&mut self) -> Result<u64, BpfError> {
+        let read = self.dropped.get(&[0; 4], &mut self.counts);
+        read.map_err(|source| element("DROPPED", source))?;
+        let counts = self.counts.as_chunks::<8>().0.iter();
+        Ok(counts.map(|count| u64::from_ne_bytes(*count)).sum())
+    }
+}
+
+impl std::fmt::Debug for Sieve {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Sieve")
+    }
+}
+
+fn element(map: &'static str, source: std::io::Error) -> BpfError {
+    BpfError::Element { map, source }
+}
