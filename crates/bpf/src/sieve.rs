@@ -5,7 +5,8 @@
 //!           └─▶ new work above it ──▶ dropped, counted
 //! ```
 //! A filter of the socket (SO_ATTACH_BPF): it goes with the socket, and without rules it lets everything through. What counts as
-//! new work is said in `programs/sip_sieve.bpf.c`; the thresholds are the caller's.
+//! new work is said in `programs/sip_sieve.bpf.c`; the thresholds are the caller's. What was dropped is remembered, in two
+//! generations of a Bloom filter, and has a threshold of its own.
 
 use std::os::fd::AsFd;
 
@@ -13,18 +14,23 @@ use aya::programs::SocketFilter;
 
 use crate::BpfError;
 use crate::object::Object;
-use crate::sys::{RawMap, possible_processors};
+use crate::sys::{Mapping, RawMap, possible_processors};
 
 /// Sources share so many thresholds, by a keyed hash of their prefix.
 pub const PLACES: usize = 1024;
 
 /// Bytes of `struct rules`.
-const RULES: usize = 24 + 2 * PLACES;
+const RULES: usize = 32 + 2 * PLACES;
 /// Where its fields are.
 const MULTIPLIER: usize = 8;
-const CLOSED: usize = 16;
-const FLAGS: usize = 20;
-const PASS: usize = 24;
+const UNTIL: usize = 16;
+const FLAGS: usize = 24;
+const GENERATION: usize = 28;
+const STALE: usize = 30;
+const PASS: usize = 32;
+
+/// Bytes of one generation of the Bloom filter.
+const GENERATION_BYTES: usize = 1 << 21;
 
 const SPARE_CREDENTIALS: u32 = 1;
 const SPARE_PRIORITY: u32 = 2;
@@ -36,6 +42,10 @@ pub struct Rules<'a> {
     pub keys: [u64; 2],
     /// By place, 0 to 65535: a request whose hash is above it is dropped.
     pub thresholds: &'a [u16; PLACES],
+    /// The threshold of what was dropped before, whatever its place.
+    pub stale: u16,
+    /// Until when this holds, in nanoseconds of CLOCK_MONOTONIC.
+    pub until_ns: u64,
     /// Requests with Authorization or Proxy-Authorization always pass.
     pub spare_credentials: bool,
     /// Requests with Priority or Resource-Priority always pass.
@@ -47,6 +57,8 @@ pub struct Sieve {
     object: Object,
     rules: RawMap<4, RULES>,
     dropped: RawMap<4, 8>,
+    stale: Mapping,
+    generation: u16,
     counts: Vec<u8>,
     bytes: Box<[u8; RULES]>,
 }
@@ -68,8 +80,12 @@ impl Sieve {
         let rules = unsafe { RawMap::new(object.own_map("RULES")?, 1) };
         // SAFETY: DROPPED is a per-CPU array of u64.
         let dropped = unsafe { RawMap::new(object.own_map("DROPPED")?, processors) };
+        let stale = object.own_map("STALE")?;
+        let stale = Mapping::new(stale.as_fd(), 2 * GENERATION_BYTES);
         Ok(Sieve {
             object,
+            stale: stale.map_err(|source| element("STALE", source))?,
+            generation: 0,
             counts: vec![0; 8 * processors],
             rules,
             dropped,
@@ -93,7 +109,9 @@ impl Sieve {
     /// When this process may not write to maps any more; then the rules are as they were.
     pub fn set(&mut self, rules: Option<&Rules<'_>>) -> Result<(), BpfError> {
         let bytes = &mut self.bytes;
-        bytes[CLOSED..FLAGS].copy_from_slice(&u32::from(rules.is_some()).to_ne_bytes());
+        let until_ns = rules.map_or(0, |rules| rules.until_ns);
+        bytes[UNTIL..FLAGS].copy_from_slice(&until_ns.to_ne_bytes());
+        bytes[GENERATION..STALE].copy_from_slice(&self.generation.to_ne_bytes());
         if let Some(rules) = rules {
             let mut flags = 0;
             if rules.spare_credentials {
@@ -103,13 +121,21 @@ impl Sieve {
                 flags |= SPARE_PRIORITY;
             }
             bytes[..MULTIPLIER].copy_from_slice(&rules.keys[0].to_ne_bytes());
-            bytes[MULTIPLIER..CLOSED].copy_from_slice(&rules.keys[1].to_ne_bytes());
-            bytes[FLAGS..PASS].copy_from_slice(&flags.to_ne_bytes());
+            bytes[MULTIPLIER..UNTIL].copy_from_slice(&rules.keys[1].to_ne_bytes());
+            bytes[FLAGS..GENERATION].copy_from_slice(&flags.to_ne_bytes());
+            bytes[STALE..PASS].copy_from_slice(&rules.stale.to_ne_bytes());
             let thresholds = bytes[PASS..].chunks_exact_mut(2).zip(rules.thresholds);
             thresholds.for_each(|(to, from)| to.copy_from_slice(&from.to_ne_bytes()));
         }
         let set = self.rules.set(&[0; 4], &self.bytes);
         set.map_err(|source| element("RULES", source))
+    }
+
+    /// Forgets what was dropped before the last call, from the next [`Sieve::set`] on: takes a millisecond or less.
+    pub fn age(&mut self) {
+        self.generation ^= 1;
+        let start = usize::from(self.generation) * GENERATION_BYTES;
+        self.stale.clear(start..start + GENERATION_BYTES);
     }
 
     /// Datagrams dropped since the program was loaded, by all sockets it is attached to. One system call.

@@ -4,6 +4,7 @@
 use std::fs::File;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
+use std::sync::atomic::{AtomicU64, Ordering};
 
 const MAP_LOOKUP_ELEM: libc::c_long = 1;
 const MAP_UPDATE_ELEM: libc::c_long = 2;
@@ -178,6 +179,21 @@ impl Mapping {
         match std::ptr::NonNull::new(start.cast()) {
             Some(start) => Ok(Mapping { start, bytes }),
             None => Err(io::ErrorKind::AddrNotAvailable.into()),
+        }
+    }
+
+    /// Makes bytes zero, whoever reads or writes them meanwhile.
+    ///
+    /// # Panics
+    /// When the range is not within the mapping, or not of whole words.
+    pub(crate) fn clear(&self, range: std::ops::Range<usize>) {
+        assert!(range.start <= range.end && range.end <= self.bytes);
+        assert!(range.start.is_multiple_of(8) && range.end.is_multiple_of(8));
+        for at in range.step_by(8) {
+            // SAFETY: within the mapping, as asserted, and aligned: the mapping begins at a page. Others may use the word at the
+            // same time, so it is written as an atomic.
+            let word = unsafe { AtomicU64::from_ptr(self.start.as_ptr().add(at).cast()) };
+            word.store(0, Ordering::Relaxed);
         }
     }
 

@@ -35,6 +35,8 @@ impl Listener {
         let mut rules = Rules {
             keys: KEYS,
             thresholds,
+            stale: 0,
+            until_ns: u64::MAX,
             spare_credentials: false,
             spare_priority: false,
         };
@@ -159,8 +161,32 @@ fn a_retransmission_shares_the_fate_of_the_first_try() {
     assert_eq!(first, again);
     let passed = first.iter().filter(|passed| **passed).count();
     assert!((60..140).contains(&passed), "{passed} of 400");
+    // What was dropped is remembered, and has a threshold of its own.
+    listener.close(&[u16::MAX; PLACES]);
+    let later: Vec<bool> = (0..400)
+        .map(|number| listener.passes(&client, &request(number)))
+        .collect();
+    assert_eq!(first, later);
+    assert!((400..800).all(|number| listener.passes(&client, &request(number))));
+    listener.close_with(&[u16::MAX; PLACES], |rules| rules.stale = u16::MAX);
+    assert!((0..400).all(|number| listener.passes(&client, &request(number))));
+    // One generation is kept.
+    listener.sieve.age();
+    listener.close(&[u16::MAX; PLACES]);
+    let kept = (0..400).filter(|number| !listener.passes(&client, &request(*number)));
+    assert!(kept.count() > 100);
+    listener.sieve.age();
+    listener.sieve.age();
     listener.close(&[u16::MAX; PLACES]);
     assert!((0..400).all(|number| listener.passes(&client, &request(number))));
+}
+
+#[test]
+fn rules_end_by_themselves() {
+    let mut listener = Listener::new("127.0.0.1:0");
+    let client = client("127.0.0.1");
+    listener.close_with(&[0; PLACES], |rules| rules.until_ns = 1);
+    assert!(listener.passes(&client, &request("REGISTER sip:192.0.2.2", 1, TO, "")));
 }
 
 /// As the program computes it.

@@ -1,8 +1,9 @@
 // The sieve of a SIP listener: in an overload, requests that begin something are dropped here, before they are queued.
 //
 // Whether a request stays is decided by a hash of its first bytes, so a retransmission meets the same fate as the first
-// try: what was accepted once gets through again, and what was not costs no more. The share that stays is that of its source's
-// place in a table which the worker writes; everything stays while `closed` is 0. Never held back is what may belong to something
+// try. The share that stays is that of its source's place in a table which the worker writes. What was dropped is remembered in a
+// Bloom filter: its retransmissions have a share of their own, which the worker raises last, for in a calm after an overload they
+// are many times what comes anew. The worker also says until when all this holds, so nothing outlives it. Never held back is what may belong to something
 // that was begun (a To tag, credentials, any other method, a response) or may be an emergency call; when in doubt it passes.
 #include "packet.h"
 
@@ -13,6 +14,9 @@ enum {
     LOOKED_AT = 1024,
     // Shorter than any request.
     LEAST = 64,
+    // Bits of one generation of the Bloom filter, as a power of two, and its words.
+    STALE_BITS = 24,
+    STALE_WORDS = 1 << (STALE_BITS - 6),
 };
 
 // Flags of `rules`.
@@ -26,12 +30,16 @@ enum {
 struct rules {
     u64 key;
     u64 multiplier; // odd
-    u32 closed;
+    u64 until_ns; // CLOCK_MONOTONIC
     u32 flags;
-    // A request whose hash is not above this passes: 65535 is everything.
+    // The generation of the Bloom filter that is written, 0 or 1; both are read.
+    u16 generation;
+    // A request whose hash is not above its threshold passes: 65535 is everything. This is that of what was dropped before ..
+    u16 stale;
+    // .. and these are those of the others, by place.
     u16 pass[PLACES];
 };
-_Static_assert(sizeof(struct rules) == 24 + 2 * PLACES, "rules");
+_Static_assert(sizeof(struct rules) == 32 + 2 * PLACES, "rules");
 
 struct {
     UINT(type, MAP_TYPE_ARRAY);
@@ -39,6 +47,15 @@ struct {
     TYPE(value, struct rules);
     UINT(max_entries, 1);
 } RULES SEC(".maps");
+
+// Two generations of a Bloom filter with three hashes. Bits that get lost between processors are no harm.
+struct {
+    UINT(type, MAP_TYPE_ARRAY);
+    TYPE(key, u32);
+    TYPE(value, u64);
+    UINT(max_entries, 2 * STALE_WORDS);
+    UINT(map_flags, MAP_MMAPABLE);
+} STALE SEC(".maps");
 
 // Datagrams dropped.
 struct {
@@ -104,8 +121,8 @@ INLINE int read_source(struct __sk_buff *packet, u64 *source)
            !skb_load_bytes_relative(packet, __builtin_offsetof(struct ipv6, source), source, 8, HEADER_START_NET);
 }
 
-// 16 bits of a keyed hash of the first whole words.
-INLINE u32 hash(const struct rules *rules, const struct text *text, u32 length)
+// A keyed hash of the first whole words.
+INLINE u64 hash(const struct rules *rules, const struct text *text, u32 length)
 {
     u64 sum = rules->key;
     for (u32 i = 0; i < HASHED / 8; i++) {
@@ -114,7 +131,36 @@ INLINE u32 hash(const struct rules *rules, const struct text *text, u32 length)
         sum = (sum ^ text->words[i]) * rules->multiplier;
         sum ^= sum >> 32;
     }
-    return (sum * rules->multiplier) >> 48;
+    return sum * rules->multiplier;
+}
+
+// The words of a generation that have the bits of a hash, three if none is missing, and their bits.
+INLINE int stale_words(u64 hash, u32 generation, u64 *words[3], u64 bits[3])
+{
+    for (int i = 0; i < 3; i++) {
+        u32 bit = hash >> (i * 20) & ((1 << STALE_BITS) - 1);
+        u32 word = (generation & 1) * STALE_WORDS + (bit >> 6);
+        words[i] = map_lookup(&STALE, &word);
+        bits[i] = 1ULL << (bit & 63);
+        if (!words[i])
+            return 0;
+    }
+    return 1;
+}
+
+INLINE int is_stale(u64 hash, u32 generation)
+{
+    u64 *words[3], bits[3];
+    return stale_words(hash, generation, words, bits) && (*words[0] & bits[0]) && (*words[1] & bits[1]) && (*words[2] & bits[2]);
+}
+
+INLINE void remember(u64 hash, u32 generation)
+{
+    u64 *words[3], bits[3];
+    if (!stale_words(hash, generation, words, bits))
+        return;
+    for (int i = 0; i < 3; i++)
+        *words[i] |= bits[i];
 }
 
 // Whether a header that spares the request begins with these four bytes: a line end and three letters.
@@ -197,17 +243,22 @@ INLINE int holds_back(struct __sk_buff *packet, const struct rules *rules, struc
     // urn:service:sos (RFC 5031).
     if ((text->bytes[uri] & 0xdf) == 'U' && (text->bytes[uri + 1] & 0xdf) == 'R' && text->bytes[uri + 3] == ':')
         return 0;
+    u64 sum = hash(rules, text, length);
+    // Other bits than those that are compared, and others for each source.
+    u64 other = (sum ^ sum >> 29 ^ source) * rules->multiplier;
     u32 place = (source + rules->key) * rules->multiplier >> 54;
-    if (hash(rules, text, length) <= rules->pass[place % PLACES])
+    u32 threshold = is_stale(other, 0) || is_stale(other, 1) ? rules->stale : rules->pass[place % PLACES];
+    if (sum >> 48 <= threshold || !begins_something(text, length, rules->flags))
         return 0;
-    return begins_something(text, length, rules->flags);
+    remember(other, rules->generation);
+    return 1;
 }
 
 SEC("socket") int sip_sieve(struct __sk_buff *packet)
 {
     u32 zero = 0;
     struct rules *rules = map_lookup(&RULES, &zero);
-    if (!rules || !rules->closed || packet->len < UDP_BYTES + LEAST)
+    if (!rules || !rules->until_ns || packet->len < UDP_BYTES + LEAST || rules->until_ns < ktime_get_coarse_ns())
         return packet->len;
     struct text *text = map_lookup(&TEXT, &zero);
     u64 *dropped = map_lookup(&DROPPED, &zero);

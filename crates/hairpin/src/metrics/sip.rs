@@ -172,6 +172,8 @@ fn overload(page: &mut Page, stats: &Stats, sum: &SipCounters) {
         [
             ("refused", sum.shed_refused),
             ("dropped", sum.shed_dropped),
+            ("socket", sum.shed_by_kernel),
+            ("sieve", sum.shed_by_sieve),
             ("user", sum.shed_by_user),
             ("deferred", sum.shed_deferred),
             ("transactions", sum.shed_transactions),

@@ -89,6 +89,9 @@ pub struct Moment {
     pub begun: u64,
     /// Those of them that succeeded.
     pub succeeded: u64,
+    /// Those of them that took 200 ms at most.
+    #[serde(default)]
+    pub soon: u64,
     /// The slowest of these, microseconds.
     pub worst_us: u64,
 }
@@ -123,29 +126,39 @@ pub struct SweepStep {
     pub unavailable: f64,
     /// Retransmissions per second.
     pub retransmissions: f64,
-    /// Share of what began that was not answered at all within the step and what it lingers, 0 to 1.
+    /// Share of what began that was not answered at all when the step was over, 0 to 1.
     pub unanswered: f64,
     /// Datagrams that full receive buffers of other programs on this machine dropped, per second.
     pub dropped: f64,
-    /// Of what succeeded.
+    /// Of what succeeded, since it was meant to begin, retransmissions included.
     pub latency: Percentiles,
+    /// Of what succeeded, since the request that was answered left.
+    pub last_try: Percentiles,
     /// Processor time of the server, as a share of one processor; `None` if its process is not known.
     pub server_cpu: Option<f64>,
-    /// Resident memory of the server at the end of the step, bytes.
+    /// Resident memory of the server at the beginning and at the end of the step, bytes.
+    pub server_memory_before: Option<u64>,
+    /// See above.
     pub server_memory: Option<u64>,
 }
 
 /// How soon all was well again after a drop of the load.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct Recovery {
     /// Multiples of the peak: before the drop, and after.
     pub from: f64,
     /// After it.
     pub to: f64,
-    /// From the drop until 99 % of what began succeeded and none of it took longer than 200 ms, and that stayed so; `None` if
-    /// it did not come to that within the time looked at.
+    /// From the drop until 99 % of what began in a tenth of a second succeeded within 200 ms, and that stayed so; `None` if it did
+    /// not come to that within the time looked at.
     pub seconds: Option<f64>,
+    /// When the load fell, since the start of the run that `timeline` is of.
+    #[serde(default)]
+    pub fell_at_ms: u64,
+    /// The highest load for a while, and the lower one.
+    #[serde(default)]
+    pub timeline: Vec<Moment>,
 }
 
 impl SipReport {
@@ -187,6 +200,7 @@ impl SipReport {
             mine.at_ms = theirs.at_ms;
             mine.begun += theirs.begun;
             mine.succeeded += theirs.succeeded;
+            mine.soon += theirs.soon;
             mine.worst_us = mine.worst_us.max(theirs.worst_us);
         }
     }
@@ -194,7 +208,7 @@ impl SipReport {
 
 impl SweepStep {
     /// What stands above a table of steps.
-    pub const HEADER: &str = "     load    offered/s      begun/s    goodput/s      503/s     retx/s  unanswered     p99 ms  server";
+    pub const HEADER: &str = "     load    offered/s      begun/s    goodput/s      503/s     retx/s  unanswered     p99 ms    try ms  server      MB";
 }
 
 impl fmt::Display for SweepStep {
@@ -202,7 +216,7 @@ impl fmt::Display for SweepStep {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(
             f,
-            "{:>8.2}x{:>13.0}{:>13.0}{:>13.0}{:>11.0}{:>11.0}{:>10.2} %{:>11.2}",
+            "{:>8.2}x{:>13.0}{:>13.0}{:>13.0}{:>11.0}{:>11.0}{:>10.2} %{:>11.2}{:>10.2}",
             self.multiple,
             self.offered,
             self.begun,
@@ -211,9 +225,14 @@ impl fmt::Display for SweepStep {
             self.retransmissions,
             self.unanswered * 100.0,
             self.latency.p99_us / 1e3,
+            self.last_try.p99_us / 1e3,
         )?;
         match self.server_cpu {
-            Some(cpu) => write!(f, "{:>6.0} %", cpu * 100.0),
+            Some(cpu) => write!(f, "{:>6.0} %", cpu * 100.0)?,
+            None => write!(f, "{:>8}", "-")?,
+        }
+        match self.server_memory {
+            Some(bytes) => write!(f, "{:>8.0}", bytes as f64 / 1e6),
             None => write!(f, "{:>8}", "-"),
         }
     }

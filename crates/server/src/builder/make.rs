@@ -66,8 +66,12 @@ impl Builder {
             groups,
             listeners,
             sip_listeners,
-            sip,
+            mut sip,
         } = self.bind(workers, offloads)?;
+        // All workers' tables are alike.
+        let sip_can = sip
+            .first_mut()
+            .is_none_or(|sip| sip.can_write_unprivileged());
         let most = self.most_allocations(relays.iter().len() * ports.len());
         let shown = Arc::new(Shown::default());
         let mut offload = self.prepare_offload(&listeners, &relays, ports, most, &shown)?;
@@ -115,7 +119,7 @@ impl Builder {
             boxes,
             observer,
             live,
-            kept: self.kept(offload.as_mut(), &mut tables),
+            kept: self.kept(sip_can, offload.as_mut(), &mut tables),
             tables,
             offload,
         })

@@ -34,12 +34,17 @@ impl Builder {
     }
 
     /// What the threads keep of their privileges.
-    pub(super) fn kept(&self, offload: Option<&mut Prepared>, tables: &mut Tables) -> Kept {
+    pub(super) fn kept(
+        &self,
+        sip: bool,
+        offload: Option<&mut Prepared>,
+        tables: &mut Tables,
+    ) -> Kept {
         if !self.drop_privileges {
             return Kept::EVERYTHING;
         }
         let relaying = offload.is_none_or(|offload| offload.can_write_unprivileged());
-        Kept::needed(relaying && tables.can_write_unprivileged())
+        Kept::needed(sip && relaying && tables.can_write_unprivileged())
     }
 }
 

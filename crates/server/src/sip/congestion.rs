@@ -157,6 +157,11 @@ impl Congestion {
         self.shed_time += took;
     }
 
+    /// A message was held back as soon as it was seen.
+    pub(super) fn held_back(&mut self) {
+        self.shed += 1;
+    }
+
     /// The batch of so many messages is done, answers sent: tells the engine how long they took.
     pub(super) fn end(&mut self, handled: usize, engine: &mut Engine) {
         let busy = Duration::from_nanos(io::clock::monotonic_ns() - self.started_ns);

@@ -101,6 +101,10 @@ counters! {
     shed_refused: u64,
     /// Requests dropped in silence because there was no time left even for refusals.
     shed_dropped: u64,
+    /// Datagrams with new work that the kernel held back in an overload, before they were queued.
+    shed_by_kernel: u64,
+    /// Datagrams with new work that were held back in an overload as soon as they were read.
+    shed_by_sieve: u64,
     /// Requests that the transaction user refused because of overload.
     shed_by_user: u64,
     /// Retransmissions put off because of overload.

@@ -4,6 +4,7 @@ use super::balance::{Balance, Kind, SipParcel};
 use super::congestion::Congestion;
 use super::connections::Gone;
 use super::counters::{SipCounters, method_index};
+use super::front::Front;
 use super::outgoing::{Outgoing, worker_of};
 use super::requests::Requests;
 use super::settings::Orders;
@@ -35,6 +36,7 @@ pub(crate) struct Endpoint {
     pub(super) counters: SipCounters,
     pub(super) engine: Box<Engine>,
     pub(super) congestion: Congestion,
+    pub(super) front: Front,
     user: User,
     /// What it sends by itself.
     pub(super) requests: Requests,
@@ -59,6 +61,7 @@ impl Endpoint {
     pub(crate) fn new(
         number: u16,
         listeners: &[SocketAddr],
+        front: Front,
         orders: Arc<Orders>,
         secrets: &Secrets,
         seed: u64,
@@ -91,6 +94,7 @@ impl Endpoint {
             counters: SipCounters::default(),
             engine: Box::new(Engine::new(config, seed)),
             congestion: Congestion::new(listeners.len()),
+            front,
             balance: Balance::new(number, secrets.commons.clone()),
             has_wanted: false,
             number,
@@ -133,6 +137,7 @@ impl Endpoint {
             }
             self.engine.handle_timeout(self.now);
             self.drain(outgoing);
+            self.front.follow(self.now, self.engine.sieve());
         }
         while self.user.expire(now, &mut self.engine) {
             self.drain(outgoing);
@@ -169,7 +174,9 @@ impl Endpoint {
             Packet::Sip => {
                 self.counters.udp_messages += 1;
                 self.counters.bytes_received += bytes.len() as u64;
-                if !(self.balance.is_on() && self.hand_over(bytes, flow)) {
+                if self.front.is_here() && self.engine.holds_back(flow.remote.ip(), bytes) {
+                    self.congestion.held_back();
+                } else if !(self.balance.is_on() && self.hand_over(bytes, flow)) {
                     self.message(bytes, flow, 0, outgoing);
                 }
             }
@@ -225,6 +232,7 @@ impl Endpoint {
     /// A batch of messages begins.
     pub(super) fn begin_batch(&mut self) {
         self.congestion.begin(self.now, &mut self.engine);
+        self.front.follow(self.now, self.engine.sieve());
     }
 
     /// It is done, answers sent.
@@ -277,6 +285,12 @@ impl Endpoint {
                 Kind::Message { flow, asked } => {
                     messages += 1;
                     self.counters.taken_over += 1;
+                    // The kernel looks at the other worker's socket by the other worker's rules.
+                    if flow.connection.is_none() && self.engine.holds_back(flow.remote.ip(), bytes)
+                    {
+                        self.congestion.held_back();
+                        continue;
+                    }
                     self.adopt(&flow, bytes);
                     self.message(bytes, &flow, asked, outgoing);
                 }
@@ -556,6 +570,8 @@ impl Endpoint {
         counters.behaviour = self.engine.behaviour() as u64;
         counters.shed_refused = stats.shed.refused;
         counters.shed_dropped = stats.shed.dropped;
+        (counters.shed_by_kernel, counters.overflow) = self.front.counts();
+        counters.shed_by_sieve = stats.shed.held_back;
         counters.shed_by_user = stats.shed.from_tu;
         counters.shed_deferred = stats.shed.deferred;
         for (reason, count) in sip::engine::DropReason::ALL.iter().zip(stats.dropped) {

@@ -18,6 +18,7 @@ mod connection;
 mod connections;
 mod counters;
 mod endpoint;
+mod front;
 mod lines;
 mod listeners;
 mod names;
@@ -47,6 +48,7 @@ use crate::worker::{Courier, Token};
 use challenge::UsedCounts;
 use connections::Connections;
 use endpoint::Endpoint;
+use front::Front;
 use io::{Event, Interest, Poller, RecvBatch, SendOptions, SendQueue};
 use listeners::SipListener;
 use sip::{HashKey, Mono, Now};
@@ -116,6 +118,7 @@ impl Sip {
         let addresses: Vec<SocketAddr> = listeners.iter().map(|listener| listener.local).collect();
         let seed = crate::random::Entropy::new().next_u32();
         let seed = u64::from(seed) << 16 | u64::from(number);
+        let front = Front::new(listeners.iter().map(|listener| &listener.udp));
         Ok(Sip {
             listeners,
             batch: RecvBatch::try_new(MESSAGES, RecvBatch::LARGE)?,
@@ -125,7 +128,7 @@ impl Sip {
                 capacity: 8 * MESSAGES,
             }),
             connections: Connections::new(number, now.mono),
-            endpoint: Endpoint::new(number, &addresses, orders, secrets, seed, now),
+            endpoint: Endpoint::new(number, &addresses, front, orders, secrets, seed, now),
             inbox: VecDeque::new(),
             ready: Vec::new(),
             scratch: vec![0; READ].into(),
@@ -134,6 +137,11 @@ impl Sip {
             keeps_errors: false,
             held: false,
         })
+    }
+
+    /// Whether everything that SIP writes to the kernel's tables can be written without any capability.
+    pub(crate) fn can_write_unprivileged(&mut self) -> bool {
+        self.endpoint.front.can_write_unprivileged()
     }
 
     /// Has the poller report all listeners.

@@ -124,7 +124,11 @@ impl Sip {
             let lost = self.batch.overflow();
             let result = listener.udp.recv_up_to(MESSAGES, 0, &mut self.batch);
             let lost = self.batch.overflow() - lost;
-            self.endpoint.counters.overflow += lost;
+            let lost = if self.endpoint.front.lost(lost) {
+                lost
+            } else {
+                0
+            };
             match result {
                 Ok(0) => return,
                 Ok(_) => {}

@@ -16,8 +16,8 @@ pub struct Config {
     pub enabled: bool,
     /// The longest wait that is of use; 200 ms by default.
     pub tolerance: Duration,
-    /// Which part of the processor's time may go into 503s, in thousandths; 50 by default, and half as much again where that
-    /// is enough to refuse all that is shed. Beyond it messages are dropped in silence, which callers over UDP answer with
+    /// Which part of the processor's time may go into 503s, in thousandths; 50 by default, and for a moment twice that.
+    /// Beyond it messages are dropped in silence, which callers over UDP answer with
     /// repetition: a 503 is dearer than one drop and cheaper than four.
     pub rejecting_permille: u16,
     /// What building and sending a 503 costs; 3 us by default.
@@ -79,6 +79,8 @@ pub struct ShedCounts {
     pub refused: u64,
     /// Dropped in silence.
     pub dropped: u64,
+    /// Held back by [`Controller::holds_back`].
+    pub held_back: u64,
     /// Requests of the TU that were not sent.
     pub from_tu: u64,
     /// Retransmissions put off.
@@ -87,6 +89,8 @@ pub struct ShedCounts {
 
 /// Shares of the tolerance, in percent: above the first the behaviour begins, below the second it ends.
 const NEW_WORK: (u64, u64) = (80, 60);
+/// The same while the sieve is closed: what gets through it comes evenly, and need not wait so long.
+const SIEVED_NEW_WORK: (u64, u64) = (50, 30);
 const NON_ESSENTIAL: (u64, u64) = (100, 85);
 /// Above this even priority calls are refused: they would wait too long to be of use, and hold up those before them.
 const HOPELESS: u64 = 200;
@@ -119,8 +123,6 @@ pub struct Controller {
     shed: u32,
     window_at: Mono,
     shed_percent: f64,
-    /// What 503s for all that is shed would take, in thousandths of the time.
-    wanted_permille: f64,
     counts: ShedCounts,
 }
 
@@ -143,7 +145,6 @@ impl Controller {
             shed: 0,
             window_at: Mono::default(),
             shed_percent: 0.0,
-            wanted_permille: 0.0,
             counts: ShedCounts::default(),
         }
     }
@@ -203,6 +204,13 @@ impl Controller {
         &self.sieve
     }
 
+    /// Whether a datagram is held back.
+    pub fn holds_back(&mut self, source: IpAddr, datagram: &[u8]) -> bool {
+        let held = self.sieve.holds_back(source, datagram);
+        self.counts.held_back += u64::from(held);
+        held
+    }
+
     /// When to call [`Controller::pass_time`] next; `None` if there is no need.
     #[must_use]
     pub fn poll_timeout(&self) -> Option<Mono> {
@@ -222,12 +230,16 @@ impl Controller {
     }
 
     fn next_behaviour(&self) -> Behaviour {
+        let new_work = match self.sieve.is_closed() {
+            true => SIEVED_NEW_WORK,
+            false => NEW_WORK,
+        };
         let stays = |behaviour, (begins, ends)| {
             self.percent > begins || (self.behaviour >= behaviour && self.percent >= ends)
         };
         if stays(Behaviour::RejectingNonEssential, NON_ESSENTIAL) {
             Behaviour::RejectingNonEssential
-        } else if stays(Behaviour::RejectingNewWork, NEW_WORK) {
+        } else if stays(Behaviour::RejectingNewWork, new_work) {
             Behaviour::RejectingNewWork
         } else {
             Behaviour::Normal
@@ -355,8 +367,8 @@ impl Controller {
         let passed = now.since(self.rejecting_at).as_nanos();
         self.rejecting_at = now;
         let share = u128::from(self.config.rejecting_permille);
-        let is_enough = self.wanted_permille <= f64::from(self.config.rejecting_permille) * 1.5;
-        let earned = passed * share * if is_enough { 3 } else { 2 } / 2000;
+        // A sieve that is closed sees to it that this is not exceeded for long, and who is refused does not come again.
+        let earned = passed * share * if self.sieve.is_closed() { 2 } else { 1 } / 1000;
         let earned = u64::try_from(earned).unwrap_or(u64::MAX);
         self.rejecting_ns = self
             .rejecting_ns
@@ -370,9 +382,6 @@ impl Controller {
             return;
         }
         self.window_at = now;
-        let wanted = self.config.rejection_cost.as_secs_f64() * f64::from(self.shed);
-        let permille = 1000.0 * wanted / passed.as_secs_f64();
-        self.wanted_permille += (permille - self.wanted_permille) * AVERAGING;
         let share = 100.0 * f64::from(self.shed) / f64::from(self.offered.max(1));
         self.shed_percent += (share - self.shed_percent) * AVERAGING;
         self.offered = 0;

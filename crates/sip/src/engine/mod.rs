@@ -67,6 +67,7 @@ pub(crate) mod slab;
 mod stats;
 mod store;
 
+use std::net::IpAddr;
 use std::time::Duration;
 
 use crate::branch::BranchCodec;
@@ -273,10 +274,16 @@ impl Engine {
         self.controller.behaviour()
     }
 
-    /// What is to be held back before it is read, or, where the kernel does not do that, before [`Engine::handle_message`].
+    /// What is to be held back before it is read.
     #[must_use]
     pub fn sieve(&self) -> &Sieve {
         self.controller.sieve()
+    }
+
+    /// Whether a datagram is to be held back, where the kernel does not do that: then it is not to be handled.
+    #[must_use]
+    pub fn holds_back(&mut self, source: IpAddr, datagram: &[u8]) -> bool {
+        self.controller.holds_back(source, datagram)
     }
 
     /// How long a message that arrives now will wait.

@@ -38,6 +38,9 @@ const TICK_NS: u64 = 1_000_000;
 const MS: u64 = 1_000_000;
 /// How long a call may ring. A UAC has no such timer of its own; the generator must not wait for ever.
 const RING_NS: u64 = 180_000_000_000;
+/// The place among the parts of a call of the time since its last INVITE; likewise of other units of work.
+const LAST_TRY_OF_CALL: usize = 3;
+const LAST_TRY_OF_REQUEST: usize = 1;
 /// Length of what a branch begins with: the cookie and the salt.
 const PREFIX: usize = 7 + SALT;
 
@@ -124,10 +127,7 @@ impl Core {
         });
         let mut needle = *b"z9hG4bK________";
         needle[7..].copy_from_slice(words.salt.as_bytes());
-        let parts = match setting.options.workload {
-            SipWorkload::Call => super::Sip::CALL_PARTS.len(),
-            _ => 1,
-        };
+        let parts = super::Sip::part_names_of(setting.options.workload).len();
         Core {
             links: texts.collect(),
             slots: Slots::new(setting.limit),
@@ -199,6 +199,7 @@ impl Core {
         let slot = self.slots.get_mut(place);
         slot.stage = stage;
         slot.sent_ns = around.now_ns;
+        slot.tried_us = 0;
         slot.proceeding = false;
         slot.interval_ms = if udp { (T1_NS / MS) as u32 } else { 0 };
         let wait_ns = if udp { T1_NS } else { GIVE_UP_NS };
@@ -392,6 +393,8 @@ impl Core {
         let latency_ns = around.now_ns.saturating_sub(slot.intended_ns);
         if slot.measured {
             self.came.record_part(1, latency_ns);
+            self.came
+                .record_part(LAST_TRY_OF_CALL, slot.since_try(around.now_ns));
         }
         // From now on the unit's time is that of its answer, and `succeed` takes note of it.
         slot.sent_ns = around.now_ns;
@@ -441,6 +444,9 @@ impl Core {
                 self.came.record_part(2, bye_ns);
             }
             latency_ns = self.memories[place as usize].dialog.answered_after_ns;
+        } else if slot.measured {
+            self.came
+                .record_part(LAST_TRY_OF_REQUEST, slot.since_try(around.now_ns));
         }
         let counters = around.counters;
         counters.add(Counter::Received, 1);
@@ -459,7 +465,9 @@ impl Core {
 
     fn fail(&mut self, place: u32, status: u16, message: &[u8], around: Around<'_>) {
         let retry_after = Lines::of(message).find(b"Retry-After", b"Retry-After");
-        self.tally.refused(status, retry_after.map(leading_number));
+        let within = around.shared.measured(around.now_ns);
+        let retry_after = retry_after.map(leading_number);
+        self.tally.refused(status, retry_after, within);
         self.failed(place, status, around);
     }
 
@@ -512,6 +520,7 @@ impl Core {
         // RFC 3261 §17.1.1.2 and §17.1.2.2: A doubles, E doubles up to T2.
         let doubled = slot.interval_ms * 2;
         let most = (T2_NS / MS) as u32;
+        slot.tried_us = ((around.now_ns - slot.sent_ns) / 1000) as u32;
         slot.interval_ms = if invite { doubled } else { doubled.min(most) };
         let next = around.now_ns + u64::from(slot.interval_ms) * MS;
         let last = slot.sent_ns + GIVE_UP_NS;

@@ -59,12 +59,14 @@ pub(super) struct Sip {
     pub(super) gso: bool,
 }
 
+/// What the report calls the time from the try that was answered, which may have been a retransmission.
+pub(super) const LAST_TRY: &str = "last try";
 /// Units of work under way without a schedule or a window.
 const UNHURRIED: u32 = 100;
 
 impl Sip {
     /// What the report calls the steps of a call.
-    pub(super) const CALL_PARTS: [&'static str; 3] = ["ringing", "answer", "bye"];
+    const CALL_PARTS: [&'static str; 4] = ["ringing", "answer", "bye", LAST_TRY];
 
     /// Messages go over connections.
     pub(super) fn is_stream(&self) -> bool {
@@ -73,9 +75,15 @@ impl Sip {
 
     /// Names of the parts of the latencies.
     pub(super) fn part_names(&self) -> Vec<String> {
-        match self.options.workload {
-            SipWorkload::Call => Sip::CALL_PARTS.map(str::to_owned).into(),
-            _ => vec![self.options.workload.name().to_owned()],
+        let names = Sip::part_names_of(self.options.workload).iter();
+        names.map(|name| (*name).to_owned()).collect()
+    }
+
+    fn part_names_of(workload: SipWorkload) -> &'static [&'static str] {
+        match workload {
+            SipWorkload::Call => &Sip::CALL_PARTS,
+            // The first is that of the whole, which has a place of its own.
+            _ => &["whole", LAST_TRY],
         }
     }
 

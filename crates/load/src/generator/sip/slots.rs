@@ -27,6 +27,8 @@ pub(super) struct Slot {
     pub(super) intended_ns: u64,
     /// When the request that is out first left.
     pub(super) sent_ns: u64,
+    /// When it left for the last time, microseconds after that.
+    pub(super) tried_us: u32,
     pub(super) timer: Option<TimerKey>,
     /// Until the request is sent again; 0 if it is not.
     pub(super) interval_ms: u32,
@@ -38,6 +40,14 @@ pub(super) struct Slot {
     /// A provisional response came.
     pub(super) proceeding: bool,
     pub(super) measured: bool,
+}
+
+impl Slot {
+    /// How long ago what is out left for the last time, nanoseconds.
+    pub(super) fn since_try(&self, now_ns: u64) -> u64 {
+        let tried_ns = self.sent_ns + u64::from(self.tried_us) * 1000;
+        now_ns.saturating_sub(tried_ns)
+    }
 }
 
 // One per unit of work under way, of which an overload has hundreds of thousands.

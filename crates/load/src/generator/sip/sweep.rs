@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use super::LAST_TRY;
 use super::tally::BIN_NS;
 use crate::generator::{Plan, Run, RunError};
 use crate::measure::{Rate, Schedule};
@@ -13,7 +14,8 @@ use crate::report::{LoadReport, Moment, Recovery, Second, SipReport, Sweep, Swee
 pub struct SweepOptions {
     /// Multiples of the peak, in the order in which they are tried.
     pub multiples: Vec<f64>,
-    /// Units of work per second; `None` measures it by a closed loop.
+    /// Units of work per second; `None` finds it: a closed loop says where to begin, and the load grows by a tenth at a time for as
+    /// long as more of it succeeds.
     pub peak: Option<f64>,
     /// Units of work under way while the peak is measured.
     pub window: u32,
@@ -57,10 +59,14 @@ pub enum SweepProgress<'a> {
 const AFTER: f64 = 0.5;
 /// How long the highest load lasts before it falls.
 const BEFORE: Duration = Duration::from_secs(3);
-/// All is well if this share of what began succeeded ..
+/// All is well if this share of what began succeeded soon: within 200 ms.
 const WELL: f64 = 0.99;
-/// .. and none of it took longer, microseconds.
-const SOON_US: u64 = 200_000;
+/// How long a load is waited for: accepted work ends by then, and nobody who was refused is served in the calm that follows.
+const LINGER: Duration = Duration::from_millis(200);
+/// How the load grows in search of the peak, how often at most, and which part of it must succeed to go on.
+const GROWTH: (f64, usize, f64) = (1.1, 16, 0.97);
+/// How long each of these loads is measured.
+const SEARCH: Duration = Duration::from_secs(1);
 
 /// Carries a sweep out. The report is that of the last step, with all steps in [`SipReport::sweep`].
 ///
@@ -72,20 +78,19 @@ pub fn sweep(
     mut watch: impl FnMut(SweepProgress<'_>),
 ) -> Result<LoadReport, RunError> {
     let stopper = plan.stopper.clone();
-    plan.duration = options.step;
-    plan.warm_up = options.warm_up;
+    plan.linger = LINGER;
     let mut last = LoadReport::empty();
     let peak = match options.peak {
         Some(peak) => peak,
         None => {
             watch(SweepProgress::Peak);
-            plan.close_loop(options.window);
-            let (report, next) = carry_out(plan, &mut watch)?;
-            plan = next;
-            last = report;
-            last.sip.as_ref().map_or(0.0, |sip| sip.goodput)
+            let (peak, report, next) = find_peak(plan, options, &mut watch)?;
+            (plan, last) = (next, report);
+            peak
         }
     };
+    plan.duration = options.step;
+    plan.warm_up = options.warm_up;
     let mut found = Sweep {
         peak,
         ..Sweep::default()
@@ -110,6 +115,37 @@ pub fn sweep(
     }
     last.sip.get_or_insert_default().sweep = Some(found);
     Ok(last)
+}
+
+/// The greatest goodput of a load that grows until not all of it succeeds.
+fn find_peak(
+    mut plan: Plan,
+    options: &SweepOptions,
+    watch: &mut impl FnMut(SweepProgress<'_>),
+) -> Result<(f64, LoadReport, Plan), RunError> {
+    let goodput = |report: &LoadReport| report.sip.as_ref().map_or(0.0, |sip| sip.goodput);
+    let (growth, most, enough) = GROWTH;
+    plan.duration = SEARCH;
+    plan.warm_up = SEARCH / 2;
+    plan.close_loop(options.window);
+    let (mut last, mut plan) = carry_out(plan, watch)?;
+    let mut peak = goodput(&last);
+    let mut rate = peak;
+    for _ in 0..most {
+        if plan.stopper.is_stopped() || rate <= 0.0 {
+            break;
+        }
+        plan.set_schedule(&Schedule::constant(Rate(rate)));
+        let (report, next) = carry_out(plan, watch)?;
+        (plan, last) = (next, report);
+        let reached = goodput(&last);
+        peak = peak.max(reached);
+        if reached < enough * rate {
+            break;
+        }
+        rate *= growth;
+    }
+    Ok((peak, last, plan))
 }
 
 /// One run of `plan`, which comes back.
@@ -142,6 +178,8 @@ fn step(multiple: f64, offered: f64, report: &LoadReport) -> SweepStep {
         unanswered: 1.0 - answered as f64 / total.sent.max(1) as f64,
         dropped: report.kernel.receive as f64 / whole,
         latency: report.latency,
+        last_try: report.parts.get(LAST_TRY).copied().unwrap_or_default(),
+        server_memory_before: sip.server.map(|used| used.resident_before),
         server_cpu: sip.server.map(|used| used.cpu),
         server_memory: sip.server.map(|used| used.resident_after),
     }
@@ -177,14 +215,14 @@ fn recover(
             fall_ms as u64,
             (fall_ms as u64) + options.recovery.as_millis() as u64,
         ),
+        fell_at_ms: fall_ms as u64,
+        timeline: sip.timeline,
     })
 }
 
 /// Seconds from `fall_ms` to the moment from which on all was well until `end_ms`.
 fn recovered(timeline: &[Moment], fall_ms: u64, end_ms: u64) -> Option<f64> {
-    let well = |moment: &&Moment| {
-        moment.worst_us <= SOON_US && moment.succeeded as f64 >= WELL * moment.begun as f64
-    };
+    let well = |moment: &&Moment| moment.soon as f64 >= WELL * moment.begun as f64;
     let after = timeline
         .iter()
         .filter(|moment| (fall_ms..end_ms).contains(&moment.at_ms));
@@ -198,35 +236,22 @@ fn recovered(timeline: &[Moment], fall_ms: u64, end_ms: u64) -> Option<f64> {
 mod tests {
     use super::*;
 
-    fn timeline(worst_us: &[u64]) -> Vec<Moment> {
-        let moment = |(bin, &worst_us): (usize, &u64)| Moment {
+    fn timeline(soon: &[u64]) -> Vec<Moment> {
+        let moment = |(bin, &soon): (usize, &u64)| Moment {
             at_ms: bin as u64 * 100,
             begun: 100,
             succeeded: 100,
-            worst_us,
+            soon,
+            ..Moment::default()
         };
-        worst_us.iter().enumerate().map(moment).collect()
+        soon.iter().enumerate().map(moment).collect()
     }
 
     #[test]
     fn recovery_lasts_until_the_last_slow_moment() {
-        let slow = SOON_US + 1;
-        assert_eq!(
-            recovered(&timeline(&[slow, slow, 1, 1]), 200, 400),
-            Some(0.0)
-        );
-        assert_eq!(
-            recovered(&timeline(&[slow, slow, slow, 1]), 200, 400),
-            Some(0.1)
-        );
-        assert_eq!(recovered(&timeline(&[1, 1, 1, slow]), 200, 400), None);
-        assert_eq!(recovered(&timeline(&[1, 1]), 200, 400), None);
-    }
-
-    #[test]
-    fn what_is_lost_is_not_well() {
-        let mut all = timeline(&[1, 1, 1, 1]);
-        all[2].succeeded = 50;
-        assert_eq!(recovered(&all, 0, 400), Some(0.3));
+        assert_eq!(recovered(&timeline(&[98, 0, 99, 100]), 200, 400), Some(0.0));
+        assert_eq!(recovered(&timeline(&[0, 0, 98, 99]), 200, 400), Some(0.1));
+        assert_eq!(recovered(&timeline(&[100, 100, 100, 98]), 200, 400), None);
+        assert_eq!(recovered(&timeline(&[100, 100]), 200, 400), None);
     }
 }

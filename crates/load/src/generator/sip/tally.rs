@@ -4,6 +4,8 @@ use crate::report::{Moment, RetryAfter, SipReport};
 
 /// Width of a bin of the timeline.
 pub(super) const BIN_NS: u64 = 100_000_000;
+/// What succeeds within this time does so soon.
+const SOON_NS: u64 = 200_000_000;
 /// Bins of a run of an hour; what is later is not entered.
 const MOST_BINS: u64 = 36_000;
 
@@ -48,13 +50,14 @@ impl Tally {
         self.report.completed += u64::from(within);
         if let Some(moment) = self.bin(intended_ns) {
             moment.succeeded += 1;
+            moment.soon += u64::from(latency_ns <= SOON_NS);
             moment.worst_us = moment.worst_us.max(latency_ns / 1000);
         }
     }
 
     /// A final response that is not a success.
-    pub(super) fn refused(&mut self, status: u16, retry_after: Option<u64>) {
-        self.report.unavailable += u64::from(status == 503);
+    pub(super) fn refused(&mut self, status: u16, retry_after: Option<u64>, within: bool) {
+        self.report.unavailable += u64::from(status == 503 && within);
         if let Some(seconds) = retry_after {
             let all = self.report.retry_after.get_or_insert(RetryAfter {
                 least_s: seconds,
