@@ -8,6 +8,7 @@
 
 mod machine;
 mod memory;
+mod overload;
 mod report;
 mod servers;
 mod teststack;
@@ -55,6 +56,13 @@ pub(crate) struct Options {
     /// Leave out all but what the transactions cost beside Kamailio's, and the sweep
     #[arg(long)]
     only_cost: bool,
+    /// Only the overload report: calls and registrations with and without something to do for each, hairpin with and without its
+    /// overload control, and Kamailio; about eight minutes
+    #[arg(long, conflicts_with_all = ["no_sweep", "only_sweep", "only_cost"])]
+    overload: bool,
+    /// With --overload: write its page
+    #[arg(long, value_name = "FILE", requires = "overload")]
+    html: Option<PathBuf>,
     /// Workload of the sweep
     #[arg(long, default_value = "call", value_parser = WORKLOADS)]
     sweep: String,
@@ -84,6 +92,9 @@ pub(crate) fn run(root: &Path, options: &Options) -> Result<()> {
         binary,
         options,
     };
+    if options.overload {
+        return bench.report_overload();
+    }
     let started = Instant::now();
     let mut results = Results::default();
     let (mut workers, mut teststack) = (Workers::default(), TestStack::default());
@@ -128,6 +139,31 @@ struct Bench<'a> {
 }
 
 impl Bench<'_> {
+    fn report_overload(&self) -> Result<()> {
+        let started = Instant::now();
+        let mut results = Results::default();
+        let machine = machine::describe(&self.binary);
+        let write = |file: &Path, text: String| {
+            std::fs::write(file, text).with_context(|| format!("cannot write {}", file.display()))
+        };
+        // After every sweep: what was measured before something failed is worth a report, too.
+        self.overload(&mut results, |results| {
+            if let Some(file) = &self.options.html {
+                let page = overload::page(results.sweeps(), &results.curves(), &machine);
+                write(file, page)?;
+            }
+            if let Some(file) = &self.options.json {
+                let mut all = results.to_json();
+                all["machine"] = machine.clone();
+                all["elapsed_s"] = json!(started.elapsed().as_secs());
+                write(file, serde_json::to_string_pretty(&all)?)?;
+            }
+            Ok(())
+        })?;
+        print!("{}", results.curves());
+        Ok(())
+    }
+
     fn round(&self, results: &mut Results, round: u32) -> Result<()> {
         let servers = Server::for_cost(&self.binary);
         for turn in 0..servers.len() {

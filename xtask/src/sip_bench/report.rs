@@ -97,6 +97,11 @@ impl Results {
             .push((server.to_owned(), workload.to_owned(), sweep.clone()));
     }
 
+    /// Servers, workloads and what became of them.
+    pub(crate) fn sweeps(&self) -> &[(String, String, Value)] {
+        &self.sweeps
+    }
+
     /// Costs and rates, medians with their spread.
     pub(crate) fn table(&self) -> String {
         let mut text = String::from(
@@ -122,20 +127,22 @@ impl Results {
             let peak = sweep["peak"].as_f64().unwrap_or(0.0);
             let _ = writeln!(
                 text,
-                "\n{server}, {workload}, multiples of {peak:.0}/s\n\n| load | begun/s | goodput/s | of the peak | 503/s | p99 ms | server |\n| --- | --- | --- | --- | --- | --- | --- |"
+                "\n{server}, {workload}, multiples of {peak:.0}/s\n\n| load | begun/s | goodput/s | of the peak | 503/s | p99 ms | p99 ms, last try | server | MB |\n| --- | --- | --- | --- | --- | --- | --- | --- | --- |"
             );
             for step in sweep["steps"].as_array().into_iter().flatten() {
                 let number = |name: &str| step[name].as_f64().unwrap_or(0.0);
                 let _ = writeln!(
                     text,
-                    "| {:.1}x | {:.0} | {:.0} | {:.0} % | {:.0} | {:.1} | {:.0} % |",
+                    "| {:.1}x | {:.0} | {:.0} | {:.0} % | {:.0} | {:.1} | {:.1} | {:.0} % | {:.0} |",
                     number("multiple"),
                     number("begun"),
                     number("goodput"),
                     100.0 * number("goodput") / peak.max(1.0),
                     number("unavailable"),
                     step["latency"]["p99_us"].as_f64().unwrap_or(0.0) / 1e3,
+                    step["last_try"]["p99_us"].as_f64().unwrap_or(0.0) / 1e3,
                     100.0 * number("server_cpu"),
+                    number("server_memory") / 1e6,
                 );
             }
             let recovery = match sweep["recovery"]["seconds"].as_f64() {

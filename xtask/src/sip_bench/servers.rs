@@ -27,7 +27,7 @@ pub(crate) struct Server {
 impl Server {
     /// Those whose processor time is compared.
     pub(crate) fn for_cost(binary: &Path) -> Vec<Server> {
-        vec![Hairpin::default().build(binary), kamailio()]
+        vec![Hairpin::default().build(binary), kamailio(0)]
     }
 
     /// With one worker and with two, neither of which is kept to a processor, and an application that takes so long for each request.
@@ -61,7 +61,7 @@ impl Server {
         vec![
             controlled.build(binary),
             uncontrolled.build(binary),
-            kamailio(),
+            kamailio(service_time_us),
         ]
     }
 
@@ -163,8 +163,12 @@ impl Hairpin {
     }
 }
 
-/// Stateless answers, as a script would have them: the least that Kamailio can do for a transaction.
-fn kamailio() -> Server {
+/// Rounds of an empty loop in Kamailio's script for each microsecond.
+const LOOPS_PER_US: u32 = 6;
+
+/// Stateless answers, as a script would have them: the least that Kamailio can do for a transaction; and before each that begins or
+/// ends something, a loop that takes about so long.
+fn kamailio(service_time_us: u32) -> Server {
     let words = [
         "kamailio",
         "-DD",
@@ -186,6 +190,7 @@ fn kamailio() -> Server {
     ];
     let config = r#"
 debug=1
+max_while_loops=1000000
 log_stderror=yes
 children=1
 disable_tcp=yes
@@ -200,6 +205,10 @@ loadmodule "registrar.so"
 modparam("usrloc", "db_mode", 0)
 modparam("usrloc", "hash_size", 16)
 request_route {
+    if (is_method("INVITE|BYE|REGISTER")) {
+        $var(left) = LOOPS;
+        while ($var(left) > 0) { $var(left) = $var(left) - 1; }
+    }
     if (is_method("OPTIONS")) { sl_send_reply("200", "OK"); exit; }
     if (is_method("REGISTER")) { save("location"); exit; }
     if (is_method("INVITE")) {
@@ -217,6 +226,6 @@ request_route {
         port: 5583,
         cpus: ONE_CPU,
         command: words.map(str::to_owned).into(),
-        config: config.to_owned(),
+        config: config.replace("LOOPS", &(service_time_us * LOOPS_PER_US).to_string()),
     }
 }

@@ -276,7 +276,9 @@ impl Controller {
         if self.behaviour == Behaviour::Normal && self.shed_percent < 1.0 {
             return 0;
         }
-        self.shed_percent.round().clamp(0.0, 100.0) as u8
+        // Of what the sieve lets through.
+        let served = (1.0 - self.shed_percent / 100.0) * self.sieve.share();
+        (100.0 - 100.0 * served).round().clamp(0.0, 100.0) as u8
     }
 
     /// What to do with a request from the network that belongs to no transaction.

@@ -18,6 +18,8 @@ mod sieve;
 mod upstream;
 
 #[cfg(test)]
+mod sieve_tests;
+#[cfg(test)]
 mod simulation;
 
 pub use classes::{Class, Classifier, Traits};

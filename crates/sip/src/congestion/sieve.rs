@@ -93,6 +93,8 @@ pub struct Sieve {
     memory: Option<Box<[Memory; 2]>>,
     generation: bool,
     aged_at: Mono,
+    /// The share of what is new that is let through, of all sources together.
+    share: f64,
     /// New work that was let through, by place.
     seen: Box<[u32; PLACES]>,
     is_closed: bool,
@@ -114,6 +116,7 @@ impl Sieve {
             memory: None,
             generation: false,
             aged_at: Mono::default(),
+            share: 1.0,
             seen: Box::new([0; PLACES]),
             is_closed: false,
             version: 0,
@@ -140,6 +143,11 @@ impl Sieve {
     #[must_use]
     pub fn thresholds(&self) -> &[u16; PLACES] {
         &self.thresholds
+    }
+
+    /// The share of what is new that is let through, 0 to 1, as far as can be told.
+    pub(super) fn share(&self) -> f64 {
+        self.share
     }
 
     /// The threshold of what was held back before.
@@ -315,6 +323,7 @@ impl Sieve {
             .map(|place| self.offered(place))
             .filter(|offered| *offered > 0.0)
             .collect();
+        self.share = (wanted / offered.iter().sum::<f64>().max(1.0)).min(1.0);
         let level = level(&mut offered, wanted);
         for place in 0..PLACES {
             let offered = self.offered(place);
@@ -336,6 +345,7 @@ impl Sieve {
 
     fn raise(&mut self, by: f64) {
         let by = by.clamp(1.1, 2.0);
+        self.share = (self.share * by).min(1.0);
         for threshold in self.thresholds.iter_mut() {
             *threshold = scaled((f64::from(*threshold) + 1.0) / 65536.0 * by);
         }
@@ -346,6 +356,7 @@ impl Sieve {
         self.is_closed = all.any(|threshold| *threshold < EVERYTHING);
         self.version += 1;
         if !self.is_closed {
+            self.share = 1.0;
             self.memory = None;
         }
     }
