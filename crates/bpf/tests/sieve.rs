@@ -193,7 +193,7 @@ fn rules_end_by_themselves() {
 fn place(source: IpAddr) -> usize {
     let prefix = match source {
         IpAddr::V4(v4) => u32::from_ne_bytes(v4.octets()).into(),
-        IpAddr::V6(v6) => u64::from_ne_bytes(v6.octets()[..8].try_into().unwrap()),
+        IpAddr::V6(v6) => u64::from_ne_bytes(v6.octets()[..8].try_into().expect("eight bytes")),
     };
     (prefix.wrapping_add(KEYS[0]).wrapping_mul(KEYS[1]) >> 54) as usize
 }
@@ -202,7 +202,7 @@ fn place(source: IpAddr) -> usize {
 fn each_source_has_a_threshold_of_its_own() {
     let mut listener = Listener::new("127.0.0.1:0");
     let mut thresholds = [u16::MAX; PLACES];
-    thresholds[place("127.0.0.2".parse().unwrap())] = 0;
+    thresholds[place("127.0.0.2".parse().expect("an address"))] = 0;
     listener.close(&thresholds);
     let request = request("OPTIONS sip:192.0.2.2", 1, TO, "");
     assert!(listener.passes(&client("127.0.0.1"), &request));
@@ -212,7 +212,7 @@ fn each_source_has_a_threshold_of_its_own() {
     let mut listener = Listener::new("[::1]:0");
     listener.close(&thresholds);
     assert!(listener.passes(&client("::1"), &request));
-    thresholds[place("::1".parse().unwrap())] = 0;
+    thresholds[place("::1".parse().expect("an address"))] = 0;
     listener.close(&thresholds);
     assert!(!listener.passes(&client("::1"), &request));
 }

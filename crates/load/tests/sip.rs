@@ -124,7 +124,10 @@ fn a_sweep_names_every_load_and_the_recovery() {
     assert_eq!(found.steps.len(), 2, "{found}");
     assert!((300.0..500.0).contains(&found.steps[1].goodput), "{found}");
     assert!(found.steps[0].unanswered < 0.01, "{found}");
-    assert!(found.recovery.unwrap().seconds.is_some(), "{found}");
+    assert!(
+        found.recovery.as_ref().unwrap().seconds.is_some(),
+        "{found}"
+    );
     assert!(hairpin_load::report::to_html(&report).contains("Overload"));
 }
 

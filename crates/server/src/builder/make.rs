@@ -66,12 +66,8 @@ impl Builder {
             groups,
             listeners,
             sip_listeners,
-            mut sip,
+            sip,
         } = self.bind(workers, offloads)?;
-        // All workers' tables are alike.
-        let sip_can = sip
-            .first_mut()
-            .is_none_or(|sip| sip.can_write_unprivileged());
         let most = self.most_allocations(relays.iter().len() * ports.len());
         let shown = Arc::new(Shown::default());
         let mut offload = self.prepare_offload(&listeners, &relays, ports, most, &shown)?;
@@ -115,11 +111,11 @@ impl Builder {
         );
         say_what_serves(&observer, workers, &addresses, ports);
         Ok(Made {
+            kept: self.kept(&mut made, offload.as_mut(), &mut tables),
             workers: made,
             boxes,
             observer,
             live,
-            kept: self.kept(sip_can, offload.as_mut(), &mut tables),
             tables,
             offload,
         })

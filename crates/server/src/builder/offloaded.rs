@@ -7,6 +7,7 @@ use crate::offload::{Prepared, Shown, Wanted};
 use crate::ports::PortRange;
 use crate::privileges::Kept;
 use crate::steering::Tables;
+use crate::worker::Worker;
 use io::UdpSocket;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
@@ -36,13 +37,16 @@ impl Builder {
     /// What the threads keep of their privileges.
     pub(super) fn kept(
         &self,
-        sip: bool,
+        workers: &mut [Worker],
         offload: Option<&mut Prepared>,
         tables: &mut Tables,
     ) -> Kept {
         if !self.drop_privileges {
             return Kept::EVERYTHING;
         }
+        // All workers' tables are alike.
+        let sip = workers.first_mut().and_then(|worker| worker.sip.as_mut());
+        let sip = sip.is_none_or(|sip| sip.can_write_unprivileged());
         let relaying = offload.is_none_or(|offload| offload.can_write_unprivileged());
         Kept::needed(sip && relaying && tables.can_write_unprivileged())
     }
