@@ -43,7 +43,8 @@ fn how_to_listen(text: &str) -> String {
         .and_then(|t| t.strip_suffix(']'))
         .unwrap_or(text);
     if let Ok(ip) = bare.parse::<IpAddr>() {
-        return format!("add the port: \"{}\"", SocketAddr::new(ip, DEFAULT_PORT));
+        let like = SocketAddr::new(ip, DEFAULT_PORT);
+        return format!("add the port (STUN and TURN have 3478, SIP 5060, DNS 53): \"{like}\"");
     }
     match text.rsplit_once(':') {
         Some(("" | "*", port)) => {
