@@ -39,6 +39,19 @@ pub(crate) fn stderr(output: &Output) -> String {
     String::from_utf8(output.stderr.clone()).expect("stderr is UTF-8")
 }
 
+/// Its stdout as JSON.
+pub(crate) fn json(output: &Output) -> serde_json::Value {
+    serde_json::from_str(&stdout(output))
+        .unwrap_or_else(|error| panic!("{error}: {} {}", stdout(output), stderr(output)))
+}
+
+/// Asserts that it ended with this status and said this on stderr.
+pub(crate) fn fails(output: &Output, code: i32, part: &str) {
+    let text = stderr(output);
+    assert_eq!(output.status.code(), Some(code), "{text}");
+    assert!(text.contains(part), "`{part}` is not in: {text}");
+}
+
 /// A file in a directory of its own, gone with the guard.
 pub(crate) fn file(text: &str) -> (tempfile::TempDir, PathBuf) {
     let directory = tempfile::tempdir().expect("a temporary directory");

@@ -14,7 +14,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use common::{Background, Serve, run, stderr, stdout};
+use common::{Background, Serve, fails, json, run, stderr, stdout};
 use serde_json::Value;
 
 const SECRET: &str = "0123456789abcdef";
@@ -53,17 +53,6 @@ fn load(kind: &str, target: &str, more: &[&str]) -> Output {
     ]);
     args.extend(more);
     run(&args)
-}
-
-fn json(output: &Output) -> Value {
-    serde_json::from_str(&stdout(output))
-        .unwrap_or_else(|error| panic!("{error}: {} {}", stdout(output), stderr(output)))
-}
-
-fn fails(output: &Output, code: i32, part: &str) {
-    let text = stderr(output);
-    assert_eq!(output.status.code(), Some(code), "{text}");
-    assert!(text.contains(part), "`{part}` is not in: {text}");
 }
 
 #[test]
