@@ -90,7 +90,7 @@ pub struct ShedCounts {
 /// Shares of the tolerance, in percent: above the first the behaviour begins, below the second it ends.
 const NEW_WORK: (u64, u64) = (80, 60);
 /// The same while the sieve is closed: what gets through it comes evenly, and need not wait so long.
-const SIEVED_NEW_WORK: (u64, u64) = (50, 30);
+const SIEVED_NEW_WORK: (u64, u64) = (30, 15);
 const NON_ESSENTIAL: (u64, u64) = (100, 85);
 /// Above this even priority calls are refused: they would wait too long to be of use, and hold up those before them.
 const HOPELESS: u64 = 200;

@@ -49,9 +49,14 @@ const SETTLING: Duration = Duration::from_millis(200);
 /// The worker idles: it was busy for less of the time than this, in percent ..
 const IDLE: u64 = 92;
 /// .. and the expected wait never was above this part of the tolerance, in percent.
-const SHORT: u64 = 30;
+const SHORT: u64 = 15;
 /// What was held back before is let through only while the worker was busy and the wait was for less than this, in percent.
-const CALM: (u64, u64) = (75, 25);
+const CALM: (u64, u64) = (75, 15);
+/// For so long after thresholds were lowered not everything that was held back is let through: an INVITE comes again after up to
+/// 16 s, all at once with those that were begun with it.
+const AFTERMATH: Duration = Duration::from_secs(33);
+/// The most that is let through of it until then.
+const MOST_STALE: u16 = EVERYTHING / 16;
 
 /// What the sieve goes by, besides what it is told of each request.
 #[derive(Clone, Copy, Debug, Default)]
@@ -93,6 +98,7 @@ pub struct Sieve {
     memory: Option<Box<[Memory; 2]>>,
     generation: bool,
     aged_at: Mono,
+    lowered_at: Mono,
     /// The share of what is new that is let through, of all sources together.
     share: f64,
     /// New work that was let through, by place.
@@ -116,6 +122,7 @@ impl Sieve {
             memory: None,
             generation: false,
             aged_at: Mono::default(),
+            lowered_at: Mono::default(),
             share: 1.0,
             seen: Box::new([0; PLACES]),
             is_closed: false,
@@ -261,11 +268,14 @@ impl Sieve {
         if self.lets_stale_through() && (is_too_much || percent >= CALM.1) {
             self.stale = (self.stale >> 2) & !FIRST_STALE;
         } else if is_too_much {
+            self.lowered_at = now;
             self.lower(refusals / 2.0);
         } else if self.is_closed && busy < IDLE && percent < SHORT && !self.lets_all_new_through() {
             self.raise(110.0 / busy.max(1) as f64);
-        } else if self.is_closed && is_over && busy < CALM.0 && percent < CALM.1 {
-            self.stale = self.stale.saturating_mul(2).max(FIRST_STALE) | 1;
+        } else if is_over && busy < CALM.0 && percent < CALM.1 && self.stale < self.most_stale(now)
+        {
+            let more = self.stale.saturating_mul(2).max(FIRST_STALE) | 1;
+            self.stale = more.min(self.most_stale(now));
         } else {
             if is_over {
                 self.restart(now, 0);
@@ -274,6 +284,13 @@ impl Sieve {
         }
         self.changed();
         self.restart(now, pressure.waiting);
+    }
+
+    fn most_stale(&self, now: Mono) -> u16 {
+        match self.is_closed && now.since(self.lowered_at) < AFTERMATH {
+            true => MOST_STALE,
+            false => EVERYTHING,
+        }
     }
 
     /// Some of what was held back before, while not everything is let through.
