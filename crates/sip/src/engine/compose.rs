@@ -41,16 +41,20 @@ pub(super) fn response<'b, 'r>(
     }
 }
 
+/// Whether a 2xx to this method may begin a dialog (RFC 3261 §12.1, RFC 6665 §4.1.2).
+pub(super) fn begins_dialog(method: Method<'_>) -> bool {
+    matches!(
+        method,
+        Method::Invite | Method::Subscribe | Method::Refer | Method::Notify
+    )
+}
+
 /// Which field a response with this code to this method copies besides those of every response: Record-Route where it may
 /// begin a dialog (RFC 3261 §12.1.1), Timestamp in a 100 (§8.2.6.1).
 pub(super) fn copies(method: Method<'_>, code: u16) -> Option<HeaderKind> {
-    let begins = matches!(
-        method,
-        Method::Invite | Method::Subscribe | Method::Refer | Method::Notify
-    );
     match code {
         100 => Some(HeaderKind::Timestamp),
-        101..300 if begins => Some(HeaderKind::RecordRoute),
+        101..300 if begins_dialog(method) => Some(HeaderKind::RecordRoute),
         _ => None,
     }
 }

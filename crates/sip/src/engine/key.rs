@@ -32,8 +32,14 @@ pub struct ConnectKey {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) struct Fingerprint(pub(super) u128);
 
-/// What messages of different branches have in common: a keyed hash, so that others are taken for it with a chance of 2^-64.
+/// What messages of different branches have in common: a keyed hash, so that others are taken for it with a chance of 2^-63. Its
+/// lowest bit says whether it is that of a request within a dialog.
 pub(super) type Kinship = NonZeroU64;
+
+/// Whether this is what an INVITE within a dialog and its ACK have in common.
+pub(super) fn is_within_dialog(kin: Kinship) -> bool {
+    kin.get() & 1 == 1
+}
 
 /// Makes fingerprints.
 #[derive(Clone, Copy, Debug)]
@@ -109,7 +115,8 @@ impl Matcher {
     /// of a dialog.
     pub(super) fn by_dialog(&self, message: &Message<'_>) -> Option<Kinship> {
         let to_tag = message.to().ok()?.tag?;
-        self.kinship(message, to_tag, Method::Invite)
+        let kin = self.kinship(message, to_tag, Method::Invite)?;
+        Kinship::new(kin | 1)
     }
 
     /// A request outside of dialogs that came by two ways has this in common with itself: From tag, Call-ID and CSeq (RFC 3261
@@ -117,11 +124,11 @@ impl Matcher {
     pub(super) fn by_origin(&self, message: &Message<'_>) -> Option<Kinship> {
         match message.to().ok()?.tag {
             Some(_) => None,
-            None => self.kinship(message, b"", message.method()?),
+            None => Kinship::new(self.kinship(message, b"", message.method()?)? & !1),
         }
     }
 
-    fn kinship(&self, message: &Message<'_>, to_tag: &[u8], method: Method<'_>) -> Option<Kinship> {
+    fn kinship(&self, message: &Message<'_>, to_tag: &[u8], method: Method<'_>) -> Option<u64> {
         let from_tag = message.from().ok()?.tag.unwrap_or_default();
         let mut hasher = self.ack_key.fingerprint();
         let method = method.as_bytes();
@@ -130,7 +137,7 @@ impl Matcher {
             hasher.end_field(field.len());
         }
         hasher.write(&message.cseq().ok()?.number.to_le_bytes());
-        Kinship::new(hasher.finish_128() as u64)
+        Some(hasher.finish_128() as u64)
     }
 
     /// The To tag of an answer that belongs to no transaction: the same for the same request, so that its

@@ -3,7 +3,7 @@
 use super::Engine;
 use super::compose;
 use super::error::DropReason;
-use super::key::{Fingerprint, ServerKey};
+use super::key::{Fingerprint, Kinship, ServerKey};
 use super::output::{Mark, Origin};
 use super::received::{NewRequest, Received};
 use super::reply::Reply;
@@ -92,18 +92,23 @@ impl Engine {
         if method == Method::Ack {
             return self.ack_in(message, flow);
         }
-        let request = NewRequest {
+        let mut request = NewRequest {
             message,
             via,
             flow: *flow,
             fingerprint,
+            origin: None,
         };
         if method == Method::Cancel
             && let Some(slot) = self.cancelled_by(&request)
         {
             return self.cancel_request(now, request, slot);
         }
-        if self.is_merged(&request.message) {
+        request.origin = self.origin_of(&request.message);
+        if request
+            .origin
+            .is_some_and(|origin| self.servers.find_kin(origin).is_some())
+        {
             // A full table leaves it without an answer; it will come again.
             let _ = self.answer(now, &request, &Reply::new(482));
             return Received::Refused(482);
@@ -114,15 +119,13 @@ impl Engine {
         Received::Request(request)
     }
 
-    /// RFC 3261 §8.2.2.2: a UAS has this request already, by another way, and is at it. A proxy forwards it all the same.
-    fn is_merged(&self, request: &Message<'_>) -> bool {
-        self.config.rules.element == Element::UserAgent
+    /// By what a UAS finds a request that it has already, by another way, and is at (RFC 3261 §8.2.2.2). `None` if there is none to
+    /// be found. A proxy forwards them all.
+    fn origin_of(&self, request: &Message<'_>) -> Option<Kinship> {
+        let asks = self.config.rules.element == Element::UserAgent
             && self.servers.has_kin()
-            && request.method() != Some(Method::Cancel)
-            && self
-                .matcher
-                .by_origin(request)
-                .is_some_and(|origin| self.servers.find_kin(origin).is_some())
+            && request.method() != Some(Method::Cancel);
+        asks.then(|| self.matcher.by_origin(request)).flatten()
     }
 
     /// What the scan could not decide: clients of RFC 2543. Without congestion it is only counted.
@@ -248,7 +251,7 @@ impl Engine {
     }
 
     fn invite_within(&mut self, ack: &Message<'_>) -> Option<ServerKey> {
-        if !self.servers.has_kin() {
+        if !self.servers.has_kin_within_dialogs() {
             return None;
         }
         let slot = self.servers.find_kin(self.matcher.by_dialog(ack)?)?;

@@ -3,7 +3,7 @@
 use std::net::SocketAddr;
 
 use super::error::DropReason;
-use super::key::{ClientKey, Fingerprint, ServerKey};
+use super::key::{ClientKey, Fingerprint, Kinship, ServerKey};
 use super::output::Mark;
 use crate::build::Stamp;
 use crate::flow::Flow;
@@ -22,6 +22,8 @@ pub struct NewRequest<'m> {
     /// The way it came by.
     pub flow: Flow,
     pub(super) fingerprint: Fingerprint,
+    /// By what its double was looked for, if it was.
+    pub(super) origin: Option<Kinship>,
 }
 
 impl NewRequest<'_> {

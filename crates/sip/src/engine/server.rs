@@ -4,7 +4,7 @@ use std::net::SocketAddr;
 
 use super::compose;
 use super::error::{AcceptError, RespondError};
-use super::key::ServerKey;
+use super::key::{Kinship, ServerKey};
 use super::output::{Event, Mark, Origin, SendTo, ServerFailure};
 use super::received::{NewRequest, Received, reply_address};
 use super::reply::{Content, Reply};
@@ -162,13 +162,12 @@ impl Engine {
         }
         let reliable = request.flow.carrier.is_reliable();
         let kin = match found {
-            ByOthers::Yes if method == Method::Invite => {
-                let message = &request.message;
-                let origin = self.matcher.by_origin(message);
-                origin.or_else(|| self.matcher.by_dialog(message))
-            }
-            ByOthers::Yes => self.matcher.by_origin(&request.message),
+            ByOthers::Yes => self.kin_of(request, method),
             ByOthers::No => None,
+        };
+        let dialog = match compose::begins_dialog(method) {
+            true => self.codec.dialog_of(&request.message),
+            false => 0,
         };
         let standing = self.servers.room.begin(request.flow.remote.ip());
         Ok(self.servers.insert(Server {
@@ -180,10 +179,19 @@ impl Engine {
             request: None,
             response: None,
             target_len: 0,
-            dialog: self.codec.dialog_of(&request.message),
+            dialog,
             kin,
             standing,
         }))
+    }
+
+    fn kin_of(&self, request: &NewRequest<'_>, method: Method<'_>) -> Option<Kinship> {
+        let message = &request.message;
+        let origin = request.origin.or_else(|| self.matcher.by_origin(message));
+        match method {
+            Method::Invite => origin.or_else(|| self.matcher.by_dialog(message)),
+            _ => origin,
+        }
     }
 
     /// Answers a request at once and keeps no more than its retransmissions need: the key and the response's bytes over

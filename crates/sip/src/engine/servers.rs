@@ -4,7 +4,7 @@ use std::net::SocketAddr;
 
 use hashbrown::HashTable;
 
-use super::key::{Fingerprint, Kinship, ServerKey};
+use super::key::{Fingerprint, Kinship, ServerKey, is_within_dialog};
 use super::output::Mark;
 use super::room::{Room, Standing};
 use super::slab::Slab;
@@ -35,7 +35,7 @@ pub(super) struct Server {
     pub(super) response: Option<Cell>,
     /// Bytes of that remote target.
     pub(super) target_len: u16,
-    /// The dialog that its To tag is bound to.
+    /// The dialog that its To tag is bound to; 0 if it begins none.
     pub(super) dialog: u64,
     /// By what a message with another branch finds it: the ACK for the 2xx of an INVITE within a dialog, or the same request,
     /// come by another way.
@@ -51,6 +51,8 @@ pub(super) struct Servers {
     index: HashTable<u32>,
     /// Those that messages with other branches may ask for.
     kin: HashTable<u32>,
+    /// How many of these are INVITEs within a dialog.
+    within_dialogs: usize,
     pub(super) wheel: Wheel,
     pub(super) room: Room,
 }
@@ -61,6 +63,7 @@ impl Servers {
             slab: Slab::new(),
             index: HashTable::new(),
             kin: HashTable::new(),
+            within_dialogs: 0,
             wheel: Wheel::new(),
             room: Room::new(key),
         }
@@ -89,6 +92,11 @@ impl Servers {
         !self.kin.is_empty()
     }
 
+    /// Whether any of those is an INVITE within a dialog.
+    pub(super) fn has_kin_within_dialogs(&self) -> bool {
+        self.within_dialogs > 0
+    }
+
     pub(super) fn insert(&mut self, server: Server) -> ServerKey {
         let fingerprint = server.fingerprint;
         let kin = server.kin;
@@ -106,6 +114,7 @@ impl Servers {
                 kin.map_or(0, Kinship::get)
             };
             self.kin.insert_unique(kin.get(), slot, rehash);
+            self.within_dialogs += usize::from(is_within_dialog(kin));
         }
         self.wheel.set(slot, deadline);
         ServerKey { slot, generation }
@@ -125,6 +134,7 @@ impl Servers {
             && let Ok(entry) = self.kin.find_entry(kin.get(), |other| *other == slot)
         {
             entry.remove();
+            self.within_dialogs -= usize::from(is_within_dialog(kin));
         }
         Some(server)
     }
