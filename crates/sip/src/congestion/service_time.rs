@@ -6,6 +6,9 @@ use std::time::Duration;
 const SPAN: f64 = 1024.0;
 /// No average moves further than this at once: one stall must not look like a change of the load.
 const LARGEST_WEIGHT: f64 = 0.25;
+/// The same for what the expected wait goes by, while the average falls. What is accepted comes in turns: first requests that
+/// begin something, then, while those are refused, only what is cheaper; and behind that wait the next that begin something.
+const SLOW_SPAN: f64 = 32.0 * SPAN;
 /// Before anything was measured.
 const FIRST_GUESS_NS: f64 = 10_000.0;
 
@@ -13,6 +16,8 @@ const FIRST_GUESS_NS: f64 = 10_000.0;
 #[derive(Clone, Copy, Debug)]
 pub(super) struct ServiceTime {
     average_ns: f64,
+    /// The average, or what it was lately if that was more.
+    lately_ns: f64,
     measured: bool,
 }
 
@@ -20,6 +25,7 @@ impl ServiceTime {
     pub(super) const fn new() -> ServiceTime {
         ServiceTime {
             average_ns: FIRST_GUESS_NS,
+            lately_ns: FIRST_GUESS_NS,
             measured: false,
         }
     }
@@ -34,8 +40,12 @@ impl ServiceTime {
         if self.measured {
             let weight = (messages / (messages + SPAN)).min(LARGEST_WEIGHT);
             self.average_ns += (sample - self.average_ns) * weight;
+            let slowly = (messages / (messages + SLOW_SPAN)).min(LARGEST_WEIGHT);
+            self.lately_ns += (self.average_ns - self.lately_ns) * slowly;
+            self.lately_ns = self.lately_ns.max(self.average_ns);
         } else {
             self.average_ns = sample;
+            self.lately_ns = sample;
             self.measured = true;
         }
     }
@@ -45,9 +55,9 @@ impl ServiceTime {
         Duration::from_nanos(self.average_ns as u64)
     }
 
-    /// How long so many messages will take.
+    /// How long so many messages will take, if they are like those that took longest lately.
     pub(super) fn wait(&self, messages: u64) -> Duration {
-        let ns = self.average_ns * messages as f64;
+        let ns = self.lately_ns * messages as f64;
         Duration::from_nanos(if ns < u64::MAX as f64 {
             ns as u64
         } else {
@@ -70,6 +80,21 @@ mod tests {
         assert!(off <= Duration::from_micros(1), "{off:?}");
         let wait = time.wait(1000);
         assert!(wait.abs_diff(Duration::from_millis(50)) <= Duration::from_millis(1));
+    }
+
+    #[test]
+    fn what_waits_is_not_taken_for_cheap_since_the_last_was() {
+        let mut time = ServiceTime::new();
+        let mut observe = |each: u64, messages: u32| {
+            for _ in 0..messages / 16 {
+                time.observe(16, Duration::from_micros(16 * each));
+            }
+            time.wait(1000)
+        };
+        assert!(observe(50, 8192) >= Duration::from_millis(49));
+        assert!(observe(5, 4096) >= Duration::from_millis(40));
+        assert!(observe(50, 16) >= Duration::from_millis(40), "more at once");
+        assert!(observe(5, 250_000) < Duration::from_millis(6), "in the end");
     }
 
     #[test]
