@@ -89,9 +89,9 @@ fn every_workload_in_an_open_loop_over_both_transports() {
     let (_server, uri) = server("127.0.0.1", &[]);
     for transport in TRANSPORTS {
         for (workload, requests, parts) in [
-            ("options", 1, &[][..]),
-            ("register", 1, &[]),
-            ("call", 2, &["answer", "bye", "ringing"]),
+            ("options", 1, &["last try"][..]),
+            ("register", 1, &["last try"]),
+            ("call", 2, &["answer", "bye", "last try", "ringing"]),
         ] {
             let uri = format!("{uri};transport={transport}");
             let pace = ["--rate", "300", "--duration", "700ms", "--warm-up", "100ms"];
@@ -101,7 +101,7 @@ fn every_workload_in_an_open_loop_over_both_transports() {
             let found = report["parts"].as_object().unwrap().keys();
             assert_eq!(found.collect::<Vec<_>>(), parts, "{workload}");
             let sent = number(&report["total"]["sent"]);
-            assert!((200..=211).contains(&sent), "{report}");
+            assert!((150..=211).contains(&sent), "{report}");
         }
     }
 }
