@@ -83,7 +83,7 @@ impl Builder {
         self
     }
 
-    /// Relay ports from `first` to `last`, both included. Default: [`PortRange::DYNAMIC`].
+    /// Relay ports from `first` to `last`, both included. Default: [`PortRange::DYNAMIC`](crate::ports::PortRange::DYNAMIC).
     pub fn relay_ports(mut self, first: u16, last: u16) -> Self {
         self.ports = Some((first, last));
         self
@@ -108,14 +108,14 @@ impl Builder {
     }
 
     /// What the receive buffer of each listener's socket should hold, in bytes. Default: [`RECEIVE_BUFFER`]. Without CAP_NET_ADMIN the kernel
-    /// grants at most `net.core.rmem_max`; [`Features`] tells what was granted.
+    /// grants at most `net.core.rmem_max`; [`Features`](crate::features::Features) tells what was granted.
     pub fn receive_buffer(mut self, bytes: u32) -> Self {
         self.receive_buffer = Some(bytes);
         self
     }
 
     /// For how many microseconds a worker polls the network device before it sleeps, 0 for not at all (the default): less delay
-    /// for a core that never rests. [`Features`] tells whether the kernel does it.
+    /// for a core that never rests. [`Features`](crate::features::Features) tells whether the kernel does it.
     pub fn busy_poll(mut self, microseconds: u32) -> Self {
         self.busy_poll_us = microseconds;
         self
