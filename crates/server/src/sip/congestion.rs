@@ -2,8 +2,8 @@
 //!
 //! How many datagrams wait in a socket the kernel does not say, only how much memory they take (SO_MEMINFO): a datagram
 //! takes the next power of two above its own length and its bookkeeping. Memory of what was read is given back late, in
-//! lumps of a quarter of the limit or when nothing waits any more (`udp_rmem_release`), so what was read since is
-//! subtracted.
+//! lumps: when all is read that waited at the last time, or a quarter of the limit (`udp_rmem_release`). So what was read since
+//! is subtracted, and that the memory has become less says that a lump was given back.
 
 use io::SocketMemory;
 use sip::Now;
@@ -34,6 +34,8 @@ struct Queue {
     fill_percent: u8,
     /// Bytes read since the kernel last gave memory back, as far as that can be told.
     owed: u64,
+    /// What the memory was after the batch before.
+    used: u64,
 }
 
 /// How many messages an average is made of, at least.
@@ -91,9 +93,10 @@ impl Congestion {
         };
         let (used, limit) = (u64::from(memory.recv_used), u64::from(memory.recv_limit));
         queue.owed += each * messages as u64;
-        if queue.owed >= limit / 4 {
+        if used < queue.used || queue.owed >= limit / 4 {
             queue.owed = 0;
         }
+        queue.used = used;
         queue.waiting = used.saturating_sub(queue.owed) / each;
         queue.fill_percent = u8::try_from(used * 100 / limit.max(1)).unwrap_or(100);
     }
@@ -194,6 +197,32 @@ mod tests {
             (4000, 8448),
         ] {
             assert_eq!(true_size(bytes), size, "{bytes}");
+        }
+    }
+
+    #[test]
+    fn what_waits_is_known_while_memory_is_given_back_late() {
+        let mut congestion = Congestion::new(1);
+        for _ in 0..64 {
+            congestion.datagrams(0, (16, 16 * 500), 0, None);
+        }
+        let memory = |messages: u32| {
+            let recv_used = messages * 1280;
+            Some(SocketMemory {
+                recv_used,
+                recv_limit: 64 << 20,
+            })
+        };
+        // 3,200 wait, and as many come as are read.
+        for lump in 0..20 {
+            for batch in 0..200 {
+                congestion.datagrams(0, (16, 16 * 500), 0, memory(3200 + batch * 16));
+                let off = congestion.queues[0].waiting.abs_diff(3200);
+                assert!(
+                    off <= 32,
+                    "{lump}: {off} messages off after {batch} batches"
+                );
+            }
         }
     }
 
