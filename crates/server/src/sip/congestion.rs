@@ -38,6 +38,19 @@ struct Queue {
     used: u64,
 }
 
+impl Queue {
+    /// So many datagrams of so many bytes each were read, and so much memory of so much at most is taken now.
+    fn read(&mut self, messages: u64, each: u64, (used, limit): (u64, u64)) {
+        self.owed += each * messages;
+        if used < self.used || self.owed >= limit / 4 {
+            self.owed = 0;
+        }
+        self.used = used;
+        self.waiting = used.saturating_sub(self.owed) / each;
+        self.fill_percent = u8::try_from(used * 100 / limit.max(1)).unwrap_or(100);
+    }
+}
+
 /// How many messages an average is made of, at least.
 const SPAN: u64 = 64;
 
@@ -91,14 +104,8 @@ impl Congestion {
             *queue = Queue::default();
             return;
         };
-        let (used, limit) = (u64::from(memory.recv_used), u64::from(memory.recv_limit));
-        queue.owed += each * messages as u64;
-        if used < queue.used || queue.owed >= limit / 4 {
-            queue.owed = 0;
-        }
-        queue.used = used;
-        queue.waiting = used.saturating_sub(queue.owed) / each;
-        queue.fill_percent = u8::try_from(used * 100 / limit.max(1)).unwrap_or(100);
+        let memory = (u64::from(memory.recv_used), u64::from(memory.recv_limit));
+        queue.read(messages as u64, each, memory);
     }
 
     /// So many bytes of a connection wait to be handled, and `others` connections are ready besides.
@@ -202,22 +209,13 @@ mod tests {
 
     #[test]
     fn what_waits_is_known_while_memory_is_given_back_late() {
-        let mut congestion = Congestion::new(1);
-        for _ in 0..64 {
-            congestion.datagrams(0, (16, 16 * 500), 0, None);
-        }
-        let memory = |messages: u32| {
-            let recv_used = messages * 1280;
-            Some(SocketMemory {
-                recv_used,
-                recv_limit: 64 << 20,
-            })
-        };
+        let mut queue = Queue::default();
         // 3,200 wait, and as many come as are read.
         for lump in 0..20 {
             for batch in 0..200 {
-                congestion.datagrams(0, (16, 16 * 500), 0, memory(3200 + batch * 16));
-                let off = congestion.queues[0].waiting.abs_diff(3200);
+                let used = (3200 + batch * 16) * 1280;
+                queue.read(16, 1280, (used, 64 << 20));
+                let off = queue.waiting.abs_diff(3200);
                 assert!(
                     off <= 32,
                     "{lump}: {off} messages off after {batch} batches"

@@ -117,6 +117,9 @@ pub fn sweep(
     Ok(last)
 }
 
+/// Something is begun within so many milliseconds of the end, or nothing was seen of it.
+const LAST_MS: u64 = 500;
+
 /// The greatest goodput of a load that grows until not all of it succeeds.
 fn find_peak(
     mut plan: Plan,
@@ -228,8 +231,11 @@ fn recovered(timeline: &[Moment], fall_ms: u64, end_ms: u64) -> Option<f64> {
         .filter(|moment| (fall_ms..end_ms).contains(&moment.at_ms));
     let sick = after.clone().rfind(|moment| !well(moment));
     let since = sick.map_or(fall_ms, |moment| moment.at_ms + BIN_NS / 1_000_000);
-    let any = after.clone().any(|moment| moment.begun > 0);
-    (any && since < end_ms).then_some((since - fall_ms) as f64 / 1e3)
+    // A generator that has given up on a server that answers nothing has not seen it recover.
+    let lasts = after
+        .clone()
+        .any(|moment| moment.begun > 0 && moment.at_ms + LAST_MS >= end_ms);
+    (lasts && since < end_ms).then_some((since - fall_ms) as f64 / 1e3)
 }
 
 #[cfg(test)]
@@ -253,5 +259,6 @@ mod tests {
         assert_eq!(recovered(&timeline(&[0, 0, 98, 99]), 200, 400), Some(0.1));
         assert_eq!(recovered(&timeline(&[100, 100, 100, 98]), 200, 400), None);
         assert_eq!(recovered(&timeline(&[100, 100]), 200, 400), None);
+        assert_eq!(recovered(&timeline(&[100, 0, 100]), 100, 900), None);
     }
 }
