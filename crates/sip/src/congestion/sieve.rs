@@ -52,11 +52,11 @@ const IDLE: u64 = 92;
 const SHORT: u64 = 15;
 /// What was held back before is let through only while the worker was busy and the wait was for less than this, in percent.
 const CALM: (u64, u64) = (75, 15);
-/// For so long after thresholds were lowered not everything that was held back is let through: an INVITE comes again after up to
-/// 16 s, all at once with those that were begun with it.
+/// For so long after thresholds were lowered the sieve stays, though it may let everything through, and remembers: an INVITE
+/// comes again after up to 16 s, all at once with those that were begun with it.
 const AFTERMATH: Duration = Duration::from_secs(33);
-/// The most that is let through of it until then.
-const MOST_STALE: u16 = EVERYTHING / 16;
+/// The most that is let through of what was held back until then: nearly everything, as it has nothing but its retransmissions.
+const MOST_STALE: u16 = EVERYTHING - 1;
 
 /// What the sieve goes by, besides what it is told of each request.
 #[derive(Clone, Copy, Debug, Default)]
