@@ -1,6 +1,6 @@
-//! `cargo xtask budgets`: what each operation may cost, in user-space instructions and in system calls.
+//! `cargo xtask budgets`: what each operation may cost, in user-space instructions, in heap allocations and in system calls.
 //!
-//! Times vary with the weather; these two numbers do not. The example `cost` of the server crate does the same operations over
+//! Times vary with the weather; these three numbers do not. The example `cost` of the server crate does the same operations over
 //! and over in one thread, once under callgrind and once under strace. What an operation may cost is written in
 //! `crates/server/budgets.toml`; more than that fails the test command, so that a change pays for what it adds, or says so.
 
@@ -26,8 +26,10 @@ pub(crate) fn run(root: &Path, write: bool) -> Result<Tally> {
     let file = root.join(BUDGETS);
     let text = std::fs::read_to_string(&file)
         .with_context(|| format!("cannot read {}", file.display()))?;
+    let (instructions, allocations) = counting::instructions_and_allocations(&driver, &logs)?;
     let sections = [
-        ("instructions", counting::instructions(&driver, &logs)?),
+        ("instructions", instructions),
+        ("allocations", allocations),
         ("system-calls", counting::system_calls(&driver, &logs)?),
     ];
     if write {

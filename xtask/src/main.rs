@@ -64,7 +64,7 @@ enum Chore {
     Arrows,
     /// Check the licence of every crate that hairpin is built from.
     Licences,
-    /// Count what each operation costs in instructions and system calls, and hold it against crates/server/budgets.toml.
+    /// Count what each operation costs in instructions, allocations and system calls, and hold it against crates/server/budgets.toml.
     Budgets {
         /// Make what is counted the new budgets.
         #[arg(long)]

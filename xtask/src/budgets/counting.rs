@@ -14,18 +14,46 @@ const LIMIT: Duration = Duration::from_secs(120);
 /// Functions named when a budget is exceeded.
 const HOT_SPOTS: usize = 8;
 
+/// The functions in which is counted: a worker's turn, and those of the driver that stand for one.
+const COUNTED: [&str; 5] = [
+    "hairpin_server::local::Local::turn",
+    "cost::engine::engine_turn",
+    "cost::sip_engine::bed::engine_turn",
+    "cost::sip_engine::read::read_register",
+    "cost::sip_engine::read::read_invite",
+];
+
+/// What asks the C library for memory.
+const ALLOCATING: [&str; 5] = [
+    "malloc",
+    "calloc",
+    "realloc",
+    "posix_memalign",
+    "aligned_alloc",
+];
+
 /// What one operation costs.
 #[derive(Debug)]
 pub(super) struct Cost {
     /// The scenario.
     pub(super) name: String,
-    /// Instructions per operation, or system calls per 1,000 operations.
+    /// Instructions per operation, or allocations or system calls per 1,000 operations.
     pub(super) value: f64,
     /// What of it is spent where, the largest share first.
     pub(super) hot: Vec<(String, f64)>,
 }
 
 impl Cost {
+    /// What was counted, by place, divided by `divisor`.
+    fn of(name: String, counted: HashMap<String, u64>, divisor: f64) -> Cost {
+        let total: u64 = counted.values().sum();
+        Cost {
+            name,
+            value: total as f64 / divisor,
+            hot: ranked(counted, divisor),
+        }
+    }
+
     /// Where it is spent, for an error text.
     pub(super) fn hot_spots(&self) -> String {
         let lines = self.hot.iter().take(HOT_SPOTS);
@@ -34,45 +62,38 @@ impl Cost {
     }
 }
 
-/// User-space instructions per operation.
-pub(super) fn instructions(driver: &Path, logs: &Path) -> Result<Vec<Cost>> {
+/// User-space instructions per operation, and heap allocations per 1,000 operations.
+pub(super) fn instructions_and_allocations(
+    driver: &Path,
+    logs: &Path,
+) -> Result<(Vec<Cost>, Vec<Cost>)> {
     let out = logs.join("callgrind.out");
     remove_dumps(logs)?;
     let mut callgrind = command("valgrind");
     callgrind
         .args(["--quiet", "--tool=callgrind", "--compress-strings=no"])
         .args(["--collect-atstart=no", "--dump-before=cost::mark"])
-        .args(
-            [
-                "hairpin_server::local::Local::turn",
-                "cost::engine::engine_turn",
-            ]
-            .map(|f| format!("--toggle-collect={f}")),
-        )
+        .args(COUNTED.map(|function| format!("--toggle-collect={function}")))
         .arg(format!("--callgrind-out-file={}", out.display()))
         .arg(driver);
     let scenarios = scenarios(callgrind, "callgrind", logs)?;
     // A dump before each mark: odd ones hold the warm-up, even ones what was measured.
     let dumps = (1..).map(|number| PathBuf::from(format!("{}.{}", out.display(), 2 * number)));
-    scenarios
-        .into_iter()
-        .zip(dumps)
-        .map(|((name, operations), dump)| {
-            let text = std::fs::read_to_string(&dump)
-                .with_context(|| format!("callgrind did not write {}", dump.display()))?;
-            let hot = by_function(&text);
-            let total: u64 = hot.values().sum();
-            ensure!(
-                total > 0,
-                "callgrind counted nothing for {name}: was a marked function inlined?"
-            );
-            Ok(Cost {
-                name,
-                value: total as f64 / operations,
-                hot: ranked(hot, operations),
-            })
-        })
-        .collect()
+    let (mut instructions, mut allocations) = (Vec::new(), Vec::new());
+    for ((name, operations), dump) in scenarios.into_iter().zip(dumps) {
+        let text = std::fs::read_to_string(&dump)
+            .with_context(|| format!("callgrind did not write {}", dump.display()))?;
+        let counted = by_function(&text);
+        let cost = Cost::of(name.clone(), counted.instructions, operations);
+        ensure!(
+            cost.value > 0.0,
+            "callgrind counted nothing for {name}: was a marked function inlined?"
+        );
+        instructions.push(cost);
+        let thousands = operations / 1000.0;
+        allocations.push(Cost::of(name, counted.allocations, thousands));
+    }
+    Ok((instructions, allocations))
 }
 
 /// System calls per 1,000 operations. The engine makes none, so its scenarios are left out.
@@ -97,14 +118,8 @@ pub(super) fn system_calls(driver: &Path, logs: &Path) -> Result<Vec<Cost>> {
         .filter(|(name, _)| !name.starts_with("engine: "))
         .map(|(name, operations)| {
             let calls = counted.remove(&name).unwrap_or_default();
-            let total: u64 = calls.values().sum();
-            ensure!(total > 0, "strace saw no system call for {name}");
-            let thousands = operations / 1000.0;
-            Ok(Cost {
-                name,
-                value: total as f64 / thousands,
-                hot: ranked(calls, thousands),
-            })
+            ensure!(!calls.is_empty(), "strace saw no system call for {name}");
+            Ok(Cost::of(name, calls, operations / 1000.0))
         })
         .collect()
 }
@@ -147,21 +162,36 @@ fn remove_dumps(logs: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Instructions by function, without those of the functions they call, from callgrind's file format.
-fn by_function(text: &str) -> HashMap<String, u64> {
-    let mut counted: HashMap<String, u64> = HashMap::new();
-    let mut function = "";
+/// What a dump of callgrind says, by function.
+#[derive(Default)]
+struct Counted {
+    /// Without those of the functions it calls.
+    instructions: HashMap<String, u64>,
+    /// How often it asked for memory.
+    allocations: HashMap<String, u64>,
+}
+
+/// Reads callgrind's file format.
+fn by_function(text: &str) -> Counted {
+    let mut counted = Counted::default();
+    let (mut function, mut called) = ("", "");
     let mut of_a_call = false;
     for line in text.lines() {
         if let Some(name) = line.strip_prefix("fn=") {
             function = name;
-        } else if line.starts_with("calls=") {
+        } else if let Some(name) = line.strip_prefix("cfn=") {
+            called = name;
+        } else if let Some(calls) = line.strip_prefix("calls=") {
             // The next line is what the called function cost.
             of_a_call = true;
+            let calls: Option<u64> = calls.split(' ').next().and_then(|word| word.parse().ok());
+            if let (Some(calls), true) = (calls, ALLOCATING.contains(&called)) {
+                *counted.allocations.entry(function.to_owned()).or_default() += calls;
+            }
         } else if line.starts_with(|first: char| first.is_ascii_digit() || "+-*".contains(first)) {
             let cost: Option<u64> = line.split(' ').nth(1).and_then(|w| w.parse().ok());
             if let (Some(cost), false) = (cost, std::mem::take(&mut of_a_call)) {
-                *counted.entry(function.to_owned()).or_default() += cost;
+                *counted.instructions.entry(function.to_owned()).or_default() += cost;
             }
         }
     }
@@ -206,11 +236,16 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_functions_own_instructions_are_counted_and_not_those_it_calls() {
-        let dump = "summary: 999\n\nob=x\nfl=a.rs\nfn=alpha\n10 5\n+1 7\ncfn=beta\ncalls=2 0\n+3 100\n* 1\nfn=beta\n-4 100\n";
+    fn a_functions_own_instructions_and_allocations_are_counted_and_not_those_it_calls() {
+        let dump = "summary: 999\n\nob=x\nfl=a.rs\nfn=alpha\n10 5\n+1 7\ncfn=beta\ncalls=2 0\n+3 100\n* 1\nfn=beta\n-4 90\n\
+            cfn=malloc\ncalls=3 0\n* 10\n";
         let counted = by_function(dump);
-        assert_eq!((counted["alpha"], counted["beta"]), (13, 100));
-        assert_eq!(ranked(counted, 2.0)[0], ("beta".to_owned(), 50.0));
+        let instructions = &counted.instructions;
+        assert_eq!((instructions["alpha"], instructions["beta"]), (13, 90));
+        assert_eq!(counted.allocations, HashMap::from([("beta".to_owned(), 3)]));
+        let cost = Cost::of("x".to_owned(), counted.instructions, 2.0);
+        assert_eq!(cost.hot[0], ("beta".to_owned(), 45.0));
+        assert!((cost.value - 51.5).abs() < 1e-9);
     }
 
     #[test]

@@ -10,7 +10,7 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 /// How long anything may take before the run is given up.
-const PATIENCE: Duration = Duration::from_secs(20);
+pub(crate) const PATIENCE: Duration = Duration::from_secs(20);
 
 /// A client with an allocation, a channel to the peer and a permission for it.
 struct Flow {
@@ -235,7 +235,7 @@ impl Bed {
 }
 
 /// One turn, between marks of its own.
-fn turn(server: &mut Local) -> Result<(), Box<dyn Error>> {
+pub(crate) fn turn(server: &mut Local) -> Result<(), Box<dyn Error>> {
     let seen = |name: &str| Path::new(name).exists();
     seen("/hairpin-turn/begin");
     let result = server.turn(Duration::ZERO);
@@ -244,7 +244,7 @@ fn turn(server: &mut Local) -> Result<(), Box<dyn Error>> {
 }
 
 /// Options of a socket that takes trains.
-fn receiver() -> UdpOptions {
+pub(crate) fn receiver() -> UdpOptions {
     UdpOptions {
         gro: true,
         ..UdpOptions::default()
@@ -252,7 +252,7 @@ fn receiver() -> UdpOptions {
 }
 
 /// How many datagrams wait at `socket`; they are added to `batch`.
-fn receive(socket: &UdpSocket, batch: &mut RecvBatch) -> Outcome<usize> {
+pub(crate) fn receive(socket: &UdpSocket, batch: &mut RecvBatch) -> Outcome<usize> {
     let before = batch.len();
     match socket.recv(0, batch) {
         Err(error) if error.kind() != std::io::ErrorKind::WouldBlock => return Err(error.into()),

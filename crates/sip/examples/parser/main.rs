@@ -13,50 +13,18 @@
     reason = "a program reads its arguments and the clock"
 )]
 
+extern crate hairpin_sip as sip;
+
+mod read;
+
 use core::hint::black_box;
 use std::time::Instant;
 
-use hairpin_sip as sip;
+use read::{Failed, INVITE, REGISTER, read_invite, read_register};
 use sip::build::{Builder, Edits, Stamp, forward};
-use sip::digest::Credentials;
 use sip::header::HeaderKind;
 use sip::verdict::{Rules, Verdict, judge};
-use sip::{Framing, Limits, Message, Scan, Spans, Uri};
-
-/// 533 bytes, with Authorization.
-const REGISTER: &[u8] = include_bytes!("register.sip");
-/// 1,625 bytes, with ten Vias and a body.
-const INVITE: &[u8] = include_bytes!("invite.sip");
-
-/// Any of what can go wrong here.
-type Failed = Box<dyn std::error::Error>;
-
-/// What a registrar reads.
-fn read_register(bytes: &[u8], spans: &mut Spans) -> Result<(), Failed> {
-    let message = Message::parse(bytes, spans)?;
-    black_box(Uri::parse(message.request_uri().unwrap_or_default())?);
-    black_box((message.via()?, message.from()?, message.call_id()?));
-    black_box((message.to()?.parse_uri()?, message.cseq()?));
-    black_box((message.max_forwards()?, message.expires()?));
-    black_box(message.contact()?);
-    for credentials in message.authorizations(HeaderKind::Authorization) {
-        black_box(Credentials::of(&credentials?).ok_or("no credentials")?);
-    }
-    black_box((message.has(HeaderKind::Require), message.routes().next()));
-    Ok(())
-}
-
-/// What a proxy reads.
-fn read_invite(bytes: &[u8], spans: &mut Spans) -> Result<(), Failed> {
-    let message = Message::parse(bytes, spans)?;
-    black_box(Uri::parse(message.request_uri().unwrap_or_default())?);
-    black_box((message.via()?, message.from()?, message.to()?));
-    black_box((message.call_id()?, message.cseq()?));
-    black_box((message.max_forwards()?, message.routes().next()));
-    black_box(message.has(HeaderKind::ProxyRequire));
-    black_box(message.has(HeaderKind::ProxyAuthorization));
-    Ok(())
-}
+use sip::{Framing, Limits, Message, Scan, Spans};
 
 /// Everything a proxy does with a request, but for the address it goes to.
 fn proxy(bytes: &[u8], spans: &mut Spans, buffer: &mut [u8]) -> Result<(), Failed> {

@@ -1,0 +1,346 @@
+//! An engine, the time, and who talks to it: whole transactions and calls without a socket. Timed by the example `engine`, and
+//! counted by the example `cost` of the server.
+
+use core::hint::black_box;
+use core::time::Duration;
+use std::io::Write as _;
+
+use sip::congestion::{Backlog, Class};
+use sip::engine::{Config, Engine, Outgoing, Output, Received, Reply, SentBy};
+use sip::flow::{Carrier, ConnectionKey, Destination, Flow, ListenerKey};
+use sip::{HashKey, Mono, Now, Spans};
+
+/// What an operation may fail with.
+type Outcome<T> = Result<T, Box<dyn std::error::Error>>;
+
+/// What is done again and again.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Operation {
+    /// Nothing but making the request up.
+    Compose,
+    /// OPTIONS, answered with 200 and forgotten.
+    Options,
+    /// REGISTER over UDP, answered with 200.
+    Register,
+    /// The same over a connection, where nothing is kept.
+    RegisterOverTcp,
+    /// INVITE, 200, ACK, BYE, 200: the answering side.
+    Call,
+    /// The same: the calling side.
+    ClientCall,
+    /// A request of ours and its answer.
+    Request,
+    /// New work in an overload, with time for a 503.
+    Refuse,
+    /// Without.
+    Drop,
+    /// The sieve's look at new work before it is handled, where the kernel does not do that.
+    Sieve,
+}
+
+impl Operation {
+    /// All but [`Operation::Compose`], with their names.
+    pub(crate) const ALL: [(&str, Operation); 9] = [
+        ("OPTIONS, stateless", Operation::Options),
+        ("REGISTER", Operation::Register),
+        ("REGISTER over TCP", Operation::RegisterOverTcp),
+        ("call", Operation::Call),
+        ("call, calling side", Operation::ClientCall),
+        ("request of ours", Operation::Request),
+        ("503", Operation::Refuse),
+        ("drop", Operation::Drop),
+        ("sieve", Operation::Sieve),
+    ];
+}
+
+/// What the engine is given.
+#[derive(Clone, Copy)]
+enum Given<'a> {
+    /// The message, to be answered so if it is a request.
+    Message(Option<&'a Reply<'a>>),
+    /// The same, answered without a transaction.
+    Stateless(&'a Reply<'a>),
+    /// The message, as a request of ours.
+    Request,
+    /// The message, as the ACK for a 2xx.
+    Ack,
+    /// Time.
+    Timeout,
+    /// The message, for the sieve's first look.
+    Look,
+}
+
+/// An engine, and what is needed to talk to it.
+pub(crate) struct Bed {
+    operation: Operation,
+    engine: Engine,
+    now: Now,
+    spans: Spans,
+    message: Vec<u8>,
+    sent: Vec<u8>,
+    count: u64,
+    /// The time from one operation to the next, in nanoseconds.
+    gap_ns: u64,
+    flow: Flow,
+}
+
+/// One input and everything that follows from it. Not inlined: the tools find it by its name.
+#[inline(never)]
+fn engine_turn(bed: &mut Bed, given: Given<'_>) -> Outcome<()> {
+    let Bed {
+        engine,
+        now,
+        spans,
+        message,
+        flow,
+        ..
+    } = bed;
+    let to = Destination {
+        carrier: Carrier::Udp,
+        remote: flow.remote,
+        listener: ListenerKey(0),
+    };
+    let out = Outgoing {
+        to,
+        connection: None,
+        pieces: &[message],
+        class: Class::New,
+        mark: None,
+    };
+    match given {
+        Given::Message(reply) => {
+            let received = engine.handle_message(*now, flow, message, spans);
+            if let (Received::Request(request), Some(reply)) = (received, reply) {
+                engine.answer(now.mono, &request, reply)?;
+            }
+        }
+        Given::Stateless(reply) => {
+            let received = engine.handle_message(*now, flow, message, spans);
+            if let Received::Request(request) = received {
+                engine.answer_statelessly(&request, reply)?;
+            }
+        }
+        Given::Request => drop(engine.request(now.mono, &out)?),
+        Given::Ack => engine.send_stateless(now.mono, &out, u128::from(bed.count))?,
+        Given::Timeout => engine.handle_timeout(*now),
+        Given::Look => drop(black_box(engine.holds_back(flow.remote.ip(), message))),
+    }
+    while let Some(output) = bed.engine.poll_output() {
+        if let Output::Send { bytes, .. } = output {
+            bed.sent.clear();
+            bed.sent.extend_from_slice(black_box(bytes));
+        }
+    }
+    Ok(())
+}
+
+impl Bed {
+    /// For this operation, done so often per second of the engine's time. A transaction over UDP lives for 32 seconds, so after
+    /// that time as many end as begin.
+    pub(crate) fn new(operation: Operation, per_second: u64) -> Outcome<Bed> {
+        let mut config = Config::new(0, HashKey::new([1; 16]));
+        config.congestion.rejecting_permille = match operation {
+            Operation::Refuse => 1000,
+            Operation::Drop | Operation::Sieve => 0,
+            _ => config.congestion.rejecting_permille,
+        };
+        config.sent_by.push(SentBy {
+            listener: ListenerKey(0),
+            carrier: Carrier::Udp,
+            host: "192.0.2.1".into(),
+            port: 5060,
+        });
+        let mut bed = Bed {
+            operation,
+            engine: Engine::new(config, 1),
+            now: Now {
+                mono: Mono(1_000_000_000),
+                unix_s: 1_700_000_000,
+            },
+            spans: Spans::new(),
+            message: Vec::new(),
+            sent: Vec::new(),
+            count: 0,
+            gap_ns: 1_000_000_000 / per_second,
+            flow: Flow {
+                carrier: Carrier::Udp,
+                listener: ListenerKey(0),
+                connection: None,
+                local: "192.0.2.1:5060".parse()?,
+                remote: "192.0.2.2:5060".parse()?,
+            },
+        };
+        match operation {
+            Operation::RegisterOverTcp => {
+                bed.flow.carrier = Carrier::Tcp;
+                bed.flow.connection = Some(ConnectionKey(1));
+                bed.engine.accepted(bed.now.mono, &bed.flow);
+            }
+            Operation::Refuse | Operation::Drop => bed.begin_congestion(),
+            Operation::Sieve => bed.close_sieve()?,
+            _ => {}
+        }
+        Ok(bed)
+    }
+
+    fn begin_congestion(&mut self) {
+        let took = Duration::from_millis(50);
+        self.engine.observe_service(1000, took);
+        self.congest();
+    }
+
+    fn congest(&mut self) {
+        let backlog = Backlog {
+            messages: 1_000_000,
+            ..Backlog::default()
+        };
+        self.engine.observe_backlog(self.now, backlog);
+    }
+
+    /// An overload, until the sieve holds something back.
+    fn close_sieve(&mut self) -> Outcome<()> {
+        self.begin_congestion();
+        for _ in 0..100 {
+            self.compose("REGISTER", "s", "")?;
+            self.count += 1;
+            engine_turn(self, Given::Message(None))?;
+        }
+        self.pass()?;
+        self.congest();
+        match self.engine.sieve().is_closed() {
+            true => Ok(()),
+            false => Err("the sieve stays open".into()),
+        }
+    }
+
+    /// Does it once.
+    pub(crate) fn once(&mut self) -> Outcome<()> {
+        match self.operation {
+            Operation::Compose => return self.compose("REGISTER", "o", ""),
+            Operation::Options => self.options()?,
+            Operation::Call => self.call()?,
+            Operation::ClientCall => self.client_call()?,
+            Operation::Request => {
+                self.ask("OPTIONS", "")?;
+                self.is_answered("200 OK", "")?;
+            }
+            Operation::Sieve => {
+                self.count += 1;
+                self.compose("REGISTER", "r", "")?;
+                return engine_turn(self, Given::Look);
+            }
+            Operation::Register
+            | Operation::RegisterOverTcp
+            | Operation::Refuse
+            | Operation::Drop => {
+                self.compose("REGISTER", "r", "")?;
+                let contact = b"Contact: <sip:alice@192.0.2.2:5060>;expires=3600\r\n";
+                self.receive(&Reply::new(200).headers(contact))?;
+            }
+        }
+        self.pass()?;
+        if matches!(self.operation, Operation::Refuse | Operation::Drop) {
+            self.congest();
+        }
+        Ok(())
+    }
+
+    /// The request with this method, branch and To tag.
+    fn compose(&mut self, method: &str, branch: &str, to_tag: &str) -> Outcome<()> {
+        let number = self.count;
+        self.message.clear();
+        write!(
+            self.message,
+            "{method} sip:bob@192.0.2.1 SIP/2.0\r\n\
+             Via: SIP/2.0/UDP 192.0.2.2:5060;branch=z9hG4bK{branch}{number:012x};rport\r\n\
+             Max-Forwards: 70\r\nFrom: <sip:alice@192.0.2.2>;tag={number:08x}\r\n\
+             To: <sip:bob@192.0.2.1>{to_tag}\r\nCall-ID: {number:016x}@192.0.2.2\r\n\
+             CSeq: 1 {method}\r\nContact: <sip:alice@192.0.2.2:5060>\r\nContent-Length: 0\r\n\r\n"
+        )?;
+        Ok(())
+    }
+
+    fn receive(&mut self, reply: &Reply<'_>) -> Outcome<()> {
+        engine_turn(self, Given::Message(Some(reply)))
+    }
+
+    /// The time of the next operation comes, and timers fire.
+    fn pass(&mut self) -> Outcome<()> {
+        self.count += 1;
+        self.now.mono.0 += self.gap_ns;
+        match self.engine.poll_timeout() {
+            Some(at) if at <= self.now.mono => engine_turn(self, Given::Timeout),
+            _ => Ok(()),
+        }
+    }
+
+    fn options(&mut self) -> Outcome<()> {
+        self.compose("OPTIONS", "o", "")?;
+        let allow = b"Allow: INVITE, ACK, BYE, CANCEL, OPTIONS\r\nAccept: application/sdp\r\n";
+        engine_turn(self, Given::Stateless(&Reply::new(200).headers(allow)))
+    }
+
+    fn call(&mut self) -> Outcome<()> {
+        self.compose("INVITE", "i", "")?;
+        let reply = Reply::new(200)
+            .headers(b"Contact: <sip:bob@192.0.2.1>\r\n")
+            .until_ack();
+        self.receive(&reply)?;
+        let tag = to_tag(&self.sent).ok_or("no To tag")?;
+        self.compose("ACK", "a", &tag)?;
+        engine_turn(self, Given::Message(None))?;
+        self.compose("BYE", "b", &tag)?;
+        self.receive(&Reply::new(200))
+    }
+
+    fn client_call(&mut self) -> Outcome<()> {
+        self.ask("INVITE", "")?;
+        self.is_answered("200 OK", ";tag=bob")?;
+        self.compose_own("ACK", ";tag=bob")?;
+        engine_turn(self, Given::Ack)?;
+        self.ask("BYE", ";tag=bob")?;
+        self.is_answered("200 OK", "")
+    }
+
+    /// A request of ours.
+    fn ask(&mut self, method: &str, to_tag: &str) -> Outcome<()> {
+        self.compose_own(method, to_tag)?;
+        engine_turn(self, Given::Request)
+    }
+
+    /// A request of ours, still without a Via.
+    fn compose_own(&mut self, method: &str, to_tag: &str) -> Outcome<()> {
+        let number = self.count;
+        self.message.clear();
+        write!(
+            self.message,
+            "{method} sip:bob@192.0.2.2 SIP/2.0\r\nMax-Forwards: 70\r\n\
+             From: <sip:alice@192.0.2.1>;tag={number:08x}\r\nTo: <sip:bob@192.0.2.2>{to_tag}\r\n\
+             Call-ID: {number:016x}@192.0.2.1\r\nCSeq: 1 {method}\r\n\
+             Contact: <sip:alice@192.0.2.1>\r\nContent-Length: 0\r\n\r\n"
+        )?;
+        Ok(())
+    }
+
+    /// What was sent last comes back as a response.
+    fn is_answered(&mut self, status: &str, to_tag: &str) -> Outcome<()> {
+        let sent = core::str::from_utf8(&self.sent)?;
+        let (_, fields) = sent.split_once("\r\n").ok_or("nothing was sent")?;
+        self.message.clear();
+        write!(self.message, "SIP/2.0 {status}\r\n")?;
+        for line in fields.split_inclusive("\r\n") {
+            match line.strip_suffix("\r\n").filter(|l| l.starts_with("To:")) {
+                Some(to) => write!(self.message, "{to}{to_tag}\r\n")?,
+                None => self.message.extend_from_slice(line.as_bytes()),
+            }
+        }
+        engine_turn(self, Given::Message(None))
+    }
+}
+
+/// `;tag=..` of To, as it stands.
+fn to_tag(message: &[u8]) -> Option<String> {
+    let text = core::str::from_utf8(message).ok()?;
+    let line = text.lines().find(|line| line.starts_with("To:"))?;
+    Some(line[line.find(";tag=")?..].to_owned())
+}
