@@ -184,6 +184,64 @@ fn without_edits_only_a_content_length_is_added() {
 }
 
 #[test]
+fn overload_control_is_left_out_of_every_via_and_nothing_else_is() {
+    let edits = Edits {
+        drop_overload: true,
+        ..Edits::default()
+    };
+    let vias = |edits: &Edits<'_>, vias: &str| {
+        let request = format!(
+            "OPTIONS sip:bob@example.com SIP/2.0\r\n{vias}From: <sip:a@b>;tag=1\r\n\
+             To: <sip:b@b>\r\nCall-ID: 1\r\nCSeq: 1 OPTIONS\r\nContent-Length: 0\r\n\r\n"
+        );
+        let (text, _) = forwarded(&request, edits).expect("room");
+        let from = text.find("From:").expect("From");
+        let start = text.find("\r\n").expect("a line") + 2;
+        text[start..from].to_owned()
+    };
+    for (given, left) in [
+        (
+            "Via: SIP/2.0/UDP a;branch=z9hG4bK1;oc;oc-algo=\"loss,rate\"\r\n",
+            "Via: SIP/2.0/UDP a;branch=z9hG4bK1\r\n",
+        ),
+        (
+            "v: SIP/2.0/UDP a ; OC ;branch=z9hG4bK1; Oc-Algo = \"loss\" ;x , SIP/2.0/TCP b;oc=3\r\n\
+             Via: SIP/2.0/UDP c;oc-seq=1.2;oc-validity=5, SIP/2.0/UDP d;ocean;y=\";oc\"\r\n",
+            "v: SIP/2.0/UDP a  ;branch=z9hG4bK1 ;x , SIP/2.0/TCP b\r\n\
+             Via: SIP/2.0/UDP c, SIP/2.0/UDP d;ocean;y=\";oc\"\r\n",
+        ),
+        ("Via: SIP/2.0/UDP a\r\n", "Via: SIP/2.0/UDP a\r\n"),
+    ] {
+        assert_eq!(vias(&edits, given), left);
+    }
+    let stamp = Stamp {
+        received: Some([192, 0, 2, 1].into()),
+        rport: None,
+    };
+    let stamped = Edits { stamp, ..edits };
+    assert_eq!(
+        vias(
+            &stamped,
+            "Via: SIP/2.0/UDP a;oc;branch=z9hG4bK1 , SIP/2.0/UDP b;oc\r\nVia: SIP/2.0/UDP c;oc=1\r\n"
+        ),
+        "Via: SIP/2.0/UDP a;branch=z9hG4bK1;received=192.0.2.1 , SIP/2.0/UDP b\r\nVia: SIP/2.0/UDP c\r\n"
+    );
+    let dropped = Edits {
+        drop_top_via: true,
+        ..edits
+    };
+    for given in [
+        "Via: SIP/2.0/UDP a;oc=1, SIP/2.0/UDP b;oc=1;x\r\n",
+        "Via: SIP/2.0/UDP a;oc=1\r\nVia: SIP/2.0/UDP b;oc=1;x\r\n",
+    ] {
+        assert_eq!(vias(&dropped, given), "Via: SIP/2.0/UDP b;x\r\n");
+    }
+    // As many as anybody cares to write must not keep a message from being forwarded.
+    let many = "Via: SIP/2.0/UDP a;oc;x;oc\r\n".repeat(60);
+    assert_eq!(vias(&edits, &many).matches(";oc").count(), 112);
+}
+
+#[test]
 fn a_proxy_changes_a_few_lines_and_nothing_else() {
     let mut on_top = [0; 256];
     let mut fields = Builder::fields(&mut on_top);

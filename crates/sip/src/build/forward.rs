@@ -6,6 +6,7 @@
 
 use super::response::offset_behind;
 use super::{BuildError, Builder, Stamp, decimal};
+use crate::congestion::is_oc_parameter;
 use crate::cursor::Cursor;
 use crate::header::{HeaderKind, NameAddr, Via};
 use crate::message::{Header, Message, StartLine};
@@ -16,6 +17,9 @@ pub const MAX_SLICES: usize = 32;
 
 /// Bytes of scratch that [`forward`] needs beyond the topmost Via field, which it writes anew if it is stamped.
 pub const SCRATCH: usize = 128;
+
+/// Places from which parameters of overload control are left out, of which each is two slices.
+const MOST_CUTS: usize = 8;
 
 /// What is changed on the way (RFC 3261 §16.6, §16.7). The default is nothing.
 #[derive(Clone, Copy, Debug, Default)]
@@ -31,6 +35,10 @@ pub struct Edits<'a> {
     pub max_forwards: Option<u8>,
     /// Put on the topmost Via that was received.
     pub stamp: Stamp,
+    /// Leaves out the parameters of RFC 7339 in what is left of Via. They concern two neighbours: a proxy passes neither on what a
+    /// client offers it (§5.6), nor what stands in a response below the topmost Via (§5.4). What was agreed upon with the client, the
+    /// engine knows and says in its responses. Those of eight at most are left out: a neighbour that does as much leaves one.
+    pub drop_overload: bool,
     /// Leaves out the topmost value of Via: a response on its way back (§16.7 step 3).
     pub drop_top_via: bool,
     /// Leaves out as many values of Route from the top (§16.4, §16.6 step 6).
@@ -107,6 +115,7 @@ pub fn forward<'a>(
     let mut work = Work {
         message: *message,
         out: Gather::new(),
+        cuts: 0,
         copied: 0,
     };
     let (length, scratch) = scratch.split_at_mut_checked(10).ok_or(BuildError::NoRoom)?;
@@ -126,12 +135,16 @@ pub fn forward<'a>(
                     work.replace_value(&header, hops)?;
                 }
             }
-            HeaderKind::Via if is_top_via => {
-                is_top_via = false;
-                if edits.drop_top_via {
-                    work.drop_values(&header, 1, |cursor| Via::read(cursor).map(drop))?;
-                } else if let Some(stamped) = stamped {
-                    work.replace_value(&header, stamped)?;
+            HeaderKind::Via => {
+                if std::mem::take(&mut is_top_via) {
+                    if edits.drop_top_via {
+                        work.drop_values(&header, 1, |cursor| Via::read(cursor).map(drop))?;
+                    } else if let Some(Stamped { old, new }) = stamped {
+                        work.replace_slice(old, new)?;
+                    }
+                }
+                if edits.drop_overload {
+                    work.drop_overload(&header)?;
                 }
             }
             HeaderKind::Route if routes_left > 0 => {
@@ -160,28 +173,38 @@ fn digits(number: u32, room: &mut [u8]) -> &[u8] {
     }
 }
 
-/// The topmost Via field's value with its stamp.
+/// The topmost Via as it came, and with its stamp.
+#[derive(Clone, Copy)]
+struct Stamped<'a> {
+    old: &'a [u8],
+    new: &'a [u8],
+}
+
 fn stamp_top_via<'a>(
     message: &Message<'a>,
     edits: &Edits<'_>,
     scratch: &'a mut [u8],
-) -> Result<Option<&'a [u8]>, BuildError> {
+) -> Result<Option<Stamped<'a>>, BuildError> {
     if edits.stamp == Stamp::default() || edits.drop_top_via {
         return Ok(None);
     }
-    let field = message
-        .header(HeaderKind::Via)
-        .ok_or(BuildError::Malformed)?;
-    message.via().map_err(|_| BuildError::Malformed)?;
+    let via = message.via().map_err(|_| BuildError::Malformed)?;
+    let keeps = |name: &[u8]| !(edits.drop_overload && is_oc_parameter(name));
     let mut builder = Builder::fields(scratch);
-    builder.stamped(field.value, edits.stamp);
-    builder.finish_fields().map(Some)
+    builder.stamped(via.bytes, edits.stamp, keeps);
+    let new = builder.finish_fields()?;
+    Ok(Some(Stamped {
+        old: via.bytes,
+        new,
+    }))
 }
 
 /// A message being cut in pieces.
 struct Work<'a> {
     message: Message<'a>,
     out: Gather<'a>,
+    /// Times that parameters of overload control were left out.
+    cuts: usize,
     /// How much of the message is in pieces already, or left out.
     copied: usize,
 }
@@ -225,10 +248,47 @@ impl<'a> Work<'a> {
 
     /// Puts `new` in the place of a field's value.
     fn replace_value(&mut self, header: &Header<'_>, new: &'a [u8]) -> Result<(), BuildError> {
-        let at = self.offset(header.value);
+        self.replace_slice(header.value, new)
+    }
+
+    /// Puts `new` in the place of a part of the message.
+    fn replace_slice(&mut self, old: &[u8], new: &'a [u8]) -> Result<(), BuildError> {
+        let at = self.offset(old);
         self.keep_to(at)?;
-        self.copied = at + header.value.len();
+        self.copied = at + old.len();
         self.out.push(new)
+    }
+
+    /// Leaves out the parameters of overload control of all values of a Via field that are still to be taken over.
+    fn drop_overload(&mut self, header: &Header<'a>) -> Result<(), BuildError> {
+        let bytes = self.message.as_bytes();
+        let mut cursor = Cursor::new(header.value);
+        // A Via that cannot be read is left to whom it concerns.
+        while let Some(via) = Via::read(&mut cursor) {
+            let mut behind = offset_behind(bytes, via.bytes) - via.params.as_bytes().len();
+            if via.params.as_bytes().is_empty() {
+                behind = offset_behind(bytes, via.bytes);
+            }
+            for param in via.params {
+                let from = behind;
+                behind = offset_behind(bytes, param.value.unwrap_or(param.name));
+                if !is_oc_parameter(param.name) || from < self.copied {
+                    continue;
+                }
+                // What follows the last cut is the same cut.
+                self.cuts += usize::from(from > self.copied);
+                if self.cuts > MOST_CUTS {
+                    return Ok(());
+                }
+                self.keep_to(from)?;
+                self.copied = behind;
+            }
+            cursor.skip_lws();
+            if !cursor.eat(b',') {
+                break;
+            }
+        }
+        Ok(())
     }
 
     /// Leaves out at most `n` values from the front of a field, and the field if none is left; returns how many.

@@ -172,7 +172,7 @@ impl<'b> Builder<'b> {
         let mut vias = request.vias.clone();
         if let Some(first) = vias.next() {
             builder.raw(b"Via: ");
-            builder.stamped(first, stamp);
+            builder.stamped(first, stamp, |_| true);
             builder.raw(b"\r\n");
         }
         for via in vias {
@@ -200,8 +200,8 @@ impl<'b> Builder<'b> {
         }
     }
 
-    /// Writes a Via field's value with a stamp on its first value.
-    pub(super) fn stamped(&mut self, field: &[u8], stamp: Stamp) {
+    /// Writes a Via field's value with a stamp on its first value, which keeps the parameters whose names `keeps` says.
+    pub(super) fn stamped(&mut self, field: &[u8], stamp: Stamp, keeps: impl Fn(&[u8]) -> bool) {
         let mut cursor = Cursor::new(field);
         let Some(via) = Via::read(&mut cursor).filter(|_| stamp != Stamp::default()) else {
             self.raw(field);
@@ -217,18 +217,19 @@ impl<'b> Builder<'b> {
             via.bytes.get(..kept).unwrap_or_default(),
         ));
         for param in via.params {
-            if param.name.eq_ignore_ascii_case(b"received") && stamp.received.is_some() {
+            let name = param.name;
+            if (name.eq_ignore_ascii_case(b"received") && stamp.received.is_some()) || !keeps(name)
+            {
                 continue;
             }
-            self.raw(b";").raw(param.name);
-            match (param.value, stamp.rport) {
-                (_, Some(port)) if param.name.eq_ignore_ascii_case(b"rport") => {
-                    self.raw(b"=").part(Part::Number(port.into()));
+            match stamp.rport {
+                Some(port) if name.eq_ignore_ascii_case(b"rport") => {
+                    self.raw(b";").raw(name).raw(b"=");
+                    self.part(Part::Number(port.into()));
                 }
-                (Some(value), _) => {
-                    self.raw(b"=").raw(value);
+                _ => {
+                    self.param(&param);
                 }
-                (None, _) => {}
             }
         }
         if let Some(ip) = stamp.received {

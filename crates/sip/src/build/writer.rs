@@ -3,7 +3,7 @@
 use super::BuildError;
 use crate::Method;
 use crate::chars::{self, TOKEN};
-use crate::header::HeaderKind;
+use crate::header::{HeaderKind, Param};
 
 /// Writes a message into a buffer. The first error is kept, what follows it does nothing, and [`Builder::finish`] returns it.
 ///
@@ -134,6 +134,15 @@ impl<'b> Builder<'b> {
             self.part(part);
         }
         self
+    }
+
+    /// Adds a parameter, with a semicolon in front, as it stands in a message.
+    pub(crate) fn param(&mut self, param: &Param<'_>) -> &mut Self {
+        self.raw(b";").raw(param.name);
+        match param.value {
+            Some(value) => self.raw(b"=").raw(value),
+            None => self,
+        }
     }
 
     /// Adds a field as it stands in a message: [`crate::message::Header::line`].

@@ -14,8 +14,13 @@ use crate::Mono;
 const HOPS: usize = 64;
 /// RFC 7339 §4.3: where oc-validity is absent.
 const DEFAULT_VALIDITY: Duration = Duration::from_millis(500);
-/// Requests saved up by the rate algorithm, so that small bursts pass (RFC 7415 §3.5.1, TAU in requests).
+/// Requests saved up by the rate algorithm, so that small bursts pass: RFC 7415 §3.5.2 has a bucket that fills with each request up to
+/// TAU1, and up to TAU2 for what is protected. Counted from the top they are 1 and -4 requests of these.
 const RATE_BURST: f64 = 4.0;
+/// And at least as many as come in this time, for who sends many sends them in batches.
+const RATE_BURST_S: f64 = 0.02;
+/// For so many seconds at most what is not protected makes up for what was.
+const RATE_DEBT_S: f64 = 10.0;
 /// RFC 7339 §7.2: how often the mix of requests is taken anew.
 const MIX: Duration = Duration::from_secs(5);
 /// The mix that is assumed at first: percent that may be held back before the others are.
@@ -31,6 +36,8 @@ pub struct Feedback {
     pub oc: Option<u32>,
     /// `oc-algo` is `rate`.
     pub rate: bool,
+    /// `oc-algo` is neither that nor `loss`: what `oc` means is not known.
+    pub foreign: bool,
     /// `oc-validity`.
     pub validity: Option<Duration>,
     /// `oc-seq`: the part before the point and the part behind it.
@@ -44,7 +51,11 @@ impl Feedback {
         if name.eq_ignore_ascii_case(b"oc") {
             self.oc = number(value).and_then(|number| u32::try_from(number).ok());
         } else if name.eq_ignore_ascii_case(b"oc-algo") {
-            self.rate = value.trim_ascii().eq_ignore_ascii_case(b"\"rate\"");
+            let quoted = value.trim_ascii();
+            let name = quoted.strip_prefix(b"\"").unwrap_or(quoted);
+            let name = name.strip_suffix(b"\"").unwrap_or(name).trim_ascii();
+            self.rate = name.eq_ignore_ascii_case(b"rate");
+            self.foreign = !self.rate && !name.eq_ignore_ascii_case(b"loss");
         } else if name.eq_ignore_ascii_case(b"oc-validity") {
             self.validity = number(value).map(Duration::from_millis);
         } else if name.eq_ignore_ascii_case(b"oc-seq") {
@@ -53,6 +64,11 @@ impl Feedback {
             self.sequence = whole.zip(parts.next().and_then(number).or(Some(0)));
         }
     }
+}
+
+/// How many requests may come at once.
+fn burst(per_second: f64) -> f64 {
+    RATE_BURST.max(RATE_BURST_S * per_second)
 }
 
 fn number(digits: &[u8]) -> Option<u64> {
@@ -154,6 +170,9 @@ impl Downstream {
         let Some(oc) = feedback.oc.or(ends.then_some(0)) else {
             return;
         };
+        if feedback.foreign && !ends {
+            return;
+        }
         let place = self.hops.iter().position(|known| known.address == hop);
         let sequence = feedback.sequence.unwrap_or((0, 0));
         if let Some(known) = place.and_then(|place| self.hops.get(place)) {
@@ -177,7 +196,7 @@ impl Downstream {
         let limit = if feedback.rate {
             Limit::Rate {
                 per_second: f64::from(oc),
-                saved: RATE_BURST.min(f64::from(oc)),
+                saved: burst(f64::from(oc)).min(f64::from(oc)),
                 at: now,
             }
         } else if oc <= 100 {
@@ -261,18 +280,27 @@ impl Downstream {
                 at,
             } => {
                 let earned = now.since(*at).as_secs_f64() * *per_second;
-                *saved = (*saved + earned).min(RATE_BURST);
+                let burst = burst(*per_second);
+                *saved = (*saved + earned).min(burst);
                 *at = now;
-                // What is protected passes at the expense of what is not, down to a debt of as much again.
                 let floor = match class {
                     // RFC 7339 §5.1: a rate of 0 means none at all.
                     _ if *per_second == 0.0 => f64::INFINITY,
                     Class::New => 1.0,
-                    _ => -RATE_BURST,
+                    _ => -burst,
                 };
                 let passes = class == Class::Finishing || *saved >= floor;
                 if passes {
-                    *saved = (*saved - 1.0).max(-RATE_BURST);
+                    // RFC 7415 §3.5.3: so that many who are held back do not send in step.
+                    let is_full = *saved >= burst;
+                    let cost = if is_full {
+                        0.5 + f64::from(dice) / 10_000.0
+                    } else {
+                        1.0
+                    };
+                    // What passes in any case does so at the expense of the rest, so that the rate is kept in the long run.
+                    let debt = burst.max(RATE_DEBT_S * *per_second);
+                    *saved = (*saved - cost).max(-debt);
                 }
                 passes
             }
@@ -465,6 +493,63 @@ mod tests {
     }
 
     #[test]
+    fn what_is_protected_passes_at_the_expense_of_the_rest_rfc7415_3_5_2() {
+        let mut downstream = Downstream::new(7);
+        let mut passed = [0, 0, 0];
+        for ms in 0..10_000_u64 {
+            let now = Mono(ms * 1_000_000);
+            if ms % 400 == 0 {
+                let report = Feedback {
+                    rate: true,
+                    ..asks(100, ms + 1)
+                };
+                downstream.learn(now, hop(1), report);
+            }
+            // 1000 a second begin something, 50 continue it, 40 finish it.
+            passed[0] += u32::from(downstream.admit(now, hop(1), Class::New));
+            if ms % 20 == 0 {
+                passed[1] += u32::from(downstream.admit(now, hop(1), Class::Continuing));
+            }
+            if ms % 25 == 0 {
+                passed[2] += u32::from(downstream.admit(now, hop(1), Class::Finishing));
+            }
+        }
+        assert_eq!(passed[1..], [500, 400], "none of these was held back");
+        let all: u32 = passed.iter().sum();
+        assert!((990..=1010).contains(&all), "{all} in ten seconds");
+    }
+
+    #[test]
+    fn what_finishes_passes_beyond_the_rate_and_is_made_up_for_later() {
+        let mut downstream = Downstream::new(7);
+        let report = Feedback {
+            rate: true,
+            validity: Some(Duration::from_secs(60)),
+            ..asks(10, 1)
+        };
+        downstream.learn(Mono(0), hop(1), report);
+        // Three seconds' worth at once, of which four requests were saved up.
+        let finishing = (0..34).filter(|_| downstream.admit(Mono(0), hop(1), Class::Finishing));
+        assert_eq!(finishing.count(), 34);
+        assert!(!downstream.admit(Mono(0).plus_secs(2), hop(1), Class::New));
+        assert!(downstream.admit(Mono(0).plus_secs(4), hop(1), Class::New));
+    }
+
+    #[test]
+    fn an_algorithm_that_is_not_known_asks_for_nothing() {
+        let mut downstream = Downstream::new(7);
+        let mut feedback = asks(100, 1);
+        feedback.note(b"oc-algo", Some(b"\"window\""));
+        downstream.learn(Mono(0), hop(1), feedback);
+        assert!(downstream.is_empty());
+        feedback.note(b"oc-algo", Some(b"rate"));
+        assert!(
+            feedback.rate && !feedback.foreign,
+            "without quotes it is understood"
+        );
+    }
+
+    #[test]
     fn the_table_is_bounded() {
         let mut downstream = Downstream::new(7);
         for port in 1..5000 {
@@ -483,6 +568,7 @@ mod tests {
         let expected = Feedback {
             oc: Some(20),
             rate: false,
+            foreign: false,
             validity: Some(Duration::from_secs(1)),
             sequence: Some((1_282_321_615, 782)),
         };

@@ -13,6 +13,7 @@ mod classes;
 mod controller;
 mod downstream;
 mod fairness;
+mod rates;
 mod service_time;
 mod sieve;
 mod upstream;
@@ -27,4 +28,4 @@ pub use controller::{Admission, Backlog, Behaviour, Config, Controller, ShedCoun
 pub use downstream::{Downstream, Feedback};
 pub use sieve::{PLACES, Sieve};
 pub(crate) use upstream::is_oc_parameter;
-pub use upstream::{OcOffer, OcReply};
+pub use upstream::{Algorithm, OcOffer, OcReply};

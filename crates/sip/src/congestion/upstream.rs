@@ -1,21 +1,44 @@
 //! RFC 7339 as a server: telling the senders that understand it how much to hold back.
 
 use std::fmt::Write as _;
+use std::net::IpAddr;
 
 use super::controller::{Behaviour, Controller};
-use crate::Now;
+use super::rates::Rates;
 use crate::header::Via;
+use crate::{HashKey, Now};
 
 /// How long a report is valid (RFC 7339 §4.3): the default of the RFC.
 const VALIDITY_MS: u32 = 500;
+/// How far the number of a calm report lies behind the clock, in seconds: it is older than any report that is still valid, and not
+/// so much older that it could be taken for that of a server which has begun anew (RFC 7339 §4.4).
+const CALM_AGE_S: u64 = 60;
+
+/// The algorithms that there are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Algorithm {
+    /// Holding back a share of the requests (RFC 7339 §7).
+    Loss,
+    /// Sending so many requests a second (RFC 7415).
+    Rate,
+}
 
 /// What the top Via of a request says its sender understands.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct OcOffer {
     /// `oc` is there: it takes part.
     pub supported: bool,
-    /// `oc-algo` has no `loss` among its algorithms. A client must have it (RFC 7339 §4.2); there is nothing to agree upon then.
-    pub lacks_loss: bool,
+    /// The first algorithm of `oc-algo` that is known here; loss where there is no `oc-algo` (RFC 7339 §4.2).
+    pub preferred: Option<Algorithm>,
+}
+
+impl Default for OcOffer {
+    fn default() -> OcOffer {
+        OcOffer {
+            supported: false,
+            preferred: Some(Algorithm::Loss),
+        }
+    }
 }
 
 impl OcOffer {
@@ -35,15 +58,21 @@ impl OcOffer {
             self.supported = true;
         } else if name.eq_ignore_ascii_case(b"oc-algo") {
             let algorithms = value.unwrap_or_default();
-            let mut names = algorithms.split(|byte| matches!(byte, b'"' | b',' | b' '));
-            self.lacks_loss = !names.any(|name| name.eq_ignore_ascii_case(b"loss"));
+            let mut names = algorithms.split(|byte| matches!(byte, b'"' | b',' | b' ' | b'\t'));
+            self.preferred = names.find_map(|name| match () {
+                () if name.eq_ignore_ascii_case(b"loss") => Some(Algorithm::Loss),
+                () if name.eq_ignore_ascii_case(b"rate") => Some(Algorithm::Rate),
+                () => None,
+            });
         }
     }
 
-    /// Whether its sender is to be told how much to hold back, by the loss algorithm.
+    /// The algorithm that is agreed upon (RFC 7339 §5.1): the one the sender prefers. A sender repeats its list in every request
+    /// (§4.2), so that it never changes for anybody (§5.8), although nothing is kept about it. `None` if it does not
+    /// take part, or knows nothing that is known here.
     #[must_use]
-    pub fn is_accepted(&self) -> bool {
-        self.supported && !self.lacks_loss
+    pub fn algorithm(&self) -> Option<Algorithm> {
+        self.preferred.filter(|_| self.supported)
     }
 }
 
@@ -55,63 +84,115 @@ pub(crate) fn is_oc_parameter(name: &[u8]) -> bool {
         .any(|known| name.eq_ignore_ascii_case(known))
 }
 
-/// What is written into the top Via of every response, to senders that offered it.
-///
-/// It is always the loss algorithm, which every client has (RFC 7339 §4.2); so it never changes for anybody (§5.8).
-#[derive(Clone, Debug)]
+/// What is written into the top Via of every response to senders that offered it, by algorithm.
+#[derive(Debug)]
 pub struct OcReply {
+    loss: Report,
+    rate: Report,
+    rates: Rates,
+}
+
+impl OcReply {
+    /// That there is nothing to hold back.
+    #[must_use]
+    pub fn new(key: HashKey) -> OcReply {
+        OcReply {
+            loss: Report::new("loss"),
+            rate: Report::new("rate"),
+            rates: Rates::new(key),
+        }
+    }
+
+    /// Brings the reports up to date; to be called once a batch, not once a message.
+    pub fn update(&mut self, now: Now, controller: &Controller) {
+        let is_congested = controller.behaviour() != Behaviour::Normal;
+        let loss = is_congested.then(|| (u32::from(controller.shed_percent()), VALIDITY_MS));
+        self.loss.set(now.unix_s, loss);
+        if self.rates.turn(now.mono, controller) {
+            self.rate.set(now.unix_s, self.rates.limit());
+        } else {
+            self.rate.stay_young(now.unix_s);
+        }
+    }
+
+    /// So many messages were handled, refusals not counted.
+    pub fn observe_service(&mut self, messages: u32) {
+        self.rates.observe_service(messages);
+    }
+
+    /// A request that belongs to no transaction has come from there, and was accepted, or not.
+    #[inline]
+    pub fn count(&mut self, source: IpAddr, is_accepted: bool) {
+        self.rates.count(source, is_accepted);
+    }
+
+    /// The parameters for a sender with which this algorithm was agreed upon, with a semicolon in front.
+    #[must_use]
+    pub fn params(&mut self, algorithm: Algorithm) -> &[u8] {
+        match algorithm {
+            Algorithm::Loss => self.loss.text.as_bytes(),
+            Algorithm::Rate => {
+                self.rates.note_speaker();
+                self.rate.text.as_bytes()
+            }
+        }
+    }
+}
+
+/// What one algorithm asks for, and the number of that.
+#[derive(Debug)]
+struct Report {
+    algorithm: &'static str,
     text: String,
     seconds: u64,
     fraction: u32,
     active: bool,
 }
 
-impl Default for OcReply {
-    fn default() -> OcReply {
-        OcReply::new()
-    }
-}
-
-impl OcReply {
-    /// That there is nothing to hold back.
-    #[must_use]
-    pub fn new() -> OcReply {
-        let mut reply = OcReply {
+impl Report {
+    fn new(algorithm: &'static str) -> Report {
+        let mut report = Report {
+            algorithm,
             text: String::new(),
             seconds: 0,
             fraction: 0,
             active: false,
         };
-        reply.write(0, 0);
-        reply
+        report.write(0, 0);
+        report
     }
 
-    /// Brings the text up to date; to be called once a batch, not once a message.
+    /// The value of `oc` and for how many milliseconds it holds; or that there is nothing to hold back.
     ///
-    /// While there is no congestion it stays as it was when the last one ended, sequence number and all: several workers
-    /// answer under one address, and what the calm ones say must not end what a busy one has asked for.
-    pub fn update(&mut self, now: Now, controller: &Controller) {
-        let active = controller.behaviour() != Behaviour::Normal;
-        if !active && !self.active {
-            return;
+    /// While there is nothing, the number is lower than that of any report which still holds: several workers answer under one
+    /// address, and what the calm ones say must not end what a busy one has asked for.
+    fn set(&mut self, unix_s: u64, asked: Option<(u32, u32)>) {
+        if asked.is_none() && !self.active {
+            return self.stay_young(unix_s);
         }
-        self.active = active;
-        self.next_sequence(now.unix_s);
-        if active {
-            self.write(controller.shed_percent(), VALIDITY_MS);
-        } else {
-            // RFC 7339 §5.7: the end is told by zeros, under a new number.
+        self.active = asked.is_some();
+        self.next_sequence(unix_s);
+        // RFC 7339 §5.7: the end is told by zeros, under a new number.
+        let (value, validity_ms) = asked.unwrap_or((0, 0));
+        self.write(value, validity_ms);
+    }
+
+    /// RFC 7339 §4.4: much lower numbers are taken for those of a server that has begun anew.
+    fn stay_young(&mut self, unix_s: u64) {
+        if !self.active && unix_s > self.seconds.saturating_add(2 * CALM_AGE_S) {
+            self.seconds = unix_s - CALM_AGE_S;
+            self.fraction = 0;
             self.write(0, 0);
         }
     }
 
-    fn write(&mut self, share: u8, validity_ms: u32) {
+    fn write(&mut self, value: u32, validity_ms: u32) {
         self.text.clear();
         // Writing to a String cannot fail.
         let _ = write!(
             self.text,
-            ";oc={share};oc-algo=\"loss\";oc-validity={validity_ms};oc-seq={}.{:05}",
-            self.seconds, self.fraction
+            ";oc={value};oc-algo=\"{}\";oc-validity={validity_ms};oc-seq={}.{:05}",
+            self.algorithm, self.seconds, self.fraction
         );
     }
 
@@ -127,12 +208,6 @@ impl OcReply {
             self.fraction += 1;
         }
     }
-
-    /// The parameters, with a semicolon in front.
-    #[must_use]
-    pub fn params(&self) -> &[u8] {
-        self.text.as_bytes()
-    }
 }
 
 #[cfg(test)]
@@ -140,13 +215,15 @@ mod tests {
     use std::time::Duration;
 
     use super::*;
-    use crate::congestion::{Backlog, Config};
+    use crate::congestion::{Backlog, Class, Config, Downstream, Feedback};
     use crate::{HashKey, Mono};
+
+    const START: u64 = 1_700_000_000;
 
     fn now(ms: u64) -> Now {
         Now {
             mono: Mono(ms * 1_000_000),
-            unix_s: 1_700_000_000,
+            unix_s: START + ms / 1000,
         }
     }
 
@@ -161,82 +238,100 @@ mod tests {
         controller
     }
 
-    fn said(reply: &OcReply) -> String {
-        String::from_utf8(reply.params().to_vec()).unwrap()
+    fn reply() -> OcReply {
+        OcReply::new(HashKey::new([3; 16]))
+    }
+
+    fn said(reply: &mut OcReply, algorithm: Algorithm) -> String {
+        String::from_utf8(reply.params(algorithm).to_vec()).unwrap()
+    }
+
+    fn feedback(said: &str) -> Feedback {
+        let mut feedback = Feedback::default();
+        for param in said.split(';').skip(1) {
+            let (name, value) = param.split_once('=').unwrap();
+            feedback.note(name.as_bytes(), Some(value.as_bytes()));
+        }
+        feedback
     }
 
     #[test]
     fn it_reports_while_congested_and_otherwise_that_there_is_nothing_to_hold_back_rfc7339_5_1() {
-        let mut reply = OcReply::new();
-        let calm = ";oc=0;oc-algo=\"loss\";oc-validity=0;oc-seq=0.00000";
-        assert_eq!(said(&reply), calm);
+        let mut reply = reply();
         reply.update(now(0), &controller(0));
-        assert_eq!(said(&reply), calm);
+        let calm = ";oc=0;oc-algo=\"loss\";oc-validity=0;oc-seq=1699999940.00000";
+        assert_eq!(said(&mut reply, Algorithm::Loss), calm);
+        assert_eq!(
+            said(&mut reply, Algorithm::Rate),
+            calm.replace("loss", "rate")
+        );
         reply.update(now(100), &controller(5000));
         assert_eq!(
-            said(&reply),
+            said(&mut reply, Algorithm::Loss),
             ";oc=0;oc-algo=\"loss\";oc-validity=500;oc-seq=1700000000.00000"
         );
         // RFC 7339 §5.7: the end has a higher number than what it ends, and the same from then on.
         let over = ";oc=0;oc-algo=\"loss\";oc-validity=0;oc-seq=1700000000.00001";
         for ms in [200, 1300, 100_000] {
             reply.update(now(ms), &controller(0));
-            assert_eq!(said(&reply), over);
+            assert_eq!(said(&mut reply, Algorithm::Loss), over);
         }
     }
 
-    /// Two workers under one address: see [`OcReply::update`].
+    /// Two workers under one address: see [`Report::set`].
     #[test]
     fn what_a_calm_worker_says_ends_nothing_that_a_busy_one_asked_for_rfc7339_4_4() {
-        use crate::congestion::{Class, Downstream, Feedback};
-        let (mut busy, mut calm) = (OcReply::new(), OcReply::new());
-        let hop = ([192, 0, 2, 1], 5060).into();
-        let feedback = |reply: &OcReply| {
-            let mut feedback = Feedback::default();
-            for param in said(reply).split(';').skip(1) {
-                let (name, value) = param.split_once('=').unwrap();
-                feedback.note(name.as_bytes(), Some(value.as_bytes()));
+        for algorithm in [Algorithm::Loss, Algorithm::Rate] {
+            for calm_was_busy in [false, true] {
+                let (mut busy, mut calm) = (reply(), reply());
+                let hop = ([192, 0, 2, 1], 5060).into();
+                calm.update(now(0), &controller(0));
+                if calm_was_busy {
+                    calm.loss.set(START, Some((10, VALIDITY_MS)));
+                    calm.rate.set(START, Some((10, VALIDITY_MS)));
+                }
+                // Long ago.
+                let later = now(20_000_000);
+                calm.update(later, &controller(0));
+                busy.update(later, &controller(0));
+                busy.loss.set(later.unix_s, Some((100, VALIDITY_MS)));
+                busy.rate.set(later.unix_s, Some((0, VALIDITY_MS)));
+                let mut client = Downstream::new(7);
+                client.learn(Mono(0), hop, feedback(&said(&mut busy, algorithm)));
+                client.learn(Mono(1), hop, feedback(&said(&mut calm, algorithm)));
+                assert!(!client.admit(Mono(2), hop, Class::New), "{algorithm:?}");
             }
-            feedback
-        };
-        // It was busy as well, before.
-        calm.update(now(0), &controller(5000));
-        calm.update(now(1), &controller(0));
-        busy.update(now(2), &controller(0));
-        busy.next_sequence(1_700_000_001);
-        busy.write(100, VALIDITY_MS);
-        let mut client = Downstream::new(7);
-        client.learn(Mono(0), hop, feedback(&busy));
-        client.learn(Mono(1), hop, feedback(&calm));
-        assert!(!client.admit(Mono(2), hop, Class::New));
+        }
     }
 
     #[test]
-    fn offers_are_read_in_any_case_and_need_loss_rfc7339_4_2() {
-        let offer = |params: &[(&[u8], Option<&[u8]>)]| {
+    fn the_algorithm_a_sender_prefers_is_agreed_upon_rfc7339_4_2_rfc7415_3_3() {
+        let agreed = |algorithms: Option<&str>| {
             let mut offer = OcOffer::default();
-            params
-                .iter()
-                .for_each(|(name, value)| offer.note(name, *value));
-            offer.is_accepted()
+            offer.note(b"branch", Some(b"x"));
+            offer.note(b"OC", None);
+            if let Some(algorithms) = algorithms {
+                offer.note(b"oc-Algo", Some(algorithms.as_bytes()));
+            }
+            offer.algorithm()
         };
-        assert!(!offer(&[(b"branch", Some(b"x"))]));
-        assert!(offer(&[(b"OC", None)]), "the default is loss");
-        assert!(offer(&[
-            (b"oc", None),
-            (b"oc-algo", Some(b"\"rate,Loss\""))
-        ]));
-        assert!(!offer(&[(b"oc", None), (b"oc-algo", Some(b"\"rate\""))]));
+        assert_eq!(agreed(None), Some(Algorithm::Loss), "the default");
+        assert_eq!(agreed(Some("\"loss,rate\"")), Some(Algorithm::Loss));
+        assert_eq!(agreed(Some("\"A, Rate,Loss\"")), Some(Algorithm::Rate));
+        // RFC 7339 §4.2 has every client know loss: who does not say so is not answered with it.
+        assert_eq!(agreed(Some("\"rate\"")), Some(Algorithm::Rate));
+        assert_eq!(agreed(Some("\"window\"")), None);
+        assert_eq!(OcOffer::default().algorithm(), None, "no oc");
     }
 
     #[test]
     fn the_sequence_rises_beyond_a_hundred_thousand_reports_a_second() {
-        let mut reply = OcReply::new();
+        let mut report = Report::new("loss");
         let mut before = (0, 0);
         for _ in 0..100_010 {
-            reply.next_sequence(7);
-            assert!((reply.seconds, reply.fraction) > before);
-            before = (reply.seconds, reply.fraction);
+            report.next_sequence(7);
+            assert!((report.seconds, report.fraction) > before);
+            before = (report.seconds, report.fraction);
         }
     }
 }

@@ -6,7 +6,7 @@ use super::reply::{Content, Reply};
 use crate::Method;
 use crate::branch::BRANCH_LEN;
 use crate::build::{Answerable, BuildError, Builder, Part, Stamp};
-use crate::congestion::{OcOffer, is_oc_parameter};
+use crate::congestion::{Algorithm, OcOffer, OcReply, is_oc_parameter};
 use crate::cursor::Cursor;
 use crate::flow::Carrier;
 use crate::header::{HeaderKind, Via};
@@ -184,10 +184,13 @@ pub(super) fn make_udp(request: &mut [u8]) {
 
 /// The response with the parameters of RFC 7339 in its topmost Via, in place of what the client offered; `None` if it
 /// offered nothing, or nothing that can be agreed upon. Nearly all offer nothing: that is seen in the first lines.
+///
+/// A proxy has left the offer out where it forwarded the request (§5.6), so that the response does not have it: it is `kept`.
 pub(super) fn with_overload<'b>(
     buffer: &'b mut [u8],
     response: &[u8],
-    params: &[u8],
+    kept: Option<Algorithm>,
+    reply: &mut OcReply,
 ) -> Option<&'b [u8]> {
     let mut lines = Lines::new(response, memchr::memchr(b'\n', response)? + 1);
     let line = loop {
@@ -197,28 +200,35 @@ pub(super) fn with_overload<'b>(
         }
     };
     let value = response.get(line.value_start..line.value_end)?;
-    if !mentions_oc(value) {
+    if kept.is_none() && !mentions_oc(value) {
         return None;
     }
     let via = Via::read(&mut Cursor::new(value))?;
-    if !OcOffer::of(&via).is_accepted() {
-        return None;
-    }
-    let start = offset_of(response, via.params.as_bytes());
+    let algorithm = OcOffer::of(&via).algorithm().or(kept)?;
+    let params = via.params.as_bytes();
+    let start = match params {
+        [] => offset_of(response, via.bytes) + via.bytes.len(),
+        params => offset_of(response, params),
+    };
     let mut builder = Builder::fields(buffer);
     builder.raw(response.get(..start)?);
-    for param in via.params {
-        if is_oc_parameter(param.name) {
-            continue;
-        }
-        builder.raw(b";").raw(param.name);
-        if let Some(value) = param.value {
-            builder.raw(b"=").raw(value);
-        }
+    for param in via
+        .params
+        .into_iter()
+        .filter(|param| !is_oc_parameter(param.name))
+    {
+        builder.param(&param);
     }
-    builder.raw(params);
-    builder.raw(response.get(start + via.params.as_bytes().len()..)?);
+    builder.raw(reply.params(algorithm));
+    builder.raw(response.get(start + params.len()..)?);
     builder.finish_fields().ok()
+}
+
+/// The algorithm that the sender of a request offers and that is agreed upon (RFC 7339 §5.1).
+pub(super) fn offered(via: &Via<'_>) -> Option<Algorithm> {
+    mentions_oc(via.bytes)
+        .then(|| OcOffer::of(via))?
+        .algorithm()
 }
 
 /// Whether any parameter begins like one of RFC 7339's.

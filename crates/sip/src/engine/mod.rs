@@ -142,7 +142,7 @@ impl Engine {
             store: Store::new(),
             outputs: Outputs::default(),
             controller: Controller::new(config.congestion, own),
-            oc_reply: OcReply::new(),
+            oc_reply: OcReply::new(own),
             downstream: Downstream::new(own.mac(b"downstream")),
             scratch: vec![0; store::LONGEST].into(),
             spare: vec![0; store::LONGEST].into(),
@@ -248,6 +248,7 @@ impl Engine {
     /// them.
     pub fn observe_service(&mut self, messages: u32, busy: Duration) {
         self.controller.observe_service(messages, busy);
+        self.oc_reply.observe_service(messages);
     }
 
     /// So much waits: in the sockets, in the worker, and in a TU that answers later. To be called before each batch.

@@ -133,6 +133,7 @@ impl Engine {
         let source = request.flow.remote.ip();
         if self.controller.behaviour() == Behaviour::Normal {
             self.controller.count_accepted(now, source);
+            self.oc_reply.count(source, true);
             // Without congestion a request in a dialog may count as well: it is not worth a look.
             if request.flow.connection.is_none() && Sieve::concerns(request.message.as_bytes()) {
                 self.controller.note_datagram(source, Admission::Accept);
@@ -140,7 +141,9 @@ impl Engine {
             return false;
         }
         let class = self.config.classifier.classify(&traits(&request.message));
-        match self.controller.admit(now, class, source) {
+        let admission = self.controller.admit(now, class, source);
+        self.oc_reply.count(source, admission == Admission::Accept);
+        match admission {
             Admission::Accept => false,
             Admission::Drop => {
                 self.stats.count_drop(DropReason::Shed);
@@ -332,6 +335,8 @@ impl Engine {
         }
         let class = self.config.classifier.classify(&scanned_traits(&scan));
         let admission = self.controller.admit(now, class, flow.remote.ip());
+        self.oc_reply
+            .count(flow.remote.ip(), admission == Admission::Accept);
         if class == Class::New && flow.connection.is_none() && Sieve::concerns(bytes) {
             self.controller.note_datagram(flow.remote.ip(), admission);
         }
@@ -355,7 +360,7 @@ impl Engine {
     ) -> Shed {
         // A sender that speaks RFC 7339 is told how much to hold back; a Retry-After would stop it altogether.
         // RFC 7339 §5.10.2 would have the others get none either; those are told by what RFC 3261 §21.5.4 has for it.
-        let speaks = self.config.overload_control && OcOffer::of(via).is_accepted();
+        let speaks = self.config.overload_control && OcOffer::of(via).algorithm().is_some();
         let mut line = [0; RETRY_AFTER_LEN];
         let headers = if speaks {
             &[][..]

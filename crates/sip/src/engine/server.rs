@@ -136,6 +136,7 @@ impl Engine {
             Ok(key) => {
                 if let Some(server) = self.servers.slab.get(key.slot, key.generation) {
                     server.request = Some(kept);
+                    server.offered = compose::offered(&request.via);
                 }
                 Ok(key)
             }
@@ -179,6 +180,7 @@ impl Engine {
             request: None,
             response: None,
             target_len: 0,
+            offered: None,
             dialog,
             kin,
             standing,
@@ -374,9 +376,12 @@ impl Engine {
     pub(super) fn send_response(&mut self, to: SendTo, origin: Origin, length: usize) {
         let bytes = self.scratch.get(..length).unwrap_or_default();
         if self.config.overload_control {
-            let params = self.oc_reply.params();
-            let spare = &mut self.spare;
-            if let Some(with) = compose::with_overload(spare, bytes, params) {
+            let kept = match origin {
+                Origin::Server(key) => self.servers.slab.peek(key.slot).and_then(|s| s.offered),
+                _ => None,
+            };
+            let reply = &mut self.oc_reply;
+            if let Some(with) = compose::with_overload(&mut self.spare, bytes, kept, reply) {
                 self.outputs.send(to, origin, with);
                 return;
             }

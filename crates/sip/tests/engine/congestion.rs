@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use hairpin_sip::congestion::{Backlog, Class};
+use hairpin_sip::congestion::{Backlog, Class, Downstream, Feedback};
 use hairpin_sip::engine::{Outgoing, RequestError};
 use hairpin_sip::flow::{Carrier, Destination, ListenerKey};
 use hairpin_sip::{Mono, Now};
@@ -234,15 +234,18 @@ fn who_offers_overload_control_hears_in_calm_that_there_is_nothing_to_hold_back_
         assert_eq!(incoming(world, &asked), "request OPTIONS");
         text(&world.uas().last)
     };
-    let calm = ";oc=0;oc-algo=\"loss\";oc-validity=0;oc-seq=";
-    for (number, offer) in (1..).zip([
-        ";oc;oc-algo=\"loss\"",
-        ";oc;oc-algo=\"rate,loss\"",
-        ";OC ; Oc-Algo=\"LOSS,x\"",
-        "; oc",
+    for (number, (offer, chosen)) in (1..).zip([
+        (";oc;oc-algo=\"loss\"", "loss"),
+        (";oc;oc-algo=\"loss,rate\"", "loss"),
+        (";oc;oc-algo=\"rate,loss\"", "rate"),
+        // RFC 7339 §4.2 has every client know loss; who does not say so is not answered with it.
+        (";oc;oc-algo=\"rate\"", "rate"),
+        (";OC ; Oc-Algo=\"LOSS,x\"", "loss"),
+        ("; oc", "loss"),
     ]) {
         let answer = answer_to(&mut world, number, offer);
-        assert!(answer.contains(calm), "{offer}: {answer}");
+        let calm = format!(";oc=0;oc-algo=\"{chosen}\";oc-validity=0;oc-seq=");
+        assert!(answer.contains(&calm), "{offer}: {answer}");
         assert_eq!(
             answer.to_ascii_lowercase().matches(";oc").count(),
             4,
@@ -250,9 +253,69 @@ fn who_offers_overload_control_hears_in_calm_that_there_is_nothing_to_hold_back_
         );
     }
     // Who offers nothing, or nothing that could be agreed upon, gets its parameters back.
-    for (number, offer) in (11..).zip(["", ";oc;oc-algo=\"rate\"", ";ocean=1"]) {
+    for (number, offer) in (11..).zip(["", ";oc;oc-algo=\"window\"", ";ocean=1"]) {
         let answer = answer_to(&mut world, number, offer);
         assert!(!answer.contains("oc-seq"), "{offer}: {answer}");
         assert!(answer.contains(offer), "{offer}: {answer}");
     }
+}
+
+/// One upstream that knows the rate algorithm asks for twice of what can be served, another one for a little; both are told the
+/// same, and the first keeps to it.
+#[test]
+fn upstreams_that_prefer_the_rate_algorithm_share_what_can_be_served_rfc7415_3_4() {
+    let mut world = world();
+    let speaks = |m: String| m.replace(";rport", ";rport;oc;oc-algo=\"rate,loss\"");
+    let hop = address(UAS);
+    let mut client = Downstream::new(7);
+    let (mut number, mut passed, mut waiting, mut last) = (1, 0, 0.0, String::new());
+    // 1000 a second can be served; steps of 10 ms, and the last 5 of 30 seconds are looked at.
+    for step in 0..3_000_u64 {
+        world.run_until(step * 10);
+        let engine = &mut world.uas().engine;
+        let served = f64::min(waiting, 10.0);
+        engine.observe_service(served as u32, Duration::from_millis(served as u64));
+        waiting -= served;
+        let backlog = Backlog {
+            messages: waiting as u64,
+            ..Backlog::default()
+        };
+        let now = Now {
+            mono: Mono(1_000_000_000_000 + step * 10_000_000),
+            unix_s: 1_700_000_000 + step / 100,
+        };
+        engine.observe_backlog(now, backlog);
+        let wanted = if step < 50 { 10 } else { 20 };
+        for source in (0..wanted).map(|_| 7).chain([8]) {
+            if source == 7 && !client.admit(now.mono, hop, Class::New) {
+                continue;
+            }
+            number += 1;
+            let flow = world
+                .uas()
+                .flow(([198, 51, 100, source], 4444).into(), None);
+            let bytes = message("OPTIONS", number, speaks);
+            let mono = world.now;
+            let what = world.uas().receive(mono, &flow, &bytes);
+            waiting += f64::from(u8::from(what.starts_with("request")));
+            passed += u32::from(source == 7 && step >= 2_500);
+            world.drain();
+            last = text(&world.uas().last);
+            let mut feedback = Feedback::default();
+            let top = last.split("Via: ").nth(1).unwrap().lines().next().unwrap();
+            for param in top.split(';') {
+                let (name, value) = param.split_once('=').unwrap_or((param, ""));
+                feedback.note(name.as_bytes(), Some(value.as_bytes()));
+            }
+            assert!(feedback.rate, "{last}");
+            if source == 7 {
+                client.learn(now.mono, hop, feedback);
+            }
+        }
+    }
+    // The other one has 100 of the 1000.
+    let each = passed / 5;
+    assert!((700..1_050).contains(&each), "{each} a second");
+    assert!(waiting < 250.0, "{waiting} ms");
+    assert!(last.contains(";oc-algo=\"rate\";"), "{last}");
 }

@@ -35,6 +35,7 @@ impl Node {
         let edits = Edits {
             max_forwards: Some(69),
             stamp: request.stamp(),
+            drop_overload: true,
             ..Edits::default()
         };
         let mut scratch = [0; 1024];
@@ -59,6 +60,7 @@ impl Node {
         }
         let edits = Edits {
             drop_top_via: true,
+            drop_overload: true,
             ..Edits::default()
         };
         let mut scratch = [0; 1024];
@@ -124,6 +126,47 @@ fn a_call_goes_through_a_stateful_proxy() {
         assert_eq!(world.times(UAS, "SIP/2.0 200").len(), 1);
         world.nothing_is_left();
     }
+}
+
+/// What two neighbours agree upon, nobody else sees; each answers for itself.
+#[test]
+fn overload_control_is_between_neighbours_rfc7339_5_4_5_6() {
+    let mut world = World::with(Weather::FINE, 1, |_, config| {
+        config.overload_control = true;
+    });
+    world.nodes[PROXY].script.proxy_to = Some(UAS);
+    world.uas().script.invite = vec![(50, 180), (2_000, 200)];
+    world.send_to(PROXY, Carrier::Udp, &request("INVITE", 1, ""));
+    world.run_until(15);
+    let forwarded = text(&world.nodes[PROXY].last);
+    let vias = |message: &str| -> Vec<String> {
+        let lines = message.lines().filter(|line| line.starts_with("Via: "));
+        lines.map(str::to_owned).collect()
+    };
+    let [own, client] = &vias(&forwarded)[..] else {
+        panic!("{forwarded}");
+    };
+    assert!(own.ends_with(";oc;oc-algo=\"loss,rate\""), "{own}");
+    assert!(
+        !client.contains("oc") && client.contains(";received="),
+        "{client}"
+    );
+    world.run_until(75);
+    let answer = vias(&text(&world.uas().last));
+    assert!(answer[0].contains(";oc-validity=") && !answer[1].contains("oc"));
+    // The proxy answers the client, which it has agreed with, for itself: with 180, and with 200.
+    for until in [85, 2_035] {
+        world.run_until(until);
+        let [via] = &vias(&text(&world.nodes[PROXY].last))[..] else {
+            panic!("one is left");
+        };
+        let told = ";oc=0;oc-algo=\"loss\";oc-validity=0;oc-seq=";
+        assert!(via.contains(told) && via.contains(";branch="), "{via}");
+        assert_eq!(via.matches(";oc").count(), 4, "{via}");
+    }
+    world.run_until(5_000);
+    assert_eq!(world.heard(UAC), ["180 INVITE", "200 INVITE"]);
+    world.nothing_is_left();
 }
 
 #[test]
