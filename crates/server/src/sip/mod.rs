@@ -67,8 +67,13 @@ const ROUNDS: usize = 4;
 const PARCELS: usize = 4;
 const INBOX: usize = 64;
 
-/// Bytes read from a connection at once.
+/// Bytes read from a connection at once, at most and at least.
 const READ: usize = 64 << 10;
+const READ_LEAST: usize = 4 << 10;
+
+/// Bytes read from all connections per wake-up, as far as each gets [`READ_LEAST`]: however many pour requests in, who waits
+/// in another socket waits for a few milliseconds only.
+const READ_IN_ALL: usize = 4 * READ;
 
 /// Connections accepted from one listener per wake-up.
 const ACCEPTS: usize = 64;
@@ -78,6 +83,11 @@ const BREATH: Duration = Duration::from_secs(1);
 
 /// When to look again whether a worker has read its mail for which messages are held back.
 const HELD: Duration = Duration::from_millis(1);
+
+/// How much is read from each of so many sockets that are ready.
+fn share_of(ready: usize) -> usize {
+    (READ_IN_ALL / ready.max(1)).clamp(READ_LEAST, READ)
+}
 
 /// SIP at one worker.
 #[derive(Debug)]
@@ -93,6 +103,8 @@ pub(crate) struct Sip {
     ready: Vec<(SipToken, Event)>,
     /// What a connection's bytes are read into.
     scratch: Box<[u8]>,
+    /// How much of it each connection may fill in this turn.
+    share: usize,
     /// Sockets reported beside the one at hand.
     left: usize,
     /// When listeners that were left alone are watched again.
@@ -132,6 +144,7 @@ impl Sip {
             inbox: VecDeque::new(),
             ready: Vec::new(),
             scratch: vec![0; READ].into(),
+            share: READ,
             left: 0,
             accept_again: None,
             keeps_errors: false,
@@ -191,6 +204,7 @@ impl Sip {
         self.do_what_is_due(poller);
         let mut ready = std::mem::take(&mut self.ready);
         self.left = ready.len();
+        self.share = share_of(ready.len());
         for (token, event) in ready.drain(..) {
             self.left -= 1;
             match token {
@@ -277,5 +291,19 @@ impl Secrets {
             names,
             used_counts: UsedCounts::default(),
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn however_many_connections_pour_requests_in_a_turn_is_bounded() {
+        let in_all = |ready| ready * share_of(ready);
+        assert_eq!(share_of(0), READ);
+        assert_eq!((share_of(1), in_all(4)), (READ, READ_IN_ALL));
+        assert!((4..=64).all(|ready| in_all(ready) <= READ_IN_ALL));
+        assert_eq!(in_all(crate::worker::EVENTS), 4 * READ_IN_ALL);
     }
 }

@@ -288,7 +288,8 @@ impl Sip {
         if connection.is_clogged() {
             return;
         }
-        let read = match connection.stream.read(&mut self.scratch) {
+        let share = self.share.min(self.scratch.len());
+        let read = match connection.stream.read(&mut self.scratch[..share]) {
             Ok(0) => return self.close(slot, Reason::Peer),
             Ok(read) => read,
             Err(error) if error.kind() == ErrorKind::WouldBlock => return,
@@ -296,7 +297,7 @@ impl Sip {
         };
         connection.heard = self.endpoint.now.mono;
         let flow = flow_of(connection);
-        let full = read == self.scratch.len();
+        let full = read == share;
         let unread = full.then(|| connection.stream.unread().unwrap_or(0));
         let unread = unread.unwrap_or(0);
         // A connection that had nothing begun needs no memory: its messages are handled where they were read.
