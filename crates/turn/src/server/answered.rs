@@ -18,7 +18,7 @@ use std::collections::VecDeque;
 use std::net::{IpAddr, SocketAddr};
 
 use hashbrown::HashTable;
-use stun::{HEADER_LEN, MAGIC_COOKIE, TransactionId};
+use stun::{HEADER_LEN, MAGIC_COOKIE, Method, TransactionId};
 
 use super::answer::RESPONSE_MAX;
 use super::hash::KeyedHash;
@@ -87,18 +87,22 @@ impl Answered {
         }
     }
 
-    /// The answer that this request got, if it came before: its header, and its attributes.
+    /// The answer that this request got, if it came before: its header, and its attributes. One of another method is
+    /// another request, even if its client has used a transaction ID twice.
     pub(super) fn find(
         &self,
         five_tuple: &FiveTuple,
-        transaction_id: TransactionId,
+        (method, transaction_id): (Method, TransactionId),
         now: Mono,
     ) -> Option<(Header, &[u8])> {
         if self.count == 0 {
             return None;
         }
         let key = Key::of(five_tuple, transaction_id);
-        let is_it = |place: &u32| self.record(*place).key() == key.as_bytes();
+        let is_it = |place: &u32| {
+            let record = self.record(*place);
+            record.key() == key.as_bytes() && record.method() == Some(method)
+        };
         let place = self.index.find(self.hash.bytes(key.as_bytes()), is_it)?;
         let record = self.record(*place);
         let (head, attributes) = record.answer().split_first_chunk::<4>()?;
@@ -242,6 +246,11 @@ impl<'a> Record<'a> {
         self.parts().unwrap_or_default().0
     }
 
+    fn method(self) -> Option<Method> {
+        let first = self.answer().first_chunk()?;
+        Some(Method::of_message(*first))
+    }
+
     fn answer(self) -> &'a [u8] {
         self.parts().unwrap_or_default().1
     }
@@ -331,7 +340,7 @@ mod tests {
         (five_tuple, id): (FiveTuple, TransactionId),
         now: u64,
     ) -> Option<Vec<u8>> {
-        let (header, attributes) = answered.find(&five_tuple, id, Mono(now))?;
+        let (header, attributes) = answered.find(&five_tuple, (Method::ALLOCATE, id), Mono(now))?;
         assert_eq!([&header, attributes].concat(), answer(id, attributes));
         Some(attributes.to_vec())
     }

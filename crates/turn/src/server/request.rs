@@ -104,7 +104,7 @@ impl Server {
         }
         if let Some((header, attributes)) =
             self.answered
-                .find(five_tuple, asked.transaction_id, now.mono)
+                .find(five_tuple, (asked.method, asked.transaction_id), now.mono)
         {
             self.outputs.send_parts(asked.path, &header, attributes);
             self.stats.retransmissions += 1;

@@ -136,6 +136,23 @@ fn a_transaction_belongs_to_its_5_tuple() {
 }
 
 #[test]
+fn a_transaction_id_used_twice_is_no_retransmission_of_another_method() {
+    let mut world = World::new();
+    let mut client = Client::new(&mut world, "alice", REMOTE);
+    let id = client.next_id;
+    client.allocate(&mut world);
+    client.next_id = id;
+    let refresh = client.request(Method::REFRESH, |request| {
+        request.push(&Lifetime(0)).unwrap();
+    });
+    let first = world.ask(&client.path, &refresh);
+    world.expect_closed(1, CloseReason::Refreshed);
+    assert_eq!((first.method(), first.code()), (Method::REFRESH, 0));
+    assert_eq!(world.ask(&client.path, &refresh), first);
+    world.finish();
+}
+
+#[test]
 fn nothing_is_kept_for_challenges_and_streams() {
     let mut world = World::new();
     let mut stranger = Client::new(&mut world, "alice", REMOTE);
