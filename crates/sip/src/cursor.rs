@@ -66,11 +66,11 @@ impl<'a> Cursor<'a> {
     /// Passes and returns the bytes of `class`, perhaps none.
     #[inline]
     pub(crate) fn take(&mut self, class: u16) -> &'a [u8] {
-        let from = self.at;
-        while self.peek().is_some_and(|byte| chars::is(byte, class)) {
-            self.at += 1;
-        }
-        self.since(from)
+        let rest = self.rest();
+        let end = rest.iter().position(|&byte| !chars::is(byte, class));
+        let taken = rest.get(..end.unwrap_or(rest.len())).unwrap_or_default();
+        self.at += taken.len();
+        taken
     }
 
     /// Passes a separator and the white space around it.

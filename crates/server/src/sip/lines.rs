@@ -4,13 +4,9 @@ use sip::build::{BuildError, Builder, Part};
 use sip::flow::{Carrier, Flow};
 use sip::header::Contact;
 use sip::{HeaderKind, Message, Method};
-use std::io::Write;
 
 /// The one type of body that is understood.
 const TYPES: &[u8] = b"application/sdp";
-
-/// Longer than `<sip:[39 digits]:65535;transport=tcp>`.
-const CONTACT: usize = 80;
 
 /// RFC 3261 §20.19: one hour, where nothing is said.
 const EXPIRES: u32 = 3600;
@@ -22,61 +18,79 @@ pub(super) enum Bindings<'b> {
     Wrong,
 }
 
-/// What OPTIONS asks for (RFC 3261 §11.2).
-pub(super) fn capabilities<'b>(
-    buffer: &'b mut [u8],
-    methods: &[Method<'_>],
-) -> Result<&'b [u8], BuildError> {
-    let mut builder = Builder::fields(buffer);
-    builder
-        .list(
-            HeaderKind::Allow,
-            methods.iter().map(|method| method.as_bytes()),
-        )
-        .header(HeaderKind::Accept, TYPES)
-        .header(HeaderKind::AcceptEncoding, b"identity")
-        .header(HeaderKind::AcceptLanguage, b"en")
-        .header(HeaderKind::Supported, b"");
-    builder.finish_fields()
+/// Longer than the lines that say what this server can.
+const ABILITIES: usize = 1024;
+
+/// Lines that are the same in every answer.
+#[derive(Debug, Default)]
+pub(super) struct Abilities {
+    /// What OPTIONS asks for (RFC 3261 §11.2).
+    pub(super) options: Vec<u8>,
+    /// What a 2xx to an INVITE has (§13.3.1.4), besides a Contact.
+    invite: Vec<u8>,
+}
+
+impl Abilities {
+    /// Of a server that takes these methods.
+    pub(super) fn new(methods: &[Method<'_>]) -> Abilities {
+        let written = |add: &dyn Fn(&mut Builder<'_>)| {
+            let mut buffer = [0; ABILITIES];
+            let mut builder = Builder::fields(&mut buffer);
+            let methods = methods.iter().map(|method| method.as_bytes());
+            builder.list(HeaderKind::Allow, methods);
+            add(&mut builder);
+            builder.finish_fields().map(<[u8]>::to_vec)
+        };
+        Abilities {
+            // All methods there are fit.
+            options: written(&|lines| {
+                lines
+                    .header(HeaderKind::Accept, TYPES)
+                    .header(HeaderKind::AcceptEncoding, b"identity")
+                    .header(HeaderKind::AcceptLanguage, b"en")
+                    .header(HeaderKind::Supported, b"");
+            })
+            .unwrap_or_default(),
+            invite: written(&|lines| {
+                lines
+                    .header(HeaderKind::Supported, b"")
+                    .header(HeaderKind::ContentType, TYPES);
+            })
+            .unwrap_or_default(),
+        }
+    }
 }
 
 /// Contact: this server, as the client reached it.
 pub(super) fn contact<'b>(buffer: &'b mut [u8], flow: &Flow) -> Result<&'b [u8], BuildError> {
     let mut builder = Builder::fields(buffer);
-    add_contact(&mut builder, flow);
+    // Without a transport it would be UDP for an address (RFC 3263 §4.1), and the ACK would leave the connection.
+    let end = match flow.carrier {
+        Carrier::Tcp => &b";transport=tcp>"[..],
+        _ => b">",
+    };
+    let parts = [
+        Part::Bytes(b"<sip:"),
+        Part::Ip(flow.local.ip()),
+        Part::Bytes(b":"),
+        Part::Number(flow.local.port().into()),
+        Part::Bytes(end),
+    ];
+    builder.header_of(HeaderKind::Contact, &parts);
     builder.finish_fields()
 }
 
-/// What a 2xx to an INVITE has (§13.3.1.4).
+/// What a 2xx to an INVITE has.
 pub(super) fn dialog<'b>(
     buffer: &'b mut [u8],
     flow: &Flow,
-    methods: &[Method<'_>],
+    abilities: &Abilities,
 ) -> Result<&'b [u8], BuildError> {
-    let mut builder = Builder::fields(buffer);
-    add_contact(&mut builder, flow);
-    builder
-        .list(
-            HeaderKind::Allow,
-            methods.iter().map(|method| method.as_bytes()),
-        )
-        .header(HeaderKind::Supported, b"")
-        .header(HeaderKind::ContentType, TYPES);
-    builder.finish_fields()
-}
-
-/// Without a transport it would be UDP for an address (RFC 3263 §4.1), and the ACK would leave the connection.
-fn add_contact(builder: &mut Builder<'_>, flow: &Flow) {
-    let mut text = [0; CONTACT];
-    let mut room = &mut text[..];
-    let transport = match flow.carrier {
-        Carrier::Tcp => ";transport=tcp",
-        _ => "",
-    };
-    // An address is never that long.
-    let _ = write!(room, "<sip:{}{transport}>", flow.local);
-    let left = room.len();
-    builder.header(HeaderKind::Contact, &text[..CONTACT - left]);
+    let length = contact(buffer, flow)?.len();
+    let end = length + abilities.invite.len();
+    let room = buffer.get_mut(length..end).ok_or(BuildError::NoRoom)?;
+    room.copy_from_slice(&abilities.invite);
+    Ok(&buffer[..end])
 }
 
 /// The bindings of the request that have not ended, as if they were kept.

@@ -6,7 +6,7 @@
 use super::Secrets;
 use super::challenge::{Gate, Stop};
 use super::counters::DIGEST_OUTCOMES;
-use super::lines::{self, Bindings};
+use super::lines::{self, Abilities, Bindings};
 use super::ringing::Ringing;
 use super::settings::{Orders, SipSettings};
 use io::clock::monotonic_ns;
@@ -38,6 +38,7 @@ pub(super) struct User {
     gate: Gate,
     hash: RandomState,
     ringing: Ringing,
+    abilities: Abilities,
     lines: Vec<u8>,
     body: Vec<u8>,
 }
@@ -50,6 +51,7 @@ impl User {
             gate: Gate::new(orders, secrets, seed),
             hash: RandomState::new(),
             ringing: Ringing::default(),
+            abilities: Abilities::new(User::rules(&orders.settings).methods),
             lines: vec![0; LINES],
             body: Vec::new(),
         }
@@ -63,6 +65,7 @@ impl User {
     /// New settings.
     pub(super) fn obey(&mut self, orders: &Orders) {
         self.gate.obey(orders);
+        self.abilities = Abilities::new(User::rules(&orders.settings).methods);
     }
 
     /// By what a request is judged.
@@ -120,7 +123,11 @@ impl User {
             Some(Method::Bye | Method::Cancel) => {
                 engine.answer_statelessly(request, &Reply::new(481))
             }
-            _ => self.options(request, engine, orders),
+            // §11.2, without keeping anything.
+            _ => {
+                let reply = Reply::new(200).headers(&self.abilities.options);
+                engine.answer_statelessly(request, &reply)
+            }
         };
         match outcome {
             Err(RespondError::Accept(AcceptError::Full)) => {
@@ -132,18 +139,6 @@ impl User {
             // What cannot be answered otherwise was no fault of the client's: it sends its request again.
             _ => true,
         }
-    }
-
-    /// §11.2, without keeping anything.
-    fn options(
-        &mut self,
-        request: &NewRequest<'_>,
-        engine: &mut Engine,
-        orders: &Orders,
-    ) -> Result<(), RespondError> {
-        let allow = Self::rules(&orders.settings).methods;
-        let lines = lines::capabilities(&mut self.lines, allow)?;
-        engine.answer_statelessly(request, &Reply::new(200).headers(lines))
     }
 
     /// A REGISTER that takes the digest of a user (§22.2).
@@ -226,8 +221,7 @@ impl User {
             return Ok(());
         }
         lines::without_media(&mut self.body, message);
-        let allow = Self::rules(&orders.settings).methods;
-        let lines = lines::dialog(&mut self.lines, &request.flow, allow)?;
+        let lines = lines::dialog(&mut self.lines, &request.flow, &self.abilities)?;
         // Whom a BYE would go to if no ACK comes.
         let target = message.contact().ok().flatten();
         let target = target.map_or(&b""[..], |contact| contact.uri);

@@ -35,10 +35,13 @@ pub(crate) fn parse<'a>(line: &'a [u8], limits: &Limits) -> Result<StartLine<'a>
     let (method, rest) = line.split_at(space);
     let rest = rest.get(1..).unwrap_or_default();
     // RFC 3261 §7.1: one space between the elements and none elsewhere, nor any other white space.
-    let space = memchr::memchr(b' ', rest).ok_or(ParseError::RequestLine)?;
+    let space = memchr::memchr2(b' ', b'\t', rest).ok_or(ParseError::RequestLine)?;
     let (uri, version) = rest.split_at(space);
+    if version.first() != Some(&b' ') {
+        return Err(ParseError::RequestLine);
+    }
     let version = version.get(1..).unwrap_or_default();
-    if !chars::all(method, TOKEN) || uri.is_empty() || uri.contains(&b'\t') {
+    if !chars::all(method, TOKEN) || uri.is_empty() {
         return Err(ParseError::RequestLine);
     }
     if version != VERSION && !version.eq_ignore_ascii_case(VERSION) {
