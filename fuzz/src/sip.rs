@@ -63,7 +63,7 @@ fn agrees(message: &Message<'_>, scan: &Scan<'_>) {
         return;
     };
     let source = "192.0.2.1:5060".parse().expect("an address");
-    let stamp = Stamp::of(&ours.top_via().expect("answerable"), source);
+    let stamp = Stamp::of(ours.top_via(), source);
     let [mut one, mut other] = [0, 0].map(|byte| vec![byte; 70_000]);
     let one = Builder::response(&mut one, &ours, 400, b"", Some(b"t"), stamp).finish();
     let other = Builder::response(&mut other, &theirs, 400, b"", Some(b"t"), stamp).finish();

@@ -528,7 +528,8 @@ fn one_upstream_is_served_by_all_workers() {
 fn an_ack_that_comes_by_another_connection_finds_its_worker() {
     let server = two_workers();
     let over_tcp = |text: String| text.replace("/UDP", "/TCP");
-    for number in 0..8 {
+    // One in two finds another worker: that none does is for nobody to see.
+    for number in 0..24 {
         let id = format!("x{number}");
         let mut stream = Stream::new(address(&server));
         stream.send(over_tcp(request(&id, "INVITE", 1, "")).as_bytes());
@@ -543,7 +544,7 @@ fn an_ack_that_comes_by_another_connection_finds_its_worker() {
     std::thread::sleep(Duration::from_millis(100));
     let sip = server.stats().sip();
     assert_eq!(sip.stray_acks, 0);
-    assert!(sip.handed_over > 0, "of eight, one is on another worker");
+    assert!(sip.handed_over > 0, "of so many, one is on another worker");
     std::thread::sleep(Duration::from_millis(900));
     assert_eq!(
         server.stats().sip().response_retransmissions,

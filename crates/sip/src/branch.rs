@@ -8,7 +8,6 @@
 //! Any worker can read whose it is, and nobody without the key can make one up. The digits are those of RFC 4648 §6 in
 //! lower case: RFC 3261 §19.1.4 and §7.3.1 make a branch a token whose case does not matter, which base64 would break.
 
-use crate::message::Message;
 use crate::siphash::HashKey;
 
 /// RFC 3261 §8.1.1.7: what a branch that is unique begins with.
@@ -107,27 +106,12 @@ impl BranchCodec {
         hasher.finish_128() as u64
     }
 
-    /// [`BranchCodec::dialog`] of a request; a field that is missing or malformed counts as empty.
-    #[must_use]
-    pub fn dialog_of(&self, request: &Message<'_>) -> u64 {
-        let from_tag = request.from().ok().and_then(|from| from.tag);
-        let call_id = request.call_id().unwrap_or_default();
-        self.dialog(call_id, from_tag.unwrap_or_default())
-    }
-
     /// A To tag that names a server transaction, so that the ACK for its 2xx, which has a branch of its own, finds it.
     #[must_use]
     pub fn write_tag(&self, server: Branch, dialog: u64) -> [u8; TAG_LEN] {
         let mac = self.tag_mac(server, dialog);
         let text = text(MARK, server.worker, server.low(), mac);
         std::array::from_fn(|place| text[MAGIC_COOKIE.len() + place])
-    }
-
-    /// The transaction that the To tag of a request names; `None` if the tag is not ours, or of another dialog.
-    #[must_use]
-    pub fn read_tag_of(&self, request: &Message<'_>) -> Option<Branch> {
-        let tag = request.to().ok()?.tag?;
-        self.read_tag(tag, self.dialog_of(request))
     }
 
     /// Reads a tag that was written for this dialog; `None` for any other.

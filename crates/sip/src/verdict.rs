@@ -4,7 +4,7 @@
 //! its messages. Every element refuses a request whose form is wrong; what is well-formed and not supported depends on the
 //! element's [`Rules`]. Only what an element needs is looked at: a proxy forwards a malformed Contact or Date as it is.
 
-mod request;
+pub(crate) mod request;
 mod response;
 
 use crate::build::{Answerable, BuildError, Builder, Stamp};
@@ -65,6 +65,10 @@ impl Rules<'static> {
 
 /// What to do.
 #[derive(Clone, Debug)]
+#[expect(
+    clippy::large_enum_variant,
+    reason = "it lives on the stack for one message"
+)]
 pub enum Verdict<'a> {
     /// It is well-formed and supported.
     Accept(Message<'a>),
@@ -247,15 +251,20 @@ pub fn judge<'a>(
 /// Says what to do with a message that has been parsed.
 #[must_use]
 pub fn judge_message<'a>(message: Message<'a>, rules: &Rules<'_>) -> Verdict<'a> {
-    if !message.is_request() {
+    let Some(method) = message.method() else {
         return match response::check(&message, rules.element) {
             Ok(()) => Verdict::Accept(message),
             Err(reason) => Verdict::Drop(reason),
         };
-    }
-    let Err((code, cause)) = request::check(&message, rules) else {
-        return Verdict::Accept(message);
     };
+    match request::check(&message, method, rules) {
+        Ok(()) => Verdict::Accept(message),
+        Err(refused) => refuse(message, refused),
+    }
+}
+
+/// What becomes of a request that is refused with this code for this cause.
+pub(crate) fn refuse<'a>(message: Message<'a>, (code, cause): (u16, Cause)) -> Verdict<'a> {
     let refusal = Refusal {
         code,
         cause,

@@ -53,7 +53,7 @@ fn refusing_and_forwarding_do_not_allocate() {
         let scan = Scan::of(INVITE, &Limits::DEFAULT).expect("a request");
         let request = scan.answerable().expect("a request");
         let source = "192.0.2.1:5060".parse().expect("an address");
-        let stamp = Stamp::of(&request.top_via().expect("a Via"), source);
+        let stamp = Stamp::of(request.top_via(), source);
         let tag = Tag::new([1; 8]);
         let mut response =
             Builder::response(&mut buffer, &request, 503, b"", Some(tag.as_bytes()), stamp);

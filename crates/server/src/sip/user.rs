@@ -115,7 +115,7 @@ impl User {
                 self.challenged(now, unix_s, request, engine, orders)
             }
             Some(Method::Register) => self.register(now, request, engine, orders, 0),
-            Some(Method::Bye) if self.is_in_dialog(message) => {
+            Some(Method::Bye) if self.is_in_dialog(request) => {
                 work(orders.settings.service_time);
                 engine.answer(now, request, &Reply::new(200)).map(drop)
             }
@@ -198,17 +198,16 @@ impl User {
         orders: &Orders,
     ) -> Result<(), RespondError> {
         let message = &request.message;
-        let refusal =
-            if message.to().is_ok_and(|to| to.tag.is_some()) && !self.is_in_dialog(message) {
-                Some(Reply::new(481))
-            } else if request.via.has_magic_cookie() && !matches!(message.contact(), Ok(Some(_))) {
-                // §8.1.1.8: without a Contact nobody could send anything within the dialog. RFC 2543 had calls without.
-                Some(Reply::new(400).reason(b"Missing Contact"))
-            } else if callee(message) == Some(b"busy") {
-                Some(Reply::new(486))
-            } else {
-                None
-            };
+        let refusal = if request.to_tag().is_some() && !self.is_in_dialog(request) {
+            Some(Reply::new(481))
+        } else if request.via.has_magic_cookie() && !matches!(message.contact(), Ok(Some(_))) {
+            // §8.1.1.8: without a Contact nobody could send anything within the dialog. RFC 2543 had calls without.
+            Some(Reply::new(400).reason(b"Missing Contact"))
+        } else if callee(message) == Some(b"busy") {
+            Some(Reply::new(486))
+        } else {
+            None
+        };
         if let Some(reply) = refusal {
             return engine.answer(now, request, &reply).map(drop);
         }
@@ -231,8 +230,11 @@ impl User {
     }
 
     /// Its To-tag is one that an answer of ours had, in a dialog with this Call-ID and From tag (RFC 3261 §12).
-    fn is_in_dialog(&self, message: &Message<'_>) -> bool {
-        self.codec.read_tag_of(message).is_some()
+    fn is_in_dialog(&self, request: &NewRequest<'_>) -> bool {
+        let from_tag = request.from_tag().unwrap_or_default();
+        let dialog = self.codec.dialog(request.call_id(), from_tag);
+        let ours = request.to_tag().map(|tag| self.codec.read_tag(tag, dialog));
+        ours.flatten().is_some()
     }
 
     /// Writes a refusal that nothing is kept of; returns it and where it goes.
@@ -244,11 +246,11 @@ impl User {
         rules: &Rules<'_>,
         flow: &Flow,
     ) -> Option<(&'b [u8], SocketAddr)> {
-        let via = to.top_via()?;
+        let via = to.top_via();
         let tag = Tag::new(self.hash.hash_one(via.branch).to_be_bytes());
-        let stamp = Stamp::of(&via, flow.remote);
+        let stamp = Stamp::of(via, flow.remote);
         let bytes = refusal.write(buffer, to, rules, tag.as_bytes(), stamp);
-        Some((bytes.ok()?, reply_address(&via, flow)))
+        Some((bytes.ok()?, reply_address(via, flow)))
     }
 }
 

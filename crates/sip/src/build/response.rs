@@ -13,9 +13,14 @@ use crate::{Method, hex, reason_phrase};
 /// occur once the first counts.
 #[derive(Clone, Debug)]
 pub struct Answerable<'a> {
+    top: Via<'a>,
+    /// Its parameters are well-formed.
+    is_top_whole: bool,
     vias: ViaFields<'a>,
     from: Option<&'a [u8]>,
     to: Option<&'a [u8]>,
+    /// Whether To has a tag, if it has been read and is well-formed.
+    is_tagged: Option<bool>,
     call_id: Option<&'a [u8]>,
     cseq: Option<&'a [u8]>,
 }
@@ -41,8 +46,8 @@ impl<'a> Iterator for ViaFields<'a> {
 impl<'a> Answerable<'a> {
     /// The topmost Via, by which the response goes. If its parameters are malformed, it is without them.
     #[must_use]
-    pub fn top_via(&self) -> Option<Via<'a>> {
-        sent_by(self.vias.clone().next()?)
+    pub const fn top_via(&self) -> &Via<'a> {
+        &self.top
     }
 
     /// CSeq, if it is well-formed.
@@ -51,21 +56,27 @@ impl<'a> Answerable<'a> {
         CSeq::parse(self.cseq?)
     }
 
+    /// Whether To has a tag. One that cannot be read is sent back as it came: nobody knows where a tag would go.
+    fn is_tagged_or_odd(&self) -> bool {
+        self.is_tagged.unwrap_or_else(|| {
+            let to = NameAddr::read(&mut Cursor::new(self.to.unwrap_or_default()));
+            to.is_none_or(|to| to.tag.is_some())
+        })
+    }
+
     /// The tag of To, if it has one.
     #[must_use]
     pub fn to_tag(&self) -> Option<&'a [u8]> {
         NameAddr::read(&mut Cursor::new(self.to?))?.tag
     }
-
-    /// None, unless there is somebody to send it to.
-    fn checked(self) -> Option<Answerable<'a>> {
-        self.top_via().map(|_| self)
-    }
 }
 
-/// A Via field's first value, or as much of it as says where an answer goes.
-fn sent_by(field: &[u8]) -> Option<Via<'_>> {
-    Via::read(&mut Cursor::new(field)).or_else(|| Via::read_sent_by(&mut Cursor::new(field)))
+/// A Via field's first value and `true`, or as much of it as says where an answer goes.
+fn sent_by(field: &[u8]) -> Option<(Via<'_>, bool)> {
+    match Via::read(&mut Cursor::new(field)) {
+        Some(via) => Some((via, true)),
+        None => Via::read_sent_by(&mut Cursor::new(field)).map(|via| (via, false)),
+    }
 }
 
 impl<'a> Message<'a> {
@@ -75,15 +86,27 @@ impl<'a> Message<'a> {
         if self.method()? == Method::Ack {
             return None;
         }
+        let via = self.header(HeaderKind::Via)?;
+        Some(self.answerable_to(sent_by(via.value)?, None))
+    }
+
+    /// The same of a request, where the topmost Via has been read, and whether To has a tag.
+    pub(crate) fn answerable_to(
+        &self,
+        (top, is_top_whole): (Via<'a>, bool),
+        is_tagged: Option<bool>,
+    ) -> Answerable<'a> {
         let first = |kind| self.header(kind).map(|header| header.value);
-        let answerable = Answerable {
+        Answerable {
+            top,
+            is_top_whole,
             vias: ViaFields::Parsed(self.headers(HeaderKind::Via)),
             from: first(HeaderKind::From),
             to: first(HeaderKind::To),
+            is_tagged,
             call_id: first(HeaderKind::CallId),
             cseq: first(HeaderKind::CSeq),
-        };
-        answerable.checked()
+        }
     }
 }
 
@@ -94,14 +117,17 @@ impl<'a> Scan<'a> {
         if self.method? == Method::Ack {
             return None;
         }
-        let answerable = Answerable {
+        let (top, is_top_whole) = sent_by(self.via?)?;
+        Some(Answerable {
+            top,
+            is_top_whole,
             vias: ViaFields::Scanned(self.via_fields()),
             from: self.from,
             to: self.to,
+            is_tagged: None,
             call_id: self.call_id,
             cseq: self.cseq,
-        };
-        answerable.checked()
+        })
     }
 }
 
@@ -172,7 +198,10 @@ impl<'b> Builder<'b> {
         let mut vias = request.vias.clone();
         if let Some(first) = vias.next() {
             builder.raw(b"Via: ");
-            builder.stamped(first, stamp, |_| true);
+            match request.is_top_whole {
+                true => builder.stamped_as(first, &request.top, stamp),
+                false => drop(builder.raw(first)),
+            }
             builder.raw(b"\r\n");
         }
         for via in vias {
@@ -181,9 +210,7 @@ impl<'b> Builder<'b> {
         builder.copied(b"From: ", request.from);
         if let Some(to) = request.to {
             builder.raw(b"To: ").raw(to);
-            // A To that cannot be read is sent back as it came: nobody knows where a tag would go.
-            let to = NameAddr::read(&mut Cursor::new(to));
-            if let (Some(tag), Some(NameAddr { tag: None, .. })) = (to_tag, to) {
+            if let (Some(tag), false) = (to_tag, request.is_tagged_or_odd()) {
                 builder.raw(b";tag=").part(Part::Bytes(tag));
             }
             builder.raw(b"\r\n");
@@ -202,11 +229,45 @@ impl<'b> Builder<'b> {
 
     /// Writes a Via field's value with a stamp on its first value, which keeps the parameters whose names `keeps` says.
     pub(super) fn stamped(&mut self, field: &[u8], stamp: Stamp, keeps: impl Fn(&[u8]) -> bool) {
-        let mut cursor = Cursor::new(field);
-        let Some(via) = Via::read(&mut cursor).filter(|_| stamp != Stamp::default()) else {
+        let Some(via) = Via::read(&mut Cursor::new(field)) else {
             self.raw(field);
             return;
         };
+        match via.params.into_iter().all(|param| keeps(param.name)) {
+            true => self.stamped_as(field, &via, stamp),
+            false => self.stamped_anew(field, &via, stamp, keeps),
+        }
+    }
+
+    /// The same with all parameters, where that first value has been read.
+    fn stamped_as(&mut self, field: &[u8], via: &Via<'_>, stamp: Stamp) {
+        // Nearly all have neither `received` nor a value of `rport` yet, and no space that would have to be passed over.
+        let end = offset_behind(field, via.bytes);
+        let port_at = via
+            .rport_name
+            .map_or(end, |name| offset_behind(field, name));
+        let is_plain = port_at == end || field.get(port_at) == Some(&b';');
+        if via.received.is_some() || !is_plain {
+            return self.stamped_anew(field, via, stamp, |_| true);
+        }
+        let slice = |from: usize, to: usize| field.get(from..to).unwrap_or_default();
+        self.raw(slice(0, port_at));
+        if let (Some(port), Some(_)) = (stamp.rport, via.rport_name) {
+            self.raw(b"=").part(Part::Number(port.into()));
+        }
+        self.raw(slice(port_at, end));
+        self.stamp_received(stamp);
+        self.raw(slice(end, field.len()));
+    }
+
+    /// The same, parameter by parameter.
+    fn stamped_anew(
+        &mut self,
+        field: &[u8],
+        via: &Via<'_>,
+        stamp: Stamp,
+        keeps: impl Fn(&[u8]) -> bool,
+    ) {
         let end = offset_behind(field, via.bytes);
         let params = via.params.as_bytes();
         let kept = match params {
@@ -232,11 +293,15 @@ impl<'b> Builder<'b> {
                 }
             }
         }
+        self.stamp_received(stamp);
+        self.raw(field.get(end..).unwrap_or_default());
+    }
+
+    fn stamp_received(&mut self, stamp: Stamp) {
         if let Some(ip) = stamp.received {
             // RFC 5118 §4.5: without brackets, as the grammar of `received` has it; with them is understood as well.
             self.raw(b";received=").bare_ip(ip);
         }
-        self.raw(field.get(end..).unwrap_or_default());
     }
 }
 

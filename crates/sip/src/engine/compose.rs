@@ -6,7 +6,7 @@ use super::reply::{Content, Reply};
 use crate::Method;
 use crate::branch::BRANCH_LEN;
 use crate::build::{Answerable, BuildError, Builder, Part, Stamp};
-use crate::congestion::{Algorithm, OcOffer, OcReply, is_oc_parameter};
+use crate::congestion::{Algorithm, OcReply, is_oc_parameter};
 use crate::cursor::Cursor;
 use crate::flow::Carrier;
 use crate::header::{HeaderKind, Via};
@@ -183,13 +183,13 @@ pub(super) fn make_udp(request: &mut [u8]) {
 }
 
 /// The response with the parameters of RFC 7339 in its topmost Via, in place of what the client offered; `None` if it
-/// offered nothing, or nothing that can be agreed upon. Nearly all offer nothing: that is seen in the first lines.
+/// cannot be read. `algorithm` is the one agreed upon with the client.
 ///
-/// A proxy has left the offer out where it forwarded the request (§5.6), so that the response does not have it: it is `kept`.
+/// A proxy has left the offer out where it forwarded the request (§5.6), so that the response does not have it.
 pub(super) fn with_overload<'b>(
     buffer: &'b mut [u8],
     response: &[u8],
-    kept: Option<Algorithm>,
+    algorithm: Algorithm,
     reply: &mut OcReply,
 ) -> Option<&'b [u8]> {
     let mut lines = Lines::new(response, memchr::memchr(b'\n', response)? + 1);
@@ -200,11 +200,7 @@ pub(super) fn with_overload<'b>(
         }
     };
     let value = response.get(line.value_start..line.value_end)?;
-    if kept.is_none() && !mentions_oc(value) {
-        return None;
-    }
     let via = Via::read(&mut Cursor::new(value))?;
-    let algorithm = OcOffer::of(&via).algorithm().or(kept)?;
     let params = via.params.as_bytes();
     let start = match params {
         [] => offset_of(response, via.bytes) + via.bytes.len(),
@@ -222,22 +218,6 @@ pub(super) fn with_overload<'b>(
     builder.raw(reply.params(algorithm));
     builder.raw(response.get(start + params.len()..)?);
     builder.finish_fields().ok()
-}
-
-/// The algorithm that the sender of a request offers and that is agreed upon (RFC 7339 §5.1).
-pub(super) fn offered(via: &Via<'_>) -> Option<Algorithm> {
-    mentions_oc(via.bytes)
-        .then(|| OcOffer::of(via))?
-        .algorithm()
-}
-
-/// Whether any parameter begins like one of RFC 7339's.
-fn mentions_oc(value: &[u8]) -> bool {
-    memchr::memchr_iter(b';', value).any(|at| {
-        let name = value.get(at + 1..).unwrap_or_default().trim_ascii_start();
-        name.get(..2)
-            .is_some_and(|start| start.eq_ignore_ascii_case(b"oc"))
-    })
 }
 
 fn offset_of(outer: &[u8], inner: &[u8]) -> usize {

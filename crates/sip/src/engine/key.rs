@@ -4,6 +4,7 @@ use std::num::NonZeroU64;
 
 use crate::header::Via;
 use crate::message::Message;
+use crate::verdict::request::Essentials;
 use crate::{HashKey, Method};
 
 /// Names a server transaction of one engine; stale when it has ended.
@@ -113,31 +114,35 @@ impl Matcher {
     /// An INVITE within a dialog and the ACK for its 2xx have this in common: both tags, Call-ID and the number of CSeq. That ACK
     /// has a branch of its own, and its To tag names the transaction which began the dialog (RFC 3261 §13.2.2.4). `None` outside
     /// of a dialog.
-    pub(super) fn by_dialog(&self, message: &Message<'_>) -> Option<Kinship> {
-        let to_tag = message.to().ok()?.tag?;
-        let kin = self.kinship(message, to_tag, Method::Invite)?;
+    pub(super) fn by_dialog(&self, message: &Essentials<'_>) -> Option<Kinship> {
+        let to_tag = message.to_tag?;
+        let kin = self.kinship(message, to_tag, Method::Invite);
         Kinship::new(kin | 1)
     }
 
     /// A request outside of dialogs that came by two ways has this in common with itself: From tag, Call-ID and CSeq (RFC 3261
     /// §8.2.2.2). `None` within a dialog.
-    pub(super) fn by_origin(&self, message: &Message<'_>) -> Option<Kinship> {
-        match message.to().ok()?.tag {
+    pub(super) fn by_origin(
+        &self,
+        message: &Essentials<'_>,
+        method: Method<'_>,
+    ) -> Option<Kinship> {
+        match message.to_tag {
             Some(_) => None,
-            None => Kinship::new(self.kinship(message, b"", message.method()?)? & !1),
+            None => Kinship::new(self.kinship(message, b"", method) & !1),
         }
     }
 
-    fn kinship(&self, message: &Message<'_>, to_tag: &[u8], method: Method<'_>) -> Option<u64> {
-        let from_tag = message.from().ok()?.tag.unwrap_or_default();
+    fn kinship(&self, message: &Essentials<'_>, to_tag: &[u8], method: Method<'_>) -> u64 {
+        let from_tag = message.from_tag.unwrap_or_default();
         let mut hasher = self.ack_key.fingerprint();
         let method = method.as_bytes();
-        for field in [to_tag, from_tag, message.call_id().ok()?, method] {
+        for field in [to_tag, from_tag, message.call_id, method] {
             hasher.write(field);
             hasher.end_field(field.len());
         }
-        hasher.write(&message.cseq().ok()?.number.to_le_bytes());
-        Some(hasher.finish_128() as u64)
+        hasher.write(&message.cseq.to_le_bytes());
+        hasher.finish_128() as u64
     }
 
     /// The To tag of an answer that belongs to no transaction: the same for the same request, so that its

@@ -8,11 +8,12 @@ use super::output::{Mark, Origin};
 use super::received::{NewRequest, Received};
 use super::reply::Reply;
 use crate::build::{Stamp, Tag};
-use crate::congestion::{Admission, Behaviour, Class, OcOffer, Sieve, Traits};
+use crate::congestion::{Admission, Algorithm, Behaviour, Class, OcOffer, Sieve, Traits};
 use crate::flow::Flow;
 use crate::header::{HeaderKind, Via};
 use crate::message::{Framing, Message, Spans};
-use crate::verdict::{Element, Verdict, judge_bytes, judge_message};
+use crate::verdict::request::{Essentials, check_behind_via};
+use crate::verdict::{self, Element, Verdict, judge_bytes, judge_message};
 use crate::{Method, Mono, Now, ParseError, Scan};
 
 /// `Retry-After: 4294967295` and its line end fit.
@@ -85,17 +86,18 @@ impl Engine {
         if method != Method::Ack {
             self.stats.requests += 1;
         }
-        let message = match judge_message(message, &self.config.rules) {
-            Verdict::Accept(message) => message,
-            verdict => return self.judged(flow, verdict),
+        let essentials = match check_behind_via(&message, method, &via, &self.config.rules) {
+            Ok(essentials) => essentials,
+            Err(refused) => return self.judged(flow, verdict::refuse(message, refused)),
         };
         if method == Method::Ack {
-            return self.ack_in(message, flow);
+            return self.ack_in(message, &essentials, flow);
         }
         let mut request = NewRequest {
             message,
             via,
             flow: *flow,
+            essentials,
             fingerprint,
             origin: None,
         };
@@ -104,7 +106,7 @@ impl Engine {
         {
             return self.cancel_request(now, request, slot);
         }
-        request.origin = self.origin_of(&request.message);
+        request.origin = self.origin_of(&request.essentials, method);
         if request
             .origin
             .is_some_and(|origin| self.servers.find_kin(origin).is_some())
@@ -121,11 +123,12 @@ impl Engine {
 
     /// By what a UAS finds a request that it has already, by another way, and is at (RFC 3261 §8.2.2.2). `None` if there is none to
     /// be found. A proxy forwards them all.
-    fn origin_of(&self, request: &Message<'_>) -> Option<Kinship> {
+    fn origin_of(&self, request: &Essentials<'_>, method: Method<'_>) -> Option<Kinship> {
         let asks = self.config.rules.element == Element::UserAgent
             && self.servers.has_kin()
-            && request.method() != Some(Method::Cancel);
-        asks.then(|| self.matcher.by_origin(request)).flatten()
+            && method != Method::Cancel;
+        asks.then(|| self.matcher.by_origin(request, method))
+            .flatten()
     }
 
     /// What the scan could not decide: clients of RFC 2543. Without congestion it is only counted.
@@ -189,6 +192,13 @@ impl Engine {
         })
     }
 
+    /// By which algorithm the sender of a request with this Via is told how much to hold back, if it takes part in that (RFC 7339
+    /// §5.1).
+    pub(super) fn agreed_upon(&self, via: &Via<'_>) -> Option<Algorithm> {
+        let asks = self.config.overload_control && via.has_oc;
+        asks.then(|| OcOffer::of(via).algorithm()).flatten()
+    }
+
     fn fingerprint(
         &self,
         message: &Message<'_>,
@@ -221,11 +231,16 @@ impl Engine {
 
     /// An ACK of no transaction is that of a 2xx: it belongs to an INVITE within the dialog, or to the one that a To tag of ours
     /// names.
-    fn ack_in<'m>(&mut self, message: Message<'m>, flow: &Flow) -> Received<'m> {
-        let within = self.invite_within(&message);
-        let named = match within {
-            Some(_) => None,
-            None => self.codec.read_tag_of(&message),
+    fn ack_in<'m>(
+        &mut self,
+        message: Message<'m>,
+        essentials: &Essentials<'_>,
+        flow: &Flow,
+    ) -> Received<'m> {
+        let within = self.invite_within(essentials);
+        let named = match (within, essentials.to_tag) {
+            (None, Some(tag)) => self.codec.read_tag(tag, self.dialog_of(essentials)),
+            _ => None,
         };
         if let Some(named) = named
             && named.worker != self.config.worker
@@ -253,7 +268,13 @@ impl Engine {
         }
     }
 
-    fn invite_within(&mut self, ack: &Message<'_>) -> Option<ServerKey> {
+    /// What a To tag of ours in a message like this is bound to.
+    pub(super) fn dialog_of(&self, message: &Essentials<'_>) -> u64 {
+        let from_tag = message.from_tag.unwrap_or_default();
+        self.codec.dialog(message.call_id, from_tag)
+    }
+
+    fn invite_within(&mut self, ack: &Essentials<'_>) -> Option<ServerKey> {
         if !self.servers.has_kin_within_dialogs() {
             return None;
         }
@@ -274,11 +295,9 @@ impl Engine {
             Verdict::Drop(reason) => return self.drop_message(reason.into()),
             Verdict::Accept(_) => return Received::Absorbed,
         };
-        let Some(via) = answerable.top_via() else {
-            return self.drop_message(DropReason::NoReturnPath);
-        };
-        let tag = self.tag_of(&via);
-        let stamp = Stamp::of(&via, flow.remote);
+        let via = answerable.top_via();
+        let tag = self.tag_of(via);
+        let stamp = Stamp::of(via, flow.remote);
         let tag = tag.as_bytes();
         let rules = &self.config.rules;
         let written = refusal.write(&mut self.scratch, &answerable, rules, tag, stamp);
@@ -286,8 +305,9 @@ impl Engine {
             return self.drop_message(DropReason::NoReturnPath);
         };
         self.stats.count_sent(refusal.code);
-        let to = Engine::scanned_reply(flow, &via);
-        self.send_response(to, Origin::Nobody, length);
+        let to = Engine::scanned_reply(flow, via);
+        let algorithm = self.agreed_upon(via);
+        self.send_response(to, Origin::Nobody, length, algorithm);
         Received::Refused(refusal.code)
     }
 
@@ -300,11 +320,12 @@ impl Engine {
 
     /// Answers what was only scanned, without keeping anything; false if no answer can be made.
     fn refuse(&mut self, flow: &Flow, scan: &Scan<'_>, reply: &Reply<'_>) -> bool {
-        let (Some(answerable), Some(via)) = (scan.answerable(), scan.top_via()) else {
+        let Some(answerable) = scan.answerable() else {
             return false;
         };
-        let tag = self.tag_of(&via);
-        let stamp = Stamp::of(&via, flow.remote);
+        let via = answerable.top_via();
+        let tag = self.tag_of(via);
+        let stamp = Stamp::of(via, flow.remote);
         let none = std::iter::empty();
         let tag = tag.as_bytes();
         let built = compose::response(&mut self.scratch, &answerable, reply, tag, stamp, none);
@@ -312,8 +333,9 @@ impl Engine {
             return false;
         };
         self.stats.count_sent(reply.code());
-        let to = Engine::scanned_reply(flow, &via);
-        self.send_response(to, Origin::Nobody, length);
+        let to = Engine::scanned_reply(flow, via);
+        let algorithm = self.agreed_upon(via);
+        self.send_response(to, Origin::Nobody, length, algorithm);
         true
     }
 
@@ -360,9 +382,8 @@ impl Engine {
     ) -> Shed {
         // A sender that speaks RFC 7339 is told how much to hold back; a Retry-After would stop it altogether.
         // RFC 7339 §5.10.2 would have the others get none either; those are told by what RFC 3261 §21.5.4 has for it.
-        let speaks = self.config.overload_control && OcOffer::of(via).algorithm().is_some();
         let mut line = [0; RETRY_AFTER_LEN];
-        let headers = if speaks {
+        let headers = if self.agreed_upon(via).is_some() {
             &[][..]
         } else {
             retry_after(&mut line, retry_after_s)

@@ -5,11 +5,12 @@ use std::net::SocketAddr;
 use super::error::DropReason;
 use super::key::{ClientKey, Fingerprint, Kinship, ServerKey};
 use super::output::Mark;
-use crate::build::Stamp;
+use crate::build::{Answerable, Stamp};
 use crate::flow::Flow;
 use crate::header::{Rport, Via};
 use crate::message::Message;
 use crate::routing::{SentBy, response_address};
+use crate::verdict::request::Essentials;
 
 /// A request that belongs to no transaction yet. The TU accepts it, answers it, or lets it go, before it hands in the next
 /// message.
@@ -21,12 +22,37 @@ pub struct NewRequest<'m> {
     pub via: Via<'m>,
     /// The way it came by.
     pub flow: Flow,
+    pub(super) essentials: Essentials<'m>,
     pub(super) fingerprint: Fingerprint,
     /// By what its double was looked for, if it was.
     pub(super) origin: Option<Kinship>,
 }
 
-impl NewRequest<'_> {
+impl<'m> NewRequest<'m> {
+    /// The tag of From.
+    #[must_use]
+    pub const fn from_tag(&self) -> Option<&'m [u8]> {
+        self.essentials.from_tag
+    }
+
+    /// The tag of To: a request with one belongs to a dialog.
+    #[must_use]
+    pub const fn to_tag(&self) -> Option<&'m [u8]> {
+        self.essentials.to_tag
+    }
+
+    /// Call-ID.
+    #[must_use]
+    pub const fn call_id(&self) -> &'m [u8] {
+        self.essentials.call_id
+    }
+
+    /// What a response copies from it.
+    pub(super) fn answerable(&self) -> Answerable<'m> {
+        let is_tagged = Some(self.to_tag().is_some());
+        self.message.answerable_to((self.via, true), is_tagged)
+    }
+
     /// What is added to its topmost Via where it is forwarded or answered (RFC 3261 §18.2.1, RFC 3581 §4).
     #[must_use]
     pub fn stamp(&self) -> Stamp {
@@ -52,6 +78,10 @@ pub(super) fn reply_address(flow: &Flow, via: &Via<'_>) -> SocketAddr {
 /// What a received message turned out to be. The hot path returns; what is to be sent is queued.
 #[derive(Debug)]
 #[must_use]
+#[expect(
+    clippy::large_enum_variant,
+    reason = "it lives on the stack for one message, and is nearly always a request"
+)]
 pub enum Received<'m> {
     /// A request for the TU.
     Request(NewRequest<'m>),

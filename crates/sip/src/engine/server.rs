@@ -13,6 +13,7 @@ use super::store::Cell;
 use super::{Engine, connections::Waiting};
 use crate::branch::{Branch, TAG_LEN};
 use crate::build::Stamp;
+use crate::congestion::Algorithm;
 use crate::flow::{Destination, Flow};
 use crate::header::Via;
 use crate::message::{Limits, Message};
@@ -136,7 +137,6 @@ impl Engine {
             Ok(key) => {
                 if let Some(server) = self.servers.slab.get(key.slot, key.generation) {
                     server.request = Some(kept);
-                    server.offered = compose::offered(&request.via);
                 }
                 Ok(key)
             }
@@ -167,7 +167,7 @@ impl Engine {
             ByOthers::No => None,
         };
         let dialog = match compose::begins_dialog(method) {
-            true => self.codec.dialog_of(&request.message),
+            true => self.dialog_of(&request.essentials),
             false => 0,
         };
         let standing = self.servers.room.begin(request.flow.remote.ip());
@@ -180,16 +180,17 @@ impl Engine {
             request: None,
             response: None,
             target_len: 0,
-            offered: None,
             dialog,
             kin,
+            algorithm: self.agreed_upon(&request.via),
             standing,
         }))
     }
 
     fn kin_of(&self, request: &NewRequest<'_>, method: Method<'_>) -> Option<Kinship> {
-        let message = &request.message;
-        let origin = request.origin.or_else(|| self.matcher.by_origin(message));
+        let message = &request.essentials;
+        let origin = request.origin;
+        let origin = origin.or_else(|| self.matcher.by_origin(message, method));
         match method {
             Method::Invite => origin.or_else(|| self.matcher.by_dialog(message)),
             _ => origin,
@@ -211,9 +212,10 @@ impl Engine {
         if reply.code < 200 {
             return Err(RespondError::OutOfPlace);
         }
-        let answerable = request.message.answerable();
-        let answerable = answerable.ok_or(RespondError::Unanswerable)?;
         let method = request.message.method().unwrap_or(Method::Ack);
+        if method == Method::Ack {
+            return Err(RespondError::Unanswerable);
+        }
         let reliable = request.flow.carrier.is_reliable();
         if reliable && method != Method::Invite && reply.code != 408 {
             self.answer_statelessly(request, reply)?;
@@ -233,6 +235,7 @@ impl Engine {
             fields.map(move |field| (kind, field.value))
         });
         let stamp = request.stamp();
+        let answerable = request.answerable();
         let built = compose::response(&mut self.scratch, &answerable, reply, &tag, stamp, fields);
         let length = match built {
             Ok(bytes) => bytes.len(),
@@ -255,8 +258,10 @@ impl Engine {
         request: &NewRequest<'_>,
         reply: &Reply<'_>,
     ) -> Result<(), RespondError> {
-        let answerable = request.message.answerable();
-        let answerable = answerable.ok_or(RespondError::Unanswerable)?;
+        if request.message.method() == Some(Method::Ack) {
+            return Err(RespondError::Unanswerable);
+        }
+        let answerable = request.answerable();
         let tag = crate::build::Tag::new(self.matcher.stateless_tag(request.fingerprint));
         let stamp = request.stamp();
         let tag = tag.as_bytes();
@@ -265,7 +270,8 @@ impl Engine {
             compose::response(&mut self.scratch, &answerable, reply, tag, stamp, none)?.len();
         self.stats.count_sent(reply.code);
         let to = SendTo::back(&request.flow, request.reply_address());
-        self.send_response(to, Origin::Nobody, length);
+        let algorithm = self.agreed_upon(&request.via);
+        self.send_response(to, Origin::Nobody, length, algorithm);
         Ok(())
     }
 
@@ -295,8 +301,7 @@ impl Engine {
         let scan = Scan::of(self.store.get(cell), &Limits::DEFAULT)
             .map_err(|_| RespondError::Unanswerable)?;
         let answerable = scan.answerable().ok_or(RespondError::Unanswerable)?;
-        let via: Via<'_> = scan.top_via().ok_or(RespondError::Unanswerable)?;
-        let stamp = Stamp::of(&via, server.flow.remote);
+        let stamp = Stamp::of(answerable.top_via(), server.flow.remote);
         let copied = compose::copies(scan.method.unwrap_or(Method::Ack), reply.code);
         let fields = scan.fields().filter(|(kind, _)| Some(*kind) == copied);
         let built = compose::response(&mut self.scratch, &answerable, reply, &tag, stamp, fields)?;
@@ -333,8 +338,8 @@ impl Engine {
             server.response = self.store.keep(bytes);
         }
         self.stats.count_sent(reply.code);
-        let (flow, remote) = (server.flow, server.reply_to);
-        self.send_back(now, key, &flow, remote, length);
+        let back = Back::of(server);
+        self.send_back(now, key, &back, length);
         if step.end {
             self.end_server(key);
         } else {
@@ -345,19 +350,18 @@ impl Engine {
 
     /// Sends what lies in the scratch buffer back by the way of the request, or by a new connection if that is gone
     /// (RFC 3261 §18.2.2).
-    fn send_back(
-        &mut self,
-        now: Mono,
-        key: ServerKey,
-        flow: &Flow,
-        remote: SocketAddr,
-        length: usize,
-    ) {
+    fn send_back(&mut self, now: Mono, key: ServerKey, back: &Back, length: usize) {
+        let Back {
+            flow,
+            remote,
+            algorithm,
+        } = back;
         let gone = flow
             .connection
             .is_some_and(|connection| !self.connections.is_open(connection));
         if !gone {
-            self.send_response(SendTo::back(flow, remote), Origin::Server(key), length);
+            let to = SendTo::back(flow, *remote);
+            self.send_response(to, Origin::Server(key), length, *algorithm);
             return;
         }
         let bytes = self.scratch.get(..length).unwrap_or_default();
@@ -366,22 +370,24 @@ impl Engine {
         };
         let to = Destination {
             carrier: flow.carrier,
-            remote,
+            remote: *remote,
             listener: flow.listener,
         };
         self.send_over_stream(now, to, Waiting::Response(Some(key), cell));
     }
 
-    /// Queues the response in the scratch buffer, with what RFC 7339 has to say.
-    pub(super) fn send_response(&mut self, to: SendTo, origin: Origin, length: usize) {
+    /// Queues the response in the scratch buffer, with what RFC 7339 has to say to who speaks that.
+    pub(super) fn send_response(
+        &mut self,
+        to: SendTo,
+        origin: Origin,
+        length: usize,
+        algorithm: Option<Algorithm>,
+    ) {
         let bytes = self.scratch.get(..length).unwrap_or_default();
-        if self.config.overload_control {
-            let kept = match origin {
-                Origin::Server(key) => self.servers.slab.peek(key.slot).and_then(|s| s.offered),
-                _ => None,
-            };
+        if let Some(algorithm) = algorithm {
             let reply = &mut self.oc_reply;
-            if let Some(with) = compose::with_overload(&mut self.spare, bytes, kept, reply) {
+            if let Some(with) = compose::with_overload(&mut self.spare, bytes, algorithm, reply) {
                 self.outputs.send(to, origin, with);
                 return;
             }
@@ -442,9 +448,9 @@ impl Engine {
         if let Some(room) = self.scratch.get_mut(..length) {
             room.copy_from_slice(bytes);
         }
-        let (flow, remote) = (server.flow, server.reply_to);
+        let back = Back::of(server);
         self.stats.retransmissions_sent += 1;
-        self.send_back(now, key, &flow, remote, length);
+        self.send_back(now, key, &back, length);
     }
 
     fn send_trying(&mut self, now: Mono, key: ServerKey) {
@@ -454,9 +460,9 @@ impl Engine {
         let Some(server) = self.servers.slab.get(key.slot, key.generation) else {
             return;
         };
-        let (flow, remote) = (server.flow, server.reply_to);
+        let back = Back::of(server);
         self.stats.count_sent(100);
-        self.send_back(now, key, &flow, remote, length);
+        self.send_back(now, key, &back, length);
     }
 
     pub(super) fn tell_server(&mut self, key: ServerKey, telling: Telling) {
@@ -530,6 +536,23 @@ fn add_target(buffer: &mut [u8], length: usize, reply: &Reply<'_>) -> u16 {
             target_len
         }
         None => 0,
+    }
+}
+
+/// How responses of a transaction go back.
+struct Back {
+    flow: Flow,
+    remote: SocketAddr,
+    algorithm: Option<Algorithm>,
+}
+
+impl Back {
+    fn of(server: &Server) -> Back {
+        Back {
+            flow: server.flow,
+            remote: server.reply_to,
+            algorithm: server.algorithm,
+        }
     }
 }
 

@@ -36,8 +36,8 @@ pub(super) struct Server {
     pub(super) response: Option<Cell>,
     /// Bytes of that remote target.
     pub(super) target_len: u16,
-    /// What was agreed upon with the client (RFC 7339 §5.1), if a TU answers later: its responses may not say so any more.
-    pub(super) offered: Option<Algorithm>,
+    /// What was agreed upon with the client (RFC 7339 §5.1): the responses of a TU need not say so any more.
+    pub(super) algorithm: Option<Algorithm>,
     /// The dialog that its To tag is bound to; 0 if it begins none.
     pub(super) dialog: u64,
     /// By what a message with another branch finds it: the ACK for the 2xx of an INVITE within a dialog, or the same request,

@@ -123,6 +123,10 @@ pub struct Via<'a> {
     pub ttl: Option<u8>,
     /// All parameters, those above included.
     pub params: Params<'a>,
+    /// The name of `rport`, as it stands in the message.
+    pub(crate) rport_name: Option<&'a [u8]>,
+    /// `oc` is there (RFC 7339).
+    pub(crate) has_oc: bool,
 }
 
 impl<'a> Via<'a> {
@@ -178,6 +182,8 @@ impl<'a> Via<'a> {
             maddr: None,
             ttl: None,
             params: Params::default(),
+            rport_name: None,
+            has_oc: false,
         })
     }
 
@@ -189,6 +195,7 @@ impl<'a> Via<'a> {
                 self.branch = self.branch.or(Some(value?));
             }
             5 if name.eq_ignore_ascii_case(b"rport") && self.rport == Rport::Absent => {
+                self.rport_name = Some(name);
                 self.rport = match value {
                     None => Rport::Asked,
                     Some(port) => Rport::Port(u16::try_from(chars::decimal(port)?).ok()?),
@@ -200,6 +207,7 @@ impl<'a> Via<'a> {
             5 if name.eq_ignore_ascii_case(b"maddr") => {
                 self.maddr = self.maddr.or(Some(Host::new(value?)?));
             }
+            2 if name.eq_ignore_ascii_case(b"oc") => self.has_oc = true,
             3 if name.eq_ignore_ascii_case(b"ttl") => {
                 self.ttl = Some(u8::try_from(chars::decimal(value?)?).ok()?);
             }

@@ -3,7 +3,7 @@
 use super::{Cause, Element, Rules};
 use crate::Method;
 use crate::header::HeaderKind as Kind;
-use crate::header::{Contact, HeaderError, NameAddr};
+use crate::header::{Contact, HeaderError, NameAddr, Via};
 use crate::message::Message;
 use crate::uri::Uri;
 
@@ -21,30 +21,67 @@ fn bad<T>(result: Result<T, HeaderError>) -> Result<T, Refused> {
     result.map_err(|error| (400, error.into()))
 }
 
-/// Checks a request in the order of RFC 3261 §8.2 or §16.3.
+/// What every well-formed request has besides its Via, read once for all who need it.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Essentials<'a> {
+    /// The tag of From.
+    pub(crate) from_tag: Option<&'a [u8]>,
+    /// The tag of To.
+    pub(crate) to_tag: Option<&'a [u8]>,
+    /// Call-ID.
+    pub(crate) call_id: &'a [u8],
+    /// The number of CSeq.
+    pub(crate) cseq: u32,
+}
+
+/// The URIs that are looked at more than once.
+struct Uris<'a> {
+    of_request: Uri<'a>,
+    of_to: Uri<'a>,
+}
+
+/// Checks a request of this method in the order of RFC 3261 §8.2 or §16.3.
 #[inline]
-pub(super) fn check(request: &Message<'_>, rules: &Rules<'_>) -> Result<(), Refused> {
-    let Some(method) = request.method() else {
-        return Ok(());
-    };
-    let uri = check_form(request, method)?;
+pub(super) fn check(
+    request: &Message<'_>,
+    method: Method<'_>,
+    rules: &Rules<'_>,
+) -> Result<(), Refused> {
+    check_behind_via(request, method, &bad(request.via())?, rules).map(drop)
+}
+
+/// The same, where the topmost Via has been read.
+#[inline]
+pub(crate) fn check_behind_via<'a>(
+    request: &Message<'a>,
+    method: Method<'_>,
+    via: &Via<'_>,
+    rules: &Rules<'_>,
+) -> Result<Essentials<'a>, Refused> {
+    let (uris, essentials) = check_form(request, method, via)?;
     match rules.element {
-        Element::UserAgent => check_for_user_agent(request, method, &uri, rules),
-        Element::Proxy => check_for_proxy(request, method, &uri, rules),
+        Element::UserAgent => check_for_user_agent(request, method, &uris, rules)?,
+        Element::Proxy => check_for_proxy(request, method, &uris.of_request, rules)?,
     }
+    Ok(essentials)
 }
 
 /// What every element needs (RFC 3261 §8.1.1, §16.3 step 1). Max-Forwards may be missing (RFC 2543), and so may the tag of
 /// From.
 #[inline]
-fn check_form<'a>(request: &Message<'a>, method: Method<'a>) -> Result<Uri<'a>, Refused> {
-    let via = bad(request.via())?;
+fn check_form<'a>(
+    request: &Message<'a>,
+    method: Method<'_>,
+    via: &Via<'_>,
+) -> Result<(Uris<'a>, Essentials<'a>), Refused> {
     if !via.is_sip_2_0 {
         return Err((400, HeaderError::Malformed(Kind::Via).into()));
     }
-    check_address(bad(request.from())?, Kind::From)?;
-    check_address(bad(request.to())?, Kind::To)?;
-    bad(request.call_id())?;
+    let from = bad(request.from())?;
+    check_address(from, Kind::From)?;
+    let to = bad(request.to())?;
+    let of_to = check_address(to, Kind::To)?;
+    let call_id = bad(request.call_id())?;
     let cseq = bad(request.cseq())?;
     bad(request.max_forwards())?;
     if cseq.method != method {
@@ -58,16 +95,26 @@ fn check_form<'a>(request: &Message<'a>, method: Method<'a>) -> Result<Uri<'a>, 
     let uri = uri.map_err(|_| (400, Cause::RequestUri))?;
     // RFC 3261 §19.1.1, table 1: a Request-URI has no headers.
     match uri.as_sip() {
-        Some(sip) if !sip.headers.as_bytes().is_empty() => Err((400, Cause::RequestUri)),
-        _ => Ok(uri),
+        Some(sip) if !sip.headers.as_bytes().is_empty() => return Err((400, Cause::RequestUri)),
+        _ => {}
     }
+    let essentials = Essentials {
+        from_tag: from.tag,
+        to_tag: to.tag,
+        call_id,
+        cseq: cseq.number,
+    };
+    let uris = Uris {
+        of_request: uri,
+        of_to,
+    };
+    Ok((uris, essentials))
 }
 
 /// A URI of From or To must be one, of whatever scheme.
 #[inline]
-fn check_address(address: NameAddr<'_>, kind: Kind) -> Result<(), Refused> {
-    let uri = address.parse_uri();
-    uri.map(drop).map_err(|_| (400, Cause::Uri(kind)))
+fn check_address<'a>(address: NameAddr<'a>, kind: Kind) -> Result<Uri<'a>, Refused> {
+    address.parse_uri().map_err(|_| (400, Cause::Uri(kind)))
 }
 
 /// RFC 3261 §8.2.2.1, §16.3 step 2.
@@ -84,7 +131,7 @@ fn check_scheme(uri: &Uri<'_>, rules: &Rules<'_>) -> Result<(), Refused> {
 fn check_for_user_agent(
     request: &Message<'_>,
     method: Method<'_>,
-    uri: &Uri<'_>,
+    uris: &Uris<'_>,
     rules: &Rules<'_>,
 ) -> Result<(), Refused> {
     // §9.2: a CANCEL is of no use without something to cancel, and is told so, even by who takes no INVITE.
@@ -92,18 +139,15 @@ fn check_for_user_agent(
         let is_unknown = matches!(method, Method::Other(_));
         return Err((if is_unknown { 501 } else { 405 }, Cause::Code));
     }
-    check_scheme(uri, rules)?;
+    check_scheme(&uris.of_request, rules)?;
     for contact in request.contacts() {
         if let Contact::Addr(contact) = bad(contact)? {
             check_address(contact, Kind::Contact)?;
         }
     }
-    if method == Method::Register {
-        // §10.3 step 3: what is registered is a SIP or SIPS URI.
-        match bad(request.to())?.parse_uri() {
-            Ok(Uri::Sip(_)) => {}
-            _ => return Err((400, Cause::Uri(Kind::To))),
-        }
+    // §10.3 step 3: what is registered is a SIP or SIPS URI.
+    if method == Method::Register && uris.of_to.as_sip().is_none() {
+        return Err((400, Cause::Uri(Kind::To)));
     }
     check_extensions(request, method, rules)?;
     check_body(request, method, rules)
