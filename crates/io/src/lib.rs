@@ -27,6 +27,7 @@ pub mod ethtool;
 mod gro;
 mod icmp;
 pub mod interfaces;
+pub mod memory;
 pub mod netlink;
 mod netns;
 mod offloads;

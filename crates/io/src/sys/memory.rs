@@ -1,4 +1,4 @@
-//! `mmap`, `munmap`, `madvise`.
+//! `mmap`, `munmap`, `madvise`, and the allocator's free memory.
 
 use std::{io, ptr};
 
@@ -44,4 +44,17 @@ pub(crate) fn page() -> usize {
     let size = unsafe { libc::sysconf(libc::_SC_PAGESIZE) };
     // It is never negative; should it be unknown, no page is larger than this.
     usize::try_from(size).unwrap_or(65_536)
+}
+
+/// Has the allocator give free pages back to the kernel; says whether there were any.
+#[cfg(target_env = "gnu")]
+pub(crate) fn malloc_trim() -> bool {
+    // SAFETY: it takes a number, and memory that is in use stays where it is.
+    unsafe { libc::malloc_trim(0) == 1 }
+}
+
+/// Other allocators than that of glibc are left to themselves.
+#[cfg(not(target_env = "gnu"))]
+pub(crate) fn malloc_trim() -> bool {
+    false
 }

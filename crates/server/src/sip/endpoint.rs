@@ -8,6 +8,7 @@ use super::front::Front;
 use super::outgoing::{Outgoing, worker_of};
 use super::requests::Requests;
 use super::settings::Orders;
+use super::slack::Slack;
 use super::user::User;
 use super::{Secrets, stun};
 use crate::worker::{Courier, now};
@@ -41,6 +42,7 @@ pub(crate) struct Endpoint {
     /// What it sends by itself.
     pub(super) requests: Requests,
     balance: Balance,
+    slack: Slack,
     /// The other workers know that ICMP errors matter to this one.
     has_wanted: bool,
     number: u16,
@@ -96,6 +98,7 @@ impl Endpoint {
             congestion: Congestion::new(listeners.len()),
             front,
             balance: Balance::new(number, secrets.commons.clone()),
+            slack: Slack::default(),
             has_wanted: false,
             number,
             user: User::new(secrets, &orders, seed),
@@ -124,6 +127,7 @@ impl Endpoint {
             self.engine.poll_timeout(),
             self.user.next_deadline(),
             self.requests.dispatcher.poll_timeout(),
+            self.slack.deadline(),
         ];
         deadlines.into_iter().flatten().min()
     }
@@ -139,6 +143,8 @@ impl Endpoint {
             self.drain(outgoing);
             self.front.follow(self.now, self.engine.sieve());
         }
+        self.slack.add(now, self.engine.take_given_back());
+        self.slack.expire(now);
         while self.user.expire(now, &mut self.engine) {
             self.drain(outgoing);
         }

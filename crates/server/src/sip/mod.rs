@@ -27,6 +27,7 @@ mod reading;
 mod requests;
 mod ringing;
 mod settings;
+mod slack;
 mod sources;
 mod stun;
 mod token;

@@ -52,6 +52,11 @@ impl Clients {
             wheel: Wheel::new(),
         }
     }
+
+    /// As [`Servers::give_back`](super::servers::Servers::give_back).
+    pub(super) fn give_back(&mut self, most: usize) -> usize {
+        self.slab.give_back(most) + self.wheel.give_back(self.slab.end())
+    }
 }
 
 impl Machine {

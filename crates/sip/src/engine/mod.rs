@@ -66,6 +66,8 @@ mod servers;
 pub(crate) mod slab;
 mod stats;
 mod store;
+mod tidy;
+mod vacancies;
 
 use std::net::IpAddr;
 use std::time::Duration;
@@ -115,6 +117,9 @@ pub struct Engine {
     /// For messages read back from the store.
     spans: Box<Spans>,
     stats: Stats,
+    tidied_at: Mono,
+    /// Bytes given back since somebody asked.
+    given_back: usize,
 }
 
 impl std::fmt::Debug for Engine {
@@ -148,6 +153,8 @@ impl Engine {
             spare: vec![0; store::LONGEST].into(),
             spans: Box::default(),
             stats: Stats::default(),
+            tidied_at: Mono::default(),
+            given_back: 0,
             config,
         }
     }
@@ -165,6 +172,7 @@ impl Engine {
             self.clients.wheel.next_deadline(),
             self.connections.next_sweep(),
             self.controller.poll_timeout(),
+            self.next_tidying(),
         ]
         .into_iter()
         .flatten()
@@ -189,6 +197,7 @@ impl Engine {
                 self.server_timer(now, slot);
             }
         }
+        self.tidy(now);
         for connection in self.connections.sweep(now, self.config.connection_idle) {
             self.outputs.push(Output::Close(connection));
         }

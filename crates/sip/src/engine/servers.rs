@@ -153,12 +153,48 @@ impl Servers {
         }
     }
 
+    /// Whether [`Servers::give_back`] would give anything back that is worth it.
+    pub(super) const fn has_slack(&self) -> bool {
+        self.slab.has_slack()
+    }
+
+    /// Gives memory back that nothing lies in, and the memory of tables that have become much too large where few are left to be
+    /// moved; from the slab not much more than so many bytes. Returns how many it were.
+    pub(super) fn give_back(&mut self, most: usize) -> usize {
+        let mut bytes = self.slab.give_back(most);
+        bytes += self.wheel.give_back(self.slab.end());
+        let slab = &self.slab;
+        bytes += shrink(&mut self.index, |slot| {
+            slab.peek(*slot)
+                .map_or(0, |server| hash(server.fingerprint))
+        });
+        bytes += shrink(&mut self.kin, |slot| {
+            let kin = slab.peek(*slot).and_then(|server| server.kin);
+            kin.map_or(0, Kinship::get)
+        });
+        bytes
+    }
+
     /// The transaction that finished first.
     pub(super) fn oldest_finished(&mut self) -> Option<(ServerKey, &Server)> {
         let slot = self.room.oldest();
         let (generation, server) = self.slab.at(slot)?;
         Some((ServerKey { slot, generation }, server))
     }
+}
+
+/// Tables with room for as many are left as they are; and those that hold more, for all of it would have to be moved at once.
+const KEPT: usize = 8192;
+
+/// Makes a table smaller that has become eight times too large. Returns how many bytes that gives back.
+fn shrink(table: &mut HashTable<u32>, hash: impl Fn(&u32) -> u64) -> usize {
+    let before = table.capacity();
+    if table.len() > KEPT || before < 8 * table.len().max(KEPT / 4) {
+        return 0;
+    }
+    table.shrink_to(2 * table.len(), hash);
+    // An entry, and what the table notes of it.
+    (before - table.capacity()) * (size_of::<u32>() + 1)
 }
 
 fn hash(fingerprint: Fingerprint) -> u64 {

@@ -1,11 +1,16 @@
 //! A table whose entries keep their place: an index finds an entry, a generation tells its tenants apart.
 //!
-//! Entries lie in chunks of fixed size, so that growing moves nothing.
+//! Entries lie in chunks of fixed size, so that growing moves nothing. The first chunk with room is taken, and those that have become
+//! empty are given back in [`Slab::give_back`].
+
+use super::vacancies::Vacancies;
 
 /// Entries per chunk.
 const CHUNK: usize = 256;
 /// No next free slot.
 const END: u32 = u32::MAX;
+/// Empty chunks that are kept, of so many that are in use.
+const SPARE: usize = 4;
 
 #[derive(Debug)]
 struct Slot<T> {
@@ -15,25 +20,80 @@ struct Slot<T> {
 
 #[derive(Debug)]
 enum Content<T> {
-    /// The next free slot, or [`END`].
+    /// The next free slot of the chunk, or [`END`].
     Free(u32),
     Used(T),
+}
+
+#[derive(Debug)]
+struct Chunk<T> {
+    /// Without memory while it is given back.
+    slots: Vec<Slot<T>>,
+    /// Within the chunk.
+    first_free: u32,
+    used: u32,
+    /// Slots begin with this: higher than any that they had before they were given back.
+    generation: u32,
+}
+
+impl<T> Chunk<T> {
+    const fn new() -> Chunk<T> {
+        Chunk {
+            slots: Vec::new(),
+            first_free: END,
+            used: 0,
+            generation: 0,
+        }
+    }
+
+    const fn is_full(&self) -> bool {
+        self.first_free == END && self.slots.len() == CHUNK
+    }
+
+    /// A free slot, made if there is none.
+    fn free_slot(&mut self) -> u32 {
+        if self.first_free == END {
+            if self.slots.is_empty() {
+                self.slots.reserve_exact(CHUNK);
+            }
+            self.first_free = self.slots.len() as u32;
+            self.slots.push(Slot {
+                generation: self.generation,
+                content: Content::Free(END),
+            });
+        }
+        self.first_free
+    }
+
+    fn give_back(&mut self) -> usize {
+        let bytes = self.slots.capacity() * size_of::<Slot<T>>();
+        let generations = self.slots.iter().map(|slot| slot.generation);
+        self.generation = generations.max().unwrap_or(self.generation);
+        self.slots = Vec::new();
+        self.first_free = END;
+        bytes
+    }
 }
 
 /// The table.
 #[derive(Debug)]
 pub(crate) struct Slab<T> {
-    chunks: Vec<Vec<Slot<T>>>,
-    first_free: u32,
+    chunks: Vec<Chunk<T>>,
+    room: Vacancies,
     len: usize,
+    /// Chunks that hold entries, and that have memory.
+    in_use: usize,
+    with_memory: usize,
 }
 
 impl<T> Slab<T> {
     pub(crate) const fn new() -> Slab<T> {
         Slab {
             chunks: Vec::new(),
-            first_free: END,
+            room: Vacancies::new(),
             len: 0,
+            in_use: 0,
+            with_memory: 0,
         }
     }
 
@@ -42,49 +102,59 @@ impl<T> Slab<T> {
         self.len
     }
 
+    /// All entries have lower indices.
+    pub(crate) fn end(&self) -> usize {
+        let last = self.chunks.iter().rposition(|chunk| chunk.used > 0);
+        last.map_or(0, |last| (last + 1) * CHUNK)
+    }
+
     /// The place that [`Slab::insert`] will use: its index and generation.
     pub(crate) fn vacant(&mut self) -> (u32, u32) {
-        if self.first_free == END {
-            self.add_slot();
-        }
-        let index = self.first_free;
-        (index, self.slot(index).map_or(0, |slot| slot.generation))
+        let number = match self.room.first() {
+            Some(number) => number,
+            None => {
+                self.chunks.push(Chunk::new());
+                self.room.insert(self.chunks.len() - 1);
+                self.chunks.len() - 1
+            }
+        };
+        let Some(chunk) = self.chunks.get_mut(number) else {
+            return (END, 0);
+        };
+        self.with_memory += usize::from(chunk.slots.is_empty());
+        let place = chunk.free_slot();
+        let slot = chunk.slots.get(place as usize);
+        let generation = slot.map_or(0, |slot| slot.generation);
+        ((number * CHUNK) as u32 + place, generation)
     }
 
     /// Puts an entry in and returns where.
     pub(crate) fn insert(&mut self, value: T) -> (u32, u32) {
         let (index, generation) = self.vacant();
-        if let Some(slot) = self.slot_mut(index)
+        let number = index as usize / CHUNK;
+        if let Some(chunk) = self.chunks.get_mut(number)
+            && let Some(slot) = chunk.slots.get_mut(index as usize % CHUNK)
             && let Content::Free(next) = std::mem::replace(&mut slot.content, Content::Used(value))
         {
-            self.first_free = next;
+            chunk.first_free = next;
+            self.in_use += usize::from(chunk.used == 0);
+            chunk.used += 1;
             self.len += 1;
+            if chunk.is_full() {
+                self.room.remove(number);
+            }
         }
         (index, generation)
     }
 
-    fn add_slot(&mut self) {
-        if self.chunks.last().is_none_or(|chunk| chunk.len() == CHUNK) {
-            self.chunks.push(Vec::with_capacity(CHUNK));
-        }
-        let index = (self.chunks.len() - 1) * CHUNK;
-        if let Some(chunk) = self.chunks.last_mut() {
-            self.first_free = (index + chunk.len()) as u32;
-            chunk.push(Slot {
-                generation: 0,
-                content: Content::Free(END),
-            });
-        }
-    }
-
     fn slot(&self, index: u32) -> Option<&Slot<T>> {
         let chunk = self.chunks.get(index as usize / CHUNK)?;
-        chunk.get(index as usize % CHUNK)
+        chunk.slots.get(index as usize % CHUNK)
     }
 
     fn slot_mut(&mut self, index: u32) -> Option<&mut Slot<T>> {
         let chunk = self.chunks.get_mut(index as usize / CHUNK)?;
-        chunk.get_mut(index as usize % CHUNK)
+        chunk.slots.get_mut(index as usize % CHUNK)
     }
 
     /// The entry at this index and its generation, whichever tenant it is.
@@ -112,28 +182,56 @@ impl<T> Slab<T> {
 
     /// All entries with their index and generation.
     pub(crate) fn iter(&self) -> impl Iterator<Item = ((u32, u32), &T)> {
-        let slots = self.chunks.iter().flatten().enumerate();
+        let slots = self.chunks.iter().zip((0..).step_by(CHUNK));
+        let slots = slots.flat_map(|(chunk, first)| (first..).zip(&chunk.slots));
         slots.filter_map(|(index, slot)| match &slot.content {
-            Content::Used(value) => Some(((index as u32, slot.generation), value)),
+            Content::Used(value) => Some(((index, slot.generation), value)),
             Content::Free(_) => None,
         })
     }
 
     /// Takes the entry out. Keys to it find nothing from now on.
     pub(crate) fn remove(&mut self, index: u32) -> Option<T> {
-        let next = self.first_free;
-        let slot = self.slot_mut(index)?;
+        let number = index as usize / CHUNK;
+        let chunk = self.chunks.get_mut(number)?;
+        let place = index as usize % CHUNK;
+        let slot = chunk.slots.get_mut(place)?;
         if matches!(slot.content, Content::Free(_)) {
             return None;
         }
-        let content = std::mem::replace(&mut slot.content, Content::Free(next));
+        let content = std::mem::replace(&mut slot.content, Content::Free(chunk.first_free));
         slot.generation = slot.generation.wrapping_add(1);
-        self.first_free = index;
+        chunk.first_free = place as u32;
+        chunk.used -= 1;
+        self.in_use -= usize::from(chunk.used == 0);
         self.len -= 1;
+        self.room.insert(number);
         match content {
             Content::Used(value) => Some(value),
             Content::Free(_) => None,
         }
+    }
+
+    /// Whether [`Slab::give_back`] would give anything back.
+    pub(crate) const fn has_slack(&self) -> bool {
+        self.with_memory - self.in_use > 1 + self.in_use / SPARE
+    }
+
+    /// Gives empty chunks back, the last ones first, but for some that are kept for what comes: not much more than so many bytes.
+    /// Returns how many it were.
+    pub(crate) fn give_back(&mut self, most: usize) -> usize {
+        let mut bytes = 0;
+        for chunk in self.chunks.iter_mut().rev() {
+            let keeps = self.with_memory - self.in_use <= 1 + self.in_use / SPARE;
+            if keeps || bytes >= most {
+                break;
+            }
+            if chunk.used == 0 && !chunk.slots.is_empty() {
+                bytes += chunk.give_back();
+                self.with_memory -= 1;
+            }
+        }
+        bytes
     }
 }
 
@@ -170,5 +268,31 @@ mod tests {
         }
         assert_eq!(slab.len(), 666);
         assert!(slab.peek(5000).is_none());
+    }
+
+    #[test]
+    fn empty_chunks_are_given_back_and_no_key_of_theirs_finds_what_comes_after() {
+        let mut slab = Slab::new();
+        let keys: Vec<_> = (0..10_000u32).map(|value| slab.insert(value)).collect();
+        assert!(!slab.has_slack());
+        for (index, _) in &keys[100..] {
+            slab.remove(*index);
+        }
+        assert!(slab.has_slack() && slab.end() == CHUNK);
+        let chunk = CHUNK * size_of::<Slot<u32>>();
+        assert_eq!(slab.give_back(1), chunk, "as much as may be");
+        // One is in use, one is kept.
+        let chunks = 10_000usize.div_ceil(CHUNK);
+        assert_eq!(slab.give_back(usize::MAX), (chunks - 3) * chunk);
+        assert!(!slab.has_slack() && slab.give_back(usize::MAX) == 0);
+        assert_eq!(slab.iter().map(|(_, value)| *value).sum::<u32>(), 4_950);
+        for value in 0..10_000 {
+            let (index, generation) = slab.insert(value);
+            assert_eq!(slab.get(index, generation), Some(&mut { value }));
+        }
+        for (index, generation) in &keys[100..] {
+            assert_eq!(slab.get(*index, *generation), None);
+        }
+        assert_eq!((slab.len(), slab.iter().count()), (10_100, 10_100));
     }
 }

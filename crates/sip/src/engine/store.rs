@@ -1,5 +1,7 @@
 //! Memory for messages that transactions keep: cells of a few sizes, so that keeping one allocates nothing once the pool
-//! has grown to what is in use.
+//! has grown to what is in use; what is not used for a while is given back.
+
+use super::vacancies::Vacancies;
 
 /// Cells up to this size come in steps of [`STEP`], larger ones double.
 const FINE: usize = 2048;
@@ -21,17 +23,125 @@ pub(super) struct Cell {
     len: u32,
 }
 
+/// Cells of one size, side by side.
 #[derive(Debug, Default)]
-struct Class {
-    chunks: Vec<Box<[u8]>>,
-    free: Vec<u32>,
+struct Chunk {
+    /// Empty while it is given back.
+    bytes: Box<[u8]>,
+    /// A bit for each cell in use.
+    used: [u64; WORDS],
     live: u32,
+}
+
+/// Bits of a chunk, as words: the smallest cells are the most.
+const WORDS: usize = 4;
+const _: () = assert!(CHUNK / STEP <= 64 * WORDS);
+/// Empty chunks that are kept: so many, and one for so many that are in use.
+const KEPT: usize = 4;
+const SPARE: usize = 4;
+
+impl Chunk {
+    /// Takes the first cell that is free.
+    fn take(&mut self) -> Option<usize> {
+        let (place, word) = (0..)
+            .zip(&mut self.used)
+            .find(|(_, word)| **word != u64::MAX)?;
+        let bit = (!*word).trailing_zeros() as usize;
+        *word |= 1 << bit;
+        self.live += 1;
+        Some(place * 64 + bit)
+    }
+
+    fn release(&mut self, cell: usize) {
+        if let Some(word) = self.used.get_mut(cell / 64) {
+            *word &= !(1 << (cell % 64));
+        }
+        self.live -= 1;
+    }
+}
+
+#[derive(Debug)]
+struct Class {
+    chunks: Vec<Chunk>,
+    room: Vacancies,
+}
+
+/// Chunks that hold messages, and that have memory.
+#[derive(Debug, Default)]
+struct Counts {
+    in_use: usize,
+    with_memory: usize,
+}
+
+impl Counts {
+    /// Whether more are empty than are kept for what comes.
+    const fn has_slack(&self) -> bool {
+        self.with_memory - self.in_use > KEPT + self.in_use / SPARE
+    }
+}
+
+impl Class {
+    const fn new() -> Class {
+        Class {
+            chunks: Vec::new(),
+            room: Vacancies::new(),
+        }
+    }
+
+    /// Takes a cell of this class, the first that is free.
+    fn take(&mut self, class: usize, counts: &mut Counts) -> Option<u32> {
+        let number = match self.room.first() {
+            Some(number) => number,
+            None => {
+                self.chunks.push(Chunk::default());
+                self.room.insert(self.chunks.len() - 1);
+                self.chunks.len() - 1
+            }
+        };
+        let per_chunk = cells_per_chunk(class);
+        let chunk = self.chunks.get_mut(number)?;
+        if chunk.bytes.is_empty() {
+            chunk.bytes = vec![0; per_chunk * size_of(class)].into();
+            counts.with_memory += 1;
+        }
+        let cell = chunk.take()?;
+        counts.in_use += usize::from(chunk.live == 1);
+        if chunk.live as usize == per_chunk {
+            self.room.remove(number);
+        }
+        Some((number * per_chunk + cell) as u32)
+    }
+
+    fn release(&mut self, class: usize, index: u32, counts: &mut Counts) {
+        let per_chunk = cells_per_chunk(class);
+        let number = index as usize / per_chunk;
+        if let Some(chunk) = self.chunks.get_mut(number) {
+            chunk.release(index as usize % per_chunk);
+            counts.in_use -= usize::from(chunk.live == 0);
+            self.room.insert(number);
+        }
+    }
+
+    fn give_back(&mut self, most: usize, counts: &mut Counts) -> usize {
+        let mut bytes = 0;
+        for chunk in self.chunks.iter_mut().rev() {
+            if bytes >= most || !counts.has_slack() {
+                break;
+            }
+            if chunk.live == 0 && !chunk.bytes.is_empty() {
+                bytes += std::mem::take(&mut chunk.bytes).len();
+                counts.with_memory -= 1;
+            }
+        }
+        bytes
+    }
 }
 
 /// The pool.
 #[derive(Debug)]
 pub(super) struct Store {
     classes: [Class; CLASSES],
+    counts: Counts,
     bytes: usize,
 }
 
@@ -59,7 +169,8 @@ fn cells_per_chunk(class: usize) -> usize {
 impl Store {
     pub(super) fn new() -> Store {
         Store {
-            classes: std::array::from_fn(|_| Class::default()),
+            classes: std::array::from_fn(|_| Class::new()),
+            counts: Counts::default(),
             bytes: 0,
         }
     }
@@ -75,17 +186,9 @@ impl Store {
             return None;
         }
         let number = class_of(message.len());
-        let size = size_of(number);
-        let per_chunk = cells_per_chunk(number);
         let class = self.classes.get_mut(number)?;
-        if class.free.is_empty() {
-            let first = (class.chunks.len() * per_chunk) as u32;
-            class.chunks.push(vec![0; per_chunk * size].into());
-            class.free.extend((first..first + per_chunk as u32).rev());
-        }
-        let index = class.free.pop()?;
-        class.live += 1;
-        self.bytes += size;
+        let index = class.take(number, &mut self.counts)?;
+        self.bytes += size_of(number);
         let cell = Cell {
             class: number as u8,
             index,
@@ -100,7 +203,7 @@ impl Store {
         let (chunk, range) = place(cell);
         self.classes
             .get(usize::from(cell.class))
-            .and_then(|class| class.chunks.get(chunk)?.get(range))
+            .and_then(|class| class.chunks.get(chunk)?.bytes.get(range))
             .unwrap_or_default()
     }
 
@@ -109,23 +212,32 @@ impl Store {
         let (chunk, range) = place(cell);
         self.classes
             .get_mut(usize::from(cell.class))
-            .and_then(|class| class.chunks.get_mut(chunk)?.get_mut(range))
+            .and_then(|class| class.chunks.get_mut(chunk)?.bytes.get_mut(range))
             .unwrap_or_default()
     }
 
-    /// Gives the cell back. When a size is not used any more, all its memory but one chunk goes back to the system.
+    /// Gives the cell back to the pool.
     pub(super) fn release(&mut self, cell: Cell) {
         let number = usize::from(cell.class);
         self.bytes -= size_of(number);
-        let Some(class) = self.classes.get_mut(number) else {
-            return;
-        };
-        class.live -= 1;
-        class.free.push(cell.index);
-        if class.live == 0 && class.chunks.len() > 1 {
-            class.chunks.truncate(1);
-            class.free = (0..cells_per_chunk(number) as u32).rev().collect();
+        if let Some(class) = self.classes.get_mut(number) {
+            class.release(number, cell.index, &mut self.counts);
         }
+    }
+
+    /// Whether [`Store::give_back`] would give anything back.
+    pub(super) const fn has_slack(&self) -> bool {
+        self.counts.has_slack()
+    }
+
+    /// Gives back chunks without a message, but for some that are kept for what comes: not much more than so many bytes. Returns how many
+    /// it were.
+    pub(super) fn give_back(&mut self, most: usize) -> usize {
+        let mut bytes = 0;
+        for class in &mut self.classes {
+            bytes += class.give_back(most.saturating_sub(bytes), &mut self.counts);
+        }
+        bytes
     }
 }
 
@@ -159,6 +271,34 @@ mod tests {
         assert!(store.keep(&vec![1; LONGEST]).is_some());
     }
 
+    #[test]
+    fn what_is_not_used_is_given_back_and_what_is_stays() {
+        let mut store = Store::new();
+        let message = |number: usize| vec![number as u8; 400];
+        let mut kept: Vec<_> = (0..10_000)
+            .map(|number| store.keep(&message(number)))
+            .collect();
+        assert!(!store.has_slack());
+        for cell in kept.drain(100..).flatten() {
+            store.release(cell);
+        }
+        let size = size_of(class_of(400));
+        let chunk = CHUNK / size * size;
+        let (chunks, in_use) = (
+            10_000usize.div_ceil(CHUNK / size),
+            100usize.div_ceil(CHUNK / size),
+        );
+        assert!(store.has_slack());
+        assert_eq!(store.give_back(1), chunk, "as much as may be");
+        assert_eq!(
+            store.give_back(usize::MAX),
+            (chunks - in_use - KEPT - 1 - in_use / SPARE) * chunk
+        );
+        for (number, cell) in kept.iter().flatten().enumerate() {
+            assert_eq!(store.get(cell), message(number));
+        }
+    }
+
     proptest! {
         #[test]
         fn messages_come_back_as_they_were(lens in prop::collection::vec(0usize..5000, 1..100)) {
@@ -178,6 +318,9 @@ mod tests {
                 store.release(cell);
             }
             prop_assert_eq!(store.bytes(), 0);
+            let _ = store.give_back(usize::MAX);
+            prop_assert!(!store.has_slack());
+            prop_assert!(store.counts.in_use == 0 && store.counts.with_memory <= KEPT);
         }
     }
 }

@@ -21,6 +21,11 @@ const HORIZON: u64 = (1 << (SLOT_BITS * LEVELS as u32)) - 1;
 /// The resolution: timers fire up to this late, and never early.
 const TICK_NS: u64 = 1_000_000;
 
+/// Memory for so many is not worth giving back; what is left must be fewer by this factor, and no more than can be moved in no time.
+const KEPT: usize = 1024;
+const FEW: usize = 8;
+const MOST_MOVED: usize = 8192;
+
 /// The timers of all owners.
 #[derive(Debug)]
 pub(crate) struct Wheel {
@@ -97,6 +102,24 @@ impl Wheel {
             self.nodes[owner as usize].slot = UNSET;
             self.len -= 1;
         }
+    }
+
+    /// No owner from this index on has a timer: the memory of many is given back, where few are left. Returns how many bytes.
+    pub(crate) fn give_back(&mut self, owners: usize) -> usize {
+        let before = self.nodes.capacity();
+        let keeps = owners.max(KEPT);
+        if before < FEW * keeps || owners > MOST_MOVED {
+            return 0;
+        }
+        debug_assert!(
+            self.nodes
+                .iter()
+                .skip(owners)
+                .all(|node| node.slot == UNSET)
+        );
+        self.nodes.truncate(owners);
+        self.nodes.shrink_to(2 * keeps);
+        (before - self.nodes.capacity()) * size_of::<Node>()
     }
 
     /// Takes one timer that is due, the earliest tick first, and says whose it was.

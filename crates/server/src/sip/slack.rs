@@ -1,0 +1,77 @@
+//! What engines give back after a wave of transactions goes on to the system.
+//!
+//! The allocator keeps what is freed between what is not. Asking it to let go concerns all threads, so workers that give back at the
+//! same time ask once.
+
+use sip::Mono;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+/// Less is not worth the question.
+const WORTH: usize = 1 << 20;
+
+/// How long others may take to give back as well.
+const WAIT: Duration = Duration::from_millis(300);
+
+/// When the process has last asked, in nanoseconds.
+static ASKED_AT: AtomicU64 = AtomicU64::new(0);
+
+/// What one worker has given back to the allocator.
+#[derive(Debug, Default)]
+pub(super) struct Slack {
+    bytes: usize,
+    last: Mono,
+    ask_at: Option<Mono>,
+}
+
+impl Slack {
+    /// So much was given back.
+    pub(super) fn add(&mut self, now: Mono, bytes: usize) {
+        if bytes == 0 {
+            return;
+        }
+        self.bytes += bytes;
+        self.last = now;
+        if self.bytes >= WORTH {
+            self.ask_at.get_or_insert(now.plus(WAIT));
+        }
+    }
+
+    /// When to call [`Slack::expire`].
+    pub(super) const fn deadline(&self) -> Option<Mono> {
+        self.ask_at
+    }
+
+    /// Asks the allocator, if it is time to and no other worker has done so since.
+    pub(super) fn expire(&mut self, now: Mono) {
+        if self.ask_at.is_none_or(|at| at > now) {
+            return;
+        }
+        self.ask_at = None;
+        self.bytes = 0;
+        let asked_at = ASKED_AT.fetch_max(now.0, Ordering::Relaxed);
+        if asked_at <= self.last.0 {
+            io::memory::release_free();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn little_is_kept_and_much_is_waited_for_and_asked_about_once() {
+        let mut slack = Slack::default();
+        slack.add(Mono(1), WORTH - 1);
+        assert_eq!(slack.deadline(), None);
+        slack.add(Mono(2), 1);
+        slack.add(Mono(3), WORTH);
+        let at = Mono(2).plus(WAIT);
+        assert_eq!(slack.deadline(), Some(at));
+        slack.expire(Mono(4));
+        assert_eq!(slack.deadline(), Some(at), "not yet");
+        slack.expire(at);
+        assert_eq!((slack.deadline(), slack.bytes), (None, 0));
+    }
+}

@@ -1,0 +1,39 @@
+//! Memory that is not needed any more goes back.
+//!
+//! Transactions come in waves, and the memory of one is of no use to anybody until the next comes. It is given back a bit at a time, so that
+//! no message waits long for it, and some more than is needed is kept, so that whoever is busy takes and gives nothing.
+
+use std::time::Duration;
+
+use super::Engine;
+use crate::Mono;
+
+/// How often.
+const TIDYING: Duration = Duration::from_millis(250);
+/// Bytes at a time, about.
+const MOST: usize = 16 << 20;
+
+impl Engine {
+    /// When there is something to give back.
+    pub(super) fn next_tidying(&self) -> Option<Mono> {
+        let has_slack =
+            self.servers.has_slack() || self.clients.slab.has_slack() || self.store.has_slack();
+        has_slack.then(|| self.tidied_at.plus(TIDYING))
+    }
+
+    pub(super) fn tidy(&mut self, now: Mono) {
+        if self.next_tidying().is_none_or(|at| at > now) {
+            return;
+        }
+        self.tidied_at = now;
+        let mut bytes = self.servers.give_back(MOST);
+        bytes += self.clients.give_back(MOST);
+        bytes += self.store.give_back(MOST.saturating_sub(bytes));
+        self.given_back += bytes;
+    }
+
+    /// How many bytes were given back to the allocator since the last call. It may well keep them.
+    pub fn take_given_back(&mut self) -> usize {
+        std::mem::take(&mut self.given_back)
+    }
+}

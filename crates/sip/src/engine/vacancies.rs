@@ -1,0 +1,77 @@
+//! Which chunks have room: a set of small numbers that knows its least.
+//!
+//! Whoever takes the first chunk with room leaves the last ones empty when there is less to hold, so that they can be given back.
+
+/// The set.
+#[derive(Debug)]
+pub(crate) struct Vacancies {
+    words: Vec<u64>,
+    /// All words before this one are empty.
+    from: usize,
+}
+
+impl Vacancies {
+    pub(crate) const fn new() -> Vacancies {
+        Vacancies {
+            words: Vec::new(),
+            from: 0,
+        }
+    }
+
+    /// The least number.
+    #[inline]
+    pub(crate) fn first(&mut self) -> Option<usize> {
+        while let Some(word) = self.words.get(self.from) {
+            if *word != 0 {
+                return Some(self.from * 64 + word.trailing_zeros() as usize);
+            }
+            self.from += 1;
+        }
+        None
+    }
+
+    #[inline]
+    pub(crate) fn insert(&mut self, number: usize) {
+        let place = number / 64;
+        if place >= self.words.len() {
+            self.words.resize(place + 1, 0);
+        }
+        if let Some(word) = self.words.get_mut(place) {
+            *word |= 1 << (number % 64);
+        }
+        self.from = self.from.min(place);
+    }
+
+    #[inline]
+    pub(crate) fn remove(&mut self, number: usize) {
+        if let Some(word) = self.words.get_mut(number / 64) {
+            *word &= !(1 << (number % 64));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use proptest::prelude::*;
+
+    use super::*;
+
+    proptest! {
+        #[test]
+        fn it_is_a_set_that_knows_its_least(changes in prop::collection::vec((0usize..300, any::<bool>()), 1..200)) {
+            let (mut ours, mut model) = (Vacancies::new(), BTreeSet::new());
+            for (number, inserts) in changes {
+                if inserts {
+                    ours.insert(number);
+                    model.insert(number);
+                } else {
+                    ours.remove(number);
+                    model.remove(&number);
+                }
+                prop_assert_eq!(ours.first(), model.first().copied());
+            }
+        }
+    }
+}
