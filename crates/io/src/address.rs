@@ -94,9 +94,12 @@ impl RawAddress {
     }
 }
 
-/// What a dual-stack socket calls ::ffff:a.b.c.d is IPv4.
+/// What a dual-stack socket calls ::ffff:a.b.c.d is IPv4. All else stays as it is, the scope of a link-local address included.
 pub(crate) fn unmap(address: SocketAddr) -> SocketAddr {
-    SocketAddr::new(address.ip().to_canonical(), address.port())
+    match address.ip().to_canonical() {
+        ip @ IpAddr::V4(_) => SocketAddr::new(ip, address.port()),
+        IpAddr::V6(_) => address,
+    }
 }
 
 #[cfg(test)]
@@ -123,6 +126,9 @@ mod tests {
         assert_eq!(raw.get().to_string(), "[::ffff:192.0.2.1]:3478");
         assert_eq!(unmap(raw.get()), address);
         assert_eq!(raw.len(), RawAddress::CAPACITY);
+        for text in ["[fe80::1%7]:5060", "[2001:db8::1]:9", "192.0.2.1:3478"] {
+            assert_eq!(unmap(text.parse().unwrap()).to_string(), text);
+        }
     }
 
     #[test]

@@ -122,7 +122,10 @@ impl Connections {
         if self.open >= orders.share(orders.settings.connections) {
             return false;
         }
-        let from = (!local.ip().is_unspecified()).then(|| SocketAddr::new(local.ip(), 0));
+        // With its scope, without which a link-local address cannot be bound.
+        let mut from = local;
+        from.set_port(0);
+        let from = (!local.ip().is_unspecified()).then_some(from);
         let Ok(stream) = TcpConnection::connect(to, from) else {
             return false;
         };

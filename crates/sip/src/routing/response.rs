@@ -37,18 +37,17 @@ pub struct SentBy {
 #[must_use]
 pub fn response_address(carrier: Carrier, source: SocketAddr, via: SentBy) -> SocketAddr {
     let port = via.port.unwrap_or(carrier.default_port());
+    // With its scope: a link-local address means nothing without.
+    let mut at_source = source;
+    at_source.set_port(port);
     if carrier.is_reliable() {
-        return SocketAddr::new(source.ip(), port);
+        return at_source;
     }
     let may = |maddr: &IpAddr| is_unicast(*maddr) && depth(*maddr) <= depth(source.ip());
     match via.maddr.filter(may) {
         Some(maddr) => SocketAddr::new(maddr, port),
         None if via.rport => source,
-        None => {
-            let mut address = source;
-            address.set_port(port);
-            address
-        }
+        None => at_source,
     }
 }
 
@@ -162,6 +161,19 @@ mod tests {
         };
         let address = response_address(Carrier::Tls, source(), via);
         assert_eq!(address, ([192, 0, 2, 1], 5061).into());
+    }
+
+    #[test]
+    fn a_link_local_source_keeps_its_scope() {
+        let source: SocketAddr = "[fe80::2%3]:40000".parse().unwrap();
+        let via = SentBy {
+            port: Some(5070),
+            ..SentBy::default()
+        };
+        for carrier in [Carrier::Udp, Carrier::Tcp] {
+            let address = response_address(carrier, source, via);
+            assert_eq!(address, "[fe80::2%3]:5070".parse().unwrap());
+        }
     }
 
     #[test]
