@@ -195,29 +195,53 @@ impl<'b> Builder<'b> {
             reason => reason,
         };
         let mut builder = Builder::status(buffer, code, reason);
+        let to = builder.copied_until_to(request, stamp);
+        if let (Some(tag), Some(false)) = (to_tag, to.map(|_| request.is_tagged_or_odd())) {
+            builder.tag(tag);
+        }
+        builder.copied_behind_to(request);
+        builder
+    }
+
+    /// Adds what a response copies, up to the place of a tag behind To; `None` if there is no To.
+    fn copied_until_to(&mut self, request: &Answerable<'_>, stamp: Stamp) -> Option<()> {
         let mut vias = request.vias.clone();
         if let Some(first) = vias.next() {
-            builder.raw(b"Via: ");
+            self.raw(b"Via: ");
             match request.is_top_whole {
-                true => builder.stamped_as(first, &request.top, stamp),
-                false => drop(builder.raw(first)),
+                true => self.stamped_as(first, &request.top, stamp),
+                false => drop(self.raw(first)),
             }
-            builder.raw(b"\r\n");
+            self.raw(b"\r\n");
         }
         for via in vias {
-            builder.raw(b"Via: ").raw(via).raw(b"\r\n");
+            self.copied(b"Via: ", Some(via));
         }
-        builder.copied(b"From: ", request.from);
-        if let Some(to) = request.to {
-            builder.raw(b"To: ").raw(to);
-            if let (Some(tag), false) = (to_tag, request.is_tagged_or_odd()) {
-                builder.raw(b";tag=").part(Part::Bytes(tag));
-            }
-            builder.raw(b"\r\n");
+        self.copied(b"From: ", request.from);
+        let to = request.to?;
+        self.raw(b"To: ").raw(to);
+        Some(())
+    }
+
+    fn copied_behind_to(&mut self, request: &Answerable<'_>) {
+        if request.to.is_some() {
+            self.raw(b"\r\n");
         }
-        builder.copied(b"Call-ID: ", request.call_id);
-        builder.copied(b"CSeq: ", request.cseq);
-        builder
+        self.copied(b"Call-ID: ", request.call_id);
+        self.copied(b"CSeq: ", request.cseq);
+    }
+
+    /// Adds what responses to a request copy; returns where a tag goes behind To, if it needs one.
+    pub(crate) fn copies(&mut self, request: &Answerable<'_>, stamp: Stamp) -> Option<usize> {
+        let to = self.copied_until_to(request, stamp);
+        let place = self.len();
+        self.copied_behind_to(request);
+        to.filter(|()| !request.is_tagged_or_odd()).map(|()| place)
+    }
+
+    /// Adds a tag.
+    pub(crate) fn tag(&mut self, tag: &[u8]) {
+        self.raw(b";tag=").part(Part::Bytes(tag));
     }
 
     /// Adds a field as the request has it.

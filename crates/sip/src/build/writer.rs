@@ -69,6 +69,11 @@ impl<'b> Builder<'b> {
         builder
     }
 
+    /// Bytes written so far.
+    pub(crate) const fn len(&self) -> usize {
+        self.len
+    }
+
     /// Writes from the start of `buffer`.
     fn new(buffer: &'b mut [u8]) -> Builder<'b> {
         Builder {

@@ -2,15 +2,16 @@
 //! requests.
 
 use super::config::SentBy;
+use super::received::NewRequest;
 use super::reply::{Content, Reply};
-use crate::Method;
 use crate::branch::BRANCH_LEN;
 use crate::build::{Answerable, BuildError, Builder, Part, Stamp};
 use crate::congestion::{Algorithm, OcReply, is_oc_parameter};
 use crate::cursor::Cursor;
 use crate::flow::Carrier;
 use crate::header::{HeaderKind, Via};
-use crate::message::{Lines, Message};
+use crate::message::{Header, Lines, Message};
+use crate::{Method, reason_phrase};
 
 /// A response, written into `buffer`. `copied` are further fields of the request that stand in it as well.
 pub(super) fn response<'b, 'r>(
@@ -19,7 +20,7 @@ pub(super) fn response<'b, 'r>(
     reply: &Reply<'_>,
     own_tag: &[u8],
     stamp: Stamp,
-    copied: impl Iterator<Item = (HeaderKind, &'r [u8])>,
+    copied: impl Iterator<Item = Header<'r>>,
 ) -> Result<&'b [u8], BuildError> {
     match reply.content {
         Content::Pieces(pieces) => concat(buffer, pieces),
@@ -32,13 +33,90 @@ pub(super) fn response<'b, 'r>(
             // RFC 3261 §17.2.1: a 100 has no tag of its own.
             let tag = (reply.code > 100).then_some(to_tag.unwrap_or(own_tag));
             let mut builder = Builder::response(buffer, request, reply.code, reason, tag, stamp);
-            for (kind, value) in copied {
-                builder.header(kind, value);
+            for field in copied {
+                builder.copy(&field);
             }
             builder.raw(headers);
             builder.finish_with(body)
         }
     }
+}
+
+/// Where things are in what [`keep`] has written: the fields of every response, then Record-Route, then Timestamp.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Layout {
+    /// Where a tag goes behind To; 0 if there is one.
+    tag_at: u16,
+    /// Behind the fields of every response.
+    fields_end: u16,
+    /// Behind Record-Route.
+    routes_end: u16,
+}
+
+/// Writes what responses to a request copy from it, so that it need not be read again when they are made.
+pub(super) fn keep<'b>(
+    buffer: &'b mut [u8],
+    request: &NewRequest<'_>,
+) -> Result<(&'b [u8], Layout), BuildError> {
+    let mut builder = Builder::fields(buffer);
+    let tag_at = builder.copies(&request.answerable(), request.stamp());
+    let fields_end = builder.len();
+    let message = &request.message;
+    if message.method().is_some_and(begins_dialog) {
+        for route in message.headers(HeaderKind::RecordRoute) {
+            builder.copy(&route);
+        }
+    }
+    let routes_end = builder.len();
+    for timestamp in message.headers(HeaderKind::Timestamp) {
+        builder.copy(&timestamp);
+    }
+    let place = |at: usize| u16::try_from(at).map_err(|_| BuildError::NoRoom);
+    let layout = Layout {
+        tag_at: place(tag_at.unwrap_or(0))?,
+        fields_end: place(fields_end)?,
+        routes_end: place(routes_end)?,
+    };
+    Ok((builder.finish_fields()?, layout))
+}
+
+/// A response to a request of which this was kept, written into `buffer`.
+pub(super) fn later<'b>(
+    buffer: &'b mut [u8],
+    (kept, layout): (&[u8], Layout),
+    reply: &Reply<'_>,
+    own_tag: &[u8],
+) -> Result<&'b [u8], BuildError> {
+    let Content::Made {
+        reason,
+        to_tag,
+        headers,
+        body,
+    } = reply.content
+    else {
+        return Err(BuildError::Malformed);
+    };
+    let reason = match reason {
+        [] => reason_phrase(reply.code).as_bytes(),
+        reason => reason,
+    };
+    let [tag_at, fields_end, routes_end] =
+        [layout.tag_at, layout.fields_end, layout.routes_end].map(usize::from);
+    let slice = |from: usize, to: usize| kept.get(from..to).unwrap_or_default();
+    let mut builder = Builder::status(buffer, reply.code, reason);
+    builder.raw(slice(0, tag_at));
+    // RFC 3261 §17.2.1: a 100 has no tag of its own.
+    if reply.code > 100 && tag_at > 0 {
+        builder.tag(to_tag.unwrap_or(own_tag));
+    }
+    builder.raw(slice(tag_at, fields_end));
+    match reply.code {
+        100 => drop(builder.raw(slice(routes_end, kept.len()))),
+        101..300 => drop(builder.raw(slice(fields_end, routes_end))),
+        _ => {}
+    }
+    builder.raw(headers);
+    builder.finish_with(body)
 }
 
 /// Whether a 2xx to this method may begin a dialog (RFC 3261 §12.1, RFC 6665 §4.1.2).

@@ -2,7 +2,7 @@
 
 use std::net::SocketAddr;
 
-use super::compose;
+use super::compose::{self, Layout};
 use super::error::{AcceptError, RespondError};
 use super::key::{Kinship, ServerKey};
 use super::output::{Event, Mark, Origin, SendTo, ServerFailure};
@@ -12,7 +12,6 @@ use super::servers::{Machine, Server};
 use super::store::Cell;
 use super::{Engine, connections::Waiting};
 use crate::branch::{Branch, TAG_LEN};
-use crate::build::Stamp;
 use crate::congestion::Algorithm;
 use crate::flow::{Destination, Flow};
 use crate::header::Via;
@@ -129,14 +128,14 @@ impl Engine {
         request: &NewRequest<'_>,
         mark: Option<Mark>,
     ) -> Result<ServerKey, AcceptError> {
-        let kept = self
-            .store
-            .keep(request.message.head())
-            .ok_or(AcceptError::TooLong)?;
+        let kept = compose::keep(&mut self.scratch, request);
+        let (kept, layout) = kept.map_err(|_| AcceptError::TooLong)?;
+        let kept = self.store.keep(kept).ok_or(AcceptError::TooLong)?;
         match self.insert_server(now, request, mark, ByOthers::Yes) {
             Ok(key) => {
                 if let Some(server) = self.servers.slab.get(key.slot, key.generation) {
                     server.request = Some(kept);
+                    server.layout = layout;
                 }
                 Ok(key)
             }
@@ -178,6 +177,7 @@ impl Engine {
             reply_to: request.reply_address(),
             mark,
             request: None,
+            layout: Layout::default(),
             response: None,
             target_len: 0,
             dialog,
@@ -230,10 +230,9 @@ impl Engine {
         let key = self.insert_server(now, request, None, found)?;
         let tag = self.tag_of_server(key);
         let copied = compose::copies(method, reply.code);
-        let fields = copied.into_iter().flat_map(|kind| {
-            let fields = request.message.headers(kind);
-            fields.map(move |field| (kind, field.value))
-        });
+        let fields = copied
+            .into_iter()
+            .flat_map(|kind| request.message.headers(kind));
         let stamp = request.stamp();
         let answerable = request.answerable();
         let built = compose::response(&mut self.scratch, &answerable, reply, &tag, stamp, fields);
@@ -298,14 +297,8 @@ impl Engine {
         let server = self.servers.slab.get(key.slot, key.generation);
         let server = server.ok_or(RespondError::Gone)?;
         let cell = server.request.as_ref().ok_or(RespondError::OutOfPlace)?;
-        let scan = Scan::of(self.store.get(cell), &Limits::DEFAULT)
-            .map_err(|_| RespondError::Unanswerable)?;
-        let answerable = scan.answerable().ok_or(RespondError::Unanswerable)?;
-        let stamp = Stamp::of(answerable.top_via(), server.flow.remote);
-        let copied = compose::copies(scan.method.unwrap_or(Method::Ack), reply.code);
-        let fields = scan.fields().filter(|(kind, _)| Some(*kind) == copied);
-        let built = compose::response(&mut self.scratch, &answerable, reply, &tag, stamp, fields)?;
-        Ok(built.len())
+        let kept = (self.store.get(cell), server.layout);
+        Ok(compose::later(&mut self.scratch, kept, reply, &tag)?.len())
     }
 
     /// The response lies in the scratch buffer: the machine says whether it may go.

@@ -4,6 +4,7 @@ use std::net::SocketAddr;
 
 use hashbrown::HashTable;
 
+use super::compose::Layout;
 use super::key::{Fingerprint, Kinship, ServerKey, is_within_dialog};
 use super::output::Mark;
 use super::room::{Room, Standing};
@@ -30,8 +31,10 @@ pub(super) struct Server {
     /// Where responses go; for a stream, where to connect when the request's connection is gone.
     pub(super) reply_to: SocketAddr,
     pub(super) mark: Option<Mark>,
-    /// Start line and headers of the request, until its final response.
+    /// What responses copy from the request, until its final one.
     pub(super) request: Option<Cell>,
+    /// Where things are in that.
+    pub(super) layout: Layout,
     /// The last response, as long as it may have to be sent again; with the remote target of its dialog behind it.
     pub(super) response: Option<Cell>,
     /// Bytes of that remote target.

@@ -156,16 +156,6 @@ impl<'a> Scan<'a> {
         self.head
     }
 
-    /// The fields scanned, read once more: kinds and values.
-    pub(crate) fn fields(&self) -> impl Iterator<Item = (HeaderKind, &'a [u8])> + use<'a> {
-        let head = self.head;
-        let mut lines = Lines::new(head, self.fields_at);
-        std::iter::from_fn(move || {
-            let line = lines.next().ok()??;
-            Some((line.kind, head.get(line.value_start..line.value_end)?))
-        })
-    }
-
     /// The values of the Via fields, in their order.
     pub(crate) fn via_fields(&self) -> ScannedVias<'a> {
         ScannedVias {

@@ -257,7 +257,7 @@ fn a_100_has_the_timestamp_of_its_request() {
 #[test]
 fn record_route_is_copied_into_what_begins_a_dialog() {
     let mut world = world(&[(5, 180), (20, 200)]);
-    let routes = "Record-Route: <sip:p1;lr>, <sip:p2;lr>\r\nRecord-Route: <sip:p3;lr>\r\n";
+    let routes = "Record-Route: <sip:p1;lr>,\r\n <sip:p2;lr>\r\nRecord-Route: <sip:p3;lr>\r\n";
     world.send(Carrier::Udp, &request("INVITE", 1, routes));
     world.run_until(31);
     let ok = text(&world.uas().last);
