@@ -100,8 +100,7 @@ impl BranchCodec {
     pub fn dialog(&self, call_id: &[u8], from_tag: &[u8]) -> u64 {
         let mut hasher = self.tag_key.fingerprint();
         for field in [call_id, from_tag] {
-            hasher.write(field);
-            hasher.end_field(field.len());
+            hasher.field(field);
         }
         hasher.finish_128() as u64
     }

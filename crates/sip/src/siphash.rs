@@ -95,17 +95,42 @@ impl<const C: usize, const D: usize> Hasher<C, D> {
         self.feed(bytes, |word| word);
     }
 
-    /// Feeds a token or host, whose letters mean the same in either case: every byte has bit 0x20 set. That makes a few
-    /// odd pairs equal as well (`@` and a backquote), which no token and no host contains both of.
-    pub(crate) fn write_folded(&mut self, bytes: &[u8]) {
-        self.feed(bytes, |word| word | 0x2020_2020_2020_2020);
+    /// Feeds a field, so that "ab", "c" differs from "a", "bc": its length, and its bytes as whole words, for which nothing has to
+    /// be shifted. What was fed before must be whole words as well.
+    pub(crate) fn field(&mut self, bytes: &[u8]) {
+        self.words(bytes, |word| word);
     }
 
-    /// Feeds what ends a field, so that "ab", "c" differs from "a", "bc". No field contains a zero byte unfolded
-    /// followed by its own length.
-    pub(crate) fn end_field(&mut self, length: usize) {
-        let [a, b, ..] = (length as u32).to_le_bytes();
-        self.write(&[0, a, b]);
+    /// The same of a token or host, whose letters mean the same in either case: every byte has bit 0x20 set. That makes a few
+    /// odd pairs equal as well (`@` and a backquote), which no token and no host contains both of.
+    pub(crate) fn folded_field(&mut self, bytes: &[u8]) {
+        self.words(bytes, |word| word | 0x2020_2020_2020_2020);
+    }
+
+    /// Feeds a number, as a whole word.
+    pub(crate) fn number(&mut self, number: u64) {
+        debug_assert_eq!(self.filled, 0, "whole words alone");
+        self.length = self.length.wrapping_add(8);
+        self.compress(number);
+    }
+
+    #[inline]
+    fn words(&mut self, bytes: &[u8], map: impl Fn(u64) -> u64) {
+        self.number(bytes.len() as u64);
+        let (words, tail) = bytes.as_chunks::<8>();
+        for word in words {
+            self.number(map(u64::from_le_bytes(*word)));
+        }
+        if tail.is_empty() {
+            return;
+        }
+        self.number(match bytes.last_chunk::<8>() {
+            Some(last) => {
+                let above = 64 - 8 * tail.len() as u32;
+                map(u64::from_le_bytes(*last)) >> above
+            }
+            None => mapped(tail, &map),
+        });
     }
 
     fn feed(&mut self, bytes: &[u8], map: impl Fn(u64) -> u64) {
@@ -240,17 +265,35 @@ mod tests {
     }
 
     #[test]
-    fn folded_letters_are_equal_in_either_case_wherever_they_lie() {
-        let of = |before: &[u8], token: &[u8]| {
+    fn folded_letters_are_equal_in_either_case_whatever_their_number() {
+        let of = |token: &[u8]| {
             let mut hasher = key().fingerprint();
-            hasher.write(before);
-            hasher.write_folded(token);
+            hasher.folded_field(token);
             hasher.finish_128()
         };
-        for start in 0..9 {
-            let before = &[7; 9][..start];
-            assert_eq!(of(before, b"z9hG4bKAbCdEf"), of(before, b"Z9HG4BKaBcDeF"));
-            assert_ne!(of(before, b"z9hG4bKAbCdEf"), of(before, b"z9hG4bKAbCdEg"));
+        let (one, other) = (b"z9hG4bKAbCdEfGhIjK", b"Z9HG4BKaBcDeFgHiJk");
+        for length in 1..=one.len() {
+            assert_eq!(of(&one[..length]), of(&other[..length]), "{length}");
+            let mut third = one[..length].to_vec();
+            third[length - 1] ^= 1;
+            assert_ne!(of(&one[..length]), of(&third), "{length}");
+        }
+    }
+
+    #[test]
+    fn fields_differ_wherever_they_are_parted_and_padded() {
+        let of = |fields: &[&[u8]]| {
+            let mut hasher = key().fingerprint();
+            fields.iter().for_each(|field| hasher.field(field));
+            hasher.finish_128()
+        };
+        let bytes = [0; 24];
+        let mut seen = std::collections::HashSet::new();
+        for whole in 0..=bytes.len() {
+            for cut in 0..=whole {
+                let (one, two) = bytes[..whole].split_at(cut);
+                assert!(seen.insert(of(&[one, two])), "{cut} of {whole}");
+            }
         }
     }
 

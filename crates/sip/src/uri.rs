@@ -149,6 +149,17 @@ impl<'a> SipUri<'a> {
         let host = Host::read(&mut cursor).ok_or(UriError::Host)?;
         let port = read_port(&mut cursor)?;
         let tail = cursor.rest();
+        if tail.is_empty() {
+            return Ok(SipUri {
+                is_sips,
+                user,
+                password,
+                host,
+                port,
+                params: UriParams::default(),
+                headers: UriHeaders::default(),
+            });
+        }
         let (params, headers) = match memchr::memchr(b'?', tail) {
             Some(at) => (tail.get(..at), tail.get(at + 1..)),
             None => (Some(tail), None),
@@ -327,6 +338,10 @@ fn read_port(cursor: &mut Cursor<'_>) -> Result<Option<u16>, UriError> {
 
 /// Whether every byte is of `class` or a whole escape.
 fn is_escaped(text: &[u8], class: u16) -> bool {
+    // Nearly nobody escapes anything.
+    if text.iter().all(|&byte| chars::is(byte, class)) {
+        return true;
+    }
     let mut bytes = text.iter();
     while let Some(&byte) = bytes.next() {
         let is_escape = byte == b'%'

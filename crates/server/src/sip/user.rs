@@ -198,12 +198,14 @@ impl User {
         orders: &Orders,
     ) -> Result<(), RespondError> {
         let message = &request.message;
+        let callee = callee(message);
+        let contact = message.contact().ok().flatten();
         let refusal = if request.to_tag().is_some() && !self.is_in_dialog(request) {
             Some(Reply::new(481))
-        } else if request.via.has_magic_cookie() && !matches!(message.contact(), Ok(Some(_))) {
+        } else if request.via.has_magic_cookie() && contact.is_none() {
             // §8.1.1.8: without a Contact nobody could send anything within the dialog. RFC 2543 had calls without.
             Some(Reply::new(400).reason(b"Missing Contact"))
-        } else if callee(message) == Some(b"busy") {
+        } else if callee == Some(b"busy") {
             Some(Reply::new(486))
         } else {
             None
@@ -213,17 +215,16 @@ impl User {
         }
         let key = engine.accept(now, request, None)?;
         work(orders.settings.service_time);
-        let contact = lines::contact(&mut self.lines, &request.flow)?;
-        engine.respond(now, key, &Reply::new(180).headers(contact))?;
-        if callee(message) == Some(b"ring") {
+        let ours = lines::contact(&mut self.lines, &request.flow)?;
+        engine.respond(now, key, &Reply::new(180).headers(ours))?;
+        if callee == Some(b"ring") {
             self.ringing.begin(now, key, message);
             return Ok(());
         }
         lines::without_media(&mut self.body, message);
         let lines = lines::dialog(&mut self.lines, &request.flow, &self.abilities)?;
         // Whom a BYE would go to if no ACK comes.
-        let target = message.contact().ok().flatten();
-        let target = target.map_or(&b""[..], |contact| contact.uri);
+        let target = contact.map_or(&b""[..], |contact| contact.uri);
         let reply = Reply::new(200).headers(lines).body(&self.body);
         let reply = reply.until_ack_from(target);
         engine.respond(now, key, &reply)

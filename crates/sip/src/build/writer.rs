@@ -101,7 +101,7 @@ impl<'b> Builder<'b> {
 
     /// Adds a field whose value is these pieces in a row.
     pub fn header_of(&mut self, kind: HeaderKind, value: &[Part<'_>]) -> &mut Self {
-        self.named(kind.name().as_bytes(), value)
+        self.field(kind.name().as_bytes(), value)
     }
 
     /// Adds a field with a comma list; nothing if the list is empty.
@@ -130,15 +130,16 @@ impl<'b> Builder<'b> {
         if !chars::all(name, TOKEN) {
             self.fail(BuildError::Token);
         }
-        self.raw(name).raw(b": ").value(value).raw(b"\r\n")
+        self.field(name, value)
     }
 
-    /// Adds the pieces of a value.
-    fn value(&mut self, value: &[Part<'_>]) -> &mut Self {
+    /// Adds a field whose name is known to be one.
+    fn field(&mut self, name: &[u8], value: &[Part<'_>]) -> &mut Self {
+        self.raw(name).raw(b": ");
         for &part in value {
             self.part(part);
         }
-        self
+        self.raw(b"\r\n")
     }
 
     /// Adds a parameter, with a semicolon in front, as it stands in a message.

@@ -70,14 +70,11 @@ impl Matcher {
         via: &Via<'_>,
         method: Method<'_>,
     ) -> Fingerprint {
-        let host = via.host.as_bytes();
         let mut hasher = self.key.fingerprint();
-        hasher.write_folded(branch);
-        hasher.end_field(branch.len());
-        hasher.write_folded(host);
-        hasher.end_field(host.len());
-        hasher.write(&via.port.unwrap_or(0).to_le_bytes());
-        hasher.write(counting_as(method).as_bytes());
+        hasher.folded_field(branch);
+        hasher.folded_field(via.host.as_bytes());
+        hasher.number(via.port.unwrap_or(0).into());
+        hasher.field(counting_as(method).as_bytes());
         Fingerprint(hasher.finish_128())
     }
 
@@ -104,10 +101,9 @@ impl Matcher {
             via.bytes,
             method.as_bytes(),
         ] {
-            hasher.write(field);
-            hasher.end_field(field.len());
+            hasher.field(field);
         }
-        hasher.write(&message.cseq().ok()?.number.to_le_bytes());
+        hasher.number(message.cseq().ok()?.number.into());
         Some(Fingerprint(hasher.finish_128()))
     }
 
@@ -138,10 +134,9 @@ impl Matcher {
         let mut hasher = self.ack_key.fingerprint();
         let method = method.as_bytes();
         for field in [to_tag, from_tag, message.call_id, method] {
-            hasher.write(field);
-            hasher.end_field(field.len());
+            hasher.field(field);
         }
-        hasher.write(&message.cseq.to_le_bytes());
+        hasher.number(message.cseq.into());
         hasher.finish_128() as u64
     }
 

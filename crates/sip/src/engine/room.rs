@@ -56,16 +56,15 @@ impl Room {
         }
     }
 
-    /// Whether a source may have one more of `most`.
-    pub(super) fn has_share(&self, source: IpAddr, most: usize) -> bool {
+    /// Whether a source counted at this place may have one more of `most`.
+    pub(super) fn has_share(&self, place: u16, most: usize) -> bool {
         let free = most.saturating_sub(self.total);
-        let has = self.open.get(usize::from(self.place(source)));
+        let has = self.open.get(usize::from(place));
         (has.copied().unwrap_or_default() as usize) < free.saturating_mul(SHARE)
     }
 
-    /// A transaction begins.
-    pub(super) fn begin(&mut self, source: IpAddr) -> Standing {
-        let place = self.place(source);
+    /// A transaction of a source counted at this place begins.
+    pub(super) fn begin(&mut self, place: u16) -> Standing {
         if let Some(count) = self.open.get_mut(usize::from(place)) {
             *count += 1;
         }
@@ -117,7 +116,8 @@ impl Room {
         self.total = self.total.saturating_sub(1);
     }
 
-    fn place(&self, source: IpAddr) -> u16 {
+    /// Where a source is counted.
+    pub(super) fn place(&self, source: IpAddr) -> u16 {
         let mac = match source.to_canonical() {
             IpAddr::V4(v4) => self.key.mac(&v4.octets()),
             // A network has a /64 at the least: its single addresses are free to choose.
@@ -128,10 +128,11 @@ impl Room {
 }
 
 impl super::Engine {
-    /// Whether there is room for one more server transaction of this source; perhaps some that have finished give way.
-    pub(super) fn makes_room(&mut self, now: Mono, source: IpAddr) -> bool {
+    /// Whether there is room for one more server transaction of a source counted at this place; perhaps some that have finished
+    /// give way.
+    pub(super) fn makes_room(&mut self, now: Mono, place: u16) -> bool {
         let most = self.config.most_servers;
-        if !self.servers.room.has_share(source, most) {
+        if !self.servers.room.has_share(place, most) {
             return false;
         }
         for _ in 0..AT_ONCE {
@@ -180,8 +181,9 @@ mod tests {
         let mut room = Room::new(HashKey::new([3; 16]));
         let mut take = |last| {
             let mut taken = 0;
-            while room.has_share(source(last), 1000) {
-                let _ = room.begin(source(last));
+            let place = room.place(source(last));
+            while room.has_share(place, 1000) {
+                let _ = room.begin(place);
                 taken += 1;
             }
             taken
@@ -196,10 +198,11 @@ mod tests {
     fn what_has_ended_is_counted_no_more() {
         let mut room = Room::new(HashKey::new([3; 16]));
         let mut none = Slab::new();
-        let standing = room.begin(source(1));
-        assert!(!room.has_share(source(1), 1) && !room.has_share(source(2), 1));
+        let [one, two] = [1, 2].map(|last| room.place(source(last)));
+        let standing = room.begin(one);
+        assert!(!room.has_share(one, 1) && !room.has_share(two, 1));
         room.end(&mut none, standing);
-        assert!(room.has_share(source(1), 1));
+        assert!(room.has_share(one, 1));
     }
 
     #[test]

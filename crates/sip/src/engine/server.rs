@@ -153,7 +153,8 @@ impl Engine {
         mark: Option<Mark>,
         found: ByOthers,
     ) -> Result<ServerKey, AcceptError> {
-        if !self.makes_room(now, request.flow.remote.ip()) {
+        let place = self.servers.room.place(request.flow.remote.ip());
+        if !self.makes_room(now, place) {
             return Err(AcceptError::Full);
         }
         let method = request.message.method().unwrap_or(Method::Ack);
@@ -169,7 +170,7 @@ impl Engine {
             true => self.dialog_of(&request.essentials),
             false => 0,
         };
-        let standing = self.servers.room.begin(request.flow.remote.ip());
+        let standing = self.servers.room.begin(place);
         Ok(self.servers.insert(Server {
             fingerprint: request.fingerprint,
             machine: Machine::start(now, &self.config.timers, method, reliable),
