@@ -29,7 +29,7 @@ pub(crate) fn run(root: &Path, write: bool) -> Result<Tally> {
     let (instructions, allocations) = counting::instructions_and_allocations(&driver, &logs)?;
     let sections = [
         ("instructions", instructions),
-        ("allocations", allocations),
+        (file::ALLOCATIONS, allocations),
         ("system-calls", counting::system_calls(&driver, &logs)?),
     ];
     if write {
