@@ -32,6 +32,7 @@ pub mod addresses;
 mod board;
 mod builder;
 pub mod counters;
+mod descriptors;
 mod error;
 pub mod features;
 mod local;

@@ -171,6 +171,9 @@ fn few_descriptors() {
     let stats = server.stats();
     assert!(stats.counters().no_descriptor >= 1);
     assert_eq!(stats.counters().no_port, 0);
+    // The last ones are not for clients: the process can still open what it has to.
+    let kept = || std::fs::File::open("/dev/null").expect("a descriptor is left");
+    drop([kept(), kept(), kept(), kept()]);
     // Who was served still is, and STUN needs no descriptor.
     for (client, relayed) in &mut served {
         assert_eq!(client.bind(0x4000, peer.local_addr().expect("bound")), 0);

@@ -6,6 +6,7 @@ use super::outgoing::key_of;
 use super::settings::Orders;
 use super::sources::Sources;
 use super::token::{SipToken, Slot};
+use crate::descriptors::ForClients;
 use crate::worker::Token;
 use io::{Interest, Poller, TcpConnection, TimerWheel};
 use sip::Mono;
@@ -42,6 +43,7 @@ pub(crate) struct Connections {
     open: usize,
     half_open: usize,
     sources: Sources,
+    descriptors: ForClients,
     timers: TimerWheel<Slot>,
     /// Those with something to write.
     dirty: Vec<Slot>,
@@ -69,6 +71,7 @@ impl Connections {
             open: 0,
             half_open: 0,
             sources: Sources::new(),
+            descriptors: ForClients::new(),
             timers: TimerWheel::new(TICK_NS, now.0),
             dirty: Vec::new(),
             spare: Vec::new(),
@@ -98,6 +101,7 @@ impl Connections {
         let per_source = orders.share(orders.settings.connections_per_source);
         if self.open >= most.min(SipToken::MOST_CONNECTIONS)
             || self.half_open >= (most / HALF_OPEN).max(1)
+            || !self.descriptors.may_have(&stream)
             || !self.sources.enter(remote, per_source)
         {
             return None;
@@ -129,6 +133,9 @@ impl Connections {
         let Ok(stream) = TcpConnection::connect(to, from) else {
             return false;
         };
+        if !self.descriptors.may_have(&stream) {
+            return false;
+        }
         if !self.sources.enter(to, usize::MAX) {
             return false;
         }

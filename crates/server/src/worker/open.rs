@@ -3,6 +3,7 @@
 use super::sockets::{RelaySocket, Token};
 use crate::addresses::{RelayAddresses, RelayIndex};
 use crate::counters::Counters;
+use crate::descriptors::ForClients;
 use crate::ports::{Owner, Want};
 use crate::random::Entropy;
 use io::{Interest, Poller, UdpOptions, UdpSocket};
@@ -23,6 +24,7 @@ pub(crate) struct Opener {
     pub(crate) worker: u16,
     pub(crate) relays: Arc<RelayAddresses>,
     options: UdpOptions,
+    descriptors: ForClients,
     /// The kernel can join datagrams.
     pub(crate) gro: bool,
     pub(crate) entropy: Entropy,
@@ -45,6 +47,7 @@ impl Opener {
             worker,
             relays,
             options: UdpOptions::relay(),
+            descriptors: ForClients::new(),
             gro,
             entropy: Entropy::new(),
             foreign: Vec::new(),
@@ -297,7 +300,13 @@ impl Opener {
     /// Binds a socket. On failure the port has been given back.
     fn bind(&mut self, address: RelayIndex, port: u16) -> Result<UdpSocket, Refusal> {
         let local = SocketAddr::new(self.relays.address(address).local, port);
-        UdpSocket::bind(local, &self.options).map_err(|error| {
+        let socket = UdpSocket::bind(local, &self.options).and_then(|socket| {
+            match self.descriptors.may_have(&socket) {
+                true => Ok(socket),
+                false => Err(std::io::Error::from_raw_os_error(libc_errno::EMFILE)),
+            }
+        });
+        socket.map_err(|error| {
             if error.kind() == std::io::ErrorKind::AddrInUse {
                 self.foreign.push((address, port));
                 Refusal::Foreign
