@@ -1,8 +1,17 @@
 //! Nothing on the way of a message touches the heap.
 
+extern crate hairpin_sip as sip;
+
+#[expect(
+    dead_code,
+    reason = "making requests up is for who takes its time off the others"
+)]
+#[path = "../examples/engine/bed.rs"]
+mod bed;
+
 use core::hint::black_box;
 
-use hairpin_sip as sip;
+use bed::{Bed, Operation};
 use sip::build::{Builder, Edits, Stamp, Tag, forward};
 use sip::digest::{
     Algorithm, Asked, Credentials, Ha1, NONCE_LEN, NonceKeys, Policy, Replay, Server, challenge,
@@ -155,4 +164,18 @@ fn authentication_does_not_allocate() {
             std::borrow::Cow::Borrowed(b"a")
         ));
     });
+}
+
+#[test]
+fn transactions_that_come_and_go_do_not_allocate() {
+    for (name, operation) in Operation::ALL {
+        // About 64 are alive at any time: what they take was taken in the beginning.
+        let mut bed = Bed::new(operation, 2).expect(name);
+        let mut repeat = |count| {
+            (0..count).for_each(|_| bed.once().expect(name));
+        };
+        repeat(5_000);
+        let counted = allocation_counter::measure(|| repeat(1_000));
+        assert_eq!(counted.count_total, 0, "{name}");
+    }
 }

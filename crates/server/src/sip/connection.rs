@@ -156,11 +156,7 @@ impl Connection {
             }
         }
         self.written = 0;
-        let mut empty = std::mem::take(&mut self.outbound);
-        empty.clear();
-        if spare.len() < SPARE && empty.capacity() <= MOST_SPARE {
-            spare.push(empty);
-        }
+        keep_spare(std::mem::take(&mut self.outbound), spare);
         Written::All
     }
 
@@ -177,6 +173,14 @@ impl Connection {
     }
 }
 
-/// Buffers that are kept for the next connection that has something to write, and the largest that is.
+/// Buffers that are kept for the next connection that has something to write or the beginning of a message, and the largest that is.
 const SPARE: usize = 64;
 const MOST_SPARE: usize = 16 << 10;
+
+/// Keeps a buffer that is not needed any more for the next connection.
+pub(crate) fn keep_spare(mut buffer: Vec<u8>, spare: &mut Vec<Vec<u8>>) {
+    buffer.clear();
+    if spare.len() < SPARE && (1..=MOST_SPARE).contains(&buffer.capacity()) {
+        spare.push(buffer);
+    }
+}

@@ -1,6 +1,6 @@
 //! The TCP connections of one worker: accepted, bounded, timed, written to in one go per batch.
 
-use super::connection::{Connection, Watching, Written};
+use super::connection::{Connection, Watching, Written, keep_spare};
 use super::counters::SipCounters;
 use super::outgoing::key_of;
 use super::settings::Orders;
@@ -233,6 +233,16 @@ impl Connections {
             Reason::Unread => &mut counters.closed_unread,
         };
         *count += 1;
+    }
+
+    /// Memory for the beginning of a message.
+    pub(crate) fn buffer(&mut self) -> Vec<u8> {
+        self.spare.pop().unwrap_or_default()
+    }
+
+    /// Takes such memory back.
+    pub(crate) fn put_back(&mut self, buffer: Vec<u8>) {
+        keep_spare(buffer, &mut self.spare);
     }
 
     /// Queues bytes to be written at the next [`Connections::flush`]. `false` if the connection is gone or was given up.

@@ -305,7 +305,8 @@ impl Sip {
         let used = if inbound.is_empty() {
             let scratch = std::mem::take(&mut self.scratch);
             let used = self.handle_stream(&scratch[..read], unread, &flow, poller);
-            if let Some(used) = used {
+            if let Some(used) = used.filter(|used| *used < read) {
+                inbound = self.connections.buffer();
                 inbound.extend_from_slice(&scratch[used..read]);
             }
             self.scratch = scratch;
@@ -329,11 +330,11 @@ impl Sip {
             return;
         };
         if inbound.is_empty() {
-            // Not even its memory is kept.
-            connection.inbound = Vec::new();
             if connection.proven {
                 connection.begun = None;
             }
+            // Not even its memory is kept.
+            self.connections.put_back(inbound);
         } else {
             connection.inbound = inbound;
             if moved_on || connection.begun.is_none() {
