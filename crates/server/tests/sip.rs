@@ -337,7 +337,8 @@ fn a_registration_lists_its_bindings_and_is_repeated_from_memory_rfc3261_10_3() 
     assert!((1..=1024).contains(&sip.state_bytes), "{}", sip.state_bytes);
     let star = asked
         .replace("<sip:a@192.0.2.1>;expires=60", "*")
-        .replace("z9hG4bKr", "z9hG4bKs");
+        .replace("z9hG4bKr", "z9hG4bKs")
+        .replace("CSeq: 1 ", "CSeq: 2 ");
     assert_eq!(status(&client.ask(&star)), 400);
 }
 

@@ -33,13 +33,28 @@ pub struct ConnectKey {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) struct Fingerprint(pub(super) u128);
 
-/// What messages of different branches have in common: a keyed hash, so that others are taken for it with a chance of 2^-63. Its
-/// lowest bit says whether it is that of a request within a dialog.
+/// What messages of different branches have in common: a keyed hash, so that others are taken for it with a chance of 2^-62. Its
+/// lowest bits say of what.
 pub(super) type Kinship = NonZeroU64;
+
+/// Set in what an INVITE within a dialog and its ACK have in common.
+const WITHIN_DIALOG: u64 = 1;
+/// Set in that of a request that was answered at once.
+const BRIEF: u64 = 2;
 
 /// Whether this is what an INVITE within a dialog and its ACK have in common.
 pub(super) fn is_within_dialog(kin: Kinship) -> bool {
-    kin.get() & 1 == 1
+    kin.get() & WITHIN_DIALOG != 0
+}
+
+/// Whether this is that of a request which was answered at once.
+pub(super) fn is_brief(kin: Kinship) -> bool {
+    kin.get() & BRIEF != 0
+}
+
+/// The same, of a request that was answered at once.
+pub(super) fn brief(kin: Kinship) -> Kinship {
+    kin | BRIEF
 }
 
 /// Makes fingerprints.
@@ -113,7 +128,7 @@ impl Matcher {
     pub(super) fn by_dialog(&self, message: &Essentials<'_>) -> Option<Kinship> {
         let to_tag = message.to_tag?;
         let kin = self.kinship(message, to_tag, Method::Invite);
-        Kinship::new(kin | 1)
+        Kinship::new(kin & !BRIEF | WITHIN_DIALOG)
     }
 
     /// A request outside of dialogs that came by two ways has this in common with itself: From tag, Call-ID and CSeq (RFC 3261
@@ -125,7 +140,10 @@ impl Matcher {
     ) -> Option<Kinship> {
         match message.to_tag {
             Some(_) => None,
-            None => Kinship::new(self.kinship(message, b"", method) & !1),
+            None => {
+                let kin = self.kinship(message, b"", method);
+                Kinship::new(kin & !(WITHIN_DIALOG | BRIEF))
+            }
         }
     }
 

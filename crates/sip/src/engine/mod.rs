@@ -55,6 +55,7 @@ mod config;
 mod connections;
 mod error;
 mod key;
+mod kin;
 mod output;
 mod receive;
 mod received;

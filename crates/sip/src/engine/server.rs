@@ -4,7 +4,7 @@ use std::net::SocketAddr;
 
 use super::compose::{self, Layout};
 use super::error::{AcceptError, RespondError};
-use super::key::{Kinship, ServerKey};
+use super::key::{Kinship, ServerKey, brief};
 use super::output::{Event, Mark, Origin, SendTo, ServerFailure};
 use super::received::{NewRequest, Received, reply_address};
 use super::reply::{Content, Reply};
@@ -164,6 +164,7 @@ impl Engine {
         let reliable = request.flow.carrier.is_reliable();
         let kin = match found {
             ByOthers::Yes => self.kin_of(request, method),
+            ByOthers::Lately => self.kin_of(request, method).map(brief),
             ByOthers::No => None,
         };
         let dialog = match compose::begins_dialog(method) {
@@ -222,11 +223,11 @@ impl Engine {
             self.answer_statelessly(request, reply)?;
             return Ok(None);
         }
-        // What is not an INVITE is done with by now, and its double gets an answer of its own, which costs less than to look for it
-        // each time. A 482 is no transaction that anything could be merged with.
         let found = match method {
-            Method::Invite if reply.code != 482 => ByOthers::Yes,
-            _ => ByOthers::No,
+            // A 482 is no transaction that anything could be merged with.
+            _ if reply.code == 482 => ByOthers::No,
+            Method::Invite => ByOthers::Yes,
+            _ => ByOthers::Lately,
         };
         let key = self.insert_server(now, request, None, found)?;
         let tag = self.tag_of_server(key);
@@ -554,6 +555,8 @@ impl Back {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum ByOthers {
     Yes,
+    /// As long as it is one of the latest: it was answered at once.
+    Lately,
     No,
 }
 

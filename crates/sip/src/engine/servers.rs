@@ -5,7 +5,8 @@ use std::net::SocketAddr;
 use hashbrown::HashTable;
 
 use super::compose::Layout;
-use super::key::{Fingerprint, Kinship, ServerKey, is_within_dialog};
+use super::key::{Fingerprint, Kinship, ServerKey};
+use super::kin::Kin;
 use super::output::Mark;
 use super::room::{Room, Standing};
 use super::slab::Slab;
@@ -56,9 +57,7 @@ pub(super) struct Servers {
     pub(super) slab: Slab<Server>,
     index: HashTable<u32>,
     /// Those that messages with other branches may ask for.
-    kin: HashTable<u32>,
-    /// How many of these are INVITEs within a dialog.
-    within_dialogs: usize,
+    kin: Kin,
     pub(super) wheel: Wheel,
     pub(super) room: Room,
 }
@@ -68,8 +67,7 @@ impl Servers {
         Servers {
             slab: Slab::new(),
             index: HashTable::new(),
-            kin: HashTable::new(),
-            within_dialogs: 0,
+            kin: Kin::new(),
             wheel: Wheel::new(),
             room: Room::new(key),
         }
@@ -86,21 +84,17 @@ impl Servers {
 
     /// The transaction that has this in common with a message of another branch.
     pub(super) fn find_kin(&self, kin: Kinship) -> Option<u32> {
-        let is_it = |slot: &u32| {
-            let server = self.slab.peek(*slot);
-            server.and_then(|server| server.kin) == Some(kin)
-        };
-        self.kin.find(kin.get(), is_it).copied()
+        self.kin.find(&self.slab, kin)
     }
 
     /// Whether there are any that could be found so.
     pub(super) fn has_kin(&self) -> bool {
-        !self.kin.is_empty()
+        self.kin.has_any()
     }
 
     /// Whether any of those is an INVITE within a dialog.
     pub(super) fn has_kin_within_dialogs(&self) -> bool {
-        self.within_dialogs > 0
+        self.kin.has_within_dialogs()
     }
 
     pub(super) fn insert(&mut self, server: Server) -> ServerKey {
@@ -115,12 +109,7 @@ impl Servers {
         };
         self.index.insert_unique(hash(fingerprint), slot, rehash);
         if let Some(kin) = kin {
-            let rehash = |slot: &u32| {
-                let kin = slab.peek(*slot).and_then(|server| server.kin);
-                kin.map_or(0, Kinship::get)
-            };
-            self.kin.insert_unique(kin.get(), slot, rehash);
-            self.within_dialogs += usize::from(is_within_dialog(kin));
+            self.kin.insert(&self.slab, kin, slot);
         }
         self.wheel.set(slot, deadline);
         ServerKey { slot, generation }
@@ -136,11 +125,8 @@ impl Servers {
         if let Ok(entry) = entry {
             entry.remove();
         }
-        if let Some(kin) = server.kin
-            && let Ok(entry) = self.kin.find_entry(kin.get(), |other| *other == slot)
-        {
-            entry.remove();
-            self.within_dialogs -= usize::from(is_within_dialog(kin));
+        if let Some(kin) = server.kin {
+            self.kin.remove(kin, slot);
         }
         Some(server)
     }
@@ -171,10 +157,7 @@ impl Servers {
             slab.peek(*slot)
                 .map_or(0, |server| hash(server.fingerprint))
         });
-        bytes += shrink(&mut self.kin, |slot| {
-            let kin = slab.peek(*slot).and_then(|server| server.kin);
-            kin.map_or(0, Kinship::get)
-        });
+        bytes += self.kin.give_back(slab);
         bytes
     }
 
@@ -190,7 +173,7 @@ impl Servers {
 const KEPT: usize = 8192;
 
 /// Makes a table smaller that has become eight times too large. Returns how many bytes that gives back.
-fn shrink(table: &mut HashTable<u32>, hash: impl Fn(&u32) -> u64) -> usize {
+pub(super) fn shrink(table: &mut HashTable<u32>, hash: impl Fn(&u32) -> u64) -> usize {
     let before = table.capacity();
     if table.len() > KEPT || before < 8 * table.len().max(KEPT / 4) {
         return 0;

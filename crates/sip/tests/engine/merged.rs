@@ -70,6 +70,26 @@ fn a_request_that_comes_by_another_way_is_482_rfc3261_8_2_2_2() {
 }
 
 #[test]
+fn a_request_that_was_answered_at_once_is_known_by_another_way_as_well_until_its_transaction_ends()
+{
+    let mut world = world(Rules::USER_AGENT);
+    world.uas().script.other = vec![(0, 200)];
+    for method in ["REGISTER", "OPTIONS"] {
+        let first = by("one", method, same);
+        assert_eq!(incoming(&mut world, &first), format!("request {method}"));
+        assert_eq!(
+            incoming(&mut world, &by("two", method, same)),
+            "Refused(482)"
+        );
+    }
+    let ended = world.ms() + 33_000;
+    world.run_until(ended);
+    let late = by("three", "REGISTER", same);
+    assert_eq!(incoming(&mut world, &late), "request REGISTER");
+    world.nothing_is_left();
+}
+
+#[test]
 fn when_a_transaction_has_ended_nothing_is_merged_with_it() {
     let mut world = world(Rules::USER_AGENT);
     let first = by("one", "OPTIONS", same);

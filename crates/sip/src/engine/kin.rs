@@ -1,0 +1,98 @@
+//! Server transactions, by what messages of other branches have in common with them.
+//!
+//! Those that a TU is at, and INVITEs, are all found. Of requests that were answered at once, which are many and of which a double comes
+//! at once or never, the latest are: each has one place, and the one that comes after it there takes it.
+
+use hashbrown::HashTable;
+
+use super::key::{Kinship, brief, is_brief, is_within_dialog};
+use super::servers::Server;
+use super::slab::Slab;
+
+/// Places for requests that were answered at once, four bytes each.
+const PLACES: usize = 32_768;
+/// Nobody.
+const NONE: u32 = u32::MAX;
+
+/// The tables.
+#[derive(Debug)]
+pub(super) struct Kin {
+    exact: HashTable<u32>,
+    /// How many of these are INVITEs within a dialog.
+    within_dialogs: usize,
+    /// Empty until there is one.
+    latest: Box<[u32]>,
+    /// Transactions that may be among the latest.
+    brief: usize,
+}
+
+impl Kin {
+    pub(super) fn new() -> Kin {
+        Kin {
+            exact: HashTable::new(),
+            within_dialogs: 0,
+            latest: Box::default(),
+            brief: 0,
+        }
+    }
+
+    /// Whether there are any to be found.
+    pub(super) fn has_any(&self) -> bool {
+        self.brief > 0 || !self.exact.is_empty()
+    }
+
+    /// Whether any of them is an INVITE within a dialog.
+    pub(super) const fn has_within_dialogs(&self) -> bool {
+        self.within_dialogs > 0
+    }
+
+    /// The transaction that has this in common with a message of another branch.
+    pub(super) fn find(&self, slab: &Slab<Server>, kin: Kinship) -> Option<u32> {
+        let is = |slot: u32, kin| of(slab, slot) == Some(kin);
+        let exact = self.exact.find(kin.get(), |slot| is(*slot, kin));
+        exact.copied().or_else(|| {
+            let slot = *self.latest.get(place(kin))?;
+            is(slot, brief(kin)).then_some(slot)
+        })
+    }
+
+    pub(super) fn insert(&mut self, slab: &Slab<Server>, kin: Kinship, slot: u32) {
+        if is_brief(kin) {
+            if self.latest.is_empty() {
+                self.latest = vec![NONE; PLACES].into();
+            }
+            if let Some(place) = self.latest.get_mut(place(kin)) {
+                *place = slot;
+            }
+            self.brief += 1;
+            return;
+        }
+        let rehash = |slot: &u32| of(slab, *slot).map_or(0, Kinship::get);
+        self.exact.insert_unique(kin.get(), slot, rehash);
+        self.within_dialogs += usize::from(is_within_dialog(kin));
+    }
+
+    pub(super) fn remove(&mut self, kin: Kinship, slot: u32) {
+        if is_brief(kin) {
+            self.brief -= 1;
+        } else if let Ok(entry) = self.exact.find_entry(kin.get(), |other| *other == slot) {
+            entry.remove();
+            self.within_dialogs -= usize::from(is_within_dialog(kin));
+        }
+    }
+
+    /// Gives back what is much too large. Returns how many bytes that is.
+    pub(super) fn give_back(&mut self, slab: &Slab<Server>) -> usize {
+        super::servers::shrink(&mut self.exact, |slot| {
+            of(slab, *slot).map_or(0, Kinship::get)
+        })
+    }
+}
+
+fn of(slab: &Slab<Server>, slot: u32) -> Option<Kinship> {
+    slab.peek(slot)?.kin
+}
+
+fn place(kin: Kinship) -> usize {
+    (kin.get() >> 2) as usize % PLACES
+}
