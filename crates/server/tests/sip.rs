@@ -415,6 +415,28 @@ fn a_call_that_rings_can_be_cancelled_rfc3261_9_2() {
 }
 
 #[test]
+fn an_early_dialog_ends_with_a_bye_and_takes_no_second_invite_rfc3261_14_2_and_15_1_2() {
+    let server = uas();
+    let client = Client::new(address(&server));
+    let invite = request("e", "INVITE", 1, "").replace("INVITE sip:test@", "INVITE sip:ring@");
+    let ringing = client.ask(&invite);
+    assert_eq!(status(&ringing), 180);
+    let tag = to_tag(&ringing);
+    let again = request("e", "INVITE", 2, &tag).replace("z9hG4bKe", "z9hG4bKf");
+    let refused = client.ask(&again);
+    assert_eq!(status(&refused), 500);
+    assert!(refused.contains("\r\nRetry-After: "), "{refused}");
+    let ack = again
+        .replace("INVITE sip", "ACK sip")
+        .replace("2 INVITE", "2 ACK");
+    client.send(ack.as_bytes());
+    let bye = request("e", "BYE", 3, &tag);
+    let mut ended = [client.ask(&bye), client.answer()].map(|answer| status(&answer));
+    ended.sort_unstable();
+    assert_eq!(ended, [200, 487]);
+}
+
+#[test]
 fn over_a_stream_a_finished_request_leaves_nothing_behind() {
     let server = uas();
     let mut stream = Stream::new(address(&server));

@@ -10,7 +10,7 @@ use super::lines::{self, Abilities, Bindings};
 use super::ringing::Ringing;
 use super::settings::{Orders, SipSettings};
 use io::clock::monotonic_ns;
-use sip::branch::BranchCodec;
+use sip::branch::{Branch, BranchCodec};
 use sip::build::{Answerable, Stamp, Tag};
 use sip::engine::{AcceptError, Engine, NewRequest, Reply, RespondError, ServerKey};
 use sip::flow::Flow;
@@ -115,14 +115,9 @@ impl User {
                 self.challenged(now, unix_s, request, engine, orders)
             }
             Some(Method::Register) => self.register(now, request, engine, orders, 0),
-            Some(Method::Bye) if self.is_in_dialog(request) => {
-                work(orders.settings.service_time);
-                engine.answer(now, request, &Reply::new(200)).map(drop)
-            }
-            // §12.2.2, §15.1.2: of no dialog; §9.2: there is nothing to cancel. Nothing is kept of it: anybody can send that.
-            Some(Method::Bye | Method::Cancel) => {
-                engine.answer_statelessly(request, &Reply::new(481))
-            }
+            Some(Method::Bye) => self.bye(now, request, engine, orders),
+            // §9.2: there is nothing to cancel. Nothing is kept of it: anybody can send that.
+            Some(Method::Cancel) => engine.answer_statelessly(request, &Reply::new(481)),
             // §11.2, without keeping anything.
             _ => {
                 let reply = Reply::new(200).headers(&self.abilities.options);
@@ -190,6 +185,27 @@ impl User {
         engine.answer(now, request, &reply).map(drop)
     }
 
+    /// §15.1.2.
+    fn bye(
+        &mut self,
+        now: Mono,
+        request: &NewRequest<'_>,
+        engine: &mut Engine,
+        orders: &Orders,
+    ) -> Result<(), RespondError> {
+        let Some(dialog) = self.dialog_of(request) else {
+            // As with a CANCEL of nothing.
+            return engine.answer_statelessly(request, &Reply::new(481));
+        };
+        work(orders.settings.service_time);
+        engine.answer(now, request, &Reply::new(200))?;
+        // "The UAS MUST still respond to any pending requests received for that dialog", with 487.
+        if let Some(invite) = engine.unanswered(dialog) {
+            self.cancel(now, invite, engine);
+        }
+        Ok(())
+    }
+
     fn invite(
         &mut self,
         now: Mono,
@@ -200,8 +216,17 @@ impl User {
         let message = &request.message;
         let callee = callee(message);
         let contact = message.contact().ok().flatten();
-        let refusal = if request.to_tag().is_some() && !self.is_in_dialog(request) {
+        let dialog = self.dialog_of(request);
+        let mut later = *b"Retry-After: 0\r\n";
+        let refusal = if request.to_tag().is_some() && dialog.is_none() {
             Some(Reply::new(481))
+        } else if dialog
+            .and_then(|dialog| engine.unanswered(dialog))
+            .is_some()
+        {
+            // §14.2: while the one before is not answered, "a randomly chosen value of between 0 and 10 seconds".
+            later[13] += (self.hash.hash_one(request.via.branch) % 10) as u8;
+            Some(Reply::new(500).headers(&later))
         } else if request.via.has_magic_cookie() && contact.is_none() {
             // §8.1.1.8: without a Contact nobody could send anything within the dialog. RFC 2543 had calls without.
             Some(Reply::new(400).reason(b"Missing Contact"))
@@ -230,12 +255,12 @@ impl User {
         engine.respond(now, key, &reply)
     }
 
-    /// Its To-tag is one that an answer of ours had, in a dialog with this Call-ID and From tag (RFC 3261 §12).
-    fn is_in_dialog(&self, request: &NewRequest<'_>) -> bool {
+    /// The INVITE that its To-tag names, which an answer of ours had in a dialog with this Call-ID and From tag (RFC 3261 §12).
+    fn dialog_of(&self, request: &NewRequest<'_>) -> Option<Branch> {
+        let tag = request.to_tag()?;
         let from_tag = request.from_tag().unwrap_or_default();
         let dialog = self.codec.dialog(request.call_id(), from_tag);
-        let ours = request.to_tag().map(|tag| self.codec.read_tag(tag, dialog));
-        ours.flatten().is_some()
+        self.codec.read_tag(tag, dialog)
     }
 
     /// Writes a refusal that nothing is kept of; returns it and where it goes.

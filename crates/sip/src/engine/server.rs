@@ -118,6 +118,20 @@ impl Engine {
         self.codec.write_tag(branch, dialog)
     }
 
+    /// The INVITE that a To tag of ours names, if it has no final response yet: what comes with that tag comes within its early
+    /// dialog (RFC 3261 §12).
+    #[must_use]
+    pub fn unanswered(&mut self, named: Branch) -> Option<ServerKey> {
+        let Branch {
+            worker,
+            slot,
+            generation,
+        } = named;
+        let server = self.servers.slab.get(slot, generation)?;
+        let waits = matches!(&server.machine, Machine::Invite(machine) if machine.is_proceeding());
+        (worker == self.config.worker && waits).then_some(ServerKey { slot, generation })
+    }
+
     /// Makes a server transaction for a request that is answered later. With a mark the TU hears how it ends.
     ///
     /// # Errors
