@@ -8,7 +8,7 @@ use dns_server::{DnsServer, Manner, Zone};
 use hairpin_server::Running;
 use hairpin_server::policy::PeerRule;
 use hairpin_server::sip::SipSettings;
-use sip_client::{Client, options, serve, status, test_uas};
+use sip_client::{Client, Stream, options, serve, status, test_uas};
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener, UdpSocket};
 use std::time::{Duration, Instant};
@@ -180,6 +180,38 @@ fn a_call_that_is_acknowledged_gets_none() {
         ),
         (0, 0)
     );
+}
+
+/// RFC 3261 §18.2.2, RFC 3263 §5: the connection that the call came by is gone, and nobody listens where it came from; the caller's Via
+/// names another place.
+#[test]
+fn an_answer_whose_connection_is_gone_goes_to_where_the_via_leads_rfc3263_5() {
+    let elsewhere = TcpListener::bind("127.0.0.2:0").expect("a listener");
+    let port = elsewhere.local_addr().expect("an address").port();
+    let zone = Zone::new().host("caller.example", "127.0.0.2");
+    let dns = DnsServer::new(zone);
+    let server = server_with(|settings| {
+        settings.t1 = Duration::from_millis(100);
+        settings.resolvers = vec![dns.address()];
+        let network = "127.0.0.2/32".parse().expect("a network");
+        settings.targets = vec![PeerRule::all_ports(network)];
+    });
+    let request = invite("sip:a@127.0.0.1:9", "").replace(
+        "UDP 192.0.2.1:5060;rport",
+        &format!("TCP caller.example:{port}"),
+    );
+    let mut stream = Stream::new(server.sip_listeners()[0]);
+    stream.send(request.as_bytes());
+    assert_eq!(status(&stream.answer()), 180);
+    assert_eq!(status(&stream.answer()), 200);
+    drop(stream);
+    // The 200 is repeated until its ACK comes.
+    let (mut stream, _) = elsewhere.accept().expect("a connection");
+    stream.set_read_timeout(Some(PATIENCE)).expect("a timeout");
+    let mut text = [0; 12];
+    stream.read_exact(&mut text).expect("an answer");
+    assert_eq!(&text, b"SIP/2.0 200 ");
+    until(&server, "it is counted", |sip| sip.redirected >= 1);
 }
 
 #[test]

@@ -27,6 +27,11 @@ fn own_requests(page: &mut Page, sum: &SipCounters) {
         "2xx for INVITEs that were repeated until the time was over, as no ACK came.",
         sum.unacknowledged,
     );
+    page.counter(
+        "hairpin_sip_responses_redirected_total",
+        "Responses that went to another server of their client, as it was gone from where its request came from.",
+        sum.redirected,
+    );
     page.counters(
         "hairpin_sip_own_requests_total",
         "Requests of the server's own, by what was done with them; failed_over counts attempts after the first.",

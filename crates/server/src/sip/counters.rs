@@ -167,6 +167,8 @@ counters! {
     own_refused: u64,
     /// Those that were not sent, as they lead where they may not go.
     own_forbidden: u64,
+    /// Responses that went to another server of their client, as it was gone from where its request came from.
+    redirected: u64,
     /// Requests that need credentials, by what became of them: [`DIGEST_OUTCOMES`].
     digest: [u64; DIGEST_OUTCOMES.len()],
     /// Questions to the DNS, by what came of them.

@@ -83,6 +83,7 @@ impl Endpoint {
         config.timers.t1 = settings.t1;
         config.most_servers = orders.share(settings.transactions);
         config.most_clients = config.most_servers;
+        config.redirects_responses = true;
         config.sent_by = (0..)
             .map(ListenerKey)
             .zip(listeners)
@@ -504,6 +505,11 @@ impl Endpoint {
                 Output::Event(event) => {
                     let dispatcher = &mut self.requests.dispatcher;
                     dispatcher.event(now, &mut self.engine, &event);
+                }
+                Output::Undelivered { server, to, bytes } => {
+                    let bytes = bytes.to_vec();
+                    let dispatcher = &mut self.requests.dispatcher;
+                    dispatcher.undelivered(now, &mut self.engine, server, to, &bytes);
                 }
                 Output::Unacknowledged {
                     flow,

@@ -149,6 +149,7 @@ impl Requests {
         counters.own_failed_over = stats.failed_over;
         counters.own_failed = stats.failed - stats.forbidden;
         counters.own_forbidden = stats.forbidden;
+        counters.redirected = stats.redirected;
         counters.dns_cached = stats.cached as u64;
         counters.dns_open = stats.questions as u64;
     }

@@ -60,6 +60,7 @@
 mod order;
 mod questions;
 mod requests;
+mod responses;
 
 pub use order::{Allowed, Config, DispatchError, Failure, Order, Reach, Source, Stats, Told};
 
@@ -71,8 +72,9 @@ use crate::engine::{ClientFailure, ClientKey, Engine, Event, Mark};
 use crate::message::Message;
 use crate::routing::{Answer, DnsCache, DnsFailed, Locator, Outcome, Penalties, Query};
 use crate::{HashKey, Mono};
-use questions::Questions;
+use questions::{Questions, Waiter};
 use requests::Request;
+use responses::Response;
 
 /// Names a request that was sent to a URI; stale when that is done.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -102,6 +104,7 @@ pub struct Dispatcher {
     cache: DnsCache,
     penalties: Penalties,
     requests: Slab<Request>,
+    responses: Slab<Response>,
     questions: Questions,
     told: VecDeque<Told>,
     stats: Stats,
@@ -117,6 +120,7 @@ impl Dispatcher {
             cache: DnsCache::new(key),
             penalties: Penalties::new(key),
             requests: Slab::new(),
+            responses: Slab::new(),
             questions: Questions::new(key, config.most_questions),
             told: VecDeque::new(),
             stats: Stats::default(),
@@ -184,8 +188,11 @@ impl Dispatcher {
             Ok((answer, ttl)) => self.cache.insert(now, query, answer, ttl),
             Err(DnsFailed) => self.cache.insert_failure(now, query),
         }
-        for key in waiting {
-            self.locate(now, engine, key);
+        for who in waiting {
+            match who {
+                Waiter::Request(key) => self.locate(now, engine, key),
+                Waiter::Response(key) => self.locate_response(now, engine, key),
+            }
         }
     }
 
@@ -228,7 +235,7 @@ impl Dispatcher {
         Some(tu)
     }
 
-    /// What the engine says of a client transaction.
+    /// What the engine says of a client transaction, or of a response that was sent elsewhere.
     pub fn event(&mut self, now: Mono, engine: &mut Engine, event: &Event) {
         match *event {
             Event::ClientFailed { key, mark, failure } => {
@@ -241,6 +248,7 @@ impl Dispatcher {
                     self.requests.remove(of.slot);
                 }
             }
+            Event::Redirected { mark, sent } => self.redirected(now, engine, mark, sent),
             Event::ServerFailed { .. } | Event::ServerEnded { .. } => {}
         }
     }

@@ -31,6 +31,8 @@ pub struct Config {
     pub most: usize,
     /// Questions to the DNS at a time; 64 by default.
     pub most_questions: usize,
+    /// Responses at a time that are tried elsewhere; 32 by default.
+    pub most_responses: usize,
     /// For how long after the first attempt another server is tried; twice 64*T1 by default, so that one may be silent.
     pub patience: Duration,
     /// See [`Reach::Near`]; nowhere by default.
@@ -54,6 +56,7 @@ impl Config {
             sources,
             most: 10_000,
             most_questions: 64,
+            most_responses: 32,
             patience: Duration::from_secs(64),
             allowed: Box::new(|_| false),
         }
@@ -189,6 +192,8 @@ pub struct Stats {
     pub failed: u64,
     /// Those of them that led where they may not go.
     pub forbidden: u64,
+    /// Responses that went elsewhere than their request came from, as nobody took them there.
+    pub redirected: u64,
     /// Requests under way now.
     pub alive: usize,
     /// Questions to the DNS that are open now.

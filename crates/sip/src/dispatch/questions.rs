@@ -5,7 +5,8 @@ use std::time::Duration;
 
 use hashbrown::HashMap;
 
-use super::RequestKey;
+use super::responses::ResponseKey;
+use super::{Failure, RequestKey};
 use crate::hash::Seeded;
 use crate::routing::Query;
 use crate::{HashKey, Mono};
@@ -13,9 +14,19 @@ use crate::{HashKey, Mono};
 /// Whoever asks the DNS gives up sooner than this.
 const PATIENCE: Duration = Duration::from_secs(15);
 
+/// Questions for one message: NAPTR, SRV for each transport, and 16 hosts twice.
+const MOST_ASKED: usize = 40;
+
+/// Who waits for an answer.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Waiter {
+    Request(RequestKey),
+    Response(ResponseKey),
+}
+
 #[derive(Debug)]
 pub(super) struct Questions {
-    open: HashMap<Query, Vec<RequestKey>, Seeded>,
+    open: HashMap<Query, Vec<Waiter>, Seeded>,
     /// Those that were not handed out yet.
     new: VecDeque<Query>,
     /// When each was asked, the first one first; of some the answer has come.
@@ -37,22 +48,49 @@ impl Questions {
         self.open.len()
     }
 
-    /// Has a question asked for this request; `false` if too many are open.
-    pub(super) fn ask(&mut self, now: Mono, query: Query, key: RequestKey) -> bool {
+    /// Has these asked, all but what was asked for this message already.
+    pub(super) fn ask_all(
+        &mut self,
+        now: Mono,
+        queries: Vec<Query>,
+        asked: &mut Vec<Query>,
+        who: Waiter,
+    ) -> Result<(), Failure> {
+        for query in queries {
+            if asked.contains(&query) {
+                if !self.is_open(&query) {
+                    // Answered, and forgotten again: the cache has no room for what is needed at the same time.
+                    return Err(Failure::NoDns);
+                }
+                continue;
+            }
+            if asked.len() >= MOST_ASKED {
+                return Err(Failure::NoDns);
+            }
+            asked.push(query.clone());
+            if !self.ask(now, query, who) {
+                return Err(Failure::TooManyQuestions);
+            }
+        }
+        Ok(())
+    }
+
+    /// Has a question asked; `false` if too many are open.
+    fn ask(&mut self, now: Mono, query: Query, who: Waiter) -> bool {
         if let Some(waiting) = self.open.get_mut(&query) {
-            waiting.push(key);
+            waiting.push(who);
             return true;
         }
         if self.open.len() >= self.most {
             return false;
         }
-        self.open.insert(query.clone(), vec![key]);
+        self.open.insert(query.clone(), vec![who]);
         self.asked.push_back((now, query.clone()));
         self.new.push_back(query);
         true
     }
 
-    pub(super) fn is_open(&self, query: &Query) -> bool {
+    fn is_open(&self, query: &Query) -> bool {
         self.open.contains_key(query)
     }
 
@@ -61,7 +99,7 @@ impl Questions {
     }
 
     /// Who waits for the answer that has come.
-    pub(super) fn close(&mut self, query: &Query) -> Vec<RequestKey> {
+    pub(super) fn close(&mut self, query: &Query) -> Vec<Waiter> {
         let waiting = self.open.remove(query).unwrap_or_default();
         let open = &self.open;
         while self

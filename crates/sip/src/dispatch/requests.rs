@@ -1,15 +1,13 @@
 //! One request on its way: from its URI to servers, and from one server to the next.
 
 use super::order::{DispatchError, Failure, Order, Reach, Told};
+use super::questions::Waiter;
 use super::{Dispatcher, RequestKey};
 use crate::Mono;
 use crate::congestion::Class;
 use crate::engine::{ClientKey, Engine, Mark, Outgoing, RequestError};
 use crate::flow::ListenerKey;
 use crate::routing::{Candidate, Failover, Locate, Located, Outcome, Query};
-
-/// Questions for one request: NAPTR, SRV for each transport, and 16 hosts twice.
-const MOST_ASKED: usize = 40;
 
 #[derive(Debug)]
 pub(super) struct Request {
@@ -79,24 +77,12 @@ impl Dispatcher {
     }
 
     fn ask(&mut self, now: Mono, key: RequestKey, queries: Vec<Query>) {
-        for query in queries {
-            let Some(request) = self.requests.get(key.slot, key.generation) else {
-                return;
-            };
-            if request.asked.contains(&query) {
-                if !self.questions.is_open(&query) {
-                    // Answered, and forgotten again: the cache has no room for what is needed at the same time.
-                    return self.fail(key, Failure::NoDns);
-                }
-                continue;
-            }
-            if request.asked.len() >= MOST_ASKED {
-                return self.fail(key, Failure::NoDns);
-            }
-            request.asked.push(query.clone());
-            if !self.questions.ask(now, query, key) {
-                return self.fail(key, Failure::TooManyQuestions);
-            }
+        let Some(request) = self.requests.get(key.slot, key.generation) else {
+            return;
+        };
+        let (asked, who) = (&mut request.asked, Waiter::Request(key));
+        if let Err(failure) = self.questions.ask_all(now, queries, asked, who) {
+            self.fail(key, failure);
         }
     }
 

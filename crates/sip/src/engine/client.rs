@@ -247,6 +247,13 @@ impl Engine {
                 self.outputs.send(SendTo::Stream(connection), origin, bytes);
                 self.store.release(cell);
             }
+            Waiting::Redirected(mark, cell) => {
+                let bytes = self.store.get(&cell);
+                let to = SendTo::Stream(connection);
+                self.outputs.send(to, Origin::Nobody, bytes);
+                self.store.release(cell);
+                self.redirected(mark, true);
+            }
         }
     }
 
@@ -258,6 +265,10 @@ impl Engine {
                 if let Some(key) = server {
                     self.server_transport_failed(now, key);
                 }
+            }
+            Waiting::Redirected(mark, cell) => {
+                self.store.release(cell);
+                self.redirected(mark, false);
             }
         }
     }

@@ -58,6 +58,9 @@ pub struct Config {
     pub most_servers: usize,
     /// Client transactions at a time.
     pub most_clients: usize,
+    /// Whether a response that no connection can be had for is handed to the embedder, as [`Output::Undelivered`](super::Output::Undelivered):
+    /// RFC 3261 §18.2.2 has it try what the DNS says of sent-by. Else it is lost, which its transaction is told.
+    pub redirects_responses: bool,
     /// How long a connection that we opened may be idle. RFC 3261 §18: at least as long as a transaction lives.
     pub connection_idle: Duration,
 }
@@ -80,6 +83,7 @@ impl Config {
             large_over_tcp: true,
             most_servers: 4_000_000,
             most_clients: 1_000_000,
+            redirects_responses: false,
             connection_idle: Duration::from_secs(300),
         }
     }

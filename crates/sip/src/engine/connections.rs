@@ -6,6 +6,7 @@ use std::time::Duration;
 use hashbrown::HashMap;
 
 use super::key::{ClientKey, ConnectKey, ServerKey};
+use super::output::Mark;
 use super::slab::Slab;
 use super::store::Cell;
 use crate::flow::{Carrier, ConnectionKey, Destination, Flow, ListenerKey};
@@ -26,6 +27,8 @@ pub(super) enum Waiting {
     Client(ClientKey),
     /// A message that no client transaction keeps: a response, or an ACK.
     Response(Option<ServerKey>, Cell),
+    /// A response on its way to where another one has failed to go.
+    Redirected(Mark, Cell),
 }
 
 #[derive(Debug)]
@@ -166,17 +169,13 @@ impl Connections {
         Path::Opens(key)
     }
 
-    /// The attempt is over: what waited for it.
-    pub(super) fn take_waiting(&mut self, key: ConnectKey) -> Vec<Waiting> {
-        if self.connecting.get(key.slot, key.generation).is_none() {
-            return Vec::new();
-        }
-        let Some(Connecting { to, waiting }) = self.connecting.remove(key.slot) else {
-            return Vec::new();
-        };
+    /// The attempt is over: where to, and what waited for it.
+    pub(super) fn take_waiting(&mut self, key: ConnectKey) -> Option<(Destination, Vec<Waiting>)> {
+        self.connecting.get(key.slot, key.generation)?;
+        let Connecting { to, waiting } = self.connecting.remove(key.slot)?;
         self.connecting_to
             .remove(&(to.carrier, to.remote, to.listener));
-        waiting
+        Some((to, waiting))
     }
 
     /// When idle connections are to be looked for.

@@ -75,12 +75,12 @@ use std::time::Duration;
 
 use crate::branch::BranchCodec;
 use crate::congestion::{self, Backlog, Behaviour, Controller, Downstream, OcReply, Sieve};
-use crate::flow::{ConnectionKey, Flow};
+use crate::flow::{ConnectionKey, Destination, Flow};
 use crate::message::Spans;
 use crate::verdict::Rules;
 use crate::{Mono, Now};
 use clients::Clients;
-use connections::Connections;
+use connections::{Connections, Waiting};
 use key::Matcher;
 use output::Outputs;
 use servers::Servers;
@@ -224,16 +224,44 @@ impl Engine {
         let Some(connection) = flow.connection else {
             return;
         };
-        for waiting in self.connections.take_waiting(key) {
+        let waiting = self.connections.take_waiting(key);
+        for waiting in waiting.into_iter().flat_map(|(_, waiting)| waiting) {
             self.send_waiting(now, connection, waiting);
         }
     }
 
     /// A connection that was asked for cannot be had.
     pub fn connect_failed(&mut self, now: Mono, key: ConnectKey) {
-        for waiting in self.connections.take_waiting(key) {
-            self.drop_waiting(now, waiting);
+        let Some((to, all)) = self.connections.take_waiting(key) else {
+            return;
+        };
+        for waiting in all {
+            match waiting {
+                Waiting::Response(Some(server), cell) if self.config.redirects_responses => {
+                    let bytes = self.store.get(&cell);
+                    self.outputs.undelivered(server, to, bytes);
+                    self.store.release(cell);
+                }
+                waiting => self.drop_waiting(now, waiting),
+            }
         }
+    }
+
+    /// Sends a response of [`Output::Undelivered`] to somebody else. [`Event::Redirected`] says whether that could be done.
+    pub fn redirect(&mut self, now: Mono, to: Destination, response: &[u8], mark: Mark) {
+        match self.store.keep(response) {
+            Some(cell) => self.send_over_stream(now, to, Waiting::Redirected(mark, cell)),
+            None => self.redirected(mark, false),
+        }
+    }
+
+    fn redirected(&mut self, mark: Mark, sent: bool) {
+        self.outputs.event(Event::Redirected { mark, sent });
+    }
+
+    /// A response of [`Output::Undelivered`] cannot be delivered at all: the TU of its transaction hears of it.
+    pub fn undeliverable(&mut self, now: Mono, server: ServerKey) {
+        self.server_transport_failed(now, server);
     }
 
     /// A connection is gone. Requests that went over it and were not answered at all have failed (RFC 3261 §17.1.4).

@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 use std::ops::Range;
 
 use super::key::{ClientKey, ConnectKey, ServerKey};
-use crate::flow::{Carrier, ConnectionKey, Flow, ListenerKey};
+use crate::flow::{Carrier, ConnectionKey, Destination, Flow, ListenerKey};
 
 /// A mark the TU puts on a transaction and gets back with each of its events.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -101,6 +101,13 @@ pub enum Event {
         /// Why.
         failure: ServerFailure,
     },
+    /// What became of [`Engine::redirect`](super::Engine::redirect).
+    Redirected {
+        /// The mark that was given to it.
+        mark: Mark,
+        /// There was a connection, and the response went over it.
+        sent: bool,
+    },
     /// A server transaction has ended: it cannot be responded to any more.
     ServerEnded {
         /// Which.
@@ -144,6 +151,17 @@ pub enum Output<'a> {
         /// the URI of the INVITE's Contact.
         remote_target: &'a [u8],
     },
+    /// The connection of a response is gone, and no new one can be had (RFC 3261 §18.2.2). The embedder tries the servers that sent-by
+    /// names, with [`Engine::redirect`](super::Engine::redirect), or calls [`Engine::undeliverable`](super::Engine::undeliverable).
+    /// Only with [`Config::redirects_responses`](super::Config::redirects_responses).
+    Undelivered {
+        /// Its transaction.
+        server: ServerKey,
+        /// Where it could not go.
+        to: Destination,
+        /// The response.
+        bytes: &'a [u8],
+    },
     /// Close a connection: nothing has used it for long.
     Close(ConnectionKey),
     /// Tell the TU.
@@ -166,6 +184,11 @@ enum Queued {
         bytes: Range<usize>,
         target_len: usize,
     },
+    Undelivered {
+        server: ServerKey,
+        to: Destination,
+        bytes: Range<usize>,
+    },
     Other(Output<'static>),
 }
 
@@ -183,6 +206,14 @@ impl Outputs {
         self.bytes.extend_from_slice(message);
         let bytes = start..self.bytes.len();
         self.queue.push_back(Queued::Send { to, origin, bytes });
+    }
+
+    pub(super) fn undelivered(&mut self, server: ServerKey, to: Destination, response: &[u8]) {
+        let start = self.bytes.len();
+        self.bytes.extend_from_slice(response);
+        let bytes = start..self.bytes.len();
+        self.queue
+            .push_back(Queued::Undelivered { server, to, bytes });
     }
 
     /// `kept` is the 2xx and, behind it, the remote target.
@@ -239,6 +270,11 @@ impl Outputs {
                     remote_target,
                 })
             }
+            Some(Queued::Undelivered { server, to, bytes }) => Some(Output::Undelivered {
+                server: *server,
+                to: *to,
+                bytes: self.bytes.get(bytes.clone()).unwrap_or_default(),
+            }),
             Some(Queued::Other(output)) => Some(*output),
         }
     }

@@ -3,7 +3,7 @@
 use super::locate::{Locate, Scheme};
 use super::name::DnsName;
 use crate::flow::Carrier;
-use crate::header::Transport;
+use crate::header::{Transport, Via};
 use crate::uri::{SipUri, Uri};
 
 /// Why a URI leads nowhere, whatever the DNS says.
@@ -30,6 +30,28 @@ impl Locate {
             Ok(Uri::Sip(uri)) => Locate::of_sip(&uri),
             _ => Err(TargetError::Scheme),
         }
+    }
+
+    /// What a response looks for that its request's address does not take (RFC 3263 §5): sent-by of its topmost Via, by the
+    /// transport that is named there. `None` if that can be no name.
+    #[must_use]
+    pub fn of_sent_by(via: &Via<'_>) -> Option<Locate> {
+        let carrier = Some(carrier(via.transport).ok()?);
+        let (port, scheme) = (via.port, Scheme::Sip);
+        if let Some(ip) = via.host.ip() {
+            return Some(Locate::Address {
+                ip,
+                port,
+                carrier,
+                scheme,
+            });
+        }
+        Some(Locate::Name {
+            host: DnsName::new(via.host.as_bytes())?,
+            port,
+            carrier,
+            scheme,
+        })
     }
 
     fn of_sip(uri: &SipUri<'_>) -> Result<Locate, TargetError> {

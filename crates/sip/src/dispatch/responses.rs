@@ -1,0 +1,150 @@
+//! Responses that could not be delivered: to whom else sent-by leads (RFC 3263 §5, RFC 3261 §18.2.2).
+
+use super::questions::Waiter;
+use super::{Dispatcher, Reach};
+use crate::Mono;
+use crate::engine::{Engine, Mark, ServerKey};
+use crate::flow::Destination;
+use crate::message::{Limits, Scan};
+use crate::routing::{Candidate, Locate, Located, Query};
+
+/// Names a response; stale when it is done with.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct ResponseKey {
+    pub(super) slot: u32,
+    pub(super) generation: u32,
+}
+
+impl ResponseKey {
+    fn mark(self) -> Mark {
+        Mark(u64::from(self.slot) << 32 | u64::from(self.generation))
+    }
+
+    fn of(mark: Mark) -> ResponseKey {
+        ResponseKey {
+            slot: (mark.0 >> 32) as u32,
+            generation: mark.0 as u32,
+        }
+    }
+}
+
+#[derive(Debug)]
+pub(super) struct Response {
+    server: ServerKey,
+    /// Where it could not go.
+    tried: Destination,
+    target: Locate,
+    bytes: Box<[u8]>,
+    asked: Vec<Query>,
+    /// Those that are left, once they are known.
+    servers: Option<std::vec::IntoIter<Candidate>>,
+}
+
+impl Dispatcher {
+    /// The engine could not deliver a response, as in [`Output::Undelivered`](crate::engine::Output::Undelivered). Its client has chosen
+    /// sent-by, so it goes to the client's address or to those that [`Config::allowed`](super::Config::allowed) names, as with [`Reach::Near`];
+    /// while there are as many as there may be, or the one before of the same transaction is on its way, it is lost.
+    pub fn undelivered(
+        &mut self,
+        now: Mono,
+        engine: &mut Engine,
+        server: ServerKey,
+        tried: Destination,
+        bytes: &[u8],
+    ) {
+        let scan = Scan::of(bytes, &Limits::DEFAULT).ok();
+        let via = scan.as_ref().and_then(Scan::top_via);
+        let is_full = self.responses.len() >= self.config.most_responses;
+        let comes_again = || {
+            self.responses
+                .iter()
+                .any(|(_, other)| other.server == server)
+        };
+        let Some(target) = via
+            .and_then(|via| Locate::of_sent_by(&via))
+            .filter(|_| !is_full && !comes_again())
+        else {
+            return engine.undeliverable(now, server);
+        };
+        let (slot, generation) = self.responses.insert(Response {
+            server,
+            tried,
+            target,
+            bytes: bytes.into(),
+            asked: Vec::new(),
+            servers: None,
+        });
+        self.locate_response(now, engine, ResponseKey { slot, generation });
+    }
+
+    /// Gets on with finding whom sent-by names; when they are known, tries the first.
+    pub(super) fn locate_response(&mut self, now: Mono, engine: &mut Engine, key: ResponseKey) {
+        let Some(response) = self.responses.get(key.slot, key.generation) else {
+            return;
+        };
+        if response.servers.is_some() {
+            return;
+        }
+        let located = self
+            .locator
+            .locate(now, &response.target, &self.cache, &self.penalties);
+        let who = Waiter::Response(key);
+        match located {
+            Located::Ask(queries) => {
+                let asked = &mut response.asked;
+                if self.questions.ask_all(now, queries, asked, who).is_err() {
+                    self.give_up(now, engine, key);
+                }
+            }
+            Located::Servers(mut servers) => {
+                let tried = response.tried;
+                let config = &self.config;
+                let near = Reach::Near(tried.remote.ip());
+                servers.retain(|server| {
+                    server.remote != tried.remote
+                        && server.carrier.is_reliable()
+                        && config.permits(near, server.remote)
+                });
+                response.servers = Some(servers.into_iter());
+                self.try_next_for_response(now, engine, key);
+            }
+            Located::Nowhere | Located::Failed => self.give_up(now, engine, key),
+        }
+    }
+
+    fn try_next_for_response(&mut self, now: Mono, engine: &mut Engine, key: ResponseKey) {
+        let Some(response) = self.responses.get(key.slot, key.generation) else {
+            return;
+        };
+        let listener = Some(response.tried.listener);
+        let config = &self.config;
+        let mut servers = response.servers.iter_mut().flatten();
+        match servers.find_map(|server| config.destination(server, listener)) {
+            Some(to) => engine.redirect(now, to, &response.bytes, key.mark()),
+            None => self.give_up(now, engine, key),
+        }
+    }
+
+    /// What the engine says of an attempt.
+    pub(super) fn redirected(&mut self, now: Mono, engine: &mut Engine, mark: Mark, sent: bool) {
+        let key = ResponseKey::of(mark);
+        if self.responses.get(key.slot, key.generation).is_none() {
+            return;
+        }
+        if sent {
+            self.stats.redirected += 1;
+            self.responses.remove(key.slot);
+        } else {
+            self.try_next_for_response(now, engine, key);
+        }
+    }
+
+    fn give_up(&mut self, now: Mono, engine: &mut Engine, key: ResponseKey) {
+        if self.responses.get(key.slot, key.generation).is_none() {
+            return;
+        }
+        if let Some(response) = self.responses.remove(key.slot) {
+            engine.undeliverable(now, response.server);
+        }
+    }
+}
