@@ -5,7 +5,7 @@
 //! element's [`Rules`]. Only what an element needs is looked at: a proxy forwards a malformed Contact or Date as it is.
 
 pub(crate) mod request;
-mod response;
+pub(crate) mod response;
 
 use crate::build::{Answerable, BuildError, Builder, Stamp};
 use crate::header::{HeaderError, HeaderKind};
@@ -253,7 +253,7 @@ pub fn judge<'a>(
 pub fn judge_message<'a>(message: Message<'a>, rules: &Rules<'_>) -> Verdict<'a> {
     let Some(method) = message.method() else {
         return match response::check(&message, rules.element) {
-            Ok(()) => Verdict::Accept(message),
+            Ok(_) => Verdict::Accept(message),
             Err(reason) => Verdict::Drop(reason),
         };
     };

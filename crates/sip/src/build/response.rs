@@ -117,8 +117,12 @@ impl<'a> Scan<'a> {
         if self.method? == Method::Ack {
             return None;
         }
-        let (top, is_top_whole) = sent_by(self.via?)?;
-        Some(Answerable {
+        Some(self.answerable_to(sent_by(self.via?)?))
+    }
+
+    /// The same of a request, where the topmost Via has been read.
+    pub(crate) fn answerable_to(&self, (top, is_top_whole): (Via<'a>, bool)) -> Answerable<'a> {
+        Answerable {
             top,
             is_top_whole,
             vias: ViaFields::Scanned(self.via_fields()),
@@ -127,7 +131,7 @@ impl<'a> Scan<'a> {
             is_tagged: None,
             call_id: self.call_id,
             cseq: self.cseq,
-        })
+        }
     }
 }
 
@@ -245,6 +249,7 @@ impl<'b> Builder<'b> {
     }
 
     /// Adds a field as the request has it.
+    #[inline(always)]
     fn copied(&mut self, name: &[u8], value: Option<&[u8]>) {
         if let Some(value) = value {
             self.raw(name).raw(value).raw(b"\r\n");

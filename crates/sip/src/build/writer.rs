@@ -134,6 +134,7 @@ impl<'b> Builder<'b> {
     }
 
     /// Adds a field whose name is known to be one.
+    #[inline]
     fn field(&mut self, name: &[u8], value: &[Part<'_>]) -> &mut Self {
         self.raw(name).raw(b": ");
         for &part in value {
@@ -232,8 +233,8 @@ impl<'b> Builder<'b> {
         self
     }
 
-    /// Adds bytes that are known to be harmless.
-    #[inline]
+    /// Adds bytes that are known to be harmless. Inlined, so that constants are stored and not copied by a call.
+    #[inline(always)]
     pub(crate) fn raw(&mut self, bytes: &[u8]) -> &mut Self {
         let end = self.len + bytes.len();
         match self.buffer.get_mut(self.len..end) {

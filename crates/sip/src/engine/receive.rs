@@ -52,9 +52,9 @@ impl Engine {
         };
         match Message::parse_with(bytes, spans, framing, &self.config.limits) {
             Ok(message) if message.is_request() => self.request_in(now, flow, message, admitted),
-            Ok(message) => match judge_message(message, &self.config.rules) {
-                Verdict::Accept(message) => self.response(now, message, flow),
-                verdict => self.judged(flow, verdict),
+            Ok(message) => match verdict::response::check(&message, self.config.rules.element) {
+                Ok(via) => self.response(now, message, &via, flow),
+                Err(reason) => self.drop_message(reason.into()),
             },
             Err(ParseError::Empty) => Received::KeepAlive,
             Err(error) => self.judged(flow, judge_bytes(bytes, &self.config.limits, error)),
@@ -318,12 +318,15 @@ impl Engine {
         Tag::new(self.matcher.stateless_tag(fingerprint))
     }
 
-    /// Answers what was only scanned, without keeping anything; false if no answer can be made.
-    fn refuse(&mut self, flow: &Flow, scan: &Scan<'_>, reply: &Reply<'_>) -> bool {
-        let Some(answerable) = scan.answerable() else {
-            return false;
-        };
-        let via = answerable.top_via();
+    /// Answers a request that was only scanned, but for its Via, without keeping anything; false if no answer can be made.
+    fn refuse<'m>(
+        &mut self,
+        flow: &Flow,
+        scan: &Scan<'m>,
+        via: &Via<'m>,
+        reply: &Reply<'_>,
+    ) -> bool {
+        let answerable = scan.answerable_to((*via, true));
         let tag = self.tag_of(via);
         let stamp = Stamp::of(via, flow.remote);
         let none = std::iter::empty();
@@ -373,11 +376,11 @@ impl Engine {
     }
 
     /// A 503, made in the buffer that is kept: nothing is allocated.
-    fn refuse_congested(
+    fn refuse_congested<'m>(
         &mut self,
         flow: &Flow,
-        scan: &Scan<'_>,
-        via: &Via<'_>,
+        scan: &Scan<'m>,
+        via: &Via<'m>,
         retry_after_s: u32,
     ) -> Shed {
         // A sender that speaks RFC 7339 is told how much to hold back; a Retry-After would stop it altogether.
@@ -389,7 +392,7 @@ impl Engine {
             retry_after(&mut line, retry_after_s)
         };
         let reply = Reply::new(503).headers(headers);
-        if self.refuse(flow, scan, &reply) {
+        if self.refuse(flow, scan, via, &reply) {
             Shed::Refused
         } else {
             Shed::Dropped
@@ -433,10 +436,12 @@ fn traits<'m>(message: &Message<'m>) -> Traits<'m> {
 }
 
 fn scanned_traits<'m>(scan: &Scan<'m>) -> Traits<'m> {
-    let mut words = scan.head().split(|byte| *byte == b' ');
+    let method = scan.method.map(Method::as_bytes).unwrap_or_default();
+    let behind = scan.head().get(method.len() + 1..).unwrap_or_default();
+    let uri_len = memchr::memchr(b' ', behind).unwrap_or(0);
     Traits {
-        method: scan.method.map(Method::as_bytes).unwrap_or_default(),
-        uri: words.nth(1).unwrap_or_default(),
+        method,
+        uri: behind.get(..uri_len).unwrap_or_default(),
         in_dialog: scan.to_tag().is_some(),
         has_credentials: scan.has_credentials,
         priority: scan.priority,

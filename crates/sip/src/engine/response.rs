@@ -24,10 +24,11 @@ impl Engine {
         &mut self,
         now: Mono,
         message: Message<'m>,
+        via: &Via<'_>,
         flow: &Flow,
     ) -> Received<'m> {
         let code = message.status_code().unwrap_or(0);
-        let key = match self.match_response(&message) {
+        let key = match self.match_response(&message, via) {
             // It is counted where it belongs.
             Ok(Matched::Elsewhere(worker)) => return Received::Elsewhere { worker },
             Ok(Matched::Here(key)) => Ok(key),
@@ -38,7 +39,7 @@ impl Engine {
             Ok(key) => key,
             Err(reason) => return self.drop_message(reason),
         };
-        self.learn_overload(now, &message, flow.remote);
+        self.learn_overload(now, via, flow.remote);
         let timers = self.config.timers;
         let Some(client) = self.clients.slab.get(key.slot, key.generation) else {
             return self.drop_message(DropReason::Stray);
@@ -58,8 +59,11 @@ impl Engine {
     }
 
     /// RFC 3261 §17.1.3, §18.1.2: branch and CSeq method, and a sent-by of ours.
-    fn match_response(&mut self, message: &Message<'_>) -> Result<Matched, DropReason> {
-        let via = message.via().map_err(|_| DropReason::BadResponse)?;
+    fn match_response(
+        &mut self,
+        message: &Message<'_>,
+        via: &Via<'_>,
+    ) -> Result<Matched, DropReason> {
         let branch = match self.codec.read(via.branch.unwrap_or_default()) {
             BranchKind::Ours(branch) => branch,
             BranchKind::Forged => return Err(DropReason::ForgedBranch),
@@ -90,13 +94,10 @@ impl Engine {
     }
 
     /// RFC 7339 §5.4: what the next hop says of its load.
-    fn learn_overload(&mut self, now: Mono, message: &Message<'_>, hop: SocketAddr) {
-        if !self.config.overload_control {
+    fn learn_overload(&mut self, now: Mono, via: &Via<'_>, hop: SocketAddr) {
+        if !self.config.overload_control || !via.has_oc {
             return;
         }
-        let Ok(via): Result<Via<'_>, _> = message.via() else {
-            return;
-        };
         let mut feedback = Feedback::default();
         for param in via.params {
             feedback.note(param.name, param.value);

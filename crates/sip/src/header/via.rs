@@ -125,7 +125,7 @@ pub struct Via<'a> {
     pub params: Params<'a>,
     /// The name of `rport`, as it stands in the message.
     pub(crate) rport_name: Option<&'a [u8]>,
-    /// `oc` is there (RFC 7339).
+    /// There are parameters that begin like those of RFC 7339.
     pub(crate) has_oc: bool,
 }
 
@@ -207,11 +207,13 @@ impl<'a> Via<'a> {
             5 if name.eq_ignore_ascii_case(b"maddr") => {
                 self.maddr = self.maddr.or(Some(Host::new(value?)?));
             }
-            2 if name.eq_ignore_ascii_case(b"oc") => self.has_oc = true,
             3 if name.eq_ignore_ascii_case(b"ttl") => {
                 self.ttl = Some(u8::try_from(chars::decimal(value?)?).ok()?);
             }
-            _ => {}
+            _ => {
+                let start = name.first_chunk::<2>();
+                self.has_oc |= start.is_some_and(|start| start.eq_ignore_ascii_case(b"oc"));
+            }
         }
         Some(())
     }

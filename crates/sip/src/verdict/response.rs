@@ -3,17 +3,21 @@
 use core::net::IpAddr;
 
 use super::{DropReason, Element};
-use crate::header::HeaderError;
+use crate::header::{HeaderError, Via};
 use crate::message::Message;
 
-/// Checks a response (RFC 3261 §8.1.3.3, §16.7, RFC 4475 §3.3.10).
+/// Checks a response (RFC 3261 §8.1.3.3, §16.7, RFC 4475 §3.3.10); returns its topmost Via.
 #[inline]
-pub(super) fn check(response: &Message<'_>, element: Element) -> Result<(), DropReason> {
-    if !is_well_formed(response).unwrap_or(false) {
+pub(crate) fn check<'a>(response: &Message<'a>, element: Element) -> Result<Via<'a>, DropReason> {
+    let mut vias = response.vias();
+    let Some(Ok(via)) = vias.next() else {
+        return Err(DropReason::BadResponse);
+    };
+    if !via.is_sip_2_0 || is_well_formed(response).is_err() {
         return Err(DropReason::BadResponse);
     }
-    let next = match response.vias().nth(1) {
-        None => return Ok(()),
+    let next = match vias.next() {
+        None => return Ok(via),
         Some(_) if element == Element::UserAgent => return Err(DropReason::NotOurs),
         Some(Err(_)) => return Err(DropReason::BadResponse),
         Some(Ok(via)) => via,
@@ -24,18 +28,18 @@ pub(super) fn check(response: &Message<'_>, element: Element) -> Result<(), Drop
     };
     match goes_to.is_some_and(is_for_many) {
         true => Err(DropReason::Broadcast),
-        false => Ok(()),
+        false => Ok(via),
     }
 }
 
+/// What every response has besides its Via.
 #[inline]
-fn is_well_formed(response: &Message<'_>) -> Result<bool, HeaderError> {
-    let via = response.via()?;
+fn is_well_formed(response: &Message<'_>) -> Result<(), HeaderError> {
     response.from()?;
     response.to()?;
     response.call_id()?;
     response.cseq()?;
-    Ok(via.is_sip_2_0)
+    Ok(())
 }
 
 /// Whether more than one host would get it.
