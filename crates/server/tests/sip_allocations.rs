@@ -64,7 +64,7 @@ impl Talker {
         self.message.extend_from_slice(&self.tag);
         write!(
             self.message,
-            "\r\nCall-ID: {number}@test\r\nCSeq: 1 {method}\r\nMax-Forwards: 70\r\n\
+            "\r\nCall-ID: {number}@{carrier}\r\nCSeq: 1 {method}\r\nMax-Forwards: 70\r\n\
              Contact: <sip:a@192.0.2.1>\r\nContent-Length: 0\r\n\r\n"
         )
         .expect("room");
@@ -126,6 +126,8 @@ impl Talker {
 fn serving_allocates_nothing() {
     let mut settings = test_uas();
     settings.t1 = T1;
+    // A machine that is busy with other things is no overload.
+    settings.tolerance = Duration::from_secs(600);
     let server = serve(settings, 1);
     let mut talker = Talker::new(server.sip_listeners()[0]);
     (0..WARM_UP).for_each(|_| talker.round());
