@@ -199,6 +199,7 @@ impl User {
         };
         work(orders.settings.service_time);
         engine.answer(now, request, &Reply::new(200))?;
+        engine.dialog_ended(dialog);
         // "The UAS MUST still respond to any pending requests received for that dialog", with 487.
         if let Some(invite) = engine.unanswered(dialog) {
             self.cancel(now, invite, engine);
