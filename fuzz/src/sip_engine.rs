@@ -138,6 +138,7 @@ impl Target {
             pieces: &[bytes],
             class: Class::New,
             mark: Some(Mark(2)),
+            loop_check: None,
         };
         if let Ok(key) = self.engine.request(self.now, &out) {
             self.client = Some(key);

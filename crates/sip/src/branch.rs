@@ -5,9 +5,14 @@
 //!           └── 29 digits: worker (16 bits), slot (32), generation (32), MAC (64), one bit of nought
 //! ```
 //!
+//! Where a proxy forks, `-` and 7 digits more say of what it made its decision (RFC 5393 §4.2.1), so that a request which comes back unchanged
+//! is known for a loop.
+//!
 //! Any worker can read whose it is, and nobody without the key can make one up. The digits are those of RFC 4648 §6 in
 //! lower case: RFC 3261 §19.1.4 and §7.3.1 make a branch a token whose case does not matter, which base64 would break.
 
+use crate::header::HeaderKind;
+use crate::message::Message;
 use crate::siphash::HashKey;
 
 /// RFC 3261 §8.1.1.7: what a branch that is unique begins with.
@@ -20,6 +25,38 @@ const DIGITS: &[u8; 32] = b"abcdefghijklmnopqrstuvwxyz234567";
 const DIGIT_COUNT: usize = 29;
 /// Bytes of a branch, the magic cookie included.
 pub const BRANCH_LEN: usize = MAGIC_COOKIE.len() + 1 + DIGIT_COUNT;
+
+/// Marks the second part of a branch, for the detection of loops.
+const SECOND_MARK: u8 = b'-';
+/// Bytes of that part, its mark included.
+pub const SECOND_LEN: usize = 8;
+
+/// What a proxy made its decision of, as the second part of a branch has it (RFC 5393 §4.2.1).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct LoopCheck(u32);
+
+impl LoopCheck {
+    /// As it stands behind a branch: a hyphen, and 32 bits as 7 digits, the first three bits nought.
+    #[must_use]
+    pub fn text(self) -> [u8; SECOND_LEN] {
+        std::array::from_fn(|place| match place {
+            0 => SECOND_MARK,
+            place => DIGITS[(self.0 >> (5 * (SECOND_LEN - 1 - place))) as usize % 32],
+        })
+    }
+
+    /// Of a branch that has it, in either case.
+    #[must_use]
+    pub fn of(branch: &[u8]) -> Option<LoopCheck> {
+        let [SECOND_MARK, digits @ ..] = branch.last_chunk::<SECOND_LEN>()? else {
+            return None;
+        };
+        let bits = digits.iter().try_fold(0_u64, |bits, digit| {
+            Some(bits << 5 | u64::from(value(*digit)?))
+        })?;
+        u32::try_from(bits).ok().map(LoopCheck)
+    }
+}
 
 /// Bytes of a To tag of ours.
 pub const TAG_LEN: usize = 1 + DIGIT_COUNT;
@@ -54,6 +91,7 @@ pub struct BranchCodec {
     key: HashKey,
     tag_key: HashKey,
     stateless_key: HashKey,
+    loop_key: HashKey,
 }
 
 impl BranchCodec {
@@ -64,6 +102,7 @@ impl BranchCodec {
             key: key.derive(u64::from_le_bytes(*b"branches")),
             tag_key: key.derive(u64::from_le_bytes(*b"to tags.")),
             stateless_key: key.derive(u64::from_le_bytes(*b"no state")),
+            loop_key: key.derive(5393),
         }
     }
 
@@ -135,7 +174,22 @@ impl BranchCodec {
         text(STATELESS_MARK, mac as u16, other, mac)
     }
 
-    /// Reads a branch, in either case.
+    /// What a proxy makes its decision of (RFC 5393 §4.2.1): the Request-URI, Route, and what else its location service looks at. It does not
+    /// vary with the method; and it does with Call-ID and CSeq, so that what is taken for a loop by chance is not always (§4.2.4).
+    #[must_use]
+    pub fn loop_check(&self, request: &Message<'_>, others: &[u8]) -> LoopCheck {
+        let mut hasher = self.loop_key.fingerprint();
+        hasher.field(request.request_uri().unwrap_or_default());
+        for route in request.headers(HeaderKind::Route) {
+            hasher.field(route.value);
+        }
+        hasher.field(others);
+        hasher.field(request.call_id().unwrap_or_default());
+        hasher.number(request.cseq().map_or(0, |cseq| cseq.number.into()));
+        LoopCheck(hasher.finish_128() as u32)
+    }
+
+    /// Reads a branch, in either case, with or without a second part.
     #[must_use]
     pub fn read(&self, branch: &[u8]) -> BranchKind {
         let Some((cookie, rest)) = branch.split_at_checked(MAGIC_COOKIE.len()) else {
@@ -144,7 +198,10 @@ impl BranchCodec {
         let [mark, digits @ ..] = rest else {
             return BranchKind::Foreign;
         };
-        if !cookie.eq_ignore_ascii_case(MAGIC_COOKIE.as_bytes()) || digits.len() != DIGIT_COUNT {
+        let (digits, second) = digits.split_at(digits.len().min(DIGIT_COUNT));
+        let is_second = second.is_empty() || LoopCheck::of(second).is_some();
+        let is_whole = digits.len() == DIGIT_COUNT && second.len() <= SECOND_LEN && is_second;
+        if !cookie.eq_ignore_ascii_case(MAGIC_COOKIE.as_bytes()) || !is_whole {
             return BranchKind::Foreign;
         }
         match mark.to_ascii_lowercase() {

@@ -120,6 +120,7 @@ impl World {
             mark: Mark(77),
             reach,
             listener: None,
+            loop_check: None,
         };
         let sent = self
             .dispatcher

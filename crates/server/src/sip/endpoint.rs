@@ -546,6 +546,7 @@ impl Endpoint {
                 mark: Mark(0),
                 reach: Reach::Near(flow.remote.ip()),
                 listener: Some(flow.listener),
+                loop_check: None,
             };
             let dispatcher = &mut self.requests.dispatcher;
             let sent = dispatcher.send(self.now.mono, &mut self.engine, &order);

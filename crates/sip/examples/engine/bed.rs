@@ -107,6 +107,7 @@ fn engine_turn(bed: &mut Bed, given: Given<'_>) -> Outcome<()> {
         pieces: &[message],
         class: Class::New,
         mark: None,
+        loop_check: None,
     };
     match given {
         Given::Message(reply) => {

@@ -46,6 +46,7 @@
 //!     mark: Mark(1),
 //!     reach: Reach::Anywhere,
 //!     listener: None,
+//!     loop_check: None,
 //! };
 //! dispatcher.send(Mono(0), &mut engine, &order)?;
 //! let Some(question @ Query::Addresses(_)) = dispatcher.poll_question() else {

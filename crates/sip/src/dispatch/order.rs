@@ -4,6 +4,7 @@ use std::fmt;
 use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
+use crate::branch::LoopCheck;
 use crate::congestion::Class;
 use crate::engine::{Mark, RequestError};
 use crate::flow::{Carrier, Destination, ListenerKey};
@@ -128,6 +129,8 @@ pub struct Order<'a> {
     pub mark: Mark,
     /// How far it may go.
     pub reach: Reach,
+    /// What [`Engine::loop_check`](crate::engine::Engine::loop_check) said of it, for a proxy that forks.
+    pub loop_check: Option<LoopCheck>,
     /// The listener to send it from, if that can reach the server: in a dialog, the one it was begun by.
     pub listener: Option<ListenerKey>,
 }

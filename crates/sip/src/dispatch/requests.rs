@@ -4,6 +4,7 @@ use super::order::{DispatchError, Failure, Order, Reach, Told};
 use super::questions::Waiter;
 use super::{Dispatcher, RequestKey};
 use crate::Mono;
+use crate::branch::LoopCheck;
 use crate::congestion::Class;
 use crate::engine::{ClientKey, Engine, Mark, Outgoing, RequestError};
 use crate::flow::ListenerKey;
@@ -16,6 +17,7 @@ pub(super) struct Request {
     class: Class,
     reach: Reach,
     listener: Option<ListenerKey>,
+    loop_check: Option<LoopCheck>,
     target: Locate,
     /// Empty when no other server will be tried any more.
     bytes: Box<[u8]>,
@@ -36,6 +38,7 @@ impl Request {
             class: order.class,
             reach: order.reach,
             listener: order.listener,
+            loop_check: order.loop_check,
             target: Locate::of(order.target)?,
             bytes: order.pieces.concat().into(),
             asked: Vec::new(),
@@ -133,6 +136,7 @@ impl Dispatcher {
                     pieces: &[&request.bytes],
                     class: request.class,
                     mark: Some(key.mark()),
+                    loop_check: request.loop_check,
                 },
             );
             match sent {

@@ -8,7 +8,7 @@ use super::key::ClientKey;
 use super::output::{ClientFailure, Event, Mark, Origin, Output, SendTo};
 use super::server::release;
 use super::{Engine, store};
-use crate::branch::Branch;
+use crate::branch::{Branch, LoopCheck};
 use crate::congestion::Class;
 use crate::flow::{Carrier, ConnectionKey, Destination};
 use crate::message::Message;
@@ -29,6 +29,8 @@ pub struct Outgoing<'a> {
     pub class: Class,
     /// With a mark the TU hears how the transaction ends.
     pub mark: Option<Mark>,
+    /// What [`Engine::loop_check`] said of the request that a proxy forks: it stands in the branch.
+    pub loop_check: Option<LoopCheck>,
 }
 
 impl Engine {
@@ -123,12 +125,31 @@ impl Engine {
             generation: key.generation,
         });
         let oc = self.config.overload_control;
-        let built = compose::request(&mut self.scratch, out.pieces, sent_by, &branch, oc);
+        let branch = (&branch, out.loop_check);
+        let built = compose::request(&mut self.scratch, out.pieces, sent_by, branch, oc);
         let length = built.map_err(|_| RequestError::Malformed)?.len();
         if length > store::LONGEST {
             return Err(RequestError::Malformed);
         }
         Ok(length)
+    }
+
+    /// What a proxy makes its decision of, to go along where it forks (RFC 5393 §4.2.1); `others` is what its location service looks at
+    /// besides the Request-URI and Route.
+    #[must_use]
+    pub fn loop_check(&self, request: &Message<'_>, others: &[u8]) -> LoopCheck {
+        self.codec.loop_check(request, others)
+    }
+
+    /// Whether a request was here already, and the decision was made of the same (RFC 5393 §4.2.2): it gets 482. Whoever comes back
+    /// with something changed spirals, and goes on.
+    #[must_use]
+    pub fn has_looped(&self, request: &Message<'_>, check: LoopCheck) -> bool {
+        // What cannot be read is not ours.
+        request.vias().filter_map(Result::ok).any(|via| {
+            via.branch.and_then(LoopCheck::of) == Some(check)
+                && self.config.is_ours(via.host, via.port_or_default())
+        })
     }
 
     /// Sends a request that has no transaction: the ACK for a 2xx, or one forwarded statelessly. Its branch is made from
@@ -148,7 +169,8 @@ impl Engine {
         let sent_by = sent_by.ok_or(RequestError::NoSentBy)?;
         let branch = self.codec.write_stateless(number);
         let oc = self.config.overload_control;
-        let built = compose::request(&mut self.scratch, out.pieces, sent_by, &branch, oc);
+        let branch = (&branch, out.loop_check);
+        let built = compose::request(&mut self.scratch, out.pieces, sent_by, branch, oc);
         let length = built.map_err(|_| RequestError::Malformed)?.len();
         let bytes = self.scratch.get(..length).unwrap_or_default();
         if let Some(connection) = connection {

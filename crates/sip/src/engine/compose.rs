@@ -4,7 +4,7 @@
 use super::config::SentBy;
 use super::received::NewRequest;
 use super::reply::{Content, Reply};
-use crate::branch::BRANCH_LEN;
+use crate::branch::{BRANCH_LEN, LoopCheck};
 use crate::build::{Answerable, BuildError, Builder, Part, Stamp};
 use crate::congestion::{Algorithm, OcReply, is_oc_parameter};
 use crate::cursor::Cursor;
@@ -206,7 +206,7 @@ pub(super) fn request<'b>(
     buffer: &'b mut [u8],
     pieces: &[&[u8]],
     sent_by: &SentBy,
-    branch: &[u8; BRANCH_LEN],
+    branch: (&[u8; BRANCH_LEN], Option<LoopCheck>),
     overload_control: bool,
 ) -> Result<&'b [u8], BuildError> {
     let mut builder = Builder::fields(buffer);
@@ -234,7 +234,7 @@ pub(super) fn request<'b>(
 fn write_via(
     builder: &mut Builder<'_>,
     sent_by: &SentBy,
-    branch: &[u8; BRANCH_LEN],
+    (first, second): (&[u8; BRANCH_LEN], Option<LoopCheck>),
     overload_control: bool,
 ) {
     let name = sent_by.carrier.via_name().as_bytes();
@@ -242,7 +242,10 @@ fn write_via(
     builder.raw(sent_by.host.as_bytes()).raw(b":");
     let mut digits = [0; 10];
     builder.raw(crate::build::decimal(sent_by.port.into(), &mut digits));
-    builder.raw(b";rport;branch=").raw(branch);
+    builder.raw(b";rport;branch=").raw(first);
+    if let Some(second) = second {
+        builder.raw(&second.text());
+    }
     if overload_control {
         // RFC 7339 §5.1: without a value, which is the server's to give.
         builder.raw(b";oc;oc-algo=\"loss,rate\"");

@@ -151,6 +151,7 @@ fn the_tus_own_requests_are_refused_and_retransmissions_put_off() {
         pieces: &[&bytes],
         class: Class::New,
         mark: None,
+        loop_check: None,
     };
     let now = world.now;
     let refused = world.uac().engine.request(now, &out);
@@ -204,6 +205,7 @@ fn a_next_hop_that_speaks_rfc_7339_is_told_and_obeyed() {
             pieces: &[&bytes],
             class: Class::New,
             mark: None,
+            loop_check: None,
         };
         held += u32::from(world.uac().engine.request(now, &out) == Err(RequestError::HeldBack));
     }

@@ -29,6 +29,11 @@ impl Node {
 
     /// RFC 3261 §16.6.
     pub(crate) fn forward_request(&mut self, now: Mono, request: &NewRequest<'_>) {
+        let check = self.engine.loop_check(&request.message, b"");
+        if self.engine.has_looped(&request.message, check) {
+            self.engine.answer(now, request, &Reply::new(482)).unwrap();
+            return;
+        }
         self.proxied.count += 1;
         let mark = Mark(self.proxied.count);
         let server = self.engine.accept(now, request, Some(mark)).unwrap();
@@ -46,6 +51,7 @@ impl Node {
             pieces: forwarded.slices(),
             class: Class::New,
             mark: Some(mark),
+            loop_check: Some(check),
         };
         let client = self.engine.request(now, &out).unwrap();
         self.proxied.by_mark.insert(mark.0, (server, client));
@@ -84,6 +90,7 @@ impl Node {
             pieces: forwarded.slices(),
             class: Class::Finishing,
             mark: None,
+            loop_check: None,
         };
         self.engine.send_stateless(now, &out, now.0.into()).unwrap();
     }
@@ -167,6 +174,43 @@ fn overload_control_is_between_neighbours_rfc7339_5_4_5_6() {
     world.run_until(5_000);
     assert_eq!(world.heard(UAC), ["180 INVITE", "200 INVITE"]);
     world.nothing_is_left();
+}
+
+#[test]
+fn a_request_that_comes_back_as_it_was_has_looped_and_with_another_uri_it_spirals_rfc5393_4_2() {
+    for method in ["OPTIONS", "INVITE"] {
+        let mut world = World::new(Weather::FINE, 1);
+        world.nodes[PROXY].script.proxy_to = Some(PROXY);
+        world.send_to(PROXY, Carrier::Udp, &request(method, 1, ""));
+        world.run_until(100);
+        assert_eq!(world.heard(UAC), [format!("482 {method}")]);
+        let sent = world.nodes[PROXY].sent.clone();
+        let forwarded = sent.iter().filter(|(_, line)| line.starts_with(method));
+        assert_eq!(forwarded.count(), 1, "{sent:?}");
+        world.nothing_is_left();
+    }
+    // As the proxy gets it back, but for the URI, or the Via of another.
+    let mut world = World::new(Weather::FINE, 1);
+    world.nodes[PROXY].script.proxy_to = Some(UAS);
+    world.send_to(PROXY, Carrier::Udp, &request("OPTIONS", 1, ""));
+    world.run_until(15);
+    let back = text(&world.nodes[PROXY].last);
+    let has_looped = |message: &str| {
+        let mut spans = hairpin_sip::Spans::new();
+        let message = Message::parse(message.as_bytes(), &mut spans).unwrap();
+        let engine = &world.nodes[PROXY].engine;
+        engine.has_looped(&message, engine.loop_check(&message, b""))
+    };
+    assert!(has_looped(&back));
+    assert!(has_looped(
+        &back.to_uppercase().replace("SIP:BOB", "sip:bob")
+    ));
+    assert!(!has_looped(
+        &back.replace("sip:bob@192.0.2.2 ", "sip:bob@192.0.2.9 ")
+    ));
+    assert!(!has_looped(
+        &back.replace("UDP 192.0.2.3:5060", "UDP 192.0.2.4:5060")
+    ));
 }
 
 #[test]

@@ -202,6 +202,7 @@ impl Test {
             pieces: &[&bytes],
             class: Class::New,
             mark: Some(Mark(1)),
+            loop_check: None,
         };
         self.clients
             .push(self.engine.request(self.now, &out).unwrap());

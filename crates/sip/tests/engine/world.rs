@@ -234,6 +234,7 @@ impl Node {
             pieces: &[ack.as_bytes()],
             class: Class::Finishing,
             mark: None,
+            loop_check: None,
         };
         let number = u128::from(now.0) << 32 | u128::from(format!("{client:?}").len() as u32);
         self.engine.send_stateless(now, &out, number).unwrap();
@@ -300,6 +301,7 @@ impl World {
             pieces: &[bytes],
             class: Class::New,
             mark: Some(Mark(1)),
+            loop_check: None,
         };
         let key = self.uac().engine.request(now, &out).unwrap();
         self.drain();
