@@ -24,7 +24,7 @@ impl<'a> Host<'a> {
     }
 
     /// Reads a host.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn read(cursor: &mut Cursor<'a>) -> Option<Host<'a>> {
         let from = cursor.at();
         if !cursor.eat(b'[') {

@@ -114,7 +114,7 @@ impl<const C: usize, const D: usize> Hasher<C, D> {
         self.compress(number);
     }
 
-    #[inline]
+    #[inline(always)]
     fn words(&mut self, bytes: &[u8], map: impl Fn(u64) -> u64) {
         self.number(bytes.len() as u64);
         let (words, tail) = bytes.as_chunks::<8>();

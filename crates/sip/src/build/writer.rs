@@ -188,8 +188,8 @@ impl<'b> Builder<'b> {
         }
     }
 
-    /// Adds a piece of a value.
-    #[inline]
+    /// Adds a piece of a value. Inlined, as it is known where it is called what kind of piece it is.
+    #[inline(always)]
     pub(crate) fn part(&mut self, part: Part<'_>) -> &mut Self {
         match part {
             Part::Bytes(bytes) => {
