@@ -2,7 +2,7 @@
 
 use hairpin_sip::dispatch::{Config, Dispatcher, Source};
 use hairpin_sip::engine::{
-    self, ConnectKey, Engine, Event, Mark, Output, Received, Reply, SendTo, ServerFailure,
+    self, ConnectKey, Engine, Event, Mark, Origin, Output, Received, Reply, SendTo, ServerFailure,
 };
 use hairpin_sip::flow::{Carrier, ConnectionKey, Flow, ListenerKey};
 use hairpin_sip::routing::{Answer, DnsFailed, DnsName, Query, Srv};
@@ -39,9 +39,16 @@ fn flow(connection: u64, remote: SocketAddr) -> Flow {
 }
 
 impl World {
-    /// A call by connection 1 that rings, and whose connection is gone then. The other addresses at which its client may be are in
-    /// 198.51.100.0/24.
+    /// A call by connection 1, which is gone then.
     fn ringing(sent_by: &str) -> (World, engine::ServerKey) {
+        let (mut world, server) = World::called(sent_by);
+        world.engine.disconnected(world.now.mono, ConnectionKey(1));
+        world.drain();
+        (world, server)
+    }
+
+    /// A call by connection 1. The other addresses at which its client may be are in 198.51.100.0/24.
+    fn called(sent_by: &str) -> (World, engine::ServerKey) {
         let key = HashKey::new([7; 16]);
         let mut of_engine = engine::Config::new(0, key);
         of_engine.overload_control = false;
@@ -77,10 +84,7 @@ impl World {
             panic!("{received:?}");
         };
         let server = world.engine.accept(mono, &request, Some(Mark(5)));
-        let server = server.expect("room");
-        world.engine.disconnected(mono, ConnectionKey(1));
-        world.drain();
-        (world, server)
+        (world, server.expect("room"))
     }
 
     fn respond(&mut self, server: engine::ServerKey, code: u16) {
@@ -232,4 +236,29 @@ fn an_address_in_sent_by_is_tried_without_a_question_rfc3263_5() {
     world.nobody_at("192.0.2.9:5080");
     assert!(world.connects.is_empty(), "it is the same");
     assert_eq!(world.failed, 1);
+}
+
+#[test]
+fn a_response_whose_connection_goes_as_it_is_sent_is_sent_by_a_new_one_rfc3261_18_2_2() {
+    let (mut world, server) = World::called("192.0.2.9:5070");
+    world.respond(server, 486);
+    let [(1, first)] = &world.sent[..] else {
+        panic!("{:?}", world.sent);
+    };
+    let first = first.clone();
+    world
+        .engine
+        .send_failed(world.now.mono, Origin::Server(server));
+    world.drain();
+    let (key, remote) = world.connect();
+    let by = flow(2, remote.parse().expect("an address"));
+    world.engine.connected(world.now.mono, key, &by);
+    world.drain();
+    assert_eq!(world.sent.last(), Some(&(2, first)));
+    // The new one is no better: that is told, and nothing goes round in circles.
+    world
+        .engine
+        .send_failed(world.now.mono, Origin::Server(server));
+    world.drain();
+    assert_eq!((world.failed, world.connects.len()), (1, 0));
 }

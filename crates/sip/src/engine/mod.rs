@@ -277,7 +277,7 @@ impl Engine {
     pub fn send_failed(&mut self, now: Mono, origin: Origin) {
         match origin {
             Origin::Client(key) => self.client_transport_failed(now, key),
-            Origin::Server(key) => self.server_transport_failed(now, key),
+            Origin::Server(key) => self.response_failed(now, key),
             Origin::Nobody => {}
         }
     }

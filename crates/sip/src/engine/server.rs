@@ -508,6 +508,23 @@ impl Engine {
             .event(Event::ServerFailed { key, mark, failure });
     }
 
+    /// A response could not be sent. If its connection has just gone, a new one is tried (RFC 3261 §18.2.2): over a stream nothing else would
+    /// send it again.
+    pub(super) fn response_failed(&mut self, now: Mono, key: ServerKey) {
+        let server = self.servers.slab.get(key.slot, key.generation);
+        let connection = server.and_then(|server| {
+            let connection = server.flow.connection?;
+            server.response.is_some().then_some(connection)
+        });
+        match connection.filter(|connection| self.connections.is_open(*connection)) {
+            Some(connection) => {
+                self.disconnected(now, connection);
+                self.send_again(now, key);
+            }
+            None => self.server_transport_failed(now, key),
+        }
+    }
+
     /// The transport says that something of this transaction could not be sent.
     pub(super) fn server_transport_failed(&mut self, now: Mono, key: ServerKey) {
         let Some(server) = self.servers.slab.get(key.slot, key.generation) else {
