@@ -9,8 +9,10 @@
 //! generations of a Bloom filter, and has a threshold of its own.
 
 use std::os::fd::AsFd;
+use std::time::Duration;
 
 use aya::programs::SocketFilter;
+use aya::{TestRun, TestRunOptions};
 
 use crate::BpfError;
 use crate::object::Object;
@@ -31,6 +33,13 @@ const PASS: usize = 32;
 
 /// Bytes of one generation of the Bloom filter.
 const GENERATION_BYTES: usize = 1 << 21;
+/// One word in so many is looked at to tell how full it is.
+const SAMPLED: usize = 256;
+
+/// Of the frame that the program is tried on.
+const ETHERNET_BYTES: usize = 14;
+const ETHERTYPE_IPV4: u16 = 0x0800;
+const UDP_BYTES: usize = 8;
 
 const SPARE_CREDENTIALS: u32 = 1;
 const SPARE_PRIORITY: u32 = 2;
@@ -136,6 +145,36 @@ impl Sieve {
         self.generation ^= 1;
         let start = usize::from(self.generation) * GENERATION_BYTES;
         self.stale.clear(start..start + GENERATION_BYTES);
+    }
+
+    /// How many bits of the generation that is written are set, in percent, as far as one word in 256 tells: about 10 microseconds.
+    #[must_use]
+    pub fn fill_percent(&self) -> u64 {
+        let start = usize::from(self.generation) * GENERATION_BYTES;
+        let words = (start..start + GENERATION_BYTES).step_by(8 * SAMPLED);
+        let set: u64 = words
+            .map(|at| u64::from(self.stale.word(at).count_ones()))
+            .sum();
+        set * 100 / (GENERATION_BYTES / SAMPLED * 8) as u64
+    }
+
+    /// Runs the program so often on a datagram, without a socket; its source is made of its fifth to eighth byte. Returns
+    /// whether it is dropped, and how long a run took on average.
+    ///
+    /// # Errors
+    /// When the kernel refuses the run.
+    pub fn try_on(&mut self, datagram: &[u8], repeat: u32) -> Result<(bool, Duration), BpfError> {
+        // The kernel shows what follows an Ethernet header, as it shows a socket what follows the IP header.
+        let mut frame = vec![0; ETHERNET_BYTES + UDP_BYTES];
+        frame[12..14].copy_from_slice(&ETHERTYPE_IPV4.to_be_bytes());
+        frame.extend_from_slice(datagram);
+        let program = self.object.program::<SocketFilter>("sip_sieve")?;
+        let run = program.test_run(TestRunOptions {
+            data_in: Some(&frame),
+            repeat,
+            ..TestRunOptions::new()
+        })?;
+        Ok((run.return_value == 0, run.duration))
     }
 
     /// Datagrams dropped since the program was loaded, by all sockets it is attached to. One system call.

@@ -197,6 +197,18 @@ impl Mapping {
         }
     }
 
+    /// A word, whoever writes it meanwhile.
+    ///
+    /// # Panics
+    /// When it is not within the mapping, or not aligned.
+    pub(crate) fn word(&self, at: usize) -> u64 {
+        assert!(at.is_multiple_of(8) && at + 8 <= self.bytes);
+        // SAFETY: within the mapping, as asserted, and aligned: the mapping begins at a page. Others may write it at the same time,
+        // so it is read as an atomic.
+        let word = unsafe { AtomicU64::from_ptr(self.start.as_ptr().add(at).cast()) };
+        word.load(Ordering::Relaxed)
+    }
+
     /// The memory, aligned to a page.
     pub(crate) fn start(&self) -> *const u8 {
         self.start.as_ptr()

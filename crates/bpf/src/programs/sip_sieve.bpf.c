@@ -17,6 +17,7 @@ enum {
     // Bits of one generation of the Bloom filter, as a power of two, and its words.
     STALE_BITS = 24,
     STALE_WORDS = 1 << (STALE_BITS - 6),
+    STALE_HASHES = 4,
 };
 
 // Flags of `rules`.
@@ -48,7 +49,7 @@ struct {
     UINT(max_entries, 1);
 } RULES SEC(".maps");
 
-// Two generations of a Bloom filter with three hashes. Bits that get lost between processors are no harm.
+// Two generations of a Bloom filter with four hashes. Bits that get lost between processors are no harm.
 struct {
     UINT(type, MAP_TYPE_ARRAY);
     TYPE(key, u32);
@@ -67,8 +68,9 @@ struct {
 
 struct text {
     union {
-        u8 bytes[LOOKED_AT];
-        u64 words[LOOKED_AT / 8];
+        // A line end and what is compared after it may be beyond what is looked at.
+        u8 bytes[LOOKED_AT + 8];
+        u64 words[LOOKED_AT / 8 + 1];
     };
     // What has been seen of To.
     u32 in_to;
@@ -82,7 +84,7 @@ struct {
     UINT(max_entries, 1);
 } TEXT SEC(".maps");
 
-// Four bytes as a window that has been moved over them holds them.
+// Four bytes, the first of them on top.
 #define FOUR(a, b, c, d) ((u32)(a) << 24 | (u32)(b) << 16 | (u32)(c) << 8 | (u32)(d))
 // Eight bytes as a load finds them in memory.
 #define EIGHT(a, b, c, d, e, f, g, h) \
@@ -134,15 +136,22 @@ INLINE u64 hash(const struct rules *rules, const struct text *text, u32 length)
     return sum * rules->multiplier;
 }
 
-// The words of a generation that have the bits of a hash, three if none is missing, and their bits.
-INLINE int stale_words(u64 hash, u32 generation, u64 *words[3], u64 bits[3])
+// Where the bits of a hash are in a generation of the Bloom filter.
+struct bits {
+    u64 *words[STALE_HASHES];
+    u64 masks[STALE_HASHES];
+};
+
+// Nonzero: none is missing.
+INLINE int find_bits(u64 hash, u32 generation, struct bits *bits)
 {
-    for (int i = 0; i < 3; i++) {
-        u32 bit = hash >> (i * 20) & ((1 << STALE_BITS) - 1);
+    u32 step = hash >> 32 | 1;
+    for (u32 i = 0; i < STALE_HASHES; i++) {
+        u32 bit = ((u32)hash + i * step) & ((1 << STALE_BITS) - 1);
         u32 word = (generation & 1) * STALE_WORDS + (bit >> 6);
-        words[i] = map_lookup(&STALE, &word);
-        bits[i] = 1ULL << (bit & 63);
-        if (!words[i])
+        bits->words[i] = map_lookup(&STALE, &word);
+        bits->masks[i] = 1ULL << (bit & 63);
+        if (!bits->words[i])
             return 0;
     }
     return 1;
@@ -150,17 +159,26 @@ INLINE int stale_words(u64 hash, u32 generation, u64 *words[3], u64 bits[3])
 
 INLINE int is_stale(u64 hash, u32 generation)
 {
-    u64 *words[3], bits[3];
-    return stale_words(hash, generation, words, bits) && (*words[0] & bits[0]) && (*words[1] & bits[1]) && (*words[2] & bits[2]);
+    struct bits bits;
+    if (!find_bits(hash, generation, &bits))
+        return 0;
+    for (u32 i = 0; i < STALE_HASHES; i++) {
+        if (!(*bits.words[i] & bits.masks[i]))
+            return 0;
+    }
+    return 1;
 }
 
 INLINE void remember(u64 hash, u32 generation)
 {
-    u64 *words[3], bits[3];
-    if (!stale_words(hash, generation, words, bits))
+    struct bits bits;
+    if (!find_bits(hash, generation, &bits))
         return;
-    for (int i = 0; i < 3; i++)
-        *words[i] |= bits[i];
+    for (u32 i = 0; i < STALE_HASHES; i++) {
+        // What is not written need not be fetched from another processor.
+        if (!(*bits.words[i] & bits.masks[i]))
+            *bits.words[i] |= bits.masks[i];
+    }
 }
 
 // Whether a header that spares the request begins with these four bytes: a line end and three letters.
@@ -185,8 +203,8 @@ INLINE int begins_to(u32 window)
 
 enum judgement { UNDECIDED, PASSES, BEGINS_SOMETHING };
 
-// A line end has just been read, and three more bytes. Not static: so the verifier looks at it by itself, and not once for
-// every place where a line may end.
+// A line end, and three more bytes. Not static: so the verifier looks at it by itself, and not once for every place where a line
+// may end.
 NOINLINE int judge_line(struct text *text, u32 window, u32 flags)
 {
     u32 first = window >> 16 & 0xff;
@@ -206,24 +224,50 @@ NOINLINE int judge_line(struct text *text, u32 window, u32 flags)
     return UNDECIDED;
 }
 
+// The eight bytes at `at`, one by one. Not static for the same reason.
+NOINLINE int judge_word(struct text *text, u32 at, u32 length, u32 flags)
+{
+    if (!text || at > LOOKED_AT - 8)
+        return PASSES;
+    for (u32 i = 0; i < 8; i++, at++) {
+        u8 byte = text->bytes[at];
+        if (byte != '\n' && !text->in_to)
+            continue;
+        // The end of the datagram, where nothing is left to look at, or of what is looked at, where there may be a tag.
+        if (at + 3 >= length)
+            return text->seen_to && length < LOOKED_AT ? BEGINS_SOMETHING : PASSES;
+        u32 window = FOUR(byte, text->bytes[at + 1], text->bytes[at + 2], text->bytes[at + 3]);
+        if (byte == '\n') {
+            int judgement = judge_line(text, window, flags);
+            if (judgement != UNDECIDED)
+                return judgement;
+        } else if ((window | 0x20202000) == FOUR('t', 'a', 'g', '=')) {
+            return PASSES;
+        }
+    }
+    return UNDECIDED;
+}
+
+// Nonzero if there may be a line end among eight bytes, and if there is one for certain.
+INLINE u64 has_line_end(u64 word)
+{
+    u64 zero = word ^ 0x0a0a0a0a0a0a0a0aULL;
+    return (zero - 0x0101010101010101ULL) & ~zero & 0x8080808080808080ULL;
+}
+
 // Whether the request surely begins something: its To, which is there, has no tag, and nothing spares it.
 INLINE int begins_something(struct text *text, u32 length, u32 flags)
 {
-    u32 window = 0;
     text->in_to = 0;
     text->seen_to = 0;
-    for (u32 i = 0; i < LOOKED_AT; i++) {
-        // The end of the datagram: nothing was left to look at.
-        if (i >= length)
+    for (u32 i = 0; i < LOOKED_AT / 8; i++) {
+        if (i * 8 >= length)
             return text->seen_to;
-        window = window << 8 | text->bytes[i];
-        if (window >> 24 == '\n') {
-            int judgement = judge_line(text, window, flags);
-            if (judgement != UNDECIDED)
-                return judgement == BEGINS_SOMETHING;
-        } else if ((window | 0x20202000) == FOUR('t', 'a', 'g', '=') && text->in_to) {
-            return 0;
-        }
+        if (!has_line_end(text->words[i]) && !text->in_to)
+            continue;
+        int judgement = judge_word(text, i * 8, length, flags);
+        if (judgement != UNDECIDED)
+            return judgement == BEGINS_SOMETHING;
     }
     return 0;
 }

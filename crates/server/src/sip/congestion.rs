@@ -69,6 +69,8 @@ pub(super) struct Congestion {
     busy_ns: u64,
     shed: u32,
     shed_time: Duration,
+    /// Since the last batch.
+    slept: Duration,
 }
 
 impl Congestion {
@@ -83,6 +85,7 @@ impl Congestion {
             busy_ns: 0,
             shed: 0,
             shed_time: Duration::ZERO,
+            slept: Duration::ZERO,
         }
     }
 
@@ -161,6 +164,11 @@ impl Congestion {
         self.busy_ns
     }
 
+    /// The worker had nothing to do for so long.
+    pub(super) fn slept(&mut self, slept: Duration) {
+        self.slept += slept;
+    }
+
     /// A message was shed, which took so long.
     pub(super) fn shed(&mut self, took: Duration) {
         self.shed += 1;
@@ -182,6 +190,7 @@ impl Congestion {
             .unwrap_or(u32::MAX)
             .saturating_sub(shed);
         engine.observe_service(served, busy.saturating_sub(shed_time));
+        engine.observe_spare(shed_time + std::mem::take(&mut self.slept));
     }
 }
 

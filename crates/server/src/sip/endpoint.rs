@@ -142,7 +142,7 @@ impl Endpoint {
             }
             self.engine.handle_timeout(self.now);
             self.drain(outgoing);
-            self.front.follow(self.now, self.engine.sieve());
+            self.front.follow(self.now, &mut self.engine);
         }
         self.slack.add(now, self.engine.take_given_back());
         self.slack.expire(now);
@@ -239,7 +239,7 @@ impl Endpoint {
     /// A batch of messages begins.
     pub(super) fn begin_batch(&mut self) {
         self.congestion.begin(self.now, &mut self.engine);
-        self.front.follow(self.now, self.engine.sieve());
+        self.front.follow(self.now, &mut self.engine);
     }
 
     /// It is done, answers sent.

@@ -7,13 +7,13 @@
 use crate::privileges::can_do_without;
 use bpf::sieve::{Rules, Sieve as Program};
 use io::UdpSocket;
-use sip::congestion::Sieve;
+use sip::engine::Engine;
 use sip::{Mono, Now};
 use std::time::Duration;
 
 /// For so long what is written to the kernel holds; it is written anew when half of that is over.
 const HOLDS: Duration = Duration::from_secs(1);
-/// How often the kernel is asked for what it has dropped.
+/// How often the kernel is asked for what it has dropped, and how full its memory is.
 const COUNTS: Duration = Duration::from_millis(50);
 
 /// The sieve of one worker's sockets.
@@ -30,6 +30,8 @@ pub(super) struct Front {
     held_back: u64,
     /// Dropped before the sockets' queues in all, as the sockets say: by the program, and for want of room.
     lost: u64,
+    /// The most that were known to be dropped for want of room.
+    overflow: u64,
 }
 
 impl Front {
@@ -70,7 +72,7 @@ impl Front {
     }
 
     /// Tells the kernel what has changed.
-    pub(super) fn follow(&mut self, now: Now, sieve: &Sieve) {
+    pub(super) fn follow(&mut self, now: Now, engine: &mut Engine) {
         let Some(program) = &mut self.program else {
             return;
         };
@@ -78,7 +80,10 @@ impl Front {
         if self.closed && now.since(self.counted_at) >= COUNTS {
             self.counted_at = now;
             self.held_back = program.dropped().unwrap_or(self.held_back);
+            self.overflow = self.overflow.max(self.lost.saturating_sub(self.held_back));
+            engine.observe_held_back(now, self.held_back, program.fill_percent());
         }
+        let sieve = engine.sieve();
         let is_old = sieve.is_closed() && now.since(self.written_at) >= HOLDS / 2;
         if sieve.version() == self.version && !is_old {
             return;
@@ -111,12 +116,18 @@ impl Front {
     /// The sockets say that so many datagrams more were dropped. Returns whether that means that there is no room.
     pub(super) fn lost(&mut self, more: u64) -> bool {
         self.lost += more;
-        // While the program drops, the socket counts both.
-        !self.closed && self.lost > self.held_back
+        // While the program drops, the socket counts both, and its own count is newer.
+        if self.closed {
+            return false;
+        }
+        let overflow = self.lost.saturating_sub(self.held_back);
+        let has_grown = overflow > self.overflow;
+        self.overflow = self.overflow.max(overflow);
+        has_grown
     }
 
     /// Datagrams that were held back in the kernel, and those that were dropped for want of room.
     pub(super) fn counts(&self) -> (u64, u64) {
-        (self.held_back, self.lost.saturating_sub(self.held_back))
+        (self.held_back, self.overflow)
     }
 }

@@ -169,6 +169,11 @@ impl Sip {
         Ok(())
     }
 
+    /// The worker has slept for so many nanoseconds.
+    pub(crate) fn slept(&mut self, ns: u64) {
+        self.endpoint.congestion.slept(Duration::from_nanos(ns));
+    }
+
     /// The poller has reported a socket; [`Sip::turn`] will read it.
     pub(crate) fn ready(&mut self, token: SipToken, event: Event) {
         self.ready.push((token, event));

@@ -108,8 +108,12 @@ impl Worker {
     ) -> std::io::Result<()> {
         let patience = self.patience();
         let patience = limit.map_or(patience, |limit| patience.min(limit));
+        let before = self.sip.is_some().then(io::clock::monotonic_ns);
         self.core.poller.wait(events, Some(patience))?;
         self.core.now = now();
+        if let (Some(sip), Some(before)) = (&mut self.sip, before) {
+            sip.slept(self.core.now.mono.0 - before);
+        }
         self.core.counters.wake_ups += 1;
         let before = self.batch.totals().datagrams;
         let mail = self.receive(events) || self.letters_left;

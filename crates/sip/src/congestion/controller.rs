@@ -20,7 +20,7 @@ pub struct Config {
     /// Beyond it messages are dropped in silence, which callers over UDP answer with
     /// repetition: a 503 is dearer than one drop and cheaper than four.
     pub rejecting_permille: u16,
-    /// What building and sending a 503 costs; 3 us by default.
+    /// What building and sending a 503 costs; 4 us by default.
     pub rejection_cost: Duration,
 }
 
@@ -30,7 +30,7 @@ impl Default for Config {
             enabled: true,
             tolerance: Duration::from_millis(200),
             rejecting_permille: 50,
-            rejection_cost: Duration::from_micros(3),
+            rejection_cost: Duration::from_micros(4),
         }
     }
 }
@@ -89,8 +89,9 @@ pub struct ShedCounts {
 
 /// Shares of the tolerance, in percent: above the first the behaviour begins, below the second it ends.
 const NEW_WORK: (u64, u64) = (80, 60);
-/// The same while the sieve is closed: what gets through it comes evenly, and need not wait so long.
-const SIEVED_NEW_WORK: (u64, u64) = (30, 15);
+/// While the sieve is closed, what gets through it comes evenly, and need not wait so long: from the first of these on more and more
+/// of it is refused, and all of it above the second.
+const SIEVED_NEW_WORK: (u64, u64) = (20, 60);
 const NON_ESSENTIAL: (u64, u64) = (100, 85);
 /// Above this even priority calls are refused: they would wait too long to be of use, and hold up those before them.
 const HOPELESS: u64 = 200;
@@ -99,7 +100,7 @@ const LOSING: u64 = 90;
 /// A buffer this full is about to overflow, in percent.
 const NEARLY_FULL: u8 = 80;
 /// How long 503s may be saved up for a burst.
-const SAVED: Duration = Duration::from_millis(20);
+const SAVED: Duration = Duration::from_millis(50);
 /// How the share of refused requests is averaged, for RFC 7339: over windows of this length.
 const SHARE_WINDOW: Duration = Duration::from_millis(100);
 /// How much of the average one window is.
@@ -163,7 +164,16 @@ impl Controller {
     /// So many accepted messages took so long together, refusals not counted.
     pub fn observe_service(&mut self, messages: u32, busy: Duration) {
         self.service_time.observe(messages, busy);
-        self.sieve.note_busy(busy);
+    }
+
+    /// For so long the worker has slept, or refused and dropped what had been read: it could have accepted more.
+    pub fn observe_spare(&mut self, spare: Duration) {
+        self.sieve.note_spare(spare);
+    }
+
+    /// The embedder holds back for the sieve: so many in all, and so much of its memory of that is taken, in percent.
+    pub fn observe_held_back(&mut self, now: Mono, total: u64, fill_percent: u64) {
+        self.sieve.note_held_back(now, total, fill_percent);
     }
 
     /// So much waits. To be called before each batch.
@@ -182,18 +192,20 @@ impl Controller {
         } else {
             Behaviour::Normal
         };
-        self.turn_sieve(now, backlog.messages);
+        self.turn_sieve(now);
     }
 
-    fn turn_sieve(&mut self, now: Mono, waiting: u64) {
+    fn turn_sieve(&mut self, now: Mono) {
         if !self.config.enabled {
             return self.sieve.open();
         }
         let cost = self.config.rejection_cost.as_secs_f64().max(1e-9);
+        let share = f64::from(self.config.rejecting_permille) / 1000.0;
         let pressure = Pressure {
+            wait: self.wait,
             percent: self.percent,
-            waiting,
-            refusals: f64::from(self.config.rejecting_permille) / 1000.0 / cost,
+            refusals: share / cost,
+            share,
         };
         self.sieve.turn(now, pressure);
     }
@@ -220,7 +232,9 @@ impl Controller {
     /// Time has passed, whether or not anything has come: the sieve opens.
     pub fn pass_time(&mut self, now: Mono) {
         if self.poll_timeout().is_some_and(|at| at <= now) {
-            self.turn_sieve(now, 0);
+            self.wait = Duration::ZERO;
+            self.percent = 0;
+            self.turn_sieve(now);
         }
     }
 
@@ -231,7 +245,7 @@ impl Controller {
 
     fn next_behaviour(&self) -> Behaviour {
         let new_work = match self.sieve.is_closed() {
-            true => SIEVED_NEW_WORK,
+            true => (SIEVED_NEW_WORK.0, SIEVED_NEW_WORK.0),
             false => NEW_WORK,
         };
         let stays = |behaviour, (begins, ends)| {
@@ -286,6 +300,7 @@ impl Controller {
         self.offered = self.offered.saturating_add(1);
         if self.behaviour == Behaviour::Normal
             || !self.sheds(class)
+            || !self.has_to_shed()
             || self.is_below_share(now, class, source)
         {
             if self.config.enabled {
@@ -312,6 +327,23 @@ impl Controller {
         if self.config.enabled {
             self.fairness.count(now, source);
         }
+    }
+
+    /// Behind the sieve not all new work is shed at once.
+    fn has_to_shed(&mut self) -> bool {
+        let (some, all) = SIEVED_NEW_WORK;
+        if !self.sieve.is_closed() || self.behaviour != Behaviour::RejectingNewWork {
+            return true;
+        }
+        let share = self.percent.saturating_sub(some);
+        (u64::from(self.random()) * (all - some)) >> 32 < share
+    }
+
+    fn random(&mut self) -> u32 {
+        self.random ^= self.random >> 12;
+        self.random ^= self.random << 25;
+        self.random ^= self.random >> 27;
+        (self.random.wrapping_mul(0x2545_F491_4F6C_DD1D) >> 32) as u32
     }
 
     fn is_below_share(&mut self, now: Mono, class: Class, source: IpAddr) -> bool {
@@ -358,11 +390,7 @@ impl Controller {
     fn retry_after(&mut self) -> u32 {
         let seconds = u32::try_from(self.wait.as_nanos().div_ceil(1_000_000_000)).unwrap_or(60);
         let base = seconds.clamp(1, 60);
-        self.random ^= self.random >> 12;
-        self.random ^= self.random << 25;
-        self.random ^= self.random >> 27;
-        let number = self.random.wrapping_mul(0x2545_F491_4F6C_DD1D) >> 33;
-        base + (number % u64::from(2 * base + 1)) as u32
+        base + self.random() % (2 * base + 1)
     }
 
     fn save_up(&mut self, now: Mono) {

@@ -19,7 +19,7 @@ mod sieve;
 mod upstream;
 
 #[cfg(test)]
-mod sieve_tests;
+mod crowd;
 #[cfg(test)]
 mod simulation;
 

@@ -289,6 +289,17 @@ impl Engine {
         self.oc_reply.observe_service(messages);
     }
 
+    /// For so long, since the last time it said so, the worker has slept, or refused and dropped what had been read: it could
+    /// have accepted more.
+    pub fn observe_spare(&mut self, spare: Duration) {
+        self.controller.observe_spare(spare);
+    }
+
+    /// The kernel has held back so many in all, and of the generation of its memory that is written so much is taken, in percent.
+    pub fn observe_held_back(&mut self, now: Mono, total: u64, fill_percent: u64) {
+        self.controller.observe_held_back(now, total, fill_percent);
+    }
+
     /// So much waits: in the sockets, in the worker, and in a TU that answers later. To be called before each batch.
     pub fn observe_backlog(&mut self, now: Now, backlog: Backlog) {
         self.controller.observe_backlog(now.mono, backlog);

@@ -15,11 +15,22 @@
 //!   what comes anew, do not make the overload last.
 //! - Each source has a threshold, in one of a fixed number of places. They are levelled: whoever asks for little is not held back at
 //!   all, and those who ask for more than can be had get equally much.
-//! - Thresholds move only when they have to: when more than the time for 503s allows is let through, and when the worker idles.
+//! - Thresholds move only when they have to: when more is let through than the time for 503s allows, and when the worker could do more.
+//!   What is wanted is computed from what was accepted and the time that was left meanwhile ([`meter`]), and what waits, let
+//!   through by former thresholds, is not counted.
+
+mod look;
+mod memory;
+mod meter;
+#[cfg(test)]
+mod tests;
 
 use std::net::IpAddr;
 use std::time::Duration;
 
+use self::look::NewWork;
+use self::memory::Memory;
+use self::meter::{Meter, Verdict};
 use super::controller::Admission;
 use crate::{HashKey, Mono};
 
@@ -30,28 +41,26 @@ const EVERYTHING: u16 = u16::MAX;
 
 /// Bytes that are hashed: the start line, the topmost Via with its branch, mostly From and Call-ID as well.
 const HASHED: usize = 256;
-/// Bytes within which To and credentials are looked for; what is further down lets a request through.
-const LOOKED_AT: usize = 1024;
-/// No request is shorter.
-const LEAST: usize = 64;
-
-/// How often thresholds may change ..
+/// How often thresholds may change.
 const TICK: Duration = Duration::from_millis(25);
-/// .. and after how long all that was counted is judged.
-const WINDOW: Duration = Duration::from_millis(250);
 /// So long what was held back is remembered at least: non-INVITE requests come again every 4 s, an INVITE for the last time after
-/// 32 s (RFC 3261 §17.1), and whatever comes again is remembered anew.
+/// 32 s (RFC 3261 §17.1), and whatever comes again is remembered anew. Less if there is too much of it.
 const MEMORY: Duration = Duration::from_secs(16);
 /// The share of what was held back that is let through first, when there is time for all that is new.
 const FIRST_STALE: u16 = 255;
 /// The longest time that what was let through by former thresholds can take to be read.
 const SETTLING: Duration = Duration::from_millis(200);
-/// The worker idles: it was busy for less of the time than this, in percent ..
-const IDLE: u64 = 92;
-/// .. and the expected wait never was above this part of the tolerance, in percent.
-const SHORT: u64 = 15;
-/// What was held back before is let through only while the worker was busy and the wait was for less than this, in percent.
-const CALM: (u64, u64) = (75, 15);
+/// What was held back before is let through only while the worker had this share of the time to spare and the wait, in percent of
+/// the tolerance, was below the first of these; above the second less of it is.
+const CALM: f64 = 0.25;
+const CALM_PERCENT: (u64, u64) = (10, 20);
+/// So many requests of a place tell how many its sources send; fewer are weighed with what was known before, at least so much.
+const ENOUGH: f32 = 32.0;
+const LEAST_WEIGHT: f32 = 0.25;
+/// Requests a second below which nobody is taken to be there.
+const LEAST_OFFERED: f32 = 1.0;
+/// Over so long it is measured how much is held back.
+const WEIGHING: Duration = Duration::from_millis(50);
 /// For so long after thresholds were lowered the sieve stays, though it may let everything through, and remembers: an INVITE
 /// comes again after up to 16 s, all at once with those that were begun with it.
 const AFTERMATH: Duration = Duration::from_secs(33);
@@ -61,30 +70,12 @@ const MOST_STALE: u16 = EVERYTHING - 1;
 /// What the sieve goes by, besides what it is told of each request.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Pressure {
-    /// The expected wait, in percent of the tolerance.
+    /// The expected wait, and the same in percent of the tolerance.
+    pub(super) wait: Duration,
     pub(super) percent: u64,
-    /// Messages that wait.
-    pub(super) waiting: u64,
-    /// 503s per second that there is time for.
+    /// 503s per second that there is time for, and the share of the time that is.
     pub(super) refusals: f64,
-}
-
-/// What was let through since the last change.
-#[derive(Debug, Default)]
-struct Meter {
-    since: Mono,
-    accepted: u32,
-    refused: u32,
-    dropped: u32,
-    /// The time that accepted work took, and the greatest wait, in percent of the tolerance.
-    busy: Duration,
-    percent: u64,
-}
-
-impl Meter {
-    fn all(&self) -> u32 {
-        self.accepted + self.refused + self.dropped
-    }
+    pub(super) share: f64,
 }
 
 /// The thresholds, and what they are made from.
@@ -101,16 +92,24 @@ pub struct Sieve {
     lowered_at: Mono,
     /// The share of what is new that is let through, of all sources together.
     share: f64,
-    /// New work that was let through, by place.
+    /// New work that was let through, by place, and what was asked for, as far as that tells.
     seen: Box<[u32; PLACES]>,
+    offered: Box<[f32; PLACES]>,
     is_closed: bool,
     version: u64,
     meter: Meter,
     looked_at: Mono,
-    /// So many requests were let through by former thresholds and are still to be read, ..
-    former: u64,
-    /// .. until this time at the latest; `None` if all were.
+    /// What was let through by former thresholds will have been read then, at the latest; `None` if it has been.
     settling: Option<Mono>,
+    /// The generation that is written has no room, says the embedder.
+    is_full: bool,
+    /// What was held back here, and what was in all, here or by the embedder, when it was last looked at.
+    held: u64,
+    held_back: u64,
+    weighed_at: Mono,
+    /// The most that was held back in a second, lately and in the [`MEMORY`] before, and since when that is lately.
+    heaviest: [f64; 2],
+    heaviest_at: Mono,
 }
 
 impl Sieve {
@@ -125,12 +124,18 @@ impl Sieve {
             lowered_at: Mono::default(),
             share: 1.0,
             seen: Box::new([0; PLACES]),
+            offered: Box::new([0.0; PLACES]),
             is_closed: false,
             version: 0,
             meter: Meter::default(),
             looked_at: Mono::default(),
-            former: 0,
             settling: None,
+            is_full: false,
+            held: 0,
+            held_back: 0,
+            weighed_at: Mono::default(),
+            heaviest: [0.0; 2],
+            heaviest_at: Mono::default(),
         }
     }
 
@@ -187,16 +192,12 @@ impl Sieve {
     /// Whether a datagram is held back. If so, it is remembered.
     #[must_use]
     pub fn holds_back(&mut self, source: IpAddr, datagram: &[u8]) -> bool {
-        if !self.is_closed || datagram.len() < LEAST {
+        if !self.is_closed {
             return false;
         }
-        let Some(uri) = uri_of_new_work(datagram) else {
+        let Some(new_work) = NewWork::of(datagram) else {
             return false;
         };
-        // RFC 5031: urn:service:sos.
-        let is_urn = uri
-            .get(..4)
-            .is_some_and(|scheme| scheme.eq_ignore_ascii_case(b"urn:"));
         let hash = self.hash(datagram);
         let other = hash ^ hash >> 29 ^ prefix(source);
         let other = other.wrapping_mul(self.keys[1]);
@@ -206,8 +207,9 @@ impl Sieve {
             true => self.stale,
             false => self.thresholds[place],
         };
-        let held = !is_urn && (hash >> 48) as u16 > threshold && begins_something(datagram);
+        let held = (hash >> 48) as u16 > threshold && new_work.can_be_held_back();
         if held {
+            self.held += 1;
             memory[usize::from(self.generation)].add(other);
         }
         held
@@ -215,75 +217,126 @@ impl Sieve {
 
     /// Whether a request that begins something, as far as its method says, could have been held back.
     pub(crate) fn concerns(datagram: &[u8]) -> bool {
-        uri_of_new_work(datagram).is_some()
+        NewWork::of(datagram).is_some()
     }
 
     /// New work was let through, and this became of it.
     pub(super) fn note(&mut self, source: IpAddr, admission: Admission) {
-        if self.former > 0 {
-            self.former -= 1;
+        if self.settling.is_some() {
             return;
         }
-        let count = match admission {
-            Admission::Accept => &mut self.meter.accepted,
-            Admission::Refuse { .. } => &mut self.meter.refused,
-            Admission::Drop => &mut self.meter.dropped,
-        };
-        *count = count.saturating_add(1);
+        self.meter.note(admission);
         let place = self.place(source);
         self.seen[place] = self.seen[place].saturating_add(1);
     }
 
-    /// Accepted work took so long.
-    pub(super) fn note_busy(&mut self, busy: Duration) {
-        self.meter.busy += busy;
+    /// The worker slept or shed work for so long.
+    pub(super) fn note_spare(&mut self, spare: Duration) {
+        self.meter.note_spare(spare);
+    }
+
+    /// The embedder, which remembers what it holds back, has held back so many in all, and has set so many bits of the generation that
+    /// is written, in percent.
+    pub(super) fn note_held_back(&mut self, now: Mono, total: u64, fill_percent: u64) {
+        self.is_full = fill_percent >= memory::FULL;
+        self.weigh(now, total);
+    }
+
+    /// So many were held back in all until now.
+    fn weigh(&mut self, now: Mono, total: u64) {
+        let passed = now.since(self.weighed_at);
+        if passed < WEIGHING {
+            return;
+        }
+        let rate = total.saturating_sub(self.held_back) as f64 / passed.as_secs_f64();
+        // After a long calm the rate of what came at its end is not known.
+        if passed < 4 * WEIGHING {
+            self.heaviest[0] = self.heaviest[0].max(rate);
+        }
+        if now.since(self.heaviest_at) >= MEMORY {
+            self.heaviest_at = now;
+            self.heaviest = [0.0, self.heaviest[0]];
+        }
+        self.weighed_at = now;
+        self.held_back = total;
     }
 
     /// Time has passed: thresholds change if they have to.
     pub(super) fn turn(&mut self, now: Mono, pressure: Pressure) {
-        self.meter.percent = self.meter.percent.max(pressure.percent);
+        self.meter.note_wait(pressure.percent);
         if now.since(self.looked_at) < TICK {
             return;
         }
         self.looked_at = now;
-        if self.is_closed && now.since(self.aged_at) >= MEMORY {
-            self.age(now);
+        if self.is_closed {
+            if self.memory.is_some() {
+                self.weigh(now, self.held);
+            }
+            self.forget(now);
         }
         if let Some(until) = self.settling {
-            if self.former == 0 || now >= until {
-                self.restart(now, 0);
+            // What waits is refused faster than it would be served.
+            if now >= until || pressure.percent == 0 {
+                self.restart(now, Duration::ZERO);
             }
             return;
         }
-        let passed = now.since(self.meter.since);
-        let refusals = pressure.refusals * passed.as_secs_f64();
-        let is_over = passed >= WINDOW;
-        // Who is dropped comes again and is served late: a few in a hundred of those served are many.
-        let tolerated = self.meter.accepted / if is_over { 128 } else { 16 } + 8;
-        let busy = self.meter.busy.as_nanos() * 100 / passed.as_nanos().max(1);
-        let busy = u64::try_from(busy).unwrap_or(u64::MAX);
-        let percent = self.meter.percent;
-        let is_too_much = self.meter.dropped > tolerated
-            || (self.is_closed && is_over && f64::from(self.meter.refused) > refusals);
-        if self.lets_stale_through() && (is_too_much || percent >= CALM.1) {
-            self.stale = (self.stale >> 2) & !FIRST_STALE;
-        } else if is_too_much {
-            self.lowered_at = now;
-            self.lower(refusals / 2.0);
-        } else if self.is_closed && busy < IDLE && percent < SHORT && !self.lets_all_new_through() {
-            self.raise(110.0 / busy.max(1) as f64);
-        } else if is_over && busy < CALM.0 && percent < CALM.1 && self.stale < self.most_stale(now)
+        let is_disturbed = self.meter.percent() >= CALM_PERCENT.1;
+        let verdict = match self.lets_stale_through() && is_disturbed {
+            true => Verdict::Less(0.0),
+            false => self.meter.judge(now, self.is_closed, pressure),
+        };
+        if verdict == Verdict::Wait {
+            return;
+        }
+        self.estimate(now);
+        let has_changed = match verdict {
+            Verdict::Less(_) if self.lets_stale_through() => self.lower_stale(),
+            Verdict::Less(wanted) => {
+                self.lowered_at = now;
+                self.stale = 0;
+                self.level(wanted);
+                true
+            }
+            Verdict::More(factor) if !self.lets_all_new_through() => {
+                self.raise(factor);
+                true
+            }
+            Verdict::More(factor) => self.move_stale(now, factor),
+            Verdict::Keep | Verdict::Wait => self.move_stale(now, 1.0),
+        };
+        if has_changed {
+            self.changed();
+            self.restart(now, pressure.wait);
+        } else if self.meter.is_over(now) {
+            self.restart(now, Duration::ZERO);
+        }
+    }
+
+    fn lower_stale(&mut self) -> bool {
+        self.stale = (self.stale >> 2) & !FIRST_STALE;
+        true
+    }
+
+    /// What was held back before follows when all that is new is let through. Returns whether there was a change.
+    fn move_stale(&mut self, now: Mono, factor: f64) -> bool {
+        let most = self.most_stale(now);
+        let is_calm = self.meter.spare(now) > CALM && self.meter.percent() < CALM_PERCENT.0;
+        if !self.meter.is_over(now)
+            || !is_calm
+            || !self.lets_all_new_through()
+            || self.stale >= most
         {
-            let more = self.stale.saturating_mul(2).max(FIRST_STALE) | 1;
-            self.stale = more.min(self.most_stale(now));
-        } else {
-            if is_over {
-                self.restart(now, 0);
-            }
-            return;
+            return false;
         }
-        self.changed();
-        self.restart(now, pressure.waiting);
+        // It comes in waves: there has to be time for as many as were held back at the worst moment.
+        let spare = self.meter.rate(now) * (factor - 1.0);
+        let heaviest = self.heaviest[0].max(self.heaviest[1]).max(1.0);
+        let bound = scaled(spare / 2.0 / heaviest).max(FIRST_STALE);
+        let more = (f64::from(self.stale) * factor) as u16;
+        let before = self.stale;
+        self.stale = more.max(FIRST_STALE).min(bound).min(most);
+        self.stale != before
     }
 
     fn most_stale(&self, now: Mono) -> u16 {
@@ -312,7 +365,16 @@ impl Sieve {
         }
     }
 
-    fn age(&mut self, now: Mono) {
+    /// Forgets the older generation when it is time, or the newer one has no room.
+    fn forget(&mut self, now: Mono) {
+        let memory = self.memory.as_ref();
+        let fill = memory.map_or(0, |memory| {
+            memory[usize::from(self.generation)].fill_percent()
+        });
+        if !self.is_full && fill < memory::FULL && now.since(self.aged_at) < MEMORY {
+            return;
+        }
+        self.is_full = false;
         self.aged_at = now;
         self.generation = !self.generation;
         self.version += 1;
@@ -321,50 +383,50 @@ impl Sieve {
         }
     }
 
-    fn restart(&mut self, now: Mono, waiting: u64) {
-        self.meter = Meter {
-            since: now,
-            ..Meter::default()
-        };
+    /// Counts anew, when what waits now has been read.
+    fn restart(&mut self, now: Mono, wait: Duration) {
+        self.meter = Meter::new(now);
         self.seen.fill(0);
-        self.former = waiting;
-        self.settling = (waiting > 0).then(|| now.plus(SETTLING));
+        self.settling = (wait > Duration::ZERO).then(|| now.plus(wait.min(SETTLING)));
     }
 
-    /// Makes thresholds with which what was accepted would have been let through, and so much more.
-    fn lower(&mut self, more: f64) {
-        self.stale = 0;
-        let all = f64::from(self.meter.all());
-        let wanted = (f64::from(self.meter.accepted) + more).min(all * 0.9);
-        let mut offered: Vec<f64> = (0..PLACES)
-            .map(|place| self.offered(place))
-            .filter(|offered| *offered > 0.0)
-            .collect();
+    /// Makes thresholds with which so much a second is let through, of no place more than of others.
+    fn level(&mut self, wanted: f64) {
+        let offered = self.offered.iter().map(|offered| f64::from(*offered));
+        let mut offered: Vec<f64> = offered.filter(|offered| *offered > 0.0).collect();
         self.share = (wanted / offered.iter().sum::<f64>().max(1.0)).min(1.0);
         let level = level(&mut offered, wanted);
-        for place in 0..PLACES {
-            let offered = self.offered(place);
-            let threshold = &mut self.thresholds[place];
-            *threshold = if offered > 0.0 {
-                scaled(level / offered)
-            } else {
+        for (threshold, offered) in self.thresholds.iter_mut().zip(&*self.offered) {
+            *threshold = match *offered > 0.0 {
+                true => scaled(level / f64::from(*offered)),
                 // Nothing got through, or nobody is there.
-                threshold.saturating_mul(2).max(1)
+                false => threshold.saturating_mul(2).max(1),
             };
         }
     }
 
-    /// What the sources of a place have asked for, as far as what was let through tells.
-    fn offered(&self, place: usize) -> f64 {
-        let share = (f64::from(self.thresholds[place]) + 1.0) / 65536.0;
-        f64::from(self.seen[place]) / share
-    }
-
     fn raise(&mut self, by: f64) {
-        let by = by.clamp(1.1, 2.0);
         self.share = (self.share * by).min(1.0);
         for threshold in self.thresholds.iter_mut() {
             *threshold = scaled((f64::from(*threshold) + 1.0) / 65536.0 * by);
+        }
+    }
+
+    /// What the sources of each place ask for in a second, as far as what was let through tells; where that is little, what it told
+    /// before counts, too.
+    fn estimate(&mut self, now: Mono) {
+        let passed = self.meter.passed(now).max(1e-3) as f32;
+        let places = self.thresholds.iter().zip(&*self.seen);
+        for ((threshold, seen), offered) in places.zip(self.offered.iter_mut()) {
+            let share = (f32::from(*threshold) + 1.0) / 65536.0;
+            let weight = match self.is_closed {
+                true => (*seen as f32 / ENOUGH).clamp(LEAST_WEIGHT, 1.0),
+                false => 1.0,
+            };
+            *offered += (*seen as f32 / share / passed - *offered) * weight;
+            if *offered < LEAST_OFFERED {
+                *offered = 0.0;
+            }
         }
     }
 
@@ -406,40 +468,6 @@ fn prefix(source: IpAddr) -> u64 {
     }
 }
 
-/// Words of 2^24 bits: of 600,000 requests that were held back, which is ten times the load of 18,000/s for four seconds, it
-/// mistakes one new one in a thousand for one of them.
-const WORDS: usize = 1 << 18;
-
-/// A Bloom filter with three hashes.
-#[derive(Debug)]
-struct Memory(Box<[u64]>);
-
-impl Default for Memory {
-    fn default() -> Memory {
-        Memory(vec![0; WORDS].into())
-    }
-}
-
-impl Memory {
-    fn places(hash: u64) -> [(usize, u64); 3] {
-        [0, 20, 40].map(|shift| {
-            let bit = hash >> shift;
-            ((bit >> 6) as usize % WORDS, 1 << (bit & 63))
-        })
-    }
-
-    fn has(&self, hash: u64) -> bool {
-        let places = Memory::places(hash);
-        places.iter().all(|(word, bit)| self.0[*word] & bit != 0)
-    }
-
-    fn add(&mut self, hash: u64) {
-        for (word, bit) in Memory::places(hash) {
-            self.0[word] |= bit;
-        }
-    }
-}
-
 /// The threshold of a share.
 fn scaled(share: f64) -> u16 {
     (share * 65536.0 - 1.0).clamp(0.0, 65535.0) as u16
@@ -457,67 +485,4 @@ fn level(offered: &mut [f64], wanted: f64) -> f64 {
         many -= 1.0;
     }
     f64::INFINITY
-}
-
-/// From the Request-URI on, if the method begins something.
-fn uri_of_new_work(datagram: &[u8]) -> Option<&[u8]> {
-    let methods: [&[u8]; 6] = [
-        b"INVITE ",
-        b"REGISTER ",
-        b"OPTIONS ",
-        b"SUBSCRIBE ",
-        b"MESSAGE ",
-        b"PUBLISH ",
-    ];
-    methods
-        .iter()
-        .find_map(|method| datagram.strip_prefix(*method))
-}
-
-/// Whether a request surely begins something: To is there without a tag, and neither credentials nor priorities are.
-fn begins_something(datagram: &[u8]) -> bool {
-    let looked_at = &datagram[..datagram.len().min(LOOKED_AT)];
-    let (mut in_to, mut seen_to) = (false, false);
-    let mut at = 0;
-    for end in memchr::memchr_iter(b'\n', looked_at) {
-        let line = &looked_at[at..end];
-        at = end + 1;
-        match line {
-            [] | b"\r" => return seen_to,
-            // RFC 3261 §7.3.1: a line that begins with a blank continues the one before.
-            [b' ' | b'\t', ..] => {}
-            _ if spares(line) => return false,
-            _ => in_to = is_to(line),
-        }
-        seen_to |= in_to;
-        if in_to && has_tag(line) {
-            return false;
-        }
-    }
-    seen_to && datagram.len() <= LOOKED_AT
-}
-
-fn is_to(line: &[u8]) -> bool {
-    let name = memchr::memchr(b':', line).map_or(line, |colon| &line[..colon]);
-    let name = name.trim_ascii_end();
-    name.eq_ignore_ascii_case(b"to") || name.eq_ignore_ascii_case(b"t")
-}
-
-fn has_tag(line: &[u8]) -> bool {
-    line.windows(4)
-        .any(|part| part.eq_ignore_ascii_case(b"tag="))
-}
-
-/// Credentials, the second half of a challenge, and priorities, of which the controller knows which count.
-fn spares(line: &[u8]) -> bool {
-    let names: [&[u8]; 4] = [
-        b"authorization",
-        b"proxy-authorization",
-        b"priority",
-        b"resource-priority",
-    ];
-    names.iter().any(|name| {
-        line.get(..name.len())
-            .is_some_and(|start| start.eq_ignore_ascii_case(name))
-    })
 }

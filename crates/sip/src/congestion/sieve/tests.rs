@@ -3,8 +3,8 @@
 use std::net::IpAddr;
 use std::time::Duration;
 
-use super::Admission;
-use super::sieve::{PLACES, Pressure, Sieve};
+use super::{PLACES, Pressure, Sieve};
+use crate::congestion::Admission;
 use crate::{HashKey, Mono};
 
 const MS: u64 = 1_000_000;
@@ -76,11 +76,12 @@ impl World {
         }
         self.now = self.now.plus(Duration::from_millis(25));
         let busy = u64::from(all.min(capacity)) * 25 * MS / u64::from(capacity);
-        self.sieve.note_busy(Duration::from_nanos(busy));
+        self.sieve.note_spare(Duration::from_nanos(25 * MS - busy));
         let pressure = Pressure {
-            percent: if all > capacity { 60 } else { 0 },
-            waiting: 0,
+            percent: if all > capacity { 25 } else { 0 },
+            wait: Duration::ZERO,
             refusals: REFUSALS,
+            share: 0.05,
         };
         self.sieve.turn(self.now, pressure);
         through
