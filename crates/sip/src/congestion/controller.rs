@@ -99,6 +99,8 @@ const HOPELESS: u64 = 200;
 const LOSING: u64 = 90;
 /// A buffer this full is about to overflow, in percent.
 const NEARLY_FULL: u8 = 80;
+/// Which part of the cost of a 503 is not charged where it goes by a stream.
+const STREAM_DISCOUNT: u64 = 2;
 /// How long 503s may be saved up for a burst.
 const SAVED: Duration = Duration::from_millis(50);
 /// How the share of refused requests is averaged, for RFC 7339: over windows of this length.
@@ -309,7 +311,7 @@ impl Controller {
             return Admission::Accept;
         }
         self.shed = self.shed.saturating_add(1);
-        let cost = u64::try_from(self.config.rejection_cost.as_nanos()).unwrap_or(u64::MAX);
+        let cost = self.rejection_ns();
         if self.rejecting_ns < cost {
             self.counts.dropped += 1;
             return Admission::Drop;
@@ -319,6 +321,30 @@ impl Controller {
         Admission::Refuse {
             retry_after_s: self.retry_after(),
         }
+    }
+
+    /// The same for a request that came by a stream, where nothing is dropped in silence: it would not come again, and whoever sent it
+    /// would wait for half a minute (RFC 3261 §17.1.2.2, timer F). More of the time goes to refusals, and when that is used up, requests
+    /// are accepted: they take as long as they take, the worker always has work that counts, and the stream's flow control holds back
+    /// those who send too much.
+    pub fn admit_from_stream(&mut self, now: Mono, class: Class, source: IpAddr) -> Admission {
+        match self.admit(now, class, source) {
+            Admission::Drop => {
+                self.counts.dropped -= 1;
+                self.shed = self.shed.saturating_sub(1);
+                self.fairness.count(now, source);
+                Admission::Accept
+            }
+            Admission::Refuse { retry_after_s } => {
+                self.rejecting_ns += self.rejection_ns() / STREAM_DISCOUNT;
+                Admission::Refuse { retry_after_s }
+            }
+            Admission::Accept => Admission::Accept,
+        }
+    }
+
+    fn rejection_ns(&self) -> u64 {
+        u64::try_from(self.config.rejection_cost.as_nanos()).unwrap_or(u64::MAX)
     }
 
     /// A request was accepted without being asked about, since there is no congestion: its source is counted all the same.
@@ -556,6 +582,29 @@ mod tests {
         // 5 % of a second in pieces of 3 us, and what was saved up.
         assert!((16_000..26_000).contains(&refused), "{refused}");
         assert_eq!(controller.counts().dropped, 200_000 - u64::from(refused));
+    }
+
+    #[test]
+    fn what_comes_by_a_stream_is_refused_or_accepted_but_never_dropped() {
+        let mut controller = controller();
+        let (mut refused, mut accepted) = (0, 0);
+        for ms in 1000..2000u64 {
+            let now = Mono(ms * 1_000_000);
+            beyond_share(&mut controller, now);
+            controller.observe_backlog(now, waiting(3600));
+            for _ in 0..200 {
+                match controller.admit_from_stream(now, Class::New, SOURCE) {
+                    Admission::Accept => accepted += 1,
+                    Admission::Refuse { .. } => refused += 1,
+                    Admission::Drop => panic!("dropped"),
+                }
+            }
+        }
+        let counts = controller.counts();
+        assert_eq!((counts.refused, counts.dropped), (refused, 0));
+        assert_eq!(refused + accepted, 200_000);
+        // 10 % of a second in pieces of 4 us, as much again behind a sieve, and what was saved up.
+        assert!((25_000..60_000).contains(&refused), "{refused}");
     }
 
     #[test]

@@ -144,7 +144,7 @@ impl Engine {
             return false;
         }
         let class = self.config.classifier.classify(&traits(&request.message));
-        let admission = self.controller.admit(now, class, source);
+        let admission = self.admit(now, class, &request.flow);
         self.oc_reply.count(source, admission == Admission::Accept);
         match admission {
             Admission::Accept => false,
@@ -342,6 +342,14 @@ impl Engine {
         true
     }
 
+    fn admit(&mut self, now: Mono, class: Class, flow: &Flow) -> Admission {
+        let source = flow.remote.ip();
+        match flow.connection {
+            Some(_) => self.controller.admit_from_stream(now, class, source),
+            None => self.controller.admit(now, class, source),
+        }
+    }
+
     /// Decides by the scan alone whether a message is shed, after known transactions have been matched.
     fn shed(&mut self, now: Mono, flow: &Flow, bytes: &[u8]) -> Shed {
         let Ok(scan) = Scan::of(bytes, &self.config.limits) else {
@@ -359,7 +367,7 @@ impl Engine {
             return Shed::Unknown;
         }
         let class = self.config.classifier.classify(&scanned_traits(&scan));
-        let admission = self.controller.admit(now, class, flow.remote.ip());
+        let admission = self.admit(now, class, flow);
         self.oc_reply
             .count(flow.remote.ip(), admission == Admission::Accept);
         if class == Class::New && flow.connection.is_none() && Sieve::concerns(bytes) {
