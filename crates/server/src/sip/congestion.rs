@@ -169,6 +169,11 @@ impl Congestion {
         self.slept += slept;
     }
 
+    /// Tells the engine of the time that was slept, which it has to know when nothing comes as well: all may be held back.
+    pub(super) fn tell_slept(&mut self, engine: &mut Engine) {
+        engine.observe_spare(std::mem::take(&mut self.slept));
+    }
+
     /// A message was shed, which took so long.
     pub(super) fn shed(&mut self, took: Duration) {
         self.shed += 1;
@@ -190,7 +195,8 @@ impl Congestion {
             .unwrap_or(u32::MAX)
             .saturating_sub(shed);
         engine.observe_service(served, busy.saturating_sub(shed_time));
-        engine.observe_spare(shed_time + std::mem::take(&mut self.slept));
+        engine.observe_spare(shed_time);
+        self.tell_slept(engine);
     }
 }
 

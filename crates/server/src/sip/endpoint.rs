@@ -140,6 +140,7 @@ impl Endpoint {
             if self.engine.poll_timeout().is_none_or(|at| at > now) {
                 break;
             }
+            self.congestion.tell_slept(&mut self.engine);
             self.engine.handle_timeout(self.now);
             self.drain(outgoing);
             self.front.follow(self.now, &mut self.engine);

@@ -54,6 +54,8 @@ const SETTLING: Duration = Duration::from_millis(200);
 /// the tolerance, was below the first of these; above the second less of it is.
 const CALM: f64 = 0.25;
 const CALM_PERCENT: (u64, u64) = (10, 20);
+/// With this share of its time to spare a worker has next to nothing to do.
+const IDLE: f64 = 0.9;
 /// So many requests of a place tell how many its sources send; fewer are weighed with what was known before, at least so much.
 const ENOUGH: f32 = 32.0;
 const LEAST_WEIGHT: f32 = 0.25;
@@ -332,7 +334,11 @@ impl Sieve {
         // It comes in waves: there has to be time for as many as were held back at the worst moment.
         let spare = self.meter.rate(now) * (factor - 1.0);
         let heaviest = self.heaviest[0].max(self.heaviest[1]).max(1.0);
-        let bound = scaled(spare / 2.0 / heaviest).max(FIRST_STALE);
+        // A worker with nothing to do cannot tell by what it lets through what it could: there it is tried.
+        let bound = match self.meter.spare(now) > IDLE {
+            true => EVERYTHING,
+            false => scaled(spare / 2.0 / heaviest).max(FIRST_STALE),
+        };
         let more = (f64::from(self.stale) * factor) as u16;
         let before = self.stale;
         self.stale = more.max(FIRST_STALE).min(bound).min(most);
