@@ -10,9 +10,10 @@ use super::servers::Server;
 use super::{Bench, GENERATOR_CPU};
 
 /// What is offered to servers that have something to do for each request, and to those that have not: a generator on one processor
-/// cannot send many times as much as they answer.
-const BUSY: &str = "1,2,5,10";
-const IDLE: &str = "0.5,1,1.5,2,3";
+/// cannot send many times as much as they answer, and hands trains to the kernel to send more. The peak comes again before each
+/// load: how fast a processor is changes within a minute.
+const BUSY: &[&str] = &["1,2,1,5,1,10"];
+const IDLE: &[&str] = &["1,1.25,1,1.5,1,2", "--gso"];
 
 impl Bench<'_> {
     /// Calls and registrations that cost something, then bare ones; tells of each that is done.
@@ -30,8 +31,8 @@ impl Bench<'_> {
         ] {
             for server in Server::for_overload(&self.binary, service_time_us) {
                 let running = server.start(&self.folder)?;
-                let arguments = ["--workload", workload, "--sweep", multiples];
-                let arguments = [&arguments[..], &["--sweep-step", "3s"]].concat();
+                let arguments = ["--workload", workload, "--sweep-step", "3s", "--sweep"];
+                let arguments = [&arguments[..], multiples].concat();
                 let report = self.load(&server, &running, GENERATOR_CPU, &arguments)?;
                 eprintln!(
                     "sweep of {} is done: {workload}, {service_time_us} us each",
@@ -91,6 +92,17 @@ fn number(value: &Value) -> f64 {
     value.as_f64().unwrap_or(0.0)
 }
 
+/// The points that go on to the right: what was repeated in between is in the table.
+fn rising(points: impl Iterator<Item = (f64, f64)>) -> Vec<(f64, f64)> {
+    let mut rising: Vec<(f64, f64)> = Vec::new();
+    for point in points {
+        if rising.last().is_none_or(|last| point.0 > last.0) {
+            rising.push(point);
+        }
+    }
+    rising
+}
+
 /// A line for each server.
 fn chart(
     page: &mut String,
@@ -102,9 +114,7 @@ fn chart(
         .iter()
         .map(|(_, _, sweep)| {
             let steps = sweep["steps"].as_array().into_iter().flatten();
-            steps
-                .map(|step| (number(&step["multiple"]), read(sweep, step)))
-                .collect()
+            rising(steps.map(|step| (number(&step["multiple"]), read(sweep, step))))
         })
         .collect();
     let all = || points.iter().flatten();

@@ -127,21 +127,29 @@ impl Results {
             let peak = sweep["peak"].as_f64().unwrap_or(0.0);
             let _ = writeln!(
                 text,
-                "\n{server}, {workload}, multiples of {peak:.0}/s\n\n| load | begun/s | goodput/s | of the peak | 503/s | p99 ms | p99 ms, last try | server | MB |\n| --- | --- | --- | --- | --- | --- | --- | --- | --- |"
+                "\n{server}, {workload}, multiples of {peak:.0}/s\n\n| load | offered/s | begun/s | goodput/s | of the 1x before | 503/s | again/s | p99 ms | p99 ms, last try | server | us each | MB |\n| --- | --- | --- | --- | --- | --- | --- | --- | --- | --- | --- | --- |"
             );
+            let mut base = None;
             for step in sweep["steps"].as_array().into_iter().flatten() {
                 let number = |name: &str| step[name].as_f64().unwrap_or(0.0);
+                let goodput = number("goodput");
+                let before = match number("multiple") == 1.0 {
+                    true => *base.insert(goodput),
+                    false => base.unwrap_or(peak),
+                };
                 let _ = writeln!(
                     text,
-                    "| {:.1}x | {:.0} | {:.0} | {:.0} % | {:.0} | {:.1} | {:.1} | {:.0} % | {:.0} |",
+                    "| {}x | {:.0} | {:.0} | {goodput:.0} | {:.0} % | {:.0} | {:.0} | {:.1} | {:.1} | {:.0} % | {:.2} | {:.0} |",
                     number("multiple"),
+                    number("offered"),
                     number("begun"),
-                    number("goodput"),
-                    100.0 * number("goodput") / peak.max(1.0),
+                    100.0 * goodput / before.max(1.0),
                     number("unavailable"),
+                    number("retransmissions"),
                     step["latency"]["p99_us"].as_f64().unwrap_or(0.0) / 1e3,
                     step["last_try"]["p99_us"].as_f64().unwrap_or(0.0) / 1e3,
                     100.0 * number("server_cpu"),
+                    1e6 * number("server_cpu") / goodput.max(1.0),
                     number("server_memory") / 1e6,
                 );
             }
@@ -194,9 +202,12 @@ mod tests {
                 .table()
                 .contains("| call | a | 2.00 (1.00 .. 3.00) |")
         );
-        let sweep = json!({ "peak": 100.0, "steps": [{ "multiple": 2.0, "goodput": 90.0 }] });
+        let sweep = json!({ "peak": 100.0, "steps": [
+            { "multiple": 2.0, "goodput": 90.0 }, { "multiple": 1.0, "goodput": 50.0 }, { "multiple": 2.0, "goodput": 45.0 },
+        ] });
         results.add_sweep("a", "call", &sweep);
-        assert!(results.curves().contains("| 2.0x | 0 | 90 | 90 % |"));
+        assert!(results.curves().contains("| 2x | 0 | 0 | 90 | 90 % |"));
+        assert!(results.curves().contains("| 2x | 0 | 0 | 45 | 90 % |"));
         assert_eq!(results.to_json()["loops"][0]["rounds"][1]["cpu_us"], 1.0);
     }
 }
