@@ -208,6 +208,7 @@ impl Controller {
             percent: self.percent,
             refusals: share / cost,
             share,
+            capacity: 1.0 / self.service_time.average().as_secs_f64().max(1e-9),
         };
         self.sieve.turn(now, pressure);
     }

@@ -6,6 +6,12 @@ use std::time::Duration;
 const SPAN: f64 = 1024.0;
 /// No average moves further than this at once: one stall must not look like a change of the load.
 const LARGEST_WEIGHT: f64 = 0.25;
+/// Nor by a sample that is more than so many times the average, unless there has been nothing else for so long: a worker that was not
+/// given its processor for a while was not working, and schedulers move those that share one.
+const OUTLIER: f64 = 4.0;
+const PATIENCE: Duration = Duration::from_millis(80);
+/// So many messages at once tell what one takes though nothing was measured before; the first few find everything cold.
+const TELLING: u32 = 256;
 /// The same for what the expected wait goes by, while the average falls. What is accepted comes in turns: first requests that
 /// begin something, then, while those are refused, only what is cheaper; and behind that wait the next that begin something.
 const SLOW_SPAN: f64 = 32.0 * SPAN;
@@ -19,6 +25,8 @@ pub(super) struct ServiceTime {
     /// The average, or what it was lately if that was more.
     lately_ns: f64,
     measured: bool,
+    /// How long the samples in a row took that were far above the average.
+    outlying: Duration,
 }
 
 impl ServiceTime {
@@ -27,6 +35,7 @@ impl ServiceTime {
             average_ns: FIRST_GUESS_NS,
             lately_ns: FIRST_GUESS_NS,
             measured: false,
+            outlying: Duration::ZERO,
         }
     }
 
@@ -35,10 +44,20 @@ impl ServiceTime {
         if messages == 0 {
             return;
         }
+        let is_first = !self.measured && messages >= TELLING;
         let messages = f64::from(messages);
         let sample = busy.as_nanos() as f64 / messages;
-        if self.measured {
+        if !is_first {
+            let most = self.average_ns * OUTLIER;
+            self.outlying = match sample > most {
+                true => self.outlying + busy,
+                false => Duration::ZERO,
+            };
             let weight = (messages / (messages + SPAN)).min(LARGEST_WEIGHT);
+            let (sample, weight) = match self.outlying < PATIENCE {
+                true => (sample.min(most), weight),
+                false => (sample, LARGEST_WEIGHT),
+            };
             self.average_ns += (sample - self.average_ns) * weight;
             let slowly = (messages / (messages + SLOW_SPAN)).min(LARGEST_WEIGHT);
             self.lately_ns += (self.average_ns - self.lately_ns) * slowly;
@@ -46,8 +65,8 @@ impl ServiceTime {
         } else {
             self.average_ns = sample;
             self.lately_ns = sample;
-            self.measured = true;
         }
+        self.measured = true;
     }
 
     /// The average.
@@ -102,7 +121,26 @@ mod tests {
         let mut time = ServiceTime::new();
         time.observe(16, Duration::from_micros(160));
         time.observe(1, Duration::from_millis(20));
-        assert!(time.average() < Duration::from_micros(40));
+        time.observe(16, Duration::from_millis(20));
+        assert!(time.average() < Duration::from_micros(12));
+        assert!(time.wait(10_000) < Duration::from_millis(120));
+    }
+
+    #[test]
+    fn the_first_message_finds_everything_cold() {
+        let mut time = ServiceTime::new();
+        time.observe(1, Duration::from_millis(1));
+        assert!(time.average() < Duration::from_micros(12));
+    }
+
+    #[test]
+    fn what_takes_ten_times_as_long_is_known_after_some_hundred_messages() {
+        let mut time = ServiceTime::new();
+        time.observe(1000, Duration::from_millis(5));
+        for _ in 0..64 {
+            time.observe(16, Duration::from_micros(16 * 50));
+        }
+        assert!(time.average() > Duration::from_micros(30));
     }
 
     #[test]

@@ -54,8 +54,9 @@ const SETTLING: Duration = Duration::from_millis(200);
 /// the tolerance, was below the first of these; above the second less of it is.
 const CALM: f64 = 0.25;
 const CALM_PERCENT: (u64, u64) = (10, 20);
-/// With this share of its time to spare a worker has next to nothing to do.
+/// With this share of its time to spare for so long a worker has next to nothing to do.
 const IDLE: f64 = 0.9;
+const SOON: Duration = Duration::from_millis(100);
 /// So many requests of a place tell how many its sources send; fewer are weighed with what was known before, at least so much.
 const ENOUGH: f32 = 32.0;
 const LEAST_WEIGHT: f32 = 0.25;
@@ -78,6 +79,8 @@ pub(super) struct Pressure {
     /// 503s per second that there is time for, and the share of the time that is.
     pub(super) refusals: f64,
     pub(super) share: f64,
+    /// Messages per second that the worker can handle.
+    pub(super) capacity: f64,
 }
 
 /// The thresholds, and what they are made from.
@@ -304,8 +307,8 @@ impl Sieve {
                 self.raise(factor);
                 true
             }
-            Verdict::More(factor) => self.move_stale(now, factor),
-            Verdict::Keep | Verdict::Wait => self.move_stale(now, 1.0),
+            Verdict::More(factor) => self.move_stale(now, factor, pressure.capacity),
+            Verdict::Keep | Verdict::Wait => self.move_stale(now, 1.0, pressure.capacity),
         };
         if has_changed {
             self.changed();
@@ -321,10 +324,13 @@ impl Sieve {
     }
 
     /// What was held back before follows when all that is new is let through. Returns whether there was a change.
-    fn move_stale(&mut self, now: Mono, factor: f64) -> bool {
+    fn move_stale(&mut self, now: Mono, factor: f64, capacity: f64) -> bool {
         let most = self.most_stale(now);
-        let is_calm = self.meter.spare(now) > CALM && self.meter.percent() < CALM_PERCENT.0;
-        if !self.meter.is_over(now)
+        let spare_share = self.meter.spare(now);
+        let is_calm = spare_share > CALM && self.meter.percent() < CALM_PERCENT.0;
+        let is_idle = spare_share > IDLE;
+        let is_soon = is_idle && self.meter.passed(now) >= SOON.as_secs_f64();
+        if !(self.meter.is_over(now) || is_soon)
             || !is_calm
             || !self.lets_all_new_through()
             || self.stale >= most
@@ -334,12 +340,13 @@ impl Sieve {
         // It comes in waves: there has to be time for as many as were held back at the worst moment.
         let spare = self.meter.rate(now) * (factor - 1.0);
         let heaviest = self.heaviest[0].max(self.heaviest[1]).max(1.0);
-        // A worker with nothing to do cannot tell by what it lets through what it could: there it is tried.
-        let bound = match self.meter.spare(now) > IDLE {
-            true => EVERYTHING,
-            false => scaled(spare / 2.0 / heaviest).max(FIRST_STALE),
+        // A worker with nothing to do cannot tell by what it lets through what it could: there it is tried, beginning with what it
+        // surely can.
+        let (least, bound) = match is_idle {
+            true => (scaled(capacity / 4.0 / heaviest), EVERYTHING),
+            false => (0, scaled(spare / 2.0 / heaviest).max(FIRST_STALE)),
         };
-        let more = (f64::from(self.stale) * factor) as u16;
+        let more = ((f64::from(self.stale) * factor) as u16).max(least);
         let before = self.stale;
         self.stale = more.max(FIRST_STALE).min(bound).min(most);
         self.stale != before

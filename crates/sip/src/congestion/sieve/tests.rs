@@ -82,6 +82,7 @@ impl World {
             wait: Duration::ZERO,
             refusals: REFUSALS,
             share: 0.05,
+            capacity: 20_000.0,
         };
         self.sieve.turn(self.now, pressure);
         through
