@@ -19,11 +19,7 @@ fn short(name: &str) -> String {
 /// Who depends on whom, in tests and build scripts too.
 fn graph(root: &Path) -> Result<Arrows> {
     let packages = workspace::packages(root)?;
-    let ours: BTreeSet<&str> = packages
-        .iter()
-        .filter(|p| p.ours)
-        .map(|p| p.name.as_str())
-        .collect();
+    let ours: BTreeSet<&str> = packages.iter().map(|p| p.name.as_str()).collect();
     let arrows = |package: &workspace::Package| {
         package
             .dependencies
@@ -34,7 +30,6 @@ fn graph(root: &Path) -> Result<Arrows> {
     };
     Ok(packages
         .iter()
-        .filter(|p| p.ours)
         .map(|package| (short(&package.name), arrows(package)))
         .collect())
 }

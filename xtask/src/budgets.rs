@@ -40,11 +40,7 @@ pub(crate) fn run(root: &Path, write: bool) -> Result<Tally> {
         println!(
             "  wrote {BUDGETS}; say in the commit why it costs more, or what made it cost less"
         );
-        return Ok(Tally {
-            passed: 1,
-            failed: 0,
-            skipped: 0,
-        });
+        return Ok(Tally::ONE);
     }
     let budgets = Budgets::parse(&text)?;
     let mut tally = Tally::default();
@@ -81,7 +77,8 @@ fn judge(budgets: &Budgets, section: &str, cost: &Cost) -> Result<String> {
     }
 }
 
-fn build(root: &Path) -> Result<PathBuf> {
+/// Builds the program that counts, and says where it is.
+pub(crate) fn build(root: &Path) -> Result<PathBuf> {
     let arguments = [
         "build",
         "--locked",

@@ -22,11 +22,20 @@ pub(crate) fn check(
         .status()
         .context("cannot run cargo")?;
     ensure!(status.success(), "`cargo {}` failed", arguments.join(" "));
-    Ok(Tally {
-        passed: 1,
-        failed: 0,
-        skipped: 0,
-    })
+    Ok(Tally::ONE)
+}
+
+/// `cargo fmt --check` of the workspace.
+pub(crate) fn format(root: &Path) -> Result<Tally> {
+    check(root, &["fmt", "--all", "--", "--check", "-l"], &[])
+}
+
+/// `cargo clippy` of the packages that `selection` names, every warning an error.
+pub(crate) fn clippy(root: &Path, selection: &[&str]) -> Result<Tally> {
+    let mut arguments = vec!["clippy", "--locked", "--all-targets"];
+    arguments.extend(selection);
+    arguments.extend(["--", "-D", "warnings"]);
+    check(root, &arguments, &[])
 }
 
 /// Tells tests a file to write a line to for each that is skipped: what they print is kept from us when they pass.
@@ -101,7 +110,7 @@ fn test_result(line: &str) -> Option<Tally> {
     Some(Tally {
         passed: count("passed")?,
         failed: count("failed")?,
-        skipped: 0,
+        skipped: count("filtered out").unwrap_or_default(),
     })
 }
 
@@ -117,7 +126,7 @@ mod tests {
             Some(Tally {
                 passed: 12,
                 failed: 0,
-                skipped: 0,
+                skipped: 3,
             })
         );
         let bad = "test result: FAILED. 3 passed; 2 failed; 0 ignored; 0 measured; 0 filtered out; finished in 1.00s";

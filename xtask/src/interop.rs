@@ -187,9 +187,9 @@ fn drive(pair: &mut Pair, options: &Options, tally: &mut Tally) -> Result<()> {
 
 /// Nothing may be left of the clients, and the servers must stop when they are asked.
 fn finish(path: &str, pair: &mut Pair, options: &Options, tally: &mut Tally) {
-    let mut judge = |server: &mut Server, name: &str, patience| {
+    let mut judge = |server: &mut Server, name: &str, limit| {
         if server.is_hairpin() {
-            let outcome = server.settle(patience);
+            let outcome = server.settle(limit);
             tally.record(
                 &format!("{name} ({path}) returns to its baseline"),
                 &outcome,
@@ -199,19 +199,19 @@ fn finish(path: &str, pair: &mut Pair, options: &Options, tally: &mut Tally) {
         tally.record(&format!("{name} ({path}) stops when asked"), &outcome);
     };
     if options.wants(Client::Pion) || options.wants(Client::Browser) {
-        let patience = Duration::from_secs(5);
+        let limit = Duration::from_secs(5);
         judge(
             &mut pair.orderly.server,
             "the orderly clients' server",
-            patience,
+            limit,
         );
     }
     if options.wants(Client::Coturn) {
-        let patience = DISORDERLY_LIFETIME + Duration::from_secs(10);
+        let limit = DISORDERLY_LIFETIME + Duration::from_secs(10);
         judge(
             &mut pair.disorderly.server,
             "coturn's client's server",
-            patience,
+            limit,
         );
     }
 }

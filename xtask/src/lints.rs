@@ -3,6 +3,7 @@
 
 use std::path::Path;
 use std::process::Command;
+use std::sync::atomic::{AtomicU32, Ordering};
 
 use crate::workspace;
 
@@ -10,7 +11,7 @@ use crate::workspace;
 const MAY_BE_UNSAFE: &[&str] = &["io", "bpf"];
 
 /// Crates without clock, socket, thread or ambient randomness.
-const SANS_IO: &[&str] = &["stun", "turn"];
+const SANS_IO: &[&str] = &["stun", "turn", "sip"];
 
 /// One line for each thing a sans-IO crate must not reach for. Each must be refused by its `clippy.toml`.
 const AMBIENT: &[(&str, &str)] = &[
@@ -98,12 +99,28 @@ fn clippy_keeps_clocks_sockets_and_randomness_out_of_the_engines() {
     }
 }
 
-/// Whether clippy, with the `clippy.toml` in `folder`, refuses a function of that one line as a banned method.
-fn is_refused(folder: &Path, line: &str) -> bool {
-    let scratch = std::env::temp_dir().join(format!("xtask-lints-{}", std::process::id()));
+#[test]
+fn clippy_refuses_functions_over_70_lines_everywhere() {
+    let root = workspace::root();
+    let own = workspace::packages(&root).unwrap();
+    let with_file = own.iter().map(|package| package.folder.as_path());
+    for folder in with_file.chain([root.as_path()]) {
+        if folder.join("clippy.toml").is_file() {
+            let lines = |count| "let _ = 1;\n".repeat(count);
+            assert!(is_refused(folder, &lines(71)), "{}", folder.display());
+            assert!(!is_refused(folder, &lines(70)), "{}", folder.display());
+        }
+    }
+}
+
+/// Whether clippy, with the `clippy.toml` in `folder`, refuses a function of these lines as too long or for a banned method.
+fn is_refused(folder: &Path, lines: &str) -> bool {
+    static NEXT: AtomicU32 = AtomicU32::new(0);
+    let number = NEXT.fetch_add(1, Ordering::Relaxed);
+    let scratch = std::env::temp_dir().join(format!("xtask-lints-{}-{number}", std::process::id()));
     std::fs::create_dir_all(&scratch).unwrap();
     let sample = scratch.join("sample.rs");
-    std::fs::write(&sample, format!("pub fn sample() {{ {line} }}\n")).unwrap();
+    std::fs::write(&sample, format!("pub fn sample() {{\n{lines}\n}}\n")).unwrap();
     let output = Command::new("clippy-driver")
         .args([
             "--edition",
@@ -112,8 +129,12 @@ fn is_refused(folder: &Path, line: &str) -> bool {
             "lib",
             "--emit",
             "metadata",
+        ])
+        .args([
             "-D",
             "clippy::disallowed_methods",
+            "-D",
+            "clippy::too_many_lines",
         ])
         .arg("--out-dir")
         .args([&scratch, &sample])
@@ -123,7 +144,7 @@ fn is_refused(folder: &Path, line: &str) -> bool {
     std::fs::remove_dir_all(&scratch).unwrap();
     let said = String::from_utf8_lossy(&output.stderr);
     assert!(
-        output.status.success() || said.contains("disallowed"),
+        output.status.success() || said.contains("disallowed") || said.contains("too many lines"),
         "clippy-driver failed: {said}"
     );
     !output.status.success()

@@ -1,26 +1,31 @@
 //! Every chore of the workspace, one entry point: `cargo xtask --help`.
 //!
-//! `cargo xtask test` is the whole test command, and all that CI runs. It is a list of stages ([`suite`]); each
-//! stage is a module here that can also be run alone. What a stage finds is counted in a [`tally::Tally`], and
-//! the command ends with one line that says how much passed and failed.
+//! `cargo xtask quick` is for the minutes between two edits, `cargo xtask test` is the whole test command. Both are lists
+//! of stages ([`suite`]); most are modules here that can also be run alone. A [`tally::Tally`] counts what a stage finds,
+//! and the command ends with one line that says how much passed, failed and was skipped.
 
 #![forbid(unsafe_code)]
 
 mod arrows;
 mod budgets;
+mod built;
 mod cargo;
 mod conformance;
+mod deny;
+mod fuzz;
 mod gate;
 mod interop;
-mod licences;
 mod lints;
 mod process;
+mod quick;
 mod rfc;
 mod sip_bench;
 mod suite;
 mod tally;
 mod tidy;
 mod tools;
+mod vm;
+mod workflow;
 mod workspace;
 
 use std::path::PathBuf;
@@ -41,18 +46,18 @@ struct Arguments {
 
 #[derive(Subcommand)]
 enum Chore {
-    /// Run everything that proves hairpin: checks, tests, documentation, interoperability.
+    /// Format, clippy and unit tests of what changed, and of what depends on it: no root, no packages, three minutes.
+    Quick(quick::Options),
+    /// Run everything: checks, tests, documentation, clients of other projects.
     ///
     /// As root, installs from Debian what is missing. Stops at the first stage that fails.
-    Test {
-        /// Run only this stage (may be repeated).
-        #[arg(long, value_name = "STAGE")]
-        only: Vec<suite::Stage>,
-        /// Go on after a stage that failed, to see everything that is wrong at once.
-        #[arg(long)]
-        keep_going: bool,
-    },
-    /// Show the ten longest files and functions, and refuse new giants, leftovers and machine paths.
+    Test(suite::Options),
+    /// Run one stage, without a forecast: what the test command does in the background.
+    #[command(hide = true)]
+    Stage { stage: suite::Stage },
+    /// Run a fuzz target, or each of them, for some time.
+    Fuzz(fuzz::Options),
+    /// Show the ten longest files; refuse files over 1,000 lines, paths of one machine and registry hosts.
     Tidy,
     /// Write docs/sip-conformance.md, and docs/rfc-coverage.md: which test shows which requirement, and which file obeys which section.
     Rfc {
@@ -62,8 +67,8 @@ enum Chore {
     },
     /// Print which of our crates depends on which, as ARCHITECTURE.md draws it.
     Arrows,
-    /// Check the licence of every crate that hairpin is built from.
-    Licences,
+    /// Check licences, banned crates, sources and known vulnerabilities with cargo-deny.
+    Deny,
     /// Count what each operation costs in instructions, allocations and system calls, and hold it against crates/server/budgets.toml.
     Budgets {
         /// Make what is counted the new budgets.
@@ -76,6 +81,10 @@ enum Chore {
     ///
     /// Servers on processor 1, the generator on processor 0; about ten minutes.
     SipBench(sip_bench::Options),
+    /// Boot Debian's kernels in QEMU and check hairpin on each.
+    ///
+    /// As root; needs no KVM. `--shell` looks around in a machine.
+    Vm(vm::Options),
     /// Install from Debian what the tests need (as root), or say what is missing.
     Tools,
 }
@@ -93,7 +102,10 @@ fn main() -> ExitCode {
 fn run(chore: Chore) -> anyhow::Result<ExitCode> {
     let root = workspace::root();
     let tally = match chore {
-        Chore::Test { only, keep_going } => suite::run(&root, &only, keep_going),
+        Chore::Quick(options) => quick::run(&root, &options)?,
+        Chore::Test(options) => suite::run(&root, &options),
+        Chore::Stage { stage } => stage.run(&root),
+        Chore::Fuzz(options) => fuzz::run(&root, &options)?,
         Chore::Tidy => tidy::run(&root)?,
         Chore::Rfc { check: true } => rfc::check(&root)?,
         Chore::Rfc { check: false } => rfc::write(&root)?,
@@ -101,7 +113,7 @@ fn run(chore: Chore) -> anyhow::Result<ExitCode> {
             arrows::print(&root)?;
             return Ok(ExitCode::SUCCESS);
         }
-        Chore::Licences => licences::run(&root)?,
+        Chore::Deny => deny::run(&root)?,
         Chore::Budgets { write } => budgets::run(&root, write)?,
         Chore::Interop(options) => {
             tools::ensure(&[tools::INTEROP])?;
@@ -111,6 +123,7 @@ fn run(chore: Chore) -> anyhow::Result<ExitCode> {
             sip_bench::run(&root, &options)?;
             return Ok(ExitCode::SUCCESS);
         }
+        Chore::Vm(options) => vm::run(&root, &options)?,
         Chore::Tools => {
             tools::ensure(tools::ALL)?;
             return Ok(ExitCode::SUCCESS);

@@ -13,6 +13,8 @@ use std::thread::sleep;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, bail};
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
 
 /// How often a waiting driver looks again. Short beside what it waits for, long beside a system call.
 const POLL: Duration = Duration::from_millis(10);
@@ -59,14 +61,22 @@ impl Process {
 
     /// Waits for the process to end by itself; kills it at `limit`.
     pub(crate) fn wait(&mut self, limit: Duration) -> Result<Ended> {
+        if let Some(ended) = self.poll(limit)? {
+            return Ok(ended);
+        }
+        self.kill();
+        Ok(Ended::Killed)
+    }
+
+    /// Waits for the process to end by itself; `None` if it still runs at `limit`.
+    pub(crate) fn poll(&mut self, limit: Duration) -> Result<Option<Ended>> {
         let deadline = Instant::now() + limit;
         loop {
             if let Some(status) = self.child.try_wait()? {
-                return Ok(Ended::Exited(status));
+                return Ok(Some(Ended::Exited(status)));
             }
             if Instant::now() >= deadline {
-                self.kill();
-                return Ok(Ended::Killed);
+                return Ok(None);
             }
             sleep(POLL);
         }
@@ -109,7 +119,7 @@ impl Process {
 
     /// Asks the process to end, and waits for it to do so; `Killed` if it took longer than `limit`.
     pub(crate) fn stop(&mut self, limit: Duration) -> Result<Ended> {
-        signal("TERM", self.child.id());
+        send(Signal::SIGTERM, self.child.id());
         self.wait(limit)
     }
 
@@ -145,7 +155,7 @@ impl Process {
     /// Kills the process and everything it has started: a driver killed alone would leave its browser running.
     fn kill(&mut self) {
         for id in descendants(self.child.id()) {
-            signal("KILL", id);
+            send(Signal::SIGKILL, id);
         }
         // Both fail only if it has already been waited for, which is what we want.
         let _ = self.child.kill();
@@ -182,12 +192,10 @@ fn descendants(id: u32) -> Vec<u32> {
 }
 
 /// Sends a signal to one process. A process that is gone already is no error.
-fn signal(name: &str, id: u32) {
-    let _ = Command::new("kill")
-        .args([&format!("-{name}"), "--", &id.to_string()])
-        .stdout(Stdio::null())
-        .stderr(Stdio::null())
-        .status();
+fn send(signal: Signal, id: u32) {
+    if let Ok(id) = i32::try_from(id) {
+        let _ = kill(Pid::from_raw(id), signal);
+    }
 }
 
 #[cfg(test)]

@@ -12,7 +12,6 @@ use anyhow::{Context as _, Result, anyhow, ensure};
 
 use crate::conformance;
 use crate::tally::Tally;
-use crate::tidy::scan;
 use crate::workspace;
 
 const TABLE: &str = "docs/rfc-requirements.tsv";
@@ -116,17 +115,21 @@ fn page(root: &Path) -> Result<(String, Vec<String>)> {
 fn tests(sources: &[(PathBuf, String)]) -> BTreeMap<String, PathBuf> {
     let mut found = BTreeMap::new();
     for (path, text) in sources {
-        for function in scan::functions(text)
-            .into_iter()
-            .filter(|function| function.is_test)
-        {
-            found.insert(
-                format!("{}::{}", crate_of(path), function.name),
-                path.clone(),
-            );
+        for name in test_functions(text) {
+            found.insert(format!("{}::{name}", crate_of(path)), path.clone());
         }
     }
     found
+}
+
+/// The names of the functions below a `#[test]`, inside macros too. rustfmt puts the attribute and the `fn` on lines of their own.
+fn test_functions(text: &str) -> impl Iterator<Item = &str> {
+    let mut is_test = false;
+    text.lines().map(str::trim).filter_map(move |line| {
+        is_test |= line == "#[test]";
+        let name = line.strip_prefix("fn ")?.split(['(', '<']).next()?;
+        std::mem::take(&mut is_test).then_some(name)
+    })
 }
 
 /// The folder of the crate that a file belongs to: `turn` for `crates/turn/src/lib.rs`, `xtask` for `xtask/src/main.rs`.
@@ -316,9 +319,12 @@ mod tests {
     fn tests_are_named_by_crate_and_function() {
         let sources = vec![(
             PathBuf::from("crates/turn/tests/a.rs"),
-            "#[test]\nfn b() {}\nfn c() {}\n".to_owned(),
+            "#[test]\n#[should_panic]\nfn b() {}\nfn c() {}\nmac! {\n    #[test]\n    fn d(x in 0..9) {}\n}\n".to_owned(),
         )];
-        assert_eq!(tests(&sources).into_keys().collect::<Vec<_>>(), ["turn::b"]);
+        assert_eq!(
+            tests(&sources).into_keys().collect::<Vec<_>>(),
+            ["turn::b", "turn::d"]
+        );
     }
 
     #[test]

@@ -1,134 +1,274 @@
-//! `cargo xtask test`: the stages, in the order that finds a mistake soonest.
+//! `cargo xtask test`: its stages, in the order that finds a mistake soonest.
+//!
+//! Some stages need processor time only and measure none. They run one after the other in the background, at idle
+//! priority, while the stages in the foreground wait for timers and packets ([`background`]).
+
+mod background;
+mod bpf;
+mod times;
 
 use std::path::Path;
-use std::process::Command;
 use std::time::Instant;
 
-use anyhow::{Result, ensure};
+use anyhow::Result;
 use clap::ValueEnum;
 
+use crate::built::{self, Built};
 use crate::tally::Tally;
-use crate::{budgets, cargo, gate, interop, licences, rfc, tidy, tools};
+use crate::tools::{self, Tool};
+use crate::{budgets, cargo, deny, fuzz, gate, interop, rfc, tidy, vm, workflow};
+use background::Background;
+use times::Times;
 
 /// A stage of the test command.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Stage {
-    /// Install the programs that the tests run.
-    Tools,
     /// `cargo fmt --check`.
     Fmt,
-    /// Giants, leftovers, machine paths.
+    /// Long files, paths of one machine and registry hosts in tracked files.
     Tidy,
-    /// Licences of all dependencies.
-    Licences,
-    /// The requirement table names tests that exist, and its page is up to date.
+    /// The tests that the requirement table names exist, and its page is up to date.
     Rfc,
-    /// The committed BPF objects are what their sources compile to.
+    /// actionlint accepts the workflow of the hosted CI.
+    Workflow,
+    /// Each BPF program compiles; with clang 14, to the committed object.
     Bpf,
     /// `cargo clippy`, every warning an error.
     Clippy,
-    /// Unit, integration and documentation tests of the workspace, the arrows between crates among them.
-    Unit,
-    /// The fuzz targets compile.
+    /// cargo-deny: licences, duplicate or banned crates, sources, known vulnerabilities.
+    Deny,
+    /// Release builds, which later stages use.
+    Build,
+    /// Instructions, heap allocations and system calls of each operation, against its budget.
+    Budgets,
+    /// Each fuzz target runs for a moment.
     Fuzz,
     /// `cargo doc`, every warning an error.
     Doc,
-    /// What each operation costs in instructions and system calls, against its budget.
-    Budgets,
-    /// Clients that others wrote, against a release build.
+    /// Unit, integration and documentation tests of the workspace.
+    Unit,
+    /// The kernels that servers run, booted in QEMU.
+    Vm,
+    /// Clients of other projects, against a release build.
     Interop,
     /// `hairpin bench --quick` of a release build: at least half of a bare relay in every scenario, every byte unharmed.
     Bench,
 }
 
 impl Stage {
-    fn run(self, root: &Path) -> Result<Tally> {
+    /// Runs the stage. If it cannot do its work, that is printed and counted as a failure.
+    pub(crate) fn run(self, root: &Path) -> Tally {
+        self.attempt(root).unwrap_or_else(|error| {
+            println!("  FAIL  {}: {error:#}", self.name());
+            Tally::FAILURE
+        })
+    }
+
+    fn attempt(self, root: &Path) -> Result<Tally> {
         match self {
-            Stage::Tools => tools::ensure(tools::ALL).map(|()| Tally::default()),
-            Stage::Fmt => cargo::check(root, &["fmt", "--all", "--", "--check", "-l"], &[]),
+            Stage::Fmt => cargo::format(root),
             Stage::Tidy => tidy::run(root),
-            Stage::Licences => licences::run(root),
             Stage::Rfc => rfc::check(root),
-            Stage::Bpf => bpf_objects(root),
-            Stage::Fuzz => {
-                cargo::check(root, &["check", "--manifest-path", "fuzz/Cargo.toml"], &[])
+            Stage::Workflow => workflow::check(root),
+            Stage::Bpf => bpf::compare(root),
+            Stage::Clippy => cargo::clippy(root, &["--workspace"]),
+            Stage::Deny => deny::run(root),
+            Stage::Build => {
+                cargo::release(root).and_then(|_| budgets::build(root).map(|_| Tally::ONE))
             }
-            Stage::Clippy => cargo::check(
-                root,
-                &[
-                    "clippy",
-                    "--locked",
-                    "--workspace",
-                    "--all-targets",
-                    "--",
-                    "-D",
-                    "warnings",
-                ],
-                &[],
-            ),
-            Stage::Unit => {
-                cargo::test(root, &["test", "--locked", "--workspace", "--no-fail-fast"])
-            }
+            Stage::Budgets => budgets::run(root, false),
+            Stage::Fuzz => fuzz::smoke(root),
             Stage::Doc => cargo::check(
                 root,
                 &["doc", "--locked", "--workspace", "--no-deps"],
                 &[("RUSTDOCFLAGS", "-D warnings")],
             ),
-            Stage::Budgets => budgets::run(root, false),
+            Stage::Unit => {
+                cargo::test(root, &["test", "--locked", "--workspace", "--no-fail-fast"])
+            }
+            Stage::Vm => vm::run(root, &vm::Options::quick()),
             Stage::Interop => interop::run(root, &interop::Options::default()),
             Stage::Bench => gate::run(root),
         }
     }
-}
 
-/// Runs the stages and says what each took. Never returns early without counting a failure.
-pub(crate) fn run(root: &Path, only: &[Stage], keep_going: bool) -> Tally {
-    let all = Stage::value_variants();
-    let mut total = Tally::default();
-    let mut times = Vec::new();
-    for &stage in all
-        .iter()
-        .filter(|stage| only.is_empty() || only.contains(stage))
-    {
-        let name = format!("{stage:?}").to_lowercase();
-        println!("=== {name}");
-        let started = Instant::now();
-        let tally = stage.run(root).unwrap_or_else(|error| {
-            println!("  FAIL  {name}: {error:#}");
-            Tally {
-                passed: 0,
-                failed: 1,
-                skipped: 0,
-            }
-        });
-        let seconds = started.elapsed().as_secs_f32();
-        println!("=== {name}: {tally} in {seconds:.1} s");
-        times.push(format!("{name} {seconds:.1} s"));
-        total.add(tally);
-        if tally.failed > 0 && !keep_going {
-            println!(
-                "=== stopped after {name}: later stages were not run (--keep-going runs them all the same)"
-            );
-            break;
+    /// The programs that the stage runs.
+    fn tools(self) -> &'static [&'static [Tool]] {
+        match self {
+            Stage::Bpf => &[tools::BPF],
+            Stage::Budgets => &[tools::COUNTING],
+            Stage::Fuzz => &[tools::FUZZ],
+            Stage::Interop => &[tools::INTEROP],
+            Stage::Workflow => &[tools::WORKFLOW],
+            Stage::Unit => &[tools::UNIT],
+            // Without root it is skipped, and needs nothing.
+            Stage::Vm if tools::is_root() => &[tools::VM],
+            _ => &[],
         }
     }
-    println!("=== {}", times.join(", "));
+
+    /// The program without a Debian package that the stage builds first.
+    fn built(self) -> Option<&'static Built> {
+        match self {
+            Stage::Deny => Some(&built::CARGO_DENY),
+            Stage::Workflow => Some(&built::ACTIONLINT),
+            _ => None,
+        }
+    }
+
+    /// Whether the stage takes seconds: these run before anything else starts.
+    fn is_short(self) -> bool {
+        matches!(
+            self,
+            Stage::Fmt | Stage::Tidy | Stage::Rfc | Stage::Workflow | Stage::Bpf
+        )
+    }
+
+    /// Whether the stage uses processor time but measures none: then it may run beside other stages.
+    fn runs_in_background(self) -> bool {
+        matches!(
+            self,
+            Stage::Deny | Stage::Build | Stage::Budgets | Stage::Fuzz | Stage::Doc
+        )
+    }
+
+    /// As on the command line.
+    pub(crate) fn name(self) -> String {
+        self.to_possible_value()
+            .map_or_else(String::new, |value| value.get_name().to_owned())
+    }
+
+    fn about(self) -> String {
+        self.to_possible_value()
+            .and_then(|value| value.get_help().map(ToString::to_string))
+            .unwrap_or_default()
+    }
+}
+
+/// Which stages to run, and how.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Options {
+    /// Run only this stage (may be repeated).
+    #[arg(long = "stage", alias = "only", value_name = "STAGE")]
+    stages: Vec<Stage>,
+    /// Go on after a stage that failed, to see everything that is wrong at once.
+    #[arg(long)]
+    keep_going: bool,
+}
+
+/// Runs the stages, and says before and after each what it does and how long it took.
+pub(crate) fn run(root: &Path, options: &Options) -> Tally {
+    let stages: Vec<Stage> = Stage::value_variants()
+        .iter()
+        .copied()
+        .filter(|stage| options.stages.is_empty() || options.stages.contains(stage))
+        .collect();
+    let mut times = Times::read(root);
+    let tools: Vec<&[Tool]> = stages
+        .iter()
+        .flat_map(|stage| stage.tools())
+        .copied()
+        .collect();
+    announce(root, &stages, &times, &tools);
+    let started = Instant::now();
+    let mut total = Tally::default();
+    if let Err(error) = tools::ensure(&tools) {
+        println!("  FAIL  tools: {error:#}");
+        total.add(Tally::FAILURE);
+        if !options.keep_going {
+            return total;
+        }
+    }
+    total.add(run_stages(root, &stages, options.keep_going, &mut times));
+    let seconds = started.elapsed().as_secs_f32();
+    println!("=== all of it: {:.1} min", seconds / 60.0);
+    if options.stages.is_empty() && total.is_clean() {
+        times.note("everything", seconds);
+    }
+    times.write();
     total
 }
 
-fn bpf_objects(root: &Path) -> Result<Tally> {
-    tools::ensure(&[tools::BPF])?;
-    let status = Command::new("sh")
-        .arg(root.join("crates/bpf/build-objects.sh"))
-        .arg("--check")
-        .status()?;
-    ensure!(
-        status.success(),
-        "the committed BPF objects could not be compared, or differ"
-    );
-    Ok(Tally {
-        passed: 1,
-        failed: 0,
-        skipped: 0,
-    })
+/// Says what the run will do, how long each part took last time, and what it will install.
+fn announce(root: &Path, stages: &[Stage], times: &Times, tools: &[&[Tool]]) {
+    let last = |name: &str| {
+        times.last(name).map_or_else(
+            || "not timed yet".to_owned(),
+            |seconds| format!("last: {seconds:.0} s"),
+        )
+    };
+    println!("=== the stages (* in the background)");
+    for &stage in stages {
+        let mark = if stage.runs_in_background() { '*' } else { ' ' };
+        let name = stage.name();
+        println!("  {mark} {name:9} {:14} {}", last(&name), stage.about());
+    }
+    println!("    together: {}", last("everything"));
+    println!("    installs: {}", installs(root, stages, tools));
+    if !tools::is_root() {
+        println!(
+            "    not root: tests that need network namespaces or BPF are counted as skipped, and the stage bench fails"
+        );
+    }
+}
+
+/// The Debian packages and the built programs that are not there yet.
+fn installs(root: &Path, stages: &[Stage], tools: &[&[Tool]]) -> String {
+    let packages = tools::missing(tools).into_iter().map(str::to_owned);
+    let built = stages
+        .iter()
+        .filter_map(|stage| stage.built())
+        .filter(|program| program.is_missing(root))
+        .map(ToString::to_string);
+    let all: Vec<String> = packages.chain(built).collect();
+    if all.is_empty() {
+        "nothing".to_owned()
+    } else {
+        all.join(", ")
+    }
+}
+
+/// Runs the foreground stages here and the others beside them. Stops after a failure unless `keep_going`.
+fn run_stages(root: &Path, stages: &[Stage], keep_going: bool, times: &mut Times) -> Tally {
+    // What is asked for alone runs where its output can be watched.
+    let alone = stages.len() == 1;
+    let (behind, ahead): (Vec<_>, Vec<_>) = stages
+        .iter()
+        .copied()
+        .partition(|stage| stage.runs_in_background() && !alone);
+    let mut total = Tally::default();
+    let mut background = Background::new(root, behind);
+    for stage in ahead {
+        if !stage.is_short() {
+            background.start();
+        }
+        if stage == Stage::Bench {
+            // It measures time, so nothing may run beside it.
+            total.add(background.finish(times));
+        }
+        if total.failed > 0 && !keep_going {
+            break;
+        }
+        let name = stage.name();
+        println!("=== {name}");
+        let started = Instant::now();
+        let tally = stage.run(root);
+        report(&name, tally, started.elapsed().as_secs_f32(), times);
+        total.add(tally);
+        total.add(background.collect(times));
+    }
+    if total.failed > 0 && !keep_going {
+        println!("=== stopped: later stages were not run (--keep-going runs them all the same)");
+        background.stop();
+    } else {
+        total.add(background.finish(times));
+    }
+    total
+}
+
+fn report(name: &str, tally: Tally, seconds: f32, times: &mut Times) {
+    println!("=== {name}: {tally} in {seconds:.1} s");
+    if tally.failed == 0 {
+        times.note(name, seconds);
+    }
 }

@@ -13,6 +13,42 @@ pub(crate) struct Tally {
 }
 
 impl Tally {
+    /// One check that passed.
+    pub(crate) const ONE: Tally = Tally {
+        passed: 1,
+        failed: 0,
+        skipped: 0,
+    };
+
+    /// One check that failed.
+    pub(crate) const FAILURE: Tally = Tally {
+        passed: 0,
+        failed: 1,
+        skipped: 0,
+    };
+
+    /// Reads the line that a tally prints.
+    pub(crate) fn parse(line: &str) -> Option<Tally> {
+        let mut tally = Tally::default();
+        for part in line.trim().split(", ") {
+            let (count, word) = part.split_once(' ')?;
+            let count = count.parse().ok()?;
+            match word {
+                "passed" => tally.passed = count,
+                "failed" => tally.failed = count,
+                "skipped" => tally.skipped = count,
+                _ => return None,
+            }
+        }
+        Some(tally)
+    }
+
+    /// Counts one check that could not be made here, and prints why.
+    pub(crate) fn skip(&mut self, name: &str, reason: &str) {
+        self.skipped += 1;
+        println!("  SKIP  {name}: {reason}");
+    }
+
     /// Counts one check and prints it. What it found is the detail of an `Ok`, or why it failed.
     pub(crate) fn record(&mut self, name: &str, outcome: &anyhow::Result<String>) {
         match outcome {
@@ -56,44 +92,26 @@ mod tests {
     #[test]
     fn nothing_tested_is_not_a_success() {
         assert!(!Tally::default().is_clean());
-        assert!(
-            Tally {
-                passed: 1,
-                failed: 0,
-                skipped: 0,
-            }
-            .is_clean()
-        );
-        assert!(
-            !Tally {
-                passed: 1,
-                failed: 1,
-                skipped: 0,
-            }
-            .is_clean()
-        );
+        assert!(Tally::ONE.is_clean());
+        let both = Tally {
+            passed: 1,
+            ..Tally::FAILURE
+        };
+        assert!(!both.is_clean());
     }
 
     #[test]
-    fn what_was_skipped_is_said() {
-        let tally = Tally {
+    fn the_closing_line_says_what_was_skipped_and_is_read_back() {
+        let mut tally = Tally {
             passed: 12,
             failed: 0,
             skipped: 3,
         };
         assert_eq!(tally.to_string(), "12 passed, 0 failed, 3 skipped");
-    }
-
-    #[test]
-    fn the_closing_line_stands_alone() {
-        assert_eq!(
-            Tally {
-                passed: 12,
-                failed: 0,
-                skipped: 0,
-            }
-            .to_string(),
-            "12 passed, 0 failed"
-        );
+        assert_eq!(Tally::parse(&tally.to_string()), Some(tally));
+        tally.skipped = 0;
+        assert_eq!(tally.to_string(), "12 passed, 0 failed");
+        assert_eq!(Tally::parse(&tally.to_string()), Some(tally));
+        assert_eq!(Tally::parse("error: 12 passed"), None);
     }
 }

@@ -16,6 +16,12 @@ const fn tool(program: &'static str, package: &'static str) -> Tool {
     Tool { program, package }
 }
 
+/// What integration tests run.
+pub(crate) const UNIT: &[Tool] = &[tool("ip", "iproute2"), tool("kill", "procps")];
+
+/// What builds actionlint, which checks the workflow of the hosted CI.
+pub(crate) const WORKFLOW: &[Tool] = &[tool("go", "golang-go")];
+
 /// Every program that `cargo xtask interop` runs.
 pub(crate) const INTEROP: &[Tool] = &[
     tool("turnutils_uclient", "coturn"),
@@ -27,27 +33,32 @@ pub(crate) const INTEROP: &[Tool] = &[
     tool("chromium", "chromium"),
     tool("chromedriver", "chromium-driver"),
     tool("go", "golang-go"),
-    tool("setpriv", "util-linux"),
-    tool("kill", "procps"),
     tool("ip", "iproute2"),
 ];
 
 /// What compiles libFuzzer, of which the fuzz targets are made.
 pub(crate) const FUZZ: &[Tool] = &[tool("c++", "g++")];
 
-/// What rebuilds the BPF objects, to compare them with the committed ones. Nobody needs it to build hairpin.
+/// What compiles the BPF programs, to compare the objects with the committed ones. Nobody needs it to build hairpin.
 pub(crate) const BPF: &[Tool] = &[tool("clang", "clang"), tool("llvm-strip", "llvm")];
 
 /// What counts instructions and system calls.
-pub(crate) const COUNTING: &[Tool] = &[
-    tool("valgrind", "valgrind"),
-    tool("strace", "strace"),
+pub(crate) const COUNTING: &[Tool] = &[tool("valgrind", "valgrind"), tool("strace", "strace")];
+
+/// What boots other kernels, and makes the file system that they boot into.
+pub(crate) const VM: &[Tool] = &[
+    tool("qemu-system-x86_64", "qemu-system-x86"),
+    tool("busybox", "busybox-static"),
+    tool("cpio", "cpio"),
+    tool("ip", "iproute2"),
+    tool("tc", "iproute2"),
+    tool("strip", "binutils"),
+    tool("xz", "xz-utils"),
     tool("setpriv", "util-linux"),
-    tool("kill", "procps"),
 ];
 
-/// Everything that `cargo xtask test` runs.
-pub(crate) const ALL: &[&[Tool]] = &[INTEROP, FUZZ, BPF, COUNTING];
+/// Every program of the lists above.
+pub(crate) const ALL: &[&[Tool]] = &[UNIT, WORKFLOW, INTEROP, FUZZ, BPF, COUNTING, VM];
 
 /// Makes sure that every tool is there: installs what is missing as root, else says what to install.
 pub(crate) fn ensure(lists: &[&[Tool]]) -> Result<()> {
@@ -58,7 +69,7 @@ pub(crate) fn ensure(lists: &[&[Tool]]) -> Result<()> {
     let wanted = packages.join(" ");
     if !is_root() || find("apt-get").is_none() {
         bail!(
-            "the tests need these Debian packages: {wanted}; install them, or run this once as root"
+            "these Debian packages are missing: {wanted}; install them, or run `cargo xtask tools` as root"
         );
     }
     println!("  installing {wanted}");
@@ -75,7 +86,8 @@ pub(crate) fn ensure(lists: &[&[Tool]]) -> Result<()> {
     Ok(())
 }
 
-fn missing(lists: &[&[Tool]]) -> Vec<&'static str> {
+/// The Debian packages that [`ensure()`] would install.
+pub(crate) fn missing(lists: &[&[Tool]]) -> Vec<&'static str> {
     let mut packages: Vec<_> = lists
         .iter()
         .copied()
@@ -104,7 +116,8 @@ fn apt(arguments: &[&str]) -> Result<()> {
     Ok(())
 }
 
-fn find(program: &str) -> Option<std::path::PathBuf> {
+/// Where a program is in PATH.
+pub(crate) fn find(program: &str) -> Option<std::path::PathBuf> {
     let path = std::env::var_os("PATH")?;
     std::env::split_paths(&path)
         .map(|folder| folder.join(program))

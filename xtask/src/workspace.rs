@@ -75,34 +75,29 @@ pub(crate) fn rust_files(root: &Path) -> Result<Vec<(PathBuf, String)>> {
         .collect()
 }
 
-/// One package of the dependency graph.
+/// One package of the workspace.
+#[derive(Debug)]
 pub(crate) struct Package {
     pub(crate) name: String,
-    pub(crate) version: String,
-    /// The SPDX expression; `None` if the package does not say.
-    pub(crate) licence: Option<String>,
-    /// Whether it is one of this workspace.
-    pub(crate) ours: bool,
+    /// Whether it has a library.
+    pub(crate) has_library: bool,
+    /// Where its `Cargo.toml` is.
+    pub(crate) folder: PathBuf,
     /// The names of the packages it depends on, of every kind: normal, build and dev.
     pub(crate) dependencies: Vec<String>,
 }
 
-/// Every package of the graph, from `cargo metadata`.
+/// Every package of the workspace, from `cargo metadata`. Needs no download.
 pub(crate) fn packages(root: &Path) -> Result<Vec<Package>> {
-    let text = output_of(
-        cargo()
-            .args(["metadata", "--format-version", "1", "--offline", "--locked"])
-            .current_dir(root),
-    )
-    // A clean clone has downloaded nothing yet.
-    .or_else(|_| {
-        output_of(
-            cargo()
-                .args(["metadata", "--format-version", "1", "--locked"])
-                .current_dir(root),
-        )
-    })?;
-    let metadata: Value = serde_json::from_str(&text)?;
+    let mut command = cargo();
+    command.args([
+        "metadata",
+        "--format-version",
+        "1",
+        "--no-deps",
+        "--offline",
+    ]);
+    let metadata: Value = serde_json::from_str(&output_of(command.current_dir(root))?)?;
     metadata["packages"]
         .as_array()
         .context("cargo metadata has no packages")?
@@ -112,13 +107,23 @@ pub(crate) fn packages(root: &Path) -> Result<Vec<Package>> {
 }
 
 fn package(value: &Value) -> Result<Package> {
-    let text = |key: &str| value[key].as_str().map(str::to_owned);
-    let list = |key: &str| value[key].as_array().cloned().unwrap_or_default();
+    let list = |key: &str| value[key].as_array().map_or(&[][..], Vec::as_slice);
+    let manifest = value["manifest_path"].as_str().map(Path::new);
+    let is_library = |target: &Value| {
+        target["kind"]
+            .as_array()
+            .is_some_and(|kinds| kinds.contains(&"lib".into()))
+    };
     Ok(Package {
-        name: text("name").context("a package without a name")?,
-        version: text("version").unwrap_or_default(),
-        licence: text("license"),
-        ours: value["source"].is_null(),
+        name: value["name"]
+            .as_str()
+            .context("a package without a name")?
+            .to_owned(),
+        has_library: list("targets").iter().any(is_library),
+        folder: manifest
+            .and_then(Path::parent)
+            .context("a package without a folder")?
+            .to_path_buf(),
         dependencies: list("dependencies")
             .iter()
             .filter_map(|d| d["name"].as_str().map(str::to_owned))

@@ -1,0 +1,99 @@
+//! QEMU without KVM, so that the tests also run on machines without hardware virtualization.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::time::Duration;
+
+use anyhow::{Context as _, Result, bail};
+
+use super::kernels::Kernel;
+use crate::process::{self, Ended, Process};
+
+/// From power on to power off. A machine takes a quarter of it where nothing else runs.
+const LIMIT: Duration = Duration::from_secs(480);
+
+/// What a machine wrote on its two serial ports.
+#[derive(Debug)]
+pub(crate) struct Output {
+    /// What the checks printed, by the protocol of `guest/init`.
+    pub(crate) results: String,
+    /// Where it is, for a person.
+    pub(crate) results_file: PathBuf,
+    /// What the kernel printed.
+    pub(crate) console_file: PathBuf,
+}
+
+/// Boots a kernel, and waits until it has run all checks and switched itself off.
+pub(crate) fn run(kernel: &Kernel, initrd: &Path) -> Result<Output> {
+    let results_file = kernel.folder.join("results.txt");
+    let console_file = kernel.folder.join("console.txt");
+    // What an earlier run left must not pass for this one's.
+    let _ = fs::remove_file(&results_file);
+    let mut command = process::command("qemu-system-x86_64");
+    add_hardware(&mut command, kernel, initrd, "");
+    for file in [&console_file, &results_file] {
+        command
+            .arg("-serial")
+            .arg(format!("file:{}", file.display()));
+    }
+    command.args(["-display", "none", "-monitor", "none"]);
+    let log = kernel.folder.join("qemu.txt");
+    let mut machine = Process::start("qemu-system-x86_64", command, log)?;
+    let ended = machine.wait(LIMIT)?;
+    let results = fs::read(&results_file).unwrap_or_default();
+    let results = String::from_utf8_lossy(&results).replace('\r', "");
+    if let Ended::Exited(status) = ended
+        && !status.success()
+    {
+        bail!("QEMU ended with {status}: {}", machine.tail());
+    }
+    Ok(Output {
+        results,
+        results_file,
+        console_file,
+    })
+}
+
+/// Boots a kernel into a shell on this terminal.
+pub(crate) fn shell(kernel: &Kernel, initrd: &Path) -> Result<()> {
+    let mut command = Command::new("qemu-system-x86_64");
+    add_hardware(&mut command, kernel, initrd, "shell");
+    command.args([
+        "-serial",
+        "mon:stdio",
+        "-serial",
+        "null",
+        "-display",
+        "none",
+    ]);
+    command.stdin(Stdio::inherit());
+    let status = command.status().context("cannot run qemu-system-x86_64")?;
+    println!("QEMU: {status}");
+    Ok(())
+}
+
+fn add_hardware(command: &mut Command, kernel: &Kernel, initrd: &Path, words: &str) {
+    command
+        .args(["-accel", "tcg,thread=multi", "-smp", "2"])
+        // QEMU 7.2 emulates CMPXCHG16B so that Linux 6.12 at times ends in a double fault where it allocates memory.
+        .args(["-cpu", "max,-cx16"])
+        .args(["-m", "2048", "-no-reboot", "-nodefaults"])
+        .arg("-kernel")
+        .arg(&kernel.image)
+        .arg("-initrd")
+        .arg(initrd)
+        .arg("-append")
+        // Mitigations cost an emulated processor a third of its time, and guard nothing here.
+        .arg(format!(
+            "console=ttyS0 quiet panic=1 mitigations=off {words}"
+        ));
+    // Two network cards on one wire, so that the guest can be both ends of it.
+    for card in ["a", "b"] {
+        command
+            .arg("-netdev")
+            .arg(format!("hubport,id={card},hubid=0"))
+            .arg("-device")
+            .arg(format!("virtio-net-pci,netdev={card}"));
+    }
+}
