@@ -13,6 +13,7 @@ use aya::{TestRun, TestRunOptions};
 use crate::BpfError;
 use crate::object::{Bytes, Cell, Object};
 use crate::payload;
+use crate::reason::Kernel;
 
 /// Where a counter sits. Either way it takes the load off the wire and leaves everything else
 /// alone.
@@ -145,6 +146,9 @@ pub struct Aggregate {
     pub segments: u32,
 }
 
+/// What the programs need: the helper `xdp_load_bytes`.
+const NEEDS: Kernel = Kernel(5, 18);
+
 /// A loaded counter; attached until it is dropped.
 pub struct Counter {
     object: Object,
@@ -163,8 +167,8 @@ impl Counter {
         let bytes = aya::include_bytes_aligned!("../objects/bench_count.o");
         let mut object = Object::load("bench_count", bytes, &[("EXPECTED", max_flows)])?;
         match hook {
-            Hook::Tc => object.program::<SchedClassifier>("count_tc")?.load()?,
-            Hook::Xdp => object.program::<Xdp>("count_xdp")?.load()?,
+            Hook::Tc => object.load_program("count_tc", NEEDS, SchedClassifier::load)?,
+            Hook::Xdp => object.load_program("count_xdp", NEEDS, Xdp::load)?,
         }
         let mut pattern: Array<_, Bytes<{ payload::MAX_LEN }>> = object.map("PATTERN")?;
         pattern.set(0, Bytes(std::array::from_fn(payload::pattern)), 0)?;

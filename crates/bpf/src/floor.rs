@@ -13,6 +13,10 @@ use aya::{TestRun, TestRunOptions};
 use crate::BpfError;
 use crate::frame::Mac;
 use crate::object::Object;
+use crate::reason::Kernel;
+
+/// What the programs need: comparisons of 32 bits.
+const NEEDS: Kernel = Kernel(5, 1);
 
 /// Which bare relay.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -81,8 +85,8 @@ impl Floor {
         let entries = flows.max(1).saturating_mul(2);
         let mut object = Object::load("bench_floor", bytes, &[("FLOWS", entries)])?;
         match kind {
-            Kind::RelayTc => object.program::<SchedClassifier>(kind.program())?.load()?,
-            _ => object.program::<Xdp>(kind.program())?.load()?,
+            Kind::RelayTc => object.load_program(kind.program(), NEEDS, SchedClassifier::load)?,
+            _ => object.load_program(kind.program(), NEEDS, Xdp::load)?,
         }
         Ok(Floor { object, kind })
     }

@@ -21,6 +21,7 @@ use crate::frame::Path;
 use crate::interrupt::Alarm;
 use crate::object::{Cell, Object};
 use crate::payload;
+use crate::reason::Kernel;
 
 /// Bytes that are restored in every frame before it leaves; see the program.
 const HEAD_LEN: usize = 96;
@@ -148,6 +149,9 @@ pub struct Injected {
     pub skipped: Duration,
 }
 
+/// What the program needs: a test run of XDP that redirects frames for real.
+const NEEDS: Kernel = Kernel(5, 18);
+
 /// The loaded program with its flows.
 pub struct Injector {
     object: Object,
@@ -165,7 +169,7 @@ impl Injector {
     pub fn load(max_flows: u32) -> Result<Injector, BpfError> {
         let bytes = aya::include_bytes_aligned!("../objects/bench_inject.o");
         let mut object = Object::load("bench_inject", bytes, &[("FLOWS", max_flows.max(1))])?;
-        object.program::<Xdp>("inject")?.load()?;
+        object.load_program("inject", NEEDS, Xdp::load)?;
         Ok(Injector {
             object,
             max_flows: max_flows.max(1),

@@ -21,7 +21,8 @@
 //!   payload that tells flow, order, duplication and corruption.
 //!
 //! Nothing attached here outlives the process: XDP and TCX attach through links that the kernel
-//! drops with the last descriptor, and a socket selector goes with the last socket of its group. Loading and attaching need CAP_BPF and CAP_NET_ADMIN; an
+//! drops with the last descriptor, and a socket selector goes with the last socket of its group. Where there is no TCX, others
+//! attach a [`relay::Gate`], which passes every packet once the process has ended. Loading and attaching need CAP_BPF and CAP_NET_ADMIN; an
 //! interface is looked up in the network namespace of the calling thread.
 
 pub mod count;
@@ -32,9 +33,10 @@ pub mod inject;
 mod interrupt;
 mod object;
 pub mod payload;
+mod reason;
 pub mod relay;
 pub mod sieve;
 pub mod steer;
 mod sys;
 
-pub use error::BpfError;
+pub use error::{BpfError, Rejected};

@@ -3,10 +3,11 @@
 use std::os::fd::{AsFd, OwnedFd};
 
 use aya::maps::{HashMap, Map, MapData};
-use aya::programs::Program;
+use aya::programs::{Program, ProgramError};
 use aya::{Ebpf, EbpfLoader, Pod};
 
 use crate::BpfError;
+use crate::reason::{self, Kernel};
 
 /// One loaded object.
 pub(crate) struct Object {
@@ -50,6 +51,7 @@ impl Object {
             Ok(ebpf) => Ok(Object { ebpf }),
             Err(source) => Err(BpfError::Load {
                 object: name,
+                why: reason::of_loader(&source),
                 source: Box::new(source),
             }),
         }
@@ -61,10 +63,27 @@ impl Object {
     /// [`BpfError::Missing`] or a program of another type.
     pub(crate) fn program<'a, P>(&'a mut self, name: &'static str) -> Result<&'a mut P, BpfError>
     where
-        &'a mut P: TryFrom<&'a mut Program, Error = aya::programs::ProgramError>,
+        &'a mut P: TryFrom<&'a mut Program, Error = ProgramError>,
     {
         let program = self.ebpf.program_mut(name).ok_or(BpfError::Missing(name))?;
         Ok(program.try_into()?)
+    }
+
+    /// Has the kernel check the program of this name; it needs at least kernel `needs`.
+    ///
+    /// # Errors
+    /// [`BpfError::Rejected`] when the kernel refuses, [`BpfError::Missing`] or a program of another type.
+    pub(crate) fn load_program<'a, P>(
+        &'a mut self,
+        name: &'static str,
+        needs: Kernel,
+        load: impl FnOnce(&'a mut P) -> Result<(), ProgramError>,
+    ) -> Result<(), BpfError>
+    where
+        P: 'a,
+        &'a mut P: TryFrom<&'a mut Program, Error = ProgramError>,
+    {
+        load(self.program(name)?).map_err(|error| BpfError::rejected(name, needs, error))
     }
 
     /// The map of this name, as the type the caller asks for.
@@ -121,3 +140,44 @@ pub(crate) struct Bytes<const N: usize>(pub(crate) [u8; N]);
 
 // SAFETY: a byte array has no padding and every bit pattern is a value.
 unsafe impl<const N: usize> aya::Pod for Bytes<N> {}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use aya::programs::SchedClassifier;
+
+    /// The relay with each call of `redirect` turned into one of a function that no kernel has.
+    fn broken() -> Vec<u8> {
+        const CALL: [u8; 8] = [0x85, 0, 0, 0, 23, 0, 0, 0];
+        let mut bytes = aya::include_bytes_aligned!("../objects/relay.o").to_vec();
+        let mut calls = 0;
+        for at in (0..bytes.len() - CALL.len()).step_by(CALL.len()) {
+            if bytes[at..].starts_with(&CALL) {
+                bytes[at + 5] = 0x7f;
+                calls += 1;
+            }
+        }
+        assert!(calls > 0, "relay.o does not redirect any more");
+        bytes
+    }
+
+    #[test]
+    fn what_the_verifier_rejects_is_told_in_one_line_and_its_log_is_kept() {
+        let sizes = ["FLOWS_V4", "FLOWS_V6", "COUNTS", "SETTLING", "BUCKETS"].map(|map| (map, 2));
+        let mut object = match Object::load("broken", &broken(), &sizes) {
+            Ok(object) => object,
+            Err(error) => {
+                eprintln!("skipped: {error}");
+                return;
+            }
+        };
+        let error = object
+            .load_program("relay_tc", Kernel(5, 12), SchedClassifier::load)
+            .unwrap_err();
+        let text = error.to_string();
+        assert!(text.contains("rejects the program relay_tc: "), "{text}");
+        assert!(!text.contains('\n') && text.len() < 400, "{text}");
+        let log = error.verifier_log().unwrap();
+        assert!(log.lines().count() > 100, "{} lines", log.lines().count());
+    }
+}

@@ -14,15 +14,13 @@
 //! frame, without IPv4 options or IPv6 extension headers, to this machine, passes.
 
 mod buckets;
-mod counters;
+mod gate;
 mod layout;
 mod next_hops;
-mod settling;
 mod table;
 mod totals;
 mod trial;
 
-use std::hash::RandomState;
 use std::io;
 use std::net::SocketAddr;
 use std::ops::RangeInclusive;
@@ -32,6 +30,7 @@ use aya::programs::tc::TcAttachType;
 use aya::programs::{SchedClassifier, Xdp};
 
 pub use buckets::{Bucket, Buckets};
+pub use gate::Gate;
 pub use next_hops::{NextHop, NextHops};
 pub use table::{Counts, FlowEntry, FlowKey, InsertError, Table};
 pub use totals::{PathTotals, Totals};
@@ -40,16 +39,18 @@ pub use trial::{Trial, Verdict};
 use crate::BpfError;
 use crate::frame::Mac;
 use crate::object::Object;
+use crate::reason::Kernel;
 use crate::sys::{self, AttachType, RawMap};
-use counters::Counters;
 use layout::{INTERFACE, LISTENER, SETTINGS};
-use settling::Settling;
 
 /// How many listener ports the programs can tell from other traffic.
 pub const MAX_LISTENER_PORTS: usize = 8;
 
 /// How many addresses of listeners Binding requests are answered for.
 pub const MAX_LISTENERS: u32 = 1024;
+
+/// What both programs need: atomic operations that return the old value.
+const NEEDS: Kernel = Kernel(5, 12);
 
 /// Interfaces are kept by the low bits of their index.
 const INTERFACE_SLOTS: u32 = 256;
@@ -64,8 +65,7 @@ pub struct Settings {
     pub listener_ports: Vec<u16>,
     /// The ports that relays may have. A listener's port in the range is a listener's.
     pub relay_ports: RangeInclusive<u16>,
-    /// How many channels fit, of each address family of their packets: each has an entry and a counter per direction. Takes
-    /// 64 bytes each, and 32 for every processor; an entry 130 to 200 more while it is there.
+    /// How many channels fit. The kernel keeps 512 bytes for each from the start, of a number rounded up to a power of two.
     pub channels: u32,
     /// How many allocations: one rate limit each.
     pub allocations: u32,
@@ -111,9 +111,7 @@ pub struct Relay {
     interfaces: RawMap<4, INTERFACE>,
     listeners: RawMap<LISTENER, 4>,
     totals: RawMap<4, TOTALS>,
-    settling: Settling,
-    labels: RandomState,
-    counters: Counters,
+    table: Table,
     loaded: Loaded,
     next_hops: u32,
     buckets: u32,
@@ -127,19 +125,22 @@ impl Relay {
     ///
     /// # Errors
     /// [`BpfError::Settings`] for more than fits; else when the kernel refuses. Maps need CAP_BPF, the programs CAP_NET_ADMIN
-    /// and, because they compare pointers, CAP_PERFMON too, and Linux 5.18.
+    /// and, because they compare pointers, CAP_PERFMON too, and Linux 5.12.
     pub fn load(settings: &Settings) -> Result<Relay, BpfError> {
-        let online = sys::online_processors().map_err(|source| BpfError::System {
-            what: "processors online",
-            source,
-        })?;
-        let counters = flows(settings)?;
-        let object = load_object(settings, counters, online)?;
+        let places = places(settings)?;
+        let seed = seed()?;
+        let object = load_object(settings, places, seed)?;
         let possible = sys::possible_processors().map_err(|source| BpfError::System {
             what: "number of processors",
             source,
         })?;
-        let settling = Settling::new(&object.own_map("SETTLING")?, counters)?;
+        let table = Table::new(
+            &object.own_map("FLOWS")?,
+            &object.own_map("FLOW_TAILS")?,
+            places,
+            2 * settings.channels.max(1),
+            seed,
+        )?;
         // SAFETY: the sizes are those of `relay_maps.h`, and TOTALS is the only one of the four that is per processor.
         let (live, interfaces, listeners, totals) = unsafe {
             (
@@ -149,18 +150,15 @@ impl Relay {
                 RawMap::new(object.own_map("TOTALS")?, possible),
             )
         };
-        let counters = Counters::new(&object.own_map("COUNTS")?, counters, online)?;
         let relay = Relay {
             object,
             settings: live,
             interfaces,
             listeners,
             totals,
-            labels: RandomState::new(),
-            counters,
+            table,
             loaded: Loaded::default(),
             next_hops: settings.next_hops + 1,
-            settling,
             buckets: settings.allocations.max(1),
             relaying: true,
             binding: settings.binding,
@@ -175,7 +173,7 @@ impl Relay {
     /// When the kernel refuses.
     pub fn load_xdp(&mut self) -> Result<(), BpfError> {
         if !self.loaded.xdp {
-            self.object.program::<Xdp>("relay_xdp")?.load()?;
+            self.object.load_program("relay_xdp", NEEDS, Xdp::load)?;
             self.loaded.xdp = true;
         }
         Ok(())
@@ -187,7 +185,8 @@ impl Relay {
     /// When the kernel refuses.
     pub fn load_tc(&mut self) -> Result<(), BpfError> {
         if !self.loaded.tc {
-            self.object.program::<SchedClassifier>("relay_tc")?.load()?;
+            self.object
+                .load_program("relay_tc", NEEDS, SchedClassifier::load)?;
             self.loaded.tc = true;
         }
         Ok(())
@@ -201,7 +200,7 @@ impl Relay {
     /// interface whose index is equal modulo 256 is attached.
     pub fn attach_xdp(&mut self, interface: u32, address: Mac) -> Result<Attached, BpfError> {
         self.load_xdp()?;
-        self.set_interface(interface, address)?;
+        self.set_interface(interface, interface, address)?;
         let program = self.object.program::<Xdp>("relay_xdp")?.fd()?.as_fd();
         let attached = attach(program, interface, AttachType::Xdp, sys::XDP_DRIVER_MODE);
         match attached {
@@ -218,7 +217,7 @@ impl Relay {
     /// first, and what this one passes goes on to the next.
     ///
     /// # Errors
-    /// [`BpfError::Attach`], before Linux 6.6 one that [`BpfError::is_unsupported`].
+    /// [`BpfError::Attach`], before Linux 6.6 one that [`BpfError::is_unsupported`]: then a [`Gate`] can be attached by clsact.
     pub fn attach_tc(&mut self, interface: u32) -> Result<Attached, BpfError> {
         self.load_tc()?;
         let program = self.object.program::<SchedClassifier>("relay_tc")?;
@@ -227,11 +226,17 @@ impl Relay {
         Ok(Attached { link, interface })
     }
 
-    /// Says which link-layer address frames have to come to on an interface, as [`Relay::attach_xdp`] does.
+    /// Says which link-layer address frames have to come to on an interface, as [`Relay::attach_xdp`] does. The program of a bond
+    /// runs on its lower devices, and frames carry their index: `device` is then the bond, which sends.
     ///
     /// # Errors
     /// [`BpfError::Settings`] when an interface whose index is equal modulo 256 is known.
-    pub fn set_interface(&mut self, interface: u32, address: Mac) -> Result<(), BpfError> {
+    pub fn set_interface(
+        &mut self,
+        interface: u32,
+        device: u32,
+        address: Mac,
+    ) -> Result<(), BpfError> {
         let mut bytes = [0; INTERFACE];
         let slot = (interface % INTERFACE_SLOTS).to_ne_bytes();
         self.interfaces
@@ -245,6 +250,7 @@ impl Relay {
         }
         bytes[0..4].copy_from_slice(&interface.to_ne_bytes());
         bytes[4..10].copy_from_slice(&address);
+        bytes[12..16].copy_from_slice(&device.to_ne_bytes());
         self.interfaces
             .set(&slot, &bytes)
             .map_err(|source| element("INTERFACES", source))
@@ -334,18 +340,10 @@ impl Relay {
             .map_err(|source| element("SETTINGS", source))
     }
 
-    /// The table of flows, a handle for one thread.
-    ///
-    /// # Errors
-    /// When no file descriptor is left.
-    pub fn table(&self) -> Result<Table, BpfError> {
-        Ok(Table::new(
-            self.object.own_map("FLOWS_V4")?,
-            self.object.own_map("FLOWS_V6")?,
-            self.counters.clone(),
-            self.settling.clone(),
-            self.labels.clone(),
-        ))
+    /// A handle to the table of flows.
+    #[must_use]
+    pub fn table(&self) -> Table {
+        self.table.clone()
     }
 
     /// The table of next hops.
@@ -426,15 +424,28 @@ impl AsFd for Attached {
     }
 }
 
-/// How many flows the channels have, and counters.
-fn flows(settings: &Settings) -> Result<u32, BpfError> {
-    let channels = settings.channels.max(1);
-    channels
-        .checked_mul(2)
-        .ok_or(BpfError::Settings("there are at most 2^31 channels"))
+/// How many places the table of flows has.
+fn places(settings: &Settings) -> Result<u32, BpfError> {
+    let places = settings
+        .channels
+        .max(1)
+        .checked_mul(table::PLACES_PER_CHANNEL);
+    places
+        .and_then(u32::checked_next_power_of_two)
+        .ok_or(BpfError::Settings("there are at most 2^29 channels"))
 }
 
-fn load_object(settings: &Settings, counters: u32, processors: u32) -> Result<Object, BpfError> {
+/// What the programs and user space hash with.
+fn seed() -> Result<[u64; 2], BpfError> {
+    let bytes = || sys::random::<8>().map(u64::from_ne_bytes);
+    let system = |source| BpfError::System {
+        what: "/dev/urandom",
+        source,
+    };
+    Ok([bytes().map_err(system)?, bytes().map_err(system)?])
+}
+
+fn load_object(settings: &Settings, places: u32, seed: [u64; 2]) -> Result<Object, BpfError> {
     let mut ports = [0_u16; MAX_LISTENER_PORTS];
     let given = &settings.listener_ports;
     if given.is_empty() || given.len() > MAX_LISTENER_PORTS {
@@ -446,34 +457,25 @@ fn load_object(settings: &Settings, counters: u32, processors: u32) -> Result<Ob
     if settings.next_hops == 0 || settings.next_hops > u16::MAX.into() {
         return Err(BpfError::Settings("1 to 65,535 next hops are needed"));
     }
-    let counts = counters.checked_mul(processors).ok_or(BpfError::Settings(
-        "too many channels for so many processors",
-    ))?;
     let sizes = [
-        ("FLOWS_V4", counters),
-        ("FLOWS_V6", counters),
-        ("COUNTS", counts),
-        ("SETTLING", counters),
+        ("FLOWS", places),
+        ("FLOW_TAILS", places),
         ("BUCKETS", settings.allocations.max(1)),
         ("NEXT_HOPS", settings.next_hops + 1),
     ];
-    let seed: [u8; 16] = sys::random().map_err(|source| BpfError::System {
-        what: "/dev/urandom",
-        source,
-    })?;
+    let seed = seed.map(u64::to_ne_bytes);
     let ports = ports.map(u16::to_be_bytes);
     let (low, high) = (settings.relay_ports.start(), settings.relay_ports.end());
     // At most 8.
     let count = given.len() as u32;
-    let constants: [(&'static str, &[u8]); 8] = [
-        ("COUNTERS", &counters.to_ne_bytes()),
-        ("PROCESSORS", &processors.to_ne_bytes()),
+    let constants: [(&'static str, &[u8]); 7] = [
+        ("FLOW_MASK", &(places - 1).to_ne_bytes()),
         ("LISTENER_PORTS", ports.as_flattened()),
         ("LISTENER_PORT_COUNT", &count.to_ne_bytes()),
         ("CRC_TABLE", CRC_TABLE.as_flattened().as_flattened()),
         ("RELAY_LOW", &u32::from(*low).to_ne_bytes()),
         ("RELAY_HIGH", &u32::from(*high).to_ne_bytes()),
-        ("SEED", &seed),
+        ("SEED", seed.as_flattened()),
     ];
     let bytes = aya::include_bytes_aligned!("../objects/relay.o");
     Object::load_with("relay", bytes, &sizes, &constants)
@@ -509,7 +511,7 @@ fn attach(
     flags: u32,
 ) -> Result<OwnedFd, BpfError> {
     sys::link(program, interface, at, flags)
-        .map_err(|source| BpfError::Attach { interface, source })
+        .map_err(|source| BpfError::attach(interface, at, source))
 }
 
 fn element(map: &'static str, source: io::Error) -> BpfError {

@@ -16,10 +16,14 @@ use aya::{TestRun, TestRunOptions};
 
 use crate::BpfError;
 use crate::object::Object;
+use crate::reason::Kernel;
 use crate::sys::{Mapping, RawMap, possible_processors};
 
 /// Sources share so many thresholds, by a keyed hash of their prefix.
 pub const PLACES: usize = 1024;
+
+/// What the program needs: global functions with pointers as arguments. The helper `ktime_get_coarse_ns` is of 5.11.
+const NEEDS: Kernel = Kernel(5, 12);
 
 /// Bytes of `struct rules`.
 const RULES: usize = 32 + 2 * PLACES;
@@ -76,11 +80,11 @@ impl Sieve {
     /// Loads the program. It lets everything through.
     ///
     /// # Errors
-    /// When the kernel refuses: without CAP_BPF, or before Linux 5.3.
+    /// When the kernel refuses: without CAP_BPF, or before Linux 5.12.
     pub fn load() -> Result<Sieve, BpfError> {
         let bytes = aya::include_bytes_aligned!("../objects/sip_sieve.o");
         let mut object = Object::load("sip_sieve", bytes, &[])?;
-        object.program::<SocketFilter>("sip_sieve")?.load()?;
+        object.load_program("sip_sieve", NEEDS, SocketFilter::load)?;
         let processors = possible_processors().map_err(|source| BpfError::System {
             what: "number of processors",
             source,

@@ -17,9 +17,13 @@ use aya::programs::SkReuseport;
 
 use crate::BpfError;
 use crate::object::Object;
+use crate::reason::Kernel;
 
 /// Refuse an entry that is there already (`BPF_NOEXIST`).
 const NO_EXIST: u64 = 1;
+
+/// What the program needs: comparisons of 32 bits.
+const NEEDS: Kernel = Kernel(5, 1);
 
 /// The number of UDP in IP headers.
 const UDP: u8 = 17;
@@ -33,12 +37,12 @@ impl Steering {
     /// Loads the program with room for so many sockets and flows.
     ///
     /// # Errors
-    /// When the kernel refuses: without CAP_BPF and CAP_NET_ADMIN, or before Linux 4.19.
+    /// When the kernel refuses: without CAP_BPF and CAP_NET_ADMIN, or before Linux 5.1.
     pub fn load(sockets: u32, flows: u32) -> Result<Steering, BpfError> {
         let bytes = aya::include_bytes_aligned!("../objects/steer.o");
         let sizes = [("SOCKETS", sockets.max(1)), ("FLOWS", flows.max(1))];
         let mut object = Object::load("steer", bytes, &sizes)?;
-        object.program::<SkReuseport>("steer")?.load()?;
+        object.load_program("steer", NEEDS, SkReuseport::load)?;
         Ok(Steering { object })
     }
 

@@ -84,14 +84,6 @@ impl<const KEY: usize, const VALUE: usize> RawMap<KEY, VALUE> {
         RawMap { fd, processors }
     }
 
-    /// Another handle to the same map.
-    pub(crate) fn again(&self) -> io::Result<RawMap<KEY, VALUE>> {
-        Ok(RawMap {
-            fd: self.fd.try_clone()?,
-            processors: self.processors,
-        })
-    }
-
     fn fd(&self) -> BorrowedFd<'_> {
         self.fd.as_fd()
     }
@@ -209,6 +201,19 @@ impl Mapping {
         word.load(Ordering::Relaxed)
     }
 
+    /// All of it as values of one type.
+    ///
+    /// # Safety
+    /// Every bit pattern is a value of `T`, which is made of atomics only: others write the memory at the same time.
+    pub(crate) unsafe fn slots<T>(&self) -> &[T] {
+        const { assert!(align_of::<T>() <= 4096) };
+        // SAFETY: the mapping begins at a page and is `bytes` long; the caller answers for the type. The slice borrows from this
+        // handle, which keeps the mapping.
+        unsafe {
+            std::slice::from_raw_parts(self.start.as_ptr().cast(), self.bytes / size_of::<T>())
+        }
+    }
+
     /// The memory, aligned to a page.
     pub(crate) fn start(&self) -> *const u8 {
         self.start.as_ptr()
@@ -225,17 +230,6 @@ impl Drop for Mapping {
 /// How many processors a per-CPU value has room for.
 pub(crate) fn possible_processors() -> io::Result<usize> {
     aya::util::nr_cpus().map_err(|(_, error)| error)
-}
-
-/// One more than the highest number of a processor that is online.
-pub(crate) fn online_processors() -> io::Result<u32> {
-    let ranges = std::fs::read_to_string("/sys/devices/system/cpu/online")?;
-    // "0-3,8-11": the last number is the highest.
-    let last = ranges.trim().rsplit(['-', ',']).next().unwrap_or_default();
-    let last: u32 = last
-        .parse()
-        .map_err(|_| io::Error::from(io::ErrorKind::InvalidData))?;
-    Ok(last + 1)
 }
 
 /// Bytes of the kernel's randomness.

@@ -4,7 +4,7 @@
 
 use std::net::{IpAddr, SocketAddr, UdpSocket};
 use std::os::fd::{AsRawFd, FromRawFd};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use hairpin_bpf::steer::{Flow, Flows, InsertError, Steering};
 
@@ -115,7 +115,13 @@ fn flow(client: &UdpSocket, to: SocketAddr) -> Flow {
 /// Where a client's datagram arrives.
 fn lands(client: &UdpSocket, to: SocketAddr, group: &[UdpSocket]) -> usize {
     client.send_to(b"x", to).expect("sent");
-    match arrived(group)[..] {
+    // A busy kernel delivers a moment after `send_to` has returned.
+    let deadline = Instant::now() + Duration::from_secs(5);
+    let mut sockets = arrived(group);
+    while sockets.is_empty() && Instant::now() < deadline {
+        sockets = arrived(group);
+    }
+    match sockets[..] {
         [one] => one,
         ref other => panic!("one datagram, one socket: {other:?}"),
     }

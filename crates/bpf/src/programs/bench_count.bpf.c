@@ -257,20 +257,23 @@ INLINE void tally(struct totals *totals, enum finding finding, u32 bytes)
     {                                                                                                                  \
         u32 zero = 0;                                                                                                  \
         struct pattern *pattern = map_lookup(&PATTERN, &zero);                                                         \
-        if (!pattern || length < PAYLOAD_HEAD_BYTES + CHUNK_BYTES || length > MAX_PAYLOAD)                             \
+        /* 64 bits throughout: Linux 6.1 does not carry what a comparison of 32 bits tells over to the register. */    \
+        u64 end = length;                                                                                              \
+        KEEP_IN_REGISTER(end);                                                                                         \
+        if (!pattern || end < PAYLOAD_HEAD_BYTES + CHUNK_BYTES || end > MAX_PAYLOAD)                                   \
             return 0;                                                                                                  \
-        for (u32 i = 1; i < MAX_PAYLOAD / CHUNK_BYTES; i++) {                                                          \
-            u32 offset = i * CHUNK_BYTES;                                                                              \
-            if (offset >= length)                                                                                      \
-                return 1;                                                                                              \
-            if (offset > length - CHUNK_BYTES)                                                                         \
-                offset = length - CHUNK_BYTES; /* the last chunk overlaps the one before */                           \
+        u64 last = end - CHUNK_BYTES;                                                                                  \
+        for (u64 next = CHUNK_BYTES; next < MAX_PAYLOAD; next += CHUNK_BYTES) {                                        \
+            u64 offset = next < last ? next : last; /* the last chunk overlaps the one before */                       \
+            KEEP_IN_REGISTER(offset);                                                                                  \
             u64 found[2];                                                                                              \
             if (offset > MAX_PAYLOAD - CHUNK_BYTES || load_bytes(packet, at + offset, found, sizeof(found)))           \
                 return 0;                                                                                              \
             const u64 *wanted = (const void *)(pattern->bytes + offset);                                               \
             if (found[0] != wanted[0] || found[1] != wanted[1])                                                        \
                 return 0;                                                                                              \
+            if (next >= last)                                                                                          \
+                return 1;                                                                                              \
         }                                                                                                              \
         return 1;                                                                                                      \
     }                                                                                                                  \

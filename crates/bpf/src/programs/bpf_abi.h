@@ -12,6 +12,9 @@ typedef signed long long s64;
 #define SEC(name) __attribute__((section(name), used))
 #define INLINE static inline __attribute__((always_inline))
 #define NOINLINE __attribute__((noinline))
+// The compiler may assume nothing about the value from here on, so a check that follows is made on this register, where the
+// verifier sees it.
+#define KEEP_IN_REGISTER(value) __asm__ volatile("" : "+r"(value))
 #define UNLIKELY(condition) __builtin_expect(!!(condition), 0)
 
 // BTF map definitions: the loader reads the numbers back from the array dimensions.
@@ -21,6 +24,7 @@ typedef signed long long s64;
 enum map_type {
     MAP_TYPE_HASH = 1,
     MAP_TYPE_ARRAY = 2,
+    MAP_TYPE_PROG_ARRAY = 3,
     MAP_TYPE_PERCPU_ARRAY = 6,
     MAP_TYPE_DEVMAP = 14,
     MAP_TYPE_REUSEPORT_SOCKARRAY = 20,
@@ -118,6 +122,7 @@ static void *(*map_lookup)(void *map, const void *key) = (void *)1;
 static u64 (*ktime_get_ns)(void) = (void *)5;
 static u32 (*processor)(void) = (void *)8;
 static long (*skb_store_bytes)(struct __sk_buff *packet, u32 offset, const void *from, u32 length, u64 flags) = (void *)9;
+static long (*tail_call)(void *context, void *programs, u32 index) = (void *)12;
 static long (*l4_csum_replace)(struct __sk_buff *packet, u32 offset, u64 from, u64 to, u64 flags) = (void *)11;
 static long (*redirect)(u32 interface, u64 flags) = (void *)23;
 static long (*skb_load_bytes)(const void *skb, u32 offset, void *to, u32 length) = (void *)26;
@@ -131,7 +136,8 @@ static long (*xdp_adjust_tail)(struct xdp_md *packet, int delta) = (void *)65;
 static long (*skb_load_bytes_relative)(const void *packet, u32 offset, void *to, u32 length, u32 start) = (void *)68;
 static long (*select_reuseport)(struct sk_reuseport_md *packet, void *sockets, void *index, u64 flags) = (void *)82;
 static u64 (*ktime_get_coarse_ns)(void) = (void *)160; // as of the last timer tick
-static long (*xdp_load_bytes)(struct xdp_md *packet, u32 offset, void *to, u32 length) = (void *)189;
+
+static long (*xdp_load_bytes)(struct xdp_md *packet, u32 offset, void *to, u32 length) = (void *)189; // Linux 5.18
 
 #define bswap16(value) __builtin_bswap16(value)
 #define bswap32(value) __builtin_bswap32(value)

@@ -14,6 +14,9 @@
 // known way to get there.
 enum { NOT_OURS = -1, RELAY = -2, ANSWER = -3, DROP = -4, DROP_BINDING = -5, FAILED = -6 };
 
+// The verifier accepts offsets into a frame up to this.
+enum { FRAME_MAX = 0xffff - ETHERNET_BYTES };
+
 // A packet as far as it is in one piece of memory, and how long it is as a whole.
 struct view {
     void *context;
@@ -25,11 +28,10 @@ struct view {
 
 // What was decided, with all that the rewriting needs to know.
 struct decision {
-    const struct entry *in;  // of the packet as it came
-    const struct entry *out; // as it leaves: another one between two relays of this server
+    struct found in;  // the flow of the packet as it came
+    struct found out; // as it leaves: another flow between two relays of this server
+    const struct flow_tail *tail; // of `out`, if the packet leaves over IPv6; else none
     const struct next_hop *hop;
-    struct count *count;
-    struct count *second; // between two relays: of the receiving side
     u64 now;
     u32 number; // of packets counted before this one
     u32 payload; // bytes without framing and padding
@@ -43,6 +45,7 @@ struct decision {
     u8 v6; // as it came
     u8 framed; // as it came: with a ChannelData header
     u8 partial; // the checksum field looks as if its sender left the rest to hardware
+    u8 between; // two relays of this server
 };
 
 INLINE int is_listener_port(u16 port)
@@ -108,34 +111,70 @@ INLINE int check_lengths(const struct view *view, const struct udp *udp, int v6)
     return RELAY;
 }
 
-INLINE const struct entry *find(const struct view *view, const struct udp *udp, u16 channel, int v6)
+INLINE struct flow *find(const struct view *view, const struct udp *udp, u16 channel, int v6, struct found *found)
 {
     if (v6) {
         const struct ipv6 *ip = view->data + ETHERNET_BYTES;
         struct key_v6 key = {.remote_port = udp->source, .local_port = udp->destination, .channel = channel};
         __builtin_memcpy(key.remote, ip->source, 32);
-        return map_lookup(&FLOWS_V6, &key);
+        return find_v6(&key, found);
     }
     const struct ipv4 *ip = view->data + ETHERNET_BYTES;
     struct key_v4 key = {.remote = ip->source, .local = ip->destination, .remote_port = udp->source,
                          .local_port = udp->destination, .channel = channel};
-    return map_lookup(&FLOWS_V4, &key);
+    return find_v4(&key, found);
 }
 
-// Between two relays of this server: the sender's entry names the receiver's, as if the datagram had come from the network.
-INLINE const struct entry *find_next(const struct entry *entry)
+// Between two relays of this server: the sender's flow names the receiver's, as if the datagram had come from the network.
+INLINE struct flow *find_next(const struct found *from, struct found *found)
 {
-    if (entry->label_and_flags & OUT_V6) {
-        struct key_v6 key = {.remote_port = entry->source_port, .local_port = entry->destination_port};
-        __builtin_memcpy(key.remote, entry->source, 32);
-        return map_lookup(&FLOWS_V6, &key);
+    const struct flow *flow = from->flow;
+    if (flow->label_and_flags & OUT_V6) {
+        const struct flow_tail *tail = map_lookup(&FLOW_TAILS, &from->index);
+        if (!tail)
+            return 0;
+        struct key_v6 key = {.remote_port = flow->source_port, .local_port = flow->destination_port};
+        u32 *remote = (void *)key.remote;
+        u32 *local = (void *)key.local;
+        remote[0] = flow->source;
+        local[0] = flow->destination;
+#pragma unroll
+        for (int i = 0; i < 3; i++) {
+            remote[1 + i] = tail->source[i];
+            local[1 + i] = tail->destination[i];
+        }
+        return find_v6(&key, found);
     }
-    struct key_v4 key = {.remote = entry->source[0], .local = entry->destination[0],
-                         .remote_port = entry->source_port, .local_port = entry->destination_port};
-    return map_lookup(&FLOWS_V4, &key);
+    struct key_v4 key = {.remote = flow->source, .local = flow->destination,
+                         .remote_port = flow->source_port, .local_port = flow->destination_port};
+    return find_v4(&key, found);
 }
 
-// Bytes behind the payload (RFC 8656 §12.5 allows up to 3) are in the checksum until they are cut off. Their place in a
+// The pseudo header's sum without the length. With it, it is what a sender leaves in the field when hardware is to compute
+// the rest.
+INLINE u16 pseudo_header_of(const struct view *view, int v6)
+{
+    const void *ip = view->data + ETHERNET_BYTES;
+    return fold_wide((v6 ? sum_words(ip + 8, 8) : sum_words(ip + 12, 2)) + be16(PROTOCOL_UDP));
+}
+
+// One byte of the packet. XDP reads the frame itself: its helper for that came with Linux 5.18.
+INLINE int load_byte(const struct view *view, u32 at, u8 *byte)
+{
+    if (view->path != PATH_XDP)
+        return !skb_load_bytes(view->context, at, byte, 1);
+    u64 offset = at;
+    KEEP_IN_REGISTER(offset);
+    if (offset > FRAME_MAX)
+        return 0;
+    const u8 *place = view->data + offset;
+    if ((const void *)(place + 1) > view->end)
+        return 0;
+    *byte = *place;
+    return 1;
+}
+
+// RFC 8656 §12.5 allows up to 3 bytes behind the payload. They are in the checksum until they are cut off. Their place in a
 // 16-bit word follows from the payload's length.
 INLINE int sum_padding(const struct view *view, u32 from, const struct decision *d, u32 *sum)
 {
@@ -144,9 +183,7 @@ INLINE int sum_padding(const struct view *view, u32 from, const struct decision 
         u8 byte = 0;
         if (i >= d->padding)
             break;
-        long failed = view->path == PATH_XDP ? xdp_load_bytes(view->context, from + i, &byte, 1)
-                                             : skb_load_bytes(view->context, from + i, &byte, 1);
-        if (failed)
+        if (!load_byte(view, from + i, &byte))
             return 0;
         *sum += without((d->payload + i) & 1 ? (u16)(byte << 8) : byte);
     }
@@ -157,9 +194,9 @@ INLINE int sum_padding(const struct view *view, u32 from, const struct decision 
 // padding; what is constant is in the entries.
 INLINE int settle_checksum(const struct view *view, const struct udp *udp, struct decision *d)
 {
-    u32 sum = d->in->difference;
-    if (d->second)
-        sum += d->out->difference;
+    u32 sum = d->in.flow->difference;
+    if (d->between)
+        sum += d->out.flow->difference;
     if (UNLIKELY(d->padding)) {
         u32 at = ETHERNET_BYTES + (d->v6 ? IPV6_BYTES : IPV4_BYTES) + UDP_BYTES + CHANNEL_HEADER_BYTES + d->payload;
         u16 twice = 2 * d->padding;
@@ -170,7 +207,7 @@ INLINE int settle_checksum(const struct view *view, const struct udp *udp, struc
     u16 length = (u16)(d->payload + 8);
     if (!d->framed)
         sum += bswap16(length); // 4 more, twice, and a length field of payload bytes
-    else if (!d->out->channel)
+    else if (!d->out.flow->channel)
         sum += without(bswap16(length));
     d->difference = sum;
     d->old_checksum = udp->checksum;
@@ -178,45 +215,44 @@ INLINE int settle_checksum(const struct view *view, const struct udp *udp, struc
     return 1;
 }
 
-// This processor's.
-INLINE struct count *count_of(u32 counter)
+INLINE int is_expired(const struct decision *d, const struct flow *flow)
 {
-    u32 here = processor();
-    u32 index = here * COUNTERS + counter;
-    return here < PROCESSORS && counter < COUNTERS ? map_lookup(&COUNTS, &index) : 0;
+    return (u32)(d->now >> DEADLINE_SHIFT) >= flow->deadline;
 }
 
-// The entry is alive, and so is the one that it leads to.
+// The flow is alive, and so is the one that it leads to.
 INLINE int follow(struct decision *d)
 {
-    if (UNLIKELY(d->now >= d->in->deadline_ns))
+    if (UNLIKELY(is_expired(d, d->in.flow)))
         return PASS_EXPIRED;
     d->out = d->in;
-    d->second = 0;
-    d->count = count_of(d->in->counter);
-    if (!d->count)
-        return PASS_MISS;
-    // Read early, so that waiting for this memory and for the bucket's is one wait.
-    d->number = *(volatile u32 *)&d->count->packets;
-    if (!(d->in->label_and_flags & OWN_RELAY))
-        return RELAY;
-    d->out = find_next(d->in);
-    if (!d->out || d->out->label_and_flags & OWN_RELAY || !d->out->channel)
-        return PASS_MISS;
-    if (d->now >= d->out->deadline_ns)
-        return PASS_EXPIRED;
-    d->second = count_of(d->out->counter);
-    return d->second ? RELAY : PASS_MISS;
+    d->between = 0;
+    d->number = *(volatile u32 *)&d->in.flow->packets;
+    if (d->in.flow->label_and_flags & OWN_RELAY) {
+        struct flow *out = find_next(&d->in, &d->out);
+        if (!out || out->label_and_flags & OWN_RELAY || !out->channel)
+            return PASS_MISS;
+        if (is_expired(d, out))
+            return PASS_EXPIRED;
+        d->between = 1;
+    }
+    d->tail = 0;
+    if (d->out.flow->label_and_flags & OUT_V6) {
+        d->tail = map_lookup(&FLOW_TAILS, &d->out.index);
+        if (!d->tail)
+            return PASS_MISS;
+    }
+    return RELAY;
 }
 
 INLINE int check_next_hop(struct decision *d, enum path path)
 {
-    u32 index = d->out->next_hop;
+    u32 index = d->out.flow->next_hop;
     d->hop = map_lookup(&NEXT_HOPS, &index);
     if (!d->hop || !(d->hop->flags & (path == PATH_XDP ? USABLE_XDP : USABLE_TC)) || d->now >= d->hop->good_until_ns)
         return PASS_NEXT_HOP;
-    u32 bytes = d->payload + UDP_BYTES + (d->out->channel ? CHANNEL_HEADER_BYTES : 0) +
-                (d->out->label_and_flags & OUT_V6 ? IPV6_BYTES : IPV4_BYTES);
+    u32 bytes = d->payload + UDP_BYTES + (d->out.flow->channel ? CHANNEL_HEADER_BYTES : 0) +
+                (d->tail ? IPV6_BYTES : IPV4_BYTES);
     return bytes > d->hop->mtu ? PASS_MTU : RELAY;
 }
 
@@ -230,7 +266,7 @@ INLINE int check_loopback(const struct view *view, const struct decision *d)
     if (view->path != PATH_TC || *head || *tail)
         return RELAY;
     const struct __sk_buff *packet = view->context;
-    int same_family = d->v6 == !!(d->out->label_and_flags & OUT_V6);
+    int same_family = d->v6 == !!d->tail;
     return packet->ifindex == d->hop->interface && same_family ? RELAY : PASS_NEXT_HOP;
 }
 
@@ -255,12 +291,11 @@ INLINE int decide_relay(const struct view *view, const struct udp *udp, u16 chan
     const struct settings *settings = map_lookup(&SETTINGS, &zero);
     if (UNLIKELY(!settings || !(settings->flags & RELAYING)))
         return PASS_OFF;
-    d->in = find(view, udp, channel, v6);
-    if (!d->in)
+    if (!find(view, udp, channel, v6, &d->in))
         return PASS_MISS;
     d->now = ktime_get_coarse_ns();
     d->udp_length = udp->length;
-    d->partial = udp->checksum == fold((u32)d->in->pseudo_header + udp->length);
+    d->partial = udp->checksum == fold((u32)pseudo_header_of(view, v6) + udp->length);
     if (UNLIKELY(d->partial && view->path == PATH_XDP))
         return PASS_PARTIAL;
     int why = follow(d);
@@ -275,18 +310,19 @@ INLINE int decide_relay(const struct view *view, const struct udp *udp, u16 chan
     why = check_loopback(view, d);
     if (UNLIKELY(why != RELAY))
         return why;
-    // Only now, as what user space relays for another reason is no pause. Both entries see each packet.
-    int settled = is_settled(d->in);
-    if (d->second)
-        settled &= is_settled(d->out);
+    // Only now, as what user space relays for another reason is no pause. Both flows see each packet.
+    int settled = is_settled(&d->in);
+    if (d->between)
+        settled &= is_settled(&d->out);
     if (UNLIKELY(!settled))
         return PASS_SETTLING;
     // Without a checksum there is none to hand on, and IPv6 wants one.
-    if (UNLIKELY(!udp->checksum && d->out->label_and_flags & OUT_V6))
+    if (UNLIKELY(!udp->checksum && d->tail))
         return PASS_CHECKSUM;
     if (UNLIKELY(!settle_checksum(view, udp, d)))
         return PASS_LENGTH;
-    if (over_rate(d->in->bucket, d->now, d->payload) || (d->second && over_rate(d->out->bucket, d->now, d->payload)))
+    if (over_rate(d->in.flow->bucket, d->now, d->payload) ||
+        (d->between && over_rate(d->out.flow->bucket, d->now, d->payload)))
         return DROP;
     return RELAY;
 }
@@ -326,6 +362,7 @@ struct wrapping {
     int to_us;
     int tagged;
     int several;
+    int unknown; // XDP only: the frame came by an interface that has no slot
 };
 
 INLINE int decide_family(const struct view *view, const struct wrapping *wrapping, int v6, struct decision *d)
@@ -339,24 +376,27 @@ INLINE int decide_family(const struct view *view, const struct wrapping *wrappin
     if (UNLIKELY(wrapping->several))
         return PASS_GSO;
     if (UNLIKELY(!wrapping->to_us))
-        return PASS_LINK;
+        return wrapping->unknown ? PASS_INTERFACE : PASS_LINK;
     int why = check_lengths(view, udp, v6);
     if (UNLIKELY(why != RELAY))
         return why;
     return from_client ? decide_from_client(view, udp, v6, d) : decide_from_peer(view, udp, v6, d);
 }
 
+// One packet more. Atomic: another processor may count for the same flow.
+INLINE void count_packet(struct flow *flow, const struct decision *d)
+{
+    __sync_fetch_and_add(&flow->bytes, d->payload);
+    __sync_fetch_and_add(&flow->packets, 1);
+    flow->last_seen = (u32)(d->now >> LAST_SEEN_SHIFT);
+}
+
 // Counts what was relayed.
 INLINE void account(const struct decision *d, struct totals *totals)
 {
-    u32 units = (u32)(d->now >> LAST_SEEN_SHIFT);
-    d->count->bytes += d->payload;
-    d->count->packets = d->number + 1;
-    d->count->last_seen = units;
-    if (d->second) {
-        d->second->bytes += d->payload;
-        d->second->packets++;
-        d->second->last_seen = units;
+    count_packet(d->in.flow, d);
+    if (d->between) {
+        count_packet(d->out.flow, d);
         totals->of[RELAY_TO_RELAY]++;
         totals->of[RELAY_TO_RELAY_BYTES] += d->payload;
     } else if (d->framed) {
@@ -366,4 +406,10 @@ INLINE void account(const struct decision *d, struct totals *totals)
         totals->of[TO_CLIENT]++;
         totals->of[TO_CLIENT_BYTES] += d->payload;
     }
+}
+
+// Whether the packet that was written belongs to the flows that it was written from. If not, it must not leave.
+INLINE int is_still_valid(const struct decision *d)
+{
+    return is_unchanged(&d->in) && (!d->between || is_unchanged(&d->out));
 }

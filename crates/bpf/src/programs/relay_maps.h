@@ -9,59 +9,69 @@ enum {
     BINDING_BUCKETS_COUNT = 65536,
     MAX_LISTENERS = 1024,
     NO_BUCKET = 0xffffffff,
-    LAST_SEEN_SHIFT = 30,
+    // Shifts, because a division costs as much as a look-up.
+    LAST_SEEN_SHIFT = 30, // about a second
+    DEADLINE_SHIFT = 28, // about a quarter of a second, for 36 years
+    FLOW_PROBES = 16, // places that a search looks at, at most; the time that the verifier takes grows with it
 };
 
 // Constants: the verifier leaves out what they rule out. Ports in network order, except for the range.
 volatile const u16 LISTENER_PORTS[MAX_LISTENER_PORTS] SEC(".rodata") = {};
 volatile const u32 LISTENER_PORT_COUNT SEC(".rodata") = 0;
-volatile const u32 COUNTERS SEC(".rodata") = 0;
-volatile const u32 PROCESSORS SEC(".rodata") = 0;
+volatile const u32 FLOW_MASK SEC(".rodata") = 0; // places in FLOWS less 1
 volatile const u32 RELAY_LOW SEC(".rodata") = 0;
 volatile const u32 RELAY_HIGH SEC(".rodata") = 0;
 volatile const u64 SEED[2] SEC(".rodata") = {};
 // For CRC-32 four bytes at a time: the value of a byte with 0 to 3 bytes behind it.
 volatile const u32 CRC_TABLE[4][256] SEC(".rodata") = {};
 
-struct key_v4 {
-    u32 remote;
-    u32 local;
-    u16 remote_port; // network order, like all of it
-    u16 local_port;
-    u16 channel; // 0: from a peer
-    u16 zero;
+enum flow_flag {
+    FLOW_LABEL = 0xfffff,
+    OUT_V6 = 1 << 24,
+    OWN_RELAY = 1 << 25,
+    SETTLED = 1 << 26,
+    IN_V6 = 1 << 27,
+    IN_USE = 1 << 28,
+    REMOVED = 1 << 29, // a search goes on behind this place
 };
-_Static_assert(sizeof(struct key_v4) == 16, "key_v4");
 
-struct key_v6 {
-    u32 remote[4];
-    u32 local[4];
+// One direction of a channel: what its packets look like as they arrive, what becomes of them, and how many there were.
+// User space finds a place for it (src/relay/table.rs): the first free one from where its hash points. All that an IPv4
+// packet needs is in one cache line, because with many flows every line is a cache miss. Addresses and ports as they are on
+// the wire; of an IPv6 address this is the first word.
+struct flow {
+    u32 version; // odd while user space writes
+    u32 label_and_flags; // 0: the place was never used, and a search ends
+    u32 deadline; // CLOCK_MONOTONIC in units of 2^DEADLINE_SHIFT ns
+    u32 bucket; // NO_BUCKET: no rate limit
     u16 remote_port;
     u16 local_port;
-    u16 channel;
-    u16 zero;
-};
-_Static_assert(sizeof(struct key_v6) == 40, "key_v6");
-
-enum entry_flag { OUT_V6 = 1 << 24, OWN_RELAY = 1 << 25, SETTLED = 1 << 26, FLOW_LABEL = 0xfffff };
-
-// What becomes of a flow's packets. Addresses and ports as they will be on the wire; an IPv4 address is the first word. The
-// kernel puts it 72 bytes from the start of a cache line: what only IPv6 needs is last, so that IPv4 touches one line less.
-struct entry {
-    u64 deadline_ns;
+    u16 key_channel; // as it arrives; 0: from a peer
+    u16 next_hop;
     u16 source_port;
     u16 destination_port;
-    u16 channel; // 0: the payload alone
+    u16 channel; // as it leaves; 0: the payload alone
     u16 difference; // of the checksum's sum, from what is constant in the flow
-    u16 next_hop;
-    u16 pseudo_header; // folded sum of the arriving packets' one, without the length
-    u32 counter;
-    u32 bucket; // NO_BUCKET: no limit
-    u32 label_and_flags;
-    u32 source[4];
-    u32 destination[4];
+    u32 remote;
+    u32 local;
+    u32 source;
+    u32 destination;
+    u64 bytes; // payload without TURN's framing
+    u32 packets;
+    u32 last_seen; // CLOCK_MONOTONIC in units of 2^LAST_SEEN_SHIFT ns
 };
-_Static_assert(sizeof(struct entry) == 64, "entry");
+_Static_assert(sizeof(struct flow) == 64, "flow");
+
+// The rest of a flow, at the same index: what only IPv6 needs, and what only new flows need.
+struct flow_tail {
+    u32 remote[3];
+    u32 local[3];
+    u32 source[3];
+    u32 destination[3];
+    u64 settling; // 0 for a flow that is settled, else how far it is (relay_settle.h)
+    u64 zero;
+};
+_Static_assert(sizeof(struct flow_tail) == 64, "flow_tail");
 
 enum hop_flag { USABLE_XDP = 1, USABLE_TC = 2 };
 
@@ -75,12 +85,6 @@ struct next_hop {
     u8 source[6];
 };
 _Static_assert(sizeof(struct next_hop) == 32, "next_hop");
-
-struct count {
-    u64 bytes; // payload without TURN's framing
-    u32 packets;
-    u32 last_seen; // CLOCK_MONOTONIC in units of 2^30 ns, because a division costs as much as a look-up
-};
 
 struct bucket {
     u64 tat_ns;
@@ -103,7 +107,8 @@ struct settings {
 struct interface {
     u32 index;
     u8 address[6];
-    u16 zero[3];
+    u16 zero;
+    u32 device; // what holds the addresses and sends: this interface, or the bond that it is a lower device of
     u64 partial; // frames passed because their checksum looked partial
 };
 _Static_assert(sizeof(struct interface) == 24, "interface");
@@ -145,6 +150,8 @@ enum total {
     PASS_ROOM,
     PASS_OFF,
     PASS_SETTLING,
+    PASS_INTERFACE,
+    DROP_CHANGED,
     TOTALS_COUNT,
 };
 
@@ -154,22 +161,22 @@ struct totals {
 
 enum path { PATH_XDP, PATH_TC };
 
-// Never LRU: no entry gives way to another. Not preallocated: most are never needed, and only system calls insert.
+// The table of flows. No flow gives way to another. User space writes it through shared memory, without a system call.
 struct {
-    UINT(type, MAP_TYPE_HASH);
-    TYPE(key, struct key_v4);
-    TYPE(value, struct entry);
+    UINT(type, MAP_TYPE_ARRAY);
+    TYPE(key, u32);
+    TYPE(value, struct flow);
     UINT(max_entries, 1); // set by the loader, as wherever it is 1
-    UINT(map_flags, MAP_NO_PREALLOC);
-} FLOWS_V4 SEC(".maps");
+    UINT(map_flags, MAP_MMAPABLE);
+} FLOWS SEC(".maps");
 
 struct {
-    UINT(type, MAP_TYPE_HASH);
-    TYPE(key, struct key_v6);
-    TYPE(value, struct entry);
+    UINT(type, MAP_TYPE_ARRAY);
+    TYPE(key, u32);
+    TYPE(value, struct flow_tail);
     UINT(max_entries, 1);
-    UINT(map_flags, MAP_NO_PREALLOC);
-} FLOWS_V6 SEC(".maps");
+    UINT(map_flags, MAP_MMAPABLE);
+} FLOW_TAILS SEC(".maps");
 
 struct {
     UINT(type, MAP_TYPE_ARRAY);
@@ -178,15 +185,6 @@ struct {
     UINT(max_entries, 1);
 } NEXT_HOPS SEC(".maps");
 
-// Each processor has a stretch of COUNTERS of its own. (A per-CPU array would cost another cache miss, for its pointers.)
-struct {
-    UINT(type, MAP_TYPE_ARRAY);
-    TYPE(key, u32);
-    TYPE(value, struct count);
-    UINT(max_entries, 1);
-    UINT(map_flags, MAP_MMAPABLE);
-} COUNTS SEC(".maps");
-
 struct {
     UINT(type, MAP_TYPE_ARRAY);
     TYPE(key, u32);
@@ -194,15 +192,6 @@ struct {
     UINT(max_entries, 1);
     UINT(map_flags, MAP_MMAPABLE);
 } BUCKETS SEC(".maps");
-
-// By counter: 0 for a flow that is settled, else how far it is (relay_settle.h).
-struct {
-    UINT(type, MAP_TYPE_ARRAY);
-    TYPE(key, u32);
-    TYPE(value, u64);
-    UINT(max_entries, 1);
-    UINT(map_flags, MAP_MMAPABLE);
-} SETTLING SEC(".maps");
 
 // When all that this prefix was answered would have been answered at the allowed rate.
 struct {

@@ -12,7 +12,7 @@
 #pragma once
 #include "relay_headers.h"
 
-enum { HEADERS_MAX = ETHERNET_BYTES + IPV6_BYTES + UDP_BYTES + CHANNEL_HEADER_BYTES, SCRATCH_BYTES = 9216 };
+enum { HEADERS_MAX = ETHERNET_BYTES + IPV6_BYTES + UDP_BYTES + CHANNEL_HEADER_BYTES, SCRATCH_BYTES = 9216, SCRATCH_MASK = 0x3fff };
 
 struct scratch {
     u8 bytes[SCRATCH_BYTES];
@@ -33,7 +33,7 @@ INLINE int store_headers(struct __sk_buff *packet, const struct decision *d, int
 {
     u64 room[HEADERS_MAX / 8 + 1] = {};
     void *headers = (void *)room + 2; // so that the IP header is aligned
-    u32 length = header_bytes(v6, !!d->out->channel);
+    u32 length = header_bytes(v6, !!d->out.flow->channel);
     if (!write_headers(headers, headers + HEADERS_MAX, d, v6, 1) || length > HEADERS_MAX)
         return STEP_BROKEN;
     return skb_store_bytes(packet, 0, headers, length, RECOMPUTE_CSUM) ? STEP_BROKEN : STEP_DONE;
@@ -50,7 +50,7 @@ INLINE int change_family(struct __sk_buff *packet, const struct decision *d, int
 // Room for what comes between the UDP header and the payload, or less of it.
 INLINE int resize(struct __sk_buff *packet, const struct decision *d)
 {
-    int delta = (d->out->channel ? CHANNEL_HEADER_BYTES : 0) - (d->framed ? CHANNEL_HEADER_BYTES : 0);
+    int delta = (d->out.flow->channel ? CHANNEL_HEADER_BYTES : 0) - (d->framed ? CHANNEL_HEADER_BYTES : 0);
     if (!delta)
         return STEP_DONE;
     return skb_adjust_room(packet, delta, ADJUST_ROOM_NET, 0) ? STEP_REFUSED : STEP_DONE;
@@ -59,7 +59,7 @@ INLINE int resize(struct __sk_buff *packet, const struct decision *d)
 // The same by moving the payload. `at` is where it is to be.
 INLINE int move_payload(struct __sk_buff *packet, const struct decision *d, u32 at)
 {
-    if (d->framed == !!d->out->channel)
+    if (d->framed == !!d->out.flow->channel)
         return STEP_DONE;
     u32 zero = 0;
     u32 length = d->payload;
@@ -72,7 +72,15 @@ INLINE int move_payload(struct __sk_buff *packet, const struct decision *d, u32 
         return STEP_REFUSED;
     if (!length)
         return STEP_DONE;
-    if (skb_load_bytes(packet, from, scratch->bytes, length) || skb_store_bytes(packet, at, scratch->bytes, length, RECOMPUTE_CSUM))
+    // Verifiers before Linux 6.13 accept only a size whose lower bound is 1 in the register that holds it. They derive neither
+    // from a comparison with 0, nor from one that the compiler made on a copy.
+    u64 size = (length - 1) & SCRATCH_MASK;
+    KEEP_IN_REGISTER(size);
+    size++;
+    KEEP_IN_REGISTER(size);
+    if (size > SCRATCH_BYTES)
+        return STEP_BROKEN;
+    if (skb_load_bytes(packet, from, scratch->bytes, size) || skb_store_bytes(packet, at, scratch->bytes, size, RECOMPUTE_CSUM))
         return STEP_BROKEN;
     return STEP_DONE;
 }
@@ -80,8 +88,10 @@ INLINE int move_payload(struct __sk_buff *packet, const struct decision *d, u32 
 // The sum of the pseudo header of the packet that leaves.
 INLINE u16 pseudo_header_out(const struct decision *d, int v6)
 {
-    const struct entry *out = d->out;
-    u64 sum = sum_words(out->source, v6 ? 4 : 1) + sum_words(out->destination, v6 ? 4 : 1);
+    const struct flow *out = d->out.flow;
+    u64 sum = (u64)out->source + out->destination;
+    if (v6)
+        sum += sum_words(d->tail->source, 3) + sum_words(d->tail->destination, 3);
     return fold_wide(sum + be16(PROTOCOL_UDP) + bswap16(udp_length_out(d)));
 }
 
@@ -89,7 +99,7 @@ INLINE u16 pseudo_header_out(const struct decision *d, int v6)
 INLINE int replace_checksum(struct __sk_buff *packet, const struct decision *d, int v6)
 {
     u32 at = ETHERNET_BYTES + (v6 ? IPV6_BYTES : IPV4_BYTES) + __builtin_offsetof(struct udp, checksum);
-    u16 before = fold((u32)d->in->pseudo_header + d->udp_length);
+    u16 before = d->old_checksum; // a partial checksum is the sum over the pseudo header
     u32 pseudo = (u32)pseudo_header_out(d, v6) + without(before);
     u32 rest = (u32)fold(d->difference) + without(fold(pseudo));
     if (l4_csum_replace(packet, at, 0, pseudo, PSEUDO_HEADER) ||
@@ -100,7 +110,7 @@ INLINE int replace_checksum(struct __sk_buff *packet, const struct decision *d, 
 
 INLINE int rewrite_partial(struct __sk_buff *packet, struct decision *d, int v6)
 {
-    u32 payload_at = header_bytes(v6, !!d->out->channel);
+    u32 payload_at = header_bytes(v6, !!d->out.flow->channel);
     int family = change_family(packet, d, v6);
     if (family != STEP_DONE)
         return family;
@@ -121,7 +131,7 @@ INLINE int rewrite_complete(struct __sk_buff *packet, const struct decision *d, 
     step = resize(packet, d);
     if (step != STEP_DONE)
         return v6 == d->v6 ? step : STEP_BROKEN;
-    u32 length = header_bytes(v6, !!d->out->channel) + d->payload;
+    u32 length = header_bytes(v6, !!d->out.flow->channel) + d->payload;
     if (UNLIKELY(packet->len != length) && skb_change_tail(packet, length, 0))
         return STEP_BROKEN;
     return store_headers(packet, d, v6);
@@ -134,7 +144,7 @@ INLINE int rewrite_tc(struct __sk_buff *packet, struct decision *d, struct total
         totals->of[PASS_ROOM]++;
         return TCX_NEXT;
     }
-    if (d->out->label_and_flags & OUT_V6)
+    if (d->tail)
         step = d->partial ? rewrite_partial(packet, d, 1) : rewrite_complete(packet, d, 1);
     else
         step = d->partial ? rewrite_partial(packet, d, 0) : rewrite_complete(packet, d, 0);
@@ -142,6 +152,11 @@ INLINE int rewrite_tc(struct __sk_buff *packet, struct decision *d, struct total
         totals->of[PASS_ROOM]++;
         return step == STEP_REFUSED ? TCX_NEXT : TC_ACT_SHOT;
     }
+    u32 interface = d->hop->interface;
+    if (UNLIKELY(!is_still_valid(d))) {
+        totals->of[DROP_CHANGED]++;
+        return TC_ACT_SHOT;
+    }
     account(d, totals);
-    return (int)redirect(d->hop->interface, 0);
+    return (int)redirect(interface, 0);
 }

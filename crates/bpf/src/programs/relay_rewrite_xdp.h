@@ -6,12 +6,12 @@
 #pragma once
 #include "relay_headers.h"
 
-INLINE int rewrite_xdp(struct xdp_md *packet, const struct decision *d, u32 length, struct totals *totals)
+INLINE int rewrite_xdp(struct xdp_md *packet, const struct decision *d, u32 length, u32 device, struct totals *totals)
 {
-    int v6 = !!(d->out->label_and_flags & OUT_V6);
+    int v6 = !!d->tail;
     u32 before = header_bytes(d->v6, d->framed);
     u32 behind = length - before - d->payload;
-    int delta = (int)before - (int)header_bytes(v6, !!d->out->channel);
+    int delta = (int)before - (int)header_bytes(v6, !!d->out.flow->channel);
     if (delta && xdp_adjust_head(packet, delta)) {
         totals->of[PASS_ROOM]++;
         return XDP_PASS;
@@ -23,7 +23,12 @@ INLINE int rewrite_xdp(struct xdp_md *packet, const struct decision *d, u32 leng
     void *end = (void *)(long)packet->data_end;
     if (!(v6 ? write_headers(data, end, d, 1, 0) : write_headers(data, end, d, 0, 0)))
         return XDP_ABORTED;
-    account(d, totals);
     u32 interface = d->hop->interface;
-    return interface == packet->ingress_ifindex ? XDP_TX : (int)redirect(interface, 0);
+    if (UNLIKELY(!is_still_valid(d))) {
+        totals->of[DROP_CHANGED]++;
+        return XDP_DROP;
+    }
+    account(d, totals);
+    // Of a lower device of a bond XDP_TX leaves by the bond, too.
+    return interface == device ? XDP_TX : (int)redirect(interface, 0);
 }

@@ -5,12 +5,6 @@ use std::net::{IpAddr, SocketAddr};
 
 use super::{FlowEntry, FlowKey};
 
-/// Bytes of a flow's key over IPv4.
-pub(super) const KEY_V4: usize = 16;
-/// Bytes of a flow's key over IPv6.
-pub(super) const KEY_V6: usize = 40;
-/// Bytes of a flow's value.
-pub(super) const ENTRY: usize = 64;
 /// Bytes of a next hop.
 pub(super) const NEXT_HOP: usize = 32;
 /// Bytes of the settings that can change while the programs run.
@@ -20,79 +14,142 @@ pub(super) const INTERFACE: usize = 24;
 /// Bytes of the key of a listener's address.
 pub(super) const LISTENER: usize = 20;
 
-/// Bits of the highest byte of a value's label word.
+/// Flags above the flow label: `enum flow_flag`.
 const OUT_V6: u32 = 1 << 24;
 const OWN_RELAY: u32 = 1 << 25;
-const SETTLED: u32 = 1 << 26;
+pub(super) const SETTLED: u32 = 1 << 26;
+pub(super) const IN_V6: u32 = 1 << 27;
+pub(super) const IN_USE: u32 = 1 << 28;
+pub(super) const REMOVED: u32 = 1 << 29;
 
-/// The number of UDP in IP headers.
-const UDP: u16 = 17;
+/// A deadline's units are 2^28 ns.
+const DEADLINE_SHIFT: u32 = 28;
 
-/// The bytes of a key, of either family.
-pub(super) enum Key {
-    V4([u8; KEY_V4]),
-    V6([u8; KEY_V6]),
+/// The first 12 words of `struct flow`. Its counters follow.
+pub(super) mod word {
+    pub(in crate::relay) const VERSION: usize = 0;
+    pub(in crate::relay) const FLAGS: usize = 1;
+    pub(in crate::relay) const DEADLINE: usize = 2;
+    pub(in crate::relay) const BUCKET: usize = 3;
+    pub(in crate::relay) const PORTS_IN: usize = 4;
+    pub(in crate::relay) const CHANNEL_IN_AND_HOP: usize = 5;
+    pub(in crate::relay) const PORTS_OUT: usize = 6;
+    pub(in crate::relay) const CHANNEL_OUT_AND_DIFFERENCE: usize = 7;
+    pub(in crate::relay) const REMOTE: usize = 8;
+    pub(in crate::relay) const LOCAL: usize = 9;
+    pub(in crate::relay) const SOURCE: usize = 10;
+    pub(in crate::relay) const DESTINATION: usize = 11;
+    pub(in crate::relay) const COUNT: usize = 12;
+}
+
+/// A flow's key, as the programs compare it and hash it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Key {
+    pub(super) v6: bool,
+    pub(super) remote: [u32; 4],
+    pub(super) local: [u32; 4],
+    pub(super) ports: u32,
+    pub(super) channel: u16,
 }
 
 impl Key {
     /// `None` when the addresses are of two families.
     pub(super) fn new(key: &FlowKey) -> Option<Key> {
-        let remote_port = key.remote.port().to_be_bytes();
-        let local_port = key.local.port().to_be_bytes();
-        let channel = key.channel.unwrap_or(0).to_be_bytes();
-        match (key.remote.ip(), key.local.ip()) {
-            (IpAddr::V4(remote), IpAddr::V4(local)) => {
-                let mut bytes = [0; KEY_V4];
-                bytes[0..4].copy_from_slice(&remote.octets());
-                bytes[4..8].copy_from_slice(&local.octets());
-                put_pairs(&mut bytes[8..14], [remote_port, local_port, channel]);
-                Some(Key::V4(bytes))
-            }
-            (IpAddr::V6(remote), IpAddr::V6(local)) => {
-                let mut bytes = [0; KEY_V6];
-                bytes[0..16].copy_from_slice(&remote.octets());
-                bytes[16..32].copy_from_slice(&local.octets());
-                put_pairs(&mut bytes[32..38], [remote_port, local_port, channel]);
-                Some(Key::V6(bytes))
-            }
-            _ => None,
+        (key.remote.is_ipv4() == key.local.is_ipv4()).then(|| Key {
+            v6: key.remote.is_ipv6(),
+            remote: ip_words(key.remote.ip()),
+            local: ip_words(key.local.ip()),
+            ports: pair(key.remote.port().to_be(), key.local.port().to_be()),
+            channel: key.channel.unwrap_or(0).to_be(),
+        })
+    }
+
+    /// Where the search for the flow begins, before the table's size is applied. `relay_flows.h` has the same hash.
+    pub(super) fn place(&self, seed: [u64; 2]) -> u32 {
+        let last = u64::from(self.ports) | u64::from(self.channel) << 32;
+        let hash = match self.v6 {
+            false => mix(seed[0], join(self.remote[0], self.local[0])),
+            true => [self.remote, self.local]
+                .iter()
+                .flat_map(|ip| [join(ip[0], ip[1]), join(ip[2], ip[3])])
+                .fold(seed[0], mix),
+        };
+        // The product's upper half.
+        (mix(hash, last).wrapping_mul(seed[1] | 1) >> 32) as u32
+    }
+}
+
+fn mix(hash: u64, word: u64) -> u64 {
+    let hash = (hash ^ word).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    hash ^ hash >> 32
+}
+
+fn join(low: u32, high: u32) -> u64 {
+    u64::from(low) | u64::from(high) << 32
+}
+
+/// Two 16-bit fields as they lie in memory.
+fn pair(first: u16, second: u16) -> u32 {
+    u32::from(first) | u32::from(second) << 16
+}
+
+fn ip_words(ip: IpAddr) -> [u32; 4] {
+    match ip {
+        IpAddr::V4(ip) => [u32::from_ne_bytes(ip.octets()), 0, 0, 0],
+        IpAddr::V6(ip) => {
+            let [a, b, c, d, e, f, g, h, i, j, k, l, m, n, o, p] = ip.octets();
+            let words = [[a, b, c, d], [e, f, g, h], [i, j, k, l], [m, n, o, p]];
+            words.map(u32::from_ne_bytes)
         }
     }
 }
 
-/// `struct entry`. `None` when the two addresses going out are of two families.
-pub(super) fn entry(
-    key: &FlowKey,
+/// A flow as the programs see it: the words of `struct flow` without its counters, and of the addresses in `struct flow_tail`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Image {
+    pub(super) words: [u32; word::COUNT],
+    pub(super) tail: [u32; 12],
+}
+
+/// `None` when the two addresses going out are of two families.
+pub(super) fn image(
+    flow: &FlowKey,
+    key: &Key,
     entry: &FlowEntry,
-    settled: bool,
     labels: &impl BuildHasher,
-) -> Option<[u8; ENTRY]> {
+) -> Option<Image> {
     if entry.source.is_ipv4() != entry.destination.is_ipv4() {
         return None;
     }
-    let mut bytes = [0; ENTRY];
-    bytes[0..8].copy_from_slice(&entry.deadline_ns.to_ne_bytes());
-    let channel = entry.channel.unwrap_or(0);
-    put_pairs(
-        &mut bytes[8..14],
-        [
-            entry.source.port().to_be_bytes(),
-            entry.destination.port().to_be_bytes(),
-            channel.to_be_bytes(),
-        ],
-    );
-    bytes[14..16].copy_from_slice(&difference(key, entry).to_ne_bytes());
+    let deadline = u32::try_from(entry.deadline_ns >> DEADLINE_SHIFT).unwrap_or(u32::MAX);
     // An index that does not fit names no next hop.
     let next_hop = u16::try_from(entry.next_hop).unwrap_or(0);
-    bytes[16..18].copy_from_slice(&next_hop.to_ne_bytes());
-    bytes[18..20].copy_from_slice(&pseudo_header(key).to_ne_bytes());
-    bytes[20..24].copy_from_slice(&entry.counter.to_ne_bytes());
-    bytes[24..28].copy_from_slice(&entry.bucket.unwrap_or(u32::MAX).to_ne_bytes());
-    let word = label_word(entry, labels) | if settled { SETTLED } else { 0 };
-    bytes[28..32].copy_from_slice(&word.to_ne_bytes());
-    put_ip(&mut bytes[32..48], entry.source.ip());
-    put_ip(&mut bytes[48..64], entry.destination.ip());
-    Some(bytes)
+    let channel = entry.channel.unwrap_or(0).to_be();
+    let source = ip_words(entry.source.ip());
+    let destination = ip_words(entry.destination.ip());
+    let mut words = [0; word::COUNT];
+    words[word::FLAGS] = IN_USE | label_word(entry, labels) | if key.v6 { IN_V6 } else { 0 };
+    words[word::DEADLINE] = deadline;
+    words[word::BUCKET] = entry.bucket.unwrap_or(u32::MAX);
+    words[word::PORTS_IN] = key.ports;
+    words[word::CHANNEL_IN_AND_HOP] = pair(key.channel, next_hop);
+    words[word::PORTS_OUT] = pair(
+        entry.source.port().to_be(),
+        entry.destination.port().to_be(),
+    );
+    words[word::CHANNEL_OUT_AND_DIFFERENCE] = pair(channel, difference(flow, entry));
+    words[word::REMOTE] = key.remote[0];
+    words[word::LOCAL] = key.local[0];
+    words[word::SOURCE] = source[0];
+    words[word::DESTINATION] = destination[0];
+    let mut tail = [0; 12];
+    for (to, ip) in tail
+        .chunks_exact_mut(3)
+        .zip([key.remote, key.local, source, destination])
+    {
+        to.copy_from_slice(&ip[1..]);
+    }
+    Some(Image { words, tail })
 }
 
 /// The flow label (20 bits) and the flags above it. RFC 8656 §13.1 prefers a label made from the 5-tuple, for which RFC
@@ -109,8 +166,8 @@ fn label_word(entry: &FlowEntry, labels: &impl BuildHasher) -> u32 {
     word
 }
 
-/// By how much the checksum's sum changes with what is constant in a flow: addresses, ports and channel number (RFC
-/// 1624). What depends on the length is left to the program.
+/// The constant part of the checksum update (RFC 1624) for a flow: addresses, ports and channel number. The program adds the
+/// part that depends on the length.
 fn difference(key: &FlowKey, entry: &FlowEntry) -> u16 {
     let mut sum = Sum::default();
     for address in [entry.source, entry.destination] {
@@ -123,16 +180,6 @@ fn difference(key: &FlowKey, entry: &FlowEntry) -> u16 {
     }
     old.add(&key.channel.unwrap_or(0).to_be_bytes());
     sum.0 += u64::from(!old.fold());
-    sum.fold()
-}
-
-/// The part of the pseudo header that is constant in a flow: all but the length. With the length it is what a sender
-/// leaves in the checksum field when hardware is to compute the rest.
-fn pseudo_header(key: &FlowKey) -> u16 {
-    let mut sum = Sum::default();
-    sum.add_ip(key.remote.ip());
-    sum.add_ip(key.local.ip());
-    sum.add(&UDP.to_be_bytes());
     sum.fold()
 }
 
@@ -184,8 +231,4 @@ fn put_ip(to: &mut [u8], ip: IpAddr) {
         IpAddr::V4(ip) => to[..4].copy_from_slice(&ip.octets()),
         IpAddr::V6(ip) => to.copy_from_slice(&ip.octets()),
     }
-}
-
-fn put_pairs(to: &mut [u8], pairs: [[u8; 2]; 3]) {
-    to.copy_from_slice(pairs.as_flattened());
 }

@@ -51,8 +51,8 @@ fn check(rig: &mut Rig, case: &Case, path: Path) {
             let wanted = [(name[0], 1), (name[1], bytes)];
             let wanted = wanted.into_iter().filter(|(_, count)| *count > 0);
             assert_eq!(grown, wanted.collect::<Vec<_>>(), "{path:?}: {case}");
-            for counter in entered {
-                let counts = rig.table.counts(counter);
+            for key in entered {
+                let counts = rig.table.counts(&key).expect("entered");
                 assert_eq!((counts.packets, counts.bytes), (1, bytes), "{case}");
                 assert!(counts.last_seen_s > 0 && counts.last_seen_s <= rig.now_s());
             }
@@ -183,4 +183,25 @@ fn identifications_of_a_flow_follow_each_other() {
         "{seen:?}"
     );
     assert!(seen.len() >= 4, "{seen:?}");
+}
+
+#[test]
+fn a_frame_from_a_lower_device_leaves_by_the_device_above() {
+    let Some(mut rig) = Rig::new() else { return };
+    let above = 77;
+    let [mac, _] = crate::cases::reference::ARRIVING;
+    let case = Case {
+        hop: Hop::Other,
+        ..Case::NEW
+    };
+    rig.enter(&case);
+    let frame = case.arriving_frame();
+    assert_eq!(rig.run(Path::Xdp, &frame, None).verdict, Verdict::Redirect);
+    rig.relay.set_interface(1, above, mac).expect("a slot");
+    assert_eq!(rig.run(Path::Xdp, &frame, None).verdict, Verdict::Transmit);
+    rig.relay.forget_interface(1).expect("writable");
+    let before = rig.totals(Path::Xdp);
+    let run = rig.run(Path::Xdp, &frame, None);
+    assert_eq!((run.verdict, run.frame), (Verdict::Pass, frame));
+    assert_eq!(rig.grown(Path::Xdp, &before), [("pass_interface", 1)]);
 }

@@ -9,4 +9,5 @@ mod mutations;
 mod partial;
 mod rig;
 mod settling;
+mod sharing;
 mod tables;

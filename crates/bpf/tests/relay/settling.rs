@@ -22,10 +22,10 @@ fn relayed(rig: &mut Rig, case: &Case, path: Path) -> bool {
 
 fn each(mut check: impl FnMut(&mut Rig, &Case, Path)) {
     let Some(mut rig) = Rig::new() else { return };
+    rig.settle_new_flows();
     for way in [Way::ToPeer, Way::ToClient, Way::Between] {
         for path in [Path::Xdp, Path::Tc] {
             let case = Case { way, ..Case::NEW };
-            rig.begin(&case);
             rig.enter(&case);
             check(&mut rig, &case, path);
             rig.leave(&case);
