@@ -122,9 +122,10 @@ impl GroWatch {
             State::Separate => {}
             State::Joining if self.left > 0 => {}
             State::Joining if (!paid || self.forbidden) && brought.drained => {
-                let state = match turn_off(socket)? {
-                    State::Separate if self.forbidden => State::Never,
-                    state => state,
+                let state = match stop_joining(socket)? {
+                    true if self.forbidden => State::Never,
+                    true => State::Separate,
+                    false => State::Joining,
                 };
                 self.enter(state, WINDOW * WINDOWS_APART);
             }
@@ -144,14 +145,17 @@ impl GroWatch {
     }
 }
 
-/// Turns GRO off, unless a datagram is there already.
-fn turn_off(socket: &UdpSocket) -> io::Result<State> {
+/// Turns GRO off, unless a datagram is there already: it may be a train. Returns whether GRO is off.
+///
+/// # Errors
+/// What the system calls return.
+pub fn stop_joining(socket: &UdpSocket) -> io::Result<bool> {
     socket.set_gro(false)?;
-    if socket.memory()?.recv_used == 0 {
-        return Ok(State::Separate);
+    let empty = socket.memory()?.recv_used == 0;
+    if !empty {
+        socket.set_gro(true)?;
     }
-    socket.set_gro(true)?;
-    Ok(State::Joining)
+    Ok(empty)
 }
 
 #[cfg(test)]

@@ -121,7 +121,7 @@ fn confine(command: &mut Command, place: &Place<'_>) -> io::Result<()> {
 }
 
 #[cfg(test)]
-mod tests {
+mod tests_needs_root {
     use super::*;
     use std::process::Stdio;
 

@@ -124,8 +124,6 @@ pub struct UdpSocket {
     /// ICMP errors are kept for now, though it was not opened so.
     icmp_errors: AtomicBool,
     gro: AtomicBool,
-    /// Cleared for good when the kernel or the device refuses UDP_SEGMENT.
-    gso: AtomicBool,
     /// What the socket is set to now; flipped when a send wants the other.
     dont_fragment: AtomicBool,
     /// What SO_RXQ_OVFL said last.
@@ -170,7 +168,6 @@ impl UdpSocket {
             nature: Nature::of(options, opening.dual_stack),
             icmp_errors: AtomicBool::new(false),
             gro: AtomicBool::new(gro),
-            gso: AtomicBool::new(true),
             dont_fragment: AtomicBool::new(options.dont_fragment),
             drops: AtomicU32::new(0),
             fd,
@@ -229,7 +226,7 @@ impl UdpSocket {
     /// [`SendQueue`](crate::SendQueue) makes trains by itself, and sends singly what this refuses.
     ///
     /// # Errors
-    /// EIO, EOPNOTSUPP, ENOPROTOOPT: this kernel or device cannot. EINVAL, EMSGSIZE: not this size. `InvalidInput`: a segment
+    /// [`GsoRefusal`](crate::GsoRefusal) tells those that trains are to blame for. `InvalidInput`: a segment
     /// of 0 bytes. Otherwise what `sendmsg` returns.
     pub fn send_train(&self, bytes: &[u8], segment: u16, to: SocketAddr) -> io::Result<()> {
         // The kernel takes 0 for none, and would send the whole as one datagram; so does one that does not know the option.
@@ -308,12 +305,6 @@ impl UdpSocket {
         Ok(())
     }
 
-    /// GSO has not been refused on this socket.
-    #[must_use]
-    pub fn gso(&self) -> bool {
-        self.gso.load(Ordering::Relaxed)
-    }
-
     /// Memory in use and datagrams dropped.
     ///
     /// # Errors
@@ -383,11 +374,6 @@ impl UdpSocket {
 
     pub(crate) fn reports_icmp(&self) -> bool {
         self.nature.has(Nature::ICMP_ERRORS) || self.icmp_errors.load(Ordering::Relaxed)
-    }
-
-    /// The kernel or the device does not do UDP_SEGMENT on this socket's path.
-    pub(crate) fn give_up_gso(&self) {
-        self.gso.store(false, Ordering::Relaxed);
     }
 
     /// Takes the socket's running count of drops and returns how many are new.

@@ -40,15 +40,30 @@ pub struct NetworkChanges {
 }
 
 impl NetworkChanges {
-    /// Starts to listen.
+    /// Starts to listen to everything.
     ///
     /// # Errors
     /// What `socket` and `bind` return.
     pub fn open() -> io::Result<NetworkChanges> {
         /// RTMGRP_: links, neighbours, addresses, routes and rules of both families.
         const GROUPS: u32 = 0x1 | 0x4 | 0x10 | 0x40 | 0x80 | 0x100 | 0x400 | 0x4_0000;
+        NetworkChanges::open_groups(GROUPS)
+    }
+
+    /// Starts to listen to what changes the addresses of this host: those of its interfaces, and whether these are up. Routes and
+    /// neighbours, which change far more often, are not told.
+    ///
+    /// # Errors
+    /// As [`NetworkChanges::open`].
+    pub fn open_addresses() -> io::Result<NetworkChanges> {
+        /// RTMGRP_: links, and addresses of both families.
+        const GROUPS: u32 = 0x1 | 0x10 | 0x100;
+        NetworkChanges::open_groups(GROUPS)
+    }
+
+    fn open_groups(groups: u32) -> io::Result<NetworkChanges> {
         let socket = sys::netlink::event_socket()?;
-        sys::netlink::subscribe(socket.as_fd(), GROUPS)?;
+        sys::netlink::subscribe(socket.as_fd(), groups)?;
         // A flood of neighbours should not overflow at once; the unprivileged get what they may.
         let _ = sys::socket::setsockopt(
             socket.as_fd(),

@@ -50,7 +50,7 @@ impl Ipsec {
 }
 
 #[cfg(test)]
-mod tests {
+mod tests_needs_root {
     use super::*;
     use crate::NetNs;
 

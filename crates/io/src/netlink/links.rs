@@ -4,7 +4,7 @@ use std::io;
 
 use super::answer::{Message, attributes, text, u16_at, u32_at};
 use super::message::{NLM_F_DUMP, Request};
-use super::{Mac, Netlink};
+use super::{IFLA_INFO_KIND, IFLA_LINKINFO, Mac, Netlink};
 
 pub(super) const RTM_NEWLINK: u16 = 16;
 pub(super) const RTM_DELLINK: u16 = 17;
@@ -37,6 +37,8 @@ pub struct Link {
     pub below: Option<u32>,
     /// The bond or bridge that it belongs to.
     pub master: Option<u32>,
+    /// The bond that it belongs to takes nothing from it at this moment.
+    pub backup: bool,
     /// The number of the XDP program that it runs, if any.
     pub xdp: Option<u32>,
 }
@@ -65,9 +67,7 @@ fn link(message: &Message<'_>) -> Option<Link> {
     const IFLA_MTU: u16 = 4;
     const IFLA_LINK: u16 = 5;
     const IFLA_MASTER: u16 = 10;
-    const IFLA_LINKINFO: u16 = 18;
     const IFLA_XDP: u16 = 43;
-    const IFLA_INFO_KIND: u16 = 1;
     if message.kind != RTM_NEWLINK {
         return None;
     }
@@ -86,6 +86,7 @@ fn link(message: &Message<'_>) -> Option<Link> {
         mtu: 0,
         below: None,
         master: None,
+        backup: false,
         xdp: None,
     };
     for (kind, value) in attributes(body, FIXED) {
@@ -95,17 +96,32 @@ fn link(message: &Message<'_>) -> Option<Link> {
             IFLA_MTU => link.mtu = u32_at(value, 0)?,
             IFLA_LINK => link.below = u32_at(value, 0).filter(|index| *index != 0),
             IFLA_MASTER => link.master = u32_at(value, 0).filter(|index| *index != 0),
-            IFLA_LINKINFO => {
-                let mut inside = attributes(value, 0);
-                link.kind = inside
-                    .find(|(kind, _)| *kind == IFLA_INFO_KIND)
-                    .map(|(_, value)| text(value));
-            }
+            IFLA_LINKINFO => (link.kind, link.backup) = (kind_of(value), is_backup(value)),
             IFLA_XDP => link.xdp = xdp_program(value),
             _ => {}
         }
     }
     Some(link)
+}
+
+fn kind_of(info: &[u8]) -> Option<String> {
+    let mut all = attributes(info, 0);
+    let (_, value) = all.find(|(kind, _)| *kind == IFLA_INFO_KIND)?;
+    Some(text(value))
+}
+
+/// Whether a lower device of a bond is in state BOND_STATE_BACKUP: the stack drops what arrives there.
+fn is_backup(info: &[u8]) -> bool {
+    const IFLA_INFO_SLAVE_KIND: u16 = 4;
+    const IFLA_INFO_SLAVE_DATA: u16 = 5;
+    const IFLA_BOND_SLAVE_STATE: u16 = 1;
+    let find = |wanted| attributes(info, 0).find(move |(kind, _)| *kind == wanted);
+    let of_bond = find(IFLA_INFO_SLAVE_KIND).is_some_and(|(_, value)| text(value) == "bond");
+    let state = find(IFLA_INFO_SLAVE_DATA).and_then(|(_, data)| {
+        let mut all = attributes(data, 0);
+        all.find(|(kind, _)| *kind == IFLA_BOND_SLAVE_STATE)
+    });
+    of_bond && state.is_some_and(|(_, value)| value.first() == Some(&1))
 }
 
 fn xdp_program(nested: &[u8]) -> Option<u32> {
@@ -116,4 +132,37 @@ fn xdp_program(nested: &[u8]) -> Option<u32> {
     // Several programs at once have numbers under other names; that there is one is what matters.
     let number = find(IFLA_XDP_PROG_ID).and_then(|(_, value)| u32_at(value, 0));
     (*attached.first()? != 0).then(|| number.unwrap_or(0))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::netlink::answer::messages;
+
+    /// What the kernel says of an interface below interface 2.
+    fn below(slave_kind: &[u8], state: u8) -> Link {
+        const IFLA_MASTER: u16 = 10;
+        let fixed = [[0, 0, 1, 0], [3, 0, 0, 0], [1, 0, 0, 0], [0; 4]].concat();
+        let request = Request::new(RTM_NEWLINK, 0, &fixed)
+            .attribute(3, b"enP1s1\0")
+            .attribute(IFLA_MASTER, &2_u32.to_ne_bytes())
+            .nested(IFLA_LINKINFO, |info| {
+                info.attribute(4, slave_kind).nested(5, &[], |data| {
+                    data.attribute(1, &[state]);
+                });
+            });
+        let bytes = request.finish(1);
+        let mut found = messages(&bytes).filter_map(|message| link(&message));
+        found.next().expect("an interface")
+    }
+
+    #[test]
+    fn a_lower_device_has_a_master_and_may_be_the_backup_of_a_bond() {
+        let active = below(b"bond\0", 0);
+        assert_eq!((active.index, active.master), (3, Some(2)));
+        assert!(active.ethernet && active.up && !active.backup);
+        assert!(below(b"bond\0", 1).backup);
+        // A bridge port's first attribute is another state.
+        assert!(!below(b"bridge\0", 1).backup);
+    }
 }

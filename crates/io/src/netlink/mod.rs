@@ -6,6 +6,7 @@
 mod answer;
 mod changes;
 mod drivers;
+mod filters;
 mod ipsec;
 mod links;
 mod message;
@@ -24,10 +25,11 @@ use message::{NLM_F_CREATE, NLM_F_EXCL, NLM_F_REPLACE, Request};
 
 pub use changes::{NetworkChange, NetworkChanges};
 pub use drivers::{Drivers, XdpFeatures};
+pub use filters::Filter;
 pub use ipsec::Ipsec;
 pub use links::Link;
 pub use neighbours::{Neighbour, NeighbourState};
-pub use routes::{Route, RouteTo};
+pub use routes::{Route, RoutePrefix, RouteTo};
 
 /// A link-layer (Ethernet) address.
 pub type Mac = [u8; 6];
@@ -155,16 +157,24 @@ impl Netlink {
     /// `AlreadyExists` if there is a default route; ENETUNREACH if no interface's subnet has the
     /// gateway.
     pub fn add_default_route(&mut self, gateway: IpAddr) -> io::Result<()> {
-        const RTA_GATEWAY: u16 = 5;
-        const RT_TABLE_MAIN: u8 = 254;
-        const RTPROT_STATIC: u8 = 4;
-        const RT_SCOPE_UNIVERSE: u8 = 0;
-        const RTN_UNICAST: u8 = 1;
-        let kind = [RT_TABLE_MAIN, RTPROT_STATIC, RT_SCOPE_UNIVERSE, RTN_UNICAST];
-        let fixed = [&[family(gateway), 0, 0, 0][..], &kind, &[0; 4]].concat();
-        let request = Request::new(routes::RTM_NEWROUTE, NLM_F_CREATE | NLM_F_EXCL, &fixed)
-            .attribute(RTA_GATEWAY, &octets(gateway));
-        self.transact(request)
+        let everything = match gateway {
+            IpAddr::V4(_) => std::net::Ipv4Addr::UNSPECIFIED.into(),
+            IpAddr::V6(_) => std::net::Ipv6Addr::UNSPECIFIED.into(),
+        };
+        self.add_route(everything, 0, &[gateway])
+    }
+
+    /// Sends what begins with the first `length` bits of `network` to a gateway; of several, to one by the kernel's hash.
+    ///
+    /// # Errors
+    /// As [`Netlink::add_default_route`].
+    pub fn add_route(
+        &mut self,
+        network: IpAddr,
+        length: u8,
+        gateways: &[IpAddr],
+    ) -> io::Result<()> {
+        self.transact(routes::new_route(network, length, gateways))
     }
 
     /// Deletes an interface.
@@ -299,7 +309,7 @@ fn octets(address: IpAddr) -> Vec<u8> {
 }
 
 #[cfg(test)]
-mod tests {
+mod tests_needs_root {
     use super::*;
     use crate::{ethtool, interfaces, sysfs};
     use std::net::UdpSocket;

@@ -10,6 +10,7 @@ use libc::{iovec, mmsghdr, msghdr};
 
 use super::Flushed;
 use super::queue::{Entry, Flow, NONE, Queue};
+use super::refused::GsoRefusal;
 use crate::UdpSocket;
 use crate::control::{ControlWriter, SendControl};
 use crate::icmp::past_icmp;
@@ -121,12 +122,11 @@ impl Queue {
     unsafe fn send_lane(&mut self, socket: &UdpSocket, first_flow: u32, counts: &mut Flushed) {
         self.wire.messages.clear();
         self.wire.iovecs.clear();
-        let gso = self.gso && socket.gso();
         let mut flow = first_flow;
         while flow != NONE {
             let mut entry = self.flows[flow as usize].first;
             while entry != NONE {
-                let run = if gso {
+                let run = if self.gso {
                     self.cut_run(flow, entry)
                 } else {
                     Run {
@@ -300,20 +300,18 @@ impl Queue {
         let Message {
             flow, first, count, ..
         } = self.wire.messages[at];
-        match error.raw_os_error() {
-            Some(libc::EIO | libc::ENOPROTOOPT | libc::EOPNOTSUPP) if count > 1 => {
-                socket.give_up_gso();
-                counts.gso_given_up += 1;
-            }
-            Some(libc::EINVAL | libc::EMSGSIZE) if count > 1 => {
-                counts.gso_wrong_size += 1;
-                let size = self.entries[first as usize].len();
-                self.refused
-                    .remember(self.flows[flow as usize].to.ip(), size);
-            }
-            _ => return counts.count_error(error, count.into()),
+        let refusal = GsoRefusal::of(error).filter(|_| count > 1);
+        let Some(refusal) = refusal else {
+            return counts.count_error(error, count.into());
+        };
+        match refusal {
+            GsoRefusal::Size => counts.gso_wrong_size += 1,
+            GsoRefusal::Path => counts.gso_unsupported += 1,
         }
         counts.gso_refused += 1;
+        let to = self.flows[flow as usize].to.ip();
+        let size = self.entries[first as usize].len();
+        self.refused.remember(to, size, refusal);
         let singles = self.wire.messages.len();
         let iovecs = self.wire.iovecs.len();
         let mut entry = first;
@@ -335,7 +333,7 @@ impl Queue {
     }
 
     /// Counts the messages that one system call took.
-    fn count_sent(&self, range: Range<usize>, counts: &mut Flushed) {
+    fn count_sent(&mut self, range: Range<usize>, counts: &mut Flushed) {
         let before = counts.sent;
         for (message, header) in self.wire.messages[range.clone()]
             .iter()
@@ -346,6 +344,7 @@ impl Queue {
             if message.count > 1 {
                 counts.gso_runs += 1;
                 counts.gso_segments += u64::from(message.count);
+                self.refused.worked();
             }
         }
         counts.per_call.count(counts.sent - before);
@@ -418,59 +417,80 @@ mod tests {
     use super::*;
     use crate::{SendOptions, SendTo, UdpOptions};
 
-    /// What no loopback device does: refuse a run of three with `errno`.
-    fn refuse(errno: i32) -> (UdpSocket, Flushed) {
-        let socket =
-            UdpSocket::bind("127.0.0.1:0".parse().unwrap(), &UdpOptions::default()).unwrap();
-        let mut queue = Queue::new(&SendOptions::default());
+    const PAYLOADS: [&[u8]; 3] = [b"one", b"two", b"six"];
+
+    fn socket(address: &str) -> UdpSocket {
+        UdpSocket::bind(address.parse().unwrap(), &UdpOptions::default()).unwrap()
+    }
+
+    fn push(queue: &mut Queue, socket: &UdpSocket, to: &UdpSocket) {
+        for payload in PAYLOADS {
+            queue.push(&SendTo::new(socket, to.local_addr()), &[], payload, 0);
+        }
+    }
+
+    /// What no loopback device does: refuse a run of three to `to` with `errno`.
+    fn refuse(queue: &mut Queue, socket: &UdpSocket, to: &UdpSocket, errno: i32) -> Flushed {
         let mut counts = Flushed::default();
-        for payload in [b"one", b"two", b"six"] {
-            queue.push(&SendTo::new(&socket, socket.local_addr()), &[], payload, 0);
-        }
-        queue.append(&socket, 0, 0, 3);
+        push(queue, socket, to);
+        queue.append(socket, 0, 0, 3);
+        let error = io::Error::from_raw_os_error(errno);
         // SAFETY: the payloads are constants and the socket lives.
-        unsafe {
-            queue.recover(
-                &socket,
-                0,
-                &io::Error::from_raw_os_error(errno),
-                &mut counts,
-            )
-        };
+        unsafe { queue.recover(socket, 0, &error, &mut counts) };
         assert_eq!(queue.wire.messages.len(), 1, "the singles are gone again");
-        (socket, counts)
+        queue.forget();
+        queue.wire.messages.clear();
+        queue.wire.iovecs.clear();
+        counts
+    }
+
+    /// Sends a run of three to each of these.
+    fn send(queue: &mut Queue, socket: &UdpSocket, to: &[&UdpSocket]) -> Flushed {
+        let mut counts = Flushed::default();
+        to.iter().for_each(|to| push(queue, socket, to));
+        // SAFETY: as in `refuse`.
+        unsafe { queue.transmit(&mut counts) };
+        counts
     }
 
     #[test]
-    fn a_device_that_cannot_segment_turns_gso_off_and_nothing_is_lost() {
+    fn a_path_without_gso_costs_other_paths_of_the_socket_nothing() {
         for errno in [libc::EIO, libc::ENOPROTOOPT, libc::EOPNOTSUPP] {
-            let (socket, counts) = refuse(errno);
-            assert!(!socket.gso());
+            let (a, b) = (socket("127.0.0.1:0"), socket("127.0.0.2:0"));
+            let mut queue = Queue::new(&SendOptions::default());
+            let counts = refuse(&mut queue, &a, &a, errno);
             assert_eq!(
                 (counts.sent, counts.gso_refused, counts.dropped()),
                 (3, 1, 0)
             );
-            assert_eq!((counts.gso_given_up, counts.gso_wrong_size), (1, 0));
+            assert_eq!((counts.gso_unsupported, counts.gso_wrong_size), (1, 0));
+            let counts = send(&mut queue, &a, &[&a, &b]);
+            assert_eq!((counts.sent, counts.gso_refused), (6, 0));
+            assert_eq!((counts.gso_runs, counts.gso_segments), (1, 3), "only to b");
         }
     }
 
     #[test]
-    fn a_size_that_does_not_fit_leaves_gso_on() {
+    fn a_size_that_does_not_fit_is_refused_as_such() {
         for errno in [libc::EINVAL, libc::EMSGSIZE] {
-            let (socket, counts) = refuse(errno);
-            assert!(socket.gso());
+            let (a, b) = (socket("127.0.0.1:0"), socket("127.0.0.2:0"));
+            let mut queue = Queue::new(&SendOptions::default());
+            let counts = refuse(&mut queue, &a, &a, errno);
             assert_eq!(
                 (counts.sent, counts.gso_refused, counts.dropped()),
                 (3, 1, 0)
             );
-            assert_eq!((counts.gso_given_up, counts.gso_wrong_size), (0, 1));
+            assert_eq!((counts.gso_unsupported, counts.gso_wrong_size), (0, 1));
+            assert_eq!(send(&mut queue, &a, &[&a, &b]).gso_runs, 1);
         }
     }
 
     #[test]
     fn other_errors_drop_the_whole_run_and_count_each_datagram() {
-        let (socket, counts) = refuse(libc::EPERM);
-        assert!(socket.gso());
+        let a = socket("127.0.0.1:0");
+        let mut queue = Queue::new(&SendOptions::default());
+        let counts = refuse(&mut queue, &a, &a, libc::EPERM);
         assert_eq!((counts.sent, counts.denied), (0, 3));
+        assert_eq!(send(&mut queue, &a, &[&a]).gso_runs, 1);
     }
 }

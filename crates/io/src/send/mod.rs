@@ -26,11 +26,12 @@ use std::ops::{AddAssign, Range};
 use crate::{BatchSizes, UdpSocket};
 pub(crate) use at_once::send_at_once;
 use queue::Queue;
+pub use refused::GsoRefusal;
 
 /// How a [`SendQueue`] is made.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SendOptions {
-    /// Send runs of equal-sized datagrams with UDP_SEGMENT where the socket can.
+    /// Send runs of equal-sized datagrams with UDP_SEGMENT where the path takes it.
     pub gso: bool,
     /// Most datagrams in one GSO send: 64, or what [`Offloads::probe`](crate::Offloads::probe) found.
     pub max_segments: usize,
@@ -105,9 +106,9 @@ pub struct Flushed {
     pub gso_segments: u64,
     /// GSO sends refused by the kernel and repeated as single datagrams.
     pub gso_refused: u64,
-    /// Those of them that turned GSO off for their socket: the kernel or the device cannot do it at all.
-    pub gso_given_up: u64,
-    /// The others: of a size that the path does not take, which is remembered for the destination.
+    /// Those of them whose path takes none at all, which is remembered for the destination.
+    pub gso_unsupported: u64,
+    /// The others: of a size that the path does not take, which is remembered likewise.
     pub gso_wrong_size: u64,
     /// Datagrams per system call that sent any.
     pub per_call: BatchSizes,
@@ -146,7 +147,7 @@ impl AddAssign for Flushed {
         self.gso_runs += other.gso_runs;
         self.gso_segments += other.gso_segments;
         self.gso_refused += other.gso_refused;
-        self.gso_given_up += other.gso_given_up;
+        self.gso_unsupported += other.gso_unsupported;
         self.gso_wrong_size += other.gso_wrong_size;
         self.per_call += &other.per_call;
     }
