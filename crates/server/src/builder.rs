@@ -11,6 +11,7 @@ use crate::addresses;
 use crate::error::StartError;
 use crate::local::Local;
 use crate::offload::{KernelBinding, Offload};
+use crate::pinning::Pinning;
 use crate::policy::{PeerRule, loopback_and_private};
 use crate::quota::{QuotaLimits, SourcePrefix};
 use crate::running::Running;
@@ -29,6 +30,12 @@ pub const MOST_WORKERS: usize = 255;
 /// kernel caps it at `net.core.rmem_max` for the unprivileged.
 pub const RECEIVE_BUFFER: u32 = 8 << 20;
 
+/// What a listener's send buffer should hold, in bytes. One socket carries what a worker sends to all clients, and the kernel charges to
+/// it what waits for a neighbour that does not answer: up to 208 KiB for each (`unres_qlen_bytes`), for 3 s. A socket that is full
+/// sends to nobody. So 8 MiB, which the kernel doubles, have room for 78 such neighbours at a time; the system's default has room for one.
+/// The kernel caps it at `net.core.wmem_max` for the unprivileged.
+pub const SEND_BUFFER: u32 = 8 << 20;
+
 /// Collects what a server is to be. Made by [`Server::builder`](crate::Server::builder).
 #[derive(Debug, Clone, Default)]
 #[must_use = "a builder does nothing until `start`"]
@@ -39,9 +46,10 @@ pub struct Builder {
     external: Vec<(IpAddr, Option<IpAddr>)>,
     ports: Option<(u16, u16)>,
     workers: Option<usize>,
-    pin: bool,
+    pinning: Pinning,
     no_offloads: bool,
     receive_buffer: Option<u32>,
+    send_buffer: Option<u32>,
     busy_poll_us: u32,
     steering: Steering,
     offload: Offload,
@@ -95,9 +103,9 @@ impl Builder {
         self
     }
 
-    /// Whether each worker stays on a core of its own. Default: no.
-    pub fn pin_workers(mut self, pin: bool) -> Self {
-        self.pin = pin;
+    /// Which processor each worker stays on. Default: [`Pinning::Off`].
+    pub fn pin_workers(mut self, pinning: Pinning) -> Self {
+        self.pinning = pinning;
         self
     }
 
@@ -111,6 +119,13 @@ impl Builder {
     /// grants at most `net.core.rmem_max`; [`Features`](crate::features::Features) tells what was granted.
     pub fn receive_buffer(mut self, bytes: u32) -> Self {
         self.receive_buffer = Some(bytes);
+        self
+    }
+
+    /// What the send buffer of each listener's socket should hold, in bytes. Default: [`SEND_BUFFER`]. Without CAP_NET_ADMIN the kernel
+    /// grants at most `net.core.wmem_max`.
+    pub fn send_buffer(mut self, bytes: u32) -> Self {
+        self.send_buffer = Some(bytes);
         self
     }
 
@@ -221,7 +236,7 @@ impl Builder {
     pub fn start(self) -> Result<Running, StartError> {
         let workers = self.worker_count()?;
         let made = self.make(workers)?;
-        Running::spawn(made, self.pin)
+        Running::spawn(made, self.pinning)
     }
 
     /// Opens every socket for one worker that runs on the caller's thread, when told to. Nothing is pinned, and [`Builder::workers`]

@@ -64,7 +64,7 @@ counters! {
     handed_over_away,
     /// Datagrams discarded because they were for a relay of ours that is not live.
     relay_not_live,
-    /// Datagrams discarded because another worker's mailbox, or the store of parcels, was exhausted.
+    /// Datagrams discarded because another worker's mailbox, or this worker's store of batches, was exhausted.
     mailbox_full,
     /// Verdicts that should not exist: a datagram from a peer that is to go to a peer.
     misrouted,
@@ -96,8 +96,6 @@ counters! {
     offload_entered,
     /// Channels left to user space because a table of the kernel's relay was full.
     offload_full,
-    /// Channels left to user space because the kernel refused their entries.
-    offload_refused,
     /// Channels left to user space because their addresses mean something else on each link, or are not known.
     offload_unfit,
 }

@@ -76,7 +76,7 @@ pub enum StartError {
     Settings(#[from] SettingsError),
     /// Allocations cannot be placed on workers as was asked.
     #[error(
-        "cannot steer clients to workers: {0}: grant CAP_BPF and CAP_NET_ADMIN, or leave it to the kernel's hash"
+        "cannot steer clients to workers: {0}; steering \"auto\" or \"hash\" would start without"
     )]
     Steering(#[source] bpf::BpfError),
     /// The kernel cannot relay as was asked.
@@ -137,7 +137,7 @@ pub enum ReloadError {
     /// The kernel has no randomness.
     #[error("the kernel has no randomness to give")]
     Randomness,
-    /// A worker has ended.
+    /// A worker has ended; nothing has changed.
     #[error("worker {0} is not running any more: restart the server")]
     WorkerGone(usize),
 }
@@ -155,10 +155,12 @@ pub enum WorkerFailure {
         source: io::Error,
     },
     /// A bug: the thread panicked.
-    #[error("worker {worker} panicked; this is a bug, please report what it printed")]
+    #[error("worker {worker} panicked: {message}; this is a bug, please report it")]
     Panicked {
         /// Its number.
         worker: usize,
+        /// What the panic said.
+        message: String,
     },
 }
 

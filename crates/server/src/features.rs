@@ -37,22 +37,31 @@ pub struct ListenerFeatures {
     /// SO_RXQ_OVFL: what the kernel discards because the receive buffer is full is counted.
     pub overflow_counted: bool,
     /// The receive buffer of each of its sockets.
-    pub receive_buffer: ReceiveBuffer,
+    pub receive_buffer: SocketBuffer,
+    /// The send buffer of each of its sockets.
+    pub send_buffer: SocketBuffer,
 }
 
-/// The receive buffer of a socket, in bytes without the kernel's doubling.
+/// What the buffers of a listener's socket should hold, in bytes.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Buffers {
+    pub(crate) receive: u32,
+    pub(crate) send: u32,
+}
+
+/// The receive or send buffer of a socket, in bytes without the kernel's doubling.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
-pub struct ReceiveBuffer {
+pub struct SocketBuffer {
     /// Asked for.
     pub wanted: u32,
-    /// Got: all of it with CAP_NET_ADMIN (SO_RCVBUFFORCE), else at most `net.core.rmem_max`.
+    /// Got: all of it with CAP_NET_ADMIN (SO_RCVBUFFORCE, SO_SNDBUFFORCE), else at most the limit.
     pub granted: u32,
-    /// `net.core.rmem_max`, if it could be read.
+    /// `net.core.rmem_max` or `net.core.wmem_max`, if it could be read.
     pub limit: Option<u32>,
 }
 
-impl ReceiveBuffer {
+impl SocketBuffer {
     /// The limit kept it smaller than it should be.
     #[must_use]
     pub fn is_capped(&self) -> bool {
@@ -83,13 +92,13 @@ impl Features {
     pub(crate) fn of(
         offloads: Option<Offloads>,
         groups: &[Vec<UdpSocket>],
-        wanted: u32,
+        wanted: Buffers,
     ) -> Features {
-        let limit = io::sysctl::rmem_max();
+        let limits = [io::sysctl::rmem_max(), io::sysctl::wmem_max()];
         let listeners = groups.iter().filter_map(|group| {
             group
                 .first()
-                .map(|socket| ListenerFeatures::of(socket, wanted, limit))
+                .map(|socket| ListenerFeatures::of(socket, wanted, limits))
         });
         Features {
             gro: offloads.is_some_and(|offloads| offloads.gro),
@@ -102,16 +111,25 @@ impl Features {
 }
 
 impl ListenerFeatures {
-    fn of(socket: &UdpSocket, wanted: u32, limit: Option<u32>) -> ListenerFeatures {
+    fn of(
+        socket: &UdpSocket,
+        wanted: Buffers,
+        [rmem_max, wmem_max]: [Option<u32>; 2],
+    ) -> ListenerFeatures {
         ListenerFeatures {
             address: socket.local_addr(),
             reuse_port: socket.reuse_port(),
             gro: socket.gro(),
             overflow_counted: socket.overflow_counted(),
-            receive_buffer: ReceiveBuffer {
-                wanted,
+            receive_buffer: SocketBuffer {
+                wanted: wanted.receive,
                 granted: socket.recv_buffer().unwrap_or(0),
-                limit,
+                limit: rmem_max,
+            },
+            send_buffer: SocketBuffer {
+                wanted: wanted.send,
+                granted: socket.send_buffer().unwrap_or(0),
+                limit: wmem_max,
             },
         }
     }
@@ -123,12 +141,12 @@ mod tests {
 
     #[test]
     fn a_buffer_is_capped_or_forced_or_neither() {
-        let buffer = |granted, limit| ReceiveBuffer {
+        let buffer = |granted, limit| SocketBuffer {
             wanted: 4000,
             granted,
             limit,
         };
-        let of = |buffer: ReceiveBuffer| (buffer.is_capped(), buffer.is_forced());
+        let of = |buffer: SocketBuffer| (buffer.is_capped(), buffer.is_forced());
         assert_eq!(of(buffer(200, Some(200))), (true, false));
         assert_eq!(of(buffer(4000, Some(200))), (false, true));
         assert_eq!(of(buffer(4000, Some(9000))), (false, false));

@@ -3,11 +3,12 @@
 
 use crate::builder::Made;
 use crate::error::StartError;
+use crate::host_watch::HostWatch;
 use crate::observer::Observer;
 use crate::offload::Control;
-use crate::running::Live;
+use crate::running::separate_all;
 use crate::stats::WorkerStats;
-use crate::worker::{EVENTS, Letter, Worker};
+use crate::worker::{EVENTS, Worker};
 use io::Events;
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -18,8 +19,8 @@ pub struct Local {
     worker: Worker,
     events: Events,
     observer: Observer,
-    /// Holds what the worker's policy and quotas are made of.
-    _live: Live,
+    /// Keeps the worker's policy up to date.
+    _host_watch: HostWatch,
     /// Keeps the programs attached.
     _control: Option<Control>,
 }
@@ -29,20 +30,17 @@ impl Local {
         let worker = made.workers.into_iter().next();
         let worker = worker.ok_or(StartError::Workers(0))?;
         let (boxes, listeners) = (made.boxes, made.observer.listeners());
-        let on_tc = Box::new(move || {
-            // A worker that does not turn has time.
-            let _ = boxes[0].post(Letter::Separate);
-        });
+        let on_fallback = separate_all(boxes);
         let control = made
             .offload
-            .map(|offload| offload.start(listeners, made.kept, on_tc));
+            .map(|offload| offload.start(listeners, made.kept, on_fallback));
         let control = control.transpose().map_err(StartError::Thread)?;
         worker.watch_listeners().map_err(StartError::Worker)?;
         Ok(Local {
             worker,
             events: Events::with_capacity(EVENTS),
             observer: made.observer,
-            _live: made.live,
+            _host_watch: HostWatch::start(made.changes, made.kept)?,
             _control: control,
         })
     }
@@ -81,5 +79,58 @@ impl Local {
     pub fn shutdown(mut self) -> WorkerStats {
         self.worker.finish();
         self.worker.stats()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Server;
+    use crate::worker::WorkerMessage;
+    use std::net::{Ipv4Addr, UdpSocket};
+    use stun::AddressFamily;
+    use turn::RelayKey;
+    use turn::server::{PortRequest, RelayRequest};
+
+    #[test]
+    fn relays_stop_joining_datagrams_after_a_fallback_to_tc() {
+        let here = Ipv4Addr::LOCALHOST;
+        let mut local = Server::builder()
+            .listen((here, 0).into())
+            .relay_address(here.into())
+            .user("ann", "secret")
+            .start_local()
+            .expect("a server");
+        let key = RelayKey {
+            index: 0,
+            generation: 1,
+        };
+        let request = RelayRequest {
+            key,
+            family: AddressFamily::V4,
+            port: PortRequest::Any,
+        };
+        let worker = &mut local.worker;
+        let core = &mut worker.core;
+        let relays = &mut worker.sockets.relays;
+        let _ = core.opener.open(
+            &[request],
+            0,
+            &core.poller,
+            &mut core.counters,
+            &mut |relay| drop(relays.insert(relay)),
+        );
+        let relay = relays.get(key).expect("opened");
+        let to = relay.socket.local_addr();
+        relay.socket.set_gro(true).expect("since Linux 5.0");
+        let told = worker.mailbox.post(WorkerMessage::Separate);
+        told.expect("there is room");
+        let peer = UdpSocket::bind((here, 0)).expect("a socket");
+        for _ in 0..3 {
+            peer.send_to(b"x", to).expect("sent");
+            local.turn(Duration::from_millis(100)).expect("a turn");
+        }
+        let relay = local.worker.sockets.relays.get(key).expect("open");
+        assert!(!relay.socket.gro(), "one by one from now on");
     }
 }

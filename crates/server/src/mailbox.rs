@@ -1,4 +1,4 @@
-//! Letters between threads: a bounded ring per worker, and a wake-up only when it stops being empty.
+//! Messages between threads: a bounded ring per worker, and a wake-up only when it stops being empty.
 
 use crossbeam_queue::ArrayQueue;
 use io::{Poller, Waker};
@@ -20,7 +20,7 @@ struct Shared<M> {
 }
 
 impl<M> Mailbox<M> {
-    /// A mailbox for at most `capacity` letters, which wakes `poller` with `token`.
+    /// A mailbox for at most `capacity` messages, which wakes `poller` with `token`.
     pub(crate) fn new(capacity: usize, poller: &Poller, token: u64) -> std::io::Result<Mailbox<M>> {
         let waker = Waker::new(poller, token)?;
         Ok(Mailbox {
@@ -32,28 +32,33 @@ impl<M> Mailbox<M> {
         })
     }
 
-    /// Posts a letter, or hands it back if the mailbox is full.
-    pub(crate) fn post(&self, letter: M) -> Result<(), M> {
-        self.shared.ring.push(letter)?;
-        // SeqCst pairs with `begin`: either the worker sees the letter, or we see `woken` cleared and wake it again.
-        if !self.shared.woken.swap(true, Ordering::SeqCst) {
-            self.shared.waker.wake();
-        }
+    /// Posts a message, or hands it back if the mailbox is full.
+    pub(crate) fn post(&self, message: M) -> Result<(), M> {
+        self.shared.ring.push(message)?;
+        self.wake();
         Ok(())
     }
 
-    /// The owner calls this when its poller reports the mailbox, before it takes letters.
+    /// Wakes the owner, unless it is about to look anyway.
+    pub(crate) fn wake(&self) {
+        // SeqCst pairs with `begin`: either the worker sees what was written before, or we see `woken` cleared and wake it again.
+        if !self.shared.woken.swap(true, Ordering::SeqCst) {
+            self.shared.waker.wake();
+        }
+    }
+
+    /// The owner calls this when its poller reports the mailbox, before it takes messages.
     pub(crate) fn begin(&self) {
         self.shared.waker.acknowledge();
         self.shared.woken.swap(false, Ordering::SeqCst);
     }
 
-    /// The next letter.
+    /// The next message.
     pub(crate) fn take(&self) -> Option<M> {
         self.shared.ring.pop()
     }
 
-    /// How many letters wait.
+    /// How many messages wait.
     pub(crate) fn len(&self) -> usize {
         self.shared.ring.len()
     }
@@ -96,7 +101,7 @@ mod tests {
                 .wait(events, Some(Duration::ZERO))
                 .expect("epoll works")
         };
-        (0..3).for_each(|letter| mailbox.post(letter).expect("there is room"));
+        (0..3).for_each(|message| mailbox.post(message).expect("there is room"));
         assert_eq!(ready(&mut events), 1);
         mailbox.begin();
         assert_eq!(mailbox.len(), 3);
@@ -108,15 +113,15 @@ mod tests {
 
     #[test]
     fn no_letter_is_forgotten() {
-        const LETTERS: u32 = 20_000;
+        const MESSAGES: u32 = 20_000;
         let poller = Poller::new().expect("epoll");
         let mailbox = Mailbox::new(64, &poller, 0).expect("eventfd");
         let senders: Vec<_> = (0..2)
             .map(|_| {
                 let mailbox = mailbox.clone();
                 std::thread::spawn(move || {
-                    for letter in 0..LETTERS {
-                        while mailbox.post(letter).is_err() {
+                    for message in 0..MESSAGES {
+                        while mailbox.post(message).is_err() {
                             std::thread::yield_now();
                         }
                     }
@@ -125,11 +130,11 @@ mod tests {
             .collect();
         let mut events = Events::with_capacity(4);
         let mut received = 0;
-        while received < 2 * LETTERS {
+        while received < 2 * MESSAGES {
             let ready = poller
                 .wait(&mut events, Some(Duration::from_secs(5)))
                 .expect("epoll works");
-            assert_ne!(ready, 0, "a wake-up was lost after {received} letters");
+            assert_ne!(ready, 0, "a wake-up was lost after {received} messages");
             mailbox.begin();
             while mailbox.take().is_some() {
                 received += 1;

@@ -3,7 +3,7 @@
 use crate::addresses::RelayAddresses;
 use crate::board::Board;
 use crate::features::Features;
-use crate::offload::{OffloadStatus, Shown};
+use crate::offload::{OffloadStatus, PublishedStatus};
 use crate::ports::PortCounts;
 use crate::quota::Quotas;
 use crate::stats::Stats;
@@ -29,7 +29,7 @@ struct View {
     relays: Arc<RelayAddresses>,
     quotas: Arc<Quotas>,
     features: Features,
-    offload: Arc<Shown>,
+    offload: Arc<PublishedStatus>,
     draining: AtomicBool,
 }
 
@@ -60,7 +60,7 @@ impl Observer {
         relays: Arc<RelayAddresses>,
         quotas: Arc<Quotas>,
         features: Features,
-        offload: Arc<Shown>,
+        offload: Arc<PublishedStatus>,
     ) -> Observer {
         Observer {
             view: Arc::new(View {

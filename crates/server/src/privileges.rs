@@ -89,6 +89,11 @@ impl Kept {
         self.keep(kept);
     }
 
+    /// For the calling thread that follows the host's addresses, which takes no capability.
+    pub(crate) fn by_watch(self) {
+        self.keep(&[]);
+    }
+
     /// For the calling control thread: it asks about neighbours, and may have to attach a program.
     pub(crate) fn by_control(self) {
         let kept: &[Capability] = if self.bpf {

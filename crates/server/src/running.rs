@@ -1,25 +1,23 @@
 //! A server that runs: look at it, change it, end it.
 
-use crate::addresses::{RelayAddress, RelayAddresses, host_addresses};
+use crate::addresses::{RelayAddress, host_addresses};
 use crate::builder::Made;
-use crate::error::{ReloadError, SettingsError, StartError, WorkerFailure};
+use crate::error::{ReloadError, StartError, WorkerFailure};
+use crate::host_watch::HostWatch;
+use crate::live::Changes;
 use crate::mailbox::Mailbox;
 use crate::observer::Observer;
-use crate::offload::Control;
-use crate::policy::{OwnAddresses, Policy};
-use crate::quota::Quotas;
-use crate::random;
-use crate::settings::{Settings, Surroundings};
+use crate::offload::{Control, OnFallback};
+use crate::pinning::Pinning;
+use crate::settings::Settings;
 use crate::stats::{Stats, WorkerStats};
 use crate::steering::{SteeringInUse, Tables};
-use crate::worker::Letter;
+use crate::worker::WorkerMessage;
+use std::any::Any;
 use std::net::SocketAddr;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, mpsc};
+use std::sync::{Arc, mpsc};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
-use stun::AddressFamily;
-use stun::nonce::NonceKeys;
-use turn::server::Config;
 
 /// How long a worker may take to answer a question before it is left out of a snapshot.
 const ANSWER: Duration = Duration::from_secs(1);
@@ -27,64 +25,16 @@ const ANSWER: Duration = Duration::from_secs(1);
 /// How long to wait before trying a full mailbox again, or looking at a drain.
 const PAUSE: Duration = Duration::from_millis(2);
 
-/// What can change while the server runs, and what that depends on.
-#[derive(Debug)]
-pub(crate) struct Live {
-    settings: Settings,
-    own: OwnAddresses,
-    nonce_keys: NonceKeys,
-    relays: Arc<RelayAddresses>,
-    quotas: Arc<Quotas>,
-    draining: bool,
-    /// The workers have the kernel relay.
-    offload: bool,
-}
-
-impl Live {
-    pub(crate) fn new(
-        settings: Settings,
-        own: OwnAddresses,
-        nonce_keys: NonceKeys,
-        relays: Arc<RelayAddresses>,
-        quotas: Arc<Quotas>,
-    ) -> Live {
-        Live {
-            settings,
-            own,
-            nonce_keys,
-            relays,
-            quotas,
-            draining: false,
-            offload: false,
+/// Has every worker receive datagrams one by one. A worker whose mailbox is full is told at the next call.
+pub(crate) fn separate_all(boxes: Arc<[Mailbox<WorkerMessage>]>) -> OnFallback {
+    let mut untold = Vec::new();
+    Box::new(move || {
+        if untold.is_empty() {
+            untold = (0..boxes.len()).collect();
         }
-    }
-
-    /// The workers have the kernel relay what it can, or nothing.
-    pub(crate) fn set_offload(&mut self, offload: bool) {
-        self.offload = offload;
-    }
-
-    /// The engine's configuration at this moment.
-    pub(crate) fn engine_config(&self) -> Result<Config, SettingsError> {
-        self.config_for(&self.settings)
-    }
-
-    fn config_for(&self, settings: &Settings) -> Result<Config, SettingsError> {
-        let policy = Policy::new(&settings.peers, self.own.clone(), Arc::clone(&self.relays));
-        let surroundings = Surroundings {
-            nonce_keys: self.nonce_keys.clone(),
-            policy: Arc::new(policy),
-            quota: Arc::clone(&self.quotas) as Arc<dyn turn::server::Quota>,
-            relay_v4: self.relays.has(AddressFamily::V4),
-            relay_v6: self.relays.has(AddressFamily::V6),
-        };
-        let mut config = settings.engine_config(&surroundings)?;
-        config.offload = self.offload;
-        if self.draining {
-            config.max_allocations = 0;
-        }
-        Ok(config)
-    }
+        untold.retain(|worker: &usize| boxes[*worker].post(WorkerMessage::Separate).is_err());
+        untold.is_empty()
+    })
 }
 
 type Ended = std::io::Result<WorkerStats>;
@@ -93,49 +43,42 @@ type Ended = std::io::Result<WorkerStats>;
 #[derive(Debug)]
 pub struct Running {
     threads: Vec<JoinHandle<Ended>>,
-    boxes: Arc<[Mailbox<Letter>]>,
+    boxes: Arc<[Mailbox<WorkerMessage>]>,
     observer: Observer,
-    live: Mutex<Live>,
+    changes: Arc<Changes>,
     /// Holds the handle that counts entries.
     tables: Tables,
     /// Ends, and detaches the programs, after the workers.
     control: Option<Control>,
+    /// Ends before the workers.
+    host_watch: Option<HostWatch>,
 }
 
 impl Running {
-    pub(crate) fn spawn(made: Made, pin: bool) -> Result<Running, StartError> {
+    pub(crate) fn spawn(made: Made, pinning: Pinning) -> Result<Running, StartError> {
         let Made {
             workers,
             boxes,
             observer,
-            live,
+            changes,
             tables,
             offload,
             kept,
         } = made;
         let control = offload
             .map(|offload| {
-                let boxes = Arc::clone(&boxes);
-                let on_tc = Box::new(move || {
-                    for mailbox in boxes.iter() {
-                        // One that is full belongs to a worker with other worries.
-                        let _ = mailbox.post(Letter::Separate);
-                    }
-                });
-                offload.start(observer.listeners(), kept, on_tc)
+                let on_fallback = separate_all(Arc::clone(&boxes));
+                offload.start(observer.listeners(), kept, on_fallback)
             })
             .transpose()
             .map_err(StartError::Thread)?;
-        let cores = if pin {
-            io::affinity::available().unwrap_or_default()
-        } else {
-            Vec::new()
-        };
+        let cores = pinning.processors(observer.listeners());
         let mut running = Running {
             threads: Vec::new(),
             boxes,
             observer,
-            live: Mutex::new(live),
+            host_watch: Some(HostWatch::start(Arc::clone(&changes), kept)?),
+            changes,
             tables,
             control,
         };
@@ -177,7 +120,7 @@ impl Running {
     /// The addresses relayed from, and what clients are told.
     #[must_use]
     pub fn relay_addresses(&self) -> Vec<RelayAddress> {
-        self.live().relays.iter().collect()
+        self.changes.live().relays.iter().collect()
     }
 
     /// How many workers serve.
@@ -202,7 +145,7 @@ impl Running {
     /// How many relayed addresses are held by clients now.
     #[must_use]
     pub fn relayed_addresses_held(&self) -> u32 {
-        self.live().quotas.held()
+        self.changes.live().quotas.held()
     }
 
     /// The number of a worker that has ended although nobody asked it to; look from time to time.
@@ -217,8 +160,9 @@ impl Running {
     pub fn stats(&self) -> Stats {
         let (reply, answers) = mpsc::channel();
         let deadline = Instant::now() + ANSWER;
-        let asked = (0..self.boxes.len())
-            .filter(|&worker| self.post_until(worker, Letter::Publish(reply.clone()), deadline));
+        let asked = (0..self.boxes.len()).filter(|&worker| {
+            self.post_until(worker, WorkerMessage::Publish(reply.clone()), deadline)
+        });
         let asked = asked.count();
         for _ in 0..asked {
             let left = deadline.saturating_duration_since(Instant::now());
@@ -235,25 +179,26 @@ impl Running {
         self.observer.clone()
     }
 
-    /// Replaces all live settings. Allocations stay; their peers are judged anew, and their credentials when they refresh.
+    /// Replaces all live settings, for all workers or for none. Allocations stay; their peers are judged anew, and their credentials
+    /// when they refresh. A worker applies the settings before it reads its next datagram.
     ///
     /// # Errors
-    /// If the settings are wrong or the realm differs; then nothing has changed.
+    /// If the settings are wrong, the realm differs or a worker has ended; then nothing has changed.
     pub fn reload(&self, settings: Settings) -> Result<(), ReloadError> {
-        let mut live = self.live();
-        if settings.realm != live.settings.realm {
-            return Err(ReloadError::Realm);
-        }
-        live.own.host = host_addresses();
-        let config = live.config_for(&settings)?;
-        live.quotas.set_limits(settings.quota);
-        let sip = Arc::new(settings.sip_orders(self.boxes.len()));
+        self.all_run()?;
+        let binding = settings.answered_by_kernel();
+        self.changes.make(|live| {
+            if settings.realm != live.settings.realm {
+                return Err(ReloadError::Realm);
+            }
+            live.set_host(host_addresses());
+            live.settings = settings;
+            Ok(true)
+        })?;
         if let Some(control) = &self.control {
-            control.set_binding(settings.answered_by_kernel());
+            control.set_binding(binding);
         }
-        live.settings = settings;
-        self.publish(config)?;
-        self.order(|| Letter::Sip(Arc::clone(&sip)))
+        Ok(())
     }
 
     /// Issues nonces under a fresh key from now on; nonces under the key so far stay valid until the next rotation.
@@ -261,34 +206,35 @@ impl Running {
     /// # Errors
     /// If the kernel has no randomness, or a worker has ended.
     pub fn rotate_nonce_key(&self) -> Result<(), ReloadError> {
-        let mut live = self.live();
-        let key = random::seed().map_err(|_| ReloadError::Randomness)?;
-        live.nonce_keys.rotate(&key);
-        let config = live.engine_config()?;
-        self.publish(config)
+        self.all_run()?;
+        self.changes
+            .make(|live| live.rotate_nonce_key().map(|()| true))
     }
 
-    /// Admits no new allocations (508) and waits until the existing ones have ended, or until `patience` is over. Returns
-    /// whether none is left. The server goes on serving those that are.
+    /// Admits no new work and waits until what exists has ended, or until `limit` is over. New allocations get 508; SIP requests that
+    /// belong to no transaction and no dialog get 503. Returns whether no allocation and no SIP transaction is left. The server goes
+    /// on serving those that are.
     ///
     /// # Errors
     /// If a worker has ended.
-    pub fn drain(&self, patience: Duration) -> Result<bool, ReloadError> {
-        let deadline = Instant::now() + patience;
+    pub fn drain(&self, limit: Duration) -> Result<bool, ReloadError> {
+        let deadline = Instant::now() + limit;
         self.observer.set_draining();
-        {
-            let mut live = self.live();
+        self.changes.make(|live| {
             live.draining = true;
-            let config = live.engine_config()?;
-            self.publish(config)?;
-        }
-        while self.stats().allocations() > 0 {
+            Ok(true)
+        })?;
+        loop {
+            self.all_run()?;
+            let stats = self.stats();
+            if stats.allocations() == 0 && stats.sip().transactions == 0 {
+                return Ok(true);
+            }
             if Instant::now() >= deadline {
                 return Ok(false);
             }
             std::thread::sleep(PAUSE * 10);
         }
-        Ok(true)
     }
 
     /// Ends every allocation, with its log line, closes every socket and waits for the threads. Returns the final counts.
@@ -312,47 +258,38 @@ impl Running {
         self.join_all()
     }
 
-    fn live(&self) -> MutexGuard<'_, Live> {
-        self.live.lock().unwrap_or_else(PoisonError::into_inner)
+    fn all_run(&self) -> Result<(), ReloadError> {
+        self.failed_worker()
+            .map_or(Ok(()), |worker| Err(ReloadError::WorkerGone(worker)))
     }
 
-    fn publish(&self, config: Config) -> Result<(), ReloadError> {
-        let config = Arc::new(config);
-        self.order(|| Letter::Config(Arc::clone(&config)))
-    }
-
-    /// Posts a letter to every worker.
-    fn order(&self, letter: impl Fn() -> Letter) -> Result<(), ReloadError> {
-        for worker in 0..self.boxes.len() {
-            let deadline = Instant::now() + ANSWER;
-            if !self.post_until(worker, letter(), deadline) {
-                return Err(ReloadError::WorkerGone(worker));
-            }
-        }
-        Ok(())
-    }
-
-    /// Posts a letter, also to a mailbox that is full at first. `false` if the worker is gone or stays too busy.
-    fn post_until(&self, worker: usize, letter: Letter, deadline: Instant) -> bool {
-        let mut letter = letter;
+    /// Posts a message, also to a mailbox that is full at first. `false` if the worker is gone or stays too busy.
+    fn post_until(&self, worker: usize, message: WorkerMessage, deadline: Instant) -> bool {
+        let mut message = message;
         loop {
             if self.threads.get(worker).is_none_or(JoinHandle::is_finished) {
                 return false;
             }
-            match self.boxes[worker].post(letter) {
+            match self.boxes[worker].post(message) {
                 Ok(()) => return true,
-                Err(back) if Instant::now() < deadline => letter = back,
+                Err(back) if Instant::now() < deadline => message = back,
                 Err(_) => return false,
             }
             std::thread::sleep(PAUSE);
         }
     }
 
-    fn order_shutdown(&self) {
+    fn order_shutdown(&mut self) {
         self.observer.set_draining();
+        // Nobody needs to know of a change from now on.
+        drop(self.host_watch.take());
         for worker in 0..self.threads.len() {
             // A worker empties its mailbox at every wake-up: a minute is for ever.
-            self.post_until(worker, Letter::Shutdown, Instant::now() + 60 * ANSWER);
+            self.post_until(
+                worker,
+                WorkerMessage::Shutdown,
+                Instant::now() + 60 * ANSWER,
+            );
         }
     }
 
@@ -365,7 +302,10 @@ impl Running {
                 Ok(Err(source)) => {
                     failure = failure.or(Some(WorkerFailure::System { worker, source }))
                 }
-                Err(_) => failure = failure.or(Some(WorkerFailure::Panicked { worker })),
+                Err(panic) => {
+                    let message = panic_message(&*panic);
+                    failure = failure.or(Some(WorkerFailure::Panicked { worker, message }));
+                }
             }
         }
         failure.map_or(Ok(stats), Err)
@@ -378,5 +318,34 @@ impl Drop for Running {
         if let Err(failure) = self.join_all() {
             tracing::error!(%failure, "while shutting down");
         }
+    }
+}
+
+/// What a panic says: `panic!` gives a text, `panic_any` may give anything.
+fn panic_message(panic: &(dyn Any + Send)) -> String {
+    let text = panic.downcast_ref::<&str>().copied();
+    let text = text.or_else(|| panic.downcast_ref::<String>().map(String::as_str));
+    text.unwrap_or("no message").to_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use io::Poller;
+
+    #[test]
+    fn a_worker_with_a_full_mailbox_is_told_of_a_fallback_later_and_once() {
+        let poller = Poller::new().expect("epoll");
+        let mailbox = || Mailbox::new(1, &poller, 0).expect("eventfd");
+        let boxes: Arc<[_]> = [mailbox(), mailbox()].into();
+        let full = boxes[0].post(WorkerMessage::Shutdown);
+        full.expect("there is room");
+        let mut tell = separate_all(Arc::clone(&boxes));
+        assert!(!tell(), "the first one does not know");
+        let separate = |message| matches!(message, Some(WorkerMessage::Separate));
+        assert!(separate(boxes[1].take()));
+        assert!(!separate(boxes[0].take()), "what was there before");
+        assert!(tell(), "all know");
+        assert!(separate(boxes[0].take()) && boxes[1].take().is_none());
     }
 }

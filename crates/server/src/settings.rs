@@ -117,6 +117,7 @@ impl Settings {
             realm: self.realm.clone(),
             users: self.users.clone(),
             workers: u32::try_from(workers).unwrap_or(u32::MAX),
+            draining: false,
         }
     }
 

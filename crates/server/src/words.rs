@@ -83,7 +83,7 @@ words!(Flushed {
     gso_runs,
     gso_segments,
     gso_refused,
-    gso_given_up,
+    gso_unsupported,
     gso_wrong_size,
     per_call,
 });

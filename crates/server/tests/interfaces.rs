@@ -4,6 +4,7 @@
 #![allow(clippy::unwrap_used)] // a test may fail this way
 
 use std::net::{IpAddr, UdpSocket};
+use std::os::fd::AsFd;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
@@ -72,6 +73,31 @@ fn link(name: &str) -> Link {
     links.into_iter().find(|link| link.name == name).unwrap()
 }
 
+/// How many classifiers are at `near`: by TCX, and by clsact where the kernel has none.
+fn classifiers() -> usize {
+    if let Ok(by_tcx) = bpf::relay::classifiers_at("near") {
+        return by_tcx;
+    }
+    let near = interface_index("near").unwrap();
+    let filters = Netlink::open().unwrap().ingress_filters(near).unwrap();
+    filters.iter().filter(|filter| filter.handle != 0).count()
+}
+
+/// Attaches somebody else's classifier to `near`, by the means that the kernel has.
+fn attach_foreign(relay: &mut Relay) -> Option<Attached> {
+    let near = interface_index("near").unwrap();
+    if relay.has_tcx().unwrap() {
+        return Some(relay.attach_tc(near).unwrap());
+    }
+    let gate = relay.load_gate().unwrap();
+    let mut netlink = Netlink::open().unwrap();
+    netlink.add_clsact(near).unwrap();
+    let program = gate.as_fd();
+    let added = netlink.add_bpf_filter(near, 1, 1, "foreign", program);
+    added.unwrap();
+    None
+}
+
 fn settings() -> bpf::relay::Settings {
     bpf::relay::Settings {
         listener_ports: vec![1],
@@ -94,7 +120,7 @@ fn auto_takes_tc_on_a_veth_and_on_loopback_and_says_why() {
             veth.to_string()
                 .contains("near: the kernel relays, by a classifier")
         );
-        assert_eq!(bpf::relay::classifiers_at("near").unwrap(), 1);
+        assert_eq!(classifiers(), 1);
         let observer = running.observer();
         let listener = &observer.features().listeners[0];
         assert!(
@@ -102,7 +128,7 @@ fn auto_takes_tc_on_a_veth_and_on_loopback_and_says_why() {
             "the classifier is to see datagrams one by one"
         );
         running.shutdown().unwrap();
-        assert_eq!(bpf::relay::classifiers_at("near").unwrap(), 0);
+        assert_eq!(classifiers(), 0);
 
         let running = start_at("127.0.0.1", OffloadMode::Auto).unwrap();
         let lo = of(&running);
@@ -147,7 +173,7 @@ fn nobody_s_program_is_disturbed() {
         let near = link("near");
         let mut foreign = Relay::load(&settings()).unwrap();
         let _attached = foreign.attach_xdp(near.index, near.mac.unwrap()).unwrap();
-        let _classifier = foreign.attach_tc(near.index).unwrap();
+        let _classifier = attach_foreign(&mut foreign);
         let number = link("near").xdp.unwrap();
         let error = start_at("192.0.2.1", OffloadMode::Xdp).unwrap_err();
         assert!(error.to_string().contains("another XDP program"), "{error}");
@@ -155,14 +181,10 @@ fn nobody_s_program_is_disturbed() {
         let interface = of(&running);
         assert_eq!(interface.means, Means::Tc);
         assert_eq!(interface.reason(), Some(&Obstacle::ForeignProgram(number)));
-        assert_eq!(
-            bpf::relay::classifiers_at("near").unwrap(),
-            2,
-            "side by side"
-        );
+        assert_eq!(classifiers(), 2, "side by side");
         running.shutdown().unwrap();
         assert_eq!(link("near").xdp, Some(number));
-        assert_eq!(bpf::relay::classifiers_at("near").unwrap(), 1);
+        assert_eq!(classifiers(), 1);
     });
 }
 
@@ -285,7 +307,7 @@ fn nothing_is_left_of_a_killed_server() {
         for mode in ["xdp", "tc"] {
             let attached = || match mode {
                 "xdp" => link("near").xdp.is_some(),
-                _ => bpf::relay::classifiers_at("near").unwrap() > 0,
+                _ => classifiers() > 0,
             };
             assert!(!attached());
             // It is started by this thread, and so in its namespace.
@@ -298,6 +320,10 @@ fn nothing_is_left_of_a_killed_server() {
             until(&format!("{mode} is attached"), attached);
             child.kill().unwrap();
             child.wait().unwrap();
+            if mode == "tc" && bpf::relay::classifiers_at("near").is_err() {
+                // A clsact filter stays, and passes everything: see `offload/clsact_tests.rs`.
+                continue;
+            }
             // The kernel lets go of the last descriptor a moment later.
             until(&format!("{mode} is gone"), || !attached());
         }

@@ -125,7 +125,7 @@ fn settings_change_under_way() {
         "10.0.0.0/8".parse().expect("a network"),
     ));
     server.reload(changed).expect("the settings are fine");
-    // Workers take the letter before the next datagram only if it came first.
+    // Workers take the message before the next datagram only if it came first.
     common::eventually("the peer is admitted", || client.permit(peer) == 0);
     assert_eq!(bob.try_allocate().code(), 0);
 

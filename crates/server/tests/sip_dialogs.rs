@@ -170,3 +170,45 @@ fn a_call_that_nobody_takes_ends_when_its_invite_expires_rfc3261_13_3_1() {
     codes.sort_unstable();
     assert_eq!(codes, [200, 487]);
 }
+
+#[test]
+fn draining_refuses_what_is_new_and_waits_for_transactions_rfc3261_21_5_4() {
+    let server = serve(test_uas(), 2);
+    let client = client(&server);
+    let invite = request("ringing", "1", "INVITE", 1, "").replace("sip:test@", "sip:ring@");
+    assert_eq!(status(&client.ask(&invite)), 180);
+    let call = to_tag(&taken(&client, &request("call", "2", "INVITE", 1, "")));
+    client.send(request("call", "3", "ACK", 1, &call).as_bytes());
+    assert_eq!(
+        server.drain(Duration::from_millis(100)),
+        Ok(false),
+        "a call rings"
+    );
+    for (number, method) in ["INVITE", "REGISTER", "OPTIONS"].into_iter().enumerate() {
+        let new = request("new", &format!("new{number}"), method, 1, "");
+        let answer = client.ask(&new);
+        assert_eq!(status(&answer), 503, "{method}");
+        assert!(answer.contains("\r\nRetry-After: 5\r\n"), "{answer}");
+    }
+    // What has begun goes on: the dialog, and the transaction that rings.
+    let bye = request("call", "4", "BYE", 2, &call);
+    assert_eq!(status(&client.ask(&bye)), 200);
+    let cancel = request("ringing", "1", "CANCEL", 1, "").replace("sip:test@", "sip:ring@");
+    client.send(cancel.as_bytes());
+    let mut answers = [status(&client.answer()), status(&client.answer())];
+    answers.sort_unstable();
+    assert_eq!(answers, [200, 487]);
+}
+
+#[test]
+fn a_drain_ends_when_the_last_transaction_does() {
+    let mut settings = test_uas();
+    // 64*T1, for which a transaction lives on to know retransmissions, are 640 ms.
+    settings.t1 = Duration::from_millis(10);
+    let server = serve(settings, 2);
+    let client = client(&server);
+    let register = request("register", "1", "REGISTER", 1, "");
+    assert_eq!(status(&client.ask(&register)), 200);
+    assert_eq!(server.drain(Duration::from_millis(10)), Ok(false));
+    assert_eq!(server.drain(Duration::from_secs(20)), Ok(true));
+}

@@ -40,10 +40,12 @@ pub(super) fn alive(observer: &Observer) -> Health {
 }
 
 /// Whether new clients should come: every listener is bound, which they are before there is an observer, every worker
-/// serves, and new allocations are admitted.
+/// serves, and new allocations and SIP transactions are admitted.
 pub(super) fn ready(observer: &Observer) -> Health {
     if observer.is_draining() {
-        return Health::ill("draining: no new allocations are admitted".to_owned());
+        return Health::ill(
+            "draining: no new allocations and SIP transactions are admitted".to_owned(),
+        );
     }
     match alive(observer) {
         Health { well: true, .. } => Health::well("ready"),

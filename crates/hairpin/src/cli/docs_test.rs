@@ -141,7 +141,8 @@ fn outside_of_fences(page: &str) -> String {
 
 /// Lines that call hairpin, with those they continue in.
 fn calls(text: &str) -> Vec<String> {
-    let joined = text.replace("\\\n", " ");
+    let joined: Vec<&str> = text.split("\\\n").map(str::trim_start).collect();
+    let joined = joined.join(" ");
     let lines = joined.lines().map(str::trim);
     lines
         .map(|line| line.strip_prefix("sudo ").unwrap_or(line))
@@ -150,24 +151,11 @@ fn calls(text: &str) -> Vec<String> {
         .collect()
 }
 
-/// Splits a call as a shell would: quotes, and nothing from a comment, a pipe or the next command on.
+/// Splits a call as a shell would, up to a pipe, a redirection or the next command.
 fn words(call: &str) -> Vec<String> {
-    let (mut words, mut word, mut quote) = (Vec::new(), None::<String>, None);
-    for c in call.chars() {
-        match (quote, c) {
-            (Some(open), c) if c == open => quote = None,
-            (Some(_), c) => word.get_or_insert_default().push(c),
-            (None, '\'' | '"') => {
-                quote = Some(c);
-                word.get_or_insert_default();
-            }
-            (None, '#' | '|' | '&' | '>' | ';') => break,
-            (None, c) if c.is_whitespace() => words.extend(word.take()),
-            (None, c) => word.get_or_insert_default().push(c),
-        }
-    }
-    words.extend(word);
-    words
+    let words = shlex::split(call).unwrap_or_else(|| panic!("an open quote: {call}"));
+    let ends = |word: &String| matches!(word.as_str(), "|" | "&" | "&&" | ">" | ";");
+    words.into_iter().take_while(|word| !ends(word)).collect()
 }
 
 fn parses(place: &str, call: &str) {

@@ -1,5 +1,9 @@
 //! `hairpin probe`.
 
+use tracing::level_filters::LevelFilter;
+
+use super::value;
+
 const EXAMPLES: &str = "\
 Examples:
   hairpin probe stun stun.example.org
@@ -51,6 +55,9 @@ pub(crate) struct Offload {
     /// Only these interfaces; else all that are up and have an address
     #[arg(value_name = "INTERFACE")]
     pub(crate) interface: Vec<String>,
+    /// Log to stderr: error, warn, info or debug, which has the verifier's log of a program that the kernel rejects
+    #[arg(long, value_name = "LEVEL", default_value = "warn", value_parser = value::log_level)]
+    pub(crate) log_level: LevelFilter,
     /// Print one JSON object
     #[arg(long)]
     pub(crate) json: bool,

@@ -3,7 +3,9 @@
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 use std::time::Duration;
 
-use crate::config;
+use tracing::level_filters::LevelFilter;
+
+use crate::config::{self, FromText};
 
 /// The port that reflectors of TURN tests have had since coturn's `turnutils_peer`.
 const REFLECTOR_PORT: u16 = 3480;
@@ -30,6 +32,14 @@ pub(crate) fn run_time(text: &str) -> Result<Duration, String> {
         return Err("must be longer than nothing and at most 4h".to_owned());
     }
     Ok(time)
+}
+
+/// Reads the least severe level that is logged: `off`, `error`, `warn`, `info` or `debug`.
+pub(crate) fn log_level(text: &str) -> Result<LevelFilter, String> {
+    let level = config::LogLevel::from_text(text);
+    level
+        .map(|level| level.0)
+        .map_err(|mistake| mistake.to_string())
 }
 
 /// Reads a share: `0.1%` or `0.001`; from 0 to 1.

@@ -146,11 +146,13 @@ fn resized(scenarios: Vec<Scenario>, sizes: &[u16]) -> Result<Vec<Scenario>> {
         Scenario::Relay {
             flows,
             train,
+            order,
             direction,
             ..
         } => Scenario::Relay {
             flows,
             train,
+            order,
             direction,
             payload: size,
         },

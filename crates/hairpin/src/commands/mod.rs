@@ -30,6 +30,10 @@ pub(crate) fn run(cli: Cli) -> ExitCode {
         Command::Bench(args) => bench::run(&args),
         Command::BenchFloor(args) => bench::floor(&args),
     };
+    conclude(result)
+}
+
+fn conclude(result: anyhow::Result<ExitCode>) -> ExitCode {
     result.unwrap_or_else(|error| {
         eprintln!("error: {error:#}");
         ExitCode::FAILURE

@@ -43,12 +43,12 @@ pub(crate) use admin::AdminListen;
 pub(crate) use credentials::User;
 pub(crate) use diagnostics::plural;
 pub(crate) use layers::{Flag, Inputs};
-pub(crate) use logging::LogFormat;
+pub(crate) use logging::{LogFormat, LogLevel};
 pub(crate) use network::{DEFAULT_PORT, ExternalIp, PeerRule};
 pub(crate) use offload::{BindingExcess, OffloadMode};
 pub(crate) use schema::KEYS;
 pub(crate) use semantics::is_private;
-pub(crate) use setting::{Steering, parse_seconds, write_seconds};
+pub(crate) use setting::{FromText, PinWorkers, Steering, parse_seconds, write_seconds};
 pub(crate) use sip::Sip;
 pub(crate) use size::write_bytes;
 
@@ -62,8 +62,8 @@ use source::Sources;
 pub(crate) struct Config {
     /// Number of workers; `None`: one per core.
     pub(crate) workers: Option<u32>,
-    /// Whether each worker stays on a core of its own.
-    pub(crate) pin_workers: bool,
+    /// Which processor each worker stays on.
+    pub(crate) pin_workers: PinWorkers,
     /// How new allocations find their worker.
     pub(crate) steering: Steering,
     /// Whether UDP GRO and GSO are used where the kernel has them.
@@ -72,6 +72,8 @@ pub(crate) struct Config {
     pub(crate) drain: Duration,
     /// Bytes that the receive buffer of each listener's socket should hold.
     pub(crate) receive_buffer: u32,
+    /// Bytes that the send buffer of each listener's socket should hold.
+    pub(crate) send_buffer: u32,
     /// Microseconds that workers poll the network device before they sleep; 0: not at all.
     pub(crate) busy_poll_us: u32,
     /// Where to listen; `None`: decided at start.
@@ -210,6 +212,7 @@ fn resolve(settings: &Settings) -> Option<Config> {
         offloads: s.offloads?.value,
         drain: s.drain?.value.0,
         receive_buffer: s.receive_buffer?.value.0,
+        send_buffer: s.send_buffer?.value.0,
         busy_poll_us: s.busy_poll_us?.value.0,
         listen_udp: s.listen_udp.map(|list| values(list.value.0)),
         relay_addresses: s.relay_addresses.map(|list| values(list.value.0)),

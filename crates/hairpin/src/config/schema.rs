@@ -12,7 +12,7 @@ use super::logging::{LogFormat, LogLevel};
 use super::network::{ExternalIp, NameServer, PeerRule, PortRange};
 use super::node::Node;
 use super::offload::{BindingExcess, OffloadMode};
-use super::setting::{AtLeastOne, Bounded, List, Seconds, Setting, Steering, Workers};
+use super::setting::{AtLeastOne, Bounded, List, PinWorkers, Seconds, Setting, Steering, Workers};
 use super::sip::Algorithms;
 use super::size::{Rate, Size};
 use super::source::{Located, Location};
@@ -31,6 +31,8 @@ pub(crate) type Channels = Bounded<1, 4_096>;
 
 /// A receive buffer: the kernel makes none smaller than 4 KiB in effect, and half a gigabyte would hold a minute of delay.
 pub(crate) type ReceiveBuffer = Size<4_096, 536_870_912>;
+/// A send buffer: what the kernel keeps for one neighbour that does not answer has to fit, 208 KiB by default.
+pub(crate) type SendBuffer = Size<262_144, 536_870_912>;
 /// Busy polling: beyond a millisecond, sleeping is no worse.
 pub(crate) type BusyPoll = Bounded<0, 1_000>;
 
@@ -76,7 +78,7 @@ pub(crate) struct Settings {
     /// `server.workers`
     pub(crate) workers: Entry<Workers>,
     /// `server.pin_workers`
-    pub(crate) pin_workers: Entry<bool>,
+    pub(crate) pin_workers: Entry<PinWorkers>,
     /// `server.steering`
     pub(crate) steering: Entry<Steering>,
     /// `server.offloads`
@@ -85,6 +87,8 @@ pub(crate) struct Settings {
     pub(crate) drain: Entry<Drain>,
     /// `server.receive_buffer`
     pub(crate) receive_buffer: Entry<ReceiveBuffer>,
+    /// `server.send_buffer`
+    pub(crate) send_buffer: Entry<SendBuffer>,
     /// `server.busy_poll_us`
     pub(crate) busy_poll_us: Entry<BusyPoll>,
     /// `listen.udp`
@@ -272,6 +276,7 @@ pub(crate) const KEYS: &[Key] = &[
     Key::new("server", "offloads", |s| &mut s.offloads).at_start(),
     Key::new("server", "drain", |s| &mut s.drain),
     Key::new("server", "receive_buffer", |s| &mut s.receive_buffer).at_start(),
+    Key::new("server", "send_buffer", |s| &mut s.send_buffer).at_start(),
     Key::new("server", "busy_poll_us", |s| &mut s.busy_poll_us).at_start(),
     Key::new("listen", "udp", |s| &mut s.listen_udp).at_start(),
     Key::new("relay", "addresses", |s| &mut s.relay_addresses).at_start(),

@@ -255,6 +255,42 @@ impl Setting for Workers {
     }
 }
 
+/// Which processor each worker stays on: `false`, `true` (one each) or `"queues"` (beside the receive queues).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum PinWorkers {
+    /// None.
+    Off,
+    /// One each.
+    Cores,
+    /// The one that takes the interrupts of a receive queue.
+    Queues,
+}
+
+impl Setting for PinWorkers {
+    fn read(node: &Node<'_>, report: &mut Report) -> Option<Self> {
+        if node.text() == Some("queues") {
+            return Some(Self::Queues);
+        }
+        let truth = node.boolean();
+        if truth.is_none() {
+            let help = node.text().and_then(|text| match text {
+                "true" | "false" => Some(format!("leave out the quotes: {text}")),
+                _ => None,
+            });
+            report.push(wrong_type(node, "true, false or \"queues\"").help_if(help));
+        }
+        truth.map(|truth| if truth { Self::Cores } else { Self::Off })
+    }
+
+    fn write(&self, _reveal: bool) -> String {
+        match self {
+            Self::Off => "false".to_owned(),
+            Self::Cores => "true".to_owned(),
+            Self::Queues => quote("queues"),
+        }
+    }
+}
+
 /// How new allocations find their worker.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Steering {

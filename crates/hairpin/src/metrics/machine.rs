@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use server::features::BusyPoll;
+use server::features::{BusyPoll, ListenerFeatures};
 use server::stats::Stats;
 use server::{Observer, SteeringInUse};
 
@@ -82,7 +82,7 @@ fn threads(page: &mut Page, observer: &Observer) {
 
 fn features(page: &mut Page, observer: &Observer) {
     let features = observer.features();
-    let every = |on: fn(&server::features::ListenerFeatures) -> bool| {
+    let every = |on: fn(&ListenerFeatures) -> bool| {
         !features.listeners.is_empty() && features.listeners.iter().all(on)
     };
     let mut family = page.family(
@@ -102,6 +102,10 @@ fn features(page: &mut Page, observer: &Observer) {
             "receive_buffer",
             every(|listener| !listener.receive_buffer.is_capped()),
         ),
+        (
+            "send_buffer",
+            every(|listener| !listener.send_buffer.is_capped()),
+        ),
         ("busy_poll", matches!(features.busy_poll, BusyPoll::On(_))),
         ("pinning", features.pinned),
         ("steering", features.steering == SteeringInUse::Bpf),
@@ -117,20 +121,30 @@ fn features(page: &mut Page, observer: &Observer) {
 
 fn listeners(page: &mut Page, observer: &Observer) {
     let listeners = &observer.features().listeners;
-    let mut family = page.family(
+    let mut put = |name, help, of: fn(&ListenerFeatures) -> u32| {
+        let mut family = page.family(name, Kind::Gauge, help);
+        for (listener, features) in listeners.iter().enumerate() {
+            family.put(&[("listener", &listener)], of(features));
+        }
+    };
+    put(
         "hairpin_io_receive_buffer_bytes",
-        Kind::Gauge,
         "Receive buffer of each socket of a listener, as granted. Listeners are numbered in the order of listen.udp.",
+        |listener| listener.receive_buffer.granted,
     );
-    for (listener, of) in listeners.iter().enumerate() {
-        family.put(&[("listener", &listener)], of.receive_buffer.granted);
-    }
-    let mut family = page.family(
+    put(
         "hairpin_io_receive_buffer_wanted_bytes",
-        Kind::Gauge,
         "The same, as asked for (server.receive_buffer).",
+        |listener| listener.receive_buffer.wanted,
     );
-    for (listener, of) in listeners.iter().enumerate() {
-        family.put(&[("listener", &listener)], of.receive_buffer.wanted);
-    }
+    put(
+        "hairpin_io_send_buffer_bytes",
+        "Send buffer of each socket of a listener, as granted.",
+        |listener| listener.send_buffer.granted,
+    );
+    put(
+        "hairpin_io_send_buffer_wanted_bytes",
+        "The same, as asked for (server.send_buffer).",
+        |listener| listener.send_buffer.wanted,
+    );
 }

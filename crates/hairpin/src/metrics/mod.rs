@@ -107,7 +107,7 @@ fn about(page: &mut Page, source: &Source) {
     );
     page.gauge(
         "hairpin_draining",
-        "1 while no new allocations are admitted because the server drains or stops, else 0.",
+        "1 while no new allocations and SIP transactions are admitted because the server drains or stops, else 0.",
         u8::from(source.observer.is_draining()),
     );
     page.gauge(

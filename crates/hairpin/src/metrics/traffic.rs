@@ -254,11 +254,11 @@ fn segmented(page: &mut Page, stats: &Stats) {
     );
     page.counters(
         "hairpin_io_gso_refused_total",
-        "Such sends that the kernel refused and that were repeated one by one: a size that the path does not take, or GSO altogether, which is off for that socket from then on.",
+        "Such sends that the kernel refused and that were repeated one by one: a size that the path does not take, or any size. Both are remembered for the destination.",
         "reason",
         [
             ("size", sends.gso_wrong_size),
-            ("unsupported", sends.gso_given_up),
+            ("unsupported", sends.gso_unsupported),
         ],
     );
 }

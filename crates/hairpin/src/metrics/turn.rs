@@ -115,7 +115,6 @@ fn offloaded(page: &mut Page, stats: &Stats) {
         "reason",
         [
             ("full", counters.offload_full),
-            ("kernel", counters.offload_refused),
             ("address", counters.offload_unfit),
         ],
     );

@@ -1,14 +1,18 @@
 //! What is bound: the listeners' sockets; and the addresses that relays will be bound to.
 
-use super::{Builder, RECEIVE_BUFFER};
+use super::{Builder, RECEIVE_BUFFER, SEND_BUFFER};
 use crate::addresses::{self, RelayAddress, RelayAddresses, family_of};
 use crate::error::StartError;
+use crate::features::Buffers;
 use io::{UdpOptions, UdpSocket};
 use std::net::{IpAddr, SocketAddr};
 
 impl Builder {
-    pub(super) fn wanted_buffer(&self) -> u32 {
-        self.receive_buffer.unwrap_or(RECEIVE_BUFFER)
+    pub(super) fn wanted_buffers(&self) -> Buffers {
+        Buffers {
+            receive: self.receive_buffer.unwrap_or(RECEIVE_BUFFER),
+            send: self.send_buffer.unwrap_or(SEND_BUFFER),
+        }
     }
 
     /// The relay addresses with their mappings, each proven to be usable.
@@ -51,9 +55,11 @@ impl Builder {
         if self.listen.is_empty() {
             return Err(StartError::NoListener);
         }
+        let buffers = self.wanted_buffers();
         let options = UdpOptions {
             gro,
-            recv_buffer: Some(self.wanted_buffer()),
+            recv_buffer: Some(buffers.receive),
+            send_buffer: Some(buffers.send),
             busy_poll_us: self.busy_poll_us,
             ..UdpOptions::listener()
         };

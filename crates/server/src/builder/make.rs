@@ -7,18 +7,19 @@ use crate::addresses::{self, RelayAddresses};
 use crate::board::Board;
 use crate::error::StartError;
 use crate::features::{BusyPoll, Features};
+use crate::live::{Changes, Live, Published};
 use crate::mailbox::Mailbox;
 use crate::observer::Observer;
-use crate::offload::{Prepared, Shown};
+use crate::offload::{Prepared, PublishedStatus};
+use crate::pinning::Pinning;
 use crate::policy::OwnAddresses;
 use crate::ports::PortRange;
 use crate::privileges::Kept;
 use crate::quota::Quotas;
 use crate::random;
-use crate::running::Live;
 use crate::sip::{self, Sip};
 use crate::steering::Tables;
-use crate::worker::{Letter, Worker};
+use crate::worker::{Worker, WorkerMessage};
 use io::{Offloads, UdpSocket};
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
@@ -40,9 +41,9 @@ struct Bound {
 /// A server whose workers do not run yet.
 pub(crate) struct Made {
     pub(crate) workers: Vec<Worker>,
-    pub(crate) boxes: Arc<[Mailbox<Letter>]>,
+    pub(crate) boxes: Arc<[Mailbox<WorkerMessage>]>,
     pub(crate) observer: Observer,
-    pub(crate) live: Live,
+    pub(crate) changes: Arc<Changes>,
     pub(crate) tables: Tables,
     /// The kernel relays, too.
     pub(crate) offload: Option<Prepared>,
@@ -69,26 +70,28 @@ impl Builder {
             sip,
         } = self.bind(workers, offloads)?;
         let most = self.most_allocations(relays.iter().len() * ports.len());
-        let shown = Arc::new(Shown::default());
-        let mut offload = self.prepare_offload(&listeners, &relays, ports, most, &shown)?;
+        let published = Arc::new(PublishedStatus::default());
+        let mut offload = self.prepare_offload(&listeners, &relays, ports, most, &published)?;
         let relay_gro = separate(offload.as_ref(), &groups, &relays);
-        let mut features = Features::of(offloads, &groups, self.wanted_buffer());
-        features.pinned = self.pin;
+        let mut features = Features::of(offloads, &groups, self.wanted_buffers());
+        features.pinned = self.pinning != Pinning::Off;
 
         let quotas = Arc::new(Quotas::new(self.settings.quota, self.source_prefix));
         let parts = offload.as_ref().map(|offload| offload.parts(workers));
-        let parts = parts.transpose()?.unwrap_or_default();
+        let parts = parts.unwrap_or_default();
         let mut live = self.live(
             &[&listeners[..], &sip_listeners[..]].concat(),
             &relays,
             &quotas,
+            workers,
         )?;
         live.set_offload(!parts.is_empty());
-        let config = Arc::new(live.engine_config()?);
+        let configuration = live.configuration()?;
 
         let plan = Plan {
             relays: Arc::clone(&relays),
-            config,
+            config: Arc::clone(&configuration.engine),
+            published: Published::new(configuration),
             offloads,
             relay_gro,
             boards: (0..workers).map(|_| Board::new()).collect(),
@@ -107,15 +110,15 @@ impl Builder {
             relays,
             quotas,
             features,
-            shown,
+            published,
         );
         say_what_serves(&observer, workers, &addresses, ports);
         Ok(Made {
             kept: self.kept(&mut made, offload.as_mut(), &mut tables),
             workers: made,
+            changes: Arc::new(Changes::new(live, plan.published, Arc::clone(&boxes))),
             boxes,
             observer,
-            live,
             tables,
             offload,
         })
@@ -126,8 +129,8 @@ impl Builder {
         let gro = offloads.is_some_and(|offloads| offloads.gro);
         let groups = self.bind_listeners(workers, gro)?;
         let orders = self.settings.sip_orders(workers);
-        let buffer = self.wanted_buffer();
-        let (sip_listeners, sip) = sip::set_up(&self.sip_listen, workers, buffer, orders)?;
+        let buffers = self.wanted_buffers();
+        let (sip_listeners, sip) = sip::set_up(&self.sip_listen, workers, buffers, orders)?;
         Ok(Bound {
             listeners: groups.iter().map(|group| group[0].local_addr()).collect(),
             groups,
@@ -148,19 +151,23 @@ impl Builder {
         listeners: &[SocketAddr],
         relays: &Arc<RelayAddresses>,
         quotas: &Arc<Quotas>,
+        workers: usize,
     ) -> Result<Live, StartError> {
         let own = OwnAddresses {
             listeners: listeners.to_vec(),
-            host: addresses::host_addresses(),
+            host: Vec::new(),
         };
         let nonce_keys = NonceKeys::new(&random::seed().map_err(StartError::Randomness)?);
-        Ok(Live::new(
+        let mut live = Live::new(
             self.settings.clone(),
             own,
             nonce_keys,
             Arc::clone(relays),
             Arc::clone(quotas),
-        ))
+            workers,
+        );
+        live.set_host(addresses::host_addresses());
+        Ok(live)
     }
 
     /// Has the workers poll devices, if that is wanted.

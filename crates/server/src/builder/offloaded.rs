@@ -3,7 +3,7 @@
 use super::Builder;
 use crate::addresses::RelayAddresses;
 use crate::error::StartError;
-use crate::offload::{Prepared, Shown, Wanted};
+use crate::offload::{Prepared, PublishedStatus, Wanted};
 use crate::ports::PortRange;
 use crate::privileges::Kept;
 use crate::steering::Tables;
@@ -20,7 +20,7 @@ impl Builder {
         relays: &RelayAddresses,
         ports: PortRange,
         allocations: usize,
-        shown: &Arc<Shown>,
+        published: &Arc<PublishedStatus>,
     ) -> Result<Option<Prepared>, StartError> {
         let relays: Vec<IpAddr> = relays.iter().map(|relay| relay.local).collect();
         let wanted = Wanted {
@@ -30,8 +30,9 @@ impl Builder {
             relays: &relays,
             ports,
             allocations: u32::try_from(allocations).unwrap_or(u32::MAX),
+            tcx: true,
         };
-        Prepared::new(&wanted, shown)
+        Prepared::new(&wanted, published)
     }
 
     /// What the threads keep of their privileges.

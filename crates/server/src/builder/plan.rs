@@ -3,28 +3,30 @@
 use crate::addresses::RelayAddresses;
 use crate::board::{Board, Publisher};
 use crate::error::StartError;
+use crate::live::Published;
 use crate::mailbox::Mailbox;
 use crate::offload::{Part, Places, Rates};
 use crate::random;
 use crate::steering::{Placement, Tables};
 use crate::worker::{
-    Appetite, Core, Courier, Flows, Letter, Listener, Opener, ParcelStore, RelayTable, Sockets,
-    Token, Worker, now,
+    BatchLimit, BatchStore, Core, Flows, Listener, Mailboxes, Opener, RelayTable, Sockets, Token,
+    Worker, WorkerMessage, now,
 };
 use io::{Offloads, Poller, RecvBatch, SendOptions, SendQueue, UdpSocket};
 use std::sync::Arc;
 use turn::server::{Config, Server as Engine};
 
-/// Letters that may wait for one worker.
+/// Messages that may wait for one worker.
 const MAILBOX: usize = 4096;
 
 /// The workers, and their mailboxes in the same order.
-pub(super) type Workers = (Vec<Worker>, Arc<[Mailbox<Letter>]>);
+pub(super) type Workers = (Vec<Worker>, Arc<[Mailbox<WorkerMessage>]>);
 
 /// What all workers are made of.
 pub(super) struct Plan {
     pub(super) relays: Arc<RelayAddresses>,
     pub(super) config: Arc<Config>,
+    pub(super) published: Arc<Published>,
     pub(super) offloads: Option<Offloads>,
     /// Relays may join datagrams where the kernel can.
     pub(super) relay_gro: bool,
@@ -35,9 +37,9 @@ pub(super) struct Plan {
 struct Outfit {
     number: u8,
     poller: Poller,
-    mailbox: Mailbox<Letter>,
+    mailbox: Mailbox<WorkerMessage>,
     listeners: Vec<Listener>,
-    courier: Courier,
+    mailboxes: Mailboxes,
     placement: Placement,
     part: Option<Part>,
 }
@@ -57,12 +59,11 @@ impl Plan {
             .collect::<Result<_, _>>()
             .map_err(StartError::Worker)?;
         let mailbox = |poller| Mailbox::new(MAILBOX, poller, Token::Mailbox.as_u64());
-        let boxes: Arc<[Mailbox<Letter>]> = pollers
+        let boxes: Arc<[Mailbox<WorkerMessage>]> = pollers
             .iter()
             .map(mailbox)
             .collect::<Result<_, _>>()
             .map_err(StartError::Worker)?;
-        let store = Arc::new(ParcelStore::new(count));
         let mut listeners: Vec<Vec<Listener>> = (0..count).map(|_| Vec::new()).collect();
         for group in groups {
             listeners
@@ -70,20 +71,26 @@ impl Plan {
                 .zip(group)
                 .for_each(|(list, socket)| list.push(Listener::new(socket)));
         }
+        if let Some(part) = parts.first() {
+            part.next_hops.set_workers(Arc::clone(&boxes));
+        }
         let mut parts = parts.into_iter();
         let numbered = (0_u8..).zip(pollers).zip(listeners);
-        let workers = numbered.map(|((number, poller), listeners)| {
-            let courier = Courier::new(Arc::clone(&boxes), Arc::clone(&store));
-            self.worker(Outfit {
-                number,
-                poller,
-                mailbox: boxes[usize::from(number)].clone(),
-                listeners,
-                courier,
-                placement: Placement::new(u16::from(number), count, tables),
-                part: parts.next(),
-            })
-        });
+        let stores = BatchStore::for_workers(count);
+        let workers = numbered
+            .zip(stores)
+            .map(|(((number, poller), listeners), store)| {
+                let mailboxes = Mailboxes::new(Arc::clone(&boxes), store);
+                self.worker(Outfit {
+                    number,
+                    poller,
+                    mailbox: boxes[usize::from(number)].clone(),
+                    listeners,
+                    mailboxes,
+                    placement: Placement::new(u16::from(number), count, tables),
+                    part: parts.next(),
+                })
+            });
         Ok((workers.collect::<Result<_, _>>()?, Arc::clone(&boxes)))
     }
 
@@ -93,7 +100,7 @@ impl Plan {
             poller,
             mailbox,
             listeners,
-            courier,
+            mailboxes,
             placement,
             part,
         } = outfit;
@@ -105,9 +112,13 @@ impl Plan {
             .map_or((false, 1), |offloads| (offloads.gso, offloads.max_segments));
         // Room for more than a worker that keeps up needs is of use only if what meets in it can be sent together, and is
         // address space that a strict system may refuse.
-        let most = if gso { Appetite::MOST } else { Appetite::LEAST };
+        let most = if gso {
+            BatchLimit::MOST
+        } else {
+            BatchLimit::LEAST
+        };
         let batch = RecvBatch::try_new(most, RecvBatch::LARGE)
-            .or_else(|_| RecvBatch::try_new(Appetite::LEAST, RecvBatch::LARGE))
+            .or_else(|_| RecvBatch::try_new(BatchLimit::LEAST, RecvBatch::LARGE))
             .map_err(StartError::Worker)?;
         let mut engine = Engine::new(Arc::clone(&self.config), number, seed);
         let flows = part.map(|part| Box::new(self.flows(part, &mut engine)));
@@ -115,7 +126,7 @@ impl Plan {
             now,
             engine,
             opener: Opener::new(u16::from(number), Arc::clone(&self.relays), gro),
-            courier,
+            mailboxes,
             poller,
             counters: Default::default(),
             changes: Vec::new(),
@@ -132,15 +143,17 @@ impl Plan {
             queue: SendQueue::new(&SendOptions {
                 gso,
                 max_segments,
-                capacity: Appetite::MOST,
+                capacity: BatchLimit::MOST,
             }),
-            appetite: Appetite::new(batch.room()),
+            batch_limit: BatchLimit::new(batch.room()),
             batch,
+            configuration: self.published.subscribe(),
             publisher: Publisher::new(Arc::clone(&self.boards), number.into()),
-            parcels: Vec::new(),
+            batches: Vec::new(),
             sip: None,
-            letters_left: false,
-            parcels_held: false,
+            messages_left: false,
+            rechecks_left: false,
+            batches_held: false,
             stopping: false,
         })
     }
@@ -152,7 +165,6 @@ impl Plan {
         let mut flows = Flows::new(
             Box::new(part.table),
             part.next_hops,
-            part.channels,
             places,
             Arc::clone(&self.relays),
         );

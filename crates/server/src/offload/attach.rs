@@ -2,14 +2,17 @@
 
 use super::choice::{Facts, Means, Obstacle, choose};
 use super::chunks::Chunks;
+use super::clsact::{Clsact, remove_dead};
 use super::machine::survey;
 use super::status::InterfaceOffload;
 use super::{BindingExcess, KernelBinding, Offload, OffloadMode};
 use crate::error::StartError;
 use crate::ports::PortRange;
 use crate::privileges;
+use crate::verifier;
 use bpf::BpfError;
-use bpf::relay::{Attached, BindingLimit, Relay, Settings};
+use bpf::relay::{Attached, BindingLimit, Gate, Relay, Settings};
+use io::netlink::{Link, Netlink};
 use std::net::{IpAddr, SocketAddr};
 
 /// What the kernel is to relay.
@@ -25,23 +28,41 @@ pub(crate) struct Wanted<'a> {
     pub(crate) ports: PortRange,
     /// How many allocations may have a rate limit in the kernel, in all.
     pub(crate) allocations: u32,
+    /// tc attaches by TCX if the kernel has it, else by clsact; `false`, for tests: always by clsact.
+    pub(crate) tcx: bool,
 }
 
 /// An interface, and what is attached there.
 #[derive(Debug)]
-pub(crate) struct Place {
+pub(crate) struct InterfaceAttachment {
     pub(crate) about: InterfaceOffload,
     /// Whoever asked for its means insists on it.
     pub(crate) insists: bool,
+    /// See [`Facts::indirect`].
+    pub(crate) indirect: bool,
     /// What is attached; dropping it detaches.
-    pub(crate) attached: Option<Attached>,
+    pub(crate) attached: Option<Attachment>,
+    /// What clsact would attach, where there is no TCX. Made at the start: the control thread, which may have to attach it, has no
+    /// CAP_BPF.
+    gate: Option<Gate>,
+    /// The devices below, by whose index the XDP program knows this interface as well.
+    pub(crate) lower: Vec<u32>,
+}
+
+/// A program at an interface, until this is dropped.
+#[derive(Debug)]
+#[expect(dead_code, reason = "held for what dropping them does")]
+pub(crate) enum Attachment {
+    /// XDP, or tc by TCX: the kernel detaches it with the last descriptor.
+    Link(Attached),
+    Clsact(Clsact),
 }
 
 /// The loaded programs, if any is attached, and every interface.
 #[derive(Debug)]
 pub(crate) struct Attachments {
     pub(crate) relay: Option<Relay>,
-    pub(crate) places: Vec<Place>,
+    pub(crate) interfaces: Vec<InterfaceAttachment>,
 }
 
 /// Most next hops: a program knows them by 16 bits.
@@ -58,10 +79,7 @@ impl Wanted<'_> {
 
     /// How many channels there is room for.
     pub(crate) fn channels(&self) -> u32 {
-        self.offload
-            .channels
-            .min(Offload::MOST_CHANNELS)
-            .next_multiple_of(Chunks::SIZE)
+        self.offload.channels.min(Offload::MOST_CHANNELS)
     }
 
     /// How many allocations can have a rate limit that the kernel obeys.
@@ -87,7 +105,7 @@ impl Wanted<'_> {
             next_hops: self.next_hops(),
             binding: self.binding.and_then(binding_limit),
         };
-        Relay::load(&settings).map_err(|error| Obstacle::Refused(error.to_string()))
+        Relay::load(&settings).map_err(|error| refused(&error))
     }
 
     /// Loads and attaches.
@@ -97,7 +115,7 @@ impl Wanted<'_> {
     pub(crate) fn attach(&self) -> Result<Attachments, StartError> {
         let mut attachments = Attachments {
             relay: None,
-            places: Vec::new(),
+            interfaces: Vec::new(),
         };
         if self.offload.mode == OffloadMode::Off {
             return Ok(attachments);
@@ -108,28 +126,44 @@ impl Wanted<'_> {
             tracing::warn!(%error, "the kernel does not list its interfaces: user space relays");
             Vec::new()
         });
+        remove_all_dead(&facts);
         let mut relay = self.load();
         for facts in &facts {
-            let place = place(self.offload.mode, facts, &mut relay);
-            if place.insists && place.about.means == Means::User {
-                return Err(StartError::Offload {
-                    interface: place.about.name.clone(),
-                    reason: place
-                        .about
-                        .reason()
-                        .map_or(String::new(), ToString::to_string),
-                });
+            let attachment = attach_interface(self.offload.mode, self.tcx, facts, &mut relay);
+            if attachment.insists && attachment.about.means == Means::User {
+                return Err(attachment.insisted());
             }
-            attachments.places.push(place);
+            attachments.interfaces.push(attachment);
         }
+        self.check_indirect(&facts, &attachments.interfaces)?;
         if attachments
-            .places
+            .interfaces
             .iter()
-            .any(|place| place.attached.is_some())
+            .any(|attachment| attachment.attached.is_some())
         {
             attachments.relay = relay.ok();
         }
         Ok(attachments)
+    }
+
+    /// Packets to an address on `lo` or a dummy interface may arrive on any interface but `lo`. If the mode is not `Auto`, a program
+    /// must be attached to at least one of these.
+    fn check_indirect(
+        &self,
+        facts: &[Facts],
+        attachments: &[InterfaceAttachment],
+    ) -> Result<(), StartError> {
+        let all = facts.iter().zip(attachments);
+        let mut outside = all
+            .filter(|(facts, _)| !facts.link.loopback)
+            .map(|(_, attachment)| attachment);
+        let indirect = outside.clone().find(|attachment| attachment.indirect);
+        match indirect.filter(|_| self.offload.mode != OffloadMode::Auto) {
+            Some(attachment) if outside.all(|one| one.attached.is_none()) => {
+                Err(attachment.insisted())
+            }
+            _ => Ok(()),
+        }
     }
 }
 
@@ -143,41 +177,50 @@ pub(crate) fn binding_limit(binding: KernelBinding) -> Option<BindingLimit> {
 }
 
 /// Tries what may be tried on one interface.
-fn place(mode: OffloadMode, facts: &Facts, relay: &mut Result<Relay, Obstacle>) -> Place {
+fn attach_interface(
+    mode: OffloadMode,
+    tcx: bool,
+    facts: &Facts,
+    relay: &mut Result<Relay, Obstacle>,
+) -> InterfaceAttachment {
     let choice = choose(mode, facts);
     let link = &facts.link;
-    let mut place = Place {
+    let mut attachment = InterfaceAttachment {
         about: InterfaceOffload {
             name: link.name.clone(),
             index: link.index,
             means: Means::User,
+            clsact: false,
             not_xdp: choice.xdp,
             not_tc: choice.tc,
         },
         insists: choice.insists,
+        indirect: facts.indirect,
         attached: None,
+        gate: None,
+        lower: Vec::new(),
     };
-    let about = &mut place.about;
+    let about = &mut attachment.about;
     let relay = match relay {
         Ok(relay) => relay,
         Err(obstacle) => {
             about.not_xdp.get_or_insert_with(|| obstacle.clone());
             about.not_tc.get_or_insert_with(|| obstacle.clone());
-            return place;
+            return attachment;
         }
     };
+    // Also if XDP is attached, which may be given up for tc later.
+    if about.not_tc.is_none() {
+        match load_tc(relay, tcx) {
+            Ok(gate) => attachment.gate = gate,
+            Err(error) => about.not_tc = Some(refused(&error)),
+        }
+    }
     if about.not_xdp.is_none() {
-        match relay.attach_xdp(link.index, link.mac.unwrap_or_default()) {
-            Ok(attached) => {
-                (about.means, place.attached) = (Means::Xdp, Some(attached));
-                // What XDP may be given up for. It can be attached later, but not loaded, by a thread without CAP_BPF.
-                if about.not_tc.is_none()
-                    && let Err(error) = relay.load_tc()
-                {
-                    about.not_tc = Some(refused(&error));
-                }
-                return place;
-            }
+        let attached = attachment.attach_xdp(facts, relay);
+        let about = &mut attachment.about;
+        match attached {
+            Ok(()) => return attachment,
             Err(error) if error.is_unsupported() => about.not_xdp = Some(Obstacle::NoNativeXdp),
             Err(error) if error.is_busy() => {
                 about.not_xdp = Some(Obstacle::ForeignProgram(link.xdp.unwrap_or(0)));
@@ -185,17 +228,96 @@ fn place(mode: OffloadMode, facts: &Facts, relay: &mut Result<Relay, Obstacle>) 
             Err(error) => about.not_xdp = Some(refused(&error)),
         }
     }
-    place.attach_tc(relay);
-    place
+    attachment.attach_tc(relay);
+    attachment
 }
 
-impl Place {
+/// Loads the tc program; with a gate if clsact has to attach it.
+pub(super) fn load_tc(relay: &mut Relay, tcx: bool) -> Result<Option<Gate>, BpfError> {
+    relay.load_tc()?;
+    if tcx && relay.has_tcx()? {
+        return Ok(None);
+    }
+    relay.load_gate().map(Some)
+}
+
+/// Attaches the loaded tc program: by clsact if there is a gate.
+pub(super) fn attach_tc(
+    relay: &mut Relay,
+    gate: Option<Gate>,
+    interface: u32,
+) -> Result<Attachment, Obstacle> {
+    match gate {
+        Some(gate) => Clsact::attach(interface, gate).map(Attachment::Clsact),
+        None => relay
+            .attach_tc(interface)
+            .map(Attachment::Link)
+            .map_err(|error| refused(&error)),
+    }
+}
+
+/// Removes what dead processes have left at these interfaces.
+fn remove_all_dead(interfaces: &[Facts]) {
+    if let Ok(mut netlink) = Netlink::open() {
+        for facts in interfaces {
+            remove_dead(&mut netlink, facts.link.index);
+        }
+    }
+}
+
+impl InterfaceAttachment {
+    /// What the server does not start for.
+    fn insisted(&self) -> StartError {
+        let reason = self.about.reason();
+        StartError::Offload {
+            interface: self.about.name.clone(),
+            reason: reason.map_or(String::new(), ToString::to_string),
+        }
+    }
+
+    /// Attaches the XDP program, and tells it of the lower devices.
+    fn attach_xdp(&mut self, facts: &Facts, relay: &mut Relay) -> Result<(), BpfError> {
+        let link = &facts.link;
+        let attached = relay.attach_xdp(link.index, link.mac.unwrap_or_default())?;
+        (self.about.means, self.attached) = (Means::Xdp, Some(Attachment::Link(attached)));
+        self.set_lower(link, &facts.lower, relay)
+            .inspect_err(|_| self.detach(relay))
+    }
+
+    /// Tells the XDP program the devices below the interface: the program of a bond runs on each of them. A backup device gets a
+    /// zero link-layer address, which no frame matches. So its frames pass to the stack, which drops them.
+    pub(crate) fn set_lower(
+        &mut self,
+        link: &Link,
+        lower: &[Link],
+        relay: &mut Relay,
+    ) -> Result<(), BpfError> {
+        let before = std::mem::take(&mut self.lower);
+        self.lower = lower.iter().map(|one| one.index).collect();
+        for index in before.iter().filter(|index| !self.lower.contains(index)) {
+            relay.forget_interface(*index)?;
+        }
+        for one in lower {
+            let mac = link.mac.filter(|_| !one.backup).unwrap_or_default();
+            relay.set_interface(one.index, link.index, mac)?;
+        }
+        Ok(())
+    }
+
     /// Ends what is attached: user space relays from now on.
     pub(crate) fn detach(&mut self, relay: &mut Relay) {
         self.attached = None;
-        self.about.means = Means::User;
-        // Unless that can be done, an interface whose index is equal modulo 256 goes without XDP, and says so.
-        let _ = relay.forget_interface(self.about.index);
+        (self.about.means, self.about.clsact) = (Means::User, false);
+        for index in self.lower.drain(..).chain([self.about.index]) {
+            // Unless that can be done, an interface whose index is equal modulo 256 goes without XDP, and says so.
+            let _ = relay.forget_interface(index);
+        }
+    }
+
+    /// Ends what is attached for good.
+    pub(crate) fn end(&mut self, relay: &mut Relay, why: &Obstacle) {
+        self.detach(relay);
+        (self.about.not_xdp, self.about.not_tc) = (Some(why.clone()), Some(why.clone()));
     }
 
     /// Attaches the classifier, if that may be, instead of what is attached.
@@ -204,13 +326,102 @@ impl Place {
         if self.about.not_tc.is_some() {
             return;
         }
-        match relay.attach_tc(self.about.index) {
-            Ok(attached) => (self.about.means, self.attached) = (Means::Tc, Some(attached)),
-            Err(error) => self.about.not_tc = Some(refused(&error)),
+        match attach_tc(relay, self.gate.take(), self.about.index) {
+            Ok(attached) => {
+                self.about.means = Means::Tc;
+                self.about.clsact = matches!(attached, Attachment::Clsact(_));
+                self.attached = Some(attached);
+            }
+            Err(obstacle) => self.about.not_tc = Some(obstacle),
         }
     }
 }
 
-fn refused(error: &BpfError) -> Obstacle {
+/// What the kernel has refused, in words; the verifier's log goes to the log.
+pub(super) fn refused(error: &BpfError) -> Obstacle {
+    verifier::log_at_debug(error);
     Obstacle::Refused(error.to_string())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn link(index: u32, backup: bool, master: Option<u32>) -> Link {
+        Link {
+            index,
+            name: format!("eth{index}"),
+            kind: None,
+            ethernet: true,
+            loopback: false,
+            up: true,
+            carrier: true,
+            mac: Some([2, 0, 0, 0, 0, 1]),
+            mtu: 1500,
+            below: None,
+            master,
+            backup,
+            xdp: None,
+        }
+    }
+
+    #[test]
+    fn the_program_knows_lower_devices_while_they_are_there() {
+        let listeners = ["192.0.2.1:3478".parse().expect("an address")];
+        let wanted = Wanted {
+            offload: Offload {
+                mode: OffloadMode::Xdp,
+                channels: 1,
+            },
+            binding: None,
+            listeners: &listeners,
+            relays: &[],
+            ports: PortRange::DYNAMIC,
+            allocations: 1,
+            tcx: true,
+        };
+        let Ok(mut relay) = wanted.load() else {
+            eprintln!("skipped: this process may not load programs");
+            return;
+        };
+        // A synthetic interface with a virtual function below, as on Hyper-V.
+        let facts = Facts {
+            link: link(2, false, None),
+            xdp: None,
+            strips_tags: false,
+            vlan: None,
+            lower: vec![link(3, false, Some(2)), link(4, true, Some(2))],
+            indirect: false,
+        };
+        let mut attachment = attach_interface(
+            OffloadMode::Off,
+            true,
+            &facts,
+            &mut Err(Obstacle::NotWanted),
+        );
+        let set = attachment.set_lower(&facts.link, &facts.lower, &mut relay);
+        set.expect("slots");
+        // A slot that is taken cannot be another device's.
+        let mut is_known = |index: u32| relay.set_interface(index + 256, 9, [0; 6]).is_err();
+        assert!(is_known(3) && is_known(4) && !is_known(5));
+        let gone = attachment.set_lower(&facts.link, &facts.lower[1..], &mut relay);
+        gone.expect("slots");
+        let mut is_known = |index: u32| relay.set_interface(index + 256, 9, [0; 6]).is_err();
+        assert!(!is_known(3) && is_known(4));
+        // Two devices with one slot: the second cannot be told, and the caller says so.
+        let equal = [link(4 + 256, false, Some(2))];
+        assert!(
+            attachment
+                .set_lower(&facts.link, &equal, &mut relay)
+                .is_ok()
+        );
+        let both = [link(4 + 256, false, Some(2)), link(4, false, Some(2))];
+        assert!(
+            attachment
+                .set_lower(&facts.link, &both, &mut relay)
+                .is_err()
+        );
+        attachment.detach(&mut relay);
+        assert!(attachment.lower.is_empty());
+    }
 }

@@ -49,6 +49,10 @@ pub enum Obstacle {
     ForeignProgram(u32),
     /// Many datagrams arrive with checksums that were left to the hardware.
     PartialChecksums,
+    /// Packets arrive by a lower device that the program does not know.
+    UnknownInterface,
+    /// The control thread has ended, so nobody keeps next hops true.
+    ControlThreadEnded,
     /// The kernel refuses, in these words.
     Refused(String),
 }
@@ -66,6 +70,8 @@ impl Obstacle {
             Obstacle::HiddenVlans(_) => "hidden_vlans",
             Obstacle::ForeignProgram(_) => "foreign_program",
             Obstacle::PartialChecksums => "partial_checksums",
+            Obstacle::UnknownInterface => "unknown_interface",
+            Obstacle::ControlThreadEnded => "control_thread_ended",
             Obstacle::Refused(_) => "refused",
         }
     }
@@ -98,6 +104,12 @@ impl fmt::Display for Obstacle {
             Obstacle::PartialChecksums => {
                 f.write_str("many datagrams arrive with unfinished checksums")
             }
+            Obstacle::UnknownInterface => {
+                f.write_str("packets arrive by a lower device that the XDP program does not know")
+            }
+            Obstacle::ControlThreadEnded => f.write_str(
+                "the thread that watches routes and neighbours has ended; restart the server",
+            ),
             Obstacle::Refused(why) => f.write_str(why),
         }
     }
@@ -113,6 +125,10 @@ pub(crate) struct Facts {
     pub(crate) strips_tags: bool,
     /// An interface for frames with a tag.
     pub(crate) vlan: Option<String>,
+    /// Those whose frames it gets, of a bond for example: its XDP program runs there.
+    pub(crate) lower: Vec<Link>,
+    /// It holds no served address; packets to those on `lo` or dummy interfaces may arrive here.
+    pub(crate) indirect: bool,
 }
 
 /// The means to try on an interface, best first, each with what spoke against the better ones.
@@ -144,12 +160,12 @@ pub(crate) fn choose(mode: OffloadMode, facts: &Facts) -> Choice {
         OffloadMode::Xdp => Choice {
             xdp: against_xdp.filter(|obstacle| !obstacle.is_advice()),
             tc: Some(Obstacle::NotWanted),
-            insists: !facts.link.loopback,
+            insists: !facts.link.loopback && !facts.indirect,
         },
         OffloadMode::Tc => Choice {
             xdp: Some(Obstacle::NotWanted),
             tc: against_tc,
-            insists: true,
+            insists: !facts.indirect,
         },
     }
 }
@@ -174,10 +190,11 @@ fn against_xdp(facts: &Facts) -> Option<Obstacle> {
     if let Some(number) = link.xdp {
         return Some(Obstacle::ForeignProgram(number));
     }
-    let kind = link.kind.as_ref()?;
-    VIRTUAL
-        .contains(&kind.as_str())
-        .then(|| Obstacle::Virtual(kind.clone()))
+    let links = std::iter::once(link).chain(&facts.lower);
+    let mut kinds = links.filter_map(|link| link.kind.as_ref());
+    kinds
+        .find(|kind| VIRTUAL.contains(&kind.as_str()))
+        .map(|kind| Obstacle::Virtual(kind.clone()))
 }
 
 #[cfg(test)]
@@ -204,11 +221,14 @@ mod tests {
                 mtu: 1500,
                 below: None,
                 master: None,
+                backup: false,
                 xdp: None,
             },
             xdp: Some(ABLE),
             strips_tags: true,
             vlan: None,
+            lower: Vec::new(),
+            indirect: false,
         }
     }
 
@@ -262,6 +282,11 @@ mod tests {
                 changed(|facts| facts.link.xdp = Some(7)),
                 Obstacle::ForeignProgram(7),
             ),
+            (
+                // A bond of veths.
+                changed(|facts| facts.lower = vec![veth().link]),
+                Obstacle::Virtual("veth".to_owned()),
+            ),
         ];
         for (facts, obstacle) in cases {
             assert_eq!(choose(OffloadMode::Auto, &facts).xdp, Some(obstacle));
@@ -286,6 +311,10 @@ mod tests {
             !choose(OffloadMode::Xdp, &loopback()).insists,
             "loopback is left to user space"
         );
+        let indirect = changed(|facts| facts.indirect = true);
+        for mode in [OffloadMode::Xdp, OffloadMode::Tc] {
+            assert!(!choose(mode, &indirect).insists, "another one may do");
+        }
     }
 
     #[test]

@@ -1,22 +1,21 @@
 //! The control thread's beginning and end: what it is made of before any worker runs, and the handle that ends it.
 
-use super::attach::{Attachments, Wanted};
+use super::attach::{Attachments, InterfaceAttachment, Wanted};
 use super::choice::Means;
 use super::chunks::Chunks;
+use super::fallback::{Fallback, OnFallback};
 use super::hops::Hops;
 use super::machine::on;
 use super::next_hops::NextHopTable;
 use super::part::Part;
-use super::status::Shown;
+use super::status::PublishedStatus;
 use super::thread::{Reroute, Table, Thread};
 use super::{KernelBinding, OffloadMode};
 use crate::error::StartError;
 use crate::privileges::{Kept, can_do_without};
-use bpf::BpfError;
-use bpf::relay::{Buckets, FlowEntry, FlowKey, Relay};
+use bpf::relay::{Buckets, Relay};
 use io::netlink::{Drivers, Ipsec, Netlink, NetworkChanges};
 use io::{Interest, Poller, Waker};
-use std::collections::HashMap;
 use std::io as std_io;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -29,25 +28,25 @@ pub(super) const WAKER: u64 = 1;
 /// The handle of the control thread. Dropping it ends the thread and detaches the programs.
 #[derive(Debug)]
 pub(crate) struct Control {
-    orders: Arc<Orders>,
+    settings: Arc<ControlSettings>,
     thread: Option<JoinHandle<()>>,
 }
 
 /// What the thread is told.
 #[derive(Debug)]
-pub(super) struct Orders {
+pub(super) struct ControlSettings {
     pub(super) waker: Arc<Waker>,
     stop: AtomicBool,
     /// Which Binding requests to answer from now on.
     binding: Mutex<Option<Option<KernelBinding>>>,
 }
 
-impl Orders {
+impl ControlSettings {
     pub(super) fn stops(&self) -> bool {
         self.stop.load(Ordering::Relaxed)
     }
 
-    /// An order since the last call.
+    /// A new value since the last call.
     pub(super) fn take_binding(&self) -> Option<Option<KernelBinding>> {
         self.binding().take()
     }
@@ -56,9 +55,6 @@ impl Orders {
         self.binding.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
-
-/// What the thread does when an interface goes from XDP to tc: sockets must not join datagrams any more.
-pub(crate) type OnTc = Box<dyn Fn() + Send>;
 
 /// Everything the control thread needs, made before any worker runs. Attached already.
 #[derive(Debug)]
@@ -69,10 +65,9 @@ pub(crate) struct Prepared {
     pub(super) relay: Relay,
     pub(super) next_hops: Arc<NextHopTable>,
     buckets: Buckets,
-    channels: Arc<Chunks>,
     rates: Arc<Chunks>,
     watch: Watch,
-    shown: Arc<Shown>,
+    published: Arc<PublishedStatus>,
     pub(super) mode: OffloadMode,
 }
 
@@ -93,11 +88,11 @@ impl Prepared {
     /// If an interface cannot have what is insisted on, or the system refuses a descriptor.
     pub(crate) fn new(
         wanted: &Wanted<'_>,
-        shown: &Arc<Shown>,
+        published: &Arc<PublishedStatus>,
     ) -> Result<Option<Prepared>, StartError> {
         let attachments = wanted.attach()?;
-        let places = attachments.places.iter();
-        let about: Vec<_> = places.map(|place| place.about.clone()).collect();
+        let all = attachments.interfaces.iter();
+        let about: Vec<_> = all.map(|attachment| attachment.about.clone()).collect();
         for interface in &about {
             tracing::info!(
                 interface = interface.name,
@@ -106,14 +101,14 @@ impl Prepared {
                 "offload"
             );
         }
-        shown.change(|status| status.interfaces = about);
-        Prepared::watched(attachments, wanted, shown).map_err(StartError::Worker)
+        published.change(|status| status.interfaces = about);
+        Prepared::watched(attachments, wanted, published).map_err(StartError::Worker)
     }
 
     fn watched(
         mut attachments: Attachments,
         wanted: &Wanted<'_>,
-        shown: &Arc<Shown>,
+        published: &Arc<PublishedStatus>,
     ) -> std_io::Result<Option<Prepared>> {
         let Some(relay) = attachments.relay.take() else {
             return Ok(None);
@@ -129,7 +124,6 @@ impl Prepared {
                 Some(Arc::clone(&waker)),
             )),
             buckets: relay.buckets().map_err(std_io::Error::other)?,
-            channels: Arc::new(Chunks::new(wanted.channels())),
             rates: Arc::new(Chunks::new(wanted.allocations())),
             watch: Watch {
                 netlink: Netlink::open()?,
@@ -141,65 +135,48 @@ impl Prepared {
             waker,
             attachments,
             relay,
-            shown: Arc::clone(shown),
+            published: Arc::clone(published),
             mode: wanted.offload.mode,
         }))
     }
 
     /// What each worker gets.
-    ///
-    /// # Errors
-    /// When no file descriptor is left.
-    pub(crate) fn parts(&self, workers: usize) -> Result<Vec<Part>, StartError> {
-        let part = |_| {
-            Ok(Part {
-                table: self.relay.table()?,
-                buckets: self.buckets.clone(),
-                next_hops: Arc::clone(&self.next_hops),
-                channels: Arc::clone(&self.channels),
-                rates: Arc::clone(&self.rates),
-            })
+    pub(crate) fn parts(&self, workers: usize) -> Vec<Part> {
+        let part = |_| Part {
+            table: self.relay.table(),
+            buckets: self.buckets.clone(),
+            next_hops: Arc::clone(&self.next_hops),
+            rates: Arc::clone(&self.rates),
         };
-        let parts: Result<_, BpfError> = (0..workers).map(part).collect();
-        parts.map_err(|error| StartError::Worker(std_io::Error::other(error)))
+        (0..workers).map(part).collect()
     }
 
-    /// The addresses of the interfaces whose classifier would see joined datagrams as one. On loopback none are joined.
+    /// The addresses whose datagrams a classifier may see, joined ones as one. On loopback none are joined, but to an address on `lo`
+    /// or a dummy interface datagrams come from elsewhere.
     pub(crate) fn addresses_at_tc(&self) -> Vec<IpAddr> {
-        let places = self.attachments.places.iter();
-        let at_tc: Vec<&str> = places
-            .filter(|place| place.about.means == Means::Tc)
-            .map(|place| place.about.name.as_str())
-            .collect();
+        let attachments = &self.attachments.interfaces;
+        let at_tc = |attachment: &&InterfaceAttachment| attachment.about.means == Means::Tc;
+        let indirect = attachments
+            .iter()
+            .filter(at_tc)
+            .any(|attachment| attachment.indirect);
         let all = io::interfaces::addresses().unwrap_or_default().into_iter();
-        let is_at_tc = |label: &str| at_tc.iter().any(|name| on(label, name));
-        all.filter(|one| !one.loopback && is_at_tc(&one.name))
-            .map(|one| one.ip)
-            .collect()
+        all.filter(|one| {
+            let own = attachments
+                .iter()
+                .find(|attachment| !one.loopback && on(&one.name, &attachment.about.name));
+            own.map_or(indirect && !one.ip.is_loopback(), |attachment| {
+                at_tc(&attachment)
+            })
+        })
+        .map(|one| one.ip)
+        .collect()
     }
 
-    /// Whether the workers' tables can be written without any capability. Nothing is relayed yet.
+    /// Whether the control thread can write the programs' maps without any capability. Workers write theirs as memory.
     pub(crate) fn can_write_unprivileged(&mut self) -> bool {
-        let nowhere = SocketAddr::from(([0, 0, 0, 0], 0));
-        let key = FlowKey {
-            remote: nowhere,
-            local: nowhere,
-            channel: None,
-        };
-        let entry = FlowEntry {
-            source: nowhere,
-            destination: nowhere,
-            channel: None,
-            own_relay: false,
-            next_hop: NextHopTable::NONE,
-            counter: 0,
-            bucket: None,
-            deadline_ns: 0,
-        };
-        let Ok(mut table) = self.relay.table() else {
-            return false;
-        };
-        can_do_without(move || table.insert(&key, &entry).is_ok() && table.remove(&key))
+        let relay = &mut self.relay;
+        can_do_without(move || relay.set_relaying(true).is_ok())
     }
 
     /// Starts the thread.
@@ -210,30 +187,28 @@ impl Prepared {
         self,
         listeners: &[SocketAddr],
         kept: Kept,
-        on_tc: OnTc,
+        on_fallback: OnFallback,
     ) -> std_io::Result<Control> {
-        let orders = Arc::new(Orders {
+        let settings = Arc::new(ControlSettings {
             waker: self.waker,
             stop: AtomicBool::new(false),
             binding: Mutex::new(None),
         });
         let entries = self.relay.next_hops().map_err(std_io::Error::other)?;
         let mut thread = Thread {
-            orders: Arc::clone(&orders),
+            settings: Arc::clone(&settings),
             poller: self.poller,
             entries: Table(entries),
             relay: self.relay,
-            places: self.attachments.places,
+            attachments: self.attachments.interfaces,
             next_hops: self.next_hops,
             watch: self.watch,
-            shown: self.shown,
+            published: self.published,
             mode: self.mode,
-            on_tc,
             hops: Hops::default(),
             listeners: listeners.to_vec(),
             answering: Vec::new(),
-            partial: HashMap::new(),
-            relayed: 0,
+            fallback: Fallback::new(on_fallback),
             reroute: Reroute::default(),
             may_ask: true,
             encrypted: false,
@@ -245,7 +220,7 @@ impl Prepared {
                 thread.run();
             })?;
         Ok(Control {
-            orders,
+            settings,
             thread: Some(thread),
         })
     }
@@ -254,15 +229,15 @@ impl Prepared {
 impl Control {
     /// Changes which Binding requests the kernel answers.
     pub(crate) fn set_binding(&self, binding: Option<KernelBinding>) {
-        *self.orders.binding() = Some(binding);
-        self.orders.waker.wake();
+        *self.settings.binding() = Some(binding);
+        self.settings.waker.wake();
     }
 }
 
 impl Drop for Control {
     fn drop(&mut self) {
-        self.orders.stop.store(true, Ordering::Relaxed);
-        self.orders.waker.wake();
+        self.settings.stop.store(true, Ordering::Relaxed);
+        self.settings.waker.wake();
         if let Some(thread) = self.thread.take()
             && thread.join().is_err()
         {

@@ -6,7 +6,7 @@ use super::choice::{Means, Obstacle};
 use super::control::{Control, Prepared};
 use super::next_hops::NextHopTable;
 use super::part::Part;
-use super::status::{OffloadStatus, Shown};
+use super::status::{OffloadStatus, PublishedStatus};
 use super::{Offload, OffloadMode};
 use crate::ports::PortRange;
 use crate::privileges::Kept;
@@ -55,14 +55,26 @@ fn wired(test: impl FnOnce(NetNs) + Send + 'static) {
 struct Running {
     _control: Control,
     next_hops: Arc<NextHopTable>,
-    shown: Arc<Shown>,
+    published: Arc<PublishedStatus>,
     separated: Arc<AtomicBool>,
     part: Part,
 }
 
-/// Attaches under `mode`, and goes on under `then`.
 fn start(mode: OffloadMode, then: OffloadMode) -> Running {
-    let listeners = ["192.0.2.1:3478".parse().unwrap()];
+    let (prepared, published) = prepare(mode, then);
+    let separated = Arc::new(AtomicBool::new(false));
+    let told = Arc::clone(&separated);
+    run(prepared, published, separated, move || {
+        told.store(true, Ordering::Relaxed);
+        true
+    })
+}
+
+const LISTENER: &str = "192.0.2.1:3478";
+
+/// Attaches under `mode`, and goes on under `then`.
+fn prepare(mode: OffloadMode, then: OffloadMode) -> (Prepared, Arc<PublishedStatus>) {
+    let listeners = [LISTENER.parse().unwrap()];
     let wanted = Wanted {
         offload: Offload { mode, channels: 64 },
         binding: None,
@@ -70,41 +82,49 @@ fn start(mode: OffloadMode, then: OffloadMode) -> Running {
         relays: &[],
         ports: PortRange::DYNAMIC,
         allocations: 64,
+        tcx: true,
     };
-    let shown = Arc::new(Shown::default());
-    let mut prepared = Prepared::new(&wanted, &shown).unwrap().unwrap();
+    let published = Arc::new(PublishedStatus::default());
+    let mut prepared = Prepared::new(&wanted, &published).unwrap().unwrap();
     assert!(prepared.can_write_unprivileged(), "since Linux 5.19");
     prepared.mode = then;
     if then == OffloadMode::Auto {
-        prepared.attachments.places[0].about.not_tc = None;
+        prepared.attachments.interfaces[0].about.not_tc = None;
         prepared.relay.load_tc().unwrap();
     }
-    let part = prepared.parts(1).unwrap().remove(0);
+    (prepared, published)
+}
+
+fn run(
+    prepared: Prepared,
+    published: Arc<PublishedStatus>,
+    separated: Arc<AtomicBool>,
+    on_fallback: impl FnMut() -> bool + Send + 'static,
+) -> Running {
+    let part = prepared.parts(1).remove(0);
     let next_hops = Arc::clone(&prepared.next_hops);
-    let separated = Arc::new(AtomicBool::new(false));
-    let told = Arc::clone(&separated);
-    let on_tc = Box::new(move || told.store(true, Ordering::Relaxed));
+    let listeners = [LISTENER.parse().unwrap()];
     let control = prepared
-        .start(&listeners, Kept::needed(true), on_tc)
+        .start(&listeners, Kept::needed(true), Box::new(on_fallback))
         .unwrap();
     Running {
         _control: control,
         next_hops,
-        shown,
+        published,
         separated,
         part,
     }
 }
 
-fn until(what: &str, shown: &Shown, mut good: impl FnMut(&OffloadStatus) -> bool) {
+fn until(what: &str, published: &PublishedStatus, mut good: impl FnMut(&OffloadStatus) -> bool) {
     let end = Instant::now() + PATIENCE;
     while Instant::now() < end {
-        if good(&shown.get()) {
+        if good(&published.get()) {
             return;
         }
         std::thread::sleep(Duration::from_millis(20));
     }
-    panic!("in vain: {what}: {:?}", shown.get());
+    panic!("in vain: {what}: {:?}", published.get());
 }
 
 #[test]
@@ -121,17 +141,17 @@ fn hops_are_found_behind_a_gateway_lost_with_it_and_found_again() {
         let v6 = running
             .next_hops
             .acquire(ip("2001:db8::1"), ip("2001:db8::2"));
-        until("what is on link", &running.shown, usable(2));
+        until("what is on link", &running.published, usable(2));
         // Nobody has sent anything: the control thread had the kernel ask. Now there is a way to the rest, too.
         let mut netlink = Netlink::open().unwrap();
         netlink.add_default_route(ip("192.0.2.2")).unwrap();
-        until("the gateway", &running.shown, usable(3));
+        until("the gateway", &running.published, usable(3));
 
         let near = interface_index("near").unwrap();
         netlink.delete_neighbour(near, ip("192.0.2.2")).unwrap();
-        until("the gateway is gone", &running.shown, usable(1));
+        until("the gateway is gone", &running.published, usable(1));
         let other = running.next_hops.acquire(here, ip("198.51.100.10"));
-        until("it is asked for again", &running.shown, usable(4));
+        until("it is asked for again", &running.published, usable(4));
 
         for index in [beyond, on_link, v6, other] {
             running.next_hops.release(index);
@@ -141,12 +161,61 @@ fn hops_are_found_behind_a_gateway_lost_with_it_and_found_again() {
 }
 
 #[test]
+fn peers_behind_a_gateway_share_one_hop_until_routes_part_them() {
+    wired(|_there| {
+        let running = start(OffloadMode::Tc, OffloadMode::Tc);
+        let ip = |text: &str| -> IpAddr { text.parse().unwrap() };
+        let (here, gateway) = (ip("192.0.2.1"), ip("192.0.2.2"));
+        let changes = || running.next_hops.changes();
+        let wait = |what, before| until(what, &running.published, |_| changes() > before);
+        let acquire = |peer: &str| running.next_hops.acquire(here, ip(peer));
+        let on_link = acquire("192.0.2.2");
+        until("what is on link", &running.published, |status| {
+            status.next_hops_usable == 1
+        });
+        let before = changes();
+        let mut netlink = Netlink::open().unwrap();
+        netlink.add_default_route(gateway).unwrap();
+        wait("the default route", before);
+        let [one, two] = ["198.51.100.9", "203.0.113.9"].map(acquire);
+        assert!(one == two && on_link != one);
+        until("both hops", &running.published, |status| {
+            (status.next_hops, status.next_hops_usable) == (2, 2)
+        });
+        // The first peer, whose route was asked for in the name of all, gets a route of its own.
+        let before = changes();
+        netlink
+            .add_route(ip("198.51.100.0"), 24, &[gateway])
+            .unwrap();
+        wait("its own route", before);
+        until(
+            "the others are left without",
+            &running.published,
+            |status| status.next_hops_usable == 1,
+        );
+        let [first, second] = ["198.51.100.9", "203.0.113.9"].map(acquire);
+        assert!(second == two && first != one);
+        until("all three hops", &running.published, |status| {
+            (status.next_hops, status.next_hops_usable) == (3, 3)
+        });
+        // By several gateways each peer goes its own way.
+        let before = changes();
+        netlink
+            .add_route(ip("203.0.113.0"), 24, &[gateway, ip("192.0.2.3")])
+            .unwrap();
+        wait("several gateways", before);
+        let [third, fourth] = ["203.0.113.9", "203.0.113.10"].map(acquire);
+        assert!(third != second && third != fourth);
+    });
+}
+
+#[test]
 fn an_interface_that_goes_down_takes_its_hops_along() {
     wired(|there| {
         let running = start(OffloadMode::Tc, OffloadMode::Tc);
         let (here, peer) = ([192, 0, 2, 1].into(), [192, 0, 2, 2].into());
         running.next_hops.acquire(here, peer);
-        until("on link", &running.shown, |status| {
+        until("on link", &running.published, |status| {
             status.next_hops_usable == 1
         });
         // Its other end goes with its namespace's interface.
@@ -157,7 +226,7 @@ fn an_interface_that_goes_down_takes_its_hops_along() {
                 Netlink::open().unwrap().delete_link(far).unwrap();
             });
         });
-        until("it is gone", &running.shown, |status| {
+        until("it is gone", &running.published, |status| {
             status.next_hops_usable == 0 && status.interfaces[0].means == Means::User
         });
     });
@@ -167,50 +236,134 @@ fn an_interface_that_goes_down_takes_its_hops_along() {
 fn xdp_is_given_up_where_checksums_are_left_to_the_hardware() {
     wired(|there| {
         let mut running = start(OffloadMode::Xdp, OffloadMode::Auto);
-        let address = |text: &str| -> SocketAddr { text.parse().unwrap() };
-        let (client, peer) = (address("192.0.2.2:9000"), address("192.0.2.2:9001"));
-        let key = FlowKey {
-            remote: client,
-            local: address("192.0.2.1:3478"),
-            channel: Some(0x4001),
+        with_partial_checksums(&mut running, &there, |status| {
+            status.interfaces[0].means == Means::Tc
+        });
+        let interface = &running.published.get().interfaces[0];
+        assert_eq!(interface.reason(), Some(&Obstacle::PartialChecksums));
+        assert!(
+            running.separated.load(Ordering::Relaxed),
+            "sockets are told"
+        );
+    });
+}
+
+#[test]
+fn when_the_control_thread_ends_everything_is_detached_and_said_to_be() {
+    wired(|there| {
+        let (prepared, published) = prepare(OffloadMode::Xdp, OffloadMode::Auto);
+        let untold = Arc::new(AtomicBool::new(false));
+        let mut running = run(prepared, published, untold, || panic!("of a test"));
+        with_partial_checksums(&mut running, &there, |status| {
+            status.interfaces[0].reason() == Some(&Obstacle::ControlThreadEnded)
+        });
+        let interface = &running.published.get().interfaces[0];
+        assert_eq!(interface.means, Means::User);
+        assert_eq!(interface.reason_name(), "control_thread_ended");
+        let links = Netlink::open().unwrap().links().unwrap();
+        assert!(links.iter().all(|link| link.xdp.is_none()));
+        assert_eq!(bpf::relay::classifiers_at("near").unwrap(), 0);
+    });
+}
+
+#[test]
+fn xdp_is_given_up_where_packets_come_by_an_interface_that_it_does_not_know() {
+    wired(|there| {
+        let here = NetNs::current().unwrap();
+        let end = |name, last, namespace| VethEnd {
+            name,
+            mac: [2, 0, 0, 0, 1, last],
+            namespace,
         };
-        let relay = address("192.0.2.1:50000");
-        let entry = FlowEntry {
-            source: relay,
-            destination: peer,
-            channel: None,
-            own_relay: false,
-            next_hop: running.next_hops.acquire(relay.ip(), peer.ip()),
-            counter: 0,
-            bucket: None,
-            deadline_ns: u64::MAX,
+        let mut netlink = Netlink::open().unwrap();
+        netlink
+            .create_veth(&end("other", 1, &here), &end("opposite", 2, &there))
+            .unwrap();
+        let add = |name, last: u8| {
+            let mut netlink = Netlink::open().unwrap();
+            let index = interface_index(name).unwrap();
+            netlink.set_up(index).unwrap();
+            netlink
+                .add_address(index, [198, 51, 100, last].into(), 24)
+                .unwrap();
+            index
         };
-        running.part.table.insert(&key, &entry).unwrap();
-        assert_eq!(running.shown.get().interfaces[0].means, Means::Xdp);
-        let (shown, separated) = (&running.shown, &running.separated);
+        let other = add("other", 1);
+        let (mut prepared, published) = prepare(OffloadMode::Xdp, OffloadMode::Auto);
+        // As if `other` were below `near`, and could not be told to the program.
+        let _attached = prepared.relay.attach_xdp(other, [2, 0, 0, 0, 1, 1]);
+        prepared.relay.forget_interface(other).unwrap();
+        let told = Arc::new(AtomicBool::new(false));
+        let running = run(prepared, published, told, || true);
         let stop = AtomicBool::new(false);
         std::thread::scope(|scope| {
             let (stop, there) = (&stop, &there);
             scope.spawn(move || {
                 there.enter().unwrap();
-                let socket = UdpSocket::bind(client).unwrap();
-                // ChannelData. The kernel leaves its checksum to the "hardware" of the wire.
-                let datagram = [0x40, 0x01, 0, 4, 1, 2, 3, 4];
+                add("opposite", 2);
+                let socket = UdpSocket::bind("198.51.100.2:0").unwrap();
                 while !stop.load(Ordering::Relaxed) {
-                    let _ = socket.send_to(&datagram, "192.0.2.1:3478");
-                    std::thread::sleep(Duration::from_millis(1));
+                    let _ = socket.send_to(&[0x40, 1, 0, 0], "198.51.100.1:3478");
+                    std::thread::sleep(Duration::from_millis(20));
                 }
             });
             let done = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
-                until("the step down", shown, |status| {
+                until("the fallback", &running.published, |status| {
                     status.interfaces[0].means == Means::Tc
                 });
             }));
             stop.store(true, Ordering::Relaxed);
             done.unwrap();
         });
-        let interface = &shown.get().interfaces[0];
-        assert_eq!(interface.reason(), Some(&Obstacle::PartialChecksums));
-        assert!(separated.load(Ordering::Relaxed), "sockets are told");
+        let interface = &running.published.get().interfaces[0];
+        assert_eq!(interface.reason(), Some(&Obstacle::UnknownInterface));
+    });
+}
+
+/// Sends datagrams of a channel with checksums for the hardware until the status is good.
+fn with_partial_checksums(
+    running: &mut Running,
+    there: &NetNs,
+    good: impl FnMut(&OffloadStatus) -> bool,
+) {
+    let address = |text: &str| -> SocketAddr { text.parse().unwrap() };
+    let (client, peer) = (address("192.0.2.2:9000"), address("192.0.2.2:9001"));
+    let key = FlowKey {
+        remote: client,
+        local: address("192.0.2.1:3478"),
+        channel: Some(0x4001),
+    };
+    let relay = address("192.0.2.1:50000");
+    let entry = FlowEntry {
+        source: relay,
+        destination: peer,
+        channel: None,
+        own_relay: false,
+        next_hop: running.next_hops.acquire(relay.ip(), peer.ip()),
+        bucket: None,
+        deadline_ns: u64::MAX,
+        settles: false,
+    };
+    running.part.table.insert(&key, &entry).unwrap();
+    assert_eq!(running.published.get().interfaces[0].means, Means::Xdp);
+    let published = &running.published;
+    let stop = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        let stop = &stop;
+        scope.spawn(move || {
+            there.enter().unwrap();
+            let socket = UdpSocket::bind(client).unwrap();
+            // ChannelData. The kernel leaves its checksum to the "hardware" of the wire.
+            let datagram = [0x40, 0x01, 0, 4, 1, 2, 3, 4];
+            while !stop.load(Ordering::Relaxed) {
+                let _ = socket.send_to(&datagram, "192.0.2.1:3478");
+                std::thread::sleep(Duration::from_millis(1));
+            }
+        });
+        let done = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
+            until("the fallback", published, good);
+        }));
+        stop.store(true, Ordering::Relaxed);
+        done.unwrap();
     });
 }

@@ -4,11 +4,13 @@
 //! nobody watches any more. A hop without a route, or with a neighbour that is not known, has no entry: its datagrams go by user
 //! space, and so have the kernel look for the neighbour.
 
+use super::cells::Cells;
 use super::next_hops::Path;
 use bpf::relay::NextHop;
 use io::netlink::{Mac, Neighbour, NeighbourState, Route, RouteTo};
 use std::collections::HashMap;
 use std::net::IpAddr;
+use std::sync::Arc;
 
 /// How long an entry is good, in nanoseconds: what a base reachable time is by default.
 pub(super) const LIFE: u64 = 30_000_000_000;
@@ -41,6 +43,7 @@ pub(super) struct Exit {
 pub(super) struct Hops {
     hops: HashMap<u32, Hop>,
     neighbours: HashMap<Place, Known>,
+    cells: Arc<Cells>,
     exits: HashMap<u32, Exit>,
 }
 
@@ -85,7 +88,19 @@ impl Hops {
         self.exits = exits;
     }
 
-    /// Every path, to be routed anew.
+    /// Which destinations are routed alike, now. Returns whether that has changed.
+    pub(super) fn set_cells(&mut self, cells: &Arc<Cells>) -> bool {
+        let changed = self.cells != *cells;
+        self.cells = Arc::clone(cells);
+        changed
+    }
+
+    /// Whether the route of a path's destination is that of all its cell's. It may have got another cell.
+    pub(super) fn stands_for_its_cell(&self, path: &Path) -> bool {
+        !path.cell.is_shared() || self.cells.of(path.to) == path.cell
+    }
+
+    /// The path of every hop, to be routed anew.
     pub(super) fn paths(&self) -> Vec<(u32, Path)> {
         let hops = self.hops.iter();
         hops.map(|(index, hop)| (*index, hop.path)).collect()

@@ -1,5 +1,6 @@
 //! Next hops as routes and neighbours come and go, with a table made of memory.
 
+use super::cells::Cell;
 use super::hops::{Entries, Exit, Hops, LIFE};
 use super::next_hops::Path;
 use bpf::relay::NextHop;
@@ -33,6 +34,7 @@ fn path(to: u8) -> Path {
     Path {
         local: ip(1),
         to: ip(to),
+        cell: Cell::of_one(ip(to)),
     }
 }
 

@@ -9,8 +9,11 @@ use std::net::IpAddr;
 /// Most interfaces that programs are attached to: nobody serves from more.
 const MOST: usize = 64;
 
-/// Everything that the rules want to know of the interfaces that hold one of `served`. An unspecified address stands for all of its
-/// family.
+/// Everything that the rules want to know of the interfaces that packets to one of `served` arrive on. An unspecified address stands
+/// for all of its family.
+///
+/// That is the interface that holds the address. An address on `lo` or on a dummy interface (anycast, virtual addresses) is reached
+/// by any other: then it is every Ethernet interface that has an address of any kind and belongs to no bond, team or bridge.
 ///
 /// # Errors
 /// What netlink says.
@@ -19,31 +22,95 @@ pub(crate) fn survey(served: &[IpAddr]) -> std::io::Result<Vec<Facts>> {
     let links = Netlink::open()?.links()?;
     // The kernel may be too old to tell.
     let mut drivers = Drivers::open().ok();
-    let serving = links
-        .iter()
-        .filter(|link| link.up && holds_one(link, &addresses, served));
+    let machine = Machine {
+        links: &links,
+        addresses: &addresses,
+        served,
+    };
+    let serving = machine.serving().into_iter().take(MOST);
     Ok(serving
-        .take(MOST)
-        .map(|link| Facts {
-            link: link.clone(),
-            xdp: drivers
-                .as_mut()
-                .and_then(|drivers| drivers.xdp(link.index).ok()),
+        .map(|(link, indirect)| {
+            let lower: Vec<Link> = lower_devices(link.index, &links).cloned().collect();
             // Who cannot say does not strip.
-            strips_tags: ethtool::strips_vlan_tags(&link.name).unwrap_or(false),
-            vlan: vlan_on(link, &links),
+            let strips = |link: &Link| ethtool::strips_vlan_tags(&link.name).unwrap_or(false);
+            Facts {
+                link: link.clone(),
+                xdp: drivers
+                    .as_mut()
+                    .and_then(|drivers| drivers.xdp(link.index).ok()),
+                strips_tags: strips(link) || lower.iter().any(strips),
+                vlan: vlan_on(link, &links),
+                lower,
+                indirect,
+            }
         })
         .collect())
 }
 
-fn holds_one(link: &Link, addresses: &[InterfaceAddress], served: &[IpAddr]) -> bool {
-    let mut own = addresses.iter().filter(|one| on(&one.name, &link.name));
-    own.any(|address| {
-        let same = |ip: &IpAddr| {
-            *ip == address.ip || ip.is_unspecified() && ip.is_ipv4() == address.ip.is_ipv4()
-        };
-        served.iter().any(same)
-    })
+/// The interfaces of a machine, and what it serves.
+struct Machine<'a> {
+    links: &'a [Link],
+    addresses: &'a [InterfaceAddress],
+    served: &'a [IpAddr],
+}
+
+impl<'a> Machine<'a> {
+    /// Each interface that serves, and whether it does so only for addresses on `lo` or dummy interfaces: these come last.
+    fn serving(&self) -> Vec<(&'a Link, bool)> {
+        let routed = self.links.iter().any(|link| self.has_routed_address(link));
+        let up = self.links.iter().filter(|link| link.up && !is_dummy(link));
+        let mut serving: Vec<_> = up
+            .filter_map(|link| {
+                let holds = self.held(link).next().is_some();
+                (holds || routed && self.receives(link)).then_some((link, !holds))
+            })
+            .collect();
+        serving.sort_by_key(|(_, indirect)| *indirect);
+        serving
+    }
+
+    /// The served addresses that an interface holds.
+    fn held(&self, link: &Link) -> impl Iterator<Item = IpAddr> {
+        self.of(link).filter(|own| {
+            let same =
+                |ip: &IpAddr| ip == own || ip.is_unspecified() && ip.is_ipv4() == own.is_ipv4();
+            self.served.iter().any(same)
+        })
+    }
+
+    /// Whether it holds a served address that others reach through another interface.
+    fn has_routed_address(&self, link: &Link) -> bool {
+        let hosts = link.loopback || is_dummy(link);
+        hosts && link.up && self.held(link).any(|ip| !ip.is_loopback())
+    }
+
+    /// Whether the IP stack gets packets from outside by this interface.
+    fn receives(&self, link: &Link) -> bool {
+        link.ethernet && !self.is_lower(link) && self.of(link).next().is_some()
+    }
+
+    /// Whether its packets go on as another interface's. Members of a VRF keep theirs.
+    fn is_lower(&self, link: &Link) -> bool {
+        let master = self.links.iter().find(|one| Some(one.index) == link.master);
+        master.is_some_and(|master| master.kind.as_deref() != Some("vrf"))
+    }
+
+    fn of(&self, link: &Link) -> impl Iterator<Item = IpAddr> {
+        let own = self
+            .addresses
+            .iter()
+            .filter(|one| on(&one.name, &link.name));
+        own.map(|address| address.ip)
+    }
+}
+
+fn is_dummy(link: &Link) -> bool {
+    link.kind.as_deref() == Some("dummy")
+}
+
+/// The devices whose frames an interface gets: those of a bond or a team, or the virtual function of a Hyper-V interface.
+pub(super) fn lower_devices(index: u32, links: &[Link]) -> impl Iterator<Item = &Link> {
+    links.iter().filter(move |link| link.master == Some(index))
 }
 
 /// Whether an address with this label belongs to the interface: `eth0:1` is an old way to write a second address of `eth0`.
@@ -76,5 +143,94 @@ mod tests {
         assert!(names(&["0.0.0.0"]).contains(&"lo".to_owned()));
         assert_eq!(names(&["203.0.113.77"]), [""; 0]);
         assert!(on("eth0:1", "eth0") && on("eth0", "eth0") && !on("eth01", "eth0"));
+    }
+
+    /// An Ethernet interface as netlink would describe it.
+    fn link(index: u32, name: &str, kind: Option<&str>, master: Option<u32>) -> Link {
+        Link {
+            index,
+            name: name.to_owned(),
+            kind: kind.map(str::to_owned),
+            ethernet: name != "lo",
+            loopback: name == "lo",
+            up: true,
+            carrier: true,
+            mac: Some([2, 0, 0, 0, 0, 1]),
+            mtu: 1500,
+            below: None,
+            master,
+            backup: false,
+            xdp: None,
+        }
+    }
+
+    /// Names of the interfaces that serve, those that serve indirectly with a star.
+    fn serving(links: &[Link], addresses: &[(&str, &str)], served: &[&str]) -> Vec<String> {
+        let address = |(name, ip): &(&str, &str)| InterfaceAddress {
+            name: (*name).to_owned(),
+            ip: ip.parse().unwrap(),
+            scope_id: 0,
+            up: true,
+            loopback: *name == "lo",
+        };
+        let addresses: Vec<InterfaceAddress> = addresses.iter().map(address).collect();
+        let served: Vec<IpAddr> = served.iter().map(|ip| ip.parse().unwrap()).collect();
+        let machine = Machine {
+            links,
+            addresses: &addresses,
+            served: &served,
+        };
+        let star = |indirect| if indirect { "*" } else { "" };
+        let all = machine.serving().into_iter();
+        all.map(|(link, indirect)| format!("{}{}", link.name, star(indirect)))
+            .collect()
+    }
+
+    #[test]
+    fn an_address_on_loopback_or_a_dummy_is_served_where_its_packets_arrive() {
+        let links = [
+            link(1, "lo", None, None),
+            link(2, "eth0", None, None),
+            link(3, "eth1", None, Some(5)),
+            link(4, "eth2", None, None),
+            link(5, "bond0", Some("bond"), None),
+            link(6, "dummy0", Some("dummy"), None),
+            link(7, "eth3", None, Some(8)),
+            link(8, "vrf0", Some("vrf"), None),
+        ];
+        let addresses = [
+            ("lo", "127.0.0.1"),
+            ("lo", "192.0.2.53"),
+            ("eth0", "198.51.100.1"),
+            ("eth1", "fe80::1"),
+            ("bond0", "fe80::2"),
+            ("dummy0", "192.0.2.54"),
+            ("eth3", "fe80::3"),
+        ];
+        let serving = |served: &[&str]| serving(&links, &addresses, served);
+        // eth1 is below the bond, and eth2 has no address.
+        let elsewhere = ["eth0*", "bond0*", "eth3*"];
+        assert_eq!(serving(&["192.0.2.54"]), elsewhere);
+        assert_eq!(serving(&["192.0.2.53"]), [&["lo"][..], &elsewhere].concat());
+        assert_eq!(serving(&["198.51.100.1"]), ["eth0"]);
+        assert_eq!(serving(&["127.0.0.1"]), ["lo"]);
+        assert_eq!(serving(&["0.0.0.0"]), ["lo", "eth0", "bond0*", "eth3*"]);
+        let elsewhere = ["eth3", "eth0*", "bond0*"];
+        assert_eq!(serving(&["192.0.2.54", "fe80::3"]), elsewhere);
+        let v6 = ["eth1", "bond0", "eth3"];
+        assert_eq!(serving(&["::"]), v6, "no address on lo");
+    }
+
+    #[test]
+    fn a_virtual_function_is_a_lower_device() {
+        // Hyper-V: `eth0` is synthetic, and the VF carries its frames, with its own index.
+        let links = [
+            link(2, "eth0", None, None),
+            link(3, "enP1s1", None, Some(2)),
+        ];
+        let lower: Vec<u32> = lower_devices(2, &links).map(|link| link.index).collect();
+        assert_eq!(lower, [3]);
+        let addresses = [("eth0", "10.0.0.4"), ("enP1s1", "fe80::1")];
+        assert_eq!(serving(&links, &addresses, &["10.0.0.4"]), ["eth0"]);
     }
 }

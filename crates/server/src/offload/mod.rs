@@ -10,11 +10,18 @@
 //! Until then, and whenever anything is in doubt, datagrams take the way through user space, which is always complete.
 
 mod attach;
+mod cells;
 mod choice;
 mod chunks;
+mod clsact;
+#[cfg(test)]
+#[path = "clsact_tests.rs"]
+mod clsact_tests_needs_root;
 mod control;
 #[cfg(test)]
-mod control_tests;
+#[path = "control_tests.rs"]
+mod control_tests_needs_root;
+mod fallback;
 mod hops;
 #[cfg(test)]
 mod hops_tests;
@@ -28,14 +35,18 @@ mod thread;
 
 pub(crate) use attach::Wanted;
 pub use bpf::relay::{PathTotals, Totals};
+#[cfg(test)]
+pub(crate) use cells::Cells;
 pub use choice::{Means, Obstacle};
+#[cfg(test)]
 pub(crate) use chunks::Chunks;
 pub(crate) use control::{Control, Prepared};
+pub(crate) use fallback::OnFallback;
 pub(crate) use next_hops::NextHopTable;
 pub(crate) use part::{Flowing, Part};
 pub use prospects::{Prospect, prospects};
 pub(crate) use rates::{Places, Rates};
-pub(crate) use status::Shown;
+pub(crate) use status::PublishedStatus;
 pub use status::{InterfaceOffload, OffloadStatus};
 
 /// How much of relaying the kernel is asked to do. It cannot change while the server runs.
@@ -50,7 +61,7 @@ pub struct Offload {
 }
 
 impl Offload {
-    /// The default of [`Offload::channels`]. A channel takes about 500 bytes of kernel memory, most of it only while it is bound.
+    /// The default of [`Offload::channels`]. Each takes 512 bytes of kernel memory from the start: 32 MiB in all.
     pub const CHANNELS: u32 = 1 << 16;
     /// The most channels: a gigabyte of kernel memory.
     pub const MOST_CHANNELS: u32 = 1 << 21;
@@ -77,7 +88,7 @@ pub enum OffloadMode {
     /// By native XDP on each interface; the server does not start where one cannot have it. Loopback, which never can, is left
     /// to user space.
     Xdp,
-    /// By a classifier (TCX) on each interface; the server does not start where one cannot have it.
+    /// By a classifier (TCX, or clsact before Linux 6.6) on each interface; the server does not start where one cannot have it.
     Tc,
 }
 

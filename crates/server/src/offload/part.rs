@@ -6,7 +6,7 @@ use bpf::relay::{Buckets, Counts, FlowEntry, FlowKey, InsertError, Table};
 use std::fmt::Debug;
 use std::sync::Arc;
 
-/// A worker's hands on what the kernel's programs look into.
+/// A worker's handles to the tables that it shares with the BPF programs.
 #[derive(Debug)]
 pub(crate) struct Part {
     /// The flows; one handle per worker.
@@ -15,38 +15,30 @@ pub(crate) struct Part {
     pub(crate) buckets: Buckets,
     /// Shared by all workers, as is everything below.
     pub(crate) next_hops: Arc<NextHopTable>,
-    /// Numbers of channels: each has two counters.
-    pub(crate) channels: Arc<Chunks>,
     /// Numbers of rate limits.
     pub(crate) rates: Arc<Chunks>,
 }
 
 /// The table of flows, or what a test takes for it.
 pub(crate) trait Flowing: Debug + Send {
-    /// As [`Table::begin`].
-    fn begin(&mut self, counter: u32);
     /// As [`Table::insert`].
     fn insert(&mut self, key: &FlowKey, entry: &FlowEntry) -> Result<(), InsertError>;
     /// As [`Table::remove`].
-    fn remove(&mut self, key: &FlowKey) -> bool;
+    fn remove(&mut self, key: &FlowKey) -> Option<Counts>;
     /// As [`Table::counts`].
-    fn counts(&mut self, counter: u32) -> Counts;
+    fn counts(&mut self, key: &FlowKey) -> Option<Counts>;
 }
 
 impl Flowing for Table {
-    fn begin(&mut self, counter: u32) {
-        Table::begin(self, counter);
-    }
-
     fn insert(&mut self, key: &FlowKey, entry: &FlowEntry) -> Result<(), InsertError> {
         Table::insert(self, key, entry)
     }
 
-    fn remove(&mut self, key: &FlowKey) -> bool {
+    fn remove(&mut self, key: &FlowKey) -> Option<Counts> {
         Table::remove(self, key)
     }
 
-    fn counts(&mut self, counter: u32) -> Counts {
-        Table::counts(self, counter)
+    fn counts(&mut self, key: &FlowKey) -> Option<Counts> {
+        Table::counts(self, key)
     }
 }

@@ -1,6 +1,6 @@
 //! What this machine could do for relaying, found out without serving anything.
 
-use super::attach::Wanted;
+use super::attach::{Attachment, Wanted, attach_tc, load_tc, refused};
 use super::choice::{Facts, Means, Obstacle, choose};
 use super::machine::survey;
 use super::{Offload, OffloadMode};
@@ -23,6 +23,8 @@ pub struct Prospect {
     pub not_xdp: Option<Obstacle>,
     /// Whether [`OffloadMode::Xdp`] would try it all the same.
     pub xdp_on_demand: bool,
+    /// Whether a classifier is attached by clsact, because the kernel has no TCX (before Linux 6.6).
+    pub clsact: bool,
     /// What speaks against a classifier; `None` if one was attached for a moment, which disturbs nobody.
     pub not_tc: Option<Obstacle>,
 }
@@ -50,6 +52,7 @@ pub fn prospects() -> std::io::Result<Vec<Prospect>> {
         relays: &[],
         ports: PortRange::DYNAMIC,
         allocations: 1,
+        tcx: true,
     };
     let mut relay = wanted.load();
     Ok(facts
@@ -61,18 +64,16 @@ pub fn prospects() -> std::io::Result<Vec<Prospect>> {
 fn prospect(facts: &Facts, relay: &mut Result<Relay, Obstacle>) -> Prospect {
     let choice = choose(OffloadMode::Auto, facts);
     let demanded = choose(OffloadMode::Xdp, facts);
-    let (mut not_xdp, mut not_tc) = (choice.xdp, choice.tc);
+    let (mut not_xdp, mut not_tc, mut clsact) = (choice.xdp, choice.tc, false);
     match relay {
         Err(obstacle) => {
             not_xdp.get_or_insert_with(|| obstacle.clone());
             not_tc.get_or_insert_with(|| obstacle.clone());
         }
-        Ok(relay) if not_tc.is_none() => {
-            not_tc = relay
-                .attach_tc(facts.link.index)
-                .err()
-                .map(|error| Obstacle::Refused(error.to_string()));
-        }
+        Ok(relay) if not_tc.is_none() => match try_tc(relay, facts.link.index) {
+            Ok(attached) => clsact = matches!(attached, Attachment::Clsact(_)),
+            Err(obstacle) => not_tc = Some(obstacle),
+        },
         Ok(_) => {}
     }
     Prospect {
@@ -85,6 +86,12 @@ fn prospect(facts: &Facts, relay: &mut Result<Relay, Obstacle>) -> Prospect {
         },
         xdp_on_demand: relay.is_ok() && demanded.xdp.is_none(),
         not_xdp,
+        clsact,
         not_tc,
     }
+}
+
+fn try_tc(relay: &mut Relay, interface: u32) -> Result<Attachment, Obstacle> {
+    let gate = load_tc(relay, true).map_err(|error| refused(&error))?;
+    attach_tc(relay, gate, interface)
 }

@@ -15,6 +15,8 @@ pub struct InterfaceOffload {
     pub index: u32,
     /// By which means.
     pub means: Means,
+    /// Whether the classifier is attached by clsact, because the kernel has no TCX (before Linux 6.6).
+    pub clsact: bool,
     /// Why not by native XDP; `None` if it is used.
     pub not_xdp: Option<Obstacle>,
     /// Why not by a classifier; `None` if it is used, or could be.
@@ -47,6 +49,7 @@ impl fmt::Display for InterfaceOffload {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let means = match self.means {
             Means::Xdp => "the kernel relays, by XDP in the driver",
+            Means::Tc if self.clsact => "the kernel relays, by a classifier (tc, by clsact)",
             Means::Tc => "the kernel relays, by a classifier (tc)",
             Means::User => "user space relays",
         };
@@ -75,9 +78,9 @@ pub struct OffloadStatus {
 
 /// The status, shared by the control thread and those who look.
 #[derive(Debug, Default)]
-pub(crate) struct Shown(Mutex<OffloadStatus>);
+pub(crate) struct PublishedStatus(Mutex<OffloadStatus>);
 
-impl Shown {
+impl PublishedStatus {
     pub(crate) fn get(&self) -> OffloadStatus {
         self.lock().clone()
     }

@@ -1,19 +1,21 @@
-//! The control thread: keeps next hops, interfaces and listeners of the programs true, and counts at hand.
+//! The control thread: keeps the programs' next hops, interfaces and listeners up to date, and publishes the programs' counters.
 //!
-//! It wakes up when something changes in the network, when a worker wants a new next hop, and once a second. Nothing that it writes
-//! is good for long, so that whatever happens to it, the programs stop sending within half a minute.
+//! It wakes up when something changes in the network, when a worker wants a new next hop, and once a second. Next hops expire after
+//! half a minute. So the programs stop sending if the thread hangs.
 
 use super::OffloadMode;
-use super::attach::{Place, binding_limit};
+use super::attach::{InterfaceAttachment, binding_limit};
+use super::cells::Cells;
 use super::choice::{Means, Obstacle};
-use super::control::{OnTc, Orders, Watch};
+use super::control::{ControlSettings, Watch};
+use super::fallback::Fallback;
 use super::hops::{Entries, Exit, Hops};
+use super::machine::lower_devices;
 use super::next_hops::{NextHopTable, Path};
-use super::status::Shown;
+use super::status::PublishedStatus;
 use bpf::relay::{NextHop, NextHops, Relay};
 use io::netlink::{Link, NetworkChange};
 use io::{Events, Poller};
-use std::collections::HashMap;
 use std::io as std_io;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
@@ -34,12 +36,6 @@ const REROUTING: u32 = 30;
 /// Changes of routes that come in a burst are answered together, after so long.
 const BURST: Duration = Duration::from_millis(20);
 
-/// So many unfinished checksums in a second are worth a thought: one datagram in 65,536 looks like one by chance.
-const MANY_PARTIAL: u64 = 100;
-
-/// And more than one in so many of what the program has relayed is no chance.
-const PARTIAL_ONE_IN: u64 = 100;
-
 /// The program's table of next hops. What cannot be written stays as it was, and ends by itself.
 pub(super) struct Table(pub(super) NextHops);
 
@@ -58,25 +54,21 @@ impl Entries for Table {
 }
 
 pub(super) struct Thread {
-    pub(super) orders: Arc<Orders>,
+    pub(super) settings: Arc<ControlSettings>,
     pub(super) poller: Poller,
     pub(super) relay: Relay,
     pub(super) entries: Table,
-    pub(super) places: Vec<Place>,
+    pub(super) attachments: Vec<InterfaceAttachment>,
     pub(super) next_hops: Arc<NextHopTable>,
     pub(super) watch: Watch,
-    pub(super) shown: Arc<Shown>,
+    pub(super) published: Arc<PublishedStatus>,
     pub(super) mode: OffloadMode,
-    pub(super) on_tc: OnTc,
     pub(super) hops: Hops,
     /// As bound, maybe to wildcards.
     pub(super) listeners: Vec<SocketAddr>,
     /// What Binding requests are answered for.
     pub(super) answering: Vec<SocketAddr>,
-    /// Unfinished checksums seen so far, by interface.
-    pub(super) partial: HashMap<u32, u64>,
-    /// What the XDP program had relayed a tick ago.
-    pub(super) relayed: u64,
+    pub(super) fallback: Fallback,
     pub(super) reroute: Reroute,
     /// It may have the kernel confirm neighbours.
     pub(super) may_ask: bool,
@@ -127,9 +119,10 @@ impl Thread {
         self.look_at_links();
         self.look_at_neighbours();
         self.answer_at_own_addresses();
+        self.look_at_cells();
         let mut next_tick = io::clock::monotonic_ns();
         let mut ticks = 0_u32;
-        while !self.orders.stops() {
+        while !self.settings.stops() {
             let now = io::clock::monotonic_ns();
             if now >= next_tick {
                 next_tick = now + TICK.as_nanos() as u64;
@@ -143,13 +136,13 @@ impl Thread {
                 self.reroute();
             }
             let wake_at = self.reroute.due_ns.unwrap_or(next_tick).min(next_tick);
-            let patience = Duration::from_nanos(wake_at.saturating_sub(now));
-            if let Err(error) = self.poller.wait(&mut events, Some(patience)) {
-                tracing::error!(%error, "the control thread of the in-kernel relay stops: user space will relay");
+            let poll_timeout = Duration::from_nanos(wake_at.saturating_sub(now));
+            if let Err(error) = self.poller.wait(&mut events, Some(poll_timeout)) {
+                tracing::error!(%error, "the control thread of the in-kernel relay cannot wait for events");
                 return;
             }
-            self.orders.waker.acknowledge();
-            self.obey();
+            self.settings.waker.acknowledge();
+            self.apply_settings();
             let news = self.read_changes();
             self.take_in(news);
             self.resolve_new();
@@ -158,7 +151,8 @@ impl Thread {
 
     /// Does what has to be done now and then.
     fn tick(&mut self, renewal: bool) {
-        self.watch_checksums();
+        self.watch_xdp();
+        self.fallback.tell_workers();
         if renewal {
             let mut unused = Vec::new();
             self.next_hops.withdraw_unused(KEPT, &mut unused);
@@ -173,11 +167,11 @@ impl Thread {
                 .renew(io::clock::monotonic_ns(), &mut self.entries);
             self.ask_about(&stale);
         }
-        self.show();
+        self.publish();
     }
 
-    fn obey(&mut self) {
-        if let Some(binding) = self.orders.take_binding()
+    fn apply_settings(&mut self) {
+        if let Some(binding) = self.settings.take_binding()
             && let Err(error) = self.relay.set_binding(binding.and_then(binding_limit))
         {
             tracing::error!(%error, "the kernel goes on answering Binding requests as before");
@@ -222,8 +216,12 @@ impl Thread {
     fn reroute(&mut self) {
         let begun = io::clock::monotonic_ns();
         self.answer_at_own_addresses();
+        let changed = self.look_at_cells();
         for (index, path) in self.hops.paths() {
             self.route(index, path);
+        }
+        if changed {
+            self.next_hops.tell_workers();
         }
         self.reroute.done(begun);
     }
@@ -236,8 +234,28 @@ impl Thread {
         }
     }
 
+    /// Finds out which destinations are routed alike. Returns whether that has changed.
+    fn look_at_cells(&mut self) -> bool {
+        let prefixes = self.watch.netlink.route_prefixes(Cells::MOST_PREFIXES);
+        // Without an answer, each destination has a next hop of its own.
+        let cells = Arc::new(Cells::new(&prefixes.unwrap_or_default()));
+        let changed = self.hops.set_cells(&cells);
+        if changed {
+            self.next_hops.set_cells(cells);
+        }
+        changed
+    }
+
     fn route(&mut self, index: u32, path: Path) {
-        let route = self.watch.netlink.route(path.local, path.to);
+        let netlink = &mut self.watch.netlink;
+        let route = if !self.hops.stands_for_its_cell(&path) {
+            self.next_hops.lost_destination(index);
+            Err(std_io::ErrorKind::NotFound.into())
+        } else if path.cell.is_shared() {
+            netlink.table_route(path.local, path.to)
+        } else {
+            netlink.route(path.local, path.to)
+        };
         let now = io::clock::monotonic_ns();
         let ask = self
             .hops
@@ -246,8 +264,8 @@ impl Thread {
     }
 
     /// Has the kernel find or confirm these neighbours.
-    fn ask_about(&mut self, places: &[(u32, IpAddr)]) {
-        for (index, address) in places.iter().filter(|_| self.may_ask) {
+    fn ask_about(&mut self, neighbours: &[(u32, IpAddr)]) {
+        for (index, address) in neighbours.iter().filter(|_| self.may_ask) {
             if let Err(error) = self.watch.netlink.use_neighbour(*index, *address)
                 && error.kind() == std_io::ErrorKind::PermissionDenied
             {
@@ -260,15 +278,18 @@ impl Thread {
         }
     }
 
-    fn look_at_links(&mut self) {
+    pub(super) fn look_at_links(&mut self) {
         let Ok(links) = self.watch.netlink.links() else {
             return;
         };
         self.look_at_ipsec();
         self.leave_those_gone(&links);
-        let over_xdp: Vec<u32> = self.at(Means::Xdp).map(|place| place.about.index).collect();
-        let loopback = self.at(Means::Tc).any(|place| {
-            let of_place = |link: &&Link| link.index == place.about.index;
+        let over_xdp: Vec<u32> = self
+            .at(Means::Xdp)
+            .map(|attachment| attachment.about.index)
+            .collect();
+        let loopback = self.at(Means::Tc).any(|attachment| {
+            let of_place = |link: &&Link| link.index == attachment.about.index;
             links
                 .iter()
                 .find(of_place)
@@ -293,14 +314,28 @@ impl Thread {
             (link.index, exit)
         });
         self.hops.set_exits(exits.collect());
-        for link in links.iter().filter(|link| over_xdp.contains(&link.index)) {
-            // Frames to another address than the interface's are not for it.
-            let _ = self
-                .relay
-                .set_interface(link.index, link.mac.unwrap_or_default());
-        }
+        self.set_link_addresses(&links);
         self.hops
             .write_all(io::clock::monotonic_ns(), &mut self.entries);
+    }
+
+    /// Frames to another address than the interface's are not for it, also where they arrive on a device below it.
+    fn set_link_addresses(&mut self, links: &[Link]) {
+        let over_xdp = |attachment: &&mut InterfaceAttachment| attachment.about.means == Means::Xdp;
+        for attachment in self.attachments.iter_mut().filter(over_xdp) {
+            let index = attachment.about.index;
+            let Some(link) = links.iter().find(|link| link.index == index) else {
+                continue;
+            };
+            let mac = link.mac.unwrap_or_default();
+            let lower: Vec<Link> = lower_devices(index, links).cloned().collect();
+            let set = self.relay.set_interface(index, index, mac);
+            if let Err(error) =
+                set.and_then(|()| attachment.set_lower(link, &lower, &mut self.relay))
+            {
+                tracing::warn!(interface = link.name, %error, "XDP leaves packets of this interface to user space");
+            }
+        }
     }
 
     /// What has to be encrypted, or may have to, is none of the programs' business: then user space relays everything.
@@ -317,12 +352,11 @@ impl Thread {
 
     /// Of an interface that is gone, nothing is left to detach.
     fn leave_those_gone(&mut self, links: &[Link]) {
-        for place in &mut self.places {
-            let index = place.about.index;
-            if place.attached.is_some() && links.iter().all(|link| link.index != index) {
+        for attachment in &mut self.attachments {
+            let index = attachment.about.index;
+            if attachment.attached.is_some() && links.iter().all(|link| link.index != index) {
                 let gone = Obstacle::Refused("the interface is gone".to_owned());
-                place.detach(&mut self.relay);
-                (place.about.not_xdp, place.about.not_tc) = (Some(gone.clone()), Some(gone));
+                attachment.end(&mut self.relay, &gone);
             }
         }
     }
@@ -359,61 +393,40 @@ impl Thread {
         self.answering = wanted;
     }
 
-    fn at(&self, means: Means) -> impl Iterator<Item = &Place> {
-        self.places
+    pub(super) fn at(&self, means: Means) -> impl Iterator<Item = &InterfaceAttachment> {
+        self.attachments
             .iter()
-            .filter(move |place| place.about.means == means)
+            .filter(move |attachment| attachment.about.means == means)
     }
 
-    /// Takes XDP from an interface where datagrams arrive with checksums that were left to the hardware, far more than by chance.
-    fn watch_checksums(&mut self) {
-        let totals = self.relay.totals().unwrap_or_default().xdp;
-        let relayed = totals.to_peer + totals.to_client + totals.relay_to_relay + totals.binding;
-        let passed = relayed - std::mem::replace(&mut self.relayed, relayed).min(relayed);
-        let over_xdp: Vec<u32> = self.at(Means::Xdp).map(|place| place.about.index).collect();
-        for index in over_xdp {
-            let count = self.relay.partial_checksums(index);
-            let before = self.partial.insert(index, count).unwrap_or(0);
-            let partial = count.saturating_sub(before);
-            if partial >= MANY_PARTIAL && partial > passed / PARTIAL_ONE_IN {
-                self.step_down(index, partial);
-            }
-        }
-    }
-
-    fn step_down(&mut self, index: u32, partial: u64) {
-        let Some(place) = self.places.iter_mut().find(|one| one.about.index == index) else {
-            return;
-        };
-        let interface = place.about.name.clone();
-        if self.mode == OffloadMode::Xdp {
-            tracing::warn!(
-                interface,
-                partial,
-                "datagrams with unfinished checksums, which XDP leaves to user space: tc would relay them"
-            );
-            return;
-        }
-        place.about.not_xdp = Some(Obstacle::PartialChecksums);
-        place.attach_tc(&mut self.relay);
-        tracing::warn!(
-            interface,
-            partial,
-            means = place.about.means.name(),
-            "datagrams arrive with unfinished checksums: XDP is given up here"
-        );
-        (self.on_tc)();
-        self.look_at_links();
-    }
-
-    fn show(&self) {
+    fn publish(&self) {
         let totals = self.relay.totals().unwrap_or_default();
-        let places = self.places.iter().map(|place| place.about.clone());
+        let attachments = self
+            .attachments
+            .iter()
+            .map(|attachment| attachment.about.clone());
         let (next_hops, usable) = (self.next_hops.len(), self.hops.usable());
-        self.shown.change(|status| {
-            status.interfaces = places.collect();
+        self.published.change(|status| {
+            status.interfaces = attachments.collect();
             status.totals = totals;
             (status.next_hops, status.next_hops_usable) = (next_hops, usable);
         });
+    }
+}
+
+impl Drop for Thread {
+    /// However the thread ends, by an error or a panic: what nobody watches any more is detached, and said to be.
+    fn drop(&mut self) {
+        if self.settings.stops() {
+            return;
+        }
+        for attachment in &mut self.attachments {
+            attachment.end(&mut self.relay, &Obstacle::ControlThreadEnded);
+        }
+        self.publish();
+        tracing::error!(
+            "the control thread of the in-kernel relay has ended: its programs are detached, and user space relays; \
+             restart the server to offload again"
+        );
     }
 }

@@ -1,20 +1,21 @@
 //! The free ports of one relay address, shared by all workers without a lock on the ordinary path.
 //!
 //! ```text
-//!  word (64 ports):   0      1      2      3      4      5   ..      leased to worker  word % workers
+//!  line (8 words):    0                    1                 ..      leased to worker  line % workers
+//!  word (64 ports):   0  1  ..  7          8  9  ..  15
 //!      free         [1101.. 0111.. 1111.. ....                       taken from here, at random
 //!      resting      [0010.. 1000.. ....                              freed a short while ago, in generations
 //!      foreign      [0000.. ....                                     held by another process when we tried
 //! ```
 //!
-//! A word of 64 ports, which starts at a multiple of 64, is a lease: its worker prefers it, so workers rarely touch the
-//! same cache line, but a lease is no fence. A worker whose own words are empty takes from anybody's, so no client gets
-//! a 508 while any worker has a port.
+//! A cache line of 512 ports, which starts at a multiple of 64, is a lease: its worker prefers it, so workers rarely write to the
+//! same cache line, but a lease is no fence. Where there are more workers than lines, some share one. A worker whose own lines are
+//! empty takes from anybody's, so no client gets a 508 while any worker has a port.
 //!
 //! A freed port rests for [`PortPool::REST`] so that late datagrams do not reach a new owner. When nothing else is free, what
 //! has rested longest comes back early: a shorter rest is better than a 508.
 
-use super::resting::{Resting, Words, count_ports, empty_words, move_all};
+use super::resting::{LINE, Resting, Words, count_ports, move_all};
 use crate::random::Entropy;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -167,9 +168,9 @@ impl PortPool {
         let pool = PortPool {
             range,
             workers: workers.max(1),
-            free: empty_words(words),
+            free: Words::empty(words),
             resting: Resting::new(words, range.len()),
-            foreign: empty_words(words),
+            foreign: Words::empty(words),
             foreign_due_s: AtomicU64::new(0),
         };
         for port in range.first..=range.last {
@@ -212,7 +213,7 @@ impl PortPool {
             self.retry_foreign(now_s);
         }
         self.take_leased(worker, want, entropy)
-            .or_else(|| self.take_in_order(0, 1, want, entropy))
+            .or_else(|| self.take_in_order(want, entropy))
             .or_else(|| self.take_early(want, entropy))
     }
 
@@ -249,32 +250,30 @@ impl PortPool {
     }
 
     fn take_leased(&self, worker: usize, want: Want, entropy: &mut Entropy) -> Option<u16> {
-        let own = worker % self.workers;
-        let leased = (self.free.len() + self.workers - 1 - own) / self.workers;
-        if leased == 0 {
-            return None;
-        }
-        (0..Self::GUESSES)
-            .find_map(|_| self.take_from(own + self.workers * entropy.below(leased), want, entropy))
-            .or_else(|| self.take_in_order(own, self.workers, want, entropy))
+        let lines = self.free.len().div_ceil(LINE);
+        let workers = self.workers.min(lines);
+        let own = worker % workers;
+        // Words of this worker's lines, as if they were side by side; the last line may be shorter.
+        let words = (lines - own).div_ceil(workers) * LINE;
+        let word_at = |at: usize| (own + at / LINE * workers) * LINE + at % LINE;
+        let guessed = (0..Self::GUESSES)
+            .find_map(|_| self.take_from(word_at(entropy.below(words)), want, entropy));
+        guessed.or_else(|| {
+            let first = entropy.below(words);
+            (0..words).find_map(|at| self.take_from(word_at((first + at) % words), want, entropy))
+        })
     }
 
-    /// Searches the words `start`, `start + step`, .. beginning at a random one of them.
-    fn take_in_order(
-        &self,
-        start: usize,
-        step: usize,
-        want: Want,
-        entropy: &mut Entropy,
-    ) -> Option<u16> {
-        let count = (self.free.len() + step - 1 - start) / step;
-        let offset = entropy.below(count);
-        (0..count)
-            .find_map(|i| self.take_from(start + step * ((offset + i) % count), want, entropy))
+    /// Searches all words in order, beginning at a random one of them.
+    fn take_in_order(&self, want: Want, entropy: &mut Entropy) -> Option<u16> {
+        let count = self.free.len();
+        let first = entropy.below(count);
+        (0..count).find_map(|at| self.take_from((first + at) % count, want, entropy))
     }
 
     fn take_from(&self, word: usize, want: Want, entropy: &mut Entropy) -> Option<u16> {
-        let mut free = self.free[word].load(Ordering::Relaxed);
+        let cell = self.free.get(word)?;
+        let mut free = cell.load(Ordering::Relaxed);
         loop {
             let candidates = want.candidates(free);
             if candidates == 0 {
@@ -283,7 +282,7 @@ impl PortPool {
             let spin = entropy.next_u32() % 64;
             let at = (candidates.rotate_right(spin).trailing_zeros() + spin) % 64;
             let bits = want.bits(at);
-            match self.free[word].compare_exchange_weak(
+            match cell.compare_exchange_weak(
                 free,
                 free & !bits,
                 Ordering::AcqRel,
@@ -306,12 +305,12 @@ impl PortPool {
     fn take_early(&self, want: Want, entropy: &mut Entropy) -> Option<u16> {
         let mut closed = self.resting.lock();
         loop {
-            if let Some(port) = self.take_in_order(0, 1, want, entropy) {
+            if let Some(port) = self.take_in_order(want, entropy) {
                 return Some(port);
             }
             if !self.resting.release_early(&mut closed, &self.free) {
                 self.resting.release_stragglers(&self.free);
-                return self.take_in_order(0, 1, want, entropy);
+                return self.take_in_order(want, entropy);
             }
         }
     }

@@ -37,6 +37,9 @@ fn one_worker_gets_every_port_of_all_leases_and_then_none() {
     }
 }
 
+/// The ports whose bits are in one cache line.
+const LINE_PORTS: usize = 512;
+
 #[test]
 fn a_worker_prefers_its_lease() {
     let pool = pool(49_152, 65_535, 4);
@@ -45,12 +48,41 @@ fn a_worker_prefers_its_lease() {
         let port = pool
             .take(3, Want::Any, 0, &mut entropy)
             .expect("a quarter of the ports is leased to worker 3");
-        assert_eq!((usize::from(port) - 49_152) / 64 % 4, 3);
+        assert_eq!((usize::from(port) - 49_152) / LINE_PORTS % 4, 3);
     }
     let stolen = pool
         .take(3, Want::Any, 0, &mut entropy)
         .expect("others have ports left");
-    assert_ne!((usize::from(stolen) - 49_152) / 64 % 4, 3);
+    assert_ne!((usize::from(stolen) - 49_152) / LINE_PORTS % 4, 3);
+}
+
+#[test]
+fn no_two_workers_write_to_one_cache_line() {
+    let pool = pool(49_152, 65_535, 4);
+    let mut entropy = Entropy::new();
+    let mut workers = HashMap::new();
+    for turn in 0..4 * 3_000 {
+        let worker = turn % 4;
+        let port = pool
+            .take(worker, Want::Any, 0, &mut entropy)
+            .expect("ports are left");
+        let line =
+            std::ptr::from_ref(&pool.free[pool.place(port).expect("it is ours").0]).addr() / 64;
+        assert_eq!(*workers.entry(line).or_insert(worker), worker);
+    }
+    assert_eq!(workers.len(), 32, "all lines are in use");
+}
+
+#[test]
+fn with_more_workers_than_cache_lines_each_has_ports_of_its_own() {
+    let pool = pool(50_176, 50_176 + 1_023, 5);
+    let mut entropy = Entropy::new();
+    for worker in 0..5 {
+        let port = pool
+            .take(worker, Want::Any, 0, &mut entropy)
+            .expect("ports are left");
+        assert_eq!((usize::from(port) - 50_176) / LINE_PORTS, worker % 2);
+    }
 }
 
 #[test]

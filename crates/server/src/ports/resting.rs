@@ -14,15 +14,59 @@ use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-/// One bit per port, in words of 64.
-pub(super) type Words = Box<[AtomicU64]>;
+/// Words in a cache line.
+pub(super) const LINE: usize = 8;
 
-pub(super) fn empty_words(count: usize) -> Words {
-    (0..count).map(|_| AtomicU64::new(0)).collect()
+/// A cache line of words.
+#[derive(Debug, Default)]
+#[repr(align(64))]
+struct Line([AtomicU64; LINE]);
+
+const _: () = assert!(size_of::<Line>() == 64);
+
+/// One bit per port, in words of 64. Word 0 starts a cache line.
+#[derive(Debug)]
+pub(super) struct Words {
+    lines: Box<[Line]>,
+    count: usize,
+}
+
+impl Words {
+    /// So many words, without a bit that is set.
+    pub(super) fn empty(count: usize) -> Words {
+        Words {
+            lines: (0..count.div_ceil(LINE)).map(|_| Line::default()).collect(),
+            count,
+        }
+    }
+}
+
+impl Words {
+    pub(super) fn len(&self) -> usize {
+        self.count
+    }
+
+    pub(super) fn get(&self, word: usize) -> Option<&AtomicU64> {
+        let inside = (word < self.count).then_some(word)?;
+        Some(&self.lines[inside / LINE].0[inside % LINE])
+    }
+
+    fn iter(&self) -> impl Iterator<Item = &AtomicU64> {
+        // Behind the last word no bit is ever set.
+        self.lines.iter().flat_map(|line| &line.0)
+    }
+}
+
+impl std::ops::Index<usize> for Words {
+    type Output = AtomicU64;
+
+    fn index(&self, word: usize) -> &AtomicU64 {
+        &self.lines[word / LINE].0[word % LINE]
+    }
 }
 
 /// How many bits are set.
-pub(super) fn count_ports(words: &[AtomicU64]) -> usize {
+pub(super) fn count_ports(words: &Words) -> usize {
     words
         .iter()
         .map(|word| word.load(Ordering::Relaxed).count_ones() as usize)
@@ -30,8 +74,8 @@ pub(super) fn count_ports(words: &[AtomicU64]) -> usize {
 }
 
 /// Moves every port of `from` to `to`.
-pub(super) fn move_all(from: &[AtomicU64], to: &[AtomicU64]) {
-    for (from, to) in from.iter().zip(to) {
+pub(super) fn move_all(from: &Words, to: &Words) {
+    for (from, to) in from.iter().zip(to.iter()) {
         if from.load(Ordering::Relaxed) != 0 {
             to.fetch_or(from.swap(0, Ordering::AcqRel), Ordering::AcqRel);
         }
@@ -85,7 +129,7 @@ impl Resting {
 
     pub(super) fn new(words: usize, ports: usize) -> Resting {
         Resting {
-            generations: std::array::from_fn(|_| empty_words(words)),
+            generations: std::array::from_fn(|_| Words::empty(words)),
             current: AtomicUsize::new(0),
             given: AtomicU32::new(0),
             full: u32::try_from(ports / GENERATIONS)
@@ -105,10 +149,7 @@ impl Resting {
 
     /// How many ports rest.
     pub(super) fn count(&self) -> usize {
-        self.generations
-            .iter()
-            .map(|generation| count_ports(generation))
-            .sum()
+        self.generations.iter().map(count_ports).sum()
     }
 
     /// Whether [`Resting::turn`] has something to do.
@@ -118,7 +159,7 @@ impl Resting {
     }
 
     /// Closes the current generation and releases to `free` what has rested long enough.
-    pub(super) fn turn(&self, now_s: u64, free: &[AtomicU64]) {
+    pub(super) fn turn(&self, now_s: u64, free: &Words) {
         let Ok(mut closed) = self.closed.try_lock() else {
             return;
         };
@@ -142,7 +183,7 @@ impl Resting {
     }
 
     /// Releases the oldest generation although it has not rested enough. `false` if none was left.
-    pub(super) fn release_early(&self, closed: &mut Closed, free: &[AtomicU64]) -> bool {
+    pub(super) fn release_early(&self, closed: &mut Closed, free: &Words) -> bool {
         if closed.count == 0 {
             self.close_current(closed, 0);
         }
@@ -150,13 +191,13 @@ impl Resting {
     }
 
     /// Releases what overtaken givers have left in generations that are not in use.
-    pub(super) fn release_stragglers(&self, free: &[AtomicU64]) {
+    pub(super) fn release_stragglers(&self, free: &Words) {
         self.generations
             .iter()
             .for_each(|generation| move_all(generation, free));
     }
 
-    fn release_oldest(&self, closed: &mut Closed, free: &[AtomicU64]) -> bool {
+    fn release_oldest(&self, closed: &mut Closed, free: &Words) -> bool {
         closed
             .pop()
             .map(|(generation, _)| move_all(&self.generations[generation], free))

@@ -1,12 +1,12 @@
 //! One upstream is one 5-tuple, and the kernel's hash sends all of it to one worker. When the busiest worker gets more than 1.5 times the mean,
-//! every worker keeps only the calls that are its own by a keyed hash of their Call-ID, and hands the others on, many in one letter. Every one:
+//! every worker keeps only the calls that are its own by a keyed hash of their Call-ID, and hands the others on, many in one message. Every one:
 //! if only the busiest did, it would be the idlest as soon as the kernel's share of the others grew.
 //!
 //! Transactions that were begun here before stay here. So do connections: who answers what one has brought hands the answer back, in the
 //! order of the answers, and hears when the connection is gone.
 
 use super::counters::SipCounters;
-use crate::worker::{Courier, Letter};
+use crate::worker::{Mailboxes, WorkerMessage};
 use crossbeam_queue::ArrayQueue;
 use sip::Mono;
 use sip::flow::{ConnectionKey, Flow};
@@ -31,12 +31,12 @@ const EVEN: u64 = 120;
 /// So long it must have been even: transactions that were handed over live as long (64 * T1).
 const PATIENCE: Duration = Duration::from_secs(40);
 
-/// Messages, and their bytes, in one parcel.
+/// Messages, and their bytes, in one batch.
 const MESSAGES: usize = 64;
 const BYTES: usize = 128 << 10;
 
-/// Parcels that may be under way, per worker.
-const PARCELS: usize = 64;
+/// Batches that may be under way, per worker.
+const BATCHES: usize = 64;
 
 /// With so many unopened, a worker gets no more messages of connections, which must not be dropped.
 const MANY_UNOPENED: u64 = 16;
@@ -74,7 +74,7 @@ pub(crate) struct Item {
 
 /// What one worker has for another, in order.
 #[derive(Debug, Default)]
-pub(crate) struct SipParcel {
+pub(crate) struct SipBatch {
     /// Who has packed it.
     pub(crate) from: u16,
     pub(crate) bytes: Vec<u8>,
@@ -83,7 +83,7 @@ pub(crate) struct SipParcel {
     pub(crate) messages: usize,
 }
 
-impl SipParcel {
+impl SipBatch {
     /// Forgets the datagrams: they come again. Of a connection nothing may be lacking. Returns how many there were.
     pub(crate) fn drop_datagrams(&mut self) -> u64 {
         let before = self.messages;
@@ -105,13 +105,13 @@ pub(crate) struct Commons {
     received: Arc<[AtomicU64]>,
     /// When somebody found the load uneven last; 0 is never.
     uneven: Arc<AtomicU64>,
-    /// Parcels that each has taken from its mailbox and not opened.
+    /// Batches that each has taken from its mailbox and not opened.
     unopened: Arc<[AtomicU64]>,
     /// How many workers want to hear of ICMP errors.
     errors_wanted: Arc<AtomicU64>,
     /// Whose a Call-ID is. Keyed, so that nobody can give one worker everything.
     hash: RandomState,
-    empty: Arc<ArrayQueue<SipParcel>>,
+    empty: Arc<ArrayQueue<SipBatch>>,
 }
 
 impl Commons {
@@ -122,7 +122,7 @@ impl Commons {
             unopened: (0..workers).map(|_| AtomicU64::new(0)).collect(),
             errors_wanted: Arc::new(AtomicU64::new(0)),
             hash: RandomState::new(),
-            empty: Arc::new(ArrayQueue::new((workers * PARCELS).max(1))),
+            empty: Arc::new(ArrayQueue::new((workers * BATCHES).max(1))),
         }
     }
 }
@@ -132,10 +132,10 @@ impl Commons {
 pub(super) struct Balance {
     number: u16,
     commons: Commons,
-    open: Vec<Option<SipParcel>>,
+    open: Vec<Option<SipBatch>>,
     /// Those that are to leave with the next post.
-    full: Vec<(u16, SipParcel)>,
-    /// Workers that do not read their mail as fast as it comes.
+    full: Vec<(u16, SipBatch)>,
+    /// Workers that do not read their mailbox as fast as it comes.
     lagging: Vec<bool>,
     /// Connections that are gone, of which a worker could not be told yet.
     untold: Vec<(u16, ConnectionKey)>,
@@ -228,7 +228,7 @@ impl Balance {
         u16::try_from(hash % workers).unwrap_or(self.number)
     }
 
-    /// Whether a worker reads its mail so promptly that nothing it gets is in danger of being dropped.
+    /// Whether a worker reads its mailbox so promptly that nothing it gets is in danger of being dropped.
     pub(super) fn keeps_up(&self, worker: u16) -> bool {
         self.lagging
             .get(usize::from(worker))
@@ -320,83 +320,81 @@ impl Balance {
             counters.mailbox_full += 1;
             return;
         };
-        let parcel = place.get_or_insert_with(|| self.commons.empty.pop().unwrap_or_default());
-        let start = parcel.bytes.len();
-        parcel.bytes.extend_from_slice(bytes);
-        parcel.from = self.number;
-        parcel.messages += usize::from(matches!(kind, Kind::Message { .. }));
-        parcel.items.push(Item {
+        let batch = place.get_or_insert_with(|| self.commons.empty.pop().unwrap_or_default());
+        let start = batch.bytes.len();
+        batch.bytes.extend_from_slice(bytes);
+        batch.from = self.number;
+        batch.messages += usize::from(matches!(kind, Kind::Message { .. }));
+        batch.items.push(Item {
             kind,
-            bytes: start..parcel.bytes.len(),
+            bytes: start..batch.bytes.len(),
         });
-        if parcel.items.len() >= MESSAGES || parcel.bytes.len() >= BYTES {
-            self.full
-                .extend(place.take().map(|parcel| (worker, parcel)));
+        if batch.items.len() >= MESSAGES || batch.bytes.len() >= BYTES {
+            self.full.extend(place.take().map(|batch| (worker, batch)));
         }
     }
 
-    /// Posts what was packed. For a worker that has not read its mail, messages go on being collected until a parcel is full: one that is
-    /// busy for a while gets a few letters, and not one for each wake-up of ours. Returns whether something was held back.
-    pub(super) fn send_all(&mut self, courier: &Courier, counters: &mut SipCounters) -> bool {
+    /// Posts what was packed. For a worker that has not read its mailbox, messages go on being collected until a batch is full: one that is
+    /// busy for a while gets a few messages, and not one for each wake-up of ours. Returns whether something was held back.
+    pub(super) fn send_all(&mut self, mailboxes: &Mailboxes, counters: &mut SipCounters) -> bool {
         for (worker, key) in std::mem::take(&mut self.untold) {
             self.tell_gone(worker, key, counters);
         }
         if self.is_on() {
-            self.look_who_lags(courier);
+            self.look_who_lags(mailboxes);
         }
         let mut held = false;
         for (worker, place) in (0..).zip(&mut self.open) {
-            if place.is_some() && courier.is_behind(worker) {
+            if place.is_some() && mailboxes.is_behind(worker) {
                 held = true;
             } else {
-                self.full
-                    .extend(place.take().map(|parcel| (worker, parcel)));
+                self.full.extend(place.take().map(|batch| (worker, batch)));
             }
         }
         let mut full = std::mem::take(&mut self.full);
-        for (worker, parcel) in full.drain(..) {
-            self.post(courier, worker, parcel, counters);
+        for (worker, batch) in full.drain(..) {
+            self.post(mailboxes, worker, batch, counters);
         }
         // Keeps the space for the next time.
         self.full = full;
         held
     }
 
-    fn look_who_lags(&mut self, courier: &Courier) {
+    fn look_who_lags(&mut self, mailboxes: &Mailboxes) {
         for (worker, lagging) in (0..).zip(&mut self.lagging) {
             let unopened = &self.commons.unopened[usize::from(worker)];
             *lagging =
-                !courier.keeps_up(worker) || unopened.load(Ordering::Relaxed) > MANY_UNOPENED;
+                !mailboxes.keeps_up(worker) || unopened.load(Ordering::Relaxed) > MANY_UNOPENED;
         }
     }
 
-    /// Shows the others how many parcels wait here.
-    pub(super) fn show_unopened(&self, parcels: usize) {
+    /// Shows the others how many batches wait here.
+    pub(super) fn show_unopened(&self, batches: usize) {
         let shown = &self.commons.unopened[usize::from(self.number)];
-        if shown.load(Ordering::Relaxed) != parcels as u64 {
-            shown.store(parcels as u64, Ordering::Relaxed);
+        if shown.load(Ordering::Relaxed) != batches as u64 {
+            shown.store(batches as u64, Ordering::Relaxed);
         }
     }
 
-    /// Posts a parcel. For a worker that does not read its mail only what belongs to connections is posted.
+    /// Posts a batch. For a worker that does not read its mailbox only what belongs to connections is posted.
     fn post(
         &mut self,
-        courier: &Courier,
+        mailboxes: &Mailboxes,
         worker: u16,
-        mut parcel: SipParcel,
+        mut batch: SipBatch,
         counters: &mut SipCounters,
     ) {
-        if !courier.keeps_up(worker) {
-            counters.mailbox_full += parcel.drop_datagrams();
+        if !mailboxes.keeps_up(worker) {
+            counters.mailbox_full += batch.drop_datagrams();
         }
-        if parcel.items.is_empty() {
-            self.put_back(parcel);
+        if batch.items.is_empty() {
+            self.put_back(batch);
             return;
         }
-        let letter = courier.post(worker, Letter::SipMessages(parcel));
-        if let Err(Letter::SipMessages(mut parcel)) = letter {
-            counters.mailbox_full += parcel.drop_datagrams();
-            for item in &parcel.items {
+        let message = mailboxes.post(worker, WorkerMessage::SipMessages(batch));
+        if let Err(WorkerMessage::SipMessages(mut batch)) = message {
+            counters.mailbox_full += batch.drop_datagrams();
+            for item in &batch.items {
                 match item.kind {
                     Kind::Gone(key) if self.untold.len() < MOST_UNTOLD => {
                         self.untold.push((worker, key));
@@ -407,17 +405,17 @@ impl Balance {
                     Kind::Unreachable => {}
                 }
             }
-            self.put_back(parcel);
+            self.put_back(batch);
         }
     }
 
-    /// Takes back a parcel that was delivered.
-    pub(super) fn put_back(&self, mut parcel: SipParcel) {
-        parcel.bytes.clear();
-        parcel.items.clear();
-        parcel.messages = 0;
+    /// Takes back a batch that was delivered.
+    pub(super) fn put_back(&self, mut batch: SipBatch) {
+        batch.bytes.clear();
+        batch.items.clear();
+        batch.messages = 0;
         // There is room for as many as are usually under way.
-        drop(self.commons.empty.push(parcel));
+        drop(self.commons.empty.push(batch));
     }
 }
 

@@ -61,7 +61,7 @@ pub(super) struct Congestion {
     /// Messages that wait in the connection at hand and in those not read yet.
     streams: u64,
     /// Messages that other workers have handed over.
-    parcels: u64,
+    batches: u64,
     /// The average length of a message, times [`SPAN`].
     bytes_sum: u64,
     lost: u64,
@@ -78,7 +78,7 @@ impl Congestion {
         Congestion {
             queues: vec![Queue::default(); listeners],
             streams: 0,
-            parcels: 0,
+            batches: 0,
             bytes_sum: 500 * SPAN,
             lost: 0,
             started_ns: 0,
@@ -118,8 +118,8 @@ impl Congestion {
     }
 
     /// So many messages of other workers wait here.
-    pub(super) fn parcels(&mut self, waiting: usize) {
-        self.parcels = waiting as u64;
+    pub(super) fn batches(&mut self, waiting: usize) {
+        self.batches = waiting as u64;
     }
 
     /// No connection waits any more.
@@ -142,7 +142,7 @@ impl Congestion {
         let backlog = Backlog {
             messages: self.queues.iter().map(|queue| queue.waiting).sum::<u64>()
                 + self.streams
-                + self.parcels,
+                + self.batches,
             fill_percent: self
                 .queues
                 .iter()

@@ -1,6 +1,6 @@
 //! A message from its bytes to its answer: the engine says what it is, the rules whether it is fit, the user what to say.
 
-use super::balance::{Balance, Kind, SipParcel};
+use super::balance::{Balance, Kind, SipBatch};
 use super::congestion::Congestion;
 use super::connections::Gone;
 use super::counters::{SipCounters, method_index};
@@ -11,7 +11,7 @@ use super::settings::Orders;
 use super::slack::Slack;
 use super::user::User;
 use super::{Secrets, stun};
-use crate::worker::{Courier, now};
+use crate::worker::{Mailboxes, now};
 use sip::build::request_of_uas;
 use sip::congestion::Class;
 use sip::dispatch::{Order, Reach};
@@ -279,16 +279,16 @@ impl Endpoint {
         true
     }
 
-    /// What a parcel holds, from `first` on, as much as may be handled at once. Returns how many messages there were.
+    /// What a batch holds, from `first` on, as much as may be handled at once. Returns how many messages there were.
     pub(super) fn unpack(
         &mut self,
-        parcel: &SipParcel,
+        batch: &SipBatch,
         first: usize,
         outgoing: &mut Outgoing<'_, '_, '_>,
     ) -> usize {
         let mut messages = 0;
-        for item in parcel.items.iter().skip(first).take(super::MESSAGES) {
-            let bytes = parcel.bytes.get(item.bytes.clone()).unwrap_or_default();
+        for item in batch.items.iter().skip(first).take(super::MESSAGES) {
+            let bytes = batch.bytes.get(item.bytes.clone()).unwrap_or_default();
             match item.kind {
                 Kind::Message { flow, asked } => {
                     messages += 1;
@@ -305,7 +305,7 @@ impl Endpoint {
                 Kind::Bytes(key) => {
                     if !outgoing.give(key, bytes, &mut self.counters) {
                         self.counters.unsent += 1;
-                        self.balance.tell_gone(parcel.from, key, &mut self.counters);
+                        self.balance.tell_gone(batch.from, key, &mut self.counters);
                     }
                 }
                 Kind::Gone(key) => {
@@ -343,20 +343,20 @@ impl Endpoint {
         }
     }
 
-    /// Takes back a parcel that was delivered.
-    pub(super) fn put_back(&self, parcel: SipParcel) {
-        self.balance.put_back(parcel);
+    /// Takes back a batch that was delivered.
+    pub(super) fn put_back(&self, batch: SipBatch) {
+        self.balance.put_back(batch);
     }
 
-    /// Posts what goes to other workers, and compares this one with them now and then. So many parcels of theirs wait here. Returns whether
+    /// Posts what goes to other workers, and compares this one with them now and then. So many batches of theirs wait here. Returns whether
     /// something has to wait.
-    pub(super) fn post(&mut self, courier: &Courier, unopened: usize) -> bool {
-        self.requests.ask(self.number, courier);
+    pub(super) fn post(&mut self, mailboxes: &Mailboxes, unopened: usize) -> bool {
+        self.requests.ask(self.number, mailboxes);
         self.balance.show_unopened(unopened);
         let received = self.counters.udp_messages + self.counters.tcp_messages;
         let busy_ns = self.congestion.busy_ns();
         self.balance.compare(self.now.mono, received, busy_ns);
-        self.balance.send_all(courier, &mut self.counters)
+        self.balance.send_all(mailboxes, &mut self.counters)
     }
 
     /// A message, from the network or from another worker; a CANCEL of which so many workers know nothing.

@@ -5,6 +5,7 @@
 //! nothing back. Without CAP_BPF everything is read first.
 
 use crate::privileges::can_do_without;
+use crate::verifier;
 use bpf::sieve::{Rules, Sieve as Program};
 use io::UdpSocket;
 use sip::engine::Engine;
@@ -45,6 +46,7 @@ impl Front {
         });
         let program = attached
             .inspect_err(|error| {
+                verifier::log_at_debug(error);
                 tracing::debug!(
                     reason = %error,
                     "in an overload, SIP requests are read before they are held back; \

@@ -3,6 +3,7 @@
 use super::settings::Orders;
 use super::{NameResolver, Secrets, Sip, reading};
 use crate::error::StartError;
+use crate::features::Buffers;
 use io::{TcpListener, TcpOptions, UdpOptions, UdpSocket};
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -24,14 +25,14 @@ type SetUp = (Vec<SocketAddr>, Vec<Sip>);
 /// 600 bytes or 29,000 of up to 1,600, which is what one worker does within the default tolerance of 200 ms.
 const BUFFERS: u32 = 4;
 
-/// Binds everything that SIP needs. UDP sockets get four times `receive_buffer`.
+/// Binds everything that SIP needs. UDP sockets get four times the receive buffer.
 ///
 /// # Errors
 /// If an address cannot be listened on over UDP and TCP, or is there twice.
 pub(crate) fn set_up(
     addresses: &[SocketAddr],
     workers: usize,
-    receive_buffer: u32,
+    buffers: Buffers,
     orders: Orders,
 ) -> Result<SetUp, StartError> {
     if addresses.is_empty() {
@@ -43,7 +44,8 @@ pub(crate) fn set_up(
         let options = UdpOptions {
             // A message is one datagram, and the next one is of another length.
             gro: false,
-            recv_buffer: Some(receive_buffer.saturating_mul(BUFFERS)),
+            recv_buffer: Some(buffers.receive.saturating_mul(BUFFERS)),
+            send_buffer: Some(buffers.send),
             // Only a wildcard leaves open what was asked.
             local_address: address.ip().is_unspecified(),
             ..UdpOptions::listener()

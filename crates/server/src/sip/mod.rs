@@ -33,7 +33,7 @@ mod stun;
 mod token;
 mod user;
 
-pub(crate) use balance::{Commons, SipParcel};
+pub(crate) use balance::{Commons, SipBatch};
 pub use counters::{DIGEST_OUTCOMES, DNS_OUTCOMES, SIP_CLASSES, SIP_METHODS, SipCounters};
 pub(crate) use listeners::set_up;
 pub(crate) use names::Answered;
@@ -45,7 +45,7 @@ pub use sip::flow::Carrier;
 pub use sip::routing::{Candidate, Locate, Locator};
 pub(crate) use token::SipToken;
 
-use crate::worker::{Courier, Token};
+use crate::worker::{Mailboxes, Token};
 use challenge::UsedCounts;
 use connections::Connections;
 use endpoint::Endpoint;
@@ -64,8 +64,8 @@ const MESSAGES: usize = 16;
 /// How often a socket may fill that many in one wake-up.
 const ROUNDS: usize = 4;
 
-/// Parcels of other workers handled per turn, and how many may wait.
-const PARCELS: usize = 4;
+/// Batches of other workers handled per turn, and how many may wait.
+const BATCHES: usize = 4;
 const INBOX: usize = 64;
 
 /// Bytes read from a connection at once, at most and at least.
@@ -82,7 +82,7 @@ const ACCEPTS: usize = 64;
 /// How long a listener is left alone when descriptors have run out.
 const BREATH: Duration = Duration::from_secs(1);
 
-/// When to look again whether a worker has read its mail for which messages are held back.
+/// When to look again whether a worker has read its mailbox for which messages are held back.
 const HELD: Duration = Duration::from_millis(1);
 
 /// How much is read from each of so many sockets that are ready.
@@ -99,7 +99,7 @@ pub(crate) struct Sip {
     connections: Connections,
     endpoint: Endpoint,
     /// Messages from other workers.
-    inbox: VecDeque<SipParcel>,
+    inbox: VecDeque<SipBatch>,
     /// Sockets that the poller has reported.
     ready: Vec<(SipToken, Event)>,
     /// What a connection's bytes are read into.
@@ -112,7 +112,7 @@ pub(crate) struct Sip {
     accept_again: Option<Mono>,
     /// The sockets keep ICMP errors.
     keeps_errors: bool,
-    /// Messages for another worker wait here until it has read its mail.
+    /// Messages for another worker wait here until it has read its mailbox.
     held: bool,
 }
 
@@ -180,14 +180,14 @@ impl Sip {
     }
 
     /// Another worker has received messages that belong here; [`Sip::turn`] will handle them.
-    pub(crate) fn receive(&mut self, mut parcel: SipParcel) {
+    pub(crate) fn receive(&mut self, mut batch: SipBatch) {
         if self.inbox.len() >= INBOX {
-            self.endpoint.counters.mailbox_full += parcel.drop_datagrams();
+            self.endpoint.counters.mailbox_full += batch.drop_datagrams();
         }
-        if parcel.items.is_empty() {
-            self.endpoint.put_back(parcel);
+        if batch.items.is_empty() {
+            self.endpoint.put_back(batch);
         } else {
-            self.inbox.push_back(parcel);
+            self.inbox.push_back(batch);
         }
     }
 
@@ -202,7 +202,7 @@ impl Sip {
     }
 
     /// Does what is due, and reads each socket that is ready, a bounded amount.
-    pub(crate) fn turn(&mut self, poller: &Poller, courier: &Courier, now: turn::Now) {
+    pub(crate) fn turn(&mut self, poller: &Poller, mailboxes: &Mailboxes, now: turn::Now) {
         self.endpoint.now = Now {
             mono: Mono(now.mono.0),
             unix_s: now.unix_s,
@@ -227,15 +227,15 @@ impl Sip {
         }
         // Keeps the space for the next time.
         self.ready = ready;
-        for _ in 0..PARCELS {
-            let Some(parcel) = self.inbox.pop_front() else {
+        for _ in 0..BATCHES {
+            let Some(batch) = self.inbox.pop_front() else {
                 break;
             };
-            self.unpack(parcel, poller);
+            self.unpack(batch, poller);
         }
         self.take_answers(poller);
         self.keep_errors();
-        self.held = self.endpoint.post(courier, self.inbox.len());
+        self.held = self.endpoint.post(mailboxes, self.inbox.len());
         self.endpoint.congestion.no_streams();
         self.tell_of_the_gone(poller);
     }

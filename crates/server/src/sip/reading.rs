@@ -1,6 +1,6 @@
 //! From sockets to messages: batches of datagrams, connections, and what is due in between.
 
-use super::balance::SipParcel;
+use super::balance::SipBatch;
 use super::connection::Connection;
 use super::connections::Reason;
 use super::outgoing::{Outgoing, slot_of, udp_flow};
@@ -183,24 +183,24 @@ impl Sip {
     }
 
     /// Messages that another worker has received for this one.
-    pub(super) fn unpack(&mut self, parcel: SipParcel, poller: &Poller) {
+    pub(super) fn unpack(&mut self, batch: SipBatch, poller: &Poller) {
         let mut first = 0;
-        while first < parcel.items.len() {
+        while first < batch.items.len() {
             self.endpoint.now = now();
-            let left = parcel.items.len() - first;
-            let waiting = self.inbox.iter().map(|parcel| parcel.messages);
-            let waiting = waiting.sum::<usize>() + left.min(parcel.messages);
-            self.endpoint.congestion.parcels(waiting);
+            let left = batch.items.len() - first;
+            let waiting = self.inbox.iter().map(|batch| batch.messages);
+            let waiting = waiting.sum::<usize>() + left.min(batch.messages);
+            self.endpoint.congestion.batches(waiting);
             self.endpoint.begin_batch();
             let handled = self.with_outgoing(poller, |endpoint, outgoing| {
-                endpoint.unpack(&parcel, first, outgoing)
+                endpoint.unpack(&batch, first, outgoing)
             });
             self.endpoint.end_batch(handled);
             self.do_what_is_due(poller);
             first += MESSAGES;
         }
-        self.endpoint.congestion.parcels(0);
-        self.endpoint.put_back(parcel);
+        self.endpoint.congestion.batches(0);
+        self.endpoint.put_back(batch);
     }
 
     pub(super) fn accept(&mut self, number: u16, poller: &Poller) {

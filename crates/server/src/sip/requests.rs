@@ -1,9 +1,9 @@
-//! What the server sends without being asked: requests to URIs, by way of the DNS. Answers of the DNS come as letters.
+//! What the server sends without being asked: requests to URIs, by way of the DNS. Answers of the DNS come as messages.
 
 use super::counters::{DNS_OUTCOMES, SipCounters};
 use super::names::{Answered, Families, NameResolver, NoAnswer};
 use super::settings::Orders;
-use crate::worker::{Courier, Letter};
+use crate::worker::{Mailboxes, WorkerMessage};
 use sip::Mono;
 use sip::dispatch::{Allowed, Config, Dispatcher, Source};
 use sip::engine::Engine;
@@ -70,15 +70,15 @@ impl Requests {
         self.dispatcher.allow(allowed(orders));
     }
 
-    /// Asks what is to be asked. The answers are letters to this worker.
-    pub(super) fn ask(&mut self, number: u16, courier: &Courier) {
+    /// Asks what is to be asked. The answers are messages to this worker.
+    pub(super) fn ask(&mut self, number: u16, mailboxes: &Mailboxes) {
         while let Some(query) = self.dispatcher.poll_question() {
-            let result = match courier.mailbox(number) {
+            let result = match mailboxes.mailbox(number) {
                 Some(mailbox) => self
                     .names
                     .ask(query.clone(), self.families, move |answered| {
                         // A full mailbox loses it: the question counts as failed after a while.
-                        drop(mailbox.post(Letter::Name(Box::new(answered))));
+                        drop(mailbox.post(WorkerMessage::Name(Box::new(answered))));
                     }),
                 None => Err(NoAnswer::Failed),
             };

@@ -87,6 +87,8 @@ pub(crate) struct Orders {
     pub(crate) users: Vec<(String, String)>,
     /// How many workers share the limits.
     pub(crate) workers: u32,
+    /// The server is about to end: what begins anew is refused.
+    pub(crate) draining: bool,
 }
 
 impl std::fmt::Debug for Orders {

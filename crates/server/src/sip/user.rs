@@ -28,6 +28,10 @@ const OPTIONS_ONLY: Rules<'static> = Rules {
     ..Rules::USER_AGENT
 };
 
+/// RFC 3261 §21.5.4: a sender goes to another server, and comes back after so many seconds. Few, as a sender may hold back the requests
+/// of its dialogs for as long, which this server still takes.
+const DRAINING: &[u8] = b"Retry-After: 5\r\n";
+
 /// Where header lines of an answer are written: as long as a request's Contacts may be.
 const LINES: usize = 72 << 10;
 
@@ -110,6 +114,10 @@ impl User {
         let now = now.mono;
         let message = &request.message;
         let outcome = match message.method() {
+            // There is nothing to cancel, whoever asks.
+            method if method != Some(Method::Cancel) && self.is_refused(request, orders) => {
+                engine.answer_statelessly(request, &Reply::new(503).headers(DRAINING))
+            }
             Some(Method::Invite) => self.invite(now, request, engine, orders),
             Some(Method::Register) if orders.settings.challenge => {
                 self.challenged(now, unix_s, request, engine, orders)
@@ -134,6 +142,11 @@ impl User {
             // What cannot be answered otherwise was no fault of the client's: it sends its request again.
             _ => true,
         }
+    }
+
+    /// The server is about to end, and the request would begin something.
+    fn is_refused(&self, request: &NewRequest<'_>, orders: &Orders) -> bool {
+        orders.draining && self.dialog_of(request).is_none()
     }
 
     /// A REGISTER that takes the digest of a user (§22.2).

@@ -19,6 +19,7 @@ pub(crate) use placement::{Placement, Target};
 
 use crate::error::StartError;
 use crate::privileges::can_do_without;
+use crate::verifier;
 use bpf::BpfError;
 use bpf::steer::{Flow, Flows, Steering as Program};
 use io::UdpSocket;
@@ -70,8 +71,8 @@ impl SteeringInUse {
         if let SteeringInUse::Hash { because: Some(why) } = self {
             tracing::warn!(
                 reason = %why,
-                "clients are spread over the workers by the kernel's hash alone, which loads them unevenly when there are few; \
-                 grant CAP_BPF and CAP_NET_ADMIN to place allocations on the least loaded worker, or set steering to hash"
+                "the kernel's hash alone spreads clients over the workers, unevenly if there are few clients; \
+                 set steering to hash if that is intended"
             );
         }
     }
@@ -104,8 +105,12 @@ impl Tables {
         } else {
             match attach(groups, workers, allocations.min(MOST_FLOWS)) {
                 Ok(flows) => (SteeringInUse::Bpf, flows),
-                Err(error) if wanted == Steering::Bpf => return Err(StartError::Steering(error)),
+                Err(error) if wanted == Steering::Bpf => {
+                    verifier::log_at_debug(&error);
+                    return Err(StartError::Steering(error));
+                }
                 Err(error) => {
+                    verifier::log_at_debug(&error);
                     let because = Some(error.to_string());
                     (SteeringInUse::Hash { because }, Vec::new())
                 }

@@ -109,20 +109,32 @@ impl Placement {
         path: &ClientPath,
         bytes: usize,
     ) -> Option<Target> {
+        let slot = |worker: u16| path.listener.0 * self.workers + u32::from(worker);
         let table = self.table.as_mut()?;
         // First what nearly always says no where allocations come and go fast.
-        if !self.budget.has_some(now) || bytes > LONGEST {
+        if bytes > LONGEST || table.departed.is_empty() && !self.budget.has_some(now) {
+            return None;
+        }
+        let flow = flow(&path.five_tuple)?;
+        // Who has an entry for the flow has its allocation, or will have it.
+        let holder = |table: &Table| {
+            let entry = table.flows.get(&flow)?;
+            let worker = u16::try_from(entry.checked_sub(slot(0))?).ok()?;
+            (worker != self.worker).then_some(Target {
+                worker,
+                is_new: false,
+            })
+        };
+        // What the table of entries sent here stays here, unless the flow has got another entry meanwhile.
+        if table.has_departed(now, &flow) {
+            return holder(table);
+        }
+        if table.own.contains(&flow) || !self.budget.has_some(now) {
             return None;
         }
         let to = self
             .loads
             .better_than(self.worker, now, &mut table.entropy)?;
-        // What the table of entries sent here stays here.
-        let flow = flow(&path.five_tuple)?;
-        if table.own.contains(&flow) || table.has_departed(now, &flow) {
-            return None;
-        }
-        let slot = |worker: u16| path.listener.0 * self.workers + u32::from(worker);
         match table.flows.insert(&flow, slot(to)) {
             Ok(()) => {
                 self.budget.left -= 1;
@@ -132,15 +144,8 @@ impl Placement {
                     is_new: true,
                 })
             }
-            Err(InsertError::Exists) => {
-                // The flow is another worker's, or this one's before the letter about it is read.
-                let entry = table.flows.get(&flow)?;
-                let worker = u16::try_from(entry.checked_sub(slot(0))?).ok()?;
-                (worker != self.worker).then_some(Target {
-                    worker,
-                    is_new: false,
-                })
-            }
+            // The flow is another worker's, or this one's before the request that comes with it is read.
+            Err(InsertError::Exists) => holder(table),
             Err(error) => {
                 tracing::debug!(%error, "an allocation stays where the hash sent it");
                 None
@@ -180,6 +185,7 @@ impl Placement {
     /// An allocation was closed here.
     pub(crate) fn closed(&mut self, now: Mono, path: &ClientPath) {
         self.loads.subtract(self.worker);
+        let slot = self.slot(path);
         let Some(table) = self
             .table
             .as_mut()
@@ -190,7 +196,7 @@ impl Placement {
         if let Some(flow) = flow(&path.five_tuple)
             && table.own.remove(&flow)
         {
-            table.flows.remove(&flow);
+            table.leave(&flow, slot);
             table.depart(now, flow);
         }
     }
@@ -203,27 +209,32 @@ impl Placement {
         }
         if alive {
             self.hold(path);
-        } else if let (Some(table), Some(flow)) = (&mut self.table, flow(&path.five_tuple)) {
-            table.own.remove(&flow);
-            table.flows.remove(&flow);
+            return;
         }
+        let slot = self.slot(path);
+        if let (Some(table), Some(flow)) = (&mut self.table, flow(&path.five_tuple)) {
+            table.own.remove(&flow);
+            table.leave(&flow, slot);
+        }
+    }
+
+    /// What an entry says that leads a client of this listener to this worker.
+    fn slot(&self, path: &ClientPath) -> u32 {
+        path.listener.0 * self.workers + u32::from(self.worker)
     }
 
     /// Sees to it that the flow has an entry for this worker, as it nearly always has.
     fn hold(&mut self, path: &ClientPath) {
+        let slot = self.slot(path);
         let (Some(table), Some(flow)) = (&mut self.table, flow(&path.five_tuple)) else {
             return;
         };
         if !table.own.insert(&flow) {
             return;
         }
-        let slot = path.listener.0 * self.workers + u32::from(self.worker);
-        match table.flows.insert(&flow, slot) {
-            Ok(()) | Err(InsertError::Exists) => {}
-            Err(error) => {
-                table.own.remove(&flow);
-                tracing::warn!(client = %flow.remote, %error, "a client will not reach its allocation");
-            }
+        if let Err(error) = table.enter(&flow, slot) {
+            table.own.remove(&flow);
+            tracing::warn!(client = %flow.remote, %error, "a client will not reach its allocation");
         }
     }
 }
@@ -251,6 +262,25 @@ impl Own {
 }
 
 impl Table {
+    /// Has the flow's entry name this slot, whatever it named.
+    fn enter(&mut self, flow: &Flow, slot: u32) -> Result<(), InsertError> {
+        match self.flows.insert(flow, slot) {
+            Err(InsertError::Exists) if self.flows.get(flow) == Some(slot) => Ok(()),
+            Err(InsertError::Exists) => {
+                self.flows.remove(flow);
+                self.flows.insert(flow, slot)
+            }
+            result => result,
+        }
+    }
+
+    /// Takes the flow's entry out if it names this slot. Otherwise it is another worker's.
+    fn leave(&mut self, flow: &Flow, slot: u32) {
+        if self.flows.get(flow) == Some(slot) {
+            self.flows.remove(flow);
+        }
+    }
+
     /// Whether the flow's entry went so lately that datagrams which it sent here may still wait.
     fn has_departed(&self, now: Mono, flow: &Flow) -> bool {
         self.departed
@@ -340,5 +370,61 @@ mod tests {
         assert!(of(Transport::Udp, "[2001:db8::7]:4000").is_some());
         assert!(of(Transport::Udp, "[fe80::7]:4000").is_none());
         assert!(of(Transport::Tcp, "192.0.2.7:4000").is_none());
+    }
+
+    /// Placements of two workers over one table, and a look into it; `None` where this process may not load programs.
+    fn two_workers() -> Option<([Placement; 2], Flows)> {
+        let program = bpf::steer::Steering::load(4, 16)
+            .inspect_err(|error| eprintln!("skipped: {error}"))
+            .ok()?;
+        let handle = || program.flows().expect("a handle");
+        let mut tables = Tables {
+            flows: vec![handle(), handle()],
+            loads: Arc::new(Loads::new(2)),
+        };
+        let workers = [0, 1].map(|number| Placement::new(number, 2, &mut tables));
+        Some((workers, handle()))
+    }
+
+    fn path() -> ClientPath {
+        ClientPath {
+            five_tuple: FiveTuple {
+                transport: Transport::Udp,
+                local: ([192, 0, 2, 1], 3478).into(),
+                remote: ([192, 0, 2, 7], 4000).into(),
+            },
+            listener: turn::ListenerKey(0),
+        }
+    }
+
+    #[test]
+    fn an_entry_names_the_worker_that_has_the_allocation() {
+        let Some(([mut first, mut second], entries)) = two_workers() else {
+            return;
+        };
+        let (now, path) = (Mono(1_000_000_000), path());
+        let flow = flow(&path.five_tuple).expect("over UDP");
+        second.settle(&path, false, true);
+        assert_eq!(entries.get(&flow), Some(1));
+        // A request that came late finds no allocation at the other worker, whose word does not count.
+        first.settle(&path, false, false);
+        assert_eq!(entries.get(&flow), Some(1), "the owner keeps its entry");
+        // The allocation ends, and the next one of this flow is made at the first worker.
+        second.closed(now, &path);
+        assert_eq!(entries.get(&flow), None);
+        first.settle(&path, false, true);
+        assert_eq!(entries.get(&flow), Some(0));
+        // What had waited in the second worker's socket since the entry named it belongs to the first one now.
+        let target = second.elsewhere(now, &path, 100).expect("elsewhere");
+        assert_eq!((target.worker, target.is_new), (0, false));
+        // Should it be made there all the same, the entry follows.
+        second.settle(&path, false, true);
+        assert_eq!(entries.get(&flow), Some(1));
+        first.closed(now, &path);
+        assert_eq!(
+            entries.get(&flow),
+            Some(1),
+            "not the first worker's any more"
+        );
     }
 }

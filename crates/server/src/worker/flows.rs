@@ -1,15 +1,15 @@
 //! The worker's side of relaying in the kernel: its channels, as entries in the program's table.
 //!
 //! ```text
-//!  Offload ──▶ a number (two counters), two next hops ──▶ client ─▶ peer and peer ─▶ client entered ──▶ the answer leaves
-//!  Onload  ──▶ both taken out ──▶ counters read, their difference to the engine ──▶ number and next hops given back
+//!  Offload ──▶ two next hops ──▶ client ─▶ peer and peer ─▶ client entered ──▶ the response leaves
+//!  Onload  ──▶ both removed, with what they have counted ──▶ next hops given back
 //! ```
 //! Both directions are entered, or none. Whatever does not work out leaves the channel to user space, which needs nothing to be
 //! told. The entries end by themselves at their deadline, so a worker that stalls prolongs nothing.
 
 use crate::addresses::RelayAddresses;
 use crate::counters::Counters;
-use crate::offload::{Chunks, Flowing, NextHopTable, Places};
+use crate::offload::{Flowing, NextHopTable, Places};
 use bpf::relay::{Counts, FlowEntry, FlowKey, InsertError};
 use std::collections::HashMap;
 use std::net::{IpAddr, SocketAddr};
@@ -35,7 +35,10 @@ pub(crate) struct Flows {
     places: Arc<Places>,
     /// Allocations have a rate limit.
     limited: bool,
-    numbers: Numbers,
+    /// Which change of the routes the next hops are of.
+    routes_seen: u32,
+    /// The relay from which on the next hops of channels are looked at again.
+    recheck_from: Option<u32>,
     /// By the allocation's place and the channel's number.
     entered: HashMap<(u32, u16), Entered>,
 }
@@ -43,7 +46,8 @@ pub(crate) struct Flows {
 /// A channel whose entries are in the table.
 #[derive(Debug, Clone, Copy)]
 struct Entered {
-    number: Number,
+    /// What its flows had counted when they were last read: to the peer, and to the client.
+    read: [Counts; 2],
     /// [`NextHopTable::NONE`] if, and only if, the peer is a relay of ours.
     hop_to_peer: u32,
     hop_to_client: u32,
@@ -54,6 +58,21 @@ struct Entered {
 impl Entered {
     fn is_own_relay(&self) -> bool {
         self.hop_to_peer == NextHopTable::NONE
+    }
+
+    /// What its flows have counted since they were last read. A flow that is not in the table has counted nothing.
+    fn read(&mut self, counts: [Option<Counts>; 2]) -> Carried {
+        let mut carried = [Traffic::default(); 2];
+        for ((known, counts), carried) in self.read.iter_mut().zip(counts).zip(&mut carried) {
+            let counts = counts.unwrap_or(*known);
+            let known = std::mem::replace(known, counts);
+            *carried = Traffic {
+                packets: counts.packets.wrapping_sub(known.packets).into(),
+                bytes: counts.bytes.wrapping_sub(known.bytes),
+            };
+        }
+        let [to_peer, to_client] = carried;
+        Carried { to_peer, to_client }
     }
 
     /// Whether the entries are good enough for this end, too.
@@ -67,7 +86,7 @@ impl Entered {
 const SLACK: Duration = Duration::from_secs(5);
 
 /// Part of what a channel costs in user memory.
-const _: () = assert!(size_of::<((u32, u16), Entered)>() <= 56);
+const _: () = assert!(size_of::<((u32, u16), Entered)>() <= 64);
 
 /// The two keys of a channel.
 #[derive(Debug, Clone, Copy)]
@@ -81,8 +100,6 @@ struct Keys {
 enum Refusal {
     /// One of the tables is full.
     Full,
-    /// The kernel does not take the entry.
-    Kernel,
     /// Its addresses cannot be told apart in the table.
     Unfit,
 }
@@ -91,7 +108,7 @@ impl From<InsertError> for Refusal {
     fn from(error: InsertError) -> Refusal {
         match error {
             InsertError::Full => Refusal::Full,
-            _ => Refusal::Kernel,
+            _ => Refusal::Unfit,
         }
     }
 }
@@ -101,17 +118,18 @@ impl Flows {
     pub(crate) fn new(
         table: Box<dyn Flowing>,
         next_hops: Arc<NextHopTable>,
-        channels: Arc<Chunks>,
         places: Arc<Places>,
         relays: Arc<RelayAddresses>,
     ) -> Flows {
+        let next_hops_changes = next_hops.changes();
         Flows {
             table,
             next_hops,
             relays,
             places,
             limited: false,
-            numbers: Numbers::new(channels),
+            routes_seen: next_hops_changes,
+            recheck_from: None,
             entered: HashMap::new(),
         }
     }
@@ -123,6 +141,22 @@ impl Flows {
             let entered = self.entered.values_mut();
             entered.for_each(|entered| entered.deadline = Mono::NEVER);
         }
+    }
+
+    /// The relay from which on the engine is to describe its channels again, because routes have changed; `None` if all next hops are
+    /// as they should be.
+    pub(crate) fn recheck_from(&mut self) -> Option<u32> {
+        let changes = self.next_hops.changes();
+        if changes != self.routes_seen {
+            self.routes_seen = changes;
+            self.recheck_from = Some(0);
+        }
+        self.recheck_from
+    }
+
+    /// The channels of relays before this one have been described again; `None` if all have.
+    pub(crate) fn rechecked_until(&mut self, relay: Option<u32>) {
+        self.recheck_from = relay;
     }
 
     /// How many channels have entries.
@@ -144,35 +178,56 @@ impl Flows {
             return Carried::default();
         };
         let key = (channel.allocation.index, channel.number.get());
+        let Ok(former) = self.exchange_hops(key, &keys) else {
+            counters.offload_full += 1;
+            return self.take_out(key, &keys);
+        };
+        let carried = self.describe(channel, &keys, own_relay, deadline, counters);
+        if let Some(former) = former {
+            // Only now does no entry name them any more.
+            self.release(former);
+        }
+        carried
+    }
+
+    /// Enters a channel, or what has changed about it, with the next hops that it has.
+    fn describe(
+        &mut self,
+        channel: &OffloadedChannel,
+        keys: &Keys,
+        own_relay: bool,
+        deadline: Mono,
+        counters: &mut Counters,
+    ) -> Carried {
+        let key = (channel.allocation.index, channel.number.get());
         let known = self.entered.get(&key).copied();
         let mut carried = Carried::default();
         match known {
             Some(entered) if entered.is_own_relay() != own_relay => {
-                carried = self.take_out(key, &keys);
+                carried = self.take_out(key, keys);
             }
             Some(entered) if entered.lasts_until(deadline) => return carried,
             _ => {}
         }
         let outcome = match self.entered.get(&key).copied() {
             Some(entered) => Ok(entered),
-            None => self.begin(key, channel, &keys, own_relay),
+            None => self.begin(key, keys, own_relay),
         };
         let outcome =
-            outcome.and_then(|entered| self.enter(channel, &keys, &entered, own_relay, deadline));
+            outcome.and_then(|entered| self.enter(channel, keys, &entered, own_relay, deadline));
         let counter = match outcome {
             Ok(()) if known.is_some() => {
-                carried += self.collect(key);
+                carried += self.collect(key, keys);
                 return carried;
             }
             Ok(()) => &mut counters.offload_entered,
             Err(Refusal::Full) => &mut counters.offload_full,
-            Err(Refusal::Kernel) => &mut counters.offload_refused,
             Err(Refusal::Unfit) => &mut counters.offload_unfit,
         };
         *counter += 1;
         if outcome.is_err() {
             // An entry that could not be changed must not stay: its end may have come nearer.
-            carried += self.take_out(key, &keys);
+            carried += self.take_out(key, keys);
         }
         carried
     }
@@ -213,44 +268,63 @@ impl Flows {
         Some(SocketAddr::new(local, relayed.port()))
     }
 
-    /// Takes a number and next hops for a channel, or nothing.
-    fn begin(
-        &mut self,
-        key: (u32, u16),
-        channel: &OffloadedChannel,
-        keys: &Keys,
-        own_relay: bool,
-    ) -> Result<Entered, Refusal> {
-        let number = self.numbers.take().ok_or(Refusal::Full)?;
-        let to_peer = (keys.from_peer.local.ip(), channel.peer.ip());
-        let to_client = (keys.from_client.local.ip(), keys.from_client.remote.ip());
-        let hop = |(local, to): (IpAddr, IpAddr)| self.next_hops.acquire(local, to);
+    /// Takes next hops for a channel, or nothing.
+    fn begin(&mut self, key: (u32, u16), keys: &Keys, own_relay: bool) -> Result<Entered, Refusal> {
+        let hops = self.acquire(keys, own_relay);
+        let [hop_to_peer, hop_to_client] = hops.ok_or(Refusal::Full)?;
         let entered = Entered {
-            number,
-            hop_to_peer: if own_relay {
-                NextHopTable::NONE
-            } else {
-                hop(to_peer)
-            },
-            hop_to_client: hop(to_client),
+            read: [Counts::default(); 2],
+            hop_to_peer,
+            hop_to_client,
             deadline: Mono::NEVER,
         };
-        let lacks_hop = entered.is_own_relay() != own_relay;
-        if lacks_hop || entered.hop_to_client == NextHopTable::NONE {
-            self.release(&entered);
-            self.numbers.free.push(number);
-            return Err(Refusal::Full);
-        }
-        for counter in [number.to_peer(), number.to_client()] {
-            self.table.begin(counter);
-        }
         self.entered.insert(key, entered);
         Ok(entered)
     }
 
-    /// Gives the next hops of a channel back.
-    fn release(&self, entered: &Entered) {
-        for hop in [entered.hop_to_peer, entered.hop_to_client] {
+    /// Takes the next hops of a channel as routes are now, if they may be others than before, and returns those it had. They must
+    /// not be released before its entries are written.
+    fn exchange_hops(&mut self, key: (u32, u16), keys: &Keys) -> Result<Option<[u32; 2]>, Refusal> {
+        let Some(entered) = self
+            .entered
+            .get(&key)
+            .filter(|_| self.recheck_from.is_some())
+        else {
+            return Ok(None);
+        };
+        let former = [entered.hop_to_peer, entered.hop_to_client];
+        let hops = self.acquire(keys, entered.is_own_relay());
+        let hops = hops.ok_or(Refusal::Full)?;
+        if hops == former {
+            self.release(hops);
+            return Ok(None);
+        }
+        if let Some(entered) = self.entered.get_mut(&key) {
+            [entered.hop_to_peer, entered.hop_to_client] = hops;
+            entered.deadline = Mono::NEVER;
+        }
+        Ok(Some(former))
+    }
+
+    /// Takes the next hops to the peer and to the client, or none of them if the table is full.
+    fn acquire(&self, keys: &Keys, own_relay: bool) -> Option<[u32; 2]> {
+        let hop = |key: &FlowKey| self.next_hops.acquire(key.local.ip(), key.remote.ip());
+        let hops = match own_relay {
+            true => [NextHopTable::NONE, hop(&keys.from_client)],
+            false => [hop(&keys.from_peer), hop(&keys.from_client)],
+        };
+        let lacks_one =
+            hops[1] == NextHopTable::NONE || !own_relay && hops[0] == NextHopTable::NONE;
+        if lacks_one {
+            self.release(hops);
+            return None;
+        }
+        Some(hops)
+    }
+
+    /// Gives next hops back.
+    fn release(&self, hops: [u32; 2]) {
+        for hop in hops {
             if hop != NextHopTable::NONE {
                 self.next_hops.release(hop);
             }
@@ -289,9 +363,9 @@ impl Flows {
             channel: None,
             own_relay,
             next_hop: entered.hop_to_peer,
-            counter: entered.number.to_peer(),
             bucket,
             deadline_ns: deadline.0,
+            settles: true,
         };
         let to_client = FlowEntry {
             source: keys.from_client.local,
@@ -299,9 +373,9 @@ impl Flows {
             channel: keys.from_client.channel,
             own_relay: false,
             next_hop: entered.hop_to_client,
-            counter: entered.number.to_client(),
             bucket,
             deadline_ns: deadline.0,
+            settles: true,
         };
         self.table.insert(&keys.from_client, &to_peer)?;
         self.table.insert(&keys.from_peer, &to_client)?;
@@ -313,99 +387,28 @@ impl Flows {
     }
 
     /// What a channel has carried since this was last asked.
-    fn collect(&mut self, key: (u32, u16)) -> Carried {
-        let Some(entered) = self.entered.get_mut(&key) else {
-            return Carried::default();
-        };
-        let to_peer = self.table.counts(entered.number.to_peer());
-        let to_client = self.table.counts(entered.number.to_client());
-        entered.number.read(to_peer, to_client)
+    fn collect(&mut self, key: (u32, u16), keys: &Keys) -> Carried {
+        let counts = [keys.from_client, keys.from_peer].map(|flow| self.table.counts(&flow));
+        match self.entered.get_mut(&key) {
+            Some(entered) => entered.read(counts),
+            None => Carried::default(),
+        }
     }
 
     /// Takes out what there is of a channel.
     fn take_out(&mut self, key: (u32, u16), keys: &Keys) -> Carried {
-        if !self.entered.contains_key(&key) {
+        let Some(mut entered) = self.entered.remove(&key) else {
             return Carried::default();
-        }
-        self.table.remove(&keys.from_client);
-        self.table.remove(&keys.from_peer);
-        let carried = self.collect(key);
-        if let Some(entered) = self.entered.remove(&key) {
-            self.release(&entered);
-            self.numbers.free.push(entered.number);
-        }
-        carried
+        };
+        let counts = [keys.from_client, keys.from_peer].map(|flow| self.table.remove(&flow));
+        self.release([entered.hop_to_peer, entered.hop_to_client]);
+        entered.read(counts)
     }
 }
 
 /// Whether an address is good on one link only.
 fn is_on_link(address: &SocketAddr) -> bool {
     matches!(address.ip(), IpAddr::V6(ip) if ip.is_unicast_link_local())
-}
-
-/// The number of a channel, and where its two counters stood when they were last read: they are never reset, as the kernel may count at
-/// that moment.
-#[derive(Debug, Clone, Copy)]
-struct Number {
-    index: u32,
-    packets: [u32; 2],
-    bytes: [u64; 2],
-}
-
-impl Number {
-    fn to_peer(self) -> u32 {
-        2 * self.index
-    }
-
-    fn to_client(self) -> u32 {
-        2 * self.index + 1
-    }
-
-    /// What the counters have counted since they were last read.
-    fn read(&mut self, to_peer: Counts, to_client: Counts) -> Carried {
-        Carried {
-            to_peer: self.since(0, to_peer),
-            to_client: self.since(1, to_client),
-        }
-    }
-
-    fn since(&mut self, way: usize, counts: Counts) -> Traffic {
-        let packets = std::mem::replace(&mut self.packets[way], counts.packets);
-        let bytes = std::mem::replace(&mut self.bytes[way], counts.bytes);
-        Traffic {
-            packets: counts.packets.wrapping_sub(packets).into(),
-            bytes: counts.bytes.wrapping_sub(bytes),
-        }
-    }
-}
-
-/// The numbers that this worker has.
-#[derive(Debug)]
-struct Numbers {
-    pool: Arc<Chunks>,
-    free: Vec<Number>,
-}
-
-impl Numbers {
-    fn new(pool: Arc<Chunks>) -> Numbers {
-        Numbers {
-            pool,
-            free: Vec::new(),
-        }
-    }
-
-    fn take(&mut self) -> Option<Number> {
-        if self.free.is_empty() {
-            let first = self.pool.take()?;
-            let fresh = (first..first + Chunks::SIZE).rev();
-            self.free.extend(fresh.map(|index| Number {
-                index,
-                packets: [0; 2],
-                bytes: [0; 2],
-            }));
-        }
-        self.free.pop()
-    }
 }
 
 impl AddAssign for Carried {

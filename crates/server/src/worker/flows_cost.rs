@@ -3,6 +3,7 @@
 
 use super::*;
 use crate::addresses::RelayAddress;
+use crate::offload::Chunks;
 use crate::ports::PortRange;
 use bpf::relay::{Relay, Settings};
 use std::time::Instant;
@@ -55,9 +56,8 @@ fn flows_cost() {
     let chunks = || Arc::new(Chunks::new(CHANNELS));
     let hops = Arc::new(NextHopTable::new(65_535, None));
     let mut flows = Flows::new(
-        Box::new(relay.table().expect("a descriptor")),
+        Box::new(relay.table()),
         Arc::clone(&hops),
-        chunks(),
         Arc::new(Places::new(chunks())),
         Arc::new(relays),
     );

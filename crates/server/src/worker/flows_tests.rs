@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::addresses::RelayAddress;
+use crate::offload::Chunks;
 use crate::ports::PortRange;
 use std::sync::Mutex;
 use stun::ChannelNumber;
@@ -11,8 +12,8 @@ use turn::{AllocationKey, ClientPath, FiveTuple, ListenerKey, Transport};
 #[derive(Debug, Default)]
 struct Kernel {
     flows: HashMap<FlowKey, FlowEntry>,
-    counts: HashMap<u32, Counts>,
-    begun: Vec<u32>,
+    /// What went over the flows that are in the table.
+    counts: HashMap<FlowKey, Counts>,
     /// How many entries fit.
     room: usize,
 }
@@ -21,10 +22,6 @@ struct Kernel {
 struct Fake(Arc<Mutex<Kernel>>);
 
 impl Flowing for Fake {
-    fn begin(&mut self, counter: u32) {
-        self.0.lock().unwrap().begun.push(counter);
-    }
-
     fn insert(&mut self, key: &FlowKey, entry: &FlowEntry) -> Result<(), InsertError> {
         let mut kernel = self.0.lock().unwrap();
         if kernel.flows.len() >= kernel.room && !kernel.flows.contains_key(key) {
@@ -34,13 +31,18 @@ impl Flowing for Fake {
         Ok(())
     }
 
-    fn remove(&mut self, key: &FlowKey) -> bool {
-        self.0.lock().unwrap().flows.remove(key).is_some()
+    fn remove(&mut self, key: &FlowKey) -> Option<Counts> {
+        let counts = self.counts(key);
+        let mut kernel = self.0.lock().unwrap();
+        kernel.flows.remove(key);
+        kernel.counts.remove(key);
+        counts
     }
 
-    fn counts(&mut self, counter: u32) -> Counts {
+    fn counts(&mut self, key: &FlowKey) -> Option<Counts> {
         let kernel = self.0.lock().unwrap();
-        kernel.counts.get(&counter).copied().unwrap_or_default()
+        let counts = kernel.counts.get(key).copied().unwrap_or_default();
+        kernel.flows.contains_key(key).then_some(counts)
     }
 }
 
@@ -71,7 +73,6 @@ fn bed(room: usize, next_hops: u32) -> Bed {
     let flows = Flows::new(
         Box::new(Fake(Arc::clone(&kernel))),
         Arc::clone(&hops),
-        chunks(),
         Arc::new(Places::new(chunks())),
         Arc::new(relays),
     );
@@ -99,10 +100,11 @@ impl Bed {
         self.kernel.lock().unwrap().flows.get(&key).copied()
     }
 
-    /// The kernel has relayed so many packets with a hundred bytes each.
-    fn relayed(&self, counter: u32, packets: u32) {
+    /// The kernel has relayed so many packets of a flow, with a hundred bytes each.
+    fn relayed(&self, flow: FlowKey, packets: u32) {
         let mut kernel = self.kernel.lock().unwrap();
-        let counts = kernel.counts.entry(counter).or_default();
+        assert!(kernel.flows.contains_key(&flow));
+        let counts = kernel.counts.entry(flow).or_default();
         counts.packets += packets;
         counts.bytes += u64::from(packets) * 100;
     }
@@ -121,6 +123,24 @@ const LISTENER: &str = "192.0.2.1:3478";
 const PEER: &str = "198.51.100.200:700";
 const SOCKET: &str = "10.0.0.5:50000";
 const RELAYED: &str = "203.0.113.5:50000";
+
+/// What the client sends on a channel.
+fn from_client(channel: u16) -> FlowKey {
+    FlowKey {
+        remote: address(CLIENT),
+        local: address(LISTENER),
+        channel: Some(channel),
+    }
+}
+
+/// What a peer sends.
+fn from_peer(peer: &str) -> FlowKey {
+    FlowKey {
+        remote: address(peer),
+        local: address(SOCKET),
+        channel: None,
+    }
+}
 
 fn subject(number: u16, peer: &str) -> OffloadedChannel {
     let five_tuple = FiveTuple {
@@ -166,9 +186,9 @@ fn both_directions_are_entered_and_taken_out() {
         channel: None,
         own_relay: false,
         next_hop: out.next_hop,
-        counter: 0,
         bucket: None,
         deadline_ns: 77,
+        settles: true,
     };
     assert_eq!(out, expected);
     let back = bed.entry(PEER, SOCKET, None).unwrap();
@@ -177,7 +197,6 @@ fn both_directions_are_entered_and_taken_out() {
         destination: address(CLIENT),
         channel: Some(0x4000),
         next_hop: back.next_hop,
-        counter: 1,
         ..expected
     };
     assert_eq!(back, expected);
@@ -227,15 +246,14 @@ fn counts_are_those_of_this_channel_alone() {
     let (one, two) = (subject(0x4000, PEER), subject(0x4001, "198.51.100.200:701"));
     bed.offload(&one, false, 77);
     bed.offload(&two, false, 77);
-    bed.relayed(0, 5);
-    bed.relayed(1, 6);
-    bed.relayed(2, 100);
+    bed.relayed(from_client(0x4000), 5);
+    bed.relayed(from_peer(PEER), 6);
+    bed.relayed(from_client(0x4001), 100);
     assert_eq!(bed.flows.onload(&one), carried(5, 6));
-    // The same number again: it goes on counting from where it was.
+    // The same peer again, by another channel: it counts from zero.
     let three = subject(0x4002, PEER);
     bed.offload(&three, false, 77);
-    assert_eq!(bed.entry(PEER, SOCKET, None).unwrap().counter, 1);
-    bed.relayed(1, 1);
+    bed.relayed(from_peer(PEER), 1);
     assert_eq!(bed.flows.onload(&three), carried(0, 1));
     assert_eq!(bed.flows.onload(&two), carried(100, 0));
     assert_eq!(bed.flows.onload(&two), Carried::default(), "only once");
@@ -248,7 +266,7 @@ fn a_refresh_brings_what_was_carried_since_and_counters_may_go_round() {
     let one = subject(0x4000, PEER);
     bed.offload(&one, false, 77);
     bed.kernel.lock().unwrap().counts.insert(
-        0,
+        from_client(0x4000),
         Counts {
             packets: u32::MAX - 1,
             bytes: 100 * (u64::from(u32::MAX) - 1),
@@ -258,11 +276,11 @@ fn a_refresh_brings_what_was_carried_since_and_counters_may_go_round() {
     bed.offload(&one, false, 9_000_000_000);
     {
         let mut kernel = bed.kernel.lock().unwrap();
-        let counts = kernel.counts.get_mut(&0).unwrap();
+        let counts = kernel.counts.get_mut(&from_client(0x4000)).unwrap();
         (counts.packets, counts.bytes) = (3, counts.bytes + 500);
     }
     assert_eq!(bed.offload(&one, false, 18_000_000_000), carried(5, 0));
-    bed.relayed(0, 2);
+    bed.relayed(from_client(0x4000), 2);
     assert_eq!(bed.flows.onload(&one), carried(2, 0));
     bed.expect_empty();
 }
@@ -308,7 +326,7 @@ fn an_entry_that_cannot_be_changed_does_not_stay() {
     let mut bed = bed(8, 8);
     let one = subject(0x4000, PEER);
     bed.offload(&one, false, 77);
-    bed.relayed(0, 5);
+    bed.relayed(from_client(0x4000), 5);
     // A limit appears, and there is no bucket for the allocation.
     bed.flows.set_limited(true);
     assert_eq!(bed.offload(&one, false, 77), carried(5, 0));
@@ -329,7 +347,7 @@ fn a_relay_of_ours_is_looked_up_by_both_names_that_its_client_knows() {
     let back = bed.entry("203.0.113.5:50002", SOCKET, None).unwrap();
     assert!(!back.own_relay && back.next_hop != 0);
     // The relay becomes a stranger's address: the same channel goes by the network.
-    bed.relayed(0, 2);
+    bed.relayed(from_client(0x4000), 2);
     assert_eq!(bed.offload(&one, false, 88), carried(2, 0));
     let out = bed.entry(CLIENT, LISTENER, Some(0x4000)).unwrap();
     assert!(!out.own_relay && out.next_hop != 0);
@@ -365,13 +383,68 @@ fn link_local_clients_stay_in_user_space() {
     bed.expect_empty();
 }
 
+/// Routes to these prefixes, each by one gateway.
+fn route_by_gateways(hops: &NextHopTable, prefixes: &[(&str, u8)]) {
+    let prefix = |&(network, length): &(&str, u8)| io::netlink::RoutePrefix {
+        network: network.parse().unwrap(),
+        length,
+        separates: false,
+    };
+    let prefixes: Vec<_> = prefixes.iter().map(prefix).collect();
+    hops.set_cells(Arc::new(crate::offload::Cells::new(&prefixes)));
+    hops.tell_workers();
+}
+
 #[test]
-fn numbers_end_when_the_workers_have_taken_all() {
-    let mut bed = bed(1000, 8);
-    for number in 0..=Chunks::SIZE as u16 {
-        let peer = format!("198.51.100.200:{}", 1000 + number);
-        bed.offload(&subject(0x4000 + number, &peer), false, 77);
+fn peers_behind_one_gateway_share_a_next_hop_until_a_route_parts_them() {
+    let mut bed = bed(64, 4);
+    route_by_gateways(&bed.hops, &[("0.0.0.0", 0)]);
+    let peers = ["198.51.100.200:700", "203.0.113.9:700", "203.0.113.10:700"];
+    let channels: Vec<_> = (0x4000..)
+        .zip(peers)
+        .map(|(number, peer)| subject(number, peer))
+        .collect();
+    for one in &channels {
+        bed.offload(one, false, 77);
     }
-    assert_eq!(bed.flows.len(), Chunks::SIZE as usize);
-    assert_eq!(bed.counters.offload_full, 1);
+    let hops = |bed: &Bed| {
+        let entry = |number| bed.entry(CLIENT, LISTENER, Some(number));
+        [0x4000, 0x4001, 0x4002].map(|number| Some(entry(number)?.next_hop))
+    };
+    let [one, two, three] = hops(&bed);
+    assert!(one.is_some() && one == two && two == three);
+    assert_eq!(bed.hops.len(), 2, "one from each local address");
+
+    route_by_gateways(&bed.hops, &[("0.0.0.0", 0), ("203.0.113.0", 24)]);
+    assert_eq!(bed.flows.recheck_from(), Some(0));
+    for one in &channels {
+        bed.relayed(from_client(one.number.get()), 1);
+        bed.offload(one, false, 77);
+    }
+    bed.flows.rechecked_until(None);
+    assert_eq!(bed.flows.recheck_from(), None);
+    let [first, second, third] = hops(&bed);
+    assert_eq!(first, one);
+    assert!(second.is_some() && second != one && second == third);
+    for one in &channels {
+        bed.flows.onload(one);
+    }
+    bed.expect_empty();
+}
+
+#[test]
+fn a_channel_for_whose_new_next_hop_there_is_no_room_goes_to_user_space() {
+    let mut bed = bed(64, 2);
+    route_by_gateways(&bed.hops, &[("0.0.0.0", 0)]);
+    let (one, two) = (subject(0x4000, PEER), subject(0x4001, "203.0.113.9:700"));
+    bed.offload(&one, false, 77);
+    bed.offload(&two, false, 77);
+    route_by_gateways(&bed.hops, &[("0.0.0.0", 0), ("203.0.113.0", 24)]);
+    bed.flows.recheck_from();
+    bed.relayed(from_client(0x4001), 5);
+    assert_eq!(bed.offload(&one, false, 77), Carried::default());
+    assert_eq!(bed.offload(&two, false, 77), carried(5, 0));
+    assert_eq!((bed.flows.len(), bed.counters.offload_full), (1, 1));
+    bed.flows.onload(&one);
+    bed.expect_empty();
 }

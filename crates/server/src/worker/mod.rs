@@ -9,30 +9,35 @@
 //! Workers share the port tables (atomics), the quotas (touched when an allocation opens or closes), immutable configuration, and
 //! each other's mailboxes.
 
-mod appetite;
+mod batch_limit;
+mod batches;
 mod flows;
 mod icmp;
-mod letters;
 mod log;
+mod mailboxes;
+mod messages;
 mod open;
 mod outputs;
 mod session;
 mod sockets;
 
-pub(crate) use appetite::Appetite;
+pub(crate) use batch_limit::BatchLimit;
+pub(crate) use batches::{BatchStore, WorkerBatch};
 pub(crate) use flows::Flows;
-pub(crate) use letters::{Courier, Letter, Parcel, ParcelStore};
+pub(crate) use mailboxes::Mailboxes;
+pub(crate) use messages::WorkerMessage;
 pub(crate) use open::Opener;
 pub(crate) use session::Core;
 pub(crate) use sockets::{Listener, RelayTable, Sockets, Token};
 
 use crate::board::Publisher;
+use crate::live::{Configuration, Subscription};
 use crate::mailbox::Mailbox;
 use crate::sip::Sip;
 use crate::stats::WorkerStats;
-use appetite::Digested;
+use batch_limit::Handled;
 use io::{Event, Events, RecvBatch, SendQueue};
-use letters::{MovedRelay, PlacedRequest};
+use messages::{MovedRelay, PlacedRequest};
 use session::{Change, Session};
 use sockets::RelaySocket;
 use std::time::Duration;
@@ -45,33 +50,39 @@ pub(crate) const EVENTS: usize = 256;
 /// So many messages at once from one relay, and it is worth joining what comes next (UDP_GRO).
 const TRAIN: usize = 4;
 
-/// Letters read per wake-up, so that other workers cannot keep this one from its own sockets.
-const LETTERS: usize = 256;
+/// Messages read per wake-up, so that other workers cannot keep this one from its own sockets.
+const MESSAGES: usize = 256;
+
+/// Relays whose channels are looked at again per wake-up when routes have changed: less than a millisecond's work.
+const RECHECKED: u32 = 64;
 
 /// Calls of `handle_timeout` per wake-up, each of which does a bounded amount of work.
 const EXPIRIES: usize = 64;
 
-/// How soon to try again when another worker does not read its mail.
+/// How soon to try again when another worker does not read its mailbox.
 const HELD: Duration = Duration::from_millis(1);
 
 /// Everything that is one worker's. Made by the starting thread, then moved to its own.
 #[derive(Debug)]
 pub(crate) struct Worker {
     pub(crate) core: Core,
-    pub(crate) mailbox: Mailbox<Letter>,
+    pub(crate) mailbox: Mailbox<WorkerMessage>,
     pub(crate) sockets: Sockets,
     pub(crate) queue: SendQueue,
     pub(crate) batch: RecvBatch,
-    pub(crate) appetite: Appetite,
+    pub(crate) batch_limit: BatchLimit,
     pub(crate) publisher: Publisher,
+    pub(crate) configuration: Subscription,
     /// SIP, where it is served.
     pub(crate) sip: Option<Box<Sip>>,
-    /// Parcels of the wake-up at hand; empty between wake-ups.
-    pub(crate) parcels: Vec<Parcel>,
-    /// The last wake-up left letters unread.
-    pub(crate) letters_left: bool,
-    /// Parcels wait for another worker to read its mail.
-    pub(crate) parcels_held: bool,
+    /// Inter-worker batches of the wake-up at hand; empty between wake-ups.
+    pub(crate) batches: Vec<WorkerBatch>,
+    /// The last wake-up left messages unread.
+    pub(crate) messages_left: bool,
+    /// Batches wait for another worker to read its mailbox.
+    pub(crate) batches_held: bool,
+    /// The last wake-up left next hops to be looked at.
+    pub(crate) rechecks_left: bool,
     pub(crate) stopping: bool,
 }
 
@@ -114,21 +125,25 @@ impl Worker {
         if let (Some(sip), Some(before)) = (&mut self.sip, before) {
             sip.slept(self.core.now.mono.0 - before);
         }
+        if let Some(configuration) = self.configuration.take() {
+            self.configure(configuration);
+        }
         self.core.counters.wake_ups += 1;
         let before = self.batch.totals().datagrams;
-        let mail = self.receive(events) || self.letters_left;
+        let has_mail = self.receive(events) || self.messages_left;
         let received = self.batch.totals().datagrams - before;
         self.core.counters.batches.count(received);
-        if mail {
-            self.read_mail();
+        if has_mail {
+            self.read_mailbox();
         }
         if let Some(sip) = &mut self.sip {
-            sip.turn(&self.core.poller, &self.core.courier, self.core.now);
+            sip.turn(&self.core.poller, &self.core.mailboxes, self.core.now);
         }
+        self.recheck_next_hops();
         self.expire();
-        let (lost, held) = self.core.courier.send_all();
+        let (lost, held) = self.core.mailboxes.send_all();
         self.core.counters.mailbox_full += lost;
-        self.parcels_held = held;
+        self.batches_held = held;
         let counters = &self.core.counters;
         let datagrams = counters.client_datagrams + counters.peer_datagrams;
         self.core.placement.measure(self.core.now.mono, datagrams);
@@ -151,7 +166,7 @@ impl Worker {
 
     /// How long to sleep when nothing comes.
     fn patience(&self) -> Duration {
-        if self.letters_left {
+        if self.messages_left || self.rechecks_left {
             return Duration::ZERO;
         }
         let now = self.core.now.mono;
@@ -159,7 +174,7 @@ impl Worker {
         if let Some(deadline) = self.core.engine.poll_timeout() {
             patience = patience.min(deadline.since(now));
         }
-        if self.parcels_held {
+        if self.batches_held {
             patience = patience.min(HELD);
         }
         let sip = self.sip.as_ref().map(|sip| sip.patience(now));
@@ -168,15 +183,15 @@ impl Worker {
 
     /// Reads every ready socket once. Returns whether the mailbox is ready, too.
     fn receive(&mut self, events: &Events) -> bool {
-        let mut mail = false;
-        let each = self.appetite.per_relay(events.len());
+        let mut has_mail = false;
+        let each = self.batch_limit.per_relay(events.len());
         let (mut relays, mut messages) = (0, 0);
         for event in events.iter() {
-            if self.batch.len() >= self.appetite.limit() {
+            if self.batch.len() >= self.batch_limit.limit() {
                 self.handle_batch();
             }
             match Token::from_u64(event.token) {
-                Token::Mailbox => mail = true,
+                Token::Mailbox => has_mail = true,
                 Token::Listener(number) => {
                     self.make_room();
                     self.read_listener(number, event);
@@ -187,7 +202,7 @@ impl Worker {
                     }
                 }
                 Token::Relay(key) => {
-                    if each >= self.appetite.limit() {
+                    if each >= self.batch_limit.limit() {
                         self.make_room();
                     }
                     // First, as an error that waits makes the next call fail, and is reported until it is fetched.
@@ -201,15 +216,15 @@ impl Worker {
         }
         self.handle_batch();
         if each > 1 {
-            self.appetite.relays_read(relays, messages);
+            self.batch_limit.relays_read(relays, messages);
         }
-        mail
+        has_mail
     }
 
     /// A socket that may fill a batch gets at least half of one: sockets that are busy all the time keep their order, so one
     /// that came last would otherwise get only the few places that the others leave, at every wake-up.
     fn make_room(&mut self) {
-        if self.batch.len() * 2 > self.appetite.limit() {
+        if self.batch.len() * 2 > self.batch_limit.limit() {
             self.handle_batch();
         }
     }
@@ -219,7 +234,7 @@ impl Worker {
             return;
         };
         let overflow = self.batch.overflow();
-        let room = self.appetite.limit() - self.batch.len();
+        let room = self.batch_limit.limit() - self.batch.len();
         let result = listener.receive(room, event.token, &mut self.batch);
         self.core.counters.listener_overflow += self.batch.overflow() - overflow;
         self.core.counters.receive_errors += u64::from(failed(&result));
@@ -235,7 +250,7 @@ impl Worker {
         let result = if each == 1 {
             relay.socket.recv_one(event.token, &mut self.batch)
         } else {
-            let room = self.appetite.limit() - self.batch.len();
+            let room = self.batch_limit.limit() - self.batch.len();
             relay
                 .socket
                 .recv_up_to(room.min(each), event.token, &mut self.batch)
@@ -244,6 +259,9 @@ impl Worker {
         if messages >= TRAIN && self.core.opener.gro && !relay.socket.gro() {
             // Without it the next train merely comes as single datagrams, too.
             let _ = relay.socket.set_gro(true);
+        } else if !self.core.opener.gro && relay.socket.gro() {
+            // After a fallback to tc. While a datagram waits it stays on, and the next receive tries again.
+            let _ = io::stop_joining(&relay.socket);
         }
         self.core.counters.relay_overflow += self.batch.overflow() - overflow;
         self.core.counters.receive_errors += u64::from(failed(&result));
@@ -270,7 +288,7 @@ impl Worker {
             relayed += usize::from(std::mem::take(&mut session.relayed));
         }
         let flushed = session.out.flush();
-        let digested = Digested {
+        let handled = Handled {
             held: self.batch.len(),
             relayed,
             sent: flushed.sent,
@@ -278,51 +296,51 @@ impl Worker {
         };
         drop(session);
         self.batch.clear();
-        if self.appetite.digested(&digested) {
-            self.batch.shrink(Appetite::LEAST);
+        if self.batch_limit.judge(&handled) {
+            self.batch.shrink(BatchLimit::LEAST);
         }
         self.apply_changes();
     }
 
-    /// Takes letters, a bounded number of them.
-    fn read_mail(&mut self) {
+    /// Takes messages, a bounded number of them.
+    fn read_mailbox(&mut self) {
         self.mailbox.begin();
-        self.letters_left = true;
-        for _ in 0..LETTERS {
+        self.messages_left = true;
+        for _ in 0..MESSAGES {
             match self.mailbox.take() {
-                Some(Letter::Datagrams(parcel)) => self.parcels.push(parcel),
-                Some(letter) => self.obey(letter),
+                Some(WorkerMessage::Datagrams(batch)) => self.batches.push(batch),
+                Some(message) => self.handle_message(message),
                 None => {
-                    self.letters_left = false;
+                    self.messages_left = false;
                     break;
                 }
             }
         }
-        self.unpack();
+        self.deliver_batches();
     }
 
-    /// Delivers the datagrams of all parcels at hand.
-    fn unpack(&mut self) {
-        if self.parcels.is_empty() {
+    /// Delivers the datagrams of all batches at hand.
+    fn deliver_batches(&mut self) {
+        if self.batches.is_empty() {
             return;
         }
         let mut session = Session::new(&mut self.core, &self.sockets, &mut self.queue);
-        for parcel in &self.parcels {
-            for item in &parcel.items {
-                session.worker_sent(item, &parcel.bytes[item.bytes.clone()]);
+        for batch in &self.batches {
+            for item in &batch.items {
+                session.worker_sent(item, &batch.bytes[item.bytes.clone()]);
             }
         }
         drop(session);
-        self.parcels
+        self.batches
             .drain(..)
-            .for_each(|parcel| self.core.courier.put_back(parcel));
+            .for_each(|batch| self.core.mailboxes.put_back(batch));
         self.apply_changes();
     }
 
-    fn obey(&mut self, letter: Letter) {
-        match letter {
-            Letter::Datagrams(parcel) => self.parcels.push(parcel),
-            Letter::Claim {
+    fn handle_message(&mut self, message: WorkerMessage) {
+        match message {
+            WorkerMessage::Datagrams(batch) => self.batches.push(batch),
+            WorkerMessage::Claim {
                 from,
                 request,
                 token,
@@ -332,9 +350,9 @@ impl Worker {
                 let relay = self.give_relay(token, &user, key);
                 let answer = self
                     .core
-                    .courier
-                    .post(from, Letter::Claimed { request, relay });
-                if let Err(Letter::Claimed {
+                    .mailboxes
+                    .post(from, WorkerMessage::Claimed { request, relay });
+                if let Err(WorkerMessage::Claimed {
                     relay: Some(moved), ..
                 }) = answer
                 {
@@ -342,40 +360,44 @@ impl Worker {
                     self.core.close(moved.into());
                 }
             }
-            Letter::Claimed { request, relay } => self.receive_relay(request, relay),
-            Letter::Request(placed) => self.serve_placed(&placed),
-            Letter::Config(config) => {
-                if let Some(flows) = &mut self.core.flows {
-                    flows.set_limited(config.allocation_rate != 0);
-                }
-                self.core.engine.set_config(self.core.now, config);
-            }
-            Letter::SipMessages(parcel) => {
+            WorkerMessage::Claimed { request, relay } => self.receive_relay(request, relay),
+            WorkerMessage::Request(placed) => self.serve_placed(&placed),
+            WorkerMessage::SipMessages(batch) => {
                 if let Some(sip) = &mut self.sip {
-                    sip.receive(parcel);
+                    sip.receive(batch);
                 }
             }
-            Letter::Name(answered) => {
+            WorkerMessage::Name(answered) => {
                 if let Some(sip) = &mut self.sip {
                     sip.receive_answer(*answered);
                 }
             }
-            Letter::Sip(orders) => {
-                if let Some(sip) = &mut self.sip {
-                    sip.obey(orders);
-                }
-            }
-            Letter::Publish(reply) => {
+            WorkerMessage::Publish(reply) => {
                 self.publish();
                 // Whoever asked may have stopped waiting.
                 let _ = reply.send(());
             }
-            Letter::Separate => {
+            // It is awake, and looks at the number of changes.
+            WorkerMessage::RoutesChanged => {}
+            WorkerMessage::Separate => {
                 self.core.opener.gro = false;
                 let listeners = &mut self.sockets.listeners;
                 listeners.iter_mut().for_each(Listener::separate);
             }
-            Letter::Shutdown => self.stopping = true,
+            WorkerMessage::Shutdown => self.stopping = true,
+        }
+        self.settle();
+    }
+
+    /// Works by another configuration from now on.
+    fn configure(&mut self, configuration: Configuration) {
+        let Configuration { engine, sip } = configuration;
+        if let Some(flows) = &mut self.core.flows {
+            flows.set_limited(engine.allocation_rate != 0);
+        }
+        self.core.engine.set_config(self.core.now, engine);
+        if let Some(of_sip) = &mut self.sip {
+            of_sip.obey(sip);
         }
         self.settle();
     }
@@ -430,6 +452,20 @@ impl Worker {
         );
         if let (false, Some((key, _))) = (known, opened) {
             self.core.changes.push(Change::Close(key));
+        }
+    }
+
+    /// Finds out whether offloaded channels have other next hops, a bounded number of them.
+    fn recheck_next_hops(&mut self) {
+        let flows = self.core.flows.as_mut();
+        let Some(first) = flows.and_then(|flows| flows.recheck_from()) else {
+            return;
+        };
+        let next = self.core.engine.describe_offload_again(first, RECHECKED);
+        self.settle();
+        self.rechecks_left = next.is_some();
+        if let Some(flows) = &mut self.core.flows {
+            flows.rechecked_until(next);
         }
     }
 

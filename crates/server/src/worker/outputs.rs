@@ -1,8 +1,8 @@
 //! The cold path: what the engine has queued for the worker to do.
 
 use super::flows::Carried;
-use super::letters::{Letter, PlacedRequest};
 use super::log;
+use super::messages::{PlacedRequest, WorkerMessage};
 use super::open::{MOST_RELAYS, Results};
 use super::session::{Change, Core, Session};
 use crate::steering::Target;
@@ -99,7 +99,7 @@ impl Session<'_, '_, '_> {
                 user,
                 key,
             } => {
-                let letter = Letter::Claim {
+                let message = WorkerMessage::Claim {
                     from: worker,
                     request,
                     token,
@@ -109,7 +109,8 @@ impl Session<'_, '_, '_> {
                 let other = u16::from(token[0]);
                 // What another worker took here is answered at once, so that the flow's entry stays or goes with it.
                 let is_placed = matches!(origin, Origin::Placed);
-                if is_placed || other == worker || self.core.courier.post(other, letter).is_err() {
+                if is_placed || other == worker || self.core.mailboxes.post(other, message).is_err()
+                {
                     return Some(Todo::NoReservation(request));
                 }
             }
@@ -143,7 +144,7 @@ impl Session<'_, '_, '_> {
             return false;
         };
         // The engine gives back the request's quota before the other worker asks for it.
-        if !core.courier.keeps_up(target.worker)
+        if !core.mailboxes.keeps_up(target.worker)
             || !core.engine.taken_elsewhere(now, request, target.worker)
         {
             core.placement.give_up(path, target);
@@ -166,13 +167,13 @@ impl Session<'_, '_, '_> {
 
     /// If it finds no room, it is lost like a datagram, and the client sends it again.
     fn hand_request_over(&mut self, path: &ClientPath, bytes: &[u8], target: Target) {
-        let letter = Letter::Request(Box::new(PlacedRequest {
+        let message = WorkerMessage::Request(Box::new(PlacedRequest {
             path: *path,
             bytes: bytes.into(),
             is_new: target.is_new,
         }));
         let core = &mut *self.core;
-        match core.courier.post(target.worker, letter) {
+        match core.mailboxes.post(target.worker, message) {
             Ok(()) => core.counters.requests_given += 1,
             Err(_) => {
                 core.counters.mailbox_full += 1;

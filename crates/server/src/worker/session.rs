@@ -5,8 +5,9 @@
 //! and to close wait in [`Changes`] until the queue has been flushed, which is also what the engine's invariant asks for:
 //! what was queued on a socket leaves before the socket closes.
 
+use super::batches::{Item, datagrams, each_datagram, slice};
 use super::flows::Flows;
-use super::letters::{Courier, Item, Shipment, datagrams, each_datagram, slice};
+use super::mailboxes::{Mailboxes, OutgoingRun};
 use super::open::Opener;
 use super::outputs::Origin;
 use super::sockets::{RelaySocket, Sockets};
@@ -35,7 +36,7 @@ pub(crate) struct Core {
     pub(crate) now: Now,
     pub(crate) engine: Server,
     pub(crate) opener: Opener,
-    pub(crate) courier: Courier,
+    pub(crate) mailboxes: Mailboxes,
     pub(crate) poller: Poller,
     pub(crate) counters: Counters,
     pub(crate) changes: Changes,
@@ -186,7 +187,7 @@ impl<'s, 'q, 'buf> Session<'s, 'q, 'buf> {
         };
         if owner.worker != self.core.opener.worker {
             let Run { bytes, stride, tos } = run;
-            let shipment = Shipment {
+            let outgoing = OutgoingRun {
                 slot: owner.slot,
                 address,
                 port: peer.port(),
@@ -197,7 +198,7 @@ impl<'s, 'q, 'buf> Session<'s, 'q, 'buf> {
                 payload,
             };
             self.core.counters.handed_over_away += covers as u64;
-            self.core.counters.mailbox_full += self.core.courier.pack(owner.worker, &shipment);
+            self.core.counters.mailbox_full += self.core.mailboxes.pack(owner.worker, &outgoing);
             return;
         }
         let Some(relay) = self.sockets.relays.at(owner.slot, address, peer.port()) else {

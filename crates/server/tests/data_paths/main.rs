@@ -17,12 +17,17 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use call::{Call, Families, Way};
-use network::Network;
+use network::{Holder, Network};
 use paths::Path;
 use process::Process;
 
-/// Datagrams each way, over all families together.
+/// Datagrams each way, over all families together. `HAIRPIN_TEST_DATAGRAMS` sets fewer, for an emulated machine.
 const DATAGRAMS: u32 = 100_000;
+
+fn datagrams() -> u32 {
+    let set = std::env::var("HAIRPIN_TEST_DATAGRAMS").ok();
+    set.map_or(DATAGRAMS, |number| number.parse().expect("a number"))
+}
 
 #[test]
 #[ignore = "not a test: the server, run by the tests"]
@@ -61,8 +66,8 @@ fn everything(path: Path) {
         // The first datagrams may take the way through user space, until neighbours are known.
         call.pass(Way::ToPeer, 100);
         call.pass(Way::ToClient, 100);
-        call.pass(Way::ToPeer, DATAGRAMS / 4);
-        call.pass(Way::ToClient, DATAGRAMS / 4);
+        call.pass(Way::ToPeer, datagrams() / 4);
+        call.pass(Way::ToClient, datagrams() / 4);
         takes_its_path(&mut call, &server, path);
         call.client.release();
         call.is_over();
@@ -75,6 +80,58 @@ fn everything(path: Path) {
     let mut call = Call::set_up(&network, Families::ALL[0]);
     call.pass(Way::ToPeer, 100);
     call.pass(Way::ToClient, 100);
+}
+
+#[test]
+fn a_bridge_relays_at_tc() {
+    relays_with(Holder::Above("bridge"), &[Path::Tc]);
+}
+
+#[test]
+fn a_bond_relays_in_xdp_and_at_tc() {
+    relays_with(
+        Holder::Above("bond mode active-backup miimon 100"),
+        &[Path::Xdp, Path::Tc],
+    );
+}
+
+#[test]
+fn a_vlan_device_relays_at_tc() {
+    relays_with(Holder::Vlan, &[Path::Tc]);
+}
+
+#[test]
+fn addresses_on_loopback_are_relayed_where_their_packets_arrive() {
+    relays_with(Holder::Host("lo"), &[Path::Xdp, Path::Tc]);
+}
+
+#[test]
+fn addresses_on_dummies_are_relayed_where_their_packets_arrive() {
+    relays_with(Holder::Host("dummy"), &[Path::Xdp, Path::Tc]);
+}
+
+/// The kernel relays, wherever the server's addresses are.
+fn relays_with(holder: Holder, paths: &[Path]) {
+    for path in paths {
+        let network = match Network::build_with(path.checksums(), holder) {
+            Ok(network) => network,
+            Err(reason) => return common::netns::skipped(&reason),
+        };
+        let server = Process::start(&network.server, *path);
+        for families in &Families::ALL[..2] {
+            let mut call = Call::set_up(&network, *families);
+            call.pass(Way::ToPeer, 100);
+            call.pass(Way::ToClient, 100);
+            takes_its_path(&mut call, &server, *path);
+            call.client.release();
+            call.is_over();
+        }
+        assert_eq!(
+            network.damaged(),
+            0,
+            "{holder:?}, {path:?}: no checksum was wrong"
+        );
+    }
 }
 
 /// While its process is stopped, the server relays in the kernel or not at all.

@@ -8,6 +8,7 @@
 
 use std::io;
 use std::net::{IpAddr, UdpSocket};
+use std::process::Command;
 
 use ::io::NetNs;
 use ::io::netlink::{Netlink, VethEnd, interface_index};
@@ -49,6 +50,19 @@ pub(crate) struct Checksums {
     pub(crate) partial_at_server: bool,
 }
 
+/// What holds the addresses that the server serves at, on each of its two sides.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Holder {
+    /// The wire's interface.
+    Wire,
+    /// A bridge or a bond that it belongs to.
+    Above(&'static str),
+    /// A VLAN device on it, at both ends of the wire.
+    Vlan,
+    /// An interface that no packet from outside arrives on, such as `lo`: all routers are told to use the wire.
+    Host(&'static str),
+}
+
 /// The four namespaces.
 pub(crate) struct Network {
     pub(crate) client: NetNs,
@@ -60,6 +74,11 @@ pub(crate) struct Network {
 impl Network {
     /// Builds it; says why it cannot.
     pub(crate) fn build(checksums: Checksums) -> Result<Network, String> {
+        Network::build_with(checksums, Holder::Wire)
+    }
+
+    /// Builds it with the served addresses somewhere else.
+    pub(crate) fn build_with(checksums: Checksums, holder: Holder) -> Result<Network, String> {
         let namespace = || apart(NetNs::unshare).map_err(|error| error.to_string());
         let network = Network {
             client: namespace()?,
@@ -68,7 +87,9 @@ impl Network {
             peer: namespace()?,
         };
         network.wire().expect("veth pairs");
-        network.configure().expect("addresses and routes");
+        network
+            .configure(holder)
+            .map_err(|error| format!("{holder:?}: {error}"))?;
         network.poll().expect("GRO");
         network.set_checksums(checksums).expect("offloads");
         network.wait();
@@ -94,13 +115,25 @@ impl Network {
         })
     }
 
-    fn configure(&self) -> io::Result<()> {
-        within(&self.client, || set_up(&[&CLIENT], None, false))?;
+    fn configure(&self, holder: Holder) -> io::Result<()> {
+        let opposite = match holder {
+            Holder::Vlan => holder,
+            _ => Holder::Wire,
+        };
+        let wire = Holder::Wire;
+        within(&self.client, || set_up(&[(&CLIENT, opposite)], None, false))?;
         within(&self.server, || {
-            set_up(&[&SERVER, &RELAY], Some(&NEAR), false)
+            set_up(&[(&SERVER, holder), (&RELAY, holder)], Some(&NEAR), false)
         })?;
-        within(&self.gateway, || set_up(&[&NEAR, &FAR], Some(&RELAY), true))?;
-        within(&self.peer, || set_up(&[&PEER], Some(&FAR), false))
+        within(&self.gateway, || {
+            set_up(&[(&NEAR, opposite), (&FAR, wire)], Some(&RELAY), true)
+        })?;
+        within(&self.peer, || set_up(&[(&PEER, wire)], Some(&FAR), false))?;
+        if let Holder::Host(_) = holder {
+            within(&self.client, || route_by_the_wire(&SERVER))?;
+            within(&self.gateway, || route_by_the_wire(&RELAY))?;
+        }
+        Ok(())
     }
 
     /// A veth takes redirected XDP frames only while its other end polls, as it does for GRO, and it looks at that only when
@@ -176,7 +209,7 @@ fn damaged_here() -> u64 {
         .sum()
 }
 
-fn set_up(ends: &[&End], gateway: Option<&End>, forwards: bool) -> io::Result<()> {
+fn set_up(ends: &[(&End, Holder)], gateway: Option<&End>, forwards: bool) -> io::Result<()> {
     let set = |path: &str, value: &str| std::fs::write(format!("/proc/sys/net/{path}"), value);
     // Addresses can be used at once, and nobody but this test sends.
     for scope in ["all", "default"] {
@@ -190,18 +223,70 @@ fn set_up(ends: &[&End], gateway: Option<&End>, forwards: bool) -> io::Result<()
     set("ipv4/ip_forward", if forwards { "1" } else { "0" })?;
     let mut netlink = Netlink::open()?;
     netlink.set_up(LOOPBACK)?;
-    for end in ends {
-        let index = interface_index(end.device)?;
-        set(&format!("ipv6/conf/{}/accept_dad", end.device), "0")?;
+    for (end, holder) in ends {
+        let device = hold(end, *holder)?;
+        let index = interface_index(&device)?;
+        set(&format!("ipv6/conf/{device}/accept_dad"), "0")?;
         netlink.set_up(index)?;
-        netlink.add_address(index, ip(end.v4), 24)?;
-        netlink.add_address(index, ip(end.v6), 64)?;
+        let whole = !matches!(holder, Holder::Host(_));
+        let prefix = |subnet, host| if whole { subnet } else { host };
+        netlink.add_address(index, ip(end.v4), prefix(24, 32))?;
+        netlink.add_address(index, ip(end.v6), prefix(64, 128))?;
     }
     if let Some(gateway) = gateway {
         netlink.add_default_route(ip(gateway.v4))?;
         netlink.add_default_route(ip(gateway.v6))?;
     }
     Ok(())
+}
+
+/// Makes what holds an end's addresses; its name.
+fn hold(end: &End, holder: Holder) -> io::Result<String> {
+    let wire = end.device;
+    let name = format!("{wire}0");
+    match holder {
+        Holder::Wire => return Ok(wire.to_owned()),
+        Holder::Above(kind) => {
+            run(&format!("link add {name} type {kind}"))?;
+            // A bond takes only what is down.
+            run(&format!("link set {wire} down"))?;
+            run(&format!("link set {wire} master {name}"))?;
+        }
+        Holder::Vlan => run(&format!("link add link {wire} name {name} type vlan id 5"))?,
+        Holder::Host(kind) => {
+            let (v4, v6) = by_the_wire(end);
+            run(&format!("address add {v4}/24 dev {wire}"))?;
+            run(&format!("link set {wire} up"))?;
+            run(&format!("address add {v6}/64 dev {wire} nodad"))?;
+            if kind == "lo" {
+                return Ok(kind.to_owned());
+            }
+            run(&format!("link add {name} type {kind}"))?;
+        }
+    }
+    run(&format!("link set {wire} up"))?;
+    Ok(name)
+}
+
+/// The addresses of the wire's interface where something else holds the end's.
+fn by_the_wire(end: &End) -> (String, String) {
+    (format!("{}00", end.v4), format!("{}00", end.v6))
+}
+
+/// Has this namespace send by the wire what is for the addresses of an end.
+fn route_by_the_wire(end: &End) -> io::Result<()> {
+    let (v4, v6) = by_the_wire(end);
+    run(&format!("route add {}/32 via {v4}", end.v4))?;
+    run(&format!("route add {}/128 via {v6}", end.v6))
+}
+
+fn run(arguments: &str) -> io::Result<()> {
+    let ran = Command::new("ip").args(arguments.split(' ')).output()?;
+    if ran.status.success() {
+        return Ok(());
+    }
+    let reason = String::from_utf8_lossy(&ran.stderr);
+    Err(io::Error::other(format!("ip {arguments}: {reason}")))
 }
 
 fn ip(text: &str) -> IpAddr {

@@ -338,6 +338,12 @@ impl Server {
         self.add_offloaded(allocation, to_peers, to_client);
     }
 
+    /// Says with [`Output::Offload`] again what is offloaded: for an embedder whose own view of the network has changed. One call does so
+    /// for at most `most` relays, beginning with the one at index `first`, 0 at first. Returns the index to go on with, `None` at the end.
+    pub fn describe_offload_again(&mut self, first: u32, most: u32) -> Option<u32> {
+        self.describe_offloaded(first, most)
+    }
+
     /// The client's connection is gone: its allocation ends. For stream transports and DTLS.
     pub fn client_closed(&mut self, now: Now, five_tuple: &FiveTuple) {
         if let Some(place) = self.clients.find(five_tuple) {

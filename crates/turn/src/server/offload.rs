@@ -174,6 +174,23 @@ impl Server {
         }
     }
 
+    /// Says again what is relayed below, of at most `most` relays from the one at `first` on. Returns where to go on, `None` at the end.
+    pub(super) fn describe_offloaded(&mut self, first: u32, most: u32) -> Option<u32> {
+        let bound = u32::try_from(self.relays.bound()).unwrap_or(u32::MAX);
+        let end = first.saturating_add(most).min(bound);
+        for relay in first..end {
+            let Some((about, live, outputs)) = self.offloadable(relay) else {
+                continue;
+            };
+            for channel in live.channels.all() {
+                if channel.traits.offloaded() {
+                    about.offload(channel, until(channel, live.expires), outputs);
+                }
+            }
+        }
+        (end < bound).then_some(end)
+    }
+
     /// Adds what was relayed below to what the allocation has relayed; also if it has just ended, as long as its
     /// `AllocationClosed` is still in the queue.
     pub(super) fn add_offloaded(

@@ -122,6 +122,27 @@ fn every_move_of_the_end_is_told() {
 }
 
 #[test]
+fn what_is_offloaded_is_described_again_relay_by_relay() {
+    let (mut world, mut client) = client_of_an_hour();
+    client.bind(&mut world, 0x4000, PEER);
+    client.bind(&mut world, 0x4001, OTHER_HOST);
+    world.pass_s(200);
+    client.permit(&mut world, &[PEER]);
+    world.pass_s(150);
+    world.events.clear();
+    // The second channel's permission has lapsed.
+    let (mut next, mut calls) = (Some(0), 0);
+    while let Some(first) = next {
+        next = world.server.describe_offload_again(first, 16);
+        world.drain();
+        calls += 1;
+    }
+    world.expect_offloads(&[(0x4000, world.in_s(150))]);
+    assert_eq!(calls, 4, "there is room for 64 relays");
+    world.finish();
+}
+
+#[test]
 fn a_permission_moves_all_channels_of_its_address() {
     let (mut world, mut client) = client_of_an_hour();
     client.bind(&mut world, 0x4000, PEER);

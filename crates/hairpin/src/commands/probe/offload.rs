@@ -9,10 +9,13 @@ use server::offload::{Means, Obstacle, Prospect, prospects};
 use super::USAGE;
 use crate::cli::probe::Offload;
 use crate::commands::output;
+use crate::commands::serve::log;
+use crate::config::LogFormat;
 
 /// Runs the command. Status 0: the kernel can relay on every interface that was asked about; 1: not on all; 2: there is no such
 /// interface.
 pub(super) fn run(args: &Offload) -> Result<ExitCode> {
+    log::install(LogFormat::Text, args.log_level)?;
     let mut found = prospects().context("the kernel does not list its interfaces")?;
     let unknown = args
         .interface
@@ -49,11 +52,13 @@ fn as_json(of: &Prospect) -> Value {
     };
     let mut xdp = means(&of.not_xdp);
     xdp["on_demand"] = of.xdp_on_demand.into();
+    let mut tc = means(&of.not_tc);
+    tc["clsact"] = of.clsact.into();
     json!({
         "interface": of.interface,
         "auto": of.auto.name(),
         "xdp": xdp,
-        "tc": means(&of.not_tc),
+        "tc": tc,
     })
 }
 
@@ -68,7 +73,11 @@ fn table(found: &[Prospect]) -> String {
             (Some(_), true) => "(yes)",
             (Some(_), false) => "no",
         };
-        let tc = if one.not_tc.is_none() { "yes" } else { "no" };
+        let tc = match (&one.not_tc, one.clsact) {
+            (Some(_), _) => "no",
+            (None, true) => "yes (clsact)",
+            (None, false) => "yes",
+        };
         let interface = output::printable(&one.interface);
         text.push_str(&format!(
             "{interface:<width$}  {:<4}  {xdp:<5}  {tc}\n",

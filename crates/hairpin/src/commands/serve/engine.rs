@@ -14,7 +14,7 @@ use server::{
 };
 
 use super::plan::Machine;
-use crate::config::{self, Config, PeerRule, Steering};
+use crate::config::{self, Config, PeerRule, PinWorkers, Steering};
 
 /// What `server` needs to know of the machine it runs on.
 pub(super) fn machine() -> Machine {
@@ -43,12 +43,13 @@ impl Engine {
     ) -> Result<Self> {
         let mut builder = Server::builder()
             .relay_ports(*config.relay_ports.start(), *config.relay_ports.end())
-            .pin_workers(config.pin_workers)
+            .pin_workers(pinning(config.pin_workers))
             .steering(steering(config.steering))
             .offloads(config.offloads)
             .offload(offload(config))
             .drop_privileges(true)
             .receive_buffer(config.receive_buffer)
+            .send_buffer(config.send_buffer)
             .busy_poll(config.busy_poll_us)
             .settings(settings(config));
         if let Some(workers) = config.workers {
@@ -73,6 +74,13 @@ impl Engine {
             running,
             realm: config.realm.clone(),
         })
+    }
+
+    /// One that runs already.
+    #[cfg(test)]
+    pub(super) fn of(running: Running, realm: &str) -> Self {
+        let realm = realm.to_owned();
+        Self { running, realm }
     }
 
     /// The listeners, with the real ports.
@@ -145,9 +153,9 @@ impl Engine {
         self.running.failed_worker().is_some()
     }
 
-    /// Admits nobody new and waits for allocations to end, at most for `patience`.
-    pub(super) fn drain(&self, patience: Duration) -> Result<bool> {
-        Ok(self.running.drain(patience)?)
+    /// Admits no new work and waits for allocations and SIP transactions to end, at most for `limit`.
+    pub(super) fn drain(&self, limit: Duration) -> Result<bool> {
+        Ok(self.running.drain(limit)?)
     }
 
     /// Ends every allocation and waits for the workers.
@@ -174,6 +182,14 @@ fn explain(error: &StartError, config: &Config) -> anyhow::Error {
         _ => "",
     };
     anyhow!("{error}{change}")
+}
+
+fn pinning(wanted: PinWorkers) -> server::Pinning {
+    match wanted {
+        PinWorkers::Off => server::Pinning::Off,
+        PinWorkers::Cores => server::Pinning::Cores,
+        PinWorkers::Queues => server::Pinning::Queues,
+    }
 }
 
 fn steering(wanted: Steering) -> server::Steering {
@@ -309,6 +325,7 @@ mod tests {
         let ours = settings(&config);
         assert_eq!(ours.realm, library.realm);
         assert_eq!(config.receive_buffer, server::RECEIVE_BUFFER);
+        assert_eq!(config.send_buffer, server::SEND_BUFFER);
         assert_eq!(ours.quota, library.quota);
         assert_eq!(ours.nonce_lifetime, library.nonce_lifetime);
         assert_eq!(ours.default_lifetime, library.default_lifetime);

@@ -1,6 +1,6 @@
 //! What the kernel does for the server, in words: what is in use, what is not, and what to change.
 
-use server::features::{BusyPoll, Features, ReceiveBuffer};
+use server::features::{BusyPoll, Features, ListenerFeatures, SocketBuffer};
 
 use crate::config::write_bytes;
 
@@ -20,8 +20,7 @@ pub(super) fn warn(features: &Features) {
 }
 
 fn in_use(features: &Features) -> String {
-    let every =
-        |on: fn(&server::features::ListenerFeatures) -> bool| features.listeners.iter().all(on);
+    let every = |on: fn(&ListenerFeatures) -> bool| features.listeners.iter().all(on);
     let segments = features.max_segments;
     let mut parts = vec![
         on_or_off("GRO", features.gro),
@@ -56,44 +55,79 @@ fn on_or_off(name: &str, on: bool) -> String {
     }
 }
 
-/// One line for each size that some listener has got.
+/// One line for each size that some listener has got, of either kind.
 fn buffers(features: &Features) -> Vec<String> {
     let mut lines: Vec<String> = Vec::new();
-    for listener in &features.listeners {
-        let line = buffer(listener.receive_buffer);
-        if !lines.contains(&line) {
-            lines.push(line);
+    for kind in KINDS {
+        for listener in &features.listeners {
+            let line = kind.line((kind.of)(listener));
+            if !lines.contains(&line) {
+                lines.push(line);
+            }
         }
     }
     lines
 }
 
-fn buffer(buffer: ReceiveBuffer) -> String {
-    let granted = write_bytes(buffer.granted);
-    if buffer.is_capped() {
-        let wanted = write_bytes(buffer.wanted);
-        format!("{granted} to receive per socket; {wanted} were asked for")
-    } else if buffer.is_forced() {
-        format!("{granted} to receive per socket, beyond net.core.rmem_max by CAP_NET_ADMIN")
-    } else {
-        format!("{granted} to receive per socket")
+/// The receive buffers, or the send buffers.
+struct Kind {
+    of: fn(&ListenerFeatures) -> SocketBuffer,
+    purpose: &'static str,
+    sysctl: &'static str,
+    /// Why a small one is a pity.
+    consequence: &'static str,
+}
+
+const KINDS: [Kind; 2] = [
+    Kind {
+        of: |listener| listener.receive_buffer,
+        purpose: "to receive",
+        sysctl: "net.core.rmem_max",
+        consequence: "small receive buffers lose packets in bursts",
+    },
+    Kind {
+        of: |listener| listener.send_buffer,
+        purpose: "to send",
+        sysctl: "net.core.wmem_max",
+        consequence: "small send buffers are filled by few neighbours that do not answer ARP",
+    },
+];
+
+impl Kind {
+    fn line(&self, buffer: SocketBuffer) -> String {
+        let granted = write_bytes(buffer.granted);
+        let purpose = self.purpose;
+        if buffer.is_capped() {
+            let wanted = write_bytes(buffer.wanted);
+            format!("{granted} {purpose} per socket; {wanted} were asked for")
+        } else if buffer.is_forced() {
+            let sysctl = self.sysctl;
+            format!("{granted} {purpose} per socket, beyond {sysctl} by CAP_NET_ADMIN")
+        } else {
+            format!("{granted} {purpose} per socket")
+        }
+    }
+
+    fn advice(&self, features: &Features) -> Option<String> {
+        let mut buffers = features.listeners.iter().map(self.of);
+        let wanted = buffers.find(SocketBuffer::is_capped)?.wanted;
+        let Kind {
+            sysctl,
+            consequence,
+            ..
+        } = self;
+        Some(format!(
+            "{consequence}: sysctl -w {sysctl}={wanted}, or grant CAP_NET_ADMIN"
+        ))
     }
 }
 
 /// What an administrator may want to change.
 fn advice(features: &Features) -> Vec<String> {
-    let mut lines = Vec::new();
-    let capped = features
-        .listeners
+    let mut lines: Vec<String> = KINDS
         .iter()
-        .map(|listener| listener.receive_buffer)
-        .find(|buffer| buffer.is_capped());
-    if let Some(buffer) = capped {
-        lines.push(format!(
-            "small receive buffers lose packets in bursts: sysctl -w net.core.rmem_max={}, or grant CAP_NET_ADMIN",
-            buffer.wanted
-        ));
-    }
+        .filter_map(|kind| kind.advice(features))
+        .collect();
     if let BusyPoll::Refused(why) = &features.busy_poll {
         lines.push(format!(
             "no busy polling ({why}): it takes Linux 6.9, or sysctl -w net.core.busy_poll=50 before"
@@ -114,6 +148,7 @@ mod tests {
             .relay_address("127.0.0.1".parse().unwrap())
             .user("ann", "secret")
             .receive_buffer(4 << 20)
+            .send_buffer(2 << 20)
             .workers(1);
         let running = builder.start().expect("the server starts");
         let mut features = running.observer().features().clone();
@@ -129,11 +164,13 @@ mod tests {
         let text = features(|features| {
             (features.gro, features.gso, features.max_segments) = (true, true, 128);
             features.busy_poll = BusyPoll::On(50);
-            let buffer = &mut features.listeners[0].receive_buffer;
-            (buffer.granted, buffer.limit) = (buffer.wanted, Some(buffer.wanted));
+            let listener = &mut features.listeners[0];
+            for buffer in [&mut listener.receive_buffer, &mut listener.send_buffer] {
+                (buffer.granted, buffer.limit) = (buffer.wanted, Some(buffer.wanted));
+            }
         });
         let expected = "kernel: GRO, GSO (up to 128 packets at once), a socket per worker (SO_REUSEPORT), overflow counted, \
-                        busy polling for 50 us\nbuffers: 4MiB to receive per socket\n";
+                        busy polling for 50 us\nbuffers: 4MiB to receive per socket\nbuffers: 2MiB to send per socket\n";
         assert_eq!(text, expected);
     }
 
@@ -142,13 +179,17 @@ mod tests {
         let text = features(|features| {
             (features.gro, features.gso) = (false, false);
             features.busy_poll = BusyPoll::Refused("not permitted".to_owned());
-            let buffer = &mut features.listeners[0].receive_buffer;
-            (buffer.granted, buffer.limit) = (212_992, Some(212_992));
+            let listener = &mut features.listeners[0];
+            for buffer in [&mut listener.receive_buffer, &mut listener.send_buffer] {
+                (buffer.granted, buffer.limit) = (212_992, Some(212_992));
+            }
         });
         for part in [
             "kernel: no GRO, no GSO,",
             "buffers: 208KiB to receive per socket; 4MiB were asked for\n",
+            "buffers: 208KiB to send per socket; 2MiB were asked for\n",
             "sysctl -w net.core.rmem_max=4194304",
+            "sysctl -w net.core.wmem_max=2097152",
             "no busy polling (not permitted)",
         ] {
             assert!(text.contains(part), "{part:?} is not in {text}");

@@ -12,7 +12,7 @@ use crate::commands::input;
 use crate::config::LogFormat;
 
 /// Changes the level while the program runs.
-pub(super) struct Level(reload::Handle<LevelFilter, Registry>);
+pub(in crate::commands) struct Level(reload::Handle<LevelFilter, Registry>);
 
 impl Level {
     /// Logs what is at least as severe as `level` from now on.
@@ -23,7 +23,7 @@ impl Level {
 }
 
 /// Installs the global subscriber.
-pub(super) fn install(format: LogFormat, level: LevelFilter) -> Result<Level> {
+pub(in crate::commands) fn install(format: LogFormat, level: LevelFilter) -> Result<Level> {
     let json = match format {
         LogFormat::Auto => !std::io::stderr().is_terminal(),
         LogFormat::Text => false,
@@ -45,4 +45,15 @@ pub(super) fn install(format: LogFormat, level: LevelFilter) -> Result<Level> {
         .try_init()
         .context("logging is already set up")?;
     Ok(Level(handle))
+}
+
+/// Has a panic logged as one line like everything else, with its thread and its place in the code.
+pub(super) fn report_panics() {
+    std::panic::set_hook(Box::new(|panic| {
+        let thread = std::thread::current();
+        let thread = thread.name().unwrap_or("?");
+        let location = panic.location().map(tracing::field::display);
+        let message = panic.payload_as_str().unwrap_or("no message");
+        tracing::error!(thread, location, message, "panic");
+    }));
 }

@@ -3,7 +3,9 @@
 mod banner;
 mod engine;
 mod kernel;
-mod log;
+pub(super) mod log;
+#[cfg(test)]
+mod panic_tests;
 mod plan;
 mod privileges;
 
@@ -43,6 +45,7 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
         return Ok(ExitCode::FAILURE);
     };
     let level = log::install(config.log_format, config.log_level)?;
+    log::report_panics();
     log_warnings(&loaded);
     // Before any thread starts, so that no signal is missed.
     let signals = Signals::install().context("cannot catch SIGINT, SIGTERM and SIGHUP")?;
@@ -177,7 +180,7 @@ struct Service<'a> {
     source: Arc<Source>,
     /// Answers until the very end, so that a probe sees the server stop.
     admin: Option<Serving>,
-    /// How long to wait for allocations to end.
+    /// How long to wait for allocations and SIP transactions to end.
     drain: Duration,
 }
 
@@ -195,6 +198,7 @@ impl Service<'_> {
                 _ => {}
             }
             if self.engine.has_failed() {
+                // Says which worker, and why: the process ends, and its supervisor starts a whole one.
                 self.engine.stop()?;
                 bail!("a worker has stopped by itself; the log says why");
             }
@@ -215,12 +219,21 @@ impl Service<'_> {
         } else {
             let drain = config::write_seconds(drain.as_secs());
             tracing::info!(
-                "draining for {drain} at most: no new allocations; a second signal stops at once"
+                "draining for {drain} at most: no new allocations, no new SIP transactions; a second signal stops at once"
             );
         }
         let stopping = std::thread::spawn(move || {
-            if !drain.is_zero() && !engine.drain(drain)? {
-                tracing::warn!("some allocations have not ended in time");
+            if !drain.is_zero() {
+                match engine.drain(drain) {
+                    Ok(true) => {}
+                    Ok(false) => {
+                        tracing::warn!(
+                            "some allocations or SIP transactions have not ended in time"
+                        );
+                    }
+                    // A worker has failed: the end says why.
+                    Err(error) => tracing::warn!("not drained: {error:#}"),
+                }
             }
             engine.stop()
         });

@@ -3,7 +3,7 @@
 //! ```text
 //!  worker ── question ──> bounded queue ──> one thread: hickory-resolver over UDP and TCP
 //!    ^                                              │
-//!    └────────── a letter in its mailbox <── answer ┘   one for everybody who has asked the same meanwhile
+//!    └────────── a message in its mailbox <── answer ┘   one for everybody who has asked the same meanwhile
 //! ```
 //!
 //! The thread begins with the first question: a server that sends nothing to names has none. It ends with the last [`NameResolver`].

@@ -5,10 +5,19 @@
 //! that falls behind, whose batches come out full, takes more at a time: flows meet, each datagram becomes cheaper, and it
 //! catches up. A worker that keeps up has small batches whatever the limit is, so nobody waits for a batch to fill.
 //!
+//! If datagrams of one flow do not meet even in the largest batch, there are too many flows. Then large batches only cost: data leaves
+//! the caches and the TLB between receiving, handling and sending. So the worker returns to small batches, and retries large ones later.
+//!
 //! Room grows only for datagrams that are relayed: nobody without an allocation can make a worker use more memory.
 
 /// Datagrams per send above which larger batches gain nothing more.
 const LONG: u64 = 16;
+
+/// Datagrams per send that the largest batches must reach, in quarters (5 is 1.25). With fewer, runs save less than cache misses cost.
+const LEAST_RUN: u64 = 5;
+
+/// Messages after which large batches are tried again. The way up to the largest limit takes twice that limit: one part in sixteen.
+const RETRY: usize = 16 * 2 * BatchLimit::MOST;
 
 /// Small batches in a row after which the limit is halved.
 const CALM: u32 = 64;
@@ -19,17 +28,21 @@ const FEW: usize = 4;
 /// Messages taken from one of many relays, where several wait.
 const SEVERAL: usize = 16;
 
-/// Every so many wake-ups it is found out whether several messages wait at each of many relays.
+/// One in so many wake-ups with many ready relays is a probe. It finds out whether several messages wait at each relay.
 const PROBE: u32 = 16;
 
 /// The limits of one worker, by what its last batches were like.
 #[derive(Debug)]
-pub(crate) struct Appetite {
+pub(crate) struct BatchLimit {
     limit: usize,
     /// What the batch has room for.
     most: usize,
     /// Small batches in a row.
     calm: u32,
+    /// The batch holds memory beyond the smallest limit.
+    grown: bool,
+    /// Messages until large batches are tried again.
+    retry: usize,
     /// Wake-ups with many relays since the last probe.
     unprobed: u32,
     /// Several messages wait at each of many relays.
@@ -38,7 +51,7 @@ pub(crate) struct Appetite {
 
 /// What became of one batch.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Digested {
+pub(crate) struct Handled {
     /// Messages.
     pub(crate) held: usize,
     /// Messages of which at least one datagram was relayed.
@@ -49,18 +62,20 @@ pub(crate) struct Digested {
     pub(crate) sends: u64,
 }
 
-impl Appetite {
+impl BatchLimit {
     /// Messages per batch of a worker that keeps up.
     pub(crate) const LEAST: usize = 64;
     /// Messages that a batch had better have room for, where what meets can be sent together.
     pub(crate) const MOST: usize = 4096;
 
     /// For a batch with room for `most` messages.
-    pub(crate) fn new(most: usize) -> Appetite {
-        Appetite {
+    pub(crate) fn new(most: usize) -> BatchLimit {
+        BatchLimit {
             limit: Self::LEAST,
             most,
             calm: 0,
+            grown: false,
+            retry: 0,
             unprobed: 0,
             several: false,
         }
@@ -92,12 +107,13 @@ impl Appetite {
     }
 
     /// Judges a batch. Returns whether the room beyond the smallest limit is no longer needed.
-    pub(crate) fn digested(&mut self, batch: &Digested) -> bool {
+    pub(crate) fn judge(&mut self, batch: &Handled) -> bool {
+        self.retry = self.retry.saturating_sub(batch.held);
         let full = batch.held >= self.limit;
         if full && batch.relayed * 2 >= batch.held && batch.sent < batch.sends * LONG {
-            self.limit = (self.limit * 2).min(self.most);
+            self.adapt(batch);
         }
-        if batch.held * 4 > self.limit || self.limit == Self::LEAST {
+        if batch.held * 4 > self.limit || !self.grown {
             self.calm = 0;
             return false;
         }
@@ -106,8 +122,22 @@ impl Appetite {
             return false;
         }
         self.calm = 0;
-        self.limit /= 2;
-        self.limit == Self::LEAST
+        self.limit = (self.limit / 2).max(Self::LEAST);
+        self.grown = self.limit > Self::LEAST;
+        !self.grown
+    }
+
+    /// A full batch of relayed datagrams that left in short runs.
+    fn adapt(&mut self, batch: &Handled) {
+        if self.limit < self.most {
+            if self.retry == 0 {
+                self.limit = (self.limit * 2).min(self.most);
+                self.grown = true;
+            }
+        } else if batch.sent * 4 < batch.sends * LEAST_RUN {
+            self.limit = Self::LEAST.min(self.most);
+            self.retry = RETRY;
+        }
     }
 }
 
@@ -116,8 +146,8 @@ mod tests {
     use super::*;
 
     /// A batch of single messages that left in runs of `run`.
-    fn batch(held: usize, relayed: usize, run: u64) -> Digested {
-        Digested {
+    fn batch(held: usize, relayed: usize, run: u64) -> Handled {
+        Handled {
             held,
             relayed,
             sent: relayed as u64,
@@ -127,64 +157,81 @@ mod tests {
 
     #[test]
     fn full_batches_of_relayed_datagrams_make_room() {
-        let mut appetite = Appetite::new(Appetite::MOST);
+        let mut limit_of = BatchLimit::new(BatchLimit::MOST);
         for _ in 0..20 {
-            let limit = appetite.limit();
-            appetite.digested(&batch(limit, limit, 1));
+            let limit = limit_of.limit();
+            let run = if limit < BatchLimit::MOST { 1 } else { 2 };
+            limit_of.judge(&batch(limit, limit, run));
         }
-        assert_eq!(appetite.limit(), Appetite::MOST);
+        assert_eq!(limit_of.limit(), BatchLimit::MOST);
+    }
+
+    #[test]
+    fn flows_that_never_meet_go_back_to_small_batches_and_are_tried_again() {
+        let mut limit_of = BatchLimit::new(BatchLimit::MOST);
+        let (mut messages, mut large) = (0, 0);
+        while messages < 4_000_000 {
+            let limit = limit_of.limit();
+            limit_of.judge(&batch(limit, limit, 1));
+            messages += limit;
+            large += if limit > BatchLimit::LEAST { limit } else { 0 };
+        }
+        assert!(large > 0, "it is tried again");
+        assert!(large * 15 < messages, "{large} of {messages}");
+        let given_back = (0..10_000).filter(|_| limit_of.judge(&batch(10, 10, 1)));
+        assert_eq!(given_back.count(), 1, "the memory of the attempts");
     }
 
     #[test]
     fn it_never_exceeds_the_room_there_is() {
-        let mut appetite = Appetite::new(Appetite::LEAST);
-        appetite.digested(&batch(64, 64, 1));
-        assert_eq!(appetite.limit(), Appetite::LEAST);
+        let mut limit_of = BatchLimit::new(BatchLimit::LEAST);
+        limit_of.judge(&batch(64, 64, 1));
+        assert_eq!(limit_of.limit(), BatchLimit::LEAST);
     }
 
     #[test]
     fn what_is_not_relayed_never_makes_room() {
-        let mut appetite = Appetite::new(Appetite::MOST);
+        let mut limit_of = BatchLimit::new(BatchLimit::MOST);
         for _ in 0..20 {
-            appetite.digested(&batch(64, 31, 1));
+            limit_of.judge(&batch(64, 31, 1));
         }
-        assert_eq!(appetite.limit(), Appetite::LEAST);
+        assert_eq!(limit_of.limit(), BatchLimit::LEAST);
     }
 
     #[test]
     fn long_runs_need_no_more_room() {
-        let mut appetite = Appetite::new(Appetite::MOST);
+        let mut limit_of = BatchLimit::new(BatchLimit::MOST);
         for _ in 0..20 {
-            let limit = appetite.limit();
+            let limit = limit_of.limit();
             let run = limit as u64 / 64;
-            appetite.digested(&batch(limit, limit, run));
+            limit_of.judge(&batch(limit, limit, run));
         }
-        assert_eq!(appetite.limit(), 64 * LONG as usize);
+        assert_eq!(limit_of.limit(), 64 * LONG as usize);
     }
 
     #[test]
     fn calm_gives_the_room_back_once() {
-        let mut appetite = Appetite::new(Appetite::MOST);
+        let mut limit_of = BatchLimit::new(BatchLimit::MOST);
         for _ in 0..3 {
-            let limit = appetite.limit();
-            appetite.digested(&batch(limit, limit, 1));
+            let limit = limit_of.limit();
+            limit_of.judge(&batch(limit, limit, 1));
         }
-        assert_eq!(appetite.limit(), 512);
+        assert_eq!(limit_of.limit(), 512);
         let given_back = (0..10_000)
-            .filter(|_| appetite.digested(&batch(10, 10, 1)))
+            .filter(|_| limit_of.judge(&batch(10, 10, 1)))
             .count();
-        assert_eq!((given_back, appetite.limit()), (1, Appetite::LEAST));
+        assert_eq!((given_back, limit_of.limit()), (1, BatchLimit::LEAST));
     }
 
     #[test]
     fn many_relays_are_probed_now_and_then_and_read_more_while_that_pays() {
-        let mut appetite = Appetite::new(Appetite::MOST);
-        let asked: Vec<usize> = (0..32).map(|_| appetite.per_relay(100)).collect();
+        let mut limit_of = BatchLimit::new(BatchLimit::MOST);
+        let asked: Vec<usize> = (0..32).map(|_| limit_of.per_relay(100)).collect();
         assert_eq!(asked.iter().filter(|&&each| each == 1).count(), 30);
-        appetite.relays_read(100, 200);
-        assert_eq!(appetite.per_relay(100), SEVERAL);
-        appetite.relays_read(100, 120);
-        assert_eq!(appetite.per_relay(100), 1);
-        assert_eq!(appetite.per_relay(FEW), Appetite::LEAST);
+        limit_of.relays_read(100, 200);
+        assert_eq!(limit_of.per_relay(100), SEVERAL);
+        limit_of.relays_read(100, 120);
+        assert_eq!(limit_of.per_relay(100), 1);
+        assert_eq!(limit_of.per_relay(FEW), BatchLimit::LEAST);
     }
 }

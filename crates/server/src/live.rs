@@ -1,0 +1,215 @@
+//! The configuration that can change while a server runs: one value for all workers, replaced as a whole.
+//!
+//! At each wake-up, a worker compares the number of the published configuration with its own. It fetches a new one before it reads a
+//! datagram. A change needs no room in a mailbox, so it reaches all workers or, if it fails, none.
+
+use crate::error::{ReloadError, SettingsError};
+use crate::mailbox::Mailbox;
+use crate::policy::{OwnAddresses, Policy};
+use crate::quota::Quotas;
+use crate::settings::{Settings, Surroundings};
+use crate::sip;
+use crate::worker::WorkerMessage;
+use crate::{addresses::RelayAddresses, random};
+use std::net::IpAddr;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use stun::AddressFamily;
+use stun::nonce::NonceKeys;
+use turn::server::Config;
+
+/// The configuration of a worker. All workers have the same.
+#[derive(Debug, Clone)]
+pub(crate) struct Configuration {
+    pub(crate) engine: Arc<Config>,
+    pub(crate) sip: Arc<sip::Orders>,
+}
+
+/// The latest configuration, for all workers.
+#[derive(Debug)]
+pub(crate) struct Published {
+    /// Counts changes. Written under the lock, read without.
+    number: AtomicU64,
+    latest: Mutex<Configuration>,
+}
+
+/// One worker's view of it.
+#[derive(Debug)]
+pub(crate) struct Subscription {
+    published: Arc<Published>,
+    /// The number of the configuration that the worker has.
+    seen: u64,
+}
+
+impl Published {
+    pub(crate) fn new(first: Configuration) -> Arc<Published> {
+        Arc::new(Published {
+            number: AtomicU64::new(0),
+            latest: Mutex::new(first),
+        })
+    }
+
+    /// For a worker that was made with the first configuration.
+    pub(crate) fn subscribe(self: &Arc<Published>) -> Subscription {
+        Subscription {
+            published: Arc::clone(self),
+            seen: 0,
+        }
+    }
+
+    fn publish(&self, configuration: Configuration) {
+        let mut latest = self.latest();
+        *latest = configuration;
+        self.number.fetch_add(1, Ordering::Release);
+    }
+
+    fn latest(&self) -> MutexGuard<'_, Configuration> {
+        self.latest.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Subscription {
+    /// The latest configuration, if the worker does not have it yet. Otherwise this costs one load of a line that nobody writes.
+    #[inline]
+    pub(crate) fn take(&mut self) -> Option<Configuration> {
+        if self.published.number.load(Ordering::Acquire) == self.seen {
+            return None;
+        }
+        let latest = self.published.latest();
+        self.seen = self.published.number.load(Ordering::Acquire);
+        Some(latest.clone())
+    }
+}
+
+/// What can change while the server runs, and what that depends on.
+#[derive(Debug, Clone)]
+pub(crate) struct Live {
+    pub(crate) settings: Settings,
+    own: OwnAddresses,
+    nonce_keys: NonceKeys,
+    pub(crate) relays: Arc<RelayAddresses>,
+    pub(crate) quotas: Arc<Quotas>,
+    pub(crate) draining: bool,
+    /// The workers have the kernel relay.
+    offload: bool,
+    workers: usize,
+}
+
+impl Live {
+    pub(crate) fn new(
+        settings: Settings,
+        own: OwnAddresses,
+        nonce_keys: NonceKeys,
+        relays: Arc<RelayAddresses>,
+        quotas: Arc<Quotas>,
+        workers: usize,
+    ) -> Live {
+        Live {
+            settings,
+            own,
+            nonce_keys,
+            relays,
+            quotas,
+            draining: false,
+            offload: false,
+            workers,
+        }
+    }
+
+    /// The workers have the kernel relay what it can, or nothing.
+    pub(crate) fn set_offload(&mut self, offload: bool) {
+        self.offload = offload;
+    }
+
+    /// The addresses of this host are these. Returns whether they were others before.
+    pub(crate) fn set_host(&mut self, mut host: Vec<IpAddr>) -> bool {
+        host.sort_unstable();
+        host.dedup();
+        let differs = host != self.own.host;
+        self.own.host = host;
+        differs
+    }
+
+    /// Issues nonces under a fresh key.
+    pub(crate) fn rotate_nonce_key(&mut self) -> Result<(), ReloadError> {
+        let key = random::seed().map_err(|_| ReloadError::Randomness)?;
+        self.nonce_keys.rotate(&key);
+        Ok(())
+    }
+
+    /// What workers work by at this moment.
+    pub(crate) fn configuration(&self) -> Result<Configuration, SettingsError> {
+        let mut sip = self.settings.sip_orders(self.workers);
+        sip.draining = self.draining;
+        Ok(Configuration {
+            engine: Arc::new(self.engine_config()?),
+            sip: Arc::new(sip),
+        })
+    }
+
+    fn engine_config(&self) -> Result<Config, SettingsError> {
+        let settings = &self.settings;
+        let policy = Policy::new(&settings.peers, self.own.clone(), Arc::clone(&self.relays));
+        let surroundings = Surroundings {
+            nonce_keys: self.nonce_keys.clone(),
+            policy: Arc::new(policy),
+            quota: Arc::clone(&self.quotas) as Arc<dyn turn::server::Quota>,
+            relay_v4: self.relays.has(AddressFamily::V4),
+            relay_v6: self.relays.has(AddressFamily::V6),
+        };
+        let mut config = settings.engine_config(&surroundings)?;
+        config.offload = self.offload;
+        if self.draining {
+            config.max_allocations = 0;
+        }
+        Ok(config)
+    }
+}
+
+/// Changes the configuration of all workers. Shared by whoever may want to.
+#[derive(Debug)]
+pub(crate) struct Changes {
+    live: Mutex<Live>,
+    published: Arc<Published>,
+    boxes: Arc<[Mailbox<WorkerMessage>]>,
+}
+
+impl Changes {
+    pub(crate) fn new(
+        live: Live,
+        published: Arc<Published>,
+        boxes: Arc<[Mailbox<WorkerMessage>]>,
+    ) -> Changes {
+        Changes {
+            live: Mutex::new(live),
+            published,
+            boxes,
+        }
+    }
+
+    pub(crate) fn live(&self) -> MutexGuard<'_, Live> {
+        self.live.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Changes a copy with `change`, and publishes it if that returns `true`.
+    ///
+    /// # Errors
+    /// What `change` returns, or that the settings are wrong; then nothing has changed.
+    pub(crate) fn make(
+        &self,
+        change: impl FnOnce(&mut Live) -> Result<bool, ReloadError>,
+    ) -> Result<(), ReloadError> {
+        let mut live = self.live();
+        let mut next = live.clone();
+        if !change(&mut next)? {
+            return Ok(());
+        }
+        let configuration = next.configuration()?;
+        next.quotas.set_limits(next.settings.quota);
+        *live = next;
+        // Under the lock, so that the last change is also the one that is published last.
+        self.published.publish(configuration);
+        self.boxes.iter().for_each(Mailbox::wake);
+        Ok(())
+    }
+}
