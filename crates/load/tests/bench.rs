@@ -17,7 +17,8 @@ use std::time::{Duration, Instant};
 
 use hairpin_load::bench::report::{Measure, Outcome};
 use hairpin_load::bench::{
-    BenchOptions, Direction, Programs, Report, Scenario, Side, Sources, floor, generator_speed, run,
+    BenchOptions, Direction, Order, Programs, Report, Scenario, Side, Sources, floor,
+    generator_speed, run,
 };
 
 /// Name of the test below that is not a test: this binary is its own bare relay.
@@ -80,6 +81,7 @@ fn relay(flows: u16, direction: Direction) -> Scenario {
     Scenario::Relay {
         flows,
         train: 1,
+        order: Order::Random,
         direction,
         payload: 120,
     }
@@ -252,7 +254,7 @@ fn start_measuring() -> Child {
     assert!(
         lines
             .map_while(Result::ok)
-            .any(|line| line.contains("relay-8x1-c2p-120B floor")),
+            .any(|line| line.contains("8x1-c2p-120B floor")),
         "it did not get to measuring"
     );
     child

@@ -13,7 +13,7 @@ use super::layout::{
     self, CLIENT_DEVICE, FIRST_CLIENT_PORT, FIRST_PEER_PORT, PEER_DEVICE, SERVER_ADDRESS,
 };
 use super::napi::Cpus;
-use super::scenario::{Direction, Scenario, Sources};
+use super::scenario::{Direction, Order, Scenario, Sources};
 use super::topology::Topology;
 
 /// Devices of the injector.
@@ -129,10 +129,17 @@ impl Load {
         match *scenario {
             Scenario::Relay {
                 flows,
+                order,
                 direction,
                 payload,
                 ..
-            } => Load::relay(flows, direction, usize::from(payload), relays),
+            } => {
+                let mut load = Load::relay(flows, direction, usize::from(payload), relays)?;
+                if order == Order::Random {
+                    permute(&mut load.flows);
+                }
+                Ok(load)
+            }
             Scenario::Binding { clients, sources } => Load::binding(clients, sources),
             Scenario::Churn { .. } | Scenario::Memory { .. } => {
                 Err(BpfError::Flows("this scenario has no frames"))
@@ -194,6 +201,19 @@ impl Load {
     }
 }
 
+/// Puts `items` in a random order (Fisher-Yates), the same in every run, so that runs can be compared.
+fn permute<T>(items: &mut [T]) {
+    // MMIX's linear congruential generator: its high bits are good enough for an order without a pattern.
+    let mut state = 1u64;
+    for left in (1..items.len()).rev() {
+        state = state
+            .wrapping_mul(6_364_136_223_846_793_005)
+            .wrapping_add(1_442_695_040_888_963_407);
+        // At most `left`: the product of 32 bits and a length is far below 2^64.
+        items.swap(left, (((state >> 32) * (left as u64 + 1)) >> 32) as usize);
+    }
+}
+
 fn from_relays(relays: &[SocketAddr]) -> Vec<ExpectedFlow> {
     let expected = |(flow, relay): (u16, &SocketAddr)| ExpectedFlow {
         source: *relay,
@@ -220,5 +240,41 @@ fn expectation(arrives: Arrives, first_port: u16, flows: Vec<ExpectedFlow>) -> E
         ports: flows.len() as u16,
         flows,
         verify_one_in: VERIFY_ONE_IN,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The client ports in the order of the frames.
+    fn ports(order: Order, flows: u16) -> Vec<u16> {
+        let scenario = Scenario::Relay {
+            flows,
+            train: 1,
+            order,
+            direction: Direction::ClientToPeer,
+            payload: 120,
+        };
+        let relays: Vec<SocketAddr> = (0..flows).map(layout::static_relay).collect();
+        let load = Load::new(&scenario, &relays).unwrap();
+        let port = |flow: &Flow| u16::from_be_bytes([flow.frame()[34], flow.frame()[35]]);
+        load.flows.iter().map(port).collect()
+    }
+
+    #[test]
+    fn flows_take_turns_in_the_order_of_the_scenario() {
+        let in_turn = ports(Order::InTurn, 16_000);
+        assert!(in_turn.is_sorted());
+        let random = ports(Order::Random, 16_000);
+        assert_eq!(random, ports(Order::Random, 16_000), "runs are comparable");
+        let neighbours = random.windows(2).filter(|two| two[0].abs_diff(two[1]) < 16);
+        assert!(
+            neighbours.count() < 64,
+            "30 are expected: a chance of 30 in 16,000 for each pair"
+        );
+        let mut sorted = random;
+        sorted.sort_unstable();
+        assert_eq!(sorted, in_turn, "each flow has one turn");
     }
 }

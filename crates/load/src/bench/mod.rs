@@ -57,6 +57,6 @@ pub use options::{BenchOptions, LoadKind};
 pub use packets::{Packets, Point};
 pub use report::Report;
 pub use run::run;
-pub use scenario::{Direction, Scenario, Sources};
+pub use scenario::{Direction, Order, Scenario, Sources};
 pub use side::{Abilities, Programs, Role, Side};
 pub use upkeep::{Churn, Memory};

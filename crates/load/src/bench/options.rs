@@ -7,7 +7,7 @@ use std::time::Duration;
 use super::client::HELD_SOCKETS;
 use super::error::BenchError;
 use super::layout;
-use super::scenario::{Direction, Scenario};
+use super::scenario::{Direction, Order, Scenario};
 use super::side::Side;
 
 /// How the load is made.
@@ -134,6 +134,7 @@ impl BenchOptions {
             scenario,
             Scenario::Relay {
                 direction: Direction::ClientToPeer,
+                order: Order::InTurn,
                 flows: ..=HELD_SOCKETS,
                 ..
             }

@@ -16,6 +16,16 @@ pub enum Direction {
     Both,
 }
 
+/// In which order flows take turns.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Order {
+    /// As they were allocated. Neighbours in time are neighbours in the server's memory, so caches and prefetchers help.
+    InTurn,
+    /// In a random permutation, the same in every run. This is how independent clients send.
+    Random,
+}
+
 /// Where Binding requests come from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
@@ -39,6 +49,8 @@ pub enum Scenario {
         flows: u16,
         /// Datagrams of one flow in a row.
         train: u16,
+        /// In which order flows take turns.
+        order: Order,
         /// Which way.
         direction: Direction,
         /// Payload in bytes, without the ChannelData header.
@@ -66,21 +78,26 @@ pub enum Scenario {
 
 impl fmt::Display for Scenario {
     /// The scenario's name, such as `relay-64x8-c2p-120B`: flows, datagrams in a row, direction,
-    /// payload.
+    /// payload. It begins with `random` if the flows take turns in random order.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Scenario::Relay {
                 flows,
                 train,
+                order,
                 direction,
                 payload,
             } => {
+                let order = match order {
+                    Order::InTurn => "relay",
+                    Order::Random => "random",
+                };
                 let direction = match direction {
                     Direction::ClientToPeer => "c2p",
                     Direction::PeerToClient => "p2c",
                     Direction::Both => "both",
                 };
-                write!(f, "relay-{flows}x{train}-{direction}-{payload}B")
+                write!(f, "{order}-{flows}x{train}-{direction}-{payload}B")
             }
             Scenario::Binding { clients: 1, .. } => write!(f, "binding-1"),
             Scenario::Binding { clients, sources } => match sources {
@@ -109,11 +126,16 @@ impl Scenario {
             Scenario::Relay {
                 flows,
                 train: 1,
+                order,
                 payload,
                 direction,
             } => {
+                let order = match order {
+                    Order::InTurn => "interleaved",
+                    Order::Random => "in random order",
+                };
                 format!(
-                    "{flows} flows, interleaved, {}, {payload} B",
+                    "{flows} flows, {order}, {}, {payload} B",
                     direction.describe()
                 )
             }
@@ -122,6 +144,7 @@ impl Scenario {
                 train,
                 payload,
                 direction,
+                ..
             } => {
                 format!(
                     "{flows} flows, trains of {train}, {}, {payload} B",
@@ -191,6 +214,7 @@ impl Scenario {
             let relay = |flows, train, direction| Scenario::Relay {
                 flows,
                 train,
+                order: Order::InTurn,
                 direction,
                 payload,
             };
@@ -222,17 +246,24 @@ impl Scenario {
     pub fn extra() -> Vec<Scenario> {
         let mut all = Vec::new();
         for payload in [120, 1200] {
-            let relay = |flows, direction| Scenario::Relay {
+            let relay = |flows, order, direction| Scenario::Relay {
                 flows,
                 train: 1,
+                order,
                 direction,
                 payload,
             };
             all.extend([
-                relay(16_000, Direction::ClientToPeer),
-                relay(1000, Direction::PeerToClient),
-                relay(16_000, Direction::PeerToClient),
+                relay(16_000, Order::InTurn, Direction::ClientToPeer),
+                relay(1000, Order::InTurn, Direction::PeerToClient),
+                relay(16_000, Order::InTurn, Direction::PeerToClient),
             ]);
+            for flows in [1000, 4000, 16_000] {
+                all.extend([
+                    relay(flows, Order::Random, Direction::ClientToPeer),
+                    relay(flows, Order::Random, Direction::PeerToClient),
+                ]);
+            }
         }
         all.extend([
             binding(1000, Sources::OneAddress),
@@ -250,6 +281,7 @@ impl Scenario {
                 flows,
                 train: 1,
                 direction: Direction::ClientToPeer,
+                ..
             } => *flows < 1000,
             Scenario::Relay { payload, .. } => *payload == 120,
             Scenario::Memory { allocations } => *allocations == 1000,
@@ -290,6 +322,7 @@ mod tests {
             "relay-64x1-both-120B",
             "churn-64",
             "relay-16000x1-p2c-120B",
+            "random-4000x1-c2p-1200B",
             "binding-spoofed",
         ] {
             assert!(names.contains(name), "{name}");

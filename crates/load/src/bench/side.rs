@@ -141,7 +141,7 @@ impl Side {
     /// (relays to the client too), `+stun` (answers Binding requests too), `+xdp` (count behind
     /// it in XDP: for servers that relay in the kernel) and `+two` (runs on two processors).
     ///
-    /// The command is split at blanks; single and double quotes hold words together. In its words
+    /// The command is split into words as a POSIX shell does it, without expansions. In its words
     /// `{listen}` (address and port for clients), `{listen-ip}`, `{port}`, `{relay-ip}`,
     /// `{client-ip}`, `{peer-ip}`, `{flows}`, `{user}`, `{password}` and `{realm}` are replaced.
     ///
@@ -171,7 +171,7 @@ impl Side {
         let (abilities, sink, two_processors) = parse_kind(kind).ok_or_else(|| {
             wrong("the kind is turn, static or stun, with +p2c, +stun, +xdp or +two behind it")
         })?;
-        let command = split_words(command).ok_or_else(|| wrong("a quote is not closed"))?;
+        let command = shlex::split(command).ok_or_else(|| wrong("a quote is not closed"))?;
         let program = command
             .first()
             .ok_or_else(|| wrong("there is no command"))?;
@@ -336,31 +336,9 @@ fn parse_kind(kind: &str) -> Option<(Abilities, Hook, bool)> {
     Some((abilities, sink, two))
 }
 
-/// Splits a command line at blanks, as a shell would with quotes and without anything else. `None`:
-/// an open quote.
-fn split_words(line: &str) -> Option<Vec<String>> {
-    let mut words = Vec::new();
-    let mut word: Option<String> = None;
-    let mut quote = None;
-    for c in line.chars() {
-        match (quote, c) {
-            (Some(open), c) if c == open => quote = None,
-            (Some(_), c) => word.get_or_insert_default().push(c),
-            (None, '\'' | '"') => {
-                quote = Some(c);
-                word.get_or_insert_default();
-            }
-            (None, c) if c.is_whitespace() => words.extend(word.take()),
-            (None, c) => word.get_or_insert_default().push(c),
-        }
-    }
-    words.extend(word);
-    quote.is_none().then_some(words)
-}
-
 #[cfg(test)]
 mod tests {
-    use super::super::scenario::Sources;
+    use super::super::scenario::{Order, Sources};
     use super::*;
 
     fn programs() -> Programs {
@@ -457,6 +435,7 @@ mod tests {
         let relay = |direction| Scenario::Relay {
             flows: 1,
             train: 1,
+            order: Order::InTurn,
             direction,
             payload: 120,
         };

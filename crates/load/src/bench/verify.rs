@@ -146,21 +146,28 @@ pub(crate) fn channel_data(flow: u16, payload: &[u8]) -> Vec<u8> {
 fn receive(socket: &UdpSocket) -> Result<(Vec<u8>, SocketAddr), SideError> {
     let mut buffer = vec![0; LONGEST];
     loop {
-        let (length, from) = socket
-            .recv_from(&mut buffer)
-            .map_err(|error| match error.kind() {
-                io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut => {
-                    SideError::Payload("a datagram sent alone did not arrive".to_owned())
-                }
-                _ => SideError::Io {
-                    what: "receive a relayed datagram",
-                    source: error,
-                },
-            })?;
+        let (length, from) = match socket.recv_from(&mut buffer) {
+            Ok(received) => received,
+            // A signal for the process, such as that of Ctrl-C, says nothing about the datagram.
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
+            Err(error) => return Err(failure_to_receive(error)),
+        };
         if stun::Message::parse(&buffer[..length]).is_err() {
             buffer.truncate(length);
             return Ok((buffer, from));
         }
+    }
+}
+
+fn failure_to_receive(error: io::Error) -> SideError {
+    match error.kind() {
+        io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut => {
+            SideError::Payload("a datagram sent alone did not arrive".to_owned())
+        }
+        _ => SideError::Io {
+            what: "receive a relayed datagram",
+            source: error,
+        },
     }
 }
 

@@ -1,12 +1,13 @@
 //! Trains: frames of one lane that lie one after the other and leave by one UDP_SEGMENT send, without a queue.
 //!
 //! It is the shortest way that the generator has. What the kernel refuses is left to the [`SendQueue`](io::SendQueue), which
-//! knows how to step down and what to remember: after that this way is closed for the lane's socket or for the length.
+//! knows how to step down and what to remember: after that this way is closed for the destination or for the length.
 
 use std::collections::HashSet;
-use std::io::{Error, ErrorKind};
+use std::io::ErrorKind;
+use std::net::IpAddr;
 
-use io::Flushed;
+use io::{Flushed, GsoRefusal};
 
 use super::Lane;
 use super::sender::Run;
@@ -20,6 +21,8 @@ pub(super) struct Trains {
     max_segments: usize,
     /// Lengths of frames that were refused.
     refused: HashSet<usize>,
+    /// Destinations whose path takes no trains: as few as there are targets.
+    without: HashSet<IpAddr>,
 }
 
 impl Trains {
@@ -28,6 +31,7 @@ impl Trains {
         Trains {
             max_segments: max_segments.max(1),
             refused: HashSet::new(),
+            without: HashSet::new(),
         }
     }
 
@@ -41,8 +45,8 @@ impl Trains {
             return 0;
         };
         let most = self.max_segments.min(MAX_BYTES / length);
-        let possible = most > 1 && lane.socket.gso();
-        if !possible || (!self.refused.is_empty() && self.refused.contains(&length)) {
+        let without = !self.without.is_empty() && self.without.contains(&lane.to.ip());
+        if most <= 1 || without || (!self.refused.is_empty() && self.refused.contains(&length)) {
             return 0;
         }
         // Equal parts: a long train and a short rest would cost as many system calls and more of everything else.
@@ -67,8 +71,14 @@ impl Trains {
                     return run.count;
                 }
                 Err(error) => {
-                    if is_about_length(&error) {
-                        self.refused.insert(length);
+                    match GsoRefusal::of(&error) {
+                        Some(GsoRefusal::Size) => {
+                            self.refused.insert(length);
+                        }
+                        Some(GsoRefusal::Path) => {
+                            self.without.insert(lane.to.ip());
+                        }
+                        None => {}
                     }
                     return done;
                 }
@@ -78,11 +88,3 @@ impl Trains {
         done
     }
 }
-
-/// A segment with its headers is above the device's MTU, or the kernel has another reason to refuse this length.
-fn is_about_length(error: &Error) -> bool {
-    error.kind() == ErrorKind::InvalidInput || error.raw_os_error() == Some(EMSGSIZE)
-}
-
-/// It has no `ErrorKind`. This is its number on all of Linux but MIPS, SPARC and PA-RISC.
-const EMSGSIZE: i32 = 90;

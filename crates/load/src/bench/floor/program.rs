@@ -35,7 +35,7 @@ pub(super) fn run(xdp: bool, flows: u16) -> Result<(), FloorError> {
     hop(&mut hops, TO_CLIENT, (&SERVER, &CLIENT))?;
     hop(&mut hops, TO_PEER, (&RELAY, &PEER))?;
     let buckets = relay.buckets()?;
-    let mut table = relay.table()?;
+    let mut table = relay.table();
     for flow in 0..flows {
         if let Some(bucket) = buckets.get(flow.into()) {
             bucket.set(Bucket::scale(RATE), 1_000_000);
@@ -82,23 +82,23 @@ fn enter(table: &mut Table, flow: u16) -> Result<(), FloorError> {
     );
     let channel = Some(layout::channel(flow));
     let number = u32::from(flow);
-    let entry = |source, destination, channel, next_hop, counter| FlowEntry {
+    let entry = |source, destination, channel, next_hop| FlowEntry {
         source,
         destination,
         channel,
         own_relay: false,
         next_hop,
-        counter,
         bucket: Some(number),
         deadline_ns: deadline_ns(),
+        settles: false,
     };
     let key = |remote, local, channel| FlowKey {
         remote,
         local,
         channel,
     };
-    let to_peer = entry(relay, peer, None, TO_PEER, 2 * number);
-    let to_client = entry(SERVER_ADDRESS, client, channel, TO_CLIENT, 2 * number + 1);
+    let to_peer = entry(relay, peer, None, TO_PEER);
+    let to_client = entry(SERVER_ADDRESS, client, channel, TO_CLIENT);
     table.insert(&key(client, SERVER_ADDRESS, channel), &to_peer)?;
     Ok(table.insert(&key(peer, relay, None), &to_client)?)
 }

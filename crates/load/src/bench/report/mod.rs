@@ -326,12 +326,13 @@ impl Report {
 #[cfg(test)]
 pub(crate) mod tests {
     use super::super::packets::Point;
-    use super::super::scenario::Direction;
+    use super::super::scenario::{Direction, Order};
     use super::*;
 
     pub(crate) const RELAY: Scenario = Scenario::Relay {
         flows: 64,
         train: 1,
+        order: Order::InTurn,
         direction: Direction::ClientToPeer,
         payload: 120,
     };
