@@ -51,6 +51,9 @@ pub struct Settings {
     /// Whether clients that speak RFC 5389 may also bind the channel numbers 0x5000 to 0x7FFF, which RFC 8656 §12 took back.
     /// Default: yes, as Debian's coturn client picks at random among them.
     pub rfc5766_channels: bool,
+    /// Whether a permission that a ChannelBind request installed lasts as long as the channel, 600 seconds from the last ChannelBind.
+    /// Default: yes, because aioice and werift refresh only their channels, every 500 seconds. With no, RFC 8656 §9 applies: 300 seconds.
+    pub channel_keeps_permission: bool,
     /// Whether ADDITIONAL-ADDRESS-FAMILY is also taken under the number of the draft before RFC 8656, 0x8032, which coturn's
     /// client sends. Default: yes.
     pub draft_dual_allocation: bool,
@@ -104,6 +107,7 @@ impl Settings {
         config.max_allocations = self.max_allocations;
         config.strict_expiry = self.strict_expiry;
         config.rfc5766_channels = self.rfc5766_channels;
+        config.channel_keeps_permission = self.channel_keeps_permission;
         config.draft_dual_allocation = self.draft_dual_allocation;
         config.authenticate_binding = self.authenticate_binding;
         config.validate()?;
@@ -193,6 +197,7 @@ impl Default for Settings {
             max_allocations: Self::MAX_ALLOCATIONS,
             strict_expiry: false,
             rfc5766_channels: true,
+            channel_keeps_permission: true,
             draft_dual_allocation: true,
             authenticate_binding: false,
             kernel_binding: KernelBinding::default(),

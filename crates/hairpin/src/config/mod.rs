@@ -112,6 +112,8 @@ pub(crate) struct Config {
     pub(crate) limits: Limits,
     /// Whether old clients may bind channel numbers that RFC 8656 took back.
     pub(crate) rfc5766_channels: bool,
+    /// Whether a permission that a ChannelBind request installed lasts as long as the channel.
+    pub(crate) channel_keeps_permission: bool,
     /// Whether a dual allocation may be asked for by the number of the draft.
     pub(crate) draft_dual_allocation: bool,
     /// SIP, where it is served.
@@ -246,6 +248,7 @@ fn resolve(settings: &Settings) -> Option<Config> {
             lifetime_max: s.lifetime_max?.value.0,
         },
         rfc5766_channels: s.rfc5766_channels?.value,
+        channel_keeps_permission: s.channel_keeps_permission?.value,
         draft_dual_allocation: s.draft_dual_allocation?.value,
         sip: sip::resolve(settings)?,
         admin: s.admin_listen?.value,

@@ -141,6 +141,8 @@ pub(crate) struct Settings {
     pub(crate) lifetime_max: Entry<AllocationLifetime>,
     /// `compat.rfc5766_channels`
     pub(crate) rfc5766_channels: Entry<bool>,
+    /// `compat.channel_keeps_permission`
+    pub(crate) channel_keeps_permission: Entry<bool>,
     /// `compat.draft_dual_allocation`
     pub(crate) draft_dual_allocation: Entry<bool>,
     /// `sip.listen`
@@ -309,6 +311,9 @@ pub(crate) const KEYS: &[Key] = &[
     Key::new("limits", "lifetime_default", |s| &mut s.lifetime_default),
     Key::new("limits", "lifetime_max", |s| &mut s.lifetime_max),
     Key::new("compat", "rfc5766_channels", |s| &mut s.rfc5766_channels),
+    Key::new("compat", "channel_keeps_permission", |s| {
+        &mut s.channel_keeps_permission
+    }),
     Key::new("compat", "draft_dual_allocation", |s| {
         &mut s.draft_dual_allocation
     }),

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use ::io::NetNs;
 use ::io::process::{Confined, Place};
 use ::io::{Signal, Signals};
-use hairpin_server::Server;
+use hairpin_server::{Server, Settings};
 
 use crate::common::{PASSWORD, USER, at, ip};
 use crate::paths::Path;
@@ -78,7 +78,11 @@ pub(crate) fn serve() {
         return;
     };
     let mut signals = Signals::install().expect("handlers");
+    // So that permissions last 300 seconds, as RFC 8656 §9 says.
+    let mut settings = Settings::default();
+    settings.channel_keeps_permission = false;
     let builder = Server::builder()
+        .settings(settings)
         .listen(at("10.7.1.1:3478"))
         .listen(at("[fd07:1::1]:3478"))
         .relay_address(ip("10.7.2.1"))

@@ -55,7 +55,8 @@ impl Server {
             self.sweep(now, other.get());
         }
         self.bind(now, relay, number, peer, class == PeerClass::OwnRelay);
-        self.permit(now, relay, peer.ip());
+        let lifetime_s = self.config.bound_permission_lifetime_s();
+        self.permit(now, relay, peer.ip(), lifetime_s);
         self.update_deadline(relay);
         self.succeed(now, asked, |_| Ok(()));
         Ok(())

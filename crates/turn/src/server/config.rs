@@ -74,6 +74,9 @@ pub struct Config {
     /// bind the channel numbers that RFC 5766 had and RFC 8656 §12 took back, 0x5000 to 0x7FFF. Clients of
     /// RFC 8489 get 400 for them, as do all if this is off.
     pub rfc5766_channels: bool,
+    /// Whether a permission that a ChannelBind request installed lasts as long as the channel, 600 seconds from the last ChannelBind.
+    /// RFC 8656 §9 ends it after 300 seconds. Some clients refresh a channel every 500 seconds and send no CreatePermission.
+    pub channel_keeps_permission: bool,
     /// Whether ADDITIONAL-ADDRESS-FAMILY is also taken under 0x8032, the number that clients of the draft
     /// before RFC 8656 (coturn's up to now) send it with. They get ADDRESS-ERROR-CODE under the draft's
     /// number, too.
@@ -122,10 +125,20 @@ impl Config {
             authenticate_binding: false,
             announce_password_algorithms: true,
             rfc5766_channels: true,
+            channel_keeps_permission: true,
             draft_dual_allocation: true,
             offload: false,
             allocation_rate: 0,
             strict_expiry: false,
+        }
+    }
+
+    /// How long a permission lasts after a ChannelBind request, in seconds.
+    pub(super) const fn bound_permission_lifetime_s(&self) -> u32 {
+        if self.channel_keeps_permission {
+            CHANNEL_LIFETIME_S
+        } else {
+            PERMISSION_LIFETIME_S
         }
     }
 

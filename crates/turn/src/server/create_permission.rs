@@ -7,6 +7,7 @@ use stun::{AttributeType, Decode, ErrorCode, Message, XorPeerAddress};
 use super::Server;
 use super::answer::Refusal;
 use super::asked::Asked;
+use super::config::PERMISSION_LIFETIME_S;
 use super::policy::PeerClass;
 use super::relay::Relay;
 use crate::Now;
@@ -45,7 +46,7 @@ impl Server {
         }
         for peer in &peers {
             if let Some(relay) = relay_for(peer) {
-                self.permit(now, relay.get(), *peer);
+                self.permit(now, relay.get(), *peer, PERMISSION_LIFETIME_S);
             }
         }
         [v4, v6]
@@ -69,13 +70,17 @@ impl Server {
         live.permissions.len() + new <= self.config.max_permissions
     }
 
-    /// Installs or refreshes one permission, for the channels too.
-    pub(super) fn permit(&mut self, now: Now, relay: u32, peer: IpAddr) {
+    /// Installs or refreshes one permission for so many seconds, and tells the peer's channels.
+    pub(super) fn permit(&mut self, now: Now, relay: u32, peer: IpAddr, lifetime_s: u32) {
         let Some(live) = self.relays.get_mut(relay).and_then(Relay::live_mut) else {
             return;
         };
         let before = live.permissions.len();
-        let expires = live.permissions.install(peer, self.policy_epoch, now.mono);
+        let expires = live.permissions.install(
+            peer,
+            self.policy_epoch,
+            now.mono.plus_secs(lifetime_s.into()),
+        );
         live.channels.permission_refreshed(&peer, expires);
         self.stats.permissions += (live.permissions.len() - before) as u64;
         self.offload_towards(now, relay, &peer);

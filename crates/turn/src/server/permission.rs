@@ -2,7 +2,6 @@
 
 use std::net::IpAddr;
 
-use super::PERMISSION_LIFETIME_S;
 use crate::Mono;
 
 /// A permission: peers at this address may be talked to until it expires.
@@ -43,23 +42,26 @@ impl Permissions {
         self.find(ip).is_ok()
     }
 
-    /// Installs or refreshes a permission and returns when it expires.
-    pub(super) fn install(&mut self, ip: IpAddr, policy_epoch: u16, now: Mono) -> Mono {
-        // RFC 8656 §9: "the time-to-expiry for that permission is reset to Permission Lifetime", 300 seconds.
-        let expires = now.plus_secs(u64::from(PERMISSION_LIFETIME_S));
-        let permission = Permission {
-            ip,
-            policy_epoch,
-            expires,
-        };
+    /// Installs or refreshes a permission, and returns when it expires. A refresh never makes it expire earlier.
+    pub(super) fn install(&mut self, ip: IpAddr, policy_epoch: u16, expires: Mono) -> Mono {
         match self.find(&ip) {
-            Ok(place) => self.0[place] = permission,
+            Ok(place) => {
+                let permission = &mut self.0[place];
+                permission.policy_epoch = policy_epoch;
+                permission.expires = permission.expires.max(expires);
+                permission.expires
+            }
             Err(place) => {
                 reserve_tight(&mut self.0);
+                let permission = Permission {
+                    ip,
+                    policy_epoch,
+                    expires,
+                };
                 self.0.insert(place, permission);
+                expires
             }
         }
-        expires
     }
 
     /// Deletes what has expired and returns how many that were.
@@ -91,15 +93,24 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_permission_lasts_300_seconds_and_not_a_nanosecond_more() {
+    fn a_permission_lasts_until_it_expires_and_not_a_nanosecond_more() {
         let mut permissions = Permissions::default();
         let ip = IpAddr::from([192, 0, 2, 1]);
-        permissions.install(ip, 0, Mono(5));
-        assert!(permissions.get(&ip, Mono(300_000_000_004)).is_some());
-        assert!(permissions.get(&ip, Mono(300_000_000_005)).is_none());
-        assert_eq!(permissions.earliest(), Mono(300_000_000_005));
-        assert_eq!(permissions.expire(Mono(300_000_000_005)), 1);
+        assert_eq!(permissions.install(ip, 0, Mono(305)), Mono(305));
+        assert!(permissions.get(&ip, Mono(304)).is_some());
+        assert!(permissions.get(&ip, Mono(305)).is_none());
+        assert_eq!(permissions.earliest(), Mono(305));
+        assert_eq!(permissions.expire(Mono(305)), 1);
         assert_eq!(permissions.earliest(), Mono::NEVER);
+    }
+
+    #[test]
+    fn a_refresh_never_shortens_a_permission() {
+        let mut permissions = Permissions::default();
+        let ip = IpAddr::from([192, 0, 2, 1]);
+        assert_eq!(permissions.install(ip, 0, Mono(600)), Mono(600));
+        assert_eq!(permissions.install(ip, 0, Mono(400)), Mono(600));
+        assert_eq!(permissions.install(ip, 0, Mono(700)), Mono(700));
     }
 
     #[test]

@@ -235,6 +235,62 @@ fn the_permission_lapses_before_its_channel_and_comes_back_with_a_refresh() {
     world.finish();
 }
 
+/// aioice and werift refresh the channel every 500 seconds, the allocation in time, and nothing else.
+#[test]
+fn a_session_that_refreshes_only_its_channel_lives_for_20_minutes() {
+    let mut world = World::with(|config| {
+        config.channel_keeps_permission = true;
+        config.offload = true;
+    });
+    let mut client = Client::new(&mut world, "alice", REMOTE);
+    let (relay, _) = client.allocate(&mut world);
+    for quarter in 0..=12 {
+        if quarter % 5 == 0 {
+            assert_eq!(client.bind(&mut world, 0x4000, PEER), 0);
+            assert_eq!(client.refresh(&mut world, 600).code(), 0);
+        }
+        // The kernel's deadline is the engine's: neither path ends before the next refresh.
+        let kernel = world.offloaded.values().next().expect("offloaded");
+        assert!(kernel.deadline > world.now.mono);
+        let to_peer = client.channel_data(&mut world, 0x4000, b"x");
+        assert!(matches!(to_peer, Verdict::ToPeer { .. }), "{quarter}");
+        let to_client = world.peer(relay, PEER, b"x");
+        assert!(matches!(to_client, Verdict::ToClient { .. }), "{quarter}");
+        world.pass_s(100);
+    }
+    // Without another ChannelBind both end 600 seconds after the last one, at second 1,600.
+    client.refresh(&mut world, 3600);
+    world.pass(300 * SECOND - 1);
+    assert!(matches!(
+        client.channel_data(&mut world, 0x4000, b"x"),
+        Verdict::ToPeer { .. }
+    ));
+    world.pass(1);
+    let stats = world.server.stats();
+    assert_eq!((stats.permissions, stats.channels), (0, 0));
+    world.events.clear();
+    world.finish();
+}
+
+#[test]
+fn a_create_permission_request_does_not_shorten_the_permission_of_a_channel() {
+    let mut world = World::with(|config| config.channel_keeps_permission = true);
+    let mut client = Client::new(&mut world, "alice", REMOTE);
+    let (relay, _) = client.allocate(&mut world);
+    client.refresh(&mut world, 3600);
+    assert_eq!(client.bind(&mut world, 0x4000, PEER), 0);
+    assert_eq!(client.permit(&mut world, &[PEER]), 0);
+    world.pass_s(599);
+    let to_client = world.peer(relay, PEER, b"x");
+    assert!(matches!(to_client, Verdict::ToClient { .. }));
+    world.pass_s(1);
+    assert_eq!(
+        world.peer(relay, PEER, b"x"),
+        drop_of(DropReason::PeerWithoutPermission)
+    );
+    world.finish();
+}
+
 #[test]
 fn a_refresh_keeps_channel_and_permission_alive() {
     let mut world = World::new();

@@ -247,6 +247,7 @@ fn settings(config: &Config) -> Settings {
     settings.nonce_lifetime = config.nonce_lifetime;
     settings.strict_expiry = config.strict_expiry;
     settings.rfc5766_channels = config.rfc5766_channels;
+    settings.channel_keeps_permission = config.channel_keeps_permission;
     settings.draft_dual_allocation = config.draft_dual_allocation;
     settings.kernel_binding = kernel_binding(config);
     settings.sip = sip(&config.sip);
@@ -335,6 +336,10 @@ mod tests {
         assert_eq!(ours.allocation_rate, library.allocation_rate);
         assert_eq!(ours.strict_expiry, library.strict_expiry);
         assert_eq!(ours.rfc5766_channels, library.rfc5766_channels);
+        assert_eq!(
+            ours.channel_keeps_permission,
+            library.channel_keeps_permission
+        );
         assert_eq!(ours.draft_dual_allocation, library.draft_dual_allocation);
         assert_eq!(ours.kernel_binding, library.kernel_binding);
         assert_eq!(ours.sip, library.sip);

@@ -22,8 +22,9 @@ pub struct Beside {
 }
 
 impl Beside {
-    pub fn new() -> Beside {
+    pub fn new(channel_keeps_permission: bool) -> Beside {
         let mut world = World::with(|config| {
+            config.channel_keeps_permission = channel_keeps_permission;
             (config.max_permissions, config.max_channels) = (MAX_PERMISSIONS, MAX_CHANNELS);
             config.offload = true;
         });
@@ -36,7 +37,10 @@ impl Beside {
         let clients = clients.collect();
         Beside {
             world,
-            model: Model::default(),
+            model: Model {
+                channel_keeps_permission,
+                ..Model::default()
+            },
             clients,
         }
     }

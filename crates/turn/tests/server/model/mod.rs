@@ -125,8 +125,11 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 1500, failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
-    fn the_server_does_what_a_simple_model_of_rfc_8656_does(ops in prop::collection::vec(op(), 0..80)) {
-        let mut beside = Beside::new();
+    fn the_server_does_what_a_simple_model_of_rfc_8656_does(
+        ops in prop::collection::vec(op(), 0..80),
+        channel_keeps_permission: bool,
+    ) {
+        let mut beside = Beside::new(channel_keeps_permission);
         for op in &ops {
             beside.step(op);
         }

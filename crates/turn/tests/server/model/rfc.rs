@@ -23,6 +23,7 @@ pub struct ModelAllocation {
 
 #[derive(Default)]
 pub struct Model {
+    pub channel_keeps_permission: bool,
     pub now: u64,
     pub allocations: [Option<ModelAllocation>; CLIENTS.len()],
 }
@@ -143,8 +144,7 @@ impl Model {
                 .iter_mut()
                 .filter(|relay| family_of(relay.address) == family_of(*peer))
             {
-                relay.permissions.retain(|(ip, _)| *ip != peer.ip());
-                relay.permissions.push((peer.ip(), now + 300));
+                install(relay, peer.ip(), now + 300);
             }
         }
         if after
@@ -160,6 +160,11 @@ impl Model {
 
     pub fn bind(&mut self, client: usize, user: usize, number: u16, peer: SocketAddr) -> u16 {
         let now = self.now;
+        let bound_permission = if self.channel_keeps_permission {
+            600
+        } else {
+            300
+        };
         let allocation = match self.owned(client, user) {
             Ok(allocation) => allocation,
             Err(code) => return code,
@@ -178,8 +183,7 @@ impl Model {
             return 403;
         }
         let mut after = relay.clone();
-        after.permissions.retain(|(ip, _)| *ip != peer.ip());
-        after.permissions.push((peer.ip(), now + 300));
+        install(&mut after, peer.ip(), now + bound_permission);
         after.channels.retain(|(n, _, _)| *n != number);
         after.channels.push((number, peer, now + 600));
         if after.permissions.len() > MAX_PERMISSIONS || after.channels.len() > MAX_CHANNELS {
@@ -247,6 +251,14 @@ impl Model {
             .find(|(_, p, _)| *p == peer)
             .map(|(number, ..)| *number);
         Self::permitted(relay, peer).then_some(channel)
+    }
+}
+
+/// Installs a permission, or refreshes it without making it shorter.
+fn install(relay: &mut ModelRelay, peer: IpAddr, expires: u64) {
+    match relay.permissions.iter_mut().find(|(ip, _)| *ip == peer) {
+        Some((_, before)) => *before = expires.max(*before),
+        None => relay.permissions.push((peer, expires)),
     }
 }
 

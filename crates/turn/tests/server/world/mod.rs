@@ -129,6 +129,8 @@ impl World {
         );
         config.quota = Arc::clone(&quota) as _;
         config.nonce_lifetime_s = 3600;
+        // RFC 8656 to the letter; tests of the compatibility with other clients turn it on.
+        config.channel_keeps_permission = false;
         change(&mut config);
         config.validate().unwrap();
         World {
