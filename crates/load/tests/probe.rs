@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use hairpin_load as load;
 use load::probe::{self, Credentials, ProbeErrorKind};
-use turn::server::{PeerClass, Quota, QuotaExceeded};
+use turn::server::{ClientIdentity, PeerClass, Quota, QuotaExceeded};
 
 use common::{PASSWORD, REALM, TestServer, USER, Wishes};
 
@@ -149,11 +149,19 @@ fn refused_peers_leave_the_allocation_standing() {
 struct Full;
 
 impl Quota for Full {
-    fn try_acquire(&self, _: &str, _: std::net::IpAddr) -> Result<(), QuotaExceeded> {
+    fn try_acquire(&self, _: &ClientIdentity<'_>) -> Result<(), QuotaExceeded> {
         Err(QuotaExceeded::User)
     }
 
-    fn release(&self, _: &str, _: std::net::IpAddr) {}
+    fn release(&self, _: &ClientIdentity<'_>) {}
+
+    fn transfer(
+        &self,
+        _: &ClientIdentity<'_>,
+        _: &ClientIdentity<'_>,
+    ) -> Result<(), QuotaExceeded> {
+        Err(QuotaExceeded::User)
+    }
 }
 
 #[test]

@@ -67,7 +67,6 @@ counters! {
     /// Datagrams discarded because another worker's mailbox, or this worker's store of batches, was exhausted.
     mailbox_full,
     /// Verdicts that should not exist: a datagram from a peer that is to go to a peer.
-    misrouted,
     /// Relay sockets opened.
     relays_opened,
     /// Relay sockets closed.

@@ -90,7 +90,7 @@ mod tests {
     use std::net::{Ipv4Addr, UdpSocket};
     use stun::AddressFamily;
     use turn::RelayKey;
-    use turn::server::{PortRequest, RelayRequest};
+    use turn::server::{PortRequest, RelayRequest, RelayTransport};
 
     #[test]
     fn relays_stop_joining_datagrams_after_a_fallback_to_tc() {
@@ -107,6 +107,7 @@ mod tests {
         };
         let request = RelayRequest {
             key,
+            transport: RelayTransport::Udp,
             family: AddressFamily::V4,
             port: PortRequest::Any,
         };

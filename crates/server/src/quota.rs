@@ -8,7 +8,7 @@ use std::hash::{BuildHasher, Hash, RandomState};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
-use turn::server::{Quota, QuotaExceeded};
+use turn::server::{ClientIdentity, Quota, QuotaExceeded};
 
 /// The limits; one unit is one relayed transport address, so a dual allocation takes two. `u32::MAX` is no limit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -139,8 +139,8 @@ impl Quotas {
     }
 }
 
-impl Quota for Quotas {
-    fn try_acquire(&self, user: &str, source: IpAddr) -> Result<(), QuotaExceeded> {
+impl Quotas {
+    fn acquire(&self, user: &str, source: IpAddr) -> Result<(), QuotaExceeded> {
         if !self.acquire_total() {
             return Err(QuotaExceeded::Total);
         }
@@ -151,21 +151,54 @@ impl Quota for Quotas {
             self.release_total();
             return Err(QuotaExceeded::User);
         }
-        if !self.sources.acquire(
-            &self.prefix.of(source),
-            self.per_source.load(Ordering::Relaxed),
-        ) {
+        if let Err(exceeded) = self.acquire_source(source) {
             self.users.release(user);
             self.release_total();
-            return Err(QuotaExceeded::Source);
+            return Err(exceeded);
         }
         Ok(())
     }
 
-    fn release(&self, user: &str, source: IpAddr) {
+    fn acquire_source(&self, source: IpAddr) -> Result<(), QuotaExceeded> {
+        let limit = self.per_source.load(Ordering::Relaxed);
+        if self.sources.acquire(&self.prefix.of(source), limit) {
+            Ok(())
+        } else {
+            Err(QuotaExceeded::Source)
+        }
+    }
+
+    fn release_unit(&self, user: &str, source: IpAddr) {
         self.sources.release(&self.prefix.of(source));
         self.users.release(user);
         self.release_total();
+    }
+
+    /// Moves one unit of a user to another source.
+    fn change_source(&self, from: IpAddr, to: IpAddr) -> Result<(), QuotaExceeded> {
+        if self.prefix.of(from) != self.prefix.of(to) {
+            self.acquire_source(to)?;
+            self.sources.release(&self.prefix.of(from));
+        }
+        Ok(())
+    }
+}
+
+impl Quota for Quotas {
+    fn try_acquire(&self, client: &ClientIdentity<'_>) -> Result<(), QuotaExceeded> {
+        self.acquire(client.user, client.five_tuple.remote.ip())
+    }
+
+    fn release(&self, client: &ClientIdentity<'_>) {
+        self.release_unit(client.user, client.five_tuple.remote.ip());
+    }
+
+    fn transfer(
+        &self,
+        from: &ClientIdentity<'_>,
+        to: &ClientIdentity<'_>,
+    ) -> Result<(), QuotaExceeded> {
+        self.change_source(from.five_tuple.remote.ip(), to.five_tuple.remote.ip())
     }
 }
 
@@ -262,28 +295,28 @@ mod tests {
     fn each_limit_is_reported_by_name_and_takes_nothing() {
         let quotas = quotas(2, 3, 4);
         let (a, b, c) = (ip("192.0.2.1"), ip("192.0.2.2"), ip("2001:db8::1"));
-        assert_eq!(quotas.try_acquire("ann", a), Ok(()));
-        assert_eq!(quotas.try_acquire("ann", a), Ok(()));
-        assert_eq!(quotas.try_acquire("ann", b), Err(QuotaExceeded::User));
-        assert_eq!(quotas.try_acquire("bob", a), Ok(()));
-        assert_eq!(quotas.try_acquire("bob", a), Err(QuotaExceeded::Source));
+        assert_eq!(quotas.acquire("ann", a), Ok(()));
+        assert_eq!(quotas.acquire("ann", a), Ok(()));
+        assert_eq!(quotas.acquire("ann", b), Err(QuotaExceeded::User));
+        assert_eq!(quotas.acquire("bob", a), Ok(()));
+        assert_eq!(quotas.acquire("bob", a), Err(QuotaExceeded::Source));
         assert_eq!(quotas.held(), 3);
-        assert_eq!(quotas.try_acquire("bob", c), Ok(()));
-        assert_eq!(quotas.try_acquire("eve", c), Err(QuotaExceeded::Total));
-        quotas.release("ann", a);
-        assert_eq!(quotas.try_acquire("eve", c), Ok(()));
+        assert_eq!(quotas.acquire("bob", c), Ok(()));
+        assert_eq!(quotas.acquire("eve", c), Err(QuotaExceeded::Total));
+        quotas.release_unit("ann", a);
+        assert_eq!(quotas.acquire("eve", c), Ok(()));
     }
 
     #[test]
     fn an_ipv6_source_is_its_64() {
         let quotas = quotas(100, 2, 100);
-        assert_eq!(quotas.try_acquire("a", ip("2001:db8:0:1::1")), Ok(()));
-        assert_eq!(quotas.try_acquire("b", ip("2001:db8:0:1:ffff::2")), Ok(()));
+        assert_eq!(quotas.acquire("a", ip("2001:db8:0:1::1")), Ok(()));
+        assert_eq!(quotas.acquire("b", ip("2001:db8:0:1:ffff::2")), Ok(()));
         assert_eq!(
-            quotas.try_acquire("c", ip("2001:db8:0:1::3")),
+            quotas.acquire("c", ip("2001:db8:0:1::3")),
             Err(QuotaExceeded::Source)
         );
-        assert_eq!(quotas.try_acquire("c", ip("2001:db8:0:2::3")), Ok(()));
+        assert_eq!(quotas.acquire("c", ip("2001:db8:0:2::3")), Ok(()));
     }
 
     #[test]
@@ -305,11 +338,11 @@ mod tests {
         let quotas = quotas(10, 10, 10);
         for name in ["a", "b", "a"] {
             quotas
-                .try_acquire(name, ip("192.0.2.1"))
+                .acquire(name, ip("192.0.2.1"))
                 .expect("below every limit");
         }
         for name in ["a", "b", "a"] {
-            quotas.release(name, ip("192.0.2.1"));
+            quotas.release_unit(name, ip("192.0.2.1"));
         }
         assert_eq!(
             (quotas.held(), quotas.users.keys(), quotas.sources.keys()),
@@ -321,7 +354,7 @@ mod tests {
     fn lowered_limits_take_nothing_away() {
         let quotas = quotas(10, 10, 10);
         quotas
-            .try_acquire("a", ip("192.0.2.1"))
+            .acquire("a", ip("192.0.2.1"))
             .expect("below every limit");
         quotas.set_limits(QuotaLimits {
             per_user: 0,
@@ -329,10 +362,10 @@ mod tests {
             total: 0,
         });
         assert_eq!(
-            quotas.try_acquire("a", ip("192.0.2.1")),
+            quotas.acquire("a", ip("192.0.2.1")),
             Err(QuotaExceeded::Total)
         );
-        quotas.release("a", ip("192.0.2.1"));
+        quotas.release_unit("a", ip("192.0.2.1"));
         assert_eq!(quotas.held(), 0);
     }
 
@@ -344,7 +377,7 @@ mod tests {
                 let quotas = Arc::clone(&quotas);
                 std::thread::spawn(move || {
                     (0..100)
-                        .filter(|_| quotas.try_acquire("ann", ip("192.0.2.1")).is_ok())
+                        .filter(|_| quotas.acquire("ann", ip("192.0.2.1")).is_ok())
                         .count()
                 })
             })

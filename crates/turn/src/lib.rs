@@ -3,7 +3,7 @@
 //! The embedder owns sockets, time and randomness. It hands datagrams in and carries out what comes back:
 //!
 //! ```text
-//!  client datagrams ── handle_client ──┐  server  ┌── Verdict: relay these n datagrams there (the hot path)
+//!  client datagrams ── handle_client ──┐  server  ┌── verdict: relay these n datagrams there (the hot path)
 //!  peer datagrams ──── handle_peer ────┤    ::    ├── poll_output: answers, sockets to open or close, log
 //!  time ────────────── handle_timeout ─┘  Server  └── poll_timeout: when to call handle_timeout next
 //! ```

@@ -13,7 +13,10 @@ use stun::{
     long_term_key,
 };
 use turn::server::credentials::{RestCredentials, rest_password};
-use turn::server::{Config, OpenedRelay, Output, PeerClass, PeerPolicy, Server, Verdict};
+use turn::server::{
+    ClientIdentity, ClientVerdict, Config, OpenedRelay, Output, PeerClass, PeerPolicy, PeerVerdict,
+    Server,
+};
 use turn::{ClientPath, FiveTuple, ListenerKey, Mono, Now, RelayKey, Run, Transport};
 
 const NOW: Now = Now {
@@ -27,11 +30,11 @@ const PEER: SocketAddr = SocketAddr::new(IpAddr::V4(std::net::Ipv4Addr::new(198,
 struct Everybody;
 
 impl PeerPolicy for Everybody {
-    fn classify(&self, _: IpAddr) -> PeerClass {
+    fn classify(&self, _: &ClientIdentity<'_>, _: IpAddr) -> PeerClass {
         PeerClass::Peer
     }
 
-    fn permits(&self, _: SocketAddr) -> PeerClass {
+    fn permits(&self, _: &ClientIdentity<'_>, _: SocketAddr) -> PeerClass {
         PeerClass::Peer
     }
 }
@@ -93,7 +96,7 @@ impl Client {
         let request = request.finish();
         assert_eq!(
             server.handle_client(NOW, &client.path, Run::single(request)),
-            Verdict::Handled { covers: 1 }
+            ClientVerdict::Handled { covers: 1 }
         );
         let Some(Output::Send { bytes, .. }) = server.poll_output() else {
             panic!()
@@ -139,12 +142,14 @@ impl Client {
         let run = Run::single(&self.buffer[..self.length]);
         assert_eq!(
             server.handle_client(now, &self.path, run),
-            Verdict::Handled { covers: 1 }
+            ClientVerdict::Handled { covers: 1 }
         );
         let mut wanted = None;
         while let Some(output) = server.poll_output() {
             match output {
-                Output::OpenRelays { request, relays } => wanted = Some((request, relays[0].key)),
+                Output::OpenRelays {
+                    request, relays, ..
+                } => wanted = Some((request, relays[0].key)),
                 Output::Send { bytes, .. } => {
                     assert_eq!(Message::parse(bytes).unwrap().class(), Class::Success)
                 }
@@ -292,7 +297,33 @@ fn memory_is_flat_after_a_million_allocations() {
     let counted = measure(|| (1..ROUNDS).for_each(|_| round(&mut server)));
     let opened = server.stats().allocations_opened;
     assert_eq!(opened, ROUNDS * u64::from(AT_ONCE));
-    assert_eq!(counted.bytes_current, 0);
+    // Tables shrink when they are empty, so it may be a little less.
+    assert!(counted.bytes_current <= 0, "{}", counted.bytes_current);
+}
+
+#[test]
+fn memory_of_many_allocations_is_given_back_when_they_have_ended() {
+    const AT_ONCE: u16 = 4000;
+    let mut server = server(|config| config.max_answers = 0);
+    let mut clients: Vec<Client> = (0..AT_ONCE)
+        .map(|number| Client::new(&mut server, number + 1, "1800000000:alice"))
+        .collect();
+    let before = measure(|| {
+        for client in &mut clients {
+            client.allocate(&mut server);
+        }
+    });
+    let after = measure(|| {
+        for client in &mut clients {
+            client.delete(&mut server);
+        }
+    });
+    let kept = before.bytes_current + after.bytes_current;
+    assert!(
+        kept * 10 < before.bytes_current,
+        "{kept} of {} bytes are kept",
+        before.bytes_current
+    );
 }
 
 #[test]
@@ -349,22 +380,22 @@ fn relaying_allocates_nothing_in_either_direction() {
             };
             assert!(matches!(
                 server.handle_client(NOW, &path, run),
-                Verdict::ToPeer { covers: 10, .. }
+                ClientVerdict::ToPeer { covers: 10, .. }
             ));
             let single = Run::single(&datagrams[..104]);
             assert!(matches!(
                 server.handle_client(NOW, &path, single),
-                Verdict::ToPeer { covers: 1, .. }
+                ClientVerdict::ToPeer { covers: 1, .. }
             ));
             let sent = server.handle_client(NOW, &path, Run::single(indication));
-            assert!(matches!(sent, Verdict::ToPeer { covers: 1, .. }));
+            assert!(matches!(sent, ClientVerdict::ToPeer { covers: 1, .. }));
             assert!(matches!(
                 server.handle_peer(NOW, relay, PEER, run),
-                Verdict::ToClient { covers: 10, .. }
+                PeerVerdict::ChannelData { covers: 10, .. }
             ));
             assert!(matches!(
                 server.handle_peer(NOW, relay, unbound, run),
-                Verdict::Indicate { covers: 10, .. }
+                PeerVerdict::DataIndication { covers: 10, .. }
             ));
             let mut head = [0; 64];
             assert_eq!(server.write_data_indication(unbound, 100, &mut head), 36);

@@ -12,8 +12,8 @@ use stun::nonce::NonceKeys;
 use stun::{AddressFamily, channel_data};
 use turn::server::credentials::StaticCredentials;
 use turn::server::{
-    Config, OpenError, OpenedRelay, Output, PeerClass, PeerPolicy, PortRequest, RelayRequest,
-    Server, Verdict,
+    ClientIdentity, ClientVerdict, Config, OpenError, OpenedRelay, Output, PeerClass, PeerPolicy,
+    PeerVerdict, PortRequest, RelayRequest, Server,
 };
 use turn::{ClientPath, FiveTuple, ListenerKey, Mono, Now, RelayKey, RequestKey, Run, Transport};
 
@@ -29,11 +29,11 @@ struct Policy {
 }
 
 impl PeerPolicy for Policy {
-    fn classify(&self, _: IpAddr) -> PeerClass {
+    fn classify(&self, _: &ClientIdentity<'_>, _: IpAddr) -> PeerClass {
         self.class
     }
 
-    fn permits(&self, _: SocketAddr) -> PeerClass {
+    fn permits(&self, _: &ClientIdentity<'_>, _: SocketAddr) -> PeerClass {
         self.class
     }
 }
@@ -171,7 +171,7 @@ impl Worker {
         let verdict = self
             .server
             .handle_client(now(), &path, Run::single(datagram));
-        if let Verdict::ToPeer {
+        if let ClientVerdict::ToPeer {
             relay,
             peer,
             payload,
@@ -190,11 +190,11 @@ impl Worker {
             .server
             .handle_peer(now(), relay, from, Run::single(datagram))
         {
-            Verdict::ToClient { path, channel, .. } => {
+            PeerVerdict::ChannelData { path, channel, .. } => {
                 let header = channel_data::header(channel, datagram.len() as u16);
                 (path, [&header, datagram].concat())
             }
-            Verdict::Indicate { path, .. } => {
+            PeerVerdict::DataIndication { path, .. } => {
                 let mut header = [0; 64];
                 let len = self
                     .server
@@ -219,7 +219,9 @@ impl Worker {
                     self.relays.remove(&relay);
                     continue;
                 }
-                Some(Output::OpenRelays { request, relays }) => (request, relays.to_vec()),
+                Some(Output::OpenRelays {
+                    request, relays, ..
+                }) => (request, relays.to_vec()),
                 Some(_) => continue,
             };
             self.open(open.0, &open.1);

@@ -7,7 +7,10 @@ use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use stun::nonce::NonceKeys;
 use turn::server::credentials::StaticCredentials;
-use turn::server::{Config, OpenedRelay, Output, PeerClass, PeerPolicy, Server, Verdict};
+use turn::server::{
+    ClientIdentity, ClientVerdict, Config, DropReason, OpenedRelay, Output, PeerClass, PeerPolicy,
+    PeerVerdict, Server,
+};
 use turn::{ClientPath, FiveTuple, ListenerKey, Mono, Now, RelayKey, Run, Transport};
 
 /// Operations in one round.
@@ -22,11 +25,11 @@ const NOW: Now = Now {
 struct Everybody;
 
 impl PeerPolicy for Everybody {
-    fn classify(&self, _: IpAddr) -> PeerClass {
+    fn classify(&self, _: &ClientIdentity<'_>, _: IpAddr) -> PeerClass {
         PeerClass::Peer
     }
 
-    fn permits(&self, _: SocketAddr) -> PeerClass {
+    fn permits(&self, _: &ClientIdentity<'_>, _: SocketAddr) -> PeerClass {
         PeerClass::Peer
     }
 }
@@ -49,9 +52,9 @@ enum Given<'a> {
     Peer(SocketAddr, Run<'a>),
 }
 
-/// One input and everything that follows from it. Not inlined: the tools find it by its name.
+/// One input and everything that follows from it. Returns how many datagrams it covered. Not inlined: the tools find it by its name.
 #[inline(never)]
-fn engine_turn(bed: &mut Bed, given: Given<'_>) -> Outcome<Verdict> {
+fn engine_turn(bed: &mut Bed, given: Given<'_>) -> Result<usize, DropReason> {
     let Bed {
         server,
         path,
@@ -59,16 +62,25 @@ fn engine_turn(bed: &mut Bed, given: Given<'_>) -> Outcome<Verdict> {
         answer,
         ..
     } = bed;
-    let verdict = match given {
-        Given::Client(run) => server.handle_client(NOW, path, run),
-        Given::Peer(from, run) => server.handle_peer(NOW, *relay, from, run),
-    };
-    if let (Verdict::Indicate { covers, .. }, Given::Peer(from, run)) = (&verdict, given) {
-        let mut head = [0; 64];
-        for _ in 0..*covers {
-            black_box(server.write_data_indication(from, run.stride, &mut head));
+    let covers = match given {
+        Given::Client(run) => match server.handle_client(NOW, path, run) {
+            ClientVerdict::Drop { reason, .. } => return Err(reason),
+            verdict => verdict.covers(),
+        },
+        Given::Peer(from, run) => {
+            let verdict = server.handle_peer(NOW, *relay, from, run);
+            if let PeerVerdict::Drop { reason, .. } = verdict {
+                return Err(reason);
+            }
+            if let PeerVerdict::DataIndication { covers, .. } = verdict {
+                let mut head = [0; 64];
+                for _ in 0..covers {
+                    black_box(server.write_data_indication(from, run.stride, &mut head));
+                }
+            }
+            verdict.covers()
         }
-    }
+    };
     loop {
         let (request, key) = match server.poll_output() {
             None => break,
@@ -77,7 +89,9 @@ fn engine_turn(bed: &mut Bed, given: Given<'_>) -> Outcome<Verdict> {
                 answer.extend_from_slice(bytes);
                 continue;
             }
-            Some(Output::OpenRelays { request, relays }) => (request, relays[0].key),
+            Some(Output::OpenRelays {
+                request, relays, ..
+            }) => (request, relays[0].key),
             Some(_) => continue,
         };
         *relay = key;
@@ -88,7 +102,7 @@ fn engine_turn(bed: &mut Bed, given: Given<'_>) -> Outcome<Verdict> {
         };
         server.relays_opened(NOW, request, &[Ok(opened)]);
     }
-    Ok(verdict)
+    Ok(covers)
 }
 
 /// Measures everything.
@@ -185,7 +199,7 @@ impl Bed {
         expected: u16,
     ) -> Outcome<()> {
         let request = request(&mut self.client)?;
-        engine_turn(self, Given::Client(Run::single(&request)))?;
+        engine_turn(self, Given::Client(Run::single(&request))).map_err(DropReason::name)?;
         match code(&self.answer)? {
             code if code == expected => Ok(()),
             code => Err(format!("answered with {code} instead of {expected}").into()),
@@ -216,10 +230,7 @@ impl Bed {
     fn repeat(&mut self, given: Given<'_>) -> Outcome<usize> {
         let mut datagrams = 0;
         for _ in 0..ROUND {
-            match engine_turn(self, given)? {
-                Verdict::Drop { reason, .. } => return Err(reason.name().into()),
-                verdict => datagrams += verdict.covers(),
-            }
+            datagrams += engine_turn(self, given).map_err(DropReason::name)?;
         }
         Ok(datagrams)
     }

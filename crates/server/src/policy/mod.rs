@@ -26,7 +26,7 @@ use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::ops::RangeInclusive;
 use std::sync::Arc;
 use table::{RuleTable, Ruling};
-use turn::server::{PeerClass, PeerPolicy};
+use turn::server::{ClientIdentity, PeerClass, PeerPolicy};
 
 /// Every port.
 pub const ALL_PORTS: RangeInclusive<u16> = 0..=u16::MAX;
@@ -188,8 +188,18 @@ impl Policy {
 }
 
 impl PeerPolicy for Policy {
+    fn classify(&self, _: &ClientIdentity<'_>, peer: IpAddr) -> PeerClass {
+        self.class_of_address(peer)
+    }
+
+    fn permits(&self, _: &ClientIdentity<'_>, peer: SocketAddr) -> PeerClass {
+        self.class_of_peer(peer)
+    }
+}
+
+impl Policy {
     /// CreatePermission has no port: an address is a peer if some port of it may be reached.
-    fn classify(&self, peer: IpAddr) -> PeerClass {
+    fn class_of_address(&self, peer: IpAddr) -> PeerClass {
         let (table, bits) = self.table(peer);
         let not_denied = |port| table.ruling(bits, port) != Some(Ruling::Deny);
         if self.relays.find(peer).is_some() && table.any_port(bits, not_denied) {
@@ -201,7 +211,7 @@ impl PeerPolicy for Policy {
         }
     }
 
-    fn permits(&self, peer: SocketAddr) -> PeerClass {
+    fn class_of_peer(&self, peer: SocketAddr) -> PeerClass {
         if self.is_listener(peer.ip(), peer.port()) {
             return PeerClass::Denied;
         }

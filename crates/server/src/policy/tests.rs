@@ -55,10 +55,14 @@ fn policy(lines: &[&str]) -> Policy {
 
 fn assert_both(policy: &Policy, address: &str, expected: PeerClass) {
     let address = ip(address);
-    assert_eq!(policy.classify(address), expected, "classify {address}");
+    assert_eq!(
+        policy.class_of_address(address),
+        expected,
+        "classify {address}"
+    );
     for port in [1, 53, 3_478, 49_152, 65_535] {
         let peer = SocketAddr::new(address, port);
-        assert_eq!(policy.permits(peer), expected, "permits {peer}");
+        assert_eq!(policy.class_of_peer(peer), expected, "permits {peer}");
     }
 }
 
@@ -181,7 +185,11 @@ fn a_short_local_use_nat64_prefix_is_judged_at_every_position() {
         ),
         ("64:ff9b:1::", "0.0.0.0"),
     ] {
-        assert_eq!(policy.classify(ip(refused)), PeerClass::Denied, "{why}");
+        assert_eq!(
+            policy.class_of_address(ip(refused)),
+            PeerClass::Denied,
+            "{why}"
+        );
     }
     assert_both(&policy, "64:ff9b:1:808:8:800::", PeerClass::Peer);
 }
@@ -209,7 +217,7 @@ fn every_ipv4_network_boundary_agrees_with_the_list() {
             }
             let refused = special_network(address).is_some();
             assert_eq!(
-                policy.classify(address) == PeerClass::Denied,
+                policy.class_of_address(address) == PeerClass::Denied,
                 refused,
                 "{address}"
             );
@@ -257,9 +265,12 @@ fn special_ipv6_networks_are_refused_and_their_neighbours_are_not() {
 #[test]
 fn port_zero_is_never_admitted() {
     let policy = policy(&["allow 8.8.8.8/32", "allow 8.8.4.4/32 0"]);
-    assert_eq!(policy.permits(at("8.8.8.8:0")), PeerClass::Denied);
-    assert_eq!(policy.permits(at("8.8.4.4:0")), PeerClass::Denied);
-    assert_eq!(policy.permits(at("[2606:4700::1]:0")), PeerClass::Denied);
+    assert_eq!(policy.class_of_peer(at("8.8.8.8:0")), PeerClass::Denied);
+    assert_eq!(policy.class_of_peer(at("8.8.4.4:0")), PeerClass::Denied);
+    assert_eq!(
+        policy.class_of_peer(at("[2606:4700::1]:0")),
+        PeerClass::Denied
+    );
 }
 
 #[test]
@@ -276,9 +287,18 @@ fn an_operator_re_admits_a_network_or_a_part_of_it() {
     assert_both(&policy, "10.2.0.1", PeerClass::Denied);
     assert_both(&policy, "fd12::1", PeerClass::Peer);
     assert_both(&policy, "fc00::1", PeerClass::Denied);
-    assert_eq!(policy.classify(ip("169.254.169.254")), PeerClass::Peer);
-    assert_eq!(policy.permits(at("169.254.169.254:80")), PeerClass::Peer);
-    assert_eq!(policy.permits(at("169.254.169.254:81")), PeerClass::Denied);
+    assert_eq!(
+        policy.class_of_address(ip("169.254.169.254")),
+        PeerClass::Peer
+    );
+    assert_eq!(
+        policy.class_of_peer(at("169.254.169.254:80")),
+        PeerClass::Peer
+    );
+    assert_eq!(
+        policy.class_of_peer(at("169.254.169.254:81")),
+        PeerClass::Denied
+    );
 }
 
 #[test]
@@ -310,9 +330,18 @@ fn denying_everything_makes_an_admit_list() {
     assert_both(&policy, "2606:4700::1", PeerClass::Denied);
     assert_both(&policy, "203.0.113.1", PeerClass::Peer);
     assert_both(&policy, "203.0.113.129", PeerClass::Denied);
-    assert_eq!(policy.classify(ip("203.0.113.200")), PeerClass::Peer);
-    assert_eq!(policy.permits(at("203.0.113.200:5009")), PeerClass::Peer);
-    assert_eq!(policy.permits(at("203.0.113.200:5010")), PeerClass::Denied);
+    assert_eq!(
+        policy.class_of_address(ip("203.0.113.200")),
+        PeerClass::Peer
+    );
+    assert_eq!(
+        policy.class_of_peer(at("203.0.113.200:5009")),
+        PeerClass::Peer
+    );
+    assert_eq!(
+        policy.class_of_peer(at("203.0.113.200:5010")),
+        PeerClass::Denied
+    );
     // As IPv6 it is refused by ::/0 before its IPv4 part is asked.
     assert_both(&policy, "64:ff9b::203.0.113.1", PeerClass::Denied);
 }
@@ -325,8 +354,11 @@ fn deny_beats_allow_for_the_same_network_whatever_the_order() {
         "deny 10.0.0.0/8",
         "allow 10.0.0.0/8",
     ]);
-    assert_eq!(policy.permits(at("203.0.113.1:22")), PeerClass::Denied);
-    assert_eq!(policy.permits(at("203.0.113.1:23")), PeerClass::Peer);
+    assert_eq!(
+        policy.class_of_peer(at("203.0.113.1:22")),
+        PeerClass::Denied
+    );
+    assert_eq!(policy.class_of_peer(at("203.0.113.1:23")), PeerClass::Peer);
     assert_both(&policy, "10.0.0.1", PeerClass::Denied);
 }
 
@@ -337,9 +369,15 @@ fn an_address_denied_at_every_port_gets_no_permission() {
         "deny 203.0.113.9/32 30001-65535",
         "deny 203.0.113.8/32 1-65534",
     ]);
-    assert_eq!(policy.classify(ip("203.0.113.9")), PeerClass::Denied);
-    assert_eq!(policy.classify(ip("203.0.113.8")), PeerClass::Peer);
-    assert_eq!(policy.permits(at("203.0.113.8:65535")), PeerClass::Peer);
+    assert_eq!(
+        policy.class_of_address(ip("203.0.113.9")),
+        PeerClass::Denied
+    );
+    assert_eq!(policy.class_of_address(ip("203.0.113.8")), PeerClass::Peer);
+    assert_eq!(
+        policy.class_of_peer(at("203.0.113.8:65535")),
+        PeerClass::Peer
+    );
 }
 
 #[test]
@@ -349,11 +387,17 @@ fn deny_rules_reach_ipv4_inside_ipv6() {
         assert_both(&policy, &spelling, PeerClass::Denied);
     }
     assert_eq!(
-        policy.permits(at("[64:ff9b::909:909]:53")),
+        policy.class_of_peer(at("[64:ff9b::909:909]:53")),
         PeerClass::Denied
     );
-    assert_eq!(policy.permits(at("[64:ff9b::909:909]:54")), PeerClass::Peer);
-    assert_eq!(policy.classify(ip("64:ff9b::909:909")), PeerClass::Peer);
+    assert_eq!(
+        policy.class_of_peer(at("[64:ff9b::909:909]:54")),
+        PeerClass::Peer
+    );
+    assert_eq!(
+        policy.class_of_address(ip("64:ff9b::909:909")),
+        PeerClass::Peer
+    );
 }
 
 #[test]
@@ -361,10 +405,10 @@ fn own_relay_addresses_are_reached_at_live_ports_only() {
     let policy = policy(&[]);
     for address in ["10.0.0.5", "198.51.100.5", "2001:db8:5::5"] {
         let address = ip(address);
-        assert_eq!(policy.classify(address), PeerClass::OwnRelay);
+        assert_eq!(policy.class_of_address(address), PeerClass::OwnRelay);
         let peer = SocketAddr::new(address, 50_000);
         assert_eq!(
-            policy.permits(peer),
+            policy.class_of_peer(peer),
             PeerClass::Denied,
             "{peer} is not live"
         );
@@ -373,18 +417,22 @@ fn own_relay_addresses_are_reached_at_live_ports_only() {
             .relays
             .owners(relay)
             .set(50_000, Owner { worker: 0, slot: 3 });
-        assert_eq!(policy.permits(peer), PeerClass::OwnRelay, "{peer} is live");
         assert_eq!(
-            policy.permits(SocketAddr::new(address, 50_001)),
+            policy.class_of_peer(peer),
+            PeerClass::OwnRelay,
+            "{peer} is live"
+        );
+        assert_eq!(
+            policy.class_of_peer(SocketAddr::new(address, 50_001)),
             PeerClass::Denied
         );
         assert_eq!(
-            policy.permits(SocketAddr::new(address, 22)),
+            policy.class_of_peer(SocketAddr::new(address, 22)),
             PeerClass::Denied
         );
         policy.relays.owners(relay).clear(50_000);
         assert_eq!(
-            policy.permits(peer),
+            policy.class_of_peer(peer),
             PeerClass::Denied,
             "{peer} is not live any more"
         );
@@ -415,18 +463,21 @@ fn a_wide_allow_does_not_open_own_addresses_but_their_own_rule_does() {
     assert_both(&wide, "10.0.0.7", PeerClass::Peer);
     assert_both(&wide, "10.0.0.6", PeerClass::Denied);
     assert_both(&wide, "203.0.113.90", PeerClass::Denied);
-    assert_eq!(wide.permits(at("10.0.0.5:9000")), PeerClass::Denied);
+    assert_eq!(wide.class_of_peer(at("10.0.0.5:9000")), PeerClass::Denied);
     let exact = policy_with(&["allow 10.0.0.6/32", "allow 10.0.0.5/32 9000"], host());
     assert_both(&exact, "10.0.0.6", PeerClass::Peer);
-    assert_eq!(exact.permits(at("10.0.0.5:9000")), PeerClass::Peer);
-    assert_eq!(exact.permits(at("10.0.0.5:9001")), PeerClass::Denied);
+    assert_eq!(exact.class_of_peer(at("10.0.0.5:9000")), PeerClass::Peer);
+    assert_eq!(exact.class_of_peer(at("10.0.0.5:9001")), PeerClass::Denied);
 }
 
 #[test]
 fn a_loopback_relay_lets_other_loopback_ports_through_once_loopback_is_re_admitted() {
     let policy = policy(&["allow 127.0.0.0/8"]);
-    assert_eq!(policy.classify(ip("127.0.0.1")), PeerClass::OwnRelay);
-    assert_eq!(policy.permits(at("127.0.0.1:50000")), PeerClass::Peer);
+    assert_eq!(
+        policy.class_of_address(ip("127.0.0.1")),
+        PeerClass::OwnRelay
+    );
+    assert_eq!(policy.class_of_peer(at("127.0.0.1:50000")), PeerClass::Peer);
     let relay = policy
         .relays
         .find(ip("127.0.0.1"))
@@ -435,7 +486,10 @@ fn a_loopback_relay_lets_other_loopback_ports_through_once_loopback_is_re_admitt
         .relays
         .owners(relay)
         .set(50_000, Owner { worker: 0, slot: 1 });
-    assert_eq!(policy.permits(at("127.0.0.1:50000")), PeerClass::OwnRelay);
+    assert_eq!(
+        policy.class_of_peer(at("127.0.0.1:50000")),
+        PeerClass::OwnRelay
+    );
 }
 
 #[test]
@@ -448,12 +502,18 @@ fn an_explicit_deny_closes_even_own_relays() {
             .owners(relay)
             .set(50_000, Owner { worker: 0, slot: 1 });
         assert_eq!(
-            policy.permits(SocketAddr::new(ip(address), 50_000)),
+            policy.class_of_peer(SocketAddr::new(ip(address), 50_000)),
             PeerClass::Denied
         );
     }
-    assert_eq!(policy.classify(ip("198.51.100.5")), PeerClass::Denied);
-    assert_eq!(policy.classify(ip("2001:db8:5::5")), PeerClass::OwnRelay);
+    assert_eq!(
+        policy.class_of_address(ip("198.51.100.5")),
+        PeerClass::Denied
+    );
+    assert_eq!(
+        policy.class_of_address(ip("2001:db8:5::5")),
+        PeerClass::OwnRelay
+    );
 }
 
 #[test]
@@ -478,7 +538,11 @@ fn own_listeners_are_refused_whatever_the_rules_say() {
         "[2001:db8:9::9]:3480",
         "[::1]:3480",
     ] {
-        assert_eq!(policy.permits(at(refused)), PeerClass::Denied, "{refused}");
+        assert_eq!(
+            policy.class_of_peer(at(refused)),
+            PeerClass::Denied,
+            "{refused}"
+        );
     }
     for admitted in [
         "203.0.113.80:3477",
@@ -488,7 +552,11 @@ fn own_listeners_are_refused_whatever_the_rules_say() {
         "8.8.8.8:3478",
         "8.8.8.8:3479",
     ] {
-        assert_eq!(policy.permits(at(admitted)), PeerClass::Peer, "{admitted}");
+        assert_eq!(
+            policy.class_of_peer(at(admitted)),
+            PeerClass::Peer,
+            "{admitted}"
+        );
     }
 }
 
@@ -516,7 +584,7 @@ fn the_development_list_is_loopback_and_private_and_no_more() {
         "fd00::2",
     ] {
         assert_eq!(
-            policy.permits(SocketAddr::new(ip(admitted), 5_000)),
+            policy.class_of_peer(SocketAddr::new(ip(admitted), 5_000)),
             PeerClass::Peer,
             "{admitted}"
         );

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!  Offload ──▶ two next hops ──▶ client ─▶ peer and peer ─▶ client entered ──▶ the response leaves
-//!  Onload  ──▶ both removed, with what they have counted ──▶ next hops given back
+//!  StopOffload  ──▶ both removed, with what they have counted ──▶ next hops given back
 //! ```
 //! Both directions are entered, or none. Whatever does not work out leaves the channel to user space, which needs nothing to be
 //! told. The entries end by themselves at their deadline, so a worker that stalls prolongs nothing.
@@ -233,7 +233,7 @@ impl Flows {
     }
 
     /// Takes a channel's entries out; says what went over them.
-    pub(crate) fn onload(&mut self, channel: &OffloadedChannel) -> Carried {
+    pub(crate) fn stop_offload(&mut self, channel: &OffloadedChannel) -> Carried {
         let key = (channel.allocation.index, channel.number.get());
         match self.keys(channel) {
             Some(keys) => self.take_out(key, &keys),

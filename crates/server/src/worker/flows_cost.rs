@@ -80,7 +80,7 @@ fn flows_cost() {
             flows.offload(channel, false, Mono(9_000_000_000), &mut counters);
         });
         timed("end", &mut |flows, channel| {
-            flows.onload(channel);
+            flows.stop_offload(channel);
         });
     }
     assert_eq!(

@@ -202,7 +202,7 @@ fn both_directions_are_entered_and_taken_out() {
     assert_eq!(back, expected);
     assert!(out.next_hop != back.next_hop && out.next_hop.min(back.next_hop) > 0);
     assert_eq!((bed.flows.len(), bed.counters.offload_entered), (1, 1));
-    assert_eq!(bed.flows.onload(&one), Carried::default());
+    assert_eq!(bed.flows.stop_offload(&one), Carried::default());
     bed.expect_empty();
 }
 
@@ -222,7 +222,7 @@ fn a_moved_end_changes_nothing_else() {
         assert_eq!(after, moved);
     }
     assert_eq!((bed.flows.len(), bed.counters.offload_entered), (1, 1));
-    bed.flows.onload(&one);
+    bed.flows.stop_offload(&one);
     bed.expect_empty();
 }
 
@@ -236,7 +236,7 @@ fn an_end_that_moves_on_by_little_is_not_written() {
     bed.offload(&one, false, 5_000_000_077);
     let written = bed.entry(PEER, SOCKET, None).unwrap().deadline_ns;
     assert_eq!(written, 5_000_000_077);
-    bed.flows.onload(&one);
+    bed.flows.stop_offload(&one);
     bed.expect_empty();
 }
 
@@ -249,14 +249,18 @@ fn counts_are_those_of_this_channel_alone() {
     bed.relayed(from_client(0x4000), 5);
     bed.relayed(from_peer(PEER), 6);
     bed.relayed(from_client(0x4001), 100);
-    assert_eq!(bed.flows.onload(&one), carried(5, 6));
+    assert_eq!(bed.flows.stop_offload(&one), carried(5, 6));
     // The same peer again, by another channel: it counts from zero.
     let three = subject(0x4002, PEER);
     bed.offload(&three, false, 77);
     bed.relayed(from_peer(PEER), 1);
-    assert_eq!(bed.flows.onload(&three), carried(0, 1));
-    assert_eq!(bed.flows.onload(&two), carried(100, 0));
-    assert_eq!(bed.flows.onload(&two), Carried::default(), "only once");
+    assert_eq!(bed.flows.stop_offload(&three), carried(0, 1));
+    assert_eq!(bed.flows.stop_offload(&two), carried(100, 0));
+    assert_eq!(
+        bed.flows.stop_offload(&two),
+        Carried::default(),
+        "only once"
+    );
     bed.expect_empty();
 }
 
@@ -281,7 +285,7 @@ fn a_refresh_brings_what_was_carried_since_and_counters_may_go_round() {
     }
     assert_eq!(bed.offload(&one, false, 18_000_000_000), carried(5, 0));
     bed.relayed(from_client(0x4000), 2);
-    assert_eq!(bed.flows.onload(&one), carried(2, 0));
+    assert_eq!(bed.flows.stop_offload(&one), carried(2, 0));
     bed.expect_empty();
 }
 
@@ -302,10 +306,10 @@ fn a_full_table_leaves_the_channel_to_user_space() {
     );
     assert_eq!(bed.kernel.lock().unwrap().flows.len(), 2);
     // There is room when the channel is refreshed.
-    bed.flows.onload(&subject(0x4000, PEER));
+    bed.flows.stop_offload(&subject(0x4000, PEER));
     bed.offload(&subject(0x4001, other), false, 88);
     assert_eq!(bed.flows.len(), 1);
-    bed.flows.onload(&subject(0x4001, other));
+    bed.flows.stop_offload(&subject(0x4001, other));
     bed.expect_empty();
 }
 
@@ -332,7 +336,7 @@ fn an_entry_that_cannot_be_changed_does_not_stay() {
     assert_eq!(bed.offload(&one, false, 77), carried(5, 0));
     assert_eq!(bed.counters.offload_full, 1);
     bed.expect_empty();
-    assert_eq!(bed.flows.onload(&one), Carried::default());
+    assert_eq!(bed.flows.stop_offload(&one), Carried::default());
 }
 
 #[test]
@@ -352,7 +356,7 @@ fn a_relay_of_ours_is_looked_up_by_both_names_that_its_client_knows() {
     let out = bed.entry(CLIENT, LISTENER, Some(0x4000)).unwrap();
     assert!(!out.own_relay && out.next_hop != 0);
     assert_eq!(out.source, address(SOCKET));
-    bed.flows.onload(&one);
+    bed.flows.stop_offload(&one);
     bed.expect_empty();
 }
 
@@ -368,7 +372,7 @@ fn families_may_differ_between_the_two_sides() {
     assert!(out.source.is_ipv6() && out.destination.is_ipv6());
     let back = bed.entry("[2001:db8:9::1]:7", "[2001:db8::5]:50000", None);
     assert_eq!(back.unwrap().destination, address(CLIENT));
-    bed.flows.onload(&one);
+    bed.flows.stop_offload(&one);
     bed.expect_empty();
 }
 
@@ -427,7 +431,7 @@ fn peers_behind_one_gateway_share_a_next_hop_until_a_route_parts_them() {
     assert_eq!(first, one);
     assert!(second.is_some() && second != one && second == third);
     for one in &channels {
-        bed.flows.onload(one);
+        bed.flows.stop_offload(one);
     }
     bed.expect_empty();
 }
@@ -445,6 +449,6 @@ fn a_channel_for_whose_new_next_hop_there_is_no_room_goes_to_user_space() {
     assert_eq!(bed.offload(&one, false, 77), Carried::default());
     assert_eq!(bed.offload(&two, false, 77), carried(5, 0));
     assert_eq!((bed.flows.len(), bed.counters.offload_full), (1, 1));
-    bed.flows.onload(&one);
+    bed.flows.stop_offload(&one);
     bed.expect_empty();
 }

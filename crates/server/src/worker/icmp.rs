@@ -34,7 +34,7 @@ impl Worker {
             } = report;
             let error = IcmpError { kind, code, mtu };
             // What is not for the client is counted by the engine, with its reason.
-            self.core.engine.icmp_error(self.core.now, key, to, error);
+            let _ = self.core.engine.handle_icmp(self.core.now, key, to, error);
             self.settle();
         }
     }

@@ -5,8 +5,8 @@ use super::sockets::RelaySocket;
 use crate::addresses::RelayIndex;
 use io::UdpSocket;
 use std::sync::mpsc::Sender;
-use turn::server::OpenedRelay;
-use turn::{ClientPath, RelayKey, RequestKey};
+use turn::server::{ClaimError, ClaimedRelay};
+use turn::{ClientPath, FiveTuple, RelayKey, RequestKey};
 
 /// An inter-worker message.
 #[derive(Debug)]
@@ -18,15 +18,16 @@ pub(crate) enum WorkerMessage {
         from: u16,
         request: RequestKey,
         token: [u8; 8],
+        five_tuple: FiveTuple,
         user: Box<str>,
         key: RelayKey,
     },
     /// A request whose allocation is better made by the worker that gets this.
     Request(Box<PlacedRequest>),
-    /// The answer: the reserved relay's socket under its new key, if there was one.
+    /// The response to a claim: the reserved relay's socket under its new key.
     Claimed {
         request: RequestKey,
-        relay: Option<Box<MovedRelay>>,
+        relay: Result<Box<MovedRelay>, ClaimError>,
     },
     /// Messages of SIP that belong to this worker.
     SipMessages(crate::sip::SipBatch),
@@ -58,23 +59,25 @@ pub(crate) struct MovedRelay {
     pub(crate) socket: UdpSocket,
     pub(crate) address: RelayIndex,
     pub(crate) port: u16,
-    pub(crate) opened: OpenedRelay,
+    pub(crate) claimed: ClaimedRelay,
 }
 
-impl From<Box<MovedRelay>> for RelaySocket {
-    fn from(moved: Box<MovedRelay>) -> RelaySocket {
+impl MovedRelay {
+    /// The socket, and what the engine requires.
+    pub(crate) fn split(self: Box<Self>) -> (RelaySocket, ClaimedRelay) {
         let MovedRelay {
             key,
             socket,
             address,
             port,
-            ..
-        } = *moved;
-        RelaySocket {
+            claimed,
+        } = *self;
+        let socket = RelaySocket {
             key,
             socket,
             address,
             port,
-        }
+        };
+        (socket, claimed)
     }
 }

@@ -41,7 +41,7 @@ use messages::{MovedRelay, PlacedRequest};
 use session::{Change, Session};
 use sockets::RelaySocket;
 use std::time::Duration;
-use turn::server::CloseReason;
+use turn::server::{ClaimError, ClientIdentity, CloseReason};
 use turn::{Mono, Now, RelayKey, RequestKey};
 
 /// Ready sockets reported per wake-up.
@@ -344,20 +344,22 @@ impl Worker {
                 from,
                 request,
                 token,
+                five_tuple,
                 user,
                 key,
             } => {
-                let relay = self.give_relay(token, &user, key);
+                let client = ClientIdentity::new(five_tuple, &user);
+                let relay = self.give_relay(token, &client, key);
                 let answer = self
                     .core
                     .mailboxes
                     .post(from, WorkerMessage::Claimed { request, relay });
                 if let Err(WorkerMessage::Claimed {
-                    relay: Some(moved), ..
+                    relay: Ok(moved), ..
                 }) = answer
                 {
                     self.core.counters.mailbox_full += 1;
-                    self.core.close(moved.into());
+                    self.core.close(moved.split().0);
                 }
             }
             WorkerMessage::Claimed { request, relay } => self.receive_relay(request, relay),
@@ -408,49 +410,59 @@ impl Worker {
     }
 
     /// Another worker's client has the token of a relay that is reserved here.
-    fn give_relay(&mut self, token: [u8; 8], user: &str, key: RelayKey) -> Option<Box<MovedRelay>> {
+    fn give_relay(
+        &mut self,
+        token: [u8; 8],
+        client: &ClientIdentity<'_>,
+        key: RelayKey,
+    ) -> Result<Box<MovedRelay>, ClaimError> {
         let claimed = self
             .core
             .engine
-            .claim_reservation(self.core.now, token, user)?;
+            .claim_reservation(self.core.now, token, client)?;
         let RelaySocket {
             socket,
             address,
             port,
             ..
-        } = self.sockets.relays.remove(claimed.relay)?;
+        } = self
+            .sockets
+            .relays
+            .remove(claimed.relay)
+            .ok_or(ClaimError::Unknown)?;
         self.core.opener.withdraw(address, port);
         // It could only fail for a socket that is not watched; then nothing is left to undo.
         let _ = self.core.poller.remove(&socket);
         self.core.counters.relays_given += 1;
-        Some(Box::new(MovedRelay {
+        Ok(Box::new(MovedRelay {
             key,
             socket,
             address,
             port,
-            opened: claimed.opened,
+            claimed,
         }))
     }
 
     /// The answer to a claim of ours.
-    fn receive_relay(&mut self, request: RequestKey, relay: Option<Box<MovedRelay>>) {
-        let opened = relay.and_then(|moved| {
-            let (key, opened) = (moved.key, moved.opened);
-            self.core
+    fn receive_relay(&mut self, request: RequestKey, relay: Result<Box<MovedRelay>, ClaimError>) {
+        let mut adopted = None;
+        let claimed = relay.and_then(|moved| {
+            let (key, (socket, claimed)) = (moved.key, moved.split());
+            let relay = self
+                .core
                 .opener
-                .adopt(moved.into(), &self.core.poller)
-                .map(|relay| {
-                    self.core.counters.relays_received += 1;
-                    self.core.changes.push(Change::Open(relay));
-                    (key, opened)
-                })
+                .adopt(socket, &self.core.poller)
+                .ok_or(ClaimError::Unknown)?;
+            self.core.counters.relays_received += 1;
+            self.core.changes.push(Change::Open(relay));
+            adopted = Some(key);
+            Ok(claimed)
         });
-        let known = self.core.engine.reservation_claimed(
-            self.core.now,
-            request,
-            opened.map(|(_, opened)| opened),
-        );
-        if let (false, Some((key, _))) = (known, opened) {
+        let known = self
+            .core
+            .engine
+            .reservation_claimed(self.core.now, request, claimed);
+        if let (false, Some(key)) = (known, adopted) {
             self.core.changes.push(Change::Close(key));
         }
     }
@@ -461,7 +473,7 @@ impl Worker {
         let Some(first) = flows.and_then(|flows| flows.recheck_from()) else {
             return;
         };
-        let next = self.core.engine.describe_offload_again(first, RECHECKED);
+        let next = self.core.engine.repeat_offloads(first, RECHECKED);
         self.settle();
         self.rechecks_left = next.is_some();
         if let Some(flows) = &mut self.core.flows {
@@ -520,7 +532,10 @@ impl Worker {
         self.core
             .engine
             .close_all(self.core.now, CloseReason::ServerShutdown);
-        self.settle();
+        while self.core.engine.is_closing() {
+            self.core.engine.handle_timeout(self.core.now);
+            self.settle();
+        }
         while let Some(relay) = self.sockets.relays.remove_any() {
             self.core.close(relay);
         }

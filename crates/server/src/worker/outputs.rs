@@ -6,63 +6,78 @@ use super::messages::{PlacedRequest, WorkerMessage};
 use super::open::{MOST_RELAYS, Results};
 use super::session::{Change, Core, Session};
 use crate::steering::Target;
-use turn::server::{OffloadedChannel, Output, PortRequest, RelayRequest};
-use turn::{ClientPath, Mono, RelayKey, RequestKey, Run};
+use turn::server::{
+    ClaimError, OffloadedChannel, Output, PortRequest, RelayRequest, RelayTransport,
+};
+use turn::{ClientPath, Mono, RelayKey, RequestKey};
 
 /// What cannot be done while the output still borrows the engine.
 enum Todo {
-    Open(RequestKey, [RelayRequest; MOST_RELAYS], usize),
-    Forward(u16),
+    Open(Sockets),
+    /// Move the request that waits for these sockets.
+    Move(Sockets, Moving),
+    /// Move a request that the engine has forgotten already.
+    Post(Moving),
     NoReservation(RequestKey),
     Done,
 }
 
-/// What the outputs are the answer to.
-#[derive(Clone, Copy)]
-pub(crate) enum Origin<'a> {
-    /// A datagram that a client sent to this worker.
-    Client(&'a ClientPath, &'a [u8]),
-    /// A request that another worker took here.
-    Placed,
-    /// Anything else.
-    Other,
+/// The sockets that a request waits for.
+struct Sockets {
+    request: RequestKey,
+    relays: [RelayRequest; MOST_RELAYS],
+    count: usize,
+}
+
+/// A request on its way to another worker.
+struct Moving {
+    placed: Box<PlacedRequest>,
+    target: Target,
+}
+
+impl Moving {
+    fn new(path: ClientPath, message: &[u8], target: Target) -> Moving {
+        let placed = PlacedRequest {
+            path,
+            bytes: message.into(),
+            is_new: target.is_new,
+        };
+        Moving {
+            placed: Box::new(placed),
+            target,
+        }
+    }
 }
 
 impl Session<'_, '_, '_> {
     /// Does everything the engine has queued. After every `handle_*` this runs before the engine gets anything else.
-    pub(crate) fn drain_outputs(&mut self) {
-        self.drain_outputs_of(Origin::Other);
-    }
-
-    /// The same, where it matters what the outputs come of.
     #[inline]
-    pub(crate) fn drain_outputs_of(&mut self, origin: Origin<'_>) {
+    pub(crate) fn drain_outputs(&mut self) {
         if self.core.engine.has_outputs() {
-            self.do_outputs(origin);
+            self.do_outputs();
         }
     }
 
     #[inline(never)]
-    fn do_outputs(&mut self, origin: Origin<'_>) {
-        while let Some(todo) = self.next_output(origin) {
+    fn do_outputs(&mut self) {
+        while let Some(todo) = self.next_output() {
             match todo {
-                Todo::Open(request, relays, count) => {
-                    if !self.place(request, origin) {
-                        self.open_relays(request, &relays[..count]);
-                    }
-                }
-                Todo::Forward(to) => self.forward(to, origin),
+                Todo::Open(sockets) => self.open_relays(&sockets),
+                Todo::Move(sockets, moving) => self.move_request(&sockets, moving),
+                Todo::Post(moving) => self.post_request(moving),
                 Todo::NoReservation(request) => {
-                    self.core
-                        .engine
-                        .reservation_claimed(self.core.now, request, None);
+                    self.core.engine.reservation_claimed(
+                        self.core.now,
+                        request,
+                        Err(ClaimError::Unknown),
+                    );
                 }
                 Todo::Done => {}
             }
         }
     }
 
-    /// A request that another worker took here: handled as if it had arrived here, and finally.
+    /// A request that another worker moved here: it is handled as if it had arrived here, and is not moved again.
     pub(crate) fn request_placed(&mut self, placed: &PlacedRequest) {
         let PlacedRequest {
             path,
@@ -70,18 +85,15 @@ impl Session<'_, '_, '_> {
             is_new,
         } = placed;
         // The verdict can only be that it has been handled, or was no request: it is one that the other engine knew.
-        let _ = self
-            .core
-            .engine
-            .handle_client(self.core.now, path, Run::single(bytes));
-        self.drain_outputs_of(Origin::Placed);
+        let _ = self.core.engine.handle_moved(self.core.now, path, bytes);
+        self.drain_outputs();
         // Before the answer leaves, which is when this session ends.
         let alive = self.core.engine.has_allocation(&path.five_tuple);
         self.core.placement.settle(path, *is_new, alive);
         self.core.counters.requests_taken += 1;
     }
 
-    fn next_output(&mut self, origin: Origin<'_>) -> Option<Todo> {
+    fn next_output(&mut self) -> Option<Todo> {
         let worker = self.core.opener.worker;
         let output = self.core.engine.poll_output()?;
         log::allocation(worker, &output);
@@ -91,26 +103,47 @@ impl Session<'_, '_, '_> {
                     self.out.push_copied(&to, bytes);
                 }
             }
-            Output::OpenRelays { request, relays } => return Some(open_todo(request, relays)),
-            Output::Forward { to } => return Some(Todo::Forward(to)),
+            Output::OpenRelays {
+                request,
+                path,
+                relays,
+                message,
+            } => {
+                let sockets = sockets(request, relays);
+                let now = self.core.now.mono;
+                let placement = &mut self.core.placement;
+                let elsewhere = message.and_then(|message| {
+                    let target = placement.elsewhere(now, &path, message.len())?;
+                    Some(Moving::new(path, message, target))
+                });
+                return Some(match elsewhere {
+                    Some(moving) => Todo::Move(sockets, moving),
+                    None => Todo::Open(sockets),
+                });
+            }
+            Output::MoveRequest { to, path, message } => {
+                let target = Target {
+                    worker: to,
+                    is_new: false,
+                };
+                return Some(Todo::Post(Moving::new(path, message, target)));
+            }
             Output::ClaimReservation {
                 request,
                 token,
-                user,
+                client,
                 key,
             } => {
                 let message = WorkerMessage::Claim {
                     from: worker,
                     request,
                     token,
-                    user: user.into(),
+                    five_tuple: client.five_tuple,
+                    user: client.user.into(),
                     key,
                 };
                 let other = u16::from(token[0]);
-                // What another worker took here is answered at once, so that the flow's entry stays or goes with it.
-                let is_placed = matches!(origin, Origin::Placed);
-                if is_placed || other == worker || self.core.mailboxes.post(other, message).is_err()
-                {
+                if other == worker || self.core.mailboxes.post(other, message).is_err() {
                     return Some(Todo::NoReservation(request));
                 }
             }
@@ -120,7 +153,7 @@ impl Session<'_, '_, '_> {
                 own_relay,
                 deadline,
             } => self.core.offload(&channel, own_relay, deadline),
-            Output::Onload { channel } => self.core.onload(&channel),
+            Output::StopOffload { channel } => self.core.stop_offload(&channel),
             Output::AllocationOpened { relayed, path, .. } => {
                 self.core.opener.allocated(relayed);
                 self.core.placement.opened(self.core.now.mono, &path);
@@ -133,56 +166,41 @@ impl Session<'_, '_, '_> {
         Some(Todo::Done)
     }
 
-    /// Takes a request to a worker that has less to do, if there is one.
-    fn place(&mut self, request: RequestKey, origin: Origin<'_>) -> bool {
-        let Origin::Client(path, bytes) = origin else {
-            return false;
-        };
+    /// Moves a request to a worker that has less to do. If that fails, opens its sockets here.
+    fn move_request(&mut self, sockets: &Sockets, moving: Moving) {
         let core = &mut *self.core;
-        let now = core.now;
-        let Some(target) = core.placement.elsewhere(now.mono, path, bytes.len()) else {
-            return false;
-        };
-        // The engine gives back the request's quota before the other worker asks for it.
-        if !core.mailboxes.keeps_up(target.worker)
-            || !core.engine.taken_elsewhere(now, request, target.worker)
+        // The engine releases the request's quota before the other worker acquires it.
+        if core.mailboxes.keeps_up(moving.target.worker)
+            && core
+                .engine
+                .request_moved(core.now, sockets.request, moving.target.worker)
         {
-            core.placement.give_up(path, target);
-            return false;
-        }
-        self.hand_request_over(path, bytes, target);
-        true
-    }
-
-    /// What comes late from a client whose request went to another worker.
-    fn forward(&mut self, to: u16, origin: Origin<'_>) {
-        if let Origin::Client(path, bytes) = origin {
-            let target = Target {
-                worker: to,
-                is_new: false,
-            };
-            self.hand_request_over(path, bytes, target);
+            self.post_request(moving);
+        } else {
+            core.placement.give_up(&moving.placed.path, moving.target);
+            self.open_relays(sockets);
         }
     }
 
-    /// If it finds no room, it is lost like a datagram, and the client sends it again.
-    fn hand_request_over(&mut self, path: &ClientPath, bytes: &[u8], target: Target) {
-        let message = WorkerMessage::Request(Box::new(PlacedRequest {
-            path: *path,
-            bytes: bytes.into(),
-            is_new: target.is_new,
-        }));
+    /// If the mailbox is full, the request is lost like a datagram, and the client retransmits it.
+    fn post_request(&mut self, moving: Moving) {
+        let Moving { placed, target } = moving;
+        let path = placed.path;
         let core = &mut *self.core;
-        match core.mailboxes.post(target.worker, message) {
+        match core
+            .mailboxes
+            .post(target.worker, WorkerMessage::Request(placed))
+        {
             Ok(()) => core.counters.requests_given += 1,
             Err(_) => {
                 core.counters.mailbox_full += 1;
-                core.placement.give_up(path, target);
+                core.placement.give_up(&path, target);
             }
         }
     }
 
-    fn open_relays(&mut self, request: RequestKey, relays: &[RelayRequest]) {
+    fn open_relays(&mut self, sockets: &Sockets) {
+        let relays = &sockets.relays[..sockets.count];
         let core = &mut *self.core;
         let now_s = core.now.mono.0 / 1_000_000_000;
         let changes = &mut core.changes;
@@ -196,7 +214,7 @@ impl Session<'_, '_, '_> {
         if !self
             .core
             .engine
-            .relays_opened(self.core.now, request, &results[..count])
+            .relays_opened(self.core.now, sockets.request, &results[..count])
         {
             // The request is gone, and with it whoever would have closed what was opened.
             let opened = relays
@@ -220,9 +238,9 @@ impl Core {
     }
 
     /// Has the kernel relay a channel no more.
-    fn onload(&mut self, channel: &OffloadedChannel) {
+    fn stop_offload(&mut self, channel: &OffloadedChannel) {
         if let Some(flows) = &mut self.flows {
-            let carried = flows.onload(channel);
+            let carried = flows.stop_offload(channel);
             self.fold(channel, carried);
         }
     }
@@ -232,23 +250,28 @@ impl Core {
         if carried != Carried::default() {
             let Carried { to_peer, to_client } = carried;
             self.engine
-                .offload_counters(channel.allocation, to_peer, to_client);
+                .add_offloaded_traffic(channel.allocation, to_peer, to_client);
         }
     }
 }
 
-fn open_todo(request: RequestKey, relays: &[RelayRequest]) -> Todo {
+fn sockets(request: RequestKey, relays: &[RelayRequest]) -> Sockets {
     const NOBODY: RelayKey = RelayKey {
         index: 0,
         generation: 0,
     };
     let unused = RelayRequest {
         key: NOBODY,
+        transport: RelayTransport::Udp,
         family: stun::AddressFamily::V4,
         port: PortRequest::Any,
     };
     let mut copy = [unused; MOST_RELAYS];
     let count = relays.len().min(MOST_RELAYS);
     copy[..count].copy_from_slice(&relays[..count]);
-    Todo::Open(request, copy, count)
+    Sockets {
+        request,
+        relays: copy,
+        count,
+    }
 }

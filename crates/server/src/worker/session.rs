@@ -9,14 +9,13 @@ use super::batches::{Item, datagrams, each_datagram, slice};
 use super::flows::Flows;
 use super::mailboxes::{Mailboxes, OutgoingRun};
 use super::open::Opener;
-use super::outputs::Origin;
 use super::sockets::{RelaySocket, Sockets};
 use crate::counters::Counters;
 use crate::steering::Placement;
 use io::{Datagrams, Outbox, Poller, SendQueue, SendTo};
 use std::net::SocketAddr;
 use std::ops::Range;
-use turn::server::{Server, Verdict};
+use turn::server::{ClientVerdict, PeerVerdict, Server};
 use turn::{ClientPath, FiveTuple, ListenerKey, Now, RelayKey, Run, Transport};
 
 /// What is to happen to the relay sockets once the session is over, in this order.
@@ -96,7 +95,7 @@ impl<'s, 'q, 'buf> Session<'s, 'q, 'buf> {
             let verdict = self.core.engine.handle_client(self.core.now, &path, run);
             let covers = verdict.covers().max(1);
             self.relay_to_peer(verdict, covered(run, covers));
-            self.drain_outputs_of(Origin::Client(&path, run.first()));
+            self.drain_outputs();
             rest = run.skip(covers);
         }
     }
@@ -137,9 +136,9 @@ impl<'s, 'q, 'buf> Session<'s, 'q, 'buf> {
         }
     }
 
-    fn relay_to_peer(&mut self, verdict: Verdict, run: Run<'buf>) {
+    fn relay_to_peer(&mut self, verdict: ClientVerdict, run: Run<'buf>) {
         match verdict {
-            Verdict::ToPeer {
+            ClientVerdict::ToPeer {
                 covers,
                 relay,
                 peer,
@@ -160,15 +159,13 @@ impl<'s, 'q, 'buf> Session<'s, 'q, 'buf> {
                 self.relayed = true;
                 self.out.push_strided(&to, run.bytes, run.stride, payload);
             }
-            Verdict::ToRelay {
+            ClientVerdict::ToRelay {
                 covers,
                 from,
                 peer,
                 payload,
             } => self.hand_over(covers, from, peer, payload, run),
-            Verdict::Handled { .. } | Verdict::Drop { .. } => {}
-            // A client's datagram never goes straight to a client; the enum may grow.
-            other => self.core.counters.misrouted += other.covers() as u64,
+            ClientVerdict::Handled { .. } | ClientVerdict::Drop { .. } => {}
         }
     }
 
@@ -235,9 +232,9 @@ impl<'s, 'q, 'buf> Session<'s, 'q, 'buf> {
         }
     }
 
-    fn relay_to_client(&mut self, verdict: Verdict, from: SocketAddr, run: Run<'buf>) {
+    fn relay_to_client(&mut self, verdict: PeerVerdict, from: SocketAddr, run: Run<'buf>) {
         match verdict {
-            Verdict::ToClient { path, channel, .. } => {
+            PeerVerdict::ChannelData { path, channel, .. } => {
                 self.relayed = true;
                 let Some(to) = self.sockets.client_at(&path, run.tos) else {
                     return;
@@ -253,7 +250,7 @@ impl<'s, 'q, 'buf> Session<'s, 'q, 'buf> {
                     );
                 });
             }
-            Verdict::Indicate { path, .. } => {
+            PeerVerdict::DataIndication { path, .. } => {
                 self.relayed = true;
                 let Some(to) = self.sockets.client_at(&path, run.tos) else {
                     return;
@@ -272,9 +269,7 @@ impl<'s, 'q, 'buf> Session<'s, 'q, 'buf> {
                     );
                 });
             }
-            Verdict::Handled { .. } | Verdict::Drop { .. } => {}
-            // One hand-over is all there is: what a peer sent never goes to a peer.
-            other => self.core.counters.misrouted += other.covers() as u64,
+            PeerVerdict::Drop { .. } => {}
         }
     }
 }

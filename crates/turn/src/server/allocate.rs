@@ -10,7 +10,7 @@ use super::allocation::{Client, Opening, Plan, RelayIndex, Stage};
 use super::answer::Refusal;
 use super::asked::Asked;
 use super::config::Config;
-use super::output::RelayRequest;
+use super::output::{RelayRequest, RelayTransport};
 use super::outputs::Queued;
 use super::packed::PackedPath;
 use super::relay::Relay;
@@ -40,6 +40,10 @@ impl Server {
                     self.reserved_relay(now, token, asked.user.as_ref().map(|user| user.name()));
                 Some(relay.ok_or(ErrorCode::INSUFFICIENT_CAPACITY)?)
             }
+            // The server that made the token would have to be another one.
+            Wanted::Reserved(_) if !asked.may_move => {
+                return Err(ErrorCode::INSUFFICIENT_CAPACITY.into());
+            }
             _ => None,
         };
         let lifetime_s = lifetime(message, &self.config)?;
@@ -52,7 +56,7 @@ impl Server {
         if let Some(relay) = reserved {
             return Ok(self.use_reservation(now, asked, user, relay, lifetime_s)?);
         }
-        Ok(self.ask_for_relays(now, asked, user, wanted, lifetime_s)?)
+        Ok(self.ask_for_relays(now, asked, message, user, wanted, lifetime_s)?)
     }
 
     /// Takes quota and hands the request for sockets, or for another worker's reservation, to the embedder.
@@ -60,6 +64,7 @@ impl Server {
         &mut self,
         now: Now,
         asked: &Asked,
+        message: &Message<'_>,
         user: Arc<User>,
         wanted: Wanted,
         lifetime_s: u32,
@@ -71,21 +76,25 @@ impl Server {
         // The worker that holds a reservation also holds its quota: it is taken over when the claim succeeds.
         if wanted.plan() != Plan::Claim {
             let units = wanted.wishes().iter().flatten().count();
-            self.acquire(user.name(), asked.path.five_tuple.remote.ip(), units)?;
+            self.acquire(&user, asked.path, units)?;
         }
         let (request, relays) = self.await_embedder(now, asked, &user, wanted, lifetime_s);
         let [Some(first), second] = relays else {
             return Err(ErrorCode::SERVER_ERROR);
         };
-        self.outputs.push(match wanted {
-            Wanted::Reserved(token) => Queued::ClaimReservation {
+        if let Wanted::Reserved(token) = wanted {
+            self.outputs.push(Queued::ClaimReservation {
                 request,
                 token,
                 user,
+                path: asked.path,
                 key: first.key,
-            },
-            _ => Queued::open_relays(request, first, second),
-        });
+            });
+        } else {
+            let message = asked.may_move.then_some(message.as_bytes());
+            self.outputs
+                .open_relays(request, asked.path, (first, second), message);
+        }
         Ok(())
     }
 
@@ -118,6 +127,7 @@ impl Server {
             self.deadlines.set(index, now.mono.plus_secs(OPENING_S));
             Some(RelayRequest {
                 key: RelayKey { index, generation },
+                transport: RelayTransport::Udp,
                 family,
                 port,
             })

@@ -8,6 +8,7 @@ use super::asked::Asked;
 use super::hash::KeyedHash;
 use super::output::Traffic;
 use super::packed::PackedPath;
+use super::policy::ClientIdentity;
 use super::slab::Slab;
 use super::user::User;
 use crate::{FiveTuple, Mono};
@@ -28,6 +29,11 @@ impl Client {
             Stage::Open(allocation) => Some(allocation),
             Stage::Opening(_) => None,
         }
+    }
+
+    /// The client as policy and quota see it.
+    pub(super) fn identity(&self) -> ClientIdentity<'_> {
+        ClientIdentity::new(self.path.five_tuple(), self.user.name())
     }
 
     /// Counts application data on its way to the client.
@@ -104,6 +110,9 @@ impl RelayIndex {
     }
 }
 
+/// An index for so few clients is not worth shrinking.
+const CALM: usize = 64;
+
 /// All clients, found by 5-tuple.
 #[derive(Debug)]
 pub(super) struct Clients {
@@ -159,13 +168,17 @@ impl Clients {
         }
     }
 
-    /// The allocation of a 5-tuple, and its place.
+    /// The allocation of a 5-tuple, with its place and its user.
     pub(super) fn allocation_of(
         &mut self,
         five_tuple: &FiveTuple,
-    ) -> Option<(u32, &mut Allocation)> {
+    ) -> Option<(u32, &User, &mut Allocation)> {
         let place = self.find(five_tuple)?;
-        Some((place, self.slab.get_mut(place)?.allocation_mut()?))
+        let client = self.slab.get_mut(place)?;
+        match &mut client.stage {
+            Stage::Open(allocation) => Some((place, &client.user, allocation)),
+            Stage::Opening(_) => None,
+        }
     }
 
     /// Adds a client whose 5-tuple is not there yet. Returns its place and generation.
@@ -186,16 +199,24 @@ impl Clients {
         if let Ok(entry) = self.index.find_entry(hash, |other| *other == place) {
             entry.remove();
         }
+        self.shrink_index();
         Some(client)
+    }
+
+    /// Returns memory of the index once seven eighths of it are unused. Each shrink is paid for by as many removals.
+    fn shrink_index(&mut self) {
+        let length = self.index.len();
+        if self.index.capacity() > 8 * length.max(CALM) {
+            let (slab, hasher) = (&self.slab, &self.hash);
+            self.index.shrink_to(2 * length, |other| {
+                slab.get(*other)
+                    .map_or(0, |client| hasher.five_tuple(&client.path.five_tuple()))
+            });
+        }
     }
 
     /// All places that were ever in use are below this.
     pub(super) fn places_ever(&self) -> usize {
         self.slab.bound()
-    }
-
-    /// The places in use.
-    pub(super) fn places(&self) -> Vec<u32> {
-        self.slab.indices().collect()
     }
 }

@@ -18,6 +18,8 @@ pub(super) struct Asked {
     pub(super) fingerprint: bool,
     /// Who asked, once that is proven.
     pub(super) user: Option<Arc<User>>,
+    /// Whether another server may handle it. `false` for a request that came from one.
+    pub(super) may_move: bool,
 }
 
 impl Asked {
@@ -29,6 +31,7 @@ impl Asked {
             transaction_id: message.transaction_id(),
             fingerprint: message.fingerprint() == FingerprintState::Valid,
             user: None,
+            may_move: true,
         }
     }
 }

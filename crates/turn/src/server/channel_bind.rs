@@ -5,11 +5,10 @@ use std::net::SocketAddr;
 use stun::{AttributeType, ChannelNumber, ErrorCode, Message, XorPeerAddress};
 
 use super::Server;
-use super::allocate::is_tunnelled;
 use super::answer::Refusal;
 use super::asked::Asked;
 use super::channel::{Channel, Traits};
-use super::policy::PeerClass;
+use super::policy::{PeerClass, class_of_peer};
 use super::relay::Relay;
 use crate::{Mono, Now};
 
@@ -34,11 +33,12 @@ impl Server {
             (allocation.v6, allocation.v4)
         };
         let relay = relay.ok_or(ErrorCode::PEER_ADDRESS_FAMILY_MISMATCH)?.get();
-        // RFC 8656 §21.4: Teredo and 6to4 are refused on both sides. A datagram to port 0 could not even be
-        // sent.
-        let tunnelled = is_tunnelled(peer.ip()) || is_tunnelled(asked.path.five_tuple.remote.ip());
-        let class = self.config.policy.permits(peer);
-        if tunnelled || class == PeerClass::Denied || peer.port() == 0 {
+        let client = self
+            .clients
+            .get(place)
+            .ok_or(ErrorCode::ALLOCATION_MISMATCH)?;
+        let class = class_of_peer(&*self.config.policy, &client.identity(), peer);
+        if class == PeerClass::Denied {
             return Err(ErrorCode::FORBIDDEN.into());
         }
         let has_room = self.has_room_for(now, relay, &[peer.ip()]);

@@ -1,13 +1,15 @@
 //! ChannelData from a client (RFC 8656 §12.6): the hot path towards peers. One look-up of the 5-tuple and one
 //! of the channel for a whole run of datagrams; nothing is copied, nothing is allocated.
 
+use std::net::SocketAddr;
+
 use stun::ChannelNumber;
 use stun::channel_data::{ChannelData, HEADER_LEN};
 
 use super::channel::Channel;
-use super::policy::{PeerClass, PeerPolicy};
+use super::policy::{PeerClass, class_of_peer};
 use super::relay::Relay;
-use super::{DropReason, Server, Verdict};
+use super::{ClientVerdict, DropReason, Server};
 use crate::{ClientPath, Now, RelayKey, Run};
 
 /// The datagrams at the front of a run that have the same channel and length.
@@ -22,13 +24,18 @@ struct Equal {
 
 impl Server {
     /// ChannelData: the datagrams at the front of the run that go the same way.
-    pub(super) fn channel_data(&mut self, now: Now, path: &ClientPath, run: Run<'_>) -> Verdict {
+    pub(super) fn channel_data(
+        &mut self,
+        now: Now,
+        path: &ClientPath,
+        run: Run<'_>,
+    ) -> ClientVerdict {
         let Some(equal) = cut(run) else {
-            return self.discard(1, DropReason::MalformedChannelData);
+            return self.drop_from_client(1, DropReason::MalformedChannelData);
         };
         match self.over_channel(now, path, &equal) {
             Ok(verdict) => verdict,
-            Err(reason) => self.discard(equal.covers, reason),
+            Err(reason) => self.drop_from_client(equal.covers, reason),
         }
     }
 
@@ -37,11 +44,12 @@ impl Server {
         now: Now,
         path: &ClientPath,
         equal: &Equal,
-    ) -> Result<Verdict, DropReason> {
-        let (place, allocation) = self
+    ) -> Result<ClientVerdict, DropReason> {
+        let (place, user, allocation) = self
             .clients
             .allocation_of(&path.five_tuple)
             .ok_or(DropReason::NoAllocation)?;
+        let policy = &*self.config.policy;
         let mut reason = DropReason::AllocationExpired;
         for relay in allocation.relays() {
             let Some((generation, Relay::Live(live))) = self.relays.entry_mut(relay) else {
@@ -54,7 +62,9 @@ impl Server {
             let Some(channel) = live.channels.with_number(equal.number, now.mono) else {
                 continue;
             };
-            check(channel, now, &*self.config.policy, self.policy_epoch)?;
+            check(channel, now, self.policy_epoch, |peer| {
+                class_of_peer(policy, &Server::identity(user, *path), peer)
+            })?;
             if !self.limiter.admits(now.mono, place, equal.total) {
                 return Err(DropReason::OverRate);
             }
@@ -66,7 +76,7 @@ impl Server {
             );
             return Ok(if channel.traits.own_relay() {
                 self.stats.to_relays.add(equal.covers, equal.total);
-                Verdict::ToRelay {
+                ClientVerdict::ToRelay {
                     covers,
                     from: live.advertised.address(),
                     peer,
@@ -78,7 +88,7 @@ impl Server {
                     index: relay,
                     generation,
                 };
-                Verdict::ToPeer {
+                ClientVerdict::ToPeer {
                     covers,
                     relay,
                     peer,
@@ -91,19 +101,20 @@ impl Server {
     }
 }
 
-/// Whether a channel may carry data at this moment: its permission holds (RFC 8656 §9), and the policy has
-/// not changed its mind.
+/// Whether a channel may carry data at this moment: its permission has not expired (RFC 8656 §9), and the policy allows its
+/// peer. `class_of` asks the policy, once per policy.
+#[inline]
 pub(super) fn check(
     channel: &mut Channel,
     now: Now,
-    policy: &dyn PeerPolicy,
     epoch: u16,
+    class_of: impl FnOnce(SocketAddr) -> PeerClass,
 ) -> Result<(), DropReason> {
     if channel.permission_expires <= now.mono {
         return Err(DropReason::NoPermission);
     }
     if channel.policy_epoch != epoch {
-        let class = policy.permits(channel.peer());
+        let class = class_of(channel.peer());
         if class == PeerClass::Denied {
             return Err(DropReason::PeerNotAllowed);
         }

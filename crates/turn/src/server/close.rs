@@ -95,7 +95,7 @@ impl Server {
     /// without a relay.
     pub(super) fn close_relay(&mut self, relay: u32) {
         let key = self.relay_key(relay);
-        self.onload_all(relay);
+        self.stop_offloads(relay);
         let Some(Relay::Live(live)) = self.relays.remove(relay) else {
             return;
         };
@@ -111,8 +111,8 @@ impl Server {
             allocation.v4 = allocation.v4.filter(|other| other.get() != relay);
             allocation.v6 = allocation.v6.filter(|other| other.get() != relay);
         }
-        let (user, source) = (Arc::clone(&client.user), client.path.source());
-        self.release(user.name(), source, 1);
+        let (user, path) = (Arc::clone(&client.user), client.path.path());
+        self.release(&user, path, 1);
     }
 
     /// Ends a relay that was not refreshed in time, and its allocation with the last one.
@@ -136,7 +136,7 @@ impl Server {
 
     /// Deletes the expired permissions and channels of a relay.
     pub(super) fn sweep(&mut self, now: Now, relay: u32) {
-        self.onload_lapsed(now, relay);
+        self.stop_lapsed_offloads(now, relay);
         if let Some(live) = self.relays.get_mut(relay).and_then(Relay::live_mut) {
             self.stats.permissions -= live.permissions.expire(now.mono) as u64;
             self.stats.channels -= live.channels.expire(now.mono) as u64;
@@ -151,15 +151,17 @@ impl Server {
         }
     }
 
-    /// When the next thing expires.
-    pub(super) fn next_deadline(&self) -> Option<Mono> {
+    /// When [`handle_timeout`](Self::handle_timeout) must be called next; exact, and `None` if nothing can expire.
+    #[must_use]
+    pub fn poll_timeout(&self) -> Option<Mono> {
         let relay = self.deadlines.first().map(|(at, _)| at);
         let memories = earlier(self.answered.all_old_at(), self.moved.all_old_at());
-        earlier(relay, memories)
+        earlier(earlier(relay, memories), self.walks.since())
     }
 
-    /// Expires what is due, up to a number of relays.
-    pub(super) fn expire(&mut self, now: Now) {
+    /// Expires what is due. Does a bounded amount of work: call [`poll_timeout`](Self::poll_timeout) again afterwards.
+    pub fn handle_timeout(&mut self, now: Now) {
+        self.walk(now);
         for _ in 0..RELAYS_PER_CALL {
             match self.deadlines.first() {
                 Some((at, relay)) if at <= now.mono => self.relay_due(now, relay),
@@ -188,14 +190,10 @@ impl Server {
         }
     }
 
-    /// Ends everything.
-    pub(super) fn end_all(&mut self, now: Now, reason: CloseReason) {
-        for place in self.clients.places() {
-            self.end_client(now, place, reason);
-        }
-        let reserved: Vec<u32> = self.relays.indices().collect();
-        for relay in reserved {
-            self.end_reservation(relay);
+    /// The client's connection is closed: its allocation ends. For stream transports and DTLS.
+    pub fn client_closed(&mut self, now: Now, five_tuple: &FiveTuple) {
+        if let Some(place) = self.clients.find(five_tuple) {
+            self.end_client(now, place, CloseReason::ClientClosed);
         }
     }
 

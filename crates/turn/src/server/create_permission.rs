@@ -8,7 +8,7 @@ use super::Server;
 use super::answer::Refusal;
 use super::asked::Asked;
 use super::config::PERMISSION_LIFETIME_S;
-use super::policy::PeerClass;
+use super::policy::{PeerClass, class_of_address};
 use super::relay::Relay;
 use crate::Now;
 
@@ -31,9 +31,15 @@ impl Server {
         if !peers.iter().all(|peer| relay_for(peer).is_some()) {
             return Err(ErrorCode::PEER_ADDRESS_FAMILY_MISMATCH.into());
         }
+        let client = self
+            .clients
+            .get(place)
+            .ok_or(ErrorCode::ALLOCATION_MISMATCH)?
+            .identity();
+        let policy = &*self.config.policy;
         if peers
             .iter()
-            .any(|peer| self.config.policy.classify(*peer) == PeerClass::Denied)
+            .any(|peer| class_of_address(policy, &client, *peer) == PeerClass::Denied)
         {
             return Err(ErrorCode::FORBIDDEN.into());
         }

@@ -1,14 +1,15 @@
 //! What arrives at a relayed transport address: the hot path towards clients (RFC 8656 §11.3, §12.7).
 
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 
 use stun::{ChannelNumber, INDICATION_HEADER_MAX, data_indication_header};
 
+use super::allocation::Client;
 use super::channel_data::check;
-use super::policy::{PeerClass, PeerPolicy};
+use super::policy::{PeerClass, PeerPolicy, class_of_address, class_of_peer};
 use super::relay::{LiveRelay, Relay};
 use super::slab::Slab;
-use super::{DropReason, Server, Verdict};
+use super::{DropReason, PeerVerdict, Server};
 use crate::{Now, RelayKey, Run};
 
 /// The most a UDP datagram carries over IPv4.
@@ -19,19 +20,22 @@ const CHANNEL_MAX: usize = UDP_MAX - stun::channel_data::HEADER_LEN;
 const INDICATION_MAX: usize = (UDP_MAX - INDICATION_HEADER_MAX) & !3;
 
 impl Server {
-    /// Datagrams from one peer.
-    pub(super) fn peer_datagrams(
+    /// Datagrams from one peer that arrived at the relay's socket, or from another relay of this server.
+    pub fn handle_peer(
         &mut self,
         now: Now,
         key: RelayKey,
         from: SocketAddr,
         run: Run<'_>,
-    ) -> Verdict {
+    ) -> PeerVerdict {
         // All of them go the same way: whatever channel the first one belongs to, the others do.
         let covers = run.count();
         match self.towards_client(now, key, from, run) {
             Ok(verdict) => verdict,
-            Err(reason) => self.discard(covers, reason),
+            Err(reason) => {
+                self.stats.count_drops(reason, covers);
+                PeerVerdict::Drop { covers, reason }
+            }
         }
     }
 
@@ -41,9 +45,14 @@ impl Server {
         key: RelayKey,
         from: SocketAddr,
         run: Run<'_>,
-    ) -> Result<Verdict, DropReason> {
+    ) -> Result<PeerVerdict, DropReason> {
         let live = live(&mut self.relays, now, key)?;
-        let channel = channel_from(live, now, from, &*self.config.policy, self.policy_epoch)?;
+        let policy = Policy {
+            policy: &*self.config.policy,
+            epoch: self.policy_epoch,
+            client: self.clients.get(live.client),
+        };
+        let channel = channel_from(live, now, from, &policy)?;
         let longest = if channel.is_some() {
             CHANNEL_MAX
         } else {
@@ -66,17 +75,18 @@ impl Server {
         // RFC 8656 §12.5: the server "MUST use the ChannelData message if a channel has been bound to the
         // peer".
         Ok(match channel {
-            Some(channel) => Verdict::ToClient {
+            Some(channel) => PeerVerdict::ChannelData {
                 covers,
                 path,
                 channel,
             },
-            None => Verdict::Indicate { covers, path },
+            None => PeerVerdict::DataIndication { covers, path },
         })
     }
 
-    /// The head of a Data indication (RFC 8656 §11.3).
-    pub(super) fn data_indication(
+    /// Writes the head of the Data indication (RFC 8656 §11.3) for [`PeerVerdict::DataIndication`]: everything before the payload.
+    /// Returns its length. The payload follows, padded with zeros to a multiple of 4 bytes.
+    pub fn write_data_indication(
         &mut self,
         peer: SocketAddr,
         payload_len: usize,
@@ -86,6 +96,29 @@ impl Server {
         let head = header.first_chunk_mut::<INDICATION_HEADER_MAX>();
         head.and_then(|head| data_indication_header(head, &id, &peer, payload_len))
             .unwrap_or(0)
+    }
+}
+
+/// The policy, for the client of one relay.
+struct Policy<'a> {
+    policy: &'a dyn PeerPolicy,
+    epoch: u16,
+    client: Option<&'a Client>,
+}
+
+impl Policy<'_> {
+    #[cold]
+    fn class_of_peer(&self, peer: SocketAddr) -> PeerClass {
+        self.client.map_or(PeerClass::Denied, |client| {
+            class_of_peer(self.policy, &client.identity(), peer)
+        })
+    }
+
+    #[cold]
+    fn class_of_address(&self, peer: IpAddr) -> PeerClass {
+        self.client.map_or(PeerClass::Denied, |client| {
+            class_of_address(self.policy, &client.identity(), peer)
+        })
     }
 }
 
@@ -110,11 +143,12 @@ fn channel_from(
     live: &mut LiveRelay,
     now: Now,
     from: SocketAddr,
-    policy: &dyn PeerPolicy,
-    epoch: u16,
+    policy: &Policy<'_>,
 ) -> Result<Option<ChannelNumber>, DropReason> {
     if let Some(channel) = live.channels.bound_to(&from, now.mono) {
-        return match check(channel, now, policy, epoch) {
+        return match check(channel, now, policy.epoch, |peer| {
+            policy.class_of_peer(peer)
+        }) {
             Ok(()) => Ok(Some(channel.number)),
             Err(DropReason::NoPermission) => Err(DropReason::PeerWithoutPermission),
             Err(reason) => Err(reason),
@@ -124,11 +158,11 @@ fn channel_from(
         .permissions
         .get(&from.ip(), now.mono)
         .ok_or(DropReason::PeerWithoutPermission)?;
-    if permission.policy_epoch != epoch {
-        if policy.classify(from.ip()) == PeerClass::Denied {
+    if permission.policy_epoch != policy.epoch {
+        if policy.class_of_address(from.ip()) == PeerClass::Denied {
             return Err(DropReason::PeerNotAllowed);
         }
-        permission.policy_epoch = epoch;
+        permission.policy_epoch = policy.epoch;
     }
     Ok(None)
 }

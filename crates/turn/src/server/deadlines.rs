@@ -11,6 +11,9 @@ const ARITY: usize = 4;
 /// The relay has no entry.
 const ABSENT: u32 = u32::MAX;
 
+/// Tables for so few relays are not worth shrinking.
+const CALM: usize = 64;
+
 #[derive(Clone, Copy, Debug)]
 struct Entry {
     at: Mono,
@@ -60,6 +63,23 @@ impl Deadlines {
         let Some(last) = self.heap.pop() else { return };
         if hole < self.heap.len() {
             self.settle(hole, last);
+        }
+        self.shrink();
+    }
+
+    /// Returns memory once seven eighths of it are unused. Relays with high indices go first, because new ones get low indices.
+    fn shrink(&mut self) {
+        let most = 8 * self.heap.len().max(CALM);
+        if self.heap.capacity() > most {
+            self.heap.shrink_to(most / 4);
+        }
+        if self.places.len() > most {
+            while self.places.last() == Some(&ABSENT) {
+                self.places.pop();
+            }
+            if self.places.capacity() > 4 * self.places.len() {
+                self.places.shrink_to(2 * self.places.len());
+            }
         }
     }
 

@@ -26,6 +26,9 @@ const V6_UNREACHABLE: u8 = 1;
 const V6_PACKET_TOO_BIG: u8 = 2;
 const V6_TIME_EXCEEDED: u8 = 3;
 
+/// The bytes that an indication draws from the allocation's rate: those of its ICMP attribute.
+const ICMP_INDICATION_LEN: usize = 8;
+
 impl IcmpError {
     /// RFC 8656 §11.5: "type is either 3 or 11 for an ICMPv4 packet or either 1, 2, or 3 for an ICMPv6
     /// packet".
@@ -52,9 +55,26 @@ impl IcmpError {
 }
 
 impl Server {
-    /// Passes an ICMP error on to the client as a Data indication, also where there is a channel (RFC 8656
-    /// §12.5).
-    pub(super) fn icmp(
+    /// An ICMP error for a datagram that was sent from the relay's socket to `peer` (RFC 8656 §11.5). The client gets a Data
+    /// indication, also if the peer has a channel (RFC 8656 §12.5).
+    ///
+    /// # Errors
+    /// Says why the client is not told. Counted in [`Stats`](super::Stats).
+    pub fn handle_icmp(
+        &mut self,
+        now: Now,
+        relay: RelayKey,
+        peer: SocketAddr,
+        icmp: IcmpError,
+    ) -> Result<(), DropReason> {
+        let outcome = self.relay_icmp(now, relay, peer, icmp);
+        if let Err(reason) = outcome {
+            self.stats.count_drops(reason, 1);
+        }
+        outcome
+    }
+
+    fn relay_icmp(
         &mut self,
         now: Now,
         key: RelayKey,
@@ -70,12 +90,13 @@ impl Server {
         live.permissions
             .get(&peer.ip(), now.mono)
             .ok_or(DropReason::PeerWithoutPermission)?;
-        let path = self
-            .clients
-            .get(live.client)
-            .ok_or(DropReason::StaleRelay)?
-            .path
-            .path();
+        let place = live.client;
+        // An indication is traffic towards the client like any other.
+        if !self.limiter.admits(now.mono, place, ICMP_INDICATION_LEN) {
+            return Err(DropReason::OverRate);
+        }
+        let client = self.clients.get(place).ok_or(DropReason::StaleRelay)?;
+        let path = client.path.path();
         let attribute = Icmp {
             icmp_type: icmp.kind,
             icmp_code: icmp.code,

@@ -29,15 +29,15 @@
 //!
 //! ```
 //! # use std::{net::{IpAddr, SocketAddr}, sync::Arc};
-//! use hairpin_turn::server::{Config, Output, PeerClass, PeerPolicy, Server, Verdict, credentials::StaticCredentials};
+//! use hairpin_turn::server::{ClientIdentity, ClientVerdict, Config, Output, PeerClass, PeerPolicy, Server, credentials::StaticCredentials};
 //! use hairpin_turn::{ClientPath, FiveTuple, ListenerKey, Mono, Now, Run, Transport};
 //! # use stun::{Builder, Class, Message, Method, TransactionId, XorMappedAddress, nonce::NonceKeys};
 //!
 //! #[derive(Debug)]
 //! struct Everybody;
 //! impl PeerPolicy for Everybody {
-//!     fn classify(&self, _: IpAddr) -> PeerClass { PeerClass::Peer }
-//!     fn permits(&self, _: SocketAddr) -> PeerClass { PeerClass::Peer }
+//!     fn classify(&self, _: &ClientIdentity<'_>, _: IpAddr) -> PeerClass { PeerClass::Peer }
+//!     fn permits(&self, _: &ClientIdentity<'_>, _: SocketAddr) -> PeerClass { PeerClass::Peer }
 //! }
 //!
 //! let users = Arc::new(StaticCredentials::new("example.org"));
@@ -51,7 +51,7 @@
 //! let request = Builder::new(&mut buffer, Class::Request, Method::BINDING, &TransactionId([7; 12]))?.finish();
 //!
 //! let now = Now { mono: Mono(0), unix_s: 1_700_000_000 };
-//! assert_eq!(server.handle_client(now, &path, Run::single(request)), Verdict::Handled { covers: 1 });
+//! assert_eq!(server.handle_client(now, &path, Run::single(request)), ClientVerdict::Handled { covers: 1 });
 //! while let Some(output) = server.poll_output() {
 //!     let Output::Send { path: to, bytes } = output else { unreachable!() };
 //!     assert_eq!(to, path);
@@ -100,9 +100,9 @@ mod slab;
 mod stats;
 mod user;
 mod verdict;
+mod walk;
 mod wanted;
 
-use std::net::SocketAddr;
 use std::sync::Arc;
 
 use stun::demux::Packet;
@@ -119,12 +119,13 @@ pub use limiter::{
 };
 pub use output::{
     CloseReason, OffloadedChannel, OpenError, OpenedRelay, Output, PortRequest, RelayRequest,
-    RelayedAddresses, Traffic,
+    RelayTransport, RelayedAddresses, Traffic,
 };
-pub use policy::{PeerClass, PeerPolicy};
-pub use quota::{Quota, QuotaExceeded, Unlimited};
+pub use policy::{ClientIdentity, PeerClass, PeerPolicy};
+pub use quota::{Quota, QuotaExceeded, QuotaUnit, Unlimited};
+pub use reservation::{ClaimError, ClaimedRelay};
 pub use stats::{ERROR_CODES, METHODS, Stats};
-pub use verdict::Verdict;
+pub use verdict::{ClientVerdict, PeerVerdict};
 
 use allocation::Clients;
 use answered::Answered;
@@ -138,18 +139,10 @@ use relay::Relay;
 use reservation::Tokens;
 use slab::Slab;
 use user::KnownUsers;
+use walk::Walks;
 
 use crate::random::Random;
-use crate::{AllocationKey, ClientPath, FiveTuple, Mono, Now, RelayKey, RequestKey, Run};
-
-/// A reserved relay that was handed to another worker.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct ClaimedRelay {
-    /// The key it had here; it is not valid any more, and no `CloseRelay` follows: move the socket.
-    pub relay: RelayKey,
-    /// Its addresses.
-    pub opened: OpenedRelay,
-}
+use crate::{ClientPath, FiveTuple, Now, Run};
 
 /// The TURN server of one worker.
 #[derive(Debug)]
@@ -174,6 +167,7 @@ pub struct Server {
     limiter: Limiter,
     random: Random,
     stats: Stats,
+    walks: Walks,
 }
 
 impl Server {
@@ -202,11 +196,12 @@ impl Server {
             limiter,
             random,
             stats: Stats::default(),
+            walks: Walks::default(),
         }
     }
 
-    /// Takes a new configuration. Allocations stay; their peers are classified anew as they are used. Limits
-    /// that are lower now hold for what is added. Channels that are offloaded are classified before this returns.
+    /// Applies a new configuration. Allocations stay. Their peers are classified again when they are used; lower limits apply to
+    /// what is added. Offloaded channels are classified again in bounded steps: see [`handle_timeout`](Self::handle_timeout).
     pub fn set_config(&mut self, now: Now, config: Arc<Config>) {
         let same_users = Arc::ptr_eq(&config.credentials, &self.config.credentials)
             && config.realm == self.config.realm;
@@ -221,45 +216,26 @@ impl Server {
         self.offer = Offer::of(&config);
         self.limiter.set_config(&config, self.clients.places_ever());
         let before = std::mem::replace(&mut self.config, config);
-        self.offload_anew(now, &before);
+        self.start_reclassifying(now, &before);
     }
 
-    /// Datagrams from a client. The verdict speaks for the first [`Verdict::covers`] of them.
-    pub fn handle_client(&mut self, now: Now, path: &ClientPath, run: Run<'_>) -> Verdict {
+    /// Datagrams from a client. The verdict is for the first [`ClientVerdict::covers`] of them.
+    pub fn handle_client(&mut self, now: Now, path: &ClientPath, run: Run<'_>) -> ClientVerdict {
         match Packet::of(run.first()) {
             Packet::TurnChannel => self.channel_data(now, path, run),
-            Packet::Stun => self.stun(now, path, run.first()),
+            Packet::Stun => self.stun(now, path, run.first(), true),
             Packet::Other if self.config.rfc5766_channels && has_rfc5766_channel(run.first()) => {
                 self.channel_data(now, path, run)
             }
-            _ if run.first().is_empty() => self.discard(1, DropReason::EmptyDatagram),
-            _ => self.discard(1, DropReason::ForeignProtocol),
+            _ if run.first().is_empty() => self.drop_from_client(1, DropReason::EmptyDatagram),
+            _ => self.drop_from_client(1, DropReason::ForeignProtocol),
         }
     }
 
-    /// Datagrams from a peer, arrived at the relay's socket, or from another relay of this server.
-    pub fn handle_peer(
-        &mut self,
-        now: Now,
-        relay: RelayKey,
-        from: SocketAddr,
-        run: Run<'_>,
-    ) -> Verdict {
-        self.peer_datagrams(now, relay, from, run)
-    }
-
-    /// An ICMP error for a datagram that was sent from the relay's socket to `peer` (RFC 8656 §11.5).
-    pub fn icmp_error(
-        &mut self,
-        now: Now,
-        relay: RelayKey,
-        peer: SocketAddr,
-        icmp: IcmpError,
-    ) -> Verdict {
-        match self.icmp(now, relay, peer, icmp) {
-            Ok(()) => Verdict::Handled { covers: 1 },
-            Err(reason) => self.discard(1, reason),
-        }
+    /// A request that another server's embedder moved here ([`Output::MoveRequest`], or
+    /// [`request_moved`](Self::request_moved)). It is handled as if it had arrived here, and is not moved again.
+    pub fn handle_moved(&mut self, now: Now, path: &ClientPath, message: &[u8]) -> ClientVerdict {
+        self.stun(now, path, message, false)
     }
 
     /// Whether there is anything to do: nearly never after relayed data, so this is worth a look before
@@ -275,25 +251,6 @@ impl Server {
         self.outputs.next()
     }
 
-    /// The answer to [`Output::OpenRelays`], one result per entry in the same order. Returns `false` if the
-    /// request is not known (any more): the embedder closes what it opened.
-    pub fn relays_opened(
-        &mut self,
-        now: Now,
-        request: RequestKey,
-        results: &[Result<OpenedRelay, OpenError>],
-    ) -> bool {
-        self.opened(now, request, results)
-    }
-
-    /// Another answer to [`Output::OpenRelays`]: the embedder opens nothing and takes the request, byte for byte, to the
-    /// server that it calls `to`, which handles it as if it had arrived there. It is forgotten here without an answer,
-    /// and its quota is given back before this returns. For a while, what comes here from the same 5-tuple makes an
-    /// [`Output::Forward`]. Returns `false` if the request is not known (any more).
-    pub fn taken_elsewhere(&mut self, now: Now, request: RequestKey, to: u16) -> bool {
-        self.take_away(now, request, to)
-    }
-
     /// Whether the 5-tuple has an allocation here.
     #[must_use]
     pub fn has_allocation(&self, five_tuple: &FiveTuple) -> bool {
@@ -301,72 +258,9 @@ impl Server {
         place.is_some_and(|place| self.clients.allocation(place).is_some())
     }
 
-    /// Another worker's [`Output::ClaimReservation`]. On success the relay is no longer known here.
-    pub fn claim_reservation(
-        &mut self,
-        now: Now,
-        token: [u8; 8],
-        user: &str,
-    ) -> Option<ClaimedRelay> {
-        self.hand_over(now, token, user)
-    }
-
-    /// The answer to [`Output::ClaimReservation`]; `None` if the other worker has no such reservation.
-    /// Returns `false` if the request is not known (any more): the embedder closes the socket.
-    pub fn reservation_claimed(
-        &mut self,
-        now: Now,
-        request: RequestKey,
-        relay: Option<OpenedRelay>,
-    ) -> bool {
-        self.claimed(now, request, relay)
-    }
-
-    /// Has rate limits kept in memory that the kernel draws on, too. To be called before there are allocations.
+    /// Stores token buckets in memory that is shared with the BPF programs. Call it before there are allocations.
     pub fn share_buckets(&mut self, buckets: Arc<dyn SharedBuckets>) {
         self.limiter.share(buckets);
-    }
-
-    /// The answer to [`Output::Onload`]: what was relayed below the engine since the channel was offloaded, in datagrams
-    /// and bytes of application data. It counts for the allocation and its log line, not for [`Stats`].
-    pub fn offload_counters(
-        &mut self,
-        allocation: AllocationKey,
-        to_peers: Traffic,
-        to_client: Traffic,
-    ) {
-        self.add_offloaded(allocation, to_peers, to_client);
-    }
-
-    /// Says with [`Output::Offload`] again what is offloaded: for an embedder whose own view of the network has changed. One call does so
-    /// for at most `most` relays, beginning with the one at index `first`, 0 at first. Returns the index to go on with, `None` at the end.
-    pub fn describe_offload_again(&mut self, first: u32, most: u32) -> Option<u32> {
-        self.describe_offloaded(first, most)
-    }
-
-    /// The client's connection is gone: its allocation ends. For stream transports and DTLS.
-    pub fn client_closed(&mut self, now: Now, five_tuple: &FiveTuple) {
-        if let Some(place) = self.clients.find(five_tuple) {
-            self.end_client(now, place, CloseReason::ClientClosed);
-        }
-    }
-
-    /// Ends all allocations, reservations and pending requests.
-    pub fn close_all(&mut self, now: Now, reason: CloseReason) {
-        self.end_all(now, reason);
-    }
-
-    /// When [`handle_timeout`](Self::handle_timeout) must be called next; exact, and `None` if nothing can
-    /// expire.
-    #[must_use]
-    pub fn poll_timeout(&self) -> Option<Mono> {
-        self.next_deadline()
-    }
-
-    /// Expires what is due. Does a bounded amount of work: call [`poll_timeout`](Self::poll_timeout) again
-    /// afterwards.
-    pub fn handle_timeout(&mut self, now: Now) {
-        self.expire(now);
     }
 
     /// Counters and gauges.
@@ -375,21 +269,10 @@ impl Server {
         &self.stats
     }
 
-    /// Writes the head of the Data indication for [`Verdict::Indicate`]: everything before the payload.
-    /// Returns its length; the payload follows, padded with zeros to a multiple of 4.
-    pub fn write_data_indication(
-        &mut self,
-        peer: SocketAddr,
-        payload_len: usize,
-        header: &mut [u8; 64],
-    ) -> usize {
-        self.data_indication(peer, payload_len, header)
-    }
-
-    /// Counts discarded datagrams.
-    fn discard(&mut self, covers: usize, reason: DropReason) -> Verdict {
+    /// Counts discarded datagrams of a client.
+    fn drop_from_client(&mut self, covers: usize, reason: DropReason) -> ClientVerdict {
         self.stats.count_drops(reason, covers);
-        Verdict::Drop { covers, reason }
+        ClientVerdict::Drop { covers, reason }
     }
 }
 

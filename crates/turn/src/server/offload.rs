@@ -1,6 +1,6 @@
 //! Channels that the embedder relays below the engine, in the kernel: which they are, and until when.
 //!
-//! The engine says it, with [`Output::Offload`](super::Output) and [`Output::Onload`](super::Output), at every change:
+//! The engine says it, with [`Output::Offload`](super::Output) and [`Output::StopOffload`](super::Output), at every change:
 //! what the two leave behind is at any time what `handle_client` and `handle_peer` would relay over channels, no more and
 //! no less. It remembers in one bit of each channel what it has said, so that nothing is taken back that was not given.
 //! A channel carries data until the first of three ends: its own, its permission's and its allocation's. That moment goes
@@ -17,19 +17,21 @@ use super::channel_data::check;
 use super::config::Config;
 use super::output::{OffloadedChannel, Traffic};
 use super::outputs::{Outputs, Queued};
-use super::policy::PeerClass;
+use super::policy::{PeerClass, PeerPolicy, class_of_peer};
 use super::relay::{LiveRelay, Relay};
+use super::user::User;
 use crate::{AllocationKey, ClientPath, Mono, Now, Transport};
 
-/// What is the same for all channels of one relay.
+/// What the channels of one relay have in common.
 #[derive(Clone, Copy)]
-struct About {
+struct About<'a> {
     allocation: AllocationKey,
     path: ClientPath,
+    user: &'a User,
     relayed: SocketAddr,
 }
 
-impl About {
+impl About<'_> {
     fn of(&self, channel: &Channel) -> OffloadedChannel {
         OffloadedChannel {
             allocation: self.allocation,
@@ -38,6 +40,19 @@ impl About {
             peer: channel.peer(),
             number: channel.number,
         }
+    }
+
+    /// The class of a channel's peer, by this policy.
+    fn class_of(&self, policy: &dyn PeerPolicy, peer: SocketAddr) -> PeerClass {
+        class_of_peer(policy, &Server::identity(self.user, self.path), peer)
+    }
+
+    /// Whether the channel carries data.
+    fn carries(&self, channel: &mut Channel, now: Now, config: &Config, epoch: u16) -> bool {
+        check(channel, now, epoch, |peer| {
+            self.class_of(&*config.policy, peer)
+        })
+        .is_ok()
     }
 
     /// Says that the channel is to be relayed below, until that moment.
@@ -51,10 +66,10 @@ impl About {
     }
 
     /// Says that it no longer is, if it was.
-    fn onload(&self, channel: &mut Channel, outputs: &mut Outputs) {
+    fn stop_offload(&self, channel: &mut Channel, outputs: &mut Outputs) {
         if channel.traits.offloaded() {
             channel.traits.set_offloaded(false);
-            outputs.push(Queued::Onload(self.of(channel)));
+            outputs.push(Queued::StopOffload(self.of(channel)));
         }
     }
 }
@@ -69,9 +84,10 @@ fn until(channel: &Channel, allocation_expires: Mono) -> Mono {
 
 impl Server {
     /// A relay whose channels can be offloaded, and where to say so.
-    fn offloadable(&mut self, relay: u32) -> Option<(About, &mut LiveRelay, &mut Outputs)> {
+    fn offloadable(&mut self, relay: u32) -> Option<(About<'_>, &mut LiveRelay, &mut Outputs)> {
         let live = self.relays.get_mut(relay).and_then(Relay::live_mut)?;
-        let path = self.clients.get(live.client)?.path.path();
+        let client = self.clients.get(live.client)?;
+        let path = client.path.path();
         if path.five_tuple.transport != Transport::Udp {
             return None;
         }
@@ -81,6 +97,7 @@ impl Server {
                 generation: self.clients.generation(live.client),
             },
             path,
+            user: &client.user,
             relayed: live.advertised.address(),
         };
         Some((about, live, &mut self.outputs))
@@ -97,7 +114,7 @@ impl Server {
         };
         for channel in live.channels.towards(peer) {
             let deadline = until(channel, live.expires);
-            if deadline > now.mono && check(channel, now, &*config.policy, epoch).is_ok() {
+            if deadline > now.mono && about.carries(channel, now, &config, epoch) {
                 about.offload(channel, deadline, outputs);
             }
         }
@@ -115,67 +132,63 @@ impl Server {
         for channel in live.channels.all() {
             let deadline = until(channel, live.expires);
             let moved = deadline != until(channel, before);
-            if moved && deadline > now.mono && check(channel, now, &*config.policy, epoch).is_ok() {
+            if moved && deadline > now.mono && about.carries(channel, now, &config, epoch) {
                 about.offload(channel, deadline, outputs);
             }
         }
     }
 
     /// Takes back what no longer carries data.
-    pub(super) fn onload_lapsed(&mut self, now: Now, relay: u32) {
+    pub(super) fn stop_lapsed_offloads(&mut self, now: Now, relay: u32) {
         if let Some((about, live, outputs)) = self.offloadable(relay) {
             let lapsed = |channel: &&mut Channel| until(channel, live.expires) <= now.mono;
             for channel in live.channels.all().iter_mut().filter(lapsed) {
-                about.onload(channel, outputs);
+                about.stop_offload(channel, outputs);
             }
         }
     }
 
     /// Takes back all channels of a relay that is about to end.
-    pub(super) fn onload_all(&mut self, relay: u32) {
+    pub(super) fn stop_offloads(&mut self, relay: u32) {
         if let Some((about, live, outputs)) = self.offloadable(relay) {
             for channel in live.channels.all() {
-                about.onload(channel, outputs);
+                about.stop_offload(channel, outputs);
             }
         }
     }
 
-    /// There is a new configuration: with another policy, other channels may carry data, or carry it elsewhere.
-    pub(super) fn offload_anew(&mut self, now: Now, before: &Config) {
-        if !before.offload && !self.config.offload {
-            return;
-        }
+    /// Classifies the channels of one relay by the present configuration, after a change of policy or rate limit. `again` repeats
+    /// the output for channels that are offloaded already.
+    pub(super) fn reclassify(&mut self, now: Now, relay: u32, again: bool) {
         let (config, epoch) = (Arc::clone(&self.config), self.policy_epoch);
-        // What has a limit is described differently from what has none.
-        let again = (config.allocation_rate == 0) != (before.allocation_rate == 0);
-        for relay in self.relays.indices().collect::<Vec<_>>() {
-            let Some((about, live, outputs)) = self.offloadable(relay) else {
-                continue;
+        let Some((about, live, outputs)) = self.offloadable(relay) else {
+            return;
+        };
+        for channel in live.channels.all() {
+            let deadline = until(channel, live.expires);
+            let class = if config.offload && deadline > now.mono {
+                about.class_of(&*config.policy, channel.peer())
+            } else {
+                PeerClass::Denied
             };
-            for channel in live.channels.all() {
-                let deadline = until(channel, live.expires);
-                let class = if config.offload && deadline > now.mono {
-                    config.policy.permits(channel.peer())
-                } else {
-                    PeerClass::Denied
-                };
-                if class == PeerClass::Denied {
-                    about.onload(channel, outputs);
-                    continue;
-                }
-                let own_relay = class == PeerClass::OwnRelay;
-                let changed = own_relay != channel.traits.own_relay();
-                channel.traits.set_own_relay(own_relay);
-                channel.policy_epoch = epoch;
-                if again || changed || !channel.traits.offloaded() {
-                    about.offload(channel, deadline, outputs);
-                }
+            if class == PeerClass::Denied {
+                about.stop_offload(channel, outputs);
+                continue;
+            }
+            let own_relay = class == PeerClass::OwnRelay;
+            let changed = own_relay != channel.traits.own_relay();
+            channel.traits.set_own_relay(own_relay);
+            channel.policy_epoch = epoch;
+            if again || changed || !channel.traits.offloaded() {
+                about.offload(channel, deadline, outputs);
             }
         }
     }
 
-    /// Says again what is relayed below, of at most `most` relays from the one at `first` on. Returns where to go on, `None` at the end.
-    pub(super) fn describe_offloaded(&mut self, first: u32, most: u32) -> Option<u32> {
+    /// Repeats [`Output::Offload`](super::Output::Offload) for what is offloaded, because the embedder's view of the network has
+    /// changed. One call does so for at most `most` relays, beginning with the one at index `first`, 0 at first. Returns the
+    /// index to continue with, `None` at the end.
+    pub fn repeat_offloads(&mut self, first: u32, most: u32) -> Option<u32> {
         let bound = u32::try_from(self.relays.bound()).unwrap_or(u32::MAX);
         let end = first.saturating_add(most).min(bound);
         for relay in first..end {
@@ -191,9 +204,10 @@ impl Server {
         (end < bound).then_some(end)
     }
 
-    /// Adds what was relayed below to what the allocation has relayed; also if it has just ended, as long as its
-    /// `AllocationClosed` is still in the queue.
-    pub(super) fn add_offloaded(
+    /// The response to [`Output::StopOffload`](super::Output::StopOffload): what the kernel has relayed since the channel was
+    /// offloaded, in datagrams and bytes of application data. It counts for the allocation and its log line, not for
+    /// [`Stats`](super::Stats). An allocation that has just ended still counts it while its `AllocationClosed` is in the queue.
+    pub fn add_offloaded_traffic(
         &mut self,
         allocation: AllocationKey,
         to_peers: Traffic,

@@ -11,6 +11,7 @@ use super::granted::{Granted, Missing};
 use super::output::{OpenError, OpenedRelay};
 use super::outputs::Queued;
 use super::relay::{LiveRelay, Relay};
+use super::reservation::{ClaimError, ClaimedRelay};
 use crate::{FiveTuple, Now, RelayKey, RequestKey};
 
 /// What became of the sockets, by their place in the request. `None` was not asked for.
@@ -51,8 +52,9 @@ impl Server {
             if opening.asked.transaction_id == transaction_id)
     }
 
-    /// The embedder has opened sockets, or has not.
-    pub(super) fn opened(
+    /// The response to [`Output::OpenRelays`](super::Output::OpenRelays): one result per entry, in the same order. Returns `false`
+    /// if the request is not known (any more). Then the embedder closes what it opened.
+    pub fn relays_opened(
         &mut self,
         now: Now,
         request: RequestKey,
@@ -88,8 +90,11 @@ impl Server {
         true
     }
 
-    /// The embedder takes the request to another server.
-    pub(super) fn take_away(&mut self, now: Now, request: RequestKey, to: u16) -> bool {
+    /// The other response to [`Output::OpenRelays`](super::Output::OpenRelays): the embedder opens nothing and moves the request to
+    /// the server that it calls `to`. The request is forgotten here without a response, and its quota is released before
+    /// this returns. For a while, requests from the same 5-tuple make an
+    /// [`Output::MoveRequest`](super::Output::MoveRequest). Returns `false` if the request is not known (any more).
+    pub fn request_moved(&mut self, now: Now, request: RequestKey, to: u16) -> bool {
         // One with a reservation token waits for the server that holds the port.
         let Some(opening) = self.take_opening(request, |opening| opening.plan != Plan::Claim)
         else {
@@ -103,39 +108,41 @@ impl Server {
         true
     }
 
-    /// Another worker has handed over the relay it held in reserve, or has none.
-    pub(super) fn claimed(
+    /// The response to [`Output::ClaimReservation`](super::Output::ClaimReservation): what the other server's
+    /// [`claim_reservation`](Self::claim_reservation) returned. Returns `false` if the request is not known (any more). Then the
+    /// embedder closes the socket.
+    pub fn reservation_claimed(
         &mut self,
         now: Now,
         request: RequestKey,
-        opened: Option<OpenedRelay>,
+        claimed: Result<ClaimedRelay, ClaimError>,
     ) -> bool {
         let Some(opening) = self.take_opening(request, |opening| opening.plan == Plan::Claim)
         else {
             return false;
         };
         let place = request.index;
-        let (Some(opened), Some(relay)) = (opened, opening.relays[0]) else {
-            self.refuse_opening(now, place, &opening, ErrorCode::INSUFFICIENT_CAPACITY);
-            return true;
+        let claimed = match (claimed, opening.relays[0]) {
+            (Ok(claimed), Some(relay)) => Ok((claimed, relay)),
+            (Err(error), _) => Err(error.code()),
+            (Ok(_), None) => Err(ErrorCode::SERVER_ERROR),
         };
-        // The other worker has given back its unit: the reservation's becomes the allocation's.
-        let source = opening.asked.path.five_tuple.remote.ip();
-        let user = opening.asked.user.as_ref().map_or("", |user| user.name());
-        if let Err(error) = self.acquire(user, source, 1) {
-            self.outputs
-                .push(Queued::CloseRelay(self.relay_key(relay.get())));
-            self.refuse_opening(now, place, &opening, error);
-            return true;
-        }
+        let (claimed, relay) = match claimed {
+            Ok(claimed) => claimed,
+            Err(error) => {
+                self.refuse_opening(now, place, &opening, error);
+                return true;
+            }
+        };
         self.found_on(
             now,
             place,
             relay,
-            opened,
+            claimed.opened,
             &opening.asked,
             opening.lifetime_s,
         );
+        claimed.unit.hand_to_allocation();
         true
     }
 
@@ -255,7 +262,7 @@ impl Server {
             } else {
                 relays.count()
             };
-            self.release(client.user.name(), client.path.source(), units);
+            self.release(&client.user, client.path.path(), units);
         }
     }
 
@@ -264,7 +271,7 @@ impl Server {
         self.relays.remove(relay);
         self.deadlines.remove(relay);
         if let Some(client) = self.clients.get(place) {
-            self.release(client.user.name(), client.path.source(), 1);
+            self.release(&client.user, client.path.path(), 1);
         }
     }
 

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use stun::{AddressFamily, ChannelNumber};
 
+use super::policy::ClientIdentity;
 use crate::{AllocationKey, ClientPath, Mono, RelayKey, RequestKey};
 
 /// Something for the embedder to do, in this order.
@@ -18,21 +19,28 @@ pub enum Output<'a> {
         /// A complete STUN message.
         bytes: &'a [u8],
     },
-    /// Open sockets, all of them or those that can be had, and call
-    /// [`relays_opened`](super::Server::relays_opened); or take the request to a server that has less to do, and call
-    /// [`taken_elsewhere`](super::Server::taken_elsewhere).
+    /// Open sockets, all of them or those that can be opened, and call
+    /// [`relays_opened`](super::Server::relays_opened). Or move the request to a server that has less to do, by its
+    /// [`handle_moved`](super::Server::handle_moved), and call [`request_moved`](super::Server::request_moved) here.
     OpenRelays {
         /// Hand this back.
         request: RequestKey,
+        /// The client.
+        path: ClientPath,
         /// One or two sockets.
         relays: &'a [RelayRequest],
+        /// The request, byte for byte. `None` if it may not be moved, because it came from another server.
+        message: Option<&'a [u8]>,
     },
-    /// The datagram just handled is from a 5-tuple whose Allocate request was
-    /// [`taken_elsewhere`](super::Server::taken_elsewhere) a moment ago, and is proven to be the client's: hand it to the
-    /// same server.
-    Forward {
-        /// What the embedder called that server.
+    /// An authenticated request from a 5-tuple whose Allocate request was [moved](super::Server::request_moved) a moment
+    /// ago: hand it to the same server's [`handle_moved`](super::Server::handle_moved).
+    MoveRequest {
+        /// The embedder's number of that server.
         to: u16,
+        /// The client.
+        path: ClientPath,
+        /// The request, byte for byte.
+        message: &'a [u8],
     },
     /// The reservation token names another worker: ask its server with
     /// [`claim_reservation`](super::Server::claim_reservation), move the socket here under `key`, and call
@@ -42,8 +50,8 @@ pub enum Output<'a> {
         request: RequestKey,
         /// The token as received; the first byte is the number of the worker that made it.
         token: [u8; 8],
-        /// The user who must own the reservation.
-        user: &'a str,
+        /// The claiming client. Its user must own the reservation.
+        client: ClientIdentity<'a>,
         /// The key under which the relay will be known here.
         key: RelayKey,
     },
@@ -53,22 +61,21 @@ pub enum Output<'a> {
         /// Whose socket.
         relay: RelayKey,
     },
-    /// A channel carries data from now on, or until another moment than it was said to: datagrams of it that never come to
-    /// the engine may be relayed by the kernel, both ways. It precedes the answer that tells the client so. Where that cannot
-    /// be done, there is nothing to do: the engine relays what it gets. Only with [`Config::offload`](super::Config::offload), and
-    /// only for UDP clients.
+    /// The kernel may relay the channel's datagrams, both ways, until `deadline`. Queued before the response that tells the client
+    /// of the channel, and again when the deadline changes. An embedder that cannot offload the channel ignores it: the engine
+    /// relays whatever it gets. Only with [`Config::offload`](super::Config::offload), and only for UDP clients.
     Offload {
         /// Which.
         channel: OffloadedChannel,
         /// Whether the peer is a relayed transport address of this server, so that its client's permission counts as well.
         own_relay: bool,
-        /// When it ends, unless said otherwise before: the first of the ends of the channel, of its permission and of the
-        /// allocation. The kernel must stop by itself then.
+        /// The earliest expiry of the channel, its permission and the allocation. The kernel must stop by itself then, unless a
+        /// later deadline came before.
         deadline: Mono,
     },
-    /// A channel that was offloaded carries no data any more: nothing of it may be relayed by the kernel once this is
-    /// carried out. What was, goes to [`offload_counters`](super::Server::offload_counters) before the next output is fetched.
-    Onload {
+    /// The kernel may no longer relay this channel. Report what it relayed by
+    /// [`add_offloaded_traffic`](super::Server::add_offloaded_traffic) before the next output is fetched.
+    StopOffload {
         /// Which.
         channel: OffloadedChannel,
     },
@@ -149,11 +156,23 @@ impl Traffic {
     }
 }
 
+/// The transport protocol between the server and its peers (REQUESTED-TRANSPORT, RFC 8656 §18.7).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum RelayTransport {
+    /// UDP.
+    Udp,
+    /// TCP (RFC 6062): the socket listens for connections from peers.
+    Tcp,
+}
+
 /// One socket to open.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RelayRequest {
-    /// The key it will be known by, and the epoll token made from it.
+    /// The key of the relay. An epoll token can be made from it.
     pub key: RelayKey,
+    /// UDP, or TCP for an allocation of RFC 6062.
+    pub transport: RelayTransport,
     /// IPv4 or IPv6.
     pub family: AddressFamily,
     /// Which port.

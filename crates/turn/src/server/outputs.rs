@@ -9,6 +9,7 @@ use std::time::Duration;
 use super::output::{
     CloseReason, OffloadedChannel, Output, RelayRequest, RelayedAddresses, Traffic,
 };
+use super::policy::ClientIdentity;
 use super::user::User;
 use crate::{AllocationKey, ClientPath, Mono, RelayKey, RequestKey};
 
@@ -38,17 +39,22 @@ pub(super) enum Queued {
     },
     OpenRelays {
         request: RequestKey,
+        path: ClientPath,
         relays: [RelayRequest; 2],
         count: usize,
+        message: Option<Range<usize>>,
     },
     ClaimReservation {
         request: RequestKey,
         token: [u8; 8],
         user: Arc<User>,
+        path: ClientPath,
         key: RelayKey,
     },
-    Forward {
+    MoveRequest {
         to: u16,
+        path: ClientPath,
+        bytes: Range<usize>,
     },
     CloseRelay(RelayKey),
     Offload {
@@ -56,7 +62,7 @@ pub(super) enum Queued {
         own_relay: bool,
         deadline: Mono,
     },
-    Onload(OffloadedChannel),
+    StopOffload(OffloadedChannel),
     Opened {
         user: Arc<User>,
         path: ClientPath,
@@ -67,19 +73,6 @@ pub(super) enum Queued {
 }
 
 impl Queued {
-    pub(super) fn open_relays(
-        request: RequestKey,
-        first: RelayRequest,
-        second: Option<RelayRequest>,
-    ) -> Queued {
-        let count = if second.is_some() { 2 } else { 1 };
-        Queued::OpenRelays {
-            request,
-            relays: [first, second.unwrap_or(first)],
-            count,
-        }
-    }
-
     /// What the embedder gets to see; messages are in `sent`.
     fn output<'a>(&'a self, sent: &'a [u8]) -> Output<'a> {
         match self {
@@ -89,24 +82,35 @@ impl Queued {
             },
             Queued::OpenRelays {
                 request,
+                path,
                 relays,
                 count,
+                message,
             } => Output::OpenRelays {
                 request: *request,
+                path: *path,
                 relays: relays.get(..*count).unwrap_or_default(),
+                message: message
+                    .as_ref()
+                    .map(|bytes| sent.get(bytes.clone()).unwrap_or_default()),
             },
             Queued::ClaimReservation {
                 request,
                 token,
                 user,
+                path,
                 key,
             } => Output::ClaimReservation {
                 request: *request,
                 token: *token,
-                user: user.name(),
+                client: ClientIdentity::new(path.five_tuple, user.name()),
                 key: *key,
             },
-            Queued::Forward { to } => Output::Forward { to: *to },
+            Queued::MoveRequest { to, path, bytes } => Output::MoveRequest {
+                to: *to,
+                path: *path,
+                message: sent.get(bytes.clone()).unwrap_or_default(),
+            },
             Queued::CloseRelay(relay) => Output::CloseRelay { relay: *relay },
             Queued::Offload {
                 channel,
@@ -117,7 +121,7 @@ impl Queued {
                 own_relay: *own_relay,
                 deadline: *deadline,
             },
-            Queued::Onload(channel) => Output::Onload { channel: *channel },
+            Queued::StopOffload(channel) => Output::StopOffload { channel: *channel },
             Queued::Opened {
                 user,
                 path,
@@ -165,6 +169,36 @@ impl Outputs {
     /// Queues a message to a client.
     pub(super) fn send(&mut self, path: ClientPath, message: &[u8]) {
         self.send_parts(path, message, &[]);
+    }
+
+    /// Asks for sockets. `message` is the request, if another server may handle it.
+    pub(super) fn open_relays(
+        &mut self,
+        request: RequestKey,
+        path: ClientPath,
+        (first, second): (RelayRequest, Option<RelayRequest>),
+        message: Option<&[u8]>,
+    ) {
+        let message = message.map(|bytes| self.store(bytes));
+        self.push(Queued::OpenRelays {
+            request,
+            path,
+            relays: [first, second.unwrap_or(first)],
+            count: if second.is_some() { 2 } else { 1 },
+            message,
+        });
+    }
+
+    /// Has a request moved to another server.
+    pub(super) fn move_request(&mut self, to: u16, path: ClientPath, message: &[u8]) {
+        let bytes = self.store(message);
+        self.push(Queued::MoveRequest { to, path, bytes });
+    }
+
+    fn store(&mut self, bytes: &[u8]) -> Range<usize> {
+        let start = self.bytes.len();
+        self.bytes.extend_from_slice(bytes);
+        start..self.bytes.len()
     }
 
     /// Queues a message that lies in two places.

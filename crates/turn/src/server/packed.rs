@@ -79,11 +79,6 @@ impl PackedPath {
         }
     }
 
-    /// The client's address: the source that quotas count.
-    pub(super) const fn source(&self) -> IpAddr {
-        self.remote.ip
-    }
-
     /// Whether this is the path of that 5-tuple.
     pub(super) fn is_of(&self, five_tuple: &FiveTuple) -> bool {
         self.remote == Endpoint::of(&five_tuple.remote)

@@ -3,25 +3,73 @@
 use std::fmt::Debug;
 use std::net::{IpAddr, SocketAddr};
 
+use super::allocate::is_tunnelled;
+use crate::FiveTuple;
+
+/// The client that policy and quota decide about.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct ClientIdentity<'a> {
+    /// The path between client and server. The source address is `five_tuple.remote`.
+    pub five_tuple: FiveTuple,
+    /// The authenticated user name.
+    pub user: &'a str,
+}
+
+impl<'a> ClientIdentity<'a> {
+    /// A client with this 5-tuple and user name.
+    #[must_use]
+    pub const fn new(five_tuple: FiveTuple, user: &'a str) -> ClientIdentity<'a> {
+        ClientIdentity { five_tuple, user }
+    }
+}
+
 /// What a peer's address is to this server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum PeerClass {
-    /// A peer that may be talked to.
+    /// A peer that the client may talk to.
     Peer,
-    /// A relayed transport address of this very server: talked to, but inside the process.
+    /// A relayed transport address of this server: the client may talk to it, and the data stays inside the process.
     OwnRelay,
-    /// Not to be talked to: 403 (RFC 8656 §10.2, §12.2), or a discarded datagram.
+    /// The client may not talk to it: 403 (RFC 8656 §10.2, §12.2), or a discarded datagram.
     Denied,
 }
 
-/// Which peers are allowed. Asked when a permission or a channel is made, for every Send indication, and once
+/// Which peers are allowed. The engine asks when a permission or a channel is made, for every Send indication, and once
 /// per channel and permission after [`Server::set_config`](super::Server::set_config).
+///
+/// The engine itself denies Teredo and 6to4 addresses (RFC 8656 §21.4) and port 0.
 pub trait PeerPolicy: Debug + Send + Sync {
-    /// Whether a permission towards this address may be made. Ports play no part: permissions are per address
+    /// Whether the client may have a permission for this address. Permissions are per address, so ports do not matter
     /// (RFC 8656 §9).
-    fn classify(&self, peer: IpAddr) -> PeerClass;
+    fn classify(&self, client: &ClientIdentity<'_>, peer: IpAddr) -> PeerClass;
 
-    /// Whether this port of this address may be sent to. [`PeerClass::OwnRelay`] only for a port that a live
+    /// Whether the client may send to this port of this address. [`PeerClass::OwnRelay`] only for a port that an active
     /// allocation of this server owns at this moment.
-    fn permits(&self, peer: SocketAddr) -> PeerClass;
+    fn permits(&self, client: &ClientIdentity<'_>, peer: SocketAddr) -> PeerClass;
+}
+
+/// The class of an address for which a permission is wanted.
+pub(super) fn class_of_address(
+    policy: &dyn PeerPolicy,
+    client: &ClientIdentity<'_>,
+    peer: IpAddr,
+) -> PeerClass {
+    if is_tunnelled(peer) {
+        return PeerClass::Denied;
+    }
+    policy.classify(client, peer)
+}
+
+/// The class of a peer that data would be sent to.
+pub(super) fn class_of_peer(
+    policy: &dyn PeerPolicy,
+    client: &ClientIdentity<'_>,
+    peer: SocketAddr,
+) -> PeerClass {
+    // A datagram to port 0 could not even be sent.
+    if is_tunnelled(peer.ip()) || peer.port() == 0 {
+        return PeerClass::Denied;
+    }
+    policy.permits(client, peer)
 }

@@ -2,11 +2,14 @@
 //! embedder's, so that it can span workers.
 
 use std::fmt::Debug;
-use std::net::IpAddr;
+use std::sync::Arc;
 
 use stun::ErrorCode;
 
 use super::Server;
+use super::policy::ClientIdentity;
+use super::user::User;
+use crate::{ClientPath, FiveTuple};
 
 /// Which limit is reached.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, thiserror::Error)]
@@ -22,17 +25,71 @@ pub enum QuotaExceeded {
     Total,
 }
 
+impl QuotaExceeded {
+    pub(super) const fn code(self) -> ErrorCode<'static> {
+        match self {
+            QuotaExceeded::User | QuotaExceeded::Source => ErrorCode::ALLOCATION_QUOTA_REACHED,
+            QuotaExceeded::Total => ErrorCode::INSUFFICIENT_CAPACITY,
+        }
+    }
+}
+
 /// Counts relayed transport addresses. One unit is one address: a dual allocation and an allocation with a
 /// reservation each take two.
 pub trait Quota: Debug + Send + Sync {
-    /// Takes one unit for this user at this client address.
+    /// Acquires one unit for this client.
     ///
     /// # Errors
-    /// Says which limit is reached; nothing was taken then.
-    fn try_acquire(&self, user: &str, source: IpAddr) -> Result<(), QuotaExceeded>;
+    /// Says which limit is reached. Then nothing was acquired.
+    fn try_acquire(&self, client: &ClientIdentity<'_>) -> Result<(), QuotaExceeded>;
 
-    /// Gives back one unit. Called exactly once for each unit taken, with the same arguments.
-    fn release(&self, user: &str, source: IpAddr);
+    /// Releases one unit. Called exactly once for each unit acquired, for the client that holds it.
+    fn release(&self, client: &ClientIdentity<'_>);
+
+    /// Moves one unit to another client of the same user: the one that claims a reservation (RFC 8656 §7.2). No other client
+    /// can acquire the unit in between.
+    ///
+    /// # Errors
+    /// Says which limit is reached. Then `from` still holds the unit.
+    fn transfer(
+        &self,
+        from: &ClientIdentity<'_>,
+        to: &ClientIdentity<'_>,
+    ) -> Result<(), QuotaExceeded>;
+}
+
+/// One acquired unit that no allocation or reservation holds yet: it is on its way from one server to another. Dropping it
+/// releases the unit.
+#[derive(Debug)]
+pub struct QuotaUnit {
+    /// `None` once an allocation holds the unit.
+    quota: Option<Arc<dyn Quota>>,
+    five_tuple: FiveTuple,
+    user: Box<str>,
+}
+
+impl QuotaUnit {
+    /// The unit that this client has just acquired.
+    pub(super) fn acquired(quota: &Arc<dyn Quota>, client: &ClientIdentity<'_>) -> QuotaUnit {
+        QuotaUnit {
+            quota: Some(Arc::clone(quota)),
+            five_tuple: client.five_tuple,
+            user: client.user.into(),
+        }
+    }
+
+    /// An allocation holds the unit from now on, and releases it.
+    pub(super) fn hand_to_allocation(mut self) {
+        self.quota = None;
+    }
+}
+
+impl Drop for QuotaUnit {
+    fn drop(&mut self) {
+        if let Some(quota) = &self.quota {
+            quota.release(&ClientIdentity::new(self.five_tuple, &self.user));
+        }
+    }
 }
 
 /// No limit but those of [`Config`](super::Config).
@@ -40,39 +97,49 @@ pub trait Quota: Debug + Send + Sync {
 pub struct Unlimited;
 
 impl Quota for Unlimited {
-    fn try_acquire(&self, _user: &str, _source: IpAddr) -> Result<(), QuotaExceeded> {
+    fn try_acquire(&self, _: &ClientIdentity<'_>) -> Result<(), QuotaExceeded> {
         Ok(())
     }
 
-    fn release(&self, _user: &str, _source: IpAddr) {}
+    fn release(&self, _: &ClientIdentity<'_>) {}
+
+    fn transfer(
+        &self,
+        _: &ClientIdentity<'_>,
+        _: &ClientIdentity<'_>,
+    ) -> Result<(), QuotaExceeded> {
+        Ok(())
+    }
 }
 
 impl Server {
-    /// Takes so many units, or none.
+    /// A client as policy and quota see it.
+    pub(super) fn identity<'a>(user: &'a User, path: ClientPath) -> ClientIdentity<'a> {
+        ClientIdentity::new(path.five_tuple, user.name())
+    }
+
+    /// Acquires so many units, or none.
     pub(super) fn acquire(
         &self,
-        user: &str,
-        source: IpAddr,
+        user: &User,
+        path: ClientPath,
         units: usize,
     ) -> Result<(), ErrorCode<'static>> {
-        for taken in 0..units {
-            if let Err(exceeded) = self.quota.try_acquire(user, source) {
-                self.release(user, source, taken);
-                return Err(match exceeded {
-                    QuotaExceeded::User | QuotaExceeded::Source => {
-                        ErrorCode::ALLOCATION_QUOTA_REACHED
-                    }
-                    QuotaExceeded::Total => ErrorCode::INSUFFICIENT_CAPACITY,
-                });
+        let client = Self::identity(user, path);
+        for acquired in 0..units {
+            if let Err(exceeded) = self.quota.try_acquire(&client) {
+                self.release(user, path, acquired);
+                return Err(exceeded.code());
             }
         }
         Ok(())
     }
 
-    /// Gives so many units back.
-    pub(super) fn release(&self, user: &str, source: IpAddr, units: usize) {
+    /// Releases so many units.
+    pub(super) fn release(&self, user: &User, path: ClientPath, units: usize) {
+        let client = Self::identity(user, path);
         for _ in 0..units {
-            self.quota.release(user, source);
+            self.quota.release(&client);
         }
     }
 }

@@ -1,11 +1,11 @@
 //! A relayed transport address, from the request for its socket to its end.
 
-use std::net::{IpAddr, SocketAddr};
+use std::net::SocketAddr;
 use std::sync::Arc;
 
 use super::channel::Channels;
 use super::output::OpenedRelay;
-use super::packed::Endpoint;
+use super::packed::{Endpoint, PackedPath};
 use super::permission::Permissions;
 use super::user::User;
 use crate::Mono;
@@ -25,8 +25,8 @@ pub(super) enum Relay {
 #[derive(Debug)]
 pub(super) struct Reservation {
     pub(super) user: Arc<User>,
-    /// The client's address, under which the quota was charged.
-    pub(super) source: IpAddr,
+    /// The client that the quota was charged to.
+    pub(super) path: PackedPath,
     pub(super) opened: OpenedRelay,
     pub(super) expires: Mono,
 }

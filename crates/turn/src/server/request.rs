@@ -5,14 +5,19 @@ use stun::{Class, ErrorCode, FingerprintState, Message, Method, UnknownAttribute
 use super::answer::Refusal;
 use super::asked::Asked;
 use super::auth::Unauthenticated;
-use super::outputs::Queued;
-use super::{DropReason, Server, Verdict};
+use super::{ClientVerdict, DropReason, Server};
 use crate::types::attribute::is_known;
 use crate::{ClientPath, Now};
 
 impl Server {
-    /// A STUN message from a client (RFC 8489 §6.3).
-    pub(super) fn stun(&mut self, now: Now, path: &ClientPath, datagram: &[u8]) -> Verdict {
+    /// A STUN message from a client (RFC 8489 §6.3). `may_move` says whether a request may go to another server.
+    pub(super) fn stun(
+        &mut self,
+        now: Now,
+        path: &ClientPath,
+        datagram: &[u8],
+        may_move: bool,
+    ) -> ClientVerdict {
         let outcome = match Message::parse(datagram) {
             Ok(message) => match (message.method(), message.class()) {
                 (Method::SEND, Class::Indication) => {
@@ -26,14 +31,14 @@ impl Server {
                     | Method::CREATE_PERMISSION
                     | Method::CHANNEL_BIND,
                     Class::Request,
-                ) => self.turn_request(now, path, &message),
+                ) => self.turn_request(now, path, &message, may_move),
                 (method, _) => Err(not_for_us(method)),
             },
             Err(_) => Err(DropReason::MalformedStun),
         };
         match outcome {
-            Ok(()) => Verdict::Handled { covers: 1 },
-            Err(reason) => self.discard(1, reason),
+            Ok(()) => ClientVerdict::Handled { covers: 1 },
+            Err(reason) => self.drop_from_client(1, reason),
         }
     }
 
@@ -43,12 +48,14 @@ impl Server {
         now: Now,
         path: &ClientPath,
         message: &Message<'_>,
+        may_move: bool,
     ) -> Result<(), DropReason> {
         self.stats
             .count_request(message.method(), message.as_bytes().len());
-        let Some(asked) = self.authenticated(now, path, message)? else {
+        let Some(mut asked) = self.authenticated(now, path, message)? else {
             return Ok(());
         };
+        asked.may_move = may_move;
         // RFC 8489 §6.3.1: unknown attributes come after authentication and before anything of the method.
         let unknown: UnknownAttributes = message.unknown_required(is_known).collect();
         let outcome = if unknown.is_empty() {
@@ -124,11 +131,13 @@ impl Server {
     ) -> Result<(), Refusal> {
         let holder = self.client_at(now, &asked.path.five_tuple);
         if holder.is_none()
+            && asked.may_move
             && let Some(to) =
                 self.moved
                     .find(&asked.path.five_tuple, asked.transaction_id, now.mono)
         {
-            self.outputs.push(Queued::Forward { to });
+            self.outputs
+                .move_request(to, asked.path, message.as_bytes());
             return Ok(());
         }
         if asked.method == Method::ALLOCATE {

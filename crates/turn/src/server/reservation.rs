@@ -12,13 +12,14 @@ use std::sync::Arc;
 
 use stun::{ErrorCode, HmacKey, HmacTag};
 
-use super::ClaimedRelay;
 use super::Server;
 use super::allocation::{Allocation, Client, RelayIndex, Stage};
 use super::asked::Asked;
 use super::output::OpenedRelay;
 use super::outputs::Queued;
 use super::packed::PackedPath;
+use super::policy::ClientIdentity;
+use super::quota::{QuotaExceeded, QuotaUnit};
 use super::relay::{Relay, Reservation};
 use super::user::User;
 use crate::{Now, RelayKey};
@@ -27,6 +28,39 @@ use crate::{Now, RelayKey};
 const PLACES: u32 = 1 << 24;
 /// Where a token's MAC starts.
 const MAC: usize = 4;
+
+/// A reserved relay that a client of another server has claimed. Dropping it releases its unit of quota.
+#[derive(Debug)]
+#[non_exhaustive]
+pub struct ClaimedRelay {
+    /// The key it had here. It is not valid any more, and no `CloseRelay` follows: move the socket.
+    pub relay: RelayKey,
+    /// Its addresses.
+    pub opened: OpenedRelay,
+    /// Its unit of quota, which is the claiming client's by now.
+    pub(super) unit: QuotaUnit,
+}
+
+/// Why a reserved relay cannot be claimed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum ClaimError {
+    /// The token is not genuine, its reservation has expired, or it belongs to another user: 508 (RFC 8656 §7.2).
+    #[error("there is no such reservation")]
+    Unknown,
+    /// The claiming client may not hold another relayed address.
+    #[error(transparent)]
+    Quota(#[from] QuotaExceeded),
+}
+
+impl ClaimError {
+    pub(super) const fn code(self) -> ErrorCode<'static> {
+        match self {
+            ClaimError::Unknown => ErrorCode::INSUFFICIENT_CAPACITY,
+            ClaimError::Quota(exceeded) => exceeded.code(),
+        }
+    }
+}
 
 /// Makes and checks tokens.
 #[derive(Debug)]
@@ -89,12 +123,12 @@ impl Server {
         opened: OpenedRelay,
     ) -> Option<[u8; 8]> {
         let client = self.clients.get(place)?;
-        let (user, source) = (Arc::clone(&client.user), client.path.source());
+        let (user, path) = (Arc::clone(&client.user), client.path);
         // RFC 8656 §7.2: "The server MUST hold this reservation for at least 30 seconds".
         let expires = now.mono.plus_secs(u64::from(self.config.reservation_s));
         let reservation = Reservation {
             user,
-            source,
+            path,
             opened,
             expires,
         };
@@ -138,16 +172,12 @@ impl Server {
         let Some(Relay::Reserved(reservation)) = self.relays.get(relay) else {
             return Err(ErrorCode::INSUFFICIENT_CAPACITY);
         };
-        let (opened, old_source) = (reservation.opened, reservation.source);
-        // The unit of quota moves to the source that claims it.
-        let source = asked.path.five_tuple.remote.ip();
-        if source != old_source {
-            self.release(user.name(), old_source, 1);
-            if let Err(error) = self.acquire(user.name(), source, 1) {
-                self.stop_reserving(relay);
-                return Err(error);
-            }
-        }
+        let opened = reservation.opened;
+        // The unit of quota moves to the client that claims it. If it cannot, the reservation remains.
+        let from = Self::identity(&reservation.user, reservation.path.path());
+        self.quota
+            .transfer(&from, &Self::identity(&user, asked.path))
+            .map_err(QuotaExceeded::code)?;
         self.stats.reservations -= 1;
         let stage = Stage::Open(Allocation::default());
         let (place, _) = self.clients.insert(Client {
@@ -166,52 +196,56 @@ impl Server {
         Ok(())
     }
 
-    /// Hands a relay held here over to another worker.
-    pub(super) fn hand_over(
+    /// Another server's [`Output::ClaimReservation`](super::Output::ClaimReservation), for its client. On success the relay is no
+    /// longer known here, and its unit of quota is the claiming client's.
+    ///
+    /// # Errors
+    /// Says why the relay cannot be claimed. A reservation that exists remains.
+    pub fn claim_reservation(
         &mut self,
         now: Now,
         token: [u8; 8],
-        user: &str,
-    ) -> Option<ClaimedRelay> {
-        let relay = self.reserved_relay(now, token, Some(user))?;
+        client: &ClientIdentity<'_>,
+    ) -> Result<ClaimedRelay, ClaimError> {
+        let relay = self
+            .reserved_relay(now, token, Some(client.user))
+            .ok_or(ClaimError::Unknown)?;
+        let Some(Relay::Reserved(reservation)) = self.relays.get(relay) else {
+            return Err(ClaimError::Unknown);
+        };
+        let from = Self::identity(&reservation.user, reservation.path.path());
+        self.quota.transfer(&from, client)?;
+        let opened = reservation.opened;
+        let unit = QuotaUnit::acquired(&self.quota, client);
         let key = self.relay_key(relay);
-        let reservation = self.take_reservation(relay)?;
-        Some(ClaimedRelay {
+        self.forget_reservation(relay);
+        Ok(ClaimedRelay {
             relay: key,
-            opened: reservation.opened,
+            opened,
+            unit,
         })
     }
 
-    /// Ends a reservation that nobody claimed.
+    /// Ends a reservation that nobody claimed, and releases its quota.
     pub(super) fn end_reservation(&mut self, relay: u32) {
         let key = self.relay_key(relay);
-        if self.take_reservation(relay).is_some() {
+        if let Some(reservation) = self.forget_reservation(relay) {
+            self.release(&reservation.user, reservation.path.path(), 1);
             self.outputs.push(Queued::CloseRelay(key));
         }
     }
 
-    /// Removes a reservation and gives its quota back.
-    fn take_reservation(&mut self, relay: u32) -> Option<Box<Reservation>> {
-        let Some(Relay::Reserved(_)) = self.relays.get(relay) else {
+    /// Removes a reservation. Its unit of quota stays acquired.
+    fn forget_reservation(&mut self, relay: u32) -> Option<Box<Reservation>> {
+        if !matches!(self.relays.get(relay), Some(Relay::Reserved(_))) {
             return None;
-        };
+        }
         self.deadlines.remove(relay);
         self.stats.reservations -= 1;
         match self.relays.remove(relay)? {
-            Relay::Reserved(reservation) => {
-                self.release(reservation.user.name(), reservation.source, 1);
-                Some(reservation)
-            }
+            Relay::Reserved(reservation) => Some(reservation),
             Relay::Opening(_) | Relay::Live(_) => None,
         }
-    }
-
-    /// Ends a reservation whose quota is given back already.
-    fn stop_reserving(&mut self, relay: u32) {
-        self.outputs.push(Queued::CloseRelay(self.relay_key(relay)));
-        self.deadlines.remove(relay);
-        self.stats.reservations -= 1;
-        self.relays.remove(relay);
     }
 }
 

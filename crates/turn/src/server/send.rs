@@ -4,9 +4,9 @@ use std::net::SocketAddr;
 
 use stun::{AttributeType, Data, FingerprintState, Message, XorPeerAddress};
 
-use super::policy::{PeerClass, PeerPolicy};
+use super::policy::{ClientIdentity, PeerClass, PeerPolicy, class_of_peer};
 use super::relay::{LiveRelay, Relay};
-use super::{DropReason, Server, Verdict};
+use super::{ClientVerdict, DropReason, Server};
 use crate::types::attribute::is_known;
 use crate::{ClientPath, FiveTuple, Now, RelayKey};
 
@@ -24,10 +24,10 @@ impl Server {
         now: Now,
         path: &ClientPath,
         message: &Message<'_>,
-    ) -> Verdict {
+    ) -> ClientVerdict {
         match self.sent(now, path, message) {
             Ok(verdict) => verdict,
-            Err(reason) => self.discard(1, reason),
+            Err(reason) => self.drop_from_client(1, reason),
         }
     }
 
@@ -36,13 +36,13 @@ impl Server {
         now: Now,
         path: &ClientPath,
         message: &Message<'_>,
-    ) -> Result<Verdict, DropReason> {
+    ) -> Result<ClientVerdict, DropReason> {
         let Wanted {
             peer,
             data,
             dont_fragment,
         } = read(message, self.config.dont_fragment)?;
-        let (place, allocation) = self
+        let (place, user, allocation) = self
             .clients
             .allocation_of(&path.five_tuple)
             .ok_or(DropReason::NoAllocation)?;
@@ -55,7 +55,8 @@ impl Server {
         let Some((generation, Relay::Live(live))) = self.relays.entry_mut(relay) else {
             return Err(DropReason::NoAllocation);
         };
-        let class = may_send(live, now, peer, &*self.config.policy)?;
+        let client = Server::identity(user, *path);
+        let class = may_send(live, now, peer, &client, &*self.config.policy)?;
         if !self.limiter.admits(now.mono, place, data.len()) {
             return Err(DropReason::OverRate);
         }
@@ -65,7 +66,7 @@ impl Server {
         let payload = start..start + data.len();
         Ok(if class == PeerClass::OwnRelay {
             self.stats.to_relays.add(1, data.len());
-            Verdict::ToRelay {
+            ClientVerdict::ToRelay {
                 covers: 1,
                 from: live.advertised.address(),
                 peer,
@@ -77,7 +78,7 @@ impl Server {
                 index: relay,
                 generation,
             };
-            Verdict::ToPeer {
+            ClientVerdict::ToPeer {
                 covers: 1,
                 relay,
                 peer,
@@ -99,6 +100,7 @@ fn may_send(
     live: &mut LiveRelay,
     now: Now,
     peer: SocketAddr,
+    client: &ClientIdentity<'_>,
     policy: &dyn PeerPolicy,
 ) -> Result<PeerClass, DropReason> {
     if live.expires <= now.mono {
@@ -108,10 +110,8 @@ fn may_send(
     live.permissions
         .get(&peer.ip(), now.mono)
         .ok_or(DropReason::NoPermission)?;
-    match policy.permits(peer) {
+    match class_of_peer(policy, client, peer) {
         PeerClass::Denied => Err(DropReason::PeerNotAllowed),
-        // Such a datagram could not even be sent.
-        _ if peer.port() == 0 => Err(DropReason::PeerNotAllowed),
         class => Ok(class),
     }
 }

@@ -1,7 +1,9 @@
 //! A table whose entries keep their place: an index finds an entry, a generation tells its tenants apart.
 //!
-//! The entries lie in chunks of fixed size, so that growing copies nothing and the memory of an entry is the
-//! entry.
+//! The entries lie in chunks of fixed size, so that growing copies nothing. A new entry goes to the lowest chunk with room, and
+//! a chunk without entries returns its memory: what many entries required once is given back when there are few.
+
+use std::collections::BTreeSet;
 
 /// Entries per chunk.
 const CHUNK: usize = 64;
@@ -17,64 +19,140 @@ struct Slot<T> {
 
 #[derive(Debug)]
 enum Content<T> {
-    /// The next free slot, or [`END`].
+    /// The number of the next free slot in the chunk, or [`END`].
     Free(u32),
     Used(T),
+}
+
+#[derive(Debug)]
+struct Chunk<T> {
+    slots: Vec<Slot<T>>,
+    used: usize,
+    first_free: u32,
+    /// The generation of slots to be made: later than that of any slot whose memory was given back.
+    generation: u32,
+}
+
+impl<T> Chunk<T> {
+    const fn new() -> Chunk<T> {
+        Chunk {
+            slots: Vec::new(),
+            used: 0,
+            first_free: END,
+            generation: 0,
+        }
+    }
+
+    const fn has_room(&self) -> bool {
+        self.used < CHUNK
+    }
+
+    /// Returns the number of the slot and its generation. There must be room.
+    fn insert(&mut self, value: T) -> (usize, u32) {
+        if self.first_free == END {
+            return self.add_slot(value);
+        }
+        let number = self.first_free as usize;
+        let slot = &mut self.slots[number];
+        if let Content::Free(next) = slot.content {
+            self.first_free = next;
+        }
+        slot.content = Content::Used(value);
+        self.used += 1;
+        (number, slot.generation)
+    }
+
+    fn add_slot(&mut self, value: T) -> (usize, u32) {
+        if self.slots.is_empty() {
+            self.slots.reserve_exact(CHUNK);
+        }
+        self.slots.push(Slot {
+            generation: self.generation,
+            content: Content::Used(value),
+        });
+        self.used += 1;
+        (self.slots.len() - 1, self.generation)
+    }
+
+    fn remove(&mut self, number: usize) -> Option<T> {
+        let slot = self.slots.get_mut(number)?;
+        if matches!(slot.content, Content::Free(_)) {
+            return None;
+        }
+        let content = std::mem::replace(&mut slot.content, Content::Free(self.first_free));
+        slot.generation = slot.generation.wrapping_add(1);
+        self.first_free = number as u32;
+        self.used -= 1;
+        match content {
+            Content::Used(value) => Some(value),
+            Content::Free(_) => None,
+        }
+    }
+
+    /// Returns the memory of a chunk without entries.
+    fn give_memory_back(&mut self) {
+        let latest = self.slots.iter().map(|slot| slot.generation).max();
+        *self = Chunk {
+            generation: latest.unwrap_or(self.generation),
+            ..Chunk::new()
+        };
+    }
 }
 
 /// The table.
 #[derive(Debug)]
 pub(super) struct Slab<T> {
-    chunks: Vec<Vec<Slot<T>>>,
-    first_free: u32,
+    chunks: Vec<Chunk<T>>,
+    /// The chunks that have room.
+    with_room: BTreeSet<u32>,
+    /// A chunk without entries that keeps its memory, so that one entry that comes and goes allocates nothing.
+    spare: Option<u32>,
 }
 
 impl<T> Slab<T> {
     pub(super) const fn new() -> Slab<T> {
         Slab {
             chunks: Vec::new(),
-            first_free: END,
+            with_room: BTreeSet::new(),
+            spare: None,
         }
     }
 
     /// Puts an entry in and returns where: its index and generation.
     pub(super) fn insert(&mut self, value: T) -> (u32, u32) {
-        if self.first_free == END {
-            self.add_slot();
+        let place = self.chunk_with_room();
+        let chunk = &mut self.chunks[place as usize];
+        let (number, generation) = chunk.insert(value);
+        if !chunk.has_room() {
+            self.with_room.remove(&place);
         }
-        let index = self.first_free;
-        let slot = &mut self.chunks[index as usize / CHUNK][index as usize % CHUNK];
-        if let Content::Free(next) = slot.content {
-            self.first_free = next;
+        if self.spare == Some(place) {
+            self.spare = None;
         }
-        slot.content = Content::Used(value);
-        (index, slot.generation)
+        (place * CHUNK as u32 + number as u32, generation)
     }
 
-    /// Adds one free slot.
-    fn add_slot(&mut self) {
-        if self.chunks.last().is_none_or(|chunk| chunk.len() == CHUNK) {
-            self.chunks.push(Vec::with_capacity(CHUNK));
+    fn chunk_with_room(&mut self) -> u32 {
+        if let Some(place) = self.with_room.first() {
+            return *place;
         }
-        let index = (self.chunks.len() - 1) * CHUNK;
-        if let Some(chunk) = self.chunks.last_mut() {
-            self.first_free = (index + chunk.len()) as u32;
-            chunk.push(Slot {
-                generation: 0,
-                content: Content::Free(END),
-            });
-        }
+        let place = self.chunks.len() as u32;
+        self.chunks.push(Chunk::new());
+        self.with_room.insert(place);
+        place
     }
 
     fn slot(&self, index: u32) -> Option<&Slot<T>> {
         self.chunks
             .get(index as usize / CHUNK)?
+            .slots
             .get(index as usize % CHUNK)
     }
 
     fn slot_mut(&mut self, index: u32) -> Option<&mut Slot<T>> {
         self.chunks
             .get_mut(index as usize / CHUNK)?
+            .slots
             .get_mut(index as usize % CHUNK)
     }
 
@@ -118,36 +196,45 @@ impl<T> Slab<T> {
 
     /// The generation of the tenant at this index, or of the next one.
     pub(super) fn generation(&self, index: u32) -> u32 {
-        self.slot(index).map_or(0, |slot| slot.generation)
+        let chunk = self.chunks.get(index as usize / CHUNK);
+        let slot = chunk.and_then(|chunk| chunk.slots.get(index as usize % CHUNK));
+        slot.map_or_else(
+            || chunk.map_or(0, |chunk| chunk.generation),
+            |slot| slot.generation,
+        )
     }
 
     /// Takes the entry out. Keys to it find nothing from now on.
     pub(super) fn remove(&mut self, index: u32) -> Option<T> {
-        let next = self.first_free;
-        let slot = self.slot_mut(index)?;
-        if matches!(slot.content, Content::Free(_)) {
-            return None;
+        let place = index / CHUNK as u32;
+        let chunk = self.chunks.get_mut(place as usize)?;
+        let had_room = chunk.has_room();
+        let value = chunk.remove(index as usize % CHUNK)?;
+        let is_empty = chunk.used == 0;
+        if !had_room {
+            self.with_room.insert(place);
         }
-        let content = std::mem::replace(&mut slot.content, Content::Free(next));
-        slot.generation = slot.generation.wrapping_add(1);
-        self.first_free = index;
-        match content {
-            Content::Used(value) => Some(value),
-            Content::Free(_) => None,
+        if is_empty {
+            self.keep_one_spare(place);
+        }
+        Some(value)
+    }
+
+    /// The chunk at `place` has no entries any more. Of two such chunks the lower one keeps its memory.
+    fn keep_one_spare(&mut self, place: u32) {
+        let (kept, other) = match self.spare {
+            Some(spare) => (spare.min(place), Some(spare.max(place))),
+            None => (place, None),
+        };
+        self.spare = Some(kept);
+        if let Some(chunk) = other.and_then(|other| self.chunks.get_mut(other as usize)) {
+            chunk.give_memory_back();
         }
     }
 
     /// All indices that were ever in use are below this.
     pub(super) fn bound(&self) -> usize {
         self.chunks.len() * CHUNK
-    }
-
-    /// The indices in use.
-    pub(super) fn indices(&self) -> impl Iterator<Item = u32> + '_ {
-        let slots = self.chunks.iter().flatten().enumerate();
-        slots
-            .filter(|(_, slot)| matches!(slot.content, Content::Used(_)))
-            .map(|(index, _)| index as u32)
     }
 }
 
@@ -178,8 +265,9 @@ mod tests {
         for value in 0..1000 {
             assert_eq!(slab.get(value).copied(), (value % 3 != 0).then_some(value));
         }
-        assert_eq!(slab.indices().count(), 666);
         assert!(slab.get(5000).is_none());
+        let used: usize = slab.chunks.iter().map(|chunk| chunk.used).sum();
+        assert_eq!(used, 666);
         let chunks = slab.chunks.len();
         for value in 0..334 {
             slab.insert(value);
@@ -189,5 +277,35 @@ mod tests {
             chunks,
             "freed slots are used before new ones are made"
         );
+    }
+    #[test]
+    fn chunks_without_entries_return_their_memory_and_no_key_comes_back() {
+        let mut slab = Slab::new();
+        let keys: Vec<(u32, u32)> = (0..1000).map(|value| slab.insert(value)).collect();
+        for (index, _) in &keys {
+            slab.remove(*index);
+        }
+        let with_memory = slab
+            .chunks
+            .iter()
+            .filter(|chunk| chunk.slots.capacity() > 0);
+        assert_eq!(with_memory.count(), 1);
+        for _ in 0..1000 {
+            slab.insert(7);
+        }
+        for (index, generation) in keys {
+            assert_eq!(slab.get_tenant(index, generation), None);
+            assert_eq!(slab.get(index), Some(&7));
+        }
+    }
+
+    #[test]
+    fn an_entry_that_comes_and_goes_keeps_its_chunk() {
+        let mut slab = Slab::new();
+        let (index, _) = slab.insert(1);
+        for round in 1..10 {
+            slab.remove(index);
+            assert_eq!(slab.insert(2), (index, round));
+        }
     }
 }

@@ -9,7 +9,8 @@ use stun::{AddressFamily, channel_data};
 use turn::client::{AllocateOptions, Client, ClientConfig, Event, Received};
 use turn::server::credentials::StaticCredentials;
 use turn::server::{
-    Config, OpenedRelay, Output, PeerClass, PeerPolicy, PortRequest, RelayRequest, Server, Verdict,
+    ClientIdentity, ClientVerdict, Config, OpenedRelay, Output, PeerClass, PeerPolicy, PeerVerdict,
+    PortRequest, RelayRequest, Server,
 };
 use turn::{ClientPath, FiveTuple, ListenerKey, Mono, Now, RelayKey, RequestKey, Run, Transport};
 
@@ -51,7 +52,7 @@ pub(crate) struct Policy {
 }
 
 impl PeerPolicy for Policy {
-    fn classify(&self, peer: IpAddr) -> PeerClass {
+    fn classify(&self, _: &ClientIdentity<'_>, peer: IpAddr) -> PeerClass {
         if self.denied.lock().expect("unpoisoned").contains(&peer) {
             PeerClass::Denied
         } else if is_relay_ip(&peer) {
@@ -61,8 +62,8 @@ impl PeerPolicy for Policy {
         }
     }
 
-    fn permits(&self, peer: SocketAddr) -> PeerClass {
-        match self.classify(peer.ip()) {
+    fn permits(&self, client: &ClientIdentity<'_>, peer: SocketAddr) -> PeerClass {
+        match self.classify(client, peer.ip()) {
             PeerClass::OwnRelay if !self.live.lock().expect("unpoisoned").contains(&peer) => {
                 PeerClass::Denied
             }
@@ -267,7 +268,7 @@ impl Pair {
             .server
             .handle_client(self.now, &path(client), Run::single(bytes));
         match verdict {
-            Verdict::ToPeer {
+            ClientVerdict::ToPeer {
                 relay,
                 peer,
                 payload,
@@ -279,7 +280,7 @@ impl Pair {
                 self.network
                     .send(self.now.mono, Packet::Outbound { from, to, bytes });
             }
-            Verdict::ToRelay {
+            ClientVerdict::ToRelay {
                 from,
                 peer,
                 payload,
@@ -301,11 +302,11 @@ impl Pair {
             .server
             .handle_peer(self.now, relay, from, Run::single(bytes));
         let (path, bytes) = match verdict {
-            Verdict::ToClient { path, channel, .. } => {
+            PeerVerdict::ChannelData { path, channel, .. } => {
                 let header = channel_data::header(channel, bytes.len() as u16);
                 (path, [&header, bytes].concat())
             }
-            Verdict::Indicate { path, .. } => {
+            PeerVerdict::DataIndication { path, .. } => {
                 let mut header = [0; 64];
                 let len = self
                     .server
@@ -357,7 +358,9 @@ impl Pair {
     fn next_order(&mut self) -> Option<Option<Order>> {
         Some(match self.server.poll_output()? {
             Output::Send { path, bytes } => Some(Order::Send(path, bytes.to_vec())),
-            Output::OpenRelays { request, relays } => Some(Order::Open(request, relays.to_vec())),
+            Output::OpenRelays {
+                request, relays, ..
+            } => Some(Order::Open(request, relays.to_vec())),
             Output::CloseRelay { relay } => Some(Order::Close(relay)),
             _ => None,
         })

@@ -9,7 +9,7 @@ use stun::{AddressFamily, IntegrityAlgorithm, PasswordAlgorithm};
 use turn::client::{
     Advice, AllocateOptions, ClientConfig, Event, Loss, PortWish, RelayWish, RequestError, Security,
 };
-use turn::server::{Quota, QuotaExceeded};
+use turn::server::{ClientIdentity, Quota, QuotaExceeded};
 
 use crate::network::Weather;
 use crate::pair::{PASSWORD, Pair, REALM, USER};
@@ -209,11 +209,19 @@ fn a_forbidden_peer_is_refused_and_the_others_are_not() {
 struct Full;
 
 impl Quota for Full {
-    fn try_acquire(&self, _: &str, _: std::net::IpAddr) -> Result<(), QuotaExceeded> {
+    fn try_acquire(&self, _: &ClientIdentity<'_>) -> Result<(), QuotaExceeded> {
         Err(QuotaExceeded::User)
     }
 
-    fn release(&self, _: &str, _: std::net::IpAddr) {}
+    fn release(&self, _: &ClientIdentity<'_>) {}
+
+    fn transfer(
+        &self,
+        _: &ClientIdentity<'_>,
+        _: &ClientIdentity<'_>,
+    ) -> Result<(), QuotaExceeded> {
+        Err(QuotaExceeded::User)
+    }
 }
 
 #[test]

@@ -321,7 +321,7 @@ fn there_are_only_so_many_allocations_and_requests_in_the_making() {
     world
         .server
         .close_all(world.now, CloseReason::ServerShutdown);
-    world.drain();
+    world.catch_up();
     world.events.clear();
     world.auto_open = true;
     let mut codes = Vec::new();

@@ -1,6 +1,6 @@
 //! Binding requests (RFC 8489 §12).
 
-use hairpin_turn::server::{DropReason, Verdict};
+use hairpin_turn::server::{ClientVerdict, DropReason};
 use stun::{
     AttributeType, Builder, Class, FingerprintState, Message, Method, Software, TransactionId,
     UnknownAttributes, XorMappedAddress,
@@ -145,7 +145,7 @@ fn a_binding_indication_is_taken_in_silence() {
         .finish();
     assert_eq!(
         world.client(&path, indication),
-        Verdict::Handled { covers: 1 }
+        ClientVerdict::Handled { covers: 1 }
     );
     let mut builder = Builder::new(&mut buffer, Class::Indication, Method::BINDING, &ID).unwrap();
     builder.push_raw(AttributeType(0x7001), b"").unwrap();

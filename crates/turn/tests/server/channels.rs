@@ -1,6 +1,6 @@
 //! ChannelBind requests and the lives of channels (RFC 8656 §12, §12.2).
 
-use hairpin_turn::server::{DropReason, Verdict};
+use hairpin_turn::server::{ClientVerdict, DropReason, PeerVerdict};
 use stun::{AttributeType, ChannelNumber, Method, XorPeerAddress};
 
 use crate::world::{Client, RELAY_IP, SECOND, World, address, channel, drop_of};
@@ -16,7 +16,7 @@ fn a_channel_carries_both_ways_and_brings_its_permission() {
     let (relay, _) = client.allocate(&mut world);
     assert_eq!(client.bind(&mut world, 0x4000, PEER), 0);
     let verdict = client.channel_data(&mut world, 0x4000, b"hello");
-    let expected = Verdict::ToPeer {
+    let expected = ClientVerdict::ToPeer {
         covers: 1,
         relay,
         peer: address(PEER),
@@ -27,7 +27,7 @@ fn a_channel_carries_both_ways_and_brings_its_permission() {
     let verdict = world.peer(relay, PEER, b"hello");
     assert_eq!(
         verdict,
-        Verdict::ToClient {
+        PeerVerdict::ChannelData {
             covers: 1,
             path: client.path,
             channel: channel(0x4000)
@@ -36,7 +36,7 @@ fn a_channel_carries_both_ways_and_brings_its_permission() {
     // The permission is for the address: another port gets through, too, without a channel.
     assert_eq!(
         world.peer(relay, OTHER, b"x"),
-        Verdict::Indicate {
+        PeerVerdict::DataIndication {
             covers: 1,
             path: client.path
         }
@@ -67,9 +67,11 @@ fn a_client_of_rfc_5389_may_bind_the_numbers_of_rfc_5766() {
     }
     assert_eq!(client.bind(&mut world, 0x7fff, PEER), 0);
     let to_peer = client.channel_data(&mut world, 0x7fff, b"hello");
-    assert!(matches!(to_peer, Verdict::ToPeer { payload, .. } if payload == (4..9)));
+    assert!(matches!(to_peer, ClientVerdict::ToPeer { payload, .. } if payload == (4..9)));
     let to_client = world.peer(relay, PEER, b"hello");
-    assert!(matches!(to_client, Verdict::ToClient { channel, .. } if channel.get() == 0x7fff));
+    assert!(
+        matches!(to_client, PeerVerdict::ChannelData { channel, .. } if channel.get() == 0x7fff)
+    );
     assert_eq!(
         client.channel_data(&mut world, 0x5000, b"x"),
         drop_of(DropReason::ChannelNotBound)
@@ -188,7 +190,7 @@ fn the_permission_lapses_before_its_channel_and_comes_back_with_a_refresh() {
     world.pass(300 * SECOND - 1);
     assert!(matches!(
         client.channel_data(&mut world, 0x4000, b"x"),
-        Verdict::ToPeer { .. }
+        ClientVerdict::ToPeer { .. }
     ));
     world.pass(1);
     assert_eq!(
@@ -210,11 +212,11 @@ fn the_permission_lapses_before_its_channel_and_comes_back_with_a_refresh() {
     assert_eq!(client.permit(&mut world, &["198.51.100.200:1"]), 0);
     assert!(matches!(
         client.channel_data(&mut world, 0x4000, b"x"),
-        Verdict::ToPeer { .. }
+        ClientVerdict::ToPeer { .. }
     ));
     assert!(matches!(
         world.peer(relay, PEER, b"x"),
-        Verdict::ToClient { .. }
+        PeerVerdict::ChannelData { .. }
     ));
     // The channel ends with its own 600 seconds, permission or not.
     world.pass(300 * SECOND - 1);
@@ -227,7 +229,7 @@ fn the_permission_lapses_before_its_channel_and_comes_back_with_a_refresh() {
     );
     assert_eq!(
         world.peer(relay, PEER, b"x"),
-        Verdict::Indicate {
+        PeerVerdict::DataIndication {
             covers: 1,
             path: client.path
         }
@@ -253,9 +255,12 @@ fn a_session_that_refreshes_only_its_channel_lives_for_20_minutes() {
         let kernel = world.offloaded.values().next().expect("offloaded");
         assert!(kernel.deadline > world.now.mono);
         let to_peer = client.channel_data(&mut world, 0x4000, b"x");
-        assert!(matches!(to_peer, Verdict::ToPeer { .. }), "{quarter}");
+        assert!(matches!(to_peer, ClientVerdict::ToPeer { .. }), "{quarter}");
         let to_client = world.peer(relay, PEER, b"x");
-        assert!(matches!(to_client, Verdict::ToClient { .. }), "{quarter}");
+        assert!(
+            matches!(to_client, PeerVerdict::ChannelData { .. }),
+            "{quarter}"
+        );
         world.pass_s(100);
     }
     // Without another ChannelBind both end 600 seconds after the last one, at second 1,600.
@@ -263,7 +268,7 @@ fn a_session_that_refreshes_only_its_channel_lives_for_20_minutes() {
     world.pass(300 * SECOND - 1);
     assert!(matches!(
         client.channel_data(&mut world, 0x4000, b"x"),
-        Verdict::ToPeer { .. }
+        ClientVerdict::ToPeer { .. }
     ));
     world.pass(1);
     let stats = world.server.stats();
@@ -282,7 +287,7 @@ fn a_create_permission_request_does_not_shorten_the_permission_of_a_channel() {
     assert_eq!(client.permit(&mut world, &[PEER]), 0);
     world.pass_s(599);
     let to_client = world.peer(relay, PEER, b"x");
-    assert!(matches!(to_client, Verdict::ToClient { .. }));
+    assert!(matches!(to_client, PeerVerdict::ChannelData { .. }));
     world.pass_s(1);
     assert_eq!(
         world.peer(relay, PEER, b"x"),
@@ -302,7 +307,7 @@ fn a_refresh_keeps_channel_and_permission_alive() {
         world.pass_s(299);
         assert!(matches!(
             client.channel_data(&mut world, 0x4000, b"x"),
-            Verdict::ToPeer { .. }
+            ClientVerdict::ToPeer { .. }
         ));
         let nonce = Client::nonce(&mut world, &client.path);
         client.signing.nonce = Some(nonce);
@@ -372,11 +377,13 @@ fn channels_of_one_allocation_are_nothing_to_another() {
     let (relay_two, _) = two.allocate(&mut world);
     assert_eq!(one.bind(&mut world, 0x4000, PEER), 0);
     assert_eq!(two.bind(&mut world, 0x4000, OTHER), 0);
-    let Verdict::ToPeer { relay, peer, .. } = one.channel_data(&mut world, 0x4000, b"x") else {
+    let ClientVerdict::ToPeer { relay, peer, .. } = one.channel_data(&mut world, 0x4000, b"x")
+    else {
         panic!()
     };
     assert_eq!((relay, peer), (relay_one, address(PEER)));
-    let Verdict::ToPeer { relay, peer, .. } = two.channel_data(&mut world, 0x4000, b"x") else {
+    let ClientVerdict::ToPeer { relay, peer, .. } = two.channel_data(&mut world, 0x4000, b"x")
+    else {
         panic!()
     };
     assert_eq!((relay, peer), (relay_two, address(OTHER)));
@@ -404,7 +411,7 @@ fn another_relay_of_ours_is_reached_inside_the_process() {
     );
     assert_eq!(one.bind(&mut world, 0x4000, &address_two.to_string()), 0);
     let verdict = one.channel_data(&mut world, 0x4000, b"hello");
-    let expected = Verdict::ToRelay {
+    let expected = ClientVerdict::ToRelay {
         covers: 1,
         from: address_one,
         peer: address_two,
@@ -419,17 +426,17 @@ fn another_relay_of_ours_is_reached_inside_the_process() {
     assert_eq!(two.permit(&mut world, &[&address_one.to_string()]), 0);
     assert!(matches!(
         world.peer(relay_two, &address_one.to_string(), b"hello"),
-        Verdict::Indicate { .. }
+        PeerVerdict::DataIndication { .. }
     ));
     // And to itself.
     assert_eq!(one.bind(&mut world, 0x4001, &address_one.to_string()), 0);
     assert!(matches!(
         one.channel_data(&mut world, 0x4001, b"x"),
-        Verdict::ToRelay { .. }
+        ClientVerdict::ToRelay { .. }
     ));
     assert!(matches!(
         world.peer(relay_one, &address_one.to_string(), b"x"),
-        Verdict::ToClient { .. }
+        PeerVerdict::ChannelData { .. }
     ));
     world.finish();
 }

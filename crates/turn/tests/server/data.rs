@@ -1,6 +1,6 @@
 //! Runs of datagrams, from peers to clients and from clients to peers, and ICMP errors.
 
-use hairpin_turn::server::{DropReason, IcmpError, Traffic, Verdict};
+use hairpin_turn::server::{ClientVerdict, DropReason, IcmpError, PeerVerdict, Traffic};
 use hairpin_turn::{RelayKey, Run};
 use stun::{Class, Data, Icmp, Message, Method, XorPeerAddress};
 
@@ -39,7 +39,7 @@ fn a_run_of_channel_data_gets_one_verdict_per_channel() {
         run = rest.skip(verdict.covers());
         verdicts.push(verdict);
     }
-    let to_peer = |covers, port, payload| Verdict::ToPeer {
+    let to_peer = |covers, port, payload| ClientVerdict::ToPeer {
         covers,
         relay,
         peer: address(&format!("198.51.100.200:{port}")),
@@ -49,7 +49,7 @@ fn a_run_of_channel_data_gets_one_verdict_per_channel() {
     let expected = [
         to_peer(3, 700, 4..104),
         to_peer(1, 701, 4..104),
-        Verdict::Drop {
+        ClientVerdict::Drop {
             covers: 2,
             reason: DropReason::ChannelNotBound,
         },
@@ -81,7 +81,7 @@ fn a_run_of_stun_messages_is_taken_one_by_one() {
     };
     assert_eq!(
         world.server.handle_client(world.now, &client.path, run),
-        Verdict::Handled { covers: 1 }
+        ClientVerdict::Handled { covers: 1 }
     );
     world.drain();
     assert_eq!(world.reply(&client.path).code(), 0);
@@ -96,11 +96,11 @@ fn padding_behind_channel_data_is_not_data() {
     let mut datagram = channel_header(0x4000, 5).to_vec();
     datagram.extend_from_slice(b"12345\0\0\0");
     assert!(
-        matches!(world.client(&client.path, &datagram), Verdict::ToPeer { payload, .. } if payload == (4..9))
+        matches!(world.client(&client.path, &datagram), ClientVerdict::ToPeer { payload, .. } if payload == (4..9))
     );
     let empty = channel_header(0x4000, 0);
     assert!(
-        matches!(world.client(&client.path, &empty), Verdict::ToPeer { payload, .. } if payload == (4..4))
+        matches!(world.client(&client.path, &empty), ClientVerdict::ToPeer { payload, .. } if payload == (4..4))
     );
     let short = channel_header(0x4000, 1);
     assert_eq!(
@@ -125,7 +125,7 @@ fn a_run_from_a_peer_goes_to_the_client_as_a_whole() {
         .handle_peer(world.now, relay, address(PEER), run);
     assert_eq!(
         verdict,
-        Verdict::ToClient {
+        PeerVerdict::ChannelData {
             covers: 3,
             path: client.path,
             channel: channel(0x4000)
@@ -136,7 +136,7 @@ fn a_run_from_a_peer_goes_to_the_client_as_a_whole() {
         .handle_peer(world.now, relay, address("198.51.100.200:1"), run);
     assert_eq!(
         verdict,
-        Verdict::Indicate {
+        PeerVerdict::DataIndication {
             covers: 3,
             path: client.path
         }
@@ -146,7 +146,7 @@ fn a_run_from_a_peer_goes_to_the_client_as_a_whole() {
         .handle_peer(world.now, relay, address("198.51.100.9:1"), run);
     assert_eq!(
         verdict,
-        Verdict::Drop {
+        PeerVerdict::Drop {
             covers: 3,
             reason: DropReason::PeerWithoutPermission
         }
@@ -177,7 +177,7 @@ fn what_does_not_fit_behind_a_header_is_dropped() {
     assert_eq!(world.peer(relay, PEER, &long), drop_of(DropReason::TooLong));
     assert!(matches!(
         world.peer(relay, PEER, &long[..65_503]),
-        Verdict::ToClient { .. }
+        PeerVerdict::ChannelData { .. }
     ));
     assert_eq!(
         world.peer(relay, plain, &long[..65_460]),
@@ -185,7 +185,7 @@ fn what_does_not_fit_behind_a_header_is_dropped() {
     );
     assert!(matches!(
         world.peer(relay, plain, &long[..65_456]),
-        Verdict::Indicate { .. }
+        PeerVerdict::DataIndication { .. }
     ));
     world.finish();
 }
@@ -235,18 +235,12 @@ fn report(
     peer: &str,
     error: IcmpError,
 ) -> Result<Vec<u8>, DropReason> {
-    let verdict = world
+    world
         .server
-        .icmp_error(world.now, relay, address(peer), error);
+        .handle_icmp(world.now, relay, address(peer), error)?;
     world.drain();
-    match verdict {
-        Verdict::Handled { covers: 1 } => {
-            let Event::Sent { bytes, .. } = world.event() else {
-                panic!()
-            };
-            Ok(bytes)
-        }
-        Verdict::Drop { covers: 1, reason } => Err(reason),
+    match world.event() {
+        Event::Sent { bytes, .. } => Ok(bytes),
         other => panic!("{other:?}"),
     }
 }

@@ -1,7 +1,7 @@
 //! Dual allocations: one IPv4 and one IPv6 address (RFC 8656 §7.2, 9, and §8).
 
 use hairpin_turn::RelayKey;
-use hairpin_turn::server::{CloseReason, DropReason, OpenError, Verdict};
+use hairpin_turn::server::{ClientVerdict, CloseReason, DropReason, OpenError, PeerVerdict};
 use stun::{
     AdditionalAddressFamily, AddressErrorCode, AddressFamily, AttributeType, EvenPort, Lifetime,
     Method, RequestedAddressFamily,
@@ -59,10 +59,10 @@ fn both_families_are_granted_and_each_relays_its_own() {
     );
     assert_eq!(client.permit(&mut world, &[PEER, PEER_V6]), 0);
     assert!(
-        matches!(client.send(&mut world, PEER, b"x"), Verdict::ToPeer { relay, .. } if relay == v4)
+        matches!(client.send(&mut world, PEER, b"x"), ClientVerdict::ToPeer { relay, .. } if relay == v4)
     );
     assert!(
-        matches!(client.send(&mut world, PEER_V6, b"x"), Verdict::ToPeer { relay, .. } if relay == v6)
+        matches!(client.send(&mut world, PEER_V6, b"x"), ClientVerdict::ToPeer { relay, .. } if relay == v6)
     );
     assert_eq!(client.bind(&mut world, 0x4000, PEER), 0);
     assert_eq!(
@@ -72,13 +72,13 @@ fn both_families_are_granted_and_each_relays_its_own() {
     );
     assert_eq!(client.bind(&mut world, 0x4001, PEER_V6), 0);
     assert!(
-        matches!(client.channel_data(&mut world, 0x4000, b"x"), Verdict::ToPeer { relay, .. } if relay == v4)
+        matches!(client.channel_data(&mut world, 0x4000, b"x"), ClientVerdict::ToPeer { relay, .. } if relay == v4)
     );
     assert!(
-        matches!(client.channel_data(&mut world, 0x4001, b"x"), Verdict::ToPeer { relay, .. } if relay == v6)
+        matches!(client.channel_data(&mut world, 0x4001, b"x"), ClientVerdict::ToPeer { relay, .. } if relay == v6)
     );
     assert!(
-        matches!(world.peer(v6, PEER_V6, b"x"), Verdict::ToClient { path, .. } if path == client.path)
+        matches!(world.peer(v6, PEER_V6, b"x"), PeerVerdict::ChannelData { path, .. } if path == client.path)
     );
     assert_eq!(client.refresh(&mut world, 0).code(), 0);
     world.expect_closed(2, CloseReason::Refreshed);
@@ -233,7 +233,7 @@ fn one_family_can_be_deleted_and_takes_only_its_own_with_it() {
     );
     assert_eq!(world.quota.held(), 1);
     assert!(
-        matches!(client.channel_data(&mut world, 0x4001, b"x"), Verdict::ToPeer { relay, .. } if relay == v6)
+        matches!(client.channel_data(&mut world, 0x4001, b"x"), ClientVerdict::ToPeer { relay, .. } if relay == v6)
     );
     let gone = client.channel_data(&mut world, 0x4000, b"x");
     assert_eq!(gone, drop_of(DropReason::ChannelNotBound));

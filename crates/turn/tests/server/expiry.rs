@@ -133,16 +133,15 @@ fn life(seed: u8) -> Vec<Event> {
     });
     world.client(&client.path, &permit);
     let relay = world.sockets[0].0;
-    world.server.icmp_error(
-        world.now,
-        relay,
-        address(PEER),
-        IcmpError {
-            kind: 3,
-            code: 3,
-            mtu: 0,
-        },
-    );
+    let unreachable = IcmpError {
+        kind: 3,
+        code: 3,
+        mtu: 0,
+    };
+    let told = world
+        .server
+        .handle_icmp(world.now, relay, address(PEER), unreachable);
+    told.unwrap();
     world.pass_s(601);
     world.events.into()
 }

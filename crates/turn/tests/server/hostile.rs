@@ -1,6 +1,6 @@
 //! Whatever arrives: no panic, no verdict beyond what was handed in, and no change without the right key.
 
-use hairpin_turn::server::{OpenError, Verdict};
+use hairpin_turn::server::{ClaimError, ClientVerdict, OpenError, PeerVerdict};
 use hairpin_turn::{RelayKey, RequestKey, Run};
 use proptest::prelude::*;
 use stun::{Lifetime, Method, XorPeerAddress};
@@ -19,9 +19,14 @@ fn ready() -> (World, Client, RelayKey) {
     (world, client, relay)
 }
 
-fn check(verdict: &Verdict, run: Run<'_>) {
+fn check_peer(verdict: &PeerVerdict, run: Run<'_>) {
     assert!((1..=run.count()).contains(&verdict.covers()), "{verdict:?}");
-    if let Verdict::ToPeer { payload, .. } | Verdict::ToRelay { payload, .. } = verdict {
+}
+
+fn check(verdict: &ClientVerdict, run: Run<'_>) {
+    assert!((1..=run.count()).contains(&verdict.covers()), "{verdict:?}");
+    if let ClientVerdict::ToPeer { payload, .. } | ClientVerdict::ToRelay { payload, .. } = verdict
+    {
         assert!(
             payload.start <= payload.end && payload.end <= run.first().len(),
             "{verdict:?}"
@@ -101,8 +106,8 @@ proptest! {
         for (bytes, stride) in &datagrams {
             let run = Run { bytes, stride: (*stride).min(bytes.len()), tos: 0 };
             check(&world.server.handle_client(world.now, &client.path, run), run);
-            check(&world.server.handle_peer(world.now, relay, address(PEER), run), run);
-            check(&world.server.handle_peer(world.now, relay, address("[2001:db8::1]:1"), run), run);
+            check_peer(&world.server.handle_peer(world.now, relay, address(PEER), run), run);
+            check_peer(&world.server.handle_peer(world.now, relay, address("[2001:db8::1]:1"), run), run);
             world.drain();
         }
         let mut request = client.request(Method::CREATE_PERMISSION, |request| {
@@ -116,10 +121,10 @@ proptest! {
         let (index, generation) = key;
         let stranger = RelayKey { index, generation };
         let lost = world.server.handle_peer(world.now, stranger, address(PEER), Run::single(b"x"));
-        prop_assert!(stranger == relay || matches!(lost, Verdict::Drop { .. }), "{:?}", lost);
+        prop_assert!(stranger == relay || matches!(lost, PeerVerdict::Drop { .. }), "{:?}", lost);
         let request = RequestKey { index, generation };
         prop_assert!(!world.server.relays_opened(world.now, request, &[Err(OpenError::Other)]));
-        prop_assert!(!world.server.reservation_claimed(world.now, request, None));
+        prop_assert!(!world.server.reservation_claimed(world.now, request, Err(ClaimError::Unknown)));
         prop_assert_eq!(world.server.stats().allocations, 1);
         world.events.clear();
         world.finish();

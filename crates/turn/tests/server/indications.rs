@@ -3,7 +3,7 @@
 use std::net::SocketAddr;
 
 use hairpin_turn::Transport;
-use hairpin_turn::server::{DropReason, Verdict};
+use hairpin_turn::server::{ClientVerdict, DropReason};
 use stun::{
     AddressFamily, AttributeType, Data, DontFragment, RequestedAddressFamily, XorPeerAddress,
 };
@@ -29,7 +29,7 @@ fn the_payload_is_where_the_verdict_says() {
             builder.push_raw(AttributeType::SOFTWARE, b"test").unwrap();
         });
         let verdict = world.client(&client.path, &indication);
-        let Verdict::ToPeer {
+        let ClientVerdict::ToPeer {
             covers: 1,
             relay: from,
             peer,
@@ -62,7 +62,7 @@ fn dont_fragment_is_passed_on() {
     });
     assert!(matches!(
         world.client(&client.path, &indication),
-        Verdict::ToPeer {
+        ClientVerdict::ToPeer {
             dont_fragment: true,
             ..
         }
@@ -107,7 +107,7 @@ fn dont_fragment_is_ignored_where_ipv6_is_involved() {
         });
         let verdict = world.client(&client.path, &indication);
         assert!(
-            matches!(verdict, Verdict::ToPeer { dont_fragment, .. } if dont_fragment == heeded),
+            matches!(verdict, ClientVerdict::ToPeer { dont_fragment, .. } if dont_fragment == heeded),
             "{transport:?} {remote} {peer}: {verdict:?}"
         );
         world.finish();
@@ -169,7 +169,7 @@ fn an_indication_to_whom_it_may_not_concern_is_dropped_in_silence() {
     ] {
         assert_eq!(
             client.send(&mut world, peer, b"x"),
-            Verdict::Drop { covers: 1, reason },
+            ClientVerdict::Drop { covers: 1, reason },
             "{peer}"
         );
     }
@@ -196,7 +196,7 @@ fn a_fingerprint_is_checked() {
     });
     assert!(matches!(
         world.client(&client.path, &indication),
-        Verdict::ToPeer { .. }
+        ClientVerdict::ToPeer { .. }
     ));
     *indication.last_mut().unwrap() ^= 1;
     assert_eq!(
@@ -219,7 +219,7 @@ fn our_own_relays_are_reached_inside_and_only_while_they_live() {
     world.policy.live.lock().unwrap().insert(peer);
     let verdict = one.send(&mut world, &peer.to_string(), b"x");
     assert!(
-        matches!(verdict, Verdict::ToRelay { from: it, peer: to, .. } if (it, to) == (from, peer))
+        matches!(verdict, ClientVerdict::ToRelay { from: it, peer: to, .. } if (it, to) == (from, peer))
     );
     world.finish();
 }
@@ -234,10 +234,11 @@ fn an_allocation_that_has_expired_unnoticed_sends_nothing() {
     for verdict in [
         client.send(&mut world, PEER, b"x"),
         client.channel_data(&mut world, 0x4000, b"x"),
-        world.peer(relay, PEER, b"x"),
     ] {
         assert_eq!(verdict, drop_of(DropReason::AllocationExpired));
     }
+    let verdict = world.peer(relay, PEER, b"x");
+    assert_eq!(verdict, drop_of(DropReason::AllocationExpired));
     world.pass(0);
     world.expect_closed(1, hairpin_turn::server::CloseReason::Expired);
     world.finish();

@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 
-use hairpin_turn::server::{CloseReason, DropReason, Traffic, Verdict};
+use hairpin_turn::server::{ClientVerdict, CloseReason, DropReason, Traffic};
 use hairpin_turn::{ListenerKey, Mono, Transport};
 use stun::{AdditionalAddressFamily, AddressFamily, Lifetime, Method, RequestedAddressFamily};
 
@@ -61,7 +61,7 @@ impl World {
     fn expect_onloads(&mut self, expected: &[u16]) {
         for expected in expected {
             match self.event() {
-                Event::Onload(offloaded) => assert_eq!(offloaded.channel, *expected),
+                Event::StopOffload(offloaded) => assert_eq!(offloaded.channel, *expected),
                 other => panic!("{other:?}"),
             }
         }
@@ -133,7 +133,7 @@ fn what_is_offloaded_is_described_again_relay_by_relay() {
     // The second channel's permission has lapsed.
     let (mut next, mut calls) = (Some(0), 0);
     while let Some(first) = next {
-        next = world.server.describe_offload_again(first, 16);
+        next = world.server.repeat_offloads(first, 16);
         world.drain();
         calls += 1;
     }
@@ -345,7 +345,7 @@ fn shutdown_takes_everything_back() {
     world
         .server
         .close_all(world.now, CloseReason::ServerShutdown);
-    world.drain();
+    world.catch_up();
     world.expect_onloads(&[0x4000]);
     world.expect_closed(1, CloseReason::ServerShutdown);
     world.finish();
@@ -464,7 +464,7 @@ fn clients_of_one_address_are_told_apart() {
     assert_ne!(places[0], places[1]);
     assert!(matches!(
         two.channel_data(&mut world, 0x4000, b"x"),
-        Verdict::ToPeer { .. }
+        ClientVerdict::ToPeer { .. }
     ));
     world.finish();
 }

@@ -1,6 +1,6 @@
 //! CreatePermission requests and what permissions do (RFC 8656 §9, §10.2).
 
-use hairpin_turn::server::{DropReason, Verdict};
+use hairpin_turn::server::{ClientVerdict, DropReason, PeerVerdict};
 use stun::{AttributeType, Method, XorPeerAddress};
 
 use crate::world::{Client, RELAY_IP, SECOND, World, address, drop_of};
@@ -16,17 +16,17 @@ fn permissions_are_for_all_ports_of_an_address() {
     assert_eq!(client.permit(&mut world, &["198.51.100.200:0"]), 0);
     assert!(matches!(
         world.peer(relay, "198.51.100.200:1", b"x"),
-        Verdict::Indicate { covers: 1, .. }
+        PeerVerdict::DataIndication { covers: 1, .. }
     ));
     assert!(matches!(
         world.peer(relay, "198.51.100.200:65535", b"x"),
-        Verdict::Indicate { covers: 1, .. }
+        PeerVerdict::DataIndication { covers: 1, .. }
     ));
     let other = world.peer(relay, "198.51.100.201:1", b"x");
     assert_eq!(other, drop_of(DropReason::PeerWithoutPermission));
     assert!(matches!(
         client.send(&mut world, "198.51.100.200:9", b"x"),
-        Verdict::ToPeer { .. }
+        ClientVerdict::ToPeer { .. }
     ));
     let other = client.send(&mut world, "198.51.100.201:9", b"x");
     assert_eq!(other, drop_of(DropReason::NoPermission));
@@ -93,11 +93,11 @@ fn a_permission_lasts_300_seconds_from_its_last_refresh() {
     world.pass(300 * SECOND - 1);
     assert!(matches!(
         world.peer(relay, PEER, b"x"),
-        Verdict::Indicate { .. }
+        PeerVerdict::DataIndication { .. }
     ));
     assert!(matches!(
         client.send(&mut world, PEER, b"x"),
-        Verdict::ToPeer { .. }
+        ClientVerdict::ToPeer { .. }
     ));
     world.pass(1);
     assert_eq!(world.server.stats().permissions, 0, "swept at its moment");
@@ -130,17 +130,17 @@ fn data_does_not_refresh_a_permission() {
         world.pass_s(99);
         assert!(matches!(
             client.send(&mut world, PEER, b"x"),
-            Verdict::ToPeer { .. }
+            ClientVerdict::ToPeer { .. }
         ));
         assert!(matches!(
             world.peer(relay, PEER, b"x"),
-            Verdict::Indicate { .. }
+            PeerVerdict::DataIndication { .. }
         ));
     }
     world.pass_s(3);
     assert!(matches!(
         client.send(&mut world, PEER, b"x"),
-        Verdict::Drop { .. }
+        ClientVerdict::Drop { .. }
     ));
     world.finish();
 }
@@ -197,15 +197,15 @@ fn permissions_of_one_allocation_are_nothing_to_another() {
     let (relay_two, _) = two.allocate(&mut world);
     one.permit(&mut world, &[PEER]);
     assert!(
-        matches!(world.peer(relay_one, PEER, b"x"), Verdict::Indicate { path, .. } if path == one.path)
+        matches!(world.peer(relay_one, PEER, b"x"), PeerVerdict::DataIndication { path, .. } if path == one.path)
     );
     assert!(matches!(
         world.peer(relay_two, PEER, b"x"),
-        Verdict::Drop { .. }
+        PeerVerdict::Drop { .. }
     ));
     assert!(matches!(
         two.send(&mut world, PEER, b"x"),
-        Verdict::Drop { .. }
+        ClientVerdict::Drop { .. }
     ));
     world.finish();
 }

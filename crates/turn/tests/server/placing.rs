@@ -1,7 +1,7 @@
 //! Requests that the embedder takes to another server: nothing of them stays, and what comes late follows them.
 
 use hairpin_turn::Transport;
-use hairpin_turn::server::{DropReason, Verdict};
+use hairpin_turn::server::{ClaimError, ClientVerdict, DropReason};
 use stun::{EvenPort, Lifetime, Method};
 
 use crate::world::{Client, Event, Reply, SECOND, World, path_on};
@@ -21,25 +21,30 @@ fn asked_world() -> World {
 fn take(world: &mut World, client: &Client, request: &[u8]) {
     assert_eq!(
         world.client(&client.path, request),
-        Verdict::Handled { covers: 1 }
+        ClientVerdict::Handled { covers: 1 }
     );
     let Event::OpenRelays { request, .. } = world.event() else {
         panic!("sockets are asked for")
     };
-    assert!(world.server.taken_elsewhere(world.now, request, OTHER));
-    assert!(!world.server.taken_elsewhere(world.now, request, OTHER));
+    assert!(world.server.request_moved(world.now, request, OTHER));
+    assert!(!world.server.request_moved(world.now, request, OTHER));
     assert!(!world.server.relays_opened(world.now, request, &[]));
     world.drain();
 }
 
 fn is_forwarded(world: &mut World, client: &Client, request: &[u8]) -> bool {
     let verdict = world.client(&client.path, request);
-    assert_eq!(verdict, Verdict::Handled { covers: 1 });
-    let forwarded = world.events.contains(&Event::Forward(OTHER));
-    if forwarded {
-        assert_eq!(world.event(), Event::Forward(OTHER));
+    assert_eq!(verdict, ClientVerdict::Handled { covers: 1 });
+    let moved = Event::Moved {
+        to: OTHER,
+        path: client.path,
+        message: request.to_vec(),
+    };
+    let is_moved = world.events.contains(&moved);
+    if is_moved {
+        assert_eq!(world.event(), moved);
     }
-    forwarded
+    is_moved
 }
 
 /// How many allocations, requests, units of quota and stored answers there are.
@@ -164,8 +169,12 @@ fn a_claim_of_a_reservation_stays_where_it_is() {
     let Event::Claim { request, .. } = world.event() else {
         panic!("the other server is asked")
     };
-    assert!(!world.server.taken_elsewhere(world.now, request, OTHER));
-    assert!(world.server.reservation_claimed(world.now, request, None));
+    assert!(!world.server.request_moved(world.now, request, OTHER));
+    assert!(
+        world
+            .server
+            .reservation_claimed(world.now, request, Err(ClaimError::Unknown))
+    );
     world.drain();
     assert_eq!(world.reply(&client.path).code(), 508);
     world.finish();

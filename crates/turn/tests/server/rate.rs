@@ -1,6 +1,6 @@
 //! The rate limit of an allocation: both directions together, whichever way data takes.
 
-use hairpin_turn::server::{DropReason, Verdict};
+use hairpin_turn::server::{ClientVerdict, DropReason, PeerVerdict};
 
 use crate::world::{Client, World, drop_of};
 
@@ -22,29 +22,31 @@ fn both_directions_draw_on_one_bucket() {
     // A burst of a second's worth, and one datagram that overdraws it.
     assert!(matches!(
         client.channel_data(&mut world, 0x4000, &payload),
-        Verdict::ToPeer { .. }
+        ClientVerdict::ToPeer { .. }
     ));
     assert!(matches!(
         world.peer(relay, PEER, &payload),
-        Verdict::ToClient { .. }
+        PeerVerdict::ChannelData { .. }
     ));
     assert!(matches!(
         client.send(&mut world, UNBOUND, &payload),
-        Verdict::ToPeer { .. }
+        ClientVerdict::ToPeer { .. }
     ));
     for verdict in [
         client.channel_data(&mut world, 0x4000, &payload),
         client.send(&mut world, UNBOUND, b"x"),
-        world.peer(relay, PEER, b"x"),
-        world.peer(relay, UNBOUND, b"x"),
     ] {
+        assert_eq!(verdict, drop_of(DropReason::OverRate));
+    }
+    for peer in [PEER, UNBOUND] {
+        let verdict = world.peer(relay, peer, b"x");
         assert_eq!(verdict, drop_of(DropReason::OverRate));
     }
     assert_eq!(world.server.stats().dropped(DropReason::OverRate), 4);
     world.pass_s(1);
     assert!(matches!(
         world.peer(relay, UNBOUND, &payload),
-        Verdict::Indicate { .. }
+        PeerVerdict::DataIndication { .. }
     ));
     world.finish();
 }
@@ -83,7 +85,7 @@ fn requests_and_other_allocations_are_not_slowed_down() {
     assert_eq!(one.refresh(&mut world, 600).code(), 0);
     assert!(matches!(
         two.channel_data(&mut world, 0x4000, b"x"),
-        Verdict::ToPeer { .. }
+        ClientVerdict::ToPeer { .. }
     ));
     world.finish();
 }
@@ -102,7 +104,7 @@ fn a_new_allocation_in_an_old_place_begins_without_debt() {
     two.bind(&mut world, 0x4000, PEER);
     assert!(matches!(
         two.channel_data(&mut world, 0x4000, b"x"),
-        Verdict::ToPeer { .. }
+        ClientVerdict::ToPeer { .. }
     ));
     world.finish();
 }
@@ -115,7 +117,7 @@ fn a_limit_can_come_change_and_go_while_allocations_live() {
     client.bind(&mut world, 0x4000, PEER);
     let relayed = |world: &mut World| {
         let sent = (0..10).map(|_| client.channel_data(world, 0x4000, &[0; 1000]));
-        sent.filter(|verdict| matches!(verdict, Verdict::ToPeer { .. }))
+        sent.filter(|verdict| matches!(verdict, ClientVerdict::ToPeer { .. }))
             .count()
     };
     assert_eq!(relayed(&mut world), 10);

@@ -1,6 +1,8 @@
 //! Refresh requests (RFC 8656 §8.2).
 
-use hairpin_turn::server::{CloseReason, DropReason, RelayedAddresses, Traffic, Verdict};
+use hairpin_turn::server::{
+    ClientVerdict, CloseReason, DropReason, PeerVerdict, RelayedAddresses, Traffic,
+};
 use stun::{AddressFamily, AttributeType, Lifetime, Method, RequestedAddressFamily};
 
 use crate::world::{Client, Event, World, drop_of};
@@ -140,7 +142,7 @@ fn the_5_tuple_is_free_again_and_old_keys_are_stale() {
     assert_eq!(world.peer(old, PEER, b"x"), drop_of(DropReason::StaleRelay));
     assert!(matches!(
         world.peer(new, PEER, b"x"),
-        Verdict::Indicate { covers: 1, .. }
+        PeerVerdict::DataIndication { covers: 1, .. }
     ));
     world.finish();
 }
@@ -204,11 +206,11 @@ fn data_does_not_refresh() {
         client.permit(&mut world, &[PEER]);
         assert!(matches!(
             client.channel_data(&mut world, 0x4000, b"x"),
-            Verdict::ToPeer { .. }
+            ClientVerdict::ToPeer { .. }
         ));
         assert!(matches!(
             world.peer(relay, PEER, b"x"),
-            Verdict::ToClient { .. }
+            PeerVerdict::ChannelData { .. }
         ));
     }
     world.pass_s(6);

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use hairpin_turn::server::credentials::StaticCredentials;
-use hairpin_turn::server::{CloseReason, DropReason, Verdict};
+use hairpin_turn::server::{ClientVerdict, CloseReason, DropReason, PeerVerdict};
 
 use crate::world::{Client, FakeQuota, REALM, World, address, drop_of};
 
@@ -22,17 +22,19 @@ fn a_peer_that_is_denied_from_now_on_gets_nothing_more() {
     assert!(
         matches!(
             client.channel_data(&mut world, 0x4000, b"x"),
-            Verdict::ToPeer { .. }
+            ClientVerdict::ToPeer { .. }
         ),
         "not asked per datagram"
     );
     world.reconfigure(|_| {});
     for verdict in [
         client.channel_data(&mut world, 0x4000, b"x"),
-        world.peer(relay, PEER, b"x"),
-        world.peer(relay, "198.51.100.201:1", b"x"),
         client.send(&mut world, PEER, b"x"),
     ] {
+        assert_eq!(verdict, drop_of(DropReason::PeerNotAllowed));
+    }
+    for peer in [PEER, "198.51.100.201:1"] {
+        let verdict = world.peer(relay, peer, b"x");
         assert_eq!(verdict, drop_of(DropReason::PeerNotAllowed));
     }
     assert_eq!(client.permit(&mut world, &[PEER]), 403);
@@ -40,11 +42,11 @@ fn a_peer_that_is_denied_from_now_on_gets_nothing_more() {
     world.reconfigure(|_| {});
     assert!(matches!(
         client.channel_data(&mut world, 0x4000, b"x"),
-        Verdict::ToPeer { .. }
+        ClientVerdict::ToPeer { .. }
     ));
     assert!(matches!(
         world.peer(relay, "198.51.100.201:1", b"x"),
-        Verdict::Indicate { .. }
+        PeerVerdict::DataIndication { .. }
     ));
     world.finish();
 }

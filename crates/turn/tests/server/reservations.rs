@@ -1,7 +1,9 @@
 //! EVEN-PORT with the R bit, and RESERVATION-TOKEN (RFC 8656 §7.2).
 
 use hairpin_turn::RelayKey;
-use hairpin_turn::server::{CloseReason, DropReason, Verdict};
+use hairpin_turn::server::{
+    ClaimError, ClientIdentity, ClientVerdict, CloseReason, DropReason, PeerVerdict,
+};
 use stun::{
     AdditionalAddressFamily, AddressFamily, AttributeType, EvenPort, RequestedAddressFamily,
     ReservationToken,
@@ -78,7 +80,7 @@ fn the_next_port_is_held_and_claimed_by_its_token() {
     let relay = world.relay_at(reply.relayed()[0]);
     assert_eq!(two.permit(&mut world, &["198.51.100.9:1"]), 0);
     assert!(
-        matches!(world.peer(relay, "198.51.100.9:1", b"x"), Verdict::Indicate { path, .. } if path == two.path)
+        matches!(world.peer(relay, "198.51.100.9:1", b"x"), PeerVerdict::DataIndication { path, .. } if path == two.path)
     );
     world.finish();
 }
@@ -243,7 +245,7 @@ fn send_claim(world: &mut World, client: &mut Client, token: ReservationToken) -
     });
     assert_eq!(
         world.client(&client.path, &request),
-        Verdict::Handled { covers: 1 }
+        ClientVerdict::Handled { covers: 1 }
     );
     let event = world.event();
     assert!(matches!(event, Event::Claim { .. }), "{event:?}");
@@ -266,22 +268,24 @@ fn claim_across(
         request,
         token,
         user,
+        five_tuple,
         key,
     } = event
     else {
         panic!()
     };
-    let claimed = other.server.claim_reservation(other.now, token, &user);
+    let claimant = ClientIdentity::new(five_tuple, &user);
+    let claimed = other.server.claim_reservation(other.now, token, &claimant);
     other.drain();
-    if let Some(claimed) = claimed {
+    if let Ok(claimed) = &claimed {
         other.sockets.retain(|(open, _)| *open != claimed.relay);
         world.sockets.push((key, claimed.opened.advertised));
     }
-    assert!(world.server.reservation_claimed(
-        world.now,
-        request,
-        claimed.map(|claimed| claimed.opened)
-    ));
+    assert!(
+        world
+            .server
+            .reservation_claimed(world.now, request, claimed)
+    );
     world.drain();
     world.reply(&client.path)
 }
@@ -290,6 +294,8 @@ fn claim_across(
 fn workers() -> (World, World) {
     let one = World::new();
     let mut two = World::new();
+    two.quota = std::sync::Arc::clone(&one.quota);
+    two.config.quota = std::sync::Arc::clone(&one.quota) as _;
     two.server =
         hairpin_turn::server::Server::new(std::sync::Arc::new(two.config.clone()), 8, [9; 32]);
     (one, two)
@@ -304,17 +310,13 @@ fn a_token_of_another_worker_is_claimed_there() {
     let reply = claim_across(&mut two, &mut one, &mut client, token);
     assert_eq!((reply.code(), reply.relayed()[0].port()), (0, port + 1));
     two.expect_opened();
-    assert_eq!(
-        (one.quota.held(), two.quota.held()),
-        (1, 1),
-        "the unit has moved"
-    );
+    assert_eq!(one.quota.held(), 2, "the unit has moved");
     assert_eq!(one.server.stats().reservations, 0);
     let relay = two.relay_at(reply.relayed()[0]);
     client.permit(&mut two, &["198.51.100.9:1"]);
     assert!(matches!(
         two.peer(relay, "198.51.100.9:1", b"x"),
-        Verdict::Indicate { .. }
+        PeerVerdict::DataIndication { .. }
     ));
     // Once.
     let mut again = Client::new(&mut two, "alice", "198.51.100.1:4002");
@@ -322,8 +324,7 @@ fn a_token_of_another_worker_is_claimed_there() {
         claim_across(&mut two, &mut one, &mut again, token).code(),
         508
     );
-    one.finish();
-    two.finish();
+    one.finish_both(two);
 }
 
 #[test]
@@ -336,23 +337,25 @@ fn another_worker_gives_a_reservation_to_its_owner_only() {
         508
     );
     assert_eq!(one.server.stats().reservations, 1);
-    one.finish();
-    two.finish();
+    one.finish_both(two);
 }
 
 #[test]
-fn a_claim_beyond_the_quota_closes_the_port() {
+fn a_claim_beyond_the_quota_leaves_the_reservation() {
     let (mut one, mut two) = workers();
     let (_, _, token) = reserved(&mut one);
-    *two.quota.per_user.lock().unwrap() = 0;
-    let mut client = Client::new(&mut two, "alice", TWO);
+    let mut client = Client::new(&mut two, "alice", "198.51.100.77:4000");
+    *two.quota.per_source.lock().unwrap() = 0;
     assert_eq!(
         claim_across(&mut two, &mut one, &mut client, token).code(),
         486
     );
-    assert!(matches!(two.event(), Event::CloseRelay(_)));
-    one.finish();
-    two.finish();
+    assert_eq!(one.server.stats().reservations, 1);
+    *two.quota.per_source.lock().unwrap() = usize::MAX;
+    let reply = claim_across(&mut two, &mut one, &mut client, token);
+    assert_eq!(reply.code(), 0);
+    two.expect_opened();
+    one.finish_both(two);
 }
 
 #[test]
@@ -372,9 +375,11 @@ fn a_claim_that_is_never_answered_fails_after_5_seconds() {
     two.pass_s(5);
     assert_eq!(two.event(), Event::CloseRelay(relay));
     assert_eq!(two.reply(&client.path).code(), 508);
-    assert!(!two.server.reservation_claimed(two.now, key, None));
-    one.finish();
-    two.finish();
+    assert!(
+        !two.server
+            .reservation_claimed(two.now, key, Err(ClaimError::Unknown))
+    );
+    one.finish_both(two);
 }
 
 #[test]
@@ -387,9 +392,11 @@ fn opening_and_claiming_are_not_mixed_up() {
         panic!()
     };
     assert!(!two.server.relays_opened(two.now, key, &[]));
-    assert!(two.server.reservation_claimed(two.now, key, None));
+    assert!(
+        two.server
+            .reservation_claimed(two.now, key, Err(ClaimError::Unknown))
+    );
     two.drain();
     assert_eq!(two.reply(&client.path).code(), 508);
-    one.finish();
-    two.finish();
+    one.finish_both(two);
 }

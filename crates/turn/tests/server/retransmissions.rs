@@ -1,7 +1,7 @@
 //! Requests that come again (RFC 8489 §6.3.1): the same answer, byte for byte, and nothing done twice.
 
 use hairpin_turn::Transport;
-use hairpin_turn::server::{CloseReason, Verdict};
+use hairpin_turn::server::{CloseReason, PeerVerdict};
 use stun::{AttributeType, EvenPort, Lifetime, Method, XorPeerAddress};
 
 use crate::world::{Client, SECOND, World, address, path_on};
@@ -100,12 +100,12 @@ fn a_retransmitted_permission_or_channel_is_not_refreshed() {
     world.pass(270 * SECOND - 1);
     assert!(matches!(
         world.peer(relay, PEER, b"x"),
-        Verdict::ToClient { .. }
+        PeerVerdict::ChannelData { .. }
     ));
     world.pass(1);
     assert!(matches!(
         world.peer(relay, PEER, b"x"),
-        Verdict::Drop { .. }
+        PeerVerdict::Drop { .. }
     ));
     world.finish();
 }

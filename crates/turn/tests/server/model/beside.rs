@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::net::SocketAddr;
 
-use hairpin_turn::server::{CloseReason, Verdict};
+use hairpin_turn::server::{ClientVerdict, CloseReason, PeerVerdict};
 use stun::{
     AdditionalAddressFamily, AddressFamily, AttributeType, Lifetime, Method,
     RequestedAddressFamily, XorPeerAddress,
@@ -231,13 +231,13 @@ impl Beside {
     fn channel_data(&mut self, client: usize, number: u16) {
         let verdict = self.clients[client][0].channel_data(&mut self.world, number, b"payload");
         let got = match verdict {
-            Verdict::ToPeer {
+            ClientVerdict::ToPeer {
                 covers: 1,
                 relay,
                 peer,
                 ..
             } => Some((relay, peer)),
-            Verdict::Drop { covers: 1, .. } => None,
+            ClientVerdict::Drop { covers: 1, .. } => None,
             other => panic!("{other:?}"),
         };
         let expected = self.model.channel_data(client, number);
@@ -250,7 +250,7 @@ impl Beside {
     fn send(&mut self, client: usize, peer: SocketAddr) {
         let verdict = self.clients[client][0].send(&mut self.world, &peer.to_string(), b"payload");
         let got = match verdict {
-            Verdict::ToPeer {
+            ClientVerdict::ToPeer {
                 covers: 1,
                 relay,
                 peer: to,
@@ -259,7 +259,7 @@ impl Beside {
                 assert_eq!(to, peer);
                 Some(relay)
             }
-            Verdict::Drop { covers: 1, .. } => None,
+            ClientVerdict::Drop { covers: 1, .. } => None,
             other => panic!("{other:?}"),
         };
         let expected = self.model.send(client, peer);
@@ -280,16 +280,16 @@ impl Beside {
         let key = self.world.relay_at(relay.address);
         let path = self.clients[client][0].path;
         let got = match self.world.peer(key, &peer.to_string(), b"payload") {
-            Verdict::ToClient {
+            PeerVerdict::ChannelData {
                 covers: 1,
                 path: to,
                 channel,
             } if to == path => Some(Some(channel.get())),
-            Verdict::Indicate {
+            PeerVerdict::DataIndication {
                 covers: 1,
                 path: to,
             } if to == path => Some(None),
-            Verdict::Drop { covers: 1, .. } => None,
+            PeerVerdict::Drop { covers: 1, .. } => None,
             other => panic!("{other:?}"),
         };
         assert_eq!(got, self.model.arrive(client, family, peer));
@@ -342,7 +342,7 @@ impl Beside {
         self.world
             .server
             .close_all(self.world.now, CloseReason::Operator);
-        self.world.drain();
+        self.world.catch_up();
         let closed = self
             .world
             .events

@@ -3,7 +3,7 @@
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use hairpin_turn::server::{RelayRequest, Verdict};
+use hairpin_turn::server::{ClientVerdict, RelayRequest};
 use hairpin_turn::{ClientPath, RelayKey, RequestKey};
 use stun::{
     AttributeType, Builder, ChannelNumber, Class, HmacKey, Lifetime, Method, Nonce,
@@ -195,12 +195,13 @@ impl Client {
         let request = self.allocate_request(attributes);
         assert_eq!(
             world.client(&self.path, &request),
-            Verdict::Handled { covers: 1 }
+            ClientVerdict::Handled { covers: 1 }
         );
         match world.event() {
             Event::OpenRelays {
                 request: key,
                 relays,
+                ..
             } => (request, key, relays),
             other => panic!("no relays wanted: {other:?}"),
         }
@@ -259,14 +260,14 @@ impl Client {
     }
 
     /// Sends ChannelData.
-    pub fn channel_data(&self, world: &mut World, number: u16, payload: &[u8]) -> Verdict {
+    pub fn channel_data(&self, world: &mut World, number: u16, payload: &[u8]) -> ClientVerdict {
         let mut datagram = channel_header(number, payload.len()).to_vec();
         datagram.extend_from_slice(payload);
         world.client(&self.path, &datagram)
     }
 
     /// Sends a Send indication.
-    pub fn send(&mut self, world: &mut World, peer: &str, payload: &[u8]) -> Verdict {
+    pub fn send(&mut self, world: &mut World, peer: &str, payload: &[u8]) -> ClientVerdict {
         let indication = self.send_indication(|builder| {
             builder
                 .push(&XorPeerAddress(address(peer)))

@@ -4,7 +4,7 @@ use std::collections::{HashMap, HashSet};
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Mutex;
 
-use hairpin_turn::server::{PeerClass, PeerPolicy, Quota, QuotaExceeded};
+use hairpin_turn::server::{ClientIdentity, PeerClass, PeerPolicy, Quota, QuotaExceeded};
 
 use super::RELAY_IP;
 
@@ -17,7 +17,7 @@ pub struct FakePolicy {
 }
 
 impl PeerPolicy for FakePolicy {
-    fn classify(&self, peer: IpAddr) -> PeerClass {
+    fn classify(&self, _: &ClientIdentity<'_>, peer: IpAddr) -> PeerClass {
         let is_private = matches!(peer, IpAddr::V4(v4) if v4.octets()[0] == 10);
         if is_private || self.denied.lock().unwrap().contains(&peer) {
             PeerClass::Denied
@@ -28,8 +28,8 @@ impl PeerPolicy for FakePolicy {
         }
     }
 
-    fn permits(&self, peer: SocketAddr) -> PeerClass {
-        match self.classify(peer.ip()) {
+    fn permits(&self, client: &ClientIdentity<'_>, peer: SocketAddr) -> PeerClass {
+        match self.classify(client, peer.ip()) {
             PeerClass::OwnRelay if !self.live.lock().unwrap().contains(&peer) => PeerClass::Denied,
             PeerClass::Peer if peer.port() == 25 => PeerClass::Denied,
             class => class,
@@ -80,7 +80,8 @@ impl FakeQuota {
 }
 
 impl Quota for FakeQuota {
-    fn try_acquire(&self, user: &str, source: IpAddr) -> Result<(), QuotaExceeded> {
+    fn try_acquire(&self, client: &ClientIdentity<'_>) -> Result<(), QuotaExceeded> {
+        let (user, source) = (client.user, client.five_tuple.remote.ip());
         if self.held_by(user) >= *self.per_user.lock().unwrap() {
             return Err(QuotaExceeded::User);
         }
@@ -100,12 +101,24 @@ impl Quota for FakeQuota {
         Ok(())
     }
 
-    fn release(&self, user: &str, source: IpAddr) {
+    fn release(&self, client: &ClientIdentity<'_>) {
+        let (user, source) = (client.user, client.five_tuple.remote.ip());
         let mut held = self.held.lock().unwrap();
         let units = held
             .get_mut(&(user.to_owned(), source))
             .expect("released what was acquired");
         assert!(*units > 0, "released once");
         *units -= 1;
+    }
+
+    fn transfer(
+        &self,
+        from: &ClientIdentity<'_>,
+        to: &ClientIdentity<'_>,
+    ) -> Result<(), QuotaExceeded> {
+        let held = self.held.lock().unwrap().clone();
+        self.release(from);
+        self.try_acquire(to)
+            .inspect_err(|_| *self.held.lock().unwrap() = held)
     }
 }

@@ -12,8 +12,8 @@ use stun::nonce::NonceKeys;
 use stun::{AddressFamily, Class, Decode, ErrorCode, HmacKey, Message, Method, XorRelayedAddress};
 use turn::server::credentials::StaticCredentials;
 use turn::server::{
-    CloseReason, Config, DropReason, OffloadedChannel, OpenError, OpenedRelay, Output, PortRequest,
-    RelayRequest, RelayedAddresses, Server, Traffic, Verdict,
+    ClientVerdict, CloseReason, Config, DropReason, OffloadedChannel, OpenError, OpenedRelay,
+    Output, PeerVerdict, PortRequest, RelayRequest, RelayedAddresses, Server, Traffic,
 };
 use turn::{
     AllocationKey, ClientPath, FiveTuple, ListenerKey, Mono, Now, RelayKey, RequestKey, Run,
@@ -44,17 +44,23 @@ pub enum Event {
     OpenRelays {
         request: RequestKey,
         relays: Vec<RelayRequest>,
+        message: Option<Vec<u8>>,
     },
     Claim {
         request: RequestKey,
         token: [u8; 8],
         user: String,
+        five_tuple: FiveTuple,
         key: RelayKey,
     },
-    Forward(u16),
+    Moved {
+        to: u16,
+        path: ClientPath,
+        message: Vec<u8>,
+    },
     CloseRelay(RelayKey),
     Offload(Offloaded),
-    Onload(Offloaded),
+    StopOffload(Offloaded),
     Opened {
         user: String,
         path: ClientPath,
@@ -158,6 +164,7 @@ impl World {
         change(&mut self.config);
         self.server
             .set_config(self.now, Arc::new(self.config.clone()));
+        self.catch_up();
     }
 
     /// Lets time pass, with every timeout handled at its very moment.
@@ -177,6 +184,18 @@ impl World {
         self.set_clock(start, end);
     }
 
+    /// Handles what is due at this moment.
+    pub fn catch_up(&mut self) {
+        while self
+            .server
+            .poll_timeout()
+            .is_some_and(|at| at <= self.now.mono)
+        {
+            self.server.handle_timeout(self.now);
+            self.drain();
+        }
+    }
+
     pub fn pass_s(&mut self, seconds: u64) {
         self.pass(seconds * SECOND);
     }
@@ -194,7 +213,7 @@ impl World {
     }
 
     /// One datagram from a client.
-    pub fn client(&mut self, path: &ClientPath, datagram: &[u8]) -> Verdict {
+    pub fn client(&mut self, path: &ClientPath, datagram: &[u8]) -> ClientVerdict {
         let verdict = self
             .server
             .handle_client(self.now, path, Run::single(datagram));
@@ -204,14 +223,17 @@ impl World {
     }
 
     /// One datagram from a peer.
-    pub fn peer(&mut self, relay: RelayKey, from: &str, payload: &[u8]) -> Verdict {
+    pub fn peer(&mut self, relay: RelayKey, from: &str, payload: &[u8]) -> PeerVerdict {
         self.server
             .handle_peer(self.now, relay, address(from), Run::single(payload))
     }
 
     /// A request and its answer. Fails if there is not exactly one.
     pub fn ask(&mut self, path: &ClientPath, request: &[u8]) -> Reply {
-        assert_eq!(self.client(path, request), Verdict::Handled { covers: 1 });
+        assert_eq!(
+            self.client(path, request),
+            ClientVerdict::Handled { covers: 1 }
+        );
         self.reply(path)
     }
 
@@ -240,7 +262,7 @@ impl World {
     pub fn dropped(&mut self, path: &ClientPath, datagram: &[u8]) -> DropReason {
         let before = self.server.stats().clone();
         let verdict = self.client(path, datagram);
-        let Verdict::Drop { covers: 1, reason } = verdict else {
+        let ClientVerdict::Drop { covers: 1, reason } = verdict else {
             panic!("not dropped: {verdict:?}")
         };
         assert_eq!(
@@ -258,7 +280,9 @@ impl World {
                 Some(output) => own(output),
             };
             match event {
-                Event::OpenRelays { request, relays } if self.auto_open => {
+                Event::OpenRelays {
+                    request, relays, ..
+                } if self.auto_open => {
                     let results = self.open(&relays);
                     assert!(self.server.relays_opened(self.now, request, &results));
                 }
@@ -267,7 +291,7 @@ impl World {
                     self.offloaded.insert(key, offloaded.clone());
                     self.events.push_back(Event::Offload(offloaded));
                 }
-                Event::Onload(said) => {
+                Event::StopOffload(said) => {
                     let key = (said.path.five_tuple, said.channel);
                     let was = self.offloaded.remove(&key).expect("it was offloaded");
                     let (own_relay, deadline) = (was.own_relay, was.deadline);
@@ -285,8 +309,8 @@ impl World {
                         packets: 2,
                         bytes: 20,
                     };
-                    self.server.offload_counters(said.allocation, one, two);
-                    self.events.push_back(Event::Onload(said));
+                    self.server.add_offloaded_traffic(said.allocation, one, two);
+                    self.events.push_back(Event::StopOffload(said));
                 }
                 Event::CloseRelay(key) => {
                     self.sockets.retain(|(open, _)| *open != key);
@@ -370,9 +394,28 @@ impl World {
 
     /// Ends the test: nothing is left over, and whatever was taken has been given back once all is over.
     pub fn finish(mut self) {
+        self.close();
+        self.expect_nothing_left();
+    }
+
+    /// Ends two worlds that share a quota.
+    pub fn finish_both(mut self, mut other: World) {
+        self.close();
+        other.close();
+        self.expect_nothing_left();
+        other.expect_nothing_left();
+    }
+
+    fn close(&mut self) {
         assert_eq!(self.events, [], "nobody looked at these");
         self.server.close_all(self.now, CloseReason::ServerShutdown);
-        self.drain();
+        while self.server.is_closing() {
+            self.server.handle_timeout(self.now);
+            self.drain();
+        }
+    }
+
+    fn expect_nothing_left(&mut self) {
         let stats = self.server.stats();
         let left = [
             stats.allocations,
@@ -419,22 +462,33 @@ fn own(output: Output<'_>) -> Event {
             path,
             bytes: bytes.to_vec(),
         },
-        Output::OpenRelays { request, relays } => Event::OpenRelays {
+        Output::OpenRelays {
+            request,
+            relays,
+            message,
+            ..
+        } => Event::OpenRelays {
             request,
             relays: relays.to_vec(),
+            message: message.map(<[u8]>::to_vec),
         },
         Output::ClaimReservation {
             request,
             token,
-            user,
+            client,
             key,
         } => Event::Claim {
             request,
             token,
-            user: user.to_owned(),
+            user: client.user.to_owned(),
+            five_tuple: client.five_tuple,
             key,
         },
-        Output::Forward { to } => Event::Forward(to),
+        Output::MoveRequest { to, path, message } => Event::Moved {
+            to,
+            path,
+            message: message.to_vec(),
+        },
         Output::CloseRelay { relay } => Event::CloseRelay(relay),
         Output::AllocationOpened {
             user,
@@ -483,14 +537,31 @@ fn own_offload(output: Output<'_>) -> Event {
             own_relay,
             deadline,
         } => Event::Offload(described(channel, own_relay, deadline)),
-        Output::Onload { channel } => Event::Onload(described(channel, false, Mono(0))),
+        Output::StopOffload { channel } => Event::StopOffload(described(channel, false, Mono(0))),
         other => panic!("an output that the tests do not know: {other:?}"),
     }
 }
 
 /// The verdict on a single datagram that is discarded.
-pub fn drop_of(reason: DropReason) -> Verdict {
-    Verdict::Drop { covers: 1, reason }
+/// One datagram dropped, from whichever side it came.
+pub fn drop_of<V: Dropped>(reason: DropReason) -> V {
+    V::dropped(reason)
+}
+
+pub trait Dropped {
+    fn dropped(reason: DropReason) -> Self;
+}
+
+impl Dropped for ClientVerdict {
+    fn dropped(reason: DropReason) -> ClientVerdict {
+        ClientVerdict::Drop { covers: 1, reason }
+    }
+}
+
+impl Dropped for PeerVerdict {
+    fn dropped(reason: DropReason) -> PeerVerdict {
+        PeerVerdict::Drop { covers: 1, reason }
+    }
 }
 
 pub fn address(text: &str) -> SocketAddr {
