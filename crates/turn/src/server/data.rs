@@ -4,9 +4,10 @@ use std::net::{IpAddr, SocketAddr};
 
 use stun::{ChannelNumber, INDICATION_HEADER_MAX, data_indication_header};
 
-use super::allocation::Client;
+use super::allocation::Clients;
 use super::channel_data::check;
-use super::policy::{PeerClass, PeerPolicy, class_of_address, class_of_peer};
+use super::config::Config;
+use super::policy::{PeerClass, class_of_address, class_of_peer};
 use super::relay::{LiveRelay, Relay};
 use super::slab::Slab;
 use super::{DropReason, PeerVerdict, Server};
@@ -30,27 +31,48 @@ impl Server {
     ) -> PeerVerdict {
         // All of them go the same way: whatever channel the first one belongs to, the others do.
         let covers = run.count();
-        match self.towards_client(now, key, from, run) {
-            Ok(verdict) => verdict,
-            Err(reason) => {
-                self.stats.count_drops(reason, covers);
-                PeerVerdict::Drop { covers, reason }
-            }
+        let (client, channel) = match self.admit_from_peer(now, key, from, run) {
+            Ok(admitted) => admitted,
+            Err(reason) => return self.drop_from_peer(covers, reason),
+        };
+        let Some(client) = self.clients.get_mut(client) else {
+            return self.drop_from_peer(covers, DropReason::StaleRelay);
+        };
+        self.stats.to_clients.add(covers, run.bytes.len());
+        client.count_to_client(covers, run.bytes.len());
+        let path = client.path.path();
+        // RFC 8656 §12.5: the server "MUST use the ChannelData message if a channel has been bound to the
+        // peer".
+        match channel {
+            Some(channel) => PeerVerdict::ChannelData {
+                covers,
+                path,
+                channel,
+            },
+            None => PeerVerdict::DataIndication { covers, path },
         }
     }
 
-    fn towards_client(
+    #[cold]
+    fn drop_from_peer(&mut self, covers: usize, reason: DropReason) -> PeerVerdict {
+        self.stats.count_drops(reason, covers);
+        PeerVerdict::Drop { covers, reason }
+    }
+
+    /// The place of the client that gets these datagrams, and the channel that they go through, if any.
+    #[inline]
+    fn admit_from_peer(
         &mut self,
         now: Now,
         key: RelayKey,
         from: SocketAddr,
         run: Run<'_>,
-    ) -> Result<PeerVerdict, DropReason> {
+    ) -> Result<(u32, Option<ChannelNumber>), DropReason> {
         let live = live(&mut self.relays, now, key)?;
         let policy = Policy {
-            policy: &*self.config.policy,
+            config: &self.config,
             epoch: self.policy_epoch,
-            client: self.clients.get(live.client),
+            clients: &self.clients,
         };
         let channel = channel_from(live, now, from, &policy)?;
         let longest = if channel.is_some() {
@@ -64,24 +86,7 @@ impl Server {
         if !self.limiter.admits(now.mono, live.client, run.bytes.len()) {
             return Err(DropReason::OverRate);
         }
-        let covers = run.count();
-        let client = self
-            .clients
-            .get_mut(live.client)
-            .ok_or(DropReason::StaleRelay)?;
-        let path = client.path.path();
-        self.stats.to_clients.add(covers, run.bytes.len());
-        client.count_to_client(covers, run.bytes.len());
-        // RFC 8656 §12.5: the server "MUST use the ChannelData message if a channel has been bound to the
-        // peer".
-        Ok(match channel {
-            Some(channel) => PeerVerdict::ChannelData {
-                covers,
-                path,
-                channel,
-            },
-            None => PeerVerdict::DataIndication { covers, path },
-        })
+        Ok((live.client, channel))
     }
 
     /// Writes the head of the Data indication (RFC 8656 §11.3) for [`PeerVerdict::DataIndication`]: everything before the payload.
@@ -99,26 +104,32 @@ impl Server {
     }
 }
 
-/// The policy, for the client of one relay.
+/// The policy and the clients that it can be asked about.
 struct Policy<'a> {
-    policy: &'a dyn PeerPolicy,
+    config: &'a Config,
     epoch: u16,
-    client: Option<&'a Client>,
+    clients: &'a Clients,
 }
 
 impl Policy<'_> {
     #[cold]
-    fn class_of_peer(&self, peer: SocketAddr) -> PeerClass {
-        self.client.map_or(PeerClass::Denied, |client| {
-            class_of_peer(self.policy, &client.identity(), peer)
-        })
+    #[inline(never)]
+    fn class_of_peer(&self, client: u32, peer: SocketAddr) -> PeerClass {
+        self.clients
+            .get(client)
+            .map_or(PeerClass::Denied, |client| {
+                class_of_peer(&*self.config.policy, &client.identity(), peer)
+            })
     }
 
     #[cold]
-    fn class_of_address(&self, peer: IpAddr) -> PeerClass {
-        self.client.map_or(PeerClass::Denied, |client| {
-            class_of_address(self.policy, &client.identity(), peer)
-        })
+    #[inline(never)]
+    fn class_of_address(&self, client: u32, peer: IpAddr) -> PeerClass {
+        self.clients
+            .get(client)
+            .map_or(PeerClass::Denied, |client| {
+                class_of_address(&*self.config.policy, &client.identity(), peer)
+            })
     }
 }
 
@@ -145,9 +156,10 @@ fn channel_from(
     from: SocketAddr,
     policy: &Policy<'_>,
 ) -> Result<Option<ChannelNumber>, DropReason> {
+    let client = live.client;
     if let Some(channel) = live.channels.bound_to(&from, now.mono) {
         return match check(channel, now, policy.epoch, |peer| {
-            policy.class_of_peer(peer)
+            policy.class_of_peer(client, peer)
         }) {
             Ok(()) => Ok(Some(channel.number)),
             Err(DropReason::NoPermission) => Err(DropReason::PeerWithoutPermission),
@@ -159,7 +171,7 @@ fn channel_from(
         .get(&from.ip(), now.mono)
         .ok_or(DropReason::PeerWithoutPermission)?;
     if permission.policy_epoch != policy.epoch {
-        if policy.class_of_address(from.ip()) == PeerClass::Denied {
+        if policy.class_of_address(client, from.ip()) == PeerClass::Denied {
             return Err(DropReason::PeerNotAllowed);
         }
         permission.policy_epoch = policy.epoch;

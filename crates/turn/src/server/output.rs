@@ -6,7 +6,7 @@ use std::time::Duration;
 use stun::{AddressFamily, ChannelNumber};
 
 use super::policy::ClientIdentity;
-use crate::{AllocationKey, ClientPath, Mono, RelayKey, RequestKey};
+use crate::{AllocationKey, ClientPath, ConnectionKey, Mono, RelayKey, RequestKey};
 
 /// Something for the embedder to do, in this order.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -60,6 +60,27 @@ pub enum Output<'a> {
     CloseRelay {
         /// Whose socket.
         relay: RelayKey,
+    },
+    /// Dial a TCP connection from the relay's address to the peer (RFC 6062 §5.2). The policy has allowed the peer.
+    Connect {
+        /// The key of the connection.
+        connection: ConnectionKey,
+        /// The relay whose address and port the connection comes from.
+        relay: RelayKey,
+        /// The peer.
+        peer: SocketAddr,
+    },
+    /// Join the connection to the peer with the client's data connection (RFC 6062 §5.4): whatever one receives, the other sends.
+    BindConnection {
+        /// The connection to the peer.
+        connection: ConnectionKey,
+        /// The client's data connection.
+        path: ClientPath,
+    },
+    /// Close the connection to the peer, and the data connection that is bound to it.
+    CloseConnection {
+        /// The connection to the peer.
+        connection: ConnectionKey,
     },
     /// The kernel may relay the channel's datagrams, both ways, until `deadline`. Queued before the response that tells the client
     /// of the channel, and again when the deadline changes. An embedder that cannot offload the channel ignores it: the engine
@@ -162,7 +183,7 @@ impl Traffic {
 pub enum RelayTransport {
     /// UDP.
     Udp,
-    /// TCP (RFC 6062): the socket listens for connections from peers.
+    /// TCP (RFC 6062): the socket listens for connections from peers. No client can request it yet: the response is 442.
     Tcp,
 }
 

@@ -4,7 +4,7 @@ use std::net::SocketAddr;
 
 use stun::{AttributeType, Data, FingerprintState, Message, XorPeerAddress};
 
-use super::policy::{ClientIdentity, PeerClass, PeerPolicy, class_of_peer};
+use super::policy::{ClientIdentity, PeerClass, PeerPolicy};
 use super::relay::{LiveRelay, Relay};
 use super::{ClientVerdict, DropReason, Server};
 use crate::types::attribute::is_known;
@@ -110,8 +110,11 @@ fn may_send(
     live.permissions
         .get(&peer.ip(), now.mono)
         .ok_or(DropReason::NoPermission)?;
-    match class_of_peer(policy, client, peer) {
+    // A Teredo or 6to4 address has no permission: CreatePermission and ChannelBind refuse it.
+    match policy.permits(client, peer) {
         PeerClass::Denied => Err(DropReason::PeerNotAllowed),
+        // Such a datagram could not even be sent.
+        _ if peer.port() == 0 => Err(DropReason::PeerNotAllowed),
         class => Ok(class),
     }
 }

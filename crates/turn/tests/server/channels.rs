@@ -176,6 +176,11 @@ fn tunnels_are_refused_as_peers() {
         client.bind(&mut world, 0x4000, "[2001:0:4136:e378::1]:1"),
         403
     );
+    for peer in ["[2002:c000:204::1]:1", "[2001:0:4136:e378::1]:1"] {
+        assert_eq!(client.permit(&mut world, &[peer]), 403, "{peer}");
+        let sent = client.send(&mut world, peer, b"x");
+        assert_eq!(sent, drop_of(DropReason::NoPermission), "{peer}");
+    }
     assert_eq!(client.bind(&mut world, 0x4000, "[2001:db8::1]:1"), 0);
     world.finish();
 }

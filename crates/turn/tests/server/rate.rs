@@ -1,8 +1,8 @@
 //! The rate limit of an allocation: both directions together, whichever way data takes.
 
-use hairpin_turn::server::{ClientVerdict, DropReason, PeerVerdict};
+use hairpin_turn::server::{ClientVerdict, DropReason, IcmpError, PeerVerdict};
 
-use crate::world::{Client, World, drop_of};
+use crate::world::{Client, World, address, drop_of};
 
 const REMOTE: &str = "198.51.100.1:4000";
 const PEER: &str = "198.51.100.200:700";
@@ -144,4 +144,31 @@ fn rates_that_cannot_be_kept_are_refused() {
         config.allocation_rate = rate;
         assert_eq!(config.validate().is_ok(), valid, "{rate}");
     }
+}
+
+#[test]
+fn icmp_indications_draw_on_the_same_bucket() {
+    let mut world = limited();
+    let mut client = Client::new(&mut world, "alice", REMOTE);
+    let (relay, _) = client.allocate(&mut world);
+    client.permit(&mut world, &[PEER]);
+    let unreachable = IcmpError {
+        kind: 3,
+        code: 3,
+        mtu: 0,
+    };
+    let mut told = 0;
+    for _ in 0..1000 {
+        let outcome = world
+            .server
+            .handle_icmp(world.now, relay, address(PEER), unreachable);
+        told += usize::from(outcome.is_ok());
+        world.drain();
+    }
+    // A second's worth at 8 bytes each, and one more that overdraws.
+    assert_eq!(told, 1000 / 8 + 1);
+    let dropped = world.server.stats().dropped(DropReason::OverRate);
+    assert_eq!(dropped, 1000 - told as u64);
+    world.events.clear();
+    world.finish();
 }

@@ -3,7 +3,9 @@
 use std::sync::Arc;
 
 use hairpin_turn::server::credentials::StaticCredentials;
-use hairpin_turn::server::{ClientVerdict, CloseReason, DropReason, PeerVerdict};
+use hairpin_turn::server::{
+    ClientIdentity, ClientVerdict, CloseReason, DropReason, PeerClass, PeerPolicy, PeerVerdict,
+};
 
 use crate::world::{Client, FakeQuota, REALM, World, address, drop_of};
 
@@ -121,4 +123,66 @@ fn what_one_quota_has_counted_is_released_to_it() {
     client.allocate(&mut world);
     assert_eq!((first.held(), world.quota.held()), (0, 1));
     world.finish();
+}
+
+#[test]
+fn a_new_policy_reaches_the_kernel_in_bounded_steps() {
+    const CLIENTS: u16 = 300;
+    let mut world = World::with(|config| config.offload = true);
+    for number in 0..CLIENTS {
+        let remote = format!("198.51.100.1:{}", 4000 + number);
+        let mut client = Client::new(&mut world, "alice", &remote);
+        client.allocate(&mut world);
+        client.bind(&mut world, 0x4000, PEER);
+        world.events.clear();
+    }
+    let peer = address(PEER).ip();
+    world.policy.denied.lock().unwrap().insert(peer);
+    let config = std::sync::Arc::new(world.config.clone());
+    world.server.set_config(world.now, config);
+    assert!(!world.server.has_outputs(), "nothing at once");
+    let mut calls = 0;
+    while !world.offloaded.is_empty() {
+        assert_eq!(world.server.poll_timeout(), Some(world.now.mono));
+        world.server.handle_timeout(world.now);
+        let before = world.offloaded.len();
+        world.drain();
+        assert!(before - world.offloaded.len() <= 64);
+        calls += 1;
+    }
+    assert_eq!(calls, CLIENTS.div_ceil(64));
+    world.events.clear();
+    world.finish();
+}
+
+#[test]
+fn policy_and_quota_see_the_client() {
+    let world = World::with(|config| config.policy = std::sync::Arc::new(OnlyBob));
+    let mut world = world;
+    let mut alice = Client::new(&mut world, "alice", REMOTE);
+    let mut bob = Client::new(&mut world, "bob", "198.51.100.1:4001");
+    for (client, code) in [(&mut alice, 403), (&mut bob, 0)] {
+        client.allocate(&mut world);
+        assert_eq!(client.permit(&mut world, &[PEER]), code);
+        assert_eq!(client.bind(&mut world, 0x4000, PEER), code);
+    }
+    world.finish();
+}
+
+/// Allows peers to Bob, at one address, alone.
+#[derive(Debug)]
+struct OnlyBob;
+
+impl PeerPolicy for OnlyBob {
+    fn classify(&self, client: &ClientIdentity<'_>, _: std::net::IpAddr) -> PeerClass {
+        if client.user == "bob" && client.five_tuple.remote == address("198.51.100.1:4001") {
+            PeerClass::Peer
+        } else {
+            PeerClass::Denied
+        }
+    }
+
+    fn permits(&self, client: &ClientIdentity<'_>, peer: std::net::SocketAddr) -> PeerClass {
+        self.classify(client, peer.ip())
+    }
 }
