@@ -140,6 +140,9 @@ pub enum ReloadError {
     /// A worker has ended; nothing has changed.
     #[error("worker {0} is not running any more: restart the server")]
     WorkerGone(usize),
+    /// A worker did not read its mailbox in time.
+    #[error("worker {0} is too busy to be told: try again")]
+    WorkerBusy(usize),
 }
 
 /// A worker ended although nobody asked it to.

@@ -29,6 +29,7 @@
 #![forbid(unsafe_code)]
 
 pub mod addresses;
+mod async_credentials;
 mod board;
 mod builder;
 pub mod counters;
@@ -78,10 +79,14 @@ pub mod rest {
 
 /// Where credentials come from; implement [`Credentials`](credentials::Credentials) for sources of your own.
 pub mod credentials {
-    pub use turn::server::credentials::{Candidate, Claim, Credentials, KeyQuery, KeySearch};
+    pub use crate::async_credentials::{AsyncCredentials, KeyFuture};
+    pub use turn::server::credentials::{
+        AnyOf, Claim, Credentials, KeyLookup, KeyQuery, KeyReply, KnownUser, OwnedKeyQuery, UserKey,
+    };
 }
 
 pub use stun::AddressFamily;
+pub use turn::server::MAX_REALM_BYTES;
 
 /// The entry to this crate: `Server::builder()`.
 #[derive(Debug)]

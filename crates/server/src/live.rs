@@ -16,12 +16,12 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use stun::AddressFamily;
 use stun::nonce::NonceKeys;
-use turn::server::Config;
+use turn::server::{Config, ValidConfig};
 
 /// The configuration of a worker. All workers have the same.
 #[derive(Debug, Clone)]
 pub(crate) struct Configuration {
-    pub(crate) engine: Arc<Config>,
+    pub(crate) engine: ValidConfig,
     pub(crate) sip: Arc<sip::Orders>,
 }
 
@@ -142,7 +142,7 @@ impl Live {
         let mut sip = self.settings.sip_orders(self.workers);
         sip.draining = self.draining;
         Ok(Configuration {
-            engine: Arc::new(self.engine_config()?),
+            engine: self.engine_config()?.validate()?,
             sip: Arc::new(sip),
         })
     }

@@ -201,6 +201,25 @@ impl Running {
         Ok(())
     }
 
+    /// Has all workers forget the keys of this user, or of all users: their source is asked again before anybody gets an allocation with
+    /// them. Allocations stay; with [`Settings::strict_expiry`] they can be refreshed only if the source still knows the user.
+    ///
+    /// # Errors
+    /// Names a worker that could not be told within a second: call again.
+    pub fn forget_users(&self, user: Option<&str>) -> Result<(), ReloadError> {
+        self.all_run()?;
+        let user = user.map(|user| prepared(user).into());
+        let deadline = Instant::now() + ANSWER;
+        for worker in 0..self.boxes.len() {
+            let message = WorkerMessage::ForgetUsers(user.clone());
+            if !self.post_until(worker, message, deadline) {
+                self.all_run()?;
+                return Err(ReloadError::WorkerBusy(worker));
+            }
+        }
+        Ok(())
+    }
+
     /// Issues nonces under a fresh key from now on; nonces under the key so far stay valid until the next rotation.
     ///
     /// # Errors
@@ -319,6 +338,11 @@ impl Drop for Running {
             tracing::error!(%failure, "while shutting down");
         }
     }
+}
+
+/// A user name as USERNAME carries it. One that nobody can have stays as it is, and means nobody.
+fn prepared(user: &str) -> std::borrow::Cow<'_, str> {
+    stun::opaque_string(user).unwrap_or(user.into())
 }
 
 /// What a panic says: `panic!` gives a text, `panic_any` may give anything.

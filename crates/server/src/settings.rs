@@ -16,7 +16,7 @@ use turn::server::{Config, Credentials, PeerPolicy, Quota};
 #[derive(Clone)]
 #[non_exhaustive]
 pub struct Settings {
-    /// The realm of all credentials (RFC 8489 §14.9), 1 to 127 characters; up to 24 bytes keep the first answer to a client small.
+    /// The realm of all credentials (RFC 8489 §14.9), 1 to [`MAX_REALM_BYTES`](crate::MAX_REALM_BYTES) bytes.
     /// It cannot change while the server runs. Default `hairpin`.
     pub realm: String,
     /// SOFTWARE in responses (RFC 8489 §14.14). Default: none, which is shorter and tells nothing.
@@ -110,7 +110,6 @@ impl Settings {
         config.channel_keeps_permission = self.channel_keeps_permission;
         config.draft_dual_allocation = self.draft_dual_allocation;
         config.authenticate_binding = self.authenticate_binding;
-        config.validate()?;
         Ok(config)
     }
 

@@ -5,7 +5,7 @@ use crate::sip::SipCounters;
 
 pub use io::{BatchSizes, Flushed, Received};
 pub use turn::server::{
-    CloseReason, DropReason, ERROR_CODES, METHODS, Stats as EngineStats, Traffic,
+    AuthFailure, CloseReason, DropReason, ERROR_CODES, METHODS, Stats as EngineStats, Traffic,
 };
 
 /// The counts of one worker at one moment.

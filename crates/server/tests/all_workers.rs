@@ -3,7 +3,7 @@
 mod common;
 
 use common::{Client, eventually, loopback, start, worker_that};
-use hairpin_server::credentials::{Candidate, Claim, Credentials, KeyQuery, KeySearch};
+use hairpin_server::credentials::{Claim, Credentials, KeyLookup, KeyQuery};
 use hairpin_server::{ReloadError, Running, Settings, Steering, WorkerFailure};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -19,7 +19,7 @@ struct Trap {
 }
 
 impl Credentials for Trap {
-    fn find(&self, query: &KeyQuery<'_>, _: &mut dyn FnMut(&Candidate<'_>) -> bool) -> KeySearch {
+    fn find(&self, query: &KeyQuery<'_>) -> KeyLookup {
         match query.claim {
             Claim::Username("stuck") => {
                 self.entered.store(true, Ordering::SeqCst);
@@ -28,7 +28,7 @@ impl Credentials for Trap {
             Claim::Username("panic") => panic!("the trap has sprung"),
             _ => {}
         }
-        KeySearch::UnknownUser
+        KeyLookup::Unknown
     }
 }
 

@@ -71,7 +71,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let client = SocketAddr::from(([203, 0, 113, 9], 50_000));
     let nonces = NonceKeys::new(&[7; 32]);
     let mut nonce = [0; nonce::LEN];
-    nonces.issue(SecurityFeatures::default(), client, 1, &mut nonce);
+    nonces.issue(SecurityFeatures::default(), 0, client, 1, &mut nonce);
     let mut binding = [0; BINDING_SUCCESS_MAX];
     let mut prefix = [0; INDICATION_HEADER_MAX];
     let datagram = channel_data::header(ChannelNumber::MIN, 0);
@@ -82,8 +82,8 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
             "verify" => message.verify(black_box(&key))?,
             "answer" => drop(black_box(answer(black_box(&mut out), &key)?)),
             "challenge" => drop(black_box(challenge(black_box(&mut out), &nonce)?)),
-            "issue" => nonces.issue(SecurityFeatures::default(), black_box(client), 1, &mut nonce),
-            "check" => drop(black_box(nonces.check(black_box(&nonce), client, 1, 600))),
+            "issue" => nonces.issue(SecurityFeatures::default(), 0, black_box(client), 1, &mut nonce),
+            "check" => drop(black_box(nonces.check(black_box(&nonce), client))),
             "binding" => drop(black_box(binding_success(&mut binding, black_box(&ID), &client, false))),
             "indication" => drop(black_box(data_indication_header(&mut prefix, black_box(&ID), &client, 1200))),
             "channel-data" => drop(black_box(ChannelData::parse_datagram(black_box(&datagram)))),

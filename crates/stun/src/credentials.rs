@@ -124,17 +124,17 @@ fn unquoted(text: &str) -> &str {
 
 /// The key of a long-term credential (RFC 8489 §9.2.2): the hash of `username:realm:password`.
 ///
-/// Realm and password are prepared with the OpaqueString profile. The user name is taken as it stands in the USERNAME
-/// attribute, where its sender has prepared it: see [`opaque_string`].
+/// All three are prepared with the OpaqueString profile. A name that was prepared before, as that of a USERNAME attribute is, stays the same.
 ///
 /// # Errors
-/// [`CredentialError`] if the profile refuses the realm or the password.
+/// [`CredentialError`] if the profile refuses one of them.
 pub fn long_term_key(
     algorithm: PasswordAlgorithm,
     username: &str,
     realm: &str,
     password: &str,
 ) -> Result<LongTermKey, CredentialError> {
+    let username = opaque_string(unquoted(username)).ok_or(CredentialError::Username)?;
     let realm = opaque_string(unquoted(realm)).ok_or(CredentialError::Realm)?;
     let password =
         opaque_string(password.trim_end_matches('\0')).ok_or(CredentialError::Password)?;
@@ -142,7 +142,7 @@ pub fn long_term_key(
         Cow::Borrowed(text) => PreparedPassword::Borrowed(text),
         Cow::Owned(text) => PreparedPassword::Owned(Zeroizing::new(text)),
     };
-    let parts = [unquoted(username), ":", &realm, ":", password.as_str()];
+    let parts = [&*username, ":", &realm, ":", password.as_str()];
     Ok(match algorithm {
         PasswordAlgorithm::Md5 => LongTermKey::from_md5(&hash::<Md5>(&parts).into()),
         PasswordAlgorithm::Sha256 => LongTermKey::from_sha256(&hash::<Sha256>(&parts).into()),
@@ -241,6 +241,12 @@ mod tests {
         let decomposed =
             long_term_key(PasswordAlgorithm::Sha256, "u", "r", "e\u{301}").expect("allowed");
         assert_eq!(composed.as_bytes(), decomposed.as_bytes());
+        let of_user = |user| {
+            let key = long_term_key(PasswordAlgorithm::Md5, user, "r", "p").expect("allowed");
+            hex(key.as_bytes())
+        };
+        assert_eq!(of_user("andr\u{e9}"), of_user("andre\u{301}"));
+        assert_eq!(of_user("a\u{A0}b"), of_user("a b"));
     }
 
     #[test]
@@ -250,6 +256,8 @@ mod tests {
         };
         assert_eq!(key("\u{7}", "p"), Err(CredentialError::Realm));
         assert_eq!(key("r", ""), Err(CredentialError::Password));
+        let nameless = long_term_key(PasswordAlgorithm::Md5, "\u{7}", "r", "p").map(|_| ());
+        assert_eq!(nameless, Err(CredentialError::Username));
         assert_eq!(userhash("", "r"), Err(CredentialError::Username));
     }
 

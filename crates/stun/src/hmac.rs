@@ -90,6 +90,14 @@ impl<const N: usize> Keyed<N> {
         self.close::<H>(&state)
     }
 
+    /// The chaining value after one more block: a pseudorandom function of blocks, as long as nothing else is made with this key.
+    #[inline]
+    pub(crate) fn block_tag<H: Hash<N>>(&self, block: &[u8; BLOCK]) -> [u32; N] {
+        let mut state = self.inner;
+        H::compress(&mut state, &[*block]);
+        state
+    }
+
     /// The HMAC of a STUN message with another value in its length field.
     #[inline]
     pub(crate) fn message_tag<H: Hash<N>>(&self, message: &[u8], length: u16) -> [u32; N] {

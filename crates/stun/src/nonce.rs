@@ -1,26 +1,33 @@
 //! Nonces that the server need not remember.
 //!
 //! A nonce proves its own origin: it carries the time it was issued and a MAC over that time, the client's address and
-//! port, and the advertised features. So a flood of unauthenticated requests costs no memory, any worker can check
-//! what another has issued, and a nonce stolen on the wire is worth nothing from another address. RFC 8489 §9.2.4 asks
-//! for the last: no nonce may serve two addresses or ports.
+//! port, the advertised features and a note of the issuer. So a flood of unauthenticated requests costs no memory, any
+//! worker can check what another has issued, and a nonce stolen on the wire is worth nothing from another address. RFC
+//! 8489 §9.2.4 requires the last: no nonce may serve two addresses or ports.
 //!
 //! ```text
 //! obMatJos2   wAAA           xxxxxxxxxxxxxxxxxxxxxxx
 //! '--------' '--'            '---------------------'
-//!  RFC 8489   24 feature bits, base64     base64url( 5 bytes unix seconds, 12 bytes of HMAC-SHA256 )
+//!  RFC 8489   24 feature bits, base64     base64url( 4 bits note, 4 bits key number, 5 bytes unix seconds, 11 bytes MAC )
 //! ```
 //!
 //! 36 bytes in all, a multiple of four, and short on purpose: with it a 401 stays below three times the size of the
 //! request that provoked it. Two keys are good at a time, so that a rotation sends nobody away; the second rotation
-//! makes everything from before the first one worthless.
+//! makes everything from before the first one worthless. The key number says which of the two to check with.
+//!
+//! The MAC is one call of the SHA-256 compression function, whose chaining value depends on the key. Its input is one block
+//! of fixed length, so this is the pseudorandom function that the proof of HMAC assumes (Bellare 2006), without HMAC's outer
+//! call: nothing can be appended, and 88 of the 256 bits are shown. Checking a forged nonce and issuing another one
+//! together cost as much as one HMAC.
 
 use core::net::{IpAddr, SocketAddr};
 
 use base64::Engine as _;
 use base64::engine::general_purpose::{STANDARD, URL_SAFE_NO_PAD};
 
-use crate::HmacKey;
+use subtle::ConstantTimeEq;
+
+use crate::hmac::{BLOCK, Keyed, Sha256, write_words};
 
 /// RFC 8489 §9.2: what every nonce of this RFC starts with.
 const COOKIE: &[u8; 9] = b"obMatJos2";
@@ -28,10 +35,12 @@ const COOKIE: &[u8; 9] = b"obMatJos2";
 const FEATURES_LEN: usize = 4;
 /// Bytes of the time stamp: seconds since 1970, enough for 34 thousand years.
 const TIME_LEN: usize = 5;
-/// Bytes of the MAC: 96 bits cannot be guessed online, and offline there is nothing to guess against.
-const MAC_LEN: usize = 12;
-/// Base64 characters of time and MAC.
-const BODY_LEN: usize = ((TIME_LEN + MAC_LEN) * 8).div_ceil(6);
+/// Bytes of the MAC: 88 bits cannot be guessed online, and offline there is nothing to guess against.
+const MAC_LEN: usize = 11;
+/// Bytes of note and key number, time and MAC.
+const BYTES: usize = 1 + TIME_LEN + MAC_LEN;
+/// Base64 characters of these.
+const BODY_LEN: usize = (BYTES * 8).div_ceil(6);
 /// Where the body starts.
 const BODY: usize = COOKIE.len() + FEATURES_LEN;
 
@@ -80,29 +89,49 @@ impl SecurityFeatures {
             .decode_slice(features, &mut bits)
             .ok()
             .filter(|&len| len == bits.len())?;
-        Some(SecurityFeatures {
+        Some(SecurityFeatures::of_bits(bits))
+    }
+
+    /// The features that these 24 bits mean.
+    const fn of_bits(bits: [u8; 3]) -> SecurityFeatures {
+        SecurityFeatures {
             password_algorithms: bits[0] & Self::PASSWORD_ALGORITHMS != 0,
             username_anonymity: bits[0] & Self::USERNAME_ANONYMITY != 0,
-        })
+        }
     }
 }
 
-/// What a nonce is worth.
+/// What a nonce of ours says.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum NonceCheck {
-    /// Issued by us, to this client, not too long ago.
-    Valid,
-    /// Issued by us to this client, but too long ago: answer 438 (RFC 8489 §9.2.4).
-    Stale,
-    /// Not issued by us, or to another address, or under a key that is gone: answer 438 too, and count it.
-    Forged,
+pub struct Issued {
+    /// The features that it advertises.
+    pub features: SecurityFeatures,
+    /// What the issuer noted: 0 to 15.
+    pub note: u8,
+    /// When it was issued, in seconds since 1970.
+    pub unix_s: u64,
+}
+
+impl Issued {
+    /// How old the nonce is. A clock that was set back makes a nonce of the future: it is ours, and not too old.
+    #[must_use]
+    pub const fn age_s(&self, now_unix_s: u64) -> u64 {
+        now_unix_s.saturating_sub(self.unix_s)
+    }
 }
 
 /// The keys under which nonces are issued and checked.
 #[derive(Debug, Clone)]
 pub struct NonceKeys {
-    current: HmacKey,
-    previous: Option<HmacKey>,
+    current: NonceKey,
+    previous: Option<NonceKey>,
+}
+
+#[derive(Clone)]
+struct NonceKey {
+    keyed: Keyed<8>,
+    /// 4 bits that depend on the key: nodes with the same key number it alike, whenever they started.
+    number: u8,
 }
 
 impl NonceKeys {
@@ -110,75 +139,119 @@ impl NonceKeys {
     #[must_use]
     pub fn new(key: &[u8; 32]) -> NonceKeys {
         NonceKeys {
-            current: HmacKey::sha256(key),
+            current: NonceKey::new(key),
             previous: None,
         }
     }
 
     /// Issues under a new key from now on; the key so far is still honoured, the one before no more.
     pub fn rotate(&mut self, key: &[u8; 32]) {
-        self.previous = Some(core::mem::replace(&mut self.current, HmacKey::sha256(key)));
+        self.previous = Some(core::mem::replace(&mut self.current, NonceKey::new(key)));
     }
 
-    /// Writes a nonce for this client. Times are in seconds since 1970.
+    /// Writes a nonce for this client. `note` is 0 to 15, for the issuer's own use. Times are in seconds since 1970.
     pub fn issue(
         &self,
         features: SecurityFeatures,
+        note: u8,
         client: SocketAddr,
         now_unix_s: u64,
         out: &mut [u8; LEN],
     ) {
         let bits = features.to_bits();
-        let time = time_bytes(now_unix_s);
-        let tag = self.current.tag(&mac_input(&bits, &client, &time));
-        let mut body = [0; TIME_LEN + MAC_LEN];
-        body[..TIME_LEN].copy_from_slice(&time);
-        body[TIME_LEN..].copy_from_slice(&tag.as_bytes()[..MAC_LEN]);
+        let mut body = [0; BYTES];
+        body[0] = note << 4 | self.current.number;
+        body[1..=TIME_LEN].copy_from_slice(&now_unix_s.to_be_bytes()[8 - TIME_LEN..]);
+        let mac = self.current.mac(&bits, &body, &client);
+        body[1 + TIME_LEN..].copy_from_slice(&mac);
         out[..COOKIE.len()].copy_from_slice(COOKIE);
         // Neither can fail: the slices are as long as the encodings.
         let _ = STANDARD.encode_slice(bits, &mut out[COOKIE.len()..BODY]);
         let _ = URL_SAFE_NO_PAD.encode_slice(body, &mut out[BODY..]);
     }
 
-    /// Checks what a client sent back. `max_age_s` is how long a nonce is good, in seconds.
+    /// What a nonce says that a client sent back; `None` if we did not issue it, or to another address, or under a key that
+    /// is gone. Whether it is too old is the caller's to say.
     #[must_use]
-    pub fn check(
-        &self,
-        nonce: &[u8],
-        client: SocketAddr,
-        now_unix_s: u64,
-        max_age_s: u64,
-    ) -> NonceCheck {
-        let Some((bits, body)) = split(nonce) else {
-            return NonceCheck::Forged;
-        };
-        let (time, mac) = body.split_at(TIME_LEN);
-        let mut wide = [0; 8];
-        wide[8 - TIME_LEN..].copy_from_slice(time);
-        let issued = u64::from_be_bytes(wide);
-        let input = mac_input(&bits, &client, &time_bytes(issued));
-        let is_ours = self.current.tag(&input).starts_with(mac)
-            || self
-                .previous
-                .as_ref()
-                .is_some_and(|key| key.tag(&input).starts_with(mac));
-        match is_ours {
-            false => NonceCheck::Forged,
-            // A clock that was set back makes a nonce of the future: it is ours, and not too old.
-            true if now_unix_s.saturating_sub(issued) > max_age_s => NonceCheck::Stale,
-            true => NonceCheck::Valid,
+    pub fn check(&self, nonce: &[u8], client: SocketAddr) -> Option<Issued> {
+        let (bits, body) = split(nonce)?;
+        let keys = [Some(&self.current), self.previous.as_ref()];
+        let mut keys = keys
+            .into_iter()
+            .flatten()
+            .filter(|key| key.number == body[0] & 0xF);
+        let is_ours = keys.any(|key| {
+            let mac = key.mac(&bits, &body, &client);
+            mac.ct_eq(&body[1 + TIME_LEN..]).into()
+        });
+        if !is_ours {
+            return None;
         }
+        let mut unix_s = [0; 8];
+        unix_s[8 - TIME_LEN..].copy_from_slice(&body[1..=TIME_LEN]);
+        Some(Issued {
+            features: SecurityFeatures::of_bits(bits),
+            note: body[0] >> 4,
+            unix_s: u64::from_be_bytes(unix_s),
+        })
+    }
+}
+
+impl NonceKey {
+    fn new(key: &[u8; 32]) -> NonceKey {
+        let keyed = Keyed::new::<Sha256>(key);
+        // No nonce's MAC has a block like this: its family is 4 or 6.
+        let [first, ..] = keyed.block_tag::<Sha256>(&[0xFF; BLOCK]);
+        NonceKey {
+            keyed,
+            number: first as u8 & 0xF,
+        }
+    }
+
+    /// The MAC over features, note, key number, time and client.
+    fn mac(&self, bits: &[u8; 3], body: &[u8; BYTES], client: &SocketAddr) -> [u8; MAC_LEN] {
+        let mut block = [0; BLOCK];
+        block[..3].copy_from_slice(bits);
+        match client.ip() {
+            IpAddr::V4(ip) => {
+                block[3] = 4;
+                block[4..8].copy_from_slice(&ip.octets());
+            }
+            IpAddr::V6(ip) => {
+                block[3] = 6;
+                block[4..20].copy_from_slice(&ip.octets());
+            }
+        }
+        block[20..22].copy_from_slice(&client.port().to_be_bytes());
+        block[22..=22 + TIME_LEN].copy_from_slice(&body[..=TIME_LEN]);
+        let mut tag = [0; 32];
+        write_words(&mut tag, &self.keyed.block_tag::<Sha256>(&block));
+        let mut mac = [0; MAC_LEN];
+        mac.copy_from_slice(&tag[..MAC_LEN]);
+        mac
+    }
+}
+
+impl Drop for NonceKey {
+    fn drop(&mut self) {
+        self.keyed.zeroize();
+    }
+}
+
+impl core::fmt::Debug for NonceKey {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        write!(f, "NonceKey({})", self.number)
     }
 }
 
 /// The feature bits and the decoded body of a nonce that looks like ours.
-fn split(nonce: &[u8]) -> Option<([u8; 3], [u8; TIME_LEN + MAC_LEN])> {
+fn split(nonce: &[u8]) -> Option<([u8; 3], [u8; BYTES])> {
     let nonce: &[u8; LEN] = nonce.try_into().ok()?;
     if !nonce.starts_with(COOKIE) {
         return None;
     }
     let mut bits = [0; 3];
-    let mut body = [0; TIME_LEN + MAC_LEN];
+    let mut body = [0; BYTES];
     STANDARD
         .decode_slice(&nonce[COOKIE.len()..BODY], &mut bits)
         .ok()
@@ -187,33 +260,4 @@ fn split(nonce: &[u8]) -> Option<([u8; 3], [u8; TIME_LEN + MAC_LEN])> {
         .decode_slice(&nonce[BODY..], &mut body)
         .ok()?;
     Some((bits, body))
-}
-
-/// The low bytes of the time.
-fn time_bytes(unix_s: u64) -> [u8; TIME_LEN] {
-    let mut time = [0; TIME_LEN];
-    time.copy_from_slice(&unix_s.to_be_bytes()[8 - TIME_LEN..]);
-    time
-}
-
-/// Bytes of the MAC's input: features, family, address, port, time. Less than a block, so a MAC is two compressions.
-const MAC_INPUT_LEN: usize = 3 + 1 + 16 + 2 + TIME_LEN;
-
-/// What the MAC covers.
-fn mac_input(bits: &[u8; 3], client: &SocketAddr, time: &[u8; TIME_LEN]) -> [u8; MAC_INPUT_LEN] {
-    let mut input = [0; MAC_INPUT_LEN];
-    input[..3].copy_from_slice(bits);
-    match client.ip() {
-        IpAddr::V4(ip) => {
-            input[3] = 4;
-            input[4..8].copy_from_slice(&ip.octets());
-        }
-        IpAddr::V6(ip) => {
-            input[3] = 6;
-            input[4..20].copy_from_slice(&ip.octets());
-        }
-    }
-    input[20..22].copy_from_slice(&client.port().to_be_bytes());
-    input[22..].copy_from_slice(time);
-    input
 }

@@ -3,7 +3,7 @@
 use core::net::SocketAddr;
 
 use hairpin_stun as stun;
-use stun::nonce::{LEN, NonceCheck, NonceKeys, SecurityFeatures};
+use stun::nonce::{LEN, NonceKeys, SecurityFeatures};
 
 const FEATURES: SecurityFeatures = SecurityFeatures {
     password_algorithms: true,
@@ -16,9 +16,25 @@ fn client() -> SocketAddr {
     SocketAddr::from(([203, 0, 113, 7], 50_000))
 }
 
+/// What a nonce is worth.
+#[derive(Debug, PartialEq)]
+enum NonceCheck {
+    Valid,
+    Stale,
+    Forged,
+}
+
+fn check(keys: &NonceKeys, nonce: &[u8], client: SocketAddr, now: u64, max_age: u64) -> NonceCheck {
+    match keys.check(nonce, client) {
+        None => NonceCheck::Forged,
+        Some(issued) if issued.age_s(now) > max_age => NonceCheck::Stale,
+        Some(_) => NonceCheck::Valid,
+    }
+}
+
 fn issue(keys: &NonceKeys, features: SecurityFeatures, client: SocketAddr) -> [u8; LEN] {
     let mut nonce = [0; LEN];
-    keys.issue(features, client, NOW, &mut nonce);
+    keys.issue(features, 5, client, NOW, &mut nonce);
     nonce
 }
 
@@ -54,7 +70,7 @@ fn features_are_read_from_the_left() {
         assert_eq!(&nonce[9..13], bits);
         assert_eq!(SecurityFeatures::of_nonce(&nonce), Some(features));
         assert_eq!(
-            keys.check(&nonce, client(), NOW, MAX_AGE),
+            check(&keys, &nonce, client(), NOW, MAX_AGE),
             NonceCheck::Valid
         );
     }
@@ -80,7 +96,7 @@ fn another_address_or_port_makes_it_a_forgery() {
     let keys = NonceKeys::new(&[1; 32]);
     let nonce = issue(&keys, FEATURES, client());
     assert_eq!(
-        keys.check(&nonce, client(), NOW, MAX_AGE),
+        check(&keys, &nonce, client(), NOW, MAX_AGE),
         NonceCheck::Valid
     );
     let others = [
@@ -92,7 +108,7 @@ fn another_address_or_port_makes_it_a_forgery() {
     for other in others {
         let other = other.parse().expect("an address");
         assert_eq!(
-            keys.check(&nonce, other, NOW, MAX_AGE),
+            check(&keys, &nonce, other, NOW, MAX_AGE),
             NonceCheck::Forged,
             "{other}"
         );
@@ -105,9 +121,12 @@ fn an_ipv6_address_counts_to_its_last_bit() {
     let keys = NonceKeys::new(&[1; 32]);
     let address: SocketAddr = "[2001:db8::1]:50000".parse().expect("an address");
     let nonce = issue(&keys, FEATURES, address);
-    assert_eq!(keys.check(&nonce, address, NOW, MAX_AGE), NonceCheck::Valid);
+    assert_eq!(
+        check(&keys, &nonce, address, NOW, MAX_AGE),
+        NonceCheck::Valid
+    );
     let next = "[2001:db8::2]:50000".parse().expect("an address");
-    assert_eq!(keys.check(&nonce, next, NOW, MAX_AGE), NonceCheck::Forged);
+    assert_eq!(check(&keys, &nonce, next, NOW, MAX_AGE), NonceCheck::Forged);
 }
 
 #[test]
@@ -116,18 +135,18 @@ fn one_rotation_keeps_it_and_the_second_does_not() {
     let nonce = issue(&keys, FEATURES, client());
     keys.rotate(&[2; 32]);
     assert_eq!(
-        keys.check(&nonce, client(), NOW, MAX_AGE),
+        check(&keys, &nonce, client(), NOW, MAX_AGE),
         NonceCheck::Valid
     );
     let newer = issue(&keys, FEATURES, client());
     assert_ne!(newer, nonce);
     keys.rotate(&[3; 32]);
     assert_eq!(
-        keys.check(&nonce, client(), NOW, MAX_AGE),
+        check(&keys, &nonce, client(), NOW, MAX_AGE),
         NonceCheck::Forged
     );
     assert_eq!(
-        keys.check(&newer, client(), NOW, MAX_AGE),
+        check(&keys, &newer, client(), NOW, MAX_AGE),
         NonceCheck::Valid
     );
 }
@@ -137,24 +156,24 @@ fn it_ages_and_does_not_mind_a_clock_set_back() {
     let mut keys = NonceKeys::new(&[1; 32]);
     let nonce = issue(&keys, FEATURES, client());
     assert_eq!(
-        keys.check(&nonce, client(), NOW + MAX_AGE, MAX_AGE),
+        check(&keys, &nonce, client(), NOW + MAX_AGE, MAX_AGE),
         NonceCheck::Valid
     );
     assert_eq!(
-        keys.check(&nonce, client(), NOW + MAX_AGE + 1, MAX_AGE),
+        check(&keys, &nonce, client(), NOW + MAX_AGE + 1, MAX_AGE),
         NonceCheck::Stale
     );
     assert_eq!(
-        keys.check(&nonce, client(), NOW - 60, MAX_AGE),
+        check(&keys, &nonce, client(), NOW - 60, MAX_AGE),
         NonceCheck::Valid
     );
     assert_eq!(
-        keys.check(&nonce, client(), u64::MAX, MAX_AGE),
+        check(&keys, &nonce, client(), u64::MAX, MAX_AGE),
         NonceCheck::Stale
     );
     keys.rotate(&[2; 32]);
     assert_eq!(
-        keys.check(&nonce, client(), NOW + MAX_AGE + 1, MAX_AGE),
+        check(&keys, &nonce, client(), NOW + MAX_AGE + 1, MAX_AGE),
         NonceCheck::Stale
     );
 }
@@ -171,7 +190,7 @@ fn any_changed_or_missing_byte_makes_it_a_forgery() {
             let mut changed = nonce;
             changed[at] = byte;
             assert_eq!(
-                keys.check(&changed, client(), NOW, MAX_AGE),
+                check(&keys, &changed, client(), NOW, MAX_AGE),
                 NonceCheck::Forged,
                 "{byte} at {at}"
             );
@@ -179,13 +198,13 @@ fn any_changed_or_missing_byte_makes_it_a_forgery() {
     }
     for end in 0..LEN {
         assert_eq!(
-            keys.check(&nonce[..end], client(), NOW, MAX_AGE),
+            check(&keys, &nonce[..end], client(), NOW, MAX_AGE),
             NonceCheck::Forged
         );
     }
     let longer = [&nonce[..], b"A"].concat();
     assert_eq!(
-        keys.check(&longer, client(), NOW, MAX_AGE),
+        check(&keys, &longer, client(), NOW, MAX_AGE),
         NonceCheck::Forged
     );
 }
@@ -195,7 +214,39 @@ fn two_nodes_with_one_key_honour_each_other() {
     let (one, other) = (NonceKeys::new(&[1; 32]), NonceKeys::new(&[1; 32]));
     let nonce = issue(&one, FEATURES, client());
     assert_eq!(
-        other.check(&nonce, client(), NOW, MAX_AGE),
+        check(&other, &nonce, client(), NOW, MAX_AGE),
         NonceCheck::Valid
     );
+}
+
+#[test]
+fn it_says_what_its_issuer_noted_and_nobody_can_change_that() {
+    let keys = NonceKeys::new(&[1; 32]);
+    for note in 0..16 {
+        let mut nonce = [0; LEN];
+        keys.issue(FEATURES, note, client(), NOW, &mut nonce);
+        let issued = keys.check(&nonce, client()).expect("ours");
+        assert_eq!(
+            (issued.note, issued.features, issued.unix_s),
+            (note, FEATURES, NOW)
+        );
+    }
+}
+
+#[test]
+fn nodes_that_rotate_at_different_times_honour_each_other() {
+    // One node has rotated its keys, the other has started with the new one.
+    for first in 0..64 {
+        let mut old = NonceKeys::new(&[first; 32]);
+        let before = issue(&old, FEATURES, client());
+        old.rotate(&[100; 32]);
+        let young = NonceKeys::new(&[100; 32]);
+        let nonce = issue(&old, FEATURES, client());
+        assert!(young.check(&nonce, client()).is_some());
+        assert!(
+            old.check(&issue(&young, FEATURES, client()), client())
+                .is_some()
+        );
+        assert!(old.check(&before, client()).is_some() && young.check(&before, client()).is_none());
+    }
 }

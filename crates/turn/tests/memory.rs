@@ -48,7 +48,7 @@ fn server(change: impl FnOnce(&mut Config)) -> Server {
         Arc::new(Everybody),
     );
     change(&mut config);
-    Server::new(Arc::new(config), 0, [2; 32])
+    Server::new(config.validate().unwrap(), 0, [2; 32])
 }
 
 /// A client with a buffer of its own, so that it does not disturb what is measured.

@@ -2,6 +2,8 @@
 
 use std::fmt;
 
+use server::MAX_REALM_BYTES;
+
 use super::diagnostics::{Diagnostic, Report};
 use super::node::{Node, Raw};
 use super::setting::{FromText, Mistake, Setting, quote, wrong_type};
@@ -9,8 +11,6 @@ use super::walk::unknown_key;
 
 /// RFC 8489 §14.3: USERNAME is shorter than 509 bytes.
 const MAX_USERNAME: usize = 508;
-/// RFC 8489 §14.9: REALM has fewer than 128 characters.
-const MAX_REALM: usize = 127;
 /// A limit only so that there is one; a password this long is a mistake.
 const MAX_PASSWORD: usize = 1024;
 
@@ -27,10 +27,12 @@ impl FromText for Realm {
                 Mistake::new("the realm is empty").help("use your domain, like \"example.org\"")
             );
         }
-        if text.chars().count() > MAX_REALM {
-            return Err(Mistake::new(format!(
-                "the realm is longer than {MAX_REALM} characters"
-            )));
+        if text.len() > MAX_REALM_BYTES {
+            let length = text.len();
+            let help = format!(
+                "use at most {MAX_REALM_BYTES}: the response to the shortest request must not be larger than three times the request"
+            );
+            return Err(Mistake::new(format!("the realm has {length} bytes")).help(&help));
         }
         // RFC 8489 §14.9: the realm-value of RFC 3261, without the quotes and with nothing that would end them.
         match text

@@ -1,6 +1,6 @@
 //! What clients hold and ask for: allocations, permissions, channels, requests, errors, ports.
 
-use server::stats::{CloseReason, ERROR_CODES, EngineStats, METHODS, Stats};
+use server::stats::{AuthFailure, CloseReason, ERROR_CODES, EngineStats, METHODS, Stats};
 use server::{AddressFamily, Observer};
 
 use super::text::{Kind, Page};
@@ -222,10 +222,41 @@ fn errors(page: &mut Page, stats: &Stats) {
             family.put(&[("method", method), ("code", code)], count);
         }
     }
-    page.counter(
+    let mut family = page.family(
         "hairpin_turn_auth_failures_total",
-        "Requests with credentials that are not right: unknown user, wrong or expired password, other realm, another user's allocation.",
-        stats.sum(|worker| worker.engine.auth_failures),
+        Kind::Counter,
+        "Requests whose credentials were not accepted, by reason. Every client meets stale_nonce now and then.",
+    );
+    for reason in AuthFailure::ALL {
+        let count = stats.sum(|worker| worker.engine.auth_failed(*reason));
+        family.put(&[("reason", &reason.name())], count);
+    }
+    page.counter(
+        "hairpin_turn_key_lookups_total",
+        "Look-ups begun at sources of credentials that answer later.",
+        stats.sum(|worker| worker.engine.lookups_begun),
+    );
+    let mut family = page.family(
+        "hairpin_turn_key_lookups_failed_total",
+        Kind::Counter,
+        "Look-ups that ended without an answer, by reason; their clients got 500.",
+    );
+    for (reason, count) in [
+        (
+            "timeout",
+            stats.sum(|worker| worker.engine.lookups_timed_out),
+        ),
+        (
+            "unavailable",
+            stats.sum(|worker| worker.engine.lookups_failed),
+        ),
+    ] {
+        family.put(&[("reason", &reason)], count);
+    }
+    page.gauge(
+        "hairpin_turn_key_lookups_pending",
+        "Requests that wait for a source of credentials.",
+        stats.sum(|worker| worker.engine.lookups),
     );
     page.counter(
         "hairpin_turn_keys_derived_total",

@@ -120,7 +120,7 @@ impl Worker {
             .expect("epoll");
         Worker {
             listener,
-            server: Server::new(Arc::new(config), 0, [5; 32]),
+            server: Server::new(config.validate().expect("valid"), 0, [5; 32]),
             poller,
             relays: HashMap::new(),
         }

@@ -170,7 +170,7 @@ impl Bed {
             remote: SocketAddr::from(([198, 51, 100, 1], 40_000)),
         };
         Ok(Bed {
-            server: Server::new(Arc::new(config), 0, [2; 32]),
+            server: Server::new(config.validate()?, 0, [2; 32]),
             client: Client::new(1)?,
             path: ClientPath {
                 five_tuple,

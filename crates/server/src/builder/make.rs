@@ -90,7 +90,7 @@ impl Builder {
 
         let plan = Plan {
             relays: Arc::clone(&relays),
-            config: Arc::clone(&configuration.engine),
+            config: configuration.engine.clone(),
             published: Published::new(configuration),
             offloads,
             relay_gro,

@@ -14,7 +14,7 @@ use crate::worker::{
 };
 use io::{Offloads, Poller, RecvBatch, SendOptions, SendQueue, UdpSocket};
 use std::sync::Arc;
-use turn::server::{Config, Server as Engine};
+use turn::server::{Server as Engine, ValidConfig};
 
 /// Messages that may wait for one worker.
 const MAILBOX: usize = 4096;
@@ -25,7 +25,7 @@ pub(super) type Workers = (Vec<Worker>, Arc<[Mailbox<WorkerMessage>]>);
 /// What all workers are made of.
 pub(super) struct Plan {
     pub(super) relays: Arc<RelayAddresses>,
-    pub(super) config: Arc<Config>,
+    pub(super) config: ValidConfig,
     pub(super) published: Arc<Published>,
     pub(super) offloads: Option<Offloads>,
     /// Relays may join datagrams where the kernel can.
@@ -120,7 +120,7 @@ impl Plan {
         let batch = RecvBatch::try_new(most, RecvBatch::LARGE)
             .or_else(|_| RecvBatch::try_new(BatchLimit::LEAST, RecvBatch::LARGE))
             .map_err(StartError::Worker)?;
-        let mut engine = Engine::new(Arc::clone(&self.config), number, seed);
+        let mut engine = Engine::new(self.config.clone(), number, seed);
         let flows = part.map(|part| Box::new(self.flows(part, &mut engine)));
         let core = Core {
             now,

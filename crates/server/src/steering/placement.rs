@@ -36,6 +36,16 @@ pub(crate) struct Target {
     pub(crate) is_new: bool,
 }
 
+impl Target {
+    /// A worker that requests of this flow went to before.
+    pub(crate) const fn known(worker: u16) -> Target {
+        Target {
+            worker,
+            is_new: false,
+        }
+    }
+}
+
 /// The placing of one worker.
 #[derive(Debug)]
 pub(crate) struct Placement {

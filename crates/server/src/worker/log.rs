@@ -1,9 +1,9 @@
-//! The two log lines of an allocation.
+//! The log lines of what the engine reports: allocations opened and closed, requests not believed.
 
 use turn::server::{Output, RelayedAddresses};
 
-/// Writes the line for an allocation that was opened or closed; other outputs have none.
-pub(super) fn allocation(worker: u16, output: &Output<'_>) {
+/// Writes the line of an output, if it has one.
+pub(super) fn output(worker: u16, output: &Output<'_>) {
     match output {
         Output::AllocationOpened {
             user,
@@ -37,6 +37,16 @@ pub(super) fn allocation(worker: u16, output: &Output<'_>) {
                 reason = reason.name(),
                 "allocation closed"
             );
+        }
+        Output::AuthenticationFailed {
+            path,
+            user,
+            reason,
+            omitted,
+        } => {
+            let (client, reason) = (path.five_tuple.remote, reason.name());
+            // The name is what anybody has written: control characters are escaped.
+            tracing::info!(worker, %client, ?user, reason, omitted, "authentication failed");
         }
         _ => {}
     }

@@ -4,9 +4,11 @@ use super::batches::WorkerBatch;
 use super::sockets::RelaySocket;
 use crate::addresses::RelayIndex;
 use io::UdpSocket;
+use std::sync::Arc;
 use std::sync::mpsc::Sender;
-use turn::server::{ClaimError, ClaimedRelay};
-use turn::{ClientPath, FiveTuple, RelayKey, RequestKey};
+use turn::server::credentials::KeyLookup;
+use turn::server::{ClaimError, ClaimedRelay, VerifiedUser};
+use turn::{ClientPath, FiveTuple, LookupKey, RelayKey, RequestKey};
 
 /// An inter-worker message.
 #[derive(Debug)]
@@ -33,6 +35,10 @@ pub(crate) enum WorkerMessage {
     SipMessages(crate::sip::SipBatch),
     /// What the DNS says of a name that this worker has asked for.
     Name(Box<crate::sip::Answered>),
+    /// What a source of credentials says that answers later.
+    KeysFound(LookupKey, Box<KeyLookup>),
+    /// Forget the keys of this user, or of all.
+    ForgetUsers(Option<Arc<str>>),
     /// Publish the current counters, then confirm through the sender.
     Publish(Sender<()>),
     /// Destinations are routed otherwise: look at the next hops of all channels again.
@@ -48,6 +54,8 @@ pub(crate) enum WorkerMessage {
 pub(crate) struct PlacedRequest {
     pub(crate) path: ClientPath,
     pub(crate) bytes: Box<[u8]>,
+    /// Who has made the request.
+    pub(crate) user: VerifiedUser,
     /// The flow has got an entry for it.
     pub(crate) is_new: bool,
 }

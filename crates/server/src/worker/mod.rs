@@ -41,7 +41,7 @@ use messages::{MovedRelay, PlacedRequest};
 use session::{Change, Session};
 use sockets::RelaySocket;
 use std::time::Duration;
-use turn::server::{ClaimError, ClientIdentity, CloseReason};
+use turn::server::{ClaimError, ClientIdentity, CloseReason, Forget};
 use turn::{Mono, Now, RelayKey, RequestKey};
 
 /// Ready sockets reported per wake-up.
@@ -373,6 +373,14 @@ impl Worker {
                 if let Some(sip) = &mut self.sip {
                     sip.receive_answer(*answered);
                 }
+            }
+            WorkerMessage::KeysFound(lookup, found) => {
+                // The request may have been given up by now.
+                self.core.engine.keys_found(self.core.now, lookup, *found);
+            }
+            WorkerMessage::ForgetUsers(user) => {
+                let which = user.as_deref().map_or(Forget::All, Forget::User);
+                self.core.engine.forget_users(which);
             }
             WorkerMessage::Publish(reply) => {
                 self.publish();

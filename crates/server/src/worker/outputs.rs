@@ -2,14 +2,17 @@
 
 use super::flows::Carried;
 use super::log;
+use super::mailboxes::Mailboxes;
 use super::messages::{PlacedRequest, WorkerMessage};
 use super::open::{MOST_RELAYS, Results};
 use super::session::{Change, Core, Session};
-use crate::steering::Target;
+use crate::steering::{Placement, Target};
+use std::sync::Arc;
+use turn::server::credentials::{Credentials, KeyQuery, KeyReply};
 use turn::server::{
-    ClaimError, OffloadedChannel, Output, PortRequest, RelayRequest, RelayTransport,
+    ClaimError, OffloadedChannel, Output, PortRequest, RelayRequest, RelayTransport, VerifiedUser,
 };
-use turn::{ClientPath, Mono, RelayKey, RequestKey};
+use turn::{ClientPath, LookupKey, Mono, RelayKey, RequestKey};
 
 /// What cannot be done while the output still borrows the engine.
 enum Todo {
@@ -20,6 +23,15 @@ enum Todo {
     Post(Moving),
     NoReservation(RequestKey),
     Done,
+}
+
+impl Todo {
+    fn open(sockets: Sockets, moving: Option<Moving>) -> Todo {
+        match moving {
+            Some(moving) => Todo::Move(sockets, moving),
+            None => Todo::Open(sockets),
+        }
+    }
 }
 
 /// The sockets that a request waits for.
@@ -36,10 +48,11 @@ struct Moving {
 }
 
 impl Moving {
-    fn new(path: ClientPath, message: &[u8], target: Target) -> Moving {
+    fn new(path: ClientPath, message: &[u8], user: &VerifiedUser, target: Target) -> Moving {
         let placed = PlacedRequest {
             path,
             bytes: message.into(),
+            user: user.clone(),
             is_new: target.is_new,
         };
         Moving {
@@ -82,10 +95,14 @@ impl Session<'_, '_, '_> {
         let PlacedRequest {
             path,
             bytes,
+            user,
             is_new,
         } = placed;
         // The verdict can only be that it has been handled, or was no request: it is one that the other engine knew.
-        let _ = self.core.engine.handle_moved(self.core.now, path, bytes);
+        let _ = self
+            .core
+            .engine
+            .handle_moved(self.core.now, path, bytes, user);
         self.drain_outputs();
         // Before the answer leaves, which is when this session ends.
         let alive = self.core.engine.has_allocation(&path.five_tuple);
@@ -96,7 +113,7 @@ impl Session<'_, '_, '_> {
     fn next_output(&mut self) -> Option<Todo> {
         let worker = self.core.opener.worker;
         let output = self.core.engine.poll_output()?;
-        log::allocation(worker, &output);
+        log::output(worker, &output);
         match output {
             Output::Send { path, bytes } => {
                 if let Some(to) = self.sockets.client_at(&path, 0) {
@@ -108,25 +125,20 @@ impl Session<'_, '_, '_> {
                 path,
                 relays,
                 message,
+                user,
             } => {
-                let sockets = sockets(request, relays);
-                let now = self.core.now.mono;
-                let placement = &mut self.core.placement;
-                let elsewhere = message.and_then(|message| {
-                    let target = placement.elsewhere(now, &path, message.len())?;
-                    Some(Moving::new(path, message, target))
-                });
-                return Some(match elsewhere {
-                    Some(moving) => Todo::Move(sockets, moving),
-                    None => Todo::Open(sockets),
-                });
+                let (now, placement) = (self.core.now.mono, &mut self.core.placement);
+                let moving = elsewhere(placement, now, path, message, user);
+                return Some(Todo::open(sockets(request, relays), moving));
             }
-            Output::MoveRequest { to, path, message } => {
-                let target = Target {
-                    worker: to,
-                    is_new: false,
-                };
-                return Some(Todo::Post(Moving::new(path, message, target)));
+            Output::MoveRequest {
+                to,
+                path,
+                message,
+                user,
+            } => {
+                let moving = Moving::new(path, message, user, Target::known(to));
+                return Some(Todo::Post(moving));
             }
             Output::ClaimReservation {
                 request,
@@ -134,7 +146,7 @@ impl Session<'_, '_, '_> {
                 client,
                 key,
             } => {
-                let message = WorkerMessage::Claim {
+                let claim = WorkerMessage::Claim {
                     from: worker,
                     request,
                     token,
@@ -143,10 +155,15 @@ impl Session<'_, '_, '_> {
                     key,
                 };
                 let other = u16::from(token[0]);
-                if other == worker || self.core.mailboxes.post(other, message).is_err() {
+                if other == worker || self.core.mailboxes.post(other, claim).is_err() {
                     return Some(Todo::NoReservation(request));
                 }
             }
+            Output::FindKeys {
+                lookup,
+                query,
+                credentials,
+            } => find_keys(&self.core.mailboxes, worker, lookup, &query, credentials),
             Output::CloseRelay { relay } => self.core.changes.push(Change::Close(relay)),
             Output::Offload {
                 channel,
@@ -253,6 +270,37 @@ impl Core {
                 .add_offloaded_traffic(channel.allocation, to_peer, to_client);
         }
     }
+}
+
+/// The worker that has less to do than this one and may handle the request, if there is one.
+fn elsewhere(
+    placement: &mut Placement,
+    now: Mono,
+    path: ClientPath,
+    message: Option<&[u8]>,
+    user: &VerifiedUser,
+) -> Option<Moving> {
+    let message = message?;
+    let target = placement.elsewhere(now, &path, message.len())?;
+    Some(Moving::new(path, message, user, target))
+}
+
+/// Begins a look-up. The answer comes to this worker as an inter-worker message, from any thread. If the mailbox is full, it is lost, and the
+/// look-up times out.
+fn find_keys(
+    mailboxes: &Mailboxes,
+    worker: u16,
+    lookup: LookupKey,
+    query: &KeyQuery<'_>,
+    credentials: &Arc<dyn Credentials>,
+) {
+    let Some(mailbox) = mailboxes.mailbox(worker) else {
+        return;
+    };
+    let reply = KeyReply::new(move |found| {
+        let _ = mailbox.post(WorkerMessage::KeysFound(lookup, Box::new(found)));
+    });
+    credentials.begin_find(query, reply);
 }
 
 fn sockets(request: RequestKey, relays: &[RelayRequest]) -> Sockets {

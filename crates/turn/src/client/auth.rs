@@ -163,9 +163,8 @@ impl<'a> Demand<'a> {
     fn is_bid_down(&self, previous: Option<&Challenge>) -> bool {
         let promised = features(self.nonce).password_algorithms;
         let had_algorithms = previous.is_some_and(|previous| previous.algorithms.is_some());
-        let was_anonymous = previous.is_some_and(Challenge::is_anonymous);
-        ((promised || had_algorithms) && self.algorithms.is_none())
-            || (was_anonymous && !self.anonymous)
+        // Anonymity may end: a server whose users come from elsewhere by now says so, and USERNAME goes on working.
+        (promised || had_algorithms) && self.algorithms.is_none()
     }
 
     fn meet(&self, credentials: &Credentials, realm: &str) -> Result<Challenge, RequestError> {

@@ -46,7 +46,7 @@ impl Server {
             }
             _ => None,
         };
-        let lifetime_s = lifetime(message, &self.config)?;
+        let lifetime_s = lifetime(now, asked, message, &self.config)?;
         if self.stats.allocations + self.stats.pending >= self.config.max_allocations as u64 {
             return Err(ErrorCode::INSUFFICIENT_CAPACITY.into());
         }
@@ -93,7 +93,7 @@ impl Server {
         } else {
             let message = asked.may_move.then_some(message.as_bytes());
             self.outputs
-                .open_relays(request, asked.path, (first, second), message);
+                .open_relays(request, asked.path, (first, second), message, user);
         }
         Ok(())
     }
@@ -152,14 +152,22 @@ impl Server {
 
 /// The time-to-expiry for an Allocate or Refresh request: RFC 8656 §7.2, §8.2. A Refresh to zero is seen to
 /// before.
-pub(super) fn lifetime(message: &Message<'_>, config: &Config) -> Result<u32, ErrorCode<'static>> {
-    let asked = message
+pub(super) fn lifetime(
+    now: Now,
+    asked: &Asked,
+    message: &Message<'_>,
+    config: &Config,
+) -> Result<u32, ErrorCode<'static>> {
+    let wanted = message
         .get::<Lifetime>()
         .map_err(|_| ErrorCode::BAD_REQUEST)?;
-    let asked = asked.map_or(0, |lifetime| lifetime.0);
-    Ok(asked
+    let wanted = wanted.map_or(0, |lifetime| lifetime.0);
+    let granted = wanted
         .min(config.max_lifetime_s)
-        .max(config.default_lifetime_s))
+        .max(config.default_lifetime_s);
+    let user = asked.user.as_ref().filter(|_| config.strict_expiry);
+    let longest = user.map_or(u64::MAX, |user| user.remaining_s(now.unix_s));
+    Ok(granted.min(u32::try_from(longest).unwrap_or(u32::MAX)))
 }
 
 /// Whether an address is one of a tunnel that RFC 8656 §21.4 names: Teredo (RFC 4380) or 6to4 (RFC 3056).

@@ -44,8 +44,6 @@ impl Server {
         match refusal {
             Refusal::Code(error) => {
                 self.stats.count_error(asked.method, error.code);
-                self.stats.auth_failures +=
-                    u64::from(error.code == ErrorCode::WRONG_CREDENTIALS.code);
                 self.answer(now, asked, Class::Error, |message| {
                     message.push(error).map(drop)
                 });

@@ -1,46 +1,70 @@
-//! The long-term credential mechanism (RFC 8489 §9.2.4): the checks in the order of the RFC.
+//! The long-term credential mechanism (RFC 8489 §9.2.4), as a pipeline: what costs nothing comes first, what costs most last.
+//!
+//! ```text
+//!  attributes ──▶ nonce's MAC ──▶ its offer ──▶ bid-down ──▶ realm ──▶ user's keys ──▶ integrity ──▶ nonce's age
+//!   401, 400         438            438           400         401      401, or wait       401            438
+//! ```
+//!
+//! The RFC looks at the nonce last. Here a nonce that is not ours is refused before anything is looked up or derived, so that a
+//! flood of them reaches no source of credentials. No client by the book can tell: it has its nonce from this server,
+//! and after a rotation of keys or a restart it gets 438 with another one, as RFC 8489 §9.2.4 has it. A nonce that is ours and too old
+//! is refused where the RFC says.
 
+use std::borrow::Cow;
 use std::sync::Arc;
 
-use stun::nonce::{NonceCheck, SecurityFeatures};
+use stun::nonce::Issued;
 use stun::{
     AttributeType, HmacKey, IntegrityAlgorithm, Message, Nonce, PasswordAlgorithm, Realm, Userhash,
-    Username,
+    Username, opaque_string,
 };
 
-use super::Server;
+use super::auth_failure::AuthFailure;
 use super::challenge::Offer;
-use super::credentials::{Claim, KeyQuery};
+use super::credentials::{Claim, KeyLookup, KeyQuery, KnownUser};
+use super::request::Source;
 use super::user::{Protection, User, hmac_key};
+use super::{DropReason, Server};
 use crate::{ClientPath, Now};
 
 /// Why a request is not believed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Unauthenticated {
-    /// 401: no integrity, no such user, or the wrong password.
-    Challenge,
+    /// 401: there is no integrity.
+    Stranger,
+    /// 401, or 438 for a nonce.
+    Failed(AuthFailure),
     /// 400: an attribute is missing or does not match what was offered.
     BadRequest,
-    /// 438: all is right but the nonce.
-    StaleNonce,
+    /// 500: the source of credentials cannot say.
+    Unavailable,
+    /// Not yet: the request waits for its user's keys.
+    Parked,
+    /// No look-up can be begun for it.
+    NoRoom(DropReason),
+}
+
+impl From<AuthFailure> for Unauthenticated {
+    fn from(failure: AuthFailure) -> Unauthenticated {
+        Unauthenticated::Failed(failure)
+    }
 }
 
 /// What a request says about itself, none of it proven.
 struct Claims<'a> {
-    username: Option<&'a str>,
+    /// Prepared with OpaqueString; `None` in it is a name that nobody can have.
+    username: Option<Option<Cow<'a, str>>>,
     userhash: Option<[u8; 32]>,
     realm: &'a str,
     nonce: &'a [u8],
-    protection: Protection,
+    integrity: IntegrityAlgorithm,
 }
 
 impl Claims<'_> {
-    fn who(&self) -> Claim<'_> {
+    fn who(&self) -> Option<Claim<'_>> {
         match (&self.username, &self.userhash) {
-            (Some(name), _) => Claim::Username(name),
-            (None, Some(hash)) => Claim::Userhash(hash),
-            // `read` lets nothing through that has neither; this name has no user.
-            (None, None) => Claim::Username(""),
+            (Some(name), _) => name.as_deref().map(Claim::Username),
+            (None, hash) => hash.as_ref().map(Claim::Userhash),
         }
     }
 }
@@ -52,90 +76,108 @@ impl Server {
         now: Now,
         path: &ClientPath,
         message: &Message<'_>,
+        source: Source,
     ) -> Result<Arc<User>, Unauthenticated> {
-        let claims = read(message, self.offer)?;
+        let claims = read(message)?;
+        let nonce_keys = &self.config.nonce_keys;
+        let issued = nonce_keys
+            .check(claims.nonce, path.five_tuple.remote)
+            .ok_or(AuthFailure::ForgedNonce)?;
+        if !self.offer.is_of(&issued) {
+            return Err(AuthFailure::OutdatedOffer.into());
+        }
+        let protection = protection(message, &issued, claims.integrity, self.offer)?;
         // The realm is part of the key: no user is valid in another one.
         if claims.realm != self.config.realm {
-            return Err(Unauthenticated::Challenge);
+            return Err(AuthFailure::WrongRealm.into());
         }
-        let user = self
-            .find_user(now, path, message, &claims)
-            .ok_or(Unauthenticated::Challenge)?;
-        let max_age_s = u64::from(self.config.nonce_lifetime_s);
-        match self.config.nonce_keys.check(
-            claims.nonce,
-            path.five_tuple.remote,
-            now.unix_s,
-            max_age_s,
-        ) {
-            NonceCheck::Valid => Ok(user),
-            NonceCheck::Stale | NonceCheck::Forged => Err(Unauthenticated::StaleNonce),
+        let claim = claims.who().ok_or(AuthFailure::UnknownUser)?;
+        let user = self.find_user(now, path, message, (claim, protection), source)?;
+        if issued.age_s(now.unix_s) > u64::from(self.config.nonce_lifetime_s) {
+            return Err(AuthFailure::StaleNonce.into());
         }
+        Ok(user)
     }
 
-    /// The user whose key the request was made with: the one of the allocation, one known of late, or one
-    /// from the credentials.
+    /// The user whose key the request was made with: the one of the allocation, one known of late or at the server that the request came
+    /// from, or one from the credentials.
     fn find_user(
         &mut self,
         now: Now,
         path: &ClientPath,
         message: &Message<'_>,
-        claims: &Claims<'_>,
-    ) -> Option<Arc<User>> {
-        let fits = |user: &User| {
-            user.is(claims.who(), claims.protection) && is_signed_with(message, user.key())
-        };
+        (claim, protection): (Claim<'_>, Protection),
+        source: Source,
+    ) -> Result<Arc<User>, Unauthenticated> {
+        let fits = |user: &User| user.is(claim, protection) && is_signed_with(message, user.key());
         let holder = self
             .clients
             .find(&path.five_tuple)
             .and_then(|place| self.clients.get(place));
         if let Some(client) = holder {
             let may_stay = !self.config.strict_expiry
-                || !client.user.is_expired(now.unix_s) && client.user.is_of(self.credentials_epoch);
+                || client.user.is_fresh(now) && client.user.is_of(self.credentials_epoch);
             if may_stay && fits(&client.user) {
-                return Some(Arc::clone(&client.user));
+                return Ok(Arc::clone(&client.user));
             }
         }
-        let known = self.known_users.find(claims.who(), claims.protection);
-        if let Some(user) = known.filter(|user| !user.is_expired(now.unix_s) && fits(user)) {
-            return Some(Arc::clone(user));
+        let known = self.known_users.find(claim, protection);
+        if let Some(user) = known.filter(|user| user.is_fresh(now) && fits(user)) {
+            return Ok(Arc::clone(user));
         }
-        self.look_up_user(now, message, claims)
+        if let Some(user) = source.user.filter(|user| fits(user)) {
+            return Ok(user);
+        }
+        let config = self.config.clone();
+        let query = KeyQuery {
+            claim,
+            realm: &config.realm,
+            algorithm: protection.password,
+            client: *path,
+            unix_s: now.unix_s,
+        };
+        match source
+            .found
+            .unwrap_or_else(|| self.config.credentials.find(&query))
+        {
+            KeyLookup::Known(known) => self.choose_key(now, message, &query, protection, &known),
+            KeyLookup::Unknown => Err(AuthFailure::UnknownUser.into()),
+            KeyLookup::Expired => Err(AuthFailure::ExpiredCredential.into()),
+            KeyLookup::Unavailable => Err(Unauthenticated::Unavailable),
+            KeyLookup::Pending => Err(self.park(now, &query, message, source.may_move)),
+        }
     }
 
-    /// Searches the credentials, and remembers who was found.
-    fn look_up_user(
+    /// Finds the key that the request was made with, and remembers whose it is.
+    fn choose_key(
         &mut self,
         now: Now,
         message: &Message<'_>,
-        claims: &Claims<'_>,
-    ) -> Option<Arc<User>> {
-        let query = KeyQuery {
-            claim: claims.who(),
-            realm: &self.config.realm,
-            algorithm: claims.protection.password,
-            unix_s: now.unix_s,
-        };
-        let epoch = self.credentials_epoch;
-        let mut found = None;
-        self.config.credentials.find(&query, &mut |candidate| {
-            let key = hmac_key(&candidate.key, claims.protection.integrity);
-            let is_key = is_signed_with(message, &key);
-            if is_key {
-                found = Some(User::new(
-                    query.claim,
-                    candidate,
-                    key,
-                    claims.protection,
-                    epoch,
-                ));
+        query: &KeyQuery<'_>,
+        protection: Protection,
+        known: &KnownUser,
+    ) -> Result<Arc<User>, Unauthenticated> {
+        let mut failure = AuthFailure::UnknownUser;
+        for candidate in &known.keys {
+            if candidate.key.algorithm() != query.algorithm {
+                continue;
             }
-            is_key
-        });
-        let user = Arc::new(found?);
-        self.stats.keys_derived += 1;
-        self.known_users.insert(&user, self.config.max_cached_keys);
-        Some(user)
+            let key = hmac_key(&candidate.key, protection.integrity);
+            if !is_signed_with(message, &key) {
+                failure = AuthFailure::WrongPassword;
+                continue;
+            }
+            let name = &known.username;
+            let user = User::new(query.claim, name, candidate, key, protection);
+            let user = Arc::new(user.found_at(now, candidate.ttl_s, self.credentials_epoch));
+            self.stats.keys_derived += 1;
+            if user.is_expired(now.unix_s) {
+                return Err(AuthFailure::ExpiredCredential.into());
+            }
+            self.known_users.insert(&user, self.config.max_cached_keys);
+            return Ok(user);
+        }
+        Err(failure.into())
     }
 }
 
@@ -147,11 +189,11 @@ fn is_signed_with(message: &Message<'_>, key: &HmacKey) -> bool {
         .is_ok()
 }
 
-/// The checks that need no key.
-fn read<'a>(message: &Message<'a>, offer: Offer) -> Result<Claims<'a>, Unauthenticated> {
+/// The checks that need neither a key nor a MAC.
+fn read<'a>(message: &Message<'a>) -> Result<Claims<'a>, Unauthenticated> {
     let malformed = |_| Unauthenticated::BadRequest;
     // "If the message does not contain a MESSAGE-INTEGRITY or MESSAGE-INTEGRITY-SHA256 attribute": 401.
-    let integrity = message.has_integrity().ok_or(Unauthenticated::Challenge)?;
+    let integrity = message.has_integrity().ok_or(Unauthenticated::Stranger)?;
     // ".. but is missing either the USERNAME or USERHASH, REALM, or NONCE attribute": 400.
     let username = message.get::<Username<'_>>().map_err(malformed)?;
     let userhash = message.get::<Userhash>().map_err(malformed)?;
@@ -164,32 +206,29 @@ fn read<'a>(message: &Message<'a>, offer: Offer) -> Result<Claims<'a>, Unauthent
         return Err(Unauthenticated::BadRequest);
     }
     Ok(Claims {
-        username: username.map(|username| username.0),
+        username: username.map(|username| opaque_string(username.0)),
         userhash: userhash.map(|userhash| userhash.0),
         realm: realm.0,
         nonce: nonce.0,
-        protection: protection(message, nonce.0, integrity, offer)?,
+        integrity,
     })
 }
 
-/// The check against bidding down (RFC 8489 §9.2.1), and what it says about the key.
+/// The check against bidding down (RFC 8489 §9.2.1), and what it says about the key. The nonce was issued with this offer.
 fn protection(
     message: &Message<'_>,
-    nonce: &[u8],
+    issued: &Issued,
     integrity: IntegrityAlgorithm,
     offer: Offer,
 ) -> Result<Protection, Unauthenticated> {
-    // "the request is processed as though PASSWORD-ALGORITHM were MD5": such a client gets back the attribute
-    // it sent.
+    // "the request is processed as though PASSWORD-ALGORITHM were MD5".
     let legacy = Protection {
         password: PasswordAlgorithm::Md5,
         integrity,
-        add_sha256: false,
+        is_legacy: true,
     };
-    let features = SecurityFeatures::of_nonce(nonce).unwrap_or_default();
-    // Without the bit the checks do not apply. If somebody on the path took it away, the nonce will turn out
-    // to be forged.
-    if !features.password_algorithms {
+    // Without the bit the checks do not apply. The MAC says that nobody on the path took it away.
+    if !issued.features.password_algorithms {
         return Ok(legacy);
     }
     let list = message.find(AttributeType::PASSWORD_ALGORITHMS);
@@ -211,9 +250,7 @@ fn protection(
         (Some(offered), Some(password)) if offered.contains(password) => Ok(Protection {
             password,
             integrity,
-            // RFC 8489 §9.2.4: the response "MUST include the MESSAGE-INTEGRITY-SHA256 attribute" then,
-            // whatever the request had.
-            add_sha256: integrity == IntegrityAlgorithm::Sha1,
+            is_legacy: false,
         }),
         _ => Err(Unauthenticated::BadRequest),
     }

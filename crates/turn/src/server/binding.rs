@@ -7,6 +7,7 @@ use stun::{
 
 use super::answer::Refusal;
 use super::asked::Asked;
+use super::request::Source;
 use super::{DropReason, Server};
 use crate::types::attribute::is_known;
 use crate::{ClientPath, Now};
@@ -18,15 +19,14 @@ impl Server {
         now: Now,
         path: &ClientPath,
         message: &Message<'_>,
+        source: Source,
     ) -> Result<(), DropReason> {
-        self.stats
-            .count_request(Method::BINDING, message.as_bytes().len());
         // RFC 8489 §14.9: REALM in a request says that long-term credentials are being used. Whoever goes to
         // that length gets an authenticated answer; everybody else does not need to.
         let with_credentials =
             message.contains(AttributeType::REALM) && message.has_integrity().is_some();
         if self.config.authenticate_binding || with_credentials {
-            let Some(asked) = self.authenticated(now, path, message)? else {
+            let Some(asked) = self.authenticated(now, path, message, source)? else {
                 return Ok(());
             };
             self.authenticated_binding(now, &asked, message);

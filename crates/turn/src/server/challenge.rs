@@ -1,7 +1,7 @@
 //! 401 and 438: what the unauthenticated get (RFC 8489 §9.2.4). Nothing is kept for them, and what they get
 //! is small.
 
-use stun::nonce::{self, SecurityFeatures};
+use stun::nonce::{self, Issued, SecurityFeatures};
 use stun::{
     BuildError, Builder, Class, ErrorCode, Nonce, PasswordAlgorithm, PasswordAlgorithms, Realm,
     Software, padding,
@@ -18,6 +18,18 @@ const AMPLIFICATION: usize = 3;
 
 /// Bytes of an attribute's type and length.
 const TLV: usize = 4;
+
+/// Bytes of a challenge with an empty realm and nothing that may be left out.
+const LEAST: usize = stun::HEADER_LEN + TLV + 4 + TLV + TLV + nonce::LEN;
+
+/// Bytes of the longest realm with which a challenge to any request keeps to the amplification limit: also to a header alone, over
+/// IPv4.
+pub const MAX_REALM_BYTES: usize = AMPLIFICATION * (stun::HEADER_LEN + IPV4_UDP) - IPV4_UDP - LEAST;
+
+/// Bytes of the headers of IPv4 and UDP.
+const IPV4_UDP: usize = 20 + 8;
+
+const _: () = assert!(MAX_REALM_BYTES == 44);
 
 /// What challenges announce.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -42,6 +54,22 @@ impl Offer {
             algorithms,
             username_anonymity: config.credentials.knows_userhash(),
         }
+    }
+
+    /// The offer in 3 bits. A nonce carries them, so that one issued with another offer is known.
+    fn number(self) -> u8 {
+        let has = |algorithm| {
+            let list = self.algorithms;
+            u8::from(list.is_some_and(|list| list.contains(algorithm)))
+        };
+        has(PasswordAlgorithm::Md5)
+            | has(PasswordAlgorithm::Sha256) << 1
+            | u8::from(self.username_anonymity) << 2
+    }
+
+    /// Whether the nonce was issued with this offer, as far as there was room for it.
+    pub(super) fn is_of(self, issued: &Issued) -> bool {
+        issued.note == self.number()
     }
 }
 
@@ -80,9 +108,13 @@ impl Server {
             username_anonymity: self.offer.username_anonymity,
         };
         let mut nonce = [0; nonce::LEN];
-        config
-            .nonce_keys
-            .issue(features, client, now.unix_s, &mut nonce);
+        config.nonce_keys.issue(
+            features,
+            self.offer.number(),
+            client,
+            now.unix_s,
+            &mut nonce,
+        );
         let mut buffer = [0; RESPONSE_MAX];
         let Ok(message) = write(&mut buffer, asked, &config.realm, &nonce, &content) else {
             return Err(DropReason::Amplification);
@@ -103,14 +135,8 @@ fn fit<'a>(
     fingerprint: bool,
     limit: usize,
 ) -> Option<Content<'a>> {
-    let realm = TLV + config.realm.len() + padding(config.realm.len());
-    let least = stun::HEADER_LEN
-        + TLV
-        + 4
-        + realm
-        + TLV
-        + nonce::LEN
-        + if fingerprint { TLV + 4 } else { 0 };
+    let realm = config.realm.len() + padding(config.realm.len());
+    let least = LEAST + realm + if fingerprint { TLV + 4 } else { 0 };
     let mut room = limit.checked_sub(least)?;
     let mut take = |length: usize| {
         let fits = length <= room;

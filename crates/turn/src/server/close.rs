@@ -156,7 +156,8 @@ impl Server {
     pub fn poll_timeout(&self) -> Option<Mono> {
         let relay = self.deadlines.first().map(|(at, _)| at);
         let memories = earlier(self.answered.all_old_at(), self.moved.all_old_at());
-        earlier(earlier(relay, memories), self.walks.since())
+        let waiting = earlier(self.lookups.next_deadline(), self.walks.since());
+        earlier(earlier(relay, memories), waiting)
     }
 
     /// Expires what is due. Does a bounded amount of work: call [`poll_timeout`](Self::poll_timeout) again afterwards.
@@ -168,6 +169,7 @@ impl Server {
                 _ => break,
             }
         }
+        self.expire_lookups(now);
         if self.answered.all_old_at().is_some_and(|at| at <= now.mono) {
             self.answered.clear();
             self.stats.answers = 0;
@@ -192,6 +194,7 @@ impl Server {
 
     /// The client's connection is closed: its allocation ends. For stream transports and DTLS.
     pub fn client_closed(&mut self, now: Now, five_tuple: &FiveTuple) {
+        self.forget_lookups_of(five_tuple);
         if let Some(place) = self.clients.find(five_tuple) {
             self.end_client(now, place, CloseReason::ClientClosed);
         }

@@ -1,10 +1,12 @@
 //! What the embedder decides. The engine holds one snapshot, and takes a new one with
 //! [`Server::set_config`](super::Server::set_config).
 
+use std::ops::Deref;
 use std::sync::Arc;
 
 use stun::nonce::NonceKeys;
 
+pub use super::challenge::MAX_REALM_BYTES;
 use super::credentials::Credentials;
 use super::limiter::{MAX_ALLOCATION_RATE, MIN_ALLOCATION_RATE};
 use super::policy::PeerPolicy;
@@ -22,7 +24,7 @@ pub const CHANNEL_LIFETIME_S: u32 = 600;
 /// The engine's configuration. All limits are for one [`Server`](super::Server), that is, for one worker.
 #[derive(Clone, Debug)]
 pub struct Config {
-    /// The realm (RFC 8489 §14.9), fewer than 128 characters. Up to 16 bytes, even the challenge to
+    /// The realm (RFC 8489 §14.9), 1 to [`MAX_REALM_BYTES`] bytes. Up to 16 bytes, even the challenge to
     /// the shortest request fits the amplification limit with all it should hold.
     pub realm: String,
     /// SOFTWARE for responses, fewer than 128 characters; `None` sends none.
@@ -65,6 +67,13 @@ pub struct Config {
     pub max_answers: usize,
     /// Derived keys kept, so that a user who comes back is not derived again.
     pub max_cached_keys: usize,
+    /// Requests that may wait for a source of credentials that answers later. Beyond, requests over UDP are dropped, and their client
+    /// sends them again; streams get 500.
+    pub max_lookups: usize,
+    /// The same for all clients of one /24 (IPv4) or /48 (IPv6), so that no network takes the others' places.
+    pub max_lookups_per_prefix: usize,
+    /// How long such a source may take, in seconds; then the client gets 500. Clients give up after 40 (RFC 8489 §6.2.1).
+    pub lookup_timeout_s: u32,
     /// Whether Binding requests must be authenticated. RFC 8489 §12: a basic STUN server should not.
     pub authenticate_binding: bool,
     /// Whether PASSWORD-ALGORITHMS is announced (RFC 8489 §9.2.4), upon which clients that know it use
@@ -87,8 +96,8 @@ pub struct Config {
     /// burst of one second's worth; 0 for any number. What comes too fast is dropped. [`MIN_ALLOCATION_RATE`] to
     /// [`MAX_ALLOCATION_RATE`].
     pub allocation_rate: u64,
-    /// Whether an allocation whose time-limited credential has expired can no longer be refreshed. If not, a
-    /// credential only has to be valid when the allocation is made.
+    /// Whether an allocation ends with its credential: no lifetime reaches beyond the credential's own end, and nothing can be refreshed with
+    /// one that has expired or was forgotten. If not, a credential only has to be valid when the allocation is made.
     pub strict_expiry: bool,
 }
 
@@ -122,6 +131,9 @@ impl Config {
             max_channels: 256,
             max_answers: 16_384,
             max_cached_keys: 4096,
+            max_lookups: 1024,
+            max_lookups_per_prefix: 64,
+            lookup_timeout_s: 5,
             authenticate_binding: false,
             announce_password_algorithms: true,
             rfc5766_channels: true,
@@ -142,15 +154,22 @@ impl Config {
         }
     }
 
-    /// Whether every value is one that the engine can work with.
+    /// The same configuration as one that an engine takes, if it can work with every value.
     ///
     /// # Errors
-    /// Names the first value that is not.
-    pub fn validate(&self) -> Result<(), ConfigError> {
+    /// Names the first value that it cannot work with.
+    pub fn validate(self) -> Result<ValidConfig, ConfigError> {
+        self.check()?;
+        Ok(ValidConfig(Arc::new(self)))
+    }
+
+    fn check(&self) -> Result<(), ConfigError> {
         let too_long = |text: &str| text.chars().count() >= 128;
         let software_too_long = self.software.as_deref().is_some_and(too_long);
-        if self.realm.is_empty() || too_long(&self.realm) {
+        if stun::opaque_string(&self.realm).is_none() {
             Err(ConfigError::Realm)
+        } else if self.realm.len() > MAX_REALM_BYTES {
+            Err(ConfigError::LongRealm(self.realm.len()))
         } else if software_too_long {
             Err(ConfigError::Software)
         } else if !(1..=3600).contains(&self.nonce_lifetime_s) {
@@ -167,6 +186,8 @@ impl Config {
             && !(MIN_ALLOCATION_RATE..=MAX_ALLOCATION_RATE).contains(&self.allocation_rate)
         {
             Err(ConfigError::AllocationRate)
+        } else if !(1..=40).contains(&self.lookup_timeout_s) {
+            Err(ConfigError::LookupTimeout)
         } else if !self.relay_v4 && !self.relay_v6 {
             Err(ConfigError::NoFamily)
         } else {
@@ -175,13 +196,34 @@ impl Config {
     }
 }
 
+/// A [`Config`] that has passed [`Config::validate`]. Clones share it.
+#[derive(Clone, Debug)]
+pub struct ValidConfig(Arc<Config>);
+
+impl Deref for ValidConfig {
+    type Target = Config;
+
+    fn deref(&self) -> &Config {
+        &self.0
+    }
+}
+
 /// A value in [`Config`] that the engine cannot work with.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum ConfigError {
-    /// RFC 8489 §14.9.
-    #[error("realm must have 1 to 127 characters")]
+    /// RFC 8489 §14.9, §9.2.2.
+    #[error("realm is empty or has a character that RFC 8265 does not allow")]
     Realm,
+    /// So many bytes. See [`MAX_REALM_BYTES`].
+    #[error(
+        "realm has {0} bytes; at most {MAX_REALM_BYTES} are possible, as the answer to the shortest request must not be larger than three times \
+         the request"
+    )]
+    LongRealm(usize),
+    /// Clients give up after 40 seconds (RFC 8489 §6.2.1).
+    #[error("the timeout of look-ups must be 1 to 40 seconds")]
+    LookupTimeout,
     /// RFC 8489 §14.14.
     #[error("software must have at most 127 characters")]
     Software,

@@ -36,6 +36,10 @@ drop_reasons! {
     UnexpectedClass = "unexpected_class",
     /// A retransmission of a request that is being worked on.
     RequestPending = "request_pending",
+    /// A source of credentials answers later, and as many requests wait for one as may.
+    Lookups = "lookups",
+    /// The same, for the /24 or /48 that the client is in.
+    LookupsOfPrefix = "lookups_of_prefix",
     /// Answering would send more than three times the bytes received to an unproven address.
     Amplification = "amplification",
     /// An indication or ChannelData from a client without an allocation (RFC 8656 §5).

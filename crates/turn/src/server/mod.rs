@@ -42,7 +42,7 @@
 //!
 //! let users = Arc::new(StaticCredentials::new("example.org"));
 //! let config = Config::new("example.org", NonceKeys::new(&[1; 32]), users, Arc::new(Everybody));
-//! let mut server = Server::new(Arc::new(config), 0, [2; 32]);
+//! let mut server = Server::new(config.validate()?, 0, [2; 32]);
 //!
 //! let (local, remote) = ("192.0.2.1:3478".parse()?, "198.51.100.1:4000".parse()?);
 //! let five_tuple = FiveTuple { transport: Transport::Udp, local, remote };
@@ -66,6 +66,7 @@ mod answer;
 mod answered;
 mod asked;
 mod auth;
+mod auth_failure;
 mod binding;
 mod challenge;
 mod channel;
@@ -82,6 +83,7 @@ mod granted;
 mod hash;
 mod icmp;
 mod limiter;
+mod lookups;
 mod moved;
 mod offload;
 mod opening;
@@ -93,9 +95,11 @@ mod policy;
 mod quota;
 mod refresh;
 mod relay;
+mod report;
 mod request;
 mod reservation;
 mod send;
+mod shares;
 mod slab;
 mod stats;
 mod user;
@@ -107,9 +111,10 @@ use std::sync::Arc;
 
 use stun::demux::Packet;
 
+pub use auth_failure::AuthFailure;
 pub use config::{
-    CHANNEL_LIFETIME_S, Config, ConfigError, DEFAULT_LIFETIME_S, MAX_LIFETIME_S,
-    PERMISSION_LIFETIME_S,
+    CHANNEL_LIFETIME_S, Config, ConfigError, DEFAULT_LIFETIME_S, MAX_LIFETIME_S, MAX_REALM_BYTES,
+    PERMISSION_LIFETIME_S, ValidConfig,
 };
 pub use credentials::Credentials;
 pub use drop_reason::DropReason;
@@ -133,12 +138,16 @@ use challenge::Offer;
 use deadlines::Deadlines;
 use hash::KeyedHash;
 use limiter::Limiter;
+use lookups::Lookups;
 use moved::Moved;
 use outputs::Outputs;
 use relay::Relay;
+use report::Reports;
+use request::Source;
 use reservation::Tokens;
 use slab::Slab;
 use user::KnownUsers;
+pub use user::{Forget, VerifiedUser};
 use walk::Walks;
 
 use crate::random::Random;
@@ -147,7 +156,7 @@ use crate::{ClientPath, FiveTuple, Now, Run};
 /// The TURN server of one worker.
 #[derive(Debug)]
 pub struct Server {
-    config: Arc<Config>,
+    config: ValidConfig,
     /// The one that has counted what is held.
     quota: Arc<dyn Quota>,
     /// What challenges announce, by the configuration.
@@ -163,6 +172,8 @@ pub struct Server {
     answered: Answered,
     moved: Moved,
     known_users: KnownUsers,
+    lookups: Lookups,
+    reports: Reports,
     outputs: Outputs,
     limiter: Limiter,
     random: Random,
@@ -174,7 +185,7 @@ impl Server {
     /// A server without allocations. `worker` is its number in reservation tokens, so that another worker can
     /// be asked; `seed` is 32 random bytes that nobody else knows.
     #[must_use]
-    pub fn new(config: Arc<Config>, worker: u8, seed: [u8; 32]) -> Server {
+    pub fn new(config: ValidConfig, worker: u8, seed: [u8; 32]) -> Server {
         let mut random = Random::new(seed);
         let mut hash = || KeyedHash::new(random.word(), random.word());
         let (by_five_tuple, by_transaction, by_name) = (hash(), hash(), hash());
@@ -186,12 +197,14 @@ impl Server {
             policy_epoch: 0,
             credentials_epoch: 0,
             moved: Moved::new(by_five_tuple.clone()),
-            clients: Clients::new(by_five_tuple),
+            clients: Clients::new(by_five_tuple.clone()),
             relays: Slab::new(),
             deadlines: Deadlines::default(),
             tokens: Tokens::new(worker, &random.key()),
             answered: Answered::new(by_transaction),
             known_users: KnownUsers::new(by_name),
+            lookups: Lookups::new(by_five_tuple),
+            reports: Reports::default(),
             outputs: Outputs::default(),
             limiter,
             random,
@@ -202,12 +215,11 @@ impl Server {
 
     /// Applies a new configuration. Allocations stay. Their peers are classified again when they are used; lower limits apply to
     /// what is added. Offloaded channels are classified again in bounded steps: see [`handle_timeout`](Self::handle_timeout).
-    pub fn set_config(&mut self, now: Now, config: Arc<Config>) {
+    pub fn set_config(&mut self, now: Now, config: ValidConfig) {
         let same_users = Arc::ptr_eq(&config.credentials, &self.config.credentials)
             && config.realm == self.config.realm;
         if !same_users {
-            self.known_users.clear();
-            self.credentials_epoch = self.credentials_epoch.wrapping_add(1);
+            self.forget_users(Forget::All);
         }
         if self.stats.relays + self.stats.reservations + self.stats.pending == 0 {
             self.quota = Arc::clone(&config.quota);
@@ -223,7 +235,7 @@ impl Server {
     pub fn handle_client(&mut self, now: Now, path: &ClientPath, run: Run<'_>) -> ClientVerdict {
         match Packet::of(run.first()) {
             Packet::TurnChannel => self.channel_data(now, path, run),
-            Packet::Stun => self.stun(now, path, run.first(), true),
+            Packet::Stun => self.stun(now, path, run.first(), Source::of_client()),
             Packet::Other if self.config.rfc5766_channels && has_rfc5766_channel(run.first()) => {
                 self.channel_data(now, path, run)
             }
@@ -234,8 +246,15 @@ impl Server {
 
     /// A request that another server's embedder moved here ([`Output::MoveRequest`], or
     /// [`request_moved`](Self::request_moved)). It is handled as if it had arrived here, and is not moved again.
-    pub fn handle_moved(&mut self, now: Now, path: &ClientPath, message: &[u8]) -> ClientVerdict {
-        self.stun(now, path, message, false)
+    /// `user` is what the output said: nobody is looked up again.
+    pub fn handle_moved(
+        &mut self,
+        now: Now,
+        path: &ClientPath,
+        message: &[u8],
+        user: &VerifiedUser,
+    ) -> ClientVerdict {
+        self.stun(now, path, message, Source::of_server(user))
     }
 
     /// Whether there is anything to do: nearly never after relayed data, so this is worth a look before

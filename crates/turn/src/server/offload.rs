@@ -9,7 +9,6 @@
 //! Only what a UDP client sends can be told apart below the engine.
 
 use std::net::{IpAddr, SocketAddr};
-use std::sync::Arc;
 
 use super::Server;
 use super::channel::Channel;
@@ -108,7 +107,7 @@ impl Server {
         if !self.config.offload {
             return;
         }
-        let (config, epoch) = (Arc::clone(&self.config), self.policy_epoch);
+        let (config, epoch) = (self.config.clone(), self.policy_epoch);
         let Some((about, live, outputs)) = self.offloadable(relay) else {
             return;
         };
@@ -125,7 +124,7 @@ impl Server {
         if !self.config.offload {
             return;
         }
-        let (config, epoch) = (Arc::clone(&self.config), self.policy_epoch);
+        let (config, epoch) = (self.config.clone(), self.policy_epoch);
         let Some((about, live, outputs)) = self.offloadable(relay) else {
             return;
         };
@@ -160,7 +159,7 @@ impl Server {
     /// Classifies the channels of one relay by the present configuration, after a change of policy or rate limit. `again` repeats
     /// the output for channels that are offloaded already.
     pub(super) fn reclassify(&mut self, now: Now, relay: u32, again: bool) {
-        let (config, epoch) = (Arc::clone(&self.config), self.policy_epoch);
+        let (config, epoch) = (self.config.clone(), self.policy_epoch);
         let Some((about, live, outputs)) = self.offloadable(relay) else {
             return;
         };

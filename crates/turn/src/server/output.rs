@@ -1,15 +1,19 @@
 //! What the embedder is to do: the queue of the cold path.
 
 use std::net::SocketAddr;
+use std::sync::Arc;
 use std::time::Duration;
 
 use stun::{AddressFamily, ChannelNumber};
 
+use super::auth_failure::AuthFailure;
+use super::credentials::{Credentials, KeyQuery};
 use super::policy::ClientIdentity;
-use crate::{AllocationKey, ClientPath, ConnectionKey, Mono, RelayKey, RequestKey};
+use super::user::VerifiedUser;
+use crate::{AllocationKey, ClientPath, ConnectionKey, LookupKey, Mono, RelayKey, RequestKey};
 
 /// Something for the embedder to do, in this order.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug)]
 #[non_exhaustive]
 pub enum Output<'a> {
     /// Send one datagram (or one message, on a stream) to a client.
@@ -31,6 +35,8 @@ pub enum Output<'a> {
         relays: &'a [RelayRequest],
         /// The request, byte for byte. `None` if it may not be moved, because it came from another server.
         message: Option<&'a [u8]>,
+        /// Who has made the request: hand it over with the request.
+        user: &'a VerifiedUser,
     },
     /// An authenticated request from a 5-tuple whose Allocate request was [moved](super::Server::request_moved) a moment
     /// ago: hand it to the same server's [`handle_moved`](super::Server::handle_moved).
@@ -41,6 +47,8 @@ pub enum Output<'a> {
         path: ClientPath,
         /// The request, byte for byte.
         message: &'a [u8],
+        /// Who has made the request: hand it over with the request.
+        user: &'a VerifiedUser,
     },
     /// The reservation token names another worker: ask its server with
     /// [`claim_reservation`](super::Server::claim_reservation), move the socket here under `key`, and call
@@ -54,6 +62,37 @@ pub enum Output<'a> {
         client: ClientIdentity<'a>,
         /// The key under which the relay will be known here.
         key: RelayKey,
+    },
+    /// A source of credentials answers later: call [`Credentials::begin_find`] with this query, and hand what comes back to
+    /// [`keys_found`](super::Server::keys_found), on this thread, at any time.
+    FindKeys {
+        /// Hand this back.
+        lookup: LookupKey,
+        /// What is wanted.
+        query: KeyQuery<'a>,
+        /// Whom to ask.
+        credentials: &'a Arc<dyn Credentials>,
+    },
+    /// The request that came last on this stream waits: read nothing more from it until [`ResumeReading`](Output::ResumeReading).
+    PauseReading {
+        /// The client.
+        path: ClientPath,
+    },
+    /// The request that waited has been handled: read on.
+    ResumeReading {
+        /// The client.
+        path: ClientPath,
+    },
+    /// A request was not believed: write the log line. At most one per second and reason.
+    AuthenticationFailed {
+        /// The client.
+        path: ClientPath,
+        /// Whom it claims to be: a user name that anybody can have written, or the hash of one in hexadecimal digits.
+        user: &'a str,
+        /// Why.
+        reason: AuthFailure,
+        /// How many of this reason were left out since the last one.
+        omitted: u64,
     },
     /// Close the relay's socket, after everything queued on it was sent. There may be none: opening may have
     /// failed.

@@ -6,12 +6,14 @@ use std::ops::Range;
 use std::sync::Arc;
 use std::time::Duration;
 
+use super::credentials::{Credentials, OwnedKeyQuery};
 use super::output::{
     CloseReason, OffloadedChannel, Output, RelayRequest, RelayedAddresses, Traffic,
 };
 use super::policy::ClientIdentity;
-use super::user::User;
-use crate::{AllocationKey, ClientPath, Mono, RelayKey, RequestKey};
+use super::report::Failure;
+use super::user::{User, VerifiedUser};
+use crate::{AllocationKey, ClientPath, LookupKey, Mono, RelayKey, RequestKey};
 
 /// What the buffers may hold on to once all is done, in bytes and in outputs: more was a burst.
 const KEEP_BYTES: usize = 1 << 20;
@@ -30,6 +32,19 @@ pub(super) struct Closed {
     pub(super) reason: CloseReason,
 }
 
+/// An [`Output`] of authentication that owns what it speaks of.
+#[derive(Debug)]
+pub(super) enum QueuedAuth {
+    FindKeys {
+        lookup: LookupKey,
+        query: Box<OwnedKeyQuery>,
+        credentials: Arc<dyn Credentials>,
+    },
+    PauseReading(ClientPath),
+    ResumeReading(ClientPath),
+    Failed(Box<Failure>),
+}
+
 /// An [`Output`] that owns what it speaks of.
 #[derive(Debug)]
 pub(super) enum Queued {
@@ -43,6 +58,7 @@ pub(super) enum Queued {
         relays: [RelayRequest; 2],
         count: usize,
         message: Option<Range<usize>>,
+        user: VerifiedUser,
     },
     ClaimReservation {
         request: RequestKey,
@@ -55,7 +71,9 @@ pub(super) enum Queued {
         to: u16,
         path: ClientPath,
         bytes: Range<usize>,
+        user: VerifiedUser,
     },
+    Auth(QueuedAuth),
     CloseRelay(RelayKey),
     Offload {
         channel: OffloadedChannel,
@@ -86,7 +104,9 @@ impl Queued {
                 relays,
                 count,
                 message,
+                user,
             } => Output::OpenRelays {
+                user,
                 request: *request,
                 path: *path,
                 relays: relays.get(..*count).unwrap_or_default(),
@@ -106,7 +126,13 @@ impl Queued {
                 client: ClientIdentity::new(path.five_tuple, user.name()),
                 key: *key,
             },
-            Queued::MoveRequest { to, path, bytes } => Output::MoveRequest {
+            Queued::MoveRequest {
+                to,
+                path,
+                bytes,
+                user,
+            } => Output::MoveRequest {
+                user,
                 to: *to,
                 path: *path,
                 message: sent.get(bytes.clone()).unwrap_or_default(),
@@ -134,6 +160,26 @@ impl Queued {
                 lifetime_s: *lifetime_s,
             },
             Queued::Closed(closed) => closed.output(),
+            Queued::Auth(output) => output.output(),
+        }
+    }
+}
+
+impl QueuedAuth {
+    fn output(&self) -> Output<'_> {
+        match self {
+            QueuedAuth::FindKeys {
+                lookup,
+                query,
+                credentials,
+            } => Output::FindKeys {
+                lookup: *lookup,
+                query: query.query(),
+                credentials,
+            },
+            QueuedAuth::PauseReading(path) => Output::PauseReading { path: *path },
+            QueuedAuth::ResumeReading(path) => Output::ResumeReading { path: *path },
+            QueuedAuth::Failed(failure) => failure.output(),
         }
     }
 }
@@ -166,6 +212,10 @@ impl Outputs {
         self.queue.push_back(output);
     }
 
+    pub(super) fn push_auth(&mut self, output: QueuedAuth) {
+        self.queue.push_back(Queued::Auth(output));
+    }
+
     /// Queues a message to a client.
     pub(super) fn send(&mut self, path: ClientPath, message: &[u8]) {
         self.send_parts(path, message, &[]);
@@ -178,6 +228,7 @@ impl Outputs {
         path: ClientPath,
         (first, second): (RelayRequest, Option<RelayRequest>),
         message: Option<&[u8]>,
+        user: Arc<User>,
     ) {
         let message = message.map(|bytes| self.store(bytes));
         self.push(Queued::OpenRelays {
@@ -186,13 +237,25 @@ impl Outputs {
             relays: [first, second.unwrap_or(first)],
             count: if second.is_some() { 2 } else { 1 },
             message,
+            user: VerifiedUser(user),
         });
     }
 
     /// Has a request moved to another server.
-    pub(super) fn move_request(&mut self, to: u16, path: ClientPath, message: &[u8]) {
+    pub(super) fn move_request(
+        &mut self,
+        to: u16,
+        path: ClientPath,
+        message: &[u8],
+        user: Arc<User>,
+    ) {
         let bytes = self.store(message);
-        self.push(Queued::MoveRequest { to, path, bytes });
+        self.push(Queued::MoveRequest {
+            to,
+            path,
+            bytes,
+            user: VerifiedUser(user),
+        });
     }
 
     fn store(&mut self, bytes: &[u8]) -> Range<usize> {

@@ -34,7 +34,7 @@ impl Server {
             .map_err(|_| ErrorCode::BAD_REQUEST)?;
         let lifetime_s = match asked_for {
             Some(Lifetime(0)) => 0,
-            _ => lifetime(message, &self.config)?,
+            _ => lifetime(now, asked, message, &self.config)?,
         };
         self.succeed(now, asked, |message| {
             message.push(&Lifetime(lifetime_s)).map(drop)

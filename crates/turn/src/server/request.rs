@@ -1,22 +1,56 @@
 //! From a datagram to the method it is for, through the checks that all methods share.
 
+use std::sync::Arc;
+
 use stun::{Class, ErrorCode, FingerprintState, Message, Method, UnknownAttributes};
 
 use super::answer::Refusal;
 use super::asked::Asked;
 use super::auth::Unauthenticated;
+use super::auth_failure::AuthFailure;
+use super::credentials::KeyLookup;
+use super::user::{User, VerifiedUser};
 use super::{ClientVerdict, DropReason, Server};
 use crate::types::attribute::is_known;
 use crate::{ClientPath, Now};
 
+/// What is known of a request besides its bytes.
+#[derive(Debug)]
+pub(super) struct Source {
+    /// Whether it may go to another server.
+    pub(super) may_move: bool,
+    /// What a source of credentials has said of its user that answered later.
+    pub(super) found: Option<KeyLookup>,
+    /// Who proved the key at the server that it came from.
+    pub(super) user: Option<Arc<User>>,
+}
+
+impl Source {
+    pub(super) const fn of_client() -> Source {
+        Source {
+            may_move: true,
+            found: None,
+            user: None,
+        }
+    }
+
+    pub(super) fn of_server(user: &VerifiedUser) -> Source {
+        Source {
+            may_move: false,
+            found: None,
+            user: Some(Arc::clone(&user.0)),
+        }
+    }
+}
+
 impl Server {
-    /// A STUN message from a client (RFC 8489 §6.3). `may_move` says whether a request may go to another server.
+    /// A STUN message from a client (RFC 8489 §6.3).
     pub(super) fn stun(
         &mut self,
         now: Now,
         path: &ClientPath,
         datagram: &[u8],
-        may_move: bool,
+        source: Source,
     ) -> ClientVerdict {
         let outcome = match Message::parse(datagram) {
             Ok(message) => match (message.method(), message.class()) {
@@ -24,14 +58,17 @@ impl Server {
                     return self.send_indication(now, path, &message);
                 }
                 (Method::BINDING, Class::Indication) => binding_indication(&message),
-                (Method::BINDING, Class::Request) => self.binding(now, path, &message),
                 (
-                    Method::ALLOCATE
+                    Method::BINDING
+                    | Method::ALLOCATE
                     | Method::REFRESH
                     | Method::CREATE_PERMISSION
                     | Method::CHANNEL_BIND,
                     Class::Request,
-                ) => self.turn_request(now, path, &message, may_move),
+                ) => {
+                    self.stats.count_request(message.method(), datagram.len());
+                    self.request(now, path, &message, source)
+                }
                 (method, _) => Err(not_for_us(method)),
             },
             Err(_) => Err(DropReason::MalformedStun),
@@ -42,20 +79,31 @@ impl Server {
         }
     }
 
+    /// A request that the server serves.
+    pub(super) fn request(
+        &mut self,
+        now: Now,
+        path: &ClientPath,
+        message: &Message<'_>,
+        source: Source,
+    ) -> Result<(), DropReason> {
+        match message.method() {
+            Method::BINDING => self.binding(now, path, message, source),
+            _ => self.turn_request(now, path, message, source),
+        }
+    }
+
     /// A request that needs credentials (RFC 8656 §5).
     fn turn_request(
         &mut self,
         now: Now,
         path: &ClientPath,
         message: &Message<'_>,
-        may_move: bool,
+        source: Source,
     ) -> Result<(), DropReason> {
-        self.stats
-            .count_request(message.method(), message.as_bytes().len());
-        let Some(mut asked) = self.authenticated(now, path, message)? else {
+        let Some(asked) = self.authenticated(now, path, message, source)? else {
             return Ok(());
         };
-        asked.may_move = may_move;
         // RFC 8489 §6.3.1: unknown attributes come after authentication and before anything of the method.
         let unknown: UnknownAttributes = message.unknown_required(is_known).collect();
         let outcome = if unknown.is_empty() {
@@ -64,43 +112,80 @@ impl Server {
             Err(Refusal::Unknown(Box::new(unknown)))
         };
         if let Err(refusal) = outcome {
+            if matches!(&refusal, Refusal::Code(error) if *error == ErrorCode::WRONG_CREDENTIALS) {
+                self.auth_failed(now, path, message, AuthFailure::WrongUser);
+            }
             self.refuse(now, &asked, &refusal);
         }
         Ok(())
     }
 
-    /// Sees to retransmissions and credentials. `None` if the request is answered already.
+    /// Sees to retransmissions and credentials. `None` if the request is answered already, or waits.
     pub(super) fn authenticated(
         &mut self,
         now: Now,
         path: &ClientPath,
         message: &Message<'_>,
+        source: Source,
     ) -> Result<Option<Asked>, DropReason> {
         if message.fingerprint() == FingerprintState::Invalid {
             return Err(DropReason::WrongFingerprint);
         }
         let mut asked = Asked::by_anybody(path, message);
+        asked.may_move = source.may_move;
         if self.answer_again(now, &asked)? {
             return Ok(None);
         }
-        let request_len = message.as_bytes().len();
-        match self.authenticate(now, path, message) {
-            Ok(user) => asked.user = Some(user),
-            Err(Unauthenticated::Challenge) => {
-                self.stats.auth_failures += u64::from(message.has_integrity().is_some());
-                self.challenge(now, &asked, request_len, ErrorCode::UNAUTHENTICATED)?;
-                return Ok(None);
+        match self.authenticate(now, path, message, source) {
+            Ok(user) => {
+                asked.user = Some(user);
+                Ok(Some(asked))
             }
-            Err(Unauthenticated::StaleNonce) => {
-                self.challenge(now, &asked, request_len, ErrorCode::STALE_NONCE)?;
-                return Ok(None);
-            }
-            Err(Unauthenticated::BadRequest) => {
-                self.refuse(now, &asked, &ErrorCode::BAD_REQUEST.into());
-                return Ok(None);
+            Err(reason) => {
+                self.refuse_unauthenticated(now, &asked, message, reason)?;
+                Ok(None)
             }
         }
-        Ok(Some(asked))
+    }
+
+    /// Answers a request that is not believed, or does not.
+    fn refuse_unauthenticated(
+        &mut self,
+        now: Now,
+        asked: &Asked,
+        message: &Message<'_>,
+        reason: Unauthenticated,
+    ) -> Result<(), DropReason> {
+        let request_len = message.as_bytes().len();
+        let mut challenge = |error| self.challenge(now, asked, request_len, error);
+        match reason {
+            Unauthenticated::Stranger => challenge(ErrorCode::UNAUTHENTICATED)?,
+            Unauthenticated::Failed(failure) => {
+                challenge(match failure {
+                    AuthFailure::StaleNonce
+                    | AuthFailure::ForgedNonce
+                    | AuthFailure::OutdatedOffer => ErrorCode::STALE_NONCE,
+                    _ => ErrorCode::UNAUTHENTICATED,
+                })?;
+                self.auth_failed(now, &asked.path, message, failure);
+            }
+            Unauthenticated::BadRequest => {
+                self.refuse(now, asked, &ErrorCode::BAD_REQUEST.into());
+            }
+            Unauthenticated::Unavailable => {
+                self.stats.lookups_failed += 1;
+                self.refuse(now, asked, &ErrorCode::SERVER_ERROR.into());
+            }
+            Unauthenticated::Parked => {}
+            // The client sends the request again, and may find room. On a stream it would wait for nothing.
+            Unauthenticated::NoRoom(reason) => {
+                if !asked.path.five_tuple.transport.is_stream() {
+                    return Err(reason);
+                }
+                self.refuse(now, asked, &ErrorCode::SERVER_ERROR.into());
+            }
+        }
+        Ok(())
     }
 
     /// RFC 8489 §6.3.1: a request that comes again gets the answer it got.
@@ -117,7 +202,7 @@ impl Server {
             self.stats.retransmissions += 1;
             return Ok(true);
         }
-        if self.is_opening(five_tuple, asked.transaction_id) {
+        if self.is_opening(five_tuple, asked.transaction_id) || self.is_looked_up(asked) {
             return Err(DropReason::RequestPending);
         }
         Ok(false)
@@ -136,8 +221,10 @@ impl Server {
                 self.moved
                     .find(&asked.path.five_tuple, asked.transaction_id, now.mono)
         {
-            self.outputs
-                .move_request(to, asked.path, message.as_bytes());
+            if let Some(user) = asked.user.clone() {
+                self.outputs
+                    .move_request(to, asked.path, message.as_bytes(), user);
+            }
             return Ok(());
         }
         if asked.method == Method::ALLOCATE {

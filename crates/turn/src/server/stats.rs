@@ -2,6 +2,7 @@
 
 use stun::Method;
 
+use super::auth_failure::AuthFailure;
 use super::drop_reason::DropReason;
 use super::output::{CloseReason, Traffic};
 
@@ -49,9 +50,16 @@ pub struct Stats {
     pub retransmissions: u64,
     /// Error responses by [`METHODS`] and then by code, in the order of [`ERROR_CODES`].
     pub errors: [[u64; ERROR_CODES.len()]; METHODS.len()],
-    /// Requests with credentials that are not right: an unknown user, an expired or a wrong password, another realm, or
-    /// another user's allocation. A request without credentials, or with an old nonce, is none.
-    pub auth_failures: u64,
+    /// Requests whose credentials are not right, by [`AuthFailure`]. A request without credentials is none.
+    pub auth_failures: [u64; AuthFailure::COUNT],
+    /// Requests that wait for a source of credentials.
+    pub lookups: u64,
+    /// Look-ups begun at sources that answer later.
+    pub lookups_begun: u64,
+    /// Look-ups that no source has answered in time: the client got 500.
+    pub lookups_timed_out: u64,
+    /// Look-ups that a source could not make: the client got 500.
+    pub lookups_failed: u64,
     /// Discarded datagrams by [`DropReason`].
     pub drops: [u64; DropReason::COUNT],
     /// Relayed from clients to peers outside.
@@ -72,6 +80,12 @@ impl Stats {
             return 0;
         };
         self.errors.iter().map(|by_code| by_code[at]).sum()
+    }
+
+    /// How many requests were not believed for this reason.
+    #[must_use]
+    pub const fn auth_failed(&self, reason: AuthFailure) -> u64 {
+        self.auth_failures[reason as usize]
     }
 
     /// Binding requests answered with success.

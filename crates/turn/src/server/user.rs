@@ -5,8 +5,10 @@ use std::sync::Arc;
 use hashbrown::HashTable;
 use stun::{HmacKey, IntegrityAlgorithm, LongTermKey, PasswordAlgorithm};
 
-use super::credentials::{Candidate, Claim};
+use super::Server;
+use super::credentials::{Claim, UserKey};
 use super::hash::KeyedHash;
+use crate::{Mono, Now};
 
 /// How a request was protected, and therefore its answer will be.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -15,8 +17,25 @@ pub(super) struct Protection {
     pub(super) password: PasswordAlgorithm,
     /// The integrity attribute that was checked.
     pub(super) integrity: IntegrityAlgorithm,
-    /// Whether the answer carries MESSAGE-INTEGRITY-SHA256 besides the one that was checked.
-    pub(super) add_sha256: bool,
+    /// Whether the request named no password algorithm, as those of RFC 5389 do.
+    pub(super) is_legacy: bool,
+}
+
+impl Protection {
+    /// The integrity attributes of the answer, the one that the request had first if it is among them.
+    ///
+    /// RFC 8489 §9.2.4: the response "MUST include the MESSAGE-INTEGRITY-SHA256 attribute", whatever the request had, "unless the
+    /// request was processed as though PASSWORD-ALGORITHM was MD5 [..]. In that case, the MESSAGE-INTEGRITY attribute MUST be used
+    /// instead". A client that names an algorithm and checks MESSAGE-INTEGRITY only gets both.
+    const fn of_answer(self) -> (IntegrityAlgorithm, Option<IntegrityAlgorithm>) {
+        match (self.is_legacy, self.integrity) {
+            (true, _) => (IntegrityAlgorithm::Sha1, None),
+            (false, IntegrityAlgorithm::Sha256) => (IntegrityAlgorithm::Sha256, None),
+            (false, IntegrityAlgorithm::Sha1) => {
+                (IntegrityAlgorithm::Sha1, Some(IntegrityAlgorithm::Sha256))
+            }
+        }
+    }
 }
 
 /// A user, and the key of one kind of [`Protection`]. Shared by the allocations of that user and the cache.
@@ -26,36 +45,68 @@ pub(super) struct User {
     /// Set if the user was found by it.
     userhash: Option<Box<[u8; 32]>>,
     protection: Protection,
+    /// Verifies requests.
     key: HmacKey,
-    sha256: Option<Box<HmacKey>>,
-    /// Seconds since 1970 after which no new allocation is made; `u64::MAX` for never.
+    /// For the answer, if it carries another integrity than the request.
+    other: Option<Box<HmacKey>>,
+    /// Seconds since 1970 at which the credential ends; `u64::MAX` for never.
     expires_unix_s: u64,
-    /// The credentials under which the user was found.
+    /// When the source is to be asked again.
+    fresh_until: Mono,
+    /// The state of the credentials when the user was found.
     epoch: u32,
 }
+
+/// Whose keys to forget.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Forget<'a> {
+    /// The user of this name, prepared with OpaqueString.
+    User(&'a str),
+    /// All users of this realm.
+    Realm(&'a str),
+    /// All users.
+    All,
+}
+
+/// A user who has proven the key of a request, for another server of the same configuration to which the request is moved.
+#[derive(Clone, Debug)]
+pub struct VerifiedUser(pub(super) Arc<User>);
 
 impl User {
     pub(super) fn new(
         claim: Claim<'_>,
-        candidate: &Candidate<'_>,
+        name: &str,
+        candidate: &UserKey,
         key: HmacKey,
         protection: Protection,
-        epoch: u32,
     ) -> User {
+        let (first, second) = protection.of_answer();
+        let other = [Some(first), second].into_iter().flatten();
+        let other = other.filter(|integrity| *integrity != protection.integrity);
         User {
-            name: candidate.username.into(),
+            name: name.into(),
             userhash: match claim {
                 Claim::Userhash(hash) => Some(Box::new(*hash)),
                 Claim::Username(_) => None,
             },
             protection,
             key,
-            sha256: protection
-                .add_sha256
-                .then(|| Box::new(candidate.key.hmac_sha256())),
+            other: other
+                .map(|integrity| Box::new(hmac_key(&candidate.key, integrity)))
+                .next(),
             expires_unix_s: candidate.expires_unix_s.unwrap_or(u64::MAX),
-            epoch,
+            fresh_until: Mono::NEVER,
+            epoch: 0,
         }
+    }
+
+    /// The same, found at this time and good for so long.
+    pub(super) fn found_at(mut self, now: Now, ttl_s: Option<u32>, epoch: u32) -> User {
+        if let Some(ttl_s) = ttl_s {
+            self.fresh_until = now.mono.plus_secs(u64::from(ttl_s));
+        }
+        self.epoch = epoch;
+        self
     }
 
     /// The user name.
@@ -70,7 +121,9 @@ impl User {
 
     /// The keys that an answer is to carry, in the order of their attributes.
     pub(super) fn answer_keys(&self) -> impl Iterator<Item = &HmacKey> {
-        std::iter::once(&self.key).chain(self.sha256.as_deref())
+        let (first, _) = self.protection.of_answer();
+        let own = (first == self.protection.integrity).then_some(&self.key);
+        own.into_iter().chain(self.other.as_deref())
     }
 
     /// Whether this is who the request says it is from, with a key of the kind it was made with.
@@ -87,7 +140,17 @@ impl User {
         self.expires_unix_s <= unix_s
     }
 
-    /// Whether the user was found under these credentials.
+    /// For how many seconds from now the credential is good.
+    pub(super) const fn remaining_s(&self, unix_s: u64) -> u64 {
+        self.expires_unix_s.saturating_sub(unix_s)
+    }
+
+    /// Whether the key may be used without asking its source again.
+    pub(super) fn is_fresh(&self, now: Now) -> bool {
+        !self.is_expired(now.unix_s) && now.mono < self.fresh_until
+    }
+
+    /// Whether the user was found in this state of the credentials.
     pub(super) const fn is_of(&self, epoch: u32) -> bool {
         self.epoch == epoch
     }
@@ -105,6 +168,19 @@ pub(super) fn hmac_key(key: &LongTermKey, integrity: IntegrityAlgorithm) -> Hmac
     match integrity {
         IntegrityAlgorithm::Sha1 => key.hmac_sha1(),
         IntegrityAlgorithm::Sha256 => key.hmac_sha256(),
+    }
+}
+
+impl Server {
+    /// Forgets keys, so that their source is asked again before anybody gets an allocation with them. Existing allocations stay, and can be
+    /// refreshed, unless [`Config::strict_expiry`](super::Config::strict_expiry) is set. Look-ups that are under way are made again.
+    pub fn forget_users(&mut self, which: Forget<'_>) {
+        match which {
+            Forget::User(name) => self.known_users.forget(name),
+            Forget::Realm(realm) if *realm != *self.config.realm => return,
+            Forget::Realm(_) | Forget::All => self.known_users.clear(),
+        }
+        self.credentials_epoch = self.credentials_epoch.wrapping_add(1);
     }
 }
 
@@ -176,6 +252,33 @@ impl KnownUsers {
             });
     }
 
+    /// Forgets all users of this name, however they were found and whatever their keys are for.
+    pub(super) fn forget(&mut self, name: &str) {
+        let mut place = 0;
+        while place < self.users.len() {
+            if *self.users[place].name == *name {
+                self.remove(place);
+            } else {
+                place += 1;
+            }
+        }
+    }
+
+    /// Removes the user at a place; the last one moves there.
+    fn remove(&mut self, place: usize) {
+        let last = self.users.len() - 1;
+        for (from, to) in [(place, None), (last, Some(place as u32))] {
+            let hash = hash_claim(&self.hash, self.users[from].claim());
+            if let Ok(mut entry) = self.index.find_entry(hash, |at| *at as usize == from) {
+                match to {
+                    Some(to) => *entry.get_mut() = to,
+                    None => drop(entry.remove()),
+                }
+            }
+        }
+        self.users.swap_remove(place);
+    }
+
     /// Forgets all: the credentials have changed.
     pub(super) fn clear(&mut self) {
         self.users.clear();
@@ -198,24 +301,19 @@ mod tests {
     const PROTECTION: Protection = Protection {
         password: PasswordAlgorithm::Md5,
         integrity: IntegrityAlgorithm::Sha1,
-        add_sha256: false,
+        is_legacy: true,
     };
 
     fn user(name: &str, epoch: u32) -> Arc<User> {
         let key = LongTermKey::from_md5(&[0; 16]);
-        let candidate = Candidate {
-            username: name,
+        let candidate = UserKey {
             key,
             expires_unix_s: None,
+            ttl_s: None,
         };
         let hmac = candidate.key.hmac_sha1();
-        Arc::new(User::new(
-            Claim::Username(name),
-            &candidate,
-            hmac,
-            PROTECTION,
-            epoch,
-        ))
+        let user = User::new(Claim::Username(name), name, &candidate, hmac, PROTECTION);
+        Arc::new(user.found_at(Now::default(), None, epoch))
     }
 
     #[test]
@@ -252,5 +350,56 @@ mod tests {
         assert!(known.find(claim, other).is_none());
         known.clear();
         assert!(known.find(claim, PROTECTION).is_none());
+    }
+
+    #[test]
+    fn a_forgotten_user_is_gone_and_all_others_are_found() {
+        let mut known = KnownUsers::new(KeyedHash::new(1, 2));
+        for number in 0..50 {
+            known.insert(&user(&number.to_string(), 0), 50);
+        }
+        for gone in [49, 0, 25, 7] {
+            known.forget(&gone.to_string());
+        }
+        assert_eq!((known.users.len(), known.index.len()), (46, 46));
+        for number in 0..50 {
+            let name = number.to_string();
+            let found = known.find(Claim::Username(&name), PROTECTION);
+            let is_there = ![49, 0, 25, 7].contains(&number);
+            assert_eq!(
+                found.map(|user| user.name() == name),
+                is_there.then_some(true)
+            );
+        }
+        for number in 50..200 {
+            known.insert(&user(&number.to_string(), 0), 50);
+        }
+        assert_eq!((known.users.len(), known.index.len()), (50, 50));
+    }
+
+    #[test]
+    fn answers_carry_what_rfc_8489_asks_for() {
+        use IntegrityAlgorithm::{Sha1, Sha256};
+        for (is_legacy, integrity, answer) in [
+            (true, Sha1, &[Sha1][..]),
+            (true, Sha256, &[Sha1]),
+            (false, Sha256, &[Sha256]),
+            (false, Sha1, &[Sha1, Sha256]),
+        ] {
+            let protection = Protection {
+                password: PasswordAlgorithm::Md5,
+                integrity,
+                is_legacy,
+            };
+            let candidate = UserKey {
+                key: LongTermKey::from_md5(&[0; 16]),
+                expires_unix_s: None,
+                ttl_s: None,
+            };
+            let key = hmac_key(&candidate.key, integrity);
+            let user = User::new(Claim::Username("a"), "a", &candidate, key, protection);
+            let keys: Vec<_> = user.answer_keys().map(HmacKey::algorithm).collect();
+            assert_eq!(keys, answer);
+        }
     }
 }

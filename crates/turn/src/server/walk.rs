@@ -48,6 +48,7 @@ impl Server {
     /// Ends all allocations, reservations and pending requests, in bounded steps: call
     /// [`handle_timeout`](Self::handle_timeout) until [`is_closing`](Self::is_closing) is false.
     pub fn close_all(&mut self, now: Now, reason: CloseReason) {
+        self.forget_lookups();
         self.walks.close = Some(Close {
             next: 0,
             reason,

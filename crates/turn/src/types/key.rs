@@ -36,6 +36,15 @@ pub struct RequestKey {
     pub generation: u32,
 }
 
+/// Names a request that waits for a source of credentials.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct LookupKey {
+    /// The slot in the server's table.
+    pub index: u32,
+    /// Which tenant of the slot is meant.
+    pub generation: u32,
+}
+
 /// Names one TCP connection between a relay and a peer (RFC 6062), from the request for it to its end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct ConnectionKey {

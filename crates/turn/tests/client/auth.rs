@@ -141,15 +141,24 @@ fn a_challenge_without_its_promised_algorithms_is_not_answered() {
 
 #[test]
 fn a_later_challenge_must_not_be_weaker() {
-    for (nonce, list) in [
-        (NONCE, None),
-        (NONCE_ALGORITHMS, Some(PasswordAlgorithms::SHA256_MD5)),
-    ] {
-        let (mut script, second) = challenged(NONCE_BOTH, Some(PasswordAlgorithms::SHA256_MD5));
-        script.challenge(&second, 438, nonce, list);
-        script.no_request();
-        assert_eq!(failure(&mut script), RequestError::BidDown);
-    }
+    let (mut script, second) = challenged(NONCE_BOTH, Some(PasswordAlgorithms::SHA256_MD5));
+    script.challenge(&second, 438, NONCE, None);
+    script.no_request();
+    assert_eq!(failure(&mut script), RequestError::BidDown);
+}
+
+#[test]
+fn a_server_that_stops_offering_anonymity_gets_the_user_name() {
+    let list = PasswordAlgorithms::SHA256_MD5;
+    let (mut script, second) = challenged(NONCE_BOTH, Some(list));
+    assert!(has(&second, AttributeType::USERHASH));
+    script.challenge(&second, 438, NONCE_ALGORITHMS, Some(list));
+    let third = script.request();
+    assert!(has(&third, AttributeType::USERNAME) && !has(&third, AttributeType::USERHASH));
+    script.key = Some(sha256_key());
+    script.grant(&third, &[relayed()], 600);
+    assert!(is_allocated(&mut script));
+    assert!(!script.client.offer().expect("challenged").anonymous);
 }
 
 #[test]

@@ -95,7 +95,7 @@ impl Pair {
                 mono: Mono(5_000_000_000),
                 unix_s: 1_700_000_000,
             },
-            server: Server::new(Arc::new(config.clone()), 0, [9; 32]),
+            server: Server::new(config.clone().validate().expect("valid"), 0, [9; 32]),
             config,
             policy,
             network: Network::new(weather, seed),
@@ -109,9 +109,9 @@ impl Pair {
 
     pub(crate) fn reconfigure(&mut self, change: impl FnOnce(&mut Config)) {
         change(&mut self.config);
-        self.config.validate().expect("a test's configuration");
+        let config = self.config.clone().validate();
         self.server
-            .set_config(self.now, Arc::new(self.config.clone()));
+            .set_config(self.now, config.expect("a test's configuration"));
     }
 
     pub(crate) fn add_client(&mut self, config: ClientConfig) -> usize {

@@ -1,10 +1,13 @@
 //! The long-term credential mechanism (RFC 8489 §9.2.4).
 
-use hairpin_turn::server::DropReason;
+use std::sync::Arc;
+
+use hairpin_turn::server::credentials::{AnyOf, RestCredentials};
+use hairpin_turn::server::{AuthFailure, DropReason};
 use stun::nonce::SecurityFeatures;
 use stun::{
-    Builder, Class, FingerprintState, IntegrityAlgorithm, Method, Nonce, PasswordAlgorithms, Realm,
-    TransactionId, Userhash, Username,
+    Builder, Class, ErrorCode, FingerprintState, IntegrityAlgorithm, Method, Nonce,
+    PasswordAlgorithms, Realm, TransactionId, Userhash, Username,
 };
 
 use crate::world::{Client, REALM, Signing, World, bare, path};
@@ -200,5 +203,105 @@ fn a_challenge_is_fingerprinted_if_the_request_was() {
     let mut spoilt = request;
     *spoilt.last_mut().unwrap() ^= 1;
     assert_eq!(world.dropped(&path, &spoilt), DropReason::WrongFingerprint);
+    world.finish();
+}
+
+#[test]
+fn each_failure_is_counted_and_logged_under_its_reason_and_the_client_cannot_tell() {
+    let mut world = World::with(|config| config.nonce_lifetime_s = 60);
+    let rest = RestCredentials::new(["secret"]);
+    let both = AnyOf(vec![Arc::clone(&world.config.credentials), Arc::new(rest)]);
+    world.reconfigure(|config| config.credentials = Arc::new(both));
+    let mut good = Client::new(&mut world, "alice", "198.51.100.1:4000");
+    let nonce = good.signing.nonce.clone().unwrap();
+    let realm = Some("elsewhere".to_owned());
+    let wrong = [
+        (
+            Signing::legacy("nobody", "x", &nonce),
+            AuthFailure::UnknownUser,
+            "nobody",
+        ),
+        (
+            Signing::legacy("alice", "wrong", &nonce),
+            AuthFailure::WrongPassword,
+            "alice",
+        ),
+        (
+            Signing::legacy("1600000000:ann", "x", &nonce),
+            AuthFailure::ExpiredCredential,
+            "1600000000:ann",
+        ),
+        (
+            Signing {
+                realm,
+                ..good.signing.clone()
+            },
+            AuthFailure::WrongRealm,
+            "alice",
+        ),
+    ];
+    let mut replies = Vec::new();
+    for (signing, reason, name) in wrong {
+        let mut client = Client {
+            signing,
+            ..good.clone()
+        };
+        let reply = client.try_allocate(&mut world, |_| {});
+        let code: ErrorCode<'_> = reply.get().unwrap();
+        replies.push((code.code, code.reason.to_owned(), reply.0.len()));
+        assert_eq!(world.server.stats().auth_failed(reason), 1);
+        assert_eq!(world.failures.pop(), Some((name.to_owned(), reason, 0)));
+    }
+    assert_eq!(replies[0].0, 401);
+    assert!(
+        replies.windows(2).all(|two| two[0] == two[1]),
+        "{replies:?}"
+    );
+    let mut forger = good.clone();
+    forger.signing.nonce.as_mut().unwrap()[20] = b'~';
+    let forged = forger.try_allocate(&mut world, |_| {});
+    assert_eq!((forged.code(), world.failures.len()), (438, 1));
+    good.allocate(&mut world);
+    let mut other = good.clone();
+    other.signing = Signing::legacy("bob", "bob's password", &nonce);
+    assert_eq!(other.refresh(&mut world, 600).code(), 441);
+    world.failures.clear();
+    world.pass_s(61);
+    let stale = good.refresh(&mut world, 600);
+    assert_eq!((stale.code(), stale.0.len()), (438, forged.0.len()));
+    assert_eq!(world.failures, [], "every client meets that");
+    expect_one_of_each(world);
+}
+
+/// Each reason was counted once, but for the one that takes a reload.
+fn expect_one_of_each(world: World) {
+    for reason in AuthFailure::ALL {
+        let expected = u64::from(*reason != AuthFailure::OutdatedOffer);
+        assert_eq!(
+            world.server.stats().auth_failed(*reason),
+            expected,
+            "{reason:?}"
+        );
+    }
+    world.finish();
+}
+
+#[test]
+fn the_log_gets_one_failure_of_a_kind_a_second_with_the_number_of_the_others() {
+    let mut world = World::new();
+    let nonce = Client::nonce(&mut world, &path("198.51.100.1:4000"));
+    let mut client = Client::new(&mut world, "alice", "198.51.100.1:4000");
+    client.signing = Signing::legacy("nobody", "x", &nonce);
+    for _ in 0..100 {
+        client.try_allocate(&mut world, |_| {});
+    }
+    world.pass_s(1);
+    client.try_allocate(&mut world, |_| {});
+    let told: Vec<u64> = world.failures.iter().map(|failure| failure.2).collect();
+    assert_eq!(told, [0, 99]);
+    assert_eq!(
+        world.server.stats().auth_failed(AuthFailure::UnknownUser),
+        101
+    );
     world.finish();
 }

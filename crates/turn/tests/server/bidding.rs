@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use hairpin_turn::server::AuthFailure;
 use hairpin_turn::server::credentials::{RestCredentials, StaticCredentials};
 use stun::nonce::SecurityFeatures;
 use stun::{
@@ -174,6 +175,71 @@ fn a_server_that_holds_md5_keys_only_does_not_announce_sha256() {
     );
     let mut client = Client::new(&mut world, "carol", "198.51.100.1:4000");
     client.signing = Signing::legacy("carol", "pass", &client.signing.nonce.clone().unwrap());
+    client.allocate(&mut world);
+    world.finish();
+}
+
+#[test]
+fn without_a_password_algorithm_the_answer_carries_message_integrity_only() {
+    let mut world = World::new();
+    let mut client = Client::new(&mut world, "alice", "198.51.100.1:4000");
+    let key = long_term_key(PasswordAlgorithm::Md5, "alice", REALM, "alice's password").unwrap();
+    client.signing.keys = vec![key.hmac_sha256()];
+    let reply = client.try_allocate(&mut world, |_| {});
+    world.expect_opened();
+    assert!(reply.is_signed_with(&key.hmac_sha1()), "RFC 8489 §9.2.4");
+    let sha256 = reply.message().integrity(IntegrityAlgorithm::Sha256);
+    assert!(sha256.is_none(), "used instead");
+    world.finish();
+}
+
+#[test]
+fn a_nonce_of_another_offer_is_answered_with_438_and_the_offer_of_now() {
+    type Change = fn(&mut hairpin_turn::server::Config);
+    let rest: Change = |config| config.credentials = Arc::new(RestCredentials::new([b"secret"]));
+    let silent: Change = |config| config.announce_password_algorithms = false;
+    for (change, list, anonymity) in [
+        (rest, Some(PasswordAlgorithms::SHA256_MD5), false),
+        (silent, None, true),
+    ] {
+        let mut world = World::new();
+        let before = world.config.clone();
+        let mut modern = Client::modern(&mut world, "alice", "198.51.100.1:4000");
+        let mut legacy = Client::new(&mut world, "alice", "198.51.100.1:4001");
+        world.reconfigure(change);
+        for client in [&mut modern, &mut legacy] {
+            let reply = client.try_allocate(&mut world, |_| {});
+            assert_eq!(reply.code(), 438);
+            let sent: Option<PasswordAlgorithms<'_>> = reply.get();
+            assert_eq!(
+                sent.map(|list| list.as_bytes().to_vec()),
+                list.map(|list| list.as_bytes().to_vec())
+            );
+            let nonce = reply.get::<Nonce<'_>>().unwrap().0;
+            let features = SecurityFeatures::of_nonce(nonce).unwrap();
+            assert_eq!(features.username_anonymity, anonymity);
+        }
+        // Once it is as it was, the nonce is good again.
+        world.reconfigure(|config| *config = before);
+        modern.allocate(&mut world);
+        assert_eq!(
+            world.server.stats().auth_failed(AuthFailure::OutdatedOffer),
+            2
+        );
+        world.finish();
+    }
+}
+
+#[test]
+fn a_nonce_whose_offer_was_left_out_for_want_of_room_is_good() {
+    let mut world = World::with(|config| config.realm = "r".repeat(44));
+    let path = path("198.51.100.1:4000");
+    let reply = world.ask(&path, &bare(Method::REFRESH));
+    let nonce = reply.get::<Nonce<'_>>().unwrap().0.to_vec();
+    assert!(reply.get::<PasswordAlgorithms<'_>>().is_none());
+    let mut client = Client::new(&mut world, "alice", "198.51.100.1:4000");
+    client.signing = Signing::legacy("alice", "alice's password", &nonce);
+    client.signing.realm = Some("r".repeat(44));
     client.allocate(&mut world);
     world.finish();
 }

@@ -13,13 +13,19 @@ type Attributes = fn(&mut Builder<'_>);
 
 const REMOTE: &str = "198.51.100.1:4000";
 
-/// What can be wrong with the credentials, in the order of RFC 8489 §9.2.4, with the code.
+/// What can be wrong with the credentials, with the code: in the order of RFC 8489 §9.2.4, but that a nonce which is not the server's is
+/// refused before anything is looked up.
 const CREDENTIALS: [(&str, Spoil, u16); 5] = [
     ("no integrity", |signing| signing.keys.clear(), 401),
     (
         "no user name",
         |signing| (signing.username, signing.userhash) = (None, None),
         400,
+    ),
+    (
+        "forged nonce",
+        |signing| signing.nonce.as_mut().unwrap()[20] = b'~',
+        438,
     ),
     (
         "no list of algorithms",
@@ -30,11 +36,6 @@ const CREDENTIALS: [(&str, Spoil, u16); 5] = [
         "unknown user",
         |signing| signing.userhash = Some([7; 32]),
         401,
-    ),
-    (
-        "forged nonce",
-        |signing| signing.nonce.as_mut().unwrap()[20] = b'~',
-        438,
     ),
 ];
 

@@ -4,6 +4,9 @@ use std::sync::Arc;
 
 use hairpin_turn::server::credentials::{AnyOf, RestCredentials, StaticCredentials, rest_password};
 
+use hairpin_turn::server::CloseReason;
+use stun::Lifetime;
+
 use crate::world::{Client, REALM, START_UNIX_S, Signing, World};
 
 fn rest_world() -> World {
@@ -93,13 +96,60 @@ fn an_allocation_outlives_its_credential_unless_the_operator_is_strict() {
         world.reconfigure(|config| config.strict_expiry = strict);
         let mut client = rest_client(&mut world, &format!("{}:alice", START_UNIX_S + 30), "new");
         client.allocate(&mut world);
-        world.pass_s(31);
-        assert_eq!(
-            client.refresh(&mut world, 600).code(),
-            if strict { 401 } else { 0 }
-        );
+        world.pass_s(20);
+        let granted: Lifetime = client.refresh(&mut world, 600).get().unwrap();
+        assert_eq!(granted.0, if strict { 10 } else { 600 });
+        world.pass_s(9);
+        if !strict {
+            world.pass_s(2);
+            assert_eq!(client.refresh(&mut world, 600).code(), 0);
+            world.finish();
+            continue;
+        }
+        world.pass_s(1);
+        world.expect_closed(1, CloseReason::Expired);
+        assert_eq!(client.refresh(&mut world, 600).code(), 401);
         world.finish();
     }
+}
+
+#[test]
+fn a_strict_server_grants_no_lifetime_beyond_the_credential_s_end() {
+    let mut world = rest_world();
+    world.reconfigure(|config| config.strict_expiry = true);
+    let mut client = rest_client(&mut world, &format!("{}:alice", START_UNIX_S + 30), "new");
+    let reply = client.try_allocate(&mut world, |request| {
+        request.push(&Lifetime(3600)).unwrap();
+    });
+    world.expect_opened();
+    assert_eq!(reply.get(), Some(Lifetime(30)));
+    world.pass_s(30);
+    world.expect_closed(1, CloseReason::Expired);
+    world.finish();
+}
+
+#[test]
+fn user_names_are_prepared_wherever_a_key_is_made() {
+    // RFC 8265: é in two code points is é in one.
+    let mut users = StaticCredentials::new(REALM);
+    users.add_password("andre\u{301}", "pass").unwrap();
+    let mut world = World::with(|config| config.credentials = Arc::new(users));
+    let mut client = Client::new(&mut world, "alice", "198.51.100.1:4000");
+    let nonce = client.signing.nonce.clone().unwrap();
+    for signing in [
+        Signing::legacy("andr\u{e9}", "pass", &nonce),
+        Signing::legacy("andre\u{301}", "pass", &nonce),
+        Signing::modern("andr\u{e9}", "pass", &nonce),
+    ] {
+        client.signing = signing;
+        client.allocate(&mut world);
+        assert_eq!(client.refresh(&mut world, 0).code(), 0);
+        world.expect_closed(1, CloseReason::Refreshed);
+    }
+    client.signing = Signing::legacy("andr\u{e9}", "wrong", &nonce);
+    client.signing.username = Some("a\tb".to_owned());
+    assert_eq!(client.try_allocate(&mut world, |_| {}).code(), 401);
+    world.finish();
 }
 
 #[test]

@@ -1,7 +1,5 @@
 //! Deadlines: exact, in order, and in bounded portions.
 
-use std::sync::Arc;
-
 use hairpin_turn::Mono;
 use hairpin_turn::server::{CloseReason, IcmpError, Server};
 use stun::{EvenPort, Method, XorPeerAddress};
@@ -120,7 +118,7 @@ fn a_timeout_with_nothing_due_changes_nothing() {
 /// Everything that a server says in a short life.
 fn life(seed: u8) -> Vec<Event> {
     let mut world = World::new();
-    world.server = Server::new(Arc::new(world.config.clone()), 7, [seed; 32]);
+    world.server = Server::new(world.config.clone().validate().unwrap(), 7, [seed; 32]);
     let mut client = Client::new(&mut world, "alice", "198.51.100.1:4000");
     client.next_id = 0;
     let request = client.allocate_request(|request| {

@@ -17,6 +17,7 @@ mod dual;
 mod expiry;
 mod hostile;
 mod indications;
+mod lookups;
 mod model;
 mod nonces;
 mod offload;

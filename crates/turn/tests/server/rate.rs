@@ -142,7 +142,7 @@ fn rates_that_cannot_be_kept_are_refused() {
         (10_000_000_001, false),
     ] {
         config.allocation_rate = rate;
-        assert_eq!(config.validate().is_ok(), valid, "{rate}");
+        assert_eq!(config.clone().validate().is_ok(), valid, "{rate}");
     }
 }
 

@@ -138,7 +138,7 @@ fn a_new_policy_reaches_the_kernel_in_bounded_steps() {
     }
     let peer = address(PEER).ip();
     world.policy.denied.lock().unwrap().insert(peer);
-    let config = std::sync::Arc::new(world.config.clone());
+    let config = world.config.clone().validate().unwrap();
     world.server.set_config(world.now, config);
     assert!(!world.server.has_outputs(), "nothing at once");
     let mut calls = 0;

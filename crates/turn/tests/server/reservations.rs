@@ -297,7 +297,7 @@ fn workers() -> (World, World) {
     two.quota = std::sync::Arc::clone(&one.quota);
     two.config.quota = std::sync::Arc::clone(&one.quota) as _;
     two.server =
-        hairpin_turn::server::Server::new(std::sync::Arc::new(two.config.clone()), 8, [9; 32]);
+        hairpin_turn::server::Server::new(two.config.clone().validate().unwrap(), 8, [9; 32]);
     (one, two)
 }
 

@@ -4,7 +4,7 @@ use super::*;
 use crate::cli::{Cli, Command};
 use crate::commands::conclude;
 use clap::Parser;
-use server::credentials::{Candidate, Credentials, KeyQuery, KeySearch};
+use server::credentials::{Credentials, KeyLookup, KeyQuery};
 use server::{Server, Settings};
 use std::process;
 
@@ -17,8 +17,8 @@ const CHILD: &str = "HAIRPIN_TEST_PANICS";
 struct Trap;
 
 impl Credentials for Trap {
-    fn find(&self, _: &KeyQuery<'_>, _: &mut dyn FnMut(&Candidate<'_>) -> bool) -> KeySearch {
-        KeySearch::UnknownUser
+    fn find(&self, _: &KeyQuery<'_>) -> KeyLookup {
+        KeyLookup::Unknown
     }
 
     fn knows_userhash(&self) -> bool {

@@ -4,9 +4,12 @@ use std::sync::Arc;
 
 use stun::PasswordAlgorithm;
 
-use super::{Candidate, Credentials, KeyQuery, KeySearch};
+use super::{Credentials, KeyLookup, KeyQuery, KeyReply, OwnedKeyQuery};
 
-/// Asks several sources in order, until one has the right key.
+/// Asks several sources in order.
+///
+/// The keys of all sources that know the user at once count. Sources that answer later are asked only if no other knows the user, one
+/// after the other, until one knows it.
 #[derive(Clone, Debug, Default)]
 pub struct AnyOf(
     /// The sources, in the order in which they are asked.
@@ -14,20 +17,21 @@ pub struct AnyOf(
 );
 
 impl Credentials for AnyOf {
-    fn find(
-        &self,
-        query: &KeyQuery<'_>,
-        accept: &mut dyn FnMut(&Candidate<'_>) -> bool,
-    ) -> KeySearch {
-        let mut outcome = KeySearch::UnknownUser;
-        for source in &self.0 {
-            match source.find(query, accept) {
-                KeySearch::Accepted => return KeySearch::Accepted,
-                KeySearch::UnknownUser => {}
-                told => outcome = told,
-            }
-        }
-        outcome
+    fn find(&self, query: &KeyQuery<'_>) -> KeyLookup {
+        let lookups = self.0.iter().map(|source| source.find(query));
+        lookups.fold(KeyLookup::Unknown, merge)
+    }
+
+    fn begin_find(&self, query: &KeyQuery<'_>, reply: KeyReply) {
+        let pending =
+            |source: &&Arc<dyn Credentials>| matches!(source.find(query), KeyLookup::Pending);
+        let sources: Vec<_> = self.0.iter().filter(pending).cloned().collect();
+        begin_next(
+            sources.into_iter(),
+            query.to_owned(),
+            KeyLookup::Unknown,
+            reply,
+        );
     }
 
     /// Only if all can: a client that was told to send hashes sends nothing else.
@@ -37,5 +41,165 @@ impl Credentials for AnyOf {
 
     fn supports(&self, algorithm: PasswordAlgorithm) -> bool {
         self.0.iter().all(|source| source.supports(algorithm))
+    }
+}
+
+/// What two sources say together: the user's keys if either knows the user, else the more telling answer.
+fn merge(one: KeyLookup, other: KeyLookup) -> KeyLookup {
+    match (one, other) {
+        (KeyLookup::Known(mut user), KeyLookup::Known(same)) => {
+            if user.username == same.username {
+                user.keys.extend(same.keys);
+            }
+            KeyLookup::Known(user)
+        }
+        (KeyLookup::Known(user), _) | (_, KeyLookup::Known(user)) => KeyLookup::Known(user),
+        (KeyLookup::Pending, _) | (_, KeyLookup::Pending) => KeyLookup::Pending,
+        (KeyLookup::Unknown, told) | (told, _) => told,
+    }
+}
+
+/// Asks the next source that answers later; the others follow if it does not know the user.
+fn begin_next(
+    mut sources: std::vec::IntoIter<Arc<dyn Credentials>>,
+    query: OwnedKeyQuery,
+    before: KeyLookup,
+    reply: KeyReply,
+) {
+    let Some(source) = sources.next() else {
+        reply.send(before);
+        return;
+    };
+    let asked = query.clone();
+    let then = KeyReply::new(move |lookup| match merge(before, lookup) {
+        KeyLookup::Known(user) => reply.send(KeyLookup::Known(user)),
+        told => begin_next(sources, query, told, reply),
+    });
+    source.begin_find(&asked.query(), then);
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Mutex;
+
+    use super::super::{Claim, KnownUser};
+    use super::*;
+    use crate::{ClientPath, FiveTuple, ListenerKey, Transport};
+    use stun::LongTermKey;
+
+    /// Knows one user, at once or later.
+    #[derive(Debug)]
+    struct One {
+        name: &'static str,
+        key: u8,
+        later: bool,
+        asked: Mutex<u32>,
+    }
+
+    impl One {
+        fn new(name: &'static str, key: u8, later: bool) -> Arc<One> {
+            let asked = Mutex::new(0);
+            Arc::new(One {
+                name,
+                key,
+                later,
+                asked,
+            })
+        }
+
+        fn answer(&self, query: &KeyQuery<'_>) -> KeyLookup {
+            if query.claim == Claim::Username(self.name) {
+                let key = LongTermKey::from_md5(&[self.key; 16]);
+                KeyLookup::Known(KnownUser::with_key(self.name, key))
+            } else {
+                KeyLookup::Unknown
+            }
+        }
+    }
+
+    impl Credentials for One {
+        fn find(&self, query: &KeyQuery<'_>) -> KeyLookup {
+            match self.later {
+                true => KeyLookup::Pending,
+                false => self.answer(query),
+            }
+        }
+
+        fn begin_find(&self, query: &KeyQuery<'_>, reply: KeyReply) {
+            *self.asked.lock().expect("not poisoned") += 1;
+            reply.send(self.answer(query));
+        }
+    }
+
+    fn query(name: &str) -> KeyQuery<'_> {
+        let five_tuple = FiveTuple {
+            transport: Transport::Udp,
+            local: ([192, 0, 2, 1], 3478).into(),
+            remote: ([198, 51, 100, 1], 4000).into(),
+        };
+        KeyQuery {
+            claim: Claim::Username(name),
+            realm: "example.org",
+            algorithm: PasswordAlgorithm::Md5,
+            client: ClientPath {
+                five_tuple,
+                listener: ListenerKey(0),
+            },
+            unix_s: 0,
+        }
+    }
+
+    fn keys(lookup: KeyLookup) -> Vec<u8> {
+        match lookup {
+            KeyLookup::Known(user) => user.keys.iter().map(|key| key.key.as_bytes()[0]).collect(),
+            _ => Vec::new(),
+        }
+    }
+
+    fn found_later(sources: &AnyOf, name: &str) -> Vec<u8> {
+        let (sender, receiver) = std::sync::mpsc::channel();
+        let reply = KeyReply::new(move |lookup| sender.send(lookup).expect("received below"));
+        sources.begin_find(&query(name), reply);
+        keys(receiver.try_recv().expect("answered exactly once"))
+    }
+
+    #[test]
+    fn keys_of_all_sources_that_know_the_user_count() {
+        let sources = AnyOf(vec![
+            One::new("ann", 1, false),
+            One::new("bob", 2, false),
+            One::new("ann", 3, false),
+        ]);
+        assert_eq!(keys(sources.find(&query("ann"))), [1, 3]);
+        assert_eq!(keys(sources.find(&query("bob"))), [2]);
+        assert!(matches!(sources.find(&query("eve")), KeyLookup::Unknown));
+    }
+
+    #[test]
+    fn sources_that_answer_later_are_asked_in_turn_until_one_knows_the_user() {
+        let (first, second) = (One::new("bob", 2, true), One::new("bob", 3, true));
+        let third = One::new("cid", 4, true);
+        let sources = AnyOf(vec![
+            One::new("ann", 1, false),
+            Arc::clone(&first) as _,
+            Arc::clone(&second) as _,
+            Arc::clone(&third) as _,
+        ]);
+        assert_eq!(keys(sources.find(&query("ann"))), [1], "known at once");
+        assert!(matches!(sources.find(&query("bob")), KeyLookup::Pending));
+        assert_eq!(found_later(&sources, "bob"), [2]);
+        assert_eq!(*second.asked.lock().expect("not poisoned"), 0);
+        assert_eq!(found_later(&sources, "cid"), [4]);
+        assert_eq!(found_later(&sources, "eve"), [0; 0]);
+        assert_eq!(*second.asked.lock().expect("not poisoned"), 2);
+    }
+
+    #[test]
+    fn a_reply_that_is_dropped_says_that_the_source_is_unavailable() {
+        let (sender, receiver) = std::sync::mpsc::channel();
+        drop(KeyReply::new(move |lookup| {
+            sender.send(lookup).expect("received below");
+        }));
+        assert!(matches!(receiver.try_recv(), Ok(KeyLookup::Unavailable)));
     }
 }

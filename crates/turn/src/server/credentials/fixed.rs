@@ -2,9 +2,9 @@
 
 use std::collections::BTreeMap;
 
-use stun::{LongTermKey, PasswordAlgorithm, long_term_key, userhash};
+use stun::{LongTermKey, PasswordAlgorithm, long_term_key, opaque_string, userhash};
 
-use super::{Candidate, Claim, Credentials, KeyQuery, KeySearch};
+use super::{Claim, Credentials, KeyLookup, KeyQuery, KnownUser};
 
 /// Why a user could not be added.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -69,7 +69,8 @@ impl StaticCredentials {
         algorithm: PasswordAlgorithm,
         key: LongTermKey,
     ) -> Result<(), UserError> {
-        let mut keys = self.users.remove(username).unwrap_or_default();
+        let prepared = opaque_string(username).ok_or(UserError::NotOpaqueString)?;
+        let mut keys = self.users.remove(&*prepared).unwrap_or_default();
         match algorithm {
             PasswordAlgorithm::Md5 => keys.md5 = Some(key),
             PasswordAlgorithm::Sha256 => keys.sha256 = Some(key),
@@ -77,46 +78,35 @@ impl StaticCredentials {
         self.insert(username, keys)
     }
 
+    /// Names are kept as USERNAME carries them: prepared (RFC 8489 §14.3).
     fn insert(&mut self, username: &str, keys: Keys) -> Result<(), UserError> {
+        let username = opaque_string(username).ok_or(UserError::NotOpaqueString)?;
         if username.len() > 508 {
             return Err(UserError::TooLong);
         }
-        let hash = userhash(username, &self.realm).map_err(|_| UserError::NotOpaqueString)?;
-        self.by_userhash.insert(hash, username.to_owned());
-        self.users.insert(username.to_owned(), keys);
+        let hash = userhash(&username, &self.realm).map_err(|_| UserError::NotOpaqueString)?;
+        self.by_userhash.insert(hash, username.clone().into_owned());
+        self.users.insert(username.into_owned(), keys);
         Ok(())
     }
 }
 
 impl Credentials for StaticCredentials {
-    fn find(
-        &self,
-        query: &KeyQuery<'_>,
-        accept: &mut dyn FnMut(&Candidate<'_>) -> bool,
-    ) -> KeySearch {
+    fn find(&self, query: &KeyQuery<'_>) -> KeyLookup {
         let name = match query.claim {
             Claim::Username(name) => Some(name),
             Claim::Userhash(hash) => self.by_userhash.get(hash).map(String::as_str),
         };
         let Some((username, keys)) = name.and_then(|name| self.users.get_key_value(name)) else {
-            return KeySearch::UnknownUser;
+            return KeyLookup::Unknown;
         };
         let key = match query.algorithm {
             PasswordAlgorithm::Md5 => &keys.md5,
             PasswordAlgorithm::Sha256 => &keys.sha256,
         };
-        let Some(key) = key.clone() else {
-            return KeySearch::UnknownUser;
-        };
-        let accepted = accept(&Candidate {
-            username,
-            key,
-            expires_unix_s: None,
-        });
-        if accepted {
-            KeySearch::Accepted
-        } else {
-            KeySearch::WrongKey
+        match key.clone() {
+            Some(key) => KeyLookup::Known(KnownUser::with_key(username, key)),
+            None => KeyLookup::Unknown,
         }
     }
 

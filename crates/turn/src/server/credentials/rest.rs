@@ -10,7 +10,7 @@ use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use stun::{HmacKey, long_term_key};
 
-use super::{Candidate, Claim, Credentials, KeyQuery, KeySearch};
+use super::{Claim, Credentials, KeyLookup, KeyQuery, KnownUser, UserKey};
 
 /// The password that belongs to a time-limited user name: base64(HMAC-SHA1(secret, username)).
 #[must_use]
@@ -61,34 +61,29 @@ impl RestCredentials {
 }
 
 impl Credentials for RestCredentials {
-    fn find(
-        &self,
-        query: &KeyQuery<'_>,
-        accept: &mut dyn FnMut(&Candidate<'_>) -> bool,
-    ) -> KeySearch {
+    fn find(&self, query: &KeyQuery<'_>) -> KeyLookup {
         // A hash does not lead back to a name that was never stored.
         let Claim::Username(username) = query.claim else {
-            return KeySearch::UnknownUser;
+            return KeyLookup::Unknown;
         };
         let Some(expiry) = self.expiry(username) else {
-            return KeySearch::UnknownUser;
+            return KeyLookup::Unknown;
         };
         if expiry <= query.unix_s {
-            return KeySearch::Expired;
+            return KeyLookup::Expired;
         }
-        for secret in &self.secrets {
+        let key = |secret| {
             let password = password(secret, username);
-            let Ok(key) = long_term_key(query.algorithm, username, query.realm, &password) else {
-                continue;
-            };
-            if accept(&Candidate {
-                username,
+            let key = long_term_key(query.algorithm, username, query.realm, &password).ok()?;
+            Some(UserKey {
                 key,
                 expires_unix_s: Some(expiry),
-            }) {
-                return KeySearch::Accepted;
-            }
-        }
-        KeySearch::WrongKey
+                ttl_s: None,
+            })
+        };
+        KeyLookup::Known(KnownUser {
+            username: username.to_owned(),
+            keys: self.secrets.iter().filter_map(key).collect(),
+        })
     }
 }

@@ -10,14 +10,14 @@ use std::sync::Arc;
 use hairpin_turn as turn;
 use stun::nonce::NonceKeys;
 use stun::{AddressFamily, Class, Decode, ErrorCode, HmacKey, Message, Method, XorRelayedAddress};
-use turn::server::credentials::StaticCredentials;
+use turn::server::credentials::{OwnedKeyQuery, StaticCredentials};
 use turn::server::{
-    ClientVerdict, CloseReason, Config, DropReason, OffloadedChannel, OpenError, OpenedRelay,
-    Output, PeerVerdict, PortRequest, RelayRequest, RelayedAddresses, Server, Traffic,
+    AuthFailure, ClientVerdict, CloseReason, Config, DropReason, OffloadedChannel, OpenError,
+    OpenedRelay, Output, PeerVerdict, PortRequest, RelayRequest, RelayedAddresses, Server, Traffic,
 };
 use turn::{
-    AllocationKey, ClientPath, FiveTuple, ListenerKey, Mono, Now, RelayKey, RequestKey, Run,
-    Transport,
+    AllocationKey, ClientPath, FiveTuple, ListenerKey, LookupKey, Mono, Now, RelayKey, RequestKey,
+    Run, Transport,
 };
 
 pub use client::{Client, Signing, bare, channel, channel_header, sign_into};
@@ -58,6 +58,10 @@ pub enum Event {
         path: ClientPath,
         message: Vec<u8>,
     },
+    FindKeys(LookupKey, OwnedKeyQuery),
+    Pause(ClientPath),
+    Resume(ClientPath),
+    AuthFailed(String, AuthFailure, u64),
     CloseRelay(RelayKey),
     Offload(Offloaded),
     StopOffload(Offloaded),
@@ -100,6 +104,8 @@ pub struct World {
     pub quota: Arc<FakeQuota>,
     /// What happened and no test has looked at yet. Must be empty when a test ends.
     pub events: VecDeque<Event>,
+    /// The failed authentications that were reported.
+    pub failures: Vec<(String, AuthFailure, u64)>,
     /// Whether sockets are opened at once; if not, `OpenRelays` is an event.
     pub auto_open: bool,
     /// What opening says, by family; `None` opens.
@@ -138,10 +144,9 @@ impl World {
         // RFC 8656 to the letter; tests of the compatibility with other clients turn it on.
         config.channel_keeps_permission = false;
         change(&mut config);
-        config.validate().unwrap();
         World {
             offloaded: HashMap::new(),
-            server: Server::new(Arc::new(config.clone()), 7, [2; 32]),
+            server: Server::new(config.clone().validate().unwrap(), 7, [2; 32]),
             now: Now {
                 mono: Mono(5 * SECOND),
                 unix_s: START_UNIX_S,
@@ -150,6 +155,7 @@ impl World {
             policy,
             quota,
             events: VecDeque::new(),
+            failures: Vec::new(),
             auto_open: true,
             refuse_v4: None,
             refuse_v6: None,
@@ -163,7 +169,7 @@ impl World {
     pub fn reconfigure(&mut self, change: impl FnOnce(&mut Config)) {
         change(&mut self.config);
         self.server
-            .set_config(self.now, Arc::new(self.config.clone()));
+            .set_config(self.now, self.config.clone().validate().unwrap());
         self.catch_up();
     }
 
@@ -316,6 +322,9 @@ impl World {
                     self.sockets.retain(|(open, _)| *open != key);
                     self.events.push_back(event);
                 }
+                Event::AuthFailed(user, reason, omitted) => {
+                    self.failures.push((user, reason, omitted));
+                }
                 event => self.events.push_back(event),
             }
         }
@@ -422,10 +431,11 @@ impl World {
             stats.relays,
             stats.reservations,
             stats.pending,
+            stats.lookups,
             stats.permissions,
             stats.channels,
         ];
-        assert_eq!(left, [0; 6], "the gauges return to zero");
+        assert_eq!(left, [0; 7], "the gauges return to zero");
         assert_eq!(
             self.offloaded,
             HashMap::new(),
@@ -484,7 +494,9 @@ fn own(output: Output<'_>) -> Event {
             five_tuple: client.five_tuple,
             key,
         },
-        Output::MoveRequest { to, path, message } => Event::Moved {
+        Output::MoveRequest {
+            to, path, message, ..
+        } => Event::Moved {
             to,
             path,
             message: message.to_vec(),
@@ -517,6 +529,21 @@ fn own(output: Output<'_>) -> Event {
             seconds: duration.as_secs(),
             reason,
         },
+        other => own_auth(other),
+    }
+}
+
+fn own_auth(output: Output<'_>) -> Event {
+    match output {
+        Output::FindKeys { lookup, query, .. } => Event::FindKeys(lookup, query.to_owned()),
+        Output::PauseReading { path } => Event::Pause(path),
+        Output::ResumeReading { path } => Event::Resume(path),
+        Output::AuthenticationFailed {
+            user,
+            reason,
+            omitted,
+            ..
+        } => Event::AuthFailed(user.to_owned(), reason, omitted),
         other => own_offload(other),
     }
 }

@@ -1,0 +1,41 @@
+//! Where the answer of a source goes that answers later.
+
+use super::KeyLookup;
+
+/// Takes the answer to a look-up, on any thread, once. Dropped without an answer, it says [`KeyLookup::Unavailable`].
+pub struct KeyReply(Option<Box<dyn FnOnce(KeyLookup) + Send>>);
+
+impl KeyReply {
+    /// `deliver` brings the answer to the engine that asked: to
+    /// [`Server::keys_found`](crate::server::Server::keys_found) on its thread.
+    #[must_use]
+    pub fn new(deliver: impl FnOnce(KeyLookup) + Send + 'static) -> KeyReply {
+        KeyReply(Some(Box::new(deliver)))
+    }
+
+    /// Answers. [`KeyLookup::Pending`] is no answer, and counts as [`KeyLookup::Unavailable`].
+    pub fn send(mut self, lookup: KeyLookup) {
+        self.deliver(lookup);
+    }
+
+    fn deliver(&mut self, lookup: KeyLookup) {
+        if let Some(deliver) = self.0.take() {
+            deliver(match lookup {
+                KeyLookup::Pending => KeyLookup::Unavailable,
+                told => told,
+            });
+        }
+    }
+}
+
+impl Drop for KeyReply {
+    fn drop(&mut self) {
+        self.deliver(KeyLookup::Unavailable);
+    }
+}
+
+impl std::fmt::Debug for KeyReply {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("KeyReply")
+    }
+}

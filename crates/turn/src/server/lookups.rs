@@ -1,0 +1,250 @@
+//! Requests that wait for their user's keys, because a source of credentials answers later.
+//!
+//! Whoever gets here has proven its address with a nonce of ours, and no name. So what waits is bounded in number and size, and so is
+//! what one prefix of addresses may have in it: random names from there fill their own share, and nobody else's.
+
+use std::sync::Arc;
+
+use hashbrown::HashTable;
+use stun::{ErrorCode, Message, Method};
+
+use super::asked::Asked;
+use super::auth::Unauthenticated;
+use super::credentials::{KeyLookup, KeyQuery};
+use super::deadlines::Deadlines;
+use super::hash::KeyedHash;
+use super::outputs::QueuedAuth;
+use super::request::Source;
+use super::shares::{Prefix, Shares};
+use super::slab::Slab;
+use super::{DropReason, Server};
+use crate::{ClientPath, FiveTuple, LookupKey, Mono, Now};
+
+/// Bytes of the longest request that is kept: names, realm and nonce at their longest, and as much again.
+const REQUEST_MAX: usize = 4096;
+
+/// Requests that one call of `handle_timeout` gives up.
+const PER_CALL: usize = 64;
+
+/// A request as it came.
+#[derive(Debug)]
+struct Parked {
+    path: ClientPath,
+    bytes: Box<[u8]>,
+    /// The state of the credentials when the look-up began.
+    epoch: u32,
+    /// Whether it may go to another server.
+    may_move: bool,
+}
+
+/// All of them, found by 5-tuple.
+#[derive(Debug)]
+pub(super) struct Lookups {
+    parked: Slab<Parked>,
+    index: HashTable<u32>,
+    deadlines: Deadlines,
+    shares: Shares,
+    hash: KeyedHash,
+}
+
+impl Lookups {
+    pub(super) fn new(hash: KeyedHash) -> Lookups {
+        Lookups {
+            parked: Slab::new(),
+            index: HashTable::new(),
+            deadlines: Deadlines::default(),
+            shares: Shares::new(hash.clone()),
+            hash,
+        }
+    }
+
+    fn len(&self) -> usize {
+        self.index.len()
+    }
+
+    /// A request of this 5-tuple of which something is true.
+    fn find(&self, five_tuple: &FiveTuple, is_it: impl Fn(&Parked) -> bool) -> Option<u32> {
+        if self.index.is_empty() {
+            return None;
+        }
+        let found = self.index.find(self.hash.five_tuple(five_tuple), |place| {
+            let parked = self.parked.get(*place);
+            parked.is_some_and(|parked| parked.path.five_tuple == *five_tuple && is_it(parked))
+        });
+        found.copied()
+    }
+
+    fn insert(&mut self, parked: Parked, deadline: Mono) -> LookupKey {
+        let five_tuple = parked.path.five_tuple;
+        self.shares.add(Prefix::of(five_tuple.remote.ip()));
+        let (index, generation) = self.parked.insert(parked);
+        let (slab, hasher) = (&self.parked, &self.hash);
+        self.index
+            .insert_unique(hasher.five_tuple(&five_tuple), index, |other| {
+                let parked = slab.get(*other);
+                parked.map_or(0, |parked| hasher.five_tuple(&parked.path.five_tuple))
+            });
+        self.deadlines.set(index, deadline);
+        LookupKey { index, generation }
+    }
+
+    fn remove(&mut self, index: u32) -> Option<Parked> {
+        let parked = self.parked.remove(index)?;
+        self.deadlines.remove(index);
+        let five_tuple = &parked.path.five_tuple;
+        self.shares.remove(Prefix::of(five_tuple.remote.ip()));
+        let hash = self.hash.five_tuple(five_tuple);
+        if let Ok(entry) = self.index.find_entry(hash, |other| *other == index) {
+            entry.remove();
+        }
+        if self.index.is_empty() {
+            // Gives the memory of a burst back; keys of before find nothing, as generations are not given back.
+            self.index = HashTable::new();
+        }
+        Some(parked)
+    }
+
+    /// When the next request is given up.
+    pub(super) fn next_deadline(&self) -> Option<Mono> {
+        self.deadlines.first().map(|(at, _)| at)
+    }
+}
+
+impl Server {
+    /// Whether this very request waits for its user's keys.
+    pub(super) fn is_looked_up(&self, asked: &Asked) -> bool {
+        let same = |parked: &Parked| {
+            parked.bytes.get(8..20) == Some(&asked.transaction_id.0[..])
+                && parked
+                    .bytes
+                    .first_chunk()
+                    .map(|start| Method::of_message(*start))
+                    == Some(asked.method)
+        };
+        self.lookups.find(&asked.path.five_tuple, same).is_some()
+    }
+
+    /// Keeps a request, and asks the embedder for its user's keys.
+    pub(super) fn park(
+        &mut self,
+        now: Now,
+        query: &KeyQuery<'_>,
+        message: &Message<'_>,
+        may_move: bool,
+    ) -> Unauthenticated {
+        let config = &self.config;
+        let path = query.client;
+        let share = self
+            .lookups
+            .shares
+            .count(Prefix::of(path.five_tuple.remote.ip()));
+        if share >= config.max_lookups_per_prefix {
+            return Unauthenticated::NoRoom(DropReason::LookupsOfPrefix);
+        }
+        let bytes = message.as_bytes();
+        if self.lookups.len() >= config.max_lookups || bytes.len() > REQUEST_MAX {
+            return Unauthenticated::NoRoom(DropReason::Lookups);
+        }
+        let parked = Parked {
+            path,
+            bytes: bytes.into(),
+            epoch: self.credentials_epoch,
+            may_move,
+        };
+        let deadline = now.mono.plus_secs(u64::from(config.lookup_timeout_s));
+        let lookup = self.lookups.insert(parked, deadline);
+        self.stats.lookups_begun += 1;
+        self.stats.lookups = self.lookups.len() as u64;
+        // What a stream brings next waits in order.
+        if path.five_tuple.transport.is_stream() {
+            self.outputs.push_auth(QueuedAuth::PauseReading(path));
+        }
+        self.outputs.push_auth(QueuedAuth::FindKeys {
+            lookup,
+            query: Box::new(query.to_owned()),
+            credentials: Arc::clone(&self.config.credentials),
+        });
+        Unauthenticated::Parked
+    }
+
+    /// The answer to [`Output::FindKeys`](super::Output::FindKeys): the request goes on as if it came now. Returns `false` if it is not known
+    /// (any more).
+    pub fn keys_found(&mut self, now: Now, lookup: LookupKey, found: KeyLookup) -> bool {
+        let parked = &mut self.lookups.parked;
+        if parked.get_tenant(lookup.index, lookup.generation).is_none() {
+            return false;
+        }
+        let Some(parked) = self.unpark(lookup.index) else {
+            return false;
+        };
+        let found = match found {
+            KeyLookup::Pending => KeyLookup::Unavailable,
+            told => told,
+        };
+        // What was true before users were forgotten is asked again.
+        let is_current = parked.epoch == self.credentials_epoch;
+        let source = Source {
+            may_move: parked.may_move,
+            found: is_current.then_some(found),
+            user: None,
+        };
+        if let Ok(message) = Message::parse(&parked.bytes)
+            && let Err(reason) = self.request(now, &parked.path, &message, source)
+        {
+            self.stats.count_drops(reason, 1);
+        }
+        true
+    }
+
+    /// Takes a request out.
+    fn unpark(&mut self, index: u32) -> Option<Parked> {
+        let parked = self.lookups.remove(index)?;
+        self.stats.lookups = self.lookups.len() as u64;
+        if parked.path.five_tuple.transport.is_stream() {
+            self.outputs
+                .push_auth(QueuedAuth::ResumeReading(parked.path));
+        }
+        Some(parked)
+    }
+
+    /// Gives up requests whose source has not answered in time.
+    pub(super) fn expire_lookups(&mut self, now: Now) {
+        for _ in 0..PER_CALL {
+            match self.lookups.deadlines.first() {
+                Some((at, index)) if at <= now.mono => {
+                    self.stats.lookups_timed_out += 1;
+                    self.give_up_lookup(now, index);
+                }
+                _ => break,
+            }
+        }
+    }
+
+    /// Answers 500. Clients that heed RFC 8489 §9.2.5 over UDP discard an error without integrity, and go on as if nothing had come;
+    /// all others try elsewhere at once.
+    fn give_up_lookup(&mut self, now: Now, index: u32) {
+        let Some(parked) = self.unpark(index) else {
+            return;
+        };
+        if let Ok(message) = Message::parse(&parked.bytes) {
+            let asked = Asked::by_anybody(&parked.path, &message);
+            self.refuse(now, &asked, &ErrorCode::SERVER_ERROR.into());
+        }
+    }
+
+    /// Drops the requests of a client whose connection is gone.
+    pub(super) fn forget_lookups_of(&mut self, five_tuple: &FiveTuple) {
+        while let Some(index) = self.lookups.find(five_tuple, |_| true) {
+            self.lookups.remove(index);
+        }
+        self.stats.lookups = self.lookups.len() as u64;
+    }
+
+    /// Drops all requests without an answer.
+    pub(super) fn forget_lookups(&mut self) {
+        while let Some((_, index)) = self.lookups.deadlines.first() {
+            self.lookups.remove(index);
+        }
+        self.stats.lookups = 0;
+    }
+}
