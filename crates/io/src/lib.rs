@@ -1,4 +1,4 @@
-//! The system calls of hairpin: batched UDP, readiness, timers, and the few questions a server asks its machine.
+//! The system calls of hairpin: batched UDP, readiness, and the few questions a server asks its machine.
 //!
 //! A datagram enters through [`UdpSocket::recv`] or [`UdpSocket::recv_one`] into a slot of a [`RecvBatch`], which the
 //! worker owns and reuses for ever. It is looked at as [`Datagrams`]: one or more datagrams of equal length, because with
@@ -45,7 +45,6 @@ pub mod sysctl;
 pub mod sysfs;
 pub mod tasks;
 mod tcp;
-mod timer;
 
 pub use gro::{Brought, GroWatch, stop_joining};
 pub use icmp::IcmpReport;
@@ -59,4 +58,3 @@ pub use signals::{Signal, Signals};
 pub use sizes::BatchSizes;
 pub use socket::{SocketMemory, UdpOptions, UdpSocket};
 pub use tcp::{TcpConnection, TcpListener, TcpOptions};
-pub use timer::{TimerKey, TimerWheel};

@@ -8,8 +8,7 @@ use std::io;
 use std::time::Duration;
 
 use hairpin_io::{
-    Events, Interest, Poller, RecvBatch, SendOptions, SendQueue, SendTo, TimerWheel, UdpOptions,
-    UdpSocket, clock,
+    Events, Interest, Poller, RecvBatch, SendOptions, SendQueue, SendTo, UdpOptions, UdpSocket,
 };
 
 struct Counting;
@@ -46,7 +45,6 @@ struct Relay {
     events: Events,
     batch: RecvBatch,
     queue: SendQueue,
-    timers: TimerWheel<usize>,
 }
 
 impl Relay {
@@ -57,10 +55,6 @@ impl Relay {
         let poller = Poller::new().unwrap();
         let listener = bind(&UdpOptions::listener());
         poller.add(&listener, 0, Interest::Read).unwrap();
-        let mut timers = TimerWheel::new(1_000_000, clock::monotonic_ns());
-        for n in 0..CLIENTS {
-            timers.insert(u64::MAX, n);
-        }
         Relay {
             listener,
             relays: (0..CLIENTS).map(|_| bind(&UdpOptions::relay())).collect(),
@@ -73,7 +67,6 @@ impl Relay {
                 capacity: 32,
                 ..SendOptions::default()
             }),
-            timers,
         }
     }
 
@@ -82,9 +75,6 @@ impl Relay {
         self.poller
             .wait(&mut self.events, Some(Duration::from_millis(100)))
             .unwrap();
-        self.timers.advance(clock::monotonic_ns(), &mut |_| {});
-        let key = self.timers.insert(clock::monotonic_ns() + 1_000_000_000, 0);
-        self.timers.cancel(key);
         self.batch.clear();
         match self.listener.recv(0, &mut self.batch) {
             Err(error) if error.kind() != io::ErrorKind::WouldBlock => panic!("{error}"),

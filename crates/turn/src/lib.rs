@@ -20,8 +20,8 @@ mod random;
 pub mod server;
 mod types;
 
+pub use timers::{Mono, Now};
 pub use types::address::{ClientPath, FiveTuple, ListenerKey, Transport};
 pub use types::attribute::is_known as is_known_attribute;
 pub use types::key::{AllocationKey, ConnectionKey, LookupKey, RelayKey, RequestKey};
 pub use types::run::Run;
-pub use types::time::{Mono, Now};

@@ -7,18 +7,16 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use io::{
-    Datagrams, Events, Flushed, Interest, Poller, RecvBatch, SendOptions, SendQueue, TimerWheel,
-    UdpOptions, UdpSocket,
+    Datagrams, Events, Flushed, Interest, Poller, RecvBatch, SendOptions, SendQueue, UdpOptions,
+    UdpSocket,
 };
 use turn::client::{Client, ClientConfig, Event, Received};
 use turn::{Mono, Now};
 
 use super::sender::Sender;
-use super::slot::{ClientId, ClientParts, Slot};
+use super::slot::{ClientId, ClientParts, Slot, Wheel};
 use super::{AddError, Data, DriverStats, Handler};
 
-/// Resolution of the timers: well below the 500 ms after which a request is repeated.
-const TICK_NS: u64 = 1_000_000;
 /// Readiness events taken from the kernel at once.
 const EVENTS: usize = 256;
 
@@ -62,7 +60,7 @@ pub struct Driver {
     /// Clients and, apart from them so that sending can borrow both, their sockets.
     clients: Vec<Option<Slot>>,
     sockets: Vec<Option<Arc<UdpSocket>>>,
-    wheel: TimerWheel<ClientId>,
+    wheel: Wheel,
     received: RecvBatch,
     queue: SendQueue,
     events: VecDeque<(ClientId, Event)>,
@@ -83,7 +81,7 @@ impl Driver {
             ready: Events::with_capacity(EVENTS),
             clients: Vec::new(),
             sockets: Vec::new(),
-            wheel: TimerWheel::new(TICK_NS, io::clock::monotonic_ns()),
+            wheel: Wheel::new(),
             received: RecvBatch::new(options.slots, options.slot_size),
             queue: SendQueue::new(&options.send),
             events: VecDeque::new(),
@@ -133,9 +131,9 @@ impl Driver {
 
     /// Hands a client over to somebody else; events that nobody has seen are lost. `None` if it has left already.
     pub fn release(&mut self, id: ClientId) -> Option<ClientParts> {
-        let mut slot = self.clients.get_mut(id.index())?.take()?;
+        let slot = self.clients.get_mut(id.index())?.take()?;
         let socket = self.sockets.get_mut(id.index())?.take()?;
-        slot.disarm(&mut self.wheel);
+        self.wheel.remove(id.0);
         // It is watched, so this can only fail for lack of memory; its events then find an empty place.
         let _ = self.poller.remove(&*socket);
         self.events.retain(|(owner, _)| *owner != id);
@@ -254,7 +252,7 @@ impl Driver {
         let until = self
             .wheel
             .next_deadline()
-            .map_or(end, |deadline| end.min(Mono(deadline)));
+            .map_or(end, |deadline| end.min(deadline));
         self.poller
             .wait(&mut self.ready, Some(until.since(now().mono)))?;
         Ok(())
@@ -312,7 +310,7 @@ impl Driver {
 
     fn expire(&mut self) {
         let now = now();
-        while let Some(id) = self.wheel.pop_due(now.mono.0) {
+        while let Some(id) = self.wheel.pop_due(now.mono).map(ClientId) {
             if let Some(Some(slot)) = self.clients.get_mut(id.index()) {
                 slot.expire(now);
             }

@@ -3,9 +3,12 @@
 use std::net::SocketAddr;
 use std::sync::Arc;
 
-use io::{TimerKey, TimerWheel, UdpSocket};
-use turn::Now;
+use io::UdpSocket;
 use turn::client::Client;
+use turn::{Mono, Now};
+
+/// The timers of clients, by [`ClientId`], with ticks of a millisecond.
+pub(super) type Wheel = timers::Wheel<1_000_000>;
 
 /// Names a client of a [`Driver`](super::Driver): the first is 0.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -32,16 +35,11 @@ pub struct ClientParts {
 pub(super) struct Slot {
     pub(super) client: Box<Client>,
     pub(super) server: SocketAddr,
-    timer: Option<TimerKey>,
 }
 
 impl Slot {
     pub(super) fn new(client: Box<Client>, server: SocketAddr) -> Slot {
-        Slot {
-            client,
-            server,
-            timer: None,
-        }
+        Slot { client, server }
     }
 
     /// Sends what the client wants sent; returns how many datagrams the kernel did not take.
@@ -54,24 +52,12 @@ impl Slot {
     }
 
     /// Sets the timer to what the client wants.
-    pub(super) fn arm(&mut self, id: ClientId, wheel: &mut TimerWheel<ClientId>) {
-        self.timer = match (self.client.poll_timeout(), self.timer) {
-            (Some(deadline), Some(timer)) if wheel.reschedule(timer, deadline.0) => Some(timer),
-            (Some(deadline), _) => Some(wheel.insert(deadline.0, id)),
-            (None, timer) => {
-                timer.and_then(|timer| wheel.cancel(timer));
-                None
-            }
-        };
+    pub(super) fn arm(&mut self, id: ClientId, wheel: &mut Wheel) {
+        wheel.set(id.0, self.client.poll_timeout().unwrap_or(Mono::NEVER));
     }
 
     /// The timer has fired.
     pub(super) fn expire(&mut self, now: Now) {
-        self.timer = None;
         self.client.handle_timeout(now);
-    }
-
-    pub(super) fn disarm(&mut self, wheel: &mut TimerWheel<ClientId>) {
-        self.timer.take().and_then(|timer| wheel.cancel(timer));
     }
 }

@@ -4,7 +4,8 @@ use std::io as stdio;
 use std::sync::Mutex;
 use std::time::Duration;
 
-use io::{Events, Interest, Poller, RecvBatch, TimerKey, TimerWheel, clock};
+use io::{Events, Interest, Poller, RecvBatch, clock};
+use timers::Wheel;
 use turn::{Mono, Now};
 
 use super::Tap;
@@ -22,8 +23,7 @@ const TICK_NS: u64 = 5_000_000;
 /// A receiver before it starts.
 pub(super) struct Receiver {
     taps: Vec<Tap>,
-    timers: Vec<Option<(TimerKey, Mono)>>,
-    wheel: TimerWheel<usize>,
+    wheel: Wheel<TICK_NS>,
     poller: Poller,
     batch: RecvBatch,
     book: Book,
@@ -53,8 +53,7 @@ impl Receiver {
             RecvBatch::SMALL
         };
         Ok(Receiver {
-            timers: vec![None; taps.len()],
-            wheel: TimerWheel::new(TICK_NS, clock::monotonic_ns()),
+            wheel: Wheel::new(),
             taps,
             poller,
             batch: RecvBatch::new(64, slot),
@@ -162,8 +161,8 @@ impl Receiver {
             return;
         }
         let now = now();
-        while let Some(index) = self.wheel.pop_due(now.mono.0) {
-            self.timers[index] = None;
+        while let Some(index) = self.wheel.pop_due(now.mono) {
+            let index = index as usize;
             self.taps[index].handle_timeout(now, &mut self.troubles);
             self.schedule(index);
         }
@@ -171,16 +170,8 @@ impl Receiver {
 
     /// Puts the timer of a tap where its client wants it.
     fn schedule(&mut self, index: usize) {
-        let wanted = self.taps[index].deadline();
-        match (self.timers[index], wanted) {
-            (Some((_, at)), Some(deadline)) if at == deadline => {}
-            (timer, wanted) => {
-                if let Some((key, _)) = timer {
-                    self.wheel.cancel(key);
-                }
-                self.timers[index] = wanted.map(|at| (self.wheel.insert(at.0, index), at));
-            }
-        }
+        let deadline = self.taps[index].deadline().unwrap_or(Mono::NEVER);
+        self.wheel.set(index as u32, deadline);
     }
 
     /// Gives latencies to whoever shows them.

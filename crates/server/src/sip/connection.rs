@@ -2,7 +2,7 @@
 
 use super::settings::SipSettings;
 use super::token::Slot;
-use io::{TcpConnection, TimerKey};
+use io::TcpConnection;
 use sip::Mono;
 use sip::engine::ConnectKey;
 use sip::flow::ConnectionKey;
@@ -51,8 +51,7 @@ pub(crate) struct Connection {
     pub(crate) dirty: bool,
     /// What the poller watches for beyond reading.
     pub(crate) watching: Watching,
-    pub(crate) timer: Option<TimerKey>,
-    /// When that timer fires; the deadline may be later.
+    /// When its timer fires; the deadline may be later.
     pub(crate) armed: Mono,
 }
 
@@ -97,7 +96,6 @@ impl Connection {
             connecting: None,
             dirty: false,
             watching: Watching::Read,
-            timer: None,
             armed: Mono::NEVER,
         }
     }

@@ -8,12 +8,13 @@ use super::sources::Sources;
 use super::token::{SipToken, Slot};
 use crate::descriptors::ForClients;
 use crate::worker::Token;
-use io::{Interest, Poller, TcpConnection, TimerWheel};
+use io::{Interest, Poller, TcpConnection};
 use sip::Mono;
 use sip::engine::ConnectKey;
 use sip::flow::ConnectionKey;
 use sip::frame::{Framer, Opened};
 use std::net::SocketAddr;
+use timers::Wheel;
 
 /// A tick of the connections' timers: they are about seconds.
 const TICK_NS: u64 = 100_000_000;
@@ -44,7 +45,7 @@ pub(crate) struct Connections {
     half_open: usize,
     sources: Sources,
     descriptors: ForClients,
-    timers: TimerWheel<Slot>,
+    timers: Wheel<TICK_NS>,
     /// Those with something to write.
     dirty: Vec<Slot>,
     spare: Vec<Vec<u8>>,
@@ -62,7 +63,7 @@ pub(crate) struct Gone {
 }
 
 impl Connections {
-    pub(crate) fn new(worker: u16, now: Mono) -> Connections {
+    pub(crate) fn new(worker: u16) -> Connections {
         Connections {
             worker,
             table: Vec::new(),
@@ -72,7 +73,7 @@ impl Connections {
             half_open: 0,
             sources: Sources::new(),
             descriptors: ForClients::new(),
-            timers: TimerWheel::new(TICK_NS, now.0),
+            timers: Wheel::new(),
             dirty: Vec::new(),
             spare: Vec::new(),
             gone: Vec::new(),
@@ -184,7 +185,7 @@ impl Connections {
         let mut connection = Connection::new(stream, (slot, key), (listener, local, remote), now);
         let deadline = connection.deadline(&orders.settings);
         connection.armed = deadline;
-        connection.timer = Some(self.timers.insert(deadline.0, slot));
+        self.timers.set(index, deadline);
         let place = index as usize;
         if place >= self.table.len() {
             self.table.resize_with(place + 1, || None);
@@ -222,9 +223,7 @@ impl Connections {
         self.open -= 1;
         self.half_open -= usize::from(!connection.proven);
         self.sources.leave(connection.remote);
-        if let Some(timer) = connection.timer {
-            self.timers.cancel(timer);
-        }
+        self.timers.remove(slot.index);
         let count = match reason {
             Reason::Peer => &mut counters.closed_by_peer,
             Reason::Idle => &mut counters.closed_idle,
@@ -325,14 +324,12 @@ impl Connections {
             return;
         }
         connection.armed = deadline;
-        if let Some(timer) = connection.timer {
-            self.timers.reschedule(timer, deadline.0);
-        }
+        self.timers.set(slot.index, deadline);
     }
 
     /// When to look at the timers next.
     pub(crate) fn next_deadline(&self) -> Option<Mono> {
-        self.timers.next_deadline().map(Mono)
+        self.timers.next_deadline()
     }
 
     /// Closes one connection whose time is over, if there is one. Returns whether another look is due.
@@ -342,22 +339,19 @@ impl Connections {
         orders: &Orders,
         counters: &mut SipCounters,
     ) -> bool {
-        let Some(slot) = self.timers.pop_due(now.0) else {
+        let Some(index) = self.timers.pop_due(now) else {
             return false;
         };
-        let Some(connection) = self.get(slot) else {
+        let Some(Some(connection)) = self.table.get_mut(index as usize) else {
             return true;
         };
+        let slot = connection.slot;
         let deadline = connection.deadline(&orders.settings);
         if deadline > now {
             connection.armed = deadline;
-            let timer = self.timers.insert(deadline.0, slot);
-            if let Some(connection) = self.get(slot) {
-                connection.timer = Some(timer);
-            }
+            self.timers.set(index, deadline);
             return true;
         }
-        connection.timer = None;
         let reason = match (connection.begun, connection.unwritten()) {
             (_, 1..) => Reason::Unread,
             (Some(_), _) => Reason::Slow,

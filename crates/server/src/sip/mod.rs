@@ -140,7 +140,7 @@ impl Sip {
                 max_segments: 1,
                 capacity: 8 * MESSAGES,
             }),
-            connections: Connections::new(number, now.mono),
+            connections: Connections::new(number),
             endpoint: Endpoint::new(number, &addresses, front, orders, secrets, seed, now),
             inbox: VecDeque::new(),
             ready: Vec::new(),

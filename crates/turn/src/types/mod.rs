@@ -1,7 +1,6 @@
-//! What both state machines speak of: times, addresses, runs of datagrams and keys.
+//! What both state machines share: addresses, runs of datagrams and keys.
 
 pub(crate) mod address;
 pub(crate) mod attribute;
 pub(crate) mod key;
 pub(crate) mod run;
-pub(crate) mod time;

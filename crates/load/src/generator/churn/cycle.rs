@@ -3,7 +3,7 @@
 use std::io::ErrorKind;
 use std::net::SocketAddr;
 
-use ::io::{Flushed, TimerKey, UdpSocket};
+use ::io::{Flushed, UdpSocket};
 use turn::Now;
 use turn::client::{Client, Event, RequestError};
 
@@ -39,7 +39,6 @@ pub(super) struct Cycle {
     /// When it was meant to begin, and when its current step began.
     pub(super) intended_ns: u64,
     step_ns: u64,
-    pub(super) timer: Option<TimerKey>,
 }
 
 /// The end of a step.
@@ -70,7 +69,6 @@ impl Cycle {
             intended_ns,
             // The first step counts from when it should have begun, as the whole does.
             step_ns: intended_ns,
-            timer: None,
         };
         // A new client has no allocation that this one could collide with.
         let _ = cycle.client.allocate(now, recipe.allocation);

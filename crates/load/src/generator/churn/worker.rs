@@ -3,8 +3,9 @@
 use std::io as stdio;
 use std::sync::Mutex;
 use std::time::Duration;
+use timers::{Mono, Wheel};
 
-use ::io::{Events, Interest, Poller, RecvBatch, TimerWheel, UdpOptions, clock};
+use ::io::{Events, Interest, Poller, RecvBatch, UdpOptions, clock};
 use turn::Now;
 use turn::client::Received;
 
@@ -39,7 +40,7 @@ pub(in crate::generator) struct Worker {
     ports: Ports,
     poller: Poller,
     batch: RecvBatch,
-    wheel: TimerWheel<usize>,
+    wheel: Wheel<TICK_NS>,
     cycles: Vec<Option<Box<Cycle>>>,
     free: Vec<usize>,
     under_way: usize,
@@ -97,7 +98,7 @@ impl Worker {
             ports,
             poller: Poller::new()?,
             batch: RecvBatch::new(4, RecvBatch::SMALL),
-            wheel: TimerWheel::new(TICK_NS, clock::monotonic_ns()),
+            wheel: Wheel::new(),
             cycles: Vec::new(),
             free: Vec::new(),
             under_way: 0,
@@ -229,9 +230,9 @@ impl Worker {
             self.read(event.token as usize, shared, counters);
         }
         let now = now();
-        while let Some(place) = self.wheel.pop_due(now.mono.0) {
+        while let Some(place) = self.wheel.pop_due(now.mono) {
+            let place = place as usize;
             if let Some(cycle) = &mut self.cycles[place] {
-                cycle.timer = None;
                 cycle.client.handle_timeout(now);
                 self.advance(place, now, shared, counters);
             }
@@ -318,21 +319,15 @@ impl Worker {
             return;
         };
         cycle.transmit(&mut self.left.flushed);
-        cycle.timer = match (cycle.client.poll_timeout(), cycle.timer) {
-            (Some(at), Some(timer)) if self.wheel.reschedule(timer, at.0) => Some(timer),
-            (Some(at), _) => Some(self.wheel.insert(at.0, place)),
-            (None, timer) => {
-                timer.and_then(|timer| self.wheel.cancel(timer));
-                None
-            }
-        };
+        let deadline = cycle.client.poll_timeout().unwrap_or(Mono::NEVER);
+        self.wheel.set(place as u32, deadline);
     }
 
     fn close(&mut self, place: usize) {
-        let Some(cycle) = self.cycles[place].take() else {
+        if self.cycles[place].take().is_none() {
             return;
-        };
-        cycle.timer.and_then(|timer| self.wheel.cancel(timer));
+        }
+        self.wheel.remove(place as u32);
         // Closing the socket takes it from the poller as well; an event that waits finds an empty place.
         self.free.push(place);
         self.under_way -= 1;

@@ -12,10 +12,9 @@
 
 use std::net::SocketAddr;
 use std::sync::Arc;
+use timers::{Mono, Wheel};
 
 use memchr::memmem;
-
-use io::TimerWheel;
 
 use super::answer::Dialog;
 use super::authorize::Authorizer;
@@ -80,7 +79,7 @@ pub(super) struct Core {
     links: Vec<LinkTexts>,
     pub(super) slots: Slots,
     memories: Vec<Memory>,
-    wheel: TimerWheel<u32>,
+    wheel: Wheel<TICK_NS>,
     pub(super) out: Out,
     pub(super) tally: Tally,
     pub(super) came: Came,
@@ -107,12 +106,7 @@ pub(super) struct Around<'a> {
 
 impl Core {
     /// Of a worker whose links have these local and remote addresses.
-    pub(super) fn new(
-        setting: Setting,
-        links: &[(SocketAddr, SocketAddr)],
-        tally: Tally,
-        now_ns: u64,
-    ) -> Core {
+    pub(super) fn new(setting: Setting, links: &[(SocketAddr, SocketAddr)], tally: Tally) -> Core {
         let words = &setting.words;
         let authorizer = setting.options.credentials.as_ref();
         let again = setting.options.reuse_nonces;
@@ -132,7 +126,7 @@ impl Core {
             links: texts.collect(),
             slots: Slots::new(setting.limit),
             memories: Vec::new(),
-            wheel: TimerWheel::new(TICK_NS, now_ns),
+            wheel: Wheel::new(),
             out: Out::default(),
             tally,
             came: Came::of_parts(parts),
@@ -209,11 +203,7 @@ impl Core {
     }
 
     fn set_timer(&mut self, place: u32, at_ns: u64) {
-        let slot = self.slots.get_mut(place);
-        slot.timer = match slot.timer {
-            Some(timer) if self.wheel.reschedule(timer, at_ns) => Some(timer),
-            _ => Some(self.wheel.insert(at_ns, place)),
-        };
+        self.wheel.set(place, Mono(at_ns));
     }
 
     /// Writes the request that is out.
@@ -486,19 +476,16 @@ impl Core {
     }
 
     fn release(&mut self, place: u32) {
-        if let Some(timer) = self.slots.get_mut(place).timer.take() {
-            self.wheel.cancel(timer);
-        }
+        self.wheel.remove(place);
         self.slots.release(place);
     }
 
     /// Fires at most `limit` timers.
     pub(super) fn fire(&mut self, limit: usize, around: Around<'_>) {
         for _ in 0..limit {
-            let Some(place) = self.wheel.pop_due(around.now_ns) else {
+            let Some(place) = self.wheel.pop_due(Mono(around.now_ns)) else {
                 return;
             };
-            self.slots.get_mut(place).timer = None;
             self.fired(place, around);
         }
     }
@@ -540,7 +527,7 @@ impl Core {
 
     /// When [`Core::fire`] has something to do.
     pub(super) fn next_deadline(&self) -> Option<u64> {
-        self.wheel.next_deadline()
+        self.wheel.next_deadline().map(|at| at.0)
     }
 }
 

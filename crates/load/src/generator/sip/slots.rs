@@ -1,7 +1,5 @@
 //! The units of work under way, in places that are used again.
 
-use io::TimerKey;
-
 use super::template::ID_LIMIT;
 
 /// Where a unit of work stands.
@@ -29,7 +27,6 @@ pub(super) struct Slot {
     pub(super) sent_ns: u64,
     /// When it left for the last time, microseconds after that.
     pub(super) tried_us: u32,
-    pub(super) timer: Option<TimerKey>,
     /// Until the request is sent again; 0 if it is not.
     pub(super) interval_ms: u32,
     pub(super) generation: u32,

@@ -94,7 +94,7 @@ impl Worker {
         let count = start.setting.count as usize;
         let share = Share::new(start.setting.index as usize, count, count, 1);
         Worker {
-            core: Core::new(start.setting, &links, tally, clock::monotonic_ns()),
+            core: Core::new(start.setting, &links, tally),
             wire: start.wire,
             poller: start.poller,
             schedule: start.schedule,

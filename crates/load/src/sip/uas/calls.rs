@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::net::SocketAddr;
 
-use io::{TimerKey, TimerWheel};
+use timers::{Mono, Wheel};
 
 use crate::sip::timers::{GIVE_UP_NS, T1_NS, T2_NS};
 
@@ -22,7 +22,6 @@ struct Call {
     answered: bool,
     interval_ns: u64,
     give_up_ns: u64,
-    timer: Option<TimerKey>,
 }
 
 /// What is to be sent for a call.
@@ -41,18 +40,18 @@ pub(super) struct Calls {
     places: HashMap<u64, u32>,
     calls: Vec<Call>,
     free: Vec<u32>,
-    wheel: TimerWheel<u32>,
+    wheel: Wheel<TICK_NS>,
     /// Given up since it was last asked.
     pub(super) unacknowledged: u64,
 }
 
 impl Calls {
-    pub(super) fn new(now_ns: u64) -> Calls {
+    pub(super) fn new() -> Calls {
         Calls {
             places: HashMap::new(),
             calls: Vec::new(),
             free: Vec::new(),
-            wheel: TimerWheel::new(TICK_NS, now_ns),
+            wheel: Wheel::new(),
             unacknowledged: 0,
         }
     }
@@ -97,7 +96,7 @@ impl Calls {
         } else {
             answer_ns
         };
-        call.timer = Some(self.wheel.insert(first, place));
+        self.wheel.set(place, Mono(first));
         self.places.insert(key, place);
     }
 
@@ -112,7 +111,6 @@ impl Calls {
                 answered: false,
                 interval_ns: 0,
                 give_up_ns: 0,
-                timer: None,
             });
             self.calls.len() as u32 - 1
         })
@@ -123,17 +121,14 @@ impl Calls {
         let Some(place) = self.places.remove(&key) else {
             return;
         };
-        if let Some(timer) = self.calls[place as usize].timer.take() {
-            self.wheel.cancel(timer);
-        }
+        self.wheel.remove(place);
         self.free.push(place);
     }
 
     /// The next response that is due by now.
     pub(super) fn pop_due(&mut self, now_ns: u64) -> Option<Due<'_>> {
-        while let Some(place) = self.wheel.pop_due(now_ns) {
+        while let Some(place) = self.wheel.pop_due(Mono(now_ns)) {
             let call = &mut self.calls[place as usize];
-            call.timer = None;
             if now_ns >= call.give_up_ns {
                 let key = call.key;
                 self.unacknowledged += 1;
@@ -141,7 +136,7 @@ impl Calls {
                 continue;
             }
             let again = std::mem::replace(&mut call.answered, true);
-            call.timer = Some(self.wheel.insert(now_ns + call.interval_ns, place));
+            self.wheel.set(place, Mono(now_ns + call.interval_ns));
             call.interval_ns = (call.interval_ns * 2).min(T2_NS);
             let call = &self.calls[place as usize];
             return Some(Due {
@@ -156,7 +151,7 @@ impl Calls {
 
     /// When [`Calls::pop_due`] has something to do.
     pub(super) fn next_deadline(&self) -> Option<u64> {
-        self.wheel.next_deadline()
+        self.wheel.next_deadline().map(|at| at.0)
     }
 }
 
@@ -172,7 +167,7 @@ mod tests {
 
     #[test]
     fn an_answer_is_repeated_until_its_ack_comes() {
-        let mut calls = Calls::new(0);
+        let mut calls = Calls::new();
         calls.open(7, to(), (b"180", b"200"), 0, 0);
         assert!(calls.pop_due(499 * MS).is_none());
         let mut at = 500;
@@ -189,7 +184,7 @@ mod tests {
 
     #[test]
     fn it_rings_first_if_it_is_to() {
-        let mut calls = Calls::new(0);
+        let mut calls = Calls::new();
         calls.open(7, to(), (b"180", b"200"), 100 * MS, 0);
         assert_eq!(calls.repeat(7).unwrap().message, b"180");
         let due = calls.pop_due(100 * MS).unwrap();
@@ -199,7 +194,7 @@ mod tests {
 
     #[test]
     fn a_call_without_an_ack_ends_after_64_t1() {
-        let mut calls = Calls::new(0);
+        let mut calls = Calls::new();
         calls.open(7, to(), (b"180", b"200"), 0, 0);
         let mut now = 0;
         while calls.next_deadline().is_some() {

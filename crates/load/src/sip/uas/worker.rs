@@ -72,7 +72,7 @@ impl Worker {
             listeners.push(listener);
         }
         let answerer = Answerer {
-            calls: Calls::new(clock::monotonic_ns()),
+            calls: Calls::new(),
             ring_ns: ring.as_nanos() as u64,
             hasher: RandomState::new(),
             early: Vec::new(),

@@ -1,10 +1,9 @@
 //! The timers of RFC 3261 §17: how long each runs, and the wheel they run on.
 
-mod wheel;
-
 use std::time::Duration;
 
-pub(crate) use wheel::Wheel;
+/// The timers of transactions, with ticks of a millisecond.
+pub(crate) type Wheel = timers::Wheel<1_000_000>;
 
 /// The base values from which timers A to M follow (RFC 3261 §17.1.1.1, table 4 in its appendix A).
 ///

@@ -1,8 +1,7 @@
 //! A hierarchical timer wheel with one timer per owner, named by the owner's index.
 //!
-//! A transaction has one timer: the earliest of its deadlines. So the timers alive are the transactions alive, a deadline
-//! moves in place, and cancelling needs nothing but the index. Six wheels of 64 slots with ticks of a millisecond reach
-//! 64 ms, 4 s, 4 minutes, 5 hours, 12 days and 2 years. A timer lies in the finest wheel in which its slot differs
+//! An owner has one timer: the earliest of its deadlines. So a deadline moves in place, and cancelling needs nothing but the
+//! index. Six wheels of 64 slots with ticks of a millisecond reach 64 ms, 4 s, 4 minutes, 5 hours, 12 days and 2 years. A timer lies in the finest wheel in which its slot differs
 //! from that of now; when time reaches a slot of a coarser wheel, its timers are sorted into finer ones.
 
 use crate::Mono;
@@ -18,17 +17,24 @@ const NONE: u32 = u32::MAX;
 const UNSET: u32 = u32::MAX;
 /// Farther deadlines wait in the last slot of the coarsest wheel and are looked at again when it comes.
 const HORIZON: u64 = (1 << (SLOT_BITS * LEVELS as u32)) - 1;
-/// The resolution: timers fire up to this late, and never early.
-const TICK_NS: u64 = 1_000_000;
-
 /// Memory for so many is not worth giving back; what is left must be fewer by this factor, and no more than can be moved in no time.
 const KEPT: usize = 1024;
 const FEW: usize = 8;
 const MOST_MOVED: usize = 8192;
 
-/// The timers of all owners.
+/// The timers of all owners. Its resolution is `TICK_NS` nanoseconds, at least 1: a timer fires up to one tick late, and never
+/// early.
+///
+/// ```
+/// use hairpin_timers::{Mono, Wheel};
+///
+/// let mut wheel: Wheel<1_000_000> = Wheel::new();
+/// wheel.set(7, Mono(5_000_000));
+/// assert_eq!(wheel.pop_due(Mono(4_999_999)), None);
+/// assert_eq!(wheel.pop_due(Mono(5_000_000)), Some(7));
+/// ```
 #[derive(Debug)]
-pub(crate) struct Wheel {
+pub struct Wheel<const TICK_NS: u64> {
     /// The tick that time has reached. Every timer in a slot has a later deadline, but for the overdue ones.
     now: u64,
     occupied: [u64; LEVELS],
@@ -50,8 +56,16 @@ struct Node {
 
 const _: () = assert!(size_of::<Node>() == 24);
 
-impl Wheel {
-    pub(crate) const fn new() -> Wheel {
+impl<const TICK_NS: u64> Default for Wheel<TICK_NS> {
+    fn default() -> Wheel<TICK_NS> {
+        Wheel::new()
+    }
+}
+
+impl<const TICK_NS: u64> Wheel<TICK_NS> {
+    /// A wheel without timers.
+    #[must_use]
+    pub const fn new() -> Wheel<TICK_NS> {
         Wheel {
             now: 0,
             occupied: [0; LEVELS],
@@ -63,7 +77,7 @@ impl Wheel {
 
     /// Sets or moves the owner's timer. A deadline that has passed fires at the next [`Wheel::pop_due`];
     /// [`Mono::NEVER`] takes the timer away.
-    pub(crate) fn set(&mut self, owner: u32, at: Mono) {
+    pub fn set(&mut self, owner: u32, at: Mono) {
         if at == Mono::NEVER {
             self.remove(owner);
             return;
@@ -92,7 +106,7 @@ impl Wheel {
     }
 
     /// Takes the owner's timer away, if it has one.
-    pub(crate) fn remove(&mut self, owner: u32) {
+    pub fn remove(&mut self, owner: u32) {
         if self
             .nodes
             .get(owner as usize)
@@ -105,7 +119,7 @@ impl Wheel {
     }
 
     /// No owner from this index on has a timer: the memory of many is given back, where few are left. Returns how many bytes.
-    pub(crate) fn give_back(&mut self, owners: usize) -> usize {
+    pub fn give_back(&mut self, owners: usize) -> usize {
         let before = self.nodes.capacity();
         let keeps = owners.max(KEPT);
         if before < FEW * keeps || owners > MOST_MOVED {
@@ -123,7 +137,7 @@ impl Wheel {
     }
 
     /// Takes one timer that is due, the earliest tick first, and says whose it was.
-    pub(crate) fn pop_due(&mut self, now: Mono) -> Option<u32> {
+    pub fn pop_due(&mut self, now: Mono) -> Option<u32> {
         let end = now.0 / TICK_NS;
         loop {
             let owner = self.heads[OVERDUE];
@@ -142,7 +156,8 @@ impl Wheel {
     }
 
     /// When to call [`Wheel::pop_due`] next. It may come before the earliest deadline, by the width of its slot.
-    pub(crate) fn next_deadline(&self) -> Option<Mono> {
+    #[must_use]
+    pub fn next_deadline(&self) -> Option<Mono> {
         if self.heads[OVERDUE] != NONE {
             return Some(Mono(self.now * TICK_NS));
         }
@@ -150,9 +165,16 @@ impl Wheel {
             .map(|(_, _, start)| Mono(start.saturating_mul(TICK_NS)))
     }
 
-    /// How many timers are alive.
-    pub(crate) const fn len(&self) -> usize {
+    /// The number of timers.
+    #[must_use]
+    pub const fn len(&self) -> usize {
         self.len
+    }
+
+    /// Whether there is no timer.
+    #[must_use]
+    pub const fn is_empty(&self) -> bool {
+        self.len == 0
     }
 
     /// The first slot that time will reach, with its wheel and the tick at which it begins. Finer wheels come first:
@@ -245,6 +267,9 @@ mod tests {
 
     use super::*;
 
+    const TICK_NS: u64 = 1_000_000;
+    type Wheel = super::Wheel<TICK_NS>;
+
     #[derive(Clone, Debug)]
     enum Op {
         Set(u32, u64),
@@ -310,5 +335,14 @@ mod tests {
         assert_eq!(wheel.pop_due(Mono(5_000_000)), Some(3));
         assert_eq!(wheel.pop_due(Mono(u64::MAX / 2)), None);
         assert_eq!(wheel.len(), 0);
+    }
+
+    #[test]
+    fn a_wheel_of_coarse_ticks_fires_late_by_at_most_one() {
+        let mut wheel = super::Wheel::<100>::new();
+        wheel.set(0, Mono(101));
+        assert_eq!(wheel.pop_due(Mono(199)), None);
+        assert_eq!(wheel.pop_due(Mono(200)), Some(0));
+        assert!(wheel.is_empty());
     }
 }
