@@ -39,6 +39,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
             interface: LOOPBACK,
             mtu: 1500,
             usable_xdp: true,
+            usable_xdp_tx: true,
             usable_tc: true,
             destination: [0; 6],
             source: [0; 6],

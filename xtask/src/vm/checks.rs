@@ -71,6 +71,7 @@ pub(crate) const CHECKS: &[Check] = &[
     script("memlock", 60),
     script("relay", 120),
     script_since("killed", RELAY, 60),
+    script_since("redirects", RELAY, 60),
     // What the relay needs: see the expectations of "relay".
     script_since("bond", Linux(6, 1), 120),
     tests("steering", "server", "steering", &[], ANY, 120),

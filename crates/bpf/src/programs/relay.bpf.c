@@ -42,7 +42,7 @@ INLINE int conclude_xdp(struct xdp_md *packet, struct view *view, struct decisio
     if (!totals)
         return XDP_PASS;
     if (what == RELAY)
-        return rewrite_xdp(packet, d, view->length, interface ? interface->device : 0, totals);
+        return rewrite_xdp(packet, d, view, totals);
     if (what == PASS_PARTIAL && interface)
         __sync_fetch_and_add(&interface->partial, 1);
     if (count_outcome(totals, what))
@@ -68,6 +68,8 @@ SEC("xdp") int relay_xdp(struct xdp_md *packet)
                          *(const u16 *)(ethernet->destination + 4) == *(u16 *)(interface->address + 4);
     else
         wrapping.unknown = 1;
+    if (interface)
+        view.device = interface->device;
     int what = NOT_OURS;
     if (ethernet->type == be16(ETHERTYPE_IPV4)) {
         what = check_ipv4(&view);

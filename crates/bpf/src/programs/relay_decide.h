@@ -24,6 +24,7 @@ struct view {
     const void *end;
     u32 length;
     enum path path;
+    u32 device; // XDP only: the interface that the frame came by, or the bond above it
 };
 
 // What was decided, with all that the rewriting needs to know.
@@ -245,11 +246,19 @@ INLINE int follow(struct decision *d)
     return RELAY;
 }
 
-INLINE int check_next_hop(struct decision *d, enum path path)
+// Out of the interface that a frame came by any driver sends (XDP_TX). To be redirected to, it needs ndo_xdp_xmit.
+INLINE u8 usable_for(const struct view *view, const struct next_hop *hop)
+{
+    if (view->path != PATH_XDP)
+        return USABLE_TC;
+    return hop->interface == view->device ? USABLE_XDP_TX : USABLE_XDP;
+}
+
+INLINE int check_next_hop(const struct view *view, struct decision *d)
 {
     u32 index = d->out.flow->next_hop;
     d->hop = map_lookup(&NEXT_HOPS, &index);
-    if (!d->hop || !(d->hop->flags & (path == PATH_XDP ? USABLE_XDP : USABLE_TC)) || d->now >= d->hop->good_until_ns)
+    if (!d->hop || !(d->hop->flags & usable_for(view, d->hop)) || d->now >= d->hop->good_until_ns)
         return PASS_NEXT_HOP;
     u32 bytes = d->payload + UDP_BYTES + (d->out.flow->channel ? CHANNEL_HEADER_BYTES : 0) +
                 (d->tail ? IPV6_BYTES : IPV4_BYTES);
@@ -304,7 +313,7 @@ INLINE int decide_relay(const struct view *view, const struct udp *udp, u16 chan
     read_ip(view, v6, d);
     if (UNLIKELY(d->ttl <= 1))
         return PASS_TTL;
-    why = check_next_hop(d, view->path);
+    why = check_next_hop(view, d);
     if (UNLIKELY(why != RELAY))
         return why;
     why = check_loopback(view, d);

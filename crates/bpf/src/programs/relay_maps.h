@@ -73,7 +73,7 @@ struct flow_tail {
 };
 _Static_assert(sizeof(struct flow_tail) == 64, "flow_tail");
 
-enum hop_flag { USABLE_XDP = 1, USABLE_TC = 2 };
+enum hop_flag { USABLE_XDP = 1, USABLE_TC = 2, USABLE_XDP_TX = 4 };
 
 struct next_hop {
     u64 good_until_ns;

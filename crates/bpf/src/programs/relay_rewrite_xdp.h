@@ -6,11 +6,11 @@
 #pragma once
 #include "relay_headers.h"
 
-INLINE int rewrite_xdp(struct xdp_md *packet, const struct decision *d, u32 length, u32 device, struct totals *totals)
+INLINE int rewrite_xdp(struct xdp_md *packet, const struct decision *d, const struct view *view, struct totals *totals)
 {
     int v6 = !!d->tail;
     u32 before = header_bytes(d->v6, d->framed);
-    u32 behind = length - before - d->payload;
+    u32 behind = view->length - before - d->payload;
     int delta = (int)before - (int)header_bytes(v6, !!d->out.flow->channel);
     if (delta && xdp_adjust_head(packet, delta)) {
         totals->of[PASS_ROOM]++;
@@ -30,5 +30,5 @@ INLINE int rewrite_xdp(struct xdp_md *packet, const struct decision *d, u32 leng
     }
     account(d, totals);
     // Of a lower device of a bond XDP_TX leaves by the bond, too.
-    return interface == device ? XDP_TX : (int)redirect(interface, 0);
+    return interface == view->device ? XDP_TX : (int)redirect(interface, 0);
 }

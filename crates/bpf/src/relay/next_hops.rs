@@ -10,6 +10,7 @@ use crate::sys::RawMap;
 
 const USABLE_XDP: u8 = 1;
 const USABLE_TC: u8 = 2;
+const USABLE_XDP_TX: u8 = 4;
 
 /// A next hop.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -21,9 +22,10 @@ pub struct NextHop {
     pub interface: u32,
     /// Its MTU in bytes, or the route's: a longer IP packet passes to user space.
     pub mtu: u16,
-    /// Whether the interface takes frames from XDP: it is the one that the packets arrive on, or its driver has
-    /// `ndo_xdp_xmit`.
+    /// Whether the interface takes frames that XDP redirects from another interface: its driver has `ndo_xdp_xmit`.
     pub usable_xdp: bool,
+    /// Whether XDP may send out of the interface what came by it (`XDP_TX`): the program is attached there.
+    pub usable_xdp_tx: bool,
     /// Whether the interface takes packets from tc.
     pub usable_tc: bool,
     /// Link-layer address of the neighbour; zeroes for the loopback interface.
@@ -68,8 +70,10 @@ impl NextHops {
         bytes[0..8].copy_from_slice(&hop.good_until_ns.to_ne_bytes());
         bytes[8..12].copy_from_slice(&hop.interface.to_ne_bytes());
         bytes[12..14].copy_from_slice(&hop.mtu.to_ne_bytes());
-        bytes[14] =
-            if hop.usable_xdp { USABLE_XDP } else { 0 } | if hop.usable_tc { USABLE_TC } else { 0 };
+        let flag = |usable: bool, flag: u8| if usable { flag } else { 0 };
+        bytes[14] = flag(hop.usable_xdp, USABLE_XDP)
+            | flag(hop.usable_tc, USABLE_TC)
+            | flag(hop.usable_xdp_tx, USABLE_XDP_TX);
         bytes[16..22].copy_from_slice(&hop.destination);
         bytes[22..28].copy_from_slice(&hop.source);
         self.write(index, &bytes)

@@ -186,6 +186,26 @@ fn identifications_of_a_flow_follow_each_other() {
 }
 
 #[test]
+fn xdp_sends_to_another_interface_only_if_its_driver_takes_frames() {
+    let Some(mut rig) = Rig::new() else { return };
+    let case = Case {
+        hop: Hop::OtherWithoutXmit,
+        ..Case::NEW
+    };
+    rig.enter(&case);
+    let frame = case.arriving_frame();
+    let before = rig.totals(Path::Xdp);
+    let run = rig.run(Path::Xdp, &frame, None);
+    assert_eq!((run.verdict, &run.frame), (Verdict::Pass, &frame));
+    assert_eq!(rig.grown(Path::Xdp, &before), [("pass_next_hop", 1)]);
+    // Out of a bond a frame of its lower device goes back.
+    let [mac, _] = crate::cases::reference::ARRIVING;
+    rig.relay.set_interface(1, 77, mac).expect("a slot");
+    assert_eq!(rig.run(Path::Xdp, &frame, None).verdict, Verdict::Transmit);
+    assert_eq!(rig.run(Path::Tc, &frame, None).verdict, Verdict::Redirect);
+}
+
+#[test]
 fn a_frame_from_a_lower_device_leaves_by_the_device_above() {
     let Some(mut rig) = Rig::new() else { return };
     let above = 77;

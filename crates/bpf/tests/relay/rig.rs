@@ -96,13 +96,15 @@ impl Rig {
     pub(crate) fn enter(&mut self, case: &Case) -> (Vec<FlowKey>, u32) {
         let hop = NextHop {
             good_until_ns: if case.hop == Hop::Stale { 1 } else { u64::MAX },
-            interface: if case.hop == Hop::Other {
+            interface: if matches!(case.hop, Hop::Other | Hop::OtherWithoutXmit) {
                 77
             } else {
                 self.interface
             },
             mtu: case.mtu,
-            usable_xdp: case.hop != Hop::Unusable,
+            // What goes back needs no `ndo_xdp_xmit`.
+            usable_xdp: matches!(case.hop, Hop::Other | Hop::Stale),
+            usable_xdp_tx: case.hop != Hop::Unusable,
             usable_tc: case.hop != Hop::Unusable,
             destination: LEAVING[0],
             source: LEAVING[1],

@@ -132,6 +132,7 @@ fn next_hop_zero_is_nobody() {
         interface: 1,
         mtu: 1500,
         usable_xdp: true,
+        usable_xdp_tx: true,
         usable_tc: true,
         destination: [2; 6],
         source: [2; 6],

@@ -193,6 +193,7 @@ fn attach_interface(
             clsact: false,
             not_xdp: choice.xdp,
             not_tc: choice.tc,
+            not_redirected: None,
         },
         insists: choice.insists,
         indirect: facts.indirect,
@@ -308,6 +309,7 @@ impl InterfaceAttachment {
     pub(crate) fn detach(&mut self, relay: &mut Relay) {
         self.attached = None;
         (self.about.means, self.about.clsact) = (Means::User, false);
+        self.about.not_redirected = None;
         for index in self.lower.drain(..).chain([self.about.index]) {
             // Unless that can be done, an interface whose index is equal modulo 256 goes without XDP, and says so.
             let _ = relay.forget_interface(index);

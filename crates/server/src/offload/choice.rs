@@ -51,6 +51,10 @@ pub enum Obstacle {
     PartialChecksums,
     /// Packets arrive by a lower device that the program does not know.
     UnknownInterface,
+    /// Its driver takes no frames that XDP redirects from another interface.
+    NoXdpTransmit,
+    /// Before Linux 6.3 no driver tells whether it takes frames that XDP redirects from another interface.
+    DriversDoNotTell,
     /// The control thread has ended, so nobody keeps next hops true.
     ControlThreadEnded,
     /// The kernel refuses, in these words.
@@ -71,6 +75,8 @@ impl Obstacle {
             Obstacle::ForeignProgram(_) => "foreign_program",
             Obstacle::PartialChecksums => "partial_checksums",
             Obstacle::UnknownInterface => "unknown_interface",
+            Obstacle::NoXdpTransmit => "no_xdp_transmit",
+            Obstacle::DriversDoNotTell => "drivers_do_not_tell",
             Obstacle::ControlThreadEnded => "control_thread_ended",
             Obstacle::Refused(_) => "refused",
         }
@@ -107,6 +113,12 @@ impl fmt::Display for Obstacle {
             Obstacle::UnknownInterface => {
                 f.write_str("packets arrive by a lower device that the XDP program does not know")
             }
+            Obstacle::NoXdpTransmit => {
+                f.write_str("its driver takes no frames that XDP redirects (--offload tc relays these, too)")
+            }
+            Obstacle::DriversDoNotTell => f.write_str(
+                "only from Linux 6.3 do drivers tell whether they take frames that XDP redirects (--offload tc relays these, too)",
+            ),
             Obstacle::ControlThreadEnded => f.write_str(
                 "the thread that watches routes and neighbours has ended; restart the server",
             ),

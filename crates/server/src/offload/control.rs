@@ -8,6 +8,7 @@ use super::hops::Hops;
 use super::machine::on;
 use super::next_hops::NextHopTable;
 use super::part::Part;
+use super::redirects::note_redirects;
 use super::status::PublishedStatus;
 use super::thread::{Reroute, Table, Thread};
 use super::{KernelBinding, OffloadMode};
@@ -90,7 +91,9 @@ impl Prepared {
         wanted: &Wanted<'_>,
         published: &Arc<PublishedStatus>,
     ) -> Result<Option<Prepared>, StartError> {
-        let attachments = wanted.attach()?;
+        let mut attachments = wanted.attach()?;
+        let mut drivers = Drivers::open().ok();
+        note_redirects(&mut attachments.interfaces, &mut drivers);
         let all = attachments.interfaces.iter();
         let about: Vec<_> = all.map(|attachment| attachment.about.clone()).collect();
         for interface in &about {

@@ -32,8 +32,10 @@ pub(super) struct Exit {
     pub(super) mac: Mac,
     pub(super) mtu: u32,
     pub(super) loopback: bool,
-    /// It takes frames from the XDP program.
+    /// It takes frames that the XDP program redirects from another interface.
     pub(super) xdp: bool,
+    /// The XDP program is attached, and may send back what came by this interface.
+    pub(super) xdp_tx: bool,
     /// It takes packets from the classifier.
     pub(super) tc: bool,
 }
@@ -278,11 +280,12 @@ impl Hops {
             interface: way.place.0,
             mtu: u16::try_from(mtu).unwrap_or(u16::MAX),
             usable_xdp: exit.xdp && !way.local,
+            usable_xdp_tx: exit.xdp_tx && !way.local,
             usable_tc: exit.tc,
             destination: [0; 6],
             source: [0; 6],
         };
-        if !entry.usable_xdp && !entry.usable_tc {
+        if !entry.usable_xdp && !entry.usable_xdp_tx && !entry.usable_tc {
             return None;
         }
         if way.local {

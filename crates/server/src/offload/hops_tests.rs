@@ -64,6 +64,7 @@ fn hops() -> Hops {
         mtu: if loopback { 65_536 } else { 1500 },
         loopback,
         xdp: !loopback,
+        xdp_tx: !loopback,
         tc: true,
     };
     let mut hops = Hops::default();
@@ -187,7 +188,7 @@ fn this_host_is_reached_over_loopback_and_only_by_the_classifier() {
     };
     assert_eq!(hops.route(5, path(1), Some(route), 0, &mut table), None);
     let entry = table.0[&5];
-    assert!(entry.usable_tc && !entry.usable_xdp);
+    assert!(entry.usable_tc && !entry.usable_xdp && !entry.usable_xdp_tx);
     assert_eq!((entry.source, entry.destination), ([0; 6], [0; 6]));
     assert_eq!(entry.mtu, u16::MAX);
 }

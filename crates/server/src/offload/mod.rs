@@ -30,6 +30,7 @@ mod next_hops;
 mod part;
 mod prospects;
 mod rates;
+mod redirects;
 mod status;
 mod thread;
 

@@ -21,15 +21,19 @@ pub struct InterfaceOffload {
     pub not_xdp: Option<Obstacle>,
     /// Why not by a classifier; `None` if it is used, or could be.
     pub not_tc: Option<Obstacle>,
+    /// Why user space relays what other interfaces with XDP receive and this one sends; `None` if XDP does, or is not used. XDP relays
+    /// what arrives and leaves by this interface in any case.
+    pub not_redirected: Option<Obstacle>,
 }
 
 impl InterfaceOffload {
-    /// Why by no better means: what spoke against the best one that was asked for. `None` if nothing did.
+    /// Why by no better means: what spoke against the best one that was asked for. With XDP: why not for the frames of other
+    /// interfaces. `None` if nothing did.
     #[must_use]
     pub fn reason(&self) -> Option<&Obstacle> {
         let wanted = |obstacle: &&Obstacle| **obstacle != Obstacle::NotWanted;
         match self.means {
-            Means::Xdp => None,
+            Means::Xdp => self.not_redirected.as_ref(),
             Means::Tc => self.not_xdp.as_ref().filter(wanted),
             Means::User => {
                 let better = [&self.not_tc, &self.not_xdp].into_iter().flatten();
@@ -57,6 +61,10 @@ impl fmt::Display for InterfaceOffload {
         match (self.means, self.reason()) {
             (Means::Tc, Some(reason)) => write!(f, "; not by XDP: {reason}"),
             (Means::User, Some(reason)) => write!(f, ": {reason}"),
+            (Means::Xdp, Some(reason)) => write!(
+                f,
+                "; from other interfaces to this one user space relays: {reason}"
+            ),
             _ => Ok(()),
         }
     }

@@ -12,10 +12,12 @@ use super::fallback::Fallback;
 use super::hops::{Entries, Exit, Hops};
 use super::machine::lower_devices;
 use super::next_hops::{NextHopTable, Path};
+use super::redirects::note_redirects;
 use super::status::PublishedStatus;
 use bpf::relay::{NextHop, NextHops, Relay};
 use io::netlink::{Link, NetworkChange};
 use io::{Events, Poller};
+use std::collections::HashMap;
 use std::io as std_io;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
@@ -297,23 +299,28 @@ impl Thread {
         });
         let drivers = &mut self.watch.drivers;
         let may_leave = |link: &&Link| link.up && !self.encrypted;
-        let exits = links.iter().filter(may_leave).map(|link| {
-            // A program sends out of the interface that it runs on in any case; elsewhere the driver has to agree.
-            let alone = over_xdp == [link.index];
-            let mut agrees = || {
-                let features = drivers.as_mut().and_then(|of| of.xdp(link.index).ok());
-                features.is_some_and(|features| features.target)
-            };
-            let exit = Exit {
-                mac: link.mac.unwrap_or_default(),
-                mtu: link.mtu,
-                loopback: link.loopback,
-                xdp: !over_xdp.is_empty() && link.ethernet && (alone || agrees()),
-                tc: link.ethernet || link.loopback && loopback,
-            };
-            (link.index, exit)
-        });
-        self.hops.set_exits(exits.collect());
+        let exits: HashMap<u32, Exit> = links
+            .iter()
+            .filter(may_leave)
+            .map(|link| {
+                // A program sends back by the interface that it runs on in any case; elsewhere the driver has to agree.
+                let mut agrees = || {
+                    let features = drivers.as_mut().and_then(|of| of.xdp(link.index).ok());
+                    features.is_some_and(|features| features.target)
+                };
+                let exit = Exit {
+                    mac: link.mac.unwrap_or_default(),
+                    mtu: link.mtu,
+                    loopback: link.loopback,
+                    xdp: !over_xdp.is_empty() && link.ethernet && agrees(),
+                    xdp_tx: over_xdp.contains(&link.index),
+                    tc: link.ethernet || link.loopback && loopback,
+                };
+                (link.index, exit)
+            })
+            .collect();
+        self.hops.set_exits(exits);
+        note_redirects(&mut self.attachments, &mut self.watch.drivers);
         self.set_link_addresses(&links);
         self.hops
             .write_all(io::clock::monotonic_ns(), &mut self.entries);

@@ -42,6 +42,8 @@ pub(crate) enum Hop {
     Back,
     /// Out by another interface.
     Other,
+    /// Out by another interface, whose driver has no `ndo_xdp_xmit`.
+    OtherWithoutXmit,
     /// None is known.
     None,
     /// It was good until some time ago.

@@ -66,6 +66,7 @@ fn hop(hops: &mut NextHops, index: u32, wire: (&Port, &Port)) -> Result<(), Floo
         interface: interface_index(near.device)?,
         mtu: MTU,
         usable_xdp: true,
+        usable_xdp_tx: true,
         usable_tc: true,
         destination: far.mac,
         source: near.mac,
