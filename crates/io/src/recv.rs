@@ -13,6 +13,7 @@
 
 use std::mem;
 use std::net::{IpAddr, SocketAddr};
+use std::ops::Range;
 use std::os::fd::AsFd;
 use std::{io, slice};
 
@@ -257,10 +258,19 @@ impl RecvBatch {
 
     /// Everything held, in the order of arrival.
     pub fn iter(&self) -> impl ExactSizeIterator<Item = Datagrams<'_>> + '_ {
-        self.messages
+        self.range(0..self.len())
+    }
+
+    /// Those with these numbers, in the order of arrival.
+    ///
+    /// # Panics
+    /// If it does not hold so many.
+    pub fn range(&self, range: Range<usize>) -> impl ExactSizeIterator<Item = Datagrams<'_>> + '_ {
+        let first = range.start;
+        self.messages[range]
             .iter()
             .enumerate()
-            .map(|(index, message)| self.datagrams(index, message))
+            .map(move |(index, message)| self.datagrams(first + index, message))
     }
 
     /// The message at `index`, if there is one.

@@ -18,6 +18,7 @@ mod mailboxes;
 mod messages;
 mod open;
 mod outputs;
+mod read_ahead;
 mod session;
 mod sockets;
 
@@ -275,17 +276,22 @@ impl Worker {
         }
         let mut session = Session::new(&mut self.core, &self.sockets, &mut self.queue);
         let mut relayed = 0;
-        for received in self.batch.iter() {
-            if received.truncated {
-                session.core.counters.truncated += 1;
-                continue;
+        let mut handled = 0;
+        while handled < self.batch.len() {
+            let next = session.read_ahead(&self.batch, handled);
+            for received in self.batch.range(handled..next) {
+                if received.truncated {
+                    session.core.counters.truncated += 1;
+                    continue;
+                }
+                match Token::from_u64(received.tag) {
+                    Token::Listener(number) => session.client_sent(number, &received),
+                    Token::Relay(relay) => session.peer_sent(relay, &received),
+                    Token::Mailbox | Token::Sip(_) => {}
+                }
+                relayed += usize::from(std::mem::take(&mut session.relayed));
             }
-            match Token::from_u64(received.tag) {
-                Token::Listener(number) => session.client_sent(number, &received),
-                Token::Relay(relay) => session.peer_sent(relay, &received),
-                Token::Mailbox | Token::Sip(_) => {}
-            }
-            relayed += usize::from(std::mem::take(&mut session.relayed));
+            handled = next;
         }
         let flushed = session.out.flush();
         let handled = Handled {

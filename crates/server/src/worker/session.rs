@@ -16,7 +16,7 @@ use io::{Datagrams, Outbox, Poller, SendQueue, SendTo};
 use std::net::SocketAddr;
 use std::ops::Range;
 use turn::server::{ClientVerdict, PeerVerdict, Server};
-use turn::{ClientPath, FiveTuple, ListenerKey, Now, RelayKey, Run, Transport};
+use turn::{ClientPath, ListenerKey, Now, RelayKey, Run};
 
 /// What is to happen to the relay sockets once the session is over, in this order.
 pub(crate) type Changes = Vec<Change>;
@@ -70,7 +70,7 @@ impl<'s, 'q, 'buf> Session<'s, 'q, 'buf> {
 
     /// Datagrams that a listener received.
     pub(crate) fn client_sent(&mut self, listener: u32, received: &Datagrams<'buf>) {
-        let Some(socket) = self.sockets.listeners.get(listener as usize) else {
+        let Some(five_tuple) = self.five_tuple(listener, received) else {
             return;
         };
         let run = Run {
@@ -80,12 +80,6 @@ impl<'s, 'q, 'buf> Session<'s, 'q, 'buf> {
         };
         self.core.counters.client_datagrams += run.count() as u64;
         self.core.counters.client_bytes += received.bytes.len() as u64;
-        let local_ip = received.local_ip.unwrap_or(socket.local.ip());
-        let five_tuple = FiveTuple {
-            transport: Transport::Udp,
-            local: SocketAddr::new(local_ip, socket.local.port()),
-            remote: received.from,
-        };
         let path = ClientPath {
             five_tuple,
             listener: ListenerKey(listener),

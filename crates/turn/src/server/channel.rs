@@ -102,6 +102,11 @@ impl Channels {
         self.by_peer.len()
     }
 
+    /// The number of one of them, to have it in the cache.
+    pub(super) fn any_number(&self) -> Option<ChannelNumber> {
+        self.by_peer.first().map(|channel| channel.number)
+    }
+
     /// The channel with this number, unless it is unbound.
     pub(super) fn with_number(&mut self, number: ChannelNumber, now: Mono) -> Option<&mut Channel> {
         let channel = match &self.by_number {

@@ -93,6 +93,7 @@ mod packed;
 mod permission;
 mod policy;
 mod quota;
+mod read_ahead;
 mod refresh;
 mod relay;
 mod report;
@@ -128,6 +129,7 @@ pub use output::{
 };
 pub use policy::{ClientIdentity, PeerClass, PeerPolicy};
 pub use quota::{Quota, QuotaExceeded, QuotaUnit, Unlimited};
+pub use read_ahead::Arrival;
 pub use reservation::{ClaimError, ClaimedRelay};
 pub use stats::{ERROR_CODES, METHODS, Stats};
 pub use verdict::{ClientVerdict, PeerVerdict};

@@ -79,6 +79,11 @@ impl PackedPath {
         }
     }
 
+    /// The client's port.
+    pub(super) const fn port(&self) -> u16 {
+        self.remote.port
+    }
+
     /// Whether this is the path of that 5-tuple.
     pub(super) fn is_of(&self, five_tuple: &FiveTuple) -> bool {
         self.remote == Endpoint::of(&five_tuple.remote)

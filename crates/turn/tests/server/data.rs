@@ -1,6 +1,8 @@
 //! Runs of datagrams, from peers to clients and from clients to peers, and ICMP errors.
 
-use hairpin_turn::server::{ClientVerdict, DropReason, IcmpError, PeerVerdict, Traffic};
+use hairpin_turn::server::{
+    Arrival, ClientVerdict, DropReason, IcmpError, PeerVerdict, Server, Traffic,
+};
 use hairpin_turn::{RelayKey, Run};
 use stun::{Class, Data, Icmp, Message, Method, XorPeerAddress};
 
@@ -324,4 +326,39 @@ fn icmpv6_has_other_types() {
         );
     }
     world.finish();
+}
+
+#[test]
+fn reading_ahead_names_the_relays_and_changes_nothing() {
+    let mut world = World::new();
+    let (client, relay) = ready(&mut world);
+    let mut other = Client::new(&mut world, "bob", "198.51.100.2:4000");
+    let (other_relay, _) = other.allocate(&mut world);
+    let unknown = Client::new(&mut world, "bob", "198.51.100.3:4000");
+    let arrivals = [
+        Arrival::Client(other.path.five_tuple),
+        Arrival::Other,
+        Arrival::Peer(relay),
+        Arrival::Client(client.path.five_tuple),
+        // It has no bound channel and no relay that is in use.
+        Arrival::Client(unknown.path.five_tuple),
+        Arrival::Peer(RelayKey {
+            index: 7000,
+            generation: 0,
+        }),
+    ];
+    let before = world.server.stats().clone();
+    let relays = world.server.read_ahead(arrivals.into_iter());
+    let expected = [other_relay.index, u32::MAX, relay.index, relay.index];
+    assert_eq!(relays[..4], expected);
+    assert!(relays[6..].iter().all(|relay| *relay == u32::MAX));
+    assert_eq!(*world.server.stats(), before);
+    // More than fit are left out.
+    let many = std::iter::repeat_n(Arrival::Peer(relay), Server::READ_AHEAD + 1);
+    let relays = world.server.read_ahead(many);
+    assert_eq!(relays, [relay.index; Server::READ_AHEAD]);
+    assert!(
+        !world.server.reads_ahead(),
+        "it costs, and few allocations are in the caches anyway"
+    );
 }
