@@ -53,15 +53,15 @@ fn entry_of_the_bare_relay() {
     }
 }
 
-/// Relays flow 0 and flips a bit in the middle of every thousandth payload beyond the first
-/// hundred.
+/// Relays flow 0 and flips a bit in the middle of 64 of a thousand payloads. The first ones are unharmed, which the payload check
+/// looks at. The next few hundred must include damaged ones, because a busy machine delivers no more in a short step.
 fn damage() {
     let listener = UdpSocket::bind("10.99.1.1:3478").unwrap();
     let relay = UdpSocket::bind("10.99.2.1:20000").unwrap();
     let mut buffer = [0; 2048];
     for number in 0.. {
         let length = listener.recv(&mut buffer).unwrap();
-        if number > 100 && number % 1000 < 64 {
+        if (200..264).contains(&(number % 1000)) {
             buffer[length / 2] ^= 1;
         }
         let _ = relay.send_to(&buffer[4..length], "10.99.2.2:9000");

@@ -17,8 +17,10 @@ use super::topology::Topology;
 
 /// Datagrams per flow, direction and length.
 const DATAGRAMS: u32 = 16;
-/// How long one datagram may take.
-const PATIENCE: Duration = Duration::from_millis(500);
+/// How long one datagram may take before the server is known to be ready. If it is not, the datagram is lost, and the next one is sent.
+const ARRIVAL_AT_START: Duration = Duration::from_millis(500);
+/// How long one datagram may take afterwards. On a machine that is busy otherwise the server may wait for its processor.
+const ARRIVAL: Duration = Duration::from_secs(5);
 const LONGEST: usize = 2048;
 
 /// Both ends of some flows. The client's sockets are those that allocated, so they are lent.
@@ -44,16 +46,20 @@ impl<'a> Ends<'a> {
             })
             .doing("open peer sockets")?;
         for socket in peers.iter().chain(clients.iter().copied()) {
-            socket
-                .set_nonblocking(false)
-                .and_then(|()| socket.set_read_timeout(Some(PATIENCE)))
-                .doing("set a timeout")?;
+            socket.set_nonblocking(false).doing("make a socket wait")?;
         }
         Ok(Ends {
             clients,
             peers,
             relays,
         })
+    }
+
+    fn set_timeout(&self, timeout: Duration) -> Result<(), SideError> {
+        let mut sockets = self.peers.iter().chain(self.clients.iter().copied());
+        sockets
+            .try_for_each(|socket| socket.set_read_timeout(Some(timeout)))
+            .doing("set a timeout")
     }
 
     /// Sends a few datagrams of each flow and looks at every byte that comes out.
@@ -63,6 +69,7 @@ impl<'a> Ends<'a> {
             Direction::ClientToPeer => &[Direction::ClientToPeer],
             Direction::PeerToClient => &[Direction::PeerToClient],
         };
+        self.set_timeout(ARRIVAL)?;
         for way in ways {
             for flow in 0..self.peers.len() {
                 for sequence in 0..DATAGRAMS {
@@ -80,6 +87,7 @@ impl<'a> Ends<'a> {
         patience: Duration,
         mut alive: impl FnMut() -> Result<(), SideError>,
     ) -> Result<bool, SideError> {
+        self.set_timeout(ARRIVAL_AT_START)?;
         let deadline = Instant::now() + patience;
         let way = if direction == Direction::PeerToClient {
             direction
