@@ -25,7 +25,6 @@ impl Check {
 }
 
 const SLOW: &[&str] = &[
-    "bond",
     "relay_programs",
     "offload",
     "interfaces",
@@ -55,16 +54,13 @@ const TCX: Linux = Linux(6, 6);
 const DRIVERS_TELL: Linux = Linux(6, 3);
 /// What the tests say whose packets XDP should redirect to another interface, while the server's process is stopped.
 const NOT_ACROSS: &str = "did not arrive";
-/// How long a flow stays in user space is a matter of milliseconds, which an emulated processor does not keep.
-const NOT_TIMED: &[&str] = &["--skip", "settling::a_flow_without_a_pause"];
-
 /// All of them, in the order that they run in.
 pub(crate) const CHECKS: &[Check] = &[
     tests("programs", "bpf", "programs", &[], ANY, 60),
     tests("floor", "bpf", "floor", &[], ANY, 60),
     tests("steer", "bpf", "steer", &[], ANY, 60),
     tests("sip_sieve", "bpf", "sieve", &[], RELAY, 60),
-    tests("relay_programs", "bpf", "relay", NOT_TIMED, RELAY, 120),
+    tests("relay_programs", "bpf", "relay", &[], RELAY, 120),
     tests("sockets", "io", "send", &[], ANY, 60),
     script("features", 20),
     script("probe_offload", 20),

@@ -22,6 +22,7 @@ mod results;
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
+use std::sync::{Mutex, PoisonError};
 use std::time::Instant;
 
 use anyhow::{Context as _, Result, ensure};
@@ -109,10 +110,11 @@ pub(crate) fn run(root: &Path, options: &Options) -> Result<Tally> {
         machine::shell(kernel, &archive)?;
         return Ok(tally);
     }
-    for some in kernels.chunks(SIDE_BY_SIDE) {
-        for (kernel, outcome) in some.iter().zip(boot_all(root, some, &checks, &binaries)) {
-            judge(kernel, &checks, &outcome?, &mut tally)?;
-        }
+    for (kernel, outcome) in kernels
+        .iter()
+        .zip(boot_all(root, &kernels, &checks, &binaries))
+    {
+        judge(kernel, &checks, &outcome?, &mut tally)?;
     }
     Ok(tally)
 }
@@ -138,7 +140,7 @@ struct Booted {
     seconds: f32,
 }
 
-/// Boots these kernels at the same time.
+/// Boots these kernels, [`SIDE_BY_SIDE`] at a time. The newest come first, because they have the most checks.
 fn boot_all(
     root: &Path,
     kernels: &[Kernel],
@@ -152,17 +154,27 @@ fn boot_all(
         let seconds = begun.elapsed().as_secs_f32();
         Ok(Booted { output, seconds })
     };
-    std::thread::scope(|scope| {
-        let threads: Vec<_> = kernels
-            .iter()
-            .map(|kernel| scope.spawn(move || boot(kernel)))
-            .collect();
-        let failed = || Err(anyhow::anyhow!("the thread of a machine panicked"));
-        threads
-            .into_iter()
-            .map(|thread| thread.join().unwrap_or_else(|_| failed()))
+    let waiting = &Mutex::new((0..kernels.len()).collect::<Vec<usize>>());
+    let next = || {
+        let mut waiting = waiting.lock().unwrap_or_else(PoisonError::into_inner);
+        waiting.pop()
+    };
+    let work = || -> Vec<(usize, Result<Booted>)> {
+        std::iter::from_fn(&next)
+            .map(|number| (number, boot(&kernels[number])))
             .collect()
-    })
+    };
+    let mut done: BTreeMap<usize, Result<Booted>> = std::thread::scope(|scope| {
+        let threads: Vec<_> = (0..SIDE_BY_SIDE).map(|_| scope.spawn(work)).collect();
+        let results = threads.into_iter().filter_map(|thread| thread.join().ok());
+        results.flatten().collect()
+    });
+    (0..kernels.len())
+        .map(|number| {
+            let failed = || Err(anyhow::anyhow!("the thread of a machine panicked"));
+            done.remove(&number).unwrap_or_else(failed)
+        })
+        .collect()
 }
 
 fn judge(kernel: &Kernel, checks: &[Check], booted: &Booted, tally: &mut Tally) -> Result<()> {

@@ -3,11 +3,11 @@
 . /lib.sh
 SECRET=0123456789abcdef0123
 
-ip link add veth0 type veth peer name veth1
-ip address add 10.2.0.1/24 dev veth0
-ip link set veth0 up
-ip link set veth1 up
-hairpin serve --dev --secret $SECRET --listen 10.1.0.1:3478 --listen 10.2.0.1:3478 --relay-address 10.1.0.1 --workers 1 \
+ip link add veth2 type veth peer name veth3
+ip address add 10.3.0.1/24 dev veth2
+ip link set veth2 up
+ip link set veth3 up
+hairpin serve --dev --secret $SECRET --listen 10.1.0.1:3478 --listen 10.3.0.1:3478 --relay-address 10.1.0.1 --workers 1 \
 	--admin 127.0.0.1:9641 --offload xdp --log-level warn >/tmp/serve.log 2>&1 &
 server=$!
 if ! wait_for_server $server; then
@@ -36,7 +36,7 @@ case $(uname -r) in
 esac
 mode=$(grep '^hairpin_offload_mode' /tmp/metrics | grep 'interface="eth0"' | grep 'mode="xdp"')
 case $mode in *"reason=\"$wanted\""*) ok metric "$mode" ;; *) fail metric "$mode" ;; esac
-line=$(grep '^offload.*eth0\|^ *eth0' /tmp/serve.log)
+line=$(grep "^offload *eth0:" /tmp/serve.log)
 case $wanted:$line in
 none:*"user space relays"*) fail status "$line" ;;
 none:*"by XDP"* | *:*"by XDP"*"Linux 6.3"*) ok status "$line" ;;
@@ -44,4 +44,4 @@ none:*"by XDP"* | *:*"by XDP"*"Linux 6.3"*) ok status "$line" ;;
 esac
 kill $server
 wait $server
-ip link del veth0
+ip link del veth2
