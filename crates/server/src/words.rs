@@ -94,7 +94,7 @@ words!(Stats {
     pending,
     permissions,
     channels,
-    answers,
+    deletions,
     allocations_opened,
     allocations_closed,
     requests,

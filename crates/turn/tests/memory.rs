@@ -196,8 +196,7 @@ impl Client {
 
 const CLIENTS: u16 = 4096;
 
-/// Bytes of heap per allocation with one permission and one channel, once the answers for retransmissions are
-/// forgotten.
+/// Bytes of heap per allocation with one permission and one channel.
 fn bytes_per_allocation(username: impl Fn(u16) -> String) -> u64 {
     bytes_per_allocation_with(username, |_| {})
 }
@@ -206,10 +205,7 @@ fn bytes_per_allocation_with(
     username: impl Fn(u16) -> String,
     change: impl FnOnce(&mut Config),
 ) -> u64 {
-    let mut server = server(|config| {
-        config.max_answers = 0;
-        change(config);
-    });
+    let mut server = server(change);
     let mut clients: Vec<Client> = (0..CLIENTS)
         .map(|number| Client::new(&mut server, number + 1, &username(number)))
         .collect();
@@ -250,7 +246,7 @@ fn offloading_takes_no_memory_and_a_rate_limit_one_number() {
 
 #[test]
 fn memory_is_flat_when_allocations_come_and_go() {
-    let mut server = server(|config| (config.max_answers, config.max_cached_keys) = (0, 16));
+    let mut server = server(|config| (config.max_deletions, config.max_cached_keys) = (0, 16));
     let mut clients: Vec<Client> = (0..64)
         .map(|number| Client::new(&mut server, number + 1, "1800000000:alice"))
         .collect();
@@ -291,7 +287,10 @@ fn memory_is_flat_after_a_million_allocations() {
             server.handle_timeout(now);
             while server.poll_output().is_some() {}
         }
-        assert_eq!((server.stats().allocations, server.stats().answers), (0, 0));
+        assert_eq!(
+            (server.stats().allocations, server.stats().deletions),
+            (0, 0)
+        );
     };
     round(&mut server);
     let counted = measure(|| (1..ROUNDS).for_each(|_| round(&mut server)));
@@ -304,7 +303,7 @@ fn memory_is_flat_after_a_million_allocations() {
 #[test]
 fn memory_of_many_allocations_is_given_back_when_they_have_ended() {
     const AT_ONCE: u16 = 4000;
-    let mut server = server(|config| config.max_answers = 0);
+    let mut server = server(|config| config.max_deletions = 0);
     let mut clients: Vec<Client> = (0..AT_ONCE)
         .map(|number| Client::new(&mut server, number + 1, "1800000000:alice"))
         .collect();
@@ -327,20 +326,21 @@ fn memory_of_many_allocations_is_given_back_when_they_have_ended() {
 }
 
 #[test]
-fn answers_take_what_their_limit_allows_and_then_nothing_more() {
-    let mut server = server(|config| config.max_answers = 800);
+fn deletions_take_what_their_limit_allows_and_then_nothing_more() {
+    let mut server = server(|config| config.max_deletions = 800);
     let mut client = Client::new(&mut server, 1, "1800000000:alice");
-    client.allocate(&mut server);
-    let mut refresh = |server: &mut Server, times: usize| {
+    let mut cycle = |server: &mut Server, times: usize| {
         for _ in 0..times {
-            client.ask(server, Method::REFRESH, |request| {
-                request.push(&Lifetime(600)).unwrap();
-            });
+            client.allocate(server);
+            client.delete(server);
         }
     };
-    let filled = measure(|| refresh(&mut server, 10_000));
-    assert!(filled.bytes_current < 300_000, "{}", filled.bytes_current);
-    let full = measure(|| refresh(&mut server, 10_000));
+    let filled = measure(|| cycle(&mut server, 1_000));
+    // One prefix gets an eighth.
+    assert_eq!(server.stats().deletions, 100);
+    println!("100 deletions: {} bytes", filled.bytes_current);
+    assert!(filled.bytes_current < 30_000, "{}", filled.bytes_current);
+    let full = measure(|| cycle(&mut server, 1_000));
     assert_eq!(full.bytes_current, 0);
 }
 

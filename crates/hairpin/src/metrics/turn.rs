@@ -205,7 +205,7 @@ fn requests(page: &mut Page, observer: &Observer, stats: &Stats) {
     );
     page.counter(
         "hairpin_stun_retransmissions_total",
-        "Retransmitted requests that got their first answer again.",
+        "Retransmitted Allocate requests and deletions that got their first response again.",
         stats.sum(|worker| worker.engine.retransmissions),
     );
 }

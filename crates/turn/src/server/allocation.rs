@@ -3,8 +3,10 @@
 use std::sync::Arc;
 
 use hashbrown::HashTable;
+use stun::TransactionId;
 
 use super::asked::Asked;
+use super::granted::Missing;
 use super::hash::KeyedHash;
 use super::output::Traffic;
 use super::packed::PackedPath;
@@ -82,8 +84,26 @@ pub(super) struct Allocation {
     pub(super) v4: Option<RelayIndex>,
     pub(super) v6: Option<RelayIndex>,
     pub(super) opened_at: Mono,
+    pub(super) made_by: MadeBy,
     pub(super) to_peers: Traffic,
     pub(super) to_client: Traffic,
+}
+
+/// The transaction that made an allocation, with what its response said beside the relayed transport addresses (RFC 8656 §7.2). A
+/// retransmission finds it here, whatever other clients have done since.
+#[derive(Debug, Default)]
+pub(super) struct MadeBy {
+    pub(super) transaction_id: TransactionId,
+    /// The lifetime that was granted.
+    pub(super) lifetime_s: u32,
+    pub(super) extra: Option<Box<Extra>>,
+}
+
+/// What few responses have.
+#[derive(Debug)]
+pub(super) struct Extra {
+    pub(super) token: Option<[u8; 8]>,
+    pub(super) missing: Option<Missing>,
 }
 
 impl Allocation {

@@ -6,7 +6,7 @@ use stun::{BuildError, Builder, Class, ErrorCode, Software, UnknownAttributes};
 
 use super::Server;
 use super::asked::Asked;
-use crate::{Now, Transport};
+use crate::Transport;
 
 /// Room for the largest response: REALM, SOFTWARE and the reason phrase have at most 127 characters each,
 /// that is 508 bytes.
@@ -31,27 +31,24 @@ impl Server {
     /// Answers with success. `attributes` adds those of the method.
     pub(super) fn succeed(
         &mut self,
-        now: Now,
         asked: &Asked,
         attributes: impl FnOnce(&mut Builder<'_>) -> Result<(), BuildError>,
     ) {
         self.stats.count_success(asked.method);
-        self.answer(now, asked, Class::Success, attributes);
+        self.answer(asked, Class::Success, attributes);
     }
 
     /// Answers with an error.
-    pub(super) fn refuse(&mut self, now: Now, asked: &Asked, refusal: &Refusal) {
+    pub(super) fn refuse(&mut self, asked: &Asked, refusal: &Refusal) {
         match refusal {
             Refusal::Code(error) => {
                 self.stats.count_error(asked.method, error.code);
-                self.answer(now, asked, Class::Error, |message| {
-                    message.push(error).map(drop)
-                });
+                self.answer(asked, Class::Error, |message| message.push(error).map(drop));
             }
             Refusal::Unknown(types) => {
                 self.stats
                     .count_error(asked.method, ErrorCode::UNKNOWN_ATTRIBUTE.code);
-                self.answer(now, asked, Class::Error, |message| {
+                self.answer(asked, Class::Error, |message| {
                     message
                         .push(&ErrorCode::UNKNOWN_ATTRIBUTE)?
                         .push(&**types)
@@ -61,10 +58,9 @@ impl Server {
         }
     }
 
-    /// Writes and queues the answer, and remembers it if its request was authenticated.
-    fn answer(
+    /// Writes and queues the response.
+    pub(super) fn answer(
         &mut self,
-        now: Now,
         asked: &Asked,
         class: Class,
         attributes: impl FnOnce(&mut Builder<'_>) -> Result<(), BuildError>,
@@ -76,18 +72,6 @@ impl Server {
             return;
         };
         self.outputs.send(asked.path, message);
-        // RFC 8489 §6.3.1: remembered for UDP and DTLS, and for nobody who is not authenticated.
-        if asked.user.is_some() && !asked.path.five_tuple.transport.is_stream() {
-            let limit = self.config.max_answers;
-            self.answered.remember(
-                &asked.path.five_tuple,
-                asked.transaction_id,
-                message,
-                limit,
-                now.mono,
-            );
-            self.stats.answers = self.answered.len() as u64;
-        }
     }
 }
 

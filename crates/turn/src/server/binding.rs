@@ -29,7 +29,7 @@ impl Server {
             let Some(asked) = self.authenticated(now, path, message, source)? else {
                 return Ok(());
             };
-            self.authenticated_binding(now, &asked, message);
+            self.authenticated_binding(&asked, message);
             return Ok(());
         }
         let fingerprint = match message.fingerprint() {
@@ -48,18 +48,18 @@ impl Server {
             self.stats.count_success(Method::BINDING);
         } else {
             let asked = Asked::by_anybody(path, message);
-            self.refuse(now, &asked, &Refusal::Unknown(Box::new(unknown)));
+            self.refuse(&asked, &Refusal::Unknown(Box::new(unknown)));
         }
         Ok(())
     }
 
-    fn authenticated_binding(&mut self, now: Now, asked: &Asked, message: &Message<'_>) {
+    fn authenticated_binding(&mut self, asked: &Asked, message: &Message<'_>) {
         let unknown: UnknownAttributes = message.unknown_required(is_known).collect();
         if unknown.is_empty() {
             let mapped = XorMappedAddress(asked.path.five_tuple.remote);
-            self.succeed(now, asked, |message| message.push(&mapped).map(drop));
+            self.succeed(asked, |message| message.push(&mapped).map(drop));
         } else {
-            self.refuse(now, asked, &Refusal::Unknown(Box::new(unknown)));
+            self.refuse(asked, &Refusal::Unknown(Box::new(unknown)));
         }
     }
 }

@@ -58,7 +58,7 @@ impl Server {
         let lifetime_s = self.config.bound_permission_lifetime_s();
         self.permit(now, relay, peer.ip(), lifetime_s);
         self.update_deadline(relay);
-        self.succeed(now, asked, |_| Ok(()));
+        self.succeed(asked, |_| Ok(()));
         Ok(())
     }
 

@@ -75,7 +75,7 @@ impl Server {
     }
 
     /// The addresses of a client's relays.
-    fn relayed(&self, place: u32) -> RelayedAddresses {
+    pub(super) fn relayed(&self, place: u32) -> RelayedAddresses {
         let Some(allocation) = self.clients.allocation(place) else {
             return RelayedAddresses::default();
         };
@@ -155,7 +155,7 @@ impl Server {
     #[must_use]
     pub fn poll_timeout(&self) -> Option<Mono> {
         let relay = self.deadlines.first().map(|(at, _)| at);
-        let memories = earlier(self.answered.all_old_at(), self.moved.all_old_at());
+        let memories = earlier(self.deletions.all_old_at(), self.moved.all_old_at());
         let waiting = earlier(self.lookups.next_deadline(), self.walks.since());
         earlier(earlier(relay, memories), waiting)
     }
@@ -170,9 +170,9 @@ impl Server {
             }
         }
         self.expire_lookups(now);
-        if self.answered.all_old_at().is_some_and(|at| at <= now.mono) {
-            self.answered.clear();
-            self.stats.answers = 0;
+        if self.deletions.all_old_at().is_some_and(|at| at <= now.mono) {
+            self.deletions.clear();
+            self.stats.deletions = 0;
         }
         if self.moved.all_old_at().is_some_and(|at| at <= now.mono) {
             self.moved.clear();
@@ -183,7 +183,7 @@ impl Server {
         match self.relays.get(relay) {
             // The embedder did not answer in time.
             Some(Relay::Opening(place)) => {
-                self.abandon_opening(now, *place, Some(ErrorCode::INSUFFICIENT_CAPACITY));
+                self.abandon_opening(*place, Some(ErrorCode::INSUFFICIENT_CAPACITY));
             }
             Some(Relay::Reserved(_)) => self.end_reservation(relay),
             Some(Relay::Live(live)) if live.expires <= now.mono => self.expire_relay(now, relay),
@@ -205,7 +205,7 @@ impl Server {
         if self.clients.allocation(place).is_some() {
             self.close_client(now, place, reason);
         } else {
-            self.abandon_opening(now, place, None);
+            self.abandon_opening(place, None);
         }
     }
 }

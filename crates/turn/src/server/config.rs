@@ -63,8 +63,9 @@ pub struct Config {
     pub max_permissions: usize,
     /// Channels per relayed transport address; 508 beyond. There are 4096 numbers.
     pub max_channels: usize,
-    /// Answers kept for retransmitted requests (RFC 8489 §6.3.1); the oldest give way.
-    pub max_answers: usize,
+    /// Deletions remembered for 40 seconds, so that a retransmitted Refresh to zero gets its response again (RFC 8489 §6.3.1). Further ones are
+    /// not remembered: their retransmissions get 437. One /24 (IPv4) or /48 (IPv6) has at most an eighth.
+    pub max_deletions: usize,
     /// Derived keys kept, so that a user who comes back is not derived again.
     pub max_cached_keys: usize,
     /// Requests that may wait for a source of credentials that answers later. Beyond, requests over UDP are dropped, and their client
@@ -129,7 +130,7 @@ impl Config {
             max_reservations: 1024,
             max_permissions: 256,
             max_channels: 256,
-            max_answers: 16_384,
+            max_deletions: 16_384,
             max_cached_keys: 4096,
             max_lookups: 1024,
             max_lookups_per_prefix: 64,

@@ -59,7 +59,7 @@ impl Server {
             .into_iter()
             .flatten()
             .for_each(|relay| self.update_deadline(relay.get()));
-        self.succeed(now, asked, |_| Ok(()));
+        self.succeed(asked, |_| Ok(()));
         Ok(())
     }
 

@@ -1,12 +1,16 @@
 //! What a client gets: the Allocate success response (RFC 8656 §7.2).
 
 use stun::{
-    AddressErrorCode, AddressFamily, AttributeType, BuildError, Builder, Encode, ErrorCode,
+    AddressErrorCode, AddressFamily, AttributeType, BuildError, Builder, Class, Encode, ErrorCode,
     Lifetime, ReservationToken, TransactionId, XorMappedAddress, XorRelayedAddress,
 };
 
+use std::sync::Arc;
+
 use super::Server;
+use super::allocation::{Extra, MadeBy};
 use super::asked::Asked;
+use super::deletions::WINDOW_S;
 use super::output::RelayedAddresses;
 use crate::Now;
 
@@ -53,11 +57,61 @@ impl Missing {
     }
 }
 
+impl Granted {
+    /// What the allocation keeps of it.
+    pub(super) fn made_by(&self, asked: &Asked) -> MadeBy {
+        let Granted { token, missing, .. } = *self;
+        let has_extra = token.is_some() || missing.is_some();
+        MadeBy {
+            transaction_id: asked.transaction_id,
+            lifetime_s: self.lifetime_s,
+            extra: has_extra.then(|| Box::new(Extra { token, missing })),
+        }
+    }
+
+    /// What was granted once, from what the allocation has kept.
+    fn again(relayed: RelayedAddresses, made_by: &MadeBy) -> Granted {
+        let extra = made_by.extra.as_deref();
+        Granted {
+            relayed,
+            lifetime_s: made_by.lifetime_s,
+            token: extra.and_then(|extra| extra.token),
+            missing: extra.and_then(|extra| extra.missing),
+        }
+    }
+}
+
 impl Server {
     /// Answers an Allocate request with success.
-    pub(super) fn grant(&mut self, now: Now, asked: &Asked, granted: &Granted) {
+    pub(super) fn grant(&mut self, asked: &Asked, granted: &Granted) {
+        self.stats.count_success(asked.method);
+        self.respond_granted(asked, granted);
+    }
+
+    /// Answers the very request that made the allocation at this place once more (RFC 8656 §7.2). `false` if it did not, or not of late.
+    pub(super) fn grant_again(&mut self, now: Now, asked: &Asked, place: u32) -> bool {
+        let relayed = self.relayed(place);
+        let (Some(allocation), Some(client)) =
+            (self.clients.allocation(place), self.clients.get(place))
+        else {
+            return false;
+        };
+        let is_recent = now.mono < allocation.opened_at.plus_secs(WINDOW_S);
+        // One that has lost a relay has had its response.
+        let is_whole = relayed != RelayedAddresses::default();
+        if allocation.made_by.transaction_id != asked.transaction_id || !is_recent || !is_whole {
+            return false;
+        }
+        let granted = Granted::again(relayed, &allocation.made_by);
+        let mut asked = asked.clone();
+        asked.user = Some(Arc::clone(&client.user));
+        self.respond_granted(&asked, &granted);
+        true
+    }
+
+    fn respond_granted(&mut self, asked: &Asked, granted: &Granted) {
         let mapped = asked.path.five_tuple.remote;
-        self.succeed(now, asked, |message| {
+        self.answer(asked, Class::Success, |message| {
             for relayed in [granted.relayed.v4, granted.relayed.v6]
                 .into_iter()
                 .flatten()

@@ -213,7 +213,7 @@ impl Server {
             match self.lookups.deadlines.first() {
                 Some((at, index)) if at <= now.mono => {
                     self.stats.lookups_timed_out += 1;
-                    self.give_up_lookup(now, index);
+                    self.give_up_lookup(index);
                 }
                 _ => break,
             }
@@ -222,13 +222,13 @@ impl Server {
 
     /// Answers 500. Clients that heed RFC 8489 §9.2.5 over UDP discard an error without integrity, and go on as if nothing had come;
     /// all others try elsewhere at once.
-    fn give_up_lookup(&mut self, now: Now, index: u32) {
+    fn give_up_lookup(&mut self, index: u32) {
         let Some(parked) = self.unpark(index) else {
             return;
         };
         if let Ok(message) = Message::parse(&parked.bytes) {
             let asked = Asked::by_anybody(&parked.path, &message);
-            self.refuse(now, &asked, &ErrorCode::SERVER_ERROR.into());
+            self.refuse(&asked, &ErrorCode::SERVER_ERROR.into());
         }
     }
 

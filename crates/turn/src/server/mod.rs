@@ -15,7 +15,7 @@
 //!
 //! - **ChannelData** (`channel_data.rs`): one look-up of the 5-tuple, one of the channel, for as many datagrams of the run
 //!   as are alike. **From a peer** (`data.rs`): the relay's key is an index; one look-up by peer.
-//! - **A request** (`request.rs`): an answer already given is given again; then RFC 8489 §9.2.4 (`auth.rs`), unknown
+//! - **A request** (`request.rs`): an Allocate or a deletion that comes again gets its response again; then RFC 8489 §9.2.4 (`auth.rs`), unknown
 //!   attributes, RFC 8656 §5, and the method's own file. All checks come before the first change.
 //! - **Allocate** needs sockets: the request waits in its client (`allocate.rs`) until the embedder says what became of
 //!   them (`opening.rs`), or takes the request to another server (`moved.rs`).
@@ -63,7 +63,6 @@
 mod allocate;
 mod allocation;
 mod answer;
-mod answered;
 mod asked;
 mod auth;
 mod auth_failure;
@@ -78,6 +77,7 @@ mod create_permission;
 pub mod credentials;
 mod data;
 mod deadlines;
+mod deletions;
 mod drop_reason;
 mod granted;
 mod hash;
@@ -135,9 +135,9 @@ pub use stats::{ERROR_CODES, METHODS, Stats};
 pub use verdict::{ClientVerdict, PeerVerdict};
 
 use allocation::Clients;
-use answered::Answered;
 use challenge::Offer;
 use deadlines::Deadlines;
+use deletions::Deletions;
 use hash::KeyedHash;
 use limiter::Limiter;
 use lookups::Lookups;
@@ -171,7 +171,7 @@ pub struct Server {
     relays: Slab<Relay>,
     deadlines: Deadlines,
     tokens: Tokens,
-    answered: Answered,
+    deletions: Deletions,
     moved: Moved,
     known_users: KnownUsers,
     lookups: Lookups,
@@ -190,7 +190,7 @@ impl Server {
     pub fn new(config: ValidConfig, worker: u8, seed: [u8; 32]) -> Server {
         let mut random = Random::new(seed);
         let mut hash = || KeyedHash::new(random.word(), random.word());
-        let (by_five_tuple, by_transaction, by_name) = (hash(), hash(), hash());
+        let (by_five_tuple, by_name) = (hash(), hash());
         let limiter = Limiter::new(&config);
         Server {
             offer: Offer::of(&config),
@@ -203,7 +203,7 @@ impl Server {
             relays: Slab::new(),
             deadlines: Deadlines::default(),
             tokens: Tokens::new(worker, &random.key()),
-            answered: Answered::new(by_transaction),
+            deletions: Deletions::new(by_five_tuple.clone()),
             known_users: KnownUsers::new(by_name),
             lookups: Lookups::new(by_five_tuple),
             reports: Reports::default(),

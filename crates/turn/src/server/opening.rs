@@ -71,7 +71,7 @@ impl Server {
         let results = [result(0), result(1)];
         if let Some(error) = refused(opening.plan, results) {
             self.close_opened(&opening, results);
-            self.refuse_opening(now, request.index, &opening, error);
+            self.refuse_opening(request.index, &opening, error);
             return true;
         }
         let mut founding = Founding::new(now, request.index, opening.lifetime_s);
@@ -86,7 +86,7 @@ impl Server {
             }
         }
         founding.granted.missing = missing(opening.plan, results);
-        self.found(now, founding, &opening.asked);
+        self.found(founding, &opening.asked);
         true
     }
 
@@ -130,7 +130,7 @@ impl Server {
         let (claimed, relay) = match claimed {
             Ok(claimed) => claimed,
             Err(error) => {
-                self.refuse_opening(now, place, &opening, error);
+                self.refuse_opening(place, &opening, error);
                 return true;
             }
         };
@@ -158,7 +158,7 @@ impl Server {
     ) {
         let mut founding = Founding::new(now, place, lifetime_s);
         self.go_live(now, &mut founding, relay, opened);
-        self.found(now, founding, asked);
+        self.found(founding, asked);
     }
 
     /// Puts a relay whose socket is open to use.
@@ -186,15 +186,16 @@ impl Server {
     }
 
     /// The allocation exists from now on: says so to the client and to the log.
-    fn found(&mut self, now: Now, founding: Founding, asked: &Asked) {
+    fn found(&mut self, founding: Founding, asked: &Asked) {
         let Founding {
             place,
-            allocation,
+            mut allocation,
             granted,
         } = founding;
         let Some(client) = self.clients.get_mut(place) else {
             return;
         };
+        allocation.made_by = granted.made_by(asked);
         client.stage = Stage::Open(allocation);
         self.limiter.begin(place);
         let (user, path) = (Arc::clone(&client.user), client.path.path());
@@ -207,7 +208,7 @@ impl Server {
             relayed,
             lifetime_s,
         });
-        self.grant(now, asked, &granted);
+        self.grant(asked, &granted);
     }
 
     /// Takes the request out of its client, if it is there and is meant. The client and its relays stay.
@@ -238,15 +239,9 @@ impl Server {
     }
 
     /// Gives back everything that a request held, and refuses it.
-    fn refuse_opening(
-        &mut self,
-        now: Now,
-        place: u32,
-        opening: &Opening,
-        error: ErrorCode<'static>,
-    ) {
+    fn refuse_opening(&mut self, place: u32, opening: &Opening, error: ErrorCode<'static>) {
         self.dissolve(place, opening);
-        self.refuse(now, &opening.asked, &error.into());
+        self.refuse(&opening.asked, &error.into());
     }
 
     /// Gives back everything that a request held: the client's place, the relays' places and the quota.
@@ -276,12 +271,7 @@ impl Server {
     }
 
     /// Gives up on a request that waits for the embedder. `error` is what the client is told, if anything.
-    pub(super) fn abandon_opening(
-        &mut self,
-        now: Now,
-        place: u32,
-        error: Option<ErrorCode<'static>>,
-    ) {
+    pub(super) fn abandon_opening(&mut self, place: u32, error: Option<ErrorCode<'static>>) {
         let request = RequestKey {
             index: place,
             generation: self.clients.generation(place),
@@ -297,7 +287,7 @@ impl Server {
         }
         self.dissolve(place, &opening);
         if let Some(error) = error {
-            self.refuse(now, &opening.asked, &error.into());
+            self.refuse(&opening.asked, &error.into());
         }
     }
 

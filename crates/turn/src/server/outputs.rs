@@ -218,7 +218,8 @@ impl Outputs {
 
     /// Queues a message to a client.
     pub(super) fn send(&mut self, path: ClientPath, message: &[u8]) {
-        self.send_parts(path, message, &[]);
+        let bytes = self.store(message);
+        self.queue.push_back(Queued::Send { path, bytes });
     }
 
     /// Asks for sockets. `message` is the request, if another server may handle it.
@@ -262,17 +263,6 @@ impl Outputs {
         let start = self.bytes.len();
         self.bytes.extend_from_slice(bytes);
         start..self.bytes.len()
-    }
-
-    /// Queues a message that lies in two places.
-    pub(super) fn send_parts(&mut self, path: ClientPath, front: &[u8], rest: &[u8]) {
-        let start = self.bytes.len();
-        self.bytes.extend_from_slice(front);
-        self.bytes.extend_from_slice(rest);
-        self.queue.push_back(Queued::Send {
-            path,
-            bytes: start..self.bytes.len(),
-        });
     }
 
     #[inline]

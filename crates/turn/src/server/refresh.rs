@@ -1,6 +1,10 @@
 //! Refresh requests (RFC 8656 §8.2).
 
-use stun::{AddressFamily, AttributeError, ErrorCode, Lifetime, Message, RequestedAddressFamily};
+use std::sync::Arc;
+
+use stun::{
+    AddressFamily, AttributeError, Class, ErrorCode, Lifetime, Message, RequestedAddressFamily,
+};
 
 use super::Server;
 use super::allocate::lifetime;
@@ -36,7 +40,10 @@ impl Server {
             Some(Lifetime(0)) => 0,
             _ => lifetime(now, asked, message, &self.config)?,
         };
-        self.succeed(now, asked, |message| {
+        if lifetime_s == 0 {
+            self.remember_deletion(now, asked);
+        }
+        self.succeed(asked, |message| {
             message.push(&Lifetime(lifetime_s)).map(drop)
         });
         if lifetime_s == 0 && relays == all {
@@ -53,6 +60,27 @@ impl Server {
                 .for_each(|relay| self.prolong(now, relay.get(), lifetime_s));
         }
         Ok(())
+    }
+
+    fn remember_deletion(&mut self, now: Now, asked: &Asked) {
+        if !asked.path.five_tuple.transport.is_stream() {
+            let limit = self.config.max_deletions;
+            self.deletions.remember(asked, limit, now.mono);
+            self.stats.deletions = self.deletions.len() as u64;
+        }
+    }
+
+    /// Answers a Refresh to zero that has been carried out already. `false` if none is known.
+    pub(super) fn confirm_deletion(&mut self, now: Now, asked: &Asked) -> bool {
+        let Some(user) = self.deletions.find(asked, now.mono).map(Arc::clone) else {
+            return false;
+        };
+        let mut asked = asked.clone();
+        asked.user = Some(user);
+        self.answer(&asked, Class::Success, |message| {
+            message.push(&Lifetime(0)).map(drop)
+        });
+        true
     }
 
     fn prolong(&mut self, now: Now, relay: u32, lifetime_s: u32) {

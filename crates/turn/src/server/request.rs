@@ -115,7 +115,7 @@ impl Server {
             if matches!(&refusal, Refusal::Code(error) if *error == ErrorCode::WRONG_CREDENTIALS) {
                 self.auth_failed(now, path, message, AuthFailure::WrongUser);
             }
-            self.refuse(now, &asked, &refusal);
+            self.refuse(&asked, &refusal);
         }
         Ok(())
     }
@@ -170,11 +170,11 @@ impl Server {
                 self.auth_failed(now, &asked.path, message, failure);
             }
             Unauthenticated::BadRequest => {
-                self.refuse(now, asked, &ErrorCode::BAD_REQUEST.into());
+                self.refuse(asked, &ErrorCode::BAD_REQUEST.into());
             }
             Unauthenticated::Unavailable => {
                 self.stats.lookups_failed += 1;
-                self.refuse(now, asked, &ErrorCode::SERVER_ERROR.into());
+                self.refuse(asked, &ErrorCode::SERVER_ERROR.into());
             }
             Unauthenticated::Parked => {}
             // The client sends the request again, and may find room. On a stream it would wait for nothing.
@@ -182,30 +182,31 @@ impl Server {
                 if !asked.path.five_tuple.transport.is_stream() {
                     return Err(reason);
                 }
-                self.refuse(now, asked, &ErrorCode::SERVER_ERROR.into());
+                self.refuse(asked, &ErrorCode::SERVER_ERROR.into());
             }
         }
         Ok(())
     }
 
-    /// RFC 8489 §6.3.1: a request that comes again gets the answer it got.
+    /// RFC 8489 §6.3.1: a request that comes again gets the response it got, if it is not idempotent.
     fn answer_again(&mut self, now: Now, asked: &Asked) -> Result<bool, DropReason> {
         let five_tuple = &asked.path.five_tuple;
         if five_tuple.transport.is_stream() {
             return Ok(false);
         }
-        if let Some((header, attributes)) =
-            self.answered
-                .find(five_tuple, (asked.method, asked.transaction_id), now.mono)
-        {
-            self.outputs.send_parts(asked.path, &header, attributes);
-            self.stats.retransmissions += 1;
-            return Ok(true);
-        }
         if self.is_opening(five_tuple, asked.transaction_id) || self.is_looked_up(asked) {
             return Err(DropReason::RequestPending);
         }
-        Ok(false)
+        let is_answered = match asked.method {
+            Method::ALLOCATE => {
+                let holder = self.client_at(now, five_tuple);
+                holder.is_some_and(|place| self.grant_again(now, asked, place))
+            }
+            Method::REFRESH => self.confirm_deletion(now, asked),
+            _ => false,
+        };
+        self.stats.retransmissions += u64::from(is_answered);
+        Ok(is_answered)
     }
 
     fn turn_method(

@@ -36,8 +36,8 @@ pub struct Stats {
     pub permissions: u64,
     /// Channels that exist, counting those that have lapsed and are not swept yet.
     pub channels: u64,
-    /// Answers kept for retransmissions.
-    pub answers: u64,
+    /// Deletions remembered, for retransmissions.
+    pub deletions: u64,
     /// Allocations that were ever made.
     pub allocations_opened: u64,
     /// Allocations that ended, by [`CloseReason`].
@@ -46,7 +46,7 @@ pub struct Stats {
     pub requests: [Traffic; METHODS.len()],
     /// Requests answered with success, by [`METHODS`].
     pub successes: [u64; METHODS.len()],
-    /// Retransmitted requests that got their stored answer again.
+    /// Retransmitted Allocate requests and deletions that got their response again.
     pub retransmissions: u64,
     /// Error responses by [`METHODS`] and then by code, in the order of [`ERROR_CODES`].
     pub errors: [[u64; ERROR_CODES.len()]; METHODS.len()],

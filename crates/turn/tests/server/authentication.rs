@@ -45,7 +45,6 @@ fn without_integrity_every_turn_method_is_challenged() {
             })
         );
     }
-    assert_eq!(world.server.stats().answers, 0, "nothing is kept");
     assert_eq!(world.server.stats().errors_with(401), 4);
     world.finish();
 }
@@ -100,7 +99,6 @@ fn a_wrong_user_realm_or_password_is_unauthenticated() {
         assert!(reply.get::<Nonce<'_>>().is_some() && reply.get::<Realm<'_>>().is_some());
         assert!(reply.get::<PasswordAlgorithms<'_>>().is_some());
     }
-    assert_eq!(world.server.stats().answers, 0, "nothing is kept");
     world.finish();
 }
 

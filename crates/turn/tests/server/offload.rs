@@ -94,8 +94,9 @@ fn a_bound_channel_is_described_before_its_answer() {
     };
     assert_eq!(offloaded, expected);
     assert_eq!(world.reply(&client.path).code(), 0);
-    // A retransmission gets its answer again, and changes nothing.
+    // A retransmission refreshes the channel (RFC 8656 §12.2).
     world.client(&client.path, &request);
+    assert_eq!(world.event(), Event::Offload(expected));
     assert_eq!(world.reply(&client.path).code(), 0);
     assert_eq!(world.events, []);
     world.finish();

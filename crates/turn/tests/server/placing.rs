@@ -54,7 +54,7 @@ fn held(world: &World) -> [u64; 4] {
         stats.allocations,
         stats.pending,
         world.quota.held() as u64,
-        stats.answers,
+        stats.deletions,
     ]
 }
 

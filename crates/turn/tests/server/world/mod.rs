@@ -444,7 +444,7 @@ impl World {
         assert_eq!(self.sockets, [], "all sockets are closed");
         self.quota.expect_all_released();
         self.pass_s(41);
-        assert_eq!(self.server.stats().answers, 0);
+        assert_eq!(self.server.stats().deletions, 0);
         assert_eq!(
             self.server.poll_timeout(),
             None,

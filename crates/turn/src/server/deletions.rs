@@ -1,0 +1,149 @@
+//! Deletions of late, so that a Refresh to zero that comes again gets the response it got.
+//!
+//! RFC 8489 §6.3.1: a retransmission must leave client and server as if it had not been. Binding, CreatePermission, ChannelBind and a Refresh to
+//! more than zero are idempotent and simply processed again (RFC 8656 §8.2, §10.2, §12.2). An Allocate is recognised by the
+//! allocation that it made. A Refresh to zero leaves nothing to recognise it by, and processed again it would end an allocation
+//! that the client has made since, on the same 5-tuple. So these are remembered for as long as they may be retransmitted.
+//!
+//! What is remembered stays its 40 seconds, whatever comes: when the table or the share of a prefix is full, a new deletion is not
+//! remembered, and its retransmission gets 437, which clients take for success (RFC 8656 §8.3).
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+use hashbrown::HashTable;
+use stun::TransactionId;
+
+use super::asked::Asked;
+use super::hash::KeyedHash;
+use super::packed::PackedPath;
+use super::shares::{Prefix, Shares};
+use super::user::User;
+use crate::{FiveTuple, Mono};
+
+/// RFC 8489 §6.3.1: "in the last 40 seconds".
+pub(super) const WINDOW_S: u64 = 40;
+
+/// One prefix may have this part of the table.
+const SHARE: usize = 8;
+
+#[derive(Debug)]
+struct Deletion {
+    path: PackedPath,
+    transaction_id: TransactionId,
+    /// Who asked for it: the response carries the integrity of that key.
+    user: Arc<User>,
+    expires: Mono,
+}
+
+impl Deletion {
+    fn is_of(&self, five_tuple: &FiveTuple, transaction_id: TransactionId) -> bool {
+        self.transaction_id == transaction_id && self.path.is_of(five_tuple)
+    }
+}
+
+/// All of them, oldest first, and an index over them.
+#[derive(Debug)]
+pub(super) struct Deletions {
+    queue: VecDeque<Deletion>,
+    /// The number of the oldest one.
+    first: u32,
+    /// Their numbers, by 5-tuple.
+    index: HashTable<u32>,
+    shares: Shares,
+    hash: KeyedHash,
+}
+
+impl Deletions {
+    pub(super) fn new(hash: KeyedHash) -> Deletions {
+        Deletions {
+            queue: VecDeque::new(),
+            first: 0,
+            index: HashTable::new(),
+            shares: Shares::new(hash.clone()),
+            hash,
+        }
+    }
+
+    /// Who deleted an allocation with this transaction.
+    pub(super) fn find(&self, asked: &Asked, now: Mono) -> Option<&Arc<User>> {
+        if self.queue.is_empty() {
+            return None;
+        }
+        let five_tuple = &asked.path.five_tuple;
+        let number = self
+            .index
+            .find(self.hash.five_tuple(five_tuple), |number| {
+                let deletion = self.at(*number);
+                deletion.is_some_and(|deletion| deletion.is_of(five_tuple, asked.transaction_id))
+            })?;
+        let deletion = self.at(*number)?;
+        (deletion.expires > now).then_some(&deletion.user)
+    }
+
+    fn at(&self, number: u32) -> Option<&Deletion> {
+        self.queue.get(number.wrapping_sub(self.first) as usize)
+    }
+
+    /// Remembers the transaction of an authenticated Refresh to zero, if there is room for it.
+    pub(super) fn remember(&mut self, asked: &Asked, limit: usize, now: Mono) {
+        while self
+            .queue
+            .front()
+            .is_some_and(|oldest| oldest.expires <= now)
+        {
+            self.forget_oldest();
+        }
+        let five_tuple = &asked.path.five_tuple;
+        let prefix = Prefix::of(five_tuple.remote.ip());
+        let is_full =
+            self.queue.len() >= limit || self.shares.count(prefix) >= limit.div_ceil(SHARE);
+        let Some(user) = asked.user.clone().filter(|_| !is_full) else {
+            return;
+        };
+        let number = self.first.wrapping_add(self.queue.len() as u32);
+        self.queue.push_back(Deletion {
+            path: PackedPath::of(&asked.path),
+            transaction_id: asked.transaction_id,
+            user,
+            expires: now.plus_secs(WINDOW_S),
+        });
+        self.shares.add(prefix);
+        let (queue, first, hasher) = (&self.queue, self.first, &self.hash);
+        let hash_at = |number: &u32| {
+            let deletion = queue.get(number.wrapping_sub(first) as usize);
+            deletion.map_or(0, |deletion| hasher.five_tuple(&deletion.path.five_tuple()))
+        };
+        self.index
+            .insert_unique(hasher.five_tuple(five_tuple), number, hash_at);
+    }
+
+    fn forget_oldest(&mut self) {
+        let Some(oldest) = self.queue.pop_front() else {
+            return;
+        };
+        let number = self.first;
+        self.first = number.wrapping_add(1);
+        let five_tuple = oldest.path.five_tuple();
+        self.shares.remove(Prefix::of(five_tuple.remote.ip()));
+        let hash = self.hash.five_tuple(&five_tuple);
+        if let Ok(entry) = self.index.find_entry(hash, |other| *other == number) {
+            entry.remove();
+        }
+    }
+
+    /// How many there are.
+    pub(super) fn len(&self) -> usize {
+        self.queue.len()
+    }
+
+    /// When all of them are old. There is no earlier deadline: until then each new one forgets the old ones.
+    pub(super) fn all_old_at(&self) -> Option<Mono> {
+        self.queue.back().map(|newest| newest.expires)
+    }
+
+    /// Forgets everything, and the memory it took.
+    pub(super) fn clear(&mut self) {
+        *self = Deletions::new(self.hash.clone());
+    }
+}
