@@ -54,6 +54,8 @@ pub struct Settings {
     /// Whether a permission that a ChannelBind request installed lasts as long as the channel, 600 seconds from the last ChannelBind.
     /// Default: yes, because aioice and werift refresh only their channels, every 500 seconds. With no, RFC 8656 §9 applies: 300 seconds.
     pub channel_keeps_permission: bool,
+    /// Whether Binding requests of classic STUN (RFC 3489) are answered, as RFC 5389 §12.2 describes. Default: yes.
+    pub classic_stun: bool,
     /// Whether ADDITIONAL-ADDRESS-FAMILY is also taken under the number of the draft before RFC 8656, 0x8032, which coturn's
     /// client sends. Default: yes.
     pub draft_dual_allocation: bool,
@@ -108,6 +110,7 @@ impl Settings {
         config.strict_expiry = self.strict_expiry;
         config.rfc5766_channels = self.rfc5766_channels;
         config.channel_keeps_permission = self.channel_keeps_permission;
+        config.classic_stun = self.classic_stun;
         config.draft_dual_allocation = self.draft_dual_allocation;
         config.authenticate_binding = self.authenticate_binding;
         Ok(config)
@@ -197,6 +200,7 @@ impl Default for Settings {
             strict_expiry: false,
             rfc5766_channels: true,
             channel_keeps_permission: true,
+            classic_stun: true,
             draft_dual_allocation: true,
             authenticate_binding: false,
             kernel_binding: KernelBinding::default(),

@@ -46,6 +46,7 @@
 pub mod attribute;
 mod builder;
 pub mod channel_data;
+mod classic;
 mod credentials;
 pub mod demux;
 mod fingerprint;
@@ -68,6 +69,7 @@ pub use attribute::{
     XorPeerAddress, XorRelayedAddress,
 };
 pub use builder::{BuildError, Builder};
+pub use classic::{CLASSIC_RESPONSE_MAX, ClassicBinding};
 pub use credentials::{
     CredentialError, LongTermKey, long_term_key, opaque_string, short_term_key_sha1,
     short_term_key_sha256, userhash,

@@ -114,6 +114,8 @@ pub(crate) struct Config {
     pub(crate) rfc5766_channels: bool,
     /// Whether a permission that a ChannelBind request installed lasts as long as the channel.
     pub(crate) channel_keeps_permission: bool,
+    /// Whether Binding requests of classic STUN are answered.
+    pub(crate) classic_stun: bool,
     /// Whether a dual allocation may be asked for by the number of the draft.
     pub(crate) draft_dual_allocation: bool,
     /// SIP, where it is served.
@@ -249,6 +251,7 @@ fn resolve(settings: &Settings) -> Option<Config> {
         },
         rfc5766_channels: s.rfc5766_channels?.value,
         channel_keeps_permission: s.channel_keeps_permission?.value,
+        classic_stun: s.classic_stun?.value,
         draft_dual_allocation: s.draft_dual_allocation?.value,
         sip: sip::resolve(settings)?,
         admin: s.admin_listen?.value,

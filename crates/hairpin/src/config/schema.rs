@@ -143,6 +143,8 @@ pub(crate) struct Settings {
     pub(crate) rfc5766_channels: Entry<bool>,
     /// `compat.channel_keeps_permission`
     pub(crate) channel_keeps_permission: Entry<bool>,
+    /// `compat.classic_stun`
+    pub(crate) classic_stun: Entry<bool>,
     /// `compat.draft_dual_allocation`
     pub(crate) draft_dual_allocation: Entry<bool>,
     /// `sip.listen`
@@ -314,6 +316,7 @@ pub(crate) const KEYS: &[Key] = &[
     Key::new("compat", "channel_keeps_permission", |s| {
         &mut s.channel_keeps_permission
     }),
+    Key::new("compat", "classic_stun", |s| &mut s.classic_stun),
     Key::new("compat", "draft_dual_allocation", |s| {
         &mut s.draft_dual_allocation
     }),

@@ -1,8 +1,8 @@
 //! Binding requests: the STUN server (RFC 8489 §12).
 
 use stun::{
-    AttributeType, BINDING_SUCCESS_MAX, FingerprintState, Message, Method, UnknownAttributes,
-    XorMappedAddress, binding_success,
+    AttributeType, BINDING_SUCCESS_MAX, CLASSIC_RESPONSE_MAX, ClassicBinding, ErrorCode,
+    FingerprintState, Message, Method, UnknownAttributes, XorMappedAddress, binding_success,
 };
 
 use super::answer::Refusal;
@@ -10,7 +10,7 @@ use super::asked::Asked;
 use super::request::Source;
 use super::{DropReason, Server};
 use crate::types::attribute::is_known;
-use crate::{ClientPath, Now};
+use crate::{ClientPath, Now, Transport};
 
 impl Server {
     /// Tells the client its reflexive transport address (RFC 8489 §6.3.1.1).
@@ -61,5 +61,33 @@ impl Server {
         } else {
             self.refuse(asked, &Refusal::Unknown(Box::new(unknown)));
         }
+    }
+
+    /// What is no message of RFC 8489 may be a Binding request of RFC 3489 (RFC 5389 §12.2).
+    pub(super) fn classic_binding(
+        &mut self,
+        path: &ClientPath,
+        datagram: &[u8],
+    ) -> Result<(), DropReason> {
+        // RFC 8489 §11: "DTLS MUST NOT be used with" classic STUN; RFC 3489 knows UDP only.
+        let is_udp = path.five_tuple.transport == Transport::Udp;
+        let request = ClassicBinding::parse(datagram).filter(|_| is_udp);
+        let request = request.ok_or(DropReason::MalformedStun)?;
+        if !self.config.classic_stun || self.config.authenticate_binding {
+            return Err(DropReason::ClassicStun);
+        }
+        self.stats.count_request(Method::BINDING, datagram.len());
+        let mut out = [0; CLASSIC_RESPONSE_MAX];
+        let length = if request.unknown_required(is_known).next().is_some() {
+            let code = ErrorCode::UNKNOWN_ATTRIBUTE.code;
+            self.stats.count_error(Method::BINDING, code);
+            request.unknown_attributes(&mut out, request.unknown_required(is_known))
+        } else {
+            self.stats.count_success(Method::BINDING);
+            request.success(&mut out, &path.five_tuple.remote)
+        };
+        self.outputs
+            .send(*path, out.get(..length).unwrap_or_default());
+        Ok(())
     }
 }

@@ -87,6 +87,9 @@ pub struct Config {
     /// Whether a permission that a ChannelBind request installed lasts as long as the channel, 600 seconds from the last ChannelBind.
     /// RFC 8656 §9 ends it after 300 seconds. Some clients refresh a channel every 500 seconds and send no CreatePermission.
     pub channel_keeps_permission: bool,
+    /// Whether Binding requests of RFC 3489, without a magic cookie, are answered as RFC 5389 §12.2 describes. If not, or if
+    /// Binding requests must be authenticated, they are dropped.
+    pub classic_stun: bool,
     /// Whether ADDITIONAL-ADDRESS-FAMILY is also taken under 0x8032, the number that clients of the draft
     /// before RFC 8656 (coturn's up to now) send it with. They get ADDRESS-ERROR-CODE under the draft's
     /// number, too.
@@ -139,6 +142,7 @@ impl Config {
             announce_password_algorithms: true,
             rfc5766_channels: true,
             channel_keeps_permission: true,
+            classic_stun: true,
             draft_dual_allocation: true,
             offload: false,
             allocation_rate: 0,

@@ -28,6 +28,8 @@ drop_reasons! {
     ForeignProtocol = "foreign_protocol",
     /// Not a well-formed STUN message (RFC 8489 §6.3).
     MalformedStun = "malformed_stun",
+    /// A Binding request of RFC 3489, which the configuration does not answer.
+    ClassicStun = "classic_stun",
     /// FINGERPRINT is there and wrong (RFC 8489 §7).
     WrongFingerprint = "wrong_fingerprint",
     /// A STUN method that this server does not speak (RFC 8489 §6.3).

@@ -71,7 +71,7 @@ impl Server {
                 }
                 (method, _) => Err(not_for_us(method)),
             },
-            Err(_) => Err(DropReason::MalformedStun),
+            Err(_) => self.classic_binding(path, datagram),
         };
         match outcome {
             Ok(()) => ClientVerdict::Handled { covers: 1 },

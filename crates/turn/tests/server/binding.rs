@@ -258,3 +258,56 @@ fn what_follows_the_integrity_is_not_obeyed() {
     );
     world.finish();
 }
+
+/// RFC 3489: no cookie, a transaction ID of 16 bytes.
+fn classic(attributes: &[u8]) -> Vec<u8> {
+    let head = [0, 1, 0, attributes.len() as u8];
+    [&head[..], b"sixteen bytes ID", attributes].concat()
+}
+
+#[test]
+fn a_classic_binding_request_gets_its_mapped_address() {
+    let mut world = World::new();
+    for (remote, length) in [("198.51.100.1:4000", 32), ("[2001:db8:5::1]:4001", 44)] {
+        let path = path(remote);
+        let reply = world.ask(&path, &classic(&[]));
+        assert_eq!(reply.0.len(), length, "as long as a modern response");
+        assert_eq!(reply.0[..2], [1, 1]);
+        assert_eq!(&reply.0[4..20], b"sixteen bytes ID");
+        assert_eq!(reply.0[20..22], [0, 1], "MAPPED-ADDRESS");
+        let port = u16::from_be_bytes([reply.0[26], reply.0[27]]);
+        assert_eq!(port, path.five_tuple.remote.port());
+    }
+    // CHANGE-REQUEST is not supported: 420.
+    let reply = world.ask(
+        &path("198.51.100.1:4000"),
+        &classic(&[0, 3, 0, 4, 0, 0, 0, 6]),
+    );
+    assert_eq!(reply.0[..2], [1, 0x11]);
+    assert_eq!(reply.0[26..28], [4, 20]);
+    let stats = world.server.stats();
+    assert_eq!((stats.bindings(), stats.errors_with(420)), (2, 1));
+    world.finish();
+}
+
+#[test]
+fn classic_requests_are_dropped_if_configured_so() {
+    let path = path("198.51.100.1:4000");
+    let off: [fn(&mut hairpin_turn::server::Config); 2] = [
+        |config| config.classic_stun = false,
+        |config| config.authenticate_binding = true,
+    ];
+    for off in off {
+        let mut world = World::with(off);
+        let dropped = world.dropped(&path, &classic(&[]));
+        assert_eq!(dropped, DropReason::ClassicStun);
+        world.finish();
+    }
+    let mut world = World::new();
+    let over_tcp = crate::world::path_on(hairpin_turn::Transport::Tcp, "198.51.100.1:4000");
+    for (path, request) in [(over_tcp, classic(&[])), (path, classic(&[0, 3, 0, 9]))] {
+        let dropped = world.dropped(&path, &request);
+        assert_eq!(dropped, DropReason::MalformedStun);
+    }
+    world.finish();
+}

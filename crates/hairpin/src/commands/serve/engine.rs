@@ -248,6 +248,7 @@ fn settings(config: &Config) -> Settings {
     settings.strict_expiry = config.strict_expiry;
     settings.rfc5766_channels = config.rfc5766_channels;
     settings.channel_keeps_permission = config.channel_keeps_permission;
+    settings.classic_stun = config.classic_stun;
     settings.draft_dual_allocation = config.draft_dual_allocation;
     settings.kernel_binding = kernel_binding(config);
     settings.sip = sip(&config.sip);
@@ -336,6 +337,7 @@ mod tests {
         assert_eq!(ours.allocation_rate, library.allocation_rate);
         assert_eq!(ours.strict_expiry, library.strict_expiry);
         assert_eq!(ours.rfc5766_channels, library.rfc5766_channels);
+        assert_eq!(ours.classic_stun, library.classic_stun);
         assert_eq!(
             ours.channel_keeps_permission,
             library.channel_keeps_permission
