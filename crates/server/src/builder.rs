@@ -9,6 +9,7 @@ pub(crate) use make::Made;
 
 use crate::addresses;
 use crate::error::StartError;
+use crate::hooks::{ClientIdentity, Event};
 use crate::local::Local;
 use crate::offload::{KernelBinding, Offload};
 use crate::pinning::Pinning;
@@ -21,7 +22,7 @@ use crate::steering::Steering;
 use ipnet::IpNet;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
-use turn::server::Credentials;
+use turn::server::{Credentials, Quota};
 
 /// Most workers: a reservation token names its worker in one byte.
 pub const MOST_WORKERS: usize = 255;
@@ -56,6 +57,7 @@ pub struct Builder {
     drop_privileges: bool,
     source_prefix: SourcePrefix,
     settings: Settings,
+    nonce_key: Option<[u8; 32]>,
 }
 
 impl Builder {
@@ -222,6 +224,33 @@ impl Builder {
     /// How many relayed addresses a user, a source and everybody may hold.
     pub fn quota(mut self, limits: QuotaLimits) -> Self {
         self.settings.quota = limits;
+        self
+    }
+
+    /// Asks `permit` about each peer that the rules admit. See [`hooks`](crate::hooks).
+    pub fn permit_peer(
+        mut self,
+        permit: impl Fn(&ClientIdentity<'_>, SocketAddr) -> bool + Send + Sync + 'static,
+    ) -> Self {
+        self.settings.hooks.set_permit_peer(permit);
+        self
+    }
+
+    /// Counts relayed transport addresses in `quota`, too, beside [`quota`](Self::quota)'s limits.
+    pub fn quota_hook(mut self, quota: Arc<dyn Quota>) -> Self {
+        self.settings.hooks.set_quota(quota);
+        self
+    }
+
+    /// Calls `on_event` for each [`Event`], on the worker that has the client. It must not block.
+    pub fn on_event(mut self, on_event: impl Fn(&Event<'_>) + Send + Sync + 'static) -> Self {
+        self.settings.hooks.set_on_event(on_event);
+        self
+    }
+
+    /// The key of nonces, so that several servers accept each other's. Default: a random one.
+    pub fn nonce_key(mut self, key: [u8; 32]) -> Self {
+        self.nonce_key = Some(key);
         self
     }
 

@@ -36,6 +36,7 @@ pub mod counters;
 mod descriptors;
 mod error;
 pub mod features;
+pub mod hooks;
 mod host_watch;
 mod live;
 mod local;

@@ -4,6 +4,7 @@
 //! datagram. A change needs no room in a mailbox, so it reaches all workers or, if it fails, none.
 
 use crate::error::{ReloadError, SettingsError};
+use crate::hooks::OnEvent;
 use crate::mailbox::Mailbox;
 use crate::policy::{OwnAddresses, Policy};
 use crate::quota::Quotas;
@@ -11,6 +12,7 @@ use crate::settings::{Settings, Surroundings};
 use crate::sip;
 use crate::worker::WorkerMessage;
 use crate::{addresses::RelayAddresses, random};
+use std::fmt;
 use std::net::IpAddr;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -19,10 +21,19 @@ use stun::nonce::NonceKeys;
 use turn::server::{Config, ValidConfig};
 
 /// The configuration of a worker. All workers have the same.
-#[derive(Debug, Clone)]
+#[derive(Clone)]
 pub(crate) struct Configuration {
     pub(crate) engine: ValidConfig,
     pub(crate) sip: Arc<sip::Orders>,
+    pub(crate) on_event: Option<Arc<OnEvent>>,
+}
+
+impl fmt::Debug for Configuration {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Configuration")
+            .field("engine", &self.engine)
+            .finish_non_exhaustive()
+    }
 }
 
 /// The latest configuration, for all workers.
@@ -55,6 +66,11 @@ impl Published {
             published: Arc::clone(self),
             seen: 0,
         }
+    }
+
+    /// Who learns of events.
+    pub(crate) fn on_event(&self) -> Option<Arc<OnEvent>> {
+        self.latest().on_event.clone()
     }
 
     fn publish(&self, configuration: Configuration) {
@@ -144,6 +160,7 @@ impl Live {
         Ok(Configuration {
             engine: self.engine_config()?.validate()?,
             sip: Arc::new(sip),
+            on_event: self.settings.hooks.on_event.clone(),
         })
     }
 
@@ -152,8 +169,8 @@ impl Live {
         let policy = Policy::new(&settings.peers, self.own.clone(), Arc::clone(&self.relays));
         let surroundings = Surroundings {
             nonce_keys: self.nonce_keys.clone(),
-            policy: Arc::new(policy),
-            quota: Arc::clone(&self.quotas) as Arc<dyn turn::server::Quota>,
+            policy: settings.hooks.policy(policy),
+            quota: settings.hooks.quota(Arc::clone(&self.quotas) as _),
             relay_v4: self.relays.has(AddressFamily::V4),
             relay_v6: self.relays.has(AddressFamily::V6),
         };

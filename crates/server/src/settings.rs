@@ -1,6 +1,7 @@
 //! What can change while a server runs: who may use it, for what, and how much of it.
 
 use crate::error::SettingsError;
+use crate::hooks::Hooks;
 use crate::offload::KernelBinding;
 use crate::policy::PeerRules;
 use crate::quota::QuotaLimits;
@@ -27,6 +28,8 @@ pub struct Settings {
     pub secrets: Vec<Vec<u8>>,
     /// Further sources of credentials, asked after users and secrets.
     pub credentials: Vec<Arc<dyn Credentials>>,
+    /// What the embedding program decides and learns. Default: nothing.
+    pub hooks: Hooks,
     /// Peers that are re-admitted or refused beyond the built-in policy.
     pub peers: PeerRules,
     /// How many relayed addresses a user, a source and everybody may hold.
@@ -113,6 +116,7 @@ impl Settings {
         config.classic_stun = self.classic_stun;
         config.draft_dual_allocation = self.draft_dual_allocation;
         config.authenticate_binding = self.authenticate_binding;
+        config.report_changes = self.hooks.on_event.is_some();
         Ok(config)
     }
 
@@ -188,6 +192,7 @@ impl Default for Settings {
             users: Vec::new(),
             secrets: Vec::new(),
             credentials: Vec::new(),
+            hooks: Hooks::default(),
             peers: PeerRules::default(),
             quota: QuotaLimits::default(),
             nonce_lifetime: Self::NONCE_LIFETIME,

@@ -157,7 +157,11 @@ impl Builder {
             listeners: listeners.to_vec(),
             host: Vec::new(),
         };
-        let nonce_keys = NonceKeys::new(&random::seed().map_err(StartError::Randomness)?);
+        let nonce_key = match self.nonce_key {
+            Some(key) => key,
+            None => random::seed().map_err(StartError::Randomness)?,
+        };
+        let nonce_keys = NonceKeys::new(&nonce_key);
         let mut live = Live::new(
             self.settings.clone(),
             own,

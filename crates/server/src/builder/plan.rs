@@ -10,7 +10,7 @@ use crate::random;
 use crate::steering::{Placement, Tables};
 use crate::worker::{
     BatchLimit, BatchStore, Core, Flows, Listener, Mailboxes, Opener, RelayTable, Sockets, Token,
-    Worker, WorkerMessage, now,
+    Worker, WorkerHooks, WorkerMessage, now,
 };
 use io::{Offloads, Poller, RecvBatch, SendOptions, SendQueue, UdpSocket};
 use std::sync::Arc;
@@ -132,6 +132,7 @@ impl Plan {
             changes: Vec::new(),
             placement,
             flows,
+            hooks: WorkerHooks(self.published.on_event()),
         };
         Ok(Worker {
             core,

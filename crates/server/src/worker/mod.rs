@@ -28,7 +28,7 @@ pub(crate) use flows::Flows;
 pub(crate) use mailboxes::Mailboxes;
 pub(crate) use messages::WorkerMessage;
 pub(crate) use open::Opener;
-pub(crate) use session::Core;
+pub(crate) use session::{Core, WorkerHooks};
 pub(crate) use sockets::{Listener, RelayTable, Sockets, Token};
 
 use crate::board::Publisher;
@@ -407,7 +407,12 @@ impl Worker {
 
     /// Works by another configuration from now on.
     fn configure(&mut self, configuration: Configuration) {
-        let Configuration { engine, sip } = configuration;
+        let Configuration {
+            engine,
+            sip,
+            on_event,
+        } = configuration;
+        self.core.hooks = WorkerHooks(on_event);
         if let Some(flows) = &mut self.core.flows {
             flows.set_limited(engine.allocation_rate != 0);
         }

@@ -6,6 +6,7 @@ use super::mailboxes::Mailboxes;
 use super::messages::{PlacedRequest, WorkerMessage};
 use super::open::{MOST_RELAYS, Results};
 use super::session::{Change, Core, Session};
+use crate::hooks;
 use crate::steering::{Placement, Target};
 use std::sync::Arc;
 use turn::server::credentials::{Credentials, KeyQuery, KeyReply};
@@ -114,6 +115,9 @@ impl Session<'_, '_, '_> {
         let worker = self.core.opener.worker;
         let output = self.core.engine.poll_output()?;
         log::output(worker, &output);
+        if let Some(on_event) = &self.core.hooks.0 {
+            hooks::report(&**on_event, &output);
+        }
         match output {
             Output::Send { path, bytes } => {
                 if let Some(to) = self.sockets.client_at(&path, 0) {

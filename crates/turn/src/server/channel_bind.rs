@@ -8,6 +8,7 @@ use super::Server;
 use super::answer::Refusal;
 use super::asked::Asked;
 use super::channel::{Channel, Traits};
+use super::outputs::Change;
 use super::policy::{PeerClass, class_of_peer};
 use super::relay::Relay;
 use crate::{Mono, Now};
@@ -57,6 +58,7 @@ impl Server {
         self.bind(now, relay, number, peer, class == PeerClass::OwnRelay);
         let lifetime_s = self.config.bound_permission_lifetime_s();
         self.permit(now, relay, peer.ip(), lifetime_s);
+        self.report_change(place, Change::Channel { number, peer });
         self.update_deadline(relay);
         self.succeed(asked, |_| Ok(()));
         Ok(())

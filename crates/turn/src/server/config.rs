@@ -96,6 +96,9 @@ pub struct Config {
     pub draft_dual_allocation: bool,
     /// Whether the embedder can have channels relayed below the engine: [`Output::Offload`](super::Output::Offload) says which.
     pub offload: bool,
+    /// Whether [`Output::AllocationRefreshed`](super::Output::AllocationRefreshed), [`Output::PermissionInstalled`](super::Output::PermissionInstalled)
+    /// and [`Output::ChannelBound`](super::Output::ChannelBound) are produced.
+    pub report_changes: bool,
     /// Bytes of application data per second, both directions together, that one allocation may have relayed, after a
     /// burst of one second's worth; 0 for any number. What comes too fast is dropped. [`MIN_ALLOCATION_RATE`] to
     /// [`MAX_ALLOCATION_RATE`].
@@ -145,6 +148,7 @@ impl Config {
             classic_stun: true,
             draft_dual_allocation: true,
             offload: false,
+            report_changes: false,
             allocation_rate: 0,
             strict_expiry: false,
         }

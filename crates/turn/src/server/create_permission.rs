@@ -8,6 +8,7 @@ use super::Server;
 use super::answer::Refusal;
 use super::asked::Asked;
 use super::config::PERMISSION_LIFETIME_S;
+use super::outputs::Change;
 use super::policy::{PeerClass, class_of_address};
 use super::relay::Relay;
 use crate::Now;
@@ -53,6 +54,7 @@ impl Server {
         for peer in &peers {
             if let Some(relay) = relay_for(peer) {
                 self.permit(now, relay.get(), *peer, PERMISSION_LIFETIME_S);
+                self.report_change(place, Change::Permission { peer: *peer });
             }
         }
         [v4, v6]

@@ -1,6 +1,6 @@
 //! What the embedder is to do: the queue of the cold path.
 
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -149,6 +149,30 @@ pub enum Output<'a> {
         relayed: RelayedAddresses,
         /// Seconds until it expires, unless refreshed.
         lifetime_s: u32,
+    },
+    /// An allocation, or one family of it, was refreshed. Only with [`Config::report_changes`](super::Config::report_changes), as are
+    /// the next two.
+    AllocationRefreshed {
+        /// Whose it is.
+        client: ClientIdentity<'a>,
+        /// Seconds until it expires.
+        lifetime_s: u32,
+    },
+    /// A permission was installed or refreshed.
+    PermissionInstalled {
+        /// Whose it is.
+        client: ClientIdentity<'a>,
+        /// The address that it is for.
+        peer: IpAddr,
+    },
+    /// A channel was bound or refreshed, and its permission with it.
+    ChannelBound {
+        /// Whose it is.
+        client: ClientIdentity<'a>,
+        /// Its number.
+        number: ChannelNumber,
+        /// The peer.
+        peer: SocketAddr,
     },
     /// An allocation ended: write the log line.
     AllocationClosed {

@@ -2,10 +2,14 @@
 //! allocates nothing.
 
 use std::collections::VecDeque;
+use std::net::{IpAddr, SocketAddr};
 use std::ops::Range;
 use std::sync::Arc;
 use std::time::Duration;
 
+use stun::ChannelNumber;
+
+use super::Server;
 use super::credentials::{Credentials, OwnedKeyQuery};
 use super::output::{
     CloseReason, OffloadedChannel, Output, RelayRequest, RelayedAddresses, Traffic,
@@ -87,7 +91,38 @@ pub(super) enum Queued {
         relayed: RelayedAddresses,
         lifetime_s: u32,
     },
+    Changed(Arc<User>, ClientPath, Change),
     Closed(Box<Closed>),
+}
+
+/// What has changed for a client.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Change {
+    Refreshed {
+        lifetime_s: u32,
+    },
+    Permission {
+        peer: IpAddr,
+    },
+    Channel {
+        number: ChannelNumber,
+        peer: SocketAddr,
+    },
+}
+
+impl Change {
+    fn output<'a>(&self, user: &'a User, path: &ClientPath) -> Output<'a> {
+        let client = ClientIdentity::new(path.five_tuple, user.name());
+        match *self {
+            Change::Refreshed { lifetime_s } => Output::AllocationRefreshed { client, lifetime_s },
+            Change::Permission { peer } => Output::PermissionInstalled { client, peer },
+            Change::Channel { number, peer } => Output::ChannelBound {
+                client,
+                number,
+                peer,
+            },
+        }
+    }
 }
 
 impl Queued {
@@ -160,6 +195,7 @@ impl Queued {
                 lifetime_s: *lifetime_s,
             },
             Queued::Closed(closed) => closed.output(),
+            Queued::Changed(user, path, change) => change.output(user, path),
             Queued::Auth(output) => output.output(),
         }
     }
@@ -287,5 +323,18 @@ impl Outputs {
             self.queue.shrink_to(KEEP_OUTPUTS);
         }
         Some(self.current.as_ref()?.output(&self.bytes))
+    }
+}
+
+impl Server {
+    /// Reports a change to the embedder, if it wants to know.
+    pub(super) fn report_change(&mut self, client: u32, change: Change) {
+        if !self.config.report_changes {
+            return;
+        }
+        if let Some(client) = self.clients.get(client) {
+            let (user, path) = (Arc::clone(&client.user), client.path.path());
+            self.outputs.push(Queued::Changed(user, path, change));
+        }
     }
 }

@@ -12,6 +12,7 @@ use super::allocation::RelayIndex;
 use super::answer::Refusal;
 use super::asked::Asked;
 use super::output::CloseReason;
+use super::outputs::Change;
 use super::relay::Relay;
 use crate::Now;
 
@@ -58,6 +59,7 @@ impl Server {
                 .into_iter()
                 .flatten()
                 .for_each(|relay| self.prolong(now, relay.get(), lifetime_s));
+            self.report_change(place, Change::Refreshed { lifetime_s });
         }
         Ok(())
     }

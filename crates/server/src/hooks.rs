@@ -1,0 +1,283 @@
+//! What a program that embeds the server decides and learns: peers, quota, events.
+//!
+//! Hooks run on the workers. A hook that blocks delays every client of its worker: hand long work to another thread, for example
+//! by a bounded channel (`try_send`). A server without hooks pays nothing for them.
+
+use crate::policy::Policy;
+use std::fmt;
+use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
+use std::time::Duration;
+use stun::ChannelNumber;
+use turn::server::{
+    AuthFailure, CloseReason, Output, PeerPolicy, Quota, QuotaExceeded, RelayedAddresses, Traffic,
+};
+use turn::{ClientPath, FiveTuple};
+
+pub use turn::server::{ClientIdentity, PeerClass};
+
+/// Whether a client may talk to a peer that the rules admit. The port is 0 if the question is about a permission, which is for
+/// all ports (RFC 8656 §9).
+pub type PermitPeer = dyn Fn(&ClientIdentity<'_>, SocketAddr) -> bool + Send + Sync;
+
+/// Called for each event, on the worker that has the client.
+pub type OnEvent = dyn Fn(&Event<'_>) + Send + Sync;
+
+/// Something that has happened to a client.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Event<'a> {
+    /// A request was refused for its credentials. At most one event per second, worker and reason.
+    AuthenticationFailed {
+        /// The path of the request.
+        five_tuple: FiveTuple,
+        /// The user name that the request claims; anybody can have written it.
+        user: &'a str,
+        /// Why. The client is not told.
+        reason: AuthFailure,
+        /// How many of this reason came without an event since the last one.
+        omitted: u64,
+    },
+    /// An allocation was made, for an authenticated user.
+    AllocationOpened {
+        /// The client.
+        client: ClientIdentity<'a>,
+        /// Its relayed transport addresses.
+        relayed: RelayedAddresses,
+        /// Seconds until it expires, unless refreshed.
+        lifetime_s: u32,
+    },
+    /// An allocation was refreshed.
+    AllocationRefreshed {
+        /// The client.
+        client: ClientIdentity<'a>,
+        /// Seconds until it expires.
+        lifetime_s: u32,
+    },
+    /// An allocation ended.
+    AllocationClosed {
+        /// The client.
+        client: ClientIdentity<'a>,
+        /// The relayed transport addresses it had when it ended.
+        relayed: RelayedAddresses,
+        /// Application data from the client to peers.
+        to_peers: Traffic,
+        /// Application data from peers to the client.
+        to_client: Traffic,
+        /// How long it lived.
+        duration: Duration,
+        /// Why it ended.
+        reason: CloseReason,
+    },
+    /// A permission was installed or refreshed by CreatePermission.
+    PermissionInstalled {
+        /// The client.
+        client: ClientIdentity<'a>,
+        /// The address that it is for.
+        peer: IpAddr,
+    },
+    /// A channel was bound or refreshed, and its permission with it.
+    ChannelBound {
+        /// The client.
+        client: ClientIdentity<'a>,
+        /// Its number.
+        number: ChannelNumber,
+        /// The peer.
+        peer: SocketAddr,
+    },
+}
+
+impl<'a> Event<'a> {
+    /// The event of an output, if it is one.
+    fn of(output: &Output<'a>) -> Option<Event<'a>> {
+        let identity =
+            |path: &ClientPath, user: &'a str| ClientIdentity::new(path.five_tuple, user);
+        Some(match *output {
+            Output::AuthenticationFailed {
+                ref path,
+                user,
+                reason,
+                omitted,
+            } => Event::AuthenticationFailed {
+                five_tuple: path.five_tuple,
+                user,
+                reason,
+                omitted,
+            },
+            Output::AllocationOpened {
+                user,
+                ref path,
+                relayed,
+                lifetime_s,
+            } => Event::AllocationOpened {
+                client: identity(path, user),
+                relayed,
+                lifetime_s,
+            },
+            Output::AllocationRefreshed { client, lifetime_s } => {
+                Event::AllocationRefreshed { client, lifetime_s }
+            }
+            Output::AllocationClosed {
+                user,
+                ref path,
+                relayed,
+                to_peers,
+                to_client,
+                duration,
+                reason,
+            } => Event::AllocationClosed {
+                client: identity(path, user),
+                relayed,
+                to_peers,
+                to_client,
+                duration,
+                reason,
+            },
+            Output::PermissionInstalled { client, peer } => {
+                Event::PermissionInstalled { client, peer }
+            }
+            Output::ChannelBound {
+                client,
+                number,
+                peer,
+            } => Event::ChannelBound {
+                client,
+                number,
+                peer,
+            },
+            _ => return None,
+        })
+    }
+}
+
+/// The hooks of a server. Set by the builder, or in [`Settings`](crate::Settings) for a reload.
+#[derive(Clone, Default)]
+pub struct Hooks {
+    pub(crate) permit_peer: Option<Arc<PermitPeer>>,
+    pub(crate) quota: Option<Arc<dyn Quota>>,
+    pub(crate) on_event: Option<Arc<OnEvent>>,
+}
+
+impl fmt::Debug for Hooks {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Hooks")
+            .field("permit_peer", &self.permit_peer.is_some())
+            .field("quota", &self.quota.is_some())
+            .field("on_event", &self.on_event.is_some())
+            .finish()
+    }
+}
+
+impl Hooks {
+    /// Asks `permit` about each peer that the rules admit.
+    pub fn set_permit_peer(
+        &mut self,
+        permit: impl Fn(&ClientIdentity<'_>, SocketAddr) -> bool + Send + Sync + 'static,
+    ) {
+        self.permit_peer = Some(Arc::new(permit));
+    }
+
+    /// Counts each relayed transport address in `quota`, beside the limits of [`QuotaLimits`](crate::quota::QuotaLimits).
+    pub fn set_quota(&mut self, quota: Arc<dyn Quota>) {
+        self.quota = Some(quota);
+    }
+
+    /// Calls `on_event` for each event.
+    pub fn set_on_event(&mut self, on_event: impl Fn(&Event<'_>) + Send + Sync + 'static) {
+        self.on_event = Some(Arc::new(on_event));
+    }
+
+    /// The policy of the rules, with the hook behind it.
+    pub(crate) fn policy(&self, rules: Policy) -> Arc<dyn PeerPolicy> {
+        match &self.permit_peer {
+            Some(permit) => Arc::new(HookedPolicy {
+                rules,
+                permit: Arc::clone(permit),
+            }),
+            None => Arc::new(rules),
+        }
+    }
+
+    /// The quota of the limits, with the hook behind it.
+    pub(crate) fn quota(&self, limits: Arc<dyn Quota>) -> Arc<dyn Quota> {
+        match &self.quota {
+            Some(hook) => Arc::new(BothQuotas {
+                limits,
+                hook: Arc::clone(hook),
+            }),
+            None => limits,
+        }
+    }
+}
+
+/// Tells the hook of an output, if it is an event.
+pub(crate) fn report(on_event: &OnEvent, output: &Output<'_>) {
+    if let Some(event) = Event::of(output) {
+        on_event(&event);
+    }
+}
+
+struct HookedPolicy {
+    rules: Policy,
+    permit: Arc<PermitPeer>,
+}
+
+impl fmt::Debug for HookedPolicy {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("HookedPolicy").field(&self.rules).finish()
+    }
+}
+
+impl HookedPolicy {
+    fn ask(&self, class: PeerClass, client: &ClientIdentity<'_>, peer: SocketAddr) -> PeerClass {
+        if class == PeerClass::Denied || (self.permit)(client, peer) {
+            class
+        } else {
+            PeerClass::Denied
+        }
+    }
+}
+
+impl PeerPolicy for HookedPolicy {
+    fn classify(&self, client: &ClientIdentity<'_>, peer: IpAddr) -> PeerClass {
+        let class = self.rules.classify(client, peer);
+        self.ask(class, client, SocketAddr::new(peer, 0))
+    }
+
+    fn permits(&self, client: &ClientIdentity<'_>, peer: SocketAddr) -> PeerClass {
+        self.ask(self.rules.permits(client, peer), client, peer)
+    }
+}
+
+/// Two quotas, both of which must agree.
+#[derive(Debug)]
+struct BothQuotas {
+    limits: Arc<dyn Quota>,
+    hook: Arc<dyn Quota>,
+}
+
+impl Quota for BothQuotas {
+    fn try_acquire(&self, client: &ClientIdentity<'_>) -> Result<(), QuotaExceeded> {
+        self.limits.try_acquire(client)?;
+        self.hook
+            .try_acquire(client)
+            .inspect_err(|_| self.limits.release(client))
+    }
+
+    fn release(&self, client: &ClientIdentity<'_>) {
+        self.hook.release(client);
+        self.limits.release(client);
+    }
+
+    fn transfer(
+        &self,
+        from: &ClientIdentity<'_>,
+        to: &ClientIdentity<'_>,
+    ) -> Result<(), QuotaExceeded> {
+        self.hook.transfer(from, to)?;
+        // Taking it back only fails if another client got the place meanwhile; then the hook counts the unit for `to`.
+        self.limits.transfer(from, to).inspect_err(|_| {
+            let _ = self.hook.transfer(to, from);
+        })
+    }
+}
