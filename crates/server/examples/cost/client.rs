@@ -53,6 +53,16 @@ impl Client {
         self.write(Method::ALLOCATE, &udp, true)
     }
 
+    /// An Allocate request with a nonce that the server did not issue.
+    pub(crate) fn forger(&mut self) -> Outcome<Vec<u8>> {
+        let genuine = self.nonce.clone();
+        let last = self.nonce.last_mut().ok_or("no nonce yet")?;
+        *last = if *last == b'A' { b'Q' } else { b'A' };
+        let request = self.allocate();
+        self.nonce = genuine;
+        request
+    }
+
     pub(crate) fn release(&mut self) -> Outcome<Vec<u8>> {
         self.write(
             Method::REFRESH,

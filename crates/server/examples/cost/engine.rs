@@ -147,6 +147,9 @@ pub(crate) fn run() -> Outcome<()> {
     }
     measure("engine: Binding", &mut || bed.requests(Client::binding, 0))?;
     measure("engine: 401", &mut || bed.requests(Client::stranger, 401))?;
+    measure("engine: forged nonce", &mut || {
+        bed.requests(Client::forger, 438)
+    })?;
     bed.ask(Client::release, 0)?;
     measure("engine: allocate cycle", &mut || bed.cycles())
 }

@@ -157,6 +157,8 @@ pub(crate) struct Client {
     challenge: Option<(String, Vec<u8>, HmacKey)>,
     /// Requests are sent again when its own receive buffer has overflowed: what it had dropped the last time.
     flooded: Option<u64>,
+    /// Requests are sent again until there is an answer.
+    retransmits: bool,
 }
 
 impl Client {
@@ -178,6 +180,7 @@ impl Client {
             credentials: (USER.to_owned(), PASSWORD.to_owned()),
             challenge: None,
             flooded: None,
+            retransmits: false,
         }
     }
 
@@ -212,6 +215,13 @@ impl Client {
             socket.set_read_timeout(Some(patience)).expect("not zero");
         }
         self.flooded = Some(0);
+        self
+    }
+
+    /// A client that retransmits, as RFC 8489 §6.2.1 asks, because the server's socket may overflow.
+    pub(crate) fn retransmitting(mut self) -> Client {
+        self = self.flooded();
+        self.retransmits = true;
         self
     }
 
@@ -276,6 +286,9 @@ impl Client {
                 if answer.message().transaction_id() == id {
                     return answer;
                 }
+            }
+            if self.retransmits {
+                continue;
             }
             let before = self.flooded.expect("an answer in time");
             let dropped = self.dropped();

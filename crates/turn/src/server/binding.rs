@@ -19,18 +19,15 @@ impl Server {
         now: Now,
         path: &ClientPath,
         message: &Message<'_>,
-        source: Source,
     ) -> Result<(), DropReason> {
+        self.stats
+            .count_request(Method::BINDING, message.as_bytes().len());
         // RFC 8489 §14.9: REALM in a request says that long-term credentials are being used. Whoever goes to
         // that length gets an authenticated answer; everybody else does not need to.
         let with_credentials =
             message.contains(AttributeType::REALM) && message.has_integrity().is_some();
         if self.config.authenticate_binding || with_credentials {
-            let Some(asked) = self.authenticated(now, path, message, source)? else {
-                return Ok(());
-            };
-            self.authenticated_binding(&asked, message);
-            return Ok(());
+            return self.protected_binding(now, path, message, Source::of(None));
         }
         let fingerprint = match message.fingerprint() {
             FingerprintState::Absent => false,
@@ -49,6 +46,20 @@ impl Server {
         } else {
             let asked = Asked::by_anybody(path, message);
             self.refuse(&asked, &Refusal::Unknown(Box::new(unknown)));
+        }
+        Ok(())
+    }
+
+    /// A Binding request that needs credentials, or brings some.
+    pub(super) fn protected_binding(
+        &mut self,
+        now: Now,
+        path: &ClientPath,
+        message: &Message<'_>,
+        source: Source,
+    ) -> Result<(), DropReason> {
+        if let Some(asked) = self.authenticated(now, path, message, source)? {
+            self.authenticated_binding(&asked, message);
         }
         Ok(())
     }

@@ -37,6 +37,10 @@ struct Deletion {
 }
 
 impl Deletion {
+    fn hash(&self, hash: &KeyedHash) -> u64 {
+        hash.transaction(&self.path.five_tuple(), &self.transaction_id)
+    }
+
     fn is_of(&self, five_tuple: &FiveTuple, transaction_id: TransactionId) -> bool {
         self.transaction_id == transaction_id && self.path.is_of(five_tuple)
     }
@@ -48,7 +52,7 @@ pub(super) struct Deletions {
     queue: VecDeque<Deletion>,
     /// The number of the oldest one.
     first: u32,
-    /// Their numbers, by 5-tuple.
+    /// Their numbers, by 5-tuple and transaction.
     index: HashTable<u32>,
     shares: Shares,
     hash: KeyedHash,
@@ -112,10 +116,10 @@ impl Deletions {
         let (queue, first, hasher) = (&self.queue, self.first, &self.hash);
         let hash_at = |number: &u32| {
             let deletion = queue.get(number.wrapping_sub(first) as usize);
-            deletion.map_or(0, |deletion| hasher.five_tuple(&deletion.path.five_tuple()))
+            deletion.map_or(0, |deletion| deletion.hash(hasher))
         };
-        self.index
-            .insert_unique(hasher.five_tuple(five_tuple), number, hash_at);
+        let hash = hasher.transaction(five_tuple, &asked.transaction_id);
+        self.index.insert_unique(hash, number, hash_at);
     }
 
     fn forget_oldest(&mut self) {
@@ -126,7 +130,7 @@ impl Deletions {
         self.first = number.wrapping_add(1);
         let five_tuple = oldest.path.five_tuple();
         self.shares.remove(Prefix::of(five_tuple.remote.ip()));
-        let hash = self.hash.five_tuple(&five_tuple);
+        let hash = oldest.hash(&self.hash);
         if let Ok(entry) = self.index.find_entry(hash, |other| *other == number) {
             entry.remove();
         }

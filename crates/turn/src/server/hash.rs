@@ -5,6 +5,7 @@ use std::net::SocketAddr;
 
 use foldhash::SharedSeed;
 use foldhash::fast::FoldHasher;
+use stun::TransactionId;
 
 use crate::{FiveTuple, Transport};
 
@@ -37,6 +38,14 @@ impl KeyedHash {
     pub(super) fn five_tuple(&self, five_tuple: &FiveTuple) -> u64 {
         let mut hasher = self.hasher();
         write_five_tuple(&mut hasher, five_tuple);
+        hasher.finish()
+    }
+
+    /// Of a transaction of a 5-tuple: one client may have many.
+    pub(super) fn transaction(&self, five_tuple: &FiveTuple, id: &TransactionId) -> u64 {
+        let mut hasher = self.hasher();
+        write_five_tuple(&mut hasher, five_tuple);
+        hasher.write(&id.0);
         hasher.finish()
     }
 

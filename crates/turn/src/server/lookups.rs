@@ -189,7 +189,7 @@ impl Server {
             user: None,
         };
         if let Ok(message) = Message::parse(&parked.bytes)
-            && let Err(reason) = self.request(now, &parked.path, &message, source)
+            && let Err(reason) = self.resume(now, &parked.path, &message, source)
         {
             self.stats.count_drops(reason, 1);
         }

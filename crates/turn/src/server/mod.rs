@@ -145,7 +145,6 @@ use moved::Moved;
 use outputs::Outputs;
 use relay::Relay;
 use report::Reports;
-use request::Source;
 use reservation::Tokens;
 use slab::Slab;
 use user::KnownUsers;
@@ -237,7 +236,7 @@ impl Server {
     pub fn handle_client(&mut self, now: Now, path: &ClientPath, run: Run<'_>) -> ClientVerdict {
         match Packet::of(run.first()) {
             Packet::TurnChannel => self.channel_data(now, path, run),
-            Packet::Stun => self.stun(now, path, run.first(), Source::of_client()),
+            Packet::Stun => self.stun(now, path, run.first(), None),
             Packet::Other if self.config.rfc5766_channels && has_rfc5766_channel(run.first()) => {
                 self.channel_data(now, path, run)
             }
@@ -256,7 +255,7 @@ impl Server {
         message: &[u8],
         user: &VerifiedUser,
     ) -> ClientVerdict {
-        self.stun(now, path, message, Source::of_server(user))
+        self.stun(now, path, message, Some(user))
     }
 
     /// Whether there is anything to do: nearly never after relayed data, so this is worth a look before

@@ -26,31 +26,24 @@ pub(super) struct Source {
 }
 
 impl Source {
-    pub(super) const fn of_client() -> Source {
+    /// Of a request that comes from a client, or from another server where this user has made it.
+    pub(super) fn of(moved: Option<&VerifiedUser>) -> Source {
         Source {
-            may_move: true,
+            may_move: moved.is_none(),
             found: None,
-            user: None,
-        }
-    }
-
-    pub(super) fn of_server(user: &VerifiedUser) -> Source {
-        Source {
-            may_move: false,
-            found: None,
-            user: Some(Arc::clone(&user.0)),
+            user: moved.map(|user| Arc::clone(&user.0)),
         }
     }
 }
 
 impl Server {
-    /// A STUN message from a client (RFC 8489 §6.3).
+    /// A STUN message from a client (RFC 8489 §6.3). `moved` says who made it, if it comes from another server.
     pub(super) fn stun(
         &mut self,
         now: Now,
         path: &ClientPath,
         datagram: &[u8],
-        source: Source,
+        moved: Option<&VerifiedUser>,
     ) -> ClientVerdict {
         let outcome = match Message::parse(datagram) {
             Ok(message) => match (message.method(), message.class()) {
@@ -58,16 +51,16 @@ impl Server {
                     return self.send_indication(now, path, &message);
                 }
                 (Method::BINDING, Class::Indication) => binding_indication(&message),
+                (Method::BINDING, Class::Request) => self.binding(now, path, &message),
                 (
-                    Method::BINDING
-                    | Method::ALLOCATE
+                    Method::ALLOCATE
                     | Method::REFRESH
                     | Method::CREATE_PERMISSION
                     | Method::CHANNEL_BIND,
                     Class::Request,
                 ) => {
                     self.stats.count_request(message.method(), datagram.len());
-                    self.request(now, path, &message, source)
+                    self.turn_request(now, path, &message, Source::of(moved))
                 }
                 (method, _) => Err(not_for_us(method)),
             },
@@ -79,8 +72,8 @@ impl Server {
         }
     }
 
-    /// A request that the server serves.
-    pub(super) fn request(
+    /// A request that has waited for its user's keys.
+    pub(super) fn resume(
         &mut self,
         now: Now,
         path: &ClientPath,
@@ -88,7 +81,7 @@ impl Server {
         source: Source,
     ) -> Result<(), DropReason> {
         match message.method() {
-            Method::BINDING => self.binding(now, path, message, source),
+            Method::BINDING => self.protected_binding(now, path, message, source),
             _ => self.turn_request(now, path, message, source),
         }
     }
