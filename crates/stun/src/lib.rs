@@ -56,6 +56,7 @@ mod integrity;
 mod message;
 pub mod nonce;
 mod ready_made;
+mod siphash;
 pub mod stream;
 
 pub use attribute::{

@@ -13,7 +13,7 @@
 use std::borrow::Cow;
 use std::sync::Arc;
 
-use stun::nonce::Issued;
+use stun::nonce::{Issued, Issuer};
 use stun::{
     AttributeType, HmacKey, IntegrityAlgorithm, Message, Nonce, PasswordAlgorithm, Realm, Userhash,
     Username, opaque_string,
@@ -28,11 +28,13 @@ use super::{DropReason, Server};
 use crate::{ClientPath, Now};
 
 /// Why a request is not believed.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Debug)]
 pub(super) enum Unauthenticated {
     /// 401: there is no integrity.
     Stranger,
-    /// 401, or 438 for a nonce.
+    /// 438: the nonce is not ours, and another one is issued with what checking it has computed.
+    Forged(Issuer),
+    /// 401, or 438 for a nonce of ours.
     Failed(AuthFailure),
     /// 400: an attribute is missing or does not match what was offered.
     BadRequest,
@@ -81,8 +83,8 @@ impl Server {
         let claims = read(message)?;
         let nonce_keys = &self.config.nonce_keys;
         let issued = nonce_keys
-            .check(claims.nonce, path.five_tuple.remote)
-            .ok_or(AuthFailure::ForgedNonce)?;
+            .check_or_issue(claims.nonce, path.five_tuple.remote)
+            .map_err(Unauthenticated::Forged)?;
         if !self.offer.is_of(&issued) {
             return Err(AuthFailure::OutdatedOffer.into());
         }

@@ -1,7 +1,7 @@
 //! 401 and 438: what the unauthenticated get (RFC 8489 §9.2.4). Nothing is kept for them, and what they get
 //! is small.
 
-use stun::nonce::{self, Issued, SecurityFeatures};
+use stun::nonce::{self, Issued, Issuer, SecurityFeatures};
 use stun::{
     BuildError, Builder, Class, ErrorCode, Nonce, PasswordAlgorithm, PasswordAlgorithms, Realm,
     Software, padding,
@@ -81,7 +81,7 @@ struct Content<'a> {
 }
 
 impl Server {
-    /// Answers 401 or 438.
+    /// Answers 401 or 438. `issuer` is that of the client's nonces, if it is at hand.
     ///
     /// # Errors
     /// The reason to be silent instead.
@@ -91,6 +91,7 @@ impl Server {
         asked: &Asked,
         request_len: usize,
         error: ErrorCode<'static>,
+        issuer: Option<Issuer>,
     ) -> Result<(), DropReason> {
         let client = asked.path.five_tuple.remote;
         let limit = amplification_limit(
@@ -108,13 +109,8 @@ impl Server {
             username_anonymity: self.offer.username_anonymity,
         };
         let mut nonce = [0; nonce::LEN];
-        config.nonce_keys.issue(
-            features,
-            self.offer.number(),
-            client,
-            now.unix_s,
-            &mut nonce,
-        );
+        let issuer = issuer.unwrap_or_else(|| config.nonce_keys.of_client(client));
+        issuer.issue(features, self.offer.number(), now.unix_s, &mut nonce);
         let mut buffer = [0; RESPONSE_MAX];
         let Ok(message) = write(&mut buffer, asked, &config.realm, &nonce, &content) else {
             return Err(DropReason::Amplification);

@@ -75,12 +75,13 @@ impl Deletions {
             return None;
         }
         let five_tuple = &asked.path.five_tuple;
-        let number = self
-            .index
-            .find(self.hash.five_tuple(five_tuple), |number| {
+        let number = self.index.find(
+            self.hash.transaction(five_tuple, &asked.transaction_id),
+            |number| {
                 let deletion = self.at(*number);
                 deletion.is_some_and(|deletion| deletion.is_of(five_tuple, asked.transaction_id))
-            })?;
+            },
+        )?;
         let deletion = self.at(*number)?;
         (deletion.expires > now).then_some(&deletion.user)
     }

@@ -150,16 +150,19 @@ impl Server {
         reason: Unauthenticated,
     ) -> Result<(), DropReason> {
         let request_len = message.as_bytes().len();
-        let mut challenge = |error| self.challenge(now, asked, request_len, error);
+        let mut challenge = |error, issuer| self.challenge(now, asked, request_len, error, issuer);
         match reason {
-            Unauthenticated::Stranger => challenge(ErrorCode::UNAUTHENTICATED)?,
+            Unauthenticated::Stranger => challenge(ErrorCode::UNAUTHENTICATED, None)?,
+            Unauthenticated::Forged(issuer) => {
+                challenge(ErrorCode::STALE_NONCE, Some(issuer))?;
+                self.auth_failed(now, &asked.path, message, AuthFailure::ForgedNonce);
+            }
             Unauthenticated::Failed(failure) => {
-                challenge(match failure {
-                    AuthFailure::StaleNonce
-                    | AuthFailure::ForgedNonce
-                    | AuthFailure::OutdatedOffer => ErrorCode::STALE_NONCE,
+                let error = match failure {
+                    AuthFailure::StaleNonce | AuthFailure::OutdatedOffer => ErrorCode::STALE_NONCE,
                     _ => ErrorCode::UNAUTHENTICATED,
-                })?;
+                };
+                challenge(error, None)?;
                 self.auth_failed(now, &asked.path, message, failure);
             }
             Unauthenticated::BadRequest => {
