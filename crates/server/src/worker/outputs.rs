@@ -5,7 +5,7 @@ use super::log;
 use super::mailboxes::Mailboxes;
 use super::messages::{PlacedRequest, WorkerMessage};
 use super::open::{MOST_RELAYS, Results};
-use super::session::{Change, Core, Session};
+use super::session::{Change, Core, Session, WorkerHooks};
 use crate::hooks;
 use crate::steering::{Placement, Target};
 use std::sync::Arc;
@@ -63,6 +63,14 @@ impl Moving {
     }
 }
 
+/// Writes the log line of an output, and tells the hook of it.
+fn report(worker: u16, hooks: &WorkerHooks, output: &Output<'_>) {
+    log::output(worker, output);
+    if let Some(on_event) = &hooks.0 {
+        hooks::report(&**on_event, output);
+    }
+}
+
 impl Session<'_, '_, '_> {
     /// Does everything the engine has queued. After every `handle_*` this runs before the engine gets anything else.
     #[inline]
@@ -114,10 +122,7 @@ impl Session<'_, '_, '_> {
     fn next_output(&mut self) -> Option<Todo> {
         let worker = self.core.opener.worker;
         let output = self.core.engine.poll_output()?;
-        log::output(worker, &output);
-        if let Some(on_event) = &self.core.hooks.0 {
-            hooks::report(&**on_event, &output);
-        }
+        report(worker, &self.core.hooks, &output);
         match output {
             Output::Send { path, bytes } => {
                 if let Some(to) = self.sockets.client_at(&path, 0) {
