@@ -25,6 +25,7 @@ impl Check {
 }
 
 const SLOW: &[&str] = &[
+    "many_processors",
     "relay_programs",
     "offload",
     "interfaces",
@@ -70,6 +71,7 @@ pub(crate) const CHECKS: &[Check] = &[
     script_since("redirects", RELAY, 60),
     // What the relay needs: see the expectations of "relay".
     script_since("bond", Linux(6, 1), 120),
+    script_since("many_processors", RELAY, 300),
     tests("steering", "server", "steering", &[], ANY, 120),
     tests("offload", "server", "offload", &[], RELAY, 120),
     tests("interfaces", "server", "interfaces", &[], RELAY, 120),

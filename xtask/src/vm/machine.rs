@@ -75,7 +75,10 @@ pub(crate) fn shell(kernel: &Kernel, initrd: &Path) -> Result<()> {
 
 fn add_hardware(command: &mut Command, kernel: &Kernel, initrd: &Path, words: &str) {
     command
-        .args(["-accel", "tcg,thread=multi", "-smp", "2"])
+        .args(["-accel", "tcg,thread=multi"])
+        // Processors that may be added count for what the kernel allocates for each. In the package of one that is there, Linux 6.12
+        // does not believe in them.
+        .args(["-smp", "2,maxcpus=64,sockets=32,cores=2"])
         // QEMU 7.2 emulates CMPXCHG16B so that Linux 6.12 at times ends in a double fault where it allocates memory.
         .args(["-cpu", "max,-cx16"])
         .args(["-m", "2048", "-no-reboot", "-nodefaults"])
