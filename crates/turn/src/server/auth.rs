@@ -138,10 +138,11 @@ impl Server {
             client: *path,
             unix_s: now.unix_s,
         };
-        match source
-            .found
-            .unwrap_or_else(|| self.config.credentials.find(&query))
-        {
+        let found = match source.found {
+            Some(found) => *found,
+            None => self.config.credentials.find(&query),
+        };
+        match found {
             KeyLookup::Known(known) => self.choose_key(now, message, &query, protection, &known),
             KeyLookup::Unknown => Err(AuthFailure::UnknownUser.into()),
             KeyLookup::Expired => Err(AuthFailure::ExpiredCredential.into()),

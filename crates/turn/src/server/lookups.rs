@@ -185,7 +185,7 @@ impl Server {
         let is_current = parked.epoch == self.credentials_epoch;
         let source = Source {
             may_move: parked.may_move,
-            found: is_current.then_some(found),
+            found: is_current.then(|| Box::new(found)),
             user: None,
         };
         if let Ok(message) = Message::parse(&parked.bytes)

@@ -20,7 +20,7 @@ pub(super) struct Source {
     /// Whether it may go to another server.
     pub(super) may_move: bool,
     /// What a source of credentials has said of its user that answered later.
-    pub(super) found: Option<KeyLookup>,
+    pub(super) found: Option<Box<KeyLookup>>,
     /// Who proved the key at the server that it came from.
     pub(super) user: Option<Arc<User>>,
 }
