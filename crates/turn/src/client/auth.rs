@@ -179,10 +179,13 @@ impl<'a> Demand<'a> {
             .as_ref()
             .map_or(PasswordAlgorithm::Md5, |(_, algorithm)| *algorithm);
         let unusable = |_| RequestError::UnusableCredentials;
-        let Credentials { username, password } = credentials;
-        let key = stun::long_term_key(algorithm, username, realm, password).map_err(unusable)?;
+        // RFC 8489 §9.2.2, §14.3, §14.4: key, USERNAME and USERHASH all use the prepared user name.
+        let username =
+            stun::opaque_string(&credentials.username).ok_or(RequestError::UnusableCredentials)?;
+        let key = stun::long_term_key(algorithm, &username, realm, &credentials.password)
+            .map_err(unusable)?;
         let userhash = match self.anonymous {
-            true => Some(stun::userhash(username, realm).map_err(unusable)?),
+            true => Some(stun::userhash(&username, realm).map_err(unusable)?),
             false => None,
         };
         Ok(Challenge {
@@ -195,9 +198,7 @@ impl<'a> Demand<'a> {
             },
             algorithms: chosen,
             userhash,
-            username: stun::opaque_string(username)
-                .ok_or(RequestError::UnusableCredentials)?
-                .into(),
+            username: username.into(),
         })
     }
 }

@@ -384,16 +384,53 @@ fn a_binding_carries_credentials_only_when_the_server_insists() {
 
 #[test]
 fn credentials_are_prepared_as_rfc_8265_says() {
-    // RFC 8265 §4.2.2: a non-ASCII space becomes an ASCII one.
-    let mut script = Script::new(ClientConfig::with_credentials("us\u{a0}er", PASSWORD));
-    let first = first_request(&mut script);
-    script.challenge(&first, 401, NONCE, None);
-    let second = script.request();
-    assert_eq!(get::<Username<'_>>(&second).0, "us er");
-    let mut script = Script::new(ClientConfig::with_credentials("us\u{7}er", PASSWORD));
-    let first = first_request(&mut script);
-    script.challenge(&first, 401, NONCE, None);
-    assert_eq!(failure(&mut script), RequestError::UnusableCredentials);
+    // RFC 8265 §4.2.2: a non-ASCII space becomes an ASCII one; §4.2.1 composes (NFC).
+    for (username, password) in [
+        ("us\u{a0}er", PASSWORD),
+        ("re\u{301}my", "pass\u{2003}e\u{301}"),
+    ] {
+        let prepared = stun::opaque_string(username).expect("allowed");
+        let key = |algorithm| {
+            stun::long_term_key(algorithm, &prepared, REALM, password).expect("allowed")
+        };
+        let mut script = Script::new(ClientConfig::with_credentials(username, password));
+        let first = first_request(&mut script);
+        script.challenge(&first, 401, NONCE, None);
+        let second = script.request();
+        assert_eq!(get::<Username<'_>>(&second).0, prepared);
+        assert_eq!(
+            parse(&second).verify(&key(PasswordAlgorithm::Md5).hmac_sha1()),
+            Ok(())
+        );
+
+        let mut script = Script::new(ClientConfig::with_credentials(username, password));
+        let first = first_request(&mut script);
+        script.challenge(
+            &first,
+            401,
+            NONCE_BOTH,
+            Some(PasswordAlgorithms::SHA256_MD5),
+        );
+        let second = script.request();
+        let hash = stun::userhash(&prepared, REALM).expect("allowed");
+        assert_eq!(get::<Userhash>(&second), Userhash(hash));
+        let sha256 = key(PasswordAlgorithm::Sha256).hmac_sha256();
+        assert_eq!(parse(&second).verify_at_least(&sha256, 32), Ok(()));
+    }
+}
+
+#[test]
+fn credentials_that_rfc_8265_refuses_fail_the_request() {
+    for (username, password) in [
+        ("us\u{7}er", PASSWORD),
+        (USER, "pass\u{7}word"),
+        ("", PASSWORD),
+    ] {
+        let mut script = Script::new(ClientConfig::with_credentials(username, password));
+        let first = first_request(&mut script);
+        script.challenge(&first, 401, NONCE, None);
+        assert_eq!(failure(&mut script), RequestError::UnusableCredentials);
+    }
 }
 
 #[test]
