@@ -1,0 +1,184 @@
+//! What can go wrong, by operation.
+
+use std::io;
+use std::net::SocketAddr;
+
+use turn::client::{Advice, CallError, Loss, RequestError};
+
+/// Why there is no client.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum ConnectError {
+    /// The socket could not be opened or connected.
+    #[error("cannot open a socket to {server}: {source}")]
+    Socket {
+        /// The server.
+        server: SocketAddr,
+        /// What the system said.
+        source: io::Error,
+    },
+    /// The system gives no random numbers.
+    #[error("the system gives no random numbers: {0}")]
+    Randomness(String),
+}
+
+/// Why a Binding request failed.
+#[derive(Clone, Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum BindingError {
+    /// The server refused, did not answer, or cannot be trusted.
+    #[error("the Binding request failed: {0}")]
+    Request(#[source] RequestError),
+    /// The client's task has ended.
+    #[error("the client is closed")]
+    Closed,
+}
+
+/// Why there is no allocation.
+#[derive(Clone, Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum AllocateError {
+    /// The server refused, did not answer, or cannot be trusted.
+    #[error("the Allocate request failed: {error}")]
+    Request {
+        /// Why.
+        #[source]
+        error: RequestError,
+        /// What RFC 8656 §7.4 advises to do now.
+        advice: Advice,
+    },
+    /// This client has an allocation, or waits for one. A 5-tuple has one allocation: use another client.
+    #[error("this client has an allocation already; close it first, or use another client")]
+    AlreadyAllocated,
+    /// The client's task has ended.
+    #[error("the client is closed")]
+    Closed,
+}
+
+/// Why an allocation is no more.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum Ended {
+    /// The program closed it.
+    #[error("the allocation is closed")]
+    Closed,
+    /// The server does not know it any more (437): it was restarted, or another one answers at its address.
+    #[error("the server does not know the allocation any more")]
+    Forgotten,
+    /// Its time ran out: no Refresh was answered.
+    #[error("the allocation has expired")]
+    Expired,
+    /// The server refused to refresh it.
+    #[error("the server refused to refresh the allocation: {0}")]
+    Refused(RequestError),
+}
+
+impl From<Loss> for Ended {
+    fn from(loss: Loss) -> Ended {
+        match loss {
+            Loss::Forgotten => Ended::Forgotten,
+            Loss::Refused(error) => Ended::Refused(error),
+            // `Loss` grows; whatever it may be, the allocation is over.
+            _ => Ended::Expired,
+        }
+    }
+}
+
+/// Why a permission was not installed.
+#[derive(Clone, Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum PermitError {
+    /// The server refused or did not answer.
+    #[error("the CreatePermission request failed: {0}")]
+    Request(#[source] RequestError),
+    /// The allocation has no address of the peer's family.
+    #[error("the allocation has no address of the peer's address family")]
+    PeerFamily,
+    /// There is no allocation any more.
+    #[error(transparent)]
+    Ended(Ended),
+}
+
+/// Why a channel was not bound.
+#[derive(Clone, Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum ChannelError {
+    /// The server refused or did not answer.
+    #[error("the ChannelBind request failed: {0}")]
+    Request(#[source] RequestError),
+    /// The allocation has no address of the peer's family.
+    #[error("the allocation has no address of the peer's address family")]
+    PeerFamily,
+    /// All 4,096 channels are bound, or were too recently (RFC 8656 §12).
+    #[error("all 4096 channels are in use")]
+    NoFreeChannel,
+    /// There is no allocation any more.
+    #[error(transparent)]
+    Ended(Ended),
+}
+
+/// Why a Refresh failed. The allocation lasts until its time runs out.
+#[derive(Clone, Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum RefreshError {
+    /// The server refused or did not answer.
+    #[error("the Refresh request failed: {0}")]
+    Request(#[source] RequestError),
+    /// There is no allocation any more.
+    #[error(transparent)]
+    Ended(Ended),
+}
+
+/// Why data was not sent.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum SendError {
+    /// There is no permission for the peer, and the server gave none.
+    #[error("no permission for the peer: {0}")]
+    Permit(#[from] PermitError),
+    /// There is no permission for the peer yet.
+    #[error("there is no permission for this peer; ask for one with Allocation::permit")]
+    NotPermitted,
+    /// The data does not fit into one message.
+    #[error("the data does not fit into one message")]
+    TooLong,
+    /// There is no allocation any more.
+    #[error(transparent)]
+    Ended(Ended),
+    /// The link to the server did not accept the message; `WouldBlock` from the functions that do not wait.
+    #[error("cannot send to the server: {0}")]
+    Link(#[source] io::Error),
+}
+
+/// Why no more data comes.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum RecvError {
+    /// There is no allocation any more.
+    #[error(transparent)]
+    Ended(Ended),
+}
+
+/// What the engine may refuse about a peer, as one of the errors above.
+pub(crate) trait FromCall {
+    fn from_call(error: CallError) -> Self;
+}
+
+impl FromCall for PermitError {
+    fn from_call(error: CallError) -> PermitError {
+        match error {
+            CallError::PeerFamily => PermitError::PeerFamily,
+            _ => PermitError::Ended(Ended::Closed),
+        }
+    }
+}
+
+impl FromCall for ChannelError {
+    fn from_call(error: CallError) -> ChannelError {
+        match error {
+            CallError::PeerFamily => ChannelError::PeerFamily,
+            CallError::NoFreeChannel => ChannelError::NoFreeChannel,
+            _ => ChannelError::Ended(Ended::Closed),
+        }
+    }
+}

@@ -1,0 +1,71 @@
+//! A TURN client (RFC 8656) for tokio: allocations, permissions and channels that refresh themselves.
+//!
+//! ```no_run
+//! # use hairpin_client as client;
+//! use client::{Client, Server};
+//!
+//! # async fn run() -> Result<(), Box<dyn std::error::Error>> {
+//! let server = Server::new("192.0.2.1:3478".parse()?).credentials("alice", "secret");
+//! let client = Client::connect(server).await?;
+//! let allocation = client.allocate().await?;
+//! println!("peers send to {}", allocation.relayed());
+//! let peer = allocation.peer("198.51.100.7:5000".parse()?).await?;
+//! peer.send(b"hello").await?;
+//! let mut buffer = [0; 1500];
+//! let len = peer.recv(&mut buffer).await?;
+//! println!("{:?}", &buffer[..len]);
+//! allocation.close().await?;
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! # How it works
+//!
+//! One task per [`Client`] owns the receiving side of a [`Link`] (a UDP socket, unless the program brings another), sends
+//! requests, repeats them and refreshes what exists. Handles send data themselves, in the caller's task. Received data waits in
+//! bounded queues, whose drops are counted ([`Stats`]). Every future may be dropped at any time: nothing that was received is
+//! lost, and nothing stays allocated by accident. When the last handle is dropped, the task deletes the allocation and ends.
+//!
+//! [`Endpoint`] is the same without tokio (turn off the feature `tokio`): the state machine of [`turn::client`] and the one
+//! invariant that every driver of it has to keep. The load generator and the probe use it with epoll.
+#![forbid(unsafe_code)]
+
+#[cfg(feature = "tokio")]
+mod allocation;
+#[cfg(feature = "tokio")]
+mod client;
+mod endpoint;
+#[cfg(feature = "tokio")]
+mod error;
+#[cfg(feature = "tokio")]
+mod events;
+#[cfg(feature = "tokio")]
+mod link;
+#[cfg(feature = "tokio")]
+mod queue;
+#[cfg(feature = "tokio")]
+mod server;
+#[cfg(feature = "tokio")]
+mod shared;
+#[cfg(feature = "tokio")]
+mod task;
+#[cfg(feature = "tokio")]
+mod waiters;
+
+pub use stun;
+pub use turn;
+
+pub use endpoint::{Endpoint, Input};
+
+#[cfg(feature = "tokio")]
+pub use {
+    allocation::{Allocation, Peer},
+    client::{Allocate, Client},
+    error::{
+        AllocateError, BindingError, ChannelError, ConnectError, Ended, PermitError, RecvError,
+        RefreshError, SendError,
+    },
+    link::Link,
+    server::Server,
+    shared::Stats,
+};

@@ -1,0 +1,90 @@
+//! What carries messages between the client and its server.
+
+use std::future::Future;
+use std::io;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::pin::Pin;
+use std::task::{Context, Poll};
+
+use tokio::io::ReadBuf;
+use tokio::net::UdpSocket;
+use turn::Transport;
+
+/// A connection to one server, as messages: STUN messages and ChannelData messages, each whole.
+///
+/// UDP is built in ([`Client::connect`](crate::Client::connect)). Whoever has another connection to a server, such as a DTLS
+/// session, a socket that ICE uses too, or a network made up for a test, implements this trait.
+pub trait Link: Send + Sync + 'static {
+    /// The transport protocol: over streams (TCP, TLS) no request is repeated, and ChannelData is padded.
+    fn transport(&self) -> Transport;
+
+    /// The address that messages leave from.
+    ///
+    /// # Errors
+    /// What the system says.
+    fn local_addr(&self) -> io::Result<SocketAddr>;
+
+    /// Sends a message, whole or not at all.
+    ///
+    /// # Errors
+    /// `WouldBlock` while there is no room for it: see [`writable`](Link::writable). `ConnectionRefused` if the network says that
+    /// nothing listens there.
+    fn try_send(&self, message: &[u8]) -> io::Result<()>;
+
+    /// Waits until there may be room. Any number of tasks may wait.
+    fn writable(&self) -> Pin<Box<dyn Future<Output = io::Result<()>> + Send + '_>>;
+
+    /// Receives one message. Only one task ever waits.
+    ///
+    /// # Errors
+    /// As [`try_send`](Link::try_send). Over a stream every error is its end; over UDP and DTLS the client goes on.
+    fn poll_recv(&self, cx: &mut Context<'_>, buffer: &mut ReadBuf<'_>) -> Poll<io::Result<()>>;
+}
+
+/// A UDP socket of its own, connected to the server: so the kernel drops what others send, and ICMP errors are heard.
+#[derive(Debug)]
+pub(crate) struct UdpLink(UdpSocket);
+
+impl UdpLink {
+    /// Binds `local`, or any port of any address.
+    pub(crate) async fn open(local: Option<SocketAddr>, server: SocketAddr) -> io::Result<UdpLink> {
+        let any = match server.ip() {
+            IpAddr::V4(_) => SocketAddr::new(Ipv4Addr::UNSPECIFIED.into(), 0),
+            IpAddr::V6(_) => SocketAddr::new(Ipv6Addr::UNSPECIFIED.into(), 0),
+        };
+        let socket = UdpSocket::bind(local.unwrap_or(any)).await?;
+        socket.connect(server).await?;
+        Ok(UdpLink(socket))
+    }
+}
+
+impl Link for UdpLink {
+    fn transport(&self) -> Transport {
+        Transport::Udp
+    }
+
+    fn local_addr(&self) -> io::Result<SocketAddr> {
+        self.0.local_addr()
+    }
+
+    fn try_send(&self, message: &[u8]) -> io::Result<()> {
+        self.0.try_send(message).map(|_| ())
+    }
+
+    fn writable(&self) -> Pin<Box<dyn Future<Output = io::Result<()>> + Send + '_>> {
+        Box::pin(self.0.writable())
+    }
+
+    fn poll_recv(&self, cx: &mut Context<'_>, buffer: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+        self.0.poll_recv(cx, buffer)
+    }
+}
+
+/// RFC 8489 §6.2.1: a hard ICMP error fails the transaction. RFC 1122 §4.2.3.9 calls "port unreachable" one, but not a network
+/// or a host that cannot be reached at the moment.
+pub(crate) fn is_hard(error: &io::Error) -> bool {
+    matches!(
+        error.kind(),
+        io::ErrorKind::ConnectionRefused | io::ErrorKind::PermissionDenied
+    )
+}

@@ -1,0 +1,93 @@
+//! Which server, and how to talk to it.
+
+use std::net::SocketAddr;
+
+use turn::client::{ClientConfig, Credentials, Retransmission, Security};
+
+/// Datagrams that one queue holds: half a megabyte of full-size ones.
+const QUEUE: usize = 256;
+
+/// A TURN or STUN server and how to talk to it. The defaults are those of the RFCs.
+#[derive(Clone, Debug)]
+pub struct Server {
+    pub(crate) address: SocketAddr,
+    pub(crate) local: Option<SocketAddr>,
+    pub(crate) queue: usize,
+    pub(crate) config: ClientConfig,
+}
+
+impl Server {
+    /// The server at this address. Names are for the program to resolve, for example with `tokio::net::lookup_host`.
+    #[must_use]
+    pub fn new(address: SocketAddr) -> Server {
+        Server {
+            address,
+            local: None,
+            queue: QUEUE,
+            config: ClientConfig::default(),
+        }
+    }
+
+    /// The user name and the password for it (the long-term credential mechanism, RFC 8489 §9.2).
+    #[must_use]
+    pub fn credentials(mut self, username: &str, password: &str) -> Server {
+        self.config.credentials = Some(Credentials::new(username, password));
+        self
+    }
+
+    /// How to authenticate. Default: as strongly as the server offers.
+    #[must_use]
+    pub fn security(mut self, security: Security) -> Server {
+        self.config.security = security;
+        self
+    }
+
+    /// The local address to send from. Default: any port of the address that the route wants.
+    #[must_use]
+    pub fn local(mut self, address: SocketAddr) -> Server {
+        self.local = Some(address);
+        self
+    }
+
+    /// Received datagrams that each queue holds, at least 1; more are dropped and counted ([`Stats`](crate::Stats)).
+    /// Default: 256.
+    #[must_use]
+    pub fn queue(mut self, datagrams: usize) -> Server {
+        self.queue = datagrams;
+        self
+    }
+
+    /// The SOFTWARE attribute of requests, at most 763 bytes; empty leaves it out. Default: hairpin and its version.
+    #[must_use]
+    pub fn software(mut self, software: &str) -> Server {
+        self.config.software = software.into();
+        self
+    }
+
+    /// Whether every request ends with a FINGERPRINT. Default: no.
+    #[must_use]
+    pub fn fingerprint(mut self, fingerprint: bool) -> Server {
+        self.config.fingerprint = fingerprint;
+        self
+    }
+
+    /// When requests are repeated and given up (RFC 8489 §6.2.1). Default: the RFC's, 39.5 seconds in all.
+    #[must_use]
+    pub fn retransmission(mut self, retransmission: Retransmission) -> Server {
+        self.config.retransmission = retransmission;
+        self
+    }
+
+    /// Whether allocation, permissions and channels are refreshed before they expire. Default: yes.
+    #[must_use]
+    pub fn keep_alive(mut self, keep_alive: bool) -> Server {
+        self.config.keep_alive = keep_alive;
+        self
+    }
+}
+
+impl From<SocketAddr> for Server {
+    fn from(address: SocketAddr) -> Server {
+        Server::new(address)
+    }
+}

@@ -1,0 +1,212 @@
+//! The task of a client: the only one that receives, transmits requests and waits for time to pass.
+
+use std::future::poll_fn;
+use std::io;
+use std::sync::Arc;
+
+use tokio::io::ReadBuf;
+use tokio::time::{Instant, sleep_until};
+use turn::Mono;
+use turn::client::{Allocated, Event};
+
+use crate::endpoint::Input;
+use crate::error::Ended;
+use crate::link::is_hard;
+use crate::shared::{Core, Shared};
+use crate::waiters::Granted;
+
+/// Longer than any message: the length field of ChannelData has 16 bits.
+const BUFFER: usize = 65_535 + 4 + 3;
+
+/// Says that nothing more will come when the task ends, however it does.
+struct End(Arc<Shared>);
+
+impl Drop for End {
+    fn drop(&mut self) {
+        let mut core = self.0.lock();
+        core.closed = true;
+        core.waiters.end();
+        core.wake_all();
+    }
+}
+
+/// Works until the last handle is gone and the allocation is released.
+pub(crate) async fn drive(shared: Arc<Shared>) {
+    let end = End(Arc::clone(&shared));
+    let mut buffer = vec![0; BUFFER];
+    while let Some(deadline) = settle(&shared) {
+        let deadline = deadline.and_then(|at| shared.instant(at));
+        tokio::select! {
+            received = receive(&shared, &mut buffer) => match received {
+                Ok(len) => handle(&shared, &buffer[..len]),
+                Err(error) if !failed(&shared, &error) => break,
+                Err(_) => {}
+            },
+            () = shared.changed.notified() => {}
+            () = until(deadline) => {}
+        }
+    }
+    drop(end);
+}
+
+async fn receive(shared: &Shared, buffer: &mut [u8]) -> io::Result<usize> {
+    let mut buffer = ReadBuf::new(buffer);
+    poll_fn(|cx| shared.link.poll_recv(cx, &mut buffer)).await?;
+    Ok(buffer.filled().len())
+}
+
+async fn until(deadline: Option<Instant>) {
+    match deadline {
+        Some(deadline) => sleep_until(deadline).await,
+        None => std::future::pending().await,
+    }
+}
+
+/// Restores the invariant of the endpoint. Returns when to come back at the latest, or `None` when the task is to end.
+fn settle(shared: &Shared) -> Option<Option<Mono>> {
+    let now = shared.now();
+    let mut guard = shared.lock();
+    let core = &mut *guard;
+    core.endpoint.timeout(now);
+    let mut refused = false;
+    loop {
+        let mut happened = Vec::new();
+        core.endpoint.settle(
+            |request| {
+                if let Err(error) = shared.link.try_send(request) {
+                    core.stats.unsent += 1;
+                    refused |= is_hard(&error);
+                }
+            },
+            |event| happened.push(event),
+        );
+        let again = std::mem::take(&mut refused);
+        if !again && happened.is_empty() {
+            break;
+        }
+        if again {
+            core.endpoint
+                .with(now, |client, now| client.handle_unreachable(now));
+        }
+        happened.into_iter().for_each(|event| core.take(event, now));
+    }
+    if let Some(end_at) = core.end_at
+        && (now.mono >= end_at || !core.endpoint.client().is_busy())
+    {
+        return None;
+    }
+    let deadline = core.endpoint.deadline();
+    Some(match (deadline, core.end_at) {
+        (Some(deadline), Some(end_at)) => Some(deadline.min(end_at)),
+        (deadline, end_at) => deadline.or(end_at),
+    })
+}
+
+fn handle(shared: &Shared, message: &[u8]) {
+    let now = shared.now();
+    let mut core = shared.lock();
+    let server = core.endpoint.server();
+    // The link brings what the server sent and nothing else.
+    match core.endpoint.input(now, server, message) {
+        Input::Data { peer, payload, .. } => core.deliver(peer, &message[payload]),
+        Input::Handled => {}
+        Input::Ignored(_) => core.stats.ignored += 1,
+        Input::NotMine | Input::Stranger => core.stats.foreign += 1,
+    }
+}
+
+/// The link has reported an error. False if it is of no use any more.
+fn failed(shared: &Shared, error: &io::Error) -> bool {
+    let now = shared.now();
+    let stream = shared.link.transport().is_stream();
+    let mut core = shared.lock();
+    if stream {
+        core.end_lease(Ended::Expired);
+        return false;
+    }
+    if is_hard(error) {
+        core.endpoint
+            .with(now, |client, now| client.handle_unreachable(now));
+    }
+    true
+}
+
+impl Core {
+    /// Hands an event to whoever waits for it, or queues it.
+    fn take(&mut self, event: Event, now: turn::Now) {
+        match event {
+            Event::Mapped(mapped) => self.waiters.bound_outcome(Ok(mapped)),
+            Event::BindingFailed(error) => self.waiters.bound_outcome(Err(error)),
+            Event::Allocated(allocated) => self.allocated(allocated, now),
+            Event::AllocateFailed { error, advice } => self.granted(Err((error, advice))),
+            Event::Released { family: None, .. } => {
+                self.end_lease(Ended::Closed);
+                self.waiters.released();
+            }
+            Event::Lost(loss) => {
+                self.end_lease(loss.clone().into());
+                // Gone is what it was to be.
+                self.waiters.released();
+                self.note(Event::Lost(loss));
+            }
+            Event::RefreshFailed(error) => {
+                if !self.waiters.refresh_failed(&error) {
+                    self.note(Event::RefreshFailed(error));
+                }
+            }
+            Event::Refreshed { lifetime_s, timing } => {
+                self.waiters.refreshed();
+                self.note(Event::Refreshed { lifetime_s, timing });
+            }
+            Event::Permitted { peer, .. } => _ = self.waiters.permitted(peer, Ok(())),
+            Event::PermissionFailed { peer, error } => {
+                if !self.waiters.permitted(peer, Err(error.clone())) {
+                    self.note(Event::PermissionFailed { peer, error });
+                }
+            }
+            Event::ChannelBound { channel, peer, .. } => _ = self.waiters.bound(peer, Ok(channel)),
+            Event::ChannelFailed {
+                channel,
+                peer,
+                error,
+            } => {
+                if !self.waiters.bound(peer, Err(error.clone())) {
+                    self.note(Event::ChannelFailed {
+                        channel,
+                        peer,
+                        error,
+                    });
+                }
+            }
+            other => self.note(other),
+        }
+    }
+
+    fn note(&mut self, event: Event) {
+        if !self.events.push(event) {
+            self.stats.events_dropped += 1;
+        }
+    }
+
+    fn allocated(&mut self, allocated: Box<Allocated>, now: turn::Now) {
+        self.lease.number += 1;
+        self.lease.ended = None;
+        let number = self.lease.number;
+        self.granted(Ok((number, allocated)));
+        if self.lease.number == number && self.lease.ended.is_some() {
+            // Nobody waits any more: it is given back at once.
+            let _ = self
+                .endpoint
+                .with(now, |client, now| client.release(now, None));
+        }
+    }
+
+    fn granted(&mut self, outcome: Granted) {
+        let waiter = self.waiters.allocate.take();
+        let granted = outcome.is_ok();
+        let heard = waiter.is_some_and(|waiter| waiter.send(outcome).is_ok());
+        if granted && !heard {
+            self.lease.ended = Some(Ended::Closed);
+        }
+    }
+}

@@ -1,0 +1,118 @@
+//! Who waits for the outcome of which request. Whoever stops waiting just drops its receiver.
+
+use std::collections::HashMap;
+use std::hash::Hash;
+use std::net::{IpAddr, SocketAddr};
+
+use stun::ChannelNumber;
+use tokio::sync::oneshot::{Receiver, Sender, channel};
+use turn::client::{Advice, Allocated, Mapped, RequestError};
+
+type Outcome<T> = Result<T, RequestError>;
+
+/// The outcome of an Allocate request: the number of the allocation, and what the server said.
+pub(crate) type Granted = Result<(u64, Box<Allocated>), (RequestError, Advice)>;
+
+/// The requests that somebody waits for.
+#[derive(Debug, Default)]
+pub(crate) struct Waiters {
+    pub(crate) allocate: Option<Sender<Granted>>,
+    binding: Vec<Sender<Outcome<Box<Mapped>>>>,
+    refresh: Vec<Sender<Outcome<()>>>,
+    close: Vec<Sender<Outcome<()>>>,
+    permit: HashMap<IpAddr, Vec<Sender<Outcome<()>>>>,
+    bind: HashMap<SocketAddr, Vec<Sender<Outcome<ChannelNumber>>>>,
+}
+
+/// Appends a waiter, in the place of those who have given up.
+fn wait<T>(list: &mut Vec<Sender<T>>) -> Receiver<T> {
+    let (sender, receiver) = channel();
+    list.retain(|waiter| !waiter.is_closed());
+    list.push(sender);
+    receiver
+}
+
+fn tell<K: Eq + Hash, T: Clone>(map: &mut HashMap<K, Vec<Sender<T>>>, key: &K, outcome: T) -> bool {
+    let waiters = map.remove(key);
+    tell_all(&mut waiters.unwrap_or_default(), outcome)
+}
+
+/// Answers all of them; false if nobody was waiting.
+fn tell_all<T: Clone>(waiters: &mut Vec<Sender<T>>, outcome: T) -> bool {
+    let mut heard = false;
+    for waiter in waiters.drain(..) {
+        heard |= waiter.send(outcome.clone()).is_ok();
+    }
+    heard
+}
+
+impl Waiters {
+    pub(crate) fn wait_allocate(&mut self) -> Receiver<Granted> {
+        let (sender, receiver) = channel();
+        self.allocate = Some(sender);
+        receiver
+    }
+
+    pub(crate) fn wait_binding(&mut self) -> Receiver<Outcome<Box<Mapped>>> {
+        // Not pruned: outcomes come one by one, each for the one who has waited longest.
+        let (sender, receiver) = channel();
+        self.binding.push(sender);
+        receiver
+    }
+
+    pub(crate) fn wait_refresh(&mut self) -> Receiver<Outcome<()>> {
+        wait(&mut self.refresh)
+    }
+
+    pub(crate) fn wait_close(&mut self) -> Receiver<Outcome<()>> {
+        wait(&mut self.close)
+    }
+
+    pub(crate) fn wait_permit(&mut self, peer: IpAddr) -> Receiver<Outcome<()>> {
+        wait(self.permit.entry(peer).or_default())
+    }
+
+    pub(crate) fn wait_bind(&mut self, peer: SocketAddr) -> Receiver<Outcome<ChannelNumber>> {
+        wait(self.bind.entry(peer).or_default())
+    }
+
+    pub(crate) fn bound_outcome(&mut self, outcome: Outcome<Box<Mapped>>) {
+        if !self.binding.is_empty() {
+            let _ = self.binding.remove(0).send(outcome);
+        }
+    }
+
+    pub(crate) fn refreshed(&mut self) {
+        tell_all(&mut self.refresh, Ok(()));
+    }
+
+    /// A Refresh failed, with which lifetime is not known: whoever waits for one hears of it.
+    pub(crate) fn refresh_failed(&mut self, error: &RequestError) -> bool {
+        let heard = tell_all(&mut self.refresh, Err(error.clone()));
+        tell_all(&mut self.close, Err(error.clone())) || heard
+    }
+
+    pub(crate) fn released(&mut self) {
+        tell_all(&mut self.close, Ok(()));
+    }
+
+    pub(crate) fn permitted(&mut self, peer: IpAddr, outcome: Outcome<()>) -> bool {
+        tell(&mut self.permit, &peer, outcome)
+    }
+
+    pub(crate) fn bound(&mut self, peer: SocketAddr, outcome: Outcome<ChannelNumber>) -> bool {
+        tell(&mut self.bind, &peer, outcome)
+    }
+
+    /// No outcome will come for what hangs on the allocation: its receivers see that their senders are gone.
+    pub(crate) fn end_lease(&mut self) {
+        self.refresh.clear();
+        self.permit.clear();
+        self.bind.clear();
+    }
+
+    /// No outcome will come at all.
+    pub(crate) fn end(&mut self) {
+        *self = Waiters::default();
+    }
+}
