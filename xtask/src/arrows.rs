@@ -63,7 +63,11 @@ mod tests {
     const ALLOWED: &[(&str, &[&str])] = &[
         ("hairpin", &["server", "load"]),
         ("server", &["turn", "stun", "sip", "timers", "io", "bpf"]),
-        ("load", &["turn", "stun", "sip", "timers", "io", "bpf"]),
+        (
+            "load",
+            &["client", "turn", "stun", "sip", "timers", "io", "bpf"],
+        ),
+        ("client", &["turn", "stun", "server"]),
         ("turn", &["stun", "timers"]),
         ("sip", &["timers"]),
         ("stun", &[]),

@@ -16,6 +16,7 @@ mod fuzz;
 mod gate;
 mod interop;
 mod lints;
+mod package;
 mod process;
 mod quick;
 mod rfc;
@@ -67,6 +68,12 @@ enum Chore {
     },
     /// Print which of our crates depends on which, as ARCHITECTURE.md draws it.
     Arrows,
+    /// Check that every crate can be published.
+    Package {
+        /// Also compile what is in the packages; takes minutes.
+        #[arg(long)]
+        build: bool,
+    },
     /// Check licences, banned crates, sources and known vulnerabilities with cargo-deny.
     Deny,
     /// Count what each operation costs in instructions, allocations and system calls, and hold it against crates/server/budgets.toml.
@@ -113,6 +120,7 @@ fn run(chore: Chore) -> anyhow::Result<ExitCode> {
             arrows::print(&root)?;
             return Ok(ExitCode::SUCCESS);
         }
+        Chore::Package { build } => package::run(&root, build)?,
         Chore::Deny => deny::run(&root)?,
         Chore::Budgets { write } => budgets::run(&root, write)?,
         Chore::Interop(options) => {

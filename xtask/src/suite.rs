@@ -16,7 +16,7 @@ use clap::ValueEnum;
 use crate::built::{self, Built};
 use crate::tally::Tally;
 use crate::tools::{self, Tool};
-use crate::{budgets, cargo, deny, fuzz, gate, interop, rfc, tidy, vm, workflow};
+use crate::{budgets, cargo, deny, fuzz, gate, interop, package, rfc, tidy, vm, workflow};
 use background::Background;
 use times::Times;
 
@@ -35,6 +35,8 @@ pub(crate) enum Stage {
     Bpf,
     /// `cargo clippy`, every warning an error.
     Clippy,
+    /// Each crate can be published: `cargo package` accepts it, with README, licences and keywords.
+    Package,
     /// cargo-deny: licences, duplicate or banned crates, sources, known vulnerabilities.
     Deny,
     /// Release builds, which later stages use.
@@ -72,6 +74,7 @@ impl Stage {
             Stage::Workflow => workflow::check(root),
             Stage::Bpf => bpf::compare(root),
             Stage::Clippy => cargo::clippy(root, &["--workspace"]),
+            Stage::Package => package::run(root, false),
             Stage::Deny => deny::run(root),
             Stage::Build => {
                 cargo::release(root).and_then(|_| budgets::build(root).map(|_| Tally::ONE))
@@ -128,7 +131,7 @@ impl Stage {
     fn runs_in_background(self) -> bool {
         matches!(
             self,
-            Stage::Deny | Stage::Build | Stage::Budgets | Stage::Fuzz | Stage::Doc
+            Stage::Package | Stage::Deny | Stage::Build | Stage::Budgets | Stage::Fuzz | Stage::Doc
         )
     }
 

@@ -116,13 +116,23 @@ impl Endpoint {
 
     /// Hands out what the client wants transmitted, then its events. A request that cannot be transmitted is lost like any
     /// other: the client repeats it.
-    pub fn settle(&mut self, mut transmit: impl FnMut(&[u8]), mut event: impl FnMut(Event)) {
+    pub fn settle(&mut self, transmit: impl FnMut(&[u8]), mut event: impl FnMut(Event)) {
+        self.transmit(transmit);
+        while let Some(happened) = self.event() {
+            event(happened);
+        }
+    }
+
+    /// The first half of [`settle`](Endpoint::settle).
+    pub fn transmit(&mut self, mut transmit: impl FnMut(&[u8])) {
         while let Some(request) = self.client.poll_transmit() {
             transmit(request);
         }
-        while let Some(happened) = self.client.poll_event() {
-            event(happened);
-        }
+    }
+
+    /// The second half of [`settle`](Endpoint::settle), one event at a time, for an owner whose next request depends on it.
+    pub fn event(&mut self) -> Option<Event> {
+        self.client.poll_event()
     }
 
     /// When to call [`timeout`](Endpoint::timeout) next; `None` if nothing is pending.

@@ -54,6 +54,8 @@ impl UdpLink {
         };
         let socket = UdpSocket::bind(local.unwrap_or(any)).await?;
         socket.connect(server).await?;
+        // tokio learns from its first poll that a socket is writable; until then `try_send` refuses everything.
+        socket.writable().await?;
         Ok(UdpLink(socket))
     }
 }

@@ -6,15 +6,16 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
+use client::{Endpoint, Input};
 use io::{
     Datagrams, Events, Flushed, Interest, Poller, RecvBatch, SendOptions, SendQueue, UdpOptions,
     UdpSocket,
 };
-use turn::client::{Client, ClientConfig, Event, Received};
+use turn::client::{Client, ClientConfig, Event};
 use turn::{Mono, Now};
 
 use super::sender::Sender;
-use super::slot::{ClientId, ClientParts, Slot, Wheel};
+use super::slot::{ClientId, ClientParts, Wheel};
 use super::{AddError, Data, DriverStats, Handler};
 
 /// Readiness events taken from the kernel at once.
@@ -58,7 +59,7 @@ pub struct Driver {
     poller: Poller,
     ready: Events,
     /// Clients and, apart from them so that sending can borrow both, their sockets.
-    clients: Vec<Option<Slot>>,
+    clients: Vec<Option<Endpoint>>,
     sockets: Vec<Option<Arc<UdpSocket>>>,
     wheel: Wheel,
     received: RecvBatch,
@@ -123,7 +124,7 @@ impl Driver {
             .add(&*parts.socket, id.0.into(), Interest::Read)
             .map_err(AddError::Poll)?;
         self.clients
-            .push(Some(Slot::new(parts.client, parts.server)));
+            .push(Some(Endpoint::adopt(parts.server, parts.client)));
         self.sockets.push(Some(parts.socket));
         self.service(id);
         Ok(id)
@@ -131,16 +132,16 @@ impl Driver {
 
     /// Hands a client over to somebody else; events that nobody has seen are lost. `None` if it has left already.
     pub fn release(&mut self, id: ClientId) -> Option<ClientParts> {
-        let slot = self.clients.get_mut(id.index())?.take()?;
+        let endpoint = self.clients.get_mut(id.index())?.take()?;
         let socket = self.sockets.get_mut(id.index())?.take()?;
         self.wheel.remove(id.0);
         // It is watched, so this can only fail for lack of memory; its events then find an empty place.
         let _ = self.poller.remove(&*socket);
         self.events.retain(|(owner, _)| *owner != id);
         Some(ClientParts {
-            client: slot.client,
+            server: endpoint.server(),
+            client: endpoint.into_client(),
             socket,
-            server: slot.server,
         })
     }
 
@@ -169,10 +170,7 @@ impl Driver {
     /// A client, to look at.
     #[must_use]
     pub fn client(&self, id: ClientId) -> Option<&Client> {
-        self.clients
-            .get(id.index())?
-            .as_ref()
-            .map(|slot| &*slot.client)
+        self.clients.get(id.index())?.as_ref().map(Endpoint::client)
     }
 
     /// The address its socket is bound to.
@@ -186,8 +184,8 @@ impl Driver {
 
     /// Does something to a client and sends what comes of it. `None` if the client has left.
     pub fn with<R>(&mut self, id: ClientId, call: impl FnOnce(&mut Client, Now) -> R) -> Option<R> {
-        let slot = self.clients.get_mut(id.index())?.as_mut()?;
-        let result = call(&mut slot.client, now());
+        let endpoint = self.clients.get_mut(id.index())?.as_mut()?;
+        let result = endpoint.with(now(), call);
         self.service(id);
         Some(result)
     }
@@ -294,10 +292,10 @@ impl Driver {
         let now = now();
         for datagrams in received.iter() {
             let id = ClientId(datagrams.tag as u32);
-            let Some(Some(slot)) = clients.get_mut(id.index()) else {
+            let Some(Some(endpoint)) = clients.get_mut(id.index()) else {
                 continue;
             };
-            if deliver(slot, id, datagrams, now, handler, stats) {
+            if deliver(endpoint, id, datagrams, now, handler, stats) {
                 touched.push(id);
             }
         }
@@ -311,8 +309,8 @@ impl Driver {
     fn expire(&mut self) {
         let now = now();
         while let Some(id) = self.wheel.pop_due(now.mono).map(ClientId) {
-            if let Some(Some(slot)) = self.clients.get_mut(id.index()) {
-                slot.expire(now);
+            if let Some(Some(endpoint)) = self.clients.get_mut(id.index()) {
+                endpoint.timeout(now);
             }
             self.service(id);
         }
@@ -320,42 +318,40 @@ impl Driver {
 
     /// Restores the invariant after a client has been touched.
     fn service(&mut self, id: ClientId) {
-        let (Some(Some(slot)), Some(Some(socket))) = (
+        let (Some(Some(endpoint)), Some(Some(socket))) = (
             self.clients.get_mut(id.index()),
             self.sockets.get(id.index()),
         ) else {
             return;
         };
-        self.stats.unsent += slot.transmit(socket);
-        while let Some(event) = slot.client.poll_event() {
-            self.events.push_back((id, event));
-        }
-        slot.arm(id, &mut self.wheel);
+        let server = endpoint.server();
+        let (unsent, events) = (&mut self.stats.unsent, &mut self.events);
+        endpoint.settle(
+            |request| *unsent += u64::from(socket.send_to(request, server, None).is_err()),
+            |event| events.push_back((id, event)),
+        );
+        let deadline = endpoint.deadline().unwrap_or(Mono::NEVER);
+        self.wheel.set(id.0, deadline);
     }
 }
 
 /// Hands one message (of one or more datagrams) to its client; says whether that may have changed the client.
 fn deliver(
-    slot: &mut Slot,
+    endpoint: &mut Endpoint,
     id: ClientId,
     datagrams: Datagrams<'_>,
     now: Now,
     handler: &mut impl Handler,
     stats: &mut DriverStats,
 ) -> bool {
-    // RFC 8656 §3.2: an allocation is tied to its 5-tuple; nobody but the server speaks to this socket.
-    if datagrams.from != slot.server {
-        stats.strangers += datagrams.segments().count() as u64;
-        return false;
-    }
     if datagrams.truncated {
         stats.truncated += 1;
         return false;
     }
     let mut touched = false;
     for datagram in datagrams.segments() {
-        match slot.client.handle_input(now, datagram) {
-            Received::Data {
+        match endpoint.input(now, datagrams.from, datagram) {
+            Input::Data {
                 peer,
                 channel,
                 payload,
@@ -370,15 +366,16 @@ fn deliver(
                     },
                 );
             }
-            Received::Handled => {
+            Input::Handled => {
                 stats.handled += 1;
                 touched = true;
             }
-            Received::Ignored(_) => {
+            Input::Ignored(_) => {
                 // A response that cannot be trusted ends the request over a stream; here it changes nothing.
                 stats.ignored += 1;
             }
-            Received::NotMine => stats.foreign += 1,
+            Input::NotMine => stats.foreign += 1,
+            Input::Stranger => stats.strangers += 1,
         }
     }
     touched

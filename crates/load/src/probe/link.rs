@@ -6,7 +6,8 @@ use std::ops::Range;
 use std::sync::Arc;
 use std::time::Duration;
 
-use turn::client::{Client, ClientConfig, Event, Received, RequestError, Timing};
+use client::{Endpoint, Input};
+use turn::client::{Client, ClientConfig, Event, RequestError, Timing};
 use turn::{Mono, Now};
 
 use super::error::ProbeError;
@@ -18,9 +19,8 @@ const MIN_WAIT: Duration = Duration::from_micros(100);
 
 /// A client, its socket and its clock. The socket is connected, so that ICMP errors are heard.
 pub(super) struct Link {
-    server: SocketAddr,
     socket: UdpSocket,
-    client: Client,
+    endpoint: Endpoint,
     buffer: Box<[u8]>,
     /// Datagrams that are neither STUN nor ChannelData.
     foreign: u32,
@@ -55,20 +55,19 @@ impl Link {
         getrandom::fill(&mut seed)
             .map_err(|error| ProbeError::local(server, io::Error::other(error.to_string())))?;
         Ok(Link {
-            server,
             socket: socket.map_err(|error| ProbeError::local(server, error))?,
-            client: Client::new(config, seed),
+            endpoint: Endpoint::new(server, config, seed),
             buffer: vec![0; BUFFER].into(),
             foreign: 0,
         })
     }
 
     pub(super) fn server(&self) -> SocketAddr {
-        self.server
+        self.endpoint.server()
     }
 
     pub(super) fn client(&self) -> &Client {
-        &self.client
+        self.endpoint.client()
     }
 
     /// The address its datagrams leave from.
@@ -84,7 +83,7 @@ impl Link {
     }
 
     pub(super) fn call(&mut self, wish: impl FnOnce(&mut Client, Now)) {
-        wish(&mut self.client, now());
+        self.endpoint.with(now(), wish);
     }
 
     /// Sends `payload` to `peer` through the relay, by its channel if that is bound, else by a Send indication. False if there
@@ -92,10 +91,10 @@ impl Link {
     pub(super) fn send(&mut self, peer: SocketAddr, payload: &[u8]) -> bool {
         let mut out = [0; 256];
         let at = now();
-        let header = self
-            .client
+        let client = self.endpoint.data();
+        let header = client
             .channel_of(at, peer)
-            .and_then(|channel| self.client.channel_header(at, channel, payload.len()).ok());
+            .and_then(|channel| client.channel_header(at, channel, payload.len()).ok());
         let len = match header {
             Some(header) => {
                 let end = header.len() + payload.len();
@@ -103,9 +102,7 @@ impl Link {
                 out[header.len()..end].copy_from_slice(payload);
                 Ok(end)
             }
-            None => self
-                .client
-                .write_send_indication(at, peer, payload, false, &mut out),
+            None => client.write_send_indication(at, peer, payload, false, &mut out),
         };
         // A datagram that does not leave counts as lost; the next one is tried anyway.
         len.is_ok_and(|len| self.socket.send(&out[..len]).is_ok())
@@ -142,9 +139,9 @@ impl Link {
     fn explain(&self, request: &'static str, error: RequestError) -> ProbeError {
         match error {
             RequestError::TimedOut(_) if self.foreign > 0 => ProbeError::NotStun {
-                server: self.server,
+                server: self.server(),
             },
-            error => ProbeError::request(self.server, request, error),
+            error => ProbeError::request(self.server(), request, error),
         }
     }
 
@@ -152,42 +149,52 @@ impl Link {
     pub(super) fn step(&mut self, deadline: Mono, transmissions: &mut u8) -> Step {
         loop {
             let at = now();
-            self.client.handle_timeout(at);
-            while let Some(request) = self.client.poll_transmit() {
+            self.endpoint.timeout(at);
+            let (socket, mut refused) = (&self.socket, false);
+            self.endpoint.transmit(|request| {
                 *transmissions = transmissions.saturating_add(1);
                 // An ICMP error that waits is reported by the next call, whichever that is: repeat it once.
-                if self.socket.send(request).is_err() && self.socket.send(request).is_err() {
-                    self.client.handle_unreachable(at);
-                    break;
-                }
+                refused |= socket.send(request).is_err() && socket.send(request).is_err();
+            });
+            if refused {
+                self.unreachable(at);
             }
-            if let Some(event) = self.client.poll_event() {
+            if let Some(event) = self.endpoint.event() {
                 return Step::Event(event);
             }
             if at.mono >= deadline {
                 return Step::Deadline;
             }
             let until = self
-                .client
-                .poll_timeout()
+                .endpoint
+                .deadline()
                 .map_or(deadline, |at| at.min(deadline));
             match self.receive(until.since(at.mono)) {
-                Some(Received::Data { peer, payload, .. }) => return Step::Data { peer, payload },
-                Some(Received::NotMine) => self.foreign += 1,
+                Some(Input::Data { peer, payload, .. }) => return Step::Data { peer, payload },
+                Some(Input::NotMine) => self.foreign += 1,
                 _ => {}
             }
         }
     }
 
-    fn receive(&mut self, wait: Duration) -> Option<Received> {
+    fn unreachable(&mut self, at: Now) {
+        self.endpoint
+            .with(at, |client, now| client.handle_unreachable(now));
+    }
+
+    fn receive(&mut self, wait: Duration) -> Option<Input> {
         // Only a zero timeout is refused, and there is none.
         self.socket
             .set_read_timeout(Some(wait.max(MIN_WAIT)))
             .ok()?;
         match self.socket.recv(&mut self.buffer) {
-            Ok(len) => Some(self.client.handle_input(now(), &self.buffer[..len])),
+            Ok(len) => {
+                // The socket is connected: the kernel drops what others send.
+                let server = self.server();
+                Some(self.endpoint.input(now(), server, &self.buffer[..len]))
+            }
             Err(error) if is_hard(error.kind()) => {
-                self.client.handle_unreachable(now());
+                self.unreachable(now());
                 None
             }
             Err(_) => None,

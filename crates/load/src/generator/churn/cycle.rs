@@ -1,11 +1,11 @@
 //! One cycle: the life of one allocation.
 
 use std::io::ErrorKind;
-use std::net::SocketAddr;
 
 use ::io::{Flushed, UdpSocket};
+use client::Endpoint;
 use turn::Now;
-use turn::client::{Client, Event, RequestError};
+use turn::client::{Event, RequestError};
 
 use super::Recipe;
 
@@ -33,8 +33,7 @@ impl Step {
 #[derive(Debug)]
 pub(super) struct Cycle {
     pub(super) socket: UdpSocket,
-    pub(super) client: Client,
-    server: SocketAddr,
+    pub(super) endpoint: Endpoint,
     step: Step,
     /// When it was meant to begin, and when its current step began.
     pub(super) intended_ns: u64,
@@ -63,23 +62,25 @@ impl Cycle {
     ) -> Cycle {
         let mut cycle = Cycle {
             socket,
-            client: Client::new(recipe.config.clone(), seed),
-            server: recipe.turn.server.address(),
+            endpoint: Endpoint::new(recipe.turn.server.address(), recipe.config.clone(), seed),
             step: Step::Allocate,
             intended_ns,
             // The first step counts from when it should have begun, as the whole does.
             step_ns: intended_ns,
         };
         // A new client has no allocation that this one could collide with.
-        let _ = cycle.client.allocate(now, recipe.allocation);
+        let _ = cycle
+            .endpoint
+            .with(now, |client, now| client.allocate(now, recipe.allocation));
         cycle
     }
 
     /// Sends what the client wants sent. What does not leave is repeated by the client's own timer.
     pub(super) fn transmit(&mut self, flushed: &mut Flushed) {
-        while let Some(request) = self.client.poll_transmit() {
+        let (server, socket) = (self.endpoint.server(), &self.socket);
+        self.endpoint.transmit(|request| {
             flushed.syscalls += 1;
-            match self.socket.send_to(request, self.server, None) {
+            match socket.send_to(request, server, None) {
                 Ok(()) => {
                     flushed.sent += 1;
                     flushed.sent_bytes += request.len() as u64;
@@ -87,18 +88,13 @@ impl Cycle {
                 Err(error) if error.kind() == ErrorKind::WouldBlock => flushed.would_block += 1,
                 Err(_) => flushed.other_errors += 1,
             }
-        }
-    }
-
-    /// Whether this is where its server answers from.
-    pub(super) fn is_server(&self, from: SocketAddr) -> bool {
-        from == self.server
+        });
     }
 
     /// Takes note of the client's next event that ends a step, and begins the next one.
     pub(super) fn poll(&mut self, recipe: &Recipe, now: Now) -> Option<Stepped> {
         loop {
-            let event = self.client.poll_event()?;
+            let event = self.endpoint.event()?;
             let failed = match (event, self.step) {
                 (Event::Allocated(_), Step::Allocate)
                 | (Event::Refreshed { .. }, Step::Refresh(_))
@@ -126,10 +122,10 @@ impl Cycle {
         // What exists is deleted, whatever went wrong with it; once is enough.
         let begun = match (step, failed, next) {
             (Step::Release, ..) => false,
-            (_, None, Step::Refresh(_)) => self.client.refresh(now, None).is_ok(),
+            (_, None, Step::Refresh(_)) => self.refresh(now),
             _ => {
                 self.step = Step::Release;
-                self.client.release(now, None).is_ok()
+                self.release(now)
             }
         };
         if failed.is_none() && begun {
@@ -143,13 +139,27 @@ impl Cycle {
         }
     }
 
+    fn refresh(&mut self, now: Now) -> bool {
+        let asked = self
+            .endpoint
+            .with(now, |client, now| client.refresh(now, None));
+        asked.is_ok()
+    }
+
+    fn release(&mut self, now: Now) -> bool {
+        let asked = self
+            .endpoint
+            .with(now, |client, now| client.release(now, None));
+        asked.is_ok()
+    }
+
     /// Asks for deletion out of turn; false if there is nothing to delete.
     pub(super) fn abandon(&mut self, now: Now) -> bool {
         if self.step == Step::Release {
             return true;
         }
         self.step = Step::Release;
-        self.client.release(now, None).is_ok()
+        self.release(now)
     }
 }
 

@@ -6,8 +6,8 @@ use std::time::Duration;
 use timers::{Mono, Wheel};
 
 use ::io::{Events, Interest, Poller, RecvBatch, UdpOptions, clock};
+use client::Input;
 use turn::Now;
-use turn::client::Received;
 
 use super::Recipe;
 use super::cycle::{Cycle, Step, Stepped};
@@ -233,7 +233,7 @@ impl Worker {
         while let Some(place) = self.wheel.pop_due(now.mono) {
             let place = place as usize;
             if let Some(cycle) = &mut self.cycles[place] {
-                cycle.client.handle_timeout(now);
+                cycle.endpoint.timeout(now);
                 self.advance(place, now, shared, counters);
             }
         }
@@ -250,9 +250,7 @@ impl Worker {
         }
         let now = now();
         for answer in self.batch.iter() {
-            let ours = cycle.is_server(answer.from)
-                && cycle.client.handle_input(now, answer.bytes) == Received::Handled;
-            if !ours {
+            if cycle.endpoint.input(now, answer.from, answer.bytes) != Input::Handled {
                 counters.add(Counter::Foreign, 1);
             }
         }
@@ -319,7 +317,7 @@ impl Worker {
             return;
         };
         cycle.transmit(&mut self.left.flushed);
-        let deadline = cycle.client.poll_timeout().unwrap_or(Mono::NEVER);
+        let deadline = cycle.endpoint.deadline().unwrap_or(Mono::NEVER);
         self.wheel.set(place as u32, deadline);
     }
 
@@ -338,7 +336,7 @@ impl Worker {
         let now = now();
         for place in 0..self.cycles.len() {
             if let Some(cycle) = &mut self.cycles[place]
-                && cycle.client.relayed().is_some()
+                && cycle.endpoint.client().relayed().is_some()
                 && shared.stopping()
             {
                 cycle.abandon(now);
