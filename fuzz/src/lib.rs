@@ -2,4 +2,5 @@
 
 pub mod sip;
 pub mod sip_engine;
+pub mod turn_server;
 pub mod stun;
