@@ -48,7 +48,7 @@ pub struct Builder {
     ports: Option<(u16, u16)>,
     workers: Option<usize>,
     pinning: Pinning,
-    no_offloads: bool,
+    no_segmentation_offload: bool,
     receive_buffer: Option<u32>,
     send_buffer: Option<u32>,
     busy_poll_us: u32,
@@ -111,9 +111,10 @@ impl Builder {
         self
     }
 
-    /// Whether UDP GRO and GSO are used where the kernel has them. Default: yes.
-    pub fn offloads(mut self, wanted: bool) -> Self {
-        self.no_offloads = !wanted;
+    /// Whether the server uses UDP GRO and GSO, which send and receive several datagrams per system call. Default: yes, if the
+    /// kernel has them.
+    pub fn segmentation_offload(mut self, wanted: bool) -> Self {
+        self.no_segmentation_offload = !wanted;
         self
     }
 
@@ -144,8 +145,8 @@ impl Builder {
         self
     }
 
-    /// How much of relaying the kernel is asked to do. Default: nothing.
-    pub fn offload(mut self, offload: Offload) -> Self {
+    /// Whether BPF programs in the kernel relay, and which. Default: none.
+    pub fn kernel_relay(mut self, offload: Offload) -> Self {
         self.offload = offload;
         self
     }

@@ -3,15 +3,16 @@
 //! At each wake-up, a worker compares the number of the published configuration with its own. It fetches a new one before it reads a
 //! datagram. A change needs no room in a mailbox, so it reaches all workers or, if it fails, none.
 
+use crate::addresses::{RelayAddresses, host_addresses};
 use crate::error::{ReloadError, SettingsError};
 use crate::hooks::OnEvent;
 use crate::mailbox::Mailbox;
 use crate::policy::{OwnAddresses, Policy};
 use crate::quota::Quotas;
+use crate::random;
 use crate::settings::{Settings, Surroundings};
 use crate::sip;
 use crate::worker::WorkerMessage;
-use crate::{addresses::RelayAddresses, random};
 use std::fmt;
 use std::net::IpAddr;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -202,6 +203,26 @@ impl Changes {
             published,
             boxes,
         }
+    }
+
+    /// Replaces the settings, for all workers or for none.
+    pub(crate) fn replace_settings(&self, settings: Settings) -> Result<(), ReloadError> {
+        self.make(|live| {
+            if settings.realm != live.settings.realm {
+                return Err(ReloadError::Realm);
+            }
+            live.set_host(host_addresses());
+            live.settings = settings;
+            Ok(true)
+        })
+    }
+
+    /// Has all workers refuse new work.
+    pub(crate) fn drain(&self) -> Result<(), ReloadError> {
+        self.make(|live| {
+            live.draining = true;
+            Ok(true)
+        })
     }
 
     pub(crate) fn live(&self) -> MutexGuard<'_, Live> {

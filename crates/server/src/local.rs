@@ -2,15 +2,18 @@
 //! thread's timing would be part of the result.
 
 use crate::builder::Made;
-use crate::error::StartError;
+use crate::error::{ReloadError, StartError};
 use crate::host_watch::HostWatch;
+use crate::live::Changes;
 use crate::observer::Observer;
 use crate::offload::Control;
 use crate::running::separate_all;
+use crate::settings::Settings;
 use crate::stats::WorkerStats;
 use crate::worker::{EVENTS, Worker};
 use io::Events;
 use std::net::SocketAddr;
+use std::sync::Arc;
 use std::time::Duration;
 
 /// A server that works whenever its owner says so. Made by [`Builder::start_local`](crate::Builder::start_local).
@@ -19,10 +22,11 @@ pub struct Local {
     worker: Worker,
     events: Events,
     observer: Observer,
+    changes: Arc<Changes>,
     /// Keeps the worker's policy up to date.
     _host_watch: HostWatch,
     /// Keeps the programs attached.
-    _control: Option<Control>,
+    control: Option<Control>,
 }
 
 impl Local {
@@ -40,8 +44,9 @@ impl Local {
             worker,
             events: Events::with_capacity(EVENTS),
             observer: made.observer,
+            changes: Arc::clone(&made.changes),
             _host_watch: HostWatch::start(made.changes, made.kept)?,
-            _control: control,
+            control,
         })
     }
 
@@ -66,6 +71,36 @@ impl Local {
     #[must_use]
     pub fn sip_listeners(&self) -> &[SocketAddr] {
         self.observer.sip_listeners()
+    }
+
+    /// Replaces all live settings. Allocations stay. The next [`turn`](Self::turn) applies the settings before it reads a datagram.
+    ///
+    /// # Errors
+    /// If the settings are wrong or the realm differs; then nothing has changed.
+    pub fn reload(&mut self, settings: Settings) -> Result<(), ReloadError> {
+        let binding = settings.answered_by_kernel();
+        self.changes.replace_settings(settings)?;
+        if let Some(control) = &self.control {
+            control.set_binding(binding);
+        }
+        Ok(())
+    }
+
+    /// Admits no new work from the next [`turn`](Self::turn) on: new allocations get 508; SIP requests that belong to no transaction and
+    /// no dialog get 503. The server goes on serving what exists. [`is_drained`](Self::is_drained) says when that has ended.
+    ///
+    /// # Errors
+    /// If the settings are not valid any more.
+    pub fn drain(&mut self) -> Result<(), ReloadError> {
+        self.observer.set_draining();
+        self.changes.drain()
+    }
+
+    /// Whether no allocation and no SIP transaction is left.
+    #[must_use]
+    pub fn is_drained(&self) -> bool {
+        let stats = self.worker.stats();
+        stats.engine.allocations == 0 && stats.sip.transactions == 0
     }
 
     /// What it has done so far.
@@ -133,5 +168,48 @@ mod tests {
         }
         let relay = local.worker.sockets.relays.get(key).expect("open");
         assert!(!relay.socket.gro(), "one by one from now on");
+    }
+    /// The code of the error response to a Binding request, 0 for a success response, `None` if nothing comes.
+    fn answer_to_binding(local: &mut Local) -> Option<u16> {
+        let client = UdpSocket::bind((Ipv4Addr::LOCALHOST, 0)).expect("a socket");
+        client.set_nonblocking(true).expect("set");
+        let mut buffer = [0; stun::HEADER_LEN];
+        let id = stun::TransactionId([7; 12]);
+        let (class, method) = (stun::Class::Request, stun::Method::BINDING);
+        let request = stun::Builder::new(&mut buffer, class, method, &id).expect("it fits");
+        let sent = client.send_to(request.finish(), local.listeners()[0]);
+        sent.expect("sent");
+        let mut response = [0; 500];
+        (0..50).find_map(|_| {
+            local.turn(Duration::from_millis(20)).expect("a turn");
+            let (length, _) = client.recv_from(&mut response).ok()?;
+            let message = stun::Message::parse(&response[..length]).expect("STUN");
+            let code = message.get::<stun::ErrorCode<'_>>().expect("well formed");
+            Some(code.map_or(0, |error| error.code))
+        })
+    }
+
+    #[test]
+    fn a_local_server_reloads_and_drains() {
+        let mut local = Server::builder()
+            .listen((Ipv4Addr::LOCALHOST, 0).into())
+            .user("ann", "secret")
+            .start_local()
+            .expect("a server");
+        assert_eq!(answer_to_binding(&mut local), Some(0));
+        let mut settings = Settings::default();
+        settings.authenticate_binding = true;
+        local.reload(settings.clone()).expect("valid");
+        assert_eq!(answer_to_binding(&mut local), Some(401));
+        settings.realm = "another".to_owned();
+        assert_eq!(local.reload(settings), Err(ReloadError::Realm));
+        assert!(!local.observer.is_draining());
+        local.drain().expect("valid");
+        assert!(local.observer.is_draining() && local.is_drained());
+        assert_eq!(
+            answer_to_binding(&mut local),
+            Some(401),
+            "it goes on serving"
+        );
     }
 }

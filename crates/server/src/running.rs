@@ -1,6 +1,6 @@
 //! A server that runs: look at it, change it, end it.
 
-use crate::addresses::{RelayAddress, host_addresses};
+use crate::addresses::RelayAddress;
 use crate::builder::Made;
 use crate::error::{ReloadError, StartError, WorkerFailure};
 use crate::host_watch::HostWatch;
@@ -187,14 +187,7 @@ impl Running {
     pub fn reload(&self, settings: Settings) -> Result<(), ReloadError> {
         self.all_run()?;
         let binding = settings.answered_by_kernel();
-        self.changes.make(|live| {
-            if settings.realm != live.settings.realm {
-                return Err(ReloadError::Realm);
-            }
-            live.set_host(host_addresses());
-            live.settings = settings;
-            Ok(true)
-        })?;
+        self.changes.replace_settings(settings)?;
         if let Some(control) = &self.control {
             control.set_binding(binding);
         }
@@ -239,10 +232,7 @@ impl Running {
     pub fn drain(&self, limit: Duration) -> Result<bool, ReloadError> {
         let deadline = Instant::now() + limit;
         self.observer.set_draining();
-        self.changes.make(|live| {
-            live.draining = true;
-            Ok(true)
-        })?;
+        self.changes.drain()?;
         loop {
             self.all_run()?;
             let stats = self.stats();

@@ -57,7 +57,7 @@ fn start_at(address: &str, mode: OffloadMode) -> Result<Running, StartError> {
         .relay_address(address.parse().unwrap())
         .user("ann", "secret")
         .workers(1)
-        .offload(offload)
+        .kernel_relay(offload)
         .drop_privileges(true)
         .start()
 }

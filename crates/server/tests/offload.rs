@@ -62,7 +62,7 @@ fn builder() -> Builder {
         .user(common::USER, common::PASSWORD)
         .allow_development_peers()
         .workers(2)
-        .offload(offload)
+        .kernel_relay(offload)
 }
 
 /// A server that has the kernel relay; `None` on a kernel that cannot.
@@ -339,7 +339,7 @@ fn a_wildcard_listener_has_entries_for_the_address_that_was_asked() {
             .listen(at("0.0.0.0:0"))
             .relay_address(ip("10.9.9.1"))
             .settings(settings())
-            .offload(offload);
+            .kernel_relay(offload);
         let Some(server) = start(builder) else {
             return;
         };
@@ -368,7 +368,7 @@ fn channels_beyond_what_fits_are_relayed_by_user_space() {
     alone(|| {
         let mut offload = Offload::default();
         (offload.mode, offload.channels) = (OffloadMode::Tc, FIT as u32);
-        let Some(server) = start(builder().offload(offload)) else {
+        let Some(server) = start(builder().kernel_relay(offload)) else {
             return;
         };
         let mut client = Client::from(V4, server.listeners()[0]);

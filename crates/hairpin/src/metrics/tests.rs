@@ -17,7 +17,7 @@ fn server() -> server::Running {
         .relay_address("127.0.0.1".parse().unwrap())
         .user("zaphod", "secret")
         .sip_listen("127.0.0.1:0".parse().unwrap())
-        .offload(offload)
+        .kernel_relay(offload)
         .workers(2);
     builder.start().expect("the server starts")
 }

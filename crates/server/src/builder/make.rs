@@ -62,7 +62,7 @@ impl Builder {
             ports,
             workers,
         ));
-        let offloads = (!self.no_offloads).then(Offloads::probe);
+        let offloads = (!self.no_segmentation_offload).then(Offloads::probe);
         let Bound {
             groups,
             listeners,

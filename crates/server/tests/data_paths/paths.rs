@@ -53,6 +53,6 @@ impl Path {
             Path::Xdp => OffloadMode::Xdp,
             Path::Tc | Path::TcCompleted => OffloadMode::Tc,
         };
-        builder.offload(offload)
+        builder.kernel_relay(offload)
     }
 }
