@@ -2,5 +2,6 @@
 
 pub mod sip;
 pub mod sip_engine;
+pub mod turn_client;
 pub mod turn_server;
 pub mod stun;

@@ -3,29 +3,40 @@
 
 extern crate stun as hairpin_stun;
 
+#[path = "../../../fuzz/src/turn_client.rs"]
+mod client_target;
 #[path = "../../../fuzz/src/turn_server.rs"]
 mod server_target;
+
+type Target = fn(&[u8]);
+const TARGETS: [(&str, Target); 2] = [
+    ("turn_client", client_target::client),
+    ("turn_server", server_target::server),
+];
 
 #[expect(
     clippy::disallowed_methods,
     reason = "a test may read the files it is about"
 )]
 #[test]
-fn servers() {
-    let folder =
-        std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fuzz/corpus/turn_server");
-    let mut inputs = 0;
-    for entry in std::fs::read_dir(&folder).expect("the corpus is committed") {
-        let input = std::fs::read(entry.expect("readable").path()).expect("readable");
-        server_target::server(&input);
-        inputs += 1;
+fn the_corpus_is_replayed() {
+    for (name, target) in TARGETS {
+        let folder = std::path::Path::new(env!("CARGO_MANIFEST_DIR"))
+            .join("../../fuzz/corpus")
+            .join(name);
+        let mut inputs = 0;
+        for entry in std::fs::read_dir(&folder).expect("the corpus is committed") {
+            let input = std::fs::read(entry.expect("readable").path()).expect("readable");
+            target(&input);
+            inputs += 1;
+        }
+        assert!(inputs > 2, "{} is nearly empty", folder.display());
     }
-    assert!(inputs > 2, "{} is nearly empty", folder.display());
 }
 
 /// As many random inputs as a test run has time for.
 #[test]
-fn random_steps_leave_nothing_behind() {
+fn random_steps_break_nothing() {
     let mut state = 1_u64;
     for _ in 0..3_000 {
         let input: Vec<u8> = (0..600)
@@ -36,6 +47,6 @@ fn random_steps_leave_nothing_behind() {
                 (state >> 56) as u8
             })
             .collect();
-        server_target::server(&input);
+        TARGETS.iter().for_each(|(_, target)| target(&input));
     }
 }
