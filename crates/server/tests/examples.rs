@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 use std::process::Command;
 
-const EXAMPLES: [&str; 7] = [
+const EXAMPLES: [&str; 8] = [
     "minimal",
     "stun_only",
     "rest_credentials",
@@ -11,6 +11,7 @@ const EXAMPLES: [&str; 7] = [
     "quotas",
     "addresses_and_ports",
     "events_and_metrics",
+    "sans_io",
 ];
 
 /// Cargo builds the examples beside the tests.
