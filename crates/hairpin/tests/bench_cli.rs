@@ -71,7 +71,12 @@ fn without_root_it_says_so() {
     // A copy where everybody can read it: the one that cargo built may lie in somebody's home.
     let directory = tempfile::tempdir().unwrap();
     let copy = directory.path().join("hairpin");
-    std::fs::copy(env!("CARGO_BIN_EXE_hairpin"), &copy).unwrap();
+    // By another process: a child that another test forks meanwhile must not hold the copy open for writing ("text file busy").
+    let copied = Command::new("cp")
+        .arg(env!("CARGO_BIN_EXE_hairpin"))
+        .arg(&copy)
+        .status();
+    assert!(copied.unwrap().success());
     for path in [directory.path(), &copy] {
         std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o755)).unwrap();
     }
