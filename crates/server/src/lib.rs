@@ -86,7 +86,11 @@ pub mod credentials {
     };
 }
 
+/// The crate of STUN messages, whose types are part of this crate's interface.
+pub use stun;
 pub use stun::AddressFamily;
+/// The crate of the TURN server's state machine, whose types are part of this crate's interface.
+pub use turn;
 pub use turn::server::MAX_REALM_BYTES;
 
 /// The entry to this crate: `Server::builder()`.
