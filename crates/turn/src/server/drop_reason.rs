@@ -42,6 +42,8 @@ drop_reasons! {
     Lookups = "lookups",
     /// The same, for the /24 or /48 that the client is in.
     LookupsOfPrefix = "lookups_of_prefix",
+    /// A retransmission of an Allocate request whose allocation the client has deleted since (RFC 8489 §6.3.1).
+    AllocationDeleted = "allocation_deleted",
     /// Answering would send more than three times the bytes received to an unproven address.
     Amplification = "amplification",
     /// An indication or ChannelData from a client without an allocation (RFC 8656 §5).

@@ -2,6 +2,8 @@
 
 use std::sync::Arc;
 
+use std::time::Duration;
+
 use stun::{
     AddressFamily, AttributeError, Class, ErrorCode, Lifetime, Message, RequestedAddressFamily,
 };
@@ -11,6 +13,7 @@ use super::allocate::lifetime;
 use super::allocation::RelayIndex;
 use super::answer::Refusal;
 use super::asked::Asked;
+use super::deletions::WINDOW_S;
 use super::output::CloseReason;
 use super::outputs::Change;
 use super::relay::Relay;
@@ -44,6 +47,9 @@ impl Server {
         if lifetime_s == 0 {
             self.remember_deletion(now, asked);
         }
+        if lifetime_s == 0 && relays == all {
+            self.remember_deleted_allocate(now, asked, place);
+        }
         self.succeed(asked, |message| {
             message.push(&Lifetime(lifetime_s)).map(drop)
         });
@@ -69,6 +75,19 @@ impl Server {
             let limit = self.config.max_deletions;
             self.deletions.remember(asked, limit, now.mono);
             self.stats.deletions = self.deletions.len() as u64;
+        }
+    }
+
+    /// Remembers the Allocate request of an allocation that is about to be deleted, if it may still be retransmitted: processed again, it
+    /// would make an allocation that nobody wants.
+    fn remember_deleted_allocate(&mut self, now: Now, asked: &Asked, place: u32) {
+        let Some(allocation) = self.clients.allocation(place) else {
+            return;
+        };
+        if now.mono.since(allocation.opened_at) < Duration::from_secs(WINDOW_S) {
+            let mut allocate = asked.clone();
+            allocate.transaction_id = allocation.made_by.transaction_id;
+            self.remember_deletion(now, &allocate);
         }
     }
 

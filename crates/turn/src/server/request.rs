@@ -196,6 +196,9 @@ impl Server {
         let is_answered = match asked.method {
             Method::ALLOCATE => {
                 let holder = self.client_at(now, five_tuple);
+                if self.deletions.find(asked, now.mono).is_some() {
+                    return Err(DropReason::AllocationDeleted);
+                }
                 holder.is_some_and(|place| self.grant_again(now, asked, place))
             }
             Method::REFRESH => self.confirm_deletion(now, asked),

@@ -1,7 +1,7 @@
 //! Requests that come again (RFC 8489 §6.3.1): the same answer, byte for byte, and nothing done twice.
 
 use hairpin_turn::Transport;
-use hairpin_turn::server::{CloseReason, OpenError, PeerVerdict};
+use hairpin_turn::server::{CloseReason, DropReason, OpenError, PeerVerdict};
 use stun::{
     AdditionalAddressFamily, AddressFamily, AttributeType, Builder, EvenPort, Lifetime, Method,
     RequestedAddressFamily, ReservationToken, XorPeerAddress,
@@ -64,6 +64,26 @@ fn a_retransmitted_refresh_to_zero_is_a_success_again() {
     client.allocate(&mut world);
     assert_eq!(world.ask(&client.path, &request), first);
     assert_eq!(world.server.stats().allocations, 1);
+    world.finish();
+}
+
+#[test]
+fn a_retransmitted_allocate_makes_nothing_once_its_allocation_is_deleted() {
+    let mut world = World::new();
+    let mut client = Client::new(&mut world, "alice", REMOTE);
+    let request = client.allocate_request(|_| {});
+    assert_eq!(world.ask(&client.path, &request).code(), 0);
+    world.expect_opened();
+    client.refresh(&mut world, 0);
+    world.expect_closed(1, CloseReason::Refreshed);
+    for _ in 0..39 {
+        world.pass_s(1);
+        let dropped = world.dropped(&client.path, &request);
+        assert_eq!(dropped, DropReason::AllocationDeleted);
+    }
+    assert_eq!(world.server.stats().allocations_opened, 1);
+    // A new request on the same 5-tuple is served.
+    client.allocate(&mut world);
     world.finish();
 }
 
@@ -201,11 +221,12 @@ fn one_prefix_remembers_its_share_of_deletions_and_flushes_nobody_s() {
     let others: Vec<_> = (0..200)
         .map(|number| delete(&mut world, &format!("198.51.100.{number}:4000")))
         .collect();
-    assert_eq!(world.server.stats().deletions, 11);
+    // Each deletion is two: the Refresh and the Allocate request. A prefix has an eighth of 80.
+    assert_eq!(world.server.stats().deletions, 12);
     assert_eq!(world.ask(&first.path, &request), reply);
     for (number, (client, request, reply)) in others.iter().enumerate() {
         let again = world.ask(&client.path, request);
-        if number < 10 {
+        if number < 5 {
             assert_eq!(again, *reply);
         } else {
             assert_eq!(again.code(), 437, "success for the client: RFC 8656 §8.3");
@@ -318,6 +339,7 @@ fn nothing_is_kept_for_streams() {
         assert_eq!(world.server.stats().deletions, deletions, "{transport:?}");
     };
     delete(Transport::Tcp, 0);
-    delete(Transport::Dtls, 1);
+    // The Refresh and the Allocate request.
+    delete(Transport::Dtls, 2);
     world.finish();
 }
