@@ -197,8 +197,10 @@ mod tests {
             .start_local()
             .expect("a server");
         assert_eq!(answer_to_binding(&mut local), Some(0));
-        let mut settings = Settings::default();
-        settings.authenticate_binding = true;
+        let mut settings = Settings {
+            authenticate_binding: true,
+            ..Settings::default()
+        };
         local.reload(settings.clone()).expect("valid");
         assert_eq!(answer_to_binding(&mut local), Some(401));
         settings.realm = "another".to_owned();
