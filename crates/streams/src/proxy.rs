@@ -1,0 +1,200 @@
+//! The header of the PROXY protocol, version 2: what a load balancer writes in front of a connection's or a datagram's bytes, to say
+//! whose they are. Version 1 is text and is not understood.
+//!
+//! ```text
+//! signature (12) | version, command (1) | family, protocol (1) | length (2) | addresses and extensions (length)
+//! ```
+
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+
+/// What every header begins with.
+pub const SIGNATURE: &[u8] = b"\r\n\r\n\0\r\nQUIT\n";
+
+/// The fixed part.
+const FIXED: usize = 16;
+
+/// The longest header that is waited for: addresses and a kilobyte of extensions. The protocol allows 64 KiB.
+const MOST: usize = 1_024;
+
+/// What was found at the start of the bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Proxy {
+    /// Not whole: ask again when there are so many bytes.
+    Need(usize),
+    /// A header.
+    Header {
+        /// Its length in bytes.
+        len: usize,
+        /// Client and server address as the load balancer sees them. `None` if the connection is the load balancer's own, for
+        /// example to see whether the server lives (command LOCAL).
+        addresses: Option<Addresses>,
+    },
+    /// No header of version 2, or one that cannot be used: close the connection, or drop the datagram.
+    Invalid,
+}
+
+/// The two ends of a connection to a load balancer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Addresses {
+    /// The client.
+    pub client: SocketAddr,
+    /// What the client connected to.
+    pub server: SocketAddr,
+}
+
+/// The protocol between client and load balancer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Carried {
+    /// A stream: TCP.
+    Stream,
+    /// Datagrams: UDP.
+    Datagrams,
+}
+
+/// Looks for a header at the start of `bytes`, of a connection or a datagram.
+#[must_use]
+pub fn parse(bytes: &[u8], carried: Carried) -> Proxy {
+    let Some(fixed) = bytes.first_chunk::<FIXED>() else {
+        let shared = bytes.len().min(SIGNATURE.len());
+        return if bytes[..shared] == SIGNATURE[..shared] {
+            Proxy::Need(FIXED)
+        } else {
+            Proxy::Invalid
+        };
+    };
+    let [version, family, l0, l1] = [fixed[12], fixed[13], fixed[14], fixed[15]];
+    let len = FIXED + usize::from(u16::from_be_bytes([l0, l1]));
+    if !fixed.starts_with(SIGNATURE) || version >> 4 != 2 || len > MOST {
+        return Proxy::Invalid;
+    }
+    let Some(body) = bytes.get(FIXED..len) else {
+        return Proxy::Need(len);
+    };
+    let addresses = match version & 15 {
+        0 => None,
+        1 => match addresses(body, family, carried) {
+            Some(addresses) => Some(addresses),
+            None => return Proxy::Invalid,
+        },
+        _ => return Proxy::Invalid,
+    };
+    Proxy::Header { len, addresses }
+}
+
+fn addresses(body: &[u8], family: u8, carried: Carried) -> Option<Addresses> {
+    let protocol = match carried {
+        Carried::Stream => 1,
+        Carried::Datagrams => 2,
+    };
+    if family & 15 != protocol {
+        return None;
+    }
+    match family >> 4 {
+        1 => {
+            let [client, server] = [ip::<4>(body, 0)?, ip::<4>(body, 4)?].map(Ipv4Addr::from);
+            ends(body.get(8..12)?, client.into(), server.into())
+        }
+        2 => {
+            let [client, server] = [ip::<16>(body, 0)?, ip::<16>(body, 16)?].map(Ipv6Addr::from);
+            ends(body.get(32..36)?, client.into(), server.into())
+        }
+        _ => None,
+    }
+}
+
+fn ip<const LEN: usize>(body: &[u8], at: usize) -> Option<[u8; LEN]> {
+    body.get(at..at + LEN)?.try_into().ok()
+}
+
+fn ends(ports: &[u8], client: IpAddr, server: IpAddr) -> Option<Addresses> {
+    let &[c0, c1, s0, s1] = ports else {
+        return None;
+    };
+    let client = SocketAddr::new(client, u16::from_be_bytes([c0, c1]));
+    let server = SocketAddr::new(server, u16::from_be_bytes([s0, s1]));
+    // A port of zero cannot be answered, and an address that belongs to nobody has no share of any limit.
+    let is_usable =
+        client.port() != 0 && !client.ip().is_unspecified() && !client.ip().is_multicast();
+    is_usable.then_some(Addresses { client, server })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn header(version: u8, family: u8, body: &[u8]) -> Vec<u8> {
+        let length = u16::try_from(body.len()).unwrap().to_be_bytes();
+        [SIGNATURE, &[version, family], &length, body].concat()
+    }
+
+    const V4: [u8; 12] = [192, 0, 2, 1, 198, 51, 100, 2, 0x12, 0x34, 0x0d, 0x96];
+
+    #[test]
+    fn both_families_and_extensions_are_read() {
+        let v4 = header(0x21, 0x11, &[&V4[..], &[3, 0, 4, 1, 2, 3, 4]].concat());
+        let found = Proxy::Header {
+            len: v4.len(),
+            addresses: Some(Addresses {
+                client: "192.0.2.1:4660".parse().unwrap(),
+                server: "198.51.100.2:3478".parse().unwrap(),
+            }),
+        };
+        assert_eq!(parse(&[&v4[..], b"rest"].concat(), Carried::Stream), found);
+        for end in 0..v4.len() {
+            let need = if end < FIXED { FIXED } else { v4.len() };
+            assert_eq!(
+                parse(&v4[..end], Carried::Stream),
+                Proxy::Need(need),
+                "{end}"
+            );
+        }
+        let client: SocketAddr = "[2001:db8::1]:7".parse().unwrap();
+        let server: SocketAddr = "[2001:db8::2]:443".parse().unwrap();
+        let mut body = Vec::new();
+        for end in [client, server] {
+            let IpAddr::V6(ip) = end.ip() else {
+                unreachable!()
+            };
+            body.extend(ip.octets());
+        }
+        body.extend([0, 7, 1, 187]);
+        let v6 = header(0x21, 0x22, &body);
+        let addresses = Some(Addresses { client, server });
+        assert_eq!(
+            parse(&v6, Carried::Datagrams),
+            Proxy::Header { len: 52, addresses }
+        );
+    }
+
+    #[test]
+    fn a_local_connection_has_no_addresses() {
+        let local = header(0x20, 0, &[]);
+        let found = Proxy::Header {
+            len: 16,
+            addresses: None,
+        };
+        assert_eq!(parse(&local, Carried::Stream), found);
+    }
+
+    #[test]
+    fn what_cannot_be_used_is_refused() {
+        let mut nobody = V4;
+        nobody[..4].fill(0);
+        let mut no_port = V4;
+        no_port[8..10].fill(0);
+        for bytes in [
+            header(0x11, 0x11, &V4),
+            header(0x22, 0x11, &V4),
+            header(0x21, 0x12, &V4),
+            header(0x21, 0x31, &V4),
+            header(0x21, 0x11, &V4[..11]),
+            header(0x21, 0x11, &nobody),
+            header(0x21, 0x11, &no_port),
+            header(0x21, 0x11, &[0; 1_100]),
+            b"PROXY TCP4 192.0.2.1 198.51.100.2 1 2\r\n".to_vec(),
+            b"\r\n\r\nX".to_vec(),
+        ] {
+            assert_eq!(parse(&bytes, Carried::Stream), Proxy::Invalid, "{bytes:?}");
+        }
+    }
+}
