@@ -8,6 +8,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use stun::AddressFamily;
+use tokio::time::timeout;
 use turn::client::{AllocateOptions, CallError, Mapped, PortWish, RelayWish};
 
 use crate::allocation::Allocation;
@@ -16,8 +17,9 @@ use crate::error::{AllocateError, BindingError, ConnectError};
 use crate::events::Events;
 use crate::link::{Link, UdpLink};
 use crate::queue::Queue;
-use crate::server::Server;
+use crate::server::{Means, Server};
 use crate::shared::{Core, Lease, Shared, Stats};
+use crate::stream_link::StreamLink;
 use crate::task;
 use crate::waiters::Waiters;
 
@@ -57,7 +59,8 @@ impl std::fmt::Debug for Client {
 }
 
 impl Client {
-    /// Opens a UDP socket to `server` and starts the client's task. Nothing is sent yet.
+    /// Opens a UDP socket to `server`, or connects to it over TCP or TLS as [`Server`] says, and starts the client's task. No
+    /// request is sent yet.
     ///
     /// # Errors
     /// [`ConnectError`].
@@ -66,11 +69,24 @@ impl Client {
     /// Outside of a tokio runtime, or in one without I/O or time.
     pub async fn connect(server: impl Into<Server>) -> Result<Client, ConnectError> {
         let server = server.into();
-        let link = UdpLink::open(server.local, server.address).await;
-        let link = link.map_err(|source| ConnectError::Socket {
-            server: server.address,
-            source,
-        })?;
+        let address = server.address;
+        let stream = match &server.means {
+            Means::Udp => {
+                let link = UdpLink::open(server.local, address).await;
+                let link = link.map_err(|source| ConnectError::Socket {
+                    server: address,
+                    source,
+                })?;
+                return Client::over(link, server);
+            }
+            means => StreamLink::open(means, server.local, address),
+        };
+        let after = server.connect_timeout;
+        let link = timeout(after, stream).await;
+        let link = link.map_err(|_| ConnectError::TimedOut {
+            server: address,
+            after,
+        })??;
         Client::over(link, server)
     }
 
@@ -106,6 +122,7 @@ impl Client {
             scratch: Vec::new(),
             end_at: None,
             closed: false,
+            lost: None,
         };
         let shared = Shared::new(core, Box::new(link));
         tokio::spawn(task::drive(Arc::clone(&shared)));
@@ -136,7 +153,7 @@ impl Client {
         let outcome = {
             let mut core = shared.lock();
             if core.closed {
-                return Err(BindingError::Closed);
+                return Err(BindingError::closed(&core));
             }
             core.endpoint
                 .with(shared.now(), |client, now| client.binding(now));
@@ -146,7 +163,7 @@ impl Client {
         match outcome.await {
             Ok(Ok(mapped)) => Ok(*mapped),
             Ok(Err(error)) => Err(BindingError::Request(error)),
-            Err(_) => Err(BindingError::Closed),
+            Err(_) => Err(BindingError::closed(&shared.lock())),
         }
     }
 
@@ -171,7 +188,7 @@ impl Client {
         let outcome = {
             let mut core = shared.lock();
             if core.closed {
-                return Err(AllocateError::Closed);
+                return Err(AllocateError::closed(&core));
             }
             let asked = core
                 .endpoint
@@ -198,7 +215,7 @@ impl Grant<'_> {
         match (&mut self.outcome).await {
             Ok(Ok(granted)) => Ok(granted),
             Ok(Err((error, advice))) => Err(AllocateError::Request { error, advice }),
-            Err(_) => Err(AllocateError::Closed),
+            Err(_) => Err(AllocateError::closed(&self.shared.lock())),
         }
     }
 }
@@ -306,5 +323,19 @@ impl<'a> IntoFuture for Allocate<'a> {
 
     fn into_future(self) -> Self::IntoFuture {
         Box::pin(self.client.obtain(self.options))
+    }
+}
+
+impl BindingError {
+    fn closed(core: &Core) -> BindingError {
+        let lost = core.lost.clone();
+        lost.map_or(BindingError::Closed, BindingError::Disconnected)
+    }
+}
+
+impl AllocateError {
+    fn closed(core: &Core) -> AllocateError {
+        let lost = core.lost.clone();
+        lost.map_or(AllocateError::Closed, AllocateError::Disconnected)
     }
 }

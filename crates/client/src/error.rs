@@ -2,6 +2,8 @@
 
 use std::io;
 use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
 
 use turn::client::{Advice, CallError, Loss, RequestError};
 
@@ -17,9 +19,68 @@ pub enum ConnectError {
         /// What the system said.
         source: io::Error,
     },
+    /// There is no TCP connection: nothing listens there, or the network does not lead there.
+    #[error("cannot connect to {server} over TCP: {source}")]
+    Tcp {
+        /// The server.
+        server: SocketAddr,
+        /// What the system said.
+        source: io::Error,
+    },
+    /// The TLS handshake failed: what came is no TLS, the certificate is rejected, or the server ended it.
+    #[cfg(feature = "tls")]
+    #[error("no TLS with {server} as {name}: {why}")]
+    Tls {
+        /// The server.
+        server: SocketAddr,
+        /// The name that its certificate must be for.
+        name: String,
+        /// What went wrong.
+        why: Disconnect,
+    },
+    /// There was no connection, or no end of the handshake, in time.
+    #[error("no connection to {server} within {} s", .after.as_secs_f64())]
+    TimedOut {
+        /// The server.
+        server: SocketAddr,
+        /// How long it was waited for.
+        after: Duration,
+    },
     /// The system gives no random numbers.
     #[error("the system gives no random numbers: {0}")]
     Randomness(String),
+}
+
+/// Why a TCP or TLS connection is no more.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Disconnect {
+    kind: io::ErrorKind,
+    text: Arc<str>,
+}
+
+impl Disconnect {
+    /// What kind of error it was: `UnexpectedEof` if the server closed the connection, `InvalidData` if what came makes no sense.
+    #[must_use]
+    pub fn kind(&self) -> io::ErrorKind {
+        self.kind
+    }
+}
+
+impl std::fmt::Display for Disconnect {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(&self.text)
+    }
+}
+
+impl std::error::Error for Disconnect {}
+
+impl From<&io::Error> for Disconnect {
+    fn from(error: &io::Error) -> Disconnect {
+        Disconnect {
+            kind: error.kind(),
+            text: error.to_string().into(),
+        }
+    }
 }
 
 /// Why a Binding request failed.
@@ -29,6 +90,9 @@ pub enum BindingError {
     /// The server refused, did not answer, or cannot be trusted.
     #[error("the Binding request failed: {0}")]
     Request(#[source] RequestError),
+    /// The TCP or TLS connection is no more.
+    #[error("the connection to the server is lost: {0}")]
+    Disconnected(Disconnect),
     /// The client's task has ended.
     #[error("the client is closed")]
     Closed,
@@ -50,6 +114,9 @@ pub enum AllocateError {
     /// This client has an allocation, or waits for one. A 5-tuple has one allocation: use another client.
     #[error("this client has an allocation already; close it first, or use another client")]
     AlreadyAllocated,
+    /// The TCP or TLS connection is no more.
+    #[error("the connection to the server is lost: {0}")]
+    Disconnected(Disconnect),
     /// The client's task has ended.
     #[error("the client is closed")]
     Closed,
@@ -71,6 +138,9 @@ pub enum Ended {
     /// The server refused to refresh it.
     #[error("the server refused to refresh the allocation: {0}")]
     Refused(RequestError),
+    /// The TCP or TLS connection is no more, and the allocation with it (RFC 8656 §3.2: it is tied to its 5-tuple).
+    #[error("the connection to the server is lost: {0}")]
+    Disconnected(Disconnect),
 }
 
 impl From<Loss> for Ended {

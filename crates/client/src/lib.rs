@@ -21,13 +21,18 @@
 //!
 //! # How it works
 //!
-//! One task per [`Client`] owns the receiving side of a [`Link`] (a UDP socket, unless the program brings another), sends
+//! One task per [`Client`] owns the receiving side of a [`Link`] (a UDP socket, a TCP or TLS connection, or what the program brings), sends
 //! requests, repeats them and refreshes what exists. Handles send data themselves, in the caller's task. Received data waits in
 //! bounded queues, whose drops are counted ([`Stats`]). Every future may be dropped at any time: nothing that was received is
 //! lost, and nothing stays allocated by accident. When the last handle is dropped, the task deletes the allocation and ends.
 //!
+//! # Transports
+//!
+//! UDP is the default, [`Server::tcp`] chooses TCP, and `Server::tls` chooses TLS (feature `tls`: rustls with aws-lc-rs). Over TCP and
+//! TLS a lost connection ends the allocation: [`Ended::Disconnected`] says why.
+//!
 //! [`Endpoint`] is the same without tokio (turn off the feature `tokio`): the state machine of [`turn::client`] and the one
-//! invariant that every driver of it has to keep. The load generator and the probe use it with epoll.
+//! invariant that every driver of it has to keep. [`Stream`] does the same for the bytes of a TCP or TLS connection. The load generator and the probe use it with epoll.
 #![forbid(unsafe_code)]
 
 #[cfg(feature = "tokio")]
@@ -47,6 +52,9 @@ mod queue;
 mod server;
 #[cfg(feature = "tokio")]
 mod shared;
+mod stream;
+#[cfg(feature = "tokio")]
+mod stream_link;
 #[cfg(feature = "tokio")]
 mod task;
 #[cfg(feature = "tokio")]
@@ -56,14 +64,20 @@ pub use stun;
 pub use turn;
 
 pub use endpoint::{Endpoint, Input};
+pub use stream::{Stream, StreamError};
+#[cfg(feature = "tls")]
+pub use {
+    rustls,
+    stream::{Handshake, Tls, TlsConfigError},
+};
 
 #[cfg(feature = "tokio")]
 pub use {
     allocation::{Allocation, Peer},
     client::{Allocate, Client},
     error::{
-        AllocateError, BindingError, ChannelError, ConnectError, Ended, PermitError, RecvError,
-        RefreshError, SendError,
+        AllocateError, BindingError, ChannelError, ConnectError, Disconnect, Ended, PermitError,
+        RecvError, RefreshError, SendError,
     },
     link::Link,
     server::Server,

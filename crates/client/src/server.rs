@@ -1,17 +1,31 @@
 //! Which server, and how to talk to it.
 
 use std::net::SocketAddr;
+use std::time::Duration;
 
 use turn::client::{ClientConfig, Credentials, Retransmission, Security};
 
 /// Datagrams that one queue holds: half a megabyte of full-size ones.
 const QUEUE: usize = 256;
+/// How long a TCP connection and a TLS handshake may take.
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// What to connect by.
+#[derive(Clone, Debug)]
+pub(crate) enum Means {
+    Udp,
+    Tcp,
+    #[cfg(feature = "tls")]
+    Tls(crate::Tls),
+}
 
 /// A TURN or STUN server and how to talk to it. The defaults are those of the RFCs.
 #[derive(Clone, Debug)]
 pub struct Server {
     pub(crate) address: SocketAddr,
     pub(crate) local: Option<SocketAddr>,
+    pub(crate) means: Means,
+    pub(crate) connect_timeout: Duration,
     pub(crate) queue: usize,
     pub(crate) config: ClientConfig,
 }
@@ -23,6 +37,8 @@ impl Server {
         Server {
             address,
             local: None,
+            means: Means::Udp,
+            connect_timeout: CONNECT_TIMEOUT,
             queue: QUEUE,
             config: ClientConfig::default(),
         }
@@ -32,6 +48,28 @@ impl Server {
     #[must_use]
     pub fn credentials(mut self, username: &str, password: &str) -> Server {
         self.config.credentials = Some(Credentials::new(username, password));
+        self
+    }
+
+    /// Connects over TCP. No request is repeated then; each is given up after 39.5 seconds.
+    #[must_use]
+    pub fn tcp(mut self) -> Server {
+        self.means = Means::Tcp;
+        self
+    }
+
+    /// Connects over TLS. The ports of servers for TLS are usually 5349 and 443.
+    #[cfg(feature = "tls")]
+    #[must_use]
+    pub fn tls(mut self, tls: crate::Tls) -> Server {
+        self.means = Means::Tls(tls);
+        self
+    }
+
+    /// How long a TCP connection may take, with the TLS handshake. Default: 10 seconds.
+    #[must_use]
+    pub fn connect_timeout(mut self, timeout: Duration) -> Server {
+        self.connect_timeout = timeout;
         self
     }
 

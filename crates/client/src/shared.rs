@@ -10,7 +10,7 @@ use tokio::time::Instant;
 use turn::{Mono, Now};
 
 use crate::endpoint::Endpoint;
-use crate::error::Ended;
+use crate::error::{Disconnect, Ended};
 use crate::events::Events;
 use crate::link::Link;
 use crate::queue::Queue;
@@ -69,6 +69,8 @@ pub(crate) struct Core {
     pub(crate) end_at: Option<Mono>,
     /// The task has ended.
     pub(crate) closed: bool,
+    /// Why the link is of no more use.
+    pub(crate) lost: Option<Disconnect>,
 }
 
 impl Core {

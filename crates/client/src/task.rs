@@ -10,7 +10,7 @@ use turn::Mono;
 use turn::client::{Allocated, Event};
 
 use crate::endpoint::Input;
-use crate::error::Ended;
+use crate::error::{Disconnect, Ended};
 use crate::link::is_hard;
 use crate::shared::{Core, Shared};
 use crate::waiters::Granted;
@@ -121,7 +121,9 @@ fn failed(shared: &Shared, error: &io::Error) -> bool {
     let stream = shared.link.transport().is_stream();
     let mut core = shared.lock();
     if stream {
-        core.end_lease(Ended::Expired);
+        let why = Disconnect::from(error);
+        core.lost = Some(why.clone());
+        core.end_lease(Ended::Disconnected(why));
         return false;
     }
     if is_hard(error) {

@@ -1,15 +1,15 @@
 //! The client and its examples over UDP sockets: against this project's server, and against coturn's where it is installed.
 
+mod coturn;
+
 use std::net::{SocketAddr, UdpSocket};
-use std::process::{Child, Command, Stdio};
+use std::process::Command;
 use std::time::Duration;
 
 use client::turn::client::{RequestError, Security};
 use client::{BindingError, Client, Server};
+use coturn::{PASSWORD, USER};
 use hairpin_client as client;
-
-const USER: &str = "alice";
-const PASSWORD: &str = "correct horse";
 
 /// Our server on a free port of loopback.
 fn ours() -> (server::Running, SocketAddr) {
@@ -24,50 +24,6 @@ fn ours() -> (server::Running, SocketAddr) {
         .expect("a server");
     let address = running.listeners()[0];
     (running, address)
-}
-
-/// coturn's server; ends with the test.
-struct Coturn(Child, SocketAddr);
-
-impl Drop for Coturn {
-    fn drop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
-    }
-}
-
-/// `None` if coturn is not installed.
-fn coturn() -> Option<Coturn> {
-    let free = UdpSocket::bind("127.0.0.1:0").expect("a port");
-    let address = free.local_addr().expect("an address");
-    drop(free);
-    let port = address.port().to_string();
-    let (user, listening) = (
-        format!("--user={USER}:{PASSWORD}"),
-        format!("--listening-port={port}"),
-    );
-    let fixed = [
-        "-n",
-        "--listening-ip=127.0.0.1",
-        "--relay-ip=127.0.0.1",
-        "--lt-cred-mech",
-        "--realm=example.org",
-        "--no-tls",
-        "--no-dtls",
-        "--no-cli",
-        "--allow-loopback-peers",
-        "--log-file=stdout",
-        "--pidfile=/dev/null",
-    ];
-    let database = concat!("--userdb=", env!("CARGO_TARGET_TMPDIR"), "/coturn.sqlite");
-    let mut command = Command::new("turnserver");
-    command.args(fixed).args([&user, &listening, database]);
-    let child = command
-        .stdout(Stdio::null())
-        .stderr(Stdio::null())
-        .spawn()
-        .ok()?;
-    Some(Coturn(child, address))
 }
 
 /// Waits until the server answers Binding requests.
@@ -114,23 +70,6 @@ async fn relay_to_relay(server: Server) {
     theirs.close().await.expect("closed");
 }
 
-/// Notes for the test command that a test could not run.
-fn skipped(reason: &str) {
-    use std::io::Write;
-    eprintln!("skipped: {reason}");
-    let list = std::env::var_os("HAIRPIN_TESTS_SKIPPED");
-    let file = list.map(|list| {
-        std::fs::OpenOptions::new()
-            .append(true)
-            .create(true)
-            .open(list)
-    });
-    if let Some(Ok(mut file)) = file {
-        // Then it has been said on stderr only.
-        let _ = file.write_all(format!("servers: {reason}\n").as_bytes());
-    }
-}
-
 async fn in_time(what: impl Future<Output = ()>) {
     tokio::time::timeout(Duration::from_secs(30), what)
         .await
@@ -149,13 +88,13 @@ async fn data_passes_through_our_server() {
 
 #[tokio::test]
 async fn data_passes_through_coturn() {
-    let Some(coturn) = coturn() else {
-        skipped("coturn is not installed");
+    let Some(coturn) = coturn::start(&["--no-tls".to_owned()]) else {
+        coturn::skipped("servers", "coturn is not installed");
         return;
     };
-    ready(coturn.1).await;
+    ready(coturn.address).await;
     in_time(relay_to_relay(
-        Server::new(coturn.1).credentials(USER, PASSWORD),
+        Server::new(coturn.address).credentials(USER, PASSWORD),
     ))
     .await;
 }

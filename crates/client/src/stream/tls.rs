@@ -1,0 +1,476 @@
+//! TLS below the messages, by rustls.
+
+use std::io::{self, Read, Write};
+use std::path::Path;
+use std::sync::Arc;
+
+use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
+use rustls::crypto::{
+    CryptoProvider, WebPkiSupportedAlgorithms, aws_lc_rs, verify_tls12_signature,
+    verify_tls13_signature,
+};
+use rustls::pki_types::pem::PemObject;
+use rustls::pki_types::{CertificateDer, ServerName, UnixTime};
+use rustls::{
+    ClientConfig, ClientConnection, DigitallySignedStruct, Error, HandshakeKind, ProtocolVersion,
+    RootCertStore, SignatureScheme,
+};
+
+use super::{Handshake, StreamError, empty};
+
+/// RFC 7443 §4: what the connection is used for.
+const ALPN: [&[u8]; 2] = [b"stun.turn", b"stun.nat-discovery"];
+/// Room for plaintext that one record may bring.
+const RECORD: usize = 16 * 1024;
+
+/// Whom to expect behind a TLS connection, and by which root certificates.
+///
+/// Making one reads files and parses certificates: make it once and clone it. Clones share the memory of sessions, so that later
+/// connections resume earlier ones.
+#[derive(Clone, Debug)]
+pub struct Tls {
+    name: ServerName<'static>,
+    config: Arc<ClientConfig>,
+}
+
+/// Why there is no TLS configuration.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum TlsConfigError {
+    /// The server's name is neither a DNS name nor an IP address.
+    #[error("`{0}` is neither a DNS name nor an IP address, so no certificate can be for it")]
+    Name(String),
+    /// The root certificates cannot be read.
+    #[error("cannot read root certificates from {path}: {reason}")]
+    Roots {
+        /// The file, or `the system`.
+        path: String,
+        /// Why.
+        reason: String,
+    },
+}
+
+impl Tls {
+    /// Trusts the root certificates of this system. SSL_CERT_FILE and SSL_CERT_DIR name others.
+    ///
+    /// # Errors
+    /// [`TlsConfigError`]; also if the system has no root certificate.
+    pub fn new(server_name: &str) -> Result<Tls, TlsConfigError> {
+        let found = rustls_native_certs::load_native_certs();
+        let mut roots = RootCertStore::empty();
+        // Systems have certificates that no verifier accepts; the others still serve.
+        let (added, _) = roots.add_parsable_certificates(found.certs);
+        if added == 0 {
+            let reason = found.errors.first().map(ToString::to_string);
+            return Err(TlsConfigError::Roots {
+                path: "the system".to_owned(),
+                reason: reason.unwrap_or_else(|| "there are none".to_owned()),
+            });
+        }
+        Tls::with_roots(server_name, roots)
+    }
+
+    /// Trusts the certificates of this PEM file and no others.
+    ///
+    /// # Errors
+    /// [`TlsConfigError`].
+    pub fn with_root_file(server_name: &str, path: &Path) -> Result<Tls, TlsConfigError> {
+        let unreadable = |reason: String| TlsConfigError::Roots {
+            path: path.display().to_string(),
+            reason,
+        };
+        let certificates =
+            CertificateDer::pem_file_iter(path).map_err(|error| unreadable(error.to_string()))?;
+        let mut roots = RootCertStore::empty();
+        for certificate in certificates {
+            let certificate = certificate.map_err(|error| unreadable(error.to_string()))?;
+            let added = roots.add(certificate);
+            added.map_err(|error| unreadable(error.to_string()))?;
+        }
+        if roots.is_empty() {
+            return Err(unreadable("there is no certificate in it".to_owned()));
+        }
+        Tls::with_roots(server_name, roots)
+    }
+
+    /// Trusts these certificates and no others.
+    ///
+    /// # Errors
+    /// [`TlsConfigError::Name`].
+    pub fn with_roots(server_name: &str, roots: RootCertStore) -> Result<Tls, TlsConfigError> {
+        let config = builder()
+            .with_root_certificates(roots)
+            .with_no_client_auth();
+        Tls::with_config(server_name, with_alpn(config))
+    }
+
+    /// Trusts any certificate, whoever it is from and whatever name it is for: encryption without knowing to whom. For tests
+    /// and measurements.
+    ///
+    /// # Errors
+    /// [`TlsConfigError::Name`].
+    pub fn insecure(server_name: &str) -> Result<Tls, TlsConfigError> {
+        let algorithms = aws_lc_rs::default_provider().signature_verification_algorithms;
+        let config = builder()
+            .dangerous()
+            .with_custom_certificate_verifier(Arc::new(Anybody(algorithms)))
+            .with_no_client_auth();
+        Tls::with_config(server_name, with_alpn(config))
+    }
+
+    /// Uses `config` as it is: roots, client certificates, versions, ALPN.
+    ///
+    /// # Errors
+    /// [`TlsConfigError::Name`].
+    pub fn with_config(
+        server_name: &str,
+        config: impl Into<Arc<ClientConfig>>,
+    ) -> Result<Tls, TlsConfigError> {
+        let name = ServerName::try_from(server_name.to_owned())
+            .map_err(|_| TlsConfigError::Name(server_name.to_owned()))?;
+        Ok(Tls {
+            name,
+            config: config.into(),
+        })
+    }
+
+    /// The name that the server's certificate must be for.
+    #[must_use]
+    pub fn server_name(&self) -> String {
+        self.name.to_str().into_owned()
+    }
+
+    /// The configuration, to be changed and given to [`with_config`](Tls::with_config).
+    #[must_use]
+    pub fn config(&self) -> &Arc<ClientConfig> {
+        &self.config
+    }
+}
+
+fn builder() -> rustls::ConfigBuilder<ClientConfig, rustls::WantsVerifier> {
+    let provider: Arc<CryptoProvider> = Arc::new(aws_lc_rs::default_provider());
+    let builder = ClientConfig::builder_with_provider(provider);
+    // The provider has cipher suites for both versions, which is all that this checks.
+    builder
+        .with_safe_default_protocol_versions()
+        .expect("aws-lc-rs speaks TLS 1.2 and 1.3")
+}
+
+fn with_alpn(mut config: ClientConfig) -> ClientConfig {
+    config.alpn_protocols = ALPN.map(<[u8]>::to_vec).into();
+    config
+}
+
+/// Accepts every certificate; what is signed with its key is verified all the same.
+#[derive(Debug)]
+struct Anybody(WebPkiSupportedAlgorithms);
+
+impl ServerCertVerifier for Anybody {
+    fn verify_server_cert(
+        &self,
+        _: &CertificateDer<'_>,
+        _: &[CertificateDer<'_>],
+        _: &ServerName<'_>,
+        _: &[u8],
+        _: UnixTime,
+    ) -> Result<ServerCertVerified, Error> {
+        Ok(ServerCertVerified::assertion())
+    }
+
+    fn verify_tls12_signature(
+        &self,
+        message: &[u8],
+        certificate: &CertificateDer<'_>,
+        signed: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, Error> {
+        verify_tls12_signature(message, certificate, signed, &self.0)
+    }
+
+    fn verify_tls13_signature(
+        &self,
+        message: &[u8],
+        certificate: &CertificateDer<'_>,
+        signed: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, Error> {
+        verify_tls13_signature(message, certificate, signed, &self.0)
+    }
+
+    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
+        self.0.supported_schemes()
+    }
+}
+
+/// One TLS connection.
+pub(super) struct Session {
+    connection: ClientConnection,
+    /// Bytes of records that the socket has not accepted: an estimate, since the connection does not tell.
+    encrypted: usize,
+}
+
+impl Session {
+    pub(super) fn new(tls: &Tls) -> Result<Session, StreamError> {
+        let mut connection = ClientConnection::new(Arc::clone(&tls.config), tls.name.clone())?;
+        // The owner of the stream limits what it queues, by `Stream::backlog`.
+        connection.set_buffer_limit(None);
+        Ok(Session {
+            connection,
+            encrypted: 0,
+        })
+    }
+
+    pub(super) fn is_established(&self) -> bool {
+        !self.connection.is_handshaking()
+    }
+
+    pub(super) fn handshake(&self) -> Option<Handshake> {
+        let connection = &self.connection;
+        let suite = connection.negotiated_cipher_suite()?;
+        let version = match connection.protocol_version()? {
+            ProtocolVersion::TLSv1_3 => "TLS 1.3",
+            _ => "TLS 1.2",
+        };
+        if connection.is_handshaking() {
+            return None;
+        }
+        let alpn = connection.alpn_protocol();
+        Some(Handshake {
+            version,
+            // rustls names TLS 1.3's suites TLS13_*, IANA TLS_*.
+            cipher: format!("{:?}", suite.suite()).replacen("TLS13_", "TLS_", 1),
+            alpn: alpn.map(|name| String::from_utf8_lossy(name).into_owned()),
+            resumed: connection.handshake_kind() == Some(HandshakeKind::Resumed),
+        })
+    }
+
+    pub(super) fn receive(
+        &mut self,
+        mut bytes: &[u8],
+        incoming: &mut Vec<u8>,
+    ) -> Result<(), StreamError> {
+        while !bytes.is_empty() {
+            match self.connection.read_tls(&mut bytes) {
+                // After close_notify nothing counts (RFC 8446 §6.1).
+                Ok(0) => break,
+                Ok(_) => {}
+                // It reads from memory, and so fails only if its own buffer is full: no record is so long.
+                Err(_) => return Err(StreamError::NotTls),
+            }
+            let plain = self.connection.process_new_packets()?;
+            self.take(plain.plaintext_bytes_to_read(), incoming);
+        }
+        Ok(())
+    }
+
+    /// Moves `count` bytes of plaintext behind `incoming`.
+    fn take(&mut self, count: usize, incoming: &mut Vec<u8>) {
+        let mut end = incoming.len();
+        incoming.resize(end + count, 0);
+        let mut reader = self.connection.reader();
+        while end < incoming.len() {
+            match reader.read(&mut incoming[end..]) {
+                Ok(count) if count > 0 => end += count,
+                _ => break,
+            }
+        }
+        incoming.truncate(end);
+    }
+
+    pub(super) fn wants_write(&self) -> bool {
+        self.connection.wants_write()
+    }
+
+    pub(super) fn backlog(&self) -> usize {
+        if self.connection.wants_write() {
+            self.encrypted
+        } else {
+            0
+        }
+    }
+
+    pub(super) fn flush(
+        &mut self,
+        outgoing: &mut Vec<u8>,
+        socket: &mut dyn Write,
+    ) -> io::Result<bool> {
+        // What a full socket would leave encrypted stays plain, so that it is one record later.
+        loop {
+            while self.connection.wants_write() {
+                match self.connection.write_tls(socket) {
+                    Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
+                    Ok(count) => self.encrypted = self.encrypted.saturating_sub(count),
+                    Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                    Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(false),
+                    Err(error) => return Err(error),
+                }
+            }
+            self.encrypted = 0;
+            if outgoing.is_empty() || !self.is_established() {
+                return Ok(true);
+            }
+            self.connection.writer().write_all(outgoing)?;
+            // Each record has up to 5 bytes of header and 17 of tag and type, TLS 1.2 a few more.
+            self.encrypted = outgoing.len() + (outgoing.len() / RECORD + 1) * 32;
+            empty(outgoing);
+        }
+    }
+
+    pub(super) fn close(&mut self) {
+        self.connection.send_close_notify();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Stream;
+    use rcgen::{CertifiedKey, generate_simple_self_signed};
+    use rustls::pki_types::PrivateKeyDer;
+    use rustls::{ServerConfig, ServerConnection, SupportedProtocolVersion};
+
+    const NAME: &str = "turn.example.org";
+    const BINDING: [u8; 20] = [
+        0, 1, 0, 0, 0x21, 0x12, 0xA4, 0x42, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12,
+    ];
+
+    /// A server's configuration and a client's that trusts it.
+    fn pair(version: &'static SupportedProtocolVersion) -> (Arc<ServerConfig>, Tls) {
+        let names = vec![NAME.to_owned()];
+        let CertifiedKey { cert, signing_key } =
+            generate_simple_self_signed(names).expect("a certificate");
+        let key = PrivateKeyDer::Pkcs8(signing_key.serialize_der().into());
+        let provider = Arc::new(aws_lc_rs::default_provider());
+        let mut server = ServerConfig::builder_with_provider(provider)
+            .with_protocol_versions(&[version])
+            .expect("a version")
+            .with_no_client_auth()
+            .with_single_cert(vec![cert.der().clone()], key)
+            .expect("a key");
+        server.alpn_protocols = vec![b"stun.turn".to_vec()];
+        let mut roots = RootCertStore::empty();
+        roots.add(cert.der().clone()).expect("a root");
+        let tls = Tls::with_roots(NAME, roots).expect("a configuration");
+        (Arc::new(server), tls)
+    }
+
+    /// Carries bytes both ways, `step` at a time, until both are silent. The server sends back what it decrypts.
+    fn carry(
+        client: &mut Stream,
+        server: &mut ServerConnection,
+        step: usize,
+    ) -> Result<(), StreamError> {
+        loop {
+            let (mut there, mut back) = (Vec::new(), Vec::new());
+            client.flush(&mut there).expect("memory");
+            for mut bytes in there.chunks(step) {
+                while !bytes.is_empty() {
+                    server.read_tls(&mut bytes).expect("memory");
+                    server.process_new_packets().expect("TLS");
+                }
+                let mut plain = Vec::new();
+                let _ = server.reader().read_to_end(&mut plain);
+                server.writer().write_all(&plain).expect("memory");
+            }
+            while server.wants_write() {
+                server.write_tls(&mut back).expect("memory");
+            }
+            for bytes in back.chunks(step) {
+                client.receive(bytes)?;
+            }
+            if there.is_empty() && back.is_empty() {
+                return Ok(());
+            }
+        }
+    }
+
+    fn connection(config: &Arc<ServerConfig>) -> ServerConnection {
+        ServerConnection::new(Arc::clone(config)).expect("a connection")
+    }
+
+    #[test]
+    fn messages_pass_byte_by_byte_and_sessions_are_resumed() {
+        for (version, name) in [
+            (&rustls::version::TLS12, "TLS 1.2"),
+            (&rustls::version::TLS13, "TLS 1.3"),
+        ] {
+            let (config, tls) = pair(version);
+            for (round, step) in [1, 7, 5000].into_iter().enumerate() {
+                let (mut client, mut server) =
+                    (Stream::tls(&tls).expect("a stream"), connection(&config));
+                // Queued before the handshake: it waits.
+                client.queue(&[&BINDING]);
+                carry(&mut client, &mut server, step).expect("TLS");
+                let handshake = client.handshake().expect("a handshake");
+                assert_eq!((handshake.version, handshake.resumed), (name, round > 0));
+                assert_eq!(handshake.alpn.as_deref(), Some("stun.turn"));
+                assert!(handshake.cipher.starts_with("TLS_"), "{}", handshake.cipher);
+                assert_eq!(client.next_message(), Ok(Some(&BINDING[..])));
+                for _ in 0..2000 {
+                    client.queue(&[&BINDING]);
+                }
+                carry(&mut client, &mut server, step).expect("TLS");
+                let mut count = 0;
+                while let Some(message) = client.next_message().expect("in step") {
+                    assert_eq!(message, BINDING);
+                    count += 1;
+                }
+                assert_eq!((count, client.backlog()), (2000, 0));
+            }
+        }
+    }
+
+    #[test]
+    fn what_is_queued_together_is_one_record() {
+        let (config, tls) = pair(&rustls::version::TLS13);
+        let (mut client, mut server) = (Stream::tls(&tls).expect("a stream"), connection(&config));
+        carry(&mut client, &mut server, 5000).expect("TLS");
+        for _ in 0..50 {
+            client.queue(&[&BINDING]);
+        }
+        let mut bytes = Vec::new();
+        assert!(client.flush(&mut bytes).expect("memory"));
+        // RFC 8446 §5.2: 5 bytes of header, the content, its type, a tag of 16 bytes.
+        assert_eq!(bytes.len(), 5 + 50 * BINDING.len() + 1 + 16);
+    }
+
+    #[test]
+    fn a_damaged_record_is_an_error_and_leaves_an_alert() {
+        let (config, tls) = pair(&rustls::version::TLS13);
+        let (mut client, mut server) = (Stream::tls(&tls).expect("a stream"), connection(&config));
+        carry(&mut client, &mut server, 5000).expect("TLS");
+        server.writer().write_all(&BINDING).expect("memory");
+        let mut bytes = Vec::new();
+        server.write_tls(&mut bytes).expect("memory");
+        *bytes.last_mut().expect("a record") ^= 1;
+        assert!(matches!(client.receive(&bytes), Err(StreamError::Tls(_))));
+        assert!(client.wants_write());
+    }
+
+    #[test]
+    fn mistakes_in_the_configuration_are_named() {
+        let error = Tls::insecure("not a name").expect_err("blanks").to_string();
+        assert!(
+            error.contains("neither a DNS name nor an IP address"),
+            "{error}"
+        );
+        assert_eq!(
+            Tls::insecure("192.0.2.1")
+                .expect("an address")
+                .server_name(),
+            "192.0.2.1"
+        );
+        let missing = Tls::with_root_file(NAME, Path::new("/nowhere/roots.pem"));
+        assert!(
+            missing
+                .expect_err("no file")
+                .to_string()
+                .contains("/nowhere/roots.pem")
+        );
+        let empty = Tls::with_root_file(NAME, Path::new("/dev/null"));
+        assert!(
+            empty
+                .expect_err("no certificate")
+                .to_string()
+                .contains("no certificate in it")
+        );
+    }
+}

@@ -1,0 +1,231 @@
+//! TCP and TLS as links.
+
+use std::future::{Future, poll_fn};
+use std::io::{self, Write};
+use std::net::SocketAddr;
+use std::pin::Pin;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::task::{Context, Poll, Waker, ready};
+
+use tokio::io::ReadBuf;
+use tokio::net::{TcpSocket, TcpStream};
+use turn::Transport;
+
+use crate::error::ConnectError;
+use crate::link::Link;
+use crate::server::Means;
+use crate::stream::Stream;
+
+/// Bytes that wait for the socket before messages are refused: a quarter of a second at 8 Mbit/s.
+const BACKLOG: usize = 256 * 1024;
+/// Bytes that are read at once.
+const CHUNK: usize = 64 * 1024;
+
+/// A TCP or TLS connection to the server.
+pub(crate) struct StreamLink {
+    socket: TcpStream,
+    inner: Mutex<Inner>,
+}
+
+struct Inner {
+    stream: Stream,
+    chunk: Box<[u8]>,
+    /// Whoever receives, and so also writes what the socket did not accept at once.
+    receiver: Option<Waker>,
+}
+
+/// A connection as `Write`; it never blocks.
+struct Socket<'a>(&'a TcpStream);
+
+impl Write for Socket<'_> {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.0.try_write(bytes)
+    }
+
+    fn write_vectored(&mut self, parts: &[io::IoSlice<'_>]) -> io::Result<usize> {
+        self.0.try_write_vectored(parts)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+impl StreamLink {
+    /// Connects, and over TLS completes the handshake.
+    pub(crate) async fn open(
+        means: &Means,
+        local: Option<SocketAddr>,
+        server: SocketAddr,
+    ) -> Result<StreamLink, ConnectError> {
+        let tcp = |source| ConnectError::Tcp { server, source };
+        let socket = connect(local, server).await.map_err(tcp)?;
+        let stream = match means {
+            #[cfg(feature = "tls")]
+            Means::Tls(tls) => {
+                Stream::tls(tls).map_err(|error| not_tls(tls, server, &invalid(error)))?
+            }
+            _ => Stream::tcp(),
+        };
+        let link = StreamLink {
+            socket,
+            inner: Mutex::new(Inner {
+                stream,
+                chunk: vec![0; CHUNK].into(),
+                receiver: None,
+            }),
+        };
+        let established = poll_fn(|cx| link.poll_established(cx)).await;
+        match means {
+            #[cfg(feature = "tls")]
+            Means::Tls(tls) => established.map_err(|error| not_tls(tls, server, &error))?,
+            _ => established.map_err(tcp)?,
+        }
+        Ok(link)
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Inner> {
+        self.inner.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn poll_established(&self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        let mut inner = self.lock();
+        loop {
+            self.poll_flush(&mut inner, cx)?;
+            if inner.stream.is_established() {
+                return Poll::Ready(Ok(()));
+            }
+            ready!(self.poll_read(&mut inner, cx))?;
+        }
+    }
+
+    /// Writes what waits, and has the task woken when there is room for the rest.
+    fn poll_flush(&self, inner: &mut Inner, cx: &mut Context<'_>) -> io::Result<()> {
+        while !inner.stream.flush(&mut Socket(&self.socket))? {
+            match self.socket.poll_write_ready(cx) {
+                Poll::Ready(ready) => ready?,
+                Poll::Pending => break,
+            }
+        }
+        Ok(())
+    }
+
+    /// Reads once.
+    fn poll_read(&self, inner: &mut Inner, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        loop {
+            let count = match self.socket.try_read(&mut inner.chunk) {
+                Ok(0) => return Poll::Ready(Err(ended(&inner.stream))),
+                Ok(count) => count,
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                    ready!(self.socket.poll_read_ready(cx))?;
+                    continue;
+                }
+                Err(error) => return Poll::Ready(Err(error)),
+            };
+            let received = inner.stream.receive(&inner.chunk[..count]);
+            // Also after an error: TLS has queued the alert that says why.
+            let flushed = self.poll_flush(inner, cx);
+            return Poll::Ready(received.map_err(invalid).and(flushed));
+        }
+    }
+}
+
+async fn connect(local: Option<SocketAddr>, server: SocketAddr) -> io::Result<TcpStream> {
+    let socket = if server.is_ipv4() {
+        TcpSocket::new_v4()?
+    } else {
+        TcpSocket::new_v6()?
+    };
+    // Every write is whole messages: holding back a part of one only adds delay.
+    socket.set_nodelay(true)?;
+    if let Some(local) = local {
+        socket.bind(local)?;
+    }
+    socket.connect(server).await
+}
+
+/// The server has closed the connection.
+fn ended(stream: &Stream) -> io::Error {
+    let text = if stream.is_established() {
+        "the server closed the connection"
+    } else {
+        "the server closed the connection during the TLS handshake"
+    };
+    io::Error::new(io::ErrorKind::UnexpectedEof, text)
+}
+
+fn invalid(error: crate::StreamError) -> io::Error {
+    io::Error::new(io::ErrorKind::InvalidData, error)
+}
+
+#[cfg(feature = "tls")]
+fn not_tls(tls: &crate::Tls, server: SocketAddr, error: &io::Error) -> ConnectError {
+    ConnectError::Tls {
+        server,
+        name: tls.server_name(),
+        why: error.into(),
+    }
+}
+
+impl Link for StreamLink {
+    fn transport(&self) -> Transport {
+        if self.lock().stream.is_tls() {
+            Transport::Tls
+        } else {
+            Transport::Tcp
+        }
+    }
+
+    fn local_addr(&self) -> io::Result<SocketAddr> {
+        self.socket.local_addr()
+    }
+
+    fn try_send(&self, message: &[u8]) -> io::Result<()> {
+        let mut inner = self.lock();
+        if inner.stream.backlog() >= BACKLOG {
+            return Err(io::ErrorKind::WouldBlock.into());
+        }
+        inner.stream.queue(&[message]);
+        if !inner.stream.flush(&mut Socket(&self.socket))? {
+            // The receiver writes the rest when there is room.
+            inner.receiver.take().inspect(Waker::wake_by_ref);
+        }
+        Ok(())
+    }
+
+    fn writable(&self) -> Pin<Box<dyn Future<Output = io::Result<()>> + Send + '_>> {
+        Box::pin(async {
+            loop {
+                self.socket.writable().await?;
+                let mut inner = self.lock();
+                inner.stream.flush(&mut Socket(&self.socket))?;
+                if inner.stream.backlog() < BACKLOG {
+                    return Ok(());
+                }
+            }
+        })
+    }
+
+    fn poll_recv(&self, cx: &mut Context<'_>, buffer: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+        let mut inner = self.lock();
+        inner.receiver = Some(cx.waker().clone());
+        self.poll_flush(&mut inner, cx)?;
+        loop {
+            if let Some(message) = inner.stream.next_message().map_err(invalid)? {
+                let count = message.len().min(buffer.remaining());
+                buffer.put_slice(&message[..count]);
+                return Poll::Ready(Ok(()));
+            }
+            ready!(self.poll_read(&mut inner, cx))?;
+        }
+    }
+}
+
+impl Drop for StreamLink {
+    /// Says over TLS that this is the end and no truncation (RFC 8446 §6.1), if there is room for it.
+    fn drop(&mut self) {
+        let inner = self.inner.get_mut().unwrap_or_else(PoisonError::into_inner);
+        inner.stream.close();
+        let _ = inner.stream.flush(&mut Socket(&self.socket));
+    }
+}
