@@ -64,7 +64,7 @@ pub use stun;
 pub use turn;
 
 pub use endpoint::{Endpoint, Input};
-pub use stream::{Stream, StreamError};
+pub use stream::{Incoming, Stream, StreamError, Wire};
 #[cfg(feature = "tls")]
 pub use {
     rustls,

@@ -92,7 +92,7 @@ impl StreamLink {
         let mut inner = self.lock();
         loop {
             self.poll_flush(&mut inner, cx)?;
-            if inner.stream.is_established() {
+            if inner.stream.wire().is_established() {
                 return Poll::Ready(Ok(()));
             }
             ready!(self.poll_read(&mut inner, cx))?;
@@ -146,7 +146,7 @@ async fn connect(local: Option<SocketAddr>, server: SocketAddr) -> io::Result<Tc
 
 /// The server has closed the connection.
 fn ended(stream: &Stream) -> io::Error {
-    let text = if stream.is_established() {
+    let text = if stream.wire().is_established() {
         "the server closed the connection"
     } else {
         "the server closed the connection during the TLS handshake"
@@ -169,7 +169,7 @@ fn not_tls(tls: &crate::Tls, server: SocketAddr, error: &io::Error) -> ConnectEr
 
 impl Link for StreamLink {
     fn transport(&self) -> Transport {
-        if self.lock().stream.is_tls() {
+        if self.lock().stream.wire().is_tls() {
             Transport::Tls
         } else {
             Transport::Tcp

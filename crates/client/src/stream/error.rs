@@ -17,7 +17,7 @@ pub enum StreamError {
     Certificate(String),
     /// The server ended the handshake or the session with an alert.
     #[cfg(feature = "tls")]
-    #[error("the server ended TLS with the alert {0}")]
+    #[error("the server ended TLS: {0}")]
     Alert(String),
     /// Anything else about TLS.
     #[cfg(feature = "tls")]
@@ -26,41 +26,27 @@ pub enum StreamError {
 }
 
 #[cfg(feature = "tls")]
-impl From<rustls::Error> for StreamError {
-    fn from(error: rustls::Error) -> StreamError {
-        use rustls::{Error, InvalidMessage};
-        match error {
-            Error::InvalidCertificate(error) => StreamError::Certificate(certificate(&error)),
-            Error::AlertReceived(alert) => StreamError::Alert(format!("{alert:?}")),
-            Error::InvalidMessage(
-                InvalidMessage::InvalidContentType
-                | InvalidMessage::UnknownProtocolVersion
-                | InvalidMessage::MessageTooLarge
-                | InvalidMessage::InvalidEmptyPayload,
-            ) => StreamError::NotTls,
-            error => StreamError::Tls(error.to_string()),
+impl From<streams::tls::TlsError> for StreamError {
+    fn from(error: streams::tls::TlsError) -> StreamError {
+        use streams::tls::Failure;
+        let detail = error.detail;
+        match error.failure {
+            Failure::NotTls => StreamError::NotTls,
+            Failure::Certificate => StreamError::Certificate(certificate(detail)),
+            Failure::Alert => StreamError::Alert(detail),
+            _ => StreamError::Tls(detail),
         }
     }
 }
 
-/// What is wrong with a certificate and what to do about it.
+/// What is wrong with a certificate, with a hint where rustls has but one word.
 #[cfg(feature = "tls")]
-fn certificate(error: &rustls::CertificateError) -> String {
-    use rustls::CertificateError::{
-        BadSignature, Expired, ExpiredContext, NotValidForName, NotValidForNameContext,
-        NotValidYet, NotValidYetContext, UnknownIssuer,
-    };
-    let hint = match error {
-        // BadSignature: a root certificate has the issuer's name, and another key.
-        UnknownIssuer | BadSignature => {
-            "none of the root certificates in use has signed it, nor an intermediate one that the server sent"
-        }
-        NotValidForName | NotValidForNameContext { .. } => "it is for another name",
-        Expired | ExpiredContext { .. } => "it has expired",
-        NotValidYet | NotValidYetContext { .. } => {
-            "it is not valid yet, or this machine's clock is wrong"
-        }
-        _ => return error.to_string(),
-    };
-    format!("{hint} ({error})")
+fn certificate(detail: String) -> String {
+    // BadSignature: a root certificate has the issuer's name, and another key.
+    if detail.ends_with("UnknownIssuer") || detail.ends_with("BadSignature") {
+        return format!(
+            "{detail}: none of the root certificates in use has signed it, nor an intermediate one that the server sent"
+        );
+    }
+    detail
 }

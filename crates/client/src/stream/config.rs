@@ -1,6 +1,5 @@
-//! TLS below the messages, by rustls.
+//! Whom to expect behind a TLS connection.
 
-use std::io::{self, Read, Write};
 use std::path::Path;
 use std::sync::Arc;
 
@@ -11,17 +10,12 @@ use rustls::crypto::{
 };
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, ServerName, UnixTime};
-use rustls::{
-    ClientConfig, ClientConnection, DigitallySignedStruct, Error, HandshakeKind, ProtocolVersion,
-    RootCertStore, SignatureScheme,
-};
+use rustls::{ClientConfig, DigitallySignedStruct, Error, RootCertStore, SignatureScheme};
 
-use super::{Handshake, StreamError, empty};
+use super::StreamError;
 
 /// RFC 7443 §4: what the connection is used for.
 const ALPN: [&[u8]; 2] = [b"stun.turn", b"stun.nat-discovery"];
-/// Room for plaintext that one record may bring.
-const RECORD: usize = 16 * 1024;
 
 /// Whom to expect behind a TLS connection, and by which root certificates.
 ///
@@ -140,12 +134,28 @@ impl Tls {
         self.name.to_str().into_owned()
     }
 
+    pub(super) fn session(&self) -> Result<streams::Tls, StreamError> {
+        Ok(streams::Tls::client(
+            Arc::clone(&self.config),
+            self.name.clone(),
+        )?)
+    }
+
     /// The configuration, to be changed and given to [`with_config`](Tls::with_config).
     #[must_use]
     pub fn config(&self) -> &Arc<ClientConfig> {
         &self.config
     }
 }
+
+impl PartialEq for Tls {
+    /// The same name, and the same configuration in memory.
+    fn eq(&self, other: &Tls) -> bool {
+        self.name == other.name && Arc::ptr_eq(&self.config, &other.config)
+    }
+}
+
+impl Eq for Tls {}
 
 fn builder() -> rustls::ConfigBuilder<ClientConfig, rustls::WantsVerifier> {
     let provider: Arc<CryptoProvider> = Arc::new(aws_lc_rs::default_provider());
@@ -200,127 +210,10 @@ impl ServerCertVerifier for Anybody {
     }
 }
 
-/// One TLS connection.
-pub(super) struct Session {
-    connection: ClientConnection,
-    /// Bytes of records that the socket has not accepted: an estimate, since the connection does not tell.
-    encrypted: usize,
-}
-
-impl Session {
-    pub(super) fn new(tls: &Tls) -> Result<Session, StreamError> {
-        let mut connection = ClientConnection::new(Arc::clone(&tls.config), tls.name.clone())?;
-        // The owner of the stream limits what it queues, by `Stream::backlog`.
-        connection.set_buffer_limit(None);
-        Ok(Session {
-            connection,
-            encrypted: 0,
-        })
-    }
-
-    pub(super) fn is_established(&self) -> bool {
-        !self.connection.is_handshaking()
-    }
-
-    pub(super) fn handshake(&self) -> Option<Handshake> {
-        let connection = &self.connection;
-        let suite = connection.negotiated_cipher_suite()?;
-        let version = match connection.protocol_version()? {
-            ProtocolVersion::TLSv1_3 => "TLS 1.3",
-            _ => "TLS 1.2",
-        };
-        if connection.is_handshaking() {
-            return None;
-        }
-        let alpn = connection.alpn_protocol();
-        Some(Handshake {
-            version,
-            // rustls names TLS 1.3's suites TLS13_*, IANA TLS_*.
-            cipher: format!("{:?}", suite.suite()).replacen("TLS13_", "TLS_", 1),
-            alpn: alpn.map(|name| String::from_utf8_lossy(name).into_owned()),
-            resumed: connection.handshake_kind() == Some(HandshakeKind::Resumed),
-        })
-    }
-
-    pub(super) fn receive(
-        &mut self,
-        mut bytes: &[u8],
-        incoming: &mut Vec<u8>,
-    ) -> Result<(), StreamError> {
-        while !bytes.is_empty() {
-            match self.connection.read_tls(&mut bytes) {
-                // After close_notify nothing counts (RFC 8446 §6.1).
-                Ok(0) => break,
-                Ok(_) => {}
-                // It reads from memory, and so fails only if its own buffer is full: no record is so long.
-                Err(_) => return Err(StreamError::NotTls),
-            }
-            let plain = self.connection.process_new_packets()?;
-            self.take(plain.plaintext_bytes_to_read(), incoming);
-        }
-        Ok(())
-    }
-
-    /// Moves `count` bytes of plaintext behind `incoming`.
-    fn take(&mut self, count: usize, incoming: &mut Vec<u8>) {
-        let mut end = incoming.len();
-        incoming.resize(end + count, 0);
-        let mut reader = self.connection.reader();
-        while end < incoming.len() {
-            match reader.read(&mut incoming[end..]) {
-                Ok(count) if count > 0 => end += count,
-                _ => break,
-            }
-        }
-        incoming.truncate(end);
-    }
-
-    pub(super) fn wants_write(&self) -> bool {
-        self.connection.wants_write()
-    }
-
-    pub(super) fn backlog(&self) -> usize {
-        if self.connection.wants_write() {
-            self.encrypted
-        } else {
-            0
-        }
-    }
-
-    pub(super) fn flush(
-        &mut self,
-        outgoing: &mut Vec<u8>,
-        socket: &mut dyn Write,
-    ) -> io::Result<bool> {
-        // What a full socket would leave encrypted stays plain, so that it is one record later.
-        loop {
-            while self.connection.wants_write() {
-                match self.connection.write_tls(socket) {
-                    Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
-                    Ok(count) => self.encrypted = self.encrypted.saturating_sub(count),
-                    Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-                    Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(false),
-                    Err(error) => return Err(error),
-                }
-            }
-            self.encrypted = 0;
-            if outgoing.is_empty() || !self.is_established() {
-                return Ok(true);
-            }
-            self.connection.writer().write_all(outgoing)?;
-            // Each record has up to 5 bytes of header and 17 of tag and type, TLS 1.2 a few more.
-            self.encrypted = outgoing.len() + (outgoing.len() / RECORD + 1) * 32;
-            empty(outgoing);
-        }
-    }
-
-    pub(super) fn close(&mut self) {
-        self.connection.send_close_notify();
-    }
-}
-
 #[cfg(test)]
 mod tests {
+    use std::io::{Read, Write};
+
     use super::*;
     use crate::Stream;
     use rcgen::{CertifiedKey, generate_simple_self_signed};
@@ -399,7 +292,7 @@ mod tests {
                 // Queued before the handshake: it waits.
                 client.queue(&[&BINDING]);
                 carry(&mut client, &mut server, step).expect("TLS");
-                let handshake = client.handshake().expect("a handshake");
+                let handshake = client.wire().handshake().expect("a handshake");
                 assert_eq!((handshake.version, handshake.resumed), (name, round > 0));
                 assert_eq!(handshake.alpn.as_deref(), Some("stun.turn"));
                 assert!(handshake.cipher.starts_with("TLS_"), "{}", handshake.cipher);
@@ -442,7 +335,7 @@ mod tests {
         server.write_tls(&mut bytes).expect("memory");
         *bytes.last_mut().expect("a record") ^= 1;
         assert!(matches!(client.receive(&bytes), Err(StreamError::Tls(_))));
-        assert!(client.wants_write());
+        assert!(client.wire().wants_write());
     }
 
     #[test]
