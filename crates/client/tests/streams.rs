@@ -1,20 +1,20 @@
 //! The client over TCP and TLS: against coturn's server where it is installed, and against listeners that misbehave.
 
+mod certificate;
 mod coturn;
 
 use std::future::Future;
 use std::io::ErrorKind;
 use std::net::SocketAddr;
-use std::path::PathBuf;
 use std::process::Command;
 use std::time::Duration;
 
+use certificate::Certificate;
 use client::{
     AllocateError, Allocation, BindingError, Client, ConnectError, Ended, Server, Tls, rustls,
 };
-use coturn::{Coturn, PASSWORD, USER};
+use coturn::{PASSWORD, USER};
 use hairpin_client as client;
-use rcgen::{CertifiedKey, generate_simple_self_signed};
 use rustls::pki_types::CertificateDer;
 use rustls::pki_types::pem::PemObject;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -22,51 +22,8 @@ use tokio::net::{TcpListener, TcpStream};
 
 const NAME: &str = "turn.example.org";
 
-/// A certificate and its key in files, which go with the test.
-struct Certificate {
-    pem: String,
-    directory: PathBuf,
-}
-
-impl Drop for Certificate {
-    fn drop(&mut self) {
-        let _ = std::fs::remove_dir_all(&self.directory);
-    }
-}
-
-impl Certificate {
-    fn new(test: &str, names: &[&str]) -> Certificate {
-        let names: Vec<String> = names.iter().map(|&name| name.to_owned()).collect();
-        let CertifiedKey { cert, signing_key } =
-            generate_simple_self_signed(names).expect("a certificate");
-        let directory = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(format!("streams-{test}"));
-        std::fs::create_dir_all(&directory).expect("a directory");
-        let pem = cert.pem();
-        std::fs::write(directory.join("cert.pem"), &pem).expect("a file");
-        std::fs::write(directory.join("key.pem"), signing_key.serialize_pem()).expect("a file");
-        Certificate { pem, directory }
-    }
-
-    fn path(&self, file: &str) -> PathBuf {
-        self.directory.join(file)
-    }
-
-    fn tls(&self, name: &str) -> Tls {
-        Tls::with_root_file(name, &self.path("cert.pem")).expect("a configuration")
-    }
-
-    fn coturn(&self, more: &[&str]) -> Option<Coturn> {
-        let mut arguments = vec![
-            format!("--cert={}", self.path("cert.pem").display()),
-            format!("--pkey={}", self.path("key.pem").display()),
-        ];
-        arguments.extend(more.iter().map(|&argument| argument.to_owned()));
-        let started = coturn::start(&arguments);
-        if started.is_none() {
-            coturn::skipped("streams", "coturn is not installed");
-        }
-        started
-    }
+fn tls(certificate: &Certificate, name: &str) -> Tls {
+    Tls::with_root_file(name, &certificate.path("cert.pem")).expect("a configuration")
 }
 
 async fn in_time<T>(what: impl Future<Output = T>) -> T {
@@ -152,16 +109,16 @@ async fn data_passes_through_coturn_over_tls() {
     };
     ready(coturn.tls).await;
     // coturn 4.6 has no TLS 1.3; the library's own tests have both versions.
-    let own = only(&rustls::version::TLS12, &certificate.pem);
-    for tls in [certificate.tls(NAME), own] {
+    let own = only(&rustls::version::TLS12, &certificate);
+    for tls in [tls(&certificate, NAME), own] {
         in_time(relay_to_relay(Server::new(coturn.tls).tls(tls))).await;
     }
 }
 
 /// A configuration of the program's own: one version of TLS, without ALPN.
-fn only(version: &'static rustls::SupportedProtocolVersion, pem: &str) -> Tls {
+fn only(version: &'static rustls::SupportedProtocolVersion, certificate: &Certificate) -> Tls {
     let mut roots = rustls::RootCertStore::empty();
-    let root = CertificateDer::from_pem_slice(pem.as_bytes()).expect("a certificate");
+    let root = CertificateDer::from_pem_file(certificate.path("cert.pem")).expect("a certificate");
     roots.add(root).expect("a root");
     let provider = rustls::crypto::aws_lc_rs::default_provider();
     let builder = rustls::ClientConfig::builder_with_provider(provider.into());
@@ -182,8 +139,8 @@ async fn an_untrusted_certificate_and_a_wrong_name_are_named() {
     ready(coturn.tls).await;
     let other = Certificate::new("names-other", &[NAME]);
     for (tls, part) in [
-        (certificate.tls("other.example.org"), "not valid for name"),
-        (other.tls(NAME), "none of the root certificates"),
+        (tls(&certificate, "other.example.org"), "not valid for name"),
+        (tls(&other, NAME), "none of the root certificates"),
     ] {
         let failed = Client::connect(Server::new(coturn.tls).tls(tls)).await;
         let error = failed.expect_err("not trusted").to_string();
@@ -203,7 +160,7 @@ async fn a_server_that_stops_ends_the_allocation_with_the_reason() {
         return;
     };
     ready(coturn.tls).await;
-    let server = Server::new(coturn.tls).tls(certificate.tls(NAME));
+    let server = Server::new(coturn.tls).tls(tls(&certificate, NAME));
     let (client, allocation) = allocated(&server.credentials(USER, PASSWORD)).await;
     coturn.stop();
     let mut buffer = [0; 16];
@@ -320,7 +277,7 @@ async fn data_waits_for_a_server_that_does_not_read() {
     };
     ready(coturn.tls).await;
     let proxy = proxy(coturn.tls).await;
-    let server = Server::new(proxy).tls(certificate.tls(NAME));
+    let server = Server::new(proxy).tls(tls(&certificate, NAME));
     let (client, allocation) = allocated(&server.credentials(USER, PASSWORD)).await;
     let peer = allocation
         .peer(allocation.relayed())

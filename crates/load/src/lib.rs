@@ -19,3 +19,8 @@ pub mod probe;
 pub mod report;
 pub mod sip;
 pub mod uri;
+mod via;
+
+pub use ::client::{Tls, TlsConfigError};
+pub use turn::Transport;
+pub use via::{ServerAddress, Via};

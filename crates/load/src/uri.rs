@@ -4,6 +4,8 @@
 //! turn : host [ : port ] [ ?transport= udp | tcp ]        stun : host [ : port ]
 //! ```
 //!
+//! RFC 7064 gives STUN URIs no transport. Here they may have one, so that STUN over TCP can be named; other programs refuse that.
+//!
 //! They have no `//`, no user and no path, which is what people get wrong most; the errors say so.
 
 use std::fmt;
@@ -121,9 +123,6 @@ pub enum UriError {
     /// Something other than `?transport=udp` or `?transport=tcp`.
     #[error("`?{0}` is not understood: only ?transport=udp and ?transport=tcp are")]
     Query(String),
-    /// A query where none is allowed.
-    #[error("stun: and stuns: URIs have no ?transport")]
-    QueryOfStun,
 }
 
 impl Uri {
@@ -202,7 +201,7 @@ impl Uri {
             Some((authority, query)) => (authority, Some(query)),
             None => (rest, None),
         };
-        let transport = query.map(|query| parse_query(scheme, query)).transpose()?;
+        let transport = query.map(parse_query).transpose()?;
         let (host, port) = split_port(authority)?;
         Ok(Uri {
             scheme,
@@ -250,10 +249,7 @@ impl fmt::Display for Uri {
     }
 }
 
-fn parse_query(scheme: Scheme, query: &str) -> Result<UriTransport, UriError> {
-    if matches!(scheme, Scheme::Stun | Scheme::Stuns) {
-        return Err(UriError::QueryOfStun);
-    }
+fn parse_query(query: &str) -> Result<UriTransport, UriError> {
     let is = |text: &str| query.eq_ignore_ascii_case(text);
     if is("transport=udp") {
         Ok(UriTransport::Udp)
@@ -343,6 +339,7 @@ mod tests {
             "turn:192.0.2.1:3478?transport=udp",
             "turn:[2001:db8::1]:3478?transport=udp",
             "stun:[::1]",
+            "stun:example.org?transport=tcp",
         ] {
             assert_eq!(uri(text).to_string(), text);
         }
@@ -357,6 +354,7 @@ mod tests {
             ("turns:h", 5349, Transport::Tls),
             ("turn:h:5000?transport=tcp", 5000, Transport::Tcp),
             ("turns:h?transport=udp", 5349, Transport::Dtls),
+            ("stun:h?transport=tcp", 3478, Transport::Tcp),
             ("TURN:h?Transport=UDP", 3478, Transport::Udp),
         ] {
             let uri = uri(text);
@@ -398,7 +396,7 @@ mod tests {
                 UriError::Query("transport=sctp".into()),
             ),
             ("turn:h?x", UriError::Query("x".into())),
-            ("stun:h?transport=udp", UriError::QueryOfStun),
+            ("stun:h?tcp", UriError::Query("tcp".into())),
         ] {
             assert_eq!(error(text), expected, "{text}");
         }

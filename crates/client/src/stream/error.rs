@@ -48,5 +48,10 @@ fn certificate(detail: String) -> String {
             "{detail}: none of the root certificates in use has signed it, nor an intermediate one that the server sent"
         );
     }
+    if detail.ends_with("CaUsedAsEndEntity))") {
+        return format!(
+            "{detail}: it is one that may sign others (CA:TRUE), and not one for a server"
+        );
+    }
     detail
 }

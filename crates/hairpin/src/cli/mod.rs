@@ -9,6 +9,7 @@ pub(crate) mod load;
 pub(crate) mod peer;
 pub(crate) mod probe;
 pub(crate) mod serve;
+pub(crate) mod tls;
 mod value;
 
 use clap::{Parser, Subcommand};

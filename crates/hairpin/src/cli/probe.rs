@@ -2,6 +2,7 @@
 
 use tracing::level_filters::LevelFilter;
 
+use super::tls::Tls;
 use super::value;
 
 const EXAMPLES: &str = "\
@@ -66,19 +67,29 @@ pub(crate) struct Offload {
 const STUN_EXAMPLES: &str = "\
 Examples:
   hairpin probe stun stun.example.org
-  hairpin probe stun stun:192.0.2.1:3478 --json";
+  hairpin probe stun stun:192.0.2.1:3478 --json
+  hairpin probe stun stun:192.0.2.1?transport=tcp";
 
 const TURN_EXAMPLES: &str = "\
 Examples:
   hairpin probe turn turn.example.org --secret \"$SECRET\"
-  hairpin probe turn 127.0.0.1:3478 --user alice:s3cret --json";
+  hairpin probe turn 127.0.0.1:3478 --user alice:s3cret --json
+  hairpin probe turn turn:turn.example.org?transport=tcp --secret \"$SECRET\"
+        over TCP
+  hairpin probe turn turns:turn.example.org --secret \"$SECRET\"
+        over TLS on port 5349, with the root certificates of the system
+  hairpin probe turn turns:127.0.0.1 --user alice:s3cret --ca cert.pem --server-name localhost
+        with a certificate of one's own";
 
 /// Where and how.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Target {
-    /// stun: or turn: URI, or `HOST[:PORT]` (port 3478 unless said)
+    /// stun:, stuns:, turn: or turns: URI, ?transport=tcp for TCP, or `HOST[:PORT]` over UDP (port 3478 unless said; 5349 with TLS)
     #[arg(value_name = "TARGET")]
     pub(crate) target: String,
+    /// Whom to trust.
+    #[command(flatten)]
+    pub(crate) tls: Tls,
     /// Give up after this long
     #[arg(long, default_value = "5s", value_name = "TIME")]
     pub(crate) timeout: String,

@@ -13,6 +13,7 @@ mod reports;
 mod serve;
 mod status;
 mod stop;
+mod via;
 
 use std::process::ExitCode;
 

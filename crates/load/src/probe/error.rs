@@ -7,6 +7,8 @@ use std::time::Duration;
 
 use turn::client::{RequestError, Timing};
 
+use crate::Via;
+
 /// Why a probe, or one step of it, failed. The text says what happened and what to look at.
 #[derive(Clone, Debug, thiserror::Error)]
 #[non_exhaustive]
@@ -42,6 +44,28 @@ pub enum ProbeError {
         transmissions: u8,
         /// How long an answer was waited for.
         waited: Duration,
+    },
+    /// The connection stands, and no response came by it.
+    #[error(
+        "no answer from {server}: it accepted the connection, and did not answer the {request} request in {:.1} s", .waited.as_secs_f64()
+    )]
+    NoAnswerByStream {
+        /// The server.
+        server: SocketAddr,
+        /// The method of the request.
+        request: &'static str,
+        /// How long an answer was waited for.
+        waited: Duration,
+    },
+    /// There is no TCP connection, or no TLS over it, or it ended.
+    #[error("{}", connection(*.server, .via, .source))]
+    Connection {
+        /// The server.
+        server: SocketAddr,
+        /// `TCP` or `TLS`.
+        via: &'static str,
+        /// What happened.
+        source: Arc<io::Error>,
     },
     /// Datagrams came back that are not STUN.
     #[error("{server} answers, but not with STUN: another service seems to use this port")]
@@ -144,6 +168,8 @@ pub enum ProbeErrorKind {
     NothingListens,
     /// Nothing came back.
     NoAnswer,
+    /// No TCP or TLS connection, or it ended.
+    Connection,
     /// Something came back that is not STUN.
     NotStun,
     /// Credentials are needed.
@@ -167,7 +193,18 @@ impl ProbeError {
         match self {
             ProbeError::LocalSocket { .. } => ProbeErrorKind::LocalSocket,
             ProbeError::NothingListens { .. } => ProbeErrorKind::NothingListens,
-            ProbeError::NoAnswer { .. } => ProbeErrorKind::NoAnswer,
+            ProbeError::NoAnswer { .. } | ProbeError::NoAnswerByStream { .. } => {
+                ProbeErrorKind::NoAnswer
+            }
+            ProbeError::Connection { source, .. }
+                if source.kind() == io::ErrorKind::ConnectionRefused =>
+            {
+                ProbeErrorKind::NothingListens
+            }
+            ProbeError::Connection { source, .. } if source.kind() == io::ErrorKind::TimedOut => {
+                ProbeErrorKind::NoAnswer
+            }
+            ProbeError::Connection { .. } => ProbeErrorKind::Connection,
             ProbeError::NotStun { .. } => ProbeErrorKind::NotStun,
             ProbeError::CredentialsNeeded { .. } => ProbeErrorKind::CredentialsNeeded,
             ProbeError::WrongCredentials { .. } => ProbeErrorKind::WrongCredentials,
@@ -182,6 +219,34 @@ impl ProbeError {
         ProbeError::LocalSocket {
             server,
             source: Arc::new(source),
+        }
+    }
+
+    pub(crate) fn connection(server: SocketAddr, via: &Via, source: io::Error) -> ProbeError {
+        ProbeError::Connection {
+            server,
+            via: match via {
+                Via::Tls(_) => "TLS",
+                _ => "TCP",
+            },
+            source: Arc::new(source),
+        }
+    }
+
+    /// The same of a request over `via`.
+    pub(crate) fn over(self, via: &Via) -> ProbeError {
+        match self {
+            ProbeError::NoAnswer {
+                server,
+                request,
+                waited,
+                ..
+            } if via.is_stream() => ProbeError::NoAnswerByStream {
+                server,
+                request,
+                waited,
+            },
+            error => error,
         }
     }
 
@@ -273,6 +338,23 @@ impl ProbeError {
                 error,
             },
         }
+    }
+}
+
+/// What is the matter with a connection, and what to do.
+fn connection(server: SocketAddr, via: &str, source: &io::Error) -> String {
+    match source.kind() {
+        io::ErrorKind::ConnectionRefused => format!(
+            "nothing listens on TCP {server}: its machine refused the connection. Is the server running, and is this its port for {via}?"
+        ),
+        io::ErrorKind::TimedOut => format!(
+            "no answer from TCP {server}: {source}. The server may be down, a firewall on the way may drop TCP, or address or port may be wrong"
+        ),
+        io::ErrorKind::UnexpectedEof => {
+            format!("no STUN over {via} with {server}: {source}. Is this its port for {via}?")
+        }
+        io::ErrorKind::InvalidData if via == "TLS" => format!("no TLS with {server}: {source}"),
+        _ => format!("no {via} connection to {server}: {source}"),
     }
 }
 

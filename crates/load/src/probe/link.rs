@@ -1,7 +1,7 @@
 //! One client on one connected socket, and a thread that waits for it.
 
 use std::io;
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
+use std::net::SocketAddr;
 use std::ops::Range;
 use std::sync::Arc;
 use std::time::Duration;
@@ -10,17 +10,21 @@ use client::{Endpoint, Input};
 use turn::client::{Client, ClientConfig, Event, RequestError, Timing};
 use turn::{Mono, Now};
 
+use super::Connected;
 use super::error::ProbeError;
+use super::socket::Socket;
+use crate::{ServerAddress, Via};
 
-/// Longer than any UDP datagram.
-const BUFFER: usize = 65_536;
-/// Shortest wait that a socket's read timeout can express.
-const MIN_WAIT: Duration = Duration::from_micros(100);
+/// Longer than any UDP datagram, and than any message with its padding.
+const BUFFER: usize = 65_536 + 8;
 
-/// A client, its socket and its clock. The socket is connected, so that ICMP errors are heard.
+/// A client, its socket and its clock.
 pub(super) struct Link {
-    socket: UdpSocket,
+    socket: Socket,
+    via: Via,
     endpoint: Endpoint,
+    /// Why the connection is of no more use.
+    lost: Option<io::Error>,
     buffer: Box<[u8]>,
     /// Datagrams that are neither STUN nor ChannelData.
     foreign: u32,
@@ -42,24 +46,37 @@ pub(super) enum Step {
 }
 
 impl Link {
-    pub(super) fn open(server: SocketAddr, config: Arc<ClientConfig>) -> Result<Link, ProbeError> {
-        let any = match server.ip() {
-            IpAddr::V4(_) => IpAddr::V4(Ipv4Addr::UNSPECIFIED),
-            IpAddr::V6(_) => IpAddr::V6(Ipv6Addr::UNSPECIFIED),
+    /// Opens a socket; over TCP and TLS it waits for the connection, at most `timeout`.
+    pub(super) fn open(
+        server: &ServerAddress,
+        config: &ClientConfig,
+        timeout: Duration,
+    ) -> Result<Link, ProbeError> {
+        let (address, via) = (server.address, &server.via);
+        let config = ClientConfig {
+            transport: via.transport(),
+            ..config.clone()
         };
-        let socket = UdpSocket::bind((any, 0)).and_then(|socket| {
-            socket.connect(server)?;
-            Ok(socket)
-        });
         let mut seed = [0; 32];
         getrandom::fill(&mut seed)
-            .map_err(|error| ProbeError::local(server, io::Error::other(error.to_string())))?;
+            .map_err(|error| ProbeError::local(address, io::Error::other(error.to_string())))?;
+        let socket = Socket::open(server, timeout).map_err(|error| match via {
+            Via::Udp => ProbeError::local(address, error),
+            via => ProbeError::connection(address, via, error),
+        })?;
         Ok(Link {
-            socket: socket.map_err(|error| ProbeError::local(server, error))?,
-            endpoint: Endpoint::new(server, config, seed),
+            socket,
+            via: via.clone(),
+            endpoint: Endpoint::new(address, Arc::new(config), seed),
+            lost: None,
             buffer: vec![0; BUFFER].into(),
             foreign: 0,
         })
+    }
+
+    /// What became of connecting; `None` over UDP.
+    pub(super) fn connected(&self) -> Option<Connected> {
+        self.socket.connected()
     }
 
     pub(super) fn server(&self) -> SocketAddr {
@@ -72,10 +89,7 @@ impl Link {
 
     /// The address its datagrams leave from.
     pub(super) fn local(&self) -> SocketAddr {
-        // A bound socket has an address; the call cannot fail.
-        self.socket
-            .local_addr()
-            .unwrap_or(SocketAddr::from(([0, 0, 0, 0], 0)))
+        self.socket.local_addr()
     }
 
     pub(super) fn bytes(&self, payload: Range<usize>) -> &[u8] {
@@ -100,7 +114,7 @@ impl Link {
                 let end = header.len() + payload.len();
                 out[..header.len()].copy_from_slice(&header);
                 out[header.len()..end].copy_from_slice(payload);
-                Ok(end)
+                Ok(end + client.channel_padding(payload.len()))
             }
             None => client.write_send_indication(at, peer, payload, false, &mut out),
         };
@@ -137,11 +151,15 @@ impl Link {
     }
 
     fn explain(&self, request: &'static str, error: RequestError) -> ProbeError {
+        if let Some(lost) = &self.lost {
+            let lost = io::Error::new(lost.kind(), lost.to_string());
+            return ProbeError::connection(self.server(), &self.via, lost);
+        }
         match error {
             RequestError::TimedOut(_) if self.foreign > 0 => ProbeError::NotStun {
                 server: self.server(),
             },
-            error => ProbeError::request(self.server(), request, error),
+            error => ProbeError::request(self.server(), request, error).over(&self.via),
         }
     }
 
@@ -150,10 +168,10 @@ impl Link {
         loop {
             let at = now();
             self.endpoint.timeout(at);
-            let (socket, mut refused) = (&self.socket, false);
+            let (socket, mut refused) = (&mut self.socket, false);
             self.endpoint.transmit(|request| {
                 *transmissions = transmissions.saturating_add(1);
-                // An ICMP error that waits is reported by the next call, whichever that is: repeat it once.
+                // Over UDP, an ICMP error that waits is reported by the next call, whichever that is: repeat it once.
                 refused |= socket.send(request).is_err() && socket.send(request).is_err();
             });
             if refused {
@@ -162,7 +180,8 @@ impl Link {
             if let Some(event) = self.endpoint.event() {
                 return Step::Event(event);
             }
-            if at.mono >= deadline {
+            // Nothing comes by a connection that is lost.
+            if at.mono >= deadline || self.lost.is_some() {
                 return Step::Deadline;
             }
             let until = self
@@ -183,11 +202,7 @@ impl Link {
     }
 
     fn receive(&mut self, wait: Duration) -> Option<Input> {
-        // Only a zero timeout is refused, and there is none.
-        self.socket
-            .set_read_timeout(Some(wait.max(MIN_WAIT)))
-            .ok()?;
-        match self.socket.recv(&mut self.buffer) {
+        match self.socket.receive(wait, &mut self.buffer) {
             Ok(len) => {
                 // The socket is connected: the kernel drops what others send.
                 let server = self.server();
@@ -197,9 +212,18 @@ impl Link {
                 self.unreachable(now());
                 None
             }
+            Err(error) if self.via.is_stream() && !is_timeout(error.kind()) => {
+                self.lost = Some(error);
+                self.unreachable(now());
+                None
+            }
             Err(_) => None,
         }
     }
+}
+
+pub(super) fn is_timeout(kind: io::ErrorKind) -> bool {
+    matches!(kind, io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut)
 }
 
 /// RFC 8489 §6.2.1: a hard ICMP error fails the transaction; RFC 1122 §4.2.3.9 calls "port unreachable" one, and a network or

@@ -6,9 +6,9 @@
 mod error;
 mod link;
 mod relay;
+mod socket;
 
 use std::net::SocketAddr;
-use std::sync::Arc;
 use std::time::Duration;
 
 use stun::{IntegrityAlgorithm, PasswordAlgorithm};
@@ -16,10 +16,13 @@ use turn::client::{
     Advice, AllocateOptions, Allocated, Client, ClientConfig, Event, RelayWish, RequestError,
 };
 
+pub use client::Handshake;
 pub use error::{ProbeError, ProbeErrorKind};
 use link::Link;
 pub use relay::RelayedRoundTrip;
 pub use turn::client::Credentials;
+
+use crate::ServerAddress;
 
 /// How long to wait for a released allocation to be confirmed: not knowing is no failure.
 const RELEASE_TIMEOUT: Duration = Duration::from_secs(1);
@@ -30,6 +33,8 @@ const RELEASE_TIMEOUT: Duration = Duration::from_secs(1);
 pub struct StunReport {
     /// The server asked.
     pub server: SocketAddr,
+    /// The connection; `None` over UDP.
+    pub connected: Option<Connected>,
     /// Where the question left this machine.
     pub local: SocketAddr,
     /// Where it came from, as the server saw it.
@@ -40,6 +45,16 @@ pub struct StunReport {
     pub transmissions: u8,
     /// What the server says it is.
     pub software: Option<String>,
+}
+
+/// How a TCP or TLS connection came about.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Connected {
+    /// How long the TCP connection took: a round trip.
+    pub tcp: Duration,
+    /// How long the TLS handshake took after that, and what it agreed on; `None` over TCP.
+    pub tls: Option<(Duration, Handshake)>,
 }
 
 /// How a server wants requests to be authenticated.
@@ -64,6 +79,8 @@ pub struct Offer {
 pub struct TurnReport {
     /// The server asked.
     pub server: SocketAddr,
+    /// The connection; `None` over UDP.
+    pub connected: Option<Connected>,
     /// Where the requests left this machine.
     pub local: SocketAddr,
     /// Where they came from, as the server saw it.
@@ -88,12 +105,12 @@ pub struct TurnReport {
     pub relayed_round_trip: Result<RelayedRoundTrip, ProbeError>,
 }
 
-/// Asks `server` for this machine's mapped address, and waits at most `timeout`.
+/// Asks `server` for this machine's mapped address, and waits at most `timeout`: over TCP and TLS twice, for connection and answer.
 ///
 /// # Errors
 /// [`ProbeError`].
-pub fn stun(server: SocketAddr, timeout: Duration) -> Result<StunReport, ProbeError> {
-    let mut link = Link::open(server, Arc::new(ClientConfig::default()))?;
+pub fn stun(server: impl Into<ServerAddress>, timeout: Duration) -> Result<StunReport, ProbeError> {
+    let mut link = Link::open(&server.into(), &ClientConfig::default(), timeout)?;
     link.call(|client, now| client.binding(now));
     let mapped = link.wait("Binding", timeout, |event| match event {
         Event::Mapped(mapped) => Some(Ok(mapped)),
@@ -101,7 +118,8 @@ pub fn stun(server: SocketAddr, timeout: Duration) -> Result<StunReport, ProbeEr
         _ => None,
     })?;
     Ok(StunReport {
-        server,
+        server: link.server(),
+        connected: link.connected(),
         local: link.local(),
         mapped: mapped.address,
         round_trip: mapped.timing.elapsed,
@@ -115,18 +133,20 @@ pub fn stun(server: SocketAddr, timeout: Duration) -> Result<StunReport, ProbeEr
 /// # Errors
 /// [`ProbeError`] if there is no allocation at all. What fails beyond that is in the report.
 pub fn turn(
-    server: SocketAddr,
+    server: impl Into<ServerAddress>,
     credentials: Option<&Credentials>,
     timeout: Duration,
 ) -> Result<TurnReport, ProbeError> {
-    let config = Arc::new(ClientConfig {
+    let server = server.into();
+    let config = ClientConfig {
         credentials: credentials.cloned(),
         ..ClientConfig::default()
-    });
-    let mut link = Link::open(server, Arc::clone(&config))?;
+    };
+    let mut link = Link::open(&server, &config, timeout)?;
     let allocated = allocate(&mut link, AllocateOptions::default(), timeout)
         .map_err(|refusal| refusal.error)?;
-    let second = Link::open(server, config).and_then(|link| Second::allocate(link, timeout));
+    let second =
+        Link::open(&server, &config, timeout).and_then(|link| Second::allocate(link, timeout));
     let (dual, dont_fragment, relayed_round_trip) = match second {
         Ok(mut second) => {
             let round_trip = relay::round_trip(&mut link, &mut second.link, timeout);
@@ -136,7 +156,8 @@ pub fn turn(
         Err(error) => (Err(error.clone()), false, Err(error)),
     };
     let report = TurnReport {
-        server,
+        server: server.address,
+        connected: link.connected(),
         local: link.local(),
         mapped: allocated.mapped,
         relayed: allocated.relayed,

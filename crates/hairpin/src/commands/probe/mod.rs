@@ -10,6 +10,7 @@ use std::net::SocketAddr;
 use std::process::ExitCode;
 
 use anyhow::{Context, Result, anyhow};
+use load::ServerAddress;
 use load::probe::{self, Credentials, ProbeError, ProbeErrorKind};
 use load::uri::Scheme;
 
@@ -30,7 +31,10 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
         What::Offload(wanted) => offload::run(wanted),
         What::Stun(args) => match Target::new(args, Scheme::Stun) {
             Ok(target) => {
-                let ask = |server| probe::stun(server, target.timeout).map(Finding::Stun);
+                let ask = |server| {
+                    probe::stun(server, target.timeout)
+                        .map(|report| Finding::Stun(Box::new(report)))
+                };
                 conclude(args, first_that_answers(&target, ask))
             }
             Err(error) => Ok(usage(&error)),
@@ -89,19 +93,20 @@ enum Failure {
 /// Tries one address after the other until one answers at all.
 fn first_that_answers(
     target: &Target,
-    ask: impl Fn(SocketAddr) -> Result<Finding, ProbeError>,
+    ask: impl Fn(ServerAddress) -> Result<Finding, ProbeError>,
 ) -> Result<Finding, Failure> {
     let addresses = target.addresses().map_err(Failure::NoAddress)?;
     let mut left = addresses.len();
     for server in addresses {
         left -= 1;
+        let address = server.address;
         match ask(server) {
             Ok(finding) => return Ok(finding),
             Err(error) if left > 0 && is_silence(&error) => {
                 let error = output::printable(&error.to_string());
                 eprintln!("{error}; trying the next address");
             }
-            Err(error) => return Err(Failure::Server(server, Box::new(error))),
+            Err(error) => return Err(Failure::Server(address, Box::new(error))),
         }
     }
     Err(Failure::NoAddress(anyhow!("there is no address to ask")))

@@ -3,7 +3,7 @@
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use load::probe::{Offer, RelayedRoundTrip, StunReport, TurnReport};
+use load::probe::{Connected, Offer, RelayedRoundTrip, StunReport, TurnReport};
 use serde_json::{Value, json};
 
 use super::Failure;
@@ -14,7 +14,7 @@ use crate::config::write_seconds;
 #[derive(Debug)]
 pub(super) enum Finding {
     /// To a Binding request.
-    Stun(StunReport),
+    Stun(Box<StunReport>),
     /// To an allocation and what follows.
     Turn(Box<TurnReport>),
 }
@@ -47,6 +47,7 @@ impl Finding {
             Self::Stun(stun) => json!({
                 "ok": true,
                 "server": stun.server.to_string(),
+                "connection": stun.connected.as_ref().map(connected_json),
                 "local": stun.local.to_string(),
                 "mapped": stun.mapped.to_string(),
                 "round_trip_ms": milliseconds(stun.round_trip),
@@ -73,6 +74,7 @@ fn turn_json(turn: &TurnReport) -> Value {
     json!({
         "ok": through.is_ok(),
         "server": turn.server.to_string(),
+        "connection": turn.connected.as_ref().map(connected_json),
         "local": turn.local.to_string(),
         "mapped": turn.mapped.to_string(),
         "relayed": turn.relayed.to_string(),
@@ -89,6 +91,33 @@ fn turn_json(turn: &TurnReport) -> Value {
         "relayed_returned": through.ok().map(|round| round.returned),
         "error": through.err().map(ToString::to_string),
     })
+}
+
+fn connected_json(connected: &Connected) -> Value {
+    let tls = connected.tls.as_ref().map(|(time, handshake)| {
+        json!({
+            "handshake_ms": milliseconds(*time),
+            "version": handshake.version,
+            "cipher": handshake.cipher,
+            "alpn": handshake.alpn,
+        })
+    });
+    json!({ "connect_ms": milliseconds(connected.tcp), "tls": tls })
+}
+
+fn connected_text(connected: &Connected) -> String {
+    let tcp = format!("TCP in {}", duration(connected.tcp));
+    match &connected.tls {
+        None => tcp,
+        Some((time, handshake)) => {
+            let alpn = handshake.alpn.as_deref().unwrap_or("none");
+            let (version, cipher) = (handshake.version, &handshake.cipher);
+            format!(
+                "{tcp}, {version} in {}: {cipher}, ALPN {alpn}",
+                duration(*time)
+            )
+        }
+    }
 }
 
 fn offer_json(offer: &Offer) -> Value {
@@ -109,6 +138,9 @@ fn milliseconds(duration: Duration) -> f64 {
 fn stun_text(stun: &StunReport) -> String {
     let mut lines = Lines::default();
     lines.line("server", stun.server);
+    stun.connected
+        .iter()
+        .for_each(|connected| lines.line("connection", connected_text(connected)));
     lines.line("mapped", mapped(stun.mapped, stun.local));
     lines.line(
         "round trip",
@@ -134,6 +166,9 @@ fn turn_text(turn: &TurnReport) -> String {
     };
     let mut lines = Lines::default();
     lines.line("server", turn.server);
+    turn.connected
+        .iter()
+        .for_each(|connected| lines.line("connection", connected_text(connected)));
     lines.line("mapped", mapped(turn.mapped, turn.local));
     lines.line("relayed", format!("{}, for {lifetime}", turn.relayed));
     lines.line("ipv6", second);

@@ -4,9 +4,12 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
-use load::uri::{Scheme, Uri, UriTransport};
+use load::ServerAddress;
+use load::Via;
+use load::uri::{Scheme, Uri};
 
 use crate::cli::probe::Target as Args;
+use crate::commands::via;
 use crate::config;
 
 /// Longer than any retransmission schedule; a probe that takes an hour is a mistake.
@@ -16,6 +19,7 @@ const LONGEST: u64 = 600;
 #[derive(Debug)]
 pub(super) struct Target {
     uri: Uri,
+    via: Via,
     family: Family,
     /// How long each step may take.
     pub(super) timeout: Duration,
@@ -32,9 +36,7 @@ impl Target {
     /// Checks the arguments; `scheme` is what a bare host means.
     pub(super) fn new(args: &Args, scheme: Scheme) -> Result<Self> {
         let uri = Uri::parse_target(&args.target, scheme)?;
-        if uri.scheme.is_secure() || uri.transport == Some(UriTransport::Tcp) {
-            bail!("{uri}: only UDP is probed; say {}:HOST:PORT", scheme.name());
-        }
+        let via = via::of(&uri, &args.tls)?;
         let seconds = config::parse_seconds(&args.timeout)
             .map_err(|mistake| anyhow::anyhow!("--timeout: {mistake}"))?;
         if !(1..=LONGEST).contains(&seconds) {
@@ -47,13 +49,14 @@ impl Target {
         };
         Ok(Self {
             uri,
+            via,
             family,
             timeout: Duration::from_secs(seconds),
         })
     }
 
     /// Its addresses of the wanted family, at least one, in the order of the resolver.
-    pub(super) fn addresses(&self) -> Result<Vec<SocketAddr>> {
+    pub(super) fn addresses(&self) -> Result<Vec<ServerAddress>> {
         let found = self
             .uri
             .resolve()
@@ -61,6 +64,10 @@ impl Target {
         let wanted: Vec<_> = found
             .into_iter()
             .filter(|address| self.family.admits(address))
+            .map(|address| ServerAddress {
+                address,
+                via: self.via.clone(),
+            })
             .collect();
         match (wanted.is_empty(), self.family) {
             (false, _) => Ok(wanted),
@@ -91,16 +98,21 @@ mod tests {
             ipv4: false,
             ipv6,
             json: false,
+            tls: crate::cli::tls::Tls::default(),
         };
         Target::new(&args, Scheme::Turn)
     }
 
     #[test]
-    fn only_udp_is_probed() {
-        assert!(target("turn:192.0.2.1?transport=udp", "5s", false).is_ok());
+    fn what_is_no_target_is_refused() {
         for text in [
-            "turns:192.0.2.1",
+            "turn:192.0.2.1?transport=udp",
             "turn:192.0.2.1?transport=tcp",
+        ] {
+            assert!(target(text, "5s", false).is_ok(), "{text}");
+        }
+        for text in [
+            "turns:192.0.2.1?transport=udp",
             "https://example.org",
             "",
             "a b",
@@ -119,7 +131,8 @@ mod tests {
     #[test]
     fn addresses_are_of_the_wanted_family() {
         let any = target("192.0.2.1", "5s", false).and_then(|target| target.addresses());
-        assert_eq!(any.unwrap(), ["192.0.2.1:3478".parse().unwrap()]);
+        let address: SocketAddr = "192.0.2.1:3478".parse().unwrap();
+        assert_eq!(any.unwrap(), [ServerAddress::from(address)]);
         let none = target("192.0.2.1", "5s", true).and_then(|target| target.addresses());
         assert!(none.unwrap_err().to_string().contains("no IPv6 address"));
     }

@@ -1,0 +1,171 @@
+//! A socket that blocks for a while: UDP, TCP or TLS.
+
+use std::io::{self, Read};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpStream, UdpSocket};
+use std::time::{Duration, Instant};
+
+use client::{Stream, StreamError};
+
+use super::Connected;
+use super::link::is_timeout;
+use crate::{ServerAddress, Via};
+
+/// Shortest wait that a socket's read timeout can express.
+const MIN_WAIT: Duration = Duration::from_micros(100);
+/// Bytes that are read from a connection at once.
+const CHUNK: usize = 16 * 1024;
+
+/// A socket that is connected to one server. Over UDP that makes ICMP errors heard.
+pub(super) enum Socket {
+    Udp(UdpSocket),
+    Stream(Box<Connection>),
+}
+
+/// A TCP connection and what goes through it.
+pub(super) struct Connection {
+    socket: TcpStream,
+    stream: Stream,
+    connected: Connected,
+}
+
+impl Socket {
+    pub(super) fn open(server: &ServerAddress, timeout: Duration) -> io::Result<Socket> {
+        match server.via.stream() {
+            None => udp(server.address).map(Socket::Udp),
+            Some(stream) => {
+                let connection = Connection::open(server, stream.map_err(invalid)?, timeout)?;
+                Ok(Socket::Stream(Box::new(connection)))
+            }
+        }
+    }
+
+    pub(super) fn local_addr(&self) -> SocketAddr {
+        let address = match self {
+            Socket::Udp(socket) => socket.local_addr(),
+            Socket::Stream(connection) => connection.socket.local_addr(),
+        };
+        // A bound socket has an address; the call cannot fail.
+        address.unwrap_or(SocketAddr::from(([0, 0, 0, 0], 0)))
+    }
+
+    pub(super) fn connected(&self) -> Option<Connected> {
+        match self {
+            Socket::Udp(_) => None,
+            Socket::Stream(connection) => Some(connection.connected.clone()),
+        }
+    }
+
+    pub(super) fn send(&mut self, message: &[u8]) -> io::Result<()> {
+        match self {
+            Socket::Udp(socket) => socket.send(message).map(|_| ()),
+            Socket::Stream(connection) => {
+                connection.stream.queue(&[message]);
+                connection.stream.flush(&mut connection.socket).map(|_| ())
+            }
+        }
+    }
+
+    /// Waits for a message, at most for `wait`, and returns its length.
+    pub(super) fn receive(&mut self, wait: Duration, buffer: &mut [u8]) -> io::Result<usize> {
+        match self {
+            Socket::Udp(socket) => {
+                socket.set_read_timeout(Some(wait.max(MIN_WAIT)))?;
+                socket.recv(buffer)
+            }
+            Socket::Stream(connection) => connection.receive(wait, buffer),
+        }
+    }
+}
+
+impl Connection {
+    fn open(
+        server: &ServerAddress,
+        mut stream: Stream,
+        timeout: Duration,
+    ) -> io::Result<Connection> {
+        let start = Instant::now();
+        let mut socket = TcpStream::connect_timeout(&server.address, timeout)?;
+        let tcp = start.elapsed();
+        socket.set_nodelay(true)?;
+        socket.set_write_timeout(Some(timeout))?;
+        stream.flush(&mut socket)?;
+        while !stream.wire().is_established() {
+            let rest = timeout.saturating_sub(start.elapsed());
+            if rest.is_zero() {
+                let text = "the TLS handshake did not end in time";
+                return Err(io::Error::new(io::ErrorKind::TimedOut, text));
+            }
+            match read(&mut socket, &mut stream, rest) {
+                Err(error) if is_timeout(error.kind()) => {}
+                other => other?,
+            }
+        }
+        // What the handshake left to be written: its last message.
+        stream.flush(&mut socket)?;
+        let tls = match server.via {
+            Via::Tls(_) => stream
+                .wire()
+                .handshake()
+                .map(|tls| (start.elapsed() - tcp, tls)),
+            _ => None,
+        };
+        let connected = Connected { tcp, tls };
+        Ok(Connection {
+            socket,
+            stream,
+            connected,
+        })
+    }
+
+    fn receive(&mut self, wait: Duration, buffer: &mut [u8]) -> io::Result<usize> {
+        loop {
+            if let Some(message) = self.stream.next_message().map_err(invalid)? {
+                // The buffer is longer than any message.
+                buffer[..message.len()].copy_from_slice(message);
+                return Ok(message.len());
+            }
+            read(&mut self.socket, &mut self.stream, wait)?;
+        }
+    }
+}
+
+impl Drop for Connection {
+    /// Says over TLS that this is the end.
+    fn drop(&mut self) {
+        self.stream.close();
+        let _ = self.stream.flush(&mut self.socket);
+    }
+}
+
+/// Reads once, and writes what TLS answers.
+fn read(socket: &mut TcpStream, stream: &mut Stream, wait: Duration) -> io::Result<()> {
+    socket.set_read_timeout(Some(wait.max(MIN_WAIT)))?;
+    let mut chunk = [0; CHUNK];
+    let count = socket.read(&mut chunk)?;
+    if count == 0 {
+        let text = match stream.wire().is_established() {
+            true => "it closed the connection",
+            false => "it closed the connection during the TLS handshake",
+        };
+        return Err(io::Error::new(io::ErrorKind::UnexpectedEof, text));
+    }
+    let received = stream.receive(&chunk[..count]);
+    // Also after an error: TLS has queued the alert that says why.
+    let flushed = stream.flush(socket);
+    received.map_err(invalid)?;
+    flushed.map(|_| ())
+}
+
+fn udp(server: SocketAddr) -> io::Result<UdpSocket> {
+    let any = match server.ip() {
+        IpAddr::V4(_) => IpAddr::V4(Ipv4Addr::UNSPECIFIED),
+        IpAddr::V6(_) => IpAddr::V6(Ipv6Addr::UNSPECIFIED),
+    };
+    let socket = UdpSocket::bind((any, 0))?;
+    socket.connect(server)?;
+    Ok(socket)
+}
+
+fn invalid(error: StreamError) -> io::Error {
+    io::Error::new(io::ErrorKind::InvalidData, error)
+}

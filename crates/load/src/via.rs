@@ -1,0 +1,76 @@
+//! What carries messages between clients and their server.
+
+use std::fmt;
+use std::net::SocketAddr;
+
+use client::{Stream, StreamError, Tls};
+use turn::Transport;
+
+/// What carries messages between clients and their server.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Via {
+    /// UDP.
+    #[default]
+    Udp,
+    /// TCP.
+    Tcp,
+    /// TLS over TCP, and whom to expect there. Connections share its memory of sessions: all but the first ones are resumed.
+    Tls(Tls),
+}
+
+impl Via {
+    /// The transport protocol.
+    #[must_use]
+    pub const fn transport(&self) -> Transport {
+        match self {
+            Via::Udp => Transport::Udp,
+            Via::Tcp => Transport::Tcp,
+            Via::Tls(_) => Transport::Tls,
+        }
+    }
+
+    /// Whether it is TCP or TLS.
+    #[must_use]
+    pub const fn is_stream(&self) -> bool {
+        self.transport().is_stream()
+    }
+
+    /// The state of a new connection; `None` over UDP.
+    pub(crate) fn stream(&self) -> Option<Result<Stream, StreamError>> {
+        match self {
+            Via::Udp => None,
+            Via::Tcp => Some(Ok(Stream::tcp())),
+            Via::Tls(tls) => Some(Stream::tls(tls)),
+        }
+    }
+}
+
+impl fmt::Display for Via {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Via::Udp => "UDP",
+            Via::Tcp => "TCP",
+            Via::Tls(_) => "TLS",
+        })
+    }
+}
+
+/// A server's address and how it is reached.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ServerAddress {
+    /// Address and port.
+    pub address: SocketAddr,
+    /// How it is reached.
+    pub via: Via,
+}
+
+impl From<SocketAddr> for ServerAddress {
+    /// Over UDP.
+    fn from(address: SocketAddr) -> ServerAddress {
+        ServerAddress {
+            address,
+            via: Via::Udp,
+        }
+    }
+}
