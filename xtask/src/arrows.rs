@@ -62,12 +62,13 @@ mod tests {
     /// A new arrow is a change of design: change ARCHITECTURE.md in the same commit.
     const ALLOWED: &[(&str, &[&str])] = &[
         ("hairpin", &["server", "load"]),
-        ("server", &["turn", "stun", "sip", "timers", "io", "bpf"]),
+        ("server", &["turn", "stun", "sip", "streams", "timers", "io", "bpf"]),
         (
             "load",
             &["client", "turn", "stun", "sip", "timers", "io", "bpf"],
         ),
         ("client", &["turn", "stun", "server"]),
+        ("streams", &["stun", "timers"]),
         ("turn", &["stun", "timers"]),
         ("sip", &["timers"]),
         ("stun", &[]),

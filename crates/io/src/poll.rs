@@ -19,6 +19,8 @@ pub enum Interest {
     Write,
     /// Both.
     ReadWrite,
+    /// Nothing but errors, and that the connection is gone.
+    Nothing,
 }
 
 impl Interest {
@@ -28,6 +30,7 @@ impl Interest {
             Interest::Read => libc::EPOLLIN | libc::EPOLLRDHUP,
             Interest::Write => libc::EPOLLOUT,
             Interest::ReadWrite => libc::EPOLLIN | libc::EPOLLRDHUP | libc::EPOLLOUT,
+            Interest::Nothing => 0,
         };
         bits as u32
     }

@@ -186,6 +186,21 @@ impl TcpConnection {
         )
     }
 
+    /// Takes no more bytes while so many wait that have not been sent yet (TCP_NOTSENT_LOWAT). What waits longer then waits with its
+    /// owner, who knows how old it is.
+    ///
+    /// # Errors
+    /// What `setsockopt` returns.
+    pub fn set_unsent_limit(&self, bytes: u32) -> io::Result<()> {
+        let bytes = c_int::try_from(bytes).unwrap_or(c_int::MAX);
+        set(
+            &self.stream,
+            libc::IPPROTO_TCP,
+            libc::TCP_NOTSENT_LOWAT,
+            bytes,
+        )
+    }
+
     /// Nothing more will be written; what is under way still arrives.
     ///
     /// # Errors

@@ -4,10 +4,12 @@ mod bound;
 mod make;
 mod offloaded;
 mod plan;
+mod tcp;
 
 pub(crate) use make::Made;
 
 use crate::addresses;
+use crate::connections::StreamSettings;
 use crate::error::StartError;
 use crate::hooks::{ClientIdentity, Event};
 use crate::local::Local;
@@ -22,6 +24,7 @@ use crate::steering::Steering;
 use ipnet::IpNet;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
+use streams::rustls::ServerConfig;
 use turn::server::{Credentials, Quota};
 
 /// Most workers: a reservation token names its worker in one byte.
@@ -42,6 +45,10 @@ pub const SEND_BUFFER: u32 = 8 << 20;
 #[must_use = "a builder does nothing until `start`"]
 pub struct Builder {
     listen: Vec<SocketAddr>,
+    listen_tcp: Vec<SocketAddr>,
+    listen_tls: Vec<SocketAddr>,
+    tls: Option<Arc<ServerConfig>>,
+    proxies: Vec<IpNet>,
     sip_listen: Vec<SocketAddr>,
     relay: Vec<IpAddr>,
     external: Vec<(IpAddr, Option<IpAddr>)>,
@@ -64,6 +71,38 @@ impl Builder {
     /// Listens on this address, UDP. Port 0 takes a free one ([`Running::listeners`] tells which). Without any, `start` fails.
     pub fn listen(mut self, address: SocketAddr) -> Self {
         self.listen.push(address);
+        self
+    }
+
+    /// Listens on this address for TCP connections that carry STUN and TURN. Port 0 takes a free one ([`Running::tcp_listeners`] tells which).
+    pub fn listen_tcp(mut self, address: SocketAddr) -> Self {
+        self.listen_tcp.push(address);
+        self
+    }
+
+    /// Listens on this address for TLS connections that carry STUN and TURN: `turns:` and `stuns:`. It may be one of
+    /// [`listen_tcp`](Self::listen_tcp): the first bytes tell the two apart. Requires [`tls`](Self::tls). Port 0 takes a free one.
+    pub fn listen_tls(mut self, address: SocketAddr) -> Self {
+        self.listen_tls.push(address);
+        self
+    }
+
+    /// Certificates and protocol versions of TLS listeners.
+    pub fn tls(mut self, config: Arc<ServerConfig>) -> Self {
+        self.tls = Some(config);
+        self
+    }
+
+    /// TCP connections from this network begin with a header of the PROXY protocol, version 2, that says whose they are. Those without one
+    /// are closed. For load balancers: others could claim any address.
+    pub fn proxy_protocol_from(mut self, network: IpNet) -> Self {
+        self.proxies.push(network);
+        self
+    }
+
+    /// Limits of connections over TCP and TLS.
+    pub fn streams(mut self, settings: StreamSettings) -> Self {
+        self.settings.streams = settings;
         self
     }
 

@@ -22,6 +22,9 @@ pub enum StartError {
         /// What the system said.
         source: io::Error,
     },
+    /// There is a TLS listener, but no certificate.
+    #[error("a TLS listener needs a certificate: give one, or remove the listener")]
+    NoCertificate,
     /// An address was given twice to listen on.
     #[error("{0} is listened on twice: remove one of them")]
     DuplicateListener(SocketAddr),

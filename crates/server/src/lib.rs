@@ -32,6 +32,7 @@ pub mod addresses;
 mod async_credentials;
 mod board;
 mod builder;
+pub mod connections;
 pub mod counters;
 mod descriptors;
 mod error;
@@ -52,6 +53,7 @@ mod random;
 mod running;
 mod settings;
 pub mod sip;
+mod sources;
 pub mod stats;
 mod steering;
 mod verifier;
@@ -86,6 +88,8 @@ pub mod credentials {
     };
 }
 
+/// TLS, whose configuration is part of this crate's interface.
+pub use streams::rustls;
 /// The crate of STUN messages, whose types are part of this crate's interface.
 pub use stun;
 pub use stun::AddressFamily;

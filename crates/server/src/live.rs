@@ -4,6 +4,7 @@
 //! datagram. A change needs no room in a mailbox, so it reaches all workers or, if it fails, none.
 
 use crate::addresses::{RelayAddresses, host_addresses};
+use crate::connections::WorkerLimits;
 use crate::error::{ReloadError, SettingsError};
 use crate::hooks::OnEvent;
 use crate::mailbox::Mailbox;
@@ -27,6 +28,7 @@ pub(crate) struct Configuration {
     pub(crate) engine: ValidConfig,
     pub(crate) sip: Arc<sip::Orders>,
     pub(crate) on_event: Option<Arc<OnEvent>>,
+    pub(crate) streams: WorkerLimits,
 }
 
 impl fmt::Debug for Configuration {
@@ -162,6 +164,7 @@ impl Live {
             engine: self.engine_config()?.validate()?,
             sip: Arc::new(sip),
             on_event: self.settings.hooks.on_event.clone(),
+            streams: self.settings.stream_limits(self.workers),
         })
     }
 

@@ -24,13 +24,28 @@ pub struct Observer {
 #[derive(Debug)]
 struct View {
     boards: Arc<[Board]>,
-    listeners: Vec<SocketAddr>,
-    sip_listeners: Vec<SocketAddr>,
+    listeners: Listeners,
     relays: Arc<RelayAddresses>,
     quotas: Arc<Quotas>,
     features: Features,
     offload: Arc<PublishedStatus>,
     draining: AtomicBool,
+}
+
+/// Where clients reach the server.
+#[derive(Debug, Default)]
+pub(crate) struct Listeners {
+    pub(crate) udp: Vec<SocketAddr>,
+    pub(crate) tcp: Vec<SocketAddr>,
+    pub(crate) tls: Vec<SocketAddr>,
+    pub(crate) sip: Vec<SocketAddr>,
+}
+
+impl Listeners {
+    /// All of them, which are no peers.
+    pub(crate) fn all(&self) -> Vec<SocketAddr> {
+        [&self.udp[..], &self.tcp, &self.tls, &self.sip].concat()
+    }
 }
 
 /// A worker that does not serve.
@@ -56,7 +71,7 @@ pub enum Ailment {
 impl Observer {
     pub(crate) fn new(
         boards: Arc<[Board]>,
-        [listeners, sip_listeners]: [Vec<SocketAddr>; 2],
+        listeners: Listeners,
         relays: Arc<RelayAddresses>,
         quotas: Arc<Quotas>,
         features: Features,
@@ -66,7 +81,6 @@ impl Observer {
             view: Arc::new(View {
                 boards,
                 listeners,
-                sip_listeners,
                 relays,
                 quotas,
                 features,
@@ -126,16 +140,28 @@ impl Observer {
         self.view.draining.load(Ordering::Relaxed)
     }
 
-    /// The addresses listened on, in the order they were asked for.
+    /// The UDP addresses listened on, in the order they were asked for.
     #[must_use]
     pub fn listeners(&self) -> &[SocketAddr] {
-        &self.view.listeners
+        &self.view.listeners.udp
+    }
+
+    /// The addresses listened on for TCP connections.
+    #[must_use]
+    pub fn tcp_listeners(&self) -> &[SocketAddr] {
+        &self.view.listeners.tcp
+    }
+
+    /// The addresses listened on for TLS connections.
+    #[must_use]
+    pub fn tls_listeners(&self) -> &[SocketAddr] {
+        &self.view.listeners.tls
     }
 
     /// The addresses that SIP is served on, over UDP and TCP.
     #[must_use]
     pub fn sip_listeners(&self) -> &[SocketAddr] {
-        &self.view.sip_listeners
+        &self.view.listeners.sip
     }
 
     /// The relay ports of all relay addresses of a family, added up; `None` if there is no such address.

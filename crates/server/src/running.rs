@@ -111,6 +111,18 @@ impl Running {
         self.observer.listeners()
     }
 
+    /// The addresses listened on for TCP connections, likewise.
+    #[must_use]
+    pub fn tcp_listeners(&self) -> &[SocketAddr] {
+        self.observer.tcp_listeners()
+    }
+
+    /// The addresses listened on for TLS connections, likewise.
+    #[must_use]
+    pub fn tls_listeners(&self) -> &[SocketAddr] {
+        self.observer.tls_listeners()
+    }
+
     /// The addresses that SIP is served on, over UDP and TCP, likewise.
     #[must_use]
     pub fn sip_listeners(&self) -> &[SocketAddr] {

@@ -1,5 +1,6 @@
 //! What can change while a server runs: who may use it, for what, and how much of it.
 
+use crate::connections::{StreamSettings, WorkerLimits};
 use crate::error::SettingsError;
 use crate::hooks::Hooks;
 use crate::offload::KernelBinding;
@@ -66,6 +67,8 @@ pub struct Settings {
     pub authenticate_binding: bool,
     /// Which Binding requests the kernel answers, where it relays. Default: [`KernelBinding::default`].
     pub kernel_binding: KernelBinding,
+    /// Limits of connections over TCP and TLS.
+    pub streams: StreamSettings,
     /// How SIP is served, where it is.
     pub sip: SipSettings,
 }
@@ -118,6 +121,11 @@ impl Settings {
         config.authenticate_binding = self.authenticate_binding;
         config.report_changes = self.hooks.on_event.is_some();
         Ok(config)
+    }
+
+    /// The limits of connections of each worker.
+    pub(crate) fn stream_limits(&self, workers: usize) -> WorkerLimits {
+        self.streams.of_worker(workers)
     }
 
     /// What each worker is told of SIP.
@@ -209,6 +217,7 @@ impl Default for Settings {
             draft_dual_allocation: true,
             authenticate_binding: false,
             kernel_binding: KernelBinding::default(),
+            streams: StreamSettings::default(),
             sip: SipSettings::default(),
         }
     }

@@ -1,5 +1,6 @@
 //! What a running server has done, worker by worker.
 
+use crate::connections::StreamCounters;
 use crate::counters::Counters;
 use crate::sip::SipCounters;
 
@@ -16,6 +17,8 @@ pub struct WorkerStats {
     pub counters: Counters,
     /// What its engine counts: allocations, answers by code, discarded datagrams by reason, relayed bytes.
     pub engine: turn::server::Stats,
+    /// What the worker counts of connections over TCP and TLS.
+    pub streams: StreamCounters,
     /// What became of datagrams that were sent.
     pub sends: Flushed,
     /// What was received, and how much of it at once.
@@ -77,6 +80,16 @@ impl Stats {
     pub fn sip(&self) -> SipCounters {
         let mut sum = SipCounters::default();
         self.workers.iter().for_each(|worker| sum += &worker.sip);
+        sum
+    }
+
+    /// What the workers count of connections over TCP and TLS, added up.
+    #[must_use]
+    pub fn streams(&self) -> StreamCounters {
+        let mut sum = StreamCounters::default();
+        self.workers
+            .iter()
+            .for_each(|worker| sum += &worker.streams);
         sum
     }
 

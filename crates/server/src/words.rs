@@ -55,6 +55,7 @@ pub(crate) use words;
 words!(WorkerStats {
     counters,
     engine,
+    streams,
     sends,
     received,
     relays_open,

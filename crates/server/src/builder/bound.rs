@@ -52,7 +52,7 @@ impl Builder {
         workers: usize,
         gro: bool,
     ) -> Result<Vec<Vec<UdpSocket>>, StartError> {
-        if self.listen.is_empty() {
+        if self.listen.is_empty() && self.listen_tcp.is_empty() && self.listen_tls.is_empty() {
             return Err(StartError::NoListener);
         }
         let buffers = self.wanted_buffers();

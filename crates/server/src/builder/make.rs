@@ -5,11 +5,12 @@ use super::offloaded::separate;
 use super::plan::Plan;
 use crate::addresses::{self, RelayAddresses};
 use crate::board::Board;
+use crate::connections::{Connections, StreamListener};
 use crate::error::StartError;
 use crate::features::{BusyPoll, Features};
 use crate::live::{Changes, Live, Published};
 use crate::mailbox::Mailbox;
-use crate::observer::Observer;
+use crate::observer::{Listeners, Observer};
 use crate::offload::{Prepared, PublishedStatus};
 use crate::pinning::Pinning;
 use crate::policy::OwnAddresses;
@@ -32,8 +33,9 @@ const BUSY_POLL_PACKETS: u16 = 64;
 struct Bound {
     /// For each listener of STUN and TURN, one socket per worker.
     groups: Vec<Vec<UdpSocket>>,
-    listeners: Vec<SocketAddr>,
-    sip_listeners: Vec<SocketAddr>,
+    listeners: Listeners,
+    /// For each worker, its TCP sockets of STUN and TURN.
+    streams: Vec<Vec<StreamListener>>,
     /// One per worker, if SIP is served.
     sip: Vec<Sip>,
 }
@@ -66,12 +68,12 @@ impl Builder {
         let Bound {
             groups,
             listeners,
-            sip_listeners,
+            streams,
             sip,
         } = self.bind(workers, offloads)?;
         let most = self.most_allocations(relays.iter().len() * ports.len());
         let published = Arc::new(PublishedStatus::default());
-        let mut offload = self.prepare_offload(&listeners, &relays, ports, most, &published)?;
+        let mut offload = self.prepare_offload(&listeners.udp, &relays, ports, most, &published)?;
         let relay_gro = separate(offload.as_ref(), &groups, &relays);
         let mut features = Features::of(offloads, &groups, self.wanted_buffers());
         features.pinned = self.pinning != Pinning::Off;
@@ -80,7 +82,7 @@ impl Builder {
         let parts = offload.as_ref().map(|offload| offload.parts(workers));
         let parts = parts.unwrap_or_default();
         let mut live = self.live(
-            &[&listeners[..], &sip_listeners[..]].concat(),
+            &listeners.all(),
             &relays,
             &quotas,
             workers,
@@ -94,6 +96,7 @@ impl Builder {
             published: Published::new(configuration),
             offloads,
             relay_gro,
+            streams: self.settings.stream_limits(workers),
             boards: (0..workers).map(|_| Board::new()).collect(),
         };
         let (steering, mut tables) = Tables::set_up(self.steering, &groups, workers, most)?;
@@ -101,12 +104,17 @@ impl Builder {
         let (mut made, boxes) = plan.workers(groups, workers, &mut tables, parts)?;
         let with_sip = made.iter_mut().zip(sip);
         with_sip.for_each(|(worker, sip)| worker.sip = Some(Box::new(sip)));
+        let limits = self.settings.stream_limits(workers);
+        let with_streams = made.iter_mut().zip(streams);
+        with_streams.for_each(|(worker, listeners)| {
+            worker.serve_connections(Connections::new(listeners, limits.clone()));
+        });
         features.busy_poll = self.busy_poll_of(&made);
         let boards = Arc::clone(&plan.boards);
         let addresses: Vec<IpAddr> = relays.iter().map(|relay| relay.advertised).collect();
         let observer = Observer::new(
             boards,
-            [listeners, sip_listeners],
+            listeners,
             relays,
             quotas,
             features,
@@ -131,10 +139,16 @@ impl Builder {
         let orders = self.settings.sip_orders(workers);
         let buffers = self.wanted_buffers();
         let (sip_listeners, sip) = sip::set_up(&self.sip_listen, workers, buffers, orders)?;
+        let (streams, tcp, tls) = self.bind_streams(workers)?;
         Ok(Bound {
-            listeners: groups.iter().map(|group| group[0].local_addr()).collect(),
+            listeners: Listeners {
+                udp: groups.iter().map(|group| group[0].local_addr()).collect(),
+                tcp,
+                tls,
+                sip: sip_listeners,
+            },
             groups,
-            sip_listeners,
+            streams,
             sip,
         })
     }
@@ -200,6 +214,8 @@ fn say_what_serves(observer: &Observer, workers: usize, relays: &[IpAddr], ports
     tracing::info!(
         workers,
         listeners = ?observer.listeners(),
+        tcp = ?observer.tcp_listeners(),
+        tls = ?observer.tls_listeners(),
         sip = ?observer.sip_listeners(),
         relay_addresses = ?relays,
         first_port = ports.first(),

@@ -2,6 +2,7 @@
 
 use crate::addresses::RelayAddresses;
 use crate::board::{Board, Publisher};
+use crate::connections::{Arena, Connections, WorkerLimits};
 use crate::error::StartError;
 use crate::live::Published;
 use crate::mailbox::Mailbox;
@@ -31,6 +32,7 @@ pub(super) struct Plan {
     /// Relays may join datagrams where the kernel can.
     pub(super) relay_gro: bool,
     pub(super) boards: Arc<[Board]>,
+    pub(super) streams: WorkerLimits,
 }
 
 /// What one worker is made of.
@@ -131,6 +133,7 @@ impl Plan {
             counters: Default::default(),
             changes: Vec::new(),
             placement,
+            connections: Connections::new(Vec::new(), self.streams.clone()),
             flows,
             hooks: WorkerHooks(self.published.on_event()),
         };
@@ -150,6 +153,7 @@ impl Plan {
             batch,
             configuration: self.published.subscribe(),
             publisher: Publisher::new(Arc::clone(&self.boards), number.into()),
+            arena: Arena::new(false),
             batches: Vec::new(),
             sip: None,
             messages_left: false,

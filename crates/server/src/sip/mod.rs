@@ -28,7 +28,6 @@ mod requests;
 mod ringing;
 mod settings;
 mod slack;
-mod sources;
 mod stun;
 mod token;
 mod user;

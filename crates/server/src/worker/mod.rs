@@ -21,6 +21,7 @@ mod outputs;
 mod read_ahead;
 mod session;
 mod sockets;
+mod streams;
 
 pub(crate) use batch_limit::BatchLimit;
 pub(crate) use batches::{BatchStore, WorkerBatch};
@@ -32,6 +33,7 @@ pub(crate) use session::{Core, WorkerHooks};
 pub(crate) use sockets::{Listener, RelayTable, Sockets, Token};
 
 use crate::board::Publisher;
+use crate::connections::{Arena, Connections};
 use crate::live::{Configuration, Subscription};
 use crate::mailbox::Mailbox;
 use crate::sip::Sip;
@@ -74,6 +76,8 @@ pub(crate) struct Worker {
     pub(crate) batch_limit: BatchLimit,
     pub(crate) publisher: Publisher,
     pub(crate) configuration: Subscription,
+    /// What connections have sent in the wake-up at hand.
+    pub(crate) arena: Arena,
     /// SIP, where it is served.
     pub(crate) sip: Option<Box<Sip>>,
     /// Inter-worker batches of the wake-up at hand; empty between wake-ups.
@@ -132,6 +136,7 @@ impl Worker {
         self.core.counters.wake_ups += 1;
         let before = self.batch.totals().datagrams;
         let has_mail = self.receive(events) || self.messages_left;
+        self.receive_from_connections(events);
         let received = self.batch.totals().datagrams - before;
         self.core.counters.batches.count(received);
         if has_mail {
@@ -142,6 +147,7 @@ impl Worker {
         }
         self.recheck_next_hops();
         self.expire();
+        self.finish_connections();
         let (lost, held) = self.core.mailboxes.send_all();
         self.core.counters.mailbox_full += lost;
         self.batches_held = held;
@@ -149,6 +155,12 @@ impl Worker {
         let datagrams = counters.client_datagrams + counters.peer_datagrams;
         self.core.placement.measure(self.core.now.mono, datagrams);
         Ok(())
+    }
+
+    /// Serves these connections from now on.
+    pub(crate) fn serve_connections(&mut self, connections: Connections) {
+        self.arena = Arena::new(!connections.is_unused());
+        self.core.connections = connections;
     }
 
     pub(crate) fn watch_listeners(&self) -> std::io::Result<()> {
@@ -159,6 +171,7 @@ impl Worker {
                 io::Interest::Read,
             )?;
         }
+        self.core.connections.watch(&self.core.poller)?;
         if let Some(sip) = &self.sip {
             sip.watch(&self.core.poller)?;
         }
@@ -167,12 +180,16 @@ impl Worker {
 
     /// How long to sleep when nothing comes.
     fn patience(&self) -> Duration {
-        if self.messages_left || self.rechecks_left {
+        let connections = &self.core.connections;
+        if self.messages_left || self.rechecks_left || connections.has_resumed() {
             return Duration::ZERO;
         }
         let now = self.core.now.mono;
         let mut patience = self.publisher.patience(now);
         if let Some(deadline) = self.core.engine.poll_timeout() {
+            patience = patience.min(deadline.since(now));
+        }
+        if let Some(deadline) = connections.next_deadline() {
             patience = patience.min(deadline.since(now));
         }
         if self.batches_held {
@@ -197,6 +214,8 @@ impl Worker {
                     self.make_room();
                     self.read_listener(number, event);
                 }
+                // Read after the datagrams.
+                Token::Accept(_) | Token::Connection(_) => {}
                 Token::Sip(token) => {
                     if let Some(sip) = &mut self.sip {
                         sip.ready(token, event);
@@ -287,7 +306,7 @@ impl Worker {
                 match Token::from_u64(received.tag) {
                     Token::Listener(number) => session.client_sent(number, &received),
                     Token::Relay(relay) => session.peer_sent(relay, &received),
-                    Token::Mailbox | Token::Sip(_) => {}
+                    _ => {}
                 }
                 relayed += usize::from(std::mem::take(&mut session.relayed));
             }
@@ -411,7 +430,9 @@ impl Worker {
             engine,
             sip,
             on_event,
+            streams,
         } = configuration;
+        self.core.connections.set_limits(streams);
         self.core.hooks = WorkerHooks(on_event);
         if let Some(flows) = &mut self.core.flows {
             flows.set_limited(engine.allocation_rate != 0);
@@ -549,6 +570,9 @@ impl Worker {
     /// Ends all allocations, with a log line each, and closes what is open.
     pub(crate) fn finish(&mut self) {
         self.core
+            .connections
+            .close_all(&self.core.poller, self.core.now.mono);
+        self.core
             .engine
             .close_all(self.core.now, CloseReason::ServerShutdown);
         while self.core.engine.is_closing() {
@@ -578,6 +602,7 @@ impl Worker {
         WorkerStats {
             counters: self.core.counters,
             engine: self.core.engine.stats().clone(),
+            streams: self.core.connections.counters(),
             sends: *self.queue.totals(),
             received: *self.batch.totals(),
             relays_open: self.sockets.relays.len() as u64,

@@ -9,6 +9,7 @@ use super::session::{Change, Core, Session, WorkerHooks};
 use crate::hooks;
 use crate::steering::{Placement, Target};
 use std::sync::Arc;
+use streams::Content;
 use turn::server::credentials::{Credentials, KeyQuery, KeyReply};
 use turn::server::{
     ClaimError, OffloadedChannel, Output, PortRequest, RelayRequest, RelayTransport, VerifiedUser,
@@ -124,6 +125,17 @@ impl Session<'_, '_, '_> {
         let output = self.core.engine.poll_output()?;
         report(worker, &self.core.hooks, &output);
         match output {
+            Output::Send { path, bytes } if path.five_tuple.transport.is_stream() => {
+                let (now, poller) = (self.core.now.mono, &self.core.poller);
+                let connections = &mut self.core.connections;
+                connections.queue(&path, &[bytes], Content::Message, poller, now);
+            }
+            Output::PauseReading { path } => {
+                self.core.connections.pause(&path, &self.core.poller);
+            }
+            Output::ResumeReading { path } => {
+                self.core.connections.resume(&path, &self.core.poller);
+            }
             Output::Send { path, bytes } => {
                 if let Some(to) = self.sockets.client_at(&path, 0) {
                     self.out.push_copied(&to, bytes);
@@ -182,6 +194,7 @@ impl Session<'_, '_, '_> {
             Output::StopOffload { channel } => self.core.stop_offload(&channel),
             Output::AllocationOpened { relayed, path, .. } => {
                 self.core.opener.allocated(relayed);
+                self.core.connections.prove(&path);
                 self.core.placement.opened(self.core.now.mono, &path);
             }
             Output::AllocationClosed { path, .. } => {
@@ -289,7 +302,8 @@ fn elsewhere(
     message: Option<&[u8]>,
     user: &VerifiedUser,
 ) -> Option<Moving> {
-    let message = message?;
+    // A connection stays with the worker that accepted it.
+    let message = message.filter(|_| !path.five_tuple.transport.is_stream())?;
     let target = placement.elsewhere(now, &path, message.len())?;
     Some(Moving::new(path, message, user, target))
 }

@@ -10,6 +10,7 @@ use super::flows::Flows;
 use super::mailboxes::{Mailboxes, OutgoingRun};
 use super::open::Opener;
 use super::sockets::{RelaySocket, Sockets};
+use crate::connections::Connections;
 use crate::counters::Counters;
 use crate::hooks::OnEvent;
 use crate::steering::Placement;
@@ -42,6 +43,8 @@ pub(crate) struct Core {
     pub(crate) counters: Counters,
     pub(crate) changes: Changes,
     pub(crate) placement: Placement,
+    /// Connections over TCP and TLS.
+    pub(crate) connections: Connections,
     /// Where the kernel relays.
     pub(crate) flows: Option<Box<Flows>>,
     pub(crate) hooks: WorkerHooks,
@@ -99,9 +102,14 @@ impl<'s, 'q, 'buf> Session<'s, 'q, 'buf> {
             five_tuple,
             listener: ListenerKey(listener),
         };
+        self.handle_run(&path, run);
+    }
+
+    /// Messages of one client.
+    pub(super) fn handle_run(&mut self, path: &ClientPath, run: Run<'buf>) {
         let mut rest = Some(run);
         while let Some(run) = rest {
-            let verdict = self.core.engine.handle_client(self.core.now, &path, run);
+            let verdict = self.core.engine.handle_client(self.core.now, path, run);
             let covers = verdict.covers().max(1);
             self.relay_to_peer(verdict, covered(run, covers));
             self.drain_outputs();
@@ -245,6 +253,9 @@ impl<'s, 'q, 'buf> Session<'s, 'q, 'buf> {
         match verdict {
             PeerVerdict::ChannelData { path, channel, .. } => {
                 self.relayed = true;
+                if path.five_tuple.transport.is_stream() {
+                    return self.queue_channel_data(&path, channel, run);
+                }
                 let Some(to) = self.sockets.client_at(&path, run.tos) else {
                     return;
                 };
@@ -261,6 +272,9 @@ impl<'s, 'q, 'buf> Session<'s, 'q, 'buf> {
             }
             PeerVerdict::DataIndication { path, .. } => {
                 self.relayed = true;
+                if path.five_tuple.transport.is_stream() {
+                    return self.queue_data_indications(&path, from, run);
+                }
                 let Some(to) = self.sockets.client_at(&path, run.tos) else {
                     return;
                 };

@@ -1,6 +1,7 @@
 //! The sockets of one worker: its listeners, and one per relayed transport address.
 
 use crate::addresses::RelayIndex;
+use crate::connections::Slot;
 use crate::sip::SipToken;
 use io::{Brought, GroWatch, RecvBatch, SendTo, UdpSocket};
 use std::net::SocketAddr;
@@ -159,9 +160,20 @@ pub(crate) enum Token {
     Listener(u32),
     Relay(RelayKey),
     Sip(SipToken),
+    /// A listener of TCP connections that carry STUN and TURN.
+    Accept(u16),
+    /// One of these connections.
+    Connection(Slot),
 }
 
+/// Slots of relays stay below a few millions; these indices are connections of STUN and TURN. SIP's begin above.
+const CONNECTIONS: std::ops::Range<u32> = 0xfc00_0000..0xfe00_0000;
+const ACCEPT: std::ops::Range<u32> = 0xffff_c000..0xffff_e000;
+
 impl Token {
+    /// The most connections that a worker can have.
+    pub(crate) const MOST_CONNECTIONS: u32 = CONNECTIONS.end - CONNECTIONS.start;
+
     /// Slots of relays stay far below this; tokens from here up are the worker's own.
     const OWN: u32 = 0xffff_0000;
 
@@ -172,6 +184,12 @@ impl Token {
             Token::Listener(number) => u64::from(Self::OWN + number),
             Token::Relay(key) => key.as_u64(),
             Token::Sip(token) => token.as_key().as_u64(),
+            Token::Accept(number) => u64::from(ACCEPT.start + u32::from(number)),
+            Token::Connection(Slot { index, generation }) => RelayKey {
+                index: CONNECTIONS.start + index,
+                generation,
+            }
+            .as_u64(),
         }
     }
 
@@ -183,6 +201,11 @@ impl Token {
         }
         match key.index {
             u32::MAX => Token::Mailbox,
+            index if CONNECTIONS.contains(&index) => Token::Connection(Slot {
+                index: index - CONNECTIONS.start,
+                generation: key.generation,
+            }),
+            index if ACCEPT.contains(&index) => Token::Accept((index - ACCEPT.start) as u16),
             Self::OWN.. => Token::Listener(key.index - Self::OWN),
             _ => Token::Relay(key),
         }
@@ -200,6 +223,11 @@ mod tests {
             Token::Listener(0),
             Token::Listener(255),
             Token::Sip(SipToken::Accept(3)),
+            Token::Accept(7),
+            Token::Connection(Slot {
+                index: Token::MOST_CONNECTIONS - 1,
+                generation: 9,
+            }),
             Token::Relay(RelayKey {
                 index: 0,
                 generation: u32::MAX,

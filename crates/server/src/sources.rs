@@ -41,6 +41,11 @@ impl Sources {
         true
     }
 
+    /// How many are counted of a source.
+    pub(crate) fn count(&mut self, source: SocketAddr) -> u32 {
+        *self.place(source)
+    }
+
     /// One that was counted is gone.
     pub(crate) fn leave(&mut self, source: SocketAddr) {
         let count = self.place(source);

@@ -1,0 +1,64 @@
+//! The TCP sockets of STUN and TURN: for each address one per worker, plain, TLS, or both.
+
+use super::Builder;
+use crate::connections::{Speaks, StreamListener};
+use crate::error::StartError;
+use io::{TcpListener, TcpOptions};
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+/// For each worker its sockets; and the addresses of plain TCP and of TLS.
+type BoundStreams = (Vec<Vec<StreamListener>>, Vec<SocketAddr>, Vec<SocketAddr>);
+
+impl Builder {
+    /// All are bound before any worker accepts: a socket that joins its group later would take over connections of the others.
+    pub(super) fn bind_streams(&self, workers: usize) -> Result<BoundStreams, StartError> {
+        if !self.listen_tls.is_empty() && self.tls.is_none() {
+            return Err(StartError::NoCertificate);
+        }
+        for list in [&self.listen_tcp, &self.listen_tls] {
+            let is_again = |(at, address): &(usize, &SocketAddr)| {
+                address.port() != 0 && list[..*at].contains(address)
+            };
+            if let Some((_, address)) = list.iter().enumerate().find(is_again) {
+                return Err(StartError::DuplicateListener(*address));
+            }
+        }
+        let is_shared = |address: &SocketAddr| address.port() != 0 && self.listen_tcp.contains(address);
+        let plain = self.listen_tcp.iter().map(|&address| (address, true, self.listen_tls.contains(&address) && address.port() != 0));
+        let only_tls = self.listen_tls.iter().filter(|address| !is_shared(address));
+        let wanted = plain.chain(only_tls.map(|&address| (address, false, true)));
+        let mut of_workers: Vec<Vec<StreamListener>> = (0..workers).map(|_| Vec::new()).collect();
+        let (mut tcp, mut tls) = (Vec::new(), Vec::new());
+        for (address, has_plain, has_tls) in wanted {
+            let speaks = Speaks {
+                plain: has_plain,
+                tls: self.tls.clone().filter(|_| has_tls),
+                proxies: Arc::from(&self.proxies[..]),
+            };
+            let group = bind_group(address, workers)
+                .map_err(|source| StartError::Bind { address, source })?;
+            let local = group.first().map_or(address, TcpListener::local_addr);
+            tcp.extend(has_plain.then_some(local));
+            tls.extend(has_tls.then_some(local));
+            for (list, socket) in of_workers.iter_mut().zip(group) {
+                let speaks = speaks.clone();
+                list.push(StreamListener { socket, speaks });
+            }
+        }
+        Ok((of_workers, tcp, tls))
+    }
+}
+
+/// The sockets of one SO_REUSEPORT group. SO_REUSEPORT would let a second server of the same user join silently and take a part of the
+/// connections, so a plain socket finds out first whether the port is free.
+fn bind_group(address: SocketAddr, workers: usize) -> std::io::Result<Vec<TcpListener>> {
+    let plain = TcpOptions {
+        reuse_port: false,
+        ..TcpOptions::default()
+    };
+    let free = TcpListener::bind(address, &plain)?.local_addr();
+    (0..workers)
+        .map(|_| TcpListener::bind(free, &TcpOptions::default()))
+        .collect()
+}
