@@ -62,7 +62,10 @@ mod tests {
     /// A new arrow is a change of design: change ARCHITECTURE.md in the same commit.
     const ALLOWED: &[(&str, &[&str])] = &[
         ("hairpin", &["server", "load"]),
-        ("server", &["turn", "stun", "sip", "streams", "timers", "io", "bpf"]),
+        (
+            "server",
+            &["turn", "stun", "sip", "streams", "timers", "io", "bpf"],
+        ),
         (
             "load",
             &["client", "turn", "stun", "sip", "timers", "io", "bpf"],

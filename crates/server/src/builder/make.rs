@@ -81,12 +81,7 @@ impl Builder {
         let quotas = Arc::new(Quotas::new(self.settings.quota, self.source_prefix));
         let parts = offload.as_ref().map(|offload| offload.parts(workers));
         let parts = parts.unwrap_or_default();
-        let mut live = self.live(
-            &listeners.all(),
-            &relays,
-            &quotas,
-            workers,
-        )?;
+        let mut live = self.live(&listeners.all(), &relays, &quotas, workers)?;
         live.set_offload(!parts.is_empty());
         let configuration = live.configuration()?;
 
@@ -112,14 +107,7 @@ impl Builder {
         features.busy_poll = self.busy_poll_of(&made);
         let boards = Arc::clone(&plan.boards);
         let addresses: Vec<IpAddr> = relays.iter().map(|relay| relay.advertised).collect();
-        let observer = Observer::new(
-            boards,
-            listeners,
-            relays,
-            quotas,
-            features,
-            published,
-        );
+        let observer = Observer::new(boards, listeners, relays, quotas, features, published);
         say_what_serves(&observer, workers, &addresses, ports);
         Ok(Made {
             kept: self.kept(&mut made, offload.as_mut(), &mut tables),

@@ -24,8 +24,15 @@ impl Builder {
                 return Err(StartError::DuplicateListener(*address));
             }
         }
-        let is_shared = |address: &SocketAddr| address.port() != 0 && self.listen_tcp.contains(address);
-        let plain = self.listen_tcp.iter().map(|&address| (address, true, self.listen_tls.contains(&address) && address.port() != 0));
+        let is_shared =
+            |address: &SocketAddr| address.port() != 0 && self.listen_tcp.contains(address);
+        let plain = self.listen_tcp.iter().map(|&address| {
+            (
+                address,
+                true,
+                self.listen_tls.contains(&address) && address.port() != 0,
+            )
+        });
         let only_tls = self.listen_tls.iter().filter(|address| !is_shared(address));
         let wanted = plain.chain(only_tls.map(|&address| (address, false, true)));
         let mut of_workers: Vec<Vec<StreamListener>> = (0..workers).map(|_| Vec::new()).collect();

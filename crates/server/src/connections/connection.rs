@@ -78,6 +78,8 @@ pub(crate) struct Connection {
     heard: Mono,
     /// Since when a message has been on its way: the first from the beginning on.
     begun: Option<Mono>,
+    /// It has sent the beginning of a STUN message.
+    has_spoken: bool,
     /// It has had an allocation.
     pub(super) is_proven: bool,
     /// A request waits for its key; nothing is read meanwhile.
@@ -104,7 +106,11 @@ impl Connection {
             source: path.five_tuple.remote,
             path,
             listener,
-            stage: if is_proxied { Stage::Proxy } else { Stage::First },
+            stage: if is_proxied {
+                Stage::Proxy
+            } else {
+                Stage::First
+            },
             tls: None,
             inbound: Vec::new(),
             need: 0,
@@ -113,6 +119,7 @@ impl Connection {
             ciphertext_written: 0,
             heard: now,
             begun: Some(now),
+            has_spoken: false,
             is_proven: false,
             is_paused: false,
             is_dirty: false,
@@ -255,6 +262,21 @@ impl Connection {
         outcome
     }
 
+    /// Why these first bytes, decrypted ones included, end the connection. A channel exists only after a STUN message.
+    pub(super) fn judge_first(&mut self, bytes: &[u8]) -> Option<EndReason> {
+        if self.has_spoken {
+            return None;
+        }
+        match FirstBytes::of(bytes) {
+            FirstBytes::Stun => {
+                self.has_spoken = true;
+                None
+            }
+            FirstBytes::Text => Some(EndReason::Text),
+            _ => Some(EndReason::NotStun),
+        }
+    }
+
     /// Hands out what has been kept.
     pub(super) fn resume(&mut self, arena: &mut Arena) {
         arena.push(self.slot, &self.inbound);
@@ -374,7 +396,10 @@ impl Connection {
 
     /// What the poller should report now.
     pub(super) fn wants(&self) -> Watching {
-        match (self.waiting() > 0 && !self.is_handshake_only(), self.is_deaf()) {
+        match (
+            self.waiting() > 0 && !self.is_handshake_only(),
+            self.is_deaf(),
+        ) {
             (false, false) => Watching::Read,
             (false, true) => Watching::Nothing,
             (true, false) => Watching::Both,

@@ -140,7 +140,9 @@ counters! {
 }
 
 fn add<const N: usize>(sum: &mut [u64; N], more: &[u64; N]) {
-    sum.iter_mut().zip(more).for_each(|(sum, more)| *sum += more);
+    sum.iter_mut()
+        .zip(more)
+        .for_each(|(sum, more)| *sum += more);
 }
 
 impl StreamCounters {

@@ -27,6 +27,9 @@ pub(crate) struct StreamListener {
 impl StreamListener {
     /// Whether connections from this address begin with a PROXY header.
     pub(crate) fn is_proxy(&self, from: SocketAddr) -> bool {
-        self.speaks.proxies.iter().any(|network| network.contains(&from.ip()))
+        self.speaks
+            .proxies
+            .iter()
+            .any(|network| network.contains(&from.ip()))
     }
 }

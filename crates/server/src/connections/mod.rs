@@ -207,10 +207,13 @@ impl Connections {
         if self.accept_again.is_some_and(|at| at <= now) {
             self.accept_again = None;
             // Those that are watched already refuse.
-            self.listeners.iter().enumerate().for_each(|(number, listener)| {
-                let token = Token::Accept(number as u16).as_u64();
-                let _ = poller.add(&listener.socket, token, Interest::Read);
-            });
+            self.listeners
+                .iter()
+                .enumerate()
+                .for_each(|(number, listener)| {
+                    let token = Token::Accept(number as u16).as_u64();
+                    let _ = poller.add(&listener.socket, token, Interest::Read);
+                });
         }
     }
 
@@ -451,9 +454,15 @@ impl Connections {
         self.get(slot).map(|connection| connection.path)
     }
 
+    /// Why the first bytes of a connection end it, if they do.
+    pub(crate) fn judge_first(&mut self, slot: Slot, bytes: &[u8]) -> Option<EndReason> {
+        self.get(slot)?.judge_first(bytes)
+    }
+
     /// Whether the next message of a connection may be handled now.
     pub(crate) fn may_go_on(&mut self, slot: Slot) -> bool {
-        self.get(slot).is_some_and(|connection| !connection.is_deaf())
+        self.get(slot)
+            .is_some_and(|connection| !connection.is_deaf())
     }
 
     /// Keeps the beginning of a message of `need` bytes, or messages that may not be handled now.

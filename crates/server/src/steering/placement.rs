@@ -195,15 +195,14 @@ impl Placement {
     /// An allocation was closed here.
     pub(crate) fn closed(&mut self, now: Mono, path: &ClientPath) {
         self.loads.subtract(self.worker);
+        let Some(flow) = flow(&path.five_tuple) else {
+            return;
+        };
         let slot = self.slot(path);
-        let Some(table) = self
+        if let Some(table) = self
             .table
             .as_mut()
             .filter(|table| !table.own.flows.is_empty())
-        else {
-            return;
-        };
-        if let Some(flow) = flow(&path.five_tuple)
             && table.own.remove(&flow)
         {
             table.leave(&flow, slot);
@@ -221,22 +220,28 @@ impl Placement {
             self.hold(path);
             return;
         }
+        let Some(flow) = flow(&path.five_tuple) else {
+            return;
+        };
         let slot = self.slot(path);
-        if let (Some(table), Some(flow)) = (&mut self.table, flow(&path.five_tuple)) {
+        if let Some(table) = &mut self.table {
             table.own.remove(&flow);
             table.leave(&flow, slot);
         }
     }
 
-    /// What an entry says that leads a client of this listener to this worker.
+    /// What an entry says that leads a client of this UDP listener to this worker.
     fn slot(&self, path: &ClientPath) -> u32 {
         path.listener.0 * self.workers + u32::from(self.worker)
     }
 
     /// Sees to it that the flow has an entry for this worker, as it nearly always has.
     fn hold(&mut self, path: &ClientPath) {
+        let Some(flow) = flow(&path.five_tuple) else {
+            return;
+        };
         let slot = self.slot(path);
-        let (Some(table), Some(flow)) = (&mut self.table, flow(&path.five_tuple)) else {
+        let Some(table) = &mut self.table else {
             return;
         };
         if !table.own.insert(&flow) {

@@ -4,15 +4,18 @@ use super::flows::Carried;
 use super::log;
 use super::mailboxes::Mailboxes;
 use super::messages::{PlacedRequest, WorkerMessage};
-use super::open::{MOST_RELAYS, Results};
-use super::session::{Change, Core, Session, WorkerHooks};
+use super::open::{MOST_RELAYS, Opener, Results};
+use super::session::{Change, Changes, Core, Session, WorkerHooks};
+use crate::connections::Connections;
 use crate::hooks;
 use crate::steering::{Placement, Target};
+use io::Poller;
 use std::sync::Arc;
 use streams::Content;
 use turn::server::credentials::{Credentials, KeyQuery, KeyReply};
 use turn::server::{
-    ClaimError, OffloadedChannel, Output, PortRequest, RelayRequest, RelayTransport, VerifiedUser,
+    ClaimError, ClientIdentity, OffloadedChannel, Output, PortRequest, RelayRequest,
+    RelayTransport, VerifiedUser,
 };
 use turn::{ClientPath, LookupKey, Mono, RelayKey, RequestKey};
 
@@ -125,18 +128,7 @@ impl Session<'_, '_, '_> {
         let output = self.core.engine.poll_output()?;
         report(worker, &self.core.hooks, &output);
         match output {
-            Output::Send { path, bytes } if path.five_tuple.transport.is_stream() => {
-                let (now, poller) = (self.core.now.mono, &self.core.poller);
-                let connections = &mut self.core.connections;
-                connections.queue(&path, &[bytes], Content::Message, poller, now);
-            }
-            Output::PauseReading { path } => {
-                self.core.connections.pause(&path, &self.core.poller);
-            }
-            Output::ResumeReading { path } => {
-                self.core.connections.resume(&path, &self.core.poller);
-            }
-            Output::Send { path, bytes } => {
+            Output::Send { path, bytes } if !path.five_tuple.transport.is_stream() => {
                 if let Some(to) = self.sockets.client_at(&path, 0) {
                     self.out.push_copied(&to, bytes);
                 }
@@ -148,8 +140,8 @@ impl Session<'_, '_, '_> {
                 message,
                 user,
             } => {
-                let (now, placement) = (self.core.now.mono, &mut self.core.placement);
-                let moving = elsewhere(placement, now, path, message, user);
+                let placement = &mut self.core.placement;
+                let moving = elsewhere(placement, self.core.now.mono, path, message, user);
                 return Some(Todo::open(sockets(request, relays), moving));
             }
             Output::MoveRequest {
@@ -158,8 +150,12 @@ impl Session<'_, '_, '_> {
                 message,
                 user,
             } => {
-                let moving = Moving::new(path, message, user, Target::known(to));
-                return Some(Todo::Post(moving));
+                return Some(Todo::Post(Moving::new(
+                    path,
+                    message,
+                    user,
+                    Target::known(to),
+                )));
             }
             Output::ClaimReservation {
                 request,
@@ -167,16 +163,8 @@ impl Session<'_, '_, '_> {
                 client,
                 key,
             } => {
-                let claim = WorkerMessage::Claim {
-                    from: worker,
-                    request,
-                    token,
-                    five_tuple: client.five_tuple,
-                    user: client.user.into(),
-                    key,
-                };
-                let other = u16::from(token[0]);
-                if other == worker || self.core.mailboxes.post(other, claim).is_err() {
+                let claim = claim(worker, request, token, &client, key);
+                if !post_claim(&self.core.mailboxes, worker, token, claim) {
                     return Some(Todo::NoReservation(request));
                 }
             }
@@ -185,22 +173,20 @@ impl Session<'_, '_, '_> {
                 query,
                 credentials,
             } => find_keys(&self.core.mailboxes, worker, lookup, &query, credentials),
-            Output::CloseRelay { relay } => self.core.changes.push(Change::Close(relay)),
             Output::Offload {
                 channel,
                 own_relay,
                 deadline,
             } => self.core.offload(&channel, own_relay, deadline),
             Output::StopOffload { channel } => self.core.stop_offload(&channel),
-            Output::AllocationOpened { relayed, path, .. } => {
-                self.core.opener.allocated(relayed);
-                self.core.connections.prove(&path);
-                self.core.placement.opened(self.core.now.mono, &path);
-            }
-            Output::AllocationClosed { path, .. } => {
-                self.core.placement.closed(self.core.now.mono, &path);
-            }
-            _ => {}
+            output => note(
+                &output,
+                self.core.now.mono,
+                &mut self.core.opener,
+                &mut self.core.placement,
+                (&mut self.core.connections, &self.core.poller),
+                &mut self.core.changes,
+            ),
         }
         Some(Todo::Done)
     }
@@ -306,6 +292,55 @@ fn elsewhere(
     let message = message.filter(|_| !path.five_tuple.transport.is_stream())?;
     let target = placement.elsewhere(now, &path, message.len())?;
     Some(Moving::new(path, message, user, target))
+}
+
+/// Does what concerns one part of the worker only.
+fn note(
+    output: &Output<'_>,
+    now: Mono,
+    opener: &mut Opener,
+    placement: &mut Placement,
+    (connections, poller): (&mut Connections, &Poller),
+    changes: &mut Changes,
+) {
+    match output {
+        Output::Send { path, bytes } => {
+            connections.queue(path, &[bytes], Content::Message, poller, now);
+        }
+        Output::PauseReading { path } => connections.pause(path, poller),
+        Output::ResumeReading { path } => connections.resume(path, poller),
+        Output::CloseRelay { relay } => changes.push(Change::Close(*relay)),
+        Output::AllocationOpened { relayed, path, .. } => {
+            opener.allocated(*relayed);
+            connections.prove(path);
+            placement.opened(now, path);
+        }
+        Output::AllocationClosed { path, .. } => placement.closed(now, path),
+        _ => {}
+    }
+}
+
+fn claim(
+    from: u16,
+    request: RequestKey,
+    token: [u8; 8],
+    client: &ClientIdentity<'_>,
+    key: RelayKey,
+) -> WorkerMessage {
+    WorkerMessage::Claim {
+        from,
+        request,
+        token,
+        five_tuple: client.five_tuple,
+        user: client.user.into(),
+        key,
+    }
+}
+
+/// Asks the worker that the token names. Returns whether it will answer.
+fn post_claim(mailboxes: &Mailboxes, worker: u16, token: [u8; 8], claim: WorkerMessage) -> bool {
+    let other = u16::from(token[0]);
+    other != worker && mailboxes.post(other, claim).is_ok()
 }
 
 /// Begins a look-up. The answer comes to this worker as an inter-worker message, from any thread. If the mailbox is full, it is lost, and the

@@ -1,9 +1,9 @@
 //! The data path of connections: from received bytes to messages, and from relayed datagrams to queued messages.
 
-use super::session::Session;
-use super::sockets::Token;
 use super::Worker;
 use super::batches::each_datagram;
+use super::session::Session;
+use super::sockets::Token;
 use crate::connections::{EndReason, Slot};
 use io::Events;
 use std::net::SocketAddr;
@@ -25,12 +25,12 @@ impl Worker {
         self.core
             .connections
             .take_resumed(&mut self.arena, &self.core.poller);
+        // Before more comes from the same connections: what is left of one piece belongs in front of the next.
+        self.handle_arena();
         for event in events.iter() {
             match Token::from_u64(event.token) {
                 Token::Accept(number) => {
-                    self.core
-                        .connections
-                        .accept(number, &self.core.poller, now);
+                    self.core.connections.accept(number, &self.core.poller, now);
                 }
                 Token::Connection(slot) => {
                     if self.arena.is_full() {
@@ -91,6 +91,10 @@ impl<'buf> Session<'_, '_, 'buf> {
         let Some(path) = self.core.connections.path(slot) else {
             return;
         };
+        if let Some(reason) = self.core.connections.judge_first(slot, bytes) {
+            let poller = &self.core.poller;
+            return self.core.connections.reject(slot, reason, poller);
+        }
         let now = self.core.now.mono;
         let mut rest = bytes;
         let need = loop {

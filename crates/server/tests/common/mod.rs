@@ -4,6 +4,7 @@
 pub(crate) mod local;
 pub(crate) mod marked;
 pub(crate) mod netns;
+pub(crate) mod stream;
 
 use hairpin_server::{Builder as ServerBuilder, Running, Server};
 use std::net::{IpAddr, SocketAddr, UdpSocket};
@@ -147,6 +148,7 @@ pub(crate) enum Got {
 enum Link {
     Plain(UdpSocket),
     Marked(Box<marked::Marked>),
+    Stream(std::cell::RefCell<stream::StreamLink>),
 }
 
 pub(crate) struct Client {
@@ -181,6 +183,23 @@ impl Client {
             challenge: None,
             flooded: None,
             retransmits: false,
+        }
+    }
+
+    /// A client over a connection.
+    pub(crate) fn stream(link: stream::StreamLink) -> Client {
+        let server = link.socket.peer_addr().expect("connected");
+        Client {
+            link: Link::Stream(link.into()),
+            ..Client::new(server)
+        }
+    }
+
+    /// The connection of [`Client::stream`].
+    pub(crate) fn connection(&self) -> std::cell::RefMut<'_, stream::StreamLink> {
+        match &self.link {
+            Link::Stream(link) => link.borrow_mut(),
+            _ => panic!("a client over a connection"),
         }
     }
 
@@ -250,6 +269,7 @@ impl Client {
         match &self.link {
             Link::Plain(socket) => socket.local_addr().expect("bound"),
             Link::Marked(socket) => socket.local(),
+            Link::Stream(link) => link.borrow().socket.local_addr().expect("connected"),
         }
     }
 
@@ -354,6 +374,10 @@ impl Client {
         match &self.link {
             Link::Plain(socket) => drop(socket.send_to(datagram, self.server).expect("sent")),
             Link::Marked(socket) => socket.send(datagram, self.server),
+            Link::Stream(link) => {
+                let padding = &[0; 3][..stun::padding(datagram.len())];
+                link.borrow_mut().send(&[datagram, padding].concat());
+            }
         }
     }
 
@@ -371,6 +395,7 @@ impl Client {
                 buffer.truncate(length);
                 (buffer, from)
             }
+            Link::Stream(link) => return link.borrow_mut().receive(),
             Link::Marked(socket) => {
                 let (datagram, from, tos) = socket.receive();
                 self.last_tos.set(tos);
@@ -460,8 +485,8 @@ impl Client {
     /// Sends whole messages of one length (the last may be shorter) as one train; only from a marked client.
     pub(crate) fn send_train(&self, messages: &[Vec<u8>]) {
         match &self.link {
-            Link::Plain(_) => panic!("not a marked client"),
             Link::Marked(socket) => socket.send_train(messages, self.server),
+            _ => panic!("not a marked client"),
         }
     }
 
@@ -469,7 +494,7 @@ impl Client {
     pub(crate) fn socket(&self) -> &UdpSocket {
         match &self.link {
             Link::Plain(socket) => socket,
-            Link::Marked(_) => panic!("not a plain client"),
+            _ => panic!("not a plain client"),
         }
     }
 
