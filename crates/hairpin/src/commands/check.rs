@@ -47,6 +47,11 @@ fn summary(name: &str, config: &Config, loaded: &Loaded) -> String {
         "port 3478 of loopback and of the default route's address",
     );
     lines.line("listen", format!("udp {listen}"));
+    let tcp = match config.listen_tcp.as_deref() {
+        Some([]) => "off".to_owned(),
+        chosen => list(chosen, "the addresses and ports of udp"),
+    };
+    lines.line("listen", format!("tcp {tcp}"));
     lines.line("relay", relay(config));
     lines.line("credentials", credentials(config));
     lines.line("peers", peers(config));

@@ -78,6 +78,10 @@ pub(crate) struct Config {
     pub(crate) busy_poll_us: u32,
     /// Where to listen; `None`: decided at start.
     pub(crate) listen_udp: Option<Vec<SocketAddr>>,
+    /// Where to listen for TCP connections; `None`: where UDP is listened on.
+    pub(crate) listen_tcp: Option<Vec<SocketAddr>>,
+    /// Sources whose connections begin with a PROXY header.
+    pub(crate) proxy_protocol_from: Vec<ipnet::IpNet>,
     /// Where relays are bound; `None`: decided at start.
     pub(crate) relay_addresses: Option<Vec<IpAddr>>,
     /// What clients are told instead.
@@ -143,6 +147,20 @@ pub(crate) struct Limits {
     pub(crate) channels: u32,
     /// Bytes per second that one allocation relays, 0 for any number.
     pub(crate) allocation_rate: u32,
+    /// Connections in all.
+    pub(crate) connections: u32,
+    /// Connections of one source prefix.
+    pub(crate) connections_per_source: u32,
+    /// Time for the first message of a connection, and for each to be complete.
+    pub(crate) stream_message_deadline: Duration,
+    /// Silence after which a connection without an allocation is closed.
+    pub(crate) stream_idle: Duration,
+    /// How long relayed data may wait to be written.
+    pub(crate) stream_queue_age: Duration,
+    /// Bytes that may wait on one connection.
+    pub(crate) stream_queue: u32,
+    /// Bytes that may wait on all connections.
+    pub(crate) stream_queue_total: u32,
     /// Lifetime of an allocation that asks for none.
     pub(crate) lifetime_default: Duration,
     /// Longest lifetime that is granted.
@@ -219,6 +237,11 @@ fn resolve(settings: &Settings) -> Option<Config> {
         send_buffer: s.send_buffer?.value.0,
         busy_poll_us: s.busy_poll_us?.value.0,
         listen_udp: s.listen_udp.map(|list| values(list.value.0)),
+        listen_tcp: s.listen_tcp.map(|list| values(list.value)),
+        proxy_protocol_from: values(s.proxy_protocol_from?.value)
+            .into_iter()
+            .map(|network| network.0)
+            .collect(),
         relay_addresses: s.relay_addresses.map(|list| values(list.value.0)),
         external_ip: values(s.external_ip?.value),
         relay_ports: s.relay_ports?.value.0,
@@ -246,6 +269,13 @@ fn resolve(settings: &Settings) -> Option<Config> {
             permissions: s.permissions?.value.0,
             channels: s.channels?.value.0,
             allocation_rate: s.allocation_rate?.value.0,
+            connections: s.connections?.value.0,
+            connections_per_source: s.connections_per_source?.value.0,
+            stream_message_deadline: s.stream_message_deadline?.value.0,
+            stream_idle: s.stream_idle?.value.0,
+            stream_queue_age: Duration::from_millis(s.stream_queue_age_ms?.value.0.into()),
+            stream_queue: s.stream_queue?.value.0,
+            stream_queue_total: s.stream_queue_total?.value.0,
             lifetime_default: s.lifetime_default?.value.0,
             lifetime_max: s.lifetime_max?.value.0,
         },

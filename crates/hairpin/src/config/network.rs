@@ -225,6 +225,28 @@ impl FromText for NameServer {
 
 const ALL_PORTS: RangeInclusive<u16> = 0..=u16::MAX;
 
+/// A network, without ports.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Network(pub(crate) IpNet);
+
+impl FromText for Network {
+    const EXPECTED: &'static str = "a network, like \"10.0.0.0/8\" or \"2001:db8::1\"";
+
+    fn from_text(text: &str) -> Result<Self, Mistake> {
+        let rule = PeerRule::from_text(text)?;
+        if rule.ports != ALL_PORTS {
+            let mistake = Mistake::new(format!("`{text}` has ports"));
+            return Err(mistake.help("a source has any port: leave them out"));
+        }
+        Ok(Self(rule.net))
+    }
+
+    fn to_text(&self) -> String {
+        let ports = ALL_PORTS;
+        PeerRule { net: self.0, ports }.to_text()
+    }
+}
+
 impl FromText for PeerRule {
     const EXPECTED: &'static str =
         "a network, like \"10.0.0.0/8\", \"10.1.2.3:5000-6000\" or \"[fd00::1]:443\"";

@@ -9,7 +9,7 @@ use super::admin::AdminListen;
 use super::credentials::{Realm, Secret, User};
 use super::diagnostics::Report;
 use super::logging::{LogFormat, LogLevel};
-use super::network::{ExternalIp, NameServer, PeerRule, PortRange};
+use super::network::{ExternalIp, NameServer, Network, PeerRule, PortRange};
 use super::node::Node;
 use super::offload::{BindingExcess, OffloadMode};
 use super::setting::{AtLeastOne, Bounded, List, PinWorkers, Seconds, Setting, Steering, Workers};
@@ -43,6 +43,19 @@ pub(crate) type BindingRate = Bounded<0, 100_000_000>;
 
 /// Application data of one allocation: below 1 KiB a second not even a call fits, and beyond 1 GiB it is no limit.
 pub(crate) type AllocationRate = Rate<1_024, 1_073_741_824>;
+
+/// Connections: a file descriptor each.
+pub(crate) type Connections = Bounded<1, 1_000_000>;
+/// A first message, and one that has begun: below a second a distant client fails, and TLS takes three round trips.
+pub(crate) type MessageDeadline = Seconds<1, 600>;
+/// Silence on a connection without an allocation.
+pub(crate) type ConnectionIdle = Seconds<5, 86_400>;
+/// How old relayed data may get before it is dropped: below 50 ms a lost segment's repetition would be too late.
+pub(crate) type QueueAge = Bounded<50, 60_000>;
+/// What waits on one connection: the longest message fits twice.
+pub(crate) type QueueSize = Size<131_072, 268_435_456>;
+/// What waits on all connections.
+pub(crate) type QueueTotal = Size<1_048_576, 4_294_967_295>;
 
 /// A drain: a day is longer than any call.
 pub(crate) type Drain = Seconds<0, 86_400>;
@@ -93,6 +106,10 @@ pub(crate) struct Settings {
     pub(crate) busy_poll_us: Entry<BusyPoll>,
     /// `listen.udp`
     pub(crate) listen_udp: Entry<AtLeastOne<SocketAddr>>,
+    /// `listen.tcp`
+    pub(crate) listen_tcp: Entry<List<SocketAddr>>,
+    /// `listen.proxy_protocol_from`
+    pub(crate) proxy_protocol_from: Entry<List<Network>>,
     /// `relay.addresses`
     pub(crate) relay_addresses: Entry<AtLeastOne<IpAddr>>,
     /// `relay.external_ip`
@@ -139,6 +156,20 @@ pub(crate) struct Settings {
     pub(crate) lifetime_default: Entry<AllocationLifetime>,
     /// `limits.lifetime_max`
     pub(crate) lifetime_max: Entry<AllocationLifetime>,
+    /// `limits.connections`
+    pub(crate) connections: Entry<Connections>,
+    /// `limits.connections_per_source`
+    pub(crate) connections_per_source: Entry<Connections>,
+    /// `limits.stream_message_deadline`
+    pub(crate) stream_message_deadline: Entry<MessageDeadline>,
+    /// `limits.stream_idle`
+    pub(crate) stream_idle: Entry<ConnectionIdle>,
+    /// `limits.stream_queue_age_ms`
+    pub(crate) stream_queue_age_ms: Entry<QueueAge>,
+    /// `limits.stream_queue`
+    pub(crate) stream_queue: Entry<QueueSize>,
+    /// `limits.stream_queue_total`
+    pub(crate) stream_queue_total: Entry<QueueTotal>,
     /// `compat.rfc5766_channels`
     pub(crate) rfc5766_channels: Entry<bool>,
     /// `compat.channel_keeps_permission`
@@ -283,6 +314,11 @@ pub(crate) const KEYS: &[Key] = &[
     Key::new("server", "send_buffer", |s| &mut s.send_buffer).at_start(),
     Key::new("server", "busy_poll_us", |s| &mut s.busy_poll_us).at_start(),
     Key::new("listen", "udp", |s| &mut s.listen_udp).at_start(),
+    Key::new("listen", "tcp", |s| &mut s.listen_tcp).at_start(),
+    Key::new("listen", "proxy_protocol_from", |s| {
+        &mut s.proxy_protocol_from
+    })
+    .at_start(),
     Key::new("relay", "addresses", |s| &mut s.relay_addresses).at_start(),
     Key::new("relay", "external_ip", |s| &mut s.external_ip).at_start(),
     Key::new("relay", "ports", |s| &mut s.relay_ports).at_start(),
@@ -312,6 +348,21 @@ pub(crate) const KEYS: &[Key] = &[
     Key::new("limits", "rate_per_allocation", |s| &mut s.allocation_rate),
     Key::new("limits", "lifetime_default", |s| &mut s.lifetime_default),
     Key::new("limits", "lifetime_max", |s| &mut s.lifetime_max),
+    Key::new("limits", "connections", |s| &mut s.connections),
+    Key::new("limits", "connections_per_source", |s| {
+        &mut s.connections_per_source
+    }),
+    Key::new("limits", "stream_message_deadline", |s| {
+        &mut s.stream_message_deadline
+    }),
+    Key::new("limits", "stream_idle", |s| &mut s.stream_idle),
+    Key::new("limits", "stream_queue_age_ms", |s| {
+        &mut s.stream_queue_age_ms
+    }),
+    Key::new("limits", "stream_queue", |s| &mut s.stream_queue),
+    Key::new("limits", "stream_queue_total", |s| {
+        &mut s.stream_queue_total
+    }),
     Key::new("compat", "rfc5766_channels", |s| &mut s.rfc5766_channels),
     Key::new("compat", "channel_keeps_permission", |s| {
         &mut s.channel_keeps_permission

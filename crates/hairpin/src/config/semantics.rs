@@ -46,6 +46,9 @@ fn nothing_stands_twice(settings: &Settings, report: &mut Report) {
     twice(chosen(&settings.listen_udp), report, listener, |address| {
         format!("{address} is listed twice")
     });
+    twice(items(&settings.listen_tcp), report, listener, |address| {
+        format!("{address} is listed twice")
+    });
     twice(items(&settings.sip_listen), report, listener, |address| {
         format!("{address} is listed twice")
     });

@@ -8,6 +8,7 @@ mod machine;
 mod offload;
 mod process;
 mod sip;
+mod streams;
 mod text;
 mod traffic;
 mod turn;
@@ -85,6 +86,7 @@ pub(crate) fn page(source: &Source) -> String {
     about(&mut page, source);
     turn::write(&mut page, &source.observer, &stats);
     traffic::write(&mut page, &source.observer, &stats);
+    streams::write(&mut page, &source.observer, &stats);
     offload::write(&mut page, &source.observer);
     sip::write(&mut page, &source.observer, &stats);
     machine::write(&mut page, &source.observer, &stats);

@@ -14,6 +14,7 @@ fn server() -> server::Running {
     offload.mode = OffloadMode::Auto;
     let builder = Server::builder()
         .listen("127.0.0.1:0".parse().unwrap())
+        .listen_tcp("127.0.0.1:0".parse().unwrap())
         .relay_address("127.0.0.1".parse().unwrap())
         .user("zaphod", "secret")
         .sip_listen("127.0.0.1:0".parse().unwrap())

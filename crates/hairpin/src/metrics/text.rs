@@ -95,6 +95,20 @@ impl Page {
         }
     }
 
+    /// A family of gauges that one label tells apart.
+    pub(super) fn gauges<W: Display>(
+        &mut self,
+        name: &'static str,
+        help: &str,
+        label: &'static str,
+        counts: impl IntoIterator<Item = (W, u64)>,
+    ) {
+        let mut family = self.family(name, Kind::Gauge, help);
+        for (word, count) in counts {
+            family.put(&[(label, &word)], count);
+        }
+    }
+
     /// A family of one histogram without labels.
     pub(super) fn sizes(&mut self, name: &'static str, help: &str, sizes: &BatchSizes) {
         self.family(name, Kind::Histogram, help).sizes(sizes);

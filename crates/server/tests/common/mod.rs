@@ -148,7 +148,7 @@ pub(crate) enum Got {
 enum Link {
     Plain(UdpSocket),
     Marked(Box<marked::Marked>),
-    Stream(std::cell::RefCell<stream::StreamLink>),
+    Stream(Box<std::cell::RefCell<stream::StreamLink>>),
 }
 
 pub(crate) struct Client {
@@ -190,7 +190,7 @@ impl Client {
     pub(crate) fn stream(link: stream::StreamLink) -> Client {
         let server = link.socket.peer_addr().expect("connected");
         Client {
-            link: Link::Stream(link.into()),
+            link: Link::Stream(Box::new(link.into())),
             ..Client::new(server)
         }
     }

@@ -3,6 +3,7 @@
 use std::net::{IpAddr, SocketAddr};
 use std::ops::RangeInclusive;
 
+use super::plan::Listeners;
 use crate::commands::ice::Ice;
 use crate::commands::output::Lines;
 use crate::config::is_private;
@@ -11,7 +12,7 @@ use crate::config::is_private;
 #[derive(Debug)]
 pub(super) struct Banner {
     /// Listening addresses, with the real ports.
-    pub(super) listeners: Vec<SocketAddr>,
+    pub(super) listeners: Listeners,
     /// Where SIP is served, over UDP and TCP.
     pub(super) sip: Vec<SocketAddr>,
     /// Whether the test user agent server takes REGISTER and INVITE.
@@ -66,8 +67,11 @@ impl Banner {
     pub(super) fn render(&self) -> String {
         let mut lines = Lines::default();
         lines.text(concat!("hairpin ", env!("CARGO_PKG_VERSION"), "\n\n"));
-        for listener in &self.listeners {
+        for listener in &self.listeners.udp {
             lines.line("listening", format!("udp {listener}"));
+        }
+        for listener in &self.listeners.tcp {
+            lines.line("listening", format!("tcp {listener}"));
         }
         self.sip(&mut lines);
         self.relays(&mut lines);
@@ -187,7 +191,10 @@ mod tests {
 
     fn banner(access: Access) -> Banner {
         Banner {
-            listeners: vec!["127.0.0.1:3478".parse().unwrap()],
+            listeners: Listeners {
+                udp: vec!["127.0.0.1:3478".parse().unwrap()],
+                tcp: vec!["127.0.0.1:3478".parse().unwrap()],
+            },
             sip: vec!["127.0.0.1:5060".parse().unwrap()],
             test_uas: true,
             relays: vec![("10.0.0.5".parse().unwrap(), "203.0.113.5".parse().unwrap())],

@@ -4,6 +4,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
 use anyhow::{Result, anyhow};
+use server::connections::StreamSettings;
 use server::features::Features;
 use server::offload::{BindingExcess, KernelBinding, Offload, OffloadMode};
 use server::policy::{PeerRule as Rule, PeerRules, loopback_and_private};
@@ -13,7 +14,7 @@ use server::{
     AddressFamily, IpNet, Observer, Running, Server, Settings, StartError, SteeringInUse, addresses,
 };
 
-use super::plan::Machine;
+use super::plan::{Listeners, Machine};
 use crate::config::{self, Config, PeerRule, PinWorkers, Steering};
 
 /// What `server` needs to know of the machine it runs on.
@@ -36,11 +37,7 @@ pub(super) struct Engine {
 
 impl Engine {
     /// Opens all sockets and starts the workers.
-    pub(super) fn start(
-        config: &Config,
-        listeners: &[SocketAddr],
-        relays: &[IpAddr],
-    ) -> Result<Self> {
+    pub(super) fn start(config: &Config, listeners: &Listeners, relays: &[IpAddr]) -> Result<Self> {
         let mut builder = Server::builder()
             .relay_ports(*config.relay_ports.start(), *config.relay_ports.end())
             .pin_workers(pinning(config.pin_workers))
@@ -55,9 +52,15 @@ impl Engine {
         if let Some(workers) = config.workers {
             builder = builder.workers(usize::try_from(workers)?);
         }
-        builder = listeners
-            .iter()
-            .fold(builder, |builder, &listener| builder.listen(listener));
+        for &listener in &listeners.udp {
+            builder = builder.listen(listener);
+        }
+        for &listener in &listeners.tcp {
+            builder = builder.listen_tcp(listener);
+        }
+        for &network in &config.proxy_protocol_from {
+            builder = builder.proxy_protocol_from(network);
+        }
         builder = relays
             .iter()
             .fold(builder, |builder, &relay| builder.relay_address(relay));
@@ -86,6 +89,11 @@ impl Engine {
     /// The listeners, with the real ports.
     pub(super) fn listeners(&self) -> Vec<SocketAddr> {
         self.running.listeners().to_vec()
+    }
+
+    /// The listeners of TCP connections, with the real ports.
+    pub(super) fn tcp_listeners(&self) -> Vec<SocketAddr> {
+        self.running.tcp_listeners().to_vec()
     }
 
     /// Where SIP is served, with the real ports.
@@ -171,6 +179,9 @@ fn explain(error: &StartError, config: &Config) -> anyhow::Error {
         StartError::Bind { address, .. } if config.sip.listen.contains(address) => {
             "; set it with sip.listen"
         }
+        StartError::Bind { address, .. } if is_tcp_only(*address, config) => {
+            "; set it with listen.tcp"
+        }
         StartError::Bind { .. } => "; set it with --listen ADDRESS:PORT or listen.udp",
         StartError::RelayAddress { .. } => "; set it with --relay-address IP or relay.addresses",
         StartError::ExternalAddress { .. } => "; set it with --relay-address IP or relay.addresses",
@@ -182,6 +193,12 @@ fn explain(error: &StartError, config: &Config) -> anyhow::Error {
         _ => "",
     };
     anyhow!("{error}{change}")
+}
+
+fn is_tcp_only(address: SocketAddr, config: &Config) -> bool {
+    let has =
+        |list: &Option<Vec<SocketAddr>>| list.as_ref().is_some_and(|list| list.contains(&address));
+    has(&config.listen_tcp) && !has(&config.listen_udp)
 }
 
 fn pinning(wanted: PinWorkers) -> server::Pinning {
@@ -252,12 +269,26 @@ fn settings(config: &Config) -> Settings {
     settings.draft_dual_allocation = config.draft_dual_allocation;
     settings.kernel_binding = kernel_binding(config);
     settings.sip = sip(&config.sip);
+    settings.streams = streams(&config.limits);
     settings.default_lifetime = config.limits.lifetime_default;
     settings.max_lifetime = config.limits.lifetime_max;
     settings.max_permissions = config.limits.permissions as usize;
     settings.max_channels = config.limits.channels as usize;
     settings.allocation_rate = u64::from(config.limits.allocation_rate);
     settings
+}
+
+/// Limits of connections.
+fn streams(limits: &config::Limits) -> StreamSettings {
+    let mut streams = StreamSettings::default();
+    streams.connections = limits.connections;
+    streams.connections_per_source = limits.connections_per_source;
+    streams.message_deadline = limits.stream_message_deadline;
+    streams.idle = limits.stream_idle;
+    streams.queue_age = limits.stream_queue_age;
+    streams.queue_bytes = limits.stream_queue as usize;
+    streams.queue_bytes_total = limits.stream_queue_total as usize;
+    streams
 }
 
 /// How SIP is served.
@@ -345,6 +376,7 @@ mod tests {
         assert_eq!(ours.draft_dual_allocation, library.draft_dual_allocation);
         assert_eq!(ours.kernel_binding, library.kernel_binding);
         assert_eq!(ours.sip, library.sip);
+        assert_eq!(ours.streams, library.streams);
         assert_eq!(config.offload_channels, Offload::CHANNELS);
         assert_eq!(
             config.relay_ports,

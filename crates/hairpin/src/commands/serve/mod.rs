@@ -112,7 +112,10 @@ fn banner(
     machine: &Machine,
     made_up_secret: Option<String>,
 ) -> Banner {
-    let listeners = engine.listeners();
+    let listeners = plan::Listeners {
+        udp: engine.listeners(),
+        tcp: engine.tcp_listeners(),
+    };
     let uris = plan::uris(&listeners, &config.external_ip, machine);
     let access = match &args.config {
         Some(file) => {

@@ -15,8 +15,22 @@ pub(super) struct Machine {
     pub(super) routed: Vec<IpAddr>,
 }
 
-/// Where to listen: what the configuration says, else port 3478 of loopback and of the default route's addresses.
-pub(super) fn listeners(config: &Config, machine: &Machine) -> Result<Vec<SocketAddr>> {
+/// Where to listen.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct Listeners {
+    pub(super) udp: Vec<SocketAddr>,
+    pub(super) tcp: Vec<SocketAddr>,
+}
+
+/// Where to listen: over TCP where the configuration says, else where UDP is listened on.
+pub(super) fn listeners(config: &Config, machine: &Machine) -> Result<Listeners> {
+    let udp = udp_listeners(config, machine)?;
+    let tcp = config.listen_tcp.clone().unwrap_or_else(|| udp.clone());
+    Ok(Listeners { udp, tcp })
+}
+
+/// Where to listen over UDP: what the configuration says, else port 3478 of loopback and of the default route's addresses.
+fn udp_listeners(config: &Config, machine: &Machine) -> Result<Vec<SocketAddr>> {
     if let Some(chosen) = &config.listen_udp {
         return Ok(chosen.clone());
     }
@@ -72,10 +86,27 @@ pub(super) fn random_secret() -> Result<String> {
 
 /// URIs that clients can use, the most useful ones only: public ones if there are any, loopback only if there is nothing else.
 pub(super) fn uris(
-    listeners: &[SocketAddr],
+    listeners: &Listeners,
     external: &[ExternalIp],
     machine: &Machine,
 ) -> Vec<String> {
+    // RFC 7065: turn:host:port?transport=udp, with brackets around an IPv6 address.
+    let of = |list: &[SocketAddr], transport: &'static str| {
+        addresses(list, external, machine)
+            .into_iter()
+            .map(move |address| format!("turn:{address}?transport={transport}"))
+    };
+    of(&listeners.udp, "udp")
+        .chain(of(&listeners.tcp, "tcp"))
+        .collect()
+}
+
+/// The addresses that clients can use of one transport.
+fn addresses(
+    listeners: &[SocketAddr],
+    external: &[ExternalIp],
+    machine: &Machine,
+) -> Vec<SocketAddr> {
     let mut addresses: Vec<SocketAddr> = Vec::new();
     for listener in listeners {
         let ips = if listener.ip().is_unspecified() {
@@ -93,11 +124,7 @@ pub(super) fn uris(
     if addresses.iter().any(|address| !address.ip().is_loopback()) {
         addresses.retain(|address| !address.ip().is_loopback());
     }
-    // RFC 7065: turn:host:port?transport=udp, with brackets around an IPv6 address.
     addresses
-        .iter()
-        .map(|address| format!("turn:{address}?transport=udp"))
-        .collect()
 }
 
 impl Machine {
@@ -171,13 +198,17 @@ mod tests {
             "192.0.2.2:3478",
             "[2001:db8::2]:3478",
         ]);
-        assert_eq!(listeners(&config(), &both).unwrap(), expected);
+        let found = listeners(&config(), &both).unwrap();
+        assert_eq!((found.udp, found.tcp), (expected.clone(), expected));
         let only_v4 = machine(&["127.0.0.1", "192.0.2.2"], &["192.0.2.2"]);
         assert_eq!(
-            listeners(&config(), &only_v4).unwrap(),
+            listeners(&config(), &only_v4).unwrap().udp,
             addresses(&["127.0.0.1:3478", "192.0.2.2:3478"])
         );
         assert!(listeners(&config(), &machine(&[], &[])).is_err());
+        let mut without = config();
+        without.listen_tcp = Some(Vec::new());
+        assert!(listeners(&without, &only_v4).unwrap().tcp.is_empty());
     }
 
     #[test]
@@ -216,12 +247,16 @@ mod tests {
             public: "203.0.113.5".parse().unwrap(),
             private: None,
         }];
-        let loopback = addresses(&["127.0.0.1:3478"]);
+        let udp = |list: &[&str]| Listeners {
+            udp: addresses(list),
+            tcp: Vec::new(),
+        };
+        let loopback = udp(&["127.0.0.1:3478"]);
         assert_eq!(
             uris(&loopback, &[], &host),
             ["turn:127.0.0.1:3478?transport=udp"]
         );
-        let wildcard = addresses(&["0.0.0.0:3478", "127.0.0.1:3478"]);
+        let wildcard = udp(&["0.0.0.0:3478", "127.0.0.1:3478"]);
         assert_eq!(
             uris(&wildcard, &[], &host),
             ["turn:10.0.0.5:3478?transport=udp"]
@@ -230,10 +265,21 @@ mod tests {
             uris(&wildcard, &external, &host),
             ["turn:203.0.113.5:3478?transport=udp"]
         );
-        let v6 = addresses(&["[2001:db8::2]:5349"]);
+        let v6 = udp(&["[2001:db8::2]:5349"]);
         assert_eq!(
             uris(&v6, &external, &host),
             ["turn:[2001:db8::2]:5349?transport=udp"]
+        );
+        let both = Listeners {
+            tcp: addresses(&["10.0.0.5:443"]),
+            ..loopback
+        };
+        assert_eq!(
+            uris(&both, &[], &host),
+            [
+                "turn:127.0.0.1:3478?transport=udp",
+                "turn:10.0.0.5:443?transport=tcp"
+            ]
         );
     }
 
