@@ -46,7 +46,8 @@ fn binding(number: u8) -> [u8; 20] {
     let mut buffer = [0; 20];
     let id = TransactionId([number; 12]);
     let builder = stun::Builder::new(&mut buffer, Class::Request, Method::BINDING, &id);
-    builder.expect("room").finish();
+    let length = builder.expect("room").finish().len();
+    assert_eq!(length, buffer.len());
     buffer
 }
 
