@@ -12,15 +12,18 @@
 pub mod bench;
 pub mod client;
 pub mod garbage;
+mod gather;
 pub mod generator;
 pub mod measure;
 pub mod peer;
 pub mod probe;
 pub mod report;
 pub mod sip;
+mod socket;
 pub mod uri;
 mod via;
 
 pub use ::client::{Tls, TlsConfigError};
+pub use socket::{Connection, Socket};
 pub use turn::Transport;
 pub use via::{ServerAddress, Via};

@@ -30,7 +30,10 @@ fn framed_plan(server: SocketAddr, clients: u32, rate: f64, header: usize) -> Pl
             Arc::new(io::UdpSocket::bind("127.0.0.1:0".parse().unwrap(), &options).unwrap());
         let mut frame = vec![0; header + 120];
         payload.fill(&mut frame[header..], flow);
-        let stamping = Stamping::Payload { at: header };
+        let stamping = Stamping::Payload {
+            at: header,
+            padding: 0,
+        };
         lanes.push(Lane::new(socket.clone(), server, flow, stamping, &frame));
         taps.push(Tap::raw(socket));
     }

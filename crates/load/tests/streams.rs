@@ -1,4 +1,4 @@
-//! The probe over TCP and TLS, against coturn's server where it is installed.
+//! The probe and the generator over TCP and TLS, against coturn's server where it is installed.
 
 #[path = "../../client/tests/certificate/mod.rs"]
 mod certificate;
@@ -12,7 +12,13 @@ use std::time::Duration;
 use certificate::Certificate;
 use coturn::{PASSWORD, USER};
 use hairpin_load as load;
+use load::generator::{
+    self, BindingOptions, ChurnOptions, Direction, Framing, Path, Plan, RelayOptions, Run, Stopper,
+    Target, TurnClients,
+};
+use load::measure::{Rate, Schedule};
 use load::probe::{self, Credentials, ProbeErrorKind};
+use load::report::LoadReport;
 use load::{ServerAddress, Tls, Via};
 
 const NAME: &str = "turn.example.org";
@@ -147,4 +153,155 @@ fn what_goes_wrong_over_streams_is_told_apart() {
         assert!(error.to_string().contains(part), "{part}: {error}");
         assert_eq!(error.kind(), kind, "{error}");
     }
+}
+
+/// The clients of both transports.
+fn both(coturn: &coturn::Coturn, certificate: &Certificate) -> [TurnClients; 2] {
+    let clients = |address, via| {
+        let mut clients = TurnClients::new(Target::admit(address, false).expect("loopback"));
+        clients.credentials = Some(Credentials::new(USER, PASSWORD));
+        clients.via = via;
+        clients
+    };
+    [
+        clients(coturn.address, Via::Tcp),
+        clients(coturn.tls, tls(certificate, NAME)),
+    ]
+}
+
+fn run(mut plan: Plan, rate: Option<f64>) -> LoadReport {
+    plan.duration = Duration::from_millis(500);
+    plan.warm_up = Duration::from_millis(100);
+    match rate {
+        Some(rate) => plan.set_schedule(&Schedule::constant(Rate(rate))),
+        None => plan.close_loop(16),
+    }
+    let mut run = Run::start(plan).expect("threads");
+    while run.next_second().is_some() {}
+    run.finish()
+}
+
+#[test]
+fn relayed_data_of_any_length_arrives_whole_over_tcp_and_tls() {
+    let certificate = Certificate::new("relay", &[NAME]);
+    let Some(coturn) = certificate.coturn(&[]) else {
+        return;
+    };
+    ready(coturn.tls);
+    for turn in both(&coturn, &certificate) {
+        // Every length of padding; the longest is a record of TLS with others.
+        for (size, framing) in [
+            (121, Framing::Channels),
+            (122, Framing::Indications),
+            (123, Framing::Channels),
+            (1200, Framing::Channels),
+        ] {
+            let mut options = RelayOptions::new(turn.clone());
+            (options.size, options.framing) = (size, framing);
+            options.path = Path::Peers {
+                direction: Direction::Both,
+                ip: None,
+                sockets: 4,
+            };
+            let plan = generator::relay(&options, &Stopper::new()).expect("a plan");
+            let report = run(plan, Some(4_000.0));
+            let total = &report.total;
+            assert_eq!(
+                (total.lost, total.corrupt, total.not_sent),
+                (0, 0, 0),
+                "{report}"
+            );
+            assert!(total.received > 1_500, "{report}");
+            assert_eq!(report.sending.method, "send, gathered");
+            assert!(
+                report
+                    .warnings
+                    .iter()
+                    .all(|warning| !warning.contains("allocations")),
+                "{report}"
+            );
+        }
+    }
+}
+
+#[test]
+fn what_is_due_at_once_leaves_in_one_write() {
+    let certificate = Certificate::new("gather", &[NAME]);
+    let Some(coturn) = certificate.coturn(&[]) else {
+        return;
+    };
+    ready(coturn.tls);
+    for turn in both(&coturn, &certificate) {
+        let mut options = RelayOptions::new(turn);
+        options.clients = 2;
+        let mut plan = generator::relay(&options, &Stopper::new()).expect("a plan");
+        plan.set_train(16);
+        plan.duration = Duration::from_millis(500);
+        plan.set_schedule(&Schedule::constant(Rate(6_400.0)).with_burst(32));
+        let mut run = Run::start(plan).expect("threads");
+        while run.next_second().is_some() {}
+        let report = run.finish();
+        assert_eq!(report.total.lost, 0, "{report}");
+        let per_call = report.sending.datagrams as f64 / report.sending.calls as f64;
+        assert!(per_call > 8.0, "{per_call}: {report}");
+    }
+}
+
+#[test]
+fn allocations_come_and_go_over_tcp_and_tls() {
+    let certificate = Certificate::new("churn", &[NAME]);
+    let Some(coturn) = certificate.coturn(&[]) else {
+        return;
+    };
+    ready(coturn.tls);
+    for turn in both(&coturn, &certificate) {
+        let plan = generator::allocate(&ChurnOptions::new(turn), &Stopper::new()).expect("a plan");
+        let report = run(plan, Some(100.0));
+        assert_eq!((report.total.lost, report.total.failed), (0, 0), "{report}");
+        assert!(report.total.received >= 45, "{report}");
+    }
+}
+
+#[test]
+fn binding_requests_are_answered_over_tcp_and_tls() {
+    let certificate = Certificate::new("binding", &[NAME]);
+    let Some(coturn) = certificate.coturn(&[]) else {
+        return;
+    };
+    ready(coturn.tls);
+    for turn in both(&coturn, &certificate) {
+        let mut options = BindingOptions::new(turn.server);
+        (options.via, options.clients) = (turn.via, 100);
+        for rate in [Some(2_000.0), None] {
+            let report = run(generator::binding(&options).expect("a plan"), rate);
+            assert_eq!(report.total.lost, 0, "{report}");
+            assert!(report.total.received > 900, "{report}");
+        }
+    }
+}
+
+#[test]
+fn a_server_that_stops_is_named_in_a_warning() {
+    let certificate = Certificate::new("stop", &[NAME]);
+    let Some(mut coturn) = certificate.coturn(&[]) else {
+        return;
+    };
+    ready(coturn.tls);
+    let [_, turn] = both(&coturn, &certificate);
+    let mut options = RelayOptions::new(turn.clone());
+    options.clients = 3;
+    let mut plan = generator::relay(&options, &Stopper::new()).expect("a plan");
+    plan.duration = Duration::from_millis(500);
+    plan.set_schedule(&Schedule::constant(Rate(100.0)));
+    let mut run = Run::start(plan).expect("threads");
+    coturn.stop();
+    while run.next_second().is_some() {}
+    let report = run.finish();
+    let named = |warning: &String| warning.starts_with("3 connections to the server ended");
+    assert!(report.warnings.iter().any(named), "{report}");
+    let error = generator::relay(&RelayOptions::new(turn), &Stopper::new()).expect_err("no server");
+    assert!(
+        error.to_string().contains("nothing listens on TCP"),
+        "{error}"
+    );
 }

@@ -189,7 +189,7 @@ fn wrong_arguments_have_status_2() {
         &["turn"][..],
         &["smtp", "127.0.0.1"],
         &["turn", "https://example.org"],
-        &["turn", "turns:127.0.0.1"],
+        &["turn", "turns:127.0.0.1?transport=udp"],
         &["turn", "turn:127.0.0.1?transport=tcp"],
         &["turn", "stun:127.0.0.1"],
         &["turn", "127.0.0.1", "--user", "no-password"],

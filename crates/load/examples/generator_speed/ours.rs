@@ -43,7 +43,7 @@ pub(crate) fn run(
         let mut frame = vec![0; size];
         payload.fill(&mut frame, flow);
         let sink = sink(gro)?;
-        let (to, stamping) = (sink.local_addr(), Stamping::Payload { at: 0 });
+        let (to, stamping) = (sink.local_addr(), Stamping::Payload { at: 0, padding: 0 });
         sinks.push(sink);
         lanes.push(Lane::new(socket.clone(), to, flow, stamping, &frame));
         taps.push(Tap::raw(socket));

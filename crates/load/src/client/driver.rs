@@ -17,6 +17,9 @@ use turn::{Mono, Now};
 use super::sender::Sender;
 use super::slot::{ClientId, ClientParts, Wheel};
 use super::{AddError, Data, DriverStats, Handler};
+use crate::ServerAddress;
+use crate::gather::Gather;
+use crate::socket::{CHUNK, Connection, Socket};
 
 /// Readiness events taken from the kernel at once.
 const EVENTS: usize = 256;
@@ -60,10 +63,13 @@ pub struct Driver {
     ready: Events,
     /// Clients and, apart from them so that sending can borrow both, their sockets.
     clients: Vec<Option<Endpoint>>,
-    sockets: Vec<Option<Arc<UdpSocket>>>,
+    sockets: Vec<Option<Socket>>,
     wheel: Wheel,
     received: RecvBatch,
     queue: SendQueue,
+    gather: Gather,
+    /// What is read from connections.
+    chunk: Box<[u8]>,
     events: VecDeque<(ClientId, Event)>,
     /// Clients that a batch has changed; empty between batches.
     touched: Vec<ClientId>,
@@ -85,31 +91,56 @@ impl Driver {
             wheel: Wheel::new(),
             received: RecvBatch::new(options.slots, options.slot_size),
             queue: SendQueue::new(&options.send),
+            gather: Gather::default(),
+            chunk: Box::default(),
             events: VecDeque::new(),
             touched: Vec::new(),
             stats: DriverStats::default(),
         })
     }
 
-    /// Opens a socket on `local` (port 0: any) for a client of `server`.
+    /// Opens a socket on `local` (port 0: any) for a client of `server`. Over TCP and TLS the client's requests wait for the
+    /// connection.
     ///
     /// # Errors
     /// [`AddError`].
     pub fn add(
         &mut self,
         local: SocketAddr,
-        server: SocketAddr,
+        server: impl Into<ServerAddress>,
         config: Arc<ClientConfig>,
     ) -> Result<ClientId, AddError> {
+        let ServerAddress { address, via } = server.into();
         let mut seed = [0; 32];
         getrandom::fill(&mut seed).map_err(|error| AddError::Randomness(error.to_string()))?;
-        let socket = UdpSocket::bind(local, &self.socket)
-            .map_err(|source| AddError::Socket { local, source })?;
-        let client = Box::new(Client::new(config, seed));
+        let socket = if via.is_stream() {
+            let connection = Connection::open(address, local, &via);
+            Socket::Stream(Arc::new(connection.map_err(|source| {
+                AddError::Connection {
+                    server: address,
+                    via: via.clone(),
+                    source,
+                }
+            })?))
+        } else {
+            let socket = UdpSocket::bind(local, &self.socket);
+            Socket::Udp(Arc::new(
+                socket.map_err(|source| AddError::Socket { local, source })?,
+            ))
+        };
+        // One configuration serves clients of any transport, so most have the right one already.
+        let config = if config.transport == via.transport() {
+            config
+        } else {
+            Arc::new(ClientConfig {
+                transport: via.transport(),
+                ..(*config).clone()
+            })
+        };
         self.adopt(ClientParts {
-            client,
-            socket: Arc::new(socket),
-            server,
+            client: Box::new(Client::new(config, seed)),
+            socket,
+            server: address,
         })
     }
 
@@ -120,8 +151,14 @@ impl Driver {
     pub fn adopt(&mut self, parts: ClientParts) -> Result<ClientId, AddError> {
         // Each client needs a file descriptor, of which there are fewer than 2^32.
         let id = ClientId(self.clients.len() as u32);
+        if let Some(connection) = parts.socket.connection() {
+            connection.unwatched();
+            if self.chunk.is_empty() {
+                self.chunk = vec![0; CHUNK].into();
+            }
+        }
         self.poller
-            .add(&*parts.socket, id.0.into(), Interest::Read)
+            .add(&parts.socket, id.0.into(), Interest::Read)
             .map_err(AddError::Poll)?;
         self.clients
             .push(Some(Endpoint::adopt(parts.server, parts.client)));
@@ -136,7 +173,7 @@ impl Driver {
         let socket = self.sockets.get_mut(id.index())?.take()?;
         self.wheel.remove(id.0);
         // It is watched, so this can only fail for lack of memory; its events then find an empty place.
-        let _ = self.poller.remove(&*socket);
+        let _ = self.poller.remove(&socket);
         self.events.retain(|(owner, _)| *owner != id);
         Some(ClientParts {
             server: endpoint.server(),
@@ -196,6 +233,7 @@ impl Driver {
             clients: &mut self.clients,
             sockets: &self.sockets,
             outbox: self.queue.start(),
+            gather: &mut self.gather,
             now: now(),
         }
     }
@@ -271,13 +309,54 @@ impl Driver {
             let Some(token) = self.ready.iter().nth(index).map(|event| event.token) else {
                 break;
             };
-            let Some(Some(socket)) = self.sockets.get(token as usize) else {
-                continue;
-            };
-            // Would-block is a false alarm, and any other error concerns a single datagram.
-            let _ = socket.recv(token, &mut self.received);
+            match self.sockets.get(token as usize) {
+                // Would-block is a false alarm, and any other error concerns a single datagram.
+                Some(Some(Socket::Udp(socket))) => _ = socket.recv(token, &mut self.received),
+                Some(Some(Socket::Stream(connection))) => {
+                    let connection = Arc::clone(connection);
+                    self.receive_stream(ClientId(token as u32), &connection, handler);
+                }
+                _ => {}
+            }
         }
         self.digest(handler);
+    }
+
+    /// Reads a connection once and hands its messages to the client.
+    fn receive_stream(
+        &mut self,
+        id: ClientId,
+        connection: &Connection,
+        handler: &mut impl Handler,
+    ) {
+        let Some(Some(endpoint)) = self.clients.get_mut(id.index()) else {
+            return;
+        };
+        let (now, server, stats) = (now(), endpoint.server(), &mut self.stats);
+        let read = connection.read(&mut self.chunk, |message| {
+            deliver_one(endpoint, id, server, message, now, handler, stats);
+        });
+        let done = read.and_then(|()| connection.advance(&self.poller, id.0.into()));
+        if let Err(error) = done {
+            self.disconnected(id, connection, &error, handler);
+        }
+        self.service(id);
+    }
+
+    /// What a client waits for will not come.
+    fn disconnected(
+        &mut self,
+        id: ClientId,
+        connection: &Connection,
+        error: &stdio::Error,
+        handler: &mut impl Handler,
+    ) {
+        // It is watched, so this can only fail for lack of memory; its next event then says the same.
+        let _ = self.poller.remove(connection);
+        handler.disconnected(self, id, error);
+        if let Some(Some(endpoint)) = self.clients.get_mut(id.index()) {
+            endpoint.with(now(), |client, now| client.handle_unreachable(now));
+        }
     }
 
     /// Hands what was received to its clients.
@@ -327,9 +406,13 @@ impl Driver {
         let server = endpoint.server();
         let (unsent, events) = (&mut self.stats.unsent, &mut self.events);
         endpoint.settle(
-            |request| *unsent += u64::from(socket.send_to(request, server, None).is_err()),
+            |request| *unsent += u64::from(socket.send(request, server).is_err()),
             |event| events.push_back((id, event)),
         );
+        if let Some(connection) = socket.connection() {
+            // If it fails, the next event of the connection says why.
+            let _ = connection.advance(&self.poller, id.0.into());
+        }
         let deadline = endpoint.deadline().unwrap_or(Mono::NEVER);
         self.wheel.set(id.0, deadline);
     }
@@ -350,35 +433,46 @@ fn deliver(
     }
     let mut touched = false;
     for datagram in datagrams.segments() {
-        match endpoint.input(now, datagrams.from, datagram) {
-            Input::Data {
+        touched |= deliver_one(endpoint, id, datagrams.from, datagram, now, handler, stats);
+    }
+    touched
+}
+
+/// The same of one datagram, or of one message of a connection.
+fn deliver_one(
+    endpoint: &mut Endpoint,
+    id: ClientId,
+    from: SocketAddr,
+    datagram: &[u8],
+    now: Now,
+    handler: &mut impl Handler,
+    stats: &mut DriverStats,
+) -> bool {
+    match endpoint.input(now, from, datagram) {
+        Input::Data {
+            peer,
+            channel,
+            payload,
+        } => {
+            stats.data += 1;
+            let payload = &datagram[payload];
+            let data = Data {
                 peer,
                 channel,
                 payload,
-            } => {
-                stats.data += 1;
-                handler.data(
-                    id,
-                    Data {
-                        peer,
-                        channel,
-                        payload: &datagram[payload],
-                    },
-                );
-            }
-            Input::Handled => {
-                stats.handled += 1;
-                touched = true;
-            }
-            Input::Ignored(_) => {
-                // A response that cannot be trusted ends the request over a stream; here it changes nothing.
-                stats.ignored += 1;
-            }
-            Input::NotMine => stats.foreign += 1,
-            Input::Stranger => stats.strangers += 1,
+            };
+            handler.data(id, data);
         }
+        Input::Handled => {
+            stats.handled += 1;
+            return true;
+        }
+        // A response that cannot be trusted ends the request over a stream; over UDP it changes nothing.
+        Input::Ignored(_) => stats.ignored += 1,
+        Input::NotMine => stats.foreign += 1,
+        Input::Stranger => stats.strangers += 1,
     }
-    touched
+    false
 }
 
 fn now() -> Now {

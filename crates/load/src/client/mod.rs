@@ -1,6 +1,6 @@
 //! Many TURN clients on one thread.
 //!
-//! A [`Driver`] owns a socket and a [`Client`](turn::client::Client) for each, waits for all of them with one epoll, keeps their timers in one wheel
+//! A [`Driver`] owns a socket (UDP, TCP or TLS) and a [`Client`](turn::client::Client) for each, waits for all of them with one epoll, keeps their timers in one wheel
 //! and reads into one batch. It is what sets a load generator up, what keeps its allocations alive, and what tests drive:
 //!
 //! ```text
@@ -26,12 +26,19 @@ use turn::client::Event;
 
 pub use driver::{Driver, DriverOptions};
 pub use sender::Sender;
+
+use crate::Via;
 pub use slot::{ClientId, ClientParts};
 
 /// What a client has to say.
 pub trait Handler {
     /// Something happened to a client. The driver is at hand, for the next step.
     fn event(&mut self, driver: &mut Driver, id: ClientId, event: Event);
+
+    /// The connection of a client is lost, or never came about. What the client waits for fails next.
+    fn disconnected(&mut self, driver: &mut Driver, id: ClientId, error: &io::Error) {
+        let _ = (driver, id, error);
+    }
 
     /// A peer's data came in. What it leads to must wait until [`Driver::run`] returns, or for an event.
     fn data(&mut self, id: ClientId, data: Data<'_>);
@@ -59,6 +66,16 @@ pub enum AddError {
     Socket {
         /// Where it was to be bound.
         local: SocketAddr,
+        /// What the system said.
+        source: io::Error,
+    },
+    /// A connection could not be begun.
+    #[error("no {via} connection to {server}: {source}{}", descriptors_hint(.source))]
+    Connection {
+        /// The server.
+        server: SocketAddr,
+        /// TCP or TLS.
+        via: Via,
         /// What the system said.
         source: io::Error,
     },

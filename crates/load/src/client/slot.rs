@@ -1,10 +1,10 @@
 //! Who a client is, inside and outside of a driver.
 
 use std::net::SocketAddr;
-use std::sync::Arc;
 
-use io::UdpSocket;
 use turn::client::Client;
+
+use crate::Socket;
 
 /// The timers of clients, by [`ClientId`], with ticks of a millisecond.
 pub(super) type Wheel = timers::Wheel<1_000_000>;
@@ -24,8 +24,8 @@ impl ClientId {
 pub struct ClientParts {
     /// The client.
     pub client: Box<Client>,
-    /// Its socket, bound and not connected.
-    pub socket: Arc<UdpSocket>,
+    /// Its socket.
+    pub socket: Socket,
     /// Its server.
     pub server: SocketAddr,
 }

@@ -6,10 +6,14 @@ use std::sync::Arc;
 use io::UdpSocket;
 use stun::{Builder, Class, Method, TransactionId};
 
-use super::plan::ROUND_TRIP;
-use super::setup::{OptionsError, SetupError, any_like, reserve_descriptors, socket_options};
+use super::connect;
+use super::plan::{Flows, ROUND_TRIP, Work};
+use super::setup::{
+    OptionsError, SetupError, any_like, reserve_descriptors, socket_options, target_name,
+};
 use super::{Lane, Plan, Stamping, Stream, Tap, Target};
 use crate::client::AddError;
+use crate::{ServerAddress, Socket, Via};
 
 /// What the `binding` workload needs beyond the plan's own settings.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -17,6 +21,8 @@ use crate::client::AddError;
 pub struct BindingOptions {
     /// The STUN server.
     pub server: Target,
+    /// How it is reached.
+    pub via: Via,
     /// Source sockets, each with a port of its own; at least 1.
     pub clients: u32,
     /// The address of this machine to send from; `None` leaves it to the kernel.
@@ -29,6 +35,7 @@ impl BindingOptions {
     pub fn new(server: Target) -> BindingOptions {
         BindingOptions {
             server,
+            via: Via::Udp,
             clients: 10,
             local: None,
         }
@@ -44,34 +51,62 @@ pub fn binding(options: &BindingOptions) -> Result<Plan, SetupError> {
         return Err(OptionsError::NoClients.into());
     }
     reserve_descriptors(options.clients.into())?;
-    let server = options.server.address();
-    let (lanes, taps) = flows(server, options.local, options.clients)?;
-    let streams = vec![Stream::new("binding", lanes)];
-    let mut plan = Plan::of_flows("binding", &format!("stun:{server}"), streams, taps);
+    let server = ServerAddress {
+        address: options.server.address(),
+        via: options.via.clone(),
+    };
+    let (lanes, taps) = flows(&server, options.local, options.clients)?;
+    let flows = Flows {
+        streams: vec![Stream::new("binding", lanes)],
+        taps,
+        is_stream: server.via.is_stream(),
+        ..Flows::default()
+    };
+    let target = target_name("stun", server.address, &server.via);
+    let mut plan = Plan::new("binding", &target, Work::Flows(flows));
     plan.latency_is = ROUND_TRIP.to_owned();
     let clients = options.clients.to_string();
     plan.settings.insert("clients".to_owned(), clients);
+    let transport = options.via.to_string();
+    plan.settings.insert("transport".to_owned(), transport);
     Ok(plan)
 }
 
-/// Lanes and taps of so many clients; their flows begin with 0.
+/// Lanes and taps of so many clients; their flows begin with 0. Over TCP and TLS it waits until all are connected.
 pub(super) fn flows(
-    server: SocketAddr,
+    server: &ServerAddress,
     local: Option<IpAddr>,
     clients: u32,
 ) -> Result<(Vec<Lane>, Vec<Tap>), SetupError> {
-    let local = SocketAddr::new(local.unwrap_or(any_like(server.ip())), 0);
+    let ServerAddress { address, via } = server;
+    let local = SocketAddr::new(local.unwrap_or(any_like(address.ip())), 0);
     let request = request();
     let (mut lanes, mut taps) = (Vec::new(), Vec::new());
-    for flow in 0..clients {
-        let socket = UdpSocket::bind(local, &socket_options())
-            .map_err(|source| AddError::Socket { local, source })?;
-        let socket = Arc::new(socket);
+    let sockets = match via.is_stream() {
+        true => connect::all(server, local, clients)?,
+        false => udp(local, clients)?,
+    };
+    for (socket, flow) in sockets.into_iter().zip(0..) {
         let stamping = Stamping::TransactionId;
-        lanes.push(Lane::new(socket.clone(), server, flow, stamping, &request));
+        lanes.push(Lane::new(
+            socket.clone(),
+            *address,
+            flow,
+            stamping,
+            &request,
+        ));
         taps.push(Tap::binding(socket));
     }
     Ok((lanes, taps))
+}
+
+fn udp(local: SocketAddr, clients: u32) -> Result<Vec<Socket>, SetupError> {
+    let open = |_| {
+        let socket = UdpSocket::bind(local, &socket_options());
+        let socket = socket.map_err(|source| AddError::Socket { local, source })?;
+        Ok(Socket::Udp(Arc::new(socket)))
+    };
+    (0..clients).map(open).collect()
 }
 
 /// RFC 8489 §6.1: a Binding request without attributes.

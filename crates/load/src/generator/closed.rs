@@ -12,6 +12,7 @@ use super::plan::Closed;
 use super::receiver::Receiver;
 use super::sender::{self, BURST};
 use super::shared::Shared;
+use crate::gather::Gather;
 use crate::measure::{Counters, Latency};
 
 /// How often requests are given up that were not answered in time.
@@ -27,6 +28,7 @@ pub(super) struct Loop {
     /// Which lane a flow is, by flow.
     by_flow: Vec<u32>,
     queue: SendQueue,
+    gather: Gather,
     /// Lane and place of each datagram of a burst.
     burst: Vec<(u32, usize)>,
     /// Bursts so far.
@@ -69,6 +71,7 @@ impl Loop {
             streams,
             by_flow,
             queue: sender::queue(None),
+            gather: Gather::default(),
             burst: Vec::with_capacity(BURST as usize),
             bursts: 0,
             settings,
@@ -150,10 +153,17 @@ impl Loop {
             let mut out = self.queue.start();
             for &(lane, place) in &self.burst {
                 let lane = &self.lanes[lane as usize].lane;
-                out.push(&lane.destination(place), lane.frame(place));
+                match (lane.destination(place), lane.socket.connection()) {
+                    (Some(to), _) => out.push(&to, lane.frame(place)),
+                    (None, Some(connection)) => {
+                        self.gather.queue(connection, &[lane.frame(place)]);
+                    }
+                    (None, None) => {}
+                }
             }
-            let flushed = out.flush();
+            let mut flushed = out.flush();
             drop(out);
+            flushed += self.gather.flush();
             sender::count(&flushed, 0, counters);
             left.flushed += flushed;
             if shared.measured(now) {
@@ -195,6 +205,9 @@ impl Loop {
             .receiver
             .receive(events, SWEEP, shared, counters, answered);
         let now = clock::monotonic_ns();
+        if self.gather.is_waiting() {
+            self.gather.flush();
+        }
         if now >= *sweep_ns {
             *sweep_ns = now + SWEEP.as_nanos() as u64;
             self.give_up(now);

@@ -50,7 +50,9 @@ impl Crew {
         match (&mut plan.work, plan.closed) {
             (Work::Flows(flows), None) => {
                 let offloads = Offloads::probe();
-                let gso = (plan.gso && offloads.gso).then_some(offloads.max_segments);
+                // UDP_SEGMENT is for datagrams.
+                let gso = plan.gso && offloads.gso && !flows.is_stream;
+                let gso = gso.then_some(offloads.max_segments);
                 self.start_receivers(flows, plan.receivers)?;
                 self.start_senders(flows, senders, gso)
             }
@@ -183,13 +185,13 @@ fn lanes_by_tap(flows: &mut Flows, hands: &[Vec<Tap>]) -> Vec<Vec<(usize, Lane)>
     let mut owners = std::collections::HashMap::new();
     for (hand, taps) in hands.iter().enumerate() {
         for tap in taps {
-            owners.insert(Arc::as_ptr(&tap.socket).addr(), hand);
+            owners.insert(tap.socket.identity(), hand);
         }
     }
     let mut lanes: Vec<Vec<(usize, Lane)>> = hands.iter().map(|_| Vec::new()).collect();
     for (number, stream) in flows.streams.iter_mut().enumerate() {
         for lane in std::mem::take(&mut stream.lanes) {
-            let owner = owners.get(&Arc::as_ptr(&lane.socket).addr());
+            let owner = owners.get(&lane.socket.identity());
             lanes[owner.copied().unwrap_or(0)].push((number, lane));
         }
     }

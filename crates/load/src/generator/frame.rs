@@ -37,7 +37,10 @@ impl Frames {
         channel: Option<ChannelNumber>,
     ) -> Lane {
         let (frame, stamping) = match (self.framing, channel) {
-            (Framing::Channels, Some(channel)) => self.channel_data(flow, channel),
+            (Framing::Channels, Some(channel)) => {
+                let padding = client.client.channel_padding(self.size);
+                self.channel_data(flow, channel, padding)
+            }
             _ => self.indication(flow, peer),
         };
         Lane::new(client.socket.clone(), client.server, flow, stamping, &frame)
@@ -47,18 +50,24 @@ impl Frames {
     pub(super) fn peer_lane(&self, socket: Arc<UdpSocket>, flow: u32, relayed: SocketAddr) -> Lane {
         let mut frame = vec![0; self.size];
         self.payload.fill(&mut frame, flow);
-        Lane::new(socket, relayed, flow, Stamping::Payload { at: 0 }, &frame)
+        let stamping = Stamping::Payload { at: 0, padding: 0 };
+        Lane::new(socket, relayed, flow, stamping, &frame)
     }
 
-    /// RFC 8656 §12.4; over UDP it is not padded.
-    fn channel_data(&self, flow: u32, channel: ChannelNumber) -> (Vec<u8>, Stamping) {
+    /// RFC 8656 §12.4, and §12.5 for the padding.
+    fn channel_data(
+        &self,
+        flow: u32,
+        channel: ChannelNumber,
+        padding: usize,
+    ) -> (Vec<u8>, Stamping) {
         // `Payload::MAX` is below 2^16.
         let header = channel_data::header(channel, self.size as u16);
         let at = header.len();
-        let mut frame = vec![0; at + self.size];
+        let mut frame = vec![0; at + self.size + padding];
         frame[..at].copy_from_slice(&header);
-        self.payload.fill(&mut frame[at..], flow);
-        (frame, Stamping::Payload { at })
+        self.payload.fill(&mut frame[at..at + self.size], flow);
+        (frame, Stamping::Payload { at, padding })
     }
 
     /// RFC 8656 §11.1.

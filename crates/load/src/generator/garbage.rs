@@ -93,7 +93,7 @@ pub fn garbage(options: &GarbageOptions) -> Result<Plan, SetupError> {
     flood.train = TRAIN;
     let mut streams = vec![flood];
     if options.honest.0 > 0.0 {
-        let (lanes, more_taps) = binding::flows(server, None, HONEST_CLIENTS)?;
+        let (lanes, more_taps) = binding::flows(&server.into(), None, HONEST_CLIENTS)?;
         let mut honest = Stream::new("honest", lanes);
         honest.schedule = Some(Schedule::constant(options.honest));
         // Its rate is its own, whatever the flood's.

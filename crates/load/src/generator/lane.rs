@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use io::{SendTo, UdpSocket};
 
+use crate::Socket;
 use crate::garbage::{Corpus, Sources};
 use crate::measure::Payload;
 
@@ -13,10 +14,12 @@ use crate::measure::Payload;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Stamping {
-    /// In a measured payload that starts at this offset of the frame and reaches to its end.
+    /// In a measured payload that starts at this offset of the frame.
     Payload {
         /// Offset in bytes.
         at: usize,
+        /// Bytes after it: those that pad ChannelData over TCP and TLS.
+        padding: usize,
     },
     /// In a measured payload within a Send indication, whose transaction ID is made anew for each send. XOR-PEER-ADDRESS must
     /// be its first attribute.
@@ -36,7 +39,7 @@ pub enum Stamping {
 /// One flow to be sent: a socket, a destination, and frames that are complete but for their stamps.
 #[derive(Clone, Debug)]
 pub struct Lane {
-    pub(super) socket: Arc<UdpSocket>,
+    pub(super) socket: Socket,
     pub(super) to: SocketAddr,
     pub(super) flow: u32,
     content: Content,
@@ -82,8 +85,9 @@ impl Stamping {
     /// Where the measured payload of a frame of this length is.
     fn payload(self, frame_len: usize) -> Range<usize> {
         match self {
-            Stamping::Payload { at } => at..frame_len,
-            Stamping::Indication { at, padding, .. } => at..frame_len.saturating_sub(padding),
+            Stamping::Payload { at, padding } | Stamping::Indication { at, padding, .. } => {
+                at..frame_len.saturating_sub(padding)
+            }
             Stamping::TransactionId => 0..frame_len,
         }
     }
@@ -107,7 +111,7 @@ impl Lane {
     /// If the frame is too short to hold the stamp.
     #[must_use]
     pub fn new(
-        socket: Arc<UdpSocket>,
+        socket: impl Into<Socket>,
         to: SocketAddr,
         flow: u32,
         stamping: Stamping,
@@ -125,7 +129,7 @@ impl Lane {
             last: 0,
         };
         Lane {
-            socket,
+            socket: socket.into(),
             to,
             flow,
             content,
@@ -142,7 +146,7 @@ impl Lane {
         sources: Sources,
     ) -> Lane {
         Lane {
-            socket,
+            socket: socket.into(),
             to,
             flow: 0,
             content: Content::Garbage { corpus, sources },
@@ -206,7 +210,9 @@ impl Lane {
                 since_origin_ns: intended_ns.saturating_sub(origin_ns),
             };
             match *stamping {
-                Stamping::Payload { at } => Payload::stamp(&mut frame[at..], sequence, intended_ns),
+                Stamping::Payload { at, .. } => {
+                    Payload::stamp(&mut frame[at..], sequence, intended_ns)
+                }
                 Stamping::Indication { at, v6, .. } => {
                     // RFC 8489 §5: the ID of an indication is as unique as that of a request.
                     change_id(frame, &id().encode(), v6);
@@ -242,12 +248,15 @@ impl Lane {
         }
     }
 
-    /// Where that frame goes, and from where.
+    /// Where that frame goes, and from where; `None` over a connection, which goes to one place.
     #[inline]
-    pub(super) fn destination(&self, place: usize) -> SendTo<'_> {
-        let mut to = SendTo::new(&self.socket, self.to);
+    pub(super) fn destination(&self, place: usize) -> Option<SendTo<'_>> {
+        let Socket::Udp(socket) = &self.socket else {
+            return None;
+        };
+        let mut to = SendTo::new(socket, self.to);
         to.from_ip = self.source(place);
-        to
+        Some(to)
     }
 
     fn source(&self, place: usize) -> Option<IpAddr> {
@@ -347,7 +356,7 @@ mod tests {
     fn a_burst_holds_as_many_different_frames_as_the_ring_was_made_for() {
         let mut frame = vec![0; 4 + 30];
         Payload::new().fill(&mut frame[4..], 7);
-        let mut lane = lane(Stamping::Payload { at: 4 }, &frame);
+        let mut lane = lane(Stamping::Payload { at: 4, padding: 0 }, &frame);
         lane.prepare(3);
         lane.begin(1);
         let one = lane.stamp(1, 0, |_| 100);

@@ -148,9 +148,10 @@ pub fn mixed(options: &MixedOptions, stopper: &Stopper) -> Result<Plan, SetupErr
     let flows = Flows {
         streams: calls.streams(options),
         taps: calls.into_taps(),
+        is_stream: options.turn.via.is_stream(),
         ..Flows::default()
     };
-    let target = format!("turn:{}", options.turn.server.address());
+    let target = options.turn.target();
     let mut plan = Plan::new("mixed", &target, Work::Flows(flows));
     plan.stopper = stopper.clone();
     describe(&mut plan, options);
@@ -227,6 +228,7 @@ fn describe(plan: &mut Plan, options: &MixedOptions) {
         ("audio", media(&options.audio)),
         ("video", media(&options.video)),
         ("video share", options.video_share.to_string()),
+        ("transport", options.turn.via.to_string()),
     ] {
         plan.settings.insert(name.to_owned(), value);
     }

@@ -15,6 +15,7 @@
 mod binding;
 mod churn;
 mod closed;
+mod connect;
 mod crew;
 mod end;
 mod find_max;

@@ -59,6 +59,8 @@ pub(super) struct Flows {
     pub(super) peers: Vec<Peer>,
     /// What is not answered is not lost, such as garbage.
     pub(super) one_sided: bool,
+    /// Clients reach the server over TCP or TLS.
+    pub(super) is_stream: bool,
 }
 
 /// Lanes that take turns on one schedule.
@@ -251,6 +253,16 @@ impl Plan {
         match &self.work {
             Work::Flows(flows) => flows.dropped_by_peers(),
             Work::Churn(_) | Work::Sip(_) => 0,
+        }
+    }
+
+    /// Whether clients reach the server over TCP or TLS.
+    pub(super) fn is_stream(&self) -> bool {
+        match &self.work {
+            Work::Flows(flows) => flows.is_stream,
+            Work::Churn(churn) => churn.is_stream(),
+            // It says so itself.
+            Work::Sip(_) => false,
         }
     }
 

@@ -4,7 +4,7 @@ use std::io as stdio;
 use std::sync::Mutex;
 use std::time::Duration;
 
-use io::{Events, Interest, Poller, RecvBatch, clock};
+use io::{Events, Interest, Poller, RecvBatch, UdpSocket, clock};
 use timers::Wheel;
 use turn::{Mono, Now};
 
@@ -14,6 +14,7 @@ use super::live::Live;
 use super::shared::Shared;
 use super::tap::{Decoded, Troubles};
 use crate::measure::{Arrival, Counter, Counters, FlowTracker, Latency, Payload};
+use crate::socket::{CHUNK, Connection, Socket};
 
 /// How soon a stop is noticed.
 const NAP: Duration = Duration::from_millis(20);
@@ -26,6 +27,10 @@ pub(super) struct Receiver {
     wheel: Wheel<TICK_NS>,
     poller: Poller,
     batch: RecvBatch,
+    /// What is read from connections; empty if there are none.
+    chunk: Box<[u8]>,
+    /// Taps whose clients have something to send, and no room for it.
+    full: Vec<usize>,
     book: Book,
     troubles: Troubles,
 }
@@ -44,9 +49,12 @@ impl Receiver {
     pub(super) fn new(taps: Vec<Tap>, flows: u32, starts: Vec<u32>) -> stdio::Result<Receiver> {
         let poller = Poller::new()?;
         for (index, tap) in taps.iter().enumerate() {
-            poller.add(&*tap.socket, index as u64, Interest::Read)?;
+            poller.add(&tap.socket, index as u64, Interest::Read)?;
         }
-        let gro = taps.iter().any(|tap| tap.socket.gro());
+        let gro = taps
+            .iter()
+            .any(|tap| matches!(&tap.socket, Socket::Udp(socket) if socket.gro()));
+        let streams = taps.iter().any(|tap| tap.socket.connection().is_some());
         let slot = if gro {
             RecvBatch::LARGE
         } else {
@@ -57,6 +65,8 @@ impl Receiver {
             taps,
             poller,
             batch: RecvBatch::new(64, slot),
+            chunk: vec![0; if streams { CHUNK } else { 0 }].into(),
+            full: Vec::new(),
             book: Book::new(flows, starts),
             troubles: Troubles::default(),
         })
@@ -106,8 +116,16 @@ impl Receiver {
             return false;
         }
         for event in events.iter() {
-            self.read(event.token as usize, shared, counters, &mut arrived);
+            let index = event.token as usize;
+            match self.taps[index].socket.clone() {
+                Socket::Udp(socket) => self.read(index, &socket, shared, counters, &mut arrived),
+                Socket::Stream(connection) => {
+                    self.read_stream(index, &connection, shared, counters, &mut arrived);
+                }
+            }
         }
+        let taps = &self.taps;
+        self.full.retain(|&index| taps[index].is_full());
         self.turn_timers();
         true
     }
@@ -126,13 +144,14 @@ impl Receiver {
     fn read(
         &mut self,
         index: usize,
+        socket: &UdpSocket,
         shared: &Shared,
         counters: &Counters,
         arrived: &mut impl FnMut(u32, u64),
     ) {
         self.batch.clear();
         let tap = &mut self.taps[index];
-        if tap.socket.recv(0, &mut self.batch).is_err() {
+        if socket.recv(0, &mut self.batch).is_err() {
             return;
         }
         counters.add(Counter::Overflow, self.batch.overflow());
@@ -156,6 +175,46 @@ impl Receiver {
         }
     }
 
+    fn read_stream(
+        &mut self,
+        index: usize,
+        connection: &Connection,
+        shared: &Shared,
+        counters: &Counters,
+        arrived: &mut impl FnMut(u32, u64),
+    ) {
+        let tap = &mut self.taps[index];
+        let (mut came_at, origin_ns) = (None, shared.origin_ns);
+        let (book, mut control) = (&mut self.book, false);
+        let read = connection.read(&mut self.chunk, |message| {
+            // The time after the read, one for all messages that it brought.
+            let now = *came_at.get_or_insert_with(now);
+            let decoded = tap.decode_message(&book.payload, origin_ns, now, message);
+            control |= decoded == Decoded::Control;
+            if let Some((flow, sequence)) = book.note(decoded, now.mono.0, shared, counters) {
+                arrived(flow, sequence);
+            }
+        });
+        if let Err(error) = read {
+            self.troubles.disconnected(&error);
+            // It is watched, so this can only fail for lack of memory; its next event then says the same.
+            let _ = self.poller.remove(connection);
+        }
+        if control {
+            self.serve(index);
+            self.schedule(index);
+        }
+    }
+
+    /// Sends what the client of a tap wants sent, later if there is no room for it.
+    fn serve(&mut self, index: usize) {
+        let tap = &mut self.taps[index];
+        tap.service(&mut self.troubles);
+        if tap.socket.connection().is_some() && tap.is_full() && !self.full.contains(&index) {
+            self.full.push(index);
+        }
+    }
+
     fn turn_timers(&mut self) {
         if self.wheel.is_empty() {
             return;
@@ -163,7 +222,8 @@ impl Receiver {
         let now = now();
         while let Some(index) = self.wheel.pop_due(now.mono) {
             let index = index as usize;
-            self.taps[index].handle_timeout(now, &mut self.troubles);
+            self.taps[index].handle_timeout(now);
+            self.serve(index);
             self.schedule(index);
         }
     }

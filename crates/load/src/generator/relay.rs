@@ -154,12 +154,13 @@ pub fn relay(options: &RelayOptions, stopper: &Stopper) -> Result<Plan, SetupErr
     let mut sides = Sides::open(options, &setup)?;
     setup.connect(options.framing, |client| sides.peers_of(client), stopper)?;
     let (streams, taps) = sides.flows(options, setup)?;
-    let target = format!("turn:{}", options.turn.server.address());
+    let target = options.turn.target();
     let flows = Flows {
         streams,
         taps,
         peers: sides.reflector.take().into_iter().collect(),
         one_sided: false,
+        is_stream: options.turn.via.is_stream(),
     };
     let mut plan = Plan::new("relay", &target, Work::Flows(flows));
     plan.stopper = stopper.clone();
@@ -189,6 +190,7 @@ fn describe(plan: &mut Plan, options: &RelayOptions) {
         ("framing", format!("{:?}", options.framing).to_lowercase()),
         ("size", options.size.to_string()),
         ("path", path.to_lowercase()),
+        ("transport", options.turn.via.to_string()),
     ] {
         plan.settings.insert(name.to_owned(), value);
     }

@@ -10,6 +10,7 @@ use super::end::{End, Left};
 use super::share::Share;
 use super::shared::Shared;
 use super::train::Trains;
+use crate::gather::Gather;
 use crate::measure::{Counter, Counters, Schedule};
 
 /// Datagrams stamped and handed over together, at most.
@@ -18,6 +19,8 @@ pub(super) const BURST: u64 = 256;
 const LATE_NS: u64 = 1_000_000;
 /// Longest sleep, so that a stop is noticed.
 const NAP_NS: u64 = 20_000_000;
+/// How soon a full socket of a connection is tried again.
+const RETRY_NS: u64 = 200_000;
 /// How long to let a full send buffer drain when there is no schedule to keep.
 const DRAIN: Duration = Duration::from_micros(50);
 
@@ -27,6 +30,7 @@ pub(super) struct Sender {
     streams: usize,
     queue: SendQueue,
     trains: Option<Trains>,
+    gather: Gather,
     runs: Vec<Run>,
     /// Bursts so far.
     bursts: u64,
@@ -185,6 +189,7 @@ impl Sender {
             streams,
             queue: queue(gso),
             trains: gso.map(Trains::new),
+            gather: Gather::default(),
             runs: Vec::with_capacity(BURST as usize),
             bursts: 0,
         }
@@ -213,7 +218,18 @@ impl Sender {
                 self.wait(shared);
             }
         }
-        self.end(left, started, cpu)
+        let stopped_ns = clock::monotonic_ns();
+        self.drain(stopped_ns + shared.linger.as_nanos() as u64);
+        let end = self.end(left, started, cpu);
+        End { stopped_ns, ..end }
+    }
+
+    /// Writes what waits for full sockets, until `until_ns` at the latest.
+    fn drain(&mut self, until_ns: u64) {
+        while self.gather.is_waiting() && clock::monotonic_ns() < until_ns {
+            std::thread::sleep(Duration::from_nanos(RETRY_NS));
+            self.gather.flush();
+        }
     }
 
     fn end(self, left: Left, started: u64, cpu: u64) -> End {
@@ -227,7 +243,6 @@ impl Sender {
             lanes,
             cpu_ns: clock::thread_cpu_ns() - cpu,
             wall_ns: now - started,
-            stopped_ns: now,
             ..End::default()
         }
     }
@@ -260,7 +275,8 @@ impl Sender {
             self.bursts += 1;
             self.runs.clear();
             stamped += track.stamp(n..end, self.bursts, now, shared, &mut self.runs);
-            flushed += send(&mut self.queue, self.trains.as_mut(), track, &self.runs);
+            let (queue, gather) = (&mut self.queue, &mut self.gather);
+            flushed += send(queue, gather, self.trains.as_mut(), track, &self.runs);
             n = end;
         }
         count(&flushed, stamped.late, counters);
@@ -279,15 +295,22 @@ impl Sender {
     }
 
     /// Sleeps until the next send of any stream is due.
-    fn wait(&self, shared: &Shared) {
+    fn wait(&mut self, shared: &Shared) {
         let now = clock::monotonic_ns();
+        let nap_ns = if self.gather.is_waiting() {
+            // What waits for a full socket leaves soon after there is room.
+            self.gather.flush();
+            RETRY_NS
+        } else {
+            NAP_NS
+        };
         let next = |track: &Track| match &track.schedule {
             Some(_) => track.intended(track.next, shared),
             None => Some(shared.origin_ns),
         };
         let until = self.tracks.iter().filter_map(next).min();
         let until = until.unwrap_or(u64::MAX).min(shared.end_ns);
-        let rest = until.saturating_sub(now).min(NAP_NS);
+        let rest = until.saturating_sub(now).min(nap_ns);
         if rest > 0 {
             std::thread::sleep(Duration::from_nanos(rest));
         }
@@ -303,6 +326,7 @@ fn at(schedule: &Schedule, n: u64, shared: &Shared) -> Option<u64> {
 /// Sends what was stamped: each run as a train where that is wanted and possible, the rest through the queue.
 fn send(
     queue: &mut SendQueue,
+    gather: &mut Gather,
     mut trains: Option<&mut Trains>,
     track: &Track,
     runs: &[Run],
@@ -312,14 +336,21 @@ fn send(
     for run in runs {
         let lane = &track.lanes[run.lane];
         let mut rest = run.place..run.place + run.count;
+        if let Some(connection) = lane.socket.connection() {
+            gather.queue_all(connection, rest.map(|place| lane.frame(place)));
+            continue;
+        }
         if let Some(trains) = &mut trains {
             rest.start += trains.send(lane, run, &mut sent);
         }
         for place in rest {
-            out.push(&lane.destination(place), lane.frame(place));
+            if let Some(to) = lane.destination(place) {
+                out.push(&to, lane.frame(place));
+            }
         }
     }
     sent += out.flush();
+    sent += gather.flush();
     sent
 }
 

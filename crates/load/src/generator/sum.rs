@@ -74,6 +74,9 @@ pub(super) fn sum(report: &mut LoadReport, plan: &Plan, counters: &[Counters], e
     if matches!(&plan.work, Work::Sip(sip) if sip.is_stream()) {
         report.sending.method = "writev".to_owned();
     }
+    if plan.is_stream() {
+        report.sending.method = warnings::STREAMS.to_owned();
+    }
     report.threads = ends.iter().map(|end| thread(end, counters)).collect();
     for part in ends.iter().filter_map(|end| end.sip.as_deref()) {
         let sip = report.sip.get_or_insert_default();

@@ -1,15 +1,17 @@
 //! A tap: one socket, as a receiver sees it.
 
 use std::collections::BTreeMap;
+use std::io;
 use std::net::SocketAddr;
 use std::sync::Arc;
 
-use io::UdpSocket;
+use ::io::UdpSocket;
 use stun::{Class, ErrorCode, Message};
 use turn::client::{Client, Event, Loss, Received, RequestError};
 use turn::{Mono, Now};
 
 use super::lane::IdStamp;
+use crate::Socket;
 use crate::client::ClientParts;
 use crate::measure::{Payload, PayloadError};
 
@@ -36,7 +38,7 @@ pub enum Decoder {
 /// A socket to receive from.
 #[derive(Debug)]
 pub struct Tap {
-    pub(super) socket: Arc<UdpSocket>,
+    pub(super) socket: Socket,
     pub(super) decoder: Decoder,
 }
 
@@ -70,6 +72,9 @@ pub(super) struct Troubles {
     pub(super) lost: u64,
     /// Requests that keep something alive and failed: an allocation, a permission or a channel.
     pub(super) refused: u64,
+    /// Connections that ended, and the first reason.
+    pub(super) disconnected: u64,
+    pub(super) why: Option<String>,
     /// The same by error code; 0 stands for time-outs and everything else without a code.
     pub(super) codes: BTreeMap<u16, u64>,
 }
@@ -79,16 +84,16 @@ impl Tap {
     #[must_use]
     pub fn raw(socket: Arc<UdpSocket>) -> Tap {
         Tap {
-            socket,
+            socket: socket.into(),
             decoder: Decoder::Raw,
         }
     }
 
     /// Binding responses arrive.
     #[must_use]
-    pub fn binding(socket: Arc<UdpSocket>) -> Tap {
+    pub fn binding(socket: impl Into<Socket>) -> Tap {
         Tap {
-            socket,
+            socket: socket.into(),
             decoder: Decoder::Binding,
         }
     }
@@ -97,7 +102,7 @@ impl Tap {
     #[must_use]
     pub fn answers(socket: Arc<UdpSocket>) -> Tap {
         Tap {
-            socket,
+            socket: socket.into(),
             decoder: Decoder::Answers,
         }
     }
@@ -135,12 +140,26 @@ impl Tap {
         from: SocketAddr,
         datagram: &[u8],
     ) -> Decoded {
+        match &self.decoder {
+            // RFC 8656 §3.2: an allocation is tied to its 5-tuple; nobody but the server speaks to this socket.
+            Decoder::Turn { server, .. } if *server != from => Decoded::Foreign,
+            _ => self.decode_message(payload, origin_ns, now, datagram),
+        }
+    }
+
+    /// The same of a message that certainly came from the server.
+    #[inline]
+    pub(super) fn decode_message(
+        &mut self,
+        payload: &Payload,
+        origin_ns: u64,
+        now: Now,
+        datagram: &[u8],
+    ) -> Decoded {
         match &mut self.decoder {
             Decoder::Raw => measured(payload, datagram),
             Decoder::Binding => binding(origin_ns, datagram),
             Decoder::Answers => Decoded::Answer(datagram.len()),
-            // RFC 8656 §3.2: an allocation is tied to its 5-tuple; nobody but the server speaks to this socket.
-            Decoder::Turn { server, .. } if *server != from => Decoded::Foreign,
             Decoder::Turn { client, .. } => match client.handle_input(now, datagram) {
                 Received::Data { payload: range, .. } => measured(payload, &datagram[range]),
                 Received::Handled | Received::Ignored(_) => Decoded::Control,
@@ -149,14 +168,20 @@ impl Tap {
         }
     }
 
+    /// Whether what a client wants sent waits for a full socket; writes what there is room for.
+    pub(super) fn is_full(&self) -> bool {
+        let connection = self.socket.connection();
+        connection.is_some_and(|connection| matches!(connection.write().flush(&mut 0), Ok(false)))
+    }
+
     /// Sends what a client wants sent, and takes note of what befell it.
     pub(super) fn service(&mut self, troubles: &mut Troubles) {
         let Decoder::Turn { client, server } = &mut self.decoder else {
             return;
         };
         while let Some(request) = client.poll_transmit() {
-            // What does not leave is repeated by the client's own timer.
-            let _ = self.socket.send_to(request, *server, None);
+            // What does not leave is repeated by the client's own timer; over a connection it waits until there is room.
+            let _ = self.socket.send(request, *server);
         }
         while let Some(event) = client.poll_event() {
             troubles.note(&event);
@@ -170,15 +195,20 @@ impl Tap {
         }
     }
 
-    pub(super) fn handle_timeout(&mut self, now: Now, troubles: &mut Troubles) {
+    pub(super) fn handle_timeout(&mut self, now: Now) {
         if let Decoder::Turn { client, .. } = &mut self.decoder {
             client.handle_timeout(now);
         }
-        self.service(troubles);
     }
 }
 
 impl Troubles {
+    /// A connection has ended.
+    pub(super) fn disconnected(&mut self, error: &io::Error) {
+        self.disconnected += 1;
+        self.why.get_or_insert_with(|| error.to_string());
+    }
+
     fn note(&mut self, event: &Event) {
         match event {
             Event::Lost(loss) => {
@@ -207,6 +237,10 @@ impl Troubles {
     pub(super) fn add(&mut self, other: &Troubles) {
         self.lost += other.lost;
         self.refused += other.refused;
+        self.disconnected += other.disconnected;
+        if self.why.is_none() {
+            self.why.clone_from(&other.why);
+        }
         for (&code, count) in &other.codes {
             *self.codes.entry(code).or_default() += count;
         }

@@ -11,6 +11,7 @@ use io::{Flushed, GsoRefusal};
 
 use super::Lane;
 use super::sender::Run;
+use crate::Socket;
 
 /// Most payload in one send over IPv6, and a little less than over IPv4: 65,535 less the headers.
 const MAX_BYTES: usize = 65_487;
@@ -38,7 +39,9 @@ impl Trains {
     /// Sends of a run what can be sent in trains, and returns how many datagrams, from the front, that is: sent, or dropped for
     /// a reason that has nothing to do with trains.
     pub(super) fn send(&mut self, lane: &Lane, run: &Run, flushed: &mut Flushed) -> usize {
-        let Some((bytes, length)) = lane.train(run.place, run.count) else {
+        let (Some((bytes, length)), Socket::Udp(socket)) =
+            (lane.train(run.place, run.count), &lane.socket)
+        else {
             return 0;
         };
         let Ok(segment) = u16::try_from(length) else {
@@ -58,7 +61,7 @@ impl Trains {
                 break;
             }
             flushed.syscalls += 1;
-            match lane.socket.send_train(train, segment, lane.to) {
+            match socket.send_train(train, segment, lane.to) {
                 Ok(()) => {
                     flushed.sent += count as u64;
                     flushed.sent_bytes += train.len() as u64;

@@ -3,6 +3,8 @@
 use super::tap::Troubles;
 use crate::report::{Ending, LoadReport};
 
+/// How messages leave over TCP and TLS.
+pub(super) const STREAMS: &str = "send, gathered";
 /// A generator thread above this share of a processor is itself the limit.
 const BUSY: f64 = 0.9;
 
@@ -35,6 +37,13 @@ pub(super) fn of(report: &LoadReport, troubles: &Troubles) -> Vec<String> {
         found.push(format!(
             "{} allocations were lost during the run: the server forgot them, or did not refresh them",
             troubles.lost
+        ));
+    }
+    if troubles.disconnected > 0 {
+        found.push(format!(
+            "{} connections to the server ended during the run: {}",
+            troubles.disconnected,
+            troubles.why.as_deref().unwrap_or("no reason known")
         ));
     }
     if troubles.refused > 0 {
@@ -71,8 +80,13 @@ fn sending(report: &LoadReport, found: &mut Vec<String>) {
     let sending = &report.sending;
     if report.total.not_sent > 0 {
         let reasons: Vec<_> = sending.not_sent.keys().map(String::as_str).collect();
+        let advice = if sending.method == STREAMS {
+            "The server, or this machine, does not read as fast: lower the rate, or use more clients"
+        } else {
+            "Raise net.core.wmem_max, or lower the rate"
+        };
         found.push(format!(
-            "{} datagrams could not leave this machine: {}. Raise net.core.wmem_max, or lower the rate",
+            "{} datagrams could not leave this machine: {}. {advice}",
             report.total.not_sent,
             reasons.join(", ")
         ));

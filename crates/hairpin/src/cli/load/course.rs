@@ -7,14 +7,18 @@ use std::time::Duration;
 use load::measure::{Rate, Schedule};
 use load::report::Threshold;
 
+use crate::cli::tls::Tls;
 use crate::cli::value;
 
 /// Which server.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Where {
-    /// stun: or turn: URI, or `HOST[:PORT]` (port 3478 unless said)
+    /// stun:, stuns:, turn: or turns: URI, ?transport=tcp for TCP, or `HOST[:PORT]` over UDP (port 3478 unless said; 5349 with TLS)
     #[arg(value_name = "URI")]
     pub(crate) target: String,
+    /// Whom to trust.
+    #[command(flatten)]
+    pub(crate) tls: Tls,
     /// The server, and every --peer, is mine: send to it although it is neither on this machine nor in a private network
     #[arg(long)]
     pub(crate) i_own_the_target: bool,

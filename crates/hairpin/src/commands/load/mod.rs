@@ -15,10 +15,12 @@ mod turn;
 use std::process::ExitCode;
 
 use anyhow::{Result, anyhow};
+use load::Via;
 use load::generator::{PlanError, RehearsalError, RunError, SetupError};
 use load::probe::ProbeErrorKind;
 
 use super::{output, status};
+use crate::cli::load::course::Course;
 use crate::cli::load::{Args, What};
 
 /// Runs the command.
@@ -108,6 +110,20 @@ fn check_flags(workload: &str, flags: &[ForWorkloads]) -> Result<(), Fault> {
         }
     }
     Ok(())
+}
+
+/// Refuses over TCP and TLS what only datagrams can do.
+fn check_transport(workload: &str, via: &Via, course: &Course) -> Result<(), Fault> {
+    let mistake = if !via.is_stream() {
+        return Ok(());
+    } else if workload == "garbage" {
+        "--workload garbage is datagrams: give a URI for UDP"
+    } else if course.gso {
+        "--gso joins datagrams: it does nothing over TCP and TLS"
+    } else {
+        return Ok(());
+    };
+    Err(Fault::Usage(anyhow!(mistake)))
 }
 
 #[cfg(test)]

@@ -4,22 +4,38 @@ use std::net::SocketAddr;
 
 use anyhow::{Context, anyhow};
 use load::generator::{Target, TargetError};
-use load::uri::{Scheme, Uri, UriTransport};
+use load::uri::{Scheme, Uri};
+use load::{Transport, Via};
 
 use super::Fault;
 use crate::cli::load::course::Where;
+use crate::commands::via;
+
+/// The server under load.
+#[derive(Debug)]
+pub(super) struct Place {
+    pub(super) target: Target,
+    pub(super) via: Via,
+}
+
+impl Place {
+    /// The URI with the address in it, for `scheme`: `stun` or `turn`.
+    pub(super) fn uri(&self, scheme: &str) -> String {
+        let address = self.target.address();
+        match self.via.transport() {
+            Transport::Tls => format!("{scheme}s:{address}"),
+            Transport::Tcp => format!("{scheme}:{address}?transport=tcp"),
+            _ => format!("{scheme}:{address}"),
+        }
+    }
+}
 
 /// Finds the server; `scheme` is what a bare host means.
-pub(super) fn server(args: &Where, scheme: Scheme) -> Result<Target, Fault> {
+pub(super) fn server(args: &Where, scheme: Scheme) -> Result<Place, Fault> {
     let usage = |error: anyhow::Error| Fault::Usage(error);
     let uri = Uri::parse_target(&args.target, scheme).map_err(|error| usage(error.into()))?;
-    if uri.scheme.is_secure() || uri.transport == Some(UriTransport::Tcp) {
-        let name = scheme.name();
-        return Err(usage(anyhow!(
-            "{uri}: load goes over UDP only; say {name}:HOST:PORT"
-        )));
-    }
-    if scheme == Scheme::Turn && uri.scheme == Scheme::Stun {
+    let via = via::of(&uri, &args.tls).map_err(usage)?;
+    if scheme == Scheme::Turn && matches!(uri.scheme, Scheme::Stun | Scheme::Stuns) {
         return Err(usage(anyhow!(
             "{uri} is a STUN server: load it with `hairpin load stun`"
         )));
@@ -38,7 +54,8 @@ pub(super) fn server(args: &Where, scheme: Scheme) -> Result<Target, Fault> {
         };
         Fault::Run(anyhow!("{uri} has no {family} address: leave out {flag}"))
     })?;
-    admit(address, args.i_own_the_target)
+    let target = admit(address, args.i_own_the_target)?;
+    Ok(Place { target, via })
 }
 
 /// Admits an address that load is sent to, or through a server to.
@@ -63,9 +80,10 @@ mod tests {
             local: None,
             ipv4: false,
             ipv6: false,
+            tls: crate::cli::tls::Tls::default(),
         };
         match server(&args, Scheme::Turn) {
-            Ok(target) => Ok(target.address()),
+            Ok(place) => Ok(place.target.address()),
             Err(Fault::Usage(error) | Fault::Run(error)) => Err(format!("{error:#}")),
         }
     }
@@ -82,11 +100,12 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_turn_over_udp_is_refused() {
+    fn what_is_no_turn_server_is_refused() {
+        assert!(found("turn:127.0.0.1?transport=tcp", true).is_ok());
         for (target, part) in [
-            ("turns:127.0.0.1", "UDP only"),
-            ("turn:127.0.0.1?transport=tcp", "UDP only"),
+            ("turns:127.0.0.1?transport=udp", "DTLS"),
             ("stun:127.0.0.1", "load stun"),
+            ("stun:127.0.0.1?transport=tcp", "load stun"),
             ("turn://127.0.0.1", "slashes"),
             ("0.0.0.0", "not the address"),
         ] {

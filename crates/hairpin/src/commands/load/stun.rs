@@ -9,8 +9,9 @@ use load::measure::Rate;
 use load::probe::{self, ProbeErrorKind};
 use load::uri::Scheme;
 
+use super::place::Place;
 use super::run::{LINGER, Order};
-use super::{Fault, check_flags, place};
+use super::{Fault, check_flags, check_transport, place};
 use crate::cli::load::stun::{Args, Workload};
 use crate::cli::load::turn::Garbage;
 
@@ -35,9 +36,10 @@ pub(super) fn run(args: &Args) -> Result<ExitCode, Fault> {
         &[("--clients", args.clients.is_some(), &["binding"])],
     )?;
     check_garbage(workload, &args.garbage)?;
-    let target = place::server(&args.to, Scheme::Stun)?;
+    let place = place::server(&args.to, Scheme::Stun)?;
+    check_transport(workload, &place.via, &args.how.course)?;
     let order = Order {
-        title: format!("{workload} against stun:{}", target.address()),
+        title: format!("{workload} against {}", place.uri("stun")),
         default_rate: Some(match args.workload {
             Workload::Binding => RATE,
             Workload::Garbage => GARBAGE_RATE,
@@ -47,16 +49,21 @@ pub(super) fn run(args: &Args) -> Result<ExitCode, Fault> {
         sweep: None,
         how: &args.how,
     };
-    order.carry_out(|stopper| plan(args, target, stopper))
+    order.carry_out(|stopper| plan(args, place, stopper))
 }
 
-fn plan(args: &Args, target: Target, stopper: &Stopper) -> Result<Plan, Fault> {
-    knock(target)?;
+fn plan(args: &Args, place: Place, stopper: &Stopper) -> Result<Plan, Fault> {
+    let Place { target, via } = place;
+    if !via.is_stream() {
+        // Over TCP and TLS the connections themselves tell.
+        knock(target)?;
+    }
     let mut plan = match args.workload {
         Workload::Binding => {
             let mut options = BindingOptions::new(target);
             options.clients = args.clients.unwrap_or(options.clients);
             options.local = args.to.local;
+            options.via = via;
             generator::binding(&options)?
         }
         Workload::Garbage => generator::garbage(&garbage(&args.garbage, target))?,

@@ -5,15 +5,16 @@ use std::process::ExitCode;
 use anyhow::anyhow;
 use load::generator::{
     self, ChurnOptions, Direction, Framing, MixedOptions, Path, Plan, RelayOptions, Security,
-    Stopper, Target, TurnClients,
+    Stopper, TurnClients,
 };
 use load::measure::Rate;
 use load::probe::Credentials;
 use load::uri::Scheme;
 use server::AddressFamily;
 
+use super::place::Place;
 use super::run::{LINGER, Order};
-use super::{Fault, check_flags, place, stun};
+use super::{Fault, check_flags, check_transport, place, stun};
 use crate::cli::load::turn::{Args, Credentials as Who, Direction as Way, Family, Workload};
 use crate::commands::creds;
 
@@ -31,10 +32,11 @@ pub(super) fn run(args: &Args) -> Result<ExitCode, Fault> {
     let workload = name(args.workload);
     check(workload, args)?;
     let credentials = credentials(&args.credentials)?;
-    let target = place::server(&args.to, Scheme::Turn)?;
+    let place = place::server(&args.to, Scheme::Turn)?;
+    check_transport(workload, &place.via, &args.how.course)?;
     let path = path(args)?;
     let order = Order {
-        title: format!("{workload} against turn:{}", target.address()),
+        title: format!("{workload} against {}", place.uri("turn")),
         default_rate: match args.workload {
             Workload::Relay => Some(RELAY_RATE),
             Workload::Allocate => Some(ALLOCATE_RATE),
@@ -46,7 +48,7 @@ pub(super) fn run(args: &Args) -> Result<ExitCode, Fault> {
         sweep: None,
         how: &args.how,
     };
-    order.carry_out(|stopper| plan(args, clients(args, target, credentials), path, stopper))
+    order.carry_out(|stopper| plan(args, clients(args, place, credentials), path, stopper))
 }
 
 fn name(workload: Workload) -> &'static str {
@@ -113,9 +115,10 @@ fn credentials(who: &Who) -> Result<Option<Credentials>, Fault> {
     Ok(Some(Credentials::new(name, password)))
 }
 
-fn clients(args: &Args, target: Target, credentials: Option<Credentials>) -> TurnClients {
+fn clients(args: &Args, place: Place, credentials: Option<Credentials>) -> TurnClients {
     let setup = &args.setup;
-    let mut clients = TurnClients::new(target);
+    let mut clients = TurnClients::new(place.target);
+    clients.via = place.via;
     clients.credentials = credentials;
     clients.security = if setup.classic {
         Security::Classic

@@ -2,12 +2,13 @@
 
 use std::io::ErrorKind;
 
-use ::io::{Flushed, UdpSocket};
+use ::io::Flushed;
 use client::Endpoint;
 use turn::Now;
 use turn::client::{Event, RequestError};
 
 use super::Recipe;
+use crate::Socket;
 
 /// What a cycle waits for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -32,7 +33,7 @@ impl Step {
 /// A client from its socket to its deletion.
 #[derive(Debug)]
 pub(super) struct Cycle {
-    pub(super) socket: UdpSocket,
+    pub(super) socket: Socket,
     pub(super) endpoint: Endpoint,
     step: Step,
     /// When it was meant to begin, and when its current step began.
@@ -55,7 +56,7 @@ impl Cycle {
     /// A cycle whose Allocate request leaves at once.
     pub(super) fn begin(
         recipe: &Recipe,
-        socket: UdpSocket,
+        socket: Socket,
         seed: [u8; 32],
         intended_ns: u64,
         now: Now,
@@ -80,7 +81,7 @@ impl Cycle {
         let (server, socket) = (self.endpoint.server(), &self.socket);
         self.endpoint.transmit(|request| {
             flushed.syscalls += 1;
-            match socket.send_to(request, server, None) {
+            match socket.send(request, server) {
                 Ok(()) => {
                     flushed.sent += 1;
                     flushed.sent_bytes += request.len() as u64;
@@ -107,6 +108,16 @@ impl Cycle {
                 _ => continue,
             };
             return Some(self.stepped(recipe, now, failed));
+        }
+    }
+
+    /// The connection is lost: nothing more is to be had, and the server deletes what there was.
+    pub(super) fn disconnected(&self, now: Now) -> Stepped {
+        Stepped {
+            step: self.step,
+            latency_ns: now.mono.0.saturating_sub(self.step_ns),
+            failed: Some(0),
+            end: true,
         }
     }
 

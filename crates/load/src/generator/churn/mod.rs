@@ -1,6 +1,6 @@
 //! The `allocate` workload: allocations that come and go.
 //!
-//! A cycle is a client of its own: a fresh socket, an Allocate request (twice, because the server challenges it), a Refresh,
+//! A cycle is a client of its own: a fresh socket (over TCP and TLS, a connection), an Allocate request (twice, because the server challenges it), a Refresh,
 //! and a Refresh with lifetime 0. In the report a cycle counts as one datagram: sent when it begins, received when its
 //! allocation is deleted, lost if it never is; its latency runs from the time it was meant to begin. The steps are
 //! transactions, with latencies of their own.
@@ -67,6 +67,10 @@ impl Churn {
     /// What the report calls the steps.
     pub(super) const STEPS: [&'static str; 3] = ["allocate", "refresh", "release"];
 
+    pub(super) fn is_stream(&self) -> bool {
+        self.options.turn.via.is_stream()
+    }
+
     /// The workers of a run. `closed` keeps so many cycles under way; otherwise the schedule says when they begin.
     pub(super) fn workers(
         &self,
@@ -117,7 +121,7 @@ impl Churn {
 pub fn allocate(options: &ChurnOptions, stopper: &Stopper) -> Result<Plan, SetupError> {
     reserve_descriptors(options.under_way.into())?;
     knock(&options.turn)?;
-    let target = format!("turn:{}", options.turn.server.address());
+    let target = options.turn.target();
     let churn = Churn {
         options: options.clone(),
         schedule: None,
@@ -128,6 +132,7 @@ pub fn allocate(options: &ChurnOptions, stopper: &Stopper) -> Result<Plan, Setup
     for (name, value) in [
         ("unit", "cycles of allocate, refresh, delete".to_owned()),
         ("refreshes", options.refreshes.to_string()),
+        ("transport", options.turn.via.to_string()),
     ] {
         plan.settings.insert(name.to_owned(), value);
     }

@@ -3,8 +3,6 @@
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 
-use ::io::{UdpOptions, UdpSocket};
-
 /// What Linux has without being told otherwise.
 const DEFAULT_RANGE: (u16, u16) = (32_768, 60_999);
 const RANGE_FILE: &str = "/proc/sys/net/ipv4/ip_local_port_range";
@@ -55,14 +53,17 @@ impl Ports {
         }
     }
 
-    /// A socket on the next port that is free.
+    /// A socket on the next port that `bind` finds free.
     ///
     /// # Errors
     /// What `bind` returns; `AddrInUse` if all ports are in use.
-    pub(super) fn open(&mut self, options: &UdpOptions) -> io::Result<UdpSocket> {
+    pub(super) fn open<T>(
+        &mut self,
+        mut bind: impl FnMut(SocketAddr) -> io::Result<T>,
+    ) -> io::Result<T> {
         let start = self.next;
         loop {
-            match UdpSocket::bind(self.take(), options) {
+            match bind(self.take()) {
                 Err(error) if error.kind() == io::ErrorKind::AddrInUse && self.next != start => {}
                 result => return result,
             }
@@ -101,6 +102,7 @@ fn range(text: &str) -> Option<(u16, u16)> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use ::io::{UdpOptions, UdpSocket};
     use std::collections::HashSet;
 
     const SERVER: IpAddr = IpAddr::V4(Ipv4Addr::LOCALHOST);
@@ -139,7 +141,9 @@ mod tests {
         let mut ports = Ports::new(local([127, 0, 0, 1]), SERVER, (0, 1), 0);
         let taken = std::net::UdpSocket::bind((SERVER, 0)).unwrap();
         ports.next = taken.local_addr().unwrap().port();
-        let socket = ports.open(&UdpOptions::default()).unwrap();
+        let socket = ports
+            .open(|local| UdpSocket::bind(local, &UdpOptions::default()))
+            .unwrap();
         assert_ne!(socket.local_addr(), taken.local_addr().unwrap());
     }
 

@@ -1,11 +1,11 @@
 //! A worker of a churn: begins cycles by its part of the schedule and carries them to their end.
 
 use std::io as stdio;
-use std::sync::Mutex;
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 use timers::{Mono, Wheel};
 
-use ::io::{Events, Interest, Poller, RecvBatch, UdpOptions, clock};
+use ::io::{Events, Interest, Poller, RecvBatch, UdpOptions, UdpSocket, clock};
 use client::Input;
 use turn::Now;
 
@@ -18,6 +18,7 @@ use crate::generator::receiver::now;
 use crate::generator::share::Share;
 use crate::generator::shared::Shared;
 use crate::measure::{Arrival, Counter, Counters, Latency, Schedule};
+use crate::socket::{CHUNK, Connection, Socket};
 
 /// Resolution of the timers: the shortest is 500 ms.
 const TICK_NS: u64 = 5_000_000;
@@ -40,6 +41,8 @@ pub(in crate::generator) struct Worker {
     ports: Ports,
     poller: Poller,
     batch: RecvBatch,
+    /// What is read from connections; empty over UDP.
+    chunk: Box<[u8]>,
     wheel: Wheel<TICK_NS>,
     cycles: Vec<Option<Box<Cycle>>>,
     free: Vec<usize>,
@@ -90,7 +93,13 @@ impl Worker {
         limit: u32,
         ports: Ports,
     ) -> stdio::Result<Worker> {
+        let chunk = if recipe.turn.via.is_stream() {
+            CHUNK
+        } else {
+            0
+        };
         Ok(Worker {
+            chunk: vec![0; chunk].into(),
             recipe,
             schedule,
             share: Share::new(index, count, count, 1),
@@ -197,7 +206,17 @@ impl Worker {
             tos: false,
             ..UdpOptions::default()
         };
-        let socket = self.ports.open(&options)?;
+        let turn = &self.recipe.turn;
+        let (server, via) = (turn.server.address(), &turn.via);
+        let socket = if via.is_stream() {
+            let connection = self
+                .ports
+                .open(|local| Connection::open(server, local, via))?;
+            Socket::Stream(Arc::new(connection))
+        } else {
+            let socket = self.ports.open(|local| UdpSocket::bind(local, &options))?;
+            Socket::Udp(Arc::new(socket))
+        };
         let place = self.free.pop().unwrap_or_else(|| {
             self.cycles.push(None);
             self.cycles.len() - 1
@@ -244,17 +263,45 @@ impl Worker {
         let Some(Some(cycle)) = self.cycles.get_mut(place) else {
             return;
         };
+        let now = now();
+        let socket = match cycle.socket.clone() {
+            Socket::Udp(socket) => socket,
+            Socket::Stream(connection) => {
+                let server = cycle.endpoint.server();
+                let endpoint = &mut cycle.endpoint;
+                let read = connection.read(&mut self.chunk, |message| {
+                    if endpoint.input(now, server, message) != Input::Handled {
+                        counters.add(Counter::Foreign, 1);
+                    }
+                });
+                let done = read.and_then(|()| connection.advance(&self.poller, place as u64));
+                return match done {
+                    Ok(()) => self.advance(place, now, shared, counters),
+                    Err(_) => self.disconnected(place, now, shared, counters),
+                };
+            }
+        };
         self.batch.clear();
-        if cycle.socket.recv(0, &mut self.batch).is_err() {
+        if socket.recv(0, &mut self.batch).is_err() {
             return;
         }
-        let now = now();
         for answer in self.batch.iter() {
             if cycle.endpoint.input(now, answer.from, answer.bytes) != Input::Handled {
                 counters.add(Counter::Foreign, 1);
             }
         }
         self.advance(place, now, shared, counters);
+    }
+
+    /// The connection of a cycle is lost, or never came about.
+    fn disconnected(&mut self, place: usize, now: Now, shared: &Shared, counters: &Counters) {
+        // What it said before that counts.
+        self.advance(place, now, shared, counters);
+        if let Some(cycle) = &self.cycles[place] {
+            let (stepped, intended_ns) = (cycle.disconnected(now), cycle.intended_ns);
+            self.note(&stepped, intended_ns, now, shared, counters);
+            self.close(place);
+        }
     }
 
     /// Carries a cycle on after its client was touched.
@@ -317,6 +364,10 @@ impl Worker {
             return;
         };
         cycle.transmit(&mut self.left.flushed);
+        if let Some(connection) = cycle.socket.connection() {
+            // If it fails, the next event of the connection says why.
+            let _ = connection.advance(&self.poller, place as u64);
+        }
         let deadline = cycle.endpoint.deadline().unwrap_or(Mono::NEVER);
         self.wheel.set(place as u32, deadline);
     }

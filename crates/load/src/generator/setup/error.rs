@@ -5,6 +5,7 @@ use std::net::{IpAddr, SocketAddr};
 
 use turn::client::{CallError, RequestError};
 
+use crate::Via;
 use crate::client::AddError;
 use crate::measure::Payload;
 use crate::peer::PeerError;
@@ -121,7 +122,7 @@ pub enum OptionsError {
 impl SetupError {
     /// A request of one client failed.
     pub(super) fn request(
-        server: SocketAddr,
+        (server, via): (SocketAddr, &Via),
         (ready, clients): (u32, u32),
         request: &'static str,
         error: RequestError,
@@ -129,7 +130,7 @@ impl SetupError {
         SetupError::Server {
             ready,
             clients,
-            source: ProbeError::request(server, request, error),
+            source: ProbeError::request(server, request, error).over(via),
         }
     }
 

@@ -17,7 +17,8 @@ use turn::{Mono, Now};
 use super::release::release_all;
 use super::{Stopper, Target};
 use crate::client::{ClientId, ClientParts, Data, Driver, DriverOptions, Handler};
-use crate::probe::ProbeError;
+use crate::probe::{self, ProbeError, ProbeErrorKind};
+use crate::{ServerAddress, Via};
 
 pub use error::{OptionsError, SetupError};
 use progress::Progress;
@@ -28,6 +29,8 @@ use progress::Progress;
 pub struct TurnClients {
     /// Their server.
     pub server: Target,
+    /// How they reach it.
+    pub via: Via,
     /// What to answer to its challenge; `None` fails if there is one.
     pub credentials: Option<Credentials>,
     /// How to answer it.
@@ -73,6 +76,7 @@ impl TurnClients {
     pub fn new(server: Target) -> TurnClients {
         TurnClients {
             server,
+            via: Via::Udp,
             credentials: None,
             security: Security::default(),
             local: None,
@@ -88,7 +92,8 @@ impl TurnClients {
         ClientConfig {
             credentials: self.credentials.clone(),
             security: self.security,
-            retransmission: retransmission(self.patience),
+            retransmission: retransmission(self.patience, self.via.is_stream()),
+            transport: self.via.transport(),
             ..ClientConfig::default()
         }
     }
@@ -101,6 +106,19 @@ impl TurnClients {
         };
         options.lifetime_s = self.lifetime_s;
         options
+    }
+
+    /// What a report calls the server.
+    pub(super) fn target(&self) -> String {
+        target_name("turn", self.server.address(), &self.via)
+    }
+
+    /// The server and how to reach it.
+    pub(super) fn address(&self) -> ServerAddress {
+        ServerAddress {
+            address: self.server.address(),
+            via: self.via.clone(),
+        }
     }
 
     /// Where a client binds its socket; any port.
@@ -118,6 +136,15 @@ pub(super) fn any_like(ip: IpAddr) -> IpAddr {
     }
 }
 
+/// The URI of a server, with its transport unless that is UDP.
+pub(super) fn target_name(scheme: &str, address: SocketAddr, via: &Via) -> String {
+    match via {
+        Via::Udp => format!("{scheme}:{address}"),
+        Via::Tcp => format!("{scheme}:{address}?transport=tcp"),
+        Via::Tls(_) => format!("{scheme}s:{address}"),
+    }
+}
+
 /// How the generator opens its sockets.
 pub(super) fn socket_options() -> UdpOptions {
     UdpOptions {
@@ -131,8 +158,15 @@ pub(super) fn socket_options() -> UdpOptions {
 }
 
 /// Repeats as RFC 8489 §6.2.1 advises, but gives up after `patience`.
-pub(super) fn retransmission(patience: Duration) -> Retransmission {
+pub(super) fn retransmission(patience: Duration, is_stream: bool) -> Retransmission {
     let standard = Retransmission::default();
+    if is_stream {
+        // RFC 8489 §6.2.2: no request is repeated, and each is given up after Ti.
+        return Retransmission {
+            reliable_timeout: patience,
+            ..standard
+        };
+    }
     let first = standard.timeout;
     // After n transmissions (2^n - 1) first timeouts have passed.
     let sent_after = |transmissions: u8| first * ((1 << (transmissions - 1)) - 1);
@@ -174,6 +208,9 @@ pub(super) fn reserve_descriptors(sockets: u64) -> Result<(), SetupError> {
 /// Fails at once if the server's machine says that nobody listens; silence is no proof of anything.
 pub(super) fn knock(clients: &TurnClients) -> Result<(), SetupError> {
     let server = clients.server.address();
+    if clients.via.is_stream() {
+        return reach(&clients.address(), clients.patience);
+    }
     let answer = UdpSocket::bind(clients.local())
         .and_then(|socket| {
             // Only a connected socket hears of ICMP errors.
@@ -189,6 +226,28 @@ pub(super) fn knock(clients: &TurnClients) -> Result<(), SetupError> {
             clients: 1,
             source: ProbeError::NothingListens { server },
         }),
+        _ => Ok(()),
+    }
+}
+
+/// Connects once: what goes wrong with one connection goes wrong with all.
+pub(super) fn reach(server: &ServerAddress, patience: Duration) -> Result<(), SetupError> {
+    match probe::stun(server.clone(), patience) {
+        Err(source)
+            if matches!(
+                source.kind(),
+                ProbeErrorKind::NothingListens
+                    | ProbeErrorKind::Connection
+                    | ProbeErrorKind::NoAnswer
+            ) =>
+        {
+            Err(SetupError::Server {
+                ready: 0,
+                clients: 1,
+                source,
+            })
+        }
+        // A server that refuses this request may grant others.
         _ => Ok(()),
     }
 }
@@ -362,7 +421,7 @@ mod tests {
     fn requests_are_given_up_when_patience_ends() {
         for (ms, transmissions) in [(100, 1), (500, 1), (2_000, 3), (5_000, 4), (39_500, 7)] {
             let patience = Duration::from_millis(ms);
-            let settings = retransmission(patience);
+            let settings = retransmission(patience, false);
             assert_eq!(settings.transmissions, transmissions, "{ms} ms");
             let off = total(&settings).abs_diff(patience);
             assert!(off < Duration::from_millis(500), "{ms} ms: {off:?}");

@@ -1,5 +1,6 @@
 //! One step of setting clients up: who has begun, who is done, and what went wrong first.
 
+use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::ops::Range;
 use std::sync::Arc;
@@ -8,6 +9,7 @@ use turn::client::{Advice, CallError, ClientConfig, Event, RequestError};
 
 use super::{SetupError, TurnClients};
 use crate::client::{ClientId, Data, Driver, Handler};
+use crate::probe::ProbeError;
 
 /// RFC 8656 §7.4: after 437, try three client transport addresses.
 const PORTS_TRIED: u8 = 3;
@@ -47,7 +49,7 @@ impl Progress {
         config: &Arc<ClientConfig>,
     ) -> Result<u32, SetupError> {
         self.config = Some(config.clone());
-        let server = self.options.server.address();
+        let server = self.options.address();
         let id = driver.add(self.options.local(), server, config.clone())?;
         match self.ids.get_mut(number as usize) {
             Some(place) => *place = id,
@@ -112,7 +114,18 @@ impl Progress {
 
     fn refused(&self, request: &'static str, error: RequestError) -> SetupError {
         let server = self.options.server.address();
-        SetupError::request(server, (self.ready, self.clients), request, error)
+        let via = &self.options.via;
+        SetupError::request((server, via), (self.ready, self.clients), request, error)
+    }
+
+    fn disconnected(&self, error: &io::Error) -> SetupError {
+        let (server, via) = (self.options.server.address(), &self.options.via);
+        let error = io::Error::new(error.kind(), error.to_string());
+        SetupError::Server {
+            ready: self.ready,
+            clients: self.clients,
+            source: ProbeError::connection(server, via, error),
+        }
     }
 
     /// A refusal to relay to one peer.
@@ -239,6 +252,14 @@ where
             _ => return,
         };
         self.fail(error);
+    }
+
+    fn disconnected(&mut self, _: &mut Driver, id: ClientId, error: &io::Error) {
+        // One that has left for another port has no number any more.
+        let number = self.progress.numbers.get(id.0 as usize);
+        if number.is_some_and(|&number| self.progress.ids.get(number as usize) == Some(&id)) {
+            self.fail(self.progress.disconnected(error));
+        }
     }
 
     fn data(&mut self, _: ClientId, _: Data<'_>) {}
