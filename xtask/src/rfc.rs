@@ -30,6 +30,7 @@ const TITLES: &[(u32, &str)] = &[
         6026,
         "Correct Transaction Handling for 2xx Responses to SIP INVITE Requests",
     ),
+    (6347, "Datagram Transport Layer Security Version 1.2"),
     (7339, "SIP Overload Control"),
     (7415, "SIP Rate Control"),
     (7616, "HTTP Digest Access Authentication"),

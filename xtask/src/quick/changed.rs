@@ -18,7 +18,10 @@ pub(super) struct Selection<'a> {
 const READERS: &[(&str, &[&str])] = &[
     ("docs", &["hairpin", "xtask"]),
     ("deploy", &["hairpin"]),
-    ("fuzz", &["hairpin-stun", "hairpin-sip", "xtask"]),
+    (
+        "fuzz",
+        &["hairpin-stun", "hairpin-sip", "hairpin-dtls", "xtask"],
+    ),
     ("interop", &["xtask"]),
     (".github", &["xtask"]),
     ("ARCHITECTURE.md", &["xtask"]),

@@ -1,0 +1,112 @@
+//! Why connections and handshakes end.
+
+use crate::crypto::Refused;
+use crate::wire::alert::{alert_name, description};
+
+/// Why a connection ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum CloseReason {
+    /// This side closed it.
+    Local,
+    /// The peer sent close_notify.
+    Peer,
+    /// The peer sent a fatal alert with this description (RFC 5246 §7.2).
+    Alert(u8),
+    /// Nothing came for the idle timeout.
+    Idle,
+    /// The handshake did not end in time.
+    HandshakeTimeout,
+    /// The handshake was the oldest of too many.
+    TooManyHandshakes,
+    /// The client began another handshake from the same address and port (RFC 6347 §4.2.8).
+    Replaced,
+    /// The handshake failed.
+    Handshake(HandshakeError),
+}
+
+impl CloseReason {
+    /// The reason's name in metrics and logs, in snake case.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            CloseReason::Local => "local",
+            CloseReason::Peer => "peer",
+            CloseReason::Alert(_) => "alert",
+            CloseReason::Idle => "idle",
+            CloseReason::HandshakeTimeout => "handshake_timeout",
+            CloseReason::TooManyHandshakes => "too_many_handshakes",
+            CloseReason::Replaced => "replaced",
+            CloseReason::Handshake(error) => error.name(),
+        }
+    }
+}
+
+impl std::fmt::Display for CloseReason {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            CloseReason::Alert(description) => write!(
+                f,
+                "the peer sent the alert {} ({description})",
+                alert_name(*description)
+            ),
+            CloseReason::Handshake(error) => error.fmt(f),
+            other => f.write_str(other.name()),
+        }
+    }
+}
+
+macro_rules! handshake_errors {
+    ($($(#[doc = $doc:literal])+ $variant:ident = $name:literal, $alert:ident, $text:literal;)+) => {
+        /// Why this side ended a handshake.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+        #[non_exhaustive]
+        pub enum HandshakeError { $($(#[doc = $doc])+ #[error($text)] $variant,)+ }
+
+        impl HandshakeError {
+            /// The error's name in metrics and logs, in snake case.
+            #[must_use]
+            pub const fn name(self) -> &'static str {
+                match self { $(HandshakeError::$variant => $name,)+ }
+            }
+
+            /// What the peer is told.
+            pub(crate) const fn alert(self) -> u8 {
+                match self { $(HandshakeError::$variant => description::$alert,)+ }
+            }
+        }
+    };
+}
+
+handshake_errors! {
+    /// The peer does not speak DTLS 1.2.
+    Version = "version", PROTOCOL_VERSION, "the peer does not offer DTLS 1.2";
+    /// No cipher suite, group or signature scheme in common.
+    NothingInCommon = "nothing_in_common", HANDSHAKE_FAILURE, "no cipher suite, group and signature scheme in common with the peer";
+    /// No certificate for the name that the client sent.
+    NoCertificate = "no_certificate", UNRECOGNIZED_NAME, "no certificate for the server name that the client sent";
+    /// No application protocol in common (RFC 7301 §3.2).
+    NoProtocol = "no_protocol", NO_APPLICATION_PROTOCOL, "no application protocol in common with the client";
+    /// A message could not be parsed, or has a value that it must not have.
+    Malformed = "malformed", DECODE_ERROR, "the peer sent a malformed handshake message";
+    /// The peer chose what was not offered.
+    NotOffered = "not_offered", ILLEGAL_PARAMETER, "the server chose a parameter that was not offered";
+    /// The peer answered with an extension that was not offered.
+    Extension = "extension", UNSUPPORTED_EXTENSION, "the server sent an extension that was not offered";
+    /// The peer's key is no point of the group.
+    KeyShare = "key_share", ILLEGAL_PARAMETER, "the peer's key is not valid in its group";
+    /// The server's certificate is not trusted.
+    Certificate = "certificate", BAD_CERTIFICATE, "the server's certificate is not valid for its name";
+    /// The server's signature is wrong.
+    Signature = "signature", DECRYPT_ERROR, "the signature over the server's key is wrong";
+    /// The peer's Finished message is wrong: somebody changed the handshake.
+    Finished = "finished", DECRYPT_ERROR, "the peer's Finished message does not match the handshake";
+    /// The cryptographic library failed.
+    Internal = "internal", INTERNAL_ERROR, "the cryptographic library failed";
+}
+
+impl From<Refused> for HandshakeError {
+    fn from(_: Refused) -> HandshakeError {
+        HandshakeError::Internal
+    }
+}

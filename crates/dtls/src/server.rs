@@ -1,0 +1,13 @@
+//! The server's side: many clients on one socket.
+
+mod answer;
+mod connection;
+mod counters;
+mod endpoint;
+mod half_open;
+mod handshake;
+mod table;
+
+pub use counters::{Counters, DropReason};
+pub use endpoint::{Endpoint, Event, Received};
+pub use table::ConnectionKey;

@@ -1,0 +1,371 @@
+//! One handshake after the cookie: hello, key exchange, Finished.
+
+use timers::Mono;
+
+use super::answer::{Agreed, Derived, Offered, answer, derive};
+use super::connection::{Context, Established, Outcome};
+use super::counters::DropReason;
+use crate::crypto::OpenError;
+use crate::crypto::cipher::EPOCH;
+use crate::crypto::schedule::Side;
+use crate::flight::{Finished, Flight, Retransmission};
+use crate::reassembly::{Added, Bounds, Message, Reassembly};
+use crate::wire::Reader;
+use crate::wire::alert::Alert;
+use crate::wire::handshake::{Fragment, kind};
+use crate::wire::record::{self, ContentType, Header};
+use crate::{CloseReason, HandshakeError, Limits, Path, crypto};
+
+/// A ClientHello with keys of post-quantum groups has two kilobytes. Nothing else that we read is as long.
+const BOUNDS: Bounds = Bounds {
+    ahead: 0,
+    bytes: 8192,
+};
+/// Room for a Finished message and its alert that came before the keys, twice.
+const MOST_EARLY: usize = 256;
+
+#[derive(Debug)]
+enum State {
+    /// Fragments of the ClientHello are missing.
+    Hello,
+    /// A costly step is due: the first flight.
+    Answer(Message),
+    /// The flight is out.
+    Offered(Offered),
+    /// A costly step is due: the keys.
+    Exchange(Offered, Message),
+    /// Only Finished is missing.
+    Derived(Box<Derived>),
+    /// A step failed.
+    Failed,
+}
+
+/// A handshake.
+#[derive(Debug)]
+pub(super) struct Handshake {
+    deadline: Mono,
+    retransmission: Retransmission,
+    messages: Reassembly,
+    flight: Flight,
+    /// Whole records of epoch 1 that came before the keys.
+    early: Vec<u8>,
+    /// Sequence number of our first message, which is that of the ClientHello (RFC 6347 §4.2.2).
+    first_sequence: u16,
+    state: State,
+}
+
+/// How far a record took the handshake.
+pub(super) enum Progress {
+    Outcome(Outcome),
+    Established(Box<Established>, Agreed),
+}
+
+impl Handshake {
+    pub(super) const fn new(
+        message_sequence: u16,
+        now: Mono,
+        deadline: Mono,
+        limits: &Limits,
+    ) -> Handshake {
+        Handshake {
+            deadline,
+            retransmission: Retransmission::new(limits.first_retransmission, now),
+            messages: Reassembly::new(message_sequence, BOUNDS),
+            flight: Flight {
+                messages: Vec::new(),
+            },
+            early: Vec::new(),
+            first_sequence: message_sequence,
+            state: State::Hello,
+        }
+    }
+
+    pub(super) fn deadline(&self) -> Mono {
+        match self.state {
+            State::Offered(_) => self.deadline.min(self.retransmission.due()),
+            _ => self.deadline,
+        }
+    }
+
+    /// The keys, if there are any already: an alert must be encrypted then.
+    pub(super) fn sealer(&mut self) -> Option<&mut crypto::Sealer> {
+        match &mut self.state {
+            State::Derived(derived) => Some(&mut derived.sealer),
+            _ => None,
+        }
+    }
+
+    pub(super) fn timeout(
+        &mut self,
+        context: &mut Context<'_>,
+        path: Path,
+        sequence: &mut u64,
+    ) -> Outcome {
+        if context.now >= self.deadline {
+            return Outcome::End(CloseReason::HandshakeTimeout);
+        }
+        if matches!(self.state, State::Offered(_)) && context.now >= self.retransmission.due() {
+            self.retransmission.back_off(context.now);
+            context.counters.retransmissions += 1;
+            self.send_flight(context, path, sequence);
+        }
+        Outcome::Nothing
+    }
+
+    fn send_flight(&self, context: &mut Context<'_>, path: Path, sequence: &mut u64) {
+        let mtu = context.config.limits.mtu;
+        self.flight
+            .send(&mut context.outgoing.pack(path, mtu), sequence);
+    }
+
+    /// A record without protection.
+    pub(super) fn plain(
+        &mut self,
+        context: &mut Context<'_>,
+        path: Path,
+        sequence: &mut u64,
+        content: ContentType,
+        bytes: &[u8],
+    ) -> Outcome {
+        match content {
+            ContentType::Handshake => self.fragments(context, path, sequence, bytes),
+            // It is not authentic, but a client that refuses our certificate has no other way to say so.
+            ContentType::Alert => match Alert::parse(bytes) {
+                Some(Alert::Fatal(description)) => Outcome::End(CloseReason::Alert(description)),
+                Some(Alert::CloseNotify) => Outcome::End(CloseReason::Peer),
+                _ => Outcome::Nothing,
+            },
+            // The epoch of the records that follow says the same.
+            ContentType::ChangeCipherSpec => Outcome::Nothing,
+            ContentType::ApplicationData => context.dropped(DropReason::WrongEpoch),
+        }
+    }
+
+    fn fragments(
+        &mut self,
+        context: &mut Context<'_>,
+        path: Path,
+        sequence: &mut u64,
+        bytes: &[u8],
+    ) -> Outcome {
+        let mut reader = Reader::new(bytes);
+        let mut retransmitted = false;
+        while !reader.is_empty() {
+            let Some(fragment) = Fragment::take(&mut reader) else {
+                return context.dropped(DropReason::MalformedHandshake);
+            };
+            match self.messages.add(&fragment) {
+                Added::Kept => (),
+                Added::Old => retransmitted |= fragment.kind == kind::CLIENT_HELLO,
+                Added::Refused => context.counters.dropped(DropReason::UnexpectedHandshake),
+            }
+        }
+        // RFC 6347 §4.2.4: our flight was lost.
+        if retransmitted
+            && matches!(self.state, State::Offered(_))
+            && self.retransmission.should_resend(context.now)
+        {
+            context.counters.retransmissions += 1;
+            self.send_flight(context, path, sequence);
+        }
+        self.take()
+    }
+
+    fn take(&mut self) -> Outcome {
+        let expected = match self.state {
+            State::Hello => kind::CLIENT_HELLO,
+            State::Offered(_) => kind::CLIENT_KEY_EXCHANGE,
+            // What comes next waits in `messages`, and is never needed.
+            _ => return Outcome::Nothing,
+        };
+        let Some(message) = self.messages.take() else {
+            return Outcome::Nothing;
+        };
+        if message.kind != expected {
+            return Outcome::End(CloseReason::Handshake(HandshakeError::Malformed));
+        }
+        self.state = match std::mem::replace(&mut self.state, State::Failed) {
+            State::Offered(offered) => State::Exchange(offered, message),
+            _ => State::Answer(message),
+        };
+        Outcome::Work
+    }
+
+    /// The costly step that is due.
+    pub(super) fn step(
+        &mut self,
+        context: &mut Context<'_>,
+        path: Path,
+        sequence: &mut u64,
+    ) -> Progress {
+        match self.try_step(context, path, sequence) {
+            Ok(progress) => progress,
+            Err(error) => Progress::Outcome(Outcome::End(CloseReason::Handshake(error))),
+        }
+    }
+
+    fn try_step(
+        &mut self,
+        context: &mut Context<'_>,
+        path: Path,
+        sequence: &mut u64,
+    ) -> Result<Progress, HandshakeError> {
+        match std::mem::replace(&mut self.state, State::Failed) {
+            State::Answer(hello) => {
+                let (offered, flight) = answer(&hello, self.first_sequence, context.config)?;
+                self.flight = flight;
+                self.retransmission =
+                    Retransmission::new(context.config.limits.first_retransmission, context.now);
+                self.send_flight(context, path, sequence);
+                self.state = State::Offered(offered);
+            }
+            State::Exchange(offered, exchange) => {
+                self.state = State::Derived(Box::new(derive(offered, &exchange)?));
+                self.flight = Flight::default();
+                return Ok(self.replay_early(context, path, sequence));
+            }
+            other => self.state = other,
+        }
+        Ok(Progress::Outcome(Outcome::Nothing))
+    }
+
+    fn replay_early(
+        &mut self,
+        context: &mut Context<'_>,
+        path: Path,
+        sequence: &mut u64,
+    ) -> Progress {
+        let mut early = std::mem::take(&mut self.early);
+        let mut rest = &mut early[..];
+        while let Some(header) = Header::parse(rest) {
+            let (one, others) = rest.split_at_mut(record::HEADER + header.length);
+            rest = others;
+            match self.protected(context, path, sequence, &header, &mut one[record::HEADER..]) {
+                Progress::Outcome(Outcome::Nothing) => (),
+                progress => return progress,
+            }
+        }
+        Progress::Outcome(Outcome::Nothing)
+    }
+
+    /// A record of epoch 1.
+    pub(super) fn protected(
+        &mut self,
+        context: &mut Context<'_>,
+        path: Path,
+        sequence: &mut u64,
+        header: &Header,
+        fragment: &mut [u8],
+    ) -> Progress {
+        let State::Derived(derived) = &mut self.state else {
+            return Progress::Outcome(self.keep(context, header, fragment));
+        };
+        let text = match derived.opener.open(header, fragment) {
+            Ok(range) => &fragment[range],
+            Err(error) => return Progress::Outcome(context.dropped(error.into())),
+        };
+        match header.content {
+            ContentType::Handshake => match finish(derived, self.messages.next(), text) {
+                Ok(Some(finished)) => self.establish(context, path, sequence, finished),
+                Ok(None) => Progress::Outcome(context.dropped(DropReason::UnexpectedHandshake)),
+                Err(error) => Progress::Outcome(Outcome::End(CloseReason::Handshake(error))),
+            },
+            ContentType::Alert => Progress::Outcome(match Alert::parse(text) {
+                Some(Alert::Fatal(description)) => Outcome::End(CloseReason::Alert(description)),
+                Some(Alert::CloseNotify) => Outcome::End(CloseReason::Peer),
+                _ => Outcome::Nothing,
+            }),
+            // RFC 6347 §4.1: data may overtake Finished. It is as good as lost.
+            ContentType::ApplicationData | ContentType::ChangeCipherSpec => {
+                Progress::Outcome(context.dropped(DropReason::Early))
+            }
+        }
+    }
+
+    /// Keeps a record until the keys are there: datagrams change places, and the step that makes the keys may be put off.
+    fn keep(&mut self, context: &mut Context<'_>, header: &Header, fragment: &[u8]) -> Outcome {
+        let length = record::HEADER + fragment.len();
+        let wanted = header.content == ContentType::Handshake
+            && matches!(self.state, State::Offered(_) | State::Exchange(..));
+        if !wanted || self.early.len() + length > MOST_EARLY {
+            return context.dropped(DropReason::Early);
+        }
+        let bytes = record::with_version(
+            header.content,
+            header.version,
+            EPOCH,
+            header.sequence,
+            fragment.len(),
+        );
+        self.early.extend_from_slice(&bytes);
+        self.early.extend_from_slice(fragment);
+        Outcome::Nothing
+    }
+
+    fn establish(
+        &mut self,
+        context: &mut Context<'_>,
+        path: Path,
+        sequence: &mut u64,
+        finished: Finished,
+    ) -> Progress {
+        let State::Derived(derived) = std::mem::replace(&mut self.state, State::Failed) else {
+            return Progress::Outcome(Outcome::Nothing);
+        };
+        let Derived {
+            agreed,
+            mut sealer,
+            opener,
+            ..
+        } = *derived;
+        let mut packer = context.outgoing.pack(path, context.config.limits.mtu);
+        finished.send(&mut packer, sequence, &mut sealer);
+        let retransmission =
+            Retransmission::new(context.config.limits.first_retransmission, context.now);
+        Progress::Established(
+            Box::new(Established {
+                sealer,
+                opener,
+                finished,
+                retransmission,
+            }),
+            agreed,
+        )
+    }
+}
+
+/// Checks the client's Finished message and returns ours. None: it is another message.
+fn finish(
+    derived: &mut Derived,
+    expected_sequence: u16,
+    text: &[u8],
+) -> Result<Option<Finished>, HandshakeError> {
+    let mut reader = Reader::new(text);
+    let fragment =
+        Fragment::take(&mut reader).filter(|fragment| fragment.is_whole() && reader.is_empty());
+    let Some(fragment) = fragment.filter(|fragment| {
+        fragment.kind == kind::FINISHED && fragment.sequence == expected_sequence
+    }) else {
+        return Ok(None);
+    };
+    let expected = derived
+        .secret
+        .verify_data(Side::Client, derived.transcript.hash().as_ref())?;
+    if !crypto::equal(&expected, fragment.bytes) {
+        return Err(HandshakeError::Finished);
+    }
+    derived.transcript.add(text);
+    let ours = derived
+        .secret
+        .verify_data(Side::Server, derived.transcript.hash().as_ref())?;
+    Ok(Some(Finished::new(derived.agreed.next_sequence, &ours)))
+}
+
+impl From<OpenError> for DropReason {
+    fn from(error: OpenError) -> DropReason {
+        match error {
+            OpenError::Replayed => DropReason::Replayed,
+            OpenError::Forged => DropReason::Forged,
+        }
+    }
+}
