@@ -15,8 +15,8 @@ use client::{
 };
 use coturn::{PASSWORD, USER};
 use hairpin_client as client;
-use rustls::pki_types::CertificateDer;
 use rustls::pki_types::pem::PemObject;
+use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 
@@ -113,6 +113,47 @@ async fn data_passes_through_coturn_over_tls() {
     for tls in [tls(&certificate, NAME), own] {
         in_time(relay_to_relay(Server::new(coturn.tls).tls(tls))).await;
     }
+}
+
+/// Our server over TCP and TLS, with TLS 1.3 as it prefers it.
+fn ours(certificate: &Certificate) -> server::Running {
+    let chain = CertificateDer::from_pem_file(certificate.path("cert.pem")).expect("a certificate");
+    let key = PrivateKeyDer::from_pem_file(certificate.path("key.pem")).expect("a key");
+    let provider = rustls::crypto::aws_lc_rs::default_provider();
+    let config = rustls::ServerConfig::builder_with_provider(provider.into())
+        .with_safe_default_protocol_versions()
+        .expect("versions")
+        .with_no_client_auth()
+        .with_single_cert(vec![chain], key)
+        .expect("a key for the certificate");
+    server::Server::builder()
+        .listen_tcp(([127, 0, 0, 1], 0).into())
+        .listen_tls(([127, 0, 0, 1], 0).into())
+        .tls(config.into())
+        .relay_address([127, 0, 0, 1].into())
+        .realm("example.org")
+        .user(USER, PASSWORD)
+        .workers(2)
+        .allow_development_peers()
+        .start()
+        .expect("a server")
+}
+
+#[tokio::test]
+async fn data_passes_through_our_server_over_tcp_and_both_versions_of_tls() {
+    let certificate = Certificate::new("ours", &[NAME]);
+    let running = ours(&certificate);
+    let (tcp, secure) = (running.tcp_listeners()[0], running.tls_listeners()[0]);
+    in_time(relay_to_relay(Server::new(tcp).tcp())).await;
+    for tls in [
+        tls(&certificate, NAME),
+        only(&rustls::version::TLS12, &certificate),
+        only(&rustls::version::TLS13, &certificate),
+    ] {
+        in_time(relay_to_relay(Server::new(secure).tls(tls))).await;
+    }
+    assert_eq!(running.stats().allocations(), 0);
+    running.shutdown().expect("no panic");
 }
 
 /// A configuration of the program's own: one version of TLS, without ALPN.

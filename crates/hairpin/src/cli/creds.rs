@@ -6,8 +6,10 @@ use clap::ValueEnum;
 
 const EXAMPLES: &str = "\
 Examples:
-  hairpin creds --config /etc/hairpin.toml --user alice --uri turn:turn.example.org:3478
-        an iceServers object for a web page, good for a day
+  hairpin creds --config /etc/hairpin.toml --user alice --uri turn.example.org
+        an iceServers object for a web page, good for a day: UDP, TCP and TLS
+  hairpin creds --config /etc/hairpin.toml --uri turn:turn.example.org:3478 --uri turns:turn.example.org:443?transport=tcp
+        the same for these transports and ports
   hairpin creds --secret \"$SECRET\" --ttl 10m --format env
         lines for a shell: eval \"$(hairpin creds ...)\"
   HAIRPIN_AUTH__SECRETS=\"$SECRET\" hairpin creds --user alice --format uri
@@ -31,8 +33,13 @@ pub(crate) struct Args {
     /// How long they are good for
     #[arg(long, default_value = "1d")]
     pub(crate) ttl: String,
-    /// Where the server is (repeatable)
-    #[arg(long, default_value = "turn:127.0.0.1:3478?transport=udp")]
+    /// Where the server is (repeatable): a URI as clients use it, or a host, which stands for UDP and TCP on port 3478
+    /// and TLS on port 5349 [default: 127.0.0.1 over UDP and TCP]
+    #[arg(
+        long,
+        hide_default_value = true,
+        default_values = ["turn:127.0.0.1:3478?transport=udp", "turn:127.0.0.1:3478?transport=tcp"]
+    )]
     pub(crate) uri: Vec<String>,
     /// What to print
     #[arg(long, value_enum, default_value_t = Format::Json)]

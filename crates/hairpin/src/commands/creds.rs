@@ -4,7 +4,7 @@ use std::process::ExitCode;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use anyhow::{Result, anyhow, bail};
-use load::uri::Uri;
+use load::uri::{Scheme, Uri};
 
 use super::ice::Ice;
 use super::{input, output};
@@ -14,10 +14,11 @@ use crate::config::{self, Flag};
 /// Runs the command.
 pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     let ttl = config::parse_seconds(&args.ttl).map_err(|mistake| anyhow!("--ttl: {mistake}"))?;
-    for uri in &args.uri {
-        uri.parse::<Uri>()
-            .map_err(|error| anyhow!("--uri {uri}: {error}"))?;
-    }
+    let uris: Vec<Vec<String>> = args
+        .uri
+        .iter()
+        .map(|uri| uris_of(uri).map_err(|error| anyhow!("--uri {uri}: {error}")))
+        .collect::<Result<_>>()?;
     let Some(secret) = secret(args)? else {
         return Ok(ExitCode::FAILURE);
     };
@@ -25,13 +26,35 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
         bail!("--user: control characters cannot stand in a user name");
     }
     let expires = now_unix_s().saturating_add(ttl);
-    let ice = make(&secret, &args.user, expires, args.uri.clone());
+    let ice = make(&secret, &args.user, expires, uris.concat());
     output::print(&match args.format {
         Format::Json => ice.json() + "\n",
         Format::Uri => ice.uris_with_credentials().join("\n") + "\n",
         Format::Env => ice.env(),
     })?;
     Ok(ExitCode::SUCCESS)
+}
+
+/// A URI as it is given, or those of every transport on its usual port for a bare host.
+fn uris_of(text: &str) -> Result<Vec<String>> {
+    let uri = Uri::parse_target(text, Scheme::Turn)?;
+    if uri.to_string().starts_with("stun") && uri.transport.is_some() {
+        // RFC 7064 has no such part, and browsers refuse it.
+        bail!("stun: and stuns: URIs have no ?transport for clients");
+    }
+    if text.parse::<Uri>().is_ok() {
+        return Ok(vec![text.to_owned()]);
+    }
+    if uri.port.is_some() || uri.transport.is_some() {
+        bail!("write turn:{text}; a host alone stands for every transport");
+    }
+    let host = uri.to_string();
+    let host = host.trim_start_matches("turn:");
+    Ok(vec![
+        format!("turn:{host}?transport=udp"),
+        format!("turn:{host}?transport=tcp"),
+        format!("turns:{host}?transport=tcp"),
+    ])
 }
 
 /// Credentials that expire at `expires_unix_s`.
@@ -73,5 +96,39 @@ fn secret(args: &Args) -> Result<Option<String>> {
             "there is no secret to make credentials from: give --secret, set HAIRPIN_AUTH__SECRETS, \
              or name a file with auth.secrets by --config"
         ),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_host_stands_for_every_transport_and_a_uri_for_itself() {
+        let of = |text| uris_of(text).unwrap();
+        assert_eq!(
+            of("turn:h:5000?transport=tcp"),
+            ["turn:h:5000?transport=tcp"]
+        );
+        assert_eq!(of("stuns:h"), ["stuns:h"]);
+        for (text, host) in [
+            ("turn.example.org", "turn.example.org"),
+            ("2001:db8::1", "[2001:db8::1]"),
+        ] {
+            let expected = [
+                format!("turn:{host}?transport=udp"),
+                format!("turn:{host}?transport=tcp"),
+                format!("turns:{host}?transport=tcp"),
+            ];
+            assert_eq!(of(text), expected);
+        }
+        for (text, part) in [
+            ("turn://h", "no slashes"),
+            ("h:5000", "write turn:h:5000"),
+            ("stun:h?transport=tcp", "no ?transport"),
+        ] {
+            let error = uris_of(text).unwrap_err().to_string();
+            assert!(error.contains(part), "{text}: {error}");
+        }
     }
 }
