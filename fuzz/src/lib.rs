@@ -6,3 +6,4 @@ pub mod sip_engine;
 pub mod stun;
 pub mod turn_client;
 pub mod turn_server;
+pub mod websocket;

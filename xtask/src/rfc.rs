@@ -31,6 +31,7 @@ const TITLES: &[(u32, &str)] = &[
         "Correct Transaction Handling for 2xx Responses to SIP INVITE Requests",
     ),
     (6347, "Datagram Transport Layer Security Version 1.2"),
+    (6455, "The WebSocket Protocol"),
     (7339, "SIP Overload Control"),
     (7415, "SIP Rate Control"),
     (7616, "HTTP Digest Access Authentication"),

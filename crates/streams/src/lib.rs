@@ -7,6 +7,7 @@ pub mod first_bytes;
 pub mod proxy;
 pub mod tls;
 mod unwritten;
+pub mod websocket;
 
 pub use first_bytes::FirstBytes;
 pub use rustls;

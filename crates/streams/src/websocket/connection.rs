@@ -1,0 +1,530 @@
+//! The frames of one WebSocket after its handshake (RFC 6455 §5 to §8).
+
+use std::ops::Range;
+
+use super::frame::{CloseCode, FrameHeader, Header, Kind, MOST_CONTROL, MOST_HEADER, Opcode};
+use super::mask;
+use super::utf8::Utf8;
+
+/// Which kinds of messages are understood.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum MessageKinds {
+    /// Text and binary, as SIP has it (RFC 7118 §4.2).
+    All,
+    /// Text alone.
+    Text,
+    /// Binary alone.
+    Binary,
+}
+
+impl MessageKinds {
+    const fn contains(self, kind: Kind) -> bool {
+        match self {
+            MessageKinds::All => true,
+            MessageKinds::Text => matches!(kind, Kind::Text),
+            MessageKinds::Binary => matches!(kind, Kind::Binary),
+        }
+    }
+}
+
+/// What is accepted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct MessageLimits {
+    /// The longest message in bytes.
+    pub bytes: usize,
+    /// Into how many frames a message may be cut. Without a limit, empty frames would make a message without end.
+    pub frames: u32,
+    /// Which kinds of messages are understood.
+    pub kinds: MessageKinds,
+}
+
+/// How the other side broke the protocol. Its [`name`](ProtocolError::name) goes to metrics.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, thiserror::Error)]
+pub enum ProtocolError {
+    /// RFC 6455 §5.1: a client masks its frames.
+    #[error("a frame of a client is not masked")]
+    NotMasked,
+    /// RFC 6455 §5.1: a server does not.
+    #[error("a frame of a server is masked")]
+    Masked,
+    /// RFC 6455 §5.2: no extension is agreed.
+    #[error("a reserved bit is set")]
+    ReservedBits,
+    /// RFC 6455 §5.2.
+    #[error("an unknown opcode")]
+    Opcode,
+    /// RFC 6455 §5.2: not the shortest form.
+    #[error("a length that is not in its shortest form")]
+    Length,
+    /// RFC 6455 §5.5.
+    #[error("a control frame is fragmented or too long")]
+    Control,
+    /// RFC 6455 §5.4.
+    #[error("fragments are out of order")]
+    Fragments,
+    /// RFC 6455 §5.5.1, §7.4.
+    #[error("a Close frame has an invalid code")]
+    CloseBody,
+    /// The kind of message is not understood.
+    #[error("a message of a kind that is not understood")]
+    Kind,
+    /// RFC 6455 §8.1.
+    #[error("text that is not UTF-8")]
+    Utf8,
+    /// More bytes or frames than a message may have.
+    #[error("a message is too long")]
+    TooLong,
+}
+
+impl ProtocolError {
+    /// All of them, in the order of their numbers.
+    pub const ALL: &'static [ProtocolError] = &[
+        ProtocolError::NotMasked,
+        ProtocolError::Masked,
+        ProtocolError::ReservedBits,
+        ProtocolError::Opcode,
+        ProtocolError::Length,
+        ProtocolError::Control,
+        ProtocolError::Fragments,
+        ProtocolError::CloseBody,
+        ProtocolError::Kind,
+        ProtocolError::Utf8,
+        ProtocolError::TooLong,
+    ];
+
+    /// The name in metrics and logs.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            ProtocolError::NotMasked => "not_masked",
+            ProtocolError::Masked => "masked",
+            ProtocolError::ReservedBits => "reserved_bits",
+            ProtocolError::Opcode => "opcode",
+            ProtocolError::Length => "length",
+            ProtocolError::Control => "control",
+            ProtocolError::Fragments => "fragments",
+            ProtocolError::CloseBody => "close_body",
+            ProtocolError::Kind => "kind",
+            ProtocolError::Utf8 => "utf8",
+            ProtocolError::TooLong => "too_long",
+        }
+    }
+
+    /// What the other side is told.
+    #[must_use]
+    pub const fn close_code(self) -> CloseCode {
+        match self {
+            ProtocolError::Kind => CloseCode::Unsupported,
+            ProtocolError::Utf8 => CloseCode::Payload,
+            ProtocolError::TooLong => CloseCode::TooLong,
+            _ => CloseCode::Protocol,
+        }
+    }
+}
+
+/// How a WebSocket ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum End {
+    /// Both sides have sent a Close frame. The number is the other side's, if it gave one.
+    Closed(Option<u16>),
+    /// The other side broke the protocol.
+    Failed(ProtocolError),
+}
+
+/// What was found in the bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Event<'a> {
+    /// All bytes are used: nothing more before others come.
+    Need,
+    /// A whole message.
+    Message {
+        /// What it holds.
+        kind: Kind,
+        /// Its bytes.
+        payload: &'a [u8],
+    },
+    /// A Ping, whose Pong was appended, or a Pong: the other side lives.
+    Alive,
+    /// The WebSocket has ended. Write what was appended, then close the connection: the server first (RFC 6455 §7.1.1).
+    Ended(End),
+}
+
+/// As [`Event`], without a borrow.
+enum Found {
+    Need,
+    InPlace(Kind, Range<usize>),
+    Gathered(Kind),
+    Alive,
+    Ended(End),
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum State {
+    Open,
+    /// Our Close frame was written, the other side's has not come.
+    Closing,
+    Ended,
+}
+
+/// A frame whose header is known.
+#[derive(Clone, Copy, Debug)]
+struct Frame {
+    header: Header,
+    /// Bytes of its payload that have come.
+    seen: u64,
+}
+
+/// A message of which not all has come.
+#[derive(Clone, Copy, Debug)]
+struct Begun {
+    kind: Kind,
+    frames: u32,
+    utf8: Utf8,
+}
+
+/// One WebSocket, of a server or a client. It has no memory of its own beyond its size while no message is begun.
+pub struct WebSocket {
+    limits: MessageLimits,
+    /// `None` on a server, which does not mask.
+    keys: Option<mask::Keys>,
+    state: State,
+    header: [u8; MOST_HEADER],
+    header_length: usize,
+    frame: Option<Frame>,
+    message: Option<Begun>,
+    /// The payload of the message that is begun.
+    gathered: Vec<u8>,
+    /// Whether `gathered` was handed out.
+    is_handed_out: bool,
+    control: [u8; MOST_CONTROL],
+    control_length: usize,
+}
+
+impl std::fmt::Debug for WebSocket {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("WebSocket")
+            .field("is_server", &self.keys.is_none())
+            .field("state", &self.state)
+            .field("frame", &self.frame)
+            .field("gathered", &self.gathered.len())
+            .finish_non_exhaustive()
+    }
+}
+
+impl WebSocket {
+    /// The server's side.
+    #[must_use]
+    pub const fn server(limits: MessageLimits) -> WebSocket {
+        WebSocket::new(limits, None)
+    }
+
+    /// The client's side. The seed must come from a source that cannot be predicted (RFC 6455 §10.3).
+    #[must_use]
+    pub const fn client(limits: MessageLimits, seed: [u8; 16]) -> WebSocket {
+        WebSocket::new(limits, Some(mask::Keys::new(seed)))
+    }
+
+    const fn new(limits: MessageLimits, keys: Option<mask::Keys>) -> WebSocket {
+        WebSocket {
+            limits,
+            keys,
+            state: State::Open,
+            header: [0; MOST_HEADER],
+            header_length: 0,
+            frame: None,
+            message: None,
+            gathered: Vec::new(),
+            is_handed_out: false,
+            control: [0; MOST_CONTROL],
+            control_length: 0,
+        }
+    }
+
+    /// Whether messages can be sent: no Close frame has been written or received.
+    #[must_use]
+    pub fn is_open(&self) -> bool {
+        self.state == State::Open
+    }
+
+    /// Whether a frame or a message is begun: its rest must come in time.
+    #[must_use]
+    pub const fn is_begun(&self) -> bool {
+        self.header_length > 0 || self.frame.is_some() || self.message.is_some()
+    }
+
+    #[cfg(test)]
+    pub(super) const fn gathered_capacity(&self) -> usize {
+        self.gathered.capacity()
+    }
+
+    /// Takes bytes up to the next event. Returns how many were used, and the event. Appends what is to be written to `out`. Call it
+    /// with the rest of the bytes until it returns [`Event::Need`]. `input` is unmasked in place.
+    pub fn receive<'a>(&'a mut self, input: &'a mut [u8], out: &mut Vec<u8>) -> (usize, Event<'a>) {
+        if self.is_handed_out {
+            self.gathered = Vec::new();
+            self.is_handed_out = false;
+        }
+        let mut used = 0;
+        let found = self.find(input, &mut used, out);
+        let event = match found {
+            Found::Need => Event::Need,
+            Found::Alive => Event::Alive,
+            Found::Ended(end) => Event::Ended(end),
+            Found::InPlace(kind, range) => Event::Message {
+                kind,
+                payload: &input[range],
+            },
+            Found::Gathered(kind) => {
+                self.is_handed_out = true;
+                Event::Message {
+                    kind,
+                    payload: &self.gathered,
+                }
+            }
+        };
+        (used, event)
+    }
+
+    fn find(&mut self, input: &mut [u8], used: &mut usize, out: &mut Vec<u8>) -> Found {
+        loop {
+            if self.state == State::Ended {
+                *used = input.len();
+                return Found::Need;
+            }
+            let found = match self.step(input, used, out) {
+                Ok(found) => found,
+                Err(error) => Some(self.fail(error, out)),
+            };
+            if let Some(found) = found {
+                return found;
+            }
+        }
+    }
+
+    /// Takes a header, or payload. `None` if there may be more to do.
+    fn step(
+        &mut self,
+        input: &mut [u8],
+        used: &mut usize,
+        out: &mut Vec<u8>,
+    ) -> Result<Option<Found>, ProtocolError> {
+        let Some(frame) = self.frame else {
+            let is_whole = self.take_header(input, used)?;
+            return Ok((!is_whole).then_some(Found::Need));
+        };
+        let header = frame.header;
+        // Lengths are within the limits, which are usize.
+        let left = usize::try_from(header.length - frame.seen).unwrap_or(usize::MAX);
+        let payload = *used..*used + left.min(input.len() - *used);
+        *used = payload.end;
+        let bytes = &mut input[payload.clone()];
+        if let Some(key) = header.mask {
+            mask::apply(bytes, key, (frame.seen % 4) as usize);
+        }
+        let seen = frame.seen + bytes.len() as u64;
+        let is_end = seen == header.length;
+        self.frame = (!is_end).then_some(Frame { header, seen });
+        if header.opcode.is_control() {
+            self.control[self.control_length..self.control_length + bytes.len()]
+                .copy_from_slice(bytes);
+            self.control_length += bytes.len();
+            return if is_end {
+                self.control_frame(header.opcode, out).map(Some)
+            } else {
+                Ok(Some(Found::Need))
+            };
+        }
+        let is_whole_frame = is_end && frame.seen == 0;
+        self.data(&input[payload.clone()], is_end && header.is_final)?;
+        let Some(begun) = self.message.filter(|_| is_end && header.is_final) else {
+            self.gathered.extend_from_slice(&input[payload]);
+            return Ok((!is_end).then_some(Found::Need));
+        };
+        self.message = None;
+        if self.state != State::Open {
+            // RFC 6455 §1.4: data after our Close frame is of no use.
+            self.gathered = Vec::new();
+            return Ok(None);
+        }
+        // The usual case: nothing is copied.
+        if is_whole_frame && begun.frames == 1 {
+            return Ok(Some(Found::InPlace(begun.kind, payload)));
+        }
+        self.gathered.extend_from_slice(&input[payload]);
+        Ok(Some(Found::Gathered(begun.kind)))
+    }
+
+    /// Checks payload of a message.
+    fn data(&mut self, bytes: &[u8], is_end: bool) -> Result<(), ProtocolError> {
+        let Some(begun) = &mut self.message else {
+            return Err(ProtocolError::Fragments);
+        };
+        if begun.kind == Kind::Text {
+            let is_valid = begun.utf8.accepts(bytes);
+            if !is_valid || is_end && !begun.utf8.is_whole() {
+                return Err(ProtocolError::Utf8);
+            }
+        }
+        Ok(())
+    }
+
+    /// Takes bytes of a header. Returns whether it is whole.
+    fn take_header(&mut self, input: &[u8], used: &mut usize) -> Result<bool, ProtocolError> {
+        loop {
+            let wanted = match self.header[..self.header_length] {
+                [_, second, ..] => Header::length_of(second),
+                _ => 2,
+            };
+            let bytes = &input[*used..];
+            let taken = bytes.len().min(wanted - self.header_length);
+            self.header[self.header_length..self.header_length + taken]
+                .copy_from_slice(&bytes[..taken]);
+            self.header_length += taken;
+            *used += taken;
+            if self.header_length < wanted {
+                return Ok(false);
+            }
+            if wanted == 2 {
+                // What the first two bytes show is not waited for.
+                self.check_start()?;
+                if Header::length_of(self.header[1]) > 2 {
+                    continue;
+                }
+            }
+            let header = Header::parse(&self.header[..wanted])?;
+            self.header_length = 0;
+            return self.begin(header).map(|()| true);
+        }
+    }
+
+    fn check_start(&self) -> Result<(), ProtocolError> {
+        let [first, second, ..] = self.header;
+        Header::check(first, second)?;
+        // RFC 6455 §5.1: a server closes the connection upon a frame that is not masked, a client upon one that is.
+        match (self.keys.is_none(), second & 0x80 != 0) {
+            (true, false) => Err(ProtocolError::NotMasked),
+            (false, true) => Err(ProtocolError::Masked),
+            _ => Ok(()),
+        }
+    }
+
+    /// A frame begins.
+    fn begin(&mut self, header: Header) -> Result<(), ProtocolError> {
+        self.frame = Some(Frame { header, seen: 0 });
+        if header.opcode.is_control() {
+            self.control_length = 0;
+            return Ok(());
+        }
+        let new = |kind| Begun {
+            kind,
+            frames: 0,
+            utf8: Utf8::default(),
+        };
+        // RFC 6455 §5.4: the fragments of a message follow each other; only control frames come between.
+        let mut begun = match (header.opcode, self.message) {
+            (Opcode::Continuation, Some(begun)) => begun,
+            (Opcode::Text, None) => new(Kind::Text),
+            (Opcode::Binary, None) => new(Kind::Binary),
+            _ => return Err(ProtocolError::Fragments),
+        };
+        begun.frames += 1;
+        self.message = Some(begun);
+        if !self.limits.kinds.contains(begun.kind) {
+            return Err(ProtocolError::Kind);
+        }
+        let room = (self.limits.bytes - self.gathered.len().min(self.limits.bytes)) as u64;
+        if header.length > room || begun.frames > self.limits.frames {
+            return Err(ProtocolError::TooLong);
+        }
+        Ok(())
+    }
+
+    fn control_frame(&mut self, opcode: Opcode, out: &mut Vec<u8>) -> Result<Found, ProtocolError> {
+        let payload = self.control;
+        let payload = &payload[..self.control_length];
+        match opcode {
+            Opcode::Close => self.close_frame(payload, out),
+            Opcode::Ping if self.state == State::Open => {
+                self.write(Opcode::Pong, payload, out);
+                Ok(Found::Alive)
+            }
+            _ => Ok(Found::Alive),
+        }
+    }
+
+    /// The other side's Close frame: it is answered with its own code, unless it answers ours (RFC 6455 §5.5.1).
+    fn close_frame(&mut self, payload: &[u8], out: &mut Vec<u8>) -> Result<Found, ProtocolError> {
+        let code = match payload.split_first_chunk() {
+            Some((code, reason)) => {
+                let code = u16::from_be_bytes(*code);
+                if !CloseCode::is_sendable(code) {
+                    return Err(ProtocolError::CloseBody);
+                }
+                if std::str::from_utf8(reason).is_err() {
+                    return Err(ProtocolError::Utf8);
+                }
+                Some(code)
+            }
+            None if payload.is_empty() => None,
+            None => return Err(ProtocolError::CloseBody),
+        };
+        if self.state == State::Open {
+            let echoed = code.map(u16::to_be_bytes);
+            self.write(Opcode::Close, echoed.as_ref().map_or(&[], |code| code), out);
+        }
+        self.end();
+        Ok(Found::Ended(End::Closed(code)))
+    }
+
+    fn fail(&mut self, error: ProtocolError, out: &mut Vec<u8>) -> Found {
+        self.close(error.close_code(), "", out);
+        self.end();
+        Found::Ended(End::Failed(error))
+    }
+
+    fn end(&mut self) {
+        self.state = State::Ended;
+        self.gathered = Vec::new();
+        self.message = None;
+        self.frame = None;
+        self.header_length = 0;
+    }
+
+    fn write(&mut self, opcode: Opcode, payload: &[u8], out: &mut Vec<u8>) {
+        let key = self.keys.as_mut().map(mask::Keys::next);
+        out.extend_from_slice(FrameHeader::new(opcode, payload.len(), key).as_bytes());
+        let start = out.len();
+        out.extend_from_slice(payload);
+        if let Some(key) = key {
+            mask::apply(&mut out[start..], key, 0);
+        }
+    }
+
+    /// Appends a message. Returns whether it could: nothing follows a Close frame. A server may write [`FrameHeader::message`] and
+    /// the payload itself instead, to save the copy.
+    pub fn send(&mut self, kind: Kind, payload: &[u8], out: &mut Vec<u8>) -> bool {
+        if self.is_open() {
+            self.write(kind.opcode(), payload, out);
+        }
+        self.is_open()
+    }
+
+    /// Appends a Ping, which the other side answers: [`Event::Alive`].
+    pub fn ping(&mut self, out: &mut Vec<u8>) {
+        if self.is_open() {
+            self.write(Opcode::Ping, &[], out);
+        }
+    }
+
+    /// Appends a Close frame, unless there was one. The reason is cut to 123 bytes. Messages that come are dropped until
+    /// [`Event::Ended`].
+    pub fn close(&mut self, code: CloseCode, reason: &str, out: &mut Vec<u8>) {
+        if !self.is_open() {
+            return;
+        }
+        let reason = &reason[..reason.floor_char_boundary(MOST_CONTROL - 2)];
+        let payload = [&code.number().to_be_bytes(), reason.as_bytes()].concat();
+        self.write(Opcode::Close, &payload, out);
+        self.state = State::Closing;
+    }
+}
