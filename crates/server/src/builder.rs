@@ -9,6 +9,7 @@ mod tcp;
 pub(crate) use make::Made;
 
 use crate::addresses;
+use crate::certificates::Certificates;
 use crate::connections::StreamSettings;
 use crate::error::StartError;
 use crate::hooks::{ClientIdentity, Event};
@@ -48,6 +49,7 @@ pub struct Builder {
     listen_tcp: Vec<SocketAddr>,
     listen_tls: Vec<SocketAddr>,
     tls: Option<Arc<ServerConfig>>,
+    certificates: Option<Certificates>,
     proxies: Vec<IpNet>,
     sip_listen: Vec<SocketAddr>,
     relay: Vec<IpAddr>,
@@ -81,13 +83,20 @@ impl Builder {
     }
 
     /// Listens on this address for TLS connections that carry STUN and TURN: `turns:` and `stuns:`. It may be one of
-    /// [`listen_tcp`](Self::listen_tcp): the first bytes tell the two apart. Requires [`tls`](Self::tls). Port 0 takes a free one.
+    /// [`listen_tcp`](Self::listen_tcp): the first bytes tell the two apart. Requires [`certificates`](Self::certificates) or [`tls`](Self::tls). Port 0 takes a free one.
     pub fn listen_tls(mut self, address: SocketAddr) -> Self {
         self.listen_tls.push(address);
         self
     }
 
-    /// Certificates and protocol versions of TLS listeners.
+    /// The certificates of TLS listeners. Files are read again when they change. TLS 1.2 and 1.3 are spoken, unless [`tls`](Self::tls) says
+    /// otherwise.
+    pub fn certificates(mut self, certificates: Certificates) -> Self {
+        self.certificates = Some(certificates);
+        self
+    }
+
+    /// The configuration of TLS listeners, instead of one made of [`certificates`](Self::certificates).
     pub fn tls(mut self, config: Arc<ServerConfig>) -> Self {
         self.tls = Some(config);
         self

@@ -32,6 +32,7 @@ pub mod addresses;
 mod async_credentials;
 mod board;
 mod builder;
+pub mod certificates;
 pub mod connections;
 pub mod counters;
 mod descriptors;

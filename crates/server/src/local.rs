@@ -2,6 +2,7 @@
 //! thread's timing would be part of the result.
 
 use crate::builder::Made;
+use crate::certificates::CertificateWatch;
 use crate::error::{ReloadError, StartError};
 use crate::host_watch::HostWatch;
 use crate::live::Changes;
@@ -25,6 +26,7 @@ pub struct Local {
     changes: Arc<Changes>,
     /// Keeps the worker's policy up to date.
     _host_watch: HostWatch,
+    _certificate_watch: Option<CertificateWatch>,
     /// Keeps the programs attached.
     control: Option<Control>,
 }
@@ -46,6 +48,7 @@ impl Local {
             observer: made.observer,
             changes: Arc::clone(&made.changes),
             _host_watch: HostWatch::start(made.changes, made.kept)?,
+            _certificate_watch: made.certificates.map(CertificateWatch::start).transpose()?,
             control,
         })
     }

@@ -2,6 +2,7 @@
 
 use crate::addresses::RelayAddresses;
 use crate::board::Board;
+use crate::certificates::Certificates;
 use crate::features::Features;
 use crate::offload::{OffloadStatus, PublishedStatus};
 use crate::ports::PortCounts;
@@ -29,6 +30,7 @@ struct View {
     quotas: Arc<Quotas>,
     features: Features,
     offload: Arc<PublishedStatus>,
+    certificates: Option<Certificates>,
     draining: AtomicBool,
 }
 
@@ -76,6 +78,7 @@ impl Observer {
         quotas: Arc<Quotas>,
         features: Features,
         offload: Arc<PublishedStatus>,
+        certificates: Option<Certificates>,
     ) -> Observer {
         Observer {
             view: Arc::new(View {
@@ -85,6 +88,7 @@ impl Observer {
                 quotas,
                 features,
                 offload,
+                certificates,
                 draining: AtomicBool::new(false),
             }),
         }
@@ -132,6 +136,12 @@ impl Observer {
     #[must_use]
     pub fn offload(&self) -> OffloadStatus {
         self.view.offload.get()
+    }
+
+    /// The certificates of TLS listeners, if there are any.
+    #[must_use]
+    pub fn certificates(&self) -> Option<&Certificates> {
+        self.view.certificates.as_ref()
     }
 
     /// Whether the server admits no new allocations because it is about to end.

@@ -2,6 +2,7 @@
 
 use crate::addresses::RelayAddress;
 use crate::builder::Made;
+use crate::certificates::CertificateWatch;
 use crate::error::{ReloadError, StartError, WorkerFailure};
 use crate::host_watch::HostWatch;
 use crate::live::Changes;
@@ -52,6 +53,7 @@ pub struct Running {
     control: Option<Control>,
     /// Ends before the workers.
     host_watch: Option<HostWatch>,
+    _certificate_watch: Option<CertificateWatch>,
 }
 
 impl Running {
@@ -64,6 +66,7 @@ impl Running {
             tables,
             offload,
             kept,
+            certificates,
         } = made;
         let control = offload
             .map(|offload| {
@@ -78,6 +81,7 @@ impl Running {
             boxes,
             observer,
             host_watch: Some(HostWatch::start(Arc::clone(&changes), kept)?),
+            _certificate_watch: certificates.map(CertificateWatch::start).transpose()?,
             changes,
             tables,
             control,

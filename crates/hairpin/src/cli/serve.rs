@@ -27,7 +27,7 @@ pub(crate) struct Args {
     /// Configuration file (TOML)
     #[arg(long, short, value_name = "FILE", env = "HAIRPIN_CONFIG")]
     pub(crate) config: Option<PathBuf>,
-    /// For development: also admit loopback and private peers
+    /// For development: also admit loopback and private peers, and make a certificate for TLS
     #[arg(long)]
     pub(crate) dev: bool,
     /// Listen here, over UDP (repeatable; port 0 picks a free one)
@@ -106,6 +106,11 @@ impl Args {
             (
                 "--dev",
                 "peers.allow_local",
+                self.dev.then(|| "true".to_owned()),
+            ),
+            (
+                "--dev",
+                "tls.self_signed",
                 self.dev.then(|| "true".to_owned()),
             ),
             ("--admin", "admin.listen", self.admin.clone()),

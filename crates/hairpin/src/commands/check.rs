@@ -52,6 +52,12 @@ fn summary(name: &str, config: &Config, loaded: &Loaded) -> String {
         chosen => list(chosen, "the addresses and ports of udp"),
     };
     lines.line("listen", format!("tcp {tcp}"));
+    let tls = match config.listen_tls.as_deref() {
+        None if config.certificates.is_empty() => "off: there is no certificate".to_owned(),
+        Some([]) => "off".to_owned(),
+        chosen => list(chosen, "the addresses and ports of tcp, and port 5349"),
+    };
+    lines.line("listen", format!("tls {tls}"));
     lines.line("relay", relay(config));
     lines.line("credentials", credentials(config));
     lines.line("peers", peers(config));

@@ -94,11 +94,15 @@ impl fmt::Debug for User {
 }
 
 const FIELDS: [&str; 2] = ["name", "password"];
+const EXAMPLE: &str = "write it like { name = \"alice\", password = \"s3cret\" }";
 
 impl Setting for User {
     fn read(node: &Node<'_>, report: &mut Report) -> Option<Self> {
         let user = match &node.raw {
-            Raw::Toml(toml::de::DeValue::Table(_)) => read_table(node, report)?,
+            Raw::Toml(toml::de::DeValue::Table(_)) => {
+                let [name, password] = read_pair(node, report, "user", FIELDS, EXAMPLE)?;
+                Self { name, password }
+            }
             Raw::Plain(text) => match text.split_once(':') {
                 Some((name, password)) => Self {
                     name: name.to_owned(),
@@ -113,8 +117,7 @@ impl Setting for User {
                 }
             },
             _ => {
-                let help = "write it like { name = \"alice\", password = \"s3cret\" }";
-                report.push(wrong_type(node, "a user").help(help));
+                report.push(wrong_type(node, "a user").help(EXAMPLE));
                 return None;
             }
         };
@@ -168,7 +171,14 @@ impl User {
     }
 }
 
-fn read_table(node: &Node<'_>, report: &mut Report) -> Option<User> {
+/// Reads a table of two texts. `what` is what the table describes.
+pub(super) fn read_pair(
+    node: &Node<'_>,
+    report: &mut Report,
+    what: &str,
+    names: [&'static str; 2],
+    example: &str,
+) -> Option<[String; 2]> {
     let Raw::Toml(toml::de::DeValue::Table(table)) = &node.raw else {
         return None;
     };
@@ -177,7 +187,7 @@ fn read_table(node: &Node<'_>, report: &mut Report) -> Option<User> {
     let mut complete = true;
     for (key, value) in table.iter() {
         let value = Node::toml(source, value);
-        match FIELDS
+        match names
             .iter()
             .position(|field| *field == key.get_ref().as_ref())
         {
@@ -186,20 +196,15 @@ fn read_table(node: &Node<'_>, report: &mut Report) -> Option<User> {
                 report.push(wrong_type(&value, "a text"));
                 complete = false;
             }
-            None => report.push(unknown_key(source, key, "a user", &FIELDS, &[])),
+            None => report.push(unknown_key(source, key, &format!("a {what}"), &names, &[])),
         }
     }
-    let [name, password] = fields;
-    for (field, value) in FIELDS.iter().zip([&name, &password]) {
+    for (field, value) in names.iter().zip(&fields) {
         if value.is_none() && complete {
-            report.push(
-                Diagnostic::error(&node.at, format!("the user has no {field}"))
-                    .help("write it like { name = \"alice\", password = \"s3cret\" }"),
-            );
+            let message = format!("the {what} has no {field}");
+            report.push(Diagnostic::error(&node.at, message).help(example));
         }
     }
-    Some(User {
-        name: name?,
-        password: password?,
-    })
+    let [first, second] = fields;
+    Some([first?, second?])
 }

@@ -26,6 +26,7 @@ mod sip;
 mod size;
 mod source;
 mod suggest;
+mod tls;
 mod walk;
 
 #[cfg(test)]
@@ -37,6 +38,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::ops::RangeInclusive;
 use std::time::Duration;
 
+use server::certificates::CertificateFiles;
 use tracing::level_filters::LevelFilter;
 
 pub(crate) use admin::AdminListen;
@@ -56,6 +58,7 @@ use diagnostics::Report;
 use schema::Settings;
 use setting::{List, Workers};
 use source::Sources;
+use tls::MinVersion;
 
 /// A configuration that was read without errors.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -80,6 +83,14 @@ pub(crate) struct Config {
     pub(crate) listen_udp: Option<Vec<SocketAddr>>,
     /// Where to listen for TCP connections; `None`: where UDP is listened on.
     pub(crate) listen_tcp: Option<Vec<SocketAddr>>,
+    /// Where to listen for TLS connections; `None`: decided at start.
+    pub(crate) listen_tls: Option<Vec<SocketAddr>>,
+    /// Certificates and keys.
+    pub(crate) certificates: Vec<CertificateFiles>,
+    /// Whether a certificate is made that nobody trusts, where there is none.
+    pub(crate) self_signed: bool,
+    /// Whether only TLS 1.3 is spoken.
+    pub(crate) only_tls13: bool,
     /// Sources whose connections begin with a PROXY header.
     pub(crate) proxy_protocol_from: Vec<ipnet::IpNet>,
     /// Where relays are bound; `None`: decided at start.
@@ -238,6 +249,13 @@ fn resolve(settings: &Settings) -> Option<Config> {
         busy_poll_us: s.busy_poll_us?.value.0,
         listen_udp: s.listen_udp.map(|list| values(list.value.0)),
         listen_tcp: s.listen_tcp.map(|list| values(list.value)),
+        listen_tls: s.listen_tls.map(|list| values(list.value)),
+        certificates: values(s.tls_certificates?.value)
+            .into_iter()
+            .map(|pair| pair.0)
+            .collect(),
+        self_signed: s.tls_self_signed?.value,
+        only_tls13: s.tls_min_version?.value == MinVersion::Tls13,
         proxy_protocol_from: values(s.proxy_protocol_from?.value)
             .into_iter()
             .map(|network| network.0)

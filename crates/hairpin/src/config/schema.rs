@@ -16,6 +16,7 @@ use super::setting::{AtLeastOne, Bounded, List, PinWorkers, Seconds, Setting, St
 use super::sip::Algorithms;
 use super::size::{Rate, Size};
 use super::source::{Located, Location};
+use super::tls::{MinVersion, Pair};
 
 /// RFC 8656 §7.2: an allocation lives 10 minutes by default; clients refresh a minute ahead, so that less than 2 minutes leaves no
 /// time, and a day keeps the port of a vanished client occupied for long enough.
@@ -108,8 +109,16 @@ pub(crate) struct Settings {
     pub(crate) listen_udp: Entry<AtLeastOne<SocketAddr>>,
     /// `listen.tcp`
     pub(crate) listen_tcp: Entry<List<SocketAddr>>,
+    /// `listen.tls`
+    pub(crate) listen_tls: Entry<List<SocketAddr>>,
     /// `listen.proxy_protocol_from`
     pub(crate) proxy_protocol_from: Entry<List<Network>>,
+    /// `tls.certificates`
+    pub(crate) tls_certificates: Entry<List<Pair>>,
+    /// `tls.self_signed`
+    pub(crate) tls_self_signed: Entry<bool>,
+    /// `tls.min_version`
+    pub(crate) tls_min_version: Entry<MinVersion>,
     /// `relay.addresses`
     pub(crate) relay_addresses: Entry<AtLeastOne<IpAddr>>,
     /// `relay.external_ip`
@@ -315,10 +324,14 @@ pub(crate) const KEYS: &[Key] = &[
     Key::new("server", "busy_poll_us", |s| &mut s.busy_poll_us).at_start(),
     Key::new("listen", "udp", |s| &mut s.listen_udp).at_start(),
     Key::new("listen", "tcp", |s| &mut s.listen_tcp).at_start(),
+    Key::new("listen", "tls", |s| &mut s.listen_tls).at_start(),
     Key::new("listen", "proxy_protocol_from", |s| {
         &mut s.proxy_protocol_from
     })
     .at_start(),
+    Key::new("tls", "certificates", |s| &mut s.tls_certificates).at_start(),
+    Key::new("tls", "self_signed", |s| &mut s.tls_self_signed).at_start(),
+    Key::new("tls", "min_version", |s| &mut s.tls_min_version).at_start(),
     Key::new("relay", "addresses", |s| &mut s.relay_addresses).at_start(),
     Key::new("relay", "external_ip", |s| &mut s.external_ip).at_start(),
     Key::new("relay", "ports", |s| &mut s.relay_ports).at_start(),

@@ -12,6 +12,7 @@ use super::schema::{Entry, Settings};
 use super::setting::{AtLeastOne, List, write_seconds};
 use super::sip;
 use super::source::{Layer, Located, Location, Sources};
+use super::tls;
 
 /// Under 16 characters a secret that was typed by a person can be found by trying.
 const SHORT_SECRET: usize = 16;
@@ -28,6 +29,7 @@ pub(crate) fn check(settings: &Settings, sources: &Sources, report: &mut Report)
     secrets_are_long(settings, report);
     admin_stays_at_home(settings, report);
     sip::check(settings, report);
+    tls::check(settings, report);
 }
 
 /// The elements of a list that may not have been set.
@@ -47,6 +49,9 @@ fn nothing_stands_twice(settings: &Settings, report: &mut Report) {
         format!("{address} is listed twice")
     });
     twice(items(&settings.listen_tcp), report, listener, |address| {
+        format!("{address} is listed twice")
+    });
+    twice(items(&settings.listen_tls), report, listener, |address| {
         format!("{address} is listed twice")
     });
     twice(items(&settings.sip_listen), report, listener, |address| {

@@ -14,6 +14,25 @@ pub(super) fn write(page: &mut Page, observer: &Observer, stats: &Stats) {
     connections(page, &sum);
     tls(page, &sum);
     bytes(page, &sum);
+    certificates(page, observer);
+}
+
+fn certificates(page: &mut Page, observer: &Observer) {
+    let Some(certificates) = observer.certificates() else {
+        return;
+    };
+    let info = certificates.info();
+    page.gauges(
+        "hairpin_certificate_expiry_timestamp_seconds",
+        "When each certificate expires, in seconds since 1970.",
+        "name",
+        info.iter().map(|info| (info.name(), info.expires_unix_s)),
+    );
+    page.counter(
+        "hairpin_certificate_reloads_failed_total",
+        "Changed certificate files that could not be used; the old certificate stays in service.",
+        certificates.failed_reloads(),
+    );
 }
 
 fn connections(page: &mut Page, sum: &StreamCounters) {

@@ -1,6 +1,7 @@
 use std::collections::BTreeSet;
 
 use server::Server;
+use server::certificates::Certificates;
 use server::offload::{Offload, OffloadMode};
 
 use super::check::{Family, read};
@@ -15,6 +16,7 @@ fn server() -> server::Running {
     let builder = Server::builder()
         .listen("127.0.0.1:0".parse().unwrap())
         .listen_tcp("127.0.0.1:0".parse().unwrap())
+        .certificates(Certificates::self_signed(&["localhost".to_owned()]).unwrap())
         .relay_address("127.0.0.1".parse().unwrap())
         .user("zaphod", "secret")
         .sip_listen("127.0.0.1:0".parse().unwrap())

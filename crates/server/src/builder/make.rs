@@ -5,6 +5,7 @@ use super::offloaded::separate;
 use super::plan::Plan;
 use crate::addresses::{self, RelayAddresses};
 use crate::board::Board;
+use crate::certificates::Certificates;
 use crate::connections::{Connections, StreamListener};
 use crate::error::StartError;
 use crate::features::{BusyPoll, Features};
@@ -50,6 +51,7 @@ pub(crate) struct Made {
     /// The kernel relays, too.
     pub(crate) offload: Option<Prepared>,
     pub(crate) kept: Kept,
+    pub(crate) certificates: Option<Certificates>,
 }
 
 impl Builder {
@@ -107,7 +109,16 @@ impl Builder {
         features.busy_poll = self.busy_poll_of(&made);
         let boards = Arc::clone(&plan.boards);
         let addresses: Vec<IpAddr> = relays.iter().map(|relay| relay.advertised).collect();
-        let observer = Observer::new(boards, listeners, relays, quotas, features, published);
+        let certificates = self.certificates.clone();
+        let observer = Observer::new(
+            boards,
+            listeners,
+            relays,
+            quotas,
+            features,
+            published,
+            certificates,
+        );
         say_what_serves(&observer, workers, &addresses, ports);
         Ok(Made {
             kept: self.kept(&mut made, offload.as_mut(), &mut tables),
@@ -117,6 +128,7 @@ impl Builder {
             observer,
             tables,
             offload,
+            certificates: self.certificates.clone(),
         })
     }
 

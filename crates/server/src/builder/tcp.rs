@@ -13,7 +13,9 @@ type BoundStreams = (Vec<Vec<StreamListener>>, Vec<SocketAddr>, Vec<SocketAddr>)
 impl Builder {
     /// All are bound before any worker accepts: a socket that joins its group later would take over connections of the others.
     pub(super) fn bind_streams(&self, workers: usize) -> Result<BoundStreams, StartError> {
-        if !self.listen_tls.is_empty() && self.tls.is_none() {
+        let made = || Some(self.certificates.as_ref()?.server_config(false));
+        let config = self.tls.clone().or_else(made);
+        if !self.listen_tls.is_empty() && config.is_none() {
             return Err(StartError::NoCertificate);
         }
         for list in [&self.listen_tcp, &self.listen_tls] {
@@ -40,7 +42,7 @@ impl Builder {
         for (address, has_plain, has_tls) in wanted {
             let speaks = Speaks {
                 plain: has_plain,
-                tls: self.tls.clone().filter(|_| has_tls),
+                tls: config.clone().filter(|_| has_tls),
                 proxies: Arc::from(&self.proxies[..]),
             };
             let group = bind_group(address, workers)

@@ -73,6 +73,9 @@ impl Banner {
         for listener in &self.listeners.tcp {
             lines.line("listening", format!("tcp {listener}"));
         }
+        for listener in &self.listeners.tls {
+            lines.line("listening", format!("tls {listener}"));
+        }
         self.sip(&mut lines);
         self.relays(&mut lines);
         let steering = self.steering.map(|how| format!(", {how}"));
@@ -194,6 +197,7 @@ mod tests {
             listeners: Listeners {
                 udp: vec!["127.0.0.1:3478".parse().unwrap()],
                 tcp: vec!["127.0.0.1:3478".parse().unwrap()],
+                tls: Vec::new(),
             },
             sip: vec!["127.0.0.1:5060".parse().unwrap()],
             test_uas: true,

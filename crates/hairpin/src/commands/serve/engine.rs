@@ -1,9 +1,10 @@
 //! From a configuration to a running `server`, and back to words when it does not start.
 
-use std::net::{IpAddr, SocketAddr};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::time::Duration;
 
 use anyhow::{Result, anyhow};
+use server::certificates::Certificates;
 use server::connections::StreamSettings;
 use server::features::Features;
 use server::offload::{BindingExcess, KernelBinding, Offload, OffloadMode};
@@ -14,7 +15,7 @@ use server::{
     AddressFamily, IpNet, Observer, Running, Server, Settings, StartError, SteeringInUse, addresses,
 };
 
-use super::plan::{Listeners, Machine};
+use super::plan::{self, Listeners, Machine};
 use crate::config::{self, Config, PeerRule, PinWorkers, Steering};
 
 /// What `server` needs to know of the machine it runs on.
@@ -58,6 +59,13 @@ impl Engine {
         for &listener in &listeners.tcp {
             builder = builder.listen_tcp(listener);
         }
+        if let Some(certificates) = certificates(config, relays)? {
+            builder = builder.tls(certificates.server_config(config.only_tls13));
+            builder = builder.certificates(certificates);
+        }
+        for &listener in &listeners.tls {
+            builder = builder.listen_tls(listener);
+        }
         for &network in &config.proxy_protocol_from {
             builder = builder.proxy_protocol_from(network);
         }
@@ -94,6 +102,24 @@ impl Engine {
     /// The listeners of TCP connections, with the real ports.
     pub(super) fn tcp_listeners(&self) -> Vec<SocketAddr> {
         self.running.tcp_listeners().to_vec()
+    }
+
+    /// The listeners of TLS connections, with the real ports.
+    pub(super) fn tls_listeners(&self) -> Vec<SocketAddr> {
+        self.running.tls_listeners().to_vec()
+    }
+
+    /// The name of the default certificate, if others trust it.
+    pub(super) fn server_name(&self) -> Option<String> {
+        let observer = self.running.observer();
+        let info = observer.certificates()?.info();
+        let is_name = |name: &&String| name.parse::<IpAddr>().is_err() && !name.starts_with("*.");
+        let names = &info.first()?.names;
+        names
+            .iter()
+            .find(is_name)
+            .filter(|name| *name != LOCALHOST)
+            .cloned()
     }
 
     /// Where SIP is served, with the real ports.
@@ -179,6 +205,9 @@ fn explain(error: &StartError, config: &Config) -> anyhow::Error {
         StartError::Bind { address, .. } if config.sip.listen.contains(address) => {
             "; set it with sip.listen"
         }
+        StartError::Bind { address, .. } if is_tls_only(*address, config) => {
+            "; set it with listen.tls"
+        }
         StartError::Bind { address, .. } if is_tcp_only(*address, config) => {
             "; set it with listen.tcp"
         }
@@ -195,10 +224,48 @@ fn explain(error: &StartError, config: &Config) -> anyhow::Error {
     anyhow!("{error}{change}")
 }
 
+/// The name in certificates that the server makes itself.
+const LOCALHOST: &str = "localhost";
+
+/// The certificates of the configuration; else, if that is wanted, one for this machine that nobody trusts.
+fn certificates(config: &Config, relays: &[IpAddr]) -> Result<Option<Certificates>> {
+    if !config.certificates.is_empty() {
+        return Ok(Some(Certificates::from_files(config.certificates.clone())?));
+    }
+    if !config.self_signed {
+        return Ok(None);
+    }
+    let loopback = [
+        IpAddr::V4(Ipv4Addr::LOCALHOST),
+        IpAddr::V6(Ipv6Addr::LOCALHOST),
+    ];
+    let mut names = vec![LOCALHOST.to_owned()];
+    for ip in loopback.iter().chain(relays) {
+        if !names.contains(&ip.to_string()) {
+            names.push(ip.to_string());
+        }
+    }
+    let made = Certificates::self_signed(&names)?;
+    if let Some(info) = made.info().first() {
+        tracing::warn!(
+            names = ?info.names,
+            sha256 = info.sha256,
+            "made a certificate that no client trusts, for development"
+        );
+    }
+    Ok(Some(made))
+}
+
 fn is_tcp_only(address: SocketAddr, config: &Config) -> bool {
     let has =
         |list: &Option<Vec<SocketAddr>>| list.as_ref().is_some_and(|list| list.contains(&address));
     has(&config.listen_tcp) && !has(&config.listen_udp)
+}
+
+fn is_tls_only(address: SocketAddr, config: &Config) -> bool {
+    let has =
+        |list: &Option<Vec<SocketAddr>>| list.as_ref().is_some_and(|list| list.contains(&address));
+    address.port() == plan::TLS_PORT || has(&config.listen_tls) && !has(&config.listen_tcp)
 }
 
 fn pinning(wanted: PinWorkers) -> server::Pinning {

@@ -115,8 +115,15 @@ fn banner(
     let listeners = plan::Listeners {
         udp: engine.listeners(),
         tcp: engine.tcp_listeners(),
+        tls: engine.tls_listeners(),
     };
-    let uris = plan::uris(&listeners, &config.external_ip, machine);
+    let server_name = engine.server_name();
+    let uris = plan::uris(
+        &listeners,
+        &config.external_ip,
+        machine,
+        server_name.as_deref(),
+    );
     let access = match &args.config {
         Some(file) => {
             let has_secret = !config.secrets.is_empty() && made_up_secret.is_none();

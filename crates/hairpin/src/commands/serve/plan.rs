@@ -20,13 +20,33 @@ pub(super) struct Machine {
 pub(super) struct Listeners {
     pub(super) udp: Vec<SocketAddr>,
     pub(super) tcp: Vec<SocketAddr>,
+    pub(super) tls: Vec<SocketAddr>,
 }
+
+/// RFC 8656 §3.1: the port of TURN over TLS.
+pub(super) const TLS_PORT: u16 = 5349;
 
 /// Where to listen: over TCP where the configuration says, else where UDP is listened on.
 pub(super) fn listeners(config: &Config, machine: &Machine) -> Result<Listeners> {
     let udp = udp_listeners(config, machine)?;
     let tcp = config.listen_tcp.clone().unwrap_or_else(|| udp.clone());
-    Ok(Listeners { udp, tcp })
+    let tls = match &config.listen_tls {
+        Some(chosen) => chosen.clone(),
+        None if config.certificates.is_empty() && !config.self_signed => Vec::new(),
+        None => tls_listeners(&tcp),
+    };
+    Ok(Listeners { udp, tcp, tls })
+}
+
+/// TLS on the ports of TCP, as the first bytes tell the two apart, and on its own port beside the one of STUN.
+fn tls_listeners(tcp: &[SocketAddr]) -> Vec<SocketAddr> {
+    let own = tcp
+        .iter()
+        .filter(|address| address.port() == DEFAULT_PORT)
+        .map(|address| SocketAddr::new(address.ip(), TLS_PORT));
+    let mut all: Vec<_> = tcp.iter().copied().chain(own).collect();
+    all.dedup();
+    all
 }
 
 /// Where to listen over UDP: what the configuration says, else port 3478 of loopback and of the default route's addresses.
@@ -84,11 +104,12 @@ pub(super) fn random_secret() -> Result<String> {
     Ok(bytes.iter().map(|byte| format!("{byte:02x}")).collect())
 }
 
-/// URIs that clients can use, the most useful ones only: public ones if there are any, loopback only if there is nothing else.
+/// URIs that clients can use, those of TLS with the name that the certificate is for, the most useful ones only: public ones if there are any, loopback only if there is nothing else.
 pub(super) fn uris(
     listeners: &Listeners,
     external: &[ExternalIp],
     machine: &Machine,
+    server_name: Option<&str>,
 ) -> Vec<String> {
     // RFC 7065: turn:host:port?transport=udp, with brackets around an IPv6 address.
     let of = |list: &[SocketAddr], transport: &'static str| {
@@ -96,9 +117,24 @@ pub(super) fn uris(
             .into_iter()
             .map(move |address| format!("turn:{address}?transport={transport}"))
     };
-    of(&listeners.udp, "udp")
+    let mut uris: Vec<String> = of(&listeners.udp, "udp")
         .chain(of(&listeners.tcp, "tcp"))
-        .collect()
+        .collect();
+    // On the port of TCP only if it has none of its own.
+    let is_own = |address: &&SocketAddr| !listeners.tcp.contains(address);
+    let own: Vec<_> = listeners.tls.iter().filter(is_own).copied().collect();
+    let tls = if own.is_empty() { &listeners.tls } else { &own };
+    for address in addresses(tls, external, machine) {
+        let host = server_name.map_or_else(
+            || address.to_string(),
+            |name| format!("{name}:{}", address.port()),
+        );
+        let uri = format!("turns:{host}?transport=tcp");
+        if !uris.contains(&uri) {
+            uris.push(uri);
+        }
+    }
+    uris
 }
 
 /// The addresses that clients can use of one transport.
@@ -249,25 +285,25 @@ mod tests {
         }];
         let udp = |list: &[&str]| Listeners {
             udp: addresses(list),
-            tcp: Vec::new(),
+            ..Listeners::default()
         };
         let loopback = udp(&["127.0.0.1:3478"]);
         assert_eq!(
-            uris(&loopback, &[], &host),
+            uris(&loopback, &[], &host, None),
             ["turn:127.0.0.1:3478?transport=udp"]
         );
         let wildcard = udp(&["0.0.0.0:3478", "127.0.0.1:3478"]);
         assert_eq!(
-            uris(&wildcard, &[], &host),
+            uris(&wildcard, &[], &host, None),
             ["turn:10.0.0.5:3478?transport=udp"]
         );
         assert_eq!(
-            uris(&wildcard, &external, &host),
+            uris(&wildcard, &external, &host, None),
             ["turn:203.0.113.5:3478?transport=udp"]
         );
         let v6 = udp(&["[2001:db8::2]:5349"]);
         assert_eq!(
-            uris(&v6, &external, &host),
+            uris(&v6, &external, &host, None),
             ["turn:[2001:db8::2]:5349?transport=udp"]
         );
         let both = Listeners {
@@ -275,12 +311,18 @@ mod tests {
             ..loopback
         };
         assert_eq!(
-            uris(&both, &[], &host),
+            uris(&both, &[], &host, None),
             [
                 "turn:127.0.0.1:3478?transport=udp",
                 "turn:10.0.0.5:443?transport=tcp"
             ]
         );
+        let mut config = config();
+        config.self_signed = true;
+        let found = listeners(&config, &machine(&["127.0.0.1"], &[])).unwrap();
+        assert_eq!(found.tls, addresses(&["127.0.0.1:3478", "127.0.0.1:5349"]));
+        let all = uris(&found, &[], &host, Some("turn.example.org"));
+        assert_eq!(all[2..], ["turns:turn.example.org:5349?transport=tcp"]);
     }
 
     #[test]

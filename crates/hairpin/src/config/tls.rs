@@ -1,0 +1,103 @@
+//! The keys of `[tls]`: certificates, and which versions are spoken.
+
+use super::credentials::read_pair;
+use super::diagnostics::{Diagnostic, Report};
+use super::node::{Node, Raw};
+use super::schema::Settings;
+use super::setting::{FromText, Mistake, Setting, one_of, quote, wrong_type};
+use server::certificates::{CertificateFiles, Certificates};
+
+/// A certificate and its key, as files.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Pair(pub(crate) CertificateFiles);
+
+const FIELDS: [&str; 2] = ["certificate", "key"];
+const EXAMPLE: &str =
+    "write it like { certificate = \"/etc/hairpin/tls.crt\", key = \"/etc/hairpin/tls.key\" }";
+
+impl Setting for Pair {
+    fn read(node: &Node<'_>, report: &mut Report) -> Option<Self> {
+        let [certificate, key] = match &node.raw {
+            Raw::Toml(toml::de::DeValue::Table(_)) => {
+                read_pair(node, report, "certificate", FIELDS, EXAMPLE)?
+            }
+            Raw::Plain(text) => match text.split_once(':') {
+                Some((certificate, key)) => [certificate.to_owned(), key.to_owned()],
+                None => {
+                    let help = "for example /etc/hairpin/tls.crt:/etc/hairpin/tls.key";
+                    report.push(Diagnostic::error(&node.at, "expected CERTIFICATE:KEY").help(help));
+                    return None;
+                }
+            },
+            _ => {
+                report.push(wrong_type(node, "a certificate").help(EXAMPLE));
+                return None;
+            }
+        };
+        Some(Self(CertificateFiles {
+            certificate: certificate.into(),
+            key: key.into(),
+        }))
+    }
+
+    fn write(&self, _: bool) -> String {
+        let [certificate, key] =
+            [&self.0.certificate, &self.0.key].map(|path| quote(&path.display().to_string()));
+        format!("{{ certificate = {certificate}, key = {key} }}")
+    }
+}
+
+/// The oldest version of TLS that is spoken.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum MinVersion {
+    /// TLS 1.2.
+    Tls12,
+    /// TLS 1.3.
+    Tls13,
+}
+
+impl FromText for MinVersion {
+    const EXPECTED: &'static str = "\"1.2\" or \"1.3\"";
+
+    fn from_text(text: &str) -> Result<Self, Mistake> {
+        one_of(text, &[("1.2", Self::Tls12), ("1.3", Self::Tls13)])
+    }
+
+    fn to_text(&self) -> String {
+        match self {
+            Self::Tls12 => "1.2",
+            Self::Tls13 => "1.3",
+        }
+        .to_owned()
+    }
+}
+
+/// Each pair can be read, and its key belongs to its certificate; a TLS listener has one.
+pub(super) fn check(settings: &Settings, report: &mut Report) {
+    let pairs = settings.tls_certificates.as_ref();
+    let pairs = pairs.map_or(&[][..], |list| &list.value);
+    for pair in pairs {
+        match Certificates::from_files(vec![pair.value.0.clone()]) {
+            Err(error) => report.push(Diagnostic::error(&pair.at, error.to_string())),
+            Ok(certificates) => {
+                let expired = |info: &server::certificates::CertificateInfo| info.days_left() < 0;
+                if certificates.info().iter().any(expired) {
+                    let message = "the certificate has expired";
+                    report.push(Diagnostic::warning(&pair.at, message).help("renew it"));
+                }
+            }
+        }
+    }
+    if let Some(listen) = &settings.listen_tls
+        && !listen.value.is_empty()
+        && pairs.is_empty()
+        && !settings
+            .tls_self_signed
+            .as_ref()
+            .is_some_and(|made| made.value)
+    {
+        let message = "there is a TLS listener, but no certificate";
+        let help = "set tls.certificates, or remove listen.tls; `serve --dev` makes one itself";
+        report.push(Diagnostic::error(&listen.at, message).help(help));
+    }
+}

@@ -1,0 +1,269 @@
+//! Certificates of TLS and DTLS listeners: several, chosen by the name that the client asks for, and replaced while the server runs.
+//!
+//! ```no_run
+//! use hairpin_server::certificates::{CertificateFiles, Certificates};
+//!
+//! let files = CertificateFiles { certificate: "/etc/hairpin/tls.crt".into(), key: "/etc/hairpin/tls.key".into() };
+//! let certificates = Certificates::from_files(vec![files])?;
+//! let server = hairpin_server::Server::builder()
+//!     .listen("0.0.0.0:3478".parse()?)
+//!     .listen_tls("0.0.0.0:5349".parse()?)
+//!     .certificates(certificates);
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+
+mod files;
+mod pair;
+mod watch;
+
+#[cfg(test)]
+mod tests;
+
+pub use pair::{CertificateError, CertificateFiles, CertificateInfo};
+pub(crate) use watch::CertificateWatch;
+
+use files::Stamp;
+use pair::Pair;
+use std::fmt;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
+use streams::rustls::crypto::aws_lc_rs;
+use streams::rustls::pki_types::{CertificateDer, PrivateKeyDer};
+use streams::rustls::server::{ClientHello, ResolvesServerCert};
+use streams::rustls::sign::CertifiedKey;
+use streams::rustls::{ServerConfig, SupportedProtocolVersion, version};
+
+/// Application protocols of RFC 7443. A client that offers others only is refused; one that offers none is served.
+const PROTOCOLS: [&[u8]; 2] = [b"stun.turn", b"stun.nat-discovery"];
+
+/// Certificates that all workers share. Clones are the same certificates.
+#[derive(Debug, Clone)]
+pub struct Certificates {
+    shared: Arc<Shared>,
+}
+
+struct Shared {
+    /// Read once per handshake.
+    pairs: RwLock<Arc<[Pair]>>,
+    /// Where each pair comes from, in the same order; empty if they come from memory.
+    sources: Mutex<Vec<Source>>,
+    generation: AtomicU64,
+    failed_reloads: AtomicU64,
+}
+
+/// Where a pair comes from.
+#[derive(Debug)]
+struct Source {
+    files: CertificateFiles,
+    /// What the files were like when they were read last.
+    stamp: Option<Stamp>,
+}
+
+impl fmt::Debug for Shared {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Shared")
+            .field("pairs", &self.pairs())
+            .finish_non_exhaustive()
+    }
+}
+
+impl Shared {
+    fn new(pairs: Vec<Pair>, sources: Vec<Source>) -> Result<Certificates, CertificateError> {
+        if pairs.is_empty() {
+            return Err(CertificateError::Empty);
+        }
+        Ok(Certificates {
+            shared: Arc::new(Shared {
+                pairs: RwLock::new(pairs.into()),
+                sources: Mutex::new(sources),
+                generation: AtomicU64::new(0),
+                failed_reloads: AtomicU64::new(0),
+            }),
+        })
+    }
+
+    fn pairs(&self) -> Arc<[Pair]> {
+        let pairs = self.pairs.read().unwrap_or_else(PoisonError::into_inner);
+        Arc::clone(&pairs)
+    }
+
+    fn sources(&self) -> MutexGuard<'_, Vec<Source>> {
+        self.sources.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn replace(&self, pairs: Vec<Pair>) {
+        let mut current = self.pairs.write().unwrap_or_else(PoisonError::into_inner);
+        *current = pairs.into();
+        self.generation.fetch_add(1, Ordering::Release);
+    }
+}
+
+impl Certificates {
+    /// Reads PEM files. They are read again when they change, while a server uses them.
+    ///
+    /// # Errors
+    /// Which file cannot be used, why, and what to do.
+    pub fn from_files(files: Vec<CertificateFiles>) -> Result<Certificates, CertificateError> {
+        let mut pairs = Vec::with_capacity(files.len());
+        let mut sources = Vec::with_capacity(files.len());
+        for files in files {
+            // Before they are read: what changes meanwhile is read once more.
+            let stamp = Stamp::of(&files);
+            pairs.push(pair::read(&files)?);
+            sources.push(Source { files, stamp });
+        }
+        Shared::new(pairs, sources)
+    }
+
+    /// One pair from memory: a chain and a private key in PEM.
+    ///
+    /// # Errors
+    /// Why they cannot be used.
+    pub fn from_pem(certificate: &[u8], key: &[u8]) -> Result<Certificates, CertificateError> {
+        let pair = pair::parse(certificate, key, "memory", "memory")?;
+        Shared::new(vec![pair], Vec::new())
+    }
+
+    /// A certificate for these DNS names and IP addresses that nobody trusts, with a new P-256 key: for development and tests.
+    ///
+    /// # Errors
+    /// If a name cannot be in a certificate.
+    pub fn self_signed(names: &[String]) -> Result<Certificates, CertificateError> {
+        let made = rcgen::generate_simple_self_signed(names)
+            .map_err(|error| CertificateError::Generate(error.to_string()))?;
+        Certificates::from_pem(
+            made.cert.pem().as_bytes(),
+            made.signing_key.serialize_pem().as_bytes(),
+        )
+    }
+
+    /// What the certificates say, the default one first.
+    #[must_use]
+    pub fn info(&self) -> Vec<CertificateInfo> {
+        let pairs = self.shared.pairs();
+        pairs.iter().map(|pair| pair.about.clone()).collect()
+    }
+
+    /// Counts replacements, so that a copy made of the certificates can be told to be old.
+    #[must_use]
+    pub fn generation(&self) -> u64 {
+        self.shared.generation.load(Ordering::Acquire)
+    }
+
+    /// How many times new files could not be used.
+    #[must_use]
+    pub fn failed_reloads(&self) -> u64 {
+        self.shared.failed_reloads.load(Ordering::Relaxed)
+    }
+
+    /// The default pair's chain and key, for DTLS.
+    #[must_use]
+    pub fn default_pair(&self) -> (Vec<CertificateDer<'static>>, PrivateKeyDer<'static>) {
+        let pairs = self.shared.pairs();
+        let pair = &pairs[0];
+        (pair.key.cert.clone(), pair.private.clone_key())
+    }
+
+    /// A configuration for TLS 1.2 and 1.3, or 1.3 only. It keeps working when certificates are replaced. Sessions are resumed by
+    /// tickets, whose keys change every few hours.
+    #[must_use]
+    pub fn server_config(&self, only_tls13: bool) -> Arc<ServerConfig> {
+        const BOTH: &[&SupportedProtocolVersion] = &[&version::TLS13, &version::TLS12];
+        let versions = if only_tls13 { &BOTH[..1] } else { BOTH };
+        let provider = Arc::new(aws_lc_rs::default_provider());
+        let config = ServerConfig::builder_with_provider(provider).with_protocol_versions(versions);
+        // The provider has cipher suites of both versions.
+        let config = config.unwrap_or_else(|_| ServerConfig::builder());
+        let mut config = config
+            .with_no_client_auth()
+            .with_cert_resolver(Arc::new(self.clone()));
+        config.alpn_protocols = PROTOCOLS.map(<[u8]>::to_vec).to_vec();
+        if let Ok(ticketer) = aws_lc_rs::Ticketer::new() {
+            config.ticketer = ticketer;
+        }
+        // One is enough for a client with one connection, and each costs it 200 bytes.
+        config.send_tls13_tickets = 1;
+        // With tickets there is nothing to store.
+        config.session_storage = Arc::new(streams::rustls::server::NoServerSessionStorage {});
+        Arc::new(config)
+    }
+
+    /// Reads again what has changed. A pair that cannot be used leaves the one before it in service. Returns what was replaced, or why not.
+    pub fn reload(&self) -> Vec<Result<CertificateInfo, CertificateError>> {
+        let mut sources = self.shared.sources();
+        let current = self.shared.pairs();
+        let mut outcomes = Vec::new();
+        let mut pairs: Vec<Option<Pair>> = Vec::with_capacity(sources.len());
+        for (source, old) in sources.iter_mut().zip(current.iter()) {
+            let stamp = Stamp::of(&source.files);
+            if stamp == source.stamp {
+                pairs.push(None);
+                continue;
+            }
+            // Tried once, until they change again.
+            source.stamp = stamp;
+            let read = pair::read(&source.files).and_then(|new| still_valid(new, old));
+            match read {
+                Ok(new) => {
+                    outcomes.push(Ok(new.about.clone()));
+                    pairs.push(Some(new));
+                }
+                Err(error) => {
+                    self.shared.failed_reloads.fetch_add(1, Ordering::Relaxed);
+                    outcomes.push(Err(error));
+                    pairs.push(None);
+                }
+            }
+        }
+        if pairs.iter().any(Option::is_some) {
+            let merged = pairs.into_iter().zip(current.iter());
+            let merged = merged.map(|(new, old)| new.unwrap_or_else(|| old.share()));
+            self.shared.replace(merged.collect());
+        }
+        outcomes
+    }
+
+    /// Whether the pairs come from files.
+    pub(crate) fn has_files(&self) -> bool {
+        !self.shared.sources().is_empty()
+    }
+
+    fn select(&self, server_name: Option<&str>) -> Arc<CertifiedKey> {
+        let pairs = self.shared.pairs();
+        let mut best = (0, &pairs[0]);
+        if let Some(name) = server_name {
+            for pair in pairs.iter() {
+                let fit = pair.about.fits(name);
+                if fit > best.0 {
+                    best = (fit, pair);
+                }
+            }
+        }
+        Arc::clone(&best.1.key)
+    }
+}
+
+impl Pair {
+    fn share(&self) -> Pair {
+        Pair {
+            key: Arc::clone(&self.key),
+            private: self.private.clone_key(),
+            about: self.about.clone(),
+        }
+    }
+}
+
+/// A pair that has expired replaces none that has not.
+fn still_valid(new: Pair, old: &Pair) -> Result<Pair, CertificateError> {
+    if new.about.days_left() < 0 && old.about.days_left() >= 0 {
+        let place = new.about.place;
+        return Err(CertificateError::Expired { place });
+    }
+    Ok(new)
+}
+
+impl ResolvesServerCert for Certificates {
+    fn resolve(&self, hello: ClientHello<'_>) -> Option<Arc<CertifiedKey>> {
+        Some(self.select(hello.server_name()))
+    }
+}

@@ -1,0 +1,302 @@
+//! One certificate chain with its private key: reading, checking, and what is in it.
+
+use std::fmt;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::{SystemTime, UNIX_EPOCH};
+use streams::rustls::crypto::aws_lc_rs;
+use streams::rustls::crypto::hash::HashAlgorithm;
+use streams::rustls::pki_types::pem::{self, PemObject};
+use streams::rustls::pki_types::{CertificateDer, PrivateKeyDer};
+use streams::rustls::sign::CertifiedKey;
+use x509_parser::certificate::X509Certificate;
+use x509_parser::extensions::GeneralName;
+use x509_parser::prelude::FromDer;
+
+/// Where a certificate and its key are.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct CertificateFiles {
+    /// A PEM file with the chain, the server's own certificate first.
+    pub certificate: PathBuf,
+    /// A PEM file with the private key: PKCS #8, SEC 1 or PKCS #1, without a passphrase.
+    pub key: PathBuf,
+}
+
+/// Why a certificate or key cannot be used.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum CertificateError {
+    /// A file cannot be read.
+    #[error("cannot read {}: {source}", path.display())]
+    Read {
+        /// Which.
+        path: PathBuf,
+        /// What the system said.
+        source: io::Error,
+    },
+    /// There is no certificate.
+    #[error("{place} has no certificate: it needs a block \"-----BEGIN CERTIFICATE-----\"")]
+    NoCertificate {
+        /// The file.
+        place: String,
+    },
+    /// There is no private key.
+    #[error(
+        "{place} has no private key: it needs a block \"-----BEGIN PRIVATE KEY-----\", without a passphrase"
+    )]
+    NoKey {
+        /// The file.
+        place: String,
+    },
+    /// The file is no PEM file.
+    #[error("{place} is no PEM file: {reason}")]
+    Pem {
+        /// The file.
+        place: String,
+        /// What is wrong.
+        reason: String,
+    },
+    /// A certificate of the chain is malformed.
+    #[error("certificate {number} in {place} is malformed: {reason}")]
+    Malformed {
+        /// The file.
+        place: String,
+        /// Which of the chain, from 1.
+        number: usize,
+        /// What is wrong.
+        reason: String,
+    },
+    /// A certificate is not the issuer of the one before it.
+    #[error(
+        "certificate {number} in {place} did not issue the one before it: put the server's own first, then each issuer"
+    )]
+    Order {
+        /// The file.
+        place: String,
+        /// Which of the chain, from 1.
+        number: usize,
+    },
+    /// The kind of key is not supported.
+    #[error(
+        "the private key in {place} cannot be used: {reason}; use ECDSA P-256 or RSA with at least 2048 bits"
+    )]
+    Key {
+        /// The file.
+        place: String,
+        /// What is wrong.
+        reason: String,
+    },
+    /// The key belongs to another certificate.
+    #[error("the private key in {key} does not belong to the certificate in {certificate}")]
+    Mismatch {
+        /// The file of the certificate.
+        certificate: String,
+        /// The file of the key.
+        key: String,
+    },
+    /// The certificate has expired, and another one is in use.
+    #[error("the certificate in {place} has expired: renew it")]
+    Expired {
+        /// The file.
+        place: String,
+    },
+    /// A certificate could not be made.
+    #[error("a certificate cannot be made: {0}")]
+    Generate(String),
+    /// Not a single pair was given.
+    #[error("there is no certificate: give at least one pair of certificate and key")]
+    Empty,
+}
+
+/// A chain and its key, ready to be used.
+pub(super) struct Pair {
+    pub(super) key: Arc<CertifiedKey>,
+    /// The private key as it was given, for DTLS.
+    pub(super) private: PrivateKeyDer<'static>,
+    pub(super) about: CertificateInfo,
+}
+
+impl fmt::Debug for Pair {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        // Without the key.
+        f.debug_tuple("Pair").field(&self.about).finish()
+    }
+}
+
+/// What a certificate says.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct CertificateInfo {
+    /// The file it comes from, or a word for it.
+    pub place: String,
+    /// Its names: DNS names, perhaps with a wildcard, and IP addresses.
+    pub names: Vec<String>,
+    /// When it expires, in seconds since 1970.
+    pub expires_unix_s: u64,
+    /// SHA-256 of the certificate, in hexadecimal digits.
+    pub sha256: String,
+}
+
+impl CertificateInfo {
+    /// The first name, or the file where there is none: what metrics and logs call the certificate.
+    #[must_use]
+    pub fn name(&self) -> &str {
+        self.names.first().map_or(&self.place, |name| name)
+    }
+
+    /// Whole days until it expires; negative afterwards.
+    #[must_use]
+    pub fn days_left(&self) -> i64 {
+        let left = i128::from(self.expires_unix_s) - i128::from(unix_s());
+        i64::try_from(left.div_euclid(86_400)).unwrap_or(i64::MAX)
+    }
+
+    /// Whether it is for this server name (RFC 6125 §6.4): 2 exactly, 1 by its wildcard, 0 not.
+    pub(super) fn fits(&self, server_name: &str) -> u8 {
+        let name = server_name.trim_end_matches('.');
+        let fit = |own: &String| match own.strip_prefix("*.") {
+            Some(parent) => {
+                let is_child = name.split_once('.').is_some_and(|(label, rest)| {
+                    !label.is_empty() && rest.eq_ignore_ascii_case(parent)
+                });
+                u8::from(is_child)
+            }
+            None => 2 * u8::from(own.eq_ignore_ascii_case(name)),
+        };
+        self.names.iter().map(fit).max().unwrap_or(0)
+    }
+}
+
+fn unix_s() -> u64 {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH);
+    since.map_or(0, |since| since.as_secs())
+}
+
+/// Reads and checks two files.
+pub(super) fn read(files: &CertificateFiles) -> Result<Pair, CertificateError> {
+    let read = |path: &Path| {
+        std::fs::read(path).map_err(|source| CertificateError::Read {
+            path: path.to_owned(),
+            source,
+        })
+    };
+    let (certificate, key) = (read(&files.certificate)?, read(&files.key)?);
+    let place = |path: &Path| path.display().to_string();
+    parse(
+        &certificate,
+        &key,
+        &place(&files.certificate),
+        &place(&files.key),
+    )
+}
+
+/// Checks a chain and a key in PEM.
+pub(super) fn parse(
+    certificate: &[u8],
+    key: &[u8],
+    certificate_place: &str,
+    key_place: &str,
+) -> Result<Pair, CertificateError> {
+    let place = || certificate_place.to_owned();
+    let chain: Vec<CertificateDer<'static>> = CertificateDer::pem_slice_iter(certificate)
+        .collect::<Result<_, _>>()
+        .map_err(|error| CertificateError::Pem {
+            place: place(),
+            reason: error.to_string(),
+        })?;
+    let about = look_into(&chain, certificate_place)?;
+    let private = PrivateKeyDer::from_pem_slice(key).map_err(|error| match error {
+        pem::Error::NoItemsFound => CertificateError::NoKey {
+            place: key_place.to_owned(),
+        },
+        error => CertificateError::Pem {
+            place: key_place.to_owned(),
+            reason: error.to_string(),
+        },
+    })?;
+    let signing =
+        aws_lc_rs::sign::any_supported_type(&private).map_err(|error| CertificateError::Key {
+            place: key_place.to_owned(),
+            reason: error.to_string(),
+        })?;
+    let key = CertifiedKey::new(chain, signing);
+    key.keys_match().map_err(|_| CertificateError::Mismatch {
+        certificate: place(),
+        key: key_place.to_owned(),
+    })?;
+    Ok(Pair {
+        key: Arc::new(key),
+        private,
+        about,
+    })
+}
+
+/// Checks the order of a chain, and says what its first certificate is for.
+fn look_into(
+    chain: &[CertificateDer<'_>],
+    place: &str,
+) -> Result<CertificateInfo, CertificateError> {
+    let mut parsed = Vec::with_capacity(chain.len());
+    for (number, der) in (1..).zip(chain) {
+        let malformed = |reason: String| CertificateError::Malformed {
+            place: place.to_owned(),
+            number,
+            reason,
+        };
+        let (_, one) =
+            X509Certificate::from_der(der).map_err(|error| malformed(error.to_string()))?;
+        parsed.push(one);
+    }
+    let Some(own) = parsed.first() else {
+        return Err(CertificateError::NoCertificate {
+            place: place.to_owned(),
+        });
+    };
+    let breaks = parsed
+        .windows(2)
+        .position(|two| two[0].issuer().as_raw() != two[1].subject().as_raw());
+    if let Some(at) = breaks {
+        return Err(CertificateError::Order {
+            place: place.to_owned(),
+            number: at + 2,
+        });
+    }
+    let mut names = Vec::new();
+    if let Ok(Some(alternatives)) = own.subject_alternative_name() {
+        names.extend(alternatives.value.general_names.iter().filter_map(name_of));
+    }
+    let digest = aws_lc_rs::default_provider()
+        .cipher_suites
+        .iter()
+        .filter_map(|suite| suite.tls13())
+        .map(|suite| suite.common.hash_provider)
+        .find(|hash| hash.algorithm() == HashAlgorithm::SHA256);
+    let sha256 = match (digest, chain.first()) {
+        (Some(hash), Some(first)) => hash
+            .hash(first)
+            .as_ref()
+            .iter()
+            .map(|byte| format!("{byte:02x}"))
+            .collect(),
+        _ => String::new(),
+    };
+    Ok(CertificateInfo {
+        place: place.to_owned(),
+        names,
+        expires_unix_s: u64::try_from(own.validity().not_after.timestamp()).unwrap_or(0),
+        sha256,
+    })
+}
+
+fn name_of(name: &GeneralName<'_>) -> Option<String> {
+    match name {
+        GeneralName::DNSName(name) => Some((*name).to_owned()),
+        GeneralName::IPAddress(bytes) => match bytes.len() {
+            4 => Some(std::net::Ipv4Addr::from(<[u8; 4]>::try_from(*bytes).ok()?).to_string()),
+            16 => Some(std::net::Ipv6Addr::from(<[u8; 16]>::try_from(*bytes).ok()?).to_string()),
+            _ => None,
+        },
+        _ => None,
+    }
+}

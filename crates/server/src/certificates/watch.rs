@@ -1,0 +1,94 @@
+//! A thread that reads certificates again when their files change, and warns before they expire.
+
+use super::{CertificateInfo, Certificates};
+use crate::error::StartError;
+use std::sync::mpsc::{self, RecvTimeoutError, Sender};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+/// Time between two looks at the files.
+const INTERVAL: Duration = Duration::from_secs(5);
+
+/// Time between two warnings.
+const DAY: Duration = Duration::from_secs(86_400);
+
+/// Days before the end when warnings begin: a certificate of 90 days is renewed 30 days before its end.
+const WARNED_DAYS: i64 = 21;
+
+/// The handle of the thread. Dropping it ends the thread.
+#[derive(Debug)]
+pub(crate) struct CertificateWatch {
+    running: Option<(Sender<()>, JoinHandle<()>)>,
+}
+
+impl CertificateWatch {
+    /// Starts to watch. Warnings are logged also for certificates that come from memory.
+    ///
+    /// # Errors
+    /// If the thread cannot be started.
+    pub(crate) fn start(certificates: Certificates) -> Result<CertificateWatch, StartError> {
+        let (end, ended) = mpsc::channel();
+        let thread = std::thread::Builder::new()
+            .name("hairpin-certs".to_owned())
+            .spawn(move || {
+                let mut warned: Option<Instant> = None;
+                loop {
+                    if warned.is_none_or(|at| at.elapsed() >= DAY) {
+                        warned = Some(Instant::now());
+                        certificates.info().iter().for_each(warn);
+                    }
+                    match ended.recv_timeout(INTERVAL) {
+                        Err(RecvTimeoutError::Timeout) => {}
+                        _ => return,
+                    }
+                    if certificates.has_files() {
+                        look(&certificates);
+                    }
+                }
+            })
+            .map_err(StartError::Thread)?;
+        Ok(CertificateWatch {
+            running: Some((end, thread)),
+        })
+    }
+}
+
+impl Drop for CertificateWatch {
+    fn drop(&mut self) {
+        if let Some((end, thread)) = self.running.take() {
+            drop(end);
+            // A panic in it has been reported.
+            let _ = thread.join();
+        }
+    }
+}
+
+fn look(certificates: &Certificates) {
+    for outcome in certificates.reload() {
+        match outcome {
+            Ok(info) => tracing::info!(
+                file = info.place,
+                name = info.name(),
+                days_left = info.days_left(),
+                "certificate replaced"
+            ),
+            Err(error) => {
+                tracing::error!(%error, "the new certificate cannot be used; the old one stays");
+            }
+        }
+    }
+}
+
+fn warn(info: &CertificateInfo) {
+    let (name, days_left) = (info.name(), info.days_left());
+    if days_left < 0 {
+        tracing::error!(name, file = info.place, "the certificate has expired");
+    } else if days_left <= WARNED_DAYS {
+        tracing::warn!(
+            name,
+            file = info.place,
+            days_left,
+            "the certificate expires soon"
+        );
+    }
+}
