@@ -280,23 +280,7 @@ fn resolve(settings: &Settings) -> Option<Config> {
         peers_allow: values(s.peers_allow?.value),
         peers_deny: values(s.peers_deny?.value),
         peers_allow_local: s.peers_allow_local?.value,
-        limits: Limits {
-            allocations: s.allocations?.value.0,
-            allocations_per_user: s.allocations_per_user?.value.0,
-            allocations_per_source: s.allocations_per_source?.value.0,
-            permissions: s.permissions?.value.0,
-            channels: s.channels?.value.0,
-            allocation_rate: s.allocation_rate?.value.0,
-            connections: s.connections?.value.0,
-            connections_per_source: s.connections_per_source?.value.0,
-            stream_message_deadline: s.stream_message_deadline?.value.0,
-            stream_idle: s.stream_idle?.value.0,
-            stream_queue_age: Duration::from_millis(s.stream_queue_age_ms?.value.0.into()),
-            stream_queue: s.stream_queue?.value.0,
-            stream_queue_total: s.stream_queue_total?.value.0,
-            lifetime_default: s.lifetime_default?.value.0,
-            lifetime_max: s.lifetime_max?.value.0,
-        },
+        limits: limits(settings)?,
         rfc5766_channels: s.rfc5766_channels?.value,
         channel_keeps_permission: s.channel_keeps_permission?.value,
         classic_stun: s.classic_stun?.value,
@@ -305,6 +289,28 @@ fn resolve(settings: &Settings) -> Option<Config> {
         admin: s.admin_listen?.value,
         log_level: s.log_level?.value.0,
         log_format: s.log_format?.value,
+    })
+}
+
+/// The plain values of `[limits]`.
+fn limits(settings: &Settings) -> Option<Limits> {
+    let s = settings.clone();
+    Some(Limits {
+        allocations: s.allocations?.value.0,
+        allocations_per_user: s.allocations_per_user?.value.0,
+        allocations_per_source: s.allocations_per_source?.value.0,
+        permissions: s.permissions?.value.0,
+        channels: s.channels?.value.0,
+        allocation_rate: s.allocation_rate?.value.0,
+        connections: s.connections?.value.0,
+        connections_per_source: s.connections_per_source?.value.0,
+        stream_message_deadline: s.stream_message_deadline?.value.0,
+        stream_idle: s.stream_idle?.value.0,
+        stream_queue_age: Duration::from_millis(s.stream_queue_age_ms?.value.0.into()),
+        stream_queue: s.stream_queue?.value.0,
+        stream_queue_total: s.stream_queue_total?.value.0,
+        lifetime_default: s.lifetime_default?.value.0,
+        lifetime_max: s.lifetime_max?.value.0,
     })
 }
 

@@ -101,11 +101,7 @@ impl Builder {
         let (mut made, boxes) = plan.workers(groups, workers, &mut tables, parts)?;
         let with_sip = made.iter_mut().zip(sip);
         with_sip.for_each(|(worker, sip)| worker.sip = Some(Box::new(sip)));
-        let limits = self.settings.stream_limits(workers);
-        let with_streams = made.iter_mut().zip(streams);
-        with_streams.for_each(|(worker, listeners)| {
-            worker.serve_connections(Connections::new(listeners, limits.clone()));
-        });
+        self.serve_connections(&mut made, streams);
         features.busy_poll = self.busy_poll_of(&made);
         let boards = Arc::clone(&plan.boards);
         let addresses: Vec<IpAddr> = relays.iter().map(|relay| relay.advertised).collect();
@@ -130,6 +126,14 @@ impl Builder {
             offload,
             certificates: self.certificates.clone(),
         })
+    }
+
+    /// Gives each worker its sockets of TCP listeners.
+    fn serve_connections(&self, workers: &mut [Worker], streams: Vec<Vec<StreamListener>>) {
+        let limits = self.settings.stream_limits(workers.len());
+        for (worker, listeners) in workers.iter_mut().zip(streams) {
+            worker.serve_connections(Connections::new(listeners, limits.clone()));
+        }
     }
 
     /// Opens the sockets of all listeners, before any worker reads.

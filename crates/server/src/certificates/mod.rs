@@ -68,20 +68,6 @@ impl fmt::Debug for Shared {
 }
 
 impl Shared {
-    fn new(pairs: Vec<Pair>, sources: Vec<Source>) -> Result<Certificates, CertificateError> {
-        if pairs.is_empty() {
-            return Err(CertificateError::Empty);
-        }
-        Ok(Certificates {
-            shared: Arc::new(Shared {
-                pairs: RwLock::new(pairs.into()),
-                sources: Mutex::new(sources),
-                generation: AtomicU64::new(0),
-                failed_reloads: AtomicU64::new(0),
-            }),
-        })
-    }
-
     fn pairs(&self) -> Arc<[Pair]> {
         let pairs = self.pairs.read().unwrap_or_else(PoisonError::into_inner);
         Arc::clone(&pairs)
@@ -98,6 +84,20 @@ impl Shared {
     }
 }
 
+fn share(pairs: Vec<Pair>, sources: Vec<Source>) -> Result<Certificates, CertificateError> {
+    if pairs.is_empty() {
+        return Err(CertificateError::Empty);
+    }
+    Ok(Certificates {
+        shared: Arc::new(Shared {
+            pairs: RwLock::new(pairs.into()),
+            sources: Mutex::new(sources),
+            generation: AtomicU64::new(0),
+            failed_reloads: AtomicU64::new(0),
+        }),
+    })
+}
+
 impl Certificates {
     /// Reads PEM files. They are read again when they change, while a server uses them.
     ///
@@ -112,7 +112,7 @@ impl Certificates {
             pairs.push(pair::read(&files)?);
             sources.push(Source { files, stamp });
         }
-        Shared::new(pairs, sources)
+        share(pairs, sources)
     }
 
     /// One pair from memory: a chain and a private key in PEM.
@@ -121,7 +121,7 @@ impl Certificates {
     /// Why they cannot be used.
     pub fn from_pem(certificate: &[u8], key: &[u8]) -> Result<Certificates, CertificateError> {
         let pair = pair::parse(certificate, key, "memory", "memory")?;
-        Shared::new(vec![pair], Vec::new())
+        share(vec![pair], Vec::new())
     }
 
     /// A certificate for these DNS names and IP addresses that nobody trusts, with a new P-256 key: for development and tests.
