@@ -150,28 +150,77 @@ impl UdpSocket {
             v6,
             dual_stack: v6 && !options.v6_only,
         };
+        opening.before_bind(options)?;
         opening.require(options)?;
-        let gro = opening.wish(options);
+        let (gro, dual_stack) = (opening.wish(options), opening.dual_stack);
         bind(fd.as_fd(), &RawAddress::new(address))?;
         // Whoever names the port knows the answer.
         let local = match address.port() {
             0 => getsockname(fd.as_fd())?.get(),
             _ => address,
         };
-        Ok(UdpSocket {
+        Ok(UdpSocket::new(fd, local, options, (gro, dual_stack)))
+    }
+
+    /// Takes a socket that is bound already, and sets what `options` ask for. [`UdpOptions::reuse_port`] and
+    /// [`UdpOptions::v6_only`] have no effect: they count before a socket is bound.
+    ///
+    /// # Errors
+    /// `InvalidInput`: this is no UDP socket, or it is not bound, or it is connected; the text says which. Otherwise what `fcntl`,
+    /// `getsockopt` or `setsockopt` returns.
+    pub fn from_bound(fd: OwnedFd, options: &UdpOptions) -> io::Result<UdpSocket> {
+        let refused = |text| Err(io::Error::new(io::ErrorKind::InvalidInput, text));
+        let [domain, kind, protocol] =
+            [libc::SO_DOMAIN, libc::SO_TYPE, libc::SO_PROTOCOL].map(|name| -> io::Result<c_int> {
+                let [word] = getsockopt::<1>(fd.as_fd(), libc::SOL_SOCKET, name)?;
+                Ok(word as c_int)
+            });
+        let v6 = match (domain?, kind?, protocol?) {
+            (libc::AF_INET, libc::SOCK_DGRAM, libc::IPPROTO_UDP) => false,
+            (libc::AF_INET6, libc::SOCK_DGRAM, libc::IPPROTO_UDP) => true,
+            _ => return refused("it is no UDP socket"),
+        };
+        let socket = std::net::UdpSocket::from(fd);
+        socket.set_nonblocking(true)?;
+        let local = socket.local_addr()?;
+        if local.port() == 0 {
+            return refused("it is not bound");
+        }
+        if socket.peer_addr().is_ok() {
+            return refused("it is connected");
+        }
+        let fd = OwnedFd::from(socket);
+        let opening = Opening {
+            fd: fd.as_fd(),
+            v6,
+            dual_stack: v6
+                && getsockopt::<1>(fd.as_fd(), libc::IPPROTO_IPV6, libc::IPV6_V6ONLY)? == [0],
+        };
+        opening.require(options)?;
+        let (gro, dual_stack) = (opening.wish(options), opening.dual_stack);
+        Ok(UdpSocket::new(fd, local, options, (gro, dual_stack)))
+    }
+
+    fn new(
+        fd: OwnedFd,
+        local: SocketAddr,
+        options: &UdpOptions,
+        (gro, dual_stack): (bool, bool),
+    ) -> UdpSocket {
+        UdpSocket {
             local_ip: local.ip(),
             local_port: local.port(),
             scope_id: match local {
                 SocketAddr::V6(v6) => v6.scope_id(),
                 SocketAddr::V4(_) => 0,
             },
-            nature: Nature::of(options, opening.dual_stack),
+            nature: Nature::of(options, dual_stack),
             icmp_errors: AtomicBool::new(false),
             gro: AtomicBool::new(gro),
             dont_fragment: AtomicBool::new(options.dont_fragment),
             drops: AtomicU32::new(0),
             fd,
-        })
+        }
     }
 
     /// The address it is bound to.
@@ -258,6 +307,21 @@ impl UdpSocket {
     /// What `getsockopt` returns.
     pub fn busy_poll_us(&self) -> io::Result<u32> {
         self.word(libc::SO_BUSY_POLL)
+    }
+
+    /// The socket's number, which the kernel gives to no other socket (SO_COOKIE): two descriptors of one socket have the same.
+    ///
+    /// # Errors
+    /// What `getsockopt` returns.
+    pub fn cookie(&self) -> io::Result<u64> {
+        let [low, high] = getsockopt::<2>(self.as_fd(), libc::SOL_SOCKET, libc::SO_COOKIE)?;
+        Ok(u64::from(high) << 32 | u64::from(low))
+    }
+
+    /// Whether an IPv6 socket serves IPv4, too (IPV6_V6ONLY is off).
+    #[must_use]
+    pub fn serves_both_families(&self) -> bool {
+        self.is_dual_stack()
     }
 
     /// SO_REUSEPORT is on.
@@ -442,8 +506,8 @@ struct Opening<'a> {
 }
 
 impl Opening<'_> {
-    /// Sets what the caller's correctness rests upon.
-    fn require(&self, options: &UdpOptions) -> io::Result<()> {
+    /// Sets what counts only before the socket is bound.
+    fn before_bind(&self, options: &UdpOptions) -> io::Result<()> {
         if self.v6 {
             setsockopt(
                 self.fd,
@@ -455,6 +519,11 @@ impl Opening<'_> {
         if options.reuse_port {
             setsockopt(self.fd, libc::SOL_SOCKET, libc::SO_REUSEPORT, 1)?;
         }
+        Ok(())
+    }
+
+    /// Sets what the caller's correctness rests upon.
+    fn require(&self, options: &UdpOptions) -> io::Result<()> {
         if options.local_address {
             // A dual-stack socket reports IPv4 addresses here too, mapped.
             self.by_family(libc::IP_PKTINFO, libc::IPV6_RECVPKTINFO, 1, false)?;

@@ -1,30 +1,27 @@
 //! Events go from the workers to another thread through a bounded channel; counters are read at any time.
 
 use hairpin_server::Server;
-use hairpin_server::hooks::Event;
-use std::sync::mpsc;
+use hairpin_server::events::{self, Event};
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
-    let (sender, receiver) = mpsc::sync_channel(1024);
+    // A worker never waits: if the channel is full, the event is lost and counted.
+    let (sender, mut receiver) = events::channel(1024);
     let server = Server::builder()
         .listen("127.0.0.1:0".parse()?)
         .user("alice", "secret")
-        // A hook must not block: if the channel is full, the event is lost.
-        .on_event(move |event| {
-            let line = match event {
-                Event::AllocationOpened { client, .. } => format!("{} begins", client.user),
-                Event::AllocationClosed {
-                    client, to_peers, ..
-                } => format!("{} ends after {} bytes", client.user, to_peers.bytes),
-                _ => return,
-            };
-            let _ = sender.try_send(line);
-        })
+        .on_event(sender.into_hook())
         .start()?;
     let printer = std::thread::spawn(move || {
-        for line in receiver {
-            println!("{line}");
+        while let Some(event) = receiver.blocking_recv() {
+            match event.get() {
+                Event::AllocationOpened { client, .. } => println!("{} begins", client.user),
+                Event::AllocationClosed {
+                    client, to_peers, ..
+                } => println!("{} ends after {} bytes", client.user, to_peers.bytes),
+                _ => {}
+            }
         }
+        println!("{} events were lost", receiver.lost());
     });
     let stats = server.stats();
     println!("{} allocations", stats.allocations());

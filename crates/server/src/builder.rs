@@ -3,6 +3,7 @@
 mod bound;
 mod make;
 mod offloaded;
+mod open_sockets;
 mod plan;
 mod tcp;
 
@@ -24,6 +25,7 @@ use crate::sip::SipSettings;
 use crate::steering::Steering;
 use ipnet::IpNet;
 use std::net::{IpAddr, SocketAddr};
+use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use streams::rustls::ServerConfig;
 use turn::server::{Credentials, Quota};
@@ -46,6 +48,7 @@ pub const SEND_BUFFER: u32 = 8 << 20;
 #[must_use = "a builder does nothing until `start`"]
 pub struct Builder {
     listen: Vec<SocketAddr>,
+    listen_sockets: Vec<Arc<[OwnedFd]>>,
     listen_tcp: Vec<SocketAddr>,
     listen_tls: Vec<SocketAddr>,
     tls: Option<Arc<ServerConfig>>,
@@ -73,6 +76,21 @@ impl Builder {
     /// Listens on this address, UDP. Port 0 takes a free one ([`Running::listeners`] tells which). Without any, `start` fails.
     pub fn listen(mut self, address: SocketAddr) -> Self {
         self.listen.push(address);
+        self
+    }
+
+    /// Listens on UDP sockets that are open and bound: from a test, from systemd (`LISTEN_FDS`), or from a parent that may bind ports below
+    /// 1024. All sockets of one call are one listener, with one socket per worker, so they share one address by SO_REUSEPORT. Call it once
+    /// per listener. Without [`workers`](Self::workers), there are as many workers as the first listener has sockets.
+    ///
+    /// The server sets what it needs on them (buffers, GRO, ancillary data). It keeps duplicates of the descriptors: a clone of this builder
+    /// holds the sockets open after the server has ended.
+    pub fn listen_sockets<S: Into<OwnedFd>>(
+        mut self,
+        sockets: impl IntoIterator<Item = S>,
+    ) -> Self {
+        self.listen_sockets
+            .push(sockets.into_iter().map(Into::into).collect());
         self
     }
 
@@ -331,9 +349,12 @@ impl Builder {
     fn worker_count(&self) -> Result<usize, StartError> {
         let count = match self.workers {
             Some(count) => count,
-            None => std::thread::available_parallelism()
-                .map_or(1, usize::from)
-                .min(MOST_WORKERS),
+            None => match self.listen_sockets.first().map(|sockets| sockets.len()) {
+                Some(count) if count > 0 => count,
+                _ => std::thread::available_parallelism()
+                    .map_or(1, usize::from)
+                    .min(MOST_WORKERS),
+            },
         };
         if (1..=MOST_WORKERS).contains(&count) {
             Ok(count)

@@ -22,6 +22,9 @@ pub enum StartError {
         /// What the system said.
         source: io::Error,
     },
+    /// A socket that was given open cannot be a listener.
+    #[error("a listener's open sockets cannot be used: {0}")]
+    OpenSocket(#[from] OpenSocketError),
     /// There is a TLS listener, but no certificate.
     #[error("a TLS listener needs a certificate: give one, or remove the listener")]
     NoCertificate,
@@ -105,6 +108,39 @@ pub enum StartError {
     /// The kernel has no randomness.
     #[error("the kernel has no randomness to give: {0}")]
     Randomness(#[source] io::Error),
+}
+
+/// Why open sockets cannot be a listener.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum OpenSocketError {
+    /// Each worker has one socket of each listener.
+    #[error(
+        "{sockets} sockets for {workers} workers: give one per worker, or set the number of workers"
+    )]
+    Count {
+        /// How many were given for one listener.
+        sockets: usize,
+        /// How many workers the server has.
+        workers: usize,
+    },
+    /// The sockets of one listener share an address.
+    #[error("one is bound to {0} and another one to {1}: make them two listeners")]
+    Addresses(SocketAddr, SocketAddr),
+    /// Two descriptors are of one socket: two workers would read from it.
+    #[error("two of those bound to {0} are one socket: open one per worker")]
+    Twice(SocketAddr),
+    /// The kernel gives all datagrams to one of the sockets.
+    #[error("{0} is shared without SO_REUSEPORT: set it on each socket before bind")]
+    NoReusePort(SocketAddr),
+    /// The socket serves IPv6 and IPv4.
+    #[error(
+        "{0} serves IPv4, too: set IPV6_V6ONLY before bind (systemd: BindIPv6Only=ipv6-only), and give IPv4 a socket of its own"
+    )]
+    BothFamilies(SocketAddr),
+    /// The socket is not a bound, unconnected UDP socket, or the system refused an option.
+    #[error("{0}: give bound, unconnected UDP sockets")]
+    System(#[source] io::Error),
 }
 
 /// Why settings were refused. A running server keeps the ones it has.

@@ -1,7 +1,7 @@
 //! What a program that embeds the server decides and learns: peers, quota, events.
 //!
-//! Hooks run on the workers. A hook that blocks delays every client of its worker: hand long work to another thread, for example
-//! by a bounded channel (`try_send`). A server without hooks pays nothing for them.
+//! Hooks run on the workers. A hook that blocks delays every client of its worker: hand long work to another thread, events for example
+//! by a bounded channel ([`events`](crate::events)). A server without hooks pays nothing for them.
 
 use crate::policy::Policy;
 use std::fmt;
@@ -88,6 +88,81 @@ pub enum Event<'a> {
 }
 
 impl<'a> Event<'a> {
+    /// The user name; for a failed authentication, the one that the request claims.
+    #[must_use]
+    pub fn user(&self) -> &'a str {
+        match self {
+            Event::AuthenticationFailed { user, .. } => user,
+            Event::AllocationOpened { client, .. }
+            | Event::AllocationRefreshed { client, .. }
+            | Event::AllocationClosed { client, .. }
+            | Event::PermissionInstalled { client, .. }
+            | Event::ChannelBound { client, .. } => client.user,
+        }
+    }
+
+    /// The same event with another user name.
+    pub(crate) fn with_user<'b>(&self, user: &'b str) -> Event<'b> {
+        let identity = |client: &ClientIdentity<'a>| ClientIdentity::new(client.five_tuple, user);
+        match *self {
+            Event::AuthenticationFailed {
+                five_tuple,
+                reason,
+                omitted,
+                ..
+            } => Event::AuthenticationFailed {
+                five_tuple,
+                user,
+                reason,
+                omitted,
+            },
+            Event::AllocationOpened {
+                ref client,
+                relayed,
+                lifetime_s,
+            } => Event::AllocationOpened {
+                client: identity(client),
+                relayed,
+                lifetime_s,
+            },
+            Event::AllocationRefreshed {
+                ref client,
+                lifetime_s,
+            } => Event::AllocationRefreshed {
+                client: identity(client),
+                lifetime_s,
+            },
+            Event::AllocationClosed {
+                ref client,
+                relayed,
+                to_peers,
+                to_client,
+                duration,
+                reason,
+            } => Event::AllocationClosed {
+                client: identity(client),
+                relayed,
+                to_peers,
+                to_client,
+                duration,
+                reason,
+            },
+            Event::PermissionInstalled { ref client, peer } => Event::PermissionInstalled {
+                client: identity(client),
+                peer,
+            },
+            Event::ChannelBound {
+                ref client,
+                number,
+                peer,
+            } => Event::ChannelBound {
+                client: identity(client),
+                number,
+                peer,
+            },
+        }
+    }
+
     /// The event of an output, if it is one.
     fn of(output: &Output<'a>) -> Option<Event<'a>> {
         let identity =

@@ -37,6 +37,7 @@ pub mod connections;
 pub mod counters;
 mod descriptors;
 mod error;
+pub mod events;
 pub mod features;
 pub mod hooks;
 mod host_watch;
@@ -62,7 +63,7 @@ mod words;
 mod worker;
 
 pub use builder::{Builder, MOST_WORKERS, RECEIVE_BUFFER, SEND_BUFFER};
-pub use error::{ReloadError, SettingsError, StartError, WorkerFailure};
+pub use error::{OpenSocketError, ReloadError, SettingsError, StartError, WorkerFailure};
 pub use ipnet::IpNet;
 pub use local::Local;
 pub use observer::Observer;

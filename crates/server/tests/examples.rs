@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 use std::process::Command;
 
-const EXAMPLES: [&str; 8] = [
+const EXAMPLES: [&str; 11] = [
     "minimal",
     "stun_only",
     "rest_credentials",
@@ -12,6 +12,9 @@ const EXAMPLES: [&str; 8] = [
     "addresses_and_ports",
     "events_and_metrics",
     "sans_io",
+    "open_sockets",
+    "async_users",
+    "in_tokio",
 ];
 
 /// Cargo builds the examples beside the tests.

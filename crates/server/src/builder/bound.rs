@@ -1,5 +1,6 @@
 //! What is bound: the listeners' sockets; and the addresses that relays will be bound to.
 
+use super::open_sockets::take_group;
 use super::{Builder, RECEIVE_BUFFER, SEND_BUFFER};
 use crate::addresses::{self, RelayAddress, RelayAddresses, family_of};
 use crate::error::StartError;
@@ -52,7 +53,8 @@ impl Builder {
         workers: usize,
         gro: bool,
     ) -> Result<Vec<Vec<UdpSocket>>, StartError> {
-        if self.listen.is_empty() && self.listen_tcp.is_empty() && self.listen_tls.is_empty() {
+        let has_udp = !self.listen.is_empty() || !self.listen_sockets.is_empty();
+        if !has_udp && self.listen_tcp.is_empty() && self.listen_tls.is_empty() {
             return Err(StartError::NoListener);
         }
         let buffers = self.wanted_buffers();
@@ -71,17 +73,25 @@ impl Builder {
         if let Some((_, address)) = duplicate {
             return Err(StartError::DuplicateListener(*address));
         }
-        self.listen
+        // Only a wildcard leaves open what was asked.
+        let options_of = |address: SocketAddr| UdpOptions {
+            local_address: address.ip().is_unspecified(),
+            ..options.clone()
+        };
+        let bound = self
+            .listen
             .iter()
-            .map(|&address| {
-                let options = UdpOptions {
-                    // Only a wildcard leaves open what was asked.
-                    local_address: address.ip().is_unspecified(),
-                    ..options.clone()
-                };
-                bind_group(address, workers, &options)
-            })
-            .collect()
+            .map(|&address| bind_group(address, workers, &options_of(address)));
+        let mut groups: Vec<Vec<UdpSocket>> = bound.collect::<Result<_, _>>()?;
+        for sockets in &self.listen_sockets {
+            let group = take_group(sockets, workers, &options_of)?;
+            let address = group[0].local_addr();
+            if groups.iter().any(|other| other[0].local_addr() == address) {
+                return Err(StartError::DuplicateListener(address));
+            }
+            groups.push(group);
+        }
+        Ok(groups)
     }
 }
 

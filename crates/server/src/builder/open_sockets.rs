@@ -1,0 +1,61 @@
+//! Listener sockets that somebody else has opened: each is checked before a worker gets it.
+
+use crate::error::OpenSocketError;
+use io::{UdpOptions, UdpSocket};
+use std::net::SocketAddr;
+use std::os::fd::OwnedFd;
+
+/// The sockets of one listener, one per worker. `options_of` says how the builder would open one on
+/// an address.
+pub(super) fn take_group(
+    sockets: &[OwnedFd],
+    workers: usize,
+    options_of: &impl Fn(SocketAddr) -> UdpOptions,
+) -> Result<Vec<UdpSocket>, OpenSocketError> {
+    if sockets.len() != workers {
+        let sockets = sockets.len();
+        return Err(OpenSocketError::Count { sockets, workers });
+    }
+    let group: Vec<UdpSocket> = sockets
+        .iter()
+        .map(|socket| take(socket, options_of))
+        .collect::<Result<_, _>>()?;
+    check_group(&group)?;
+    Ok(group)
+}
+
+fn take(
+    socket: &OwnedFd,
+    options_of: &impl Fn(SocketAddr) -> UdpOptions,
+) -> Result<UdpSocket, OpenSocketError> {
+    // The builder can be cloned, so it keeps the original until it is dropped.
+    let copy = socket.try_clone().map_err(OpenSocketError::System)?;
+    let copy = std::net::UdpSocket::from(copy);
+    let address = copy.local_addr().map_err(OpenSocketError::System)?;
+    let socket = UdpSocket::from_bound(copy.into(), &options_of(address))
+        .map_err(OpenSocketError::System)?;
+    if socket.serves_both_families() {
+        return Err(OpenSocketError::BothFamilies(socket.local_addr()));
+    }
+    Ok(socket)
+}
+
+/// All sockets of a group are different ones, have one address, and let the kernel spread clients over them.
+fn check_group(group: &[UdpSocket]) -> Result<(), OpenSocketError> {
+    let mut cookies = Vec::with_capacity(group.len());
+    for socket in group {
+        let (first, address) = (group[0].local_addr(), socket.local_addr());
+        if address != first {
+            return Err(OpenSocketError::Addresses(first, address));
+        }
+        let cookie = socket.cookie().map_err(OpenSocketError::System)?;
+        if cookies.contains(&cookie) {
+            return Err(OpenSocketError::Twice(address));
+        }
+        cookies.push(cookie);
+        if group.len() > 1 && !socket.reuse_port() {
+            return Err(OpenSocketError::NoReusePort(address));
+        }
+    }
+    Ok(())
+}
