@@ -83,6 +83,8 @@ fn allocations_and_binding_requests_come_and_go() {
             &run(paced(generator::binding(&binding).unwrap(), 2_000.0)),
             1_900,
         );
+        let connect = generator::connect(&ChurnOptions::new(turn.clone()), &Stopper::new());
+        complete(&run(paced(connect.unwrap(), 200.0)), 190);
         let plan = generator::allocate(&ChurnOptions::new(turn), &Stopper::new()).unwrap();
         complete(&run(paced(plan, 100.0)), 95);
     }

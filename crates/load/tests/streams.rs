@@ -263,6 +263,38 @@ fn allocations_come_and_go_over_tcp_and_tls() {
 }
 
 #[test]
+fn connections_come_and_go_with_and_without_resumption() {
+    let certificate = Certificate::new("connect", &[NAME]);
+    let Some(coturn) = certificate.coturn(&[]) else {
+        return;
+    };
+    ready(coturn.tls);
+    let [tcp, secure] = both(&coturn, &certificate);
+    let mut full = secure.clone();
+    let Via::Tls(tls) = secure.via.clone() else {
+        panic!("the second is TLS");
+    };
+    full.via = Via::Tls(tls.without_resumption());
+    for (turn, resumption) in [(tcp, None), (secure, Some("yes")), (full, Some("no"))] {
+        let mut plan =
+            generator::connect(&ChurnOptions::new(turn), &Stopper::new()).expect("a plan");
+        assert_eq!(
+            plan.settings.get("resumption").map(String::as_str),
+            resumption
+        );
+        plan.server_pid = Some(coturn.pid());
+        let report = run(plan, Some(100.0));
+        assert_eq!((report.total.lost, report.total.failed), (0, 0), "{report}");
+        assert!(report.total.received >= 45, "{report}");
+        let server = report.server.expect("its process is known");
+        assert!(
+            server.cpu_us_per_unit > 0.0 && server.resident_after > 0,
+            "{report}"
+        );
+    }
+}
+
+#[test]
 fn binding_requests_are_answered_over_tcp_and_tls() {
     let certificate = Certificate::new("binding", &[NAME]);
     let Some(coturn) = certificate.coturn(&[]) else {

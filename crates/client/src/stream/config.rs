@@ -25,6 +25,7 @@ const ALPN: [&[u8]; 2] = [b"stun.turn", b"stun.nat-discovery"];
 pub struct Tls {
     name: ServerName<'static>,
     config: Arc<ClientConfig>,
+    resumes: bool,
 }
 
 /// Why there is no TLS configuration.
@@ -125,7 +126,24 @@ impl Tls {
         Ok(Tls {
             name,
             config: config.into(),
+            resumes: true,
         })
+    }
+
+    /// Completes every handshake in full, and resumes no session.
+    #[must_use]
+    pub fn without_resumption(mut self) -> Tls {
+        let mut config = (*self.config).clone();
+        config.resumption = rustls::client::Resumption::disabled();
+        self.config = Arc::new(config);
+        self.resumes = false;
+        self
+    }
+
+    /// Whether connections resume earlier sessions where the server lets them. True for a configuration of the program's own.
+    #[must_use]
+    pub fn resumes(&self) -> bool {
+        self.resumes
     }
 
     /// The name that the server's certificate must be for.
@@ -308,6 +326,19 @@ mod tests {
                 }
                 assert_eq!((count, client.backlog()), (2000, 0));
             }
+        }
+    }
+
+    #[test]
+    fn without_resumption_every_handshake_is_complete() {
+        let (config, tls) = pair(&rustls::version::TLS13);
+        let tls = tls.without_resumption();
+        assert!(!tls.resumes());
+        for _ in 0..3 {
+            let (mut client, mut server) =
+                (Stream::tls(&tls).expect("a stream"), connection(&config));
+            carry(&mut client, &mut server, 5000).expect("TLS");
+            assert!(!client.wire().handshake().expect("a handshake").resumed);
         }
     }
 

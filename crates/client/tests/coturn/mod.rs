@@ -25,6 +25,11 @@ impl Drop for Coturn {
 }
 
 impl Coturn {
+    #[allow(dead_code, reason = "not every suite watches it")]
+    pub(crate) fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
     pub(crate) fn stop(&mut self) {
         let _ = self.child.kill();
         let _ = self.child.wait();

@@ -192,6 +192,8 @@ fn wrong_arguments_have_status_2() {
         &["turn", "turns:127.0.0.1?transport=udp"],
         &["turn", "turn:127.0.0.1?transport=tcp", "--insecure"],
         &["turn", "turn:127.0.0.1?transport=tcp", "--gso"],
+        &["turn", "turn:127.0.0.1?transport=tcp", "--no-resumption"],
+        &["stun", "127.0.0.1", "--workload", "connect"],
         &[
             "stun",
             "stun:127.0.0.1?transport=tcp",

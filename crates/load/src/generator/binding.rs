@@ -6,7 +6,7 @@ use std::sync::Arc;
 use io::UdpSocket;
 use stun::{Builder, Class, Method, TransactionId};
 
-use super::connect;
+use super::connections;
 use super::plan::{Flows, ROUND_TRIP, Work};
 use super::setup::{
     OptionsError, SetupError, any_like, reserve_descriptors, socket_options, target_name,
@@ -83,7 +83,7 @@ pub(super) fn flows(
     let request = request();
     let (mut lanes, mut taps) = (Vec::new(), Vec::new());
     let sockets = match via.is_stream() {
-        true => connect::all(server, local, clients)?,
+        true => connections::all(server, local, clients)?,
         false => udp(local, clients)?,
     };
     for (socket, flow) in sockets.into_iter().zip(0..) {

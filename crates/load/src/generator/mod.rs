@@ -15,7 +15,7 @@
 mod binding;
 mod churn;
 mod closed;
-mod connect;
+mod connections;
 mod crew;
 mod end;
 mod find_max;
@@ -43,9 +43,10 @@ mod target;
 mod train;
 mod warnings;
 mod watch;
+mod watched;
 
 pub use binding::{BindingOptions, binding};
-pub use churn::{ChurnOptions, allocate};
+pub use churn::{ChurnOptions, allocate, connect};
 pub use find_max::{FindMaxOptions, Found, Limit, Progress, find_max};
 pub use garbage::{GarbageOptions, garbage};
 pub use lane::{Lane, Stamping};

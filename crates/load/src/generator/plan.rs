@@ -36,6 +36,8 @@ pub struct Plan {
     pub gso: bool,
     /// The run ends when nothing has come back, or nothing could be sent, for so long. 0 is never.
     pub silence: Duration,
+    /// The server's process on this machine: the report says what it and its children spend. SIP has an option of its own.
+    pub server_pid: Option<u32>,
     /// Ends the run, from anywhere.
     pub stopper: Stopper,
     pub(super) work: Work,
@@ -167,6 +169,7 @@ impl Plan {
             receivers: 1,
             gso: false,
             silence: Duration::from_secs(3),
+            server_pid: None,
             stopper: Stopper::new(),
             work,
             closed: None,
@@ -269,7 +272,7 @@ impl Plan {
     /// What the report calls the parts of the latencies.
     pub(super) fn part_names(&self) -> Vec<String> {
         match &self.work {
-            Work::Churn(_) => Churn::STEPS.map(str::to_owned).into(),
+            Work::Churn(churn) => churn.steps(),
             Work::Sip(sip) => sip.part_names(),
             Work::Flows(flows) => {
                 let names = flows.streams.iter().map(|stream| stream.name.clone());

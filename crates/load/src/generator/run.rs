@@ -11,6 +11,7 @@ use super::end::End;
 use super::plan::{Plan, PlanError, Work};
 use super::release::release;
 use super::watch::Watch;
+use super::watched::Watched;
 use super::{Stopper, Tap, kernel, sum};
 use crate::measure::{Counter, Latency, Snapshot};
 use crate::report::{Ending, KernelDrops, LoadReport, Second};
@@ -38,6 +39,8 @@ pub struct Run {
     plan: Option<Plan>,
     crew: Crew,
     watch: Watch,
+    /// What the server had spent when the measured part began, and when that was.
+    watched: Option<(Watched, u64)>,
     ending: Ending,
     /// What the plan's own peers had dropped before.
     peer_drops: u64,
@@ -77,6 +80,7 @@ impl Run {
             kernel_last: kernel_drops,
             plan: Some(plan),
             crew,
+            watched: None,
             ending: Ending::Complete,
             last: Snapshot::default(),
             last_ns: origin_ns,
@@ -108,6 +112,7 @@ impl Run {
                 return None;
             }
             let now = clock::monotonic_ns();
+            self.watch_server(now);
             if now >= until {
                 break;
             }
@@ -116,6 +121,16 @@ impl Run {
         let second = self.sample(until);
         self.report.seconds.push(second);
         Some(second)
+    }
+
+    /// Reads what the server has spent when the measured part begins.
+    fn watch_server(&mut self, now_ns: u64) {
+        let process = self.plan.as_ref().and_then(|plan| plan.server_pid);
+        if let (Some(process), None) = (process, &self.watched)
+            && now_ns >= self.crew.shared.measure_ns
+        {
+            self.watched = Some((Watched::begin(process), now_ns));
+        }
     }
 
     fn sample(&mut self, at_ns: u64) -> Second {
@@ -184,6 +199,12 @@ impl Run {
         if !self.crew.receivers.is_empty() {
             std::thread::sleep(plan.linger);
         }
+        // What the server still works on when the last message has left belongs to what it delivers.
+        let server = self.watched.take();
+        let server = server.map(|(watched, since_ns)| {
+            // How much was delivered is not known yet.
+            watched.end(1, clock::monotonic_ns().saturating_sub(since_ns))
+        });
         shared.turn_receivers_off();
         ends.extend(join(std::mem::take(&mut self.crew.receivers)));
         if self.ending == Ending::Complete && shared.stopped_by_user() {
@@ -196,6 +217,12 @@ impl Run {
         report.kernel = kernel::drops().since(self.kernel_drops);
         report.total.overflow = plan.dropped_by_peers() - self.peer_drops;
         sum::sum(&mut report, &plan, &self.crew.counters, &ends);
+        report.server = server.map(|mut server| {
+            // Until the last send: while stragglers are waited for, it has little to do.
+            server.cpu = server.cpu_us_per_unit / (report.run.measured_s * 1e6).max(1e-9);
+            server.cpu_us_per_unit /= report.total.received.max(1) as f64;
+            server
+        });
         for end in ends {
             plan.take_back(end.lanes, end.taps);
         }

@@ -51,6 +51,9 @@ pub struct LoadReport {
     /// What the kernel of the generator's machine dropped.
     #[serde(default)]
     pub kernel: KernelDrops,
+    /// What the server spent, if its process on this machine is known; a unit is what was delivered. SIP has its own.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub server: Option<ServerUse>,
     /// Each thread of the generator.
     pub threads: Vec<ThreadUse>,
     /// The run second by second, warm-up included.

@@ -67,6 +67,20 @@ pub struct ServerUse {
     pub resident_after: u64,
 }
 
+impl fmt::Display for ServerUse {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(
+            f,
+            "  server    {:>12.2} us of processor each ({:.0} % of one), resident {:.1} to {:.1} MB in {} processes",
+            self.cpu_us_per_unit,
+            self.cpu * 100.0,
+            self.resident_before as f64 / 1e6,
+            self.resident_after as f64 / 1e6,
+            self.processes,
+        )
+    }
+}
+
 /// Values of Retry-After.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[non_exhaustive]
@@ -308,15 +322,7 @@ impl fmt::Display for SipReport {
             writeln!(f, "  {name} {count}")?;
         }
         if let Some(server) = &self.server {
-            writeln!(
-                f,
-                "  server    {:>12.2} us of processor each ({:.0} % of one), resident {:.1} to {:.1} MB in {} processes",
-                server.cpu_us_per_unit,
-                server.cpu * 100.0,
-                server.resident_before as f64 / 1e6,
-                server.resident_after as f64 / 1e6,
-                server.processes,
-            )?;
+            writeln!(f, "{server}")?;
         }
         match &self.sweep {
             Some(sweep) => write!(f, "{sweep}"),

@@ -130,6 +130,9 @@ impl LoadReport {
         for (reason, count) in &sending.not_sent {
             writeln!(f, "  not sent     {count:>12}  {reason}")?;
         }
+        if let Some(server) = &self.server {
+            writeln!(f, "{server}")?;
+        }
         for thread in &self.threads {
             writeln!(
                 f,

@@ -25,6 +25,12 @@ pub(crate) struct Where {
     /// Send from this address of this machine
     #[arg(long, value_name = "IP")]
     pub(crate) local: Option<IpAddr>,
+    /// turns:, stuns: complete every handshake in full, and resume no session
+    #[arg(long, help_heading = "TLS")]
+    pub(crate) no_resumption: bool,
+    /// Process of the server on this machine: report what it spends for each datagram delivered, its children included
+    #[arg(long, value_name = "PID")]
+    pub(crate) server_pid: Option<u32>,
     /// Only over IPv4
     #[arg(long, short = '4', conflicts_with = "ipv6")]
     pub(crate) ipv4: bool,

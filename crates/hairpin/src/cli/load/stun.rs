@@ -14,6 +14,9 @@ Examples:
   hairpin load stun 127.0.0.1 --workload garbage --rate 100k/s
         malformed datagrams from many sources, and whether honest ones still get through
 
+  hairpin load stun stuns:127.0.0.1 --insecure --workload connect --closed 32 --no-resumption
+        TLS handshakes per second, 32 at a time
+
 Status 0; 1: the run failed, the report is partial; 2: wrong arguments; 99: a --fail-if is true. `q` or Ctrl-C stops and still reports.";
 
 /// Arguments of `hairpin load stun`.
@@ -42,6 +45,8 @@ pub(crate) struct Args {
 pub(crate) enum Workload {
     /// Binding requests; latency is the round trip
     Binding,
+    /// Connections over TCP or TLS that come and go, with one Binding request each; latency is from TCP to its response
+    Connect,
     /// Random, malformed and unauthenticated datagrams from many sources
     Garbage,
 }

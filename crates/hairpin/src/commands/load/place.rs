@@ -34,7 +34,15 @@ impl Place {
 pub(super) fn server(args: &Where, scheme: Scheme) -> Result<Place, Fault> {
     let usage = |error: anyhow::Error| Fault::Usage(error);
     let uri = Uri::parse_target(&args.target, scheme).map_err(|error| usage(error.into()))?;
-    let via = via::of(&uri, &args.tls).map_err(usage)?;
+    let via = match via::of(&uri, &args.tls).map_err(usage)? {
+        Via::Tls(tls) if args.no_resumption => Via::Tls(tls.without_resumption()),
+        via if args.no_resumption => {
+            return Err(usage(anyhow!(
+                "--no-resumption does nothing over {via}: it is for turns: and stuns:"
+            )));
+        }
+        via => via,
+    };
     if scheme == Scheme::Turn && matches!(uri.scheme, Scheme::Stun | Scheme::Stuns) {
         return Err(usage(anyhow!(
             "{uri} is a STUN server: load it with `hairpin load stun`"
@@ -80,6 +88,8 @@ mod tests {
             local: None,
             ipv4: false,
             ipv6: false,
+            server_pid: None,
+            no_resumption: false,
             tls: crate::cli::tls::Tls::default(),
         };
         match server(&args, Scheme::Turn) {

@@ -4,7 +4,9 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use anyhow::anyhow;
-use load::generator::{self, BindingOptions, GarbageOptions, Plan, Stopper, Target};
+use load::generator::{
+    self, BindingOptions, ChurnOptions, GarbageOptions, Plan, Stopper, Target, TurnClients,
+};
 use load::measure::Rate;
 use load::probe::{self, ProbeErrorKind};
 use load::uri::Scheme;
@@ -19,6 +21,8 @@ use crate::cli::load::turn::Garbage;
 pub(super) const GARBAGE_RATE: Rate = Rate(10_000.0);
 /// Requests per second, unless said otherwise.
 const RATE: Rate = Rate(1_000.0);
+/// Connections per second, unless said otherwise.
+const CONNECT_RATE: Rate = Rate(100.0);
 /// Source addresses of a flood on loopback, unless said otherwise.
 const LOOPBACK_SOURCES: u32 = 256;
 
@@ -29,6 +33,7 @@ const KNOCK: Duration = Duration::from_millis(400);
 pub(super) fn run(args: &Args) -> Result<ExitCode, Fault> {
     let workload = match args.workload {
         Workload::Binding => "binding",
+        Workload::Connect => "connect",
         Workload::Garbage => "garbage",
     };
     check_flags(
@@ -37,11 +42,17 @@ pub(super) fn run(args: &Args) -> Result<ExitCode, Fault> {
     )?;
     check_garbage(workload, &args.garbage)?;
     let place = place::server(&args.to, Scheme::Stun)?;
+    if args.workload == Workload::Connect && !place.via.is_stream() {
+        return Err(Fault::Usage(anyhow!(
+            "--workload connect is for TCP and TLS: write stun:HOST?transport=tcp or stuns:HOST"
+        )));
+    }
     check_transport(workload, &place.via, &args.how.course)?;
     let order = Order {
         title: format!("{workload} against {}", place.uri("stun")),
         default_rate: Some(match args.workload {
             Workload::Binding => RATE,
+            Workload::Connect => CONNECT_RATE,
             Workload::Garbage => GARBAGE_RATE,
         }),
         one_sided: args.workload == Workload::Garbage,
@@ -66,9 +77,15 @@ fn plan(args: &Args, place: Place, stopper: &Stopper) -> Result<Plan, Fault> {
             options.via = via;
             generator::binding(&options)?
         }
+        Workload::Connect => {
+            let mut clients = TurnClients::new(target);
+            (clients.local, clients.via) = (args.to.local, via);
+            generator::connect(&ChurnOptions::new(clients), stopper)?
+        }
         Workload::Garbage => generator::garbage(&garbage(&args.garbage, target))?,
     };
     plan.stopper = stopper.clone();
+    plan.server_pid = args.to.server_pid;
     Ok(plan)
 }
 

@@ -178,7 +178,7 @@ fn path(args: &Args) -> Result<Path, Fault> {
 
 fn plan(args: &Args, clients: TurnClients, path: Path, stopper: &Stopper) -> Result<Plan, Fault> {
     let target = clients.server;
-    let plan = match args.workload {
+    let mut plan = match args.workload {
         Workload::Relay => generator::relay(&relay(args, clients, path), stopper)?,
         Workload::Allocate => {
             let mut options = ChurnOptions::new(clients);
@@ -194,6 +194,7 @@ fn plan(args: &Args, clients: TurnClients, path: Path, stopper: &Stopper) -> Res
             plan
         }
     };
+    plan.server_pid = args.to.server_pid;
     Ok(plan)
 }
 

@@ -7,7 +7,7 @@ use client::Endpoint;
 use turn::Now;
 use turn::client::{Event, RequestError};
 
-use super::Recipe;
+use super::{Kind, Recipe};
 use crate::Socket;
 
 /// What a cycle waits for.
@@ -17,13 +17,15 @@ pub(super) enum Step {
     /// With so many more to follow.
     Refresh(u32),
     Release,
+    /// The only one of a cycle that makes a connection.
+    Binding,
 }
 
 impl Step {
     /// Its place among [`Churn::STEPS`](super::Churn::STEPS).
     pub(super) fn part(self) -> usize {
         match self {
-            Step::Allocate => 0,
+            Step::Allocate | Step::Binding => 0,
             Step::Refresh(_) => 1,
             Step::Release => 2,
         }
@@ -64,15 +66,19 @@ impl Cycle {
         let mut cycle = Cycle {
             socket,
             endpoint: Endpoint::new(recipe.turn.server.address(), recipe.config.clone(), seed),
-            step: Step::Allocate,
+            step: match recipe.kind {
+                Kind::Allocate { .. } => Step::Allocate,
+                Kind::Connect => Step::Binding,
+            },
             intended_ns,
             // The first step counts from when it should have begun, as the whole does.
             step_ns: intended_ns,
         };
-        // A new client has no allocation that this one could collide with.
-        let _ = cycle
-            .endpoint
-            .with(now, |client, now| client.allocate(now, recipe.allocation));
+        cycle.endpoint.with(now, |client, now| match recipe.kind {
+            // A new client has no allocation that this one could collide with.
+            Kind::Allocate { .. } => _ = client.allocate(now, recipe.allocation),
+            Kind::Connect => client.binding(now),
+        });
         cycle
     }
 
@@ -99,7 +105,9 @@ impl Cycle {
             let failed = match (event, self.step) {
                 (Event::Allocated(_), Step::Allocate)
                 | (Event::Refreshed { .. }, Step::Refresh(_))
-                | (Event::Released { .. }, Step::Release) => None,
+                | (Event::Released { .. }, Step::Release)
+                | (Event::Mapped(_), Step::Binding) => None,
+                (Event::BindingFailed(error), _) => Some(code(&error)),
                 (Event::AllocateFailed { error, .. }, _) | (Event::RefreshFailed(error), _) => {
                     Some(code(&error))
                 }
@@ -125,14 +133,18 @@ impl Cycle {
         let step = self.step;
         let latency_ns = now.mono.0.saturating_sub(self.step_ns);
         self.step_ns = now.mono.0;
+        let refreshes = match recipe.kind {
+            Kind::Allocate { refreshes } => refreshes,
+            Kind::Connect => 0,
+        };
         let next = match step {
-            Step::Allocate if recipe.refreshes > 0 => Step::Refresh(recipe.refreshes - 1),
+            Step::Allocate if refreshes > 0 => Step::Refresh(refreshes - 1),
             Step::Refresh(more) if more > 0 => Step::Refresh(more - 1),
             _ => Step::Release,
         };
         // What exists is deleted, whatever went wrong with it; once is enough.
         let begun = match (step, failed, next) {
-            (Step::Release, ..) => false,
+            (Step::Release | Step::Binding, ..) => false,
             (_, None, Step::Refresh(_)) => self.refresh(now),
             _ => {
                 self.step = Step::Release;
@@ -166,8 +178,10 @@ impl Cycle {
 
     /// Asks for deletion out of turn; false if there is nothing to delete.
     pub(super) fn abandon(&mut self, now: Now) -> bool {
-        if self.step == Step::Release {
-            return true;
+        match self.step {
+            Step::Release => return true,
+            Step::Binding => return false,
+            Step::Allocate | Step::Refresh(_) => {}
         }
         self.step = Step::Release;
         self.release(now)

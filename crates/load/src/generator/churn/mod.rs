@@ -1,4 +1,4 @@
-//! The `allocate` workload: allocations that come and go.
+//! The workloads `allocate` and `connect`: allocations, or only connections, that come and go.
 //!
 //! A cycle is a client of its own: a fresh socket (over TCP and TLS, a connection), an Allocate request (twice, because the server challenges it), a Refresh,
 //! and a Refresh with lifetime 0. In the report a cycle counts as one datagram: sent when it begins, received when its
@@ -14,8 +14,9 @@ use std::sync::Arc;
 use turn::client::{AllocateOptions, ClientConfig};
 
 use super::plan::{Closed, ROUND_TRIP, Work};
-use super::setup::{SetupError, TurnClients, knock, reserve_descriptors};
+use super::setup::{SetupError, TurnClients, knock, reserve_descriptors, target_name};
 use super::{Plan, Stopper};
+use crate::Via;
 use crate::measure::Schedule;
 use ports::Ports;
 use worker::Worker;
@@ -48,6 +49,7 @@ impl ChurnOptions {
 #[derive(Debug)]
 pub(super) struct Churn {
     options: ChurnOptions,
+    kind: Kind,
     pub(super) schedule: Option<Schedule>,
 }
 
@@ -57,7 +59,26 @@ struct Recipe {
     turn: TurnClients,
     config: Arc<ClientConfig>,
     allocation: AllocateOptions,
-    refreshes: u32,
+    kind: Kind,
+}
+
+/// What a cycle is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Kind {
+    /// An allocation, with so many Refresh requests in its life.
+    Allocate { refreshes: u32 },
+    /// A connection, over TLS with its handshake, and one Binding request.
+    Connect,
+}
+
+impl Kind {
+    /// What the report calls the steps.
+    fn steps(self) -> &'static [&'static str] {
+        match self {
+            Kind::Allocate { .. } => &["allocate", "refresh", "release"],
+            Kind::Connect => &["connect"],
+        }
+    }
 }
 
 /// Cycles under way without a schedule or a window.
@@ -65,7 +86,14 @@ const UNHURRIED: u32 = 64;
 
 impl Churn {
     /// What the report calls the steps.
-    pub(super) const STEPS: [&'static str; 3] = ["allocate", "refresh", "release"];
+    pub(super) fn steps(&self) -> Vec<String> {
+        self.kind
+            .steps()
+            .iter()
+            .copied()
+            .map(str::to_owned)
+            .collect()
+    }
 
     pub(super) fn is_stream(&self) -> bool {
         self.options.turn.via.is_stream()
@@ -85,7 +113,7 @@ impl Churn {
                 ..turn.config()
             }),
             allocation: turn.allocation(),
-            refreshes: self.options.refreshes,
+            kind: self.kind,
         };
         let window = closed.map(|closed| closed.window);
         let window = window.or(self.schedule.is_none().then_some(UNHURRIED));
@@ -121,20 +149,52 @@ impl Churn {
 pub fn allocate(options: &ChurnOptions, stopper: &Stopper) -> Result<Plan, SetupError> {
     reserve_descriptors(options.under_way.into())?;
     knock(&options.turn)?;
-    let target = options.turn.target();
-    let churn = Churn {
-        options: options.clone(),
-        schedule: None,
+    let kind = Kind::Allocate {
+        refreshes: options.refreshes,
     };
-    let mut plan = Plan::new("allocate", &target, Work::Churn(Box::new(churn)));
-    plan.latency_is = ROUND_TRIP.to_owned();
-    plan.stopper = stopper.clone();
+    let mut plan = plan("allocate", options, kind, stopper);
     for (name, value) in [
         ("unit", "cycles of allocate, refresh, delete".to_owned()),
         ("refreshes", options.refreshes.to_string()),
-        ("transport", options.turn.via.to_string()),
     ] {
         plan.settings.insert(name.to_owned(), value);
     }
     Ok(plan)
+}
+
+/// Puts connections that come and go into a plan: TCP, the TLS handshake, one Binding request, the end. `options.refreshes` and what
+/// concerns allocations mean nothing here.
+///
+/// # Errors
+/// [`SetupError`]: nothing listens there, the certificate is rejected, or the limit on open files is too low.
+pub fn connect(options: &ChurnOptions, stopper: &Stopper) -> Result<Plan, SetupError> {
+    reserve_descriptors(options.under_way.into())?;
+    knock(&options.turn)?;
+    let mut plan = plan("connect", options, Kind::Connect, stopper);
+    let unit = "connections with one Binding request".to_owned();
+    plan.settings.insert("unit".to_owned(), unit);
+    if let Via::Tls(tls) = &options.turn.via {
+        let resumption = if tls.resumes() { "yes" } else { "no" };
+        let resumption = resumption.to_owned();
+        plan.settings.insert("resumption".to_owned(), resumption);
+    }
+    Ok(plan)
+}
+
+fn plan(workload: &str, options: &ChurnOptions, kind: Kind, stopper: &Stopper) -> Plan {
+    let target = match kind {
+        Kind::Allocate { .. } => options.turn.target(),
+        Kind::Connect => target_name("stun", options.turn.server.address(), &options.turn.via),
+    };
+    let churn = Churn {
+        options: options.clone(),
+        kind,
+        schedule: None,
+    };
+    let mut plan = Plan::new(workload, &target, Work::Churn(Box::new(churn)));
+    plan.latency_is = ROUND_TRIP.to_owned();
+    plan.stopper = stopper.clone();
+    let transport = options.turn.via.to_string();
+    plan.settings.insert("transport".to_owned(), transport);
+    plan
 }

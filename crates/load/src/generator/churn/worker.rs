@@ -98,6 +98,7 @@ impl Worker {
         } else {
             0
         };
+        let parts = recipe.kind.steps().len();
         Ok(Worker {
             chunk: vec![0; chunk].into(),
             recipe,
@@ -114,7 +115,7 @@ impl Worker {
             random: Seeds::new()?,
             next: 0,
             left: Left::default(),
-            came: Came::of_parts(super::Churn::STEPS.len()),
+            came: Came::of_parts(parts),
             live: Live::default(),
         })
     }
@@ -347,7 +348,8 @@ impl Worker {
                 }
             }
         }
-        if stepped.failed.is_none() && stepped.step == Step::Release {
+        let last = matches!(stepped.step, Step::Release | Step::Binding);
+        if stepped.failed.is_none() && last {
             let latency_ns = now.mono.0.saturating_sub(intended_ns);
             counters.add(Counter::Received, 1);
             self.live.record_ns(latency_ns);

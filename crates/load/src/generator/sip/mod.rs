@@ -16,7 +16,6 @@ mod core;
 mod options;
 mod rehearsal;
 mod runs;
-mod server;
 mod slots;
 mod sweep;
 mod tally;

@@ -9,13 +9,13 @@ use ::io::{Events, Flushed, Poller, clock};
 
 use super::core::{Around, Core, Setting};
 use super::runs::Runs;
-use super::server::Watched;
 use super::tally::Tally;
 use super::tcp::Connections;
 use super::udp::{BURST, Datagrams};
 use crate::generator::end::{End, Left};
 use crate::generator::share::Share;
 use crate::generator::shared::Shared;
+use crate::generator::watched::Watched;
 use crate::measure::{Counter, Counters, Latency, Schedule};
 use crate::report::ServerUse;
 
