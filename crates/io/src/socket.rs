@@ -258,6 +258,7 @@ impl UdpSocket {
     ///
     /// # Errors
     /// `WouldBlock` when nothing waits; otherwise what `recvfrom` or `recvmsg` returns.
+    #[inline]
     pub fn recv_one(&self, tag: u64, batch: &mut RecvBatch) -> io::Result<usize> {
         past_icmp(self, || batch.receive_one(self, tag))
     }

@@ -153,6 +153,7 @@ impl Plan {
             batch,
             configuration: self.published.subscribe(),
             publisher: Publisher::new(Arc::clone(&self.boards), number.into()),
+            has_connections: false,
             arena: Arena::new(false),
             batches: Vec::new(),
             sip: None,

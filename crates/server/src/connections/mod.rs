@@ -620,11 +620,6 @@ impl Connections {
         self.update_interest(slot, poller);
     }
 
-    /// Whether messages wait that may be handled now.
-    pub(crate) fn has_resumed(&self) -> bool {
-        !self.resumed.is_empty()
-    }
-
     /// Hands out what connections have kept that may go on.
     pub(crate) fn take_resumed(&mut self, arena: &mut Arena, poller: &Poller) {
         while let Some(slot) = self.resumed.pop() {
@@ -722,13 +717,15 @@ impl Connections {
         }
     }
 
-    /// When to call [`Connections::expire`] next.
-    pub(crate) fn next_deadline(&self) -> Option<Mono> {
-        let timer = self.timers.next_deadline();
-        match (timer, self.accept_again) {
-            (Some(one), Some(other)) => Some(one.min(other)),
-            (one, other) => one.or(other),
+    /// Time until something is to be done although nothing comes.
+    #[inline(never)]
+    pub(crate) fn poll_timeout(&self, now: Mono) -> Duration {
+        if !self.resumed.is_empty() {
+            return Duration::ZERO;
         }
+        let deadlines = [self.timers.next_deadline(), self.accept_again];
+        let next = deadlines.into_iter().flatten().min();
+        next.map_or(Duration::MAX, |deadline| deadline.since(now))
     }
 
     /// Closes connections whose time is over, a bounded number. `has_allocation` says which are not idle.

@@ -76,6 +76,8 @@ pub(crate) struct Worker {
     pub(crate) batch_limit: BatchLimit,
     pub(crate) publisher: Publisher,
     pub(crate) configuration: Subscription,
+    /// TCP or TLS is listened on.
+    pub(crate) has_connections: bool,
     /// What connections have sent in the wake-up at hand.
     pub(crate) arena: Arena,
     /// SIP, where it is served.
@@ -136,7 +138,9 @@ impl Worker {
         self.core.counters.wake_ups += 1;
         let before = self.batch.totals().datagrams;
         let has_mail = self.receive(events) || self.messages_left;
-        self.receive_from_connections(events);
+        if self.has_connections {
+            self.receive_from_connections(events);
+        }
         let received = self.batch.totals().datagrams - before;
         self.core.counters.batches.count(received);
         if has_mail {
@@ -147,7 +151,9 @@ impl Worker {
         }
         self.recheck_next_hops();
         self.expire();
-        self.finish_connections();
+        if self.has_connections {
+            self.finish_connections();
+        }
         let (lost, held) = self.core.mailboxes.send_all();
         self.core.counters.mailbox_full += lost;
         self.batches_held = held;
@@ -159,7 +165,8 @@ impl Worker {
 
     /// Serves these connections from now on.
     pub(crate) fn serve_connections(&mut self, connections: Connections) {
-        self.arena = Arena::new(!connections.is_unused());
+        self.has_connections = !connections.is_unused();
+        self.arena = Arena::new(self.has_connections);
         self.core.connections = connections;
     }
 
@@ -180,8 +187,7 @@ impl Worker {
 
     /// How long to sleep when nothing comes.
     fn patience(&self) -> Duration {
-        let connections = &self.core.connections;
-        if self.messages_left || self.rechecks_left || connections.has_resumed() {
+        if self.messages_left || self.rechecks_left {
             return Duration::ZERO;
         }
         let now = self.core.now.mono;
@@ -189,8 +195,8 @@ impl Worker {
         if let Some(deadline) = self.core.engine.poll_timeout() {
             patience = patience.min(deadline.since(now));
         }
-        if let Some(deadline) = connections.next_deadline() {
-            patience = patience.min(deadline.since(now));
+        if self.has_connections {
+            patience = patience.min(self.core.connections.poll_timeout(now));
         }
         if self.batches_held {
             patience = patience.min(HELD);

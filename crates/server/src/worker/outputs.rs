@@ -128,11 +128,13 @@ impl Session<'_, '_, '_> {
         let output = self.core.engine.poll_output()?;
         report(worker, &self.core.hooks, &output);
         match output {
-            Output::Send { path, bytes } if !path.five_tuple.transport.is_stream() => {
-                if let Some(to) = self.sockets.client_at(&path, 0) {
-                    self.out.push_copied(&to, bytes);
+            Output::Send { path, bytes } => match self.sockets.client_at(&path, 0) {
+                Some(to) => self.out.push_copied(&to, bytes),
+                None => {
+                    let connections = (&mut self.core.connections, &self.core.poller);
+                    queue_message(connections, &path, bytes, self.core.now.mono);
                 }
-            }
+            },
             Output::OpenRelays {
                 request,
                 path,
@@ -179,8 +181,8 @@ impl Session<'_, '_, '_> {
                 deadline,
             } => self.core.offload(&channel, own_relay, deadline),
             Output::StopOffload { channel } => self.core.stop_offload(&channel),
-            output => note(
-                &output,
+            ref output => note(
+                output,
                 self.core.now.mono,
                 &mut self.core.opener,
                 &mut self.core.placement,
@@ -294,7 +296,19 @@ fn elsewhere(
     Some(Moving::new(path, message, user, target))
 }
 
+/// Queues a message to a client over a connection.
+#[cold]
+fn queue_message(
+    (connections, poller): (&mut Connections, &Poller),
+    path: &ClientPath,
+    bytes: &[u8],
+    now: Mono,
+) {
+    connections.queue(path, &[bytes], Content::Message, poller, now);
+}
+
 /// Does what concerns one part of the worker only.
+#[inline(never)]
 fn note(
     output: &Output<'_>,
     now: Mono,
@@ -304,9 +318,6 @@ fn note(
     changes: &mut Changes,
 ) {
     match output {
-        Output::Send { path, bytes } => {
-            connections.queue(path, &[bytes], Content::Message, poller, now);
-        }
         Output::PauseReading { path } => connections.pause(path, poller),
         Output::ResumeReading { path } => connections.resume(path, poller),
         Output::CloseRelay { relay } => changes.push(Change::Close(*relay)),

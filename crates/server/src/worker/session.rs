@@ -87,6 +87,7 @@ impl<'s, 'q, 'buf> Session<'s, 'q, 'buf> {
     }
 
     /// Datagrams that a listener received.
+    #[inline(always)]
     pub(crate) fn client_sent(&mut self, listener: u32, received: &Datagrams<'buf>) {
         let Some(five_tuple) = self.five_tuple(listener, received) else {
             return;
@@ -106,6 +107,7 @@ impl<'s, 'q, 'buf> Session<'s, 'q, 'buf> {
     }
 
     /// Messages of one client.
+    #[inline(always)]
     pub(super) fn handle_run(&mut self, path: &ClientPath, run: Run<'buf>) {
         let mut rest = Some(run);
         while let Some(run) = rest {
@@ -153,6 +155,7 @@ impl<'s, 'q, 'buf> Session<'s, 'q, 'buf> {
         }
     }
 
+    #[inline(always)]
     fn relay_to_peer(&mut self, verdict: ClientVerdict, run: Run<'buf>) {
         match verdict {
             ClientVerdict::ToPeer {
@@ -249,15 +252,13 @@ impl<'s, 'q, 'buf> Session<'s, 'q, 'buf> {
         }
     }
 
+    #[inline(always)]
     fn relay_to_client(&mut self, verdict: PeerVerdict, from: SocketAddr, run: Run<'buf>) {
         match verdict {
             PeerVerdict::ChannelData { path, channel, .. } => {
                 self.relayed = true;
-                if path.five_tuple.transport.is_stream() {
-                    return self.queue_channel_data(&path, channel, run);
-                }
                 let Some(to) = self.sockets.client_at(&path, run.tos) else {
-                    return;
+                    return self.queue_channel_data(&path, channel, run);
                 };
                 each_datagram(run.bytes, run.stride, |datagram| {
                     // The engine drops what is too long for a header's 16 bits.
@@ -272,11 +273,8 @@ impl<'s, 'q, 'buf> Session<'s, 'q, 'buf> {
             }
             PeerVerdict::DataIndication { path, .. } => {
                 self.relayed = true;
-                if path.five_tuple.transport.is_stream() {
-                    return self.queue_data_indications(&path, from, run);
-                }
                 let Some(to) = self.sockets.client_at(&path, run.tos) else {
-                    return;
+                    return self.queue_data_indications(&path, from, run);
                 };
                 let mut head = [0; 64];
                 each_datagram(run.bytes, run.stride, |datagram| {

@@ -17,10 +17,8 @@ const PADDING: [u8; 3] = [0; 3];
 
 impl Worker {
     /// Accepts and reads, a bounded amount of each.
+    #[inline(never)]
     pub(super) fn receive_from_connections(&mut self, events: &Events) {
-        if self.core.connections.is_unused() {
-            return;
-        }
         let now = self.core.now.mono;
         self.core
             .connections
@@ -65,10 +63,8 @@ impl Worker {
     }
 
     /// At the end of a wake-up: writes what was queued, closes whose time is over, and tells the engine of connections that ended.
+    #[inline(never)]
     pub(super) fn finish_connections(&mut self) {
-        if self.core.connections.is_unused() {
-            return;
-        }
         let now = self.core.now;
         let core = &mut self.core;
         let engine = &core.engine;
@@ -120,7 +116,9 @@ impl<'buf> Session<'_, '_, 'buf> {
         self.core.connections.keep(slot, rest, need, now);
     }
 
-    /// Relayed datagrams for a client that has a channel for the peer.
+    /// Relayed datagrams for a client that has a channel for the peer. Cold, so that the code of datagrams
+    /// does not grow by it: the budgets of UDP showed 4 % more instructions.
+    #[cold]
     pub(super) fn queue_channel_data(
         &mut self,
         path: &ClientPath,
@@ -136,6 +134,7 @@ impl<'buf> Session<'_, '_, 'buf> {
     }
 
     /// Relayed datagrams for a client that has none.
+    #[cold]
     pub(super) fn queue_data_indications(
         &mut self,
         path: &ClientPath,
