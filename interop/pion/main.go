@@ -5,6 +5,7 @@
 package main
 
 import (
+	"crypto/tls"
 	"errors"
 	"flag"
 	"fmt"
@@ -50,6 +51,20 @@ var cases = []testCase{
 	{"relay to relay, IPv6", func(t target) (string, error) {
 		return relayToRelay(t, t.v6, turn.RequestedAddressFamilyIPv6)
 	}},
+	{"binding, TCP", func(t target) (string, error) { return binding(t, "tcp!"+t.v4) }},
+	{"binding, TLS", func(t target) (string, error) { return binding(t, "tls!"+t.v4) }},
+	{"echo, TCP", func(t target) (string, error) {
+		return echo(t, "tcp!"+t.v4, turn.RequestedAddressFamilyIPv4)
+	}},
+	{"echo, TCP, IPv6", func(t target) (string, error) {
+		return echo(t, "tcp!"+t.v6, turn.RequestedAddressFamilyIPv6)
+	}},
+	{"echo, TLS", func(t target) (string, error) {
+		return echo(t, "tls!"+t.v4, turn.RequestedAddressFamilyIPv4)
+	}},
+	{"relay to relay, TLS", func(t target) (string, error) {
+		return relayToRelay(t, "tls!"+t.v4, turn.RequestedAddressFamilyIPv4)
+	}},
 	{"permission before data", permission},
 	{"wrong password", wrongPassword},
 }
@@ -85,18 +100,15 @@ func (c *client) Close() {
 }
 
 func connect(t target, server string, family turn.RequestedAddressFamily) (*client, error) {
-	host, _, err := net.SplitHostPort(server)
-	if err != nil {
-		return nil, err
-	}
-	socket, err := net.ListenPacket("udp", net.JoinHostPort(host, "0"))
+	transport, server := split(server)
+	socket, err := open(t, transport, server)
 	if err != nil {
 		return nil, err
 	}
 	c, err := turn.NewClient(&turn.ClientConfig{
 		STUNServerAddr: server, TURNServerAddr: server,
 		Username: t.user, Password: t.password,
-		Conn:                   &reorderingSocket{socket, t.user, t.password},
+		Conn:                   socket,
 		RequestedAddressFamily: family,
 	})
 	if err == nil {
@@ -107,6 +119,43 @@ func connect(t target, server string, family turn.RequestedAddressFamily) (*clie
 		return nil, err
 	}
 	return &client{c, socket}, nil
+}
+
+// The transport before the exclamation mark, UDP if there is none, and the address after it.
+func split(server string) (string, string) {
+	if transport, address, found := strings.Cut(server, "!"); found {
+		return transport, address
+	}
+	return "udp", server
+}
+
+// What the client sends and receives by.
+func open(t target, transport, server string) (net.PacketConn, error) {
+	switch transport {
+	case "tcp":
+		conn, err := net.DialTimeout("tcp", server, patience)
+		if err != nil {
+			return nil, err
+		}
+		return turn.NewSTUNConn(conn), nil
+	case "tls":
+		// The server has made its certificate itself.
+		config := &tls.Config{InsecureSkipVerify: true, NextProtos: []string{"stun.turn"}}
+		conn, err := tls.DialWithDialer(&net.Dialer{Timeout: patience}, "tcp", server, config)
+		if err != nil {
+			return nil, err
+		}
+		return turn.NewSTUNConn(conn), nil
+	}
+	host, _, err := net.SplitHostPort(server)
+	if err != nil {
+		return nil, err
+	}
+	socket, err := net.ListenPacket("udp", net.JoinHostPort(host, "0"))
+	if err != nil {
+		return nil, err
+	}
+	return &reorderingSocket{socket, t.user, t.password}, nil
 }
 
 func binding(t target, server string) (string, error) {

@@ -3,7 +3,7 @@
 //! hairpin logs one line for each allocation that opens and one for each that closes. From these, and from the descriptors
 //! that the process has open, [`Server::settle`] tells when nothing is left of what the clients did.
 
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener, UdpSocket};
 use std::ops::RangeInclusive;
 use std::path::Path;
 use std::thread::sleep;
@@ -236,15 +236,16 @@ pub(crate) fn free_ports(count: u16) -> Result<u16> {
     for _ in 0..100 {
         let port = UdpSocket::bind((LOOPBACKS[0], 0))?.local_addr()?.port() & !1;
         let is_free = |port| {
-            LOOPBACKS
-                .iter()
-                .all(|&address| UdpSocket::bind((address, port)).is_ok())
+            LOOPBACKS.iter().all(|&address| {
+                UdpSocket::bind((address, port)).is_ok()
+                    && TcpListener::bind((address, port)).is_ok()
+            })
         };
         if port.checked_add(count).is_some() && (port..port + count).all(is_free) {
             return Ok(port);
         }
     }
-    anyhow::bail!("no {count} free UDP ports in a row on {LOOPBACKS:?}")
+    anyhow::bail!("no {count} free UDP and TCP ports in a row on {LOOPBACKS:?}")
 }
 
 #[cfg(test)]
