@@ -312,6 +312,53 @@ fn binding_requests_are_answered_over_tcp_and_tls() {
     }
 }
 
+/// A STUN server over TCP that answers one Binding request, and reads nothing from later connections.
+fn server_that_stops_reading() -> SocketAddr {
+    let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
+    let address = listener.local_addr().expect("an address");
+    std::thread::spawn(move || {
+        let (mut first, _) = listener.accept().expect("a connection");
+        let mut request = [0; 512];
+        let count = first.read(&mut request).expect("a request");
+        let request = stun::Message::parse(&request[..count]).expect("a request");
+        let id = request.transaction_id();
+        let mut buffer = [0; 64];
+        let mut answer = stun::Builder::new(
+            &mut buffer,
+            stun::Class::Success,
+            stun::Method::BINDING,
+            &id,
+        )
+        .expect("room");
+        let mapped = stun::XorMappedAddress(address);
+        answer.push(&mapped).expect("room");
+        first.write_all(answer.finish()).expect("sent");
+        let mut held = Vec::new();
+        while let Ok(connection) = listener.accept() {
+            held.push(connection);
+        }
+    });
+    address
+}
+
+#[test]
+fn what_a_server_does_not_read_is_counted_as_not_sent() {
+    let target = Target::admit(server_that_stops_reading(), false).expect("loopback");
+    let mut options = BindingOptions::new(target);
+    (options.via, options.clients) = (Via::Tcp, 1);
+    let mut plan = generator::binding(&options).expect("a plan");
+    plan.flat_out();
+    plan.duration = Duration::from_secs(2);
+    plan.linger = Duration::from_millis(50);
+    let mut run = Run::start(plan).expect("threads");
+    while run.next_second().is_some() {}
+    let report = run.finish();
+    assert_eq!(report.total.received, 0, "{report}");
+    assert!(report.total.not_sent > 0, "{report}");
+    let reasons: Vec<_> = report.sending.not_sent.keys().collect();
+    assert_eq!(reasons, ["send buffer full (EAGAIN)"], "{report}");
+}
+
 #[test]
 fn a_server_that_stops_is_named_in_a_warning() {
     let certificate = Certificate::new("stop", &[NAME]);
