@@ -24,6 +24,20 @@ impl Carrier {
         !matches!(self, Carrier::Udp)
     }
 
+    /// A WebSocket: each of its messages is one SIP message (RFC 7118 §5), and only the client can open one.
+    #[must_use]
+    pub const fn is_websocket(self) -> bool {
+        matches!(self, Carrier::Ws | Carrier::Wss)
+    }
+
+    /// Whether a connection that a peer has opened may carry requests to the address that it came from (RFC 3261 §18). Over TLS
+    /// that takes an alias (RFC 5923 §4), as nobody has verified whose address it is; a WebSocket client has an address for nobody
+    /// else (RFC 7118 §7).
+    #[must_use]
+    pub const fn is_reused(self) -> bool {
+        matches!(self, Carrier::Tcp)
+    }
+
     /// Fit for a SIPS URI.
     #[must_use]
     pub const fn is_secure(self) -> bool {

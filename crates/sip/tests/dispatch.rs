@@ -119,6 +119,7 @@ impl World {
             class: Class::New,
             mark: Mark(77),
             reach,
+            flow: None,
             listener: None,
             loop_check: None,
         };

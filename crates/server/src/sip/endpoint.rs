@@ -546,6 +546,8 @@ impl Endpoint {
                 // The user keeps none.
                 mark: Mark(0),
                 reach: Reach::Near(flow.remote.ip()),
+                // Who came by TCP has a Contact that can be connected to; of the others that is not known.
+                flow: (!flow.carrier.is_reused() && flow.carrier.is_reliable()).then_some(*flow),
                 listener: Some(flow.listener),
                 loop_check: None,
             };

@@ -45,6 +45,7 @@
 //!     class: Class::New,
 //!     mark: Mark(1),
 //!     reach: Reach::Anywhere,
+//!     flow: None,
 //!     listener: None,
 //!     loop_check: None,
 //! };
@@ -151,7 +152,12 @@ impl Dispatcher {
         let (slot, generation) = self.requests.insert(request);
         let key = RequestKey { slot, generation };
         self.stats.requests += 1;
-        self.locate(now, engine, key);
+        let is_sent = order
+            .flow
+            .is_some_and(|flow| self.send_by(now, engine, key, &flow));
+        if !is_sent {
+            self.locate(now, engine, key);
+        }
         Ok(key)
     }
 

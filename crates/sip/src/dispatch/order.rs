@@ -7,7 +7,7 @@ use std::time::Duration;
 use crate::branch::LoopCheck;
 use crate::congestion::Class;
 use crate::engine::{Mark, RequestError};
-use crate::flow::{Carrier, Destination, ListenerKey};
+use crate::flow::{Carrier, Destination, Flow, ListenerKey};
 use crate::routing::{Candidate, TargetError};
 
 /// A socket that requests can leave by.
@@ -131,6 +131,9 @@ pub struct Order<'a> {
     pub reach: Reach,
     /// What [`Engine::loop_check`](crate::engine::Engine::loop_check) said of it, for a proxy that forks.
     pub loop_check: Option<LoopCheck>,
+    /// The flow to send it by while its connection lives, instead of asking where the target is (RFC 5626 §5.3): the way that its
+    /// dialog was begun by. Where a new connection can be had, the target says where to if the flow is gone.
+    pub flow: Option<Flow>,
     /// The listener to send it from, if that can reach the server: in a dialog, the one it was begun by.
     pub listener: Option<ListenerKey>,
 }

@@ -7,7 +7,7 @@ use crate::Mono;
 use crate::branch::LoopCheck;
 use crate::congestion::Class;
 use crate::engine::{ClientKey, Engine, Mark, Outgoing, RequestError};
-use crate::flow::ListenerKey;
+use crate::flow::{Destination, Flow, ListenerKey};
 use crate::routing::{Candidate, Failover, Locate, Located, Outcome, Query};
 
 #[derive(Debug)]
@@ -110,6 +110,51 @@ impl Dispatcher {
         request.asked = Vec::new();
         request.servers = Some(Failover::new(servers, now, config.patience));
         self.try_next(now, engine, key, Failure::TransportFailed);
+    }
+
+    /// Sends a request by a flow. Returns `false` if its target is to be asked for instead.
+    pub(super) fn send_by(
+        &mut self,
+        now: Mono,
+        engine: &mut Engine,
+        key: RequestKey,
+        flow: &Flow,
+    ) -> bool {
+        let Some(request) = self.requests.get(key.slot, key.generation) else {
+            return false;
+        };
+        let to = Destination {
+            carrier: flow.carrier,
+            remote: flow.remote,
+            listener: flow.listener,
+        };
+        let sent = engine.request(
+            now,
+            &Outgoing {
+                to,
+                connection: flow.connection,
+                pieces: &[&request.bytes],
+                class: request.class,
+                mark: Some(key.mark()),
+                loop_check: request.loop_check,
+            },
+        );
+        match sent {
+            Ok(client) => {
+                request.client = Some(client);
+                true
+            }
+            // RFC 7118 §7: nobody can connect to a WebSocket client.
+            Err(RequestError::NoConnection) if !flow.carrier.is_websocket() => false,
+            Err(RequestError::NoConnection) => {
+                self.fail(key, Failure::TransportFailed);
+                true
+            }
+            Err(error) => {
+                self.fail(key, Failure::Refused(error));
+                true
+            }
+        }
     }
 
     /// Tries the next server; if there is none, the request has failed for this reason.

@@ -107,7 +107,9 @@ impl Connections {
         if self.open.insert(key, connection).is_none() {
             self.ours += usize::from(ours);
         }
-        self.by_remote.insert((flow.carrier, flow.remote), key);
+        if ours || flow.carrier.is_reused() {
+            self.by_remote.insert((flow.carrier, flow.remote), key);
+        }
     }
 
     /// Forgets a connection; says whether requests were sent over it.

@@ -384,6 +384,10 @@ impl Engine {
             self.send_response(to, Origin::Server(key), length, *algorithm);
             return;
         }
+        // RFC 7118 §7: nobody can connect to a WebSocket client.
+        if flow.carrier.is_websocket() {
+            return self.server_transport_failed(now, key);
+        }
         let bytes = self.scratch.get(..length).unwrap_or_default();
         let Some(cell) = self.store.keep(bytes) else {
             return;
