@@ -32,6 +32,7 @@ const TITLES: &[(u32, &str)] = &[
     ),
     (6347, "Datagram Transport Layer Security Version 1.2"),
     (6455, "The WebSocket Protocol"),
+    (7118, "The WebSocket Protocol as a Transport for SIP"),
     (7339, "SIP Overload Control"),
     (7415, "SIP Rate Control"),
     (7616, "HTTP Digest Access Authentication"),

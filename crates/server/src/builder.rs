@@ -21,7 +21,7 @@ use crate::policy::{PeerRule, loopback_and_private};
 use crate::quota::{QuotaLimits, SourcePrefix};
 use crate::running::Running;
 use crate::settings::Settings;
-use crate::sip::SipSettings;
+use crate::sip::{Carrier, SipAddresses, SipSettings};
 use crate::steering::Steering;
 use ipnet::IpNet;
 use std::net::{IpAddr, SocketAddr};
@@ -54,7 +54,7 @@ pub struct Builder {
     tls: Option<Arc<ServerConfig>>,
     certificates: Option<Certificates>,
     proxies: Vec<IpNet>,
-    sip_listen: Vec<SocketAddr>,
+    sip_listen: SipAddresses,
     relay: Vec<IpAddr>,
     external: Vec<(IpAddr, Option<IpAddr>)>,
     ports: Option<(u16, u16)>,
@@ -136,7 +136,28 @@ impl Builder {
     /// Serves SIP on this address, over UDP and TCP; the first call turns SIP on. Port 0 takes a free one
     /// ([`Running::sip_listeners`] tells which).
     pub fn sip_listen(mut self, address: SocketAddr) -> Self {
-        self.sip_listen.push(address);
+        self.sip_listen.plain.push(address);
+        self
+    }
+
+    /// Serves SIP over TLS on this address. Requires [`certificates`](Self::certificates) or [`tls`](Self::tls). Port 0 takes a free one
+    /// ([`Running::sip_tls_listeners`] tells which).
+    pub fn sip_listen_tls(mut self, address: SocketAddr) -> Self {
+        self.sip_listen.streams.push((Carrier::Tls, address));
+        self
+    }
+
+    /// Serves SIP over WebSocket (RFC 7118) on this address, without TLS: for a reverse proxy in front, or for tests. Port 0 takes a free
+    /// one ([`Running::sip_ws_listeners`] tells which).
+    pub fn sip_listen_ws(mut self, address: SocketAddr) -> Self {
+        self.sip_listen.streams.push((Carrier::Ws, address));
+        self
+    }
+
+    /// Serves SIP over WebSocket and TLS on this address, as browsers require it. Requires [`certificates`](Self::certificates) or
+    /// [`tls`](Self::tls). Port 0 takes a free one ([`Running::sip_wss_listeners`] tells which).
+    pub fn sip_listen_wss(mut self, address: SocketAddr) -> Self {
+        self.sip_listen.streams.push((Carrier::Wss, address));
         self
     }
 

@@ -88,6 +88,24 @@ impl Local {
         self.observer.sip_listeners()
     }
 
+    /// The addresses that SIP is served on, over TLS, likewise.
+    #[must_use]
+    pub fn sip_tls_listeners(&self) -> &[SocketAddr] {
+        self.observer.sip_tls_listeners()
+    }
+
+    /// The addresses that SIP is served on, over WebSocket, likewise.
+    #[must_use]
+    pub fn sip_ws_listeners(&self) -> &[SocketAddr] {
+        self.observer.sip_ws_listeners()
+    }
+
+    /// The addresses that SIP is served on, over WebSocket and TLS, likewise.
+    #[must_use]
+    pub fn sip_wss_listeners(&self) -> &[SocketAddr] {
+        self.observer.sip_wss_listeners()
+    }
+
     /// Replaces all live settings. Allocations stay. The next [`turn`](Self::turn) applies the settings before it reads a datagram.
     ///
     /// # Errors

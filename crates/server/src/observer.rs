@@ -40,13 +40,25 @@ pub(crate) struct Listeners {
     pub(crate) udp: Vec<SocketAddr>,
     pub(crate) tcp: Vec<SocketAddr>,
     pub(crate) tls: Vec<SocketAddr>,
+    /// SIP, over UDP and TCP.
     pub(crate) sip: Vec<SocketAddr>,
+    pub(crate) sip_tls: Vec<SocketAddr>,
+    pub(crate) sip_ws: Vec<SocketAddr>,
+    pub(crate) sip_wss: Vec<SocketAddr>,
 }
 
 impl Listeners {
     /// All of them, which are no peers.
     pub(crate) fn all(&self) -> Vec<SocketAddr> {
-        [&self.udp[..], &self.tcp, &self.tls, &self.sip].concat()
+        let turn = [&self.udp[..], &self.tcp, &self.tls];
+        let sip = [&self.sip[..], &self.sip_tls, &self.sip_ws, &self.sip_wss];
+        [turn.concat(), sip.concat()].concat()
+    }
+
+    /// Whether any of them serves SIP.
+    pub(crate) fn has_sip(&self) -> bool {
+        let sip = [&self.sip, &self.sip_tls, &self.sip_ws, &self.sip_wss];
+        sip.iter().any(|list| !list.is_empty())
     }
 }
 
@@ -172,6 +184,30 @@ impl Observer {
     #[must_use]
     pub fn sip_listeners(&self) -> &[SocketAddr] {
         &self.view.listeners.sip
+    }
+
+    /// The addresses that SIP is served on, over TLS.
+    #[must_use]
+    pub fn sip_tls_listeners(&self) -> &[SocketAddr] {
+        &self.view.listeners.sip_tls
+    }
+
+    /// The addresses that SIP is served on, over WebSocket.
+    #[must_use]
+    pub fn sip_ws_listeners(&self) -> &[SocketAddr] {
+        &self.view.listeners.sip_ws
+    }
+
+    /// The addresses that SIP is served on, over WebSocket and TLS.
+    #[must_use]
+    pub fn sip_wss_listeners(&self) -> &[SocketAddr] {
+        &self.view.listeners.sip_wss
+    }
+
+    /// Whether SIP is served at all.
+    #[must_use]
+    pub fn serves_sip(&self) -> bool {
+        self.view.listeners.has_sip()
     }
 
     /// The relay ports of all relay addresses of a family, added up; `None` if there is no such address.

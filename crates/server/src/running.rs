@@ -133,6 +133,24 @@ impl Running {
         self.observer.sip_listeners()
     }
 
+    /// The addresses that SIP is served on, over TLS, likewise.
+    #[must_use]
+    pub fn sip_tls_listeners(&self) -> &[SocketAddr] {
+        self.observer.sip_tls_listeners()
+    }
+
+    /// The addresses that SIP is served on, over WebSocket, likewise.
+    #[must_use]
+    pub fn sip_ws_listeners(&self) -> &[SocketAddr] {
+        self.observer.sip_ws_listeners()
+    }
+
+    /// The addresses that SIP is served on, over WebSocket and TLS, likewise.
+    #[must_use]
+    pub fn sip_wss_listeners(&self) -> &[SocketAddr] {
+        self.observer.sip_wss_listeners()
+    }
+
     /// The addresses relayed from, and what clients are told.
     #[must_use]
     pub fn relay_addresses(&self) -> Vec<RelayAddress> {

@@ -63,7 +63,7 @@ impl Default for Limits {
 /// How the end of the body is known.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Framing {
-    /// By the end of the datagram, unless Content-Length ends it earlier (RFC 3261 §18.3). What follows is ignored.
+    /// By the end of the datagram or WebSocket message, unless Content-Length ends it earlier (RFC 3261 §18.3). What follows is ignored.
     #[default]
     Datagram,
     /// By Content-Length alone, which must be there (§20.14).

@@ -88,7 +88,12 @@ fn answer_after_the_end(carrier: Carrier) -> &'static str {
     let via = carrier.via_name();
     let invite = format!(
         "INVITE sip:b@192.0.2.1 SIP/2.0\r\nVia: SIP/2.0/{via} a1b2.invalid;branch=z9hG4bKx\r\nFrom: <sip:a@example.org>;tag=1\r\n\
-         To: <sip:b@192.0.2.1>\r\nCall-ID: 1\r\nCSeq: 1 INVITE\r\nMax-Forwards: 70\r\nContact: <sip:x@a1b2.invalid;transport=ws>\r\n\r\n"
+         To: <sip:b@192.0.2.1>\r\nCall-ID: 1\r\nCSeq: 1 INVITE\r\nMax-Forwards: 70\r\nContact: <sip:x@a1b2.invalid;transport=ws>\r\n{}\r\n",
+        if carrier.is_websocket() {
+            ""
+        } else {
+            "Content-Length: 0\r\n"
+        }
     );
     let mut spans = Spans::default();
     let received = engine.handle_message(NOW, &flow(carrier), invite.as_bytes(), &mut spans);

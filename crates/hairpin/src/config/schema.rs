@@ -13,7 +13,7 @@ use super::network::{ExternalIp, NameServer, Network, PeerRule, PortRange};
 use super::node::Node;
 use super::offload::{BindingExcess, OffloadMode};
 use super::setting::{AtLeastOne, Bounded, List, PinWorkers, Seconds, Setting, Steering, Workers};
-use super::sip::Algorithms;
+use super::sip::{Algorithms, Origin, WebSocketPath};
 use super::size::{Rate, Size};
 use super::source::{Located, Location};
 use super::tls::{MinVersion, Pair};
@@ -189,6 +189,16 @@ pub(crate) struct Settings {
     pub(crate) draft_dual_allocation: Entry<bool>,
     /// `sip.listen`
     pub(crate) sip_listen: Entry<List<SocketAddr>>,
+    /// `sip.listen_tls`
+    pub(crate) sip_listen_tls: Entry<List<SocketAddr>>,
+    /// `sip.listen_ws`
+    pub(crate) sip_listen_ws: Entry<List<SocketAddr>>,
+    /// `sip.listen_wss`
+    pub(crate) sip_listen_wss: Entry<List<SocketAddr>>,
+    /// `sip.ws_paths`
+    pub(crate) sip_ws_paths: Entry<List<WebSocketPath>>,
+    /// `sip.ws_origins`
+    pub(crate) sip_ws_origins: Entry<List<Origin>>,
     /// `sip.test_uas`
     pub(crate) sip_test_uas: Entry<bool>,
     /// `sip.challenge`
@@ -385,6 +395,11 @@ pub(crate) const KEYS: &[Key] = &[
         &mut s.draft_dual_allocation
     }),
     Key::new("sip", "listen", |s| &mut s.sip_listen).at_start(),
+    Key::new("sip", "listen_tls", |s| &mut s.sip_listen_tls).at_start(),
+    Key::new("sip", "listen_ws", |s| &mut s.sip_listen_ws).at_start(),
+    Key::new("sip", "listen_wss", |s| &mut s.sip_listen_wss).at_start(),
+    Key::new("sip", "ws_paths", |s| &mut s.sip_ws_paths),
+    Key::new("sip", "ws_origins", |s| &mut s.sip_ws_origins),
     Key::new("sip", "test_uas", |s| &mut s.sip_test_uas),
     Key::new("sip", "challenge", |s| &mut s.sip_challenge),
     Key::new("sip", "digest_algorithms", |s| &mut s.sip_digest_algorithms),

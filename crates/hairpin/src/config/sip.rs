@@ -16,6 +16,16 @@ use server::sip::DigestAlgorithm;
 pub(crate) struct Sip {
     /// Addresses served over UDP and TCP; none: no SIP.
     pub(crate) listen: Vec<SocketAddr>,
+    /// Addresses served over TLS.
+    pub(crate) listen_tls: Vec<SocketAddr>,
+    /// Addresses served over WebSocket.
+    pub(crate) listen_ws: Vec<SocketAddr>,
+    /// Addresses served over WebSocket and TLS.
+    pub(crate) listen_wss: Vec<SocketAddr>,
+    /// Where a WebSocket is served; nothing: at any path.
+    pub(crate) ws_paths: Vec<String>,
+    /// Whose pages may open a WebSocket; nothing: all.
+    pub(crate) ws_origins: Vec<String>,
     /// Whether REGISTER and INVITE are accepted, from anybody: for tests.
     pub(crate) test_uas: bool,
     /// Whether that REGISTER takes a digest by one of the users.
@@ -60,6 +70,17 @@ pub(super) fn resolve(settings: &Settings) -> Option<Sip> {
     let listen = s.sip_listen?.value;
     Some(Sip {
         listen: values(listen),
+        listen_tls: values(s.sip_listen_tls?.value),
+        listen_ws: values(s.sip_listen_ws?.value),
+        listen_wss: values(s.sip_listen_wss?.value),
+        ws_paths: values(s.sip_ws_paths?.value)
+            .into_iter()
+            .map(|path| path.0)
+            .collect(),
+        ws_origins: values(s.sip_ws_origins?.value)
+            .into_iter()
+            .map(|origin| origin.0)
+            .collect(),
         test_uas: s.sip_test_uas?.value,
         challenge: s.sip_challenge?.value,
         digest_algorithms: values(s.sip_digest_algorithms?.value.0),
@@ -86,6 +107,61 @@ pub(super) fn resolve(settings: &Settings) -> Option<Sip> {
 
 fn values<T>(list: List<T>) -> Vec<T> {
     list.into_iter().map(|item| item.value).collect()
+}
+
+/// A path of a URI.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct WebSocketPath(String);
+
+impl FromText for WebSocketPath {
+    const EXPECTED: &'static str = "a path like \"/ws\"";
+
+    fn from_text(text: &str) -> Result<Self, Mistake> {
+        let is_path = text.starts_with('/')
+            && text
+                .bytes()
+                .all(|byte| byte.is_ascii_graphic() && byte != b'?' && byte != b'#');
+        match is_path {
+            true => Ok(Self(text.to_owned())),
+            false => Err(Mistake::new(format!("`{text}` is not a path"))
+                .help("begin with a slash, like \"/ws\"")),
+        }
+    }
+
+    fn to_text(&self) -> String {
+        self.0.clone()
+    }
+}
+
+/// The origin of a web page (RFC 6454 §6.1).
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Origin(String);
+
+impl FromText for Origin {
+    const EXPECTED: &'static str = "an origin like \"https://phone.example.org\"";
+
+    fn from_text(text: &str) -> Result<Self, Mistake> {
+        let host = text
+            .strip_prefix("https://")
+            .or_else(|| text.strip_prefix("http://"));
+        let is_origin = host.is_some_and(|host| {
+            !host.is_empty()
+                && host
+                    .bytes()
+                    .all(|byte| byte.is_ascii_graphic() && !b"/?#@".contains(&byte))
+        });
+        match is_origin {
+            true => Ok(Self(text.to_owned())),
+            false => {
+                let help = "give scheme and host alone, like \"https://phone.example.org\"";
+                Err(Mistake::new(format!("`{text}` is not an origin")).help(help))
+            }
+        }
+    }
+
+    fn to_text(&self) -> String {
+        self.0.clone()
+    }
 }
 
 /// Algorithms; without any there would be no challenge.
@@ -124,12 +200,29 @@ pub(super) fn check(settings: &Settings, report: &mut Report) {
     name_servers_are_few(settings, report);
     listeners_are_few(settings, report);
     listeners_do_not_clash(settings, report);
+    streams_do_not_clash(settings, report);
+    tls_has_a_certificate(settings, report);
     something_listens(settings, report);
     somebody_can_answer_a_challenge(settings, report);
 }
 
+/// The addresses of UDP and TCP.
 fn listeners(settings: &Settings) -> &[Located<SocketAddr>] {
     settings.sip_listen.as_ref().map_or(&[], |list| &list.value)
+}
+
+/// The lists of addresses for connections that are not plain TCP.
+fn stream_lists(settings: &Settings) -> [&Entry<List<SocketAddr>>; 3] {
+    [
+        &settings.sip_listen_tls,
+        &settings.sip_listen_ws,
+        &settings.sip_listen_wss,
+    ]
+}
+
+fn stream_listeners(settings: &Settings) -> impl Iterator<Item = &Located<SocketAddr>> {
+    let lists = stream_lists(settings).into_iter().flatten();
+    lists.flat_map(|list| &list.value)
 }
 
 fn is_on(entry: &Entry<bool>) -> Option<&Located<bool>> {
@@ -140,8 +233,12 @@ fn is_on(entry: &Entry<bool>) -> Option<&Located<bool>> {
 const MOST: usize = 64;
 
 fn listeners_are_few(settings: &Settings, report: &mut Report) {
-    let count = listeners(settings).len();
-    if let Some(list) = settings.sip_listen.as_ref().filter(|_| count > MOST) {
+    let lists = [&settings.sip_listen].into_iter();
+    for list in lists.chain(stream_lists(settings)).flatten() {
+        let count = list.value.len();
+        if count <= MOST {
+            continue;
+        }
         let message = format!("{count} addresses are more than {MOST}");
         let help = "remove some; 0.0.0.0 and [::] listen on all";
         report.push(Diagnostic::error(&list.at, message).help(help));
@@ -191,8 +288,43 @@ fn listeners_do_not_clash(settings: &Settings, report: &mut Report) {
     }
 }
 
+/// One address has one protocol, SIP's own over TCP included.
+fn streams_do_not_clash(settings: &Settings, report: &mut Report) {
+    let turn = [&settings.listen_tcp, &settings.listen_tls];
+    let turn = turn.into_iter().flatten().flat_map(|list| &list.value);
+    let mut seen: Vec<&Located<SocketAddr>> = turn.chain(listeners(settings)).collect();
+    for listener in stream_listeners(settings) {
+        let address = listener.value;
+        let taken = seen.iter().find(|other| other.value == address);
+        if let Some(other) = taken.filter(|_| address.port() != 0) {
+            report.push(
+                Diagnostic::error(&listener.at, format!("{address} is taken"))
+                    .see(&other.at, "listened on here")
+                    .help("give each protocol a port of its own"),
+            );
+        }
+        seen.push(listener);
+    }
+}
+
+fn tls_has_a_certificate(settings: &Settings, report: &mut Report) {
+    let pairs = settings.tls_certificates.as_ref();
+    let made = is_on(&settings.tls_self_signed).is_some();
+    if made || pairs.is_some_and(|list| !list.value.is_empty()) {
+        return;
+    }
+    let lists = [&settings.sip_listen_tls, &settings.sip_listen_wss];
+    for list in lists.into_iter().flatten() {
+        if !list.value.is_empty() {
+            let message = "there is a TLS listener, but no certificate";
+            let help = "set tls.certificates, or remove the listener";
+            report.push(Diagnostic::error(&list.at, message).help(help));
+        }
+    }
+}
+
 fn something_listens(settings: &Settings, report: &mut Report) {
-    if !listeners(settings).is_empty() {
+    if !listeners(settings).is_empty() || stream_listeners(settings).next().is_some() {
         return;
     }
     if let Some(test_uas) = is_on(&settings.sip_test_uas) {

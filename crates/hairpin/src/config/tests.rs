@@ -523,3 +523,25 @@ fn a_test_uas_without_a_listener_is_hardly_meant() {
     let loaded = load_file("[sip]\ntest_uas = true\n");
     assert_eq!(loaded.count(), "1 warning");
 }
+
+#[test]
+fn sip_over_tls_and_websocket_needs_a_certificate_and_addresses_of_its_own() {
+    one_complaint(
+        "[sip]\nlisten_tls = [\"127.0.0.1:5061\"]",
+        "hairpin.toml:2:14: there is a TLS listener, but no certificate (set tls.certificates, or remove the listener)",
+    );
+    one_complaint(
+        "[sip]\nlisten = [\"127.0.0.1:5060\"]\nlisten_ws = [\"127.0.0.1:5060\"]",
+        "hairpin.toml:3:14: 127.0.0.1:5060 is taken (give each protocol a port of its own)",
+    );
+    one_complaint(
+        "[sip]\nlisten_ws = [\"127.0.0.1:8080\"]\nws_paths = [\"ws\"]",
+        "hairpin.toml:3:13: `ws` is not a path (begin with a slash, like \"/ws\")",
+    );
+    one_complaint(
+        "[sip]\nlisten_ws = [\"127.0.0.1:8080\"]\nws_origins = [\"https://a.example/\"]",
+        "hairpin.toml:3:15: `https://a.example/` is not an origin (give scheme and host alone, like \"https://phone.example.org\")",
+    );
+    let text = "[sip]\nlisten_ws = [\"127.0.0.1:8080\"]\nws_paths = [\"/ws\"]\nws_origins = [\"https://a.example:8443\"]";
+    assert_eq!(complaints(text), [""; 0]);
+}

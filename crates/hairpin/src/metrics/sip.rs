@@ -7,7 +7,7 @@ use server::stats::Stats;
 use super::text::{Kind, Page, nanoseconds};
 
 pub(super) fn write(page: &mut Page, observer: &Observer, stats: &Stats) {
-    if observer.sip_listeners().is_empty() {
+    if !observer.serves_sip() {
         return;
     }
     let sum = stats.sip();
@@ -212,12 +212,12 @@ fn dropped(page: &mut Page, sum: &SipCounters) {
 fn connections(page: &mut Page, sum: &SipCounters) {
     page.gauge(
         "hairpin_sip_connections",
-        "TCP connections that are open.",
+        "Connections of SIP that are open.",
         sum.connections,
     );
     page.counters(
         "hairpin_sip_connections_opened_total",
-        "TCP connections that were accepted, made by us, or closed at once because there were too many.",
+        "Connections of SIP that were accepted, made by us, or closed at once because there were too many.",
         "how",
         [
             ("accepted", sum.connections_accepted),
@@ -227,7 +227,7 @@ fn connections(page: &mut Page, sum: &SipCounters) {
     );
     page.counters(
         "hairpin_sip_connections_closed_total",
-        "TCP connections that were closed, by reason.",
+        "Connections of SIP that were closed, by reason.",
         "reason",
         [
             ("peer", sum.closed_by_peer),
@@ -235,6 +235,26 @@ fn connections(page: &mut Page, sum: &SipCounters) {
             ("slow", sum.closed_slow),
             ("malformed", sum.closed_malformed),
             ("unread", sum.closed_unread),
+        ],
+    );
+    page.counters(
+        "hairpin_sip_tls_handshakes_total",
+        "TLS handshakes of SIP, completed, failed, or put off to the next wake-up of the worker.",
+        "result",
+        [
+            ("completed", sum.tls_handshakes),
+            ("failed", sum.tls_failed),
+            ("deferred", sum.tls_deferred),
+        ],
+    );
+    page.counters(
+        "hairpin_sip_websockets_total",
+        "WebSockets that were opened, refused in the handshake, or closed because the client broke the protocol.",
+        "result",
+        [
+            ("opened", sum.websockets),
+            ("refused", sum.websockets_refused),
+            ("failed", sum.websockets_failed),
         ],
     );
 }

@@ -19,7 +19,7 @@ use crate::ports::PortRange;
 use crate::privileges::Kept;
 use crate::quota::Quotas;
 use crate::random;
-use crate::sip::{self, Sip};
+use crate::sip::{self, Carrier, Sip};
 use crate::steering::Tables;
 use crate::worker::{Worker, WorkerMessage};
 use io::{Offloads, UdpSocket};
@@ -142,14 +142,23 @@ impl Builder {
         let groups = self.bind_listeners(workers, gro)?;
         let orders = self.settings.sip_orders(workers);
         let buffers = self.wanted_buffers();
-        let (sip_listeners, sip) = sip::set_up(&self.sip_listen, workers, buffers, orders)?;
+        let (sip_addresses, sip) = sip::set_up(
+            &self.sip_listen,
+            self.tls_config(),
+            workers,
+            buffers,
+            orders,
+        )?;
         let (streams, tcp, tls) = self.bind_streams(workers)?;
         Ok(Bound {
             listeners: Listeners {
                 udp: groups.iter().map(|group| group[0].local_addr()).collect(),
                 tcp,
                 tls,
-                sip: sip_listeners,
+                sip_tls: sip_addresses.of(Carrier::Tls),
+                sip_ws: sip_addresses.of(Carrier::Ws),
+                sip_wss: sip_addresses.of(Carrier::Wss),
+                sip: sip_addresses.plain,
             },
             groups,
             streams,
@@ -221,6 +230,9 @@ fn say_what_serves(observer: &Observer, workers: usize, relays: &[IpAddr], ports
         tcp = ?observer.tcp_listeners(),
         tls = ?observer.tls_listeners(),
         sip = ?observer.sip_listeners(),
+        sip_tls = ?observer.sip_tls_listeners(),
+        sip_ws = ?observer.sip_ws_listeners(),
+        sip_wss = ?observer.sip_wss_listeners(),
         relay_addresses = ?relays,
         first_port = ports.first(),
         last_port = ports.last(),

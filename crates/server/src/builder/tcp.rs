@@ -6,15 +6,21 @@ use crate::error::StartError;
 use io::{TcpListener, TcpOptions};
 use std::net::SocketAddr;
 use std::sync::Arc;
+use streams::rustls::ServerConfig;
 
 /// For each worker its sockets; and the addresses of plain TCP and of TLS.
 type BoundStreams = (Vec<Vec<StreamListener>>, Vec<SocketAddr>, Vec<SocketAddr>);
 
 impl Builder {
+    /// What TLS listeners are configured with.
+    pub(super) fn tls_config(&self) -> Option<Arc<ServerConfig>> {
+        let made = || Some(self.certificates.as_ref()?.server_config(false));
+        self.tls.clone().or_else(made)
+    }
+
     /// All are bound before any worker accepts: a socket that joins its group later would take over connections of the others.
     pub(super) fn bind_streams(&self, workers: usize) -> Result<BoundStreams, StartError> {
-        let made = || Some(self.certificates.as_ref()?.server_config(false));
-        let config = self.tls.clone().or_else(made);
+        let config = self.tls_config();
         if !self.listen_tls.is_empty() && config.is_none() {
             return Err(StartError::NoCertificate);
         }

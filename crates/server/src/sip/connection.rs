@@ -1,14 +1,16 @@
-//! One TCP connection: what has begun to come, what waits to be written, and how long it may take.
+//! One connection: what has begun to come, what waits to be written, and how long it may take.
 
+use super::layers::Layers;
 use super::settings::SipSettings;
 use super::token::Slot;
 use io::TcpConnection;
 use sip::Mono;
 use sip::engine::ConnectKey;
-use sip::flow::ConnectionKey;
+use sip::flow::{Carrier, ConnectionKey};
 use sip::frame::{Framer, Opened};
 use std::io::{ErrorKind, IoSlice};
 use std::net::SocketAddr;
+use streams::websocket::{CloseCode, FrameHeader, Kind};
 
 /// Bytes that may wait to be written. One that does not read a hundred answers is given up.
 const MOST_UNWRITTEN: usize = 256 << 10;
@@ -23,6 +25,8 @@ const ENOUGH_UNWRITTEN: usize = 32 << 10;
 #[derive(Debug)]
 pub(crate) struct Connection {
     pub(crate) stream: TcpConnection,
+    pub(crate) carrier: Carrier,
+    pub(crate) layers: Layers,
     pub(crate) slot: Slot,
     /// Its name, in all engines.
     pub(crate) key: ConnectionKey,
@@ -38,6 +42,8 @@ pub(crate) struct Connection {
     pub(crate) framer: Framer,
     /// What waits to be written, and how much of it has been.
     outbound: Vec<u8>,
+    /// What is to be encrypted first.
+    plain: Vec<u8>,
     written: usize,
     /// When bytes came last.
     pub(crate) heard: Mono,
@@ -80,6 +86,8 @@ impl Connection {
     ) -> Connection {
         Connection {
             stream,
+            carrier: Carrier::Tcp,
+            layers: Layers::default(),
             slot,
             key,
             is_shared: false,
@@ -89,6 +97,7 @@ impl Connection {
             inbound: Vec::new(),
             framer: Framer::new(Opened::ByPeer),
             outbound: Vec::new(),
+            plain: Vec::new(),
             written: 0,
             heard: now,
             begun: Some(now),
@@ -108,27 +117,89 @@ impl Connection {
         }
     }
 
-    /// Adds to what is to be written; `false` if too much waits already.
+    /// Adds a message to what is to be written; `false` if too much waits already.
     pub(crate) fn queue(&mut self, bytes: &[u8], spare: &mut Vec<Vec<u8>>) -> bool {
+        if self.carrier.is_websocket() {
+            let header = FrameHeader::message(Kind::of(bytes), bytes.len());
+            self.queue_parts(&[header.as_bytes(), bytes], spare)
+        } else {
+            self.queue_parts(&[bytes], spare)
+        }
+    }
+
+    /// Adds bytes below the messages, such as a frame of a WebSocket.
+    pub(crate) fn queue_parts(&mut self, parts: &[&[u8]], spare: &mut Vec<Vec<u8>>) -> bool {
         // What other workers still answer comes even though nothing more is read.
         let most = if self.is_shared {
             MOST_SHARED
         } else {
             MOST_UNWRITTEN
         };
-        if self.unwritten() + bytes.len() > most {
+        let length: usize = parts.iter().map(|part| part.len()).sum();
+        if self.unwritten() + length > most {
             return false;
         }
-        if self.outbound.capacity() == 0 {
-            self.outbound = spare.pop().unwrap_or_default();
+        let buffer = match self.layers.tls {
+            Some(_) => &mut self.plain,
+            None => &mut self.outbound,
+        };
+        if buffer.capacity() == 0 {
+            *buffer = spare.pop().unwrap_or_default();
         }
-        self.outbound.extend_from_slice(bytes);
+        parts.iter().for_each(|part| buffer.extend_from_slice(part));
         true
+    }
+
+    /// Takes what was read of a connection over TLS: appends plaintext, and keeps what TLS itself has to answer. Returns whether the
+    /// other side has ended the connection.
+    pub(crate) fn decrypt(
+        &mut self,
+        bytes: &[u8],
+        plain: &mut Vec<u8>,
+    ) -> Result<bool, streams::tls::TlsError> {
+        let Some(tls) = &mut self.layers.tls else {
+            return Ok(false);
+        };
+        self.layers.records.advance(bytes);
+        tls.received(bytes, plain, &mut self.outbound)
     }
 
     /// Bytes that wait to be written.
     pub(crate) fn unwritten(&self) -> usize {
-        self.outbound.len() - self.written
+        self.outbound.len() - self.written + self.plain.len()
+    }
+
+    /// Tells the other side why the connection ends, if there is room for it.
+    pub(crate) fn say_goodbye(&mut self, code: CloseCode) {
+        if self.connecting.is_some() || self.layers.is_handshaking() {
+            return;
+        }
+        let mut frame = Vec::new();
+        if let Some(web) = &mut self.layers.web {
+            web.close(code, &mut frame);
+        }
+        // Nothing may come between the parts of a message.
+        if self.queue_parts(&[&frame], &mut Vec::new()) && self.encrypt() {
+            if let Some(tls) = &mut self.layers.tls {
+                tls.close(&mut self.outbound);
+            }
+            let rest = &self.outbound[self.written..];
+            if !rest.is_empty() {
+                let _ = self.stream.write(&[IoSlice::new(rest)]);
+            }
+        }
+    }
+
+    /// Makes records of all that waits for it: what was queued together goes into as few as possible. `false` if TLS has failed.
+    fn encrypt(&mut self) -> bool {
+        match &mut self.layers.tls {
+            Some(tls) if !self.plain.is_empty() => {
+                let is_done = tls.encrypt(&self.plain, &mut self.outbound).is_ok();
+                self.plain.clear();
+                is_done
+            }
+            _ => true,
+        }
     }
 
     /// So much waits that nothing more is read.
@@ -141,6 +212,10 @@ impl Connection {
         if self.connecting.is_some() {
             return Written::Some;
         }
+        if !self.encrypt() {
+            return Written::Broken;
+        }
+        keep_spare(std::mem::take(&mut self.plain), spare);
         while self.unwritten() > 0 {
             match self
                 .stream

@@ -1,4 +1,4 @@
-//! The TCP connections of one worker: accepted, bounded, timed, written to in one go per batch.
+//! The connections of one worker: accepted, bounded, timed, written to in one go per batch.
 
 use super::connection::{Connection, Watching, Written, keep_spare};
 use super::counters::SipCounters;
@@ -14,6 +14,7 @@ use sip::engine::ConnectKey;
 use sip::flow::ConnectionKey;
 use sip::frame::{Framer, Opened};
 use std::net::SocketAddr;
+use streams::websocket::CloseCode;
 use timers::Wheel;
 
 /// A tick of the connections' timers: they are about seconds.
@@ -211,9 +212,14 @@ impl Connections {
         if self.get(slot).is_none() {
             return;
         }
-        let Some(connection) = self.table[slot.index as usize].take() else {
+        let Some(mut connection) = self.table[slot.index as usize].take() else {
             return;
         };
+        match reason {
+            Reason::Peer | Reason::Unread => {}
+            Reason::Idle => connection.say_goodbye(CloseCode::GoingAway),
+            Reason::Slow | Reason::Malformed => connection.say_goodbye(CloseCode::Protocol),
+        }
         self.free.push(slot.index);
         self.gone.push(Gone {
             key: connection.key,
@@ -244,12 +250,35 @@ impl Connections {
         keep_spare(buffer, &mut self.spare);
     }
 
-    /// Queues bytes to be written at the next [`Connections::flush`]. `false` if the connection is gone or was given up.
+    /// Queues a message to be written at the next [`Connections::flush`]. `false` if the connection is gone or was given up.
     pub(crate) fn queue(&mut self, slot: Slot, bytes: &[u8], counters: &mut SipCounters) -> bool {
+        self.queue_with(slot, counters, |connection, spare| {
+            connection.queue(bytes, spare)
+        })
+    }
+
+    /// The same of bytes that are no message.
+    pub(crate) fn queue_raw(
+        &mut self,
+        slot: Slot,
+        bytes: &[u8],
+        counters: &mut SipCounters,
+    ) -> bool {
+        self.queue_with(slot, counters, |connection, spare| {
+            connection.queue_parts(&[bytes], spare)
+        })
+    }
+
+    fn queue_with(
+        &mut self,
+        slot: Slot,
+        counters: &mut SipCounters,
+        queue: impl FnOnce(&mut Connection, &mut Vec<Vec<u8>>) -> bool,
+    ) -> bool {
         let mut spare = std::mem::take(&mut self.spare);
         let queued = self
             .get(slot)
-            .map(|connection| connection.queue(bytes, &mut spare));
+            .map(|connection| queue(connection, &mut spare));
         self.spare = spare;
         match queued {
             None => false,
@@ -258,13 +287,18 @@ impl Connections {
                 false
             }
             Some(true) => {
-                if let Some(connection) = self.get(slot)
-                    && !std::mem::replace(&mut connection.dirty, true)
-                {
-                    self.dirty.push(slot);
-                }
+                self.mark(slot);
                 true
             }
+        }
+    }
+
+    /// Has the next [`Connections::flush`] write what waits.
+    pub(crate) fn mark(&mut self, slot: Slot) {
+        if let Some(connection) = self.get(slot)
+            && !std::mem::replace(&mut connection.dirty, true)
+        {
+            self.dirty.push(slot);
         }
     }
 

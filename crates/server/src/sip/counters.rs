@@ -67,7 +67,7 @@ impl<const N: usize> Add for [u64; N] {
 counters! {
     /// Messages received over UDP.
     udp_messages: u64,
-    /// Messages received over TCP.
+    /// Messages received over connections.
     tcp_messages: u64,
     /// Bytes of messages received.
     bytes_received: u64,
@@ -137,6 +137,18 @@ counters! {
     connections_made: u64,
     /// Connections closed at once because there were too many.
     connections_refused: u64,
+    /// TLS handshakes completed.
+    tls_handshakes: u64,
+    /// TLS connections that failed, most of them in the handshake.
+    tls_failed: u64,
+    /// Times that a TLS handshake was put off to the next wake-up, because handshakes had taken their share of this one.
+    tls_deferred: u64,
+    /// WebSockets opened.
+    websockets: u64,
+    /// WebSocket handshakes refused.
+    websockets_refused: u64,
+    /// WebSockets closed because the client broke the protocol.
+    websockets_failed: u64,
     /// Connections closed: by the other side, or because it broke.
     closed_by_peer: u64,
     /// Connections closed: nothing came for too long.

@@ -62,7 +62,7 @@ impl Endpoint {
     /// For worker `number`, which listens on these addresses.
     pub(crate) fn new(
         number: u16,
-        listeners: &[SocketAddr],
+        (listeners, streams): (&[SocketAddr], &[(Carrier, SocketAddr)]),
         front: Front,
         orders: Arc<Orders>,
         secrets: &Secrets,
@@ -87,8 +87,13 @@ impl Endpoint {
         config.sent_by = (0..)
             .map(ListenerKey)
             .zip(listeners)
-            .flat_map(|(listener, address)| sent_by(listener, *address))
+            .flat_map(|(listener, address)| {
+                [Carrier::Udp, Carrier::Tcp].map(|carrier| sent_by(listener, carrier, *address))
+            })
             .collect();
+        let streams = (listeners.len() as u16..).map(ListenerKey).zip(streams);
+        let streams = streams.map(|(listener, (carrier, at))| sent_by(listener, *carrier, *at));
+        config.sent_by.extend(streams);
         let names = secrets.names.clone();
         Endpoint {
             now,
@@ -619,15 +624,15 @@ fn is_shed(received: &Received<'_>) -> bool {
 }
 
 /// How requests from a listener would be signed.
-fn sent_by(listener: ListenerKey, address: SocketAddr) -> [SentBy; 2] {
+fn sent_by(listener: ListenerKey, carrier: Carrier, address: SocketAddr) -> SentBy {
     let host = match address {
         SocketAddr::V4(v4) => v4.ip().to_string(),
         SocketAddr::V6(v6) => format!("[{}]", v6.ip()),
     };
-    [Carrier::Udp, Carrier::Tcp].map(|carrier| SentBy {
+    SentBy {
         listener,
         carrier,
-        host: host.clone().into(),
+        host: host.into(),
         port: address.port(),
-    })
+    }
 }

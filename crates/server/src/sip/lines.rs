@@ -61,16 +61,26 @@ impl Abilities {
     }
 }
 
-/// Contact: this server, as the client reached it.
-pub(super) fn contact<'b>(buffer: &'b mut [u8], flow: &Flow) -> Result<&'b [u8], BuildError> {
+/// Contact: this server, as the client reached it; a SIPS URI if it was asked by one (RFC 3261 §12.1.1).
+pub(super) fn contact<'b>(
+    buffer: &'b mut [u8],
+    flow: &Flow,
+    is_sips: bool,
+) -> Result<&'b [u8], BuildError> {
     let mut builder = Builder::fields(buffer);
     // Without a transport it would be UDP for an address (RFC 3263 §4.1), and the ACK would leave the connection.
     let end = match flow.carrier {
-        Carrier::Tcp => &b";transport=tcp>"[..],
-        _ => b">",
+        Carrier::Udp => &b">"[..],
+        // RFC 5630 §3.1.2: SIPS over TCP is TLS.
+        Carrier::Tls if is_sips => b";transport=tcp>",
+        Carrier::Tcp => b";transport=tcp>",
+        Carrier::Tls => b";transport=tls>",
+        // RFC 7118 §5.2: one parameter for both.
+        Carrier::Ws | Carrier::Wss => b";transport=ws>",
     };
+    let scheme = if is_sips { &b"<sips:"[..] } else { b"<sip:" };
     let parts = [
-        Part::Bytes(b"<sip:"),
+        Part::Bytes(scheme),
         Part::Ip(flow.local.ip()),
         Part::Bytes(b":"),
         Part::Number(flow.local.port().into()),
@@ -84,9 +94,10 @@ pub(super) fn contact<'b>(buffer: &'b mut [u8], flow: &Flow) -> Result<&'b [u8],
 pub(super) fn dialog<'b>(
     buffer: &'b mut [u8],
     flow: &Flow,
+    is_sips: bool,
     abilities: &Abilities,
 ) -> Result<&'b [u8], BuildError> {
-    let length = contact(buffer, flow)?.len();
+    let length = contact(buffer, flow, is_sips)?.len();
     let end = length + abilities.invite.len();
     let room = buffer.get_mut(length..end).ok_or(BuildError::NoRoom)?;
     room.copy_from_slice(&abilities.invite);

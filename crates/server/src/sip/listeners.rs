@@ -1,12 +1,16 @@
-//! The sockets that SIP is listened on: for each address one over UDP and one over TCP (RFC 3261 §18.2.1), for each worker.
+//! The sockets that SIP is listened on, for each worker: for each address one over UDP and one over TCP (RFC 3261 §18.2.1); and those
+//! for TLS and WebSocket.
 
+use super::layers::StreamListener;
 use super::settings::Orders;
 use super::{NameResolver, Secrets, Sip, reading};
 use crate::error::StartError;
 use crate::features::Buffers;
 use io::{TcpListener, TcpOptions, UdpOptions, UdpSocket};
+use sip::flow::Carrier;
 use std::net::SocketAddr;
 use std::sync::Arc;
+use streams::rustls::ServerConfig;
 
 /// One address, at one worker.
 #[derive(Debug)]
@@ -17,8 +21,24 @@ pub(crate) struct SipListener {
     pub(crate) local: SocketAddr,
 }
 
+/// Where SIP is served.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct SipAddresses {
+    /// Over UDP and TCP.
+    pub(crate) plain: Vec<SocketAddr>,
+    /// Over TLS or WebSocket.
+    pub(crate) streams: Vec<(Carrier, SocketAddr)>,
+}
+
+impl SipAddresses {
+    pub(crate) fn of(&self, carrier: Carrier) -> Vec<SocketAddr> {
+        let of = self.streams.iter().filter(|(other, _)| *other == carrier);
+        of.map(|(_, address)| *address).collect()
+    }
+}
+
 /// The addresses listened on, and SIP for each worker; nothing where there are no addresses.
-type SetUp = (Vec<SocketAddr>, Vec<Sip>);
+type SetUp = (SipAddresses, Vec<Sip>);
 
 /// How many times the receive buffer of the other listeners a SIP socket has: its messages are as many times longer than theirs, and
 /// overload control must see who waits. By the memory that the kernel accounts for a datagram, four times 8 MiB are 52,000 of up to
@@ -28,19 +48,20 @@ const BUFFERS: u32 = 4;
 /// Binds everything that SIP needs. UDP sockets get four times the receive buffer.
 ///
 /// # Errors
-/// If an address cannot be listened on over UDP and TCP, or is there twice.
+/// If an address cannot be listened on, or is there twice; or if TLS has no certificate.
 pub(crate) fn set_up(
-    addresses: &[SocketAddr],
+    addresses: &SipAddresses,
+    tls: Option<Arc<ServerConfig>>,
     workers: usize,
     buffers: Buffers,
     orders: Orders,
 ) -> Result<SetUp, StartError> {
-    if addresses.is_empty() {
-        return Ok((Vec::new(), Vec::new()));
+    if addresses.plain.is_empty() && addresses.streams.is_empty() {
+        return Ok(SetUp::default());
     }
     let mut of_workers: Vec<Vec<SipListener>> = (0..workers).map(|_| Vec::new()).collect();
-    let mut bound = Vec::new();
-    for &address in addresses {
+    let mut bound = SipAddresses::default();
+    for &address in &addresses.plain {
         let options = UdpOptions {
             // A message is one datagram, and the next one is of another length.
             gro: false,
@@ -51,14 +72,37 @@ pub(crate) fn set_up(
             ..UdpOptions::listener()
         };
         let group = bind(address, workers, &options)?;
-        bound.extend(group.first().map(|listener| listener.local));
+        bound
+            .plain
+            .extend(group.first().map(|listener| listener.local));
         let places = of_workers.iter_mut().zip(group);
         places.for_each(|(list, listener)| list.push(listener));
+    }
+    let tls = tls.map(without_alpn);
+    let mut of_streams: Vec<Vec<StreamListener>> = (0..workers).map(|_| Vec::new()).collect();
+    for &(carrier, address) in &addresses.streams {
+        let tls = tls.clone().filter(|_| carrier.is_secure());
+        if carrier.is_secure() && tls.is_none() {
+            return Err(StartError::NoCertificate);
+        }
+        let (local, group) =
+            bind_stream(address, workers).map_err(|source| StartError::Bind { address, source })?;
+        bound.streams.push((carrier, local));
+        for (list, socket) in of_streams.iter_mut().zip(group) {
+            let tls = tls.clone();
+            list.push(StreamListener {
+                socket,
+                local,
+                carrier,
+                tls,
+            });
+        }
     }
     let names = NameResolver::new(&orders.settings.resolvers);
     let secrets = Secrets::new(workers, names).map_err(StartError::Randomness)?;
     let orders = Arc::new(orders);
-    let sips = (0..).zip(of_workers).map(|(number, listeners)| {
+    let listeners = of_workers.into_iter().zip(of_streams);
+    let sips = (0..).zip(listeners).map(|(number, listeners)| {
         let orders = Arc::clone(&orders);
         Sip::new(number, listeners, orders, &secrets, reading::now())
     });
@@ -97,6 +141,27 @@ fn bind(
         })
         .collect::<std::io::Result<_>>()
         .map_err(refused)
+}
+
+/// Browsers offer `http/1.1` for WSS and SIP clients offer what they like (RFC 7301 §3.2): what is agreed on for TURN is none of theirs.
+fn without_alpn(config: Arc<ServerConfig>) -> Arc<ServerConfig> {
+    let mut config = Arc::unwrap_or_clone(config);
+    config.alpn_protocols = Vec::new();
+    Arc::new(config)
+}
+
+/// The sockets of one SO_REUSEPORT group, and what they are bound to. A plain socket finds out first whether the port is free.
+fn bind_stream(
+    address: SocketAddr,
+    workers: usize,
+) -> std::io::Result<(SocketAddr, Vec<TcpListener>)> {
+    let plain = TcpOptions {
+        reuse_port: false,
+        ..TcpOptions::default()
+    };
+    let free = TcpListener::bind(address, &plain)?.local_addr();
+    let sockets = (0..workers).map(|_| TcpListener::bind(free, &TcpOptions::default()));
+    Ok((free, sockets.collect::<std::io::Result<_>>()?))
 }
 
 /// The address with its port, which nobody else listens on. SO_REUSEPORT would let a second server of the same user join silently

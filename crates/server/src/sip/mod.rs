@@ -3,7 +3,7 @@
 //! ```text
 //!  UDP, at most 16 ──┐                       ┌── nothing that is SIP: dropped and counted
 //!  datagrams a turn  ├─> frame ─> Endpoint ──┼── STUN, keep-alives: answered here
-//!  TCP connections ──┘                       └── messages: refused, or parsed, answered
+//!  connections ──────┘                       └── messages: refused, or parsed, answered
 //!          ^                                          │
 //!          └──────── SendQueue, write buffers <───────┘   flushed before the next 16
 //! ```
@@ -19,6 +19,8 @@ mod connections;
 mod counters;
 mod endpoint;
 mod front;
+mod layered;
+mod layers;
 mod lines;
 mod listeners;
 mod names;
@@ -34,7 +36,7 @@ mod user;
 
 pub(crate) use balance::{Commons, SipBatch};
 pub use counters::{DIGEST_OUTCOMES, DNS_OUTCOMES, SIP_CLASSES, SIP_METHODS, SipCounters};
-pub(crate) use listeners::set_up;
+pub(crate) use listeners::{SipAddresses, set_up};
 pub(crate) use names::Answered;
 pub use names::{LocateError, NameResolver};
 pub(crate) use settings::Orders;
@@ -50,6 +52,7 @@ use connections::Connections;
 use endpoint::Endpoint;
 use front::Front;
 use io::{Event, Interest, Poller, RecvBatch, SendOptions, SendQueue};
+use layers::StreamListener;
 use listeners::SipListener;
 use sip::{HashKey, Mono, Now};
 use std::collections::VecDeque;
@@ -93,6 +96,8 @@ fn share_of(ready: usize) -> usize {
 #[derive(Debug)]
 pub(crate) struct Sip {
     listeners: Vec<SipListener>,
+    /// Their numbers go on where those of `listeners` end.
+    streams: Vec<StreamListener>,
     batch: RecvBatch,
     queue: SendQueue,
     connections: Connections,
@@ -103,6 +108,10 @@ pub(crate) struct Sip {
     ready: Vec<(SipToken, Event)>,
     /// What a connection's bytes are read into.
     scratch: Box<[u8]>,
+    /// What is decrypted of it.
+    plain: Vec<u8>,
+    /// Time that TLS handshakes have taken in this turn.
+    handshakes_ns: u64,
     /// How much of it each connection may fill in this turn.
     share: usize,
     /// Sockets reported beside the one at hand.
@@ -122,17 +131,22 @@ impl Sip {
     /// If there is no address space for buffers.
     pub(crate) fn new(
         number: u16,
-        listeners: Vec<SipListener>,
+        (listeners, streams): (Vec<SipListener>, Vec<StreamListener>),
         orders: Arc<Orders>,
         secrets: &Secrets,
         now: Now,
     ) -> std::io::Result<Sip> {
         let addresses: Vec<SocketAddr> = listeners.iter().map(|listener| listener.local).collect();
+        let carried = streams
+            .iter()
+            .map(|listener| (listener.carrier, listener.local));
+        let addresses = (&addresses[..], &carried.collect::<Vec<_>>()[..]);
         let seed = crate::random::Entropy::new().next_u32();
         let seed = u64::from(seed) << 16 | u64::from(number);
         let front = Front::new(listeners.iter().map(|listener| &listener.udp));
         Ok(Sip {
             listeners,
+            streams,
             batch: RecvBatch::try_new(MESSAGES, RecvBatch::LARGE)?,
             queue: SendQueue::new(&SendOptions {
                 gso: false,
@@ -140,10 +154,12 @@ impl Sip {
                 capacity: 8 * MESSAGES,
             }),
             connections: Connections::new(number),
-            endpoint: Endpoint::new(number, &addresses, front, orders, secrets, seed, now),
+            endpoint: Endpoint::new(number, addresses, front, orders, secrets, seed, now),
             inbox: VecDeque::new(),
             ready: Vec::new(),
             scratch: vec![0; READ].into(),
+            plain: Vec::new(),
+            handshakes_ns: 0,
             share: READ,
             left: 0,
             accept_again: None,
@@ -165,7 +181,16 @@ impl Sip {
             let token = Token::Sip(SipToken::Accept(number)).as_u64();
             poller.add(&listener.tcp, token, Interest::Read)?;
         }
+        for (number, listener) in (self.first_stream()..).zip(&self.streams) {
+            let token = Token::Sip(SipToken::Accept(number)).as_u64();
+            poller.add(&listener.socket, token, Interest::Read)?;
+        }
         Ok(())
+    }
+
+    /// The number of the first of `streams`.
+    fn first_stream(&self) -> u16 {
+        self.listeners.len() as u16
     }
 
     /// The worker has slept for so many nanoseconds.
@@ -206,6 +231,7 @@ impl Sip {
             mono: Mono(now.mono.0),
             unix_s: now.unix_s,
         };
+        self.handshakes_ns = 0;
         self.do_what_is_due(poller);
         let mut ready = std::mem::take(&mut self.ready);
         self.left = ready.len();

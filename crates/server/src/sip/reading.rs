@@ -3,6 +3,7 @@
 use super::balance::SipBatch;
 use super::connection::Connection;
 use super::connections::Reason;
+use super::layers::Layers;
 use super::outgoing::{Outgoing, slot_of, udp_flow};
 use super::token::{SipToken, Slot};
 use super::{ACCEPTS, BREATH, MESSAGES, ROUNDS, Sip};
@@ -40,6 +41,10 @@ impl Sip {
                 let token = Token::Sip(SipToken::Accept(number)).as_u64();
                 // It is watched already if only another listener was left alone.
                 let _ = poller.add(&listener.tcp, token, Interest::Read);
+            }
+            for (number, listener) in (self.first_stream()..).zip(&self.streams) {
+                let token = Token::Sip(SipToken::Accept(number)).as_u64();
+                let _ = poller.add(&listener.socket, token, Interest::Read);
             }
         }
     }
@@ -204,11 +209,16 @@ impl Sip {
     }
 
     pub(super) fn accept(&mut self, number: u16, poller: &Poller) {
-        let Some(listener) = self.listeners.get(usize::from(number)) else {
-            return;
+        let at = usize::from(number);
+        let (socket, layered) = match self.listeners.get(at) {
+            Some(listener) => (&listener.tcp, None),
+            None => match self.streams.get(at - self.listeners.len()) {
+                Some(listener) => (&listener.socket, Some(listener)),
+                None => return,
+            },
         };
         for _ in 0..ACCEPTS {
-            match listener.tcp.accept() {
+            match socket.accept() {
                 Ok((stream, remote)) => {
                     let now = self.endpoint.now.mono;
                     let (orders, counters) = self.endpoint.orders_and_counters();
@@ -216,15 +226,27 @@ impl Sip {
                     let admitted = self.connections.admit(parts, orders, poller, now);
                     counters.connections_accepted += u64::from(admitted.is_some());
                     counters.connections_refused += u64::from(admitted.is_none());
-                    let engine = &mut self.endpoint.engine;
-                    if let Some(connection) = admitted.and_then(|slot| self.connections.get(slot)) {
-                        engine.accepted(now, &flow_of(connection));
+                    let Some(connection) = admitted.and_then(|slot| self.connections.get(slot))
+                    else {
+                        continue;
+                    };
+                    if let Some(listener) = layered {
+                        let tls = listener.tls.as_ref();
+                        let Some(layers) = Layers::accepted(listener.carrier, tls) else {
+                            let slot = connection.slot;
+                            self.connections.close(slot, Reason::Malformed, counters);
+                            continue;
+                        };
+                        connection.carrier = listener.carrier;
+                        connection.layers = layers;
                     }
+                    let engine = &mut self.endpoint.engine;
+                    engine.accepted(now, &flow_of(connection));
                 }
                 Err(error) if error.kind() == ErrorKind::WouldBlock => return,
                 Err(error) if is_exhausted(&error) => {
                     // The connection still waits: watched any longer, the listener would be reported without end.
-                    if poller.remove(&listener.tcp).is_ok() {
+                    if poller.remove(socket).is_ok() {
                         self.accept_again = Some(self.endpoint.now.mono.plus(BREATH));
                     }
                     return;
@@ -275,7 +297,7 @@ impl Sip {
             .write(slot, poller, &mut self.endpoint.counters);
     }
 
-    fn close(&mut self, slot: Slot, reason: Reason) {
+    pub(super) fn close(&mut self, slot: Slot, reason: Reason) {
         let counters = &mut self.endpoint.counters;
         self.connections.close(slot, reason, counters);
     }
@@ -285,9 +307,12 @@ impl Sip {
         let Some(connection) = self.connections.get(slot) else {
             return;
         };
-        if connection.is_clogged() {
+        if connection.is_clogged() || self.defers(slot) {
             return;
         }
+        let Some(connection) = self.connections.get(slot) else {
+            return;
+        };
         let share = self.share.min(self.scratch.len());
         let read = match connection.stream.read(&mut self.scratch[..share]) {
             Ok(0) => return self.close(slot, Reason::Peer),
@@ -300,20 +325,41 @@ impl Sip {
         let full = read == share;
         let unread = full.then(|| connection.stream.unread().unwrap_or(0));
         let unread = unread.unwrap_or(0);
+        let mut scratch = std::mem::take(&mut self.scratch);
+        if flow.carrier == Carrier::Tcp {
+            self.take_messages(&scratch[..read], unread, &flow, poller);
+        } else {
+            self.take_layered(&mut scratch[..read], unread, &flow, poller);
+        }
+        self.scratch = scratch;
+    }
+
+    /// Handles the messages that are whole with these bytes, and keeps the rest.
+    pub(super) fn take_messages(
+        &mut self,
+        bytes: &[u8],
+        unread: usize,
+        flow: &Flow,
+        poller: &Poller,
+    ) {
+        let Some(slot) = flow.connection.map(slot_of) else {
+            return;
+        };
+        let Some(connection) = self.connections.get(slot) else {
+            return;
+        };
         // A connection that had nothing begun needs no memory: its messages are handled where they were read.
         let mut inbound = std::mem::take(&mut connection.inbound);
         let used = if inbound.is_empty() {
-            let scratch = std::mem::take(&mut self.scratch);
-            let used = self.handle_stream(&scratch[..read], unread, &flow, poller);
-            if let Some(used) = used.filter(|used| *used < read) {
+            let used = self.handle_stream(bytes, unread, flow, poller);
+            if let Some(used) = used.filter(|used| *used < bytes.len()) {
                 inbound = self.connections.buffer();
-                inbound.extend_from_slice(&scratch[used..read]);
+                inbound.extend_from_slice(&bytes[used..]);
             }
-            self.scratch = scratch;
             used
         } else {
-            inbound.extend_from_slice(&self.scratch[..read]);
-            let used = self.handle_stream(&inbound, unread, &flow, poller);
+            inbound.extend_from_slice(bytes);
+            let used = self.handle_stream(&inbound, unread, flow, poller);
             inbound.drain(..used.unwrap_or(0));
             used
         };
@@ -323,23 +369,29 @@ impl Sip {
         }
     }
 
-    /// What is left of a read is the beginning of a message; its time runs from here on, however slowly more comes.
+    /// What is left of a read is the beginning of a message.
     fn keep_rest(&mut self, slot: Slot, inbound: Vec<u8>, moved_on: bool) {
+        if inbound.is_empty() {
+            // Not even its memory is kept.
+            self.connections.put_back(inbound);
+        } else if let Some(connection) = self.connections.get(slot) {
+            connection.inbound = inbound;
+        }
+        self.settle(slot, moved_on);
+    }
+
+    /// The time of what has begun to come runs from here on, however slowly more comes.
+    pub(super) fn settle(&mut self, slot: Slot, moved_on: bool) {
         let now = self.endpoint.now.mono;
         let Some(connection) = self.connections.get(slot) else {
             return;
         };
-        if inbound.is_empty() {
+        if connection.inbound.is_empty() && !connection.layers.is_begun() {
             if connection.proven {
                 connection.begun = None;
             }
-            // Not even its memory is kept.
-            self.connections.put_back(inbound);
-        } else {
-            connection.inbound = inbound;
-            if moved_on || connection.begun.is_none() {
-                connection.begun = Some(now);
-            }
+        } else if moved_on || connection.begun.is_none() {
+            connection.begun = Some(now);
         }
         let (orders, _) = self.endpoint.orders_and_counters();
         self.connections.arm(slot, orders);
@@ -410,13 +462,13 @@ impl Sip {
         self.connections.get(slot).map(|_| used)
     }
 
-    fn end_stream_batch(&mut self, handled: usize, poller: &Poller) {
+    pub(super) fn end_stream_batch(&mut self, handled: usize, poller: &Poller) {
         self.connections.flush(poller, &mut self.endpoint.counters);
         self.endpoint.end_batch(handled);
     }
 
     /// The same as `with_outgoing`, but what is written waits for the end of the batch.
-    fn with_stream(
+    pub(super) fn with_stream(
         &mut self,
         poller: &Poller,
         run: impl FnOnce(&mut super::Endpoint, &mut Outgoing<'_, '_, '_>),
@@ -433,7 +485,7 @@ impl Sip {
 
 fn flow_of(connection: &Connection) -> Flow {
     Flow {
-        carrier: Carrier::Tcp,
+        carrier: connection.carrier,
         listener: ListenerKey(connection.listener),
         connection: Some(connection.key),
         local: connection.local,

@@ -39,6 +39,11 @@ pub struct SipSettings {
     pub connections: u32,
     /// Connections of one IPv4 address or IPv6 /64. Default 1,000.
     pub connections_per_source: u32,
+    /// The paths that a WebSocket is served at, such as `/ws`. Default: any.
+    pub websocket_paths: Vec<String>,
+    /// The origins of web pages whose scripts may open a WebSocket, such as `https://phone.example.org`. Default: all. Clients that are
+    /// no browsers name none and are served.
+    pub websocket_origins: Vec<String>,
     /// Header fields of a message, at most 254. Default 128.
     pub headers: u32,
     /// Bytes of a message's start line and header fields, at most 65,535. Default 16 KiB.
@@ -68,6 +73,8 @@ impl Default for SipSettings {
             transactions: 200_000,
             connections: 10_000,
             connections_per_source: 1_000,
+            websocket_paths: Vec::new(),
+            websocket_origins: Vec::new(),
             headers: 128,
             head_bytes: 16 << 10,
             body_bytes: 64 << 10,

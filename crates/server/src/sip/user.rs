@@ -254,14 +254,16 @@ impl User {
         }
         let key = engine.accept(now, request, None)?;
         work(orders.settings.service_time);
-        let ours = lines::contact(&mut self.lines, &request.flow)?;
+        let scheme = message.request_uri().and_then(|uri| uri.get(..5));
+        let is_sips = scheme.is_some_and(|scheme| scheme.eq_ignore_ascii_case(b"sips:"));
+        let ours = lines::contact(&mut self.lines, &request.flow, is_sips)?;
         engine.respond(now, key, &Reply::new(180).headers(ours))?;
         if callee == Some(b"ring") {
             self.ringing.begin(now, key, message);
             return Ok(());
         }
         lines::without_media(&mut self.body, message);
-        let lines = lines::dialog(&mut self.lines, &request.flow, &self.abilities)?;
+        let lines = lines::dialog(&mut self.lines, &request.flow, is_sips, &self.abilities)?;
         // Whom a BYE would go to if no ACK comes.
         let target = contact.map_or(&b""[..], |contact| contact.uri);
         let reply = Reply::new(200).headers(lines).body(&self.body);

@@ -45,7 +45,8 @@ impl Engine {
                 Shed::Dropped => return self.drop_message(DropReason::Shed),
             }
         }
-        let framing = if flow.connection.is_some() {
+        // RFC 7118 §5: a WebSocket has messages of its own.
+        let framing = if flow.connection.is_some() && !flow.carrier.is_websocket() {
             Framing::Stream
         } else {
             Framing::Datagram

@@ -15,6 +15,8 @@ pub(super) struct Banner {
     pub(super) listeners: Listeners,
     /// Where SIP is served, over UDP and TCP.
     pub(super) sip: Vec<SocketAddr>,
+    /// SIP over TLS and WebSocket.
+    pub(super) sip_streams: Vec<String>,
     /// Whether the test user agent server takes REGISTER and INVITE.
     pub(super) test_uas: bool,
     /// Relay addresses: bound to, and told to clients.
@@ -112,7 +114,10 @@ impl Banner {
         for listener in &self.sip {
             lines.line("sip", format!("udp and tcp {listener}: sip:{listener}"));
         }
-        if self.test_uas && !self.sip.is_empty() {
+        for stream in &self.sip_streams {
+            lines.line("sip", stream.clone());
+        }
+        if self.test_uas && !(self.sip.is_empty() && self.sip_streams.is_empty()) {
             lines.line("note", TEST_UAS);
         }
     }
@@ -200,6 +205,7 @@ mod tests {
                 tls: Vec::new(),
             },
             sip: vec!["127.0.0.1:5060".parse().unwrap()],
+            sip_streams: vec!["tls 127.0.0.1:5061: sips:127.0.0.1:5061".to_owned()],
             test_uas: true,
             relays: vec![("10.0.0.5".parse().unwrap(), "203.0.113.5".parse().unwrap())],
             relay_ports: 49_152..=65_535,
@@ -231,6 +237,7 @@ mod tests {
             concat!("hairpin ", env!("CARGO_PKG_VERSION"), "\n"),
             "listening    udp 127.0.0.1:3478\n",
             "sip          udp and tcp 127.0.0.1:5060: sip:127.0.0.1:5060\n",
+            "sip          tls 127.0.0.1:5061: sips:127.0.0.1:5061\n",
             "note         sip.test_uas is on",
             "relaying     udp 10.0.0.5, seen as 203.0.113.5, ports 49152-65535\n",
             "workers      2, each new allocation on the least loaded\n",

@@ -12,7 +12,8 @@ use server::policy::{PeerRule as Rule, PeerRules, loopback_and_private};
 use server::quota::QuotaLimits;
 use server::sip::SipSettings;
 use server::{
-    AddressFamily, IpNet, Observer, Running, Server, Settings, StartError, SteeringInUse, addresses,
+    AddressFamily, Builder, IpNet, Observer, Running, Server, Settings, StartError, SteeringInUse,
+    addresses,
 };
 
 use super::plan::{self, Listeners, Machine};
@@ -77,6 +78,7 @@ impl Engine {
             .listen
             .iter()
             .fold(builder, |builder, &listener| builder.sip_listen(listener));
+        builder = with_sip_streams(builder, &config.sip);
         for external in &config.external_ip {
             builder = builder.external_address(external.public, external.private);
         }
@@ -125,6 +127,18 @@ impl Engine {
     /// Where SIP is served, with the real ports.
     pub(super) fn sip_listeners(&self) -> Vec<SocketAddr> {
         self.running.sip_listeners().to_vec()
+    }
+
+    /// The listeners of SIP over TLS and WebSocket, and how a client is told to reach them.
+    pub(super) fn sip_streams(&self) -> Vec<String> {
+        let running = &self.running;
+        let tls = running.sip_tls_listeners().iter();
+        let ws = running.sip_ws_listeners().iter();
+        let wss = running.sip_wss_listeners().iter();
+        tls.map(|at| format!("tls {at}: sips:{at}"))
+            .chain(ws.map(|at| format!("websocket {at}: ws://{at}")))
+            .chain(wss.map(|at| format!("websocket {at}: wss://{at}")))
+            .collect()
     }
 
     /// Each relay address, and what clients are told instead.
@@ -205,6 +219,15 @@ fn explain(error: &StartError, config: &Config) -> anyhow::Error {
         StartError::Bind { address, .. } if config.sip.listen.contains(address) => {
             "; set it with sip.listen"
         }
+        StartError::Bind { address, .. } if config.sip.listen_tls.contains(address) => {
+            "; set it with sip.listen_tls"
+        }
+        StartError::Bind { address, .. } if config.sip.listen_ws.contains(address) => {
+            "; set it with sip.listen_ws"
+        }
+        StartError::Bind { address, .. } if config.sip.listen_wss.contains(address) => {
+            "; set it with sip.listen_wss"
+        }
         StartError::Bind { address, .. } if is_tls_only(*address, config) => {
             "; set it with listen.tls"
         }
@@ -222,6 +245,20 @@ fn explain(error: &StartError, config: &Config) -> anyhow::Error {
         _ => "",
     };
     anyhow!("{error}{change}")
+}
+
+/// SIP over TLS and WebSocket.
+fn with_sip_streams(mut builder: Builder, sip: &config::Sip) -> Builder {
+    for &listener in &sip.listen_tls {
+        builder = builder.sip_listen_tls(listener);
+    }
+    for &listener in &sip.listen_ws {
+        builder = builder.sip_listen_ws(listener);
+    }
+    for &listener in &sip.listen_wss {
+        builder = builder.sip_listen_wss(listener);
+    }
+    builder
 }
 
 /// The name in certificates that the server makes itself.
@@ -374,6 +411,8 @@ fn sip(config: &config::Sip) -> SipSettings {
     sip.transactions = config.transactions;
     sip.connections = config.connections;
     sip.connections_per_source = config.connections_per_source;
+    sip.websocket_paths.clone_from(&config.ws_paths);
+    sip.websocket_origins.clone_from(&config.ws_origins);
     sip.headers = config.headers;
     sip.head_bytes = config.head_size;
     sip.body_bytes = config.body_size;

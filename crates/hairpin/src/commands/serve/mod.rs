@@ -145,6 +145,7 @@ fn banner(
     Banner {
         listeners,
         sip: engine.sip_listeners(),
+        sip_streams: engine.sip_streams(),
         test_uas: config.sip.test_uas,
         relays: engine.relays(),
         relay_ports: config.relay_ports.clone(),

@@ -1,0 +1,257 @@
+//! Connections over TLS and WebSocket: from what was read to the messages.
+
+use super::connections::Reason;
+use super::layers::{Web, accept_rules, message_limits};
+use super::outgoing::slot_of;
+use super::reading::now;
+use super::token::Slot;
+use super::{MESSAGES, Sip};
+use io::Poller;
+use sip::flow::{Carrier, Flow};
+use sip::frame::{PONG, Packet};
+use streams::websocket::{CloseCode, End, Event, WebSocket};
+
+/// TLS handshakes get so much time per wake-up, so that many of them do not delay other messages for long. One more may begin before
+/// that.
+const HANDSHAKES_NS: u64 = 1_000_000;
+
+/// The worker's buffer for what was decrypted keeps no more memory than this.
+const MOST_PLAIN: usize = 128 << 10;
+
+/// A ping of RFC 5626 §3.5.1, as a WebSocket's message.
+const PING: &[u8] = b"\r\n\r\n";
+
+impl Sip {
+    /// Whether handshakes have had their share of this wake-up. The poller reports the connection again.
+    pub(super) fn defers(&mut self, slot: Slot) -> bool {
+        let is_handshaking = self
+            .connections
+            .get(slot)
+            .is_some_and(|connection| connection.layers.is_handshaking());
+        let defers = is_handshaking && self.handshakes_ns > HANDSHAKES_NS;
+        self.endpoint.counters.tls_deferred += u64::from(defers);
+        defers
+    }
+
+    /// Handles what was read of a connection that is not plain TCP.
+    pub(super) fn take_layered(
+        &mut self,
+        bytes: &mut [u8],
+        unread: usize,
+        flow: &Flow,
+        poller: &Poller,
+    ) {
+        let Some(slot) = flow.connection.map(slot_of) else {
+            return;
+        };
+        if flow.carrier == Carrier::Ws {
+            self.take_websocket(bytes, unread, flow, poller);
+        } else {
+            let mut plain = std::mem::take(&mut self.plain);
+            let result = self.decrypt(slot, bytes, &mut plain);
+            if plain.is_empty() {
+                self.settle(slot, false);
+            } else if flow.carrier == Carrier::Wss {
+                self.take_websocket(&mut plain, unread, flow, poller);
+            } else {
+                self.take_messages(&plain, unread, flow, poller);
+            }
+            plain.clear();
+            if plain.capacity() <= MOST_PLAIN {
+                self.plain = plain;
+            }
+            if result.is_none_or(|is_end| is_end) {
+                let counters = &mut self.endpoint.counters;
+                // What TLS has to say of a failure, too.
+                self.connections.write(slot, poller, counters);
+                self.close(slot, Reason::Peer);
+            }
+        }
+        self.connections.flush(poller, &mut self.endpoint.counters);
+    }
+
+    /// Appends what was decrypted. Returns whether the other side has ended the connection; `None` if TLS has failed.
+    fn decrypt(&mut self, slot: Slot, bytes: &[u8], plain: &mut Vec<u8>) -> Option<bool> {
+        let connection = self.connections.get(slot)?;
+        let was_handshaking = connection.layers.is_handshaking();
+        let before = was_handshaking.then(io::clock::monotonic_ns);
+        let result = connection.decrypt(bytes, plain);
+        let is_done = was_handshaking && !connection.layers.is_handshaking();
+        if let Some(before) = before {
+            self.handshakes_ns += io::clock::monotonic_ns() - before;
+        }
+        self.connections.mark(slot);
+        let counters = &mut self.endpoint.counters;
+        counters.tls_handshakes += u64::from(is_done);
+        counters.tls_failed += u64::from(result.is_err());
+        result
+            .inspect_err(|error| tracing::debug!(%error, "a TLS connection of SIP failed"))
+            .ok()
+    }
+
+    fn take_websocket(&mut self, bytes: &mut [u8], unread: usize, flow: &Flow, poller: &Poller) {
+        let Some(slot) = flow.connection.map(slot_of) else {
+            return;
+        };
+        let Some(connection) = self.connections.get(slot) else {
+            return;
+        };
+        let Some(mut web) = connection.layers.web.take() else {
+            return;
+        };
+        let used = match &mut web {
+            Web::Open(_) => 0,
+            Web::Accepting(_) => match self.accept_websocket(slot, &mut web, bytes) {
+                Some(used) => used,
+                None => {
+                    let counters = &mut self.endpoint.counters;
+                    self.connections.write(slot, poller, counters);
+                    return self.close(slot, Reason::Malformed);
+                }
+            },
+        };
+        let mut handled = 0;
+        let ended = match &mut web {
+            Web::Accepting(_) => None,
+            Web::Open(socket) => {
+                let bytes = &mut bytes[used..];
+                self.take_frames(socket, bytes, unread, flow, (&mut handled, poller))
+            }
+        };
+        let Some(connection) = self.connections.get(slot) else {
+            return;
+        };
+        connection.layers.web = Some(web);
+        match ended {
+            None => self.settle(slot, handled > 0),
+            Some(end) => {
+                let is_failed = matches!(end, End::Failed(_));
+                self.endpoint.counters.websockets_failed += u64::from(is_failed);
+                self.connections
+                    .write(slot, poller, &mut self.endpoint.counters);
+                let reason = match end {
+                    End::Closed(_) => Reason::Peer,
+                    End::Failed(_) => Reason::Malformed,
+                };
+                self.close(slot, reason);
+            }
+        }
+    }
+
+    /// Goes on with a handshake. Returns how many bytes it took; `None` if it is refused.
+    fn accept_websocket(&mut self, slot: Slot, web: &mut Web, bytes: &[u8]) -> Option<usize> {
+        let Web::Accepting(accept) = web else {
+            return Some(0);
+        };
+        let orders = &self.endpoint.orders;
+        let mut response = Vec::new();
+        let rules = accept_rules(&orders.settings);
+        let limits = message_limits(orders);
+        let (used, result) = accept.receive(bytes, &rules, &mut response);
+        let counters = &mut self.endpoint.counters;
+        self.connections.queue_raw(slot, &response, counters);
+        match result {
+            Ok(None) => {}
+            Ok(Some(_)) => {
+                counters.websockets += 1;
+                *web = Web::Open(Box::new(WebSocket::server(limits)));
+            }
+            Err(refusal) => {
+                counters.websockets_refused += 1;
+                tracing::debug!(reason = refusal.name(), "a WebSocket handshake was refused");
+                return None;
+            }
+        }
+        Some(used)
+    }
+
+    /// Handles the messages in these bytes. Returns how the WebSocket has ended, if it has.
+    fn take_frames(
+        &mut self,
+        socket: &mut WebSocket,
+        bytes: &mut [u8],
+        unread: usize,
+        flow: &Flow,
+        (handled, poller): (&mut usize, &Poller),
+    ) -> Option<End> {
+        let slot = slot_of(flow.connection?);
+        let (mut used, mut batch) = (0, 0);
+        let mut out = Vec::new();
+        let mut ended = None;
+        while ended.is_none() && self.connections.get(slot).is_some() {
+            if batch == 0 {
+                let waits = bytes.len() - used + unread;
+                self.endpoint.congestion.stream(waits, self.left);
+                self.endpoint.begin_batch();
+            }
+            let (length, event) = socket.receive(&mut bytes[used..], &mut out);
+            used += length;
+            let mut is_refused = false;
+            match event {
+                Event::Need => break,
+                Event::Alive => self.endpoint.counters.pings += 1,
+                Event::Ended(end) => ended = Some(end),
+                Event::Message { payload, .. } => {
+                    is_refused = !self.websocket_message(slot, payload, flow, poller);
+                    *handled += 1;
+                    batch += 1;
+                }
+            }
+            if is_refused {
+                socket.close(CloseCode::Unsupported, "", &mut out);
+            }
+            if !out.is_empty() {
+                let counters = &mut self.endpoint.counters;
+                self.connections.queue_raw(slot, &out, counters);
+                out.clear();
+            }
+            if is_refused {
+                self.connections
+                    .write(slot, poller, &mut self.endpoint.counters);
+                self.close(slot, Reason::Malformed);
+            }
+            if batch == MESSAGES {
+                self.end_stream_batch(batch, poller);
+                self.endpoint.now = now();
+                self.do_what_is_due(poller);
+                batch = 0;
+            }
+        }
+        self.end_stream_batch(batch, poller);
+        if *handled > 0 {
+            self.do_what_is_due(poller);
+        }
+        ended
+    }
+
+    /// One message of a WebSocket is one message of SIP (RFC 7118 §5), or a ping. `false` if it is neither.
+    fn websocket_message(
+        &mut self,
+        slot: Slot,
+        bytes: &[u8],
+        flow: &Flow,
+        poller: &Poller,
+    ) -> bool {
+        match Packet::of(bytes) {
+            Packet::Sip => {
+                self.connections.prove(slot);
+                self.with_stream(poller, |endpoint, outgoing| {
+                    endpoint.stream_message(bytes, flow, outgoing);
+                });
+                true
+            }
+            Packet::KeepAlive => {
+                let counters = &mut self.endpoint.counters;
+                counters.pings += 1;
+                if bytes == PING {
+                    self.connections.queue(slot, PONG, counters);
+                }
+                true
+            }
+            Packet::Stun | Packet::Other => {
+                self.endpoint.counters.malformed += 1;
+                false
+            }
+        }
+    }
+}

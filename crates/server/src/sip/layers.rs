@@ -1,0 +1,170 @@
+//! What lies between the bytes of a connection and its messages: TLS, and a WebSocket (RFC 7118).
+
+use io::TcpListener;
+use sip::flow::Carrier;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use streams::Tls;
+use streams::rustls::ServerConfig;
+use streams::websocket::{Accept, AcceptRules, CloseCode, MessageKinds, MessageLimits, WebSocket};
+
+use super::settings::{Orders, SipSettings};
+
+/// A listener for connections other than plain TCP, at one worker.
+#[derive(Debug)]
+pub(crate) struct StreamListener {
+    pub(crate) socket: TcpListener,
+    pub(crate) local: SocketAddr,
+    pub(crate) carrier: Carrier,
+    /// For TLS and WSS.
+    pub(crate) tls: Option<Arc<ServerConfig>>,
+}
+
+/// A WebSocket of a connection.
+#[derive(Debug)]
+pub(crate) enum Web {
+    /// The handshake goes on.
+    Accepting(Accept),
+    Open(Box<WebSocket>),
+}
+
+impl Web {
+    /// Whether something has begun to come.
+    pub(crate) const fn is_begun(&self) -> bool {
+        match self {
+            Web::Accepting(_) => true,
+            Web::Open(socket) => socket.is_begun(),
+        }
+    }
+
+    /// Appends a Close frame, if there is a WebSocket to close.
+    pub(crate) fn close(&mut self, code: CloseCode, out: &mut Vec<u8>) {
+        if let Web::Open(socket) = self {
+            socket.close(code, "", out);
+        }
+    }
+}
+
+/// The layers of a connection. Plain TCP has none.
+#[derive(Debug, Default)]
+pub(crate) struct Layers {
+    pub(crate) tls: Option<Box<Tls>>,
+    /// Where the TLS records end.
+    pub(crate) records: Records,
+    /// Taken out while its messages are handled.
+    pub(crate) web: Option<Web>,
+}
+
+impl Layers {
+    /// What a connection that was accepted here needs. `None` if the configuration of TLS cannot be used.
+    pub(crate) fn accepted(carrier: Carrier, tls: Option<&Arc<ServerConfig>>) -> Option<Layers> {
+        let tls = match tls {
+            Some(config) => Some(Box::new(Tls::server(Arc::clone(config)).ok()?)),
+            None => None,
+        };
+        let web = carrier
+            .is_websocket()
+            .then(|| Web::Accepting(Accept::default()));
+        Some(Layers {
+            tls,
+            records: Records::default(),
+            web,
+        })
+    }
+
+    pub(crate) fn is_handshaking(&self) -> bool {
+        self.tls.as_ref().is_some_and(|tls| tls.is_handshaking())
+    }
+
+    /// Whether the end of something has not come that begun below the messages.
+    pub(crate) fn is_begun(&self) -> bool {
+        self.records.is_begun() || self.web.as_ref().is_some_and(|web| web.is_begun())
+    }
+}
+
+/// Follows the boundaries of TLS records (RFC 8446 §5.1), so that one that comes too slowly has the deadline of a message.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct Records {
+    header: [u8; 5],
+    have: usize,
+    /// Bytes of the record that have not come.
+    left: usize,
+}
+
+impl Records {
+    pub(crate) fn advance(&mut self, mut bytes: &[u8]) {
+        while !bytes.is_empty() {
+            if self.left > 0 {
+                let taken = self.left.min(bytes.len());
+                self.left -= taken;
+                bytes = &bytes[taken..];
+                continue;
+            }
+            let taken = bytes.len().min(self.header.len() - self.have);
+            self.header[self.have..self.have + taken].copy_from_slice(&bytes[..taken]);
+            self.have += taken;
+            bytes = &bytes[taken..];
+            if self.have == self.header.len() {
+                self.have = 0;
+                self.left = usize::from(u16::from_be_bytes([self.header[3], self.header[4]]));
+            }
+        }
+    }
+
+    pub(crate) const fn is_begun(&self) -> bool {
+        self.have > 0 || self.left > 0
+    }
+}
+
+/// The longest request of a WebSocket handshake, and its header fields: cookies of a browser included.
+const HANDSHAKE_BYTES: usize = 8 << 10;
+const HANDSHAKE_FIELDS: usize = 64;
+
+/// Frames of one message. Browsers send one; libraries may cut at 16 KiB or less.
+const MOST_FRAMES: u32 = 128;
+
+/// Which WebSockets are accepted.
+pub(super) fn accept_rules(settings: &SipSettings) -> AcceptRules {
+    let origins = &settings.websocket_origins;
+    AcceptRules {
+        bytes: HANDSHAKE_BYTES,
+        fields: HANDSHAKE_FIELDS,
+        paths: settings.websocket_paths.clone(),
+        // RFC 7118 §4.1.
+        protocols: vec!["sip".to_owned()],
+        origins: (!origins.is_empty()).then(|| origins.clone()),
+    }
+}
+
+/// What a WebSocket may carry: RFC 7118 §4.2 has both kinds of messages accepted.
+pub(super) fn message_limits(orders: &Orders) -> MessageLimits {
+    MessageLimits {
+        bytes: orders.message_bytes(),
+        frames: MOST_FRAMES,
+        kinds: MessageKinds::All,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn records_are_followed_byte_by_byte_and_at_once() {
+        let record = |length: u16| {
+            let header = [&[23, 3, 3][..], &length.to_be_bytes()].concat();
+            [header, vec![7; usize::from(length)]].concat()
+        };
+        let bytes = [record(0), record(1), record(300)].concat();
+        let boundaries = [0, 5, 11, bytes.len()];
+        for piece in [1, 2, 7, bytes.len()] {
+            let mut records = Records::default();
+            let mut at = 0;
+            for piece in bytes.chunks(piece) {
+                records.advance(piece);
+                at += piece.len();
+                assert_eq!(records.is_begun(), !boundaries.contains(&at), "at {at}");
+            }
+        }
+    }
+}

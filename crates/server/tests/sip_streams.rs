@@ -1,0 +1,562 @@
+//! SIP over TLS, WebSocket and both, as a client sees it.
+
+mod sip_client;
+
+use hairpin_server::certificates::Certificates;
+use hairpin_server::rustls::pki_types::ServerName;
+use hairpin_server::rustls::{ClientConfig, RootCertStore};
+use hairpin_server::sip::SipSettings;
+use hairpin_server::{Running, Server};
+use sip_client::{options, status, test_uas};
+use std::io::{Read as _, Write as _};
+use std::net::{SocketAddr, TcpStream};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+use streams::Tls;
+use streams::websocket::{
+    Connect, End, Event, Kind, MessageKinds, MessageLimits, ProtocolError, Request, WebSocket,
+};
+
+const NAME: &str = "sip.example.org";
+
+const LIMITS: MessageLimits = MessageLimits {
+    bytes: 1 << 20,
+    frames: 8,
+    kinds: MessageKinds::All,
+};
+
+/// A server with all listeners on loopback, and what its clients trust.
+fn serve(settings: SipSettings, workers: usize) -> (Running, Arc<ClientConfig>) {
+    let certificates = Certificates::self_signed(&[NAME.to_owned()]).expect("a certificate");
+    let (chain, _) = certificates.default_pair();
+    let mut roots = RootCertStore::empty();
+    roots.add(chain[0].clone()).expect("a certificate");
+    let client = ClientConfig::builder()
+        .with_root_certificates(roots)
+        .with_no_client_auth();
+    let any: SocketAddr = "127.0.0.1:0".parse().expect("an address");
+    let server = Server::builder()
+        .listen(any)
+        .relay_address(any.ip())
+        .user("ann", "secret")
+        .sip_listen(any)
+        .sip_listen_tls(any)
+        .sip_listen_ws(any)
+        .sip_listen_wss(any)
+        .certificates(certificates)
+        .sip(settings)
+        .workers(workers)
+        .start()
+        .expect("the server starts");
+    (server, Arc::new(client))
+}
+
+/// A connection with any of the layers.
+struct Link {
+    socket: TcpStream,
+    tls: Option<Tls>,
+    web: Option<WebSocket>,
+    unread: Vec<u8>,
+}
+
+impl Link {
+    fn tcp(server: SocketAddr) -> Link {
+        let socket = TcpStream::connect(server).expect("the server accepts");
+        socket.set_nodelay(true).expect("TCP_NODELAY");
+        let timeout = Some(Duration::from_secs(10));
+        socket.set_read_timeout(timeout).expect("a timeout");
+        Link {
+            socket,
+            tls: None,
+            web: None,
+            unread: Vec::new(),
+        }
+    }
+
+    fn tls(server: SocketAddr, config: &Arc<ClientConfig>) -> Link {
+        let mut link = Link::tcp(server);
+        let name = ServerName::try_from(NAME).expect("a name");
+        link.tls = Some(Tls::client(Arc::clone(config), name).expect("a configuration"));
+        link.take(&[]);
+        while link.tls.as_ref().is_some_and(Tls::is_handshaking) {
+            assert!(link.read(), "the handshake goes on");
+        }
+        link
+    }
+
+    /// Opens a WebSocket on the connection.
+    fn web(mut self) -> Link {
+        let mut bytes = Vec::new();
+        let request = Request {
+            host: NAME,
+            target: "/",
+            protocol: "sip",
+            origin: "https://phone.example.org",
+            key: [7; 16],
+        };
+        let mut connect = Connect::new(&request, &mut bytes);
+        self.send_raw(&bytes);
+        loop {
+            let (used, result) = connect.receive(&self.unread);
+            self.unread.drain(..used);
+            if result.expect("a WebSocket") {
+                self.web = Some(WebSocket::client(LIMITS, [9; 16]));
+                return self;
+            }
+            assert!(self.read(), "the handshake goes on");
+        }
+    }
+
+    fn of(transport: &str, server: &Running, config: &Arc<ClientConfig>) -> Link {
+        match transport {
+            "TLS" => Link::tls(server.sip_tls_listeners()[0], config),
+            "WS" => Link::tcp(server.sip_ws_listeners()[0]).web(),
+            "WSS" => Link::tls(server.sip_wss_listeners()[0], config).web(),
+            _ => Link::tcp(server.sip_listeners()[0]),
+        }
+    }
+
+    fn take(&mut self, bytes: &[u8]) {
+        let Some(tls) = &mut self.tls else {
+            self.unread.extend_from_slice(bytes);
+            return;
+        };
+        let mut out = Vec::new();
+        tls.received(bytes, &mut self.unread, &mut out)
+            .expect("TLS that is in order");
+        self.socket.write_all(&out).expect("room");
+    }
+
+    /// Reads once; `false` at the end, or after a while without bytes.
+    fn read(&mut self) -> bool {
+        let mut buffer = [0; 1 << 14];
+        match self.socket.read(&mut buffer) {
+            Ok(0) | Err(_) => false,
+            Ok(bytes) => {
+                self.take(&buffer[..bytes]);
+                true
+            }
+        }
+    }
+
+    /// Sends bytes above TLS.
+    fn send_raw(&mut self, bytes: &[u8]) {
+        let mut out = Vec::new();
+        match &mut self.tls {
+            None => out.extend_from_slice(bytes),
+            Some(tls) => tls.encrypt(bytes, &mut out).expect("an open connection"),
+        }
+        self.socket.write_all(&out).expect("room");
+    }
+
+    /// What a message is on the wire, above TLS.
+    fn framed(&mut self, message: &str) -> Vec<u8> {
+        let mut out = Vec::new();
+        match &mut self.web {
+            None => out.extend_from_slice(message.as_bytes()),
+            Some(web) => assert!(web.send(Kind::Text, message.as_bytes(), &mut out)),
+        }
+        out
+    }
+
+    fn send(&mut self, message: &str) {
+        let bytes = self.framed(message);
+        self.send_raw(&bytes);
+    }
+
+    /// The next message, or how the WebSocket ended.
+    fn next(&mut self) -> Result<String, End> {
+        loop {
+            if let Some(web) = &mut self.web {
+                let mut out = Vec::new();
+                let (used, event) = web.receive(&mut self.unread, &mut out);
+                let found = match event {
+                    Event::Message { payload, .. } => {
+                        Some(Ok(String::from_utf8_lossy(payload).into_owned()))
+                    }
+                    Event::Ended(end) => Some(Err(end)),
+                    Event::Alive | Event::Need => None,
+                };
+                self.unread.drain(..used);
+                if let Some(found) = found {
+                    return found;
+                }
+                if used > 0 && !self.unread.is_empty() {
+                    continue;
+                }
+            } else if let Some(at) = find(&self.unread, b"\r\n\r\n") {
+                let text = String::from_utf8_lossy(&self.unread).into_owned();
+                let length = text[..at]
+                    .lines()
+                    .find_map(|line| line.strip_prefix("Content-Length: "))
+                    .and_then(|length| length.parse::<usize>().ok())
+                    .expect("a length");
+                if self.unread.len() >= at + 4 + length {
+                    return Ok(
+                        String::from_utf8(self.unread.drain(..at + 4 + length).collect())
+                            .expect("text"),
+                    );
+                }
+            }
+            assert!(self.read(), "there is more");
+        }
+    }
+
+    fn receive(&mut self) -> String {
+        self.next().expect("a message")
+    }
+
+    /// The server ends the connection.
+    fn ended(&mut self) -> bool {
+        let mut buffer = [0; 1 << 14];
+        loop {
+            match self.socket.read(&mut buffer) {
+                Ok(0) => return true,
+                Ok(_) => {}
+                Err(error) => return error.kind() == std::io::ErrorKind::ConnectionReset,
+            }
+        }
+    }
+}
+
+fn find(bytes: &[u8], what: &[u8]) -> Option<usize> {
+    bytes.windows(what.len()).position(|window| window == what)
+}
+
+/// Waits until the counters say so.
+fn wait(server: &Running, what: &str, is: impl Fn(&hairpin_server::sip::SipCounters) -> bool) {
+    let begun = Instant::now();
+    while !is(&server.stats().sip()) {
+        assert!(begun.elapsed() < Duration::from_secs(10), "{what}");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
+const SECURE: [&str; 3] = ["TLS", "WS", "WSS"];
+
+#[test]
+fn requests_are_answered_over_tls_and_websockets_rfc7118_5() {
+    let (server, config) = serve(SipSettings::default(), 1);
+    for transport in SECURE {
+        let mut link = Link::of(transport, &server, &config);
+        // RFC 7118 §5: over a WebSocket no Content-Length is needed.
+        let request = options(transport, transport, "");
+        let request = match link.web {
+            Some(_) => request.replace("Content-Length: 0\r\n", ""),
+            None => request,
+        };
+        for number in 0..40 {
+            link.send(&request.replace("@test", &format!("{number}@test")));
+        }
+        for number in 0..40 {
+            let answer = link.receive();
+            assert_eq!(status(&answer), 200, "{answer}");
+            let call_id = format!("Call-ID: {transport}{number}@test\r\n");
+            assert!(answer.contains(&call_id), "{answer}");
+            assert!(
+                answer.contains(&format!("Via: SIP/2.0/{transport} ")),
+                "{answer}"
+            );
+        }
+    }
+    let sip = server.stats().sip();
+    let seen = (
+        sip.tcp_messages,
+        sip.connections_accepted,
+        sip.tls_handshakes,
+        sip.websockets,
+    );
+    assert_eq!(seen, (120, 3, 2, 2));
+}
+
+#[test]
+fn bytes_one_by_one_are_the_same_messages() {
+    let (server, config) = serve(SipSettings::default(), 1);
+    for transport in SECURE {
+        let mut link = Link::of(transport, &server, &config);
+        let bytes = link.framed(&options(transport, transport, ""));
+        let mut out = Vec::new();
+        match &mut link.tls {
+            None => out.extend_from_slice(&bytes),
+            // One record for each byte, and each in two pieces.
+            Some(tls) => bytes
+                .iter()
+                .for_each(|byte| tls.encrypt(&[*byte], &mut out).expect("open")),
+        }
+        for piece in out.chunks(11) {
+            link.socket.write_all(piece).expect("room");
+        }
+        assert_eq!(status(&link.receive()), 200);
+    }
+}
+
+#[test]
+fn a_call_is_set_up_and_ended_over_each_transport() {
+    let (server, config) = serve(test_uas(), 2);
+    for (transport, contact) in [
+        ("TLS", ";transport=tls>"),
+        ("WS", ";transport=ws>"),
+        ("WSS", ";transport=ws>"),
+    ] {
+        let mut link = Link::of(transport, &server, &config);
+        let request = |method: &str, cseq: u32, to_tag: &str, branch: &str| {
+            options(transport, transport, "")
+                .replace("OPTIONS", method)
+                .replace("CSeq: 1", &format!("CSeq: {cseq}"))
+                .replace(
+                    "To: <sip:test@127.0.0.1>",
+                    &format!("To: <sip:test@127.0.0.1>{to_tag}"),
+                )
+                .replace("branch=z9hG4bK", &format!("branch=z9hG4bK{branch}"))
+        };
+        link.send(&request("INVITE", 1, "", "i"));
+        let mut answer = link.receive();
+        while status(&answer) < 200 {
+            answer = link.receive();
+        }
+        assert_eq!(status(&answer), 200, "{answer}");
+        assert!(answer.contains(contact), "{answer}");
+        let to = answer
+            .lines()
+            .find(|line| line.starts_with("To: "))
+            .expect("a To");
+        let tag = &to[to.find(";tag=").expect("a tag")..];
+        link.send(&request("ACK", 1, tag, "a"));
+        link.send(&request("BYE", 2, tag, "b"));
+        let answer = link.receive();
+        assert!(
+            status(&answer) == 200 && answer.contains("CSeq: 2 BYE"),
+            "{answer}"
+        );
+    }
+}
+
+#[test]
+fn a_sips_request_gets_a_sips_contact_rfc3261_12_1_1() {
+    let (server, config) = serve(test_uas(), 1);
+    let mut link = Link::of("TLS", &server, &config);
+    let invite = options("s", "TLS", "").replace("OPTIONS sip:", "INVITE sips:");
+    link.send(&invite.replace("1 OPTIONS", "1 INVITE"));
+    let answer = link.receive();
+    let contact = format!(
+        "Contact: <sips:{};transport=tcp>",
+        server.sip_tls_listeners()[0]
+    );
+    assert!(answer.contains(&contact), "{answer}");
+}
+
+#[test]
+fn a_call_without_an_ack_is_ended_over_its_websocket() {
+    let mut settings = test_uas();
+    settings.t1 = Duration::from_millis(20);
+    let (server, config) = serve(settings, 2);
+    for transport in ["WSS", "TLS"] {
+        let mut link = Link::of(transport, &server, &config);
+        let invite = options(transport, transport, "").replace("OPTIONS", "INVITE");
+        link.send(&invite.replace("sip:a@192.0.2.1>", "sip:a@x7y8.invalid;transport=ws>"));
+        let bye = loop {
+            let message = link.receive();
+            if message.starts_with("BYE ") {
+                break message;
+            }
+        };
+        assert!(
+            bye.starts_with("BYE sip:a@x7y8.invalid;transport=ws SIP/2.0\r\n"),
+            "{bye}"
+        );
+        assert!(
+            bye.contains(&format!("\r\nVia: SIP/2.0/{transport} 127.0.0.1:")),
+            "{bye}"
+        );
+    }
+}
+
+#[test]
+fn pings_of_every_kind_are_answered() {
+    let (server, config) = serve(SipSettings::default(), 1);
+    let mut link = Link::of("WSS", &server, &config);
+    link.send("\r\n\r\n");
+    assert_eq!(link.receive(), "\r\n");
+    let mut out = Vec::new();
+    link.web.as_mut().expect("a WebSocket").ping(&mut out);
+    link.send_raw(&out);
+    link.send(&options("p", "WSS", ""));
+    assert_eq!(status(&link.receive()), 200);
+    let mut link = Link::of("TLS", &server, &config);
+    link.send_raw(b"\r\n\r\n");
+    while link.unread.is_empty() {
+        assert!(link.read(), "a pong comes");
+    }
+    assert_eq!(link.unread, b"\r\n");
+    wait(&server, "three pings", |sip| sip.pings == 3);
+}
+
+#[test]
+fn a_handshake_that_is_none_is_refused_in_http() {
+    let mut settings = SipSettings::default();
+    settings.websocket_paths = vec!["/ws".to_owned()];
+    settings.websocket_origins = vec!["https://phone.example.org".to_owned()];
+    let (server, config) = serve(settings, 1);
+    let rest = "Host: a\r\nUpgrade: websocket\r\nConnection: Upgrade\r\nSec-WebSocket-Version: 13\r\n\
+                Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\nSec-WebSocket-Protocol: sip\r\n";
+    for (request, expected) in [
+        (
+            format!("GET /ws HTTP/1.1\r\n{rest}Origin: https://evil.example\r\n\r\n"),
+            "403",
+        ),
+        (format!("GET / HTTP/1.1\r\n{rest}\r\n"), "404"),
+        ("GET /ws HTTP/1.1\r\nHost: a\r\n\r\n".to_owned(), "426"),
+        (options("x", "WS", ""), "400"),
+        (
+            format!("GET /ws HTTP/1.1\r\n{rest}Origin: https://phone.example.org\r\n\r\n"),
+            "101",
+        ),
+    ] {
+        let mut link = Link::tls(server.sip_wss_listeners()[0], &config);
+        link.send_raw(request.as_bytes());
+        while find(&link.unread, b"\r\n\r\n").is_none() {
+            assert!(link.read(), "an answer comes");
+        }
+        let answer = String::from_utf8_lossy(&link.unread).into_owned();
+        assert!(
+            answer.starts_with(&format!("HTTP/1.1 {expected} ")),
+            "{answer}"
+        );
+        assert!(expected == "101" || link.ended());
+    }
+    let sip = server.stats().sip();
+    assert_eq!((sip.websockets, sip.websockets_refused), (1, 4));
+}
+
+#[test]
+fn who_breaks_the_protocol_is_told_and_closed() {
+    let (server, config) = serve(SipSettings::default(), 1);
+    let mut link = Link::of("WSS", &server, &config);
+    // A frame without a mask.
+    link.send_raw(&[0x81, 1, b'x']);
+    assert_eq!(link.next(), Err(End::Closed(Some(1002))));
+    assert!(link.ended());
+    let mut link = Link::of("WS", &server, &config);
+    link.send("\u{1}no SIP at all");
+    assert_eq!(link.next(), Err(End::Closed(Some(1003))));
+    assert!(link.ended());
+    let mut link = Link::of("WS", &server, &config);
+    link.send(&"x".repeat(100_000));
+    assert_eq!(link.next(), Err(End::Closed(Some(1009))));
+    assert!(link.ended());
+    // What is no TLS.
+    for listener in [server.sip_tls_listeners()[0], server.sip_wss_listeners()[0]] {
+        let mut link = Link::tcp(listener);
+        link.socket
+            .write_all(options("x", "TCP", "").as_bytes())
+            .expect("room");
+        assert!(link.ended());
+    }
+    let mut link = Link::of("TLS", &server, &config);
+    link.socket.write_all(&[23, 3, 3, 0, 20]).expect("room");
+    link.socket.write_all(&[0; 20]).expect("room");
+    assert!(link.ended());
+    wait(&server, "all are closed", |sip| sip.connections == 0);
+    let sip = server.stats().sip();
+    assert_eq!((sip.websockets_failed, sip.tls_failed), (2, 3));
+    assert!(ProtocolError::ALL.len() > 2);
+}
+
+#[test]
+fn slow_and_silent_connections_end_in_time() {
+    let mut settings = SipSettings::default();
+    settings.patience = Duration::from_millis(300);
+    settings.idle = Duration::from_millis(900);
+    let (server, config) = serve(settings, 1);
+    // Nothing at all, half a handshake of either kind, half a frame, and half a record.
+    let mut silent = Link::tcp(server.sip_tls_listeners()[0]);
+    let mut half_tls = Link::tcp(server.sip_wss_listeners()[0]);
+    half_tls.socket.write_all(&[22, 3, 1]).expect("room");
+    let mut half_web = Link::tls(server.sip_wss_listeners()[0], &config);
+    half_web.send_raw(b"GET / HTTP/1.1\r\n");
+    let mut unused = Link::of("WSS", &server, &config);
+    let mut half_frame = Link::of("WS", &server, &config);
+    half_frame.send(&options("f", "WS", ""));
+    half_frame.receive();
+    half_frame.send_raw(&[0x81, 0xfe, 1]);
+    let mut half_record = Link::of("TLS", &server, &config);
+    half_record.send(&options("r", "TLS", ""));
+    half_record.receive();
+    half_record.socket.write_all(&[23, 3, 3, 1]).expect("room");
+    for link in [
+        &mut silent,
+        &mut half_tls,
+        &mut half_web,
+        &mut unused,
+        &mut half_frame,
+        &mut half_record,
+    ] {
+        assert!(link.ended());
+    }
+    assert_eq!(server.stats().sip().closed_slow, 6);
+    // One that has spoken may be silent for longer, and is told why it ends.
+    let mut idle = Link::of("WSS", &server, &config);
+    idle.send(&options("i", "WSS", ""));
+    idle.receive();
+    assert_eq!(idle.next(), Err(End::Closed(Some(1001))));
+    assert_eq!(server.stats().sip().closed_idle, 1);
+}
+
+#[test]
+fn limits_per_source_hold_for_every_transport() {
+    let mut settings = SipSettings::default();
+    settings.connections_per_source = 3;
+    let (server, config) = serve(settings, 1);
+    let mut links: Vec<Link> = SECURE
+        .iter()
+        .map(|of| Link::of(of, &server, &config))
+        .collect();
+    for listener in [
+        server.sip_tls_listeners()[0],
+        server.sip_ws_listeners()[0],
+        server.sip_wss_listeners()[0],
+    ] {
+        assert!(Link::tcp(listener).ended());
+    }
+    for (link, transport) in links.iter_mut().zip(SECURE) {
+        link.send(&options(transport, transport, ""));
+        assert_eq!(status(&link.receive()), 200);
+    }
+    assert_eq!(server.stats().sip().connections_refused, 3);
+}
+
+#[test]
+fn an_answer_to_a_websocket_that_is_gone_opens_no_connection() {
+    let (server, config) = serve(test_uas(), 1);
+    let mut link = Link::of("WSS", &server, &config);
+    let invite = options("g", "WSS", "").replace("OPTIONS", "INVITE");
+    link.send(&invite.replace("sip:test@", "sip:ring@"));
+    assert_eq!(status(&link.receive()), 180);
+    drop(link);
+    wait(&server, "the connection is gone", |sip| {
+        sip.connections == 0
+    });
+    // The CANCEL by another way has the call answered with 487.
+    let client = sip_client::Client::new(server.sip_listeners()[0]);
+    client.send(
+        options("g", "WSS", "")
+            .replace("OPTIONS", "CANCEL")
+            .replace("sip:test@", "sip:ring@")
+            .as_bytes(),
+    );
+    assert_eq!(status(&client.answer()), 200);
+    std::thread::sleep(Duration::from_millis(200));
+    let sip = server.stats().sip();
+    assert_eq!((sip.connections_made, sip.connections), (0, 0));
+}
+
+#[test]
+fn a_certificate_is_required() {
+    let any: SocketAddr = "127.0.0.1:0".parse().expect("an address");
+    let error = Server::builder()
+        .listen(any)
+        .sip_listen_tls(any)
+        .start()
+        .expect_err("there is no certificate");
+    assert!(error.to_string().contains("certificate"), "{error}");
+}
