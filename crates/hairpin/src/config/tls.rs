@@ -5,7 +5,8 @@ use super::diagnostics::{Diagnostic, Report};
 use super::node::{Node, Raw};
 use super::schema::Settings;
 use super::setting::{FromText, Mistake, Setting, one_of, quote, wrong_type};
-use server::certificates::{CertificateFiles, Certificates};
+use super::source::Location;
+use server::certificates::{CertificateFiles, CertificateInfo, Certificates};
 
 /// A certificate and its key, as files.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -80,12 +81,16 @@ pub(super) fn check(settings: &Settings, report: &mut Report) {
         match Certificates::from_files(vec![pair.value.0.clone()]) {
             Err(error) => report.push(Diagnostic::error(&pair.at, error.to_string())),
             Ok(certificates) => {
-                let expired = |info: &server::certificates::CertificateInfo| info.days_left() < 0;
-                if certificates.info().iter().any(expired) {
-                    let message = "the certificate has expired";
-                    report.push(Diagnostic::warning(&pair.at, message).help("renew it"));
+                for info in certificates.info() {
+                    judge_time(&info, &pair.at, report);
                 }
             }
+        }
+        if pair.value.0.is_key_exposed() {
+            let key = pair.value.0.key.display();
+            let message = format!("every user of this machine can read the private key {key}");
+            let help = format!("chmod o-r {key}");
+            report.push(Diagnostic::warning(&pair.at, message).help(help));
         }
     }
     if let Some(listen) = &settings.listen_tls
@@ -99,5 +104,17 @@ pub(super) fn check(settings: &Settings, report: &mut Report) {
         let message = "there is a TLS listener, but no certificate";
         let help = "set tls.certificates, or remove listen.tls; `serve --dev` makes one itself";
         report.push(Diagnostic::error(&listen.at, message).help(help));
+    }
+}
+
+/// Clients refuse a certificate before and after its time. The server starts with it: its other listeners are of use.
+fn judge_time(info: &CertificateInfo, at: &Location, report: &mut Report) {
+    let place = &info.place;
+    if info.days_left() < 0 {
+        let message = format!("the certificate in {place} has expired");
+        report.push(Diagnostic::warning(at, message).help("renew it"));
+    } else if !info.has_begun() {
+        let message = format!("the certificate in {place} is not valid yet");
+        report.push(Diagnostic::warning(at, message).help("check the clock of this machine"));
     }
 }

@@ -17,16 +17,19 @@ mod pair;
 mod watch;
 
 #[cfg(test)]
+mod handshake_tests;
+#[cfg(test)]
 mod tests;
 
 pub use pair::{CertificateError, CertificateFiles, CertificateInfo};
 pub(crate) use watch::CertificateWatch;
 
+use arc_swap::ArcSwap;
 use files::Stamp;
 use pair::Pair;
 use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use streams::rustls::crypto::aws_lc_rs;
 use streams::rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use streams::rustls::server::{ClientHello, ResolvesServerCert};
@@ -43,9 +46,9 @@ pub struct Certificates {
 }
 
 struct Shared {
-    /// Read once per handshake.
-    pairs: RwLock<Arc<[Pair]>>,
-    /// Where each pair comes from, in the same order; empty if they come from memory.
+    /// Read once per handshake: workers wait for no lock.
+    pairs: ArcSwap<Vec<Pair>>,
+    /// Where each pair comes from, in the same order; empty if they come from memory. Held while `pairs` are replaced.
     sources: Mutex<Vec<Source>>,
     generation: AtomicU64,
     failed_reloads: AtomicU64,
@@ -68,9 +71,8 @@ impl fmt::Debug for Shared {
 }
 
 impl Shared {
-    fn pairs(&self) -> Arc<[Pair]> {
-        let pairs = self.pairs.read().unwrap_or_else(PoisonError::into_inner);
-        Arc::clone(&pairs)
+    fn pairs(&self) -> Arc<Vec<Pair>> {
+        self.pairs.load_full()
     }
 
     fn sources(&self) -> MutexGuard<'_, Vec<Source>> {
@@ -78,8 +80,7 @@ impl Shared {
     }
 
     fn replace(&self, pairs: Vec<Pair>) {
-        let mut current = self.pairs.write().unwrap_or_else(PoisonError::into_inner);
-        *current = pairs.into();
+        self.pairs.store(Arc::new(pairs));
         self.generation.fetch_add(1, Ordering::Release);
     }
 }
@@ -90,7 +91,7 @@ fn share(pairs: Vec<Pair>, sources: Vec<Source>) -> Result<Certificates, Certifi
     }
     Ok(Certificates {
         shared: Arc::new(Shared {
-            pairs: RwLock::new(pairs.into()),
+            pairs: ArcSwap::from_pointee(pairs),
             sources: Mutex::new(sources),
             generation: AtomicU64::new(0),
             failed_reloads: AtomicU64::new(0),
@@ -188,7 +189,8 @@ impl Certificates {
         Arc::new(config)
     }
 
-    /// Reads again what has changed. A pair that cannot be used leaves the one before it in service. Returns what was replaced, or why not.
+    /// Reads again what has changed. A pair that cannot be used leaves the one before it in service. Logs and returns what was replaced,
+    /// or why not. A running server does this every few seconds.
     pub fn reload(&self) -> Vec<Result<CertificateInfo, CertificateError>> {
         let mut sources = self.shared.sources();
         let current = self.shared.pairs();
@@ -220,6 +222,7 @@ impl Certificates {
             let merged = merged.map(|(new, old)| new.unwrap_or_else(|| old.share()));
             self.shared.replace(merged.collect());
         }
+        outcomes.iter().for_each(watch::log_outcome);
         outcomes
     }
 
@@ -229,7 +232,7 @@ impl Certificates {
     }
 
     fn select(&self, server_name: Option<&str>) -> Arc<CertifiedKey> {
-        let pairs = self.shared.pairs();
+        let pairs = self.shared.pairs.load();
         let mut best = (0, &pairs[0]);
         if let Some(name) = server_name {
             for pair in pairs.iter() {

@@ -2,6 +2,7 @@
 
 use std::fmt;
 use std::io;
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -22,6 +23,17 @@ pub struct CertificateFiles {
     /// A PEM file with the private key: PKCS #8, SEC 1 or PKCS #1, without a passphrase.
     pub key: PathBuf,
 }
+
+impl CertificateFiles {
+    /// Whether every user of this machine can read the private key. Also `false` if the file cannot be looked at.
+    #[must_use]
+    pub fn is_key_exposed(&self) -> bool {
+        std::fs::metadata(&self.key).is_ok_and(|data| data.mode() & READABLE_BY_OTHERS != 0)
+    }
+}
+
+/// The bit of a file's mode that lets users read it who are neither its owner nor in its group.
+const READABLE_BY_OTHERS: u32 = 0o004;
 
 /// Why a certificate or key cannot be used.
 #[derive(Debug, thiserror::Error)]
@@ -132,6 +144,8 @@ pub struct CertificateInfo {
     pub place: String,
     /// Its names: DNS names, perhaps with a wildcard, and IP addresses.
     pub names: Vec<String>,
+    /// When it begins to be valid, in seconds since 1970.
+    pub begins_unix_s: u64,
     /// When it expires, in seconds since 1970.
     pub expires_unix_s: u64,
     /// SHA-256 of the certificate, in hexadecimal digits.
@@ -150,6 +164,12 @@ impl CertificateInfo {
     pub fn days_left(&self) -> i64 {
         let left = i128::from(self.expires_unix_s) - i128::from(unix_s());
         i64::try_from(left.div_euclid(86_400)).unwrap_or(i64::MAX)
+    }
+
+    /// Whether its time has begun. Clients refuse it before.
+    #[must_use]
+    pub fn has_begun(&self) -> bool {
+        self.begins_unix_s <= unix_s()
     }
 
     /// Whether it is for this server name (RFC 6125 §6.4): 2 exactly, 1 by its wildcard, 0 not.
@@ -284,6 +304,7 @@ fn look_into(
     Ok(CertificateInfo {
         place: place.to_owned(),
         names,
+        begins_unix_s: u64::try_from(own.validity().not_before.timestamp()).unwrap_or(0),
         expires_unix_s: u64::try_from(own.validity().not_after.timestamp()).unwrap_or(0),
         sha256,
     })

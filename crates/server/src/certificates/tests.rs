@@ -1,11 +1,11 @@
 use super::*;
 use rcgen::{BasicConstraints, CertificateParams, IsCa, Issuer, KeyPair};
 use std::fs;
-use std::os::unix::fs::symlink;
+use std::os::unix::fs::{PermissionsExt, symlink};
 use std::path::Path;
 
 /// Chain and key in PEM.
-fn made(names: &[&str]) -> (String, String) {
+pub(super) fn made(names: &[&str]) -> (String, String) {
     let list: Vec<String> = names.iter().map(|name| (*name).to_owned()).collect();
     let key = KeyPair::generate().unwrap();
     let mut params = CertificateParams::new(list).unwrap();
@@ -15,7 +15,7 @@ fn made(names: &[&str]) -> (String, String) {
     (params.self_signed(&key).unwrap().pem(), key.serialize_pem())
 }
 
-fn write(folder: &Path, (certificate, key): &(String, String)) -> CertificateFiles {
+pub(super) fn write(folder: &Path, (certificate, key): &(String, String)) -> CertificateFiles {
     let files = CertificateFiles {
         certificate: folder.join("tls.crt"),
         key: folder.join("tls.key"),
@@ -216,6 +216,32 @@ fn an_expired_certificate_replaces_no_valid_one() {
     // At the start it is all there is.
     let started = Certificates::from_files(vec![files]).unwrap();
     assert!(started.info()[0].days_left() < 0);
+}
+
+#[test]
+fn a_certificate_that_is_not_valid_yet_says_so() {
+    let key = KeyPair::generate().unwrap();
+    let mut params = CertificateParams::new(vec!["a.example".to_owned()]).unwrap();
+    params.not_before = rcgen::date_time_ymd(4000, 1, 1);
+    params.not_after = rcgen::date_time_ymd(4001, 1, 1);
+    let certificate = params.self_signed(&key).unwrap().pem();
+    let begun = |certificate: &str, key: &str| {
+        let pair = Certificates::from_pem(certificate.as_bytes(), key.as_bytes()).unwrap();
+        pair.info()[0].has_begun()
+    };
+    assert!(!begun(&certificate, &key.serialize_pem()));
+    let (certificate, key) = made(&["a.example"]);
+    assert!(begun(&certificate, &key));
+}
+
+#[test]
+fn a_key_that_everybody_can_read_is_noticed() {
+    let folder = tempfile::tempdir().unwrap();
+    let files = write(folder.path(), &made(&["a.example"]));
+    for (mode, is_exposed) in [(0o600, false), (0o640, false), (0o644, true)] {
+        fs::set_permissions(&files.key, fs::Permissions::from_mode(mode)).unwrap();
+        assert_eq!(files.is_key_exposed(), is_exposed, "{mode:o}");
+    }
 }
 
 #[test]

@@ -1,6 +1,6 @@
 //! A thread that reads certificates again when their files change, and warns before they expire.
 
-use super::{CertificateInfo, Certificates};
+use super::{CertificateError, CertificateInfo, Certificates};
 use crate::error::StartError;
 use std::sync::mpsc::{self, RecvTimeoutError, Sender};
 use std::thread::JoinHandle;
@@ -42,7 +42,7 @@ impl CertificateWatch {
                         _ => return,
                     }
                     if certificates.has_files() {
-                        look(&certificates);
+                        certificates.reload();
                     }
                 }
             })
@@ -63,18 +63,18 @@ impl Drop for CertificateWatch {
     }
 }
 
-fn look(certificates: &Certificates) {
-    for outcome in certificates.reload() {
-        match outcome {
-            Ok(info) => tracing::info!(
-                file = info.place,
-                name = info.name(),
-                days_left = info.days_left(),
-                "certificate replaced"
-            ),
-            Err(error) => {
-                tracing::error!(%error, "the new certificate cannot be used; the old one stays");
-            }
+/// Says what came of reading one pair again.
+pub(super) fn log_outcome(outcome: &Result<CertificateInfo, CertificateError>) {
+    match outcome {
+        Ok(info) => tracing::info!(
+            file = info.place,
+            name = info.name(),
+            days_left = info.days_left(),
+            sha256 = info.sha256,
+            "certificate replaced"
+        ),
+        Err(error) => {
+            tracing::error!(%error, "the new certificate cannot be used; the old one stays");
         }
     }
 }
@@ -83,6 +83,12 @@ fn warn(info: &CertificateInfo) {
     let (name, days_left) = (info.name(), info.days_left());
     if days_left < 0 {
         tracing::error!(name, file = info.place, "the certificate has expired");
+    } else if !info.has_begun() {
+        tracing::error!(
+            name,
+            file = info.place,
+            "the certificate is not valid yet: check the clock"
+        );
     } else if days_left <= WARNED_DAYS {
         tracing::warn!(
             name,

@@ -188,7 +188,12 @@ impl Engine {
         let mut settings = settings(config);
         // The realm is part of every key and takes a restart; the caller has said so.
         settings.realm = self.realm.clone();
-        Ok(self.running.reload(settings)?)
+        self.running.reload(settings)?;
+        if let Some(certificates) = self.running.observer().certificates() {
+            // It logs what came of it.
+            certificates.reload();
+        }
+        Ok(())
     }
 
     /// Replaces the key that nonces are made with; those made with the last one stay good.
