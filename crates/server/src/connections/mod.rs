@@ -68,6 +68,9 @@ pub(crate) struct Slot {
     pub(crate) generation: u32,
 }
 
+/// So many connections are a wave: with TLS, some 4 MB.
+const WAVE: usize = 512;
+
 /// Timers looked at per call of [`Connections::expire`].
 const EXPIRIES: usize = 64;
 
@@ -81,6 +84,8 @@ pub(crate) struct Connections {
     /// Counts connections, so that no token is ever used twice.
     generation: u32,
     open: usize,
+    /// The most that have been open since memory was given back.
+    peak: usize,
     unproven: usize,
     /// Bytes that wait on all connections.
     queued: usize,
@@ -115,6 +120,7 @@ impl Connections {
             free: Vec::new(),
             generation: 0,
             open: 0,
+            peak: 0,
             unproven: 0,
             queued: 0,
             sources: Sources::new(),
@@ -302,6 +308,7 @@ impl Connections {
         }
         self.table[place] = Some(Box::new(connection));
         self.open += 1;
+        self.peak = self.peak.max(self.open);
         self.unproven += 1;
         self.counters.accepted += 1;
         self.counters.tcp_now += 1;
@@ -757,6 +764,14 @@ impl Connections {
                 let slot = connection.slot;
                 self.close(slot, reason, None, poller);
             }
+        }
+    }
+
+    /// Has the allocator return memory to the system after a wave of connections. 5,000 TLS connections left 39 MB with it.
+    pub(crate) fn give_back(&mut self) {
+        if self.peak >= WAVE && self.open * 4 <= self.peak {
+            self.peak = self.open;
+            io::memory::release_free();
         }
     }
 

@@ -78,6 +78,7 @@ impl Worker {
             self.core.engine.client_closed(now, &five_tuple);
             self.settle();
         }
+        self.core.connections.give_back();
     }
 }
 
