@@ -64,7 +64,9 @@ mod tests {
         ("hairpin", &["server", "load"]),
         (
             "server",
-            &["turn", "stun", "sip", "streams", "timers", "io", "bpf"],
+            &[
+                "turn", "stun", "sip", "streams", "dtls", "timers", "io", "bpf",
+            ],
         ),
         (
             "load",

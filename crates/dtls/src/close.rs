@@ -26,21 +26,47 @@ pub enum CloseReason {
 }
 
 impl CloseReason {
+    /// The names of all reasons, in the order of [`CloseReason::number`].
+    pub const NAMES: [&'static str; OWN + HandshakeError::ALL.len()] = {
+        let mut names = ["local"; OWN + HandshakeError::ALL.len()];
+        names[1] = "peer";
+        names[2] = "alert";
+        names[3] = "idle";
+        names[4] = "handshake_timeout";
+        names[5] = "too_many_handshakes";
+        names[6] = "replaced";
+        let mut at = 0;
+        while at < HandshakeError::ALL.len() {
+            names[OWN + at] = HandshakeError::ALL[at].name();
+            at += 1;
+        }
+        names
+    };
+
+    /// The reason's number, for counters. All alerts have one, all errors of handshakes have theirs.
+    #[must_use]
+    pub const fn number(self) -> usize {
+        match self {
+            CloseReason::Local => 0,
+            CloseReason::Peer => 1,
+            CloseReason::Alert(_) => 2,
+            CloseReason::Idle => 3,
+            CloseReason::HandshakeTimeout => 4,
+            CloseReason::TooManyHandshakes => 5,
+            CloseReason::Replaced => 6,
+            CloseReason::Handshake(error) => OWN + error as usize,
+        }
+    }
+
     /// The reason's name in metrics and logs, in snake case.
     #[must_use]
     pub const fn name(self) -> &'static str {
-        match self {
-            CloseReason::Local => "local",
-            CloseReason::Peer => "peer",
-            CloseReason::Alert(_) => "alert",
-            CloseReason::Idle => "idle",
-            CloseReason::HandshakeTimeout => "handshake_timeout",
-            CloseReason::TooManyHandshakes => "too_many_handshakes",
-            CloseReason::Replaced => "replaced",
-            CloseReason::Handshake(error) => error.name(),
-        }
+        CloseReason::NAMES[self.number()]
     }
 }
+
+/// Reasons besides errors of handshakes.
+const OWN: usize = 7;
 
 impl std::fmt::Display for CloseReason {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
@@ -64,6 +90,9 @@ macro_rules! handshake_errors {
         pub enum HandshakeError { $($(#[doc = $doc])+ #[error($text)] $variant,)+ }
 
         impl HandshakeError {
+            /// All errors, in the order of their numbers.
+            pub const ALL: &'static [HandshakeError] = &[$(HandshakeError::$variant,)+];
+
             /// The error's name in metrics and logs, in snake case.
             #[must_use]
             pub const fn name(self) -> &'static str {
@@ -108,5 +137,35 @@ handshake_errors! {
 impl From<Refused> for HandshakeError {
     fn from(_: Refused) -> HandshakeError {
         HandshakeError::Internal
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use super::*;
+
+    #[test]
+    fn every_reason_has_a_number_and_a_name_of_its_own() {
+        let own = [
+            CloseReason::Local,
+            CloseReason::Peer,
+            CloseReason::Alert(40),
+            CloseReason::Idle,
+            CloseReason::HandshakeTimeout,
+            CloseReason::TooManyHandshakes,
+            CloseReason::Replaced,
+        ];
+        let errors = HandshakeError::ALL.iter().copied();
+        let all: Vec<CloseReason> = own
+            .into_iter()
+            .chain(errors.map(CloseReason::Handshake))
+            .collect();
+        for (number, reason) in all.iter().enumerate() {
+            assert_eq!(reason.number(), number);
+        }
+        let names: BTreeSet<&str> = all.iter().map(|reason| reason.name()).collect();
+        assert_eq!(names.len(), CloseReason::NAMES.len());
     }
 }

@@ -30,7 +30,8 @@ pub struct Limits {
     pub handshake_timeout: Duration,
     /// When the first flight is sent again; each time after twice as long (RFC 6347 §4.2.4.1).
     pub first_retransmission: Duration,
-    /// A connection on which nothing authentic came for so long ends. It must exceed the longest allocation lifetime.
+    /// A connection on which nothing authentic came for so long ends. Connections in use may be spared:
+    /// [`crate::Endpoint::handle_timeout_unless`].
     pub idle_timeout: Duration,
     /// The longest datagram of a handshake, without IP and UDP headers.
     pub mtu: usize,

@@ -31,7 +31,7 @@ pub use client::{Client, ClientConfig, ClientEvent};
 pub use close::{CloseReason, HandshakeError};
 pub use config::{Config, Limits};
 pub use cookie::CookieKey;
-pub use server::{ConnectionKey, Counters, DropReason, Endpoint, Event, Received};
+pub use server::{ConnectionKey, Counters, DropReason, Endpoint, Event, Opened, Received};
 pub use timers::Mono;
 pub use wire::alert::alert_name;
 

@@ -9,5 +9,5 @@ mod handshake;
 mod table;
 
 pub use counters::{Counters, DropReason};
-pub use endpoint::{Endpoint, Event, Received};
+pub use endpoint::{Endpoint, Event, Opened, Received};
 pub use table::ConnectionKey;

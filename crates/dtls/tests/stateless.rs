@@ -309,3 +309,15 @@ fn costly_steps_wait_until_they_are_asked_for_and_are_done_in_order() {
     }
     assert!(!endpoint.step(Mono(0)) && !endpoint.has_work());
 }
+
+#[test]
+fn an_idle_connection_in_use_stays() {
+    let (mut endpoint, _client) = connected(&Authority::ecdsa(), Limits::default());
+    let idle = 3660 * 1000 * MS;
+    endpoint.handle_timeout_unless(Mono(idle), |at| at.remote == path(1).remote);
+    assert_eq!(endpoint.connections(), 1);
+    endpoint.handle_timeout(Mono(2 * idle - 1));
+    assert_eq!(endpoint.connections(), 1);
+    endpoint.handle_timeout_unless(Mono(2 * idle), |_| false);
+    assert_eq!(endpoint.connections(), 0);
+}

@@ -1,6 +1,7 @@
 //! From wishes to a running server: checks, sockets, workers, threads, in this order.
 
 mod bound;
+mod dtls;
 mod make;
 mod offloaded;
 mod open_sockets;
@@ -53,6 +54,7 @@ pub struct Builder {
     listen_tls: Vec<SocketAddr>,
     tls: Option<Arc<ServerConfig>>,
     certificates: Option<Certificates>,
+    listen_dtls: Vec<SocketAddr>,
     proxies: Vec<IpNet>,
     sip_listen: SipAddresses,
     relay: Vec<IpAddr>,
@@ -117,6 +119,13 @@ impl Builder {
     /// The configuration of TLS listeners, instead of one made of [`certificates`](Self::certificates).
     pub fn tls(mut self, config: Arc<ServerConfig>) -> Self {
         self.tls = Some(config);
+        self
+    }
+
+    /// Listens on this address for DTLS 1.2 over UDP that carries STUN and TURN (RFC 7350). It may be one of [`listen`](Self::listen): the first byte
+    /// tells the two apart. Requires [`certificates`](Self::certificates). Port 0 takes a free one ([`Running::dtls_listeners`] tells which).
+    pub fn listen_dtls(mut self, address: SocketAddr) -> Self {
+        self.listen_dtls.push(address);
         self
     }
 

@@ -25,8 +25,8 @@ pub enum StartError {
     /// A socket that was given open cannot be a listener.
     #[error("a listener's open sockets cannot be used: {0}")]
     OpenSocket(#[from] OpenSocketError),
-    /// There is a TLS listener, but no certificate.
-    #[error("a TLS listener needs a certificate: give one, or remove the listener")]
+    /// There is a TLS or DTLS listener, but no certificate.
+    #[error("a TLS or DTLS listener needs a certificate: give one, or remove the listener")]
     NoCertificate,
     /// An address was given twice to listen on.
     #[error("{0} is listened on twice: remove one of them")]

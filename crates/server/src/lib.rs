@@ -36,6 +36,7 @@ pub mod certificates;
 pub mod connections;
 pub mod counters;
 mod descriptors;
+pub mod dtls;
 mod error;
 pub mod events;
 pub mod features;

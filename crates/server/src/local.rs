@@ -82,6 +82,12 @@ impl Local {
         self.observer.tls_listeners()
     }
 
+    /// The UDP addresses listened on for DTLS, likewise.
+    #[must_use]
+    pub fn dtls_listeners(&self) -> &[SocketAddr] {
+        self.observer.dtls_listeners()
+    }
+
     /// The addresses that SIP is served on, over UDP and TCP, likewise.
     #[must_use]
     pub fn sip_listeners(&self) -> &[SocketAddr] {

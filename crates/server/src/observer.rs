@@ -40,6 +40,7 @@ pub(crate) struct Listeners {
     pub(crate) udp: Vec<SocketAddr>,
     pub(crate) tcp: Vec<SocketAddr>,
     pub(crate) tls: Vec<SocketAddr>,
+    pub(crate) dtls: Vec<SocketAddr>,
     /// SIP, over UDP and TCP.
     pub(crate) sip: Vec<SocketAddr>,
     pub(crate) sip_tls: Vec<SocketAddr>,
@@ -50,7 +51,7 @@ pub(crate) struct Listeners {
 impl Listeners {
     /// All of them, which are no peers.
     pub(crate) fn all(&self) -> Vec<SocketAddr> {
-        let turn = [&self.udp[..], &self.tcp, &self.tls];
+        let turn = [&self.udp[..], &self.tcp, &self.tls, &self.dtls];
         let sip = [&self.sip[..], &self.sip_tls, &self.sip_ws, &self.sip_wss];
         [turn.concat(), sip.concat()].concat()
     }
@@ -178,6 +179,12 @@ impl Observer {
     #[must_use]
     pub fn tls_listeners(&self) -> &[SocketAddr] {
         &self.view.listeners.tls
+    }
+
+    /// The UDP addresses listened on for DTLS.
+    #[must_use]
+    pub fn dtls_listeners(&self) -> &[SocketAddr] {
+        &self.view.listeners.dtls
     }
 
     /// The addresses that SIP is served on, over UDP and TCP.

@@ -2,6 +2,7 @@
 
 use crate::connections::StreamCounters;
 use crate::counters::Counters;
+use crate::dtls::DtlsCounters;
 use crate::sip::SipCounters;
 
 pub use io::{BatchSizes, Flushed, Received};
@@ -19,6 +20,8 @@ pub struct WorkerStats {
     pub engine: turn::server::Stats,
     /// What the worker counts of connections over TCP and TLS.
     pub streams: StreamCounters,
+    /// What the worker counts of DTLS; all 0 where it is not listened on.
+    pub dtls: DtlsCounters,
     /// What became of datagrams that were sent.
     pub sends: Flushed,
     /// What was received, and how much of it at once.
@@ -90,6 +93,14 @@ impl Stats {
         self.workers
             .iter()
             .for_each(|worker| sum += &worker.streams);
+        sum
+    }
+
+    /// What the workers count of DTLS, added up.
+    #[must_use]
+    pub fn dtls(&self) -> DtlsCounters {
+        let mut sum = DtlsCounters::default();
+        self.workers.iter().for_each(|worker| sum += &worker.dtls);
         sum
     }
 

@@ -56,6 +56,7 @@ words!(WorkerStats {
     counters,
     engine,
     streams,
+    dtls,
     sends,
     received,
     relays_open,

@@ -219,6 +219,11 @@ impl Connection {
         }
     }
 
+    /// It is in use although nothing comes.
+    pub(super) const fn keep(&mut self, now: Mono) {
+        self.last_heard = now;
+    }
+
     /// Its deadline has come.
     pub(super) fn timeout(&mut self, context: &mut Context<'_>) -> Outcome {
         let deadline = self.deadline(context.config);

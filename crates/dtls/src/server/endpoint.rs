@@ -1,6 +1,7 @@
 //! The endpoint: which connection a datagram is for, and what may begin one.
 
 use std::collections::VecDeque;
+use std::ops::Range;
 use std::sync::Arc;
 
 use timers::{Mono, Wheel};
@@ -38,6 +39,17 @@ pub enum Received<'a> {
     },
     /// Nothing more for the caller.
     Done,
+}
+
+/// Where a message is in its datagram.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Opened {
+    /// The connection that it came on.
+    pub connection: ConnectionKey,
+    /// Decrypted.
+    pub message: Range<usize>,
+    /// Where the records behind it begin; mostly the datagram's length.
+    pub end: usize,
 }
 
 /// What became of a connection.
@@ -111,13 +123,32 @@ impl Endpoint {
         path: &Path,
         datagram: &'a mut [u8],
     ) -> Received<'a> {
+        let Some(opened) = self.open(now, path, datagram, 0) else {
+            return Received::Done;
+        };
+        let (head, rest) = datagram.split_at_mut(opened.end);
+        Received::Data {
+            connection: opened.connection,
+            message: &mut head[opened.message],
+            rest,
+        }
+    }
+
+    /// The same as [`Endpoint::handle_datagram`], for the records from `at` on, and says where the first message is. What
+    /// follows it begins at [`Opened::end`].
+    pub fn open(
+        &mut self,
+        now: Mono,
+        path: &Path,
+        datagram: &mut [u8],
+        mut at: usize,
+    ) -> Option<Opened> {
         let mut connection = self.table.find(path);
         let length = datagram.len();
-        let mut at = 0;
         while at < length {
             let Some(header) = Header::parse(&datagram[at..]) else {
                 self.counters.dropped(DropReason::MalformedRecord);
-                break;
+                return None;
             };
             let start = at + record::HEADER;
             let end = start + header.length;
@@ -126,23 +157,20 @@ impl Endpoint {
             if connection.is_none() || is_plain_handshake(&header) {
                 connection = self.admit(now, path, connection, &header, fragment, length);
             }
-            let Some(key) = connection else {
-                break;
-            };
+            let key = connection?;
             match self.record(now, key, &header, fragment) {
                 Outcome::Data(range) => {
-                    let (head, rest) = datagram.split_at_mut(end);
-                    return Received::Data {
+                    return Some(Opened {
                         connection: key,
-                        message: &mut head[start + range.start..start + range.end],
-                        rest,
-                    };
+                        message: start + range.start..start + range.end,
+                        end,
+                    });
                 }
-                Outcome::End(_) => break,
+                Outcome::End(_) => return None,
                 _ => (),
             }
         }
-        Received::Done
+        None
     }
 
     /// Which connection this record is for. A ClientHello without a good cookie is answered and forgotten.
@@ -378,6 +406,11 @@ impl Endpoint {
 
     /// Time has passed: flights are sent again, handshakes and idle connections end.
     pub fn handle_timeout(&mut self, now: Mono) {
+        self.handle_timeout_unless(now, |_| false);
+    }
+
+    /// The same, but an idle connection that is in use for something else (an allocation) stays for another idle timeout.
+    pub fn handle_timeout_unless(&mut self, now: Mono, is_in_use: impl Fn(&Path) -> bool) {
         for _ in 0..TIMERS_PER_CALL {
             let Some(index) = self.timers.pop_due(now) else {
                 break;
@@ -389,7 +422,11 @@ impl Endpoint {
                 continue;
             };
             let mut context = context(&self.config, &mut self.outgoing, &mut self.counters, now);
-            let outcome = connection.timeout(&mut context);
+            let mut outcome = connection.timeout(&mut context);
+            if matches!(outcome, Outcome::End(CloseReason::Idle)) && is_in_use(&connection.path) {
+                connection.keep(now);
+                outcome = Outcome::Nothing;
+            }
             self.settle(now, key, outcome);
         }
         self.outgoing.tidy();

@@ -85,6 +85,8 @@ pub(crate) struct Config {
     pub(crate) listen_tcp: Option<Vec<SocketAddr>>,
     /// Where to listen for TLS connections; `None`: decided at start.
     pub(crate) listen_tls: Option<Vec<SocketAddr>>,
+    /// Where to listen for DTLS; `None`: decided at start.
+    pub(crate) listen_dtls: Option<Vec<SocketAddr>>,
     /// Certificates and keys.
     pub(crate) certificates: Vec<CertificateFiles>,
     /// Whether a certificate is made that nobody trusts, where there is none.
@@ -250,6 +252,7 @@ fn resolve(settings: &Settings) -> Option<Config> {
         listen_udp: s.listen_udp.map(|list| values(list.value.0)),
         listen_tcp: s.listen_tcp.map(|list| values(list.value)),
         listen_tls: s.listen_tls.map(|list| values(list.value)),
+        listen_dtls: s.listen_dtls.map(|list| values(list.value)),
         certificates: values(s.tls_certificates?.value)
             .into_iter()
             .map(|pair| pair.0)

@@ -111,6 +111,8 @@ pub(crate) struct Settings {
     pub(crate) listen_tcp: Entry<List<SocketAddr>>,
     /// `listen.tls`
     pub(crate) listen_tls: Entry<List<SocketAddr>>,
+    /// `listen.dtls`
+    pub(crate) listen_dtls: Entry<List<SocketAddr>>,
     /// `listen.proxy_protocol_from`
     pub(crate) proxy_protocol_from: Entry<List<Network>>,
     /// `tls.certificates`
@@ -335,6 +337,7 @@ pub(crate) const KEYS: &[Key] = &[
     Key::new("listen", "udp", |s| &mut s.listen_udp).at_start(),
     Key::new("listen", "tcp", |s| &mut s.listen_tcp).at_start(),
     Key::new("listen", "tls", |s| &mut s.listen_tls).at_start(),
+    Key::new("listen", "dtls", |s| &mut s.listen_dtls).at_start(),
     Key::new("listen", "proxy_protocol_from", |s| {
         &mut s.proxy_protocol_from
     })

@@ -54,6 +54,9 @@ fn nothing_stands_twice(settings: &Settings, report: &mut Report) {
     twice(items(&settings.listen_tls), report, listener, |address| {
         format!("{address} is listed twice")
     });
+    twice(items(&settings.listen_dtls), report, listener, |address| {
+        format!("{address} is listed twice")
+    });
     twice(items(&settings.sip_listen), report, listener, |address| {
         format!("{address} is listed twice")
     });
@@ -232,14 +235,12 @@ fn listeners_stay_out_of_the_relay_range(settings: &Settings, report: &mut Repor
     let range = &ports.value.0;
     let help =
         "a relayed port could take the listener's place: choose a range like \"49152-65535\"";
-    let Some(listeners) = &settings.listen_udp else {
-        if range.contains(&DEFAULT_PORT) {
-            let message = format!("the listening port {DEFAULT_PORT} lies in the relay range");
-            report.push(Diagnostic::error(&ports.at, message).help(help));
-        }
-        return;
-    };
-    for listener in &listeners.value.0 {
+    if settings.listen_udp.is_none() && range.contains(&DEFAULT_PORT) {
+        let message = format!("the listening port {DEFAULT_PORT} lies in the relay range");
+        report.push(Diagnostic::error(&ports.at, message).help(help));
+    }
+    let udp = chosen(&settings.listen_udp).iter();
+    for listener in udp.chain(items(&settings.listen_dtls)) {
         let address = listener.value;
         if range.contains(&address.port()) && shares_an_address(settings, address) {
             let message = format!("the listener {address} lies in the relay range");

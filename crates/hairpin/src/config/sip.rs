@@ -262,11 +262,14 @@ fn name_servers_are_few(settings: &Settings, report: &mut Report) {
 
 /// STUN and TURN listen over UDP, too, and relayed ports are UDP.
 fn listeners_do_not_clash(settings: &Settings, report: &mut Report) {
-    let others = settings.listen_udp.as_ref();
-    let others = others.map_or(&[][..], |list| &list.value.0);
+    let udp = settings.listen_udp.as_ref();
+    let udp = udp.map_or(&[][..], |list| &list.value.0);
+    let dtls = settings.listen_dtls.as_ref();
+    let dtls = dtls.map_or(&[][..], |list| &list.value);
     for listener in listeners(settings) {
         let address = listener.value;
-        let taken = others.iter().find(|other| other.value == address);
+        let mut others = udp.iter().chain(dtls);
+        let taken = others.find(|other| other.value == address);
         if let Some(other) = taken.filter(|_| address.port() != 0) {
             report.push(
                 Diagnostic::error(&listener.at, format!("{address} is taken by STUN and TURN"))

@@ -73,7 +73,7 @@ impl FromText for MinVersion {
     }
 }
 
-/// Each pair can be read, and its key belongs to its certificate; a TLS listener has one.
+/// Each pair can be read, and its key belongs to its certificate; a TLS or DTLS listener has one.
 pub(super) fn check(settings: &Settings, report: &mut Report) {
     let pairs = settings.tls_certificates.as_ref();
     let pairs = pairs.map_or(&[][..], |list| &list.value);
@@ -93,17 +93,20 @@ pub(super) fn check(settings: &Settings, report: &mut Report) {
             report.push(Diagnostic::warning(&pair.at, message).help(help));
         }
     }
-    if let Some(listen) = &settings.listen_tls
-        && !listen.value.is_empty()
-        && pairs.is_empty()
-        && !settings
-            .tls_self_signed
-            .as_ref()
-            .is_some_and(|made| made.value)
-    {
-        let message = "there is a TLS listener, but no certificate";
-        let help = "set tls.certificates, or remove listen.tls; `serve --dev` makes one itself";
-        report.push(Diagnostic::error(&listen.at, message).help(help));
+    let self_signed = settings.tls_self_signed.as_ref();
+    if !pairs.is_empty() || self_signed.is_some_and(|made| made.value) {
+        return;
+    }
+    for (listen, name, key) in [
+        (&settings.listen_tls, "TLS", "listen.tls"),
+        (&settings.listen_dtls, "DTLS", "listen.dtls"),
+    ] {
+        if let Some(listen) = listen.as_ref().filter(|listen| !listen.value.is_empty()) {
+            let message = format!("there is a {name} listener, but no certificate");
+            let help =
+                format!("set tls.certificates, or remove {key}; `serve --dev` makes one itself");
+            report.push(Diagnostic::error(&listen.at, message).help(help));
+        }
     }
 }
 

@@ -4,6 +4,7 @@
 //! workers, listeners by number, directions, reasons, methods and codes; never a user, an address or anything else that a
 //! client chooses.
 
+mod dtls;
 mod machine;
 mod offload;
 mod process;
@@ -87,6 +88,7 @@ pub(crate) fn page(source: &Source) -> String {
     turn::write(&mut page, &source.observer, &stats);
     traffic::write(&mut page, &source.observer, &stats);
     streams::write(&mut page, &source.observer, &stats);
+    dtls::write(&mut page, &source.observer, &stats);
     offload::write(&mut page, &source.observer);
     sip::write(&mut page, &source.observer, &stats);
     machine::write(&mut page, &source.observer, &stats);

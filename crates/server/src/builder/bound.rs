@@ -53,7 +53,8 @@ impl Builder {
         workers: usize,
         gro: bool,
     ) -> Result<Vec<Vec<UdpSocket>>, StartError> {
-        let has_udp = !self.listen.is_empty() || !self.listen_sockets.is_empty();
+        let udp = self.udp_addresses()?;
+        let has_udp = !udp.is_empty() || !self.listen_sockets.is_empty();
         if !has_udp && self.listen_tcp.is_empty() && self.listen_tls.is_empty() {
             return Err(StartError::NoListener);
         }
@@ -65,23 +66,14 @@ impl Builder {
             busy_poll_us: self.busy_poll_us,
             ..UdpOptions::listener()
         };
-        let duplicate = self
-            .listen
-            .iter()
-            .enumerate()
-            .find(|(at, address)| address.port() != 0 && self.listen[..*at].contains(address));
-        if let Some((_, address)) = duplicate {
-            return Err(StartError::DuplicateListener(*address));
-        }
         // Only a wildcard leaves open what was asked.
         let options_of = |address: SocketAddr| UdpOptions {
             local_address: address.ip().is_unspecified(),
             ..options.clone()
         };
-        let bound = self
-            .listen
+        let bound = udp
             .iter()
-            .map(|&address| bind_group(address, workers, &options_of(address)));
+            .map(|&(address, _)| bind_group(address, workers, &options_of(address)));
         let mut groups: Vec<Vec<UdpSocket>> = bound.collect::<Result<_, _>>()?;
         for sockets in &self.listen_sockets {
             let group = take_group(sockets, workers, &options_of)?;

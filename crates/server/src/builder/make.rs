@@ -7,6 +7,7 @@ use crate::addresses::{self, RelayAddresses};
 use crate::board::Board;
 use crate::certificates::Certificates;
 use crate::connections::{Connections, StreamListener};
+use crate::dtls::Carries;
 use crate::error::StartError;
 use crate::features::{BusyPoll, Features};
 use crate::live::{Changes, Live, Published};
@@ -102,6 +103,7 @@ impl Builder {
         let with_sip = made.iter_mut().zip(sip);
         with_sip.for_each(|(worker, sip)| worker.sip = Some(Box::new(sip)));
         self.serve_connections(&mut made, streams);
+        self.serve_dtls(&mut made, &self.settings.stream_limits(workers))?;
         features.busy_poll = self.busy_poll_of(&made);
         let boards = Arc::clone(&plan.boards);
         let addresses: Vec<IpAddr> = relays.iter().map(|relay| relay.advertised).collect();
@@ -150,9 +152,19 @@ impl Builder {
             orders,
         )?;
         let (streams, tcp, tls) = self.bind_streams(workers)?;
+        let local = |group: &Vec<UdpSocket>| group[0].local_addr();
+        let carries = self.carries()?;
+        let with = |not: Carries| {
+            let groups = groups.iter().zip(carries.iter());
+            groups
+                .filter(move |(_, carries)| **carries != not)
+                .map(|(group, _)| local(group))
+                .collect()
+        };
         Ok(Bound {
             listeners: Listeners {
-                udp: groups.iter().map(|group| group[0].local_addr()).collect(),
+                udp: with(Carries::Dtls),
+                dtls: with(Carries::Plain),
                 tcp,
                 tls,
                 sip_tls: sip_addresses.of(Carrier::Tls),
@@ -229,6 +241,7 @@ fn say_what_serves(observer: &Observer, workers: usize, relays: &[IpAddr], ports
         listeners = ?observer.listeners(),
         tcp = ?observer.tcp_listeners(),
         tls = ?observer.tls_listeners(),
+        dtls = ?observer.dtls_listeners(),
         sip = ?observer.sip_listeners(),
         sip_tls = ?observer.sip_tls_listeners(),
         sip_ws = ?observer.sip_ws_listeners(),

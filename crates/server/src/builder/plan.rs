@@ -134,6 +134,7 @@ impl Plan {
             changes: Vec::new(),
             placement,
             connections: Connections::new(Vec::new(), self.streams.clone()),
+            dtls: None,
             flows,
             hooks: WorkerHooks(self.published.on_event()),
         };

@@ -270,3 +270,9 @@ impl ResolvesServerCert for Certificates {
         Some(self.select(hello.server_name()))
     }
 }
+
+impl dtls::Certificates for Certificates {
+    fn find(&self, server_name: Option<&str>) -> Option<Arc<CertifiedKey>> {
+        Some(self.select(server_name))
+    }
+}

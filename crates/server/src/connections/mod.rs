@@ -371,6 +371,11 @@ impl Connections {
         }
     }
 
+    /// How long TLS handshakes have taken in the wake-up at hand.
+    pub(crate) fn handshakes_ns(&self) -> u64 {
+        self.handshakes_ns
+    }
+
     /// Reads once.
     fn read(&mut self, slot: Slot, arena: &mut Arena, poller: &Poller, now: Mono) {
         let defers = self.handshakes_ns > HANDSHAKES_NS;

@@ -336,7 +336,7 @@ impl Budget {
 
 /// The flow in the addresses of its packets; `None` if it cannot be told from another by them.
 fn flow(five_tuple: &FiveTuple) -> Option<Flow> {
-    let is_datagrams = matches!(five_tuple.transport, Transport::Udp | Transport::Dtls);
+    let is_datagrams = five_tuple.transport == Transport::Udp;
     (is_datagrams && !is_link_local(five_tuple.remote)).then_some(Flow {
         remote: five_tuple.remote,
         local: five_tuple.local,

@@ -11,6 +11,7 @@
 
 mod batch_limit;
 mod batches;
+mod dtls;
 mod flows;
 mod icmp;
 mod log;
@@ -151,6 +152,7 @@ impl Worker {
         }
         self.recheck_next_hops();
         self.expire();
+        self.serve_dtls();
         if self.has_connections {
             self.finish_connections();
         }
@@ -187,12 +189,17 @@ impl Worker {
 
     /// How long to sleep when nothing comes.
     fn patience(&self) -> Duration {
-        if self.messages_left || self.rechecks_left {
+        let dtls = self.core.dtls.as_ref();
+        let has_work = dtls.is_some_and(|dtls| dtls.has_work());
+        if self.messages_left || self.rechecks_left || has_work {
             return Duration::ZERO;
         }
         let now = self.core.now.mono;
         let mut patience = self.publisher.patience(now);
         if let Some(deadline) = self.core.engine.poll_timeout() {
+            patience = patience.min(deadline.since(now));
+        }
+        if let Some(deadline) = dtls.and_then(|dtls| dtls.next_deadline()) {
             patience = patience.min(deadline.since(now));
         }
         if self.has_connections {
@@ -310,6 +317,9 @@ impl Worker {
                     continue;
                 }
                 match Token::from_u64(received.tag) {
+                    Token::Listener(number) if session.is_dtls(number, received.bytes) => {
+                        session.client_sent_dtls(number, &received);
+                    }
                     Token::Listener(number) => session.client_sent(number, &received),
                     Token::Relay(relay) => session.peer_sent(relay, &received),
                     _ => {}
@@ -331,6 +341,7 @@ impl Worker {
             self.batch.shrink(BatchLimit::LEAST);
         }
         self.apply_changes();
+        self.handle_dtls_messages();
     }
 
     /// Takes messages, a bounded number of them.
@@ -438,6 +449,9 @@ impl Worker {
             on_event,
             streams,
         } = configuration;
+        if let Some(dtls) = &mut self.core.dtls {
+            dtls.set_limits(&streams);
+        }
         self.core.connections.set_limits(streams);
         self.core.hooks = WorkerHooks(on_event);
         if let Some(flows) = &mut self.core.flows {
@@ -575,6 +589,7 @@ impl Worker {
 
     /// Ends all allocations, with a log line each, and closes what is open.
     pub(crate) fn finish(&mut self) {
+        self.close_dtls();
         self.core
             .connections
             .close_all(&self.core.poller, self.core.now.mono);
@@ -609,6 +624,12 @@ impl Worker {
             counters: self.core.counters,
             engine: self.core.engine.stats().clone(),
             streams: self.core.connections.counters(),
+            dtls: self
+                .core
+                .dtls
+                .as_ref()
+                .map(|dtls| dtls.counters())
+                .unwrap_or_default(),
             sends: *self.queue.totals(),
             received: *self.batch.totals(),
             relays_open: self.sockets.relays.len() as u64,

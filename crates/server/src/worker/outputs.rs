@@ -6,10 +6,12 @@ use super::mailboxes::Mailboxes;
 use super::messages::{PlacedRequest, WorkerMessage};
 use super::open::{MOST_RELAYS, Opener, Results};
 use super::session::{Change, Changes, Core, Session, WorkerHooks};
+use super::sockets::Sockets as AllSockets;
 use crate::connections::Connections;
+use crate::dtls::{Dtls, unmarked};
 use crate::hooks;
 use crate::steering::{Placement, Target};
-use io::Poller;
+use io::{Outbox, Poller};
 use std::sync::Arc;
 use streams::Content;
 use turn::server::credentials::{Credentials, KeyQuery, KeyReply};
@@ -17,7 +19,7 @@ use turn::server::{
     ClaimError, ClientIdentity, OffloadedChannel, Output, PortRequest, RelayRequest,
     RelayTransport, VerifiedUser,
 };
-use turn::{ClientPath, LookupKey, Mono, RelayKey, RequestKey};
+use turn::{ClientPath, LookupKey, Mono, RelayKey, RequestKey, Transport};
 
 /// What cannot be done while the output still borrows the engine.
 enum Todo {
@@ -132,7 +134,8 @@ impl Session<'_, '_, '_> {
                 Some(to) => self.out.push_copied(&to, bytes),
                 None => {
                     let connections = (&mut self.core.connections, &self.core.poller);
-                    queue_message(connections, &path, bytes, self.core.now.mono);
+                    let dtls = (self.core.dtls.as_mut(), self.sockets, &mut self.out);
+                    queue_message(connections, dtls, &path, bytes, self.core.now.mono);
                 }
             },
             Output::OpenRelays {
@@ -291,20 +294,31 @@ fn elsewhere(
     user: &VerifiedUser,
 ) -> Option<Moving> {
     // A connection stays with the worker that accepted it.
-    let message = message.filter(|_| !path.five_tuple.transport.is_stream())?;
+    let message = message.filter(|_| path.five_tuple.transport == Transport::Udp)?;
     let target = placement.elsewhere(now, &path, message.len())?;
     Some(Moving::new(path, message, user, target))
 }
 
-/// Queues a message to a client over a connection.
+/// Queues a message to a client over a connection: TCP and TLS, or DTLS.
 #[cold]
-fn queue_message(
+fn queue_message<'buf>(
     (connections, poller): (&mut Connections, &Poller),
+    (dtls, sockets, out): (
+        Option<&mut Box<Dtls>>,
+        &'buf AllSockets,
+        &mut Outbox<'_, 'buf>,
+    ),
     path: &ClientPath,
     bytes: &[u8],
     now: Mono,
 ) {
-    connections.queue(path, &[bytes], Content::Message, poller, now);
+    if path.five_tuple.transport != Transport::Dtls {
+        return connections.queue(path, &[bytes], Content::Message, poller, now);
+    }
+    let sealed = dtls.and_then(|dtls| dtls.seal(path, &[bytes]));
+    if let (Some(to), Some(sealed)) = (sockets.client_at(&unmarked(path), 0), sealed) {
+        out.push_copied(&to, sealed);
+    }
 }
 
 /// Does what concerns one part of the worker only.

@@ -12,6 +12,7 @@ use super::open::Opener;
 use super::sockets::{RelaySocket, Sockets};
 use crate::connections::Connections;
 use crate::counters::Counters;
+use crate::dtls::Dtls;
 use crate::hooks::OnEvent;
 use crate::steering::Placement;
 use io::{Datagrams, Outbox, Poller, SendQueue, SendTo};
@@ -45,6 +46,8 @@ pub(crate) struct Core {
     pub(crate) placement: Placement,
     /// Connections over TCP and TLS.
     pub(crate) connections: Connections,
+    /// Connections over DTLS, where it is listened on.
+    pub(crate) dtls: Option<Box<Dtls>>,
     /// Where the kernel relays.
     pub(crate) flows: Option<Box<Flows>>,
     pub(crate) hooks: WorkerHooks,
@@ -84,6 +87,12 @@ impl<'s, 'q, 'buf> Session<'s, 'q, 'buf> {
             out: queue.start(),
             relayed: false,
         }
+    }
+
+    /// Whether what a listener received is DTLS.
+    pub(super) fn is_dtls(&self, listener: u32, bytes: &[u8]) -> bool {
+        let dtls = self.core.dtls.as_ref();
+        dtls.is_some_and(|dtls| dtls.takes(listener, bytes))
     }
 
     /// Datagrams that a listener received.

@@ -10,7 +10,7 @@ use std::net::SocketAddr;
 use streams::Content;
 use stun::ChannelNumber;
 use stun::stream::{Frame, frame_rfc5766};
-use turn::{ClientPath, Run};
+use turn::{ClientPath, Run, Transport};
 
 /// Zeros after a message on a stream, up to a multiple of four bytes (RFC 8656 §12.5).
 const PADDING: [u8; 3] = [0; 3];
@@ -126,6 +126,9 @@ impl<'buf> Session<'_, '_, 'buf> {
         channel: ChannelNumber,
         run: Run<'_>,
     ) {
+        if path.five_tuple.transport == Transport::Dtls {
+            return self.send_channel_data_dtls(path, channel, run);
+        }
         each_datagram(run.bytes, run.stride, |datagram| {
             // The engine drops what is too long for a header's 16 bits.
             let length = u16::try_from(datagram.len()).unwrap_or(u16::MAX);
@@ -142,6 +145,9 @@ impl<'buf> Session<'_, '_, 'buf> {
         from: SocketAddr,
         run: Run<'_>,
     ) {
+        if path.five_tuple.transport == Transport::Dtls {
+            return self.send_data_indications_dtls(path, from, run);
+        }
         let mut head = [0; 64];
         each_datagram(run.bytes, run.stride, |datagram| {
             let engine = &mut self.core.engine;

@@ -1,6 +1,7 @@
 //! A small blocking TURN client, made of the codec alone, so that tests see exactly what the server answers.
 #![allow(dead_code, reason = "every test file uses another part")]
 
+pub(crate) mod dtls;
 pub(crate) mod local;
 pub(crate) mod marked;
 pub(crate) mod netns;
@@ -149,6 +150,7 @@ enum Link {
     Plain(UdpSocket),
     Marked(Box<marked::Marked>),
     Stream(Box<std::cell::RefCell<stream::StreamLink>>),
+    Dtls(Box<std::cell::RefCell<dtls::DtlsLink>>),
 }
 
 pub(crate) struct Client {
@@ -192,6 +194,23 @@ impl Client {
         Client {
             link: Link::Stream(Box::new(link.into())),
             ..Client::new(server)
+        }
+    }
+
+    /// A client over a DTLS connection.
+    pub(crate) fn dtls(link: dtls::DtlsLink) -> Client {
+        let server = link.server;
+        Client {
+            link: Link::Dtls(Box::new(link.into())),
+            ..Client::new(server)
+        }
+    }
+
+    /// The connection of [`Client::dtls`].
+    pub(crate) fn dtls_link(&self) -> std::cell::RefMut<'_, dtls::DtlsLink> {
+        match &self.link {
+            Link::Dtls(link) => link.borrow_mut(),
+            _ => panic!("a client over DTLS"),
         }
     }
 
@@ -270,6 +289,7 @@ impl Client {
             Link::Plain(socket) => socket.local_addr().expect("bound"),
             Link::Marked(socket) => socket.local(),
             Link::Stream(link) => link.borrow().socket.local_addr().expect("connected"),
+            Link::Dtls(link) => link.borrow().socket.local_addr().expect("bound"),
         }
     }
 
@@ -374,6 +394,7 @@ impl Client {
         match &self.link {
             Link::Plain(socket) => drop(socket.send_to(datagram, self.server).expect("sent")),
             Link::Marked(socket) => socket.send(datagram, self.server),
+            Link::Dtls(link) => link.borrow_mut().send(datagram),
             Link::Stream(link) => {
                 let padding = &[0; 3][..stun::padding(datagram.len())];
                 link.borrow_mut().send(&[datagram, padding].concat());
@@ -396,6 +417,7 @@ impl Client {
                 (buffer, from)
             }
             Link::Stream(link) => return link.borrow_mut().receive(),
+            Link::Dtls(link) => return link.borrow_mut().receive(),
             Link::Marked(socket) => {
                 let (datagram, from, tos) = socket.receive();
                 self.last_tos.set(tos);

@@ -78,6 +78,9 @@ impl Banner {
         for listener in &self.listeners.tls {
             lines.line("listening", format!("tls {listener}"));
         }
+        for listener in &self.listeners.dtls {
+            lines.line("listening", format!("dtls {listener}"));
+        }
         self.sip(&mut lines);
         self.relays(&mut lines);
         let steering = self.steering.map(|how| format!(", {how}"));
@@ -203,6 +206,7 @@ mod tests {
                 udp: vec!["127.0.0.1:3478".parse().unwrap()],
                 tcp: vec!["127.0.0.1:3478".parse().unwrap()],
                 tls: Vec::new(),
+                dtls: Vec::new(),
             },
             sip: vec!["127.0.0.1:5060".parse().unwrap()],
             sip_streams: vec!["tls 127.0.0.1:5061: sips:127.0.0.1:5061".to_owned()],

@@ -67,6 +67,9 @@ impl Engine {
         for &listener in &listeners.tls {
             builder = builder.listen_tls(listener);
         }
+        for &listener in &listeners.dtls {
+            builder = builder.listen_dtls(listener);
+        }
         for &network in &config.proxy_protocol_from {
             builder = builder.proxy_protocol_from(network);
         }
@@ -109,6 +112,11 @@ impl Engine {
     /// The listeners of TLS connections, with the real ports.
     pub(super) fn tls_listeners(&self) -> Vec<SocketAddr> {
         self.running.tls_listeners().to_vec()
+    }
+
+    /// The listeners of DTLS, with the real ports.
+    pub(super) fn dtls_listeners(&self) -> Vec<SocketAddr> {
+        self.running.dtls_listeners().to_vec()
     }
 
     /// The name of the default certificate, if others trust it.
@@ -234,7 +242,7 @@ fn explain(error: &StartError, config: &Config) -> anyhow::Error {
             "; set it with sip.listen_wss"
         }
         StartError::Bind { address, .. } if is_tls_only(*address, config) => {
-            "; set it with listen.tls"
+            "; set it with listen.tls and listen.dtls"
         }
         StartError::Bind { address, .. } if is_tcp_only(*address, config) => {
             "; set it with listen.tcp"
@@ -307,7 +315,9 @@ fn is_tcp_only(address: SocketAddr, config: &Config) -> bool {
 fn is_tls_only(address: SocketAddr, config: &Config) -> bool {
     let has =
         |list: &Option<Vec<SocketAddr>>| list.as_ref().is_some_and(|list| list.contains(&address));
-    address.port() == plan::TLS_PORT || has(&config.listen_tls) && !has(&config.listen_tcp)
+    address.port() == plan::TLS_PORT
+        || has(&config.listen_tls) && !has(&config.listen_tcp)
+        || has(&config.listen_dtls) && !has(&config.listen_udp)
 }
 
 fn pinning(wanted: PinWorkers) -> server::Pinning {

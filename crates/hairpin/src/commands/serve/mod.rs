@@ -116,6 +116,7 @@ fn banner(
         udp: engine.listeners(),
         tcp: engine.tcp_listeners(),
         tls: engine.tls_listeners(),
+        dtls: engine.dtls_listeners(),
     };
     let server_name = engine.server_name();
     let uris = plan::uris(

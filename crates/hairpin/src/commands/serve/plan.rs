@@ -21,6 +21,7 @@ pub(super) struct Listeners {
     pub(super) udp: Vec<SocketAddr>,
     pub(super) tcp: Vec<SocketAddr>,
     pub(super) tls: Vec<SocketAddr>,
+    pub(super) dtls: Vec<SocketAddr>,
 }
 
 /// RFC 8656 §3.1: the port of TURN over TLS.
@@ -33,18 +34,30 @@ pub(super) fn listeners(config: &Config, machine: &Machine) -> Result<Listeners>
     let tls = match &config.listen_tls {
         Some(chosen) => chosen.clone(),
         None if config.certificates.is_empty() && !config.self_signed => Vec::new(),
-        None => tls_listeners(&tcp),
+        None => with_tls_port(&tcp),
     };
-    Ok(Listeners { udp, tcp, tls })
+    let dtls = match &config.listen_dtls {
+        Some(chosen) => chosen.clone(),
+        // DTLS is 1.2.
+        None if config.only_tls13 => Vec::new(),
+        None if config.certificates.is_empty() && !config.self_signed => Vec::new(),
+        None => with_tls_port(&udp),
+    };
+    Ok(Listeners {
+        udp,
+        tcp,
+        tls,
+        dtls,
+    })
 }
 
-/// TLS on the ports of TCP, as the first bytes tell the two apart, and on its own port beside the one of STUN.
-fn tls_listeners(tcp: &[SocketAddr]) -> Vec<SocketAddr> {
-    let own = tcp
+/// TLS or DTLS on the ports of TCP or UDP, as the first bytes tell the two apart, and on its own port beside the one of STUN.
+fn with_tls_port(plain: &[SocketAddr]) -> Vec<SocketAddr> {
+    let own = plain
         .iter()
         .filter(|address| address.port() == DEFAULT_PORT)
         .map(|address| SocketAddr::new(address.ip(), TLS_PORT));
-    let mut all: Vec<_> = tcp.iter().copied().chain(own).collect();
+    let mut all: Vec<_> = plain.iter().copied().chain(own).collect();
     all.dedup();
     all
 }
@@ -120,18 +133,23 @@ pub(super) fn uris(
     let mut uris: Vec<String> = of(&listeners.udp, "udp")
         .chain(of(&listeners.tcp, "tcp"))
         .collect();
-    // On the port of TCP only if it has none of its own.
-    let is_own = |address: &&SocketAddr| !listeners.tcp.contains(address);
-    let own: Vec<_> = listeners.tls.iter().filter(is_own).copied().collect();
-    let tls = if own.is_empty() { &listeners.tls } else { &own };
-    for address in addresses(tls, external, machine) {
-        let host = server_name.map_or_else(
-            || address.to_string(),
-            |name| format!("{name}:{}", address.port()),
-        );
-        let uri = format!("turns:{host}?transport=tcp");
-        if !uris.contains(&uri) {
-            uris.push(uri);
+    for (plain, secure, transport) in [
+        (&listeners.tcp, &listeners.tls, "tcp"),
+        (&listeners.udp, &listeners.dtls, "udp"),
+    ] {
+        // On the port of TCP or UDP only if it has none of its own.
+        let is_own = |address: &&SocketAddr| !plain.contains(address);
+        let own: Vec<_> = secure.iter().filter(is_own).copied().collect();
+        let secure = if own.is_empty() { secure } else { &own };
+        for address in addresses(secure, external, machine) {
+            let host = server_name.map_or_else(
+                || address.to_string(),
+                |name| format!("{name}:{}", address.port()),
+            );
+            let uri = format!("turns:{host}?transport={transport}");
+            if !uris.contains(&uri) {
+                uris.push(uri);
+            }
         }
     }
     uris
@@ -322,7 +340,17 @@ mod tests {
         let found = listeners(&config, &machine(&["127.0.0.1"], &[])).unwrap();
         assert_eq!(found.tls, addresses(&["127.0.0.1:3478", "127.0.0.1:5349"]));
         let all = uris(&found, &[], &host, Some("turn.example.org"));
-        assert_eq!(all[2..], ["turns:turn.example.org:5349?transport=tcp"]);
+        assert_eq!(
+            all[2..],
+            [
+                "turns:turn.example.org:5349?transport=tcp",
+                "turns:turn.example.org:5349?transport=udp"
+            ]
+        );
+        assert_eq!(found.dtls, found.tls);
+        config.only_tls13 = true;
+        let found = listeners(&config, &machine(&["127.0.0.1"], &[])).unwrap();
+        assert_eq!((found.tls.len(), found.dtls.len()), (2, 0), "DTLS is 1.2");
     }
 
     #[test]
