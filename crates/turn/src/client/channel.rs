@@ -161,8 +161,8 @@ impl Channels {
 
     /// When [`handle_timeout`](Self::handle_timeout) has something to do.
     pub(super) fn next_deadline(&self) -> Mono {
-        self.list
-            .iter()
+        let waiting = self.list.iter().filter(|channel| !channel.pending);
+        waiting
             .map(|channel| channel.refresh_at)
             .min()
             .unwrap_or(Mono::NEVER)
@@ -246,6 +246,19 @@ mod tests {
         assert_eq!(due(&mut channels, at_s(565)), [0x4000]);
         assert!(channels.failed(channel, at_s(599), true), "no time is left");
         assert_eq!(channels.next_deadline(), Mono::NEVER);
+    }
+
+    #[test]
+    fn a_channel_that_waits_for_a_response_has_no_deadline() {
+        let mut channels = Channels::default();
+        let (channel, _) = channels.ask(peer(1), at_s(0)).expect("free");
+        channels.bound(channel, at_s(0), true);
+        // The owner prolongs it just before it would be refreshed.
+        assert_eq!(channels.ask(peer(1), at_s(530)), Some((channel, true)));
+        assert_eq!(channels.next_deadline(), Mono::NEVER);
+        assert!(due(&mut channels, at_s(541)).is_empty());
+        assert!(channels.bound(channel, at_s(530), true));
+        assert_eq!(channels.next_deadline(), at_s(1070));
     }
 
     #[test]
