@@ -14,7 +14,7 @@ use crate::addresses;
 use crate::certificates::Certificates;
 use crate::connections::StreamSettings;
 use crate::error::StartError;
-use crate::hooks::{ClientIdentity, Event};
+use crate::hooks::{ClientIdentity, Event, RelayChoice};
 use crate::local::Local;
 use crate::offload::{KernelBinding, Offload};
 use crate::pinning::Pinning;
@@ -29,6 +29,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use streams::rustls::ServerConfig;
+use stun::AddressFamily;
 use turn::server::{Credentials, Quota};
 
 /// Most workers: a reservation token names its worker in one byte.
@@ -330,6 +331,16 @@ impl Builder {
         permit: impl Fn(&ClientIdentity<'_>, SocketAddr) -> bool + Send + Sync + 'static,
     ) -> Self {
         self.settings.hooks.set_permit_peer(permit);
+        self
+    }
+
+    /// Asks `choose` which of the relay addresses a client gets, when it allocates and once per family. The hook may be asked again if another
+    /// worker takes the request. A reserved port ([RFC 8656 §7.2](https://www.rfc-editor.org/rfc/rfc8656#section-7.2)) keeps its address.
+    pub fn choose_relay(
+        mut self,
+        choose: impl Fn(&ClientIdentity<'_>, AddressFamily) -> RelayChoice + Send + Sync + 'static,
+    ) -> Self {
+        self.settings.hooks.set_choose_relay(choose);
         self
     }
 

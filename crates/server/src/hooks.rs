@@ -8,7 +8,7 @@ use std::fmt;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
-use stun::ChannelNumber;
+use stun::{AddressFamily, ChannelNumber, Method};
 use turn::server::{
     AuthFailure, CloseReason, Output, PeerPolicy, Quota, QuotaExceeded, RelayedAddresses, Traffic,
 };
@@ -19,6 +19,21 @@ pub use turn::server::{ClientIdentity, PeerClass};
 /// Whether a client may talk to a peer that the rules admit. The port is 0 if the question is about a permission, which is for
 /// all ports (RFC 8656 §9).
 pub type PermitPeer = dyn Fn(&ClientIdentity<'_>, SocketAddr) -> bool + Send + Sync;
+
+/// Which relay address a client gets for this family.
+pub type ChooseRelay = dyn Fn(&ClientIdentity<'_>, AddressFamily) -> RelayChoice + Send + Sync;
+
+/// The relay address that a relayed transport address is to have.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum RelayChoice {
+    /// Any of this family, at random: what happens without a hook.
+    Any,
+    /// This one, named by its own or by its public address. If it is no relay address of this family, the client gets 508.
+    Address(IpAddr),
+    /// None: the client gets 440, as if the server relayed nothing of this family.
+    None,
+}
 
 /// Called for each event, on the worker that has the client.
 pub type OnEvent = dyn Fn(&Event<'_>) + Send + Sync;
@@ -85,6 +100,31 @@ pub enum Event<'a> {
         /// The peer.
         peer: SocketAddr,
     },
+    /// A permission has expired, or the relayed address of its family has ended before the allocation. With the allocation, all its
+    /// permissions and channels end: there is no event for each.
+    PermissionEnded {
+        /// The client.
+        client: ClientIdentity<'a>,
+        /// The address that it was for.
+        peer: IpAddr,
+    },
+    /// A channel has expired, or the relayed address of its family has ended before the allocation.
+    ChannelEnded {
+        /// The client.
+        client: ClientIdentity<'a>,
+        /// Its number.
+        number: ChannelNumber,
+        /// The peer.
+        peer: SocketAddr,
+    },
+    /// A request has proven its user's key. What it asks for may still be refused. A retransmission that gets its response again is not
+    /// reported again.
+    Authenticated {
+        /// The client.
+        client: ClientIdentity<'a>,
+        /// What it asks for.
+        method: Method,
+    },
 }
 
 impl<'a> Event<'a> {
@@ -97,11 +137,15 @@ impl<'a> Event<'a> {
             | Event::AllocationRefreshed { client, .. }
             | Event::AllocationClosed { client, .. }
             | Event::PermissionInstalled { client, .. }
-            | Event::ChannelBound { client, .. } => client.user,
+            | Event::ChannelBound { client, .. }
+            | Event::PermissionEnded { client, .. }
+            | Event::ChannelEnded { client, .. }
+            | Event::Authenticated { client, .. } => client.user,
         }
     }
 
     /// The same event with another user name.
+    #[expect(clippy::too_many_lines, reason = "one arm for each event")]
     pub(crate) fn with_user<'b>(&self, user: &'b str) -> Event<'b> {
         let identity = |client: &ClientIdentity<'a>| ClientIdentity::new(client.five_tuple, user);
         match *self {
@@ -159,6 +203,23 @@ impl<'a> Event<'a> {
                 client: identity(client),
                 number,
                 peer,
+            },
+            Event::PermissionEnded { ref client, peer } => Event::PermissionEnded {
+                client: identity(client),
+                peer,
+            },
+            Event::ChannelEnded {
+                ref client,
+                number,
+                peer,
+            } => Event::ChannelEnded {
+                client: identity(client),
+                number,
+                peer,
+            },
+            Event::Authenticated { ref client, method } => Event::Authenticated {
+                client: identity(client),
+                method,
             },
         }
     }
@@ -220,6 +281,17 @@ impl<'a> Event<'a> {
                 number,
                 peer,
             },
+            Output::PermissionEnded { client, peer } => Event::PermissionEnded { client, peer },
+            Output::ChannelEnded {
+                client,
+                number,
+                peer,
+            } => Event::ChannelEnded {
+                client,
+                number,
+                peer,
+            },
+            Output::Authenticated { client, method } => Event::Authenticated { client, method },
             _ => return None,
         })
     }
@@ -231,6 +303,7 @@ pub struct Hooks {
     pub(crate) permit_peer: Option<Arc<PermitPeer>>,
     pub(crate) quota: Option<Arc<dyn Quota>>,
     pub(crate) on_event: Option<Arc<OnEvent>>,
+    pub(crate) choose_relay: Option<Arc<ChooseRelay>>,
 }
 
 impl fmt::Debug for Hooks {
@@ -239,6 +312,7 @@ impl fmt::Debug for Hooks {
             .field("permit_peer", &self.permit_peer.is_some())
             .field("quota", &self.quota.is_some())
             .field("on_event", &self.on_event.is_some())
+            .field("choose_relay", &self.choose_relay.is_some())
             .finish()
     }
 }
@@ -260,6 +334,22 @@ impl Hooks {
     /// Calls `on_event` for each event.
     pub fn set_on_event(&mut self, on_event: impl Fn(&Event<'_>) + Send + Sync + 'static) {
         self.on_event = Some(Arc::new(on_event));
+    }
+
+    /// Asks `choose` which relay address a client gets. See [`Builder::choose_relay`](crate::Builder::choose_relay).
+    pub fn set_choose_relay(
+        &mut self,
+        choose: impl Fn(&ClientIdentity<'_>, AddressFamily) -> RelayChoice + Send + Sync + 'static,
+    ) {
+        self.choose_relay = Some(Arc::new(choose));
+    }
+
+    /// What the workers do themselves.
+    pub(crate) fn of_worker(&self) -> WorkerHooks {
+        WorkerHooks {
+            on_event: self.on_event.clone(),
+            choose_relay: self.choose_relay.clone(),
+        }
     }
 
     /// The policy of the rules, with the hook behind it.
@@ -285,10 +375,42 @@ impl Hooks {
     }
 }
 
-/// Tells the hook of an output, if it is an event.
-pub(crate) fn report(on_event: &OnEvent, output: &Output<'_>) {
-    if let Some(event) = Event::of(output) {
-        on_event(&event);
+/// The hooks that a worker calls itself; the others are behind the engine's policy and quota.
+#[derive(Clone, Default)]
+pub(crate) struct WorkerHooks {
+    on_event: Option<Arc<OnEvent>>,
+    choose_relay: Option<Arc<ChooseRelay>>,
+}
+
+impl fmt::Debug for WorkerHooks {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("WorkerHooks")
+            .field("on_event", &self.on_event.is_some())
+            .field("choose_relay", &self.choose_relay.is_some())
+            .finish()
+    }
+}
+
+impl WorkerHooks {
+    /// Tells the hook of an output, if it is an event.
+    pub(crate) fn report(&self, output: &Output<'_>) {
+        if let Some(on_event) = &self.on_event
+            && let Some(event) = Event::of(output)
+        {
+            on_event(&event);
+        }
+    }
+
+    /// The relay address that a client gets for this family.
+    pub(crate) fn relay_for(
+        &self,
+        client: &ClientIdentity<'_>,
+        family: AddressFamily,
+    ) -> RelayChoice {
+        match &self.choose_relay {
+            Some(choose) => choose(client, family),
+            None => RelayChoice::Any,
+        }
     }
 }
 

@@ -6,7 +6,7 @@
 use crate::addresses::{RelayAddresses, host_addresses};
 use crate::connections::WorkerLimits;
 use crate::error::{ReloadError, SettingsError};
-use crate::hooks::OnEvent;
+use crate::hooks::WorkerHooks;
 use crate::mailbox::Mailbox;
 use crate::policy::{OwnAddresses, Policy};
 use crate::quota::Quotas;
@@ -27,7 +27,7 @@ use turn::server::{Config, ValidConfig};
 pub(crate) struct Configuration {
     pub(crate) engine: ValidConfig,
     pub(crate) sip: Arc<sip::Orders>,
-    pub(crate) on_event: Option<Arc<OnEvent>>,
+    pub(crate) hooks: WorkerHooks,
     pub(crate) streams: WorkerLimits,
 }
 
@@ -71,9 +71,9 @@ impl Published {
         }
     }
 
-    /// Who learns of events.
-    pub(crate) fn on_event(&self) -> Option<Arc<OnEvent>> {
-        self.latest().on_event.clone()
+    /// The hooks that workers call themselves.
+    pub(crate) fn hooks(&self) -> WorkerHooks {
+        self.latest().hooks.clone()
     }
 
     fn publish(&self, configuration: Configuration) {
@@ -163,7 +163,7 @@ impl Live {
         Ok(Configuration {
             engine: self.engine_config()?.validate()?,
             sip: Arc::new(sip),
-            on_event: self.settings.hooks.on_event.clone(),
+            hooks: self.settings.hooks.of_worker(),
             streams: self.settings.stream_limits(self.workers),
         })
     }

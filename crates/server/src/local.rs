@@ -190,6 +190,7 @@ mod tests {
         let relays = &mut worker.sockets.relays;
         let _ = core.opener.open(
             &[request],
+            &[crate::hooks::RelayChoice::Any; 2],
             0,
             &core.poller,
             &mut core.counters,

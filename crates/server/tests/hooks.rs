@@ -3,9 +3,11 @@
 mod common;
 
 use common::{Client, eventually, loopback, start};
-use hairpin_server::hooks::{ClientIdentity, Event};
+use hairpin_server::AddressFamily;
+use hairpin_server::hooks::{ClientIdentity, Event, RelayChoice};
 use std::net::{IpAddr, SocketAddr};
 use std::sync::{Arc, Mutex};
+use stun::{EvenPort, Method, RequestedAddressFamily, RequestedTransport, ReservationToken};
 use turn::server::{Quota, QuotaExceeded};
 
 const PEER: &str = "127.0.0.1:4000";
@@ -90,6 +92,9 @@ fn events_tell_the_life_of_an_allocation() {
             Event::AllocationClosed {
                 to_peers, reason, ..
             } => format!("closed {} {}", to_peers.packets, reason.name()),
+            Event::Authenticated { client, method } => {
+                format!("proven {} {:#x}", client.user, method.number())
+            }
             _ => String::new(),
         };
         seen.lock().expect("unpoisoned").push(text);
@@ -105,11 +110,16 @@ fn events_tell_the_life_of_an_allocation() {
     client.release();
     server.shutdown().expect("no worker failed");
     let peer: IpAddr = at(PEER).ip();
+    let proven = |method: u16| format!("proven {} {method:#x}", common::USER);
     let expected = [
         format!("failed {} wrong_password", common::USER),
+        proven(3),
         format!("opened {}", common::USER),
+        proven(8),
         format!("permission {peer}"),
+        proven(9),
         format!("channel 0x4000 {PEER}"),
+        proven(4),
         "closed 1 refreshed_to_zero".to_owned(),
     ];
     assert_eq!(*events.lock().expect("unpoisoned"), expected);
@@ -130,4 +140,81 @@ fn servers_with_one_nonce_key_accept_each_others_nonces() {
         .stats()
         .sum(|worker| worker.engine.errors_with(401) + worker.engine.errors_with(438));
     assert_eq!(challenges, 0, "no challenge");
+}
+
+/// Two relay addresses of IPv4, and one of IPv6.
+fn with_choice(
+    choose: impl Fn(&ClientIdentity<'_>, AddressFamily) -> RelayChoice + Send + Sync + 'static,
+) -> hairpin_server::Running {
+    let builder = loopback(2)
+        .relay_address(common::ip("127.0.0.2"))
+        .relay_address(common::ip("::1"))
+        .external_address(common::ip("198.51.100.7"), Some(common::ip("127.0.0.2")))
+        .user("bob", common::PASSWORD)
+        .choose_relay(choose);
+    start(builder)
+}
+
+#[test]
+fn the_hook_chooses_the_relay_address_by_either_side_of_its_mapping() {
+    let server = with_choice(|client, family| {
+        assert_eq!(family, AddressFamily::V4);
+        RelayChoice::Address(common::ip(match client.user {
+            "bob" => "198.51.100.7",
+            _ => "127.0.0.1",
+        }))
+    });
+    let listener = server.listeners()[0];
+    for _ in 0..8 {
+        let relayed = Client::new(listener).allocate();
+        assert_eq!(relayed.ip(), common::ip("127.0.0.1"));
+        let mut bob = Client::new(listener).with_user("bob", common::PASSWORD);
+        assert_eq!(bob.allocate().ip(), common::ip("198.51.100.7"));
+    }
+}
+
+#[test]
+fn a_pair_of_ports_has_the_chosen_address() {
+    let server = with_choice(|_, _| RelayChoice::Address(common::ip("127.0.0.2")));
+    let listener = server.listeners()[0];
+    for _ in 0..8 {
+        let mut client = Client::new(listener);
+        let answer =
+            client.allocate_with(&|request| request.push(&EvenPort { reserve: true }).map(drop));
+        assert_eq!(answer.relayed().ip(), common::ip("198.51.100.7"));
+        let token = answer.token();
+        let claimed = Client::new(listener)
+            .request(Method::ALLOCATE, &|request| {
+                request.push(&RequestedTransport::UDP)?;
+                request.push(&ReservationToken(token)).map(drop)
+            })
+            .relayed();
+        assert_eq!(claimed.ip(), common::ip("198.51.100.7"));
+        assert_eq!(claimed.port(), answer.relayed().port() + 1);
+    }
+}
+
+#[test]
+fn a_client_may_get_no_address_of_a_family() {
+    let server = with_choice(|_, family| match family {
+        AddressFamily::V4 => RelayChoice::None,
+        AddressFamily::V6 => RelayChoice::Any,
+    });
+    let listener = server.listeners()[0];
+    assert_eq!(Client::new(listener).try_allocate().code(), 440);
+    let answer = Client::new(listener).allocate_with(&|request| {
+        request
+            .push(&RequestedAddressFamily(AddressFamily::V6))
+            .map(drop)
+    });
+    assert_eq!(answer.code(), 0);
+}
+
+#[test]
+fn an_address_that_is_no_relay_address_of_the_family_is_508() {
+    for wrong in ["127.0.0.3", "::1"] {
+        let server = with_choice(move |_, _| RelayChoice::Address(common::ip(wrong)));
+        let mut client = Client::new(server.listeners()[0]);
+        assert_eq!(client.try_allocate().code(), 508, "{wrong}");
+    }
 }

@@ -11,7 +11,7 @@ use crate::random;
 use crate::steering::{Placement, Tables};
 use crate::worker::{
     BatchLimit, BatchStore, Core, Flows, Listener, Mailboxes, Opener, RelayTable, Sockets, Token,
-    Worker, WorkerHooks, WorkerMessage, now,
+    Worker, WorkerMessage, now,
 };
 use io::{Offloads, Poller, RecvBatch, SendOptions, SendQueue, UdpSocket};
 use std::sync::Arc;
@@ -136,7 +136,7 @@ impl Plan {
             connections: Connections::new(Vec::new(), self.streams.clone()),
             dtls: None,
             flows,
-            hooks: WorkerHooks(self.published.on_event()),
+            hooks: self.published.hooks(),
         };
         Ok(Worker {
             core,

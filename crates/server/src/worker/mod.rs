@@ -30,7 +30,7 @@ pub(crate) use flows::Flows;
 pub(crate) use mailboxes::Mailboxes;
 pub(crate) use messages::WorkerMessage;
 pub(crate) use open::Opener;
-pub(crate) use session::{Core, WorkerHooks};
+pub(crate) use session::Core;
 pub(crate) use sockets::{Listener, RelayTable, Sockets, Token};
 
 use crate::board::Publisher;
@@ -446,14 +446,14 @@ impl Worker {
         let Configuration {
             engine,
             sip,
-            on_event,
+            hooks,
             streams,
         } = configuration;
         if let Some(dtls) = &mut self.core.dtls {
             dtls.set_limits(&streams);
         }
         self.core.connections.set_limits(streams);
-        self.core.hooks = WorkerHooks(on_event);
+        self.core.hooks = hooks;
         if let Some(flows) = &mut self.core.flows {
             flows.set_limited(engine.allocation_rate != 0);
         }

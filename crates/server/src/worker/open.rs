@@ -4,6 +4,7 @@ use super::sockets::{RelaySocket, Token};
 use crate::addresses::{RelayAddresses, RelayIndex};
 use crate::counters::Counters;
 use crate::descriptors::ForClients;
+use crate::hooks::RelayChoice;
 use crate::ports::{Owner, Want};
 use crate::random::Entropy;
 use io::{Interest, Poller, UdpOptions, UdpSocket};
@@ -55,10 +56,12 @@ impl Opener {
         }
     }
 
-    /// Opens what `requests` asks for. Opened sockets go to `opened` and are watched from now on.
+    /// Opens what `requests` asks for, each on the address of its entry in `choices`. Opened sockets go to `opened` and are watched from
+    /// now on.
     pub(crate) fn open(
         &mut self,
         requests: &[RelayRequest],
+        choices: &[RelayChoice; MOST_RELAYS],
         now_s: u64,
         poller: &Poller,
         counters: &mut Counters,
@@ -69,7 +72,7 @@ impl Opener {
         match *requests {
             // RFC 8656 §7.2: EVEN-PORT with R wants ports N and N+1 of one address.
             [first, second] if second.port == PortRequest::Next => {
-                let pair = self.open_pair([first, second], now_s, poller, counters);
+                let pair = self.open_pair([first, second], choices[0], now_s, poller, counters);
                 results = match pair {
                     Ok([even, odd]) => {
                         self.announce(&even);
@@ -80,8 +83,8 @@ impl Opener {
                 };
             }
             _ => {
-                for (result, request) in results.iter_mut().zip(requests) {
-                    let relay = self.open_one(*request, now_s, poller, counters);
+                for ((result, request), choice) in results.iter_mut().zip(requests).zip(choices) {
+                    let relay = self.open_one(*request, *choice, now_s, poller, counters);
                     *result = relay.map(|relay| {
                         self.announce(&relay);
                         self.told(relay, opened)
@@ -177,6 +180,7 @@ impl Opener {
     fn open_one(
         &mut self,
         request: RelayRequest,
+        choice: RelayChoice,
         now_s: u64,
         poller: &Poller,
         counters: &mut Counters,
@@ -186,7 +190,8 @@ impl Opener {
         } else {
             Want::Even
         };
-        self.search(request.family, want, now_s, |opener, address, port| {
+        let place = (request.family, choice);
+        self.search(place, want, now_s, |opener, address, port| {
             let socket = opener.bind(address, port)?;
             opener.watch(
                 RelaySocket {
@@ -204,13 +209,14 @@ impl Opener {
     fn open_pair(
         &mut self,
         requests: [RelayRequest; 2],
+        choice: RelayChoice,
         now_s: u64,
         poller: &Poller,
         counters: &mut Counters,
     ) -> Result<[RelaySocket; 2], OpenError> {
         let [even, odd] = requests.map(|request| request.key);
         self.search(
-            requests[0].family,
+            (requests[0].family, choice),
             Want::Pair,
             now_s,
             |opener, address, port| {
@@ -258,10 +264,10 @@ impl Opener {
         )
     }
 
-    /// Tries ports of every relay address of `family` until one can be had.
+    /// Tries ports of every relay address of `family` that was chosen until one can be had.
     fn search<T>(
         &mut self,
-        family: AddressFamily,
+        (family, choice): (AddressFamily, RelayChoice),
         want: Want,
         now_s: u64,
         mut attempt: impl FnMut(&mut Opener, RelayIndex, u16) -> Result<T, Refusal>,
@@ -270,8 +276,18 @@ impl Opener {
         let mut failure = OpenError::FamilyUnsupported;
         let mut patience = Self::PATIENCE;
         // Several addresses share the load: each search starts at a random one.
-        let addresses = relays.of_family(family);
+        let only = match choice {
+            RelayChoice::Any => None,
+            RelayChoice::Address(ip) => Some(relays.find(ip).ok_or(OpenError::Other)?),
+            RelayChoice::None => return Err(failure),
+        };
+        let addresses = relays
+            .of_family(family)
+            .filter(|address| only.is_none_or(|only| only == *address));
         let count = addresses.clone().count();
+        if only.is_some() && count == 0 {
+            return Err(OpenError::Other);
+        }
         for address in addresses
             .cycle()
             .skip(self.entropy.below(count))

@@ -5,11 +5,11 @@ use super::log;
 use super::mailboxes::Mailboxes;
 use super::messages::{PlacedRequest, WorkerMessage};
 use super::open::{MOST_RELAYS, Opener, Results};
-use super::session::{Change, Changes, Core, Session, WorkerHooks};
+use super::session::{Change, Changes, Core, Session};
 use super::sockets::Sockets as AllSockets;
 use crate::connections::Connections;
 use crate::dtls::{Dtls, unmarked};
-use crate::hooks;
+use crate::hooks::{RelayChoice, WorkerHooks};
 use crate::steering::{Placement, Target};
 use io::{Outbox, Poller};
 use std::sync::Arc;
@@ -33,6 +33,10 @@ enum Todo {
 }
 
 impl Todo {
+    fn post(to: u16, path: ClientPath, message: &[u8], user: &VerifiedUser) -> Todo {
+        Todo::Post(Moving::new(path, message, user, Target::known(to)))
+    }
+
     fn open(sockets: Sockets, moving: Option<Moving>) -> Todo {
         match moving {
             Some(moving) => Todo::Move(sockets, moving),
@@ -45,6 +49,7 @@ impl Todo {
 struct Sockets {
     request: RequestKey,
     relays: [RelayRequest; MOST_RELAYS],
+    choices: [RelayChoice; MOST_RELAYS],
     count: usize,
 }
 
@@ -72,9 +77,7 @@ impl Moving {
 /// Writes the log line of an output, and tells the hook of it.
 fn report(worker: u16, hooks: &WorkerHooks, output: &Output<'_>) {
     log::output(worker, output);
-    if let Some(on_event) = &hooks.0 {
-        hooks::report(&**on_event, output);
-    }
+    hooks.report(output);
 }
 
 impl Session<'_, '_, '_> {
@@ -128,16 +131,20 @@ impl Session<'_, '_, '_> {
     fn next_output(&mut self) -> Option<Todo> {
         let worker = self.core.opener.worker;
         let output = self.core.engine.poll_output()?;
-        report(worker, &self.core.hooks, &output);
-        match output {
-            Output::Send { path, bytes } => match self.sockets.client_at(&path, 0) {
+        // First, as most outputs are responses, which nothing reports.
+        if let Output::Send { path, bytes } = output {
+            match self.sockets.client_at(&path, 0) {
                 Some(to) => self.out.push_copied(&to, bytes),
                 None => {
                     let connections = (&mut self.core.connections, &self.core.poller);
                     let dtls = (self.core.dtls.as_mut(), self.sockets, &mut self.out);
                     queue_message(connections, dtls, &path, bytes, self.core.now.mono);
                 }
-            },
+            }
+            return Some(Todo::Done);
+        }
+        report(worker, &self.core.hooks, &output);
+        match output {
             Output::OpenRelays {
                 request,
                 path,
@@ -147,21 +154,16 @@ impl Session<'_, '_, '_> {
             } => {
                 let placement = &mut self.core.placement;
                 let moving = elsewhere(placement, self.core.now.mono, path, message, user);
-                return Some(Todo::open(sockets(request, relays), moving));
+                let client = ClientIdentity::new(path.five_tuple, user.name());
+                let sockets = sockets(request, relays, &self.core.hooks, &client);
+                return Some(Todo::open(sockets, moving));
             }
             Output::MoveRequest {
                 to,
                 path,
                 message,
                 user,
-            } => {
-                return Some(Todo::Post(Moving::new(
-                    path,
-                    message,
-                    user,
-                    Target::known(to),
-                )));
-            }
+            } => return Some(Todo::post(to, path, message, user)),
             Output::ClaimReservation {
                 request,
                 token,
@@ -236,6 +238,7 @@ impl Session<'_, '_, '_> {
         let changes = &mut core.changes;
         let (results, count): Results = core.opener.open(
             relays,
+            &sockets.choices,
             now_s,
             &core.poller,
             &mut core.counters,
@@ -386,7 +389,12 @@ fn find_keys(
     credentials.begin_find(query, reply);
 }
 
-fn sockets(request: RequestKey, relays: &[RelayRequest]) -> Sockets {
+fn sockets(
+    request: RequestKey,
+    relays: &[RelayRequest],
+    hooks: &WorkerHooks,
+    client: &ClientIdentity<'_>,
+) -> Sockets {
     const NOBODY: RelayKey = RelayKey {
         index: 0,
         generation: 0,
@@ -400,9 +408,14 @@ fn sockets(request: RequestKey, relays: &[RelayRequest]) -> Sockets {
     let mut copy = [unused; MOST_RELAYS];
     let count = relays.len().min(MOST_RELAYS);
     copy[..count].copy_from_slice(&relays[..count]);
+    let mut choices = [RelayChoice::Any; MOST_RELAYS];
+    for (choice, relay) in choices.iter_mut().zip(relays) {
+        *choice = hooks.relay_for(client, relay.family);
+    }
     Sockets {
         request,
         relays: copy,
+        choices,
         count,
     }
 }

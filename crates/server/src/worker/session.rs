@@ -13,12 +13,11 @@ use super::sockets::{RelaySocket, Sockets};
 use crate::connections::Connections;
 use crate::counters::Counters;
 use crate::dtls::Dtls;
-use crate::hooks::OnEvent;
+use crate::hooks::WorkerHooks;
 use crate::steering::Placement;
 use io::{Datagrams, Outbox, Poller, SendQueue, SendTo};
 use std::net::SocketAddr;
 use std::ops::Range;
-use std::sync::Arc;
 use turn::server::{ClientVerdict, PeerVerdict, Server};
 use turn::{ClientPath, ListenerKey, Now, RelayKey, Run};
 
@@ -51,18 +50,6 @@ pub(crate) struct Core {
     /// Where the kernel relays.
     pub(crate) flows: Option<Box<Flows>>,
     pub(crate) hooks: WorkerHooks,
-}
-
-/// Who learns of events, if anybody does.
-#[derive(Default)]
-pub(crate) struct WorkerHooks(pub(crate) Option<Arc<OnEvent>>);
-
-impl std::fmt::Debug for WorkerHooks {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_tuple("WorkerHooks")
-            .field(&self.0.is_some())
-            .finish()
-    }
 }
 
 /// Datagrams in, datagrams queued; `'buf` is the life of sockets and received bytes.

@@ -173,10 +173,21 @@ impl Channels {
         &mut self.by_peer
     }
 
-    /// Unbinds what has expired and returns how many that were.
-    pub(super) fn expire(&mut self, now: Mono) -> usize {
+    /// All of them, also those that have expired.
+    pub(super) fn iter(&self) -> impl Iterator<Item = &Channel> {
+        self.by_peer.iter()
+    }
+
+    /// Unbinds what has expired, tells `ended` of each, and returns how many that were.
+    pub(super) fn expire(&mut self, now: Mono, mut ended: impl FnMut(&Channel)) -> usize {
         let before = self.by_peer.len();
-        self.by_peer.retain(|channel| channel.expires > now);
+        self.by_peer.retain(|channel| {
+            let stays = channel.expires > now;
+            if !stays {
+                ended(channel);
+            }
+            stays
+        });
         if self.by_peer.len() < before {
             self.index();
         }
@@ -268,7 +279,7 @@ mod tests {
         }
         let unused = ChannelNumber::new(0x4004).expect("a channel number");
         assert!(channels.with_number(unused, Mono(1)).is_none());
-        channels.expire(Mono(0).plus_secs(u64::from(CHANNEL_LIFETIME_S)));
+        channels.expire(Mono(0).plus_secs(u64::from(CHANNEL_LIFETIME_S)), |_| {});
         assert!(channels.by_number.is_none() && channels.len() == 0);
     }
 
@@ -297,7 +308,7 @@ mod tests {
         let mut channels = Channels::default();
         channels.bind(channel(0x4000, 1, 1), Mono(0));
         let later = Mono(0).plus_secs(u64::from(CHANNEL_LIFETIME_S));
-        assert_eq!(channels.expire(later), 1);
+        assert_eq!(channels.expire(later, |_| {}), 1);
         channels.bind(channel(0x4000, 2, 1), later);
         let number = ChannelNumber::MIN;
         assert_eq!(

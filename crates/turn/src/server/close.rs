@@ -8,7 +8,7 @@ use stun::ErrorCode;
 use super::Server;
 use super::allocation::Stage;
 use super::output::{CloseReason, RelayedAddresses};
-use super::outputs::{Closed, Queued};
+use super::outputs::{Change, Closed, Queued};
 use super::relay::Relay;
 use crate::{AllocationKey, FiveTuple, Mono, Now};
 
@@ -130,6 +130,7 @@ impl Server {
         if all_over {
             self.close_client(now, place, CloseReason::Expired);
         } else {
+            self.report_ends(relay);
             self.close_relay(relay);
         }
     }
@@ -137,11 +138,20 @@ impl Server {
     /// Deletes the expired permissions and channels of a relay.
     pub(super) fn sweep(&mut self, now: Now, relay: u32) {
         self.stop_lapsed_offloads(now, relay);
-        if let Some(live) = self.relays.get_mut(relay).and_then(Relay::live_mut) {
-            self.stats.permissions -= live.permissions.expire(now.mono) as u64;
-            self.stats.channels -= live.channels.expire(now.mono) as u64;
-            self.update_deadline(relay);
-        }
+        let is_reported = self.config.report_changes;
+        let Some(live) = self.relays.get_mut(relay).and_then(Relay::live_mut) else {
+            return;
+        };
+        // Stays empty, and so takes no memory, if nobody wants to know.
+        let (mut ends, client) = (Vec::new(), live.client);
+        self.stats.channels -= live.channels.expire(now.mono, |channel| {
+            ends.extend(is_reported.then(|| Change::end_of_channel(channel)));
+        }) as u64;
+        self.stats.permissions -= live.permissions.expire(now.mono, |permission| {
+            ends.extend(is_reported.then(|| Change::end_of_permission(permission)));
+        }) as u64;
+        self.update_deadline(relay);
+        self.report_all(client, ends);
     }
 
     /// Sets the deadline of a relay in use to what expires first.

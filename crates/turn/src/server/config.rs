@@ -96,8 +96,10 @@ pub struct Config {
     pub draft_dual_allocation: bool,
     /// Whether the embedder can have channels relayed below the engine: [`Output::Offload`](super::Output::Offload) says which.
     pub offload: bool,
-    /// Whether [`Output::AllocationRefreshed`](super::Output::AllocationRefreshed), [`Output::PermissionInstalled`](super::Output::PermissionInstalled)
-    /// and [`Output::ChannelBound`](super::Output::ChannelBound) are produced.
+    /// Whether the outputs that only report are produced: [`Output::AllocationRefreshed`](super::Output::AllocationRefreshed),
+    /// [`PermissionInstalled`](super::Output::PermissionInstalled), [`ChannelBound`](super::Output::ChannelBound),
+    /// [`PermissionEnded`](super::Output::PermissionEnded), [`ChannelEnded`](super::Output::ChannelEnded) and
+    /// [`Authenticated`](super::Output::Authenticated).
     pub report_changes: bool,
     /// Bytes of application data per second, both directions together, that one allocation may have relayed, after a
     /// burst of one second's worth; 0 for any number. What comes too fast is dropped. [`MIN_ALLOCATION_RATE`] to

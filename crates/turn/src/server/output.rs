@@ -4,7 +4,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
 
-use stun::{AddressFamily, ChannelNumber};
+use stun::{AddressFamily, ChannelNumber, Method};
 
 use super::auth_failure::AuthFailure;
 use super::credentials::{Credentials, KeyQuery};
@@ -151,7 +151,7 @@ pub enum Output<'a> {
         lifetime_s: u32,
     },
     /// An allocation, or one family of it, was refreshed. Only with [`Config::report_changes`](super::Config::report_changes), as are
-    /// the next two.
+    /// the next five.
     AllocationRefreshed {
         /// Whose it is.
         client: ClientIdentity<'a>,
@@ -173,6 +173,30 @@ pub enum Output<'a> {
         number: ChannelNumber,
         /// The peer.
         peer: SocketAddr,
+    },
+    /// A permission has expired, or its relayed transport address has ended before the allocation. With the allocation, all its permissions
+    /// and channels end: there is no output for each.
+    PermissionEnded {
+        /// Whose it was.
+        client: ClientIdentity<'a>,
+        /// The address that it was for.
+        peer: IpAddr,
+    },
+    /// A channel has expired, or its relayed transport address has ended before the allocation.
+    ChannelEnded {
+        /// Whose it was.
+        client: ClientIdentity<'a>,
+        /// Its number.
+        number: ChannelNumber,
+        /// The peer.
+        peer: SocketAddr,
+    },
+    /// A request has proven its user's key. Reported by the server that has received the request, not by the one it is moved to.
+    Authenticated {
+        /// Whose it is.
+        client: ClientIdentity<'a>,
+        /// What it asks for.
+        method: Method,
     },
     /// An allocation ended: write the log line.
     AllocationClosed {

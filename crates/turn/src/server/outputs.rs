@@ -7,14 +7,18 @@ use std::ops::Range;
 use std::sync::Arc;
 use std::time::Duration;
 
-use stun::ChannelNumber;
+use stun::{ChannelNumber, Method};
 
 use super::Server;
+use super::asked::Asked;
+use super::channel::Channel;
 use super::credentials::{Credentials, OwnedKeyQuery};
 use super::output::{
     CloseReason, OffloadedChannel, Output, RelayRequest, RelayedAddresses, Traffic,
 };
+use super::permission::Permission;
 use super::policy::ClientIdentity;
+use super::relay::Relay;
 use super::report::Failure;
 use super::user::{User, VerifiedUser};
 use crate::{AllocationKey, ClientPath, LookupKey, Mono, RelayKey, RequestKey};
@@ -108,9 +112,32 @@ pub(super) enum Change {
         number: ChannelNumber,
         peer: SocketAddr,
     },
+    PermissionEnded {
+        peer: IpAddr,
+    },
+    ChannelEnded {
+        number: ChannelNumber,
+        peer: SocketAddr,
+    },
+    Authenticated {
+        method: Method,
+    },
 }
 
 impl Change {
+    pub(super) const fn end_of_permission(permission: &Permission) -> Change {
+        Change::PermissionEnded {
+            peer: permission.ip,
+        }
+    }
+
+    pub(super) const fn end_of_channel(channel: &Channel) -> Change {
+        Change::ChannelEnded {
+            number: channel.number,
+            peer: channel.peer(),
+        }
+    }
+
     fn output<'a>(&self, user: &'a User, path: &ClientPath) -> Output<'a> {
         let client = ClientIdentity::new(path.five_tuple, user.name());
         match *self {
@@ -121,6 +148,13 @@ impl Change {
                 number,
                 peer,
             },
+            Change::PermissionEnded { peer } => Output::PermissionEnded { client, peer },
+            Change::ChannelEnded { number, peer } => Output::ChannelEnded {
+                client,
+                number,
+                peer,
+            },
+            Change::Authenticated { method } => Output::Authenticated { client, method },
         }
     }
 }
@@ -336,5 +370,36 @@ impl Server {
             let (user, path) = (Arc::clone(&client.user), client.path.path());
             self.outputs.push(Queued::Changed(user, path, change));
         }
+    }
+
+    /// Reports that a request has proven its user's key, if the embedder wants to know.
+    pub(super) fn report_authenticated(&mut self, asked: &Asked) {
+        if let Some(user) = asked.user.as_ref().filter(|_| self.config.report_changes) {
+            let change = Change::Authenticated {
+                method: asked.method,
+            };
+            self.outputs
+                .push(Queued::Changed(Arc::clone(user), asked.path, change));
+        }
+    }
+
+    /// Reports the end of a relay's permissions and channels, if the embedder wants to know.
+    pub(super) fn report_ends(&mut self, relay: u32) {
+        let Some(live) = self.relays.get(relay).and_then(Relay::live) else {
+            return;
+        };
+        if self.config.report_changes {
+            let channels = live.channels.iter().map(Change::end_of_channel);
+            let permissions = live.permissions.iter().map(Change::end_of_permission);
+            let ends: Vec<Change> = channels.chain(permissions).collect();
+            self.report_all(live.client, ends);
+        }
+    }
+
+    /// Reports changes of one client.
+    pub(super) fn report_all(&mut self, client: u32, changes: Vec<Change>) {
+        changes
+            .into_iter()
+            .for_each(|change| self.report_change(client, change));
     }
 }

@@ -64,10 +64,21 @@ impl Permissions {
         }
     }
 
-    /// Deletes what has expired and returns how many that were.
-    pub(super) fn expire(&mut self, now: Mono) -> usize {
+    /// All of them, also those that have expired.
+    pub(super) fn iter(&self) -> impl Iterator<Item = &Permission> {
+        self.0.iter()
+    }
+
+    /// Deletes what has expired, tells `ended` of each, and returns how many that were.
+    pub(super) fn expire(&mut self, now: Mono, mut ended: impl FnMut(&Permission)) -> usize {
         let before = self.0.len();
-        self.0.retain(|permission| permission.expires > now);
+        self.0.retain(|permission| {
+            let stays = permission.expires > now;
+            if !stays {
+                ended(permission);
+            }
+            stays
+        });
         before - self.0.len()
     }
 
@@ -100,7 +111,7 @@ mod tests {
         assert!(permissions.get(&ip, Mono(304)).is_some());
         assert!(permissions.get(&ip, Mono(305)).is_none());
         assert_eq!(permissions.earliest(), Mono(305));
-        assert_eq!(permissions.expire(Mono(305)), 1);
+        assert_eq!(permissions.expire(Mono(305), |_| {}), 1);
         assert_eq!(permissions.earliest(), Mono::NEVER);
     }
 

@@ -56,10 +56,10 @@ impl Server {
         if lifetime_s == 0 && relays == all {
             self.close_client(now, place, CloseReason::Refreshed);
         } else if lifetime_s == 0 {
-            relays
-                .into_iter()
-                .flatten()
-                .for_each(|relay| self.close_relay(relay.get()));
+            for relay in relays.into_iter().flatten() {
+                self.report_ends(relay.get());
+                self.close_relay(relay.get());
+            }
         } else {
             relays
                 .into_iter()

@@ -132,6 +132,10 @@ impl Server {
         match self.authenticate(now, path, message, source) {
             Ok(user) => {
                 asked.user = Some(user);
+                // One that was moved here has been reported where it came from.
+                if asked.may_move {
+                    self.report_authenticated(&asked);
+                }
                 Ok(Some(asked))
             }
             Err(reason) => {

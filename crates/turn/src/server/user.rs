@@ -72,6 +72,14 @@ pub enum Forget<'a> {
 #[derive(Clone, Debug)]
 pub struct VerifiedUser(pub(super) Arc<User>);
 
+impl VerifiedUser {
+    /// The user name.
+    #[must_use]
+    pub fn name(&self) -> &str {
+        self.0.name()
+    }
+}
+
 impl User {
     pub(super) fn new(
         claim: Claim<'_>,

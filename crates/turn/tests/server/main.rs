@@ -27,5 +27,6 @@ mod quota;
 mod rate;
 mod refresh;
 mod reload;
+mod reports;
 mod reservations;
 mod retransmissions;

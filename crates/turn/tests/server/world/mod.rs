@@ -62,6 +62,8 @@ pub enum Event {
     Pause(ClientPath),
     Resume(ClientPath),
     AuthFailed(String, AuthFailure, u64),
+    /// An output that only reports, in words.
+    Reported(String),
     CloseRelay(RelayKey),
     Offload(Offloaded),
     StopOffload(Offloaded),
@@ -106,6 +108,8 @@ pub struct World {
     pub events: VecDeque<Event>,
     /// The failed authentications that were reported.
     pub failures: Vec<(String, AuthFailure, u64)>,
+    /// The outputs that only report, in words.
+    pub reports: Vec<String>,
     /// Whether sockets are opened at once; if not, `OpenRelays` is an event.
     pub auto_open: bool,
     /// What opening says, by family; `None` opens.
@@ -156,6 +160,7 @@ impl World {
             quota,
             events: VecDeque::new(),
             failures: Vec::new(),
+            reports: Vec::new(),
             auto_open: true,
             refuse_v4: None,
             refuse_v6: None,
@@ -325,6 +330,7 @@ impl World {
                 Event::AuthFailed(user, reason, omitted) => {
                     self.failures.push((user, reason, omitted));
                 }
+                Event::Reported(text) => self.reports.push(text),
                 event => self.events.push_back(event),
             }
         }
@@ -565,6 +571,20 @@ fn own_offload(output: Output<'_>) -> Event {
             deadline,
         } => Event::Offload(described(channel, own_relay, deadline)),
         Output::StopOffload { channel } => Event::StopOffload(described(channel, false, Mono(0))),
+        other => Event::Reported(reported(other)),
+    }
+}
+
+fn reported(output: Output<'_>) -> String {
+    match output {
+        Output::Authenticated { client, method } => format!("{} proven: {method:?}", client.user),
+        Output::AllocationRefreshed { lifetime_s, .. } => format!("refreshed for {lifetime_s}"),
+        Output::PermissionInstalled { peer, .. } => format!("permission {peer}"),
+        Output::PermissionEnded { peer, .. } => format!("permission {peer} ended"),
+        Output::ChannelBound { number, peer, .. } => format!("channel {:#x} {peer}", number.get()),
+        Output::ChannelEnded { number, peer, .. } => {
+            format!("channel {:#x} {peer} ended", number.get())
+        }
         other => panic!("an output that the tests do not know: {other:?}"),
     }
 }
