@@ -12,7 +12,7 @@ use turn::{ClientPath, Run};
 /// Handshakes over TLS and DTLS together get so much time per wake-up.
 const HANDSHAKES_NS: u64 = 1_000_000;
 
-/// Zeros after the value of a DATA attribute, up to a multiple of four bytes (RFC 8489 §14).
+/// Zeros up to a multiple of four bytes: after the value of a DATA attribute (RFC 8489 §14), and after ChannelData.
 const PADDING: [u8; 3] = [0; 3];
 
 impl Worker {
@@ -126,7 +126,9 @@ impl Session<'_, '_, '_> {
             // The engine drops what is too long for a header's 16 bits.
             let length = u16::try_from(datagram.len()).unwrap_or(u16::MAX);
             let head = stun::channel_data::header(channel, length);
-            self.send_dtls(path, &[&head, datagram], run.tos);
+            // RFC 8656 §12.5 allows padding over datagrams. pion's client requires it over DTLS, because it reads DTLS like a stream.
+            let padding = &PADDING[..stun::padding(datagram.len())];
+            self.send_dtls(path, &[&head, datagram, padding], run.tos);
         });
     }
 
