@@ -1,4 +1,4 @@
-//! TCP and TLS as links.
+//! Implements [`Link`] over TCP and TLS.
 
 use std::future::{Future, poll_fn};
 use std::io::{self, Write};
@@ -16,9 +16,9 @@ use crate::link::Link;
 use crate::server::Means;
 use crate::stream::Stream;
 
-/// Bytes that wait for the socket before messages are refused: a quarter of a second at 8 Mbit/s.
+/// The maximum number of queued bytes. With more, `try_send` refuses messages. It is a quarter of a second at 8 Mbit/s.
 const BACKLOG: usize = 256 * 1024;
-/// Bytes that are read at once.
+/// The maximum number of bytes per read.
 const CHUNK: usize = 64 * 1024;
 
 /// A TCP or TLS connection to the server.
@@ -30,11 +30,11 @@ pub(crate) struct StreamLink {
 struct Inner {
     stream: Stream,
     chunk: Box<[u8]>,
-    /// Whoever receives, and so also writes what the socket did not accept at once.
+    /// The task that receives. It also writes bytes that the socket has not accepted at once.
     receiver: Option<Waker>,
 }
 
-/// A connection as `Write`; it never blocks.
+/// Implements `Write` for a connection. It never blocks.
 struct Socket<'a>(&'a TcpStream);
 
 impl Write for Socket<'_> {
@@ -52,7 +52,7 @@ impl Write for Socket<'_> {
 }
 
 impl StreamLink {
-    /// Connects, and over TLS completes the handshake.
+    /// Connects. Over TLS it also completes the handshake.
     pub(crate) async fn open(
         means: &Means,
         local: Option<SocketAddr>,
@@ -99,7 +99,7 @@ impl StreamLink {
         }
     }
 
-    /// Writes what waits, and has the task woken when there is room for the rest.
+    /// Writes queued bytes. If some remain, it wakes the task when the socket has room.
     fn poll_flush(&self, inner: &mut Inner, cx: &mut Context<'_>) -> io::Result<()> {
         while !inner.stream.flush(&mut Socket(&self.socket))? {
             match self.socket.poll_write_ready(cx) {
@@ -110,7 +110,7 @@ impl StreamLink {
         Ok(())
     }
 
-    /// Reads once.
+    /// Reads from the socket once.
     fn poll_read(&self, inner: &mut Inner, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         loop {
             let count = match self.socket.try_read(&mut inner.chunk) {
@@ -123,7 +123,7 @@ impl StreamLink {
                 Err(error) => return Poll::Ready(Err(error)),
             };
             let received = inner.stream.receive(&inner.chunk[..count]);
-            // Also after an error: TLS has queued the alert that says why.
+            // Flush after an error too, because TLS has queued an alert.
             let flushed = self.poll_flush(inner, cx);
             return Poll::Ready(received.map_err(invalid).and(flushed));
         }
@@ -136,7 +136,7 @@ async fn connect(local: Option<SocketAddr>, server: SocketAddr) -> io::Result<Tc
     } else {
         TcpSocket::new_v6()?
     };
-    // Every write is whole messages: holding back a part of one only adds delay.
+    // Every write has complete messages, so Nagle's algorithm would only add delay.
     socket.set_nodelay(true)?;
     if let Some(local) = local {
         socket.bind(local)?;
@@ -144,7 +144,7 @@ async fn connect(local: Option<SocketAddr>, server: SocketAddr) -> io::Result<Tc
     socket.connect(server).await
 }
 
-/// The server has closed the connection.
+/// The error if the server has closed the connection.
 fn ended(stream: &Stream) -> io::Error {
     let text = if stream.wire().is_established() {
         "the server closed the connection"
@@ -222,7 +222,7 @@ impl Link for StreamLink {
 }
 
 impl Drop for StreamLink {
-    /// Says over TLS that this is the end and no truncation (RFC 8446 §6.1), if there is room for it.
+    /// Over TLS, sends close_notify if the socket has room, so that the server does not assume a truncation (RFC 8446 §6.1).
     fn drop(&mut self) {
         let inner = self.inner.get_mut().unwrap_or_else(PoisonError::into_inner);
         inner.stream.close();

@@ -1,15 +1,15 @@
-//! Certificates: rustls's types, and which of them DTLS 1.2 can use.
+//! The source of certificates, and the check whether DTLS 1.2 can use one.
 
 use rustls::sign::CertifiedKey;
 
 use crate::crypto::Authentication;
 
-/// Chains of more bytes than this are refused: a client's reassembly has a bound, too.
+/// The longest accepted chain in bytes. Clients limit the messages that they reassemble.
 const MAX_CHAIN: usize = 16 * 1024;
 
-/// A source of certificates. It is asked once per handshake, and must answer at once.
+/// A source of certificates. An endpoint calls it once per handshake. It must not block.
 pub trait Certificates: std::fmt::Debug + Send + Sync {
-    /// The certificate for a client that asked for this name (RFC 6066 §3), or for none.
+    /// The certificate for the server name that the client sent (RFC 6066 §3), or for a client that sent none.
     fn find(&self, server_name: Option<&str>) -> Option<std::sync::Arc<CertifiedKey>>;
 }
 
@@ -24,16 +24,16 @@ impl Certificates for std::sync::Arc<CertifiedKey> {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum UnusableCertificate {
-    /// There is none.
+    /// The chain has no certificate.
     #[error("the certificate chain is empty")]
     Empty,
-    /// Neither RSA, ECDSA nor Ed25519.
-    #[error("DTLS 1.2 needs an RSA, ECDSA or Ed25519 key")]
+    /// The key is neither RSA, ECDSA nor Ed25519.
+    #[error("DTLS 1.2 requires an RSA, ECDSA or Ed25519 key")]
     Algorithm,
     /// The chain is too long.
     #[error("the certificate chain is longer than 16 KiB, which DTLS clients do not accept")]
     TooLong,
-    /// The key is another certificate's.
+    /// The private key does not belong to the certificate.
     #[error("the private key does not belong to the certificate")]
     KeyMismatch,
 }
@@ -41,7 +41,7 @@ pub enum UnusableCertificate {
 /// Whether a certificate can be used for DTLS 1.2.
 ///
 /// # Errors
-/// Says why not.
+/// Why it cannot be used.
 pub fn check_certificate(certificate: &CertifiedKey) -> Result<(), UnusableCertificate> {
     if certificate.cert.is_empty() {
         return Err(UnusableCertificate::Empty);

@@ -1,4 +1,4 @@
-//! The client's side: one connection.
+//! A client: one connection to a server.
 
 mod handshake;
 mod verify;
@@ -25,22 +25,22 @@ use handshake::{Handshake, Keys};
 /// The settings of [`Client`]s.
 #[derive(Clone, Debug)]
 pub struct ClientConfig {
-    /// Judges the server's certificate and name. rustls's verifiers fit.
+    /// Verifies the server's certificate and name. Every verifier of rustls can be used.
     pub verifier: Arc<dyn ServerCertVerifier>,
-    /// Application protocols to offer (RFC 7443: `stun.turn`); none: the extension is left out.
+    /// Application protocols to offer (RFC 7443: `stun.turn`). If empty, the ClientHello has no ALPN extension.
     pub protocols: Vec<Vec<u8>>,
-    /// How long the handshake may last.
+    /// The longest duration of the handshake.
     pub handshake_timeout: Duration,
-    /// When the first flight is sent again; each time after twice as long (RFC 6347 §4.2.4.1).
+    /// Time until the first retransmission of a flight. It doubles with each retransmission (RFC 6347 §4.2.4.1).
     pub first_retransmission: Duration,
-    /// The longest datagram of a handshake, without IP and UDP headers.
+    /// The longest datagram of a handshake in bytes, without IP and UDP headers.
     pub mtu: usize,
-    /// What signatures of servers are verified with.
+    /// The algorithms that verify signatures of servers.
     algorithms: WebPkiSupportedAlgorithms,
 }
 
 impl ClientConfig {
-    /// Settings with a verifier, and what RFC 6347 recommends.
+    /// Settings with this verifier, and the defaults of RFC 6347 §4.2.4.1 for retransmissions.
     #[must_use]
     pub fn new(verifier: Arc<dyn ServerCertVerifier>) -> ClientConfig {
         ClientConfig {
@@ -55,14 +55,14 @@ impl ClientConfig {
     }
 }
 
-/// What became of the connection.
+/// An event of the connection.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ClientEvent {
-    /// The handshake has ended: messages can be sent.
+    /// The handshake is complete: messages can be sent.
     Connected {
         /// The cipher suite's name in the IANA registry.
         cipher_suite: &'static str,
-        /// The application protocol that the server chose.
+        /// The application protocol that the server selected, if any.
         protocol: Option<Box<[u8]>>,
     },
     /// The connection has ended.
@@ -116,8 +116,8 @@ impl Client {
         client
     }
 
-    /// A datagram came. A message is decrypted where it is and returned with the records behind it, which are to be handed
-    /// in next.
+    /// Handles a received datagram. Decrypts a message in place, and returns it with the records after it. Pass these records to the
+    /// next call.
     pub fn handle_datagram<'a>(
         &mut self,
         now: Mono,
@@ -166,7 +166,7 @@ impl Client {
             return;
         };
         let result = match (header.content, header.epoch) {
-            // Not authentic, but a server that refuses our hello has no other way to say so.
+            // The alert is not authenticated, but a server has no other way to reject a ClientHello.
             (ContentType::Alert, 0) => return self.alert(fragment),
             (ContentType::Handshake, 0) => {
                 handshake.fragments(
@@ -195,7 +195,7 @@ impl Client {
                         _ => return,
                     },
                     ContentType::Alert => return self.alert(text),
-                    // Data overtook Finished. It is as good as lost.
+                    // The network reordered data before Finished. The client drops it, as if it were lost.
                     _ => return,
                 }
             }
@@ -255,7 +255,7 @@ impl Client {
         }
     }
 
-    /// Ends the connection; the server is told.
+    /// Ends the connection. The server gets a close_notify alert.
     pub fn close(&mut self) {
         if !self.is_closed() {
             self.end(CloseReason::Local);
@@ -279,12 +279,12 @@ impl Client {
         self.outgoing.poll().map(|((), datagram)| datagram)
     }
 
-    /// What has become of the connection.
+    /// The next event of the connection.
     pub fn poll_event(&mut self) -> Option<ClientEvent> {
         self.events.pop_front()
     }
 
-    /// When [`Client::handle_timeout`] is to be called.
+    /// The time at which the caller must call [`Client::handle_timeout`].
     #[must_use]
     pub fn poll_timeout(&self) -> Option<Mono> {
         match &self.state {
@@ -293,7 +293,7 @@ impl Client {
         }
     }
 
-    /// Time has passed: a flight is sent again, or the handshake ends.
+    /// Handles timers that are due: retransmits a flight, or ends the handshake.
     pub fn handle_timeout(&mut self, now: Mono) {
         let State::Handshake(handshake) = &mut self.state else {
             return;

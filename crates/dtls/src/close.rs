@@ -13,11 +13,11 @@ pub enum CloseReason {
     Peer,
     /// The peer sent a fatal alert with this description (RFC 5246 §7.2).
     Alert(u8),
-    /// Nothing came for the idle timeout.
+    /// No authenticated record arrived within the idle timeout.
     Idle,
-    /// The handshake did not end in time.
+    /// The handshake was not complete within the handshake timeout.
     HandshakeTimeout,
-    /// The handshake was the oldest of too many.
+    /// There were too many handshakes, and this was the oldest.
     TooManyHandshakes,
     /// The client began another handshake from the same address and port (RFC 6347 §4.2.8).
     Replaced,
@@ -43,7 +43,7 @@ impl CloseReason {
         names
     };
 
-    /// The reason's number, for counters. All alerts have one, all errors of handshakes have theirs.
+    /// The reason's number, for counters. All alerts share one number. Each handshake error has its own.
     #[must_use]
     pub const fn number(self) -> usize {
         match self {
@@ -65,7 +65,7 @@ impl CloseReason {
     }
 }
 
-/// Reasons besides errors of handshakes.
+/// The number of reasons that are not handshake errors.
 const OWN: usize = 7;
 
 impl std::fmt::Display for CloseReason {
@@ -99,7 +99,7 @@ macro_rules! handshake_errors {
                 match self { $(HandshakeError::$variant => $name,)+ }
             }
 
-            /// What the peer is told.
+            /// The description of the alert that is sent to the peer.
             pub(crate) const fn alert(self) -> u8 {
                 match self { $(HandshakeError::$variant => description::$alert,)+ }
             }
@@ -118,17 +118,17 @@ handshake_errors! {
     NoProtocol = "no_protocol", NO_APPLICATION_PROTOCOL, "no application protocol in common with the client";
     /// A message could not be parsed, or has a value that it must not have.
     Malformed = "malformed", DECODE_ERROR, "the peer sent a malformed handshake message";
-    /// The peer chose what was not offered.
+    /// The server selected a parameter that was not offered.
     NotOffered = "not_offered", ILLEGAL_PARAMETER, "the server chose a parameter that was not offered";
-    /// The peer answered with an extension that was not offered.
+    /// The server sent an extension that was not offered.
     Extension = "extension", UNSUPPORTED_EXTENSION, "the server sent an extension that was not offered";
-    /// The peer's key is no point of the group.
+    /// The peer's key is not a point of the group.
     KeyShare = "key_share", ILLEGAL_PARAMETER, "the peer's key is not valid in its group";
     /// The server's certificate is not trusted.
     Certificate = "certificate", BAD_CERTIFICATE, "the server's certificate is not valid for its name";
     /// The server's signature is wrong.
     Signature = "signature", DECRYPT_ERROR, "the signature over the server's key is wrong";
-    /// The peer's Finished message is wrong: somebody changed the handshake.
+    /// The peer's Finished message is wrong: an attacker may have changed the handshake.
     Finished = "finished", DECRYPT_ERROR, "the peer's Finished message does not match the handshake";
     /// The cryptographic library failed.
     Internal = "internal", INTERNAL_ERROR, "the cryptographic library failed";

@@ -1,4 +1,4 @@
-//! What an endpoint is told.
+//! The settings of an endpoint.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -8,32 +8,32 @@ use crate::Certificates;
 /// The settings of an [`crate::Endpoint`].
 #[derive(Clone, Debug)]
 pub struct Config {
-    /// Where certificates come from.
+    /// The source of certificates.
     pub certificates: Arc<dyn Certificates>,
-    /// Application protocols, the preferred first (RFC 7443: `stun.turn`). A client that offers others only is refused; a
-    /// client that offers none is served. Empty: what clients offer is ignored.
+    /// Application protocols, the preferred first (RFC 7443: `stun.turn`). The endpoint rejects a client that offers only others, and
+    /// accepts a client that offers none. If empty, the endpoint ignores the protocols that clients offer.
     pub protocols: Vec<Vec<u8>>,
-    /// Bounds.
+    /// Limits on connections and handshakes.
     pub limits: Limits,
 }
 
-/// Bounds of an [`crate::Endpoint`].
+/// Limits of an [`crate::Endpoint`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
-    /// Connections in all, handshakes included. A client beyond that is not answered once its cookie is back.
+    /// The maximum number of connections, handshakes included. Above it, the endpoint drops a ClientHello with a valid cookie.
     pub connections: usize,
-    /// Handshakes at a time. One more ends the oldest.
+    /// The maximum number of handshakes at a time. A further one ends the oldest.
     pub half_open: usize,
-    /// Handshakes at a time from one /24 (IPv4) or /48 (IPv6). One more ends the oldest of that prefix.
+    /// The maximum number of handshakes at a time from one /24 (IPv4) or /48 (IPv6). A further one ends the oldest of that prefix.
     pub half_open_per_prefix: usize,
-    /// How long a handshake may last.
+    /// The longest duration of a handshake.
     pub handshake_timeout: Duration,
-    /// When the first flight is sent again; each time after twice as long (RFC 6347 §4.2.4.1).
+    /// Time until the first retransmission of a flight. It doubles with each retransmission (RFC 6347 §4.2.4.1).
     pub first_retransmission: Duration,
-    /// A connection on which nothing authentic came for so long ends. Connections in use may be spared:
-    /// [`crate::Endpoint::handle_timeout_unless`].
+    /// A connection ends if no authenticated record arrives for this time. [`crate::Endpoint::handle_timeout_unless`] makes exceptions for
+    /// connections in use.
     pub idle_timeout: Duration,
-    /// The longest datagram of a handshake, without IP and UDP headers.
+    /// The longest datagram of a handshake in bytes, without IP and UDP headers.
     pub mtu: usize,
 }
 

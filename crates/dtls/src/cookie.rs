@@ -9,12 +9,12 @@ use crate::Path;
 use crate::crypto;
 use crate::wire::client_hello::Start;
 
-/// Length of a cookie. With 20 bytes a HelloVerifyRequest is shorter than the shortest ClientHello that we answer.
+/// Length of a cookie in bytes. It must keep a HelloVerifyRequest shorter than the ClientHello of usual clients.
 pub(crate) const LENGTH: usize = 20;
-/// A cookie is good for the rest of its slot and for the next one. A client has its cookie back within seconds.
+/// Length of a time slot. A cookie is valid for the rest of its slot and for the next one. Clients return cookies within seconds.
 const SLOT_NS: u64 = 30_000_000_000;
 
-/// What cookies are computed with. All workers of a port share it: a client's second datagram may reach another one.
+/// The key that computes cookies. All workers of a port share it, because a client's second ClientHello may reach another worker.
 #[derive(Clone)]
 pub struct CookieKey(hmac::Key);
 
@@ -25,18 +25,18 @@ impl std::fmt::Debug for CookieKey {
 }
 
 impl CookieKey {
-    /// A key from random bytes, which must be secret.
+    /// Makes a key from random bytes, which must be secret.
     #[must_use]
     pub fn new(bytes: &[u8; 32]) -> CookieKey {
         CookieKey(hmac::Key::new(hmac::HMAC_SHA256, bytes))
     }
 
-    /// The cookie for a ClientHello that comes now.
+    /// The cookie for a ClientHello received now.
     pub(crate) fn cookie(&self, now: Mono, path: &Path, hello: &Start<'_>) -> [u8; LENGTH] {
         self.of_slot(now.0 / SLOT_NS, path, hello)
     }
 
-    /// Whether this ClientHello returns a cookie that was sent for its parameters, on its path, not long ago.
+    /// Whether this ClientHello has a valid cookie: one for the same parameters and path, from this time slot or the last one.
     pub(crate) fn is_proven(&self, now: Mono, path: &Path, hello: &Start<'_>) -> bool {
         let slot = now.0 / SLOT_NS;
         hello.cookie.len() == LENGTH
@@ -46,7 +46,7 @@ impl CookieKey {
                 .any(|slot| crypto::equal(&self.of_slot(slot, path, hello), hello.cookie))
     }
 
-    /// The parameters have lengths in them, and addresses a fixed length: nothing can move from one to the other.
+    /// The input is unambiguous: the parameters contain their lengths, and addresses have a fixed length.
     fn of_slot(&self, slot: u64, path: &Path, hello: &Start<'_>) -> [u8; LENGTH] {
         let mut mac = hmac::Context::with_key(&self.0);
         mac.update(&slot.to_be_bytes());

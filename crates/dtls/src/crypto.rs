@@ -1,4 +1,4 @@
-//! What aws-lc does for a connection: agreement, key derivation, record protection.
+//! The cryptography of a connection, by aws-lc: key agreement, key derivation, record protection.
 
 pub(crate) mod cipher;
 pub(crate) mod group;
@@ -9,7 +9,7 @@ pub(crate) use cipher::{OpenError, Opener, Sealer};
 pub(crate) use group::Group;
 pub(crate) use suite::{Authentication, SUITES, Suite};
 
-/// The cryptographic library refused, which it does not do in practice (it is out of memory, or a self test failed).
+/// The cryptographic library failed. It fails only if it is out of memory, or if a self-test has failed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Refused;
 

@@ -1,4 +1,4 @@
-//! What is sent: flights of handshake messages that can be sent again (RFC 6347 §4.2.4), packed into datagrams.
+//! Flights of handshake messages: packing into datagrams, and retransmission (RFC 6347 §4.2.4).
 
 use std::collections::VecDeque;
 use std::ops::Range;
@@ -14,10 +14,10 @@ use crate::wire::record::{self, ContentType};
 
 /// RFC 6347 §4.2.4.1: the timer doubles up to a minute.
 const LONGEST_INTERVAL: Duration = Duration::from_secs(60);
-/// Less of a message than this is not worth a fragment of its own at the end of a datagram.
+/// The shortest first fragment of a message at the end of a datagram. If there is less room, the message begins in the next datagram.
 const SHORT_FRAGMENT: usize = 64;
 
-/// Datagrams that wait to be sent; their bytes lie in one buffer, which is used again and again.
+/// Datagrams that wait to be sent. Their bytes are in one buffer, which is reused.
 #[derive(Debug)]
 pub(crate) struct Outgoing<P> {
     bytes: Vec<u8>,
@@ -32,7 +32,7 @@ impl<P: Copy> Outgoing<P> {
         }
     }
 
-    /// The next datagram and where it goes.
+    /// The next datagram and its destination.
     pub(crate) fn poll(&mut self) -> Option<(P, &[u8])> {
         let (path, range) = self.datagrams.pop_front()?;
         Some((path, &self.bytes[range]))
@@ -52,7 +52,7 @@ impl<P: Copy> Outgoing<P> {
         }
     }
 
-    /// Gives memory back that a burst took.
+    /// Frees the memory that a burst required.
     pub(crate) fn tidy(&mut self) {
         if self.datagrams.is_empty() {
             self.bytes.clear();
@@ -61,7 +61,7 @@ impl<P: Copy> Outgoing<P> {
     }
 }
 
-/// Puts records into datagrams; what is begun is queued when it is dropped.
+/// Packs records into datagrams. Dropping it queues the last datagram.
 pub(crate) struct Packer<'a, P: Copy> {
     outgoing: &'a mut Outgoing<P>,
     path: P,
@@ -121,7 +121,7 @@ impl<P: Copy> Packer<'_, P> {
         out.truncate(start + length);
     }
 
-    /// A handshake message in as many fragments as it takes.
+    /// A handshake message, in as many fragments as necessary.
     fn message(&mut self, message: &Fragment<'_>, sequence: &mut u64) {
         const HEADERS: usize = record::HEADER + handshake::HEADER;
         let mut offset = 0;
@@ -203,7 +203,7 @@ impl Finished {
     }
 }
 
-/// When a flight is sent again.
+/// The retransmission timer of a flight.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Retransmission {
     interval: Duration,
@@ -222,13 +222,13 @@ impl Retransmission {
         self.sent.plus(self.interval)
     }
 
-    /// The flight was sent again because the time had come.
+    /// Records that the flight was retransmitted because of the timer. Doubles the interval.
     pub(crate) fn back_off(&mut self, now: Mono) {
         self.interval = (self.interval * 2).min(LONGEST_INTERVAL);
         self.sent = now;
     }
 
-    /// Whether the peer's retransmission makes us send again. Copies that the network made do not: they come at once.
+    /// Whether to reply to the peer's retransmission with one of this side. Duplicates of the network arrive at once, and are ignored.
     pub(crate) fn should_resend(&mut self, now: Mono) -> bool {
         let resend = now.since(self.sent) >= self.interval / 4;
         if resend {

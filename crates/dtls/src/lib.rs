@@ -1,14 +1,14 @@
-//! DTLS 1.2 (RFC 6347) without sockets, clocks or threads: [`Endpoint`] for the server's worker, [`Client`] for the other side.
+//! DTLS 1.2 (RFC 6347) without sockets, clocks or threads: [`Endpoint`] for a worker of a server, [`Client`] for a client.
 //!
-//! **The invariant:** before a client has returned its cookie, nothing is kept for it, nothing costly is computed for it, and it
-//! is never sent more bytes than it sent.
+//! **Invariant:** before a client has returned its cookie, the endpoint stores nothing for it and computes no signature or key for it.
+//! It also never sends more bytes to the client than it has received from it.
 //!
-//! One record of application data is one message. A datagram is decrypted in the buffer that it came in, a message is encrypted
-//! into the caller's buffer, and neither allocates. Only handshakes allocate, and what they took is given back when they end.
+//! One record of application data is one message. A datagram is decrypted in place, and a message is encrypted into the caller's
+//! buffer. Neither allocates memory. Only handshakes allocate memory, and they free it when they end.
 //!
-//! Cipher suites are ECDHE with AES-GCM or ChaCha20-Poly1305, certificates RSA, ECDSA or Ed25519 with their chains. There is no
-//! renegotiation, no resumption, no compression, no client certificate, and no DTLS 1.3. All cryptography is that of aws-lc;
-//! keys and certificates have rustls's types.
+//! Cipher suites are ECDHE with AES-GCM or ChaCha20-Poly1305. Certificates have RSA, ECDSA or Ed25519 keys, and may have chains. There
+//! is no renegotiation, no resumption, no compression, no client certificate, and no DTLS 1.3. aws-lc does all cryptography. Keys and
+//! certificates have rustls's types.
 #![forbid(unsafe_code)]
 
 mod certificates;
@@ -35,16 +35,16 @@ pub use server::{ConnectionKey, Counters, DropReason, Endpoint, Event, Opened, R
 pub use timers::Mono;
 pub use wire::alert::alert_name;
 
-/// The most by which a message grows when it is encrypted: a record header, an explicit nonce and a tag.
+/// The maximum number of bytes that encryption adds to a message: a record header, an explicit nonce and a tag.
 pub const OVERHEAD: usize = wire::record::HEADER + crypto::cipher::EXPANSION;
 
-/// The longest message (RFC 6347 §4.1).
+/// The longest message in bytes (RFC 6347 §4.1).
 pub const MAX_MESSAGE: usize = 1 << 14;
 
-/// Where a client is heard.
+/// The addresses and the socket of a client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Path {
-    /// The embedder's name for the socket; not part of the identity.
+    /// The caller's number of the socket. It does not identify the connection.
     pub listener: u32,
     /// The server's address and port, as the client addressed it.
     pub local: SocketAddr,
@@ -56,16 +56,16 @@ pub struct Path {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum SendError {
-    /// The handshake has not ended, or the connection has.
+    /// The handshake is not complete, or the connection has ended.
     #[error("there is no established DTLS connection")]
     NotConnected,
-    /// The message is longer than [`MAX_MESSAGE`], or the buffer shorter than the message and [`OVERHEAD`].
+    /// The message is longer than [`MAX_MESSAGE`], or the buffer is shorter than the message plus [`OVERHEAD`].
     #[error(
-        "the message does not fit: a record holds 16,384 bytes, and the buffer must hold 37 more"
+        "the message is too long: a record holds 16,384 bytes, and the buffer must be 37 bytes longer than the message"
     )]
     TooLong,
     /// The connection has sent 2^48 records.
-    #[error("the connection has used up its sequence numbers")]
+    #[error("the connection has no sequence numbers left: establish a new connection")]
     Exhausted,
 }
 

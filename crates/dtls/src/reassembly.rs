@@ -2,7 +2,7 @@
 
 use crate::wire::handshake::{self, Fragment};
 
-/// A message in more pieces than this is given up.
+/// The maximum number of separate ranges per message. With more, a fragment is refused.
 const MAX_GAPS: usize = 32;
 
 /// A whole message.
@@ -27,15 +27,15 @@ impl Message {
 /// What became of a fragment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Added {
-    /// It belongs to a message that was taken before: the peer retransmits.
+    /// It belongs to a message that was handled before: the peer retransmits.
     Old,
-    /// It is kept.
+    /// It was stored.
     Kept,
     /// It is too long, too far ahead, or contradicts another fragment.
     Refused,
 }
 
-/// How much may be kept.
+/// Limits on stored fragments.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Bounds {
     /// Messages after the next one.
@@ -49,7 +49,7 @@ struct Partial {
     kind: u8,
     sequence: u16,
     bytes: Vec<u8>,
-    /// Ranges of the body that came: sorted, apart from each other.
+    /// The received ranges of the body, sorted and not adjacent.
     came: Vec<(usize, usize)>,
 }
 

@@ -1,4 +1,4 @@
-//! The server's side: many clients on one socket.
+//! The server: many clients on one socket.
 
 mod answer;
 mod connection;

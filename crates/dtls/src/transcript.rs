@@ -4,7 +4,7 @@ use aws_lc_rs::digest::{Context, Digest};
 
 use crate::crypto::Suite;
 
-/// Without the first ClientHello and the HelloVerifyRequest, each message as if it came in one fragment.
+/// It excludes the first ClientHello and the HelloVerifyRequest. Each message is hashed as one fragment.
 #[derive(Clone)]
 pub(crate) struct Transcript(Context);
 
@@ -23,7 +23,7 @@ impl Transcript {
         self.0.update(messages);
     }
 
-    /// The hash of what was added until now.
+    /// The hash of the messages so far.
     pub(crate) fn hash(&self) -> Digest {
         self.0.clone().finish()
     }

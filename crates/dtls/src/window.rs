@@ -2,17 +2,17 @@
 
 const BITS: u64 = 64;
 
-/// Which of the last 64 record numbers came.
+/// Which of the last 64 record numbers were received.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Window {
-    /// The number after the highest that came.
+    /// The highest received number plus one.
     end: u64,
-    /// Bit n: number `end - 1 - n` came.
+    /// Bit n: number `end - 1 - n` was received.
     seen: u64,
 }
 
 impl Window {
-    /// Whether a record of this number may still be taken.
+    /// Whether a record of this number is acceptable: it was not received before, and the window reaches back to it.
     pub(crate) const fn is_new(&self, number: u64) -> bool {
         if number >= self.end {
             return true;
@@ -21,7 +21,7 @@ impl Window {
         age < BITS && self.seen >> age & 1 == 0
     }
 
-    /// A record of this number came, and was authentic.
+    /// Records that an authenticated record of this number was received.
     pub(crate) const fn insert(&mut self, number: u64) {
         if number >= self.end {
             let ahead = number + 1 - self.end;

@@ -1,19 +1,19 @@
-//! Which protocol a connection begins with, from its first bytes (RFC 7983 §7 for datagrams; here for streams).
+//! Detects the protocol of a connection from its first bytes. RFC 7983 §7 defines the same for datagrams.
 
-/// What a connection begins with.
+/// The protocol that the first bytes of a connection belong to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum FirstBytes {
-    /// Too few bytes to say.
+    /// More bytes are required to decide.
     Need,
     /// A STUN message.
     Stun,
     /// A TLS handshake.
     Tls,
-    /// The header of the PROXY protocol, version 2.
+    /// A header of the PROXY protocol, version 2.
     Proxy,
-    /// A capital letter: the method of HTTP or SIP.
+    /// A capital letter, as in a method of HTTP or SIP.
     Text,
-    /// Nothing of these: close the connection. Also ChannelData, as no channel exists on a new connection.
+    /// Another protocol: close the connection. ChannelData is here too, because a new connection has no channel.
     Other,
 }
 
@@ -21,7 +21,7 @@ pub enum FirstBytes {
 const TLS: [u8; 2] = [22, 3];
 
 impl FirstBytes {
-    /// What these bytes begin with.
+    /// Detects the protocol that these bytes begin with.
     #[must_use]
     pub fn of(bytes: &[u8]) -> FirstBytes {
         match bytes {

@@ -1,6 +1,6 @@
-//! Connections without sockets: bytes and time in, messages and bytes out.
+//! TLS, WebSocket, the PROXY protocol and the write queue of a connection, without sockets.
 //!
-//! The worker that owns a socket reads and writes it; everything between the bytes and the messages is here.
+//! The worker owns the socket and reads and writes it. This crate converts the bytes to messages, and messages to bytes.
 #![forbid(unsafe_code)]
 
 pub mod first_bytes;

@@ -1,5 +1,5 @@
-//! The header of the PROXY protocol, version 2: what a load balancer writes in front of a connection's or a datagram's bytes, to say
-//! whose they are. Version 1 is text and is not understood.
+//! The header of the PROXY protocol, version 2. A load balancer writes it before the bytes of a connection or a datagram. It holds the
+//! addresses of the client and the server. Version 1, which is text, is not supported.
 //!
 //! ```text
 //! signature (12) | version, command (1) | family, protocol (1) | length (2) | addresses and extensions (length)
@@ -7,29 +7,29 @@
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
-/// What every header begins with.
+/// The signature that every header begins with.
 pub const SIGNATURE: &[u8] = b"\r\n\r\n\0\r\nQUIT\n";
 
-/// The fixed part.
+/// Length of the fixed part in bytes.
 const FIXED: usize = 16;
 
-/// The longest header that is waited for: addresses and a kilobyte of extensions. The protocol allows 64 KiB.
+/// The longest accepted header in bytes: addresses and nearly a kilobyte of extensions. The protocol allows 64 KiB.
 const MOST: usize = 1_024;
 
-/// What was found at the start of the bytes.
+/// The result of [`parse`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Proxy {
-    /// Not whole: ask again when there are so many bytes.
+    /// The header is incomplete: call [`parse`] again with at least this number of bytes.
     Need(usize),
-    /// A header.
+    /// A complete header.
     Header {
         /// Its length in bytes.
         len: usize,
-        /// Client and server address as the load balancer sees them. `None` if the connection is the load balancer's own, for
-        /// example to see whether the server lives (command LOCAL).
+        /// Client and server address as the load balancer sees them. `None` for the command LOCAL: the connection is the load
+        /// balancer's own, for example a health check.
         addresses: Option<Addresses>,
     },
-    /// No header of version 2, or one that cannot be used: close the connection, or drop the datagram.
+    /// There is no valid header of version 2: close the connection, or drop the datagram.
     Invalid,
 }
 
@@ -38,7 +38,7 @@ pub enum Proxy {
 pub struct Addresses {
     /// The client.
     pub client: SocketAddr,
-    /// What the client connected to.
+    /// The address that the client connected to.
     pub server: SocketAddr,
 }
 
@@ -51,7 +51,7 @@ pub enum Carried {
     Datagrams,
 }
 
-/// Looks for a header at the start of `bytes`, of a connection or a datagram.
+/// Parses the header at the start of `bytes`, which come from a connection or a datagram.
 #[must_use]
 pub fn parse(bytes: &[u8], carried: Carried) -> Proxy {
     let Some(fixed) = bytes.first_chunk::<FIXED>() else {
@@ -112,7 +112,7 @@ fn ends(ports: &[u8], client: IpAddr, server: IpAddr) -> Option<Addresses> {
     };
     let client = SocketAddr::new(client, u16::from_be_bytes([c0, c1]));
     let server = SocketAddr::new(server, u16::from_be_bytes([s0, s1]));
-    // A port of zero cannot be answered, and an address that belongs to nobody has no share of any limit.
+    // The server cannot send to port 0, nor apply limits per source to an unspecified or multicast address.
     let is_usable =
         client.port() != 0 && !client.ip().is_unspecified() && !client.ip().is_multicast();
     is_usable.then_some(Addresses { client, server })

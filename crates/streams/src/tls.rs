@@ -1,9 +1,9 @@
-//! One TLS connection as bytes in and bytes out (RFC 8446, RFC 5246), by rustls.
+//! One TLS connection without a socket (RFC 8446, RFC 5246). It uses rustls.
 //!
-//! The owner of the socket reads ciphertext into a buffer and calls [`Tls::received`]. It writes what that call and
-//! [`Tls::encrypt`] append to its buffer of ciphertext.
+//! The owner of the socket reads ciphertext into a buffer and calls [`Tls::received`]. That call and [`Tls::encrypt`] append
+//! ciphertext to a buffer, which the owner writes to the socket.
 //!
-//! This is rustls's buffered interface. The unbuffered one saves a copy, but it panics when it is called again after some errors.
+//! This uses rustls's buffered interface. The unbuffered one saves a copy, but it panics if it is called again after some errors.
 
 use std::fmt;
 use std::io::{BufRead, Write};
@@ -19,28 +19,28 @@ use rustls::{
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Failure {
-    /// The bytes are no TLS records.
+    /// The bytes are not TLS records.
     NotTls,
-    /// The sides have no version, cipher suite, group or signature scheme in common.
+    /// Client and server have no version, cipher suite, group or signature scheme in common.
     Incompatible,
-    /// No application protocol of ALPN is known to both.
+    /// Client and server have no application protocol in common (ALPN, RFC 7301).
     Alpn,
-    /// A certificate is missing, or was not accepted.
+    /// A certificate is missing, or was rejected.
     Certificate,
-    /// The other side sent a fatal alert.
+    /// The peer sent a fatal alert.
     Alert,
     /// A record could not be decrypted.
     Decrypt,
-    /// The other side broke the protocol.
+    /// The peer violated the protocol.
     Misbehaved,
-    /// A number of records has been encrypted after which the keys may not be used.
+    /// The number of encrypted records has reached the limit for one key.
     Exhausted,
     /// Anything else.
     Other,
 }
 
 impl Failure {
-    /// All of them, in the order of their numbers.
+    /// All failures, in the order of their numbers.
     pub const ALL: &'static [Failure] = &[
         Failure::NotTls,
         Failure::Incompatible,
@@ -86,13 +86,13 @@ impl Failure {
     }
 }
 
-/// A TLS connection failed. What was appended to the buffer of ciphertext, an alert, is to be written before the connection is closed.
+/// A TLS connection failed. The buffer of ciphertext holds an alert: write it, then close the connection.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{detail}")]
 pub struct TlsError {
-    /// Which failure it is.
+    /// The kind of failure.
     pub failure: Failure,
-    /// The words of rustls.
+    /// The error text of rustls.
     pub detail: String,
 }
 
@@ -105,7 +105,7 @@ impl TlsError {
     }
 }
 
-/// One connection, of a server or a client.
+/// One TLS connection of a server or a client.
 pub struct Tls {
     connection: Connection,
     has_failed: bool,
@@ -125,7 +125,7 @@ impl fmt::Debug for Tls {
 }
 
 impl Tls {
-    /// The server's side of a connection that was accepted.
+    /// The server side of an accepted connection.
     ///
     /// # Errors
     /// If the configuration cannot be used.
@@ -134,8 +134,8 @@ impl Tls {
         Ok(Tls::of(connection.into()))
     }
 
-    /// The client's side. `name` is what the server's certificate must be for. Call [`Tls::received`] without bytes for the first
-    /// message.
+    /// The client side. The server's certificate must be valid for `name`. To get the first handshake message, call
+    /// [`Tls::received`] without bytes.
     ///
     /// # Errors
     /// If the configuration cannot be used.
@@ -146,7 +146,7 @@ impl Tls {
     }
 
     fn of(mut connection: Connection) -> Tls {
-        // The owner bounds what waits; here nothing waits longer than a call.
+        // The owner limits its queue. The buffers of rustls are empty after each call.
         connection.set_buffer_limit(None);
         Tls {
             connection,
@@ -154,19 +154,19 @@ impl Tls {
         }
     }
 
-    /// Whether the handshake goes on: nothing can be encrypted yet.
+    /// Whether the handshake is not complete. Application data cannot be encrypted before.
     #[must_use]
     pub fn is_handshaking(&self) -> bool {
         self.connection.is_handshaking()
     }
 
-    /// The version, once it is agreed.
+    /// The negotiated version; `None` before the negotiation.
     #[must_use]
     pub fn version(&self) -> Option<ProtocolVersion> {
         self.connection.protocol_version()
     }
 
-    /// The cipher suite's name, once it is agreed.
+    /// The name of the negotiated cipher suite; `None` before the negotiation.
     #[must_use]
     pub fn cipher_suite(&self) -> Option<&'static str> {
         self.connection
@@ -174,19 +174,19 @@ impl Tls {
             .and_then(|suite| suite.suite().as_str())
     }
 
-    /// Whether an earlier session was resumed; false until that is known.
+    /// Whether the handshake resumed an earlier session; false until that is known.
     #[must_use]
     pub fn is_resumed(&self) -> bool {
         self.connection.handshake_kind() == Some(HandshakeKind::Resumed)
     }
 
-    /// The application protocol (ALPN, RFC 7301), if one was agreed.
+    /// The negotiated application protocol (ALPN, RFC 7301), if any.
     #[must_use]
     pub fn application_protocol(&self) -> Option<&[u8]> {
         self.connection.alpn_protocol()
     }
 
-    /// The name that the client asked for (SNI, RFC 6066 §3); `None` on a client.
+    /// The server name that the client sent (SNI, RFC 6066 §3); `None` on a client.
     #[must_use]
     pub fn server_name(&self) -> Option<&str> {
         match &self.connection {
@@ -195,17 +195,18 @@ impl Tls {
         }
     }
 
-    /// The other side's certificates, the leaf first.
+    /// The peer's certificate chain, the end-entity certificate first.
     #[must_use]
     pub fn peer_certificates(&self) -> &[CertificateDer<'static>] {
         self.connection.peer_certificates().unwrap_or_default()
     }
 
-    /// Takes ciphertext as it came. Appends plaintext to `plain`, and what is to be written in response to `ciphertext`. Returns whether
-    /// the other side has said that nothing more comes (close_notify).
+    /// Decrypts received bytes. Appends plaintext to `plain`, and records that must be written to the socket to `ciphertext`. Returns
+    /// whether the peer has sent close_notify.
     ///
     /// # Errors
-    /// If the connection failed: write what was appended, an alert, then close. Plaintext that came before was appended.
+    /// If the connection failed. `ciphertext` then holds an alert: write it, then close the connection. `plain` holds the data that was
+    /// received before the failure.
     pub fn received(
         &mut self,
         mut bytes: &[u8],
@@ -216,7 +217,7 @@ impl Tls {
             return Err(ended());
         }
         loop {
-            // It reads a part: what it has room for.
+            // rustls reads no more than its buffer has room for.
             let read = self.connection.read_tls(&mut bytes);
             let result = self.connection.process_new_packets();
             let is_end = self.take_plain(plain);
@@ -225,14 +226,14 @@ impl Tls {
                 self.has_failed = true;
                 return Err(TlsError::of(&error));
             }
-            // It reads no more after the end, and an error says that its buffers are full: they have just been emptied.
+            // After close_notify rustls reads nothing. Its error "buffer full" is harmless: the calls above emptied the buffers.
             if is_end || bytes.is_empty() || read.is_ok_and(|read| read == 0) {
                 return Ok(is_end);
             }
         }
     }
 
-    /// Returns whether it is the end.
+    /// Returns whether the peer has sent close_notify.
     fn take_plain(&mut self, plain: &mut Vec<u8>) -> bool {
         let mut reader = self.connection.reader();
         loop {
@@ -251,17 +252,17 @@ impl Tls {
 
     fn take_ciphertext(&mut self, ciphertext: &mut Vec<u8>) {
         while self.connection.wants_write() {
-            // A Vec takes all it is given.
+            // A write to a Vec does not fail.
             if self.connection.write_tls(ciphertext).is_err() {
                 return;
             }
         }
     }
 
-    /// Encrypts `plain`, one record for each 16 KiB, and appends them to `ciphertext`.
+    /// Encrypts `plain` and appends the records to `ciphertext`. A record holds up to 16 KiB.
     ///
     /// # Errors
-    /// If the connection is not open: the handshake goes on, or it has failed ([`Failure::Other`]).
+    /// [`Failure::Other`] if the handshake is not complete, or the connection has failed.
     pub fn encrypt(&mut self, plain: &[u8], ciphertext: &mut Vec<u8>) -> Result<(), TlsError> {
         if self.has_failed || self.is_handshaking() {
             return Err(ended());
@@ -274,7 +275,7 @@ impl Tls {
         Ok(())
     }
 
-    /// Tells the other side that nothing more comes (close_notify).
+    /// Appends the close_notify alert to `ciphertext`.
     pub fn close(&mut self, ciphertext: &mut Vec<u8>) {
         if !self.has_failed {
             self.connection.send_close_notify();
@@ -283,7 +284,7 @@ impl Tls {
     }
 }
 
-/// Nothing can be encrypted before the handshake is over, and nothing happens after a failure.
+/// The error of a call before the end of the handshake or after a failure.
 fn ended() -> TlsError {
     TlsError {
         failure: Failure::Other,

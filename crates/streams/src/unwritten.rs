@@ -1,8 +1,8 @@
-//! What waits to be written on one connection.
+//! The write queue of one connection.
 //!
-//! Messages gather in chunks of up to [`CHUNK`] bytes. What is handed out for writing is a whole chunk, which over TLS becomes one
-//! record. Application data in a chunk that no byte has been taken of is dropped when it is too old: a client that reads too slowly
-//! gets the newest data, not all of it. Other messages (STUN, SIP) are never dropped.
+//! The queue stores messages in chunks of up to [`CHUNK`] bytes. Over TLS each chunk becomes one record. The queue drops application
+//! data that is too old, except in a chunk that is partly written: a client that reads too slowly gets the newest data. Other
+//! messages (STUN, SIP) are never dropped.
 
 use std::collections::VecDeque;
 use std::io::IoSlice;
@@ -11,16 +11,16 @@ use std::time::Duration;
 
 use timers::Mono;
 
-/// A chunk is not filled further from here on: the longest plaintext of one TLS record (RFC 8446 §5.1).
+/// Messages share a chunk up to this length in bytes: the longest plaintext of one TLS record (RFC 8446 §5.1).
 pub const CHUNK: usize = 16 << 10;
 
-/// Chunks that a [`Spare`] keeps: with 64 of them, 64 connections can be written to in one wake-up without an allocation.
+/// Chunks that a [`Spare`] keeps. 64 chunks serve 64 connections per wake-up without a memory allocation.
 const SPARE: usize = 64;
 
-/// A chunk with more capacity than this is not kept.
+/// A [`Spare`] does not keep a chunk with more capacity than this.
 const MOST_SPARE: usize = 2 * CHUNK;
 
-/// What a message is, as far as dropping it is concerned.
+/// Whether the queue may drop a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Content {
     /// A message that is never dropped.
@@ -29,23 +29,23 @@ pub enum Content {
     Data,
 }
 
-/// How much may wait on one connection, and for how long.
+/// Limits of the write queue of one connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct WriteLimits {
-    /// Application data is dropped when it has waited for longer.
+    /// The longest time that application data waits. The queue drops it afterwards.
     pub age: Duration,
-    /// Bytes of all kinds. Beyond, the oldest application data is dropped.
+    /// Bytes of all messages. Above this limit, the queue drops the oldest application data.
     pub bytes: usize,
-    /// Bytes of messages that cannot be dropped. Beyond, the connection is to be closed.
+    /// Bytes of messages that cannot be dropped. Above this limit, close the connection.
     pub messages: usize,
 }
 
-/// Messages that cannot be dropped are more than [`WriteLimits::messages`]: close the connection.
+/// The messages that cannot be dropped exceed [`WriteLimits::messages`]: close the connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("the other side does not read its messages")]
+#[error("the peer does not read its messages")]
 pub struct Unread;
 
-/// Empty chunks, for all connections of a worker.
+/// Empty chunks that all connections of a worker share.
 #[derive(Debug, Default)]
 pub struct Spare {
     chunks: Vec<Chunk>,
@@ -70,50 +70,51 @@ impl Spare {
 
 #[derive(Debug, Default)]
 struct Chunk {
-    /// When its first message was queued.
+    /// Time at which its first message was queued.
     at: Mono,
     bytes: Vec<u8>,
-    /// Where the messages are that cannot be dropped.
+    /// The ranges in `bytes` of messages that cannot be dropped.
     messages: Vec<Range<usize>>,
-    /// How many messages of application data it has.
+    /// Number of messages of application data.
     data: u32,
 }
 
-/// The queue of one connection. It has no memory while nothing waits.
+/// The write queue of one connection. An empty queue holds no memory.
 #[derive(Debug, Default)]
 pub struct Unwritten {
     chunks: VecDeque<Chunk>,
-    /// Bytes of the first chunk that have been written.
+    /// Bytes of the first chunk that were written.
     written: usize,
-    /// Bytes in all chunks, written ones included.
+    /// Bytes in all chunks, including written bytes.
     bytes: usize,
-    /// Of these, bytes that cannot be dropped.
+    /// Bytes of messages that cannot be dropped, including written bytes.
     message_bytes: usize,
 }
 
 impl Unwritten {
-    /// Whether nothing waits.
+    /// Whether the queue is empty.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.chunks.is_empty()
     }
 
-    /// Bytes that wait.
+    /// Bytes that are not written.
     #[must_use]
     pub const fn len(&self) -> usize {
         self.bytes - self.written
     }
 
-    /// Bytes of messages that wait and cannot be dropped.
+    /// Bytes of queued messages that cannot be dropped.
     #[must_use]
     pub const fn message_bytes(&self) -> usize {
         self.message_bytes
     }
 
-    /// Queues one message, given in parts. Returns how many messages of application data were dropped to make room.
+    /// Queues one message, given in parts. Returns how many messages of application data the queue dropped to stay within its limit,
+    /// perhaps including this one.
     ///
     /// # Errors
-    /// [`Unread`] if messages that cannot be dropped exceed their limit. Nothing was queued then.
+    /// [`Unread`] if messages that cannot be dropped exceed their limit. The message is not queued.
     pub fn push(
         &mut self,
         parts: &[&[u8]],
@@ -149,13 +150,13 @@ impl Unwritten {
         Ok(dropped)
     }
 
-    /// The last chunk if the message fits there and was queued in the same wake-up, otherwise a new one.
+    /// The last chunk, if it is of the same wake-up and has room for the message; otherwise a new one.
     fn chunk_for(&mut self, length: usize, now: Mono, spare: &mut Spare) -> &mut Chunk {
         let has_room = self
             .chunks
             .back()
             .is_some_and(|last| last.at == now && last.bytes.len() + length <= CHUNK);
-        // A chunk of which bytes have been written is one record already, or part of one call.
+        // Bytes of this chunk were written: a message added now could not be dropped any more.
         let is_begun = self.chunks.len() == 1 && self.written > 0;
         if !has_room || is_begun {
             self.chunks.push_back(spare.take(now));
@@ -164,11 +165,11 @@ impl Unwritten {
         &mut self.chunks[last]
     }
 
-    /// Drops application data that has waited for too long. Returns how many messages of it.
+    /// Drops application data that is older than `age`. Returns the number of dropped messages.
     pub fn expire(&mut self, now: Mono, age: Duration, spare: &mut Spare) -> u64 {
         let mut dropped = 0;
         for at in self.first_droppable()..self.chunks.len() {
-            // Chunks are in the order of their time.
+            // Chunks are sorted by time.
             if now.since(self.chunks[at].at) <= age {
                 break;
             }
@@ -178,7 +179,7 @@ impl Unwritten {
         dropped
     }
 
-    /// Drops the oldest application data until `length` bytes more stay within `most`, or none is left.
+    /// Drops the oldest application data until there is room for `length` bytes within `most`, or no application data is left.
     fn make_room(&mut self, length: usize, most: usize, spare: &mut Spare) -> u64 {
         let mut dropped = 0;
         for at in self.first_droppable()..self.chunks.len() {
@@ -191,12 +192,12 @@ impl Unwritten {
         dropped
     }
 
-    /// The first chunk that has not been begun.
+    /// Index of the first chunk of which no byte was written.
     const fn first_droppable(&self) -> usize {
         if self.written > 0 { 1 } else { 0 }
     }
 
-    /// Takes the application data out of a chunk.
+    /// Removes the application data from a chunk. Returns the number of removed messages.
     fn drop_data(&mut self, at: usize) -> u64 {
         let Some(chunk) = self.chunks.get_mut(at).filter(|chunk| chunk.data > 0) else {
             return 0;
@@ -226,7 +227,7 @@ impl Unwritten {
         self.give_back();
     }
 
-    /// What is to be written now, as parts for one call. Returns how many parts there are.
+    /// Fills `parts` with the queued bytes, for one vectored write. Returns the number of parts.
     pub fn parts<'a>(&'a self, parts: &mut [IoSlice<'a>]) -> usize {
         let mut count = 0;
         let mut skip = self.written;
@@ -238,7 +239,7 @@ impl Unwritten {
         count
     }
 
-    /// So many bytes were written.
+    /// Removes bytes that were written.
     pub fn advance(&mut self, bytes: usize, spare: &mut Spare) {
         self.written += bytes;
         while let Some(first) = self.chunks.front() {
@@ -252,8 +253,8 @@ impl Unwritten {
         self.give_back();
     }
 
-    /// The first chunk, of which nothing has been written: what one TLS record is made of. After it has been used, call
-    /// [`Unwritten::advance`] with its length.
+    /// The unwritten bytes of the first chunk. Over TLS they become one record. After use, call [`Unwritten::advance`] with their
+    /// length.
     #[must_use]
     pub fn first(&self) -> Option<&[u8]> {
         let chunk = self.chunks.front()?;
@@ -269,14 +270,14 @@ impl Unwritten {
         }
     }
 
-    /// Most connections have nothing to write most of the time.
+    /// Frees the memory of an empty queue, because most connections have nothing to write most of the time.
     fn give_back(&mut self) {
         if self.chunks.is_empty() {
             self.chunks = VecDeque::new();
         }
     }
 
-    /// Forgets everything, for a connection that is closed.
+    /// Removes everything when the connection is closed.
     pub fn clear(&mut self, spare: &mut Spare) {
         while !self.chunks.is_empty() {
             self.remove_first(spare);

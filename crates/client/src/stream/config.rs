@@ -1,4 +1,4 @@
-//! Whom to expect behind a TLS connection.
+//! The TLS configuration of a client.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -17,10 +17,10 @@ use super::StreamError;
 /// RFC 7443 §4: what the connection is used for.
 const ALPN: [&[u8]; 2] = [b"stun.turn", b"stun.nat-discovery"];
 
-/// Whom to expect behind a TLS connection, and by which root certificates.
+/// The TLS configuration of a client: the server name to verify, and the trusted root certificates.
 ///
-/// Making one reads files and parses certificates: make it once and clone it. Clones share the memory of sessions, so that later
-/// connections resume earlier ones.
+/// The constructors read files and parse certificates, so make one and clone it. Clones share the session cache, so that later
+/// connections resume earlier sessions.
 #[derive(Clone, Debug)]
 pub struct Tls {
     name: ServerName<'static>,
@@ -28,12 +28,12 @@ pub struct Tls {
     resumes: bool,
 }
 
-/// Why there is no TLS configuration.
+/// Why a TLS configuration cannot be made.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum TlsConfigError {
     /// The server's name is neither a DNS name nor an IP address.
-    #[error("`{0}` is neither a DNS name nor an IP address, so no certificate can be for it")]
+    #[error("`{0}` is neither a DNS name nor an IP address, so no certificate can be valid for it")]
     Name(String),
     /// The root certificates cannot be read.
     #[error("cannot read root certificates from {path}: {reason}")]
@@ -46,14 +46,14 @@ pub enum TlsConfigError {
 }
 
 impl Tls {
-    /// Trusts the root certificates of this system. SSL_CERT_FILE and SSL_CERT_DIR name others.
+    /// Trusts the root certificates of this system. The environment variables SSL_CERT_FILE and SSL_CERT_DIR replace them.
     ///
     /// # Errors
     /// [`TlsConfigError`]; also if the system has no root certificate.
     pub fn new(server_name: &str) -> Result<Tls, TlsConfigError> {
         let found = rustls_native_certs::load_native_certs();
         let mut roots = RootCertStore::empty();
-        // Systems have certificates that no verifier accepts; the others still serve.
+        // Some systems have root certificates that rustls cannot parse. They are skipped.
         let (added, _) = roots.add_parsable_certificates(found.certs);
         if added == 0 {
             let reason = found.errors.first().map(ToString::to_string);
@@ -99,8 +99,8 @@ impl Tls {
         Tls::with_config(server_name, with_alpn(config))
     }
 
-    /// Trusts any certificate, whoever it is from and whatever name it is for: encryption without knowing to whom. For tests
-    /// and measurements.
+    /// Accepts any certificate, without a check of issuer, name or validity. The connection is encrypted, but the server is not
+    /// authenticated. For tests and measurements.
     ///
     /// # Errors
     /// [`TlsConfigError::Name`].
@@ -108,7 +108,7 @@ impl Tls {
         let algorithms = aws_lc_rs::default_provider().signature_verification_algorithms;
         let config = builder()
             .dangerous()
-            .with_custom_certificate_verifier(Arc::new(Anybody(algorithms)))
+            .with_custom_certificate_verifier(Arc::new(AcceptAnyCertificate(algorithms)))
             .with_no_client_auth();
         Tls::with_config(server_name, with_alpn(config))
     }
@@ -130,7 +130,7 @@ impl Tls {
         })
     }
 
-    /// Completes every handshake in full, and resumes no session.
+    /// Disables session resumption: every handshake is a full one.
     #[must_use]
     pub fn without_resumption(mut self) -> Tls {
         let mut config = (*self.config).clone();
@@ -140,13 +140,14 @@ impl Tls {
         self
     }
 
-    /// Whether connections resume earlier sessions where the server lets them. True for a configuration of the program's own.
+    /// Whether connections resume earlier sessions if the server supports it. Always true after [`with_config`](Tls::with_config), whatever
+    /// the configuration says.
     #[must_use]
     pub fn resumes(&self) -> bool {
         self.resumes
     }
 
-    /// The name that the server's certificate must be for.
+    /// The name that the server's certificate must be valid for.
     #[must_use]
     pub fn server_name(&self) -> String {
         self.name.to_str().into_owned()
@@ -159,7 +160,7 @@ impl Tls {
         )?)
     }
 
-    /// The configuration, to be changed and given to [`with_config`](Tls::with_config).
+    /// The configuration. Clone and change it to make another with [`with_config`](Tls::with_config).
     #[must_use]
     pub fn config(&self) -> &Arc<ClientConfig> {
         &self.config
@@ -167,7 +168,7 @@ impl Tls {
 }
 
 impl PartialEq for Tls {
-    /// The same name, and the same configuration in memory.
+    /// Whether both have the same name and share one configuration in memory.
     fn eq(&self, other: &Tls) -> bool {
         self.name == other.name && Arc::ptr_eq(&self.config, &other.config)
     }
@@ -178,7 +179,7 @@ impl Eq for Tls {}
 fn builder() -> rustls::ConfigBuilder<ClientConfig, rustls::WantsVerifier> {
     let provider: Arc<CryptoProvider> = Arc::new(aws_lc_rs::default_provider());
     let builder = ClientConfig::builder_with_provider(provider);
-    // The provider has cipher suites for both versions, which is all that this checks.
+    // This fails only if the provider has no cipher suite for a version. It has some for both.
     builder
         .with_safe_default_protocol_versions()
         .expect("aws-lc-rs speaks TLS 1.2 and 1.3")
@@ -189,11 +190,11 @@ fn with_alpn(mut config: ClientConfig) -> ClientConfig {
     config
 }
 
-/// Accepts every certificate; what is signed with its key is verified all the same.
+/// Accepts every certificate. It verifies the handshake signature with the certificate's key.
 #[derive(Debug)]
-struct Anybody(WebPkiSupportedAlgorithms);
+struct AcceptAnyCertificate(WebPkiSupportedAlgorithms);
 
-impl ServerCertVerifier for Anybody {
+impl ServerCertVerifier for AcceptAnyCertificate {
     fn verify_server_cert(
         &self,
         _: &CertificateDer<'_>,

@@ -1,25 +1,25 @@
-//! Why a connection is of no more use.
+//! Errors of connections to a server.
 
-/// Why a connection to a server is of no more use.
+/// Why a connection to a server has failed.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum StreamError {
-    /// What came is neither STUN nor ChannelData.
+    /// The received bytes are neither STUN nor ChannelData.
     #[error("the server does not speak STUN here: another service uses this port")]
     NotStun,
-    /// What came is no TLS record.
+    /// The received bytes are not a TLS record.
     #[cfg(feature = "tls")]
     #[error("the server does not speak TLS here: this port may be the one for plain TCP")]
     NotTls,
-    /// The server's certificate is not one to trust.
+    /// The server's certificate was rejected.
     #[cfg(feature = "tls")]
     #[error("the server's certificate is rejected: {0}")]
     Certificate(String),
-    /// The server ended the handshake or the session with an alert.
+    /// The server sent a fatal alert.
     #[cfg(feature = "tls")]
-    #[error("the server ended TLS: {0}")]
+    #[error("the server closed the TLS connection with an alert: {0}")]
     Alert(String),
-    /// Anything else about TLS.
+    /// TLS failed for another reason.
     #[cfg(feature = "tls")]
     #[error("TLS failed: {0}")]
     Tls(String),
@@ -39,19 +39,17 @@ impl From<streams::tls::TlsError> for StreamError {
     }
 }
 
-/// What is wrong with a certificate, with a hint where rustls has but one word.
+/// Why a certificate was rejected, with a hint if the text of rustls is too short.
 #[cfg(feature = "tls")]
 fn certificate(detail: String) -> String {
-    // BadSignature: a root certificate has the issuer's name, and another key.
+    // rustls returns BadSignature if a root certificate has the issuer's name but another key.
     if detail.ends_with("UnknownIssuer") || detail.ends_with("BadSignature") {
         return format!(
-            "{detail}: none of the root certificates in use has signed it, nor an intermediate one that the server sent"
+            "{detail}: none of the root certificates in use and no intermediate certificate from the server has signed it"
         );
     }
     if detail.ends_with("CaUsedAsEndEntity))") {
-        return format!(
-            "{detail}: it is one that may sign others (CA:TRUE), and not one for a server"
-        );
+        return format!("{detail}: it is a CA certificate (CA:TRUE), not a server certificate");
     }
     detail
 }

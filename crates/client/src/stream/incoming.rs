@@ -1,22 +1,22 @@
-//! Bytes that came, as messages.
+//! Splits received bytes into messages.
 
 use stun::stream::Frame;
 
 use super::{StreamError, empty};
 
-/// What came by a connection and was not handed out yet.
+/// Received bytes that [`next_message`](Incoming::next_message) has not returned yet.
 #[derive(Debug, Default)]
 pub struct Incoming {
     bytes: Vec<u8>,
-    /// Where the next message begins.
+    /// Index of the next message in `bytes`.
     next: usize,
 }
 
 impl Incoming {
-    /// The next whole message, without its padding.
+    /// The next complete message, without its padding.
     ///
     /// # Errors
-    /// [`StreamError::NotStun`]: no further message can be found.
+    /// [`StreamError::NotStun`]: the bytes are not a message, so no further message can be found.
     #[inline]
     pub fn next_message(&mut self) -> Result<Option<&[u8]>, StreamError> {
         let rest = &self.bytes[self.next..];
@@ -34,7 +34,7 @@ impl Incoming {
         }
     }
 
-    /// Where more bytes go, behind what was not handed out.
+    /// The buffer for received bytes. It still begins with bytes that were not returned; append to it.
     pub(super) fn tail(&mut self) -> &mut Vec<u8> {
         if self.next == self.bytes.len() {
             empty(&mut self.bytes);

@@ -1,12 +1,12 @@
-//! A connection to a server over TCP or TLS, as messages: without a socket.
+//! The messages of a connection to a server over TCP or TLS, without a socket.
 //!
 //! ```text
-//!  socket ─ receive ─▶ Wire (TLS) ─▶ Incoming ─▶ next_message: one whole message
+//!  socket ─ receive ─▶ Wire (TLS) ─▶ Incoming ─▶ next_message: one complete message
 //!  socket ◀─ flush ─── Wire (TLS) ◀─ queue: a message and its padding
 //! ```
 //!
-//! Its owner reads and writes the socket. What is queued between two flushes leaves in one write, and in one TLS record if it
-//! fits into 16 KiB. Buffers grow with what waits in them and are kept; nothing is allocated per message.
+//! The owner reads and writes the socket. Messages that are queued between two flushes share one write, and one TLS record if they
+//! fit into 16 KiB. Buffers are reused, so that no memory is allocated per message.
 
 #[cfg(feature = "tls")]
 mod config;
@@ -24,10 +24,10 @@ pub use incoming::Incoming;
 pub use wire::Handshake;
 pub use wire::Wire;
 
-/// An empty buffer keeps so much memory: a few full-size messages.
+/// The memory that an empty buffer keeps, in bytes: a few full-size messages.
 const KEEP: usize = 16 * 1024;
 
-/// A connection to a server as messages: a [`Wire`] and what came by it.
+/// A connection to a server: a [`Wire`] and its received messages.
 #[derive(Debug)]
 pub struct Stream {
     wire: Wire,
@@ -61,25 +61,25 @@ impl Stream {
         (self.wire, self.incoming)
     }
 
-    /// The connection without what came by it.
+    /// The connection without its received messages.
     #[must_use]
     pub fn wire(&self) -> &Wire {
         &self.wire
     }
 
-    /// Takes what was read from the socket. Afterwards the owner calls [`next_message`](Stream::next_message) until it returns
+    /// Handles bytes that the owner has read from the socket. Then call [`next_message`](Stream::next_message) until it returns
     /// `None`.
     ///
     /// # Errors
-    /// The connection is of no more use. [`flush`](Stream::flush) still sends the alert that says why.
+    /// The connection has failed. [`flush`](Stream::flush) still sends the TLS alert.
     pub fn receive(&mut self, bytes: &[u8]) -> Result<(), StreamError> {
         self.wire.receive(bytes, &mut self.incoming)
     }
 
-    /// The next whole message, without its padding.
+    /// The next complete message, without its padding.
     ///
     /// # Errors
-    /// [`StreamError::NotStun`]: no further message can be found.
+    /// [`StreamError::NotStun`]: the bytes are not a message, so no further message can be found.
     pub fn next_message(&mut self) -> Result<Option<&[u8]>, StreamError> {
         self.incoming.next_message()
     }
@@ -89,13 +89,13 @@ impl Stream {
         self.wire.queue(parts);
     }
 
-    /// Bytes that are queued and that the socket has not accepted.
+    /// The number of queued bytes that the socket has not accepted.
     #[must_use]
     pub fn backlog(&self) -> usize {
         self.wire.backlog()
     }
 
-    /// Writes what waits: see [`Wire::flush`].
+    /// Writes queued messages: see [`Wire::flush`].
     ///
     /// # Errors
     /// What the socket returns, except `WouldBlock`.
@@ -125,7 +125,7 @@ mod tests {
         0, 1, 0, 0, 0x21, 0x12, 0xA4, 0x42, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12,
     ];
 
-    /// Accepts so many bytes and then would block.
+    /// A socket that accepts this number of bytes and then returns `WouldBlock`.
     struct Narrow(Vec<u8>, usize);
 
     impl Write for Narrow {

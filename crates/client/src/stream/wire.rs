@@ -1,4 +1,4 @@
-//! The bytes of a connection: TLS, and what waits for the socket.
+//! The bytes of a connection: TLS and the write queue.
 
 use std::io::{self, Write};
 
@@ -6,24 +6,24 @@ use std::io::{self, Write};
 use super::Tls;
 use super::{Incoming, StreamError, empty};
 
-/// A connection over TCP or TLS between messages and socket.
+/// The layer of a TCP or TLS connection between messages and socket.
 pub struct Wire {
     #[cfg(feature = "tls")]
     tls: Option<Session>,
-    /// For the socket as it is.
+    /// Bytes for the socket; over TLS they are encrypted.
     outgoing: Vec<u8>,
-    /// How much of it the socket has accepted.
+    /// The number of bytes of `outgoing` that the socket has accepted.
     written: usize,
 }
 
-/// TLS, and what is to be encrypted with the next flush.
+/// TLS, and the plaintext that the next flush encrypts.
 #[cfg(feature = "tls")]
 struct Session {
     tls: Box<streams::Tls>,
     plain: Vec<u8>,
 }
 
-/// What a TLS handshake agreed on.
+/// The parameters that a TLS handshake has negotiated.
 #[cfg(feature = "tls")]
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
@@ -32,9 +32,9 @@ pub struct Handshake {
     pub version: &'static str,
     /// The cipher suite, by its IANA name.
     pub cipher: String,
-    /// The protocol that the server chose by ALPN, if it did.
+    /// The application protocol that the server selected (ALPN), if any.
     pub alpn: Option<String>,
-    /// An earlier session was resumed, so the server showed no certificate.
+    /// Whether an earlier session was resumed. The server then sends no certificate.
     pub resumed: bool,
 }
 
@@ -76,7 +76,7 @@ impl Wire {
         Ok(wire)
     }
 
-    /// Whether it is TLS.
+    /// Whether the connection uses TLS.
     #[must_use]
     pub fn is_tls(&self) -> bool {
         #[cfg(feature = "tls")]
@@ -85,7 +85,7 @@ impl Wire {
         return false;
     }
 
-    /// Whether messages can leave: over TLS, once the handshake is complete. What is queued earlier waits for that.
+    /// Whether messages can be sent. Over TLS, messages wait in the queue until the handshake is complete.
     #[must_use]
     pub fn is_established(&self) -> bool {
         #[cfg(feature = "tls")]
@@ -95,7 +95,7 @@ impl Wire {
         true
     }
 
-    /// What the handshake agreed on; `None` over TCP and before it is complete.
+    /// The parameters that the handshake has negotiated; `None` over TCP and before it is complete.
     #[cfg(feature = "tls")]
     #[must_use]
     pub fn handshake(&self) -> Option<Handshake> {
@@ -107,22 +107,22 @@ impl Wire {
         let alpn = session.tls.application_protocol();
         Some(Handshake {
             version,
-            // rustls names TLS 1.3's suites TLS13_*, IANA TLS_*.
+            // rustls calls the cipher suites of TLS 1.3 TLS13_*, IANA calls them TLS_*.
             cipher: session.tls.cipher_suite()?.replacen("TLS13_", "TLS_", 1),
             alpn: alpn.map(|name| String::from_utf8_lossy(name).into_owned()),
             resumed: session.tls.is_resumed(),
         })
     }
 
-    /// Takes what was read from the socket and adds what it says to `incoming`.
+    /// Handles bytes that the owner has read from the socket. Adds the decrypted bytes to `incoming`.
     ///
     /// # Errors
-    /// TLS has failed: the connection is of no more use. [`flush`](Wire::flush) still sends the alert that says why.
+    /// TLS has failed, and with it the connection. [`flush`](Wire::flush) still sends the TLS alert.
     #[inline]
     pub fn receive(&mut self, bytes: &[u8], incoming: &mut Incoming) -> Result<(), StreamError> {
         #[cfg(feature = "tls")]
         if let Some(session) = &mut self.tls {
-            // After close_notify the server closes the connection, which the owner of the socket sees.
+            // The result says whether close_notify arrived. It is ignored: the owner sees that the server closes the connection.
             session
                 .tls
                 .received(bytes, incoming.tail(), &mut self.outgoing)?;
@@ -146,7 +146,7 @@ impl Wire {
         }
     }
 
-    /// Bytes that are queued and that the socket has not accepted.
+    /// The number of queued bytes that the socket has not accepted.
     #[must_use]
     pub fn backlog(&self) -> usize {
         let encrypted = self.outgoing.len() - self.written;
@@ -157,19 +157,19 @@ impl Wire {
         encrypted
     }
 
-    /// Whether [`flush`](Wire::flush) has something to write.
+    /// Whether [`flush`](Wire::flush) has bytes to write.
     #[must_use]
     pub fn wants_write(&self) -> bool {
         self.written < self.outgoing.len() || (self.is_established() && self.backlog() > 0)
     }
 
-    /// Writes what waits. True if nothing is left that could be written now.
+    /// Writes queued bytes. Returns false if the socket has no room for the rest.
     ///
     /// # Errors
-    /// What the socket returns, except `WouldBlock`, which is no error: call again when the socket is writable.
+    /// The errors of the socket, except `WouldBlock`: then call it again when the socket is writable. Also if encryption fails.
     pub fn flush(&mut self, socket: &mut dyn Write) -> io::Result<bool> {
         loop {
-            // What a full socket would leave encrypted stays plain, so that it is one record later.
+            // Encrypt only when all earlier bytes are written. While the socket is full, messages gather for one larger record.
             if self.written == self.outgoing.len() {
                 self.written = 0;
                 empty(&mut self.outgoing);
@@ -192,7 +192,7 @@ impl Wire {
         }
     }
 
-    /// Moves what waits to the bytes for the socket.
+    /// Encrypts the queued plaintext into the bytes for the socket.
     #[cfg_attr(
         not(feature = "tls"),
         allow(clippy::unused_self, clippy::unnecessary_wraps)

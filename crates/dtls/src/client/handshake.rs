@@ -17,15 +17,15 @@ use crate::wire::record::Header;
 use crate::wire::server_hello::{BadServerHello, ServerHello, parse_hello_verify};
 use crate::wire::{Reader, certificate};
 
-/// A server's flight: five messages, and a chain of 16 KiB.
+/// A server's flight has up to five messages and a certificate chain of 16 KiB.
 const BOUNDS: Bounds = Bounds {
     ahead: 6,
     bytes: 32 * 1024,
 };
-/// Cookies that are returned before the handshake is given up.
+/// The maximum number of cookies that the client returns before it ends the handshake.
 const MOST_COOKIES: u16 = 4;
 
-/// Keys of an ended handshake.
+/// The keys of a completed handshake.
 #[derive(Debug)]
 pub(super) struct Keys {
     pub(super) suite: &'static Suite,
@@ -34,12 +34,12 @@ pub(super) struct Keys {
     pub(super) opener: Opener,
 }
 
-/// What follows from our flight with Finished.
+/// The state after the client has sent its flight with Finished.
 #[derive(Debug)]
 struct Answered {
     keys: Keys,
     finished: Finished,
-    /// What the server's Finished message must hold.
+    /// The expected verify_data of the server's Finished message.
     expected: [u8; crypto::schedule::VERIFY_DATA],
     /// Its sequence number.
     sequence: u16,
@@ -47,9 +47,9 @@ struct Answered {
 
 #[derive(Debug)]
 enum State {
-    /// ClientHello is out.
+    /// The client has sent ClientHello.
     Hello,
-    /// The server's flight is coming: its messages, until ServerHelloDone.
+    /// The messages of the server's flight so far, until ServerHelloDone.
     Flight(Vec<Message>),
     Answered(Box<Answered>),
     Ended,
@@ -186,7 +186,7 @@ impl Handshake {
         }
     }
 
-    /// Takes the messages that are whole.
+    /// Handles the messages that are complete.
     pub(super) fn advance(
         &mut self,
         config: &ClientConfig,
@@ -227,7 +227,7 @@ impl Handshake {
         Ok(None)
     }
 
-    /// What the server's flight says, once its certificate and signature are good.
+    /// Parses the server's flight, and verifies its certificate and signature.
     fn verified<'m>(
         &self,
         config: &ClientConfig,
@@ -260,7 +260,7 @@ impl Handshake {
         })
     }
 
-    /// Answers the server's flight with our key and Finished.
+    /// Replies to the server's flight with the client's key and Finished.
     fn answer(
         &mut self,
         config: &ClientConfig,
@@ -281,7 +281,7 @@ impl Handshake {
         }
         let mut ours = Flight::default();
         if flight.wants_certificate {
-            // RFC 5246 §7.4.6: we have none.
+            // RFC 5246 §7.4.6: a client without a certificate sends an empty list.
             message(
                 &mut ours.messages,
                 kind::CERTIFICATE,
@@ -330,7 +330,7 @@ impl Handshake {
         Ok(())
     }
 
-    /// Opens a record of epoch 1. Without keys it is lost: the server sends again what we need.
+    /// Decrypts a record of epoch 1. Before it has the keys, the client drops the record: the server retransmits its flight.
     pub(super) fn open<'a>(&mut self, header: &Header, fragment: &'a mut [u8]) -> Option<&'a [u8]> {
         let State::Answered(answered) = &mut self.state else {
             return None;

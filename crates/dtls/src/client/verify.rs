@@ -1,4 +1,4 @@
-//! What the client verifies: the certificate, and the signature over the server's key.
+//! Verifies the server's certificate, and the signature over the server's key.
 
 use rustls::SignatureScheme;
 use rustls::client::danger::ServerCertVerifier;
@@ -10,7 +10,7 @@ use crate::crypto::Authentication;
 use crate::crypto::schedule::Randoms;
 use crate::wire::key_exchange::ServerKeyExchange;
 
-/// The signature schemes that we can verify and DTLS 1.2 can use, the preferred first.
+/// The supported signature schemes of DTLS 1.2, the preferred first.
 pub(super) fn schemes(
     algorithms: WebPkiSupportedAlgorithms,
 ) -> impl Iterator<Item = SignatureScheme> {

@@ -144,9 +144,9 @@ impl std::fmt::Debug for Opener {
 /// Why a record is dropped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum OpenError {
-    /// It came before, or is too old to tell.
+    /// It was received before, or is older than the replay window.
     Replayed,
-    /// It was not made with this key.
+    /// Its authentication tag does not match this key.
     Forged,
 }
 

@@ -1,4 +1,4 @@
-//! The server's first flight: the costly step is a key pair and a signature.
+//! The server's first flight. It requires an ephemeral key pair and a signature.
 
 use std::sync::Arc;
 
@@ -17,7 +17,7 @@ use crate::wire::server_hello::ServerHello;
 use crate::wire::{DTLS12, certificate, key_exchange};
 use crate::{Config, HandshakeError};
 
-/// What is kept while the client computes its key.
+/// The state between the server's flight and the ClientKeyExchange.
 #[derive(Debug)]
 pub(super) struct Offered {
     pub(super) agreed: Agreed,
@@ -28,16 +28,16 @@ pub(super) struct Offered {
     transcript: Transcript,
 }
 
-/// What the hello messages settled.
+/// The parameters that the hello messages have negotiated.
 #[derive(Clone, Debug)]
 pub(super) struct Agreed {
     pub(super) suite: &'static Suite,
     pub(super) protocol: Option<Box<[u8]>>,
-    /// Sequence number of our next handshake message.
+    /// Sequence number of the server's next handshake message.
     pub(super) next_sequence: u16,
 }
 
-/// The keys are there; the client's Finished message is not.
+/// The state between the key derivation and the client's Finished message.
 #[derive(Debug)]
 pub(super) struct Derived {
     pub(super) agreed: Agreed,
@@ -56,7 +56,7 @@ struct Chosen {
 }
 
 fn choose(hello: &ClientHello<'_>, config: &Config) -> Result<Chosen, HandshakeError> {
-    // RFC 6347 §4.1: versions count down. A client of DTLS 1.3 has 1.2 here, too.
+    // RFC 6347 §4.1: a greater number is an older version. DTLS 1.3 clients also send the number of 1.2 here.
     if hello.start.version > DTLS12 {
         return Err(HandshakeError::Version);
     }
@@ -72,7 +72,7 @@ fn choose(hello: &ClientHello<'_>, config: &Config) -> Result<Chosen, HandshakeE
     let offered: Vec<u16> = hello.suites().collect();
     let suite = Suite::choose(offered.iter().copied(), authentication).ok_or(nothing)?;
     let group = match hello.groups() {
-        // RFC 8422 §4: without the extension the choice is ours. P-256 is what everybody has.
+        // RFC 8422 §4: without the extension, the server may select any group. All clients support P-256.
         None => Group::P256,
         Some(groups) => {
             let groups: Vec<u16> = groups.collect();

@@ -1,4 +1,4 @@
-//! One connection: a handshake first, keys afterwards.
+//! One connection: a handshake at first, then keys.
 
 use std::ops::Range;
 
@@ -16,7 +16,7 @@ use crate::wire::handshake::{Fragment, kind};
 use crate::wire::record::{ContentType, Header};
 use crate::{CloseReason, Config, Path, SendError};
 
-/// What a connection works with at one moment.
+/// The state of the endpoint that a call on a connection requires.
 pub(super) struct Context<'a> {
     pub(super) now: Mono,
     pub(super) config: &'a Config,
@@ -31,19 +31,19 @@ impl Context<'_> {
     }
 }
 
-/// What a record led to.
+/// The result of a record.
 #[derive(Debug)]
 pub(super) enum Outcome {
     Nothing,
-    /// A costly step is due.
+    /// The handshake has a step for [`Endpoint::step`](super::Endpoint::step).
     Work,
-    /// The record holds a message, at this place of its fragment.
+    /// The record has a message in this range of its fragment.
     Data(Range<usize>),
     Established(Agreed),
     End(CloseReason),
 }
 
-/// Keys, and what answers a client whose view of the handshake has not ended.
+/// The keys, and the last flight for a client that has not received it.
 #[derive(Debug)]
 pub(super) struct Established {
     pub(super) sealer: Sealer,
@@ -62,11 +62,11 @@ enum Phase {
 #[derive(Debug)]
 pub(super) struct Connection {
     pub(super) path: Path,
-    /// Tells a retransmitted ClientHello from a new handshake.
+    /// The random of the ClientHello. A ClientHello with another one begins a new handshake.
     pub(super) client_random: [u8; 32],
-    /// Of our next record without protection.
+    /// Sequence number of the server's next unencrypted record.
     plain_sequence: u64,
-    /// When something authentic came last.
+    /// Time of the last authenticated record.
     last_heard: Mono,
     phase: Phase,
 }
@@ -85,7 +85,7 @@ impl Connection {
         Connection {
             path,
             client_random,
-            // RFC 6347 §4.2.1: the first record has the number of the ClientHello's.
+            // RFC 6347 §4.2.1: the first record has the sequence number of the ClientHello's record.
             plain_sequence: hello.sequence,
             last_heard: context.now,
             phase: Phase::Handshake(Box::new(Handshake::new(
@@ -108,7 +108,7 @@ impl Connection {
         }
     }
 
-    /// A record came.
+    /// Handles a received record.
     pub(super) fn record(
         &mut self,
         context: &mut Context<'_>,
@@ -133,7 +133,7 @@ impl Connection {
                 fragment,
             ),
             (Phase::Established(_), EPOCH) => return self.established(context, header, fragment),
-            // The rest of a flight that the client sends again: its Finished message is what we answer.
+            // The client retransmits its flight. The server replies to the Finished message of it.
             (Phase::Established(_), 0) if header.content != ContentType::ApplicationData => {
                 Progress::Outcome(Outcome::Nothing)
             }
@@ -142,7 +142,7 @@ impl Connection {
         self.progress(context, progress)
     }
 
-    /// Does the costly step that is due.
+    /// Does the handshake step that is due.
     pub(super) fn step(&mut self, context: &mut Context<'_>) -> Outcome {
         let Phase::Handshake(handshake) = &mut self.phase else {
             return Outcome::Nothing;
@@ -188,7 +188,7 @@ impl Connection {
         }
     }
 
-    /// The client missed our Finished message, or wants to renegotiate.
+    /// Handles a handshake message after the handshake: the client lost the server's Finished message, or tries to renegotiate.
     fn late_handshake(&mut self, context: &mut Context<'_>, text: &[u8]) -> Outcome {
         let Phase::Established(established) = &mut self.phase else {
             return Outcome::Nothing;
@@ -219,12 +219,12 @@ impl Connection {
         }
     }
 
-    /// It is in use although nothing comes.
+    /// Restarts the idle timeout.
     pub(super) const fn keep(&mut self, now: Mono) {
         self.last_heard = now;
     }
 
-    /// Its deadline has come.
+    /// Handles the deadline of the connection.
     pub(super) fn timeout(&mut self, context: &mut Context<'_>) -> Outcome {
         let deadline = self.deadline(context.config);
         match &mut self.phase {
@@ -248,7 +248,7 @@ impl Connection {
         }
     }
 
-    /// Tells the client why the connection ends, if that is of use.
+    /// Sends the client an alert with the reason, unless the reason requires none.
     pub(super) fn notify_end(&mut self, context: &mut Context<'_>, reason: CloseReason) {
         let alert = match reason {
             CloseReason::Local | CloseReason::Peer | CloseReason::Idle => {

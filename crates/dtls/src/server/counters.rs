@@ -1,4 +1,4 @@
-//! What an endpoint counts.
+//! Counters of an endpoint.
 
 macro_rules! drop_reasons {
     ($($(#[doc = $doc:literal])+ $variant:ident = $name:literal,)+) => {
@@ -22,45 +22,45 @@ macro_rules! drop_reasons {
 }
 
 drop_reasons! {
-    /// No DTLS record (RFC 6347 §4.1).
+    /// The bytes are not a DTLS record (RFC 6347 §4.1).
     MalformedRecord = "malformed_record",
-    /// A record that begins no handshake, from a source without a connection.
+    /// The source has no connection, and the record does not begin a handshake.
     UnknownSource = "unknown_source",
-    /// A handshake message that cannot be parsed.
+    /// The endpoint cannot parse the handshake message.
     MalformedHandshake = "malformed_handshake",
-    /// A ClientHello in fragments of which the first lacks the cipher suites, or another fragment came first.
+    /// The ClientHello is fragmented, and this fragment is not the first, or does not have all cipher suites and compression methods.
     FragmentedHello = "fragmented_hello",
-    /// A ClientHello that is shorter than the HelloVerifyRequest would be.
+    /// The ClientHello is shorter than the HelloVerifyRequest.
     ShortHello = "short_hello",
-    /// The cookie is back, but the endpoint has as many connections as it may have.
+    /// The cookie is valid, but the endpoint has reached its limit on connections.
     TooManyConnections = "too_many_connections",
-    /// An encrypted record that came before the keys, and cannot be kept.
+    /// The encrypted record arrived before the keys were derived, and there is no room to store it.
     Early = "early",
-    /// An epoch that the connection does not have (any more).
+    /// The connection does not use this epoch now.
     WrongEpoch = "wrong_epoch",
-    /// The record came before, or is too old to tell (RFC 6347 §4.1.2.6).
+    /// The record was received before, or is older than the replay window (RFC 6347 §4.1.2.6).
     Replayed = "replayed",
-    /// The record does not decrypt.
+    /// The authentication tag of the record is wrong.
     Forged = "forged",
-    /// A handshake message that does not belong here, or exceeds what is kept for reassembly.
+    /// The handshake message is out of order, or exceeds the limits of the reassembly.
     UnexpectedHandshake = "unexpected_handshake",
-    /// The client wants to renegotiate.
+    /// The client tried to renegotiate.
     Renegotiation = "renegotiation",
 }
 
-/// What has happened, since the beginning.
+/// Counters since the start of the endpoint.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Counters {
-    /// ClientHello messages that were answered with a cookie.
+    /// HelloVerifyRequest messages sent, each with a cookie.
     pub hello_verify_requests: u64,
-    /// Among them: those that came with a cookie that is wrong or too old.
+    /// Of these, responses to a ClientHello whose cookie was wrong or too old.
     pub bad_cookies: u64,
-    /// Handshakes that began: cookies that came back.
+    /// Handshakes begun, each by a ClientHello with a valid cookie.
     pub handshakes: u64,
-    /// Handshakes that ended with a connection.
+    /// Handshakes completed.
     pub established: u64,
-    /// Flights that were sent again.
+    /// Flights retransmitted.
     pub retransmissions: u64,
     /// Records and datagrams that were discarded, by [`DropReason`].
     pub drops: [u64; DropReason::ALL.len()],

@@ -1,4 +1,4 @@
-//! The endpoint: which connection a datagram is for, and what may begin one.
+//! The endpoint: finds the connection of a datagram, and begins new connections.
 
 use std::collections::VecDeque;
 use std::ops::Range;
@@ -18,63 +18,63 @@ use crate::wire::record::{self, ContentType, Header};
 use crate::wire::{DTLS10, Reader, server_hello};
 use crate::{CloseReason, Config, Path, SendError};
 
-/// A HelloVerifyRequest in its record.
+/// Length of a HelloVerifyRequest with its record header.
 const HELLO_VERIFY: usize = record::HEADER + handshake::HEADER + 3 + cookie::LENGTH;
-/// Timers that one call serves. Others wait for the next call.
+/// The maximum number of timers that one call handles. Others wait for the next call.
 const TIMERS_PER_CALL: usize = 256;
-/// A client that was asked for its cookie more often than this has not understood.
+/// The highest message sequence number of a ClientHello. A client that has repeated it more often does not return cookies.
 const MOST_HELLOS: u16 = 64;
 
-/// What a datagram held.
+/// The result of a datagram.
 #[derive(Debug)]
 pub enum Received<'a> {
-    /// A message. What follows it in the datagram is to be handed to [`Endpoint::handle_datagram`] next.
+    /// A message. Pass `rest` to [`Endpoint::handle_datagram`] next.
     Data {
-        /// The connection that it came on.
+        /// The connection of the message.
         connection: ConnectionKey,
-        /// Decrypted.
+        /// The decrypted message.
         message: &'a mut [u8],
-        /// The records behind it; mostly none.
+        /// The records after it; usually none.
         rest: &'a mut [u8],
     },
-    /// Nothing more for the caller.
+    /// The datagram has no further message.
     Done,
 }
 
-/// Where a message is in its datagram.
+/// A decrypted message in its datagram.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Opened {
-    /// The connection that it came on.
+    /// The connection of the message.
     pub connection: ConnectionKey,
-    /// Decrypted.
+    /// The range of the decrypted message.
     pub message: Range<usize>,
-    /// Where the records behind it begin; mostly the datagram's length.
+    /// Index of the records after it; usually the length of the datagram.
     pub end: usize,
 }
 
-/// What became of a connection.
+/// An event of a connection.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Event {
-    /// The handshake has ended: messages can be sent.
+    /// The handshake is complete: messages can be sent.
     Connected {
         /// The connection.
         connection: ConnectionKey,
-        /// Where it is.
+        /// Its path.
         path: Path,
         /// The cipher suite's name in the IANA registry.
         cipher_suite: &'static str,
-        /// The application protocol, if the client offered one of ours.
+        /// The application protocol, if one was negotiated.
         protocol: Option<Box<[u8]>>,
     },
     /// A connection has ended.
     Closed {
-        /// The connection, whose key means nothing any more.
+        /// The connection. Its key is not valid any more.
         connection: ConnectionKey,
-        /// Where it was.
+        /// Its path.
         path: Path,
-        /// Why.
+        /// Why it ended.
         reason: CloseReason,
-        /// Whether it had been [`Event::Connected`].
+        /// Whether [`Event::Connected`] was reported before.
         established: bool,
     },
 }
@@ -86,7 +86,7 @@ pub struct Endpoint {
     cookies: CookieKey,
     table: Table,
     half_open: HalfOpen,
-    /// Connections with a costly step to do. Each is in here at most once, for a step precedes the next message.
+    /// Connections with a handshake step to do. Each is in the queue at most once, because a step precedes the next message.
     work: VecDeque<ConnectionKey>,
     timers: Wheel<1_000_000>,
     outgoing: Outgoing<Path>,
@@ -95,7 +95,7 @@ pub struct Endpoint {
 }
 
 impl Endpoint {
-    /// An endpoint without connections. `seed` is random: it keys the table.
+    /// Makes an endpoint without connections. `seed` must be random: it is the key of the table's hash function.
     #[must_use]
     pub fn new(config: Arc<Config>, cookies: CookieKey, seed: [u64; 2]) -> Endpoint {
         Endpoint {
@@ -111,12 +111,12 @@ impl Endpoint {
         }
     }
 
-    /// Other settings from now on. Connections stay, also where there are more than the new limits allow.
+    /// Replaces the settings. Connections stay, even if they exceed the new limits.
     pub fn set_config(&mut self, config: Arc<Config>) {
         self.config = config;
     }
 
-    /// A datagram came. It is decrypted where it is.
+    /// Handles a received datagram. Decrypts it in place.
     pub fn handle_datagram<'a>(
         &mut self,
         now: Mono,
@@ -134,8 +134,8 @@ impl Endpoint {
         }
     }
 
-    /// The same as [`Endpoint::handle_datagram`], for the records from `at` on, and says where the first message is. What
-    /// follows it begins at [`Opened::end`].
+    /// The same as [`Endpoint::handle_datagram`], for the records from `at` on. Returns the range of the first message. The records after
+    /// it begin at [`Opened::end`].
     pub fn open(
         &mut self,
         now: Mono,
@@ -173,7 +173,7 @@ impl Endpoint {
         None
     }
 
-    /// Which connection this record is for. A ClientHello without a good cookie is answered and forgotten.
+    /// The connection of this record. For a ClientHello without a valid cookie, it sends a HelloVerifyRequest and returns `None`.
     fn admit(
         &mut self,
         now: Mono,
@@ -200,14 +200,14 @@ impl Endpoint {
             self.ask_for_cookie(now, path, header, &hello, datagram);
             return None;
         }
-        // RFC 6347 §4.2.8: the client has lost its state and has proven that it is there.
+        // RFC 6347 §4.2.8: the client has lost its state, and the cookie proves that it is at this address.
         if let Some(key) = existing {
             self.end(now, key, CloseReason::Replaced);
         }
         self.begin(now, path, header, &hello)
     }
 
-    /// RFC 6347 §4.2.1: HelloVerifyRequest.
+    /// Sends a HelloVerifyRequest (RFC 6347 §4.2.1).
     fn ask_for_cookie(
         &mut self,
         now: Mono,
@@ -225,7 +225,7 @@ impl Endpoint {
         self.counters.bad_cookies += u64::from(!hello.start.cookie.is_empty());
         let mut bytes = [0; HELLO_VERIFY];
         let length = HELLO_VERIFY - record::HEADER;
-        // RFC 6347 §4.2.1: with the record number of the ClientHello.
+        // RFC 6347 §4.2.1: the record has the sequence number of the ClientHello's record.
         let record =
             record::with_version(ContentType::Handshake, DTLS10, 0, header.sequence, length);
         bytes[..record::HEADER].copy_from_slice(&record);
@@ -280,14 +280,14 @@ impl Endpoint {
         };
         let mut context = context(&self.config, &mut self.outgoing, &mut self.counters, now);
         let outcome = connection.record(&mut context, header, fragment);
-        // The path of data: the timer stays, and finds out when it fires.
+        // Data does not move the timer, to save time. When the timer fires, it reads the new deadline.
         if let Outcome::Data(_) = outcome {
             return outcome;
         }
         self.settle(now, key, outcome)
     }
 
-    /// Books what came out of a connection, and moves its timer.
+    /// Applies the result of a call on a connection, and sets its timer.
     fn settle(&mut self, now: Mono, key: ConnectionKey, outcome: Outcome) -> Outcome {
         match &outcome {
             Outcome::End(reason) => {
@@ -335,14 +335,14 @@ impl Endpoint {
         });
     }
 
-    /// Whether [`Endpoint::step`] has something to do.
+    /// Whether [`Endpoint::step`] has a step to do.
     #[must_use]
     pub fn has_work(&self) -> bool {
         !self.work.is_empty()
     }
 
-    /// Does one costly step of one handshake: a key pair and a signature, or an agreement. Steps are done here alone and
-    /// in order, so the caller decides how much time handshakes get. False: there was nothing to do.
+    /// Does one step of one handshake: a key pair and a signature, or a key agreement. Only this call does such steps, in order of
+    /// arrival. So the caller limits the CPU time of handshakes. Returns false if there was no step to do.
     pub fn step(&mut self, now: Mono) -> bool {
         while let Some(key) = self.work.pop_front() {
             let Some(connection) = self.table.get_mut(key) else {
@@ -374,12 +374,12 @@ impl Endpoint {
         connection.seal(parts, out)
     }
 
-    /// Ends a connection; its client is told.
+    /// Ends a connection. Its client gets a close_notify alert.
     pub fn close(&mut self, now: Mono, connection: ConnectionKey) {
         self.end(now, connection, CloseReason::Local);
     }
 
-    /// Ends all connections; their clients are told.
+    /// Ends all connections. Their clients get close_notify alerts.
     pub fn close_all(&mut self, now: Mono) {
         for index in 0..self.table.places() {
             if let Some(key) = self.table.at(index) {
@@ -388,28 +388,28 @@ impl Endpoint {
         }
     }
 
-    /// The next datagram to send, and where.
+    /// The next datagram to send, and its path.
     pub fn poll_transmit(&mut self) -> Option<(Path, &[u8])> {
         self.outgoing.poll()
     }
 
-    /// What has become of connections.
+    /// The next event.
     pub fn poll_event(&mut self) -> Option<Event> {
         self.events.pop_front()
     }
 
-    /// When [`Endpoint::handle_timeout`] is to be called.
+    /// The time at which the caller must call [`Endpoint::handle_timeout`].
     #[must_use]
     pub fn poll_timeout(&self) -> Option<Mono> {
         self.timers.next_deadline()
     }
 
-    /// Time has passed: flights are sent again, handshakes and idle connections end.
+    /// Handles timers that are due: retransmits flights, and ends late handshakes and idle connections.
     pub fn handle_timeout(&mut self, now: Mono) {
         self.handle_timeout_unless(now, |_| false);
     }
 
-    /// The same, but an idle connection that is in use for something else (an allocation) stays for another idle timeout.
+    /// The same, but an idle connection that has another use, such as an allocation, stays for another idle timeout.
     pub fn handle_timeout_unless(&mut self, now: Mono, is_in_use: impl Fn(&Path) -> bool) {
         for _ in 0..TIMERS_PER_CALL {
             let Some(index) = self.timers.pop_due(now) else {
@@ -438,25 +438,25 @@ impl Endpoint {
         self.table.find(path)
     }
 
-    /// Where a connection is.
+    /// The path of a connection.
     #[must_use]
     pub fn path(&self, connection: ConnectionKey) -> Option<Path> {
         self.table.get(connection).map(|connection| connection.path)
     }
 
-    /// Connections, handshakes included.
+    /// The number of connections, handshakes included.
     #[must_use]
     pub fn connections(&self) -> usize {
         self.table.len()
     }
 
-    /// Handshakes that have not ended.
+    /// The number of handshakes in progress.
     #[must_use]
     pub fn half_open(&self) -> usize {
         self.half_open.len()
     }
 
-    /// What has happened since the beginning.
+    /// Counters since the start of the endpoint.
     #[must_use]
     pub const fn counters(&self) -> &Counters {
         &self.counters
@@ -487,8 +487,8 @@ struct Hello<'a> {
     sequence: u16,
 }
 
-/// The first fragment of a ClientHello, which must reach to the end of the cipher suites and compression methods: these are
-/// what the cookie is computed over.
+/// Reads the first fragment of a ClientHello. It must have all cipher suites and compression methods, because the cookie is computed
+/// over them.
 fn read_hello<'a>(header: &Header, fragment: &'a [u8]) -> Result<Hello<'a>, DropReason> {
     if !is_plain_handshake(header) {
         return Err(DropReason::UnknownSource);
@@ -501,7 +501,7 @@ fn read_hello<'a>(header: &Header, fragment: &'a [u8]) -> Result<Hello<'a>, Drop
     if message.offset != 0 {
         return Err(DropReason::FragmentedHello);
     }
-    // Our first record has this number, and later ones count up from it.
+    // The server's first record has this number, and later records have greater ones.
     if header.sequence > u32::MAX.into() || message.sequence > MOST_HELLOS {
         return Err(DropReason::MalformedHandshake);
     }

@@ -1,4 +1,4 @@
-//! One handshake after the cookie: hello, key exchange, Finished.
+//! One handshake of a client that has returned its cookie: hello, key exchange, Finished.
 
 use timers::Mono;
 
@@ -16,25 +16,25 @@ use crate::wire::handshake::{Fragment, kind};
 use crate::wire::record::{self, ContentType, Header};
 use crate::{CloseReason, HandshakeError, Limits, Path, crypto};
 
-/// A ClientHello with keys of post-quantum groups has two kilobytes. Nothing else that we read is as long.
+/// The longest message is a ClientHello with post-quantum key shares: 2 kB.
 const BOUNDS: Bounds = Bounds {
     ahead: 0,
     bytes: 8192,
 };
-/// Room for a Finished message and its alert that came before the keys, twice.
+/// The maximum number of stored bytes that arrived before the keys: a Finished message and an alert, both repeated.
 const MOST_EARLY: usize = 256;
 
 #[derive(Debug)]
 enum State {
     /// Fragments of the ClientHello are missing.
     Hello,
-    /// A costly step is due: the first flight.
+    /// The next step makes the first flight.
     Answer(Message),
-    /// The flight is out.
+    /// The server has sent its flight.
     Offered(Offered),
-    /// A costly step is due: the keys.
+    /// The next step derives the keys.
     Exchange(Offered, Message),
-    /// Only Finished is missing.
+    /// The server waits for Finished.
     Derived(Box<Derived>),
     /// A step failed.
     Failed,
@@ -47,14 +47,14 @@ pub(super) struct Handshake {
     retransmission: Retransmission,
     messages: Reassembly,
     flight: Flight,
-    /// Whole records of epoch 1 that came before the keys.
+    /// Records of epoch 1 that arrived before the keys were derived.
     early: Vec<u8>,
-    /// Sequence number of our first message, which is that of the ClientHello (RFC 6347 §4.2.2).
+    /// Sequence number of the server's first message, which is that of the ClientHello (RFC 6347 §4.2.2).
     first_sequence: u16,
     state: State,
 }
 
-/// How far a record took the handshake.
+/// The progress of a handshake after a record.
 pub(super) enum Progress {
     Outcome(Outcome),
     Established(Box<Established>, Agreed),
@@ -87,7 +87,7 @@ impl Handshake {
         }
     }
 
-    /// The keys, if there are any already: an alert must be encrypted then.
+    /// The keys, if they are derived: then an alert must be encrypted.
     pub(super) fn sealer(&mut self) -> Option<&mut crypto::Sealer> {
         match &mut self.state {
             State::Derived(derived) => Some(&mut derived.sealer),
@@ -118,7 +118,7 @@ impl Handshake {
             .send(&mut context.outgoing.pack(path, mtu), sequence);
     }
 
-    /// A record without protection.
+    /// Handles an unencrypted record.
     pub(super) fn plain(
         &mut self,
         context: &mut Context<'_>,
@@ -129,13 +129,13 @@ impl Handshake {
     ) -> Outcome {
         match content {
             ContentType::Handshake => self.fragments(context, path, sequence, bytes),
-            // It is not authentic, but a client that refuses our certificate has no other way to say so.
+            // The alert is not authenticated, but a client has no other way to reject the certificate.
             ContentType::Alert => match Alert::parse(bytes) {
                 Some(Alert::Fatal(description)) => Outcome::End(CloseReason::Alert(description)),
                 Some(Alert::CloseNotify) => Outcome::End(CloseReason::Peer),
                 _ => Outcome::Nothing,
             },
-            // The epoch of the records that follow says the same.
+            // It is redundant: the epoch in later record headers has changed.
             ContentType::ChangeCipherSpec => Outcome::Nothing,
             ContentType::ApplicationData => context.dropped(DropReason::WrongEpoch),
         }
@@ -160,7 +160,7 @@ impl Handshake {
                 Added::Refused => context.counters.dropped(DropReason::UnexpectedHandshake),
             }
         }
-        // RFC 6347 §4.2.4: our flight was lost.
+        // RFC 6347 §4.2.4: the server's flight was lost.
         if retransmitted
             && matches!(self.state, State::Offered(_))
             && self.retransmission.should_resend(context.now)
@@ -175,7 +175,7 @@ impl Handshake {
         let expected = match self.state {
             State::Hello => kind::CLIENT_HELLO,
             State::Offered(_) => kind::CLIENT_KEY_EXCHANGE,
-            // What comes next waits in `messages`, and is never needed.
+            // Further messages stay in `messages` and are not used.
             _ => return Outcome::Nothing,
         };
         let Some(message) = self.messages.take() else {
@@ -191,7 +191,7 @@ impl Handshake {
         Outcome::Work
     }
 
-    /// The costly step that is due.
+    /// Does the step that is due.
     pub(super) fn step(
         &mut self,
         context: &mut Context<'_>,
@@ -248,7 +248,7 @@ impl Handshake {
         Progress::Outcome(Outcome::Nothing)
     }
 
-    /// A record of epoch 1.
+    /// Handles a record of epoch 1.
     pub(super) fn protected(
         &mut self,
         context: &mut Context<'_>,
@@ -275,14 +275,14 @@ impl Handshake {
                 Some(Alert::CloseNotify) => Outcome::End(CloseReason::Peer),
                 _ => Outcome::Nothing,
             }),
-            // RFC 6347 §4.1: data may overtake Finished. It is as good as lost.
+            // RFC 6347 §4.1: the network may reorder data before Finished. The server drops it, as if it were lost.
             ContentType::ApplicationData | ContentType::ChangeCipherSpec => {
                 Progress::Outcome(context.dropped(DropReason::Early))
             }
         }
     }
 
-    /// Keeps a record until the keys are there: datagrams change places, and the step that makes the keys may be put off.
+    /// Stores a record until the keys are derived. The network may reorder datagrams, and the key derivation may be deferred.
     fn keep(&mut self, context: &mut Context<'_>, header: &Header, fragment: &[u8]) -> Outcome {
         let length = record::HEADER + fragment.len();
         let wanted = header.content == ContentType::Handshake
@@ -334,7 +334,7 @@ impl Handshake {
     }
 }
 
-/// Checks the client's Finished message and returns ours. None: it is another message.
+/// Checks the client's Finished message and returns the server's. `None` if it is another message.
 fn finish(
     derived: &mut Derived,
     expected_sequence: u16,

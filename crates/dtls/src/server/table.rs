@@ -10,7 +10,7 @@ use super::connection::Connection;
 use crate::Path;
 use crate::cookie::address_bytes;
 
-/// Names a connection. It is never used again for another one.
+/// Identifies a connection. Another connection never gets the same key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct ConnectionKey {
     pub(super) index: u32,
@@ -18,7 +18,7 @@ pub struct ConnectionKey {
 }
 
 impl ConnectionKey {
-    /// The place in the table: smaller than the limit of connections, and used again after the connection's end.
+    /// The index in the table. It is less than the limit on connections, and is reused after the end of the connection.
     #[must_use]
     pub const fn index(self) -> u32 {
         self.index
@@ -86,12 +86,12 @@ impl Table {
         Some(ConnectionKey { index, generation })
     }
 
-    /// How many places there are, in use or not.
+    /// The number of slots, in use or free.
     pub(super) fn places(&self) -> u32 {
         self.slots.len() as u32
     }
 
-    /// Which key the connection at this place has now.
+    /// The key of the connection at this index.
     pub(super) fn at(&self, index: u32) -> Option<ConnectionKey> {
         let slot = self.slots.get(index as usize)?;
         slot.connection.as_ref()?;
@@ -115,7 +115,7 @@ impl Table {
             .filter(|_| slot.generation == key.generation)
     }
 
-    /// Adds a connection, whose path must have none.
+    /// Adds a connection. Its path must not have another one.
     pub(super) fn insert(&mut self, connection: Connection) -> ConnectionKey {
         debug_assert!(self.find(&connection.path).is_none());
         let index = self.free.pop().unwrap_or_else(|| {
@@ -167,7 +167,7 @@ impl Table {
         connection
     }
 
-    /// After a burst, an empty table gives its index back. The slots stay: their generations must not start over.
+    /// Frees the hash index of an empty table after a burst. The slots stay, because their generations must not repeat.
     fn give_back(&mut self) {
         self.paths = HashTable::new();
     }

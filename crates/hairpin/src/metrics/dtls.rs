@@ -1,4 +1,4 @@
-//! Connections of STUN and TURN over DTLS. Only where DTLS is listened on.
+//! Metrics of STUN and TURN over DTLS. They exist only if there is a DTLS listener.
 
 use server::Observer;
 use server::dtls::{DropReason, DtlsCounters};
@@ -36,13 +36,13 @@ fn counts(page: &mut Page, sum: &DtlsCounters) {
     );
     page.gauge(
         "hairpin_dtls_handshakes_pending",
-        "DTLS handshakes of clients that have returned their cookie.",
+        "DTLS handshakes in progress, of clients that have returned their cookie.",
         sum.handshakes_now,
     );
     for (name, help, value) in [
         (
             "hairpin_dtls_cookies_sent_total",
-            "ClientHello messages that were answered with a cookie.",
+            "HelloVerifyRequest messages sent, each with a cookie.",
             sum.cookies_sent,
         ),
         (
@@ -52,22 +52,22 @@ fn counts(page: &mut Page, sum: &DtlsCounters) {
         ),
         (
             "hairpin_dtls_handshakes_total",
-            "DTLS handshakes that began: cookies that came back.",
+            "DTLS handshakes begun, each by a ClientHello with a valid cookie.",
             sum.handshakes,
         ),
         (
             "hairpin_dtls_established_total",
-            "DTLS handshakes that were completed.",
+            "DTLS handshakes completed.",
             sum.established,
         ),
         (
             "hairpin_dtls_handshakes_deferred_total",
-            "Times that DTLS handshakes waited for the next wake-up, because others had used the time for handshakes.",
+            "Times that DTLS handshakes waited for the next wake-up, because handshakes had used their time in this one.",
             sum.handshakes_deferred,
         ),
         (
             "hairpin_dtls_retransmissions_total",
-            "Flights of DTLS handshakes that were sent again.",
+            "Flights of DTLS handshakes retransmitted.",
             sum.retransmissions,
         ),
         (
@@ -77,7 +77,7 @@ fn counts(page: &mut Page, sum: &DtlsCounters) {
         ),
         (
             "hairpin_dtls_dropped_messages_total",
-            "Messages to DTLS clients whose connection had ended.",
+            "Messages to DTLS clients dropped because the connection had ended, or because they were too long.",
             sum.dropped_gone,
         ),
     ] {

@@ -1,4 +1,4 @@
-//! Connections of STUN and TURN over TCP and TLS. Only where TCP or TLS is listened on.
+//! Metrics of STUN and TURN over TCP and TLS. They exist only if there is a TCP or TLS listener.
 
 use server::Observer;
 use server::connections::{EndReason, StreamCounters, TlsFailure};
@@ -30,7 +30,7 @@ fn certificates(page: &mut Page, observer: &Observer) {
     );
     page.counter(
         "hairpin_certificate_reloads_failed_total",
-        "Changed certificate files that could not be used; the old certificate stays in service.",
+        "Times that changed certificate files could not be used; the old certificate stays in service.",
         certificates.failed_reloads(),
     );
 }
@@ -49,7 +49,7 @@ fn connections(page: &mut Page, sum: &StreamCounters) {
     );
     page.counters(
         "hairpin_stream_connections_opened_total",
-        "Connections by outcome: accepted, refused because of a limit in all, refused because of the limit per source.",
+        "New connections by outcome: accepted, refused by the limit on all connections, refused by the limit per source.",
         "outcome",
         [
             ("accepted", sum.accepted),
@@ -81,7 +81,7 @@ fn tls(page: &mut Page, sum: &StreamCounters) {
     );
     page.counter(
         "hairpin_tls_handshakes_deferred_total",
-        "Times that a TLS handshake waited for the next wake-up, because others had used the time for handshakes.",
+        "Times that a TLS handshake waited for the next wake-up, because handshakes had used their time in this one.",
         sum.handshakes_deferred,
     );
     page.counters(
@@ -122,7 +122,7 @@ fn bytes(page: &mut Page, sum: &StreamCounters) {
     );
     page.counters(
         "hairpin_stream_dropped_messages_total",
-        "Messages to connections that were dropped: too old, too many bytes waited, or the connection was gone.",
+        "Messages to clients dropped because they were too old, too many bytes waited, or the connection had ended.",
         "reason",
         [
             ("age", sum.dropped_age),

@@ -1,16 +1,16 @@
-//! Whether files have changed.
+//! Detects whether files have changed.
 
 use super::CertificateFiles;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
-/// What two files were like: device, inode, size and time of the last change, symbolic links followed. Kubernetes swaps a link to a
-/// folder, which changes device or inode.
+/// The state of two files: device, inode, size and time of the last status change. Symbolic links are followed: Kubernetes replaces a
+/// link to a directory, which changes device or inode.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Stamp([[u64; 5]; 2]);
 
 impl Stamp {
-    /// `None` if one of them cannot be looked at.
+    /// Reads the state; `None` if the system reports none for one of the files.
     pub(super) fn of(files: &CertificateFiles) -> Option<Stamp> {
         Some(Stamp([of(&files.certificate)?, of(&files.key)?]))
     }

@@ -1,4 +1,4 @@
-//! Certificates of TLS and DTLS listeners: several, chosen by the name that the client asks for, and replaced while the server runs.
+//! Certificates of TLS and DTLS listeners. The server name in the ClientHello (SNI) selects one. Files are read again when they change.
 //!
 //! ```no_run
 //! use hairpin_server::certificates::{CertificateFiles, Certificates};
@@ -36,29 +36,29 @@ use streams::rustls::server::{ClientHello, ResolvesServerCert};
 use streams::rustls::sign::CertifiedKey;
 use streams::rustls::{ServerConfig, SupportedProtocolVersion, version};
 
-/// Application protocols of RFC 7443. A client that offers others only is refused; one that offers none is served.
+/// Application protocols (RFC 7443). The server rejects a client that offers only others, and accepts one that offers none.
 const PROTOCOLS: [&[u8]; 2] = [b"stun.turn", b"stun.nat-discovery"];
 
-/// Certificates that all workers share. Clones are the same certificates.
+/// Certificates that all workers share. Clones refer to the same certificates.
 #[derive(Debug, Clone)]
 pub struct Certificates {
     shared: Arc<Shared>,
 }
 
 struct Shared {
-    /// Read once per handshake: workers wait for no lock.
+    /// Read once per handshake. Workers never wait for a lock.
     pairs: ArcSwap<Vec<Pair>>,
-    /// Where each pair comes from, in the same order; empty if they come from memory. Held while `pairs` are replaced.
+    /// The files of each pair, in the same order; empty if the pairs come from memory. The mutex is held while `pairs` are replaced.
     sources: Mutex<Vec<Source>>,
     generation: AtomicU64,
     failed_reloads: AtomicU64,
 }
 
-/// Where a pair comes from.
+/// The files of a pair, and their last known state.
 #[derive(Debug)]
 struct Source {
     files: CertificateFiles,
-    /// What the files were like when they were read last.
+    /// The state of the files at the last read.
     stamp: Option<Stamp>,
 }
 
@@ -100,15 +100,15 @@ fn share(pairs: Vec<Pair>, sources: Vec<Source>) -> Result<Certificates, Certifi
 }
 
 impl Certificates {
-    /// Reads PEM files. They are read again when they change, while a server uses them.
+    /// Reads PEM files. A running server reads them again when they change.
     ///
     /// # Errors
-    /// Which file cannot be used, why, and what to do.
+    /// [`CertificateError`]: which file cannot be used, why, and what to do.
     pub fn from_files(files: Vec<CertificateFiles>) -> Result<Certificates, CertificateError> {
         let mut pairs = Vec::with_capacity(files.len());
         let mut sources = Vec::with_capacity(files.len());
         for files in files {
-            // Before they are read: what changes meanwhile is read once more.
+            // The stamp is taken before the read. So a change during the read is detected later.
             let stamp = Stamp::of(&files);
             pairs.push(pair::read(&files)?);
             sources.push(Source { files, stamp });
@@ -116,19 +116,20 @@ impl Certificates {
         share(pairs, sources)
     }
 
-    /// One pair from memory: a chain and a private key in PEM.
+    /// Uses one pair from memory: a chain and a private key in PEM.
     ///
     /// # Errors
-    /// Why they cannot be used.
+    /// [`CertificateError`]: why the pair cannot be used.
     pub fn from_pem(certificate: &[u8], key: &[u8]) -> Result<Certificates, CertificateError> {
         let pair = pair::parse(certificate, key, "memory", "memory")?;
         share(vec![pair], Vec::new())
     }
 
-    /// A certificate for these DNS names and IP addresses that nobody trusts, with a new P-256 key: for development and tests.
+    /// Makes a self-signed certificate for these DNS names and IP addresses, with a new P-256 key. No client trusts it. For development and
+    /// tests.
     ///
     /// # Errors
-    /// If a name cannot be in a certificate.
+    /// [`CertificateError::Generate`] if a name is not valid in a certificate.
     pub fn self_signed(names: &[String]) -> Result<Certificates, CertificateError> {
         let made = rcgen::generate_simple_self_signed(names)
             .map_err(|error| CertificateError::Generate(error.to_string()))?;
@@ -138,20 +139,20 @@ impl Certificates {
         )
     }
 
-    /// What the certificates say, the default one first.
+    /// Names, validity and fingerprint of each certificate, the default one first.
     #[must_use]
     pub fn info(&self) -> Vec<CertificateInfo> {
         let pairs = self.shared.pairs();
         pairs.iter().map(|pair| pair.about.clone()).collect()
     }
 
-    /// Counts replacements, so that a copy made of the certificates can be told to be old.
+    /// The number of replacements. A changed number tells the holder of a copy that the copy is old.
     #[must_use]
     pub fn generation(&self) -> u64 {
         self.shared.generation.load(Ordering::Acquire)
     }
 
-    /// How many times new files could not be used.
+    /// How many times changed files could not be used.
     #[must_use]
     pub fn failed_reloads(&self) -> u64 {
         self.shared.failed_reloads.load(Ordering::Relaxed)
@@ -165,15 +166,15 @@ impl Certificates {
         (pair.key.cert.clone(), pair.private.clone_key())
     }
 
-    /// A configuration for TLS 1.2 and 1.3, or 1.3 only. It keeps working when certificates are replaced. Sessions are resumed by
-    /// tickets, whose keys change every few hours.
+    /// A configuration for TLS 1.2 and 1.3, or 1.3 only. It always uses the current certificates. Clients resume sessions with tickets,
+    /// whose keys change every few hours.
     #[must_use]
     pub fn server_config(&self, only_tls13: bool) -> Arc<ServerConfig> {
         const BOTH: &[&SupportedProtocolVersion] = &[&version::TLS13, &version::TLS12];
         let versions = if only_tls13 { &BOTH[..1] } else { BOTH };
         let provider = Arc::new(aws_lc_rs::default_provider());
         let config = ServerConfig::builder_with_provider(provider).with_protocol_versions(versions);
-        // The provider has cipher suites of both versions.
+        // This does not fail: the provider has cipher suites of both versions.
         let config = config.unwrap_or_else(|_| ServerConfig::builder());
         let mut config = config
             .with_no_client_auth()
@@ -182,15 +183,15 @@ impl Certificates {
         if let Ok(ticketer) = aws_lc_rs::Ticketer::new() {
             config.ticketer = ticketer;
         }
-        // One is enough for a client with one connection, and each costs it 200 bytes.
+        // A client with one connection requires one ticket. Each ticket adds 200 bytes to the handshake.
         config.send_tls13_tickets = 1;
-        // With tickets there is nothing to store.
+        // With tickets the server stores no sessions.
         config.session_storage = Arc::new(streams::rustls::server::NoServerSessionStorage {});
         Arc::new(config)
     }
 
-    /// Reads again what has changed. A pair that cannot be used leaves the one before it in service. Logs and returns what was replaced,
-    /// or why not. A running server does this every few seconds.
+    /// Reads changed files again. If a new pair cannot be used, the old one stays in service. Logs and returns the result for each changed
+    /// pair. A running server does this every few seconds.
     pub fn reload(&self) -> Vec<Result<CertificateInfo, CertificateError>> {
         let mut sources = self.shared.sources();
         let current = self.shared.pairs();
@@ -202,7 +203,7 @@ impl Certificates {
                 pairs.push(None);
                 continue;
             }
-            // Tried once, until they change again.
+            // Files that cannot be used are read only once, until they change again.
             source.stamp = stamp;
             let read = pair::read(&source.files).and_then(|new| still_valid(new, old));
             match read {
@@ -256,7 +257,7 @@ impl Pair {
     }
 }
 
-/// A pair that has expired replaces none that has not.
+/// Rejects an expired pair if the old pair has not expired.
 fn still_valid(new: Pair, old: &Pair) -> Result<Pair, CertificateError> {
     if new.about.days_left() < 0 && old.about.days_left() >= 0 {
         let place = new.about.place;

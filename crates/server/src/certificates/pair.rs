@@ -1,4 +1,4 @@
-//! One certificate chain with its private key: reading, checking, and what is in it.
+//! Reads and checks one certificate chain with its private key.
 
 use std::fmt;
 use std::io;
@@ -15,7 +15,7 @@ use x509_parser::certificate::X509Certificate;
 use x509_parser::extensions::GeneralName;
 use x509_parser::prelude::FromDer;
 
-/// Where a certificate and its key are.
+/// The files of a certificate and its private key.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct CertificateFiles {
     /// A PEM file with the chain, the server's own certificate first.
@@ -25,14 +25,14 @@ pub struct CertificateFiles {
 }
 
 impl CertificateFiles {
-    /// Whether every user of this machine can read the private key. Also `false` if the file cannot be looked at.
+    /// Whether every user of this machine can read the private key. `false` if the mode of the file is unknown.
     #[must_use]
     pub fn is_key_exposed(&self) -> bool {
         std::fs::metadata(&self.key).is_ok_and(|data| data.mode() & READABLE_BY_OTHERS != 0)
     }
 }
 
-/// The bit of a file's mode that lets users read it who are neither its owner nor in its group.
+/// The mode bit S_IROTH: users who are neither the owner nor in the group of the file can read it.
 const READABLE_BY_OTHERS: u32 = 0o004;
 
 /// Why a certificate or key cannot be used.
@@ -42,27 +42,27 @@ pub enum CertificateError {
     /// A file cannot be read.
     #[error("cannot read {}: {source}", path.display())]
     Read {
-        /// Which.
+        /// The file.
         path: PathBuf,
-        /// What the system said.
+        /// The error of the system.
         source: io::Error,
     },
     /// There is no certificate.
-    #[error("{place} has no certificate: it needs a block \"-----BEGIN CERTIFICATE-----\"")]
+    #[error("{place} has no certificate: add a PEM block \"-----BEGIN CERTIFICATE-----\"")]
     NoCertificate {
         /// The file.
         place: String,
     },
     /// There is no private key.
     #[error(
-        "{place} has no private key: it needs a block \"-----BEGIN PRIVATE KEY-----\", without a passphrase"
+        "{place} has no private key: add a PEM block \"-----BEGIN PRIVATE KEY-----\", without a passphrase"
     )]
     NoKey {
         /// The file.
         place: String,
     },
-    /// The file is no PEM file.
-    #[error("{place} is no PEM file: {reason}")]
+    /// The file is not a PEM file.
+    #[error("{place} is not a PEM file: {reason}")]
     Pem {
         /// The file.
         place: String,
@@ -107,53 +107,53 @@ pub enum CertificateError {
         /// The file of the key.
         key: String,
     },
-    /// The certificate has expired, and another one is in use.
+    /// The new certificate has expired, and the one in use has not.
     #[error("the certificate in {place} has expired: renew it")]
     Expired {
         /// The file.
         place: String,
     },
-    /// A certificate could not be made.
-    #[error("a certificate cannot be made: {0}")]
+    /// A self-signed certificate cannot be made.
+    #[error("cannot make a self-signed certificate: {0}")]
     Generate(String),
-    /// Not a single pair was given.
+    /// No pair was given.
     #[error("there is no certificate: give at least one pair of certificate and key")]
     Empty,
 }
 
-/// A chain and its key, ready to be used.
+/// A checked chain with its private key.
 pub(super) struct Pair {
     pub(super) key: Arc<CertifiedKey>,
-    /// The private key as it was given, for DTLS.
+    /// The private key in its original encoding, for DTLS.
     pub(super) private: PrivateKeyDer<'static>,
     pub(super) about: CertificateInfo,
 }
 
 impl fmt::Debug for Pair {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        // Without the key.
+        // The private key must not be in logs.
         f.debug_tuple("Pair").field(&self.about).finish()
     }
 }
 
-/// What a certificate says.
+/// Names, validity and fingerprint of a certificate.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct CertificateInfo {
-    /// The file it comes from, or a word for it.
+    /// The file that it was read from, or `memory`.
     pub place: String,
-    /// Its names: DNS names, perhaps with a wildcard, and IP addresses.
+    /// Its subject alternative names: DNS names, perhaps with a wildcard, and IP addresses.
     pub names: Vec<String>,
-    /// When it begins to be valid, in seconds since 1970.
+    /// Start of its validity (notBefore), in seconds since 1970.
     pub begins_unix_s: u64,
-    /// When it expires, in seconds since 1970.
+    /// End of its validity (notAfter), in seconds since 1970.
     pub expires_unix_s: u64,
     /// SHA-256 of the certificate, in hexadecimal digits.
     pub sha256: String,
 }
 
 impl CertificateInfo {
-    /// The first name, or the file where there is none: what metrics and logs call the certificate.
+    /// The label of the certificate in metrics and logs: its first name, or the file if it has none.
     #[must_use]
     pub fn name(&self) -> &str {
         self.names.first().map_or(&self.place, |name| name)
@@ -166,13 +166,13 @@ impl CertificateInfo {
         i64::try_from(left.div_euclid(86_400)).unwrap_or(i64::MAX)
     }
 
-    /// Whether its time has begun. Clients refuse it before.
+    /// Whether the start of its validity has passed. Clients reject it before.
     #[must_use]
     pub fn has_begun(&self) -> bool {
         self.begins_unix_s <= unix_s()
     }
 
-    /// Whether it is for this server name (RFC 6125 §6.4): 2 exactly, 1 by its wildcard, 0 not.
+    /// How well it matches this server name (RFC 6125 §6.4): 2 by an exact name, 1 by a wildcard, 0 not at all.
     pub(super) fn fits(&self, server_name: &str) -> u8 {
         let name = server_name.trim_end_matches('.');
         let fit = |own: &String| match own.strip_prefix("*.") {
@@ -252,7 +252,7 @@ pub(super) fn parse(
     })
 }
 
-/// Checks the order of a chain, and says what its first certificate is for.
+/// Checks the order of a chain. Returns names, validity and fingerprint of its first certificate.
 fn look_into(
     chain: &[CertificateDer<'_>],
     place: &str,

@@ -1,4 +1,4 @@
-//! A thread that reads certificates again when their files change, and warns before they expire.
+//! The thread that reads changed certificate files, and warns before certificates expire.
 
 use super::{CertificateError, CertificateInfo, Certificates};
 use crate::error::StartError;
@@ -6,23 +6,23 @@ use std::sync::mpsc::{self, RecvTimeoutError, Sender};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-/// Time between two looks at the files.
+/// Time between two checks of the files.
 const INTERVAL: Duration = Duration::from_secs(5);
 
-/// Time between two warnings.
+/// Time between two warnings about expiry.
 const DAY: Duration = Duration::from_secs(86_400);
 
-/// Days before the end when warnings begin: a certificate of 90 days is renewed 30 days before its end.
+/// Warnings begin this number of days before expiry. ACME clients renew certificates of 90 days 30 days before, so a warning means a failure.
 const WARNED_DAYS: i64 = 21;
 
-/// The handle of the thread. Dropping it ends the thread.
+/// A handle of the thread. Dropping it ends the thread.
 #[derive(Debug)]
 pub(crate) struct CertificateWatch {
     running: Option<(Sender<()>, JoinHandle<()>)>,
 }
 
 impl CertificateWatch {
-    /// Starts to watch. Warnings are logged also for certificates that come from memory.
+    /// Starts the thread. It warns also about certificates that come from memory.
     ///
     /// # Errors
     /// If the thread cannot be started.
@@ -57,13 +57,13 @@ impl Drop for CertificateWatch {
     fn drop(&mut self) {
         if let Some((end, thread)) = self.running.take() {
             drop(end);
-            // A panic in it has been reported.
+            // The panic hook has already reported a panic of the thread.
             let _ = thread.join();
         }
     }
 }
 
-/// Says what came of reading one pair again.
+/// Logs the result of reading one changed pair.
 pub(super) fn log_outcome(outcome: &Result<CertificateInfo, CertificateError>) {
     match outcome {
         Ok(info) => tracing::info!(

@@ -1,25 +1,25 @@
-//! The memory in which a worker handles what connections have sent: messages of many connections, one after the other.
+//! The buffer for the data that a worker has received from its connections.
 
 use super::Slot;
 use std::ops::Range;
 
-/// From here on the messages at hand are handled before more is read.
-const ENOUGH: usize = 256 << 10;
+/// When the arena holds this number of bytes, the worker handles its messages before it reads more.
+const FULL: usize = 256 << 10;
 
-/// Bytes read from one connection at a time.
+/// The maximum number of bytes per read from a connection.
 const READ: usize = 64 << 10;
 
-/// Plaintext of several connections. Nothing in it moves while a session uses it.
+/// Plaintext of several connections. It does not move while a session borrows it.
 #[derive(Debug)]
 pub(crate) struct Arena {
     pub(crate) bytes: Vec<u8>,
     pub(crate) items: Vec<(Slot, Range<usize>)>,
-    /// What is read from a socket goes here first.
+    /// The receive buffer for reads from a socket.
     pub(super) received: Vec<u8>,
 }
 
 impl Arena {
-    /// `used`: whether there are connections at all.
+    /// `used` says whether the worker has listeners for connections. If not, no memory is allocated.
     pub(crate) fn new(used: bool) -> Arena {
         Arena {
             bytes: Vec::new(),
@@ -29,7 +29,7 @@ impl Arena {
     }
 
     pub(crate) fn is_full(&self) -> bool {
-        self.bytes.len() >= ENOUGH
+        self.bytes.len() >= FULL
     }
 
     pub(crate) fn clear(&mut self) {
@@ -37,14 +37,14 @@ impl Arena {
         self.items.clear();
     }
 
-    /// Adds what a connection has sent.
+    /// Adds bytes that a connection has sent.
     pub(super) fn push(&mut self, slot: Slot, bytes: &[u8]) {
         let start = self.bytes.len();
         self.bytes.extend_from_slice(bytes);
         self.name(slot, start);
     }
 
-    /// What was added from `start` on is of this connection.
+    /// Records that the bytes from `start` on belong to this connection.
     pub(super) fn name(&mut self, slot: Slot, start: usize) {
         if self.bytes.len() > start {
             self.items.push((slot, start..self.bytes.len()));

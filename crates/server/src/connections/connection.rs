@@ -1,4 +1,4 @@
-//! One connection: what has begun to come, what waits to be written, and how long it may take.
+//! One connection: its protocol detection, incomplete messages, write queue and deadline.
 
 use super::listener::Speaks;
 use super::settings::WorkerLimits;
@@ -11,27 +11,27 @@ use streams::tls::Failure;
 use streams::{FirstBytes, Spare, Tls, Unwritten};
 use turn::{ClientPath, Mono, Transport};
 
-/// Parts of one write. 64 chunks of 16 KiB are more than a socket has room for.
+/// The maximum number of parts in one vectored write. 64 chunks of 16 KiB exceed the room in a socket.
 const PARTS: usize = 64;
 
-/// So much is encrypted before it is written: four records.
+/// The worker encrypts up to this number of bytes before it writes them: four records.
 const ENCRYPTED: usize = 64 << 10;
 
-/// With so many bytes of responses unwritten, no further request is read.
-const CLOGGED: usize = 16 << 10;
+/// Above this number of unwritten response bytes, the worker reads no further requests of the client.
+const MOST_UNWRITTEN_RESPONSES: usize = 16 << 10;
 
-/// How far a connection has come.
+/// The progress of the protocol detection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Stage {
-    /// A PROXY header comes first.
+    /// A PROXY header must arrive first.
     Proxy,
-    /// The first bytes will tell the protocol.
+    /// The first bytes, which select the protocol, have not arrived.
     First,
     /// The transport is known.
     Open,
 }
 
-/// What the poller reports.
+/// The readiness that the poller reports.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Watching {
     Nothing,
@@ -40,7 +40,7 @@ pub(super) enum Watching {
     Both,
 }
 
-/// What a call on a connection led to.
+/// The result of a call on a connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Outcome {
     Open,
@@ -58,36 +58,36 @@ const fn ended(reason: EndReason) -> Outcome {
 pub(crate) struct Connection {
     pub(super) stream: TcpConnection,
     pub(super) slot: Slot,
-    /// Where the client is. Before the stage `Open` its transport is not known yet.
+    /// The client's 5-tuple and listener. The transport is unknown before the stage `Open`.
     pub(super) path: ClientPath,
-    /// The listener it was accepted by.
+    /// The listener that accepted it.
     pub(super) listener: u16,
-    /// Whom the limit per source counts it for.
+    /// The address that the limit per source counts: the TCP peer, which may be a load balancer.
     pub(super) source: SocketAddr,
     stage: Stage,
     pub(super) tls: Option<Box<Tls>>,
-    /// The beginning of a message whose end has not come. Empty, and without memory, most of the time.
+    /// The first bytes of an incomplete message. It is usually empty and then holds no memory.
     inbound: Vec<u8>,
-    /// The message in `inbound` is whole when there are so many bytes.
+    /// `inbound` must hold this number of bytes before its message is parsed again.
     need: usize,
     pub(super) unwritten: Unwritten,
-    /// What is encrypted and not written.
+    /// Encrypted bytes that wait to be written.
     ciphertext: Vec<u8>,
     ciphertext_written: usize,
-    /// When bytes came last.
-    heard: Mono,
-    /// Since when a message has been on its way: the first from the beginning on.
+    /// Time of the last received bytes.
+    last_received: Mono,
+    /// Start of the message deadline: when the connection was accepted, or when an incomplete message was last parsed.
     begun: Option<Mono>,
-    /// It has sent the beginning of a STUN message.
+    /// The client has sent the first byte of a STUN message.
     has_spoken: bool,
-    /// It has had an allocation.
+    /// The client has had an allocation.
     pub(super) is_proven: bool,
-    /// A request waits for its key; nothing is read meanwhile.
+    /// A request waits for its credentials. The worker reads nothing from the connection meanwhile.
     pub(super) is_paused: bool,
-    /// It is on the list of those with something to write.
+    /// It is in the list of connections to write to.
     pub(super) is_dirty: bool,
     pub(super) watching: Watching,
-    /// When its timer fires; the deadline may be later.
+    /// Time at which its timer fires. The deadline may be later.
     pub(super) armed: Mono,
 }
 
@@ -117,7 +117,7 @@ impl Connection {
             unwritten: Unwritten::default(),
             ciphertext: Vec::new(),
             ciphertext_written: 0,
-            heard: now,
+            last_received: now,
             begun: Some(now),
             has_spoken: false,
             is_proven: false,
@@ -128,14 +128,14 @@ impl Connection {
         }
     }
 
-    /// When it is to be closed unless something happens, and why.
+    /// The time at which the connection is closed if nothing happens before, and the reason.
     pub(super) fn deadline(&self, limits: &WorkerLimits) -> (Mono, EndReason) {
         match self.begun {
             Some(begun) if !self.is_paused => (
                 begun.plus(limits.message_deadline),
                 EndReason::MessageDeadline,
             ),
-            _ => (self.heard.plus(limits.idle), EndReason::Idle),
+            _ => (self.last_received.plus(limits.idle), EndReason::Idle),
         }
     }
 
@@ -147,17 +147,17 @@ impl Connection {
         self.tls.as_ref().is_some_and(|tls| tls.is_handshaking())
     }
 
-    /// Nothing is to be read now.
+    /// Whether the worker must not read from the connection now.
     pub(super) fn is_deaf(&self) -> bool {
-        self.is_paused || self.unwritten.message_bytes() > CLOGGED
+        self.is_paused || self.unwritten.message_bytes() > MOST_UNWRITTEN_RESPONSES
     }
 
-    /// Bytes that wait to be written.
+    /// The number of bytes that wait to be written.
     pub(super) fn waiting(&self) -> usize {
         self.unwritten.len() + self.ciphertext.len() - self.ciphertext_written
     }
 
-    /// Takes bytes as they came; what messages they hold goes to the arena.
+    /// Handles received bytes. Adds decrypted data to the arena.
     pub(super) fn take(
         &mut self,
         bytes: &[u8],
@@ -165,7 +165,7 @@ impl Connection {
         arena: &mut Arena,
         now: Mono,
     ) -> Outcome {
-        self.heard = now;
+        self.last_received = now;
         if self.stage == Stage::Open {
             return self.take_open(bytes, arena);
         }
@@ -187,7 +187,7 @@ impl Connection {
         }
     }
 
-    /// Returns whether the header is whole.
+    /// Parses and removes the PROXY header. Returns whether it was complete.
     fn take_proxy_header(&mut self) -> Result<bool, EndReason> {
         match proxy::parse(&self.inbound, Carried::Stream) {
             Proxy::Need(_) => Ok(false),
@@ -204,7 +204,7 @@ impl Connection {
         }
     }
 
-    /// Learns the transport from the first bytes. Returns whether they suffice.
+    /// Detects the transport from the first bytes. Returns false if more bytes are required.
     fn detect(&mut self, speaks: &Speaks) -> Result<bool, Outcome> {
         let transport = match FirstBytes::of(&self.inbound) {
             FirstBytes::Need => return Ok(false),
@@ -262,7 +262,8 @@ impl Connection {
         outcome
     }
 
-    /// Why these first bytes, decrypted ones included, end the connection. A channel exists only after a STUN message.
+    /// Checks that the first application data begins a STUN message; if not, returns why the connection must end. ChannelData is no
+    /// valid beginning, because a new connection has no channel.
     pub(super) fn judge_first(&mut self, bytes: &[u8]) -> Option<EndReason> {
         if self.has_spoken {
             return None;
@@ -277,13 +278,13 @@ impl Connection {
         }
     }
 
-    /// Hands out what has been kept.
+    /// Moves the kept bytes to the arena.
     pub(super) fn resume(&mut self, arena: &mut Arena) {
         arena.push(self.slot, &self.inbound);
         self.inbound = Vec::new();
     }
 
-    /// Keeps what is left of received bytes: the beginning of a message of `need` bytes, or whole messages while it is paused.
+    /// Keeps received bytes that were not handled: an incomplete message, which requires `need` bytes, or messages that must wait.
     pub(super) fn keep(&mut self, rest: &[u8], need: usize, now: Mono) {
         self.need = need;
         if rest.is_empty() {
@@ -294,7 +295,7 @@ impl Connection {
         }
     }
 
-    /// Writes what waits, as far as there is room. `scratch` is empty before and after.
+    /// Writes queued bytes until the socket has no room. `scratch` is empty before and after the call.
     pub(super) fn write(
         &mut self,
         scratch: &mut Vec<u8>,
@@ -326,7 +327,7 @@ impl Connection {
         }
     }
 
-    /// Returns whether all of it was written.
+    /// Writes encrypted bytes. Returns whether all were written.
     fn write_ciphertext(&mut self, written: &mut Written) -> bool {
         while self.ciphertext_written < self.ciphertext.len() {
             let rest = &self.ciphertext[self.ciphertext_written..];
@@ -340,7 +341,7 @@ impl Connection {
         true
     }
 
-    /// Returns whether the socket may have room for more.
+    /// Writes queued bytes without TLS. Returns whether the socket may have room for more.
     fn write_plain(&mut self, spare: &mut Spare, written: &mut Written) -> bool {
         let mut parts = [IoSlice::new(&[]); PARTS];
         let count = self.unwritten.parts(&mut parts);
@@ -353,7 +354,7 @@ impl Connection {
         }
     }
 
-    /// Encrypts some records and writes them. Only what the socket has no room for is kept by the connection.
+    /// Encrypts some records and writes them. Keeps the encrypted bytes for which the socket has no room.
     fn write_records(
         &mut self,
         scratch: &mut Vec<u8>,
@@ -386,7 +387,7 @@ impl Connection {
         self.ciphertext.is_empty()
     }
 
-    /// Tells the client in order that the connection ends, if there is room for it.
+    /// Over TLS, sends close_notify if the socket has room.
     pub(super) fn say_goodbye(&mut self, written: &mut Written) {
         if let Some(tls) = &mut self.tls {
             tls.close(&mut self.ciphertext);
@@ -394,7 +395,7 @@ impl Connection {
         self.write_ciphertext(written);
     }
 
-    /// What the poller should report now.
+    /// The readiness that the poller must report now.
     pub(super) fn wants(&self) -> Watching {
         match (
             self.waiting() > 0 && !self.is_handshake_only(),
@@ -407,13 +408,13 @@ impl Connection {
         }
     }
 
-    /// What waits cannot be written before the client has sent more.
+    /// Whether queued data must wait for the client's part of the TLS handshake.
     fn is_handshake_only(&self) -> bool {
         self.ciphertext.is_empty() && self.is_handshaking()
     }
 }
 
-/// What calls that wrote have done.
+/// The result of write calls.
 #[derive(Debug, Default)]
 pub(super) struct Written {
     pub(super) calls: u64,
@@ -422,7 +423,7 @@ pub(super) struct Written {
 }
 
 impl Written {
-    /// `None` if there is no room, or the connection is broken.
+    /// Returns the number of written bytes; `None` if the socket has no room or the connection is broken.
     fn write(&mut self, stream: &TcpConnection, parts: &[IoSlice<'_>]) -> Option<usize> {
         loop {
             self.calls += 1;

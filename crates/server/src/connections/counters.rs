@@ -1,4 +1,4 @@
-//! What one worker has seen of connections. Plain numbers, written by one thread.
+//! Counters of one worker's connections. Only the worker's thread writes them, so they are plain integers.
 
 use std::ops::AddAssign;
 use streams::tls::Failure;
@@ -9,27 +9,27 @@ use streams::tls::Failure;
 pub enum EndReason {
     /// The client closed it, or the network broke it.
     Client,
-    /// Nothing came for too long, and there was no allocation.
+    /// The client had no allocation and sent nothing within the idle timeout.
     Idle,
-    /// The first message, or one that had begun, was not complete in time.
+    /// A message was not complete within the message deadline.
     MessageDeadline,
     /// The bytes are neither STUN nor ChannelData.
     NotStun,
-    /// HTTP, SIP or another text protocol was spoken.
+    /// The client used HTTP, SIP or another text protocol.
     Text,
-    /// TLS was begun on a listener for plain TCP.
+    /// The client began TLS on a listener for plain TCP.
     TlsOnTcp,
-    /// STUN without TLS was begun on a listener for TLS.
+    /// The client sent STUN without TLS on a listener for TLS.
     TcpOnTls,
     /// The PROXY header was missing or malformed.
     ProxyHeader,
     /// The TLS connection failed.
     Tls,
-    /// The client did not read its responses.
+    /// The client did not read its responses, and too many waited.
     Unread,
-    /// It was unproven, and made room for another.
+    /// The server closed an unproven connection to make room for a new one.
     Evicted,
-    /// The server ends.
+    /// The server shut down.
     Shutdown,
 }
 
@@ -73,8 +73,7 @@ impl EndReason {
 const REASONS: usize = EndReason::ALL.len();
 const FAILURES: usize = Failure::ALL.len();
 
-/// What became of connections that were accepted, in the order of [`StreamCounters::ended`] and
-/// [`StreamCounters::tls_failed`]: [`EndReason::ALL`] and [`Failure::ALL`].
+/// Defines [`StreamCounters`]. Its array `ended` has the order of [`EndReason::ALL`], `tls_failed` that of [`Failure::ALL`].
 macro_rules! counters {
     ($($(#[doc = $doc:literal])+ $name:ident,)+) => {
         /// Counters of connections of STUN and TURN, of one worker or the sum over several. Those that say "now" go up and down.
@@ -101,11 +100,11 @@ macro_rules! counters {
 }
 
 counters! {
-    /// Connections over TCP without TLS that are open now.
+    /// Connections over TCP without TLS that are open now. A TLS connection counts here until its first bytes arrive.
     tcp_now,
     /// Connections over TLS that are open now, handshakes included.
     tls_now,
-    /// Connections without an allocation so far that are open now.
+    /// Connections that are open now and have not had an allocation.
     unproven_now,
     /// Bytes that wait to be written now.
     queued_bytes_now,
@@ -113,7 +112,7 @@ counters! {
     accepted,
     /// Connections refused because their source has too many.
     refused_source,
-    /// Connections refused because there are too many, or descriptors have run out, and none could be evicted.
+    /// Connections refused because of the limit on all connections or on file descriptors. No other connection could be evicted.
     refused_limit,
     /// TLS 1.2 handshakes completed.
     handshakes_tls12,
@@ -121,7 +120,7 @@ counters! {
     handshakes_tls13,
     /// Of the completed handshakes, those that resumed a session.
     handshakes_resumed,
-    /// Times that TLS handshakes were put off to the next wake-up, because they had taken their share of this one.
+    /// Times that a TLS handshake waited for the next wake-up, because handshakes had used their time in this one.
     handshakes_deferred,
     /// Messages received.
     messages,
@@ -129,13 +128,13 @@ counters! {
     received_bytes,
     /// Bytes written, TLS included.
     written_bytes,
-    /// Calls that wrote.
+    /// Write calls.
     writes,
-    /// Relayed messages dropped because they had waited for too long.
+    /// Relayed messages dropped because they waited too long.
     dropped_age,
     /// Relayed messages dropped because too many bytes waited.
     dropped_bytes,
-    /// Messages for connections that were gone.
+    /// Messages dropped because the connection had ended.
     dropped_gone,
 }
 
@@ -152,7 +151,7 @@ impl StreamCounters {
         index_of(EndReason::ALL, &reason).map_or(0, |at| self.ended[at])
     }
 
-    /// How many TLS connections failed so.
+    /// How many TLS connections failed with this failure.
     #[must_use]
     pub fn tls_failed(&self, failure: Failure) -> u64 {
         index_of(Failure::ALL, &failure).map_or(0, |at| self.tls_failed[at])

@@ -1,4 +1,4 @@
-//! Listening sockets of TCP, one per worker and address.
+//! TCP listeners, one per worker and address.
 
 use io::TcpListener;
 use ipnet::IpNet;
@@ -6,18 +6,18 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use streams::rustls::ServerConfig;
 
-/// What is spoken on a listener of TCP.
+/// The protocols of a TCP listener.
 #[derive(Debug, Clone)]
 pub(crate) struct Speaks {
-    /// STUN and TURN without TLS.
+    /// Whether the listener accepts STUN and TURN without TLS.
     pub(crate) plain: bool,
-    /// STUN and TURN over TLS.
+    /// The TLS configuration, if the listener accepts STUN and TURN over TLS.
     pub(crate) tls: Option<Arc<ServerConfig>>,
-    /// Sources whose connections begin with a PROXY header: load balancers.
+    /// Networks of load balancers. Connections from them must begin with a PROXY header.
     pub(crate) proxies: Arc<[IpNet]>,
 }
 
-/// One address, at one worker.
+/// The listener of one address at one worker.
 #[derive(Debug)]
 pub(crate) struct StreamListener {
     pub(crate) socket: TcpListener,
@@ -25,7 +25,7 @@ pub(crate) struct StreamListener {
 }
 
 impl StreamListener {
-    /// Whether connections from this address begin with a PROXY header.
+    /// Whether connections from this address must begin with a PROXY header.
     pub(crate) fn is_proxy(&self, from: SocketAddr) -> bool {
         self.speaks
             .proxies

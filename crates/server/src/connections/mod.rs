@@ -6,7 +6,7 @@
 //!  socket <── one write per connection and wake-up <── chunks (TLS: records) <── queue <┘
 //! ```
 //!
-//! A connection stays with the worker that accepted it. It costs no thread and no task; while nothing waits, it has no buffers.
+//! A connection stays with the worker that accepted it. It requires no thread and no task. It holds buffers only for data that waits.
 
 mod arena;
 mod connection;
@@ -36,42 +36,42 @@ use streams::{Content, Spare};
 use timers::Wheel;
 use turn::{ClientPath, FiveTuple, ListenerKey, Mono, Transport};
 
-/// A tick of the timers, which are about seconds.
+/// The resolution of the timers. Deadlines are seconds, so a coarse one suffices.
 const TICK_NS: u64 = 100_000_000;
 
-/// Connections accepted per listener and wake-up.
+/// The maximum number of connections accepted per listener and wake-up.
 const ACCEPTS: usize = 64;
 
-/// How long a listener is left alone when descriptors have run out.
+/// Time for which a listener is not polled after file descriptors or memory have run out.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
-/// Bytes read per wake-up from a connection that has had no allocation yet.
+/// The maximum number of bytes read per wake-up from a connection that has not had an allocation.
 const READ_UNPROVEN: usize = 4 << 10;
 
-/// TLS handshakes get so much time per wake-up, so that many of them do not delay datagrams for long. One more may begin before that.
+/// Time for TLS handshakes per wake-up: they must not delay datagrams for long. A step that begins within it is completed.
 const HANDSHAKES_NS: u64 = 1_000_000;
 
-/// Connections looked at for one to evict. All of them would take too long where there are many thousands.
+/// The number of table entries that the search for a connection to evict examines. A full search of many thousands takes too long.
 const EVICTION_SAMPLE: usize = 256;
 
-/// The kernel holds so many bytes that it has not sent yet; what is beyond waits here, where its age is known. A round trip's worth of a fast
-/// path is held besides, as sent.
+/// The limit on bytes that the kernel holds unsent (TCP_NOTSENT_LOWAT). Further bytes wait in the queue here, which knows their age. Bytes that
+/// were sent but not acknowledged do not count.
 const UNSENT: u32 = 128 << 10;
 
-/// Set in the `ListenerKey` of connections; the rest is the index of the connection.
+/// This bit marks the `ListenerKey` of a connection. The other bits are the index of the connection.
 const CONNECTION: u32 = 1 << 31;
 
-/// A place in the table of connections, and which tenant of it.
+/// An index in the table of connections, and the generation that tells successive connections at this index apart.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(crate) struct Slot {
     pub(crate) index: u32,
     pub(crate) generation: u32,
 }
 
-/// So many connections are a wave: with TLS, some 4 MB.
-const WAVE: usize = 512;
+/// [`Connections::give_back`] acts only after a peak of this number of connections: with TLS, about 4 MB.
+const MIN_PEAK: usize = 512;
 
-/// Timers looked at per call of [`Connections::expire`].
+/// The maximum number of timers that one call of [`Connections::expire`] handles.
 const EXPIRIES: usize = 64;
 
 /// All connections of a worker.
@@ -81,32 +81,32 @@ pub(crate) struct Connections {
     limits: WorkerLimits,
     table: Vec<Option<Box<Connection>>>,
     free: Vec<u32>,
-    /// Counts connections, so that no token is ever used twice.
+    /// Counts connections, so that two connections do not have the same token.
     generation: u32,
     open: usize,
-    /// The most that have been open since memory was given back.
+    /// The maximum of `open` since the last release of memory.
     peak: usize,
     unproven: usize,
-    /// Bytes that wait on all connections.
+    /// Bytes that wait to be written on all connections.
     queued: usize,
     sources: Sources,
     unproven_sources: Sources,
     descriptors: ForClients,
     timers: Wheel<TICK_NS>,
-    /// Those with something to write.
+    /// Connections that have something to write.
     dirty: Vec<Slot>,
-    /// Those that may be read again, with what was kept.
+    /// Connections whose kept bytes may be handled, and that may be read again.
     resumed: Vec<Slot>,
     /// 5-tuples of connections that ended, for the engine.
     gone: Vec<FiveTuple>,
     spare: Spare,
-    /// For ciphertext, empty between calls.
+    /// A buffer for ciphertext, empty between calls.
     scratch: Vec<u8>,
-    /// Where the next search for a connection to evict begins.
+    /// Index at which the next search for a connection to evict begins.
     cursor: usize,
-    /// Time that handshakes have taken in this wake-up.
+    /// Time that TLS handshakes have used in this wake-up.
     handshakes_ns: u64,
-    /// When listeners are watched again that have been left alone.
+    /// Time at which paused listeners are polled again.
     accept_again: Option<Mono>,
     counters: StreamCounters,
 }
@@ -139,7 +139,7 @@ impl Connections {
         }
     }
 
-    /// Whether nothing is listened on.
+    /// Whether there is no listener.
     pub(crate) fn is_unused(&self) -> bool {
         self.listeners.is_empty()
     }
@@ -172,14 +172,14 @@ impl Connections {
         (connection.slot == slot).then_some(connection)
     }
 
-    /// The connection of a client.
+    /// The open connection of a client.
     fn find(&self, path: &ClientPath) -> Option<Slot> {
         let index = path.listener.0.checked_sub(CONNECTION)?;
         let connection = self.table.get(index as usize)?.as_deref()?;
         (connection.path.five_tuple == path.five_tuple).then_some(connection.slot)
     }
 
-    /// Accepts what waits, a bounded number.
+    /// Accepts a bounded number of connections.
     pub(crate) fn accept(&mut self, number: u16, poller: &Poller, now: Mono) {
         for _ in 0..ACCEPTS {
             let Some(listener) = self.listeners.get(usize::from(number)) else {
@@ -194,13 +194,13 @@ impl Connections {
                         return;
                     }
                 }
-                // A connection that broke while it waited.
+                // The connection failed before it was accepted.
                 Err(_) => {}
             }
         }
     }
 
-    /// The connection still waits: watched any longer, the listener would be reported without end.
+    /// Stops polling a listener. A connection still waits, so the poller would report the listener again and again.
     fn pause_accepting(&mut self, number: u16, poller: &Poller, now: Mono) {
         if let Some(listener) = self.listeners.get(usize::from(number))
             && poller.remove(&listener.socket).is_ok()
@@ -212,7 +212,7 @@ impl Connections {
     fn accept_again(&mut self, poller: &Poller, now: Mono) {
         if self.accept_again.is_some_and(|at| at <= now) {
             self.accept_again = None;
-            // Those that are watched already refuse.
+            // The poller rejects listeners that it has already; this is harmless.
             self.listeners
                 .iter()
                 .enumerate()
@@ -244,7 +244,7 @@ impl Connections {
             return;
         };
         let is_proxied = listener.is_proxy(remote);
-        // A load balancer has the connections of many sources.
+        // A load balancer forwards connections of many sources, so the limit per source does not apply to it.
         let most = if is_proxied {
             usize::MAX
         } else {
@@ -287,7 +287,7 @@ impl Connections {
             self.free.push(index);
             return None;
         }
-        // Both only make the queue shorter and a dead client known sooner.
+        // Errors are harmless: the first call bounds the kernel's queue, the second detects dead clients sooner.
         let _ = stream.set_unsent_limit(UNSENT);
         let _ = stream.set_user_timeout(self.limits.idle);
         let path = ClientPath {
@@ -315,8 +315,8 @@ impl Connections {
         Some(())
     }
 
-    /// Ends an unproven connection of a source that has many of them, to make room. `None`: for nobody in particular. Returns whether
-    /// there is room now.
+    /// Makes room: closes an unproven connection of a source that has more of them than `for_source` has. `None` counts as a source
+    /// without connections. Returns whether it has closed one.
     fn evict(&mut self, for_source: Option<SocketAddr>, poller: &Poller) -> bool {
         let Connections {
             table,
@@ -338,7 +338,7 @@ impl Connections {
         }
         let own = for_source.map_or(0, |source| unproven_sources.count(source));
         match found {
-            // The newcomer is of the source that would lose one.
+            // Never evict for a new connection of a source that has as many itself.
             Some((most, slot)) if most > own => {
                 self.close(slot, EndReason::Evicted, None, poller);
                 true
@@ -347,7 +347,7 @@ impl Connections {
         }
     }
 
-    /// Handles what the poller reports of a connection. Messages that are whole go to the arena.
+    /// Handles an event of a connection. Adds received data to the arena.
     pub(crate) fn ready(
         &mut self,
         slot: Slot,
@@ -371,19 +371,19 @@ impl Connections {
         }
     }
 
-    /// How long TLS handshakes have taken in the wake-up at hand.
+    /// Time that TLS handshakes have used in this wake-up.
     pub(crate) fn handshakes_ns(&self) -> u64 {
         self.handshakes_ns
     }
 
-    /// Reads once.
+    /// Reads from the socket once.
     fn read(&mut self, slot: Slot, arena: &mut Arena, poller: &Poller, now: Mono) {
         let defers = self.handshakes_ns > HANDSHAKES_NS;
         let Some(connection) = self.get(slot) else {
             return;
         };
         if defers && (!connection.is_open() || connection.is_handshaking()) {
-            // The poller reports it again.
+            // The poller is level-triggered and reports the connection again.
             self.counters.handshakes_deferred += 1;
             return;
         }
@@ -439,7 +439,7 @@ impl Connections {
         self.arm(slot);
     }
 
-    /// A connection may have become one of TLS, and its handshake may be over.
+    /// Counts a connection that has turned out to use TLS, and a completed handshake.
     fn note_beginning(&mut self, slot: Slot, was_open: bool) {
         let Some(connection) = self.get(slot) else {
             return;
@@ -461,12 +461,12 @@ impl Connections {
         }
     }
 
-    /// Where the client of received messages is; `None` if the connection has ended since they came.
+    /// The client's 5-tuple and listener; `None` if the connection has ended.
     pub(crate) fn path(&mut self, slot: Slot) -> Option<ClientPath> {
         self.get(slot).map(|connection| connection.path)
     }
 
-    /// Why the first bytes of a connection end it, if they do.
+    /// Checks the first application data of a connection. Returns why the connection must end, if it must.
     pub(crate) fn judge_first(&mut self, slot: Slot, bytes: &[u8]) -> Option<EndReason> {
         self.get(slot)?.judge_first(bytes)
     }
@@ -477,7 +477,7 @@ impl Connections {
             .is_some_and(|connection| !connection.is_deaf())
     }
 
-    /// Keeps the beginning of a message of `need` bytes, or messages that may not be handled now.
+    /// Keeps an incomplete message, which requires `need` bytes, or messages that may not be handled now.
     pub(crate) fn keep(&mut self, slot: Slot, rest: &[u8], need: usize, now: Mono) {
         if let Some(connection) = self.get(slot) {
             connection.keep(rest, need, now);
@@ -488,7 +488,7 @@ impl Connections {
         self.counters.messages += messages as u64;
     }
 
-    /// Queues one message to a client, which is written with the others of this wake-up.
+    /// Queues one message for a client. `flush` writes the messages of a wake-up together.
     pub(crate) fn queue(
         &mut self,
         path: &ClientPath,
@@ -506,7 +506,7 @@ impl Connections {
         };
         let mut limits = self.limits.write;
         if self.queued > self.limits.queue_bytes_total {
-            // Whoever has more than a fair share gives way first.
+            // Connections that queue more than an equal share lose data first.
             limits.bytes = (self.limits.queue_bytes_total / self.open.max(1)).max(UNSENT as usize);
         }
         let before = connection.unwritten.len();
@@ -543,7 +543,7 @@ impl Connections {
                 continue;
             };
             connection.is_dirty = false;
-            // One that waits for room is written to when there is.
+            // The poller will report when a full socket has room.
             if matches!(connection.watching, Watching::Write | Watching::Both) {
                 self.drop_old(slot, now);
             } else {
@@ -553,7 +553,7 @@ impl Connections {
         self.dirty = dirty;
     }
 
-    /// Drops relayed data that has waited for too long.
+    /// Drops relayed data that waits for longer than the limit.
     fn drop_old(&mut self, slot: Slot, now: Mono) {
         let Some(Some(connection)) = self.table.get_mut(slot.index as usize) else {
             return;
@@ -588,7 +588,7 @@ impl Connections {
         }
     }
 
-    /// Has the poller report what matters from now on.
+    /// Makes the poller report the readiness that the connection requires now.
     fn update_interest(&mut self, slot: Slot, poller: &Poller) {
         let Some(connection) = self.get(slot) else {
             return;
@@ -609,12 +609,12 @@ impl Connections {
         }
     }
 
-    /// A request of this client waits for its key: nothing more is read.
+    /// A request of this client waits for its credentials. The worker reads no more from the connection.
     pub(crate) fn pause(&mut self, path: &ClientPath, poller: &Poller) {
         self.set_paused(path, true, poller);
     }
 
-    /// The request that waited has been handled.
+    /// The request that waited has been handled. The worker reads from the connection again.
     pub(crate) fn resume(&mut self, path: &ClientPath, poller: &Poller) {
         self.set_paused(path, false, poller);
     }
@@ -632,7 +632,7 @@ impl Connections {
         self.update_interest(slot, poller);
     }
 
-    /// Hands out what connections have kept that may go on.
+    /// Moves the kept bytes of connections that may be read again to the arena.
     pub(crate) fn take_resumed(&mut self, arena: &mut Arena, poller: &Poller) {
         while let Some(slot) = self.resumed.pop() {
             if let Some(connection) = self.get(slot).filter(|connection| !connection.is_deaf()) {
@@ -642,7 +642,7 @@ impl Connections {
         }
     }
 
-    /// This client has an allocation now.
+    /// Records that this client has had an allocation.
     pub(crate) fn prove(&mut self, path: &ClientPath) {
         let Some(slot) = self.find(path) else {
             return;
@@ -656,7 +656,7 @@ impl Connections {
         }
     }
 
-    /// Closes a connection, counts why, and remembers it for the engine.
+    /// Closes a connection and counts the reason. `next_gone` reports it to the engine.
     pub(crate) fn close(
         &mut self,
         slot: Slot,
@@ -695,7 +695,7 @@ impl Connections {
         if connection.is_open() {
             self.gone.push(connection.path.five_tuple);
         }
-        // Dropping it would do the same, if nobody else had the descriptor.
+        // Closing the descriptor is not enough if another process holds a copy of it.
         let _ = poller.remove(&connection.stream);
         tracing::debug!(
             client = %connection.path.five_tuple.remote,
@@ -706,7 +706,7 @@ impl Connections {
         );
     }
 
-    /// Closes the connection that these bytes came by.
+    /// Closes a connection because of the bytes that it has sent.
     pub(crate) fn reject(&mut self, slot: Slot, reason: EndReason, poller: &Poller) {
         self.close(slot, reason, None, poller);
     }
@@ -716,20 +716,20 @@ impl Connections {
         self.gone.pop()
     }
 
-    /// Has its timer fire in time for its deadline, which may have come nearer.
+    /// Sets the timer again if the deadline is now earlier.
     fn arm(&mut self, slot: Slot) {
         let Some(Some(connection)) = self.table.get_mut(slot.index as usize) else {
             return;
         };
         let (deadline, _) = connection.deadline(&self.limits);
-        // A deadline that has moved away is looked at when the timer fires.
+        // If the deadline is now later, `expire` sets the timer again when it fires.
         if deadline < connection.armed {
             connection.armed = deadline;
             self.timers.set(slot.index, deadline);
         }
     }
 
-    /// Time until something is to be done although nothing comes.
+    /// Time until the next timer.
     #[inline(never)]
     pub(crate) fn poll_timeout(&self, now: Mono) -> Duration {
         if !self.resumed.is_empty() {
@@ -740,7 +740,7 @@ impl Connections {
         next.map_or(Duration::MAX, |deadline| deadline.since(now))
     }
 
-    /// Closes connections whose time is over, a bounded number. `has_allocation` says which are not idle.
+    /// Closes a bounded number of connections whose deadline has passed. A connection with an allocation is not idle.
     pub(crate) fn expire(
         &mut self,
         has_allocation: impl Fn(&FiveTuple) -> bool,
@@ -772,15 +772,15 @@ impl Connections {
         }
     }
 
-    /// Has the allocator return memory to the system after a wave of connections. 5,000 TLS connections left 39 MB with it.
+    /// Returns free memory to the system after most of many connections have ended. The allocator kept 39 MB after 5,000 TLS connections.
     pub(crate) fn give_back(&mut self) {
-        if self.peak >= WAVE && self.open * 4 <= self.peak {
+        if self.peak >= MIN_PEAK && self.open * 4 <= self.peak {
             self.peak = self.open;
             io::memory::release_free();
         }
     }
 
-    /// Closes all of them, at the end of the worker.
+    /// Closes all connections when the worker ends.
     pub(crate) fn close_all(&mut self, poller: &Poller, now: Mono) {
         self.flush(poller, now);
         for index in 0..self.table.len() {
@@ -792,8 +792,8 @@ impl Connections {
     }
 }
 
-/// Descriptors or memory have run out.
+/// Whether file descriptors or memory have run out.
 fn is_exhausted(error: &std::io::Error) -> bool {
-    // EMFILE, ENFILE, ENOBUFS, ENOMEM: kinds that std does not name.
+    // EMFILE, ENFILE, ENOBUFS, ENOMEM. Not all of them have an `ErrorKind`.
     matches!(error.raw_os_error(), Some(24 | 23 | 105 | 12))
 }

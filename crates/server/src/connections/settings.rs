@@ -6,20 +6,23 @@ use std::time::Duration;
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct StreamSettings {
-    /// Connections of all workers together. Default 20,000.
+    /// The maximum number of connections of all workers together. Default 20,000.
     pub connections: u32,
-    /// Connections of one IPv4 address or IPv6 /64. Default 1,000, as many clients may share an address behind a NAT.
+    /// The maximum number of connections of one IPv4 address or IPv6 /64. Default 1,000, because many clients may share an address
+    /// behind a NAT. The limit does not apply to load balancers that send PROXY headers.
     pub connections_per_source: u32,
-    /// Within this time a connection's first message must be complete, TLS handshake included, and each message that has begun.
-    /// Default 10 s.
+    /// The message deadline. The first message of a new connection, TLS handshake included, must be complete within this time. So must
+    /// each later message, from its first bytes on. Default 10 s.
     pub message_deadline: Duration,
-    /// A connection without an allocation on which nothing comes for so long is closed. Default 60 s.
+    /// The idle timeout. The server closes a connection without an allocation if it receives nothing for this time. Default 60 s.
     pub idle: Duration,
-    /// Relayed data that waits for longer to be written is dropped, the oldest first. Default 500 ms.
+    /// The longest time that relayed data waits to be written. The server then drops it. Default 500 ms.
     pub queue_age: Duration,
-    /// Bytes that may wait to be written on one connection. Beyond, the oldest relayed data is dropped. Default 4 MiB.
+    /// The maximum number of bytes that wait to be written on one connection. Above it, the server drops the oldest relayed data.
+    /// Default 4 MiB.
     pub queue_bytes: usize,
-    /// The same for all connections together. Default 256 MiB.
+    /// The same for all connections together. Above it, connections that queue more than an equal share lose their oldest relayed
+    /// data. Default 256 MiB.
     pub queue_bytes_total: usize,
 }
 
@@ -37,7 +40,7 @@ impl Default for StreamSettings {
     }
 }
 
-/// One worker's part of the limits.
+/// One worker's share of the limits.
 #[derive(Debug, Clone)]
 pub(crate) struct WorkerLimits {
     pub(crate) connections: usize,
@@ -49,21 +52,22 @@ pub(crate) struct WorkerLimits {
     pub(crate) queue_bytes_total: usize,
 }
 
-/// One in so many connections may be unproven, that is, have had no allocation yet: those who only connect leave room for others.
-const UNPROVEN: usize = 4;
+/// At most one of four connections may be unproven, that is, have had no allocation. The rest is reserved for clients that allocate.
+const UNPROVEN_DIVISOR: usize = 4;
 
-/// Bytes of STUN messages that may wait on one connection: some 500 responses. A client that sends so many requests and reads none of the
-/// responses is closed.
+/// The maximum number of bytes of STUN messages that wait on one connection: about 500 responses. Above it, the server closes the
+/// connection, because the client does not read its responses.
 const MESSAGE_BYTES: usize = 64 << 10;
 
 impl StreamSettings {
-    /// What one of so many workers may have. The kernel spreads connections by a hash, so a source may have all of its own on one worker.
+    /// One worker's share of the limits. The kernel distributes connections over the workers by a hash, which is not even for few
+    /// connections: a source may reach its limit at one worker early.
     pub(crate) fn of_worker(&self, workers: usize) -> WorkerLimits {
         let share = |of_all: usize| of_all.div_ceil(workers.max(1)).max(1);
         let connections = share(self.connections as usize);
         WorkerLimits {
             connections,
-            unproven: (connections / UNPROVEN).max(1),
+            unproven: (connections / UNPROVEN_DIVISOR).max(1),
             per_source: share(self.connections_per_source as usize),
             message_deadline: self.message_deadline,
             idle: self.idle,

@@ -1,4 +1,4 @@
-//! What one worker has seen of DTLS. Plain numbers, written by one thread.
+//! Counters of one worker's DTLS connections. Only the worker's thread writes them, so they are plain integers.
 
 use ::dtls::{CloseReason, DropReason, Endpoint};
 use std::ops::AddAssign;
@@ -32,25 +32,25 @@ macro_rules! counters {
 }
 
 counters! {
-    /// Established connections now.
+    /// Connections that are established now.
     connections_now,
-    /// Handshakes after the cookie now.
+    /// Handshakes in progress now, of clients that have returned a valid cookie.
     handshakes_now,
-    /// ClientHello messages answered with a cookie; nothing was kept for them.
+    /// HelloVerifyRequest messages sent, each with a cookie. The server keeps no state for them.
     cookies_sent,
-    /// Of these, ClientHello messages whose cookie was wrong or too old.
+    /// Of these, responses to a ClientHello whose cookie was wrong or too old.
     cookies_bad,
-    /// Handshakes that began: cookies that came back.
+    /// Handshakes begun, each by a ClientHello with a valid cookie.
     handshakes,
-    /// Handshakes that were completed.
+    /// Handshakes completed.
     established,
-    /// Times that handshakes were put off to the next wake-up, because they had taken their share of this one.
+    /// Times that handshakes waited for the next wake-up, because they had used their time in this one.
     handshakes_deferred,
-    /// Flights of handshakes that were sent again.
+    /// Flights of handshake messages retransmitted.
     retransmissions,
     /// Messages received.
     messages,
-    /// Messages for connections that were gone, or that were too long.
+    /// Messages dropped because the connection had ended, or because they were too long.
     dropped_gone,
 }
 
@@ -82,7 +82,7 @@ impl DtlsCounters {
         self.ended[reason.number()] += 1;
     }
 
-    /// Takes over what the endpoint counts itself.
+    /// Copies the counters of the endpoint.
     pub(super) fn take(&mut self, endpoint: &Endpoint) {
         let counters = endpoint.counters();
         self.handshakes_now = endpoint.half_open() as u64;

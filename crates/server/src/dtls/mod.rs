@@ -6,8 +6,8 @@
 //!  UDP listener <── one record per message, encrypted into a buffer of the worker <────────────────┘
 //! ```
 //!
-//! A listener may speak DTLS alone, or DTLS beside STUN and ChannelData: the first byte tells them apart (RFC 7983 §7). A connection stays with the worker that
-//! received its ClientHello.
+//! A listener carries DTLS only, or DTLS beside STUN and ChannelData: then the first byte of a datagram selects the protocol (RFC 7983 §7). A connection
+//! stays with the worker that received its ClientHello.
 
 mod counters;
 
@@ -24,19 +24,19 @@ use turn::{ClientPath, FiveTuple, ListenerKey, Mono, Transport};
 /// Application protocols (RFC 7443 §3).
 const PROTOCOLS: [&[u8]; 2] = [b"stun.turn", b"stun.nat-discovery"];
 
-/// The longest datagram.
+/// Length of the buffer for the longest datagram.
 const DATAGRAM: usize = 1 << 16;
 
-/// Marks the listener of a DTLS client, so that datagrams for it cannot leave by mistake without encryption: no UDP listener
-/// has such a number.
+/// Marks the listener key of a DTLS client. No UDP listener has such a number, so a datagram for this client cannot be sent unencrypted
+/// by mistake.
 const MARK: u32 = 1 << 31;
 
-/// The key of a DTLS client's listener.
+/// The listener key of a DTLS client.
 pub(crate) const fn marked(listener: u32) -> ListenerKey {
     ListenerKey(listener | MARK)
 }
 
-/// The path by the UDP listener itself, for what is encrypted.
+/// The path with the key of the UDP listener, for encrypted datagrams.
 pub(crate) const fn unmarked(path: &ClientPath) -> ClientPath {
     ClientPath {
         listener: ListenerKey(path.listener.0 & !MARK),
@@ -44,7 +44,7 @@ pub(crate) const fn unmarked(path: &ClientPath) -> ClientPath {
     }
 }
 
-/// What a UDP listener carries.
+/// The protocols that a UDP listener carries.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Carries {
     /// STUN and ChannelData.
@@ -55,16 +55,16 @@ pub(crate) enum Carries {
     Both,
 }
 
-/// What all workers' endpoints share.
+/// The data that the endpoints of all workers share.
 #[derive(Debug, Clone)]
 pub(crate) struct Shared {
     pub(crate) certificates: Arc<dyn Certificates>,
     pub(crate) cookies: CookieKey,
-    /// By listener.
+    /// The protocols of each listener.
     pub(crate) carries: Arc<[Carries]>,
 }
 
-/// Datagrams that were decrypted, and whose messages have not been handled.
+/// Decrypted datagrams whose messages were not handled yet.
 #[derive(Debug, Default)]
 pub(crate) struct Arena {
     pub(crate) bytes: Vec<u8>,
@@ -78,7 +78,7 @@ impl Arena {
     }
 }
 
-/// The DTLS side of a worker.
+/// The DTLS endpoint of a worker.
 #[derive(Debug)]
 pub(crate) struct Dtls {
     endpoint: Endpoint,
@@ -119,7 +119,7 @@ impl Dtls {
         self.endpoint.set_config(config(&self.shared, limits));
     }
 
-    /// Whether what a listener received is for this side.
+    /// Whether bytes that a listener received are DTLS.
     pub(crate) fn takes(&self, listener: u32, bytes: &[u8]) -> bool {
         match self.shared.carries.get(listener as usize) {
             Some(Carries::Dtls) => true,
@@ -128,7 +128,7 @@ impl Dtls {
         }
     }
 
-    /// Takes a datagram. Its messages are put into the arena.
+    /// Decrypts a datagram. Adds its messages to the arena.
     pub(crate) fn receive(&mut self, now: Mono, client: &ClientPath, datagram: &[u8]) {
         let start = self.arena.bytes.len();
         self.arena.bytes.extend_from_slice(datagram);
@@ -143,7 +143,7 @@ impl Dtls {
         }
     }
 
-    /// One message for a client, encrypted; `None` if its connection is gone.
+    /// Encrypts one message for a client. `None` if the connection has ended or the message is too long.
     pub(crate) fn seal(&mut self, client: &ClientPath, parts: &[&[u8]]) -> Option<&[u8]> {
         let connection = self.endpoint.find(&path_of(client));
         let length = connection
@@ -152,7 +152,7 @@ impl Dtls {
         Some(&self.sealed[..length?])
     }
 
-    /// Lets time pass. A connection with an allocation is not idle.
+    /// Handles timers that are due. A connection with an allocation is not idle.
     pub(crate) fn expire(&mut self, now: Mono, has_allocation: impl Fn(&FiveTuple) -> bool) {
         if self.endpoint.poll_timeout().is_some_and(|due| due <= now) {
             self.endpoint
@@ -160,7 +160,7 @@ impl Dtls {
         }
     }
 
-    /// Does steps of handshakes until `is_over`, at least one if one is due.
+    /// Continues handshakes until `is_over` returns true. It does at least one step if one is due.
     pub(crate) fn step(&mut self, now: Mono, is_over: impl Fn() -> bool) {
         while self.endpoint.step(now) && self.endpoint.has_work() {
             if is_over() {
@@ -178,7 +178,7 @@ impl Dtls {
         self.endpoint.poll_timeout()
     }
 
-    /// The next datagram of a handshake, and where it goes.
+    /// The next datagram of a handshake, and its destination.
     pub(crate) fn poll_transmit(&mut self) -> Option<(ClientPath, &[u8])> {
         let (path, bytes) = self.endpoint.poll_transmit()?;
         Some((client_of(&path), bytes))
@@ -208,7 +208,7 @@ impl Dtls {
         None
     }
 
-    /// The server ends.
+    /// Closes all connections when the server shuts down.
     pub(crate) fn close_all(&mut self, now: Mono) {
         self.endpoint.close_all(now);
     }

@@ -1,4 +1,4 @@
-//! The data path of DTLS: from received datagrams to messages, and from messages to encrypted datagrams.
+//! The data path of DTLS. Received datagrams become messages, and messages become encrypted datagrams.
 
 use super::Worker;
 use super::batches::each_datagram;
@@ -9,14 +9,14 @@ use std::net::SocketAddr;
 use stun::ChannelNumber;
 use turn::{ClientPath, Run};
 
-/// Handshakes over TLS and DTLS together get so much time per wake-up.
+/// Time for TLS and DTLS handshakes together, per wake-up.
 const HANDSHAKES_NS: u64 = 1_000_000;
 
 /// Zeros up to a multiple of four bytes: after the value of a DATA attribute (RFC 8489 §14), and after ChannelData.
 const PADDING: [u8; 3] = [0; 3];
 
 impl Worker {
-    /// Handles the messages that datagrams have brought.
+    /// Handles the decrypted messages.
     pub(super) fn handle_dtls_messages(&mut self) {
         let Some(dtls) = &mut self.core.dtls else {
             return;
@@ -32,13 +32,13 @@ impl Worker {
         drop(session);
         arena.clear();
         if let Some(dtls) = &mut self.core.dtls {
-            // Keeps the space for the next time.
+            // Reuses the memory of the arena.
             dtls.arena = arena;
         }
         self.apply_changes();
     }
 
-    /// At the end of a wake-up: handshakes go on for a bounded time, and the engine is told of connections that ended.
+    /// At the end of a wake-up: continues handshakes for a limited time, and reports ended connections to the engine.
     pub(super) fn serve_dtls(&mut self) {
         let Some(dtls) = &mut self.core.dtls else {
             return;
@@ -75,7 +75,7 @@ impl Worker {
         }
     }
 
-    /// Tells all clients that the server ends.
+    /// Closes all connections when the server shuts down. Each client gets a close_notify alert.
     pub(super) fn close_dtls(&mut self) {
         let now = self.core.now.mono;
         if let Some(dtls) = &mut self.core.dtls {
@@ -86,7 +86,7 @@ impl Worker {
 }
 
 impl Session<'_, '_, '_> {
-    /// Datagrams of a listener that are for DTLS. Their messages wait in the arena until the batch is handled.
+    /// Decrypts datagrams that a listener has received. Their messages wait in the arena until the whole batch is decrypted.
     pub(super) fn client_sent_dtls(&mut self, listener: u32, received: &Datagrams<'_>) {
         let Some(client) = self.five_tuple(listener, received) else {
             return;
@@ -104,7 +104,7 @@ impl Session<'_, '_, '_> {
         });
     }
 
-    /// One message for a client, from its parts.
+    /// Encrypts and sends one message, given in parts, to a client.
     pub(super) fn send_dtls(&mut self, path: &ClientPath, parts: &[&[u8]], tos: u8) {
         let Some(to) = self.sockets.client_at(&unmarked(path), tos) else {
             return;
@@ -115,7 +115,7 @@ impl Session<'_, '_, '_> {
         }
     }
 
-    /// Relayed datagrams for a client that has a channel for the peer.
+    /// Sends relayed datagrams to a client that has a channel for the peer.
     pub(super) fn send_channel_data_dtls(
         &mut self,
         path: &ClientPath,
@@ -123,7 +123,7 @@ impl Session<'_, '_, '_> {
         run: Run<'_>,
     ) {
         each_datagram(run.bytes, run.stride, |datagram| {
-            // The engine drops what is too long for a header's 16 bits.
+            // The engine has dropped datagrams whose length does not fit into 16 bits.
             let length = u16::try_from(datagram.len()).unwrap_or(u16::MAX);
             let head = stun::channel_data::header(channel, length);
             // RFC 8656 §12.5 allows padding over datagrams. pion's client requires it over DTLS, because it reads DTLS like a stream.
@@ -132,7 +132,7 @@ impl Session<'_, '_, '_> {
         });
     }
 
-    /// Relayed datagrams for a client that has none.
+    /// Sends relayed datagrams to a client that has no channel for the peer.
     pub(super) fn send_data_indications_dtls(
         &mut self,
         path: &ClientPath,

@@ -1,4 +1,4 @@
-//! The data path of connections: from received bytes to messages, and from relayed datagrams to queued messages.
+//! The data path of connections. Received bytes become messages, and relayed datagrams become queued messages.
 
 use super::Worker;
 use super::batches::each_datagram;
@@ -12,18 +12,18 @@ use stun::ChannelNumber;
 use stun::stream::{Frame, frame_rfc5766};
 use turn::{ClientPath, Run, Transport};
 
-/// Zeros after a message on a stream, up to a multiple of four bytes (RFC 8656 §12.5).
+/// Padding after a message on a stream, up to a multiple of four bytes (RFC 8656 §12.5).
 const PADDING: [u8; 3] = [0; 3];
 
 impl Worker {
-    /// Accepts and reads, a bounded amount of each.
+    /// Accepts connections and reads from them, both within limits.
     #[inline(never)]
     pub(super) fn receive_from_connections(&mut self, events: &Events) {
         let now = self.core.now.mono;
         self.core
             .connections
             .take_resumed(&mut self.arena, &self.core.poller);
-        // Before more comes from the same connections: what is left of one piece belongs in front of the next.
+        // Kept bytes must be handled before new bytes of the same connection, to preserve their order.
         self.handle_arena();
         for event in events.iter() {
             match Token::from_u64(event.token) {
@@ -48,7 +48,7 @@ impl Worker {
         self.handle_arena();
     }
 
-    /// Handles what the arena holds, and empties it.
+    /// Handles the data in the arena, and clears it.
     fn handle_arena(&mut self) {
         if self.arena.items.is_empty() {
             return;
@@ -62,7 +62,8 @@ impl Worker {
         self.apply_changes();
     }
 
-    /// At the end of a wake-up: writes what was queued, closes whose time is over, and tells the engine of connections that ended.
+    /// At the end of a wake-up: closes connections whose deadline has passed, writes queued data, and reports ended connections to
+    /// the engine.
     #[inline(never)]
     pub(super) fn finish_connections(&mut self) {
         let now = self.core.now;
@@ -83,7 +84,7 @@ impl Worker {
 }
 
 impl<'buf> Session<'_, '_, 'buf> {
-    /// Bytes that a connection has sent: whole messages, and perhaps the beginning of another one.
+    /// Handles the complete messages in received bytes, and keeps the rest.
     fn connection_sent(&mut self, slot: Slot, bytes: &'buf [u8]) {
         let Some(path) = self.core.connections.path(slot) else {
             return;
@@ -117,8 +118,8 @@ impl<'buf> Session<'_, '_, 'buf> {
         self.core.connections.keep(slot, rest, need, now);
     }
 
-    /// Relayed datagrams for a client that has a channel for the peer. Cold, so that the code of datagrams
-    /// does not grow by it: the budgets of UDP showed 4 % more instructions.
+    /// Queues relayed datagrams for a client that has a channel for the peer. It is `cold`, so that it is not inlined into the path of UDP:
+    /// inlined, it cost UDP 4 % more instructions.
     #[cold]
     pub(super) fn queue_channel_data(
         &mut self,
@@ -130,14 +131,14 @@ impl<'buf> Session<'_, '_, 'buf> {
             return self.send_channel_data_dtls(path, channel, run);
         }
         each_datagram(run.bytes, run.stride, |datagram| {
-            // The engine drops what is too long for a header's 16 bits.
+            // The engine has dropped datagrams whose length does not fit into 16 bits.
             let length = u16::try_from(datagram.len()).unwrap_or(u16::MAX);
             let head = stun::channel_data::header(channel, length);
             self.queue_padded(path, &head, datagram);
         });
     }
 
-    /// Relayed datagrams for a client that has none.
+    /// Queues relayed datagrams for a client that has no channel for the peer.
     #[cold]
     pub(super) fn queue_data_indications(
         &mut self,
@@ -165,8 +166,8 @@ impl<'buf> Session<'_, '_, 'buf> {
     }
 }
 
-/// The messages at the front that go the same way: ChannelData messages of one channel and length, or one message. Returns how many bytes
-/// they are.
+/// The messages at the start of `bytes` that can be relayed together: ChannelData messages of one channel and length, or one message of any kind.
+/// Also returns their length in bytes.
 fn equal_messages(bytes: &[u8], len: usize, padded_len: usize) -> (Run<'_>, usize) {
     let first = &bytes[..len];
     let is_channel_data = matches!(first.first(), Some(64..));
@@ -205,7 +206,7 @@ mod tests {
         assert_eq!((run.count(), run.stride, used), (2, 12, 24));
         let (run, used) = equal_messages(&stream[24..], 10, 12);
         assert_eq!((run.count(), run.bytes.len(), used), (1, 10, 12));
-        // The last one has not come whole.
+        // The last message is incomplete.
         let (run, used) = equal_messages(&stream[..20], 9, 12);
         assert_eq!((run.count(), run.bytes.len(), used), (1, 9, 12));
     }

@@ -1,4 +1,4 @@
-//! The server's side of the handshake (RFC 6455 §4.2).
+//! The server side of the handshake (RFC 6455 §4.2).
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
@@ -6,7 +6,7 @@ use sha1::{Digest as _, Sha1};
 
 use super::head::{Gather, Gathered, Head, HeadError, is_token};
 
-/// What is appended to a key before it is hashed (RFC 6455 §1.3).
+/// The string that is appended to a key before hashing (RFC 6455 §1.3).
 const GUID: &[u8] = b"258EAFA5-E914-47DA-95CA-C5AB0DC85B11";
 
 /// The value of Sec-WebSocket-Accept for a key.
@@ -23,63 +23,64 @@ pub(super) fn accept_value(key: &str) -> String {
 pub struct AcceptRules {
     /// The longest request in bytes.
     pub bytes: usize,
-    /// Header fields that a request may have.
+    /// The maximum number of header fields in a request.
     pub fields: usize,
-    /// The paths that a WebSocket is served at, such as `/`. Empty: any.
+    /// The paths that accept a WebSocket, such as `/`. If empty, every path does.
     pub paths: Vec<String>,
-    /// Subprotocols that are spoken. A request must offer one of them, unless the list is empty.
+    /// The supported subprotocols, the preferred first. A request must offer one of them, unless the list is empty.
     pub protocols: Vec<String>,
-    /// The origins of web pages that may connect, such as `https://example.org`; `None`: all. A client that is no browser has none.
+    /// The origins of web pages that may connect, such as `https://example.org`. `None` allows all. A request without Origin, from a
+    /// client that is not a browser, is always allowed.
     pub origins: Option<Vec<String>>,
 }
 
 /// A handshake that was accepted.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Accepted {
-    /// The subprotocol, as its place in [`AcceptRules::protocols`].
+    /// The selected subprotocol, as an index into [`AcceptRules::protocols`].
     pub protocol: Option<usize>,
-    /// The path that was asked for, with its query.
+    /// The requested path with its query.
     pub target: String,
-    /// The host that was asked for, with its port if one was given.
+    /// The value of the Host field: the host, and the port if the client sent one.
     pub host: String,
-    /// The origin of the web page, if a browser asks.
+    /// The origin of the web page; `None` if the client is not a browser.
     pub origin: Option<String>,
 }
 
-/// Why a handshake was refused. Its [`status`](Refusal::status) was appended as a response.
+/// Why a handshake was refused. [`Accept::receive`] has appended a response with its [`status`](Refusal::status).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, thiserror::Error)]
 pub enum Refusal {
-    /// The request breaks HTTP's rules.
+    /// The request violates HTTP/1.1 (RFC 9112).
     #[error("the request is malformed")]
     Malformed,
-    /// No or an invalid Sec-WebSocket-Key.
+    /// Sec-WebSocket-Key is missing or invalid.
     #[error("Sec-WebSocket-Key is missing or invalid")]
     Key,
-    /// None of the subprotocols is spoken here.
-    #[error("Sec-WebSocket-Protocol names none that this server speaks")]
+    /// The server supports none of the offered subprotocols.
+    #[error("Sec-WebSocket-Protocol offers no subprotocol that this server supports")]
     Protocol,
-    /// The web page comes from elsewhere.
+    /// [`AcceptRules::origins`] does not allow the origin of the web page.
     #[error("the origin of the page is not allowed")]
     Origin,
-    /// No WebSocket is served at this path.
+    /// [`AcceptRules::paths`] does not have this path.
     #[error("no WebSocket is served at this path")]
     Path,
-    /// Another method than GET.
-    #[error("a WebSocket is opened by GET")]
+    /// The method is not GET.
+    #[error("the method is not GET")]
     Method,
-    /// The request asks for no WebSocket of version 13.
-    #[error("this server speaks WebSocket only, version 13")]
+    /// The request does not ask for an upgrade to WebSocket version 13.
+    #[error("this server supports WebSocket version 13 only")]
     Upgrade,
-    /// More bytes or fields than a request may have.
+    /// The request exceeds the limit on bytes or header fields.
     #[error("the request is too long")]
     TooLong,
-    /// Another version of HTTP than 1.1.
-    #[error("the request is not of HTTP/1.1")]
+    /// The version of HTTP is not 1.1.
+    #[error("the request is not HTTP/1.1")]
     Version,
 }
 
 impl Refusal {
-    /// All of them, in the order of their numbers.
+    /// All refusals, in the order of their numbers.
     pub const ALL: &'static [Refusal] = &[
         Refusal::Malformed,
         Refusal::Key,
@@ -108,7 +109,7 @@ impl Refusal {
         }
     }
 
-    /// The status of the response (RFC 9110 §15, RFC 6585 §5).
+    /// The status code of the response (RFC 9110 §15, RFC 6585 §5).
     #[must_use]
     pub const fn status(self) -> u16 {
         match self {
@@ -122,14 +123,14 @@ impl Refusal {
         }
     }
 
-    /// The status with its phrase, and the fields that belong to it.
+    /// The status code with its reason phrase, and the header fields that it requires.
     const fn head(self) -> &'static str {
         match self.status() {
             403 => "403 Forbidden\r\n",
             404 => "404 Not Found\r\n",
             // RFC 9110 §15.5.6.
             405 => "405 Method Not Allowed\r\nAllow: GET\r\n",
-            // RFC 6455 §4.4, RFC 9110 §15.5.22. `Connection: close` below is a field of its own.
+            // RFC 6455 §4.4, RFC 9110 §15.5.22. `write` adds a second Connection field, with `close`.
             426 => {
                 "426 Upgrade Required\r\nUpgrade: websocket\r\nConnection: Upgrade\r\nSec-WebSocket-Version: 13\r\n"
             }
@@ -151,18 +152,18 @@ impl Refusal {
     }
 }
 
-/// A handshake that goes on.
+/// A handshake in progress.
 #[derive(Debug, Default)]
 pub struct Accept {
     head: Gather,
 }
 
 impl Accept {
-    /// Takes bytes of the request. Returns how many were used, and the handshake once the request is whole. The response was
-    /// appended to `out` then. The rest of the bytes belongs to the WebSocket.
+    /// Processes bytes of the request. Returns how many it used, and the accepted handshake once the request is complete. It then
+    /// appends the response to `out`. Pass the remaining bytes to the [`WebSocket`](super::WebSocket).
     ///
     /// # Errors
-    /// If the handshake is refused: write the response, then close the connection.
+    /// If the handshake is refused. Write the response, then close the connection.
     pub fn receive(
         &mut self,
         bytes: &[u8],
@@ -198,7 +199,7 @@ fn accept(head: &[u8], rules: &AcceptRules, out: &mut Vec<u8>) -> Result<Accepte
     {
         return Err(Refusal::Origin);
     }
-    // RFC 6455 §4.2.2: one of the client's, chosen by the server's order. Names are compared with case.
+    // RFC 6455 §4.2.2: the server selects one of the client's subprotocols, in its own order. The comparison is case-sensitive.
     let protocol = rules.protocols.iter().position(|known| {
         head.list("Sec-WebSocket-Protocol")
             .any(|name| name == known)
@@ -223,7 +224,7 @@ fn accept(head: &[u8], rules: &AcceptRules, out: &mut Vec<u8>) -> Result<Accepte
     })
 }
 
-/// The request line, and what every request of HTTP/1.1 must have: target and host.
+/// Checks the request line and the host. Returns target and host.
 fn request<'a>(head: &Head<'a>, rules: &AcceptRules) -> Result<(&'a str, &'a str), Refusal> {
     let mut words = head.line.split(' ');
     let (Some(method), Some(target), Some(version), None) =
@@ -239,7 +240,7 @@ fn request<'a>(head: &Head<'a>, rules: &AcceptRules) -> Result<(&'a str, &'a str
     }
     // RFC 9112 §3.2: a request without a host, or with two, is malformed.
     let host = head.only("Host").ok_or(Refusal::Malformed)?;
-    // A body would be taken for frames.
+    // The WebSocket would parse a body as frames.
     let has_body = head.all("Transfer-Encoding").next().is_some()
         || head.all("Content-Length").any(|length| length != "0");
     if has_body {
@@ -256,7 +257,7 @@ fn request<'a>(head: &Head<'a>, rules: &AcceptRules) -> Result<(&'a str, &'a str
     Ok((target, host))
 }
 
-/// Path and query, also of a target that is a whole URI (RFC 9112 §3.2.2).
+/// Path and query of a target, which may be in absolute form (RFC 9112 §3.2.2).
 fn origin_form(target: &str) -> Option<&str> {
     if target.starts_with('/') {
         return Some(target);
@@ -268,7 +269,7 @@ fn origin_form(target: &str) -> Option<&str> {
     is_known.then(|| rest.find('/').map_or("/", |at| &rest[at..]))
 }
 
-/// Whether a WebSocket is asked for. Returns its key.
+/// Checks that the request asks for a WebSocket. Returns its key.
 fn upgrade<'a>(head: &Head<'a>) -> Result<&'a str, Refusal> {
     let is_upgrade = head.has("Upgrade", "websocket") && head.has("Connection", "upgrade");
     if !is_upgrade || head.only("Sec-WebSocket-Version") != Some("13") {

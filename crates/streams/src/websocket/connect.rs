@@ -1,4 +1,4 @@
-//! The client's side of the handshake (RFC 6455 §4.1).
+//! The client side of the handshake (RFC 6455 §4.1).
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
@@ -6,41 +6,41 @@ use base64::engine::general_purpose::STANDARD;
 use super::accept::accept_value;
 use super::head::{Gather, Gathered, Head};
 
-/// The longest response that is waited for.
+/// The longest accepted response in bytes.
 const MOST_BYTES: usize = 8 << 10;
-/// Header fields that a response may have.
+/// The maximum number of header fields in a response.
 const MOST_FIELDS: usize = 64;
 
-/// What a client asks for.
+/// The contents of a client's request.
 #[derive(Clone, Copy, Debug)]
 pub struct Request<'a> {
-    /// The host, with its port unless it is the default one.
+    /// The host, with the port unless it is the default port.
     pub host: &'a str,
     /// Path and query.
     pub target: &'a str,
-    /// The subprotocol; empty: none.
+    /// The offered subprotocol. If empty, the field is omitted.
     pub protocol: &'a str,
-    /// The origin; empty: none, as a client that is no browser has it.
+    /// The origin. If empty, the field is omitted: only browsers must send it.
     pub origin: &'a str,
-    /// Random bytes.
+    /// Random bytes for Sec-WebSocket-Key.
     pub key: [u8; 16],
 }
 
-/// Why a server is no WebSocket server, or does not want to be ours.
+/// Why the handshake failed.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ConnectError {
-    /// No response of HTTP/1.1.
-    #[error("the response is no HTTP/1.1, or too long")]
+    /// The response is not HTTP/1.1, or is too long.
+    #[error("the response is not HTTP/1.1, or is too long")]
     Malformed,
-    /// Another status than 101.
-    #[error("the server answers with status {0} instead of 101")]
+    /// The status code is not 101.
+    #[error("the response has status {0} instead of 101")]
     Status(u16),
-    /// No upgrade to WebSocket, or to another than ours: the field that is wrong.
-    #[error("the response has no valid {0}")]
+    /// This header field is missing, or does not match the request.
+    #[error("the header field {0} is missing or invalid")]
     Field(&'static str),
 }
 
-/// A handshake that goes on.
+/// A handshake in progress.
 #[derive(Debug)]
 pub struct Connect {
     head: Gather,
@@ -49,7 +49,7 @@ pub struct Connect {
 }
 
 impl Connect {
-    /// Begins a handshake: appends the request to `out`.
+    /// Begins a handshake and appends the request to `out`.
     #[must_use]
     pub fn new(request: &Request<'_>, out: &mut Vec<u8>) -> Connect {
         let key = STANDARD.encode(request.key);
@@ -75,11 +75,11 @@ impl Connect {
         }
     }
 
-    /// Takes bytes of the response. Returns how many were used, and whether the WebSocket is open: the rest of the bytes belongs to
-    /// it.
+    /// Processes bytes of the response. Returns how many it used, and whether the WebSocket is open. Then pass the remaining bytes to
+    /// the [`WebSocket`](super::WebSocket).
     ///
     /// # Errors
-    /// If the server opens no WebSocket: close the connection.
+    /// If the server refuses the handshake or its response is invalid. Close the connection.
     pub fn receive(&mut self, bytes: &[u8]) -> (usize, Result<bool, ConnectError>) {
         let (used, gathered) = self.head.receive(bytes, MOST_BYTES);
         let result = match gathered {
@@ -102,7 +102,7 @@ impl Connect {
             return Err(ConnectError::Status(status));
         }
         let protocol = head.all("Sec-WebSocket-Protocol").next();
-        // RFC 6455 §4.1: each of these fails the connection.
+        // RFC 6455 §4.1: the client must fail the connection if one of these is invalid.
         for (name, is_valid) in [
             ("Upgrade", head.has("Upgrade", "websocket")),
             ("Connection", head.has("Connection", "upgrade")),

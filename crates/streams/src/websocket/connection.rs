@@ -1,4 +1,4 @@
-//! The frames of one WebSocket after its handshake (RFC 6455 §5 to §8).
+//! One WebSocket after its handshake: frames and messages (RFC 6455 §5 to §8).
 
 use std::ops::Range;
 
@@ -6,14 +6,14 @@ use super::frame::{CloseCode, FrameHeader, Header, Kind, MOST_CONTROL, MOST_HEAD
 use super::mask;
 use super::utf8::Utf8;
 
-/// Which kinds of messages are understood.
+/// Which kinds of messages are accepted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum MessageKinds {
-    /// Text and binary, as SIP has it (RFC 7118 §4.2).
+    /// Text and binary, as for SIP (RFC 7118 §4.2).
     All,
-    /// Text alone.
+    /// Text only.
     Text,
-    /// Binary alone.
+    /// Binary only.
     Binary,
 }
 
@@ -27,34 +27,34 @@ impl MessageKinds {
     }
 }
 
-/// What is accepted.
+/// Limits on received messages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MessageLimits {
     /// The longest message in bytes.
     pub bytes: usize,
-    /// Into how many frames a message may be cut. Without a limit, empty frames would make a message without end.
+    /// The maximum number of frames per message. Without this limit, a message of empty frames would never end.
     pub frames: u32,
-    /// Which kinds of messages are understood.
+    /// Which kinds of messages are accepted.
     pub kinds: MessageKinds,
 }
 
-/// How the other side broke the protocol. Its [`name`](ProtocolError::name) goes to metrics.
+/// How the peer violated the protocol. Its [`name`](ProtocolError::name) goes to metrics.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, thiserror::Error)]
 pub enum ProtocolError {
     /// RFC 6455 §5.1: a client masks its frames.
     #[error("a frame of a client is not masked")]
     NotMasked,
-    /// RFC 6455 §5.1: a server does not.
+    /// RFC 6455 §5.1: a server does not mask its frames.
     #[error("a frame of a server is masked")]
     Masked,
-    /// RFC 6455 §5.2: no extension is agreed.
+    /// RFC 6455 §5.2: no extension is negotiated that defines these bits.
     #[error("a reserved bit is set")]
     ReservedBits,
     /// RFC 6455 §5.2.
-    #[error("an unknown opcode")]
+    #[error("the opcode is unknown")]
     Opcode,
-    /// RFC 6455 §5.2: not the shortest form.
-    #[error("a length that is not in its shortest form")]
+    /// RFC 6455 §5.2: the length must be encoded in the minimal number of bytes.
+    #[error("a payload length is not in its shortest form")]
     Length,
     /// RFC 6455 §5.5.
     #[error("a control frame is fragmented or too long")]
@@ -65,19 +65,19 @@ pub enum ProtocolError {
     /// RFC 6455 §5.5.1, §7.4.
     #[error("a Close frame has an invalid code")]
     CloseBody,
-    /// The kind of message is not understood.
-    #[error("a message of a kind that is not understood")]
+    /// [`MessageLimits::kinds`] does not have this kind of message.
+    #[error("a message has a kind that is not accepted")]
     Kind,
     /// RFC 6455 §8.1.
-    #[error("text that is not UTF-8")]
+    #[error("text is not UTF-8")]
     Utf8,
-    /// More bytes or frames than a message may have.
+    /// A message exceeds [`MessageLimits::bytes`] or [`MessageLimits::frames`].
     #[error("a message is too long")]
     TooLong,
 }
 
 impl ProtocolError {
-    /// All of them, in the order of their numbers.
+    /// All errors, in the order of their numbers.
     pub const ALL: &'static [ProtocolError] = &[
         ProtocolError::NotMasked,
         ProtocolError::Masked,
@@ -110,7 +110,7 @@ impl ProtocolError {
         }
     }
 
-    /// What the other side is told.
+    /// The status code of the Close frame that reports the error.
     #[must_use]
     pub const fn close_code(self) -> CloseCode {
         match self {
@@ -125,31 +125,31 @@ impl ProtocolError {
 /// How a WebSocket ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum End {
-    /// Both sides have sent a Close frame. The number is the other side's, if it gave one.
+    /// Both sides have sent a Close frame. The number is the peer's status code, if it sent one.
     Closed(Option<u16>),
-    /// The other side broke the protocol.
+    /// The peer violated the protocol.
     Failed(ProtocolError),
 }
 
-/// What was found in the bytes.
+/// The result of [`WebSocket::receive`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Event<'a> {
-    /// All bytes are used: nothing more before others come.
+    /// All bytes are used. The next event requires more bytes.
     Need,
-    /// A whole message.
+    /// A complete message.
     Message {
-        /// What it holds.
+        /// Text or binary.
         kind: Kind,
-        /// Its bytes.
+        /// The payload of all its frames.
         payload: &'a [u8],
     },
-    /// A Ping, whose Pong was appended, or a Pong: the other side lives.
+    /// A Ping or a Pong: the peer is alive. The Pong for a Ping was appended.
     Alive,
-    /// The WebSocket has ended. Write what was appended, then close the connection: the server first (RFC 6455 §7.1.1).
+    /// The WebSocket has ended. Write the appended bytes. Then the server closes the connection first (RFC 6455 §7.1.1).
     Ended(End),
 }
 
-/// As [`Event`], without a borrow.
+/// The same as [`Event`], without a borrow.
 enum Found {
     Need,
     InPlace(Kind, Range<usize>),
@@ -161,7 +161,7 @@ enum Found {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum State {
     Open,
-    /// Our Close frame was written, the other side's has not come.
+    /// This side has sent a Close frame, and the peer's has not arrived.
     Closing,
     Ended,
 }
@@ -170,11 +170,11 @@ enum State {
 #[derive(Clone, Copy, Debug)]
 struct Frame {
     header: Header,
-    /// Bytes of its payload that have come.
+    /// Bytes of its payload that were received.
     seen: u64,
 }
 
-/// A message of which not all has come.
+/// An incomplete message.
 #[derive(Clone, Copy, Debug)]
 struct Begun {
     kind: Kind,
@@ -182,7 +182,7 @@ struct Begun {
     utf8: Utf8,
 }
 
-/// One WebSocket, of a server or a client. It has no memory of its own beyond its size while no message is begun.
+/// One WebSocket of a server or a client. It allocates memory only for an incomplete message.
 pub struct WebSocket {
     limits: MessageLimits,
     /// `None` on a server, which does not mask.
@@ -192,9 +192,9 @@ pub struct WebSocket {
     header_length: usize,
     frame: Option<Frame>,
     message: Option<Begun>,
-    /// The payload of the message that is begun.
+    /// The payload of the incomplete message.
     gathered: Vec<u8>,
-    /// Whether `gathered` was handed out.
+    /// Whether the last event has borrowed `gathered`; the next call frees it.
     is_handed_out: bool,
     control: [u8; MOST_CONTROL],
     control_length: usize,
@@ -212,13 +212,13 @@ impl std::fmt::Debug for WebSocket {
 }
 
 impl WebSocket {
-    /// The server's side.
+    /// The server side.
     #[must_use]
     pub const fn server(limits: MessageLimits) -> WebSocket {
         WebSocket::new(limits, None)
     }
 
-    /// The client's side. The seed must come from a source that cannot be predicted (RFC 6455 §10.3).
+    /// The client side. The masking keys derive from the seed, which must be unpredictable (RFC 6455 §10.3).
     #[must_use]
     pub const fn client(limits: MessageLimits, seed: [u8; 16]) -> WebSocket {
         WebSocket::new(limits, Some(mask::Keys::new(seed)))
@@ -240,13 +240,13 @@ impl WebSocket {
         }
     }
 
-    /// Whether messages can be sent: no Close frame has been written or received.
+    /// Whether messages can be sent: neither side has sent a Close frame.
     #[must_use]
     pub fn is_open(&self) -> bool {
         self.state == State::Open
     }
 
-    /// Whether a frame or a message is begun: its rest must come in time.
+    /// Whether a frame or a message is incomplete. The caller applies the message deadline to the rest.
     #[must_use]
     pub const fn is_begun(&self) -> bool {
         self.header_length > 0 || self.frame.is_some() || self.message.is_some()
@@ -257,8 +257,8 @@ impl WebSocket {
         self.gathered.capacity()
     }
 
-    /// Takes bytes up to the next event. Returns how many were used, and the event. Appends what is to be written to `out`. Call it
-    /// with the rest of the bytes until it returns [`Event::Need`]. `input` is unmasked in place.
+    /// Processes bytes up to the next event. Returns how many it used, and the event. Appends bytes for the peer to `out`. Call it
+    /// with the remaining bytes until it returns [`Event::Need`]. `input` is unmasked in place.
     pub fn receive<'a>(&'a mut self, input: &'a mut [u8], out: &mut Vec<u8>) -> (usize, Event<'a>) {
         if self.is_handed_out {
             self.gathered = Vec::new();
@@ -301,7 +301,7 @@ impl WebSocket {
         }
     }
 
-    /// Takes a header, or payload. `None` if there may be more to do.
+    /// Processes a header, or payload. Returns `None` if more of `input` may be processed.
     fn step(
         &mut self,
         input: &mut [u8],
@@ -313,7 +313,7 @@ impl WebSocket {
             return Ok((!is_whole).then_some(Found::Need));
         };
         let header = frame.header;
-        // Lengths are within the limits, which are usize.
+        // `begin` has checked the length against the limits, which are usize.
         let left = usize::try_from(header.length - frame.seen).unwrap_or(usize::MAX);
         let payload = *used..*used + left.min(input.len() - *used);
         *used = payload.end;
@@ -342,11 +342,11 @@ impl WebSocket {
         };
         self.message = None;
         if self.state != State::Open {
-            // RFC 6455 §1.4: data after our Close frame is of no use.
+            // RFC 6455 §1.4: after this side has sent a Close frame, it ignores data.
             self.gathered = Vec::new();
             return Ok(None);
         }
-        // The usual case: nothing is copied.
+        // The usual case: the message is in one piece of `input`, and is not copied.
         if is_whole_frame && begun.frames == 1 {
             return Ok(Some(Found::InPlace(begun.kind, payload)));
         }
@@ -354,7 +354,7 @@ impl WebSocket {
         Ok(Some(Found::Gathered(begun.kind)))
     }
 
-    /// Checks payload of a message.
+    /// Checks the payload of a message.
     fn data(&mut self, bytes: &[u8], is_end: bool) -> Result<(), ProtocolError> {
         let Some(begun) = &mut self.message else {
             return Err(ProtocolError::Fragments);
@@ -368,7 +368,7 @@ impl WebSocket {
         Ok(())
     }
 
-    /// Takes bytes of a header. Returns whether it is whole.
+    /// Reads bytes of a header. Returns whether the header is complete.
     fn take_header(&mut self, input: &[u8], used: &mut usize) -> Result<bool, ProtocolError> {
         loop {
             let wanted = match self.header[..self.header_length] {
@@ -385,7 +385,7 @@ impl WebSocket {
                 return Ok(false);
             }
             if wanted == 2 {
-                // What the first two bytes show is not waited for.
+                // An error in the first two bytes is reported without waiting for the rest of the header.
                 self.check_start()?;
                 if Header::length_of(self.header[1]) > 2 {
                     continue;
@@ -400,7 +400,7 @@ impl WebSocket {
     fn check_start(&self) -> Result<(), ProtocolError> {
         let [first, second, ..] = self.header;
         Header::check(first, second)?;
-        // RFC 6455 §5.1: a server closes the connection upon a frame that is not masked, a client upon one that is.
+        // RFC 6455 §5.1: a server rejects unmasked frames, a client rejects masked frames.
         match (self.keys.is_none(), second & 0x80 != 0) {
             (true, false) => Err(ProtocolError::NotMasked),
             (false, true) => Err(ProtocolError::Masked),
@@ -408,7 +408,7 @@ impl WebSocket {
         }
     }
 
-    /// A frame begins.
+    /// Begins a frame. Checks its opcode, kind and length.
     fn begin(&mut self, header: Header) -> Result<(), ProtocolError> {
         self.frame = Some(Frame { header, seen: 0 });
         if header.opcode.is_control() {
@@ -420,7 +420,7 @@ impl WebSocket {
             frames: 0,
             utf8: Utf8::default(),
         };
-        // RFC 6455 §5.4: the fragments of a message follow each other; only control frames come between.
+        // RFC 6455 §5.4: only control frames may be sent between the fragments of a message.
         let mut begun = match (header.opcode, self.message) {
             (Opcode::Continuation, Some(begun)) => begun,
             (Opcode::Text, None) => new(Kind::Text),
@@ -452,7 +452,7 @@ impl WebSocket {
         }
     }
 
-    /// The other side's Close frame: it is answered with its own code, unless it answers ours (RFC 6455 §5.5.1).
+    /// Handles the peer's Close frame. Unless this side has sent one, it replies with the same status code (RFC 6455 §5.5.1).
     fn close_frame(&mut self, payload: &[u8], out: &mut Vec<u8>) -> Result<Found, ProtocolError> {
         let code = match payload.split_first_chunk() {
             Some((code, reason)) => {
@@ -500,8 +500,8 @@ impl WebSocket {
         }
     }
 
-    /// Appends a message. Returns whether it could: nothing follows a Close frame. A server may write [`FrameHeader::message`] and
-    /// the payload itself instead, to save the copy.
+    /// Appends a message. Returns false, and appends nothing, after a Close frame. To save the copy, a server may write
+    /// [`FrameHeader::message`] and the payload itself.
     pub fn send(&mut self, kind: Kind, payload: &[u8], out: &mut Vec<u8>) -> bool {
         if self.is_open() {
             self.write(kind.opcode(), payload, out);
@@ -509,15 +509,15 @@ impl WebSocket {
         self.is_open()
     }
 
-    /// Appends a Ping, which the other side answers: [`Event::Alive`].
+    /// Appends a Ping. The peer's Pong is [`Event::Alive`].
     pub fn ping(&mut self, out: &mut Vec<u8>) {
         if self.is_open() {
             self.write(Opcode::Ping, &[], out);
         }
     }
 
-    /// Appends a Close frame, unless there was one. The reason is cut to 123 bytes. Messages that come are dropped until
-    /// [`Event::Ended`].
+    /// Appends a Close frame, unless one was sent or received. The reason is truncated to 123 bytes. Messages that arrive afterwards
+    /// are dropped until [`Event::Ended`].
     pub fn close(&mut self, code: CloseCode, reason: &str, out: &mut Vec<u8>) {
         if !self.is_open() {
             return;

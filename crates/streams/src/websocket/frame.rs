@@ -6,16 +6,16 @@
 
 use super::ProtocolError;
 
-/// The longest header: the long length and a masking key.
+/// The longest header in bytes: with an 8-byte length and a masking key.
 pub(super) const MOST_HEADER: usize = 14;
-/// The longest payload of a control frame (RFC 6455 §5.5).
+/// The longest payload of a control frame in bytes (RFC 6455 §5.5).
 pub(super) const MOST_CONTROL: usize = 125;
 
 const FIN: u8 = 0x80;
 const RESERVED: u8 = 0x70;
 const MASKED: u8 = 0x80;
 
-/// What a message holds.
+/// The kind of a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Kind {
     /// UTF-8.
@@ -25,7 +25,7 @@ pub enum Kind {
 }
 
 impl Kind {
-    /// The kind that this payload can be sent as: text if it is UTF-8 (RFC 7118 §4.2).
+    /// The kind of message for this payload: text if it is UTF-8 (RFC 7118 §4.2).
     #[must_use]
     pub fn of(payload: &[u8]) -> Kind {
         match std::str::from_utf8(payload) {
@@ -42,23 +42,23 @@ impl Kind {
     }
 }
 
-/// Why a WebSocket is closed (RFC 6455 §7.4.1).
+/// The status code of a Close frame (RFC 6455 §7.4.1).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(u16)]
 pub enum CloseCode {
-    /// Its purpose is fulfilled.
+    /// The connection has served its purpose.
     Normal = 1000,
-    /// The server goes down, or the page is left.
+    /// The server shuts down, or the user leaves the page.
     GoingAway = 1001,
-    /// The other side broke the protocol.
+    /// The peer violated the protocol.
     Protocol = 1002,
-    /// A kind of message that is not understood.
+    /// The endpoint does not accept this kind of message.
     Unsupported = 1003,
     /// A payload that does not fit its kind, such as text that is not UTF-8.
     Payload = 1007,
     /// A message that is too long.
     TooLong = 1009,
-    /// The server cannot go on.
+    /// An unexpected condition prevents the server from continuing.
     Internal = 1011,
 }
 
@@ -69,14 +69,14 @@ impl CloseCode {
         self as u16
     }
 
-    /// Whether an endpoint may send this number in a Close frame: registered with IANA, or of the ranges for libraries and
-    /// applications (RFC 6455 §7.4.2).
+    /// Whether an endpoint may send this status code in a Close frame. It may if IANA has registered the code, or the code is in the
+    /// ranges for libraries and applications (RFC 6455 §7.4.2).
     pub(super) const fn is_sendable(number: u16) -> bool {
         matches!(number, 1000..=1003 | 1007..=1014 | 3000..=4999)
     }
 }
 
-/// What a frame is.
+/// The opcode of a frame (RFC 6455 §5.2).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Opcode {
     Continuation = 0,
@@ -105,7 +105,7 @@ impl Opcode {
     }
 }
 
-/// A header that was read.
+/// A parsed header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Header {
     pub(super) opcode: Opcode,
@@ -115,7 +115,7 @@ pub(super) struct Header {
 }
 
 impl Header {
-    /// How long the header is that begins with these two bytes.
+    /// The length of a header in bytes, from its second byte.
     pub(super) const fn length_of(second: u8) -> usize {
         let extended = match second & !MASKED {
             126 => 2,
@@ -125,14 +125,14 @@ impl Header {
         2 + extended + if second & MASKED == 0 { 0 } else { 4 }
     }
 
-    /// Checks what the first two bytes say.
+    /// Checks the first two bytes. Returns the opcode.
     pub(super) fn check(first: u8, second: u8) -> Result<Opcode, ProtocolError> {
-        // RFC 6455 §5.2: no extension is agreed that gives the reserved bits a meaning.
+        // RFC 6455 §5.2: no extension is negotiated that defines the reserved bits.
         if first & RESERVED != 0 {
             return Err(ProtocolError::ReservedBits);
         }
         let opcode = Opcode::of(first & 15).ok_or(ProtocolError::Opcode)?;
-        // RFC 6455 §5.5: control frames are short and whole.
+        // RFC 6455 §5.5: control frames have at most 125 bytes and are not fragmented.
         let is_short = usize::from(second & !MASKED) <= MOST_CONTROL;
         if opcode.is_control() && (first & FIN == 0 || !is_short) {
             return Err(ProtocolError::Control);
@@ -140,7 +140,7 @@ impl Header {
         Ok(opcode)
     }
 
-    /// Reads a whole header: as many bytes as [`Header::length_of`] says.
+    /// Parses a complete header of [`Header::length_of`] bytes.
     pub(super) fn parse(bytes: &[u8]) -> Result<Header, ProtocolError> {
         let (&[first, second], rest) = bytes.split_first_chunk().ok_or(ProtocolError::Length)?;
         let opcode = Header::check(first, second)?;
@@ -155,7 +155,7 @@ impl Header {
             }
             short => (u64::from(short), rest),
         };
-        // RFC 6455 §5.2: the shortest form is the only one, and the highest bit is zero.
+        // RFC 6455 §5.2: only the shortest encoding is valid, and the most significant bit is zero.
         let is_shortest = match second & !MASKED {
             126 => length > 125,
             127 => length > 0xffff && length >> 63 == 0,
@@ -178,7 +178,7 @@ impl Header {
     }
 }
 
-/// The header of a frame to be written, whose payload follows.
+/// The header of a frame to send. The payload follows it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FrameHeader {
     bytes: [u8; MOST_HEADER],
@@ -186,7 +186,7 @@ pub struct FrameHeader {
 }
 
 impl FrameHeader {
-    /// The header of a whole message of a server.
+    /// The header of a server's message in one frame.
     #[must_use]
     pub fn message(kind: Kind, length: usize) -> FrameHeader {
         FrameHeader::new(kind.opcode(), length, None)

@@ -1,12 +1,12 @@
 //! The head of an HTTP/1.1 message (RFC 9112 §2 to §5): its first line and its fields, with limits.
 
-/// Gathers the bytes of a head. Every byte is looked at once, however the bytes are cut.
+/// Collects the bytes of a head. The cost per byte is constant, however the network splits the bytes.
 #[derive(Debug, Default)]
 pub(super) struct Gather {
     bytes: Vec<u8>,
 }
 
-/// Whether a head is whole.
+/// Whether a head is complete.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Gathered {
     Need,
@@ -17,12 +17,12 @@ pub(super) enum Gathered {
 const END: &[u8] = b"\r\n\r\n";
 
 impl Gather {
-    /// Takes bytes up to the end of the head. Returns how many, and whether it is whole.
+    /// Adds bytes up to the end of the head. Returns how many, and whether the head is complete.
     pub(super) fn receive(&mut self, bytes: &[u8], most: usize) -> (usize, Gathered) {
         let before = self.bytes.len();
         let taken = bytes.len().min(most - before.min(most));
         self.bytes.extend_from_slice(&bytes[..taken]);
-        // The end may have begun in the bytes before.
+        // The end marker may begin in earlier bytes.
         let from = before.saturating_sub(END.len() - 1);
         let end = self.bytes[from..]
             .windows(END.len())
@@ -37,20 +37,20 @@ impl Gather {
         }
     }
 
-    /// The head, once it is whole. Its memory is given back.
+    /// Returns the complete head and keeps no memory.
     pub(super) fn take(&mut self) -> Vec<u8> {
         std::mem::take(&mut self.bytes)
     }
 }
 
-/// Why a head is not accepted.
+/// Why a head is rejected.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum HeadError {
     Malformed,
     TooManyFields,
 }
 
-/// A head: the first line, and names and values.
+/// A parsed head: the first line, and the header fields.
 #[derive(Debug)]
 pub(super) struct Head<'a> {
     pub(super) line: &'a str,
@@ -58,7 +58,7 @@ pub(super) struct Head<'a> {
 }
 
 impl<'a> Head<'a> {
-    /// Splits a head, which ends with an empty line.
+    /// Parses a head, which ends with an empty line.
     pub(super) fn parse(bytes: &'a [u8], most_fields: usize) -> Result<Head<'a>, HeadError> {
         let text = bytes
             .strip_suffix(END)
@@ -76,7 +76,7 @@ impl<'a> Head<'a> {
             }
             let (name, value) = field.split_once(':').ok_or(HeadError::Malformed)?;
             let value = value.trim_matches([' ', '\t']);
-            // RFC 9112 §5.1: no space before the colon, and no fold.
+            // RFC 9112 §5.1: no whitespace before the colon. Line folding is not accepted either.
             if !is_token(name) || value.contains(is_control) {
                 return Err(HeadError::Malformed);
             }
@@ -99,7 +99,7 @@ impl<'a> Head<'a> {
         values.next().filter(|_| values.next().is_none())
     }
 
-    /// The elements of a comma list in all fields of this name.
+    /// The elements of the comma-separated lists in all fields of this name.
     pub(super) fn list(&self, name: &str) -> impl Iterator<Item = &'a str> {
         self.all(name)
             .flat_map(|value| value.split(','))
@@ -107,7 +107,7 @@ impl<'a> Head<'a> {
             .filter(|element| !element.is_empty())
     }
 
-    /// Whether a comma list has this element, in any case.
+    /// Whether a comma-separated list has this element. The comparison is case-insensitive.
     pub(super) fn has(&self, name: &str, element: &str) -> bool {
         self.list(name)
             .any(|other| other.eq_ignore_ascii_case(element))

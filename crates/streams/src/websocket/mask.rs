@@ -1,8 +1,8 @@
-//! Masks: what keeps a client's bytes from looking like another protocol to an intermediary (RFC 6455 §5.3, §10.3).
+//! Masking (RFC 6455 §5.3, §10.3). It prevents attacks on intermediaries that misinterpret a client's bytes as another protocol.
 
 use sha1::{Digest as _, Sha1};
 
-/// XORs `bytes` with the key; `phase` is how many bytes of the frame came before.
+/// XORs `bytes` with the key. `phase` is the number of payload bytes of the frame before `bytes`.
 pub(super) fn apply(bytes: &mut [u8], key: [u8; 4], phase: usize) {
     let mut turned = key;
     turned.rotate_left(phase % 4);
@@ -17,7 +17,7 @@ pub(super) fn apply(bytes: &mut [u8], key: [u8; 4], phase: usize) {
     }
 }
 
-/// The keys of a client's frames. They must not be predictable for who chooses the payload: hence a hash of a secret seed.
+/// The masking keys of a client. Whoever chooses the payload must not predict them, so they are hashes of a secret seed and a counter.
 #[derive(Clone)]
 pub(super) struct Keys {
     seed: [u8; 16],

@@ -1,9 +1,9 @@
-//! WebSocket (RFC 6455): the handshake in HTTP, and frames, on top of a connection's bytes.
+//! WebSocket (RFC 6455) without sockets: the HTTP handshake, and frames.
 //!
-//! A server gives the bytes of a new connection to [`Accept`]; what it appends is the response. A client begins with [`Connect`].
-//! Both give the rest to a [`WebSocket`], which finds messages and answers what the protocol has answered: Ping and Close.
+//! A server passes the bytes of a new connection to [`Accept`], which appends the response. A client begins with [`Connect`].
+//! Both pass the bytes after the handshake to a [`WebSocket`]. It finds messages, and replies to Ping and Close frames.
 //!
-//! No extension is agreed, so nothing is compressed. How the bytes are cut into pieces changes neither the events nor the responses.
+//! No extension is negotiated, so messages are not compressed. Events and responses do not depend on how the network splits the bytes.
 
 mod accept;
 mod connect;

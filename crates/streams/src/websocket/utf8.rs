@@ -1,15 +1,15 @@
-//! UTF-8 that comes in pieces (RFC 6455 §8.1).
+//! Validates UTF-8 that arrives in pieces (RFC 6455 §8.1).
 
-/// What is known of a text so far.
+/// The state of the validation between two pieces.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Utf8 {
-    /// The beginning of a character whose end has not come.
+    /// The first bytes of an incomplete character.
     begun: [u8; 4],
     length: usize,
 }
 
 impl Utf8 {
-    /// Whether the text with these bytes can still become valid.
+    /// Adds bytes. Returns whether the text is valid so far.
     pub(super) fn accepts(&mut self, mut bytes: &[u8]) -> bool {
         while self.length > 0 {
             let Some((&byte, rest)) = bytes.split_first() else {
@@ -27,7 +27,7 @@ impl Utf8 {
         match std::str::from_utf8(bytes) {
             Ok(_) => true,
             Err(error) if error.error_len().is_none() => {
-                // At most three bytes: the fourth completes any character.
+                // At most three bytes are left, because a character has at most four.
                 let begun = &bytes[error.valid_up_to()..];
                 self.begun[..begun.len()].copy_from_slice(begun);
                 self.length = begun.len();
@@ -37,7 +37,7 @@ impl Utf8 {
         }
     }
 
-    /// Whether the text may end here.
+    /// Whether the text may end here: no character is incomplete.
     pub(super) const fn is_whole(&self) -> bool {
         self.length == 0
     }
