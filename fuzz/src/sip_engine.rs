@@ -129,11 +129,7 @@ impl Target {
 
     fn request(&mut self, bytes: &[u8]) {
         let out = Outgoing {
-            to: Destination {
-                carrier: Carrier::Udp,
-                remote: ([192, 0, 2, 2], 5060).into(),
-                listener: ListenerKey(0),
-            },
+            to: Destination::new(Carrier::Udp, ([192, 0, 2, 2], 5060).into(), ListenerKey(0)),
             connection: None,
             pieces: &[bytes],
             class: Class::New,

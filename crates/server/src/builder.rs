@@ -28,7 +28,7 @@ use ipnet::IpNet;
 use std::net::{IpAddr, SocketAddr};
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
-use streams::rustls::ServerConfig;
+use streams::rustls::{RootCertStore, ServerConfig};
 use stun::AddressFamily;
 use turn::server::{Credentials, Quota};
 
@@ -58,6 +58,8 @@ pub struct Builder {
     listen_dtls: Vec<SocketAddr>,
     proxies: Vec<IpNet>,
     sip_listen: SipAddresses,
+    sip_tls: Option<Arc<ServerConfig>>,
+    sip_next_hops: Option<(Arc<RootCertStore>, Option<Certificates>)>,
     relay: Vec<IpAddr>,
     external: Vec<(IpAddr, Option<IpAddr>)>,
     ports: Option<(u16, u16)>,
@@ -168,6 +170,21 @@ impl Builder {
     /// [`tls`](Self::tls). Port 0 takes a free one ([`Running::sip_wss_listeners`] tells which).
     pub fn sip_listen_wss(mut self, address: SocketAddr) -> Self {
         self.sip_listen.streams.push((Carrier::Wss, address));
+        self
+    }
+
+    /// The configuration of SIP's own TLS listeners, for example one that asks for certificates of clients
+    /// ([`Certificates::server_config_for_clients`]). Default: that of all TLS listeners. ALPN is left out.
+    pub fn sip_tls(mut self, config: Arc<ServerConfig>) -> Self {
+        self.sip_tls = Some(config);
+        self
+    }
+
+    /// Lets SIP open TLS connections, to servers whose certificates these roots have issued and that prove the domain of the URI
+    /// (RFC 5922: no wildcards). `own` is shown to servers that ask for a certificate; of several pairs the first. Connections leave from the
+    /// addresses of TLS listeners, so without one none is opened. Default: no connection is opened over TLS.
+    pub fn sip_next_hops(mut self, roots: Arc<RootCertStore>, own: Option<Certificates>) -> Self {
+        self.sip_next_hops = Some((roots, own));
         self
     }
 

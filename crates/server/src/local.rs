@@ -26,7 +26,7 @@ pub struct Local {
     changes: Arc<Changes>,
     /// Keeps the worker's policy up to date.
     _host_watch: HostWatch,
-    _certificate_watch: Option<CertificateWatch>,
+    _certificate_watches: Vec<CertificateWatch>,
     /// Keeps the programs attached.
     control: Option<Control>,
 }
@@ -48,7 +48,11 @@ impl Local {
             observer: made.observer,
             changes: Arc::clone(&made.changes),
             _host_watch: HostWatch::start(made.changes, made.kept)?,
-            _certificate_watch: made.certificates.map(CertificateWatch::start).transpose()?,
+            _certificate_watches: made
+                .certificates
+                .into_iter()
+                .map(CertificateWatch::start)
+                .collect::<Result<_, _>>()?,
             control,
         })
     }

@@ -53,7 +53,7 @@ pub struct Running {
     control: Option<Control>,
     /// Ends before the workers.
     host_watch: Option<HostWatch>,
-    _certificate_watch: Option<CertificateWatch>,
+    _certificate_watches: Vec<CertificateWatch>,
 }
 
 impl Running {
@@ -81,7 +81,10 @@ impl Running {
             boxes,
             observer,
             host_watch: Some(HostWatch::start(Arc::clone(&changes), kept)?),
-            _certificate_watch: certificates.map(CertificateWatch::start).transpose()?,
+            _certificate_watches: certificates
+                .into_iter()
+                .map(CertificateWatch::start)
+                .collect::<Result<_, _>>()?,
             changes,
             tables,
             control,

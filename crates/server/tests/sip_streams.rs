@@ -335,7 +335,9 @@ fn a_call_is_set_up_and_ended_over_each_transport() {
 fn a_sips_request_gets_a_sips_contact_rfc3261_12_1_1() {
     let (server, config) = serve(test_uas(), 1);
     let mut link = Link::of("TLS", &server, &config);
-    let invite = options("s", "TLS", "").replace("OPTIONS sip:", "INVITE sips:");
+    let invite = options("s", "TLS", "")
+        .replace("OPTIONS sip:", "INVITE sips:")
+        .replace("<sip:a@192.0.2.1>", "<sips:a@192.0.2.1>");
     link.send(&invite.replace("1 OPTIONS", "1 INVITE"));
     let answer = link.receive();
     let contact = format!(
@@ -559,4 +561,75 @@ fn a_certificate_is_required() {
         .start()
         .expect_err("there is no certificate");
     assert!(error.to_string().contains("certificate"), "{error}");
+}
+
+/// What an INVITE or REGISTER with these URIs is answered with.
+fn answer_to(link: &mut Link, id: &str, transport: &str, request: &str, contact: &str) -> String {
+    let (method, uri) = request.split_once(' ').expect("method and URI");
+    let text = options(id, transport, "")
+        .replace("OPTIONS sip:test@127.0.0.1", &format!("{method} {uri}"))
+        .replace("1 OPTIONS", &format!("1 {method}"))
+        .replace("sip:a@192.0.2.1>", &format!("{contact}>"));
+    link.send(&text);
+    loop {
+        let answer = link.receive();
+        if status(&answer) >= 200 {
+            return answer;
+        }
+    }
+}
+
+#[test]
+fn sips_uris_are_consistent_and_secure_all_the_way_rfc5630_5() {
+    let (server, config) = serve(test_uas(), 1);
+    let mut links = ["TLS", "WSS", "TCP", "WS"].map(|of| (of, Link::of(of, &server, &config)));
+    for (transport, link) in &mut links {
+        let is_secure = matches!(*transport, "TLS" | "WSS");
+        for (id, request, contact, expected) in [
+            ("i1", "INVITE sip:test@127.0.0.1", "sip:a@192.0.2.1", 200),
+            // §5.1.2: the URIs are used inconsistently.
+            ("i2", "INVITE sips:test@127.0.0.1", "sip:a@192.0.2.1", 400),
+            // RFC 3261 §12.1.1: our Contact would have to be a SIPS URI.
+            (
+                "i3",
+                "INVITE sips:test@127.0.0.1",
+                "sips:a@192.0.2.1",
+                if is_secure { 200 } else { 480 },
+            ),
+            (
+                "i4",
+                "INVITE sip:test@127.0.0.1",
+                "sips:a@192.0.2.1",
+                if is_secure { 200 } else { 480 },
+            ),
+            // §5.2: a SIPS Contact is bound to a SIPS address of record.
+            ("r1", "REGISTER sip:127.0.0.1", "sip:a@192.0.2.1", 200),
+            ("r2", "REGISTER sip:127.0.0.1", "sips:a@192.0.2.1", 400),
+            ("r3", "REGISTER sips:127.0.0.1", "sips:a@192.0.2.1", 200),
+            (
+                "r4",
+                "REGISTER sips:127.0.0.1",
+                "sips:a@192.0.2.1>, <sip:b@192.0.2.1",
+                400,
+            ),
+            ("r5", "REGISTER sips:127.0.0.1", "sip:a@192.0.2.1", 200),
+        ] {
+            let id = format!("{transport}{id}");
+            let answer = answer_to(link, &id, transport, request, contact);
+            assert_eq!(status(&answer), expected, "{id}: {answer}");
+            if expected == 480 {
+                assert!(
+                    answer.contains("Warning: 380 hairpin \"SIPS Not Allowed\""),
+                    "{answer}"
+                );
+            }
+            if request.starts_with("INVITE") && expected == 200 {
+                let scheme = contact.split(':').next().expect("a scheme");
+                assert!(
+                    answer.contains(&format!("\r\nContact: <{scheme}:")),
+                    "{answer}"
+                );
+            }
+        }
+    }
 }

@@ -1,6 +1,9 @@
 //! Where messages come from and go to.
 
 use std::net::SocketAddr;
+use std::sync::Arc;
+
+use crate::Host;
 
 /// How messages travel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -91,8 +94,37 @@ pub struct Flow {
     pub remote: SocketAddr,
 }
 
+/// A name that the other end of a TLS connection proves by its certificate (RFC 5922): a domain in lower case without a final dot, or
+/// an IP address without brackets.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct PeerName(Arc<str>);
+
+impl PeerName {
+    /// The name of a domain or an address.
+    #[must_use]
+    pub fn new(name: &str) -> PeerName {
+        let name = name.strip_suffix('.').unwrap_or(name);
+        PeerName(name.to_ascii_lowercase().into())
+    }
+
+    /// The host of a URI or of a Via.
+    #[must_use]
+    pub fn of(host: Host<'_>) -> PeerName {
+        match host.ip() {
+            Some(ip) => PeerName(ip.to_string().into()),
+            None => PeerName::new(&String::from_utf8_lossy(host.as_bytes())),
+        }
+    }
+
+    /// As text.
+    #[must_use]
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
 /// Where a request is to go.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Destination {
     /// How.
     pub carrier: Carrier,
@@ -100,4 +132,23 @@ pub struct Destination {
     pub remote: SocketAddr,
     /// The socket to send from, which also names the sent-by of the Via.
     pub listener: ListenerKey,
+    /// Our address to send from, where the socket has several; `None` leaves it to the kernel. A connection has a port of its own.
+    pub local: Option<SocketAddr>,
+    /// The name that the other end must prove over TLS: the host of the URI, whatever the DNS makes of it (RFC 5922 §7.3). Without
+    /// one, no TLS connection is opened.
+    pub name: Option<PeerName>,
+}
+
+impl Destination {
+    /// An address, with nothing said of our own or of a name.
+    #[must_use]
+    pub const fn new(carrier: Carrier, remote: SocketAddr, listener: ListenerKey) -> Destination {
+        Destination {
+            carrier,
+            remote,
+            listener,
+            local: None,
+            name: None,
+        }
+    }
 }

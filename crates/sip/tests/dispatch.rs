@@ -120,7 +120,7 @@ impl World {
             mark: Mark(77),
             reach,
             flow: None,
-            listener: None,
+            from: None,
             loop_check: None,
         };
         let sent = self

@@ -105,9 +105,9 @@ impl World {
                     let text = String::from_utf8_lossy(bytes).into_owned();
                     self.sent.push((number, text));
                 }
-                Output::Connect { key, remote, .. } => self.connects.push((key, remote)),
+                Output::Connect { key, to } => self.connects.push((key, to.remote)),
                 Output::Undelivered { server, to, bytes } => {
-                    let bytes = bytes.to_vec();
+                    let (to, bytes) = (to.clone(), bytes.to_vec());
                     self.dispatcher
                         .undelivered(mono, &mut self.engine, server, to, &bytes);
                 }

@@ -3,6 +3,7 @@
 //! The worker owns the socket and reads and writes it. This crate converts the bytes to messages, and messages to bytes.
 #![forbid(unsafe_code)]
 
+pub mod domains;
 pub mod first_bytes;
 pub mod proxy;
 pub mod tls;

@@ -108,8 +108,7 @@ impl TlsError {
 /// One TLS connection of a server or a client.
 pub struct Tls {
     connection: Connection,
-    /// The connection has failed, or this side has closed it. rustls must not be called again then: it would send a second alert.
-    is_over: bool,
+    has_failed: bool,
 }
 
 impl fmt::Debug for Tls {
@@ -120,7 +119,7 @@ impl fmt::Debug for Tls {
                 &matches!(self.connection, Connection::Server(_)),
             )
             .field("version", &self.version())
-            .field("is_over", &self.is_over)
+            .field("has_failed", &self.has_failed)
             .finish()
     }
 }
@@ -151,7 +150,7 @@ impl Tls {
         connection.set_buffer_limit(None);
         Tls {
             connection,
-            is_over: false,
+            has_failed: false,
         }
     }
 
@@ -214,7 +213,7 @@ impl Tls {
         plain: &mut Vec<u8>,
         ciphertext: &mut Vec<u8>,
     ) -> Result<bool, TlsError> {
-        if self.is_over {
+        if self.has_failed {
             return Err(ended());
         }
         loop {
@@ -224,7 +223,7 @@ impl Tls {
             let is_end = self.take_plain(plain);
             self.take_ciphertext(ciphertext);
             if let Err(error) = result {
-                self.is_over = true;
+                self.has_failed = true;
                 return Err(TlsError::of(&error));
             }
             // After close_notify rustls reads nothing. Its error "buffer full" is harmless: the calls above emptied the buffers.
@@ -265,7 +264,7 @@ impl Tls {
     /// # Errors
     /// [`Failure::Other`] if the handshake is not complete, or the connection has failed.
     pub fn encrypt(&mut self, plain: &[u8], ciphertext: &mut Vec<u8>) -> Result<(), TlsError> {
-        if self.is_over || self.is_handshaking() {
+        if self.has_failed || self.is_handshaking() {
             return Err(ended());
         }
         self.connection
@@ -276,10 +275,9 @@ impl Tls {
         Ok(())
     }
 
-    /// Appends the close_notify alert to `ciphertext`. [`Tls::received`] and [`Tls::encrypt`] fail afterwards.
+    /// Appends the close_notify alert to `ciphertext`.
     pub fn close(&mut self, ciphertext: &mut Vec<u8>) {
-        if !self.is_over {
-            self.is_over = true;
+        if !self.has_failed {
             self.connection.send_close_notify();
             self.take_ciphertext(ciphertext);
         }

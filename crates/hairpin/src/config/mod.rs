@@ -23,6 +23,7 @@ mod schema;
 mod semantics;
 mod setting;
 mod sip;
+mod sip_tls;
 mod size;
 mod source;
 mod suggest;
@@ -52,6 +53,7 @@ pub(crate) use schema::KEYS;
 pub(crate) use semantics::is_private;
 pub(crate) use setting::{FromText, PinWorkers, Steering, parse_seconds, write_seconds};
 pub(crate) use sip::Sip;
+pub(crate) use sip_tls::ClientCertificates;
 pub(crate) use size::write_bytes;
 
 use diagnostics::Report;

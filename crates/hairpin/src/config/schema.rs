@@ -14,6 +14,7 @@ use super::node::Node;
 use super::offload::{BindingExcess, OffloadMode};
 use super::setting::{AtLeastOne, Bounded, List, PinWorkers, Seconds, Setting, Steering, Workers};
 use super::sip::{Algorithms, Origin, WebSocketPath};
+use super::sip_tls::{ClientCertificates, RootFile};
 use super::size::{Rate, Size};
 use super::source::{Located, Location};
 use super::tls::{MinVersion, Pair};
@@ -201,6 +202,14 @@ pub(crate) struct Settings {
     pub(crate) sip_ws_paths: Entry<List<WebSocketPath>>,
     /// `sip.ws_origins`
     pub(crate) sip_ws_origins: Entry<List<Origin>>,
+    /// `sip.client_certificates`
+    pub(crate) sip_client_certificates: Entry<ClientCertificates>,
+    /// `sip.client_ca`
+    pub(crate) sip_client_ca: Entry<List<RootFile>>,
+    /// `sip.next_hop_ca`
+    pub(crate) sip_next_hop_ca: Entry<List<RootFile>>,
+    /// `sip.next_hop_certificate`
+    pub(crate) sip_next_hop_certificate: Entry<List<Pair>>,
     /// `sip.test_uas`
     pub(crate) sip_test_uas: Entry<bool>,
     /// `sip.challenge`
@@ -403,6 +412,16 @@ pub(crate) const KEYS: &[Key] = &[
     Key::new("sip", "listen_wss", |s| &mut s.sip_listen_wss).at_start(),
     Key::new("sip", "ws_paths", |s| &mut s.sip_ws_paths),
     Key::new("sip", "ws_origins", |s| &mut s.sip_ws_origins),
+    Key::new("sip", "client_certificates", |s| {
+        &mut s.sip_client_certificates
+    })
+    .at_start(),
+    Key::new("sip", "client_ca", |s| &mut s.sip_client_ca).at_start(),
+    Key::new("sip", "next_hop_ca", |s| &mut s.sip_next_hop_ca).at_start(),
+    Key::new("sip", "next_hop_certificate", |s| {
+        &mut s.sip_next_hop_certificate
+    })
+    .at_start(),
     Key::new("sip", "test_uas", |s| &mut s.sip_test_uas),
     Key::new("sip", "challenge", |s| &mut s.sip_challenge),
     Key::new("sip", "digest_algorithms", |s| &mut s.sip_digest_algorithms),

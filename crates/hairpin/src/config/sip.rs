@@ -1,6 +1,7 @@
 //! The keys of `[sip]`: what they come to, and what makes no sense among them.
 
 use std::net::SocketAddr;
+use std::path::PathBuf;
 use std::time::Duration;
 
 use super::diagnostics::{Diagnostic, Report};
@@ -8,7 +9,9 @@ use super::network::PeerRule;
 use super::node::Node;
 use super::schema::{Entry, Settings};
 use super::setting::{FromText, List, Mistake, Setting, one_of};
+use super::sip_tls::{self, ClientCertificates, RootFile};
 use super::source::Located;
+use server::certificates::CertificateFiles;
 use server::sip::DigestAlgorithm;
 
 /// What was read from `[sip]`.
@@ -26,6 +29,14 @@ pub(crate) struct Sip {
     pub(crate) ws_paths: Vec<String>,
     /// Whose pages may open a WebSocket; nothing: all.
     pub(crate) ws_origins: Vec<String>,
+    /// Whether clients are asked for a certificate.
+    pub(crate) client_certificates: ClientCertificates,
+    /// Files with the issuers of these.
+    pub(crate) client_ca: Vec<PathBuf>,
+    /// Files with the issuers of next hops' certificates; nothing: those of the system.
+    pub(crate) next_hop_ca: Vec<PathBuf>,
+    /// What is shown to next hops that ask.
+    pub(crate) next_hop_certificate: Vec<CertificateFiles>,
     /// Whether REGISTER and INVITE are accepted, from anybody: for tests.
     pub(crate) test_uas: bool,
     /// Whether that REGISTER takes a digest by one of the users.
@@ -81,6 +92,13 @@ pub(super) fn resolve(settings: &Settings) -> Option<Sip> {
             .into_iter()
             .map(|origin| origin.0)
             .collect(),
+        client_certificates: s.sip_client_certificates?.value,
+        client_ca: paths(s.sip_client_ca?.value),
+        next_hop_ca: paths(s.sip_next_hop_ca?.value),
+        next_hop_certificate: values(s.sip_next_hop_certificate?.value)
+            .into_iter()
+            .map(|pair| pair.0)
+            .collect(),
         test_uas: s.sip_test_uas?.value,
         challenge: s.sip_challenge?.value,
         digest_algorithms: values(s.sip_digest_algorithms?.value.0),
@@ -107,6 +125,10 @@ pub(super) fn resolve(settings: &Settings) -> Option<Sip> {
 
 fn values<T>(list: List<T>) -> Vec<T> {
     list.into_iter().map(|item| item.value).collect()
+}
+
+fn paths(list: List<RootFile>) -> Vec<PathBuf> {
+    values(list).into_iter().map(|file| file.0).collect()
 }
 
 /// A path of a URI.
@@ -202,6 +224,7 @@ pub(super) fn check(settings: &Settings, report: &mut Report) {
     listeners_do_not_clash(settings, report);
     streams_do_not_clash(settings, report);
     tls_has_a_certificate(settings, report);
+    sip_tls::check(settings, report);
     something_listens(settings, report);
     somebody_can_answer_a_challenge(settings, report);
 }

@@ -525,6 +525,24 @@ fn a_test_uas_without_a_listener_is_hardly_meant() {
 }
 
 #[test]
+fn certificates_of_sip_clients_need_an_issuer() {
+    one_complaint(
+        "[sip]\nclient_certificates = \"require\"",
+        "hairpin.toml:2:23: certificates of clients have no issuer that they could be verified by \
+         (set sip.client_ca to the PEM file of their issuer)",
+    );
+    one_complaint(
+        "[sip]\nclient_certificates = \"maybe\"",
+        "hairpin.toml:2:23: unknown value `maybe` (one of \"none\", \"request\", \"require\")",
+    );
+    one_complaint(
+        "[sip]\nnext_hop_ca = [\"/nowhere/ca.crt\"]",
+        "hairpin.toml:2:16: cannot read /nowhere/ca.crt: No such file or directory (os error 2) \
+         (give a PEM file with the certificates of the issuers)",
+    );
+}
+
+#[test]
 fn sip_over_tls_and_websocket_needs_a_certificate_and_addresses_of_its_own() {
     one_complaint(
         "[sip]\nlisten_tls = [\"127.0.0.1:5061\"]",

@@ -52,7 +52,8 @@ pub(crate) struct Made {
     /// The kernel relays, too.
     pub(crate) offload: Option<Prepared>,
     pub(crate) kept: Kept,
-    pub(crate) certificates: Option<Certificates>,
+    /// Those whose files are watched.
+    pub(crate) certificates: Vec<Certificates>,
 }
 
 impl Builder {
@@ -126,8 +127,14 @@ impl Builder {
             observer,
             tables,
             offload,
-            certificates: self.certificates.clone(),
+            certificates: self.watched(),
         })
+    }
+
+    /// All certificates that change with their files.
+    fn watched(&self) -> Vec<Certificates> {
+        let own = self.sip_next_hops.as_ref().and_then(|(_, own)| own.clone());
+        self.certificates.iter().cloned().chain(own).collect()
     }
 
     /// Gives each worker its sockets of TCP listeners.
@@ -146,7 +153,7 @@ impl Builder {
         let buffers = self.wanted_buffers();
         let (sip_addresses, sip) = sip::set_up(
             &self.sip_listen,
-            self.tls_config(),
+            &self.sip_tls_configs(),
             workers,
             buffers,
             orders,

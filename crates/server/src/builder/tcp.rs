@@ -3,9 +3,11 @@
 use super::Builder;
 use crate::connections::{Speaks, StreamListener};
 use crate::error::StartError;
+use crate::sip::SipTls;
 use io::{TcpListener, TcpOptions};
 use std::net::SocketAddr;
 use std::sync::Arc;
+use streams::domains::client_config;
 use streams::rustls::ServerConfig;
 
 /// For each worker its sockets; and the addresses of plain TCP and of TLS.
@@ -16,6 +18,17 @@ impl Builder {
     pub(super) fn tls_config(&self) -> Option<Arc<ServerConfig>> {
         let made = || Some(self.certificates.as_ref()?.server_config(false));
         self.tls.clone().or_else(made)
+    }
+
+    /// What SIP's TLS is configured with, in both directions.
+    pub(super) fn sip_tls_configs(&self) -> SipTls {
+        SipTls {
+            accept: self.sip_tls.clone().or_else(|| self.tls_config()),
+            connect: self.sip_next_hops.as_ref().map(|(roots, own)| {
+                let own = own.clone().map(|own| Arc::new(own) as _);
+                Arc::new(client_config(Arc::clone(roots), own))
+            }),
+        }
     }
 
     /// All are bound before any worker accepts: a socket that joins its group later would take over connections of the others.

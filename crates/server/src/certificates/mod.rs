@@ -28,13 +28,18 @@ use arc_swap::ArcSwap;
 use files::Stamp;
 use pair::Pair;
 use std::fmt;
+use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use streams::rustls::client::ResolvesClientCert;
 use streams::rustls::crypto::aws_lc_rs;
 use streams::rustls::pki_types::{CertificateDer, PrivateKeyDer};
-use streams::rustls::server::{ClientHello, ResolvesServerCert};
+use streams::rustls::server::danger::ClientCertVerifier;
+use streams::rustls::server::{ClientHello, NoClientAuth, ResolvesServerCert};
 use streams::rustls::sign::CertifiedKey;
-use streams::rustls::{ServerConfig, SupportedProtocolVersion, version};
+use streams::rustls::{
+    RootCertStore, ServerConfig, SignatureScheme, SupportedProtocolVersion, version,
+};
 
 /// Application protocols (RFC 7443). The server rejects a client that offers only others, and accepts one that offers none.
 const PROTOCOLS: [&[u8]; 2] = [b"stun.turn", b"stun.nat-discovery"];
@@ -170,6 +175,16 @@ impl Certificates {
     /// whose keys change every few hours.
     #[must_use]
     pub fn server_config(&self, only_tls13: bool) -> Arc<ServerConfig> {
+        self.server_config_for_clients(only_tls13, Arc::new(NoClientAuth))
+    }
+
+    /// The same for clients that have certificates themselves, which `verifier` judges.
+    #[must_use]
+    pub fn server_config_for_clients(
+        &self,
+        only_tls13: bool,
+        verifier: Arc<dyn ClientCertVerifier>,
+    ) -> Arc<ServerConfig> {
         const BOTH: &[&SupportedProtocolVersion] = &[&version::TLS13, &version::TLS12];
         let versions = if only_tls13 { &BOTH[..1] } else { BOTH };
         let provider = Arc::new(aws_lc_rs::default_provider());
@@ -177,7 +192,7 @@ impl Certificates {
         // This does not fail: the provider has cipher suites of both versions.
         let config = config.unwrap_or_else(|_| ServerConfig::builder());
         let mut config = config
-            .with_no_client_auth()
+            .with_client_cert_verifier(verifier)
             .with_cert_resolver(Arc::new(self.clone()));
         config.alpn_protocols = PROTOCOLS.map(<[u8]>::to_vec).to_vec();
         if let Ok(ticketer) = aws_lc_rs::Ticketer::new() {
@@ -188,6 +203,18 @@ impl Certificates {
         // With tickets the server stores no sessions.
         config.session_storage = Arc::new(streams::rustls::server::NoServerSessionStorage {});
         Arc::new(config)
+    }
+
+    /// Root certificates in PEM files, for verifying others. Unlike pairs they are read once.
+    ///
+    /// # Errors
+    /// [`CertificateError`]: which file cannot be used, and why.
+    pub fn roots(files: &[impl AsRef<Path>]) -> Result<Arc<RootCertStore>, CertificateError> {
+        let mut roots = RootCertStore::empty();
+        for file in files {
+            pair::read_roots(file.as_ref(), &mut roots)?;
+        }
+        Ok(Arc::new(roots))
     }
 
     /// Reads changed files again. If a new pair cannot be used, the old one stays in service. Logs and returns the result for each changed
@@ -269,6 +296,20 @@ fn still_valid(new: Pair, old: &Pair) -> Result<Pair, CertificateError> {
 impl ResolvesServerCert for Certificates {
     fn resolve(&self, hello: ClientHello<'_>) -> Option<Arc<CertifiedKey>> {
         Some(self.select(hello.server_name()))
+    }
+}
+
+/// The first pair proves to servers who this one is.
+impl ResolvesClientCert for Certificates {
+    fn resolve(&self, _: &[&[u8]], schemes: &[SignatureScheme]) -> Option<Arc<CertifiedKey>> {
+        let pairs = self.shared.pairs.load();
+        let pair = pairs.first()?;
+        pair.key.key.choose_scheme(schemes)?;
+        Some(Arc::clone(&pair.key))
+    }
+
+    fn has_certs(&self) -> bool {
+        true
     }
 }
 

@@ -6,6 +6,7 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
+use streams::rustls::RootCertStore;
 use streams::rustls::crypto::aws_lc_rs;
 use streams::rustls::crypto::hash::HashAlgorithm;
 use streams::rustls::pki_types::pem::{self, PemObject};
@@ -209,6 +210,33 @@ pub(super) fn read(files: &CertificateFiles) -> Result<Pair, CertificateError> {
         &place(&files.certificate),
         &place(&files.key),
     )
+}
+
+/// Adds the certificates of a PEM file.
+pub(super) fn read_roots(path: &Path, roots: &mut RootCertStore) -> Result<(), CertificateError> {
+    let place = || path.display().to_string();
+    let text = std::fs::read(path).map_err(|source| CertificateError::Read {
+        path: path.to_owned(),
+        source,
+    })?;
+    let before = roots.len();
+    for (number, certificate) in (1..).zip(CertificateDer::pem_slice_iter(&text)) {
+        let certificate = certificate.map_err(|error| CertificateError::Pem {
+            place: place(),
+            reason: error.to_string(),
+        })?;
+        roots
+            .add(certificate)
+            .map_err(|error| CertificateError::Malformed {
+                place: place(),
+                number,
+                reason: error.to_string(),
+            })?;
+    }
+    match roots.len() - before {
+        0 => Err(CertificateError::NoCertificate { place: place() }),
+        _ => Ok(()),
+    }
 }
 
 /// Checks a chain and a key in PEM.

@@ -27,8 +27,6 @@ pub enum EndReason {
     Tls,
     /// The client did not read its responses, and too many waited.
     Unread,
-    /// A PROXY header named a client that has too many connections.
-    SourceLimit,
     /// The server closed an unproven connection to make room for a new one.
     Evicted,
     /// The server shut down.
@@ -48,7 +46,6 @@ impl EndReason {
         EndReason::ProxyHeader,
         EndReason::Tls,
         EndReason::Unread,
-        EndReason::SourceLimit,
         EndReason::Evicted,
         EndReason::Shutdown,
     ];
@@ -67,7 +64,6 @@ impl EndReason {
             EndReason::ProxyHeader => "proxy_header",
             EndReason::Tls => "tls",
             EndReason::Unread => "unread",
-            EndReason::SourceLimit => "source_limit",
             EndReason::Evicted => "evicted",
             EndReason::Shutdown => "shutdown",
         }

@@ -9,7 +9,7 @@ use super::counters::SipCounters;
 use crate::worker::{Mailboxes, WorkerMessage};
 use crossbeam_queue::ArrayQueue;
 use sip::Mono;
-use sip::flow::{ConnectionKey, Flow};
+use sip::flow::{ConnectionKey, Flow, PeerName};
 use std::hash::{BuildHasher, RandomState};
 use std::ops::Range;
 use std::sync::Arc;
@@ -57,6 +57,8 @@ pub(crate) enum Kind {
         /// How many workers have looked in vain for what it cancels.
         asked: u16,
     },
+    /// The names that the client of a connection has proved, one a line: of the message behind it.
+    Names(ConnectionKey),
     /// Bytes for a connection of the worker that gets this.
     Bytes(ConnectionKey),
     /// A connection of the sender is gone.
@@ -89,7 +91,7 @@ impl SipBatch {
         let before = self.messages;
         self.items.retain(|item| match item.kind {
             Kind::Message { flow, .. } => flow.connection.is_some(),
-            Kind::Bytes(_) | Kind::Gone(_) => true,
+            Kind::Bytes(_) | Kind::Gone(_) | Kind::Names(_) => true,
             Kind::Unreachable => false,
         });
         let is_message = |item: &&Item| matches!(item.kind, Kind::Message { .. });
@@ -315,6 +317,23 @@ impl Balance {
         self.put(worker, kind, bytes, counters);
     }
 
+    /// Packs the names of the client that a message comes from, which is packed next.
+    pub(super) fn pack_names(
+        &mut self,
+        worker: u16,
+        key: ConnectionKey,
+        names: &[PeerName],
+        counters: &mut SipCounters,
+    ) {
+        let names: Vec<&str> = names.iter().map(PeerName::as_str).collect();
+        self.put(
+            worker,
+            Kind::Names(key),
+            names.join("\n").as_bytes(),
+            counters,
+        );
+    }
+
     fn put(&mut self, worker: u16, kind: Kind, bytes: &[u8], counters: &mut SipCounters) {
         let Some(place) = self.open.get_mut(usize::from(worker)) else {
             counters.mailbox_full += 1;
@@ -401,8 +420,8 @@ impl Balance {
                     }
                     Kind::Message { .. } => counters.mailbox_full += 1,
                     Kind::Bytes(_) | Kind::Gone(_) => counters.unsent += 1,
-                    // It is sent again, and reported again.
-                    Kind::Unreachable => {}
+                    // They are sent again.
+                    Kind::Unreachable | Kind::Names(_) => {}
                 }
             }
             self.put_back(batch);

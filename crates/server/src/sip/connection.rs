@@ -6,10 +6,12 @@ use super::token::Slot;
 use io::TcpConnection;
 use sip::Mono;
 use sip::engine::ConnectKey;
-use sip::flow::{Carrier, ConnectionKey};
+use sip::flow::{Carrier, ConnectionKey, PeerName};
 use sip::frame::{Framer, Opened};
 use std::io::{ErrorKind, IoSlice};
 use std::net::SocketAddr;
+use std::sync::Arc;
+use streams::domains::sip_domains;
 use streams::websocket::{CloseCode, FrameHeader, Kind};
 
 /// Bytes that may wait to be written. One that does not read a hundred answers is given up.
@@ -51,8 +53,10 @@ pub(crate) struct Connection {
     pub(crate) begun: Option<Mono>,
     /// It has sent a whole message, so that somebody is there who speaks SIP.
     pub(crate) proven: bool,
-    /// It is being made by us, for this reason.
+    /// It is being made by us, for this reason; over TLS until the handshake is over.
     pub(crate) connecting: Option<ConnectKey>,
+    /// TCP is connected.
+    pub(crate) is_established: bool,
     /// It is on the list of those with something to write.
     pub(crate) dirty: bool,
     /// What the poller watches for beyond reading.
@@ -103,6 +107,7 @@ impl Connection {
             begun: Some(now),
             proven: false,
             connecting: None,
+            is_established: true,
             dirty: false,
             watching: Watching::Read,
             armed: Mono::NEVER,
@@ -164,6 +169,21 @@ impl Connection {
         tls.received(bytes, plain, &mut self.outbound)
     }
 
+    /// Over TLS, makes the first message of our handshake.
+    pub(crate) fn begin_handshake(&mut self) {
+        if let Some(tls) = &mut self.layers.tls {
+            // Nothing has come that could be wrong.
+            let _ = tls.received(&[], &mut Vec::new(), &mut self.outbound);
+        }
+    }
+
+    /// The SIP domains that the client of an accepted connection has proved to speak for.
+    pub(crate) fn client_names(&self) -> Option<Arc<[PeerName]>> {
+        let certificate = self.layers.tls.as_ref()?.peer_certificates().first()?;
+        let names = sip_domains(certificate);
+        (!names.is_empty()).then(|| names.iter().map(|name| PeerName::new(name)).collect())
+    }
+
     /// Bytes that wait to be written.
     pub(crate) fn unwritten(&self) -> usize {
         self.outbound.len() - self.written + self.plain.len()
@@ -209,7 +229,7 @@ impl Connection {
 
     /// Writes what waits, as far as there is room. A buffer that is empty then goes to the spare ones.
     pub(crate) fn write(&mut self, spare: &mut Vec<Vec<u8>>) -> Written {
-        if self.connecting.is_some() {
+        if !self.is_established {
             return Written::Some;
         }
         if !self.encrypt() {
@@ -236,7 +256,7 @@ impl Connection {
     /// What the poller should report now.
     pub(crate) fn wants(&self) -> Watching {
         match (
-            self.connecting.is_some() || self.unwritten() > 0,
+            !self.is_established || self.unwritten() > 0,
             self.is_clogged(),
         ) {
             (false, _) => Watching::Read,

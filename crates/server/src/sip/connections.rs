@@ -2,6 +2,7 @@
 
 use super::connection::{Connection, Watching, Written, keep_spare};
 use super::counters::SipCounters;
+use super::layers::Layers;
 use super::outgoing::key_of;
 use super::settings::Orders;
 use super::token::{SipToken, Slot};
@@ -11,7 +12,7 @@ use crate::worker::Token;
 use io::{Interest, Poller, TcpConnection};
 use sip::Mono;
 use sip::engine::ConnectKey;
-use sip::flow::ConnectionKey;
+use sip::flow::{ConnectionKey, Destination};
 use sip::frame::{Framer, Opened};
 use std::net::SocketAddr;
 use streams::websocket::CloseCode;
@@ -118,9 +119,9 @@ impl Connections {
     /// Begins a connection to a peer, because there is none that a message could go by.
     pub(crate) fn connect(
         &mut self,
-        key: ConnectKey,
-        to: SocketAddr,
-        (listener, local): (u16, SocketAddr),
+        (key, layers): (ConnectKey, Layers),
+        to: &Destination,
+        local: SocketAddr,
         orders: &Orders,
         poller: &Poller,
         now: Mono,
@@ -132,21 +133,25 @@ impl Connections {
         let mut from = local;
         from.set_port(0);
         let from = (!local.ip().is_unspecified()).then_some(from);
-        let Ok(stream) = TcpConnection::connect(to, from) else {
+        let (listener, remote) = (to.listener.0, to.remote);
+        let Ok(stream) = TcpConnection::connect(remote, from) else {
             return false;
         };
         if !self.descriptors.may_have(&stream) {
             return false;
         }
-        if !self.sources.enter(to, usize::MAX) {
+        if !self.sources.enter(remote, usize::MAX) {
             return false;
         }
-        let Some(slot) = self.enter(stream, listener, to, orders, poller, now) else {
-            self.sources.leave(to);
+        let Some(slot) = self.enter(stream, listener, remote, orders, poller, now) else {
+            self.sources.leave(remote);
             return false;
         };
         if let Some(connection) = self.get(slot) {
+            connection.carrier = to.carrier;
+            connection.layers = layers;
             connection.connecting = Some(key);
+            connection.is_established = false;
             connection.framer = Framer::new(Opened::ByUs);
         }
         self.watch(slot, poller);

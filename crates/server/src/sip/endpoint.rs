@@ -5,6 +5,7 @@ use super::congestion::Congestion;
 use super::connections::Gone;
 use super::counters::{SipCounters, method_index};
 use super::front::Front;
+use super::layers::StreamListener;
 use super::outgoing::{Outgoing, worker_of};
 use super::requests::Requests;
 use super::settings::Orders;
@@ -14,9 +15,9 @@ use super::{Secrets, stun};
 use crate::worker::{Mailboxes, now};
 use sip::build::request_of_uas;
 use sip::congestion::Class;
-use sip::dispatch::{Order, Reach};
+use sip::dispatch::{Order, Reach, SendFrom};
 use sip::engine::{Config, Engine, Mark, NewRequest, Output, Received, SendTo, SentBy};
-use sip::flow::{Carrier, Flow, ListenerKey};
+use sip::flow::{Carrier, ConnectionKey, Flow, ListenerKey, PeerName};
 use sip::frame::Packet;
 use sip::verdict::{Refusal, Verdict, judge_bytes};
 use sip::{Limits, Message, Method, Mono, Now, ParseError, Scan, Spans};
@@ -62,7 +63,7 @@ impl Endpoint {
     /// For worker `number`, which listens on these addresses.
     pub(crate) fn new(
         number: u16,
-        (listeners, streams): (&[SocketAddr], &[(Carrier, SocketAddr)]),
+        (listeners, streams): (&[SocketAddr], &[StreamListener]),
         front: Front,
         orders: Arc<Orders>,
         secrets: &Secrets,
@@ -92,12 +93,18 @@ impl Endpoint {
             })
             .collect();
         let streams = (listeners.len() as u16..).map(ListenerKey).zip(streams);
-        let streams = streams.map(|(listener, (carrier, at))| sent_by(listener, *carrier, *at));
-        config.sent_by.extend(streams);
+        let sent_bys = streams
+            .clone()
+            .map(|(listener, stream)| sent_by(listener, stream.carrier, stream.local));
+        config.sent_by.extend(sent_bys);
+        let tls: Vec<_> = streams
+            .filter(|(_, stream)| stream.carrier == Carrier::Tls && stream.connect.is_some())
+            .map(|(listener, stream)| (listener, stream.local))
+            .collect();
         let names = secrets.names.clone();
         Endpoint {
             now,
-            requests: Requests::new(listeners, &orders, names, secrets.key, seed),
+            requests: Requests::new(listeners, &tls, &orders, names, secrets.key, seed),
             limits,
             counters: SipCounters::default(),
             engine: Box::new(Engine::new(config, seed)),
@@ -280,8 +287,19 @@ impl Endpoint {
         {
             return false;
         }
-        self.balance.pack(owner, flow, 0, bytes, &mut self.counters);
+        self.pack(owner, flow, 0, bytes);
         true
+    }
+
+    /// Packs a message for another worker, with what its client has proved.
+    fn pack(&mut self, worker: u16, flow: &Flow, asked: u16, bytes: &[u8]) {
+        let counters = &mut self.counters;
+        if let Some(key) = flow.connection
+            && let Some(names) = self.engine.client_names(key)
+        {
+            self.balance.pack_names(worker, key, names, counters);
+        }
+        self.balance.pack(worker, flow, asked, bytes, counters);
     }
 
     /// What a batch holds, from `first` on, as much as may be handled at once. Returns how many messages there were.
@@ -292,6 +310,7 @@ impl Endpoint {
         outgoing: &mut Outgoing<'_, '_, '_>,
     ) -> usize {
         let mut messages = 0;
+        let mut names = None;
         for item in batch.items.iter().skip(first).take(super::MESSAGES) {
             let bytes = batch.bytes.get(item.bytes.clone()).unwrap_or_default();
             match item.kind {
@@ -304,9 +323,10 @@ impl Endpoint {
                         self.congestion.held_back();
                         continue;
                     }
-                    self.adopt(&flow, bytes);
+                    self.adopt(&flow, bytes, names.take());
                     self.message(bytes, &flow, asked, outgoing);
                 }
+                Kind::Names(key) => names = Some((key, bytes)),
                 Kind::Bytes(key) => {
                     if !outgoing.give(key, bytes, &mut self.counters) {
                         self.counters.unsent += 1;
@@ -342,9 +362,18 @@ impl Endpoint {
     }
 
     /// Another worker's connection has brought a request: the engine answers by it as by one of its own, until it hears that it is gone.
-    fn adopt(&mut self, flow: &Flow, bytes: &[u8]) {
-        if flow.connection.is_some() && !wants_no_answer(bytes) {
-            self.engine.adopt(self.now.mono, flow);
+    /// `names` are those that its client has proved, one a line.
+    fn adopt(&mut self, flow: &Flow, bytes: &[u8], names: Option<(ConnectionKey, &[u8])>) {
+        let Some(key) = flow.connection.filter(|_| !wants_no_answer(bytes)) else {
+            return;
+        };
+        self.engine.adopt(self.now.mono, flow);
+        if let Some((_, names)) = names.filter(|(of, _)| *of == key)
+            && self.engine.client_names(key).is_none()
+        {
+            let names = String::from_utf8_lossy(names);
+            let names: Arc<[PeerName]> = names.lines().map(PeerName::new).collect();
+            self.engine.authenticated(key, &names);
         }
     }
 
@@ -391,8 +420,7 @@ impl Endpoint {
             _ => None,
         };
         if let Some((worker, asked)) = elsewhere {
-            self.balance
-                .pack(worker, flow, asked, bytes, &mut self.counters);
+            self.pack(worker, flow, asked, bytes);
             if let Some(key) = flow.connection
                 && worker_of(key) == self.number
                 && !wants_no_answer(bytes)
@@ -495,13 +523,8 @@ impl Endpoint {
                         self.engine.send_failed(now, origin);
                     }
                 }
-                Output::Connect {
-                    key,
-                    listener,
-                    remote,
-                    ..
-                } => {
-                    if outgoing.connect(key, listener, remote, &self.orders, now) {
+                Output::Connect { key, to } => {
+                    if outgoing.connect(key, to, &self.orders, now) {
                         self.counters.connections_made += 1;
                     } else {
                         self.engine.connect_failed(now, key);
@@ -513,7 +536,7 @@ impl Endpoint {
                     dispatcher.event(now, &mut self.engine, &event);
                 }
                 Output::Undelivered { server, to, bytes } => {
-                    let bytes = bytes.to_vec();
+                    let (to, bytes) = (to.clone(), bytes.to_vec());
                     let dispatcher = &mut self.requests.dispatcher;
                     dispatcher.undelivered(now, &mut self.engine, server, to, &bytes);
                 }
@@ -553,9 +576,20 @@ impl Endpoint {
                 reach: Reach::Near(flow.remote.ip()),
                 // Who came by TCP has a Contact that can be connected to; of the others that is not known.
                 flow: (!flow.carrier.is_reused() && flow.carrier.is_reliable()).then_some(*flow),
-                listener: Some(flow.listener),
+                from: Some(SendFrom {
+                    listener: flow.listener,
+                    local: Some(flow.local),
+                }),
                 loop_check: None,
             };
+            // Another worker may have the connection. If that is gone, the worker says so.
+            if let Some(flow) = &order.flow
+                && flow
+                    .connection
+                    .is_some_and(|key| worker_of(key) != self.number)
+            {
+                self.engine.adopt(self.now.mono, flow);
+            }
             let dispatcher = &mut self.requests.dispatcher;
             let sent = dispatcher.send(self.now.mono, &mut self.engine, &order);
             if let Err(error) = sent {

@@ -24,13 +24,15 @@ const PING: &[u8] = b"\r\n\r\n";
 impl Sip {
     /// Whether handshakes have had their share of this wake-up. The poller reports the connection again.
     pub(super) fn defers(&mut self, slot: Slot) -> bool {
-        let is_handshaking = self
-            .connections
-            .get(slot)
-            .is_some_and(|connection| connection.layers.is_handshaking());
-        let defers = is_handshaking && self.handshakes_ns > HANDSHAKES_NS;
+        let defers = self.handshakes_ns > HANDSHAKES_NS && self.is_handshaking(slot);
         self.endpoint.counters.tls_deferred += u64::from(defers);
         defers
+    }
+
+    fn is_handshaking(&mut self, slot: Slot) -> bool {
+        self.connections
+            .get(slot)
+            .is_some_and(|connection| connection.layers.is_handshaking())
     }
 
     /// Handles what was read of a connection that is not plain TCP.
@@ -48,7 +50,11 @@ impl Sip {
             self.take_websocket(bytes, unread, flow, poller);
         } else {
             let mut plain = std::mem::take(&mut self.plain);
+            let was_handshaking = self.is_handshaking(slot);
             let result = self.decrypt(slot, bytes, &mut plain);
+            if was_handshaking && !self.is_handshaking(slot) {
+                self.handshaken(slot, poller);
+            }
             if plain.is_empty() {
                 self.settle(slot, false);
             } else if flow.carrier == Carrier::Wss {

@@ -1,11 +1,12 @@
 //! What lies between the bytes of a connection and its messages: TLS, and a WebSocket (RFC 7118).
 
 use io::TcpListener;
-use sip::flow::Carrier;
+use sip::flow::{Carrier, PeerName};
 use std::net::SocketAddr;
 use std::sync::Arc;
 use streams::Tls;
-use streams::rustls::ServerConfig;
+use streams::rustls::pki_types::ServerName;
+use streams::rustls::{ClientConfig, ServerConfig};
 use streams::websocket::{Accept, AcceptRules, CloseCode, MessageKinds, MessageLimits, WebSocket};
 
 use super::settings::{Orders, SipSettings};
@@ -18,6 +19,8 @@ pub(crate) struct StreamListener {
     pub(crate) carrier: Carrier,
     /// For TLS and WSS.
     pub(crate) tls: Option<Arc<ServerConfig>>,
+    /// For connections from here to others over TLS.
+    pub(crate) connect: Option<Arc<ClientConfig>>,
 }
 
 /// A WebSocket of a connection.
@@ -69,6 +72,16 @@ impl Layers {
             tls,
             records: Records::default(),
             web,
+        })
+    }
+
+    /// What a connection to this name over TLS needs. `None` if nobody can be verified by it.
+    pub(crate) fn connecting(config: &Arc<ClientConfig>, name: &PeerName) -> Option<Layers> {
+        let name = ServerName::try_from(name.as_str().to_owned()).ok()?;
+        let tls = Tls::client(Arc::clone(config), name).ok()?;
+        Some(Layers {
+            tls: Some(Box::new(tls)),
+            ..Layers::default()
         })
     }
 

@@ -16,6 +16,8 @@ pub(super) enum Bindings<'b> {
     Lines(&'b [u8]),
     /// §10.2.2: "*" stands alone, and only to remove everything.
     Wrong,
+    /// RFC 5630 §5.2: a SIPS Contact requires SIPS URIs everywhere.
+    NotSips,
 }
 
 /// Longer than the lines that say what this server can.
@@ -111,11 +113,16 @@ pub(super) fn bindings<'b>(
 ) -> Result<Bindings<'b>, BuildError> {
     let expires = message.expires().ok().flatten();
     let (mut stars, mut count) = (0, 0);
+    let (mut sips, mut others) = (0, 0);
     let mut builder = Builder::fields(buffer);
     for contact in message.contacts() {
         count += 1;
         match contact {
             Ok(Contact::Addr(address)) => {
+                match is_sips(address.uri) {
+                    true => sips += 1,
+                    false => others += 1,
+                }
                 // §10.2.1.1: a malformed Expires counts as an hour.
                 let left = address.expires().or(expires).unwrap_or(EXPIRES);
                 if left > 0 {
@@ -135,7 +142,44 @@ pub(super) fn bindings<'b>(
     if stars > 0 && (count > 1 || expires != Some(0)) {
         return Ok(Bindings::Wrong);
     }
+    if sips > 0 && (others > 0 || !message.request_uri().is_some_and(is_sips)) {
+        return Ok(Bindings::NotSips);
+    }
     builder.finish_fields().map(Bindings::Lines)
+}
+
+/// Whether a URI demands TLS at every hop.
+pub(super) fn is_sips(uri: &[u8]) -> bool {
+    uri.get(..5)
+        .is_some_and(|scheme| scheme.eq_ignore_ascii_case(b"sips:"))
+}
+
+/// How the URIs of a request that begins a dialog demand TLS (RFC 5630 §5.1.2).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Sips {
+    /// They do not.
+    No,
+    /// They do: the Contact of the answer is a SIPS URI, too (RFC 3261 §12.1.1).
+    Yes,
+    /// They do, but this is no TLS connection, so no SIPS URI would lead here.
+    NotHere,
+    /// The Request-URI does, and the Contact does not.
+    Inconsistent,
+}
+
+impl Sips {
+    pub(super) fn of(message: &Message<'_>, contact: Option<&[u8]>, carrier: Carrier) -> Sips {
+        let is_asked = message.request_uri().is_some_and(is_sips);
+        let contact = contact.map(is_sips);
+        let route = message.record_routes().next().and_then(Result::ok);
+        let is_route = route.map_or(contact, |route| Some(is_sips(route.uri)));
+        match () {
+            () if !is_asked && is_route != Some(true) => Sips::No,
+            () if is_asked && contact == Some(false) => Sips::Inconsistent,
+            () if !carrier.is_secure() => Sips::NotHere,
+            () => Sips::Yes,
+        }
+    }
 }
 
 /// The answer to an offer that accepts none of its media (RFC 3264 §6), or an offer of none (§5).

@@ -10,7 +10,7 @@ use io::{TcpListener, TcpOptions, UdpOptions, UdpSocket};
 use sip::flow::Carrier;
 use std::net::SocketAddr;
 use std::sync::Arc;
-use streams::rustls::ServerConfig;
+use streams::rustls::{ClientConfig, ServerConfig};
 
 /// One address, at one worker.
 #[derive(Debug)]
@@ -37,6 +37,15 @@ impl SipAddresses {
     }
 }
 
+/// How TLS is spoken by SIP.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct SipTls {
+    /// With those that connect.
+    pub(crate) accept: Option<Arc<ServerConfig>>,
+    /// With those that are connected to.
+    pub(crate) connect: Option<Arc<ClientConfig>>,
+}
+
 /// The addresses listened on, and SIP for each worker; nothing where there are no addresses.
 type SetUp = (SipAddresses, Vec<Sip>);
 
@@ -51,7 +60,7 @@ const BUFFERS: u32 = 4;
 /// If an address cannot be listened on, or is there twice; or if TLS has no certificate.
 pub(crate) fn set_up(
     addresses: &SipAddresses,
-    tls: Option<Arc<ServerConfig>>,
+    tls: &SipTls,
     workers: usize,
     buffers: Buffers,
     orders: Orders,
@@ -78,23 +87,23 @@ pub(crate) fn set_up(
         let places = of_workers.iter_mut().zip(group);
         places.for_each(|(list, listener)| list.push(listener));
     }
-    let tls = tls.map(without_alpn);
+    let accept = tls.accept.clone().map(without_alpn);
     let mut of_streams: Vec<Vec<StreamListener>> = (0..workers).map(|_| Vec::new()).collect();
     for &(carrier, address) in &addresses.streams {
-        let tls = tls.clone().filter(|_| carrier.is_secure());
-        if carrier.is_secure() && tls.is_none() {
+        let accept = accept.clone().filter(|_| carrier.is_secure());
+        if carrier.is_secure() && accept.is_none() {
             return Err(StartError::NoCertificate);
         }
         let (local, group) =
             bind_stream(address, workers).map_err(|source| StartError::Bind { address, source })?;
         bound.streams.push((carrier, local));
         for (list, socket) in of_streams.iter_mut().zip(group) {
-            let tls = tls.clone();
             list.push(StreamListener {
                 socket,
                 local,
                 carrier,
-                tls,
+                tls: accept.clone(),
+                connect: tls.connect.clone(),
             });
         }
     }

@@ -36,7 +36,7 @@ mod user;
 
 pub(crate) use balance::{Commons, SipBatch};
 pub use counters::{DIGEST_OUTCOMES, DNS_OUTCOMES, SIP_CLASSES, SIP_METHODS, SipCounters};
-pub(crate) use listeners::{SipAddresses, set_up};
+pub(crate) use listeners::{SipAddresses, SipTls, set_up};
 pub(crate) use names::Answered;
 pub use names::{LocateError, NameResolver};
 pub(crate) use settings::Orders;
@@ -44,6 +44,7 @@ pub use settings::SipSettings;
 pub use sip::digest::Algorithm as DigestAlgorithm;
 pub use sip::flow::Carrier;
 pub use sip::routing::{Candidate, Locate, Locator};
+pub use streams::domains::client_verifier;
 pub(crate) use token::SipToken;
 
 use crate::worker::{Mailboxes, Token};
@@ -137,13 +138,11 @@ impl Sip {
         now: Now,
     ) -> std::io::Result<Sip> {
         let addresses: Vec<SocketAddr> = listeners.iter().map(|listener| listener.local).collect();
-        let carried = streams
-            .iter()
-            .map(|listener| (listener.carrier, listener.local));
-        let addresses = (&addresses[..], &carried.collect::<Vec<_>>()[..]);
         let seed = crate::random::Entropy::new().next_u32();
         let seed = u64::from(seed) << 16 | u64::from(number);
         let front = Front::new(listeners.iter().map(|listener| &listener.udp));
+        let addresses = (&addresses[..], &streams[..]);
+        let endpoint = Endpoint::new(number, addresses, front, orders, secrets, seed, now);
         Ok(Sip {
             listeners,
             streams,
@@ -154,7 +153,7 @@ impl Sip {
                 capacity: 8 * MESSAGES,
             }),
             connections: Connections::new(number),
-            endpoint: Endpoint::new(number, addresses, front, orders, secrets, seed, now),
+            endpoint,
             inbox: VecDeque::new(),
             ready: Vec::new(),
             scratch: vec![0; READ].into(),

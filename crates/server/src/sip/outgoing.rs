@@ -1,13 +1,14 @@
 //! What leaves: over UDP by the worker's send queue, over TCP by the write buffer of a connection. Both go at the end of a batch.
 
 use super::connections::{Connections, Reason};
+use super::layers::{Layers, StreamListener};
 use super::listeners::SipListener;
 use super::settings::Orders;
 use super::token::{SipToken, Slot};
 use io::{Outbox, Poller, SendTo};
 use sip::Mono;
 use sip::engine::{self, ConnectKey};
-use sip::flow::{Carrier, ConnectionKey, Flow, ListenerKey};
+use sip::flow::{Carrier, ConnectionKey, Destination, Flow, ListenerKey};
 use std::net::{IpAddr, SocketAddr};
 
 use super::counters::SipCounters;
@@ -17,6 +18,7 @@ use super::counters::SipCounters;
 pub(super) struct Outgoing<'a, 'q, 'buf> {
     pub(super) out: Outbox<'q, 'buf>,
     pub(super) listeners: &'buf [SipListener],
+    pub(super) streams: &'buf [StreamListener],
     pub(super) connections: &'a mut Connections,
     pub(super) poller: &'a Poller,
 }
@@ -56,17 +58,33 @@ impl Outgoing<'_, '_, '_> {
     pub(super) fn connect(
         &mut self,
         key: ConnectKey,
-        listener: ListenerKey,
-        remote: SocketAddr,
+        to: &Destination,
         orders: &Orders,
         now: Mono,
     ) -> bool {
-        let Some(from) = self.listeners.get(usize::from(listener.0)) else {
+        let Some((listened, layers)) = self.layers_for(to) else {
             return false;
         };
-        let from = (listener.0, from.local);
+        let local = to.local.unwrap_or(listened);
         self.connections
-            .connect(key, remote, from, orders, self.poller, now)
+            .connect((key, layers), to, local, orders, self.poller, now)
+    }
+
+    /// What a connection to `to` needs, and what its listener is bound to. `None` if there is no way: a WebSocket is opened by its
+    /// client alone (RFC 7118 §7), and TLS must have somebody to verify (RFC 5922 §7.3).
+    fn layers_for(&self, to: &Destination) -> Option<(SocketAddr, Layers)> {
+        let number = usize::from(to.listener.0);
+        match to.carrier {
+            Carrier::Tcp => Some((self.listeners.get(number)?.local, Layers::default())),
+            Carrier::Tls => {
+                let listener = self
+                    .streams
+                    .get(number.checked_sub(self.listeners.len())?)?;
+                let layers = Layers::connecting(listener.connect.as_ref()?, to.name.as_ref()?)?;
+                Some((listener.local, layers))
+            }
+            Carrier::Udp | Carrier::Ws | Carrier::Wss => None,
+        }
     }
 
     /// Another worker's bytes for a connection of this one. `false` if it is gone.
@@ -76,6 +94,8 @@ impl Outgoing<'_, '_, '_> {
         bytes: &[u8],
         counters: &mut SipCounters,
     ) -> bool {
+        // It must hear when the connection is gone.
+        self.share(key);
         self.connections.queue(slot_of(key), bytes, counters)
     }
 

@@ -75,6 +75,7 @@ impl Sip {
         let mut outgoing = Outgoing {
             out: self.queue.start(),
             listeners: &self.listeners,
+            streams: &self.streams,
             connections: &mut self.connections,
             poller,
         };
@@ -169,6 +170,7 @@ impl Sip {
         let mut outgoing = Outgoing {
             out: self.queue.start(),
             listeners: &self.listeners,
+            streams: &self.streams,
             connections: &mut self.connections,
             poller,
         };
@@ -261,12 +263,18 @@ impl Sip {
         let Some(connection) = self.connections.get(slot) else {
             return;
         };
-        if connection.connecting.is_some() {
+        if !connection.is_established {
             if connection.stream.take_error().is_err() {
                 self.close(slot, Reason::Peer);
                 return;
             }
-            self.connected(slot, poller);
+            connection.is_established = true;
+            match connection.layers.tls {
+                Some(_) => connection.begin_handshake(),
+                None => self.connected(slot, poller),
+            }
+            self.connections
+                .write(slot, poller, &mut self.endpoint.counters);
         }
         if event.writable {
             let counters = &mut self.endpoint.counters;
@@ -274,6 +282,20 @@ impl Sip {
         }
         if event.readable {
             self.read_connection(slot, poller);
+        }
+    }
+
+    /// A TLS handshake is over.
+    pub(super) fn handshaken(&mut self, slot: Slot, poller: &Poller) {
+        let Some(connection) = self.connections.get(slot) else {
+            return;
+        };
+        let (key, names) = (connection.key, connection.client_names());
+        if connection.connecting.is_some() {
+            self.connected(slot, poller);
+        } else if let Some(names) = names {
+            tracing::debug!(names = ?names, "a client of SIP has a certificate");
+            self.endpoint.engine.authenticated(key, &names);
         }
     }
 
@@ -476,6 +498,7 @@ impl Sip {
         let mut outgoing = Outgoing {
             out: self.queue.start(),
             listeners: &self.listeners,
+            streams: &self.streams,
             connections: &mut self.connections,
             poller,
         };

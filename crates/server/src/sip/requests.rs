@@ -30,9 +30,10 @@ pub(super) struct Requests {
 }
 
 impl Requests {
-    /// For a worker with these listeners.
+    /// For a worker with these listeners; those over TLS besides that connections can be made from.
     pub(super) fn new(
         listeners: &[SocketAddr],
+        tls: &[(ListenerKey, SocketAddr)],
         orders: &Orders,
         names: NameResolver,
         key: sip::HashKey,
@@ -48,7 +49,12 @@ impl Requests {
                 };
                 (0..).zip(listeners).map(of)
             });
-        let mut config = Config::new(sources.collect());
+        let tls = tls.iter().map(|(listener, address)| Source {
+            listener: *listener,
+            carrier: Carrier::Tls,
+            is_v4: address.is_ipv4(),
+        });
+        let mut config = Config::new(sources.chain(tls.clone()).collect());
         config.most = MOST;
         config.most_questions = QUESTIONS;
         // As long as a caller's transaction may take, for each of two servers.
@@ -58,8 +64,8 @@ impl Requests {
             dispatcher: Dispatcher::new(config, key, seed),
             names,
             families: Families {
-                v4: listeners.iter().any(SocketAddr::is_ipv4),
-                v6: listeners.iter().any(SocketAddr::is_ipv6),
+                v4: listeners.iter().any(SocketAddr::is_ipv4) || tls.clone().any(|tls| tls.is_v4),
+                v6: listeners.iter().any(SocketAddr::is_ipv6) || tls.clone().any(|tls| !tls.is_v4),
             },
             answers: VecDeque::new(),
         }

@@ -6,7 +6,7 @@
 use super::Secrets;
 use super::challenge::{Gate, Stop};
 use super::counters::DIGEST_OUTCOMES;
-use super::lines::{self, Abilities, Bindings};
+use super::lines::{self, Abilities, Bindings, Sips};
 use super::ringing::Ringing;
 use super::settings::{Orders, SipSettings};
 use io::clock::monotonic_ns;
@@ -31,6 +31,9 @@ const OPTIONS_ONLY: Rules<'static> = Rules {
 /// RFC 3261 §21.5.4: a sender goes to another server, and comes back after so many seconds. Few, as a sender may hold back the requests
 /// of its dialogs for as long, which this server still takes.
 const DRAINING: &[u8] = b"Retry-After: 5\r\n";
+
+/// RFC 5630 §5.1.2: whoever insists on TLS does not reach this server without it.
+const SIPS_NOT_ALLOWED: &[u8] = b"Warning: 380 hairpin \"SIPS Not Allowed\"\r\n";
 
 /// Where header lines of an answer are written: as long as a request's Contacts may be.
 const LINES: usize = 72 << 10;
@@ -193,6 +196,7 @@ impl User {
                 let end = written + lines.len();
                 Reply::new(200).headers(&self.lines[..end])
             }
+            Bindings::NotSips => Reply::new(400).reason(b"SIPS Contact Without SIPS Request-URI"),
             Bindings::Wrong => Reply::new(400).reason(b"Contact * Goes Alone and With Expires 0"),
         };
         engine.answer(now, request, &reply).map(drop)
@@ -230,32 +234,16 @@ impl User {
         let message = &request.message;
         let callee = callee(message);
         let contact = message.contact().ok().flatten();
-        let dialog = self.dialog_of(request);
+        let uri = contact.map(|contact| contact.uri);
+        let sips = Sips::of(message, uri, request.flow.carrier);
+        let is_sips = sips == Sips::Yes;
         let mut later = *b"Retry-After: 0\r\n";
-        let refusal = if request.to_tag().is_some() && dialog.is_none() {
-            Some(Reply::new(481))
-        } else if dialog
-            .and_then(|dialog| engine.unanswered(dialog))
-            .is_some()
-        {
-            // §14.2: while the one before is not answered, "a randomly chosen value of between 0 and 10 seconds".
-            later[13] += (self.hash.hash_one(request.via.branch) % 10) as u8;
-            Some(Reply::new(500).headers(&later))
-        } else if request.via.has_magic_cookie() && contact.is_none() {
-            // §8.1.1.8: without a Contact nobody could send anything within the dialog. RFC 2543 had calls without.
-            Some(Reply::new(400).reason(b"Missing Contact"))
-        } else if callee == Some(b"busy") {
-            Some(Reply::new(486))
-        } else {
-            None
-        };
+        let refusal = self.refusal_of_invite(request, engine, sips, &mut later);
         if let Some(reply) = refusal {
             return engine.answer(now, request, &reply).map(drop);
         }
         let key = engine.accept(now, request, None)?;
         work(orders.settings.service_time);
-        let scheme = message.request_uri().and_then(|uri| uri.get(..5));
-        let is_sips = scheme.is_some_and(|scheme| scheme.eq_ignore_ascii_case(b"sips:"));
         let ours = lines::contact(&mut self.lines, &request.flow, is_sips)?;
         engine.respond(now, key, &Reply::new(180).headers(ours))?;
         if callee == Some(b"ring") {
@@ -269,6 +257,40 @@ impl User {
         let reply = Reply::new(200).headers(lines).body(&self.body);
         let reply = reply.until_ack_from(target);
         engine.respond(now, key, &reply)
+    }
+
+    /// What an INVITE is refused with, if it is. `later` is where a header field is written.
+    fn refusal_of_invite<'r>(
+        &self,
+        request: &NewRequest<'_>,
+        engine: &mut Engine,
+        sips: Sips,
+        later: &'r mut [u8; 16],
+    ) -> Option<Reply<'r>> {
+        let message = &request.message;
+        let dialog = self.dialog_of(request);
+        if request.to_tag().is_some() && dialog.is_none() {
+            Some(Reply::new(481))
+        } else if dialog
+            .and_then(|dialog| engine.unanswered(dialog))
+            .is_some()
+        {
+            // §14.2: while the one before is not answered, "a randomly chosen value of between 0 and 10 seconds".
+            later[13] += (self.hash.hash_one(request.via.branch) % 10) as u8;
+            Some(Reply::new(500).headers(later))
+        } else if request.via.has_magic_cookie() && message.contact().ok().flatten().is_none() {
+            // §8.1.1.8: without a Contact nobody could send anything within the dialog. RFC 2543 had calls without.
+            Some(Reply::new(400).reason(b"Missing Contact"))
+        } else if sips == Sips::Inconsistent {
+            // RFC 5630 §5.1.2.
+            Some(Reply::new(400).reason(b"Contact Must Be a SIPS URI"))
+        } else if sips == Sips::NotHere {
+            Some(Reply::new(480).headers(SIPS_NOT_ALLOWED))
+        } else if callee(message) == Some(b"busy") {
+            Some(Reply::new(486))
+        } else {
+            None
+        }
     }
 
     /// The INVITE that its To-tag names, which an answer of ours had in a dialog with this Call-ID and From tag (RFC 3261 §12).

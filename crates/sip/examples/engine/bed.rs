@@ -96,11 +96,7 @@ fn engine_turn(bed: &mut Bed, given: Given<'_>) -> Outcome<()> {
         flow,
         ..
     } = bed;
-    let to = Destination {
-        carrier: Carrier::Udp,
-        remote: flow.remote,
-        listener: ListenerKey(0),
-    };
+    let to = Destination::new(Carrier::Udp, flow.remote, ListenerKey(0));
     let out = Outgoing {
         to,
         connection: None,

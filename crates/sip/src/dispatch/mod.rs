@@ -46,7 +46,7 @@
 //!     mark: Mark(1),
 //!     reach: Reach::Anywhere,
 //!     flow: None,
-//!     listener: None,
+//!     from: None,
 //!     loop_check: None,
 //! };
 //! dispatcher.send(Mono(0), &mut engine, &order)?;
@@ -64,7 +64,9 @@ mod questions;
 mod requests;
 mod responses;
 
-pub use order::{Allowed, Config, DispatchError, Failure, Order, Reach, Source, Stats, Told};
+pub use order::{
+    Allowed, Config, DispatchError, Failure, Order, Reach, SendFrom, Source, Stats, Told,
+};
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -284,6 +286,9 @@ impl Dispatcher {
         } else {
             outcome
         };
+        if why == Failure::TransportFailed && self.locate_instead(now, engine, key) {
+            return;
+        }
         if !self.ended(now, engine, key, outcome) {
             self.fail(key, why);
         }

@@ -7,7 +7,7 @@ use std::time::Duration;
 use crate::branch::LoopCheck;
 use crate::congestion::Class;
 use crate::engine::{Mark, RequestError};
-use crate::flow::{Carrier, Destination, Flow, ListenerKey};
+use crate::flow::{Carrier, Destination, Flow, ListenerKey, PeerName};
 use crate::routing::{Candidate, TargetError};
 
 /// A socket that requests can leave by.
@@ -78,10 +78,12 @@ impl Config {
     pub(super) fn destination(
         &self,
         server: Candidate,
-        wanted: Option<ListenerKey>,
+        from: Option<SendFrom>,
+        name: Option<&PeerName>,
     ) -> Option<Destination> {
         let Candidate { carrier, remote } = server;
         let fits = |source: &&Source| source.carrier == carrier && source.is_v4 == remote.is_ipv4();
+        let wanted = from.map(|from| from.listener);
         let mut fitting = self.sources.iter().filter(fits);
         let first = fitting.next()?;
         let better = fitting.find(|source| Some(source.listener) == wanted);
@@ -89,10 +91,13 @@ impl Config {
             Some(wanted) if first.listener != wanted => better.unwrap_or(first),
             _ => first,
         };
+        let is_ours = |local: &SocketAddr| local.is_ipv4() == source.is_v4;
         Some(Destination {
             carrier,
             remote,
             listener: source.listener,
+            local: from.and_then(|from| from.local).filter(is_ours),
+            name: name.filter(|_| carrier.is_secure()).cloned(),
         })
     }
 
@@ -116,6 +121,15 @@ pub enum Reach {
     Near(IpAddr),
 }
 
+/// What a request is sent from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SendFrom {
+    /// The socket. Another one is used if the request goes by a transport that this one has not.
+    pub listener: ListenerKey,
+    /// Our address, where the socket has several.
+    pub local: Option<SocketAddr>,
+}
+
 /// A request for a URI.
 #[derive(Clone, Copy, Debug)]
 pub struct Order<'a> {
@@ -134,8 +148,8 @@ pub struct Order<'a> {
     /// The flow to send it by while its connection lives, instead of asking where the target is (RFC 5626 §5.3): the way that its
     /// dialog was begun by. Where a new connection can be had, the target says where to if the flow is gone.
     pub flow: Option<Flow>,
-    /// The listener to send it from, if that can reach the server: in a dialog, the one it was begun by.
-    pub listener: Option<ListenerKey>,
+    /// What to send it from, if that can reach the server: in a dialog, what it was begun by.
+    pub from: Option<SendFrom>,
 }
 
 /// Why a request is not sent at all.

@@ -1,13 +1,13 @@
 //! One request on its way: from its URI to servers, and from one server to the next.
 
-use super::order::{DispatchError, Failure, Order, Reach, Told};
+use super::order::{DispatchError, Failure, Order, Reach, SendFrom, Told};
 use super::questions::Waiter;
 use super::{Dispatcher, RequestKey};
 use crate::Mono;
 use crate::branch::LoopCheck;
 use crate::congestion::Class;
 use crate::engine::{ClientKey, Engine, Mark, Outgoing, RequestError};
-use crate::flow::{Destination, Flow, ListenerKey};
+use crate::flow::{Destination, Flow, PeerName};
 use crate::routing::{Candidate, Failover, Locate, Located, Outcome, Query};
 
 #[derive(Debug)]
@@ -16,9 +16,11 @@ pub(super) struct Request {
     pub(super) mark: Mark,
     class: Class,
     reach: Reach,
-    listener: Option<ListenerKey>,
+    from: Option<SendFrom>,
     loop_check: Option<LoopCheck>,
     target: Locate,
+    /// The host of the target, before the DNS says anything (RFC 5922 §7.3).
+    name: Option<PeerName>,
     /// Empty when no other server will be tried any more.
     bytes: Box<[u8]>,
     /// What was asked for it.
@@ -29,6 +31,8 @@ pub(super) struct Request {
     /// That server has answered provisionally.
     pub(super) heard: bool,
     is_invite: bool,
+    /// It went by a flow, and may go where its target says if that is gone.
+    may_locate: bool,
 }
 
 impl Request {
@@ -37,9 +41,10 @@ impl Request {
             mark: order.mark,
             class: order.class,
             reach: order.reach,
-            listener: order.listener,
+            from: order.from,
             loop_check: order.loop_check,
             target: Locate::of(order.target)?,
+            name: Locate::peer_name(order.target),
             bytes: order.pieces.concat().into(),
             asked: Vec::new(),
             servers: None,
@@ -49,6 +54,7 @@ impl Request {
                 .pieces
                 .first()
                 .is_some_and(|start| start.starts_with(b"INVITE ")),
+            may_locate: false,
         })
     }
 
@@ -102,7 +108,7 @@ impl Dispatcher {
         let config = &self.config;
         servers.retain(|server| {
             config.permits(request.reach, server.remote)
-                && config.destination(*server, request.listener).is_some()
+                && config.destination(*server, request.from, None).is_some()
         });
         if servers.is_empty() {
             return self.fail(key, Failure::Forbidden);
@@ -123,11 +129,7 @@ impl Dispatcher {
         let Some(request) = self.requests.get(key.slot, key.generation) else {
             return false;
         };
-        let to = Destination {
-            carrier: flow.carrier,
-            remote: flow.remote,
-            listener: flow.listener,
-        };
+        let to = Destination::new(flow.carrier, flow.remote, flow.listener);
         let sent = engine.request(
             now,
             &Outgoing {
@@ -142,6 +144,7 @@ impl Dispatcher {
         match sent {
             Ok(client) => {
                 request.client = Some(client);
+                request.may_locate = !flow.carrier.is_websocket();
                 true
             }
             // RFC 7118 §7: nobody can connect to a WebSocket client.
@@ -157,6 +160,24 @@ impl Dispatcher {
         }
     }
 
+    /// The flow of a request is gone, and nothing was heard: its target says where it goes. Returns `false` if it may not.
+    pub(super) fn locate_instead(
+        &mut self,
+        now: Mono,
+        engine: &mut Engine,
+        key: RequestKey,
+    ) -> bool {
+        let Some(request) = self.requests.get(key.slot, key.generation) else {
+            return false;
+        };
+        if !std::mem::take(&mut request.may_locate) || request.heard {
+            return false;
+        }
+        request.client = None;
+        self.locate(now, engine, key);
+        true
+    }
+
     /// Tries the next server; if there is none, the request has failed for this reason.
     fn try_next(&mut self, now: Mono, engine: &mut Engine, key: RequestKey, last: Failure) {
         loop {
@@ -170,7 +191,8 @@ impl Dispatcher {
             let Some(server) = next else {
                 return self.fail(key, last);
             };
-            let Some(to) = self.config.destination(server, request.listener) else {
+            let name = request.name.as_ref();
+            let Some(to) = self.config.destination(server, request.from, name) else {
                 continue;
             };
             let sent = engine.request(

@@ -1,10 +1,10 @@
 //! Responses that could not be delivered: to whom else sent-by leads (RFC 3263 §5, RFC 3261 §18.2.2).
 
 use super::questions::Waiter;
-use super::{Dispatcher, Reach};
+use super::{Dispatcher, Reach, SendFrom};
 use crate::Mono;
 use crate::engine::{Engine, Mark, ServerKey};
-use crate::flow::Destination;
+use crate::flow::{Destination, PeerName};
 use crate::message::{Limits, Scan};
 use crate::routing::{Candidate, Locate, Located, Query};
 
@@ -34,6 +34,8 @@ pub(super) struct Response {
     /// Where it could not go.
     tried: Destination,
     target: Locate,
+    /// Whom sent-by names, for TLS.
+    name: PeerName,
     bytes: Box<[u8]>,
     asked: Vec<Query>,
     /// Those that are left, once they are known.
@@ -60,8 +62,8 @@ impl Dispatcher {
                 .iter()
                 .any(|(_, other)| other.server == server)
         };
-        let Some(target) = via
-            .and_then(|via| Locate::of_sent_by(&via))
+        let Some((target, name)) = via
+            .and_then(|via| Some((Locate::of_sent_by(&via)?, PeerName::of(via.host))))
             .filter(|_| !is_full && !comes_again())
         else {
             return engine.undeliverable(now, server);
@@ -70,6 +72,7 @@ impl Dispatcher {
             server,
             tried,
             target,
+            name,
             bytes: bytes.into(),
             asked: Vec::new(),
             servers: None,
@@ -97,11 +100,13 @@ impl Dispatcher {
                 }
             }
             Located::Servers(mut servers) => {
-                let tried = response.tried;
+                // Without a name nobody was asked there.
+                let tried = &response.tried;
+                let was_tried = !tried.carrier.is_secure() || tried.name.is_some();
                 let config = &self.config;
                 let near = Reach::Near(tried.remote.ip());
                 servers.retain(|server| {
-                    server.remote != tried.remote
+                    !(was_tried && server.remote == tried.remote)
                         && server.carrier.is_reliable()
                         && config.permits(near, server.remote)
                 });
@@ -116,10 +121,14 @@ impl Dispatcher {
         let Some(response) = self.responses.get(key.slot, key.generation) else {
             return;
         };
-        let listener = Some(response.tried.listener);
+        let from = Some(SendFrom {
+            listener: response.tried.listener,
+            local: response.tried.local,
+        });
+        let name = Some(&response.name);
         let config = &self.config;
         let mut servers = response.servers.iter_mut().flatten();
-        match servers.find_map(|server| config.destination(server, listener)) {
+        match servers.find_map(|server| config.destination(server, from, name)) {
             Some(to) => engine.redirect(now, to, &response.bytes, key.mark()),
             None => self.give_up(now, engine, key),
         }

@@ -5,7 +5,7 @@ use super::compose;
 use super::connections::{Path, Waiting};
 use super::error::RequestError;
 use super::key::ClientKey;
-use super::output::{ClientFailure, Event, Mark, Origin, Output, SendTo};
+use super::output::{ClientFailure, Event, Mark, Origin, SendTo};
 use super::server::release;
 use super::{Engine, store};
 use crate::branch::{Branch, LoopCheck};
@@ -17,7 +17,7 @@ use crate::transaction::{Sending, Step, Telling};
 use crate::{Method, Mono};
 
 /// A request of the TU.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub struct Outgoing<'a> {
     /// Where to.
     pub to: Destination,
@@ -90,7 +90,7 @@ impl Engine {
 
     /// The destination, with TCP for what is too large for UDP; and whether UDP would do if there is no TCP.
     fn choose_carrier(&self, out: &Outgoing<'_>) -> (Destination, bool) {
-        let mut to = out.to;
+        let mut to = out.to.clone();
         let size: usize = out.pieces.iter().map(|piece| piece.len()).sum();
         let tcp = self.config.sent_by(to.listener, Carrier::Tcp);
         // Our Via is part of the message.
@@ -211,7 +211,7 @@ impl Engine {
                 .send(to, Origin::Client(key), self.store.get(cell));
             return;
         }
-        let to = client.to;
+        let to = client.to.clone();
         match client.connection {
             Some(connection) if self.connections.is_open(connection) => {
                 self.transmit_over(now, key, connection);
@@ -219,15 +219,6 @@ impl Engine {
             _ if client.is_named => self.client_transport_failed(now, key),
             _ => self.send_over_stream(now, to, Waiting::Client(key)),
         }
-    }
-
-    fn ask_to_connect(&mut self, key: super::key::ConnectKey, to: &Destination) {
-        self.outputs.push(Output::Connect {
-            key,
-            carrier: to.carrier,
-            listener: to.listener,
-            remote: to.remote,
-        });
     }
 
     /// Sends the transaction's message over a connection, and keeps it no longer than it is of use: over a stream nothing
@@ -252,10 +243,10 @@ impl Engine {
 
     /// Sends a message that belongs to no client transaction over a stream, opening it if need be.
     pub(super) fn send_over_stream(&mut self, now: Mono, to: Destination, waiting: Waiting) {
-        match self.connections.reach(to, waiting) {
+        match self.connections.reach(&to, waiting) {
             Path::Open(connection, waiting) => self.send_waiting(now, connection, waiting),
             Path::Waits => {}
-            Path::Opens(key) => self.ask_to_connect(key, &to),
+            Path::Opens(key) => self.outputs.connect(key, to),
             Path::Refused(waiting) => self.drop_waiting(now, waiting),
         }
     }
@@ -437,7 +428,7 @@ const VIA_LEN: usize = 110;
 fn datagram(to: &Destination) -> SendTo {
     SendTo::Datagram {
         listener: to.listener,
-        local: None,
+        local: to.local,
         remote: to.remote,
     }
 }

@@ -1,6 +1,7 @@
 //! Connections: which there are, which to use, which to open and to close (RFC 3261 §18).
 
 use std::net::SocketAddr;
+use std::sync::Arc;
 use std::time::Duration;
 
 use hashbrown::HashMap;
@@ -9,7 +10,7 @@ use super::key::{ClientKey, ConnectKey, ServerKey};
 use super::output::Mark;
 use super::slab::Slab;
 use super::store::Cell;
-use crate::flow::{Carrier, ConnectionKey, Destination, Flow, ListenerKey};
+use crate::flow::{Carrier, ConnectionKey, Destination, Flow, ListenerKey, PeerName};
 use crate::hash::Seeded;
 use crate::{HashKey, Mono};
 
@@ -19,6 +20,20 @@ const MOST_CONNECTING: usize = 1024;
 const MOST_WAITING: usize = 1024;
 /// How often idle connections are looked for.
 pub(super) const SWEEP: Duration = Duration::from_secs(10);
+
+/// Addresses that one connection may be an alias for, of each of its names.
+const MOST_ALIASES: usize = 4;
+/// Names of a certificate that count.
+const MOST_NAMES: usize = 16;
+
+/// RFC 3261 §18: a connection is found by address, port and transport at the far end; over TLS also by the name that was verified, so
+/// that nothing for one domain goes to another that has the same address (RFC 5923 §9.3).
+type Remote = (Carrier, SocketAddr, Option<PeerName>);
+
+fn remote_of(to: &Destination) -> Remote {
+    let name = to.name.as_ref().filter(|_| to.carrier.is_secure());
+    (to.carrier, to.remote, name.cloned())
+}
 
 /// What waits for a connection.
 #[derive(Debug)]
@@ -41,6 +56,10 @@ struct Connecting {
 struct Connection {
     carrier: Carrier,
     remote: SocketAddr,
+    /// The name that it was opened for and that its server has proved.
+    name: Option<PeerName>,
+    /// Of a client that has proved who it is.
+    client: Option<Box<Client>>,
     /// We opened it, so we close it.
     ours: bool,
     /// Client transactions whose request went over it.
@@ -48,14 +67,21 @@ struct Connection {
     used_at: Mono,
 }
 
+/// The other end of an accepted connection, by its certificate.
+#[derive(Debug)]
+struct Client {
+    names: Arc<[PeerName]>,
+    /// What requests may reach it by besides (RFC 5923).
+    aliases: Vec<Remote>,
+}
+
 /// The connections of an engine.
 #[derive(Debug)]
 pub(super) struct Connections {
     open: HashMap<ConnectionKey, Connection, Seeded>,
-    /// RFC 3261 §18: indexed by address, port and transport at the far end.
-    by_remote: HashMap<(Carrier, SocketAddr), ConnectionKey, Seeded>,
+    by_remote: HashMap<Remote, ConnectionKey, Seeded>,
     connecting: Slab<Connecting>,
-    connecting_to: HashMap<(Carrier, SocketAddr, ListenerKey), ConnectKey, Seeded>,
+    connecting_to: HashMap<(Remote, ListenerKey), ConnectKey, Seeded>,
     ours: usize,
     swept_at: Mono,
 }
@@ -94,12 +120,16 @@ impl Connections {
         self.open.contains_key(&key)
     }
 
-    /// A connection came to be; `ours` says who opened it.
-    pub(super) fn add(&mut self, now: Mono, flow: &Flow, ours: bool) {
+    /// A connection came to be; `opened_for` if it was we who opened it.
+    pub(super) fn add(&mut self, now: Mono, flow: &Flow, opened_for: Option<&Destination>) {
         let Some(key) = flow.connection else { return };
+        let ours = opened_for.is_some();
+        let name = opened_for.and_then(|to| remote_of(to).2);
         let connection = Connection {
             carrier: flow.carrier,
             remote: flow.remote,
+            name: name.clone(),
+            client: None,
             ours,
             clients: 0,
             used_at: now,
@@ -108,7 +138,51 @@ impl Connections {
             self.ours += usize::from(ours);
         }
         if ours || flow.carrier.is_reused() {
-            self.by_remote.insert((flow.carrier, flow.remote), key);
+            self.by_remote
+                .insert((flow.carrier, flow.remote, name), key);
+        }
+    }
+
+    /// The client of a connection has proved that it speaks for these names.
+    pub(super) fn prove(&mut self, key: ConnectionKey, names: &Arc<[PeerName]>) {
+        if let Some(connection) = self.open.get_mut(&key).filter(|known| !known.ours) {
+            connection.client.get_or_insert_with(|| {
+                Box::new(Client {
+                    names: Arc::clone(names),
+                    aliases: Vec::new(),
+                })
+            });
+        }
+    }
+
+    /// What the client of a connection has proved.
+    pub(super) fn names(&self, key: ConnectionKey) -> Option<&Arc<[PeerName]>> {
+        let client = self.open.get(&key)?.client.as_ref()?;
+        Some(&client.names)
+    }
+
+    /// RFC 5923 §8.2: a client asks that requests for this address come over its connection. That holds for the names that it has
+    /// proved, so for none without a certificate (§9.2).
+    pub(super) fn alias(&mut self, key: ConnectionKey, remote: SocketAddr) {
+        let Some(connection) = self.open.get_mut(&key) else {
+            return;
+        };
+        let carrier = connection.carrier;
+        let Some(client) = &mut connection.client else {
+            return;
+        };
+        let names = Arc::clone(&client.names);
+        let most = MOST_ALIASES * names.len().min(MOST_NAMES);
+        for name in names.iter().take(MOST_NAMES) {
+            let alias = (carrier, remote, Some(name.clone()));
+            if !client.aliases.contains(&alias) {
+                if client.aliases.len() >= most {
+                    return;
+                }
+                client.aliases.push(alias.clone());
+            }
+            // The latest counts: the one before may be broken without our knowledge.
+            self.by_remote.insert(alias, key);
         }
     }
 
@@ -118,9 +192,12 @@ impl Connections {
             return false;
         };
         self.ours -= usize::from(connection.ours);
-        let index = (connection.carrier, connection.remote);
-        if self.by_remote.get(&index) == Some(&key) {
-            self.by_remote.remove(&index);
+        let aliases = connection.client.map(|client| client.aliases);
+        let own = (connection.carrier, connection.remote, connection.name);
+        for remote in aliases.into_iter().flatten().chain([own]) {
+            if self.by_remote.get(&remote) == Some(&key) {
+                self.by_remote.remove(&remote);
+            }
         }
         connection.clients > 0
     }
@@ -145,11 +222,16 @@ impl Connections {
     }
 
     /// How to reach a destination; whatever is to be sent waits if there is no connection yet.
-    pub(super) fn reach(&mut self, to: Destination, waiting: Waiting) -> Path {
-        if let Some(key) = self.by_remote.get(&(to.carrier, to.remote)) {
+    pub(super) fn reach(&mut self, to: &Destination, waiting: Waiting) -> Path {
+        let remote = remote_of(to);
+        if let Some(key) = self.by_remote.get(&remote) {
             return Path::Open(*key, waiting);
         }
-        let index = (to.carrier, to.remote, to.listener);
+        // RFC 5922 §7.3: without a name to compare, nobody could be authenticated.
+        if to.carrier.is_secure() && to.name.is_none() {
+            return Path::Refused(waiting);
+        }
+        let index = (remote, to.listener);
         if let Some(key) = self.connecting_to.get(&index).copied()
             && let Some(connecting) = self.connecting.get(key.slot, key.generation)
         {
@@ -163,7 +245,7 @@ impl Connections {
             return Path::Refused(waiting);
         }
         let (slot, generation) = self.connecting.insert(Connecting {
-            to,
+            to: to.clone(),
             waiting: vec![waiting],
         });
         let key = ConnectKey { slot, generation };
@@ -175,8 +257,7 @@ impl Connections {
     pub(super) fn take_waiting(&mut self, key: ConnectKey) -> Option<(Destination, Vec<Waiting>)> {
         self.connecting.get(key.slot, key.generation)?;
         let Connecting { to, waiting } = self.connecting.remove(key.slot)?;
-        self.connecting_to
-            .remove(&(to.carrier, to.remote, to.listener));
+        self.connecting_to.remove(&(remote_of(&to), to.listener));
         Some((to, waiting))
     }
 

@@ -71,11 +71,12 @@ mod tidy;
 mod vacancies;
 
 use std::net::IpAddr;
+use std::sync::Arc;
 use std::time::Duration;
 
 use crate::branch::BranchCodec;
 use crate::congestion::{self, Backlog, Behaviour, Controller, Downstream, OcReply, Sieve};
-use crate::flow::{ConnectionKey, Destination, Flow};
+use crate::flow::{ConnectionKey, Destination, Flow, PeerName};
 use crate::message::Spans;
 use crate::verdict::Rules;
 use crate::{Mono, Now};
@@ -206,7 +207,7 @@ impl Engine {
 
     /// A connection was accepted.
     pub fn accepted(&mut self, now: Mono, flow: &Flow) {
-        self.connections.add(now, flow, false);
+        self.connections.add(now, flow, None);
     }
 
     /// A connection of another worker has brought a message that was handed over: answers go by it, and requests to its other
@@ -214,18 +215,33 @@ impl Engine {
     pub fn adopt(&mut self, now: Mono, flow: &Flow) {
         let known = |connection| self.connections.is_open(connection);
         if !flow.connection.is_some_and(known) {
-            self.connections.add(now, flow, false);
+            self.connections.add(now, flow, None);
         }
     }
 
-    /// A connection that was asked for is open: what waited for it is sent.
+    /// The client of an accepted connection has proved by its certificate that it speaks for these domains (RFC 5922 §7.4). With that, it
+    /// may ask for requests by the same connection (RFC 5923).
+    pub fn authenticated(&mut self, connection: ConnectionKey, names: &Arc<[PeerName]>) {
+        self.connections.prove(connection, names);
+    }
+
+    /// The domains that the client of a connection has proved to speak for, if it has.
+    #[must_use]
+    pub fn client_names(&self, connection: ConnectionKey) -> Option<&Arc<[PeerName]>> {
+        self.connections.names(connection)
+    }
+
+    /// A connection that was asked for is open, over TLS to whom was asked for: what waited for it is sent.
     pub fn connected(&mut self, now: Mono, key: ConnectKey, flow: &Flow) {
-        self.connections.add(now, flow, true);
+        let Some((to, waiting)) = self.connections.take_waiting(key) else {
+            // Nobody waits for it any more.
+            return;
+        };
+        self.connections.add(now, flow, Some(&to));
         let Some(connection) = flow.connection else {
             return;
         };
-        let waiting = self.connections.take_waiting(key);
-        for waiting in waiting.into_iter().flat_map(|(_, waiting)| waiting) {
+        for waiting in waiting {
             self.send_waiting(now, connection, waiting);
         }
     }
@@ -239,7 +255,7 @@ impl Engine {
             match waiting {
                 Waiting::Response(Some(server), cell) if self.config.redirects_responses => {
                     let bytes = self.store.get(&cell);
-                    self.outputs.undelivered(server, to, bytes);
+                    self.outputs.undelivered(server, to.clone(), bytes);
                     self.store.release(cell);
                 }
                 waiting => self.drop_waiting(now, waiting),

@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 use std::ops::Range;
 
 use super::key::{ClientKey, ConnectKey, ServerKey};
-use crate::flow::{Carrier, ConnectionKey, Destination, Flow, ListenerKey};
+use crate::flow::{ConnectionKey, Destination, Flow, ListenerKey};
 
 /// A mark the TU puts on a transaction and gets back with each of its events.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -134,12 +134,8 @@ pub enum Output<'a> {
     Connect {
         /// To be named there.
         key: ConnectKey,
-        /// What kind of connection.
-        carrier: Carrier,
-        /// Whose configuration applies.
-        listener: ListenerKey,
-        /// Where to.
-        remote: SocketAddr,
+        /// Where to; over TLS, to whom. Who cannot prove that name there is not connected to (RFC 5922 §7.3).
+        to: &'a Destination,
     },
     /// No ACK has come for a 2xx that was to be repeated until then: the dialog is to be ended with a BYE (RFC 3261 §13.3.1.4).
     /// Only if [`Reply::until_ack_from`](super::Reply::until_ack_from) named whom it would go to. The transaction ends with this.
@@ -158,7 +154,7 @@ pub enum Output<'a> {
         /// Its transaction.
         server: ServerKey,
         /// Where it could not go.
-        to: Destination,
+        to: &'a Destination,
         /// The response.
         bytes: &'a [u8],
     },
@@ -188,6 +184,10 @@ enum Queued {
         server: ServerKey,
         to: Destination,
         bytes: Range<usize>,
+    },
+    Connect {
+        key: ConnectKey,
+        to: Destination,
     },
     Other(Output<'static>),
 }
@@ -226,6 +226,10 @@ impl Outputs {
             bytes,
             target_len,
         });
+    }
+
+    pub(super) fn connect(&mut self, key: ConnectKey, to: Destination) {
+        self.queue.push_back(Queued::Connect { key, to });
     }
 
     /// Queues what has no bytes.
@@ -272,9 +276,10 @@ impl Outputs {
             }
             Some(Queued::Undelivered { server, to, bytes }) => Some(Output::Undelivered {
                 server: *server,
-                to: *to,
+                to,
                 bytes: self.bytes.get(bytes.clone()).unwrap_or_default(),
             }),
+            Some(Queued::Connect { key, to }) => Some(Output::Connect { key: *key, to }),
             Some(Queued::Other(output)) => Some(*output),
         }
     }

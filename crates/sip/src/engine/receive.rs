@@ -1,5 +1,7 @@
 //! What a message is, and whose.
 
+use std::net::SocketAddr;
+
 use super::Engine;
 use super::compose;
 use super::error::DropReason;
@@ -9,7 +11,7 @@ use super::received::{NewRequest, Received};
 use super::reply::Reply;
 use crate::build::{Stamp, Tag};
 use crate::congestion::{Admission, Algorithm, Behaviour, Class, OcOffer, Sieve, Traits};
-use crate::flow::Flow;
+use crate::flow::{Carrier, Flow};
 use crate::header::{HeaderKind, Via};
 use crate::message::{Framing, Message, Spans};
 use crate::verdict::request::{Essentials, check_behind_via};
@@ -94,6 +96,7 @@ impl Engine {
         if method == Method::Ack {
             return self.ack_in(message, &essentials, flow);
         }
+        self.note_alias(flow, &via);
         let mut request = NewRequest {
             message,
             via,
@@ -120,6 +123,19 @@ impl Engine {
             return Received::Refused(503);
         }
         Received::Request(request)
+    }
+
+    /// RFC 5923 §8.2: requests may come back by the connection that brings this one, if its Via asks for it. The address is where it
+    /// came from, with the port of sent-by.
+    fn note_alias(&mut self, flow: &Flow, via: &Via<'_>) {
+        if let Some(connection) = flow.connection
+            && flow.carrier == Carrier::Tls
+            && via.params.get(b"alias").is_some()
+        {
+            let port = via.port.unwrap_or(Carrier::Tls.default_port());
+            let remote = SocketAddr::new(flow.remote.ip(), port);
+            self.connections.alias(connection, remote);
+        }
     }
 
     /// By what a UAS finds a request that it has already, by another way, and is at (RFC 3261 §8.2.2.2). `None` if there is none to

@@ -131,7 +131,7 @@ impl Engine {
             self.transmit(now, key);
         } else if let Some(ack) = client.message.take() {
             // The transaction ends before a connection can open: the ACK waits for it alone.
-            let to = client.to;
+            let to = client.to.clone();
             self.send_over_stream(now, to, Waiting::Response(None, ack));
         }
     }
@@ -149,7 +149,7 @@ impl Engine {
         let Ok(cancel) = compose::cancel(&mut self.scratch, &invite) else {
             return;
         };
-        let (to, connection, is_named) = (client.to, client.connection, client.is_named);
+        let (to, connection, is_named) = (client.to.clone(), client.connection, client.is_named);
         let message = self.store.keep(cancel);
         let reliable = to.carrier.is_reliable();
         let (slot, generation) = self.clients.slab.insert(Client {

@@ -389,13 +389,14 @@ impl Engine {
             return self.server_transport_failed(now, key);
         }
         let bytes = self.scratch.get(..length).unwrap_or_default();
+        // Whom sent-by names must be asked for anew: over TLS nobody can be connected to without a name.
+        let mut to = Destination::new(flow.carrier, *remote, flow.listener);
+        to.local = Some(flow.local);
+        if to.carrier.is_secure() && self.config.redirects_responses {
+            return self.outputs.undelivered(key, to, bytes);
+        }
         let Some(cell) = self.store.keep(bytes) else {
             return;
-        };
-        let to = Destination {
-            carrier: flow.carrier,
-            remote: *remote,
-            listener: flow.listener,
         };
         self.send_over_stream(now, to, Waiting::Response(Some(key), cell));
     }

@@ -206,7 +206,8 @@ impl Locator {
     fn fitting(&self, scheme: Scheme) -> Vec<Carrier> {
         let fits = |carrier: &Carrier| {
             let has_srv = !matches!(carrier, Carrier::Ws | Carrier::Wss);
-            has_srv && (scheme == Scheme::Sip || carrier.is_secure())
+            // RFC 3263 §4.1: the service of the SRV name is the scheme of the URI.
+            has_srv && carrier.is_secure() == (scheme == Scheme::Sips)
         };
         self.carriers.iter().copied().filter(fits).collect()
     }

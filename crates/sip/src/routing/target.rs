@@ -2,7 +2,7 @@
 
 use super::locate::{Locate, Scheme};
 use super::name::DnsName;
-use crate::flow::Carrier;
+use crate::flow::{Carrier, PeerName};
 use crate::header::{Transport, Via};
 use crate::uri::{SipUri, Uri};
 
@@ -29,6 +29,15 @@ impl Locate {
         match Uri::parse(uri) {
             Ok(Uri::Sip(uri)) => Locate::of_sip(&uri),
             _ => Err(TargetError::Scheme),
+        }
+    }
+
+    /// The name that whoever serves this URI must prove over TLS: its host, whatever maddr and the DNS make of that (RFC 5922 §7.3).
+    #[must_use]
+    pub fn peer_name(uri: &[u8]) -> Option<PeerName> {
+        match Uri::parse(uri) {
+            Ok(Uri::Sip(uri)) => Some(PeerName::of(uri.host)),
+            _ => None,
         }
     }
 

@@ -142,11 +142,7 @@ fn the_tus_own_requests_are_refused_and_retransmissions_put_off() {
     assert_eq!(world.times(UAC, "OPTIONS"), [0], "put off");
     let bytes = request("OPTIONS", 2, "");
     let out = Outgoing {
-        to: Destination {
-            carrier: Carrier::Udp,
-            remote: address(UAS),
-            listener: ListenerKey(0),
-        },
+        to: Destination::new(Carrier::Udp, address(UAS), ListenerKey(0)),
         connection: None,
         pieces: &[&bytes],
         class: Class::New,
@@ -196,11 +192,7 @@ fn a_next_hop_that_speaks_rfc_7339_is_told_and_obeyed() {
     for number in 10..1010 {
         let bytes = request("OPTIONS", number, "");
         let out = Outgoing {
-            to: Destination {
-                carrier: Carrier::Udp,
-                remote: address(UAS),
-                listener: ListenerKey(0),
-            },
+            to: Destination::new(Carrier::Udp, address(UAS), ListenerKey(0)),
             connection: None,
             pieces: &[&bytes],
             class: Class::New,

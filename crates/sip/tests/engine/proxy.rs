@@ -20,11 +20,11 @@ pub(crate) struct Proxied {
 
 impl Node {
     fn next_hop(&self, flow: &Flow) -> Destination {
-        Destination {
-            carrier: flow.carrier,
-            remote: address(self.script.proxy_to.unwrap()),
-            listener: ListenerKey(0),
-        }
+        Destination::new(
+            flow.carrier,
+            address(self.script.proxy_to.unwrap()),
+            ListenerKey(0),
+        )
     }
 
     /// RFC 3261 §16.6.

@@ -193,11 +193,11 @@ impl Test {
         let method = if invite { "INVITE" } else { "OPTIONS" };
         let bytes = request(method, self.clients.len() as u32 + 1, "");
         let out = Outgoing {
-            to: Destination {
-                carrier: if tcp { Carrier::Tcp } else { Carrier::Udp },
-                remote: address(1),
-                listener: ListenerKey(0),
-            },
+            to: Destination::new(
+                if tcp { Carrier::Tcp } else { Carrier::Udp },
+                address(1),
+                ListenerKey(0),
+            ),
             connection: None,
             pieces: &[&bytes],
             class: Class::New,

@@ -225,11 +225,7 @@ impl Node {
             ok.cseq().unwrap().number
         );
         let out = Outgoing {
-            to: Destination {
-                carrier: flow.carrier,
-                remote: flow.remote,
-                listener: ListenerKey(0),
-            },
+            to: Destination::new(flow.carrier, flow.remote, ListenerKey(0)),
             connection: flow.connection,
             pieces: &[ack.as_bytes()],
             class: Class::Finishing,
@@ -292,11 +288,7 @@ impl World {
     pub(crate) fn send_to(&mut self, to: usize, carrier: Carrier, bytes: &[u8]) -> ClientKey {
         let now = self.now;
         let out = Outgoing {
-            to: Destination {
-                carrier,
-                remote: address(to),
-                listener: ListenerKey(0),
-            },
+            to: Destination::new(carrier, address(to), ListenerKey(0)),
             connection: None,
             pieces: &[bytes],
             class: Class::New,
@@ -359,7 +351,7 @@ impl World {
                         self.network.send(now, packet);
                     }
                 }
-                Output::Connect { key, remote, .. } => connects.push((index, key, remote)),
+                Output::Connect { key, to } => connects.push((index, key, to.remote)),
                 Output::Close(ConnectionKey(key)) => {
                     node.streams.remove(&key);
                     node.heard.push((ms, "close".to_owned()));

@@ -17,6 +17,7 @@ use server::{
 };
 
 use super::plan::{self, Listeners, Machine};
+use super::sip_tls;
 use crate::config::{self, Config, PeerRule, PinWorkers, Steering};
 
 /// What `server` needs to know of the machine it runs on.
@@ -60,7 +61,9 @@ impl Engine {
         for &listener in &listeners.tcp {
             builder = builder.listen_tcp(listener);
         }
-        if let Some(certificates) = certificates(config, relays)? {
+        let certificates = certificates(config, relays)?;
+        builder = sip_tls::with_peers(builder, config, certificates.as_ref())?;
+        if let Some(certificates) = certificates {
             builder = builder.tls(certificates.server_config(config.only_tls13));
             builder = builder.certificates(certificates);
         }

@@ -8,6 +8,7 @@ pub(super) mod log;
 mod panic_tests;
 mod plan;
 mod privileges;
+mod sip_tls;
 
 use std::process::ExitCode;
 use std::sync::Arc;
