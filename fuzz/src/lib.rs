@@ -3,6 +3,7 @@
 pub mod dtls;
 pub mod sip;
 pub mod sip_engine;
+pub mod streams;
 pub mod stun;
 pub mod turn_client;
 pub mod turn_server;

@@ -31,17 +31,6 @@ async fn in_time<T>(what: impl Future<Output = T>) -> T {
     tokio::time::timeout(limit, what).await.expect("in time")
 }
 
-/// Waits until the server accepts connections.
-async fn ready(server: SocketAddr) {
-    for _ in 0..200 {
-        if TcpStream::connect(server).await.is_ok() {
-            return;
-        }
-        tokio::time::sleep(Duration::from_millis(25)).await;
-    }
-    panic!("nothing listens on {server}");
-}
-
 async fn allocated(server: &Server) -> (Client, Allocation) {
     let client = Client::connect(server.clone()).await.expect("a connection");
     let allocation = client.allocate().await.expect("an allocation");
@@ -97,7 +86,6 @@ async fn data_passes_through_coturn_over_tcp() {
         coturn::skipped("streams", "coturn is not installed");
         return;
     };
-    ready(coturn.address).await;
     in_time(relay_to_relay(Server::new(coturn.address).tcp())).await;
 }
 
@@ -107,7 +95,6 @@ async fn data_passes_through_coturn_over_tls() {
     let Some(coturn) = certificate.coturn(&[]) else {
         return;
     };
-    ready(coturn.tls).await;
     // coturn 4.6 has no TLS 1.3; the library's own tests have both versions.
     let own = only(&rustls::version::TLS12, &certificate);
     for tls in [tls(&certificate, NAME), own] {
@@ -177,7 +164,6 @@ async fn an_untrusted_certificate_and_a_wrong_name_are_named() {
     let Some(coturn) = certificate.coturn(&[]) else {
         return;
     };
-    ready(coturn.tls).await;
     let other = Certificate::new("names-other", &[NAME]);
     for (tls, part) in [
         (tls(&certificate, "other.example.org"), "not valid for name"),
@@ -200,7 +186,6 @@ async fn a_server_that_stops_ends_the_allocation_with_the_reason() {
     let Some(mut coturn) = certificate.coturn(&[]) else {
         return;
     };
-    ready(coturn.tls).await;
     let server = Server::new(coturn.tls).tls(tls(&certificate, NAME));
     let (client, allocation) = allocated(&server.credentials(USER, PASSWORD)).await;
     coturn.stop();
@@ -316,7 +301,6 @@ async fn data_waits_for_a_server_that_does_not_read() {
     let Some(coturn) = certificate.coturn(&[]) else {
         return;
     };
-    ready(coturn.tls).await;
     let proxy = proxy(coturn.tls).await;
     let server = Server::new(proxy).tls(tls(&certificate, NAME));
     let (client, allocation) = allocated(&server.credentials(USER, PASSWORD)).await;

@@ -6,7 +6,7 @@ mod certificate;
 mod coturn;
 
 use std::io::{Read as _, Write as _};
-use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::net::{SocketAddr, TcpListener};
 use std::time::Duration;
 
 use certificate::Certificate;
@@ -33,24 +33,12 @@ fn tls(certificate: &Certificate, name: &str) -> Via {
     Via::Tls(Tls::with_root_file(name, &roots).expect("a configuration"))
 }
 
-/// Waits until the server accepts connections.
-fn ready(server: SocketAddr) {
-    for _ in 0..200 {
-        if TcpStream::connect(server).is_ok() {
-            return;
-        }
-        std::thread::sleep(Duration::from_millis(25));
-    }
-    panic!("nothing listens on {server}");
-}
-
 #[test]
 fn a_turn_server_is_tried_out_over_tcp_and_tls() {
     let certificate = Certificate::new("probe", &[NAME]);
     let Some(coturn) = certificate.coturn(&[]) else {
         return;
     };
-    ready(coturn.tls);
     let user = Credentials::new(USER, PASSWORD);
     for server in [
         over(coturn.address, Via::Tcp),
@@ -187,7 +175,6 @@ fn relayed_data_of_any_length_arrives_whole_over_tcp_and_tls() {
     let Some(coturn) = certificate.coturn(&[]) else {
         return;
     };
-    ready(coturn.tls);
     for turn in both(&coturn, &certificate) {
         // Every length of padding; the longest is a record of TLS with others.
         for (size, framing) in [
@@ -230,7 +217,6 @@ fn what_is_due_at_once_leaves_in_one_write() {
     let Some(coturn) = certificate.coturn(&[]) else {
         return;
     };
-    ready(coturn.tls);
     for turn in both(&coturn, &certificate) {
         let mut options = RelayOptions::new(turn);
         options.clients = 2;
@@ -253,7 +239,6 @@ fn allocations_come_and_go_over_tcp_and_tls() {
     let Some(coturn) = certificate.coturn(&[]) else {
         return;
     };
-    ready(coturn.tls);
     for turn in both(&coturn, &certificate) {
         let plan = generator::allocate(&ChurnOptions::new(turn), &Stopper::new()).expect("a plan");
         let report = run(plan, Some(100.0));
@@ -268,7 +253,6 @@ fn connections_come_and_go_with_and_without_resumption() {
     let Some(coturn) = certificate.coturn(&[]) else {
         return;
     };
-    ready(coturn.tls);
     let [tcp, secure] = both(&coturn, &certificate);
     let mut full = secure.clone();
     let Via::Tls(tls) = secure.via.clone() else {
@@ -300,7 +284,6 @@ fn binding_requests_are_answered_over_tcp_and_tls() {
     let Some(coturn) = certificate.coturn(&[]) else {
         return;
     };
-    ready(coturn.tls);
     for turn in both(&coturn, &certificate) {
         let mut options = BindingOptions::new(turn.server);
         (options.via, options.clients) = (turn.via, 100);
@@ -365,7 +348,6 @@ fn a_server_that_stops_is_named_in_a_warning() {
     let Some(mut coturn) = certificate.coturn(&[]) else {
         return;
     };
-    ready(coturn.tls);
     let [_, turn] = both(&coturn, &certificate);
     let mut options = RelayOptions::new(turn.clone());
     options.clients = 3;

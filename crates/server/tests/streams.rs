@@ -269,6 +269,58 @@ fn silence_and_slowness_end_a_connection_in_time_and_an_allocation_keeps_one() {
 }
 
 #[test]
+fn each_message_has_a_deadline_that_slowness_does_not_prolong() {
+    let deadline = Duration::from_secs(1);
+    let (builder, config) = builder(1);
+    let server = start(builder.streams(settings(|limits| limits.message_deadline = deadline)));
+    for is_tls in [false, true] {
+        let mut link = if is_tls {
+            StreamLink::tls(server.tls_listeners()[0], &config)
+        } else {
+            tcp(&server)
+        };
+        // The connection is established: the idle timeout of 60 s applies between messages.
+        link.send(&binding(1));
+        assert!(link.receive().is_some());
+        let before = ended(&server, EndReason::MessageDeadline);
+        // The first byte of a message, later its header, then its attributes: the server parses it several times.
+        let header = [
+            0, 1, 0xff, 0xfc, 0x21, 0x12, 0xa4, 0x42, 7, 7, 7, 7, 7, 7, 7, 7, 7, 7, 7, 7,
+        ];
+        let began = Instant::now();
+        for part in [&header[..1], &header[1..5], &header[5..]] {
+            link.send(part);
+            std::thread::sleep(deadline / 4);
+        }
+        eventually("it ends", || {
+            ended(&server, EndReason::MessageDeadline) > before
+        });
+        assert!(began.elapsed() >= deadline * 9 / 10);
+        assert!(link.is_ended());
+    }
+}
+
+#[test]
+fn an_incomplete_tls_record_does_not_prolong_the_idle_timeout() {
+    let (builder, config) = builder(1);
+    let server = start(builder.streams(settings(|limits| {
+        limits.idle = Duration::from_secs(1);
+    })));
+    let mut link = StreamLink::tls(server.tls_listeners()[0], &config);
+    link.send(&binding(1));
+    assert!(link.receive().is_some());
+    // A record of 16 KiB is announced, and a byte now and then.
+    let began = Instant::now();
+    link.socket.write_all(&[23, 3, 3, 0x40, 0]).expect("room");
+    while ended(&server, EndReason::Idle) == 0 {
+        assert!(began.elapsed() < Duration::from_secs(20));
+        // It may be closed by now.
+        let _ = link.socket.write_all(&[0]);
+        std::thread::sleep(Duration::from_millis(20));
+    }
+}
+
+#[test]
 fn a_source_has_its_share_and_unproven_connections_make_room() {
     let (builder, _) = builder(1);
     let server = start(builder.streams(settings(|limits| {
@@ -330,7 +382,10 @@ fn requests_that_nobody_answers_for_keep_nothing() {
 #[test]
 fn a_client_that_does_not_read_its_responses_stops_being_read() {
     let (builder, _) = builder(1);
-    let server = start(builder);
+    let server = start(builder.streams(settings(|limits| {
+        limits.message_deadline = Duration::from_millis(100);
+        limits.idle = Duration::from_secs(4);
+    })));
     let lazy = tcp(&server);
     let (mut written, request) = (0_usize, binding(9).repeat(50));
     lazy.socket.set_nonblocking(true).expect("a socket");
@@ -346,6 +401,8 @@ fn a_client_that_does_not_read_its_responses_stops_being_read() {
     assert!(written > 1 << 20, "its own buffers take some: {written}");
     let mut honest = Client::stream(tcp(&server));
     honest.allocate();
+    eventually("it ends", || ended(&server, EndReason::Unread) == 1);
+    assert_eq!(ended(&server, EndReason::MessageDeadline), 0);
 }
 
 #[test]
@@ -444,17 +501,39 @@ fn a_connection_that_breaks_ends_its_allocation() {
     assert_eq!(server.stats().streams().unproven_now, 0);
 }
 
+/// A PROXY header of version 2 for TCP over IPv4 (the specification of HAProxy, section 2.2).
+fn proxy_header(client: [u8; 4]) -> Vec<u8> {
+    let rest = [198, 51, 100, 2, 0x12, 0x34, 0x0d, 0x96];
+    [&b"\r\n\r\n\0\r\nQUIT\n\x21\x11\0\x0c"[..], &client, &rest].concat()
+}
+
+#[test]
+fn a_client_behind_a_load_balancer_has_its_own_share() {
+    let (builder, _) = builder(1);
+    let builder = builder.streams(settings(|limits| limits.connections_per_source = 3));
+    let server = start(builder.proxy_protocol_from("127.0.0.1/32".parse().expect("a network")));
+    let connect = |client: u8| {
+        let mut link = tcp(&server);
+        let bytes = [proxy_header([192, 0, 2, client]), binding(1).to_vec()].concat();
+        link.socket.write_all(&bytes).expect("room");
+        link
+    };
+    let mut first: Vec<_> = (0..3).map(|_| connect(1)).collect();
+    assert!(first.iter_mut().all(|link| link.receive().is_some()));
+    assert!(connect(1).is_ended(), "one more than the client may have");
+    assert_eq!(ended(&server, EndReason::SourceLimit), 1);
+    assert!(connect(2).receive().is_some(), "another client has its own");
+    drop(first);
+    eventually("they end", || server.stats().streams().tcp_now == 0);
+    assert!(connect(1).receive().is_some(), "its share is free again");
+}
+
 #[test]
 fn a_load_balancer_says_whose_a_connection_is() {
     let (builder, _) = builder(1);
     let server = start(builder.proxy_protocol_from("127.0.0.1/32".parse().expect("a network")));
     let mut link = tcp(&server);
-    let header = [
-        &b"\r\n\r\n\0\r\nQUIT\n\x21\x11\0\x0c"[..],
-        &[192, 0, 2, 7, 198, 51, 100, 2, 0x12, 0x34, 0x0d, 0x96],
-        &binding(1),
-    ]
-    .concat();
+    let header = [proxy_header([192, 0, 2, 7]), binding(1).to_vec()].concat();
     for byte in header.chunks(5) {
         link.socket.write_all(byte).expect("room");
         std::thread::sleep(Duration::from_millis(1));

@@ -108,7 +108,8 @@ impl TlsError {
 /// One TLS connection of a server or a client.
 pub struct Tls {
     connection: Connection,
-    has_failed: bool,
+    /// The connection has failed, or this side has closed it. rustls must not be called again then: it would send a second alert.
+    is_over: bool,
 }
 
 impl fmt::Debug for Tls {
@@ -119,7 +120,7 @@ impl fmt::Debug for Tls {
                 &matches!(self.connection, Connection::Server(_)),
             )
             .field("version", &self.version())
-            .field("has_failed", &self.has_failed)
+            .field("is_over", &self.is_over)
             .finish()
     }
 }
@@ -150,7 +151,7 @@ impl Tls {
         connection.set_buffer_limit(None);
         Tls {
             connection,
-            has_failed: false,
+            is_over: false,
         }
     }
 
@@ -213,7 +214,7 @@ impl Tls {
         plain: &mut Vec<u8>,
         ciphertext: &mut Vec<u8>,
     ) -> Result<bool, TlsError> {
-        if self.has_failed {
+        if self.is_over {
             return Err(ended());
         }
         loop {
@@ -223,7 +224,7 @@ impl Tls {
             let is_end = self.take_plain(plain);
             self.take_ciphertext(ciphertext);
             if let Err(error) = result {
-                self.has_failed = true;
+                self.is_over = true;
                 return Err(TlsError::of(&error));
             }
             // After close_notify rustls reads nothing. Its error "buffer full" is harmless: the calls above emptied the buffers.
@@ -264,7 +265,7 @@ impl Tls {
     /// # Errors
     /// [`Failure::Other`] if the handshake is not complete, or the connection has failed.
     pub fn encrypt(&mut self, plain: &[u8], ciphertext: &mut Vec<u8>) -> Result<(), TlsError> {
-        if self.has_failed || self.is_handshaking() {
+        if self.is_over || self.is_handshaking() {
             return Err(ended());
         }
         self.connection
@@ -275,9 +276,10 @@ impl Tls {
         Ok(())
     }
 
-    /// Appends the close_notify alert to `ciphertext`.
+    /// Appends the close_notify alert to `ciphertext`. [`Tls::received`] and [`Tls::encrypt`] fail afterwards.
     pub fn close(&mut self, ciphertext: &mut Vec<u8>) {
-        if !self.has_failed {
+        if !self.is_over {
+            self.is_over = true;
             self.connection.send_close_notify();
             self.take_ciphertext(ciphertext);
         }

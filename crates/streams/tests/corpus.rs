@@ -1,11 +1,15 @@
 //! Replays the committed fuzzing corpus, so that what a fuzzer once found is checked by every plain test run.
 #![allow(missing_docs, unreachable_pub)]
 
+#[path = "../../../fuzz/src/streams.rs"]
+mod connection;
 #[path = "../../../fuzz/src/websocket.rs"]
 mod websocket;
 
 type Target = fn(&[u8]);
-const TARGETS: [(&str, Target); 2] = [
+const TARGETS: [(&str, Target); 4] = [
+    ("stream_beginning", connection::beginning),
+    ("stream_tls", connection::tls),
     ("websocket_frames", websocket::frames),
     ("websocket_handshake", websocket::handshake),
 ];

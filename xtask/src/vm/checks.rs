@@ -66,6 +66,7 @@ pub(crate) const CHECKS: &[Check] = &[
     script("features", 20),
     script("probe_offload", 20),
     script("memlock", 60),
+    script("pinning", 60),
     script("relay", 120),
     script_since("killed", RELAY, 60),
     script_since("redirects", RELAY, 60),

@@ -1,11 +1,16 @@
 //! coturn's server on loopback, over UDP, TCP and TLS.
 
 use std::io::Write as _;
-use std::net::{SocketAddr, TcpListener, UdpSocket};
+use std::net::{SocketAddr, TcpListener, TcpStream, UdpSocket};
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
+use std::sync::atomic::{AtomicU16, Ordering};
+use std::time::{Duration, Instant};
 
 pub(crate) const USER: &str = "alice";
+/// The longest time that a start may take on a busy machine.
+const START: Duration = Duration::from_secs(30);
+
 pub(crate) const PASSWORD: &str = "correct horse";
 
 /// coturn's server; ends with the test.
@@ -30,25 +35,49 @@ impl Coturn {
         self.child.id()
     }
 
+    /// Waits until it accepts TCP connections on this address.
+    fn wait_for(&mut self, listener: SocketAddr) {
+        let began = Instant::now();
+        while TcpStream::connect(listener).is_err() {
+            if let Ok(Some(status)) = self.child.try_wait() {
+                panic!("coturn ended at its start: {status}");
+            }
+            assert!(
+                began.elapsed() < START,
+                "coturn does not listen on {listener}"
+            );
+            std::thread::sleep(Duration::from_millis(25));
+        }
+    }
+
     pub(crate) fn stop(&mut self) {
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
 }
 
-/// A port of loopback that is free for UDP and TCP.
+/// Ports below those that the kernel gives to clients and to port 0: no other test's socket gets them by chance.
+const PORTS: std::ops::Range<u16> = 20_000..32_000;
+
+/// The number of ports that [`free_port`] has tried in this process.
+static TRIED: AtomicU16 = AtomicU16::new(0);
+
+/// A port of loopback that is free for UDP and TCP. Processes of tests that run side by side begin at different ports.
 fn free_port() -> SocketAddr {
-    for _ in 0..100 {
-        let socket = UdpSocket::bind("127.0.0.1:0").expect("a port");
-        let address = socket.local_addr().expect("an address");
-        if TcpListener::bind(address).is_ok() {
+    let count = u32::from(PORTS.end - PORTS.start);
+    let first = std::process::id().wrapping_mul(97);
+    for _ in 0..1000 {
+        let tried = u32::from(TRIED.fetch_add(1, Ordering::Relaxed));
+        let offset = u16::try_from(first.wrapping_add(tried) % count).expect("below 65,536");
+        let address = SocketAddr::from(([127, 0, 0, 1], PORTS.start + offset));
+        if UdpSocket::bind(address).is_ok() && TcpListener::bind(address).is_ok() {
             return address;
         }
     }
     panic!("no port is free");
 }
 
-/// Starts it with these further arguments; `None` if coturn is not installed.
+/// Starts it with these further arguments, and waits until it listens; `None` if coturn is not installed.
 pub(crate) fn start(more: &[String]) -> Option<Coturn> {
     let (address, tls) = (free_port(), free_port());
     let fixed = [
@@ -81,11 +110,16 @@ pub(crate) fn start(more: &[String]) -> Option<Coturn> {
         .stderr(Stdio::null())
         .spawn()
         .ok()?;
-    Some(Coturn {
+    let mut coturn = Coturn {
         child,
         address,
         tls,
-    })
+    };
+    coturn.wait_for(address);
+    if !more.iter().any(|argument| argument == "--no-tls") {
+        coturn.wait_for(tls);
+    }
+    Some(coturn)
 }
 
 /// Notes for the test command that a test could not run.

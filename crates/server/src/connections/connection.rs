@@ -40,6 +40,31 @@ pub(super) enum Watching {
     Both,
 }
 
+/// The received bytes that a connection keeps after its complete messages have been handled.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Kept {
+    Nothing,
+    /// Messages that must wait, because a response or the credentials of an earlier request do.
+    Messages,
+    /// More bytes of an incomplete message that was kept before. It requires `need` bytes.
+    Same {
+        need: usize,
+    },
+    /// The first bytes of a message that requires `need` bytes.
+    New {
+        need: usize,
+    },
+}
+
+impl Kept {
+    const fn need(self) -> usize {
+        match self {
+            Kept::Nothing | Kept::Messages => 0,
+            Kept::Same { need } | Kept::New { need } => need,
+        }
+    }
+}
+
 /// The result of a call on a connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Outcome {
@@ -62,7 +87,7 @@ pub(crate) struct Connection {
     pub(super) path: ClientPath,
     /// The listener that accepted it.
     pub(super) listener: u16,
-    /// The address that the limit per source counts: the TCP peer, which may be a load balancer.
+    /// The address that the limits per source count: the client's, or the load balancer's until its PROXY header has arrived.
     pub(super) source: SocketAddr,
     stage: Stage,
     pub(super) tls: Option<Box<Tls>>,
@@ -74,9 +99,9 @@ pub(crate) struct Connection {
     /// Encrypted bytes that wait to be written.
     ciphertext: Vec<u8>,
     ciphertext_written: usize,
-    /// Time of the last received bytes.
+    /// Time of the last received data. An incomplete TLS record is no data: a client cannot prolong the idle timeout with it.
     last_received: Mono,
-    /// Start of the message deadline: when the connection was accepted, or when an incomplete message was last parsed.
+    /// Start of the message deadline: when the connection was accepted, or when the first bytes of the incomplete message arrived.
     begun: Option<Mono>,
     /// The client has sent the first byte of a STUN message.
     has_spoken: bool,
@@ -130,12 +155,15 @@ impl Connection {
 
     /// The time at which the connection is closed if nothing happens before, and the reason.
     pub(super) fn deadline(&self, limits: &WorkerLimits) -> (Mono, EndReason) {
+        let idle = self.last_received.plus(limits.idle);
         match self.begun {
-            Some(begun) if !self.is_paused => (
+            _ if self.is_paused => (idle, EndReason::Idle),
+            _ if self.has_unread_responses() => (idle, EndReason::Unread),
+            None => (idle, EndReason::Idle),
+            Some(begun) => (
                 begun.plus(limits.message_deadline),
                 EndReason::MessageDeadline,
             ),
-            _ => (self.last_received.plus(limits.idle), EndReason::Idle),
         }
     }
 
@@ -149,7 +177,12 @@ impl Connection {
 
     /// Whether the worker must not read from the connection now.
     pub(super) fn is_deaf(&self) -> bool {
-        self.is_paused || self.unwritten.message_bytes() > MOST_UNWRITTEN_RESPONSES
+        self.is_paused || self.has_unread_responses()
+    }
+
+    /// Whether so many responses wait that the client must read them before it is read again.
+    fn has_unread_responses(&self) -> bool {
+        self.unwritten.message_bytes() > MOST_UNWRITTEN_RESPONSES
     }
 
     /// The number of bytes that wait to be written.
@@ -165,10 +198,10 @@ impl Connection {
         arena: &mut Arena,
         now: Mono,
     ) -> Outcome {
-        self.last_received = now;
         if self.stage == Stage::Open {
-            return self.take_open(bytes, arena);
+            return self.take_open(bytes, arena, now);
         }
+        self.last_received = now;
         self.inbound.extend_from_slice(bytes);
         if self.stage == Stage::Proxy {
             match self.take_proxy_header() {
@@ -180,7 +213,7 @@ impl Connection {
         match self.detect(speaks) {
             Ok(true) => {
                 let bytes = std::mem::take(&mut self.inbound);
-                self.take_open(&bytes, arena)
+                self.take_open(&bytes, arena, now)
             }
             Ok(false) => OPEN,
             Err(outcome) => outcome,
@@ -229,14 +262,16 @@ impl Connection {
         Ok(true)
     }
 
-    fn take_open(&mut self, bytes: &[u8], arena: &mut Arena) -> Outcome {
+    fn take_open(&mut self, bytes: &[u8], arena: &mut Arena, now: Mono) -> Outcome {
         let is_new = self.inbound.is_empty();
         let outcome = match &mut self.tls {
             None if is_new => {
+                self.last_received = now;
                 arena.push(self.slot, bytes);
                 return OPEN;
             }
             None => {
+                self.last_received = now;
                 self.inbound.extend_from_slice(bytes);
                 OPEN
             }
@@ -247,7 +282,11 @@ impl Connection {
                 } else {
                     &mut self.inbound
                 };
+                let before = plain.len();
                 let result = tls.received(bytes, plain, &mut self.ciphertext);
+                if plain.len() > before {
+                    self.last_received = now;
+                }
                 arena.name(self.slot, start);
                 match result {
                     Ok(false) => OPEN,
@@ -284,15 +323,16 @@ impl Connection {
         self.inbound = Vec::new();
     }
 
-    /// Keeps received bytes that were not handled: an incomplete message, which requires `need` bytes, or messages that must wait.
-    pub(super) fn keep(&mut self, rest: &[u8], need: usize, now: Mono) {
-        self.need = need;
-        if rest.is_empty() {
-            self.begun = None;
-        } else {
-            self.begun = Some(now);
-            self.inbound.extend_from_slice(rest);
-        }
+    /// Keeps received bytes that were not handled.
+    pub(super) fn keep(&mut self, rest: &[u8], kept: Kept, now: Mono) {
+        self.inbound.extend_from_slice(rest);
+        self.need = kept.need();
+        self.begun = match kept {
+            Kept::Nothing | Kept::Messages => None,
+            // The deadline runs from the first bytes of a message, however many parts it arrives in.
+            Kept::Same { .. } => self.begun.or(Some(now)),
+            Kept::New { .. } => Some(now),
+        };
     }
 
     /// Writes queued bytes until the socket has no room. `scratch` is empty before and after the call.

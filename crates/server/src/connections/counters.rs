@@ -27,6 +27,8 @@ pub enum EndReason {
     Tls,
     /// The client did not read its responses, and too many waited.
     Unread,
+    /// A PROXY header named a client that has too many connections.
+    SourceLimit,
     /// The server closed an unproven connection to make room for a new one.
     Evicted,
     /// The server shut down.
@@ -46,6 +48,7 @@ impl EndReason {
         EndReason::ProxyHeader,
         EndReason::Tls,
         EndReason::Unread,
+        EndReason::SourceLimit,
         EndReason::Evicted,
         EndReason::Shutdown,
     ];
@@ -64,6 +67,7 @@ impl EndReason {
             EndReason::ProxyHeader => "proxy_header",
             EndReason::Tls => "tls",
             EndReason::Unread => "unread",
+            EndReason::SourceLimit => "source_limit",
             EndReason::Evicted => "evicted",
             EndReason::Shutdown => "shutdown",
         }

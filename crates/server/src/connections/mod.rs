@@ -25,6 +25,7 @@ pub use streams::tls::Failure as TlsFailure;
 use crate::descriptors::ForClients;
 use crate::sources::Sources;
 use crate::worker::Token;
+pub(crate) use connection::Kept;
 use connection::{Connection, Outcome, Watching, Written};
 use io::{Event, Interest, Poller, TcpConnection};
 use std::io::ErrorKind;
@@ -244,7 +245,7 @@ impl Connections {
             return;
         };
         let is_proxied = listener.is_proxy(remote);
-        // A load balancer forwards connections of many sources, so the limit per source does not apply to it.
+        // A load balancer forwards connections of many sources. `follow_source` applies the limit once the client's address is known.
         let most = if is_proxied {
             usize::MAX
         } else {
@@ -432,11 +433,35 @@ impl Connections {
             self.note_beginning(slot, was_open);
         }
         match outcome {
+            Outcome::Open if self.follow_source(slot) => {
+                self.close(slot, EndReason::SourceLimit, None, poller);
+            }
             Outcome::Open if waits > 0 => self.mark_dirty(slot),
             Outcome::Open => {}
             Outcome::Ended(reason, failure) => self.close(slot, reason, failure, poller),
         }
         self.arm(slot);
+    }
+
+    /// Once the PROXY header has named the client, counts the connection for the client's address and no longer for the load balancer's.
+    /// Returns whether the client has too many connections.
+    fn follow_source(&mut self, slot: Slot) -> bool {
+        let Some(Some(connection)) = self.table.get_mut(slot.index as usize) else {
+            return false;
+        };
+        let client = connection.path.five_tuple.remote;
+        if connection.source == client {
+            return false;
+        }
+        let balancer = std::mem::replace(&mut connection.source, client);
+        self.sources.leave(balancer);
+        let is_full = self.sources.count(client) as usize >= self.limits.per_source;
+        self.sources.enter(client, usize::MAX);
+        if !connection.is_proven {
+            self.unproven_sources.leave(balancer);
+            self.unproven_sources.enter(client, usize::MAX);
+        }
+        is_full
     }
 
     /// Counts a connection that has turned out to use TLS, and a completed handshake.
@@ -477,10 +502,13 @@ impl Connections {
             .is_some_and(|connection| !connection.is_deaf())
     }
 
-    /// Keeps an incomplete message, which requires `need` bytes, or messages that may not be handled now.
-    pub(crate) fn keep(&mut self, slot: Slot, rest: &[u8], need: usize, now: Mono) {
+    /// Keeps the bytes that were not handled.
+    pub(crate) fn keep(&mut self, slot: Slot, rest: &[u8], kept: Kept, now: Mono) {
         if let Some(connection) = self.get(slot) {
-            connection.keep(rest, need, now);
+            connection.keep(rest, kept, now);
+            if !rest.is_empty() {
+                self.arm(slot);
+            }
         }
     }
 

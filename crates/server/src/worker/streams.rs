@@ -4,7 +4,7 @@ use super::Worker;
 use super::batches::each_datagram;
 use super::session::Session;
 use super::sockets::Token;
-use crate::connections::{EndReason, Slot};
+use crate::connections::{EndReason, Kept, Slot};
 use io::Events;
 use std::net::SocketAddr;
 use streams::Content;
@@ -95,12 +95,16 @@ impl<'buf> Session<'_, '_, 'buf> {
         }
         let now = self.core.now.mono;
         let mut rest = bytes;
-        let need = loop {
-            if rest.is_empty() || !self.core.connections.may_go_on(slot) {
-                break 0;
+        let kept = loop {
+            if rest.is_empty() {
+                break Kept::Nothing;
+            }
+            if !self.core.connections.may_go_on(slot) {
+                break Kept::Messages;
             }
             match frame_rfc5766(rest) {
-                Frame::Need(need) => break need,
+                Frame::Need(need) if rest.len() == bytes.len() => break Kept::Same { need },
+                Frame::Need(need) => break Kept::New { need },
                 Frame::Message { len, padded_len } => {
                     let (run, used) = equal_messages(rest, len, padded_len);
                     self.core.connections.count_messages(run.count());
@@ -115,7 +119,7 @@ impl<'buf> Session<'_, '_, 'buf> {
                 }
             }
         };
-        self.core.connections.keep(slot, rest, need, now);
+        self.core.connections.keep(slot, rest, kept, now);
     }
 
     /// Queues relayed datagrams for a client that has a channel for the peer. It is `cold`, so that it is not inlined into the path of UDP:
