@@ -5,22 +5,31 @@
 //! | [`coturn`] | coturn's `turnutils_*` from Debian | the whole option matrix, IPv4 and IPv6, zero loss; abuse is survived |
 //! | [`pion`] | a Go program on pion's client (`interop/pion`) | allocate, permissions, channels, relay to relay |
 //! | [`sip`] | SIPp, sipsak and Kamailio from Debian | SIP calls, registrations and floods, as client, server and next hop |
-//! | [`browser`] | a page in headless Chromium (`interop/chromium`) | two RTCPeerConnections that may only use relays |
+//! | [`aioice`] | a Python program on aioice's client (`interop/aioice`) | echo and relay to relay over TCP and TLS, certificates verified |
+//! | [`wrtc`] | a node program on @roamhq/wrtc (`interop/wrtc`) | libwebrtc over UDP and TCP, relay only |
+//! | [`openssl`] | OpenSSL's `s_client` | a Binding request over DTLS and TLS; what is refused |
+//! | [`browser`] | a page in headless Chromium (`interop/chromium`) | two RTCPeerConnections that may only use relays, over UDP, TCP and TLS |
 //!
 //! A missing client is a failure, not a skip. `--against coturn` runs the same drivers against coturn's own server: when a
 //! case fails, it tells whether the driver or hairpin is at fault. Every client meets hairpin once in user space and once with relaying in
 //! the kernel, where the machine permits it.
 
+mod aioice;
 mod browser;
+mod certificate;
 mod coturn;
+mod openssl;
 mod pion;
+mod program;
 mod server;
 mod sip;
 mod stun;
 mod webdriver;
+mod wrtc;
 
 use std::ops::RangeInclusive;
 use std::path::{Path, PathBuf};
+use std::rc::Rc;
 use std::time::Duration;
 
 use anyhow::Result;
@@ -29,6 +38,8 @@ use clap::{Args, ValueEnum};
 use crate::cargo;
 use crate::tally::Tally;
 use crate::tools;
+use crate::workspace;
+use certificate::Certificate;
 use server::{Server, Setup};
 
 /// What to drive, and against which server.
@@ -50,6 +61,9 @@ pub(crate) struct Options {
 enum Client {
     Coturn,
     Pion,
+    Aioice,
+    Wrtc,
+    Openssl,
     Browser,
     Sip,
 }
@@ -57,10 +71,13 @@ enum Client {
 /// What a driver needs: the server it talks to, and where its files are and go.
 struct Bench {
     server: Server,
+    certificate: Rc<Certificate>,
     /// `interop/` of the workspace.
     sources: PathBuf,
     /// Where logs go.
     logs: PathBuf,
+    /// Where packages of other languages are installed, each once.
+    tools: PathBuf,
 }
 
 /// The data path of the server under test: each has servers of its own, and every client meets each of them.
@@ -114,9 +131,10 @@ pub(crate) fn run(root: &Path, options: &Options) -> Result<Tally> {
     if options.only == [Client::Sip] {
         return Ok(tally);
     }
+    let certificate = Rc::new(Certificate::make(&logs.join("certificate"))?);
     for path in data_paths(options.against) {
         println!("--- data path: {}", path.name);
-        let mut pair = start(path, options.against, &binary, root, &logs)?;
+        let mut pair = start(path, options.against, &binary, root, &certificate)?;
         drive(&mut pair, options, &mut tally)?;
         pairs.push((path, pair));
     }
@@ -151,19 +169,23 @@ fn start(
     kind: server::Kind,
     binary: &Path,
     root: &Path,
-    logs: &Path,
+    certificate: &Rc<Certificate>,
 ) -> Result<Pair> {
+    let logs = crate::scratch(root, "interop")?;
     let bench = |name: &str, lifetime, ports: usize| -> Result<Bench> {
         let setup = Setup {
             name: format!("{name}-{}", path.offload.unwrap_or("server")),
             lifetime,
             relay_ports: path.relay_ports[ports].clone(),
             offload: path.offload,
+            certificate: Rc::clone(certificate),
         };
         Ok(Bench {
-            server: Server::start(kind, binary, logs, &setup)?,
+            server: Server::start(kind, binary, &logs, &setup)?,
+            certificate: Rc::clone(certificate),
             sources: root.join("interop"),
-            logs: logs.to_path_buf(),
+            logs: logs.clone(),
+            tools: workspace::target_dir(root).join("tools"),
         })
     };
     Ok(Pair {
@@ -179,8 +201,20 @@ fn drive(pair: &mut Pair, options: &Options, tally: &mut Tally) -> Result<()> {
     if options.wants(Client::Pion) {
         tally.add(pion::run(&pair.orderly)?);
     }
+    let orderly = &pair.orderly;
+    if options.wants(Client::Aioice) {
+        let packages = aioice::install(&orderly.sources, &orderly.tools)?;
+        tally.add(aioice::run(orderly, &packages)?);
+    }
+    if options.wants(Client::Wrtc) {
+        let packages = wrtc::install(&orderly.sources, &orderly.tools)?;
+        tally.add(wrtc::run(orderly, &packages)?);
+    }
+    if options.wants(Client::Openssl) {
+        tally.add(openssl::run(orderly)?);
+    }
     if options.wants(Client::Browser) {
-        tally.add(browser::run(&pair.orderly));
+        tally.add(browser::run(orderly));
     }
     Ok(())
 }
@@ -198,7 +232,7 @@ fn finish(path: &str, pair: &mut Pair, options: &Options, tally: &mut Tally) {
         let outcome = server.finish();
         tally.record(&format!("{name} ({path}) stops when asked"), &outcome);
     };
-    if options.wants(Client::Pion) || options.wants(Client::Browser) {
+    if options.only.iter().any(|client| client.is_orderly()) || options.only.is_empty() {
         let limit = Duration::from_secs(5);
         judge(
             &mut pair.orderly.server,
@@ -219,5 +253,15 @@ fn finish(path: &str, pair: &mut Pair, options: &Options, tally: &mut Tally) {
 impl Options {
     fn wants(&self, client: Client) -> bool {
         self.only.is_empty() || self.only.contains(&client)
+    }
+}
+
+impl Client {
+    /// Whether it releases all that it allocates.
+    fn is_orderly(self) -> bool {
+        matches!(
+            self,
+            Client::Pion | Client::Aioice | Client::Wrtc | Client::Browser
+        )
     }
 }

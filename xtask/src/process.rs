@@ -44,10 +44,20 @@ pub(crate) struct Process {
 
 impl Process {
     /// Starts `command`, made by [`command`], with both outputs going to `log`.
-    pub(crate) fn start(name: &str, mut command: Command, log: PathBuf) -> Result<Process> {
+    pub(crate) fn start(name: &str, command: Command, log: PathBuf) -> Result<Process> {
+        Process::start_with_input(name, command, log, Stdio::null())
+    }
+
+    /// The same, for a process that reads.
+    pub(crate) fn start_with_input(
+        name: &str,
+        mut command: Command,
+        log: PathBuf,
+        input: Stdio,
+    ) -> Result<Process> {
         let file = File::create(&log).with_context(|| format!("cannot write {}", log.display()))?;
         let child = command
-            .stdin(Stdio::null())
+            .stdin(input)
             .stdout(file.try_clone()?)
             .stderr(file)
             .spawn()
@@ -103,6 +113,20 @@ impl Process {
             }
             sleep(POLL);
         }
+    }
+
+    /// Waits until the output so far, which need not be text, is what `ready` looks for.
+    pub(crate) fn wait_for_bytes(
+        &mut self,
+        limit: Duration,
+        ready: impl Fn(&[u8]) -> bool,
+    ) -> Result<()> {
+        let log = self.log.clone();
+        self.wait_for(limit, |_| {
+            std::fs::read(&log)
+                .is_ok_and(|bytes| ready(&bytes))
+                .then_some(())
+        })
     }
 
     /// Fails if the process has ended.

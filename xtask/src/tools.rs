@@ -34,6 +34,11 @@ pub(crate) const INTEROP: &[Tool] = &[
     tool("chromedriver", "chromium-driver"),
     tool("go", "golang-go"),
     tool("ip", "iproute2"),
+    tool("openssl", "openssl"),
+    tool("certutil", "libnss3-tools"),
+    tool("pip3", "python3-pip"),
+    tool("node", "nodejs"),
+    tool("npm", "npm"),
 ];
 
 /// What compiles libFuzzer, of which the fuzz targets are made.

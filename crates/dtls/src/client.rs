@@ -4,6 +4,7 @@ mod handshake;
 mod verify;
 
 use std::collections::VecDeque;
+use std::ops::Range;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -123,8 +124,20 @@ impl Client {
         now: Mono,
         datagram: &'a mut [u8],
     ) -> Option<(&'a mut [u8], &'a mut [u8])> {
-        let mut at = 0;
-        while let Some(header) = Header::parse(&datagram[at..]) {
+        let (message, end) = self.open(now, datagram, 0)?;
+        let (head, rest) = datagram.split_at_mut(end);
+        Some((&mut head[message], rest))
+    }
+
+    /// The same as [`Client::handle_datagram`], for the records from `at` on. Returns the range of the first message, and where the
+    /// records after it begin.
+    pub fn open(
+        &mut self,
+        now: Mono,
+        datagram: &mut [u8],
+        mut at: usize,
+    ) -> Option<(Range<usize>, usize)> {
+        while let Some(header) = datagram.get(at..).and_then(Header::parse) {
             let start = at + record::HEADER;
             let end = start + header.length;
             at = end;
@@ -142,8 +155,7 @@ impl Client {
             };
             match header.content {
                 ContentType::ApplicationData => {
-                    let (head, rest) = datagram.split_at_mut(end);
-                    return Some((&mut head[start + range.start..start + range.end], rest));
+                    return Some((start + range.start..start + range.end, end));
                 }
                 ContentType::Alert => self.alert(&fragment[range]),
                 // A repeated Finished message; or HelloRequest, which may be ignored (RFC 5246 §7.4.1.1).

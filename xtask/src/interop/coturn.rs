@@ -1,7 +1,7 @@
 //! coturn's own test client, `turnutils_uclient`, through its option matrix against `turnutils_peer`.
 //!
 //! uclient runs `sessions` of `messages` each and counts what comes back; it checks the order and MESSAGE-INTEGRITY of every success. A case passes when
-//! every message came back: the totals are what we asked for, sent equals received, nothing lost, nothing dropped.
+//! every message came back: the totals are what we asked for, sent equals received, nothing lost, nothing dropped. TLS is the exception: [`lossy`].
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::path::Path;
@@ -34,6 +34,8 @@ struct Case {
     /// How many sessions these flags make uclient open, and so how many times `-n` messages it sends.
     sessions: u32,
     messages: u32,
+    /// How many messages uclient itself may lose per session; see [`lossy`].
+    lost_by_uclient: u32,
 }
 
 const fn echo(
@@ -50,6 +52,7 @@ const fn echo(
         peer: Some(peer),
         sessions,
         messages: 50,
+        lost_by_uclient: 0,
     }
 }
 
@@ -61,6 +64,16 @@ const fn pair(name: &'static str, flags: &'static str, server: IpAddr, sessions:
         peer: None,
         sessions,
         messages: 50,
+        lost_by_uclient: 0,
+    }
+}
+
+/// Over TLS, uclient takes what one read returns as one message. If two messages share a record, it ignores the second, as it does with
+/// coturn's own server. How many share one depends on how busy the machine is. The other clients over TLS must get every message.
+const fn lossy(case: Case) -> Case {
+    Case {
+        lost_by_uclient: case.messages / 5,
+        ..case
     }
 }
 
@@ -112,41 +125,65 @@ const MATRIX: &[Case] = &[
         2,
     ),
     echo("long messages (-l 1200)", "-X -l 1200", V4, V4, 2),
-    echo("TCP (-t)", "-t -X", V4, V4, 2),
-    echo("TCP (-t), IPv6", "-t -x", V6, V6, 2),
-    echo("TCP with indications (-t -s)", "-t -X -s", V4, V4, 2),
-    echo("TCP, padded (-t -D -c)", "-t -X -D -c", V4, V4, 1),
-    echo(
-        "TCP, long messages (-t -l 1201)",
-        "-t -X -l 1201",
-        V4,
-        V4,
+    echo("TCP", "-t -X", V4, V4, 2),
+    echo("TCP, IPv6", "-t -x", V6, V6, 2),
+    echo("TCP, IPv6 relay for an IPv4 client", "-t -x -c", V4, V6, 1),
+    echo("TCP, indications", "-t -X -s", V4, V4, 2),
+    echo("TCP, indications, IPv6", "-t -x -s -c", V6, V6, 1),
+    echo("TCP, padded", "-t -X -D -c", V4, V4, 1),
+    echo("TCP, extra requests", "-t -X -G -c", V4, V4, 1),
+    echo("TCP, long messages", "-t -X -l 1201", V4, V4, 2),
+    echo("TCP, dual allocation", "-t -Z", V4, V4, 1),
+    pair("TCP, client to client", "-t -y", V4, 4),
+    pair("TCP, client to client, no RTCP", "-t -y -c", V4, 2),
+    pair(
+        "TCP, client to client, indications, IPv6",
+        "-t -y -s -c -x",
+        V6,
         2,
     ),
-    echo("TCP, dual allocation (-t -Z)", "-t -Z", V4, V4, 1),
-    pair("TCP, client to client (-t -y -c)", "-t -y -c", V4, 2),
-    // uclient offers TLS 1.0 and 1.1 as well, which are refused, and tries again with a later version.
-    echo("TLS (-t -S)", "-t -S -X", V4, V4, 2),
-    echo("TLS (-t -S), IPv6", "-t -S -x", V6, V6, 2),
-    echo("TLS with indications (-t -S -s)", "-t -S -X -s", V4, V4, 2),
-    echo(
-        "TLS, long messages (-t -S -l 1201)",
-        "-t -S -X -l 1201 -c",
+    // uclient also offers TLS 1.0 and 1.1 and DTLS 1.0, at random. They are refused, and it tries again with another version.
+    lossy(echo("TLS", "-t -S -X", V4, V4, 2)),
+    lossy(echo("TLS, IPv6", "-t -S -x", V6, V6, 2)),
+    lossy(echo(
+        "TLS, IPv6 relay for an IPv4 client",
+        "-t -S -x -c",
         V4,
-        V4,
+        V6,
         1,
+    )),
+    lossy(echo("TLS, indications", "-t -S -X -s", V4, V4, 2)),
+    lossy(echo("TLS, indications, IPv6", "-t -S -x -s -c", V6, V6, 1)),
+    lossy(echo("TLS, padded", "-t -S -X -D -c", V4, V4, 1)),
+    lossy(echo("TLS, extra requests", "-t -S -X -G -c", V4, V4, 1)),
+    lossy(echo("TLS, long messages", "-t -S -X -l 1201 -c", V4, V4, 1)),
+    lossy(echo("TLS, dual allocation", "-t -S -Z", V4, V4, 1)),
+    lossy(pair("TLS, client to client", "-t -S -y", V4, 4)),
+    lossy(pair("TLS, client to client, no RTCP", "-t -S -y -c", V4, 2)),
+    lossy(pair(
+        "TLS, client to client, indications, IPv6",
+        "-t -S -y -s -c -x",
+        V6,
+        2,
+    )),
+    echo("DTLS", "-S -X", V4, V4, 2),
+    echo("DTLS, IPv6", "-S -x", V6, V6, 2),
+    echo("DTLS, IPv6 relay for an IPv4 client", "-S -x -c", V4, V6, 1),
+    echo("DTLS, indications", "-S -X -s", V4, V4, 2),
+    echo("DTLS, indications, IPv6", "-S -x -s -c", V6, V6, 1),
+    echo("DTLS, padded", "-S -X -D -c", V4, V4, 1),
+    echo("DTLS, extra requests", "-S -X -G -c", V4, V4, 1),
+    echo("DTLS, DONT-FRAGMENT", "-S -X -g -c", V4, V4, 1),
+    echo("DTLS, long messages", "-S -X -l 1201 -c", V4, V4, 1),
+    echo("DTLS, dual allocation", "-S -Z", V4, V4, 1),
+    pair("DTLS, client to client", "-S -y", V4, 4),
+    pair("DTLS, client to client, no RTCP", "-S -y -c", V4, 2),
+    pair(
+        "DTLS, client to client, indications, IPv6",
+        "-S -y -s -c -x",
+        V6,
+        2,
     ),
-    echo("DTLS (-S)", "-S -X", V4, V4, 2),
-    echo("DTLS (-S), IPv6", "-S -x", V6, V6, 2),
-    echo("DTLS with indications (-S -s)", "-S -X -s", V4, V4, 2),
-    echo(
-        "DTLS, long messages (-S -l 1201)",
-        "-S -X -l 1201 -c",
-        V4,
-        V4,
-        1,
-    ),
-    pair("DTLS, client to client (-S -y -c)", "-S -y -c", V4, 2),
     pair("client to client (-y)", "-y", V4, 4),
     pair("client to client (-y), IPv6", "-y -x", V6, 4),
     pair("client to client, no RTCP (-y -c)", "-y -c", V4, 2),
@@ -164,6 +201,7 @@ const MATRIX: &[Case] = &[
         peer: Some(V4),
         sessions: 20,
         messages: 500,
+        lost_by_uclient: 0,
     },
     Case {
         name: "many clients, fast, IPv6",
@@ -172,6 +210,7 @@ const MATRIX: &[Case] = &[
         peer: Some(V6),
         sessions: 20,
         messages: 500,
+        lost_by_uclient: 0,
     },
 ];
 
@@ -298,20 +337,16 @@ impl Field<'_> {
 fn judge(output: &str, case: &Case) -> Result<()> {
     let totals = Totals::read(output).context("no totals: it gave up before the end")?;
     let expected = case.sessions * case.messages;
+    let lost = totals.lost.min(case.sessions * case.lost_by_uclient);
+    let size = totals.bytes.0 / u64::from(expected.max(1));
     let all = Totals {
         sent: expected,
-        received: expected,
-        lost: 0,
+        received: expected - lost,
+        lost,
         dropped: 0,
-        bytes: totals.bytes,
+        bytes: (totals.bytes.0, totals.bytes.0 - u64::from(lost) * size),
     };
     ensure!(totals == all, "{totals:?} instead of {all:?}");
-    ensure!(
-        totals.bytes.0 == totals.bytes.1,
-        "{} bytes sent, {} received",
-        totals.bytes.0,
-        totals.bytes.1
-    );
     Ok(())
 }
 
@@ -459,6 +494,17 @@ mod tests {
             .is_err()
         );
         assert!(judge("0: : channel bind: error 400\n", &case).is_err());
+        let two_lost = GOOD
+            .replace("recv_msgs=100", "recv_msgs=98")
+            .replace("lost packets 0", "lost packets 2")
+            .replace("recv_bytes ~ 10000", "recv_bytes ~ 9800");
+        assert!(judge(&two_lost, &case).is_err());
+        assert!(judge(&two_lost, &lossy(pair("test", "", V4, 2))).is_ok());
+        let strict = Case {
+            lost_by_uclient: 0,
+            ..lossy(pair("test", "", V4, 2))
+        };
+        assert!(judge(&two_lost, &strict).is_err());
         assert!(judge(GOOD, &echo("fewer sessions than asked for", "", V4, V4, 4)).is_err());
     }
 }

@@ -1,19 +1,17 @@
 //! pion's TURN client, driven by the Go program in `interop/pion`.
-//!
-//! The program runs its cases itself and prints one line for each: `ok NAME: DETAIL` or `FAIL NAME: REASON`.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
-use anyhow::{Context as _, Result, anyhow, ensure};
+use anyhow::{Context as _, Result, ensure};
 
-use super::Bench;
-use crate::process::{self, Ended, Process};
+use super::{Bench, program};
+use crate::process::{self, Process};
 use crate::tally::Tally;
 
-/// How many cases the program has: one that is skipped must not go unnoticed.
+/// How many cases the program has.
 const CASES: usize = 16;
 const LIMIT: Duration = Duration::from_secs(120);
 
@@ -36,35 +34,9 @@ pub(crate) fn run(bench: &Bench) -> Result<Tally> {
         "-password",
         &credentials.password,
     ]);
-    let mut process = Process::start("the pion client", command, bench.logs.join("pion.log"))?;
-    let ended = process.wait(LIMIT)?;
-    let mut tally = Tally::default();
-    for (name, outcome) in process.output().lines().filter_map(case) {
-        tally.record(&format!("pion {name}"), &outcome);
-    }
-    tally.record("pion ran all its cases", &all_ran(&process, ended, tally));
-    Ok(tally)
-}
-
-fn all_ran(process: &Process, ended: Ended, tally: Tally) -> Result<String> {
-    ensure!(ended != Ended::Killed, "it hung: {}", process.tail());
-    let ran = tally.passed + tally.failed;
-    ensure!(
-        ran as usize == CASES,
-        "{ran} of {CASES} cases were run: {}",
-        process.tail()
-    );
-    Ok(format!("{ran}"))
-}
-
-fn case(line: &str) -> Option<(&str, Result<String>)> {
-    let (verdict, rest) = line.split_once(' ')?;
-    let (name, detail) = rest.split_once(": ")?;
-    match verdict {
-        "ok" => Some((name, Ok(detail.to_owned()))),
-        "FAIL" => Some((name, Err(anyhow!("{detail}")))),
-        _ => None,
-    }
+    command.arg("-ca").arg(&bench.certificate.authority);
+    let process = Process::start("the pion client", command, bench.logs.join("pion.log"))?;
+    program::record("pion", process, CASES, LIMIT)
 }
 
 /// Builds the program; `go.sum` pins every module.
@@ -83,21 +55,4 @@ fn build(source: &Path, logs: &Path) -> Result<PathBuf> {
         source.display()
     );
     Ok(program)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::case;
-
-    #[test]
-    fn reads_the_lines_of_the_program() {
-        assert!(matches!(
-            case("ok binding: 127.0.0.1:4"),
-            Some(("binding", Ok(_)))
-        ));
-        assert!(
-            matches!(case("FAIL echo: lost: 3"), Some(("echo", Err(e))) if e.to_string() == "lost: 3")
-        );
-        assert!(case("turnc DEBUG: something").is_none());
-    }
 }

@@ -6,6 +6,7 @@
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener, UdpSocket};
 use std::ops::RangeInclusive;
 use std::path::Path;
+use std::rc::Rc;
 use std::thread::sleep;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
@@ -14,6 +15,7 @@ use base64::Engine as _;
 use clap::ValueEnum;
 use hmac::{Hmac, KeyInit as _, Mac as _};
 
+use super::certificate::Certificate;
 use super::stun;
 use crate::process::{self, Ended, Process};
 
@@ -62,6 +64,7 @@ pub(crate) struct Setup {
     pub(crate) relay_ports: RangeInclusive<u16>,
     /// The value of `--offload`.
     pub(crate) offload: Option<&'static str>,
+    pub(crate) certificate: Rc<Certificate>,
 }
 
 impl Server {
@@ -200,6 +203,12 @@ fn hairpin_arguments(port: u16, setup: &Setup) -> Vec<String> {
     if let Some(mode) = setup.offload {
         arguments.push(format!("--offload={mode}"));
     }
+    let Certificate { chain, key, .. } = &*setup.certificate;
+    arguments.push(format!(
+        "--set=tls.certificates={}:{}",
+        chain.display(),
+        key.display()
+    ));
     for key in ["lifetime_default", "lifetime_max"] {
         arguments.push(format!("--set=limits.{key}={}s", setup.lifetime.as_secs()));
     }
@@ -211,8 +220,6 @@ fn coturn_arguments(port: u16, setup: &Setup) -> Vec<String> {
         "-n",
         "--allow-loopback-peers",
         "--no-cli",
-        "--no-tls",
-        "--no-dtls",
         "--log-file=stdout",
         "--verbose",
     ]
@@ -222,7 +229,10 @@ fn coturn_arguments(port: u16, setup: &Setup) -> Vec<String> {
         arguments.push(format!("--listening-ip={address}"));
         arguments.push(format!("--relay-ip={address}"));
     }
+    // One port for all transports: coturn tells them apart by the first bytes.
     arguments.push(format!("--listening-port={port}"));
+    arguments.push(format!("--cert={}", setup.certificate.chain.display()));
+    arguments.push(format!("--pkey={}", setup.certificate.key.display()));
     arguments.push(format!("--realm={REALM}"));
     arguments.push(format!("--min-port={}", setup.relay_ports.start()));
     arguments.push(format!("--max-port={}", setup.relay_ports.end()));

@@ -43,11 +43,15 @@ impl Drop for Scratch {
 }
 
 impl Browser {
-    /// Starts chromedriver and, through it, a headless Chromium with an empty profile.
-    pub(crate) fn start(logs: &Path) -> Result<Browser> {
+    /// Starts chromedriver and, through it, a headless Chromium with an empty profile, for a user whose home `prepare` fills.
+    pub(crate) fn start(logs: &Path, prepare: impl FnOnce(&Path) -> Result<()>) -> Result<Browser> {
         let mut command = process::command("chromedriver");
         let scratch = Scratch::new()?;
-        command.arg("--port=0").env("TMPDIR", &scratch.0);
+        prepare(&scratch.0)?;
+        command
+            .arg("--port=0")
+            .env("TMPDIR", &scratch.0)
+            .env("HOME", &scratch.0);
         let mut driver = Process::start("chromedriver", command, logs.join("chromedriver.log"))?;
         let port = driver.wait_for(Duration::from_secs(20), |output| {
             output
