@@ -12,6 +12,8 @@ use tokio::time::timeout;
 use turn::client::{AllocateOptions, CallError, Mapped, PortWish, RelayWish};
 
 use crate::allocation::Allocation;
+#[cfg(feature = "tls")]
+use crate::dtls_link::DtlsLink;
 use crate::endpoint::Endpoint;
 use crate::error::{AllocateError, BindingError, ConnectError};
 use crate::events::Events;
@@ -59,7 +61,7 @@ impl std::fmt::Debug for Client {
 }
 
 impl Client {
-    /// Opens a UDP socket to `server`, or connects to it over TCP or TLS as [`Server`] says, and starts the client's task. No
+    /// Opens a UDP socket to `server`, or connects to it over TCP, TLS or DTLS as [`Server`] says, and starts the client's task. No
     /// request is sent yet.
     ///
     /// # Errors
@@ -70,24 +72,25 @@ impl Client {
     pub async fn connect(server: impl Into<Server>) -> Result<Client, ConnectError> {
         let server = server.into();
         let address = server.address;
-        let stream = match &server.means {
+        match &server.means {
             Means::Udp => {
                 let link = UdpLink::open(server.local, address).await;
                 let link = link.map_err(|source| ConnectError::Socket {
                     server: address,
                     source,
                 })?;
-                return Client::over(link, server);
+                Client::over(link, server)
             }
-            means => StreamLink::open(means, server.local, address),
-        };
-        let after = server.connect_timeout;
-        let link = timeout(after, stream).await;
-        let link = link.map_err(|_| ConnectError::TimedOut {
-            server: address,
-            after,
-        })??;
-        Client::over(link, server)
+            #[cfg(feature = "tls")]
+            Means::Dtls(tls) => {
+                let link = in_time(&server, DtlsLink::open(tls, server.local, address)).await?;
+                Client::over(link, server)
+            }
+            means => {
+                let link = in_time(&server, StreamLink::open(means, server.local, address)).await?;
+                Client::over(link, server)
+            }
+        }
     }
 
     /// Starts a client whose messages are carried by `link`. [`Server::local`] means nothing then.
@@ -202,6 +205,19 @@ impl Client {
         let (number, allocated) = grant.wait().await?;
         Ok(Allocation::new(Arc::clone(&self.handle), number, allocated))
     }
+}
+
+/// Waits for a connection, at most for the connect timeout.
+async fn in_time<L>(
+    server: &Server,
+    link: impl Future<Output = Result<L, ConnectError>>,
+) -> Result<L, ConnectError> {
+    let after = server.connect_timeout;
+    let link = timeout(after, link).await;
+    link.map_err(|_| ConnectError::TimedOut {
+        server: server.address,
+        after,
+    })?
 }
 
 /// Waits for the outcome of an Allocate request.

@@ -38,6 +38,17 @@ pub enum ConnectError {
         /// What went wrong.
         why: Disconnect,
     },
+    /// The DTLS handshake failed: nothing listens there, the certificate is rejected, or the server ended it.
+    #[cfg(feature = "tls")]
+    #[error("no DTLS with {server} as {name}: {why}")]
+    Dtls {
+        /// The server.
+        server: SocketAddr,
+        /// The name that its certificate must be for.
+        name: String,
+        /// What went wrong.
+        why: Disconnect,
+    },
     /// There was no connection, or no end of the handshake, in time.
     #[error("no connection to {server} within {} s", .after.as_secs_f64())]
     TimedOut {
@@ -51,7 +62,7 @@ pub enum ConnectError {
     Randomness(String),
 }
 
-/// Why a TCP or TLS connection is no more.
+/// Why a TCP or TLS connection or a DTLS session has ended.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Disconnect {
     kind: io::ErrorKind,

@@ -21,24 +21,28 @@
 //!
 //! # How it works
 //!
-//! One task per [`Client`] owns the receiving side of a [`Link`] (a UDP socket, a TCP or TLS connection, or what the program brings), sends
+//! One task per [`Client`] owns the receiving side of a [`Link`] (a UDP socket, a TCP or TLS connection, a DTLS session, or what the program brings), sends
 //! requests, repeats them and refreshes what exists. Handles send data themselves, in the caller's task. Received data waits in
 //! bounded queues, whose drops are counted ([`Stats`]). Every future may be dropped at any time: nothing that was received is
 //! lost, and nothing stays allocated by accident. When the last handle is dropped, the task deletes the allocation and ends.
 //!
 //! # Transports
 //!
-//! UDP is the default, [`Server::tcp`] chooses TCP, and `Server::tls` chooses TLS (feature `tls`: rustls with aws-lc-rs). Over TCP and
-//! TLS a lost connection ends the allocation: [`Ended::Disconnected`] says why.
+//! UDP is the default, [`Server::tcp`] chooses TCP, `Server::tls` chooses TLS, and `Server::dtls` chooses DTLS 1.2 (feature `tls`: rustls
+//! and this project's DTLS, both with aws-lc-rs). The end of a connection or session ends the allocation: [`Ended::Disconnected`] says why.
 //!
 //! [`Endpoint`] is the same without tokio (turn off the feature `tokio`): the state machine of [`turn::client`] and the one
-//! invariant that every driver of it has to keep. [`Stream`] does the same for the bytes of a TCP or TLS connection. The load generator and the probe use it with epoll.
+//! invariant that every driver of it has to keep. [`Stream`] does the same for the bytes of a TCP or TLS connection, and `DtlsSession` for DTLS. The load generator and the probe use it with epoll.
 #![forbid(unsafe_code)]
 
 #[cfg(feature = "tokio")]
 mod allocation;
 #[cfg(feature = "tokio")]
 mod client;
+#[cfg(all(feature = "tokio", feature = "tls"))]
+mod dtls_link;
+#[cfg(feature = "tls")]
+mod dtls_session;
 mod endpoint;
 #[cfg(feature = "tokio")]
 mod error;
@@ -67,6 +71,8 @@ pub use endpoint::{Endpoint, Input};
 pub use stream::{Incoming, Stream, StreamError, Wire};
 #[cfg(feature = "tls")]
 pub use {
+    dtls,
+    dtls_session::DtlsSession,
     rustls,
     stream::{Handshake, Tls, TlsConfigError},
 };

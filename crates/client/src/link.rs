@@ -12,8 +12,8 @@ use turn::Transport;
 
 /// A connection to one server, as messages: STUN messages and ChannelData messages, each whole.
 ///
-/// UDP is built in ([`Client::connect`](crate::Client::connect)). Whoever has another connection to a server, such as a DTLS
-/// session, a socket that ICE uses too, or a network made up for a test, implements this trait.
+/// UDP, TCP, TLS and DTLS are built in ([`Client::connect`](crate::Client::connect)). Whoever has another connection to a server, such as
+/// a socket that ICE uses too, or a network made up for a test, implements this trait.
 pub trait Link: Send + Sync + 'static {
     /// The transport protocol: over streams (TCP, TLS) no request is repeated, and ChannelData is padded.
     fn transport(&self) -> Transport;
@@ -37,7 +37,8 @@ pub trait Link: Send + Sync + 'static {
     /// Receives one message. Only one task ever waits.
     ///
     /// # Errors
-    /// As [`try_send`](Link::try_send). Over a stream every error is its end; over UDP and DTLS the client goes on.
+    /// As [`try_send`](Link::try_send). Over a stream every error is its end. Over UDP and DTLS, `UnexpectedEof` is the end, and after
+    /// other errors the client goes on.
     fn poll_recv(&self, cx: &mut Context<'_>, buffer: &mut ReadBuf<'_>) -> Poll<io::Result<()>>;
 }
 
@@ -48,16 +49,20 @@ pub(crate) struct UdpLink(UdpSocket);
 impl UdpLink {
     /// Binds `local`, or any port of any address.
     pub(crate) async fn open(local: Option<SocketAddr>, server: SocketAddr) -> io::Result<UdpLink> {
-        let any = match server.ip() {
-            IpAddr::V4(_) => SocketAddr::new(Ipv4Addr::UNSPECIFIED.into(), 0),
-            IpAddr::V6(_) => SocketAddr::new(Ipv6Addr::UNSPECIFIED.into(), 0),
-        };
-        let socket = UdpSocket::bind(local.unwrap_or(any)).await?;
-        socket.connect(server).await?;
-        // tokio learns from its first poll that a socket is writable; until then `try_send` refuses everything.
-        socket.writable().await?;
-        Ok(UdpLink(socket))
+        udp(local, server).await.map(UdpLink)
     }
+}
+
+pub(crate) async fn udp(local: Option<SocketAddr>, server: SocketAddr) -> io::Result<UdpSocket> {
+    let any = match server.ip() {
+        IpAddr::V4(_) => SocketAddr::new(Ipv4Addr::UNSPECIFIED.into(), 0),
+        IpAddr::V6(_) => SocketAddr::new(Ipv6Addr::UNSPECIFIED.into(), 0),
+    };
+    let socket = UdpSocket::bind(local.unwrap_or(any)).await?;
+    socket.connect(server).await?;
+    // tokio learns from its first poll that a socket is writable; until then `try_send` refuses everything.
+    socket.writable().await?;
+    Ok(socket)
 }
 
 impl Link for UdpLink {

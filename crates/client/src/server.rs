@@ -7,7 +7,7 @@ use turn::client::{ClientConfig, Credentials, Retransmission, Security};
 
 /// Datagrams that one queue holds: half a megabyte of full-size ones.
 const QUEUE: usize = 256;
-/// How long a TCP connection and a TLS handshake may take.
+/// How long a TCP connection and a TLS or DTLS handshake may take.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// What to connect by.
@@ -17,6 +17,8 @@ pub(crate) enum Means {
     Tcp,
     #[cfg(feature = "tls")]
     Tls(crate::Tls),
+    #[cfg(feature = "tls")]
+    Dtls(crate::Tls),
 }
 
 /// A TURN or STUN server and how to talk to it. The defaults are those of the RFCs.
@@ -66,7 +68,15 @@ impl Server {
         self
     }
 
-    /// How long a TCP connection may take, with the TLS handshake. Default: 10 seconds.
+    /// Connects over DTLS 1.2 (RFC 7350). The port of servers for DTLS is usually 5349.
+    #[cfg(feature = "tls")]
+    #[must_use]
+    pub fn dtls(mut self, tls: crate::Tls) -> Server {
+        self.means = Means::Dtls(tls);
+        self
+    }
+
+    /// How long a TCP connection may take, with the TLS handshake, or a DTLS handshake. Default: 10 seconds.
     #[must_use]
     pub fn connect_timeout(mut self, timeout: Duration) -> Server {
         self.connect_timeout = timeout;

@@ -118,9 +118,10 @@ fn handle(shared: &Shared, message: &[u8]) {
 /// The link has reported an error. False if it is of no use any more.
 fn failed(shared: &Shared, error: &io::Error) -> bool {
     let now = shared.now();
-    let stream = shared.link.transport().is_stream();
+    // A DTLS session can end, too.
+    let ends = shared.link.transport().is_stream() || error.kind() == io::ErrorKind::UnexpectedEof;
     let mut core = shared.lock();
-    if stream {
+    if ends {
         let why = Disconnect::from(error);
         core.lost = Some(why.clone());
         core.end_lease(Ended::Disconnected(why));

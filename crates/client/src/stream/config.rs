@@ -1,8 +1,9 @@
-//! The TLS configuration of a client.
+//! The TLS and DTLS configuration of a client.
 
 use std::path::Path;
 use std::sync::Arc;
 
+use rustls::client::WebPkiServerVerifier;
 use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
 use rustls::crypto::{
     CryptoProvider, WebPkiSupportedAlgorithms, aws_lc_rs, verify_tls12_signature,
@@ -15,9 +16,9 @@ use rustls::{ClientConfig, DigitallySignedStruct, Error, RootCertStore, Signatur
 use super::StreamError;
 
 /// RFC 7443 §4: what the connection is used for.
-const ALPN: [&[u8]; 2] = [b"stun.turn", b"stun.nat-discovery"];
+pub(crate) const ALPN: [&[u8]; 2] = [b"stun.turn", b"stun.nat-discovery"];
 
-/// The TLS configuration of a client: the server name to verify, and the trusted root certificates.
+/// The TLS and DTLS configuration of a client: the server name to verify, and the trusted root certificates.
 ///
 /// The constructors read files and parse certificates, so make one and clone it. Clones share the session cache, so that later
 /// connections resume earlier sessions.
@@ -25,6 +26,8 @@ const ALPN: [&[u8]; 2] = [b"stun.turn", b"stun.nat-discovery"];
 pub struct Tls {
     name: ServerName<'static>,
     config: Arc<ClientConfig>,
+    /// For DTLS, whose handshake is not that of rustls. `None` if the program has made the configuration.
+    verifier: Option<Arc<dyn ServerCertVerifier>>,
     resumes: bool,
 }
 
@@ -91,12 +94,15 @@ impl Tls {
     /// Trusts these certificates and no others.
     ///
     /// # Errors
-    /// [`TlsConfigError::Name`].
+    /// [`TlsConfigError`]; also if there is no certificate.
     pub fn with_roots(server_name: &str, roots: RootCertStore) -> Result<Tls, TlsConfigError> {
-        let config = builder()
-            .with_root_certificates(roots)
-            .with_no_client_auth();
-        Tls::with_config(server_name, with_alpn(config))
+        let provider = Arc::new(aws_lc_rs::default_provider());
+        let verifier = WebPkiServerVerifier::builder_with_provider(Arc::new(roots), provider);
+        let verifier = verifier.build().map_err(|error| TlsConfigError::Roots {
+            path: "the program".to_owned(),
+            reason: error.to_string(),
+        })?;
+        Tls::verified_by(server_name, verifier)
     }
 
     /// Accepts any certificate, without a check of issuer, name or validity. The connection is encrypted, but the server is not
@@ -106,14 +112,29 @@ impl Tls {
     /// [`TlsConfigError::Name`].
     pub fn insecure(server_name: &str) -> Result<Tls, TlsConfigError> {
         let algorithms = aws_lc_rs::default_provider().signature_verification_algorithms;
-        let config = builder()
-            .dangerous()
-            .with_custom_certificate_verifier(Arc::new(AcceptAnyCertificate(algorithms)))
-            .with_no_client_auth();
-        Tls::with_config(server_name, with_alpn(config))
+        Tls::verified_by(server_name, Arc::new(AcceptAnyCertificate(algorithms)))
     }
 
-    /// Uses `config` as it is: roots, client certificates, versions, ALPN.
+    fn verified_by(
+        server_name: &str,
+        verifier: Arc<dyn ServerCertVerifier>,
+    ) -> Result<Tls, TlsConfigError> {
+        let config = builder()
+            .dangerous()
+            .with_custom_certificate_verifier(Arc::clone(&verifier))
+            .with_no_client_auth();
+        Ok(Tls::with_config(server_name, with_alpn(config))?.dtls_verifier(verifier))
+    }
+
+    /// Verifies certificates over DTLS with `verifier`. Only a configuration from [`with_config`](Tls::with_config) requires this.
+    #[must_use]
+    pub fn dtls_verifier(mut self, verifier: Arc<dyn ServerCertVerifier>) -> Tls {
+        self.verifier = Some(verifier);
+        self
+    }
+
+    /// Uses `config` as it is: roots, client certificates, versions, ALPN. DTLS uses nothing of it: see
+    /// [`dtls_verifier`](Tls::dtls_verifier).
     ///
     /// # Errors
     /// [`TlsConfigError::Name`].
@@ -126,6 +147,7 @@ impl Tls {
         Ok(Tls {
             name,
             config: config.into(),
+            verifier: None,
             resumes: true,
         })
     }
@@ -158,6 +180,12 @@ impl Tls {
             Arc::clone(&self.config),
             self.name.clone(),
         )?)
+    }
+
+    /// The name and the verifier, for a DTLS handshake.
+    pub(crate) fn for_dtls(&self) -> Option<(ServerName<'static>, Arc<dyn ServerCertVerifier>)> {
+        let verifier = self.verifier.as_ref()?;
+        Some((self.name.clone(), Arc::clone(verifier)))
     }
 
     /// The configuration. Clone and change it to make another with [`with_config`](Tls::with_config).

@@ -19,6 +19,14 @@ pub enum StreamError {
     #[cfg(feature = "tls")]
     #[error("the server closed the TLS connection with an alert: {0}")]
     Alert(String),
+    /// The server closed the DTLS session.
+    #[cfg(feature = "tls")]
+    #[error("the server closed the DTLS session")]
+    Closed,
+    /// DTLS failed for another reason.
+    #[cfg(feature = "tls")]
+    #[error("DTLS failed: {0}")]
+    Dtls(String),
     /// TLS failed for another reason.
     #[cfg(feature = "tls")]
     #[error("TLS failed: {0}")]
@@ -41,7 +49,7 @@ impl From<streams::tls::TlsError> for StreamError {
 
 /// Why a certificate was rejected, with a hint if the text of rustls is too short.
 #[cfg(feature = "tls")]
-fn certificate(detail: String) -> String {
+pub(crate) fn certificate(detail: String) -> String {
     // rustls returns BadSignature if a root certificate has the issuer's name but another key.
     if detail.ends_with("UnknownIssuer") || detail.ends_with("BadSignature") {
         return format!(

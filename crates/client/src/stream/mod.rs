@@ -23,6 +23,8 @@ pub use incoming::Incoming;
 #[cfg(feature = "tls")]
 pub use wire::Handshake;
 pub use wire::Wire;
+#[cfg(feature = "tls")]
+pub(crate) use {config::ALPN, error::certificate};
 
 /// The memory that an empty buffer keeps, in bytes: a few full-size messages.
 const KEEP: usize = 16 * 1024;

@@ -28,7 +28,7 @@ struct Session {
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Handshake {
-    /// `TLS 1.3` or `TLS 1.2`.
+    /// `TLS 1.3`, `TLS 1.2` or `DTLS 1.2`.
     pub version: &'static str,
     /// The cipher suite, by its IANA name.
     pub cipher: String,

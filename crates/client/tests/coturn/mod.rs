@@ -1,4 +1,4 @@
-//! coturn's server on loopback, over UDP, TCP and TLS.
+//! coturn's server on loopback, over UDP, TCP, TLS and DTLS.
 
 use std::io::Write as _;
 use std::net::{SocketAddr, TcpListener, TcpStream, UdpSocket};
@@ -17,8 +17,9 @@ pub(crate) const PASSWORD: &str = "correct horse";
 pub(crate) struct Coturn {
     child: Child,
     /// UDP and TCP.
+    #[allow(dead_code, reason = "not every suite speaks UDP or TCP")]
     pub(crate) address: SocketAddr,
-    /// TLS, if there is a certificate.
+    /// TLS and DTLS, if there is a certificate.
     #[allow(dead_code, reason = "not every suite speaks TLS")]
     pub(crate) tls: SocketAddr,
 }
@@ -86,7 +87,6 @@ pub(crate) fn start(more: &[String]) -> Option<Coturn> {
         "--relay-ip=127.0.0.1",
         "--lt-cred-mech",
         "--realm=example.org",
-        "--no-dtls",
         "--no-cli",
         "--allow-loopback-peers",
         "--log-file=stdout",
