@@ -36,8 +36,9 @@ pub fn channel(capacity: usize) -> (EventSender, EventReceiver) {
 /// An [`Event`] with a copy of the text it names.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct OwnedEvent {
+    realm: Box<str>,
     user: Box<str>,
-    /// The same with an empty user name.
+    /// The same with an empty realm and user name.
     event: Event<'static>,
 }
 
@@ -45,15 +46,16 @@ impl OwnedEvent {
     /// The event.
     #[must_use]
     pub fn get(&self) -> Event<'_> {
-        self.event.with_user(&self.user)
+        self.event.with_names(&self.realm, &self.user)
     }
 }
 
 impl From<&Event<'_>> for OwnedEvent {
     fn from(event: &Event<'_>) -> OwnedEvent {
         OwnedEvent {
+            realm: event.client().map_or("", |client| client.realm).into(),
             user: event.user().into(),
-            event: event.with_user(""),
+            event: event.with_names("", ""),
         }
     }
 }
@@ -131,7 +133,7 @@ mod tests {
             remote: SocketAddr::from(([127, 0, 0, 1], 4000)),
         };
         Event::AllocationOpened {
-            client: ClientIdentity::new(five_tuple, user),
+            client: ClientIdentity::new(five_tuple, "example.org", user),
             relayed: RelayedAddresses::default(),
             lifetime_s: 600,
         }

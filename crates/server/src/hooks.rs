@@ -9,10 +9,10 @@ use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
 use stun::{AddressFamily, ChannelNumber, Method};
+use turn::FiveTuple;
 use turn::server::{
     AuthFailure, CloseReason, Output, PeerPolicy, Quota, QuotaExceeded, RelayedAddresses, Traffic,
 };
-use turn::{ClientPath, FiveTuple};
 
 pub use turn::server::{ClientIdentity, PeerClass};
 
@@ -133,6 +133,15 @@ impl<'a> Event<'a> {
     pub fn user(&self) -> &'a str {
         match self {
             Event::AuthenticationFailed { user, .. } => user,
+            _ => self.client().map_or("", |client| client.user),
+        }
+    }
+
+    /// The authenticated client; `None` for a failed authentication.
+    #[must_use]
+    pub fn client(&self) -> Option<&ClientIdentity<'a>> {
+        match self {
+            Event::AuthenticationFailed { .. } => None,
             Event::AllocationOpened { client, .. }
             | Event::AllocationRefreshed { client, .. }
             | Event::AllocationClosed { client, .. }
@@ -140,14 +149,15 @@ impl<'a> Event<'a> {
             | Event::ChannelBound { client, .. }
             | Event::PermissionEnded { client, .. }
             | Event::ChannelEnded { client, .. }
-            | Event::Authenticated { client, .. } => client.user,
+            | Event::Authenticated { client, .. } => Some(client),
         }
     }
 
-    /// The same event with another user name.
+    /// The same event with another realm and user name.
     #[expect(clippy::too_many_lines, reason = "one arm for each event")]
-    pub(crate) fn with_user<'b>(&self, user: &'b str) -> Event<'b> {
-        let identity = |client: &ClientIdentity<'a>| ClientIdentity::new(client.five_tuple, user);
+    pub(crate) fn with_names<'b>(&self, realm: &'b str, user: &'b str) -> Event<'b> {
+        let identity =
+            |client: &ClientIdentity<'a>| ClientIdentity::new(client.five_tuple, realm, user);
         match *self {
             Event::AuthenticationFailed {
                 five_tuple,
@@ -226,8 +236,6 @@ impl<'a> Event<'a> {
 
     /// The event of an output, if it is one.
     fn of(output: &Output<'a>) -> Option<Event<'a>> {
-        let identity =
-            |path: &ClientPath, user: &'a str| ClientIdentity::new(path.five_tuple, user);
         Some(match *output {
             Output::AuthenticationFailed {
                 ref path,
@@ -241,12 +249,12 @@ impl<'a> Event<'a> {
                 omitted,
             },
             Output::AllocationOpened {
-                user,
-                ref path,
+                client,
                 relayed,
                 lifetime_s,
+                ..
             } => Event::AllocationOpened {
-                client: identity(path, user),
+                client,
                 relayed,
                 lifetime_s,
             },
@@ -254,15 +262,15 @@ impl<'a> Event<'a> {
                 Event::AllocationRefreshed { client, lifetime_s }
             }
             Output::AllocationClosed {
-                user,
-                ref path,
+                client,
                 relayed,
                 to_peers,
                 to_client,
                 duration,
                 reason,
+                ..
             } => Event::AllocationClosed {
-                client: identity(path, user),
+                client,
                 relayed,
                 to_peers,
                 to_client,

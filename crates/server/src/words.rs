@@ -89,31 +89,15 @@ words!(Flushed {
     gso_wrong_size,
     per_call,
 });
-words!(Stats {
-    allocations,
-    relays,
-    reservations,
-    pending,
-    permissions,
-    channels,
-    deletions,
-    allocations_opened,
-    allocations_closed,
-    requests,
-    successes,
-    retransmissions,
-    errors,
-    auth_failures,
-    lookups,
-    lookups_begun,
-    lookups_timed_out,
-    lookups_failed,
-    drops,
-    to_peers,
-    to_relays,
-    to_clients,
-    keys_derived,
-});
+impl Words for Stats {
+    fn each(&self, show: &mut impl FnMut(u64)) {
+        self.each_number(show);
+    }
+
+    fn fill(&mut self, next: &mut impl FnMut() -> u64) {
+        self.set_numbers(next);
+    }
+}
 
 #[cfg(test)]
 mod tests {

@@ -9,7 +9,8 @@ use hairpin_server::stats::Stats;
 use hairpin_server::{AddressFamily, Running};
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
-use turn::server::{CloseReason, DropReason, METHODS, Traffic};
+use stun::Method;
+use turn::server::{AuthFailure, CloseReason, DropReason, METHODS, Traffic};
 
 const TO_PEER: &[u8] = b"seven b";
 const TO_CLIENT: &[u8] = b"eleven byte";
@@ -22,10 +23,15 @@ fn traffic(packets: u64, length: usize) -> Traffic {
     }
 }
 
-fn requests(stats: &Stats, method: &str) -> u64 {
-    let at = METHODS.iter().position(|(_, name)| *name == method);
-    let at = at.expect("a method that is counted");
-    stats.sum(|worker| worker.engine.requests[at].packets)
+fn requests(stats: &Stats, method: Method) -> u64 {
+    stats.sum(|worker| worker.engine.requests(method).packets)
+}
+
+fn auth_failures(stats: &Stats) -> u64 {
+    let reasons = AuthFailure::ALL.iter();
+    reasons
+        .map(|&reason| stats.sum(|worker| worker.engine.auth_failed(reason)))
+        .sum()
 }
 
 /// So many datagrams to a peer and back, each waited for.
@@ -75,16 +81,11 @@ fn every_datagram_and_every_byte_of_an_exchange_is_counted() {
     assert_eq!(counters.client_datagrams, 3 + ROUNDS + 1);
     assert_eq!(counters.peer_datagrams, ROUNDS);
     assert_eq!(counters.peer_bytes, ROUNDS * TO_CLIENT.len() as u64);
-    assert_eq!(requests(&stats, "allocate"), 2);
-    assert_eq!(requests(&stats, "channel_bind"), 1);
-    assert_eq!(engine.successes, [0, 1, 0, 0, 1]);
-    assert_eq!(
-        (
-            stats.errors_with(401),
-            engine.auth_failures.iter().sum::<u64>()
-        ),
-        (1, 0)
-    );
+    assert_eq!(requests(&stats, Method::ALLOCATE), 2);
+    assert_eq!(requests(&stats, Method::CHANNEL_BIND), 1);
+    let successes = METHODS.iter().map(|(method, _)| engine.successes(*method));
+    assert_eq!(successes.collect::<Vec<_>>(), [0, 1, 0, 0, 1]);
+    assert_eq!((stats.errors_with(401), auth_failures(&stats)), (1, 0));
     assert_eq!(worker.sends.sent, 3 + 2 * ROUNDS);
     assert_eq!(worker.sends.per_call.sum, worker.sends.sent);
     assert_eq!(
@@ -96,10 +97,7 @@ fn every_datagram_and_every_byte_of_an_exchange_is_counted() {
     client.release();
     let engine = &server.stats().workers[0].engine;
     assert_eq!((engine.allocations, engine.allocations_opened), (0, 1));
-    assert_eq!(
-        engine.allocations_closed[CloseReason::Refreshed as usize],
-        1
-    );
+    assert_eq!(engine.allocations_closed(CloseReason::Refreshed), 1);
 }
 
 #[test]
@@ -218,10 +216,7 @@ fn a_wrong_password_is_a_failure_and_a_first_request_is_none() {
     assert_eq!(stranger.try_allocate().code(), 401);
     let stats = server.stats();
     assert_eq!(stats.errors_with(401), 2);
-    assert_eq!(
-        stats.sum(|worker| worker.engine.auth_failures.iter().sum::<u64>()),
-        1
-    );
+    assert_eq!(auth_failures(&stats), 1);
 }
 
 #[test]

@@ -7,6 +7,7 @@ use std::net::{SocketAddr, UdpSocket};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 use stun::{Builder, Class, Lifetime, Method, RequestedTransport, TransactionId, Username};
+use turn::server::DropReason;
 
 /// Random bytes, broken STUN, ChannelData to nobody, and requests without or with wrong credentials.
 fn garbage(random: &mut Random, buffer: &mut [u8; 256]) -> usize {
@@ -97,11 +98,8 @@ fn a_flood_of_strangers_costs_no_memory_and_no_client_its_data() {
     });
     let grown = resident().saturating_sub(before);
     let stats = server.stats();
-    let drops: u64 = stats
-        .workers
-        .iter()
-        .flat_map(|worker| worker.engine.drops)
-        .sum();
+    let reasons = DropReason::ALL.iter();
+    let drops: u64 = reasons.map(|&reason| stats.dropped(reason)).sum();
     println!(
         "{DATAGRAMS} strangers in {elapsed:?}: memory grew by {grown} bytes, {drops} dropped with a reason, {} got 401, {} round trips meanwhile",
         stats.errors_with(401),

@@ -20,7 +20,7 @@ fn at(text: &str) -> SocketAddr {
 #[test]
 fn a_peer_needs_the_rules_and_the_hook() {
     let server = start(loopback(1).permit_peer(|client, peer| {
-        assert_eq!(client.user, common::USER);
+        assert_eq!((client.user, client.realm), (common::USER, "hairpin"));
         peer.port() != 4001
     }));
     let mut client = Client::new(server.listeners()[0]);
@@ -41,6 +41,7 @@ impl Quota for OneEach {
         if held.iter().any(|user| user == client.user) {
             return Err(QuotaExceeded::User);
         }
+        assert_eq!(client.realm, "hairpin");
         held.push(client.user.to_owned());
         Ok(())
     }
@@ -83,7 +84,9 @@ fn events_tell_the_life_of_an_allocation() {
             Event::AuthenticationFailed { user, reason, .. } => {
                 format!("failed {user} {}", reason.name())
             }
-            Event::AllocationOpened { client, .. } => format!("opened {}", client.user),
+            Event::AllocationOpened { client, .. } => {
+                format!("opened {} of {}", client.user, client.realm)
+            }
             Event::AllocationRefreshed { lifetime_s, .. } => format!("refreshed {lifetime_s}"),
             Event::PermissionInstalled { peer, .. } => format!("permission {peer}"),
             Event::ChannelBound { number, peer, .. } => {
@@ -114,7 +117,7 @@ fn events_tell_the_life_of_an_allocation() {
     let expected = [
         format!("failed {} wrong_password", common::USER),
         proven(3),
-        format!("opened {}", common::USER),
+        format!("opened {} of hairpin", common::USER),
         proven(8),
         format!("permission {peer}"),
         proven(9),

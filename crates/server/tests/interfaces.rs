@@ -11,6 +11,7 @@ use std::time::{Duration, Instant};
 use bpf::BpfError;
 use bpf::relay::{Attached, Relay};
 use hairpin_server::offload::{InterfaceOffload, Means, Obstacle, Offload, OffloadMode};
+use hairpin_server::stun::Method;
 use hairpin_server::{Running, Server, Settings, StartError};
 use io::NetNs;
 use io::netlink::{Link, Netlink, VethEnd, interface_index};
@@ -260,7 +261,7 @@ fn which_binding_requests_the_kernel_answers_changes_while_it_runs() {
         let by_user_space = || {
             running
                 .stats()
-                .sum(|worker| worker.engine.requests[0].packets)
+                .sum(|worker| worker.engine.requests(Method::BINDING).packets)
         };
         let by_kernel = || running.observer().offload().totals.tc.binding;
         // The control thread says which addresses are the server's once it runs.

@@ -1,6 +1,7 @@
 //! What clients hold and ask for: allocations, permissions, channels, requests, errors, ports.
 
 use server::stats::{AuthFailure, CloseReason, ERROR_CODES, EngineStats, METHODS, Stats};
+use server::stun::Method;
 use server::{AddressFamily, Observer};
 
 use super::text::{Kind, Page};
@@ -28,13 +29,13 @@ fn allocations(page: &mut Page, observer: &Observer, stats: &Stats) {
         stats,
         |of| of.engine.allocations_opened,
     );
-    let closed = |at: usize| stats.sum(|worker| worker.engine.allocations_closed[at]);
-    let reasons = CloseReason::ALL.iter().enumerate();
+    let closed = |reason| stats.sum(|worker| worker.engine.allocations_closed(reason));
+    let reasons = CloseReason::ALL.iter();
     page.counters(
         "hairpin_turn_allocations_closed_total",
         "Allocations that ended, by reason.",
         "reason",
-        reasons.map(|(at, reason)| (reason.name(), closed(at))),
+        reasons.map(|&reason| (reason.name(), closed(reason))),
     );
     let (held, limit) = observer.relayed_addresses();
     page.gauge(
@@ -157,21 +158,23 @@ fn ports(page: &mut Page, observer: &Observer, stats: &Stats) {
     );
 }
 
-/// A family of counters by method; `number` takes the place of a method in [`METHODS`]. `by_kernel` are Binding requests that no
-/// worker has seen.
+/// A family of counters by method. `by_kernel` are Binding requests that no worker has seen.
 fn by_method(
     page: &mut Page,
     stats: &Stats,
     name: &'static str,
     help: &str,
-    number: fn(&EngineStats, usize) -> u64,
+    number: fn(&EngineStats, Method) -> u64,
     by_kernel: u64,
 ) {
-    let count = |at: usize| stats.sum(|worker| number(&worker.engine, at));
-    let methods = METHODS.iter().enumerate();
-    let counts = methods.map(|(at, (_, method))| {
-        let more = if *method == "binding" { by_kernel } else { 0 };
-        (method, count(at) + more)
+    let counts = METHODS.iter().map(|&(method, name)| {
+        let by_kernel = if method == Method::BINDING {
+            by_kernel
+        } else {
+            0
+        };
+        let count = stats.sum(|worker| number(&worker.engine, method));
+        (name, count + by_kernel)
     });
     page.counters(name, help, "method", counts);
 }
@@ -184,7 +187,7 @@ fn requests(page: &mut Page, observer: &Observer, stats: &Stats) {
         stats,
         "hairpin_stun_requests_total",
         "Requests received, retransmissions included.",
-        |engine, at| engine.requests[at].packets,
+        |engine, method| engine.requests(method).packets,
         answered,
     );
     by_method(
@@ -192,7 +195,7 @@ fn requests(page: &mut Page, observer: &Observer, stats: &Stats) {
         stats,
         "hairpin_stun_request_bytes_total",
         "Bytes of requests received by workers, headers of UDP and IP excluded.",
-        |engine, at| engine.requests[at].bytes,
+        |engine, method| engine.requests(method).bytes,
         0,
     );
     by_method(
@@ -200,7 +203,7 @@ fn requests(page: &mut Page, observer: &Observer, stats: &Stats) {
         stats,
         "hairpin_stun_successes_total",
         "Requests answered with success.",
-        |engine, at| engine.successes[at],
+        EngineStats::successes,
         answered,
     );
     page.counter(
@@ -216,10 +219,10 @@ fn errors(page: &mut Page, stats: &Stats) {
         Kind::Counter,
         "Requests answered with an error, by method and code. The first request of a client gets 401, which is no failure.",
     );
-    for (at, (_, method)) in METHODS.iter().enumerate() {
-        for (slot, code) in ERROR_CODES.iter().enumerate() {
-            let count = stats.sum(|worker| worker.engine.errors[at][slot]);
-            family.put(&[("method", method), ("code", code)], count);
+    for (method, name) in METHODS {
+        for code in ERROR_CODES {
+            let count = stats.sum(|worker| worker.engine.errors(*method, *code));
+            family.put(&[("method", name), ("code", code)], count);
         }
     }
     let mut family = page.family(

@@ -6,28 +6,28 @@ use turn::server::{Output, RelayedAddresses};
 pub(super) fn output(worker: u16, output: &Output<'_>) {
     match output {
         Output::AllocationOpened {
-            user,
-            path,
+            client,
             relayed,
             lifetime_s,
+            ..
         } => {
-            let client = path.five_tuple.remote;
+            let (user, client) = (client.user, client.five_tuple.remote);
             let relayed = Relayed(*relayed);
             tracing::info!(worker, user, %client, %relayed, lifetime_s, "allocation opened");
         }
         Output::AllocationClosed {
-            user,
-            path,
+            client,
             relayed,
             to_peers,
             to_client,
             duration,
             reason,
+            ..
         } => {
             tracing::info!(
                 worker,
-                user,
-                client = %path.five_tuple.remote,
+                user = client.user,
+                client = %client.five_tuple.remote,
                 relayed = %Relayed(*relayed),
                 to_peers_bytes = to_peers.bytes,
                 to_peers_packets = to_peers.packets,

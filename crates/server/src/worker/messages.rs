@@ -21,6 +21,7 @@ pub(crate) enum WorkerMessage {
         request: RequestKey,
         token: [u8; 8],
         five_tuple: FiveTuple,
+        realm: Box<str>,
         user: Box<str>,
         key: RelayKey,
     },

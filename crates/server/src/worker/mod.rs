@@ -387,10 +387,11 @@ impl Worker {
                 request,
                 token,
                 five_tuple,
+                realm,
                 user,
                 key,
             } => {
-                let client = ClientIdentity::new(five_tuple, &user);
+                let client = ClientIdentity::new(five_tuple, &realm, &user);
                 let relay = self.give_relay(token, &client, key);
                 let answer = self
                     .core

@@ -154,7 +154,7 @@ impl Session<'_, '_, '_> {
             } => {
                 let placement = &mut self.core.placement;
                 let moving = elsewhere(placement, self.core.now.mono, path, message, user);
-                let client = ClientIdentity::new(path.five_tuple, user.name());
+                let client = user.identity(path.five_tuple);
                 let sockets = sockets(request, relays, &self.core.hooks, &client);
                 return Some(Todo::open(sockets, moving));
             }
@@ -360,6 +360,7 @@ fn claim(
         request,
         token,
         five_tuple: client.five_tuple,
+        realm: client.realm.into(),
         user: client.user.into(),
         key,
     }

@@ -35,7 +35,7 @@ impl Client {
 
     /// The client as policy and quota see it.
     pub(super) fn identity(&self) -> ClientIdentity<'_> {
-        ClientIdentity::new(self.path.five_tuple(), self.user.name())
+        self.user.identity(self.path.five_tuple())
     }
 
     /// Counts application data on its way to the client.

@@ -171,7 +171,7 @@ impl Server {
                 continue;
             }
             let name = &known.username;
-            let user = User::new(query.claim, name, candidate, key, protection);
+            let user = User::new(&self.realm, query.claim, name, candidate, key, protection);
             let user = Arc::new(user.found_at(now, candidate.ttl_s, self.credentials_epoch));
             self.stats.keys_derived += 1;
             if user.is_expired(now.unix_s) {

@@ -13,7 +13,7 @@ macro_rules! auth_failures {
             pub const ALL: &'static [AuthFailure] = &[$(AuthFailure::$variant,)+];
 
             /// How many reasons there are.
-            pub const COUNT: usize = Self::ALL.len();
+            pub(crate) const COUNT: usize = Self::ALL.len();
 
             /// The reason's name in metrics and logs, in snake case.
             #[must_use]

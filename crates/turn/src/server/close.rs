@@ -61,7 +61,7 @@ impl Server {
             return;
         };
         self.stats.allocations -= 1;
-        self.stats.allocations_closed[reason as usize] += 1;
+        self.stats.count_closed(reason);
         self.outputs.push(Queued::Closed(Box::new(Closed {
             allocation: key,
             user: client.user,

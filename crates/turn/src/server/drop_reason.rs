@@ -82,7 +82,7 @@ drop_reasons! {
 
 impl DropReason {
     /// How many reasons there are.
-    pub const COUNT: usize = Self::ALL.len();
+    pub(crate) const COUNT: usize = Self::ALL.len();
 }
 
 #[cfg(test)]

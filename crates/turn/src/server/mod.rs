@@ -158,6 +158,8 @@ use crate::{ClientPath, FiveTuple, Now, Run};
 #[derive(Debug)]
 pub struct Server {
     config: ValidConfig,
+    /// The realm of the configuration, shared with the users.
+    realm: Arc<str>,
     /// The one that has counted what is held.
     quota: Arc<dyn Quota>,
     /// What challenges announce, by the configuration.
@@ -193,6 +195,7 @@ impl Server {
         let limiter = Limiter::new(&config);
         Server {
             offer: Offer::of(&config),
+            realm: config.realm.as_str().into(),
             quota: Arc::clone(&config.quota),
             config,
             policy_epoch: 0,
@@ -227,6 +230,9 @@ impl Server {
         }
         self.policy_epoch = self.policy_epoch.wrapping_add(1);
         self.offer = Offer::of(&config);
+        if *self.realm != config.realm {
+            self.realm = config.realm.as_str().into();
+        }
         self.limiter.set_config(&config, self.clients.places_ever());
         let before = std::mem::replace(&mut self.config, config);
         self.start_reclassifying(now, &before);

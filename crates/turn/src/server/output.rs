@@ -141,9 +141,9 @@ pub enum Output<'a> {
     },
     /// An allocation began: write the log line.
     AllocationOpened {
-        /// The user it belongs to.
-        user: &'a str,
-        /// The client.
+        /// Whose it is.
+        client: ClientIdentity<'a>,
+        /// The path between client and server.
         path: ClientPath,
         /// Its relayed transport addresses, as the client knows them.
         relayed: RelayedAddresses,
@@ -200,9 +200,9 @@ pub enum Output<'a> {
     },
     /// An allocation ended: write the log line.
     AllocationClosed {
-        /// The user it belonged to.
-        user: &'a str,
-        /// The client.
+        /// Whose it was.
+        client: ClientIdentity<'a>,
+        /// The path between client and server.
         path: ClientPath,
         /// The relayed transport addresses it had when it ended.
         relayed: RelayedAddresses,
@@ -352,7 +352,7 @@ impl CloseReason {
     ];
 
     /// How many reasons there are.
-    pub const COUNT: usize = Self::ALL.len();
+    pub(crate) const COUNT: usize = Self::ALL.len();
 
     /// The reason's name in metrics and logs, in snake case.
     #[must_use]

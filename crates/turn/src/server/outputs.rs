@@ -17,7 +17,6 @@ use super::output::{
     CloseReason, OffloadedChannel, Output, RelayRequest, RelayedAddresses, Traffic,
 };
 use super::permission::Permission;
-use super::policy::ClientIdentity;
 use super::relay::Relay;
 use super::report::Failure;
 use super::user::{User, VerifiedUser};
@@ -139,7 +138,7 @@ impl Change {
     }
 
     fn output<'a>(&self, user: &'a User, path: &ClientPath) -> Output<'a> {
-        let client = ClientIdentity::new(path.five_tuple, user.name());
+        let client = user.identity(path.five_tuple);
         match *self {
             Change::Refreshed { lifetime_s } => Output::AllocationRefreshed { client, lifetime_s },
             Change::Permission { peer } => Output::PermissionInstalled { client, peer },
@@ -192,7 +191,7 @@ impl Queued {
             } => Output::ClaimReservation {
                 request: *request,
                 token: *token,
-                client: ClientIdentity::new(path.five_tuple, user.name()),
+                client: user.identity(path.five_tuple),
                 key: *key,
             },
             Queued::MoveRequest {
@@ -223,7 +222,7 @@ impl Queued {
                 relayed,
                 lifetime_s,
             } => Output::AllocationOpened {
-                user: user.name(),
+                client: user.identity(path.five_tuple),
                 path: *path,
                 relayed: *relayed,
                 lifetime_s: *lifetime_s,
@@ -257,7 +256,7 @@ impl QueuedAuth {
 impl Closed {
     fn output(&self) -> Output<'_> {
         Output::AllocationClosed {
-            user: self.user.name(),
+            client: self.user.identity(self.path.five_tuple),
             path: self.path,
             relayed: self.relayed,
             to_peers: self.to_peers,

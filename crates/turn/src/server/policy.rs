@@ -12,15 +12,21 @@ use crate::FiveTuple;
 pub struct ClientIdentity<'a> {
     /// The path between client and server. The source address is `five_tuple.remote`.
     pub five_tuple: FiveTuple,
+    /// The realm of the user (RFC 8489 §14.9). The same user name in two realms means two users.
+    pub realm: &'a str,
     /// The authenticated user name.
     pub user: &'a str,
 }
 
 impl<'a> ClientIdentity<'a> {
-    /// A client with this 5-tuple and user name.
+    /// A client with this 5-tuple, realm and user name.
     #[must_use]
-    pub const fn new(five_tuple: FiveTuple, user: &'a str) -> ClientIdentity<'a> {
-        ClientIdentity { five_tuple, user }
+    pub const fn new(five_tuple: FiveTuple, realm: &'a str, user: &'a str) -> ClientIdentity<'a> {
+        ClientIdentity {
+            five_tuple,
+            realm,
+            user,
+        }
     }
 }
 

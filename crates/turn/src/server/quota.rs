@@ -65,6 +65,7 @@ pub struct QuotaUnit {
     /// `None` once an allocation holds the unit.
     quota: Option<Arc<dyn Quota>>,
     five_tuple: FiveTuple,
+    realm: Box<str>,
     user: Box<str>,
 }
 
@@ -74,6 +75,7 @@ impl QuotaUnit {
         QuotaUnit {
             quota: Some(Arc::clone(quota)),
             five_tuple: client.five_tuple,
+            realm: client.realm.into(),
             user: client.user.into(),
         }
     }
@@ -87,7 +89,8 @@ impl QuotaUnit {
 impl Drop for QuotaUnit {
     fn drop(&mut self) {
         if let Some(quota) = &self.quota {
-            quota.release(&ClientIdentity::new(self.five_tuple, &self.user));
+            let client = ClientIdentity::new(self.five_tuple, &self.realm, &self.user);
+            quota.release(&client);
         }
     }
 }
@@ -115,7 +118,7 @@ impl Quota for Unlimited {
 impl Server {
     /// A client as policy and quota see it.
     pub(super) fn identity<'a>(user: &'a User, path: ClientPath) -> ClientIdentity<'a> {
-        ClientIdentity::new(path.five_tuple, user.name())
+        user.identity(path.five_tuple)
     }
 
     /// Acquires so many units, or none.

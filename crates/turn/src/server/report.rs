@@ -52,7 +52,7 @@ impl Server {
         reason: AuthFailure,
     ) {
         let number = reason as usize;
-        self.stats.auth_failures[number] += 1;
+        self.stats.count_auth_failure(reason);
         if reason.is_routine() {
             return;
         }

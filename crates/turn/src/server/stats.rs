@@ -6,14 +6,14 @@ use super::auth_failure::AuthFailure;
 use super::drop_reason::DropReason;
 use super::output::{CloseReason, Traffic};
 
-/// The error codes that the server answers with, in the order of [`Stats::errors`].
-pub const ERROR_CODES: [u16; 14] = [
+/// The error codes that the server answers with, in ascending order. [`Stats::errors`] counts each.
+pub const ERROR_CODES: &[u16] = &[
     300, 400, 401, 403, 420, 437, 438, 440, 441, 442, 443, 486, 500, 508,
 ];
 
-/// The methods of requests that the server answers, with their names in metrics, in the order of [`Stats::requests`],
-/// [`Stats::successes`] and [`Stats::errors`].
-pub const METHODS: [(Method, &str); 5] = [
+/// The methods of requests that the server answers, with their names in metrics. [`Stats::requests`], [`Stats::successes`] and
+/// [`Stats::errors`] count each.
+pub const METHODS: &[(Method, &str)] = &[
     (Method::BINDING, "binding"),
     (Method::ALLOCATE, "allocate"),
     (Method::REFRESH, "refresh"),
@@ -21,9 +21,75 @@ pub const METHODS: [(Method, &str); 5] = [
     (Method::CHANNEL_BIND, "channel_bind"),
 ];
 
-/// What one engine holds and has done.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Stats {
+/// A number that consists of `u64` words, always as many and in the same order.
+trait Words {
+    fn each(&self, show: &mut impl FnMut(u64));
+    fn fill(&mut self, next: &mut impl FnMut() -> u64);
+}
+
+impl Words for u64 {
+    fn each(&self, show: &mut impl FnMut(u64)) {
+        show(*self);
+    }
+
+    fn fill(&mut self, next: &mut impl FnMut() -> u64) {
+        *self = next();
+    }
+}
+
+impl Words for Traffic {
+    fn each(&self, show: &mut impl FnMut(u64)) {
+        show(self.packets);
+        show(self.bytes);
+    }
+
+    fn fill(&mut self, next: &mut impl FnMut() -> u64) {
+        self.packets = next();
+        self.bytes = next();
+    }
+}
+
+impl<T: Words, const N: usize> Words for [T; N] {
+    fn each(&self, show: &mut impl FnMut(u64)) {
+        self.iter().for_each(|item| item.each(show));
+    }
+
+    fn fill(&mut self, next: &mut impl FnMut() -> u64) {
+        self.iter_mut().for_each(|item| item.fill(next));
+    }
+}
+
+/// Defines [`Stats`], and its numbers in the order of its fields.
+macro_rules! stats {
+    (
+        $($(#[doc = $doc:literal])+ pub $name:ident: $type:ty,)+
+        $(#[by($by:literal)] $counter:ident: $array:ty,)+
+    ) => {
+        /// What one engine holds and has done.
+        #[derive(Clone, Debug, Default, PartialEq, Eq)]
+        #[non_exhaustive]
+        pub struct Stats {
+            $($(#[doc = $doc])+ pub $name: $type,)+
+            $(#[doc = $by] $counter: $array,)+
+        }
+
+        impl Stats {
+            /// Shows every number, always as many and in the same order: to publish them, for example through atomics.
+            pub fn each_number(&self, mut show: impl FnMut(u64)) {
+                $(Words::each(&self.$name, &mut show);)+
+                $(Words::each(&self.$counter, &mut show);)+
+            }
+
+            /// Sets every number, in the order of [`Stats::each_number`].
+            pub fn set_numbers(&mut self, mut next: impl FnMut() -> u64) {
+                $(Words::fill(&mut self.$name, &mut next);)+
+                $(Words::fill(&mut self.$counter, &mut next);)+
+            }
+        }
+    };
+}
+
+stats! {
     /// Allocations that exist.
     pub allocations: u64,
     /// Relayed transport addresses of these allocations: a dual allocation has two.
@@ -40,18 +106,8 @@ pub struct Stats {
     pub deletions: u64,
     /// Allocations that were ever made.
     pub allocations_opened: u64,
-    /// Allocations that ended, by [`CloseReason`].
-    pub allocations_closed: [u64; CloseReason::COUNT],
-    /// Requests received, and their bytes with all headers of STUN, by [`METHODS`].
-    pub requests: [Traffic; METHODS.len()],
-    /// Requests answered with success, by [`METHODS`].
-    pub successes: [u64; METHODS.len()],
     /// Retransmitted Allocate requests and deletions that got their response again.
     pub retransmissions: u64,
-    /// Error responses by [`METHODS`] and then by code, in the order of [`ERROR_CODES`].
-    pub errors: [[u64; ERROR_CODES.len()]; METHODS.len()],
-    /// Requests whose credentials are not right, by [`AuthFailure`]. A request without credentials is none.
-    pub auth_failures: [u64; AuthFailure::COUNT],
     /// Requests that wait for a source of credentials.
     pub lookups: u64,
     /// Look-ups begun at sources that answer later.
@@ -60,8 +116,6 @@ pub struct Stats {
     pub lookups_timed_out: u64,
     /// Look-ups that a source could not make: the client got 500.
     pub lookups_failed: u64,
-    /// Discarded datagrams by [`DropReason`].
-    pub drops: [u64; DropReason::COUNT],
     /// Relayed from clients to peers outside.
     pub to_peers: Traffic,
     /// Relayed from clients to other relayed transport addresses of this server.
@@ -70,34 +124,75 @@ pub struct Stats {
     pub to_clients: Traffic,
     /// Keys that had to be derived, because they were in no cache.
     pub keys_derived: u64,
+    #[by("By [`CloseReason`].")]
+    allocations_closed: [u64; CloseReason::COUNT],
+    #[by("By [`METHODS`].")]
+    requests: [Traffic; METHODS.len()],
+    #[by("By [`METHODS`].")]
+    successes: [u64; METHODS.len()],
+    #[by("By [`METHODS`], and then by [`ERROR_CODES`].")]
+    errors: [[u64; ERROR_CODES.len()]; METHODS.len()],
+    #[by("By [`AuthFailure`].")]
+    auth_failures: [u64; AuthFailure::COUNT],
+    #[by("By [`DropReason`].")]
+    drops: [u64; DropReason::COUNT],
 }
 
 impl Stats {
+    /// Requests of this method that were received, and their bytes with all headers of STUN. 0 for a method that is not in [`METHODS`].
+    #[must_use]
+    pub fn requests(&self, method: Method) -> Traffic {
+        number_of(method).map_or_else(Traffic::default, |at| self.requests[at])
+    }
+
+    /// Requests of this method that were answered with success.
+    #[must_use]
+    pub fn successes(&self, method: Method) -> u64 {
+        number_of(method).map_or(0, |at| self.successes[at])
+    }
+
+    /// Requests of this method that were answered with this error code.
+    #[must_use]
+    pub fn errors(&self, method: Method, code: u16) -> u64 {
+        match (number_of(method), slot_of(code)) {
+            (Some(at), Some(slot)) => self.errors[at][slot],
+            _ => 0,
+        }
+    }
+
     /// How many error responses had this code.
     #[must_use]
     pub fn errors_with(&self, code: u16) -> u64 {
-        let Some(at) = ERROR_CODES.iter().position(|known| *known == code) else {
-            return 0;
-        };
-        self.errors.iter().map(|by_code| by_code[at]).sum()
+        METHODS
+            .iter()
+            .map(|(method, _)| self.errors(*method, code))
+            .sum()
     }
 
-    /// How many requests were not believed for this reason.
+    /// Allocations that ended for this reason.
+    #[must_use]
+    pub const fn allocations_closed(&self, reason: CloseReason) -> u64 {
+        self.allocations_closed[reason as usize]
+    }
+
+    /// Requests whose credentials are not right for this reason. A request without credentials is none.
     #[must_use]
     pub const fn auth_failed(&self, reason: AuthFailure) -> u64 {
         self.auth_failures[reason as usize]
-    }
-
-    /// Binding requests answered with success.
-    #[must_use]
-    pub const fn bindings(&self) -> u64 {
-        self.successes[0]
     }
 
     /// How many datagrams were discarded for this reason.
     #[must_use]
     pub const fn dropped(&self, reason: DropReason) -> u64 {
         self.drops[reason as usize]
+    }
+
+    pub(super) fn count_closed(&mut self, reason: CloseReason) {
+        self.allocations_closed[reason as usize] += 1;
+    }
+
+    pub(super) fn count_auth_failure(&mut self, reason: AuthFailure) {
+        self.auth_failures[reason as usize] += 1;
     }
 
     pub(super) fn count_request(&mut self, method: Method, bytes: usize) {
@@ -113,8 +208,7 @@ impl Stats {
     }
 
     pub(super) fn count_error(&mut self, method: Method, code: u16) {
-        let slot = ERROR_CODES.iter().position(|known| *known == code);
-        if let (Some(at), Some(slot)) = (number_of(method), slot) {
+        if let (Some(at), Some(slot)) = (number_of(method), slot_of(code)) {
             self.errors[at][slot] += 1;
         }
     }
@@ -127,6 +221,11 @@ impl Stats {
 /// The place of `method` in [`METHODS`]; requests of others are not answered.
 fn number_of(method: Method) -> Option<usize> {
     METHODS.iter().position(|(known, _)| *known == method)
+}
+
+/// The place of `code` in [`ERROR_CODES`].
+fn slot_of(code: u16) -> Option<usize> {
+    ERROR_CODES.iter().position(|known| *known == code)
 }
 
 #[cfg(test)]
@@ -144,9 +243,17 @@ mod tests {
     }
 
     #[test]
-    fn bindings_are_the_first_method() {
+    fn numbers_that_are_shown_can_be_set_again() {
         let mut stats = Stats::default();
-        stats.count_success(Method::BINDING);
-        assert_eq!(stats.bindings(), 1);
+        let mut number = 0;
+        stats.set_numbers(|| {
+            number += 1;
+            number
+        });
+        assert_eq!(stats.errors(Method::BINDING, 999), 0);
+        assert!(stats.errors(Method::BINDING, 300) > 0 && stats.successes(Method::BINDING) > 0);
+        let mut shown = Vec::new();
+        stats.each_number(|number| shown.push(number));
+        assert_eq!(shown, (1..=number).collect::<Vec<u64>>());
     }
 }

@@ -8,7 +8,8 @@ use stun::{HmacKey, IntegrityAlgorithm, LongTermKey, PasswordAlgorithm};
 use super::Server;
 use super::credentials::{Claim, UserKey};
 use super::hash::KeyedHash;
-use crate::{Mono, Now};
+use super::policy::ClientIdentity;
+use crate::{FiveTuple, Mono, Now};
 
 /// How a request was protected, and therefore its answer will be.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -41,6 +42,7 @@ impl Protection {
 /// A user, and the key of one kind of [`Protection`]. Shared by the allocations of that user and the cache.
 #[derive(Debug)]
 pub(super) struct User {
+    realm: Arc<str>,
     name: Box<str>,
     /// Set if the user was found by it.
     userhash: Option<Box<[u8; 32]>>,
@@ -78,10 +80,17 @@ impl VerifiedUser {
     pub fn name(&self) -> &str {
         self.0.name()
     }
+
+    /// The user at this 5-tuple, as policy and quota see it.
+    #[must_use]
+    pub fn identity(&self, five_tuple: FiveTuple) -> ClientIdentity<'_> {
+        self.0.identity(five_tuple)
+    }
 }
 
 impl User {
     pub(super) fn new(
+        realm: &Arc<str>,
         claim: Claim<'_>,
         name: &str,
         candidate: &UserKey,
@@ -92,6 +101,7 @@ impl User {
         let other = [Some(first), second].into_iter().flatten();
         let other = other.filter(|integrity| *integrity != protection.integrity);
         User {
+            realm: Arc::clone(realm),
             name: name.into(),
             userhash: match claim {
                 Claim::Userhash(hash) => Some(Box::new(*hash)),
@@ -120,6 +130,11 @@ impl User {
     /// The user name.
     pub(super) fn name(&self) -> &str {
         &self.name
+    }
+
+    /// The user at this 5-tuple, as policy and quota see it.
+    pub(super) fn identity(&self, five_tuple: FiveTuple) -> ClientIdentity<'_> {
+        ClientIdentity::new(five_tuple, &self.realm, &self.name)
     }
 
     /// The key that requests are verified with.
@@ -320,7 +335,14 @@ mod tests {
             ttl_s: None,
         };
         let hmac = candidate.key.hmac_sha1();
-        let user = User::new(Claim::Username(name), name, &candidate, hmac, PROTECTION);
+        let user = User::new(
+            &"r".into(),
+            Claim::Username(name),
+            name,
+            &candidate,
+            hmac,
+            PROTECTION,
+        );
         Arc::new(user.found_at(Now::default(), None, epoch))
     }
 
@@ -405,7 +427,14 @@ mod tests {
                 ttl_s: None,
             };
             let key = hmac_key(&candidate.key, integrity);
-            let user = User::new(Claim::Username("a"), "a", &candidate, key, protection);
+            let user = User::new(
+                &"r".into(),
+                Claim::Username("a"),
+                "a",
+                &candidate,
+                key,
+                protection,
+            );
             let keys: Vec<_> = user.answer_keys().map(HmacKey::algorithm).collect();
             assert_eq!(keys, answer);
         }

@@ -31,7 +31,7 @@ fn a_binding_request_is_answered_with_the_mapped_address_and_nothing_else() {
             .unwrap();
         assert_eq!(reply.0, builder.finish());
     }
-    assert_eq!(world.server.stats().bindings(), 2);
+    assert_eq!(world.server.stats().successes(Method::BINDING), 2);
     world.finish();
 }
 
@@ -286,7 +286,10 @@ fn a_classic_binding_request_gets_its_mapped_address() {
     assert_eq!(reply.0[..2], [1, 0x11]);
     assert_eq!(reply.0[26..28], [4, 20]);
     let stats = world.server.stats();
-    assert_eq!((stats.bindings(), stats.errors_with(420)), (2, 1));
+    assert_eq!(
+        (stats.successes(Method::BINDING), stats.errors_with(420)),
+        (2, 1)
+    );
     world.finish();
 }
 

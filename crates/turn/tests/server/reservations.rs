@@ -9,7 +9,7 @@ use stun::{
     ReservationToken,
 };
 
-use crate::world::{Client, Event, Reply, SECOND, World, drop_of};
+use crate::world::{Client, Event, REALM, Reply, SECOND, World, drop_of};
 
 const ONE: &str = "198.51.100.1:4000";
 const TWO: &str = "198.51.100.1:4001";
@@ -274,7 +274,7 @@ fn claim_across(
     else {
         panic!()
     };
-    let claimant = ClientIdentity::new(five_tuple, &user);
+    let claimant = ClientIdentity::new(five_tuple, REALM, &user);
     let claimed = other.server.claim_reservation(other.now, token, &claimant);
     other.drain();
     if let Ok(claimed) = &claimed {

@@ -509,18 +509,18 @@ fn own(output: Output<'_>) -> Event {
         },
         Output::CloseRelay { relay } => Event::CloseRelay(relay),
         Output::AllocationOpened {
-            user,
+            client,
             path,
             relayed,
             lifetime_s,
         } => Event::Opened {
-            user: user.to_owned(),
+            user: client.user.to_owned(),
             path,
             relayed,
             lifetime_s,
         },
         Output::AllocationClosed {
-            user,
+            client,
             relayed,
             to_peers,
             to_client,
@@ -528,7 +528,7 @@ fn own(output: Output<'_>) -> Event {
             reason,
             ..
         } => Event::Closed {
-            user: user.to_owned(),
+            user: client.user.to_owned(),
             relayed,
             to_peers,
             to_client,
