@@ -267,7 +267,8 @@ impl Running {
     }
 
     /// Admits no new work and waits until what exists has ended, or until `limit` is over. New allocations get 508; SIP requests that
-    /// belong to no transaction and no dialog get 503. Returns whether no allocation and no SIP transaction is left. The server goes
+    /// belong to no transaction and no dialog get 503. SIP connections that nothing is under way on are closed, WebSockets with 1001.
+    /// Returns whether no allocation, no SIP transaction and no SIP connection is left. The server goes
     /// on serving those that are.
     ///
     /// # Errors
@@ -279,7 +280,8 @@ impl Running {
         loop {
             self.all_run()?;
             let stats = self.stats();
-            if stats.allocations() == 0 && stats.sip().transactions == 0 {
+            let sip = stats.sip();
+            if stats.allocations() == 0 && sip.transactions == 0 && sip.connections == 0 {
                 return Ok(true);
             }
             if Instant::now() >= deadline {

@@ -633,3 +633,112 @@ fn sips_uris_are_consistent_and_secure_all_the_way_rfc5630_5() {
         }
     }
 }
+
+#[test]
+fn a_drain_ends_connections_when_nothing_is_under_way_and_tells_websockets_why() {
+    let mut settings = test_uas();
+    settings.t1 = Duration::from_millis(10);
+    let (server, config) = serve(settings, 2);
+    let mut links = ["TLS", "TCP", "WS", "WSS"].map(|of| (of, Link::of(of, &server, &config)));
+    for (transport, link) in &mut links {
+        link.send(&options(&format!("o{transport}"), transport, ""));
+        assert_eq!(status(&link.receive()), 200);
+    }
+    let mut calling = Link::of("WSS", &server, &config);
+    let invite = options("ring", "WSS", "").replace("OPTIONS sip:test", "INVITE sip:ring");
+    calling.send(&invite.replace("1 OPTIONS", "1 INVITE"));
+    assert_eq!(status(&calling.receive()), 180);
+    assert_eq!(server.drain(Duration::from_millis(10)), Ok(false));
+    for (transport, link) in &mut links {
+        if transport.starts_with('W') {
+            // RFC 6455 §7.4.1: going away.
+            assert_eq!(link.next(), Err(End::Closed(Some(1001))), "{transport}");
+        }
+        assert!(link.ended(), "{transport}");
+    }
+    wait(&server, "one is left", |sip| {
+        (sip.connections, sip.closed_drained) == (1, 4)
+    });
+    let cancel = options("ring", "WSS", "").replace("OPTIONS sip:test", "CANCEL sip:ring");
+    calling.send(&cancel.replace("1 OPTIONS", "1 CANCEL"));
+    let mut codes = [status(&calling.receive()), status(&calling.receive())];
+    codes.sort_unstable();
+    assert_eq!(codes, [200, 487]);
+    assert_eq!(server.drain(Duration::from_secs(20)), Ok(true));
+    assert_eq!(calling.next(), Err(End::Closed(Some(1001))));
+    assert_eq!(server.stats().sip().connections, 0);
+}
+
+#[test]
+fn a_source_with_many_silent_connections_makes_room_for_another() {
+    let mut settings = SipSettings::default();
+    // One in four may be silent.
+    settings.connections = 16;
+    settings.patience = Duration::from_secs(100);
+    let (server, _) = serve(settings, 1);
+    let listener = server.sip_tls_listeners()[0];
+    let mut silent: Vec<Link> = (0..4).map(|_| Link::tcp(listener)).collect();
+    wait(&server, "four", |sip| sip.connections == 4);
+    // The same source makes no room for itself.
+    assert!(Link::tcp(listener).ended());
+    let socket = socket2::Socket::new(socket2::Domain::IPV4, socket2::Type::STREAM, None);
+    let socket = socket.expect("a socket");
+    let other: SocketAddr = "127.0.0.2:0".parse().expect("an address");
+    socket.bind(&other.into()).expect("loopback");
+    let to = server.sip_listeners()[0];
+    socket.connect(&to.into()).expect("the server accepts");
+    let mut link = Link {
+        socket: socket.into(),
+        tls: None,
+        web: None,
+        unread: Vec::new(),
+    };
+    link.send(&options("other", "TCP", ""));
+    assert_eq!(status(&link.receive()), 200);
+    wait(&server, "one was evicted", |sip| sip.closed_evicted == 1);
+    let timeout = Some(Duration::from_millis(50));
+    let gone = silent.iter_mut().filter_map(|link| {
+        link.socket.set_read_timeout(timeout).expect("a timeout");
+        link.ended().then_some(())
+    });
+    assert_eq!(gone.count(), 1);
+}
+
+#[test]
+fn who_reads_no_answers_is_closed_and_others_are_served() {
+    let mut settings = SipSettings::default();
+    (settings.patience, settings.idle) = (Duration::from_secs(2), Duration::from_secs(2));
+    let (server, config) = serve(settings, 1);
+    for (number, transport) in (1..).zip(["TLS", "WS", "WSS"]) {
+        let mut deaf = Link::of(transport, &server, &config);
+        let request = options(transport, transport, "");
+        let bytes: Vec<u8> = (0..64).flat_map(|_| deaf.framed(&request)).collect();
+        let begun = Instant::now();
+        // Nothing of it is read: it ends when the buffers on the way and the server's are full.
+        let timeout = Some(Duration::from_millis(20));
+        deaf.socket.set_write_timeout(timeout).expect("a timeout");
+        let mut waiting = Vec::new();
+        while server.stats().sip().closed_unread < number {
+            assert!(begun.elapsed() < Duration::from_secs(60), "{transport}");
+            if waiting.is_empty() {
+                match &mut deaf.tls {
+                    None => waiting.extend_from_slice(&bytes),
+                    Some(tls) => tls
+                        .encrypt(&bytes, &mut waiting)
+                        .expect("an open connection"),
+                }
+            }
+            match deaf.socket.write(&waiting) {
+                Ok(written) => drop(waiting.drain(..written)),
+                Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => {}
+                Err(_) => break,
+            }
+        }
+        let mut other = Link::of(transport, &server, &config);
+        other.send(&request);
+        assert_eq!(status(&other.receive()), 200);
+        wait(&server, "it was given up", |sip| {
+            sip.closed_unread == number
+        });
+    }
+}

@@ -20,6 +20,9 @@ const SPARE: usize = 64;
 /// A [`Spare`] does not keep a chunk with more capacity than this.
 const MOST_SPARE: usize = 2 * CHUNK;
 
+/// A [`Spare`] does not keep a queue with more capacity than this number of chunks.
+const MOST_SPARE_QUEUE: usize = 16;
+
 /// Whether the queue may drop a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Content {
@@ -49,6 +52,8 @@ pub struct Unread;
 #[derive(Debug, Default)]
 pub struct Spare {
     chunks: Vec<Chunk>,
+    /// Empty queues with their capacity. A connection that has something to write for a moment must not allocate one.
+    queues: Vec<VecDeque<Chunk>>,
 }
 
 impl Spare {
@@ -56,6 +61,17 @@ impl Spare {
         let mut chunk = self.chunks.pop().unwrap_or_default();
         chunk.at = at;
         chunk
+    }
+
+    /// An empty queue, with capacity if there is one.
+    fn take_queue(&mut self) -> VecDeque<Chunk> {
+        self.queues.pop().unwrap_or_default()
+    }
+
+    fn put_queue(&mut self, queue: VecDeque<Chunk>) {
+        if self.queues.len() < SPARE && (1..=MOST_SPARE_QUEUE).contains(&queue.capacity()) {
+            self.queues.push(queue);
+        }
     }
 
     fn put(&mut self, mut chunk: Chunk) {
@@ -158,6 +174,9 @@ impl Unwritten {
             .is_some_and(|last| last.at == now && last.bytes.len() + length <= CHUNK);
         // Bytes of this chunk were written: a message added now could not be dropped any more.
         let is_begun = self.chunks.len() == 1 && self.written > 0;
+        if self.chunks.capacity() == 0 {
+            self.chunks = spare.take_queue();
+        }
         if !has_room || is_begun {
             self.chunks.push_back(spare.take(now));
         }
@@ -224,7 +243,7 @@ impl Unwritten {
                 spare.put(chunk);
             }
         }
-        self.give_back();
+        self.give_back(spare);
     }
 
     /// Fills `parts` with the queued bytes, for one vectored write. Returns the number of parts.
@@ -250,7 +269,7 @@ impl Unwritten {
             self.remove_first(spare);
         }
         self.written = 0;
-        self.give_back();
+        self.give_back(spare);
     }
 
     /// The unwritten bytes of the first chunk. Over TLS they become one record. After use, call [`Unwritten::advance`] with their
@@ -270,10 +289,10 @@ impl Unwritten {
         }
     }
 
-    /// Frees the memory of an empty queue, because most connections have nothing to write most of the time.
-    fn give_back(&mut self) {
+    /// An empty queue keeps no memory, because most connections have nothing to write most of the time.
+    fn give_back(&mut self, spare: &mut Spare) {
         if self.chunks.is_empty() {
-            self.chunks = VecDeque::new();
+            spare.put_queue(std::mem::take(&mut self.chunks));
         }
     }
 
@@ -283,7 +302,7 @@ impl Unwritten {
             self.remove_first(spare);
         }
         self.written = 0;
-        self.give_back();
+        self.give_back(spare);
     }
 }
 

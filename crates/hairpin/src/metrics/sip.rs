@@ -235,6 +235,8 @@ fn connections(page: &mut Page, sum: &SipCounters) {
             ("slow", sum.closed_slow),
             ("malformed", sum.closed_malformed),
             ("unread", sum.closed_unread),
+            ("evicted", sum.closed_evicted),
+            ("drained", sum.closed_drained),
         ],
     );
     page.counters(

@@ -109,6 +109,8 @@ pub(crate) struct Commons {
     uneven: Arc<AtomicU64>,
     /// Batches that each has taken from its mailbox and not opened.
     unopened: Arc<[AtomicU64]>,
+    /// Transactions that each has.
+    transactions: Arc<[AtomicU64]>,
     /// How many workers want to hear of ICMP errors.
     errors_wanted: Arc<AtomicU64>,
     /// Whose a Call-ID is. Keyed, so that nobody can give one worker everything.
@@ -122,6 +124,7 @@ impl Commons {
             received: (0..workers).map(|_| AtomicU64::new(0)).collect(),
             uneven: Arc::new(AtomicU64::new(0)),
             unopened: (0..workers).map(|_| AtomicU64::new(0)).collect(),
+            transactions: (0..workers).map(|_| AtomicU64::new(0)).collect(),
             errors_wanted: Arc::new(AtomicU64::new(0)),
             hash: RandomState::new(),
             empty: Arc::new(ArrayQueue::new((workers * BATCHES).max(1))),
@@ -301,6 +304,18 @@ impl Balance {
     /// Whether any worker has: the kernel tells whichever has the socket that an answer would come to.
     pub(super) fn are_errors_wanted(&self) -> bool {
         self.commons.errors_wanted.load(Ordering::Relaxed) > 0
+    }
+
+    /// This worker has so many transactions.
+    pub(super) fn show_transactions(&self, count: usize) {
+        let mine = &self.commons.transactions[usize::from(self.number)];
+        mine.store(count as u64, Ordering::Relaxed);
+    }
+
+    /// Whether no worker has any.
+    pub(super) fn is_calm(&self) -> bool {
+        let mut counts = self.commons.transactions.iter();
+        counts.all(|count| count.load(Ordering::Relaxed) == 0)
     }
 
     /// Packs a message for another worker.

@@ -11,11 +11,19 @@ use sip::frame::{Framer, Opened};
 use std::io::{ErrorKind, IoSlice};
 use std::net::SocketAddr;
 use std::sync::Arc;
+use std::time::Duration;
 use streams::domains::sip_domains;
 use streams::websocket::{CloseCode, FrameHeader, Kind};
+use streams::{Content, Spare, Unwritten, WriteLimits};
 
 /// Bytes that may wait to be written. One that does not read a hundred answers is given up.
 const MOST_UNWRITTEN: usize = 256 << 10;
+
+/// Parts of one vectored write.
+const PARTS: usize = 64;
+
+/// So much is encrypted before it is written: four records.
+const ENCRYPTED: usize = 64 << 10;
 
 /// The same where other workers answer as well: what is under way between workers is bounded for all connections together.
 const MOST_SHARED: usize = 4 << 20;
@@ -42,11 +50,11 @@ pub(crate) struct Connection {
     pub(crate) inbound: Vec<u8>,
     /// Where in `inbound` the search for the end goes on.
     pub(crate) framer: Framer,
-    /// What waits to be written, and how much of it has been.
-    outbound: Vec<u8>,
-    /// What is to be encrypted first.
-    plain: Vec<u8>,
-    written: usize,
+    /// What waits to be written; over TLS, to be encrypted.
+    pub(crate) unwritten: Unwritten,
+    /// Bytes of TLS that there was no room for, or that TLS has to say itself, and how many of them are written.
+    ciphertext: Vec<u8>,
+    ciphertext_written: usize,
     /// When bytes came last.
     pub(crate) heard: Mono,
     /// Since when a message has been on its way: the first from the beginning on.
@@ -100,9 +108,9 @@ impl Connection {
             remote,
             inbound: Vec::new(),
             framer: Framer::new(Opened::ByPeer),
-            outbound: Vec::new(),
-            plain: Vec::new(),
-            written: 0,
+            unwritten: Unwritten::default(),
+            ciphertext: Vec::new(),
+            ciphertext_written: 0,
             heard: now,
             begun: Some(now),
             proven: false,
@@ -123,36 +131,33 @@ impl Connection {
     }
 
     /// Adds a message to what is to be written; `false` if too much waits already.
-    pub(crate) fn queue(&mut self, bytes: &[u8], spare: &mut Vec<Vec<u8>>) -> bool {
+    pub(crate) fn queue(&mut self, bytes: &[u8], now: Mono, spare: &mut Spare) -> bool {
         if self.carrier.is_websocket() {
             let header = FrameHeader::message(Kind::of(bytes), bytes.len());
-            self.queue_parts(&[header.as_bytes(), bytes], spare)
+            self.queue_parts(&[header.as_bytes(), bytes], now, spare)
         } else {
-            self.queue_parts(&[bytes], spare)
+            self.queue_parts(&[bytes], now, spare)
         }
     }
 
     /// Adds bytes below the messages, such as a frame of a WebSocket.
-    pub(crate) fn queue_parts(&mut self, parts: &[&[u8]], spare: &mut Vec<Vec<u8>>) -> bool {
+    pub(crate) fn queue_parts(&mut self, parts: &[&[u8]], now: Mono, spare: &mut Spare) -> bool {
         // What other workers still answer comes even though nothing more is read.
         let most = if self.is_shared {
             MOST_SHARED
         } else {
             MOST_UNWRITTEN
         };
-        let length: usize = parts.iter().map(|part| part.len()).sum();
-        if self.unwritten() + length > most {
-            return false;
-        }
-        let buffer = match self.layers.tls {
-            Some(_) => &mut self.plain,
-            None => &mut self.outbound,
+        // Messages of SIP are not dropped, whatever their age: a transaction waits for each.
+        let limits = WriteLimits {
+            age: Duration::MAX,
+            bytes: usize::MAX,
+            messages: most,
         };
-        if buffer.capacity() == 0 {
-            *buffer = spare.pop().unwrap_or_default();
-        }
-        parts.iter().for_each(|part| buffer.extend_from_slice(part));
-        true
+        let pushed = self
+            .unwritten
+            .push(parts, Content::Message, now, &limits, spare);
+        pushed.is_ok()
     }
 
     /// Takes what was read of a connection over TLS: appends plaintext, and keeps what TLS itself has to answer. Returns whether the
@@ -166,14 +171,14 @@ impl Connection {
             return Ok(false);
         };
         self.layers.records.advance(bytes);
-        tls.received(bytes, plain, &mut self.outbound)
+        tls.received(bytes, plain, &mut self.ciphertext)
     }
 
     /// Over TLS, makes the first message of our handshake.
     pub(crate) fn begin_handshake(&mut self) {
         if let Some(tls) = &mut self.layers.tls {
             // Nothing has come that could be wrong.
-            let _ = tls.received(&[], &mut Vec::new(), &mut self.outbound);
+            let _ = tls.received(&[], &mut Vec::new(), &mut self.ciphertext);
         }
     }
 
@@ -185,13 +190,19 @@ impl Connection {
     }
 
     /// Bytes that wait to be written.
-    pub(crate) fn unwritten(&self) -> usize {
-        self.outbound.len() - self.written + self.plain.len()
+    pub(crate) fn waiting(&self) -> usize {
+        self.unwritten.len() + self.ciphertext.len() - self.ciphertext_written
     }
 
     /// Tells the other side why the connection ends, if there is room for it.
-    pub(crate) fn say_goodbye(&mut self, code: CloseCode) {
-        if self.connecting.is_some() || self.layers.is_handshaking() {
+    pub(crate) fn say_goodbye(
+        &mut self,
+        code: CloseCode,
+        now: Mono,
+        scratch: &mut Vec<u8>,
+        spare: &mut Spare,
+    ) {
+        if !self.is_established || self.layers.is_handshaking() {
             return;
         }
         let mut frame = Vec::new();
@@ -199,66 +210,104 @@ impl Connection {
             web.close(code, &mut frame);
         }
         // Nothing may come between the parts of a message.
-        if self.queue_parts(&[&frame], &mut Vec::new()) && self.encrypt() {
-            if let Some(tls) = &mut self.layers.tls {
-                tls.close(&mut self.outbound);
-            }
-            let rest = &self.outbound[self.written..];
-            if !rest.is_empty() {
-                let _ = self.stream.write(&[IoSlice::new(rest)]);
-            }
-        }
-    }
-
-    /// Makes records of all that waits for it: what was queued together goes into as few as possible. `false` if TLS has failed.
-    fn encrypt(&mut self) -> bool {
-        match &mut self.layers.tls {
-            Some(tls) if !self.plain.is_empty() => {
-                let is_done = tls.encrypt(&self.plain, &mut self.outbound).is_ok();
-                self.plain.clear();
-                is_done
-            }
-            _ => true,
+        if (frame.is_empty() || self.queue_parts(&[&frame], now, spare))
+            && self.write(scratch, spare) == Written::All
+            && let Some(tls) = &mut self.layers.tls
+        {
+            tls.close(&mut self.ciphertext);
+            self.write_ciphertext();
         }
     }
 
     /// So much waits that nothing more is read.
     pub(crate) fn is_clogged(&self) -> bool {
-        self.unwritten() > ENOUGH_UNWRITTEN
+        self.waiting() > ENOUGH_UNWRITTEN
     }
 
-    /// Writes what waits, as far as there is room. A buffer that is empty then goes to the spare ones.
-    pub(crate) fn write(&mut self, spare: &mut Vec<Vec<u8>>) -> Written {
+    /// Writes what waits, as far as there is room. `scratch` is empty before and afterwards.
+    pub(crate) fn write(&mut self, scratch: &mut Vec<u8>, spare: &mut Spare) -> Written {
         if !self.is_established {
             return Written::Some;
         }
-        if !self.encrypt() {
-            return Written::Broken;
-        }
-        keep_spare(std::mem::take(&mut self.plain), spare);
-        while self.unwritten() > 0 {
-            match self
-                .stream
-                .write(&[IoSlice::new(&self.outbound[self.written..])])
-            {
-                Ok(0) => return Written::Broken,
-                Ok(bytes) => self.written += bytes,
-                Err(error) if error.kind() == ErrorKind::WouldBlock => return Written::Some,
-                Err(error) if error.kind() == ErrorKind::Interrupted => {}
-                Err(_) => return Written::Broken,
+        loop {
+            match self.write_ciphertext() {
+                Written::All => {}
+                other => return other,
+            }
+            if self.unwritten.is_empty() {
+                return Written::All;
+            }
+            let written = match &self.layers.tls {
+                None => self.write_plain(spare),
+                // It is encrypted when the handshake is over.
+                Some(_) if self.layers.is_handshaking() => return Written::Some,
+                Some(_) => self.write_records(scratch, spare),
+            };
+            if written != Written::All {
+                return written;
             }
         }
-        self.written = 0;
-        keep_spare(std::mem::take(&mut self.outbound), spare);
+    }
+
+    fn write_ciphertext(&mut self) -> Written {
+        while self.ciphertext_written < self.ciphertext.len() {
+            let rest = &self.ciphertext[self.ciphertext_written..];
+            match write(&self.stream, &[IoSlice::new(rest)]) {
+                Ok(bytes) => self.ciphertext_written += bytes,
+                Err(written) => return written,
+            }
+        }
+        self.ciphertext = Vec::new();
+        self.ciphertext_written = 0;
         Written::All
+    }
+
+    /// Writes once.
+    fn write_plain(&mut self, spare: &mut Spare) -> Written {
+        let mut parts = [IoSlice::new(&[]); PARTS];
+        let count = self.unwritten.parts(&mut parts);
+        match write(&self.stream, &parts[..count]) {
+            Ok(bytes) => {
+                self.unwritten.advance(bytes, spare);
+                Written::All
+            }
+            Err(written) => written,
+        }
+    }
+
+    /// Makes some records and writes them: what was queued together goes into as few as possible.
+    fn write_records(&mut self, scratch: &mut Vec<u8>, spare: &mut Spare) -> Written {
+        let Some(tls) = &mut self.layers.tls else {
+            return Written::All;
+        };
+        while scratch.len() < ENCRYPTED
+            && let Some(chunk) = self.unwritten.first()
+        {
+            if tls.encrypt(chunk, scratch).is_err() {
+                scratch.clear();
+                return Written::Broken;
+            }
+            let length = chunk.len();
+            self.unwritten.advance(length, spare);
+        }
+        let (mut done, mut written) = (0, Written::All);
+        while done < scratch.len() && written == Written::All {
+            match write(&self.stream, &[IoSlice::new(&scratch[done..])]) {
+                Ok(bytes) => done += bytes,
+                Err(stopped) => written = stopped,
+            }
+        }
+        self.ciphertext.extend_from_slice(&scratch[done..]);
+        scratch.clear();
+        written
     }
 
     /// What the poller should report now.
     pub(crate) fn wants(&self) -> Watching {
-        match (
-            !self.is_established || self.unwritten() > 0,
-            self.is_clogged(),
-        ) {
+        // What waits for the other side's part of a handshake is not written however much room there is.
+        let is_held = self.ciphertext.is_empty() && self.layers.is_handshaking();
+        let writes = !self.is_established || (self.waiting() > 0 && !is_held);
+        match (writes, self.is_clogged()) {
             (false, _) => Watching::Read,
             (true, true) => Watching::Write,
             (true, false) => Watching::Both,
@@ -266,7 +315,20 @@ impl Connection {
     }
 }
 
-/// Buffers that are kept for the next connection that has something to write or the beginning of a message, and the largest that is.
+/// Writes once; says why if nothing can be written.
+fn write(stream: &TcpConnection, parts: &[IoSlice<'_>]) -> Result<usize, Written> {
+    loop {
+        match stream.write(parts) {
+            Ok(0) => return Err(Written::Broken),
+            Ok(bytes) => return Ok(bytes),
+            Err(error) if error.kind() == ErrorKind::WouldBlock => return Err(Written::Some),
+            Err(error) if error.kind() == ErrorKind::Interrupted => {}
+            Err(_) => return Err(Written::Broken),
+        }
+    }
+}
+
+/// Buffers that are kept for the next connection that has the beginning of a message, and the largest that is.
 const SPARE: usize = 64;
 const MOST_SPARE: usize = 16 << 10;
 

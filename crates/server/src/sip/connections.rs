@@ -15,6 +15,8 @@ use sip::engine::ConnectKey;
 use sip::flow::{ConnectionKey, Destination};
 use sip::frame::{Framer, Opened};
 use std::net::SocketAddr;
+use std::time::Duration;
+use streams::Spare;
 use streams::websocket::CloseCode;
 use timers::Wheel;
 
@@ -24,6 +26,12 @@ const TICK_NS: u64 = 100_000_000;
 /// One in so many connections may not have sent a whole message yet: those who only connect leave room for others.
 const HALF_OPEN: usize = 4;
 
+/// Places of the table that one search for a connection to evict looks at: all of many thousands would take too long.
+const EVICTION_SAMPLE: usize = 1024;
+
+/// A connection that is quiet for so long has nothing under way between client and server.
+const QUIET: Duration = Duration::from_secs(1);
+
 /// Why a connection is closed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Reason {
@@ -32,6 +40,10 @@ pub(crate) enum Reason {
     Slow,
     Malformed,
     Unread,
+    /// It made room for one of another source.
+    Evicted,
+    /// The server is about to end.
+    Drained,
 }
 
 /// All connections of a worker.
@@ -46,11 +58,22 @@ pub(crate) struct Connections {
     open: usize,
     half_open: usize,
     sources: Sources,
+    /// The same of those that have not sent a whole message.
+    half_open_sources: Sources,
+    /// Where the next search for one that makes room begins.
+    cursor: usize,
     descriptors: ForClients,
     timers: Wheel<TICK_NS>,
     /// Those with something to write.
     dirty: Vec<Slot>,
+    /// Memory for the beginnings of messages.
     spare: Vec<Vec<u8>>,
+    /// Memory for what waits to be written.
+    chunks: Spare,
+    /// What is encrypted lies here until it is written.
+    scratch: Vec<u8>,
+    /// When this turn of the worker began.
+    now: Mono,
     /// Those that were closed and that the engine has not been told of.
     gone: Vec<Gone>,
 }
@@ -74,12 +97,22 @@ impl Connections {
             open: 0,
             half_open: 0,
             sources: Sources::new(),
+            half_open_sources: Sources::new(),
+            cursor: 0,
             descriptors: ForClients::new(),
             timers: Wheel::new(),
             dirty: Vec::new(),
             spare: Vec::new(),
+            chunks: Spare::default(),
+            scratch: Vec::new(),
+            now: Mono::default(),
             gone: Vec::new(),
         }
+    }
+
+    /// A turn of the worker begins.
+    pub(crate) fn begin_turn(&mut self, now: Mono) {
+        self.now = now;
     }
 
     /// How many are open.
@@ -98,15 +131,17 @@ impl Connections {
         (stream, listener, remote): (TcpConnection, u16, SocketAddr),
         orders: &Orders,
         poller: &Poller,
-        now: Mono,
+        (now, counters): (Mono, &mut SipCounters),
     ) -> Option<Slot> {
         let most = orders.share(orders.settings.connections);
         let per_source = orders.share(orders.settings.connections_per_source);
-        if self.open >= most.min(SipToken::MOST_CONNECTIONS)
+        let is_full = self.open >= most.min(SipToken::MOST_CONNECTIONS)
             || self.half_open >= (most / HALF_OPEN).max(1)
-            || !self.descriptors.may_have(&stream)
-            || !self.sources.enter(remote, per_source)
-        {
+            || !self.descriptors.may_have(&stream);
+        if is_full && !self.evict(Some(remote), counters) {
+            return None;
+        }
+        if !self.sources.enter(remote, per_source) {
             return None;
         }
         let entered = self.enter(stream, listener, remote, orders, poller, now);
@@ -114,6 +149,37 @@ impl Connections {
             self.sources.leave(remote);
         }
         entered
+    }
+
+    /// Makes room: closes a connection that has not sent a whole message, of a source that has more of them than `for_source`; `None`
+    /// has none. Returns whether there was one.
+    pub(crate) fn evict(
+        &mut self,
+        for_source: Option<SocketAddr>,
+        counters: &mut SipCounters,
+    ) -> bool {
+        let mut found: Option<(u32, Slot)> = None;
+        for _ in 0..self.table.len().min(EVICTION_SAMPLE) {
+            self.cursor = (self.cursor + 1) % self.table.len();
+            if let Some(connection) = &self.table[self.cursor]
+                && !connection.proven
+                && connection.connecting.is_none()
+            {
+                let count = self.half_open_sources.count(connection.remote);
+                if found.is_none_or(|(most, _)| count > most) {
+                    found = Some((count, connection.slot));
+                }
+            }
+        }
+        let own = for_source.map_or(0, |source| self.half_open_sources.count(source));
+        match found {
+            // A source never makes room for itself.
+            Some((most, slot)) if most > own => {
+                self.close(slot, Reason::Evicted, counters);
+                true
+            }
+            _ => false,
+        }
     }
 
     /// Begins a connection to a peer, because there is none that a message could go by.
@@ -199,6 +265,7 @@ impl Connections {
         self.table[place] = Some(Box::new(connection));
         self.open += 1;
         self.half_open += 1;
+        self.half_open_sources.enter(remote, usize::MAX);
         Some(slot)
     }
 
@@ -207,8 +274,10 @@ impl Connections {
         let Some(connection) = self.get(slot) else {
             return;
         };
+        let remote = connection.remote;
         if !std::mem::replace(&mut connection.proven, true) {
             self.half_open -= 1;
+            self.half_open_sources.leave(remote);
         }
     }
 
@@ -220,11 +289,15 @@ impl Connections {
         let Some(mut connection) = self.table[slot.index as usize].take() else {
             return;
         };
-        match reason {
-            Reason::Peer | Reason::Unread => {}
-            Reason::Idle => connection.say_goodbye(CloseCode::GoingAway),
-            Reason::Slow | Reason::Malformed => connection.say_goodbye(CloseCode::Protocol),
+        let code = match reason {
+            Reason::Peer | Reason::Unread => None,
+            Reason::Idle | Reason::Evicted | Reason::Drained => Some(CloseCode::GoingAway),
+            Reason::Slow | Reason::Malformed => Some(CloseCode::Protocol),
+        };
+        if let Some(code) = code {
+            connection.say_goodbye(code, self.now, &mut self.scratch, &mut self.chunks);
         }
+        connection.unwritten.clear(&mut self.chunks);
         self.free.push(slot.index);
         self.gone.push(Gone {
             key: connection.key,
@@ -232,7 +305,10 @@ impl Connections {
             is_shared: connection.is_shared,
         });
         self.open -= 1;
-        self.half_open -= usize::from(!connection.proven);
+        if !connection.proven {
+            self.half_open -= 1;
+            self.half_open_sources.leave(connection.remote);
+        }
         self.sources.leave(connection.remote);
         self.timers.remove(slot.index);
         let count = match reason {
@@ -241,6 +317,8 @@ impl Connections {
             Reason::Slow => &mut counters.closed_slow,
             Reason::Malformed => &mut counters.closed_malformed,
             Reason::Unread => &mut counters.closed_unread,
+            Reason::Evicted => &mut counters.closed_evicted,
+            Reason::Drained => &mut counters.closed_drained,
         };
         *count += 1;
     }
@@ -257,8 +335,9 @@ impl Connections {
 
     /// Queues a message to be written at the next [`Connections::flush`]. `false` if the connection is gone or was given up.
     pub(crate) fn queue(&mut self, slot: Slot, bytes: &[u8], counters: &mut SipCounters) -> bool {
+        let now = self.now;
         self.queue_with(slot, counters, |connection, spare| {
-            connection.queue(bytes, spare)
+            connection.queue(bytes, now, spare)
         })
     }
 
@@ -269,8 +348,9 @@ impl Connections {
         bytes: &[u8],
         counters: &mut SipCounters,
     ) -> bool {
+        let now = self.now;
         self.queue_with(slot, counters, |connection, spare| {
-            connection.queue_parts(&[bytes], spare)
+            bytes.is_empty() || connection.queue_parts(&[bytes], now, spare)
         })
     }
 
@@ -278,13 +358,13 @@ impl Connections {
         &mut self,
         slot: Slot,
         counters: &mut SipCounters,
-        queue: impl FnOnce(&mut Connection, &mut Vec<Vec<u8>>) -> bool,
+        queue: impl FnOnce(&mut Connection, &mut Spare) -> bool,
     ) -> bool {
-        let mut spare = std::mem::take(&mut self.spare);
+        let mut spare = std::mem::take(&mut self.chunks);
         let queued = self
             .get(slot)
             .map(|connection| queue(connection, &mut spare));
-        self.spare = spare;
+        self.chunks = spare;
         match queued {
             None => false,
             Some(false) => {
@@ -321,11 +401,12 @@ impl Connections {
 
     /// Writes what waits on one connection, and has the poller report what matters from now on.
     pub(crate) fn write(&mut self, slot: Slot, poller: &Poller, counters: &mut SipCounters) {
-        let mut spare = std::mem::take(&mut self.spare);
+        let mut spare = std::mem::take(&mut self.chunks);
+        let mut scratch = std::mem::take(&mut self.scratch);
         let written = self
             .get(slot)
-            .map(|connection| connection.write(&mut spare));
-        self.spare = spare;
+            .map(|connection| connection.write(&mut scratch, &mut spare));
+        (self.chunks, self.scratch) = (spare, scratch);
         match written {
             Some(Written::Broken) => self.close(slot, Reason::Peer, counters),
             Some(Written::All | Written::Some) => self.watch(slot, poller),
@@ -371,6 +452,25 @@ impl Connections {
         self.timers.next_deadline()
     }
 
+    /// The server is about to end: closes those that nothing is under way on. `is_idle` says of what the engines know whether that is so.
+    /// What has come within a second may be the beginning of something, unless `all` go.
+    pub(crate) fn drain(
+        &mut self,
+        (now, all): (Mono, bool),
+        is_idle: impl Fn(&Connection) -> bool,
+        counters: &mut SipCounters,
+    ) {
+        let connections = self.table.iter().flatten();
+        let quiet: Vec<Slot> = connections
+            .filter(|connection| all || now.since(connection.heard) >= QUIET)
+            .filter(|connection| connection.waiting() == 0 && is_idle(connection))
+            .map(|connection| connection.slot)
+            .collect();
+        for slot in quiet {
+            self.close(slot, Reason::Drained, counters);
+        }
+    }
+
     /// Closes one connection whose time is over, if there is one. Returns whether another look is due.
     pub(crate) fn expire(
         &mut self,
@@ -391,7 +491,7 @@ impl Connections {
             self.timers.set(index, deadline);
             return true;
         }
-        let reason = match (connection.begun, connection.unwritten()) {
+        let reason = match (connection.begun, connection.waiting()) {
             (_, 1..) => Reason::Unread,
             (Some(_), _) => Reason::Slow,
             (None, _) => Reason::Idle,

@@ -159,6 +159,10 @@ counters! {
     closed_malformed: u64,
     /// Connections closed: the other side did not read what was sent to it.
     closed_unread: u64,
+    /// Connections closed to make room for one of another source.
+    closed_evicted: u64,
+    /// Connections closed because the server was about to end.
+    closed_drained: u64,
     /// Answers discarded because the connection they were to go by is gone.
     unsent: u64,
     /// Messages handed to the worker that their dialog or transaction belongs to.

@@ -387,10 +387,18 @@ impl Endpoint {
     pub(super) fn post(&mut self, mailboxes: &Mailboxes, unopened: usize) -> bool {
         self.requests.ask(self.number, mailboxes);
         self.balance.show_unopened(unopened);
+        let stats = self.engine.stats();
+        self.balance
+            .show_transactions(stats.servers + stats.clients);
         let received = self.counters.udp_messages + self.counters.tcp_messages;
         let busy_ns = self.congestion.busy_ns();
         self.balance.compare(self.now.mono, received, busy_ns);
         self.balance.send_all(mailboxes, &mut self.counters)
+    }
+
+    /// No worker has a transaction.
+    pub(super) fn is_calm(&self) -> bool {
+        self.balance.is_calm()
     }
 
     /// A message, from the network or from another worker; a CANCEL of which so many workers know nothing.

@@ -119,6 +119,10 @@ pub(crate) struct Sip {
     left: usize,
     /// When listeners that were left alone are watched again.
     accept_again: Option<Mono>,
+    /// The server is about to end.
+    draining_since: Option<Mono>,
+    /// When connections are looked at again while it is.
+    drain_again: Option<Mono>,
     /// The sockets keep ICMP errors.
     keeps_errors: bool,
     /// Messages for another worker wait here until it has read its mailbox.
@@ -162,6 +166,8 @@ impl Sip {
             share: READ,
             left: 0,
             accept_again: None,
+            draining_since: None,
+            drain_again: None,
             keeps_errors: false,
             held: false,
         })
@@ -230,6 +236,7 @@ impl Sip {
             mono: Mono(now.mono.0),
             unix_s: now.unix_s,
         };
+        self.connections.begin_turn(self.endpoint.now.mono);
         self.handshakes_ns = 0;
         self.do_what_is_due(poller);
         let mut ready = std::mem::take(&mut self.ready);
@@ -258,6 +265,7 @@ impl Sip {
             self.unpack(batch, poller);
         }
         self.take_answers(poller);
+        self.drain_connections();
         self.keep_errors();
         self.held = self.endpoint.post(mailboxes, self.inbox.len());
         self.endpoint.congestion.no_streams();
@@ -273,6 +281,7 @@ impl Sip {
         let deadlines = [
             self.connections.next_deadline(),
             self.accept_again,
+            self.drain_again,
             self.endpoint.next_deadline(),
         ];
         let first = deadlines.into_iter().flatten().min();

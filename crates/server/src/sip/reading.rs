@@ -13,12 +13,17 @@ use sip::Now;
 use sip::flow::{Carrier, Flow, ListenerKey};
 use sip::frame::{Frame, PONG};
 use std::io::ErrorKind;
+use std::time::Duration;
 
 /// ICMP errors read from one socket per wake-up; what is left is reported again.
 const ERRORS: usize = 16;
 
 /// So much of what could not be delivered is looked at: its topmost Via is at the start, and more than this no router quotes.
 const QUOTED: usize = 576;
+
+/// How often connections are looked at while the server is about to end, and when those go as well that are never quiet.
+const DRAIN_PERIOD: Duration = Duration::from_millis(100);
+const DRAIN_ALL: Duration = Duration::from_secs(5);
 
 /// Connections looked at per turn whose time may be over.
 const EXPIRIES: usize = 64;
@@ -47,6 +52,30 @@ impl Sip {
                 let _ = poller.add(&listener.socket, token, Interest::Read);
             }
         }
+    }
+
+    /// While the server is about to end, closes the connections on which nothing is under way: with a Close frame 1001 (RFC 6455 §7.4.1) if
+    /// they are WebSockets.
+    pub(super) fn drain_connections(&mut self) {
+        let now = self.endpoint.now.mono;
+        if !self.endpoint.orders.draining || self.connections.len() == 0 {
+            self.drain_again = None;
+            return;
+        }
+        if self.drain_again.is_some_and(|at| at > now) {
+            return;
+        }
+        self.drain_again = Some(now.plus(DRAIN_PERIOD));
+        let since = *self.draining_since.get_or_insert(now);
+        let used = self.endpoint.engine.connections_in_use();
+        let is_calm = self.endpoint.is_calm();
+        let is_idle = |connection: &Connection| {
+            // Another worker may be at a request of a shared one.
+            !used.contains(&connection.key) && (is_calm || !connection.is_shared)
+        };
+        let all = now.since(since) >= DRAIN_ALL;
+        let counters = &mut self.endpoint.counters;
+        self.connections.drain((now, all), is_idle, counters);
     }
 
     /// Goes on with what has waited for the DNS.
@@ -225,7 +254,8 @@ impl Sip {
                     let now = self.endpoint.now.mono;
                     let (orders, counters) = self.endpoint.orders_and_counters();
                     let parts = (stream, number, remote);
-                    let admitted = self.connections.admit(parts, orders, poller, now);
+                    let with = (now, &mut *counters);
+                    let admitted = self.connections.admit(parts, orders, poller, with);
                     counters.connections_accepted += u64::from(admitted.is_some());
                     counters.connections_refused += u64::from(admitted.is_none());
                     let Some(connection) = admitted.and_then(|slot| self.connections.get(slot))
@@ -247,6 +277,10 @@ impl Sip {
                 }
                 Err(error) if error.kind() == ErrorKind::WouldBlock => return,
                 Err(error) if is_exhausted(&error) => {
+                    let counters = &mut self.endpoint.counters;
+                    if self.connections.evict(None, counters) {
+                        continue;
+                    }
                     // The connection still waits: watched any longer, the listener would be reported without end.
                     if poller.remove(socket).is_ok() {
                         self.accept_again = Some(self.endpoint.now.mono.plus(BREATH));

@@ -70,6 +70,7 @@ mod store;
 mod tidy;
 mod vacancies;
 
+use std::collections::HashSet;
 use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
@@ -287,6 +288,16 @@ impl Engine {
                 self.client_transport_failed(now, key);
             }
         }
+    }
+
+    /// The connections that transactions depend on. It looks at all transactions: for the end of a server.
+    #[must_use]
+    pub fn connections_in_use(&self) -> HashSet<ConnectionKey> {
+        let servers = self.servers.slab.iter();
+        let servers = servers.filter_map(|(_, server)| server.flow.connection);
+        let clients = self.clients.slab.iter();
+        let clients = clients.filter_map(|(_, client)| client.connection);
+        servers.chain(clients).collect()
     }
 
     /// Something could not be sent, says the kernel.
