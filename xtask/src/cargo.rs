@@ -38,6 +38,18 @@ pub(crate) fn clippy(root: &Path, selection: &[&str]) -> Result<Tally> {
     check(root, &arguments, &[])
 }
 
+/// The libraries with optional features.
+const WITH_FEATURES: [&str; 4] = ["stun", "turn", "client", "server"];
+
+/// `cargo clippy` of the libraries that have optional features, without these, every warning an error.
+pub(crate) fn clippy_without_features(root: &Path) -> Result<Tally> {
+    let packages = WITH_FEATURES.map(|name| format!("--package=hairpin-{name}"));
+    let mut arguments = vec!["clippy", "--locked", "--lib", "--no-default-features"];
+    arguments.extend(packages.iter().map(String::as_str));
+    arguments.extend(["--", "-D", "warnings"]);
+    check(root, &arguments, &[])
+}
+
 /// Tells tests a file to write a line to for each that is skipped: what they print is kept from us when they pass.
 const SKIPPED: &str = "HAIRPIN_TESTS_SKIPPED";
 

@@ -33,7 +33,7 @@ pub(crate) enum Stage {
     Workflow,
     /// Each BPF program compiles; with clang 14, to the committed object.
     Bpf,
-    /// `cargo clippy`, every warning an error.
+    /// `cargo clippy`, every warning an error; then the libraries without their optional features.
     Clippy,
     /// Each crate can be published: `cargo package` accepts it, with README, licences and keywords.
     Package,
@@ -73,7 +73,11 @@ impl Stage {
             Stage::Rfc => rfc::check(root),
             Stage::Workflow => workflow::check(root),
             Stage::Bpf => bpf::compare(root),
-            Stage::Clippy => cargo::clippy(root, &["--workspace"]),
+            Stage::Clippy => {
+                let mut tally = cargo::clippy(root, &["--workspace"])?;
+                tally.add(cargo::clippy_without_features(root)?);
+                Ok(tally)
+            }
             Stage::Package => package::run(root, false),
             Stage::Deny => deny::run(root),
             Stage::Build => {
@@ -87,7 +91,11 @@ impl Stage {
                 &[("RUSTDOCFLAGS", "-D warnings")],
             ),
             Stage::Unit => {
-                cargo::test(root, &["test", "--locked", "--workspace", "--no-fail-fast"])
+                let whole = ["test", "--locked", "--workspace", "--no-fail-fast"];
+                let mut tally = cargo::test(root, &whole)?;
+                let without = "test --locked --lib --no-default-features --package=hairpin-stun";
+                tally.add(cargo::test(root, &without.split(' ').collect::<Vec<_>>())?);
+                Ok(tally)
             }
             Stage::Vm => vm::run(root, &vm::Options::quick()),
             Stage::Interop => interop::run(root, &interop::Options::default()),

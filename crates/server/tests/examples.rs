@@ -25,6 +25,18 @@ fn program(name: &str) -> PathBuf {
 }
 
 #[test]
+fn every_example_is_short() {
+    for name in EXAMPLES {
+        let file = format!("{}/examples/{name}.rs", env!("CARGO_MANIFEST_DIR"));
+        let lines = std::fs::read_to_string(file)
+            .expect("the example")
+            .lines()
+            .count();
+        assert!(lines < 80, "{name} has {lines} lines");
+    }
+}
+
+#[test]
 fn every_example_ends_with_success_and_says_something() {
     for name in EXAMPLES {
         let program = program(name);

@@ -3,7 +3,9 @@
 use std::borrow::Cow;
 
 use md5::Md5;
+#[cfg(feature = "precis")]
 use precis_profiles::OpaqueString;
+#[cfg(feature = "precis")]
 use precis_profiles::precis_core::{self, profile::PrecisFastInvocation, profile::stabilize};
 use sha2::{Digest, Sha256};
 use zeroize::{Zeroize, Zeroizing};
@@ -97,19 +99,31 @@ impl core::fmt::Debug for LongTermKey {
 
 /// Prepares a text with the OpaqueString profile (RFC 8265 §4.2); `None` if the profile refuses it.
 ///
-/// Printable ASCII is left as it is, and nothing is allocated for it.
+/// Printable ASCII is left as it is, and nothing is allocated for it. Without the feature `precis` all else is refused.
 #[must_use]
 pub fn opaque_string(text: &str) -> Option<Cow<'_, str>> {
     let is_plain = text.bytes().all(|byte| matches!(byte, 0x20..=0x7E));
     if is_plain && !text.is_empty() {
         return Some(Cow::Borrowed(text));
     }
+    prepared(text)
+}
+
+/// A text that is not printable ASCII.
+#[cfg(feature = "precis")]
+fn prepared(text: &str) -> Option<Cow<'_, str>> {
     // RFC 8264 §7: the rules are applied until nothing changes. U+0387 for one becomes U+00B7, which is then refused
     // where it stands.
     stabilize(text, enforce).ok()
 }
 
+#[cfg(not(feature = "precis"))]
+fn prepared(_: &str) -> Option<Cow<'_, str>> {
+    None
+}
+
 /// The profile, applied once.
+#[cfg(feature = "precis")]
 fn enforce(text: &str) -> Result<Cow<'_, str>, precis_core::Error> {
     <OpaqueString as PrecisFastInvocation>::enforce(text)
 }
@@ -225,6 +239,21 @@ mod tests {
         assert_eq!(same.as_bytes(), key.as_bytes());
     }
 
+    #[cfg(not(feature = "precis"))]
+    #[test]
+    fn texts_outside_ascii_are_refused_without_the_feature() {
+        assert_eq!(
+            opaque_string("correct horse").as_deref(),
+            Some("correct horse")
+        );
+        assert_eq!(opaque_string("\u{e9}"), None);
+        assert_eq!(opaque_string("tab\there"), None);
+        assert_eq!(opaque_string(""), None);
+        let key = long_term_key(PasswordAlgorithm::Md5, "u", "r", "\u{e9}").map(|_| ());
+        assert_eq!(key, Err(CredentialError::Password));
+    }
+
+    #[cfg(feature = "precis")]
     #[test]
     fn texts_are_prepared_before_hashing() {
         // RFC 8265 §4.2.2: other spaces become U+0020, the rest is composed (NFC).

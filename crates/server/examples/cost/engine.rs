@@ -3,13 +3,12 @@
 use crate::client::{Client, PASSWORD, REALM, USER, channel_data, code, relayed, send_indication};
 use crate::{Outcome, PAYLOAD, TRAIN, measure};
 use std::hint::black_box;
-use std::net::{IpAddr, SocketAddr};
+use std::net::SocketAddr;
 use std::sync::Arc;
 use stun::nonce::NonceKeys;
 use turn::server::credentials::StaticCredentials;
 use turn::server::{
-    ClientIdentity, ClientVerdict, Config, DropReason, OpenedRelay, Output, PeerClass, PeerPolicy,
-    PeerVerdict, Server,
+    AllowEveryPeer, ClientVerdict, Config, DropReason, OpenedRelay, Output, PeerVerdict, Server,
 };
 use turn::{ClientPath, FiveTuple, ListenerKey, Mono, Now, RelayKey, Run, Transport};
 
@@ -20,19 +19,6 @@ const NOW: Now = Now {
     mono: Mono(0),
     unix_s: 1_800_000_000,
 };
-
-#[derive(Debug)]
-struct Everybody;
-
-impl PeerPolicy for Everybody {
-    fn classify(&self, _: &ClientIdentity<'_>, _: IpAddr) -> PeerClass {
-        PeerClass::Peer
-    }
-
-    fn permits(&self, _: &ClientIdentity<'_>, _: SocketAddr) -> PeerClass {
-        PeerClass::Peer
-    }
-}
 
 struct Bed {
     server: Server,
@@ -166,7 +152,7 @@ impl Bed {
         let mut users = StaticCredentials::new(REALM);
         users.add_password(USER, PASSWORD)?;
         let nonce_keys = NonceKeys::new(&[1; 32]);
-        let config = Config::new(REALM, nonce_keys, Arc::new(users), Arc::new(Everybody));
+        let config = Config::new(REALM, nonce_keys, Arc::new(users), Arc::new(AllowEveryPeer));
         let five_tuple = FiveTuple {
             transport: Transport::Udp,
             local: SocketAddr::from(([192, 0, 2, 1], 3478)),

@@ -11,7 +11,7 @@ use super::policy::{PeerClass, class_of_address, class_of_peer};
 use super::relay::{LiveRelay, Relay};
 use super::slab::Slab;
 use super::{DropReason, PeerVerdict, Server};
-use crate::{Now, RelayKey, Run};
+use crate::{ClientPath, Now, RelayKey, Run};
 
 /// The most a UDP datagram carries over IPv4.
 const UDP_MAX: usize = 65_507;
@@ -101,6 +101,34 @@ impl Server {
         let head = header.first_chunk_mut::<INDICATION_HEADER_MAX>();
         head.and_then(|head| data_indication_header(head, &id, &peer, payload_len))
             .unwrap_or(0)
+    }
+
+    /// Appends to `message` what the verdict about this datagram from `peer` sends to the client, as UDP requires it. Returns the client;
+    /// `None` if the datagram is to be dropped. Faster programs write the header and the datagram from where they are.
+    pub fn write_to_client(
+        &mut self,
+        verdict: &PeerVerdict,
+        peer: SocketAddr,
+        datagram: &[u8],
+        message: &mut Vec<u8>,
+    ) -> Option<ClientPath> {
+        match *verdict {
+            PeerVerdict::ChannelData { path, channel, .. } => {
+                let length = u16::try_from(datagram.len()).ok()?;
+                message.extend_from_slice(&stun::channel_data::header(channel, length));
+                message.extend_from_slice(datagram);
+                Some(path)
+            }
+            PeerVerdict::DataIndication { path, .. } => {
+                let mut header = [0; 64];
+                let length = self.write_data_indication(peer, datagram.len(), &mut header);
+                message.extend_from_slice(&header[..length]);
+                message.extend_from_slice(datagram);
+                message.extend_from_slice(&[0; 3][..stun::padding(datagram.len())]);
+                Some(path)
+            }
+            PeerVerdict::Drop { .. } => None,
+        }
     }
 }
 

@@ -28,25 +28,17 @@
 //! a reservation or a request in the making that owns it.
 //!
 //! ```
-//! # use std::{net::{IpAddr, SocketAddr}, sync::Arc};
-//! use hairpin_turn::server::{ClientIdentity, ClientVerdict, Config, Output, PeerClass, PeerPolicy, Server, credentials::StaticCredentials};
-//! use hairpin_turn::{ClientPath, FiveTuple, ListenerKey, Mono, Now, Run, Transport};
+//! # use std::sync::Arc;
+//! use hairpin_turn::server::{AllowEveryPeer, ClientVerdict, Config, Output, Server, credentials::StaticCredentials};
+//! use hairpin_turn::{ClientPath, Mono, Now, Run};
 //! # use stun::{Builder, Class, Message, Method, TransactionId, XorMappedAddress, nonce::NonceKeys};
 //!
-//! #[derive(Debug)]
-//! struct Everybody;
-//! impl PeerPolicy for Everybody {
-//!     fn classify(&self, _: &ClientIdentity<'_>, _: IpAddr) -> PeerClass { PeerClass::Peer }
-//!     fn permits(&self, _: &ClientIdentity<'_>, _: SocketAddr) -> PeerClass { PeerClass::Peer }
-//! }
-//!
 //! let users = Arc::new(StaticCredentials::new("example.org"));
-//! let config = Config::new("example.org", NonceKeys::new(&[1; 32]), users, Arc::new(Everybody));
+//! let config = Config::new("example.org", NonceKeys::new(&[1; 32]), users, Arc::new(AllowEveryPeer));
 //! let mut server = Server::new(config.validate()?, 0, [2; 32]);
 //!
 //! let (local, remote) = ("192.0.2.1:3478".parse()?, "198.51.100.1:4000".parse()?);
-//! let five_tuple = FiveTuple { transport: Transport::Udp, local, remote };
-//! let path = ClientPath { five_tuple, listener: ListenerKey(0) };
+//! let path = ClientPath::udp(local, remote);
 //! let mut buffer = [0; 20];
 //! let request = Builder::new(&mut buffer, Class::Request, Method::BINDING, &TransactionId([7; 12]))?.finish();
 //!
@@ -127,7 +119,7 @@ pub use output::{
     CloseReason, OffloadedChannel, OpenError, OpenedRelay, Output, PortRequest, RelayRequest,
     RelayTransport, RelayedAddresses, Traffic,
 };
-pub use policy::{ClientIdentity, PeerClass, PeerPolicy};
+pub use policy::{AllowEveryPeer, ClientIdentity, PeerClass, PeerPolicy};
 pub use quota::{Quota, QuotaExceeded, QuotaUnit, Unlimited};
 pub use read_ahead::Arrival;
 pub use reservation::{ClaimError, ClaimedRelay};

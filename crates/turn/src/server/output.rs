@@ -307,6 +307,17 @@ pub struct OpenedRelay {
     pub advertised: SocketAddr,
 }
 
+impl OpenedRelay {
+    /// A socket that peers reach at the address that it is bound to.
+    #[must_use]
+    pub const fn at(address: SocketAddr) -> OpenedRelay {
+        OpenedRelay {
+            local: address,
+            advertised: address,
+        }
+    }
+}
+
 /// Why a relay's socket could not be opened.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]

@@ -55,6 +55,20 @@ pub trait PeerPolicy: Debug + Send + Sync {
     fn permits(&self, client: &ClientIdentity<'_>, peer: SocketAddr) -> PeerClass;
 }
 
+/// Allows every peer. For tests, and for networks without anything to protect: clients reach what the server's host reaches.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct AllowEveryPeer;
+
+impl PeerPolicy for AllowEveryPeer {
+    fn classify(&self, _: &ClientIdentity<'_>, _: IpAddr) -> PeerClass {
+        PeerClass::Peer
+    }
+
+    fn permits(&self, _: &ClientIdentity<'_>, _: SocketAddr) -> PeerClass {
+        PeerClass::Peer
+    }
+}
+
 /// The class of an address for which a permission is wanted.
 pub(super) fn class_of_address(
     policy: &dyn PeerPolicy,

@@ -64,6 +64,20 @@ impl ClientVerdict {
             | ClientVerdict::Drop { covers, .. } => covers,
         }
     }
+
+    /// For [`ClientVerdict::ToPeer`]: the relay whose socket sends, the destination, and the bytes of each datagram to send.
+    #[must_use]
+    pub fn to_peer(&self) -> Option<(RelayKey, SocketAddr, Range<usize>)> {
+        match self {
+            ClientVerdict::ToPeer {
+                relay,
+                peer,
+                payload,
+                ..
+            } => Some((*relay, *peer, payload.clone())),
+            _ => None,
+        }
+    }
 }
 
 /// What to do with the first `covers` datagrams of a peer's [`Run`](crate::Run). Hand in the rest again.

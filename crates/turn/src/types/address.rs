@@ -48,3 +48,18 @@ pub struct ClientPath {
     /// Where to send; not part of the identity.
     pub listener: ListenerKey,
 }
+
+impl ClientPath {
+    /// The path of a client over UDP, from its address and that of the listener socket 0.
+    #[must_use]
+    pub const fn udp(local: SocketAddr, remote: SocketAddr) -> ClientPath {
+        ClientPath {
+            five_tuple: FiveTuple {
+                transport: Transport::Udp,
+                local,
+                remote,
+            },
+            listener: ListenerKey(0),
+        }
+    }
+}
