@@ -146,6 +146,21 @@ fn example(name: &str, server: SocketAddr) -> String {
 }
 
 #[test]
+fn the_example_over_tcp_does_what_it_says() {
+    let running = server::Server::builder()
+        .listen_tcp(([127, 0, 0, 1], 0).into())
+        .relay_address([127, 0, 0, 1].into())
+        .user(USER, PASSWORD)
+        .workers(1)
+        .allow_development_peers()
+        .start()
+        .expect("a server");
+    let text = example("tcp", running.tcp_listeners()[0]);
+    assert!(text.contains("came back: hello over TCP"), "{text}");
+    running.shutdown().expect("no panic");
+}
+
+#[test]
 fn the_examples_do_what_they_say() {
     let (running, address) = ours();
     let said = example("client", address);

@@ -131,7 +131,7 @@ fn wrong_arguments_have_status_2() {
         &["stun", "https://example.org"][..],
         &["stun", "127.0.0.1", "--timeout", "soon"],
         &["turn", "127.0.0.1", "--user", "no-colon"],
-        &["turn", "turns:127.0.0.1?transport=udp"],
+        &["turn", "turns:127.0.0.1?transport=sctp"],
         &["turn", "127.0.0.1", "--user", "a:b", "--secret", "c"],
         &["turn"],
         &["smtp", "127.0.0.1"],

@@ -11,6 +11,7 @@
 
 pub mod bench;
 pub mod client;
+mod datagrams;
 pub mod garbage;
 mod gather;
 pub mod generator;

@@ -3,7 +3,7 @@
 use std::fmt;
 use std::io as stdio;
 use std::io::{IoSlice, Write};
-use std::net::SocketAddr;
+use std::net::{self as stdnet, SocketAddr};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -11,10 +11,13 @@ use client::{Incoming, Stream, StreamError, Wire};
 use io::{Interest, Poller, TcpConnection, UdpSocket};
 
 use crate::Via;
+use crate::datagrams::Datagrams;
 
 /// Bytes that may wait for the socket: what is to leave beyond that is not sent, and counted.
 const BACKLOG: usize = 256 * 1024;
-/// Bytes that are read from a connection at once.
+/// Datagrams that are read from a DTLS connection at once.
+const DATAGRAMS: usize = 32;
+/// Bytes that are read from a connection at once: more than any datagram has.
 pub(crate) const CHUNK: usize = 64 * 1024;
 
 /// What a client has open to its server: shared by the thread that sends and the one that receives.
@@ -22,8 +25,8 @@ pub(crate) const CHUNK: usize = 64 * 1024;
 pub enum Socket {
     /// A UDP socket, not connected.
     Udp(Arc<UdpSocket>),
-    /// A TCP or TLS connection.
-    Stream(Arc<Connection>),
+    /// A TCP, TLS or DTLS connection.
+    Connection(Arc<Connection>),
 }
 
 impl From<Arc<UdpSocket>> for Socket {
@@ -38,7 +41,7 @@ impl Socket {
     pub fn local_addr(&self) -> SocketAddr {
         match self {
             Socket::Udp(socket) => socket.local_addr(),
-            Socket::Stream(connection) => connection.local_addr(),
+            Socket::Connection(connection) => connection.local_addr(),
         }
     }
 
@@ -46,14 +49,14 @@ impl Socket {
     pub(crate) fn identity(&self) -> usize {
         match self {
             Socket::Udp(socket) => Arc::as_ptr(socket).addr(),
-            Socket::Stream(connection) => Arc::as_ptr(connection).addr(),
+            Socket::Connection(connection) => Arc::as_ptr(connection).addr(),
         }
     }
 
     pub(crate) fn connection(&self) -> Option<&Arc<Connection>> {
         match self {
             Socket::Udp(_) => None,
-            Socket::Stream(connection) => Some(connection),
+            Socket::Connection(connection) => Some(connection),
         }
     }
 
@@ -64,7 +67,7 @@ impl Socket {
     pub(crate) fn send(&self, message: &[u8], server: SocketAddr) -> stdio::Result<()> {
         match self {
             Socket::Udp(socket) => socket.send_to(message, server, None),
-            Socket::Stream(connection) => {
+            Socket::Connection(connection) => {
                 let mut writing = connection.write();
                 if !writing.queue(&[message]) {
                     return Err(stdio::ErrorKind::WouldBlock.into());
@@ -79,22 +82,35 @@ impl AsFd for Socket {
     fn as_fd(&self) -> BorrowedFd<'_> {
         match self {
             Socket::Udp(socket) => socket.as_fd(),
-            Socket::Stream(connection) => connection.socket.as_fd(),
+            Socket::Connection(connection) => connection.as_fd(),
         }
     }
 }
 
-/// A TCP or TLS connection to a server.
+/// A TCP, TLS or DTLS connection to a server.
 pub struct Connection {
-    socket: TcpConnection,
+    socket: Carrier,
     via: Via,
     /// Whoever reads and whoever writes take turns, a batch at a time: TLS is one state for both.
     writer: Mutex<Writer>,
     incoming: Mutex<Incoming>,
 }
 
+/// The system's part of a connection.
+enum Carrier {
+    Tcp(TcpConnection),
+    /// Connected, and it does not block.
+    Udp(stdnet::UdpSocket),
+}
+
+/// The protocol's part of a connection.
+enum Protocol {
+    Stream(Wire),
+    Dtls(Box<Datagrams>),
+}
+
 struct Writer {
-    wire: Wire,
+    protocol: Protocol,
     /// A burst has queued something, and not flushed it yet.
     is_touched: bool,
     /// A sender comes back to it, because the socket is full.
@@ -105,7 +121,7 @@ struct Writer {
 
 /// The right to write to a connection.
 pub(crate) struct Writing<'a> {
-    socket: &'a TcpConnection,
+    socket: &'a Carrier,
     writer: MutexGuard<'a, Writer>,
 }
 
@@ -142,32 +158,56 @@ impl Connection {
         local: SocketAddr,
         via: &Via,
     ) -> stdio::Result<Connection> {
-        let stream = via.stream().unwrap_or_else(|| Ok(Stream::tcp()));
-        let (wire, incoming) = stream.map_err(invalid)?.into_parts();
         let bound = !local.ip().is_unspecified() || local.port() != 0;
-        let socket = TcpConnection::connect(server, bound.then_some(local))?;
-        Ok(Connection {
+        let (socket, protocol, incoming) = match via {
+            Via::Dtls(tls) => {
+                let socket = udp(server, local)?;
+                let session = Datagrams::new(tls).map_err(invalid)?;
+                let protocol = Protocol::Dtls(Box::new(session));
+                (Carrier::Udp(socket), protocol, Incoming::default())
+            }
+            via => {
+                let stream = via.stream().unwrap_or_else(|| Ok(Stream::tcp()));
+                let (wire, incoming) = stream.map_err(invalid)?.into_parts();
+                let socket = TcpConnection::connect(server, bound.then_some(local))?;
+                (Carrier::Tcp(socket), Protocol::Stream(wire), incoming)
+            }
+        };
+        let connection = Connection {
             socket,
             via: via.clone(),
             writer: Mutex::new(Writer {
-                wire,
+                protocol,
                 is_touched: false,
                 is_full: false,
                 is_watched: false,
             }),
             incoming: Mutex::new(incoming),
-        })
+        };
+        if let Via::Dtls(_) = via {
+            connection.write().flush(&mut 0)?;
+        }
+        Ok(connection)
     }
 
     pub(crate) fn local_addr(&self) -> SocketAddr {
+        let address = match &self.socket {
+            Carrier::Tcp(socket) => socket.local_addr(),
+            Carrier::Udp(socket) => socket.local_addr(),
+        };
         // An open socket has an address; the call cannot fail.
-        let any = SocketAddr::from(([0, 0, 0, 0], 0));
-        self.socket.local_addr().unwrap_or(any)
+        address.unwrap_or(SocketAddr::from(([0, 0, 0, 0], 0)))
     }
 
-    /// Whether TCP is connected and the TLS handshake, if there is one, is complete.
+    /// Whether it is connected, with the TLS or DTLS handshake if there is one.
     pub(crate) fn is_established(&self) -> bool {
-        self.socket.peer_addr().is_ok() && self.lock().wire.is_established()
+        match (&self.socket, &self.lock().protocol) {
+            (Carrier::Tcp(socket), Protocol::Stream(wire)) => {
+                socket.peer_addr().is_ok() && wire.is_established()
+            }
+            (_, Protocol::Dtls(datagrams)) => datagrams.is_established(),
+            _ => false,
+        }
     }
 
     fn lock(&self) -> MutexGuard<'_, Writer> {
@@ -181,12 +221,32 @@ impl Connection {
         }
     }
 
-    /// Reads once and hands over each whole message.
+    /// What the poller watches until the connection is established.
+    pub(crate) fn first_interest(&self) -> Interest {
+        match self.socket {
+            Carrier::Tcp(_) => Interest::ReadWrite,
+            Carrier::Udp(_) => Interest::Read,
+        }
+    }
+
+    /// Reads once, or a few datagrams, and hands over each whole message.
     ///
     /// # Errors
     /// The connection is of no more use; the error says why, also that of a connection that never came about.
-    pub(crate) fn read(&self, chunk: &mut [u8], mut on: impl FnMut(&[u8])) -> stdio::Result<()> {
-        let count = match self.socket.read(chunk) {
+    pub(crate) fn read(&self, chunk: &mut [u8], on: impl FnMut(&[u8])) -> stdio::Result<()> {
+        match &self.socket {
+            Carrier::Tcp(socket) => self.read_stream(socket, chunk, on),
+            Carrier::Udp(socket) => self.read_datagrams(socket, chunk, on),
+        }
+    }
+
+    fn read_stream(
+        &self,
+        socket: &TcpConnection,
+        chunk: &mut [u8],
+        mut on: impl FnMut(&[u8]),
+    ) -> stdio::Result<()> {
+        let count = match socket.read(chunk) {
             Ok(0) => return Err(self.ended()),
             Ok(count) => count,
             Err(error) if error.kind() == stdio::ErrorKind::WouldBlock => return Ok(()),
@@ -194,11 +254,15 @@ impl Connection {
         };
         let incoming = &mut *self.incoming.lock().unwrap_or_else(PoisonError::into_inner);
         let mut writing = self.write();
-        let received = writing.writer.wire.receive(&chunk[..count], incoming);
+        let (received, wants_write) = match &mut writing.writer.protocol {
+            Protocol::Stream(wire) => {
+                let received = wire.receive(&chunk[..count], incoming);
+                (received, wire.wants_write())
+            }
+            Protocol::Dtls(_) => (Ok(()), false),
+        };
         // TLS has something to say in the handshake, and after an error: the alert that says why.
-        let flushed = match writing.writer.wire.wants_write()
-            && self.via.transport() == turn::Transport::Tls
-        {
+        let flushed = match wants_write && self.via.transport() == turn::Transport::Tls {
             true => writing.flush(&mut 0).map(|_| ()),
             false => Ok(()),
         };
@@ -211,8 +275,41 @@ impl Connection {
         Ok(())
     }
 
+    fn read_datagrams(
+        &self,
+        socket: &stdnet::UdpSocket,
+        chunk: &mut [u8],
+        mut on: impl FnMut(&[u8]),
+    ) -> stdio::Result<()> {
+        for _ in 0..DATAGRAMS {
+            let length = match socket.recv(chunk) {
+                Ok(length) => length,
+                Err(error) if error.kind() == stdio::ErrorKind::WouldBlock => return Ok(()),
+                Err(error) => return Err(error),
+            };
+            let mut at = 0;
+            loop {
+                let opened = {
+                    let mut writing = self.write();
+                    let Protocol::Dtls(datagrams) = &mut writing.writer.protocol else {
+                        return Ok(());
+                    };
+                    let opened = datagrams.open(&mut chunk[..length], at);
+                    writing.flush(&mut 0)?;
+                    opened
+                };
+                let Some((message, next)) = opened.map_err(ended)? else {
+                    break;
+                };
+                on(&chunk[message]);
+                at = next;
+            }
+        }
+        Ok(())
+    }
+
     fn ended(&self) -> stdio::Error {
-        let text = match self.lock().wire.is_established() {
+        let text = match self.is_established() {
             true => "it closed the connection",
             false => "it closed the connection during the TLS handshake",
         };
@@ -233,7 +330,7 @@ impl Connection {
             } else {
                 Interest::Read
             };
-            poller.modify(&self.socket, token, interest)?;
+            poller.modify(self, token, interest)?;
             writing.writer.is_watched = rest;
         }
         Ok(())
@@ -247,15 +344,21 @@ impl Connection {
 
 impl AsFd for Connection {
     fn as_fd(&self) -> BorrowedFd<'_> {
-        self.socket.as_fd()
+        match &self.socket {
+            Carrier::Tcp(socket) => socket.as_fd(),
+            Carrier::Udp(socket) => socket.as_fd(),
+        }
     }
 }
 
 impl Drop for Connection {
-    /// Says over TLS that this is the end.
+    /// Says over TLS and DTLS that this is the end.
     fn drop(&mut self) {
         let mut writing = self.write();
-        writing.writer.wire.close();
+        match &mut writing.writer.protocol {
+            Protocol::Stream(wire) => wire.close(),
+            Protocol::Dtls(datagrams) => datagrams.close(),
+        }
         let _ = writing.flush(&mut 0);
     }
 }
@@ -264,20 +367,31 @@ impl Writing<'_> {
     /// Queues a message in parts; false if too much waits already.
     #[inline]
     pub(crate) fn queue(&mut self, parts: &[&[u8]]) -> bool {
-        let has_room = self.writer.wire.backlog() < BACKLOG;
-        if has_room {
-            self.writer.wire.queue(parts);
+        match &mut self.writer.protocol {
+            Protocol::Stream(wire) => {
+                let has_room = wire.backlog() < BACKLOG;
+                if has_room {
+                    wire.queue(parts);
+                }
+                has_room
+            }
+            Protocol::Dtls(datagrams) => datagrams.backlog() < BACKLOG && datagrams.queue(parts),
         }
-        has_room
     }
 
     /// Writes what waits; true if nothing is left. Adds the system calls to `calls`.
     ///
     /// # Errors
-    /// What the socket returns.
+    /// What the socket returns, or why a DTLS handshake has ended.
     pub(crate) fn flush(&mut self, calls: &mut u64) -> stdio::Result<bool> {
         self.writer.is_touched = false;
-        self.writer.wire.flush(&mut Calls(self.socket, calls))
+        match (self.socket, &mut self.writer.protocol) {
+            (Carrier::Tcp(socket), Protocol::Stream(wire)) => wire.flush(&mut Calls(socket, calls)),
+            (Carrier::Udp(socket), Protocol::Dtls(datagrams)) => {
+                datagrams.flush(socket, calls).map_err(ended)
+            }
+            _ => Ok(true),
+        }
     }
 
     /// Notes whether a sender comes back to it; returns what was noted before.
@@ -293,4 +407,19 @@ impl Writing<'_> {
 
 fn invalid(error: StreamError) -> stdio::Error {
     stdio::Error::new(stdio::ErrorKind::InvalidData, error)
+}
+
+/// Why a DTLS session has ended.
+fn ended(error: StreamError) -> stdio::Error {
+    match error {
+        StreamError::Closed => stdio::Error::new(stdio::ErrorKind::UnexpectedEof, error),
+        error => invalid(error),
+    }
+}
+
+fn udp(server: SocketAddr, local: SocketAddr) -> stdio::Result<stdnet::UdpSocket> {
+    let socket = stdnet::UdpSocket::bind(local)?;
+    socket.connect(server)?;
+    socket.set_nonblocking(true)?;
+    Ok(socket)
 }

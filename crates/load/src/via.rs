@@ -17,6 +17,8 @@ pub enum Via {
     Tcp,
     /// TLS over TCP, and whom to expect there. Connections share its memory of sessions: all but the first ones are resumed.
     Tls(Tls),
+    /// DTLS over UDP, and whom to expect there.
+    Dtls(Tls),
 }
 
 impl Via {
@@ -27,19 +29,20 @@ impl Via {
             Via::Udp => Transport::Udp,
             Via::Tcp => Transport::Tcp,
             Via::Tls(_) => Transport::Tls,
+            Via::Dtls(_) => Transport::Dtls,
         }
     }
 
-    /// Whether it is TCP or TLS.
+    /// Whether each client has a connection: over TCP, TLS and DTLS.
     #[must_use]
-    pub const fn is_stream(&self) -> bool {
-        self.transport().is_stream()
+    pub const fn has_connections(&self) -> bool {
+        !matches!(self, Via::Udp)
     }
 
-    /// The state of a new connection; `None` over UDP.
+    /// The state of a new TCP or TLS connection; `None` over UDP and DTLS.
     pub(crate) fn stream(&self) -> Option<Result<Stream, StreamError>> {
         match self {
-            Via::Udp => None,
+            Via::Udp | Via::Dtls(_) => None,
             Via::Tcp => Some(Ok(Stream::tcp())),
             Via::Tls(tls) => Some(Stream::tls(tls)),
         }
@@ -52,6 +55,7 @@ impl fmt::Display for Via {
             Via::Udp => "UDP",
             Via::Tcp => "TCP",
             Via::Tls(_) => "TLS",
+            Via::Dtls(_) => "DTLS",
         })
     }
 }

@@ -1,4 +1,4 @@
-//! The probe and the generator over TCP and TLS, against coturn's server where it is installed.
+//! The probe and the generator over TCP, TLS and DTLS, against coturn's server where it is installed.
 
 #[path = "../../client/tests/certificate/mod.rs"]
 mod certificate;
@@ -7,7 +7,7 @@ mod coturn;
 
 use std::io::{Read as _, Write as _};
 use std::net::{SocketAddr, TcpListener};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use certificate::Certificate;
 use coturn::{PASSWORD, USER};
@@ -33,8 +33,25 @@ fn tls(certificate: &Certificate, name: &str) -> Via {
     Via::Tls(Tls::with_root_file(name, &roots).expect("a configuration"))
 }
 
+fn dtls(certificate: &Certificate, name: &str) -> Via {
+    let roots = certificate.path("cert.pem");
+    Via::Dtls(Tls::with_root_file(name, &roots).expect("a configuration"))
+}
+
+/// Asks until somebody listens there: coturn opens its sockets one after the other.
+fn stun(server: &ServerAddress) -> probe::StunReport {
+    let start = Instant::now();
+    loop {
+        match probe::stun(server.clone(), TIMEOUT) {
+            Ok(report) => return report,
+            Err(error) => assert!(start.elapsed() < Duration::from_secs(20), "{error}"),
+        }
+        std::thread::sleep(Duration::from_millis(20));
+    }
+}
+
 #[test]
-fn a_turn_server_is_tried_out_over_tcp_and_tls() {
+fn a_turn_server_is_tried_out_over_tcp_tls_and_dtls() {
     let certificate = Certificate::new("probe", &[NAME]);
     let Some(coturn) = certificate.coturn(&[]) else {
         return;
@@ -43,17 +60,25 @@ fn a_turn_server_is_tried_out_over_tcp_and_tls() {
     for server in [
         over(coturn.address, Via::Tcp),
         over(coturn.tls, tls(&certificate, NAME)),
+        over(coturn.tls, dtls(&certificate, NAME)),
     ] {
         let is_tls = server.via != Via::Tcp;
-        let stun = probe::stun(server.clone(), TIMEOUT).expect("it is there");
+        let is_dtls = matches!(server.via, Via::Dtls(_));
+        let stun = stun(&server);
         assert_eq!(stun.mapped, stun.local);
         let report = probe::turn(server, Some(&user), TIMEOUT).expect("it works");
         let connected = report.connected.expect("a connection");
         assert_eq!(connected.tls.is_some(), is_tls);
         if let Some((_, handshake)) = connected.tls {
-            assert_eq!(handshake.version, "TLS 1.2");
-            assert_eq!(handshake.alpn.as_deref(), Some("stun.turn"));
+            let version = if is_dtls { "DTLS 1.2" } else { "TLS 1.2" };
+            assert_eq!(handshake.version, version);
+            if !is_dtls {
+                assert_eq!(handshake.alpn.as_deref(), Some("stun.turn"));
+            }
         }
+        // coturn 4.6 knows ADDITIONAL-ADDRESS-FAMILY only by the number of a draft, and grants one address.
+        let dual = report.dual.expect_err("one address");
+        assert_eq!(dual.kind(), ProbeErrorKind::Ignored, "{dual}");
         let trip = report.relayed_round_trip.expect("data flows");
         assert_eq!((trip.sent, trip.returned), (5, 5));
     }

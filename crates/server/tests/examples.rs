@@ -3,7 +3,8 @@
 use std::path::PathBuf;
 use std::process::Command;
 
-const EXAMPLES: [&str; 11] = [
+const EXAMPLES: [&str; 12] = [
+    "all_transports",
     "minimal",
     "stun_only",
     "rest_credentials",

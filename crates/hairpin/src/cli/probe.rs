@@ -79,12 +79,14 @@ Examples:
   hairpin probe turn turns:turn.example.org --secret \"$SECRET\"
         over TLS on port 5349, with the root certificates of the system
   hairpin probe turn turns:127.0.0.1 --user alice:s3cret --ca cert.pem --server-name localhost
-        with a certificate of one's own";
+        with a certificate of one's own
+  hairpin probe turn turns:turn.example.org?transport=udp --secret \"$SECRET\"
+        over DTLS on port 5349";
 
 /// Where and how.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Target {
-    /// stun:, stuns:, turn: or turns: URI, ?transport=tcp for TCP, or `HOST[:PORT]` over UDP (port 3478 unless said; 5349 with TLS)
+    /// stun:, stuns:, turn: or turns: URI, ?transport=tcp for TCP (udp with turns: for DTLS), or `HOST[:PORT]` over UDP (port 3478 unless said; 5349 with TLS and DTLS)
     #[arg(value_name = "TARGET")]
     pub(crate) target: String,
     /// Whom to trust.

@@ -1,8 +1,8 @@
-//! Whom to trust behind a TLS connection.
+//! Whom to trust behind a TLS or DTLS connection.
 
 use std::path::PathBuf;
 
-/// How to verify a server over TLS.
+/// How to verify a server over TLS and DTLS.
 #[derive(Debug, Default, clap::Args)]
 #[command(next_help_heading = "TLS")]
 pub(crate) struct Tls {

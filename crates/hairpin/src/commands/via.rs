@@ -6,10 +6,10 @@ use load::{Tls, Transport, Via};
 
 use crate::cli::tls::Tls as Args;
 
-/// What the transport of `uri` is, with what `args` say about TLS. What goes wrong is a usage error.
+/// What the transport of `uri` is, with what `args` say about TLS and DTLS. What goes wrong is a usage error.
 pub(crate) fn of(uri: &Uri, args: &Args) -> Result<Via> {
     let transport = uri.transport();
-    if transport != Transport::Tls {
+    if !matches!(transport, Transport::Tls | Transport::Dtls) {
         let given = [
             ("--ca", args.ca.is_some()),
             ("--insecure", args.insecure),
@@ -23,9 +23,7 @@ pub(crate) fn of(uri: &Uri, args: &Args) -> Result<Via> {
         Transport::Udp => Ok(Via::Udp),
         Transport::Tcp => Ok(Via::Tcp),
         Transport::Tls => Ok(Via::Tls(tls(uri, args)?)),
-        _ => bail!(
-            "{uri}: this is DTLS, which hairpin does not speak as a client: leave out ?transport=udp for TLS"
-        ),
+        Transport::Dtls => Ok(Via::Dtls(tls(uri, args)?)),
     }
 }
 
@@ -57,8 +55,12 @@ mod tests {
         assert_eq!(via("turn:192.0.2.1", &none), Ok(Via::Udp));
         assert_eq!(via("turn:192.0.2.1?transport=tcp", &none), Ok(Via::Tcp));
         assert_eq!(via("stun:192.0.2.1?transport=tcp", &none), Ok(Via::Tcp));
-        let refused = via("turns:192.0.2.1?transport=udp", &none).unwrap_err();
-        assert!(refused.contains("DTLS"), "{refused}");
+        let insecure = Args {
+            insecure: true,
+            ..Args::default()
+        };
+        let dtls = via("turns:192.0.2.1?transport=udp", &insecure);
+        assert!(matches!(dtls, Ok(Via::Dtls(_))), "{dtls:?}");
     }
 
     #[test]

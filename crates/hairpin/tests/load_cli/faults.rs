@@ -189,7 +189,7 @@ fn wrong_arguments_have_status_2() {
         &["turn"][..],
         &["smtp", "127.0.0.1"],
         &["turn", "https://example.org"],
-        &["turn", "turns:127.0.0.1?transport=udp"],
+        &["turn", "turns:127.0.0.1?transport=sctp"],
         &["turn", "turn:127.0.0.1?transport=tcp", "--insecure"],
         &["turn", "turn:127.0.0.1?transport=tcp", "--gso"],
         &["turn", "turn:127.0.0.1?transport=tcp", "--no-resumption"],

@@ -50,24 +50,14 @@ impl Server {
         Server::launch(builder_on(ip).allow_development_peers())
     }
 
-    /// It listens for TCP and TLS, too, with a certificate of its own for `localhost`.
+    /// It listens for TCP, TLS and DTLS, too, with a certificate of its own for `localhost`.
     pub(crate) fn streams() -> Server {
-        let names = vec!["localhost".to_owned()];
-        let certified = rcgen::generate_simple_self_signed(names).expect("a certificate");
-        let key = certified.signing_key.serialize_der();
-        let provider = server::rustls::crypto::aws_lc_rs::default_provider();
-        let config = server::rustls::ServerConfig::builder_with_provider(provider.into())
-            .with_safe_default_protocol_versions()
-            .expect("versions")
-            .with_no_client_auth()
-            .with_single_cert(
-                vec![certified.cert.der().clone()],
-                key.try_into().expect("a key"),
-            )
-            .expect("a key for the certificate");
+        let names = ["localhost".to_owned()];
+        let certificates = server::certificates::Certificates::self_signed(&names);
         let any = SocketAddr::new(LOOPBACK, 0);
-        let builder = builder().listen_tcp(any).listen_tls(any);
-        Server::launch(builder.tls(config.into()).allow_development_peers())
+        let builder = builder().listen_tcp(any).listen_tls(any).listen_dtls(any);
+        let builder = builder.certificates(certificates.expect("a certificate"));
+        Server::launch(builder.allow_development_peers())
     }
 
     fn launch(builder: server::Builder) -> Server {

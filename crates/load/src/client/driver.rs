@@ -113,9 +113,9 @@ impl Driver {
         let ServerAddress { address, via } = server.into();
         let mut seed = [0; 32];
         getrandom::fill(&mut seed).map_err(|error| AddError::Randomness(error.to_string()))?;
-        let socket = if via.is_stream() {
+        let socket = if via.has_connections() {
             let connection = Connection::open(address, local, &via);
-            Socket::Stream(Arc::new(connection.map_err(|source| {
+            Socket::Connection(Arc::new(connection.map_err(|source| {
                 AddError::Connection {
                     server: address,
                     via: via.clone(),
@@ -312,7 +312,7 @@ impl Driver {
             match self.sockets.get(token as usize) {
                 // Would-block is a false alarm, and any other error concerns a single datagram.
                 Some(Some(Socket::Udp(socket))) => _ = socket.recv(token, &mut self.received),
-                Some(Some(Socket::Stream(connection))) => {
+                Some(Some(Socket::Connection(connection))) => {
                     let connection = Arc::clone(connection);
                     self.receive_stream(ClientId(token as u32), &connection, handler);
                 }

@@ -88,7 +88,7 @@ impl<'a> Sender<'a> {
                 let to = SendTo::new(socket, server);
                 self.outbox.push_prefixed(&to, header, payload, padding);
             }
-            Socket::Stream(connection) => {
+            Socket::Connection(connection) => {
                 let padding = &[0; 3][..padding];
                 self.gather.queue(connection, &[header, payload, padding]);
             }

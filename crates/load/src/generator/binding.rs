@@ -59,7 +59,7 @@ pub fn binding(options: &BindingOptions) -> Result<Plan, SetupError> {
     let flows = Flows {
         streams: vec![Stream::new("binding", lanes)],
         taps,
-        is_stream: server.via.is_stream(),
+        via: server.via.clone(),
         ..Flows::default()
     };
     let target = target_name("stun", server.address, &server.via);
@@ -72,7 +72,7 @@ pub fn binding(options: &BindingOptions) -> Result<Plan, SetupError> {
     Ok(plan)
 }
 
-/// Lanes and taps of so many clients; their flows begin with 0. Over TCP and TLS it waits until all are connected.
+/// Lanes and taps of so many clients; their flows begin with 0. Over TCP, TLS and DTLS it waits until all are connected.
 pub(super) fn flows(
     server: &ServerAddress,
     local: Option<IpAddr>,
@@ -82,7 +82,7 @@ pub(super) fn flows(
     let local = SocketAddr::new(local.unwrap_or(any_like(address.ip())), 0);
     let request = request();
     let (mut lanes, mut taps) = (Vec::new(), Vec::new());
-    let sockets = match via.is_stream() {
+    let sockets = match via.has_connections() {
         true => connections::all(server, local, clients)?,
         false => udp(local, clients)?,
     };

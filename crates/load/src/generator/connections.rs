@@ -14,6 +14,8 @@ use crate::socket::{CHUNK, Connection, Socket};
 
 /// Connections that are made at once.
 const IN_FLIGHT: usize = 64;
+/// How often timers of handshakes are looked at.
+const NAP: Duration = Duration::from_millis(100);
 /// How long one may take.
 const PATIENCE: Duration = Duration::from_secs(5);
 
@@ -43,7 +45,7 @@ fn group(server: &ServerAddress, local: SocketAddr, count: usize) -> stdio::Resu
     let (mut chunk, mut made) = (vec![0; CHUNK], Vec::new());
     for token in 0..count {
         let connection = Connection::open(server.address, local, &server.via)?;
-        poller.add(&connection, token as u64, Interest::ReadWrite)?;
+        poller.add(&connection, token as u64, connection.first_interest())?;
         made.push(Arc::new(connection));
     }
     let end_ns = clock::monotonic_ns() + PATIENCE.as_nanos() as u64;
@@ -53,7 +55,13 @@ fn group(server: &ServerAddress, local: SocketAddr, count: usize) -> stdio::Resu
             let text = "not all connections were complete in time";
             return Err(stdio::Error::new(stdio::ErrorKind::TimedOut, text));
         }
-        poller.wait(&mut events, Some(Duration::from_nanos(rest)))?;
+        poller.wait(&mut events, Some(Duration::from_nanos(rest).min(NAP)))?;
+        if events.iter().next().is_none() {
+            // A DTLS handshake retransmits what is due.
+            for connection in &made {
+                connection.write().flush(&mut 0)?;
+            }
+        }
         for event in events.iter() {
             let connection = &made[event.token as usize];
             // Nothing is said before the first request; what comes is for TLS.
@@ -64,5 +72,5 @@ fn group(server: &ServerAddress, local: SocketAddr, count: usize) -> stdio::Resu
             }
         }
     }
-    Ok(made.into_iter().map(Socket::Stream).collect())
+    Ok(made.into_iter().map(Socket::Connection).collect())
 }

@@ -51,7 +51,7 @@ impl Crew {
             (Work::Flows(flows), None) => {
                 let offloads = Offloads::probe();
                 // UDP_SEGMENT is for datagrams.
-                let gso = plan.gso && offloads.gso && !flows.is_stream;
+                let gso = plan.gso && offloads.gso && !flows.via.has_connections();
                 let gso = gso.then_some(offloads.max_segments);
                 self.start_receivers(flows, plan.receivers)?;
                 self.start_senders(flows, senders, gso)

@@ -148,7 +148,7 @@ pub fn mixed(options: &MixedOptions, stopper: &Stopper) -> Result<Plan, SetupErr
     let flows = Flows {
         streams: calls.streams(options),
         taps: calls.into_taps(),
-        is_stream: options.turn.via.is_stream(),
+        via: options.turn.via.clone(),
         ..Flows::default()
     };
     let target = options.turn.target();

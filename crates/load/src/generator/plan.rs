@@ -6,6 +6,7 @@ use std::time::Duration;
 use super::churn::Churn;
 use super::sip::Sip;
 use super::{Lane, Stopper, Tap};
+use crate::Via;
 use crate::measure::{Counter, Schedule};
 use crate::peer::Peer;
 
@@ -61,8 +62,8 @@ pub(super) struct Flows {
     pub(super) peers: Vec<Peer>,
     /// What is not answered is not lost, such as garbage.
     pub(super) one_sided: bool,
-    /// Clients reach the server over TCP or TLS.
-    pub(super) is_stream: bool,
+    /// How clients reach the server.
+    pub(super) via: Via,
 }
 
 /// Lanes that take turns on one schedule.
@@ -259,13 +260,12 @@ impl Plan {
         }
     }
 
-    /// Whether clients reach the server over TCP or TLS.
-    pub(super) fn is_stream(&self) -> bool {
+    /// How clients reach the server; `None` for SIP, which says so itself.
+    pub(super) fn via(&self) -> Option<&Via> {
         match &self.work {
-            Work::Flows(flows) => flows.is_stream,
-            Work::Churn(churn) => churn.is_stream(),
-            // It says so itself.
-            Work::Sip(_) => false,
+            Work::Flows(flows) => Some(&flows.via),
+            Work::Churn(churn) => Some(churn.via()),
+            Work::Sip(_) => None,
         }
     }
 

@@ -119,7 +119,7 @@ impl Receiver {
             let index = event.token as usize;
             match self.taps[index].socket.clone() {
                 Socket::Udp(socket) => self.read(index, &socket, shared, counters, &mut arrived),
-                Socket::Stream(connection) => {
+                Socket::Connection(connection) => {
                     self.read_stream(index, &connection, shared, counters, &mut arrived);
                 }
             }

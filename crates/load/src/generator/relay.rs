@@ -160,7 +160,7 @@ pub fn relay(options: &RelayOptions, stopper: &Stopper) -> Result<Plan, SetupErr
         taps,
         peers: sides.reflector.take().into_iter().collect(),
         one_sided: false,
-        is_stream: options.turn.via.is_stream(),
+        via: options.turn.via.clone(),
     };
     let mut plan = Plan::new("relay", &target, Work::Flows(flows));
     plan.stopper = stopper.clone();

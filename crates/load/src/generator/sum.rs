@@ -8,6 +8,7 @@ use super::end::{Came, End, Left};
 use super::plan::{Plan, Work};
 use super::tap::Troubles;
 use super::warnings;
+use crate::Via;
 use crate::measure::{Counter, Counters, Snapshot};
 use crate::report::{Ending, LoadReport, Sending, ThreadUse};
 
@@ -74,8 +75,10 @@ pub(super) fn sum(report: &mut LoadReport, plan: &Plan, counters: &[Counters], e
     if matches!(&plan.work, Work::Sip(sip) if sip.is_stream()) {
         report.sending.method = "writev".to_owned();
     }
-    if plan.is_stream() {
-        report.sending.method = warnings::STREAMS.to_owned();
+    match plan.via() {
+        Some(Via::Tcp | Via::Tls(_)) => report.sending.method = warnings::STREAMS.to_owned(),
+        Some(Via::Dtls(_)) => report.sending.method = warnings::DTLS.to_owned(),
+        Some(Via::Udp) | None => {}
     }
     report.threads = ends.iter().map(|end| thread(end, counters)).collect();
     for part in ends.iter().filter_map(|end| end.sip.as_deref()) {

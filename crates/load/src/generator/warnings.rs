@@ -5,6 +5,8 @@ use crate::report::{Ending, LoadReport};
 
 /// How messages leave over TCP and TLS.
 pub(super) const STREAMS: &str = "send, gathered";
+/// How datagrams leave over DTLS: one call for each.
+pub(super) const DTLS: &str = "send";
 /// A generator thread above this share of a processor is itself the limit.
 const BUSY: f64 = 0.9;
 

@@ -57,12 +57,12 @@ pub enum ProbeError {
         /// How long an answer was waited for.
         waited: Duration,
     },
-    /// There is no TCP connection, or no TLS over it, or it ended.
+    /// There is no TCP connection, no TLS over it, or no DTLS, or it ended.
     #[error("{}", connection(*.server, .via, .source))]
     Connection {
         /// The server.
         server: SocketAddr,
-        /// `TCP` or `TLS`.
+        /// `TCP`, `TLS` or `DTLS`.
         via: &'static str,
         /// What happened.
         source: Arc<io::Error>,
@@ -120,6 +120,15 @@ pub enum ProbeError {
         request: &'static str,
         /// What is wrong with them.
         error: RequestError,
+    },
+    /// The server granted one address of the two that were asked for, and did not say why.
+    #[error(
+        "{server} ignores ADDITIONAL-ADDRESS-FAMILY: it may not support dual allocations, or only under another attribute number \
+         (coturn 4.6 has that of a draft, 0x8032)"
+    )]
+    DualIgnored {
+        /// The server.
+        server: SocketAddr,
     },
     /// Anything else about a request.
     #[error("the {request} request to {server} failed: {error}")]
@@ -182,6 +191,8 @@ pub enum ProbeErrorKind {
     Untrusted,
     /// Data does not come through.
     DataLost,
+    /// A part of the request was ignored.
+    Ignored,
     /// Anything else.
     Other,
 }
@@ -211,6 +222,7 @@ impl ProbeError {
             ProbeError::Refused { code, .. } => ProbeErrorKind::Refused(*code),
             ProbeError::Untrusted { .. } => ProbeErrorKind::Untrusted,
             ProbeError::DataLost { .. } => ProbeErrorKind::DataLost,
+            ProbeError::DualIgnored { .. } => ProbeErrorKind::Ignored,
             ProbeError::Request { .. } | ProbeError::NoCommonFamily { .. } => ProbeErrorKind::Other,
         }
     }
@@ -227,6 +239,7 @@ impl ProbeError {
             server,
             via: match via {
                 Via::Tls(_) => "TLS",
+                Via::Dtls(_) => "DTLS",
                 _ => "TCP",
             },
             source: Arc::new(source),
@@ -241,7 +254,7 @@ impl ProbeError {
                 request,
                 waited,
                 ..
-            } if via.is_stream() => ProbeError::NoAnswerByStream {
+            } if via.has_connections() => ProbeError::NoAnswerByStream {
                 server,
                 request,
                 waited,
@@ -343,17 +356,18 @@ impl ProbeError {
 
 /// What is the matter with a connection, and what to do.
 fn connection(server: SocketAddr, via: &str, source: &io::Error) -> String {
+    let below = if via == "DTLS" { "UDP" } else { "TCP" };
     match source.kind() {
         io::ErrorKind::ConnectionRefused => format!(
-            "nothing listens on TCP {server}: its machine refused the connection. Is the server running, and is this its port for {via}?"
+            "nothing listens on {below} {server}: its machine refused the connection. Is the server running, and is this its port for {via}?"
         ),
         io::ErrorKind::TimedOut => format!(
-            "no answer from TCP {server}: {source}. The server may be down, a firewall on the way may drop TCP, or address or port may be wrong"
+            "no answer from {below} {server}: {source}. The server may be down, a firewall on the way may drop {below}, or address or port may be wrong"
         ),
         io::ErrorKind::UnexpectedEof => {
             format!("no STUN over {via} with {server}: {source}. Is this its port for {via}?")
         }
-        io::ErrorKind::InvalidData if via == "TLS" => format!("no TLS with {server}: {source}"),
+        io::ErrorKind::InvalidData if via != "TCP" => format!("no {via} with {server}: {source}"),
         _ => format!("no {via} connection to {server}: {source}"),
     }
 }

@@ -46,7 +46,7 @@ pub(super) enum Step {
 }
 
 impl Link {
-    /// Opens a socket; over TCP and TLS it waits for the connection, at most `timeout`.
+    /// Opens a socket; over TCP, TLS and DTLS it waits for the connection, at most `timeout`.
     pub(super) fn open(
         server: &ServerAddress,
         config: &ClientConfig,
@@ -212,7 +212,7 @@ impl Link {
                 self.unreachable(now());
                 None
             }
-            Err(error) if self.via.is_stream() && !is_timeout(error.kind()) => {
+            Err(error) if self.via.has_connections() && !is_timeout(error.kind()) => {
                 self.lost = Some(error);
                 self.unreachable(now());
                 None

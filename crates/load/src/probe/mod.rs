@@ -3,6 +3,7 @@
 //! [`stun()`] learns the mapped address. [`turn()`] obtains two allocations, finds out what the server offers, sends data from one
 //! through both to the other and back, and releases them. Both block the calling thread; every step has a timeout.
 
+mod dtls;
 mod error;
 mod link;
 mod relay;
@@ -12,9 +13,7 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use stun::{IntegrityAlgorithm, PasswordAlgorithm};
-use turn::client::{
-    Advice, AllocateOptions, Allocated, Client, ClientConfig, Event, RelayWish, RequestError,
-};
+use turn::client::{Advice, AllocateOptions, Allocated, Client, ClientConfig, Event, RelayWish};
 
 pub use client::Handshake;
 pub use error::{ProbeError, ProbeErrorKind};
@@ -47,13 +46,13 @@ pub struct StunReport {
     pub software: Option<String>,
 }
 
-/// How a TCP or TLS connection came about.
+/// How a TCP, TLS or DTLS connection came about.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Connected {
-    /// How long the TCP connection took: a round trip.
-    pub tcp: Duration,
-    /// How long the TLS handshake took after that, and what it agreed on; `None` over TCP.
+    /// How long the TCP connection took: a round trip; `None` over DTLS.
+    pub tcp: Option<Duration>,
+    /// How long the TLS or DTLS handshake took after that, and what it agreed on; `None` over TCP.
     pub tls: Option<(Duration, Handshake)>,
 }
 
@@ -105,7 +104,7 @@ pub struct TurnReport {
     pub relayed_round_trip: Result<RelayedRoundTrip, ProbeError>,
 }
 
-/// Asks `server` for this machine's mapped address, and waits at most `timeout`: over TCP and TLS twice, for connection and answer.
+/// Asks `server` for this machine's mapped address, and waits at most `timeout`: over TCP, TLS and DTLS twice, for connection and answer.
 ///
 /// # Errors
 /// [`ProbeError`].
@@ -268,7 +267,8 @@ fn dual_outcome(
     let code = allocated.refused_family.map(|(_, code)| code);
     allocated.additional.ok_or_else(|| match code {
         Some(code) => ProbeError::refused(server, "Allocate", code, ""),
-        None => ProbeError::request(server, "Allocate", RequestError::Malformed),
+        // RFC 8489 §14: a server that does not know an attribute from 0x8000 on ignores it.
+        None => ProbeError::DualIgnored { server },
     })
 }
 

@@ -1,4 +1,4 @@
-//! A socket that blocks for a while: UDP, TCP or TLS.
+//! A socket that blocks for a while: UDP, TCP, TLS or DTLS.
 
 use std::io::{self, Read};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpStream, UdpSocket};
@@ -7,11 +7,12 @@ use std::time::{Duration, Instant};
 use client::{Stream, StreamError};
 
 use super::Connected;
+use super::dtls::Session;
 use super::link::is_timeout;
 use crate::{ServerAddress, Via};
 
 /// Shortest wait that a socket's read timeout can express.
-const MIN_WAIT: Duration = Duration::from_micros(100);
+pub(super) const MIN_WAIT: Duration = Duration::from_micros(100);
 /// Bytes that are read from a connection at once.
 const CHUNK: usize = 16 * 1024;
 
@@ -19,6 +20,7 @@ const CHUNK: usize = 16 * 1024;
 pub(super) enum Socket {
     Udp(UdpSocket),
     Stream(Box<Connection>),
+    Dtls(Box<Session>),
 }
 
 /// A TCP connection and what goes through it.
@@ -30,6 +32,10 @@ pub(super) struct Connection {
 
 impl Socket {
     pub(super) fn open(server: &ServerAddress, timeout: Duration) -> io::Result<Socket> {
+        if let Via::Dtls(tls) = &server.via {
+            let session = Session::open(server.address, tls, timeout)?;
+            return Ok(Socket::Dtls(Box::new(session)));
+        }
         match server.via.stream() {
             None => udp(server.address).map(Socket::Udp),
             Some(stream) => {
@@ -43,6 +49,7 @@ impl Socket {
         let address = match self {
             Socket::Udp(socket) => socket.local_addr(),
             Socket::Stream(connection) => connection.socket.local_addr(),
+            Socket::Dtls(session) => session.local_addr(),
         };
         // A bound socket has an address; the call cannot fail.
         address.unwrap_or(SocketAddr::from(([0, 0, 0, 0], 0)))
@@ -52,6 +59,7 @@ impl Socket {
         match self {
             Socket::Udp(_) => None,
             Socket::Stream(connection) => Some(connection.connected.clone()),
+            Socket::Dtls(session) => Some(session.connected()),
         }
     }
 
@@ -62,6 +70,7 @@ impl Socket {
                 connection.stream.queue(&[message]);
                 connection.stream.flush(&mut connection.socket).map(|_| ())
             }
+            Socket::Dtls(session) => session.send(message),
         }
     }
 
@@ -73,6 +82,7 @@ impl Socket {
                 socket.recv(buffer)
             }
             Socket::Stream(connection) => connection.receive(wait, buffer),
+            Socket::Dtls(session) => session.receive(wait, buffer),
         }
     }
 }
@@ -109,7 +119,10 @@ impl Connection {
                 .map(|tls| (start.elapsed() - tcp, tls)),
             _ => None,
         };
-        let connected = Connected { tcp, tls };
+        let connected = Connected {
+            tcp: Some(tcp),
+            tls,
+        };
         Ok(Connection {
             socket,
             stream,
@@ -156,7 +169,7 @@ fn read(socket: &mut TcpStream, stream: &mut Stream, wait: Duration) -> io::Resu
     flushed.map(|_| ())
 }
 
-fn udp(server: SocketAddr) -> io::Result<UdpSocket> {
+pub(super) fn udp(server: SocketAddr) -> io::Result<UdpSocket> {
     let any = match server.ip() {
         IpAddr::V4(_) => IpAddr::V4(Ipv4Addr::UNSPECIFIED),
         IpAddr::V6(_) => IpAddr::V6(Ipv6Addr::UNSPECIFIED),

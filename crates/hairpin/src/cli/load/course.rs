@@ -13,7 +13,7 @@ use crate::cli::value;
 /// Which server.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Where {
-    /// stun:, stuns:, turn: or turns: URI, ?transport=tcp for TCP, or `HOST[:PORT]` over UDP (port 3478 unless said; 5349 with TLS)
+    /// stun:, stuns:, turn: or turns: URI, ?transport=tcp for TCP (udp with turns: for DTLS), or `HOST[:PORT]` over UDP (port 3478 unless said; 5349 with TLS and DTLS)
     #[arg(value_name = "URI")]
     pub(crate) target: String,
     /// Whom to trust.

@@ -45,7 +45,7 @@ pub(crate) struct Args {
 pub(crate) enum Workload {
     /// Binding requests; latency is the round trip
     Binding,
-    /// Connections over TCP or TLS that come and go, with one Binding request each; latency is from TCP to its response
+    /// Connections over TCP, TLS or DTLS that come and go, with one Binding request each; latency is from the first packet to its response
     Connect,
     /// Random, malformed and unauthenticated datagrams from many sources
     Garbage,

@@ -112,14 +112,14 @@ fn check_flags(workload: &str, flags: &[ForWorkloads]) -> Result<(), Fault> {
     Ok(())
 }
 
-/// Refuses over TCP and TLS what only datagrams can do.
+/// Refuses over connections what only plain UDP can do.
 fn check_transport(workload: &str, via: &Via, course: &Course) -> Result<(), Fault> {
-    let mistake = if !via.is_stream() {
+    let mistake = if !via.has_connections() {
         return Ok(());
     } else if workload == "garbage" {
         "--workload garbage is datagrams: give a URI for UDP"
     } else if course.gso {
-        "--gso joins datagrams: it does nothing over TCP and TLS"
+        "--gso joins datagrams of plain UDP: it does nothing over TCP, TLS and DTLS"
     } else {
         return Ok(());
     };

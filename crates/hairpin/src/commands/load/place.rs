@@ -24,6 +24,7 @@ impl Place {
         let address = self.target.address();
         match self.via.transport() {
             Transport::Tls => format!("{scheme}s:{address}"),
+            Transport::Dtls => format!("{scheme}s:{address}?transport=udp"),
             Transport::Tcp => format!("{scheme}:{address}?transport=tcp"),
             _ => format!("{scheme}:{address}"),
         }
@@ -38,7 +39,7 @@ pub(super) fn server(args: &Where, scheme: Scheme) -> Result<Place, Fault> {
         Via::Tls(tls) if args.no_resumption => Via::Tls(tls.without_resumption()),
         via if args.no_resumption => {
             return Err(usage(anyhow!(
-                "--no-resumption does nothing over {via}: it is for turns: and stuns:"
+                "--no-resumption does nothing over {via}: it is for TLS, turns: and stuns: without ?transport=udp"
             )));
         }
         via => via,
@@ -113,7 +114,6 @@ mod tests {
     fn what_is_no_turn_server_is_refused() {
         assert!(found("turn:127.0.0.1?transport=tcp", true).is_ok());
         for (target, part) in [
-            ("turns:127.0.0.1?transport=udp", "DTLS"),
             ("stun:127.0.0.1", "load stun"),
             ("stun:127.0.0.1?transport=tcp", "load stun"),
             ("turn://127.0.0.1", "slashes"),

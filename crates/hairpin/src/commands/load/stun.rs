@@ -42,9 +42,9 @@ pub(super) fn run(args: &Args) -> Result<ExitCode, Fault> {
     )?;
     check_garbage(workload, &args.garbage)?;
     let place = place::server(&args.to, Scheme::Stun)?;
-    if args.workload == Workload::Connect && !place.via.is_stream() {
+    if args.workload == Workload::Connect && !place.via.has_connections() {
         return Err(Fault::Usage(anyhow!(
-            "--workload connect is for TCP and TLS: write stun:HOST?transport=tcp or stuns:HOST"
+            "--workload connect is for TCP, TLS and DTLS: write stun:HOST?transport=tcp, stuns:HOST or stuns:HOST?transport=udp"
         )));
     }
     check_transport(workload, &place.via, &args.how.course)?;
@@ -65,8 +65,8 @@ pub(super) fn run(args: &Args) -> Result<ExitCode, Fault> {
 
 fn plan(args: &Args, place: Place, stopper: &Stopper) -> Result<Plan, Fault> {
     let Place { target, via } = place;
-    if !via.is_stream() {
-        // Over TCP and TLS the connections themselves tell.
+    if !via.has_connections() {
+        // Over TCP, TLS and DTLS the connections themselves tell.
         knock(target)?;
     }
     let mut plan = match args.workload {

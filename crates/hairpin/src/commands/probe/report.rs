@@ -102,22 +102,20 @@ fn connected_json(connected: &Connected) -> Value {
             "alpn": handshake.alpn,
         })
     });
-    json!({ "connect_ms": milliseconds(connected.tcp), "tls": tls })
+    json!({ "connect_ms": connected.tcp.map(milliseconds), "tls": tls })
 }
 
 fn connected_text(connected: &Connected) -> String {
-    let tcp = format!("TCP in {}", duration(connected.tcp));
-    match &connected.tls {
-        None => tcp,
-        Some((time, handshake)) => {
-            let alpn = handshake.alpn.as_deref().unwrap_or("none");
-            let (version, cipher) = (handshake.version, &handshake.cipher);
-            format!(
-                "{tcp}, {version} in {}: {cipher}, ALPN {alpn}",
-                duration(*time)
-            )
-        }
-    }
+    let tcp = connected
+        .tcp
+        .map(|time| format!("TCP in {}", duration(time)));
+    let tls = connected.tls.as_ref().map(|(time, handshake)| {
+        let alpn = handshake.alpn.as_deref().unwrap_or("none");
+        let (version, cipher) = (handshake.version, &handshake.cipher);
+        format!("{version} in {}: {cipher}, ALPN {alpn}", duration(*time))
+    });
+    let parts: Vec<String> = tcp.into_iter().chain(tls).collect();
+    parts.join(", ")
 }
 
 fn offer_json(offer: &Offer) -> Value {

@@ -67,7 +67,7 @@ struct Recipe {
 enum Kind {
     /// An allocation, with so many Refresh requests in its life.
     Allocate { refreshes: u32 },
-    /// A connection, over TLS with its handshake, and one Binding request.
+    /// A connection, over TLS and DTLS with its handshake, and one Binding request.
     Connect,
 }
 
@@ -95,8 +95,8 @@ impl Churn {
             .collect()
     }
 
-    pub(super) fn is_stream(&self) -> bool {
-        self.options.turn.via.is_stream()
+    pub(super) fn via(&self) -> &Via {
+        &self.options.turn.via
     }
 
     /// The workers of a run. `closed` keeps so many cycles under way; otherwise the schedule says when they begin.
@@ -162,7 +162,7 @@ pub fn allocate(options: &ChurnOptions, stopper: &Stopper) -> Result<Plan, Setup
     Ok(plan)
 }
 
-/// Puts connections that come and go into a plan: TCP, the TLS handshake, one Binding request, the end. `options.refreshes` and what
+/// Puts connections that come and go into a plan: TCP or UDP, the TLS or DTLS handshake, one Binding request, the end. `options.refreshes` and what
 /// concerns allocations mean nothing here.
 ///
 /// # Errors

@@ -93,7 +93,7 @@ impl Worker {
         limit: u32,
         ports: Ports,
     ) -> stdio::Result<Worker> {
-        let chunk = if recipe.turn.via.is_stream() {
+        let chunk = if recipe.turn.via.has_connections() {
             CHUNK
         } else {
             0
@@ -209,11 +209,11 @@ impl Worker {
         };
         let turn = &self.recipe.turn;
         let (server, via) = (turn.server.address(), &turn.via);
-        let socket = if via.is_stream() {
+        let socket = if via.has_connections() {
             let connection = self
                 .ports
                 .open(|local| Connection::open(server, local, via))?;
-            Socket::Stream(Arc::new(connection))
+            Socket::Connection(Arc::new(connection))
         } else {
             let socket = self.ports.open(|local| UdpSocket::bind(local, &options))?;
             Socket::Udp(Arc::new(socket))
@@ -267,7 +267,7 @@ impl Worker {
         let now = now();
         let socket = match cycle.socket.clone() {
             Socket::Udp(socket) => socket,
-            Socket::Stream(connection) => {
+            Socket::Connection(connection) => {
                 let server = cycle.endpoint.server();
                 let endpoint = &mut cycle.endpoint;
                 let read = connection.read(&mut self.chunk, |message| {

@@ -92,7 +92,7 @@ impl TurnClients {
         ClientConfig {
             credentials: self.credentials.clone(),
             security: self.security,
-            retransmission: retransmission(self.patience, self.via.is_stream()),
+            retransmission: retransmission(self.patience, self.via.transport().is_stream()),
             transport: self.via.transport(),
             ..ClientConfig::default()
         }
@@ -142,6 +142,7 @@ pub(super) fn target_name(scheme: &str, address: SocketAddr, via: &Via) -> Strin
         Via::Udp => format!("{scheme}:{address}"),
         Via::Tcp => format!("{scheme}:{address}?transport=tcp"),
         Via::Tls(_) => format!("{scheme}s:{address}"),
+        Via::Dtls(_) => format!("{scheme}s:{address}?transport=udp"),
     }
 }
 
@@ -208,7 +209,7 @@ pub(super) fn reserve_descriptors(sockets: u64) -> Result<(), SetupError> {
 /// Fails at once if the server's machine says that nobody listens; silence is no proof of anything.
 pub(super) fn knock(clients: &TurnClients) -> Result<(), SetupError> {
     let server = clients.server.address();
-    if clients.via.is_stream() {
+    if clients.via.has_connections() {
         return reach(&clients.address(), clients.patience);
     }
     let answer = UdpSocket::bind(clients.local())
