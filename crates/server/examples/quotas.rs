@@ -40,11 +40,10 @@ impl Quota for Guests {
 }
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
-    let limits = QuotaLimits {
-        per_user: 10,
-        per_source: 100,
-        total: 10_000,
-    };
+    let limits = QuotaLimits::default()
+        .per_user(10)
+        .per_source(100)
+        .total(10_000);
     let server = Server::builder()
         .listen("127.0.0.1:0".parse()?)
         .user("guest-1", "secret")

@@ -12,6 +12,7 @@ use turn::server::{ClientIdentity, Quota, QuotaExceeded};
 
 /// The limits; one unit is one relayed transport address, so a dual allocation takes two. `u32::MAX` is no limit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct QuotaLimits {
     /// Held by one user name at once.
     pub per_user: u32,
@@ -32,6 +33,27 @@ impl Default for QuotaLimits {
 }
 
 impl QuotaLimits {
+    /// The same with this many for one user name.
+    #[must_use]
+    pub const fn per_user(mut self, limit: u32) -> QuotaLimits {
+        self.per_user = limit;
+        self
+    }
+
+    /// The same with this many for one source prefix.
+    #[must_use]
+    pub const fn per_source(mut self, limit: u32) -> QuotaLimits {
+        self.per_source = limit;
+        self
+    }
+
+    /// The same with this many for everybody.
+    #[must_use]
+    pub const fn total(mut self, limit: u32) -> QuotaLimits {
+        self.total = limit;
+        self
+    }
+
     /// Enough for a large conference bridge behind one user name, not for one leaked password to take every port.
     pub const PER_USER: u32 = 1_000;
     /// Enough for an office or a carrier's NAT behind one address.

@@ -81,36 +81,14 @@ fn ports_of_other_processes_are_passed_over() {
 
 #[test]
 fn a_user_a_source_and_all_together_have_limits_across_workers() {
-    let unlimited = QuotaLimits {
-        per_user: 1_000,
-        per_source: 1_000,
-        total: 1_000,
-    };
+    let unlimited = QuotaLimits::default()
+        .per_user(1_000)
+        .per_source(1_000)
+        .total(1_000);
     for (limits, code, name) in [
-        (
-            QuotaLimits {
-                per_user: 6,
-                ..unlimited
-            },
-            486,
-            "user",
-        ),
-        (
-            QuotaLimits {
-                per_source: 6,
-                ..unlimited
-            },
-            486,
-            "source",
-        ),
-        (
-            QuotaLimits {
-                total: 6,
-                ..unlimited
-            },
-            508,
-            "total",
-        ),
+        (unlimited.per_user(6), 486, "user"),
+        (unlimited.per_source(6), 486, "source"),
+        (unlimited.total(6), 508, "total"),
     ] {
         let server = start(loopback(4).quota(limits).user("bob", "hunter2"));
         let (mut clients, refused) = allocate_until_refused(&server);

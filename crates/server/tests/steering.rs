@@ -156,10 +156,7 @@ fn the_hash_alone_needs_no_entry() {
 /// Requests that are refused, released at once, retransmitted, or make allocations that expire.
 #[test]
 fn churn_leaves_no_entry_behind() {
-    let quota = hairpin_server::quota::QuotaLimits {
-        per_user: 40,
-        ..Default::default()
-    };
+    let quota = hairpin_server::quota::QuotaLimits::default().per_user(40);
     let server = start(
         loopback(4)
             .quota(quota)
@@ -358,10 +355,7 @@ fn a_flood_from_many_sources_moves_no_flow_and_makes_no_entry() {
 
 #[test]
 fn a_full_table_leaves_allocations_where_they_are() {
-    let quota = hairpin_server::quota::QuotaLimits {
-        total: 8,
-        ..Default::default()
-    };
+    let quota = hairpin_server::quota::QuotaLimits::default().total(8);
     let builder = hairpin_server::Server::builder()
         .listen(at("127.0.0.1:0"))
         .relay_address(private_loopback(9))

@@ -43,6 +43,7 @@ use crate::{BuildError, TransactionId};
 
 /// Why the value of an attribute makes no sense.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
 pub enum AttributeError {
     /// The value is shorter or longer than its type allows.
     #[error("attribute has a length that its type does not allow")]

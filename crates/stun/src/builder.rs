@@ -9,6 +9,7 @@ use crate::{Class, Method, TransactionId};
 
 /// Why a message cannot be written.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
 pub enum BuildError {
     /// The buffer has no room for it, or the message would exceed the 65,535 bytes its length field can count.
     #[error("message does not fit the buffer")]

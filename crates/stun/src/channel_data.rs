@@ -24,6 +24,7 @@ pub struct ChannelData<'a> {
 
 /// Why a datagram is not ChannelData. It is then to be discarded (RFC 8656 §12.6).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, thiserror::Error)]
+#[non_exhaustive]
 pub enum ChannelDataError {
     /// Fewer than four bytes.
     #[error("datagram is shorter than the 4 bytes of a ChannelData header")]

@@ -14,6 +14,7 @@ use crate::{HmacKey, PasswordAlgorithm};
 
 /// Which text the OpaqueString profile refuses (RFC 8265 §4.2): it is empty or holds code points such as controls.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, thiserror::Error)]
+#[non_exhaustive]
 pub enum CredentialError {
     /// The user name.
     #[error("user name is empty or holds characters that RFC 8265 does not allow")]

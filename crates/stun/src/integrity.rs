@@ -36,6 +36,7 @@ impl IntegrityAlgorithm {
 
 /// Why a message's integrity is not established.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, thiserror::Error)]
+#[non_exhaustive]
 pub enum IntegrityError {
     /// The attribute for this key's algorithm is not there.
     #[error("message has no integrity attribute for this key")]

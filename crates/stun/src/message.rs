@@ -15,6 +15,7 @@ use crate::{Class, Method, TransactionId};
 
 /// Why a datagram is not a STUN message. It is then to be discarded without an answer (RFC 8489 §6.3).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, thiserror::Error)]
+#[non_exhaustive]
 pub enum ParseError {
     /// Fewer than 20 bytes.
     #[error("datagram is shorter than the 20 bytes of a STUN header")]

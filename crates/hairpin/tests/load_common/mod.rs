@@ -27,10 +27,7 @@ impl Server {
 
     /// It grants so many allocations.
     pub(crate) fn limited(allocations: u32) -> Server {
-        let quota = QuotaLimits {
-            per_user: allocations,
-            ..QuotaLimits::default()
-        };
+        let quota = QuotaLimits::default().per_user(allocations);
         Server::launch(builder().allow_development_peers().quota(quota))
     }
 

@@ -53,6 +53,7 @@ impl PeerRule {
 
 /// The operator's part of the policy.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct PeerRules {
     /// Networks that are re-admitted although the built-in list refuses them, or admitted in spite of a wider `deny`.
     pub allow: Vec<PeerRule>,

@@ -29,6 +29,7 @@ pub struct PortRange {
 
 /// Why a port range was refused.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
 pub enum PortRangeError {
     /// The first port is above the last.
     #[error("the first relay port is above the last: swap them")]
@@ -118,6 +119,7 @@ impl Want {
 
 /// What has become of the ports of a [`PortPool`].
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct PortCounts {
     /// Held by relays, or about to be.
     pub in_use: usize,

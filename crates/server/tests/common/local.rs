@@ -44,11 +44,10 @@ impl Crowd {
 
     /// The same with a server that begins like this.
     pub(crate) fn of(builder: ServerBuilder) -> Crowd {
-        let limits = QuotaLimits {
-            per_user: QuotaLimits::UNLIMITED,
-            per_source: QuotaLimits::UNLIMITED,
-            total: QuotaLimits::UNLIMITED,
-        };
+        let limits = QuotaLimits::default()
+            .per_user(QuotaLimits::UNLIMITED)
+            .per_source(QuotaLimits::UNLIMITED)
+            .total(QuotaLimits::UNLIMITED);
         let server = builder
             .listen(SocketAddr::new(ip("0.0.0.0"), 0))
             .relay_address(relay_address())

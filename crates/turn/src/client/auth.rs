@@ -79,7 +79,7 @@ impl Challenge {
             .verify_at_least(&self.key, self.integrity().tag_len())
             .map_err(|error| match error {
                 IntegrityError::Missing => DiscardReason::NotAuthenticated,
-                IntegrityError::Mismatch => DiscardReason::BadIntegrity,
+                _ => DiscardReason::BadIntegrity,
             })
     }
 }

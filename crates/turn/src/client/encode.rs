@@ -27,9 +27,7 @@ impl Client {
             self.write(&mut buffer, operation, id, sign)
                 .map_err(|error| match error {
                     BuildError::BufferFull => RequestError::TooLong,
-                    BuildError::Attribute(_) | BuildError::Order => {
-                        RequestError::UnusableCredentials
-                    }
+                    _ => RequestError::UnusableCredentials,
                 })?;
         Ok(request.into())
     }

@@ -55,6 +55,7 @@ impl fmt::Display for Discarded {
 
 /// Another server to try (RFC 8489 §10).
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Alternate {
     /// Its addresses, at least one; the first is of the family this client uses.
     pub servers: Box<[SocketAddr]>,
@@ -64,6 +65,7 @@ pub struct Alternate {
 
 /// An error response.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Refusal {
     /// The error code, 300 to 699.
     pub code: u16,

@@ -8,6 +8,7 @@ use super::error::{Advice, RequestError, Timing};
 
 /// What an Allocate request obtained.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Allocated {
     /// The relayed transport address.
     pub relayed: SocketAddr,
@@ -29,6 +30,7 @@ pub struct Allocated {
 
 /// What a Binding request found out.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Mapped {
     /// This client's address as the server sees it.
     pub address: SocketAddr,

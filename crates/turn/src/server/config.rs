@@ -23,6 +23,7 @@ pub const CHANNEL_LIFETIME_S: u32 = 600;
 
 /// The engine's configuration. All limits are for one [`Server`](super::Server), that is, for one worker.
 #[derive(Clone, Debug)]
+#[non_exhaustive]
 pub struct Config {
     /// The realm (RFC 8489 §14.9), 1 to [`MAX_REALM_BYTES`] bytes. Up to 16 bytes, even the challenge to
     /// the shortest request fits the amplification limit with all it should hold.

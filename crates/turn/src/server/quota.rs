@@ -13,6 +13,7 @@ use crate::{ClientPath, FiveTuple};
 
 /// Which limit is reached.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, thiserror::Error)]
+#[non_exhaustive]
 pub enum QuotaExceeded {
     /// The user's: 486 (RFC 8656 §7.2, item 10).
     #[error("the user holds as many relayed addresses as allowed")]

@@ -61,6 +61,7 @@ pub(super) struct User {
 
 /// Whose keys to forget.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum Forget<'a> {
     /// The user of this name, prepared with OpaqueString.
     User(&'a str),

@@ -58,10 +58,8 @@ fn challenges_are_at_most_three_times_the_request() {
 fn a_realm_that_is_too_long_for_the_shortest_challenge_is_rejected() {
     let world = World::new();
     let error = |realm: &str| {
-        let config = Config {
-            realm: realm.to_owned(),
-            ..world.config.clone()
-        };
+        let mut config: Config = world.config.clone();
+        config.realm = realm.to_owned();
         config.validate().err()
     };
     assert_eq!(error(&"r".repeat(MAX_REALM_BYTES)), None);

@@ -378,11 +378,10 @@ fn settings(config: &Config) -> Settings {
         .map(|secret| secret.clone().into_bytes())
         .collect();
     settings.peers = peers(config);
-    settings.quota = QuotaLimits {
-        per_user: config.limits.allocations_per_user,
-        per_source: config.limits.allocations_per_source,
-        total: config.limits.allocations,
-    };
+    settings.quota = QuotaLimits::default()
+        .per_user(config.limits.allocations_per_user)
+        .per_source(config.limits.allocations_per_source)
+        .total(config.limits.allocations);
     settings.nonce_lifetime = config.nonce_lifetime;
     settings.strict_expiry = config.strict_expiry;
     settings.rfc5766_channels = config.rfc5766_channels;
@@ -448,10 +447,9 @@ fn rules(list: &[PeerRule]) -> Vec<Rule> {
 }
 
 fn peers(config: &Config) -> PeerRules {
-    let mut peers = PeerRules {
-        allow: rules(&config.peers_allow),
-        deny: rules(&config.peers_deny),
-    };
+    let mut peers = PeerRules::default();
+    peers.allow = rules(&config.peers_allow);
+    peers.deny = rules(&config.peers_deny);
     if config.peers_allow_local {
         // This host's own addresses are denied one by one, which a rule for the network around them does not undo.
         let own = addresses::host_addresses().into_iter().map(IpNet::from);

@@ -92,6 +92,7 @@ impl OwnedKeyQuery {
 
 /// What a source says to a [`KeyQuery`].
 #[derive(Clone, Debug)]
+#[non_exhaustive]
 pub enum KeyLookup {
     /// These keys belong to the user.
     Known(KnownUser),
