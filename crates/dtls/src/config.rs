@@ -22,6 +22,9 @@ pub struct Config {
 pub struct Limits {
     /// The maximum number of connections, handshakes included. Above it, the endpoint drops a ClientHello with a valid cookie.
     pub connections: usize,
+    /// The maximum number of connections of one IPv4 address or IPv6 /64, handshakes included. Above it, the endpoint drops a ClientHello
+    /// with a valid cookie.
+    pub connections_per_source: usize,
     /// The maximum number of handshakes at a time. A further one ends the oldest.
     pub half_open: usize,
     /// The maximum number of handshakes at a time from one /24 (IPv4) or /48 (IPv6). A further one ends the oldest of that prefix.
@@ -41,6 +44,7 @@ impl Default for Limits {
     fn default() -> Limits {
         Limits {
             connections: 65_536,
+            connections_per_source: 65_536,
             half_open: 1024,
             half_open_per_prefix: 128,
             handshake_timeout: Duration::from_secs(20),

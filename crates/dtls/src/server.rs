@@ -6,6 +6,7 @@ mod counters;
 mod endpoint;
 mod half_open;
 mod handshake;
+mod sources;
 mod table;
 
 pub use counters::{Counters, DropReason};

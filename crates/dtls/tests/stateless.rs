@@ -4,7 +4,7 @@
 
 mod support;
 
-use hairpin_dtls::{ClientEvent, CloseReason, DropReason, Endpoint, Event, Limits};
+use hairpin_dtls::{ClientEvent, CloseReason, DropReason, Endpoint, Event, Limits, Path};
 use support::*;
 use timers::Mono;
 
@@ -189,6 +189,44 @@ fn connections_are_bounded() {
         assert_eq!(client.is_established(), number < 3);
     }
     assert_eq!(endpoint.counters().drops(DropReason::TooManyConnections), 1);
+}
+
+#[test]
+fn connections_of_a_source_are_bounded_and_other_sources_are_not() {
+    let authority = Authority::ecdsa();
+    let limits = Limits {
+        connections_per_source: 2,
+        ..Limits::default()
+    };
+    let mut endpoint = authority.endpoint(limits);
+    let from = |remote: &str| Path {
+        remote: remote.parse().unwrap(),
+        ..path(1)
+    };
+    let connect = |endpoint: &mut Endpoint, remote: &str| {
+        let mut client = authority.client(Mono(0));
+        exchange(endpoint, &mut client, Mono(0), &from(remote));
+        client.is_established()
+    };
+    for (remote, admitted) in [
+        ("203.0.113.1:1", true),
+        ("203.0.113.1:2", true),
+        ("203.0.113.1:3", false),
+        ("203.0.113.2:1", true),
+        ("[2001:db8::1]:1", true),
+        ("[2001:db8::2]:1", true),
+        ("[2001:db8::3]:1", false),
+        ("[2001:db8:0:1::3]:1", true),
+    ] {
+        assert_eq!(connect(&mut endpoint, remote), admitted, "{remote}");
+    }
+    assert_eq!(endpoint.counters().drops(DropReason::TooManyOfSource), 2);
+    // A client that begins again on the same path takes the place of its own connection.
+    assert!(connect(&mut endpoint, "203.0.113.1:2"));
+    let ended = endpoint.find(&from("203.0.113.1:1")).unwrap();
+    endpoint.close(Mono(0), ended);
+    transmits(&mut endpoint);
+    assert!(connect(&mut endpoint, "203.0.113.1:3"));
 }
 
 #[test]

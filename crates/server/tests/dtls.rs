@@ -204,3 +204,27 @@ fn a_dtls_listener_requires_a_certificate() {
         .relay_address(ip("127.0.0.1"));
     assert!(matches!(builder.start(), Err(StartError::NoCertificate)));
 }
+
+#[test]
+fn connections_of_a_source_are_bounded_and_others_are_admitted() {
+    let (builder, config) = builder(1);
+    let mut settings = StreamSettings::default();
+    settings.connections_per_source = 2;
+    let server = start(builder.streams(settings));
+    let port = server.dtls_listeners()[0];
+    let link = |from: &str| DtlsLink::new(socket(from), port, &config);
+    let (mut first, _second) = (link("127.0.0.1:0"), link("127.0.0.1:0"));
+    let mut third = DtlsLink::begin(socket("127.0.0.1:0"), port, &config);
+    // The cookie, which it returns.
+    assert!(third.read());
+    eventually("the third is refused", || {
+        server.stats().dtls().dropped(DropReason::TooManyOfSource) == 1
+    });
+    let _other = link("127.0.0.2:0");
+    first.close();
+    eventually("one has ended", || {
+        server.stats().dtls().connections_now == 2
+    });
+    let _next = link("127.0.0.1:0");
+    server.shutdown().expect("no panic");
+}

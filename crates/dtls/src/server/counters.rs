@@ -34,6 +34,8 @@ drop_reasons! {
     ShortHello = "short_hello",
     /// The cookie is valid, but the endpoint has reached its limit on connections.
     TooManyConnections = "too_many_connections",
+    /// The cookie is valid, but the source has reached its limit on connections.
+    TooManyOfSource = "too_many_of_source",
     /// The encrypted record arrived before the keys were derived, and there is no room to store it.
     Early = "early",
     /// The connection does not use this epoch now.

@@ -9,6 +9,7 @@ use timers::{Mono, Wheel};
 use super::connection::{Connection, Context, Outcome};
 use super::counters::{Counters, DropReason};
 use super::half_open::HalfOpen;
+use super::sources::Sources;
 use super::table::{ConnectionKey, Table};
 use crate::cookie::{self, CookieKey};
 use crate::flight::Outgoing;
@@ -86,6 +87,7 @@ pub struct Endpoint {
     cookies: CookieKey,
     table: Table,
     half_open: HalfOpen,
+    sources: Sources,
     /// Connections with a handshake step to do. Each is in the queue at most once, because a step precedes the next message.
     work: VecDeque<ConnectionKey>,
     timers: Wheel<1_000_000>,
@@ -103,6 +105,7 @@ impl Endpoint {
             cookies,
             table: Table::new(seed),
             half_open: HalfOpen::default(),
+            sources: Sources::new(seed),
             work: VecDeque::new(),
             timers: Wheel::new(),
             outgoing: Outgoing::new(),
@@ -247,6 +250,10 @@ impl Endpoint {
     ) -> Option<ConnectionKey> {
         let limits = self.config.limits;
         let address = path.remote.ip();
+        if self.sources.count(address) >= limits.connections_per_source.max(1) {
+            self.counters.dropped(DropReason::TooManyOfSource);
+            return None;
+        }
         while let Some(oldest) =
             self.half_open
                 .excess(address, limits.half_open, limits.half_open_per_prefix)
@@ -264,6 +271,7 @@ impl Endpoint {
         let deadline = connection.deadline(&self.config);
         let key = self.table.insert(connection);
         self.half_open.add(key, address);
+        self.sources.add(address);
         self.timers.set(key.index, deadline);
         Some(key)
     }
@@ -326,6 +334,7 @@ impl Endpoint {
         if !established {
             self.half_open.remove(key);
         }
+        self.sources.remove(connection.path.remote.ip());
         self.timers.remove(key.index);
         self.events.push_back(Event::Closed {
             connection: key,

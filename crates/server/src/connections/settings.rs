@@ -9,7 +9,8 @@ pub struct StreamSettings {
     /// The maximum number of connections of all workers together. Default 20,000.
     pub connections: u32,
     /// The maximum number of connections of one IPv4 address or IPv6 /64. Default 1,000, because many clients may share an address
-    /// behind a NAT. Behind a load balancer that sends PROXY headers, it applies to the clients that the headers name.
+    /// behind a NAT. Behind a load balancer that sends PROXY headers, it applies to the clients that the headers name. DTLS has a count
+    /// of its own, with the same limit.
     pub connections_per_source: u32,
     /// The message deadline. The first message of a new connection, TLS handshake included, must be complete within this time. So must
     /// each later message, from its first bytes on. Default 10 s.

@@ -95,6 +95,7 @@ fn config(shared: &Shared, limits: &WorkerLimits) -> Arc<Config> {
         protocols: PROTOCOLS.map(<[u8]>::to_vec).to_vec(),
         limits: Limits {
             connections: limits.connections,
+            connections_per_source: limits.per_source,
             half_open: defaults.half_open.min(limits.unproven),
             half_open_per_prefix: defaults.half_open_per_prefix.min(limits.unproven),
             handshake_timeout: limits.message_deadline,

@@ -41,6 +41,15 @@ pub(crate) struct DtlsLink {
 impl DtlsLink {
     /// Connects from this socket, which reads with a timeout.
     pub(crate) fn new(socket: UdpSocket, server: SocketAddr, config: &Arc<ClientConfig>) -> Self {
+        let mut link = DtlsLink::begin(socket, server, config);
+        while !link.client.is_established() {
+            assert!(link.read(), "the handshake goes on: {:?}", link.closed);
+        }
+        link
+    }
+
+    /// Sends the first ClientHello.
+    pub(crate) fn begin(socket: UdpSocket, server: SocketAddr, config: &Arc<ClientConfig>) -> Self {
         let name = ServerName::try_from(NAME).expect("a name");
         let client = Client::new(Arc::clone(config), name, Mono(0), UnixTime::now());
         let mut link = DtlsLink {
@@ -52,9 +61,6 @@ impl DtlsLink {
             closed: None,
         };
         link.flush();
-        while !link.client.is_established() {
-            assert!(link.read(), "the handshake goes on: {:?}", link.closed);
-        }
         link
     }
 
