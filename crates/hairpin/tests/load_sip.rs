@@ -106,6 +106,46 @@ fn every_workload_in_an_open_loop_over_both_transports() {
     }
 }
 
+/// The server's address in its URI that begins so: `wss://`.
+fn address_of(server: &Serve, scheme: &str) -> String {
+    let banner = server.banner();
+    let rest = banner
+        .split_once(&format!(" {scheme}"))
+        .map(|(_, rest)| rest);
+    let rest = rest.unwrap_or_else(|| panic!("no {scheme}: {banner}"));
+    rest.split_whitespace().next().unwrap().to_owned()
+}
+
+#[test]
+fn every_workload_over_tls_and_websockets() {
+    let more = ["tls", "ws", "wss"].map(|of| format!("sip.listen_{of}=127.0.0.1:0"));
+    let more: Vec<&str> = more.iter().map(String::as_str).collect();
+    let (server, _) = server("127.0.0.1", &[&more[..], &["sip.challenge=true"]].concat());
+    for (transport, scheme) in [("tls", "sips:"), ("ws", "ws://"), ("wss", "wss://")] {
+        let uri = format!("sip:test@{}", address_of(&server, scheme));
+        for (workload, requests) in [("options", 1), ("register", 2), ("call", 2)] {
+            let mut arguments = vec!["--workload", workload, "--transport", transport];
+            arguments.extend(["--rate", "200", "--duration", "500ms", "--warm-up", "100ms"]);
+            if transport != "ws" {
+                arguments.push("--insecure");
+            }
+            if workload == "register" {
+                arguments.extend(["--user", "alice:s3cret"]);
+            }
+            adds_up(&report(&uri, &arguments), requests);
+        }
+    }
+    // Nobody trusts the certificate that the server has made itself, and plain TCP is no TLS.
+    let uri = format!("sip:test@{}", address_of(&server, "sips:"));
+    let output = load(&uri, &["--transport", "tls"]);
+    fails(&output, 1, "proves nothing that is trusted");
+    let plain = format!("sip:test@{}", address_of(&server, "sip:"));
+    let output = load(&plain, &["--transport", "tls", "--insecure"]);
+    fails(&output, 1, "during the handshake");
+    let output = load(&plain, &["--transport", "tcp", "--insecure"]);
+    fails(&output, 2, "--insecure does nothing over TCP");
+}
+
 #[test]
 fn a_window_of_runs_and_several_threads() {
     let (server, uri) = server("127.0.0.1", &[]);

@@ -6,13 +6,13 @@ use std::path::PathBuf;
 #[derive(Debug, Default, clap::Args)]
 #[command(next_help_heading = "TLS")]
 pub(crate) struct Tls {
-    /// turns:, stuns: trust the certificates of this PEM file, and no others [default: those of the system]
+    /// TLS: trust the certificates of this PEM file, and no others [default: those of the system]
     #[arg(long, value_name = "FILE", conflicts_with = "insecure")]
     pub(crate) ca: Option<PathBuf>,
-    /// turns:, stuns: accept any certificate, without knowing whose it is
+    /// TLS: accept any certificate, without knowing whose it is
     #[arg(long)]
     pub(crate) insecure: bool,
-    /// turns:, stuns: the name that the certificate must be for [default: the host of the URI]
+    /// TLS: the name that the certificate must be for [default: the host of the URI]
     #[arg(long, value_name = "NAME")]
     pub(crate) server_name: Option<String>,
 }

@@ -32,7 +32,12 @@ fn tls(uri: &Uri, args: &Args) -> Result<Tls> {
         Host::Ip(ip) => ip.to_string(),
         Host::Name(name) => name.clone(),
     };
-    let name = args.server_name.as_ref().unwrap_or(&host);
+    verify(&host, args)
+}
+
+/// Whom `args` have one expect at `host`.
+pub(crate) fn verify(host: &str, args: &Args) -> Result<Tls> {
+    let name = args.server_name.as_deref().unwrap_or(host);
     Ok(match &args.ca {
         _ if args.insecure => Tls::insecure(name)?,
         Some(file) => Tls::with_root_file(name, file)?,

@@ -138,6 +138,11 @@ impl Serve {
         line[name.len()..].trim()
     }
 
+    /// All that it has said of itself.
+    pub(crate) fn banner(&self) -> &str {
+        &self.banner
+    }
+
     /// Sends a signal, by the name that kill(1) knows.
     pub(crate) fn signal(&self, name: &str) {
         send_signal(&self.child, name);

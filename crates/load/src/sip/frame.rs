@@ -5,7 +5,7 @@ use memchr::memmem;
 use super::lines::{Lines, leading_number};
 
 /// Longest head, and longest body, of a message that is taken from a stream.
-const LIMIT: usize = 65_536;
+pub(super) const LIMIT: usize = 65_536;
 
 /// What a buffer begins with.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

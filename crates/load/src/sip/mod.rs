@@ -5,6 +5,7 @@
 //! (challenges, dialogs) goes through the `sip` crate.
 
 pub(crate) mod frame;
+pub(crate) mod layers;
 pub(crate) mod lines;
 pub(crate) mod out;
 pub(crate) mod stream;
@@ -21,6 +22,12 @@ pub enum Transport {
     Udp,
     /// A stream, framed by Content-Length.
     Tcp,
+    /// The same over TLS.
+    Tls,
+    /// A WebSocket, each of whose messages is one of SIP (RFC 7118).
+    Ws,
+    /// The same over TLS.
+    Wss,
 }
 
 impl Transport {
@@ -30,6 +37,9 @@ impl Transport {
         match self {
             Transport::Udp => "UDP",
             Transport::Tcp => "TCP",
+            Transport::Tls => "TLS",
+            Transport::Ws => "WS",
+            Transport::Wss => "WSS",
         }
     }
 
@@ -39,6 +49,36 @@ impl Transport {
         match self {
             Transport::Udp => "udp",
             Transport::Tcp => "tcp",
+            Transport::Tls => "tls",
+            // RFC 7118 §5.2: one parameter for both.
+            Transport::Ws | Transport::Wss => "ws",
         }
+    }
+
+    /// As options and reports name it: `wss`.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Transport::Wss => "wss",
+            other => other.in_uri(),
+        }
+    }
+
+    /// Over connections.
+    #[must_use]
+    pub fn is_stream(self) -> bool {
+        self != Transport::Udp
+    }
+
+    /// Over TLS.
+    #[must_use]
+    pub fn is_secure(self) -> bool {
+        matches!(self, Transport::Tls | Transport::Wss)
+    }
+
+    /// A WebSocket.
+    #[must_use]
+    pub fn is_websocket(self) -> bool {
+        matches!(self, Transport::Ws | Transport::Wss)
     }
 }

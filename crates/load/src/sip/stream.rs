@@ -1,10 +1,11 @@
-//! A TCP connection with what waits on both sides of it: bytes that are no whole message yet, bytes that did not fit.
+//! A connection with what waits on both sides of it: bytes that are no whole message yet, bytes that did not fit.
 
 use std::io::{self, IoSlice};
+use std::time::{Duration, Instant};
 
-use ::io::{Event, Interest, Poller, TcpConnection};
+use ::io::{Event, Events, Interest, Poller, TcpConnection};
 
-use super::frame::{self, Frame};
+use super::layers::{Layers, Way, cut};
 
 /// Bytes asked of the kernel at a time.
 const CHUNK: usize = 65_536;
@@ -31,6 +32,8 @@ pub(crate) struct Pipe {
     filled: usize,
     outgoing: Vec<u8>,
     written: usize,
+    /// TLS and WebSocket, if there are.
+    layers: Option<Box<Layers>>,
     /// The poller tells when it can be written.
     watched: bool,
 }
@@ -45,8 +48,76 @@ impl Pipe {
             filled: 0,
             outgoing: Vec::new(),
             written: 0,
+            layers: None,
             watched: false,
         }
+    }
+
+    /// The same with TLS or a WebSocket, whose handshakes begin with the first [`Pipe::flush`].
+    ///
+    /// # Errors
+    /// The TLS configuration cannot be used, or there is no randomness.
+    pub(crate) fn with(way: &Way, connection: TcpConnection, token: u64) -> io::Result<Pipe> {
+        let mut pipe = Pipe::new(connection, token);
+        pipe.layers = Layers::new(way, &mut pipe.outgoing)?;
+        Ok(pipe)
+    }
+
+    /// Waits until the connection is made, its handshakes included.
+    ///
+    /// # Errors
+    /// Why it is of no use; `TimedOut` after `limit`.
+    pub(crate) fn establish(&mut self, limit: Duration) -> io::Result<()> {
+        let deadline = Instant::now() + limit;
+        let poller = Poller::new()?;
+        poller.add(&self.connection, self.token, Interest::Write)?;
+        let mut events = Events::with_capacity(1);
+        let mut wait = |poller: &Poller| {
+            let left = deadline.saturating_duration_since(Instant::now());
+            match poller.wait(&mut events, Some(left))? {
+                0 => Err(io::Error::from(io::ErrorKind::TimedOut)),
+                _ => Ok(events.iter().next()),
+            }
+        };
+        wait(&poller)?;
+        self.connection.take_error()?;
+        poller.modify(&self.connection, self.token, Interest::Read)?;
+        while !self.is_ready() {
+            self.flush(&poller)?;
+            let Some(event) = wait(&poller)? else {
+                continue;
+            };
+            if self.take(event, &mut |_| {}) == Taken::Closed {
+                // What TLS has to say of it, too.
+                let _ = self.flush(&poller);
+                return Err(io::Error::other(
+                    "the server ends the connection during the handshake, or proves nothing that is trusted",
+                ));
+            }
+        }
+        self.flush(&poller)?;
+        poller.remove(&self.connection)
+    }
+
+    fn is_ready(&self) -> bool {
+        self.layers.as_ref().is_none_or(|layers| layers.is_ready())
+    }
+
+    /// The poller of the run watches the connection from now on.
+    ///
+    /// # Errors
+    /// What the poller returns.
+    pub(crate) fn watch_by(&mut self, poller: &Poller) -> io::Result<()> {
+        self.watched = false;
+        poller.add(&self.connection, self.token, Interest::Read)
+    }
+
+    /// The address of this end.
+    ///
+    /// # Errors
+    /// What the system returns.
+    pub(crate) fn local_addr(&self) -> io::Result<std::net::SocketAddr> {
+        self.connection.local_addr()
     }
 
     /// Reads what is there and hands over each whole message.
@@ -82,28 +153,14 @@ impl Pipe {
 
     /// Hands over the whole messages and moves what is left to the front; false if no message can follow.
     fn cut(&mut self, on: &mut impl FnMut(&[u8])) -> bool {
-        let mut at = 0;
-        loop {
-            let rest = &self.incoming[at..self.filled];
-            if rest.is_empty() {
-                break;
-            }
-            match frame::next(rest) {
-                Frame::Message(length) => {
-                    on(&rest[..length]);
-                    at += length;
-                }
-                Frame::Blank(length) => {
-                    // RFC 5626 §3.5.1: a double line end is a ping, and a single one the pong.
-                    if rest[..length] == *b"\r\n\r\n" {
-                        self.outgoing.extend_from_slice(b"\r\n");
-                    }
-                    at += length;
-                }
-                Frame::Partial => break,
-                Frame::Broken => return false,
-            }
+        let bytes = &self.incoming[..self.filled];
+        if let Some(layers) = &mut self.layers {
+            self.filled = 0;
+            return layers.receive(bytes, &mut self.outgoing, on);
         }
+        let Some(at) = cut(bytes, &mut self.outgoing, on) else {
+            return false;
+        };
         self.incoming.copy_within(at..self.filled, 0);
         self.filled -= at;
         true
@@ -111,8 +168,13 @@ impl Pipe {
 
     /// Puts a message behind what waits; false if too much does.
     pub(crate) fn queue(&mut self, message: &[u8]) -> bool {
-        if self.outgoing.len() - self.written + message.len() > BACKLOG {
+        let held = self.layers.as_ref().map_or(0, |layers| layers.waiting());
+        if self.outgoing.len() - self.written + held + message.len() > BACKLOG {
             return false;
+        }
+        if let Some(layers) = &mut self.layers {
+            layers.queue(message);
+            return true;
         }
         self.outgoing.extend_from_slice(message);
         true
@@ -124,6 +186,11 @@ impl Pipe {
     /// What `writev` or the poller returns: the connection is of no more use.
     pub(crate) fn flush(&mut self, poller: &Poller) -> io::Result<u64> {
         let mut calls = 0;
+        if let Some(layers) = &mut self.layers
+            && !layers.seal(&mut self.outgoing)
+        {
+            return Err(io::Error::other("TLS has failed"));
+        }
         while self.written < self.outgoing.len() {
             calls += 1;
             match self

@@ -6,6 +6,7 @@ use std::time::Duration;
 use load::measure::Rate;
 
 use super::course::How;
+use crate::cli::tls::Tls;
 use crate::cli::value;
 
 const EXAMPLES: &str = "\
@@ -16,6 +17,8 @@ Examples:
         registrations of 100,000 users, each challenged, over 10 connections
   hairpin load sip sip:bob@10.0.0.5 --workload call --hold 2s --rate 500/s --fail-if 'p99>200ms' --fail-if 'loss>0.1%'
         calls of two seconds; status 99 if the answers are slow or one call in a thousand fails
+  hairpin load sip sip:phone.example.org:8443 --transport wss --ca ca.crt --workload register
+        registrations over ten WebSockets
   hairpin load sip 127.0.0.1:5070 --workload uas
         the other end: answers whatever comes, until Ctrl-C
   hairpin load sip 10.0.0.5 --workload call --sweep 0.5..10 --html overload.html
@@ -29,7 +32,7 @@ Status 0; 1: the run failed, the report is partial; 2: wrong arguments; 99: a --
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct Args {
-    /// sip: URI, or `HOST[:PORT]` (port 5060 unless said); with --workload uas the address to listen on
+    /// sip: or sips: URI, or `HOST[:PORT]` (port 5060 unless said; 5061 with TLS, 80 and 443 with WebSockets); with --workload uas the address to listen on
     #[arg(value_name = "URI", required_unless_present = "teststack")]
     pub(crate) target: Option<String>,
     /// The server is mine: send to it although it is neither on this machine nor in a private network
@@ -44,6 +47,12 @@ pub(crate) struct Args {
     /// What carries it [default: what the URI says, else udp]
     #[arg(long, value_enum)]
     pub(crate) transport: Option<Transport>,
+    /// Whom to trust.
+    #[command(flatten)]
+    pub(crate) tls: Tls,
+    /// TLS: complete every handshake in full, and resume no session
+    #[arg(long, help_heading = "TLS")]
+    pub(crate) no_resumption: bool,
     /// Who calls, registers and answers.
     #[command(flatten)]
     pub(crate) who: Who,
@@ -75,6 +84,12 @@ pub(crate) enum Transport {
     Udp,
     /// Connections
     Tcp,
+    /// TLS, also for sips: URIs
+    Tls,
+    /// WebSockets (RFC 7118)
+    Ws,
+    /// WebSockets over TLS
+    Wss,
 }
 
 /// Who calls, registers and answers.

@@ -69,7 +69,7 @@ impl Sip {
 
     /// Messages go over connections.
     pub(super) fn is_stream(&self) -> bool {
-        self.options.transport == Transport::Tcp
+        self.options.transport.is_stream()
     }
 
     /// Names of the parts of the latencies.
@@ -128,7 +128,12 @@ impl Sip {
                 let gso = gso.map(|probed| probed.max_segments);
                 Wire::Udp(Box::new(Datagrams::open(links, local, gso, &poller)?))
             }
-            Transport::Tcp => Wire::Tcp(Connections::open(&targets, options.local, &poller)?),
+            _ => Wire::Tcp(Connections::open(
+                &targets,
+                options.local,
+                options.way(),
+                &poller,
+            )?),
         };
         let setting = Setting {
             words: Words::new(options, options.targets[0].address(), salt()?),
@@ -186,7 +191,7 @@ pub fn sip(options: &SipOptions, stopper: &Stopper) -> Result<Plan, SetupError> 
     let target = format!(
         "sip:{};transport={}",
         options.targets[0].address(),
-        options.transport.in_uri()
+        options.transport.name()
     );
     let sip = Sip {
         options: Arc::new(options.clone()),
@@ -201,7 +206,7 @@ pub fn sip(options: &SipOptions, stopper: &Stopper) -> Result<Plan, SetupError> 
     plan.stopper = stopper.clone();
     let name = match options.transport {
         Transport::Udp => "sockets",
-        Transport::Tcp => "connections",
+        _ => "connections",
     };
     plan.settings
         .insert(name.to_owned(), options.links.to_string());

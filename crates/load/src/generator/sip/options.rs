@@ -3,8 +3,11 @@
 use std::net::IpAddr;
 use std::time::Duration;
 
+use client::Tls;
+
 use super::super::Target;
 use crate::sip::Transport;
+use crate::sip::layers::Way;
 
 /// What one unit of work is.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
@@ -62,6 +65,8 @@ pub struct SipOptions {
     pub targets: Vec<Target>,
     /// What carries them.
     pub transport: Transport,
+    /// Over TLS, whom to expect there.
+    pub tls: Option<Tls>,
     /// What is measured.
     pub workload: SipWorkload,
     /// Sockets, or connections, all threads together.
@@ -98,6 +103,7 @@ impl SipOptions {
         SipOptions {
             targets: vec![target],
             transport: Transport::Udp,
+            tls: None,
             workload: SipWorkload::Options,
             links: 10,
             local: None,
@@ -111,6 +117,16 @@ impl SipOptions {
             server_process: None,
             runs: None,
             anew: false,
+        }
+    }
+
+    /// What connections need beyond TCP.
+    pub(super) fn way(&self) -> Way {
+        let address = || self.targets[0].address().to_string();
+        let host = || self.domain.clone().unwrap_or_else(address);
+        Way {
+            tls: self.tls.clone().filter(|_| self.transport.is_secure()),
+            websocket: self.transport.is_websocket().then(host),
         }
     }
 }

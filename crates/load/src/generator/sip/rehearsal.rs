@@ -81,8 +81,8 @@ fn advice(code: u16) -> &'static str {
 /// [`RehearsalError`].
 pub fn rehearse(options: &SipOptions, stopper: &Stopper) -> Result<(), RehearsalError> {
     let server = options.targets[0].address();
-    if options.transport == Transport::Tcp {
-        knock(server)?;
+    if options.transport.is_stream() {
+        knock(server, options.transport)?;
     }
     let mut one = options.clone();
     one.links = 1;
@@ -98,14 +98,11 @@ pub fn rehearse(options: &SipOptions, stopper: &Stopper) -> Result<(), Rehearsal
     judge(options, &report)
 }
 
-fn knock(server: SocketAddr) -> Result<(), RehearsalError> {
+fn knock(server: SocketAddr, transport: Transport) -> Result<(), RehearsalError> {
     match TcpStream::connect_timeout(&server, PATIENCE) {
         Ok(_) => Ok(()),
         Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => {
-            Err(RehearsalError::NothingListens {
-                server,
-                transport: Transport::Tcp,
-            })
+            Err(RehearsalError::NothingListens { server, transport })
         }
         Err(source) => Err(RehearsalError::Connect { server, source }),
     }

@@ -1,15 +1,16 @@
-//! The TCP connections of a worker.
+//! The connections of a worker.
 
 use std::io as stdio;
 use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
-use ::io::{Event, Events, Flushed, Interest, Poller, TcpConnection};
+use ::io::{Event, Flushed, Poller, TcpConnection};
 
+use crate::sip::layers::Way;
 use crate::sip::out::Out;
 use crate::sip::stream::{Pipe, Taken};
 
-/// How long a connection may take to come about before the run.
+/// How long a connection, with its handshakes, may take to come about before the run.
 const CONNECT: Duration = Duration::from_secs(5);
 /// Until a connection that was lost is made anew.
 const AGAIN_NS: u64 = 100_000_000;
@@ -30,6 +31,7 @@ pub(super) struct Connections {
     links: Vec<Link>,
     locals: Vec<SocketAddr>,
     local: Option<IpAddr>,
+    way: Way,
     lost: Vec<u16>,
 }
 
@@ -38,6 +40,7 @@ impl Connections {
     pub(super) fn open(
         targets: &[SocketAddr],
         local: Option<IpAddr>,
+        way: Way,
         poller: &Poller,
     ) -> stdio::Result<Connections> {
         let begun: Vec<TcpConnection> = targets
@@ -46,13 +49,13 @@ impl Connections {
             .collect::<stdio::Result<_>>()?;
         let (mut links, mut locals) = (Vec::new(), Vec::new());
         for (index, (connection, &target)) in begun.into_iter().zip(targets).enumerate() {
-            wait(&connection)?;
-            locals.push(connection.local_addr()?);
-            let token = index as u64;
-            poller.add(&connection, token, Interest::Read)?;
+            let mut pipe = Pipe::with(&way, connection, index as u64)?;
+            pipe.establish(CONNECT)?;
+            locals.push(pipe.local_addr()?);
+            pipe.watch_by(poller)?;
             links.push(Link {
                 target,
-                pipe: Some(Pipe::new(connection, token)),
+                pipe: Some(pipe),
                 touched: false,
                 again_ns: 0,
             });
@@ -61,6 +64,7 @@ impl Connections {
             links,
             locals,
             local,
+            way,
             lost: Vec::new(),
         })
     }
@@ -105,8 +109,9 @@ impl Connections {
         link.again_ns = now_ns + AGAIN_NS;
         let token = index as u64;
         let made = connect(link.target, self.local).and_then(|connection| {
-            poller.add(&connection, token, Interest::Read)?;
-            Ok(Pipe::new(connection, token))
+            let mut pipe = Pipe::with(&self.way, connection, token)?;
+            pipe.watch_by(poller)?;
+            Ok(pipe)
         });
         link.pipe = made.ok();
     }
@@ -145,15 +150,4 @@ impl Connections {
 
 fn connect(target: SocketAddr, local: Option<IpAddr>) -> stdio::Result<TcpConnection> {
     TcpConnection::connect(target, local.map(|ip| SocketAddr::new(ip, 0)))
-}
-
-/// Waits until a connection is made or has failed.
-fn wait(connection: &TcpConnection) -> stdio::Result<()> {
-    let poller = Poller::new()?;
-    poller.add(connection, 0, Interest::Write)?;
-    let mut events = Events::with_capacity(1);
-    if poller.wait(&mut events, Some(CONNECT))? == 0 {
-        return Err(stdio::ErrorKind::TimedOut.into());
-    }
-    connection.take_error()
 }

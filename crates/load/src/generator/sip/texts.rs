@@ -56,15 +56,22 @@ pub(super) fn host(ip: IpAddr) -> String {
     }
 }
 
+/// The transport in URIs.
+const fn parameter(transport: Transport) -> &'static str {
+    match transport {
+        Transport::Udp => "",
+        Transport::Tcp => ";transport=tcp",
+        Transport::Tls => ";transport=tls",
+        Transport::Ws | Transport::Wss => ";transport=ws",
+    }
+}
+
 impl Words {
     /// Those of `options` towards `target`.
     pub(super) fn new(options: &SipOptions, target: SocketAddr, salt: String) -> Words {
         let address = format!("{}:{}", host(target.ip()), target.port());
         let domain = options.domain.clone().unwrap_or(address);
-        let parameter = match options.transport {
-            Transport::Udp => "",
-            Transport::Tcp => ";transport=tcp",
-        };
+        let parameter = parameter(options.transport);
         let user = match (options.workload, &options.callee) {
             (SipWorkload::Register, _) | (SipWorkload::Options, None) => String::new(),
             (SipWorkload::Call, None) => format!("{CALLEE}@"),
@@ -127,10 +134,7 @@ impl Words {
     }
 
     fn contact_parameter(&self) -> &'static str {
-        match self.transport {
-            Transport::Udp => "",
-            Transport::Tcp => ";transport=tcp",
-        }
+        parameter(self.transport)
     }
 
     /// Start line, topmost Via and Max-Forwards.

@@ -8,6 +8,7 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use anyhow::anyhow;
+use load::Tls;
 use load::generator::{
     self, Plan, SipCredentials, SipOptions, SipWorkload, Stopper, SweepOptions, Target,
 };
@@ -17,6 +18,7 @@ use load::sip::Transport;
 use super::run::Order;
 use super::{Fault, check_flags};
 use crate::cli::load::sip::{self as cli, Args, Workload};
+use crate::commands::via;
 use target::Place;
 
 /// Units of work per second, unless said otherwise.
@@ -47,7 +49,7 @@ pub(super) fn run(args: &Args) -> Result<ExitCode, Fault> {
         title: format!(
             "{name} against sip:{};transport={}",
             place.address,
-            options.transport.in_uri()
+            options.transport.name()
         ),
         default_rate: Some(match args.workload {
             Workload::Call => CALL_RATE,
@@ -82,7 +84,10 @@ fn check(workload: &str, args: &Args) -> Result<(), Fault> {
             ("--csv", how.results.csv.is_some(), SENDING),
         ],
     )?;
-    let mistake = if how.course.train.is_some() {
+    let is_plain = |transport| matches!(transport, cli::Transport::Udp | cli::Transport::Tcp);
+    let mistake = if workload == "uas" && !args.transport.is_none_or(is_plain) {
+        "--transport: the answering side listens over UDP and TCP"
+    } else if how.course.train.is_some() {
         "--train: requests leave one by one"
     } else if how.course.receivers != 1 && workload != "uas" {
         "--receivers: each sender receives its own answers; give more --senders"
@@ -103,6 +108,7 @@ fn options(args: &Args, place: &Place, target: Target) -> Result<SipOptions, Fau
         Workload::Options | Workload::Uas => SipWorkload::Options,
     };
     options.transport = place.transport;
+    options.tls = tls(args, place)?;
     options.links = who
         .clients
         .unwrap_or(options.links)
@@ -118,6 +124,31 @@ fn options(args: &Args, place: &Place, target: Target) -> Result<SipOptions, Fau
     options.server_process = who.server_pid;
     options.runs = who.runs.map(u64::from);
     Ok(options)
+}
+
+/// Whom to expect over TLS: the host as it was written (RFC 5922 §7.3).
+fn tls(args: &Args, place: &Place) -> Result<Option<Tls>, Fault> {
+    let given = &args.tls;
+    if !place.transport.is_secure() {
+        let flags = [
+            ("--ca", given.ca.is_some()),
+            ("--insecure", given.insecure),
+            ("--server-name", given.server_name.is_some()),
+            ("--no-resumption", args.no_resumption),
+        ];
+        return match flags.into_iter().find(|(_, given)| *given) {
+            Some((flag, _)) => Err(Fault::Usage(anyhow!(
+                "{flag} does nothing over {}: it is for tls and wss",
+                place.transport.in_via()
+            ))),
+            None => Ok(None),
+        };
+    }
+    let tls = via::verify(&place.host, given).map_err(Fault::Usage)?;
+    Ok(Some(match args.no_resumption {
+        true => tls.without_resumption(),
+        false => tls,
+    }))
 }
 
 fn credentials(who: &cli::Who) -> Result<Option<SipCredentials>, Fault> {
@@ -160,6 +191,9 @@ impl From<cli::Transport> for Transport {
         match transport {
             cli::Transport::Udp => Transport::Udp,
             cli::Transport::Tcp => Transport::Tcp,
+            cli::Transport::Tls => Transport::Tls,
+            cli::Transport::Ws => Transport::Ws,
+            cli::Transport::Wss => Transport::Wss,
         }
     }
 }

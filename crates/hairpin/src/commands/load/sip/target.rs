@@ -11,14 +11,23 @@ use server::sip::{Candidate, Carrier, Locate, LocateError, Locator, NameResolver
 use crate::cli::load::sip::{Args, Workload};
 use crate::commands::load::Fault;
 
-/// The port of SIP over UDP and TCP (RFC 3261 §19.1.2).
-const PORT: u16 = 5060;
+/// The port where none is named (RFC 3261 §19.1.2, RFC 7118 §5.1).
+fn default_port(transport: Transport) -> u16 {
+    match transport {
+        Transport::Udp | Transport::Tcp => 5060,
+        Transport::Tls => 5061,
+        Transport::Ws => 80,
+        Transport::Wss => 443,
+    }
+}
 
 /// Where a server is, or is to be.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Place {
     pub(super) address: SocketAddr,
     pub(super) transport: Transport,
+    /// The host as it was written, without its port: what a certificate must be for.
+    pub(super) host: String,
     /// User part.
     pub(super) user: Option<String>,
     /// The host as it was written, if it is a name: requests are for it.
@@ -44,6 +53,7 @@ impl Place {
         Place {
             address,
             transport: Transport::Udp,
+            host: address.ip().to_string(),
             user: None,
             domain: None,
         }
@@ -68,18 +78,31 @@ impl Wanted {
             let start = text.get(..name.len());
             start.is_some_and(|start| start.eq_ignore_ascii_case(name))
         };
-        if scheme("sips:") || scheme("tel:") {
+        if scheme("tel:") {
             return Err(usage(format!(
-                "{text}: load goes over UDP and TCP only, without TLS; say sip:HOST:PORT"
+                "{text}: a number says nothing of its server; say sip:HOST:PORT"
             )));
         }
-        let rest = if scheme("sip:") { &text[4..] } else { text };
+        let is_sips = scheme("sips:");
+        let rest = match is_sips {
+            true => &text[5..],
+            false if scheme("sip:") => &text[4..],
+            false => text,
+        };
         let (address, parameters) = rest.split_once(';').unwrap_or((rest, ""));
         let (user, host) = match address.rsplit_once('@') {
             Some((user, host)) => (Some(user.to_owned()), host),
             None => (None, address),
         };
-        let transport = transport(text, parameters)?;
+        let transport = match transport(text, parameters)? {
+            // RFC 5630 §3.1.2, RFC 7118 §5.2: what sips: demands goes over TLS.
+            None | Some(Transport::Tcp) if is_sips => Some(Transport::Tls),
+            Some(Transport::Ws) if is_sips => Some(Transport::Wss),
+            Some(Transport::Udp) if is_sips => {
+                return Err(usage(format!("{text}: sips: never goes over UDP")));
+            }
+            transport => transport,
+        };
         // Host and port are written as everywhere.
         let uri = Uri::parse_target(host, Scheme::Stun)
             .map_err(|error| usage(format!("{text}: {error}")))?;
@@ -94,16 +117,25 @@ impl Wanted {
 
     fn find(self) -> Result<Place, Fault> {
         let (address, transport) = match &self.host {
-            Host::Ip(ip) => (SocketAddr::new(*ip, self.port.unwrap_or(PORT)), None),
+            Host::Ip(ip) => (SocketAddr::new(*ip, self.port()), None),
             Host::Name(name) => self.look_up(name)?,
         };
         let named = matches!(self.host, Host::Name(_));
         Ok(Place {
             address,
             transport: self.transport.or(transport).unwrap_or(Transport::Udp),
+            host: match &self.host {
+                Host::Ip(ip) => ip.to_string(),
+                Host::Name(name) => name.clone(),
+            },
             user: self.user,
             domain: named.then_some(self.written),
         })
+    }
+
+    fn port(&self) -> u16 {
+        let default = default_port(self.transport.unwrap_or(Transport::Udp));
+        self.port.unwrap_or(default)
     }
 
     /// Asks the DNS as RFC 3263 has it, and where that is of no use the system, which knows more names than the DNS does.
@@ -117,7 +149,7 @@ impl Wanted {
             Ok(found) => return Ok(found),
             Err(error) => error,
         };
-        let system = (name, self.port.unwrap_or(PORT)).to_socket_addrs();
+        let system = (name, self.port()).to_socket_addrs();
         let addresses: Vec<SocketAddr> = system
             .map_err(|_| unknown)
             .with_context(|| format!("cannot find the server of {name}"))?
@@ -133,21 +165,38 @@ impl Wanted {
         let transport = self
             .transport
             .map(|one| format!(";transport={}", one.in_uri()));
+        let scheme = match self.transport {
+            Some(transport) if transport.is_secure() => "sips",
+            _ => "sip",
+        };
+        let transport = transport.filter(|_| self.transport != Some(Transport::Tls));
         let uri = format!(
-            "sip:{name}{}{}",
+            "{scheme}:{name}{}{}",
             port.unwrap_or_default(),
             transport.unwrap_or_default()
         );
         let target = Locate::of(uri.as_bytes()).map_err(|_| LocateError::Nowhere)?;
         let seed = std::process::id().into();
-        let mut locator = Locator::new(&[Carrier::Udp, Carrier::Tcp], seed);
+        let mut locator = Locator::new(
+            &[
+                Carrier::Udp,
+                Carrier::Tcp,
+                Carrier::Tls,
+                Carrier::Ws,
+                Carrier::Wss,
+            ],
+            seed,
+        );
         let servers = NameResolver::new(&[]).locate(&mut locator, &target)?;
         let reachable = |server: &&Candidate| is_reachable(server.remote);
         let server = servers.iter().find(reachable).or(servers.first());
         let server = server.ok_or(LocateError::Nowhere)?;
         let transport = match server.carrier {
+            Carrier::Udp => Transport::Udp,
             Carrier::Tcp => Transport::Tcp,
-            _ => Transport::Udp,
+            Carrier::Tls => Transport::Tls,
+            Carrier::Ws => Transport::Ws,
+            Carrier::Wss => Transport::Wss,
         };
         Ok((server.remote, Some(transport)))
     }
@@ -170,14 +219,12 @@ fn transport(text: &str, parameters: &str) -> Result<Option<Transport>, Fault> {
         transport = match parameter.to_ascii_lowercase().as_str() {
             "transport=udp" => Some(Transport::Udp),
             "transport=tcp" => Some(Transport::Tcp),
-            other @ ("transport=tls" | "transport=ws" | "transport=wss" | "transport=sctp") => {
-                return Err(Fault::Usage(anyhow!(
-                    "{text}: `{other}`: load goes over UDP and TCP only"
-                )));
-            }
+            "transport=tls" => Some(Transport::Tls),
+            "transport=ws" => Some(Transport::Ws),
+            "transport=wss" => Some(Transport::Wss),
             other => {
                 return Err(Fault::Usage(anyhow!(
-                    "{text}: `{other}`: only transport=udp and transport=tcp are understood"
+                    "{text}: `{other}`: only transport=udp, tcp, tls, ws and wss are understood"
                 )));
             }
         };
@@ -215,12 +262,31 @@ mod tests {
     }
 
     #[test]
+    fn tls_and_websockets_have_ports_of_their_own_and_sips_is_tls_rfc5630_3_1_2() {
+        for (text, transport, port) in [
+            ("sips:127.0.0.1", Transport::Tls, 5061),
+            ("SIPS:127.0.0.1;transport=tcp", Transport::Tls, 5061),
+            ("sips:127.0.0.1;transport=ws", Transport::Wss, 443),
+            ("sip:localhost;transport=tls", Transport::Tls, 5061),
+            ("sip:127.0.0.1;transport=ws", Transport::Ws, 80),
+            ("sip:127.0.0.1:8443;transport=wss", Transport::Wss, 8443),
+        ] {
+            let place = read(text).unwrap();
+            assert_eq!(
+                (place.transport, place.address.port()),
+                (transport, port),
+                "{text}"
+            );
+        }
+        assert_eq!(read("sips:LocalHost:5071").unwrap().host, "LocalHost");
+    }
+
+    #[test]
     fn what_cannot_be_loaded_is_refused() {
         for (text, part) in [
-            ("sips:127.0.0.1", "UDP and TCP only"),
-            ("SIPS:127.0.0.1", "without TLS"),
-            ("sip:127.0.0.1;transport=tls", "UDP and TCP only"),
-            ("sip:127.0.0.1;transport=ws", "UDP and TCP only"),
+            ("sips:127.0.0.1;transport=udp", "never goes over UDP"),
+            ("tel:+123", "says nothing of its server"),
+            ("sip:127.0.0.1;transport=sctp", "transport=sctp"),
             ("sip:127.0.0.1;lr", "lr"),
             ("127.0.0.1:x", "127.0.0.1:x"),
             ("", ""),
