@@ -8,6 +8,7 @@
 //! | [`aioice`] | a Python program on aioice's client (`interop/aioice`) | echo and relay to relay over TCP and TLS, certificates verified |
 //! | [`wrtc`] | a node program on @roamhq/wrtc (`interop/wrtc`) | libwebrtc over UDP and TCP, relay only |
 //! | [`openssl`] | OpenSSL's `s_client` | a Binding request over DTLS and TLS; what is refused |
+//! | [`sip_tls`] | baresip and Kamailio from Debian, PJSIP for Python, SIP.js in Chromium | SIP over TLS and WSS, in both directions |
 //! | [`browser`] | a page in headless Chromium (`interop/chromium`) | two RTCPeerConnections that may only use relays, over UDP, TCP and TLS |
 //!
 //! A missing client is a failure, not a skip. `--against coturn` runs the same drivers against coturn's own server: when a
@@ -19,10 +20,12 @@ mod browser;
 mod certificate;
 mod coturn;
 mod openssl;
+mod packages;
 mod pion;
 mod program;
 mod server;
 mod sip;
+mod sip_tls;
 mod stun;
 mod webdriver;
 mod wrtc;
@@ -66,6 +69,7 @@ enum Client {
     Openssl,
     Browser,
     Sip,
+    SipTls,
 }
 
 /// What a driver needs: the server it talks to, and where its files are and go.
@@ -128,10 +132,18 @@ pub(crate) fn run(root: &Path, options: &Options) -> Result<Tally> {
         println!("--- SIP");
         tally.add(sip::run(&binary, root, &logs)?);
     }
-    if options.only == [Client::Sip] {
+    let certificate = Rc::new(Certificate::make(&logs.join("certificate"))?);
+    if options.against == server::Kind::Hairpin && options.wants(Client::SipTls) {
+        println!("--- SIP over TLS and WSS");
+        let tools = workspace::target_dir(root).join("tools");
+        let packages = sip_tls::install(&root.join("interop"), &tools)?;
+        let outcome = sip_tls::run(&binary, root, &logs, &certificate, &packages)?;
+        tally.add(outcome);
+    }
+    let is_sip = |client: &Client| matches!(client, Client::Sip | Client::SipTls);
+    if !options.only.is_empty() && options.only.iter().all(is_sip) {
         return Ok(tally);
     }
-    let certificate = Rc::new(Certificate::make(&logs.join("certificate"))?);
     for path in data_paths(options.against) {
         println!("--- data path: {}", path.name);
         let mut pair = start(path, options.against, &binary, root, &certificate)?;

@@ -22,6 +22,12 @@ pub(crate) const UNIT: &[Tool] = &[tool("ip", "iproute2"), tool("kill", "procps"
 /// What builds actionlint, which checks the workflow of the hosted CI.
 pub(crate) const WORKFLOW: &[Tool] = &[tool("go", "golang-go")];
 
+/// A module, which is no program: an absolute path is found without PATH.
+#[cfg(target_arch = "aarch64")]
+const KAMAILIO_TLS: &str = "/usr/lib/aarch64-linux-gnu/kamailio/modules/tls.so";
+#[cfg(not(target_arch = "aarch64"))]
+const KAMAILIO_TLS: &str = "/usr/lib/x86_64-linux-gnu/kamailio/modules/tls.so";
+
 /// Every program that `cargo xtask interop` runs.
 pub(crate) const INTEROP: &[Tool] = &[
     tool("turnutils_uclient", "coturn"),
@@ -30,6 +36,8 @@ pub(crate) const INTEROP: &[Tool] = &[
     tool("sipp", "sip-tester"),
     tool("sipsak", "sipsak"),
     tool("kamailio", "kamailio"),
+    tool(KAMAILIO_TLS, "kamailio-tls-modules"),
+    tool("baresip", "baresip-core"),
     tool("chromium", "chromium"),
     tool("chromedriver", "chromium-driver"),
     tool("go", "golang-go"),

@@ -279,9 +279,8 @@ fn thresholds_and_silence_have_their_statuses() {
 #[test]
 fn what_it_cannot_do_is_said() {
     for (target, part) in [
-        ("sips:127.0.0.1", "UDP and TCP only"),
-        ("sip:127.0.0.1;transport=tls", "UDP and TCP only"),
-        ("sip:127.0.0.1;transport=ws", "UDP and TCP only"),
+        ("sips:127.0.0.1;transport=udp", "never goes over UDP"),
+        ("sip:127.0.0.1;transport=sctp", "transport=sctp"),
         ("sip:127.0.0.1;ttl=3", "ttl=3"),
     ] {
         fails(&load(target, &[]), 2, part);

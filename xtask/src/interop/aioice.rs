@@ -1,12 +1,11 @@
 //! aioice's TURN client, driven by the Python program in `interop/aioice`.
 
 use std::path::{Path, PathBuf};
-use std::process::Command;
 use std::time::Duration;
 
-use anyhow::{Context as _, Result, ensure};
+use anyhow::Result;
 
-use super::{Bench, program};
+use super::{Bench, packages, program};
 use crate::process::{self, Process};
 use crate::tally::Tally;
 
@@ -30,25 +29,7 @@ pub(crate) fn run(bench: &Bench, packages: &Path) -> Result<Tally> {
     program::record("aioice", process, CASES, LIMIT)
 }
 
-/// Installs the packages into a folder of their own, once for each list of them. `requirements.txt` has their hashes.
+/// Installs the packages.
 pub(crate) fn install(sources: &Path, tools: &Path) -> Result<PathBuf> {
-    let requirements = sources.join("aioice/requirements.txt");
-    let wanted = std::fs::read_to_string(&requirements)?;
-    let folder = tools.join("aioice");
-    let stamp = folder.join("installed.txt");
-    if std::fs::read_to_string(&stamp).is_ok_and(|have| have == wanted) {
-        return Ok(folder);
-    }
-    let mut command = Command::new("timeout");
-    command
-        .args(["300", "pip3", "install", "--quiet", "--no-input"])
-        .args(["--disable-pip-version-check", "--require-hashes"])
-        .args(["--upgrade", "--target"])
-        .arg(&folder)
-        .arg("-r")
-        .arg(&requirements);
-    let status = command.status().context("cannot run timeout")?;
-    ensure!(status.success(), "{command:?} failed: {status}");
-    std::fs::write(&stamp, wanted)?;
-    Ok(folder)
+    packages::python("aioice", sources, tools)
 }

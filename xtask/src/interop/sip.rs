@@ -26,16 +26,16 @@ use crate::tally::Tally;
 /// How long one peer may take.
 const LIMIT: Duration = Duration::from_secs(30);
 /// How long anything may take to start.
-const START: Duration = Duration::from_secs(10);
+pub(super) const START: Duration = Duration::from_secs(10);
 
 /// Everything the cases need.
-struct Bench<'a> {
+pub(super) struct Bench<'a> {
     binary: &'a Path,
-    sources: PathBuf,
-    logs: &'a Path,
-    server: Process,
+    pub(super) sources: PathBuf,
+    pub(super) logs: &'a Path,
+    pub(super) server: Process,
     /// Of the server, over UDP and TCP.
-    port: u16,
+    pub(super) port: u16,
 }
 
 /// Runs all cases.
@@ -64,7 +64,7 @@ pub(crate) fn run(binary: &Path, root: &Path, logs: &Path) -> Result<Tally> {
     Ok(tally)
 }
 
-fn start<'a>(
+pub(super) fn start<'a>(
     binary: &'a Path,
     root: &Path,
     logs: &'a Path,
@@ -139,7 +139,7 @@ impl Bench<'_> {
     }
 
     /// The same, with further arguments.
-    fn load_with(
+    pub(super) fn load_with(
         &self,
         name: &str,
         uri: &str,
@@ -404,7 +404,7 @@ fn start_kamailio(bench: &Bench<'_>, name: &str, next: u16) -> Result<(Process, 
     Ok((proxy, port))
 }
 
-fn finish(bench: &mut Bench<'_>) -> Result<String> {
+pub(super) fn finish(bench: &mut Bench<'_>) -> Result<String> {
     bench.server.assert_running()?;
     let ended = bench.server.stop(START)?;
     let Ended::Exited(status) = ended else {
@@ -429,7 +429,7 @@ fn is_taken(port: u16, transport: &str) -> bool {
 }
 
 /// A port that was free over UDP and TCP a moment ago.
-fn free_port() -> Result<u16> {
+pub(super) fn free_port() -> Result<u16> {
     for _ in 0..100 {
         let port = free_ports(1)?;
         if TcpListener::bind((Ipv4Addr::LOCALHOST, port)).is_ok() {

@@ -85,6 +85,8 @@ impl Endpoint {
         config.most_servers = orders.share(settings.transactions);
         config.most_clients = config.most_servers;
         config.redirects_responses = true;
+        // Kamailio may be the next hop.
+        config.offers_rate_control = false;
         config.sent_by = (0..)
             .map(ListenerKey)
             .zip(listeners)

@@ -124,7 +124,7 @@ impl Engine {
             slot: key.slot,
             generation: key.generation,
         });
-        let oc = self.config.overload_control;
+        let oc = self.config.overload_offer();
         let branch = (&branch, out.loop_check);
         let built = compose::request(&mut self.scratch, out.pieces, sent_by, branch, oc);
         let length = built.map_err(|_| RequestError::Malformed)?.len();
@@ -168,7 +168,7 @@ impl Engine {
         let sent_by = self.config.sent_by(to.listener, to.carrier);
         let sent_by = sent_by.ok_or(RequestError::NoSentBy)?;
         let branch = self.codec.write_stateless(number);
-        let oc = self.config.overload_control;
+        let oc = self.config.overload_offer();
         let branch = (&branch, out.loop_check);
         let built = compose::request(&mut self.scratch, out.pieces, sent_by, branch, oc);
         let length = built.map_err(|_| RequestError::Malformed)?.len();

@@ -207,7 +207,7 @@ pub(super) fn request<'b>(
     pieces: &[&[u8]],
     sent_by: &SentBy,
     branch: (&[u8; BRANCH_LEN], Option<LoopCheck>),
-    overload_control: bool,
+    overload_offer: &[u8],
 ) -> Result<&'b [u8], BuildError> {
     let mut builder = Builder::fields(buffer);
     let mut waits = true;
@@ -217,7 +217,7 @@ pub(super) fn request<'b>(
                 waits = false;
                 let (line, rest) = piece.split_at(end + 1);
                 builder.raw(line);
-                write_via(&mut builder, sent_by, branch, overload_control);
+                write_via(&mut builder, sent_by, branch, overload_offer);
                 builder.raw(rest);
             }
             None => {
@@ -235,7 +235,7 @@ fn write_via(
     builder: &mut Builder<'_>,
     sent_by: &SentBy,
     (first, second): (&[u8; BRANCH_LEN], Option<LoopCheck>),
-    overload_control: bool,
+    overload_offer: &[u8],
 ) {
     let name = sent_by.carrier.via_name().as_bytes();
     builder.raw(b"Via: SIP/2.0/").raw(name).raw(b" ");
@@ -246,11 +246,7 @@ fn write_via(
     if let Some(second) = second {
         builder.raw(&second.text());
     }
-    if overload_control {
-        // RFC 7339 §5.1: without a value, which is the server's to give.
-        builder.raw(b";oc;oc-algo=\"loss,rate\"");
-    }
-    builder.raw(b"\r\n");
+    builder.raw(overload_offer).raw(b"\r\n");
 }
 
 /// Changes the transport in the topmost Via of a request of ours from TCP to UDP.

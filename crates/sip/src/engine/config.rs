@@ -47,6 +47,9 @@ pub struct Config {
     pub classifier: congestion::Classifier,
     /// Whether RFC 7339 is spoken, to next hops and to those that send to us.
     pub overload_control: bool,
+    /// Whether next hops are offered to hold requests back by rate (RFC 7415) as well as by loss (RFC 7339). The offer then has a comma
+    /// between quotes, at which Kamailio 5.6 takes the Via to end and refuses the request.
+    pub offers_rate_control: bool,
     /// How requests are signed.
     pub sent_by: Vec<SentBy>,
     /// The path's MTU where it is known: larger requests, but for 200 bytes, go over TCP (RFC 3261 §18.1.1).
@@ -78,6 +81,7 @@ impl Config {
             congestion: congestion::Config::default(),
             classifier: congestion::Classifier::default(),
             overload_control: true,
+            offers_rate_control: true,
             sent_by: Vec::new(),
             path_mtu: None,
             large_over_tcp: true,
@@ -85,6 +89,15 @@ impl Config {
             most_clients: 1_000_000,
             redirects_responses: false,
             connection_idle: Duration::from_secs(300),
+        }
+    }
+
+    /// What the Via of a request offers (RFC 7339 §5.1): without a value of `oc`, which is the server's to give.
+    pub(super) const fn overload_offer(&self) -> &'static [u8] {
+        match (self.overload_control, self.offers_rate_control) {
+            (false, _) => b"",
+            (true, false) => b";oc;oc-algo=\"loss\"",
+            (true, true) => b";oc;oc-algo=\"loss,rate\"",
         }
     }
 
@@ -96,5 +109,20 @@ impl Config {
     /// RFC 3261 §18.1.2: whether a response's topmost Via is one of ours.
     pub(super) fn is_ours(&self, host: Host<'_>, port: u16) -> bool {
         self.sent_by.iter().any(|ours| ours.is(host, port))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_offer_has_what_is_spoken_and_no_more() {
+        let mut config = Config::new(0, HashKey::new([7; 16]));
+        assert_eq!(config.overload_offer(), b";oc;oc-algo=\"loss,rate\"");
+        config.offers_rate_control = false;
+        assert_eq!(config.overload_offer(), b";oc;oc-algo=\"loss\"");
+        config.overload_control = false;
+        assert_eq!(config.overload_offer(), b"");
     }
 }

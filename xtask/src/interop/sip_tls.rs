@@ -1,0 +1,318 @@
+//! SIP peers that others wrote, over TLS and WSS, in both directions.
+//!
+//! | peer | what it shows |
+//! |---|---|
+//! | baresip 1.0 | a registration and a call over TLS; it verifies no certificate |
+//! | PJSIP, by pjsua2 for Python | the same, with verification: it refuses a server of another issuer |
+//! | SIP.js in Chromium | a registration and a call over WSS, from a web page |
+//! | Kamailio | next hop of our UAC over TLS and client of our UAS over TLS, with verification at each end; requests of our server over TLS |
+
+use std::net::{Ipv4Addr, UdpSocket};
+use std::path::{Path, PathBuf};
+use std::thread::sleep;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, Result, ensure};
+use serde_json::json;
+
+use super::certificate::Certificate;
+use super::server::free_ports;
+use super::sip::{Bench, START, finish, free_port, start};
+use super::webdriver::Browser;
+use super::{packages, program};
+use crate::process::{self, Ended, Process};
+use crate::tally::Tally;
+
+/// How long one peer may take.
+const LIMIT: Duration = Duration::from_secs(90);
+/// How long baresip calls before it hangs up and ends.
+const CALL_SECONDS: &str = "3";
+
+/// Packages that are no Debian packages.
+pub(crate) struct Packages {
+    pub(crate) pjsua2: PathBuf,
+    pub(crate) sip_js: PathBuf,
+}
+
+/// A server over TLS and WSS, and what its peers trust.
+struct Secure<'a> {
+    bench: Bench<'a>,
+    certificate: &'a Certificate,
+    /// Of another authority.
+    stranger: Certificate,
+    tls: u16,
+    wss: u16,
+}
+
+/// Runs all cases.
+pub(crate) fn run(
+    binary: &Path,
+    root: &Path,
+    logs: &Path,
+    certificate: &Certificate,
+    packages: &Packages,
+) -> Result<Tally> {
+    let binary = &binary.canonicalize().context("no such binary")?;
+    let chain = certificate.chain.display();
+    let pair = format!("tls.certificates={chain}:{}", certificate.key.display());
+    let authority = certificate.authority.display();
+    let next_hops = format!("sip.next_hop_ca={authority}");
+    let settings = [
+        "sip.listen_tls=127.0.0.1:0",
+        "sip.listen_wss=127.0.0.1:0",
+        // 64*T1 are 3.2 s: then a call without an ACK is ended with a BYE.
+        "sip.t1_ms=50",
+        &pair,
+        &next_hops,
+    ];
+    let mut bench = start(binary, root, logs, "sip-tls-server.log", &settings)?;
+    let mut port_of = |scheme: &str| {
+        bench.server.wait_for(START, |output| {
+            let (_, rest) = output.split_once(&format!(" {scheme}127.0.0.1:"))?;
+            rest.split_whitespace().next()?.parse().ok()
+        })
+    };
+    let mut secure = Secure {
+        tls: port_of("sips:")?,
+        wss: port_of("wss://")?,
+        stranger: Certificate::make(&logs.join("stranger"))?,
+        certificate,
+        bench,
+    };
+    let mut tally = Tally::default();
+    baresip(&secure, &mut tally);
+    tally.add(pjsua(&secure, &packages.pjsua2)?);
+    let outcome = sip_js(&secure, &packages.sip_js);
+    tally.record("SIP.js in Chromium registers and calls over WSS", &outcome);
+    kamailio(&secure, &mut tally);
+    let outcome = finish(&mut secure.bench);
+    tally.record("the SIP server over TLS stops when asked", &outcome);
+    Ok(tally)
+}
+
+/// Runs baresip, which registers, calls, and ends after a while. Returns all that it prints.
+fn run_baresip(secure: &Secure<'_>) -> Result<String> {
+    let folder = secure.bench.logs.join("baresip");
+    std::fs::create_dir_all(&folder)?;
+    let authority = secure.certificate.authority.display();
+    let modules = module_folder()?;
+    let config = format!(
+        "module_path {modules}\nmodule g711.so\nmodule ausine.so\nmodule_tmp account.so\nmodule_app menu.so\n\
+         sip_listen 127.0.0.1:0\nsip_cafile {authority}\n\
+         audio_player ausine,440\naudio_source ausine,440\naudio_alert ausine,440\n"
+    );
+    let port = secure.tls;
+    let account = format!("<sip:alice@127.0.0.1:{port};transport=tls>;auth_pass=x;regint=60\n");
+    for (file, text) in [
+        ("config", &config[..]),
+        ("accounts", &account),
+        ("contacts", ""),
+    ] {
+        std::fs::write(folder.join(file), text)?;
+    }
+    let mut command = process::command("baresip");
+    command.arg("-f").arg(&folder).arg("-s");
+    command.args(["-t", CALL_SECONDS, "-e"]);
+    command.arg(format!("/dial sip:test@127.0.0.1:{port};transport=tls"));
+    let log = secure.bench.logs.join("baresip.log");
+    let mut process = Process::start("baresip", command, log)?;
+    let ended = process.wait(LIMIT)?;
+    ensure!(ended != Ended::Killed, "it hung: {}", process.tail());
+    Ok(process.output())
+}
+
+/// Where Debian has the modules: a folder by architecture, or one for all.
+fn module_folder() -> Result<String> {
+    let folders = ["/usr/lib/baresip/modules".to_owned()];
+    let by_architecture =
+        ["x86_64", "aarch64"].map(|one| format!("/usr/lib/{one}-linux-gnu/baresip/modules"));
+    let mut all = folders.into_iter().chain(by_architecture);
+    all.find(|folder| Path::new(folder).join("menu.so").is_file())
+        .context("baresip has no modules")
+}
+
+fn baresip(secure: &Secure<'_>, tally: &mut Tally) {
+    let registers = |output: &str| {
+        let registered = output.contains("200 OK") && output.contains("REGISTER sip:");
+        ensure!(registered, "it is not registered");
+        Ok("200".to_owned())
+    };
+    let calls = |output: &str| {
+        ensure!(output.contains("Call established"), "no call");
+        // The 200 of the BYE is what it sees last of the call.
+        let ended = output.rsplit_once(" BYE\r\n").map(|(before, _)| before);
+        let ended = ended.and_then(|before| before.rsplit_once("SIP/2.0 ").map(|(_, rest)| rest));
+        ensure!(
+            ended.is_some_and(|rest| rest.starts_with("200 ")),
+            "the call is not ended"
+        );
+        Ok("set up and ended".to_owned())
+    };
+    let output = run_baresip(secure);
+    let judge = |judge: &dyn Fn(&str) -> Result<String>| match &output {
+        Ok(output) => judge(output),
+        Err(error) => Err(anyhow::anyhow!("{error:#}")),
+    };
+    tally.record("baresip registers over TLS", &judge(&registers));
+    tally.record("baresip calls over TLS", &judge(&calls));
+}
+
+fn pjsua(secure: &Secure<'_>, packages: &Path) -> Result<Tally> {
+    let trusting = run_pjsua(secure, packages, &secure.certificate.authority, &[])?;
+    let mut tally = program::record("PJSIP", trusting, 2, LIMIT)?;
+    // Otherwise the cases before do not show that the certificate is verified. A process has one PJSIP.
+    let refusing = run_pjsua(secure, packages, &secure.stranger.authority, &["--refuses"])?;
+    tally.add(program::record("PJSIP", refusing, 1, LIMIT)?);
+    Ok(tally)
+}
+
+fn run_pjsua(
+    secure: &Secure<'_>,
+    packages: &Path,
+    authority: &Path,
+    more: &[&str],
+) -> Result<Process> {
+    let logs = secure.bench.logs;
+    let name = format!("pjsua2{}", more.concat());
+    let mut command = process::command("python3");
+    command
+        .env("PYTHONPATH", packages)
+        .arg(secure.bench.sources.join("../pjsua2/main.py"))
+        .args(["--port", &secure.tls.to_string()])
+        .arg("--ca")
+        .arg(authority)
+        .arg("--log")
+        .arg(logs.join(format!("{name}-pjsip.log")))
+        .args(more);
+    Process::start("PJSIP", command, logs.join(format!("{name}.log")))
+}
+
+/// A page that a web server on this machine serves: Chromium lets no module be loaded from a file.
+fn sip_js(secure: &Secure<'_>, packages: &Path) -> Result<String> {
+    let page = secure.bench.sources.join("../sip-js/call.html");
+    std::fs::copy(&page, packages.join("call.html"))?;
+    let port = free_ports(1)?;
+    let mut command = process::command("python3");
+    command
+        .args([
+            "-m",
+            "http.server",
+            &port.to_string(),
+            "--bind",
+            "127.0.0.1",
+        ])
+        .arg("--directory")
+        .arg(packages);
+    let log = secure.bench.logs.join("web-server.log");
+    let mut web = Process::start("the web server", command, log)?;
+    let deadline = Instant::now() + START;
+    while std::net::TcpStream::connect((Ipv4Addr::LOCALHOST, port)).is_err() {
+        web.assert_running()?;
+        ensure!(Instant::now() < deadline, "it is deaf: {}", web.tail());
+        sleep(Duration::from_millis(50));
+    }
+    let browser = Browser::start(secure.bench.logs, |home| secure.certificate.trust_in(home))?;
+    browser.open(&format!("http://127.0.0.1:{port}/call.html"))?;
+    let script = "const [server, host, done] = arguments; phone(server, host).then(done);";
+    let host = format!("localhost:{}", secure.wss);
+    let outcome = browser.run(script, &json!([format!("wss://{host}"), host]))?;
+    let steps = json!(["connected", "registered", "established", "ended 200"]);
+    ensure!(
+        outcome["failure"].is_null() && outcome["steps"] == steps,
+        "{outcome:#}"
+    );
+    Ok("set up and ended".to_owned())
+}
+
+/// Starts Kamailio over TLS in front of the server: it verifies the server, and its clients verify it.
+fn start_kamailio(secure: &Secure<'_>) -> Result<(Process, u16)> {
+    let bench = &secure.bench;
+    let port = free_port()?;
+    let template = bench.sources.join("kamailio-tls.cfg");
+    let mut text = std::fs::read_to_string(&template)
+        .with_context(|| format!("cannot read {}", template.display()))?;
+    let certificate = secure.certificate;
+    for (name, value) in [
+        ("PORT", port.to_string()),
+        ("NEXT", secure.tls.to_string()),
+        ("CHAIN", certificate.chain.display().to_string()),
+        ("KEY", certificate.key.display().to_string()),
+        ("AUTHORITY", certificate.authority.display().to_string()),
+    ] {
+        text = text.replace(name, &value);
+    }
+    let file = bench.logs.join("kamailio-tls.cfg");
+    std::fs::write(&file, text)?;
+    let run = bench.logs.join("kamailio-tls-run");
+    std::fs::create_dir_all(&run)?;
+    let mut command = process::command("kamailio");
+    command.args(["-DD", "-E", "-m", "64", "-M", "8", "-f"]);
+    command.arg(&file).arg("-Y").arg(&run);
+    let log = bench.logs.join("kamailio-tls.log");
+    let mut proxy = Process::start("Kamailio over TLS", command, log)?;
+    let deadline = Instant::now() + START;
+    while std::net::TcpStream::connect((Ipv4Addr::LOCALHOST, port)).is_err() {
+        proxy.assert_running()?;
+        ensure!(Instant::now() < deadline, "it is deaf: {}", proxy.tail());
+        sleep(Duration::from_millis(50));
+    }
+    Ok((proxy, port))
+}
+
+fn kamailio(secure: &Secure<'_>, tally: &mut Tally) {
+    let (mut proxy, port) = match start_kamailio(secure) {
+        Ok(started) => started,
+        Err(error) => return tally.record("Kamailio starts with TLS", &Err(error)),
+    };
+    let authority = secure.certificate.authority.display().to_string();
+    let uri = format!("sip:test@127.0.0.1:{port};transport=tls");
+    for (name, workload) in [
+        ("calls through Kamailio over TLS", "call"),
+        ("registrations through Kamailio over TLS", "register"),
+    ] {
+        let trust = ["--ca", &authority];
+        let outcome = secure.bench.load_with(name, &uri, workload, "0%", &trust);
+        tally.record(name, &outcome);
+    }
+    let stranger = secure.stranger.authority.display().to_string();
+    let name = "our UAC refuses Kamailio with an unknown authority";
+    let trust = ["--ca", &stranger];
+    let outcome = match secure.bench.load_with(name, &uri, "register", "0%", &trust) {
+        Ok(_) => Err(anyhow::anyhow!("it was accepted")),
+        Err(error) if format!("{error:#}").contains("proves nothing that is trusted") => {
+            Ok("refused".to_owned())
+        }
+        Err(error) => Err(error),
+    };
+    tally.record(name, &outcome);
+    let outcome = server_connects(secure, &mut proxy, port);
+    tally.record("our server connects to Kamailio over TLS", &outcome);
+    let stopped = proxy
+        .stop(Duration::from_secs(5))
+        .map(|_| "it did".to_owned());
+    tally.record("Kamailio over TLS stops", &stopped);
+}
+
+/// A call over UDP that nobody acknowledges, and whose Contact is Kamailio over TLS: that is where the server sends its BYE.
+fn server_connects(secure: &Secure<'_>, proxy: &mut Process, port: u16) -> Result<String> {
+    let socket = UdpSocket::bind((Ipv4Addr::LOCALHOST, 0))?;
+    let here = socket.local_addr()?;
+    let invite = format!(
+        "INVITE sip:test@127.0.0.1 SIP/2.0\r\nVia: SIP/2.0/UDP {here};rport;branch=z9hG4bKconnects\r\n\
+         From: <sip:a@example.org>;tag=1\r\nTo: <sip:test@127.0.0.1>\r\nCall-ID: connects\r\nCSeq: 1 INVITE\r\n\
+         Max-Forwards: 70\r\nContact: <sip:caller@127.0.0.1:{port};transport=tls>\r\nContent-Length: 0\r\n\r\n"
+    );
+    socket.send_to(invite.as_bytes(), (Ipv4Addr::LOCALHOST, secure.bench.port))?;
+    proxy.wait_for(Duration::from_secs(20), |output| {
+        output.contains("BYE of connects over tls").then_some(())
+    })?;
+    Ok("a BYE came".to_owned())
+}
+
+/// Installs what is no Debian package.
+pub(crate) fn install(sources: &Path, tools: &Path) -> Result<Packages> {
+    Ok(Packages {
+        pjsua2: packages::python("pjsua2", sources, tools)?,
+        sip_js: packages::npm("sip-js", sources, tools)?,
+    })
+}
