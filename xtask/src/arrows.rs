@@ -70,9 +70,11 @@ mod tests {
         ),
         (
             "load",
-            &["client", "turn", "stun", "sip", "timers", "io", "bpf"],
+            &[
+                "client", "turn", "stun", "sip", "streams", "timers", "io", "bpf",
+            ],
         ),
-        ("client", &["turn", "stun", "streams", "server"]),
+        ("client", &["turn", "stun", "streams", "dtls", "server"]),
         ("dtls", &["timers"]),
         ("streams", &["stun", "timers"]),
         ("turn", &["stun", "timers"]),
