@@ -58,6 +58,10 @@ fn frame_with(buffer: &[u8], channel: impl Fn(u16) -> Option<ChannelNumber>) -> 
     if is_stun && !is_in_step(buffer, length) {
         return Frame::Invalid;
     }
+    if is_stun && buffer.len() < field::COOKIE.end {
+        // The length counts only with the cookie: else an owner that waits for the whole message never sees the wrong cookie.
+        return Frame::Need(field::COOKIE.end);
+    }
     let header = if is_stun {
         HEADER_LEN
     } else {
@@ -75,7 +79,7 @@ fn frame_with(buffer: &[u8], channel: impl Fn(u16) -> Option<ChannelNumber>) -> 
 
 /// Whether the length of a STUN message and as much of its cookie as is there are right.
 ///
-/// A stream that is out of step must not make us wait for 64 kB, so the cookie is checked as it arrives.
+/// A stream that is out of step must not make us wait for 64 kB, so the cookie is checked before the length is believed.
 #[inline]
 fn is_in_step(buffer: &[u8], length: usize) -> bool {
     let end = buffer.len().min(field::COOKIE.end);
@@ -95,7 +99,11 @@ mod tests {
     #[test]
     fn a_message_is_found_whatever_the_cut() {
         for end in 0..STUN.len() {
-            let need = if end < 4 { 4 } else { STUN.len() };
+            let need = match end {
+                0..4 => 4,
+                4..8 => 8,
+                _ => STUN.len(),
+            };
             assert_eq!(frame(&STUN[..end]), Frame::Need(need), "{end}");
         }
         assert_eq!(

@@ -734,8 +734,10 @@ impl Connections {
         );
     }
 
-    /// Closes a connection because of the bytes that it has sent.
-    pub(crate) fn reject(&mut self, slot: Slot, reason: EndReason, poller: &Poller) {
+    /// Closes a connection because of the bytes that it has sent. Responses to the messages before these bytes are written first, because
+    /// a client must not lose them only if all came in one segment.
+    pub(crate) fn reject(&mut self, slot: Slot, reason: EndReason, poller: &Poller, now: Mono) {
+        self.write(slot, poller, now);
         self.close(slot, reason, None, poller);
     }
 

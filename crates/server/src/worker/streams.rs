@@ -89,11 +89,11 @@ impl<'buf> Session<'_, '_, 'buf> {
         let Some(path) = self.core.connections.path(slot) else {
             return;
         };
+        let now = self.core.now.mono;
         if let Some(reason) = self.core.connections.judge_first(slot, bytes) {
             let poller = &self.core.poller;
-            return self.core.connections.reject(slot, reason, poller);
+            return self.core.connections.reject(slot, reason, poller, now);
         }
-        let now = self.core.now.mono;
         let mut rest = bytes;
         let kept = loop {
             if rest.is_empty() {
@@ -114,7 +114,7 @@ impl<'buf> Session<'_, '_, 'buf> {
                 Frame::Invalid => {
                     let poller = &self.core.poller;
                     let connections = &mut self.core.connections;
-                    connections.reject(slot, EndReason::NotStun, poller);
+                    connections.reject(slot, EndReason::NotStun, poller, now);
                     return;
                 }
             }

@@ -97,6 +97,16 @@ impl StreamLink {
         }
     }
 
+    /// The same; false if the server has ended the connection.
+    pub(crate) fn try_send(&mut self, bytes: &[u8]) -> bool {
+        let Some(tls) = &mut self.tls else {
+            return self.socket.write_all(bytes).is_ok();
+        };
+        let mut out = Vec::new();
+        tls.encrypt(bytes, &mut out).expect("an open connection");
+        self.socket.write_all(&out).is_ok()
+    }
+
     /// The next message, without its padding.
     pub(crate) fn receive(&mut self) -> Option<Vec<u8>> {
         loop {
