@@ -4,6 +4,7 @@
 //! |---|---|---|
 //! | [`coturn`] | coturn's `turnutils_*` from Debian | the whole option matrix, IPv4 and IPv6, zero loss; abuse is survived |
 //! | [`pion`] | a Go program on pion's client (`interop/pion`) | allocate, permissions, channels, relay to relay |
+//! | [`acme`] | Pebble, Let's Encrypt's ACME server for tests (`interop/pebble`) | certificates are ordered, renewed and kept |
 //! | [`sip`] | SIPp, sipsak and Kamailio from Debian | SIP calls, registrations and floods, as client, server and next hop |
 //! | [`aioice`] | a Python program on aioice's client (`interop/aioice`) | echo and relay to relay over TCP and TLS, certificates verified |
 //! | [`wrtc`] | a node program on @roamhq/wrtc (`interop/wrtc`) | libwebrtc over UDP and TCP, relay only |
@@ -15,6 +16,7 @@
 //! case fails, it tells whether the driver or hairpin is at fault. Every client meets hairpin once in user space and once with relaying in
 //! the kernel, where the machine permits it.
 
+mod acme;
 mod aioice;
 mod browser;
 mod certificate;
@@ -70,6 +72,7 @@ enum Client {
     Browser,
     Sip,
     SipTls,
+    Acme,
 }
 
 /// What a driver needs: the server it talks to, and where its files are and go.
@@ -140,8 +143,12 @@ pub(crate) fn run(root: &Path, options: &Options) -> Result<Tally> {
         let outcome = sip_tls::run(&binary, root, &logs, &certificate, &packages)?;
         tally.add(outcome);
     }
-    let is_sip = |client: &Client| matches!(client, Client::Sip | Client::SipTls);
-    if !options.only.is_empty() && options.only.iter().all(is_sip) {
+    if options.against == server::Kind::Hairpin && options.wants(Client::Acme) {
+        println!("--- ACME");
+        tally.add(acme::run(&binary, root, &logs)?);
+    }
+    let apart = [Client::Sip, Client::SipTls, Client::Acme];
+    if !options.only.is_empty() && options.only.iter().all(|client| apart.contains(client)) {
         return Ok(tally);
     }
     for path in data_paths(options.against) {

@@ -2,6 +2,7 @@
 
 #![forbid(unsafe_code)]
 
+mod acme;
 mod admin;
 mod cli;
 mod commands;

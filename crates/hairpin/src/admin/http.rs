@@ -44,8 +44,24 @@ const PAUSE: Duration = Duration::from_millis(100);
 const METRICS: HeaderValue = HeaderValue::from_static("text/plain; version=0.0.4; charset=utf-8");
 const PLAIN: HeaderValue = HeaderValue::from_static("text/plain; charset=utf-8");
 
+/// A request. Its body is not read.
+pub(crate) type Incoming = Request<hyper::body::Incoming>;
+
+/// The response to a request of the admin listener.
+pub(super) fn admin(source: Arc<Source>) -> impl Respond {
+    move |request: &Incoming| respond(request, &source)
+}
+
+/// What makes the responses of a listener.
+pub(crate) trait Respond:
+    Fn(&Incoming) -> Response<Full<Bytes>> + Clone + Send + 'static
+{
+}
+
+impl<R: Fn(&Incoming) -> Response<Full<Bytes>> + Clone + Send + 'static> Respond for R {}
+
 /// Serves for ever.
-pub(super) async fn serve(listener: TcpListener, source: Arc<Source>) {
+pub(crate) async fn serve(listener: TcpListener, respond: impl Respond) {
     let mut open: Vec<JoinHandle<()>> = Vec::with_capacity(CONNECTIONS);
     let mut pace = Pace::new();
     loop {
@@ -56,11 +72,11 @@ pub(super) async fn serve(listener: TcpListener, source: Arc<Source>) {
                 if open.len() >= CONNECTIONS {
                     open.remove(0).abort();
                 }
-                open.push(tokio::spawn(converse(stream, Arc::clone(&source))));
+                open.push(tokio::spawn(converse(stream, respond.clone())));
             }
             // The client has gone again, or no descriptor is left: neither is a reason to end.
             Err(error) => {
-                tracing::debug!("the admin listener accepted nothing: {error}");
+                tracing::debug!("an HTTP listener accepted nothing: {error}");
                 sleep(PAUSE).await;
             }
         }
@@ -95,9 +111,9 @@ impl Pace {
 }
 
 /// Reads one request and answers it.
-async fn converse(stream: TcpStream, source: Arc<Source>) {
+async fn converse(stream: TcpStream, respond: impl Respond) {
     let service = service_fn(move |request| {
-        let response = respond(&request, &source);
+        let response = respond(&request);
         async move { Ok::<_, Infallible>(response) }
     });
     let connection = http1::Builder::new()

@@ -5,7 +5,7 @@
 //! time that a connection lasts.
 
 mod health;
-mod http;
+pub(crate) mod http;
 
 #[cfg(test)]
 mod tests;
@@ -96,7 +96,7 @@ impl Bound {
         let body = move || {
             // Leaving the runtime ends what it runs.
             runtime.block_on(async {
-                tokio::spawn(http::serve(listener, source));
+                tokio::spawn(http::serve(listener, http::admin(source)));
                 let _ = stopped.await;
             });
         };

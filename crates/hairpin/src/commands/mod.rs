@@ -2,7 +2,7 @@
 
 mod bench;
 mod check;
-mod creds;
+pub(crate) mod creds;
 mod ice;
 mod input;
 mod load;

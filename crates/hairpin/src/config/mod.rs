@@ -10,6 +10,7 @@
 //! ```
 //! `serve`, `check` and a reload run exactly this code.
 
+mod acme;
 mod admin;
 mod credentials;
 mod diagnostics;
@@ -42,6 +43,7 @@ use std::time::Duration;
 use server::certificates::CertificateFiles;
 use tracing::level_filters::LevelFilter;
 
+pub(crate) use acme::{Acme, Challenge};
 pub(crate) use admin::AdminListen;
 pub(crate) use credentials::User;
 pub(crate) use diagnostics::plural;
@@ -95,6 +97,8 @@ pub(crate) struct Config {
     pub(crate) self_signed: bool,
     /// Whether only TLS 1.3 is spoken.
     pub(crate) only_tls13: bool,
+    /// Certificates from an ACME server.
+    pub(crate) acme: Acme,
     /// Sources whose connections begin with a PROXY header.
     pub(crate) proxy_protocol_from: Vec<ipnet::IpNet>,
     /// Where relays are bound; `None`: decided at start.
@@ -261,6 +265,7 @@ fn resolve(settings: &Settings) -> Option<Config> {
             .collect(),
         self_signed: s.tls_self_signed?.value,
         only_tls13: s.tls_min_version?.value == MinVersion::Tls13,
+        acme: acme::resolve(settings)?,
         proxy_protocol_from: values(s.proxy_protocol_from?.value)
             .into_iter()
             .map(|network| network.0)

@@ -5,6 +5,7 @@
 
 use std::net::{IpAddr, SocketAddr};
 
+use super::acme::{Challenge, Directory, Domain, Email, Folder};
 use super::admin::AdminListen;
 use super::credentials::{Realm, Secret, User};
 use super::diagnostics::Report;
@@ -122,6 +123,22 @@ pub(crate) struct Settings {
     pub(crate) tls_self_signed: Entry<bool>,
     /// `tls.min_version`
     pub(crate) tls_min_version: Entry<MinVersion>,
+    /// `acme.domains`
+    pub(crate) acme_domains: Entry<List<Domain>>,
+    /// `acme.email`
+    pub(crate) acme_email: Entry<List<Email>>,
+    /// `acme.terms_agreed`
+    pub(crate) acme_terms_agreed: Entry<bool>,
+    /// `acme.directory`
+    pub(crate) acme_directory: Entry<Directory>,
+    /// `acme.challenge`
+    pub(crate) acme_challenge: Entry<Challenge>,
+    /// `acme.listen`
+    pub(crate) acme_listen: Entry<List<SocketAddr>>,
+    /// `acme.state`
+    pub(crate) acme_state: Entry<Folder>,
+    /// `acme.ca`
+    pub(crate) acme_ca: Entry<List<RootFile>>,
     /// `relay.addresses`
     pub(crate) relay_addresses: Entry<AtLeastOne<IpAddr>>,
     /// `relay.external_ip`
@@ -354,6 +371,14 @@ pub(crate) const KEYS: &[Key] = &[
     Key::new("tls", "certificates", |s| &mut s.tls_certificates).at_start(),
     Key::new("tls", "self_signed", |s| &mut s.tls_self_signed).at_start(),
     Key::new("tls", "min_version", |s| &mut s.tls_min_version).at_start(),
+    Key::new("acme", "domains", |s| &mut s.acme_domains).at_start(),
+    Key::new("acme", "email", |s| &mut s.acme_email).at_start(),
+    Key::new("acme", "terms_agreed", |s| &mut s.acme_terms_agreed).at_start(),
+    Key::new("acme", "directory", |s| &mut s.acme_directory).at_start(),
+    Key::new("acme", "challenge", |s| &mut s.acme_challenge).at_start(),
+    Key::new("acme", "listen", |s| &mut s.acme_listen).at_start(),
+    Key::new("acme", "state", |s| &mut s.acme_state).at_start(),
+    Key::new("acme", "ca", |s| &mut s.acme_ca).at_start(),
     Key::new("relay", "addresses", |s| &mut s.relay_addresses).at_start(),
     Key::new("relay", "external_ip", |s| &mut s.external_ip).at_start(),
     Key::new("relay", "ports", |s| &mut s.relay_ports).at_start(),

@@ -12,7 +12,7 @@ use super::schema::{Entry, Settings};
 use super::setting::{AtLeastOne, List, write_seconds};
 use super::sip;
 use super::source::{Layer, Located, Location, Sources};
-use super::tls;
+use super::{acme, tls};
 
 /// Under 16 characters a secret that was typed by a person can be found by trying.
 const SHORT_SECRET: usize = 16;
@@ -30,6 +30,7 @@ pub(crate) fn check(settings: &Settings, sources: &Sources, report: &mut Report)
     admin_stays_at_home(settings, report);
     sip::check(settings, report);
     tls::check(settings, report);
+    acme::check(settings, report);
 }
 
 /// The elements of a list that may not have been set.

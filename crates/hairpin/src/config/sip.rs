@@ -4,6 +4,7 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
+use super::acme;
 use super::diagnostics::{Diagnostic, Report};
 use super::network::PeerRule;
 use super::node::Node;
@@ -336,14 +337,14 @@ fn streams_do_not_clash(settings: &Settings, report: &mut Report) {
 fn tls_has_a_certificate(settings: &Settings, report: &mut Report) {
     let pairs = settings.tls_certificates.as_ref();
     let made = is_on(&settings.tls_self_signed).is_some();
-    if made || pairs.is_some_and(|list| !list.value.is_empty()) {
+    if made || acme::is_on(settings) || pairs.is_some_and(|list| !list.value.is_empty()) {
         return;
     }
     let lists = [&settings.sip_listen_tls, &settings.sip_listen_wss];
     for list in lists.into_iter().flatten() {
         if !list.value.is_empty() {
             let message = "there is a TLS listener, but no certificate";
-            let help = "set tls.certificates, or remove the listener";
+            let help = "set tls.certificates or acme.domains, or remove the listener";
             report.push(Diagnostic::error(&list.at, message).help(help));
         }
     }

@@ -546,7 +546,7 @@ fn certificates_of_sip_clients_need_an_issuer() {
 fn sip_over_tls_and_websocket_needs_a_certificate_and_addresses_of_its_own() {
     one_complaint(
         "[sip]\nlisten_tls = [\"127.0.0.1:5061\"]",
-        "hairpin.toml:2:14: there is a TLS listener, but no certificate (set tls.certificates, or remove the listener)",
+        "hairpin.toml:2:14: there is a TLS listener, but no certificate (set tls.certificates or acme.domains, or remove the listener)",
     );
     one_complaint(
         "[sip]\nlisten = [\"127.0.0.1:5060\"]\nlisten_ws = [\"127.0.0.1:5060\"]",

@@ -1,5 +1,6 @@
 //! The keys of `[tls]`: certificates, and which versions are spoken.
 
+use super::acme;
 use super::credentials::read_pair;
 use super::diagnostics::{Diagnostic, Report};
 use super::node::{Node, Raw};
@@ -94,7 +95,7 @@ pub(super) fn check(settings: &Settings, report: &mut Report) {
         }
     }
     let self_signed = settings.tls_self_signed.as_ref();
-    if !pairs.is_empty() || self_signed.is_some_and(|made| made.value) {
+    if !pairs.is_empty() || acme::is_on(settings) || self_signed.is_some_and(|made| made.value) {
         return;
     }
     for (listen, name, key) in [
@@ -103,8 +104,9 @@ pub(super) fn check(settings: &Settings, report: &mut Report) {
     ] {
         if let Some(listen) = listen.as_ref().filter(|listen| !listen.value.is_empty()) {
             let message = format!("there is a {name} listener, but no certificate");
-            let help =
-                format!("set tls.certificates, or remove {key}; `serve --dev` makes one itself");
+            let help = format!(
+                "set tls.certificates or acme.domains, or remove {key}; `serve --dev` makes one itself"
+            );
             report.push(Diagnostic::error(&listen.at, message).help(help));
         }
     }

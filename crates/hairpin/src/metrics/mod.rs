@@ -19,11 +19,13 @@ pub(crate) mod check;
 #[cfg(test)]
 mod tests;
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Instant;
 
 use server::Observer;
 
+use crate::acme::Counters;
 use text::Page;
 
 /// What a page is made of.
@@ -33,6 +35,8 @@ pub(crate) struct Source {
     pub(crate) observer: Observer,
     /// How its reloads went.
     pub(crate) reloads: Reloads,
+    /// How orders of certificates went.
+    pub(crate) acme: Arc<Counters>,
     /// When it started.
     pub(crate) started: Instant,
 }
@@ -43,6 +47,7 @@ impl Source {
         Self {
             observer,
             reloads: Reloads::default(),
+            acme: Arc::default(),
             started: Instant::now(),
         }
     }
@@ -123,5 +128,13 @@ fn about(page: &mut Page, source: &Source) {
         "hairpin_config_last_reload_success_timestamp_seconds",
         "When the configuration in force was loaded, in seconds since 1970.",
         source.reloads.last_success_unix_s.load(Ordering::Relaxed),
+    );
+    let [succeeded, failed] =
+        [&source.acme.succeeded, &source.acme.failed].map(|count| count.load(Ordering::Relaxed));
+    page.counters(
+        "hairpin_acme_orders_total",
+        "Orders of certificates at the ACME server (acme.domains), by outcome.",
+        "outcome",
+        [("success", succeeded), ("failure", failed)],
     );
 }

@@ -12,6 +12,7 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 
+mod challenge;
 mod files;
 mod pair;
 mod watch;
@@ -21,10 +22,12 @@ mod handshake_tests;
 #[cfg(test)]
 mod tests;
 
+pub use challenge::AcmeValidation;
 pub use pair::{CertificateError, CertificateFiles, CertificateInfo};
 pub(crate) use watch::CertificateWatch;
 
 use arc_swap::ArcSwap;
+use challenge::Challenges;
 use files::Stamp;
 use pair::Pair;
 use std::fmt;
@@ -41,8 +44,8 @@ use streams::rustls::{
     RootCertStore, ServerConfig, SignatureScheme, SupportedProtocolVersion, version,
 };
 
-/// Application protocols (RFC 7443). The server rejects a client that offers only others, and accepts one that offers none.
-const PROTOCOLS: [&[u8]; 2] = [b"stun.turn", b"stun.nat-discovery"];
+/// Application protocols (RFC 7443, RFC 8737). The server rejects a client that offers only others, and accepts one that offers none.
+const PROTOCOLS: [&[u8]; 3] = [b"stun.turn", b"stun.nat-discovery", challenge::PROTOCOL];
 
 /// Certificates that all workers share. Clones refer to the same certificates.
 #[derive(Debug, Clone)]
@@ -57,6 +60,7 @@ struct Shared {
     sources: Mutex<Vec<Source>>,
     generation: AtomicU64,
     failed_reloads: AtomicU64,
+    challenges: Challenges,
 }
 
 /// The files of a pair, and their last known state.
@@ -100,6 +104,7 @@ fn share(pairs: Vec<Pair>, sources: Vec<Source>) -> Result<Certificates, Certifi
             sources: Mutex::new(sources),
             generation: AtomicU64::new(0),
             failed_reloads: AtomicU64::new(0),
+            challenges: Challenges::default(),
         }),
     })
 }
@@ -136,12 +141,18 @@ impl Certificates {
     /// # Errors
     /// [`CertificateError::Generate`] if a name is not valid in a certificate.
     pub fn self_signed(names: &[String]) -> Result<Certificates, CertificateError> {
+        let pem = Certificates::self_signed_pem(names)?;
+        Certificates::from_pem(pem.as_bytes(), pem.as_bytes())
+    }
+
+    /// The same as text in PEM: the certificate, and its key.
+    ///
+    /// # Errors
+    /// [`CertificateError::Generate`] if a name is not valid in a certificate.
+    pub fn self_signed_pem(names: &[String]) -> Result<String, CertificateError> {
         let made = rcgen::generate_simple_self_signed(names)
             .map_err(|error| CertificateError::Generate(error.to_string()))?;
-        Certificates::from_pem(
-            made.cert.pem().as_bytes(),
-            made.signing_key.serialize_pem().as_bytes(),
-        )
+        Ok(made.cert.pem() + &made.signing_key.serialize_pem())
     }
 
     /// Names, validity and fingerprint of each certificate, the default one first.
@@ -295,6 +306,9 @@ fn still_valid(new: Pair, old: &Pair) -> Result<Pair, CertificateError> {
 
 impl ResolvesServerCert for Certificates {
     fn resolve(&self, hello: ClientHello<'_>) -> Option<Arc<CertifiedKey>> {
+        if Challenges::is_validation(&hello) {
+            return self.shared.challenges.find(hello.server_name());
+        }
         Some(self.select(hello.server_name()))
     }
 }

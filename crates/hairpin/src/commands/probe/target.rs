@@ -108,11 +108,12 @@ mod tests {
         for text in [
             "turn:192.0.2.1?transport=udp",
             "turn:192.0.2.1?transport=tcp",
+            "turns:192.0.2.1?transport=udp",
         ] {
             assert!(target(text, "5s", false).is_ok(), "{text}");
         }
         for text in [
-            "turns:192.0.2.1?transport=udp",
+            "turns:192.0.2.1?transport=sctp",
             "https://example.org",
             "",
             "a b",

@@ -122,6 +122,11 @@ impl Engine {
         self.running.dtls_listeners().to_vec()
     }
 
+    /// The certificates of its TLS and DTLS listeners.
+    pub(super) fn certificates(&self) -> Option<Certificates> {
+        self.running.observer().certificates().cloned()
+    }
+
     /// The name of the default certificate, if others trust it.
     pub(super) fn server_name(&self) -> Option<String> {
         let observer = self.running.observer();

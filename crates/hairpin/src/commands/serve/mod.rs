@@ -20,6 +20,7 @@ use server::signals::{Signal, Signals};
 use super::creds;
 use super::ice::Ice;
 use super::{input, output};
+use crate::acme;
 use crate::admin::{self, Serving};
 use crate::cli::serve::Args;
 use crate::config::{self, Config, Loaded};
@@ -52,7 +53,11 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     let signals = Signals::install().context("cannot catch SIGINT, SIGTERM and SIGHUP")?;
     let machine = engine::machine();
     let mut made_up_secret = None;
-    let config = with_a_way_in(config, &mut made_up_secret)?;
+    let mut config = with_a_way_in(config, &mut made_up_secret)?;
+    let acme = acme::bind(&config.acme)?;
+    config
+        .certificates
+        .extend(acme.as_ref().map(acme::Bound::files));
     let listeners = plan::listeners(&config, &machine)?;
     let relays = plan::relays(&config, &machine)?;
     let bound = admin::bind(config.admin)?;
@@ -64,6 +69,12 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     let admin = bound
         .map(|bound| bound.serve(Arc::clone(&source)))
         .transpose()?;
+    let acme = match (acme, engine.certificates()) {
+        (Some(acme), Some(certificates)) => {
+            Some(acme.serve(certificates, Arc::clone(&source.acme))?)
+        }
+        _ => None,
+    };
     let mut banner = banner(args, &config, &engine, &machine, made_up_secret.clone());
     banner.admin = admin_address;
     output::print(&banner.render())?;
@@ -76,6 +87,7 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
         engine,
         source,
         admin,
+        _acme: acme,
         drain: config.drain,
     }
     .run()
@@ -193,6 +205,8 @@ struct Service<'a> {
     source: Arc<Source>,
     /// Answers until the very end, so that a probe sees the server stop.
     admin: Option<Serving>,
+    /// Renews the certificate until the end.
+    _acme: Option<acme::Serving>,
     /// How long to wait for allocations and SIP transactions to end.
     drain: Duration,
 }

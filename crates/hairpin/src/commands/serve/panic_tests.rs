@@ -47,6 +47,7 @@ fn child() -> Result<ExitCode> {
     running.reload(settings)?;
     let engine = Engine::of(running, "hairpin");
     Service {
+        _acme: None,
         started: read(&args)?,
         args: &args,
         made_up_secret: None,

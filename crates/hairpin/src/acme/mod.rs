@@ -1,0 +1,299 @@
+//! Certificates from an ACME server (RFC 8555): ordered, renewed and replaced while the server runs.
+//!
+//! ```text
+//!  order ──> validations answered ──> certificate.pem ──> Certificates::reload ──> workers
+//!            (port 80, or TLS listeners)
+//! ```
+//!
+//! This has a thread of its own. Workers never wait for it. Before the first certificate there is one that no client trusts.
+
+mod order;
+mod renewal;
+mod responder;
+mod store;
+
+use std::net::TcpListener;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use anyhow::{Context, Result, anyhow};
+use instant_acme::{Account, CertificateIdentifier};
+use server::certificates::{CertificateFiles, CertificateInfo, Certificates};
+use server::rustls::pki_types::CertificateDer;
+use server::rustls::pki_types::pem::PemObject as _;
+use tokio::sync::oneshot;
+use tokio::time::{sleep, timeout};
+
+use crate::admin::http;
+use crate::commands::creds::now_unix_s;
+use crate::config::{Acme, Challenge};
+use renewal::Window;
+use responder::Responder;
+use store::Store;
+
+/// The longest time that an order may take.
+const ORDER: Duration = Duration::from_secs(300);
+
+/// The least time between two certificates, unless they live for less than six times this.
+const LEAST: Duration = Duration::from_secs(3_600);
+
+/// Time until the ACME server is asked for its suggestion again, if it does not say.
+const ASK_AGAIN: Duration = Duration::from_secs(6 * 3_600);
+
+/// How orders went.
+#[derive(Debug, Default)]
+pub(crate) struct Counters {
+    pub(crate) succeeded: AtomicU64,
+    pub(crate) failed: AtomicU64,
+}
+
+/// The folder and the listeners of the configuration, before anything is started.
+#[derive(Debug)]
+pub(crate) struct Bound {
+    config: Acme,
+    store: Store,
+    listeners: Vec<TcpListener>,
+}
+
+/// Makes the folder and binds the listeners; `None` if no certificate is to come from an ACME server.
+///
+/// # Errors
+/// Which folder or address cannot be used.
+pub(crate) fn bind(config: &Acme) -> Result<Option<Bound>> {
+    if config.domains.is_empty() {
+        return Ok(None);
+    }
+    let store = Store::open(&config.state)?;
+    store.prepare(&config.domains)?;
+    let mut listeners = Vec::new();
+    if config.challenge == Challenge::Http01 {
+        for address in &config.listen {
+            let listener = TcpListener::bind(address)
+                .and_then(|listener| listener.set_nonblocking(true).map(|()| listener));
+            listeners.push(listener.with_context(|| {
+                format!("cannot listen on {address} for validations; set it with acme.listen, or use acme.challenge = \"tls-alpn-01\"")
+            })?);
+        }
+    }
+    Ok(Some(Bound {
+        config: config.clone(),
+        store,
+        listeners,
+    }))
+}
+
+impl Bound {
+    /// The files of the certificate. They exist.
+    pub(crate) fn files(&self) -> CertificateFiles {
+        self.store.files()
+    }
+
+    /// Orders and renews until the result is dropped.
+    ///
+    /// # Errors
+    /// If the thread or its runtime cannot be made.
+    pub(crate) fn serve(
+        self,
+        certificates: Certificates,
+        counters: Arc<Counters>,
+    ) -> Result<Serving> {
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_io()
+            .enable_time()
+            .build()
+            .context("cannot make the runtime of the ACME client")?;
+        let responder = Responder::default();
+        let (stop, stopped) = oneshot::channel::<()>();
+        let body = move || {
+            runtime.block_on(async {
+                for listener in self.listeners {
+                    let responder = responder.clone();
+                    let respond = move |request: &http::Incoming| responder.respond(request);
+                    match tokio::net::TcpListener::from_std(listener) {
+                        Ok(listener) => drop(tokio::spawn(http::serve(listener, respond))),
+                        Err(error) => tracing::error!("validations over HTTP fail: {error}"),
+                    }
+                }
+                let client = Client {
+                    config: self.config,
+                    store: self.store,
+                    responder,
+                    certificates,
+                    counters,
+                    account: None,
+                };
+                tokio::spawn(client.run());
+                let _ = stopped.await;
+            });
+        };
+        let thread = std::thread::Builder::new()
+            .name("hairpin-acme".to_owned())
+            .spawn(body)
+            .context("cannot start the thread of the ACME client")?;
+        Ok(Serving {
+            stop: Some(stop),
+            thread: Some(thread),
+        })
+    }
+}
+
+/// A running ACME client; dropping it ends that.
+#[derive(Debug)]
+pub(crate) struct Serving {
+    /// Dropping it is the sign to stop.
+    stop: Option<oneshot::Sender<()>>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Drop for Serving {
+    fn drop(&mut self) {
+        self.stop.take();
+        if let Some(thread) = self.thread.take() {
+            // The panic hook has reported a panic of the thread.
+            let _ = thread.join();
+        }
+    }
+}
+
+struct Client {
+    config: Acme,
+    store: Store,
+    responder: Responder,
+    certificates: Certificates,
+    counters: Arc<Counters>,
+    account: Option<Account>,
+}
+
+impl Client {
+    /// Waits for the time of each renewal, for ever.
+    async fn run(mut self) {
+        let mut failures = 0;
+        loop {
+            self.wait_until_due().await;
+            let result = timeout(ORDER, self.renew()).await;
+            let result = result.unwrap_or_else(|_| Err(anyhow!("it took more than {ORDER:?}")));
+            match result {
+                Ok(()) => {
+                    failures = 0;
+                    self.counters.succeeded.fetch_add(1, Ordering::Relaxed);
+                    // A server that always suggests the past must not get one order after the other.
+                    let lifetime_s = self.certificate().map_or(0, |info| {
+                        info.expires_unix_s.saturating_sub(info.begins_unix_s)
+                    });
+                    sleep(Duration::from_secs(lifetime_s / 6).min(LEAST)).await;
+                }
+                Err(error) => {
+                    failures += 1;
+                    self.counters.failed.fetch_add(1, Ordering::Relaxed);
+                    let pause_s = renewal::pause_s(failures);
+                    let domains = self.config.domains.join(", ");
+                    tracing::warn!(
+                        domains,
+                        failures,
+                        next_try_s = pause_s,
+                        "no certificate from the ACME server: {error:#}; the one in use stays"
+                    );
+                    sleep(Duration::from_secs(pause_s)).await;
+                }
+            }
+        }
+    }
+
+    /// Returns when the certificate is to be renewed: at once if there is none.
+    async fn wait_until_due(&mut self) {
+        let share = share();
+        while let Some(info) = self.certificate() {
+            let (window, ask_again) = self.suggestion().await;
+            let due = renewal::due(&info, window, share);
+            let now = now_unix_s();
+            if due <= now {
+                return;
+            }
+            tracing::debug!(in_s = due - now, "the certificate will be renewed");
+            sleep(Duration::from_secs(due - now).min(ask_again)).await;
+        }
+    }
+
+    /// The ACME server's certificate, if it is for the configured domains.
+    fn certificate(&self) -> Option<CertificateInfo> {
+        let info = self.store.certificate();
+        info.filter(|info| store::names_are(info, &self.config.domains))
+    }
+
+    /// When the ACME server suggests to renew (RFC 9773), and when to ask again.
+    async fn suggestion(&mut self) -> (Option<Window>, Duration) {
+        let asked = async {
+            let file = self.files();
+            let leaf = CertificateDer::from_pem_file(&file)?;
+            let id = CertificateIdentifier::try_from(&leaf)
+                .map_err(|error| anyhow!("{error}"))?
+                .into_owned();
+            let (info, retry_after) = self.account().await?.renewal_info(&id).await?;
+            let unix_s = |at: i64| u64::try_from(at).unwrap_or(0);
+            let window = Window {
+                start: unix_s(info.suggested_window.start.unix_timestamp()),
+                end: unix_s(info.suggested_window.end.unix_timestamp()),
+            };
+            anyhow::Ok((window, retry_after))
+        };
+        match timeout(ORDER, asked).await {
+            Ok(Ok((window, retry_after))) => {
+                (Some(window), retry_after.max(Duration::from_secs(60)))
+            }
+            Ok(Err(error)) => {
+                tracing::debug!("the ACME server suggests no time for the renewal: {error:#}");
+                (None, ASK_AGAIN)
+            }
+            Err(_) => (None, ASK_AGAIN),
+        }
+    }
+
+    fn files(&self) -> std::path::PathBuf {
+        self.store.files().certificate
+    }
+
+    async fn account(&mut self) -> Result<&Account> {
+        if self.account.is_none() {
+            self.account = Some(order::account(&self.config, &self.store).await?);
+        }
+        self.account.as_ref().context("an account")
+    }
+
+    async fn renew(&mut self) -> Result<()> {
+        let old = self.certificate().and_then(|_| {
+            let leaf = CertificateDer::from_pem_file(self.files()).ok()?;
+            let id = CertificateIdentifier::try_from(&leaf).ok()?;
+            Some(id.into_owned())
+        });
+        self.account().await?;
+        let account = self.account.as_ref().context("an account")?;
+        let obtain = |replaces| {
+            order::obtain(
+                &self.config,
+                account,
+                replaces,
+                &self.responder,
+                &self.certificates,
+            )
+        };
+        let issued = match obtain(old.clone()).await {
+            // Servers without RFC 9773, or those that no longer know the old certificate.
+            Err(_) if old.is_some() => obtain(None).await?,
+            result => result?,
+        };
+        self.store.save_certificate(&issued.key, &issued.chain)?;
+        // It logs what came of it.
+        for outcome in self.certificates.reload() {
+            outcome?;
+        }
+        Ok(())
+    }
+}
+
+/// A random number, 0 to 1.
+fn share() -> f64 {
+    let random = getrandom::u32().unwrap_or(u32::MAX / 2);
+    f64::from(random) / f64::from(u32::MAX)
+}
