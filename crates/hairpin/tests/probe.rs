@@ -217,3 +217,40 @@ fn the_banner_says_who_relays_on_each_interface() {
     assert_eq!(output.status.code(), Some(1));
     assert!(stderr(&output).contains("\"xdp\""), "{}", stderr(&output));
 }
+
+/// Over UDP, TCP, TLS and DTLS.
+#[test]
+fn every_uri_that_a_development_server_prints_works() {
+    let server = Serve::start(&[
+        "--dev",
+        "--listen",
+        "127.0.0.1:0",
+        "--relay-address",
+        "127.0.0.1",
+        "--user",
+        "alice:s3cret",
+    ]);
+    let banner = server.banner();
+    let line = banner
+        .lines()
+        .find(|line| line.starts_with("{\"iceServers\""))
+        .unwrap_or_else(|| panic!("no iceServers in {banner}"));
+    let value: serde_json::Value = serde_json::from_str(line).unwrap();
+    let uris = value["iceServers"][0]["urls"].as_array().unwrap();
+    let mut versions = Vec::new();
+    for uri in uris.iter().map(|uri| uri.as_str().unwrap()) {
+        let mut args = vec!["probe", "turn", uri, "--user", "alice:s3cret", "--json"];
+        if uri.starts_with("turns:") {
+            args.push("--insecure");
+        }
+        let output = run(&args);
+        assert_eq!(output.status.code(), Some(0), "{uri}: {}", stderr(&output));
+        let tls = &json(&output)["connection"]["tls"]["version"];
+        versions.push(tls.as_str().unwrap_or("none").to_owned());
+    }
+    assert_eq!(versions, ["none", "none", "TLS 1.3", "DTLS 1.2"]);
+    let dtls = uris[3].as_str().unwrap();
+    let (_folder, path) = file("no certificate is in here");
+    let output = run(&["probe", "turn", dtls, "--ca", path.to_str().unwrap()]);
+    assert_eq!(output.status.code(), Some(2), "{}", stderr(&output));
+}
