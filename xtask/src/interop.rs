@@ -19,7 +19,7 @@
 mod acme;
 mod aioice;
 mod browser;
-mod certificate;
+pub(crate) mod certificate;
 mod coturn;
 mod openssl;
 mod packages;

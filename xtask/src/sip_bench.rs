@@ -12,6 +12,7 @@ mod overload;
 mod report;
 mod servers;
 mod teststack;
+mod transports;
 mod workers;
 
 use std::path::{Path, PathBuf};
@@ -26,6 +27,7 @@ use memory::Memory;
 use report::{Outcome, Results};
 use servers::Server;
 use teststack::TestStack;
+use transports::Transports;
 use workers::Workers;
 
 /// What is measured.
@@ -56,6 +58,9 @@ pub(crate) struct Options {
     /// Leave out all but what the transactions cost beside Kamailio's, and the sweep
     #[arg(long)]
     only_cost: bool,
+    /// Only registrations over TCP, TLS and WebSocket over TLS
+    #[arg(long, conflicts_with_all = ["only_sweep", "only_cost", "overload"])]
+    only_transports: bool,
     /// Only the overload report: calls and registrations with and without something to do for each, hairpin with and without its
     /// overload control, and Kamailio; about eight minutes
     #[arg(long, conflicts_with_all = ["no_sweep", "only_sweep", "only_cost"])]
@@ -98,8 +103,14 @@ pub(crate) fn run(root: &Path, options: &Options) -> Result<()> {
     let started = Instant::now();
     let mut results = Results::default();
     let (mut workers, mut teststack) = (Workers::default(), TestStack::default());
-    let mut memory = Memory::default();
-    if !options.only_sweep {
+    let (mut memory, mut transports) = (Memory::default(), Transports::default());
+    if !options.only_sweep && !options.only_cost {
+        for round in 0..options.rounds {
+            transports.round(&bench, round)?;
+        }
+        print!("{}", transports.table());
+    }
+    if !options.only_sweep && !options.only_transports {
         for round in 0..options.rounds {
             bench.round(&mut results, round)?;
             if !options.only_cost {
@@ -109,11 +120,11 @@ pub(crate) fn run(root: &Path, options: &Options) -> Result<()> {
         }
         print!("{}", results.table());
     }
-    if !options.only_sweep && !options.only_cost {
+    if !options.only_sweep && !options.only_cost && !options.only_transports {
         memory.measure(&bench)?;
         print!("{}{}{}", workers.table(), teststack.table(), memory.table());
     }
-    if !options.no_sweep {
+    if !options.no_sweep && !options.only_transports {
         bench.sweeps(&mut results)?;
         print!("{}", results.curves());
     }
@@ -125,6 +136,7 @@ pub(crate) fn run(root: &Path, options: &Options) -> Result<()> {
         all["elapsed_s"] = json!(started.elapsed().as_secs());
         all["workers"] = workers.to_json();
         all["teststack"] = teststack.to_json();
+        all["transports"] = transports.to_json();
         all["memory"] = memory.to_json();
         let text = serde_json::to_string_pretty(&all)?;
         std::fs::write(file, text).with_context(|| format!("cannot write {}", file.display()))?;

@@ -5,6 +5,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, bail};
 
+use crate::interop::certificate::Certificate;
 use crate::process::{self, Process};
 
 /// The processor of a server that has one.
@@ -28,6 +29,14 @@ impl Server {
     /// Those whose processor time is compared.
     pub(crate) fn for_cost(binary: &Path) -> Vec<Server> {
         vec![Hairpin::default().build(binary), kamailio(0)]
+    }
+
+    /// Those that are compared over connections.
+    pub(crate) fn for_transports(binary: &Path, certificate: &Certificate) -> [Secured; 2] {
+        [
+            secured_hairpin(binary, certificate),
+            secured_kamailio(certificate),
+        ]
     }
 
     /// With one worker and with two, neither of which is kept to a processor, and an application that takes so long for each request.
@@ -86,6 +95,54 @@ impl Server {
             }
         }
         Ok(running)
+    }
+}
+
+/// A server that listens over TCP, TLS and perhaps WebSocket.
+pub(crate) struct Secured {
+    pub(crate) server: Server,
+    /// By transport.
+    pub(crate) ports: Vec<(&'static str, u16)>,
+}
+
+fn secured_hairpin(binary: &Path, certificate: &Certificate) -> Secured {
+    let mut server = Hairpin {
+        port: 5586,
+        ..Hairpin::default()
+    }
+    .build(binary);
+    let (chain, key) = (certificate.chain.display(), certificate.key.display());
+    let more = format!(
+        "listen_tls = [\"127.0.0.1:5587\"]\nlisten_wss = [\"127.0.0.1:5588\"]\n\
+         [tls]\ncertificates = [{{ certificate = \"{chain}\", key = \"{key}\" }}]\n"
+    );
+    server.config.push_str(&more);
+    Secured {
+        server,
+        ports: vec![("tcp", 5586), ("tls", 5587), ("wss", 5588)],
+    }
+}
+
+/// Over TCP and TLS. A WebSocket is an event of HTTP there, in modules of their own.
+fn secured_kamailio(certificate: &Certificate) -> Secured {
+    let mut server = kamailio(0);
+    server.port = 5590;
+    if let Some(at) = server.command.iter().position(|word| word == "-l") {
+        server.command[at + 1] = "udp:127.0.0.1:5590".to_owned();
+        let more = ["-l", "tcp:127.0.0.1:5590", "-l", "tls:127.0.0.1:5591"];
+        server
+            .command
+            .splice(at + 2..at + 2, more.map(str::to_owned));
+    }
+    let (chain, key) = (certificate.chain.display(), certificate.key.display());
+    let tls = format!(
+        "tcp_children=1\nenable_tls=yes\nloadmodule \"tls.so\"\nmodparam(\"tls\", \"tls_method\", \"TLSv1.2+\")\n\
+         modparam(\"tls\", \"certificate\", \"{chain}\")\nmodparam(\"tls\", \"private_key\", \"{key}\")\n"
+    );
+    server.config = server.config.replace("disable_tcp=yes\n", &tls);
+    Secured {
+        server,
+        ports: vec![("tcp", 5590), ("tls", 5591)],
     }
 }
 
