@@ -155,6 +155,32 @@ fn bare_relays_pass_in_every_direction_with_every_byte_checked() {
 }
 
 #[test]
+fn a_bare_relay_over_tcp_passes_both_ways() {
+    let _turn = in_turn();
+    let tcp = |direction| Scenario::Tcp {
+        connections: 4,
+        direction,
+        payload: 120,
+    };
+    let scenarios = vec![
+        relay(4, Direction::ClientToPeer),
+        tcp(Direction::ClientToPeer),
+        tcp(Direction::PeerToClient),
+    ];
+    let report = measure(vec![side("floor-tcp")], scenarios);
+    assert_eq!(report.cells.len(), 2, "it takes no datagrams of clients");
+    for cell in &report.cells {
+        let Outcome::Packets(packets) = &cell.outcome else {
+            panic!("{cell:?}")
+        };
+        assert!(packets.best.delivered > 1_000.0, "{cell:?}");
+        assert_eq!(packets.wrong, 0, "{cell:?}");
+        assert!(packets.at_60.verified > 0, "{cell:?}");
+        assert!(packets.at_60.cost_ns > 100.0, "{cell:?}");
+    }
+}
+
+#[test]
 fn damage_and_death_are_told_and_do_not_end_the_benchmark() {
     let _turn = in_turn();
     let damaging = format!("static:{} damage 1", entry().join(" "));

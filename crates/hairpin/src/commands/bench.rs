@@ -156,6 +156,15 @@ fn resized(scenarios: Vec<Scenario>, sizes: &[u16]) -> Result<Vec<Scenario>> {
             direction,
             payload: size,
         },
+        Scenario::Tcp {
+            connections,
+            direction,
+            ..
+        } => Scenario::Tcp {
+            connections,
+            direction,
+            payload: size,
+        },
         other => other,
     };
     Ok(sizes

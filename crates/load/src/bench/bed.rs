@@ -141,7 +141,7 @@ impl Load {
                 Ok(load)
             }
             Scenario::Binding { clients, sources } => Load::binding(clients, sources),
-            Scenario::Churn { .. } | Scenario::Memory { .. } => {
+            Scenario::Tcp { .. } | Scenario::Churn { .. } | Scenario::Memory { .. } => {
                 Err(BpfError::Flows("this scenario has no frames"))
             }
         }

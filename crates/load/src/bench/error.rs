@@ -104,6 +104,9 @@ pub enum SideError {
         /// The system's answer.
         source: io::Error,
     },
+    /// Its clients cannot connect, or their load cannot be made.
+    #[error("TCP clients: {0}")]
+    Connections(String),
     /// The generator or a counter.
     #[error(transparent)]
     Bpf(#[from] BpfError),

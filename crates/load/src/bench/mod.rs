@@ -30,6 +30,7 @@
 
 mod bed;
 mod client;
+mod connections;
 mod error;
 pub mod floor;
 mod generator;

@@ -16,6 +16,7 @@ use super::error::{Doing, SideError};
 use super::sockets;
 use super::spinner::Spinner;
 use super::topology::ServerCpu;
+use crate::generator::Plan;
 
 /// Frames that leave together: what interrupt coalescing makes of steady traffic.
 const BURST: u32 = 32;
@@ -102,6 +103,8 @@ pub(crate) struct Meter<'a> {
     pub(crate) settles: bool,
     /// Client sockets to send with, instead of frames.
     pub(crate) senders: Option<Senders<'a>>,
+    /// Connections to send over, instead of frames.
+    pub(crate) plan: Option<Plan>,
 }
 
 /// The sockets of a socket load, and their payload's length.
@@ -234,6 +237,9 @@ impl Meter<'_> {
     }
 
     fn once(&mut self, rate: Option<f64>, duration: Duration) -> Result<Point, SideError> {
+        if let Some(plan) = self.plan.take() {
+            return self.once_over_connections(plan, rate, duration);
+        }
         self.bed.expect_afresh()?;
         let before = self.read()?;
         let sent = self.send(rate, duration)?;
@@ -243,7 +249,7 @@ impl Meter<'_> {
         Ok(Point::new(&before, &after, &sent, generator))
     }
 
-    fn read(&mut self) -> Result<Reading, SideError> {
+    pub(super) fn read(&mut self) -> Result<Reading, SideError> {
         Ok(Reading {
             at: Instant::now(),
             cpu: self
@@ -294,18 +300,18 @@ impl Meter<'_> {
 }
 
 /// All counters and clocks at one moment.
-struct Reading {
+pub(super) struct Reading {
     at: Instant,
     cpu: ServerCpu,
     spun: u64,
-    delivered: Totals,
+    pub(super) delivered: Totals,
     generator: u64,
 }
 
 impl Point {
     /// A point from the readings before and after it. `generator` is the processor time that
     /// sending took.
-    fn new(before: &Reading, after: &Reading, sent: &Injected, generator: u64) -> Point {
+    pub(super) fn new(before: &Reading, after: &Reading, sent: &Injected, generator: u64) -> Point {
         let got = after.delivered - before.delivered;
         let offered_s = sent.elapsed.as_secs_f64().max(1e-9);
         // An overloaded server goes on delivering what it has buffered: that takes time too.

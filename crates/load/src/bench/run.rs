@@ -174,8 +174,10 @@ impl<'a> Bench<'a> {
     fn warm_up(&mut self, running: &mut [Result<Running, String>]) {
         for (side, running) in running.iter_mut().enumerate() {
             let first = self.options.scenarios.iter().find(|scenario| {
-                matches!(scenario, Scenario::Relay { .. } | Scenario::Binding { .. })
-                    && self.options.sides[side].runs(scenario)
+                matches!(
+                    scenario,
+                    Scenario::Relay { .. } | Scenario::Tcp { .. } | Scenario::Binding { .. }
+                ) && self.options.sides[side].runs(scenario)
             });
             if let (Ok(running), Some(scenario)) = (running, first) {
                 let meter = running.meter(scenario, &mut self.beds[side], &self.spinner, false);

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use super::bed::Bed;
 use super::client::{self, Allocations, HELD_SOCKETS};
+use super::connections;
 use super::error::{Doing, SideError};
 use super::layout;
 use super::packets::{Meter, Senders};
@@ -87,12 +88,16 @@ impl Running {
         if sockets && !self.turn {
             self.clients = client::sockets(&bed.topology, scenario.flows())?;
         }
-        bed.prepare(scenario, &self.relays)?;
+        let plan = connections::open(&bed.topology, scenario)?;
+        if plan.is_none() {
+            bed.prepare(scenario, &self.relays)?;
+        }
         Ok(Meter {
             bed,
             spinner,
             train: scenario.train(),
             settles: self.turn && matches!(scenario, Scenario::Relay { .. }),
+            plan,
             senders: sockets.then(|| self.senders(scenario)).flatten(),
         })
     }

@@ -56,6 +56,15 @@ pub enum Scenario {
         /// Payload in bytes, without the ChannelData header.
         payload: u16,
     },
+    /// ChannelData between TCP connections and peers.
+    Tcp {
+        /// Connections with an allocation each; they take turns.
+        connections: u16,
+        /// Which way.
+        direction: Direction,
+        /// Payload in bytes, without the ChannelData header.
+        payload: u16,
+    },
     /// STUN Binding requests without attributes.
     Binding {
         /// Source ports that take turns.
@@ -92,13 +101,14 @@ impl fmt::Display for Scenario {
                     Order::InTurn => "relay",
                     Order::Random => "random",
                 };
-                let direction = match direction {
-                    Direction::ClientToPeer => "c2p",
-                    Direction::PeerToClient => "p2c",
-                    Direction::Both => "both",
-                };
+                let direction = direction.name();
                 write!(f, "{order}-{flows}x{train}-{direction}-{payload}B")
             }
+            Scenario::Tcp {
+                connections,
+                direction,
+                payload,
+            } => write!(f, "tcp-{connections}-{}-{payload}B", direction.name()),
             Scenario::Binding { clients: 1, .. } => write!(f, "binding-1"),
             Scenario::Binding { clients, sources } => match sources {
                 Sources::OwnPrefixes => write!(f, "binding-{clients}"),
@@ -151,6 +161,14 @@ impl Scenario {
                     direction.describe()
                 )
             }
+            Scenario::Tcp {
+                connections,
+                direction,
+                payload,
+            } => format!(
+                "{connections} TCP connections, {}, {payload} B",
+                direction.describe()
+            ),
             Scenario::Binding { clients: 1, .. } => "STUN Binding, one client".into(),
             Scenario::Binding { clients, sources } => match sources {
                 Sources::OwnPrefixes => format!("STUN Binding, {clients} clients, a prefix each"),
@@ -180,7 +198,7 @@ impl Scenario {
     /// What a server is counted by: the unit of its rate.
     pub fn unit(&self) -> &'static str {
         match self {
-            Scenario::Relay { .. } => "packets/s",
+            Scenario::Relay { .. } | Scenario::Tcp { .. } => "packets/s",
             Scenario::Binding { .. } => "answers/s",
             Scenario::Churn { .. } => "cycles/s",
             Scenario::Memory { .. } => "allocations",
@@ -199,6 +217,7 @@ impl Scenario {
     pub fn flows(&self) -> u16 {
         match self {
             Scenario::Relay { flows, .. } => *flows,
+            Scenario::Tcp { connections, .. } => *connections,
             Scenario::Binding { clients, .. } => *clients,
             Scenario::Churn { in_flight } => *in_flight,
             Scenario::Memory { allocations } => *allocations,
@@ -269,6 +288,17 @@ impl Scenario {
             binding(1000, Sources::OneAddress),
             binding(1000, Sources::Spoofed),
         ]);
+        for payload in [120, 1200] {
+            for connections in [1, 64, 1000] {
+                for direction in [Direction::ClientToPeer, Direction::PeerToClient] {
+                    all.push(Scenario::Tcp {
+                        connections,
+                        direction,
+                        payload,
+                    });
+                }
+            }
+        }
         all
     }
 
@@ -283,7 +313,7 @@ impl Scenario {
                 direction: Direction::ClientToPeer,
                 ..
             } => *flows < 1000,
-            Scenario::Relay { payload, .. } => *payload == 120,
+            Scenario::Relay { payload, .. } | Scenario::Tcp { payload, .. } => *payload == 120,
             Scenario::Memory { allocations } => *allocations == 1000,
             Scenario::Binding { .. } | Scenario::Churn { .. } => true,
         };
@@ -296,6 +326,14 @@ fn binding(clients: u16, sources: Sources) -> Scenario {
 }
 
 impl Direction {
+    const fn name(self) -> &'static str {
+        match self {
+            Direction::ClientToPeer => "c2p",
+            Direction::PeerToClient => "p2c",
+            Direction::Both => "both",
+        }
+    }
+
     fn describe(self) -> &'static str {
         match self {
             Direction::ClientToPeer => "client to peer",
@@ -324,6 +362,7 @@ mod tests {
             "relay-16000x1-p2c-120B",
             "random-4000x1-c2p-1200B",
             "binding-spoofed",
+            "tcp-1000-p2c-120B",
         ] {
             assert!(names.contains(name), "{name}");
         }

@@ -27,6 +27,8 @@ pub struct Abilities {
     pub to_client: bool,
     /// Answers STUN Binding requests.
     pub binding: bool,
+    /// Clients can allocate over TCP.
+    pub tcp: bool,
 }
 
 impl Abilities {
@@ -36,6 +38,12 @@ impl Abilities {
         to_peer: true,
         to_client: true,
         binding: true,
+        tcp: false,
+    };
+    /// A TURN server that can do the same over TCP.
+    pub const TURN_TCP: Abilities = Abilities {
+        tcp: true,
+        ..Abilities::TURN
     };
     /// A TURN server whose answers to Binding requests are not of interest: they do not miss.
     pub const MISS: Abilities = Abilities {
@@ -58,6 +66,13 @@ impl Abilities {
         to_peer: true,
         to_client: false,
         binding: false,
+        tcp: false,
+    };
+    /// A bare relay over TCP.
+    pub const TCP: Abilities = Abilities {
+        tcp: true,
+        to_peer: false,
+        ..Abilities::TO_PEER
     };
     /// A STUN server.
     pub const BINDING: Abilities = Abilities {
@@ -65,6 +80,7 @@ impl Abilities {
         to_peer: false,
         to_client: false,
         binding: true,
+        tcp: false,
     };
 
     /// Whether a scenario can be run.
@@ -83,6 +99,7 @@ impl Abilities {
                 ..
             } => self.to_peer && self.to_client,
             Scenario::Binding { .. } => self.binding,
+            Scenario::Tcp { .. } => self.tcp,
             Scenario::Churn { .. } | Scenario::Memory { .. } => self.turn,
         }
     }
@@ -133,12 +150,12 @@ impl Side {
     ///
     /// Presets: `hairpin` (in user space), `hairpin-2` (two workers on two processors), `hairpin-xdp` and `hairpin-tc` (relaying
     /// in the kernel), `hairpin-xdp-miss` and `hairpin-tc-miss` (with hardly any room for channels there), `coturn`, `floor` (recvfrom and sendto), `floor-gro` (GRO and GSO),
-    /// `floor-stun` (recvmmsg and sendmmsg, STUN only), `floor-xdp`, `floor-tc` and `floor-stun-xdp` (in the kernel), `program-xdp` and
+    /// `floor-tcp` (TCP, one read and one write per connection and wake-up), `floor-stun` (recvmmsg and sendmmsg, STUN only), `floor-xdp`, `floor-tc` and `floor-stun-xdp` (in the kernel), `program-xdp` and
     /// `program-tc` (the server's own programs over a fixed table).
     ///
     /// Kinds: `turn` (a TURN server with long-term credentials; what a plain command is taken for),
     /// `static` (knows its flows, relays to the peer), `stun`; each may be followed by `+p2c`
-    /// (relays to the client too), `+stun` (answers Binding requests too), `+xdp` (count behind
+    /// (relays to the client too), `+stun` (answers Binding requests too), `+tcp` (takes clients over TCP too), `+xdp` (count behind
     /// it in XDP: for servers that relay in the kernel) and `+two` (runs on two processors).
     ///
     /// The command is split into words as a POSIX shell does it, without expansions. In its words
@@ -169,7 +186,9 @@ impl Side {
             _ => ("turn", rest),
         };
         let (abilities, sink, two_processors) = parse_kind(kind).ok_or_else(|| {
-            wrong("the kind is turn, static or stun, with +p2c, +stun, +xdp or +two behind it")
+            wrong(
+                "the kind is turn, static or stun, with +p2c, +stun, +tcp, +xdp or +two behind it",
+            )
         })?;
         let command = shlex::split(command).ok_or_else(|| wrong("a quote is not closed"))?;
         let program = command
@@ -193,7 +212,7 @@ impl Side {
         let hairpin =
             |more: &[&str]| [program(&programs.hairpin), owned(HAIRPIN), owned(more)].concat();
         let (command, abilities) = match name {
-            "hairpin" => (hairpin(&["--offload=off"]), Abilities::TURN),
+            "hairpin" => (hairpin(&["--offload=off"]), Abilities::TURN_TCP),
             "hairpin-2" => {
                 let two = |word: String| word.replace("--workers=1", "--workers=2");
                 let command = hairpin(&["--offload=off"]);
@@ -203,9 +222,10 @@ impl Side {
             "hairpin-tc" => (hairpin(&["--offload=tc", RATE_LIMIT]), Abilities::TURN),
             "hairpin-xdp-miss" => (hairpin(&["--offload=xdp", NO_ROOM]), Abilities::MISS),
             "hairpin-tc-miss" => (hairpin(&["--offload=tc", NO_ROOM]), Abilities::MISS),
-            "coturn" => (coturn(), Abilities::TURN),
+            "coturn" => (coturn(), Abilities::TURN_TCP),
             "floor" => (floor(&["plain", "{flows}"]), Abilities::FLOOR),
             "floor-gro" => (floor(&["gro", "{flows}"]), Abilities::FLOOR),
+            "floor-tcp" => (floor(&["tcp", "0"]), Abilities::TCP),
             "floor-stun" => (floor(&["batch", "0"]), Abilities::BINDING),
             "floor-xdp" => (floor(&["xdp", "{flows}"]), Abilities::BOTH_WAYS),
             "floor-tc" => (floor(&["tc", "{flows}"]), Abilities::BOTH_WAYS),
@@ -268,6 +288,7 @@ const HAIRPIN: &[&str] = &[
     "--user={user}:{password}",
     "--realm={realm}",
     "--allow-peer={peer-ip}",
+    "--allow-peer={client-ip}",
     "--set=limits.allocations_per_user=100000",
     "--set=limits.allocations_per_source=100000",
     "--log-level=warn",
@@ -295,7 +316,6 @@ const COTURN: &[&str] = &[
     "--no-cli",
     "--no-tls",
     "--no-dtls",
-    "--no-tcp",
     "--no-stdout-log",
     "--log-file=/dev/null",
     "--pidfile=/dev/null",
@@ -328,6 +348,7 @@ fn parse_kind(kind: &str) -> Option<(Abilities, Hook, bool)> {
         match word {
             "p2c" => abilities.to_client = true,
             "stun" => abilities.binding = true,
+            "tcp" => abilities.tcp = true,
             "xdp" => sink = Hook::Xdp,
             "two" => two = true,
             _ => return None,
@@ -372,7 +393,7 @@ mod tests {
                 .command_line(1)
                 .contains(&"--user=bench:bench-password".to_owned())
         );
-        assert_eq!(coturn.abilities, Abilities::TURN);
+        assert_eq!(coturn.abilities, Abilities::TURN_TCP);
         let kernel = parse("floor-xdp");
         assert_eq!(
             (kernel.abilities, kernel.sink),

@@ -185,7 +185,7 @@ impl Run {
 
     /// Like [`finish`](Run::finish), but keeps the allocations: the plan can run again.
     #[must_use]
-    pub(super) fn finish_and_keep(mut self) -> Option<(LoadReport, Plan)> {
+    pub(crate) fn finish_and_keep(mut self) -> Option<(LoadReport, Plan)> {
         self.conclude()
     }
 

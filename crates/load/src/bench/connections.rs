@@ -1,0 +1,143 @@
+//! Relaying over TCP, with the load generator's own clients and peers.
+//!
+//! Frames injected below the socket layer make no TCP connection. So clients and peers are sockets here, both in the client's
+//! namespace, and what a peer sends reaches the relayed address through the server's first interface. What is delivered is
+//! counted by the generator.
+
+use std::time::{Duration, Instant};
+
+use bpf::count::Totals;
+use bpf::inject::Injected;
+
+use super::error::{Doing, SideError};
+use super::layout::{CLIENT_IP, SERVER_ADDRESS};
+use super::packets::{Meter, Point};
+use super::scenario::{Direction, Scenario};
+use super::side::{PASSWORD, USERNAME};
+use super::topology::Topology;
+use crate::Via;
+use crate::generator::{
+    self, Path, Plan, RelayOptions, Run, SetupError, Stopper, Target, TurnClients, relay,
+};
+use crate::measure::{Rate, Schedule};
+use turn::client::Credentials;
+
+/// How long a server may take to listen on TCP.
+const START_PATIENCE: Duration = Duration::from_secs(10);
+const RETRY_AFTER: Duration = Duration::from_millis(50);
+/// How long to wait for what is on its way after the last send.
+const LINGER: Duration = Duration::from_millis(30);
+
+/// Connects and allocates. `None` if the scenario has no connections.
+pub(super) fn open(topology: &Topology, scenario: &Scenario) -> Result<Option<Plan>, SideError> {
+    let Scenario::Tcp {
+        connections,
+        direction,
+        payload,
+    } = *scenario
+    else {
+        return Ok(None);
+    };
+    let target = Target::admit(SERVER_ADDRESS, true).map_err(failed)?;
+    let mut turn = TurnClients::new(target);
+    turn.via = Via::Tcp;
+    turn.credentials = Some(Credentials::new(USERNAME, PASSWORD));
+    let mut options = RelayOptions::new(turn);
+    options.clients = connections.into();
+    options.size = payload.into();
+    options.path = Path::Peers {
+        direction: match direction {
+            Direction::ClientToPeer => generator::Direction::Up,
+            Direction::PeerToClient => generator::Direction::Down,
+            Direction::Both => generator::Direction::Both,
+        },
+        ip: Some(CLIENT_IP.into()),
+        sockets: 1,
+    };
+    let started = Instant::now();
+    let connect = || loop {
+        match relay(&options, &Stopper::default()) {
+            // Nobody listens yet.
+            Err(SetupError::Server { ready: 0, .. }) if started.elapsed() < START_PATIENCE => {
+                std::thread::sleep(RETRY_AFTER);
+            }
+            other => return Ok(other),
+        }
+    };
+    let plan = topology.in_client(connect).doing("connect the clients")?;
+    plan.map(Some).map_err(failed)
+}
+
+fn failed(error: impl std::error::Error) -> SideError {
+    SideError::Connections(error.to_string())
+}
+
+impl Meter<'_> {
+    /// One point over connections.
+    pub(super) fn once_over_connections(
+        &mut self,
+        mut plan: Plan,
+        rate: Option<f64>,
+        duration: Duration,
+    ) -> Result<Point, SideError> {
+        match rate {
+            Some(rate) => plan.set_schedule(&Schedule::constant(Rate(rate))),
+            None => plan.flat_out(),
+        }
+        (plan.warm_up, plan.duration, plan.linger) = (Duration::ZERO, duration, LINGER);
+        self.wait_until_idle()?;
+        let before = self.read()?;
+        let start_ns = ::io::clock::monotonic_ns();
+        let finished = self
+            .bed
+            .topology
+            .in_client(|| Ok(Run::start(plan).map(Run::finish_and_keep)))
+            .doing("run the generator")?;
+        let (report, plan) = finished
+            .map_err(failed)?
+            .ok_or_else(|| SideError::Connections("the run was over".into()))?;
+        self.plan = Some(plan);
+        let mut after = self.read()?;
+        after.delivered = before.delivered
+            + Totals {
+                datagrams: report.total.received,
+                packets: report.total.received,
+                corrupt: report.total.corrupt,
+                reordered: report.total.reordered,
+                verified: report.total.received,
+                // What arrives after the last send takes time, too, and only this is known of it.
+                last_ns: ::io::clock::monotonic_ns() - LINGER.as_nanos() as u64,
+                ..Totals::default()
+            };
+        let sent = Injected {
+            frames: report.total.sent + report.total.not_sent,
+            start_ns,
+            elapsed: duration,
+            skipped: Duration::ZERO,
+        };
+        // The generator's threads are not this one: what others took of its processor is not known.
+        let busy = duration.as_nanos() as u64;
+        Ok(Point::new(&before, &after, &sent, busy))
+    }
+
+    /// Waits until the server has no more to do with what was sent before.
+    fn wait_until_idle(&self) -> Result<(), SideError> {
+        const LOOK: Duration = Duration::from_millis(20);
+        const LOOKS: u32 = 50;
+        const IDLE_NS: u64 = 1_000_000;
+        let spent = || {
+            let cpu = self.bed.topology.server_cpu();
+            cpu.doing("read processor times").map(|cpu| cpu.processes)
+        };
+        let mut last = spent()?;
+        for _ in 0..LOOKS {
+            std::thread::sleep(LOOK);
+            let now = spent()?;
+            if now.saturating_sub(last) < IDLE_NS {
+                break;
+            }
+            last = now;
+        }
+        Ok(())
+    }
+}
