@@ -26,6 +26,9 @@ const TITLES: &[(u32, &str)] = &[
         4320,
         "Actions Addressing Issues with SIP's Non-INVITE Transaction",
     ),
+    (5630, "The Use of the SIPS URI Scheme in SIP"),
+    (5922, "Domain Certificates in SIP"),
+    (5923, "Connection Reuse in SIP"),
     (
         6026,
         "Correct Transaction Handling for 2xx Responses to SIP INVITE Requests",
