@@ -249,12 +249,13 @@ impl<'a> Event<'a> {
                 omitted,
             },
             Output::AllocationOpened {
-                client,
+                realm,
+                user,
+                path,
                 relayed,
                 lifetime_s,
-                ..
             } => Event::AllocationOpened {
-                client,
+                client: ClientIdentity::new(path.five_tuple, realm, user),
                 relayed,
                 lifetime_s,
             },
@@ -262,15 +263,16 @@ impl<'a> Event<'a> {
                 Event::AllocationRefreshed { client, lifetime_s }
             }
             Output::AllocationClosed {
-                client,
+                realm,
+                user,
+                path,
                 relayed,
                 to_peers,
                 to_client,
                 duration,
                 reason,
-                ..
             } => Event::AllocationClosed {
-                client,
+                client: ClientIdentity::new(path.five_tuple, realm, user),
                 relayed,
                 to_peers,
                 to_client,

@@ -488,6 +488,24 @@ fn a_burst_arrives_whole_after_a_pause() {
 }
 
 #[test]
+fn data_that_arrives_with_the_end_is_relayed() {
+    let (builder, config) = builder(1);
+    let server = start(builder);
+    for mut client in clients(&server, &config) {
+        let relayed = client.allocate();
+        let peer = socket("127.0.0.1:0");
+        assert_eq!(client.bind(0x4000, peer.local_addr().expect("bound")), 0);
+        let last = channel_data(0x4000, b"the last words");
+        client.connection().send_and_close(&last);
+        let mut buffer = [0; 64];
+        let (length, from) = peer.recv_from(&mut buffer).expect("data");
+        assert_eq!((&buffer[..length], from), (&b"the last words"[..], relayed));
+        eventually("the allocation ends", || server.stats().allocations() == 0);
+    }
+    assert_eq!(ended(&server, EndReason::Client), 2);
+}
+
+#[test]
 fn a_connection_that_breaks_ends_its_allocation() {
     let (builder, config) = builder(2);
     let server = start(builder);

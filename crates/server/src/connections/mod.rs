@@ -98,6 +98,8 @@ pub(crate) struct Connections {
     dirty: Vec<Slot>,
     /// Connections whose kept bytes may be handled, and that may be read again.
     resumed: Vec<Slot>,
+    /// Connections that end once the bytes in the arena have been handled.
+    ending: Vec<(Slot, EndReason, Option<Failure>)>,
     /// 5-tuples of connections that ended, for the engine.
     gone: Vec<FiveTuple>,
     spare: Spare,
@@ -130,6 +132,7 @@ impl Connections {
             timers: Wheel::new(),
             dirty: Vec::new(),
             resumed: Vec::new(),
+            ending: Vec::new(),
             gone: Vec::new(),
             spare: Spare::default(),
             scratch: Vec::new(),
@@ -438,9 +441,20 @@ impl Connections {
             }
             Outcome::Open if waits > 0 => self.mark_dirty(slot),
             Outcome::Open => {}
-            Outcome::Ended(reason, failure) => self.close(slot, reason, failure, poller),
+            // What arrived before the end is handled first.
+            Outcome::Ended(reason, failure) => self.ending.push((slot, reason, failure)),
         }
         self.arm(slot);
+    }
+
+    /// Closes the connections whose last bytes have been handled.
+    pub(crate) fn end(&mut self, poller: &Poller, now: Mono) {
+        while let Some((slot, reason, failure)) = self.ending.pop() {
+            if failure.is_none() {
+                self.write(slot, poller, now);
+            }
+            self.close(slot, reason, failure, poller);
+        }
     }
 
     /// Once the PROXY header has named the client, counts the connection for the client's address and no longer for the load balancer's.

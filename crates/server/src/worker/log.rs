@@ -6,17 +6,19 @@ use turn::server::{Output, RelayedAddresses};
 pub(super) fn output(worker: u16, output: &Output<'_>) {
     match output {
         Output::AllocationOpened {
-            client,
+            user,
+            path,
             relayed,
             lifetime_s,
             ..
         } => {
-            let (user, client) = (client.user, client.five_tuple.remote);
+            let client = path.five_tuple.remote;
             let relayed = Relayed(*relayed);
             tracing::info!(worker, user, %client, %relayed, lifetime_s, "allocation opened");
         }
         Output::AllocationClosed {
-            client,
+            user,
+            path,
             relayed,
             to_peers,
             to_client,
@@ -26,8 +28,8 @@ pub(super) fn output(worker: u16, output: &Output<'_>) {
         } => {
             tracing::info!(
                 worker,
-                user = client.user,
-                client = %client.five_tuple.remote,
+                user,
+                client = %path.five_tuple.remote,
                 relayed = %Relayed(*relayed),
                 to_peers_bytes = to_peers.bytes,
                 to_peers_packets = to_peers.packets,

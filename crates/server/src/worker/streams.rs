@@ -46,6 +46,7 @@ impl Worker {
             }
         }
         self.handle_arena();
+        self.core.connections.end(&self.core.poller, now);
     }
 
     /// Handles the data in the arena, and clears it.

@@ -107,6 +107,22 @@ impl StreamLink {
         self.socket.write_all(&out).is_ok()
     }
 
+    /// Sends these bytes and closes its direction, over TLS in one write with close_notify.
+    pub(crate) fn send_and_close(&mut self, bytes: &[u8]) {
+        let mut out = Vec::new();
+        match &mut self.tls {
+            None => out.extend_from_slice(bytes),
+            Some(tls) => {
+                tls.encrypt(bytes, &mut out).expect("an open connection");
+                tls.close(&mut out);
+            }
+        }
+        self.socket.write_all(&out).expect("room");
+        self.socket
+            .shutdown(std::net::Shutdown::Write)
+            .expect("an open connection");
+    }
+
     /// The next message, without its padding.
     pub(crate) fn receive(&mut self) -> Option<Vec<u8>> {
         loop {

@@ -34,6 +34,7 @@ impl Client {
     }
 
     /// The client as policy and quota see it.
+    #[inline]
     pub(super) fn identity(&self) -> ClientIdentity<'_> {
         self.user.identity(self.path.five_tuple())
     }

@@ -5,6 +5,7 @@ use std::net::SocketAddr;
 use stun::{Builder, Class, Icmp, Method, XorPeerAddress};
 
 use super::data::live;
+use super::policy::{PeerClass, class_of_peer};
 use super::{DropReason, Server};
 use crate::{Now, RelayKey};
 
@@ -91,12 +92,16 @@ impl Server {
             .get(&peer.ip(), now.mono)
             .ok_or(DropReason::PeerWithoutPermission)?;
         let place = live.client;
+        let client = self.clients.get(place).ok_or(DropReason::StaleRelay)?;
+        // A reload may have denied the peer since.
+        if class_of_peer(&*self.config.policy, &client.identity(), peer) == PeerClass::Denied {
+            return Err(DropReason::PeerNotAllowed);
+        }
+        let path = client.path.path();
         // An indication is traffic towards the client like any other.
         if !self.limiter.admits(now.mono, place, ICMP_INDICATION_LEN) {
             return Err(DropReason::OverRate);
         }
-        let client = self.clients.get(place).ok_or(DropReason::StaleRelay)?;
-        let path = client.path.path();
         let attribute = Icmp {
             icmp_type: icmp.kind,
             icmp_code: icmp.code,

@@ -141,9 +141,11 @@ pub enum Output<'a> {
     },
     /// An allocation began: write the log line.
     AllocationOpened {
-        /// Whose it is.
-        client: ClientIdentity<'a>,
-        /// The path between client and server.
+        /// The realm of the user it belongs to.
+        realm: &'a str,
+        /// The user it belongs to.
+        user: &'a str,
+        /// The client.
         path: ClientPath,
         /// Its relayed transport addresses, as the client knows them.
         relayed: RelayedAddresses,
@@ -200,9 +202,11 @@ pub enum Output<'a> {
     },
     /// An allocation ended: write the log line.
     AllocationClosed {
-        /// Whose it was.
-        client: ClientIdentity<'a>,
-        /// The path between client and server.
+        /// The realm of the user it belonged to.
+        realm: &'a str,
+        /// The user it belonged to.
+        user: &'a str,
+        /// The client.
         path: ClientPath,
         /// The relayed transport addresses it had when it ended.
         relayed: RelayedAddresses,

@@ -221,16 +221,21 @@ impl Queued {
                 path,
                 relayed,
                 lifetime_s,
-            } => Output::AllocationOpened {
-                client: user.identity(path.five_tuple),
-                path: *path,
-                relayed: *relayed,
-                lifetime_s: *lifetime_s,
-            },
+            } => opened(user, *path, *relayed, *lifetime_s),
             Queued::Closed(closed) => closed.output(),
             Queued::Changed(user, path, change) => change.output(user, path),
             Queued::Auth(output) => output.output(),
         }
+    }
+}
+
+fn opened(user: &User, path: ClientPath, relayed: RelayedAddresses, lifetime_s: u32) -> Output<'_> {
+    Output::AllocationOpened {
+        realm: user.realm(),
+        user: user.name(),
+        path,
+        relayed,
+        lifetime_s,
     }
 }
 
@@ -256,7 +261,8 @@ impl QueuedAuth {
 impl Closed {
     fn output(&self) -> Output<'_> {
         Output::AllocationClosed {
-            client: self.user.identity(self.path.five_tuple),
+            realm: self.user.realm(),
+            user: self.user.name(),
             path: self.path,
             relayed: self.relayed,
             to_peers: self.to_peers,

@@ -133,7 +133,13 @@ impl User {
         &self.name
     }
 
+    /// The realm.
+    pub(super) fn realm(&self) -> &str {
+        &self.realm
+    }
+
     /// The user at this 5-tuple, as policy and quota see it.
+    #[inline]
     pub(super) fn identity(&self, five_tuple: FiveTuple) -> ClientIdentity<'_> {
         ClientIdentity::new(five_tuple, &self.realm, &self.name)
     }

@@ -248,6 +248,23 @@ fn report(
 }
 
 #[test]
+fn icmp_errors_about_a_peer_that_a_reload_has_denied_are_dropped() {
+    let mut world = World::new();
+    let (_, relay) = ready(&mut world);
+    world
+        .policy
+        .denied
+        .lock()
+        .unwrap()
+        .insert(address(PEER).ip());
+    world.reconfigure(|_| {});
+    world.events.clear();
+    let told = report(&mut world, relay, PEER, icmp(3, 1, 0));
+    assert_eq!(told, Err(DropReason::PeerNotAllowed));
+    world.finish();
+}
+
+#[test]
 fn icmp_errors_become_data_indications() {
     let mut world = World::new();
     let (_, relay) = ready(&mut world);

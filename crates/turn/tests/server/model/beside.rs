@@ -3,22 +3,28 @@
 use std::collections::BTreeSet;
 use std::net::SocketAddr;
 
-use hairpin_turn::server::{ClientVerdict, CloseReason, PeerVerdict};
+use hairpin_turn::server::{ClientVerdict, CloseReason, IcmpError, PeerVerdict};
 use stun::{
-    AdditionalAddressFamily, AddressFamily, AttributeType, Lifetime, Method,
-    RequestedAddressFamily, XorPeerAddress,
+    AddressFamily, AttributeType, Lifetime, Method, RequestedAddressFamily, XorPeerAddress,
 };
 
+use super::opening::Opening;
 use super::rfc::{Model, family_of};
-use super::{CLIENTS, Family, MAX_CHANNELS, MAX_PERMISSIONS, NUMBERS, Op, PEERS, USERS};
-use crate::world::{Client, Event, Offloaded, World, address};
+use super::{
+    CLIENTS, DENIED_LATER, Family, MAX_CHANNELS, MAX_PERMISSIONS, NUMBERS, Op, PEERS, USERS,
+};
+use crate::world::{Client, Event, Offloaded, RELAY_IP, World, address};
 
 /// The server, the model beside it, and the clients.
 pub struct Beside {
-    world: World,
-    model: Model,
+    pub(super) world: World,
+    pub(super) model: Model,
     /// One signer for each client and user.
-    clients: Vec<Vec<Client>>,
+    pub(super) clients: Vec<Vec<Client>>,
+    /// The requests whose sockets are opened later.
+    pub(super) opening: [Option<Opening>; CLIENTS.len()],
+    /// The tokens of all reservations.
+    pub(super) tokens: Vec<[u8; 8]>,
 }
 
 impl Beside {
@@ -42,10 +48,26 @@ impl Beside {
                 ..Model::default()
             },
             clients,
+            opening: [const { None }; CLIENTS.len()],
+            tokens: Vec::new(),
         }
     }
 
-    fn ask(
+    /// The address of a peer, or of the IPv4 relay of a client. Without an allocation, it is one that no relay has.
+    fn resolve(&self, peer: usize) -> SocketAddr {
+        let Some(client) = peer.checked_sub(PEERS.len()) else {
+            return address(PEERS[peer]);
+        };
+        let relays = self.model.allocations[client].iter();
+        let mut relays = relays
+            .flat_map(|some| &some.relays)
+            .map(|relay| relay.address);
+        relays
+            .find(SocketAddr::is_ipv4)
+            .unwrap_or(SocketAddr::new(address(&format!("{RELAY_IP}:1")).ip(), 1))
+    }
+
+    pub(super) fn ask(
         &mut self,
         client: usize,
         user: usize,
@@ -65,6 +87,10 @@ impl Beside {
 
     pub fn step(&mut self, op: &Op) {
         self.model.expire();
+        self.publish_relays();
+        if self.has_to_wait(op) {
+            return;
+        }
         match op.clone() {
             Op::Allocate {
                 client,
@@ -83,8 +109,7 @@ impl Beside {
                 user,
                 peers,
             } => {
-                let peers: Vec<SocketAddr> =
-                    peers.iter().map(|peer| address(PEERS[*peer])).collect();
+                let peers: Vec<SocketAddr> = peers.iter().map(|peer| self.resolve(*peer)).collect();
                 self.permit(client, user, &peers);
             }
             Op::Bind {
@@ -94,21 +119,31 @@ impl Beside {
                 peer,
             } => self.bind(client, user, NUMBERS[number], address(PEERS[peer])),
             Op::ChannelData { client, number } => self.channel_data(client, NUMBERS[number]),
-            Op::Send { client, peer } => self.send(client, address(PEERS[peer])),
+            Op::Send { client, peer } => self.send(client, self.resolve(peer), peer >= PEERS.len()),
             Op::Arrive {
                 client,
                 family,
                 peer,
-            } => self.arrive(client, family, address(PEERS[peer])),
+            } => self.arrive(client, family, self.resolve(peer)),
             Op::Pass { seconds, asleep } => {
                 self.model.now += seconds;
-                if asleep {
+                // Sockets that take too long are given up by the timer alone.
+                let is_opening = self.opening.iter().any(Option::is_some);
+                if asleep && !is_opening {
                     self.world.oversleep_s(seconds)
                 } else {
                     self.world.pass_s(seconds)
                 }
+                self.give_up();
                 self.world.events.clear();
             }
+            Op::Icmp {
+                client,
+                family,
+                peer,
+            } => self.icmp(client, family, self.resolve(peer)),
+            Op::Reload => self.reload(),
+            other => self.open(other),
         }
         self.model.expire();
         self.compare_offloaded();
@@ -191,41 +226,26 @@ impl Beside {
             0
         };
         let (code, relayed) = self.ask(client, user, Method::ALLOCATE, |request| {
-            request.push(&stun::RequestedTransport::UDP).unwrap();
-            match family {
-                Family::Default => {}
-                Family::V4 => drop(
-                    request
-                        .push(&RequestedAddressFamily(AddressFamily::V4))
-                        .map(|_| ()),
-                ),
-                Family::V6 => drop(
-                    request
-                        .push(&RequestedAddressFamily(AddressFamily::V6))
-                        .map(|_| ()),
-                ),
-                Family::Both => drop(
-                    request
-                        .push(&AdditionalAddressFamily(AddressFamily::V6))
-                        .map(|_| ()),
-                ),
-            }
-            if let Some(lifetime) = lifetime {
-                request.push(&Lifetime(lifetime)).unwrap();
-            }
+            family.write(lifetime, request);
         });
         assert_eq!(code, expected);
         if code == 0 {
-            let families: Vec<AddressFamily> =
-                relayed.iter().map(|relay| family_of(*relay)).collect();
-            let wanted = match family {
-                Family::Default | Family::V4 => vec![AddressFamily::V4],
-                Family::V6 => vec![AddressFamily::V6],
-                Family::Both => vec![AddressFamily::V4, AddressFamily::V6],
-            };
-            assert_eq!(families, wanted);
-            self.model.allocate(client, user, &relayed, lifetime);
+            self.allocated(client, user, family, lifetime, &relayed);
         }
+    }
+
+    /// The server has made an allocation with these relays.
+    pub(super) fn allocated(
+        &mut self,
+        client: usize,
+        user: usize,
+        family: Family,
+        lifetime: Option<u32>,
+        relayed: &[SocketAddr],
+    ) {
+        let families: Vec<AddressFamily> = relayed.iter().map(|relay| family_of(*relay)).collect();
+        assert_eq!(families, family.wanted());
+        self.model.allocate(client, user, relayed, lifetime);
     }
 
     fn channel_data(&mut self, client: usize, number: u16) {
@@ -247,7 +267,7 @@ impl Beside {
         );
     }
 
-    fn send(&mut self, client: usize, peer: SocketAddr) {
+    fn send(&mut self, client: usize, peer: SocketAddr, is_own: bool) {
         let verdict = self.clients[client][0].send(&mut self.world, &peer.to_string(), b"payload");
         let got = match verdict {
             ClientVerdict::ToPeer {
@@ -256,14 +276,81 @@ impl Beside {
                 peer: to,
                 ..
             } => {
-                assert_eq!(to, peer);
+                assert_eq!((to, is_own), (peer, false));
                 Some(relay)
+            }
+            ClientVerdict::ToRelay {
+                covers: 1,
+                from,
+                peer: to,
+                ..
+            } => {
+                assert_eq!((to, is_own), (peer, true));
+                Some(self.world.relay_at(from))
             }
             ClientVerdict::Drop { covers: 1, .. } => None,
             other => panic!("{other:?}"),
         };
-        let expected = self.model.send(client, peer);
+        let expected = self.model.send(client, peer, is_own);
         assert_eq!(got, expected.map(|relay| self.world.relay_at(relay)));
+    }
+
+    fn icmp(&mut self, client: usize, family: AddressFamily, peer: SocketAddr) {
+        let relays = self.model.allocations[client]
+            .iter()
+            .flat_map(|some| &some.relays);
+        let mut relays = relays.filter(|relay| family_of(relay.address) == family);
+        let Some(relay) = relays.next().map(|relay| relay.address) else {
+            return;
+        };
+        let unreachable = match family_of(peer) {
+            AddressFamily::V4 => IcmpError {
+                kind: 3,
+                code: 1,
+                mtu: 0,
+            },
+            AddressFamily::V6 => IcmpError {
+                kind: 1,
+                code: 0,
+                mtu: 0,
+            },
+        };
+        let key = self.world.relay_at(relay);
+        let told = self
+            .world
+            .server
+            .handle_icmp(self.world.now, key, peer, unreachable);
+        self.world.drain();
+        let sent = self.world.events.iter();
+        let sent = sent
+            .filter(|event| matches!(event, Event::Sent { .. }))
+            .count();
+        let expected =
+            family_of(peer) == family && self.model.arrive(client, family, peer).is_some();
+        assert_eq!((told.is_ok(), sent == 1), (expected, expected), "{told:?}");
+        self.world.events.clear();
+    }
+
+    fn reload(&mut self) {
+        self.model.denies = !self.model.denies;
+        let ip = address(&format!("{DENIED_LATER}:1")).ip();
+        let mut denied = self.world.policy.denied.lock().unwrap();
+        match self.model.denies {
+            true => denied.insert(ip),
+            false => denied.remove(&ip),
+        };
+        drop(denied);
+        self.world.reconfigure(|_| {});
+        self.world.events.clear();
+    }
+
+    /// Tells the policy which relays are alive, as the embedder does.
+    fn publish_relays(&mut self) {
+        let relays = self.model.allocations.iter().flatten();
+        let relays = relays
+            .flat_map(|some| &some.relays)
+            .map(|relay| relay.address);
+        *self.world.policy.live.lock().unwrap() = relays.collect();
     }
 
     fn arrive(&mut self, client: usize, family: AddressFamily, peer: SocketAddr) {
@@ -297,6 +384,7 @@ impl Beside {
 
     /// With every timeout handled, the gauges are those of the model.
     pub fn settle(mut self) {
+        (0..CLIENTS.len()).for_each(|client| self.opened(client, false));
         self.world.pass(0);
         self.world.events.clear();
         self.model.expire();
@@ -312,6 +400,9 @@ impl Beside {
             relays().count(),
             relays().map(|relay| relay.permissions.len()).sum(),
             relays().map(|relay| relay.channels.len()).sum(),
+            self.model.reservations.len(),
+            0,
+            relays().count() + self.model.reservations.len(),
         ];
         let stats = self.world.server.stats();
         assert_eq!(
@@ -319,7 +410,10 @@ impl Beside {
                 stats.allocations,
                 stats.relays,
                 stats.permissions,
-                stats.channels
+                stats.channels,
+                stats.reservations,
+                stats.pending,
+                self.world.quota.held() as u64,
             ],
             expected.map(|count| count as u64)
         );

@@ -21,11 +21,23 @@ pub struct ModelAllocation {
     pub relays: Vec<ModelRelay>,
 }
 
+/// A port in reserve (RFC 8656 §7.2).
+#[derive(Clone, Debug)]
+pub struct ModelReservation {
+    pub token: [u8; 8],
+    user: usize,
+    pub address: SocketAddr,
+    expires: u64,
+}
+
 #[derive(Default)]
 pub struct Model {
     pub channel_keeps_permission: bool,
     pub now: u64,
     pub allocations: [Option<ModelAllocation>; CLIENTS.len()],
+    pub reservations: Vec<ModelReservation>,
+    /// Whether a reload denies [`DENIED_LATER`](super::DENIED_LATER) now.
+    pub denies: bool,
 }
 
 pub fn family_of(address: SocketAddr) -> AddressFamily {
@@ -40,6 +52,7 @@ impl Model {
     /// Removes whatever is over.
     pub fn expire(&mut self) {
         let now = self.now;
+        self.reservations.retain(|reserved| reserved.expires > now);
         for allocation in &mut self.allocations {
             if let Some(some) = allocation {
                 some.relays.retain(|relay| relay.expires > now);
@@ -86,6 +99,41 @@ impl Model {
         });
     }
 
+    /// RFC 8656 §7.2: the port above is held for 30 seconds.
+    pub fn reserve(&mut self, user: usize, relayed: SocketAddr, token: [u8; 8]) {
+        let address = SocketAddr::new(relayed.ip(), relayed.port() + 1);
+        let expires = self.now + 30;
+        self.reservations.push(ModelReservation {
+            token,
+            user,
+            address,
+            expires,
+        });
+    }
+
+    /// The address that this user gets for a token, and its reservation is over.
+    pub fn claim(&mut self, user: usize, token: [u8; 8]) -> Option<SocketAddr> {
+        let is_meant =
+            |reserved: &ModelReservation| reserved.token == token && reserved.user == user;
+        let place = self.reservations.iter().position(is_meant)?;
+        Some(self.reservations.remove(place).address)
+    }
+
+    /// Whether an allocation has this relayed transport address.
+    pub fn is_live(&self, relayed: SocketAddr) -> bool {
+        let relays = self
+            .allocations
+            .iter()
+            .flatten()
+            .flat_map(|some| &some.relays);
+        relays.into_iter().any(|relay| relay.address == relayed)
+    }
+
+    fn is_denied(&self, peer: &SocketAddr) -> bool {
+        let ip = peer.ip().to_string();
+        ip.starts_with("10.") || self.denies && ip == super::DENIED_LATER
+    }
+
     pub fn refresh(
         &mut self,
         client: usize,
@@ -116,6 +164,7 @@ impl Model {
 
     pub fn permit(&mut self, client: usize, user: usize, peers: &[SocketAddr]) -> u16 {
         let now = self.now;
+        let denied = peers.iter().any(|peer| self.is_denied(peer));
         let allocation = match self.owned(client, user) {
             Ok(allocation) => allocation,
             Err(code) => return code,
@@ -134,7 +183,7 @@ impl Model {
         {
             return 443;
         }
-        if peers.iter().any(is_denied) {
+        if denied {
             return 403;
         }
         let mut after = allocation.clone();
@@ -160,6 +209,7 @@ impl Model {
 
     pub fn bind(&mut self, client: usize, user: usize, number: u16, peer: SocketAddr) -> u16 {
         let now = self.now;
+        let denied = self.is_denied(&peer);
         let bound_permission = if self.channel_keeps_permission {
             600
         } else {
@@ -179,7 +229,7 @@ impl Model {
         let Some(relay) = allocation.relays.iter_mut().find(same_family) else {
             return 443;
         };
-        if is_denied(&peer) {
+        if denied {
             return 403;
         }
         let mut after = relay.clone();
@@ -193,8 +243,8 @@ impl Model {
         0
     }
 
-    fn permitted(relay: &ModelRelay, peer: SocketAddr) -> bool {
-        relay.permissions.iter().any(|(ip, _)| *ip == peer.ip())
+    fn permitted(&self, relay: &ModelRelay, peer: SocketAddr) -> bool {
+        relay.permissions.iter().any(|(ip, _)| *ip == peer.ip()) && !self.is_denied(&peer)
     }
 
     /// The channels of a client that carry data: number, relay, peer, and for how many seconds more.
@@ -206,7 +256,11 @@ impl Model {
             .iter()
             .flat_map(|some| &some.relays);
         relays.flat_map(|relay| {
-            relay.channels.iter().filter_map(|(number, peer, expires)| {
+            let admitted = relay
+                .channels
+                .iter()
+                .filter(|(_, peer, _)| !self.is_denied(peer));
+            admitted.filter_map(|(number, peer, expires)| {
                 let mut permissions = relay.permissions.iter();
                 let (_, permission) = permissions.find(|(ip, _)| *ip == peer.ip())?;
                 let end = (*expires).min(*permission).min(relay.expires);
@@ -220,18 +274,22 @@ impl Model {
         let relays = &self.allocations[client].as_ref()?.relays;
         let bound = |relay: &ModelRelay| {
             let channel = relay.channels.iter().find(|(n, _, _)| *n == number)?;
-            Self::permitted(relay, channel.1).then_some((relay.address, channel.1))
+            self.permitted(relay, channel.1)
+                .then_some((relay.address, channel.1))
         };
         relays.iter().find_map(bound)
     }
 
-    /// From which relay a Send indication goes on, if from any.
-    pub fn send(&self, client: usize, peer: SocketAddr) -> Option<SocketAddr> {
+    /// From which relay a Send indication goes on, if from any. `is_own` says that the peer is a relayed transport address of the server.
+    pub fn send(&self, client: usize, peer: SocketAddr, is_own: bool) -> Option<SocketAddr> {
+        if is_own && !self.is_live(peer) {
+            return None;
+        }
         let relays = &self.allocations[client].as_ref()?.relays;
         let relay = relays
             .iter()
             .find(|relay| family_of(relay.address) == family_of(peer))?;
-        Self::permitted(relay, peer).then_some(relay.address)
+        self.permitted(relay, peer).then_some(relay.address)
     }
 
     /// Whether the client gets what a peer sends, and on which channel.
@@ -250,7 +308,7 @@ impl Model {
             .iter()
             .find(|(_, p, _)| *p == peer)
             .map(|(number, ..)| *number);
-        Self::permitted(relay, peer).then_some(channel)
+        self.permitted(relay, peer).then_some(channel)
     }
 }
 
@@ -260,8 +318,4 @@ fn install(relay: &mut ModelRelay, peer: IpAddr, expires: u64) {
         Some((_, before)) => *before = expires.max(*before),
         None => relay.permissions.push((peer, expires)),
     }
-}
-
-fn is_denied(peer: &SocketAddr) -> bool {
-    peer.ip().to_string().starts_with("10.")
 }

@@ -509,18 +509,19 @@ fn own(output: Output<'_>) -> Event {
         },
         Output::CloseRelay { relay } => Event::CloseRelay(relay),
         Output::AllocationOpened {
-            client,
+            user,
             path,
             relayed,
             lifetime_s,
+            ..
         } => Event::Opened {
-            user: client.user.to_owned(),
+            user: user.to_owned(),
             path,
             relayed,
             lifetime_s,
         },
         Output::AllocationClosed {
-            client,
+            user,
             relayed,
             to_peers,
             to_client,
@@ -528,7 +529,7 @@ fn own(output: Output<'_>) -> Event {
             reason,
             ..
         } => Event::Closed {
-            user: client.user.to_owned(),
+            user: user.to_owned(),
             relayed,
             to_peers,
             to_client,
