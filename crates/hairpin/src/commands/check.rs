@@ -108,8 +108,12 @@ fn peers(config: &Config) -> String {
         "public"
     };
     let (allow, deny) = (config.peers_allow.len(), config.peers_deny.len());
+    let files = match config.peers_deny_files.len() {
+        0 => String::new(),
+        files => format!(", and {} with more", plural(files, "file")),
+    };
     format!(
-        "{admitted} addresses, {} and {}",
+        "{admitted} addresses, {} and {}{files}",
         plural(allow, "allow rule"),
         plural(deny, "deny rule")
     )

@@ -13,6 +13,7 @@
 mod acme;
 mod admin;
 mod credentials;
+mod deny_files;
 mod diagnostics;
 mod effective;
 mod layers;
@@ -38,6 +39,7 @@ mod tests;
 
 use std::net::{IpAddr, SocketAddr};
 use std::ops::RangeInclusive;
+use std::path::PathBuf;
 use std::time::Duration;
 
 use server::certificates::CertificateFiles;
@@ -46,6 +48,7 @@ use tracing::level_filters::LevelFilter;
 pub(crate) use acme::{Acme, Challenge};
 pub(crate) use admin::AdminListen;
 pub(crate) use credentials::User;
+pub(crate) use deny_files::read as read_deny_files;
 pub(crate) use diagnostics::plural;
 pub(crate) use layers::{Flag, Inputs};
 pub(crate) use logging::{LogFormat, LogLevel};
@@ -129,6 +132,8 @@ pub(crate) struct Config {
     pub(crate) peers_allow: Vec<PeerRule>,
     /// Denied peers.
     pub(crate) peers_deny: Vec<PeerRule>,
+    /// Files with more denied peers, which are read again when they change.
+    pub(crate) peers_deny_files: Vec<PathBuf>,
     /// Admit loopback and private peers.
     pub(crate) peers_allow_local: bool,
     /// Limits on what clients can hold.
@@ -289,6 +294,10 @@ fn resolve(settings: &Settings) -> Option<Config> {
         strict_expiry: s.strict_expiry?.value,
         peers_allow: values(s.peers_allow?.value),
         peers_deny: values(s.peers_deny?.value),
+        peers_deny_files: values(s.peers_deny_files?.value)
+            .into_iter()
+            .map(|file| file.0)
+            .collect(),
         peers_allow_local: s.peers_allow_local?.value,
         limits: limits(settings)?,
         rfc5766_channels: s.rfc5766_channels?.value,

@@ -8,6 +8,7 @@ use std::net::{IpAddr, SocketAddr};
 use super::acme::{Challenge, Directory, Domain, Email, Folder};
 use super::admin::AdminListen;
 use super::credentials::{Realm, Secret, User};
+use super::deny_files::DenyFile;
 use super::diagnostics::Report;
 use super::logging::{LogFormat, LogLevel};
 use super::network::{ExternalIp, NameServer, Network, PeerRule, PortRange};
@@ -167,6 +168,8 @@ pub(crate) struct Settings {
     pub(crate) peers_allow: Entry<List<PeerRule>>,
     /// `peers.deny`
     pub(crate) peers_deny: Entry<List<PeerRule>>,
+    /// `peers.deny_files`
+    pub(crate) peers_deny_files: Entry<List<DenyFile>>,
     /// `peers.allow_local`
     pub(crate) peers_allow_local: Entry<bool>,
     /// `limits.allocations`
@@ -393,6 +396,7 @@ pub(crate) const KEYS: &[Key] = &[
     Key::new("auth", "strict_expiry", |s| &mut s.strict_expiry),
     Key::new("peers", "allow", |s| &mut s.peers_allow),
     Key::new("peers", "deny", |s| &mut s.peers_deny),
+    Key::new("peers", "deny_files", |s| &mut s.peers_deny_files),
     Key::new("peers", "allow_local", |s| &mut s.peers_allow_local),
     Key::new("limits", "allocations", |s| &mut s.allocations),
     Key::new("limits", "allocations_per_user", |s| {

@@ -12,7 +12,7 @@ use super::schema::{Entry, Settings};
 use super::setting::{AtLeastOne, List, write_seconds};
 use super::sip;
 use super::source::{Layer, Located, Location, Sources};
-use super::{acme, tls};
+use super::{acme, deny_files, tls};
 
 /// Under 16 characters a secret that was typed by a person can be found by trying.
 const SHORT_SECRET: usize = 16;
@@ -21,6 +21,7 @@ const SHORT_SECRET: usize = 16;
 pub(crate) fn check(settings: &Settings, sources: &Sources, report: &mut Report) {
     nothing_stands_twice(settings, report);
     peers_are_allowed_or_denied(settings, report);
+    deny_files::check(settings, report);
     relay_addresses_can_be_reached(settings, report);
     external_addresses_match(settings, report);
     listeners_stay_out_of_the_relay_range(settings, report);

@@ -30,6 +30,20 @@ impl Mistake {
         self
     }
 
+    /// The same, in a text that the configuration only names: `FILE:LINE: message`.
+    pub(crate) fn within(mut self, place: &str) -> Self {
+        self.message = format!("{place}: {}", self.message);
+        self
+    }
+
+    /// One line for a log: `message (help)`.
+    pub(crate) fn one_line(&self) -> String {
+        match &self.help {
+            Some(help) => format!("{} ({help})", self.message),
+            None => self.message.clone(),
+        }
+    }
+
     /// The complaint about it at `at`.
     pub(crate) fn at(self, at: &Location) -> Diagnostic {
         Diagnostic::error(at, self.message).help_if(self.help)

@@ -201,15 +201,20 @@ impl Engine {
 
     /// Puts into force what can change while it runs.
     pub(super) fn reload(&self, config: &Config) -> Result<()> {
-        let mut settings = settings(config);
-        // The realm is part of every key and takes a restart; the caller has said so.
-        settings.realm = self.realm.clone();
-        self.running.reload(settings)?;
+        self.reload_settings(config)?;
         if let Some(certificates) = self.running.observer().certificates() {
             // It logs what came of it.
             certificates.reload();
         }
         Ok(())
+    }
+
+    /// Replaces the settings alone, and reads no certificate.
+    pub(super) fn reload_settings(&self, config: &Config) -> Result<()> {
+        let mut settings = settings(config);
+        // The realm is part of every key and requires a restart; the caller has said so.
+        settings.realm = self.realm.clone();
+        Ok(self.running.reload(settings)?)
     }
 
     /// Replaces the key that nonces are made with; those made with the last one stay good.

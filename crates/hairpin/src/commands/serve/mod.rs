@@ -1,6 +1,7 @@
 //! `hairpin serve`: reads the configuration, starts the server, says where it is, and obeys signals until it is told to stop.
 
 mod banner;
+mod denied;
 mod engine;
 mod kernel;
 pub(super) mod log;
@@ -26,6 +27,7 @@ use crate::cli::serve::Args;
 use crate::config::{self, Config, Loaded};
 use crate::metrics::Source;
 use banner::{Access, Banner};
+use denied::Denied;
 use engine::Engine;
 use plan::Machine;
 
@@ -53,7 +55,8 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     let signals = Signals::install().context("cannot catch SIGINT, SIGTERM and SIGHUP")?;
     let machine = engine::machine();
     let mut made_up_secret = None;
-    let mut config = with_a_way_in(config, &mut made_up_secret)?;
+    let denied = Denied::of(with_a_way_in(config, &mut made_up_secret)?);
+    let mut config = denied.with_rules()?;
     let acme = acme::bind(&config.acme)?;
     config
         .certificates
@@ -85,6 +88,7 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
         level,
         signals,
         engine,
+        denied,
         source,
         admin,
         _acme: acme,
@@ -202,6 +206,7 @@ struct Service<'a> {
     level: log::Level,
     signals: Signals,
     engine: Engine,
+    denied: Denied,
     source: Arc<Source>,
     /// Answers until the very end, so that a probe sees the server stop.
     admin: Option<Serving>,
@@ -224,6 +229,7 @@ impl Service<'_> {
                 Some(Signal::Hangup) => self.reload(),
                 _ => {}
             }
+            self.read_changed_deny_files();
             if self.engine.has_failed() {
                 // Says which worker, and why: the process ends, and its supervisor starts a whole one.
                 self.engine.stop()?;
@@ -288,12 +294,29 @@ impl Service<'_> {
         }
     }
 
+    /// Applies the deny files if one has changed; files with mistakes change nothing.
+    fn read_changed_deny_files(&mut self) {
+        if !self.denied.have_changed() {
+            return;
+        }
+        let outcome = self.denied.with_rules().and_then(|config| {
+            self.engine.reload_settings(&config)?;
+            Ok(config.peers_deny.len())
+        });
+        match outcome {
+            Ok(rules) => tracing::info!(rules, "deny files read again"),
+            Err(error) => tracing::error!("deny files refused, the old rules stay: {error:#}"),
+        }
+    }
+
     fn apply(&mut self, new: &Loaded) -> Result<()> {
         let Some(config) = new.config.clone() else {
             bail!("{}", new.one_line_each().join("; "))
         };
-        let config = with_a_way_in(config, &mut self.made_up_secret)?;
+        let denied = Denied::of(with_a_way_in(config, &mut self.made_up_secret)?);
+        let config = denied.with_rules()?;
         self.engine.reload(&config)?;
+        self.denied = denied;
         self.level.set(config.log_level);
         self.drain = config.drain;
         log_warnings(new);

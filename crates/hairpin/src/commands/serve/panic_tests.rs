@@ -46,9 +46,12 @@ fn child() -> Result<ExitCode> {
     settings.credentials.push(Arc::new(Trap));
     running.reload(settings)?;
     let engine = Engine::of(running, "hairpin");
+    let started = read(&args)?;
+    let config = started.config.clone().context("the defaults are wrong")?;
     Service {
         _acme: None,
-        started: read(&args)?,
+        denied: Denied::of(config),
+        started,
         args: &args,
         made_up_secret: None,
         level,
