@@ -159,7 +159,7 @@ impl Publisher {
     }
 
     /// How long the worker may sleep.
-    pub(crate) fn patience(&self, now: Mono) -> Duration {
+    pub(crate) fn poll_timeout(&self, now: Mono) -> Duration {
         if self.behind {
             STALE.saturating_sub(now.since(self.written))
         } else {
@@ -192,16 +192,16 @@ mod tests {
     fn a_busy_worker_writes_now_and_then_and_an_idle_one_owes_nothing() {
         let mut publisher = Publisher::new(Arc::new([Board::new()]), 0);
         assert!(!publisher.is_due(ms(1000)), "nothing was counted");
-        assert_eq!(publisher.patience(ms(1000)), HEARTBEAT);
+        assert_eq!(publisher.poll_timeout(ms(1000)), HEARTBEAT);
         publisher.turn(ms(1000));
         assert!(publisher.is_due(ms(1000)));
         publisher.publish(ms(1000), &WorkerStats::default());
         publisher.turn(ms(1002));
         assert!(!publisher.is_due(ms(1002)));
-        assert_eq!(publisher.patience(ms(1002)), Duration::from_millis(48));
+        assert_eq!(publisher.poll_timeout(ms(1002)), Duration::from_millis(48));
         assert!(publisher.is_due(ms(1005)));
         publisher.publish(ms(1005), &WorkerStats::default());
-        assert_eq!(publisher.patience(ms(1005)), HEARTBEAT);
+        assert_eq!(publisher.poll_timeout(ms(1005)), HEARTBEAT);
     }
 
     #[test]

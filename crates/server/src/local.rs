@@ -57,15 +57,15 @@ impl Local {
         })
     }
 
-    /// Waits for datagrams or the next timer, at most for `patience`, and serves what is ready: each ready socket once, a bounded
+    /// Waits for datagrams or the next timer, at most for `limit`, and serves what is ready: each ready socket once, a bounded
     /// amount. More may be ready afterwards.
     ///
     /// # Errors
     /// If epoll itself fails; nothing can be served then.
     // Not inlined: profilers and the instruction budgets find a worker's share of the work by this name.
     #[inline(never)]
-    pub fn turn(&mut self, patience: Duration) -> std::io::Result<()> {
-        self.worker.turn(&mut self.events, Some(patience))
+    pub fn turn(&mut self, limit: Duration) -> std::io::Result<()> {
+        self.worker.turn(&mut self.events, Some(limit))
     }
 
     /// The addresses listened on, in the order they were asked for, with the ports that were chosen for port 0.

@@ -116,16 +116,16 @@ impl Observer {
         }
     }
 
-    /// The first worker that has ended, or whose loop has not turned for `patience` (take several seconds).
+    /// The first worker that has ended, or whose loop has not turned for `limit` (take several seconds).
     #[must_use]
-    pub fn ailment(&self, patience: Duration) -> Option<Ailment> {
+    pub fn ailment(&self, limit: Duration) -> Option<Ailment> {
         let now = now().mono;
         let boards = self.view.boards.iter().enumerate();
         boards.into_iter().find_map(|(worker, board)| {
             if board.has_ended() {
                 return Some(Ailment::Ended { worker });
             }
-            let idle = board.since_turn(now).filter(|idle| *idle >= patience)?;
+            let idle = board.since_turn(now).filter(|idle| *idle >= limit)?;
             Some(Ailment::Stuck { worker, idle })
         })
     }

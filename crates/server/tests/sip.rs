@@ -212,7 +212,7 @@ fn a_stream_that_is_no_sip_is_closed() {
 fn those_who_only_connect_are_closed_and_leave_room_for_others() {
     let mut settings = SipSettings::default();
     settings.connections = 8;
-    settings.patience = Duration::from_secs(1);
+    settings.message_deadline = Duration::from_secs(1);
     let server = server(settings);
     let mut silent: Vec<Stream> = (0..3).map(|_| Stream::new(address(&server))).collect();
     // A quarter may be half-open: the third was not let in.

@@ -467,7 +467,7 @@ fn who_breaks_the_protocol_is_told_and_closed() {
 #[test]
 fn slow_and_silent_connections_end_in_time() {
     let mut settings = SipSettings::default();
-    settings.patience = Duration::from_millis(300);
+    settings.message_deadline = Duration::from_millis(300);
     settings.idle = Duration::from_millis(900);
     let (server, config) = serve(settings, 1);
     // Nothing at all, half a handshake of either kind, half a frame, and half a record.
@@ -674,7 +674,7 @@ fn a_source_with_many_silent_connections_makes_room_for_another() {
     let mut settings = SipSettings::default();
     // One in four may be silent.
     settings.connections = 16;
-    settings.patience = Duration::from_secs(100);
+    settings.message_deadline = Duration::from_secs(100);
     let (server, _) = serve(settings, 1);
     let listener = server.sip_tls_listeners()[0];
     let mut silent: Vec<Link> = (0..4).map(|_| Link::tcp(listener)).collect();
@@ -707,7 +707,7 @@ fn a_source_with_many_silent_connections_makes_room_for_another() {
 #[test]
 fn who_reads_no_answers_is_closed_and_others_are_served() {
     let mut settings = SipSettings::default();
-    (settings.patience, settings.idle) = (Duration::from_secs(2), Duration::from_secs(2));
+    (settings.message_deadline, settings.idle) = (Duration::from_secs(2), Duration::from_secs(2));
     let (server, config) = serve(settings, 1);
     for (number, transport) in (1..).zip(["TLS", "WS", "WSS"]) {
         let mut deaf = Link::of(transport, &server, &config);

@@ -79,8 +79,8 @@ pub(crate) type SipHead = Size<512, 65_535>;
 /// The body of a SIP message.
 pub(crate) type SipBody = Size<0, 1_048_576>;
 /// Time for a message that has begun, and silence on a SIP connection: below 64 * T1 = 32 s a transaction would lose its connection.
-pub(crate) type SipPatience = Seconds<1, 600>;
-/// See [`SipPatience`].
+pub(crate) type SipMessageDeadline = Seconds<1, 600>;
+/// See [`SipMessageDeadline`].
 pub(crate) type SipIdle = Seconds<32, 86_400>;
 
 /// T1 of SIP: below 10 ms a busy machine repeats what was answered, and with 5 s a lost request takes minutes.
@@ -262,8 +262,8 @@ pub(crate) struct Settings {
     pub(crate) sip_head_size: Entry<SipHead>,
     /// `sip.body_size`
     pub(crate) sip_body_size: Entry<SipBody>,
-    /// `sip.patience`
-    pub(crate) sip_patience: Entry<SipPatience>,
+    /// `sip.message_deadline`
+    pub(crate) sip_message_deadline: Entry<SipMessageDeadline>,
     /// `sip.idle`
     pub(crate) sip_idle: Entry<SipIdle>,
     /// `admin.listen`
@@ -469,7 +469,7 @@ pub(crate) const KEYS: &[Key] = &[
     Key::new("sip", "headers", |s| &mut s.sip_headers).at_start(),
     Key::new("sip", "head_size", |s| &mut s.sip_head_size).at_start(),
     Key::new("sip", "body_size", |s| &mut s.sip_body_size).at_start(),
-    Key::new("sip", "patience", |s| &mut s.sip_patience),
+    Key::new("sip", "message_deadline", |s| &mut s.sip_message_deadline),
     Key::new("sip", "idle", |s| &mut s.sip_idle),
     Key::new("admin", "listen", |s| &mut s.admin_listen).at_start(),
     Key::new("admin", "allow_remote", |s| &mut s.admin_allow_remote).at_start(),

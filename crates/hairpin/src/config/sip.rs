@@ -71,7 +71,7 @@ pub(crate) struct Sip {
     /// Bytes of its body.
     pub(crate) body_size: u32,
     /// Time for the first message of a connection, and for each to be complete.
-    pub(crate) patience: Duration,
+    pub(crate) message_deadline: Duration,
     /// Silence after which a connection is closed.
     pub(crate) idle: Duration,
 }
@@ -119,7 +119,7 @@ pub(super) fn resolve(settings: &Settings) -> Option<Sip> {
         headers: s.sip_headers?.value.0,
         head_size: s.sip_head_size?.value.0,
         body_size: s.sip_body_size?.value.0,
-        patience: s.sip_patience?.value.0,
+        message_deadline: s.sip_message_deadline?.value.0,
         idle: s.sip_idle?.value.0,
     })
 }

@@ -1,7 +1,7 @@
 //! The TCP sockets of STUN and TURN: for each address one per worker, plain, TLS, or both.
 
 use super::Builder;
-use crate::connections::{Speaks, StreamListener};
+use crate::connections::{Protocols, StreamListener};
 use crate::error::StartError;
 use crate::sip::SipTls;
 use io::{TcpListener, TcpOptions};
@@ -59,7 +59,7 @@ impl Builder {
         let mut of_workers: Vec<Vec<StreamListener>> = (0..workers).map(|_| Vec::new()).collect();
         let (mut tcp, mut tls) = (Vec::new(), Vec::new());
         for (address, has_plain, has_tls) in wanted {
-            let speaks = Speaks {
+            let protocols = Protocols {
                 plain: has_plain,
                 tls: config.clone().filter(|_| has_tls),
                 proxies: Arc::from(&self.proxies[..]),
@@ -70,8 +70,8 @@ impl Builder {
             tcp.extend(has_plain.then_some(local));
             tls.extend(has_tls.then_some(local));
             for (list, socket) in of_workers.iter_mut().zip(group) {
-                let speaks = speaks.clone();
-                list.push(StreamListener { socket, speaks });
+                let protocols = protocols.clone();
+                list.push(StreamListener { socket, protocols });
             }
         }
         Ok((of_workers, tcp, tls))

@@ -1,6 +1,6 @@
 //! One connection: its protocol detection, incomplete messages, write queue and deadline.
 
-use super::listener::Speaks;
+use super::listener::Protocols;
 use super::settings::WorkerLimits;
 use super::{Arena, EndReason, Slot};
 use io::TcpConnection;
@@ -176,7 +176,7 @@ impl Connection {
     }
 
     /// Whether the worker must not read from the connection now.
-    pub(super) fn is_deaf(&self) -> bool {
+    pub(super) fn must_not_read(&self) -> bool {
         self.is_paused || self.has_unread_responses()
     }
 
@@ -194,7 +194,7 @@ impl Connection {
     pub(super) fn take(
         &mut self,
         bytes: &[u8],
-        speaks: &Speaks,
+        protocols: &Protocols,
         arena: &mut Arena,
         now: Mono,
     ) -> Outcome {
@@ -210,7 +210,7 @@ impl Connection {
                 Err(reason) => return ended(reason),
             }
         }
-        match self.detect(speaks) {
+        match self.detect(protocols) {
             Ok(true) => {
                 let bytes = std::mem::take(&mut self.inbound);
                 self.take_open(&bytes, arena, now)
@@ -238,13 +238,13 @@ impl Connection {
     }
 
     /// Detects the transport from the first bytes. Returns false if more bytes are required.
-    fn detect(&mut self, speaks: &Speaks) -> Result<bool, Outcome> {
+    fn detect(&mut self, protocols: &Protocols) -> Result<bool, Outcome> {
         let transport = match FirstBytes::of(&self.inbound) {
             FirstBytes::Need => return Ok(false),
-            FirstBytes::Stun if speaks.plain => Transport::Tcp,
+            FirstBytes::Stun if protocols.plain => Transport::Tcp,
             FirstBytes::Stun => return Err(ended(EndReason::TcpOnTls)),
             FirstBytes::Tls => {
-                let Some(config) = &speaks.tls else {
+                let Some(config) = &protocols.tls else {
                     return Err(ended(EndReason::TlsOnTcp));
                 };
                 let tls = Tls::server(config.clone());
@@ -303,7 +303,7 @@ impl Connection {
 
     /// Checks that the first application data begins a STUN message; if not, returns why the connection must end. ChannelData is no
     /// valid beginning, because a new connection has no channel.
-    pub(super) fn judge_first(&mut self, bytes: &[u8]) -> Option<EndReason> {
+    pub(super) fn check_first_bytes(&mut self, bytes: &[u8]) -> Option<EndReason> {
         if self.has_spoken {
             return None;
         }
@@ -428,7 +428,7 @@ impl Connection {
     }
 
     /// Over TLS, sends close_notify if the socket has room.
-    pub(super) fn say_goodbye(&mut self, written: &mut Written) {
+    pub(super) fn send_close_notify(&mut self, written: &mut Written) {
         if let Some(tls) = &mut self.tls {
             tls.close(&mut self.ciphertext);
         }
@@ -439,7 +439,7 @@ impl Connection {
     pub(super) fn wants(&self) -> Watching {
         match (
             self.waiting() > 0 && !self.is_handshake_only(),
-            self.is_deaf(),
+            self.must_not_read(),
         ) {
             (false, false) => Watching::Read,
             (false, true) => Watching::Nothing,

@@ -8,7 +8,7 @@ use streams::rustls::ServerConfig;
 
 /// The protocols of a TCP listener.
 #[derive(Debug, Clone)]
-pub(crate) struct Speaks {
+pub(crate) struct Protocols {
     /// Whether the listener accepts STUN and TURN without TLS.
     pub(crate) plain: bool,
     /// The TLS configuration, if the listener accepts STUN and TURN over TLS.
@@ -21,13 +21,13 @@ pub(crate) struct Speaks {
 #[derive(Debug)]
 pub(crate) struct StreamListener {
     pub(crate) socket: TcpListener,
-    pub(crate) speaks: Speaks,
+    pub(crate) protocols: Protocols,
 }
 
 impl StreamListener {
     /// Whether connections from this address must begin with a PROXY header.
     pub(crate) fn is_proxy(&self, from: SocketAddr) -> bool {
-        self.speaks
+        self.protocols
             .proxies
             .iter()
             .any(|network| network.contains(&from.ip()))

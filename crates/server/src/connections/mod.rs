@@ -16,7 +16,7 @@ mod settings;
 
 pub(crate) use arena::Arena;
 pub use counters::{EndReason, StreamCounters};
-pub(crate) use listener::{Speaks, StreamListener};
+pub(crate) use listener::{Protocols, StreamListener};
 pub use settings::StreamSettings;
 pub(crate) use settings::WorkerLimits;
 /// Why a TLS connection failed.
@@ -366,7 +366,7 @@ impl Connections {
         let Some(connection) = self.get(slot) else {
             return;
         };
-        if connection.is_deaf() {
+        if connection.must_not_read() {
             if event.closed {
                 self.close(slot, EndReason::Client, None, poller);
             }
@@ -426,7 +426,7 @@ impl Connections {
         let was_handshaking = !was_open || connection.is_handshaking();
         let before = was_handshaking.then(io::clock::monotonic_ns);
         let waited = connection.waiting();
-        let outcome = connection.take(bytes, &listener.speaks, arena, now);
+        let outcome = connection.take(bytes, &listener.protocols, arena, now);
         if let Some(before) = before {
             *handshakes_ns += io::clock::monotonic_ns() - before;
         }
@@ -506,14 +506,14 @@ impl Connections {
     }
 
     /// Checks the first application data of a connection. Returns why the connection must end, if it must.
-    pub(crate) fn judge_first(&mut self, slot: Slot, bytes: &[u8]) -> Option<EndReason> {
-        self.get(slot)?.judge_first(bytes)
+    pub(crate) fn check_first_bytes(&mut self, slot: Slot, bytes: &[u8]) -> Option<EndReason> {
+        self.get(slot)?.check_first_bytes(bytes)
     }
 
     /// Whether the next message of a connection may be handled now.
     pub(crate) fn may_go_on(&mut self, slot: Slot) -> bool {
         self.get(slot)
-            .is_some_and(|connection| !connection.is_deaf())
+            .is_some_and(|connection| !connection.must_not_read())
     }
 
     /// Keeps the bytes that were not handled.
@@ -616,12 +616,12 @@ impl Connections {
         };
         let mut written = Written::default();
         let before = connection.waiting();
-        let was_deaf = connection.is_deaf();
+        let was_deaf = connection.must_not_read();
         let outcome = connection.write(&mut self.scratch, &mut self.spare, &mut written);
         self.queued = self.queued + connection.waiting() - before;
         self.counters.writes += written.calls;
         self.counters.written_bytes += written.bytes;
-        if was_deaf && !connection.is_deaf() {
+        if was_deaf && !connection.must_not_read() {
             self.resumed.push(slot);
         }
         match outcome {
@@ -677,7 +677,10 @@ impl Connections {
     /// Moves the kept bytes of connections that may be read again to the arena.
     pub(crate) fn take_resumed(&mut self, arena: &mut Arena, poller: &Poller) {
         while let Some(slot) = self.resumed.pop() {
-            if let Some(connection) = self.get(slot).filter(|connection| !connection.is_deaf()) {
+            if let Some(connection) = self
+                .get(slot)
+                .filter(|connection| !connection.must_not_read())
+            {
                 connection.resume(arena);
                 self.update_interest(slot, poller);
             }
@@ -698,7 +701,7 @@ impl Connections {
         }
     }
 
-    /// Closes a connection and counts the reason. `next_gone` reports it to the engine.
+    /// Closes a connection and counts the reason. `next_ended` reports it to the engine.
     pub(crate) fn close(
         &mut self,
         slot: Slot,
@@ -714,7 +717,7 @@ impl Connections {
         };
         let mut written = Written::default();
         self.queued -= connection.waiting();
-        connection.say_goodbye(&mut written);
+        connection.send_close_notify(&mut written);
         connection.unwritten.clear(&mut self.spare);
         self.counters.writes += written.calls;
         self.counters.written_bytes += written.bytes;
@@ -756,7 +759,7 @@ impl Connections {
     }
 
     /// The next connection that has ended.
-    pub(crate) fn next_gone(&mut self) -> Option<FiveTuple> {
+    pub(crate) fn next_ended(&mut self) -> Option<FiveTuple> {
         self.gone.pop()
     }
 

@@ -186,7 +186,7 @@ impl Dtls {
     }
 
     /// The next client whose connection has ended.
-    pub(crate) fn next_gone(&mut self, worker: u16) -> Option<FiveTuple> {
+    pub(crate) fn next_ended(&mut self, worker: u16) -> Option<FiveTuple> {
         while let Some(event) = self.endpoint.poll_event() {
             match event {
                 Event::Connected {

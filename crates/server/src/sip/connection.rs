@@ -125,7 +125,7 @@ impl Connection {
     /// When it is to be closed unless something happens.
     pub(crate) fn deadline(&self, settings: &SipSettings) -> Mono {
         match self.begun {
-            Some(begun) => begun.plus(settings.patience),
+            Some(begun) => begun.plus(settings.message_deadline),
             None => self.heard.plus(settings.idle),
         }
     }
@@ -195,7 +195,7 @@ impl Connection {
     }
 
     /// Tells the other side why the connection ends, if there is room for it.
-    pub(crate) fn say_goodbye(
+    pub(crate) fn send_close_notify(
         &mut self,
         code: CloseCode,
         now: Mono,

@@ -225,7 +225,7 @@ impl Connections {
     }
 
     /// The next connection that was closed since the last time.
-    pub(crate) fn next_gone(&mut self) -> Option<Gone> {
+    pub(crate) fn next_ended(&mut self) -> Option<Gone> {
         self.gone.pop()
     }
 
@@ -295,7 +295,7 @@ impl Connections {
             Reason::Slow | Reason::Malformed => Some(CloseCode::Protocol),
         };
         if let Some(code) = code {
-            connection.say_goodbye(code, self.now, &mut self.scratch, &mut self.chunks);
+            connection.send_close_notify(code, self.now, &mut self.scratch, &mut self.chunks);
         }
         connection.unwritten.clear(&mut self.chunks);
         self.free.push(slot.index);

@@ -273,7 +273,7 @@ impl Sip {
     }
 
     /// How long the worker may sleep.
-    pub(crate) fn patience(&self, now: turn::Mono) -> Duration {
+    pub(crate) fn poll_timeout(&self, now: turn::Mono) -> Duration {
         if !self.inbox.is_empty() || self.endpoint.requests.has_answers() {
             return Duration::ZERO;
         }
@@ -285,11 +285,11 @@ impl Sip {
             self.endpoint.next_deadline(),
         ];
         let first = deadlines.into_iter().flatten().min();
-        let patience = first.map_or(Duration::MAX, |deadline| deadline.since(now));
+        let timeout = first.map_or(Duration::MAX, |deadline| deadline.since(now));
         if self.held {
-            patience.min(HELD)
+            timeout.min(HELD)
         } else {
-            patience
+            timeout
         }
     }
 

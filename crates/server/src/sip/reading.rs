@@ -87,7 +87,7 @@ impl Sip {
 
     /// Tells the engine of connections that were closed, which may make it send by another.
     pub(super) fn tell_of_the_gone(&mut self, poller: &Poller) {
-        while let Some(gone) = self.connections.next_gone() {
+        while let Some(gone) = self.connections.next_ended() {
             self.with_outgoing(poller, |endpoint, outgoing| {
                 endpoint.disconnected(&gone);
                 endpoint.drain(outgoing);

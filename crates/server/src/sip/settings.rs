@@ -52,7 +52,7 @@ pub struct SipSettings {
     pub body_bytes: u32,
     /// Within this time a connection's first message must have come, and each message that has begun must be complete.
     /// Default 10 s.
-    pub patience: Duration,
+    pub message_deadline: Duration,
     /// A connection on which nothing comes for so long is closed. Default 10 minutes.
     pub idle: Duration,
 }
@@ -78,7 +78,7 @@ impl Default for SipSettings {
             headers: 128,
             head_bytes: 16 << 10,
             body_bytes: 64 << 10,
-            patience: Duration::from_secs(10),
+            message_deadline: Duration::from_secs(10),
             idle: Duration::from_secs(600),
         }
     }

@@ -60,7 +60,7 @@ impl Worker {
 
     fn next_dtls_client_gone(&mut self) -> Option<turn::FiveTuple> {
         let worker = self.core.opener.worker;
-        self.core.dtls.as_mut()?.next_gone(worker)
+        self.core.dtls.as_mut()?.next_ended(worker)
     }
 
     fn send_dtls_handshakes(&mut self) {

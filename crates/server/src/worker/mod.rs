@@ -125,10 +125,10 @@ impl Worker {
         events: &mut Events,
         limit: Option<Duration>,
     ) -> std::io::Result<()> {
-        let patience = self.patience();
-        let patience = limit.map_or(patience, |limit| patience.min(limit));
+        let timeout = self.poll_timeout();
+        let timeout = limit.map_or(timeout, |limit| timeout.min(limit));
         let before = self.sip.is_some().then(io::clock::monotonic_ns);
-        self.core.poller.wait(events, Some(patience))?;
+        self.core.poller.wait(events, Some(timeout))?;
         self.core.now = now();
         if let (Some(sip), Some(before)) = (&mut self.sip, before) {
             sip.slept(self.core.now.mono.0 - before);
@@ -188,28 +188,28 @@ impl Worker {
     }
 
     /// How long to sleep when nothing comes.
-    fn patience(&self) -> Duration {
+    fn poll_timeout(&self) -> Duration {
         let dtls = self.core.dtls.as_ref();
         let has_work = dtls.is_some_and(|dtls| dtls.has_work());
         if self.messages_left || self.rechecks_left || has_work {
             return Duration::ZERO;
         }
         let now = self.core.now.mono;
-        let mut patience = self.publisher.patience(now);
+        let mut timeout = self.publisher.poll_timeout(now);
         if let Some(deadline) = self.core.engine.poll_timeout() {
-            patience = patience.min(deadline.since(now));
+            timeout = timeout.min(deadline.since(now));
         }
         if let Some(deadline) = dtls.and_then(|dtls| dtls.next_deadline()) {
-            patience = patience.min(deadline.since(now));
+            timeout = timeout.min(deadline.since(now));
         }
         if self.has_connections {
-            patience = patience.min(self.core.connections.poll_timeout(now));
+            timeout = timeout.min(self.core.connections.poll_timeout(now));
         }
         if self.batches_held {
-            patience = patience.min(HELD);
+            timeout = timeout.min(HELD);
         }
-        let sip = self.sip.as_ref().map(|sip| sip.patience(now));
-        sip.map_or(patience, |sip| patience.min(sip))
+        let sip = self.sip.as_ref().map(|sip| sip.poll_timeout(now));
+        sip.map_or(timeout, |sip| timeout.min(sip))
     }
 
     /// Reads every ready socket once. Returns whether the mailbox is ready, too.

@@ -41,7 +41,7 @@ type Reserved = (RelayIndex, u16, u32);
 impl Opener {
     /// How many ports of other processes a request passes over before it gives up. What was learnt stays learnt, so the next
     /// request starts with other ports.
-    const PATIENCE: usize = 256;
+    const ATTEMPTS: usize = 256;
 
     pub(crate) fn new(worker: u16, relays: Arc<RelayAddresses>, gro: bool) -> Opener {
         Opener {
@@ -274,7 +274,7 @@ impl Opener {
     ) -> Result<T, OpenError> {
         let relays = Arc::clone(&self.relays);
         let mut failure = OpenError::FamilyUnsupported;
-        let mut patience = Self::PATIENCE;
+        let mut attempts = Self::ATTEMPTS;
         // Several addresses share the load: each search starts at a random one.
         let only = match choice {
             RelayChoice::Any => None,
@@ -294,7 +294,7 @@ impl Opener {
             .take(count)
         {
             failure = OpenError::NoPort;
-            while patience > 0 {
+            while attempts > 0 {
                 let Some(port) = relays.pool(address).take(
                     usize::from(self.worker),
                     want,
@@ -305,7 +305,7 @@ impl Opener {
                 };
                 match attempt(self, address, port) {
                     Ok(relay) => return Ok(relay),
-                    Err(Refusal::Foreign) => patience -= 1,
+                    Err(Refusal::Foreign) => attempts -= 1,
                     Err(Refusal::Fatal(error)) => return Err(error),
                 }
             }

@@ -76,7 +76,7 @@ impl Worker {
             now.mono,
         );
         core.connections.flush(&core.poller, now.mono);
-        while let Some(five_tuple) = self.core.connections.next_gone() {
+        while let Some(five_tuple) = self.core.connections.next_ended() {
             self.core.engine.client_closed(now, &five_tuple);
             self.settle();
         }
@@ -91,7 +91,7 @@ impl<'buf> Session<'_, '_, 'buf> {
             return;
         };
         let now = self.core.now.mono;
-        if let Some(reason) = self.core.connections.judge_first(slot, bytes) {
+        if let Some(reason) = self.core.connections.check_first_bytes(slot, bytes) {
             let poller = &self.core.poller;
             return self.core.connections.reject(slot, reason, poller, now);
         }

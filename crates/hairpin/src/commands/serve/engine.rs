@@ -443,7 +443,7 @@ fn sip(config: &config::Sip) -> SipSettings {
     sip.headers = config.headers;
     sip.head_bytes = config.head_size;
     sip.body_bytes = config.body_size;
-    sip.patience = config.patience;
+    sip.message_deadline = config.message_deadline;
     sip.idle = config.idle;
     sip
 }
