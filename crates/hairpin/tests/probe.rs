@@ -180,6 +180,23 @@ fn a_reload_changes_secrets_without_a_gap() {
 }
 
 #[test]
+fn software_is_told_to_clients_with_credentials_if_it_is_set() {
+    let (_directory, path) = file(
+        "[server]\nsoftware = \"relay of example.org\"\n[listen]\nudp = [\"127.0.0.1:0\"]\n[relay]\naddresses = [\"127.0.0.1\"]\n[auth]\nsecrets = [\"0123456789abcdef\"]\n",
+    );
+    let server = Serve::start(&["--config", path.to_str().unwrap()]);
+    let target = server.address().to_string();
+    let secret = ["--secret", "0123456789abcdef"];
+    let turn = json(&run(&[
+        "probe", "turn", &target, secret[0], secret[1], "--json",
+    ]));
+    let stun = json(&run(&["probe", "stun", &target, "--json"]));
+    let wanted: serde_json::Value = "relay of example.org".into();
+    assert_eq!(turn["software"], wanted, "{turn}");
+    assert!(!stun.to_string().contains("relay of"), "{stun}");
+}
+
+#[test]
 fn what_the_kernel_could_do_is_told_with_reasons_and_a_status() {
     let output = run(&["probe", "offload", "lo", "--json"]);
     let value = json(&output);

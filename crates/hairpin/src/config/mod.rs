@@ -27,6 +27,7 @@ mod setting;
 mod sip;
 mod sip_tls;
 mod size;
+mod software;
 mod source;
 mod suggest;
 mod tls;
@@ -86,6 +87,8 @@ pub(crate) struct Config {
     pub(crate) send_buffer: u32,
     /// Microseconds that workers poll the network device before they sleep; 0: not at all.
     pub(crate) busy_poll_us: u32,
+    /// SOFTWARE in responses to authenticated requests, if any.
+    pub(crate) software: Option<String>,
     /// Where to listen; `None`: decided at start.
     pub(crate) listen_udp: Option<Vec<SocketAddr>>,
     /// Where to listen for TCP connections; `None`: where UDP is listened on.
@@ -260,6 +263,7 @@ fn resolve(settings: &Settings) -> Option<Config> {
         receive_buffer: s.receive_buffer?.value.0,
         send_buffer: s.send_buffer?.value.0,
         busy_poll_us: s.busy_poll_us?.value.0,
+        software: Some(s.software?.value.0).filter(|software| !software.is_empty()),
         listen_udp: s.listen_udp.map(|list| values(list.value.0)),
         listen_tcp: s.listen_tcp.map(|list| values(list.value)),
         listen_tls: s.listen_tls.map(|list| values(list.value)),

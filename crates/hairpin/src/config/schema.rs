@@ -18,6 +18,7 @@ use super::setting::{AtLeastOne, Bounded, List, PinWorkers, Seconds, Setting, St
 use super::sip::{Algorithms, Origin, WebSocketPath};
 use super::sip_tls::{ClientCertificates, RootFile};
 use super::size::{Rate, Size};
+use super::software::Software;
 use super::source::{Located, Location};
 use super::tls::{MinVersion, Pair};
 
@@ -108,6 +109,8 @@ pub(crate) struct Settings {
     pub(crate) send_buffer: Entry<SendBuffer>,
     /// `server.busy_poll_us`
     pub(crate) busy_poll_us: Entry<BusyPoll>,
+    /// `server.software`
+    pub(crate) software: Entry<Software>,
     /// `listen.udp`
     pub(crate) listen_udp: Entry<AtLeastOne<SocketAddr>>,
     /// `listen.tcp`
@@ -363,6 +366,7 @@ pub(crate) const KEYS: &[Key] = &[
     Key::new("server", "receive_buffer", |s| &mut s.receive_buffer).at_start(),
     Key::new("server", "send_buffer", |s| &mut s.send_buffer).at_start(),
     Key::new("server", "busy_poll_us", |s| &mut s.busy_poll_us).at_start(),
+    Key::new("server", "software", |s| &mut s.software),
     Key::new("listen", "udp", |s| &mut s.listen_udp).at_start(),
     Key::new("listen", "tcp", |s| &mut s.listen_tcp).at_start(),
     Key::new("listen", "tls", |s| &mut s.listen_tls).at_start(),

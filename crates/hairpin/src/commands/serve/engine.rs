@@ -377,6 +377,7 @@ fn kernel_binding(config: &Config) -> KernelBinding {
 fn settings(config: &Config) -> Settings {
     let mut settings = Settings::default();
     settings.realm.clone_from(&config.realm);
+    settings.software.clone_from(&config.software);
     settings.users = config
         .users
         .iter()
