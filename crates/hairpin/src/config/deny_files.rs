@@ -11,9 +11,9 @@ use super::network::PeerRule;
 use super::schema::Settings;
 use super::setting::{FromText, Mistake};
 
-/// A rule has 19 to 60 bytes with its comment: this is enough for all rules that are admitted.
+/// 64 bytes for each of the rules that are admitted, with its comment. A larger file is hardly a list of networks.
 const MAX_FILE_BYTES: u64 = 4 << 20;
-/// Each rule uses 48 bytes for the time of two reloads. Public lists of networks have some thousands.
+/// Bounds the memory of the policy, and the time that a reload uses.
 const MAX_RULES: usize = 65_536;
 /// Mistakes of one file that are reported: a file of another kind has one on each line.
 const MAX_MISTAKES: usize = 10;
