@@ -5,8 +5,8 @@ use std::net::SocketAddr;
 use stun::{Builder, Class, Icmp, Method, XorPeerAddress};
 
 use super::data::live;
-use super::policy::{PeerClass, class_of_peer};
-use super::{DropReason, Server};
+use super::policy::{PeerClass, PeerPolicy, class_of_address, class_of_peer};
+use super::{ClientIdentity, DropReason, Server};
 use crate::{Now, RelayKey};
 
 /// An ICMP error that came back for a datagram sent from a relay (RFC 8656 §11.5).
@@ -55,6 +55,16 @@ impl IcmpError {
     }
 }
 
+/// Whether the client may not hear of this peer. Port 0: the port is unknown. That is so for an error that this host's own
+/// kernel raised, about a datagram longer than its interface takes.
+fn is_denied(policy: &dyn PeerPolicy, client: &ClientIdentity<'_>, peer: SocketAddr) -> bool {
+    let class = match peer.port() {
+        0 => class_of_address(policy, client, peer.ip()),
+        _ => class_of_peer(policy, client, peer),
+    };
+    class == PeerClass::Denied
+}
+
 impl Server {
     /// An ICMP error for a datagram that was sent from the relay's socket to `peer` (RFC 8656 §11.5). The client gets a Data
     /// indication, also if the peer has a channel (RFC 8656 §12.5).
@@ -94,7 +104,7 @@ impl Server {
         let place = live.client;
         let client = self.clients.get(place).ok_or(DropReason::StaleRelay)?;
         // A reload may have denied the peer since.
-        if class_of_peer(&*self.config.policy, &client.identity(), peer) == PeerClass::Denied {
+        if is_denied(&*self.config.policy, &client.identity(), peer) {
             return Err(DropReason::PeerNotAllowed);
         }
         let path = client.path.path();

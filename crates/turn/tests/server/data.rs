@@ -1,5 +1,7 @@
 //! Runs of datagrams, from peers to clients and from clients to peers, and ICMP errors.
 
+use std::net::SocketAddr;
+
 use hairpin_turn::server::{
     Arrival, ClientVerdict, DropReason, IcmpError, PeerVerdict, Server, Traffic,
 };
@@ -260,6 +262,30 @@ fn icmp_errors_about_a_peer_that_a_reload_has_denied_are_dropped() {
     world.reconfigure(|_| {});
     world.events.clear();
     let told = report(&mut world, relay, PEER, icmp(3, 1, 0));
+    assert_eq!(told, Err(DropReason::PeerNotAllowed));
+    world.finish();
+}
+
+/// This host's own error about a datagram that is too long names the peer's address, and port 0.
+#[test]
+fn icmp_errors_of_an_unknown_port_are_told() {
+    let mut world = World::new();
+    let (_, relay) = ready(&mut world);
+    let unknown_port = SocketAddr::new(address(PEER).ip(), 0);
+    let too_long = icmp(3, 4, 1500);
+    let bytes = report(&mut world, relay, &unknown_port.to_string(), too_long).unwrap();
+    let message = Message::parse(&bytes).unwrap();
+    let peer = message.get::<XorPeerAddress>();
+    assert_eq!(peer, Ok(Some(XorPeerAddress(unknown_port))));
+    world
+        .policy
+        .denied
+        .lock()
+        .unwrap()
+        .insert(address(PEER).ip());
+    world.reconfigure(|_| {});
+    world.events.clear();
+    let told = report(&mut world, relay, &unknown_port.to_string(), too_long);
     assert_eq!(told, Err(DropReason::PeerNotAllowed));
     world.finish();
 }
