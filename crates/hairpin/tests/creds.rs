@@ -135,3 +135,33 @@ fn a_uri_that_no_client_takes_is_refused() {
         stderr(&output)
     );
 }
+
+const TOKEN_KEY: &str = "k1:AAECAwQFBgcICQoLDA0ODxAREhMUFRYXGBkaGxwdHh8=";
+
+#[test]
+fn an_access_token_has_the_members_of_an_authorization_servers_answer() {
+    let output = run(&["creds", "oauth", "--key", TOKEN_KEY, "--ttl", "30m"]);
+    let answer = json(&output);
+    assert_eq!(answer["kid"], "k1");
+    assert_eq!(answer["expires_in"], 1800);
+    assert_eq!(answer["token_type"], "pop");
+    assert_eq!(answer["alg"], "HMAC-SHA-1");
+    let decoded = |member: &str| STANDARD.decode(answer[member].as_str().unwrap()).unwrap();
+    assert_eq!(decoded("key").len(), 20);
+    // Nonce length and nonce; key length, key, timestamp, lifetime; tag.
+    assert_eq!(decoded("access_token").len(), 2 + 12 + 2 + 20 + 8 + 4 + 16);
+}
+
+#[test]
+fn a_token_without_a_usable_key_is_refused_with_advice() {
+    for (arguments, part) in [
+        (&[][..], "give --key KID:BASE64"),
+        (&["--key", "k1:AAAA"], "has 3 bytes; A256GCM requires 32"),
+        (&["--key", TOKEN_KEY, "--kid", "k2"], "has no key `k2`"),
+        (&["--key", TOKEN_KEY, "--ttl", "200y"], "--ttl"),
+    ] {
+        let output = run(&[&["creds", "oauth"], arguments].concat());
+        assert!(!output.status.success(), "{part}");
+        assert!(stderr(&output).contains(part), "{}", stderr(&output));
+    }
+}

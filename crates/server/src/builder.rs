@@ -30,6 +30,7 @@ use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use streams::rustls::{RootCertStore, ServerConfig};
 use stun::AddressFamily;
+use turn::server::credentials::AccessTokens;
 use turn::server::{Credentials, Quota};
 
 /// Most workers: a reservation token names its worker in one byte.
@@ -301,6 +302,13 @@ impl Builder {
     /// Adds a secret shared with the service that makes time-limited credentials.
     pub fn secret(mut self, secret: &[u8]) -> Self {
         self.settings.secrets.push(secret.to_vec());
+        self
+    }
+
+    /// Takes access tokens (RFC 7635), for example those that [`TokenKeys`](crate::access_tokens::TokenKeys) opens. Clients with a
+    /// user name and a password are served as before.
+    pub fn access_tokens(mut self, tokens: Arc<dyn AccessTokens>) -> Self {
+        self.settings.access_tokens = Some(tokens);
         self
     }
 

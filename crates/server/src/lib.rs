@@ -28,6 +28,7 @@
 //! datagram without counting it ([`stats`]); close a relay's socket before what was queued on it has left.
 #![forbid(unsafe_code)]
 
+pub mod access_tokens;
 pub mod addresses;
 mod async_credentials;
 mod board;

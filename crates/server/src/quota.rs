@@ -196,11 +196,23 @@ impl Quotas {
         self.release_total();
     }
 
-    /// Moves one unit of a user to another source.
+    /// Moves one unit to another source.
     fn change_source(&self, from: IpAddr, to: IpAddr) -> Result<(), QuotaExceeded> {
         if self.prefix.of(from) != self.prefix.of(to) {
             self.acquire_source(to)?;
             self.sources.release(&self.prefix.of(from));
+        }
+        Ok(())
+    }
+
+    /// Moves one unit to another user: each access token counts as one.
+    fn change_user(&self, from: &str, to: &str) -> Result<(), QuotaExceeded> {
+        if from != to {
+            let limit = self.per_user.load(Ordering::Relaxed);
+            if !self.users.acquire(to, limit) {
+                return Err(QuotaExceeded::User);
+            }
+            self.users.release(from);
         }
         Ok(())
     }
@@ -220,7 +232,15 @@ impl Quota for Quotas {
         from: &ClientIdentity<'_>,
         to: &ClientIdentity<'_>,
     ) -> Result<(), QuotaExceeded> {
-        self.change_source(from.five_tuple.remote.ip(), to.five_tuple.remote.ip())
+        let address = |client: &ClientIdentity<'_>| client.five_tuple.remote.ip();
+        self.change_user(from.user, to.user)?;
+        let moved = self.change_source(address(from), address(to));
+        if moved.is_err() && from.user != to.user {
+            // Nobody's limit applies to a unit that returns.
+            self.users.acquire(from.user, u32::MAX);
+            self.users.release(to.user);
+        }
+        moved
     }
 }
 
@@ -353,6 +373,33 @@ mod tests {
             SourcePrefix { v4: 24, v6: 48 }.of(ip("192.0.2.1")),
             ip("192.0.2.0")
         );
+    }
+
+    #[test]
+    fn a_unit_moves_to_another_source_and_user_or_stays() {
+        let quotas = quotas(1, 1, 10);
+        let at = |user, remote: &str| {
+            let five_tuple = turn::FiveTuple {
+                transport: turn::Transport::Udp,
+                local: "192.0.2.9:3478".parse().expect("an address"),
+                remote: remote.parse().expect("an address"),
+            };
+            ClientIdentity::new(five_tuple, "r", user)
+        };
+        let (ann, bob) = (at("ann", "192.0.2.1:1"), at("bob", "192.0.2.2:1"));
+        let free = at("eve", "192.0.2.3:1");
+        quotas.try_acquire(&ann).expect("the first");
+        quotas.try_acquire(&bob).expect("the second");
+        // Bob may hold no more, and neither may his source.
+        let to_bob = quotas.transfer(&ann, &at("bob", "192.0.2.3:1"));
+        assert_eq!(to_bob, Err(QuotaExceeded::User));
+        let to_source = quotas.transfer(&ann, &at("eve", "192.0.2.2:1"));
+        assert_eq!(to_source, Err(QuotaExceeded::Source));
+        assert_eq!(quotas.transfer(&ann, &free), Ok(()));
+        quotas.release(&free);
+        quotas.release(&bob);
+        assert_eq!((quotas.held(), quotas.users.keys()), (0, 0));
+        assert_eq!(quotas.sources.keys(), 0);
     }
 
     #[test]

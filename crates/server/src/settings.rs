@@ -11,7 +11,7 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 use stun::nonce::NonceKeys;
-use turn::server::credentials::{AnyOf, RestCredentials, StaticCredentials};
+use turn::server::credentials::{AccessTokens, AnyOf, RestCredentials, StaticCredentials};
 use turn::server::{Config, Credentials, PeerPolicy, Quota};
 
 /// The live settings of a server. [`Running::reload`](crate::Running::reload) replaces them as a whole.
@@ -27,6 +27,8 @@ pub struct Settings {
     pub users: Vec<(String, String)>,
     /// Secrets shared with the service that makes time-limited credentials. All of them are valid at once.
     pub secrets: Vec<Vec<u8>>,
+    /// What opens access tokens (RFC 7635). Default: none, and clients need a name and a password.
+    pub access_tokens: Option<Arc<dyn AccessTokens>>,
     /// Further sources of credentials, asked after users and secrets.
     pub credentials: Vec<Arc<dyn Credentials>>,
     /// What the embedding program decides and learns. Default: nothing.
@@ -55,6 +57,9 @@ pub struct Settings {
     /// Whether clients that speak RFC 5389 may also bind the channel numbers 0x5000 to 0x7FFF, which RFC 8656 §12 took back.
     /// Default: yes, as Debian's coturn client picks at random among them.
     pub rfc5766_channels: bool,
+    /// Whether the first 16 bytes of an access token's key of 20 bytes are also accepted as key of HMAC-SHA1. Default: yes, as clients that
+    /// use coturn's library sign so.
+    pub short_token_keys: bool,
     /// Whether a permission that a ChannelBind request installed lasts as long as the channel, 600 seconds from the last ChannelBind.
     /// Default: yes, because aioice and werift refresh only their channels, every 500 seconds. With no, RFC 8656 §9 applies: 300 seconds.
     pub channel_keeps_permission: bool,
@@ -103,6 +108,7 @@ impl Settings {
             Arc::clone(&surroundings.policy),
         );
         config.software.clone_from(&self.software);
+        config.access_tokens.clone_from(&self.access_tokens);
         config.quota = Arc::clone(&surroundings.quota);
         config.relay_v4 = surroundings.relay_v4;
         config.relay_v6 = surroundings.relay_v6;
@@ -115,6 +121,7 @@ impl Settings {
         config.max_allocations = self.max_allocations;
         config.strict_expiry = self.strict_expiry;
         config.rfc5766_channels = self.rfc5766_channels;
+        config.short_token_keys = self.short_token_keys;
         config.channel_keeps_permission = self.channel_keeps_permission;
         config.classic_stun = self.classic_stun;
         config.draft_dual_allocation = self.draft_dual_allocation;
@@ -199,6 +206,7 @@ impl Default for Settings {
             software: None,
             users: Vec::new(),
             secrets: Vec::new(),
+            access_tokens: None,
             credentials: Vec::new(),
             hooks: Hooks::default(),
             peers: PeerRules::default(),
@@ -212,6 +220,7 @@ impl Default for Settings {
             max_allocations: Self::MAX_ALLOCATIONS,
             strict_expiry: false,
             rfc5766_channels: true,
+            short_token_keys: true,
             channel_keeps_permission: true,
             classic_stun: true,
             draft_dual_allocation: true,

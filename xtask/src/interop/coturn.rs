@@ -124,6 +124,9 @@ const MATRIX: &[Case] = &[
         V4,
         2,
     ),
+    // With a key at random for each Allocate and Refresh.
+    echo("access tokens (-J)", "-X -J -G", V4, V4, 2),
+    echo("access tokens (-J), IPv6, TCP", "-x -J -t -c", V6, V6, 1),
     echo("long messages (-l 1200)", "-X -l 1200", V4, V4, 2),
     echo("TCP", "-t -X", V4, V4, 2),
     echo("TCP, IPv6", "-t -x", V6, V6, 2),

@@ -50,6 +50,12 @@ const SECRET: &str = "a secret of the interop tests only";
 const USER: &str = "alice";
 const PASSWORD: &str = "wonderland";
 const REALM: &str = "hairpin.example";
+/// The keys that are built into uclient (`-J`): the bytes of each that its algorithm uses.
+const TOKEN_KEYS: [&str; 3] = [
+    "north:MDEyMzQ1Njc4OTAxMjM0NTY3ODkwMTIzNDU2Nzg5MDE=",
+    "union:MTIzNDU2Nzg5MDEyMzQ1Ng==:A128GCM",
+    "oldempire:MTIzNDU2Nzg5MDEyMzQ1Njc4OTAxMjM0NTY3ODkwMTI=",
+];
 const LOOPBACKS: [IpAddr; 2] = [
     IpAddr::V4(Ipv4Addr::LOCALHOST),
     IpAddr::V6(Ipv6Addr::LOCALHOST),
@@ -202,6 +208,9 @@ fn hairpin_arguments(port: u16, setup: &Setup) -> Vec<String> {
     arguments.push(format!("--user={USER}:{PASSWORD}"));
     if let Some(mode) = setup.offload {
         arguments.push(format!("--offload={mode}"));
+    }
+    for key in TOKEN_KEYS {
+        arguments.push(format!("--set=auth.token_keys={key}"));
     }
     let Certificate { chain, key, .. } = &*setup.certificate;
     arguments.push(format!(

@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use clap::ValueEnum;
+use clap::{Subcommand, ValueEnum};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -15,12 +15,26 @@ Examples:
   HAIRPIN_AUTH__SECRETS=\"$SECRET\" hairpin creds --user alice --format uri
         one URI with the credentials in it, as GStreamer takes it
 
+  hairpin creds oauth --config /etc/hairpin.toml --ttl 1h
+        an access token (RFC 7635), as an authorization server makes it: for tests
+
 The formula is the one coturn and others know as the REST API: docs/credentials.md.";
+
+const OAUTH_EXAMPLES: &str = "\
+Examples:
+  hairpin creds oauth --config /etc/hairpin.toml --ttl 1h
+        a token under the first of auth.token_keys
+  hairpin creds oauth --key \"2026-11:$(openssl rand -base64 32)\" --server-name turn.example.org
+        a token without a file
+
+The answer has the members of RFC 7635 Appendix B: docs/credentials.md.";
 
 /// Arguments of `hairpin creds`.
 #[derive(Debug, clap::Args)]
-#[command(after_help = EXAMPLES)]
+#[command(after_help = EXAMPLES, args_conflicts_with_subcommands = true)]
 pub(crate) struct Args {
+    #[command(subcommand)]
+    pub(crate) kind: Option<Kind>,
     /// The shared secret; else the first of auth.secrets in the file or the environment
     #[arg(long)]
     pub(crate) secret: Option<String>,
@@ -44,6 +58,34 @@ pub(crate) struct Args {
     /// What to print
     #[arg(long, value_enum, default_value_t = Format::Json)]
     pub(crate) format: Format,
+}
+
+/// Other kinds of credentials.
+#[derive(Debug, Subcommand)]
+pub(crate) enum Kind {
+    /// Make an access token (RFC 7635), as an authorization server answers with one: for tests
+    Oauth(Oauth),
+}
+
+/// Arguments of `hairpin creds oauth`.
+#[derive(Debug, clap::Args)]
+#[command(after_help = OAUTH_EXAMPLES)]
+pub(crate) struct Oauth {
+    /// Configuration file with auth.token_keys
+    #[arg(long, short, value_name = "FILE", env = "HAIRPIN_CONFIG")]
+    pub(crate) config: Option<PathBuf>,
+    /// A key as kid:key or kid:key:algorithm, with the key in base64; else the first of auth.token_keys
+    #[arg(long)]
+    pub(crate) key: Option<String>,
+    /// The server's name; else auth.token_server_name, or the realm
+    #[arg(long)]
+    pub(crate) server_name: Option<String>,
+    /// Which of the configured keys; else the first
+    #[arg(long)]
+    pub(crate) kid: Option<String>,
+    /// How long the token is valid
+    #[arg(long, default_value = "1h")]
+    pub(crate) ttl: String,
 }
 
 /// What `hairpin creds` prints.

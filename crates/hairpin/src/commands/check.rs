@@ -89,11 +89,17 @@ fn relay(config: &Config) -> String {
 
 fn credentials(config: &Config) -> String {
     let realm = &config.realm;
+    let keys = match config.token_keys.len() {
+        0 => String::new(),
+        keys => format!(", {}", plural(keys, "access token key")),
+    };
     match (config.secrets.len(), config.users.len()) {
-        (0, 0) => format!("a random secret, new at every start, realm \"{realm}\""),
+        (0, 0) if keys.is_empty() => {
+            format!("a random secret, new at every start, realm \"{realm}\"")
+        }
         (secrets, users) => {
             format!(
-                "{}, {}, realm \"{realm}\"",
+                "{}, {}{keys}, realm \"{realm}\"",
                 plural(secrets, "shared secret"),
                 plural(users, "user")
             )

@@ -1,5 +1,7 @@
 //! `hairpin creds`: time-limited credentials from a shared secret.
 
+mod oauth;
+
 use std::process::ExitCode;
 use std::time::{SystemTime, UNIX_EPOCH};
 
@@ -8,11 +10,14 @@ use load::uri::{Scheme, Uri};
 
 use super::ice::Ice;
 use super::{input, output};
-use crate::cli::creds::{Args, Format};
+use crate::cli::creds::{Args, Format, Kind};
 use crate::config::{self, Flag};
 
 /// Runs the command.
 pub(crate) fn run(args: &Args) -> Result<ExitCode> {
+    if let Some(Kind::Oauth(args)) = &args.kind {
+        return oauth::run(args);
+    }
     let ttl = config::parse_seconds(&args.ttl).map_err(|mistake| anyhow!("--ttl: {mistake}"))?;
     let uris: Vec<Vec<String>> = args
         .uri

@@ -31,6 +31,7 @@ mod software;
 mod source;
 mod suggest;
 mod tls;
+mod tokens;
 mod walk;
 
 #[cfg(test)]
@@ -43,6 +44,7 @@ use std::ops::RangeInclusive;
 use std::path::PathBuf;
 use std::time::Duration;
 
+use server::access_tokens::TokenKey;
 use server::certificates::CertificateFiles;
 use tracing::level_filters::LevelFilter;
 
@@ -127,6 +129,10 @@ pub(crate) struct Config {
     pub(crate) secrets: Vec<String>,
     /// Users whose passwords do not expire.
     pub(crate) users: Vec<User>,
+    /// Keys of access tokens; all are valid.
+    pub(crate) token_keys: Vec<TokenKey>,
+    /// The name by which authorization servers know this server.
+    pub(crate) token_server_name: String,
     /// How long a nonce is good for.
     pub(crate) nonce_lifetime: Duration,
     /// Whether a Refresh needs a credential that has not expired.
@@ -149,6 +155,8 @@ pub(crate) struct Config {
     pub(crate) classic_stun: bool,
     /// Whether a dual allocation may be asked for by the number of the draft.
     pub(crate) draft_dual_allocation: bool,
+    /// Whether 16 of the 20 bytes of an access token's key may sign.
+    pub(crate) short_token_keys: bool,
     /// SIP, where it is served.
     pub(crate) sip: Sip,
     /// Where metrics and health checks are served, if at all.
@@ -286,6 +294,7 @@ fn resolve(settings: &Settings) -> Option<Config> {
         offload_channels: s.offload_channels?.value.0,
         binding_rate: s.binding_rate?.value.0,
         binding_excess: s.binding_excess?.value,
+        token_server_name: token_server_name(settings)?,
         realm: s.realm?.value.0,
         secrets: s
             .secrets?
@@ -294,6 +303,10 @@ fn resolve(settings: &Settings) -> Option<Config> {
             .map(|secret| secret.value.0)
             .collect(),
         users: values(s.users?.value),
+        token_keys: values(s.token_keys?.value)
+            .into_iter()
+            .map(|key| key.0)
+            .collect(),
         nonce_lifetime: s.nonce_lifetime?.value.0,
         strict_expiry: s.strict_expiry?.value,
         peers_allow: values(s.peers_allow?.value),
@@ -308,11 +321,19 @@ fn resolve(settings: &Settings) -> Option<Config> {
         channel_keeps_permission: s.channel_keeps_permission?.value,
         classic_stun: s.classic_stun?.value,
         draft_dual_allocation: s.draft_dual_allocation?.value,
+        short_token_keys: s.short_token_keys?.value,
         sip: sip::resolve(settings)?,
         admin: s.admin_listen?.value,
         log_level: s.log_level?.value.0,
         log_format: s.log_format?.value,
     })
+}
+
+/// The name in THIRD-PARTY-AUTHORIZATION: the realm unless another one is set.
+fn token_server_name(settings: &Settings) -> Option<String> {
+    let name = settings.token_server_name.as_ref()?.value.0.clone();
+    let realm = settings.realm.as_ref()?.value.0.clone();
+    Some(if name.is_empty() { realm } else { name })
 }
 
 /// The plain values of `[limits]`.

@@ -21,6 +21,7 @@ use super::size::{Rate, Size};
 use super::software::Software;
 use super::source::{Located, Location};
 use super::tls::{MinVersion, Pair};
+use super::tokens::{self, ServerName};
 
 /// RFC 8656 §7.2: an allocation lives 10 minutes by default; clients refresh a minute ahead, so that less than 2 minutes leaves no
 /// time, and a day keeps the port of a vanished client occupied for long enough.
@@ -163,6 +164,10 @@ pub(crate) struct Settings {
     pub(crate) secrets: Entry<List<Secret>>,
     /// `auth.users`
     pub(crate) users: Entry<List<User>>,
+    /// `auth.token_keys`
+    pub(crate) token_keys: Entry<List<tokens::Key>>,
+    /// `auth.token_server_name`
+    pub(crate) token_server_name: Entry<ServerName>,
     /// `auth.nonce_lifetime`
     pub(crate) nonce_lifetime: Entry<NonceLifetime>,
     /// `auth.strict_expiry`
@@ -213,6 +218,8 @@ pub(crate) struct Settings {
     pub(crate) classic_stun: Entry<bool>,
     /// `compat.draft_dual_allocation`
     pub(crate) draft_dual_allocation: Entry<bool>,
+    /// `compat.short_token_keys`
+    pub(crate) short_token_keys: Entry<bool>,
     /// `sip.listen`
     pub(crate) sip_listen: Entry<List<SocketAddr>>,
     /// `sip.listen_tls`
@@ -396,6 +403,8 @@ pub(crate) const KEYS: &[Key] = &[
     Key::new("auth", "realm", |s| &mut s.realm).at_start(),
     Key::new("auth", "secrets", |s| &mut s.secrets).secret(),
     Key::new("auth", "users", |s| &mut s.users).secret(),
+    Key::new("auth", "token_keys", |s| &mut s.token_keys).secret(),
+    Key::new("auth", "token_server_name", |s| &mut s.token_server_name),
     Key::new("auth", "nonce_lifetime", |s| &mut s.nonce_lifetime),
     Key::new("auth", "strict_expiry", |s| &mut s.strict_expiry),
     Key::new("peers", "allow", |s| &mut s.peers_allow),
@@ -439,6 +448,7 @@ pub(crate) const KEYS: &[Key] = &[
     Key::new("compat", "draft_dual_allocation", |s| {
         &mut s.draft_dual_allocation
     }),
+    Key::new("compat", "short_token_keys", |s| &mut s.short_token_keys),
     Key::new("sip", "listen", |s| &mut s.sip_listen).at_start(),
     Key::new("sip", "listen_tls", |s| &mut s.sip_listen_tls).at_start(),
     Key::new("sip", "listen_ws", |s| &mut s.sip_listen_ws).at_start(),

@@ -12,7 +12,7 @@ use super::schema::{Entry, Settings};
 use super::setting::{AtLeastOne, List, write_seconds};
 use super::sip;
 use super::source::{Layer, Located, Location, Sources};
-use super::{acme, deny_files, tls};
+use super::{acme, deny_files, tls, tokens};
 
 /// Under 16 characters a secret that was typed by a person can be found by trying.
 const SHORT_SECRET: usize = 16;
@@ -28,6 +28,7 @@ pub(crate) fn check(settings: &Settings, sources: &Sources, report: &mut Report)
     lifetimes_fit(settings, report);
     limits_fit(settings, sources, report);
     secrets_are_long(settings, report);
+    tokens::check(settings, report);
     admin_stays_at_home(settings, report);
     sip::check(settings, report);
     tls::check(settings, report);

@@ -7,8 +7,8 @@ use io::UdpSocket;
 use std::sync::Arc;
 use std::sync::mpsc::Sender;
 use turn::server::credentials::KeyLookup;
-use turn::server::{ClaimError, ClaimedRelay, VerifiedUser};
-use turn::{ClientPath, FiveTuple, LookupKey, RelayKey, RequestKey};
+use turn::server::{ClaimError, ClaimedRelay, OwnedClientIdentity, VerifiedUser};
+use turn::{ClientPath, LookupKey, RelayKey, RequestKey};
 
 /// An inter-worker message.
 #[derive(Debug)]
@@ -20,9 +20,7 @@ pub(crate) enum WorkerMessage {
         from: u16,
         request: RequestKey,
         token: [u8; 8],
-        five_tuple: FiveTuple,
-        realm: Box<str>,
-        user: Box<str>,
+        client: Box<OwnedClientIdentity>,
         key: RelayKey,
     },
     /// A request whose allocation is better made by the worker that gets this.

@@ -386,13 +386,10 @@ impl Worker {
                 from,
                 request,
                 token,
-                five_tuple,
-                realm,
-                user,
+                client,
                 key,
             } => {
-                let client = ClientIdentity::new(five_tuple, &realm, &user);
-                let relay = self.give_relay(token, &client, key);
+                let relay = self.give_relay(token, &client.identity(), key);
                 let answer = self
                     .core
                     .mailboxes

@@ -359,9 +359,7 @@ fn claim(
         from,
         request,
         token,
-        five_tuple: client.five_tuple,
-        realm: client.realm.into(),
-        user: client.user.into(),
+        client: Box::new(client.to_owned()),
         key,
     }
 }

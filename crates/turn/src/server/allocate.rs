@@ -34,10 +34,13 @@ impl Server {
             return Err(ErrorCode::FORBIDDEN.into());
         }
         let wanted = Wanted::read(message, &self.config)?;
+        let Some(user) = asked.user.clone() else {
+            return Err(ErrorCode::SERVER_ERROR.into());
+        };
         let reserved = match wanted {
             Wanted::Reserved(token) if self.is_own_token(token) => {
-                let relay =
-                    self.reserved_relay(now, token, asked.user.as_ref().map(|user| user.name()));
+                let client = Self::identity(&user, asked.path);
+                let relay = self.reserved_relay(now, token, &client);
                 Some(relay.ok_or(ErrorCode::INSUFFICIENT_CAPACITY)?)
             }
             // The server that made the token would have to be another one.
@@ -50,9 +53,6 @@ impl Server {
         if self.stats.allocations + self.stats.pending >= self.config.max_allocations as u64 {
             return Err(ErrorCode::INSUFFICIENT_CAPACITY.into());
         }
-        let Some(user) = asked.user.clone() else {
-            return Err(ErrorCode::SERVER_ERROR.into());
-        };
         if let Some(relay) = reserved {
             return Ok(self.use_reservation(now, asked, user, relay, lifetime_s)?);
         }
@@ -165,7 +165,8 @@ pub(super) fn lifetime(
     let granted = wanted
         .min(config.max_lifetime_s)
         .max(config.default_lifetime_s);
-    let user = asked.user.as_ref().filter(|_| config.strict_expiry);
+    let ends_with_it = |user: &&Arc<User>| config.strict_expiry || user.is_by_token();
+    let user = asked.user.as_ref().filter(ends_with_it);
     let longest = user.map_or(u64::MAX, |user| user.remaining_s(now.unix_s));
     Ok(granted.min(u32::try_from(longest).unwrap_or(u32::MAX)))
 }

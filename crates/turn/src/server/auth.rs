@@ -15,8 +15,8 @@ use std::sync::Arc;
 
 use stun::nonce::{Issued, Issuer};
 use stun::{
-    AttributeType, HmacKey, IntegrityAlgorithm, Message, Nonce, PasswordAlgorithm, Realm, Userhash,
-    Username, opaque_string,
+    AccessToken, AttributeError, AttributeType, HmacKey, IntegrityAlgorithm, Message, Nonce,
+    PasswordAlgorithm, Realm, Userhash, Username, opaque_string,
 };
 
 use super::auth_failure::AuthFailure;
@@ -36,6 +36,8 @@ pub(super) enum Unauthenticated {
     Forged(Issuer),
     /// 401, or 438 for a nonce of ours.
     Failed(AuthFailure),
+    /// 420: an access token, and this server does not take any.
+    UnexpectedToken,
     /// 400: an attribute is missing or does not match what was offered.
     BadRequest,
     /// 500: the source of credentials cannot say.
@@ -59,6 +61,8 @@ struct Claims<'a> {
     userhash: Option<[u8; 32]>,
     realm: &'a str,
     nonce: &'a [u8],
+    /// `Err` for one that is malformed.
+    token: Option<Result<AccessToken<'a>, AttributeError>>,
     integrity: IntegrityAlgorithm,
 }
 
@@ -94,7 +98,10 @@ impl Server {
             return Err(AuthFailure::WrongRealm.into());
         }
         let claim = claims.who().ok_or(AuthFailure::UnknownUser)?;
-        let user = self.find_user(now, path, message, (claim, protection), source)?;
+        let user = match claims.token {
+            Some(token) => self.find_token_user(now, message, claim, token, source)?,
+            None => self.find_user(now, path, message, (claim, protection), source)?,
+        };
         if issued.age_s(now.unix_s) > u64::from(self.config.nonce_lifetime_s) {
             return Err(AuthFailure::StaleNonce.into());
         }
@@ -186,7 +193,7 @@ impl Server {
 
 /// Whether this key made the request's integrity. RFC 8489 §14.6: its value is not truncated unless the usage says
 /// so, and TURN does not.
-fn is_signed_with(message: &Message<'_>, key: &HmacKey) -> bool {
+pub(super) fn is_signed_with(message: &Message<'_>, key: &HmacKey) -> bool {
     message
         .verify_at_least(key, key.algorithm().tag_len())
         .is_ok()
@@ -209,6 +216,7 @@ fn read<'a>(message: &Message<'a>) -> Result<Claims<'a>, Unauthenticated> {
         return Err(Unauthenticated::BadRequest);
     }
     Ok(Claims {
+        token: message.get::<AccessToken<'_>>().transpose(),
         username: username.map(|username| opaque_string(username.0)),
         userhash: userhash.map(|userhash| userhash.0),
         realm: realm.0,

@@ -25,12 +25,15 @@ macro_rules! auth_failures {
 }
 
 auth_failures! {
-    /// No source of credentials knows the user, or has a key of the algorithm that the client chose: 401.
+    /// No source of credentials knows the user, or has a key of the algorithm that the client chose, or no key has the kid of the access
+    /// token: 401.
     UnknownUser = "unknown_user",
     /// The integrity was not made with a key of the user: 401.
     WrongPassword = "wrong_password",
     /// The credential is past its time: 401.
     ExpiredCredential = "expired_credential",
+    /// The access token was not made with the key that its kid names, for this server: 401.
+    ForgedToken = "forged_token",
     /// The realm is not the server's: 401.
     WrongRealm = "wrong_realm",
     /// The nonce was issued to this client too long ago: 438. Every client gets this now and then.

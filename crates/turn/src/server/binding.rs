@@ -65,7 +65,7 @@ impl Server {
     }
 
     fn authenticated_binding(&mut self, asked: &Asked, message: &Message<'_>) {
-        let unknown: UnknownAttributes = message.unknown_required(is_known).collect();
+        let unknown = self.unknown_attributes(message);
         if unknown.is_empty() {
             let mapped = XorMappedAddress(asked.path.five_tuple.remote);
             self.succeed(asked, |message| message.push(&mapped).map(drop));

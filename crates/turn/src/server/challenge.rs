@@ -4,7 +4,7 @@
 use stun::nonce::{self, Issued, Issuer, SecurityFeatures};
 use stun::{
     BuildError, Builder, Class, ErrorCode, Nonce, PasswordAlgorithm, PasswordAlgorithms, Realm,
-    Software, padding,
+    Software, ThirdPartyAuthorization, padding,
 };
 
 use super::answer::{RESPONSE_MAX, amplification_limit};
@@ -25,6 +25,21 @@ const LEAST: usize = stun::HEADER_LEN + TLV + 4 + TLV + TLV + nonce::LEN;
 /// Bytes of the longest realm with which a challenge to any request keeps to the amplification limit: also to a header alone, over
 /// IPv4.
 pub const MAX_REALM_BYTES: usize = AMPLIFICATION * (stun::HEADER_LEN + IPV4_UDP) - IPV4_UDP - LEAST;
+
+/// Bytes of the shortest Allocate request: its REQUESTED-TRANSPORT is required (RFC 8656 §7.1).
+const ALLOCATE: usize = stun::HEADER_LEN + TLV + 4;
+
+/// Bytes of the longest list of PASSWORD-ALGORITHMS, with its head.
+const ALGORITHMS: usize = TLV + 8;
+
+/// Bytes of the longest server name for access tokens (RFC 7635 §6.1) with which a challenge to any Allocate request keeps to the
+/// amplification limit, for a realm of so many bytes.
+#[must_use]
+pub const fn max_server_name_bytes(realm_bytes: usize) -> usize {
+    let limit = AMPLIFICATION * (ALLOCATE + IPV4_UDP) - IPV4_UDP;
+    let used = LEAST + ALGORITHMS + realm_bytes + padding(realm_bytes) + TLV;
+    (limit - used) / 4 * 4
+}
 
 /// Bytes of the headers of IPv4 and UDP.
 const IPV4_UDP: usize = 20 + 8;
@@ -77,6 +92,7 @@ impl Offer {
 struct Content<'a> {
     error: ErrorCode<'a>,
     algorithms: Option<PasswordAlgorithms<'static>>,
+    server_name: Option<&'a str>,
     software: Option<&'a str>,
 }
 
@@ -121,8 +137,8 @@ impl Server {
     }
 }
 
-/// Leaves out what there is no room for: first SOFTWARE, then the end of the reason phrase, then
-/// PASSWORD-ALGORITHMS, which only the answer to a request without integrity, and that is the short one, may
+/// Leaves out what there is no room for: first SOFTWARE, then the end of the reason phrase, then THIRD-PARTY-AUTHORIZATION, which all
+/// but the shortest Binding requests have room for, then PASSWORD-ALGORITHMS, which only the answer to a request without integrity, and that is the short one, may
 /// lack. `None` if even then it does not fit.
 fn fit<'a>(
     config: &'a Config,
@@ -142,6 +158,10 @@ fn fit<'a>(
     let algorithms = offer
         .algorithms
         .filter(|list| take(TLV + list.as_bytes().len()));
+    let tokens = config.access_tokens.as_ref();
+    let server_name = tokens
+        .map(|tokens| tokens.server_name())
+        .filter(|name| take(TLV + name.len() + padding(name.len())));
     let mut reason = error.reason;
     while !reason.is_empty() && !take(reason.len() + padding(reason.len())) {
         // The phrases are ASCII. Four bytes less is one word less.
@@ -157,6 +177,7 @@ fn fit<'a>(
             reason,
         },
         algorithms,
+        server_name,
         software,
     })
 }
@@ -175,6 +196,9 @@ fn write<'b>(
         .push(&Nonce(nonce))?;
     if let Some(algorithms) = &content.algorithms {
         message.push(algorithms)?;
+    }
+    if let Some(name) = content.server_name {
+        message.push(&ThirdPartyAuthorization(name))?;
     }
     if let Some(software) = content.software {
         message.push(&Software(software))?;

@@ -6,8 +6,8 @@ use std::sync::Arc;
 
 use stun::nonce::NonceKeys;
 
-pub use super::challenge::MAX_REALM_BYTES;
-use super::credentials::Credentials;
+pub use super::challenge::{MAX_REALM_BYTES, max_server_name_bytes};
+use super::credentials::{AccessTokens, Credentials};
 use super::limiter::{MAX_ALLOCATION_RATE, MIN_ALLOCATION_RATE};
 use super::policy::PeerPolicy;
 use super::quota::{Quota, Unlimited};
@@ -37,6 +37,8 @@ pub struct Config {
     pub nonce_lifetime_s: u32,
     /// From user names to keys.
     pub credentials: Arc<dyn Credentials>,
+    /// What opens access tokens (RFC 7635); `None` if clients cannot use any. Then ACCESS-TOKEN is an unknown attribute.
+    pub access_tokens: Option<Arc<dyn AccessTokens>>,
     /// Which peers are allowed.
     pub policy: Arc<dyn PeerPolicy>,
     /// How much one user, one source and all together may hold. While anything is held, a server stays with
@@ -91,6 +93,9 @@ pub struct Config {
     /// Whether Binding requests of RFC 3489, without a magic cookie, are answered as RFC 5389 §12.2 describes. If not, or if
     /// Binding requests must be authenticated, they are dropped.
     pub classic_stun: bool,
+    /// Whether the first 16 bytes of a token's key of 20 bytes are also accepted as key of HMAC-SHA1. Clients that use coturn's library
+    /// sign so.
+    pub short_token_keys: bool,
     /// Whether ADDITIONAL-ADDRESS-FAMILY is also taken under 0x8032, the number that clients of the draft
     /// before RFC 8656 (coturn's up to now) send it with. They get ADDRESS-ERROR-CODE under the draft's
     /// number, too.
@@ -126,6 +131,7 @@ impl Config {
             nonce_keys,
             nonce_lifetime_s: 600,
             credentials,
+            access_tokens: None,
             policy,
             quota: Arc::new(Unlimited),
             relay_v4: true,
@@ -149,6 +155,7 @@ impl Config {
             rfc5766_channels: true,
             channel_keeps_permission: true,
             classic_stun: true,
+            short_token_keys: true,
             draft_dual_allocation: true,
             offload: false,
             report_changes: false,
@@ -182,6 +189,8 @@ impl Config {
             Err(ConfigError::Realm)
         } else if self.realm.len() > MAX_REALM_BYTES {
             Err(ConfigError::LongRealm(self.realm.len()))
+        } else if let Some(error) = server_name_error(self) {
+            Err(error)
         } else if software_too_long {
             Err(ConfigError::Software)
         } else if !(1..=3600).contains(&self.nonce_lifetime_s) {
@@ -206,6 +215,15 @@ impl Config {
             Ok(())
         }
     }
+}
+
+/// What is wrong with the value of THIRD-PARTY-AUTHORIZATION. Every challenge to an Allocate request must have room for it.
+fn server_name_error(config: &Config) -> Option<ConfigError> {
+    let tokens = config.access_tokens.as_ref()?;
+    let name = tokens.server_name();
+    let room = max_server_name_bytes(config.realm.len());
+    let is_good = (1..=room).contains(&name.len()) && !name.chars().any(char::is_control);
+    (!is_good).then_some(ConfigError::ServerName(room))
 }
 
 /// A [`Config`] that has passed [`Config::validate`]. Clones share it.
@@ -236,6 +254,11 @@ pub enum ConfigError {
     /// Clients give up after 40 seconds (RFC 8489 §6.2.1).
     #[error("the timeout of look-ups must be 1 to 40 seconds")]
     LookupTimeout,
+    /// RFC 7635 §6.1, and [`challenge`](MAX_REALM_BYTES)'s limit: so many bytes fit beside the realm.
+    #[error(
+        "the server name for access tokens must have 1 to {0} bytes beside this realm, and no control character"
+    )]
+    ServerName(usize),
     /// RFC 8489 §14.14.
     #[error("software must have at most 127 characters")]
     Software,

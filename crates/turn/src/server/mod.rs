@@ -95,6 +95,7 @@ mod send;
 mod shares;
 mod slab;
 mod stats;
+mod token_user;
 mod user;
 mod verdict;
 mod walk;
@@ -107,7 +108,7 @@ use stun::demux::Packet;
 pub use auth_failure::AuthFailure;
 pub use config::{
     CHANNEL_LIFETIME_S, Config, ConfigError, DEFAULT_LIFETIME_S, MAX_LIFETIME_S, MAX_REALM_BYTES,
-    PERMISSION_LIFETIME_S, ValidConfig,
+    PERMISSION_LIFETIME_S, ValidConfig, max_server_name_bytes,
 };
 pub use credentials::Credentials;
 pub use drop_reason::DropReason;
@@ -119,7 +120,7 @@ pub use output::{
     CloseReason, OffloadedChannel, OpenError, OpenedRelay, Output, PortRequest, RelayRequest,
     RelayTransport, RelayedAddresses, Traffic,
 };
-pub use policy::{AllowEveryPeer, ClientIdentity, PeerClass, PeerPolicy};
+pub use policy::{AllowEveryPeer, ClientIdentity, OwnedClientIdentity, PeerClass, PeerPolicy};
 pub use quota::{Quota, QuotaExceeded, QuotaUnit, Unlimited};
 pub use read_ahead::Arrival;
 pub use reservation::{ClaimError, ClaimedRelay};

@@ -14,8 +14,10 @@ pub struct ClientIdentity<'a> {
     pub five_tuple: FiveTuple,
     /// The realm of the user (RFC 8489 §14.9). The same user name in two realms means two users.
     pub realm: &'a str,
-    /// The authenticated user name.
+    /// The authenticated user name; of an access token, its kid and the end of its tag.
     pub user: &'a str,
+    /// Whether the client has proven an access token (RFC 7635). It names nobody, and the client replaces it.
+    pub by_token: bool,
 }
 
 impl<'a> ClientIdentity<'a> {
@@ -26,6 +28,40 @@ impl<'a> ClientIdentity<'a> {
             five_tuple,
             realm,
             user,
+            by_token: false,
+        }
+    }
+}
+
+/// A [`ClientIdentity`] that owns its texts.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct OwnedClientIdentity {
+    five_tuple: FiveTuple,
+    realm: Box<str>,
+    user: Box<str>,
+    by_token: bool,
+}
+
+impl ClientIdentity<'_> {
+    /// The same client, with its own texts.
+    #[must_use]
+    pub fn to_owned(&self) -> OwnedClientIdentity {
+        OwnedClientIdentity {
+            five_tuple: self.five_tuple,
+            realm: self.realm.into(),
+            user: self.user.into(),
+            by_token: self.by_token,
+        }
+    }
+}
+
+impl OwnedClientIdentity {
+    /// The client.
+    #[must_use]
+    pub fn identity(&self) -> ClientIdentity<'_> {
+        ClientIdentity {
+            by_token: self.by_token,
+            ..ClientIdentity::new(self.five_tuple, &self.realm, &self.user)
         }
     }
 }

@@ -7,9 +7,9 @@ use std::sync::Arc;
 use stun::ErrorCode;
 
 use super::Server;
-use super::policy::ClientIdentity;
+use super::policy::{ClientIdentity, OwnedClientIdentity};
 use super::user::User;
-use crate::{ClientPath, FiveTuple};
+use crate::ClientPath;
 
 /// Which limit is reached.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, thiserror::Error)]
@@ -47,7 +47,7 @@ pub trait Quota: Debug + Send + Sync {
     /// Releases one unit. Called exactly once for each unit acquired, for the client that holds it.
     fn release(&self, client: &ClientIdentity<'_>);
 
-    /// Moves one unit to another client of the same user: the one that claims a reservation (RFC 8656 §7.2). No other client
+    /// Moves one unit to another client of the same user, or of another access token (RFC 7635): the one that claims a reservation (RFC 8656 §7.2). No other client
     /// can acquire the unit in between.
     ///
     /// # Errors
@@ -65,9 +65,7 @@ pub trait Quota: Debug + Send + Sync {
 pub struct QuotaUnit {
     /// `None` once an allocation holds the unit.
     quota: Option<Arc<dyn Quota>>,
-    five_tuple: FiveTuple,
-    realm: Box<str>,
-    user: Box<str>,
+    client: OwnedClientIdentity,
 }
 
 impl QuotaUnit {
@@ -75,9 +73,7 @@ impl QuotaUnit {
     pub(super) fn acquired(quota: &Arc<dyn Quota>, client: &ClientIdentity<'_>) -> QuotaUnit {
         QuotaUnit {
             quota: Some(Arc::clone(quota)),
-            five_tuple: client.five_tuple,
-            realm: client.realm.into(),
-            user: client.user.into(),
+            client: client.to_owned(),
         }
     }
 
@@ -90,8 +86,7 @@ impl QuotaUnit {
 impl Drop for QuotaUnit {
     fn drop(&mut self) {
         if let Some(quota) = &self.quota {
-            let client = ClientIdentity::new(self.five_tuple, &self.realm, &self.user);
-            quota.release(&client);
+            quota.release(&self.client.identity());
         }
     }
 }

@@ -53,6 +53,7 @@ impl Server {
         self.succeed(asked, |message| {
             message.push(&Lifetime(lifetime_s)).map(drop)
         });
+        self.renew_token(asked, place);
         if lifetime_s == 0 && relays == all {
             self.close_client(now, place, CloseReason::Refreshed);
         } else if lifetime_s == 0 {

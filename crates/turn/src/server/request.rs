@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use stun::{Class, ErrorCode, FingerprintState, Message, Method, UnknownAttributes};
+use stun::{AttributeType, Class, ErrorCode, FingerprintState, Message, Method};
 
 use super::answer::Refusal;
 use super::asked::Asked;
@@ -98,7 +98,7 @@ impl Server {
             return Ok(());
         };
         // RFC 8489 §6.3.1: unknown attributes come after authentication and before anything of the method.
-        let unknown: UnknownAttributes = message.unknown_required(is_known).collect();
+        let unknown = self.unknown_attributes(message);
         let outcome = if unknown.is_empty() {
             self.turn_method(now, &asked, message)
         } else {
@@ -168,6 +168,10 @@ impl Server {
                 };
                 challenge(error, None)?;
                 self.auth_failed(now, &asked.path, message, failure);
+            }
+            Unauthenticated::UnexpectedToken => {
+                let unknown = [AttributeType::ACCESS_TOKEN].into_iter().collect();
+                self.refuse(asked, &Refusal::Unknown(Box::new(unknown)));
             }
             Unauthenticated::BadRequest => {
                 self.refuse(asked, &ErrorCode::BAD_REQUEST.into());
@@ -241,8 +245,9 @@ impl Server {
         // RFC 8656 §5: 437 without an allocation, 441 for anybody but who made it.
         let place = holder.filter(|place| self.clients.allocation(*place).is_some());
         let place = place.ok_or(ErrorCode::ALLOCATION_MISMATCH)?;
-        let owner = self.clients.get(place).map(|client| client.user.name());
-        if owner != asked.user.as_ref().map(|user| user.name()) {
+        let owner = self.clients.get(place).map(|client| &client.user);
+        let is_owner = |user: &Arc<User>| owner.is_some_and(|owner| owner.is_same_as(user));
+        if !asked.user.as_ref().is_some_and(is_owner) {
             return Err(ErrorCode::WRONG_CREDENTIALS.into());
         }
         match asked.method {

@@ -6,7 +6,7 @@
 //!
 //! The first byte says whom to ask, so that a claim that arrives at another worker finds its port. The MAC
 //! covers the place's generation too; and a token is good only for the user who got it, so that guessing 32
-//! bits gains nothing.
+//! bits gains nothing. Access tokens (RFC 7635) name no user: there it is the client's address.
 
 use std::sync::Arc;
 
@@ -59,6 +59,15 @@ impl ClaimError {
             ClaimError::Unknown => ErrorCode::INSUFFICIENT_CAPACITY,
             ClaimError::Quota(exceeded) => exceeded.code(),
         }
+    }
+}
+
+/// Whether a reservation of `owner` is the client's.
+fn is_same_client(owner: &ClientIdentity<'_>, client: &ClientIdentity<'_>) -> bool {
+    let address = |client: &ClientIdentity<'_>| client.five_tuple.remote.ip();
+    match (owner.by_token, client.by_token) {
+        (true, true) => address(owner) == address(client),
+        (one, other) => one == other && owner.user == client.user,
     }
 }
 
@@ -147,14 +156,15 @@ impl Server {
         &self,
         now: Now,
         token: [u8; 8],
-        user: Option<&str>,
+        client: &ClientIdentity<'_>,
     ) -> Option<u32> {
         let [_, p0, p1, p2, ..] = token;
         let relay = u32::from_be_bytes([0, p0, p1, p2]);
         let Relay::Reserved(reservation) = self.relays.get(relay)? else {
             return None;
         };
-        let is_theirs = Some(reservation.user.name()) == user && reservation.expires > now.mono;
+        let owner = Self::identity(&reservation.user, reservation.path.path());
+        let is_theirs = is_same_client(&owner, client) && reservation.expires > now.mono;
         let is_genuine =
             self.is_own_token(token) && self.tokens.is_genuine(self.relay_key(relay), token);
         (is_theirs && is_genuine).then_some(relay)
@@ -208,7 +218,7 @@ impl Server {
         client: &ClientIdentity<'_>,
     ) -> Result<ClaimedRelay, ClaimError> {
         let relay = self
-            .reserved_relay(now, token, Some(client.user))
+            .reserved_relay(now, token, client)
             .ok_or(ClaimError::Unknown)?;
         let Some(Relay::Reserved(reservation)) = self.relays.get(relay) else {
             return Err(ClaimError::Unknown);

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use hashbrown::HashTable;
-use stun::{HmacKey, IntegrityAlgorithm, LongTermKey, PasswordAlgorithm};
+use stun::{AccessToken, HmacKey, IntegrityAlgorithm, LongTermKey, PasswordAlgorithm};
 
 use super::Server;
 use super::credentials::{Claim, UserKey};
@@ -47,6 +47,8 @@ pub(super) struct User {
     /// Set if the user was found by it.
     userhash: Option<Box<[u8; 32]>>,
     protection: Protection,
+    /// The kid of the access token that the user has proven (RFC 7635); requests have it in USERNAME.
+    kid: Option<Box<str>>,
     /// Verifies requests.
     key: HmacKey,
     /// For the answer, if it carries another integrity than the request.
@@ -109,6 +111,7 @@ impl User {
                 Claim::Username(_) => None,
             },
             protection,
+            kid: None,
             key,
             other: other
                 .map(|integrity| Box::new(hmac_key(&candidate.key, integrity)))
@@ -116,6 +119,55 @@ impl User {
             expires_unix_s: candidate.expires_unix_s.unwrap_or(u64::MAX),
             fresh_until: Mono::NEVER,
             epoch: 0,
+        }
+    }
+
+    /// A user who has proven the key in an access token.
+    pub(super) fn by_token(
+        realm: &Arc<str>,
+        kid: &str,
+        token: &AccessToken<'_>,
+        (mac_key, integrity): (&[u8], IntegrityAlgorithm),
+        expires_unix_s: u64,
+    ) -> User {
+        let key = match integrity {
+            IntegrityAlgorithm::Sha1 => HmacKey::sha1(mac_key),
+            IntegrityAlgorithm::Sha256 => HmacKey::sha256(mac_key),
+        };
+        // RFC 7635 §7: responses "MUST include the MESSAGE-INTEGRITY attribute", as those to RFC 5389's requests do.
+        let protection = Protection {
+            password: PasswordAlgorithm::Md5,
+            integrity,
+            is_legacy: true,
+        };
+        let has_other = integrity != IntegrityAlgorithm::Sha1;
+        User {
+            realm: Arc::clone(realm),
+            name: token_name(kid, token),
+            userhash: None,
+            protection,
+            kid: Some(kid.into()),
+            key,
+            other: has_other.then(|| Box::new(HmacKey::sha1(mac_key))),
+            expires_unix_s,
+            fresh_until: Mono::NEVER,
+            epoch: 0,
+        }
+    }
+
+    /// The same user with the key of a newer token.
+    pub(super) fn renewed(&self, newer: &User) -> User {
+        User {
+            realm: Arc::clone(&self.realm),
+            name: self.name.clone(),
+            userhash: None,
+            protection: newer.protection,
+            kid: newer.kid.clone(),
+            key: newer.key.clone(),
+            other: newer.other.clone(),
+            expires_unix_s: newer.expires_unix_s,
+            fresh_until: newer.fresh_until,
+            epoch: newer.epoch,
         }
     }
 
@@ -141,7 +193,10 @@ impl User {
     /// The user at this 5-tuple, as policy and quota see it.
     #[inline]
     pub(super) fn identity(&self, five_tuple: FiveTuple) -> ClientIdentity<'_> {
-        ClientIdentity::new(five_tuple, &self.realm, &self.name)
+        ClientIdentity {
+            by_token: self.is_by_token(),
+            ..ClientIdentity::new(five_tuple, &self.realm, &self.name)
+        }
     }
 
     /// The key that requests are verified with.
@@ -158,11 +213,30 @@ impl User {
 
     /// Whether this is who the request says it is from, with a key of the kind it was made with.
     pub(super) fn is(&self, claim: Claim<'_>, protection: Protection) -> bool {
+        if let Some(kid) = &self.kid {
+            // The key was not made from a password.
+            return claim == Claim::Username(kid)
+                && self.protection.integrity == protection.integrity;
+        }
         let same = match claim {
             Claim::Username(name) => self.userhash.is_none() && *self.name == *name,
             Claim::Userhash(hash) => self.userhash.as_deref() == Some(hash),
         };
         same && self.protection == protection
+    }
+
+    /// Whether both may manage the same allocations: the same name, or tokens. A client refreshes an allocation with a newer token
+    /// (RFC 7635 §9), which another key may have encrypted, and tokens name nobody.
+    pub(super) fn is_same_as(&self, other: &User) -> bool {
+        match (&self.kid, &other.kid) {
+            (None, None) => self.name == other.name,
+            (one, other) => one.is_some() && other.is_some(),
+        }
+    }
+
+    /// Whether the user has proven an access token.
+    pub(super) const fn is_by_token(&self) -> bool {
+        self.kid.is_some()
     }
 
     /// Whether the credential is past its time.
@@ -191,6 +265,13 @@ impl User {
             None => Claim::Username(&self.name),
         }
     }
+}
+
+/// What policy, quota and log call the holder of a token: its kid and the end of its tag, which the client cannot choose.
+fn token_name(kid: &str, token: &AccessToken<'_>) -> Box<str> {
+    let tag = token.encrypted_block.last_chunk::<4>();
+    let tag = tag.map_or(0, |tag| u32::from_be_bytes(*tag));
+    format!("{kid}/{tag:08x}").into()
 }
 
 /// The key as the integrity attribute uses it.

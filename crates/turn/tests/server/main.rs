@@ -30,3 +30,4 @@ mod reload;
 mod reports;
 mod reservations;
 mod retransmissions;
+mod tokens;

@@ -1,9 +1,11 @@
 //! From a configuration to a running `server`, and back to words when it does not start.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Result, anyhow};
+use server::access_tokens::TokenKeys;
 use server::certificates::Certificates;
 use server::connections::StreamSettings;
 use server::features::Features;
@@ -11,6 +13,7 @@ use server::offload::{BindingExcess, KernelBinding, Offload, OffloadMode};
 use server::policy::{PeerRule as Rule, PeerRules, loopback_and_private};
 use server::quota::QuotaLimits;
 use server::sip::SipSettings;
+use server::turn::server::credentials::AccessTokens;
 use server::{
     AddressFamily, Builder, IpNet, Observer, Running, Server, Settings, StartError, SteeringInUse,
     addresses,
@@ -373,6 +376,13 @@ fn kernel_binding(config: &Config) -> KernelBinding {
     binding
 }
 
+/// What opens access tokens, if there are keys. The configuration has been checked for keys that cannot be used.
+fn access_tokens(config: &Config) -> Option<Arc<dyn AccessTokens>> {
+    let keys = (!config.token_keys.is_empty()).then(|| config.token_keys.iter().cloned())?;
+    let keys = TokenKeys::new(&config.token_server_name, keys).ok()?;
+    Some(Arc::new(keys))
+}
+
 /// The part of the configuration that can change while the server runs.
 fn settings(config: &Config) -> Settings {
     let mut settings = Settings::default();
@@ -388,6 +398,7 @@ fn settings(config: &Config) -> Settings {
         .iter()
         .map(|secret| secret.clone().into_bytes())
         .collect();
+    settings.access_tokens = access_tokens(config);
     settings.peers = peers(config);
     settings.quota = QuotaLimits::default()
         .per_user(config.limits.allocations_per_user)
@@ -396,6 +407,7 @@ fn settings(config: &Config) -> Settings {
     settings.nonce_lifetime = config.nonce_lifetime;
     settings.strict_expiry = config.strict_expiry;
     settings.rfc5766_channels = config.rfc5766_channels;
+    settings.short_token_keys = config.short_token_keys;
     settings.channel_keeps_permission = config.channel_keeps_permission;
     settings.classic_stun = config.classic_stun;
     settings.draft_dual_allocation = config.draft_dual_allocation;
@@ -501,6 +513,7 @@ mod tests {
         assert_eq!(ours.allocation_rate, library.allocation_rate);
         assert_eq!(ours.strict_expiry, library.strict_expiry);
         assert_eq!(ours.rfc5766_channels, library.rfc5766_channels);
+        assert_eq!(ours.short_token_keys, library.short_token_keys);
         assert_eq!(ours.classic_stun, library.classic_stun);
         assert_eq!(
             ours.channel_keeps_permission,

@@ -4,6 +4,7 @@ mod any;
 mod fixed;
 mod reply;
 mod rest;
+mod token;
 
 use std::fmt::Debug;
 
@@ -13,6 +14,7 @@ pub use any::AnyOf;
 pub use fixed::{StaticCredentials, UserError};
 pub use reply::KeyReply;
 pub use rest::{RestCredentials, rest_password};
+pub use token::{AccessTokens, TokenContent, TokenError};
 
 use crate::ClientPath;
 

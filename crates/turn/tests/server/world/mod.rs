@@ -680,6 +680,12 @@ impl Reply {
             .collect()
     }
 
+    /// The lifetime that a successful response grants, in seconds.
+    pub fn granted(&self) -> u32 {
+        assert_eq!(self.code(), 0);
+        self.get::<stun::Lifetime>().expect("a lifetime").0
+    }
+
     pub fn is_signed_with(&self, key: &HmacKey) -> bool {
         self.message().verify(key).is_ok()
     }

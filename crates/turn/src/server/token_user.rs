@@ -1,0 +1,86 @@
+//! Users who prove the key in an access token (RFC 7635 §7, §9).
+
+use std::sync::Arc;
+
+use stun::{
+    AccessToken, AttributeError, AttributeType, IntegrityAlgorithm, Message, UnknownAttributes,
+};
+
+use super::Server;
+use super::asked::Asked;
+use super::auth::{Unauthenticated, is_signed_with};
+use super::auth_failure::AuthFailure;
+use super::credentials::{Claim, TokenContent, TokenError};
+use super::request::Source;
+use super::user::User;
+use crate::Now;
+use crate::types::attribute::is_known;
+
+impl Server {
+    /// The user of a request with an access token. A token names nobody, so each one counts as a user of its own.
+    pub(super) fn find_token_user(
+        &mut self,
+        now: Now,
+        message: &Message<'_>,
+        claim: Claim<'_>,
+        token: Result<AccessToken<'_>, AttributeError>,
+        source: Source,
+    ) -> Result<Arc<User>, Unauthenticated> {
+        let tokens = self.config.access_tokens.as_ref();
+        let tokens = tokens.ok_or(Unauthenticated::UnexpectedToken)?;
+        let integrity = message.has_integrity().ok_or(Unauthenticated::Stranger)?;
+        let moved = source.user.filter(|user| user.is_by_token());
+        if let Some(user) = moved.filter(|user| is_signed_with(message, user.key())) {
+            return Ok(user);
+        }
+        let token = token.map_err(|_| Unauthenticated::BadRequest)?;
+        // The RFC has the kid in USERNAME only.
+        let Claim::Username(kid) = claim else {
+            return Err(AuthFailure::UnknownUser.into());
+        };
+        let content = tokens.open(kid, &token).map_err(|error| match error {
+            TokenError::UnknownKey => AuthFailure::UnknownUser,
+            TokenError::Forged => AuthFailure::ForgedToken,
+        })?;
+        let expires = content.expires_unix_s(now.unix_s);
+        let expires = expires.ok_or(AuthFailure::ExpiredCredential)?;
+        let with =
+            |mac_key| User::by_token(&self.realm, kid, &token, (mac_key, integrity), expires);
+        let mut users = self.mac_keys(&content, integrity).map(with);
+        let user = users.find(|user| is_signed_with(message, user.key()));
+        let user = user.ok_or(AuthFailure::WrongPassword)?;
+        self.stats.keys_derived += 1;
+        Ok(Arc::new(user.found_at(now, None, self.credentials_epoch)))
+    }
+
+    /// The key in a token; then what coturn's clients make of one for SHA-1: they sign with the first 16 of its 20 bytes.
+    fn mac_keys<'a>(
+        &self,
+        content: &'a TokenContent,
+        integrity: IntegrityAlgorithm,
+    ) -> impl Iterator<Item = &'a [u8]> + use<'a> {
+        let is_short = self.config.short_token_keys && integrity == IntegrityAlgorithm::Sha1;
+        let short = content
+            .mac_key
+            .get(..16)
+            .filter(|_| is_short && content.mac_key.len() == 20);
+        [Some(&*content.mac_key), short].into_iter().flatten()
+    }
+
+    /// From now on, the allocation's requests are signed with the key of the token that refreshed it (RFC 7635 §9).
+    pub(super) fn renew_token(&mut self, asked: &Asked, place: u32) {
+        let newer = asked.user.as_ref().filter(|user| user.is_by_token());
+        if let (Some(newer), Some(client)) = (newer, self.clients.get_mut(place)) {
+            client.user = Arc::new(client.user.renewed(newer));
+        }
+    }
+
+    /// The attributes of an authenticated request that this server must understand and does not.
+    pub(super) fn unknown_attributes(&self, message: &Message<'_>) -> UnknownAttributes {
+        let takes_tokens = self.config.access_tokens.is_some();
+        let is_understood = |attribute| {
+            is_known(attribute) || attribute == AttributeType::ACCESS_TOKEN && takes_tokens
+        };
+        message.unknown_required(is_understood).collect()
+    }
+}
