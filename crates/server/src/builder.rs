@@ -11,6 +11,7 @@ mod tcp;
 pub(crate) use make::Made;
 
 use crate::addresses;
+use crate::alternates::AlternateSettings;
 use crate::certificates::Certificates;
 use crate::connections::StreamSettings;
 use crate::error::StartError;
@@ -309,6 +310,12 @@ impl Builder {
     /// user name and a password are served as before.
     pub fn access_tokens(mut self, tokens: Arc<dyn AccessTokens>) -> Self {
         self.settings.access_tokens = Some(tokens);
+        self
+    }
+
+    /// Sends clients to other servers with 300 (RFC 8489 §10): while this server drains or is overloaded, or always.
+    pub fn alternates(mut self, alternates: AlternateSettings) -> Self {
+        self.settings.alternates = alternates;
         self
     }
 

@@ -30,6 +30,7 @@
 
 pub mod access_tokens;
 pub mod addresses;
+pub mod alternates;
 mod async_credentials;
 mod board;
 mod builder;

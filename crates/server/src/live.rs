@@ -4,6 +4,7 @@
 //! datagram. A change needs no room in a mailbox, so it reaches all workers or, if it fails, none.
 
 use crate::addresses::{RelayAddresses, host_addresses};
+use crate::alternates::Redirect;
 use crate::connections::WorkerLimits;
 use crate::error::{ReloadError, SettingsError};
 use crate::hooks::WorkerHooks;
@@ -16,8 +17,9 @@ use crate::sip;
 use crate::worker::WorkerMessage;
 use std::fmt;
 use std::net::IpAddr;
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::Instant;
 use stun::AddressFamily;
 use stun::nonce::NonceKeys;
 use turn::server::{Config, ValidConfig};
@@ -180,6 +182,7 @@ impl Live {
         };
         let mut config = settings.engine_config(&surroundings)?;
         config.offload = self.offload;
+        config.alternates = Redirect::of(&settings.alternates, self.draining, &self.quotas);
         if self.draining {
             config.max_allocations = 0;
         }
@@ -191,6 +194,8 @@ impl Live {
 #[derive(Debug)]
 pub(crate) struct Changes {
     live: Mutex<Live>,
+    /// Somebody has changed it.
+    changed: Condvar,
     published: Arc<Published>,
     boxes: Arc<[Mailbox<WorkerMessage>]>,
 }
@@ -203,6 +208,7 @@ impl Changes {
     ) -> Changes {
         Changes {
             live: Mutex::new(live),
+            changed: Condvar::new(),
             published,
             boxes,
         }
@@ -215,6 +221,9 @@ impl Changes {
                 return Err(ReloadError::Realm);
             }
             live.set_host(host_addresses());
+            for server in &settings.alternates.servers {
+                server.remember(&live.settings.alternates.servers);
+            }
             live.settings = settings;
             Ok(true)
         })
@@ -226,6 +235,29 @@ impl Changes {
             live.draining = true;
             Ok(true)
         })
+    }
+
+    /// Waits for a change, until `due` at the latest, and not at all after `ended` has been set and [`Self::notify`] been called.
+    pub(crate) fn wait(&self, ended: &AtomicBool, due: Option<Instant>) {
+        let live = self.live();
+        if ended.load(Ordering::Relaxed) {
+            return;
+        }
+        // Whoever waits looks at everything again, also after a wake-up for nothing.
+        match due {
+            Some(due) => {
+                let left = due.saturating_duration_since(Instant::now());
+                drop(self.changed.wait_timeout(live, left));
+            }
+            None => drop(self.changed.wait(live)),
+        }
+    }
+
+    /// Wakes all who wait for a change.
+    pub(crate) fn notify(&self) {
+        // With the lock, nobody is between its look at the flag and its wait.
+        let _live = self.live();
+        self.changed.notify_all();
     }
 
     pub(crate) fn live(&self) -> MutexGuard<'_, Live> {
@@ -251,6 +283,7 @@ impl Changes {
         // Under the lock, so that the last change is also the one that is published last.
         self.published.publish(configuration);
         self.boxes.iter().for_each(Mailbox::wake);
+        self.changed.notify_all();
         Ok(())
     }
 }

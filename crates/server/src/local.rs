@@ -1,6 +1,7 @@
 //! A server of one worker without a thread: for a program that has a loop of its own, and for measuring, where another
 //! thread's timing would be part of the result.
 
+use crate::alternates::Checks;
 use crate::builder::Made;
 use crate::certificates::CertificateWatch;
 use crate::error::{ReloadError, StartError};
@@ -26,6 +27,7 @@ pub struct Local {
     changes: Arc<Changes>,
     /// Keeps the worker's policy up to date.
     _host_watch: HostWatch,
+    _checks: Checks,
     _certificate_watches: Vec<CertificateWatch>,
     /// Keeps the programs attached.
     control: Option<Control>,
@@ -47,6 +49,7 @@ impl Local {
             events: Events::with_capacity(EVENTS),
             observer: made.observer,
             changes: Arc::clone(&made.changes),
+            _checks: Checks::start(Arc::clone(&made.changes), made.kept)?,
             _host_watch: HostWatch::start(made.changes, made.kept)?,
             _certificate_watches: made
                 .certificates

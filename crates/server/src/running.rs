@@ -1,6 +1,7 @@
 //! A server that runs: look at it, change it, end it.
 
 use crate::addresses::RelayAddress;
+use crate::alternates::Checks;
 use crate::builder::Made;
 use crate::certificates::CertificateWatch;
 use crate::error::{ReloadError, StartError, WorkerFailure};
@@ -53,6 +54,8 @@ pub struct Running {
     control: Option<Control>,
     /// Ends before the workers.
     host_watch: Option<HostWatch>,
+    /// Ends before the workers.
+    checks: Option<Checks>,
     _certificate_watches: Vec<CertificateWatch>,
 }
 
@@ -81,6 +84,7 @@ impl Running {
             boxes,
             observer,
             host_watch: Some(HostWatch::start(Arc::clone(&changes), kept)?),
+            checks: Some(Checks::start(Arc::clone(&changes), kept)?),
             _certificate_watches: certificates
                 .into_iter()
                 .map(CertificateWatch::start)
@@ -337,6 +341,7 @@ impl Running {
         self.observer.set_draining();
         // Nobody needs to know of a change from now on.
         drop(self.host_watch.take());
+        drop(self.checks.take());
         for worker in 0..self.threads.len() {
             // A worker empties its mailbox at every wake-up: a minute is for ever.
             self.post_until(

@@ -1,5 +1,6 @@
 //! What can change while a server runs: who may use it, for what, and how much of it.
 
+use crate::alternates::AlternateSettings;
 use crate::connections::{StreamSettings, WorkerLimits};
 use crate::error::SettingsError;
 use crate::hooks::Hooks;
@@ -74,6 +75,8 @@ pub struct Settings {
     pub kernel_binding: KernelBinding,
     /// Limits of connections over TCP and TLS.
     pub streams: StreamSettings,
+    /// Other servers, to which clients are sent with 300. Default: none.
+    pub alternates: AlternateSettings,
     /// How SIP is served, where it is.
     pub sip: SipSettings,
 }
@@ -227,6 +230,7 @@ impl Default for Settings {
             authenticate_binding: false,
             kernel_binding: KernelBinding::default(),
             streams: StreamSettings::default(),
+            alternates: AlternateSettings::default(),
             sip: SipSettings::default(),
         }
     }

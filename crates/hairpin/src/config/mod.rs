@@ -12,6 +12,7 @@
 
 mod acme;
 mod admin;
+mod alternate;
 mod credentials;
 mod deny_files;
 mod diagnostics;
@@ -147,6 +148,8 @@ pub(crate) struct Config {
     pub(crate) peers_allow_local: bool,
     /// Limits on what clients can hold.
     pub(crate) limits: Limits,
+    /// Other servers to which clients are sent.
+    pub(crate) alternate: alternate::Alternate,
     /// Whether old clients may bind channel numbers that RFC 8656 took back.
     pub(crate) rfc5766_channels: bool,
     /// Whether a permission that a ChannelBind request installed lasts as long as the channel.
@@ -317,6 +320,7 @@ fn resolve(settings: &Settings) -> Option<Config> {
             .collect(),
         peers_allow_local: s.peers_allow_local?.value,
         limits: limits(settings)?,
+        alternate: alternate::resolve(settings)?,
         rfc5766_channels: s.rfc5766_channels?.value,
         channel_keeps_permission: s.channel_keeps_permission?.value,
         classic_stun: s.classic_stun?.value,

@@ -7,6 +7,7 @@ use std::net::{IpAddr, SocketAddr};
 
 use super::acme::{Challenge, Directory, Domain, Email, Folder};
 use super::admin::AdminListen;
+use super::alternate;
 use super::credentials::{Realm, Secret, User};
 use super::deny_files::DenyFile;
 use super::diagnostics::Report;
@@ -62,6 +63,11 @@ pub(crate) type QueueAge = Bounded<50, 60_000>;
 pub(crate) type QueueSize = Size<131_072, 268_435_456>;
 /// What waits on all connections.
 pub(crate) type QueueTotal = Size<1_048_576, 4_294_967_295>;
+
+/// The share of the allocations from which clients are sent away.
+pub(crate) type OverloadPercent = Bounded<1, 100>;
+/// Time between two checks of another server; 0: none.
+pub(crate) type CheckInterval = Seconds<0, 3_600>;
 
 /// A drain: a day is longer than any call.
 pub(crate) type Drain = Seconds<0, 86_400>;
@@ -210,6 +216,14 @@ pub(crate) struct Settings {
     pub(crate) stream_queue: Entry<QueueSize>,
     /// `limits.stream_queue_total`
     pub(crate) stream_queue_total: Entry<QueueTotal>,
+    /// `alternate.servers`
+    pub(crate) alternate_servers: Entry<List<alternate::Server>>,
+    /// `alternate.when`
+    pub(crate) alternate_when: Entry<List<alternate::Reason>>,
+    /// `alternate.overload_percent`
+    pub(crate) alternate_overload_percent: Entry<OverloadPercent>,
+    /// `alternate.check_interval`
+    pub(crate) alternate_check_interval: Entry<CheckInterval>,
     /// `compat.rfc5766_channels`
     pub(crate) rfc5766_channels: Entry<bool>,
     /// `compat.channel_keeps_permission`
@@ -439,6 +453,14 @@ pub(crate) const KEYS: &[Key] = &[
     Key::new("limits", "stream_queue", |s| &mut s.stream_queue),
     Key::new("limits", "stream_queue_total", |s| {
         &mut s.stream_queue_total
+    }),
+    Key::new("alternate", "servers", |s| &mut s.alternate_servers),
+    Key::new("alternate", "when", |s| &mut s.alternate_when),
+    Key::new("alternate", "overload_percent", |s| {
+        &mut s.alternate_overload_percent
+    }),
+    Key::new("alternate", "check_interval", |s| {
+        &mut s.alternate_check_interval
     }),
     Key::new("compat", "rfc5766_channels", |s| &mut s.rfc5766_channels),
     Key::new("compat", "channel_keeps_permission", |s| {

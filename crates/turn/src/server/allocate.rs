@@ -50,6 +50,11 @@ impl Server {
             _ => None,
         };
         let lifetime_s = lifetime(now, asked, message, &self.config)?;
+        // A reservation is at this server only.
+        let may_leave = !matches!(wanted, Wanted::Reserved(_));
+        if may_leave && let Some(server) = self.alternate_for(asked) {
+            return Err(Refusal::Alternate(server));
+        }
         if self.stats.allocations + self.stats.pending >= self.config.max_allocations as u64 {
             return Err(ErrorCode::INSUFFICIENT_CAPACITY.into());
         }

@@ -5,6 +5,7 @@ use std::net::SocketAddr;
 use stun::{BuildError, Builder, Class, ErrorCode, Software, UnknownAttributes};
 
 use super::Server;
+use super::alternate::{self, Alternate};
 use super::asked::Asked;
 use crate::Transport;
 
@@ -19,6 +20,8 @@ pub(super) enum Refusal {
     Code(ErrorCode<'static>),
     /// With 420 and the types that are not known.
     Unknown(Box<UnknownAttributes>),
+    /// With 300 and another server.
+    Alternate(Box<Alternate>),
 }
 
 impl From<ErrorCode<'static>> for Refusal {
@@ -44,6 +47,14 @@ impl Server {
             Refusal::Code(error) => {
                 self.stats.count_error(asked.method, error.code);
                 self.answer(asked, Class::Error, |message| message.push(error).map(drop));
+            }
+            Refusal::Alternate(server) => {
+                self.stats
+                    .count_error(asked.method, ErrorCode::TRY_ALTERNATE.code);
+                let transport = asked.path.five_tuple.transport;
+                self.answer(asked, Class::Error, |message| {
+                    alternate::write(message, server, transport)
+                });
             }
             Refusal::Unknown(types) => {
                 self.stats

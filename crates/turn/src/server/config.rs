@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use stun::nonce::NonceKeys;
 
+use super::alternate::Alternates;
 pub use super::challenge::{MAX_REALM_BYTES, max_server_name_bytes};
 use super::credentials::{AccessTokens, Credentials};
 use super::limiter::{MAX_ALLOCATION_RATE, MIN_ALLOCATION_RATE};
@@ -44,6 +45,8 @@ pub struct Config {
     /// How much one user, one source and all together may hold. While anything is held, a server stays with
     /// the quota that has counted it.
     pub quota: Arc<dyn Quota>,
+    /// Which clients are sent to another server instead of an allocation (300); `None` sends none.
+    pub alternates: Option<Arc<dyn Alternates>>,
     /// Whether IPv4 relayed addresses can be had; if not, asking for one is 440.
     pub relay_v4: bool,
     /// Whether IPv6 relayed addresses can be had; if not, asking for one is 440.
@@ -134,6 +137,7 @@ impl Config {
             access_tokens: None,
             policy,
             quota: Arc::new(Unlimited),
+            alternates: None,
             relay_v4: true,
             relay_v6: true,
             dont_fragment: true,

@@ -54,6 +54,7 @@
 
 mod allocate;
 mod allocation;
+mod alternate;
 mod answer;
 mod asked;
 mod auth;
@@ -105,6 +106,7 @@ use std::sync::Arc;
 
 use stun::demux::Packet;
 
+pub use alternate::{Alternate, Alternates};
 pub use auth_failure::AuthFailure;
 pub use config::{
     CHANNEL_LIFETIME_S, Config, ConfigError, DEFAULT_LIFETIME_S, MAX_LIFETIME_S, MAX_REALM_BYTES,

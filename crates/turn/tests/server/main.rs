@@ -5,6 +5,7 @@
 mod world;
 
 mod allocate;
+mod alternate;
 mod amplification;
 mod authentication;
 mod bidding;

@@ -399,6 +399,7 @@ fn settings(config: &Config) -> Settings {
         .map(|secret| secret.clone().into_bytes())
         .collect();
     settings.access_tokens = access_tokens(config);
+    settings.alternates = config.alternate.settings();
     settings.peers = peers(config);
     settings.quota = QuotaLimits::default()
         .per_user(config.limits.allocations_per_user)
