@@ -28,7 +28,7 @@ const LIMITS: MessageLimits = MessageLimits {
 /// A server with all listeners on loopback, and what its clients trust.
 fn serve(settings: SipSettings, workers: usize) -> (Running, Arc<ClientConfig>) {
     let certificates = Certificates::self_signed(&[NAME.to_owned()]).expect("a certificate");
-    let (chain, _) = certificates.default_pair();
+    let chain = certificates.default_chain();
     let mut roots = RootCertStore::empty();
     roots.add(chain[0].clone()).expect("a certificate");
     let client = ClientConfig::builder()

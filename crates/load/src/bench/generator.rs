@@ -74,7 +74,7 @@ pub fn generator_speed(
 
 fn flows(payload: u16) -> Result<Vec<Flow>, BpfError> {
     let flow = |flow: u16| {
-        let datagram = Datagram::ChannelData(layout::channel(flow), payload.into());
+        let datagram = Datagram::ChannelData(layout::CHANNEL, payload.into());
         Flow::new(flow.into(), 0, &layout::path_to_server(flow), datagram)
     };
     (0..FLOWS).map(flow).collect()
@@ -85,7 +85,7 @@ fn expectation(payload: u16) -> Expectation {
     let flows = (0..FLOWS).map(|flow| ExpectedFlow {
         source: layout::client(flow),
         destination_port: SERVER_PORT,
-        channel: layout::channel(flow),
+        channel: layout::CHANNEL,
     });
     Expectation {
         arrives: Arrives::ChannelData(payload.into()),

@@ -6,7 +6,7 @@
 //!      :40000 + flow             :3478          :relayed               :9000 + flow
 //! ```
 //! The addresses exist only inside the namespaces. A server that is configured statically (a
-//! bare relay, with nothing to allocate) finds flow `f` here: ChannelData on channel 0x4000 + f
+//! bare relay, with nothing to allocate) finds flow `f` here: ChannelData on channel 0x4000
 //! from client port 40000 + f goes out of relay port 20000 + f to peer port 9000 + f, and back.
 //!
 //! Behind the client are the sources of Binding requests that do not come from it: 10.128.0.0/9.
@@ -25,9 +25,8 @@ pub(crate) const SERVER_PORT: u16 = 3478;
 pub(crate) const FIRST_CLIENT_PORT: u16 = 40_000;
 pub(crate) const FIRST_PEER_PORT: u16 = 9_000;
 pub(crate) const FIRST_RELAY_PORT: u16 = 20_000;
-const FIRST_CHANNEL: u16 = 0x4000;
-/// RFC 8656 §12: 0x4000 to 0x4FFF.
-const CHANNELS: u16 = 0x1000;
+/// The channel of each flow. Channels belong to allocations, and clients begin with the first number (RFC 8656 §12).
+pub(crate) const CHANNEL: u16 = 0x4000;
 
 /// Flows that fit between the first client port and the last one.
 pub(crate) const MAX_FLOWS: u16 = 25_000;
@@ -103,12 +102,6 @@ pub(crate) fn peer(flow: u16) -> SocketAddr {
 /// The relayed transport address of a flow in a statically configured server.
 pub(crate) fn static_relay(flow: u16) -> SocketAddr {
     SocketAddr::new(RELAY_IP.into(), FIRST_RELAY_PORT + flow)
-}
-
-/// The channel of a flow. Allocations are independent, so beyond the 4,096 numbers that exist they
-/// begin again.
-pub(crate) fn channel(flow: u16) -> u16 {
-    FIRST_CHANNEL + flow % CHANNELS
 }
 
 /// What the client of a flow puts on its wire towards the server.

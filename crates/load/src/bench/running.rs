@@ -59,7 +59,7 @@ impl Running {
             let mut allocations = Allocations::open(&bed.topology, flows)?;
             allocations.allocate()?;
             running.relays = allocations.relays();
-            allocations.close_sockets(held);
+            allocations.close_sockets(held)?;
             running.allocations = Some(allocations);
         } else {
             running.wait_for_relaying(side, bed)?;

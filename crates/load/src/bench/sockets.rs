@@ -26,8 +26,8 @@ pub(crate) fn send(
         .zip(&senders.sockets)
         .map(|(flow, _)| {
             let mut body = vec![0; senders.payload];
-            payload::fill(&mut body, u32::from(flow), 0);
-            channel_data(flow, &body)
+            payload::fill(&mut body, flow, 0);
+            channel_data(&body)
         })
         .collect();
     let (start, start_ns) = (Instant::now(), ::io::clock::monotonic_ns());

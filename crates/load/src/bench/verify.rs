@@ -120,7 +120,7 @@ impl<'a> Ends<'a> {
         payload::fill(&mut sent, number.into(), sequence);
         if way == Direction::ClientToPeer {
             client
-                .send(&channel_data(number, &sent))
+                .send(&channel_data(&sent))
                 .doing("send to the server")?;
             let (received, from) = receive(peer)?;
             compare(flow, &sent, &received)?;
@@ -131,7 +131,7 @@ impl<'a> Ends<'a> {
             let (received, from) = receive(client)?;
             let data = ChannelData::parse_datagram(&received)
                 .map_err(|error| SideError::Payload(format!("not ChannelData: {error}")))?;
-            if data.number.get() != layout::channel(number) {
+            if data.number.get() != layout::CHANNEL {
                 return Err(SideError::Payload(format!(
                     "flow {flow} arrived on channel {}",
                     data.number
@@ -144,10 +144,10 @@ impl<'a> Ends<'a> {
 }
 
 /// A ChannelData message without padding (RFC 8656 §12.4).
-pub(crate) fn channel_data(flow: u16, payload: &[u8]) -> Vec<u8> {
+pub(crate) fn channel_data(payload: &[u8]) -> Vec<u8> {
     // Payloads are at most payload::MAX_LEN.
     let length = (payload.len() as u16).to_be_bytes();
-    [&layout::channel(flow).to_be_bytes()[..], &length, payload].concat()
+    [&layout::CHANNEL.to_be_bytes()[..], &length, payload].concat()
 }
 
 /// The next datagram that is not a late answer to the allocating client.

@@ -210,6 +210,12 @@ impl Driver {
         self.clients.get(id.index())?.as_ref().map(Endpoint::client)
     }
 
+    /// Its socket.
+    #[must_use]
+    pub fn socket(&self, id: ClientId) -> Option<&Socket> {
+        self.sockets.get(id.index())?.as_ref()
+    }
+
     /// The address its socket is bound to.
     #[must_use]
     pub fn local_addr(&self, id: ClientId) -> Option<SocketAddr> {

@@ -174,12 +174,10 @@ impl Certificates {
         self.shared.failed_reloads.load(Ordering::Relaxed)
     }
 
-    /// The default pair's chain and key, for DTLS.
+    /// The chain of the default pair, the server's own certificate first: for clients that shall trust a self-signed one.
     #[must_use]
-    pub fn default_pair(&self) -> (Vec<CertificateDer<'static>>, PrivateKeyDer<'static>) {
-        let pairs = self.shared.pairs();
-        let pair = &pairs[0];
-        (pair.key.cert.clone(), pair.private.clone_key())
+    pub fn default_chain(&self) -> Vec<CertificateDer<'static>> {
+        self.shared.pairs()[0].key.cert.clone()
     }
 
     /// A configuration for TLS 1.2 and 1.3, or 1.3 only. It always uses the current certificates. Clients resume sessions with tickets,

@@ -131,7 +131,7 @@ fn a_chain_stands_with_the_servers_own_certificate_first() {
     let chain = format!("{}{}", own.pem(), root.pem());
     let pem = key.serialize_pem();
     let certificates = Certificates::from_pem(chain.as_bytes(), pem.as_bytes()).unwrap();
-    assert_eq!(certificates.default_pair().0.len(), 2);
+    assert_eq!(certificates.default_chain().len(), 2);
     let reversed = format!("{}{}", root.pem(), own.pem());
     assert!(matches!(
         error_of(&reversed, &pem),

@@ -1,36 +1,91 @@
-//! The TURN client of the benchmark: allocations with a channel, made by real sockets, whose
+//! The TURN clients of the benchmark: allocations with a channel, made by real sockets, whose
 //! 5-tuples the injected frames then imitate; and allocation churn.
 //!
-//! It sends what a WebRTC client sends: long-term credentials, MD5 and HMAC-SHA1, 401 first.
+//! They are those of [`crate::client`], and send what a WebRTC client sends: long-term credentials, MD5 and HMAC-SHA1, 401 first.
 
-mod driver;
-mod request;
+mod churn;
+mod setup;
 
 use std::io;
 use std::net::{SocketAddr, UdpSocket};
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::os::fd::AsFd as _;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use stun::{Class, Message, Method, TransactionId};
+use stun::{Builder, Class, Message, Method, TransactionId};
+use turn::client::{AllocateOptions, Client, ClientConfig, Credentials, Retransmission, Security};
 
 use super::error::{Doing, SideError};
 use super::layout::{self, SERVER_ADDRESS};
+use super::side::{PASSWORD, USERNAME};
 use super::topology::Topology;
-pub(crate) use driver::Churned;
-use driver::{Driver, Goal};
-
-/// Clients at work at once while allocations are made or renewed: enough to keep a server busy, few
-/// enough not to overrun its receive buffer.
-const WINDOW: usize = 32;
+use crate::client::{AddError, ClientId, ClientParts, Driver, DriverOptions};
+pub(crate) use churn::churn;
+use setup::Goal;
 
 /// Clients whose sockets stay open between requests when sockets send the load. With those of more clients, a benchmark of
 /// several servers would run out of descriptors.
 pub(crate) const HELD_SOCKETS: u16 = 1024;
 
+/// An hour: longer than any round. Servers that grant less are held to what they grant.
+const LIFETIME_S: u32 = 3600;
+
+/// RFC 8489 §6.2.1 starts at 500 ms; on a link without loss and delay a fifth of that is long.
+const RETRANSMIT: Duration = Duration::from_millis(100);
+
+/// The configuration of every client.
+fn config() -> Arc<ClientConfig> {
+    Arc::new(ClientConfig {
+        credentials: Some(Credentials::new(USERNAME, PASSWORD)),
+        security: Security::Classic,
+        software: "".into(),
+        retransmission: Retransmission {
+            timeout: RETRANSMIT,
+            ..Retransmission::default()
+        },
+        // Allocations are renewed between scenarios, so that no request disturbs one.
+        keep_alive: false,
+        ..ClientConfig::default()
+    })
+}
+
+const ALLOCATE: AllocateOptions = AllocateOptions {
+    lifetime_s: Some(LIFETIME_S),
+    relay: turn::client::RelayWish::One {
+        family: None,
+        port: turn::client::PortWish::Any,
+    },
+    dont_fragment: false,
+};
+
+fn driver() -> Result<Driver, SideError> {
+    Driver::new(&DriverOptions::default()).doing("watch client sockets")
+}
+
+/// What opening a client's socket came to.
+fn io_error(error: AddError) -> io::Error {
+    match error {
+        AddError::Socket { source, .. } | AddError::Poll(source) => source,
+        other => io::Error::other(other),
+    }
+}
+
+/// The client of a flow: in the driver, or without a socket.
+#[derive(Debug)]
+enum Seat {
+    Open(ClientId),
+    Closed(Box<Client>),
+}
+
 /// Allocations that are held.
 #[derive(Debug)]
 pub(crate) struct Allocations {
     driver: Driver,
+    /// By flow.
+    seats: Vec<Seat>,
+    relays: Vec<SocketAddr>,
+    /// Second descriptors of the first flows' sockets, connected to the server.
+    sockets: Vec<UdpSocket>,
     renewed: Instant,
     held: u16,
 }
@@ -39,10 +94,19 @@ impl Allocations {
     /// Opens the sockets of `count` clients. Apart from [`Allocations::allocate`], so that the
     /// kernel memory of the clients can be told from that of the server.
     pub(crate) fn open(topology: &Topology, count: u16) -> Result<Allocations, SideError> {
-        let driver =
-            Driver::new(sockets(topology, count)?, Goal::Hold).doing("watch client sockets")?;
+        let (mut driver, config) = (driver()?, config());
+        let open = || {
+            let mut add =
+                |flow| driver.add(layout::client(flow), SERVER_ADDRESS, Arc::clone(&config));
+            let ids = (0..count).map(|flow| add(flow).map(Seat::Open).map_err(io_error));
+            ids.collect::<io::Result<Vec<_>>>()
+        };
+        let seats = topology.in_client(open).doing("open client sockets")?;
         Ok(Allocations {
             driver,
+            seats,
+            relays: Vec::new(),
+            sockets: Vec::new(),
             renewed: Instant::now(),
             held: count,
         })
@@ -50,15 +114,46 @@ impl Allocations {
 
     /// Allocates for every client and binds its channel to its peer.
     pub(crate) fn allocate(&mut self) -> Result<(), SideError> {
+        self.relays = self.reach(Goal::Allocate)?;
+        Ok(())
+    }
+
+    /// Lets every client reach a goal; returns the relayed transport addresses of those that have got one.
+    fn reach(&mut self, goal: Goal) -> Result<Vec<SocketAddr>, SideError> {
         self.renewed = Instant::now();
-        self.driver.finish_all(WINDOW)
+        let open = |seat: &Seat| match seat {
+            Seat::Open(id) => Some(*id),
+            Seat::Closed(_) => None,
+        };
+        let ids = self.seats.iter().filter_map(open).collect();
+        setup::reach(&mut self.driver, ids, goal)
     }
 
     /// Closes the sockets of all clients but the first `held`, then and whenever they have been renewed. Injected frames
     /// need none.
-    pub(crate) fn close_sockets(&mut self, held: u16) {
+    pub(crate) fn close_sockets(&mut self, held: u16) -> Result<(), SideError> {
         self.held = held;
-        self.driver.close_sockets(held.into());
+        for seat in self.seats.iter_mut().skip(held.into()) {
+            let parts = match seat {
+                Seat::Open(id) => self.driver.release(*id),
+                Seat::Closed(_) => None,
+            };
+            if let Some(parts) = parts {
+                *seat = Seat::Closed(parts.client);
+            }
+        }
+        if self.sockets.is_empty() {
+            let held = self.seats.iter().take(held.into());
+            let open = held.filter_map(|seat| match seat {
+                Seat::Open(id) => self.driver.socket(*id),
+                Seat::Closed(_) => None,
+            });
+            let sockets = open.map(|socket| connected(socket.as_fd().try_clone_to_owned()?.into()));
+            self.sockets = sockets
+                .collect::<io::Result<_>>()
+                .doing("duplicate client sockets")?;
+        }
+        Ok(())
     }
 
     /// Renews channels and permissions if their time (5 minutes, RFC 8656 §9) could run out soon.
@@ -67,32 +162,42 @@ impl Allocations {
         if self.renewed.elapsed() < SOON {
             return Ok(());
         }
-        let closed = self.driver.closed();
+        self.reopen(topology)?;
+        self.reach(Goal::Renew)?;
+        self.close_sockets(self.held)
+    }
+
+    /// Gives every client a socket again, at the address that the server knows.
+    fn reopen(&mut self, topology: &Topology) -> Result<(), SideError> {
+        let options = DriverOptions::default().socket;
+        let (driver, seats) = (&mut self.driver, std::mem::take(&mut self.seats));
         let reopen = || {
-            // As many clients as ports.
-            let open =
-                |&client: &usize| Ok((client, client_socket(layout::client(client as u16))?));
-            closed.iter().map(open).collect::<io::Result<Vec<_>>>()
+            let open = |(flow, seat)| match seat {
+                Seat::Open(id) => Ok(Seat::Open(id)),
+                Seat::Closed(client) => {
+                    let socket = ::io::UdpSocket::bind(layout::client(flow), &options)?;
+                    let parts = ClientParts {
+                        client,
+                        socket: Arc::new(socket).into(),
+                        server: SERVER_ADDRESS,
+                    };
+                    driver.adopt(parts).map(Seat::Open).map_err(io_error)
+                }
+            };
+            (0..).zip(seats).map(open).collect::<io::Result<Vec<_>>>()
         };
-        for (client, socket) in topology.in_client(reopen).doing("open client sockets")? {
-            self.driver
-                .reopen(client, socket)
-                .doing("watch a client socket")?;
-        }
-        self.driver.restart(Goal::Renew);
-        self.allocate()?;
-        self.close_sockets(self.held);
+        self.seats = topology.in_client(reopen).doing("open client sockets")?;
         Ok(())
     }
 
     /// The relayed transport address of each flow.
     pub(crate) fn relays(&self) -> Vec<SocketAddr> {
-        self.driver.relays()
+        self.relays.clone()
     }
 
     /// Client sockets, of the first flows.
     pub(crate) fn sockets(&self) -> impl Iterator<Item = &UdpSocket> {
-        self.driver.sockets()
+        self.sockets.iter()
     }
 }
 
@@ -107,43 +212,10 @@ pub(crate) fn sockets(topology: &Topology, count: u16) -> Result<Vec<UdpSocket>,
         .doing("open client sockets")
 }
 
-/// Makes and deletes allocations with `in_flight` clients at a time for `duration`.
-pub(crate) fn churn(
-    topology: &Topology,
-    in_flight: u16,
-    duration: Duration,
-) -> Result<Churned, SideError> {
-    let work = || {
-        let sockets = (0..in_flight)
-            .map(|_| fresh_socket())
-            .collect::<io::Result<Vec<_>>>()?;
-        let mut driver = Driver::new(sockets, Goal::Churn)?;
-        Ok(driver.churn(duration, fresh_socket))
-    };
-    topology.in_client(work).doing("open client sockets")?
-}
-
-/// A client socket on a port that has not been used for as long as possible. The kernel would
-/// choose at random, and so soon take one whose allocation the server has deleted but not yet
-/// forgotten, and refuses (437).
-fn fresh_socket() -> io::Result<UdpSocket> {
-    const FIRST: u32 = 10_000;
-    const PORTS: u32 = 50_000;
-    static NEXT: AtomicU32 = AtomicU32::new(0);
-    loop {
-        // Below 60,000.
-        let port = (FIRST + NEXT.fetch_add(1, Ordering::Relaxed) % PORTS) as u16;
-        match client_socket(SocketAddr::new(layout::CLIENT_IP.into(), port)) {
-            Err(error) if error.kind() == io::ErrorKind::AddrInUse => {}
-            other => return other,
-        }
-    }
-}
-
 /// Waits until the server answers a Binding request. `alive` may say that waiting is in vain.
 pub(crate) fn wait_for_answer(
     topology: &Topology,
-    patience: Duration,
+    limit: Duration,
     mut alive: impl FnMut() -> Result<(), SideError>,
 ) -> Result<bool, SideError> {
     const POLL: Duration = Duration::from_millis(50);
@@ -153,13 +225,18 @@ pub(crate) fn wait_for_answer(
         .set_nonblocking(false)
         .and_then(|()| socket.set_read_timeout(Some(POLL)))
         .doing("set a timeout")?;
-    let deadline = Instant::now() + patience;
+    let deadline = Instant::now() + limit;
     let id = TransactionId(*b"hairpinbench");
+    let mut request = [0; stun::HEADER_LEN];
+    let request = Builder::new(&mut request, Class::Request, Method::BINDING, &id)
+        .map_err(io::Error::other)
+        .doing("write a request")?
+        .finish();
     let mut buffer = [0; 1500];
     while Instant::now() < deadline {
         alive()?;
         // Refused as long as the server has no socket; then the loop must not spin.
-        let sent = request::binding(&id).map_or(0, |bytes| socket.send(&bytes).unwrap_or(0));
+        let sent = socket.send(request).unwrap_or(0);
         match socket.recv(&mut buffer) {
             Ok(length) if is_success(&buffer[..length], &id) => return Ok(true),
             Err(error) if sent == 0 || error.kind() == io::ErrorKind::ConnectionRefused => {
@@ -181,7 +258,10 @@ fn is_success(bytes: &[u8], id: &TransactionId) -> bool {
 
 /// A socket that speaks to the server only.
 fn client_socket(local: SocketAddr) -> io::Result<UdpSocket> {
-    let socket = UdpSocket::bind(local)?;
+    connected(UdpSocket::bind(local)?)
+}
+
+fn connected(socket: UdpSocket) -> io::Result<UdpSocket> {
     socket.connect(SERVER_ADDRESS)?;
     socket.set_nonblocking(true)?;
     Ok(socket)

@@ -70,7 +70,7 @@ fn from_client<'a>(
     let client = datagrams.from;
     let flow = flow_of(client, relays.len());
     for datagram in datagrams.segments() {
-        match flow.and_then(|flow| Some((flow, payload_of(datagram, flow)?))) {
+        match flow.and_then(|flow| Some((flow, payload_of(datagram)?))) {
             Some((flow, payload)) => {
                 // Flows are numbered with 16 bits.
                 out.push(
@@ -102,7 +102,7 @@ fn from_peer<'a>(
     let to = SendTo::new(listener, layout::client(flow));
     for payload in datagrams.segments() {
         let mut header = [0; 4];
-        header[0..2].copy_from_slice(&layout::channel(flow).to_be_bytes());
+        header[0..2].copy_from_slice(&layout::CHANNEL.to_be_bytes());
         // A datagram is shorter than 64 KiB.
         header[2..4].copy_from_slice(&(payload.len() as u16).to_be_bytes());
         out.push_prefixed(&to, &header, payload, 0);

@@ -16,7 +16,7 @@ pub(super) fn run(kind: Kind, flows: u16) -> Result<(), FloorError> {
     floor.add((0..flows).map(|flow| Flow {
         client: v4(layout::client(flow)),
         server: v4(SERVER_ADDRESS),
-        channel: layout::channel(flow),
+        channel: layout::CHANNEL,
         relay: v4(layout::static_relay(flow)),
         peer: v4(layout::peer(flow)),
         to_client,

@@ -111,11 +111,10 @@ fn flow_of(client: SocketAddr, flows: usize) -> Option<usize> {
     (flow < flows && client.ip() == layout::CLIENT_IP).then_some(flow)
 }
 
-/// The payload of a ChannelData message on the channel of `flow`.
-fn payload_of(datagram: &[u8], flow: usize) -> Option<&[u8]> {
+/// The payload of a ChannelData message on the channel of all flows.
+fn payload_of(datagram: &[u8]) -> Option<&[u8]> {
     let data = stun::channel_data::ChannelData::parse_datagram(datagram).ok()?;
-    // Flows are numbered with 16 bits.
-    (data.number.get() == layout::channel(flow as u16)).then_some(data.payload)
+    (data.number.get() == layout::CHANNEL).then_some(data.payload)
 }
 
 /// The answer to a Binding request.

@@ -54,8 +54,8 @@ impl Relay {
     fn take_from_client(&self, buffer: &mut [u8; 2048]) -> Option<()> {
         let (length, client) = self.listener.recv_from(buffer).ok()?;
         let datagram = &buffer[..length];
-        let payload = flow_of(client, self.relays.len())
-            .and_then(|flow| Some((flow, payload_of(datagram, flow)?)));
+        let payload =
+            flow_of(client, self.relays.len()).and_then(|flow| Some((flow, payload_of(datagram)?)));
         // What cannot be sent is lost, as everywhere with UDP.
         match payload {
             Some((flow, payload)) => {
@@ -79,7 +79,7 @@ impl Relay {
         // Flows are numbered with 16 bits, and a datagram is shorter than the buffer.
         let (flow, length) = (flow as u16, length as u16);
         if peer == layout::peer(flow) {
-            buffer[0..2].copy_from_slice(&layout::channel(flow).to_be_bytes());
+            buffer[0..2].copy_from_slice(&layout::CHANNEL.to_be_bytes());
             buffer[2..4].copy_from_slice(&length.to_be_bytes());
             drop(self.listener.send_to(
                 &buffer[..HEADER_LEN + usize::from(length)],

@@ -81,7 +81,7 @@ fn enter(table: &mut Table, flow: u16) -> Result<(), FloorError> {
         layout::peer(flow),
         layout::static_relay(flow),
     );
-    let channel = Some(layout::channel(flow));
+    let channel = Some(layout::CHANNEL);
     let number = u32::from(flow);
     let entry = |source, destination, channel, next_hop| FlowEntry {
         source,

@@ -1,0 +1,122 @@
+//! Allocations that are made and deleted, as fast as a server can.
+
+use std::io;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::{Duration, Instant};
+
+use turn::client::{ClientConfig, Event};
+
+use super::{ALLOCATE, config, driver, io_error};
+use crate::bench::error::{Doing, SideError};
+use crate::bench::layout::{self, SERVER_ADDRESS};
+use crate::bench::topology::Topology;
+use crate::client::{ClientId, Data, Driver, Handler};
+
+/// What churn came to.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) struct Churned {
+    /// Allocations made and deleted.
+    pub(crate) cycles: u64,
+    /// Cycles that failed or timed out.
+    pub(crate) errors: u64,
+    /// How long it took.
+    pub(crate) elapsed: Duration,
+}
+
+/// Makes and deletes allocations with `in_flight` clients at a time for `duration`.
+pub(crate) fn churn(
+    topology: &Topology,
+    in_flight: u16,
+    duration: Duration,
+) -> Result<Churned, SideError> {
+    let mut driver = driver()?;
+    let mut churn = Churn {
+        config: config(),
+        cycles: 0,
+        errors: 0,
+        failed: None,
+    };
+    let work = || {
+        (0..in_flight).for_each(|_| churn.begin(&mut driver));
+        let start = Instant::now();
+        driver.run_until(duration, &mut churn, |_, churn| churn.failed.is_some())?;
+        Ok(start.elapsed())
+    };
+    let elapsed = topology.in_client(work).doing("wait for responses")?;
+    match churn.failed {
+        Some(error) => Err(error).doing("open a client socket"),
+        None => Ok(Churned {
+            cycles: churn.cycles,
+            errors: churn.errors,
+            elapsed,
+        }),
+    }
+}
+
+struct Churn {
+    config: Arc<ClientConfig>,
+    cycles: u64,
+    errors: u64,
+    failed: Option<io::Error>,
+}
+
+impl Churn {
+    /// Lets a new client allocate from a port of its own.
+    fn begin(&mut self, driver: &mut Driver) {
+        match fresh_client(driver, &self.config) {
+            Ok(id) => {
+                // A client that cannot even ask has no cycle, which shows.
+                driver.with(id, |client, now| client.allocate(now, ALLOCATE));
+            }
+            Err(error) => self.failed = Some(error),
+        }
+    }
+
+    /// A cycle is over; the client's socket is closed, and another one begins.
+    fn next(&mut self, driver: &mut Driver, id: ClientId) {
+        drop(driver.release(id));
+        self.begin(driver);
+    }
+}
+
+impl Handler for Churn {
+    fn event(&mut self, driver: &mut Driver, id: ClientId, event: Event) {
+        match event {
+            Event::Allocated(_) => {
+                driver.with(id, |client, now| client.release(now, None));
+            }
+            Event::Released { .. } => {
+                self.cycles += 1;
+                self.next(driver, id);
+            }
+            Event::AllocateFailed { .. } | Event::RefreshFailed(_) | Event::Lost(_) => {
+                self.errors += 1;
+                self.next(driver, id);
+            }
+            _ => {}
+        }
+    }
+
+    fn data(&mut self, _: ClientId, _: Data<'_>) {}
+}
+
+/// A client on a port that has not been used for as long as possible. The kernel would
+/// choose at random, and so soon take one whose allocation the server has deleted but not yet
+/// forgotten, and refuses (437).
+fn fresh_client(driver: &mut Driver, config: &Arc<ClientConfig>) -> io::Result<ClientId> {
+    const FIRST: u32 = 10_000;
+    const PORTS: u32 = 50_000;
+    static NEXT: AtomicU32 = AtomicU32::new(0);
+    loop {
+        // Below 60,000.
+        let port = (FIRST + NEXT.fetch_add(1, Ordering::Relaxed) % PORTS) as u16;
+        let local = SocketAddr::new(layout::CLIENT_IP.into(), port);
+        let added = driver.add(local, SERVER_ADDRESS, Arc::clone(config));
+        match added.map_err(io_error) {
+            Err(error) if error.kind() == io::ErrorKind::AddrInUse => {}
+            other => return other,
+        }
+    }
+}
