@@ -53,6 +53,18 @@ pub struct Event {
 }
 
 impl Event {
+    /// That of a descriptor which can be read, as far as anybody knows.
+    #[must_use]
+    pub fn readable(token: u64) -> Event {
+        Event {
+            token,
+            readable: true,
+            writable: false,
+            closed: false,
+            error: false,
+        }
+    }
+
     fn new(raw: epoll_event) -> Event {
         let bits = raw.events as c_int;
         Event {
@@ -89,6 +101,12 @@ impl Events {
     #[must_use]
     pub fn len(&self) -> usize {
         self.list.len()
+    }
+
+    /// As many as there is room for: others may wait.
+    #[must_use]
+    pub fn is_full(&self) -> bool {
+        self.list.len() == self.list.capacity()
     }
 
     /// The last wait found nothing.

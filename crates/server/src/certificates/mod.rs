@@ -36,7 +36,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use streams::rustls::client::ResolvesClientCert;
 use streams::rustls::crypto::aws_lc_rs;
-use streams::rustls::pki_types::{CertificateDer, PrivateKeyDer};
+use streams::rustls::pki_types::CertificateDer;
 use streams::rustls::server::danger::ClientCertVerifier;
 use streams::rustls::server::{ClientHello, NoClientAuth, ResolvesServerCert};
 use streams::rustls::sign::CertifiedKey;

@@ -49,8 +49,9 @@ const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 /// The maximum number of bytes read per wake-up from a connection that has not had an allocation.
 const READ_UNPROVEN: usize = 4 << 10;
 
-/// Time for TLS handshakes per wake-up: they must not delay datagrams for long. A step that begins within it is completed.
-const HANDSHAKES_NS: u64 = 1_000_000;
+/// Time for connections without an allocation per wake-up: to accept them, to make handshakes, to answer. They must not delay datagrams for long. A
+/// step that begins within it is completed, and what it uses beyond is missing in the next wake-up.
+const NEWCOMERS_NS: u64 = 1_000_000;
 
 /// The number of table entries that the search for a connection to evict examines. A full search of many thousands takes too long.
 const EVICTION_SAMPLE: usize = 256;
@@ -107,8 +108,8 @@ pub(crate) struct Connections {
     scratch: Vec<u8>,
     /// Index at which the next search for a connection to evict begins.
     cursor: usize,
-    /// Time that TLS handshakes have used in this wake-up.
-    handshakes_ns: u64,
+    /// Time that connections without an allocation have used in this wake-up.
+    newcomers_ns: u64,
     /// Time at which paused listeners are polled again.
     accept_again: Option<Mono>,
     counters: StreamCounters,
@@ -137,7 +138,7 @@ impl Connections {
             spare: Spare::default(),
             scratch: Vec::new(),
             cursor: 0,
-            handshakes_ns: 0,
+            newcomers_ns: 0,
             accept_again: None,
             counters: StreamCounters::default(),
         }
@@ -183,25 +184,39 @@ impl Connections {
         (connection.path.five_tuple == path.five_tuple).then_some(connection.slot)
     }
 
-    /// Accepts a bounded number of connections.
+    /// Accepts a bounded number of connections, as long as there is time for them.
     pub(crate) fn accept(&mut self, number: u16, poller: &Poller, now: Mono) {
         for _ in 0..ACCEPTS {
-            let Some(listener) = self.listeners.get(usize::from(number)) else {
+            if self.newcomers_ns > NEWCOMERS_NS {
                 return;
-            };
-            match listener.socket.accept() {
-                Ok((stream, remote)) => self.admit(stream, remote, number, poller, now),
-                Err(error) if error.kind() == ErrorKind::WouldBlock => return,
-                Err(error) if is_exhausted(&error) => {
-                    if !self.evict(None, poller) {
-                        self.pause_accepting(number, poller, now);
-                        return;
-                    }
-                }
-                // The connection failed before it was accepted.
-                Err(_) => {}
+            }
+            let begun = io::clock::monotonic_ns();
+            let more = self.accept_one(number, poller, now);
+            self.newcomers_ns += io::clock::monotonic_ns() - begun;
+            if !more {
+                return;
             }
         }
+    }
+
+    /// Accepts a connection, if one waits. Returns whether another one may wait.
+    fn accept_one(&mut self, number: u16, poller: &Poller, now: Mono) -> bool {
+        let Some(listener) = self.listeners.get(usize::from(number)) else {
+            return false;
+        };
+        match listener.socket.accept() {
+            Ok((stream, remote)) => self.admit(stream, remote, number, poller, now),
+            Err(error) if error.kind() == ErrorKind::WouldBlock => return false,
+            Err(error) if is_exhausted(&error) => {
+                if !self.evict(None, poller) {
+                    self.pause_accepting(number, poller, now);
+                    return false;
+                }
+            }
+            // The connection failed before it was accepted.
+            Err(_) => {}
+        }
+        true
     }
 
     /// Stops polling a listener. A connection still waits, so the poller would report the listener again and again.
@@ -375,22 +390,24 @@ impl Connections {
         }
     }
 
-    /// Time that TLS handshakes have used in this wake-up.
-    pub(crate) fn handshakes_ns(&self) -> u64 {
-        self.handshakes_ns
+    /// Time that connections without an allocation have used in this wake-up.
+    pub(crate) fn newcomers_ns(&self) -> u64 {
+        self.newcomers_ns
     }
 
     /// Reads from the socket once.
     fn read(&mut self, slot: Slot, arena: &mut Arena, poller: &Poller, now: Mono) {
-        let defers = self.handshakes_ns > HANDSHAKES_NS;
+        let defers = self.newcomers_ns > NEWCOMERS_NS;
         let Some(connection) = self.get(slot) else {
             return;
         };
-        if defers && (!connection.is_open() || connection.is_handshaking()) {
+        let is_newcomer = !connection.is_proven;
+        if defers && is_newcomer {
             // The poller is level-triggered and reports the connection again.
             self.counters.handshakes_deferred += 1;
             return;
         }
+        let begun = is_newcomer.then(io::clock::monotonic_ns);
         let mut buffer = std::mem::take(&mut arena.received);
         let room = if connection.is_proven {
             buffer.len()
@@ -406,15 +423,15 @@ impl Connections {
             Err(_) => self.close(slot, EndReason::Client, None, poller),
         }
         arena.received = buffer;
+        if let Some(begun) = begun {
+            self.newcomers_ns += io::clock::monotonic_ns() - begun;
+        }
     }
 
     fn take(&mut self, slot: Slot, bytes: &[u8], arena: &mut Arena, poller: &Poller, now: Mono) {
         self.counters.received_bytes += bytes.len() as u64;
         let Connections {
-            table,
-            listeners,
-            handshakes_ns,
-            ..
+            table, listeners, ..
         } = self;
         let Some(Some(connection)) = table.get_mut(slot.index as usize) else {
             return;
@@ -424,12 +441,8 @@ impl Connections {
         };
         let was_open = connection.is_open();
         let was_handshaking = !was_open || connection.is_handshaking();
-        let before = was_handshaking.then(io::clock::monotonic_ns);
         let waited = connection.waiting();
         let outcome = connection.take(bytes, &listener.protocols, arena, now);
-        if let Some(before) = before {
-            *handshakes_ns += io::clock::monotonic_ns() - before;
-        }
         let waits = connection.waiting();
         self.queued = self.queued + waits - waited;
         if was_handshaking {
@@ -449,12 +462,17 @@ impl Connections {
 
     /// Closes the connections whose last bytes have been handled.
     pub(crate) fn end(&mut self, poller: &Poller, now: Mono) {
+        if self.ending.is_empty() {
+            return;
+        }
+        let begun = io::clock::monotonic_ns();
         while let Some((slot, reason, failure)) = self.ending.pop() {
             if failure.is_none() {
                 self.write(slot, poller, now);
             }
             self.close(slot, reason, failure, poller);
         }
+        self.newcomers_ns += io::clock::monotonic_ns() - begun;
     }
 
     /// Once the PROXY header has named the client, counts the connection for the client's address and no longer for the load balancer's.
@@ -575,21 +593,31 @@ impl Connections {
 
     /// Writes to all connections that have something to write.
     pub(crate) fn flush(&mut self, poller: &Poller, now: Mono) {
-        self.handshakes_ns = 0;
-        if self.dirty.is_empty() {
-            return;
+        if !self.dirty.is_empty() {
+            self.write_dirty(poller, now);
         }
+        self.newcomers_ns = self
+            .newcomers_ns
+            .saturating_sub(NEWCOMERS_NS)
+            .min(NEWCOMERS_NS);
+    }
+
+    fn write_dirty(&mut self, poller: &Poller, now: Mono) {
         let mut dirty = std::mem::take(&mut self.dirty);
         for slot in dirty.drain(..) {
             let Some(connection) = self.get(slot) else {
                 continue;
             };
             connection.is_dirty = false;
+            let begun = (!connection.is_proven).then(io::clock::monotonic_ns);
             // The poller will report when a full socket has room.
             if matches!(connection.watching, Watching::Write | Watching::Both) {
                 self.drop_old(slot, now);
             } else {
                 self.write(slot, poller, now);
+            }
+            if let Some(begun) = begun {
+                self.newcomers_ns += io::clock::monotonic_ns() - begun;
             }
         }
         self.dirty = dirty;

@@ -216,7 +216,7 @@ impl Worker {
     fn receive(&mut self, events: &Events) -> bool {
         let mut has_mail = false;
         let each = self.batch_limit.per_relay(events.len());
-        let (mut relays, mut messages) = (0, 0);
+        let (mut relays, mut messages, mut listeners_read) = (0, 0, 0);
         for event in events.iter() {
             if self.batch.len() >= self.batch_limit.limit() {
                 self.handle_batch();
@@ -226,6 +226,7 @@ impl Worker {
                 Token::Listener(number) => {
                     self.make_room();
                     self.read_listener(number, event);
+                    listeners_read += 1;
                 }
                 // Read after the datagrams.
                 Token::Accept(_) | Token::Connection(_) => {}
@@ -247,11 +248,24 @@ impl Worker {
                 }
             }
         }
+        if events.is_full() && listeners_read < self.sockets.listeners.len() {
+            self.read_all_listeners();
+        }
         self.handle_batch();
         if each > 1 {
             self.batch_limit.relays_read(relays, messages);
         }
         has_mail
+    }
+
+    /// More sockets are ready than one wake-up is told of, so listeners may be among the others: a flood of new connections must not delay
+    /// datagrams.
+    #[cold]
+    fn read_all_listeners(&mut self) {
+        for number in 0..self.sockets.listeners.len() as u32 {
+            self.make_room();
+            self.read_listener(number, Event::readable(Token::Listener(number).as_u64()));
+        }
     }
 
     /// A socket that may fill a batch gets at least half of one: sockets that are busy all the time keep their order, so one
