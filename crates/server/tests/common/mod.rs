@@ -351,7 +351,8 @@ impl Client {
     }
 
     /// A request, with credentials if there was a challenge.
-    fn write(&mut self, method: Method, attributes: Attributes<'_>) -> Vec<u8> {
+    /// A new request, signed if there was a challenge.
+    pub(crate) fn write(&mut self, method: Method, attributes: Attributes<'_>) -> Vec<u8> {
         // Never the same twice in a process, also from a port that was another client's: its answers are still remembered.
         static NEXT: AtomicU64 = AtomicU64::new(1);
         let mut id = [0; 12];
