@@ -71,6 +71,10 @@ pub struct Settings {
     pub draft_dual_allocation: bool,
     /// Whether Binding requests need credentials. Default: no (RFC 8489 §12).
     pub authenticate_binding: bool,
+    /// Whether an address that nothing is proven of never gets more bytes than it sent. Default: no; it gets at most three times as many. With it,
+    /// short requests over UDP get no response: a Binding request of less than 32 bytes (IPv4) or 44 (IPv6), and an Allocate
+    /// request that is shorter than its challenge.
+    pub strict_amplification: bool,
     /// Which Binding requests the kernel answers, where it relays. Default: [`KernelBinding::default`].
     pub kernel_binding: KernelBinding,
     /// Limits of connections over TCP and TLS.
@@ -129,6 +133,7 @@ impl Settings {
         config.classic_stun = self.classic_stun;
         config.draft_dual_allocation = self.draft_dual_allocation;
         config.authenticate_binding = self.authenticate_binding;
+        config.strict_amplification = self.strict_amplification;
         config.report_changes = self.hooks.on_event.is_some();
         Ok(config)
     }
@@ -149,9 +154,10 @@ impl Settings {
         }
     }
 
-    /// The Binding requests that the kernel may answer: none if they need credentials, which it does not check.
+    /// The Binding requests that the kernel may answer: none if they need credentials or a length, which it does not check.
     pub(crate) fn answered_by_kernel(&self) -> Option<KernelBinding> {
-        (!self.authenticate_binding).then_some(self.kernel_binding)
+        let is_left_to_user_space = self.authenticate_binding || self.strict_amplification;
+        (!is_left_to_user_space).then_some(self.kernel_binding)
     }
 
     /// Every source of credentials as one. Without any, nobody can allocate: a STUN server.
@@ -228,6 +234,7 @@ impl Default for Settings {
             classic_stun: true,
             draft_dual_allocation: true,
             authenticate_binding: false,
+            strict_amplification: false,
             kernel_binding: KernelBinding::default(),
             streams: StreamSettings::default(),
             alternates: AlternateSettings::default(),

@@ -67,7 +67,7 @@ pub(crate) use size::write_bytes;
 
 use diagnostics::Report;
 use schema::Settings;
-use setting::{List, Workers};
+use setting::{Amplification, List, Workers};
 use source::Sources;
 use tls::MinVersion;
 
@@ -199,6 +199,8 @@ pub(crate) struct Limits {
     pub(crate) stream_queue: u32,
     /// Bytes that may wait on all connections.
     pub(crate) stream_queue_total: u32,
+    /// Whether unproven addresses never get more bytes than they sent.
+    pub(crate) strict_amplification: bool,
     /// Lifetime of an allocation that asks for none.
     pub(crate) lifetime_default: Duration,
     /// Longest lifetime that is granted.
@@ -344,6 +346,7 @@ fn token_server_name(settings: &Settings) -> Option<String> {
 fn limits(settings: &Settings) -> Option<Limits> {
     let s = settings.clone();
     Some(Limits {
+        strict_amplification: s.amplification?.value == Amplification::Strict,
         allocations: s.allocations?.value.0,
         allocations_per_user: s.allocations_per_user?.value.0,
         allocations_per_source: s.allocations_per_source?.value.0,

@@ -15,7 +15,9 @@ use super::logging::{LogFormat, LogLevel};
 use super::network::{ExternalIp, NameServer, Network, PeerRule, PortRange};
 use super::node::Node;
 use super::offload::{BindingExcess, OffloadMode};
-use super::setting::{AtLeastOne, Bounded, List, PinWorkers, Seconds, Setting, Steering, Workers};
+use super::setting::{
+    Amplification, AtLeastOne, Bounded, List, PinWorkers, Seconds, Setting, Steering, Workers,
+};
 use super::sip::{Algorithms, Origin, WebSocketPath};
 use super::sip_tls::{ClientCertificates, RootFile};
 use super::size::{Rate, Size};
@@ -216,6 +218,8 @@ pub(crate) struct Settings {
     pub(crate) stream_queue: Entry<QueueSize>,
     /// `limits.stream_queue_total`
     pub(crate) stream_queue_total: Entry<QueueTotal>,
+    /// `limits.amplification`
+    pub(crate) amplification: Entry<Amplification>,
     /// `alternate.servers`
     pub(crate) alternate_servers: Entry<List<alternate::Server>>,
     /// `alternate.when`
@@ -454,6 +458,7 @@ pub(crate) const KEYS: &[Key] = &[
     Key::new("limits", "stream_queue_total", |s| {
         &mut s.stream_queue_total
     }),
+    Key::new("limits", "amplification", |s| &mut s.amplification),
     Key::new("alternate", "servers", |s| &mut s.alternate_servers),
     Key::new("alternate", "when", |s| &mut s.alternate_when),
     Key::new("alternate", "overload_percent", |s| {

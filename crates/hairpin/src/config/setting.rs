@@ -335,6 +335,33 @@ impl FromText for Steering {
     }
 }
 
+/// How many bytes an unproven address gets.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Amplification {
+    /// At most three times as many as it sent.
+    Normal,
+    /// Never more than it sent.
+    Strict,
+}
+
+const AMPLIFICATIONS: [(&str, Amplification); 2] = [
+    ("normal", Amplification::Normal),
+    ("strict", Amplification::Strict),
+];
+
+impl FromText for Amplification {
+    const EXPECTED: &'static str = "\"normal\" or \"strict\"";
+
+    fn from_text(text: &str) -> Result<Self, Mistake> {
+        one_of(text, &AMPLIFICATIONS)
+    }
+
+    fn to_text(&self) -> String {
+        let found = AMPLIFICATIONS.iter().find(|(_, of)| of == self);
+        found.map_or("normal", |(word, _)| word).to_owned()
+    }
+}
+
 /// A length of time in whole seconds, from `MIN` to `MAX` seconds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Seconds<const MIN: u64, const MAX: u64>(pub(crate) Duration);

@@ -4,10 +4,11 @@ use std::net::SocketAddr;
 
 use stun::{BuildError, Builder, Class, ErrorCode, Software, UnknownAttributes};
 
-use super::Server;
 use super::alternate::{self, Alternate};
 use super::asked::Asked;
-use crate::Transport;
+use super::config::Config;
+use super::{DropReason, Server};
+use crate::{ClientPath, Transport};
 
 /// Room for the largest response: REALM, SOFTWARE and the reason phrase have at most 127 characters each,
 /// that is 508 bytes.
@@ -82,7 +83,24 @@ impl Server {
         let Ok(message) = write(&mut buffer, asked, class, software, attributes) else {
             return;
         };
+        if asked.user.is_none()
+            && !self
+                .config
+                .may_answer(&asked.path, asked.length, message.len())
+        {
+            self.stats.count_drops(DropReason::Amplification, 1);
+            return;
+        }
         self.outputs.send(asked.path, message);
+    }
+}
+
+impl Config {
+    /// Whether an answer of this length may go to an address that nothing is proven of.
+    pub(super) fn may_answer(&self, path: &ClientPath, request: usize, answer: usize) -> bool {
+        // The headers of IP and UDP are the same for both.
+        let is_proven = path.five_tuple.transport != Transport::Udp;
+        !self.strict_amplification || is_proven || answer <= request
     }
 }
 

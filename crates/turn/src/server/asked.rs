@@ -14,6 +14,8 @@ pub(super) struct Asked {
     pub(super) path: ClientPath,
     pub(super) method: Method,
     pub(super) transaction_id: TransactionId,
+    /// Its bytes.
+    pub(super) length: usize,
     /// Whether it carried a FINGERPRINT; then the answer does, too.
     pub(super) fingerprint: bool,
     /// Who asked, once that is proven.
@@ -29,6 +31,7 @@ impl Asked {
             path: *path,
             method: message.method(),
             transaction_id: message.transaction_id(),
+            length: message.as_bytes().len(),
             fingerprint: message.fingerprint() == FingerprintState::Valid,
             user: None,
             may_move: true,

@@ -40,6 +40,12 @@ impl Server {
             let mapped = path.five_tuple.remote;
             let length =
                 binding_success(&mut buffer, &message.transaction_id(), &mapped, fingerprint);
+            if !self
+                .config
+                .may_answer(path, message.as_bytes().len(), length)
+            {
+                return Err(DropReason::Amplification);
+            }
             self.outputs
                 .send(*path, buffer.get(..length).unwrap_or_default());
             self.stats.count_success(Method::BINDING);
@@ -89,14 +95,20 @@ impl Server {
         }
         self.stats.count_request(Method::BINDING, datagram.len());
         let mut out = [0; CLASSIC_RESPONSE_MAX];
-        let length = if request.unknown_required(is_known).next().is_some() {
-            let code = ErrorCode::UNKNOWN_ATTRIBUTE.code;
-            self.stats.count_error(Method::BINDING, code);
-            request.unknown_attributes(&mut out, request.unknown_required(is_known))
-        } else {
-            self.stats.count_success(Method::BINDING);
-            request.success(&mut out, &path.five_tuple.remote)
+        let knows_all = request.unknown_required(is_known).next().is_none();
+        let length = match knows_all {
+            true => request.success(&mut out, &path.five_tuple.remote),
+            false => request.unknown_attributes(&mut out, request.unknown_required(is_known)),
         };
+        if !self.config.may_answer(path, datagram.len(), length) {
+            return Err(DropReason::Amplification);
+        }
+        match knows_all {
+            true => self.stats.count_success(Method::BINDING),
+            false => self
+                .stats
+                .count_error(Method::BINDING, ErrorCode::UNKNOWN_ATTRIBUTE.code),
+        }
         self.outputs
             .send(*path, out.get(..length).unwrap_or_default());
         Ok(())

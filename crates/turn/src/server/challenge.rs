@@ -109,14 +109,18 @@ impl Server {
         error: ErrorCode<'static>,
         issuer: Option<Issuer>,
     ) -> Result<(), DropReason> {
+        let config = &self.config;
         let client = asked.path.five_tuple.remote;
         let limit = amplification_limit(
             asked.path.five_tuple.transport,
             &client,
             request_len,
-            AMPLIFICATION,
+            if config.strict_amplification {
+                1
+            } else {
+                AMPLIFICATION
+            },
         );
-        let config = &self.config;
         let content = fit(config, self.offer, error, asked.fingerprint, limit)
             .ok_or(DropReason::Amplification)?;
         let features = SecurityFeatures {

@@ -45,6 +45,10 @@ pub struct Config {
     /// How much one user, one source and all together may hold. While anything is held, a server stays with
     /// the quota that has counted it.
     pub quota: Arc<dyn Quota>,
+    /// Whether an address that nothing is proven of never gets more bytes than it sent, with the headers of IP and UDP. Then clients over UDP get
+    /// responses only to requests that are long enough: see [`DropReason::Amplification`](super::DropReason::Amplification). If not, a response is
+    /// at most three times as large.
+    pub strict_amplification: bool,
     /// Which clients are sent to another server instead of an allocation (300); `None` sends none.
     pub alternates: Option<Arc<dyn Alternates>>,
     /// Whether IPv4 relayed addresses can be had; if not, asking for one is 440.
@@ -137,6 +141,7 @@ impl Config {
             access_tokens: None,
             policy,
             quota: Arc::new(Unlimited),
+            strict_amplification: false,
             alternates: None,
             relay_v4: true,
             relay_v6: true,

@@ -1,6 +1,6 @@
 //! What an unproven address gets is small: it may be somebody else's.
 
-use hairpin_turn::server::{Config, ConfigError, MAX_REALM_BYTES};
+use hairpin_turn::server::{Config, ConfigError, DropReason, MAX_REALM_BYTES};
 use stun::nonce::SecurityFeatures;
 use stun::{Builder, Class, ErrorCode, Method, Nonce, PasswordAlgorithms, Realm, TransactionId};
 
@@ -52,6 +52,66 @@ fn challenges_are_at_most_three_times_the_request() {
         }
         world.finish();
     }
+}
+
+/// With this, nothing of any kind that an unproven address gets is longer than what it sent.
+#[test]
+fn a_strict_server_never_sends_more_than_it_got() {
+    let mut world = World::with(|config| {
+        config.strict_amplification = true;
+        config.software = Some("a server".into());
+    });
+    let path = path("198.51.100.1:4000");
+    let id = TransactionId([7; 12]);
+    let mut answered = 0;
+    for method in [Method::BINDING, Method::ALLOCATE, Method::REFRESH] {
+        for padding in (0..200).step_by(4) {
+            // Answered with success, 401, 420, and 400 for credentials without a nonce.
+            for more in [
+                &[][..],
+                &[0x7f, 0x01, 0, 0],
+                &[0, 6, 0, 4, b'b', b'o', b'b', b'!'],
+            ] {
+                let mut buffer = [0; 512];
+                let mut builder = Builder::new(&mut buffer, Class::Request, method, &id).unwrap();
+                let text = vec![b'x'; padding];
+                builder
+                    .push_raw(stun::AttributeType::SOFTWARE, &text)
+                    .unwrap();
+                if let [high, low, _, _, value @ ..] = more {
+                    let kind = stun::AttributeType(u16::from_be_bytes([*high, *low]));
+                    builder.push_raw(kind, value).unwrap();
+                }
+                let request = builder.finish().to_vec();
+                world.client(&path, &request);
+                while let Some(event) = world.events.pop_front() {
+                    let crate::world::Event::Sent { bytes, .. } = event else {
+                        panic!("{event:?}");
+                    };
+                    assert!(
+                        bytes.len() <= request.len(),
+                        "{method:?} {padding} {more:?}"
+                    );
+                    answered += 1;
+                }
+            }
+        }
+    }
+    // A short Binding request gets no answer, and a padded one does.
+    let short = world.dropped(&path, &crate::world::bare(Method::BINDING));
+    assert_eq!(short, DropReason::Amplification);
+    assert!(answered > 200, "{answered}");
+    let classic = [&[0, 1, 0, 0][..], &[9; 16]].concat();
+    let dropped = world.dropped(&path, &classic);
+    assert_eq!(dropped, DropReason::Amplification);
+    // Over TCP, the handshake has proven the address.
+    let mut tcp = path;
+    tcp.five_tuple.transport = hairpin_turn::Transport::Tcp;
+    assert_eq!(
+        world.ask(&tcp, &crate::world::bare(Method::BINDING)).code(),
+        0
+    );
+    world.finish();
 }
 
 #[test]

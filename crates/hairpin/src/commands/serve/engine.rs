@@ -398,6 +398,7 @@ fn settings(config: &Config) -> Settings {
         .iter()
         .map(|secret| secret.clone().into_bytes())
         .collect();
+    settings.strict_amplification = config.limits.strict_amplification;
     settings.access_tokens = access_tokens(config);
     settings.alternates = config.alternate.settings();
     settings.peers = peers(config);
