@@ -23,7 +23,7 @@ use crate::measure::{Rate, Schedule};
 use turn::client::Credentials;
 
 /// How long a server may take to listen on TCP.
-const START_PATIENCE: Duration = Duration::from_secs(10);
+const START_LIMIT: Duration = Duration::from_secs(10);
 const RETRY_AFTER: Duration = Duration::from_millis(50);
 /// How long to wait for what is on its way after the last send.
 const LINGER: Duration = Duration::from_millis(30);
@@ -58,7 +58,7 @@ pub(super) fn open(topology: &Topology, scenario: &Scenario) -> Result<Option<Pl
     let connect = || loop {
         match relay(&options, &Stopper::default()) {
             // Nobody listens yet.
-            Err(SetupError::Server { ready: 0, .. }) if started.elapsed() < START_PATIENCE => {
+            Err(SetupError::Server { ready: 0, .. }) if started.elapsed() < START_LIMIT => {
                 std::thread::sleep(RETRY_AFTER);
             }
             other => return Ok(other),

@@ -17,7 +17,7 @@ use super::topology::Topology;
 use super::verify::Ends;
 
 /// How long a server may take to become ready.
-const START_PATIENCE: Duration = Duration::from_secs(10);
+const START_LIMIT: Duration = Duration::from_secs(10);
 /// Flows whose payload is checked with sockets before a scenario; the counter checks the heads of
 /// all.
 const CHECKED_FLOWS: u16 = 4;
@@ -171,9 +171,9 @@ impl Running {
             Direction::PeerToClient
         };
         let server = &mut self.server;
-        match ends.wait(direction, START_PATIENCE, || server.check_alive())? {
+        match ends.wait(direction, START_LIMIT, || server.check_alive())? {
             true => Ok(()),
-            false => Err(self.server.silent("nothing was relayed", START_PATIENCE)),
+            false => Err(self.server.silent("nothing was relayed", START_LIMIT)),
         }
     }
 
@@ -196,9 +196,9 @@ pub(crate) fn start_server(
 ) -> Result<Server, SideError> {
     let mut server = Server::start(side, topology, flows)?;
     if side.abilities.turn || side.abilities.binding {
-        let answered = client::wait_for_answer(topology, START_PATIENCE, || server.check_alive())?;
+        let answered = client::wait_for_answer(topology, START_LIMIT, || server.check_alive())?;
         if !answered {
-            return Err(server.silent("no Binding request was answered", START_PATIENCE));
+            return Err(server.silent("no Binding request was answered", START_LIMIT));
         }
     }
     Ok(server)

@@ -81,10 +81,10 @@ impl Server {
     }
 
     /// The error for a server that is there but does not do what it should.
-    pub(crate) fn silent(&self, what: &'static str, patience: Duration) -> SideError {
+    pub(crate) fn silent(&self, what: &'static str, limit: Duration) -> SideError {
         SideError::Silent {
             what,
-            seconds: patience.as_secs(),
+            seconds: limit.as_secs(),
             output: self.tail(),
         }
     }

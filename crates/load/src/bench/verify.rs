@@ -84,11 +84,11 @@ impl<'a> Ends<'a> {
     pub(crate) fn wait(
         &self,
         direction: Direction,
-        patience: Duration,
+        limit: Duration,
         mut alive: impl FnMut() -> Result<(), SideError>,
     ) -> Result<bool, SideError> {
         self.set_timeout(ARRIVAL_AT_START)?;
-        let deadline = Instant::now() + patience;
+        let deadline = Instant::now() + limit;
         let way = if direction == Direction::PeerToClient {
             direction
         } else {
