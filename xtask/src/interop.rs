@@ -3,6 +3,7 @@
 //! | module | client | what it shows |
 //! |---|---|---|
 //! | [`coturn`] | coturn's `turnutils_*` from Debian | the whole option matrix, IPv4 and IPv6, zero loss; abuse is survived |
+//! | [`nat_discovery`] | coturn's `turnutils_natdiscovery` and `turnutils_stunclient -f`, and coturn's server | RFC 5780 in both directions |
 //! | [`pion`] | a Go program on pion's client (`interop/pion`) | allocate, permissions, channels, relay to relay |
 //! | [`acme`] | Pebble, Let's Encrypt's ACME server for tests (`interop/pebble`) | certificates are ordered, renewed and kept |
 //! | [`sip`] | SIPp, sipsak and Kamailio from Debian | SIP calls, registrations and floods, as client, server and next hop |
@@ -21,6 +22,7 @@ mod aioice;
 mod browser;
 pub(crate) mod certificate;
 mod coturn;
+mod nat_discovery;
 mod openssl;
 mod packages;
 mod pion;
@@ -73,6 +75,7 @@ enum Client {
     Sip,
     SipTls,
     Acme,
+    NatDiscovery,
 }
 
 /// What a driver needs: the server it talks to, and where its files are and go.
@@ -147,7 +150,16 @@ pub(crate) fn run(root: &Path, options: &Options) -> Result<Tally> {
         println!("--- ACME");
         tally.add(acme::run(&binary, root, &logs)?);
     }
-    let apart = [Client::Sip, Client::SipTls, Client::Acme];
+    if options.against == server::Kind::Hairpin && options.wants(Client::NatDiscovery) {
+        println!("--- NAT behaviour discovery");
+        tally.add(nat_discovery::run(&binary, &logs)?);
+    }
+    let apart = [
+        Client::Sip,
+        Client::SipTls,
+        Client::Acme,
+        Client::NatDiscovery,
+    ];
     if !options.only.is_empty() && options.only.iter().all(|client| apart.contains(client)) {
         return Ok(tally);
     }

@@ -27,6 +27,10 @@ const TITLES: &[(u32, &str)] = &[
         "Actions Addressing Issues with SIP's Non-INVITE Transaction",
     ),
     (5630, "The Use of the SIPS URI Scheme in SIP"),
+    (
+        5780,
+        "NAT Behavior Discovery Using Session Traversal Utilities for NAT (STUN)",
+    ),
     (5922, "Domain Certificates in SIP"),
     (5923, "Connection Reuse in SIP"),
     (

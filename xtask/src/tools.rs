@@ -17,7 +17,11 @@ const fn tool(program: &'static str, package: &'static str) -> Tool {
 }
 
 /// What integration tests run.
-pub(crate) const UNIT: &[Tool] = &[tool("ip", "iproute2"), tool("kill", "procps")];
+pub(crate) const UNIT: &[Tool] = &[
+    tool("ip", "iproute2"),
+    tool("kill", "procps"),
+    tool("nft", "nftables"),
+];
 
 /// What builds actionlint, which checks the workflow of the hosted CI.
 pub(crate) const WORKFLOW: &[Tool] = &[tool("go", "golang-go")];
@@ -33,6 +37,8 @@ pub(crate) const INTEROP: &[Tool] = &[
     tool("turnutils_uclient", "coturn"),
     tool("turnutils_peer", "coturn"),
     tool("turnutils_stunclient", "coturn"),
+    tool("turnutils_natdiscovery", "coturn"),
+    tool("turnserver", "coturn"),
     tool("sipp", "sip-tester"),
     tool("sipsak", "sipsak"),
     tool("kamailio", "kamailio"),

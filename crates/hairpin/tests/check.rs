@@ -139,3 +139,61 @@ fn help_and_version_go_to_stdout() {
         format!("hairpin {}\n", env!("CARGO_PKG_VERSION"))
     );
 }
+
+#[test]
+fn nat_discovery_has_two_addresses_and_two_ports_or_an_error() {
+    let of = |listen: &str, rest: &str| {
+        let text = format!(
+            "[listen]\nudp = [{listen}]\n[nat_discovery]\n{rest}\n[auth]\nsecrets = [\"0123456789abcdef\"]\n"
+        );
+        let output = check(&text, &[]);
+        (output.status.code(), stderr(&output))
+    };
+    let first = "\"192.0.2.1:3478\"";
+    let (status, text) = of(first, "udp = [\"192.0.2.2:3479\"]");
+    assert_eq!(status, Some(0), "{text}");
+    for (listen, rest, expected) in [
+        (
+            first,
+            "udp = [\"192.0.2.2:3478\"]",
+            "another address and another port",
+        ),
+        (
+            first,
+            "udp = [\"192.0.2.1:3479\"]",
+            "another address and another port",
+        ),
+        (
+            first,
+            "udp = [\"[2001:db8::2]:3479\"]",
+            "has no listener of its transport",
+        ),
+        (
+            first,
+            "udp = [\"192.0.2.2:50000\"]",
+            "lies in the relay range",
+        ),
+        (
+            first,
+            "tls = [\"192.0.2.2:5350\"]",
+            "has no listener of its transport",
+        ),
+        (
+            first,
+            "external_ip = [\"203.0.113.1\"]",
+            "which of the two addresses",
+        ),
+        (
+            "\"0.0.0.0:3478\"",
+            "udp = [\"192.0.2.2:3479\"]",
+            "does not name one address",
+        ),
+    ] {
+        let (status, text) = of(listen, rest);
+        assert_eq!(status, Some(1), "{rest}: {text}");
+        assert!(
+            text.contains(expected) && text.contains("hairpin.toml:4:"),
+            "{rest}: {text}"
+        );
+    }
+}

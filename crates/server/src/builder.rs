@@ -14,9 +14,10 @@ use crate::addresses;
 use crate::alternates::AlternateSettings;
 use crate::certificates::Certificates;
 use crate::connections::StreamSettings;
-use crate::error::StartError;
+use crate::error::{NatDiscoveryError, StartError};
 use crate::hooks::{ClientIdentity, Event, RelayChoice};
 use crate::local::Local;
+use crate::nat_discovery::NatDiscovery;
 use crate::offload::{KernelBinding, Offload};
 use crate::pinning::Pinning;
 use crate::policy::{PeerRule, loopback_and_private};
@@ -32,7 +33,7 @@ use std::sync::Arc;
 use streams::rustls::{RootCertStore, ServerConfig};
 use stun::AddressFamily;
 use turn::server::credentials::AccessTokens;
-use turn::server::{Credentials, Quota};
+use turn::server::{Credentials, Discovery, Quota};
 
 /// Most workers: a reservation token names its worker in one byte.
 pub const MOST_WORKERS: usize = 255;
@@ -58,6 +59,8 @@ pub struct Builder {
     tls: Option<Arc<ServerConfig>>,
     certificates: Option<Certificates>,
     listen_dtls: Vec<SocketAddr>,
+    nat_discovery: NatDiscovery,
+    discovery: Discovery,
     proxies: Vec<IpNet>,
     sip_listen: SipAddresses,
     sip_tls: Option<Arc<ServerConfig>>,
@@ -131,6 +134,12 @@ impl Builder {
     /// tells the two apart. Requires [`certificates`](Self::certificates). Port 0 takes a free one ([`Running::dtls_listeners`] tells which).
     pub fn listen_dtls(mut self, address: SocketAddr) -> Self {
         self.listen_dtls.push(address);
+        self
+    }
+
+    /// Serves NAT behaviour discovery (RFC 5780), on two addresses and two ports. The kernel answers no Binding requests then.
+    pub fn nat_discovery(mut self, wanted: NatDiscovery) -> Self {
+        self.nat_discovery = wanted;
         self
     }
 
@@ -404,7 +413,8 @@ impl Builder {
     ///
     /// # Errors
     /// Says what is wrong and what to do; nothing stays open then.
-    pub fn start(self) -> Result<Running, StartError> {
+    pub fn start(mut self) -> Result<Running, StartError> {
+        self.add_discovery_listeners()?;
         let workers = self.worker_count()?;
         let made = self.make(workers)?;
         Running::spawn(made, self.pinning)
@@ -415,8 +425,20 @@ impl Builder {
     ///
     /// # Errors
     /// As for [`Builder::start`].
-    pub fn start_local(self) -> Result<Local, StartError> {
+    pub fn start_local(mut self) -> Result<Local, StartError> {
+        self.add_discovery_listeners()?;
         Local::new(self.make(1)?)
+    }
+
+    /// The listeners of NAT behaviour discovery are listeners like all others.
+    fn add_discovery_listeners(&mut self) -> Result<(), NatDiscoveryError> {
+        self.discovery.listeners = self.nat_discovery.add_listeners(
+            &mut self.listen,
+            &mut self.listen_tcp,
+            &mut self.listen_tls,
+        )?;
+        self.discovery.padding = self.nat_discovery.padding;
+        Ok(())
     }
 
     fn worker_count(&self) -> Result<usize, StartError> {

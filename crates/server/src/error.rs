@@ -31,6 +31,9 @@ pub enum StartError {
     /// An address was given twice to listen on.
     #[error("{0} is listened on twice: remove one of them")]
     DuplicateListener(SocketAddr),
+    /// The addresses and ports of NAT behaviour discovery are not usable.
+    #[error("NAT behaviour discovery: {0}")]
+    NatDiscovery(#[from] NatDiscoveryError),
     /// This machine has no address that relays could use.
     #[error(
         "no relay address: this machine has neither a default route nor a loopback address; name a relay address"
@@ -108,6 +111,32 @@ pub enum StartError {
     /// The kernel has no randomness.
     #[error("the kernel has no randomness to give: {0}")]
     Randomness(#[source] io::Error),
+}
+
+/// Why NAT behaviour discovery cannot be served as was asked. RFC 5780 §6 requires two IP addresses and two ports on each.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum NatDiscoveryError {
+    /// There is no listener that it could be the other address of.
+    #[error("{0} has no listener of its transport and address family beside it: add one")]
+    NoListener(SocketAddr),
+    /// Only one pair of addresses per transport and family is served.
+    #[error("{0} is the second other address of its transport and address family: remove one")]
+    TwoOfOneFamily(SocketAddr),
+    /// A response has to leave from one address and port.
+    #[error("{0} does not name one address and port: write both, like 192.0.2.1:3478")]
+    Unspecific(SocketAddr),
+    /// Both the address and the port have to differ.
+    #[error("{other} must have another address and another port than the listener {first}")]
+    NotOther {
+        /// The first listener of the family.
+        first: SocketAddr,
+        /// What was to be its other address and port.
+        other: SocketAddr,
+    },
+    /// RFC 5780 §6: TCP and TLS use different ports.
+    #[error("port {0} is for both TCP and TLS: RFC 5780 requires different ports")]
+    SharedPort(u16),
 }
 
 /// Why open sockets cannot be a listener.

@@ -47,6 +47,7 @@ mod host_watch;
 mod live;
 mod local;
 mod mailbox;
+mod nat_discovery;
 pub mod observer;
 pub mod offload;
 mod pinning;
@@ -66,9 +67,12 @@ mod words;
 mod worker;
 
 pub use builder::{Builder, MOST_WORKERS, RECEIVE_BUFFER, SEND_BUFFER};
-pub use error::{OpenSocketError, ReloadError, SettingsError, StartError, WorkerFailure};
+pub use error::{
+    NatDiscoveryError, OpenSocketError, ReloadError, SettingsError, StartError, WorkerFailure,
+};
 pub use ipnet::IpNet;
 pub use local::Local;
+pub use nat_discovery::NatDiscovery;
 pub use observer::Observer;
 pub use pinning::Pinning;
 pub use running::Running;

@@ -9,6 +9,7 @@ use crate::connections::WorkerLimits;
 use crate::error::{ReloadError, SettingsError};
 use crate::hooks::WorkerHooks;
 use crate::mailbox::Mailbox;
+use crate::offload::KernelBinding;
 use crate::policy::{OwnAddresses, Policy};
 use crate::quota::Quotas;
 use crate::random;
@@ -22,7 +23,7 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 use stun::AddressFamily;
 use stun::nonce::NonceKeys;
-use turn::server::{Config, ValidConfig};
+use turn::server::{Config, Discovery, ValidConfig};
 
 /// The configuration of a worker. All workers have the same.
 #[derive(Clone)]
@@ -111,6 +112,8 @@ pub(crate) struct Live {
     pub(crate) relays: Arc<RelayAddresses>,
     pub(crate) quotas: Arc<Quotas>,
     pub(crate) draining: bool,
+    /// The listeners of NAT behaviour discovery.
+    discovery: Discovery,
     /// The workers have the kernel relay.
     offload: bool,
     workers: usize,
@@ -132,9 +135,20 @@ impl Live {
             relays,
             quotas,
             draining: false,
+            discovery: Discovery::default(),
             offload: false,
             workers,
         }
+    }
+
+    /// These listeners serve NAT behaviour discovery.
+    pub(crate) fn set_discovery(&mut self, discovery: Discovery) {
+        self.discovery = discovery;
+    }
+
+    /// The Binding requests that the kernel may answer.
+    pub(crate) fn answered_by_kernel(&self) -> Option<KernelBinding> {
+        self.settings.answered_by_kernel(&self.discovery)
     }
 
     /// The workers have the kernel relay what it can, or nothing.
@@ -183,6 +197,7 @@ impl Live {
         let mut config = settings.engine_config(&surroundings)?;
         config.offload = self.offload;
         config.alternates = Redirect::of(&settings.alternates, self.draining, &self.quotas);
+        config.discovery.clone_from(&self.discovery);
         if self.draining {
             config.max_allocations = 0;
         }

@@ -124,10 +124,9 @@ impl Local {
     /// # Errors
     /// If the settings are wrong or the realm differs; then nothing has changed.
     pub fn reload(&mut self, settings: Settings) -> Result<(), ReloadError> {
-        let binding = settings.answered_by_kernel();
         self.changes.replace_settings(settings)?;
         if let Some(control) = &self.control {
-            control.set_binding(binding);
+            control.set_binding(self.changes.live().answered_by_kernel());
         }
         Ok(())
     }

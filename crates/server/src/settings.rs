@@ -13,7 +13,7 @@ use std::sync::Arc;
 use std::time::Duration;
 use stun::nonce::NonceKeys;
 use turn::server::credentials::{AccessTokens, AnyOf, RestCredentials, StaticCredentials};
-use turn::server::{Config, Credentials, PeerPolicy, Quota};
+use turn::server::{Config, Credentials, Discovery, PeerPolicy, Quota};
 
 /// The live settings of a server. [`Running::reload`](crate::Running::reload) replaces them as a whole.
 #[derive(Clone)]
@@ -154,9 +154,12 @@ impl Settings {
         }
     }
 
-    /// The Binding requests that the kernel may answer: none if they need credentials or a length, which it does not check.
-    pub(crate) fn answered_by_kernel(&self) -> Option<KernelBinding> {
-        let is_left_to_user_space = self.authenticate_binding || self.strict_amplification;
+    /// The Binding requests that the kernel may answer: none if they need credentials or a length, which it does not check, or if responses
+    /// have the attributes of RFC 5780.
+    pub(crate) fn answered_by_kernel(&self, discovery: &Discovery) -> Option<KernelBinding> {
+        let is_left_to_user_space = self.authenticate_binding
+            || self.strict_amplification
+            || !discovery.listeners.is_empty();
         (!is_left_to_user_space).then_some(self.kernel_binding)
     }
 

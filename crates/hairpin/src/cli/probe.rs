@@ -1,5 +1,7 @@
 //! `hairpin probe`.
 
+use std::time::Duration;
+
 use tracing::level_filters::LevelFilter;
 
 use super::tls::Tls;
@@ -13,7 +15,8 @@ Examples:
         make an allocation, send a packet through it and back, release it
   hairpin probe turn 127.0.0.1 --user alice:s3cret --json
         the same with a fixed password, for a script
-
+  hairpin probe nat stun.example.org
+        how the NAT in front of this machine behaves, and whether calls need a relay
   hairpin probe offload
         by which means the kernel of this machine could relay, on each interface
 
@@ -37,6 +40,9 @@ pub(crate) enum What {
     /// Make an allocation: the relayed address, and whether packets pass through it
     #[command(after_help = TURN_EXAMPLES)]
     Turn(Turn),
+    /// Find out how the NAT in front of this machine behaves: mapping, filtering, hairpinning, binding lifetime
+    #[command(after_help = NAT_EXAMPLES)]
+    Nat(Nat),
     /// Ask this machine's kernel: what it could relay by, on each interface, and what is in the way
     #[command(after_help = OFFLOAD_EXAMPLES)]
     Offload(Offload),
@@ -62,6 +68,27 @@ pub(crate) struct Offload {
     /// Print one JSON object
     #[arg(long)]
     pub(crate) json: bool,
+}
+
+const NAT_EXAMPLES: &str = "\
+Examples:
+  hairpin probe nat stun.example.org
+  hairpin probe nat 192.0.2.1:3478 --json
+  hairpin probe nat stun.example.org --lifetime 2m
+        also how long a binding lasts without traffic, up to 2 minutes; it takes as long
+
+The server needs two addresses (RFC 5780): nat_discovery.udp of a hairpin, or coturn's
+--rfc5780. A filter drops in silence, so the test may wait for --timeout several times.";
+
+/// Which server, and how much.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Nat {
+    /// Where and how.
+    #[command(flatten)]
+    pub(crate) target: Target,
+    /// Also test how long a binding lasts without traffic, up to this long (5s to 1h)
+    #[arg(long, value_name = "TIME", value_parser = value::idle_time)]
+    pub(crate) lifetime: Option<Duration>,
 }
 
 const STUN_EXAMPLES: &str = "\

@@ -34,6 +34,15 @@ pub(crate) fn run_time(text: &str) -> Result<Duration, String> {
     Ok(time)
 }
 
+/// Reads an idle time of a NAT's binding. No NAT should end one after less than 2 minutes (RFC 4787 §4.3); nobody waits for more than an hour.
+pub(crate) fn idle_time(text: &str) -> Result<Duration, String> {
+    let time = duration(text)?;
+    if !(Duration::from_secs(5)..=Duration::from_secs(3600)).contains(&time) {
+        return Err("must be from 5s to 1h".to_owned());
+    }
+    Ok(time)
+}
+
 /// Reads the least severe level that is logged: `off`, `error`, `warn`, `info` or `debug`.
 pub(crate) fn log_level(text: &str) -> Result<LevelFilter, String> {
     let level = config::LogLevel::from_text(text);

@@ -19,6 +19,7 @@ mod diagnostics;
 mod effective;
 mod layers;
 mod logging;
+mod nat_discovery;
 mod network;
 mod node;
 mod offload;
@@ -160,6 +161,8 @@ pub(crate) struct Config {
     pub(crate) draft_dual_allocation: bool,
     /// Whether 16 of the 20 bytes of an access token's key may sign.
     pub(crate) short_token_keys: bool,
+    /// The other addresses of NAT behaviour discovery, if it is served.
+    pub(crate) nat_discovery: server::NatDiscovery,
     /// SIP, where it is served.
     pub(crate) sip: Sip,
     /// Where metrics and health checks are served, if at all.
@@ -301,11 +304,9 @@ fn resolve(settings: &Settings) -> Option<Config> {
         binding_excess: s.binding_excess?.value,
         token_server_name: token_server_name(settings)?,
         realm: s.realm?.value.0,
-        secrets: s
-            .secrets?
-            .value
+        secrets: values(s.secrets?.value)
             .into_iter()
-            .map(|secret| secret.value.0)
+            .map(|secret| secret.0)
             .collect(),
         users: values(s.users?.value),
         token_keys: values(s.token_keys?.value)
@@ -328,6 +329,7 @@ fn resolve(settings: &Settings) -> Option<Config> {
         classic_stun: s.classic_stun?.value,
         draft_dual_allocation: s.draft_dual_allocation?.value,
         short_token_keys: s.short_token_keys?.value,
+        nat_discovery: nat_discovery::resolve(settings)?,
         sip: sip::resolve(settings)?,
         admin: s.admin_listen?.value,
         log_level: s.log_level?.value.0,

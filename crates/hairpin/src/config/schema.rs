@@ -238,6 +238,16 @@ pub(crate) struct Settings {
     pub(crate) draft_dual_allocation: Entry<bool>,
     /// `compat.short_token_keys`
     pub(crate) short_token_keys: Entry<bool>,
+    /// `nat_discovery.udp`
+    pub(crate) nat_discovery_udp: Entry<List<SocketAddr>>,
+    /// `nat_discovery.tcp`
+    pub(crate) nat_discovery_tcp: Entry<List<SocketAddr>>,
+    /// `nat_discovery.tls`
+    pub(crate) nat_discovery_tls: Entry<List<SocketAddr>>,
+    /// `nat_discovery.external_ip`
+    pub(crate) nat_discovery_external_ip: Entry<List<ExternalIp>>,
+    /// `nat_discovery.padding`
+    pub(crate) nat_discovery_padding: Entry<bool>,
     /// `sip.listen`
     pub(crate) sip_listen: Entry<List<SocketAddr>>,
     /// `sip.listen_tls`
@@ -476,6 +486,14 @@ pub(crate) const KEYS: &[Key] = &[
         &mut s.draft_dual_allocation
     }),
     Key::new("compat", "short_token_keys", |s| &mut s.short_token_keys),
+    Key::new("nat_discovery", "udp", |s| &mut s.nat_discovery_udp).at_start(),
+    Key::new("nat_discovery", "tcp", |s| &mut s.nat_discovery_tcp).at_start(),
+    Key::new("nat_discovery", "tls", |s| &mut s.nat_discovery_tls).at_start(),
+    Key::new("nat_discovery", "external_ip", |s| {
+        &mut s.nat_discovery_external_ip
+    })
+    .at_start(),
+    Key::new("nat_discovery", "padding", |s| &mut s.nat_discovery_padding).at_start(),
     Key::new("sip", "listen", |s| &mut s.sip_listen).at_start(),
     Key::new("sip", "listen_tls", |s| &mut s.sip_listen_tls).at_start(),
     Key::new("sip", "listen_ws", |s| &mut s.sip_listen_ws).at_start(),

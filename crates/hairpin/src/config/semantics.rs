@@ -12,7 +12,7 @@ use super::schema::{Entry, Settings};
 use super::setting::{AtLeastOne, List, write_seconds};
 use super::sip;
 use super::source::{Layer, Located, Location, Sources};
-use super::{acme, alternate, deny_files, tls, tokens};
+use super::{acme, alternate, deny_files, nat_discovery, tls, tokens};
 
 /// Under 16 characters a secret that was typed by a person can be found by trying.
 const SHORT_SECRET: usize = 16;
@@ -34,6 +34,7 @@ pub(crate) fn check(settings: &Settings, sources: &Sources, report: &mut Report)
     sip::check(settings, report);
     tls::check(settings, report);
     acme::check(settings, report);
+    nat_discovery::check(settings, report);
 }
 
 /// The elements of a list that may not have been set.

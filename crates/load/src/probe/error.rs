@@ -130,6 +130,44 @@ pub enum ProbeError {
         /// The server.
         server: SocketAddr,
     },
+    /// The server has one address only.
+    #[error(
+        "{server} answers, but has no other address for the test (no OTHER-ADDRESS): it does not serve NAT behaviour discovery (RFC 5780)"
+    )]
+    NoOtherAddress {
+        /// The server.
+        server: SocketAddr,
+    },
+    /// What the server calls its other address cannot be that.
+    #[error(
+        "{server} calls {other} its other address: both the address and the port have to differ, so it cannot test a NAT"
+    )]
+    WrongOtherAddress {
+        /// The server.
+        server: SocketAddr,
+        /// What OTHER-ADDRESS says.
+        other: SocketAddr,
+    },
+    /// Nothing came from the server's other address, although this machine has sent a request there.
+    #[error(
+        "{server} answers, but {other}, another address that it names, does not. A firewall in front of the server may drop it, or the          server is behind a NAT and names an address of its own network"
+    )]
+    OtherAddressSilent {
+        /// The server.
+        server: SocketAddr,
+        /// The address and port that stay silent.
+        other: SocketAddr,
+    },
+    /// The response came from where the request went.
+    #[error(
+        "{server} was asked to respond from {expected}, and responded from the same address: it ignores CHANGE-REQUEST"
+    )]
+    SameOrigin {
+        /// The server.
+        server: SocketAddr,
+        /// Where the response should have come from.
+        expected: SocketAddr,
+    },
     /// Anything else about a request.
     #[error("the {request} request to {server} failed: {error}")]
     Request {
@@ -193,6 +231,8 @@ pub enum ProbeErrorKind {
     DataLost,
     /// A part of the request was ignored.
     Ignored,
+    /// The server does not serve what is to be tested.
+    Unsupported,
     /// Anything else.
     Other,
 }
@@ -222,8 +262,14 @@ impl ProbeError {
             ProbeError::Refused { code, .. } => ProbeErrorKind::Refused(*code),
             ProbeError::Untrusted { .. } => ProbeErrorKind::Untrusted,
             ProbeError::DataLost { .. } => ProbeErrorKind::DataLost,
-            ProbeError::DualIgnored { .. } => ProbeErrorKind::Ignored,
-            ProbeError::Request { .. } | ProbeError::NoCommonFamily { .. } => ProbeErrorKind::Other,
+            ProbeError::DualIgnored { .. } | ProbeError::SameOrigin { .. } => {
+                ProbeErrorKind::Ignored
+            }
+            ProbeError::NoOtherAddress { .. } => ProbeErrorKind::Unsupported,
+            ProbeError::Request { .. }
+            | ProbeError::NoCommonFamily { .. }
+            | ProbeError::WrongOtherAddress { .. }
+            | ProbeError::OtherAddressSilent { .. } => ProbeErrorKind::Other,
         }
     }
 

@@ -1,11 +1,12 @@
 //! Asks one server what it does, and says what went wrong in words that help.
 //!
 //! [`stun()`] learns the mapped address. [`turn()`] obtains two allocations, finds out what the server offers, sends data from one
-//! through both to the other and back, and releases them. Both block the calling thread; every step has a timeout.
+//! through both to the other and back, and releases them. [`nat()`] finds out how the NAT on the way behaves. All block the calling thread; every step has a timeout.
 
 mod dtls;
 mod error;
 mod link;
+mod nat;
 mod relay;
 mod socket;
 
@@ -18,6 +19,7 @@ use turn::client::{Advice, AllocateOptions, Allocated, Client, ClientConfig, Eve
 pub use client::Handshake;
 pub use error::{ProbeError, ProbeErrorKind};
 use link::Link;
+pub use nat::{Behaviour, Hairpinning, Lifetime, NatOptions, NatReport, nat};
 pub use relay::RelayedRoundTrip;
 pub use turn::client::Credentials;
 

@@ -216,6 +216,7 @@ impl Builder {
             Arc::clone(quotas),
             workers,
         );
+        live.set_discovery(self.discovery.clone());
         live.set_host(addresses::host_addresses());
         Ok(live)
     }

@@ -25,7 +25,7 @@ impl Builder {
         let relays: Vec<IpAddr> = relays.iter().map(|relay| relay.local).collect();
         let wanted = Wanted {
             offload: self.offload,
-            binding: self.settings.answered_by_kernel(),
+            binding: self.settings.answered_by_kernel(&self.discovery),
             listeners,
             relays: &relays,
             ports,

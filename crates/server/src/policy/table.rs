@@ -88,6 +88,8 @@ impl RuleTable {
     }
 
     /// The ruling for `address` and `port`: the longest prefix decides, then the strength of the ruling.
+    // Inlined into `Policy::permits`, it costs each Send indication 13 instructions more.
+    #[inline(never)]
     pub(super) fn ruling(&self, address: u128, port: u16) -> Option<Ruling> {
         self.matches(address)
             .find(|entry| entry.ports.contains(&port))

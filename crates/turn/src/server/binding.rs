@@ -34,26 +34,76 @@ impl Server {
             FingerprintState::Valid => true,
             FingerprintState::Invalid => return Err(DropReason::WrongFingerprint),
         };
-        let unknown: UnknownAttributes = message.unknown_required(is_known).collect();
-        if unknown.is_empty() {
-            let mut buffer = [0; BINDING_SUCCESS_MAX];
-            let mapped = path.five_tuple.remote;
-            let length =
-                binding_success(&mut buffer, &message.transaction_id(), &mapped, fingerprint);
-            if !self
-                .config
-                .may_answer(path, message.as_bytes().len(), length)
-            {
-                return Err(DropReason::Amplification);
-            }
-            self.outputs
-                .send(*path, buffer.get(..length).unwrap_or_default());
-            self.stats.count_success(Method::BINDING);
-        } else {
+        let unknown = self.unknown_of_binding(path, message, is_known);
+        if !unknown.is_empty() {
             let asked = Asked::by_anybody(path, message);
             self.refuse(&asked, &Refusal::Unknown(Box::new(unknown)));
+        } else if self.config.discovery.listeners.is_empty() {
+            return self.mapped(path, message, fingerprint);
+        } else {
+            let asked = Asked::by_anybody(path, message);
+            return self.discovered(now, asked, message);
         }
         Ok(())
+    }
+
+    /// The response that nearly every Binding request gets.
+    fn mapped(
+        &mut self,
+        path: &ClientPath,
+        message: &Message<'_>,
+        fingerprint: bool,
+    ) -> Result<(), DropReason> {
+        let mut buffer = [0; BINDING_SUCCESS_MAX];
+        let (id, mapped) = (message.transaction_id(), path.five_tuple.remote);
+        let length = binding_success(&mut buffer, &id, &mapped, fingerprint);
+        let asked = message.as_bytes().len();
+        if !self.config.may_answer(path, asked, length) {
+            return Err(DropReason::Amplification);
+        }
+        self.outputs
+            .send(*path, buffer.get(..length).unwrap_or_default());
+        self.stats.count_success(Method::BINDING);
+        Ok(())
+    }
+
+    /// Answers as RFC 5780 §6.1 describes on its listeners, and as RFC 8489 does on others.
+    fn discovered(
+        &mut self,
+        now: Now,
+        mut asked: Asked,
+        message: &Message<'_>,
+    ) -> Result<(), DropReason> {
+        match self.config.discovery.response(&asked.path, message) {
+            Ok(Some(response)) => {
+                let client = asked.path.five_tuple.remote.ip();
+                if let Some(bytes) = response.padding
+                    && !self.padding_budgets.take(client, bytes, now.mono)
+                {
+                    return Err(DropReason::PaddingOverBudget);
+                }
+                asked.path = response.path;
+                self.succeed(&asked, |message| response.write(message));
+            }
+            Ok(None) => {
+                let mapped = XorMappedAddress(asked.path.five_tuple.remote);
+                self.succeed(&asked, |message| message.push(&mapped).map(drop));
+            }
+            Err(refusal) => self.refuse(&asked, &refusal),
+        }
+        Ok(())
+    }
+
+    /// The attributes that are neither `is_understood` nor those of RFC 5780 on its listeners.
+    fn unknown_of_binding(
+        &self,
+        path: &ClientPath,
+        message: &Message<'_>,
+        is_understood: impl Fn(AttributeType) -> bool,
+    ) -> UnknownAttributes {
+        let discovery = &self.config.discovery;
+        let known = |attribute| is_understood(attribute) || discovery.knows(path, attribute);
+        message.unknown_required(known).collect()
     }
 
     /// A Binding request that needs credentials, or brings some.
@@ -64,20 +114,16 @@ impl Server {
         message: &Message<'_>,
         source: Source,
     ) -> Result<(), DropReason> {
-        if let Some(asked) = self.authenticated(now, path, message, source)? {
-            self.authenticated_binding(&asked, message);
-        }
-        Ok(())
-    }
-
-    fn authenticated_binding(&mut self, asked: &Asked, message: &Message<'_>) {
-        let unknown = self.unknown_attributes(message);
+        let Some(asked) = self.authenticated(now, path, message, source)? else {
+            return Ok(());
+        };
+        let unknown =
+            self.unknown_of_binding(path, message, |attribute| self.understands(attribute));
         if unknown.is_empty() {
-            let mapped = XorMappedAddress(asked.path.five_tuple.remote);
-            self.succeed(asked, |message| message.push(&mapped).map(drop));
-        } else {
-            self.refuse(asked, &Refusal::Unknown(Box::new(unknown)));
+            return self.discovered(now, asked, message);
         }
+        self.refuse(&asked, &Refusal::Unknown(Box::new(unknown)));
+        Ok(())
     }
 
     /// What is no message of RFC 8489 may be a Binding request of RFC 3489 (RFC 5389 §12.2).

@@ -9,6 +9,7 @@ use stun::nonce::NonceKeys;
 use super::alternate::Alternates;
 pub use super::challenge::{MAX_REALM_BYTES, max_server_name_bytes};
 use super::credentials::{AccessTokens, Credentials};
+use super::discovery::Discovery;
 use super::limiter::{MAX_ALLOCATION_RATE, MIN_ALLOCATION_RATE};
 use super::policy::PeerPolicy;
 use super::quota::{Quota, Unlimited};
@@ -103,6 +104,9 @@ pub struct Config {
     /// Whether the first 16 bytes of a token's key of 20 bytes are also accepted as key of HMAC-SHA1. Clients that use coturn's library
     /// sign so.
     pub short_token_keys: bool,
+    /// The addresses and ports of NAT behaviour discovery (RFC 5780). Default: none, so that CHANGE-REQUEST, RESPONSE-PORT and PADDING are
+    /// unknown attributes.
+    pub discovery: Discovery,
     /// Whether ADDITIONAL-ADDRESS-FAMILY is also taken under 0x8032, the number that clients of the draft
     /// before RFC 8656 (coturn's up to now) send it with. They get ADDRESS-ERROR-CODE under the draft's
     /// number, too.
@@ -165,6 +169,7 @@ impl Config {
             channel_keeps_permission: true,
             classic_stun: true,
             short_token_keys: true,
+            discovery: Discovery::default(),
             draft_dual_allocation: true,
             offload: false,
             report_changes: false,

@@ -7,6 +7,7 @@ use foldhash::SharedSeed;
 use foldhash::fast::FoldHasher;
 use stun::TransactionId;
 
+use super::shares::Prefix;
 use crate::{FiveTuple, Transport};
 
 /// A keyed hash function.
@@ -47,6 +48,11 @@ impl KeyedHash {
         write_five_tuple(&mut hasher, five_tuple);
         hasher.write(&id.0);
         hasher.finish()
+    }
+
+    /// Of a prefix of addresses.
+    pub(super) fn prefix(&self, prefix: Prefix) -> u64 {
+        self.bytes(&prefix.as_u64().to_ne_bytes())
     }
 
     /// Of bytes.

@@ -71,6 +71,7 @@ pub mod credentials;
 mod data;
 mod deadlines;
 mod deletions;
+mod discovery;
 mod drop_reason;
 mod granted;
 mod hash;
@@ -113,6 +114,7 @@ pub use config::{
     PERMISSION_LIFETIME_S, ValidConfig, max_server_name_bytes,
 };
 pub use credentials::Credentials;
+pub use discovery::{Discovery, DiscoveryListeners, MAX_PADDING};
 pub use drop_reason::DropReason;
 pub use icmp::IcmpError;
 pub use limiter::{
@@ -133,6 +135,7 @@ use allocation::Clients;
 use challenge::Offer;
 use deadlines::Deadlines;
 use deletions::Deletions;
+use discovery::PaddingBudgets;
 use hash::KeyedHash;
 use limiter::Limiter;
 use lookups::Lookups;
@@ -171,6 +174,7 @@ pub struct Server {
     moved: Moved,
     known_users: KnownUsers,
     lookups: Lookups,
+    padding_budgets: PaddingBudgets,
     reports: Reports,
     outputs: Outputs,
     limiter: Limiter,
@@ -202,7 +206,8 @@ impl Server {
             tokens: Tokens::new(worker, &random.key()),
             deletions: Deletions::new(by_five_tuple.clone()),
             known_users: KnownUsers::new(by_name),
-            lookups: Lookups::new(by_five_tuple),
+            lookups: Lookups::new(by_five_tuple.clone()),
+            padding_budgets: PaddingBudgets::new(by_five_tuple),
             reports: Reports::default(),
             outputs: Outputs::default(),
             limiter,

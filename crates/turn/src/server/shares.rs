@@ -17,6 +17,10 @@ impl Prefix {
             IpAddr::V6(v6) => (v6.to_bits() >> 80) as u64,
         })
     }
+
+    pub(super) const fn as_u64(self) -> u64 {
+        self.0
+    }
 }
 
 /// The counts of all prefixes that have any.
@@ -38,15 +42,13 @@ impl Shares {
     pub(super) fn count(&self, prefix: Prefix) -> usize {
         let found = self
             .counts
-            .find(self.hash.bytes(&prefix.0.to_ne_bytes()), |(other, _)| {
-                *other == prefix
-            });
+            .find(self.hash.prefix(prefix), |(other, _)| *other == prefix);
         found.map_or(0, |(_, count)| *count as usize)
     }
 
     /// One more.
     pub(super) fn add(&mut self, prefix: Prefix) {
-        let hash = |prefix: Prefix| self.hash.bytes(&prefix.0.to_ne_bytes());
+        let hash = |prefix: Prefix| self.hash.prefix(prefix);
         self.counts
             .entry(
                 hash(prefix),
@@ -59,7 +61,7 @@ impl Shares {
 
     /// One less.
     pub(super) fn remove(&mut self, prefix: Prefix) {
-        let hash = self.hash.bytes(&prefix.0.to_ne_bytes());
+        let hash = self.hash.prefix(prefix);
         let Ok(mut entry) = self.counts.find_entry(hash, |(other, _)| *other == prefix) else {
             return;
         };

@@ -77,10 +77,14 @@ impl Server {
 
     /// The attributes of an authenticated request that this server must understand and does not.
     pub(super) fn unknown_attributes(&self, message: &Message<'_>) -> UnknownAttributes {
+        message
+            .unknown_required(|attribute| self.understands(attribute))
+            .collect()
+    }
+
+    /// Whether every request may have this attribute.
+    pub(super) fn understands(&self, attribute: AttributeType) -> bool {
         let takes_tokens = self.config.access_tokens.is_some();
-        let is_understood = |attribute| {
-            is_known(attribute) || attribute == AttributeType::ACCESS_TOKEN && takes_tokens
-        };
-        message.unknown_required(is_understood).collect()
+        is_known(attribute) || attribute == AttributeType::ACCESS_TOKEN && takes_tokens
     }
 }

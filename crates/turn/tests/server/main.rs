@@ -14,6 +14,7 @@ mod channels;
 mod checks;
 mod credentials;
 mod data;
+mod discovery;
 mod dual;
 mod expiry;
 mod hostile;

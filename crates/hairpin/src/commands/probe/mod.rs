@@ -2,6 +2,7 @@
 //!
 //! Status 0: the server works; 1: it does not; 2: the arguments make no sense.
 
+mod nat;
 mod offload;
 mod report;
 mod target;
@@ -11,11 +12,11 @@ use std::process::ExitCode;
 
 use anyhow::{Context, Result, anyhow};
 use load::ServerAddress;
-use load::probe::{self, Credentials, ProbeError, ProbeErrorKind};
+use load::probe::{self, Credentials, NatOptions, ProbeError, ProbeErrorKind};
 use load::uri::Scheme;
 
 use super::{creds, output};
-use crate::cli::probe::{Args, Target as TargetArgs, Turn, What};
+use crate::cli::probe::{Args, Nat, Target as TargetArgs, Turn, What};
 use report::Finding;
 use target::Target;
 
@@ -39,6 +40,16 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
             }
             Err(error) => Ok(usage(&error)),
         },
+        What::Nat(args) => match prepare_nat(args) {
+            Ok((target, options)) => {
+                let ask = |server: ServerAddress| {
+                    probe::nat(server.address, &options)
+                        .map(|report| Finding::Nat(Box::new(report)))
+                };
+                conclude(&args.target, first_that_answers(&target, ask))
+            }
+            Err(error) => Ok(usage(&error)),
+        },
         What::Turn(turn) => match prepare_turn(turn) {
             Ok((target, credentials)) => {
                 let ask = |server| {
@@ -56,6 +67,17 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
 fn usage(error: &anyhow::Error) -> ExitCode {
     eprintln!("error: {error:#}");
     ExitCode::from(USAGE)
+}
+
+fn prepare_nat(args: &Nat) -> Result<(Target, NatOptions)> {
+    let target = Target::new(&args.target, Scheme::Stun)?;
+    anyhow::ensure!(
+        target.is_udp(),
+        "a NAT is tested over UDP: leave out ?transport= and write stun:HOST or HOST"
+    );
+    let mut options = NatOptions::new(target.timeout);
+    options.lifetime = args.lifetime;
+    Ok((target, options))
 }
 
 fn prepare_turn(turn: &Turn) -> Result<(Target, Option<Credentials>)> {

@@ -3,7 +3,7 @@
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use load::probe::{Connected, Offer, RelayedRoundTrip, StunReport, TurnReport};
+use load::probe::{Connected, NatReport, Offer, RelayedRoundTrip, StunReport, TurnReport};
 use serde_json::{Value, json};
 
 use super::Failure;
@@ -17,13 +17,15 @@ pub(super) enum Finding {
     Stun(Box<StunReport>),
     /// To an allocation and what follows.
     Turn(Box<TurnReport>),
+    /// From two addresses and ports.
+    Nat(Box<NatReport>),
 }
 
 impl Finding {
     /// What does not work although the server answered.
     pub(super) fn fault(&self) -> Option<String> {
         match self {
-            Self::Stun(_) => None,
+            Self::Stun(_) | Self::Nat(_) => None,
             Self::Turn(turn) => {
                 let error = turn.relayed_round_trip.as_ref().err()?;
                 Some(format!(
@@ -38,6 +40,7 @@ impl Finding {
         match self {
             Self::Stun(stun) => stun_text(stun),
             Self::Turn(turn) => turn_text(turn),
+            Self::Nat(nat) => super::nat::text(nat),
         }
     }
 
@@ -55,6 +58,7 @@ impl Finding {
                 "software": stun.software,
             }),
             Self::Turn(turn) => turn_json(turn),
+            Self::Nat(nat) => super::nat::json(nat),
         }
     }
 }
@@ -216,7 +220,7 @@ fn offer_text(offer: &Offer) -> String {
     format!("realm \"{realm}\", {algorithm} key, {integrity}{anonymous}")
 }
 
-fn mapped(mapped: SocketAddr, local: SocketAddr) -> String {
+pub(super) fn mapped(mapped: SocketAddr, local: SocketAddr) -> String {
     if mapped == local {
         format!("{mapped}, the same as here: no NAT")
     } else {

@@ -55,6 +55,11 @@ impl Target {
         })
     }
 
+    /// Whether it is reached over plain UDP.
+    pub(super) fn is_udp(&self) -> bool {
+        self.via == Via::Udp
+    }
+
     /// Its addresses of the wanted family, at least one, in the order of the resolver.
     pub(super) fn addresses(&self) -> Result<Vec<ServerAddress>> {
         let found = self

@@ -54,6 +54,7 @@ impl Engine {
             .receive_buffer(config.receive_buffer)
             .send_buffer(config.send_buffer)
             .busy_poll(config.busy_poll_us)
+            .nat_discovery(config.nat_discovery.clone())
             .settings(settings(config));
         if let Some(workers) = config.workers {
             builder = builder.workers(usize::try_from(workers)?);
