@@ -22,6 +22,15 @@ fn uas() -> Uas {
     Uas::start(&UasOptions::new(vec!["127.0.0.1:0".parse().unwrap()])).unwrap()
 }
 
+/// Two answering sides on one port would each get a part of the other's calls.
+#[test]
+fn a_port_in_use_is_an_error_also_if_another_answering_side_has_it() {
+    let first = uas();
+    let again = Uas::start(&UasOptions::new(vec![first.addresses()[0]]));
+    let error = again.unwrap_err().to_string();
+    assert!(error.contains("cannot listen on 127.0.0.1:"), "{error}");
+}
+
 fn options(target: SocketAddr, workload: SipWorkload, transport: Transport) -> SipOptions {
     let mut options = SipOptions::new(Target::admit(target, false).unwrap());
     options.workload = workload;

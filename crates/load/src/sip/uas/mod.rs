@@ -21,6 +21,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
+use ::io::{TcpListener, TcpOptions, UdpOptions, UdpSocket};
+
 use crate::sip::Transport;
 use counts::Board;
 pub use counts::UasReport;
@@ -84,17 +86,39 @@ pub struct Uas {
 /// How often another port is asked for where any will do.
 const TRIES: usize = 64;
 
+/// The address, with a port that nobody else has over UDP or TCP. SO_REUSEPORT, which the threads need, would let two programs of one user
+/// share a port: each would get a part of the other's connections.
+fn free(address: SocketAddr) -> Result<SocketAddr, UasError> {
+    let refused = |transport| {
+        move |source| UasError::Listen {
+            address,
+            transport,
+            source,
+        }
+    };
+    let udp = UdpSocket::bind(address, &UdpOptions::default()).map_err(refused(Transport::Udp))?;
+    let plain = TcpOptions {
+        reuse_port: false,
+        ..TcpOptions::default()
+    };
+    let tcp = TcpListener::bind(udp.local_addr(), &plain).map_err(refused(Transport::Tcp))?;
+    Ok(tcp.local_addr())
+}
+
 /// Binds all sockets of all threads.
 fn bind(options: &UasOptions) -> Result<(Vec<SocketAddr>, Vec<Worker>), UasError> {
     let any = options.listen.iter().any(|address| address.port() == 0);
     let mut tries = 0;
     loop {
-        let mut addresses = options.listen.clone();
-        let workers: Result<Vec<_>, _> = (0..options.threads)
-            .map(|_| Worker::bind(&mut addresses, options.ring))
-            .collect();
-        match workers {
-            Ok(workers) => return Ok((addresses, workers)),
+        let addresses: Result<Vec<_>, _> = options.listen.iter().map(|at| free(*at)).collect();
+        let bound = addresses.and_then(|mut addresses| {
+            let workers: Result<Vec<_>, _> = (0..options.threads)
+                .map(|_| Worker::bind(&mut addresses, options.ring))
+                .collect();
+            Ok((addresses, workers?))
+        });
+        match bound {
+            Ok(bound) => return Ok(bound),
             // The port that the kernel chose for UDP may be taken over TCP.
             Err(_) if any && tries < TRIES => tries += 1,
             Err(error) => return Err(error),
