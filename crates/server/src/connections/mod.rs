@@ -51,7 +51,7 @@ const READ_UNPROVEN: usize = 4 << 10;
 
 /// Time for connections without an allocation per wake-up: to accept them, to make handshakes, to answer. They must not delay datagrams for long. A
 /// step that begins within it is completed, and what it uses beyond is missing in the next wake-up.
-const NEWCOMERS_NS: u64 = 1_000_000;
+const UNPROVEN_NS: u64 = 1_000_000;
 
 /// The number of table entries that the search for a connection to evict examines. A full search of many thousands takes too long.
 const EVICTION_SAMPLE: usize = 256;
@@ -109,7 +109,7 @@ pub(crate) struct Connections {
     /// Index at which the next search for a connection to evict begins.
     cursor: usize,
     /// Time that connections without an allocation have used in this wake-up.
-    newcomers_ns: u64,
+    unproven_ns: u64,
     /// Time at which paused listeners are polled again.
     accept_again: Option<Mono>,
     counters: StreamCounters,
@@ -138,7 +138,7 @@ impl Connections {
             spare: Spare::default(),
             scratch: Vec::new(),
             cursor: 0,
-            newcomers_ns: 0,
+            unproven_ns: 0,
             accept_again: None,
             counters: StreamCounters::default(),
         }
@@ -187,12 +187,12 @@ impl Connections {
     /// Accepts a bounded number of connections, as long as there is time for them.
     pub(crate) fn accept(&mut self, number: u16, poller: &Poller, now: Mono) {
         for _ in 0..ACCEPTS {
-            if self.newcomers_ns > NEWCOMERS_NS {
+            if self.unproven_ns > UNPROVEN_NS {
                 return;
             }
             let begun = io::clock::monotonic_ns();
             let more = self.accept_one(number, poller, now);
-            self.newcomers_ns += io::clock::monotonic_ns() - begun;
+            self.unproven_ns += io::clock::monotonic_ns() - begun;
             if !more {
                 return;
             }
@@ -391,23 +391,23 @@ impl Connections {
     }
 
     /// Time that connections without an allocation have used in this wake-up.
-    pub(crate) fn newcomers_ns(&self) -> u64 {
-        self.newcomers_ns
+    pub(crate) fn unproven_ns(&self) -> u64 {
+        self.unproven_ns
     }
 
     /// Reads from the socket once.
     fn read(&mut self, slot: Slot, arena: &mut Arena, poller: &Poller, now: Mono) {
-        let defers = self.newcomers_ns > NEWCOMERS_NS;
+        let defers = self.unproven_ns > UNPROVEN_NS;
         let Some(connection) = self.get(slot) else {
             return;
         };
-        let is_newcomer = !connection.is_proven;
-        if defers && is_newcomer {
+        let is_unproven = !connection.is_proven;
+        if defers && is_unproven {
             // The poller is level-triggered and reports the connection again.
             self.counters.handshakes_deferred += 1;
             return;
         }
-        let begun = is_newcomer.then(io::clock::monotonic_ns);
+        let begun = is_unproven.then(io::clock::monotonic_ns);
         let mut buffer = std::mem::take(&mut arena.received);
         let room = if connection.is_proven {
             buffer.len()
@@ -424,7 +424,7 @@ impl Connections {
         }
         arena.received = buffer;
         if let Some(begun) = begun {
-            self.newcomers_ns += io::clock::monotonic_ns() - begun;
+            self.unproven_ns += io::clock::monotonic_ns() - begun;
         }
     }
 
@@ -472,7 +472,7 @@ impl Connections {
             }
             self.close(slot, reason, failure, poller);
         }
-        self.newcomers_ns += io::clock::monotonic_ns() - begun;
+        self.unproven_ns += io::clock::monotonic_ns() - begun;
     }
 
     /// Once the PROXY header has named the client, counts the connection for the client's address and no longer for the load balancer's.
@@ -596,10 +596,10 @@ impl Connections {
         if !self.dirty.is_empty() {
             self.write_dirty(poller, now);
         }
-        self.newcomers_ns = self
-            .newcomers_ns
-            .saturating_sub(NEWCOMERS_NS)
-            .min(NEWCOMERS_NS);
+        self.unproven_ns = self
+            .unproven_ns
+            .saturating_sub(UNPROVEN_NS)
+            .min(UNPROVEN_NS);
     }
 
     fn write_dirty(&mut self, poller: &Poller, now: Mono) {
@@ -617,7 +617,7 @@ impl Connections {
                 self.write(slot, poller, now);
             }
             if let Some(begun) = begun {
-                self.newcomers_ns += io::clock::monotonic_ns() - begun;
+                self.unproven_ns += io::clock::monotonic_ns() - begun;
             }
         }
         self.dirty = dirty;

@@ -47,7 +47,7 @@ impl Worker {
         let engine = &self.core.engine;
         dtls.expire(now.mono, |client| engine.has_allocation(client));
         if dtls.has_work() {
-            let used = self.core.connections.newcomers_ns();
+            let used = self.core.connections.unproven_ns();
             let end = io::clock::monotonic_ns() + HANDSHAKES_NS.saturating_sub(used);
             dtls.step(now.mono, || io::clock::monotonic_ns() >= end);
         }
