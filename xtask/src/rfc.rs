@@ -37,6 +37,10 @@ const TITLES: &[(u32, &str)] = &[
         6026,
         "Correct Transaction Handling for 2xx Responses to SIP INVITE Requests",
     ),
+    (
+        6062,
+        "Traversal Using Relays around NAT (TURN) Extensions for TCP Allocations",
+    ),
     (6347, "Datagram Transport Layer Security Version 1.2"),
     (6455, "The WebSocket Protocol"),
     (7118, "The WebSocket Protocol as a Transport for SIP"),

@@ -33,7 +33,8 @@ impl Server {
         if is_tunnelled(asked.path.five_tuple.remote.ip()) {
             return Err(ErrorCode::FORBIDDEN.into());
         }
-        let wanted = Wanted::read(message, &self.config)?;
+        let transport = asked.path.five_tuple.transport;
+        let wanted = Wanted::read(message, transport, &self.config)?;
         let Some(user) = asked.user.clone() else {
             return Err(ErrorCode::SERVER_ERROR.into());
         };
@@ -116,6 +117,7 @@ impl Server {
             asked: asked.clone(),
             lifetime_s,
             plan: wanted.plan(),
+            is_tcp: wanted.transport() == RelayTransport::Tcp,
             relays: [None; 2],
         };
         let stage = Stage::Opening(Box::new(opening));
@@ -132,7 +134,7 @@ impl Server {
             self.deadlines.set(index, now.mono.plus_secs(OPENING_S));
             Some(RelayRequest {
                 key: RelayKey { index, generation },
-                transport: RelayTransport::Udp,
+                transport: wanted.transport(),
                 family,
                 port,
             })

@@ -62,6 +62,8 @@ pub(super) struct Opening {
     pub(super) asked: Asked,
     pub(super) lifetime_s: u32,
     pub(super) plan: Plan,
+    /// Whether the relays are TCP (RFC 6062).
+    pub(super) is_tcp: bool,
     /// The relays that were asked for; one or two.
     pub(super) relays: [Option<RelayIndex>; 2],
 }

@@ -34,6 +34,10 @@ impl Server {
             (allocation.v6, allocation.v4)
         };
         let relay = relay.ok_or(ErrorCode::PEER_ADDRESS_FAMILY_MISMATCH)?.get();
+        // Channels carry datagrams. RFC 6062 has none, and coturn refuses them with the same code.
+        if self.tcp.has_relay(relay) {
+            return Err(ErrorCode::FORBIDDEN.into());
+        }
         let client = self
             .clients
             .get(place)

@@ -96,6 +96,7 @@ impl Server {
     pub(super) fn close_relay(&mut self, relay: u32) {
         let key = self.relay_key(relay);
         self.stop_offloads(relay);
+        self.close_connections_of(relay);
         let Some(Relay::Live(live)) = self.relays.remove(relay) else {
             return;
         };
@@ -167,7 +168,8 @@ impl Server {
         let relay = self.deadlines.first().map(|(at, _)| at);
         let memories = earlier(self.deletions.all_old_at(), self.moved.all_old_at());
         let waiting = earlier(self.lookups.next_deadline(), self.walks.since());
-        earlier(earlier(relay, memories), waiting)
+        let connections = self.next_connection_deadline();
+        earlier(earlier(relay, memories), earlier(waiting, connections))
     }
 
     /// Expires what is due. Does a bounded amount of work: call [`poll_timeout`](Self::poll_timeout) again afterwards.
@@ -180,6 +182,7 @@ impl Server {
             }
         }
         self.expire_lookups(now);
+        self.expire_connections(now);
         if self.deletions.all_old_at().is_some_and(|at| at <= now.mono) {
             self.deletions.clear();
             self.stats.deletions = 0;

@@ -111,6 +111,10 @@ pub struct Config {
     /// before RFC 8656 (coturn's up to now) send it with. They get ADDRESS-ERROR-CODE under the draft's
     /// number, too.
     pub draft_dual_allocation: bool,
+    /// Whether TCP relayed addresses can be had (RFC 6062); if not, asking for one is 442.
+    pub tcp_relay: bool,
+    /// Connections with peers per TCP relayed transport address. Beyond, Connect requests get 508, and peers that connect are refused.
+    pub max_peer_connections: usize,
     /// Whether the embedder can have channels relayed below the engine: [`Output::Offload`](super::Output::Offload) says which.
     pub offload: bool,
     /// Whether the outputs that only report are produced: [`Output::AllocationRefreshed`](super::Output::AllocationRefreshed),
@@ -171,6 +175,8 @@ impl Config {
             short_token_keys: true,
             discovery: Discovery::default(),
             draft_dual_allocation: true,
+            tcp_relay: false,
+            max_peer_connections: 16,
             offload: false,
             report_changes: false,
             allocation_rate: 0,

@@ -66,6 +66,8 @@ drop_reasons! {
     UnknownAttribute = "unknown_attribute",
     /// A Send indication to a peer of a family that the allocation has no address of.
     PeerFamilyMismatch = "peer_family_mismatch",
+    /// A Send indication for a TCP allocation, which relays no datagrams (RFC 6062).
+    NotUdp = "not_udp",
     /// DONT-FRAGMENT, which this server cannot do (RFC 8656 §11.2).
     DontFragmentUnsupported = "dont_fragment_unsupported",
     /// Arrived at a relayed transport address that is closed by now.

@@ -10,6 +10,7 @@
 
 use std::fmt::Debug;
 use std::sync::Arc;
+use std::time::Duration;
 
 use super::config::Config;
 use crate::Mono;
@@ -22,6 +23,9 @@ pub const MIN_ALLOCATION_RATE: u64 = 1000;
 
 /// The highest: beyond, a byte takes so few 1024ths of a nanosecond that the rate would not be what was asked for.
 pub const MAX_ALLOCATION_RATE: u64 = 10_000_000_000;
+
+/// A stream is relayed in parts that its rate permits within this time.
+const STREAM_INTERVAL: Duration = Duration::from_millis(100);
 
 /// What one byte takes at so many bytes per second, in 1024ths of a nanosecond; 0 for a rate of 0, which is none.
 #[must_use]
@@ -98,6 +102,19 @@ impl Limiter {
     #[inline]
     pub(super) fn admits(&mut self, now: Mono, place: u32, bytes: usize) -> bool {
         self.scale == 0 || self.charge(now, place, bytes)
+    }
+
+    /// How many bytes of a stream may be relayed now for the allocation at this place: a tenth of a second's worth. If none, when to ask
+    /// again.
+    pub(super) fn allowance(&mut self, now: Mono, place: u32) -> Result<usize, Mono> {
+        if self.scale == 0 {
+            return Ok(usize::MAX);
+        }
+        if !self.charge(now, place, 0) {
+            return Err(now.plus(STREAM_INTERVAL));
+        }
+        let bytes = (STREAM_INTERVAL.as_nanos() as u64 * 1024) / u64::from(self.scale);
+        Ok(bytes.max(1) as usize)
     }
 
     // Out of the way of those who have no limit.

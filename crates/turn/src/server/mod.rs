@@ -19,6 +19,7 @@
 //!   attributes, RFC 8656 §5, and the method's own file. All checks come before the first change.
 //! - **Allocate** needs sockets: the request waits in its client (`allocate.rs`) until the embedder says what became of
 //!   them (`opening.rs`), or takes the request to another server (`moved.rs`).
+//! - **TCP allocations** (`tcp/`, RFC 6062): the embedder dials, accepts and relays; the engine names the connections and decides about them.
 //! - **Time** (`close.rs`): each relay has one deadline, the earliest of all that is its own (`deadlines.rs`).
 //!
 //! # What it must never do
@@ -97,6 +98,7 @@ mod send;
 mod shares;
 mod slab;
 mod stats;
+mod tcp;
 mod token_user;
 mod user;
 mod verdict;
@@ -129,6 +131,7 @@ pub use quota::{Quota, QuotaExceeded, QuotaUnit, Unlimited};
 pub use read_ahead::Arrival;
 pub use reservation::{ClaimError, ClaimedRelay};
 pub use stats::{ERROR_CODES, METHODS, Stats};
+pub use tcp::ConnectError;
 pub use verdict::{ClientVerdict, PeerVerdict};
 
 use allocation::Clients;
@@ -145,6 +148,7 @@ use relay::Relay;
 use report::Reports;
 use reservation::Tokens;
 use slab::Slab;
+use tcp::PeerConnections;
 use user::KnownUsers;
 pub use user::{Forget, VerifiedUser};
 use walk::Walks;
@@ -180,6 +184,7 @@ pub struct Server {
     limiter: Limiter,
     random: Random,
     stats: Stats,
+    tcp: PeerConnections,
     walks: Walks,
 }
 
@@ -213,6 +218,7 @@ impl Server {
             limiter,
             random,
             stats: Stats::default(),
+            tcp: PeerConnections::new(worker),
             walks: Walks::default(),
         }
     }
@@ -236,6 +242,7 @@ impl Server {
         self.limiter.set_config(&config, self.clients.places_ever());
         let before = std::mem::replace(&mut self.config, config);
         self.start_reclassifying(now, &before);
+        self.start_rejudging(now);
     }
 
     /// Datagrams from a client. The verdict is for the first [`ClientVerdict::covers`] of them.

@@ -81,7 +81,12 @@ impl Server {
                 Some(Ok(opened)) if opening.plan == Plan::Pair && which == 1 => {
                     founding.granted.token = self.reserve(now, relay.get(), founding.place, opened);
                 }
-                Some(Ok(opened)) => self.go_live(now, &mut founding, relay, opened),
+                Some(Ok(opened)) => {
+                    self.go_live(now, &mut founding, relay, opened);
+                    if opening.is_tcp {
+                        self.tcp.add_relay(relay.get());
+                    }
+                }
                 _ => self.forget_relay(relay.get(), founding.place),
             }
         }

@@ -39,7 +39,9 @@ pub enum Output<'a> {
         user: &'a VerifiedUser,
     },
     /// An authenticated request from a 5-tuple whose Allocate request was [moved](super::Server::request_moved) a moment
-    /// ago: hand it to the same server's [`handle_moved`](super::Server::handle_moved).
+    /// ago: hand it to the same server's [`handle_moved`](super::Server::handle_moved). Or a ConnectionBind request (RFC 6062) whose
+    /// CONNECTION-ID is another server's: hand it over with the client's connection. If there is no such server, hand it to
+    /// [`handle_moved`](super::Server::handle_moved) of this one, which refuses it.
     MoveRequest {
         /// The embedder's number of that server.
         to: u16,
@@ -100,7 +102,8 @@ pub enum Output<'a> {
         /// Whose socket.
         relay: RelayKey,
     },
-    /// Dial a TCP connection from the relay's address to the peer (RFC 6062 §5.2). The policy has allowed the peer.
+    /// Dial a TCP connection from the relay's address to the peer (RFC 6062 §5.2), and call
+    /// [`connected`](super::Server::connected). The policy has allowed the peer. Read nothing from the connection before it is bound.
     Connect {
         /// The key of the connection.
         connection: ConnectionKey,
@@ -109,14 +112,16 @@ pub enum Output<'a> {
         /// The peer.
         peer: SocketAddr,
     },
-    /// Join the connection to the peer with the client's data connection (RFC 6062 §5.4): whatever one receives, the other sends.
+    /// Join the connection to the peer with the client's data connection (RFC 6062 §5.4): whatever one receives, the other sends, after the
+    /// response that was queued before this output. When either ends, call
+    /// [`connection_closed`](super::Server::connection_closed).
     BindConnection {
         /// The connection to the peer.
         connection: ConnectionKey,
         /// The client's data connection.
         path: ClientPath,
     },
-    /// Close the connection to the peer, and the data connection that is bound to it.
+    /// Close the connection to the peer, and the data connection that is bound to it. It may still be dialled.
     CloseConnection {
         /// The connection to the peer.
         connection: ConnectionKey,
@@ -274,7 +279,7 @@ impl Traffic {
 pub enum RelayTransport {
     /// UDP.
     Udp,
-    /// TCP (RFC 6062): the socket listens for connections from peers. No client can request it yet: the response is 442.
+    /// TCP (RFC 6062): the socket listens for connections from peers. Only with [`Config::tcp_relay`](super::Config::tcp_relay).
     Tcp,
 }
 

@@ -20,7 +20,7 @@ use super::permission::Permission;
 use super::relay::Relay;
 use super::report::Failure;
 use super::user::{User, VerifiedUser};
-use crate::{AllocationKey, ClientPath, LookupKey, Mono, RelayKey, RequestKey};
+use crate::{AllocationKey, ClientPath, ConnectionKey, LookupKey, Mono, RelayKey, RequestKey};
 
 /// What the buffers may hold on to once all is done, in bytes and in outputs: more was a burst.
 const KEEP_BYTES: usize = 1 << 20;
@@ -82,6 +82,7 @@ pub(super) enum Queued {
     },
     Auth(QueuedAuth),
     CloseRelay(RelayKey),
+    Connection(ConnectionKey, ConnectionStep),
     Offload {
         channel: OffloadedChannel,
         own_relay: bool,
@@ -96,6 +97,28 @@ pub(super) enum Queued {
     },
     Changed(Arc<User>, ClientPath, Change),
     Closed(Box<Closed>),
+}
+
+/// What is to be done with a connection to a peer (RFC 6062).
+#[derive(Clone, Copy, Debug)]
+pub(super) enum ConnectionStep {
+    Connect { relay: RelayKey, peer: SocketAddr },
+    Bind(ClientPath),
+    Close,
+}
+
+impl ConnectionStep {
+    const fn output(self, connection: ConnectionKey) -> Output<'static> {
+        match self {
+            ConnectionStep::Connect { relay, peer } => Output::Connect {
+                connection,
+                relay,
+                peer,
+            },
+            ConnectionStep::Bind(path) => Output::BindConnection { connection, path },
+            ConnectionStep::Close => Output::CloseConnection { connection },
+        }
+    }
 }
 
 /// What has changed for a client.
@@ -206,6 +229,7 @@ impl Queued {
                 message: sent.get(bytes.clone()).unwrap_or_default(),
             },
             Queued::CloseRelay(relay) => Output::CloseRelay { relay: *relay },
+            Queued::Connection(connection, step) => step.output(*connection),
             Queued::Offload {
                 channel,
                 own_relay,

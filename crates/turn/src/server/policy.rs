@@ -89,6 +89,15 @@ pub trait PeerPolicy: Debug + Send + Sync {
     /// Whether the client may send to this port of this address. [`PeerClass::OwnRelay`] only for a port that an active
     /// allocation of this server owns at this moment.
     fn permits(&self, client: &ClientIdentity<'_>, peer: SocketAddr) -> PeerClass;
+
+    /// Whether the client may connect to this port of this address over TCP (RFC 6062). [`PeerClass::OwnRelay`] only for a port on which
+    /// an active TCP allocation of this server listens. Unless it is implemented: what `permits` says, and no relay of this server.
+    fn permits_connection(&self, client: &ClientIdentity<'_>, peer: SocketAddr) -> PeerClass {
+        match self.permits(client, peer) {
+            PeerClass::Peer => PeerClass::Peer,
+            PeerClass::OwnRelay | PeerClass::Denied => PeerClass::Denied,
+        }
+    }
 }
 
 /// Allows every peer. For tests, and for networks without anything to protect: clients reach what the server's host reaches.
@@ -103,6 +112,18 @@ impl PeerPolicy for AllowEveryPeer {
     fn permits(&self, _: &ClientIdentity<'_>, _: SocketAddr) -> PeerClass {
         PeerClass::Peer
     }
+}
+
+/// The class of a peer that a client wants to connect to.
+pub(super) fn class_of_connection(
+    policy: &dyn PeerPolicy,
+    client: &ClientIdentity<'_>,
+    peer: SocketAddr,
+) -> PeerClass {
+    if is_tunnelled(peer.ip()) || peer.port() == 0 {
+        return PeerClass::Denied;
+    }
+    policy.permits_connection(client, peer)
 }
 
 /// The class of an address for which a permission is wanted.

@@ -62,6 +62,12 @@ impl Server {
                     self.stats.count_request(message.method(), datagram.len());
                     self.turn_request(now, path, &message, Source::of(moved))
                 }
+                (Method::CONNECT | Method::CONNECTION_BIND, Class::Request)
+                    if self.speaks_tcp() =>
+                {
+                    self.stats.count_request(message.method(), datagram.len());
+                    self.turn_request(now, path, &message, Source::of(moved))
+                }
                 (method, _) => Err(not_for_us(method)),
             },
             Err(_) => self.classic_binding(path, datagram),
@@ -222,6 +228,9 @@ impl Server {
         asked: &Asked,
         message: &Message<'_>,
     ) -> Result<(), Refusal> {
+        if asked.method == Method::CONNECTION_BIND {
+            return self.connection_bind(now, asked, message);
+        }
         let holder = self.client_at(now, &asked.path.five_tuple);
         if holder.is_none()
             && asked.may_move
@@ -253,8 +262,16 @@ impl Server {
         match asked.method {
             Method::REFRESH => self.refresh(now, asked, message, place),
             Method::CREATE_PERMISSION => self.create_permission(now, asked, message, place),
+            Method::CONNECT => self.connect(now, asked, message, place),
             _ => self.channel_bind(now, asked, message, place),
         }
+    }
+}
+
+impl Server {
+    /// Whether clients may use the methods of RFC 6062, or an allocation still does that was made when they could.
+    fn speaks_tcp(&self) -> bool {
+        self.config.tcp_relay || !self.tcp.is_unused()
     }
 }
 

@@ -52,6 +52,9 @@ impl Server {
             allocation.v6
         };
         let relay = relay.ok_or(DropReason::PeerFamilyMismatch)?.get();
+        if path.five_tuple.transport.is_stream() && self.tcp.has_relay(relay) {
+            return Err(DropReason::NotUdp);
+        }
         let Some((generation, Relay::Live(live))) = self.relays.entry_mut(relay) else {
             return Err(DropReason::NoAllocation);
         };

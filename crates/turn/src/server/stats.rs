@@ -8,7 +8,7 @@ use super::output::{CloseReason, Traffic};
 
 /// The error codes that the server answers with, in ascending order. [`Stats::errors`] counts each.
 pub const ERROR_CODES: &[u16] = &[
-    300, 400, 401, 403, 420, 437, 438, 440, 441, 442, 443, 486, 500, 508,
+    300, 400, 401, 403, 420, 437, 438, 440, 441, 442, 443, 446, 447, 486, 500, 508,
 ];
 
 /// The methods of requests that the server answers, with their names in metrics. [`Stats::requests`], [`Stats::successes`] and
@@ -19,6 +19,8 @@ pub const METHODS: &[(Method, &str)] = &[
     (Method::REFRESH, "refresh"),
     (Method::CREATE_PERMISSION, "create_permission"),
     (Method::CHANNEL_BIND, "channel_bind"),
+    (Method::CONNECT, "connect"),
+    (Method::CONNECTION_BIND, "connection_bind"),
 ];
 
 /// A number that consists of `u64` words, always as many and in the same order.
@@ -102,6 +104,14 @@ stats! {
     pub permissions: u64,
     /// Channels that exist, counting those that have lapsed and are not swept yet.
     pub channels: u64,
+    /// Connections between TCP relays and peers, those being made included (RFC 6062).
+    pub peer_connections: u64,
+    /// Those of them that a data connection is bound to.
+    pub data_connections: u64,
+    /// Connections with peers that were ever made, by a Connect request or by the peer.
+    pub peer_connections_opened: u64,
+    /// Connections of peers that were refused, because there was no permission or the allocation had as many as it may.
+    pub peer_connections_refused: u64,
     /// Deletions remembered, for retransmissions.
     pub deletions: u64,
     /// Allocations that were ever made.
@@ -227,6 +237,8 @@ fn number_of(method: Method) -> Option<usize> {
         Method::REFRESH => Some(2),
         Method::CREATE_PERMISSION => Some(3),
         Method::CHANNEL_BIND => Some(4),
+        Method::CONNECT => Some(5),
+        Method::CONNECTION_BIND => Some(6),
         _ => None,
     }
 }

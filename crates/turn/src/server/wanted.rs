@@ -10,7 +10,8 @@ use stun::{
 use super::allocation::Plan;
 use super::answer::Refusal;
 use super::config::Config;
-use super::output::PortRequest;
+use super::output::{PortRequest, RelayTransport};
+use crate::Transport;
 
 /// ADDITIONAL-ADDRESS-FAMILY in draft-martinsen-tram-ssoda-00, and in coturn's client to this day. IANA has
 /// nothing there.
@@ -29,14 +30,27 @@ pub(super) enum Wanted {
         draft: bool,
     },
     Reserved([u8; 8]),
+    /// One over TCP (RFC 6062).
+    Tcp(AddressFamily),
+    /// The same, of both families.
+    TcpBoth {
+        v6: bool,
+        draft: bool,
+    },
 }
 
 /// The sockets it takes.
 pub(super) type Wishes = [Option<(AddressFamily, PortRequest)>; 2];
 
 impl Wanted {
-    pub(super) fn read(message: &Message<'_>, config: &Config) -> Result<Wanted, Refusal> {
-        check_transport(message)?;
+    pub(super) fn read(
+        message: &Message<'_>,
+        client: Transport,
+        config: &Config,
+    ) -> Result<Wanted, Refusal> {
+        if transport(message, config)? == RelayTransport::Tcp {
+            return Ok(Wanted::read_tcp(message, client, config)?);
+        }
         // 4: DONT-FRAGMENT is an unknown attribute to a server that cannot do it.
         if message.contains(AttributeType::DONT_FRAGMENT) && !config.dont_fragment {
             let unknown: UnknownAttributes = [AttributeType::DONT_FRAGMENT].into_iter().collect();
@@ -70,18 +84,54 @@ impl Wanted {
         }
     }
 
+    /// RFC 6062 §5.1: what is for UDP only is 400, and so is a client that is not connected.
+    fn read_tcp(
+        message: &Message<'_>,
+        client: Transport,
+        config: &Config,
+    ) -> Result<Wanted, ErrorCode<'static>> {
+        const UDP_ONLY: [AttributeType; 3] = [
+            AttributeType::DONT_FRAGMENT,
+            AttributeType::EVEN_PORT,
+            AttributeType::RESERVATION_TOKEN,
+        ];
+        if !client.is_stream() || UDP_ONLY.iter().any(|only| message.contains(*only)) {
+            return Err(ErrorCode::BAD_REQUEST);
+        }
+        let additional = additional_type(message, config);
+        if additional.is_some() && message.contains(AttributeType::REQUESTED_ADDRESS_FAMILY) {
+            return Err(ErrorCode::BAD_REQUEST);
+        }
+        let family = family(message, config)?;
+        let Some(attribute) = additional else {
+            return Ok(Wanted::Tcp(family));
+        };
+        match both(message, config, attribute, None)? {
+            Wanted::Both { v6, draft, .. } => Ok(Wanted::TcpBoth { v6, draft }),
+            other => Ok(other),
+        }
+    }
+
+    /// The transport protocol between the server and its peers.
+    pub(super) const fn transport(self) -> RelayTransport {
+        match self {
+            Wanted::Tcp(_) | Wanted::TcpBoth { .. } => RelayTransport::Tcp,
+            _ => RelayTransport::Udp,
+        }
+    }
+
     pub(super) fn plan(self) -> Plan {
         match self {
-            Wanted::Any(_) | Wanted::Even(_) => Plan::Single,
+            Wanted::Any(_) | Wanted::Even(_) | Wanted::Tcp(_) => Plan::Single,
             Wanted::EvenAndReserve(_) => Plan::Pair,
-            Wanted::Both { draft, .. } => Plan::Dual { draft },
+            Wanted::Both { draft, .. } | Wanted::TcpBoth { draft, .. } => Plan::Dual { draft },
             Wanted::Reserved(_) => Plan::Claim,
         }
     }
 
     pub(super) fn wishes(self) -> Wishes {
         match self {
-            Wanted::Any(family) => [Some((family, PortRequest::Any)), None],
+            Wanted::Any(family) | Wanted::Tcp(family) => [Some((family, PortRequest::Any)), None],
             Wanted::Even(family) => [Some((family, PortRequest::Even)), None],
             Wanted::EvenAndReserve(family) => [
                 Some((family, PortRequest::Even)),
@@ -90,6 +140,10 @@ impl Wanted {
             Wanted::Both { v6, port, .. } => [
                 Some((AddressFamily::V4, port)),
                 v6.then_some((AddressFamily::V6, port)),
+            ],
+            Wanted::TcpBoth { v6, .. } => [
+                Some((AddressFamily::V4, PortRequest::Any)),
+                v6.then_some((AddressFamily::V6, PortRequest::Any)),
             ],
             // Its family and port are those that the other worker holds.
             Wanted::Reserved(_) => [Some((AddressFamily::V4, PortRequest::Any)), None],
@@ -101,10 +155,11 @@ fn bad_request(_: AttributeError) -> ErrorCode<'static> {
     ErrorCode::BAD_REQUEST
 }
 
-/// 3: REQUESTED-TRANSPORT must be there, and be UDP.
-fn check_transport(message: &Message<'_>) -> Result<(), ErrorCode<'static>> {
+/// 3: REQUESTED-TRANSPORT must be there, and be UDP, or TCP where that can be had (RFC 6062 §5.1).
+fn transport(message: &Message<'_>, config: &Config) -> Result<RelayTransport, ErrorCode<'static>> {
     match message.get::<RequestedTransport>().map_err(bad_request)? {
-        Some(RequestedTransport::UDP) => Ok(()),
+        Some(RequestedTransport::UDP) => Ok(RelayTransport::Udp),
+        Some(RequestedTransport::TCP) if config.tcp_relay => Ok(RelayTransport::Tcp),
         Some(_) => Err(ErrorCode::UNSUPPORTED_TRANSPORT_PROTOCOL),
         None => Err(ErrorCode::BAD_REQUEST),
     }

@@ -2,7 +2,7 @@
 
 use stun::AttributeType;
 
-/// The comprehension-required attributes of RFC 8489 and RFC 8656. Where one is not expected, it is ignored
+/// The comprehension-required attributes of RFC 8489, RFC 8656 and RFC 6062. Where one is not expected, it is ignored
 /// (RFC 8489 §6.3).
 #[must_use]
 pub fn is_known(attribute: AttributeType) -> bool {
@@ -29,5 +29,6 @@ pub fn is_known(attribute: AttributeType) -> bool {
             | AttributeType::USERHASH
             | AttributeType::XOR_MAPPED_ADDRESS
             | AttributeType::RESERVATION_TOKEN
+            | AttributeType::CONNECTION_ID
     )
 }

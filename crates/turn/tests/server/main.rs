@@ -32,4 +32,5 @@ mod reload;
 mod reports;
 mod reservations;
 mod retransmissions;
+mod tcp;
 mod tokens;

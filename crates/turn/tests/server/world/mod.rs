@@ -16,8 +16,8 @@ use turn::server::{
     OpenedRelay, Output, PeerVerdict, PortRequest, RelayRequest, RelayedAddresses, Server, Traffic,
 };
 use turn::{
-    AllocationKey, ClientPath, FiveTuple, ListenerKey, LookupKey, Mono, Now, RelayKey, RequestKey,
-    Run, Transport,
+    AllocationKey, ClientPath, ConnectionKey, FiveTuple, ListenerKey, LookupKey, Mono, Now,
+    RelayKey, RequestKey, Run, Transport,
 };
 
 pub use client::{Client, Signing, bare, channel, channel_header, sign_into};
@@ -65,6 +65,9 @@ pub enum Event {
     /// An output that only reports, in words.
     Reported(String),
     CloseRelay(RelayKey),
+    Connect(ConnectionKey, RelayKey, SocketAddr),
+    BindConnection(ConnectionKey, ClientPath),
+    CloseConnection(ConnectionKey),
     Offload(Offloaded),
     StopOffload(Offloaded),
     Opened {
@@ -440,8 +443,10 @@ impl World {
             stats.lookups,
             stats.permissions,
             stats.channels,
+            stats.peer_connections,
+            stats.data_connections,
         ];
-        assert_eq!(left, [0; 7], "the gauges return to zero");
+        assert_eq!(left, [0; 9], "the gauges return to zero");
         assert_eq!(
             self.offloaded,
             HashMap::new(),
@@ -551,6 +556,19 @@ fn own_auth(output: Output<'_>) -> Event {
             omitted,
             ..
         } => Event::AuthFailed(user.to_owned(), reason, omitted),
+        other => own_connection(other),
+    }
+}
+
+fn own_connection(output: Output<'_>) -> Event {
+    match output {
+        Output::Connect {
+            connection,
+            relay,
+            peer,
+        } => Event::Connect(connection, relay, peer),
+        Output::BindConnection { connection, path } => Event::BindConnection(connection, path),
+        Output::CloseConnection { connection } => Event::CloseConnection(connection),
         other => own_offload(other),
     }
 }

@@ -1,0 +1,74 @@
+//! ConnectionBind requests (RFC 6062 §5.4). They come on a connection of their own, which may belong to another worker.
+
+use std::sync::Arc;
+
+use stun::{ConnectionId, ErrorCode, Message};
+
+use super::super::Server;
+use super::super::answer::Refusal;
+use super::super::asked::Asked;
+use super::super::outputs::{ConnectionStep, Queued};
+use super::super::relay::Relay;
+use super::Stage;
+use crate::Now;
+
+impl Server {
+    /// Makes the client's connection the data connection of a connection to a peer.
+    pub(in super::super) fn connection_bind(
+        &mut self,
+        now: Now,
+        asked: &Asked,
+        message: &Message<'_>,
+    ) -> Result<(), Refusal> {
+        let five_tuple = &asked.path.five_tuple;
+        // RFC 6062 §4.3: the data connection is not the control connection.
+        let is_control = self.clients.find(five_tuple).is_some();
+        if !five_tuple.transport.is_stream() || is_control {
+            return Err(ErrorCode::BAD_REQUEST.into());
+        }
+        let id = message.get::<ConnectionId>();
+        let ConnectionId(id) = id.ok().flatten().ok_or(ErrorCode::BAD_REQUEST)?;
+        let [worker, ..] = id.to_be_bytes();
+        if worker != self.tcp.worker && asked.may_move {
+            let user = asked.user.clone().ok_or(ErrorCode::SERVER_ERROR)?;
+            let (to, bytes) = (u16::from(worker), message.as_bytes());
+            self.outputs.move_request(to, asked.path, bytes, user);
+            return Ok(());
+        }
+        let index = self.unbound(now, id).ok_or(ErrorCode::BAD_REQUEST)?;
+        if !self.owns_connection(asked, index) {
+            return Err(ErrorCode::WRONG_CREDENTIALS.into());
+        }
+        if let Some(connection) = self.tcp.slab.get_mut(index) {
+            connection.stage = Stage::Bound;
+        }
+        self.tcp.deadlines.remove(index);
+        self.stats.data_connections += 1;
+        self.succeed(asked, |_| Ok(()));
+        let step = ConnectionStep::Bind(asked.path);
+        self.outputs
+            .push(Queued::Connection(self.tcp.key(index), step));
+        Ok(())
+    }
+
+    /// The connection with this CONNECTION-ID, if it waits for a data connection.
+    fn unbound(&mut self, now: Now, id: u32) -> Option<u32> {
+        let index = *self.tcp.by_id.get(&id)?;
+        let connection = self.tcp.slab.get(index)?;
+        let Relay::Live(live) = self.relays.get(connection.relay)? else {
+            return None;
+        };
+        let waits = matches!(connection.stage, Stage::Unbound) && live.expires > now.mono;
+        waits.then_some(index)
+    }
+
+    /// RFC 6062 §4.3: the credentials are those of the control connection.
+    fn owns_connection(&self, asked: &Asked, index: u32) -> bool {
+        let relay = self.tcp.slab.get(index).map(|connection| connection.relay);
+        let live = relay.and_then(|relay| self.relays.get(relay)?.live());
+        let owner = live.and_then(|live| self.clients.get(live.client));
+        let user = asked.user.as_ref();
+        user.zip(owner)
+            .is_some_and(|(user, owner)| Arc::as_ref(user).is_same_as(&owner.user))
+    }
+}

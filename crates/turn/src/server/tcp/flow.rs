@@ -1,0 +1,58 @@
+//! What bound connections relay: how much they may, and how much they have. A stream is slowed down where a datagram is dropped.
+
+use super::super::Server;
+use super::super::output::Traffic;
+use super::super::relay::Relay;
+use crate::{ConnectionKey, Mono, Now};
+
+impl Server {
+    /// How many bytes may be relayed between a connection and its data connection now.
+    ///
+    /// # Errors
+    /// None now, because of [`Config::allocation_rate`](super::super::Config::allocation_rate): ask again at this moment, and read nothing before.
+    pub fn stream_allowance(&mut self, now: Now, connection: ConnectionKey) -> Result<usize, Mono> {
+        match self.client_of(connection) {
+            Some(place) => self.limiter.allowance(now.mono, place),
+            None => Ok(usize::MAX),
+        }
+    }
+
+    /// Counts bytes that were relayed between a connection and its data connection, and charges them to the allocation's rate.
+    pub fn add_stream_traffic(
+        &mut self,
+        now: Now,
+        connection: ConnectionKey,
+        to_peer: usize,
+        to_client: usize,
+    ) {
+        let Some(place) = self.client_of(connection) else {
+            return;
+        };
+        // What the allowance has let pass is charged even if the bucket is empty by now.
+        self.limiter.admits(now.mono, place, to_peer + to_client);
+        self.stats.to_peers.add(0, to_peer);
+        self.stats.to_clients.add(0, to_client);
+        let client = self.clients.get_mut(place);
+        if let Some(allocation) = client.and_then(|client| client.allocation_mut()) {
+            allocation.to_peers.merge(bytes(to_peer));
+            allocation.to_client.merge(bytes(to_client));
+        }
+    }
+
+    /// The place of the client that a connection belongs to.
+    fn client_of(&mut self, connection: ConnectionKey) -> Option<u32> {
+        let relay = self.tcp.get(connection)?.relay;
+        self.relays
+            .get(relay)
+            .and_then(Relay::live)
+            .map(|live| live.client)
+    }
+}
+
+/// Bytes of a stream, which is no datagrams.
+const fn bytes(bytes: usize) -> Traffic {
+    Traffic {
+        packets: 0,
+        bytes: bytes as u64,
+    }
+}

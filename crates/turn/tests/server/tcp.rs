@@ -1,0 +1,703 @@
+//! TCP allocations (RFC 6062): the requests, the connections and their timers.
+
+use hairpin_turn::server::{
+    ClientVerdict, CloseReason, ConnectError, DropReason, OpenError, RelayTransport,
+};
+use hairpin_turn::{ClientPath, ConnectionKey, RelayKey, Transport};
+use stun::{
+    AddressFamily, AttributeType, Builder, Class, ConnectionId, DontFragment, EvenPort, Method,
+    RequestedAddressFamily, RequestedTransport, ReservationToken, XorPeerAddress,
+};
+
+use crate::world::{Client, Event, Reply, World, address, drop_of, path_on};
+
+const REMOTE: &str = "198.51.100.1:4000";
+const DATA: &str = "198.51.100.1:4001";
+const PEER: &str = "198.51.100.200:700";
+const OTHER_PEER: &str = "198.51.100.200:701";
+const FORBIDDEN: &str = "10.0.0.1:700";
+
+type Attributes = fn(&mut Builder<'_>);
+
+fn world() -> World {
+    World::with(|config| config.tcp_relay = true)
+}
+
+fn client(world: &mut World, name: &str, remote: &str) -> Client {
+    Client::on(world, name, path_on(Transport::Tcp, remote))
+}
+
+fn ask_for_tcp(client: &mut Client, world: &mut World, attributes: Attributes) -> Reply {
+    client.ask(world, Method::ALLOCATE, |request| {
+        request.push(&RequestedTransport::TCP).unwrap();
+        attributes(request);
+    })
+}
+
+/// A client with a TCP allocation.
+fn allocated(world: &mut World) -> (Client, RelayKey) {
+    let mut client = client(world, "alice", REMOTE);
+    let reply = ask_for_tcp(&mut client, world, |_| {});
+    assert_eq!(reply.code(), 0);
+    world.expect_opened();
+    let relay = world.relay_at(reply.relayed()[0]);
+    (client, relay)
+}
+
+fn connect_request(client: &mut Client, peer: &str) -> Vec<u8> {
+    client.request(Method::CONNECT, |request| {
+        request.push(&XorPeerAddress(address(peer))).unwrap();
+    })
+}
+
+/// Begins to connect. The embedder dials.
+fn dial(client: &mut Client, world: &mut World, peer: &str) -> ConnectionKey {
+    let request = connect_request(client, peer);
+    assert_eq!(
+        world.client(&client.path, &request),
+        ClientVerdict::Handled { covers: 1 }
+    );
+    match world.event() {
+        Event::Connect(connection, _, dialled) => {
+            assert_eq!(dialled, address(peer));
+            connection
+        }
+        other => panic!("not dialled: {other:?}"),
+    }
+}
+
+/// What the embedder says, and the response that follows.
+fn answer(world: &mut World, client: &Client, connection: ConnectionKey, works: bool) -> Reply {
+    let result = works.then_some(()).ok_or(ConnectError);
+    assert!(world.server.connected(world.now, connection, result));
+    world.drain();
+    world.reply(&client.path)
+}
+
+fn connect(client: &mut Client, world: &mut World, peer: &str) -> (ConnectionKey, u32) {
+    let connection = dial(client, world, peer);
+    let reply = answer(world, client, connection, true);
+    assert_eq!(reply.code(), 0);
+    assert!(reply.is_signed_with(client.key()));
+    (connection, reply.get::<ConnectionId>().unwrap().0)
+}
+
+fn refused_connect(client: &mut Client, world: &mut World, peer: &str) -> u16 {
+    let request = connect_request(client, peer);
+    world.ask(&client.path, &request).code()
+}
+
+fn ask_to_bind(client: &mut Client, world: &mut World, id: u32) -> Reply {
+    client.ask(world, Method::CONNECTION_BIND, |request| {
+        request.push(&ConnectionId(id)).unwrap();
+    })
+}
+
+/// Binds a data connection of its own to a connection.
+fn bind(world: &mut World, connection: ConnectionKey, id: u32) -> ClientPath {
+    let mut data = client(world, "alice", DATA);
+    let reply = ask_to_bind(&mut data, world, id);
+    assert_eq!((reply.code(), reply.method()), (0, Method::CONNECTION_BIND));
+    assert!(reply.is_signed_with(data.key()));
+    assert_eq!(
+        world.event(),
+        Event::BindConnection(connection, data.path),
+        "after the response"
+    );
+    data.path
+}
+
+/// Takes the indication that tells of a connection of a peer.
+fn attempt(world: &mut World, client: &Client, peer: &str) -> u32 {
+    let Event::Sent { path, bytes } = world.event() else {
+        panic!("no indication")
+    };
+    assert_eq!(path, client.path);
+    let indication = Reply(bytes);
+    assert_eq!(
+        (indication.method(), indication.message().class()),
+        (Method::CONNECTION_ATTEMPT, Class::Indication)
+    );
+    let from = indication.get::<XorPeerAddress>().unwrap();
+    assert_eq!(from.0, address(peer));
+    indication.get::<ConnectionId>().unwrap().0
+}
+
+fn close(world: &mut World, connections: &[ConnectionKey]) {
+    for connection in connections {
+        assert_eq!(world.event(), Event::CloseConnection(*connection));
+    }
+    world.expect_closed(1, CloseReason::Refreshed);
+    assert_eq!(world.events.len(), 0);
+}
+
+#[test]
+fn tcp_is_442_unless_configured_rfc6062_5_1() {
+    let mut world = World::new();
+    let mut client = client(&mut world, "alice", REMOTE);
+    assert_eq!(ask_for_tcp(&mut client, &mut world, |_| {}).code(), 442);
+    for method in [Method::CONNECT, Method::CONNECTION_BIND] {
+        let request = client.request(method, |_| {});
+        let reason = world.dropped(&client.path, &request);
+        assert_eq!(reason, DropReason::UnsupportedMethod);
+    }
+    world.finish();
+}
+
+#[test]
+fn a_tcp_allocation_has_a_tcp_relay_rfc6062_5_1() {
+    let mut world = world();
+    let mut client = client(&mut world, "alice", REMOTE);
+    world.auto_open = false;
+    let request = client.request(Method::ALLOCATE, |request| {
+        request.push(&RequestedTransport::TCP).unwrap();
+    });
+    world.client(&client.path, &request);
+    let Event::OpenRelays {
+        request, relays, ..
+    } = world.event()
+    else {
+        panic!("no relay wanted")
+    };
+    assert_eq!(relays.len(), 1);
+    assert_eq!(relays[0].transport, RelayTransport::Tcp);
+    let results = world.open(&relays);
+    world.server.relays_opened(world.now, request, &results);
+    world.drain();
+    let reply = world.reply(&client.path);
+    assert_eq!((reply.code(), reply.relayed().len()), (0, 1));
+    assert_eq!(reply.get::<ReservationToken>(), None);
+    world.expect_opened();
+    client.refresh(&mut world, 0);
+    world.expect_closed(1, CloseReason::Refreshed);
+    world.finish();
+}
+
+#[test]
+fn what_tcp_allocations_cannot_have_is_400_rfc6062_5_1() {
+    let wrong: [Attributes; 4] = [
+        |request| {
+            request.push(&DontFragment).unwrap();
+        },
+        |request| {
+            request.push(&EvenPort { reserve: false }).unwrap();
+        },
+        |request| {
+            request.push(&EvenPort { reserve: true }).unwrap();
+        },
+        |request| {
+            request.push(&ReservationToken([7; 8])).unwrap();
+        },
+    ];
+    for can_set_df in [true, false] {
+        let mut world = World::with(|config| {
+            config.tcp_relay = true;
+            config.dont_fragment = can_set_df;
+        });
+        let mut client = client(&mut world, "alice", REMOTE);
+        for attributes in wrong {
+            assert_eq!(ask_for_tcp(&mut client, &mut world, attributes).code(), 400);
+        }
+        world.finish();
+    }
+}
+
+#[test]
+fn a_client_without_a_connection_gets_400_rfc6062_5_1() {
+    let mut world = world();
+    for transport in [Transport::Udp, Transport::Dtls] {
+        let mut client = Client::on(&mut world, "alice", path_on(transport, REMOTE));
+        assert_eq!(ask_for_tcp(&mut client, &mut world, |_| {}).code(), 400);
+        assert_eq!(ask_to_bind(&mut client, &mut world, 1).code(), 400);
+    }
+    let mut client = Client::on(&mut world, "alice", path_on(Transport::Tls, REMOTE));
+    assert_eq!(ask_for_tcp(&mut client, &mut world, |_| {}).code(), 0);
+    world.expect_opened();
+    client.refresh(&mut world, 0);
+    world.expect_closed(1, CloseReason::Refreshed);
+    world.finish();
+}
+
+#[test]
+fn tcp_relays_have_families() {
+    let mut world = World::with(|config| {
+        config.tcp_relay = true;
+        config.relay_v6 = false;
+    });
+    let mut client = client(&mut world, "alice", REMOTE);
+    let v6: Attributes = |request| {
+        request
+            .push(&RequestedAddressFamily(AddressFamily::V6))
+            .unwrap();
+    };
+    assert_eq!(ask_for_tcp(&mut client, &mut world, v6).code(), 440);
+    world.reconfigure(|config| config.relay_v6 = true);
+    world.refuse_v6 = Some(OpenError::NoPort);
+    assert_eq!(ask_for_tcp(&mut client, &mut world, v6).code(), 508);
+    world.refuse_v6 = None;
+    let both: Attributes = |request| {
+        request
+            .push_raw(AttributeType::ADDITIONAL_ADDRESS_FAMILY, &[2, 0, 0, 0])
+            .unwrap();
+    };
+    let reply = ask_for_tcp(&mut client, &mut world, both);
+    assert_eq!((reply.code(), reply.relayed().len()), (0, 2));
+    world.expect_opened();
+    let (_, first) = connect(&mut client, &mut world, PEER);
+    let (_, second) = connect(&mut client, &mut world, "[2001:db8:2::1]:700");
+    assert_ne!(first, second);
+    client.refresh(&mut world, 0);
+    for event in ["connection", "relay", "connection", "relay"] {
+        let found = world.event();
+        let is_it = match event {
+            "relay" => matches!(found, Event::CloseRelay(_)),
+            _ => matches!(found, Event::CloseConnection(_)),
+        };
+        assert!(is_it, "{event}: {found:?}");
+    }
+    world.expect_closed(0, CloseReason::Refreshed);
+    world.finish();
+}
+
+#[test]
+fn a_connect_request_dials_and_its_connection_is_bound_rfc6062_5_2() {
+    let mut world = world();
+    let (mut client, relay) = allocated(&mut world);
+    let request = connect_request(&mut client, PEER);
+    world.client(&client.path, &request);
+    let event = world.event();
+    let Event::Connect(connection, from, _) = event else {
+        panic!("not dialled: {event:?}")
+    };
+    assert_eq!(from, relay);
+    assert_eq!(world.events.len(), 0, "no response before the connection");
+    let reply = answer(&mut world, &client, connection, true);
+    let id = reply.get::<ConnectionId>().unwrap().0;
+    assert_eq!(id.to_be_bytes()[0], 7, "the worker's number");
+    assert_eq!(world.server.stats().peer_connections, 1);
+    bind(&mut world, connection, id);
+    assert_eq!(world.server.stats().data_connections, 1);
+    client.refresh(&mut world, 0);
+    close(&mut world, &[connection]);
+    world.finish();
+}
+
+/// What can be wrong with a Connect request, in the order of its checks.
+#[test]
+fn connect_requests_are_checked_in_order_rfc6062_5_2() {
+    let mut world = World::with(|config| {
+        config.tcp_relay = true;
+        config.max_peer_connections = 2;
+    });
+    let mut stranger = client(&mut world, "alice", DATA);
+    assert_eq!(refused_connect(&mut stranger, &mut world, PEER), 437);
+    let (mut client, _) = allocated(&mut world);
+    client.signing =
+        crate::world::Signing::legacy("bob", "bob's password", &nonce(&client.signing));
+    assert_eq!(refused_connect(&mut client, &mut world, PEER), 441);
+    world.failures.clear();
+    client.signing =
+        crate::world::Signing::legacy("alice", "alice's password", &nonce(&client.signing));
+    let reply = client.ask(&mut world, Method::CONNECT, |_| {});
+    assert_eq!(reply.code(), 400);
+    let reply = client.ask(&mut world, Method::CONNECT, |request| {
+        request
+            .push_raw(AttributeType::XOR_PEER_ADDRESS, &[0, 1, 2, 3])
+            .unwrap();
+    });
+    assert_eq!(reply.code(), 400);
+    let (first, _) = connect(&mut client, &mut world, PEER);
+    for (peer, code) in [
+        ("[2001:db8:2::1]:700", 443),
+        (PEER, 446),
+        (FORBIDDEN, 403),
+        ("198.51.100.200:25", 403),
+        ("198.51.100.200:0", 403),
+    ] {
+        assert_eq!(
+            refused_connect(&mut client, &mut world, peer),
+            code,
+            "{peer}"
+        );
+    }
+    let second = dial(&mut client, &mut world, OTHER_PEER);
+    for (peer, code) in [
+        (OTHER_PEER, 446),
+        (FORBIDDEN, 403),
+        ("198.51.100.200:702", 508),
+    ] {
+        assert_eq!(
+            refused_connect(&mut client, &mut world, peer),
+            code,
+            "{peer}"
+        );
+    }
+    assert_eq!(answer(&mut world, &client, second, false).code(), 447);
+    client.refresh(&mut world, 0);
+    close(&mut world, &[first]);
+    world.finish();
+}
+
+fn nonce(signing: &crate::world::Signing) -> Vec<u8> {
+    signing.nonce.clone().unwrap()
+}
+
+#[test]
+fn a_udp_allocation_has_no_connections() {
+    let mut world = world();
+    let mut client = client(&mut world, "alice", REMOTE);
+    client.allocate(&mut world);
+    assert_eq!(refused_connect(&mut client, &mut world, PEER), 437);
+    client.refresh(&mut world, 0);
+    world.expect_closed(1, CloseReason::Refreshed);
+    world.finish();
+}
+
+#[test]
+fn a_tcp_allocation_relays_no_datagrams() {
+    let mut world = world();
+    let (mut client, _) = allocated(&mut world);
+    assert_eq!(client.permit(&mut world, &[PEER]), 0);
+    assert_eq!(client.bind(&mut world, 0x4000, PEER), 403);
+    let verdict = client.send(&mut world, PEER, b"data");
+    assert_eq!(verdict, drop_of(DropReason::NotUdp));
+    client.refresh(&mut world, 0);
+    close(&mut world, &[]);
+    world.finish();
+}
+
+#[test]
+fn a_connection_that_fails_is_447_and_may_be_made_again_rfc6062_5_2() {
+    let mut world = world();
+    let (mut client, _) = allocated(&mut world);
+    let connection = dial(&mut client, &mut world, PEER);
+    let reply = answer(&mut world, &client, connection, false);
+    assert_eq!(reply.code(), 447);
+    assert!(reply.is_signed_with(client.key()));
+    assert!(
+        !world.server.connected(world.now, connection, Ok(())),
+        "it is forgotten"
+    );
+    let (connection, _) = connect(&mut client, &mut world, PEER);
+    client.refresh(&mut world, 0);
+    close(&mut world, &[connection]);
+    world.finish();
+}
+
+#[test]
+fn a_dial_is_given_up_after_30_seconds_rfc6062_5_2() {
+    let mut world = world();
+    let (mut client, _) = allocated(&mut world);
+    let connection = dial(&mut client, &mut world, PEER);
+    world.pass(30 * crate::world::SECOND - 1);
+    assert_eq!(world.events.len(), 0);
+    world.pass(1);
+    assert_eq!(world.event(), Event::CloseConnection(connection));
+    assert_eq!(world.reply(&client.path).code(), 447);
+    assert!(!world.server.connected(world.now, connection, Ok(())));
+    client.refresh(&mut world, 0);
+    close(&mut world, &[]);
+    world.finish();
+}
+
+#[test]
+fn a_connection_that_nobody_binds_is_closed_after_30_seconds_rfc6062_5_2() {
+    let mut world = world();
+    let (mut client, relay) = allocated(&mut world);
+    client.permit(&mut world, &[PEER]);
+    let (dialled, id) = connect(&mut client, &mut world, PEER);
+    world.pass_s(10);
+    let (now, other) = (world.now, address(OTHER_PEER));
+    let accepted = world.server.peer_connected(now, relay, other).unwrap();
+    world.drain();
+    let accepted_id = attempt(&mut world, &client, OTHER_PEER);
+    world.pass(20 * crate::world::SECOND - 1);
+    assert_eq!(world.events.len(), 0);
+    world.pass(1);
+    assert_eq!(world.event(), Event::CloseConnection(dialled));
+    world.pass_s(10);
+    assert_eq!(world.event(), Event::CloseConnection(accepted));
+    let mut data = self::client(&mut world, "alice", DATA);
+    for id in [id, accepted_id] {
+        assert_eq!(ask_to_bind(&mut data, &mut world, id).code(), 400);
+    }
+    client.refresh(&mut world, 0);
+    close(&mut world, &[]);
+    world.finish();
+}
+
+#[test]
+fn a_peer_that_connects_is_told_to_the_client_rfc6062_5_3() {
+    let mut world = world();
+    let (mut client, relay) = allocated(&mut world);
+    let (now, peer) = (world.now, address(PEER));
+    assert_eq!(world.server.peer_connected(now, relay, peer), None);
+    assert_eq!(world.server.stats().peer_connections_refused, 1);
+    client.permit(&mut world, &[PEER]);
+    let connection = world.server.peer_connected(now, relay, peer).unwrap();
+    world.drain();
+    let id = attempt(&mut world, &client, PEER);
+    // RFC 6062 §5.2: the same peer cannot be connected to meanwhile.
+    assert_eq!(refused_connect(&mut client, &mut world, PEER), 446);
+    bind(&mut world, connection, id);
+    world.pass_s(301);
+    client.refresh(&mut world, 600);
+    let now = world.now;
+    let after = world.server.peer_connected(now, relay, address(OTHER_PEER));
+    assert_eq!(after, None, "the permission has expired");
+    client.refresh(&mut world, 0);
+    close(&mut world, &[connection]);
+    assert_eq!(
+        world.server.peer_connected(now, relay, peer),
+        None,
+        "the relay is closed"
+    );
+    world.finish();
+}
+
+#[test]
+fn peers_make_no_more_connections_than_an_allocation_may_have() {
+    let mut world = World::with(|config| {
+        config.tcp_relay = true;
+        config.max_peer_connections = 2;
+    });
+    let (mut client, relay) = allocated(&mut world);
+    client.permit(&mut world, &[PEER]);
+    let mut connections = Vec::new();
+    for port in 1000..1003 {
+        let peer = (address(PEER).ip(), port).into();
+        connections.extend(world.server.peer_connected(world.now, relay, peer));
+        world.drain();
+    }
+    assert_eq!(connections.len(), 2);
+    world.events.clear();
+    client.refresh(&mut world, 0);
+    close(&mut world, &connections);
+    world.finish();
+}
+
+#[test]
+fn connection_bind_requests_are_checked_in_order_rfc6062_5_4() {
+    let mut world = world();
+    let (mut client, _) = allocated(&mut world);
+    let (connection, id) = connect(&mut client, &mut world, PEER);
+    let dialling = dial(&mut client, &mut world, OTHER_PEER);
+    // On the control connection.
+    assert_eq!(ask_to_bind(&mut client, &mut world, id).code(), 400);
+    let mut data = self::client(&mut world, "alice", DATA);
+    let reply = data.ask(&mut world, Method::CONNECTION_BIND, |_| {});
+    assert_eq!(reply.code(), 400);
+    let reply = data.ask(&mut world, Method::CONNECTION_BIND, |request| {
+        request
+            .push_raw(AttributeType::CONNECTION_ID, &[0, 1])
+            .unwrap();
+    });
+    assert_eq!(reply.code(), 400);
+    assert_eq!(ask_to_bind(&mut data, &mut world, id ^ 1).code(), 400);
+    let mut other = self::client(&mut world, "bob", "198.51.100.2:4000");
+    assert_eq!(ask_to_bind(&mut other, &mut world, id).code(), 441);
+    assert_eq!(world.failures.len(), 1);
+    world.failures.clear();
+    bind(&mut world, connection, id);
+    // Only once.
+    assert_eq!(ask_to_bind(&mut data, &mut world, id).code(), 400);
+    client.refresh(&mut world, 0);
+    close(&mut world, &[connection, dialling]);
+    world.finish();
+}
+
+#[test]
+fn a_connection_bind_for_another_worker_is_moved() {
+    let mut world = world();
+    let (mut client, _) = allocated(&mut world);
+    let (connection, id) = connect(&mut client, &mut world, PEER);
+    let mut data = self::client(&mut world, "alice", DATA);
+    let elsewhere = id ^ (1 << 24);
+    let request = data.request(Method::CONNECTION_BIND, |request| {
+        request.push(&ConnectionId(elsewhere)).unwrap();
+    });
+    world.client(&data.path, &request);
+    let moved = Event::Moved {
+        to: 6,
+        path: data.path,
+        message: request.clone(),
+    };
+    assert_eq!(world.event(), moved);
+    // What the embedder moved here, or could not move, is answered here.
+    let request = data.request(Method::CONNECTION_BIND, |request| {
+        request.push(&ConnectionId(elsewhere)).unwrap();
+    });
+    let verified = verified(&mut world, &mut data);
+    world
+        .server
+        .handle_moved(world.now, &data.path, &request, &verified);
+    world.drain();
+    assert_eq!(world.reply(&data.path).code(), 400);
+    let request = data.request(Method::CONNECTION_BIND, |request| {
+        request.push(&ConnectionId(id)).unwrap();
+    });
+    world
+        .server
+        .handle_moved(world.now, &data.path, &request, &verified);
+    world.drain();
+    assert_eq!(world.reply(&data.path).code(), 0);
+    assert_eq!(world.event(), Event::BindConnection(connection, data.path));
+    client.refresh(&mut world, 0);
+    close(&mut world, &[connection]);
+    world.finish();
+}
+
+/// Whom the engine has verified a client to be.
+fn verified(world: &mut World, client: &mut Client) -> hairpin_turn::server::VerifiedUser {
+    let request = client.request(Method::CONNECTION_BIND, |request| {
+        request.push(&ConnectionId(0xff00_0000)).unwrap();
+    });
+    let run = hairpin_turn::Run::single(&request);
+    world.server.handle_client(world.now, &client.path, run);
+    match world.server.poll_output() {
+        Some(hairpin_turn::server::Output::MoveRequest { user, .. }) => user.clone(),
+        other => panic!("not moved: {other:?}"),
+    }
+}
+
+#[test]
+fn connections_end_before_their_relay_rfc6062_5_5() {
+    let mut world = world();
+    let (mut client, relay) = allocated(&mut world);
+    let (bound, id) = connect(&mut client, &mut world, PEER);
+    bind(&mut world, bound, id);
+    let dialling = dial(&mut client, &mut world, OTHER_PEER);
+    world.pass_s(29);
+    client.permit(&mut world, &[PEER]);
+    let (now, third) = (world.now, address("198.51.100.200:800"));
+    let unbound = world.server.peer_connected(now, relay, third).unwrap();
+    world.drain();
+    attempt(&mut world, &client, "198.51.100.200:800");
+    world
+        .server
+        .client_closed(world.now, &client.path.five_tuple);
+    world.drain();
+    for connection in [bound, dialling, unbound] {
+        assert_eq!(world.event(), Event::CloseConnection(connection));
+    }
+    world.expect_closed(1, CloseReason::ClientClosed);
+    world.finish();
+}
+
+#[test]
+fn a_connection_that_has_ended_makes_room_for_another() {
+    let mut world = world();
+    let (mut client, _) = allocated(&mut world);
+    let (connection, id) = connect(&mut client, &mut world, PEER);
+    bind(&mut world, connection, id);
+    assert!(world.server.connection_closed(connection));
+    assert!(!world.server.connection_closed(connection));
+    assert_eq!(world.server.stats().peer_connections, 0);
+    let (again, _) = connect(&mut client, &mut world, PEER);
+    client.refresh(&mut world, 0);
+    close(&mut world, &[again]);
+    world.finish();
+}
+
+#[test]
+fn a_change_of_the_policy_ends_connections_with_denied_peers() {
+    let mut world = world();
+    let (mut client, relay) = allocated(&mut world);
+    client.permit(&mut world, &[PEER]);
+    let (stays, _) = connect(&mut client, &mut world, "198.51.100.201:700");
+    let (bound, id) = connect(&mut client, &mut world, PEER);
+    bind(&mut world, bound, id);
+    let dialling = dial(&mut client, &mut world, OTHER_PEER);
+    let (now, third) = (world.now, address("198.51.100.200:800"));
+    let accepted = world.server.peer_connected(now, relay, third).unwrap();
+    world.drain();
+    attempt(&mut world, &client, "198.51.100.200:800");
+    let denied = address(PEER).ip();
+    world.policy.denied.lock().unwrap().insert(denied);
+    world.reconfigure(|_| {});
+    for connection in [bound, dialling] {
+        assert_eq!(world.event(), Event::CloseConnection(connection));
+    }
+    assert_eq!(world.reply(&client.path).code(), 447);
+    assert_eq!(world.event(), Event::CloseConnection(accepted));
+    let again = world.server.peer_connected(world.now, relay, third);
+    assert_eq!(again, None, "a permission of before does not help");
+    client.refresh(&mut world, 0);
+    close(&mut world, &[stays]);
+    world.finish();
+}
+
+#[test]
+fn allocations_stay_tcp_when_no_new_ones_can_be_had() {
+    let mut world = world();
+    let (mut client, _) = allocated(&mut world);
+    world.reconfigure(|config| config.tcp_relay = false);
+    let (connection, id) = connect(&mut client, &mut world, PEER);
+    bind(&mut world, connection, id);
+    let mut other = self::client(&mut world, "bob", "198.51.100.2:4000");
+    assert_eq!(ask_for_tcp(&mut other, &mut world, |_| {}).code(), 442);
+    client.refresh(&mut world, 0);
+    close(&mut world, &[connection]);
+    world.finish();
+}
+
+#[test]
+fn bytes_of_streams_are_counted_and_slowed_but_never_refused() {
+    let mut world = World::with(|config| {
+        config.tcp_relay = true;
+        config.allocation_rate = 10_000;
+    });
+    let (mut client, _) = allocated(&mut world);
+    let (connection, id) = connect(&mut client, &mut world, PEER);
+    bind(&mut world, connection, id);
+    let start = world.now.mono.0;
+    let (mut relayed, mut waits) = (0, 0);
+    while world.now.mono.0 < start + 10 * crate::world::SECOND {
+        match world.server.stream_allowance(world.now, connection) {
+            Ok(bytes) => {
+                assert!((1..=10_000).contains(&bytes));
+                let (up, down) = (bytes / 2, bytes - bytes / 2);
+                let now = world.now;
+                world.server.add_stream_traffic(now, connection, up, down);
+                relayed += bytes;
+            }
+            Err(at) => {
+                assert!(at > world.now.mono);
+                waits += 1;
+                world.pass(at.0 - world.now.mono.0);
+            }
+        }
+    }
+    // The rate for ten seconds, and a burst of one second's worth.
+    assert!((100_000..=120_000).contains(&relayed), "{relayed}");
+    assert!(waits > 50);
+    let stats = world.server.stats();
+    assert_eq!(
+        stats.to_peers.bytes + stats.to_clients.bytes,
+        relayed as u64
+    );
+    client.refresh(&mut world, 0);
+    assert_eq!(world.event(), Event::CloseConnection(connection));
+    assert!(matches!(world.event(), Event::CloseRelay(_)));
+    match world.event() {
+        Event::Closed {
+            to_peers,
+            to_client,
+            ..
+        } => assert_eq!(to_peers.bytes + to_client.bytes, relayed as u64),
+        other => panic!("not closed: {other:?}"),
+    }
+    world.finish();
+}
+
+#[test]
+fn without_a_rate_a_stream_is_not_slowed() {
+    let mut world = world();
+    let (mut client, _) = allocated(&mut world);
+    let (connection, _) = connect(&mut client, &mut world, PEER);
+    let allowance = world.server.stream_allowance(world.now, connection);
+    assert_eq!(allowance, Ok(usize::MAX));
+    client.refresh(&mut world, 0);
+    close(&mut world, &[connection]);
+    world.finish();
+}
