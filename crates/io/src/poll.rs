@@ -1,4 +1,4 @@
-//! Readiness: epoll, level-triggered, and an eventfd to wake it from another thread.
+//! Readiness: epoll, level-triggered unless asked otherwise, and an eventfd to wake it from another thread.
 
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
@@ -19,6 +19,8 @@ pub enum Interest {
     Write,
     /// Both.
     ReadWrite,
+    /// Both, but only when it changes: whoever is told reads, or writes, until there is nothing more to read, or no more room.
+    Edge,
     /// Nothing but errors, and that the connection is gone.
     Nothing,
 }
@@ -30,6 +32,7 @@ impl Interest {
             Interest::Read => libc::EPOLLIN | libc::EPOLLRDHUP,
             Interest::Write => libc::EPOLLOUT,
             Interest::ReadWrite => libc::EPOLLIN | libc::EPOLLRDHUP | libc::EPOLLOUT,
+            Interest::Edge => libc::EPOLLIN | libc::EPOLLRDHUP | libc::EPOLLOUT | libc::EPOLLET,
             Interest::Nothing => 0,
         };
         bits as u32
@@ -116,7 +119,7 @@ impl Events {
     }
 }
 
-/// An epoll instance, level-triggered. A descriptor that is closed leaves it by itself.
+/// An epoll instance, level-triggered but for [`Interest::Edge`]. A descriptor that is closed leaves it by itself.
 #[derive(Debug)]
 pub struct Poller {
     epoll: OwnedFd,

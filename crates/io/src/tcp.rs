@@ -71,6 +71,22 @@ impl TcpListener {
         Ok(TcpListener { fd, local })
     }
 
+    /// Opens, binds and listens at an address that nobody else has, and from which this process then connects to others with
+    /// [`TcpConnection::connect_from`].
+    ///
+    /// # Errors
+    /// As [`TcpListener::bind`]; `AddrInUse` also if another socket shares the address.
+    pub fn bind_and_share(address: SocketAddr, backlog: u16) -> io::Result<TcpListener> {
+        let fd = open(address)?;
+        set(&fd, libc::SOL_SOCKET, libc::SO_REUSEADDR, 1)?;
+        bind(fd.as_fd(), &RawAddress::new(address))?;
+        // Only now: it would also let the address be shared with a listener of another process.
+        set(&fd, libc::SOL_SOCKET, libc::SO_REUSEPORT, 1)?;
+        stream::listen(fd.as_fd(), backlog.into())?;
+        let local = getsockname(fd.as_fd())?.get();
+        Ok(TcpListener { fd, local })
+    }
+
     /// The address it is bound to.
     #[must_use]
     pub fn local_addr(&self) -> SocketAddr {
@@ -124,6 +140,22 @@ impl TcpConnection {
             }
             bind(fd.as_fd(), &RawAddress::new(local))?;
         }
+        match stream::connect(fd.as_fd(), &RawAddress::new(to)) {
+            Err(error) if error.raw_os_error() != Some(libc::EINPROGRESS) => Err(error),
+            _ => TcpConnection::new(fd),
+        }
+    }
+
+    /// Begins to connect from the address of a listener of [`TcpListener::bind_and_share`], as [`TcpConnection::connect`] does.
+    ///
+    /// # Errors
+    /// As [`TcpConnection::connect`]; `AddrNotAvailable` if there is, or was a minute ago, a connection between the two addresses.
+    pub fn connect_from(local: SocketAddr, to: SocketAddr) -> io::Result<TcpConnection> {
+        let fd = open(to)?;
+        // SO_REUSEADDR does not let an address be shared with a listener, SO_REUSEPORT does.
+        set(&fd, libc::SOL_SOCKET, libc::SO_REUSEADDR, 1)?;
+        set(&fd, libc::SOL_SOCKET, libc::SO_REUSEPORT, 1)?;
+        bind(fd.as_fd(), &RawAddress::new(local))?;
         match stream::connect(fd.as_fd(), &RawAddress::new(to)) {
             Err(error) if error.raw_os_error() != Some(libc::EINPROGRESS) => Err(error),
             _ => TcpConnection::new(fd),
@@ -348,6 +380,31 @@ mod tests {
         wait_for(&near, Interest::Write);
         near.set_user_timeout(Duration::from_secs(10)).unwrap();
         assert_ne!(near.local_addr().unwrap().port(), 0);
+    }
+
+    #[test]
+    fn connections_go_out_from_the_address_of_a_listener_and_nobody_shares_it() {
+        let relay = TcpListener::bind_and_share("127.0.0.1:0".parse().unwrap(), 16).unwrap();
+        let local = relay.local_addr();
+        let taken = TcpListener::bind_and_share(local, 16).unwrap_err();
+        assert_eq!(taken.kind(), io::ErrorKind::AddrInUse);
+        let peers = [listener(), listener()];
+        let connections = peers.each_ref().map(|peer| {
+            let near = TcpConnection::connect_from(local, peer.local_addr()).unwrap();
+            wait_for(&near, Interest::Write);
+            near.take_error().unwrap();
+            wait_for(peer, Interest::Read);
+            let (far, from) = peer.accept().unwrap();
+            assert_eq!(from, local);
+            (near, far)
+        });
+        let again = TcpConnection::connect_from(local, peers[0].local_addr()).unwrap_err();
+        assert_eq!(again.kind(), io::ErrorKind::AddrNotAvailable);
+        drop(connections);
+        let caller = TcpConnection::connect(local, None).unwrap();
+        wait_for(&relay, Interest::Read);
+        let (_, from) = relay.accept().unwrap();
+        assert_eq!(from, caller.local_addr().unwrap());
     }
 
     #[test]

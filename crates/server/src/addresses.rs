@@ -1,6 +1,6 @@
 //! The addresses of this machine: which to relay from, which to advertise, which are its own.
 
-use crate::ports::{Owner, OwnerTable, PortPool, PortRange};
+use crate::ports::{Owner, OwnerTable, PortPool, PortRange, PortSet};
 use io::interfaces;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use stun::AddressFamily;
@@ -99,6 +99,8 @@ struct Entry {
     address: RelayAddress,
     pool: PortPool,
     owners: OwnerTable,
+    /// Where TCP relays listen. They have no owner: they are reached by the network.
+    listening: PortSet,
 }
 
 impl RelayAddresses {
@@ -112,6 +114,7 @@ impl RelayAddresses {
             address,
             pool: PortPool::new(range, workers),
             owners: OwnerTable::new(range),
+            listening: PortSet::new(range),
         };
         RelayAddresses {
             entries: addresses.iter().take(Self::MOST).map(entry).collect(),
@@ -173,6 +176,21 @@ impl RelayAddresses {
     pub fn owner_of(&self, relayed: SocketAddr) -> Option<(RelayIndex, Owner)> {
         let relay = self.find(relayed.ip())?;
         Some((relay, self.owners(relay).get(relayed.port())?))
+    }
+
+    /// The ports of a relay address on which TCP relays listen (RFC 6062).
+    #[must_use]
+    pub fn listening(&self, relay: RelayIndex) -> &PortSet {
+        &self.entry(relay).listening
+    }
+
+    /// The relay address of a TCP relay, written with either side of the mapping.
+    #[must_use]
+    pub fn listens(&self, relayed: SocketAddr) -> Option<RelayAddress> {
+        let relay = self.find(relayed.ip())?;
+        self.listening(relay)
+            .contains(relayed.port())
+            .then(|| self.address(relay))
     }
 
     fn entry(&self, relay: RelayIndex) -> &Entry {

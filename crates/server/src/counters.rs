@@ -91,6 +91,10 @@ counters! {
     requests_given,
     /// Requests received from another worker, and handled here.
     requests_taken,
+    /// Bytes of data connections that the kernel has moved from one connection to the other (RFC 6062).
+    stream_bytes_spliced,
+    /// Bytes of data connections that were copied: over TLS, or when pipes had run out.
+    stream_bytes_copied,
     /// Channels entered into the table of flows that the kernel relays.
     offload_entered,
     /// Channels left to user space because a table of the kernel's relay was full.

@@ -454,6 +454,10 @@ impl PeerPolicy for HookedPolicy {
     fn permits(&self, client: &ClientIdentity<'_>, peer: SocketAddr) -> PeerClass {
         self.ask(self.rules.permits(client, peer), client, peer)
     }
+
+    fn permits_connection(&self, client: &ClientIdentity<'_>, peer: SocketAddr) -> PeerClass {
+        self.ask(self.rules.permits_connection(client, peer), client, peer)
+    }
 }
 
 /// Two quotas, both of which must agree.

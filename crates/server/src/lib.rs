@@ -62,6 +62,7 @@ pub mod sip;
 mod sources;
 pub mod stats;
 mod steering;
+mod tcp_relays;
 mod verifier;
 mod words;
 mod worker;

@@ -48,6 +48,10 @@ pub struct Settings {
     pub max_permissions: usize,
     /// Channels per relayed address: 1 to 4096. Default 256.
     pub max_channels: usize,
+    /// Whether clients can get TCP relayed addresses (RFC 6062), over TCP and TLS. Default: yes.
+    pub tcp_relay: bool,
+    /// Connections with peers per TCP relayed address. Beyond, Connect requests get 508, and peers that connect are refused. Default 16.
+    pub max_peer_connections: usize,
     /// Bytes of application data per second, both directions together, that one allocation may have relayed, 0 for any number: 1,000 to
     /// 10,000,000,000. A burst of one second's worth passes. Default 0.
     pub allocation_rate: u64,
@@ -99,6 +103,8 @@ impl Settings {
     pub const MAX_PERMISSIONS: usize = 256;
     /// The default of [`Settings::max_channels`].
     pub const MAX_CHANNELS: usize = 256;
+    /// The default of [`Settings::max_peer_connections`].
+    pub const MAX_PEER_CONNECTIONS: usize = 16;
     /// The default of [`Settings::max_allocations`].
     pub const MAX_ALLOCATIONS: usize = 1 << 20;
 
@@ -124,6 +130,8 @@ impl Settings {
         config.max_lifetime_s = seconds(self.max_lifetime);
         config.max_permissions = self.max_permissions;
         config.max_channels = self.max_channels;
+        config.tcp_relay = self.tcp_relay;
+        config.max_peer_connections = self.max_peer_connections;
         config.allocation_rate = self.allocation_rate;
         config.max_allocations = self.max_allocations;
         config.strict_expiry = self.strict_expiry;
@@ -228,6 +236,8 @@ impl Default for Settings {
             max_lifetime: Self::MAX_LIFETIME,
             max_permissions: Self::MAX_PERMISSIONS,
             max_channels: Self::MAX_CHANNELS,
+            tcp_relay: true,
+            max_peer_connections: Self::MAX_PEER_CONNECTIONS,
             allocation_rate: 0,
             max_allocations: Self::MAX_ALLOCATIONS,
             strict_expiry: false,

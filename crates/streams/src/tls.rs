@@ -276,6 +276,14 @@ impl Tls {
         Ok(())
     }
 
+    /// Appends the close_notify alert to `ciphertext`. Nothing can be encrypted afterwards, but the peer may still send.
+    pub fn finish(&mut self, ciphertext: &mut Vec<u8>) {
+        if !self.is_over {
+            self.connection.send_close_notify();
+            self.take_ciphertext(ciphertext);
+        }
+    }
+
     /// Appends the close_notify alert to `ciphertext`. [`Tls::received`] and [`Tls::encrypt`] fail afterwards.
     pub fn close(&mut self, ciphertext: &mut Vec<u8>) {
         if !self.is_over {

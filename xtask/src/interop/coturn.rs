@@ -77,6 +77,15 @@ const fn lossy(case: Case) -> Case {
     }
 }
 
+/// With `-P`, peers connect to clients, and uclient echoes nothing on that side: half of what it sends comes back, also from coturn's own
+/// server.
+const fn passive(case: Case) -> Case {
+    Case {
+        lost_by_uclient: case.messages / 2,
+        ..case
+    }
+}
+
 /// `-X`/`-x` ask for a relay of that family; `-g` for DONT-FRAGMENT; without `-c` a second session follows for
 /// RTCP, whose port comes from EVEN-PORT and RESERVATION-TOKEN.
 const MATRIX: &[Case] = &[
@@ -187,6 +196,19 @@ const MATRIX: &[Case] = &[
         V6,
         2,
     ),
+    // RFC 6062: the clients' relays connect to each other.
+    pair("TCP allocations (-T)", "-T", V4, 2),
+    pair("TCP allocations (-T), IPv6", "-T -x", V6, 2),
+    pair("TCP allocations, many (-T -m 12)", "-T -m 12", V4, 12),
+    pair("TCP allocations, long messages", "-T -l 1201", V4, 2),
+    lossy(pair("TCP allocations over TLS (-T -S)", "-T -S", V4, 2)),
+    passive(pair("TCP allocations, the peer connects (-P)", "-P", V4, 2)),
+    passive(pair(
+        "TCP allocations, the peer connects (-P), IPv6",
+        "-P -x",
+        V6,
+        2,
+    )),
     pair("client to client (-y)", "-y", V4, 4),
     pair("client to client (-y), IPv6", "-y -x", V6, 4),
     pair("client to client, no RTCP (-y -c)", "-y -c", V4, 2),

@@ -117,6 +117,8 @@ pub(crate) struct Config {
     pub(crate) external_ip: Vec<ExternalIp>,
     /// Ports of relays.
     pub(crate) relay_ports: RangeInclusive<u16>,
+    /// Clients can get TCP relayed addresses.
+    pub(crate) relay_tcp: bool,
     /// By which means the kernel relays.
     pub(crate) offload_mode: OffloadMode,
     /// Channels relayed by the kernel at once.
@@ -186,6 +188,8 @@ pub(crate) struct Limits {
     pub(crate) permissions: u32,
     /// Channels of one allocation.
     pub(crate) channels: u32,
+    /// Connections with peers of one TCP allocation.
+    pub(crate) peer_connections: u32,
     /// Bytes per second that one allocation relays, 0 for any number.
     pub(crate) allocation_rate: u32,
     /// Connections in all.
@@ -298,6 +302,7 @@ fn resolve(settings: &Settings) -> Option<Config> {
         relay_addresses: s.relay_addresses.map(|list| values(list.value.0)),
         external_ip: values(s.external_ip?.value),
         relay_ports: s.relay_ports?.value.0,
+        relay_tcp: s.relay_tcp?.value,
         offload_mode: s.offload_mode?.value,
         offload_channels: s.offload_channels?.value.0,
         binding_rate: s.binding_rate?.value.0,
@@ -354,6 +359,7 @@ fn limits(settings: &Settings) -> Option<Limits> {
         allocations_per_source: s.allocations_per_source?.value.0,
         permissions: s.permissions?.value.0,
         channels: s.channels?.value.0,
+        peer_connections: s.peer_connections?.value.0,
         allocation_rate: s.allocation_rate?.value.0,
         connections: s.connections?.value.0,
         connections_per_source: s.connections_per_source?.value.0,

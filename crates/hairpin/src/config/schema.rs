@@ -45,6 +45,9 @@ pub(crate) type SendBuffer = Size<262_144, 536_870_912>;
 /// Busy polling: beyond a millisecond, sleeping is no worse.
 pub(crate) type BusyPoll = Bounded<0, 1_000>;
 
+/// Connections with peers of one TCP relayed address. Each takes a descriptor, and another one when it is bound.
+pub(crate) type PeerConnections = Bounded<1, 1_024>;
+
 /// Channels in the kernel: two entries each, so that the most take a gigabyte of its memory.
 pub(crate) type OffloadChannels = Bounded<1, { server::offload::Offload::MOST_CHANNELS }>;
 /// Binding requests per second and source prefix: no link brings 100 million.
@@ -158,6 +161,8 @@ pub(crate) struct Settings {
     pub(crate) external_ip: Entry<List<ExternalIp>>,
     /// `relay.ports`
     pub(crate) relay_ports: Entry<PortRange>,
+    /// `relay.tcp`
+    pub(crate) relay_tcp: Entry<bool>,
     /// `offload.mode`
     pub(crate) offload_mode: Entry<OffloadMode>,
     /// `offload.channels`
@@ -198,6 +203,8 @@ pub(crate) struct Settings {
     pub(crate) permissions: Entry<Permissions>,
     /// `limits.channels_per_allocation`
     pub(crate) channels: Entry<Channels>,
+    /// `limits.peer_connections_per_allocation`
+    pub(crate) peer_connections: Entry<PeerConnections>,
     /// `limits.rate_per_allocation`
     pub(crate) allocation_rate: Entry<AllocationRate>,
     /// `limits.lifetime_default`
@@ -424,6 +431,7 @@ pub(crate) const KEYS: &[Key] = &[
     Key::new("relay", "addresses", |s| &mut s.relay_addresses).at_start(),
     Key::new("relay", "external_ip", |s| &mut s.external_ip).at_start(),
     Key::new("relay", "ports", |s| &mut s.relay_ports).at_start(),
+    Key::new("relay", "tcp", |s| &mut s.relay_tcp),
     Key::new("offload", "mode", |s| &mut s.offload_mode).at_start(),
     Key::new("offload", "channels", |s| &mut s.offload_channels).at_start(),
     Key::new("offload", "binding_rate", |s| &mut s.binding_rate),
@@ -450,6 +458,9 @@ pub(crate) const KEYS: &[Key] = &[
         &mut s.permissions
     }),
     Key::new("limits", "channels_per_allocation", |s| &mut s.channels),
+    Key::new("limits", "peer_connections_per_allocation", |s| {
+        &mut s.peer_connections
+    }),
     Key::new("limits", "rate_per_allocation", |s| &mut s.allocation_rate),
     Key::new("limits", "lifetime_default", |s| &mut s.lifetime_default),
     Key::new("limits", "lifetime_max", |s| &mut s.lifetime_max),

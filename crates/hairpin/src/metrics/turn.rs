@@ -76,6 +76,7 @@ fn held(page: &mut Page, stats: &Stats) {
         "Relay sockets that are open.",
         stats.sum(|worker| worker.relays_open),
     );
+    connections(page, stats);
     page.counter(
         "hairpin_turn_relays_moved_total",
         "Reserved relays that went from one worker to another, because the client with the token is there.",
@@ -94,6 +95,41 @@ fn held(page: &mut Page, stats: &Stats) {
         |of| of.flows_steered,
     );
     offloaded(page, stats);
+}
+
+/// Of TCP allocations (RFC 6062).
+fn connections(page: &mut Page, stats: &Stats) {
+    let engine = |number: fn(&EngineStats) -> u64| stats.sum(|worker| number(&worker.engine));
+    page.gauge(
+        "hairpin_turn_peer_connections",
+        "TCP connections between TCP relayed addresses and peers, those being made included.",
+        engine(|of| of.peer_connections),
+    );
+    page.gauge(
+        "hairpin_turn_data_connections",
+        "Peer connections that a client's data connection is bound to.",
+        engine(|of| of.data_connections),
+    );
+    page.counter(
+        "hairpin_turn_peer_connections_opened_total",
+        "TCP connections with peers that were made, by either side.",
+        engine(|of| of.peer_connections_opened),
+    );
+    page.counter(
+        "hairpin_turn_peer_connections_refused_total",
+        "TCP connections of peers that were closed at once, for want of a permission or of room.",
+        engine(|of| of.peer_connections_refused),
+    );
+    let counters = stats.counters();
+    page.counters(
+        "hairpin_turn_stream_bytes_total",
+        "Bytes relayed between data connections and peers, by how.",
+        "how",
+        [
+            ("spliced", counters.stream_bytes_spliced),
+            ("copied", counters.stream_bytes_copied),
+        ],
+    );
 }
 
 fn offloaded(page: &mut Page, stats: &Stats) {

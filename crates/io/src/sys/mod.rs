@@ -23,6 +23,7 @@ pub(crate) mod sched;
 pub(crate) mod send;
 pub(crate) mod signal;
 pub(crate) mod socket;
+pub(crate) mod splice;
 pub(crate) mod stream;
 pub(crate) mod task;
 pub(crate) mod time;

@@ -9,6 +9,7 @@ use crate::mailbox::Mailbox;
 use crate::offload::{Part, Places, Rates};
 use crate::random;
 use crate::steering::{Placement, Tables};
+use crate::tcp_relays::TcpRelays;
 use crate::worker::{
     BatchLimit, BatchStore, Core, Flows, Listener, Mailboxes, Opener, RelayTable, Sockets, Token,
     Worker, WorkerMessage, now,
@@ -134,6 +135,7 @@ impl Plan {
             changes: Vec::new(),
             placement,
             connections: Connections::new(Vec::new(), self.streams.clone()),
+            tcp: TcpRelays::new(),
             dtls: None,
             flows,
             hooks: self.published.hooks(),

@@ -92,12 +92,12 @@ pub(crate) struct Connection {
     stage: Stage,
     pub(super) tls: Option<Box<Tls>>,
     /// The first bytes of an incomplete message. It is usually empty and then holds no memory.
-    inbound: Vec<u8>,
+    pub(super) inbound: Vec<u8>,
     /// `inbound` must hold this number of bytes before its message is parsed again.
     need: usize,
     pub(super) unwritten: Unwritten,
     /// Encrypted bytes that wait to be written.
-    ciphertext: Vec<u8>,
+    pub(super) ciphertext: Vec<u8>,
     ciphertext_written: usize,
     /// Time of the last received data. An incomplete TLS record is no data: a client cannot prolong the idle timeout with it.
     last_received: Mono,
@@ -109,6 +109,8 @@ pub(crate) struct Connection {
     pub(super) is_proven: bool,
     /// A request waits for its credentials. The worker reads nothing from the connection meanwhile.
     pub(super) is_paused: bool,
+    /// It is about to become a data connection, or to move to another worker: what follows is not for this worker's session.
+    pub(super) is_held: bool,
     /// It is in the list of connections to write to.
     pub(super) is_dirty: bool,
     pub(super) watching: Watching,
@@ -147,6 +149,7 @@ impl Connection {
             has_spoken: false,
             is_proven: false,
             is_paused: false,
+            is_held: false,
             is_dirty: false,
             watching: Watching::Read,
             armed: Mono::NEVER,
@@ -177,7 +180,7 @@ impl Connection {
 
     /// Whether the worker must not read from the connection now.
     pub(super) fn must_not_read(&self) -> bool {
-        self.is_paused || self.has_unread_responses()
+        self.is_paused || self.is_held || self.has_unread_responses()
     }
 
     /// Whether so many responses wait that the client must read them before it is read again.
@@ -295,7 +298,8 @@ impl Connection {
                 }
             }
         };
-        if !self.is_paused && !self.inbound.is_empty() && self.inbound.len() >= self.need {
+        let waits = self.is_paused || self.is_held;
+        if !waits && !self.inbound.is_empty() && self.inbound.len() >= self.need {
             self.resume(arena);
         }
         outcome
@@ -368,7 +372,7 @@ impl Connection {
     }
 
     /// Writes encrypted bytes. Returns whether all were written.
-    fn write_ciphertext(&mut self, written: &mut Written) -> bool {
+    pub(super) fn write_ciphertext(&mut self, written: &mut Written) -> bool {
         while self.ciphertext_written < self.ciphertext.len() {
             let rest = &self.ciphertext[self.ciphertext_written..];
             match written.write(&self.stream, &[IoSlice::new(rest)]) {

@@ -31,6 +31,8 @@ pub enum EndReason {
     SourceLimit,
     /// The server closed an unproven connection to make room for a new one.
     Evicted,
+    /// A data connection of a TCP allocation, or the connection with its peer, ended (RFC 6062).
+    DataConnection,
     /// The server shut down.
     Shutdown,
 }
@@ -50,6 +52,7 @@ impl EndReason {
         EndReason::Unread,
         EndReason::SourceLimit,
         EndReason::Evicted,
+        EndReason::DataConnection,
         EndReason::Shutdown,
     ];
 
@@ -69,6 +72,7 @@ impl EndReason {
             EndReason::Unread => "unread",
             EndReason::SourceLimit => "source_limit",
             EndReason::Evicted => "evicted",
+            EndReason::DataConnection => "data_connection",
             EndReason::Shutdown => "shutdown",
         }
     }

@@ -11,11 +11,13 @@
 mod arena;
 mod connection;
 mod counters;
+mod data;
 mod listener;
 mod settings;
 
 pub(crate) use arena::Arena;
 pub use counters::{EndReason, StreamCounters};
+pub(crate) use data::{DataConnection, MovingConnection};
 pub(crate) use listener::{Protocols, StreamListener};
 pub use settings::StreamSettings;
 pub(crate) use settings::WorkerLimits;

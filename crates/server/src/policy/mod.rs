@@ -196,6 +196,11 @@ impl PeerPolicy for Policy {
     fn permits(&self, _: &ClientIdentity<'_>, peer: SocketAddr) -> PeerClass {
         self.class_of_peer(peer)
     }
+
+    fn permits_connection(&self, _: &ClientIdentity<'_>, peer: SocketAddr) -> PeerClass {
+        let is_relay = self.relays.listens(peer).is_some();
+        self.class_of_address_and_port(peer, is_relay)
+    }
 }
 
 impl Policy {
@@ -213,12 +218,18 @@ impl Policy {
     }
 
     fn class_of_peer(&self, peer: SocketAddr) -> PeerClass {
+        self.class_of_address_and_port(peer, self.relays.owner_of(peer).is_some())
+    }
+
+    /// `is_relay`: a live allocation of this server has it.
+    #[inline]
+    fn class_of_address_and_port(&self, peer: SocketAddr, is_relay: bool) -> PeerClass {
         if self.is_listener(peer.ip(), peer.port()) {
             return PeerClass::Denied;
         }
         // Looked up once: this runs for every Send indication.
         let ruling = self.ruling(peer.ip(), peer.port());
-        if ruling != Some(Ruling::Deny) && self.relays.owner_of(peer).is_some() {
+        if ruling != Some(Ruling::Deny) && is_relay {
             return PeerClass::OwnRelay;
         }
         match self.admits_ruled(peer.ip(), peer.port(), ruling) {

@@ -7,6 +7,8 @@
 mod owner;
 mod pool;
 mod resting;
+mod set;
 
 pub use owner::{Owner, OwnerTable};
 pub use pool::{PortCounts, PortPool, PortRange, PortRangeError, Want};
+pub use set::PortSet;

@@ -3,6 +3,7 @@
 use super::batches::WorkerBatch;
 use super::sockets::RelaySocket;
 use crate::addresses::RelayIndex;
+use crate::connections::MovingConnection;
 use io::UdpSocket;
 use std::sync::Arc;
 use std::sync::mpsc::Sender;
@@ -25,6 +26,8 @@ pub(crate) enum WorkerMessage {
     },
     /// A request whose allocation is better made by the worker that gets this.
     Request(Box<PlacedRequest>),
+    /// A ConnectionBind request for a connection of this worker, with the client's connection.
+    Connection(Box<MovedConnection>),
     /// The response to a claim: the reserved relay's socket under its new key.
     Claimed {
         request: RequestKey,
@@ -57,6 +60,13 @@ pub(crate) struct PlacedRequest {
     pub(crate) user: VerifiedUser,
     /// The flow has got an entry for it.
     pub(crate) is_new: bool,
+}
+
+/// A ConnectionBind request (RFC 6062) and the connection that it came by.
+#[derive(Debug)]
+pub(crate) struct MovedConnection {
+    pub(crate) connection: MovingConnection,
+    pub(crate) bytes: Box<[u8]>,
 }
 
 /// A relay on its way from one worker to another. No worker's poller watches it.

@@ -23,6 +23,7 @@ mod read_ahead;
 mod session;
 mod sockets;
 mod streams;
+mod tcp;
 
 pub(crate) use batch_limit::BatchLimit;
 pub(crate) use batches::{BatchStore, WorkerBatch};
@@ -204,6 +205,7 @@ impl Worker {
         }
         if self.has_connections {
             timeout = timeout.min(self.core.connections.poll_timeout(now));
+            timeout = timeout.min(self.core.tcp.poll_timeout(now));
         }
         if self.batches_held {
             timeout = timeout.min(HELD);
@@ -229,7 +231,11 @@ impl Worker {
                     listeners_read += 1;
                 }
                 // Read after the datagrams.
-                Token::Accept(_) | Token::Connection(_) => {}
+                Token::Accept(_)
+                | Token::Connection(_)
+                | Token::TcpRelay(_)
+                | Token::Peer(_)
+                | Token::Data(_) => {}
                 Token::Sip(token) => {
                     if let Some(sip) = &mut self.sip {
                         sip.ready(token, event);
@@ -418,6 +424,7 @@ impl Worker {
             }
             WorkerMessage::Claimed { request, relay } => self.receive_relay(request, relay),
             WorkerMessage::Request(placed) => self.serve_placed(&placed),
+            WorkerMessage::Connection(moved) => self.receive_connection(*moved),
             WorkerMessage::SipMessages(batch) => {
                 if let Some(sip) = &mut self.sip {
                     sip.receive(batch);
@@ -644,7 +651,7 @@ impl Worker {
                 .unwrap_or_default(),
             sends: *self.queue.totals(),
             received: *self.batch.totals(),
-            relays_open: self.sockets.relays.len() as u64,
+            relays_open: (self.sockets.relays.len() + self.core.tcp.len()) as u64,
             flows_steered: self.core.placement.steered(),
             channels_offloaded: self.core.flows.as_ref().map_or(0, |flows| flows.len()) as u64,
             sip: self

@@ -7,8 +7,10 @@ use crate::descriptors::ForClients;
 use crate::hooks::RelayChoice;
 use crate::ports::{Owner, Want};
 use crate::random::Entropy;
-use io::{Interest, Poller, UdpOptions, UdpSocket};
+use crate::tcp_relays::{BACKLOG, TcpRelay};
+use io::{Interest, Poller, TcpListener, UdpOptions, UdpSocket};
 use std::net::SocketAddr;
+use std::os::fd::AsFd;
 use std::sync::Arc;
 use stun::AddressFamily;
 use turn::server::{OpenError, OpenedRelay, PortRequest, RelayRequest, RelayedAddresses};
@@ -98,11 +100,66 @@ impl Opener {
         {
             count_error(*error, counters);
         }
+        self.give_back_foreign(counters);
+        (results, count)
+    }
+
+    fn give_back_foreign(&mut self, counters: &mut Counters) {
         counters.foreign_ports += self.foreign.len() as u64;
         for (address, port) in self.foreign.drain(..) {
             self.relays.pool(address).give_back_foreign(port);
         }
-        (results, count)
+    }
+
+    /// Opens a TCP relay (RFC 6062). Nobody reaches it inside this process: peers connect through the kernel.
+    pub(crate) fn open_tcp(
+        &mut self,
+        request: RelayRequest,
+        choice: RelayChoice,
+        now_s: u64,
+        counters: &mut Counters,
+    ) -> Result<TcpRelay, OpenError> {
+        let place = (request.family, choice);
+        let relay = self.search(place, Want::Any, now_s, |opener, address, port| {
+            let listener = opener.bind_with(address, port, |local| {
+                TcpListener::bind_and_share(local, BACKLOG)
+            })?;
+            Ok(TcpRelay {
+                key: request.key,
+                listener,
+                address,
+                port,
+            })
+        });
+        self.give_back_foreign(counters);
+        relay
+            .inspect(|relay| {
+                counters.relays_opened += 1;
+                self.relays.listening(relay.address).insert(relay.port);
+            })
+            .inspect_err(|error| count_error(*error, counters))
+    }
+
+    /// The two addresses of a TCP relay.
+    pub(crate) fn addresses_of(&self, relay: &TcpRelay) -> OpenedRelay {
+        let address = self.relays.address(relay.address);
+        OpenedRelay {
+            local: SocketAddr::new(address.local, relay.port),
+            advertised: SocketAddr::new(address.advertised, relay.port),
+        }
+    }
+
+    /// Closes a TCP relay's listener and lets its port rest.
+    pub(crate) fn close_tcp(&mut self, relay: TcpRelay) {
+        let TcpRelay {
+            listener,
+            address,
+            port,
+            ..
+        } = relay;
+        self.relays.listening(address).remove(port);
+        drop(listener);
+        self.relays.pool(address).give_back(port);
     }
 
     /// Closes a relay's socket and lets its port rest.
@@ -315,12 +372,20 @@ impl Opener {
 
     /// Binds a socket. On failure the port has been given back.
     fn bind(&mut self, address: RelayIndex, port: u16) -> Result<UdpSocket, Refusal> {
+        let options = self.options.clone();
+        self.bind_with(address, port, |local| UdpSocket::bind(local, &options))
+    }
+
+    fn bind_with<S: AsFd>(
+        &mut self,
+        address: RelayIndex,
+        port: u16,
+        bind: impl FnOnce(SocketAddr) -> std::io::Result<S>,
+    ) -> Result<S, Refusal> {
         let local = SocketAddr::new(self.relays.address(address).local, port);
-        let socket = UdpSocket::bind(local, &self.options).and_then(|socket| {
-            match self.descriptors.may_have(&socket) {
-                true => Ok(socket),
-                false => Err(std::io::Error::from_raw_os_error(libc_errno::EMFILE)),
-            }
+        let socket = bind(local).and_then(|socket| match self.descriptors.may_have(&socket) {
+            true => Ok(socket),
+            false => Err(std::io::Error::from_raw_os_error(libc_errno::EMFILE)),
         });
         socket.map_err(|error| {
             if error.kind() == std::io::ErrorKind::AddrInUse {

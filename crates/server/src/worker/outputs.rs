@@ -11,15 +11,17 @@ use crate::connections::Connections;
 use crate::dtls::{Dtls, unmarked};
 use crate::hooks::{RelayChoice, WorkerHooks};
 use crate::steering::{Placement, Target};
+use crate::tcp_relays::{Leaving, TcpRelays};
 use io::{Outbox, Poller};
+use std::net::SocketAddr;
 use std::sync::Arc;
 use streams::Content;
 use turn::server::credentials::{Credentials, KeyQuery, KeyReply};
 use turn::server::{
-    ClaimError, ClientIdentity, OffloadedChannel, Output, PortRequest, RelayRequest,
-    RelayTransport, VerifiedUser,
+    ClaimError, ClientIdentity, ConnectError, OffloadedChannel, OpenError, Output, PortRequest,
+    RelayRequest, RelayTransport, VerifiedUser,
 };
-use turn::{ClientPath, LookupKey, Mono, RelayKey, RequestKey, Transport};
+use turn::{ClientPath, ConnectionKey, LookupKey, Mono, RelayKey, RequestKey, Transport};
 
 /// What cannot be done while the output still borrows the engine.
 enum Todo {
@@ -29,12 +31,31 @@ enum Todo {
     /// Move a request that the engine has forgotten already.
     Post(Moving),
     NoReservation(RequestKey),
+    Dial(ConnectionKey, RelayKey, SocketAddr),
     Done,
 }
 
 impl Todo {
     fn post(to: u16, path: ClientPath, message: &[u8], user: &VerifiedUser) -> Todo {
         Todo::Post(Moving::new(path, message, user, Target::known(to)))
+    }
+
+    /// What an output asks for, if it is of those that need nothing else of the worker.
+    fn of(output: &Output<'_>) -> Option<Todo> {
+        match *output {
+            Output::MoveRequest {
+                to,
+                path,
+                message,
+                user,
+            } => Some(Todo::post(to, path, message, user)),
+            Output::Connect {
+                connection,
+                relay,
+                peer,
+            } => Some(Todo::Dial(connection, relay, peer)),
+            _ => None,
+        }
     }
 
     fn open(sockets: Sockets, moving: Option<Moving>) -> Todo {
@@ -103,8 +124,24 @@ impl Session<'_, '_, '_> {
                         Err(ClaimError::Unknown),
                     );
                 }
+                Todo::Dial(connection, relay, peer) => self.dial(connection, relay, peer),
                 Todo::Done => {}
             }
+        }
+    }
+
+    /// Dials for a Connect request (RFC 6062). What fails at once is told at once.
+    fn dial(&mut self, connection: ConnectionKey, relay: RelayKey, peer: SocketAddr) {
+        let core = &mut *self.core;
+        let relays = &core.opener.relays;
+        let dialled = core
+            .tcp
+            .dial(connection, (relay, peer), relays, &core.poller);
+        if let Err(error) = dialled {
+            tracing::debug!(%peer, %error, "peer not dialled");
+            let _ = core
+                .engine
+                .connected(core.now, connection, Err(ConnectError));
         }
     }
 
@@ -144,6 +181,9 @@ impl Session<'_, '_, '_> {
             return Some(Todo::Done);
         }
         report(worker, &self.core.hooks, &output);
+        if let Some(todo) = Todo::of(&output) {
+            return Some(todo);
+        }
         match output {
             Output::OpenRelays {
                 request,
@@ -158,12 +198,6 @@ impl Session<'_, '_, '_> {
                 let sockets = sockets(request, relays, &self.core.hooks, &client);
                 return Some(Todo::open(sockets, moving));
             }
-            Output::MoveRequest {
-                to,
-                path,
-                message,
-                user,
-            } => return Some(Todo::post(to, path, message, user)),
             Output::ClaimReservation {
                 request,
                 token,
@@ -191,7 +225,11 @@ impl Session<'_, '_, '_> {
                 self.core.now.mono,
                 &mut self.core.opener,
                 &mut self.core.placement,
-                (&mut self.core.connections, &self.core.poller),
+                (
+                    &mut self.core.connections,
+                    &mut self.core.tcp,
+                    &self.core.poller,
+                ),
                 &mut self.core.changes,
             ),
         }
@@ -233,6 +271,12 @@ impl Session<'_, '_, '_> {
 
     fn open_relays(&mut self, sockets: &Sockets) {
         let relays = &sockets.relays[..sockets.count];
+        if relays
+            .iter()
+            .any(|relay| relay.transport == RelayTransport::Tcp)
+        {
+            return self.open_tcp_relays(sockets);
+        }
         let core = &mut *self.core;
         let now_s = core.now.mono.0 / 1_000_000_000;
         let changes = &mut core.changes;
@@ -257,6 +301,38 @@ impl Session<'_, '_, '_> {
             self.core
                 .changes
                 .extend(opened.map(|(relay, _)| Change::Close(relay.key)));
+        }
+    }
+}
+
+impl Session<'_, '_, '_> {
+    /// Opens the relays of a TCP allocation.
+    fn open_tcp_relays(&mut self, sockets: &Sockets) {
+        let core = &mut *self.core;
+        let now_s = core.now.mono.0 / 1_000_000_000;
+        let mut results = [Err(OpenError::Other); MOST_RELAYS];
+        let relays = &sockets.relays[..sockets.count];
+        for ((result, relay), choice) in results.iter_mut().zip(relays).zip(&sockets.choices) {
+            let opener = &mut core.opener;
+            let opened = opener.open_tcp(*relay, *choice, now_s, &mut core.counters);
+            *result = opened.and_then(|relay| {
+                let addresses = core.opener.addresses_of(&relay);
+                match core.tcp.insert(relay, &core.poller) {
+                    Ok(()) => Ok(addresses),
+                    Err(relay) => {
+                        core.opener.close_tcp(relay);
+                        Err(OpenError::NoDescriptor)
+                    }
+                }
+            });
+        }
+        let (now, request) = (core.now, sockets.request);
+        if !core
+            .engine
+            .relays_opened(now, request, &results[..sockets.count])
+        {
+            let opened = relays.iter().filter_map(|relay| core.tcp.remove(relay.key));
+            opened.for_each(|relay| core.opener.close_tcp(relay));
         }
     }
 }
@@ -331,13 +407,25 @@ fn note(
     now: Mono,
     opener: &mut Opener,
     placement: &mut Placement,
-    (connections, poller): (&mut Connections, &Poller),
+    (connections, tcp, poller): (&mut Connections, &mut TcpRelays, &Poller),
     changes: &mut Changes,
 ) {
     match output {
         Output::PauseReading { path } => connections.pause(path, poller),
         Output::ResumeReading { path } => connections.resume(path, poller),
-        Output::CloseRelay { relay } => changes.push(Change::Close(*relay)),
+        Output::CloseRelay { relay } => match tcp.remove(*relay) {
+            Some(relay) => opener.close_tcp(relay),
+            None => changes.push(Change::Close(*relay)),
+        },
+        Output::BindConnection { connection, path } => {
+            connections.hold(path, poller);
+            tcp.bind_later(*connection, *path);
+        }
+        Output::CloseConnection { connection } => tcp.close(*connection, connections),
+        Output::MoveConnection { to, path, message } => {
+            connections.hold(path, poller);
+            tcp.leave_later(Leaving::new(*to, *path, message));
+        }
         Output::AllocationOpened { relayed, path, .. } => {
             opener.allocated(*relayed);
             connections.prove(path);

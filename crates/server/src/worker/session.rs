@@ -15,6 +15,7 @@ use crate::counters::Counters;
 use crate::dtls::Dtls;
 use crate::hooks::WorkerHooks;
 use crate::steering::Placement;
+use crate::tcp_relays::TcpRelays;
 use io::{Datagrams, Outbox, Poller, SendQueue, SendTo};
 use std::net::SocketAddr;
 use std::ops::Range;
@@ -45,6 +46,8 @@ pub(crate) struct Core {
     pub(crate) placement: Placement,
     /// Connections over TCP and TLS.
     pub(crate) connections: Connections,
+    /// TCP relays, and what is connected to them.
+    pub(crate) tcp: TcpRelays,
     /// Connections over DTLS, where it is listened on.
     pub(crate) dtls: Option<Box<Dtls>>,
     /// Where the kernel relays.

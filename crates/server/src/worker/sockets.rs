@@ -5,7 +5,7 @@ use crate::connections::Slot;
 use crate::sip::SipToken;
 use io::{Brought, GroWatch, RecvBatch, SendTo, UdpSocket};
 use std::net::SocketAddr;
-use turn::{ClientPath, RelayKey};
+use turn::{ClientPath, ConnectionKey, RelayKey};
 
 /// One of a worker's sockets in a listener's SO_REUSEPORT group.
 #[derive(Debug)]
@@ -165,9 +165,19 @@ pub(crate) enum Token {
     Accept(u16),
     /// One of these connections.
     Connection(Slot),
+    /// A TCP relay (RFC 6062).
+    TcpRelay(RelayKey),
+    /// A connection between a TCP relay and a peer.
+    Peer(ConnectionKey),
+    /// The data connection that is bound to it.
+    Data(ConnectionKey),
 }
 
-/// Slots of relays stay below a few millions; these indices are connections of STUN and TURN. SIP's begin above.
+/// Slots of relays stay below a few millions; from here on, indices are of something else: of TCP relays, of their connections with peers, of
+/// data connections, and of connections of STUN and TURN. SIP's begin above.
+const TCP_RELAYS: std::ops::Range<u32> = 0xf400_0000..0xf800_0000;
+const PEERS: std::ops::Range<u32> = 0xf800_0000..0xfa00_0000;
+const DATA: std::ops::Range<u32> = 0xfa00_0000..0xfc00_0000;
 const CONNECTIONS: std::ops::Range<u32> = 0xfc00_0000..0xfe00_0000;
 const ACCEPT: std::ops::Range<u32> = 0xffff_c000..0xffff_e000;
 
@@ -186,17 +196,21 @@ impl Token {
             Token::Relay(key) => key.as_u64(),
             Token::Sip(token) => token.as_key().as_u64(),
             Token::Accept(number) => u64::from(ACCEPT.start + u32::from(number)),
-            Token::Connection(Slot { index, generation }) => RelayKey {
-                index: CONNECTIONS.start + index,
-                generation,
+            Token::Connection(Slot { index, generation }) => {
+                number(CONNECTIONS.start + index, generation)
             }
-            .as_u64(),
+            Token::TcpRelay(key) => number(TCP_RELAYS.start + key.index, key.generation),
+            Token::Peer(key) => number(PEERS.start + key.index, key.generation),
+            Token::Data(key) => number(DATA.start + key.index, key.generation),
         }
     }
 
     /// The token that [`Token::as_u64`] gave.
     pub(crate) fn from_u64(token: u64) -> Token {
         let key = RelayKey::from_u64(token);
+        if key.index < TCP_RELAYS.start {
+            return Token::Relay(key);
+        }
         if let Some(token) = SipToken::from_key(key) {
             return Token::Sip(token);
         }
@@ -206,11 +220,28 @@ impl Token {
                 index: index - CONNECTIONS.start,
                 generation: key.generation,
             }),
+            index if PEERS.contains(&index) => Token::Peer(ConnectionKey {
+                index: index - PEERS.start,
+                generation: key.generation,
+            }),
+            index if DATA.contains(&index) => Token::Data(ConnectionKey {
+                index: index - DATA.start,
+                generation: key.generation,
+            }),
+            index if TCP_RELAYS.contains(&index) => Token::TcpRelay(RelayKey {
+                index: index - TCP_RELAYS.start,
+                generation: key.generation,
+            }),
             index if ACCEPT.contains(&index) => Token::Accept((index - ACCEPT.start) as u16),
             Self::OWN.. => Token::Listener(key.index - Self::OWN),
             _ => Token::Relay(key),
         }
     }
+}
+
+/// The number of an index and its generation.
+const fn number(index: u32, generation: u32) -> u64 {
+    RelayKey { index, generation }.as_u64()
 }
 
 #[cfg(test)]
@@ -231,6 +262,18 @@ mod tests {
             }),
             Token::Relay(RelayKey {
                 index: 0,
+                generation: u32::MAX,
+            }),
+            Token::TcpRelay(RelayKey {
+                index: 70_000,
+                generation: 3,
+            }),
+            Token::Peer(ConnectionKey {
+                index: 5,
+                generation: 4,
+            }),
+            Token::Data(ConnectionKey {
+                index: (1 << 25) - 1,
                 generation: u32::MAX,
             }),
         ] {

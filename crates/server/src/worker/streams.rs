@@ -47,6 +47,7 @@ impl Worker {
         }
         self.handle_arena();
         self.core.connections.end(&self.core.poller, now);
+        self.receive_from_peers(events);
     }
 
     /// Handles the data in the arena, and clears it.
@@ -68,6 +69,7 @@ impl Worker {
     #[inline(never)]
     pub(super) fn finish_connections(&mut self) {
         let now = self.core.now;
+        self.relay_streams();
         let core = &mut self.core;
         let engine = &core.engine;
         core.connections.expire(

@@ -123,6 +123,25 @@ impl StreamLink {
             .expect("an open connection");
     }
 
+    /// So many bytes that are no messages.
+    pub(crate) fn exactly(&mut self, count: usize) -> Vec<u8> {
+        while self.unread.len() < count {
+            assert!(self.read(), "{} of {count} bytes", self.unread.len());
+        }
+        self.unread.drain(..count).collect()
+    }
+
+    /// Says that nothing more comes, and goes on to read.
+    pub(crate) fn finish(&mut self) {
+        if let Some(tls) = &mut self.tls {
+            let mut out = Vec::new();
+            tls.finish(&mut out);
+            self.socket.write_all(&out).expect("room");
+        }
+        let write = std::net::Shutdown::Write;
+        self.socket.shutdown(write).expect("an open connection");
+    }
+
     /// The next message, without its padding.
     pub(crate) fn receive(&mut self) -> Option<Vec<u8>> {
         loop {

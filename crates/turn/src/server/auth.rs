@@ -86,9 +86,11 @@ impl Server {
     ) -> Result<Arc<User>, Unauthenticated> {
         let claims = read(message)?;
         let nonce_keys = &self.config.nonce_keys;
-        let issued = nonce_keys
-            .check_or_issue(claims.nonce, path.five_tuple.remote)
-            .map_err(Unauthenticated::Forged)?;
+        let issued = nonce_keys.check_or_issue(claims.nonce, path.five_tuple.remote);
+        let issued = issued.or_else(|issuer| {
+            self.nonce_of_control(message, claims.nonce)
+                .ok_or(Unauthenticated::Forged(issuer))
+        })?;
         if !self.offer.is_of(&issued) {
             return Err(AuthFailure::OutdatedOffer.into());
         }

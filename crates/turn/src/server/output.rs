@@ -39,9 +39,7 @@ pub enum Output<'a> {
         user: &'a VerifiedUser,
     },
     /// An authenticated request from a 5-tuple whose Allocate request was [moved](super::Server::request_moved) a moment
-    /// ago: hand it to the same server's [`handle_moved`](super::Server::handle_moved). Or a ConnectionBind request (RFC 6062) whose
-    /// CONNECTION-ID is another server's: hand it over with the client's connection. If there is no such server, hand it to
-    /// [`handle_moved`](super::Server::handle_moved) of this one, which refuses it.
+    /// ago: hand it to the same server's [`handle_moved`](super::Server::handle_moved).
     MoveRequest {
         /// The embedder's number of that server.
         to: u16,
@@ -51,6 +49,16 @@ pub enum Output<'a> {
         message: &'a [u8],
         /// Who has made the request: hand it over with the request.
         user: &'a VerifiedUser,
+    },
+    /// A ConnectionBind request (RFC 6062) whose CONNECTION-ID is another server's: hand it over with the client's connection, to
+    /// [`connection_moved`](super::Server::connection_moved) of that server; if there is no such server, of this one, which refuses it.
+    MoveConnection {
+        /// The number of that server.
+        to: u16,
+        /// The client.
+        path: ClientPath,
+        /// The request, byte for byte. Nobody has proven it yet.
+        message: &'a [u8],
     },
     /// The reservation token names another worker: ask its server with
     /// [`claim_reservation`](super::Server::claim_reservation), move the socket here under `key`, and call

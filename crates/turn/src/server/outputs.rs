@@ -80,6 +80,11 @@ pub(super) enum Queued {
         bytes: Range<usize>,
         user: VerifiedUser,
     },
+    MoveConnection {
+        to: u16,
+        path: ClientPath,
+        bytes: Range<usize>,
+    },
     Auth(QueuedAuth),
     CloseRelay(RelayKey),
     Connection(ConnectionKey, ConnectionStep),
@@ -228,6 +233,10 @@ impl Queued {
                 path: *path,
                 message: sent.get(bytes.clone()).unwrap_or_default(),
             },
+            Queued::MoveConnection { to, path, bytes } => {
+                let message = sent.get(bytes.clone()).unwrap_or_default();
+                moved_connection(*to, *path, message)
+            }
             Queued::CloseRelay(relay) => Output::CloseRelay { relay: *relay },
             Queued::Connection(connection, step) => step.output(*connection),
             Queued::Offload {
@@ -251,6 +260,10 @@ impl Queued {
             Queued::Auth(output) => output.output(),
         }
     }
+}
+
+const fn moved_connection(to: u16, path: ClientPath, message: &[u8]) -> Output<'_> {
+    Output::MoveConnection { to, path, message }
 }
 
 fn opened(user: &User, path: ClientPath, relayed: RelayedAddresses, lifetime_s: u32) -> Output<'_> {
@@ -356,6 +369,12 @@ impl Outputs {
             bytes,
             user: VerifiedUser(user),
         });
+    }
+
+    /// Has a request moved to another server with its connection.
+    pub(super) fn move_connection(&mut self, to: u16, path: ClientPath, message: &[u8]) {
+        let bytes = self.store(message);
+        self.push(Queued::MoveConnection { to, path, bytes });
     }
 
     fn store(&mut self, bytes: &[u8]) -> Range<usize> {

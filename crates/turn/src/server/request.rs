@@ -62,6 +62,11 @@ impl Server {
                     self.stats.count_request(message.method(), datagram.len());
                     self.turn_request(now, path, &message, Source::of(moved))
                 }
+                (Method::CONNECTION_BIND, Class::Request)
+                    if self.moves_connection(path, &message) =>
+                {
+                    Ok(())
+                }
                 (Method::CONNECT | Method::CONNECTION_BIND, Class::Request)
                     if self.speaks_tcp() =>
                 {
@@ -93,7 +98,7 @@ impl Server {
     }
 
     /// A request that needs credentials (RFC 8656 §5).
-    fn turn_request(
+    pub(super) fn turn_request(
         &mut self,
         now: Now,
         path: &ClientPath,

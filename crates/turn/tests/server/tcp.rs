@@ -512,52 +512,71 @@ fn a_connection_bind_for_another_worker_is_moved() {
     let (mut client, _) = allocated(&mut world);
     let (connection, id) = connect(&mut client, &mut world, PEER);
     let mut data = self::client(&mut world, "alice", DATA);
+    let bind_to = |data: &mut Client, id| {
+        data.request(Method::CONNECTION_BIND, |request| {
+            request.push(&ConnectionId(id)).unwrap();
+        })
+    };
+    // Also one that nobody has proven: the other worker does.
     let elsewhere = id ^ (1 << 24);
-    let request = data.request(Method::CONNECTION_BIND, |request| {
-        request.push(&ConnectionId(elsewhere)).unwrap();
-    });
+    let request = bind_to(&mut data, elsewhere);
     world.client(&data.path, &request);
-    let moved = Event::Moved {
+    let moved = Event::MovedConnection {
         to: 6,
         path: data.path,
         message: request.clone(),
     };
     assert_eq!(world.event(), moved);
-    // What the embedder moved here, or could not move, is answered here.
-    let request = data.request(Method::CONNECTION_BIND, |request| {
-        request.push(&ConnectionId(elsewhere)).unwrap();
-    });
-    let verified = verified(&mut world, &mut data);
+    // What the embedder could not move, and what it moved here, is answered here.
     world
         .server
-        .handle_moved(world.now, &data.path, &request, &verified);
+        .connection_moved(world.now, &data.path, &request);
     world.drain();
     assert_eq!(world.reply(&data.path).code(), 400);
-    let request = data.request(Method::CONNECTION_BIND, |request| {
-        request.push(&ConnectionId(id)).unwrap();
-    });
+    let request = bind_to(&mut data, id);
     world
         .server
-        .handle_moved(world.now, &data.path, &request, &verified);
+        .connection_moved(world.now, &data.path, &request);
     world.drain();
     assert_eq!(world.reply(&data.path).code(), 0);
     assert_eq!(world.event(), Event::BindConnection(connection, data.path));
+    // The control connection and datagrams stay.
+    for transport in [Transport::Tcp, Transport::Udp] {
+        client.path.five_tuple.transport = transport;
+        let mut client = Client {
+            path: client.path,
+            ..client.clone()
+        };
+        let reply = ask_to_bind(&mut client, &mut world, elsewhere);
+        assert_eq!(reply.code(), 400, "{transport:?}");
+    }
+    client.path.five_tuple.transport = Transport::Tcp;
     client.refresh(&mut world, 0);
     close(&mut world, &[connection]);
     world.finish();
 }
 
-/// Whom the engine has verified a client to be.
-fn verified(world: &mut World, client: &mut Client) -> hairpin_turn::server::VerifiedUser {
-    let request = client.request(Method::CONNECTION_BIND, |request| {
-        request.push(&ConnectionId(0xff00_0000)).unwrap();
-    });
-    let run = hairpin_turn::Run::single(&request);
-    world.server.handle_client(world.now, &client.path, run);
-    match world.server.poll_output() {
-        Some(hairpin_turn::server::Output::MoveRequest { user, .. }) => user.clone(),
-        other => panic!("not moved: {other:?}"),
-    }
+#[test]
+fn the_nonce_of_the_control_connection_serves_its_data_connections_rfc6062_4_3() {
+    let mut world = world();
+    let (mut client, _) = allocated(&mut world);
+    let (connection, id) = connect(&mut client, &mut world, PEER);
+    let mut data = self::client(&mut world, "alice", DATA);
+    let own = nonce(&data.signing);
+    data.signing.nonce = client.signing.nonce.clone();
+    // For nothing else, and for no other connection.
+    assert_eq!(ask_for_tcp(&mut data, &mut world, |_| {}).code(), 438);
+    assert_eq!(ask_to_bind(&mut data, &mut world, id ^ 1).code(), 438);
+    let forged = own.len() - 1;
+    data.signing.nonce.as_mut().unwrap()[forged] ^= 1;
+    assert_eq!(ask_to_bind(&mut data, &mut world, id).code(), 438);
+    world.failures.clear();
+    data.signing.nonce = client.signing.nonce.clone();
+    assert_eq!(ask_to_bind(&mut data, &mut world, id).code(), 0);
+    assert_eq!(world.event(), Event::BindConnection(connection, data.path));
+    client.refresh(&mut world, 0);
+    close(&mut world, &[connection]);
+    world.finish();
 }
 
 #[test]

@@ -421,6 +421,8 @@ fn settings(config: &Config) -> Settings {
     settings.max_lifetime = config.limits.lifetime_max;
     settings.max_permissions = config.limits.permissions as usize;
     settings.max_channels = config.limits.channels as usize;
+    settings.tcp_relay = config.relay_tcp;
+    settings.max_peer_connections = config.limits.peer_connections as usize;
     settings.allocation_rate = u64::from(config.limits.allocation_rate);
     settings
 }
@@ -513,6 +515,8 @@ mod tests {
         assert_eq!(ours.max_lifetime, library.max_lifetime);
         assert_eq!(ours.max_permissions, library.max_permissions);
         assert_eq!(ours.max_channels, library.max_channels);
+        assert_eq!(ours.tcp_relay, library.tcp_relay);
+        assert_eq!(ours.max_peer_connections, library.max_peer_connections);
         assert_eq!(ours.allocation_rate, library.allocation_rate);
         assert_eq!(ours.strict_expiry, library.strict_expiry);
         assert_eq!(ours.rfc5766_channels, library.rfc5766_channels);

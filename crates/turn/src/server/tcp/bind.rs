@@ -2,17 +2,68 @@
 
 use std::sync::Arc;
 
-use stun::{ConnectionId, ErrorCode, Message};
+use stun::nonce::Issued;
+use stun::{ConnectionId, ErrorCode, Message, Method};
 
 use super::super::Server;
 use super::super::answer::Refusal;
 use super::super::asked::Asked;
 use super::super::outputs::{ConnectionStep, Queued};
 use super::super::relay::Relay;
+use super::super::request::Source;
 use super::Stage;
-use crate::Now;
+use crate::{ClientPath, Now};
 
 impl Server {
+    /// A ConnectionBind request that another server's embedder moved here with its connection
+    /// ([`Output::MoveConnection`](super::super::Output::MoveConnection)), or could not move. It is handled as if it had arrived here.
+    pub fn connection_moved(&mut self, now: Now, path: &ClientPath, message: &[u8]) {
+        let Ok(message) = Message::parse(message) else {
+            return;
+        };
+        if let Err(reason) = self.turn_request(now, path, &message, Source::of(None)) {
+            self.stats.count_drops(reason, 1);
+        }
+    }
+
+    /// Has a ConnectionBind request moved to the server that its CONNECTION-ID names, if it is another one. That server knows the control
+    /// connection, whose nonce the client may use. So nothing is authenticated here.
+    pub(in super::super) fn moves_connection(
+        &mut self,
+        path: &ClientPath,
+        message: &Message<'_>,
+    ) -> bool {
+        let Ok(Some(ConnectionId(id))) = message.get::<ConnectionId>() else {
+            return false;
+        };
+        let [worker, ..] = id.to_be_bytes();
+        let is_data =
+            path.five_tuple.transport.is_stream() && self.clients.find(&path.five_tuple).is_none();
+        let moves = is_data && worker != self.tcp.worker;
+        if moves {
+            let bytes = message.as_bytes();
+            self.outputs.move_connection(worker.into(), *path, bytes);
+        }
+        moves
+    }
+
+    /// What a nonce says that a client sent back with a ConnectionBind request, if it was issued to the client's control connection. RFC 6062
+    /// §4.3: both connections use the same credentials, and clients go on with the nonce that they have.
+    pub(in super::super) fn nonce_of_control(
+        &self,
+        message: &Message<'_>,
+        nonce: &[u8],
+    ) -> Option<Issued> {
+        if message.method() != Method::CONNECTION_BIND {
+            return None;
+        }
+        let ConnectionId(id) = message.get::<ConnectionId>().ok().flatten()?;
+        let connection = self.tcp.slab.get(*self.tcp.by_id.get(&id)?)?;
+        let live = self.relays.get(connection.relay)?.live()?;
+        let control = self.clients.get(live.client)?.path.five_tuple();
+        self.config.nonce_keys.check(nonce, control.remote)
+    }
+
     /// Makes the client's connection the data connection of a connection to a peer.
     pub(in super::super) fn connection_bind(
         &mut self,
@@ -28,13 +79,6 @@ impl Server {
         }
         let id = message.get::<ConnectionId>();
         let ConnectionId(id) = id.ok().flatten().ok_or(ErrorCode::BAD_REQUEST)?;
-        let [worker, ..] = id.to_be_bytes();
-        if worker != self.tcp.worker && asked.may_move {
-            let user = asked.user.clone().ok_or(ErrorCode::SERVER_ERROR)?;
-            let (to, bytes) = (u16::from(worker), message.as_bytes());
-            self.outputs.move_request(to, asked.path, bytes, user);
-            return Ok(());
-        }
         let index = self.unbound(now, id).ok_or(ErrorCode::BAD_REQUEST)?;
         if !self.owns_connection(asked, index) {
             return Err(ErrorCode::WRONG_CREDENTIALS.into());

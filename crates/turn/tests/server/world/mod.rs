@@ -58,6 +58,11 @@ pub enum Event {
         path: ClientPath,
         message: Vec<u8>,
     },
+    MovedConnection {
+        to: u16,
+        path: ClientPath,
+        message: Vec<u8>,
+    },
     FindKeys(LookupKey, OwnedKeyQuery),
     Pause(ClientPath),
     Resume(ClientPath),
@@ -567,6 +572,11 @@ fn own_connection(output: Output<'_>) -> Event {
             relay,
             peer,
         } => Event::Connect(connection, relay, peer),
+        Output::MoveConnection { to, path, message } => Event::MovedConnection {
+            to,
+            path,
+            message: message.to_vec(),
+        },
         Output::BindConnection { connection, path } => Event::BindConnection(connection, path),
         Output::CloseConnection { connection } => Event::CloseConnection(connection),
         other => own_offload(other),

@@ -1,0 +1,447 @@
+//! TCP relays of one worker (RFC 6062): their listeners, their connections with peers, and the data connections bound to these.
+//!
+//! ```text
+//!  client ── control connection ──> engine ── Connect ──> dial ─┐
+//!  peer ── connects ──> accept ──> engine ── ConnectionAttempt  ├─> waits, unread ── ConnectionBind ──> Relaying
+//!  client ── data connection ──> ConnectionBind ──> engine ─────┘
+//! ```
+//!
+//! Nothing is read from a peer before its connection is bound: what it sends waits in the kernel's receive buffer. Sockets of bound connections are
+//! watched edge-triggered. A wake-up relays a bounded amount of each.
+
+mod pipes;
+mod relaying;
+
+pub(crate) use relaying::{Meter, Pumped};
+
+use crate::addresses::{RelayAddresses, RelayIndex};
+use crate::connections::{Connections, DataConnection};
+use crate::descriptors::ForClients;
+use crate::worker::Token;
+use io::{Event, Interest, Poller, TcpConnection, TcpListener};
+use pipes::Pipes;
+use relaying::Relaying;
+use std::collections::HashMap;
+use std::io::{Error, ErrorKind, Result};
+use std::net::SocketAddr;
+use std::time::Duration;
+use timers::Wheel;
+use turn::{ClientPath, ConnectionKey, Mono, RelayKey};
+
+/// The resolution of the timers.
+const TICK_NS: u64 = 100_000_000;
+
+/// Connections accepted per relay and wake-up.
+pub(crate) const ACCEPTS: usize = 16;
+
+/// Connections that may wait to be accepted, per relay.
+pub(crate) const BACKLOG: u16 = 16;
+
+/// Time for which no relay is polled after file descriptors or memory have run out.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
+
+/// Timers handled per wake-up.
+const EXPIRIES: usize = 64;
+
+/// A peer that acknowledges nothing for this time is gone.
+const PEER_TIMEOUT: Duration = Duration::from_secs(60);
+
+/// The socket of one TCP relayed transport address.
+#[derive(Debug)]
+pub(crate) struct TcpRelay {
+    pub(crate) key: RelayKey,
+    pub(crate) listener: TcpListener,
+    /// Which relay address it is bound to.
+    pub(crate) address: RelayIndex,
+    /// Its port there.
+    pub(crate) port: u16,
+}
+
+/// A connection with a peer.
+#[derive(Debug)]
+struct PeerConnection {
+    key: ConnectionKey,
+    stream: TcpConnection,
+    stage: Stage,
+    /// It is in the list of connections to relay for.
+    is_queued: bool,
+}
+
+#[derive(Debug)]
+enum Stage {
+    Dialling,
+    /// It waits for its data connection.
+    Waiting,
+    Relaying(Box<Relaying>),
+}
+
+/// What becomes of a connection that is no relaying one.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Step {
+    Nothing,
+    Connected,
+    Failed,
+    /// The peer has closed it before a data connection came.
+    Closed,
+}
+
+/// A request that goes to another worker, with the connection that it came by.
+#[derive(Debug)]
+pub(crate) struct Leaving {
+    pub(crate) to: u16,
+    pub(crate) path: ClientPath,
+    pub(crate) bytes: Box<[u8]>,
+}
+
+impl Leaving {
+    pub(crate) fn new(to: u16, path: ClientPath, bytes: &[u8]) -> Leaving {
+        Leaving {
+            to,
+            path,
+            bytes: bytes.into(),
+        }
+    }
+}
+
+/// All of a worker's.
+#[derive(Debug)]
+pub(crate) struct TcpRelays {
+    relays: HashMap<RelayKey, TcpRelay>,
+    /// By the index of the engine's key.
+    table: Vec<Option<Box<PeerConnection>>>,
+    timers: Wheel<TICK_NS>,
+    /// Connections that have bytes to relay, perhaps.
+    ready: Vec<ConnectionKey>,
+    binding: Vec<(ConnectionKey, ClientPath)>,
+    leaving: Vec<Leaving>,
+    pipes: Pipes,
+    descriptors: ForClients,
+    /// Time at which relays are polled again.
+    accept_again: Option<Mono>,
+}
+
+impl TcpRelays {
+    pub(crate) fn new() -> TcpRelays {
+        TcpRelays {
+            relays: HashMap::new(),
+            table: Vec::new(),
+            timers: Wheel::new(),
+            ready: Vec::new(),
+            binding: Vec::new(),
+            leaving: Vec::new(),
+            pipes: Pipes::new(),
+            descriptors: ForClients::new(),
+            accept_again: None,
+        }
+    }
+
+    /// How many relays listen.
+    pub(crate) fn len(&self) -> usize {
+        self.relays.len()
+    }
+
+    /// Takes a relay over, and watches it.
+    ///
+    /// # Errors
+    /// Hands it back if it cannot be watched.
+    pub(crate) fn insert(
+        &mut self,
+        relay: TcpRelay,
+        poller: &Poller,
+    ) -> std::result::Result<(), TcpRelay> {
+        let token = Token::TcpRelay(relay.key).as_u64();
+        match poller.add(&relay.listener, token, Interest::Read) {
+            Ok(()) => {
+                self.relays.insert(relay.key, relay);
+                Ok(())
+            }
+            Err(_) => Err(relay),
+        }
+    }
+
+    pub(crate) fn remove(&mut self, key: RelayKey) -> Option<TcpRelay> {
+        self.relays.remove(&key)
+    }
+
+    /// Dials. The result is a [`Step`] of a later event.
+    pub(crate) fn dial(
+        &mut self,
+        connection: ConnectionKey,
+        (relay, peer): (RelayKey, SocketAddr),
+        relays: &RelayAddresses,
+        poller: &Poller,
+    ) -> Result<()> {
+        let from = self.relays.get(&relay).ok_or(ErrorKind::NotFound)?;
+        let from = from.listener.local_addr();
+        // One of our own is reached at the address that it is bound to.
+        let to = relays
+            .listens(peer)
+            .map_or(peer, |own| SocketAddr::new(own.local, peer.port()));
+        if to == from {
+            return Err(ErrorKind::AddrInUse.into());
+        }
+        let stream = TcpConnection::connect_from(from, to)?;
+        self.check_descriptor(&stream)?;
+        let token = Token::Peer(connection).as_u64();
+        poller.add(&stream, token, Interest::Write)?;
+        self.put(connection, stream, Stage::Dialling);
+        Ok(())
+    }
+
+    /// The next connection that a peer has made, and the address that the peer is known by.
+    pub(crate) fn accept(
+        &mut self,
+        relay: RelayKey,
+        relays: &RelayAddresses,
+    ) -> Result<(TcpConnection, SocketAddr)> {
+        let relay = self.relays.get(&relay).ok_or(ErrorKind::WouldBlock)?;
+        let (stream, from) = relay.listener.accept()?;
+        let from = relays
+            .listens(from)
+            .map_or(from, |own| SocketAddr::new(own.advertised, from.port()));
+        self.check_descriptor(&stream)?;
+        Ok((stream, from))
+    }
+
+    fn check_descriptor(&mut self, stream: &TcpConnection) -> Result<()> {
+        const EMFILE: i32 = 24;
+        match self.descriptors.may_have(stream) {
+            true => Ok(()),
+            false => Err(Error::from_raw_os_error(EMFILE)),
+        }
+    }
+
+    /// Keeps a peer's connection until its data connection comes. Returns whether it can be watched.
+    pub(crate) fn keep(
+        &mut self,
+        connection: ConnectionKey,
+        stream: TcpConnection,
+        poller: &Poller,
+    ) -> bool {
+        let token = Token::Peer(connection).as_u64();
+        let is_watched = poller.add(&stream, token, Interest::Nothing).is_ok();
+        if is_watched {
+            self.put(connection, stream, Stage::Waiting);
+        }
+        is_watched
+    }
+
+    fn put(&mut self, key: ConnectionKey, stream: TcpConnection, stage: Stage) {
+        // An error is harmless: dead peers are noticed later.
+        let _ = stream.set_user_timeout(PEER_TIMEOUT);
+        let index = key.index as usize;
+        if index >= self.table.len() {
+            self.table.resize_with(index + 1, || None);
+        }
+        self.table[index] = Some(Box::new(PeerConnection {
+            key,
+            stream,
+            stage,
+            is_queued: false,
+        }));
+    }
+
+    fn get(&mut self, key: ConnectionKey) -> Option<&mut PeerConnection> {
+        let connection = self.table.get_mut(key.index as usize)?.as_deref_mut()?;
+        (connection.key == key).then_some(connection)
+    }
+
+    fn take(&mut self, key: ConnectionKey) -> Option<Box<PeerConnection>> {
+        self.get(key)?;
+        self.table.get_mut(key.index as usize)?.take()
+    }
+
+    /// An event of a connection with a peer.
+    pub(crate) fn peer_ready(&mut self, key: ConnectionKey, event: Event, poller: &Poller) -> Step {
+        let Some(connection) = self.get(key) else {
+            return Step::Nothing;
+        };
+        match &mut connection.stage {
+            Stage::Dialling => {
+                let token = Token::Peer(key).as_u64();
+                let result = connection.stream.take_error();
+                let is_made = result.is_ok() && connection.stream.peer_addr().is_ok();
+                if is_made
+                    && poller
+                        .modify(&connection.stream, token, Interest::Nothing)
+                        .is_ok()
+                {
+                    connection.stage = Stage::Waiting;
+                    Step::Connected
+                } else {
+                    self.take(key);
+                    Step::Failed
+                }
+            }
+            Stage::Waiting => {
+                self.take(key);
+                Step::Closed
+            }
+            Stage::Relaying(relaying) => {
+                relaying.peer_ready(event);
+                self.mark_ready(key);
+                Step::Nothing
+            }
+        }
+    }
+
+    /// An event of a data connection.
+    pub(crate) fn data_ready(&mut self, key: ConnectionKey, event: Event) {
+        if let Some(PeerConnection {
+            stage: Stage::Relaying(relaying),
+            ..
+        }) = self.get(key)
+        {
+            relaying.client_ready(event);
+            self.mark_ready(key);
+        }
+    }
+
+    fn mark_ready(&mut self, key: ConnectionKey) {
+        if let Some(connection) = self.get(key)
+            && !std::mem::replace(&mut connection.is_queued, true)
+        {
+            self.ready.push(key);
+        }
+    }
+
+    /// The client's connection becomes the data connection once the batch at hand is over.
+    pub(crate) fn bind_later(&mut self, connection: ConnectionKey, path: ClientPath) {
+        self.binding.push((connection, path));
+    }
+
+    pub(crate) fn next_binding(&mut self) -> Option<(ConnectionKey, ClientPath)> {
+        self.binding.pop()
+    }
+
+    /// The client's connection goes to another worker once the batch at hand is over.
+    pub(crate) fn leave_later(&mut self, leaving: Leaving) {
+        self.leaving.push(leaving);
+    }
+
+    pub(crate) fn next_leaving(&mut self) -> Option<Leaving> {
+        self.leaving.pop()
+    }
+
+    /// Begins to relay. `kept` is what the client has sent already.
+    ///
+    /// # Errors
+    /// Hands the data connection back if there is no connection with a peer, or one of the two cannot be watched.
+    pub(crate) fn begin(
+        &mut self,
+        key: ConnectionKey,
+        data: DataConnection,
+        kept: Vec<u8>,
+        poller: &Poller,
+    ) -> std::result::Result<(), DataConnection> {
+        let Some(connection) = self.get(key) else {
+            return Err(data);
+        };
+        let peer = (&connection.stream, Token::Peer(key));
+        let client = (data.stream(), Token::Data(key));
+        let is_watched = [peer, client].into_iter().all(|(stream, token)| {
+            poller
+                .modify(stream, token.as_u64(), Interest::Edge)
+                .is_ok()
+        });
+        if !is_watched {
+            self.take(key);
+            return Err(data);
+        }
+        connection.stage = Stage::Relaying(Box::new(Relaying::new(data, kept)));
+        self.mark_ready(key);
+        Ok(())
+    }
+
+    /// Connections that may have bytes to relay, in a list to be given to [`TcpRelays::pump`] one by one. Those that have more to do are marked
+    /// again meanwhile.
+    pub(crate) fn take_ready(&mut self, now: Mono) -> Vec<ConnectionKey> {
+        for _ in 0..EXPIRIES {
+            let Some(index) = self.timers.pop_due(now) else {
+                break;
+            };
+            let connection = self.table.get(index as usize).and_then(Option::as_ref);
+            if let Some(key) = connection.map(|connection| connection.key) {
+                self.mark_ready(key);
+            }
+        }
+        std::mem::take(&mut self.ready)
+    }
+
+    /// Gives the list back, to be used again.
+    pub(crate) fn put_back(&mut self, mut list: Vec<ConnectionKey>) {
+        list.clear();
+        if self.ready.is_empty() {
+            self.ready = list;
+        }
+    }
+
+    /// Relays a bounded amount of bytes in both directions. [`Pumped::Over`] has taken the connection out.
+    pub(crate) fn pump(&mut self, key: ConnectionKey, now: Mono, meter: &mut Meter<'_>) -> Pumped {
+        let Some(Some(connection)) = self.table.get_mut(key.index as usize) else {
+            return Pumped::Idle;
+        };
+        if connection.key != key {
+            return Pumped::Idle;
+        }
+        connection.is_queued = false;
+        let Stage::Relaying(relaying) = &mut connection.stage else {
+            return Pumped::Idle;
+        };
+        let pumped = relaying.pump(&mut connection.stream, &mut self.pipes, now, meter);
+        match pumped {
+            Pumped::More => self.mark_ready(key),
+            Pumped::Until(at) => self.timers.set(key.index, at),
+            Pumped::Idle | Pumped::Over => {}
+        }
+        pumped
+    }
+
+    /// Closes a connection with a peer, and its data connection.
+    pub(crate) fn close(&mut self, key: ConnectionKey, connections: &mut Connections) {
+        let Some(connection) = self.take(key) else {
+            return;
+        };
+        self.timers.remove(key.index);
+        if let Stage::Relaying(relaying) = connection.stage {
+            connections.end_data(relaying.close(&mut self.pipes));
+        }
+    }
+
+    /// Stops polling a relay for a while, because what it requires has run out. A connection still waits, so the poller would report the relay
+    /// again and again.
+    pub(crate) fn pause_accepting(&mut self, relay: RelayKey, poller: &Poller, now: Mono) {
+        if let Some(relay) = self.relays.get(&relay)
+            && poller.remove(&relay.listener).is_ok()
+        {
+            self.accept_again = Some(now.plus(ACCEPT_PAUSE));
+        }
+    }
+
+    pub(crate) fn accept_again(&mut self, poller: &Poller, now: Mono) {
+        if self.accept_again.is_some_and(|at| at <= now) {
+            self.accept_again = None;
+            for relay in self.relays.values() {
+                // The poller rejects relays that it has already; this is harmless.
+                let token = Token::TcpRelay(relay.key).as_u64();
+                let _ = poller.add(&relay.listener, token, Interest::Read);
+            }
+        }
+    }
+
+    /// Time until the next timer.
+    pub(crate) fn poll_timeout(&self, now: Mono) -> Duration {
+        if !self.ready.is_empty() {
+            return Duration::ZERO;
+        }
+        let deadlines = [self.timers.next_deadline(), self.accept_again];
+        let next = deadlines.into_iter().flatten().min();
+        next.map_or(Duration::MAX, |deadline| deadline.since(now))
+    }
+}
+
+/// Whether file descriptors or memory have run out.
+pub(crate) fn is_exhausted(error: &Error) -> bool {
+    // EMFILE, ENFILE, ENOBUFS, ENOMEM. Not all of them have an `ErrorKind`.
+    matches!(error.raw_os_error(), Some(24 | 23 | 105 | 12))
+}

@@ -1,0 +1,150 @@
+//! TCP relays (RFC 6062): events of peers, connections that become data connections, and the bytes that these relay.
+
+use super::messages::{MovedConnection, WorkerMessage};
+use super::sockets::Token;
+use super::{Mailboxes, Worker};
+use crate::tcp_relays::{ACCEPTS, Leaving, Meter, Pumped, Step, is_exhausted};
+use io::{Event, Events};
+use std::io::ErrorKind;
+use turn::server::ConnectError;
+use turn::{ConnectionKey, RelayKey};
+
+impl Worker {
+    /// Accepts connections of peers, and looks what has become of those that exist.
+    pub(super) fn receive_from_peers(&mut self, events: &Events) {
+        for event in events.iter() {
+            match Token::from_u64(event.token) {
+                Token::TcpRelay(relay) => self.accept_peers(relay),
+                Token::Peer(connection) => self.peer_ready(connection, event),
+                Token::Data(connection) => self.core.tcp.data_ready(connection, event),
+                _ => {}
+            }
+        }
+        self.core
+            .tcp
+            .accept_again(&self.core.poller, self.core.now.mono);
+    }
+
+    fn accept_peers(&mut self, relay: RelayKey) {
+        for _ in 0..ACCEPTS {
+            let core = &mut self.core;
+            match core.tcp.accept(relay, &core.opener.relays) {
+                Ok((stream, from)) => {
+                    // Otherwise the connection is closed here (RFC 6062 §5.3).
+                    if let Some(connection) = core.engine.peer_connected(core.now, relay, from)
+                        && !core.tcp.keep(connection, stream, &core.poller)
+                    {
+                        core.engine.connection_closed(connection);
+                    }
+                    self.settle();
+                }
+                Err(error) if error.kind() == ErrorKind::WouldBlock => return,
+                Err(error) if is_exhausted(&error) => {
+                    return core.tcp.pause_accepting(relay, &core.poller, core.now.mono);
+                }
+                // The connection failed before it was accepted.
+                Err(_) => {}
+            }
+        }
+    }
+
+    fn peer_ready(&mut self, connection: ConnectionKey, event: Event) {
+        let core = &mut self.core;
+        let result = match core.tcp.peer_ready(connection, event, &core.poller) {
+            Step::Nothing => return,
+            Step::Connected => Ok(()),
+            Step::Failed => Err(ConnectError),
+            Step::Closed => {
+                core.engine.connection_closed(connection);
+                return;
+            }
+        };
+        if !core.engine.connected(core.now, connection, result) {
+            core.tcp.close(connection, &mut core.connections);
+        }
+        self.settle();
+    }
+
+    /// Turns connections into data connections, sends others to their workers, and relays a bounded amount for all that are ready.
+    pub(super) fn relay_streams(&mut self) {
+        while let Some(leaving) = self.core.tcp.next_leaving() {
+            self.send_connection(leaving);
+        }
+        let core = &mut self.core;
+        while let Some((connection, path)) = core.tcp.next_binding() {
+            let data = core
+                .connections
+                .take_data(&path, &core.poller, core.now.mono);
+            let begun = match data {
+                Some((data, kept)) => core.tcp.begin(connection, data, kept, &core.poller),
+                None => {
+                    core.engine.connection_closed(connection);
+                    core.tcp.close(connection, &mut core.connections);
+                    continue;
+                }
+            };
+            if let Err(data) = begun {
+                core.engine.connection_closed(connection);
+                core.connections.end_data(data);
+            }
+        }
+        let ready = core.tcp.take_ready(core.now.mono);
+        for connection in &ready {
+            let mut meter = Meter {
+                engine: &mut core.engine,
+                counters: &mut core.counters,
+                now: core.now,
+                connection: *connection,
+            };
+            if core.tcp.pump(*connection, core.now.mono, &mut meter) == Pumped::Over {
+                core.tcp.close(*connection, &mut core.connections);
+                core.engine.connection_closed(*connection);
+            }
+        }
+        core.tcp.put_back(ready);
+    }
+
+    /// Sends a client's connection to the worker whose peer it asks for. If there is none, or it cannot take it, the request is refused here.
+    fn send_connection(&mut self, leaving: Leaving) {
+        let Leaving {
+            to,
+            mut path,
+            bytes,
+        } = leaving;
+        let core = &mut self.core;
+        if can_receive(&core.mailboxes, to) {
+            let Some(connection) = core.connections.give(&path, &core.poller) else {
+                return;
+            };
+            let moved = MovedConnection {
+                connection,
+                bytes: bytes.clone(),
+            };
+            let message = WorkerMessage::Connection(Box::new(moved));
+            let Err(WorkerMessage::Connection(moved)) = core.mailboxes.post(to, message) else {
+                return;
+            };
+            core.counters.mailbox_full += 1;
+            match core.connections.receive(moved.connection, &core.poller) {
+                Some(here) => path = here,
+                None => return,
+            }
+        }
+        core.engine.connection_moved(core.now, &path, &bytes);
+        core.connections.release(&path, &core.poller);
+        self.settle();
+    }
+
+    /// Another worker's client asks for a connection of this worker.
+    pub(super) fn receive_connection(&mut self, moved: MovedConnection) {
+        let MovedConnection { connection, bytes } = moved;
+        let core = &mut self.core;
+        if let Some(path) = core.connections.receive(connection, &core.poller) {
+            core.engine.connection_moved(core.now, &path, &bytes);
+        }
+    }
+}
+
+fn can_receive(mailboxes: &Mailboxes, worker: u16) -> bool {
+    mailboxes.keeps_up(worker)
+}
