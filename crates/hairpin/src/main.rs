@@ -7,6 +7,7 @@ mod admin;
 mod cli;
 mod commands;
 mod config;
+mod control;
 mod metrics;
 
 use std::process::ExitCode;

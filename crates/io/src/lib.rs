@@ -56,7 +56,7 @@ pub use poll::{Event, Events, Interest, Poller, Waker};
 pub use queues::queue_processors;
 pub use recv::{Datagrams, Received, RecvBatch, Segments};
 pub use send::{Flushed, GsoRefusal, Outbox, SendOptions, SendQueue, SendTo};
-pub use signals::{Signal, Signals};
+pub use signals::{Signal, SignalWaker, Signals};
 pub use sizes::BatchSizes;
 pub use socket::{SocketMemory, UdpOptions, UdpSocket};
 pub use tcp::{TcpConnection, TcpListener, TcpOptions};

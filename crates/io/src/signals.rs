@@ -31,6 +31,9 @@ const CAUGHT: [(c_int, Signal); 3] = [
     (libc::SIGHUP, Signal::Hangup),
 ];
 
+/// No signal has this number.
+const NO_SIGNAL: u8 = 0;
+
 static PIPE: OnceLock<(OwnedFd, OwnedFd)> = OnceLock::new();
 static INSTALLED: AtomicBool = AtomicBool::new(false);
 
@@ -71,27 +74,46 @@ impl Signals {
 
     /// The oldest signal that has arrived and was not yet read; never blocks.
     pub fn try_next(&mut self) -> Option<Signal> {
-        let mut number = [0];
-        while let Ok(1) = sys::pipe::read(self.reader.as_fd(), &mut number) {
-            let known = CAUGHT
-                .iter()
-                .find(|(caught, _)| *caught == c_int::from(number[0]));
-            if let Some((_, signal)) = known {
-                return Some(*signal);
+        while let Some(next) = self.read() {
+            if next.is_some() {
+                return next;
             }
         }
         None
     }
 
-    /// Waits for a signal, at most `timeout` if one is given; `None` when the time is over.
+    /// Ends waits of this process's `Signals` from other threads.
+    ///
+    /// # Errors
+    /// When no file descriptor is left.
+    pub fn waker(&self) -> io::Result<SignalWaker> {
+        let (_, writer) = PIPE.get().ok_or(io::ErrorKind::Other)?;
+        Ok(SignalWaker {
+            writer: writer.try_clone()?,
+        })
+    }
+
+    /// The oldest entry of the pipe: a signal, or `None` from a [`SignalWaker`].
+    fn read(&mut self) -> Option<Option<Signal>> {
+        let mut number = [0];
+        let Ok(1) = sys::pipe::read(self.reader.as_fd(), &mut number) else {
+            return None;
+        };
+        let known = CAUGHT
+            .iter()
+            .find(|(caught, _)| *caught == c_int::from(number[0]));
+        Some(known.map(|(_, signal)| *signal))
+    }
+
+    /// Waits for a signal, at most `timeout` if one is given; `None` when the time is over, or a [`SignalWaker`] ends the wait.
     ///
     /// # Errors
     /// What `poll` returns.
     pub fn wait(&mut self, timeout: Option<Duration>) -> io::Result<Option<Signal>> {
         let end = timeout.and_then(|timeout| Instant::now().checked_add(timeout));
         loop {
-            if let Some(signal) = self.try_next() {
-                return Ok(Some(signal));
+            if let Some(next) = self.read() {
+                return Ok(next);
             }
             let left = end.map(|end| end.saturating_duration_since(Instant::now()));
             if left == Some(Duration::ZERO) {
@@ -103,6 +125,20 @@ impl Signals {
                 _ => {}
             }
         }
+    }
+}
+
+/// Ends a wait for signals.
+#[derive(Debug)]
+pub struct SignalWaker {
+    writer: OwnedFd,
+}
+
+impl SignalWaker {
+    /// Ends the wait that is under way, or else the next one.
+    pub fn wake(&self) {
+        // A full pipe ends the wait as well.
+        let _ = sys::pipe::write(self.writer.as_fd(), &[NO_SIGNAL]);
     }
 }
 

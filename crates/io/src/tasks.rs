@@ -14,6 +14,12 @@ pub fn current() -> u32 {
     task::gettid().unsigned_abs()
 }
 
+/// The effective user of the calling thread, 0 for root.
+#[must_use]
+pub fn effective_user() -> u32 {
+    task::geteuid()
+}
+
 /// Lets `task` run on one processor only.
 ///
 /// # Errors

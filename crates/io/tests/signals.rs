@@ -45,6 +45,19 @@ fn signals_are_read_in_order_polled_for_and_let_go() {
         1
     );
     assert_eq!(events.iter().next().unwrap().token, 9);
+    assert_eq!(signals.try_next(), Some(Signal::Hangup));
+
+    // Another thread ends a wait that would last for ever, and no signal is lost by it.
+    let waker = signals.waker().unwrap();
+    std::thread::spawn(move || waker.wake()).join().unwrap();
+    raise(libc::SIGHUP);
+    assert_eq!(signals.wait(None).unwrap(), None);
+    assert_eq!(signals.wait(None).unwrap(), Some(Signal::Hangup));
+    let waker = signals.waker().unwrap();
+    waker.wake();
+    raise(libc::SIGTERM);
+    assert_eq!(signals.try_next(), Some(Signal::Terminate));
+
     raise(libc::SIGHUP);
     drop(signals);
 

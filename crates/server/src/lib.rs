@@ -82,7 +82,7 @@ pub use steering::{Steering, SteeringInUse};
 
 /// Signals that ask the process to end or to reload. Install them before any thread starts.
 pub mod signals {
-    pub use io::{Signal, Signals};
+    pub use io::{Signal, SignalWaker, Signals};
 }
 
 /// Time-limited credentials, as a web service makes them.

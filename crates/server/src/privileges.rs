@@ -7,6 +7,8 @@
 
 use io::capabilities::{self, Capability};
 
+pub use io::tasks::effective_user;
+
 /// What loading and attaching the programs takes.
 const TO_LOAD: [Capability; 3] = [Capability::Bpf, Capability::NetAdmin, Capability::Perfmon];
 

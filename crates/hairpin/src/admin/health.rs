@@ -10,11 +10,11 @@ const PATIENCE: Duration = Duration::from_secs(10);
 
 /// An answer to a probe: whether all is well, and a line for a person.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Health {
+pub(crate) struct Health {
     /// All is well.
-    pub(super) well: bool,
+    pub(crate) well: bool,
     /// What there is to say.
-    pub(super) line: String,
+    pub(crate) line: String,
 }
 
 impl Health {
@@ -31,7 +31,7 @@ impl Health {
 }
 
 /// Whether the process should go on living: every worker serves. An orderly end is no illness.
-pub(super) fn alive(observer: &Observer) -> Health {
+pub(crate) fn alive(observer: &Observer) -> Health {
     match observer.ailment(PATIENCE) {
         None => Health::well("ok"),
         Some(Ailment::Ended { .. }) if observer.is_draining() => Health::well("stopping"),
@@ -41,7 +41,7 @@ pub(super) fn alive(observer: &Observer) -> Health {
 
 /// Whether new clients should come: every listener is bound, which they are before there is an observer, every worker
 /// serves, and new allocations and SIP transactions are admitted.
-pub(super) fn ready(observer: &Observer) -> Health {
+pub(crate) fn ready(observer: &Observer) -> Health {
     if observer.is_draining() {
         return Health::ill(
             "draining: no new allocations and SIP transactions are admitted".to_owned(),

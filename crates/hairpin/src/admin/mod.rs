@@ -4,7 +4,7 @@
 //! here can hold a worker up. What it may use is bounded: connections at once and per second, the size of a request, the
 //! time that a connection lasts.
 
-mod health;
+pub(crate) mod health;
 pub(crate) mod http;
 
 #[cfg(test)]
@@ -82,32 +82,11 @@ impl Bound {
     /// # Errors
     /// If the thread or its runtime cannot be made.
     pub(crate) fn serve(self, source: Arc<Source>) -> Result<Serving> {
-        let runtime = tokio::runtime::Builder::new_current_thread()
-            .enable_io()
-            .enable_time()
-            .build()
-            .context("cannot make the runtime of the admin listener")?;
-        let listener = {
-            let _inside = runtime.enter();
-            tokio::net::TcpListener::from_std(self.listener)
-                .context("cannot watch the admin listener")?
-        };
-        let (stop, stopped) = oneshot::channel::<()>();
-        let body = move || {
-            // Leaving the runtime ends what it runs.
-            runtime.block_on(async {
-                tokio::spawn(http::serve(listener, http::admin(source)));
-                let _ = stopped.await;
-            });
-        };
-        let thread = std::thread::Builder::new()
-            .name("hairpin-admin".to_owned())
-            .spawn(body)
-            .context("cannot start the thread of the admin listener")?;
-        Ok(Serving {
-            stop: Some(stop),
-            thread: Some(thread),
+        Serving::start("hairpin-admin", move || {
+            let listener = tokio::net::TcpListener::from_std(self.listener)?;
+            Ok(http::serve(listener, http::admin(source)))
         })
+        .context("cannot serve metrics")
     }
 }
 
@@ -117,6 +96,41 @@ pub(crate) struct Serving {
     /// Dropping it is the sign to stop.
     stop: Option<oneshot::Sender<()>>,
     thread: Option<JoinHandle<()>>,
+}
+
+impl Serving {
+    /// Runs a task for ever, on a thread of its own. `make` makes the task, within the runtime that will run it.
+    ///
+    /// # Errors
+    /// If the thread or its runtime cannot be made, and what `make` returns.
+    pub(crate) fn start<F: Future<Output = ()> + Send + 'static>(
+        name: &str,
+        make: impl FnOnce() -> std::io::Result<F>,
+    ) -> std::io::Result<Self> {
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_io()
+            .enable_time()
+            .build()?;
+        let task = {
+            let _inside = runtime.enter();
+            make()?
+        };
+        let (stop, stopped) = oneshot::channel::<()>();
+        let body = move || {
+            // Leaving the runtime ends what it runs.
+            runtime.block_on(async {
+                tokio::spawn(task);
+                let _ = stopped.await;
+            });
+        };
+        let thread = std::thread::Builder::new()
+            .name(name.to_owned())
+            .spawn(body)?;
+        Ok(Self {
+            stop: Some(stop),
+            thread: Some(thread),
+        })
+    }
 }
 
 impl Drop for Serving {

@@ -2,6 +2,7 @@
 
 pub(crate) mod bench;
 pub(crate) mod check;
+pub(crate) mod control;
 pub(crate) mod creds;
 #[cfg(test)]
 mod docs_test;
@@ -39,6 +40,12 @@ pub(crate) enum Command {
     Serve(Box<serve::Args>),
     /// Check a configuration file and report every mistake at once
     Check(check::Args),
+    /// Say what the server on this machine does
+    Status(control::Status),
+    /// Have the server on this machine read its configuration again
+    Reload(control::Reload),
+    /// Have the server on this machine admit no new clients
+    Drain(control::Drain),
     /// Make time-limited credentials from a shared secret
     Creds(creds::Args),
     /// Ask a STUN or TURN server like a client would, and say what it answered

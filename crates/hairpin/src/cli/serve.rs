@@ -11,7 +11,7 @@ Examples:
   hairpin serve --dev
         the same for development: peers on this machine and in private networks are admitted too
   hairpin serve --config /etc/hairpin.toml
-        everything from a file; SIGHUP reads it again
+        everything from a file; hairpin reload, or SIGHUP, reads it again
   hairpin serve --listen 0.0.0.0:3478 --external-ip 203.0.113.5/10.0.0.5 --secret \"$SECRET\"
         behind a 1:1 NAT, as in most clouds
   HAIRPIN_AUTH__SECRETS=\"$SECRET\" hairpin serve --allow-peer 10.1.0.0/16:5000-6000

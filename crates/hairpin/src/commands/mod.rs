@@ -2,6 +2,7 @@
 
 mod bench;
 mod check;
+mod control;
 pub(crate) mod creds;
 mod ice;
 mod input;
@@ -24,6 +25,9 @@ pub(crate) fn run(cli: Cli) -> ExitCode {
     let result = match cli.command {
         Command::Serve(args) => serve::run(&args),
         Command::Check(args) => check::run(&args),
+        Command::Status(args) => control::status(&args),
+        Command::Reload(args) => control::reload(&args),
+        Command::Drain(args) => control::drain(&args),
         Command::Creds(args) => creds::run(&args),
         Command::Probe(args) => probe::run(&args),
         Command::Load(args) => load::run(&args),

@@ -13,6 +13,7 @@
 mod acme;
 mod admin;
 mod alternate;
+mod control_socket;
 mod credentials;
 mod deny_files;
 mod diagnostics;
@@ -52,6 +53,7 @@ use tracing::level_filters::LevelFilter;
 
 pub(crate) use acme::{Acme, Challenge};
 pub(crate) use admin::AdminListen;
+pub(crate) use control_socket::ControlSocket;
 pub(crate) use credentials::User;
 pub(crate) use deny_files::read as read_deny_files;
 pub(crate) use diagnostics::plural;
@@ -91,6 +93,8 @@ pub(crate) struct Config {
     pub(crate) send_buffer: u32,
     /// Microseconds that workers poll the network device before they sleep; 0: not at all.
     pub(crate) busy_poll_us: u32,
+    /// Where the control socket is, if there is one.
+    pub(crate) control_socket: ControlSocket,
     /// SOFTWARE in responses to authenticated requests, if any.
     pub(crate) software: Option<String>,
     /// Where to listen; `None`: decided at start.
@@ -283,6 +287,7 @@ fn resolve(settings: &Settings) -> Option<Config> {
         receive_buffer: s.receive_buffer?.value.0,
         send_buffer: s.send_buffer?.value.0,
         busy_poll_us: s.busy_poll_us?.value.0,
+        control_socket: s.control_socket?.value,
         software: Some(s.software?.value.0).filter(|software| !software.is_empty()),
         listen_udp: s.listen_udp.map(|list| values(list.value.0)),
         listen_tcp: s.listen_tcp.map(|list| values(list.value)),

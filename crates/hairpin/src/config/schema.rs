@@ -8,6 +8,7 @@ use std::net::{IpAddr, SocketAddr};
 use super::acme::{Challenge, Directory, Domain, Email, Folder};
 use super::admin::AdminListen;
 use super::alternate;
+use super::control_socket::ControlSocket;
 use super::credentials::{Realm, Secret, User};
 use super::deny_files::DenyFile;
 use super::diagnostics::Report;
@@ -123,6 +124,8 @@ pub(crate) struct Settings {
     pub(crate) busy_poll_us: Entry<BusyPoll>,
     /// `server.software`
     pub(crate) software: Entry<Software>,
+    /// `server.control_socket`
+    pub(crate) control_socket: Entry<ControlSocket>,
     /// `listen.udp`
     pub(crate) listen_udp: Entry<AtLeastOne<SocketAddr>>,
     /// `listen.tcp`
@@ -409,6 +412,7 @@ pub(crate) const KEYS: &[Key] = &[
     Key::new("server", "send_buffer", |s| &mut s.send_buffer).at_start(),
     Key::new("server", "busy_poll_us", |s| &mut s.busy_poll_us).at_start(),
     Key::new("server", "software", |s| &mut s.software),
+    Key::new("server", "control_socket", |s| &mut s.control_socket).at_start(),
     Key::new("listen", "udp", |s| &mut s.listen_udp).at_start(),
     Key::new("listen", "tcp", |s| &mut s.listen_tcp).at_start(),
     Key::new("listen", "tls", |s| &mut s.listen_tls).at_start(),

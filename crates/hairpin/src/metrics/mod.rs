@@ -78,6 +78,16 @@ impl Reloads {
             self.last_success_unix_s.store(unix_s(), Ordering::Relaxed);
         }
     }
+
+    /// Whether the last attempt went well.
+    pub(crate) fn was_successful(&self) -> bool {
+        self.successful.load(Ordering::Relaxed)
+    }
+
+    /// When the configuration that applies was loaded, in seconds since 1970.
+    pub(crate) fn last_success_unix_s(&self) -> u64 {
+        self.last_success_unix_s.load(Ordering::Relaxed)
+    }
 }
 
 fn unix_s() -> u64 {
@@ -122,12 +132,12 @@ fn about(page: &mut Page, source: &Source) {
     page.gauge(
         "hairpin_config_last_reload_successful",
         "1 if the last attempt to reload the configuration, or the start, went well, else 0: the old one stays in force.",
-        u8::from(source.reloads.successful.load(Ordering::Relaxed)),
+        u8::from(source.reloads.was_successful()),
     );
     page.gauge(
         "hairpin_config_last_reload_success_timestamp_seconds",
         "When the configuration in force was loaded, in seconds since 1970.",
-        source.reloads.last_success_unix_s.load(Ordering::Relaxed),
+        source.reloads.last_success_unix_s(),
     );
     let [succeeded, failed] =
         [&source.acme.succeeded, &source.acme.failed].map(|count| count.load(Ordering::Relaxed));

@@ -75,6 +75,10 @@ impl Serve {
     /// Starts it and waits for the banner.
     pub(crate) fn start(args: &[&str]) -> Self {
         let mut all = vec!["serve"];
+        if !args.iter().any(|arg| arg.contains("control_socket")) {
+            // As root, many servers at once would want the same one.
+            all.extend(["--set", "server.control_socket=off"]);
+        }
         all.extend(args);
         Self::start_command(hairpin(&all))
     }

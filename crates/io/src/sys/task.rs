@@ -21,6 +21,12 @@ pub(crate) fn sched_setscheduler(task: pid_t, policy: c_int, priority: c_int) ->
     check(unsafe { libc::sched_setscheduler(task, policy, &parameters) }).map(drop)
 }
 
+/// The effective user of the calling thread.
+pub(crate) fn geteuid() -> u32 {
+    // SAFETY: takes nothing and cannot fail.
+    unsafe { libc::geteuid() }
+}
+
 /// Asks for a signal when the thread that forked this process ends.
 pub(crate) fn set_parent_death_signal(signal: c_int) -> io::Result<()> {
     // SAFETY: takes integers only.

@@ -2,6 +2,7 @@
 
 use std::net::{IpAddr, SocketAddr};
 use std::ops::RangeInclusive;
+use std::path::PathBuf;
 
 use super::plan::Listeners;
 use crate::commands::ice::Ice;
@@ -37,6 +38,8 @@ pub(super) struct Banner {
     pub(super) offload: Vec<String>,
     /// Where metrics and health checks are served.
     pub(super) admin: Option<SocketAddr>,
+    /// Where the control socket is.
+    pub(super) control: Option<PathBuf>,
     /// How clients get in.
     pub(super) access: Access,
 }
@@ -106,6 +109,9 @@ impl Banner {
                 "admin",
                 format!("http://{admin}/metrics, /healthz, /readyz"),
             );
+        }
+        if let Some(control) = &self.control {
+            lines.line("control", control.display());
         }
         lines.text("\n");
         self.access.render(&mut lines);
@@ -220,6 +226,7 @@ mod tests {
             kernel: vec![("kernel", "GRO".to_owned())],
             offload: vec!["lo: user space relays: not asked for".to_owned()],
             admin: Some("127.0.0.1:9641".parse().unwrap()),
+            control: Some("/run/hairpin/control.sock".into()),
             access,
         }
     }
@@ -249,6 +256,7 @@ mod tests {
             "kernel       GRO\n",
             "offload      lo: user space relays: not asked for\n",
             "admin        http://127.0.0.1:9641/metrics",
+            "control      /run/hairpin/control.sock\n",
             r#"{"iceServers":[{"#,
             "uri          turn:203.0.113.5:3478?transport=udp\n",
             "secret       abc (made up",

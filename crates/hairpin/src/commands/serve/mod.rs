@@ -5,14 +5,17 @@ mod denied;
 mod engine;
 mod kernel;
 pub(super) mod log;
+mod orders;
 #[cfg(test)]
 mod panic_tests;
 mod plan;
 mod privileges;
+mod reload;
 mod sip_tls;
 
 use std::process::ExitCode;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, anyhow, bail};
@@ -25,6 +28,7 @@ use crate::acme;
 use crate::admin::{self, Serving};
 use crate::cli::serve::Args;
 use crate::config::{self, Config, Loaded};
+use crate::control::{self, Inbox, Shared};
 use crate::metrics::Source;
 use banner::{Access, Banner};
 use denied::Denied;
@@ -63,6 +67,7 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
         .extend(acme.as_ref().map(acme::Bound::files));
     let listeners = plan::listeners(&config, &machine)?;
     let relays = plan::relays(&config, &machine)?;
+    let control = control::bind(&config.control_socket)?;
     let bound = admin::bind(config.admin)?;
     let engine = Engine::start(&config, &listeners, &relays)?;
     privileges::give_up(args.config.as_deref());
@@ -80,6 +85,17 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     };
     let mut banner = banner(args, &config, &engine, &machine, made_up_secret.clone());
     banner.admin = admin_address;
+    banner.control = control.as_ref().map(|control| control.path().to_owned());
+    let shared = Arc::new(Shared {
+        source: Arc::clone(&source),
+        config_file: args.config.clone(),
+        admin: admin_address,
+        stopping: AtomicBool::new(false),
+    });
+    let (orders, inbox) = control::channel(&signals).context("cannot make the control socket")?;
+    let control = control
+        .map(|control| control.serve(Arc::clone(&shared), orders))
+        .transpose()?;
     output::print(&banner.render())?;
     Service {
         args,
@@ -91,6 +107,9 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
         denied,
         source,
         admin,
+        inbox,
+        shared,
+        control,
         _acme: acme,
         drain: config.drain,
     }
@@ -175,6 +194,7 @@ fn banner(
         kernel: kernel::lines(&engine.features()),
         offload: engine.offload(),
         admin: None,
+        control: None,
         access,
     }
 }
@@ -211,6 +231,11 @@ struct Service<'a> {
     source: Arc<Source>,
     /// Answers until the very end, so that a probe sees the server stop.
     admin: Option<Serving>,
+    /// What the control socket has the main thread do.
+    inbox: Inbox,
+    shared: Arc<Shared>,
+    /// Answers until the very end, too.
+    control: Option<Serving>,
     /// Renews the certificate until the end.
     _acme: Option<acme::Serving>,
     /// How long to wait for allocations and SIP transactions to end.
@@ -227,9 +252,10 @@ impl Service<'_> {
                 .context("cannot wait for signals")?
             {
                 Some(Signal::Interrupt | Signal::Terminate) => return self.stop(),
-                Some(Signal::Hangup) => self.reload(),
+                Some(Signal::Hangup) => drop(self.reload()),
                 _ => {}
             }
+            self.obey();
             self.read_changed_deny_files();
             if self.engine.has_failed() {
                 // Says which worker, and why: the process ends, and its supervisor starts a whole one.
@@ -247,6 +273,7 @@ impl Service<'_> {
 
     /// Drains if that is wanted, and stops cleanly; a second signal meanwhile ends the process at once.
     fn stop(mut self) -> Result<ExitCode> {
+        self.shared.stopping.store(true, Ordering::Relaxed);
         let (engine, drain) = (self.engine, self.drain);
         if drain.is_zero() {
             tracing::info!("stopping; a second signal stops at once");
@@ -278,21 +305,16 @@ impl Service<'_> {
                 tracing::warn!("stopped at once");
                 return Ok(ExitCode::FAILURE);
             }
+            while let Some(asked) = self.inbox.next() {
+                let reply = orders::while_stopping(asked.order());
+                asked.reply(reply);
+            }
         }
         let stopped = stopping
             .join()
             .map_err(|_| anyhow!("the server failed while it stopped"))?;
-        drop(self.admin);
+        drop((self.admin, self.control));
         stopped.map(|()| ExitCode::SUCCESS)
-    }
-
-    /// Reads the configuration again; one with mistakes changes nothing.
-    fn reload(&mut self) {
-        let outcome = read(self.args).and_then(|new| self.apply(&new));
-        self.source.reloads.note(outcome.is_ok());
-        if let Err(error) = outcome {
-            tracing::error!("reload refused, the old configuration stays: {error:#}");
-        }
     }
 
     /// Applies the deny files if one has changed; files with mistakes change nothing.
@@ -308,24 +330,5 @@ impl Service<'_> {
             Ok(rules) => tracing::info!(rules, "deny files read again"),
             Err(error) => tracing::error!("deny files refused, the old rules stay: {error:#}"),
         }
-    }
-
-    fn apply(&mut self, new: &Loaded) -> Result<()> {
-        let Some(config) = new.config.clone() else {
-            bail!("{}", new.one_line_each().join("; "))
-        };
-        let denied = Denied::of(with_a_way_in(config, &mut self.made_up_secret)?);
-        let config = denied.with_rules()?;
-        self.engine.reload(&config)?;
-        self.denied = denied;
-        self.level.set(config.log_level);
-        self.drain = config.drain;
-        log_warnings(new);
-        let waiting = config::needs_restart(&self.started, new);
-        if !waiting.is_empty() {
-            tracing::warn!("needs a restart to take effect: {}", waiting.join(", "));
-        }
-        tracing::info!("configuration reloaded");
-        Ok(())
     }
 }

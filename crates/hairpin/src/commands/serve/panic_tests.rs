@@ -37,6 +37,7 @@ fn child() -> Result<ExitCode> {
     )?;
     log::report_panics();
     let signals = Signals::install()?;
+    let (_, inbox) = control::channel(&signals)?;
     let running = Server::builder()
         .listen("127.0.0.1:0".parse()?)
         .relay_address("127.0.0.1".parse()?)
@@ -57,6 +58,14 @@ fn child() -> Result<ExitCode> {
         level,
         signals,
         source: Arc::new(Source::new(engine.observer())),
+        shared: Arc::new(Shared {
+            source: Arc::new(Source::new(engine.observer())),
+            config_file: None,
+            admin: None,
+            stopping: AtomicBool::new(false),
+        }),
+        inbox,
+        control: None,
         engine,
         admin: None,
         drain: Duration::ZERO,

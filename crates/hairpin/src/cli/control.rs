@@ -1,0 +1,96 @@
+//! `hairpin status`, `hairpin reload` and `hairpin drain`.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use crate::config::{ControlSocket, FromText, parse_seconds};
+
+const STATUS: &str = "\
+Examples:
+  hairpin status
+        what the server on this machine does: state, allocations, listeners
+  hairpin status --json | jq .allocations
+        the same for programs
+
+Status 0 if the server is there and healthy, else 1.";
+
+const RELOAD: &str = "\
+Examples:
+  hairpin reload
+        have the server read its configuration again, and say what came of it
+  hairpin check /etc/hairpin.toml && hairpin reload
+        the same, with mistakes shown in their places first
+
+Status 0 if the new configuration applies. Else 1, with every mistake, and the server
+keeps the configuration that it has.";
+
+const DRAIN: &str = "\
+Examples:
+  hairpin drain
+        no new allocations and SIP transactions from now on; clients that are there stay
+  hairpin drain --wait --timeout 30m && systemctl stop hairpin
+        stop as soon as the last client has gone, or after half an hour
+
+A server that drains goes on until it is stopped or restarted. With --wait: status 0 if
+nothing is left, 1 if the time is over.";
+
+/// Which server is meant.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Target {
+    /// Control socket of the server [default: control.sock in $RUNTIME_DIRECTORY or /run/hairpin]
+    #[arg(long, value_name = "PATH", env = "HAIRPIN_SERVER__CONTROL_SOCKET", value_parser = socket)]
+    pub(crate) socket: Option<ControlSocket>,
+}
+
+/// Arguments of `hairpin status`.
+#[derive(Debug, clap::Args)]
+#[command(after_help = STATUS)]
+pub(crate) struct Status {
+    #[command(flatten)]
+    pub(crate) target: Target,
+    /// Print JSON
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+/// Arguments of `hairpin reload`.
+#[derive(Debug, clap::Args)]
+#[command(after_help = RELOAD)]
+pub(crate) struct Reload {
+    #[command(flatten)]
+    pub(crate) target: Target,
+}
+
+/// Arguments of `hairpin drain`.
+#[derive(Debug, clap::Args)]
+#[command(after_help = DRAIN)]
+pub(crate) struct Drain {
+    #[command(flatten)]
+    pub(crate) target: Target,
+    /// Wait until nothing is left
+    #[arg(long)]
+    pub(crate) wait: bool,
+    /// Wait so long at most
+    #[arg(long, value_name = "TIME", requires = "wait", value_parser = time)]
+    pub(crate) timeout: Option<Duration>,
+}
+
+fn socket(text: &str) -> Result<ControlSocket, String> {
+    ControlSocket::from_text(text).map_err(|mistake| mistake.to_string())
+}
+
+fn time(text: &str) -> Result<Duration, String> {
+    let seconds = parse_seconds(text).map_err(|mistake| mistake.to_string())?;
+    Ok(Duration::from_secs(seconds))
+}
+
+impl Target {
+    /// Where the socket is.
+    pub(crate) fn path(&self) -> Option<PathBuf> {
+        match &self.socket {
+            None | Some(ControlSocket::Auto) => Some(ControlSocket::usual()),
+            Some(ControlSocket::At(path)) => Some(path.clone()),
+            Some(ControlSocket::Off) => None,
+        }
+    }
+}

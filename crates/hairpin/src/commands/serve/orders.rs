@@ -1,0 +1,64 @@
+//! What the control socket has the main thread do.
+
+use std::time::Duration;
+
+use anyhow::Error;
+use serde_json::json;
+
+use super::Service;
+use super::reload::Mistakes;
+use crate::control::Order;
+use crate::control::protocol::{Refusal, Reply};
+
+impl Service<'_> {
+    /// Obeys the orders that wait.
+    pub(super) fn obey(&mut self) {
+        while let Some(asked) = self.inbox.next() {
+            let reply = match asked.order() {
+                Order::Reload => self.reload_by_order(),
+                Order::Drain => self.drain_by_order(),
+            };
+            asked.reply(reply);
+        }
+    }
+
+    fn reload_by_order(&mut self) -> Reply {
+        match self.reload() {
+            Ok(reloaded) => Ok(json!({
+                "warnings": reloaded.warnings,
+                "needs_restart": reloaded.needs_restart,
+            })),
+            Err(error) => Err(refusal(&error)),
+        }
+    }
+
+    /// Admits no new work from now on. The server goes on until it is told to stop.
+    fn drain_by_order(&self) -> Reply {
+        let drained = self.engine.drain(Duration::ZERO);
+        let drained = drained.map_err(|error| Refusal::new(format!("not draining: {error:#}")))?;
+        tracing::info!(
+            "draining until the server is stopped: no new allocations, no new SIP transactions"
+        );
+        Ok(json!({ "drained": drained }))
+    }
+}
+
+/// Why a reload was refused.
+fn refusal(error: &Error) -> Refusal {
+    let why = "reload refused, the old configuration stays";
+    match error.downcast_ref::<Mistakes>() {
+        Some(Mistakes(mistakes)) => Refusal {
+            error: why.to_owned(),
+            mistakes: mistakes.clone(),
+        },
+        None => Refusal::new(format!("{why}: {error:#}")),
+    }
+}
+
+/// A server that is about to end changes nothing any more.
+pub(super) fn while_stopping(order: Order) -> Reply {
+    match order {
+        Order::Reload => Err(Refusal::new("the server is about to stop")),
+        Order::Drain => Ok(json!({ "drained": false })),
+    }
+}

@@ -1,0 +1,61 @@
+//! Reading the configuration again while the server runs.
+
+use anyhow::{Result, bail};
+
+use super::denied::Denied;
+use super::{Service, log_warnings, read, with_a_way_in};
+use crate::config::{self, Loaded};
+
+/// What there is to say of a configuration that applies now.
+pub(super) struct Reloaded {
+    /// What is hardly meant.
+    pub(super) warnings: Vec<String>,
+    /// Keys whose new value needs a restart.
+    pub(super) needs_restart: Vec<String>,
+}
+
+/// Mistakes of a configuration, each with its file and line.
+#[derive(Debug)]
+pub(super) struct Mistakes(pub(super) Vec<String>);
+
+impl std::fmt::Display for Mistakes {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(&self.0.join("; "))
+    }
+}
+
+impl std::error::Error for Mistakes {}
+
+impl Service<'_> {
+    /// Reads the configuration again; one with mistakes changes nothing.
+    pub(super) fn reload(&mut self) -> Result<Reloaded> {
+        let outcome = read(self.args).and_then(|new| self.apply(&new));
+        self.source.reloads.note(outcome.is_ok());
+        if let Err(error) = &outcome {
+            tracing::error!("reload refused, the old configuration stays: {error:#}");
+        }
+        outcome
+    }
+
+    fn apply(&mut self, new: &Loaded) -> Result<Reloaded> {
+        let Some(config) = new.config.clone() else {
+            bail!(Mistakes(new.one_line_each()))
+        };
+        let denied = Denied::of(with_a_way_in(config, &mut self.made_up_secret)?);
+        let config = denied.with_rules()?;
+        self.engine.reload(&config)?;
+        self.denied = denied;
+        self.level.set(config.log_level);
+        self.drain = config.drain;
+        log_warnings(new);
+        let waiting = config::needs_restart(&self.started, new);
+        if !waiting.is_empty() {
+            tracing::warn!("needs a restart to take effect: {}", waiting.join(", "));
+        }
+        tracing::info!("configuration reloaded");
+        Ok(Reloaded {
+            warnings: new.one_line_each(),
+            needs_restart: waiting,
+        })
+    }
+}

@@ -1,0 +1,161 @@
+//! What goes over the control socket: a request of one line, a reply of one line, both JSON objects with the version of the protocol.
+
+use serde_json::{Map, Value, json};
+
+/// The version of the protocol.
+pub(crate) const VERSION: u64 = 1;
+/// Bytes of a request. The longest has a tenth.
+pub(super) const MAX_REQUEST: usize = 4 << 10;
+/// Bytes of a reply: the status of a server with many listeners, or a long list of mistakes.
+pub(super) const MAX_REPLY: usize = 1 << 20;
+
+/// What a request asks for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Command {
+    /// What the server does.
+    Status,
+    /// Read the configuration again.
+    Reload,
+    /// Admit no new work.
+    Drain,
+}
+
+impl Command {
+    const ALL: [Command; 3] = [Command::Status, Command::Reload, Command::Drain];
+
+    /// Its name in requests.
+    pub(crate) const fn name(self) -> &'static str {
+        match self {
+            Command::Status => "status",
+            Command::Reload => "reload",
+            Command::Drain => "drain",
+        }
+    }
+}
+
+/// The response: what was asked for, or why not.
+pub(crate) type Reply = Result<Value, Refusal>;
+
+/// Why a request was refused.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Refusal {
+    /// What failed, and why.
+    pub(crate) error: String,
+    /// Mistakes in the configuration, each with its file and line.
+    pub(crate) mistakes: Vec<String>,
+}
+
+impl Refusal {
+    /// One without mistakes.
+    pub(crate) fn new(error: impl Into<String>) -> Self {
+        Self {
+            error: error.into(),
+            mistakes: Vec::new(),
+        }
+    }
+}
+
+/// The line of a request.
+pub(super) fn request(command: Command) -> String {
+    line(&json!({ "protocol": VERSION, "command": command.name() }))
+}
+
+/// Reads the line of a request.
+pub(super) fn read_request(line: &[u8]) -> Result<Command, Refusal> {
+    let request: Map<String, Value> = serde_json::from_slice(line)
+        .map_err(|_| Refusal::new("a request is a line with one JSON object"))?;
+    check_version(&request).map_err(Refusal::new)?;
+    let name = request.get("command").and_then(Value::as_str);
+    let known = Command::ALL
+        .into_iter()
+        .find(|command| Some(command.name()) == name);
+    known.ok_or_else(|| {
+        let names = Command::ALL.map(Command::name).join(", ");
+        Refusal::new(format!("unknown command; there are {names}"))
+    })
+}
+
+/// The line of a reply.
+pub(super) fn reply(reply: &Reply) -> String {
+    line(&match reply {
+        Ok(result) => json!({ "protocol": VERSION, "ok": true, "result": result }),
+        Err(Refusal { error, mistakes }) => {
+            json!({ "protocol": VERSION, "ok": false, "error": error, "mistakes": mistakes })
+        }
+    })
+}
+
+/// Reads the line of a reply; the outer error says why it is none.
+pub(super) fn read_reply(line: &[u8]) -> Result<Reply, String> {
+    let mut reply: Map<String, Value> = serde_json::from_slice(line)
+        .map_err(|error| format!("its reply is not a line with one JSON object: {error}"))?;
+    check_version(&reply)?;
+    if reply.get("ok") == Some(&Value::Bool(true)) {
+        return Ok(Ok(reply.remove("result").unwrap_or_default()));
+    }
+    let texts = |value: &Value| value.as_str().unwrap_or_default().to_owned();
+    let mistakes = reply.get("mistakes").and_then(Value::as_array);
+    Ok(Err(Refusal {
+        error: reply.get("error").map(texts).unwrap_or_default(),
+        mistakes: mistakes.map_or_else(Vec::new, |list| list.iter().map(texts).collect()),
+    }))
+}
+
+fn check_version(message: &Map<String, Value>) -> Result<(), String> {
+    let version = message.get("protocol").and_then(Value::as_u64);
+    if version == Some(VERSION) {
+        return Ok(());
+    }
+    let version = version.map_or_else(
+        || "no version".to_owned(),
+        |other| format!("version {other}"),
+    );
+    Err(format!(
+        "the message has {version} of the control protocol, expected version {VERSION}: use the hairpin command of the same release as the server"
+    ))
+}
+
+fn line(value: &Value) -> String {
+    // JSON escapes line feeds within texts.
+    format!("{value}\n")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_written_is_read() {
+        for command in Command::ALL {
+            assert_eq!(read_request(request(command).as_bytes()), Ok(command));
+        }
+        let refusal = Refusal {
+            error: "no\nline".to_owned(),
+            mistakes: vec!["hairpin.toml:3: what".to_owned()],
+        };
+        for sent in [Ok(json!({ "workers": 2 })), Err(refusal)] {
+            let text = reply(&sent);
+            assert_eq!(text.matches('\n').count(), 1, "{text}");
+            assert_eq!(read_reply(text.as_bytes()), Ok(sent));
+        }
+    }
+
+    #[test]
+    fn what_is_no_request_is_refused_with_the_reason() {
+        let cases = [
+            ("", "one JSON object"),
+            ("[]", "one JSON object"),
+            ("{\"protocol\":1", "one JSON object"),
+            ("{}", "has no version"),
+            ("{\"protocol\":2,\"command\":\"status\"}", "version 2"),
+            ("{\"protocol\":1}", "there are status, reload, drain"),
+            ("{\"protocol\":1,\"command\":7}", "there are status"),
+        ];
+        for (text, reason) in cases {
+            let refusal = read_request(text.as_bytes()).unwrap_err();
+            assert!(refusal.error.contains(reason), "{text}: {refusal:?}");
+        }
+        assert!(read_reply(b"{\"protocol\":2,\"ok\":true}").is_err());
+        assert!(read_reply(b"HTTP/1.1 200 OK").is_err());
+    }
+}

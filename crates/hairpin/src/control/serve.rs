@@ -1,0 +1,151 @@
+//! Serving the control socket: few connections at once, each with one request, and a time limit on each step.
+
+use std::io::{Error, ErrorKind};
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+use std::time::Duration;
+
+use anyhow::{Context, Result};
+use tokio::net::{UnixListener, UnixStream};
+use tokio::time::{sleep, timeout};
+
+use super::protocol::{self, Command, MAX_REQUEST, Refusal, Reply};
+use super::{Bound, Order, Orders, status};
+use crate::admin::Serving;
+use crate::metrics::Source;
+
+/// Connections at once. One more closes the oldest.
+const CONNECTIONS: usize = 16;
+/// How long a request or a reply may take to arrive.
+const TIME: Duration = Duration::from_secs(5);
+/// How long to wait when the system has no descriptor left for another connection.
+const PAUSE: Duration = Duration::from_millis(100);
+
+/// What replies are made of.
+#[derive(Debug)]
+pub(crate) struct Shared {
+    /// The counters and the health of the server.
+    pub(crate) source: Arc<Source>,
+    /// The configuration file, if there is one.
+    pub(crate) config_file: Option<PathBuf>,
+    /// Where metrics are served.
+    pub(crate) admin: Option<std::net::SocketAddr>,
+    /// Whether the server was told to end.
+    pub(crate) stopping: AtomicBool,
+}
+
+impl Bound {
+    /// Serves until the result is dropped.
+    ///
+    /// # Errors
+    /// If the thread or its runtime cannot be made.
+    pub(crate) fn serve(self, shared: Arc<Shared>, orders: Orders) -> Result<Serving> {
+        let Bound { listener, file } = self;
+        Serving::start("hairpin-control", move || {
+            let listener = UnixListener::from_std(listener)?;
+            Ok(async move {
+                let owner = file.owner;
+                serve(listener, owner, Arc::new((shared, orders))).await;
+                drop(file);
+            })
+        })
+        .context("cannot serve the control socket")
+    }
+}
+
+/// Serves for ever.
+async fn serve(listener: UnixListener, owner: u32, with: Arc<(Arc<Shared>, Orders)>) {
+    let mut open = Vec::with_capacity(CONNECTIONS);
+    loop {
+        match listener.accept().await {
+            Ok((stream, _)) => {
+                open.retain(|connection: &tokio::task::JoinHandle<()>| !connection.is_finished());
+                if open.len() >= CONNECTIONS {
+                    open.remove(0).abort();
+                }
+                open.push(tokio::spawn(converse(stream, owner, Arc::clone(&with))));
+            }
+            Err(error) => {
+                tracing::debug!("the control socket accepted nothing: {error}");
+                sleep(PAUSE).await;
+            }
+        }
+    }
+}
+
+/// Reads one request and answers it.
+async fn converse(stream: UnixStream, owner: u32, with: Arc<(Arc<Shared>, Orders)>) {
+    let reply = match request(&stream, owner).await {
+        Ok(command) => respond(command, &with).await,
+        Err(refusal) => Err(refusal),
+    };
+    let line = protocol::reply(&reply);
+    // Whoever does not read it has gone.
+    let _ = timeout(TIME, write(&stream, line.as_bytes())).await;
+}
+
+/// The command, if this peer may give it.
+async fn request(stream: &UnixStream, owner: u32) -> Result<Command, Refusal> {
+    // The permissions of the file say the same; this holds whatever becomes of the file.
+    let peer = stream
+        .peer_cred()
+        .map_err(|error| Refusal::new(format!("the kernel does not say who asks: {error}")))?;
+    if peer.uid() != owner && peer.uid() != 0 {
+        return Err(Refusal::new(
+            "permission denied: run the command as the user of the server, or as root",
+        ));
+    }
+    match timeout(TIME, read_line(stream)).await {
+        Ok(Ok(line)) => protocol::read_request(&line),
+        Ok(Err(error)) => Err(Refusal::new(format!("no request: {error}"))),
+        Err(_) => Err(Refusal::new(format!(
+            "no request within {} s",
+            TIME.as_secs()
+        ))),
+    }
+}
+
+async fn respond(command: Command, with: &(Arc<Shared>, Orders)) -> Reply {
+    let (shared, orders) = with;
+    match command {
+        Command::Status => Ok(status::status(shared)),
+        Command::Reload => orders.give(Order::Reload).await,
+        Command::Drain => orders.give(Order::Drain).await,
+    }
+}
+
+async fn read_line(stream: &UnixStream) -> Result<Vec<u8>, Error> {
+    let mut line = Vec::new();
+    loop {
+        stream.readable().await?;
+        let mut part = [0; MAX_REQUEST];
+        match stream.try_read(&mut part) {
+            Ok(0) => return Err(ErrorKind::UnexpectedEof.into()),
+            Ok(length) => line.extend_from_slice(&part[..length]),
+            Err(error) if error.kind() == ErrorKind::WouldBlock => continue,
+            Err(error) => return Err(error),
+        }
+        if let Some(end) = line.iter().position(|&byte| byte == b'\n') {
+            line.truncate(end);
+            return Ok(line);
+        }
+        if line.len() >= MAX_REQUEST {
+            return Err(Error::other(format!(
+                "a line has at most {MAX_REQUEST} bytes"
+            )));
+        }
+    }
+}
+
+async fn write(stream: &UnixStream, mut bytes: &[u8]) -> Result<(), Error> {
+    while !bytes.is_empty() {
+        stream.writable().await?;
+        match stream.try_write(bytes) {
+            Ok(length) => bytes = &bytes[length..],
+            Err(error) if error.kind() == ErrorKind::WouldBlock => {}
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(())
+}

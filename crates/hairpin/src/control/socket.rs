@@ -1,0 +1,215 @@
+//! The file of the control socket: who may use it, and that one server at a time has it.
+//!
+//! A lock on a file beside it says whether a server has the socket. The kernel releases the lock when the server ends, however it
+//! ends, so the socket of a dead process is told from one in use without a race.
+
+use std::fs::{DirBuilder, File, OpenOptions, Permissions, TryLockError};
+use std::io::{ErrorKind, Read, Write};
+use std::os::unix::fs::{DirBuilderExt, FileTypeExt, MetadataExt, OpenOptionsExt, PermissionsExt};
+use std::os::unix::net::UnixListener;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result, bail};
+use server::privileges::effective_user;
+
+use crate::config::ControlSocket;
+
+/// Write permission for the group or all others.
+const WRITABLE_BY_OTHERS: u32 = 0o022;
+/// Files of a directory can be replaced by their owners only.
+const STICKY: u32 = 0o1000;
+
+/// A socket that listens, and that nobody serves yet. Its file is removed with it.
+#[derive(Debug)]
+pub(crate) struct Bound {
+    pub(super) listener: UnixListener,
+    pub(super) file: SocketFile,
+}
+
+/// The file of the socket, and the lock on the one beside it.
+#[derive(Debug)]
+pub(crate) struct SocketFile {
+    path: PathBuf,
+    /// The user that owns it.
+    pub(super) owner: u32,
+    _lock: File,
+}
+
+impl Drop for SocketFile {
+    fn drop(&mut self) {
+        // The file of the lock stays: a server that opens it now and one that opens it later have to mean the same file.
+        let _ = std::fs::remove_file(&self.path);
+    }
+}
+
+impl Bound {
+    /// Where it is.
+    pub(crate) fn path(&self) -> &Path {
+        &self.file.path
+    }
+}
+
+/// Binds the socket before anything is started. `None` if there is to be none, or if nobody asked for one and the usual path cannot be used.
+///
+/// # Errors
+/// If a path was asked for and cannot be used.
+pub(crate) fn bind(wanted: &ControlSocket) -> Result<Option<Bound>> {
+    match wanted {
+        ControlSocket::Off => Ok(None),
+        ControlSocket::At(path) => at(path).map(Some).with_context(|| {
+            format!(
+                "cannot use the control socket {}; set it with server.control_socket, or say \"off\"",
+                path.display()
+            )
+        }),
+        ControlSocket::Auto => {
+            if !ControlSocket::has_runtime_directory() && effective_user() != 0 {
+                return Ok(None);
+            }
+            let path = ControlSocket::usual();
+            let bound = at(&path).inspect_err(|error| {
+                tracing::warn!(
+                    "no control socket: {} cannot be used ({error:#}); set another one with server.control_socket, or say \"off\"",
+                    path.display()
+                );
+            });
+            Ok(bound.ok())
+        }
+    }
+}
+
+fn at(path: &Path) -> Result<Bound> {
+    let directory = path.parent().context("it has no directory")?;
+    make(directory)?;
+    check(directory)?;
+    let lock = lock(path)?;
+    remove_stale(path)?;
+    let listener = UnixListener::bind(path)?;
+    std::fs::set_permissions(path, Permissions::from_mode(0o600))?;
+    listener.set_nonblocking(true)?;
+    let file = SocketFile {
+        path: path.to_owned(),
+        owner: std::fs::metadata(path)?.uid(),
+        _lock: lock,
+    };
+    Ok(Bound { listener, file })
+}
+
+/// Makes the directory, for its owner only, if there is none.
+fn make(directory: &Path) -> Result<()> {
+    match DirBuilder::new().mode(0o700).create(directory) {
+        Err(error) if error.kind() != ErrorKind::AlreadyExists => Err(error)
+            .with_context(|| format!("the directory {} cannot be made", directory.display())),
+        _ => Ok(()),
+    }
+}
+
+/// Nobody else can replace files of the directory.
+fn check(directory: &Path) -> Result<()> {
+    let name = directory.display();
+    let data = std::fs::metadata(directory).with_context(|| name.to_string())?;
+    if !data.is_dir() {
+        bail!("{name} is no directory");
+    }
+    if data.uid() != 0 && data.uid() != effective_user() {
+        bail!("the directory {name} belongs to another user");
+    }
+    if data.mode() & WRITABLE_BY_OTHERS != 0 && data.mode() & STICKY == 0 {
+        bail!("other users can replace files of the directory {name}: run chmod go-w {name}");
+    }
+    Ok(())
+}
+
+/// Takes the lock, and writes into its file who has it.
+fn lock(path: &Path) -> Result<File> {
+    let mut name = path.as_os_str().to_owned();
+    name.push(".lock");
+    let mut file = OpenOptions::new()
+        .read(true)
+        .write(true)
+        .create(true)
+        .truncate(false)
+        .mode(0o600)
+        .open(&name)
+        .with_context(|| format!("{} cannot be opened", name.display()))?;
+    match file.try_lock() {
+        Ok(()) => {}
+        Err(TryLockError::WouldBlock) => bail!("{} uses it", holder(&mut file)),
+        Err(TryLockError::Error(error)) => {
+            return Err(error).with_context(|| format!("{} cannot be locked", name.display()));
+        }
+    }
+    // The number is for the message above only.
+    let _ = file
+        .set_len(0)
+        .and_then(|()| write!(file, "{}", std::process::id()));
+    Ok(file)
+}
+
+fn holder(file: &mut File) -> String {
+    let mut text = String::new();
+    let _ = file.take(20).read_to_string(&mut text);
+    match text.parse::<u32>() {
+        Ok(process) => format!("another server, process {process},"),
+        Err(_) => "another server".to_owned(),
+    }
+}
+
+/// Removes the socket of a process that has ended. The caller has the lock.
+fn remove_stale(path: &Path) -> Result<()> {
+    match std::fs::symlink_metadata(path) {
+        Ok(data) if data.file_type().is_socket() => Ok(std::fs::remove_file(path)?),
+        Ok(_) => bail!("the file exists and is no socket"),
+        Err(error) if error.kind() == ErrorKind::NotFound => Ok(()),
+        Err(error) => Err(error.into()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn refused(path: &Path) -> String {
+        let error = bind(&ControlSocket::At(path.to_owned())).unwrap_err();
+        format!("{error:#}")
+    }
+
+    #[test]
+    fn one_server_at_a_time_has_the_socket_and_that_of_a_dead_one_is_replaced() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("made").join("control.sock");
+        let first = at(&path).unwrap();
+        let mode = |path: &Path| std::fs::metadata(path).unwrap().mode() & 0o777;
+        assert_eq!((mode(&path), mode(path.parent().unwrap())), (0o600, 0o700));
+        let told = refused(&path);
+        let own = format!("another server, process {}, uses it", std::process::id());
+        assert!(
+            told.contains(&own) && told.contains("server.control_socket"),
+            "{told}"
+        );
+        drop(first);
+        assert!(!path.exists(), "an orderly end removes it");
+        drop(UnixListener::bind(&path).unwrap());
+        assert!(path.exists(), "a dead process leaves it");
+        assert!(at(&path).is_ok());
+    }
+
+    #[test]
+    fn what_others_could_replace_is_refused() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("control.sock");
+        let set = |mode| {
+            std::fs::set_permissions(folder.path(), Permissions::from_mode(mode)).unwrap();
+        };
+        set(0o777);
+        assert!(refused(&path).contains("chmod go-w"));
+        set(0o1777);
+        assert!(at(&path).is_ok());
+        set(0o700);
+        std::fs::write(&path, "mine").unwrap();
+        assert!(refused(&path).contains("is no socket"));
+        assert_eq!(std::fs::read_to_string(&path).unwrap(), "mine");
+        let nowhere = folder.path().join("no").join("such").join("control.sock");
+        assert!(refused(&nowhere).contains("cannot be made"));
+    }
+}

@@ -1,0 +1,67 @@
+//! What `hairpin status` shows: the state of the server at one moment.
+
+use std::sync::atomic::Ordering;
+
+use serde_json::{Value, json};
+
+use super::serve::Shared;
+use crate::admin::health;
+
+/// The status of this moment. It costs the workers nothing.
+pub(super) fn status(shared: &Shared) -> Value {
+    let source = &shared.source;
+    let observer = &source.observer;
+    let stats = observer.stats();
+    let (sip, streams) = (stats.sip(), stats.streams());
+    let (held, limit) = observer.relayed_addresses();
+    let health = health::alive(observer);
+    let offload = observer.offload();
+    let interfaces = offload.interfaces.iter().map(ToString::to_string);
+    json!({
+        "version": env!("CARGO_PKG_VERSION"),
+        "pid": std::process::id(),
+        "uptime_s": source.started.elapsed().as_secs(),
+        "state": state(shared),
+        "healthy": health.well,
+        "health": health.line,
+        "config_file": shared.config_file,
+        "last_reload_successful": source.reloads.was_successful(),
+        "config_loaded_unix_s": source.reloads.last_success_unix_s(),
+        "workers": stats.workers.len(),
+        "steering": observer.features().steering.name(),
+        "allocations": stats.allocations(),
+        "relayed_addresses": held,
+        "relayed_addresses_limit": limit,
+        "connections": {
+            "tcp": streams.tcp_now,
+            "tls": streams.tls_now,
+            "dtls": stats.dtls().connections_now,
+        },
+        "sip": {
+            "transactions": sip.transactions,
+            "connections": sip.connections,
+        },
+        "listeners": {
+            "udp": observer.listeners(),
+            "tcp": observer.tcp_listeners(),
+            "tls": observer.tls_listeners(),
+            "dtls": observer.dtls_listeners(),
+            "sip": observer.sip_listeners(),
+            "sip_tls": observer.sip_tls_listeners(),
+            "sip_ws": observer.sip_ws_listeners(),
+            "sip_wss": observer.sip_wss_listeners(),
+            "admin": shared.admin.into_iter().collect::<Vec<_>>(),
+        },
+        "offload": interfaces.collect::<Vec<_>>(),
+    })
+}
+
+fn state(shared: &Shared) -> &'static str {
+    if shared.stopping.load(Ordering::Relaxed) {
+        "stopping"
+    } else if shared.source.observer.is_draining() {
+        "draining"
+    } else {
+        "serving"
+    }
+}
