@@ -9,6 +9,7 @@ mod commands;
 mod config;
 mod control;
 mod metrics;
+mod systemd;
 
 use std::process::ExitCode;
 

@@ -26,6 +26,7 @@ mod control;
 pub mod ethtool;
 mod gro;
 mod icmp;
+pub mod inherited;
 pub mod interfaces;
 pub mod memory;
 pub mod netlink;

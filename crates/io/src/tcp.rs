@@ -12,6 +12,7 @@ use std::time::Duration;
 use libc::c_int;
 
 use crate::address::{RawAddress, unmap};
+use crate::inherited::{SocketKind, describe};
 use crate::sys::socket::{bind, getsockname, setsockopt, socket};
 use crate::sys::stream;
 
@@ -84,6 +85,21 @@ impl TcpListener {
         set(&fd, libc::SOL_SOCKET, libc::SO_REUSEPORT, 1)?;
         stream::listen(fd.as_fd(), backlog.into())?;
         let local = getsockname(fd.as_fd())?.get();
+        Ok(TcpListener { fd, local })
+    }
+
+    /// Takes a socket that listens already.
+    ///
+    /// # Errors
+    /// `InvalidInput`: it is no TCP socket that listens. Otherwise what `fcntl`, `getsockopt` or `getsockname` returns.
+    pub fn from_listening(fd: OwnedFd) -> io::Result<TcpListener> {
+        let Some((SocketKind::TcpListener, local)) = describe(fd.as_fd())? else {
+            let text = "it is no TCP socket that listens";
+            return Err(io::Error::new(io::ErrorKind::InvalidInput, text));
+        };
+        let listener = std::net::TcpListener::from(fd);
+        listener.set_nonblocking(true)?;
+        let fd = listener.into();
         Ok(TcpListener { fd, local })
     }
 

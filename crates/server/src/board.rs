@@ -32,7 +32,7 @@ struct Line([AtomicU64; LINE]);
 #[derive(Debug, Default)]
 #[repr(align(128))]
 struct Pulse {
-    /// When its loop turned last, in nanoseconds of the monotonic clock; 0 before the first turn.
+    /// When its loop turned last, or its thread began, in nanoseconds of the monotonic clock; 0 before that.
     turned_ns: AtomicU64,
     /// The number of its thread; 0 before it runs.
     thread: AtomicU32,
@@ -81,7 +81,7 @@ impl Board {
         });
     }
 
-    /// How long ago the worker's loop turned; `None` before its first turn.
+    /// How long ago the worker's loop turned, or its thread began; `None` before that.
     pub(crate) fn since_turn(&self, now: Mono) -> Option<Duration> {
         let turned = self.pulse.turned_ns.load(Ordering::Relaxed);
         (turned != 0).then(|| now.since(Mono(turned)))
@@ -92,8 +92,10 @@ impl Board {
         Some(self.pulse.thread.load(Ordering::Relaxed)).filter(|&thread| thread != 0)
     }
 
-    /// The worker's thread begins; the guard, when dropped, says that it has ended, be it by a panic.
-    pub(crate) fn begin(&self) -> Tenure<'_> {
+    /// The worker's thread begins; the guard, when dropped, says that it has ended, be it by a panic. From now on its loop is to turn, so that
+    /// one that hangs in its first turn is noticed.
+    pub(crate) fn begin(&self, now: Mono) -> Tenure<'_> {
+        self.pulse.turned_ns.store(now.0, Ordering::Relaxed);
         self.pulse
             .thread
             .store(io::tasks::current(), Ordering::Relaxed);
@@ -210,11 +212,12 @@ mod tests {
         assert_eq!((board.thread(), board.since_turn(ms(5))), (None, None));
         let thread = std::thread::scope(|scope| {
             let body = || {
-                let _tenure = board.begin();
+                let _tenure = board.begin(ms(2));
                 panic!("as it were");
             };
             scope.spawn(body).join()
         });
         assert!(thread.is_err() && board.has_ended() && board.thread().is_some());
+        assert_eq!(board.since_turn(ms(5)), Some(Duration::from_millis(3)));
     }
 }

@@ -16,6 +16,7 @@ use crate::certificates::Certificates;
 use crate::connections::StreamSettings;
 use crate::error::{NatDiscoveryError, StartError};
 use crate::hooks::{ClientIdentity, Event, RelayChoice};
+use crate::inherited::InheritedSockets;
 use crate::local::Local;
 use crate::nat_discovery::NatDiscovery;
 use crate::offload::{KernelBinding, Offload};
@@ -54,6 +55,7 @@ pub const SEND_BUFFER: u32 = 8 << 20;
 pub struct Builder {
     listen: Vec<SocketAddr>,
     listen_sockets: Vec<Arc<[OwnedFd]>>,
+    inherited: Arc<InheritedSockets>,
     listen_tcp: Vec<SocketAddr>,
     listen_tls: Vec<SocketAddr>,
     tls: Option<Arc<ServerConfig>>,
@@ -101,6 +103,13 @@ impl Builder {
     ) -> Self {
         self.listen_sockets
             .push(sockets.into_iter().map(Into::into).collect());
+        self
+    }
+
+    /// Uses these sockets for the listeners whose address and transport they have. Each has to be used, or the server does not start. A UDP
+    /// listener needs a socket for each worker; the server binds those that are missing, if it may. Workers share a TCP socket.
+    pub fn inherited_sockets(mut self, sockets: InheritedSockets) -> Self {
+        self.inherited = Arc::new(sockets);
         self
     }
 

@@ -1,5 +1,6 @@
 //! What can go wrong when a server starts or takes new settings. Every text says what to do.
 
+use crate::inherited::InheritedError;
 use crate::ports::PortRangeError;
 use std::io;
 use std::net::{IpAddr, SocketAddr};
@@ -25,6 +26,9 @@ pub enum StartError {
     /// A socket that was given open cannot be a listener.
     #[error("a listener's open sockets cannot be used: {0}")]
     OpenSocket(#[from] OpenSocketError),
+    /// Sockets that whoever started this process has bound cannot be used.
+    #[error(transparent)]
+    Inherited(#[from] InheritedError),
     /// There is a TLS or DTLS listener, but no certificate.
     #[error("a TLS or DTLS listener needs a certificate: give one, or remove the listener")]
     NoCertificate,

@@ -44,6 +44,7 @@ pub mod events;
 pub mod features;
 pub mod hooks;
 mod host_watch;
+mod inherited;
 mod live;
 mod local;
 mod mailbox;
@@ -71,6 +72,8 @@ pub use builder::{Builder, MOST_WORKERS, RECEIVE_BUFFER, SEND_BUFFER};
 pub use error::{
     NatDiscoveryError, OpenSocketError, ReloadError, SettingsError, StartError, WorkerFailure,
 };
+pub use inherited::{InheritedError, InheritedSockets};
+pub use io::clock::monotonic_ns;
 pub use ipnet::IpNet;
 pub use local::Local;
 pub use nat_discovery::NatDiscovery;

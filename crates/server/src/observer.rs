@@ -130,7 +130,7 @@ impl Observer {
         })
     }
 
-    /// How long ago each worker's loop turned, which it does at least once a second; `None` before the first time.
+    /// How long ago each worker's loop turned, which it does at least once a second; `None` before its thread began.
     #[must_use]
     pub fn idle(&self) -> Vec<Option<Duration>> {
         let now = now().mono;

@@ -14,7 +14,7 @@ use crate::pinning::Pinning;
 use crate::settings::Settings;
 use crate::stats::{Stats, WorkerStats};
 use crate::steering::{SteeringInUse, Tables};
-use crate::worker::WorkerMessage;
+use crate::worker::{WorkerMessage, now};
 use std::any::Any;
 use std::net::SocketAddr;
 use std::sync::{Arc, mpsc};
@@ -98,7 +98,7 @@ impl Running {
             let observer = running.observer.clone();
             let body = move || {
                 kept.by_worker();
-                let _tenure = observer.board(number).begin();
+                let _tenure = observer.board(number).begin(now().mono);
                 if let Some(Err(error)) = core.map(io::affinity::pin_current_thread) {
                     tracing::warn!(worker = number, %error, "not pinned to a core");
                 }

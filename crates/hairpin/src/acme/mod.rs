@@ -20,6 +20,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, anyhow};
 use instant_acme::{Account, CertificateIdentifier};
+use server::InheritedSockets;
 use server::certificates::{CertificateFiles, CertificateInfo, Certificates};
 use server::rustls::pki_types::CertificateDer;
 use server::rustls::pki_types::pem::PemObject as _;
@@ -61,7 +62,7 @@ pub(crate) struct Bound {
 ///
 /// # Errors
 /// Which folder or address cannot be used.
-pub(crate) fn bind(config: &Acme) -> Result<Option<Bound>> {
+pub(crate) fn bind(config: &Acme, inherited: &mut InheritedSockets) -> Result<Option<Bound>> {
     if config.domains.is_empty() {
         return Ok(None);
     }
@@ -70,8 +71,12 @@ pub(crate) fn bind(config: &Acme) -> Result<Option<Bound>> {
     let mut listeners = Vec::new();
     if config.challenge == Challenge::Http01 {
         for address in &config.listen {
-            let listener = TcpListener::bind(address)
-                .and_then(|listener| listener.set_nonblocking(true).map(|()| listener));
+            let listener = match inherited.take_tcp(*address) {
+                Some(listener) => Ok(listener),
+                None => TcpListener::bind(address),
+            };
+            let listener =
+                listener.and_then(|listener| listener.set_nonblocking(true).map(|()| listener));
             listeners.push(listener.with_context(|| {
                 format!("cannot listen on {address} for validations; set it with acme.listen, or use acme.challenge = \"tls-alpn-01\"")
             })?);

@@ -32,7 +32,12 @@ impl Health {
 
 /// Whether the process should go on living: every worker serves. An orderly end is no illness.
 pub(crate) fn alive(observer: &Observer) -> Health {
-    match observer.ailment(PATIENCE) {
+    alive_within(observer, PATIENCE)
+}
+
+/// The same, if a worker hangs that has not turned its loop for `limit`.
+pub(crate) fn alive_within(observer: &Observer, limit: Duration) -> Health {
+    match observer.ailment(limit) {
         None => Health::well("ok"),
         Some(Ailment::Ended { .. }) if observer.is_draining() => Health::well("stopping"),
         Some(ailment) => Health::ill(ailment.to_string()),

@@ -16,6 +16,7 @@ use std::sync::Arc;
 use std::thread::JoinHandle;
 
 use anyhow::{Context, Result, anyhow};
+use server::InheritedSockets;
 use tokio::sync::oneshot;
 
 use crate::config::AdminListen;
@@ -33,7 +34,11 @@ pub(crate) struct Bound {
 ///
 /// # Errors
 /// If an address was asked for and cannot be had.
-pub(crate) fn bind(wanted: AdminListen) -> Result<Option<Bound>> {
+pub(crate) fn bind(wanted: AdminListen, inherited: &mut InheritedSockets) -> Result<Option<Bound>> {
+    let mut listen = |address| match inherited.take_tcp(address) {
+        Some(listener) => take(listener),
+        None => TcpListener::bind(address).and_then(take),
+    };
     match wanted {
         AdminListen::Off => Ok(None),
         AdminListen::At(address) => listen(address).map(Some).map_err(|error| explain(address, &error)),
@@ -48,8 +53,7 @@ pub(crate) fn bind(wanted: AdminListen) -> Result<Option<Bound>> {
     }
 }
 
-fn listen(address: SocketAddr) -> std::io::Result<Bound> {
-    let listener = TcpListener::bind(address)?;
+fn take(listener: TcpListener) -> std::io::Result<Bound> {
     listener.set_nonblocking(true)?;
     Ok(Bound {
         address: listener.local_addr()?,

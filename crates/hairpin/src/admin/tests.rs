@@ -3,7 +3,7 @@ use std::net::{SocketAddr, TcpStream};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use server::{Running, Server};
+use server::{InheritedSockets, Running, Server};
 
 use super::{Serving, bind, http};
 use crate::config::AdminListen;
@@ -18,7 +18,9 @@ fn start() -> (Running, Serving, SocketAddr) {
         .workers(2);
     let running = builder.start().expect("the server starts");
     let any = AdminListen::At("127.0.0.1:0".parse().unwrap());
-    let bound = bind(any).unwrap().expect("a listener was asked for");
+    let bound = bind(any, &mut InheritedSockets::default())
+        .unwrap()
+        .expect("a listener was asked for");
     let address = bound.address();
     let source = Arc::new(Source::new(running.observer()));
     let serving = bound.serve(source).unwrap();
@@ -153,10 +155,16 @@ fn it_outlives_the_server_and_says_so() {
 fn an_address_that_is_taken_says_what_to_do() {
     let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let address = taken.local_addr().unwrap();
-    let error = bind(AdminListen::At(address)).unwrap_err().to_string();
+    let error = bind(AdminListen::At(address), &mut InheritedSockets::default())
+        .unwrap_err()
+        .to_string();
     assert!(
         error.contains(&address.to_string()) && error.contains("--admin"),
         "{error}"
     );
-    assert!(bind(AdminListen::Off).unwrap().is_none());
+    assert!(
+        bind(AdminListen::Off, &mut InheritedSockets::default())
+            .unwrap()
+            .is_none()
+    );
 }

@@ -12,6 +12,7 @@ pub(crate) mod epoll;
 pub(crate) mod ethtool;
 pub(crate) mod eventfd;
 pub(crate) mod ifaddrs;
+pub(crate) mod inherit;
 pub(crate) mod memory;
 pub(crate) mod mount;
 pub(crate) mod netlink;

@@ -71,9 +71,13 @@ impl Builder {
             local_address: address.ip().is_unspecified(),
             ..options.clone()
         };
-        let bound = udp
-            .iter()
-            .map(|&(address, _)| bind_group(address, workers, &options_of(address)));
+        let bound = udp.iter().map(|&(address, _)| {
+            let options = options_of(address);
+            match self.inherited.udp(address, workers, &options)? {
+                Some(group) => Ok(group),
+                None => bind_group(address, workers, &options),
+            }
+        });
         let mut groups: Vec<Vec<UdpSocket>> = bound.collect::<Result<_, _>>()?;
         for sockets in &self.listen_sockets {
             let group = take_group(sockets, workers, &options_of)?;

@@ -157,8 +157,10 @@ impl Builder {
             workers,
             buffers,
             orders,
+            &self.inherited,
         )?;
         let (streams, tcp, tls) = self.bind_streams(workers)?;
+        self.inherited.check_used()?;
         let local = |group: &Vec<UdpSocket>| group[0].local_addr();
         let carries = self.carries()?;
         let with = |not: Carries| {

@@ -64,8 +64,11 @@ impl Builder {
                 tls: config.clone().filter(|_| has_tls),
                 proxies: Arc::from(&self.proxies[..]),
             };
-            let group = bind_group(address, workers)
-                .map_err(|source| StartError::Bind { address, source })?;
+            let group = match self.inherited.tcp(address, workers)? {
+                Some(group) => group,
+                None => bind_group(address, workers)
+                    .map_err(|source| StartError::Bind { address, source })?,
+            };
             let local = group.first().map_or(address, TcpListener::local_addr);
             tcp.extend(has_plain.then_some(local));
             tls.extend(has_tls.then_some(local));

@@ -6,6 +6,7 @@ use super::settings::Orders;
 use super::{NameResolver, Secrets, Sip, reading};
 use crate::error::StartError;
 use crate::features::Buffers;
+use crate::inherited::InheritedSockets;
 use io::{TcpListener, TcpOptions, UdpOptions, UdpSocket};
 use sip::flow::Carrier;
 use std::net::SocketAddr;
@@ -64,6 +65,7 @@ pub(crate) fn set_up(
     workers: usize,
     buffers: Buffers,
     orders: Orders,
+    inherited: &InheritedSockets,
 ) -> Result<SetUp, StartError> {
     if addresses.plain.is_empty() && addresses.streams.is_empty() {
         return Ok(SetUp::default());
@@ -80,7 +82,7 @@ pub(crate) fn set_up(
             local_address: address.ip().is_unspecified(),
             ..UdpOptions::listener()
         };
-        let group = bind(address, workers, &options)?;
+        let group = bind(address, workers, &options, inherited)?;
         bound
             .plain
             .extend(group.first().map(|listener| listener.local));
@@ -94,8 +96,11 @@ pub(crate) fn set_up(
         if carrier.is_secure() && accept.is_none() {
             return Err(StartError::NoCertificate);
         }
-        let (local, group) =
-            bind_stream(address, workers).map_err(|source| StartError::Bind { address, source })?;
+        let (local, group) = match inherited.tcp(address, workers)? {
+            Some(group) => (address, group),
+            None => bind_stream(address, workers)
+                .map_err(|source| StartError::Bind { address, source })?,
+        };
         bound.streams.push((carrier, local));
         for (list, socket) in of_streams.iter_mut().zip(group) {
             list.push(StreamListener {
@@ -128,28 +133,41 @@ fn bind(
     address: SocketAddr,
     workers: usize,
     options: &UdpOptions,
+    inherited: &InheritedSockets,
 ) -> Result<Vec<SipListener>, StartError> {
     let refused = |source| StartError::Bind { address, source };
+    let udp = inherited.udp(address, workers, options)?;
+    let tcp = inherited.tcp(address, workers)?;
     let mut tries = 0;
     let free = loop {
-        match free_port(address, options) {
+        let unbound = (udp.is_none(), tcp.is_none());
+        match free_port(address, options, unbound) {
             Ok(free) => break free,
             // Port 0 asks for any: the one that the kernel chose for UDP may be taken over TCP.
             Err(_) if address.port() == 0 && tries < TRIES => tries += 1,
             Err(error) => return Err(refused(error)),
         }
     };
-    let tcp = TcpOptions::default();
-    (0..workers)
-        .map(|_| {
-            Ok(SipListener {
-                udp: UdpSocket::bind(free, options)?,
-                tcp: TcpListener::bind(free, &tcp)?,
-                local: free,
-            })
-        })
-        .collect::<std::io::Result<_>>()
-        .map_err(refused)
+    let workers = 0..workers;
+    let bind_udp = || {
+        workers
+            .clone()
+            .map(|_| UdpSocket::bind(free, options))
+            .collect()
+    };
+    let udp: Vec<_> = udp.map_or_else(bind_udp, Ok).map_err(refused)?;
+    let bind_tcp = || {
+        let one = |_| TcpListener::bind(free, &TcpOptions::default());
+        workers.clone().map(one).collect()
+    };
+    let tcp: Vec<_> = tcp.map_or_else(bind_tcp, Ok).map_err(refused)?;
+    let pairs = udp.into_iter().zip(tcp);
+    let listener = |(udp, tcp)| SipListener {
+        udp,
+        tcp,
+        local: free,
+    };
+    Ok(pairs.map(listener).collect())
 }
 
 /// Browsers offer `http/1.1` for WSS and SIP clients offer what they like (RFC 7301 §3.2): what is agreed on for TURN is none of theirs.
@@ -173,18 +191,27 @@ fn bind_stream(
     Ok((free, sockets.collect::<std::io::Result<_>>()?))
 }
 
-/// The address with its port, which nobody else listens on. SO_REUSEPORT would let a second server of the same user join silently
+/// The address with its port, which nobody else listens on; `udp` and `tcp` say where that has to be found out. SO_REUSEPORT would let a second server of the same user join silently
 /// and take half of the messages.
-fn free_port(address: SocketAddr, options: &UdpOptions) -> std::io::Result<SocketAddr> {
-    let plain = UdpOptions {
-        reuse_port: false,
-        ..options.clone()
-    };
-    let free = UdpSocket::bind(address, &plain)?.local_addr();
-    let plain = TcpOptions {
-        reuse_port: false,
-        ..TcpOptions::default()
-    };
-    TcpListener::bind(free, &plain)?;
+fn free_port(
+    address: SocketAddr,
+    options: &UdpOptions,
+    (udp, tcp): (bool, bool),
+) -> std::io::Result<SocketAddr> {
+    let mut free = address;
+    if udp {
+        let plain = UdpOptions {
+            reuse_port: false,
+            ..options.clone()
+        };
+        free = UdpSocket::bind(address, &plain)?.local_addr();
+    }
+    if tcp {
+        let plain = TcpOptions {
+            reuse_port: false,
+            ..TcpOptions::default()
+        };
+        TcpListener::bind(free, &plain)?;
+    }
     Ok(free)
 }

@@ -15,8 +15,8 @@ use server::quota::QuotaLimits;
 use server::sip::SipSettings;
 use server::turn::server::credentials::AccessTokens;
 use server::{
-    AddressFamily, Builder, IpNet, Observer, Running, Server, Settings, StartError, SteeringInUse,
-    addresses,
+    AddressFamily, Builder, InheritedError, InheritedSockets, IpNet, Observer, Running, Server,
+    Settings, StartError, SteeringInUse, addresses,
 };
 
 use super::plan::{self, Listeners, Machine};
@@ -43,8 +43,14 @@ pub(super) struct Engine {
 
 impl Engine {
     /// Opens all sockets and starts the workers.
-    pub(super) fn start(config: &Config, listeners: &Listeners, relays: &[IpAddr]) -> Result<Self> {
+    pub(super) fn start(
+        config: &Config,
+        listeners: &Listeners,
+        relays: &[IpAddr],
+        inherited: InheritedSockets,
+    ) -> Result<Self> {
         let mut builder = Server::builder()
+            .inherited_sockets(inherited)
             .relay_ports(*config.relay_ports.start(), *config.relay_ports.end())
             .pin_workers(pinning(config.pin_workers))
             .steering(steering(config.steering))
@@ -268,6 +274,10 @@ fn explain(error: &StartError, config: &Config) -> anyhow::Error {
         StartError::RelayAddress { .. } => "; set it with --relay-address IP or relay.addresses",
         StartError::ExternalAddress { .. } => "; set it with --relay-address IP or relay.addresses",
         StartError::Offload { .. } => "; set it with --offload MODE or offload.mode",
+        StartError::Inherited(InheritedError::Unused { .. }) => {
+            "; listeners are in listen.*, sip.listen*, admin.listen and acme.listen"
+        }
+        StartError::Inherited(_) => "; see docs/operation.md",
         StartError::Steering(_) => "; set it with server.steering",
         StartError::Worker(_) | StartError::Thread(_) => {
             "; set it with --workers N or server.workers"

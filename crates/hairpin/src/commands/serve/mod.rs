@@ -19,6 +19,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, anyhow, bail};
+use server::InheritedSockets;
 use server::signals::{Signal, Signals};
 
 use super::creds;
@@ -30,6 +31,7 @@ use crate::cli::serve::Args;
 use crate::config::{self, Config, Loaded};
 use crate::control::{self, Inbox, Shared};
 use crate::metrics::Source;
+use crate::systemd::Manager;
 use banner::{Access, Banner};
 use denied::Denied;
 use engine::Engine;
@@ -46,6 +48,8 @@ const STOP_LOOK: Duration = Duration::from_millis(5);
 
 /// Runs the command.
 pub(crate) fn run(args: &Args) -> Result<ExitCode> {
+    // Before anything else uses descriptors.
+    let mut inherited = InheritedSockets::from_environment()?;
     let loaded = read(args)?;
     let Some(config) = loaded.config.clone() else {
         eprint!("{}", loaded.diagnostics(input::colour()));
@@ -57,19 +61,20 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     log_warnings(&loaded);
     // Before any thread starts, so that no signal is missed.
     let signals = Signals::install().context("cannot catch SIGINT, SIGTERM and SIGHUP")?;
+    let manager = Manager::from_environment();
     let machine = engine::machine();
     let mut made_up_secret = None;
     let denied = Denied::of(with_a_way_in(config, &mut made_up_secret)?);
     let mut config = denied.with_rules()?;
-    let acme = acme::bind(&config.acme)?;
+    let acme = acme::bind(&config.acme, &mut inherited)?;
     config
         .certificates
         .extend(acme.as_ref().map(acme::Bound::files));
     let listeners = plan::listeners(&config, &machine)?;
     let relays = plan::relays(&config, &machine)?;
     let control = control::bind(&config.control_socket)?;
-    let bound = admin::bind(config.admin)?;
-    let engine = Engine::start(&config, &listeners, &relays)?;
+    let bound = admin::bind(config.admin, &mut inherited)?;
+    let engine = Engine::start(&config, &listeners, &relays, inherited)?;
     privileges::give_up(args.config.as_deref());
     kernel::warn(&engine.features());
     let admin_address = bound.as_ref().map(admin::Bound::address);
@@ -110,6 +115,7 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
         inbox,
         shared,
         control,
+        manager,
         _acme: acme,
         drain: config.drain,
     }
@@ -236,6 +242,8 @@ struct Service<'a> {
     shared: Arc<Shared>,
     /// Answers until the very end, too.
     control: Option<Serving>,
+    /// Is told what the server does.
+    manager: Manager,
     /// Renews the certificate until the end.
     _acme: Option<acme::Serving>,
     /// How long to wait for allocations and SIP transactions to end.
@@ -245,10 +253,17 @@ struct Service<'a> {
 impl Service<'_> {
     fn run(mut self) -> Result<ExitCode> {
         let mut rotate_at = Instant::now() + NONCE_KEY_LIFE;
+        let observer = self.engine.observer();
+        let look = self
+            .manager
+            .interval()
+            .map_or(LOOK, |often| often.min(LOOK));
+        self.manager.ready(&self.serving());
         loop {
+            self.manager.tick(&observer);
             match self
                 .signals
-                .wait(Some(LOOK))
+                .wait(Some(look))
                 .context("cannot wait for signals")?
             {
                 Some(Signal::Interrupt | Signal::Terminate) => return self.stop(),
@@ -271,10 +286,19 @@ impl Service<'_> {
         }
     }
 
+    /// What the server does, for `systemctl status`.
+    fn serving(&self) -> String {
+        let workers = config::plural(self.engine.workers(), "worker");
+        format!("Serving on {workers}")
+    }
+
     /// Drains if that is wanted, and stops cleanly; a second signal meanwhile ends the process at once.
     fn stop(mut self) -> Result<ExitCode> {
         self.shared.stopping.store(true, Ordering::Relaxed);
+        self.manager.stopping();
         let (engine, drain) = (self.engine, self.drain);
+        let observer = engine.observer();
+        let drained_by = Instant::now() + drain;
         if drain.is_zero() {
             tracing::info!("stopping; a second signal stops at once");
         } else {
@@ -304,6 +328,10 @@ impl Service<'_> {
             {
                 tracing::warn!("stopped at once");
                 return Ok(ExitCode::FAILURE);
+            }
+            self.manager.tick(&observer);
+            if Instant::now() < drained_by {
+                self.manager.draining(|| orders::what_is_left(&observer));
             }
             while let Some(asked) = self.inbox.next() {
                 let reply = orders::while_stopping(asked.order());

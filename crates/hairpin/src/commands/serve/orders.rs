@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use anyhow::Error;
 use serde_json::json;
+use server::Observer;
 
 use super::Service;
 use super::reload::Mistakes;
@@ -36,6 +37,8 @@ impl Service<'_> {
     fn drain_by_order(&self) -> Reply {
         let drained = self.engine.drain(Duration::ZERO);
         let drained = drained.map_err(|error| Refusal::new(format!("not draining: {error:#}")))?;
+        let status = what_is_left(&self.engine.observer());
+        self.manager.status(&status);
         tracing::info!(
             "draining until the server is stopped: no new allocations, no new SIP transactions"
         );
@@ -53,6 +56,16 @@ fn refusal(error: &Error) -> Refusal {
         },
         None => Refusal::new(format!("{why}: {error:#}")),
     }
+}
+
+/// What a drain waits for, in a few words.
+pub(super) fn what_is_left(observer: &Observer) -> String {
+    let stats = observer.stats();
+    format!(
+        "Draining: {} allocations, {} SIP transactions left",
+        stats.allocations(),
+        stats.sip().transactions
+    )
 }
 
 /// A server that is about to end changes nothing any more.

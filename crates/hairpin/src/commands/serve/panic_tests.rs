@@ -66,6 +66,7 @@ fn child() -> Result<ExitCode> {
         }),
         inbox,
         control: None,
+        manager: Manager::from_environment(),
         engine,
         admin: None,
         drain: Duration::ZERO,

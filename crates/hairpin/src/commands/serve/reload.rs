@@ -29,11 +29,15 @@ impl std::error::Error for Mistakes {}
 impl Service<'_> {
     /// Reads the configuration again; one with mistakes changes nothing.
     pub(super) fn reload(&mut self) -> Result<Reloaded> {
+        self.manager.reloading();
         let outcome = read(self.args).and_then(|new| self.apply(&new));
         self.source.reloads.note(outcome.is_ok());
+        let mut status = self.serving();
         if let Err(error) = &outcome {
             tracing::error!("reload refused, the old configuration stays: {error:#}");
+            status = format!("{status}; the last reload was refused: {error:#}");
         }
+        self.manager.ready(&status);
         outcome
     }
 
