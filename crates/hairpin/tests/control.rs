@@ -181,6 +181,18 @@ fn a_drain_admits_nobody_new_and_waits_for_those_that_are_there() {
 }
 
 #[test]
+fn a_cancelled_drain_admits_new_clients_again() {
+    let server = Controlled::start("");
+    assert!(server.run(&["drain"]).status.success());
+    assert!(!server.load("1s").wait().0.success(), "no new allocation");
+    let cancelled = server.run(&["drain", "--cancel"]);
+    assert!(cancelled.status.success(), "{}", stderr(&cancelled));
+    assert_eq!(server.status()["state"], "serving");
+    assert!(server.load("1s").wait().0.success());
+    fails(&server.run(&["drain", "--cancel", "--wait"]), 2, "--wait");
+}
+
+#[test]
 fn a_server_that_stops_says_so_until_the_end() {
     let server = Controlled::start("[log]\nlevel = \"info\"\n");
     server.configure("");
@@ -193,6 +205,7 @@ fn a_server_that_stops_says_so_until_the_end() {
     server.serve.signal("TERM");
     eventually("it stops", || server.status()["state"] == "stopping");
     fails(&server.run(&["reload"]), 1, "about to stop");
+    fails(&server.run(&["drain", "--cancel"]), 1, "about to stop");
     assert!(server.run(&["drain"]).status.success());
     assert!(load.wait().0.success());
     assert!(server.serve.wait().0.success());

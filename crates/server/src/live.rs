@@ -244,10 +244,10 @@ impl Changes {
         })
     }
 
-    /// Has all workers refuse new work.
-    pub(crate) fn drain(&self) -> Result<(), ReloadError> {
+    /// Has all workers refuse new work, or admit it again.
+    pub(crate) fn set_draining(&self, draining: bool) -> Result<(), ReloadError> {
         self.make(|live| {
-            live.draining = true;
+            live.draining = draining;
             Ok(true)
         })
     }

@@ -137,8 +137,8 @@ impl Local {
     /// # Errors
     /// If the settings are not valid any more.
     pub fn drain(&mut self) -> Result<(), ReloadError> {
-        self.observer.set_draining();
-        self.changes.drain()
+        self.observer.set_draining(true);
+        self.changes.set_draining(true)
     }
 
     /// Whether no allocation and no SIP transaction is left.

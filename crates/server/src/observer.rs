@@ -157,7 +157,7 @@ impl Observer {
         self.view.certificates.as_ref()
     }
 
-    /// Whether the server admits no new allocations because it is about to end.
+    /// Whether the server admits no new allocations because it drains or is about to end.
     #[must_use]
     pub fn is_draining(&self) -> bool {
         self.view.draining.load(Ordering::Relaxed)
@@ -240,9 +240,9 @@ impl Observer {
         &self.view.features
     }
 
-    /// The server is about to end.
-    pub(crate) fn set_draining(&self) {
-        self.view.draining.store(true, Ordering::Relaxed);
+    /// The server admits no new work, or does so again.
+    pub(crate) fn set_draining(&self, draining: bool) {
+        self.view.draining.store(draining, Ordering::Relaxed);
     }
 
     pub(crate) fn board(&self, worker: usize) -> &Board {

@@ -278,8 +278,8 @@ impl Running {
     /// If a worker has ended.
     pub fn drain(&self, limit: Duration) -> Result<bool, ReloadError> {
         let deadline = Instant::now() + limit;
-        self.observer.set_draining();
-        self.changes.drain()?;
+        self.observer.set_draining(true);
+        self.changes.set_draining(true)?;
         loop {
             self.all_run()?;
             let stats = self.stats();
@@ -292,6 +292,17 @@ impl Running {
             }
             std::thread::sleep(PAUSE * 10);
         }
+    }
+
+    /// Admits new work again after a [`drain`](Self::drain).
+    ///
+    /// # Errors
+    /// If a worker has ended.
+    pub fn end_drain(&self) -> Result<(), ReloadError> {
+        self.all_run()?;
+        self.changes.set_draining(false)?;
+        self.observer.set_draining(false);
+        Ok(())
     }
 
     /// Ends every allocation, with its log line, closes every socket and waits for the threads. Returns the final counts.
@@ -337,7 +348,7 @@ impl Running {
     }
 
     fn order_shutdown(&mut self) {
-        self.observer.set_draining();
+        self.observer.set_draining(true);
         // Nobody needs to know of a change from now on.
         drop(self.host_watch.take());
         drop(self.checks.take());

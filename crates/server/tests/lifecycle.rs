@@ -169,6 +169,10 @@ fn draining_refuses_the_new_and_waits_for_the_old() {
     );
     old.release();
     assert_eq!(server.drain(Duration::from_secs(5)), Ok(true));
+    assert!(server.observer().is_draining());
+    server.end_drain().expect("every worker runs");
+    assert!(!server.observer().is_draining());
+    Client::new(server.listeners()[0]).allocate();
 }
 
 #[test]

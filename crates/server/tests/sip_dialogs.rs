@@ -198,6 +198,9 @@ fn draining_refuses_what_is_new_and_waits_for_transactions_rfc3261_21_5_4() {
     let mut answers = [status(&client.answer()), status(&client.answer())];
     answers.sort_unstable();
     assert_eq!(answers, [200, 487]);
+    server.end_drain().expect("every worker runs");
+    let again = request("again", "again", "REGISTER", 1, "");
+    assert_eq!(status(&client.ask(&again)), 200);
 }
 
 #[test]

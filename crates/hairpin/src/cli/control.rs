@@ -30,6 +30,8 @@ Examples:
         no new allocations and SIP transactions from now on; clients that are there stay
   hairpin drain --wait --timeout 30m && systemctl stop hairpin
         stop as soon as the last client has gone, or after half an hour
+  hairpin drain --cancel
+        admit new clients again
 
 A server that drains goes on until it is stopped or restarted. With --wait: status 0 if
 nothing is left, 1 if the time is over.";
@@ -67,6 +69,9 @@ pub(crate) struct Reload {
 pub(crate) struct Drain {
     #[command(flatten)]
     pub(crate) target: Target,
+    /// Admit new clients again
+    #[arg(long, conflicts_with = "wait")]
+    pub(crate) cancel: bool,
     /// Wait until nothing is left
     #[arg(long)]
     pub(crate) wait: bool,

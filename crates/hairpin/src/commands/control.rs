@@ -50,6 +50,9 @@ pub(crate) fn reload(args: &Reload) -> Result<ExitCode> {
 
 /// Runs `hairpin drain`.
 pub(crate) fn drain(args: &Drain) -> Result<ExitCode> {
+    if args.cancel {
+        return end_drain(&args.target);
+    }
     if let Err(refusal) = ask(&args.target, Command::Drain)? {
         return Ok(refused(&refusal));
     }
@@ -76,6 +79,15 @@ pub(crate) fn drain(args: &Drain) -> Result<ExitCode> {
         }
         std::thread::sleep(LOOK);
     }
+}
+
+/// Runs `hairpin drain --cancel`.
+fn end_drain(target: &Target) -> Result<ExitCode> {
+    if let Err(refusal) = ask(target, Command::EndDrain)? {
+        return Ok(refused(&refusal));
+    }
+    output::print("serving: new clients are admitted\n")?;
+    Ok(ExitCode::SUCCESS)
 }
 
 fn ask(target: &Target, command: Command) -> Result<Reply> {

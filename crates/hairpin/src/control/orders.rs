@@ -22,6 +22,8 @@ pub(crate) enum Order {
     Reload,
     /// Admit no new work.
     Drain,
+    /// Admit new work again.
+    EndDrain,
 }
 
 /// An order that waits for its reply.

@@ -18,10 +18,17 @@ pub(crate) enum Command {
     Reload,
     /// Admit no new work.
     Drain,
+    /// Admit new work again.
+    EndDrain,
 }
 
 impl Command {
-    const ALL: [Command; 3] = [Command::Status, Command::Reload, Command::Drain];
+    const ALL: [Command; 4] = [
+        Command::Status,
+        Command::Reload,
+        Command::Drain,
+        Command::EndDrain,
+    ];
 
     /// Its name in requests.
     pub(crate) const fn name(self) -> &'static str {
@@ -29,6 +36,7 @@ impl Command {
             Command::Status => "status",
             Command::Reload => "reload",
             Command::Drain => "drain",
+            Command::EndDrain => "end_drain",
         }
     }
 }
@@ -148,7 +156,10 @@ mod tests {
             ("{\"protocol\":1", "one JSON object"),
             ("{}", "has no version"),
             ("{\"protocol\":2,\"command\":\"status\"}", "version 2"),
-            ("{\"protocol\":1}", "there are status, reload, drain"),
+            (
+                "{\"protocol\":1}",
+                "there are status, reload, drain, end_drain",
+            ),
             ("{\"protocol\":1,\"command\":7}", "there are status"),
         ];
         for (text, reason) in cases {

@@ -112,6 +112,7 @@ async fn respond(command: Command, with: &(Arc<Shared>, Orders)) -> Reply {
         Command::Status => Ok(status::status(shared)),
         Command::Reload => orders.give(Order::Reload).await,
         Command::Drain => orders.give(Order::Drain).await,
+        Command::EndDrain => orders.give(Order::EndDrain).await,
     }
 }
 

@@ -58,7 +58,11 @@ impl Sip {
     /// they are WebSockets.
     pub(super) fn drain_connections(&mut self) {
         let now = self.endpoint.now.mono;
-        if !self.endpoint.orders.draining || self.connections.len() == 0 {
+        let draining = self.endpoint.orders.draining;
+        if !draining {
+            self.draining_since = None;
+        }
+        if !draining || self.connections.len() == 0 {
             self.drain_again = None;
             return;
         }

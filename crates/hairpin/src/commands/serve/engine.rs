@@ -242,6 +242,11 @@ impl Engine {
         Ok(self.running.drain(limit)?)
     }
 
+    /// Admits new work again.
+    pub(super) fn end_drain(&self) -> Result<()> {
+        Ok(self.running.end_drain()?)
+    }
+
     /// Ends every allocation and waits for the workers.
     pub(super) fn stop(self) -> Result<()> {
         self.running.shutdown()?;

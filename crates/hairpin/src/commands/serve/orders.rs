@@ -18,6 +18,7 @@ impl Service<'_> {
             let reply = match asked.order() {
                 Order::Reload => self.reload_by_order(),
                 Order::Drain => self.drain_by_order(),
+                Order::EndDrain => self.end_drain_by_order(),
             };
             asked.reply(reply);
         }
@@ -43,6 +44,15 @@ impl Service<'_> {
             "draining until the server is stopped: no new allocations, no new SIP transactions"
         );
         Ok(json!({ "drained": drained }))
+    }
+
+    /// Admits new work again.
+    fn end_drain_by_order(&self) -> Reply {
+        let ended = self.engine.end_drain();
+        ended.map_err(|error| Refusal::new(format!("still draining: {error:#}")))?;
+        self.manager.status(&self.serving());
+        tracing::info!("not draining any more: new allocations and SIP transactions are admitted");
+        Ok(json!({}))
     }
 }
 
@@ -71,7 +81,7 @@ pub(super) fn what_is_left(observer: &Observer) -> String {
 /// A server that is about to end changes nothing any more.
 pub(super) fn while_stopping(order: Order) -> Reply {
     match order {
-        Order::Reload => Err(Refusal::new("the server is about to stop")),
+        Order::Reload | Order::EndDrain => Err(Refusal::new("the server is about to stop")),
         Order::Drain => Ok(json!({ "drained": false })),
     }
 }
