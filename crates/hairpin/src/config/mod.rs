@@ -293,10 +293,7 @@ fn resolve(settings: &Settings) -> Option<Config> {
         listen_tcp: s.listen_tcp.map(|list| values(list.value)),
         listen_tls: s.listen_tls.map(|list| values(list.value)),
         listen_dtls: s.listen_dtls.map(|list| values(list.value)),
-        certificates: values(s.tls_certificates?.value)
-            .into_iter()
-            .map(|pair| pair.0)
-            .collect(),
+        certificates: certificates(settings)?,
         self_signed: s.tls_self_signed?.value,
         only_tls13: s.tls_min_version?.value == MinVersion::Tls13,
         acme: acme::resolve(settings)?,
@@ -345,6 +342,12 @@ fn resolve(settings: &Settings) -> Option<Config> {
         log_level: s.log_level?.value.0,
         log_format: s.log_format?.value,
     })
+}
+
+/// Certificates and keys.
+fn certificates(settings: &Settings) -> Option<Vec<CertificateFiles>> {
+    let pairs = values(settings.tls_certificates.clone()?.value);
+    Some(pairs.into_iter().map(|pair| pair.0).collect())
 }
 
 /// The name in THIRD-PARTY-AUTHORIZATION: the realm unless another one is set.
