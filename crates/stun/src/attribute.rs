@@ -31,7 +31,7 @@ pub use password_algorithm::{
     PasswordAlgorithm, PasswordAlgorithmEntries, PasswordAlgorithmEntry, PasswordAlgorithms,
 };
 pub use tcp::ConnectionId;
-pub use text::{AlternateDomain, Nonce, Realm, Software, Userhash, Username};
+pub use text::{AlternateDomain, Nonce, Origin, Realm, Software, Userhash, Username};
 pub use turn::{
     AdditionalAddressFamily, ChannelNumber, Data, DontFragment, EvenPort, Icmp, Lifetime,
     RequestedAddressFamily, RequestedTransport, ReservationToken,

@@ -63,7 +63,7 @@ pub use attribute::{
     AccessToken, AdditionalAddressFamily, AddressErrorCode, AddressFamily, AlternateDomain,
     AlternateServer, AttributeError, AttributeType, CacheTimeout, ChangeRequest, ChannelNumber,
     ConnectionId, Data, Decode, DontFragment, Encode, ErrorCode, EvenPort, IceControlled,
-    IceControlling, Icmp, Lifetime, MappedAddress, MobilityTicket, Nonce, OtherAddress, Padding,
+    IceControlling, Icmp, Lifetime, MappedAddress, MobilityTicket, Nonce, Origin, OtherAddress, Padding,
     PasswordAlgorithm, PasswordAlgorithms, Priority, Realm, RequestedAddressFamily,
     RequestedTransport, ReservationToken, ResponseOrigin, ResponsePort, Software,
     ThirdPartyAuthorization, UnknownAttributes, UseCandidate, Userhash, Username, XorMappedAddress,

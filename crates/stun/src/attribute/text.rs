@@ -97,6 +97,20 @@ slice_attribute!(
     allowed: |text: &str| text.len() <= DOMAIN_MAX && text.is_ascii()
 );
 
+/// The web origin on whose behalf the client asks, as RFC 6454 writes it (draft-ietf-tram-stun-origin): `https://example.com`.
+///
+/// At most 763 bytes are read, and 127 characters of ASCII written.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Origin<'a>(
+    /// Scheme, host and, unless it is the scheme's own, port.
+    pub &'a str,
+);
+slice_attribute!(
+    Origin, ORIGIN,
+    read: |value| read_text(value, READ_MAX),
+    allowed: |text: &str| is_writable(text) && text.is_ascii()
+);
+
 /// The server's challenge, to be repeated byte by byte (RFC 8489 §14.10). At most 763 bytes.
 ///
 /// How this crate makes and checks its own is in [`nonce`](crate::nonce).

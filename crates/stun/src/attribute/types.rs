@@ -112,6 +112,8 @@ attribute_types! {
     OTHER_ADDRESS = 0x802C, "OTHER-ADDRESS";
     /// The server takes access tokens (RFC 7635 §6.1).
     THIRD_PARTY_AUTHORIZATION = 0x802E, "THIRD-PARTY-AUTHORIZATION";
+    /// The web origin on whose behalf the client asks (draft-ietf-tram-stun-origin).
+    ORIGIN = 0x802F, "ORIGIN";
     /// Lets an allocation move to a new 5-tuple (RFC 8016 §3.4).
     MOBILITY_TICKET = 0x8030, "MOBILITY-TICKET";
 }

@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use stun::{FingerprintState, Message, Method, TransactionId};
 
+use super::realms::RealmNumber;
 use super::user::User;
 use crate::ClientPath;
 
@@ -16,6 +17,8 @@ pub(super) struct Asked {
     pub(super) transaction_id: TransactionId,
     /// Its bytes.
     pub(super) length: usize,
+    /// The realm that it belongs to.
+    pub(super) realm: RealmNumber,
     /// Whether it carried a FINGERPRINT; then the answer does, too.
     pub(super) fingerprint: bool,
     /// Who asked, once that is proven.
@@ -31,6 +34,7 @@ impl Asked {
             path: *path,
             method: message.method(),
             transaction_id: message.transaction_id(),
+            realm: RealmNumber::default(),
             length: message.as_bytes().len(),
             fingerprint: message.fingerprint() == FingerprintState::Valid,
             user: None,

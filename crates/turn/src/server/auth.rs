@@ -20,12 +20,13 @@ use stun::{
 };
 
 use super::auth_failure::AuthFailure;
+use super::asked::Asked;
 use super::challenge::Offer;
 use super::credentials::{Claim, KeyLookup, KeyQuery, KnownUser};
 use super::request::Source;
 use super::user::{Protection, User, hmac_key};
 use super::{DropReason, Server};
-use crate::{ClientPath, Now};
+use crate::Now;
 
 /// Why a request is not believed.
 #[derive(Debug)]
@@ -80,29 +81,30 @@ impl Server {
     pub(super) fn authenticate(
         &mut self,
         now: Now,
-        path: &ClientPath,
+        asked: &Asked,
         message: &Message<'_>,
         source: Source,
     ) -> Result<Arc<User>, Unauthenticated> {
         let claims = read(message)?;
         let nonce_keys = &self.config.nonce_keys;
-        let issued = nonce_keys.check_or_issue(claims.nonce, path.five_tuple.remote);
+        let issued = nonce_keys.check_or_issue(claims.nonce, asked.path.five_tuple.remote);
         let issued = issued.or_else(|issuer| {
             self.nonce_of_control(message, claims.nonce)
                 .ok_or(Unauthenticated::Forged(issuer))
         })?;
-        if !self.offer.is_of(&issued) {
+        let realm = self.realms.get(asked.realm);
+        if !realm.offer.is_of(&issued) {
             return Err(AuthFailure::OutdatedOffer.into());
         }
-        let protection = protection(message, &issued, claims.integrity, self.offer)?;
+        let protection = protection(message, &issued, claims.integrity, realm.offer)?;
         // The realm is part of the key: no user is valid in another one.
-        if claims.realm != self.config.realm {
+        if *claims.realm != *realm.name {
             return Err(AuthFailure::WrongRealm.into());
         }
         let claim = claims.who().ok_or(AuthFailure::UnknownUser)?;
         let user = match claims.token {
-            Some(token) => self.find_token_user(now, message, claim, token, source)?,
-            None => self.find_user(now, path, message, (claim, protection), source)?,
+            Some(token) => self.find_token_user(now, asked, message, claim, token, source)?,
+            None => self.find_user(now, asked, message, (claim, protection), source)?,
         };
         if issued.age_s(now.unix_s) > u64::from(self.config.nonce_lifetime_s) {
             return Err(AuthFailure::StaleNonce.into());
@@ -115,15 +117,18 @@ impl Server {
     fn find_user(
         &mut self,
         now: Now,
-        path: &ClientPath,
+        asked: &Asked,
         message: &Message<'_>,
         (claim, protection): (Claim<'_>, Protection),
         source: Source,
     ) -> Result<Arc<User>, Unauthenticated> {
-        let fits = |user: &User| user.is(claim, protection) && is_signed_with(message, user.key());
+        let realm = Arc::clone(&self.realms.get(asked.realm).name);
+        let fits = |user: &User| {
+            user.is(&realm, claim, protection) && is_signed_with(message, user.key())
+        };
         let holder = self
             .clients
-            .find(&path.five_tuple)
+            .find(&asked.path.five_tuple)
             .and_then(|place| self.clients.get(place));
         if let Some(client) = holder {
             let may_stay = !self.config.strict_expiry
@@ -132,31 +137,32 @@ impl Server {
                 return Ok(Arc::clone(&client.user));
             }
         }
-        let known = self.known_users.find(claim, protection);
+        let known = self.known_users.find(&realm, claim, protection);
         if let Some(user) = known.filter(|user| user.is_fresh(now) && fits(user)) {
             return Ok(Arc::clone(user));
         }
         if let Some(user) = source.user.filter(|user| fits(user)) {
             return Ok(user);
         }
-        let config = self.config.clone();
         let query = KeyQuery {
             claim,
-            realm: &config.realm,
+            realm: &realm,
             algorithm: protection.password,
-            client: *path,
+            client: asked.path,
             unix_s: now.unix_s,
         };
         let found = match source.found {
             Some(found) => *found,
-            None => self.config.credentials.find(&query),
+            None => self.config.credentials_of(asked.realm).find(&query),
         };
         match found {
-            KeyLookup::Known(known) => self.choose_key(now, message, &query, protection, &known),
+            KeyLookup::Known(known) => {
+                self.choose_key(now, message, &query, (&realm, protection), &known)
+            }
             KeyLookup::Unknown => Err(AuthFailure::UnknownUser.into()),
             KeyLookup::Expired => Err(AuthFailure::ExpiredCredential.into()),
             KeyLookup::Unavailable => Err(Unauthenticated::Unavailable),
-            KeyLookup::Pending => Err(self.park(now, &query, message, source.may_move)),
+            KeyLookup::Pending => Err(self.park(now, asked, &query, message)),
         }
     }
 
@@ -166,7 +172,7 @@ impl Server {
         now: Now,
         message: &Message<'_>,
         query: &KeyQuery<'_>,
-        protection: Protection,
+        (realm, protection): (&Arc<str>, Protection),
         known: &KnownUser,
     ) -> Result<Arc<User>, Unauthenticated> {
         let mut failure = AuthFailure::UnknownUser;
@@ -180,7 +186,7 @@ impl Server {
                 continue;
             }
             let name = &known.username;
-            let user = User::new(&self.realm, query.claim, name, candidate, key, protection);
+            let user = User::new(realm, query.claim, name, candidate, key, protection);
             let user = Arc::new(user.found_at(now, candidate.ttl_s, self.credentials_epoch));
             self.stats.keys_derived += 1;
             if user.is_expired(now.unix_s) {

@@ -118,7 +118,7 @@ impl Server {
             return Ok(());
         };
         let unknown =
-            self.unknown_of_binding(path, message, |attribute| self.understands(attribute));
+            self.unknown_of_binding(path, message, |attribute| self.understands(&asked, attribute));
         if unknown.is_empty() {
             return self.discovered(now, asked, message);
         }

@@ -3,13 +3,15 @@
 
 use stun::nonce::{self, Issued, Issuer, SecurityFeatures};
 use stun::{
-    BuildError, Builder, Class, ErrorCode, Nonce, PasswordAlgorithm, PasswordAlgorithms, Realm,
-    Software, ThirdPartyAuthorization, padding,
+    BuildError, Builder, Class, ErrorCode, Nonce, PasswordAlgorithm, PasswordAlgorithms, Software,
+    ThirdPartyAuthorization, padding,
 };
 
 use super::answer::{RESPONSE_MAX, amplification_limit};
 use super::asked::Asked;
 use super::config::Config;
+use super::realms::Realm;
+use super::credentials::Credentials;
 use super::{DropReason, Server};
 use crate::Now;
 
@@ -54,9 +56,10 @@ pub(super) struct Offer {
 }
 
 impl Offer {
-    pub(super) fn of(config: &Config) -> Offer {
+    /// Of a realm with these credentials.
+    pub(super) fn of(config: &Config, credentials: &dyn Credentials) -> Offer {
         let has = |algorithm| {
-            config.announce_password_algorithms && config.credentials.supports(algorithm)
+            config.announce_password_algorithms && credentials.supports(algorithm)
         };
         // RFC 8489 §9.2.4: in the server's order of preference.
         let algorithms = match (has(PasswordAlgorithm::Sha256), has(PasswordAlgorithm::Md5)) {
@@ -67,7 +70,7 @@ impl Offer {
         };
         Offer {
             algorithms,
-            username_anonymity: config.credentials.knows_userhash(),
+            username_anonymity: credentials.knows_userhash(),
         }
     }
 
@@ -121,18 +124,19 @@ impl Server {
                 AMPLIFICATION
             },
         );
-        let content = fit(config, self.offer, error, asked.fingerprint, limit)
-            .ok_or(DropReason::Amplification)?;
+        let realm = self.realms.get(asked.realm);
+        let content =
+            fit(config, realm, asked, error, limit).ok_or(DropReason::Amplification)?;
         let features = SecurityFeatures {
             // RFC 8489 §9.2.4: the bit is set if and only if the attribute is there.
             password_algorithms: content.algorithms.is_some(),
-            username_anonymity: self.offer.username_anonymity,
+            username_anonymity: realm.offer.username_anonymity,
         };
         let mut nonce = [0; nonce::LEN];
         let issuer = issuer.unwrap_or_else(|| config.nonce_keys.of_client(client));
-        issuer.issue(features, self.offer.number(), now.unix_s, &mut nonce);
+        issuer.issue(features, realm.offer.number(), now.unix_s, &mut nonce);
         let mut buffer = [0; RESPONSE_MAX];
-        let Ok(message) = write(&mut buffer, asked, &config.realm, &nonce, &content) else {
+        let Ok(message) = write(&mut buffer, asked, &realm.name, &nonce, &content) else {
             return Err(DropReason::Amplification);
         };
         self.outputs.send(asked.path, message);
@@ -146,23 +150,24 @@ impl Server {
 /// lack. `None` if even then it does not fit.
 fn fit<'a>(
     config: &'a Config,
-    offer: Offer,
+    realm: &Realm,
+    asked: &Asked,
     error: ErrorCode<'static>,
-    fingerprint: bool,
     limit: usize,
 ) -> Option<Content<'a>> {
-    let realm = config.realm.len() + padding(config.realm.len());
-    let least = LEAST + realm + if fingerprint { TLV + 4 } else { 0 };
+    let length = realm.name.len() + padding(realm.name.len());
+    let least = LEAST + length + if asked.fingerprint { TLV + 4 } else { 0 };
     let mut room = limit.checked_sub(least)?;
     let mut take = |length: usize| {
         let fits = length <= room;
         room -= if fits { length } else { 0 };
         fits
     };
-    let algorithms = offer
+    let algorithms = realm
+        .offer
         .algorithms
         .filter(|list| take(TLV + list.as_bytes().len()));
-    let tokens = config.access_tokens.as_ref();
+    let tokens = config.access_tokens_of(asked.realm);
     let server_name = tokens
         .map(|tokens| tokens.server_name())
         .filter(|name| take(TLV + name.len() + padding(name.len())));
@@ -196,7 +201,7 @@ fn write<'b>(
     let mut message = Builder::new(buffer, Class::Error, asked.method, &asked.transaction_id)?;
     message
         .push(&content.error)?
-        .push(&Realm(realm))?
+        .push(&stun::Realm(realm))?
         .push(&Nonce(nonce))?;
     if let Some(algorithms) = &content.algorithms {
         message.push(algorithms)?;

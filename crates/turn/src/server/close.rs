@@ -208,6 +208,7 @@ impl Server {
     /// The client's connection is closed: its allocation ends. For stream transports and DTLS.
     pub fn client_closed(&mut self, now: Now, five_tuple: &FiveTuple) {
         self.forget_lookups_of(five_tuple);
+        self.set_server_name(five_tuple, None);
         if let Some(place) = self.clients.find(five_tuple) {
             self.end_client(now, place, CloseReason::ClientClosed);
         }

@@ -10,9 +10,10 @@ use super::alternate::Alternates;
 pub use super::challenge::{MAX_REALM_BYTES, max_server_name_bytes};
 use super::credentials::{AccessTokens, Credentials};
 use super::discovery::Discovery;
-use super::limiter::{MAX_ALLOCATION_RATE, MIN_ALLOCATION_RATE};
+use super::limiter::rate_error;
 use super::policy::PeerPolicy;
 use super::quota::{Quota, Unlimited};
+use super::realms::{self, RealmConfig};
 
 /// RFC 8656 §6: the lifetime of an allocation unless asked otherwise, in seconds.
 pub const DEFAULT_LIFETIME_S: u32 = 600;
@@ -27,7 +28,7 @@ pub const CHANNEL_LIFETIME_S: u32 = 600;
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct Config {
-    /// The realm (RFC 8489 §14.9), 1 to [`MAX_REALM_BYTES`] bytes. Up to 16 bytes, even the challenge to
+    /// The default realm (RFC 8489 §14.9), 1 to [`MAX_REALM_BYTES`] bytes. Up to 16 bytes, even the challenge to
     /// the shortest request fits the amplification limit with all it should hold.
     pub realm: String,
     /// SOFTWARE for responses, fewer than 128 characters; `None` sends none.
@@ -39,7 +40,9 @@ pub struct Config {
     pub nonce_lifetime_s: u32,
     /// From user names to keys.
     pub credentials: Arc<dyn Credentials>,
-    /// What opens access tokens (RFC 7635); `None` if clients cannot use any. Then ACCESS-TOKEN is an unknown attribute.
+    /// The realms beside the default one. Default: none.
+    pub realms: Vec<RealmConfig>,
+    /// What opens access tokens (RFC 7635) in the default realm; `None` if clients cannot use any. Then ACCESS-TOKEN is an unknown attribute.
     pub access_tokens: Option<Arc<dyn AccessTokens>>,
     /// Which peers are allowed.
     pub policy: Arc<dyn PeerPolicy>,
@@ -123,8 +126,8 @@ pub struct Config {
     /// [`Authenticated`](super::Output::Authenticated).
     pub report_changes: bool,
     /// Bytes of application data per second, both directions together, that one allocation may have relayed, after a
-    /// burst of one second's worth; 0 for any number. What comes too fast is dropped. [`MIN_ALLOCATION_RATE`] to
-    /// [`MAX_ALLOCATION_RATE`].
+    /// burst of one second's worth; 0 for any number. What comes too fast is dropped. [`MIN_ALLOCATION_RATE`](super::MIN_ALLOCATION_RATE) to
+    /// [`MAX_ALLOCATION_RATE`](super::MAX_ALLOCATION_RATE). Other realms have their own.
     pub allocation_rate: u64,
     /// Whether an allocation ends with its credential: no lifetime reaches beyond the credential's own end, and nothing can be refreshed with
     /// one that has expired or was forgotten. If not, a credential only has to be valid when the allocation is made.
@@ -146,6 +149,7 @@ impl Config {
             nonce_keys,
             nonce_lifetime_s: 600,
             credentials,
+            realms: Vec::new(),
             access_tokens: None,
             policy,
             quota: Arc::new(Unlimited),
@@ -205,10 +209,9 @@ impl Config {
     fn check(&self) -> Result<(), ConfigError> {
         let too_long = |text: &str| text.chars().count() >= 128;
         let software_too_long = self.software.as_deref().is_some_and(too_long);
-        if stun::opaque_string(&self.realm).is_none() {
-            Err(ConfigError::Realm)
-        } else if self.realm.len() > MAX_REALM_BYTES {
-            Err(ConfigError::LongRealm(self.realm.len()))
+        let realms_error = realms::name_error(&self.realm).or_else(|| realms::realms_error(self));
+        if let Some(error) = realms_error {
+            Err(error)
         } else if let Some(error) = server_name_error(self) {
             Err(error)
         } else if software_too_long {
@@ -223,10 +226,8 @@ impl Config {
             Err(ConfigError::Permissions)
         } else if !(1..=4096).contains(&self.max_channels) {
             Err(ConfigError::Channels)
-        } else if self.allocation_rate != 0
-            && !(MIN_ALLOCATION_RATE..=MAX_ALLOCATION_RATE).contains(&self.allocation_rate)
-        {
-            Err(ConfigError::AllocationRate)
+        } else if let Some(error) = rate_error(self.allocation_rate) {
+            Err(error)
         } else if !(1..=40).contains(&self.lookup_timeout_s) {
             Err(ConfigError::LookupTimeout)
         } else if !self.relay_v4 && !self.relay_v6 {
@@ -271,6 +272,12 @@ pub enum ConfigError {
          the request"
     )]
     LongRealm(usize),
+    /// Policy, quota and users could not tell them apart.
+    #[error("two realms have the same name")]
+    SameRealm,
+    /// 65,534 can be told apart.
+    #[error("there are too many realms; at most 65,534 are possible")]
+    TooManyRealms,
     /// Clients give up after 40 seconds (RFC 8489 §6.2.1).
     #[error("the timeout of look-ups must be 1 to 40 seconds")]
     LookupTimeout,
@@ -297,7 +304,7 @@ pub enum ConfigError {
     /// RFC 8656 §12.
     #[error("channels per relayed address must be 1 to 4096")]
     Channels,
-    /// See [`MIN_ALLOCATION_RATE`] and [`MAX_ALLOCATION_RATE`].
+    /// See [`MIN_ALLOCATION_RATE`](super::MIN_ALLOCATION_RATE) and [`MAX_ALLOCATION_RATE`](super::MAX_ALLOCATION_RATE).
     #[error("the rate of an allocation must be 0, or 1,000 to 10,000,000,000 bytes per second")]
     AllocationRate,
     /// There would be nothing to allocate.

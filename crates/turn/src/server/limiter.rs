@@ -12,7 +12,7 @@ use std::fmt::Debug;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::config::Config;
+use super::config::{Config, ConfigError};
 use crate::Mono;
 
 /// How far ahead of its rate an allocation may be: a burst of one second's worth, in nanoseconds.
@@ -41,6 +41,12 @@ pub const fn rate_scale(bytes_per_second: u64) -> u32 {
     }
 }
 
+/// What is wrong with a rate.
+pub(super) fn rate_error(rate: u64) -> Option<ConfigError> {
+    let is_good = rate == 0 || (MIN_ALLOCATION_RATE..=MAX_ALLOCATION_RATE).contains(&rate);
+    (!is_good).then_some(ConfigError::AllocationRate)
+}
+
 /// Rate limits that the kernel draws on, too, by the [`AllocationKey::index`](crate::AllocationKey) of their allocation. Each
 /// works as said at the head of this module.
 pub trait SharedBuckets: Debug + Send + Sync {
@@ -52,56 +58,62 @@ pub trait SharedBuckets: Debug + Send + Sync {
     fn charge(&self, allocation: u32, now: Mono, bytes: u64) -> Option<bool>;
 }
 
+/// The limit of one allocation.
+#[derive(Clone, Copy, Debug, Default)]
+struct Bucket {
+    /// The moment at which all that was relayed would be through.
+    number: u64,
+    /// Of [`rate_scale`]; 0 is no limit.
+    scale: u32,
+}
+
 /// The limits of all allocations.
 #[derive(Debug, Default)]
 pub(super) struct Limiter {
-    /// Of [`rate_scale`]; 0 is no limit.
-    scale: u32,
-    /// The numbers, by the allocation's place, of those that have no shared one.
-    own: Vec<u64>,
+    /// Whether any allocation has a limit.
+    limits: bool,
+    /// Those of allocations that have no shared one, by the allocation's place.
+    own: Vec<Bucket>,
     shared: Option<Arc<dyn SharedBuckets>>,
 }
 
 impl Limiter {
     pub(super) fn new(config: &Config) -> Limiter {
         Limiter {
-            scale: rate_scale(config.allocation_rate),
+            limits: config.limits_rate(),
             ..Limiter::default()
         }
     }
 
-    /// The configuration is another one; there are allocations at up to so many places.
-    pub(super) fn set_config(&mut self, config: &Config, places: usize) {
-        let before = std::mem::replace(&mut self.scale, rate_scale(config.allocation_rate));
-        if before == self.scale {
-            return;
-        }
+    /// The rates are others now: all allocations begin again.
+    pub(super) fn forget(&mut self, config: &Config) {
+        self.limits = config.limits_rate();
         self.own = Vec::new();
-        (0..places as u32).for_each(|place| self.begin(place));
     }
 
     pub(super) fn share(&mut self, shared: Arc<dyn SharedBuckets>) {
         self.shared = Some(shared);
     }
 
-    /// An allocation begins at this place.
-    pub(super) fn begin(&mut self, place: u32) {
+    /// An allocation begins at this place, with so many bytes per second, or any number for 0.
+    pub(super) fn begin(&mut self, place: u32, rate: u64) {
+        let scale = rate_scale(rate);
         let shared = self.shared.as_ref();
-        let is_shared = shared.is_some_and(|shared| shared.set(place, self.scale));
-        if self.scale == 0 || is_shared {
+        let is_shared = shared.is_some_and(|shared| shared.set(place, scale));
+        if !self.limits || is_shared {
             return;
         }
         let place = place as usize;
         if place >= self.own.len() {
-            self.own.resize(place + 1, 0);
+            self.own.resize(place + 1, Bucket::default());
         }
-        self.own[place] = 0;
+        self.own[place] = Bucket { number: 0, scale };
     }
 
     /// Whether so many bytes may be relayed now for the allocation at this place; if so, they are charged.
     #[inline]
     pub(super) fn admits(&mut self, now: Mono, place: u32, bytes: usize) -> bool {
-        self.scale == 0 || self.charge(now, place, bytes)
+        !self.limits || self.charge(now, place, bytes)
     }
 
     /// How many bytes of a stream may be relayed now for the allocation at this place: a tenth of a second's worth. If none, when to ask
@@ -125,13 +137,14 @@ impl Limiter {
         if let Some(passes) = shared.and_then(|shared| shared.charge(place, now, bytes as u64)) {
             return passes;
         }
-        let cost = (bytes as u64 * u64::from(self.scale)) >> 10;
         // There is one for every allocation.
-        let Some(number) = self.own.get_mut(place as usize) else {
+        let bucket = self.own.get_mut(place as usize);
+        let Some(bucket) = bucket.filter(|bucket| bucket.scale != 0) else {
             return true;
         };
-        let charged = charged(*number, now, cost);
-        *number = charged.unwrap_or(*number);
+        let cost = (bytes as u64 * u64::from(bucket.scale)) >> 10;
+        let charged = charged(bucket.number, now, cost);
+        bucket.number = charged.unwrap_or(bucket.number);
         charged.is_some()
     }
 }
@@ -147,12 +160,12 @@ mod tests {
 
     const SECOND: u64 = 1_000_000_000;
 
-    fn limiter(scale: u32) -> Limiter {
+    fn limiter(rate: u64) -> Limiter {
         let mut limiter = Limiter {
-            scale,
+            limits: rate != 0,
             ..Limiter::default()
         };
-        limiter.begin(3);
+        limiter.begin(3, rate);
         limiter
     }
 
@@ -172,7 +185,7 @@ mod tests {
             if offered > 100_000_000 {
                 continue;
             }
-            let through = passed(&mut limiter(rate_scale(rate)), 20, offered);
+            let through = passed(&mut limiter(rate), 20, offered);
             let expected = rate * 21;
             assert!(
                 through.abs_diff(expected) <= expected / 100 + 200,
@@ -183,13 +196,13 @@ mod tests {
 
     #[test]
     fn what_stays_below_the_rate_is_never_refused() {
-        let through = passed(&mut limiter(rate_scale(10_000)), 50, 9_900);
+        let through = passed(&mut limiter(10_000), 50, 9_900);
         assert_eq!(through, 50 * 9_900);
     }
 
     #[test]
     fn no_datagram_is_too_long_for_a_low_rate_and_all_are_paid_for() {
-        let mut limiter = limiter(rate_scale(MIN_ALLOCATION_RATE));
+        let mut limiter = limiter(MIN_ALLOCATION_RATE);
         assert!(limiter.admits(Mono(SECOND), 3, 65_000));
         assert!(!limiter.admits(Mono(64 * SECOND), 3, 1));
         assert!(limiter.admits(Mono(65 * SECOND), 3, 1));
@@ -220,12 +233,12 @@ mod tests {
         }
         let shared = Arc::new(Stingy::default());
         let mut limiter = Limiter {
-            scale: rate_scale(1000),
+            limits: true,
             ..Limiter::default()
         };
         limiter.share(Arc::clone(&shared) as _);
-        limiter.begin(3);
-        limiter.begin(4);
+        limiter.begin(3, 1000);
+        limiter.begin(4, 1000);
         assert!(limiter.admits(Mono(0), 3, 9) && !limiter.admits(Mono(0), 3, 10));
         assert!(limiter.admits(Mono(0), 4, 10), "not this one's");
         let set = shared.0.lock().expect("not poisoned").clone();

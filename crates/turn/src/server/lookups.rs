@@ -128,9 +128,9 @@ impl Server {
     pub(super) fn park(
         &mut self,
         now: Now,
+        asked: &Asked,
         query: &KeyQuery<'_>,
         message: &Message<'_>,
-        may_move: bool,
     ) -> Unauthenticated {
         let config = &self.config;
         let path = query.client;
@@ -149,7 +149,7 @@ impl Server {
             path,
             bytes: bytes.into(),
             epoch: self.credentials_epoch,
-            may_move,
+            may_move: asked.may_move,
         };
         let deadline = now.mono.plus_secs(u64::from(config.lookup_timeout_s));
         let lookup = self.lookups.insert(parked, deadline);
@@ -162,7 +162,7 @@ impl Server {
         self.outputs.push_auth(QueuedAuth::FindKeys {
             lookup,
             query: Box::new(query.to_owned()),
-            credentials: Arc::clone(&self.config.credentials),
+            credentials: Arc::clone(self.config.credentials_of(asked.realm)),
         });
         Unauthenticated::Parked
     }

@@ -89,6 +89,7 @@ mod permission;
 mod policy;
 mod quota;
 mod read_ahead;
+mod realms;
 mod refresh;
 mod relay;
 mod report;
@@ -129,13 +130,13 @@ pub use output::{
 pub use policy::{AllowEveryPeer, ClientIdentity, OwnedClientIdentity, PeerClass, PeerPolicy};
 pub use quota::{Quota, QuotaExceeded, QuotaUnit, Unlimited};
 pub use read_ahead::Arrival;
+pub use realms::RealmConfig;
 pub use reservation::{ClaimError, ClaimedRelay};
 pub use stats::{ERROR_CODES, METHODS, Stats};
 pub use tcp::ConnectError;
 pub use verdict::{ClientVerdict, PeerVerdict};
 
 use allocation::Clients;
-use challenge::Offer;
 use deadlines::Deadlines;
 use deletions::Deletions;
 use discovery::PaddingBudgets;
@@ -144,6 +145,7 @@ use limiter::Limiter;
 use lookups::Lookups;
 use moved::Moved;
 use outputs::Outputs;
+use realms::{Realms, ServerNames};
 use relay::Relay;
 use report::Reports;
 use reservation::Tokens;
@@ -160,12 +162,12 @@ use crate::{ClientPath, FiveTuple, Now, Run};
 #[derive(Debug)]
 pub struct Server {
     config: ValidConfig,
-    /// The realm of the configuration, shared with the users.
-    realm: Arc<str>,
+    /// What is derived from the realms of the configuration.
+    realms: Realms,
+    /// The realms that clients have chosen by the name of a server.
+    server_names: ServerNames,
     /// The one that has counted what is held.
     quota: Arc<dyn Quota>,
-    /// What challenges announce, by the configuration.
-    offer: Offer,
     /// Counts the policies: what was allowed under an earlier one is asked again.
     policy_epoch: u16,
     /// Counts the credentials.
@@ -198,8 +200,8 @@ impl Server {
         let (by_five_tuple, by_name) = (hash(), hash());
         let limiter = Limiter::new(&config);
         Server {
-            offer: Offer::of(&config),
-            realm: config.realm.as_str().into(),
+            realms: Realms::new(&config),
+            server_names: ServerNames::new(by_five_tuple.clone()),
             quota: Arc::clone(&config.quota),
             config,
             policy_epoch: 0,
@@ -226,20 +228,18 @@ impl Server {
     /// Applies a new configuration. Allocations stay. Their peers are classified again when they are used; lower limits apply to
     /// what is added. Offloaded channels are classified again in bounded steps: see [`handle_timeout`](Self::handle_timeout).
     pub fn set_config(&mut self, now: Now, config: ValidConfig) {
-        let same_users = Arc::ptr_eq(&config.credentials, &self.config.credentials)
-            && config.realm == self.config.realm;
-        if !same_users {
+        if !config.has_same_users(&self.config) {
             self.forget_users(Forget::All);
         }
         if self.stats.relays + self.stats.reservations + self.stats.pending == 0 {
             self.quota = Arc::clone(&config.quota);
         }
         self.policy_epoch = self.policy_epoch.wrapping_add(1);
-        self.offer = Offer::of(&config);
-        if *self.realm != config.realm {
-            self.realm = config.realm.as_str().into();
+        if !config.has_same_names(&self.config) {
+            self.server_names.clear();
         }
-        self.limiter.set_config(&config, self.clients.places_ever());
+        self.realms = Realms::new(&config);
+        self.limit_rates(&config);
         let before = std::mem::replace(&mut self.config, config);
         self.start_reclassifying(now, &before);
         self.start_rejudging(now);
@@ -300,6 +300,19 @@ impl Server {
     #[must_use]
     pub const fn stats(&self) -> &Stats {
         &self.stats
+    }
+
+    /// Applies the rates of a new configuration.
+    fn limit_rates(&mut self, config: &Config) {
+        if config.has_same_rates(&self.config) {
+            return;
+        }
+        self.limiter.forget(config);
+        for place in 0..self.clients.places_ever() as u32 {
+            let client = self.clients.get(place);
+            let rate = client.map_or(0, |client| config.allocation_rate_of(client.user.realm()));
+            self.limiter.begin(place, rate);
+        }
     }
 
     /// Counts discarded datagrams of a client.

@@ -202,7 +202,8 @@ impl Server {
         };
         allocation.made_by = granted.made_by(asked);
         client.stage = Stage::Open(allocation);
-        self.limiter.begin(place);
+        let rate = self.config.allocation_rate_of(client.user.realm());
+        self.limiter.begin(place, rate);
         let (user, path) = (Arc::clone(&client.user), client.path.path());
         self.stats.allocations += 1;
         self.stats.allocations_opened += 1;

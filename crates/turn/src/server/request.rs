@@ -109,7 +109,7 @@ impl Server {
             return Ok(());
         };
         // RFC 8489 §6.3.1: unknown attributes come after authentication and before anything of the method.
-        let unknown = self.unknown_attributes(message);
+        let unknown = self.unknown_attributes(&asked, message);
         let outcome = if unknown.is_empty() {
             self.turn_method(now, &asked, message)
         } else {
@@ -137,10 +137,11 @@ impl Server {
         }
         let mut asked = Asked::by_anybody(path, message);
         asked.may_move = source.may_move;
+        asked.realm = self.realm_for(path, message);
         if self.answer_again(now, &asked)? {
             return Ok(None);
         }
-        match self.authenticate(now, path, message, source) {
+        match self.authenticate(now, &asked, message, source) {
             Ok(user) => {
                 asked.user = Some(user);
                 // One that was moved here has been reported where it came from.

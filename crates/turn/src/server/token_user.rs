@@ -21,12 +21,13 @@ impl Server {
     pub(super) fn find_token_user(
         &mut self,
         now: Now,
+        asked: &Asked,
         message: &Message<'_>,
         claim: Claim<'_>,
         token: Result<AccessToken<'_>, AttributeError>,
         source: Source,
     ) -> Result<Arc<User>, Unauthenticated> {
-        let tokens = self.config.access_tokens.as_ref();
+        let tokens = self.config.access_tokens_of(asked.realm);
         let tokens = tokens.ok_or(Unauthenticated::UnexpectedToken)?;
         let integrity = message.has_integrity().ok_or(Unauthenticated::Stranger)?;
         let moved = source.user.filter(|user| user.is_by_token());
@@ -44,8 +45,9 @@ impl Server {
         })?;
         let expires = content.expires_unix_s(now.unix_s);
         let expires = expires.ok_or(AuthFailure::ExpiredCredential)?;
+        let realm = &self.realms.get(asked.realm).name;
         let with =
-            |mac_key| User::by_token(&self.realm, kid, &token, (mac_key, integrity), expires);
+            |mac_key| User::by_token(realm, kid, &token, (mac_key, integrity), expires);
         let mut users = self.mac_keys(&content, integrity).map(with);
         let user = users.find(|user| is_signed_with(message, user.key()));
         let user = user.ok_or(AuthFailure::WrongPassword)?;
@@ -76,15 +78,15 @@ impl Server {
     }
 
     /// The attributes of an authenticated request that this server must understand and does not.
-    pub(super) fn unknown_attributes(&self, message: &Message<'_>) -> UnknownAttributes {
+    pub(super) fn unknown_attributes(&self, asked: &Asked, message: &Message<'_>) -> UnknownAttributes {
         message
-            .unknown_required(|attribute| self.understands(attribute))
+            .unknown_required(|attribute| self.understands(asked, attribute))
             .collect()
     }
 
     /// Whether every request may have this attribute.
-    pub(super) fn understands(&self, attribute: AttributeType) -> bool {
-        let takes_tokens = self.config.access_tokens.is_some();
+    pub(super) fn understands(&self, asked: &Asked, attribute: AttributeType) -> bool {
+        let takes_tokens = self.config.access_tokens_of(asked.realm).is_some();
         is_known(attribute) || attribute == AttributeType::ACCESS_TOKEN && takes_tokens
     }
 }

@@ -212,7 +212,10 @@ impl User {
     }
 
     /// Whether this is who the request says it is from, with a key of the kind it was made with.
-    pub(super) fn is(&self, claim: Claim<'_>, protection: Protection) -> bool {
+    pub(super) fn is(&self, realm: &str, claim: Claim<'_>, protection: Protection) -> bool {
+        if *self.realm != *realm {
+            return false;
+        }
         if let Some(kid) = &self.kid {
             // The key was not made from a password.
             return claim == Claim::Username(kid)
@@ -229,7 +232,7 @@ impl User {
     /// (RFC 7635 §9), which another key may have encrypted, and tokens name nobody.
     pub(super) fn is_same_as(&self, other: &User) -> bool {
         match (&self.kid, &other.kid) {
-            (None, None) => self.name == other.name,
+            (None, None) => self.name == other.name && self.realm == other.realm,
             (one, other) => one.is_some() && other.is_some(),
         }
     }
@@ -288,7 +291,7 @@ impl Server {
     pub fn forget_users(&mut self, which: Forget<'_>) {
         match which {
             Forget::User(name) => self.known_users.forget(name),
-            Forget::Realm(realm) if *realm != *self.config.realm => return,
+            Forget::Realm(realm) if !self.realms.has_name(realm) => return,
             Forget::Realm(_) | Forget::All => self.known_users.clear(),
         }
         self.credentials_epoch = self.credentials_epoch.wrapping_add(1);
@@ -317,11 +320,16 @@ impl KnownUsers {
     }
 
     /// The user that this claim means.
-    pub(super) fn find(&self, claim: Claim<'_>, protection: Protection) -> Option<&Arc<User>> {
+    pub(super) fn find(
+        &self,
+        realm: &str,
+        claim: Claim<'_>,
+        protection: Protection,
+    ) -> Option<&Arc<User>> {
         let place = self.index.find(hash_claim(&self.hash, claim), |place| {
             self.users
                 .get(*place as usize)
-                .is_some_and(|user| user.is(claim, protection))
+                .is_some_and(|user| user.is(realm, claim, protection))
         })?;
         self.users.get(*place as usize)
     }
@@ -336,7 +344,7 @@ impl KnownUsers {
         let is_same = |place: &u32| {
             users
                 .get(*place as usize)
-                .is_some_and(|known| known.is(user.claim(), user.protection))
+                .is_some_and(|known| known.is(&user.realm, user.claim(), user.protection))
         };
         if let Some(place) = self.index.find(hash_of(user), is_same) {
             users[*place as usize] = Arc::clone(user);
@@ -443,7 +451,7 @@ mod tests {
         assert_eq!((known.users.len(), known.index.len()), (10, 10));
         for number in 0..100 {
             let found = known
-                .find(Claim::Username(&number.to_string()), PROTECTION)
+                .find("r", Claim::Username(&number.to_string()), PROTECTION)
                 .is_some();
             assert_eq!(found, number >= 90, "{number}");
         }
@@ -457,7 +465,7 @@ mod tests {
         let claim = Claim::Username("alice");
         assert!(
             known
-                .find(claim, PROTECTION)
+                .find("r", claim, PROTECTION)
                 .is_some_and(|user| user.is_of(1))
         );
         assert_eq!(known.users.len(), 1);
@@ -465,9 +473,9 @@ mod tests {
             password: PasswordAlgorithm::Sha256,
             ..PROTECTION
         };
-        assert!(known.find(claim, other).is_none());
+        assert!(known.find("r", claim, other).is_none());
         known.clear();
-        assert!(known.find(claim, PROTECTION).is_none());
+        assert!(known.find("r", claim, PROTECTION).is_none());
     }
 
     #[test]
@@ -482,7 +490,7 @@ mod tests {
         assert_eq!((known.users.len(), known.index.len()), (46, 46));
         for number in 0..50 {
             let name = number.to_string();
-            let found = known.find(Claim::Username(&name), PROTECTION);
+            let found = known.find("r", Claim::Username(&name), PROTECTION);
             let is_there = ![49, 0, 25, 7].contains(&number);
             assert_eq!(
                 found.map(|user| user.name() == name),

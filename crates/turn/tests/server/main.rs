@@ -27,6 +27,7 @@ mod permissions;
 mod placing;
 mod quota;
 mod rate;
+mod realms;
 mod refresh;
 mod reload;
 mod reports;
