@@ -33,12 +33,14 @@ fn pair_of(algorithm: &'static rcgen::SignatureAlgorithm) -> &'static str {
             cipher_suite: other,
             path: at,
             protocol,
+            server_name,
             ..
         },
     ] = &server_events[..]
     else {
         panic!("{server_events:?}");
     };
+    assert_eq!(server_name.as_deref(), Some("turn.example"));
     assert_eq!(
         (other, *at, protocol.as_deref()),
         (cipher_suite, path(1), Some(&b"stun.turn"[..]))

@@ -23,6 +23,7 @@ use crate::offload::{KernelBinding, Offload};
 use crate::pinning::Pinning;
 use crate::policy::{PeerRule, loopback_and_private};
 use crate::quota::{QuotaLimits, SourcePrefix};
+use crate::realms::RealmSettings;
 use crate::running::Running;
 use crate::settings::Settings;
 use crate::sip::{Carrier, SipAddresses, SipSettings};
@@ -328,6 +329,12 @@ impl Builder {
     /// user name and a password are served as before.
     pub fn access_tokens(mut self, tokens: Arc<dyn AccessTokens>) -> Self {
         self.settings.access_tokens = Some(tokens);
+        self
+    }
+
+    /// Adds a realm with its own users, peer rules and limits, for the clients that choose it.
+    pub fn further_realm(mut self, realm: RealmSettings) -> Self {
+        self.settings.realms.push(realm);
         self
     }
 

@@ -3,7 +3,6 @@
 //! Hooks run on the workers. A hook that blocks delays every client of its worker: hand long work to another thread, events for example
 //! by a bounded channel ([`events`](crate::events)). A server without hooks pays nothing for them.
 
-use crate::policy::Policy;
 use std::fmt;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
@@ -363,13 +362,13 @@ impl Hooks {
     }
 
     /// The policy of the rules, with the hook behind it.
-    pub(crate) fn policy(&self, rules: Policy) -> Arc<dyn PeerPolicy> {
+    pub(crate) fn policy(&self, rules: Arc<dyn PeerPolicy>) -> Arc<dyn PeerPolicy> {
         match &self.permit_peer {
             Some(permit) => Arc::new(HookedPolicy {
                 rules,
                 permit: Arc::clone(permit),
             }),
-            None => Arc::new(rules),
+            None => rules,
         }
     }
 
@@ -425,7 +424,7 @@ impl WorkerHooks {
 }
 
 struct HookedPolicy {
-    rules: Policy,
+    rules: Arc<dyn PeerPolicy>,
     permit: Arc<PermitPeer>,
 }
 

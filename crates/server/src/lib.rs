@@ -57,6 +57,7 @@ pub mod ports;
 pub mod privileges;
 pub mod quota;
 mod random;
+pub mod realms;
 mod running;
 mod settings;
 pub mod sip;

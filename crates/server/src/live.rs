@@ -10,9 +10,10 @@ use crate::error::{ReloadError, SettingsError};
 use crate::hooks::WorkerHooks;
 use crate::mailbox::Mailbox;
 use crate::offload::KernelBinding;
-use crate::policy::{OwnAddresses, Policy};
+use crate::policy::OwnAddresses;
 use crate::quota::Quotas;
 use crate::random;
+use crate::realms;
 use crate::settings::{Settings, Surroundings};
 use crate::sip;
 use crate::worker::WorkerMessage;
@@ -165,6 +166,15 @@ impl Live {
         differs
     }
 
+    /// Applies the limits of the settings.
+    pub(crate) fn set_quotas(&self) {
+        let settings = &self.settings;
+        self.quotas.set_limits(settings.quota);
+        let realms = settings.realms.iter();
+        self.quotas
+            .set_realms(realms.map(|realm| (&*realm.name, realm.limits())));
+    }
+
     /// Issues nonces under a fresh key.
     pub(crate) fn rotate_nonce_key(&mut self) -> Result<(), ReloadError> {
         let key = random::seed().map_err(|_| ReloadError::Randomness)?;
@@ -186,7 +196,7 @@ impl Live {
 
     fn engine_config(&self) -> Result<Config, SettingsError> {
         let settings = &self.settings;
-        let policy = Policy::new(&settings.peers, self.own.clone(), Arc::clone(&self.relays));
+        let policy = realms::policy(&settings.peers, &settings.realms, &self.own, &self.relays);
         let surroundings = Surroundings {
             nonce_keys: self.nonce_keys.clone(),
             policy: settings.hooks.policy(policy),
@@ -293,7 +303,7 @@ impl Changes {
             return Ok(());
         }
         let configuration = next.configuration()?;
-        next.quotas.set_limits(next.settings.quota);
+        next.set_quotas();
         *live = next;
         // Under the lock, so that the last change is also the one that is published last.
         self.published.publish(configuration);

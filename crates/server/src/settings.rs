@@ -7,6 +7,7 @@ use crate::hooks::Hooks;
 use crate::offload::KernelBinding;
 use crate::policy::PeerRules;
 use crate::quota::QuotaLimits;
+use crate::realms::RealmSettings;
 use crate::sip::{Orders, SipSettings};
 use std::fmt;
 use std::sync::Arc;
@@ -19,9 +20,11 @@ use turn::server::{Config, Credentials, Discovery, PeerPolicy, Quota};
 #[derive(Clone)]
 #[non_exhaustive]
 pub struct Settings {
-    /// The realm of all credentials (RFC 8489 §14.9), 1 to [`MAX_REALM_BYTES`](crate::MAX_REALM_BYTES) bytes.
+    /// The default realm (RFC 8489 §14.9), 1 to [`MAX_REALM_BYTES`](crate::MAX_REALM_BYTES) bytes.
     /// It cannot change while the server runs. Default `hairpin`.
     pub realm: String,
+    /// Realms beside it. Default: none.
+    pub realms: Vec<RealmSettings>,
     /// SOFTWARE in responses (RFC 8489 §14.14). Default: none, which is shorter and tells nothing.
     pub software: Option<String>,
     /// Users with fixed passwords: name and password.
@@ -113,13 +116,16 @@ impl Settings {
         &self,
         surroundings: &Surroundings,
     ) -> Result<Config, SettingsError> {
-        let credentials = self.all_credentials()?;
+        let credentials =
+            credentials_of(&self.realm, &self.users, &self.secrets, &self.credentials)?;
         let mut config = Config::new(
             &self.realm,
             surroundings.nonce_keys.clone(),
             credentials,
             Arc::clone(&surroundings.policy),
         );
+        let realms = self.realms.iter().map(RealmSettings::engine_config);
+        config.realms = realms.collect::<Result<_, _>>()?;
         config.software.clone_from(&self.software);
         config.access_tokens.clone_from(&self.access_tokens);
         config.quota = Arc::clone(&surroundings.quota);
@@ -170,38 +176,43 @@ impl Settings {
             || !discovery.listeners.is_empty();
         (!is_left_to_user_space).then_some(self.kernel_binding)
     }
+}
 
-    /// Every source of credentials as one. Without any, nobody can allocate: a STUN server.
-    fn all_credentials(&self) -> Result<Arc<dyn Credentials>, SettingsError> {
-        let mut sources: Vec<Arc<dyn Credentials>> = Vec::new();
-        if !self.users.is_empty() {
-            let mut fixed = StaticCredentials::new(&self.realm);
-            for (name, password) in &self.users {
-                fixed
-                    .add_password(name, password)
-                    .map_err(|source| SettingsError::User {
-                        name: name.clone(),
-                        source,
-                    })?;
-            }
-            sources.push(Arc::new(fixed));
+/// Every source of credentials of a realm as one. Without any, nobody can allocate: a STUN server.
+pub(crate) fn credentials_of(
+    realm: &str,
+    users: &[(String, String)],
+    secrets: &[Vec<u8>],
+    further: &[Arc<dyn Credentials>],
+) -> Result<Arc<dyn Credentials>, SettingsError> {
+    let mut sources: Vec<Arc<dyn Credentials>> = Vec::new();
+    if !users.is_empty() {
+        let mut fixed = StaticCredentials::new(realm);
+        for (name, password) in users {
+            fixed
+                .add_password(name, password)
+                .map_err(|source| SettingsError::User {
+                    name: name.clone(),
+                    source,
+                })?;
         }
-        if self.secrets.iter().any(Vec::is_empty) {
-            return Err(SettingsError::EmptySecret);
-        }
-        if !self.secrets.is_empty() {
-            sources.push(Arc::new(RestCredentials::new(self.secrets.clone())));
-        }
-        sources.extend(self.credentials.iter().cloned());
-        // One source alone may know user names by their hash; a list only if all its members do.
-        Ok(match sources.pop() {
-            Some(only) if sources.is_empty() => only,
-            last => {
-                sources.extend(last);
-                Arc::new(AnyOf(sources))
-            }
-        })
+        sources.push(Arc::new(fixed));
     }
+    if secrets.iter().any(Vec::is_empty) {
+        return Err(SettingsError::EmptySecret);
+    }
+    if !secrets.is_empty() {
+        sources.push(Arc::new(RestCredentials::new(secrets.to_vec())));
+    }
+    sources.extend(further.iter().cloned());
+    // One source alone may know user names by their hash; a list only if all its members do.
+    Ok(match sources.pop() {
+        Some(only) if sources.is_empty() => only,
+        last => {
+            sources.extend(last);
+            Arc::new(AnyOf(sources))
+        }
+    })
 }
 
 /// What an engine's configuration needs beside the settings.
@@ -223,6 +234,7 @@ impl Default for Settings {
     fn default() -> Settings {
         Settings {
             realm: Self::REALM.to_owned(),
+            realms: Vec::new(),
             software: None,
             users: Vec::new(),
             secrets: Vec::new(),

@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context as _, Result, ensure};
 
 use super::Bench;
-use super::server::{Server, free_ports};
+use super::server::{ORIGIN, ORIGIN_REALM, Server, free_ports};
 use crate::process::{self, Ended, Process};
 use crate::tally::Tally;
 
@@ -136,6 +136,8 @@ const MATRIX: &[Case] = &[
     // With a key at random for each Allocate and Refresh.
     echo("access tokens (-J)", "-X -J -G", V4, V4, 2),
     echo("access tokens (-J), IPv6, TCP", "-x -J -t -c", V6, V6, 1),
+    // uclient sends two more origins, which it chooses at random. The realm is `ORIGIN_REALM`.
+    echo("ORIGIN (-o)", "-X -c -o https://origin.example", V4, V4, 1),
     echo("long messages (-l 1200)", "-X -l 1200", V4, V4, 2),
     echo("TCP", "-t -X", V4, V4, 2),
     echo("TCP, IPv6", "-t -x", V6, V6, 2),
@@ -259,6 +261,7 @@ pub(crate) fn run(bench: &mut Bench) -> Result<Tally> {
     tally.record("uclient protocol noise (-R)", &noise(&field));
     tally.record("uclient random disconnects (-B)", &disconnects(&field));
     tally.add(run_matrix(&field));
+    tally.record("the realm by ORIGIN", &origin_was_heeded(&field));
     tally.record("stunclient", &stun_client(&field));
     field.peer.assert_running()?;
     drop(field);
@@ -303,6 +306,21 @@ fn all_comes_back(field: &Field<'_>, case: &Case) -> Result<String> {
         case.sessions * case.messages,
         started.elapsed().as_secs_f32()
     ))
+}
+
+/// Every session with ORIGIN, and no other, has had the realm that ORIGIN chooses.
+fn origin_was_heeded(field: &Field<'_>) -> Result<String> {
+    let output = field.server.output();
+    let realm = format!("\"realm\":\"{ORIGIN_REALM}\"");
+    let opened = output
+        .lines()
+        .filter(|line| line.contains("allocation opened") && line.contains(&realm))
+        .count();
+    ensure!(
+        opened == 1,
+        "{ORIGIN}: {opened} allocations were opened with {realm}"
+    );
+    Ok(format!("one allocation with {realm}"))
 }
 
 impl Field<'_> {

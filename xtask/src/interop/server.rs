@@ -56,6 +56,9 @@ const TOKEN_KEYS: [&str; 3] = [
     "union:MTIzNDU2Nzg5MDEyMzQ1Ng==:A128GCM",
     "oldempire:MTIzNDU2Nzg5MDEyMzQ1Njc4OTAxMjM0NTY3ODkwMTI=",
 ];
+/// The realm that uclient's option `-o` with [`ORIGIN`] chooses.
+pub(crate) const ORIGIN_REALM: &str = "origin.example";
+pub(crate) const ORIGIN: &str = "https://origin.example";
 const LOOPBACKS: [IpAddr; 2] = [
     IpAddr::V4(Ipv4Addr::LOCALHOST),
     IpAddr::V6(Ipv6Addr::LOCALHOST),
@@ -80,7 +83,9 @@ impl Server {
         let log = logs.join(format!("{}.log", setup.name));
         let mut command = process::command(binary);
         match kind {
-            Kind::Hairpin => command.args(hairpin_arguments(port, setup)),
+            Kind::Hairpin => command
+                .args(hairpin_arguments(port, setup))
+                .arg(realms_argument(logs, &setup.name)?),
             Kind::Coturn => command
                 .args(coturn_arguments(port, setup))
                 .arg(format!("--pidfile={}.pid", log.display())),
@@ -166,6 +171,11 @@ impl Server {
         }
     }
 
+    /// What it has printed.
+    pub(crate) fn output(&self) -> String {
+        self.process.output()
+    }
+
     pub(crate) fn is_hairpin(&self) -> bool {
         self.kind == Kind::Hairpin
     }
@@ -190,6 +200,16 @@ impl Server {
         );
         Ok(format!("{status}"))
     }
+}
+
+/// Names a configuration file with a further realm.
+fn realms_argument(logs: &Path, name: &str) -> Result<String> {
+    let file = logs.join(format!("{name}.toml"));
+    let realm = format!(
+        "[[auth.realms]]\nname = \"{ORIGIN_REALM}\"\norigins = [\"{ORIGIN}\"]\nsecrets = [\"{SECRET}\"]\n"
+    );
+    std::fs::write(&file, realm).with_context(|| file.display().to_string())?;
+    Ok(format!("--config={}", file.display()))
 }
 
 fn hairpin_arguments(port: u16, setup: &Setup) -> Vec<String> {

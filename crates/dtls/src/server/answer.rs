@@ -33,6 +33,8 @@ pub(super) struct Offered {
 pub(super) struct Agreed {
     pub(super) suite: &'static Suite,
     pub(super) protocol: Option<Box<[u8]>>,
+    /// The name in the ClientHello.
+    pub(super) server_name: Option<Box<str>>,
     /// Sequence number of the server's next handshake message.
     pub(super) next_sequence: u16,
 }
@@ -162,6 +164,7 @@ pub(super) fn answer(
         agreed: Agreed {
             suite: chosen.suite,
             protocol: chosen.protocol,
+            server_name: parsed.server_name.map(Into::into),
             next_sequence: first_sequence + 4,
         },
         pair,

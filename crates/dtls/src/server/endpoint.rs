@@ -66,6 +66,8 @@ pub enum Event {
         cipher_suite: &'static str,
         /// The application protocol, if one was negotiated.
         protocol: Option<Box<[u8]>>,
+        /// The server name that the client asked for (RFC 6066 §3), if any.
+        server_name: Option<Box<str>>,
     },
     /// A connection has ended.
     Closed {
@@ -312,6 +314,7 @@ impl Endpoint {
                         path: connection.path,
                         cipher_suite: agreed.suite.name,
                         protocol: agreed.protocol.clone(),
+                        server_name: agreed.server_name.clone(),
                     });
                 }
             }

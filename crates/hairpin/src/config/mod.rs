@@ -24,6 +24,7 @@ mod nat_discovery;
 mod network;
 mod node;
 mod offload;
+mod realms;
 mod schema;
 mod semantics;
 mod setting;
@@ -61,6 +62,7 @@ pub(crate) use layers::{Flag, Inputs};
 pub(crate) use logging::{LogFormat, LogLevel};
 pub(crate) use network::{DEFAULT_PORT, ExternalIp, PeerRule};
 pub(crate) use offload::{BindingExcess, OffloadMode};
+pub(crate) use realms::Realm;
 pub(crate) use schema::KEYS;
 pub(crate) use semantics::is_private;
 pub(crate) use setting::{FromText, PinWorkers, Steering, parse_seconds, write_seconds};
@@ -139,6 +141,8 @@ pub(crate) struct Config {
     pub(crate) users: Vec<User>,
     /// Keys of access tokens; all are valid.
     pub(crate) token_keys: Vec<TokenKey>,
+    /// The realms beside `realm`.
+    pub(crate) realms: Vec<realms::Realm>,
     /// The name by which authorization servers know this server.
     pub(crate) token_server_name: String,
     /// How long a nonce is good for.
@@ -320,6 +324,7 @@ fn resolve(settings: &Settings) -> Option<Config> {
             .into_iter()
             .map(|key| key.0)
             .collect(),
+        realms: realms::resolve(settings)?,
         nonce_lifetime: s.nonce_lifetime?.value.0,
         strict_expiry: s.strict_expiry?.value,
         peers_allow: values(s.peers_allow?.value),

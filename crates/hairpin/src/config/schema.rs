@@ -16,6 +16,7 @@ use super::logging::{LogFormat, LogLevel};
 use super::network::{ExternalIp, NameServer, Network, PeerRule, PortRange};
 use super::node::Node;
 use super::offload::{BindingExcess, OffloadMode};
+use super::realms;
 use super::setting::{
     Amplification, AtLeastOne, Bounded, List, PinWorkers, Seconds, Setting, Steering, Workers,
 };
@@ -184,6 +185,8 @@ pub(crate) struct Settings {
     pub(crate) token_keys: Entry<List<tokens::Key>>,
     /// `auth.token_server_name`
     pub(crate) token_server_name: Entry<ServerName>,
+    /// `auth.realms`
+    pub(crate) realms: Entry<List<realms::Written>>,
     /// `auth.nonce_lifetime`
     pub(crate) nonce_lifetime: Entry<NonceLifetime>,
     /// `auth.strict_expiry`
@@ -445,6 +448,7 @@ pub(crate) const KEYS: &[Key] = &[
     Key::new("auth", "users", |s| &mut s.users).secret(),
     Key::new("auth", "token_keys", |s| &mut s.token_keys).secret(),
     Key::new("auth", "token_server_name", |s| &mut s.token_server_name),
+    Key::new("auth", "realms", |s| &mut s.realms).secret(),
     Key::new("auth", "nonce_lifetime", |s| &mut s.nonce_lifetime),
     Key::new("auth", "strict_expiry", |s| &mut s.strict_expiry),
     Key::new("peers", "allow", |s| &mut s.peers_allow),

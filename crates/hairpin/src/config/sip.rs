@@ -158,7 +158,7 @@ impl FromText for WebSocketPath {
 
 /// The origin of a web page (RFC 6454 §6.1).
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Origin(String);
+pub(crate) struct Origin(pub(crate) String);
 
 impl FromText for Origin {
     const EXPECTED: &'static str = "an origin like \"https://phone.example.org\"";

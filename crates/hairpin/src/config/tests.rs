@@ -563,3 +563,69 @@ fn sip_over_tls_and_websocket_needs_a_certificate_and_addresses_of_its_own() {
     let text = "[sip]\nlisten_ws = [\"127.0.0.1:8080\"]\nws_paths = [\"/ws\"]\nws_origins = [\"https://a.example:8443\"]";
     assert_eq!(complaints(text), [""; 0]);
 }
+
+#[test]
+fn realms_are_read_with_their_defaults_and_written_back() {
+    let text = "\
+[[auth.realms]]
+name = \"shop.example\"
+origins = [\"https://www.shop.example\"]
+server_names = [\"turn.shop.example\"]
+listeners = [\"0.0.0.0:3479\"]
+secrets = [\"a secret of the shop alone\"]
+users = [{ name = \"alice\", password = \"s3cret\" }]
+peers_deny = [\"192.0.2.0/24\"]
+allocations = 5000
+rate_per_allocation = \"2MiB/s\"
+
+[[auth.realms]]
+name = \"bank.example\"
+listeners = [\"0.0.0.0:3480\"]
+users = [{ name = \"alice\", password = \"other\" }]
+";
+    let loaded = load_file(text);
+    assert_eq!(loaded.one_line_each(), [""; 0]);
+    let realms = loaded.config.as_ref().expect("no fault").realms.clone();
+    let numbers = |realm: &Realm| {
+        let rate = realm.allocation_rate;
+        (realm.allocations, realm.allocations_per_user, rate)
+    };
+    assert_eq!(numbers(&realms[0]), (5000, 1000, 2 << 20));
+    assert_eq!(numbers(&realms[1]), (u32::MAX, 1000, 0));
+    assert_eq!(realms[0].listeners[0].port(), 3479);
+    let effective = loaded.effective(false);
+    assert!(!effective.contains("s3cret") && !effective.contains("shop alone"));
+    let again = load_file(&loaded.effective(true));
+    assert_eq!(again.config.expect("no fault").realms, realms);
+}
+
+#[test]
+fn realms_that_cannot_work_are_named() {
+    let realm = |fields: &str| format!("[auth]\nrealm = \"a\"\nrealms = [{{ {fields} }}]\n");
+    let users = "users = [{ name = \"x\", password = \"y\" }]";
+    one_complaint(
+        &realm(users),
+        "hairpin.toml:3:11: the realm has no name (write it like { name = \"a.example\", origins = [\"https://a.example\"], secrets = [\"SECRET\"] })",
+    );
+    one_complaint(
+        &realm(&format!("name = \"a\", origins = [\"http://h\"], {users}")),
+        "hairpin.toml:3:20: the realm `a` is used twice",
+    );
+    one_complaint(
+        &realm(&format!("name = \"b\", {users}")),
+        "hairpin.toml:3:11: no client can choose the realm `b` (give it origins, server_names or listeners)",
+    );
+    one_complaint(
+        &realm("name = \"b\", origins = [\"http://h\"]"),
+        "hairpin.toml:3:11: nobody can authenticate in the realm `b` (give it secrets or users)",
+    );
+    one_complaint(
+        &realm(&format!("name = \"b\", server_names = [\"*.h\"], {users}")),
+        "hairpin.toml:3:41: `*.h` is not a DNS name (give one whole name in ASCII, like \"turn.example.org\")",
+    );
+    let complaint = &complaints(&realm("name = \"b\", orgins = []"))[0];
+    assert!(
+        complaint.contains("unknown key `orgins` in a realm"),
+        "{complaint}"
+    );
+}

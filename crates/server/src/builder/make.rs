@@ -86,6 +86,7 @@ impl Builder {
         let parts = offload.as_ref().map(|offload| offload.parts(workers));
         let parts = parts.unwrap_or_default();
         let mut live = self.live(&listeners.all(), &relays, &quotas, workers)?;
+        live.set_quotas();
         live.set_offload(!parts.is_empty());
         let configuration = live.configuration()?;
 

@@ -103,6 +103,8 @@ pub(crate) struct Connections {
     resumed: Vec<Slot>,
     /// Connections that end once the bytes in the arena have been handled.
     ending: Vec<(Slot, EndReason, Option<Failure>)>,
+    /// Connections whose client asked for a server by its name, for the engine.
+    named: Vec<(FiveTuple, Box<str>)>,
     /// 5-tuples of connections that ended, for the engine.
     gone: Vec<FiveTuple>,
     spare: Spare,
@@ -136,6 +138,7 @@ impl Connections {
             dirty: Vec::new(),
             resumed: Vec::new(),
             ending: Vec::new(),
+            named: Vec::new(),
             gone: Vec::new(),
             spare: Spare::default(),
             scratch: Vec::new(),
@@ -507,6 +510,9 @@ impl Connections {
             return;
         };
         let done = (!tls.is_handshaking()).then(|| (tls.version(), tls.is_resumed()));
+        let name = tls.server_name().filter(|_| done.is_some());
+        let named = name.map(|name| (connection.path.five_tuple, name.into()));
+        self.named.extend(named);
         if !was_open {
             self.counters.tcp_now -= 1;
             self.counters.tls_now += 1;
@@ -786,6 +792,13 @@ impl Connections {
     pub(crate) fn reject(&mut self, slot: Slot, reason: EndReason, poller: &Poller, now: Mono) {
         self.write(slot, poller, now);
         self.close(slot, reason, None, poller);
+    }
+
+    /// Tells the engine which clients asked for a server by its name (SNI).
+    pub(crate) fn tell_names(&mut self, engine: &mut turn::server::Server) {
+        for (five_tuple, name) in self.named.drain(..) {
+            engine.set_server_name(&five_tuple, Some(&name));
+        }
     }
 
     /// The next connection that has ended.

@@ -85,6 +85,10 @@ pub(crate) struct Dtls {
     shared: Shared,
     pub(crate) arena: Arena,
     sealed: Vec<u8>,
+    /// Connections whose client asked for a server by its name.
+    named: Vec<(FiveTuple, Box<str>)>,
+    /// Connections that have ended.
+    ended: Vec<FiveTuple>,
     counters: DtlsCounters,
 }
 
@@ -112,6 +116,8 @@ impl Dtls {
             shared,
             arena: Arena::default(),
             sealed: vec![0; DATAGRAM],
+            named: Vec::new(),
+            ended: Vec::new(),
             counters: DtlsCounters::default(),
         }
     }
@@ -185,28 +191,48 @@ impl Dtls {
         Some((client_of(&path), bytes))
     }
 
-    /// The next client whose connection has ended.
-    pub(crate) fn next_ended(&mut self, worker: u16) -> Option<FiveTuple> {
+    /// Takes what the endpoint has to tell about connections.
+    fn take_events(&mut self) {
         while let Some(event) = self.endpoint.poll_event() {
             match event {
                 Event::Connected {
-                    path, cipher_suite, ..
-                } => tracing::debug!(worker, client = %path.remote, cipher_suite, "DTLS connected"),
+                    path,
+                    cipher_suite,
+                    server_name,
+                    ..
+                } => {
+                    tracing::debug!(client = %path.remote, cipher_suite, "DTLS connected");
+                    let named = server_name.map(|name| (client_of(&path).five_tuple, name));
+                    self.named.extend(named);
+                }
                 Event::Closed {
                     path,
                     reason,
                     established,
                     ..
                 } => {
-                    tracing::debug!(worker, client = %path.remote, %reason, established, "DTLS closed");
+                    tracing::debug!(client = %path.remote, %reason, established, "DTLS closed");
                     self.counters.count_end(reason);
                     if established {
-                        return Some(client_of(&path).five_tuple);
+                        self.ended.push(client_of(&path).five_tuple);
                     }
                 }
             }
         }
-        None
+    }
+
+    /// Tells the engine which clients asked for a server by its name.
+    pub(crate) fn tell_names(&mut self, engine: &mut turn::server::Server) {
+        self.take_events();
+        for (five_tuple, name) in self.named.drain(..) {
+            engine.set_server_name(&five_tuple, Some(&name));
+        }
+    }
+
+    /// The next client whose connection has ended.
+    pub(crate) fn next_ended(&mut self) -> Option<FiveTuple> {
+        self.take_events();
+        self.ended.pop()
     }
 
     /// Closes all connections when the server shuts down.

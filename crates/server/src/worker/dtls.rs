@@ -24,6 +24,8 @@ impl Worker {
         if dtls.arena.bytes.is_empty() {
             return;
         }
+        // Before the first message of a connection, because the name chooses the realm.
+        dtls.tell_names(&mut self.core.engine);
         let mut arena = std::mem::take(&mut dtls.arena);
         let mut session = Session::new(&mut self.core, &self.sockets, &mut self.queue);
         for (path, range) in &arena.messages {
@@ -51,16 +53,12 @@ impl Worker {
             let end = io::clock::monotonic_ns() + HANDSHAKES_NS.saturating_sub(used);
             dtls.step(now.mono, || io::clock::monotonic_ns() >= end);
         }
+        dtls.tell_names(&mut self.core.engine);
         self.send_dtls_handshakes();
-        while let Some(five_tuple) = self.next_dtls_client_gone() {
+        while let Some(five_tuple) = self.core.dtls.as_mut().and_then(|dtls| dtls.next_ended()) {
             self.core.engine.client_closed(now, &five_tuple);
             self.settle();
         }
-    }
-
-    fn next_dtls_client_gone(&mut self) -> Option<turn::FiveTuple> {
-        let worker = self.core.opener.worker;
-        self.core.dtls.as_mut()?.next_ended(worker)
     }
 
     fn send_dtls_handshakes(&mut self) {

@@ -6,6 +6,7 @@ use turn::server::{Output, RelayedAddresses};
 pub(super) fn output(worker: u16, output: &Output<'_>) {
     match output {
         Output::AllocationOpened {
+            realm,
             user,
             path,
             relayed,
@@ -14,9 +15,10 @@ pub(super) fn output(worker: u16, output: &Output<'_>) {
         } => {
             let client = path.five_tuple.remote;
             let relayed = Relayed(*relayed);
-            tracing::info!(worker, user, %client, %relayed, lifetime_s, "allocation opened");
+            tracing::info!(worker, realm, user, %client, %relayed, lifetime_s, "allocation opened");
         }
         Output::AllocationClosed {
+            realm,
             user,
             path,
             relayed,
@@ -28,6 +30,7 @@ pub(super) fn output(worker: u16, output: &Output<'_>) {
         } => {
             tracing::info!(
                 worker,
+                realm,
                 user,
                 client = %path.five_tuple.remote,
                 relayed = %Relayed(*relayed),

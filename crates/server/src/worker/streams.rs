@@ -55,6 +55,9 @@ impl Worker {
         if self.arena.items.is_empty() {
             return;
         }
+        // Before the first message of a connection, because the name chooses the realm.
+        let core = &mut self.core;
+        core.connections.tell_names(&mut core.engine);
         let mut session = Session::new(&mut self.core, &self.sockets, &mut self.queue);
         for (slot, range) in &self.arena.items {
             session.connection_sent(*slot, &self.arena.bytes[range.clone()]);
@@ -78,6 +81,7 @@ impl Worker {
             now.mono,
         );
         core.connections.flush(&core.poller, now.mono);
+        core.connections.tell_names(&mut core.engine);
         while let Some(five_tuple) = self.core.connections.next_ended() {
             self.core.engine.client_closed(now, &five_tuple);
             self.settle();

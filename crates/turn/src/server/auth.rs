@@ -19,8 +19,8 @@ use stun::{
     PasswordAlgorithm, Realm, Userhash, Username, opaque_string,
 };
 
-use super::auth_failure::AuthFailure;
 use super::asked::Asked;
+use super::auth_failure::AuthFailure;
 use super::challenge::Offer;
 use super::credentials::{Claim, KeyLookup, KeyQuery, KnownUser};
 use super::request::Source;
@@ -123,9 +123,8 @@ impl Server {
         source: Source,
     ) -> Result<Arc<User>, Unauthenticated> {
         let realm = Arc::clone(&self.realms.get(asked.realm).name);
-        let fits = |user: &User| {
-            user.is(&realm, claim, protection) && is_signed_with(message, user.key())
-        };
+        let fits =
+            |user: &User| user.is(&realm, claim, protection) && is_signed_with(message, user.key());
         let holder = self
             .clients
             .find(&asked.path.five_tuple)

@@ -117,8 +117,9 @@ impl Server {
         let Some(asked) = self.authenticated(now, path, message, source)? else {
             return Ok(());
         };
-        let unknown =
-            self.unknown_of_binding(path, message, |attribute| self.understands(&asked, attribute));
+        let unknown = self.unknown_of_binding(path, message, |attribute| {
+            self.understands(&asked, attribute)
+        });
         if unknown.is_empty() {
             return self.discovered(now, asked, message);
         }

@@ -10,8 +10,8 @@ use stun::{
 use super::answer::{RESPONSE_MAX, amplification_limit};
 use super::asked::Asked;
 use super::config::Config;
-use super::realms::Realm;
 use super::credentials::Credentials;
+use super::realms::Realm;
 use super::{DropReason, Server};
 use crate::Now;
 
@@ -58,9 +58,8 @@ pub(super) struct Offer {
 impl Offer {
     /// Of a realm with these credentials.
     pub(super) fn of(config: &Config, credentials: &dyn Credentials) -> Offer {
-        let has = |algorithm| {
-            config.announce_password_algorithms && credentials.supports(algorithm)
-        };
+        let has =
+            |algorithm| config.announce_password_algorithms && credentials.supports(algorithm);
         // RFC 8489 §9.2.4: in the server's order of preference.
         let algorithms = match (has(PasswordAlgorithm::Sha256), has(PasswordAlgorithm::Md5)) {
             (true, true) => Some(PasswordAlgorithms::SHA256_MD5),
@@ -125,8 +124,7 @@ impl Server {
             },
         );
         let realm = self.realms.get(asked.realm);
-        let content =
-            fit(config, realm, asked, error, limit).ok_or(DropReason::Amplification)?;
+        let content = fit(config, realm, asked, error, limit).ok_or(DropReason::Amplification)?;
         let features = SecurityFeatures {
             // RFC 8489 §9.2.4: the bit is set if and only if the attribute is there.
             password_algorithms: content.algorithms.is_some(),

@@ -18,6 +18,9 @@ pub enum QuotaExceeded {
     /// The user's: 486 (RFC 8656 §7.2, item 10).
     #[error("the user holds as many relayed addresses as allowed")]
     User,
+    /// The realm's: 486, too.
+    #[error("the realm's users hold as many relayed addresses as allowed")]
+    Realm,
     /// The source address's or prefix's: 486, too.
     #[error("the source holds as many relayed addresses as allowed")]
     Source,
@@ -29,7 +32,9 @@ pub enum QuotaExceeded {
 impl QuotaExceeded {
     pub(super) const fn code(self) -> ErrorCode<'static> {
         match self {
-            QuotaExceeded::User | QuotaExceeded::Source => ErrorCode::ALLOCATION_QUOTA_REACHED,
+            QuotaExceeded::User | QuotaExceeded::Realm | QuotaExceeded::Source => {
+                ErrorCode::ALLOCATION_QUOTA_REACHED
+            }
             QuotaExceeded::Total => ErrorCode::INSUFFICIENT_CAPACITY,
         }
     }

@@ -14,7 +14,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::sync::Arc;
 
 use hashbrown::HashTable;
-use stun::{Message, Origin};
+use stun::{AttributeType, Message};
 
 use super::Server;
 use super::challenge::Offer;
@@ -23,6 +23,9 @@ use super::credentials::{AccessTokens, Credentials};
 use super::hash::KeyedHash;
 use super::limiter::rate_error;
 use crate::{ClientPath, FiveTuple};
+
+/// Further values of ORIGIN in a request are ignored, so that an unauthenticated request costs little.
+const MAX_ORIGINS: usize = 8;
 
 /// A realm beside the default one. Policy and quota tell realms apart by
 /// [`ClientIdentity::realm`](super::ClientIdentity::realm).
@@ -107,10 +110,12 @@ impl Realms {
             let lower = |text: &String| text.to_ascii_lowercase().into_boxed_str();
             let name: Arc<str> = realm.name.as_str().into();
             realms.by_name.insert(Arc::clone(&name), number);
-            let origins = realm.origins.iter().map(lower);
+            let origins = realm.origins.iter().map(|origin| normal_origin(origin));
             realms.by_origin.extend(origins.map(|name| (name, number)));
             let names = realm.server_names.iter().map(lower);
-            realms.by_server_name.extend(names.map(|name| (name, number)));
+            realms
+                .by_server_name
+                .extend(names.map(|name| (name, number)));
             let listeners = realm.listeners.iter();
             realms.by_listener.extend(listeners.map(|at| (*at, number)));
             realms.all.push(Realm {
@@ -137,6 +142,20 @@ impl Realms {
         self.by_name.get(name).copied()
     }
 
+    /// The realm that the first known ORIGIN of a request chooses. A request may have several, one for each web page around another.
+    fn of_origins(&self, message: &Message<'_>) -> Option<RealmNumber> {
+        if self.by_origin.is_empty() {
+            return None;
+        }
+        let all = message.attributes();
+        let origins = all.filter(|attribute| attribute.attribute_type == AttributeType::ORIGIN);
+        let mut known = origins.take(MAX_ORIGINS).filter_map(|origin| {
+            let text = std::str::from_utf8(origin.value).ok()?;
+            self.by_origin.get(&*normal_origin(text)).copied()
+        });
+        known.next()
+    }
+
     fn of_listener(&self, local: SocketAddr) -> Option<RealmNumber> {
         let any: IpAddr = match local {
             SocketAddr::V4(_) => Ipv4Addr::UNSPECIFIED.into(),
@@ -146,6 +165,17 @@ impl Realms {
         let found = self.by_listener.get(&local);
         found.or_else(|| self.by_listener.get(&wildcard)).copied()
     }
+}
+
+/// An origin in lower case and without the port of its scheme, as RFC 6454 §6.2 writes it.
+fn normal_origin(origin: &str) -> Box<str> {
+    let origin = origin.to_ascii_lowercase();
+    let bare = match origin.split_once(':') {
+        Some(("https", _)) => origin.strip_suffix(":443"),
+        Some(("http", _)) => origin.strip_suffix(":80"),
+        _ => None,
+    };
+    bare.unwrap_or(&origin).into()
 }
 
 /// The realms of connections whose server name chooses one.
@@ -214,12 +244,8 @@ impl Server {
         if let Some(number) = holder.and_then(|client| self.realms.named(client.user.realm())) {
             return number;
         }
-        let origin = message.get::<Origin<'_>>().ok().flatten();
-        let of_origin = origin.and_then(|Origin(origin)| {
-            let origin = origin.to_ascii_lowercase();
-            self.realms.by_origin.get(origin.as_str()).copied()
-        });
-        of_origin
+        self.realms
+            .of_origins(message)
             .or_else(|| self.server_names.find(&path.five_tuple))
             .or_else(|| self.realms.of_listener(path.five_tuple.local))
             .unwrap_or_default()
@@ -266,7 +292,11 @@ impl Config {
         self.realm == other.realm
             && Arc::ptr_eq(&self.credentials, &other.credentials)
             && self.realms.len() == other.realms.len()
-            && self.realms.iter().zip(&other.realms).all(|(one, other)| same(one, other))
+            && self
+                .realms
+                .iter()
+                .zip(&other.realms)
+                .all(|(one, other)| same(one, other))
     }
 }
 

@@ -46,8 +46,7 @@ impl Server {
         let expires = content.expires_unix_s(now.unix_s);
         let expires = expires.ok_or(AuthFailure::ExpiredCredential)?;
         let realm = &self.realms.get(asked.realm).name;
-        let with =
-            |mac_key| User::by_token(realm, kid, &token, (mac_key, integrity), expires);
+        let with = |mac_key| User::by_token(realm, kid, &token, (mac_key, integrity), expires);
         let mut users = self.mac_keys(&content, integrity).map(with);
         let user = users.find(|user| is_signed_with(message, user.key()));
         let user = user.ok_or(AuthFailure::WrongPassword)?;
@@ -78,7 +77,11 @@ impl Server {
     }
 
     /// The attributes of an authenticated request that this server must understand and does not.
-    pub(super) fn unknown_attributes(&self, asked: &Asked, message: &Message<'_>) -> UnknownAttributes {
+    pub(super) fn unknown_attributes(
+        &self,
+        asked: &Asked,
+        message: &Message<'_>,
+    ) -> UnknownAttributes {
         message
             .unknown_required(|attribute| self.understands(asked, attribute))
             .collect()

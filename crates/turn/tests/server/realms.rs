@@ -6,8 +6,8 @@ use hairpin_turn::server::credentials::StaticCredentials;
 use hairpin_turn::server::{AuthFailure, ConfigError, Credentials, RealmConfig};
 use hairpin_turn::{ClientPath, Transport};
 use stun::{
-    Builder, Class, Lifetime, Method, Nonce, Origin, PasswordAlgorithm,
-    PasswordAlgorithms, Realm, RequestedTransport, TransactionId, long_term_key,
+    Builder, Class, Lifetime, Method, Nonce, Origin, PasswordAlgorithm, PasswordAlgorithms, Realm,
+    RequestedTransport, TransactionId, long_term_key,
 };
 
 use crate::world::{Client, REALM, Reply, World, path, path_on};
@@ -86,6 +86,10 @@ fn origin_comes_before_the_server_name_and_that_before_the_listener() {
     assert_eq!(realm_of(&challenge(&mut world, &plain, None)), REALM);
     let at_shop = challenge(&mut world, &plain, Some("HTTPS://www.Shop.example"));
     assert_eq!(realm_of(&at_shop), SHOP);
+    let with_port = challenge(&mut world, &plain, Some("https://www.shop.example:443"));
+    assert_eq!(realm_of(&with_port), SHOP);
+    let other_port = challenge(&mut world, &plain, Some("https://www.shop.example:80"));
+    assert_eq!(realm_of(&other_port), REALM);
     let unknown = challenge(&mut world, &plain, Some("https://elsewhere.example"));
     assert_eq!(realm_of(&unknown), REALM);
 
@@ -108,6 +112,26 @@ fn origin_comes_before_the_server_name_and_that_before_the_listener() {
 }
 
 #[test]
+fn the_first_known_of_several_origins_counts() {
+    let mut world = world();
+    let mut buffer = [0; 1024];
+    let mut ask = |known_at: usize| {
+        let id = TransactionId([0xcd; 12]);
+        let mut request = Builder::new(&mut buffer, Class::Request, Method::ALLOCATE, &id).unwrap();
+        request.push(&RequestedTransport::UDP).unwrap();
+        for _ in 0..known_at {
+            request.push(&Origin("https://elsewhere.example")).unwrap();
+        }
+        request.push(&Origin(SHOP_ORIGIN)).unwrap();
+        realm_of(&world.ask(&path(REMOTE), request.finish()))
+    };
+    assert_eq!(ask(1), SHOP);
+    assert_eq!(ask(7), SHOP);
+    assert_eq!(ask(8), REALM, "more than eight are not looked at");
+    world.finish();
+}
+
+#[test]
 fn users_are_valid_in_their_realm_only() {
     let mut world = world();
     let at_shop = to_port(Transport::Udp, REMOTE, 4444);
@@ -118,7 +142,10 @@ fn users_are_valid_in_their_realm_only() {
     let elsewhere = path("198.51.100.2:4000");
     let mut lost = client(&mut world, elsewhere, "carol", SHOP);
     let refused = lost.try_allocate(&mut world, |_| {});
-    assert_eq!((refused.code(), realm_of(&refused)), (401, REALM.to_owned()));
+    assert_eq!(
+        (refused.code(), realm_of(&refused)),
+        (401, REALM.to_owned())
+    );
 
     // The same name, and the password of the default realm.
     let mut alice = client(&mut world, path("198.51.100.3:4000"), "alice", SHOP);
@@ -223,7 +250,10 @@ fn realms_come_and_go_while_the_server_runs() {
     assert_eq!(carol.refresh(&mut world, 700).granted(), 700);
     world.reconfigure(|config| config.realms.clear());
     let refused = carol.refresh(&mut world, 700);
-    assert_eq!((refused.code(), realm_of(&refused)), (401, REALM.to_owned()));
+    assert_eq!(
+        (refused.code(), realm_of(&refused)),
+        (401, REALM.to_owned())
+    );
     world.failures.clear();
     world.finish();
 }
@@ -248,10 +278,8 @@ fn each_realm_has_its_rate() {
     let passed = |world: &mut World, client: &mut Client| {
         assert_eq!(client.bind(world, 0x4000, peer), 0);
         let sent = (0..20).map(|_| client.channel_data(world, 0x4000, &[0; 1000]));
-        sent.filter(|verdict| {
-            matches!(verdict, hairpin_turn::server::ClientVerdict::ToPeer { .. })
-        })
-        .count()
+        sent.filter(|verdict| matches!(verdict, hairpin_turn::server::ClientVerdict::ToPeer { .. }))
+            .count()
     };
     assert_eq!(passed(&mut world, &mut carol), 2);
     assert_eq!(passed(&mut world, &mut alice), 20);

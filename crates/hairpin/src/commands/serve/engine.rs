@@ -12,6 +12,7 @@ use server::features::Features;
 use server::offload::{BindingExcess, KernelBinding, Offload, OffloadMode};
 use server::policy::{PeerRule as Rule, PeerRules, loopback_and_private};
 use server::quota::QuotaLimits;
+use server::realms::RealmSettings;
 use server::sip::SipSettings;
 use server::turn::server::credentials::AccessTokens;
 use server::{
@@ -21,7 +22,7 @@ use server::{
 
 use super::plan::{self, Listeners, Machine};
 use super::sip_tls;
-use crate::config::{self, Config, PeerRule, PinWorkers, Steering};
+use crate::config::{self, Config, PeerRule, PinWorkers, Steering, User};
 
 /// What `server` needs to know of the machine it runs on.
 pub(super) fn machine() -> Machine {
@@ -404,19 +405,12 @@ fn settings(config: &Config) -> Settings {
     let mut settings = Settings::default();
     settings.realm.clone_from(&config.realm);
     settings.software.clone_from(&config.software);
-    settings.users = config
-        .users
-        .iter()
-        .map(|user| (user.name.clone(), user.password.clone()))
-        .collect();
-    settings.secrets = config
-        .secrets
-        .iter()
-        .map(|secret| secret.clone().into_bytes())
-        .collect();
+    settings.users = passwords(&config.users);
+    settings.secrets = bytes(&config.secrets);
     settings.strict_amplification = config.limits.strict_amplification;
     settings.access_tokens = access_tokens(config);
     settings.alternates = config.alternate.settings();
+    settings.realms = config.realms.iter().map(realm).collect();
     settings.peers = peers(config);
     settings.quota = QuotaLimits::default()
         .per_user(config.limits.allocations_per_user)
@@ -440,6 +434,32 @@ fn settings(config: &Config) -> Settings {
     settings.max_peer_connections = config.limits.peer_connections as usize;
     settings.allocation_rate = u64::from(config.limits.allocation_rate);
     settings
+}
+
+fn passwords(users: &[User]) -> Vec<(String, String)> {
+    let pair = |user: &User| (user.name.clone(), user.password.clone());
+    users.iter().map(pair).collect()
+}
+
+fn bytes(secrets: &[String]) -> Vec<Vec<u8>> {
+    let bytes = |secret: &String| secret.clone().into_bytes();
+    secrets.iter().map(bytes).collect()
+}
+
+/// A realm beside the default one.
+fn realm(config: &config::Realm) -> RealmSettings {
+    let mut realm = RealmSettings::new(&config.name);
+    realm.origins.clone_from(&config.origins);
+    realm.server_names.clone_from(&config.server_names);
+    realm.listeners.clone_from(&config.listeners);
+    realm.users = passwords(&config.users);
+    realm.secrets = bytes(&config.secrets);
+    realm.peers.allow = rules(&config.peers_allow);
+    realm.peers.deny = rules(&config.peers_deny);
+    realm.allocations = config.allocations;
+    realm.allocations_per_user = config.allocations_per_user;
+    realm.allocation_rate = u64::from(config.allocation_rate);
+    realm
 }
 
 /// Limits of connections.

@@ -1,0 +1,66 @@
+//! The counts of one realm.
+
+use std::sync::atomic::{AtomicU32, Ordering};
+use turn::server::QuotaExceeded;
+
+use super::counts::Counts;
+use super::{Counter, RealmLimits};
+
+#[derive(Debug)]
+pub(super) struct RealmCounts {
+    all: Counter,
+    per_user: AtomicU32,
+    pub(super) users: Counts<str>,
+}
+
+impl RealmCounts {
+    pub(super) fn new(limits: RealmLimits) -> RealmCounts {
+        RealmCounts {
+            all: Counter::new(limits.total),
+            per_user: AtomicU32::new(limits.per_user),
+            users: Counts::new(),
+        }
+    }
+
+    pub(super) fn set_limits(&self, limits: RealmLimits) {
+        self.all.set_limit(limits.total);
+        self.per_user.store(limits.per_user, Ordering::Relaxed);
+    }
+
+    pub(super) fn acquire(&self, user: &str) -> Result<(), QuotaExceeded> {
+        if !self.all.acquire() {
+            return Err(QuotaExceeded::Realm);
+        }
+        let limit = self.per_user.load(Ordering::Relaxed);
+        if !self.users.acquire(user, limit) {
+            self.all.release();
+            return Err(QuotaExceeded::User);
+        }
+        Ok(())
+    }
+
+    pub(super) fn release(&self, user: &str) {
+        self.users.release(user);
+        self.all.release();
+    }
+
+    /// Moves one unit to another user: each access token counts as one.
+    pub(super) fn change_user(&self, from: &str, to: &str) -> Result<(), QuotaExceeded> {
+        if from != to {
+            let limit = self.per_user.load(Ordering::Relaxed);
+            if !self.users.acquire(to, limit) {
+                return Err(QuotaExceeded::User);
+            }
+            self.users.release(from);
+        }
+        Ok(())
+    }
+
+    /// Takes [`change_user`](Self::change_user) back. Nobody's limit applies to a unit that returns.
+    pub(super) fn return_to(&self, from: &str, to: &str) {
+        if from != to {
+            self.users.acquire(from, u32::MAX);
+            self.users.release(to);
+        }
+    }
+}

@@ -1,0 +1,142 @@
+//! Realms beside the default one: each with its own users, peer rules and limits.
+
+use crate::addresses::RelayAddresses;
+use crate::error::SettingsError;
+use crate::policy::{OwnAddresses, PeerRules, Policy};
+use crate::quota::{QuotaLimits, RealmLimits};
+use crate::settings::credentials_of;
+use std::collections::HashMap;
+use std::fmt;
+use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
+use turn::server::{ClientIdentity, Credentials, PeerClass, PeerPolicy, RealmConfig};
+
+/// A realm beside [`Settings::realm`](crate::Settings::realm), for the clients of one customer on a server that several share.
+///
+/// A client belongs to the first realm that is chosen by the ORIGIN of its request, by the server name of its TLS or DTLS handshake or by
+/// the listener. Other clients belong to the default realm. Access tokens and SIP are of the default realm.
+#[derive(Clone)]
+#[non_exhaustive]
+pub struct RealmSettings {
+    /// Its name (RFC 8489 §14.9), 1 to [`MAX_REALM_BYTES`](crate::MAX_REALM_BYTES) bytes.
+    pub name: String,
+    /// The web origins that choose it, like `https://example.com` (ORIGIN, draft-ietf-tram-stun-origin).
+    pub origins: Vec<String>,
+    /// The server names that choose it (SNI, RFC 6066 §3).
+    pub server_names: Vec<String>,
+    /// The listeners that choose it, by address and port. An unspecified address means the port on every address of its family.
+    pub listeners: Vec<SocketAddr>,
+    /// Users with fixed passwords: name and password.
+    pub users: Vec<(String, String)>,
+    /// Secrets shared with the service that makes time-limited credentials. All of them are valid at once.
+    pub secrets: Vec<Vec<u8>>,
+    /// Further sources of credentials, asked after users and secrets.
+    pub credentials: Vec<Arc<dyn Credentials>>,
+    /// Peers that are re-admitted or refused in this realm, beside [`Settings::peers`](crate::Settings::peers).
+    pub peers: PeerRules,
+    /// How many relayed addresses all users of the realm may hold. Default: no limit but that of the server.
+    pub allocations: u32,
+    /// How many relayed addresses one user may hold. Default [`QuotaLimits::PER_USER`].
+    pub allocations_per_user: u32,
+    /// As [`Settings::allocation_rate`](crate::Settings::allocation_rate), in bytes per second. Default 0: no limit.
+    pub allocation_rate: u64,
+}
+
+impl RealmSettings {
+    /// A realm without users that nothing chooses yet.
+    #[must_use]
+    pub fn new(name: &str) -> RealmSettings {
+        RealmSettings {
+            name: name.to_owned(),
+            origins: Vec::new(),
+            server_names: Vec::new(),
+            listeners: Vec::new(),
+            users: Vec::new(),
+            secrets: Vec::new(),
+            credentials: Vec::new(),
+            peers: PeerRules::default(),
+            allocations: QuotaLimits::UNLIMITED,
+            allocations_per_user: QuotaLimits::PER_USER,
+            allocation_rate: 0,
+        }
+    }
+
+    pub(crate) fn engine_config(&self) -> Result<RealmConfig, SettingsError> {
+        let credentials =
+            credentials_of(&self.name, &self.users, &self.secrets, &self.credentials)?;
+        let mut realm = RealmConfig::new(&self.name, credentials);
+        realm.origins.clone_from(&self.origins);
+        realm.server_names.clone_from(&self.server_names);
+        realm.listeners.clone_from(&self.listeners);
+        realm.allocation_rate = self.allocation_rate;
+        Ok(realm)
+    }
+
+    pub(crate) const fn limits(&self) -> RealmLimits {
+        RealmLimits {
+            per_user: self.allocations_per_user,
+            total: self.allocations,
+        }
+    }
+}
+
+/// Passwords and secrets stay out of logs.
+impl fmt::Debug for RealmSettings {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("RealmSettings")
+            .field("name", &self.name)
+            .field("users", &self.users.len())
+            .field("secrets", &self.secrets.len())
+            .field("peers", &self.peers)
+            .finish_non_exhaustive()
+    }
+}
+
+/// The peer policy of each realm.
+#[derive(Debug)]
+struct RealmPolicies {
+    default: Policy,
+    realms: HashMap<String, Policy>,
+}
+
+impl RealmPolicies {
+    fn of(&self, client: &ClientIdentity<'_>) -> &Policy {
+        self.realms.get(client.realm).unwrap_or(&self.default)
+    }
+}
+
+impl PeerPolicy for RealmPolicies {
+    fn classify(&self, client: &ClientIdentity<'_>, peer: IpAddr) -> PeerClass {
+        self.of(client).classify(client, peer)
+    }
+
+    fn permits(&self, client: &ClientIdentity<'_>, peer: SocketAddr) -> PeerClass {
+        self.of(client).permits(client, peer)
+    }
+}
+
+/// The policy by the rules of all realms. What holds for the server holds in each of them.
+pub(crate) fn policy(
+    rules: &PeerRules,
+    realms: &[RealmSettings],
+    own: &OwnAddresses,
+    relays: &Arc<RelayAddresses>,
+) -> Arc<dyn PeerPolicy> {
+    let make = |rules: &PeerRules| Policy::new(rules, own.clone(), Arc::clone(relays));
+    if realms
+        .iter()
+        .all(|realm| realm.peers == PeerRules::default())
+    {
+        return Arc::new(make(rules));
+    }
+    let realms = realms.iter().map(|realm| {
+        let mut both = rules.clone();
+        both.allow.extend(realm.peers.allow.iter().cloned());
+        both.deny.extend(realm.peers.deny.iter().cloned());
+        (realm.name.clone(), make(&both))
+    });
+    Arc::new(RealmPolicies {
+        default: make(rules),
+        realms: realms.collect(),
+    })
+}
