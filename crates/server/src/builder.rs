@@ -62,6 +62,8 @@ pub struct Builder {
     tls: Option<Arc<ServerConfig>>,
     certificates: Option<Certificates>,
     listen_dtls: Vec<SocketAddr>,
+    /// Listeners of the embedding program.
+    protected: Vec<SocketAddr>,
     nat_discovery: NatDiscovery,
     discovery: Discovery,
     proxies: Vec<IpNet>,
@@ -144,6 +146,13 @@ impl Builder {
     /// tells the two apart. Requires [`certificates`](Self::certificates). Port 0 takes a free one ([`Running::dtls_listeners`] tells which).
     pub fn listen_dtls(mut self, address: SocketAddr) -> Self {
         self.listen_dtls.push(address);
+        self
+    }
+
+    /// Keeps clients from relaying to this address, whatever the rules say: a listener of the embedding program, for example one for metrics.
+    /// The listeners of this server are protected anyway. See also [`Running::protect`](crate::Running::protect).
+    pub fn protect(mut self, listener: SocketAddr) -> Self {
+        self.protected.push(listener);
         self
     }
 

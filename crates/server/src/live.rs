@@ -18,7 +18,7 @@ use crate::settings::{Settings, Surroundings};
 use crate::sip;
 use crate::worker::WorkerMessage;
 use std::fmt;
-use std::net::IpAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
@@ -166,6 +166,11 @@ impl Live {
         differs
     }
 
+    /// No client may relay to this address from now on.
+    fn protect(&mut self, listener: SocketAddr) {
+        self.own.listeners.push(listener);
+    }
+
     /// Applies the limits of the settings.
     pub(crate) fn set_quotas(&self) {
         let settings = &self.settings;
@@ -206,6 +211,9 @@ impl Live {
         };
         let mut config = settings.engine_config(&surroundings)?;
         config.offload = self.offload;
+        // Each worker counts for itself, and the kernel spreads the clients of one source over all of them.
+        let workers = u32::try_from(self.workers).unwrap_or(u32::MAX).max(1);
+        config.unproven_responses = settings.unproven_responses.div_ceil(workers);
         config.alternates = Redirect::of(&settings.alternates, self.draining, &self.quotas);
         config.discovery.clone_from(&self.discovery);
         if self.draining {
@@ -250,6 +258,14 @@ impl Changes {
                 server.remember(&live.settings.alternates.servers);
             }
             live.settings = settings;
+            Ok(true)
+        })
+    }
+
+    /// Keeps clients from relaying to this address.
+    pub(crate) fn protect(&self, listener: SocketAddr) -> Result<(), ReloadError> {
+        self.make(|live| {
+            live.protect(listener);
             Ok(true)
         })
     }

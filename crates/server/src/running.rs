@@ -259,6 +259,16 @@ impl Running {
         Ok(())
     }
 
+    /// Keeps clients from relaying to this address, whatever the rules say, as [`Builder::protect`](crate::Builder::protect) does: for a listener that the
+    /// embedding program opens later.
+    ///
+    /// # Errors
+    /// If a worker has ended.
+    pub fn protect(&self, listener: SocketAddr) -> Result<(), ReloadError> {
+        self.all_run()?;
+        self.changes.protect(listener)
+    }
+
     /// Issues nonces under a fresh key from now on; nonces under the key so far stay valid until the next rotation.
     ///
     /// # Errors

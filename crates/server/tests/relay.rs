@@ -267,3 +267,19 @@ fn the_external_address_is_told_and_understood() {
     // Between two clients the public address works without any NAT that hairpins.
     exchange(&mut one, &mut other);
 }
+
+#[test]
+fn listeners_of_the_embedding_program_are_protected_also_those_that_appear_later() {
+    let (first, later) = (common::at("127.0.0.1:9641"), common::at("127.0.0.1:9642"));
+    let server = start(loopback(2).protect(first));
+    let mut client = Client::new(server.listeners()[0]);
+    client.allocate();
+    assert_eq!(client.bind(0x4000, first), 403);
+    assert_eq!(client.bind(0x4001, later), 0);
+    server.protect(later).expect("all workers run");
+    common::eventually("the listener is protected", || {
+        client.bind(0x4001, later) == 403
+    });
+    assert_eq!(client.bind(0x4002, common::at("127.0.0.1:9643")), 0);
+    server.shutdown().expect("it ends");
+}

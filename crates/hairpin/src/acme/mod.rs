@@ -12,7 +12,7 @@ mod renewal;
 mod responder;
 mod store;
 
-use std::net::TcpListener;
+use std::net::{SocketAddr, TcpListener};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread::JoinHandle;
@@ -90,6 +90,12 @@ pub(crate) fn bind(config: &Acme, inherited: &mut InheritedSockets) -> Result<Op
 }
 
 impl Bound {
+    /// The addresses that validations come to.
+    pub(crate) fn listeners(&self) -> impl Iterator<Item = SocketAddr> {
+        let listeners = self.listeners.iter();
+        listeners.filter_map(|listener| listener.local_addr().ok())
+    }
+
     /// The files of the certificate. They exist.
     pub(crate) fn files(&self) -> CertificateFiles {
         self.store.files()

@@ -203,7 +203,7 @@ impl Builder {
         workers: usize,
     ) -> Result<Live, StartError> {
         let own = OwnAddresses {
-            listeners: listeners.to_vec(),
+            listeners: [listeners, &self.protected].concat(),
             host: Vec::new(),
         };
         let nonce_key = match self.nonce_key {

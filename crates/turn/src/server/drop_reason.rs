@@ -46,6 +46,8 @@ drop_reasons! {
     AllocationDeleted = "allocation_deleted",
     /// Answering would send more than three times the bytes received to an unproven address.
     Amplification = "amplification",
+    /// The source has had all the error responses of this second that it gets without having proven anything.
+    UnprovenOverBudget = "unproven_over_budget",
     /// A Binding request with PADDING, from a prefix that has had its share of padded responses in this second (RFC 5780 §7.6).
     PaddingOverBudget = "padding_over_budget",
     /// An indication or ChannelData from a client without an allocation (RFC 8656 §5).

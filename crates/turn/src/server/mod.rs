@@ -101,6 +101,7 @@ mod slab;
 mod stats;
 mod tcp;
 mod token_user;
+mod unproven;
 mod user;
 mod verdict;
 mod walk;
@@ -151,6 +152,7 @@ use report::Reports;
 use reservation::Tokens;
 use slab::Slab;
 use tcp::PeerConnections;
+use unproven::Unproven;
 use user::KnownUsers;
 pub use user::{Forget, VerifiedUser};
 use walk::Walks;
@@ -181,6 +183,7 @@ pub struct Server {
     known_users: KnownUsers,
     lookups: Lookups,
     padding_budgets: PaddingBudgets,
+    unproven: Unproven,
     reports: Reports,
     outputs: Outputs,
     limiter: Limiter,
@@ -215,6 +218,7 @@ impl Server {
             known_users: KnownUsers::new(by_name),
             lookups: Lookups::new(by_five_tuple.clone()),
             padding_budgets: PaddingBudgets::new(by_five_tuple),
+            unproven: Unproven::default(),
             reports: Reports::default(),
             outputs: Outputs::default(),
             limiter,

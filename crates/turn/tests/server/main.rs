@@ -35,3 +35,4 @@ mod reservations;
 mod retransmissions;
 mod tcp;
 mod tokens;
+mod unproven;

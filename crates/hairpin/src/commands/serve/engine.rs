@@ -44,9 +44,11 @@ pub(super) struct Engine {
 
 impl Engine {
     /// Opens all sockets and starts the workers.
+    /// Clients may not relay to `others`: listeners of this process beside the server's.
     pub(super) fn start(
         config: &Config,
         listeners: &Listeners,
+        others: &[SocketAddr],
         relays: &[IpAddr],
         inherited: InheritedSockets,
     ) -> Result<Self> {
@@ -65,6 +67,9 @@ impl Engine {
             .settings(settings(config));
         if let Some(workers) = config.workers {
             builder = builder.workers(usize::try_from(workers)?);
+        }
+        for &listener in others {
+            builder = builder.protect(listener);
         }
         for &listener in &listeners.udp {
             builder = builder.listen(listener);
@@ -408,6 +413,7 @@ fn settings(config: &Config) -> Settings {
     settings.users = passwords(&config.users);
     settings.secrets = bytes(&config.secrets);
     settings.strict_amplification = config.limits.strict_amplification;
+    settings.unproven_responses = config.limits.unproven_responses;
     settings.access_tokens = access_tokens(config);
     settings.alternates = config.alternate.settings();
     settings.realms = config.realms.iter().map(realm).collect();
@@ -545,6 +551,7 @@ mod tests {
         assert_eq!(config.receive_buffer, server::RECEIVE_BUFFER);
         assert_eq!(config.send_buffer, server::SEND_BUFFER);
         assert_eq!(ours.quota, library.quota);
+        assert_eq!(ours.unproven_responses, library.unproven_responses);
         assert_eq!(ours.nonce_lifetime, library.nonce_lifetime);
         assert_eq!(ours.default_lifetime, library.default_lifetime);
         assert_eq!(ours.max_lifetime, library.max_lifetime);

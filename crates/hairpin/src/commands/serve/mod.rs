@@ -74,10 +74,12 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     let relays = plan::relays(&config, &machine)?;
     let control = control::bind(&config.control_socket)?;
     let bound = admin::bind(config.admin, &mut inherited)?;
-    let engine = Engine::start(&config, &listeners, &relays, inherited)?;
+    let admin_address = bound.as_ref().map(admin::Bound::address);
+    let for_acme = acme.iter().flat_map(acme::Bound::listeners);
+    let others: Vec<_> = admin_address.into_iter().chain(for_acme).collect();
+    let engine = Engine::start(&config, &listeners, &others, &relays, inherited)?;
     privileges::give_up(args.config.as_deref());
     kernel::warn(&engine.features());
-    let admin_address = bound.as_ref().map(admin::Bound::address);
     let source = Arc::new(Source::new(engine.observer()));
     let admin = bound
         .map(|bound| bound.serve(Arc::clone(&source)))
