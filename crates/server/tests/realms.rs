@@ -4,10 +4,11 @@ mod common;
 
 use common::dtls::DtlsLink;
 use common::stream::StreamLink;
-use common::{Client, at, dtls, loopback, socket, start, stream};
+use common::{Client, at, dtls, loopback, private_loopback, socket, start, stream};
 use hairpin_server::policy::PeerRule;
 use hairpin_server::realms::RealmSettings;
-use hairpin_server::{Builder, Running, Settings};
+use hairpin_server::{Builder, Settings};
+use std::net::SocketAddr;
 use stun::{Lifetime, Method, Realm};
 
 const SHOP: &str = "shop.example";
@@ -20,21 +21,17 @@ fn shop() -> RealmSettings {
     realm
 }
 
-/// A listener for the default realm, and one for the shop.
-fn two_listeners(change: impl FnOnce(&mut RealmSettings)) -> (Builder, u16) {
-    // Below the ports that the kernel gives to clients.
-    let port = 21_000 + (std::process::id() % 5_000) as u16;
-    let free = (0..5_000).map(|step| 21_000 + (port - 21_000 + step) % 5_000);
-    let mut free = free.filter(|port| std::net::UdpSocket::bind(("127.0.0.1", *port)).is_ok());
-    let port = free.next().expect("a free port");
+/// A listener for the default realm, and one for the shop at an address that no other test has.
+fn two_listeners(last: u8, change: impl FnOnce(&mut RealmSettings)) -> (Builder, SocketAddr) {
+    let listener = SocketAddr::new(private_loopback(last), 3479);
     let mut realm = shop();
-    realm.listeners = vec![at(&format!("0.0.0.0:{port}"))];
+    realm.listeners = vec![at("0.0.0.0:3479")];
     change(&mut realm);
-    let builder = loopback(2).listen(at(&format!("127.0.0.1:{port}")));
-    (builder.further_realm(realm), port)
+    let builder = loopback(2).listen(listener);
+    (builder.further_realm(realm), listener)
 }
 
-fn carol(server: std::net::SocketAddr) -> Client {
+fn carol(server: SocketAddr) -> Client {
     Client::new(server).with_user(CAROL.0, CAROL.1)
 }
 
@@ -45,16 +42,11 @@ fn realm_at(client: &mut Client) -> String {
     realm.map_or_else(String::new, |realm| realm.0.to_owned())
 }
 
-fn at_shop(server: &Running, port: u16) -> std::net::SocketAddr {
-    let at = server.listeners().iter().find(|at| at.port() == port);
-    *at.expect("the second listener")
-}
-
 #[test]
 fn a_listener_chooses_the_realm_and_users_of_others_get_401() {
-    let (builder, port) = two_listeners(|_| {});
+    let (builder, shop) = two_listeners(1, |_| {});
     let server = start(builder);
-    let (default, shop) = (server.listeners()[0], at_shop(&server, port));
+    let default = server.listeners()[0];
     carol(shop).allocate();
     Client::new(default).allocate();
     assert_eq!(realm_at(&mut carol(default)), "hairpin");
@@ -88,7 +80,7 @@ fn the_server_name_of_tls_and_dtls_chooses_the_realm() {
 #[test]
 fn each_realm_has_its_limits_and_peers() {
     let denied = at("127.0.0.77:9");
-    let (builder, port) = two_listeners(|realm| {
+    let (builder, shop) = two_listeners(2, |realm| {
         realm.allocations = 3;
         realm.allocations_per_user = 2;
         realm.users.push(("dave".to_owned(), "x".to_owned()));
@@ -96,7 +88,7 @@ fn each_realm_has_its_limits_and_peers() {
         realm.peers.deny.push(PeerRule::all_ports(network));
     });
     let server = start(builder);
-    let (default, shop) = (server.listeners()[0], at_shop(&server, port));
+    let default = server.listeners()[0];
     let mut carols = [carol(shop), carol(shop)];
     carols.iter_mut().for_each(|carol| {
         carol.allocate();
@@ -122,9 +114,8 @@ fn each_realm_has_its_limits_and_peers() {
 
 #[test]
 fn a_reload_adds_and_removes_realms() {
-    let (builder, port) = two_listeners(|_| {});
+    let (builder, shop) = two_listeners(3, |_| {});
     let server = start(builder);
-    let shop = at_shop(&server, port);
     let mut settings = Settings::default();
     settings.users.push(("ann".to_owned(), "secret".to_owned()));
     let mut other = RealmSettings::new("other.example");

@@ -116,16 +116,17 @@ impl Limiter {
         !self.limits || self.charge(now, place, bytes)
     }
 
-    /// How many bytes of a stream may be relayed now for the allocation at this place: a tenth of a second's worth. If none, when to ask
-    /// again.
-    pub(super) fn allowance(&mut self, now: Mono, place: u32) -> Result<usize, Mono> {
-        if self.scale == 0 {
+    /// How many bytes of a stream may be relayed now for the allocation at this place, which has this rate: a tenth of a second's worth. If
+    /// none, when to ask again.
+    pub(super) fn allowance(&mut self, now: Mono, place: u32, rate: u64) -> Result<usize, Mono> {
+        let scale = rate_scale(rate);
+        if scale == 0 {
             return Ok(usize::MAX);
         }
         if !self.charge(now, place, 0) {
             return Err(now.plus(STREAM_INTERVAL));
         }
-        let bytes = (STREAM_INTERVAL.as_nanos() as u64 * 1024) / u64::from(self.scale);
+        let bytes = (STREAM_INTERVAL.as_nanos() as u64 * 1024) / u64::from(scale);
         Ok(bytes.max(1) as usize)
     }
 

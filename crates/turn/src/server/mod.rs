@@ -319,6 +319,17 @@ impl Server {
         }
     }
 
+    /// The rate of the allocation at this place.
+    fn rate_at(&self, place: u32) -> u64 {
+        if !self.config.limits_rate() {
+            return 0;
+        }
+        let client = self.clients.get(place);
+        client.map_or(0, |client| {
+            self.config.allocation_rate_of(client.user.realm())
+        })
+    }
+
     /// Counts discarded datagrams of a client.
     fn drop_from_client(&mut self, covers: usize, reason: DropReason) -> ClientVerdict {
         self.stats.count_drops(reason, covers);

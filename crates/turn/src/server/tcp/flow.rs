@@ -12,7 +12,10 @@ impl Server {
     /// None now, because of [`Config::allocation_rate`](super::super::Config::allocation_rate): ask again at this moment, and read nothing before.
     pub fn stream_allowance(&mut self, now: Now, connection: ConnectionKey) -> Result<usize, Mono> {
         match self.client_of(connection) {
-            Some(place) => self.limiter.allowance(now.mono, place),
+            Some(place) => {
+                let rate = self.rate_at(place);
+                self.limiter.allowance(now.mono, place, rate)
+            }
             None => Ok(usize::MAX),
         }
     }
