@@ -299,14 +299,11 @@ fn resolve(settings: &Settings) -> Option<Config> {
         listen_tcp: s.listen_tcp.map(|list| values(list.value)),
         listen_tls: s.listen_tls.map(|list| values(list.value)),
         listen_dtls: s.listen_dtls.map(|list| values(list.value)),
-        certificates: certificates(settings)?,
+        certificates: bare(s.tls_certificates?.value, |pair| pair.0),
         self_signed: s.tls_self_signed?.value,
         only_tls13: s.tls_min_version?.value == MinVersion::Tls13,
         acme: acme::resolve(settings)?,
-        proxy_protocol_from: values(s.proxy_protocol_from?.value)
-            .into_iter()
-            .map(|network| network.0)
-            .collect(),
+        proxy_protocol_from: bare(s.proxy_protocol_from?.value, |network| network.0),
         relay_addresses: s.relay_addresses.map(|list| values(list.value.0)),
         external_ip: values(s.external_ip?.value),
         relay_ports: s.relay_ports?.value.0,
@@ -317,24 +314,15 @@ fn resolve(settings: &Settings) -> Option<Config> {
         binding_excess: s.binding_excess?.value,
         token_server_name: token_server_name(settings)?,
         realm: s.realm?.value.0,
-        secrets: values(s.secrets?.value)
-            .into_iter()
-            .map(|secret| secret.0)
-            .collect(),
+        secrets: bare(s.secrets?.value, |secret| secret.0),
         users: values(s.users?.value),
-        token_keys: values(s.token_keys?.value)
-            .into_iter()
-            .map(|key| key.0)
-            .collect(),
+        token_keys: bare(s.token_keys?.value, |key| key.0),
         realms: realms::resolve(settings)?,
         nonce_lifetime: s.nonce_lifetime?.value.0,
         strict_expiry: s.strict_expiry?.value,
         peers_allow: values(s.peers_allow?.value),
         peers_deny: values(s.peers_deny?.value),
-        peers_deny_files: values(s.peers_deny_files?.value)
-            .into_iter()
-            .map(|file| file.0)
-            .collect(),
+        peers_deny_files: bare(s.peers_deny_files?.value, |file| file.0),
         peers_allow_local: s.peers_allow_local?.value,
         limits: limits(settings)?,
         alternate: alternate::resolve(settings)?,
@@ -349,12 +337,6 @@ fn resolve(settings: &Settings) -> Option<Config> {
         log_level: s.log_level?.value.0,
         log_format: s.log_format?.value,
     })
-}
-
-/// Certificates and keys.
-fn certificates(settings: &Settings) -> Option<Vec<CertificateFiles>> {
-    let pairs = values(settings.tls_certificates.clone()?.value);
-    Some(pairs.into_iter().map(|pair| pair.0).collect())
 }
 
 /// The name in THIRD-PARTY-AUTHORIZATION: the realm unless another one is set.
@@ -387,6 +369,11 @@ fn limits(settings: &Settings) -> Option<Limits> {
         lifetime_default: s.lifetime_default?.value.0,
         lifetime_max: s.lifetime_max?.value.0,
     })
+}
+
+/// The values of a list, each without the type it was read as.
+fn bare<T, U>(list: List<T>, value: impl Fn(T) -> U) -> Vec<U> {
+    values(list).into_iter().map(value).collect()
 }
 
 fn values<T>(list: List<T>) -> Vec<T> {

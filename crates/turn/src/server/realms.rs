@@ -14,7 +14,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::sync::Arc;
 
 use hashbrown::HashTable;
-use stun::{AttributeType, Message};
+use stun::{AttributeType, Message, Method};
 
 use super::Server;
 use super::challenge::Offer;
@@ -238,6 +238,13 @@ impl Server {
     pub(super) fn realm_for(&self, path: &ClientPath, message: &Message<'_>) -> RealmNumber {
         if self.realms.all.len() == 1 {
             return RealmNumber::DEFAULT;
+        }
+        // A data connection (RFC 6062 §4.3) is of the user of its control connection, and says nothing else about its realm.
+        if message.method() == Method::CONNECTION_BIND
+            && let Ok(Some(stun::Realm(name))) = message.get()
+            && let Some(number) = self.realms.named(name)
+        {
+            return number;
         }
         let place = self.clients.find(&path.five_tuple);
         let holder = place.and_then(|place| self.clients.get(place));

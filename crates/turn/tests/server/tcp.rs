@@ -1,12 +1,14 @@
 //! TCP allocations (RFC 6062): the requests, the connections and their timers.
 
+use std::sync::Arc;
+
 use hairpin_turn::server::{
-    ClientVerdict, CloseReason, ConnectError, DropReason, OpenError, RelayTransport,
+    ClientVerdict, CloseReason, ConnectError, DropReason, OpenError, RealmConfig, RelayTransport,
 };
 use hairpin_turn::{ClientPath, ConnectionKey, RelayKey, Transport};
 use stun::{
     AddressFamily, AttributeType, Builder, Class, ConnectionId, DontFragment, EvenPort, Method,
-    RequestedAddressFamily, RequestedTransport, ReservationToken, XorPeerAddress,
+    Origin, RequestedAddressFamily, RequestedTransport, ReservationToken, XorPeerAddress,
 };
 
 use crate::world::{Client, Event, Reply, World, address, drop_of, path_on};
@@ -717,6 +719,33 @@ fn without_a_rate_a_stream_is_not_slowed() {
     let allowance = world.server.stream_allowance(world.now, connection);
     assert_eq!(allowance, Ok(usize::MAX));
     client.refresh(&mut world, 0);
+    close(&mut world, &[connection]);
+    world.finish();
+}
+
+#[test]
+fn a_data_connection_is_of_the_realm_of_its_control_connection() {
+    let mut world = World::with(|config| {
+        config.tcp_relay = true;
+        let users = Arc::clone(&config.credentials);
+        let mut realm = RealmConfig::new("shop.example", users);
+        realm.origins = vec!["https://shop.example".to_owned()];
+        config.realms = vec![realm];
+    });
+    // The keys of these users are made for the default realm, whatever the realm is called.
+    let mut client = client(&mut world, "alice", REMOTE);
+    client.signing.realm = Some("shop.example".to_owned());
+    let made = ask_for_tcp(&mut client, &mut world, |request| {
+        request.push(&Origin("https://shop.example")).unwrap();
+    });
+    assert_eq!(made.code(), 0);
+    world.expect_opened();
+    let (connection, id) = connect(&mut client, &mut world, PEER);
+    let mut data = client.clone();
+    data.path = path_on(Transport::Tcp, DATA);
+    assert_eq!(ask_to_bind(&mut data, &mut world, id).code(), 0);
+    assert_eq!(world.event(), Event::BindConnection(connection, data.path));
+    assert_eq!(client.refresh(&mut world, 0).code(), 0);
     close(&mut world, &[connection]);
     world.finish();
 }
