@@ -13,6 +13,7 @@ mod privileges;
 mod reload;
 mod sip_tls;
 
+use std::net::SocketAddr;
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -75,8 +76,7 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     let control = control::bind(&config.control_socket)?;
     let bound = admin::bind(config.admin, &mut inherited)?;
     let admin_address = bound.as_ref().map(admin::Bound::address);
-    let for_acme = acme.iter().flat_map(acme::Bound::listeners);
-    let others: Vec<_> = admin_address.into_iter().chain(for_acme).collect();
+    let others = protected(admin_address, acme.as_ref());
     let engine = Engine::start(&config, &listeners, &others, &relays, inherited)?;
     privileges::give_up(args.config.as_deref());
     kernel::warn(&engine.features());
@@ -122,6 +122,12 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
         drain: config.drain,
     }
     .run()
+}
+
+/// The listeners of this process that clients must not relay to, beside the server's own.
+fn protected(admin: Option<SocketAddr>, acme: Option<&acme::Bound>) -> Vec<SocketAddr> {
+    let for_acme = acme.into_iter().flat_map(acme::Bound::listeners);
+    admin.into_iter().chain(for_acme).collect()
 }
 
 fn read(args: &Args) -> Result<Loaded> {
