@@ -84,12 +84,7 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     let admin = bound
         .map(|bound| bound.serve(Arc::clone(&source)))
         .transpose()?;
-    let acme = match (acme, engine.certificates()) {
-        (Some(acme), Some(certificates)) => {
-            Some(acme.serve(certificates, Arc::clone(&source.acme))?)
-        }
-        _ => None,
-    };
+    let acme = begin_acme(acme, &engine, &source)?;
     let mut banner = banner(args, &config, &engine, &machine, made_up_secret.clone());
     banner.admin = admin_address;
     banner.control = control.as_ref().map(|control| control.path().to_owned());
@@ -122,6 +117,18 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
         drain: config.drain,
     }
     .run()
+}
+
+/// Orders and renews the certificate, if one is to come from an ACME server.
+fn begin_acme(
+    acme: Option<acme::Bound>,
+    engine: &Engine,
+    source: &Source,
+) -> Result<Option<acme::Serving>> {
+    let (Some(acme), Some(certificates)) = (acme, engine.certificates()) else {
+        return Ok(None);
+    };
+    acme.serve(certificates, Arc::clone(&source.acme)).map(Some)
 }
 
 /// The listeners of this process that clients must not relay to, beside the server's own.
