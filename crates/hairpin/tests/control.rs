@@ -55,7 +55,7 @@ impl Controlled {
         json(&self.run(&["status", "--json"]))
     }
 
-    /// A client that relays for a while.
+    /// Clients that relay until they get SIGINT, or for so long.
     fn load(&self, duration: &str) -> Background {
         let address = self.serve.address().to_string();
         let limit = ["--clients", "3", "--rate", "50/s", "--duration", duration];
@@ -106,7 +106,7 @@ fn status_says_what_the_server_does() {
     let config = server.folder.path().join("hairpin.toml");
     assert_eq!(status["config_file"], config.display().to_string());
 
-    let load = server.load("3s");
+    let load = server.load("600s");
     eventually("its clients are counted", || {
         server.status()["allocations"] == 3 && server.status()["relayed_addresses"] == 3
     });
@@ -121,6 +121,7 @@ fn status_says_what_the_server_does() {
     ] {
         assert!(text.contains(expected), "`{expected}` is not in {text}");
     }
+    load.signal("INT");
     assert!(load.wait().0.success());
 }
 
@@ -154,7 +155,7 @@ fn a_reload_waits_for_its_outcome_and_shows_every_mistake() {
 #[test]
 fn a_drain_admits_nobody_new_and_waits_for_those_that_are_there() {
     let server = Controlled::start("");
-    let load = server.load("4s");
+    let load = server.load("600s");
     eventually("clients are there", || server.status()["allocations"] == 3);
     let output = server.run(&["drain"]);
     assert!(output.status.success(), "{}", stderr(&output));
@@ -163,13 +164,18 @@ fn a_drain_admits_nobody_new_and_waits_for_those_that_are_there() {
 
     let late = server.run(&["drain", "--wait", "--timeout", "0s"]);
     fails(&late, 1, "not drained within");
-    let another = server.load("1s");
-    let output = server.run(&["drain", "--wait", "--timeout", "10m"]);
-    assert!(output.status.success(), "{}", stderr(&output));
-    assert!(stdout(&output).starts_with("drained"));
-    assert!(load.wait().0.success(), "clients that were there go on");
-    let (status, _, log) = another.wait();
+    let (status, _, log) = server.load("1s").wait();
     assert!(!status.success(), "no new allocation: {log}");
+    let socket = server.socket();
+    let wait = ["drain", "--wait", "--socket", socket.to_str().unwrap()];
+    let waiting = Background::start(&wait);
+    load.signal("INT");
+    assert!(load.wait().0.success(), "clients that were there go on");
+    let (status, said, log) = waiting.wait();
+    assert!(
+        status.success() && said.starts_with("drained"),
+        "{said}{log}"
+    );
 
     // It serves until it is stopped, also after a reload.
     assert!(server.run(&["reload"]).status.success());
@@ -200,13 +206,14 @@ fn a_server_that_stops_says_so_until_the_end() {
     let with_drain = std::fs::read_to_string(&config).unwrap() + "drain = \"1h\"\n";
     std::fs::write(&config, with_drain).unwrap();
     assert!(server.run(&["reload"]).status.success());
-    let load = server.load("4s");
+    let load = server.load("600s");
     eventually("clients are there", || server.status()["allocations"] == 3);
     server.serve.signal("TERM");
     eventually("it stops", || server.status()["state"] == "stopping");
     fails(&server.run(&["reload"]), 1, "about to stop");
     fails(&server.run(&["drain", "--cancel"]), 1, "about to stop");
     assert!(server.run(&["drain"]).status.success());
+    load.signal("INT");
     assert!(load.wait().0.success());
     assert!(server.serve.wait().0.success());
 }

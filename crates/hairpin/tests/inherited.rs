@@ -154,13 +154,28 @@ fn workers_without_a_socket_bind_their_own_if_they_may() {
 #[test]
 fn sip_and_metrics_use_sockets_as_well() {
     let _alone = alone();
-    let (sip_udp, admin) = (udp(None), tcp());
+    let admin = tcp();
+    // A port that is free over UDP may be taken over TCP.
+    let (sip_udp, sip_tcp) = loop {
+        let udp = udp(None);
+        if let Ok(tcp) = TcpListener::bind(address(&udp)) {
+            break (udp, Socket::from(tcp));
+        }
+    };
     let sip_at = address(&sip_udp);
-    let sip_tcp: Socket = TcpListener::bind(sip_at).unwrap().into();
     let [sip, metrics] = [sip_at, address(&admin)].map(|at| at.to_string());
     let sip_list = format!("sip.listen={sip}");
-    let args = ["--listen", "127.0.0.1:0", "--workers", "1"];
-    let more = ["--set", &sip_list, "--admin", &metrics];
+    // A SIP listener must not lie in the relay range: this one is below the ports that the kernel chooses.
+    let relay_ports = ["--port-range", "2000-2999"];
+    let args = [
+        "--listen",
+        "127.0.0.1:0",
+        "--workers",
+        "1",
+        "--set",
+        &sip_list,
+    ];
+    let more = ["--admin", &metrics, relay_ports[0], relay_ports[1]];
     let sockets = [&sip_udp, &sip_tcp, &admin];
     let command = with_sockets(&sockets, "", &[&args[..], &more].concat());
     let serve = Serve::start_command(command);
