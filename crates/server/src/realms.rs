@@ -9,7 +9,9 @@ use std::collections::HashMap;
 use std::fmt;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
-use turn::server::{ClientIdentity, Credentials, PeerClass, PeerPolicy, RealmConfig};
+use turn::server::{
+    ClientIdentity, Credentials, PeerClass, PeerPolicy, RealmConfig, RelayTransport,
+};
 
 /// A realm beside [`Settings::realm`](crate::Settings::realm), for the clients of one customer on a server that several share.
 ///
@@ -95,13 +97,13 @@ impl fmt::Debug for RealmSettings {
 /// The peer policy of each realm.
 #[derive(Debug)]
 struct RealmPolicies {
-    default: Policy,
-    realms: HashMap<String, Policy>,
+    default: Arc<dyn PeerPolicy>,
+    realms: HashMap<String, Arc<dyn PeerPolicy>>,
 }
 
 impl RealmPolicies {
-    fn of(&self, client: &ClientIdentity<'_>) -> &Policy {
-        self.realms.get(client.realm).unwrap_or(&self.default)
+    fn of(&self, client: &ClientIdentity<'_>) -> &dyn PeerPolicy {
+        &**self.realms.get(client.realm).unwrap_or(&self.default)
     }
 }
 
@@ -113,6 +115,40 @@ impl PeerPolicy for RealmPolicies {
     fn permits(&self, client: &ClientIdentity<'_>, peer: SocketAddr) -> PeerClass {
         self.of(client).permits(client, peer)
     }
+
+    fn permits_connection(&self, client: &ClientIdentity<'_>, peer: SocketAddr) -> PeerClass {
+        self.of(client).permits_connection(client, peer)
+    }
+}
+
+/// The peer policy of each transport.
+#[derive(Debug)]
+struct TransportPolicies {
+    udp: Policy,
+    tcp: Policy,
+}
+
+impl TransportPolicies {
+    fn of(&self, client: &ClientIdentity<'_>) -> &Policy {
+        match client.relay {
+            RelayTransport::Tcp => &self.tcp,
+            _ => &self.udp,
+        }
+    }
+}
+
+impl PeerPolicy for TransportPolicies {
+    fn classify(&self, client: &ClientIdentity<'_>, peer: IpAddr) -> PeerClass {
+        self.of(client).classify(client, peer)
+    }
+
+    fn permits(&self, client: &ClientIdentity<'_>, peer: SocketAddr) -> PeerClass {
+        self.of(client).permits(client, peer)
+    }
+
+    fn permits_connection(&self, client: &ClientIdentity<'_>, peer: SocketAddr) -> PeerClass {
+        self.of(client).permits_connection(client, peer)
+    }
 }
 
 /// The policy by the rules of all realms. What holds for the server holds in each of them.
@@ -122,12 +158,19 @@ pub(crate) fn policy(
     own: &OwnAddresses,
     relays: &Arc<RelayAddresses>,
 ) -> Arc<dyn PeerPolicy> {
-    let make = |rules: &PeerRules| Policy::new(rules, own.clone(), Arc::clone(relays));
-    if realms
-        .iter()
-        .all(|realm| realm.peers == PeerRules::default())
-    {
-        return Arc::new(make(rules));
+    let make = |rules: &PeerRules| -> Arc<dyn PeerPolicy> {
+        let make = |rules: &PeerRules| Policy::new(rules, own.clone(), Arc::clone(relays));
+        if !rules.tell_transports_apart() {
+            return Arc::new(make(rules));
+        }
+        Arc::new(TransportPolicies {
+            udp: make(&rules.over(RelayTransport::Udp)),
+            tcp: make(&rules.over(RelayTransport::Tcp)),
+        })
+    };
+    let has_no_rules = |realm: &RealmSettings| realm.peers == PeerRules::default();
+    if realms.iter().all(has_no_rules) {
+        return make(rules);
     }
     let realms = realms.iter().map(|realm| {
         let mut both = rules.clone();

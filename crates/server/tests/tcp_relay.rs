@@ -12,6 +12,7 @@ use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use stun::{ConnectionId, Message, Method, RequestedTransport, XorPeerAddress};
+use turn::server::RelayTransport;
 
 /// Longer than anything takes on a busy machine.
 const PATIENCE: Duration = Duration::from_secs(20);
@@ -535,6 +536,27 @@ fn a_reset_of_one_connection_ends_the_other() {
         client.release();
     }
     expect_all_gone(&server);
+}
+
+#[test]
+fn a_rule_for_tcp_leaves_datagrams_alone() {
+    let (builder, _) = builder(1);
+    let server = start(builder.listen(at("127.0.0.1:0")));
+    let listening = listener();
+    let peer = address(&listening);
+    let mut changed = settings();
+    let host = PeerRule::all_ports(peer.ip().into()).over(RelayTransport::Tcp);
+    changed.peers.deny.push(host);
+    server.reload(changed).expect("it is in order");
+    let mut over_tcp = Client::stream(StreamLink::tcp(server.tcp_listeners()[0]));
+    assert_eq!(allocate(&mut over_tcp).code(), 0);
+    eventually("the rule reaches the worker", || {
+        connect(&mut over_tcp, peer).code() == 403
+    });
+    let mut over_udp = Client::new(server.listeners()[0]);
+    over_udp.allocate();
+    assert_eq!(over_udp.bind(0x4000, peer), 0);
+    server.shutdown().expect("it ends");
 }
 
 #[test]

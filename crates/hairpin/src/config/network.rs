@@ -4,6 +4,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::ops::RangeInclusive;
 
 use ipnet::IpNet;
+use server::turn::server::RelayTransport;
 
 use super::setting::{FromText, Mistake};
 
@@ -178,7 +179,13 @@ pub(crate) struct PeerRule {
     pub(crate) net: IpNet,
     /// Ports it holds for, both ends included.
     pub(crate) ports: RangeInclusive<u16>,
+    /// What it holds for, if not for both.
+    pub(crate) transport: Option<RelayTransport>,
 }
+
+/// What a rule for one transport alone begins with.
+const TRANSPORTS: [(&str, RelayTransport); 2] =
+    [("udp:", RelayTransport::Udp), ("tcp:", RelayTransport::Tcp)];
 
 /// A name server: its port is 53 unless said otherwise.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -234,24 +241,35 @@ impl FromText for Network {
 
     fn from_text(text: &str) -> Result<Self, Mistake> {
         let rule = PeerRule::from_text(text)?;
-        if rule.ports != ALL_PORTS {
-            let mistake = Mistake::new(format!("`{text}` has ports"));
-            return Err(mistake.help("a source has any port: leave them out"));
+        if rule.ports != ALL_PORTS || rule.transport.is_some() {
+            let mistake = Mistake::new(format!("`{text}` has a transport or ports"));
+            return Err(mistake.help("give the network alone"));
         }
         Ok(Self(rule.net))
     }
 
     fn to_text(&self) -> String {
         let ports = ALL_PORTS;
-        PeerRule { net: self.0, ports }.to_text()
+        let transport = None;
+        PeerRule {
+            net: self.0,
+            ports,
+            transport,
+        }
+        .to_text()
     }
 }
 
 impl FromText for PeerRule {
-    const EXPECTED: &'static str =
-        "a network, like \"10.0.0.0/8\", \"10.1.2.3:5000-6000\" or \"[fd00::1]:443\"";
+    const EXPECTED: &'static str = "a network, like \"10.0.0.0/8\", \"10.1.2.3:5000-6000\", \"[fd00::1]:443\" or \"tcp:10.0.0.0/8\"";
 
     fn from_text(text: &str) -> Result<Self, Mistake> {
+        let mut found = TRANSPORTS.into_iter();
+        let found = found.find_map(|(mark, transport)| Some((transport, text.strip_prefix(mark)?)));
+        let (transport, text) = match found {
+            Some((transport, rest)) => (Some(transport), rest),
+            None => (None, text),
+        };
         let (net, ports) = split_ports(text);
         let ports = ports.map_or(Ok(ALL_PORTS), parse_ports)?;
         let net = net
@@ -274,7 +292,11 @@ impl FromText for PeerRule {
                 parsed.addr()
             )));
         }
-        Ok(Self { net: parsed, ports })
+        Ok(Self {
+            net: parsed,
+            ports,
+            transport,
+        })
     }
 
     fn to_text(&self) -> String {
@@ -284,6 +306,9 @@ impl FromText for PeerRule {
             (ip, true) => ip.to_string(),
             (_, false) => self.net.to_string(),
         };
+        let mut marks = TRANSPORTS.into_iter();
+        let mark = marks.find(|(_, transport)| Some(*transport) == self.transport);
+        let net = format!("{}{net}", mark.map_or("", |(mark, _)| mark));
         match (self.ports.start(), self.ports.end()) {
             _ if self.ports == ALL_PORTS => net,
             (first, last) if first == last => format!("{net}:{first}"),
@@ -340,6 +365,9 @@ mod tests {
             "fd00::1",
             "[fd00::1]:1-2",
             "0.0.0.0/0",
+            "tcp:10.0.0.0/8",
+            "udp:[fd00::1]:1-2",
+            "tcp:fd00::/8",
         ] {
             assert_eq!(rule(text), text);
         }
@@ -386,6 +414,9 @@ mod tests {
             "10.0.0.0/8:70000",
             "]:1",
             "/",
+            "tcp:",
+            "tcp:tcp:10.0.0.0/8",
+            "sctp:10.0.0.0/8",
         ] {
             assert_eq!(rule(text), "refused", "{text}");
         }

@@ -228,6 +228,19 @@ pub(super) fn check(settings: &Settings, report: &mut Report) {
     sip_tls::check(settings, report);
     something_listens(settings, report);
     somebody_can_answer_a_challenge(settings, report);
+    targets_have_any_transport(settings, report);
+}
+
+/// A target is a host that requests may go to, whatever carries them.
+fn targets_have_any_transport(settings: &Settings, report: &mut Report) {
+    let targets = settings.sip_targets.as_ref();
+    for target in targets.map_or(&[][..], |list| &list.value) {
+        if target.value.transport.is_some() {
+            let message = "a target cannot be for one transport only";
+            let help = "leave out `udp:` or `tcp:`";
+            report.push(Diagnostic::error(&target.at, message).help(help));
+        }
+    }
 }
 
 /// The addresses of UDP and TCP.

@@ -26,7 +26,7 @@ use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::ops::RangeInclusive;
 use std::sync::Arc;
 use table::{RuleTable, Ruling};
-use turn::server::{ClientIdentity, PeerClass, PeerPolicy};
+use turn::server::{ClientIdentity, PeerClass, PeerPolicy, RelayTransport};
 
 /// Every port.
 pub const ALL_PORTS: RangeInclusive<u16> = 0..=u16::MAX;
@@ -38,6 +38,8 @@ pub struct PeerRule {
     pub network: IpNet,
     /// The ports, both ends included.
     pub ports: RangeInclusive<u16>,
+    /// For data over UDP or for TCP connections (RFC 6062) only; `None` for both.
+    pub transport: Option<RelayTransport>,
 }
 
 impl PeerRule {
@@ -47,7 +49,15 @@ impl PeerRule {
         PeerRule {
             network,
             ports: ALL_PORTS,
+            transport: None,
         }
+    }
+
+    /// The same rule for this transport only.
+    #[must_use]
+    pub fn over(mut self, transport: RelayTransport) -> PeerRule {
+        self.transport = Some(transport);
+        self
     }
 }
 
@@ -59,6 +69,27 @@ pub struct PeerRules {
     pub allow: Vec<PeerRule>,
     /// Networks that are refused.
     pub deny: Vec<PeerRule>,
+}
+
+impl PeerRules {
+    /// The rules for this transport.
+    #[must_use]
+    pub fn over(&self, transport: RelayTransport) -> PeerRules {
+        let of = |rules: &[PeerRule]| -> Vec<PeerRule> {
+            let holds = |rule: &&PeerRule| rule.transport.is_none_or(|only| only == transport);
+            rules.iter().filter(holds).cloned().collect()
+        };
+        PeerRules {
+            allow: of(&self.allow),
+            deny: of(&self.deny),
+        }
+    }
+
+    /// Whether a rule is for one transport only.
+    pub(crate) fn tell_transports_apart(&self) -> bool {
+        let mut all = self.allow.iter().chain(&self.deny);
+        all.any(|rule| rule.transport.is_some())
+    }
 }
 
 /// What the policy must know about the machine it runs on.
@@ -81,7 +112,8 @@ pub struct Policy {
 }
 
 impl Policy {
-    /// Builds the policy for a server with these addresses.
+    /// Builds the policy for a server with these addresses. Rules for either transport alone count like all others: see
+    /// [`PeerRules::over`].
     #[must_use]
     pub fn new(rules: &PeerRules, own: OwnAddresses, relays: Arc<RelayAddresses>) -> Policy {
         let mut policy = Policy {

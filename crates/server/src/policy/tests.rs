@@ -12,6 +12,23 @@ fn at(text: &str) -> SocketAddr {
     text.parse().expect("test addresses are well formed")
 }
 
+#[test]
+fn rules_for_one_transport_hold_for_that_one() {
+    let network = |text: &str| PeerRule::all_ports(text.parse().expect("a network"));
+    let rules = PeerRules {
+        allow: vec![
+            network("10.0.0.0/8"),
+            network("127.0.0.0/8").over(RelayTransport::Udp),
+        ],
+        deny: vec![network("192.0.2.0/24").over(RelayTransport::Tcp)],
+    };
+    assert!(rules.tell_transports_apart());
+    let udp = rules.over(RelayTransport::Udp);
+    assert_eq!((udp.allow.len(), udp.deny.len()), (2, 0));
+    let tcp = rules.over(RelayTransport::Tcp);
+    assert_eq!((tcp.allow.len(), tcp.deny.len()), (1, 1));
+}
+
 fn rules(lines: &[&str]) -> PeerRules {
     let mut rules = PeerRules::default();
     for line in lines {
@@ -23,6 +40,7 @@ fn rules(lines: &[&str]) -> PeerRules {
         let rule = PeerRule {
             network: words[1].parse().expect("a network"),
             ports,
+            transport: None,
         };
         match words[0] {
             "allow" => rules.allow.push(rule),

@@ -32,11 +32,15 @@ impl Server {
         if !peers.iter().all(|peer| relay_for(peer).is_some()) {
             return Err(ErrorCode::PEER_ADDRESS_FAMILY_MISMATCH.into());
         }
-        let client = self
+        let is_tcp = allocation.relays().any(|relay| self.tcp.has_relay(relay));
+        let mut client = self
             .clients
             .get(place)
             .ok_or(ErrorCode::ALLOCATION_MISMATCH)?
             .identity();
+        if is_tcp {
+            client = client.over_tcp();
+        }
         let policy = &*self.config.policy;
         if peers
             .iter()

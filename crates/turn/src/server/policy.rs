@@ -4,6 +4,7 @@ use std::fmt::Debug;
 use std::net::{IpAddr, SocketAddr};
 
 use super::allocate::is_tunnelled;
+use super::output::RelayTransport;
 use crate::FiveTuple;
 
 /// The client that policy and quota decide about.
@@ -16,20 +17,32 @@ pub struct ClientIdentity<'a> {
     pub realm: &'a str,
     /// The authenticated user name; of an access token, its kid and the end of its tag.
     pub user: &'a str,
+    /// How its relayed transport address talks to peers.
+    pub relay: RelayTransport,
     /// Whether the client has proven an access token (RFC 7635). It names nobody, and the client replaces it.
     pub by_token: bool,
 }
 
 impl<'a> ClientIdentity<'a> {
-    /// A client with this 5-tuple, realm and user name.
+    /// A client with this 5-tuple, realm and user name, whose relayed transport address is one of UDP.
     #[must_use]
     pub const fn new(five_tuple: FiveTuple, realm: &'a str, user: &'a str) -> ClientIdentity<'a> {
         ClientIdentity {
             five_tuple,
             realm,
             user,
+            relay: RelayTransport::Udp,
             by_token: false,
         }
+    }
+}
+
+impl ClientIdentity<'_> {
+    /// The same client, whose relayed transport address is one of TCP (RFC 6062).
+    #[must_use]
+    pub const fn over_tcp(mut self) -> Self {
+        self.relay = RelayTransport::Tcp;
+        self
     }
 }
 
@@ -39,6 +52,7 @@ pub struct OwnedClientIdentity {
     five_tuple: FiveTuple,
     realm: Box<str>,
     user: Box<str>,
+    relay: RelayTransport,
     by_token: bool,
 }
 
@@ -50,6 +64,7 @@ impl ClientIdentity<'_> {
             five_tuple: self.five_tuple,
             realm: self.realm.into(),
             user: self.user.into(),
+            relay: self.relay,
             by_token: self.by_token,
         }
     }
@@ -60,6 +75,7 @@ impl OwnedClientIdentity {
     #[must_use]
     pub fn identity(&self) -> ClientIdentity<'_> {
         ClientIdentity {
+            relay: self.relay,
             by_token: self.by_token,
             ..ClientIdentity::new(self.five_tuple, &self.realm, &self.user)
         }

@@ -1,9 +1,11 @@
 //! TCP allocations (RFC 6062): the requests, the connections and their timers.
 
+use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 
 use hairpin_turn::server::{
-    ClientVerdict, CloseReason, ConnectError, DropReason, OpenError, RealmConfig, RelayTransport,
+    ClientIdentity, ClientVerdict, CloseReason, ConnectError, DropReason, OpenError, PeerClass,
+    PeerPolicy, RealmConfig, RelayTransport,
 };
 use hairpin_turn::{ClientPath, ConnectionKey, RelayKey, Transport};
 use stun::{
@@ -720,6 +722,35 @@ fn without_a_rate_a_stream_is_not_slowed() {
     assert_eq!(allowance, Ok(usize::MAX));
     client.refresh(&mut world, 0);
     close(&mut world, &[connection]);
+    world.finish();
+}
+
+#[test]
+fn the_policy_is_told_which_transport_goes_to_the_peer() {
+    #[derive(Debug)]
+    struct NoTcp;
+    impl PeerPolicy for NoTcp {
+        fn classify(&self, client: &ClientIdentity<'_>, _: IpAddr) -> PeerClass {
+            match client.relay {
+                RelayTransport::Tcp => PeerClass::Denied,
+                _ => PeerClass::Peer,
+            }
+        }
+        fn permits(&self, client: &ClientIdentity<'_>, peer: SocketAddr) -> PeerClass {
+            self.classify(client, peer.ip())
+        }
+    }
+    let mut world = World::with(|config| {
+        config.tcp_relay = true;
+        config.policy = Arc::new(NoTcp);
+    });
+    let (mut over_tcp, _) = allocated(&mut world);
+    assert_eq!(refused_connect(&mut over_tcp, &mut world, PEER), 403);
+    assert_eq!(over_tcp.permit(&mut world, &[PEER]), 403);
+    let mut over_udp = Client::new(&mut world, "bob", "198.51.100.2:1");
+    over_udp.allocate(&mut world);
+    assert_eq!(over_udp.permit(&mut world, &[PEER]), 0);
+    assert_eq!(over_udp.bind(&mut world, 0x4000, PEER), 0);
     world.finish();
 }
 

@@ -511,6 +511,7 @@ fn rules(list: &[PeerRule]) -> Vec<Rule> {
     let rule = |rule: &PeerRule| Rule {
         network: rule.net,
         ports: rule.ports.clone(),
+        transport: rule.transport,
     };
     list.iter().map(rule).collect()
 }

@@ -49,7 +49,7 @@ impl Server {
             .clients
             .get(place)
             .ok_or(ErrorCode::ALLOCATION_MISMATCH)?;
-        let class = class_of_connection(&*self.config.policy, &client.identity(), peer);
+        let class = class_of_connection(&*self.config.policy, &client.identity().over_tcp(), peer);
         if class == PeerClass::Denied {
             return Err(ErrorCode::FORBIDDEN.into());
         }
@@ -166,7 +166,7 @@ impl Server {
         }
         let is_denied = self.clients.get(client).is_none_or(|client| {
             let policy = &*self.config.policy;
-            class_of_address(policy, &client.identity(), peer.ip()) == PeerClass::Denied
+            class_of_address(policy, &client.identity().over_tcp(), peer.ip()) == PeerClass::Denied
         });
         if !is_denied {
             permission.policy_epoch = self.policy_epoch;

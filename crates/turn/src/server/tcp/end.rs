@@ -102,7 +102,7 @@ impl Server {
         let Some(client) = live.and_then(|live| self.clients.get(live.client)) else {
             return false;
         };
-        let (policy, identity) = (&*self.config.policy, client.identity());
+        let (policy, identity) = (&*self.config.policy, client.identity().over_tcp());
         let peer = connection.peer;
         let class = if connection.is_dialled {
             class_of_connection(policy, &identity, peer)
