@@ -50,6 +50,11 @@ pub enum RelayWish {
     },
     /// The address that an earlier allocation reserved (RESERVATION-TOKEN).
     Reserved([u8; 8]),
+    /// One over TCP (RFC 6062), for a client over TCP or TLS: see [`Client::connect_peer`](super::Client::connect_peer).
+    Tcp {
+        /// Its family (REQUESTED-ADDRESS-FAMILY); `None` leaves it to the server, which means IPv4.
+        family: Option<AddressFamily>,
+    },
 }
 
 impl Default for RelayWish {
@@ -88,11 +93,17 @@ impl AllocateOptions {
     }
 
     pub(super) fn write(&self, request: &mut Builder<'_>) -> Result<(), BuildError> {
-        request.push(&RequestedTransport::UDP)?;
+        let is_tcp = matches!(self.relay, RelayWish::Tcp { .. });
+        request.push(if is_tcp {
+            &RequestedTransport::TCP
+        } else {
+            &RequestedTransport::UDP
+        })?;
         if let Some(seconds) = self.lifetime_s {
             request.push(&Lifetime(seconds))?;
         }
-        if self.dont_fragment {
+        // RFC 6062 §4.1: not in a request for a TCP address.
+        if self.dont_fragment && !is_tcp {
             request.push(&DontFragment)?;
         }
         match self.relay {
@@ -116,6 +127,11 @@ impl AllocateOptions {
             RelayWish::Reserved(token) => {
                 request.push(&ReservationToken(token))?;
             }
+            RelayWish::Tcp { family } => {
+                if let Some(family) = family {
+                    request.push(&RequestedAddressFamily(family))?;
+                }
+            }
         }
         Ok(())
     }
@@ -123,7 +139,7 @@ impl AllocateOptions {
     /// Whether an allocation of these addresses is what was asked for.
     fn accepts(&self, relayed: &SocketAddr, additional: Option<&SocketAddr>) -> bool {
         match self.relay {
-            RelayWish::One { family, .. } => {
+            RelayWish::One { family, .. } | RelayWish::Tcp { family } => {
                 additional.is_none()
                     && family.is_none_or(|family| family == AddressFamily::of(&relayed.ip()))
             }
@@ -149,6 +165,7 @@ impl AllocateOptions {
                 port: PortWish::Any,
                 ..
             } | RelayWish::Both { even_port: false }
+                | RelayWish::Tcp { .. }
         );
         match refusal.code {
             300 => refusal

@@ -15,6 +15,7 @@ pub(super) const UNAUTHENTICATED: u16 = 401;
 pub(super) const STALE_NONCE: u16 = 438;
 
 /// The last challenge that was accepted, and the key that answers it. Everything here but the key goes back to the server.
+#[derive(Clone)]
 pub(super) struct Challenge {
     realm: Box<str>,
     nonce: Box<[u8]>,

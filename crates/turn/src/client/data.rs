@@ -193,6 +193,9 @@ impl Client {
         match (message.class(), message.method()) {
             (Class::Success | Class::Error, _) => self.handle_response(now, message),
             (Class::Indication, Method::DATA) => self.receive_data_indication(now, message),
+            (Class::Indication, Method::CONNECTION_ATTEMPT) => {
+                self.receive_connection_attempt(now, message)
+            }
             // RFC 8489 §6.3.2: its arrival has refreshed the NAT bindings on the way; that is all there is to do.
             (Class::Indication, Method::BINDING) => Received::Handled,
             (Class::Indication, _) => Received::Ignored(Ignored::Malformed),

@@ -82,6 +82,8 @@ impl Client {
                 request.push(channel)?.push(&XorPeerAddress(*peer))?;
                 Ok(())
             }
+            Operation::Connect { peer } => request.push(&XorPeerAddress(*peer)).map(drop),
+            Operation::ConnectionBind { id } => request.push(id).map(drop),
         }
     }
 

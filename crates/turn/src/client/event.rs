@@ -2,7 +2,7 @@
 
 use std::net::{IpAddr, SocketAddr};
 
-use stun::{AddressFamily, ChannelNumber};
+use stun::{AddressFamily, ChannelNumber, ConnectionId};
 
 use super::error::{Advice, RequestError, Timing};
 
@@ -136,4 +136,41 @@ pub enum Event {
     },
     /// The server could not reach a peer.
     PeerUnreachable(PeerError),
+    /// The server has connected to a peer over TCP (RFC 6062 §4.3): bind a data connection within 30 seconds.
+    Connected {
+        /// The peer.
+        peer: SocketAddr,
+        /// Names the connection.
+        id: ConnectionId,
+        /// How long it took.
+        timing: Timing,
+    },
+    /// The server has not. After 447 the RFC allows another attempt, but not before 10 seconds.
+    ConnectFailed {
+        /// The peer.
+        peer: SocketAddr,
+        /// Why.
+        error: RequestError,
+    },
+    /// A peer has connected over TCP (RFC 6062 §4.4): bind a data connection within 30 seconds.
+    PeerConnected {
+        /// The peer.
+        peer: SocketAddr,
+        /// Names the connection.
+        id: ConnectionId,
+    },
+    /// This client's connection is a data connection: what it carries from now on are the peer's bytes.
+    ConnectionBound {
+        /// Names the connection with the peer.
+        id: ConnectionId,
+        /// The round trip.
+        timing: Timing,
+    },
+    /// It is none.
+    ConnectionBindFailed {
+        /// Names the connection with the peer.
+        id: ConnectionId,
+        /// Why.
+        error: RequestError,
+    },
 }

@@ -48,6 +48,7 @@ mod outcome;
 mod permission;
 mod response;
 mod round_trip;
+mod tcp;
 mod transaction;
 
 use std::collections::VecDeque;
@@ -92,6 +93,12 @@ pub enum CallError {
     /// All 4,096 channels are bound, or were too recently (RFC 8656 §12).
     #[error("all 4096 channels are in use")]
     NoFreeChannel,
+    /// The allocation relays datagrams. Only one of [`RelayWish::Tcp`] has connections (RFC 6062).
+    #[error("the allocation relays datagrams; allocate with RelayWish::Tcp")]
+    NotTcp,
+    /// The server is connecting to this peer already.
+    #[error("the server is connecting to this peer already")]
+    Connecting,
 }
 
 /// What the server asked for in its last challenge, as far as the client goes along.

@@ -54,6 +54,10 @@ impl Client {
                     });
                 }
             }
+            Operation::Connect { peer } => self.connected(now, peer, response, timing),
+            Operation::ConnectionBind { id } => {
+                self.events.push_back(Event::ConnectionBound { id, timing });
+            }
         }
     }
 
@@ -73,6 +77,10 @@ impl Client {
                 self.events
                     .push_back(Event::AllocateFailed { error, advice });
             }
+            Operation::ConnectionBind { id } => {
+                self.events
+                    .push_back(Event::ConnectionBindFailed { id, error });
+            }
             // RFC 8656 §8.3: gone is what it was meant to be.
             Operation::Refresh {
                 lifetime_s: Some(0),
@@ -81,6 +89,9 @@ impl Client {
             _ if mismatch => self.lose(Loss::Forgotten),
             Operation::Refresh { lifetime_s, .. } => {
                 self.refresh_failed(now, lifetime_s != Some(0), error)
+            }
+            Operation::Connect { peer } => {
+                self.events.push_back(Event::ConnectFailed { peer, error });
             }
             Operation::CreatePermission(peers) => self.permissions_failed(now, peers, &error),
             Operation::ChannelBind { channel, peer } => {
@@ -219,11 +230,11 @@ impl Client {
         self.permissions.remove_family(family);
         self.channels.remove_family(family);
         let hangs_on_it = |operation: &Operation| match operation {
-            Operation::Binding | Operation::Allocate(_) => false,
+            Operation::Binding | Operation::Allocate(_) | Operation::ConnectionBind { .. } => false,
             Operation::Refresh { .. } => family.is_none(),
             Operation::CreatePermission(peers) => family
                 .is_none_or(|family| peers.iter().all(|peer| AddressFamily::of(peer) == family)),
-            Operation::ChannelBind { peer, .. } => {
+            Operation::ChannelBind { peer, .. } | Operation::Connect { peer } => {
                 family.is_none_or(|family| AddressFamily::of(&peer.ip()) == family)
             }
         };

@@ -3,7 +3,7 @@
 use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
-use stun::{AddressFamily, ChannelNumber, Method, TransactionId};
+use stun::{AddressFamily, ChannelNumber, ConnectionId, Method, TransactionId};
 
 use super::allocation::AllocateOptions;
 use super::config::Retransmission;
@@ -25,6 +25,12 @@ pub(super) enum Operation {
         channel: ChannelNumber,
         peer: SocketAddr,
     },
+    Connect {
+        peer: SocketAddr,
+    },
+    ConnectionBind {
+        id: ConnectionId,
+    },
 }
 
 impl Operation {
@@ -35,6 +41,8 @@ impl Operation {
             Operation::Refresh { .. } => Method::REFRESH,
             Operation::CreatePermission(_) => Method::CREATE_PERMISSION,
             Operation::ChannelBind { .. } => Method::CHANNEL_BIND,
+            Operation::Connect { .. } => Method::CONNECT,
+            Operation::ConnectionBind { .. } => Method::CONNECTION_BIND,
         }
     }
 }

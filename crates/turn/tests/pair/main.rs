@@ -6,3 +6,4 @@ mod chaos;
 mod network;
 mod pair;
 mod scenarios;
+mod tcp;
