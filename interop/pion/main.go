@@ -73,6 +73,13 @@ var cases = []testCase{
 	{"echo, DTLS", func(t target) (string, error) {
 		return echo(t, "dtls!"+t.v4, turn.RequestedAddressFamilyIPv4)
 	}},
+	{"TCP allocation, the client connects", func(t target) (string, error) {
+		return dialPeer(t, t.v4, "127.0.0.1:0")
+	}},
+	{"TCP allocation over IPv6", func(t target) (string, error) {
+		return dialPeer(t, t.v6, "127.0.0.1:0")
+	}},
+	{"TCP allocation, a peer connects", acceptPeer},
 	{"permission before data", permission},
 	{"wrong password", wrongPassword},
 }

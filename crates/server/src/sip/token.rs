@@ -26,6 +26,9 @@ const DATAGRAMS: std::ops::Range<u32> = 0xffff_8000..0xffff_a000;
 const ACCEPT: std::ops::Range<u32> = 0xffff_a000..0xffff_c000;
 
 impl SipToken {
+    /// The first index of SIP's that is no connection.
+    pub(crate) const FIRST_NUMBER: u32 = DATAGRAMS.start;
+
     /// The most connections that a worker can have.
     pub(crate) const MOST_CONNECTIONS: usize = (CONNECTIONS.end - CONNECTIONS.start) as usize;
 

@@ -115,6 +115,8 @@ pub(crate) struct TcpRelays {
     binding: Vec<(ConnectionKey, ClientPath)>,
     leaving: Vec<Leaving>,
     pipes: Pipes,
+    /// Connections that have a data connection.
+    relaying: usize,
     descriptors: ForClients,
     /// Time at which relays are polled again.
     accept_again: Option<Mono>,
@@ -130,6 +132,7 @@ impl TcpRelays {
             binding: Vec::new(),
             leaving: Vec::new(),
             pipes: Pipes::new(),
+            relaying: 0,
             descriptors: ForClients::new(),
             accept_again: None,
         }
@@ -349,6 +352,7 @@ impl TcpRelays {
             return Err(data);
         }
         connection.stage = Stage::Relaying(Box::new(Relaying::new(data, kept)));
+        self.relaying += 1;
         self.mark_ready(key);
         Ok(())
     }
@@ -405,6 +409,10 @@ impl TcpRelays {
         self.timers.remove(key.index);
         if let Stage::Relaying(relaying) = connection.stage {
             connections.end_data(relaying.close(&mut self.pipes));
+            self.relaying -= 1;
+            if self.relaying == 0 {
+                self.pipes.give_back();
+            }
         }
     }
 

@@ -64,6 +64,14 @@ impl Pipes {
         }
     }
 
+    /// Returns descriptors and memory: nothing is relayed any more.
+    pub(super) fn give_back(&mut self) {
+        self.count -= self.spare.len();
+        self.spare = Vec::new();
+        self.buffer = Vec::new();
+        self.pending = Vec::new();
+    }
+
     /// Makes the buffer that received bytes go to.
     pub(super) fn make_buffer(&mut self) {
         if self.buffer.is_empty() {
@@ -101,6 +109,9 @@ mod tests {
             (pipes.spare.len(), pipes.count),
             (SPARE.min(most), SPARE.min(most))
         );
-        assert!(pipes.take().is_some());
+        let used = pipes.take().expect("there is a spare one");
+        pipes.give_back();
+        assert_eq!((pipes.spare.len(), pipes.count), (0, 1));
+        pipes.put(used);
     }
 }

@@ -41,6 +41,8 @@ impl Todo {
     }
 
     /// What an output asks for, if it is of those that need nothing else of the worker.
+    #[cold]
+    #[inline(never)]
     fn of(output: &Output<'_>) -> Option<Todo> {
         match *output {
             Output::MoveRequest {

@@ -208,9 +208,19 @@ impl Token {
     /// The token that [`Token::as_u64`] gave.
     pub(crate) fn from_u64(token: u64) -> Token {
         let key = RelayKey::from_u64(token);
+        // First what each datagram has.
         if key.index < TCP_RELAYS.start {
             return Token::Relay(key);
         }
+        if (Self::OWN..SipToken::FIRST_NUMBER).contains(&key.index) {
+            return Token::Listener(key.index - Self::OWN);
+        }
+        Self::of_connection(key)
+    }
+
+    /// The token of anything but datagrams of STUN and TURN.
+    #[inline(never)]
+    fn of_connection(key: RelayKey) -> Token {
         if let Some(token) = SipToken::from_key(key) {
             return Token::Sip(token);
         }
@@ -233,7 +243,6 @@ impl Token {
                 generation: key.generation,
             }),
             index if ACCEPT.contains(&index) => Token::Accept((index - ACCEPT.start) as u16),
-            Self::OWN.. => Token::Listener(key.index - Self::OWN),
             _ => Token::Relay(key),
         }
     }
