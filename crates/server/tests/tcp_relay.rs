@@ -342,6 +342,12 @@ fn clients_of_one_server_connect_to_each_other() {
         0,
         "refused only when accepted"
     );
+    eventually("it is refused", || {
+        server
+            .stats()
+            .sum(|worker| worker.engine.peer_connections_refused)
+            == 1
+    });
     assert_eq!(other.permit(of_one), 0);
     let (mut third, of_third) = plain.allocated();
     let id = connected(&mut third, of_other);
