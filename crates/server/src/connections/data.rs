@@ -61,6 +61,8 @@ impl Connections {
         let slot = self.find(path)?;
         self.write(slot, poller, now);
         let mut connection = self.take_out(slot)?;
+        // A stream has no age: what fits into the socket may wait there. An error is harmless.
+        let _ = connection.stream.set_unsent_limit(u32::MAX);
         let kept = connection.begin_data(&mut self.spare);
         let data = DataConnection {
             connection,
