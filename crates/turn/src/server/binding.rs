@@ -34,9 +34,9 @@ impl Server {
             FingerprintState::Valid => true,
             FingerprintState::Invalid => return Err(DropReason::WrongFingerprint),
         };
-        let unknown = self.unknown_of_binding(path, message, is_known);
-        if !unknown.is_empty() {
+        if self.has_unknown_of_binding(path, message) {
             let asked = Asked::by_anybody(path, message);
+            let unknown = self.unknown_of_binding(path, message, is_known);
             self.refuse(&asked, &Refusal::Unknown(Box::new(unknown)));
         } else if self.config.discovery.listeners.is_empty() {
             return self.mapped(path, message, fingerprint);
@@ -92,6 +92,13 @@ impl Server {
             Err(refusal) => self.refuse(&asked, &refusal),
         }
         Ok(())
+    }
+
+    /// Whether a request without credentials has an attribute that is not understood.
+    fn has_unknown_of_binding(&self, path: &ClientPath, message: &Message<'_>) -> bool {
+        let discovery = &self.config.discovery;
+        let known = |attribute| is_known(attribute) || discovery.knows(path, attribute);
+        message.unknown_required(known).next().is_some()
     }
 
     /// The attributes that are neither `is_understood` nor those of RFC 5780 on its listeners.

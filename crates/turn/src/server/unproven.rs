@@ -22,14 +22,26 @@ const CELLS: usize = 8192;
 const OVER_AVERAGE: u32 = 4;
 
 /// The counts of one second.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct Unproven {
     second: u64,
-    key: [u64; 2],
+    /// Under the key of this second.
+    hash: KeyedHash,
     /// Of all sources together.
     total: u32,
     /// Both rows. Empty until there is something to count.
     cells: Box<[u32]>,
+}
+
+impl Default for Unproven {
+    fn default() -> Unproven {
+        Unproven {
+            second: 0,
+            hash: KeyedHash::new(0, 0),
+            total: 0,
+            cells: Box::default(),
+        }
+    }
 }
 
 impl Unproven {
@@ -70,7 +82,7 @@ impl Unproven {
             self.cells.fill(0);
         }
         self.second = second_of(now);
-        self.key = [random.word(), random.word()];
+        self.hash = KeyedHash::new(random.word(), random.word());
         self.total = 0;
     }
 
@@ -81,7 +93,7 @@ impl Unproven {
             IpAddr::V4(v4) => 1 << 63 | u64::from(v4.to_bits()),
             IpAddr::V6(v6) => (v6.to_bits() >> 64) as u64,
         };
-        let hash = KeyedHash::new(self.key[0], self.key[1]).bytes(&source.to_ne_bytes());
+        let hash = self.hash.bytes(&source.to_ne_bytes());
         let (low, high) = (hash as usize, (hash >> 32) as usize);
         [low % CELLS, CELLS + high % CELLS]
     }
