@@ -167,4 +167,18 @@ mod tests {
         hook(&opened("one"));
         assert_eq!(lost.load(Ordering::Relaxed), 1);
     }
+
+    #[test]
+    fn an_owned_event_has_all_of_its_client() {
+        let five_tuple = FiveTuple {
+            transport: Transport::Tcp,
+            local: "192.0.2.1:3478".parse().expect("an address"),
+            remote: "198.51.100.1:4000".parse().expect("an address"),
+        };
+        let client = ClientIdentity::new(five_tuple, "example.org", "ann").over_tcp();
+        let peer = "192.0.2.7".parse().expect("an address");
+        let event = Event::PermissionEnded { client, peer };
+        let owned = OwnedEvent::from(&event);
+        assert_eq!(owned.get().client(), Some(&client));
+    }
 }

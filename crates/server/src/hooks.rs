@@ -155,8 +155,7 @@ impl<'a> Event<'a> {
     /// The same event with another realm and user name.
     #[expect(clippy::too_many_lines, reason = "one arm for each event")]
     pub(crate) fn with_names<'b>(&self, realm: &'b str, user: &'b str) -> Event<'b> {
-        let identity =
-            |client: &ClientIdentity<'a>| ClientIdentity::new(client.five_tuple, realm, user);
+        let identity = |client: &ClientIdentity<'a>| client.with_names(realm, user);
         match *self {
             Event::AuthenticationFailed {
                 five_tuple,

@@ -213,7 +213,7 @@ impl Live {
         config.offload = self.offload;
         // Each worker counts for itself, and the kernel spreads the clients of one source over all of them.
         let workers = u32::try_from(self.workers).unwrap_or(u32::MAX).max(1);
-        config.unproven_responses = settings.unproven_responses.div_ceil(workers);
+        config.unverified_responses = settings.unverified_responses.div_ceil(workers);
         config.alternates = Redirect::of(&settings.alternates, self.draining, &self.quotas);
         config.discovery.clone_from(&self.discovery);
         if self.draining {

@@ -40,7 +40,7 @@ pub struct RealmSettings {
     pub allocations: u32,
     /// How many relayed addresses one user may hold. Default [`QuotaLimits::PER_USER`].
     pub allocations_per_user: u32,
-    /// As [`Settings::allocation_rate`](crate::Settings::allocation_rate), in bytes per second. Default 0: no limit.
+    /// Bytes of application data per second that one allocation may have relayed, 1,000 to 10,000,000,000; 0: no limit. Default 0.
     pub allocation_rate: u64,
 }
 

@@ -82,9 +82,9 @@ pub struct Settings {
     /// short requests over UDP get no response: a Binding request of less than 32 bytes (IPv4) or 44 (IPv6), and an Allocate
     /// request that is shorter than its challenge.
     pub strict_amplification: bool,
-    /// Error responses per second over UDP to one address (IPv4) or /64 (IPv6) that has proven nothing, 1 or more. Beyond, requests are dropped. A
-    /// request that authenticates gives one back. Loopback addresses have no limit. Default 10,000.
-    pub unproven_responses: u32,
+    /// Error responses per second over UDP to one address (IPv4) or /64 (IPv6) that no valid nonce has verified, 1 or more. Requests
+    /// beyond are dropped. A request that authenticates gives one back. Loopback addresses have no limit. Default 10,000. The workers share it.
+    pub unverified_responses: u32,
     /// Which Binding requests the kernel answers, where it relays. Default: [`KernelBinding::default`].
     pub kernel_binding: KernelBinding,
     /// Limits of connections over TCP and TLS.
@@ -111,8 +111,8 @@ impl Settings {
     pub const MAX_CHANNELS: usize = 256;
     /// The default of [`Settings::max_peer_connections`].
     pub const MAX_PEER_CONNECTIONS: usize = 16;
-    /// The default of [`Settings::unproven_responses`].
-    pub const UNPROVEN_RESPONSES: u32 = 10_000;
+    /// The default of [`Settings::unverified_responses`].
+    pub const UNVERIFIED_RESPONSES: u32 = 10_000;
     /// The default of [`Settings::max_allocations`].
     pub const MAX_ALLOCATIONS: usize = 1 << 20;
 
@@ -265,7 +265,7 @@ impl Default for Settings {
             draft_dual_allocation: true,
             authenticate_binding: false,
             strict_amplification: false,
-            unproven_responses: Self::UNPROVEN_RESPONSES,
+            unverified_responses: Self::UNVERIFIED_RESPONSES,
             kernel_binding: KernelBinding::default(),
             streams: StreamSettings::default(),
             alternates: AlternateSettings::default(),

@@ -214,8 +214,8 @@ pub(crate) struct Limits {
     pub(crate) stream_queue: u32,
     /// Bytes that may wait on all connections.
     pub(crate) stream_queue_total: u32,
-    /// Error responses per second to a source that has proven nothing.
-    pub(crate) unproven_responses: u32,
+    /// Error responses per second to a source that is not verified.
+    pub(crate) unverified_responses: u32,
     /// Whether unproven addresses never get more bytes than they sent.
     pub(crate) strict_amplification: bool,
     /// Lifetime of an allocation that asks for none.
@@ -351,7 +351,7 @@ fn limits(settings: &Settings) -> Option<Limits> {
     let s = settings.clone();
     Some(Limits {
         strict_amplification: s.amplification?.value == Amplification::Strict,
-        unproven_responses: s.unproven_responses?.value.0,
+        unverified_responses: s.unverified_responses?.value.0,
         allocations: s.allocations?.value.0,
         allocations_per_user: s.allocations_per_user?.value.0,
         allocations_per_source: s.allocations_per_source?.value.0,

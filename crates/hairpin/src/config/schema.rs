@@ -53,7 +53,7 @@ pub(crate) type PeerConnections = Bounded<1, 1_024>;
 /// Channels in the kernel: two entries each, so that the most take a gigabyte of its memory.
 pub(crate) type OffloadChannels = Bounded<1, { server::offload::Offload::MOST_CHANNELS }>;
 /// Error responses per second and source: without any, no client could begin.
-pub(crate) type UnprovenResponses = Bounded<1, 100_000_000>;
+pub(crate) type UnverifiedResponses = Bounded<1, 100_000_000>;
 /// Binding requests per second and source prefix: no link brings 100 million.
 pub(crate) type BindingRate = Bounded<0, 100_000_000>;
 
@@ -233,8 +233,8 @@ pub(crate) struct Settings {
     pub(crate) stream_queue: Entry<QueueSize>,
     /// `limits.stream_queue_total`
     pub(crate) stream_queue_total: Entry<QueueTotal>,
-    /// `limits.unproven_responses_per_source`
-    pub(crate) unproven_responses: Entry<UnprovenResponses>,
+    /// `limits.unverified_responses_per_source`
+    pub(crate) unverified_responses: Entry<UnverifiedResponses>,
     /// `limits.amplification`
     pub(crate) amplification: Entry<Amplification>,
     /// `alternate.servers`
@@ -491,8 +491,8 @@ pub(crate) const KEYS: &[Key] = &[
     Key::new("limits", "stream_queue_total", |s| {
         &mut s.stream_queue_total
     }),
-    Key::new("limits", "unproven_responses_per_source", |s| {
-        &mut s.unproven_responses
+    Key::new("limits", "unverified_responses_per_source", |s| {
+        &mut s.unverified_responses
     }),
     Key::new("limits", "amplification", |s| &mut s.amplification),
     Key::new("alternate", "servers", |s| &mut s.alternate_servers),

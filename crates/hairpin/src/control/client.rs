@@ -12,7 +12,7 @@ use super::protocol::{self, Command, MAX_REPLY, Reply};
 /// More than a server takes for any command.
 const TIME: Duration = Duration::from_secs(90);
 
-/// Has the server at `path` obey.
+/// Sends a request to the server at `path`, and waits for its reply.
 ///
 /// # Errors
 /// If there is no server, or no reply. What the server refuses is a reply.

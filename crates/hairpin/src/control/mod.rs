@@ -1,15 +1,15 @@
 //! The control socket: a Unix socket at which the user of the server and root ask what it does, and tell it what to do.
 //!
 //! One line of JSON each way, then the connection ends. A thread of its own serves it, and answers what an
-//! [`Observer`](server::Observer) can see; what changes the server is an [`Order`] for the main thread.
+//! [`Observer`](server::Observer) can see; what changes the server is an [`Change`] for the main thread.
 
+mod changes;
 pub(crate) mod client;
-mod orders;
 pub(crate) mod protocol;
 mod serve;
 mod socket;
 mod status;
 
-pub(crate) use orders::{Inbox, Order, Orders, channel};
+pub(crate) use changes::{Change, ChangeSender, Inbox, channel};
 pub(crate) use serve::Shared;
 pub(crate) use socket::{Bound, bind};

@@ -11,7 +11,7 @@ use tokio::net::{UnixListener, UnixStream};
 use tokio::time::{sleep, timeout};
 
 use super::protocol::{self, Command, MAX_REQUEST, Refusal, Reply};
-use super::{Bound, Order, Orders, status};
+use super::{Bound, Change, ChangeSender, status};
 use crate::admin::Serving;
 use crate::metrics::Source;
 
@@ -40,13 +40,13 @@ impl Bound {
     ///
     /// # Errors
     /// If the thread or its runtime cannot be made.
-    pub(crate) fn serve(self, shared: Arc<Shared>, orders: Orders) -> Result<Serving> {
+    pub(crate) fn serve(self, shared: Arc<Shared>, changes: ChangeSender) -> Result<Serving> {
         let Bound { listener, file } = self;
         Serving::start("hairpin-control", move || {
             let listener = UnixListener::from_std(listener)?;
             Ok(async move {
                 let owner = file.owner;
-                serve(listener, owner, Arc::new((shared, orders))).await;
+                serve(listener, owner, Arc::new((shared, changes))).await;
                 drop(file);
             })
         })
@@ -55,7 +55,7 @@ impl Bound {
 }
 
 /// Serves for ever.
-async fn serve(listener: UnixListener, owner: u32, with: Arc<(Arc<Shared>, Orders)>) {
+async fn serve(listener: UnixListener, owner: u32, with: Arc<(Arc<Shared>, ChangeSender)>) {
     let mut open = Vec::with_capacity(CONNECTIONS);
     loop {
         match listener.accept().await {
@@ -75,7 +75,7 @@ async fn serve(listener: UnixListener, owner: u32, with: Arc<(Arc<Shared>, Order
 }
 
 /// Reads one request and answers it.
-async fn converse(stream: UnixStream, owner: u32, with: Arc<(Arc<Shared>, Orders)>) {
+async fn converse(stream: UnixStream, owner: u32, with: Arc<(Arc<Shared>, ChangeSender)>) {
     let reply = match request(&stream, owner).await {
         Ok(command) => respond(command, &with).await,
         Err(refusal) => Err(refusal),
@@ -106,13 +106,13 @@ async fn request(stream: &UnixStream, owner: u32) -> Result<Command, Refusal> {
     }
 }
 
-async fn respond(command: Command, with: &(Arc<Shared>, Orders)) -> Reply {
-    let (shared, orders) = with;
+async fn respond(command: Command, with: &(Arc<Shared>, ChangeSender)) -> Reply {
+    let (shared, changes) = with;
     match command {
         Command::Status => Ok(status::status(shared)),
-        Command::Reload => orders.give(Order::Reload).await,
-        Command::Drain => orders.give(Order::Drain).await,
-        Command::EndDrain => orders.give(Order::EndDrain).await,
+        Command::Reload => changes.send(Change::Reload).await,
+        Command::Drain => changes.send(Change::Drain).await,
+        Command::EndDrain => changes.send(Change::EndDrain).await,
     }
 }
 

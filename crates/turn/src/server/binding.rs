@@ -80,7 +80,7 @@ impl Server {
                 if let Some(bytes) = response.padding
                     && !self.padding_budgets.take(client, bytes, now.mono)
                 {
-                    return Err(DropReason::PaddingOverBudget);
+                    return Err(DropReason::PaddingOverLimit);
                 }
                 asked.path = response.path;
                 self.succeed(&asked, |message| response.write(message));

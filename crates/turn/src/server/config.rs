@@ -53,9 +53,9 @@ pub struct Config {
     /// responses only to requests that are long enough: see [`DropReason::Amplification`](super::DropReason::Amplification). If not, a response is
     /// at most three times as large.
     pub strict_amplification: bool,
-    /// Error responses per second over UDP to one address (IPv4) or /64 (IPv6) that has proven nothing. What comes beyond is dropped. A request
-    /// that authenticates gives one back. Loopback addresses have no limit.
-    pub unproven_responses: u32,
+    /// Error responses per second over UDP to one address (IPv4) or /64 (IPv6) that no valid nonce has verified; 0 sends none. Requests beyond are
+    /// dropped. A request that authenticates gives one back. Loopback addresses have no limit. Default 10,000. Each engine counts for itself.
+    pub unverified_responses: u32,
     /// Which clients are sent to another server instead of an allocation (300); `None` sends none.
     pub alternates: Option<Arc<dyn Alternates>>,
     /// Whether IPv4 relayed addresses can be had; if not, asking for one is 440.
@@ -157,7 +157,7 @@ impl Config {
             policy,
             quota: Arc::new(Unlimited),
             strict_amplification: false,
-            unproven_responses: 10_000,
+            unverified_responses: 10_000,
             alternates: None,
             relay_v4: true,
             relay_v6: true,

@@ -44,12 +44,13 @@ drop_reasons! {
     LookupsOfPrefix = "lookups_of_prefix",
     /// A retransmission of an Allocate request whose allocation the client has deleted since (RFC 8489 §6.3.1).
     AllocationDeleted = "allocation_deleted",
-    /// Answering would send more than three times the bytes received to an unproven address.
+    /// The response would be larger than the amplification limit of an address that is not verified: three times the request, or once with
+    /// [`Config::strict_amplification`](super::Config::strict_amplification).
     Amplification = "amplification",
-    /// The source has had all the error responses of this second that it gets without having proven anything.
-    UnprovenOverBudget = "unproven_over_budget",
+    /// The source address, which no valid nonce has verified, has had its error responses of this second.
+    UnverifiedOverLimit = "unverified_over_limit",
     /// A Binding request with PADDING, from a prefix that has had its share of padded responses in this second (RFC 5780 §7.6).
-    PaddingOverBudget = "padding_over_budget",
+    PaddingOverLimit = "padding_over_limit",
     /// An indication or ChannelData from a client without an allocation (RFC 8656 §5).
     NoAllocation = "no_allocation",
     /// The relayed transport address has expired.

@@ -101,7 +101,7 @@ mod slab;
 mod stats;
 mod tcp;
 mod token_user;
-mod unproven;
+mod unverified;
 mod user;
 mod verdict;
 mod walk;
@@ -152,7 +152,7 @@ use report::Reports;
 use reservation::Tokens;
 use slab::Slab;
 use tcp::PeerConnections;
-use unproven::Unproven;
+use unverified::Unverified;
 use user::KnownUsers;
 pub use user::{Forget, VerifiedUser};
 use walk::Walks;
@@ -183,7 +183,7 @@ pub struct Server {
     known_users: KnownUsers,
     lookups: Lookups,
     padding_budgets: PaddingBudgets,
-    unproven: Unproven,
+    unverified: Unverified,
     reports: Reports,
     outputs: Outputs,
     limiter: Limiter,
@@ -218,7 +218,7 @@ impl Server {
             known_users: KnownUsers::new(by_name),
             lookups: Lookups::new(by_five_tuple.clone()),
             padding_budgets: PaddingBudgets::new(by_five_tuple),
-            unproven: Unproven::default(),
+            unverified: Unverified::default(),
             reports: Reports::default(),
             outputs: Outputs::default(),
             limiter,

@@ -50,14 +50,14 @@ pub enum Output<'a> {
         /// Who has made the request: hand it over with the request.
         user: &'a VerifiedUser,
     },
-    /// A ConnectionBind request (RFC 6062) whose CONNECTION-ID is another server's: hand it over with the client's connection, to
-    /// [`connection_moved`](super::Server::connection_moved) of that server; if there is no such server, of this one, which refuses it.
+    /// A ConnectionBind request (RFC 6062 §5.4) whose CONNECTION-ID belongs to another server. Move the client's connection there, and call its
+    /// [`connection_moved`](super::Server::connection_moved). If that server does not exist, call it here: the client gets 400.
     MoveConnection {
         /// The number of that server.
         to: u16,
         /// The client.
         path: ClientPath,
-        /// The request, byte for byte. Nobody has proven it yet.
+        /// The request, byte for byte. It is not authenticated yet.
         message: &'a [u8],
     },
     /// The reservation token names another worker: ask its server with
@@ -120,16 +120,15 @@ pub enum Output<'a> {
         /// The peer.
         peer: SocketAddr,
     },
-    /// Join the connection to the peer with the client's data connection (RFC 6062 §5.4): whatever one receives, the other sends, after the
-    /// response that was queued before this output. When either ends, call
-    /// [`connection_closed`](super::Server::connection_closed).
+    /// Relay bytes between the connection to the peer and the data connection, both ways (RFC 6062 §5.4). First send the response that was
+    /// queued before this output. When either connection ends, call [`connection_closed`](super::Server::connection_closed).
     BindConnection {
         /// The connection to the peer.
         connection: ConnectionKey,
         /// The client's data connection.
         path: ClientPath,
     },
-    /// Close the connection to the peer, and the data connection that is bound to it. It may still be dialled.
+    /// Close the connection to the peer and its data connection, if one is bound. If the connection is still being established, cancel that.
     CloseConnection {
         /// The connection to the peer.
         connection: ConnectionKey,
@@ -281,7 +280,7 @@ impl Traffic {
     }
 }
 
-/// The transport protocol between the server and its peers (REQUESTED-TRANSPORT, RFC 8656 §18.7).
+/// The transport protocol between the server and its peers (REQUESTED-TRANSPORT, RFC 8656 §18.8; TCP: RFC 6062 §4.1).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum RelayTransport {

@@ -38,6 +38,18 @@ impl<'a> ClientIdentity<'a> {
 }
 
 impl ClientIdentity<'_> {
+    /// The same client with other texts.
+    #[must_use]
+    pub const fn with_names<'b>(&self, realm: &'b str, user: &'b str) -> ClientIdentity<'b> {
+        ClientIdentity {
+            five_tuple: self.five_tuple,
+            realm,
+            user,
+            relay: self.relay,
+            by_token: self.by_token,
+        }
+    }
+
     /// The same client, whose relayed transport address is one of TCP (RFC 6062).
     #[must_use]
     pub const fn over_tcp(mut self) -> Self {
@@ -89,12 +101,12 @@ pub enum PeerClass {
     Peer,
     /// A relayed transport address of this server: the client may talk to it, and the data stays inside the process.
     OwnRelay,
-    /// The client may not talk to it: 403 (RFC 8656 §10.2, §12.2), or a discarded datagram.
+    /// The client may not talk to it: 403 (RFC 8656 §10.2, §12.2; RFC 6062 §5.2), a discarded datagram, or a closed connection.
     Denied,
 }
 
-/// Which peers are allowed. The engine asks when a permission or a channel is made, for every Send indication, and once
-/// per channel and permission after [`Server::set_config`](super::Server::set_config).
+/// Which peers are allowed. The engine asks for each CreatePermission and ChannelBind request, each Send indication and each Connect
+/// request. After [`Server::set_config`](super::Server::set_config) it asks once for each permission, channel and connection with a peer.
 ///
 /// The engine itself denies Teredo and 6to4 addresses (RFC 8656 §21.4) and port 0.
 pub trait PeerPolicy: Debug + Send + Sync {

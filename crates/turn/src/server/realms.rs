@@ -1,11 +1,12 @@
 //! Several realms on one server: which one a client is asked for, and what is its own.
 //!
-//! The default realm is that of [`Config::realm`]. Another one is chosen by the first of these that is configured for one:
+//! The engine uses the first of these that names a configured realm, and otherwise [`Config::realm`]:
 //!
-//! 1. the realm of the allocation that the 5-tuple has;
-//! 2. the ORIGIN of the request (draft-ietf-tram-stun-origin);
-//! 3. the server name of the client's TLS or DTLS handshake ([`Server::set_server_name`]);
-//! 4. the address of the listener.
+//! 1. the REALM of a ConnectionBind request (RFC 6062 §4.3);
+//! 2. the realm of the allocation that the 5-tuple has;
+//! 3. the ORIGIN of the request (draft-ietf-tram-stun-origin);
+//! 4. the server name of the client's TLS or DTLS handshake (SNI, RFC 6066 §3; [`Server::set_server_name`]);
+//! 5. the address of the listener.
 //!
 //! A request with credentials of any other realm gets 401, with the realm that was chosen.
 
@@ -42,7 +43,7 @@ pub struct RealmConfig {
     pub listeners: Vec<SocketAddr>,
     /// From the names of its users to keys.
     pub credentials: Arc<dyn Credentials>,
-    /// As [`Config::allocation_rate`].
+    /// Bytes of application data per second that one allocation may have relayed, 1,000 to 10,000,000,000; 0: no limit.
     pub allocation_rate: u64,
 }
 
@@ -61,7 +62,7 @@ impl RealmConfig {
     }
 }
 
-/// The place of a realm in [`Config::realms`], plus one. The default realm is 0.
+/// The index of a realm in [`Config::realms`], plus one. The default realm is 0.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct RealmNumber(u16);
 

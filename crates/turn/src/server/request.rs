@@ -144,7 +144,7 @@ impl Server {
         match self.authenticate(now, &asked, message, source) {
             Ok(user) => {
                 asked.user = Some(user);
-                self.give_unproven_back(now.mono, path);
+                self.give_unverified_back(now.mono, path);
                 // One that was moved here has been reported where it came from.
                 if asked.may_move {
                     self.report_authenticated(&asked);
@@ -167,7 +167,7 @@ impl Server {
         reason: Unauthenticated,
     ) -> Result<(), DropReason> {
         if !matches!(reason, Unauthenticated::Parked) {
-            self.take_unproven(now.mono, &asked.path)?;
+            self.take_unverified(now.mono, &asked.path)?;
         }
         let request_len = message.as_bytes().len();
         let mut challenge = |error, issuer| self.challenge(now, asked, request_len, error, issuer);

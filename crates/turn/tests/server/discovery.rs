@@ -186,7 +186,7 @@ fn a_prefix_that_has_had_its_padding_waits_for_the_next_second() {
         world.ask(&to(0, 0), &padded);
     }
     let dropped = world.dropped(&to(0, 0), &padded);
-    assert_eq!(dropped, DropReason::PaddingOverBudget);
+    assert_eq!(dropped, DropReason::PaddingOverLimit);
     assert_eq!(world.ask(&to(0, 0), &request(|_| {})).code(), 0);
     world.pass_s(1);
     assert_eq!(world.ask(&to(0, 0), &padded).code(), 0);

@@ -35,4 +35,4 @@ mod reservations;
 mod retransmissions;
 mod tcp;
 mod tokens;
-mod unproven;
+mod unverified;

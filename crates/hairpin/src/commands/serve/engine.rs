@@ -413,7 +413,7 @@ fn settings(config: &Config) -> Settings {
     settings.users = passwords(&config.users);
     settings.secrets = bytes(&config.secrets);
     settings.strict_amplification = config.limits.strict_amplification;
-    settings.unproven_responses = config.limits.unproven_responses;
+    settings.unverified_responses = config.limits.unverified_responses;
     settings.access_tokens = access_tokens(config);
     settings.alternates = config.alternate.settings();
     settings.realms = config.realms.iter().map(realm).collect();
@@ -552,7 +552,7 @@ mod tests {
         assert_eq!(config.receive_buffer, server::RECEIVE_BUFFER);
         assert_eq!(config.send_buffer, server::SEND_BUFFER);
         assert_eq!(ours.quota, library.quota);
-        assert_eq!(ours.unproven_responses, library.unproven_responses);
+        assert_eq!(ours.unverified_responses, library.unverified_responses);
         assert_eq!(ours.nonce_lifetime, library.nonce_lifetime);
         assert_eq!(ours.default_lifetime, library.default_lifetime);
         assert_eq!(ours.max_lifetime, library.max_lifetime);

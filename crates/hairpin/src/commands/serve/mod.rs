@@ -1,11 +1,11 @@
-//! `hairpin serve`: reads the configuration, starts the server, says where it is, and obeys signals until it is told to stop.
+//! `hairpin serve`: reads the configuration, starts the server, says where it is, and serves until a signal ends it.
 
 mod banner;
+mod changes;
 mod denied;
 mod engine;
 mod kernel;
 pub(super) mod log;
-mod orders;
 #[cfg(test)]
 mod panic_tests;
 mod plan;
@@ -94,9 +94,9 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
         admin: admin_address,
         stopping: AtomicBool::new(false),
     });
-    let (orders, inbox) = control::channel(&signals).context("cannot make the control socket")?;
+    let (changes, inbox) = control::channel(&signals).context("cannot make the control socket")?;
     let control = control
-        .map(|control| control.serve(Arc::clone(&shared), orders))
+        .map(|control| control.serve(Arc::clone(&shared), changes))
         .transpose()?;
     output::print(&banner.render())?;
     Service {
@@ -285,7 +285,7 @@ impl Service<'_> {
                 Some(Signal::Hangup) => drop(self.reload()),
                 _ => {}
             }
-            self.obey();
+            self.apply_changes();
             self.read_changed_deny_files();
             if self.engine.has_failed() {
                 // Says which worker, and why: the process ends, and its supervisor starts a whole one.
@@ -346,10 +346,10 @@ impl Service<'_> {
             }
             self.manager.tick(&observer);
             if Instant::now() < drained_by {
-                self.manager.draining(|| orders::what_is_left(&observer));
+                self.manager.draining(|| changes::what_is_left(&observer));
             }
             while let Some(asked) = self.inbox.next() {
-                let reply = orders::while_stopping(asked.order());
+                let reply = changes::while_stopping(asked.change());
                 asked.reply(reply);
             }
         }

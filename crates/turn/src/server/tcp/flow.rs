@@ -6,10 +6,11 @@ use super::super::relay::Relay;
 use crate::{ConnectionKey, Mono, Now};
 
 impl Server {
-    /// How many bytes may be relayed between a connection and its data connection now.
+    /// Bytes that may be relayed between a connection and its data connection now; `usize::MAX` without a rate limit or for an unknown connection.
     ///
     /// # Errors
-    /// None now, because of [`Config::allocation_rate`](super::super::Config::allocation_rate): ask again at this moment, and read nothing before.
+    /// The rate limit is used up ([`Config::allocation_rate`](super::super::Config::allocation_rate)). Read nothing before the returned time, then
+    /// call again.
     pub fn stream_allowance(&mut self, now: Now, connection: ConnectionKey) -> Result<usize, Mono> {
         match self.client_of(connection) {
             Some(place) => {

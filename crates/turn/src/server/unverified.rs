@@ -1,12 +1,12 @@
-//! A budget of error responses for each source over UDP that has proven nothing.
+//! A limit of error responses for each source address over UDP that is not verified.
 //!
 //! Whoever writes another's address into requests makes the server send its error responses there. So each source gets so many per
-//! second. An authenticated request gives its source one back: the nonce in it has proven the address, so that honest clients behind
-//! one NAT do not use the budget up.
+//! second. An authenticated request gives its source one back, because the nonce in it has verified the address: many clients behind
+//! one NAT are served.
 //!
 //! The counts are in two rows of cells, under a key that changes every second, so memory is bounded and nobody can choose addresses that
-//! collide. The smaller of the two cells counts. A flood with random sources fills all cells alike: what an average cell has, times four,
-//! is added to the budget, so that it does not silence the others.
+//! collide. The smaller of the two cells counts. A source is limited at the configured number plus four times the average of all cells. In a
+//! flood from random sources all cells fill evenly, so other sources are still served.
 
 use std::net::IpAddr;
 
@@ -18,12 +18,12 @@ use crate::{ClientPath, Mono, Transport};
 /// Cells of a row: 64 KiB for both rows.
 const CELLS: usize = 8192;
 
-/// What an average cell has is added to the budget so many times. Few cells have four times the average, and fewer sources two such cells.
+/// The average count of a cell is added to the limit so many times.
 const OVER_AVERAGE: u32 = 4;
 
 /// The counts of one second.
 #[derive(Debug)]
-pub(super) struct Unproven {
+pub(super) struct Unverified {
     second: u64,
     /// Under the key of this second.
     hash: KeyedHash,
@@ -33,9 +33,9 @@ pub(super) struct Unproven {
     cells: Box<[u32]>,
 }
 
-impl Default for Unproven {
-    fn default() -> Unproven {
-        Unproven {
+impl Default for Unverified {
+    fn default() -> Unverified {
+        Unverified {
             second: 0,
             hash: KeyedHash::new(0, 0),
             total: 0,
@@ -44,7 +44,7 @@ impl Default for Unproven {
     }
 }
 
-impl Unproven {
+impl Unverified {
     /// Takes one response out of a source's budget. `false` if nothing is left of it.
     fn take(&mut self, source: IpAddr, budget: u32, now: Mono, random: &mut Random) -> bool {
         self.begin(now, random);
@@ -108,21 +108,25 @@ impl Server {
     ///
     /// # Errors
     /// Nothing is left of it in this second.
-    pub(super) fn take_unproven(&mut self, now: Mono, path: &ClientPath) -> Result<(), DropReason> {
-        let budget = self.config.unproven_responses;
+    pub(super) fn take_unverified(
+        &mut self,
+        now: Mono,
+        path: &ClientPath,
+    ) -> Result<(), DropReason> {
+        let budget = self.config.unverified_responses;
         let source = path.five_tuple.remote.ip();
         // Nobody else is at a loopback address, and every other transport has proven the address.
         if path.five_tuple.transport != Transport::Udp || source.is_loopback() {
             return Ok(());
         }
-        let is_left = self.unproven.take(source, budget, now, &mut self.random);
-        is_left.then_some(()).ok_or(DropReason::UnprovenOverBudget)
+        let is_left = self.unverified.take(source, budget, now, &mut self.random);
+        is_left.then_some(()).ok_or(DropReason::UnverifiedOverLimit)
     }
 
     /// The client has proven its address.
-    pub(super) fn give_unproven_back(&mut self, now: Mono, path: &ClientPath) {
+    pub(super) fn give_unverified_back(&mut self, now: Mono, path: &ClientPath) {
         if path.five_tuple.transport == Transport::Udp {
-            self.unproven.give_back(path.five_tuple.remote.ip(), now);
+            self.unverified.give_back(path.five_tuple.remote.ip(), now);
         }
     }
 }
@@ -139,10 +143,10 @@ mod tests {
 
     #[test]
     fn a_source_has_its_budget_each_second_and_its_64_is_one_source() {
-        let (mut unproven, mut random) = (Unproven::default(), Random::new([7; 32]));
+        let (mut unverified, mut random) = (Unverified::default(), Random::new([7; 32]));
         let mut passes = |source: &str, at: u64, times: usize| {
             let source = source.parse().unwrap();
-            let took = (0..times).filter(|_| unproven.take(source, 10, Mono(at), &mut random));
+            let took = (0..times).filter(|_| unverified.take(source, 10, Mono(at), &mut random));
             took.count()
         };
         assert_eq!(passes("192.0.2.1", 5 * SECOND, 30), 10);
@@ -156,32 +160,32 @@ mod tests {
 
     #[test]
     fn who_proves_the_address_gets_one_back() {
-        let (mut unproven, mut random) = (Unproven::default(), Random::new([7; 32]));
+        let (mut unverified, mut random) = (Unverified::default(), Random::new([7; 32]));
         for _ in 0..1000 {
-            assert!(unproven.take(ip(1), 10, Mono(SECOND), &mut random));
-            unproven.give_back(ip(1), Mono(SECOND));
+            assert!(unverified.take(ip(1), 10, Mono(SECOND), &mut random));
+            unverified.give_back(ip(1), Mono(SECOND));
         }
-        unproven.give_back(ip(1), Mono(SECOND));
-        let all = (0..30).filter(|_| unproven.take(ip(1), 10, Mono(SECOND), &mut random));
+        unverified.give_back(ip(1), Mono(SECOND));
+        let all = (0..30).filter(|_| unverified.take(ip(1), 10, Mono(SECOND), &mut random));
         assert_eq!(all.count(), 10, "nobody gets more than it took");
     }
 
     #[test]
     fn a_flood_with_random_sources_leaves_others_their_budget() {
-        let (mut unproven, mut random) = (Unproven::default(), Random::new([7; 32]));
+        let (mut unverified, mut random) = (Unverified::default(), Random::new([7; 32]));
         let mut served = 0;
         for number in 0..1_000_000 {
             let now = Mono(SECOND + number * 5_000);
-            unproven.take(ip(0x0a00_0000 + number as u32), 10, now, &mut random);
+            unverified.take(ip(0x0a00_0000 + number as u32), 10, now, &mut random);
             if number % 1000 == 999 {
                 let honest = ip(0xc000_0200 + number as u32 / 1000);
-                served += usize::from(unproven.take(honest, 10, now, &mut random));
+                served += usize::from(unverified.take(honest, 10, now, &mut random));
             }
         }
         assert!(served >= 990, "{served} of 1000");
         // One of them sends more than its part.
         let late = Mono(SECOND + 4_999_000_000);
-        let one = (0..100_000).filter(|_| unproven.take(ip(9), 10, late, &mut random));
+        let one = (0..100_000).filter(|_| unverified.take(ip(9), 10, late, &mut random));
         let one = one.count();
         assert!(one < 1000, "{one}");
     }

@@ -1,4 +1,4 @@
-//! What the thread of the control socket has the main thread do.
+//! Changes of the server that the control socket asks for, and that the main thread makes.
 
 use std::io;
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
@@ -10,14 +10,14 @@ use tokio::time::timeout;
 
 use super::protocol::{Refusal, Reply};
 
-/// Orders that may wait. They come by hand or from a service manager, one at a time.
+/// Changes that may wait. They come by hand or from a service manager, one at a time.
 const WAITING: usize = 16;
-/// How long an order may take: a reload reads files only.
+/// How long a change may take: a reload reads files only.
 const TIME: Duration = Duration::from_secs(60);
 
-/// What the main thread is to do.
+/// What the main thread is asked to do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Order {
+pub(crate) enum Change {
     /// Read the configuration again.
     Reload,
     /// Admit no new work.
@@ -26,17 +26,17 @@ pub(crate) enum Order {
     EndDrain,
 }
 
-/// An order that waits for its reply.
+/// A change that waits for the main thread.
 #[derive(Debug)]
-pub(crate) struct Asked {
-    order: Order,
+pub(crate) struct PendingChange {
+    change: Change,
     reply: oneshot::Sender<Reply>,
 }
 
-impl Asked {
+impl PendingChange {
     /// What is to be done.
-    pub(crate) fn order(&self) -> Order {
-        self.order
+    pub(crate) fn change(&self) -> Change {
+        self.change
     }
 
     /// Says what came of it.
@@ -46,34 +46,38 @@ impl Asked {
     }
 }
 
-/// Where orders come from.
+/// Sends changes to the main thread.
 #[derive(Debug)]
-pub(crate) struct Orders {
-    sender: SyncSender<Asked>,
+pub(crate) struct ChangeSender {
+    sender: SyncSender<PendingChange>,
     waker: SignalWaker,
 }
 
-/// Where orders go to.
+/// Receives changes in the main thread.
 #[derive(Debug)]
 pub(crate) struct Inbox {
-    receiver: Receiver<Asked>,
+    receiver: Receiver<PendingChange>,
 }
 
-/// Orders to the thread that waits for `signals`.
+/// A channel to the thread that waits for `signals`.
 ///
 /// # Errors
 /// When no file descriptor is left.
-pub(crate) fn channel(signals: &Signals) -> io::Result<(Orders, Inbox)> {
+pub(crate) fn channel(signals: &Signals) -> io::Result<(ChangeSender, Inbox)> {
     let waker = signals.waker()?;
     let (sender, receiver) = sync_channel(WAITING);
-    Ok((Orders { sender, waker }, Inbox { receiver }))
+    Ok((ChangeSender { sender, waker }, Inbox { receiver }))
 }
 
-impl Orders {
-    /// Has the main thread obey, and waits for its reply.
-    pub(super) async fn give(&self, order: Order) -> Reply {
+impl ChangeSender {
+    /// Asks the main thread for a change, and waits for its reply.
+    pub(super) async fn send(&self, change: Change) -> Reply {
         let (reply, outcome) = oneshot::channel();
-        if self.sender.try_send(Asked { order, reply }).is_err() {
+        if self
+            .sender
+            .try_send(PendingChange { change, reply })
+            .is_err()
+        {
             return Err(Refusal::new("too many commands wait: try again"));
         }
         self.waker.wake();
@@ -89,8 +93,8 @@ impl Orders {
 }
 
 impl Inbox {
-    /// The next order that waits.
-    pub(crate) fn next(&self) -> Option<Asked> {
+    /// The next change that waits.
+    pub(crate) fn next(&self) -> Option<PendingChange> {
         self.receiver.try_recv().ok()
     }
 }

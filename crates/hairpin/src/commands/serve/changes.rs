@@ -1,4 +1,4 @@
-//! What the control socket has the main thread do.
+//! Changes that the control socket asks for.
 
 use std::time::Duration;
 
@@ -8,23 +8,23 @@ use server::Observer;
 
 use super::Service;
 use super::reload::Mistakes;
-use crate::control::Order;
+use crate::control::Change;
 use crate::control::protocol::{Refusal, Reply};
 
 impl Service<'_> {
-    /// Obeys the orders that wait.
-    pub(super) fn obey(&mut self) {
+    /// Makes the changes that wait.
+    pub(super) fn apply_changes(&mut self) {
         while let Some(asked) = self.inbox.next() {
-            let reply = match asked.order() {
-                Order::Reload => self.reload_by_order(),
-                Order::Drain => self.drain_by_order(),
-                Order::EndDrain => self.end_drain_by_order(),
+            let reply = match asked.change() {
+                Change::Reload => self.reload_by_command(),
+                Change::Drain => self.drain_by_command(),
+                Change::EndDrain => self.end_drain_by_command(),
             };
             asked.reply(reply);
         }
     }
 
-    fn reload_by_order(&mut self) -> Reply {
+    fn reload_by_command(&mut self) -> Reply {
         match self.reload() {
             Ok(reloaded) => Ok(json!({
                 "warnings": reloaded.warnings,
@@ -35,7 +35,7 @@ impl Service<'_> {
     }
 
     /// Admits no new work from now on. The server goes on until it is told to stop.
-    fn drain_by_order(&self) -> Reply {
+    fn drain_by_command(&self) -> Reply {
         let drained = self.engine.drain(Duration::ZERO);
         let drained = drained.map_err(|error| Refusal::new(format!("not draining: {error:#}")))?;
         let status = what_is_left(&self.engine.observer());
@@ -47,7 +47,7 @@ impl Service<'_> {
     }
 
     /// Admits new work again.
-    fn end_drain_by_order(&self) -> Reply {
+    fn end_drain_by_command(&self) -> Reply {
         let ended = self.engine.end_drain();
         ended.map_err(|error| Refusal::new(format!("still draining: {error:#}")))?;
         self.manager.status(&self.serving());
@@ -79,9 +79,9 @@ pub(super) fn what_is_left(observer: &Observer) -> String {
 }
 
 /// A server that is about to end changes nothing any more.
-pub(super) fn while_stopping(order: Order) -> Reply {
-    match order {
-        Order::Reload | Order::EndDrain => Err(Refusal::new("the server is about to stop")),
-        Order::Drain => Ok(json!({ "drained": false })),
+pub(super) fn while_stopping(change: Change) -> Reply {
+    match change {
+        Change::Reload | Change::EndDrain => Err(Refusal::new("the server is about to stop")),
+        Change::Drain => Ok(json!({ "drained": false })),
     }
 }

@@ -11,7 +11,7 @@ use crate::world::{Client, World, bare, path, path_on};
 const SECOND: u64 = 1_000_000_000;
 
 fn world(budget: u32) -> World {
-    World::with(|config| config.unproven_responses = budget)
+    World::with(|config| config.unverified_responses = budget)
 }
 
 fn is_answered(world: &mut World, path: &ClientPath, request: &[u8]) -> bool {
@@ -37,7 +37,7 @@ fn beyond_the_budget_of_a_source_nothing_is_answered_until_the_next_second() {
     let request = bare(Method::ALLOCATE);
     let other_port = path("198.51.100.1:4001");
     let reason = world.dropped(&other_port, &request);
-    assert_eq!(reason, DropReason::UnprovenOverBudget);
+    assert_eq!(reason, DropReason::UnverifiedOverLimit);
     assert_eq!(answered(&mut world, &path("198.51.100.2:4000"), 20), 5);
     world.pass(SECOND);
     assert_eq!(answered(&mut world, &one, 20), 5);
@@ -78,7 +78,7 @@ fn every_error_response_counts_and_binding_responses_do_not() {
     assert_eq!(client.try_allocate(&mut world, |_| {}).code(), 400);
     let request = client.allocate_request(|_| {});
     let reason = world.dropped(&at, &request);
-    assert_eq!(reason, DropReason::UnprovenOverBudget);
+    assert_eq!(reason, DropReason::UnverifiedOverLimit);
     for _ in 0..20 {
         assert_eq!(world.ask(&at, &bare(Method::BINDING)).code(), 0);
     }
