@@ -311,8 +311,9 @@ fn connections_that_cannot_be_made_have_their_codes_rfc6062_5_2() {
     let peer = listener();
     assert_eq!(connect(&mut access.client(), address(&peer)).code(), 437);
     let (mut client, relayed) = access.allocated();
-    let closed = address(&peer);
-    drop(peer);
+    // The port of a connection: nobody listens there, and no other test gets it.
+    let held = TcpStream::connect(address(&peer)).expect("a connection");
+    let closed = held.local_addr().expect("connected");
     assert_eq!(connect(&mut client, closed).code(), 447);
     assert_eq!(
         connect(&mut client, closed).code(),
