@@ -67,7 +67,7 @@ fn is_same_client(owner: &ClientIdentity<'_>, client: &ClientIdentity<'_>) -> bo
     let address = |client: &ClientIdentity<'_>| client.five_tuple.remote.ip();
     match (owner.by_token, client.by_token) {
         (true, true) => address(owner) == address(client),
-        (one, other) => one == other && owner.user == client.user,
+        (one, other) => one == other && owner.user == client.user && owner.realm == client.realm,
     }
 }
 

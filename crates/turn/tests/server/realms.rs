@@ -6,8 +6,8 @@ use hairpin_turn::server::credentials::StaticCredentials;
 use hairpin_turn::server::{AuthFailure, ConfigError, Credentials, RealmConfig};
 use hairpin_turn::{ClientPath, Transport};
 use stun::{
-    Builder, Class, Lifetime, Method, Nonce, Origin, PasswordAlgorithm, PasswordAlgorithms, Realm,
-    RequestedTransport, TransactionId, long_term_key,
+    Builder, Class, EvenPort, Lifetime, Method, Nonce, Origin, PasswordAlgorithm,
+    PasswordAlgorithms, Realm, RequestedTransport, ReservationToken, TransactionId, long_term_key,
 };
 
 use crate::world::{Client, REALM, Reply, World, path, path_on};
@@ -306,5 +306,32 @@ fn realms_that_cannot_be_told_apart_are_refused() {
     let mut fast = shop();
     fast.allocation_rate = 1;
     assert_eq!(with(vec![fast]), Err(ConfigError::AllocationRate));
+    world.finish();
+}
+
+#[test]
+fn a_reserved_port_is_not_for_the_same_name_in_another_realm() {
+    let mut world = world();
+    let mut shop = to_port(Transport::Udp, REMOTE, 4444);
+    shop.five_tuple.local.set_ip("192.0.2.1".parse().unwrap());
+    let mut alice = client(&mut world, shop, "alice", SHOP);
+    let made = alice.try_allocate(&mut world, |request| {
+        request.push(&EvenPort { reserve: true }).unwrap();
+    });
+    assert_eq!(made.code(), 0);
+    world.expect_opened();
+    let token: ReservationToken = made.get().unwrap();
+    let mut claim = |remote: &str, port: u16, realm: &str| {
+        let mut path = to_port(Transport::Udp, remote, port);
+        path.five_tuple.local.set_ip("192.0.2.1".parse().unwrap());
+        let mut alice = client(&mut world, path, "alice", realm);
+        let reply = alice.try_allocate(&mut world, |request| {
+            request.push(&token).unwrap();
+        });
+        reply.code()
+    };
+    assert_eq!(claim("198.51.100.9:1", 5555, BANK), 508);
+    assert_eq!(claim("198.51.100.9:2", 4444, SHOP), 0);
+    world.expect_opened();
     world.finish();
 }
