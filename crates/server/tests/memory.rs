@@ -5,15 +5,12 @@
 mod common;
 
 use common::local::Crowd;
-use common::resident;
+use common::{measure_alone, resident};
 use stats_alloc::{INSTRUMENTED_SYSTEM, Region, StatsAlloc};
 use std::alloc::System;
-use std::sync::{Mutex, PoisonError};
 
 #[global_allocator]
 static ALLOCATOR: &StatsAlloc<System> = &INSTRUMENTED_SYSTEM;
-
-static TURN: Mutex<()> = Mutex::new(());
 
 /// Bytes per allocation, with a permission and a channel, when there are so many: of heap as it was asked for, and of resident
 /// memory, in which the allocator's own share and whole pages count.
@@ -35,7 +32,7 @@ fn bytes_per_allocation(count: usize) -> (isize, u64) {
 /// The answers kept for retransmissions are part of it; 40 seconds later it would be a quarter less.
 #[test]
 fn an_allocation_with_a_permission_and_a_channel_takes_at_most_600_bytes() {
-    let _alone = TURN.lock().unwrap_or_else(PoisonError::into_inner);
+    let _alone = measure_alone();
     for count in [1_000, 10_000] {
         let (heap, resident) = bytes_per_allocation(count);
         println!("{count} allocations: {heap} bytes of heap each, {resident} resident");
@@ -49,7 +46,7 @@ fn an_allocation_with_a_permission_and_a_channel_takes_at_most_600_bytes() {
 #[test]
 fn memory_is_flat_when_allocations_come_and_go() {
     const AT_ONCE: usize = 500;
-    let _alone = TURN.lock().unwrap_or_else(PoisonError::into_inner);
+    let _alone = measure_alone();
     let mut crowd = Crowd::new();
     let mut rounds = |count: usize| {
         for _ in 0..count {

@@ -3,7 +3,10 @@
 mod common;
 
 use common::stream::StreamLink;
-use common::{Client, Got, PASSWORD, StopAtEnd, USER, at, eventually, ip, resident, socket, start};
+use common::{
+    Client, Got, PASSWORD, StopAtEnd, USER, at, eventually, ip, measure_alone, resident, socket,
+    start,
+};
 use hairpin_server::connections::{EndReason, StreamSettings};
 use hairpin_server::{Builder, Running, Server};
 use std::io::Write as _;
@@ -71,6 +74,7 @@ impl Pair {
 
 #[test]
 fn a_flood_to_a_client_that_does_not_read_costs_others_little() {
+    let _alone = measure_alone();
     let server = start(builder());
     let others = [
         Pair::new(Client::stream(tcp(&server))),
@@ -87,8 +91,8 @@ fn a_flood_to_a_client_that_does_not_read_costs_others_little() {
     let flooded = std::thread::scope(|scope| {
         let stopper = StopAtEnd(stop);
         scope.spawn(|| {
-            // At least 24 MB.
-            while !stop.load(Ordering::Relaxed) || sent.load(Ordering::Relaxed) < 20_000 {
+            // At least 72 MB: four times what the server may use.
+            while !stop.load(Ordering::Relaxed) || sent.load(Ordering::Relaxed) < 60_000 {
                 deaf.peer.send_to(&[1; 1_200], deaf.relayed).expect("sent");
                 let number = sent.fetch_add(1, Ordering::Relaxed);
                 if number.is_multiple_of(64) {
@@ -108,7 +112,8 @@ fn a_flood_to_a_client_that_does_not_read_costs_others_little() {
     let limit = StreamSettings::default().queue_bytes as u64;
     assert!(queued > limit / 4, "the client's socket is full: {queued}");
     assert!(queued <= limit + 2_048, "{queued}");
-    assert!(grown < 16 << 20, "{grown}");
+    // The queue uses 4 MB, its chunks and the allocator some more. The worker touches up to 8 MB of receive buffers for the first time.
+    assert!(grown < 24 << 20, "{grown}");
     for (calm, flooded) in calm.iter().zip(flooded) {
         assert!(flooded <= (*calm * 2).max(NOISE), "{calm:?} {flooded:?}");
     }
@@ -118,6 +123,7 @@ fn a_flood_to_a_client_that_does_not_read_costs_others_little() {
 
 #[test]
 fn slow_and_silent_connections_keep_nothing_and_nobody_waits() {
+    let _alone = measure_alone();
     let deadline = Duration::from_secs(3);
     let mut limits = StreamSettings::default();
     limits.message_deadline = deadline;

@@ -85,6 +85,14 @@ impl Drop for StopAtEnd<'_> {
     }
 }
 
+/// Tests that measure the memory of the whole process hold this, so that they run one at a time.
+pub(crate) fn measure_alone() -> std::sync::MutexGuard<'static, ()> {
+    static ALONE: std::sync::Mutex<()> = std::sync::Mutex::new(());
+    ALONE
+        .lock()
+        .unwrap_or_else(std::sync::PoisonError::into_inner)
+}
+
 /// Resident memory of this process, in bytes.
 pub(crate) fn resident() -> u64 {
     let text = std::fs::read_to_string("/proc/self/statm").expect("Linux");
