@@ -162,8 +162,8 @@ impl Builder {
         self
     }
 
-    /// TCP connections from this network begin with a header of the PROXY protocol, version 2, that says whose they are. Those without one
-    /// are closed. For load balancers: others could claim any address.
+    /// TCP connections from this network must begin with a header of the PROXY protocol, version 2, which has the client's address. The
+    /// server closes a connection without one. This applies to SIP as well. Name only load balancers: others could claim any address.
     pub fn proxy_protocol_from(mut self, network: IpNet) -> Self {
         self.proxies.push(network);
         self

@@ -6,7 +6,7 @@ use hairpin_server::certificates::Certificates;
 use hairpin_server::rustls::pki_types::ServerName;
 use hairpin_server::rustls::{ClientConfig, RootCertStore};
 use hairpin_server::sip::SipSettings;
-use hairpin_server::{Running, Server};
+use hairpin_server::{Builder, Running, Server};
 use sip_client::{options, status, test_uas};
 use std::io::{Read as _, Write as _};
 use std::net::{SocketAddr, TcpStream};
@@ -27,6 +27,15 @@ const LIMITS: MessageLimits = MessageLimits {
 
 /// A server with all listeners on loopback, and what its clients trust.
 fn serve(settings: SipSettings, workers: usize) -> (Running, Arc<ClientConfig>) {
+    start(settings, workers, |builder| builder)
+}
+
+/// The same, with further settings.
+fn start(
+    settings: SipSettings,
+    workers: usize,
+    further: impl FnOnce(Builder) -> Builder,
+) -> (Running, Arc<ClientConfig>) {
     let certificates = Certificates::self_signed(&[NAME.to_owned()]).expect("a certificate");
     let chain = certificates.default_chain();
     let mut roots = RootCertStore::empty();
@@ -35,7 +44,7 @@ fn serve(settings: SipSettings, workers: usize) -> (Running, Arc<ClientConfig>) 
         .with_root_certificates(roots)
         .with_no_client_auth();
     let any: SocketAddr = "127.0.0.1:0".parse().expect("an address");
-    let server = Server::builder()
+    let builder = Server::builder()
         .listen(any)
         .relay_address(any.ip())
         .user("ann", "secret")
@@ -45,9 +54,8 @@ fn serve(settings: SipSettings, workers: usize) -> (Running, Arc<ClientConfig>) 
         .sip_listen_wss(any)
         .certificates(certificates)
         .sip(settings)
-        .workers(workers)
-        .start()
-        .expect("the server starts");
+        .workers(workers);
+    let server = further(builder).start().expect("the server starts");
     (server, Arc::new(client))
 }
 
@@ -74,7 +82,11 @@ impl Link {
     }
 
     fn tls(server: SocketAddr, config: &Arc<ClientConfig>) -> Link {
-        let mut link = Link::tcp(server);
+        Link::tcp(server).with_tls(config)
+    }
+
+    fn with_tls(self, config: &Arc<ClientConfig>) -> Link {
+        let mut link = self;
         let name = ServerName::try_from(NAME).expect("a name");
         link.tls = Some(Tls::client(Arc::clone(config), name).expect("a configuration"));
         link.take(&[]);
@@ -741,4 +753,98 @@ fn who_reads_no_answers_is_closed_and_others_are_served() {
             sip.closed_unread == number
         });
     }
+}
+
+/// A PROXY header of version 2 for TCP over IPv4 (the specification of HAProxy, section 2.2).
+fn proxy_header(client: [u8; 4]) -> Vec<u8> {
+    let rest = [198, 51, 100, 2, 0x12, 0x34, 0x13, 0xc4];
+    [&b"\r\n\r\n\0\r\nQUIT\n\x21\x11\0\x0c"[..], &client, &rest].concat()
+}
+
+/// A server behind a load balancer at 127.0.0.1.
+fn behind_a_load_balancer(settings: SipSettings) -> (Running, Arc<ClientConfig>) {
+    let network = "127.0.0.1/32".parse().expect("a network");
+    start(settings, 1, |builder| builder.proxy_protocol_from(network))
+}
+
+#[test]
+fn a_load_balancer_says_whose_a_connection_is() {
+    let (server, config) = behind_a_load_balancer(SipSettings::default());
+    for (transport, address) in [
+        ("TCP", server.sip_listeners()[0]),
+        ("TLS", server.sip_tls_listeners()[0]),
+        ("WS", server.sip_ws_listeners()[0]),
+        ("WSS", server.sip_wss_listeners()[0]),
+    ] {
+        let mut link = Link::tcp(address);
+        for byte in proxy_header([192, 0, 2, 7]).chunks(5) {
+            link.socket.write_all(byte).expect("room");
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        if transport.ends_with('S') && transport != "WS" {
+            link = link.with_tls(&config);
+        }
+        if transport.starts_with('W') {
+            link = link.web();
+        }
+        link.send(&options(transport, transport, ""));
+        let answer = link.receive();
+        assert_eq!(status(&answer), 200, "{answer}");
+        assert!(answer.contains(";received=192.0.2.7"), "{answer}");
+        assert!(answer.contains(";rport=4660"), "{answer}");
+    }
+}
+
+#[test]
+fn a_header_and_a_request_may_come_together() {
+    let (server, _) = behind_a_load_balancer(SipSettings::default());
+    let mut link = Link::tcp(server.sip_listeners()[0]);
+    let request = options("together", "TCP", "");
+    let bytes = [&proxy_header([192, 0, 2, 8])[..], request.as_bytes()].concat();
+    link.socket.write_all(&bytes).expect("room");
+    let answer = link.receive();
+    assert!(answer.contains(";received=192.0.2.8"), "{answer}");
+}
+
+#[test]
+fn a_load_balancer_must_send_a_header_and_others_must_not() {
+    let (server, _) = behind_a_load_balancer(SipSettings::default());
+    let mut link = Link::tcp(server.sip_listeners()[0]);
+    link.send(&options("plain", "TCP", ""));
+    assert!(link.ended(), "a header is required");
+    wait(&server, "it is counted", |sip| sip.closed_malformed == 1);
+    let (direct, _) = serve(SipSettings::default(), 1);
+    let mut link = Link::tcp(direct.sip_listeners()[0]);
+    let request = options("claimed", "TCP", "");
+    let bytes = [&proxy_header([192, 0, 2, 9])[..], request.as_bytes()].concat();
+    link.socket.write_all(&bytes).expect("room");
+    assert!(link.ended(), "nobody else may name an address");
+    assert_eq!(direct.stats().sip().responses_sent[1], 0, "no 2xx");
+}
+
+#[test]
+fn each_client_of_a_load_balancer_has_its_own_limit() {
+    let mut settings = SipSettings::default();
+    settings.connections_per_source = 2;
+    let (server, _) = behind_a_load_balancer(settings);
+    let connect = |client: u8| {
+        let mut link = Link::tcp(server.sip_listeners()[0]);
+        let header = proxy_header([192, 0, 2, client]);
+        link.socket.write_all(&header).expect("room");
+        link
+    };
+    let answered = |link: &mut Link, id: &str| {
+        link.send(&options(id, "TCP", ""));
+        assert_eq!(status(&link.receive()), 200);
+    };
+    let mut first = [connect(1), connect(1)];
+    for (number, link) in first.iter_mut().enumerate() {
+        answered(link, &format!("one{number}"));
+    }
+    assert!(connect(1).ended(), "one more than the client may have");
+    wait(&server, "it is counted", |sip| sip.closed_source_limit == 1);
+    answered(&mut connect(2), "two");
+    drop(first);
+    wait(&server, "they end", |sip| sip.connections == 0);
+    answered(&mut connect(1), "again");
 }

@@ -237,6 +237,7 @@ fn connections(page: &mut Page, sum: &SipCounters) {
             ("unread", sum.closed_unread),
             ("evicted", sum.closed_evicted),
             ("drained", sum.closed_drained),
+            ("source_limit", sum.closed_source_limit),
         ],
     );
     page.counters(

@@ -158,6 +158,7 @@ impl Builder {
             workers,
             buffers,
             orders,
+            &self.proxies,
             &self.inherited,
         )?;
         let (streams, tcp, tls) = self.bind_streams(workers)?;

@@ -59,6 +59,8 @@ pub(crate) struct Connection {
     pub(crate) heard: Mono,
     /// Since when a message has been on its way: the first from the beginning on.
     pub(crate) begun: Option<Mono>,
+    /// It comes from a load balancer, whose header of the PROXY protocol is not complete yet. The header's beginning is in `inbound`.
+    pub(crate) awaits_proxy_header: bool,
     /// It has sent a whole message, so that somebody is there who speaks SIP.
     pub(crate) proven: bool,
     /// It is being made by us, for this reason; over TLS until the handshake is over.
@@ -113,6 +115,7 @@ impl Connection {
             ciphertext_written: 0,
             heard: now,
             begun: Some(now),
+            awaits_proxy_header: false,
             proven: false,
             connecting: None,
             is_established: true,

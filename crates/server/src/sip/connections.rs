@@ -44,6 +44,8 @@ pub(crate) enum Reason {
     Evicted,
     /// The server is about to end.
     Drained,
+    /// Its load balancer named a client that has too many connections.
+    SourceLimit,
 }
 
 /// All connections of a worker.
@@ -128,13 +130,17 @@ impl Connections {
     /// Takes a connection that was accepted, or drops it and returns nothing if there are too many.
     pub(crate) fn admit(
         &mut self,
-        (stream, listener, remote): (TcpConnection, u16, SocketAddr),
+        (stream, listener, remote, is_proxied): (TcpConnection, u16, SocketAddr, bool),
         orders: &Orders,
         poller: &Poller,
         (now, counters): (Mono, &mut SipCounters),
     ) -> Option<Slot> {
         let most = orders.share(orders.settings.connections);
-        let per_source = orders.share(orders.settings.connections_per_source);
+        // `follow_source` applies the limit to the clients of a load balancer.
+        let per_source = match is_proxied {
+            true => usize::MAX,
+            false => orders.share(orders.settings.connections_per_source),
+        };
         let is_full = self.open >= most.min(SipToken::MOST_CONNECTIONS)
             || self.half_open >= (most / HALF_OPEN).max(1)
             || !self.descriptors.may_have(&stream);
@@ -149,6 +155,32 @@ impl Connections {
             self.sources.leave(remote);
         }
         entered
+    }
+
+    /// Replaces the address of a load balancer by the client's. Returns false if the client has too many connections already.
+    pub(crate) fn follow_source(
+        &mut self,
+        slot: Slot,
+        client: SocketAddr,
+        orders: &Orders,
+    ) -> bool {
+        let Some(connection) = self.get(slot) else {
+            return false;
+        };
+        let (balancer, is_proven) = (connection.remote, connection.proven);
+        let per_source = orders.share(orders.settings.connections_per_source);
+        if !self.sources.enter(client, per_source) {
+            return false;
+        }
+        self.sources.leave(balancer);
+        if !is_proven {
+            self.half_open_sources.enter(client, usize::MAX);
+            self.half_open_sources.leave(balancer);
+        }
+        if let Some(connection) = self.get(slot) {
+            connection.remote = client;
+        }
+        true
     }
 
     /// Makes room: closes a connection that has not sent a whole message, of a source that has more of them than `for_source`; `None`
@@ -291,7 +323,9 @@ impl Connections {
         };
         let code = match reason {
             Reason::Peer | Reason::Unread => None,
-            Reason::Idle | Reason::Evicted | Reason::Drained => Some(CloseCode::GoingAway),
+            Reason::Idle | Reason::Evicted | Reason::Drained | Reason::SourceLimit => {
+                Some(CloseCode::GoingAway)
+            }
             Reason::Slow | Reason::Malformed => Some(CloseCode::Protocol),
         };
         if let Some(code) = code {
@@ -319,6 +353,7 @@ impl Connections {
             Reason::Unread => &mut counters.closed_unread,
             Reason::Evicted => &mut counters.closed_evicted,
             Reason::Drained => &mut counters.closed_drained,
+            Reason::SourceLimit => &mut counters.closed_source_limit,
         };
         *count += 1;
     }

@@ -163,6 +163,8 @@ counters! {
     closed_evicted: u64,
     /// Connections closed because the server was about to end.
     closed_drained: u64,
+    /// Connections closed because the client that a load balancer named had too many.
+    closed_source_limit: u64,
     /// Answers discarded because the connection they were to go by is gone.
     unsent: u64,
     /// Messages handed to the worker that their dialog or transaction belongs to.

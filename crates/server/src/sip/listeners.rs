@@ -8,6 +8,7 @@ use crate::error::StartError;
 use crate::features::Buffers;
 use crate::inherited::InheritedSockets;
 use io::{TcpListener, TcpOptions, UdpOptions, UdpSocket};
+use ipnet::IpNet;
 use sip::flow::Carrier;
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -65,6 +66,7 @@ pub(crate) fn set_up(
     workers: usize,
     buffers: Buffers,
     orders: Orders,
+    proxies: &[IpNet],
     inherited: &InheritedSockets,
 ) -> Result<SetUp, StartError> {
     if addresses.plain.is_empty() && addresses.streams.is_empty() {
@@ -115,10 +117,12 @@ pub(crate) fn set_up(
     let names = NameResolver::new(&orders.settings.resolvers);
     let secrets = Secrets::new(workers, names).map_err(StartError::Randomness)?;
     let orders = Arc::new(orders);
+    let proxies: Arc<[IpNet]> = Arc::from(proxies);
     let listeners = of_workers.into_iter().zip(of_streams);
     let sips = (0..).zip(listeners).map(|(number, listeners)| {
         let orders = Arc::clone(&orders);
-        Sip::new(number, listeners, orders, &secrets, reading::now())
+        let proxies = Arc::clone(&proxies);
+        Sip::new(number, listeners, proxies, orders, &secrets, reading::now())
     });
     let sips = sips.collect::<Result<_, _>>().map_err(StartError::Worker)?;
     Ok((bound, sips))

@@ -25,6 +25,7 @@ mod lines;
 mod listeners;
 mod names;
 mod outgoing;
+mod proxied;
 mod reading;
 mod requests;
 mod ringing;
@@ -53,6 +54,7 @@ use connections::Connections;
 use endpoint::Endpoint;
 use front::Front;
 use io::{Event, Interest, Poller, RecvBatch, SendOptions, SendQueue};
+use ipnet::IpNet;
 use layers::StreamListener;
 use listeners::SipListener;
 use sip::{HashKey, Mono, Now};
@@ -102,6 +104,8 @@ pub(crate) struct Sip {
     batch: RecvBatch,
     queue: SendQueue,
     connections: Connections,
+    /// Networks of load balancers, whose connections begin with a header of the PROXY protocol.
+    proxies: Arc<[IpNet]>,
     endpoint: Endpoint,
     /// Messages from other workers.
     inbox: VecDeque<SipBatch>,
@@ -137,6 +141,7 @@ impl Sip {
     pub(crate) fn new(
         number: u16,
         (listeners, streams): (Vec<SipListener>, Vec<StreamListener>),
+        proxies: Arc<[IpNet]>,
         orders: Arc<Orders>,
         secrets: &Secrets,
         now: Now,
@@ -157,6 +162,7 @@ impl Sip {
                 capacity: 8 * MESSAGES,
             }),
             connections: Connections::new(number),
+            proxies,
             endpoint,
             inbox: VecDeque::new(),
             ready: Vec::new(),

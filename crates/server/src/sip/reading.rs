@@ -8,11 +8,12 @@ use super::outgoing::{Outgoing, slot_of, udp_flow};
 use super::token::{SipToken, Slot};
 use super::{ACCEPTS, BREATH, MESSAGES, ROUNDS, Sip};
 use crate::worker::Token;
-use io::{Event, Interest, Poller};
+use io::{Event, Interest, Poller, TcpConnection, TcpListener};
 use sip::Now;
 use sip::flow::{Carrier, Flow, ListenerKey};
 use sip::frame::{Frame, PONG};
 use std::io::ErrorKind;
+use std::net::SocketAddr;
 use std::time::Duration;
 
 /// ICMP errors read from one socket per wake-up; what is left is reported again.
@@ -244,49 +245,20 @@ impl Sip {
     }
 
     pub(super) fn accept(&mut self, number: u16, poller: &Poller) {
-        let at = usize::from(number);
-        let (socket, layered) = match self.listeners.get(at) {
-            Some(listener) => (&listener.tcp, None),
-            None => match self.streams.get(at - self.listeners.len()) {
-                Some(listener) => (&listener.socket, Some(listener)),
-                None => return,
-            },
-        };
         for _ in 0..ACCEPTS {
+            let Some(socket) = self.listening_socket(number) else {
+                return;
+            };
             match socket.accept() {
-                Ok((stream, remote)) => {
-                    let now = self.endpoint.now.mono;
-                    let (orders, counters) = self.endpoint.orders_and_counters();
-                    let parts = (stream, number, remote);
-                    let with = (now, &mut *counters);
-                    let admitted = self.connections.admit(parts, orders, poller, with);
-                    counters.connections_accepted += u64::from(admitted.is_some());
-                    counters.connections_refused += u64::from(admitted.is_none());
-                    let Some(connection) = admitted.and_then(|slot| self.connections.get(slot))
-                    else {
-                        continue;
-                    };
-                    if let Some(listener) = layered {
-                        let tls = listener.tls.as_ref();
-                        let Some(layers) = Layers::accepted(listener.carrier, tls) else {
-                            let slot = connection.slot;
-                            self.connections.close(slot, Reason::Malformed, counters);
-                            continue;
-                        };
-                        connection.carrier = listener.carrier;
-                        connection.layers = layers;
-                    }
-                    let engine = &mut self.endpoint.engine;
-                    engine.accepted(now, &flow_of(connection));
-                }
+                Ok((stream, remote)) => self.admit(stream, number, remote, poller),
                 Err(error) if error.kind() == ErrorKind::WouldBlock => return,
                 Err(error) if is_exhausted(&error) => {
-                    let counters = &mut self.endpoint.counters;
-                    if self.connections.evict(None, counters) {
+                    if self.connections.evict(None, &mut self.endpoint.counters) {
                         continue;
                     }
                     // The connection still waits: watched any longer, the listener would be reported without end.
-                    if poller.remove(socket).is_ok() {
+                    let socket = self.listening_socket(number);
+                    if socket.is_some_and(|socket| poller.remove(socket).is_ok()) {
                         self.accept_again = Some(self.endpoint.now.mono.plus(BREATH));
                     }
                     return;
@@ -294,6 +266,47 @@ impl Sip {
                 // A connection that broke while it waited.
                 Err(_) => {}
             }
+        }
+    }
+
+    fn listening_socket(&self, number: u16) -> Option<&TcpListener> {
+        let at = usize::from(number);
+        match self.listeners.get(at) {
+            Some(listener) => Some(&listener.tcp),
+            None => Some(&self.streams.get(at - self.listeners.len())?.socket),
+        }
+    }
+
+    /// Takes an accepted connection, or closes it because there are too many.
+    fn admit(&mut self, stream: TcpConnection, number: u16, remote: SocketAddr, poller: &Poller) {
+        let is_proxied = self.is_proxy(remote);
+        let now = self.endpoint.now.mono;
+        let (orders, counters) = self.endpoint.orders_and_counters();
+        let parts = (stream, number, remote, is_proxied);
+        let with = (now, &mut *counters);
+        let admitted = self.connections.admit(parts, orders, poller, with);
+        counters.connections_accepted += u64::from(admitted.is_some());
+        counters.connections_refused += u64::from(admitted.is_none());
+        let Some(slot) = admitted else {
+            return;
+        };
+        let Some(connection) = self.connections.get(slot) else {
+            return;
+        };
+        connection.awaits_proxy_header = is_proxied;
+        let layered = usize::from(number).checked_sub(self.listeners.len());
+        if let Some(listener) = layered.and_then(|at| self.streams.get(at)) {
+            let tls = listener.tls.as_ref();
+            let Some(layers) = Layers::accepted(listener.carrier, tls) else {
+                self.connections.close(slot, Reason::Malformed, counters);
+                return;
+            };
+            connection.carrier = listener.carrier;
+            connection.layers = layers;
+        }
+        // The engine must not know a client by the address of its load balancer.
+        if !is_proxied {
+            self.announce(slot);
         }
     }
 
@@ -386,7 +399,9 @@ impl Sip {
         let unread = full.then(|| connection.stream.unread().unwrap_or(0));
         let unread = unread.unwrap_or(0);
         let mut scratch = std::mem::take(&mut self.scratch);
-        if flow.carrier == Carrier::Tcp {
+        if self.awaits_proxy_header(slot) {
+            self.take_proxy_header(slot, &scratch[..read], poller);
+        } else if flow.carrier == Carrier::Tcp {
             self.take_messages(&scratch[..read], unread, &flow, poller);
         } else {
             self.take_layered(&mut scratch[..read], unread, &flow, poller);
@@ -544,7 +559,7 @@ impl Sip {
     }
 }
 
-fn flow_of(connection: &Connection) -> Flow {
+pub(super) fn flow_of(connection: &Connection) -> Flow {
     Flow {
         carrier: connection.carrier,
         listener: ListenerKey(connection.listener),
