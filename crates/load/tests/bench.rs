@@ -17,7 +17,7 @@ use std::time::{Duration, Instant};
 
 use hairpin_load::bench::report::{Measure, Outcome};
 use hairpin_load::bench::{
-    BenchOptions, Direction, Order, Programs, Report, Scenario, Side, Sources, floor,
+    BenchOptions, Direction, Order, Programs, Report, Scenario, Side, Sources, Transport, floor,
     generator_speed, run,
 };
 
@@ -155,20 +155,23 @@ fn bare_relays_pass_in_every_direction_with_every_byte_checked() {
 }
 
 #[test]
-fn a_bare_relay_over_tcp_passes_both_ways() {
+fn bare_relays_over_tcp_and_tls_pass_both_ways() {
     let _turn = in_turn();
-    let tcp = |direction| Scenario::Tcp {
+    let over = |transport, direction| Scenario::Connections {
+        transport,
         connections: 4,
         direction,
         payload: 120,
     };
     let scenarios = vec![
         relay(4, Direction::ClientToPeer),
-        tcp(Direction::ClientToPeer),
-        tcp(Direction::PeerToClient),
+        over(Transport::Tcp, Direction::ClientToPeer),
+        over(Transport::Tcp, Direction::PeerToClient),
+        over(Transport::Tls, Direction::ClientToPeer),
+        over(Transport::Tls, Direction::PeerToClient),
     ];
-    let report = measure(vec![side("floor-tcp")], scenarios);
-    assert_eq!(report.cells.len(), 2, "it takes no datagrams of clients");
+    let report = measure(vec![side("floor-tcp"), side("floor-tls")], scenarios);
+    assert_eq!(report.cells.len(), 4, "they take no datagrams of clients");
     for cell in &report.cells {
         let Outcome::Packets(packets) = &cell.outcome else {
             panic!("{cell:?}")
@@ -177,6 +180,24 @@ fn a_bare_relay_over_tcp_passes_both_ways() {
         assert_eq!(packets.wrong, 0, "{cell:?}");
         assert!(packets.at_60.verified > 0, "{cell:?}");
         assert!(packets.at_60.cost_ns > 100.0, "{cell:?}");
+    }
+}
+
+#[test]
+fn handshakes_are_counted() {
+    let _turn = in_turn();
+    let scenarios = [false, true].map(|resumed| Scenario::Handshakes {
+        resumed,
+        in_flight: 8,
+    });
+    let report = measure(vec![side("floor-tls")], scenarios.to_vec());
+    assert_eq!(report.cells.len(), 2);
+    for cell in &report.cells {
+        let Outcome::Churn(churn) = &cell.outcome else {
+            panic!("{cell:?}")
+        };
+        assert!(churn.rate > 50.0 && churn.errors == 0, "{cell:?}");
+        assert!(churn.cost_ns > 10_000.0, "{cell:?}");
     }
 }
 

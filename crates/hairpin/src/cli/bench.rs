@@ -18,9 +18,9 @@ Examples:
         the names of all scenarios
 
 A server is a preset (hairpin, hairpin-2, hairpin-xdp, hairpin-tc, hairpin-xdp-miss, hairpin-tc-miss, coturn, floor, floor-gro, floor-tcp,
-floor-stun, floor-xdp, floor-tc, floor-stun-xdp, program-xdp, program-tc) or [NAME=][KIND:]COMMAND. Kinds: turn, static
-(relays flows that it knows), stun; +p2c, +stun, +tcp, +xdp and +two say more. {listen}, {listen-ip}, {port}, {relay-ip},
-{client-ip}, {peer-ip}, {flows}, {user}, {password} and {realm} are filled in. How it measures: docs/benchmarking.md.
+floor-tls, floor-stun, floor-xdp, floor-tc, floor-stun-xdp, program-xdp, program-tc) or [NAME=][KIND:]COMMAND. Kinds: turn, static
+(relays flows that it knows), stun; +p2c, +stun, +tcp, +tls, +xdp and +two say more. {listen}, {listen-ip}, {port},
+{relay-ip}, {client-ip}, {peer-ip}, {flows}, {user}, {password}, {realm}, {certificate} and {key} are filled in. How it measures: docs/benchmarking.md.
 It needs root, two processors and Linux 5.18. Status 0; 1: not measured; 2: wrong arguments; 99: a gate failed.";
 
 /// Arguments of `hairpin bench`.

@@ -156,11 +156,13 @@ fn resized(scenarios: Vec<Scenario>, sizes: &[u16]) -> Result<Vec<Scenario>> {
             direction,
             payload: size,
         },
-        Scenario::Tcp {
+        Scenario::Connections {
+            transport,
             connections,
             direction,
             ..
-        } => Scenario::Tcp {
+        } => Scenario::Connections {
+            transport,
             connections,
             direction,
             payload: size,

@@ -141,9 +141,10 @@ impl Load {
                 Ok(load)
             }
             Scenario::Binding { clients, sources } => Load::binding(clients, sources),
-            Scenario::Tcp { .. } | Scenario::Churn { .. } | Scenario::Memory { .. } => {
-                Err(BpfError::Flows("this scenario has no frames"))
-            }
+            Scenario::Connections { .. }
+            | Scenario::Handshakes { .. }
+            | Scenario::Churn { .. }
+            | Scenario::Memory { .. } => Err(BpfError::Flows("this scenario has no frames")),
         }
     }
 

@@ -1,4 +1,4 @@
-//! Relaying over TCP, with the load generator's own clients and peers.
+//! Relaying over TCP and TLS, and TLS handshakes, with the load generator's own clients and peers.
 //!
 //! Frames injected below the socket layer make no TCP connection. So clients and peers are sockets here, both in the client's
 //! namespace, and what a peer sends reaches the relayed address through the server's first interface. What is delivered is
@@ -9,17 +9,21 @@ use std::time::{Duration, Instant};
 use bpf::count::Totals;
 use bpf::inject::Injected;
 
+use super::certificate;
+use super::client::Churned;
 use super::error::{Doing, SideError};
 use super::layout::{CLIENT_IP, SERVER_ADDRESS};
 use super::packets::{Meter, Point};
-use super::scenario::{Direction, Scenario};
+use super::scenario::{Direction, Scenario, Transport};
 use super::side::{PASSWORD, USERNAME};
 use super::topology::Topology;
 use crate::Via;
 use crate::generator::{
-    self, Path, Plan, RelayOptions, Run, SetupError, Stopper, Target, TurnClients, relay,
+    self, ChurnOptions, Path, Plan, RelayOptions, Run, SetupError, Stopper, Target, TurnClients,
+    connect, relay,
 };
 use crate::measure::{Rate, Schedule};
+use client::Tls;
 use turn::client::Credentials;
 
 /// How long a server may take to listen on TCP.
@@ -30,7 +34,8 @@ const LINGER: Duration = Duration::from_millis(30);
 
 /// Connects and allocates. `None` if the scenario has no connections.
 pub(super) fn open(topology: &Topology, scenario: &Scenario) -> Result<Option<Plan>, SideError> {
-    let Scenario::Tcp {
+    let Scenario::Connections {
+        transport,
         connections,
         direction,
         payload,
@@ -40,7 +45,10 @@ pub(super) fn open(topology: &Topology, scenario: &Scenario) -> Result<Option<Pl
     };
     let target = Target::admit(SERVER_ADDRESS, true).map_err(failed)?;
     let mut turn = TurnClients::new(target);
-    turn.via = Via::Tcp;
+    turn.via = match transport {
+        Transport::Tcp => Via::Tcp,
+        Transport::Tls => Via::Tls(tls()?),
+    };
     turn.credentials = Some(Credentials::new(USERNAME, PASSWORD));
     let mut options = RelayOptions::new(turn);
     options.clients = connections.into();
@@ -54,18 +62,62 @@ pub(super) fn open(topology: &Topology, scenario: &Scenario) -> Result<Option<Pl
         ip: Some(CLIENT_IP.into()),
         sockets: 1,
     };
+    let plan = topology
+        .in_client(|| Ok(until_it_listens(|| relay(&options, &Stopper::default()))))
+        .doing("connect the clients")?;
+    plan.map(Some).map_err(failed)
+}
+
+/// The server's certificate is self-signed, and clients do not verify its issuer. They verify the server's signature.
+fn tls() -> Result<Tls, SideError> {
+    Tls::insecure(certificate::NAME).map_err(failed)
+}
+
+/// Repeats `set_up` as long as the server does not listen.
+fn until_it_listens(set_up: impl Fn() -> Result<Plan, SetupError>) -> Result<Plan, SetupError> {
     let started = Instant::now();
-    let connect = || loop {
-        match relay(&options, &Stopper::default()) {
-            // Nobody listens yet.
+    loop {
+        match set_up() {
             Err(SetupError::Server { ready: 0, .. }) if started.elapsed() < START_LIMIT => {
                 std::thread::sleep(RETRY_AFTER);
             }
-            other => return Ok(other),
+            other => return other,
         }
-    };
-    let plan = topology.in_client(connect).doing("connect the clients")?;
-    plan.map(Some).map_err(failed)
+    }
+}
+
+/// Opens and closes TLS connections with `in_flight` at a time for `duration`. Each has one Binding transaction.
+pub(super) fn handshakes(
+    topology: &Topology,
+    resumed: bool,
+    in_flight: u16,
+    duration: Duration,
+) -> Result<Churned, SideError> {
+    let target = Target::admit(SERVER_ADDRESS, true).map_err(failed)?;
+    let mut turn = TurnClients::new(target);
+    let tls = tls()?;
+    turn.via = Via::Tls(if resumed {
+        tls
+    } else {
+        tls.without_resumption()
+    });
+    let options = ChurnOptions::new(turn);
+    let plan = topology
+        .in_client(|| Ok(until_it_listens(|| connect(&options, &Stopper::default()))))
+        .doing("connect the clients")?;
+    let mut plan = plan.map_err(failed)?;
+    plan.close_loop(in_flight.into());
+    (plan.warm_up, plan.duration, plan.linger) = (Duration::ZERO, duration, LINGER);
+    let started = Instant::now();
+    let report = topology
+        .in_client(|| Ok(Run::start(plan).map(Run::finish)))
+        .doing("run the generator")?
+        .map_err(failed)?;
+    Ok(Churned {
+        cycles: report.total.received,
+        errors: report.total.lost + report.errors.values().sum::<u64>(),
+        elapsed: started.elapsed(),
+    })
 }
 
 fn failed(error: impl std::error::Error) -> SideError {

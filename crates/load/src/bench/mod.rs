@@ -29,6 +29,7 @@
 //! ```
 
 mod bed;
+mod certificate;
 mod client;
 mod connections;
 mod error;
@@ -58,6 +59,6 @@ pub use options::{BenchOptions, LoadKind};
 pub use packets::{Packets, Point};
 pub use report::Report;
 pub use run::run;
-pub use scenario::{Direction, Order, Scenario, Sources};
+pub use scenario::{Direction, Order, Scenario, Sources, Transport};
 pub use side::{Abilities, Programs, Role, Side};
 pub use upkeep::{Churn, Memory};

@@ -12,10 +12,12 @@ use std::os::linux::net::SocketAddrExt;
 use std::os::unix::net::{SocketAddr, UnixListener};
 use std::path::Path;
 use std::process::{Command, Stdio};
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
 use super::bed::Bed;
+use super::certificate::Certificate;
 use super::error::{BenchError, Doing, SideError};
 use super::napi::Cpus;
 use super::options::{BenchOptions, LoadKind};
@@ -70,6 +72,8 @@ impl<'a> Bench<'a> {
             second: None,
             preferred: options.preferred,
         };
+        let certificate = Certificate::make().network("make a certificate")?;
+        let certificate = Arc::new(certificate);
         let beds = options
             .sides
             .iter()
@@ -78,9 +82,11 @@ impl<'a> Bench<'a> {
                     second: options.second_cpu(side),
                     ..cpus
                 };
-                Bed::build(cpus, side.sink, counted_flows(options, side))
+                let mut bed = Bed::build(cpus, side.sink, counted_flows(options, side))?;
+                bed.topology.set_certificate(Arc::clone(&certificate));
+                Ok(bed)
             })
-            .collect::<Result<_, _>>()?;
+            .collect::<Result<_, BenchError>>()?;
         let spinner =
             Spinner::start(cpus.server).network("start a spinner on the server's processor")?;
         let report = empty_report(options);
@@ -176,7 +182,9 @@ impl<'a> Bench<'a> {
             let first = self.options.scenarios.iter().find(|scenario| {
                 matches!(
                     scenario,
-                    Scenario::Relay { .. } | Scenario::Tcp { .. } | Scenario::Binding { .. }
+                    Scenario::Relay { .. }
+                        | Scenario::Connections { .. }
+                        | Scenario::Binding { .. }
                 ) && self.options.sides[side].runs(scenario)
             });
             if let (Ok(running), Some(scenario)) = (running, first) {
@@ -216,6 +224,9 @@ impl<'a> Bench<'a> {
     fn measure(&mut self, running: &mut Running, side: usize, scenario: &Scenario) -> Outcome {
         let result = match scenario {
             Scenario::Churn { in_flight } => self.churn(running, side, *in_flight),
+            Scenario::Handshakes { resumed, in_flight } => {
+                self.handshakes(running, side, (*resumed, *in_flight))
+            }
             _ => self.packets(running, side, scenario),
         };
         // A server that died says more than what could not be measured because of it.
@@ -255,6 +266,19 @@ impl<'a> Bench<'a> {
             duration,
         )
         .map(Outcome::Churn)
+    }
+
+    fn handshakes(
+        &mut self,
+        running: &mut Running,
+        side: usize,
+        load: (bool, u16),
+    ) -> Result<Outcome, SideError> {
+        running.check_alive()?;
+        self.beds[side].open()?;
+        let duration = self.options.step * 4;
+        let topology = &self.beds[side].topology;
+        upkeep::handshakes(topology, &self.spinner, load, duration).map(Outcome::Churn)
     }
 
     fn memory(&mut self, side: usize, scenario: &Scenario) -> Outcome {

@@ -38,6 +38,16 @@ pub enum Sources {
     Spoofed,
 }
 
+/// The transport of connections.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Transport {
+    /// TCP.
+    Tcp,
+    /// TLS over TCP.
+    Tls,
+}
+
 /// One load.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(tag = "kind", rename_all = "kebab-case")]
@@ -56,8 +66,10 @@ pub enum Scenario {
         /// Payload in bytes, without the ChannelData header.
         payload: u16,
     },
-    /// ChannelData between TCP connections and peers.
-    Tcp {
+    /// ChannelData between connections of clients and peers.
+    Connections {
+        /// What carries the ChannelData.
+        transport: Transport,
         /// Connections with an allocation each; they take turns.
         connections: u16,
         /// Which way.
@@ -71,6 +83,13 @@ pub enum Scenario {
         clients: u16,
         /// Their addresses.
         sources: Sources,
+    },
+    /// TLS connections that are opened, answer one Binding request and are closed.
+    Handshakes {
+        /// Whether clients resume an earlier session.
+        resumed: bool,
+        /// Connections at any time.
+        in_flight: u16,
     },
     /// Allocations made and deleted: Allocate (answered with 401), Allocate, Refresh 0, from a
     /// fresh port each time.
@@ -104,11 +123,17 @@ impl fmt::Display for Scenario {
                 let direction = direction.name();
                 write!(f, "{order}-{flows}x{train}-{direction}-{payload}B")
             }
-            Scenario::Tcp {
+            Scenario::Connections {
+                transport,
                 connections,
                 direction,
                 payload,
-            } => write!(f, "tcp-{connections}-{}-{payload}B", direction.name()),
+            } => {
+                let (transport, direction) = (transport.name(), direction.name());
+                write!(f, "{transport}-{connections}-{direction}-{payload}B")
+            }
+            Scenario::Handshakes { resumed: true, .. } => write!(f, "tls-handshakes-resumed"),
+            Scenario::Handshakes { resumed: false, .. } => write!(f, "tls-handshakes-full"),
             Scenario::Binding { clients: 1, .. } => write!(f, "binding-1"),
             Scenario::Binding { clients, sources } => match sources {
                 Sources::OwnPrefixes => write!(f, "binding-{clients}"),
@@ -161,14 +186,20 @@ impl Scenario {
                     direction.describe()
                 )
             }
-            Scenario::Tcp {
+            Scenario::Connections {
+                transport,
                 connections,
                 direction,
                 payload,
             } => format!(
-                "{connections} TCP connections, {}, {payload} B",
+                "{connections} {} connections, {}, {payload} B",
+                transport.name().to_uppercase(),
                 direction.describe()
             ),
+            Scenario::Handshakes { resumed, in_flight } => {
+                let kind = if *resumed { "resumed" } else { "full" };
+                format!("TLS handshake ({kind}), Binding, close; {in_flight} in flight")
+            }
             Scenario::Binding { clients: 1, .. } => "STUN Binding, one client".into(),
             Scenario::Binding { clients, sources } => match sources {
                 Sources::OwnPrefixes => format!("STUN Binding, {clients} clients, a prefix each"),
@@ -198,8 +229,9 @@ impl Scenario {
     /// What a server is counted by: the unit of its rate.
     pub fn unit(&self) -> &'static str {
         match self {
-            Scenario::Relay { .. } | Scenario::Tcp { .. } => "packets/s",
+            Scenario::Relay { .. } | Scenario::Connections { .. } => "packets/s",
             Scenario::Binding { .. } => "answers/s",
+            Scenario::Handshakes { .. } => "connections/s",
             Scenario::Churn { .. } => "cycles/s",
             Scenario::Memory { .. } => "allocations",
         }
@@ -217,9 +249,9 @@ impl Scenario {
     pub fn flows(&self) -> u16 {
         match self {
             Scenario::Relay { flows, .. } => *flows,
-            Scenario::Tcp { connections, .. } => *connections,
+            Scenario::Connections { connections, .. } => *connections,
             Scenario::Binding { clients, .. } => *clients,
-            Scenario::Churn { in_flight } => *in_flight,
+            Scenario::Handshakes { in_flight, .. } | Scenario::Churn { in_flight } => *in_flight,
             Scenario::Memory { allocations } => *allocations,
         }
     }
@@ -288,17 +320,12 @@ impl Scenario {
             binding(1000, Sources::OneAddress),
             binding(1000, Sources::Spoofed),
         ]);
-        for payload in [120, 1200] {
-            for connections in [1, 64, 1000] {
-                for direction in [Direction::ClientToPeer, Direction::PeerToClient] {
-                    all.push(Scenario::Tcp {
-                        connections,
-                        direction,
-                        payload,
-                    });
-                }
-            }
-        }
+        all.extend(connections(Transport::Tcp));
+        all.extend(connections(Transport::Tls));
+        all.extend([false, true].map(|resumed| Scenario::Handshakes {
+            resumed,
+            in_flight: 32,
+        }));
         all
     }
 
@@ -313,16 +340,43 @@ impl Scenario {
                 direction: Direction::ClientToPeer,
                 ..
             } => *flows < 1000,
-            Scenario::Relay { payload, .. } | Scenario::Tcp { payload, .. } => *payload == 120,
+            Scenario::Relay { payload, .. } => *payload == 120,
             Scenario::Memory { allocations } => *allocations == 1000,
-            Scenario::Binding { .. } | Scenario::Churn { .. } => true,
+            _ => true,
         };
         Scenario::standard().into_iter().filter(keep).collect()
     }
 }
 
+/// The loads over connections.
+fn connections(transport: Transport) -> Vec<Scenario> {
+    let mut all = Vec::new();
+    for payload in [120, 1200] {
+        for connections in [1, 64, 1000] {
+            for direction in [Direction::ClientToPeer, Direction::PeerToClient] {
+                all.push(Scenario::Connections {
+                    transport,
+                    connections,
+                    direction,
+                    payload,
+                });
+            }
+        }
+    }
+    all
+}
+
 fn binding(clients: u16, sources: Sources) -> Scenario {
     Scenario::Binding { clients, sources }
+}
+
+impl Transport {
+    const fn name(self) -> &'static str {
+        match self {
+            Transport::Tcp => "tcp",
+            Transport::Tls => "tls",
+        }
+    }
 }
 
 impl Direction {
@@ -363,6 +417,8 @@ mod tests {
             "random-4000x1-c2p-1200B",
             "binding-spoofed",
             "tcp-1000-p2c-120B",
+            "tls-64-c2p-1200B",
+            "tls-handshakes-full",
         ] {
             assert!(names.contains(name), "{name}");
         }

@@ -27,7 +27,7 @@ pub(crate) struct Server {
 impl Server {
     /// Starts a side's command in the server's namespace, on the server's processor.
     pub(crate) fn start(side: &Side, topology: &Topology, flows: u16) -> Result<Server, SideError> {
-        let words = side.command_line(flows);
+        let words = topology.fill(side.command_line(flows));
         let (program, arguments) = words
             .split_first()
             .map_or(("", &[][..]), |(first, rest)| (first.as_str(), rest));

@@ -6,7 +6,7 @@ use bpf::count::Hook;
 
 use super::error::BenchError;
 use super::layout;
-use super::scenario::{Direction, Scenario};
+use super::scenario::{Direction, Scenario, Transport};
 
 /// User name and password of the long-term credential that the benchmark uses.
 pub(crate) const USERNAME: &str = "bench";
@@ -29,6 +29,8 @@ pub struct Abilities {
     pub binding: bool,
     /// Clients can allocate over TCP.
     pub tcp: bool,
+    /// Clients can allocate over TLS at the same port.
+    pub tls: bool,
 }
 
 impl Abilities {
@@ -39,10 +41,12 @@ impl Abilities {
         to_client: true,
         binding: true,
         tcp: false,
+        tls: false,
     };
-    /// A TURN server that can do the same over TCP.
-    pub const TURN_TCP: Abilities = Abilities {
+    /// A TURN server that can do the same over TCP and TLS.
+    pub const TURN_CONNECTIONS: Abilities = Abilities {
         tcp: true,
+        tls: true,
         ..Abilities::TURN
     };
     /// A TURN server whose answers to Binding requests are not of interest: they do not miss.
@@ -67,10 +71,17 @@ impl Abilities {
         to_client: false,
         binding: false,
         tcp: false,
+        tls: false,
     };
     /// A bare relay over TCP.
     pub const TCP: Abilities = Abilities {
         tcp: true,
+        to_peer: false,
+        ..Abilities::TO_PEER
+    };
+    /// A bare relay over TLS.
+    pub const TLS: Abilities = Abilities {
+        tls: true,
         to_peer: false,
         ..Abilities::TO_PEER
     };
@@ -81,6 +92,7 @@ impl Abilities {
         to_client: false,
         binding: true,
         tcp: false,
+        tls: false,
     };
 
     /// Whether a scenario can be run.
@@ -99,7 +111,15 @@ impl Abilities {
                 ..
             } => self.to_peer && self.to_client,
             Scenario::Binding { .. } => self.binding,
-            Scenario::Tcp { .. } => self.tcp,
+            Scenario::Connections {
+                transport: Transport::Tcp,
+                ..
+            } => self.tcp,
+            Scenario::Connections {
+                transport: Transport::Tls,
+                ..
+            }
+            | Scenario::Handshakes { .. } => self.tls,
             Scenario::Churn { .. } | Scenario::Memory { .. } => self.turn,
         }
     }
@@ -150,17 +170,18 @@ impl Side {
     ///
     /// Presets: `hairpin` (in user space), `hairpin-2` (two workers on two processors), `hairpin-xdp` and `hairpin-tc` (relaying
     /// in the kernel), `hairpin-xdp-miss` and `hairpin-tc-miss` (with hardly any room for channels there), `coturn`, `floor` (recvfrom and sendto), `floor-gro` (GRO and GSO),
-    /// `floor-tcp` (TCP, one read and one write per connection and wake-up), `floor-stun` (recvmmsg and sendmmsg, STUN only), `floor-xdp`, `floor-tc` and `floor-stun-xdp` (in the kernel), `program-xdp` and
+    /// `floor-tcp` and `floor-tls` (TCP and TLS, one read and one write per connection and wake-up), `floor-stun` (recvmmsg and sendmmsg, STUN only), `floor-xdp`, `floor-tc` and `floor-stun-xdp` (in the kernel), `program-xdp` and
     /// `program-tc` (the server's own programs over a fixed table).
     ///
     /// Kinds: `turn` (a TURN server with long-term credentials; what a plain command is taken for),
     /// `static` (knows its flows, relays to the peer), `stun`; each may be followed by `+p2c`
-    /// (relays to the client too), `+stun` (answers Binding requests too), `+tcp` (takes clients over TCP too), `+xdp` (count behind
+    /// (relays to the client too), `+stun` (answers Binding requests too), `+tcp` and `+tls` (takes clients over TCP or TLS too), `+xdp` (count behind
     /// it in XDP: for servers that relay in the kernel) and `+two` (runs on two processors).
     ///
     /// The command is split into words as a POSIX shell does it, without expansions. In its words
     /// `{listen}` (address and port for clients), `{listen-ip}`, `{port}`, `{relay-ip}`,
-    /// `{client-ip}`, `{peer-ip}`, `{flows}`, `{user}`, `{password}` and `{realm}` are replaced.
+    /// `{client-ip}`, `{peer-ip}`, `{flows}`, `{user}`, `{password}` and `{realm}` are replaced, and `{certificate}` and `{key}` by
+    /// PEM files.
     ///
     /// # Errors
     /// [`BenchError::Spec`].
@@ -187,7 +208,7 @@ impl Side {
         };
         let (abilities, sink, two_processors) = parse_kind(kind).ok_or_else(|| {
             wrong(
-                "the kind is turn, static or stun, with +p2c, +stun, +tcp, +xdp or +two behind it",
+                "the kind is turn, static or stun, with +p2c, +stun, +tcp, +tls, +xdp or +two behind it",
             )
         })?;
         let command = shlex::split(command).ok_or_else(|| wrong("a quote is not closed"))?;
@@ -212,7 +233,7 @@ impl Side {
         let hairpin =
             |more: &[&str]| [program(&programs.hairpin), owned(HAIRPIN), owned(more)].concat();
         let (command, abilities) = match name {
-            "hairpin" => (hairpin(&["--offload=off"]), Abilities::TURN_TCP),
+            "hairpin" => (hairpin(&["--offload=off"]), Abilities::TURN_CONNECTIONS),
             "hairpin-2" => {
                 let two = |word: String| word.replace("--workers=1", "--workers=2");
                 let command = hairpin(&["--offload=off"]);
@@ -222,10 +243,11 @@ impl Side {
             "hairpin-tc" => (hairpin(&["--offload=tc", RATE_LIMIT]), Abilities::TURN),
             "hairpin-xdp-miss" => (hairpin(&["--offload=xdp", NO_ROOM]), Abilities::MISS),
             "hairpin-tc-miss" => (hairpin(&["--offload=tc", NO_ROOM]), Abilities::MISS),
-            "coturn" => (coturn(), Abilities::TURN_TCP),
+            "coturn" => (coturn(), Abilities::TURN_CONNECTIONS),
             "floor" => (floor(&["plain", "{flows}"]), Abilities::FLOOR),
             "floor-gro" => (floor(&["gro", "{flows}"]), Abilities::FLOOR),
             "floor-tcp" => (floor(&["tcp", "0"]), Abilities::TCP),
+            "floor-tls" => (floor(&["tls", "0"]), Abilities::TLS),
             "floor-stun" => (floor(&["batch", "0"]), Abilities::BINDING),
             "floor-xdp" => (floor(&["xdp", "{flows}"]), Abilities::BOTH_WAYS),
             "floor-tc" => (floor(&["tc", "{flows}"]), Abilities::BOTH_WAYS),
@@ -254,7 +276,8 @@ impl Side {
         })
     }
 
-    /// The command line for a given number of flows.
+    /// The command line for a given number of flows. The placeholders `{certificate}` and `{key}` remain: the files exist only
+    /// while the benchmark runs.
     pub fn command_line(&self, flows: u16) -> Vec<String> {
         let values = [
             ("{listen}", layout::SERVER_ADDRESS.to_string()),
@@ -291,6 +314,9 @@ const HAIRPIN: &[&str] = &[
     "--allow-peer={client-ip}",
     "--set=limits.allocations_per_user=100000",
     "--set=limits.allocations_per_source=100000",
+    "--set=listen.tls={listen}",
+    "--set=listen.dtls=",
+    "--set=tls.certificates={certificate}:{key}",
     "--log-level=warn",
 ];
 
@@ -314,7 +340,8 @@ const COTURN: &[&str] = &[
     "--max-port=65535",
     "--relay-threads=1",
     "--no-cli",
-    "--no-tls",
+    "--cert={certificate}",
+    "--pkey={key}",
     "--no-dtls",
     "--no-stdout-log",
     "--log-file=/dev/null",
@@ -349,6 +376,7 @@ fn parse_kind(kind: &str) -> Option<(Abilities, Hook, bool)> {
             "p2c" => abilities.to_client = true,
             "stun" => abilities.binding = true,
             "tcp" => abilities.tcp = true,
+            "tls" => abilities.tls = true,
             "xdp" => sink = Hook::Xdp,
             "two" => two = true,
             _ => return None,
@@ -393,7 +421,7 @@ mod tests {
                 .command_line(1)
                 .contains(&"--user=bench:bench-password".to_owned())
         );
-        assert_eq!(coturn.abilities, Abilities::TURN_TCP);
+        assert_eq!(coturn.abilities, Abilities::TURN_CONNECTIONS);
         let kernel = parse("floor-xdp");
         assert_eq!(
             (kernel.abilities, kernel.sink),

@@ -9,11 +9,13 @@ use std::io;
 use std::net::{IpAddr, Ipv4Addr};
 use std::os::fd::AsFd;
 use std::os::linux::fs::MetadataExt;
+use std::sync::Arc;
 use std::thread;
 
 use ::io::NetNs;
 use ::io::netlink::{Netlink, VethEnd, interface_index};
 
+use super::certificate::Certificate;
 use super::error::{BenchError, Doing};
 use super::layout::{CLIENT, PEER, PREFIX, Port, RELAY, SERVER};
 use super::napi::{Cpus, NapiThreads, softirq_thread};
@@ -31,6 +33,7 @@ pub(crate) struct Topology {
     napi: NapiThreads,
     softirq: Option<u32>,
     cpus: Cpus,
+    certificate: Option<Arc<Certificate>>,
 }
 
 /// Processor time spent for the server, in nanoseconds since some fixed time.
@@ -60,6 +63,7 @@ impl Topology {
             napi,
             softirq: softirq_thread(cpus.server),
             cpus,
+            certificate: None,
         };
         topology
             .wire()
@@ -79,6 +83,19 @@ impl Topology {
                 what: "find the interfaces' kernel threads (is this a PID namespace, or a kernel before 5.12?)",
                 source: io::ErrorKind::NotFound.into(),
             }),
+        }
+    }
+
+    /// Gives servers a certificate.
+    pub(crate) fn set_certificate(&mut self, certificate: Arc<Certificate>) {
+        self.certificate = Some(certificate);
+    }
+
+    /// Replaces the placeholders of files.
+    pub(crate) fn fill(&self, words: Vec<String>) -> Vec<String> {
+        match &self.certificate {
+            Some(certificate) => certificate.fill(words),
+            None => words,
         }
     }
 

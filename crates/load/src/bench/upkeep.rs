@@ -4,7 +4,8 @@ use std::time::{Duration, Instant};
 
 use serde::Serialize;
 
-use super::client::{self, Allocations};
+use super::client::{self, Allocations, Churned};
+use super::connections;
 use super::error::{Doing, SideError};
 use super::procfs;
 use super::running::start_server;
@@ -15,10 +16,10 @@ use super::topology::Topology;
 /// Churn before the measured part: the first cycles touch memory that the later ones find warm.
 const WARM_UP: Duration = Duration::from_millis(200);
 
-/// How fast allocations come and go.
+/// How fast allocations or connections come and go.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct Churn {
-    /// Allocations made and deleted per second.
+    /// Allocations made and deleted per second, or connections.
     pub rate: f64,
     /// Processor time of the server per cycle, with receive softirq, in nanoseconds.
     pub cost_ns: f64,
@@ -43,20 +44,42 @@ pub struct Memory {
     pub rate: f64,
 }
 
-/// Churns allocations of a running server.
+/// Makes and deletes allocations of a running server.
 pub(crate) fn churn(
     topology: &Topology,
     spinner: &Spinner,
     in_flight: u16,
     duration: Duration,
 ) -> Result<Churn, SideError> {
-    client::churn(topology, in_flight, WARM_UP)?;
+    let work = |duration| client::churn(topology, in_flight, duration);
+    cycles(topology, spinner, duration, work)
+}
+
+/// Opens and closes TLS connections to a running server.
+pub(crate) fn handshakes(
+    topology: &Topology,
+    spinner: &Spinner,
+    (resumed, in_flight): (bool, u16),
+    duration: Duration,
+) -> Result<Churn, SideError> {
+    let work = |duration| connections::handshakes(topology, resumed, in_flight, duration);
+    cycles(topology, spinner, duration, work)
+}
+
+/// What the server spends while `work` runs for `duration`, after a warm-up.
+fn cycles(
+    topology: &Topology,
+    spinner: &Spinner,
+    duration: Duration,
+    work: impl Fn(Duration) -> Result<Churned, SideError>,
+) -> Result<Churn, SideError> {
+    work(WARM_UP)?;
     let clock = Instant::now();
     let (spun, before) = (
         spinner.cpu_ns(),
         topology.server_cpu().doing("read processor times")?,
     );
-    let churned = client::churn(topology, in_flight, duration)?;
+    let churned = work(duration)?;
     let after = topology.server_cpu().doing("read processor times")?;
     let (spun, wall) = (spinner.cpu_ns() - spun, clock.elapsed().as_nanos() as f64);
     let used =

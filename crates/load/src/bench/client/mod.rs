@@ -20,7 +20,7 @@ use super::layout::{self, SERVER_ADDRESS};
 use super::side::{PASSWORD, USERNAME};
 use super::topology::Topology;
 use crate::client::{AddError, ClientId, ClientParts, Driver, DriverOptions};
-pub(crate) use churn::churn;
+pub(crate) use churn::{Churned, churn};
 use setup::Goal;
 
 /// Clients whose sockets stay open between requests when sockets send the load. With those of more clients, a benchmark of

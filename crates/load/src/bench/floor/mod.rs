@@ -8,7 +8,7 @@
 //! batches: recvmmsg and sendmmsg, and `gro` lets the kernel aggregate on the way in (UDP_GRO) and
 //! segment on the way out (UDP_SEGMENT). All three also answer STUN Binding requests. `xdp` and `tc` relay in the kernel
 //! ([`bpf::floor`]) and do nothing else; `stun-xdp` answers Binding requests there. `program-xdp` and `program-tc` are the
-//! server's own programs ([`bpf::relay`]) over a fixed table. `tcp` relays ChannelData between TCP connections and peers.
+//! server's own programs ([`bpf::relay`]) over a fixed table. `tcp` and `tls` relay ChannelData between connections and peers.
 
 mod batch;
 mod kernel;
@@ -34,7 +34,7 @@ use super::layout::{self, FIRST_CLIENT_PORT, MAX_STATIC_FLOWS, SERVER_ADDRESS};
 pub enum FloorError {
     /// The arguments are not what the benchmark passes.
     #[error(
-        "usage: plain|batch|gro|tcp|xdp|tc|stun-xdp|program-xdp|program-tc FLOWS (0 to {MAX_STATIC_FLOWS}); this command is for the benchmark's own use"
+        "usage: plain|batch|gro|tcp|tls|xdp|tc|stun-xdp|program-xdp|program-tc FLOWS (0 to {MAX_STATIC_FLOWS}); this command is for the benchmark's own use"
     )]
     Usage,
     /// A socket cannot be made or waited for.
@@ -65,7 +65,8 @@ pub fn main(arguments: &[String]) -> Result<(), FloorError> {
         "plain" => plain::run(flows)?,
         "batch" => batch::run(flows, false)?,
         "gro" => batch::run(flows, true)?,
-        "tcp" => tcp::run()?,
+        "tcp" => tcp::run(false)?,
+        "tls" => tcp::run(true)?,
         "xdp" => kernel::run(Kind::RelayXdp, flows)?,
         "tc" => kernel::run(Kind::RelayTc, flows)?,
         "stun-xdp" => kernel::run(Kind::StunXdp, 0)?,

@@ -1,19 +1,27 @@
-//! ChannelData over TCP: one read, one send and one write per connection and wake-up.
+//! ChannelData over TCP or TLS: one read, one send and one write per connection and wake-up. Over TLS, what is written is encrypted at once,
+//! so in records of up to 16 KiB.
 //!
 //! It grants every request without credentials, so that the generator's own client sets it up.
 
 use std::io::{self, IoSlice};
 use std::net::SocketAddr;
+use std::sync::Arc;
 
 use ::io::{
     Events, Interest, Poller, RecvBatch, SendOptions, SendQueue, SendTo, TcpConnection,
     TcpListener, TcpOptions, UdpSocket,
 };
+use streams::Tls;
+use streams::rustls::ServerConfig;
+use streams::rustls::crypto::aws_lc_rs::Ticketer;
+use streams::rustls::pki_types::PrivatePkcs8KeyDer;
+use streams::tls::TlsError;
 use stun::stream::{Frame, frame};
 use stun::{ChannelNumber, Class, Lifetime, Message, Method};
 use stun::{XorMappedAddress, XorPeerAddress, XorRelayedAddress};
 
 use super::options;
+use crate::bench::certificate;
 use crate::bench::layout::{RELAY_IP, SERVER_ADDRESS};
 
 const LISTENER: u64 = 0;
@@ -23,13 +31,29 @@ const READ: usize = 64 << 10;
 const MOST_UNWRITTEN: usize = 1 << 20;
 const LIFETIME_S: u32 = 600;
 
+/// The TLS configuration of a server with a certificate of its own.
+fn tls_config() -> io::Result<Arc<ServerConfig>> {
+    let made = certificate::generate()?;
+    let key = PrivatePkcs8KeyDer::from(made.signing_key.serialize_der());
+    let config = ServerConfig::builder()
+        .with_no_client_auth()
+        .with_single_cert(vec![made.cert.der().clone()], key.into());
+    let mut config = config.map_err(io::Error::other)?;
+    if let Ok(ticketer) = Ticketer::new() {
+        config.ticketer = ticketer;
+    }
+    Ok(Arc::new(config))
+}
+
 /// Relays until the process is killed.
-pub(super) fn run() -> io::Result<()> {
+pub(super) fn run(over_tls: bool) -> io::Result<()> {
     let listener = TcpListener::bind(SERVER_ADDRESS, &TcpOptions::default())?;
     let poller = Poller::new()?;
     poller.add(&listener, LISTENER, Interest::Read)?;
     let mut relay = Relay {
         poller,
+        tls: over_tls.then(tls_config).transpose()?,
+        plain: Vec::new(),
         clients: Vec::new(),
         queue: SendQueue::new(&SendOptions::default()),
         dirty: Vec::new(),
@@ -75,17 +99,44 @@ fn client_of(token: u64) -> usize {
 
 struct Client {
     connection: TcpConnection,
+    tls: Option<Tls>,
     remote: SocketAddr,
     relay: Option<UdpSocket>,
     channel: Option<(u16, SocketAddr)>,
     /// The first bytes of a message.
     kept: Vec<u8>,
+    /// Over TLS, what is not encrypted.
+    queued: Vec<u8>,
     unwritten: Vec<u8>,
     waits: bool,
 }
 
+impl Client {
+    fn queue(&mut self) -> &mut Vec<u8> {
+        match &self.tls {
+            Some(_) => &mut self.queued,
+            None => &mut self.unwritten,
+        }
+    }
+
+    /// Encrypts what is queued. An error means that the connection has failed.
+    fn encrypt(&mut self) -> Result<(), TlsError> {
+        match &mut self.tls {
+            Some(tls) if !self.queued.is_empty() => {
+                let encrypted = tls.encrypt(&self.queued, &mut self.unwritten);
+                self.queued.clear();
+                encrypted
+            }
+            _ => Ok(()),
+        }
+    }
+}
+
 struct Relay {
     poller: Poller,
+    tls: Option<Arc<ServerConfig>>,
+    /// What one read has decrypted.
+    plain: Vec<u8>,
     clients: Vec<Option<Client>>,
     queue: SendQueue,
     /// Clients to write to.
@@ -102,12 +153,18 @@ impl Relay {
         while let Ok((connection, remote)) = listener.accept() {
             let token = self.clients.len() as u64 * 2 + 1;
             let added = self.poller.add(&connection, token, Interest::Read);
+            let tls = self
+                .tls
+                .as_ref()
+                .and_then(|config| Tls::server(Arc::clone(config)).ok());
             self.clients.push(added.is_ok().then_some(Client {
                 connection,
+                tls,
                 remote,
                 relay: None,
                 channel: None,
                 kept: Vec::new(),
+                queued: Vec::new(),
                 unwritten: Vec::new(),
                 waits: false,
             }));
@@ -121,6 +178,7 @@ impl Relay {
             .map(|client| client.connection.read(&mut received));
         match length {
             Some(Ok(0)) => self.clients[index] = None,
+            Some(Ok(length)) if self.tls.is_some() => self.decrypt(index, &received[..length]),
             Some(Ok(length)) => self.take(index, &received[..length]),
             Some(Err(error)) if error.kind() != io::ErrorKind::WouldBlock => {
                 self.clients[index] = None;
@@ -128,6 +186,23 @@ impl Relay {
             _ => {}
         }
         self.received = received;
+    }
+
+    fn decrypt(&mut self, index: usize, received: &[u8]) {
+        let mut plain = std::mem::take(&mut self.plain);
+        plain.clear();
+        let Some(Some(client)) = self.clients.get_mut(index) else {
+            return;
+        };
+        if let Some(tls) = &mut client.tls {
+            let decrypted = tls.received(received, &mut plain, &mut client.unwritten);
+            self.dirty.push(index);
+            if decrypted != Ok(false) {
+                self.clients[index] = None;
+            }
+        }
+        self.take(index, &plain);
+        self.plain = plain;
     }
 
     fn take(&mut self, index: usize, received: &[u8]) {
@@ -217,7 +292,7 @@ impl Relay {
                 response.push(&XorMappedAddress(client.remote)).ok()?;
             }
         }
-        client.unwritten.extend_from_slice(response.finish());
+        client.queue().extend_from_slice(response.finish());
         self.dirty.push(index);
         Some(())
     }
@@ -231,16 +306,17 @@ impl Relay {
             return;
         };
         for payload in payloads {
-            if client.unwritten.len() > MOST_UNWRITTEN {
+            if client.unwritten.len() + client.queued.len() > MOST_UNWRITTEN {
                 return;
             }
+            let queue = client.queue();
             // A datagram is shorter than 64 KiB.
             let length = payload.len() as u16;
-            client.unwritten.extend_from_slice(&channel.to_be_bytes());
-            client.unwritten.extend_from_slice(&length.to_be_bytes());
-            client.unwritten.extend_from_slice(payload);
+            queue.extend_from_slice(&channel.to_be_bytes());
+            queue.extend_from_slice(&length.to_be_bytes());
+            queue.extend_from_slice(payload);
             let padding = &[0; 3][..stun::padding(payload.len())];
-            client.unwritten.extend_from_slice(padding);
+            queue.extend_from_slice(padding);
         }
         self.dirty.push(index);
     }
@@ -250,6 +326,10 @@ impl Relay {
             let Some(Some(client)) = self.clients.get_mut(index) else {
                 continue;
             };
+            if client.encrypt().is_err() {
+                self.clients[index] = None;
+                continue;
+            }
             if !client.unwritten.is_empty() {
                 let written = client.connection.write(&[IoSlice::new(&client.unwritten)]);
                 client.unwritten.drain(..written.unwrap_or(0));

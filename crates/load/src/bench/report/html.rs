@@ -88,6 +88,10 @@ impl Report {
                 "user memory per allocation, bytes",
                 "kernel memory per allocation, bytes",
             ],
+            Scenario::Handshakes { .. } => [
+                "connections per second",
+                "processor time per connection, ns",
+            ],
             Scenario::Churn { .. } => ["cycles per second", "processor time per cycle, ns"],
             _ => [
                 "goodput per second",

@@ -57,11 +57,11 @@ type Show = fn(&Summary) -> String;
 /// How the two numbers of a scenario are written.
 fn units(scenario: &Scenario) -> (Show, Show) {
     match scenario {
-        Scenario::Relay { .. } | Scenario::Tcp { .. } | Scenario::Binding { .. } => (
+        Scenario::Relay { .. } | Scenario::Connections { .. } | Scenario::Binding { .. } => (
             |rate| format!("{:.0}k/s ±{:.0}%", rate.median / 1e3, rate.spread() * 50.0),
             |cost| format!("{:.0} ns", cost.median),
         ),
-        Scenario::Churn { .. } => (
+        Scenario::Handshakes { .. } | Scenario::Churn { .. } => (
             |rate| format!("{:.1}k/s ±{:.0}%", rate.median / 1e3, rate.spread() * 50.0),
             |cost| format!("{:.1} us", cost.median / 1e3),
         ),
