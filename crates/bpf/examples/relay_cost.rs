@@ -24,7 +24,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         listener_ports: vec![3478],
         relay_ports: 49_152..=65_535,
         channels: 65_536,
-        allocations: 1,
+        buckets: 1,
         next_hops: 1,
         binding: Some(BindingLimit {
             per_second: 1_000_000_000,

@@ -29,7 +29,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use aya::programs::tc::TcAttachType;
 use aya::programs::{SchedClassifier, Xdp};
 
-pub use buckets::{Bucket, Buckets};
+pub use buckets::{BUCKET_GROUPS, Bucket, Buckets};
 pub use gate::Gate;
 pub use next_hops::{NextHop, NextHops};
 pub use table::{Counts, FlowEntry, FlowKey, InsertError, Table};
@@ -67,8 +67,8 @@ pub struct Settings {
     pub relay_ports: RangeInclusive<u16>,
     /// How many channels fit. The kernel keeps 512 bytes for each from the start, of a number rounded up to a power of two.
     pub channels: u32,
-    /// How many allocations: one rate limit each.
-    pub allocations: u32,
+    /// How many rate limits: of allocations and of their groups.
+    pub buckets: u32,
     /// How many next hops, up to 65,535.
     pub next_hops: u32,
     /// Whether Binding requests are answered, and how many; see [`Relay::set_binding`].
@@ -159,7 +159,7 @@ impl Relay {
             table,
             loaded: Loaded::default(),
             next_hops: settings.next_hops + 1,
-            buckets: settings.allocations.max(1),
+            buckets: settings.buckets.max(1),
             relaying: true,
             binding: settings.binding,
         };
@@ -460,7 +460,7 @@ fn load_object(settings: &Settings, places: u32, seed: [u64; 2]) -> Result<Objec
     let sizes = [
         ("FLOWS", places),
         ("FLOW_TAILS", places),
-        ("BUCKETS", settings.allocations.max(1)),
+        ("BUCKETS", settings.buckets.max(1)),
         ("NEXT_HOPS", settings.next_hops + 1),
     ];
     let seed = seed.map(u64::to_ne_bytes);

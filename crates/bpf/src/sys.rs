@@ -139,7 +139,7 @@ pub(crate) fn link(
     Ok(unsafe { OwnedFd::from_raw_fd(fd as RawFd) })
 }
 
-/// Shared memory of a map that was made to be mapped (`BPF_F_MMAPABLE`).
+/// Memory: of a map that was made to be mapped (`BPF_F_MMAPABLE`), or of this process alone.
 #[derive(Debug)]
 pub(crate) struct Mapping {
     start: std::ptr::NonNull<u8>,
@@ -154,17 +154,13 @@ unsafe impl Sync for Mapping {}
 impl Mapping {
     /// Maps the first `bytes` of a map's values.
     pub(crate) fn new(map: BorrowedFd<'_>, bytes: usize) -> io::Result<Mapping> {
+        Mapping::map(bytes, libc::MAP_SHARED, map.as_raw_fd())
+    }
+
+    fn map(bytes: usize, flags: libc::c_int, fd: libc::c_int) -> io::Result<Mapping> {
+        let protection = libc::PROT_READ | libc::PROT_WRITE;
         // SAFETY: a new mapping at an address of the kernel's choosing touches no memory that is in use.
-        let start = unsafe {
-            libc::mmap(
-                std::ptr::null_mut(),
-                bytes,
-                libc::PROT_READ | libc::PROT_WRITE,
-                libc::MAP_SHARED,
-                map.as_raw_fd(),
-                0,
-            )
-        };
+        let start = unsafe { libc::mmap(std::ptr::null_mut(), bytes, protection, flags, fd, 0) };
         if start == libc::MAP_FAILED {
             return Err(io::Error::last_os_error());
         }
@@ -172,6 +168,12 @@ impl Mapping {
             Some(start) => Ok(Mapping { start, bytes }),
             None => Err(io::ErrorKind::AddrNotAvailable.into()),
         }
+    }
+
+    /// Memory that begins with zeros and that no map has.
+    pub(crate) fn anonymous(bytes: usize) -> io::Result<Mapping> {
+        let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
+        Mapping::map(bytes, flags, -1)
     }
 
     /// Makes bytes zero, whoever reads or writes them meanwhile.

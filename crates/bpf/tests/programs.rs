@@ -26,7 +26,7 @@ fn relay() -> Result<Relay, BpfError> {
         listener_ports: vec![3478],
         relay_ports: 49_152..=65_535,
         channels: 16,
-        allocations: 4,
+        buckets: 4,
         next_hops: 4,
         binding: Some(BindingLimit::default()),
     })

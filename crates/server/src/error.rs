@@ -194,6 +194,11 @@ pub enum SettingsError {
     /// A shared secret is empty: anybody could make credentials.
     #[error("a shared secret is empty: use at least 16 random characters")]
     EmptySecret,
+    /// A rate of [`RateLimits`](crate::RateLimits) or of a realm is out of range.
+    #[error(
+        "a rate limit of a user, a source, a realm or all is not from 1,000 to 10,000,000,000 bytes per second"
+    )]
+    GroupRate,
 }
 
 /// Why a running server did not take new settings.
@@ -206,6 +211,11 @@ pub enum ReloadError {
     /// The keys of clients that are connected depend on the realm.
     #[error("the realm cannot change while the server runs: restart it")]
     Realm,
+    /// The server was started without any rate limit of users, sources, realms or all allocations, so it has no room for them.
+    #[error(
+        "rate limits of users, sources, realms or the whole server begin at a start only: restart it"
+    )]
+    GroupRates,
     /// The kernel has no randomness.
     #[error("the kernel has no randomness to give")]
     Randomness,

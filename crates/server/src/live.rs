@@ -11,8 +11,9 @@ use crate::hooks::WorkerHooks;
 use crate::mailbox::Mailbox;
 use crate::offload::KernelBinding;
 use crate::policy::OwnAddresses;
-use crate::quota::Quotas;
+use crate::quota::{Quotas, SourcePrefix};
 use crate::random;
+use crate::rates::{GroupRates, RateTable};
 use crate::realms;
 use crate::settings::{Settings, Surroundings};
 use crate::sip;
@@ -112,6 +113,8 @@ pub(crate) struct Live {
     nonce_keys: NonceKeys,
     pub(crate) relays: Arc<RelayAddresses>,
     pub(crate) quotas: Arc<Quotas>,
+    /// The rate limits that the workers share, and what counts as one source.
+    rates: Option<(Arc<RateTable>, SourcePrefix)>,
     pub(crate) draining: bool,
     /// The listeners of NAT behaviour discovery.
     discovery: Discovery,
@@ -135,6 +138,7 @@ impl Live {
             nonce_keys,
             relays,
             quotas,
+            rates: None,
             draining: false,
             discovery: Discovery::default(),
             offload: false,
@@ -171,9 +175,23 @@ impl Live {
         self.own.listeners.push(listener);
     }
 
+    /// The workers share this table of rate limits.
+    pub(crate) fn set_rates(&mut self, table: Option<Arc<RateTable>>, prefix: SourcePrefix) {
+        self.rates = table.map(|table| (table, prefix));
+    }
+
+    fn has_group_rates(&self) -> bool {
+        let rates = self.rates.as_ref();
+        rates.is_some_and(|(table, _)| table.has_groups())
+    }
+
     /// Applies the limits of the settings.
-    pub(crate) fn set_quotas(&self) {
+    pub(crate) fn apply_limits(&self) {
         let settings = &self.settings;
+        if let Some((table, prefix)) = &self.rates {
+            let rates = GroupRates::new(&settings.rates, &settings.realms);
+            table.set_rates(rates, *prefix);
+        }
         self.quotas.set_limits(settings.quota);
         let realms = settings.realms.iter();
         self.quotas
@@ -211,6 +229,7 @@ impl Live {
         };
         let mut config = settings.engine_config(&surroundings)?;
         config.offload = self.offload;
+        config.group_rates = self.has_group_rates();
         // Each worker counts for itself, and the kernel spreads the clients of one source over all of them.
         let workers = u32::try_from(self.workers).unwrap_or(u32::MAX).max(1);
         config.unverified_responses = settings.unverified_responses.div_ceil(workers);
@@ -252,6 +271,10 @@ impl Changes {
         self.make(|live| {
             if settings.realm != live.settings.realm {
                 return Err(ReloadError::Realm);
+            }
+            let rates = GroupRates::new(&settings.rates, &settings.realms);
+            if rates.limits_any() && !live.has_group_rates() {
+                return Err(ReloadError::GroupRates);
             }
             live.set_host(host_addresses());
             for server in &settings.alternates.servers {
@@ -319,7 +342,7 @@ impl Changes {
             return Ok(());
         }
         let configuration = next.configuration()?;
-        next.set_quotas();
+        next.apply_limits();
         *live = next;
         // Under the lock, so that the last change is also the one that is published last.
         self.published.publish(configuration);

@@ -42,6 +42,10 @@ pub struct RealmSettings {
     pub allocations_per_user: u32,
     /// Bytes of application data per second that one allocation may have relayed, 1,000 to 10,000,000,000; 0: no limit. Default 0.
     pub allocation_rate: u64,
+    /// The same of all allocations of the realm together. Default 0.
+    pub rate: u64,
+    /// The same of all allocations of one user. Default 0.
+    pub rate_per_user: u64,
 }
 
 impl RealmSettings {
@@ -60,6 +64,8 @@ impl RealmSettings {
             allocations: QuotaLimits::UNLIMITED,
             allocations_per_user: QuotaLimits::PER_USER,
             allocation_rate: 0,
+            rate: 0,
+            rate_per_user: 0,
         }
     }
 

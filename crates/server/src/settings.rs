@@ -7,6 +7,7 @@ use crate::hooks::Hooks;
 use crate::offload::KernelBinding;
 use crate::policy::PeerRules;
 use crate::quota::QuotaLimits;
+use crate::rates::{GroupRates, RateLimits};
 use crate::realms::RealmSettings;
 use crate::sip::{Orders, SipSettings};
 use std::fmt;
@@ -14,7 +15,9 @@ use std::sync::Arc;
 use std::time::Duration;
 use stun::nonce::NonceKeys;
 use turn::server::credentials::{AccessTokens, AnyOf, RestCredentials, StaticCredentials};
-use turn::server::{Config, Credentials, Discovery, PeerPolicy, Quota};
+use turn::server::{
+    Config, Credentials, Discovery, MAX_ALLOCATION_RATE, MIN_ALLOCATION_RATE, PeerPolicy, Quota,
+};
 
 /// The live settings of a server. [`Running::reload`](crate::Running::reload) replaces them as a whole.
 #[derive(Clone)]
@@ -58,6 +61,8 @@ pub struct Settings {
     /// Bytes of application data per second, both directions together, that one allocation may have relayed, 0 for any number: 1,000 to
     /// 10,000,000,000. A burst of one second's worth passes. Default 0.
     pub allocation_rate: u64,
+    /// How much application data per second groups of allocations may have relayed. Default: any amount.
+    pub rates: RateLimits,
     /// Allocations per worker; beyond, clients get 508. Default 1,048,576: ports run out first.
     pub max_allocations: usize,
     /// Whether a Refresh needs a credential that has not expired. Default: no, as clients keep the one they began with.
@@ -123,6 +128,7 @@ impl Settings {
     ) -> Result<Config, SettingsError> {
         let credentials =
             credentials_of(&self.realm, &self.users, &self.secrets, &self.credentials)?;
+        self.check_rates()?;
         let mut config = Config::new(
             &self.realm,
             surroundings.nonce_keys.clone(),
@@ -155,6 +161,15 @@ impl Settings {
         config.strict_amplification = self.strict_amplification;
         config.report_changes = self.hooks.on_event.is_some();
         Ok(config)
+    }
+
+    fn check_rates(&self) -> Result<(), SettingsError> {
+        let rates = GroupRates::new(&self.rates, &self.realms);
+        let allowed = MIN_ALLOCATION_RATE..=MAX_ALLOCATION_RATE;
+        match rates.all().all(|rate| rate == 0 || allowed.contains(&rate)) {
+            true => Ok(()),
+            false => Err(SettingsError::GroupRate),
+        }
     }
 
     /// The limits of connections of each worker.
@@ -256,6 +271,7 @@ impl Default for Settings {
             tcp_relay: true,
             max_peer_connections: Self::MAX_PEER_CONNECTIONS,
             allocation_rate: 0,
+            rates: RateLimits::default(),
             max_allocations: Self::MAX_ALLOCATIONS,
             strict_expiry: false,
             rfc5766_channels: true,

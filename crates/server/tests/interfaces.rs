@@ -104,7 +104,7 @@ fn settings() -> bpf::relay::Settings {
         listener_ports: vec![1],
         relay_ports: 2..=3,
         channels: 1,
-        allocations: 1,
+        buckets: 1,
         next_hops: 1,
         binding: None,
     }

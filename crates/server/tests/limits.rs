@@ -3,6 +3,7 @@
 mod common;
 
 use common::{Client, Got, at, loopback, private_loopback, socket, start};
+use hairpin_server::policy::PeerRule;
 use hairpin_server::quota::QuotaLimits;
 use hairpin_server::{Builder, Running};
 use std::net::{IpAddr, SocketAddr};
@@ -166,4 +167,66 @@ fn few_descriptors() {
     // With one descriptor back, the next client is served.
     served.pop().expect("some were served").0.release();
     refused.allocate();
+}
+
+/// Sends this many datagrams of 1,000 bytes to a peer over each client's channel, and counts what the peer gets.
+fn relayed(clients: &[&Client], peer: &std::net::UdpSocket, datagrams: u16) -> u64 {
+    for _ in 0..datagrams {
+        for client in clients {
+            client.send(0x4000, &[1; 1000]);
+        }
+    }
+    let mut buffer = [0; 1500];
+    let wait = Some(std::time::Duration::from_secs(1));
+    peer.set_read_timeout(wait).expect("a timeout");
+    let mut bytes = 0;
+    while let Ok(length) = peer.recv(&mut buffer) {
+        bytes += length as u64;
+    }
+    bytes
+}
+
+#[test]
+fn a_user_and_the_server_have_rates_at_all_workers() {
+    let mut settings = hairpin_server::Settings::default();
+    settings.users = vec![(common::USER.to_owned(), common::PASSWORD.to_owned())];
+    let networks = "127.0.0.0/8".parse().expect("a network");
+    let own = PeerRule::all_ports(networks);
+    settings.peers.allow.push(own);
+    settings.rates.per_user = 1_000;
+    let builder = || {
+        let server = hairpin_server::Server::builder().listen(at("127.0.0.1:0"));
+        server
+            .relay_address(IpAddr::from([127, 0, 0, 1]))
+            .workers(4)
+    };
+    let peer = socket("127.0.0.1:0");
+    let peer_at = peer.local_addr().expect("bound");
+    let server = start(builder().settings(settings.clone()));
+    let mut clients: Vec<Client> = (0..8).map(|_| Client::new(server.listeners()[0])).collect();
+    for client in &mut clients {
+        client.allocate();
+        assert_eq!(client.bind(0x4000, peer_at), 0);
+    }
+    let all: Vec<&Client> = clients.iter().collect();
+    // A burst of 1,000 bytes, one datagram beyond it, and what some seconds permit; a limit for each allocation would let 16 pass.
+    let bytes = relayed(&all, &peer, 20);
+    assert!((2_000..=12_000).contains(&bytes), "{bytes}");
+    let dropped = server.stats().dropped(turn::server::DropReason::OverRate);
+    assert_eq!(dropped, 160 - bytes / 1_000);
+    settings.rates.per_user = 0;
+    server.reload(settings.clone()).expect("the limit goes");
+    assert_eq!(relayed(&all, &peer, 5), 40_000);
+    drop(server);
+    let unlimited = {
+        let mut settings = settings.clone();
+        settings.rates.per_user = 0;
+        start(builder().settings(settings))
+    };
+    settings.rates.total = 1_000_000;
+    let refused = unlimited
+        .reload(settings)
+        .map_err(|error| error.to_string());
+    let refused = refused.expect_err("there is no room");
+    assert!(refused.contains("restart"), "{refused}");
 }

@@ -86,14 +86,18 @@ struct next_hop {
 };
 _Static_assert(sizeof(struct next_hop) == 32, "next_hop");
 
+// An allocation's source, user, realm, and the whole server.
+enum { BUCKET_GROUPS = 4 };
+
 struct bucket {
     u64 tat_ns;
     u32 scale; // nanoseconds per byte, in 1/1024; 0: no limit
     u32 burst_us;
     u64 dropped_packets;
     u64 dropped_bytes;
+    u32 groups[BUCKET_GROUPS]; // further buckets that limit the same traffic; the first 0 ends the list
 };
-_Static_assert(sizeof(struct bucket) == 32, "bucket");
+_Static_assert(sizeof(struct bucket) == 48, "bucket");
 
 enum setting { RELAYING = 1, BINDING = 2, DROP_EXCESS = 4 };
 

@@ -1,10 +1,11 @@
-//! One rate limit for each allocation, charged by the programs on all processors and by user space alike: the memory is
-//! shared, so it does not matter who relays.
+//! One rate limit for each allocation, and for each group of allocations: a user, a source, a realm, the server. The programs on all
+//! processors and user space charge them alike: the memory is shared, so it does not matter who relays.
 //!
 //! The generic cell rate algorithm keeps one number, the time at which all that was sent would have been sent at the
 //! allowed rate. A datagram passes while that is not more than a burst ahead of now; what it costs does not matter then,
 //! so no size of datagram is starved.
 
+use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
@@ -21,9 +22,13 @@ pub struct Bucket {
     burst_us: AtomicU32,
     dropped_packets: AtomicU64,
     dropped_bytes: AtomicU64,
+    groups: [AtomicU32; BUCKET_GROUPS],
 }
 
-const _: () = assert!(size_of::<Bucket>() == 32);
+/// Groups that an allocation can be in.
+pub const BUCKET_GROUPS: usize = 4;
+
+const _: () = assert!(size_of::<Bucket>() == 48);
 
 /// How often a lost race for a bucket is run again before the datagram passes uncharged.
 const TRIES: u32 = 4;
@@ -50,9 +55,44 @@ impl Bucket {
         self.scale.store(scale, Relaxed);
     }
 
+    /// Changes the rate. The debt stays.
+    pub fn set_scale(&self, scale: u32) {
+        self.scale.store(scale, Relaxed);
+    }
+
+    /// The rate, as for [`Bucket::scale`].
+    #[must_use]
+    pub fn get_scale(&self) -> u32 {
+        self.scale.load(Relaxed)
+    }
+
+    /// The indexes of further buckets that limit the same traffic. The first 0 ends the list.
+    pub fn set_groups(&self, groups: [u32; BUCKET_GROUPS]) {
+        for (mine, group) in self.groups.iter().zip(groups) {
+            mine.store(group, Relaxed);
+        }
+    }
+
+    fn groups(&self) -> [u32; BUCKET_GROUPS] {
+        self.groups.each_ref().map(|group| group.load(Relaxed))
+    }
+
     /// Charges a datagram's payload bytes at a time (CLOCK_MONOTONIC, nanoseconds), as the programs do. Returns whether it
-    /// may pass; if not, that has been counted.
+    /// may pass; if not, that has been counted. The groups are not charged: see [`Buckets::charge`].
     pub fn charge(&self, now_ns: u64, bytes: u64) -> bool {
+        let passes = self.passes(now_ns, bytes);
+        if !passes {
+            self.count_dropped(bytes);
+        }
+        passes
+    }
+
+    fn count_dropped(&self, bytes: u64) {
+        self.dropped_packets.fetch_add(1, Relaxed);
+        self.dropped_bytes.fetch_add(bytes, Relaxed);
+    }
+
+    fn passes(&self, now_ns: u64, bytes: u64) -> bool {
         let scale = u64::from(self.scale.load(Relaxed));
         if scale == 0 {
             return true;
@@ -61,8 +101,6 @@ impl Bucket {
         let mut tat = self.tat_ns.load(Relaxed);
         for _ in 0..TRIES {
             if tat > limit {
-                self.dropped_packets.fetch_add(1, Relaxed);
-                self.dropped_bytes.fetch_add(bytes, Relaxed);
                 return false;
             }
             let next = tat.max(now_ns) + ((bytes * scale) >> 10);
@@ -87,7 +125,7 @@ impl Bucket {
     }
 }
 
-/// The rate limits of all allocations.
+/// The rate limits of all allocations and groups.
 #[derive(Clone, Debug)]
 pub struct Buckets {
     memory: Arc<Mapping>,
@@ -106,6 +144,41 @@ impl Buckets {
             memory: Arc::new(memory),
             length,
         })
+    }
+
+    /// In memory that no program charges: for a server that relays in user space only.
+    ///
+    /// # Errors
+    /// If there is no address space.
+    pub fn in_memory(length: u32) -> io::Result<Buckets> {
+        let memory = Mapping::anonymous(size_of::<Bucket>() * length.max(1) as usize)?;
+        Ok(Buckets {
+            memory: Arc::new(memory),
+            length,
+        })
+    }
+
+    /// Charges the bucket of this index and those of its groups, in this order, until one refuses. Returns whether the bytes may pass; if
+    /// not, the first bucket has counted them as dropped.
+    #[must_use]
+    pub fn charge(&self, index: u32, now_ns: u64, bytes: u64) -> bool {
+        let Some(bucket) = self.get(index) else {
+            return true;
+        };
+        let passes =
+            bucket.passes(now_ns, bytes) && self.charge_groups(bucket.groups(), now_ns, bytes);
+        if !passes {
+            bucket.count_dropped(bytes);
+        }
+        passes
+    }
+
+    /// The same for the groups alone, of an allocation that has no bucket of its own.
+    #[must_use]
+    pub fn charge_groups(&self, groups: [u32; BUCKET_GROUPS], now_ns: u64, bytes: u64) -> bool {
+        let groups = groups.into_iter().take_while(|group| *group != 0);
+        let mut buckets = groups.filter_map(|group| self.get(group));
+        buckets.all(|bucket| bucket.passes(now_ns, bytes))
     }
 
     /// How many there are.
@@ -164,6 +237,26 @@ mod tests {
         assert!(bucket.charge(SECOND, 65_535), "however large");
         assert!(!bucket.charge(SECOND, 1), "but then the debt is to be paid");
         assert_eq!(bucket.dropped_bytes(), 1);
+    }
+
+    #[test]
+    fn every_group_limits_and_the_allocation_counts() {
+        let buckets = Buckets::in_memory(8).expect("memory");
+        let get = |index| buckets.get(index).expect("there are eight");
+        for allocation in [0, 1] {
+            get(allocation).set_groups([5, 6, 0, 7]);
+        }
+        get(5).set(0, 1_000_000);
+        get(6).set(Bucket::scale(1000), 1_000_000);
+        get(7).set(Bucket::scale(1), 1);
+        assert!(buckets.charge(0, SECOND, 1500));
+        assert!(!buckets.charge(0, SECOND, 10) && !buckets.charge(1, SECOND, 20));
+        assert_eq!((get(0).dropped_bytes(), get(1).dropped_bytes()), (10, 20));
+        assert_eq!(get(6).dropped_packets(), 0);
+        assert!(!buckets.charge_groups([6, 0, 0, 0], SECOND, 1));
+        get(6).set_scale(0);
+        assert!(buckets.charge(0, SECOND, 1500), "no limit any more");
+        assert!(buckets.charge(8, SECOND, 1500), "no such bucket");
     }
 
     #[test]

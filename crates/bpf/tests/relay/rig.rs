@@ -70,7 +70,7 @@ impl Rig {
             listener_ports: vec![443, LISTENER_PORT],
             relay_ports: 49_152..=65_535,
             channels: CHANNELS,
-            allocations: 2,
+            buckets: 2,
             next_hops: 1,
             binding: Some(BindingLimit::default()),
         };
@@ -110,13 +110,18 @@ impl Rig {
             source: LEAVING[1],
         };
         self.hops.set(1, &hop).expect("an index");
-        let bucket = self.buckets.get(0).expect("two");
-        bucket.set(if case.over_rate { u32::MAX } else { 0 }, 0);
-        if case.over_rate {
-            bucket.charge(u64::MAX >> 2, 1);
-        } else {
-            bucket.set(Bucket::scale(1_000_000_000), 1_000_000);
+        let buckets = [(0, case.over_rate), (1, case.group_over_rate)];
+        for (index, is_over) in buckets {
+            let bucket = self.buckets.get(index).expect("two");
+            if is_over {
+                bucket.set(u32::MAX, 0);
+                bucket.charge(u64::MAX >> 2, 1);
+            } else {
+                bucket.set(Bucket::scale(1_000_000_000), 1_000_000);
+            }
         }
+        let own = self.buckets.get(0).expect("two");
+        own.set_groups([1, 0, 0, 0]);
         let mut keys = Vec::new();
         let mut leaving = None;
         for (key, entry) in flows(case) {

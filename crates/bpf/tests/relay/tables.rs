@@ -13,7 +13,7 @@ fn relay(channels: u32) -> Option<Relay> {
         listener_ports: vec![3478],
         relay_ports: 49152..=65535,
         channels,
-        allocations: 100,
+        buckets: 100,
         next_hops: 4,
         binding: Some(BindingLimit::default()),
     })

@@ -72,7 +72,7 @@ pub(crate) use size::write_bytes;
 
 use diagnostics::Report;
 use schema::Settings;
-use setting::{Amplification, List, Workers};
+use setting::{Amplification, List, RateDirections, Workers};
 use source::Sources;
 use tls::MinVersion;
 
@@ -199,7 +199,15 @@ pub(crate) struct Limits {
     /// Connections with peers of one TCP allocation.
     pub(crate) peer_connections: u32,
     /// Bytes per second that one allocation relays, 0 for any number.
-    pub(crate) allocation_rate: u32,
+    pub(crate) allocation_rate: u64,
+    /// The same of one user of the default realm.
+    pub(crate) rate_per_user: u64,
+    /// The same of one source prefix.
+    pub(crate) rate_per_source: u64,
+    /// The same of all allocations.
+    pub(crate) rate_total: u64,
+    /// Whether each direction has these rates by itself.
+    pub(crate) rate_directions_apart: bool,
     /// Connections in all.
     pub(crate) connections: u32,
     /// Connections of one source prefix.
@@ -359,6 +367,10 @@ fn limits(settings: &Settings) -> Option<Limits> {
         channels: s.channels?.value.0,
         peer_connections: s.peer_connections?.value.0,
         allocation_rate: s.allocation_rate?.value.0,
+        rate_per_user: s.rate_per_user?.value.0,
+        rate_per_source: s.rate_per_source?.value.0,
+        rate_total: s.rate_total?.value.0,
+        rate_directions_apart: s.rate_directions?.value == RateDirections::Apart,
         connections: s.connections?.value.0,
         connections_per_source: s.connections_per_source?.value.0,
         stream_message_deadline: s.stream_message_deadline?.value.0,

@@ -9,7 +9,7 @@ use super::credentials::{Realm as Name, Secret, User};
 use super::diagnostics::{Diagnostic, Report};
 use super::network::PeerRule;
 use super::node::{Node, Raw};
-use super::schema::{AllocationRate, Allocations, Settings};
+use super::schema::{AllocationRate, Allocations, GroupRate, Settings};
 use super::setting::{FromText, List, Mistake, Setting, wrong_type};
 use super::sip::Origin;
 use super::source::{Located, Location};
@@ -29,7 +29,10 @@ pub(crate) struct Realm {
     pub(crate) allocations: u32,
     pub(crate) allocations_per_user: u32,
     /// Bytes per second, 0 for any number.
-    pub(crate) allocation_rate: u32,
+    pub(crate) allocation_rate: u64,
+    /// The same of all allocations of the realm together, and of one user.
+    pub(crate) rate: u64,
+    pub(crate) rate_per_user: u64,
 }
 
 /// What is written, each value with its place.
@@ -46,9 +49,11 @@ pub(crate) struct Written {
     allocations: Option<Allocations>,
     allocations_per_user: Option<Allocations>,
     allocation_rate: Option<AllocationRate>,
+    rate: Option<GroupRate>,
+    rate_per_user: Option<GroupRate>,
 }
 
-const FIELDS: [&str; 11] = [
+const FIELDS: [&str; 13] = [
     "name",
     "origins",
     "server_names",
@@ -60,6 +65,8 @@ const FIELDS: [&str; 11] = [
     "allocations",
     "allocations_per_user",
     "rate_per_allocation",
+    "rate",
+    "rate_per_user",
 ];
 const EXAMPLE: &str = "write it like { name = \"a.example\", origins = [\"https://a.example\"], secrets = [\"SECRET\"] }";
 
@@ -105,6 +112,8 @@ impl Setting for Written {
                 reveal,
             ),
             one("rate_per_allocation", self.allocation_rate.as_ref(), reveal),
+            one("rate", self.rate.as_ref(), reveal),
+            one("rate_per_user", self.rate_per_user.as_ref(), reveal),
         ];
         let fields: Vec<_> = fields.into_iter().flatten().collect();
         format!("{{ {} }}", fields.join(", "))
@@ -132,6 +141,8 @@ impl Written {
             "allocations" => self.allocations = Allocations::read(value, report),
             "allocations_per_user" => self.allocations_per_user = Allocations::read(value, report),
             "rate_per_allocation" => self.allocation_rate = AllocationRate::read(value, report),
+            "rate" => self.rate = GroupRate::read(value, report),
+            "rate_per_user" => self.rate_per_user = GroupRate::read(value, report),
             _ => return false,
         }
         true
@@ -160,6 +171,8 @@ impl Written {
                 .allocations_per_user
                 .map_or(QuotaLimits::PER_USER, |most| most.0),
             allocation_rate: self.allocation_rate.map_or(0, |rate| rate.0),
+            rate: self.rate.map_or(0, |rate| rate.0),
+            rate_per_user: self.rate_per_user.map_or(0, |rate| rate.0),
         })
     }
 }

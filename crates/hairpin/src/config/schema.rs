@@ -18,7 +18,8 @@ use super::node::Node;
 use super::offload::{BindingExcess, OffloadMode};
 use super::realms;
 use super::setting::{
-    Amplification, AtLeastOne, Bounded, List, PinWorkers, Seconds, Setting, Steering, Workers,
+    Amplification, AtLeastOne, Bounded, List, PinWorkers, RateDirections, Seconds, Setting,
+    Steering, Workers,
 };
 use super::sip::{Algorithms, Origin, WebSocketPath};
 use super::sip_tls::{ClientCertificates, RootFile};
@@ -59,6 +60,8 @@ pub(crate) type BindingRate = Bounded<0, 100_000_000>;
 
 /// Application data of one allocation: below 1 KiB a second not even a call fits, and beyond 1 GiB it is no limit.
 pub(crate) type AllocationRate = Rate<1_024, 1_073_741_824>;
+/// Application data per second of a user, a source, a realm or all allocations.
+pub(crate) type GroupRate = Rate<1_024, 8_589_934_592>;
 
 /// Connections: a file descriptor each.
 pub(crate) type Connections = Bounded<1, 1_000_000>;
@@ -215,6 +218,14 @@ pub(crate) struct Settings {
     pub(crate) peer_connections: Entry<PeerConnections>,
     /// `limits.rate_per_allocation`
     pub(crate) allocation_rate: Entry<AllocationRate>,
+    /// `limits.rate_per_user`
+    pub(crate) rate_per_user: Entry<GroupRate>,
+    /// `limits.rate_per_source`
+    pub(crate) rate_per_source: Entry<GroupRate>,
+    /// `limits.rate_total`
+    pub(crate) rate_total: Entry<GroupRate>,
+    /// `limits.rate_directions`
+    pub(crate) rate_directions: Entry<RateDirections>,
     /// `limits.lifetime_default`
     pub(crate) lifetime_default: Entry<AllocationLifetime>,
     /// `limits.lifetime_max`
@@ -474,6 +485,10 @@ pub(crate) const KEYS: &[Key] = &[
         &mut s.peer_connections
     }),
     Key::new("limits", "rate_per_allocation", |s| &mut s.allocation_rate),
+    Key::new("limits", "rate_per_user", |s| &mut s.rate_per_user),
+    Key::new("limits", "rate_per_source", |s| &mut s.rate_per_source),
+    Key::new("limits", "rate_total", |s| &mut s.rate_total),
+    Key::new("limits", "rate_directions", |s| &mut s.rate_directions).at_start(),
     Key::new("limits", "lifetime_default", |s| &mut s.lifetime_default),
     Key::new("limits", "lifetime_max", |s| &mut s.lifetime_max),
     Key::new("limits", "connections", |s| &mut s.connections),

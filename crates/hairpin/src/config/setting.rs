@@ -362,6 +362,33 @@ impl FromText for Amplification {
     }
 }
 
+/// Whether a rate limit holds for both directions of an allocation together.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum RateDirections {
+    /// For both together.
+    Together,
+    /// For each by itself.
+    Apart,
+}
+
+const RATE_DIRECTIONS: [(&str, RateDirections); 2] = [
+    ("together", RateDirections::Together),
+    ("apart", RateDirections::Apart),
+];
+
+impl FromText for RateDirections {
+    const EXPECTED: &'static str = "\"together\" or \"apart\"";
+
+    fn from_text(text: &str) -> Result<Self, Mistake> {
+        one_of(text, &RATE_DIRECTIONS)
+    }
+
+    fn to_text(&self) -> String {
+        let found = RATE_DIRECTIONS.iter().find(|(_, of)| of == self);
+        found.map_or("together", |(word, _)| word).to_owned()
+    }
+}
+
 /// A length of time in whole seconds, from `MIN` to `MAX` seconds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Seconds<const MIN: u64, const MAX: u64>(pub(crate) Duration);

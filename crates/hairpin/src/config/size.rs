@@ -50,9 +50,9 @@ impl<const MIN: u32, const MAX: u32> Setting for Size<MIN, MAX> {
 
 /// A data rate in bytes per second, 0 for none, written like a size with `/s`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Rate<const MIN: u32, const MAX: u32>(pub(crate) u32);
+pub(crate) struct Rate<const MIN: u64, const MAX: u64>(pub(crate) u64);
 
-impl<const MIN: u32, const MAX: u32> FromText for Rate<MIN, MAX> {
+impl<const MIN: u64, const MAX: u64> FromText for Rate<MIN, MAX> {
     const EXPECTED: &'static str = "\"off\", or a rate like \"1MiB/s\"";
 
     fn from_text(text: &str) -> Result<Self, Mistake> {
@@ -64,8 +64,7 @@ impl<const MIN: u32, const MAX: u32> FromText for Rate<MIN, MAX> {
             mistake.help("bytes per second, as in \"1MiB/s\", or \"off\"")
         })?;
         let bytes = parse_bytes(size)?;
-        let inside = u32::try_from(bytes).ok();
-        let inside = inside.filter(|bytes| (MIN..=MAX).contains(bytes));
+        let inside = Some(bytes).filter(|bytes| (MIN..=MAX).contains(bytes));
         inside.map(Self).ok_or_else(|| {
             let (min, max) = (write_bytes(MIN), write_bytes(MAX));
             Mistake::new(format!("out of range: must be from {min}/s to {max}/s"))
@@ -80,7 +79,7 @@ impl<const MIN: u32, const MAX: u32> FromText for Rate<MIN, MAX> {
     }
 }
 
-const UNITS: [(&str, u32); 4] = [
+const UNITS: [(&str, u64); 4] = [
     ("GiB", 1 << 30),
     ("MiB", 1 << 20),
     ("KiB", 1 << 10),
@@ -96,7 +95,7 @@ fn parse_bytes(text: &str) -> Result<u64, Mistake> {
     let factor = UNITS
         .iter()
         .find(|(name, _)| name.eq_ignore_ascii_case(unit.trim()))
-        .map(|(_, factor)| u64::from(*factor));
+        .map(|(_, factor)| *factor);
     let (Ok(number), Some(factor)) = (number.parse::<u64>(), factor) else {
         let mistake = Mistake::new(format!("`{text}` is not a size"));
         return Err(match (number.is_empty(), unit.trim()) {
@@ -114,7 +113,8 @@ fn parse_bytes(text: &str) -> Result<u64, Mistake> {
 }
 
 /// Writes a size with the largest unit that leaves a whole number.
-pub(crate) fn write_bytes(bytes: u32) -> String {
+pub(crate) fn write_bytes(bytes: impl Into<u64>) -> String {
+    let bytes = bytes.into();
     let (name, factor) = UNITS
         .into_iter()
         .find(|(_, factor)| bytes != 0 && bytes.is_multiple_of(*factor))
@@ -129,7 +129,7 @@ mod tests {
     #[test]
     fn sizes_read_back_as_they_are_written() {
         for text in ["4MiB", "512KiB", "1B", "212992B", "1GiB", "0B"] {
-            let bytes = parse_bytes(text).ok().and_then(|b| u32::try_from(b).ok());
+            let bytes = parse_bytes(text).ok();
             let written = bytes.map(write_bytes);
             // 212992 is 208 KiB.
             let expected = if text == "212992B" { "208KiB" } else { text };

@@ -20,6 +20,7 @@ use crate::ports::PortRange;
 use crate::privileges::Kept;
 use crate::quota::Quotas;
 use crate::random;
+use crate::rates::{GroupRates, RateTable, TableSize};
 use crate::sip::{self, Carrier, Sip};
 use crate::steering::Tables;
 use crate::worker::{Worker, WorkerMessage};
@@ -30,6 +31,9 @@ use stun::nonce::NonceKeys;
 
 /// Packets taken from a device's queue at a time while polling it: the most that the kernel allows everybody.
 const BUSY_POLL_PACKETS: u16 = 64;
+
+/// Most allocations with a rate limit of their own in memory that is shared: 48 to 288 bytes each, all of them at once.
+const MOST_ALLOCATIONS: u32 = 1 << 20;
 
 /// The sockets of all listeners.
 struct Bound {
@@ -58,9 +62,7 @@ pub(crate) struct Made {
 
 impl Builder {
     pub(super) fn make(&self, workers: usize) -> Result<Made, StartError> {
-        let ports = self.ports.map_or(Ok(PortRange::DYNAMIC), |(first, last)| {
-            PortRange::new(first, last)
-        })?;
+        let ports = self.port_range()?;
         // What cannot be raised stays as it is: sockets that are refused say so.
         let _ = io::rlimit::raise_open_files();
         let relays = Arc::new(RelayAddresses::new(
@@ -77,7 +79,9 @@ impl Builder {
         } = self.bind(workers, offloads)?;
         let most = self.most_allocations(relays.iter().len() * ports.len());
         let published = Arc::new(PublishedStatus::default());
-        let mut offload = self.prepare_offload(&listeners.udp, &relays, ports, most, &published)?;
+        let size = self.rates_size(most);
+        let mut offload = self.prepare_offload(&listeners.udp, &relays, ports, size, &published)?;
+        let rates = rate_table(offload.as_ref(), size)?;
         let relay_gro = separate(offload.as_ref(), &groups, &relays);
         let mut features = Features::of(offloads, &groups, self.wanted_buffers());
         features.pinned = self.pinning != Pinning::Off;
@@ -85,13 +89,13 @@ impl Builder {
         let quotas = Arc::new(Quotas::new(self.settings.quota, self.source_prefix));
         let parts = offload.as_ref().map(|offload| offload.parts(workers));
         let parts = parts.unwrap_or_default();
-        let mut live = self.live(&listeners.all(), &relays, &quotas, workers)?;
-        live.set_quotas();
+        let mut live = self.live(&listeners.all(), &relays, &quotas, &rates, workers)?;
         live.set_offload(!parts.is_empty());
         let configuration = live.configuration()?;
 
         let plan = Plan {
             relays: Arc::clone(&relays),
+            rates,
             config: configuration.engine.clone(),
             published: Published::new(configuration),
             offloads,
@@ -195,12 +199,28 @@ impl Builder {
         total.min(ports)
     }
 
+    fn port_range(&self) -> Result<PortRange, StartError> {
+        match self.ports {
+            Some((first, last)) => Ok(PortRange::new(first, last)?),
+            None => Ok(PortRange::DYNAMIC),
+        }
+    }
+
+    /// How many rate limits there are, for so many allocations.
+    fn rates_size(&self, allocations: usize) -> TableSize {
+        let settings = &self.settings;
+        let groups = GroupRates::new(&settings.rates, &settings.realms);
+        let allocations = u32::try_from(allocations).unwrap_or(u32::MAX);
+        TableSize::new(allocations.min(MOST_ALLOCATIONS), &settings.rates, &groups)
+    }
+
     /// What can change while the server runs.
     fn live(
         &self,
         listeners: &[SocketAddr],
         relays: &Arc<RelayAddresses>,
         quotas: &Arc<Quotas>,
+        rates: &Option<Arc<RateTable>>,
         workers: usize,
     ) -> Result<Live, StartError> {
         let own = OwnAddresses {
@@ -222,6 +242,8 @@ impl Builder {
         );
         live.set_discovery(self.discovery.clone());
         live.set_host(addresses::host_addresses());
+        live.set_rates(rates.clone(), self.source_prefix);
+        live.apply_limits();
         Ok(live)
     }
 
@@ -269,4 +291,19 @@ fn say_what_serves(observer: &Observer, workers: usize, relays: &[IpAddr], ports
         open_files = io::rlimit::open_files().map_or(0, |limit| limit.soft),
         "serving"
     );
+}
+
+/// The table of rate limits: the kernel's if it relays, or one of this process if users, sources, realms or directions have limits.
+fn rate_table(
+    offload: Option<&Prepared>,
+    size: TableSize,
+) -> Result<Option<Arc<RateTable>>, StartError> {
+    match offload {
+        Some(offload) => Ok(Some(Arc::clone(&offload.rates))),
+        None if size.is_wanted() => {
+            let table = RateTable::in_memory(size).map_err(StartError::Worker)?;
+            Ok(Some(Arc::new(table)))
+        }
+        None => Ok(None),
+    }
 }

@@ -6,6 +6,7 @@ use crate::error::StartError;
 use crate::offload::{Prepared, PublishedStatus, Wanted};
 use crate::ports::PortRange;
 use crate::privileges::Kept;
+use crate::rates::TableSize;
 use crate::steering::Tables;
 use crate::worker::Worker;
 use io::UdpSocket;
@@ -19,7 +20,7 @@ impl Builder {
         listeners: &[SocketAddr],
         relays: &RelayAddresses,
         ports: PortRange,
-        allocations: usize,
+        rates: TableSize,
         published: &Arc<PublishedStatus>,
     ) -> Result<Option<Prepared>, StartError> {
         let relays: Vec<IpAddr> = relays.iter().map(|relay| relay.local).collect();
@@ -29,7 +30,7 @@ impl Builder {
             listeners,
             relays: &relays,
             ports,
-            allocations: u32::try_from(allocations).unwrap_or(u32::MAX),
+            rates,
             tcx: true,
         };
         Prepared::new(&wanted, published)

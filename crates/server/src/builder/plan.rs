@@ -6,8 +6,9 @@ use crate::connections::{Arena, Connections, WorkerLimits};
 use crate::error::StartError;
 use crate::live::Published;
 use crate::mailbox::Mailbox;
-use crate::offload::{Part, Places, Rates};
+use crate::offload::Part;
 use crate::random;
+use crate::rates::{Numbers, RateTable, Rates};
 use crate::steering::{Placement, Tables};
 use crate::tcp_relays::TcpRelays;
 use crate::worker::{
@@ -27,6 +28,8 @@ pub(super) type Workers = (Vec<Worker>, Arc<[Mailbox<WorkerMessage>]>);
 /// What all workers are made of.
 pub(super) struct Plan {
     pub(super) relays: Arc<RelayAddresses>,
+    /// `None`: each engine keeps the limits of its own allocations.
+    pub(super) rates: Option<Arc<RateTable>>,
     pub(super) config: ValidConfig,
     pub(super) published: Arc<Published>,
     pub(super) offloads: Option<Offloads>,
@@ -124,7 +127,9 @@ impl Plan {
             .or_else(|_| RecvBatch::try_new(BatchLimit::LEAST, RecvBatch::LARGE))
             .map_err(StartError::Worker)?;
         let mut engine = Engine::new(self.config.clone(), number, seed);
-        let flows = part.map(|part| Box::new(self.flows(part, &mut engine)));
+        let numbers = self.share_rates(&mut engine);
+        let flows = part.zip(numbers);
+        let flows = flows.map(|(part, numbers)| Box::new(self.flows(part, numbers)));
         let core = Core {
             now,
             engine,
@@ -167,17 +172,24 @@ impl Plan {
         })
     }
 
-    /// Has a worker's channels relayed in the kernel, and its rate limits kept where the kernel sees them.
-    fn flows(&self, part: Part, engine: &mut Engine) -> Flows {
-        let places = Arc::new(Places::new(part.rates));
-        engine.share_buckets(Arc::new(Rates::new(part.buckets, Arc::clone(&places))));
+    /// Has an engine use the rate limits that the workers share.
+    fn share_rates(&self, engine: &mut Engine) -> Option<Arc<Numbers>> {
+        let table = self.rates.as_ref()?;
+        let numbers = table.numbers();
+        let rates = Rates::new(Arc::clone(table), Arc::clone(&numbers));
+        engine.share_buckets(Box::new(rates));
+        Some(numbers)
+    }
+
+    /// Has a worker's channels relayed in the kernel.
+    fn flows(&self, part: Part, numbers: Arc<Numbers>) -> Flows {
         let mut flows = Flows::new(
             Box::new(part.table),
             part.next_hops,
-            places,
+            numbers,
             Arc::clone(&self.relays),
         );
-        flows.set_limited(self.config.allocation_rate != 0);
+        flows.set_limited(self.config.limits_rate());
         flows
     }
 }

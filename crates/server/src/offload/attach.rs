@@ -1,7 +1,6 @@
 //! Loading the programs and attaching them to interfaces, each by the best means that works there.
 
 use super::choice::{Facts, Means, Obstacle, choose};
-use super::chunks::Chunks;
 use super::clsact::{Clsact, remove_dead};
 use super::machine::survey;
 use super::status::InterfaceOffload;
@@ -9,6 +8,7 @@ use super::{BindingExcess, KernelBinding, Offload, OffloadMode};
 use crate::error::StartError;
 use crate::ports::PortRange;
 use crate::privileges;
+use crate::rates::TableSize;
 use crate::verifier;
 use bpf::BpfError;
 use bpf::relay::{Attached, BindingLimit, Gate, Relay, Settings};
@@ -26,8 +26,8 @@ pub(crate) struct Wanted<'a> {
     /// Addresses that relays are bound to.
     pub(crate) relays: &'a [IpAddr],
     pub(crate) ports: PortRange,
-    /// How many allocations may have a rate limit in the kernel, in all.
-    pub(crate) allocations: u32,
+    /// How many rate limits the kernel has room for.
+    pub(crate) rates: TableSize,
     /// tc attaches by TCX if the kernel has it, else by clsact; `false`, for tests: always by clsact.
     pub(crate) tcx: bool,
 }
@@ -68,9 +68,6 @@ pub(crate) struct Attachments {
 /// Most next hops: a program knows them by 16 bits.
 const MOST_NEXT_HOPS: u32 = u16::MAX as u32;
 
-/// Most rate limits: 32 bytes each, all of them at once.
-const MOST_ALLOCATIONS: u32 = 1 << 20;
-
 impl Wanted<'_> {
     /// How many next hops there can be: two for each channel, which hardly ever differ that much.
     pub(crate) fn next_hops(&self) -> u32 {
@@ -80,13 +77,6 @@ impl Wanted<'_> {
     /// How many channels there is room for.
     pub(crate) fn channels(&self) -> u32 {
         self.offload.channels.min(Offload::MOST_CHANNELS)
-    }
-
-    /// How many allocations can have a rate limit that the kernel obeys.
-    pub(crate) fn allocations(&self) -> u32 {
-        self.allocations
-            .min(MOST_ALLOCATIONS)
-            .next_multiple_of(Chunks::SIZE)
     }
 
     /// Loads the programs; nothing is attached.
@@ -101,7 +91,7 @@ impl Wanted<'_> {
             listener_ports: ports,
             relay_ports: self.ports.first()..=self.ports.last(),
             channels: self.channels(),
-            allocations: self.allocations(),
+            buckets: self.rates.buckets(),
             next_hops: self.next_hops(),
             binding: self.binding.and_then(binding_limit),
         };
@@ -379,7 +369,7 @@ mod tests {
             listeners: &listeners,
             relays: &[],
             ports: PortRange::DYNAMIC,
-            allocations: 1,
+            rates: TableSize::default(),
             tcx: true,
         };
         let Ok(mut relay) = wanted.load() else {

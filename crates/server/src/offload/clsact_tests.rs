@@ -5,6 +5,7 @@ use super::attach::{Attachments, Wanted};
 use super::choice::Means;
 use super::{KernelBinding, Offload, OffloadMode};
 use crate::ports::PortRange;
+use crate::rates::TableSize;
 use bpf::relay::Relay;
 use io::NetNs;
 use io::netlink::{Filter, Netlink, VethEnd, interface_index};
@@ -55,7 +56,10 @@ fn attach() -> Attachments {
         listeners: &listeners,
         relays: &[],
         ports: PortRange::DYNAMIC,
-        allocations: 64,
+        rates: TableSize {
+            allocations: 64,
+            ..TableSize::default()
+        },
         tcx: false,
     };
     let mut attachments = wanted.attach().unwrap();
@@ -88,7 +92,7 @@ fn add_filter(priority: u16, name: &str) {
         listener_ports: vec![1],
         relay_ports: 2..=3,
         channels: 1,
-        allocations: 1,
+        buckets: 1,
         next_hops: 1,
         binding: None,
     })

@@ -2,7 +2,6 @@
 
 use super::attach::{Attachments, InterfaceAttachment, Wanted};
 use super::choice::Means;
-use super::chunks::Chunks;
 use super::fallback::{Fallback, OnFallback};
 use super::hops::Hops;
 use super::machine::on;
@@ -14,7 +13,8 @@ use super::thread::{Reroute, Table, Thread};
 use super::{KernelBinding, OffloadMode};
 use crate::error::StartError;
 use crate::privileges::{Kept, can_do_without};
-use bpf::relay::{Buckets, Relay};
+use crate::rates::RateTable;
+use bpf::relay::Relay;
 use io::netlink::{Drivers, Ipsec, Netlink, NetworkChanges};
 use io::{Interest, Poller, Waker};
 use std::io as std_io;
@@ -65,8 +65,8 @@ pub(crate) struct Prepared {
     pub(super) attachments: Attachments,
     pub(super) relay: Relay,
     pub(super) next_hops: Arc<NextHopTable>,
-    buckets: Buckets,
-    rates: Arc<Chunks>,
+    /// The rate limits, which the programs charge.
+    pub(crate) rates: Arc<RateTable>,
     watch: Watch,
     published: Arc<PublishedStatus>,
     pub(super) mode: OffloadMode,
@@ -126,8 +126,10 @@ impl Prepared {
                 wanted.next_hops(),
                 Some(Arc::clone(&waker)),
             )),
-            buckets: relay.buckets().map_err(std_io::Error::other)?,
-            rates: Arc::new(Chunks::new(wanted.allocations())),
+            rates: Arc::new(RateTable::new(
+                wanted.rates,
+                relay.buckets().map_err(std_io::Error::other)?,
+            )),
             watch: Watch {
                 netlink: Netlink::open()?,
                 changes,
@@ -147,9 +149,7 @@ impl Prepared {
     pub(crate) fn parts(&self, workers: usize) -> Vec<Part> {
         let part = |_| Part {
             table: self.relay.table(),
-            buckets: self.buckets.clone(),
             next_hops: Arc::clone(&self.next_hops),
-            rates: Arc::clone(&self.rates),
         };
         (0..workers).map(part).collect()
     }

@@ -10,6 +10,7 @@ use super::status::{OffloadStatus, PublishedStatus};
 use super::{Offload, OffloadMode};
 use crate::ports::PortRange;
 use crate::privileges::Kept;
+use crate::rates::TableSize;
 use bpf::relay::{FlowEntry, FlowKey};
 use io::NetNs;
 use io::netlink::{Netlink, VethEnd, interface_index};
@@ -81,7 +82,10 @@ fn prepare(mode: OffloadMode, then: OffloadMode) -> (Prepared, Arc<PublishedStat
         listeners: &listeners,
         relays: &[],
         ports: PortRange::DYNAMIC,
-        allocations: 64,
+        rates: TableSize {
+            allocations: 64,
+            ..TableSize::default()
+        },
         tcx: true,
     };
     let published = Arc::new(PublishedStatus::default());

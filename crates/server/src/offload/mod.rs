@@ -12,7 +12,6 @@
 mod attach;
 mod cells;
 mod choice;
-mod chunks;
 mod clsact;
 #[cfg(test)]
 #[path = "clsact_tests.rs"]
@@ -29,7 +28,6 @@ mod machine;
 mod next_hops;
 mod part;
 mod prospects;
-mod rates;
 mod redirects;
 mod status;
 mod thread;
@@ -39,14 +37,11 @@ pub use bpf::relay::{PathTotals, Totals};
 #[cfg(test)]
 pub(crate) use cells::Cells;
 pub use choice::{Means, Obstacle};
-#[cfg(test)]
-pub(crate) use chunks::Chunks;
 pub(crate) use control::{Control, Prepared};
 pub(crate) use fallback::OnFallback;
 pub(crate) use next_hops::NextHopTable;
 pub(crate) use part::{Flowing, Part};
 pub use prospects::{Prospect, prospects};
-pub(crate) use rates::{Places, Rates};
 pub(crate) use status::PublishedStatus;
 pub use status::{InterfaceOffload, OffloadStatus};
 

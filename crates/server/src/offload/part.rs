@@ -1,8 +1,7 @@
 //! What one worker gets to have its channels relayed in the kernel.
 
 use super::NextHopTable;
-use super::chunks::Chunks;
-use bpf::relay::{Buckets, Counts, FlowEntry, FlowKey, InsertError, Table};
+use bpf::relay::{Counts, FlowEntry, FlowKey, InsertError, Table};
 use std::fmt::Debug;
 use std::sync::Arc;
 
@@ -11,12 +10,8 @@ use std::sync::Arc;
 pub(crate) struct Part {
     /// The flows; one handle per worker.
     pub(crate) table: Table,
-    /// The rate limits.
-    pub(crate) buckets: Buckets,
-    /// Shared by all workers, as is everything below.
+    /// Shared by all workers.
     pub(crate) next_hops: Arc<NextHopTable>,
-    /// Numbers of rate limits.
-    pub(crate) rates: Arc<Chunks>,
 }
 
 /// The table of flows, or what a test takes for it.

@@ -5,6 +5,7 @@ use super::choice::{Facts, Means, Obstacle, choose};
 use super::machine::survey;
 use super::{Offload, OffloadMode};
 use crate::ports::PortRange;
+use crate::rates::TableSize;
 use bpf::relay::Relay;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
@@ -51,7 +52,7 @@ pub fn prospects() -> std::io::Result<Vec<Prospect>> {
         listeners: &listeners,
         relays: &[],
         ports: PortRange::DYNAMIC,
-        allocations: 1,
+        rates: TableSize::default(),
         tcx: true,
     };
     let mut relay = wanted.load();

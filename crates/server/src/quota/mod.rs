@@ -84,7 +84,7 @@ impl Default for SourcePrefix {
 }
 
 impl SourcePrefix {
-    fn of(self, ip: IpAddr) -> IpAddr {
+    pub(crate) fn of(self, ip: IpAddr) -> IpAddr {
         match ip {
             IpAddr::V4(ip) => {
                 let mask = u32::MAX

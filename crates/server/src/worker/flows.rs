@@ -9,7 +9,8 @@
 
 use crate::addresses::RelayAddresses;
 use crate::counters::Counters;
-use crate::offload::{Flowing, NextHopTable, Places};
+use crate::offload::{Flowing, NextHopTable};
+use crate::rates::Numbers;
 use bpf::relay::{Counts, FlowEntry, FlowKey, InsertError};
 use std::collections::HashMap;
 use std::net::{IpAddr, SocketAddr};
@@ -17,7 +18,7 @@ use std::ops::AddAssign;
 use std::sync::Arc;
 use std::time::Duration;
 use turn::Mono;
-use turn::server::{OffloadedChannel, Traffic};
+use turn::server::{OffloadedChannel, RelayDirection, Traffic};
 
 /// What went over a channel, to the peer and to the client.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -32,7 +33,7 @@ pub(crate) struct Flows {
     table: Box<dyn Flowing>,
     next_hops: Arc<NextHopTable>,
     relays: Arc<RelayAddresses>,
-    places: Arc<Places>,
+    numbers: Arc<Numbers>,
     /// Allocations have a rate limit.
     limited: bool,
     /// Which change of the routes the next hops are of.
@@ -114,11 +115,11 @@ impl From<InsertError> for Refusal {
 }
 
 impl Flows {
-    /// `table` is this worker's handle; its allocations' buckets are at `places`.
+    /// `table` is this worker's handle; its allocations' buckets are those of `numbers`.
     pub(crate) fn new(
         table: Box<dyn Flowing>,
         next_hops: Arc<NextHopTable>,
-        places: Arc<Places>,
+        numbers: Arc<Numbers>,
         relays: Arc<RelayAddresses>,
     ) -> Flows {
         let next_hops_changes = next_hops.changes();
@@ -126,7 +127,7 @@ impl Flows {
             table,
             next_hops,
             relays,
-            places,
+            numbers,
             limited: false,
             routes_seen: next_hops_changes,
             recheck_from: None,
@@ -340,13 +341,12 @@ impl Flows {
         own_relay: bool,
         deadline: Mono,
     ) -> Result<(), Refusal> {
-        let bucket = match self.limited {
-            true => Some(
-                self.places
-                    .bucket(channel.allocation.index)
-                    .ok_or(Refusal::Full)?,
-            ),
-            false => None,
+        let bucket = |direction| match self.limited {
+            true => {
+                let bucket = self.numbers.bucket(channel.allocation.index, direction);
+                bucket.map(Some).ok_or(Refusal::Full)
+            }
+            false => Ok(None),
         };
         // Between two relays of ours nothing travels: the program looks up what the other relay does with it, from the
         // address that the other client knows this one by.
@@ -363,7 +363,7 @@ impl Flows {
             channel: None,
             own_relay,
             next_hop: entered.hop_to_peer,
-            bucket,
+            bucket: bucket(RelayDirection::ToPeer)?,
             deadline_ns: deadline.0,
             settles: true,
         };
@@ -373,7 +373,7 @@ impl Flows {
             channel: keys.from_client.channel,
             own_relay: false,
             next_hop: entered.hop_to_client,
-            bucket,
+            bucket: bucket(RelayDirection::ToClient)?,
             deadline_ns: deadline.0,
             settles: true,
         };

@@ -3,8 +3,8 @@
 
 use super::*;
 use crate::addresses::RelayAddress;
-use crate::offload::Chunks;
 use crate::ports::PortRange;
+use crate::rates::Chunks;
 use bpf::relay::{Relay, Settings};
 use std::time::Instant;
 use stun::ChannelNumber;
@@ -43,7 +43,7 @@ fn flows_cost() {
         listener_ports: vec![3478],
         relay_ports: 49_152..=65_535,
         channels: CHANNELS,
-        allocations: CHANNELS,
+        buckets: CHANNELS,
         next_hops: 65_535,
         binding: None,
     };
@@ -58,7 +58,7 @@ fn flows_cost() {
     let mut flows = Flows::new(
         Box::new(relay.table()),
         Arc::clone(&hops),
-        Arc::new(Places::new(chunks())),
+        Arc::new(Numbers::new(chunks(), 1)),
         Arc::new(relays),
     );
     let channels: Vec<OffloadedChannel> = (0..CHANNELS).map(channel).collect();

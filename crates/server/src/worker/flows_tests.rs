@@ -2,8 +2,8 @@
 
 use super::*;
 use crate::addresses::RelayAddress;
-use crate::offload::Chunks;
 use crate::ports::PortRange;
+use crate::rates::Chunks;
 use std::sync::Mutex;
 use stun::ChannelNumber;
 use turn::{AllocationKey, ClientPath, FiveTuple, ListenerKey, Transport};
@@ -73,7 +73,7 @@ fn bed(room: usize, next_hops: u32) -> Bed {
     let flows = Flows::new(
         Box::new(Fake(Arc::clone(&kernel))),
         Arc::clone(&hops),
-        Arc::new(Places::new(chunks())),
+        Arc::new(Numbers::new(chunks(), 1)),
         Arc::new(relays),
     );
     Bed {

@@ -474,7 +474,7 @@ impl Worker {
         self.core.connections.set_limits(streams);
         self.core.hooks = hooks;
         if let Some(flows) = &mut self.core.flows {
-            flows.set_limited(engine.allocation_rate != 0);
+            flows.set_limited(engine.limits_rate());
         }
         self.core.engine.set_config(self.core.now, engine);
         if let Some(of_sip) = &mut self.sip {

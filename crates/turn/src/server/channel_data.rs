@@ -7,6 +7,7 @@ use stun::ChannelNumber;
 use stun::channel_data::{ChannelData, HEADER_LEN};
 
 use super::channel::Channel;
+use super::limiter::RelayDirection;
 use super::policy::{PeerClass, class_of_peer};
 use super::relay::Relay;
 use super::{ClientVerdict, DropReason, Server};
@@ -65,7 +66,10 @@ impl Server {
             check(channel, now, self.policy_epoch, |peer| {
                 class_of_peer(policy, &Server::identity(user, *path), peer)
             })?;
-            if !self.limiter.admits(now.mono, place, equal.total) {
+            if !self
+                .limiter
+                .admits(now.mono, place, RelayDirection::ToPeer, equal.total)
+            {
                 return Err(DropReason::OverRate);
             }
             allocation.to_peers.add(equal.covers, equal.total);

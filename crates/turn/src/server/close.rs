@@ -60,6 +60,7 @@ impl Server {
         let Stage::Open(allocation) = client.stage else {
             return;
         };
+        self.limiter.end(place);
         self.stats.allocations -= 1;
         self.stats.count_closed(reason);
         self.outputs.push(Queued::Closed(Box::new(Closed {

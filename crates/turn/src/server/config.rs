@@ -132,6 +132,8 @@ pub struct Config {
     /// burst of one second's worth; 0 for any number. What comes too fast is dropped. [`MIN_ALLOCATION_RATE`](super::MIN_ALLOCATION_RATE) to
     /// [`MAX_ALLOCATION_RATE`](super::MAX_ALLOCATION_RATE). Other realms have their own.
     pub allocation_rate: u64,
+    /// Whether the embedder's [`SharedBuckets`](super::SharedBuckets) limit groups of allocations as well, such as those of one user.
+    pub group_rates: bool,
     /// Whether an allocation ends with its credential: no lifetime reaches beyond the credential's own end, and nothing can be refreshed with
     /// one that has expired or was forgotten. If not, a credential only has to be valid when the allocation is made.
     pub strict_expiry: bool,
@@ -188,6 +190,7 @@ impl Config {
             offload: false,
             report_changes: false,
             allocation_rate: 0,
+            group_rates: false,
             strict_expiry: false,
         }
     }

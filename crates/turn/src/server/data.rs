@@ -7,6 +7,7 @@ use stun::{ChannelNumber, INDICATION_HEADER_MAX, data_indication_header};
 use super::allocation::Clients;
 use super::channel_data::check;
 use super::config::Config;
+use super::limiter::RelayDirection;
 use super::policy::{PeerClass, class_of_address, class_of_peer};
 use super::relay::{LiveRelay, Relay};
 use super::slab::Slab;
@@ -83,7 +84,12 @@ impl Server {
         if run.first().len() > longest {
             return Err(DropReason::TooLong);
         }
-        if !self.limiter.admits(now.mono, live.client, run.bytes.len()) {
+        if !self.limiter.admits(
+            now.mono,
+            live.client,
+            RelayDirection::ToClient,
+            run.bytes.len(),
+        ) {
             return Err(DropReason::OverRate);
         }
         Ok((live.client, channel))

@@ -5,6 +5,7 @@ use std::net::SocketAddr;
 use stun::{Builder, Class, Icmp, Method, XorPeerAddress};
 
 use super::data::live;
+use super::limiter::RelayDirection;
 use super::policy::{PeerClass, PeerPolicy, class_of_address, class_of_peer};
 use super::{ClientIdentity, DropReason, Server};
 use crate::{Now, RelayKey};
@@ -109,7 +110,12 @@ impl Server {
         }
         let path = client.path.path();
         // An indication is traffic towards the client like any other.
-        if !self.limiter.admits(now.mono, place, ICMP_INDICATION_LEN) {
+        if !self.limiter.admits(
+            now.mono,
+            place,
+            RelayDirection::ToClient,
+            ICMP_INDICATION_LEN,
+        ) {
             return Err(DropReason::OverRate);
         }
         let attribute = Icmp {

@@ -9,10 +9,10 @@
 //! with the kernel.
 
 use std::fmt::Debug;
-use std::sync::Arc;
 use std::time::Duration;
 
 use super::config::{Config, ConfigError};
+use super::policy::ClientIdentity;
 use crate::Mono;
 
 /// How far ahead of its rate an allocation may be: a burst of one second's worth, in nanoseconds.
@@ -47,15 +47,36 @@ pub(super) fn rate_error(rate: u64) -> Option<ConfigError> {
     (!is_good).then_some(ConfigError::AllocationRate)
 }
 
-/// Rate limits that the kernel draws on, too, by the [`AllocationKey::index`](crate::AllocationKey) of their allocation. Each
-/// works as said at the head of this module.
-pub trait SharedBuckets: Debug + Send + Sync {
-    /// Starts one afresh, without debt, at this [`rate_scale`] and with a burst of [`RATE_BURST_NS`]; a scale of 0 lets
-    /// everything pass. Returns whether this allocation has one; that never changes.
-    fn set(&self, allocation: u32, scale: u32) -> bool;
+/// The way that application data takes through a relay.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum RelayDirection {
+    /// From the client to a peer.
+    ToPeer,
+    /// From a peer to the client.
+    ToClient,
+}
 
-    /// Whether so many bytes may pass now; if so, they are charged. `None` where this allocation has none.
-    fn charge(&self, allocation: u32, now: Mono, bytes: u64) -> Option<bool>;
+/// Rate limits that other threads or the kernel draw on, too: of allocations, by the [`AllocationKey::index`](crate::AllocationKey), and
+/// of whatever groups of allocations the embedder knows. Each works as said at the head of this module.
+pub trait SharedBuckets: Debug + Send {
+    /// An allocation of this client begins: it has no debt, this [`rate_scale`] and a burst of [`RATE_BURST_NS`]. A scale of 0 lets
+    /// everything pass. Returns whether the allocation has a shared bucket; that never changes. Another call without an end in between begins anew.
+    fn begin(&mut self, allocation: u32, scale: u32, client: &ClientIdentity<'_>) -> bool;
+
+    /// An allocation ends.
+    fn end(&mut self, allocation: u32);
+
+    /// Whether so many bytes may pass now; if so, they are charged. `None` if no group refuses them and the allocation has no shared bucket.
+    fn charge(
+        &self,
+        allocation: u32,
+        direction: RelayDirection,
+        now: Mono,
+        bytes: u64,
+    ) -> Option<bool>;
+
+    /// The largest [`rate_scale`] of the allocation's groups; 0 without a limit.
+    fn group_scale(&self, allocation: u32, direction: RelayDirection) -> u32;
 }
 
 /// The limit of one allocation.
@@ -74,7 +95,7 @@ pub(super) struct Limiter {
     limits: bool,
     /// Those of allocations that have no shared one, by the allocation's place.
     own: Vec<Bucket>,
-    shared: Option<Arc<dyn SharedBuckets>>,
+    shared: Option<Box<dyn SharedBuckets>>,
 }
 
 impl Limiter {
@@ -91,40 +112,60 @@ impl Limiter {
         self.own = Vec::new();
     }
 
-    pub(super) fn share(&mut self, shared: Arc<dyn SharedBuckets>) {
+    pub(super) fn share(&mut self, shared: Box<dyn SharedBuckets>) {
         self.shared = Some(shared);
     }
 
-    /// An allocation begins at this place, with so many bytes per second, or any number for 0.
-    pub(super) fn begin(&mut self, place: u32, rate: u64) {
+    /// An allocation of this client begins, with so many bytes per second, or any number for 0.
+    pub(super) fn begin(&mut self, allocation: u32, rate: u64, client: &ClientIdentity<'_>) {
         let scale = rate_scale(rate);
-        let shared = self.shared.as_ref();
-        let is_shared = shared.is_some_and(|shared| shared.set(place, scale));
+        let shared = self.shared.as_mut();
+        let is_shared = shared.is_some_and(|shared| shared.begin(allocation, scale, client));
         if !self.limits || is_shared {
             return;
         }
-        let place = place as usize;
+        let place = allocation as usize;
         if place >= self.own.len() {
             self.own.resize(place + 1, Bucket::default());
         }
         self.own[place] = Bucket { number: 0, scale };
     }
 
+    /// An allocation ends.
+    pub(super) fn end(&mut self, allocation: u32) {
+        if let Some(shared) = &mut self.shared {
+            shared.end(allocation);
+        }
+    }
+
     /// Whether so many bytes may be relayed now for the allocation at this place; if so, they are charged.
     #[inline]
-    pub(super) fn admits(&mut self, now: Mono, place: u32, bytes: usize) -> bool {
-        !self.limits || self.charge(now, place, bytes)
+    pub(super) fn admits(
+        &mut self,
+        now: Mono,
+        place: u32,
+        direction: RelayDirection,
+        bytes: usize,
+    ) -> bool {
+        !self.limits || self.charge(now, place, direction, bytes)
     }
 
     /// How many bytes of a stream may be relayed now for the allocation at this place, which has this rate: a tenth of a second's worth. If
     /// none, when to ask again.
     pub(super) fn allowance(&mut self, now: Mono, place: u32, rate: u64) -> Result<usize, Mono> {
-        let scale = rate_scale(rate);
-        if scale == 0 {
+        if !self.limits {
             return Ok(usize::MAX);
         }
-        if !self.charge(now, place, 0) {
-            return Err(now.plus(STREAM_INTERVAL));
+        let mut scale = rate_scale(rate);
+        for direction in [RelayDirection::ToPeer, RelayDirection::ToClient] {
+            if !self.charge(now, place, direction, 0) {
+                return Err(now.plus(STREAM_INTERVAL));
+            }
+            let shared = self.shared.as_ref();
+            scale = scale.max(shared.map_or(0, |shared| shared.group_scale(place, direction)));
+        }
+        if scale == 0 {
+            return Ok(usize::MAX);
         }
         let bytes = (STREAM_INTERVAL.as_nanos() as u64 * 1024) / u64::from(scale);
         Ok(bytes.max(1) as usize)
@@ -133,9 +174,10 @@ impl Limiter {
     // Out of the way of those who have no limit.
     #[cold]
     #[inline(never)]
-    fn charge(&mut self, now: Mono, place: u32, bytes: usize) -> bool {
+    fn charge(&mut self, now: Mono, place: u32, direction: RelayDirection, bytes: usize) -> bool {
         let shared = self.shared.as_ref();
-        if let Some(passes) = shared.and_then(|shared| shared.charge(place, now, bytes as u64)) {
+        let shared = shared.map(|shared| shared.charge(place, direction, now, bytes as u64));
+        if let Some(Some(passes)) = shared {
             return passes;
         }
         // There is one for every allocation.
@@ -158,7 +200,10 @@ fn charged(number: u64, now: Mono, cost: u64) -> Option<u64> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::{FiveTuple, Transport};
+    use std::sync::{Arc, Mutex};
 
+    const UP: RelayDirection = RelayDirection::ToPeer;
     const SECOND: u64 = 1_000_000_000;
 
     fn limiter(rate: u64) -> Limiter {
@@ -166,8 +211,18 @@ mod tests {
             limits: rate != 0,
             ..Limiter::default()
         };
-        limiter.begin(3, rate);
+        limiter.begin(3, rate, &client());
         limiter
+    }
+
+    fn client() -> ClientIdentity<'static> {
+        let address = "192.0.2.1:1000".parse().expect("an address");
+        let five_tuple = FiveTuple {
+            transport: Transport::Udp,
+            local: address,
+            remote: address,
+        };
+        ClientIdentity::new(five_tuple, "example.org", "ann")
     }
 
     /// How many of these bytes, offered in datagrams of a hundred all through a time, get through.
@@ -175,7 +230,7 @@ mod tests {
         let datagrams = seconds * offered_per_second / 100;
         let step = SECOND * 100 / offered_per_second;
         let admitted =
-            (0..datagrams).filter(|n| limiter.admits(Mono(5 * SECOND + n * step), 3, 100));
+            (0..datagrams).filter(|n| limiter.admits(Mono(5 * SECOND + n * step), 3, UP, 100));
         100 * admitted.count() as u64
     }
 
@@ -204,46 +259,62 @@ mod tests {
     #[test]
     fn no_datagram_is_too_long_for_a_low_rate_and_all_are_paid_for() {
         let mut limiter = limiter(MIN_ALLOCATION_RATE);
-        assert!(limiter.admits(Mono(SECOND), 3, 65_000));
-        assert!(!limiter.admits(Mono(64 * SECOND), 3, 1));
-        assert!(limiter.admits(Mono(65 * SECOND), 3, 1));
+        assert!(limiter.admits(Mono(SECOND), 3, UP, 65_000));
+        assert!(!limiter.admits(Mono(64 * SECOND), 3, UP, 1));
+        assert!(limiter.admits(Mono(65 * SECOND), 3, UP, 1));
     }
 
     #[test]
     fn without_a_limit_there_is_no_memory() {
         let mut limiter = limiter(0);
-        assert!(limiter.admits(Mono(0), 3, usize::MAX));
+        assert!(limiter.admits(Mono(0), 3, UP, usize::MAX));
         assert_eq!(limiter.own.capacity(), 0);
     }
 
     #[test]
     fn where_there_is_a_shared_bucket_it_decides() {
-        #[derive(Debug, Default)]
-        struct Stingy(std::sync::Mutex<Vec<(u32, u32)>>);
+        type Begun = Arc<Mutex<Vec<(u32, u32)>>>;
+        #[derive(Debug)]
+        struct Stingy(Begun);
         impl SharedBuckets for Stingy {
-            fn set(&self, allocation: u32, scale: u32) -> bool {
+            fn begin(&mut self, allocation: u32, scale: u32, _: &ClientIdentity<'_>) -> bool {
                 self.0
                     .lock()
                     .expect("not poisoned")
                     .push((allocation, scale));
                 allocation == 3
             }
-            fn charge(&self, allocation: u32, _: Mono, bytes: u64) -> Option<bool> {
-                (allocation == 3).then_some(bytes < 10)
+            fn end(&mut self, _: u32) {}
+            fn charge(
+                &self,
+                allocation: u32,
+                direction: RelayDirection,
+                _: Mono,
+                bytes: u64,
+            ) -> Option<bool> {
+                (allocation == 3).then_some(bytes < 10 || direction != UP)
+            }
+            fn group_scale(&self, allocation: u32, _: RelayDirection) -> u32 {
+                allocation << 10
             }
         }
-        let shared = Arc::new(Stingy::default());
+        let begun = Begun::default();
         let mut limiter = Limiter {
             limits: true,
             ..Limiter::default()
         };
-        limiter.share(Arc::clone(&shared) as _);
-        limiter.begin(3, 1000);
-        limiter.begin(4, 1000);
-        assert!(limiter.admits(Mono(0), 3, 9) && !limiter.admits(Mono(0), 3, 10));
-        assert!(limiter.admits(Mono(0), 4, 10), "not this one's");
-        let set = shared.0.lock().expect("not poisoned").clone();
-        assert_eq!(set, [(3, 1_024_000_000), (4, 1_024_000_000)]);
+        limiter.share(Box::new(Stingy(Arc::clone(&begun))));
+        limiter.begin(3, 1000, &client());
+        limiter.begin(4, 1000, &client());
+        assert!(limiter.admits(Mono(0), 3, UP, 9) && !limiter.admits(Mono(0), 3, UP, 10));
+        assert!(limiter.admits(Mono(0), 4, UP, 10), "not this one's");
+        let down = RelayDirection::ToClient;
+        assert!(limiter.admits(Mono(0), 3, down, 10));
+        assert_eq!(limiter.allowance(Mono(0), 3, 0), Ok(33_333_333));
+        assert_eq!(
+            *begun.lock().expect("not poisoned"),
+            [(3, 1_024_000_000), (4, 1_024_000_000)]
+        );
     }
 
     #[test]

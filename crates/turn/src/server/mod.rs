@@ -122,7 +122,8 @@ pub use discovery::{Discovery, DiscoveryListeners, MAX_PADDING};
 pub use drop_reason::DropReason;
 pub use icmp::IcmpError;
 pub use limiter::{
-    MAX_ALLOCATION_RATE, MIN_ALLOCATION_RATE, RATE_BURST_NS, SharedBuckets, rate_scale,
+    MAX_ALLOCATION_RATE, MIN_ALLOCATION_RATE, RATE_BURST_NS, RelayDirection, SharedBuckets,
+    rate_scale,
 };
 pub use output::{
     CloseReason, OffloadedChannel, OpenError, OpenedRelay, Output, PortRequest, RelayRequest,
@@ -295,8 +296,8 @@ impl Server {
         place.is_some_and(|place| self.clients.allocation(place).is_some())
     }
 
-    /// Stores token buckets in memory that is shared with the BPF programs. Call it before there are allocations.
-    pub fn share_buckets(&mut self, buckets: Arc<dyn SharedBuckets>) {
+    /// Keeps rate limits where other workers and the BPF programs see them. Call it before there are allocations.
+    pub fn share_buckets(&mut self, buckets: Box<dyn SharedBuckets>) {
         self.limiter.share(buckets);
     }
 
@@ -313,9 +314,13 @@ impl Server {
         }
         self.limiter.forget(config);
         for place in 0..self.clients.places_ever() as u32 {
-            let client = self.clients.get(place);
-            let rate = client.map_or(0, |client| config.allocation_rate_of(client.user.realm()));
-            self.limiter.begin(place, rate);
+            // Others have no limit yet: they begin with the new rates.
+            let is_open = self.clients.allocation(place).is_some();
+            let Some(client) = self.clients.get(place).filter(|_| is_open) else {
+                continue;
+            };
+            let rate = config.allocation_rate_of(client.user.realm());
+            self.limiter.begin(place, rate, &client.identity());
         }
     }
 

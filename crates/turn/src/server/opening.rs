@@ -203,7 +203,7 @@ impl Server {
         allocation.made_by = granted.made_by(asked);
         client.stage = Stage::Open(allocation);
         let rate = self.config.allocation_rate_of(client.user.realm());
-        self.limiter.begin(place, rate);
+        self.limiter.begin(place, rate, &client.identity());
         let (user, path) = (Arc::clone(&client.user), client.path.path());
         self.stats.allocations += 1;
         self.stats.allocations_opened += 1;

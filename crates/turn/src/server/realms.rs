@@ -281,10 +281,12 @@ impl Config {
         found.map_or(self.allocation_rate, |realm| realm.allocation_rate)
     }
 
-    /// Whether the rate of any allocation is limited.
+    /// Whether the rate of any allocation, or of a group of them, is limited.
     #[must_use]
     pub fn limits_rate(&self) -> bool {
-        self.allocation_rate != 0 || self.realms.iter().any(|realm| realm.allocation_rate != 0)
+        self.group_rates
+            || self.allocation_rate != 0
+            || self.realms.iter().any(|realm| realm.allocation_rate != 0)
     }
 
     fn further_realm(&self, number: RealmNumber) -> Option<&RealmConfig> {
@@ -324,7 +326,9 @@ impl Config {
             let further = config.realms.iter().map(|realm| realm.allocation_rate);
             further.chain([config.allocation_rate]).collect()
         };
-        rates(self) == rates(other) && self.has_same_names(other)
+        rates(self) == rates(other)
+            && self.group_rates == other.group_rates
+            && self.has_same_names(other)
     }
 }
 

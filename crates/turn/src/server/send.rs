@@ -4,6 +4,7 @@ use std::net::SocketAddr;
 
 use stun::{AttributeType, Data, FingerprintState, Message, XorPeerAddress};
 
+use super::limiter::RelayDirection;
 use super::policy::{ClientIdentity, PeerClass, PeerPolicy};
 use super::relay::{LiveRelay, Relay};
 use super::{ClientVerdict, DropReason, Server};
@@ -60,7 +61,10 @@ impl Server {
         };
         let client = Server::identity(user, *path);
         let class = may_send(live, now, peer, &client, &*self.config.policy)?;
-        if !self.limiter.admits(now.mono, place, data.len()) {
+        if !self
+            .limiter
+            .admits(now.mono, place, RelayDirection::ToPeer, data.len())
+        {
             return Err(DropReason::OverRate);
         }
         allocation.to_peers.add(1, data.len());

@@ -70,8 +70,7 @@ impl Server {
         let unfinished = self.walks.reclassify.is_some_and(|walk| walk.again);
         self.walks.reclassify = Some(Reclassify {
             next: 0,
-            again: unfinished
-                || (self.config.allocation_rate == 0) != (before.allocation_rate == 0),
+            again: unfinished || self.config.limits_rate() != before.limits_rate(),
             since: now.mono,
         });
     }

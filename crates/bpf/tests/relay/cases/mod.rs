@@ -89,6 +89,8 @@ pub(crate) struct Case {
     pub(crate) hop: Hop,
     pub(crate) mtu: u16,
     pub(crate) over_rate: bool,
+    /// Whether a group of the allocation is over its rate.
+    pub(crate) group_over_rate: bool,
     pub(crate) expect: Expect,
 }
 
@@ -110,6 +112,7 @@ impl Case {
         hop: Hop::Back,
         mtu: 1500,
         over_rate: false,
+        group_over_rate: false,
         expect: Expect::Relayed,
     };
 

@@ -214,6 +214,11 @@ fn conditions() -> Vec<Case> {
             expect: Expect::Dropped,
             ..case("over the rate", "")
         },
+        Case {
+            group_over_rate: true,
+            expect: Expect::Dropped,
+            ..case("over the rate of its group", "")
+        },
     ]
 }
 

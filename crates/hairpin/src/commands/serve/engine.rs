@@ -438,7 +438,11 @@ fn settings(config: &Config) -> Settings {
     settings.max_channels = config.limits.channels as usize;
     settings.tcp_relay = config.relay_tcp;
     settings.max_peer_connections = config.limits.peer_connections as usize;
-    settings.allocation_rate = u64::from(config.limits.allocation_rate);
+    settings.allocation_rate = config.limits.allocation_rate;
+    settings.rates.per_user = config.limits.rate_per_user;
+    settings.rates.per_source = config.limits.rate_per_source;
+    settings.rates.total = config.limits.rate_total;
+    settings.rates.directions_apart = config.limits.rate_directions_apart;
     settings
 }
 
@@ -464,7 +468,9 @@ fn realm(config: &config::Realm) -> RealmSettings {
     realm.peers.deny = rules(&config.peers_deny);
     realm.allocations = config.allocations;
     realm.allocations_per_user = config.allocations_per_user;
-    realm.allocation_rate = u64::from(config.allocation_rate);
+    realm.allocation_rate = config.allocation_rate;
+    realm.rate = config.rate;
+    realm.rate_per_user = config.rate_per_user;
     realm
 }
 
@@ -561,6 +567,7 @@ mod tests {
         assert_eq!(ours.tcp_relay, library.tcp_relay);
         assert_eq!(ours.max_peer_connections, library.max_peer_connections);
         assert_eq!(ours.allocation_rate, library.allocation_rate);
+        assert_eq!(ours.rates, library.rates);
         assert_eq!(ours.strict_expiry, library.strict_expiry);
         assert_eq!(ours.rfc5766_channels, library.rfc5766_channels);
         assert_eq!(ours.short_token_keys, library.short_token_keys);

@@ -26,7 +26,7 @@ pub(super) fn run(xdp: bool, flows: u16) -> Result<(), FloorError> {
         listener_ports: vec![SERVER_ADDRESS.port()],
         relay_ports: layout::static_relay(0).port()..=layout::static_relay(flows - 1).port(),
         channels: flows.into(),
-        allocations: flows.into(),
+        buckets: flows.into(),
         next_hops: TO_PEER,
         binding: Some(BindingLimit::default()),
     })?;

@@ -1,6 +1,7 @@
 //! What bound connections relay: how much they may, and how much they have. A stream is slowed down where a datagram is dropped.
 
 use super::super::Server;
+use super::super::limiter::RelayDirection;
 use super::super::output::Traffic;
 use super::super::relay::Relay;
 use crate::{ConnectionKey, Mono, Now};
@@ -33,7 +34,12 @@ impl Server {
             return;
         };
         // What the allowance has let pass is charged even if the bucket is empty by now.
-        self.limiter.admits(now.mono, place, to_peer + to_client);
+        for (direction, bytes) in [
+            (RelayDirection::ToPeer, to_peer),
+            (RelayDirection::ToClient, to_client),
+        ] {
+            self.limiter.admits(now.mono, place, direction, bytes);
+        }
         self.stats.to_peers.add(0, to_peer);
         self.stats.to_clients.add(0, to_client);
         let client = self.clients.get_mut(place);

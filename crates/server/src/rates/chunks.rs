@@ -1,4 +1,4 @@
-//! Numbers handed out to workers by the chunk: of counters, and of rate limits.
+//! Numbers of rate limits, handed out to workers by the chunk.
 
 use std::sync::atomic::{AtomicU32, Ordering};
 
