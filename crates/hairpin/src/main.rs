@@ -8,6 +8,7 @@ mod cli;
 mod commands;
 mod config;
 mod control;
+mod external_address;
 mod metrics;
 mod systemd;
 

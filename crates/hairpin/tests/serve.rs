@@ -5,7 +5,7 @@ mod common;
 use std::net::{SocketAddr, UdpSocket};
 use std::time::Duration;
 
-use common::{PATIENCE, Serve, file, hairpin, run, stderr};
+use common::{PATIENCE, Serve, fails, file, hairpin, run, stderr};
 
 /// RFC 8489 §5: a Binding request without attributes.
 const BINDING: [u8; 20] = [
@@ -253,4 +253,38 @@ fn logs_are_json_when_asked_and_stdout_stays_clean() {
             serde_json::from_str(line).unwrap_or_else(|error| panic!("{error}: {line}"));
         assert!(value["level"].is_string(), "{line}");
     }
+}
+
+#[test]
+fn an_external_address_can_be_asked_for_at_the_start() {
+    let stun = Serve::start(&["--listen", "127.0.0.1:0", "--relay-address", "127.0.0.1"]);
+    let asked = stun.address().to_string();
+    let sets = |server: &str| {
+        let server = format!("relay.external_ip_servers={server}");
+        let words = ["--listen", "127.0.0.1:0", "--relay-address", "127.0.0.2"];
+        let further = ["--external-ip", "auto", "--set", &server];
+        words
+            .into_iter()
+            .chain(further)
+            .map(str::to_owned)
+            .collect::<Vec<_>>()
+    };
+    let words = sets(&asked);
+    let words: Vec<&str> = words.iter().map(String::as_str).collect();
+    let serve = Serve::start(&words);
+    // Nothing on loopback changes addresses.
+    assert!(serve.banner.contains("127.0.0.2"), "{}", serve.banner);
+    drop((serve, stun));
+    let silent = std::net::UdpSocket::bind("127.0.0.1:0").expect("a socket");
+    let silent_at = silent.local_addr().expect("bound").to_string();
+    let words = sets(&silent_at);
+    let mut all = vec!["serve", "--set", "server.control_socket=off"];
+    all.extend(words.iter().map(String::as_str));
+    let output = run(&all);
+    fails(
+        &output,
+        1,
+        "relay.external_ip: the external address is not known",
+    );
+    fails(&output, 1, &silent_at);
 }

@@ -1,6 +1,10 @@
 //! The addresses of this machine: which to relay from, which to advertise, which are its own.
 
+mod advertised;
+
+use crate::error::ReloadError;
 use crate::ports::{Owner, OwnerTable, PortPool, PortRange, PortSet};
+use advertised::Advertised;
 use io::interfaces;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use stun::AddressFamily;
@@ -96,7 +100,8 @@ pub struct RelayAddresses {
 
 #[derive(Debug)]
 struct Entry {
-    address: RelayAddress,
+    local: IpAddr,
+    advertised: Advertised,
     pool: PortPool,
     owners: OwnerTable,
     /// Where TCP relays listen. They have no owner: they are reached by the network.
@@ -110,8 +115,9 @@ impl RelayAddresses {
     /// Tables for `addresses` (at most [`RelayAddresses::MOST`] are used), each with the ports of `range`.
     #[must_use]
     pub fn new(addresses: &[RelayAddress], range: PortRange, workers: usize) -> RelayAddresses {
-        let entry = |&address| Entry {
-            address,
+        let entry = |address: &RelayAddress| Entry {
+            local: address.local,
+            advertised: Advertised::new(address.advertised),
             pool: PortPool::new(range, workers),
             owners: OwnerTable::new(range),
             listening: PortSet::new(range),
@@ -123,16 +129,42 @@ impl RelayAddresses {
 
     /// All of them, in the order given.
     pub fn iter(&self) -> impl ExactSizeIterator<Item = RelayAddress> + '_ {
-        self.entries.iter().map(|entry| entry.address)
+        self.entries.iter().map(Entry::address)
+    }
+
+    /// All local addresses, those advertised now, and those that were advertised before.
+    pub(crate) fn all_sides(&self) -> impl Iterator<Item = IpAddr> + '_ {
+        self.entries.iter().flat_map(|entry| {
+            let [local, now] = [entry.local, entry.advertised.now()];
+            [local, now].into_iter().chain(entry.advertised.before())
+        })
+    }
+
+    /// Advertises another address for this local one from now on. Returns whether it differs from the one before.
+    ///
+    /// # Errors
+    /// If there is no such local address, or the other address is of another family, belongs to another relay address or cannot be sent to.
+    pub(crate) fn advertise(&self, local: IpAddr, advertised: IpAddr) -> Result<bool, ReloadError> {
+        let mut others = self.entries.iter().filter(|entry| entry.local != local);
+        let is_taken =
+            others.any(|entry| [entry.local, entry.advertised.now()].contains(&advertised));
+        let is_usable = !advertised.is_unspecified() && !advertised.is_multicast();
+        let is_same_family = advertised.is_ipv4() == local.is_ipv4();
+        let entry = self.entries.iter().find(|entry| entry.local == local);
+        match entry {
+            Some(entry) if is_usable && is_same_family && !is_taken => {
+                Ok(entry.advertised.replace(advertised))
+            }
+            _ => Err(ReloadError::ExternalAddress { local, advertised }),
+        }
     }
 
     /// The relay address that has `ip` on either side of its mapping.
     #[must_use]
     pub fn find(&self, ip: IpAddr) -> Option<RelayIndex> {
-        let at = self
-            .entries
-            .iter()
-            .position(|entry| entry.address.local == ip || entry.address.advertised == ip)?;
+        let position = |is_it: &dyn Fn(&Entry) -> bool| self.entries.iter().position(is_it);
+        let at = position(&|entry| entry.local == ip || entry.advertised.now() == ip)
+            .or_else(|| position(&|entry| entry.advertised.was(ip)))?;
         u8::try_from(at).ok().map(RelayIndex)
     }
 
@@ -143,7 +175,7 @@ impl RelayAddresses {
     ) -> impl Iterator<Item = RelayIndex> + Clone + '_ {
         (0_u8..)
             .zip(self.entries.iter())
-            .filter(move |(_, entry)| entry.address.family() == family)
+            .filter(move |(_, entry)| family_of(entry.local) == family)
             .map(|(at, _)| RelayIndex(at))
     }
 
@@ -156,7 +188,7 @@ impl RelayAddresses {
     /// The two sides of a relay address.
     #[must_use]
     pub fn address(&self, relay: RelayIndex) -> RelayAddress {
-        self.entry(relay).address
+        self.entry(relay).address()
     }
 
     /// The free ports of a relay address.
@@ -199,12 +231,48 @@ impl RelayAddresses {
     }
 }
 
+impl Entry {
+    fn address(&self) -> RelayAddress {
+        RelayAddress {
+            local: self.local,
+            advertised: self.advertised.now(),
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
 
     fn ip(text: &str) -> IpAddr {
         text.parse().expect("test addresses are well formed")
+    }
+
+    #[test]
+    fn an_advertised_address_can_change_and_the_old_one_stays_known() {
+        let relays = addresses();
+        let [local, old, new] = ["10.0.0.5", "203.0.113.5", "203.0.113.9"].map(ip);
+        assert!(relays.advertise(local, new).expect("it is fine"));
+        assert!(!relays.advertise(local, new).expect("it is the same"));
+        let relay = relays.find(new).expect("it is known");
+        assert_eq!(relays.address(relay).advertised, new);
+        assert_eq!(
+            (relays.find(old), relays.find(local)),
+            (Some(relay), Some(relay))
+        );
+        assert!(relays.all_sides().any(|side| side == old));
+        for (local, advertised) in [
+            ("10.0.0.5", "10.0.0.6"),
+            ("10.0.0.5", "2001:db8::7"),
+            ("10.0.0.5", "0.0.0.0"),
+            ("10.0.0.99", "203.0.113.9"),
+        ] {
+            let refused = relays.advertise(ip(local), ip(advertised));
+            assert!(refused.is_err(), "{local} as {advertised}");
+        }
+        let [v6, new_v6] = ["2001:db8::5", "2001:db8::9"].map(ip);
+        assert!(relays.advertise(v6, new_v6).expect("it is fine"));
+        assert_eq!(relays.find(new_v6), relays.find(v6));
     }
 
     fn addresses() -> RelayAddresses {

@@ -211,6 +211,16 @@ pub enum ReloadError {
     /// The keys of clients that are connected depend on the realm.
     #[error("the realm cannot change while the server runs: restart it")]
     Realm,
+    /// A relay address cannot be advertised by this address.
+    #[error(
+        "relay address {local} cannot be advertised as {advertised}: it is no relay address, or the other is of another family, of another relay address or none to send to"
+    )]
+    ExternalAddress {
+        /// What the relay sockets are bound to.
+        local: IpAddr,
+        /// What clients and peers were to be told.
+        advertised: IpAddr,
+    },
     /// The server was started without any rate limit of users, sources, realms or all allocations, so it has no room for them.
     #[error(
         "rate limits of users, sources, realms or the whole server begin at a start only: restart it"

@@ -16,7 +16,7 @@ use crate::stats::{Stats, WorkerStats};
 use crate::steering::{SteeringInUse, Tables};
 use crate::worker::{WorkerMessage, now};
 use std::any::Any;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::sync::{Arc, mpsc};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
@@ -267,6 +267,23 @@ impl Running {
     pub fn protect(&self, listener: SocketAddr) -> Result<(), ReloadError> {
         self.all_run()?;
         self.changes.protect(listener)
+    }
+
+    /// Tells clients and peers another address for this relay address from now on, as
+    /// [`Builder::external_address`](crate::Builder::external_address) does at the start. Existing allocations keep the address that they were told.
+    ///
+    /// # Errors
+    /// If `local` is no relay address, if `advertised` is of another family, belongs to another relay address or cannot be sent to, or if a
+    /// worker has ended; then nothing has changed.
+    pub fn set_external_address(
+        &self,
+        local: IpAddr,
+        advertised: IpAddr,
+    ) -> Result<(), ReloadError> {
+        self.all_run()?;
+        // Peers at the new address are this server's relays: the rules for peers are made anew.
+        self.changes
+            .make(|live| live.relays.advertise(local, advertised))
     }
 
     /// Issues nonces under a fresh key from now on; nonces under the key so far stay valid until the next rotation.

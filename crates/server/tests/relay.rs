@@ -269,6 +269,35 @@ fn the_external_address_is_told_and_understood() {
 }
 
 #[test]
+fn a_new_external_address_is_for_new_allocations_and_the_old_one_still_works() {
+    let server = start(loopback(2).external_address(ip("203.0.113.9"), Some(ip("127.0.0.1"))));
+    let [mut one, mut other] = clients_on_two_workers(&server);
+    let [local, new] = ["127.0.0.1", "203.0.113.10"].map(ip);
+    server.set_external_address(local, new).expect("all run");
+    let advertised = |server: &hairpin_server::Running| {
+        let mut relays = server.relay_addresses().into_iter();
+        relays
+            .find(|relay| relay.local == local)
+            .map(|relay| relay.advertised)
+    };
+    assert_eq!(advertised(&server), Some(new));
+    common::eventually("a new allocation is told", || {
+        let mut client = Client::new(server.listeners()[0]);
+        client.allocate().ip() == new
+    });
+    exchange(&mut one, &mut other);
+    // A client of before and one of now reach each other as well.
+    let mut third = Client::new(server.listeners()[0]);
+    let relayed = third.allocate();
+    one.0.release();
+    other.0.release();
+    let [mut fourth, _fifth] = clients_on_two_workers(&server);
+    exchange(&mut fourth, &mut (third, relayed));
+    let refused = server.set_external_address(ip("127.0.0.77"), new);
+    assert!(refused.is_err(), "no such relay address");
+}
+
+#[test]
 fn listeners_of_the_embedding_program_are_protected_also_those_that_appear_later() {
     let (first, later) = (common::at("127.0.0.1:9641"), common::at("127.0.0.1:9642"));
     let server = start(loopback(2).protect(first));

@@ -60,7 +60,8 @@ pub(crate) use deny_files::read as read_deny_files;
 pub(crate) use diagnostics::plural;
 pub(crate) use layers::{Flag, Inputs};
 pub(crate) use logging::{LogFormat, LogLevel};
-pub(crate) use network::{DEFAULT_PORT, ExternalIp, PeerRule};
+use network::ExternalAddress;
+pub(crate) use network::{DEFAULT_PORT, ExternalIp, ExternalSources, PeerRule, StunServer};
 pub(crate) use offload::{BindingExcess, OffloadMode};
 pub(crate) use realms::Realm;
 pub(crate) use schema::KEYS;
@@ -121,6 +122,8 @@ pub(crate) struct Config {
     pub(crate) relay_addresses: Option<Vec<IpAddr>>,
     /// What clients are told instead.
     pub(crate) external_ip: Vec<ExternalIp>,
+    /// Where to ask for those that are not known.
+    pub(crate) external_sources: ExternalSources,
     /// Ports of relays.
     pub(crate) relay_ports: RangeInclusive<u16>,
     /// Clients can get TCP relayed addresses.
@@ -313,7 +316,14 @@ fn resolve(settings: &Settings) -> Option<Config> {
         acme: acme::resolve(settings)?,
         proxy_protocol_from: bare(s.proxy_protocol_from?.value, |network| network.0),
         relay_addresses: s.relay_addresses.map(|list| values(list.value.0)),
-        external_ip: values(s.external_ip?.value),
+        external_sources: ExternalSources::of(
+            s.external_ip.as_ref().map_or(&[], |list| &list.value),
+            values(s.external_ip_servers?.value),
+        ),
+        external_ip: values(s.external_ip?.value)
+            .iter()
+            .filter_map(ExternalAddress::fixed)
+            .collect(),
         relay_ports: s.relay_ports?.value.0,
         relay_tcp: s.relay_tcp?.value,
         offload_mode: s.offload_mode?.value,

@@ -5,7 +5,7 @@ use std::net::{IpAddr, SocketAddr};
 use server::{NatDiscovery, NatDiscoveryError};
 
 use super::diagnostics::{Diagnostic, Report};
-use super::network::ExternalIp;
+use super::network::{ExternalAddress, ExternalIp};
 use super::schema::{Entry, Settings};
 use super::setting::List;
 use super::source::Located;
@@ -19,7 +19,9 @@ pub(super) fn resolve(settings: &Settings) -> Option<NatDiscovery> {
     wanted.tls = super::values(s.nat_discovery_tls?.value);
     let own = super::values(s.nat_discovery_external_ip?.value);
     // What relays are mapped by is true of listeners as well, unless said otherwise here.
-    let all = own.into_iter().chain(super::values(s.external_ip?.value));
+    let mapped = super::values(s.external_ip?.value);
+    let mapped = mapped.iter().filter_map(ExternalAddress::fixed);
+    let all = own.into_iter().chain(mapped);
     let pair = |external: ExternalIp| Some((external.public, external.private?));
     wanted.external = all.filter_map(pair).collect();
     wanted.padding = s.nat_discovery_padding?.value;

@@ -1,5 +1,6 @@
 //! Addresses, ports and peer rules as the user writes them.
 
+use std::fmt;
 use std::net::{IpAddr, SocketAddr};
 use std::ops::RangeInclusive;
 
@@ -7,6 +8,7 @@ use ipnet::IpNet;
 use server::turn::server::RelayTransport;
 
 use super::setting::{FromText, Mistake};
+use super::source::Located;
 
 /// The port STUN and TURN are assigned (RFC 8489 §18.6), used in suggestions and by default.
 pub(crate) const DEFAULT_PORT: u16 = 3478;
@@ -121,6 +123,148 @@ impl FromText for ExternalIp {
         match self.private {
             Some(private) => format!("{}/{private}", self.public),
             None => self.public.to_string(),
+        }
+    }
+}
+
+impl fmt::Display for ExternalIp {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.to_text())
+    }
+}
+
+/// What clients are told instead of relay addresses.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum ExternalAddress {
+    /// This address.
+    Fixed(ExternalIp),
+    /// What STUN servers see.
+    Auto,
+    /// The addresses of this DNS name.
+    Name(String),
+}
+
+impl ExternalAddress {
+    const AUTO: &str = "auto";
+
+    pub(crate) const fn fixed(&self) -> Option<ExternalIp> {
+        match self {
+            ExternalAddress::Fixed(external) => Some(*external),
+            _ => None,
+        }
+    }
+}
+
+impl FromText for ExternalAddress {
+    const EXPECTED: &'static str =
+        "\"PUBLIC\", \"PUBLIC/PRIVATE\" like \"203.0.113.5/10.0.0.5\", \"auto\" or a DNS name";
+
+    fn from_text(text: &str) -> Result<Self, Mistake> {
+        if text == Self::AUTO {
+            Ok(Self::Auto)
+        } else if is_dns_name(text) {
+            Ok(Self::Name(text.to_owned()))
+        } else {
+            ExternalIp::from_text(text).map(Self::Fixed)
+        }
+    }
+
+    fn to_text(&self) -> String {
+        match self {
+            ExternalAddress::Fixed(external) => external.to_text(),
+            ExternalAddress::Auto => Self::AUTO.to_owned(),
+            ExternalAddress::Name(name) => name.clone(),
+        }
+    }
+}
+
+/// Whether it can be a name of a host, and is no address: its last label has a letter.
+fn is_dns_name(text: &str) -> bool {
+    let is_label = |label: &str| {
+        let is_part = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'-' || byte == b'_';
+        (1..=63).contains(&label.len()) && label.bytes().all(is_part)
+    };
+    let host = text.strip_suffix('.').unwrap_or(text);
+    let last = host.rsplit('.').next().unwrap_or_default();
+    host.len() <= 253
+        && host.split('.').all(is_label)
+        && last.bytes().any(|byte| byte.is_ascii_alphabetic())
+}
+
+/// Where to ask for external addresses, at the start and later.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct ExternalSources {
+    /// STUN servers; none, if they are not to be asked.
+    pub(crate) servers: Vec<StunServer>,
+    /// A DNS name.
+    pub(crate) name: Option<String>,
+}
+
+impl ExternalSources {
+    pub(super) fn of(list: &[Located<ExternalAddress>], servers: Vec<StunServer>) -> Self {
+        let mut sources = Self::default();
+        for external in list {
+            match &external.value {
+                ExternalAddress::Fixed(_) => {}
+                ExternalAddress::Auto => sources.servers.clone_from(&servers),
+                ExternalAddress::Name(name) => sources.name = Some(name.clone()),
+            }
+        }
+        sources
+    }
+}
+
+/// A STUN server: an address or a DNS name, and a port, 3478 unless it says otherwise.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct StunServer {
+    pub(crate) host: String,
+    pub(crate) port: u16,
+}
+
+impl StunServer {
+    const PORT: u16 = DEFAULT_PORT;
+}
+
+impl FromText for StunServer {
+    const EXPECTED: &'static str = "a STUN server, like \"stun.example.org\" or \"192.0.2.1:3478\"";
+
+    fn from_text(text: &str) -> Result<Self, Mistake> {
+        let wrong = || {
+            Mistake::new(format!("`{text}` is not a STUN server"))
+                .help("write HOST or HOST:PORT, like \"stun.example.org:3478\"")
+        };
+        if let Ok(address) = text.parse::<SocketAddr>() {
+            let (host, port) = (address.ip().to_string(), address.port());
+            return if port == 0 {
+                Err(wrong())
+            } else {
+                Ok(Self { host, port })
+            };
+        }
+        if let Ok(ip) = text.trim_matches(['[', ']']).parse::<IpAddr>() {
+            let host = ip.to_string();
+            return Ok(Self {
+                host,
+                port: Self::PORT,
+            });
+        }
+        let (host, port) = match text.split_once(':') {
+            Some((host, port)) => (host, port.parse().map_err(|_| wrong())?),
+            None => (text, Self::PORT),
+        };
+        if port == 0 || !is_dns_name(host) {
+            return Err(wrong());
+        }
+        Ok(Self {
+            host: host.to_owned(),
+            port,
+        })
+    }
+
+    fn to_text(&self) -> String {
+        match self.host.contains(':') {
+            true => format!("[{}]:{}", self.host, self.port),
+            false => format!("{}:{}", self.host, self.port),
         }
     }
 }
@@ -419,6 +563,54 @@ mod tests {
             "sctp:10.0.0.0/8",
         ] {
             assert_eq!(rule(text), "refused", "{text}");
+        }
+    }
+
+    #[test]
+    fn external_addresses_may_be_asked_for() {
+        let read = |text: &str| ExternalAddress::from_text(text).ok();
+        assert_eq!(read("auto"), Some(ExternalAddress::Auto));
+        for name in ["turn.example.org", "host", "a-1.example.org."] {
+            assert_eq!(read(name), Some(ExternalAddress::Name(name.to_owned())));
+        }
+        for text in [
+            "203.0.113",
+            "203.0.113.5.6",
+            "",
+            "a b",
+            "a..b",
+            "fd00::zz",
+            "1.2.3.4:5",
+        ] {
+            assert_eq!(read(text), None, "{text}");
+        }
+        assert!(matches!(
+            read("203.0.113.5/10.0.0.5"),
+            Some(ExternalAddress::Fixed(_))
+        ));
+        let server = |text: &str| {
+            StunServer::from_text(text)
+                .ok()
+                .map(|server| server.to_text())
+        };
+        for (text, read) in [
+            ("stun.example.org", "stun.example.org:3478"),
+            ("stun.example.org:19302", "stun.example.org:19302"),
+            ("192.0.2.1", "192.0.2.1:3478"),
+            ("[2001:db8::1]:5000", "[2001:db8::1]:5000"),
+            ("2001:db8::1", "[2001:db8::1]:3478"),
+        ] {
+            assert_eq!(server(text).as_deref(), Some(read), "{text}");
+        }
+        for text in [
+            "",
+            "a:b",
+            "host:0",
+            "192.0.2.1:0",
+            "stun:stun.example.org",
+            "a b",
+        ] {
+            assert_eq!(server(text), None, "{text}");
         }
     }
 

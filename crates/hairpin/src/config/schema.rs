@@ -13,7 +13,9 @@ use super::credentials::{Realm, Secret, User};
 use super::deny_files::DenyFile;
 use super::diagnostics::Report;
 use super::logging::{LogFormat, LogLevel};
-use super::network::{ExternalIp, NameServer, Network, PeerRule, PortRange};
+use super::network::{
+    ExternalAddress, ExternalIp, NameServer, Network, PeerRule, PortRange, StunServer,
+};
 use super::node::Node;
 use super::offload::{BindingExcess, OffloadMode};
 use super::realms;
@@ -167,7 +169,9 @@ pub(crate) struct Settings {
     /// `relay.addresses`
     pub(crate) relay_addresses: Entry<AtLeastOne<IpAddr>>,
     /// `relay.external_ip`
-    pub(crate) external_ip: Entry<List<ExternalIp>>,
+    pub(crate) external_ip: Entry<List<ExternalAddress>>,
+    /// `relay.external_ip_servers`
+    pub(crate) external_ip_servers: Entry<List<StunServer>>,
     /// `relay.ports`
     pub(crate) relay_ports: Entry<PortRange>,
     /// `relay.tcp`
@@ -452,6 +456,10 @@ pub(crate) const KEYS: &[Key] = &[
     Key::new("acme", "ca", |s| &mut s.acme_ca).at_start(),
     Key::new("relay", "addresses", |s| &mut s.relay_addresses).at_start(),
     Key::new("relay", "external_ip", |s| &mut s.external_ip).at_start(),
+    Key::new("relay", "external_ip_servers", |s| {
+        &mut s.external_ip_servers
+    })
+    .at_start(),
     Key::new("relay", "ports", |s| &mut s.relay_ports).at_start(),
     Key::new("relay", "tcp", |s| &mut s.relay_tcp),
     Key::new("offload", "mode", |s| &mut s.offload_mode).at_start(),

@@ -7,7 +7,7 @@ use std::net::{IpAddr, SocketAddr};
 use super::admin::AdminListen;
 use super::credentials::Secret;
 use super::diagnostics::{Diagnostic, Report};
-use super::network::{DEFAULT_PORT, ExternalIp};
+use super::network::{DEFAULT_PORT, ExternalAddress};
 use super::schema::{Entry, Settings};
 use super::setting::{AtLeastOne, List, write_seconds};
 use super::sip;
@@ -98,19 +98,23 @@ fn nothing_stands_twice(settings: &Settings, report: &mut Report) {
     twice(items(&settings.secrets), report, secret, |_| {
         "the same secret is listed twice".to_owned()
     });
-    let mapped = |external: &ExternalIp| {
+    // One key for each relay address or family, and one for what is asked for.
+    let mapped = |external: &ExternalAddress| {
+        let fixed = external.fixed();
         Some((
-            external.private,
-            external.private.is_none() && external.public.is_ipv4(),
+            fixed.is_some(),
+            fixed.and_then(|fixed| fixed.private),
+            fixed.is_some_and(|fixed| fixed.private.is_none() && fixed.public.is_ipv4()),
         ))
     };
     twice(
         items(&settings.external_ip),
         report,
         mapped,
-        |external| match external.private {
-            Some(private) => format!("{private} has two external addresses"),
-            None => format!("{} has two external addresses", family(external.public)),
+        |external| match external.fixed().map(|fixed| (fixed.private, fixed.public)) {
+            Some((Some(private), _)) => format!("{private} has two external addresses"),
+            Some((None, public)) => format!("{} has two external addresses", family(public)),
+            None => "only one of `auto` and a DNS name is possible".to_owned(),
         },
     );
 }
@@ -187,10 +191,13 @@ pub(crate) fn is_private(ip: IpAddr) -> bool {
 }
 
 /// The mapping that holds for a relay address.
-fn external_of(settings: &Settings, relay: IpAddr) -> Option<&ExternalIp> {
-    let holds = |external: &ExternalIp| match external.private {
-        Some(private) => private == relay,
-        None => external.public.is_ipv4() == relay.is_ipv4(),
+fn external_of(settings: &Settings, relay: IpAddr) -> Option<&ExternalAddress> {
+    let holds = |external: &ExternalAddress| match external.fixed() {
+        Some(fixed) => match fixed.private {
+            Some(private) => private == relay,
+            None => fixed.public.is_ipv4() == relay.is_ipv4(),
+        },
+        None => true,
     };
     items(&settings.external_ip)
         .iter()
@@ -198,14 +205,39 @@ fn external_of(settings: &Settings, relay: IpAddr) -> Option<&ExternalIp> {
         .find(|external| holds(external))
 }
 
+/// `auto` requires servers, and servers are for `auto` only.
+fn external_servers_match(settings: &Settings, report: &mut Report) {
+    let list = items(&settings.external_ip);
+    let auto = list
+        .iter()
+        .find(|entry| entry.value == ExternalAddress::Auto);
+    let server = items(&settings.external_ip_servers).first();
+    match (auto, server) {
+        (Some(auto), None) => report.push(
+            Diagnostic::error(&auto.at, "no STUN server is known that could be asked").help(
+                "set relay.external_ip_servers = [\"stun.example.org\"], or write the address",
+            ),
+        ),
+        (None, Some(server)) => report.push(
+            Diagnostic::warning(&server.at, "this server is never asked")
+                .help("set relay.external_ip = [\"auto\"]"),
+        ),
+        _ => {}
+    }
+}
+
 fn external_addresses_match(settings: &Settings, report: &mut Report) {
+    external_servers_match(settings, report);
     let Some(relays) = &settings.relay_addresses else {
         return;
     };
     let known: Vec<_> = relays.value.0.iter().map(|relay| relay.value).collect();
     for external in items(&settings.external_ip) {
-        let (public, at) = (external.value.public, &external.at);
-        match external.value.private {
+        let Some(fixed) = external.value.fixed() else {
+            continue;
+        };
+        let (public, at) = (fixed.public, &external.at);
+        match fixed.private {
             Some(private) if !known.contains(&private) => report.push(
                 Diagnostic::error(at, format!("{private} is none of the relay addresses"))
                     .see(&relays.at, "these are")

@@ -251,6 +251,14 @@ fn clashes_are_refused() {
         "hairpin.toml:3:16: 2001:db8::5 stands for no relay address: none is IPv6 (add an IPv6 address to relay.addresses)",
     );
     one_complaint(
+        "[relay]\nexternal_ip = [\"auto\"]",
+        "hairpin.toml:2:16: no STUN server is known that could be asked (set relay.external_ip_servers = [\"stun.example.org\"], or write the address)",
+    );
+    one_complaint(
+        "[relay]\nexternal_ip = [\"auto\", \"turn.example.org\"]\nexternal_ip_servers = [\"192.0.2.1\"]",
+        "hairpin.toml:2:24: only one of `auto` and a DNS name is possible (keep one of them)",
+    );
+    one_complaint(
         "[relay]\nexternal_ip = [\"203.0.113.5\", \"203.0.113.6\"]",
         "hairpin.toml:2:31: IPv4 has two external addresses (keep one of them)",
     );

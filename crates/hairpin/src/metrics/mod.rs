@@ -26,6 +26,7 @@ use std::time::Instant;
 use server::Observer;
 
 use crate::acme::Counters;
+use crate::external_address;
 use text::Page;
 
 /// What a page is made of.
@@ -37,6 +38,8 @@ pub(crate) struct Source {
     pub(crate) reloads: Reloads,
     /// How orders of certificates went.
     pub(crate) acme: Arc<Counters>,
+    /// How checks of the external address went.
+    pub(crate) external_address: Arc<external_address::Counters>,
     /// When it started.
     pub(crate) started: Instant,
 }
@@ -48,6 +51,7 @@ impl Source {
             observer,
             reloads: Reloads::default(),
             acme: Arc::default(),
+            external_address: Arc::default(),
             started: Instant::now(),
         }
     }
@@ -138,6 +142,15 @@ fn about(page: &mut Page, source: &Source) {
         "hairpin_config_last_reload_success_timestamp_seconds",
         "When the configuration in force was loaded, in seconds since 1970.",
         source.reloads.last_success_unix_s(),
+    );
+    let checks = &source.external_address;
+    let checks = [&checks.same, &checks.changed, &checks.failed];
+    let [same, changed, failed] = checks.map(|count| count.load(Ordering::Relaxed));
+    page.counters(
+        "hairpin_external_address_checks_total",
+        "Checks of the external address (relay.external_ip), by outcome.",
+        "outcome",
+        [("same", same), ("changed", changed), ("failed", failed)],
     );
     let [succeeded, failed] =
         [&source.acme.succeeded, &source.acme.failed].map(|count| count.load(Ordering::Relaxed));

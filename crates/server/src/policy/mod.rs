@@ -125,10 +125,7 @@ impl Policy {
         for special in SPECIAL_NETWORKS {
             policy.insert(special.network, ALL_PORTS, Ruling::BuiltinDeny);
         }
-        let relay_sides = policy
-            .relays
-            .iter()
-            .flat_map(|relay| [relay.local, relay.advertised]);
+        let relay_sides = policy.relays.all_sides();
         let ours: Vec<IpAddr> = policy.own.host.iter().copied().chain(relay_sides).collect();
         // Loopback is on the built-in list as a whole: there, re-admitting the network re-admits its addresses.
         for ip in ours.into_iter().filter(|ip| !ip.is_loopback()) {

@@ -22,7 +22,7 @@ use server::{
 
 use super::plan::{self, Listeners, Machine};
 use super::sip_tls;
-use crate::config::{self, Config, PeerRule, PinWorkers, Steering, User};
+use crate::config::{self, Config, ExternalIp, PeerRule, PinWorkers, Steering, User};
 
 /// What `server` needs to know of the machine it runs on.
 pub(super) fn machine() -> Machine {
@@ -180,6 +180,17 @@ impl Engine {
             .iter()
             .map(|relay| (relay.local, relay.advertised))
             .collect()
+    }
+
+    /// Tells clients and peers another address for a relay address.
+    pub(super) fn advertise(&self, external: &ExternalIp) -> Result<(), String> {
+        let Some(local) = external.private else {
+            return Ok(());
+        };
+        let outcome = self.running.set_external_address(local, external.public);
+        outcome.map_err(|error| error.to_string())?;
+        tracing::info!(%external, "external address changed");
+        Ok(())
     }
 
     /// What other threads can see of it.

@@ -13,7 +13,7 @@ mod privileges;
 mod reload;
 mod sip_tls;
 
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -29,8 +29,9 @@ use super::{input, output};
 use crate::acme;
 use crate::admin::{self, Serving};
 use crate::cli::serve::Args;
-use crate::config::{self, Config, Loaded};
+use crate::config::{self, Config, ExternalIp, Loaded};
 use crate::control::{self, Inbox, Shared};
+use crate::external_address;
 use crate::metrics::Source;
 use crate::systemd::Manager;
 use banner::{Access, Banner};
@@ -73,6 +74,7 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
         .extend(acme.as_ref().map(acme::Bound::files));
     let listeners = plan::listeners(&config, &machine)?;
     let relays = plan::relays(&config, &machine)?;
+    let external = find_external_addresses(&mut config, &relays)?;
     let control = control::bind(&config.control_socket)?;
     let bound = admin::bind(config.admin, &mut inherited)?;
     let admin_address = bound.as_ref().map(admin::Bound::address);
@@ -113,6 +115,7 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
         shared,
         control,
         manager,
+        external,
         _acme: acme,
         drain: config.drain,
     }
@@ -129,6 +132,18 @@ fn begin_acme(
         return Ok(None);
     };
     acme.serve(certificates, Arc::clone(&source.acme)).map(Some)
+}
+
+/// Adds the external addresses that the configuration leaves open.
+fn find_external_addresses(
+    config: &mut Config,
+    relays: &[IpAddr],
+) -> Result<Option<external_address::Watch>> {
+    let found = external_address::find(config, relays)?;
+    Ok(found.map(|(external, watch)| {
+        config.external_ip.extend(external);
+        watch
+    }))
 }
 
 /// The listeners of this process that clients must not relay to, beside the server's own.
@@ -259,6 +274,8 @@ struct Service<'a> {
     control: Option<Serving>,
     /// Is told what the server does.
     manager: Manager,
+    /// Asks for external addresses that are not configured.
+    external: Option<external_address::Watch>,
     /// Renews the certificate until the end.
     _acme: Option<acme::Serving>,
     /// How long to wait for allocations and SIP transactions to end.
@@ -287,6 +304,7 @@ impl Service<'_> {
             }
             self.apply_changes();
             self.read_changed_deny_files();
+            self.follow_external_addresses();
             if self.engine.has_failed() {
                 // Says which worker, and why: the process ends, and its supervisor starts a whole one.
                 self.engine.stop()?;
@@ -358,6 +376,34 @@ impl Service<'_> {
             .map_err(|_| anyhow!("the server failed while it stopped"))?;
         drop((self.admin, self.control));
         stopped.map(|()| ExitCode::SUCCESS)
+    }
+
+    /// Advertises external addresses that have changed.
+    fn follow_external_addresses(&self) {
+        let checks = self.external.iter().flat_map(|watch| watch.checks());
+        let counters = &self.source.external_address;
+        for check in checks {
+            let outcome = check.and_then(|found| {
+                let known = self.engine.relays();
+                let is_new = |external: &&ExternalIp| {
+                    let pair = external.private.map(|private| (private, external.public));
+                    pair.is_some_and(|pair| !known.contains(&pair))
+                };
+                let new: Vec<_> = found.iter().filter(is_new).collect();
+                new.iter()
+                    .try_for_each(|external| self.engine.advertise(external))?;
+                Ok(new.len())
+            });
+            let counter = match outcome {
+                Ok(0) => &counters.same,
+                Ok(_) => &counters.changed,
+                Err(error) => {
+                    tracing::warn!("external address not checked, the last one stays: {error}");
+                    &counters.failed
+                }
+            };
+            counter.fetch_add(1, Ordering::Relaxed);
+        }
     }
 
     /// Applies the deny files if one has changed; files with mistakes change nothing.

@@ -50,6 +50,7 @@ fn child() -> Result<ExitCode> {
     let started = read(&args)?;
     let config = started.config.clone().context("the defaults are wrong")?;
     Service {
+        external: None,
         _acme: None,
         denied: Denied::of(config),
         started,
