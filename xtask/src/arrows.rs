@@ -79,6 +79,7 @@ mod tests {
         ("streams", &["stun", "timers"]),
         ("turn", &["stun", "timers"]),
         ("sip", &["timers"]),
+        ("sip-server", &["sip", "timers"]),
         ("stun", &[]),
         ("timers", &[]),
         ("io", &[]),

@@ -11,7 +11,7 @@ use crate::workspace;
 const MAY_BE_UNSAFE: &[&str] = &["io", "bpf"];
 
 /// Crates without clock, socket, thread or ambient randomness.
-const SANS_IO: &[&str] = &["stun", "turn", "sip"];
+const SANS_IO: &[&str] = &["stun", "turn", "sip", "sip-server"];
 
 /// One line for each thing a sans-IO crate must not reach for. Each must be refused by its `clippy.toml`.
 const AMBIENT: &[(&str, &str)] = &[

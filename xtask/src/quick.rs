@@ -16,7 +16,12 @@ use crate::tidy;
 use crate::workspace::{self, Package};
 
 /// Crates whose integration tests need neither sockets nor privileges: the sans-IO crates.
-const SANS_IO: &[&str] = &["hairpin-stun", "hairpin-turn", "hairpin-sip"];
+const SANS_IO: &[&str] = &[
+    "hairpin-stun",
+    "hairpin-turn",
+    "hairpin-sip",
+    "hairpin-sip-server",
+];
 
 /// Part of the name of every module whose unit tests need root.
 const NEEDS_ROOT: &str = "needs_root";

@@ -21,10 +21,17 @@ const PAGE: &str = "docs/rfc-coverage.md";
 const TITLES: &[(u32, &str)] = &[
     (3261, "SIP: Session Initiation Protocol"),
     (3263, "Locating SIP Servers"),
+    (3327, "Path Extension Header Field for SIP"),
     (3581, "Symmetric Response Routing"),
+    (3608, "Service-Route Extension Header Field for SIP"),
     (
         4320,
         "Actions Addressing Issues with SIP's Non-INVITE Transaction",
+    ),
+    (5626, "Managing Client-Initiated Connections in SIP (Outbound)"),
+    (
+        5627,
+        "Obtaining and Using Globally Routable User Agent URIs (GRUU)",
     ),
     (5630, "The Use of the SIPS URI Scheme in SIP"),
     (

@@ -28,7 +28,7 @@ impl HashKey {
 
     /// A key that tells nothing about this one, for another purpose.
     #[must_use]
-    pub(crate) fn derive(self, purpose: u64) -> HashKey {
+    pub fn derive(self, purpose: u64) -> HashKey {
         let mut hasher = Hasher::<2, 4>::new_128(self);
         hasher.write(&purpose.to_le_bytes());
         let wide = hasher.finish_128();
@@ -40,7 +40,7 @@ impl HashKey {
 
     /// The MAC of `bytes`: SipHash-2-4, 64 bits.
     #[must_use]
-    pub(crate) fn mac(self, bytes: &[u8]) -> u64 {
+    pub fn mac(self, bytes: &[u8]) -> u64 {
         let mut hasher = Hasher::<2, 4>::new(self);
         hasher.write(bytes);
         hasher.finish()

@@ -1,0 +1,333 @@
+//! Flows with a name of their own (RFC 5626 §5.2): what a binding keeps of the way its REGISTER came by, and what a Path or
+//! Record-Route URI has as its user.
+//!
+//! ```text
+//! kind  worker  listener  run  connection  local address      remote address     MAC
+//!  8     16       16      32   64 or none  48 (v4), 176 (v6)  48 (v4), 176 (v6)   64 bits
+//! ```
+//!
+//! A token is that in base64 (RFC 4648 §5), which needs no escape in the user of a URI. Any worker can read it, also after a restart and
+//! with another number of workers; nobody without the key can make one up.
+
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV6};
+
+use base64::Engine as _;
+use base64::engine::general_purpose::URL_SAFE_NO_PAD;
+use sip::HashKey;
+use sip::flow::{Carrier, ConnectionKey, Flow, ListenerKey};
+
+/// Bytes of the longest flow as it is kept.
+pub(crate) const FLOW_LEN: usize = 1 + 2 + 2 + 4 + 8 + 2 * ADDRESS_LEN;
+const ADDRESS_LEN: usize = 16 + 2 + 4;
+const MAC_LEN: usize = 8;
+/// Characters of the longest token.
+pub const MAX_TOKEN: usize = (FLOW_LEN + MAC_LEN).div_ceil(3) * 4;
+
+/// The transport is in the lower bits of the first byte.
+const CARRIERS: [Carrier; 5] = [
+    Carrier::Udp,
+    Carrier::Tcp,
+    Carrier::Tls,
+    Carrier::Ws,
+    Carrier::Wss,
+];
+const CARRIER_BITS: u8 = 0b111;
+const LOCAL_IS_V6: u8 = 0x10;
+const REMOTE_IS_V6: u8 = 0x20;
+const HAS_CONNECTION: u8 = 0x40;
+
+/// A flow, and who has it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct FlowId {
+    /// The worker that has the connection.
+    pub worker: u16,
+    /// The run of the server that `worker`, the listener's and the connection's key are of: a number that no two runs share.
+    pub run: u32,
+    /// The flow.
+    pub flow: Flow,
+}
+
+/// What is left of a flow in a run of the server.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Standing {
+    /// It is of this run: its worker knows whether the connection is still there.
+    Current,
+    /// Datagrams of an earlier run: they go to the remote address from a listener at the local one, which any worker has.
+    Datagrams,
+    /// A connection of an earlier run: it is gone. RFC 5626 §5.3.1 has a request for it answered with 430.
+    Gone,
+}
+
+impl FlowId {
+    /// What is left of the flow in this run.
+    #[must_use]
+    pub fn standing(&self, run: u32) -> Standing {
+        match (self.run == run, self.flow.connection) {
+            (true, _) => Standing::Current,
+            (false, None) => Standing::Datagrams,
+            (false, Some(_)) => Standing::Gone,
+        }
+    }
+
+    /// Writes the flow as it is kept.
+    pub(crate) fn write<'b>(&self, buffer: &'b mut [u8; FLOW_LEN]) -> &'b [u8] {
+        let flow = &self.flow;
+        let carrier = CARRIERS.iter().position(|known| *known == flow.carrier);
+        let mut kind = carrier.unwrap_or_default() as u8;
+        for (bit, is_set) in [
+            (LOCAL_IS_V6, flow.local.is_ipv6()),
+            (REMOTE_IS_V6, flow.remote.is_ipv6()),
+            (HAS_CONNECTION, flow.connection.is_some()),
+        ] {
+            kind |= if is_set { bit } else { 0 };
+        }
+        let mut out = Writer { buffer, len: 0 };
+        out.put(&[kind]);
+        out.put(&self.worker.to_be_bytes());
+        out.put(&flow.listener.0.to_be_bytes());
+        out.put(&self.run.to_be_bytes());
+        if let Some(connection) = flow.connection {
+            out.put(&connection.0.to_be_bytes());
+        }
+        out.put_address(flow.local);
+        out.put_address(flow.remote);
+        let Writer { buffer, len } = out;
+        buffer.get(..len).unwrap_or_default()
+    }
+
+    /// Reads the whole of what [`FlowId::write`] has written.
+    pub(crate) fn read(bytes: &[u8]) -> Option<FlowId> {
+        let mut rest = Reader(bytes);
+        let [kind] = rest.take()?;
+        let carrier = *CARRIERS.get(usize::from(kind & CARRIER_BITS))?;
+        let worker = u16::from_be_bytes(rest.take()?);
+        let listener = ListenerKey(u16::from_be_bytes(rest.take()?));
+        let run = u32::from_be_bytes(rest.take()?);
+        let connection = match kind & HAS_CONNECTION != 0 {
+            true => Some(ConnectionKey(u64::from_be_bytes(rest.take()?))),
+            false => None,
+        };
+        let local = rest.take_address(kind & LOCAL_IS_V6 != 0)?;
+        let remote = rest.take_address(kind & REMOTE_IS_V6 != 0)?;
+        let flow = Flow {
+            carrier,
+            listener,
+            connection,
+            local,
+            remote,
+        };
+        rest.0.is_empty().then_some(FlowId { worker, run, flow })
+    }
+}
+
+struct Writer<'b> {
+    buffer: &'b mut [u8; FLOW_LEN],
+    len: usize,
+}
+
+impl Writer<'_> {
+    fn put(&mut self, bytes: &[u8]) {
+        let end = self.len + bytes.len();
+        // The buffer holds the longest flow.
+        if let Some(room) = self.buffer.get_mut(self.len..end) {
+            room.copy_from_slice(bytes);
+            self.len = end;
+        }
+    }
+
+    fn put_address(&mut self, address: SocketAddr) {
+        match address {
+            SocketAddr::V4(v4) => self.put(&v4.ip().octets()),
+            SocketAddr::V6(v6) => {
+                self.put(&v6.ip().octets());
+                // Without its interface a link-local address leads nowhere.
+                self.put(&v6.scope_id().to_be_bytes());
+            }
+        }
+        self.put(&address.port().to_be_bytes());
+    }
+}
+
+struct Reader<'b>(&'b [u8]);
+
+impl Reader<'_> {
+    fn take<const N: usize>(&mut self) -> Option<[u8; N]> {
+        let (bytes, rest) = self.0.split_first_chunk::<N>()?;
+        self.0 = rest;
+        Some(*bytes)
+    }
+
+    fn take_address(&mut self, is_v6: bool) -> Option<SocketAddr> {
+        if !is_v6 {
+            let ip = Ipv4Addr::from(self.take::<4>()?);
+            let port = u16::from_be_bytes(self.take()?);
+            return Some(SocketAddr::new(IpAddr::V4(ip), port));
+        }
+        let ip = Ipv6Addr::from(self.take::<16>()?);
+        let scope = u32::from_be_bytes(self.take()?);
+        let port = u16::from_be_bytes(self.take()?);
+        Some(SocketAddrV6::new(ip, port, 0, scope).into())
+    }
+}
+
+/// Makes and reads flow tokens.
+///
+/// Two keys are good at a time, so that a change of keys cuts no flow off; the second change makes all earlier tokens worthless.
+#[derive(Clone, Copy, Debug)]
+pub struct FlowTokens {
+    current: HashKey,
+    previous: Option<HashKey>,
+}
+
+impl FlowTokens {
+    /// With this key, which must be that of earlier runs if their tokens are to be read.
+    #[must_use]
+    pub fn new(key: HashKey) -> FlowTokens {
+        FlowTokens {
+            current: purpose(key),
+            previous: None,
+        }
+    }
+
+    /// Makes tokens with another key from now on; those of the key so far are still read.
+    pub fn rotate(&mut self, key: HashKey) {
+        self.previous = Some(std::mem::replace(&mut self.current, purpose(key)));
+    }
+
+    /// Writes the token of a flow: the user of a Path or Record-Route URI.
+    #[must_use]
+    pub fn write<'b>(&self, flow: &FlowId, token: &'b mut [u8; MAX_TOKEN]) -> &'b [u8] {
+        let mut buffer = [0; FLOW_LEN];
+        let bytes = flow.write(&mut buffer);
+        let mut signed = [0; FLOW_LEN + MAC_LEN];
+        let end = bytes.len() + MAC_LEN;
+        signed[..bytes.len()].copy_from_slice(bytes);
+        signed[bytes.len()..end].copy_from_slice(&self.current.mac(bytes).to_be_bytes());
+        // The token has room for the longest.
+        let written = URL_SAFE_NO_PAD.encode_slice(&signed[..end], token);
+        &token[..written.unwrap_or_default()]
+    }
+
+    /// The flow of a token; `None` if the token is not one of ours, which RFC 5626 §5.3.1 has answered with 403.
+    #[must_use]
+    pub fn read(&self, token: &[u8]) -> Option<FlowId> {
+        let mut signed = [0; MAX_TOKEN];
+        let len = URL_SAFE_NO_PAD.decode_slice(token, &mut signed).ok()?;
+        let (bytes, mac) = signed.get(..len)?.split_last_chunk::<MAC_LEN>()?;
+        let sent = u64::from_be_bytes(*mac);
+        let keys = [Some(self.current), self.previous];
+        let mut keys = keys.into_iter().flatten();
+        // One comparison of two numbers takes the same time whatever they are.
+        keys.any(|key| key.mac(bytes) == sent)
+            .then(|| FlowId::read(bytes))?
+    }
+}
+
+fn purpose(key: HashKey) -> HashKey {
+    key.derive(5626)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn flow(carrier: Carrier, local: &str, remote: &str) -> FlowId {
+        FlowId {
+            worker: 0x0102,
+            run: 0x0304_0506,
+            flow: Flow {
+                carrier,
+                listener: ListenerKey(0x0708),
+                connection: carrier
+                    .is_reliable()
+                    .then_some(ConnectionKey(0x090a_0b0c_0d0e_0f10)),
+                local: local.parse().unwrap(),
+                remote: remote.parse().unwrap(),
+            },
+        }
+    }
+
+    fn all() -> Vec<FlowId> {
+        let addresses = [
+            ("192.0.2.1:5060", "198.51.100.7:40000"),
+            ("[2001:db8::1]:5061", "[2001:db8::2]:1"),
+            ("[fe80::1%3]:5060", "[fe80::2%3]:5060"),
+        ];
+        let mut flows = Vec::new();
+        for carrier in CARRIERS {
+            flows.extend(addresses.map(|(local, remote)| flow(carrier, local, remote)));
+        }
+        flows
+    }
+
+    fn tokens() -> FlowTokens {
+        FlowTokens::new(HashKey::new([1; 16]))
+    }
+
+    #[test]
+    fn a_token_names_worker_connection_and_addresses_rfc5626_5_2() {
+        for flow in all() {
+            let mut token = [0; MAX_TOKEN];
+            let token = tokens().write(&flow, &mut token);
+            assert_eq!(tokens().read(token), Some(flow));
+            // Fit for the user of a URI without an escape.
+            let is_user = |byte: &u8| byte.is_ascii_alphanumeric() || b"-_".contains(byte);
+            assert!(token.iter().all(is_user));
+        }
+    }
+
+    #[test]
+    fn a_changed_token_is_a_forgery_rfc5626_5_3_1() {
+        let mut buffer = [0; MAX_TOKEN];
+        let whole = tokens().write(&all()[0], &mut buffer).to_vec();
+        for at in 0..whole.len() {
+            for other in [b'A', b'z', b'0', b'_', b'='] {
+                let mut changed = whole.clone();
+                changed[at] = other;
+                let is_same = changed == whole;
+                assert_eq!(tokens().read(&changed).is_some(), is_same, "{at}");
+            }
+            assert_eq!(tokens().read(&whole[..at]), None, "{at}");
+        }
+        assert_eq!(tokens().read(&[b'A'; 1000]), None);
+        let other_key = FlowTokens::new(HashKey::new([2; 16]));
+        assert_eq!(other_key.read(&whole), None);
+    }
+
+    #[test]
+    fn one_change_of_keys_keeps_tokens_and_the_second_does_not() {
+        let mut tokens = tokens();
+        let mut buffer = [0; MAX_TOKEN];
+        let token = tokens.write(&all()[0], &mut buffer).to_vec();
+        tokens.rotate(HashKey::new([2; 16]));
+        assert_eq!(tokens.read(&token), Some(all()[0]));
+        tokens.rotate(HashKey::new([3; 16]));
+        assert_eq!(tokens.read(&token), None);
+    }
+
+    #[test]
+    fn connections_end_with_their_run_and_datagrams_do_not_rfc5626_5_3_1() {
+        let run = 0x0304_0506;
+        for flow in all() {
+            assert_eq!(flow.standing(run), Standing::Current);
+            let later = match flow.flow.carrier {
+                Carrier::Udp => Standing::Datagrams,
+                _ => Standing::Gone,
+            };
+            assert_eq!(flow.standing(run + 1), later);
+        }
+    }
+
+    #[test]
+    fn no_bytes_make_a_flow_that_was_not_written() {
+        let mut buffer = [0; FLOW_LEN];
+        for flow in all() {
+            let bytes = flow.write(&mut buffer).to_vec();
+            assert_eq!(FlowId::read(&bytes), Some(flow));
+            for len in 0..bytes.len() {
+                assert_eq!(FlowId::read(&bytes[..len]), None);
+            }
+            assert_eq!(FlowId::read(&[&bytes[..], &[0]].concat()), None);
+        }
+    }
+}

@@ -1,0 +1,20 @@
+//! The registrar and the location service of a SIP server, without a socket or a clock.
+//!
+//! # A REGISTER's way
+//!
+//! 1. [`registrar::Registrar::examine`] finds the domain of a REGISTER and its address of record: an [`Aor`].
+//! 2. The embedder authenticates the request, and hands it to the worker that [`AorKey::worker`] names: all bindings of an address
+//!    of record are on one worker.
+//! 3. [`registrar::Registrar::register`] changes the bindings in a [`location::Location`], all or none, and writes the header lines of
+//!    the answer.
+//!
+//! **The invariant:** a request that is not answered with 200 has changed no binding (RFC 3261 §10.3).
+#![forbid(unsafe_code)]
+
+mod aor;
+mod date;
+pub mod flow;
+pub mod location;
+pub mod registrar;
+
+pub use aor::{Aor, AorHash, AorKey, MAX_AOR};

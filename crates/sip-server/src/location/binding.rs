@@ -1,0 +1,235 @@
+//! One registration binding, packed.
+
+use sip::Mono;
+
+use crate::flow::{FLOW_LEN, FlowId};
+
+/// The contact names no `q`.
+pub const NO_Q: u16 = u16::MAX;
+
+/// What a binding is made of. Texts are as they stand in messages, without line ends.
+#[derive(Clone, Copy, Debug)]
+pub struct NewBinding<'a> {
+    /// The URI of the contact, without brackets.
+    pub uri: &'a [u8],
+    /// The parameters of the contact, each with its semicolon, without `q`, `expires` and those that a registrar adds.
+    pub params: &'a [u8],
+    /// The instance (RFC 5626 §4.1) within `params`, without quotes and brackets; empty if there is none.
+    pub instance: &'a [u8],
+    /// Call-ID of the request that made or refreshed it.
+    pub call_id: &'a [u8],
+    /// CSeq of that request.
+    pub cseq: u32,
+    /// The route to the contact (RFC 3327): the values of Path, with commas between.
+    pub path: &'a [u8],
+    /// The flow to the contact, if the request came straight from it.
+    pub flow: Option<FlowId>,
+    /// The priority of the contact in thousandths, or [`NO_Q`].
+    pub q: u16,
+    /// `reg-id` (RFC 5626 §4.2); 0 if the binding is that of a URI.
+    pub reg_id: u32,
+    /// The number of the temporary GRUUs of the instance; 0 if there are none.
+    pub gruu: u64,
+    /// When it ends.
+    pub expires: Mono,
+    /// When it was made or refreshed.
+    pub updated: Mono,
+}
+
+/// A text of a binding is longer than 65,535 bytes, or the instance does not lie within the parameters.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, thiserror::Error)]
+#[error("a text of the binding is too long to be kept")]
+pub struct TooLong;
+
+/// A binding between an address of record and a contact (RFC 3261 §10, RFC 5626 §6).
+#[derive(Clone, PartialEq, Eq)]
+pub struct Binding {
+    /// URI, parameters, Call-ID, path and flow in a row: one allocation.
+    text: Box<[u8]>,
+    uri_len: u16,
+    params_len: u16,
+    call_id_len: u16,
+    path_len: u16,
+    /// Within `text`.
+    instance_at: u16,
+    instance_len: u16,
+    pub(super) gruu: u64,
+    expires: Mono,
+    updated: Mono,
+    cseq: u32,
+    reg_id: u32,
+    q: u16,
+}
+
+const _: () = assert!(size_of::<Binding>() <= 72, "part of 512 bytes a binding");
+
+impl Binding {
+    /// Packs a binding.
+    ///
+    /// # Errors
+    /// [`TooLong`] if one of its texts is.
+    pub fn new(new: &NewBinding<'_>) -> Result<Binding, TooLong> {
+        let length = |text: &[u8]| u16::try_from(text.len()).map_err(|_| TooLong);
+        let instance_at = match new.instance {
+            [] => 0,
+            instance => {
+                let mut places = new.params.windows(instance.len());
+                let place = places.position(|place| place == instance);
+                new.uri.len() + place.ok_or(TooLong)?
+            }
+        };
+        let mut flow = [0; FLOW_LEN];
+        let flow = match &new.flow {
+            Some(id) => id.write(&mut flow),
+            None => &[],
+        };
+        let text = [new.uri, new.params, new.call_id, new.path, flow].concat();
+        Ok(Binding {
+            text: text.into_boxed_slice(),
+            uri_len: length(new.uri)?,
+            params_len: length(new.params)?,
+            call_id_len: length(new.call_id)?,
+            path_len: length(new.path)?,
+            instance_at: u16::try_from(instance_at).map_err(|_| TooLong)?,
+            instance_len: length(new.instance)?,
+            gruu: new.gruu,
+            expires: new.expires,
+            updated: new.updated,
+            cseq: new.cseq,
+            reg_id: new.reg_id,
+            q: new.q,
+        })
+    }
+
+    /// What it was made of.
+    #[must_use]
+    pub fn parts(&self) -> NewBinding<'_> {
+        NewBinding {
+            uri: self.uri(),
+            params: self.params(),
+            instance: self.instance(),
+            call_id: self.call_id(),
+            cseq: self.cseq,
+            path: self.path(),
+            flow: self.flow(),
+            q: self.q,
+            reg_id: self.reg_id,
+            gruu: self.gruu,
+            expires: self.expires,
+            updated: self.updated,
+        }
+    }
+
+    fn slice(&self, from: usize, len: u16) -> &[u8] {
+        let end = from + usize::from(len);
+        self.text.get(from..end).unwrap_or_default()
+    }
+
+    /// The URI of the contact, without brackets.
+    #[must_use]
+    pub fn uri(&self) -> &[u8] {
+        self.slice(0, self.uri_len)
+    }
+
+    /// The parameters of the contact, each with its semicolon.
+    #[must_use]
+    pub fn params(&self) -> &[u8] {
+        self.slice(self.uri_len.into(), self.params_len)
+    }
+
+    /// The instance of the user agent (RFC 5626 §4.1), without quotes and brackets; empty if it is not known.
+    #[must_use]
+    pub fn instance(&self) -> &[u8] {
+        self.slice(self.instance_at.into(), self.instance_len)
+    }
+
+    /// Call-ID of the request that made or refreshed it.
+    #[must_use]
+    pub fn call_id(&self) -> &[u8] {
+        let from = usize::from(self.uri_len) + usize::from(self.params_len);
+        self.slice(from, self.call_id_len)
+    }
+
+    /// The route to the contact: values of a Route header field with commas between; empty if there is none (RFC 3327 §5.3).
+    #[must_use]
+    pub fn path(&self) -> &[u8] {
+        self.slice(self.path_at(), self.path_len)
+    }
+
+    fn path_at(&self) -> usize {
+        [self.uri_len, self.params_len, self.call_id_len]
+            .map(usize::from)
+            .iter()
+            .sum()
+    }
+
+    /// The flow that the REGISTER came by (RFC 5626 §6); `None` if another hop was in between.
+    #[must_use]
+    pub fn flow(&self) -> Option<FlowId> {
+        let from = self.path_at() + usize::from(self.path_len);
+        FlowId::read(self.text.get(from..)?)
+    }
+
+    /// CSeq of the request that made or refreshed it.
+    #[must_use]
+    pub const fn cseq(&self) -> u32 {
+        self.cseq
+    }
+
+    /// `reg-id`; 0 if the binding is that of a URI.
+    #[must_use]
+    pub const fn reg_id(&self) -> u32 {
+        self.reg_id
+    }
+
+    /// The priority of the contact in thousandths, if it names one.
+    #[must_use]
+    pub const fn q(&self) -> Option<u16> {
+        match self.q {
+            NO_Q => None,
+            q => Some(q),
+        }
+    }
+
+    /// The number of the temporary GRUUs of the instance; 0 if there are none.
+    #[must_use]
+    pub const fn gruu(&self) -> u64 {
+        self.gruu
+    }
+
+    /// When it ends.
+    #[must_use]
+    pub const fn expires(&self) -> Mono {
+        self.expires
+    }
+
+    /// When it was made or refreshed.
+    #[must_use]
+    pub const fn updated(&self) -> Mono {
+        self.updated
+    }
+
+    /// Whether it has ended.
+    #[must_use]
+    pub fn is_expired(&self, now: Mono) -> bool {
+        self.expires <= now
+    }
+
+    /// Bytes of its texts.
+    #[must_use]
+    pub fn text_len(&self) -> usize {
+        self.text.len()
+    }
+}
+
+impl std::fmt::Debug for Binding {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Binding")
+            .field("uri", &self.uri().escape_ascii().to_string())
+            .field("params", &self.params().escape_ascii().to_string())
+            .field("reg_id", &self.reg_id)
+            .field("cseq", &self.cseq)
+            .field("expires", &self.expires)
+            .finish_non_exhaustive()
+    }
+}

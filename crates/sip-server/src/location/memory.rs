@@ -1,0 +1,313 @@
+//! The bindings of one worker, in memory.
+
+use hashbrown::HashTable;
+use sip::{HashKey, Mono};
+use timers::Wheel;
+
+use super::{Binding, Change, ChangeError, Found, Location, Revision, Saved};
+use crate::{Aor, AorHash, AorKey};
+
+/// Bindings end to the second.
+const TICK_NS: u64 = 1_000_000_000;
+
+/// How many bindings there may be.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Limits {
+    /// Bindings of one address of record: a user's phones, and what they left behind when they crashed. Default 10.
+    pub per_user: usize,
+    /// Bindings in all. Default 1,000,000.
+    pub total: usize,
+}
+
+impl Default for Limits {
+    fn default() -> Limits {
+        Limits {
+            per_user: 10,
+            total: 1_000_000,
+        }
+    }
+}
+
+/// Bindings in memory.
+#[derive(Debug)]
+pub struct MemoryLocation {
+    limits: Limits,
+    hash: AorHash,
+    /// Indices of records, by the keys of their addresses.
+    table: HashTable<u32>,
+    records: Vec<Record>,
+    free: Vec<u32>,
+    /// One timer for each record: the earliest of its bindings' ends.
+    wheel: Wheel<TICK_NS>,
+    bindings: usize,
+    /// Of the latest change.
+    revision: u64,
+}
+
+/// An address of record with at least one binding, or a place that is free.
+#[derive(Debug, Default)]
+struct Record {
+    key: u64,
+    revision: u64,
+    aor: Box<[u8]>,
+    bindings: Vec<Binding>,
+}
+
+/// What [`MemoryLocation::expire`] has removed.
+#[derive(Debug)]
+pub struct Removed {
+    /// The address of record.
+    pub aor: Aor,
+    /// Its bindings that have ended; others may be left.
+    pub bindings: Vec<Binding>,
+}
+
+impl MemoryLocation {
+    /// Without bindings. The key is that of all workers and runs.
+    #[must_use]
+    pub fn new(key: HashKey, limits: Limits) -> MemoryLocation {
+        MemoryLocation {
+            limits,
+            hash: AorHash::new(key),
+            table: HashTable::new(),
+            records: Vec::new(),
+            free: Vec::new(),
+            wheel: Wheel::new(),
+            bindings: 0,
+            revision: 0,
+        }
+    }
+
+    /// Other limits. Bindings that are there stay.
+    pub fn set_limits(&mut self, limits: Limits) {
+        self.limits = limits;
+    }
+
+    /// Bindings that are there, with those whose end has come and not been seen yet.
+    #[must_use]
+    pub const fn len(&self) -> usize {
+        self.bindings
+    }
+
+    /// Whether there is none.
+    #[must_use]
+    pub const fn is_empty(&self) -> bool {
+        self.bindings == 0
+    }
+
+    /// Addresses of record with bindings.
+    #[must_use]
+    pub fn addresses(&self) -> usize {
+        self.table.len()
+    }
+
+    /// All addresses of record and their bindings, in no order.
+    pub fn iter(&self) -> impl Iterator<Item = (&[u8], &[Binding])> {
+        let used = self
+            .records
+            .iter()
+            .filter(|record| !record.bindings.is_empty());
+        used.map(|record| (&record.aor[..], &record.bindings[..]))
+    }
+
+    /// When to call [`MemoryLocation::expire`] next. It may come before a binding ends.
+    #[must_use]
+    pub fn next_deadline(&self) -> Option<Mono> {
+        self.wheel.next_deadline()
+    }
+
+    /// Removes the ended bindings of one address of record. To be called until it returns `None`.
+    pub fn expire(&mut self, now: Mono) -> Option<Removed> {
+        loop {
+            let index = self.wheel.pop_due(now)?;
+            let record = self.records.get_mut(index as usize)?;
+            let is_over = |binding: &mut Binding| binding.is_expired(now);
+            let bindings: Vec<Binding> = record.bindings.extract_if(.., is_over).collect();
+            let aor = Aor::from_canonical(&record.aor)?;
+            self.bindings -= bindings.len();
+            self.revision += 1;
+            record.revision = self.revision;
+            self.settle(index);
+            if !bindings.is_empty() {
+                return Some(Removed { aor, bindings });
+            }
+        }
+    }
+
+    fn index_of(&self, key: AorKey, aor: &[u8]) -> Option<u32> {
+        let records = &self.records;
+        let is_same = |index: &u32| *records[*index as usize].aor == *aor;
+        self.table.find(key.0, is_same).copied()
+    }
+
+    /// The record of an address, made if there is none.
+    fn index_or_new(&mut self, key: AorKey, aor: &[u8]) -> u32 {
+        if let Some(index) = self.index_of(key, aor) {
+            return index;
+        }
+        let record = Record {
+            key: key.0,
+            revision: 0,
+            aor: aor.into(),
+            bindings: Vec::new(),
+        };
+        let index = match self.free.pop() {
+            Some(index) => {
+                self.records[index as usize] = record;
+                index
+            }
+            None => {
+                self.records.push(record);
+                (self.records.len() - 1) as u32
+            }
+        };
+        let records = &self.records;
+        self.table
+            .insert_unique(key.0, index, |index| records[*index as usize].key);
+        index
+    }
+
+    /// Sets the timer of a record that was changed, or frees it.
+    fn settle(&mut self, index: u32) {
+        let record = &mut self.records[index as usize];
+        let earliest = record.bindings.iter().map(Binding::expires).min();
+        if let Some(earliest) = earliest {
+            self.wheel.set(index, earliest);
+            return;
+        }
+        self.wheel.remove(index);
+        let key = record.key;
+        *record = Record::default();
+        self.free.push(index);
+        if let Ok(entry) = self.table.find_entry(key, |other| *other == index) {
+            entry.remove();
+        }
+    }
+
+    /// Whether the changes can be made to these bindings, and how many there are then.
+    fn check(&self, before: &[Binding], changes: &[Change]) -> Result<usize, ChangeError> {
+        let (mut removed, mut added) = (0, 0);
+        for change in changes {
+            match change {
+                Change::Add(_) => added += 1,
+                Change::Remove(place) => {
+                    removed += 1;
+                    check_place(before, *place)?;
+                }
+                Change::Replace(place, _) | Change::SetGruu(place, _) => {
+                    check_place(before, *place)?;
+                }
+            }
+        }
+        let after = (before.len() + added)
+            .checked_sub(removed)
+            .ok_or(ChangeError::Conflict)?;
+        // Who has more than a new limit allows may refresh and remove.
+        if added > 0 && after > self.limits.per_user {
+            return Err(ChangeError::UserFull);
+        }
+        if added > removed && self.bindings + added - removed > self.limits.total {
+            return Err(ChangeError::Full);
+        }
+        Ok(after)
+    }
+}
+
+fn check_place(before: &[Binding], place: usize) -> Result<(), ChangeError> {
+    match place < before.len() {
+        true => Ok(()),
+        false => Err(ChangeError::Conflict),
+    }
+}
+
+/// Makes changes that have been checked.
+fn apply(bindings: &mut Vec<Binding>, changes: &mut Vec<Change>) {
+    let mut is_removed = false;
+    let old = bindings.len();
+    // Exactly as much room as is needed: most addresses have one binding for as long as they have any.
+    let added = changes
+        .iter()
+        .filter(|change| matches!(change, Change::Add(_)));
+    bindings.reserve_exact(added.count());
+    let mut gone = vec![];
+    for change in changes.drain(..) {
+        match change {
+            Change::Add(binding) => bindings.push(binding),
+            Change::Replace(place, binding) => bindings[place] = binding,
+            Change::SetGruu(place, gruu) => bindings[place].gruu = gruu,
+            Change::Remove(place) => {
+                is_removed = true;
+                gone.push(place);
+            }
+        }
+    }
+    if is_removed {
+        let mut place = 0;
+        bindings.retain(|_| {
+            place += 1;
+            place > old || !gone.contains(&(place - 1))
+        });
+    }
+}
+
+impl Location for MemoryLocation {
+    fn find(&mut self, aor: &Aor) -> Found<'_> {
+        let index = self.index_of(self.hash.of(aor), aor.as_bytes());
+        match index.and_then(|index| self.records.get(index as usize)) {
+            Some(record) => Found::Bindings(Revision(record.revision), &record.bindings),
+            None => Found::Bindings(Revision::default(), &[]),
+        }
+    }
+
+    fn find_gruu(&mut self, key: AorKey, gruu: u64) -> Option<Aor> {
+        let records = &self.records;
+        let mut candidates = self.table.iter_hash(key.0);
+        candidates.find_map(|index| {
+            let record = &records[*index as usize];
+            let is_it = record.key == key.0
+                && gruu != 0
+                && record.bindings.iter().any(|binding| binding.gruu == gruu);
+            is_it.then(|| Aor::from_canonical(&record.aor))?
+        })
+    }
+
+    fn change(
+        &mut self,
+        _now: Mono,
+        aor: &Aor,
+        basis: Revision,
+        changes: &mut Vec<Change>,
+    ) -> Result<Saved, ChangeError> {
+        let key = self.hash.of(aor);
+        let index = self.index_of(key, aor.as_bytes());
+        let record = index.map(|index| &self.records[index as usize]);
+        let (revision, before) = match record {
+            Some(record) => (record.revision, &record.bindings[..]),
+            None => (0, &[][..]),
+        };
+        let checked = match revision == basis.0 {
+            true => self.check(before, changes),
+            false => Err(ChangeError::Conflict),
+        };
+        let before = before.len();
+        let after = match checked {
+            Ok(after) => after,
+            Err(error) => {
+                changes.clear();
+                return Err(error);
+            }
+        };
+        if before == 0 && after == 0 {
+            changes.clear();
+            return Ok(Saved::Now);
+        }
+        let index = self.index_or_new(key, aor.as_bytes());
+        self.revision += 1;
+        let record = &mut self.records[index as usize];
+        record.revision = self.revision;
+        apply(&mut record.bindings, changes);
+        self.bindings = self.bindings + record.bindings.len() - before;
+        self.settle(index);
+        Ok(Saved::Now)
+    }
+}

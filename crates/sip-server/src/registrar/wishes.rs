@@ -1,0 +1,139 @@
+//! What a REGISTER asks for: its contacts, checked before anything is looked up.
+
+use sip::header::{Contact, HeaderKind, NameAddr};
+use sip::uri::Uri;
+use sip::{Message, Method};
+
+use super::{Config, Refusal};
+use crate::location::NO_Q;
+
+/// RFC 3261 §10.2.1.1: a malformed time counts as an hour.
+const MALFORMED: u32 = 3600;
+/// RFC 3261 §10.3 step 7: shorter times than this may be refused.
+const HOUR: u32 = 3600;
+/// Contacts of one request: each is compared with each binding.
+const MAX_CONTACTS: usize = 32;
+
+/// One contact.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Wish<'m> {
+    pub(super) contact: NameAddr<'m>,
+    pub(super) uri: Uri<'m>,
+    /// In seconds; 0 to remove the binding.
+    pub(super) expires: u32,
+    pub(super) q: u16,
+    /// Without quotes and brackets; empty if there is none.
+    pub(super) instance: &'m [u8],
+    /// 0 if there is none that counts.
+    pub(super) reg_id: u32,
+}
+
+/// All contacts.
+#[derive(Debug)]
+pub(super) enum Wishes<'m> {
+    /// There is no Contact: the request asks for the bindings (RFC 3261 §10.2.3).
+    Query,
+    /// `*`: all bindings are to be removed.
+    RemoveAll,
+    /// Bindings to add, refresh or remove.
+    Contacts(Vec<Wish<'m>>),
+}
+
+impl<'m> Wishes<'m> {
+    /// Reads the contacts of a REGISTER (RFC 3261 §10.3 steps 6 and 7, as far as bindings do not matter).
+    pub(super) fn read(message: &Message<'m>, config: &Config) -> Result<Wishes<'m>, Refusal> {
+        let expires = match message.expires() {
+            Ok(seconds) => seconds,
+            Err(_) => Some(MALFORMED),
+        };
+        let mut wishes = Vec::new();
+        let (mut stars, mut count) = (0, 0);
+        for contact in message.contacts() {
+            count += 1;
+            match contact.map_err(|_| Refusal::bad("Malformed Contact"))? {
+                Contact::Star => stars += 1,
+                Contact::Addr(contact) => wishes.push(Wish::read(contact, expires, config)?),
+            }
+            if count > MAX_CONTACTS {
+                return Err(Refusal::bad("Too Many Contacts"));
+            }
+        }
+        if stars > 0 && (count > 1 || expires != Some(0)) {
+            return Err(Refusal::bad("Contact * Goes Alone and With Expires 0"));
+        }
+        Ok(match (stars, count) {
+            (0, 0) => Wishes::Query,
+            (0, _) => Wishes::Contacts(wishes),
+            _ => Wishes::RemoveAll,
+        })
+    }
+}
+
+impl<'m> Wish<'m> {
+    fn read(
+        contact: NameAddr<'m>,
+        header: Option<u32>,
+        config: &Config,
+    ) -> Result<Wish<'m>, Refusal> {
+        let uri = contact.parse_uri();
+        let uri = uri.map_err(|_| Refusal::bad("Bad URI in Contact"))?;
+        let param = contact.params.get(b"expires");
+        let asked = match param {
+            Some(_) => contact.expires().unwrap_or(MALFORMED),
+            None => header.unwrap_or(config.default_expires),
+        };
+        // RFC 3261 §10.3 step 7: only what is shorter than an hour may be refused as too short.
+        if asked > 0 && asked < HOUR && asked < config.min_expires {
+            return Err(Refusal::too_brief(config.min_expires));
+        }
+        let instance = instance(&contact);
+        Ok(Wish {
+            contact,
+            uri,
+            expires: asked.min(config.max_expires),
+            q: contact.q().unwrap_or(NO_Q),
+            instance,
+            // RFC 5626 §6: a reg-id without an instance is ignored.
+            reg_id: if instance.is_empty() {
+                0
+            } else {
+                reg_id(&contact)
+            },
+        })
+    }
+}
+
+/// The instance within `+sip.instance="<urn:..>"`; empty if there is none in this form.
+fn instance<'m>(contact: &NameAddr<'m>) -> &'m [u8] {
+    let param = contact.params.get(b"+sip.instance");
+    let quoted = param.and_then(|param| param.value).unwrap_or_default();
+    let urn = quoted
+        .strip_prefix(b"\"<")
+        .and_then(|rest| rest.strip_suffix(b">\""));
+    // A line end or an escape within would be stored in another form than it came.
+    let is_plain = |byte: &u8| byte.is_ascii_graphic() && !b"\"\\<>".contains(byte);
+    urn.filter(|urn| urn.iter().all(is_plain) && urn.len() <= super::MAX_INSTANCE)
+        .unwrap_or_default()
+}
+
+/// 1 to 2^31 - 1 (RFC 5626 §11.2); 0 if it is anything else.
+fn reg_id(contact: &NameAddr<'_>) -> u32 {
+    let param = contact.params.get(b"reg-id");
+    let digits = param.and_then(|param| param.value).unwrap_or_default();
+    let number = std::str::from_utf8(digits)
+        .ok()
+        .filter(|digits| !digits.is_empty() && digits.bytes().all(|digit| digit.is_ascii_digit()));
+    let number = number.and_then(|digits| digits.parse::<u32>().ok());
+    number
+        .filter(|number| *number < 1 << 31)
+        .unwrap_or_default()
+}
+
+/// Whether one of a list's tokens is this one, in any case.
+pub(super) fn has_token(message: &Message<'_>, kind: HeaderKind, token: &[u8]) -> bool {
+    debug_assert_eq!(message.method(), Some(Method::Register));
+    message
+        .tokens(kind)
+        .filter_map(Result::ok)
+        .any(|found| found.eq_ignore_ascii_case(token))
+}
