@@ -15,6 +15,7 @@ mod aor;
 mod date;
 pub mod flow;
 pub mod location;
+pub mod log;
 pub mod registrar;
 
 pub use aor::{Aor, AorHash, AorKey, MAX_AOR};

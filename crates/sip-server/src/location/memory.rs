@@ -1,7 +1,7 @@
 //! The bindings of one worker, in memory.
 
 use hashbrown::HashTable;
-use sip::{HashKey, Mono};
+use sip::{HashKey, Mono, Now};
 use timers::Wheel;
 
 use super::{Binding, Change, ChangeError, Found, Location, Revision, Saved};
@@ -132,6 +132,21 @@ impl MemoryLocation {
                 return Some(Removed { aor, bindings });
             }
         }
+    }
+
+    /// Puts an address's bindings in place of those that are there, without a limit: they were accepted by an earlier run.
+    pub fn restore(&mut self, aor: &Aor, bindings: Vec<Binding>) {
+        let key = self.hash.of(aor);
+        if bindings.is_empty() && self.index_of(key, aor.as_bytes()).is_none() {
+            return;
+        }
+        let index = self.index_or_new(key, aor.as_bytes());
+        self.revision += 1;
+        let record = &mut self.records[index as usize];
+        record.revision = self.revision;
+        let before = std::mem::replace(&mut record.bindings, bindings);
+        self.bindings = self.bindings + record.bindings.len() - before.len();
+        self.settle(index);
     }
 
     fn index_of(&self, key: AorKey, aor: &[u8]) -> Option<u32> {
@@ -273,7 +288,7 @@ impl Location for MemoryLocation {
 
     fn change(
         &mut self,
-        _now: Mono,
+        _now: Now,
         aor: &Aor,
         basis: Revision,
         changes: &mut Vec<Change>,

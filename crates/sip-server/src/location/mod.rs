@@ -10,7 +10,7 @@ pub use binding::{Binding, NO_Q, NewBinding, TooLong};
 pub use memory::{Limits, MemoryLocation, Removed};
 
 use crate::{Aor, AorKey};
-use sip::Mono;
+use sip::Now;
 
 /// Which state of an address's bindings was read: a change is made to that state or not at all.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
@@ -79,7 +79,7 @@ pub trait Location {
     /// [`ChangeError`]; nothing was changed then.
     fn change(
         &mut self,
-        now: Mono,
+        now: Now,
         aor: &Aor,
         basis: Revision,
         changes: &mut Vec<Change>,

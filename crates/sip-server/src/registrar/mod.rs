@@ -333,7 +333,7 @@ impl Registrar {
         if self.changes.is_empty() {
             return Ok(Some((len, Saved::Now)));
         }
-        let saved = location.change(now.mono, &aor, revision, &mut self.changes)?;
+        let saved = location.change(now, &aor, revision, &mut self.changes)?;
         Ok(Some((len, saved)))
     }
 

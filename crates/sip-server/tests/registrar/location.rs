@@ -1,6 +1,6 @@
 //! Bindings in memory, by their own interface.
 
-use sip::{HashKey, Mono};
+use sip::{HashKey, Mono, Now};
 use sip_server::location::{
     Binding, Change, ChangeError, Found, Limits, Location, MemoryLocation, NO_Q, NewBinding,
     Revision, TooLong,
@@ -70,7 +70,7 @@ fn change(
     mut changes: Vec<Change>,
 ) -> Result<(), ChangeError> {
     let revision = revision(location, user);
-    let result = location.change(second(0), &aor(user), revision, &mut changes);
+    let result = location.change(Now::default(), &aor(user), revision, &mut changes);
     assert!(changes.is_empty());
     result.map(drop)
 }
@@ -175,13 +175,18 @@ fn a_change_of_bindings_that_have_changed_since_is_refused() {
     let before = revision(&mut location, "a");
     change(&mut location, "a", vec![Change::Add(until("sip:1", 60))]).unwrap();
     let mut late = vec![Change::Add(until("sip:2", 60))];
-    let refused = location.change(second(0), &aor("a"), before, &mut late);
+    let refused = location.change(Now::default(), &aor("a"), before, &mut late);
     assert_eq!(refused, Err(ChangeError::Conflict));
     // Also where the bindings are gone and others have come.
     let before = revision(&mut location, "a");
     change(&mut location, "a", vec![Change::Remove(0)]).unwrap();
     change(&mut location, "a", vec![Change::Add(until("sip:3", 60))]).unwrap();
-    let refused = location.change(second(0), &aor("a"), before, &mut vec![Change::Remove(0)]);
+    let refused = location.change(
+        Now::default(),
+        &aor("a"),
+        before,
+        &mut vec![Change::Remove(0)],
+    );
     assert_eq!(refused, Err(ChangeError::Conflict));
     assert_eq!(uris(&mut location, "a"), ["sip:3"]);
 }

@@ -1,6 +1,6 @@
 //! Locations that are not in memory: they answer later, or fail.
 
-use sip::Mono;
+use sip::Now;
 use sip_server::location::{Change, ChangeError, Found, Location, MemoryLocation, Revision, Saved};
 use sip_server::registrar::{Examined, Outcome, Request};
 use sip_server::{Aor, AorKey};
@@ -28,7 +28,7 @@ impl Location for Store<'_> {
 
     fn change(
         &mut self,
-        now: Mono,
+        now: Now,
         aor: &Aor,
         basis: Revision,
         changes: &mut Vec<Change>,

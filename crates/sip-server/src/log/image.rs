@@ -1,0 +1,194 @@
+//! A log as it was read.
+
+use hashbrown::HashTable;
+use hashbrown::hash_table::Entry;
+use sip::{HashKey, Now};
+
+use super::record::{State, claimed_len, split};
+use super::{HEADER_LEN, StateError};
+use crate::location::MemoryLocation;
+use crate::{Aor, AorHash};
+
+/// What was found in a log.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Report {
+    /// Whole records.
+    pub records: u64,
+    /// Records within the log whose checksum is wrong, and what cannot be understood. They are left out.
+    pub damaged: u64,
+    /// Bytes at the end that are no whole record. They are cut off.
+    pub cut: u64,
+}
+
+/// Which record of each address is the last. An address is known by a keyed hash of 128 bits, so that nothing need be compared.
+#[derive(Debug)]
+pub(super) struct Latest {
+    keys: [HashKey; 2],
+    places: HashTable<(u128, u64)>,
+}
+
+impl Latest {
+    pub(super) fn new(key: HashKey) -> Latest {
+        Latest {
+            keys: [key.derive(1), key.derive(2)],
+            places: HashTable::new(),
+        }
+    }
+
+    fn key(&self, aor: &[u8]) -> u128 {
+        let [high, low] = self.keys.map(|key| u128::from(key.mac(aor)));
+        high << 64 | low
+    }
+
+    /// A later record of the address is at this place.
+    pub(super) fn note(&mut self, aor: &[u8], place: u64) {
+        let key = self.key(aor);
+        let is_same = |(other, _): &(u128, u64)| *other == key;
+        match self
+            .places
+            .entry(key as u64, is_same, |(key, _)| *key as u64)
+        {
+            Entry::Occupied(mut entry) => entry.get_mut().1 = place,
+            Entry::Vacant(entry) => {
+                entry.insert((key, place));
+            }
+        }
+    }
+
+    /// Whether the record at this place is the last one of the address.
+    pub(super) fn is_last(&self, aor: &[u8], place: u64) -> bool {
+        let key = self.key(aor);
+        let found = self.places.find(key as u64, |(other, _)| *other == key);
+        found.is_some_and(|(_, last)| *last == place)
+    }
+}
+
+/// What comes next in a log.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Piece<'a> {
+    /// A record of so many bytes with this state.
+    Record(&'a [u8], usize),
+    /// So many bytes that are damaged, with a good record behind.
+    Damaged(usize),
+    /// No good record, as far as there are bytes.
+    Torn,
+}
+
+/// The first piece of `bytes`.
+pub(super) fn piece(bytes: &[u8]) -> Piece<'_> {
+    if let Some((state, len)) = split(bytes) {
+        return Piece::Record(state, len);
+    }
+    // The end of a log that was being written is torn. Behind damage within, the next record is whole.
+    let behind = claimed_len(bytes).and_then(|len| Some((len, bytes.get(len..)?)));
+    match behind {
+        Some((len, rest)) if split(rest).is_some() => Piece::Damaged(len),
+        _ => Piece::Torn,
+    }
+}
+
+/// A log in memory, to be loaded from by any number of workers.
+#[derive(Debug)]
+pub struct Image {
+    bytes: Vec<u8>,
+    latest: Latest,
+    report: Report,
+}
+
+impl Image {
+    /// Finds the last record of each address in a log that begins with its header. `key` is of any value that strangers do not know.
+    #[must_use]
+    pub(super) fn new(bytes: Vec<u8>, key: HashKey) -> Image {
+        let mut latest = Latest::new(key);
+        let mut report = Report::default();
+        let mut at = HEADER_LEN.min(bytes.len());
+        loop {
+            match piece(&bytes[at..]) {
+                Piece::Record(state, len) => {
+                    match State::read(state) {
+                        Ok(state) => latest.note(state.aor, at as u64),
+                        Err(StateError) => report.damaged += 1,
+                    }
+                    report.records += 1;
+                    at += len;
+                }
+                Piece::Damaged(len) => {
+                    report.damaged += 1;
+                    at += len;
+                }
+                Piece::Torn => break,
+            }
+        }
+        report.cut = (bytes.len() - at) as u64;
+        Image {
+            bytes,
+            latest,
+            report,
+        }
+    }
+
+    /// The bytes that it would have with the last record of each address alone, about.
+    pub(super) fn compact_len(&self) -> u64 {
+        let addresses = self.latest.places.len() as u64;
+        let share = u128::from(self.len()) * u128::from(addresses);
+        (share / u128::from(self.report.records.max(1))) as u64
+    }
+
+    /// What was found.
+    #[must_use]
+    pub const fn report(&self) -> Report {
+        self.report
+    }
+
+    /// Bytes of the log without its torn end.
+    #[must_use]
+    pub fn len(&self) -> u64 {
+        self.bytes.len() as u64 - self.report.cut
+    }
+
+    /// Whether there is no record.
+    #[must_use]
+    pub const fn is_empty(&self) -> bool {
+        self.report.records == 0
+    }
+
+    /// Loads the bindings that have not ended of those addresses that `hash` gives to this worker out of so many. Says how many
+    /// records could not be understood.
+    pub fn load(
+        &self,
+        now: Now,
+        hash: &AorHash,
+        (worker, workers): (u16, u16),
+        location: &mut MemoryLocation,
+    ) -> u64 {
+        let mut failures = 0;
+        let mut at = HEADER_LEN;
+        while let Some(rest) = self.bytes.get(at..self.len() as usize) {
+            let (state, len) = match piece(rest) {
+                Piece::Record(state, len) => (state, len),
+                Piece::Damaged(len) => {
+                    at += len;
+                    continue;
+                }
+                Piece::Torn => break,
+            };
+            let place = at;
+            at += len;
+            let Ok(state) = State::read(state) else {
+                continue;
+            };
+            let Some(aor) = Aor::from_canonical(state.aor) else {
+                continue;
+            };
+            let is_ours = hash.of(&aor).worker(workers) == worker;
+            if !is_ours || !self.latest.is_last(state.aor, place as u64) {
+                continue;
+            }
+            match state.bindings(now) {
+                Ok(bindings) => location.restore(&aor, bindings),
+                Err(StateError) => failures += 1,
+            }
+        }
+        failures
+    }
+}

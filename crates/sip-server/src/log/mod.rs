@@ -1,0 +1,80 @@
+//! Bindings that survive a restart: an append-only log.
+//!
+//! ```text
+//! file    "hairpin location"  version  crc of both  record ...
+//!               16 bytes         4          4
+//! record  length  crc of length and state  state
+//!           4               4              length
+//! ```
+//!
+//! All numbers are little-endian. A record is the whole state of one address of record, with no binding if there is none left. The last
+//! record of an address counts. Times are seconds since 1970: the monotonic clock does not survive a restart.
+//!
+//! - [`Journal`] collects the records of a worker's changes; [`Persistent`] is a location in memory with a journal.
+//! - [`Log`] writes batches to a [`Storage`], and leaves out what no longer counts ([`Log::run`]). It belongs on a thread of its own, because
+//!   writing may block. [`Disk`] is the storage in a file, and the one part of this crate that does I/O.
+//! - [`Image`] is what was read: a torn end is cut and reported, a damaged record within is left out and counted.
+
+mod compaction;
+mod disk;
+mod image;
+mod journal;
+mod record;
+mod writer;
+
+pub use disk::Disk;
+pub use image::{Image, Report};
+pub use journal::{Journal, Persistent};
+pub use record::MAX_RECORD;
+pub use writer::{Log, OpenError, Settings, Storage};
+
+use record::StateError;
+
+/// What a log begins with.
+const MAGIC: &[u8; 16] = b"hairpin location";
+/// Of the format of records.
+const VERSION: u32 = 1;
+/// Bytes in front of the first record.
+const HEADER_LEN: usize = MAGIC.len() + 4 + 4;
+
+/// The first bytes of a log.
+fn header() -> [u8; HEADER_LEN] {
+    let mut header = [0; HEADER_LEN];
+    let (signed, crc) = header.split_at_mut(HEADER_LEN - 4);
+    signed[..MAGIC.len()].copy_from_slice(MAGIC);
+    signed[MAGIC.len()..].copy_from_slice(&VERSION.to_le_bytes());
+    crc.copy_from_slice(&crc32fast::hash(signed).to_le_bytes());
+    header
+}
+
+/// What the first bytes of a file say.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Beginning {
+    /// A log of this version.
+    Ours,
+    /// Nothing, or less than a header: the process ended while it made the file.
+    Unfinished,
+    /// A log of another version.
+    Version(u32),
+    /// Something else.
+    Other,
+}
+
+fn beginning(bytes: &[u8]) -> Beginning {
+    let expected = header();
+    let Some(found) = bytes.first_chunk::<HEADER_LEN>() else {
+        return match expected.starts_with(bytes) {
+            true => Beginning::Unfinished,
+            false => Beginning::Other,
+        };
+    };
+    let (signed, crc) = found.split_at(HEADER_LEN - 4);
+    let is_whole = crc32fast::hash(signed).to_le_bytes() == *crc;
+    match signed.strip_prefix(MAGIC).map(<[u8; 4]>::try_from) {
+        Some(Ok(version)) if is_whole => match u32::from_le_bytes(version) {
+            VERSION => Beginning::Ours,
+            version => Beginning::Version(version),
+        },
+        _ => Beginning::Other,
+    }
+}
