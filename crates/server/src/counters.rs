@@ -89,6 +89,9 @@ counters! {
     expiry_lateness_ns,
     /// Requests handed to the worker that was to have their allocation.
     requests_given,
+    /// Clients with a ticket of another worker (RFC 8016) that could not be led there, because the table of steered flows is full or has another
+    /// worker for them.
+    clients_not_moved,
     /// Requests received from another worker, and handled here.
     requests_taken,
     /// Bytes of data connections that the kernel has moved from one connection to the other (RFC 6062).

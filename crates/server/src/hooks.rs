@@ -68,6 +68,13 @@ pub enum Event<'a> {
         /// Seconds until it expires.
         lifetime_s: u32,
     },
+    /// An allocation has moved to another 5-tuple (RFC 8016).
+    ClientMoved {
+        /// The client, with the 5-tuple that it has now.
+        client: ClientIdentity<'a>,
+        /// The 5-tuple that it had.
+        from: FiveTuple,
+    },
     /// An allocation ended.
     AllocationClosed {
         /// The client.
@@ -143,6 +150,7 @@ impl<'a> Event<'a> {
             Event::AuthenticationFailed { .. } => None,
             Event::AllocationOpened { client, .. }
             | Event::AllocationRefreshed { client, .. }
+            | Event::ClientMoved { client, .. }
             | Event::AllocationClosed { client, .. }
             | Event::PermissionInstalled { client, .. }
             | Event::ChannelBound { client, .. }
@@ -183,6 +191,10 @@ impl<'a> Event<'a> {
             } => Event::AllocationRefreshed {
                 client: identity(client),
                 lifetime_s,
+            },
+            Event::ClientMoved { ref client, from } => Event::ClientMoved {
+                client: identity(client),
+                from,
             },
             Event::AllocationClosed {
                 ref client,
@@ -260,6 +272,10 @@ impl<'a> Event<'a> {
             Output::AllocationRefreshed { client, lifetime_s } => {
                 Event::AllocationRefreshed { client, lifetime_s }
             }
+            Output::ClientMoved { client, from } => Event::ClientMoved {
+                client,
+                from: from.five_tuple,
+            },
             Output::AllocationClosed {
                 realm,
                 user,
@@ -277,6 +293,13 @@ impl<'a> Event<'a> {
                 duration,
                 reason,
             },
+            ref other => return Event::of_change(other),
+        })
+    }
+
+    /// The event of a permission, a channel or a proven key.
+    fn of_change(output: &Output<'a>) -> Option<Event<'a>> {
+        Some(match *output {
             Output::PermissionInstalled { client, peer } => {
                 Event::PermissionInstalled { client, peer }
             }

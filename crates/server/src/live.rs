@@ -25,7 +25,7 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 use stun::AddressFamily;
 use stun::nonce::NonceKeys;
-use turn::server::{Config, Discovery, ValidConfig};
+use turn::server::{Config, Discovery, TicketKeys, ValidConfig};
 
 /// The configuration of a worker. All workers have the same.
 #[derive(Clone)]
@@ -111,6 +111,7 @@ pub(crate) struct Live {
     pub(crate) settings: Settings,
     own: OwnAddresses,
     nonce_keys: NonceKeys,
+    ticket_keys: Option<TicketKeys>,
     pub(crate) relays: Arc<RelayAddresses>,
     pub(crate) quotas: Arc<Quotas>,
     /// The rate limits that the workers share, and what counts as one source.
@@ -136,6 +137,7 @@ impl Live {
             settings,
             own,
             nonce_keys,
+            ticket_keys: None,
             relays,
             quotas,
             rates: None,
@@ -149,6 +151,11 @@ impl Live {
     /// These listeners serve NAT behaviour discovery.
     pub(crate) fn set_discovery(&mut self, discovery: Discovery) {
         self.discovery = discovery;
+    }
+
+    /// Clients can have tickets (RFC 8016), made with these keys.
+    pub(crate) fn set_ticket_keys(&mut self, keys: TicketKeys) {
+        self.ticket_keys = Some(keys);
     }
 
     /// The Binding requests that the kernel may answer.
@@ -222,6 +229,7 @@ impl Live {
         let policy = realms::policy(&settings.peers, &settings.realms, &self.own, &self.relays);
         let surroundings = Surroundings {
             nonce_keys: self.nonce_keys.clone(),
+            ticket_keys: self.ticket_keys.clone(),
             policy: settings.hooks.policy(policy),
             quota: settings.hooks.quota(Arc::clone(&self.quotas) as _),
             relay_v4: self.relays.has(AddressFamily::V4),

@@ -17,6 +17,7 @@ use stun::nonce::NonceKeys;
 use turn::server::credentials::{AccessTokens, AnyOf, RestCredentials, StaticCredentials};
 use turn::server::{
     Config, Credentials, Discovery, MAX_ALLOCATION_RATE, MIN_ALLOCATION_RATE, PeerPolicy, Quota,
+    TicketKeys,
 };
 
 /// The live settings of a server. [`Running::reload`](crate::Running::reload) replaces them as a whole.
@@ -58,6 +59,9 @@ pub struct Settings {
     pub tcp_relay: bool,
     /// Connections with peers per TCP relayed address. Beyond, Connect requests get 508, and peers that connect are refused. Default 16.
     pub max_peer_connections: usize,
+    /// Whether clients can keep an allocation when their address changes (RFC 8016), where there is one worker or datagrams can be
+    /// [steered](crate::Steering) to workers. If not, asking for a ticket is 405. Default: yes.
+    pub mobility: bool,
     /// Bytes of application data per second, both directions together, that one allocation may have relayed, 0 for any number: 1,000 to
     /// 10,000,000,000. A burst of one second's worth passes. Default 0.
     pub allocation_rate: u64,
@@ -149,6 +153,7 @@ impl Settings {
         config.max_channels = self.max_channels;
         config.tcp_relay = self.tcp_relay;
         config.max_peer_connections = self.max_peer_connections;
+        config.mobility = surroundings.ticket_keys.clone().filter(|_| self.mobility);
         config.allocation_rate = self.allocation_rate;
         config.max_allocations = self.max_allocations;
         config.strict_expiry = self.strict_expiry;
@@ -239,6 +244,8 @@ pub(crate) fn credentials_of(
 #[derive(Debug)]
 pub(crate) struct Surroundings {
     pub(crate) nonce_keys: NonceKeys,
+    /// `None` if clients cannot move.
+    pub(crate) ticket_keys: Option<TicketKeys>,
     pub(crate) policy: Arc<dyn PeerPolicy>,
     pub(crate) quota: Arc<dyn Quota>,
     pub(crate) relay_v4: bool,
@@ -270,6 +277,7 @@ impl Default for Settings {
             max_channels: Self::MAX_CHANNELS,
             tcp_relay: true,
             max_peer_connections: Self::MAX_PEER_CONNECTIONS,
+            mobility: true,
             allocation_rate: 0,
             rates: RateLimits::default(),
             max_allocations: Self::MAX_ALLOCATIONS,

@@ -3,16 +3,17 @@
 
 mod common;
 
-use common::{Client, PASSWORD, USER, at, eventually, ip, socket, start};
+use common::{Answer, Client, PASSWORD, USER, at, eventually, ip, socket, start};
 use hairpin_server::access_tokens::{TokenAlgorithm, TokenKey, TokenKeys};
 use hairpin_server::certificates::Certificates;
+use hairpin_server::quota::QuotaLimits;
 use hairpin_server::{Builder, Server};
 use std::collections::HashSet;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use stun::{
     AccessToken, AttributeType, Builder as MessageBuilder, Class, EvenPort, Lifetime, Message,
-    Method, Nonce, RequestedTransport, TransactionId,
+    Method, MobilityTicket, Nonce, RequestedTransport, TransactionId,
 };
 
 /// The defaults: no peer is allowed that is not by default.
@@ -215,26 +216,46 @@ fn attributes_behind_the_integrity_are_ignored() {
     assert_eq!(server.stats().allocations(), 1);
 }
 
-/// Also GHSA-f6hc-79w3-p8pq: there is no mobility (RFC 8016), so a ticket makes nothing, moves nothing and counts nothing.
+/// Also GHSA-f6hc-79w3-p8pq: a client that moves again and again (RFC 8016) has one allocation, which counts once.
 #[test]
-fn ghsa_hpq3_g7x4_h7xx_mobility_tickets_are_not_taken() {
-    let server = start(defaults());
+fn ghsa_hpq3_g7x4_h7xx_moves_leave_no_session_and_evade_no_quota() {
+    let mut limits = QuotaLimits::default();
+    limits.per_user = 2;
+    let server = start(defaults().workers(1).quota(limits));
+    let ticket_of = |answer: &Answer| {
+        let ticket: Option<MobilityTicket<'_>> = answer.message().get().expect("well formed");
+        ticket.expect("a ticket").0.to_vec()
+    };
     let mut client = Client::new(server.listeners()[0]);
     let answer = client.allocate_with(&|request| {
         request
             .push_raw(AttributeType::MOBILITY_TICKET, &[])
             .map(drop)
     });
-    assert_eq!(answer.code(), 0);
-    assert!(!answer.message().contains(AttributeType::MOBILITY_TICKET));
-    let mut other = Client::new(server.listeners()[0]);
-    let answer = other.request(Method::REFRESH, &|request| {
-        request
-            .push_raw(AttributeType::MOBILITY_TICKET, &[5; 64])
-            .map(drop)
+    let mut ticket = ticket_of(&answer);
+    let used_up = ticket.clone();
+    for _ in 0..20 {
+        client = Client::new(server.listeners()[0]);
+        let answer = client.request(Method::REFRESH, &|request| {
+            request.push(&MobilityTicket(&ticket)).map(drop)
+        });
+        assert_eq!(answer.code(), 0);
+        ticket = ticket_of(&answer);
+    }
+    let mut thief = Client::new(server.listeners()[0]);
+    let answer = thief.request(Method::REFRESH, &|request| {
+        request.push(&MobilityTicket(&used_up)).map(drop)
     });
-    assert_eq!(answer.code(), 437);
+    assert_eq!(answer.code(), 400);
     assert_eq!(server.stats().allocations(), 1);
+    let mut second = Client::new(server.listeners()[0]);
+    second.allocate();
+    let mut third = Client::new(server.listeners()[0]);
+    assert_eq!(third.try_allocate().code(), 486);
+    client.release();
+    second.release();
+    assert_eq!(server.stats().allocations(), 0);
+    assert_eq!(server.relayed_addresses_held(), 0);
 }
 
 #[test]

@@ -133,6 +133,11 @@ const MATRIX: &[Case] = &[
         V4,
         2,
     ),
+    // After the Allocate request, each session goes on from a new socket.
+    echo("mobility (-M)", "-X -M", V4, V4, 2),
+    echo("mobility (-M), IPv6, indications", "-x -M -s", V6, V6, 2),
+    echo("mobility (-M), TCP", "-X -M -t -c", V4, V4, 1),
+    lossy(echo("mobility (-M), TLS", "-X -M -t -S -c", V4, V4, 1)),
     // With a key at random for each Allocate and Refresh.
     echo("access tokens (-J)", "-X -J -G", V4, V4, 2),
     echo("access tokens (-J), IPv6, TCP", "-x -J -t -c", V6, V6, 1),

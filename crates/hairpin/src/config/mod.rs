@@ -128,6 +128,8 @@ pub(crate) struct Config {
     pub(crate) relay_ports: RangeInclusive<u16>,
     /// Clients can get TCP relayed addresses.
     pub(crate) relay_tcp: bool,
+    /// Clients can keep an allocation when their address changes.
+    pub(crate) relay_mobility: bool,
     /// By which means the kernel relays.
     pub(crate) offload_mode: OffloadMode,
     /// Channels relayed by the kernel at once.
@@ -326,6 +328,7 @@ fn resolve(settings: &Settings) -> Option<Config> {
             .collect(),
         relay_ports: s.relay_ports?.value.0,
         relay_tcp: s.relay_tcp?.value,
+        relay_mobility: s.relay_mobility?.value,
         offload_mode: s.offload_mode?.value,
         offload_channels: s.offload_channels?.value.0,
         binding_rate: s.binding_rate?.value.0,

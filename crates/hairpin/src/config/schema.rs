@@ -176,6 +176,8 @@ pub(crate) struct Settings {
     pub(crate) relay_ports: Entry<PortRange>,
     /// `relay.tcp`
     pub(crate) relay_tcp: Entry<bool>,
+    /// `relay.mobility`
+    pub(crate) relay_mobility: Entry<bool>,
     /// `offload.mode`
     pub(crate) offload_mode: Entry<OffloadMode>,
     /// `offload.channels`
@@ -462,6 +464,7 @@ pub(crate) const KEYS: &[Key] = &[
     .at_start(),
     Key::new("relay", "ports", |s| &mut s.relay_ports).at_start(),
     Key::new("relay", "tcp", |s| &mut s.relay_tcp),
+    Key::new("relay", "mobility", |s| &mut s.relay_mobility),
     Key::new("offload", "mode", |s| &mut s.offload_mode).at_start(),
     Key::new("offload", "channels", |s| &mut s.offload_channels).at_start(),
     Key::new("offload", "binding_rate", |s| &mut s.binding_rate),

@@ -29,6 +29,13 @@ fn allocations(page: &mut Page, observer: &Observer, stats: &Stats) {
         stats,
         |of| of.engine.allocations_opened,
     );
+    page.per_worker(
+        "hairpin_turn_allocations_moved_total",
+        Kind::Counter,
+        "Allocations whose client has moved to another address or port (relay.mobility).",
+        stats,
+        |of| of.engine.allocations_moved,
+    );
     let closed = |reason| stats.sum(|worker| worker.engine.allocations_closed(reason));
     let reasons = CloseReason::ALL.iter();
     page.counters(

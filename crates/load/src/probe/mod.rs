@@ -226,6 +226,7 @@ impl Second {
     /// Asks for everything at once, then for less and less until the server agrees.
     fn allocate(mut link: Link, timeout: Duration) -> Result<Second, ProbeError> {
         let mut options = AllocateOptions {
+            mobility: false,
             relay: RelayWish::Both { even_port: false },
             dont_fragment: true,
             lifetime_s: None,

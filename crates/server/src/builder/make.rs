@@ -28,6 +28,7 @@ use io::{Offloads, UdpSocket};
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use stun::nonce::NonceKeys;
+use turn::server::TicketKeys;
 
 /// Packets taken from a device's queue at a time while polling it: the most that the kernel allows everybody.
 const BUSY_POLL_PACKETS: u16 = 64;
@@ -89,7 +90,10 @@ impl Builder {
         let quotas = Arc::new(Quotas::new(self.settings.quota, self.source_prefix));
         let parts = offload.as_ref().map(|offload| offload.parts(workers));
         let parts = parts.unwrap_or_default();
+        let (steering, mut tables) = Tables::set_up(self.steering, &groups, workers, most)?;
+        features.steering = steering;
         let mut live = self.live(&listeners.all(), &relays, &quotas, &rates, workers)?;
+        allow_mobility(&mut live, &features)?;
         live.set_offload(!parts.is_empty());
         let configuration = live.configuration()?;
 
@@ -103,8 +107,6 @@ impl Builder {
             streams: self.settings.stream_limits(workers),
             boards: (0..workers).map(|_| Board::new()).collect(),
         };
-        let (steering, mut tables) = Tables::set_up(self.steering, &groups, workers, most)?;
-        features.steering = steering;
         let (mut made, boxes) = plan.workers(groups, workers, &mut tables, parts)?;
         let with_sip = made.iter_mut().zip(sip);
         with_sip.for_each(|(worker, sip)| worker.sip = Some(Box::new(sip)));
@@ -265,6 +267,15 @@ impl Builder {
             Err(error) => BusyPoll::Refused(error.to_string()),
         }
     }
+}
+
+/// Gives clients tickets (RFC 8016), if they can be led to any worker.
+fn allow_mobility(live: &mut Live, features: &Features) -> Result<(), StartError> {
+    if features.steering.reaches_every_worker() {
+        let key = random::seed().map_err(StartError::Randomness)?;
+        live.set_ticket_keys(TicketKeys::new(&key));
+    }
+    Ok(())
 }
 
 /// The first line of the log.

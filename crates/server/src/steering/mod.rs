@@ -66,6 +66,11 @@ impl SteeringInUse {
         }
     }
 
+    /// Whether a client can be led to any worker.
+    pub(crate) const fn reaches_every_worker(&self) -> bool {
+        matches!(self, SteeringInUse::OneWorker | SteeringInUse::Bpf)
+    }
+
     /// Says at start why placing is impossible, if it was wanted, and what to do.
     fn log(&self) {
         if let SteeringInUse::Hash { because: Some(why) } = self {

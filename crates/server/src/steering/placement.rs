@@ -163,6 +163,30 @@ impl Placement {
         }
     }
 
+    /// A client has a ticket (RFC 8016) for an allocation of this other worker. From then on its flow goes there. `None` if it cannot, or if
+    /// it goes to a third worker.
+    pub(crate) fn follow(&mut self, path: &ClientPath, to: u16) -> Option<Target> {
+        let flow = flow(&path.five_tuple)?;
+        let slot = path.listener.0 * self.workers + u32::from(to);
+        let table = self.table.as_mut()?;
+        match table.flows.insert(&flow, slot) {
+            Ok(()) => {
+                self.loads.add(to);
+                Some(Target {
+                    worker: to,
+                    is_new: true,
+                })
+            }
+            Err(InsertError::Exists) => {
+                (table.flows.get(&flow) == Some(slot)).then(|| Target::known(to))
+            }
+            Err(error) => {
+                tracing::debug!(%error, client = %flow.remote, "a client does not reach its allocation");
+                None
+            }
+        }
+    }
+
     /// The request could not be handed over after all.
     pub(crate) fn give_up(&mut self, path: &ClientPath, target: Target) {
         if !target.is_new {
@@ -195,6 +219,11 @@ impl Placement {
     /// An allocation was closed here.
     pub(crate) fn closed(&mut self, now: Mono, path: &ClientPath) {
         self.loads.subtract(self.worker);
+        self.left(now, path);
+    }
+
+    /// An allocation here no longer has this 5-tuple.
+    pub(crate) fn left(&mut self, now: Mono, path: &ClientPath) {
         let Some(flow) = flow(&path.five_tuple) else {
             return;
         };

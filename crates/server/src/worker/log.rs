@@ -1,4 +1,4 @@
-//! The log lines of what the engine reports: allocations opened and closed, requests not believed.
+//! The log lines of what the engine reports: allocations opened and closed, clients that move, requests not believed.
 
 use turn::server::{Output, RelayedAddresses};
 
@@ -42,6 +42,11 @@ pub(super) fn output(worker: u16, output: &Output<'_>) {
                 reason = reason.name(),
                 "allocation closed"
             );
+        }
+        Output::ClientMoved { client, from } => {
+            let (realm, user) = (client.realm, client.user);
+            let (from, client) = (from.five_tuple.remote, client.five_tuple.remote);
+            tracing::info!(worker, realm, user, %client, %from, "client moved");
         }
         Output::AuthenticationFailed {
             path,

@@ -30,6 +30,8 @@ enum Todo {
     Move(Sockets, Moving),
     /// Move a request that the engine has forgotten already.
     Post(Moving),
+    /// The same, and from now on have its client's datagrams delivered there (RFC 8016).
+    Follow(Moving),
     NoReservation(RequestKey),
     Dial(ConnectionKey, RelayKey, SocketAddr),
     Done,
@@ -51,6 +53,17 @@ impl Todo {
                 message,
                 user,
             } => Some(Todo::post(to, path, message, user)),
+            Output::MoveClient {
+                to,
+                path,
+                message,
+                user,
+            } => Some(Todo::Follow(Moving::new(
+                path,
+                message,
+                user,
+                Target::known(to),
+            ))),
             Output::Connect {
                 connection,
                 relay,
@@ -119,6 +132,7 @@ impl Session<'_, '_, '_> {
                 Todo::Open(sockets) => self.open_relays(&sockets),
                 Todo::Move(sockets, moving) => self.move_request(&sockets, moving),
                 Todo::Post(moving) => self.post_request(moving),
+                Todo::Follow(moving) => self.follow(moving),
                 Todo::NoReservation(request) => {
                     self.core.engine.reservation_claimed(
                         self.core.now,
@@ -251,6 +265,22 @@ impl Session<'_, '_, '_> {
         } else {
             core.placement.give_up(&moving.placed.path, moving.target);
             self.open_relays(sockets);
+        }
+    }
+
+    /// Moves a request and its client to the worker that has the client's allocation. If that fails, the request is lost like a datagram.
+    #[cold]
+    fn follow(&mut self, mut moving: Moving) {
+        let path = moving.placed.path;
+        let to = moving.target.worker;
+        let core = &mut *self.core;
+        match core.placement.follow(&path, to) {
+            Some(target) => {
+                moving.placed.is_new = target.is_new;
+                moving.target = target;
+                self.post_request(moving);
+            }
+            None => core.counters.clients_not_moved += 1,
         }
     }
 
@@ -434,6 +464,10 @@ fn note(
             placement.opened(now, path);
         }
         Output::AllocationClosed { path, .. } => placement.closed(now, path),
+        Output::PathAdded { path } => connections.prove(path),
+        Output::PathRemoved { path } | Output::ClientMoved { from: path, .. } => {
+            placement.left(now, path);
+        }
         _ => {}
     }
 }

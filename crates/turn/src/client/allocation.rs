@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use stun::{
     AdditionalAddressFamily, AddressErrorCode, AddressFamily, AttributeType, BuildError, Builder,
-    Decode, DontFragment, EvenPort, Lifetime, Message, RequestedAddressFamily, RequestedTransport,
-    ReservationToken, Software, XorMappedAddress, XorRelayedAddress,
+    Decode, DontFragment, EvenPort, Lifetime, Message, MobilityTicket, RequestedAddressFamily,
+    RequestedTransport, ReservationToken, Software, XorMappedAddress, XorRelayedAddress,
 };
 
 use super::error::{Advice, Alternate, RequestError, Timing};
@@ -76,6 +76,9 @@ pub struct AllocateOptions {
     /// How long it shall last, in seconds (LIFETIME); also asked for in every Refresh. `None` means the server's default,
     /// usually 600; a server may shorten or lengthen it.
     pub lifetime_s: Option<u32>,
+    /// Whether the allocation shall stay when the client's address changes (RFC 8016): see [`Client::moved`](super::Client::moved). A server that
+    /// forbids it answers 405; one that does not know it allocates without.
+    pub mobility: bool,
 }
 
 impl AllocateOptions {
@@ -105,6 +108,9 @@ impl AllocateOptions {
         // RFC 6062 §4.1: not in a request for a TCP address.
         if self.dont_fragment && !is_tcp {
             request.push(&DontFragment)?;
+        }
+        if self.mobility {
+            request.push(&MobilityTicket(&[]))?;
         }
         match self.relay {
             RelayWish::One { family, port } => {
@@ -172,6 +178,7 @@ impl AllocateOptions {
                 .alternate
                 .clone()
                 .map_or(Advice::GiveUp, Advice::TryAlternate),
+            405 if self.mobility => Advice::DropMobility,
             408 => Advice::ChangeTransport,
             420 if self.dont_fragment
                 && refusal.unknown.contains(&AttributeType::DONT_FRAGMENT) =>
@@ -198,6 +205,8 @@ pub(super) struct Allocation {
     pub(super) options: AllocateOptions,
     pub(super) expires_at: Mono,
     pub(super) refresh_at: Mono,
+    /// What proves to the server, from another address, that it is this client's (RFC 8016).
+    pub(super) ticket: Option<Box<[u8]>>,
 }
 
 impl Allocation {
@@ -214,6 +223,7 @@ impl Allocation {
             options,
             expires_at: Mono::NEVER,
             refresh_at: Mono::NEVER,
+            ticket: None,
         };
         allocation.prolong(started, allocated.lifetime_s, keep_alive);
         allocation
@@ -311,6 +321,12 @@ pub(super) fn software(response: &Message<'_>) -> Option<Box<str>> {
         .map(|Software(name)| name.into())
 }
 
+/// The ticket of a success response.
+pub(super) fn ticket(response: &Message<'_>) -> Option<Box<[u8]>> {
+    let ticket = response.get::<MobilityTicket<'_>>().ok().flatten();
+    ticket.map(|ticket| ticket.0.into())
+}
+
 /// The servers of a 300 response (RFC 8489 §10); `None` if it names none.
 pub(super) fn alternate(response: &Message<'_>) -> Option<Alternate> {
     let servers: Box<[SocketAddr]> = response
@@ -358,9 +374,12 @@ mod tests {
             },
             dont_fragment: true,
             lifetime_s: None,
+            mobility: true,
         };
         for (options, code, mismatches, advice) in [
             (plain, 403, 0, Advice::GiveUp),
+            (plain, 405, 0, Advice::GiveUp),
+            (picky, 405, 0, Advice::DropMobility),
             (plain, 408, 0, Advice::ChangeTransport),
             (plain, 420, 0, Advice::GiveUp),
             (picky, 420, 0, Advice::DropDontFragment),
@@ -392,6 +411,7 @@ mod tests {
             options: AllocateOptions::default(),
             expires_at: Mono(0),
             refresh_at: Mono(0),
+            ticket: None,
         };
         for (lifetime_s, refresh_s) in [
             (600, 540),
@@ -421,6 +441,7 @@ mod tests {
             options: AllocateOptions::default(),
             expires_at: Mono(0),
             refresh_at: Mono(0),
+            ticket: None,
         };
         let mut one = dual();
         assert!(one.remove_family(Some(AddressFamily::V4)));

@@ -11,7 +11,8 @@ use crate::{Mono, Now};
 impl Client {
     /// Starts what may start, gives back what is empty, and finds the next deadline. The last step of every change.
     pub(super) fn proceed(&mut self, now: Now) {
-        while self.transactions.len() < self.config.outstanding.max(1) {
+        // The server does not know a new address before the ticket: anything else from there would be 437.
+        while self.transactions.len() < self.config.outstanding.max(1) && !self.is_moving() {
             let Some(operation) = self.waiting.pop_front() else {
                 self.waiting = VecDeque::new();
                 break;
@@ -36,6 +37,11 @@ impl Client {
             .min(self.channels.next_deadline())
             .min(transactions.unwrap_or(Mono::NEVER))
             .min(allocation.unwrap_or(Mono::NEVER));
+    }
+
+    fn is_moving(&self) -> bool {
+        let mut under_way = self.transactions.iter();
+        under_way.any(|transaction| matches!(transaction.operation, Operation::Move))
     }
 
     /// Starts a transaction; `challenges` counts the 401 and 438 responses that the operation has had.

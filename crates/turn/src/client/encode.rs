@@ -3,8 +3,8 @@
 use std::net::SocketAddr;
 
 use stun::{
-    BuildError, Builder, Class, Lifetime, RequestedAddressFamily, Software, TransactionId,
-    XorPeerAddress,
+    BuildError, Builder, Class, Lifetime, MobilityTicket, RequestedAddressFamily, Software,
+    TransactionId, XorPeerAddress,
 };
 
 use super::Client;
@@ -70,6 +70,17 @@ impl Client {
                     request.push(&RequestedAddressFamily(*family))?;
                 }
                 Ok(())
+            }
+            Operation::Move => {
+                self.write_software(request)?;
+                let allocation = self.allocation.as_ref();
+                if let Some(seconds) = allocation.and_then(|of| of.options.lifetime_s) {
+                    request.push(&Lifetime(seconds))?;
+                }
+                let ticket = allocation.and_then(|of| of.ticket.as_deref());
+                request
+                    .push(&MobilityTicket(ticket.unwrap_or_default()))
+                    .map(drop)
             }
             Operation::CreatePermission(peers) => {
                 for peer in peers {

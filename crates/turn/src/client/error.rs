@@ -178,6 +178,8 @@ pub enum Advice {
     TryAlternate(Alternate),
     /// Bind another local port and ask again with [`Client::restart`](super::Client::restart) (437: the server believes that this 5-tuple is in use).
     ChangePort,
+    /// Ask again without [`AllocateOptions::mobility`](super::AllocateOptions::mobility) (405).
+    DropMobility,
     /// Ask again without DONT-FRAGMENT (420).
     DropDontFragment,
     /// Ask again without EVEN-PORT or RESERVATION-TOKEN, or wait a minute (508).

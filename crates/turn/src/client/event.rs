@@ -90,6 +90,15 @@ pub enum Event {
         /// The round trip.
         timing: Timing,
     },
+    /// The server knows the client's new address ([`Client::moved`](super::Client::moved)). Send data, so that it sends data there, too.
+    Moved {
+        /// From now, in seconds.
+        lifetime_s: u32,
+        /// The round trip.
+        timing: Timing,
+    },
+    /// It does not. If the old address still works, the client can go on there.
+    MoveFailed(RequestError),
     /// A Refresh failed. The allocation lasts until its time runs out; a transient failure is repeated before that.
     RefreshFailed(RequestError),
     /// The allocation is deleted, as asked; of a dual allocation perhaps only one family.

@@ -90,6 +90,11 @@ pub enum CallError {
     /// The peer's address family is not that of the relayed transport address (RFC 8656 §10.1, §12.1).
     #[error("the peer's address family is not that of the allocation")]
     PeerFamily,
+    /// The server has given no ticket (RFC 8016).
+    #[error(
+        "the allocation has no ticket; allocate with AllocateOptions::mobility, at a server that supports it"
+    )]
+    NoTicket,
     /// All 4,096 channels are bound, or were too recently (RFC 8656 §12).
     #[error("all 4096 channels are in use")]
     NoFreeChannel,
@@ -210,6 +215,30 @@ impl Client {
             lifetime_s,
             family: None,
         });
+        self.proceed(now);
+        Ok(())
+    }
+
+    /// The client's own address or port has changed, or its connection: what [`poll_transmit`](Self::poll_transmit) returns from now on leaves from
+    /// the new one. Presents the allocation's ticket there (RFC 8016 §3.2.1): [`Event::Moved`], [`Event::MoveFailed`] or [`Event::Lost`].
+    /// Requests that were under way are sent again after that. Permissions and channels stay.
+    ///
+    /// Until the server gets data from the new address, it sends data to the old one.
+    ///
+    /// # Errors
+    /// [`CallError::NoAllocation`]; [`CallError::NoTicket`] without [`AllocateOptions::mobility`], or at a server that does not support it.
+    pub fn moved(&mut self, now: Now) -> Result<(), CallError> {
+        let allocation = self.allocation.as_mut().ok_or(CallError::NoAllocation)?;
+        if allocation.ticket.is_none() {
+            return Err(CallError::NoTicket);
+        }
+        allocation.refresh_at = Mono::NEVER;
+        for transaction in std::mem::take(&mut self.transactions).into_iter().rev() {
+            self.waiting.push_front(transaction.operation);
+        }
+        self.waiting
+            .retain(|operation| !matches!(operation, Operation::Move));
+        self.waiting.push_front(Operation::Move);
         self.proceed(now);
         Ok(())
     }

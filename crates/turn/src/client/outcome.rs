@@ -28,6 +28,12 @@ impl Client {
                 Ok(Some(Lifetime(lifetime_s))) => self.refreshed(&transaction, lifetime_s, timing),
                 _ => self.failed(now, transaction.operation, RequestError::Malformed),
             },
+            Operation::Move => match response.get() {
+                Ok(Some(Lifetime(lifetime_s))) => {
+                    self.has_moved(&transaction, lifetime_s, response, timing);
+                }
+                _ => self.failed(now, transaction.operation, RequestError::Malformed),
+            },
             Operation::CreatePermission(peers) => {
                 for peer in peers {
                     if self
@@ -90,6 +96,7 @@ impl Client {
             Operation::Refresh { lifetime_s, .. } => {
                 self.refresh_failed(now, lifetime_s != Some(0), error)
             }
+            Operation::Move => self.events.push_back(Event::MoveFailed(error)),
             Operation::Connect { peer } => {
                 self.events.push_back(Event::ConnectFailed { peer, error });
             }
@@ -143,12 +150,10 @@ impl Client {
         match allocation::read_success(response, &options, timing) {
             Ok(allocated) => {
                 let keep_alive = self.config.keep_alive;
-                self.allocation = Some(Allocation::new(
-                    transaction.started,
-                    &allocated,
-                    options,
-                    keep_alive,
-                ));
+                let mut allocation =
+                    Allocation::new(transaction.started, &allocated, options, keep_alive);
+                allocation.ticket = allocation::ticket(response);
+                self.allocation = Some(allocation);
                 self.events.push_back(Event::Allocated(Box::new(allocated)));
             }
             Err(error) => {
@@ -171,6 +176,23 @@ impl Client {
         allocation.prolong(transaction.started, lifetime_s, self.config.keep_alive);
         self.events
             .push_back(Event::Refreshed { lifetime_s, timing });
+    }
+
+    /// The request for a new ticket was granted.
+    fn has_moved(
+        &mut self,
+        transaction: &Transaction,
+        lifetime_s: u32,
+        response: &Message<'_>,
+        timing: Timing,
+    ) {
+        let Some(allocation) = &mut self.allocation else {
+            return;
+        };
+        allocation.prolong(transaction.started, lifetime_s, self.config.keep_alive);
+        // RFC 8016 §3.2.2: the old one cannot be used again.
+        allocation.ticket = allocation::ticket(response);
+        self.events.push_back(Event::Moved { lifetime_s, timing });
     }
 
     fn refresh_failed(&mut self, now: Now, keep: bool, error: RequestError) {
@@ -231,7 +253,7 @@ impl Client {
         self.channels.remove_family(family);
         let hangs_on_it = |operation: &Operation| match operation {
             Operation::Binding | Operation::Allocate(_) | Operation::ConnectionBind { .. } => false,
-            Operation::Refresh { .. } => family.is_none(),
+            Operation::Refresh { .. } | Operation::Move => family.is_none(),
             Operation::CreatePermission(peers) => family
                 .is_none_or(|family| peers.iter().all(|peer| AddressFamily::of(peer) == family)),
             Operation::ChannelBind { peer, .. } | Operation::Connect { peer } => {

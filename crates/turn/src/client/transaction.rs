@@ -19,6 +19,8 @@ pub(super) enum Operation {
         lifetime_s: Option<u32>,
         family: Option<AddressFamily>,
     },
+    /// A Refresh request with the allocation's ticket (RFC 8016).
+    Move,
     /// One to [`MAX_PERMITTED_AT_ONCE`](super::permission::MAX_PERMITTED_AT_ONCE) addresses.
     CreatePermission(Vec<IpAddr>),
     ChannelBind {
@@ -38,7 +40,7 @@ impl Operation {
         match self {
             Operation::Binding => Method::BINDING,
             Operation::Allocate(_) => Method::ALLOCATE,
-            Operation::Refresh { .. } => Method::REFRESH,
+            Operation::Refresh { .. } | Operation::Move => Method::REFRESH,
             Operation::CreatePermission(_) => Method::CREATE_PERMISSION,
             Operation::ChannelBind { .. } => Method::CHANNEL_BIND,
             Operation::Connect { .. } => Method::CONNECT,

@@ -35,6 +35,7 @@ impl Server {
         }
         let transport = asked.path.five_tuple.transport;
         let wanted = Wanted::read(message, transport, &self.config)?;
+        self.check_ticket_wish(message)?;
         let Some(user) = asked.user.clone() else {
             return Err(ErrorCode::SERVER_ERROR.into());
         };

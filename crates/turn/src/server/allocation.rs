@@ -13,7 +13,7 @@ use super::packed::PackedPath;
 use super::policy::ClientIdentity;
 use super::slab::Slab;
 use super::user::User;
-use crate::{FiveTuple, Mono};
+use crate::{ClientPath, FiveTuple, Mono};
 
 /// A 5-tuple that has an allocation, or will have one as soon as its sockets are open.
 #[derive(Debug)]
@@ -213,14 +213,32 @@ impl Clients {
 
     /// Adds a client whose 5-tuple is not there yet. Returns its place and generation.
     pub(super) fn insert(&mut self, client: Client) -> (u32, u32) {
-        let hash = self.hash.five_tuple(&client.path.five_tuple());
+        let five_tuple = client.path.five_tuple();
         let (place, generation) = self.slab.insert(client);
-        let (slab, hasher) = (&self.slab, &self.hash);
-        self.index.insert_unique(hash, place, |other| {
-            slab.get(*other)
-                .map_or(0, |client| hasher.five_tuple(&client.path.five_tuple()))
-        });
+        self.list(place, &five_tuple);
         (place, generation)
+    }
+
+    /// Adds a client to the index under its 5-tuple.
+    fn list(&mut self, place: u32, five_tuple: &FiveTuple) {
+        let (slab, hasher) = (&self.slab, &self.hash);
+        self.index
+            .insert_unique(hasher.five_tuple(five_tuple), place, |other| {
+                slab.get(*other)
+                    .map_or(0, |client| hasher.five_tuple(&client.path.five_tuple()))
+            });
+    }
+
+    /// Gives a client another path, whose 5-tuple no client has. Returns the one that it had.
+    pub(super) fn set_path(&mut self, place: u32, path: PackedPath) -> Option<ClientPath> {
+        let client = self.slab.get_mut(place)?;
+        let before = std::mem::replace(&mut client.path, path).path();
+        let hash = self.hash.five_tuple(&before.five_tuple);
+        if let Ok(entry) = self.index.find_entry(hash, |other| *other == place) {
+            entry.remove();
+        }
+        self.list(place, &path.five_tuple());
+        Some(before)
     }
 
     pub(super) fn remove(&mut self, place: u32) -> Option<Client> {

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use stun::{FingerprintState, Message, Method, TransactionId};
+use stun::{AttributeType, FingerprintState, Message, Method, TransactionId};
 
 use super::realms::RealmNumber;
 use super::user::User;
@@ -23,6 +23,8 @@ pub(super) struct Asked {
     pub(super) fingerprint: bool,
     /// Who asked, once that is proven.
     pub(super) user: Option<Arc<User>>,
+    /// Whether it is an Allocate request that asks for a ticket (RFC 8016 §3.1.2).
+    pub(super) wants_ticket: bool,
     /// Whether another server may handle it. `false` for a request that came from one.
     pub(super) may_move: bool,
 }
@@ -38,6 +40,8 @@ impl Asked {
             length: message.as_bytes().len(),
             fingerprint: message.fingerprint() == FingerprintState::Valid,
             user: None,
+            wants_ticket: message.method() == Method::ALLOCATE
+                && message.contains(AttributeType::MOBILITY_TICKET),
             may_move: true,
         }
     }

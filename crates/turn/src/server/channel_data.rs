@@ -36,6 +36,10 @@ impl Server {
         };
         match self.over_channel(now, path, &equal) {
             Ok(verdict) => verdict,
+            // The client may have just moved here (RFC 8016).
+            Err(DropReason::NoAllocation) if self.switches_to(now, &path.five_tuple) => {
+                self.channel_data(now, path, run)
+            }
             Err(reason) => self.drop_from_client(equal.covers, reason),
         }
     }

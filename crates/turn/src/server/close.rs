@@ -8,7 +8,7 @@ use stun::ErrorCode;
 use super::Server;
 use super::allocation::Stage;
 use super::output::{CloseReason, RelayedAddresses};
-use super::outputs::{Change, Closed, Queued};
+use super::outputs::{Change, Closed, PathChange, Queued};
 use super::relay::Relay;
 use crate::{AllocationKey, FiveTuple, Mono, Now};
 
@@ -20,7 +20,7 @@ impl Server {
     /// The client with this 5-tuple. If its allocation has expired, or a part of it, that part is gone before
     /// this returns.
     pub(super) fn client_at(&mut self, now: Now, five_tuple: &FiveTuple) -> Option<u32> {
-        let place = self.clients.find(five_tuple)?;
+        let place = self.holder_of(five_tuple)?;
         if let Some(allocation) = self.clients.allocation(place) {
             let relays = allocation.relays();
             for relay in relays
@@ -30,7 +30,7 @@ impl Server {
                 self.expire_relay(now, relay);
             }
         }
-        self.clients.find(five_tuple)
+        self.holder_of(five_tuple)
     }
 
     /// When a relay in use expires.
@@ -60,6 +60,9 @@ impl Server {
         let Stage::Open(allocation) = client.stage else {
             return;
         };
+        if let Some(second) = self.mobility.forget(place) {
+            self.outputs.push(Queued::Path(PathChange::Removed(second)));
+        }
         self.limiter.end(place);
         self.stats.allocations -= 1;
         self.stats.count_closed(reason);
@@ -113,7 +116,9 @@ impl Server {
             allocation.v4 = allocation.v4.filter(|other| other.get() != relay);
             allocation.v6 = allocation.v6.filter(|other| other.get() != relay);
         }
-        let (user, path) = (Arc::clone(&client.user), client.path.path());
+        let counted_at = self.mobility.counted_at(live.client);
+        let path = counted_at.unwrap_or_else(|| client.path.path());
+        let user = Arc::clone(&client.user);
         self.release(&user, path, 1);
     }
 
@@ -206,10 +211,13 @@ impl Server {
         }
     }
 
-    /// The client's connection is closed: its allocation ends. For stream transports and DTLS.
+    /// The client's connection is closed: its allocation ends, unless it has a ticket (RFC 8016). For stream transports and DTLS.
     pub fn client_closed(&mut self, now: Now, five_tuple: &FiveTuple) {
         self.forget_lookups_of(five_tuple);
         self.set_server_name(five_tuple, None);
+        if self.survives_close(now, five_tuple) {
+            return;
+        }
         if let Some(place) = self.clients.find(five_tuple) {
             self.end_client(now, place, CloseReason::ClientClosed);
         }

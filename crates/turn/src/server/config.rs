@@ -11,6 +11,7 @@ pub use super::challenge::{MAX_REALM_BYTES, max_server_name_bytes};
 use super::credentials::{AccessTokens, Credentials};
 use super::discovery::Discovery;
 use super::limiter::rate_error;
+use super::mobility::TicketKeys;
 use super::policy::PeerPolicy;
 use super::quota::{Quota, Unlimited};
 use super::realms::{self, RealmConfig};
@@ -121,6 +122,9 @@ pub struct Config {
     pub tcp_relay: bool,
     /// Connections with peers per TCP relayed transport address. Beyond, Connect requests get 508, and peers that connect are refused.
     pub max_peer_connections: usize,
+    /// The keys of tickets (RFC 8016), the same in all servers that pass requests on to each other. `None`: clients cannot have tickets, and get
+    /// 405 if they ask for one or use one.
+    pub mobility: Option<TicketKeys>,
     /// Whether the embedder can have channels relayed below the engine: [`Output::Offload`](super::Output::Offload) says which.
     pub offload: bool,
     /// Whether the outputs that only report are produced: [`Output::AllocationRefreshed`](super::Output::AllocationRefreshed),
@@ -187,6 +191,7 @@ impl Config {
             draft_dual_allocation: true,
             tcp_relay: false,
             max_peer_connections: 16,
+            mobility: None,
             offload: false,
             report_changes: false,
             allocation_rate: 0,

@@ -4,7 +4,8 @@
 //! more than zero are idempotent and simply processed again (RFC 8656 §8.2, §10.2, §12.2). An Allocate is recognised by the
 //! allocation that it made. A Refresh to zero leaves nothing to recognise it by, and processed again it would end an allocation
 //! that the client has made since, on the same 5-tuple. So these are remembered for as long as they may be retransmitted. So is the Allocate
-//! request of the deleted allocation, if it is less than 40 seconds old: processed again, it would make another allocation.
+//! request of the deleted allocation, if it is less than 40 seconds old: processed again, it would make another allocation. The same holds for an
+//! allocation whose client has moved to another 5-tuple (RFC 8016).
 //!
 //! What is remembered stays its 40 seconds, whatever comes: when the table or the share of a prefix is full, a new deletion is not
 //! remembered, and its retransmission gets 437, which clients take for success (RFC 8656 §8.3).
@@ -20,7 +21,7 @@ use super::hash::KeyedHash;
 use super::packed::PackedPath;
 use super::shares::{Prefix, Shares};
 use super::user::User;
-use crate::{FiveTuple, Mono};
+use crate::{ClientPath, FiveTuple, Mono};
 
 /// RFC 8489 §6.3.1: "in the last 40 seconds".
 pub(super) const WINDOW_S: u64 = 40;
@@ -91,8 +92,13 @@ impl Deletions {
         self.queue.get(number.wrapping_sub(self.first) as usize)
     }
 
-    /// Remembers the transaction of an authenticated Refresh to zero, if there is room for it.
-    pub(super) fn remember(&mut self, asked: &Asked, limit: usize, now: Mono) {
+    /// Remembers the transaction of an authenticated request, if there is room for it.
+    pub(super) fn remember(
+        &mut self,
+        (path, transaction_id, user): (&ClientPath, TransactionId, Arc<User>),
+        limit: usize,
+        now: Mono,
+    ) {
         while self
             .queue
             .front()
@@ -100,17 +106,17 @@ impl Deletions {
         {
             self.forget_oldest();
         }
-        let five_tuple = &asked.path.five_tuple;
+        let five_tuple = &path.five_tuple;
         let prefix = Prefix::of(five_tuple.remote.ip());
         let is_full =
             self.queue.len() >= limit || self.shares.count(prefix) >= limit.div_ceil(SHARE);
-        let Some(user) = asked.user.clone().filter(|_| !is_full) else {
+        if is_full {
             return;
-        };
+        }
         let number = self.first.wrapping_add(self.queue.len() as u32);
         self.queue.push_back(Deletion {
-            path: PackedPath::of(&asked.path),
-            transaction_id: asked.transaction_id,
+            path: PackedPath::of(path),
+            transaction_id,
             user,
             expires: now.plus_secs(WINDOW_S),
         });
@@ -120,7 +126,7 @@ impl Deletions {
             let deletion = queue.get(number.wrapping_sub(first) as usize);
             deletion.map_or(0, |deletion| deletion.hash(hasher))
         };
-        let hash = hasher.transaction(five_tuple, &asked.transaction_id);
+        let hash = hasher.transaction(five_tuple, &transaction_id);
         self.index.insert_unique(hash, number, hash_at);
     }
 

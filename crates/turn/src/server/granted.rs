@@ -2,7 +2,7 @@
 
 use stun::{
     AddressErrorCode, AddressFamily, AttributeType, BuildError, Builder, Class, Encode, ErrorCode,
-    Lifetime, ReservationToken, TransactionId, XorMappedAddress, XorRelayedAddress,
+    Lifetime, MobilityTicket, ReservationToken, TransactionId, XorMappedAddress, XorRelayedAddress,
 };
 
 use std::sync::Arc;
@@ -11,6 +11,7 @@ use super::Server;
 use super::allocation::{Extra, MadeBy};
 use super::asked::Asked;
 use super::deletions::WINDOW_S;
+use super::mobility;
 use super::output::RelayedAddresses;
 use crate::Now;
 
@@ -25,6 +26,8 @@ pub(super) struct Granted {
     pub(super) lifetime_s: u32,
     pub(super) token: Option<[u8; 8]>,
     pub(super) missing: Option<Missing>,
+    /// The first ticket (RFC 8016 §3.1.2).
+    pub(super) ticket: Option<[u8; mobility::LEN]>,
 }
 
 /// Half of a dual allocation that could not be granted.
@@ -77,6 +80,7 @@ impl Granted {
             lifetime_s: made_by.lifetime_s,
             token: extra.and_then(|extra| extra.token),
             missing: extra.and_then(|extra| extra.missing),
+            ticket: None,
         }
     }
 }
@@ -102,7 +106,8 @@ impl Server {
         if allocation.made_by.transaction_id != asked.transaction_id || !is_recent || !is_whole {
             return false;
         }
-        let granted = Granted::again(relayed, &allocation.made_by);
+        let mut granted = Granted::again(relayed, &allocation.made_by);
+        granted.ticket = self.ticket(place, 0);
         let mut asked = asked.clone();
         asked.user = Some(Arc::clone(&client.user));
         self.respond_granted(&asked, &granted);
@@ -121,6 +126,9 @@ impl Server {
             message.push(&Lifetime(granted.lifetime_s))?;
             if let Some(token) = granted.token {
                 message.push(&ReservationToken(token))?;
+            }
+            if let Some(ticket) = &granted.ticket {
+                message.push(&MobilityTicket(ticket))?;
             }
             if let Some(missing) = &granted.missing {
                 missing.write(message)?;

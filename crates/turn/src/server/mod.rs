@@ -20,6 +20,7 @@
 //! - **Allocate** needs sockets: the request waits in its client (`allocate.rs`) until the embedder says what became of
 //!   them (`opening.rs`), or takes the request to another server (`moved.rs`).
 //! - **TCP allocations** (`tcp/`, RFC 6062): the embedder dials, accepts and relays; the engine names the connections and decides about them.
+//! - **Mobility** (`mobility/`, RFC 8016): a Refresh request with a ticket gives an allocation a second 5-tuple; data from there makes it the only one.
 //! - **Time** (`close.rs`): each relay has one deadline, the earliest of all that is its own (`deadlines.rs`).
 //!
 //! # What it must never do
@@ -79,6 +80,7 @@ mod hash;
 mod icmp;
 mod limiter;
 mod lookups;
+mod mobility;
 mod moved;
 mod offload;
 mod opening;
@@ -125,6 +127,7 @@ pub use limiter::{
     MAX_ALLOCATION_RATE, MIN_ALLOCATION_RATE, RATE_BURST_NS, RelayDirection, SharedBuckets,
     rate_scale,
 };
+pub use mobility::TicketKeys;
 pub use output::{
     CloseReason, OffloadedChannel, OpenError, OpenedRelay, Output, PortRequest, RelayRequest,
     RelayTransport, RelayedAddresses, Traffic,
@@ -145,6 +148,7 @@ use discovery::PaddingBudgets;
 use hash::KeyedHash;
 use limiter::Limiter;
 use lookups::Lookups;
+use mobility::Mobility;
 use moved::Moved;
 use outputs::Outputs;
 use realms::{Realms, ServerNames};
@@ -180,6 +184,7 @@ pub struct Server {
     deadlines: Deadlines,
     tokens: Tokens,
     deletions: Deletions,
+    mobility: Mobility,
     moved: Moved,
     known_users: KnownUsers,
     lookups: Lookups,
@@ -210,6 +215,7 @@ impl Server {
             config,
             policy_epoch: 0,
             credentials_epoch: 0,
+            mobility: Mobility::new(by_five_tuple.clone()),
             moved: Moved::new(by_five_tuple.clone()),
             clients: Clients::new(by_five_tuple.clone()),
             relays: Slab::new(),
@@ -292,7 +298,7 @@ impl Server {
     /// Whether the 5-tuple has an allocation here.
     #[must_use]
     pub fn has_allocation(&self, five_tuple: &FiveTuple) -> bool {
-        let place = self.clients.find(five_tuple);
+        let place = self.holder_of(five_tuple);
         place.is_some_and(|place| self.clients.allocation(place).is_some())
     }
 

@@ -195,7 +195,7 @@ impl Server {
         let Founding {
             place,
             mut allocation,
-            granted,
+            mut granted,
         } = founding;
         let Some(client) = self.clients.get_mut(place) else {
             return;
@@ -214,6 +214,10 @@ impl Server {
             relayed,
             lifetime_s,
         });
+        if asked.wants_ticket {
+            self.mobility.begin(place);
+            granted.ticket = self.ticket(place, 0);
+        }
         self.grant(asked, &granted);
     }
 

@@ -50,8 +50,39 @@ pub enum Output<'a> {
         /// Who has made the request: hand it over with the request.
         user: &'a VerifiedUser,
     },
-    /// A ConnectionBind request (RFC 6062 §5.4) whose CONNECTION-ID belongs to another server. Move the client's connection there, and call its
-    /// [`connection_moved`](super::Server::connection_moved). If that server does not exist, call it here: the client gets 400.
+    /// An authenticated Refresh request over UDP whose ticket (RFC 8016) names another server. From now on, have the datagrams of this 5-tuple
+    /// delivered to that server, and hand it the request by [`handle_moved`](super::Server::handle_moved). If it has no
+    /// [allocation](super::Server::has_allocation) for the 5-tuple then, or if that is impossible, change nothing: the request is lost.
+    MoveClient {
+        /// The number of that server.
+        to: u16,
+        /// The client.
+        path: ClientPath,
+        /// The request, byte for byte.
+        message: &'a [u8],
+        /// Who has made the request: hand it over with the request.
+        user: &'a VerifiedUser,
+    },
+    /// An allocation has this 5-tuple, too (RFC 8016).
+    PathAdded {
+        /// The client's new path.
+        path: ClientPath,
+    },
+    /// An allocation no longer has this 5-tuple, which was its second one.
+    PathRemoved {
+        /// The path.
+        path: ClientPath,
+    },
+    /// A client has moved: data goes to and comes from its second 5-tuple only. Write the log line.
+    ClientMoved {
+        /// The user, and the 5-tuple that the allocation has now.
+        client: ClientIdentity<'a>,
+        /// The path that it had.
+        from: ClientPath,
+    },
+    /// A request on a stream that belongs to another server: ConnectionBind (RFC 6062 §5.4), by its CONNECTION-ID, or Refresh, by its ticket
+    /// (RFC 8016). Move the client's connection there, and call its [`connection_moved`](super::Server::connection_moved). If that is
+    /// impossible, call it here: the client gets an error.
     MoveConnection {
         /// The number of that server.
         to: u16,

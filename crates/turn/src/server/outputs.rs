@@ -20,7 +20,9 @@ use super::permission::Permission;
 use super::relay::Relay;
 use super::report::Failure;
 use super::user::{User, VerifiedUser};
-use crate::{AllocationKey, ClientPath, ConnectionKey, LookupKey, Mono, RelayKey, RequestKey};
+use crate::{
+    AllocationKey, ClientPath, ConnectionKey, FiveTuple, LookupKey, Mono, RelayKey, RequestKey,
+};
 
 /// What the buffers may hold on to once all is done, in bytes and in outputs: more was a burst.
 const KEEP_BYTES: usize = 1 << 20;
@@ -37,6 +39,29 @@ pub(super) struct Closed {
     pub(super) to_client: Traffic,
     pub(super) duration: Duration,
     pub(super) reason: CloseReason,
+}
+
+/// A change of the 5-tuples of an allocation (RFC 8016).
+#[derive(Debug)]
+pub(super) enum PathChange {
+    /// A client and its request belong to another server.
+    Elsewhere {
+        to: u16,
+        path: ClientPath,
+        bytes: Range<usize>,
+        user: VerifiedUser,
+    },
+    Added(ClientPath),
+    Removed(ClientPath),
+    Moved(Box<Moved>),
+}
+
+/// That a client has moved, for its log line.
+#[derive(Debug)]
+pub(super) struct Moved {
+    pub(super) user: Arc<User>,
+    pub(super) from: ClientPath,
+    pub(super) to: FiveTuple,
 }
 
 /// An [`Output`] of authentication that owns what it speaks of.
@@ -85,6 +110,7 @@ pub(super) enum Queued {
         path: ClientPath,
         bytes: Range<usize>,
     },
+    Path(PathChange),
     Auth(QueuedAuth),
     CloseRelay(RelayKey),
     Connection(ConnectionKey, ConnectionStep),
@@ -233,21 +259,19 @@ impl Queued {
                 path: *path,
                 message: sent.get(bytes.clone()).unwrap_or_default(),
             },
-            Queued::MoveConnection { to, path, bytes } => {
-                let message = sent.get(bytes.clone()).unwrap_or_default();
-                moved_connection(*to, *path, message)
-            }
+            Queued::Path(change) => change.output(sent),
+            Queued::MoveConnection { to, path, bytes } => Output::MoveConnection {
+                to: *to,
+                path: *path,
+                message: sent.get(bytes.clone()).unwrap_or_default(),
+            },
             Queued::CloseRelay(relay) => Output::CloseRelay { relay: *relay },
             Queued::Connection(connection, step) => step.output(*connection),
             Queued::Offload {
                 channel,
                 own_relay,
                 deadline,
-            } => Output::Offload {
-                channel: *channel,
-                own_relay: *own_relay,
-                deadline: *deadline,
-            },
+            } => offload(*channel, *own_relay, *deadline),
             Queued::StopOffload(channel) => Output::StopOffload { channel: *channel },
             Queued::Opened {
                 user,
@@ -262,8 +286,12 @@ impl Queued {
     }
 }
 
-const fn moved_connection(to: u16, path: ClientPath, message: &[u8]) -> Output<'_> {
-    Output::MoveConnection { to, path, message }
+const fn offload(channel: OffloadedChannel, own_relay: bool, deadline: Mono) -> Output<'static> {
+    Output::Offload {
+        channel,
+        own_relay,
+        deadline,
+    }
 }
 
 fn opened(user: &User, path: ClientPath, relayed: RelayedAddresses, lifetime_s: u32) -> Output<'_> {
@@ -291,6 +319,36 @@ impl QueuedAuth {
             QueuedAuth::PauseReading(path) => Output::PauseReading { path: *path },
             QueuedAuth::ResumeReading(path) => Output::ResumeReading { path: *path },
             QueuedAuth::Failed(failure) => failure.output(),
+        }
+    }
+}
+
+impl PathChange {
+    fn output<'a>(&'a self, sent: &'a [u8]) -> Output<'a> {
+        match self {
+            PathChange::Elsewhere {
+                to,
+                path,
+                bytes,
+                user,
+            } => Output::MoveClient {
+                user,
+                to: *to,
+                path: *path,
+                message: sent.get(bytes.clone()).unwrap_or_default(),
+            },
+            PathChange::Added(path) => Output::PathAdded { path: *path },
+            PathChange::Removed(path) => Output::PathRemoved { path: *path },
+            PathChange::Moved(moved) => moved.output(),
+        }
+    }
+}
+
+impl Moved {
+    fn output(&self) -> Output<'_> {
+        Output::ClientMoved {
+            client: self.user.identity(self.to),
+            from: self.from,
         }
     }
 }
@@ -326,6 +384,10 @@ impl Outputs {
 
     pub(super) fn push_auth(&mut self, output: QueuedAuth) {
         self.queue.push_back(Queued::Auth(output));
+    }
+
+    pub(super) fn extend(&mut self, outputs: impl IntoIterator<Item = Queued>) {
+        self.queue.extend(outputs);
     }
 
     /// Queues a message to a client.
@@ -369,6 +431,23 @@ impl Outputs {
             bytes,
             user: VerifiedUser(user),
         });
+    }
+
+    /// Has a request moved to another server, and its client's 5-tuple with it.
+    pub(super) fn move_client(
+        &mut self,
+        to: u16,
+        path: ClientPath,
+        message: &[u8],
+        user: Arc<User>,
+    ) {
+        let bytes = self.store(message);
+        self.push(Queued::Path(PathChange::Elsewhere {
+            to,
+            path,
+            bytes,
+            user: VerifiedUser(user),
+        }));
     }
 
     /// Has a request moved to another server with its connection.

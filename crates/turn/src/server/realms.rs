@@ -2,7 +2,7 @@
 //!
 //! The engine uses the first of these that names a configured realm, and otherwise [`Config::realm`]:
 //!
-//! 1. the REALM of a ConnectionBind request (RFC 6062 §4.3);
+//! 1. the REALM of a ConnectionBind request (RFC 6062 §4.3), or of a Refresh request with a ticket (RFC 8016 §3.2.2);
 //! 2. the realm of the allocation that the 5-tuple has;
 //! 3. the ORIGIN of the request (draft-ietf-tram-stun-origin);
 //! 4. the server name of the client's TLS or DTLS handshake (SNI, RFC 6066 §3; [`Server::set_server_name`]);
@@ -23,6 +23,7 @@ use super::config::{Config, ConfigError, MAX_REALM_BYTES};
 use super::credentials::{AccessTokens, Credentials};
 use super::hash::KeyedHash;
 use super::limiter::rate_error;
+use super::mobility::has_ticket;
 use crate::{ClientPath, FiveTuple};
 
 /// Further values of ORIGIN in a request are ignored, so that an unauthenticated request costs little.
@@ -240,14 +241,15 @@ impl Server {
         if self.realms.all.len() == 1 {
             return RealmNumber::DEFAULT;
         }
-        // A data connection (RFC 6062 §4.3) is of the user of its control connection, and says nothing else about its realm.
-        if message.method() == Method::CONNECTION_BIND
+        // Both come from a new 5-tuple of a user that made an allocation elsewhere.
+        let is_elsewhere = message.method() == Method::CONNECTION_BIND || has_ticket(message);
+        if is_elsewhere
             && let Ok(Some(stun::Realm(name))) = message.get()
             && let Some(number) = self.realms.named(name)
         {
             return number;
         }
-        let place = self.clients.find(&path.five_tuple);
+        let place = self.holder_of(&path.five_tuple);
         let holder = place.and_then(|place| self.clients.get(place));
         if let Some(number) = holder.and_then(|client| self.realms.named(client.user.realm())) {
             return number;

@@ -1,4 +1,4 @@
-//! Refresh requests (RFC 8656 §8.2).
+//! Refresh requests (RFC 8656 §8.2). Those with a ticket have passed `mobility/refresh.rs` before.
 
 use std::sync::Arc;
 
@@ -14,6 +14,7 @@ use super::allocation::RelayIndex;
 use super::answer::Refusal;
 use super::asked::Asked;
 use super::deletions::WINDOW_S;
+use super::mobility::has_ticket;
 use super::output::CloseReason;
 use super::outputs::Change;
 use super::relay::Relay;
@@ -44,17 +45,25 @@ impl Server {
             Some(Lifetime(0)) => 0,
             _ => lifetime(now, asked, message, &self.config)?,
         };
+        let is_over = lifetime_s == 0 && relays == all;
+        let ticket = if has_ticket(message) && !is_over {
+            Some(self.begin_move(now, asked, place, lifetime_s)?)
+        } else {
+            None
+        };
         if lifetime_s == 0 {
             self.remember_deletion(now, asked);
         }
-        if lifetime_s == 0 && relays == all {
+        if is_over {
             self.remember_deleted_allocate(now, asked, place);
         }
-        self.succeed(asked, |message| {
-            message.push(&Lifetime(lifetime_s)).map(drop)
-        });
+        self.stats.count_success(asked.method);
+        self.respond_refreshed(asked, lifetime_s, ticket.as_ref());
         self.renew_token(asked, place);
-        if lifetime_s == 0 && relays == all {
+        if ticket.is_some() {
+            self.switch_if_disconnected(now, place);
+        }
+        if is_over {
             self.close_client(now, place, CloseReason::Refreshed);
         } else if lifetime_s == 0 {
             for relay in relays.into_iter().flatten() {
@@ -74,7 +83,10 @@ impl Server {
     fn remember_deletion(&mut self, now: Now, asked: &Asked) {
         if !asked.path.five_tuple.transport.is_stream() {
             let limit = self.config.max_deletions;
-            self.deletions.remember(asked, limit, now.mono);
+            if let Some(user) = asked.user.clone() {
+                let transaction = (&asked.path, asked.transaction_id, user);
+                self.deletions.remember(transaction, limit, now.mono);
+            }
             self.stats.deletions = self.deletions.len() as u64;
         }
     }
@@ -87,6 +99,10 @@ impl Server {
         };
         if now.mono.since(allocation.opened_at) < Duration::from_secs(WINDOW_S) {
             let mut allocate = asked.clone();
+            // The client may have moved since (RFC 8016).
+            if let Some(client) = self.clients.get(place) {
+                allocate.path = client.path.path();
+            }
             allocate.transaction_id = allocation.made_by.transaction_id;
             self.remember_deletion(now, &allocate);
         }

@@ -9,6 +9,7 @@ use super::asked::Asked;
 use super::auth::Unauthenticated;
 use super::auth_failure::AuthFailure;
 use super::credentials::KeyLookup;
+use super::mobility::has_ticket;
 use super::user::{User, VerifiedUser};
 use super::{ClientVerdict, DropReason, Server};
 use crate::types::attribute::is_known;
@@ -52,6 +53,11 @@ impl Server {
                 }
                 (Method::BINDING, Class::Indication) => binding_indication(&message),
                 (Method::BINDING, Class::Request) => self.binding(now, path, &message),
+                (Method::REFRESH, Class::Request)
+                    if has_ticket(&message) && self.follows_ticket(path, &message) =>
+                {
+                    Ok(())
+                }
                 (
                     Method::ALLOCATE
                     | Method::REFRESH
@@ -254,6 +260,9 @@ impl Server {
             }
             return Ok(());
         }
+        if has_ticket(message) {
+            return self.refresh_by_ticket(now, asked, message);
+        }
         if asked.method == Method::ALLOCATE {
             // RFC 8656 §7.2, 2: the 5-tuple must not be in use.
             return match holder {
@@ -264,11 +273,7 @@ impl Server {
         // RFC 8656 §5: 437 without an allocation, 441 for anybody but who made it.
         let place = holder.filter(|place| self.clients.allocation(*place).is_some());
         let place = place.ok_or(ErrorCode::ALLOCATION_MISMATCH)?;
-        let owner = self.clients.get(place).map(|client| &client.user);
-        let is_owner = |user: &Arc<User>| owner.is_some_and(|owner| owner.is_same_as(user));
-        if !asked.user.as_ref().is_some_and(is_owner) {
-            return Err(ErrorCode::WRONG_CREDENTIALS.into());
-        }
+        self.check_owner(asked, place)?;
         match asked.method {
             Method::REFRESH => self.refresh(now, asked, message, place),
             Method::CREATE_PERMISSION => self.create_permission(now, asked, message, place),

@@ -79,6 +79,11 @@ pub(super) struct Tokens {
 }
 
 impl Tokens {
+    /// The number of the worker that makes these tokens.
+    pub(super) const fn worker(&self) -> u8 {
+        self.worker
+    }
+
     pub(super) fn new(worker: u8, key: &[u8]) -> Tokens {
         Tokens {
             worker,

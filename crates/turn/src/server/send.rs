@@ -28,6 +28,10 @@ impl Server {
     ) -> ClientVerdict {
         match self.sent(now, path, message) {
             Ok(verdict) => verdict,
+            // The client may have just moved here (RFC 8016).
+            Err(DropReason::NoAllocation) if self.switches_to(now, &path.five_tuple) => {
+                self.send_indication(now, path, message)
+            }
             Err(reason) => self.drop_from_client(1, reason),
         }
     }

@@ -117,6 +117,8 @@ stats! {
     pub deletions: u64,
     /// Allocations that were ever made.
     pub allocations_opened: u64,
+    /// How often a client has moved its allocation to another 5-tuple (RFC 8016), since the start.
+    pub allocations_moved: u64,
     /// Retransmitted Allocate requests and deletions that got their response again.
     pub retransmissions: u64,
     /// Requests that wait for a source of credentials.

@@ -38,6 +38,8 @@ pub(crate) struct Pair {
     pub(crate) network: Network,
     pub(crate) clients: Vec<Client>,
     pub(crate) logs: Vec<Log>,
+    /// How often each client has changed its address.
+    moves: Vec<u8>,
     /// Peers outside who send back what they get.
     pub(crate) echo: bool,
     relays: BTreeMap<SocketAddr, RelayKey>,
@@ -101,6 +103,7 @@ impl Pair {
             network: Network::new(weather, seed),
             clients: Vec::new(),
             logs: Vec::new(),
+            moves: Vec::new(),
             echo: true,
             relays: BTreeMap::new(),
             next_port: 50_000,
@@ -118,6 +121,7 @@ impl Pair {
         let seed = [self.clients.len() as u8 + 1; 32];
         self.clients.push(Client::new(Arc::new(config), seed));
         self.logs.push(Log::default());
+        self.moves.push(0);
         self.clients.len() - 1
     }
 
@@ -151,6 +155,12 @@ impl Pair {
         });
         self.run_s(1);
         self.events(client)
+    }
+
+    /// The client goes on from another address.
+    pub(crate) fn change_address(&mut self, client: usize) {
+        self.moves[client] += 1;
+        self.with(client, |client, now| client.moved(now).expect("a ticket"));
     }
 
     pub(crate) fn relayed(&self, client: usize) -> SocketAddr {
@@ -264,9 +274,11 @@ impl Pair {
     }
 
     fn serve_client(&mut self, client: usize, bytes: &[u8]) {
-        let verdict = self
-            .server
-            .handle_client(self.now, &path(client), Run::single(bytes));
+        let verdict = self.server.handle_client(
+            self.now,
+            &path(client, self.moves[client]),
+            Run::single(bytes),
+        );
         match verdict {
             ClientVerdict::ToPeer {
                 relay,
@@ -396,12 +408,12 @@ impl Pair {
     }
 }
 
-fn path(client: usize) -> ClientPath {
+fn path(client: usize, moves: u8) -> ClientPath {
     ClientPath {
         five_tuple: FiveTuple {
             transport: Transport::Udp,
             local: "192.0.2.1:3478".parse().expect("an address"),
-            remote: SocketAddr::from(([198, 51, 100, 1], 10_000 + client as u16)),
+            remote: SocketAddr::from(([198, 51, 100, 1 + moves], 10_000 + client as u16)),
         },
         listener: ListenerKey(0),
     }

@@ -1,5 +1,6 @@
 //! What a client obtains from our server, step by step.
 
+use std::collections::HashSet;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
@@ -7,9 +8,10 @@ use std::time::Duration;
 use stun::nonce::NonceKeys;
 use stun::{AddressFamily, IntegrityAlgorithm, PasswordAlgorithm};
 use turn::client::{
-    Advice, AllocateOptions, ClientConfig, Event, Loss, PortWish, RelayWish, RequestError, Security,
+    Advice, AllocateOptions, CallError, Client, ClientConfig, Event, Loss, PortWish, RelayWish,
+    RequestError, Security,
 };
-use turn::server::{ClientIdentity, Quota, QuotaExceeded};
+use turn::server::{ClientIdentity, Quota, QuotaExceeded, TicketKeys};
 
 use crate::network::Weather;
 use crate::pair::{PASSWORD, Pair, REALM, USER};
@@ -129,6 +131,7 @@ fn a_dual_allocation_relays_both_families_and_gives_one_back() {
     pair.allocate(
         client,
         AllocateOptions {
+            mobility: false,
             relay: RelayWish::Both { even_port: false },
             dont_fragment: true,
             lifetime_s: Some(1200),
@@ -330,4 +333,70 @@ fn a_second_allocation_on_the_same_path_wants_another_port() {
     let (error, advice) = allocation_error(&events);
     assert_eq!(error.code(), Some(437));
     assert_eq!(*advice, Advice::ChangePort);
+}
+
+#[test]
+fn a_client_keeps_its_allocation_at_another_address_rfc8016_3() {
+    for weather in [Weather::FINE, Weather::FOUL] {
+        let mut pair = Pair::new(weather, 8);
+        pair.reconfigure(|config| config.mobility = Some(TicketKeys::new(&[4; 32])));
+        let client = pair.add_default_client();
+        let options = AllocateOptions {
+            mobility: true,
+            ..AllocateOptions::default()
+        };
+        pair.allocate(client, options);
+        let relayed = pair.relayed(client);
+        let (by_indication, by_channel) = reach_both_ways(&mut pair, client);
+        pair.run_s(40);
+        pair.events(client);
+        for _ in 0..3 {
+            pair.change_address(client);
+            // Asked for before the server knows the address.
+            pair.with(client, |client, now| {
+                client
+                    .permit(now, &[by_indication.ip()])
+                    .expect("allocated");
+            });
+            pair.run_s(60);
+            let events = pair.events(client);
+            let is_moved = |event: &Event| matches!(event, Event::Moved { .. });
+            assert!(events.iter().any(is_moved), "{events:?}");
+            // Longer than permissions, channels and nonces last without being refreshed.
+            for round in 0..25 {
+                for peer in [by_indication, by_channel] {
+                    for copy in 0..40 {
+                        assert!(pair.send(client, peer, &[round, copy]));
+                        pair.run_ms(20);
+                    }
+                }
+                pair.run_s(60);
+                let senders: HashSet<SocketAddr> = pair
+                    .data(client)
+                    .into_iter()
+                    .map(|(from, _)| from)
+                    .collect();
+                assert_eq!(senders, HashSet::from([by_indication, by_channel]));
+            }
+            assert_eq!(pair.relayed(client), relayed);
+        }
+        assert_eq!(pair.server.stats().allocations_moved, 3);
+        assert_eq!(pair.server.stats().allocations, 1);
+    }
+}
+
+#[test]
+fn a_server_that_forbids_mobility_is_asked_without_rfc8016_3_1_4() {
+    let mut pair = Pair::new(Weather::FINE, 1);
+    let client = pair.add_default_client();
+    let options = AllocateOptions {
+        mobility: true,
+        ..AllocateOptions::default()
+    };
+    let events = pair.try_allocate(client, options);
+    let (error, advice) = allocation_error(&events);
+    assert_eq!((error.code(), advice), (Some(405), &Advice::DropMobility));
+    pair.allocate(client, AllocateOptions::default());
+    let moved = pair.with(client, Client::moved);
+    assert_eq!(moved, Err(CallError::NoTicket));
 }

@@ -20,6 +20,7 @@ mod expiry;
 mod hostile;
 mod indications;
 mod lookups;
+mod mobility;
 mod model;
 mod nonces;
 mod offload;

@@ -448,6 +448,7 @@ fn settings(config: &Config) -> Settings {
     settings.max_permissions = config.limits.permissions as usize;
     settings.max_channels = config.limits.channels as usize;
     settings.tcp_relay = config.relay_tcp;
+    settings.mobility = config.relay_mobility;
     settings.max_peer_connections = config.limits.peer_connections as usize;
     settings.allocation_rate = config.limits.allocation_rate;
     settings.rates.per_user = config.limits.rate_per_user;
@@ -576,6 +577,7 @@ mod tests {
         assert_eq!(ours.max_permissions, library.max_permissions);
         assert_eq!(ours.max_channels, library.max_channels);
         assert_eq!(ours.tcp_relay, library.tcp_relay);
+        assert_eq!(ours.mobility, library.mobility);
         assert_eq!(ours.max_peer_connections, library.max_peer_connections);
         assert_eq!(ours.allocation_rate, library.allocation_rate);
         assert_eq!(ours.rates, library.rates);

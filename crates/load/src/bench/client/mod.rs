@@ -50,6 +50,7 @@ fn config() -> Arc<ClientConfig> {
 }
 
 const ALLOCATE: AllocateOptions = AllocateOptions {
+    mobility: false,
     lifetime_s: Some(LIFETIME_S),
     relay: turn::client::RelayWish::One {
         family: None,

@@ -38,7 +38,7 @@ impl Server {
         };
         let [worker, ..] = id.to_be_bytes();
         let is_data =
-            path.five_tuple.transport.is_stream() && self.clients.find(&path.five_tuple).is_none();
+            path.five_tuple.transport.is_stream() && self.holder_of(&path.five_tuple).is_none();
         let moves = is_data && worker != self.tcp.worker;
         if moves {
             let bytes = message.as_bytes();
@@ -73,7 +73,7 @@ impl Server {
     ) -> Result<(), Refusal> {
         let five_tuple = &asked.path.five_tuple;
         // RFC 6062 §4.3: the data connection is not the control connection.
-        let is_control = self.clients.find(five_tuple).is_some();
+        let is_control = self.holder_of(five_tuple).is_some();
         if !five_tuple.transport.is_stream() || is_control {
             return Err(ErrorCode::BAD_REQUEST.into());
         }

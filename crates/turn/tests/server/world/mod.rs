@@ -58,6 +58,11 @@ pub enum Event {
         path: ClientPath,
         message: Vec<u8>,
     },
+    MovedClient {
+        to: u16,
+        path: ClientPath,
+        message: Vec<u8>,
+    },
     MovedConnection {
         to: u16,
         path: ClientPath,
@@ -572,6 +577,13 @@ fn own_connection(output: Output<'_>) -> Event {
             relay,
             peer,
         } => Event::Connect(connection, relay, peer),
+        Output::MoveClient {
+            to, path, message, ..
+        } => Event::MovedClient {
+            to,
+            path,
+            message: message.to_vec(),
+        },
         Output::MoveConnection { to, path, message } => Event::MovedConnection {
             to,
             path,
@@ -613,6 +625,12 @@ fn reported(output: Output<'_>) -> String {
         Output::ChannelBound { number, peer, .. } => format!("channel {:#x} {peer}", number.get()),
         Output::ChannelEnded { number, peer, .. } => {
             format!("channel {:#x} {peer} ended", number.get())
+        }
+        Output::PathAdded { path } => format!("also at {}", path.five_tuple.remote),
+        Output::PathRemoved { path } => format!("no longer also at {}", path.five_tuple.remote),
+        Output::ClientMoved { client, from } => {
+            let (from, to) = (from.five_tuple.remote, client.five_tuple.remote);
+            format!("{} moved from {from} to {to}", client.user)
         }
         other => panic!("an output that the tests do not know: {other:?}"),
     }

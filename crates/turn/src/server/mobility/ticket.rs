@@ -1,0 +1,151 @@
+//! Tickets (RFC 8016 §3.3): which allocation the holder may move, encrypted and authenticated.
+//!
+//! ```text
+//!  base64url( tag, 15 bytes ‖ content, 12 bytes, encrypted )
+//! ```
+//!
+//! It is text because turnutils_uclient handles tickets as strings: it would cut one at a byte of zero.
+//!
+//! The tag is HMAC-SHA256 of the content under one key. The content is XORed with HMAC-SHA256 of the tag under another. So a ticket
+//! is the same whenever it is made again, and two tickets differ in all of their bytes. The serial number makes each ticket of an
+//! allocation another one.
+
+use base64::Engine as _;
+use base64::engine::general_purpose::URL_SAFE_NO_PAD;
+use stun::HmacKey;
+
+/// Characters of a ticket.
+pub(in super::super) const LEN: usize = (TAG + CONTENT) / 3 * 4;
+
+const TAG: usize = 15;
+const CONTENT: usize = 12;
+
+/// The keys of tickets. Workers that share them honour each other's tickets.
+#[derive(Clone, Debug)]
+pub struct TicketKeys {
+    mac: HmacKey,
+    cipher: HmacKey,
+}
+
+/// What a ticket says.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(in super::super) struct Ticket {
+    /// The worker that has the allocation.
+    pub(in super::super) worker: u8,
+    /// Its client's index there, and the generation of that.
+    pub(in super::super) index: u32,
+    pub(in super::super) generation: u32,
+    /// Counts the tickets of the allocation; 24 bits.
+    pub(in super::super) serial: u32,
+}
+
+impl TicketKeys {
+    /// Keys made from 32 random bytes that nobody else knows.
+    #[must_use]
+    pub fn new(secret: &[u8; 32]) -> TicketKeys {
+        let secret = HmacKey::sha256(secret);
+        let derived = |purpose: &[u8]| HmacKey::sha256(secret.tag(purpose).as_bytes());
+        TicketKeys {
+            mac: derived(b"mobility ticket: authenticate"),
+            cipher: derived(b"mobility ticket: encrypt"),
+        }
+    }
+
+    pub(in super::super) fn seal(&self, ticket: &Ticket) -> [u8; LEN] {
+        let content = ticket.to_bytes();
+        let tag = self.mac.tag(&content);
+        let mut sealed = [0; TAG + CONTENT];
+        let (head, body) = sealed.split_at_mut(TAG);
+        head.copy_from_slice(&tag.as_bytes()[..TAG]);
+        body.copy_from_slice(&self.crypt(head, content));
+        let mut text = [0; LEN];
+        // It has exactly the length of the text.
+        let _ = URL_SAFE_NO_PAD.encode_slice(sealed, &mut text);
+        text
+    }
+
+    /// The content of a ticket; `None` if these keys did not make it.
+    pub(in super::super) fn open(&self, sealed: &[u8]) -> Option<Ticket> {
+        let text: &[u8; LEN] = sealed.try_into().ok()?;
+        let mut sealed = [0; TAG + CONTENT];
+        let length = URL_SAFE_NO_PAD.decode_slice(text, &mut sealed).ok()?;
+        if length != sealed.len() {
+            return None;
+        }
+        let (tag, body) = sealed.split_first_chunk::<TAG>()?;
+        let content = self.crypt(tag, body.try_into().ok()?);
+        let is_genuine = self.mac.tag(&content).starts_with(tag);
+        is_genuine.then(|| Ticket::of_bytes(content))
+    }
+
+    /// Encrypts or decrypts.
+    fn crypt(&self, tag: &[u8], mut content: [u8; CONTENT]) -> [u8; CONTENT] {
+        let stream = self.cipher.tag(tag);
+        for (byte, mask) in content.iter_mut().zip(stream.as_bytes()) {
+            *byte ^= mask;
+        }
+        content
+    }
+}
+
+impl Ticket {
+    fn to_bytes(self) -> [u8; CONTENT] {
+        let mut bytes = [0; CONTENT];
+        bytes[0] = self.worker;
+        bytes[1..4].copy_from_slice(&self.serial.to_be_bytes()[1..]);
+        bytes[4..8].copy_from_slice(&self.index.to_be_bytes());
+        bytes[8..].copy_from_slice(&self.generation.to_be_bytes());
+        bytes
+    }
+
+    fn of_bytes(bytes: [u8; CONTENT]) -> Ticket {
+        let [worker, s0, s1, s2, i0, i1, i2, i3, g0, g1, g2, g3] = bytes;
+        Ticket {
+            worker,
+            serial: u32::from_be_bytes([0, s0, s1, s2]),
+            index: u32::from_be_bytes([i0, i1, i2, i3]),
+            generation: u32::from_be_bytes([g0, g1, g2, g3]),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const TICKET: Ticket = Ticket {
+        worker: 3,
+        index: 70_000,
+        generation: 5,
+        serial: 0x00ab_cdef,
+    };
+
+    #[test]
+    fn a_ticket_comes_back_as_it_was_and_no_other_key_opens_it() {
+        let keys = TicketKeys::new(&[1; 32]);
+        let sealed = keys.seal(&TICKET);
+        assert_eq!(sealed, keys.seal(&TICKET));
+        assert_eq!(keys.open(&sealed), Some(TICKET));
+        assert_eq!(TicketKeys::new(&[2; 32]).open(&sealed), None);
+        assert_eq!(keys.open(&sealed[1..]), None);
+        assert_eq!(keys.open(&[]), None);
+    }
+
+    #[test]
+    fn no_bit_of_a_ticket_can_be_changed() {
+        let keys = TicketKeys::new(&[1; 32]);
+        for bit in 0..LEN * 8 {
+            let mut sealed = keys.seal(&TICKET);
+            sealed[bit / 8] ^= 1 << (bit % 8);
+            assert_eq!(keys.open(&sealed), None, "bit {bit}");
+        }
+    }
+
+    #[test]
+    fn tickets_of_one_allocation_have_nothing_in_common() {
+        let keys = TicketKeys::new(&[1; 32]);
+        let [one, next] = [0, 1].map(|serial| keys.seal(&Ticket { serial, ..TICKET }));
+        let same = one.iter().zip(&next).filter(|(one, next)| one == next);
+        assert!(same.count() < 8, "{one:?} {next:?}");
+    }
+}
