@@ -65,7 +65,15 @@ mod tests {
         (
             "server",
             &[
-                "turn", "stun", "sip", "streams", "dtls", "timers", "io", "bpf",
+                "turn",
+                "stun",
+                "sip",
+                "sip-server",
+                "streams",
+                "dtls",
+                "timers",
+                "io",
+                "bpf",
             ],
         ),
         (

@@ -28,7 +28,10 @@ const TITLES: &[(u32, &str)] = &[
         4320,
         "Actions Addressing Issues with SIP's Non-INVITE Transaction",
     ),
-    (5626, "Managing Client-Initiated Connections in SIP (Outbound)"),
+    (
+        5626,
+        "Managing Client-Initiated Connections in SIP (Outbound)",
+    ),
     (
         5627,
         "Obtaining and Using Globally Routable User Agent URIs (GRUU)",

@@ -199,6 +199,15 @@ pub enum SettingsError {
         "a rate limit of a user, a source, a realm or all is not from 1,000 to 10,000,000,000 bytes per second"
     )]
     GroupRate,
+    /// The domains of SIP cannot be served.
+    #[error("SIP domains: {0}")]
+    SipDomains(#[from] crate::sip::DomainError),
+    /// The times of SIP registrations contradict each other.
+    #[error("SIP registrations: {0}")]
+    SipRegistrar(#[from] crate::sip::RegistrarError),
+    /// Both would answer REGISTER.
+    #[error("SIP domains cannot be served beside the user agent server for tests")]
+    SipTestUas,
 }
 
 /// Why a running server did not take new settings.

@@ -9,7 +9,7 @@ use crate::policy::PeerRules;
 use crate::quota::QuotaLimits;
 use crate::rates::{GroupRates, RateLimits};
 use crate::realms::RealmSettings;
-use crate::sip::{Orders, SipSettings};
+use crate::sip::{Domains, Orders, SipSettings};
 use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
@@ -133,6 +133,7 @@ impl Settings {
         let credentials =
             credentials_of(&self.realm, &self.users, &self.secrets, &self.credentials)?;
         self.check_rates()?;
+        self.check_sip()?;
         let mut config = Config::new(
             &self.realm,
             surroundings.nonce_keys.clone(),
@@ -174,6 +175,15 @@ impl Settings {
         match rates.all().all(|rate| rate == 0 || allowed.contains(&rate)) {
             true => Ok(()),
             false => Err(SettingsError::GroupRate),
+        }
+    }
+
+    fn check_sip(&self) -> Result<(), SettingsError> {
+        self.sip.registrar.validate()?;
+        Domains::new(self.sip.domains.clone())?;
+        match self.sip.test_uas && !self.sip.domains.is_empty() {
+            true => Err(SettingsError::SipTestUas),
+            false => Ok(()),
         }
     }
 

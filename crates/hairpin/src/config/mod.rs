@@ -29,6 +29,7 @@ mod schema;
 mod semantics;
 mod setting;
 mod sip;
+mod sip_domains;
 mod sip_tls;
 mod size;
 mod software;

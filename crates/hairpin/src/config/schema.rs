@@ -24,6 +24,7 @@ use super::setting::{
     Steering, Workers,
 };
 use super::sip::{Algorithms, Origin, WebSocketPath};
+use super::sip_domains;
 use super::sip_tls::{ClientCertificates, RootFile};
 use super::size::{Rate, Size};
 use super::software::Software;
@@ -104,6 +105,15 @@ pub(crate) type SipBody = Size<0, 1_048_576>;
 pub(crate) type SipMessageDeadline = Seconds<1, 600>;
 /// See [`SipMessageDeadline`].
 pub(crate) type SipIdle = Seconds<32, 86_400>;
+
+/// The shortest SIP registration: RFC 3261 §10.3 lets nobody refuse an hour.
+pub(crate) type SipShortest = Seconds<1, 3600>;
+/// How long a SIP registration lasts.
+pub(crate) type SipRegistration = Seconds<1, 2_592_000>;
+/// SIP registration bindings: half a kilobyte each.
+pub(crate) type SipBindings = Bounded<1, 100_000_000>;
+/// SIP registration bindings of a user: each is listed in each answer.
+pub(crate) type SipUserBindings = Bounded<1, 30>;
 
 /// T1 of SIP: below 10 ms a busy machine repeats what was answered, and with 5 s a lost request takes minutes.
 pub(crate) type SipT1 = Bounded<10, 5_000>;
@@ -306,6 +316,18 @@ pub(crate) struct Settings {
     pub(crate) sip_test_uas: Entry<bool>,
     /// `sip.challenge`
     pub(crate) sip_challenge: Entry<bool>,
+    /// `sip.domain`
+    pub(crate) sip_domain: Entry<List<sip_domains::Written>>,
+    /// `sip.register_expires`
+    pub(crate) sip_register_expires: Entry<SipRegistration>,
+    /// `sip.register_min`
+    pub(crate) sip_register_min: Entry<SipShortest>,
+    /// `sip.register_max`
+    pub(crate) sip_register_max: Entry<SipRegistration>,
+    /// `sip.bindings`
+    pub(crate) sip_bindings: Entry<SipBindings>,
+    /// `sip.bindings_per_user`
+    pub(crate) sip_bindings_per_user: Entry<SipUserBindings>,
     /// `sip.digest_algorithms`
     pub(crate) sip_digest_algorithms: Entry<Algorithms>,
     /// `sip.auth_int`
@@ -564,6 +586,12 @@ pub(crate) const KEYS: &[Key] = &[
     .at_start(),
     Key::new("sip", "test_uas", |s| &mut s.sip_test_uas),
     Key::new("sip", "challenge", |s| &mut s.sip_challenge),
+    Key::new("sip", "domain", |s| &mut s.sip_domain),
+    Key::new("sip", "register_expires", |s| &mut s.sip_register_expires),
+    Key::new("sip", "register_min", |s| &mut s.sip_register_min),
+    Key::new("sip", "register_max", |s| &mut s.sip_register_max),
+    Key::new("sip", "bindings", |s| &mut s.sip_bindings),
+    Key::new("sip", "bindings_per_user", |s| &mut s.sip_bindings_per_user),
     Key::new("sip", "digest_algorithms", |s| &mut s.sip_digest_algorithms),
     Key::new("sip", "auth_int", |s| &mut s.sip_auth_int),
     Key::new("sip", "userhash", |s| &mut s.sip_userhash),

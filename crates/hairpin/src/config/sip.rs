@@ -10,10 +10,11 @@ use super::network::PeerRule;
 use super::node::Node;
 use super::schema::{Entry, Settings};
 use super::setting::{FromText, List, Mistake, Setting, one_of};
+use super::sip_domains;
 use super::sip_tls::{self, ClientCertificates, RootFile};
 use super::source::Located;
 use server::certificates::CertificateFiles;
-use server::sip::DigestAlgorithm;
+use server::sip::{DigestAlgorithm, Domain, RegistrarConfig};
 
 /// What was read from `[sip]`.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -42,6 +43,14 @@ pub(crate) struct Sip {
     pub(crate) test_uas: bool,
     /// Whether that REGISTER takes a digest by one of the users.
     pub(crate) challenge: bool,
+    /// Whose addresses of record are registered.
+    pub(crate) domains: Vec<Domain>,
+    /// How long registrations last: what is given, at least and at most.
+    pub(crate) registrar: RegistrarConfig,
+    /// Registration bindings of all workers.
+    pub(crate) bindings: u32,
+    /// Registration bindings of one address of record.
+    pub(crate) bindings_per_user: u32,
     /// By which algorithms, the first to be preferred.
     pub(crate) digest_algorithms: Vec<DigestAlgorithm>,
     /// Whether it may protect the body as well.
@@ -102,6 +111,10 @@ pub(super) fn resolve(settings: &Settings) -> Option<Sip> {
             .collect(),
         test_uas: s.sip_test_uas?.value,
         challenge: s.sip_challenge?.value,
+        domains: sip_domains::resolve(settings)?,
+        registrar: sip_domains::times(settings)?,
+        bindings: s.sip_bindings?.value.0,
+        bindings_per_user: s.sip_bindings_per_user?.value.0,
         digest_algorithms: values(s.sip_digest_algorithms?.value.0),
         auth_int: s.sip_auth_int?.value,
         userhash: s.sip_userhash?.value,
@@ -226,6 +239,7 @@ pub(super) fn check(settings: &Settings, report: &mut Report) {
     streams_do_not_clash(settings, report);
     tls_has_a_certificate(settings, report);
     sip_tls::check(settings, report);
+    sip_domains::check(settings, report);
     something_listens(settings, report);
     somebody_can_answer_a_challenge(settings, report);
     targets_have_any_transport(settings, report);

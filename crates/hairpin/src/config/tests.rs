@@ -573,6 +573,68 @@ fn sip_over_tls_and_websocket_needs_a_certificate_and_addresses_of_its_own() {
 }
 
 #[test]
+fn domains_of_sip_are_read_and_written_back() {
+    let text = "\
+[auth]
+users = [{ name = \"alice\", password = \"s3cret\" }]
+[sip]
+register_expires = \"10m\"
+[[sip.domain]]
+name = \"example.org\"
+aliases = [\"192.0.2.1\"]
+service_route = [\"<sip:p.example.org;lr>\"]
+[[sip.domain]]
+name = \"example.net\"
+";
+    let loaded = load_file(text);
+    let sip = loaded.config.as_ref().expect("no fault").sip.clone();
+    let names: Vec<&str> = sip.domains.iter().map(|domain| &domain.name[..]).collect();
+    assert_eq!(names, ["example.org", "example.net"]);
+    assert_eq!(sip.domains[0].aliases, ["192.0.2.1"]);
+    assert_eq!(sip.domains[0].service_route, ["<sip:p.example.org;lr>"]);
+    assert_eq!(sip.registrar.default_expires, 600);
+    assert_eq!(sip.registrar.min_expires, 60);
+    let again = load_file(&loaded.effective(true));
+    assert_eq!(again.config.expect("no fault").sip, sip);
+}
+
+#[test]
+fn domains_of_sip_that_cannot_work_are_named() {
+    let users = "[auth]\nusers = [{ name = \"alice\", password = \"s3cret\" }]\n";
+    let domain = |fields: &str| format!("{users}[sip]\ndomain = [{{ {fields} }}]\n");
+    one_complaint(
+        &domain("name = \"a b\""),
+        "hairpin.toml:4:20: `a b` is not a domain name or an IP address (write a name like \"example.org\", or an IP address without a port)",
+    );
+    one_complaint(
+        &domain("aliases = [\"a.example\"]"),
+        "hairpin.toml:4:11: the domain has no name (write it like { name = \"example.org\" })",
+    );
+    one_complaint(
+        &domain("name = \"a.example\", service_route = [\"<sip:p>\"]"),
+        "hairpin.toml:4:50: `<sip:p>` is not a route such as `<sip:proxy.example.com;lr>` (write a SIP URI with `lr` in angle brackets)",
+    );
+    one_complaint(
+        &domain("name = \"a.example\", aliases = [\"A.example\"]"),
+        "hairpin.toml:4:10: `A.example` is the name of two domains (name each host once)",
+    );
+    one_complaint(
+        "[sip]\ndomain = [{ name = \"a.example\" }]\n",
+        "hairpin.toml:2:11: nobody can register in the domain (add a user to auth.users, with its password)",
+    );
+    one_complaint(
+        &format!(
+            "{users}[sip]\nlisten = [\"127.0.0.1:5060\"]\ntest_uas = true\ndomain = [{{ name = \"a.example\" }}]\n"
+        ),
+        "hairpin.toml:5:12: sip.test_uas would accept REGISTER from anybody (remove sip.test_uas, or the domains)",
+    );
+    one_complaint(
+        "[sip]\nregister_min = \"10m\"\nregister_expires = \"5m\"\n",
+        "hairpin.toml:3:20: the default registration time is not between the shortest and the longest (sip.register_min <= sip.register_expires <= sip.register_max)",
+    );
+}
+
+#[test]
 fn realms_are_read_with_their_defaults_and_written_back() {
     let text = "\
 [[auth.realms]]

@@ -131,6 +131,11 @@ fn transactions(page: &mut Page, sum: &SipCounters) {
         "Transactions that exist.",
         sum.transactions,
     );
+    page.gauge(
+        "hairpin_sip_bindings",
+        "Registration bindings that exist.",
+        sum.bindings,
+    );
     page.counter(
         "hairpin_sip_transactions_cut_short_total",
         "Transactions that were finished, and ended before their time to make room for new ones.",

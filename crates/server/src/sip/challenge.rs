@@ -1,4 +1,4 @@
-//! Who may register at the user agent server for tests: users of TURN with their passwords, by Digest (RFC 7616, RFC 8760).
+//! Who may register: users of TURN with their passwords, by Digest (RFC 7616, RFC 8760).
 //!
 //! Nonces take no memory: they carry their time and a MAC, and are bound to the client's address. Every worker can check them. Which counts of
 //! a nonce were used is kept by all of them together, so that an answer counts once wherever it comes in, in memory that does not grow.
@@ -12,6 +12,7 @@ use sip::digest::{
     challenge,
 };
 use sip::{HeaderKind, Message};
+use std::borrow::Cow;
 use std::collections::HashMap;
 use std::net::IpAddr;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
@@ -68,7 +69,7 @@ impl Guests {
         let realm = orders.realm.as_bytes();
         let (mut users, mut hashed) = (HashMap::new(), HashMap::new());
         // Without a challenge nobody asks for them.
-        for (name, password) in orders.users.iter().filter(|_| settings.challenge) {
+        for (name, password) in orders.users.iter().filter(|_| orders.asks_users()) {
             let (name, password) = (name.as_bytes(), password.as_bytes());
             let keys = algorithms.iter();
             let keys = keys.map(|algorithm| Ha1::of(*algorithm, name, realm, password));
@@ -109,6 +110,15 @@ impl Guests {
             false => self.users.get(&*name),
         };
         keys?.get(place)
+    }
+
+    /// The name of the user whom these credentials name; empty if it is a hash of none.
+    fn name_in<'c>(&'c self, credentials: &Credentials<'c>) -> Cow<'c, [u8]> {
+        let name = credentials.name();
+        match credentials.is_hashed {
+            true => Cow::Borrowed(self.hashed.get(&*name).map_or(&[], |name| &name[..])),
+            false => name,
+        }
     }
 
     /// The credentials for our realm. Those for other realms, and of other schemes, are somebody else's (RFC 3261 §22.3).
@@ -156,6 +166,8 @@ pub(super) struct Gate {
     used: UsedCounts,
     /// Makes each nonce another one.
     salt: u64,
+    /// The user whose request was let through last.
+    user: Vec<u8>,
     /// Where Authentication-Info is written.
     confirmation: Box<[u8; CONFIRMATION]>,
     confirmed: usize,
@@ -170,6 +182,7 @@ impl Gate {
             keys: NonceKeys::new(secrets.key),
             used: secrets.used_counts.clone(),
             salt: seed,
+            user: Vec::new(),
             confirmation: Box::new([0; CONFIRMATION]),
             confirmed: 0,
         }
@@ -246,6 +259,9 @@ impl Gate {
                     nonce.map(|n| &n[..]),
                 );
                 self.confirmed = lines.finish_fields().map_or(0, <[u8]>::len);
+                self.user.clear();
+                self.user
+                    .extend_from_slice(&self.guests.name_in(&credentials));
                 Ok(())
             }
             (Outcome::Stale, _) => Err(Stop::Challenge(Why::Stale)),
@@ -257,6 +273,11 @@ impl Gate {
     /// The header line for the answer to the request that was let through last: that the server knows the password as well.
     pub(super) fn confirmation(&self) -> &[u8] {
         &self.confirmation[..self.confirmed]
+    }
+
+    /// The name of the user whose request was let through last.
+    pub(super) fn user(&self) -> &[u8] {
+        &self.user
     }
 
     /// Writes the header lines of a 401.

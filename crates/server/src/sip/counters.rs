@@ -109,6 +109,8 @@ counters! {
     shed_by_user: u64,
     /// Retransmissions put off because of overload.
     shed_deferred: u64,
+    /// Registration bindings that exist now.
+    bindings: u64,
     /// Requests refused with 503 because there were too many transactions.
     shed_transactions: u64,
     /// Requests answered with an error because they were malformed or asked for what is not there.

@@ -10,7 +10,7 @@ use super::outgoing::{Outgoing, worker_of};
 use super::requests::Requests;
 use super::settings::Orders;
 use super::slack::Slack;
-use super::user::User;
+use super::user::{Answered, User};
 use super::{Secrets, stun};
 use crate::worker::{Mailboxes, now};
 use sip::build::request_of_uas;
@@ -116,7 +116,7 @@ impl Endpoint {
             slack: Slack::default(),
             has_wanted: false,
             number,
-            user: User::new(secrets, &orders, seed),
+            user: User::new(number, secrets, &orders, seed),
             spans: Some(Box::default()),
             buffer: vec![0; orders.message_bytes() + BEYOND],
             orders,
@@ -164,6 +164,7 @@ impl Endpoint {
         while self.user.expire(now, &mut self.engine) {
             self.drain(outgoing);
         }
+        self.user.expire_bindings(now);
         let dispatcher = &mut self.requests.dispatcher;
         if dispatcher.poll_timeout().is_some_and(|at| at <= now) {
             dispatcher.handle_timeout(now, &mut self.engine);
@@ -429,6 +430,10 @@ impl Endpoint {
             }
             _ => None,
         };
+        let elsewhere = match elsewhere {
+            None => self.take(received).map(|worker| (worker, 0)),
+            elsewhere => elsewhere,
+        };
         if let Some((worker, asked)) = elsewhere {
             self.pack(worker, flow, asked, bytes);
             if let Some(key) = flow.connection
@@ -437,8 +442,6 @@ impl Endpoint {
             {
                 outgoing.share(key);
             }
-        } else {
-            self.take(received);
         }
         self.spans = Some(spans);
         self.drain(outgoing);
@@ -447,9 +450,10 @@ impl Endpoint {
         }
     }
 
-    fn take(&mut self, received: Received<'_>) {
+    /// Takes what is not another worker's for sure. Returns the worker that it turned out to be of, if it is another one.
+    fn take(&mut self, received: Received<'_>) -> Option<u16> {
         match received {
-            Received::Request(request) => self.request(&request),
+            Received::Request(request) => return self.request(&request),
             Received::Ack { invite: None, .. } => self.counters.stray_acks += 1,
             Received::Cancel { invite, .. } => {
                 self.count_request(b"CANCEL");
@@ -472,22 +476,25 @@ impl Endpoint {
             // Counted by the engine, and of no concern to a user that sends no requests.
             _ => {}
         }
+        None
     }
 
     fn count_request(&mut self, method: &[u8]) {
         self.counters.requests[method_index(method)] += 1;
     }
 
-    /// A request that belongs to no transaction.
-    fn request(&mut self, request: &NewRequest<'_>) {
-        let method = request.message.method();
-        self.count_request(method.map_or(&b""[..], |method| method.as_bytes()));
+    /// A request that belongs to no transaction. Returns the worker that it is to be handed to, if it is another one's.
+    fn request(&mut self, request: &NewRequest<'_>) -> Option<u16> {
         let answered = self
             .user
             .answer(self.now, request, &mut self.engine, &self.orders);
-        if !answered {
-            self.counters.shed_transactions += 1;
+        if let Answered::Elsewhere(worker) = answered {
+            return Some(worker);
         }
+        let method = request.message.method();
+        self.count_request(method.map_or(&b""[..], |method| method.as_bytes()));
+        self.counters.shed_transactions += u64::from(answered == Answered::NoRoom);
+        None
     }
 
     /// What is refused is answered and forgotten (RFC 3261 §8.2.7): a retransmission gets the same answer.
@@ -624,6 +631,7 @@ impl Endpoint {
         }
         counters.requests[method_index(b"ACK")] += stats.acks;
         counters.digest = self.user.digest_outcomes();
+        counters.bindings = self.user.bindings();
         counters.request_retransmissions = stats.retransmissions_received;
         counters.response_retransmissions = stats.retransmissions_sent;
         counters.transactions = (stats.servers + stats.clients) as u64;

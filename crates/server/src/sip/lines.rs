@@ -3,7 +3,8 @@
 use sip::build::{BuildError, Builder, Part};
 use sip::flow::{Carrier, Flow};
 use sip::header::Contact;
-use sip::{HeaderKind, Message, Method};
+use sip::verdict::Rules;
+use sip::{HeaderKind, Message};
 
 /// The one type of body that is understood.
 const TYPES: &[u8] = b"application/sdp";
@@ -33,12 +34,13 @@ pub(super) struct Abilities {
 }
 
 impl Abilities {
-    /// Of a server that takes these methods.
-    pub(super) fn new(methods: &[Method<'_>]) -> Abilities {
+    /// Of a server with these rules.
+    pub(super) fn new(rules: &Rules<'_>) -> Abilities {
+        let supported = rules.extensions.join(", ");
         let written = |add: &dyn Fn(&mut Builder<'_>)| {
             let mut buffer = [0; ABILITIES];
             let mut builder = Builder::fields(&mut buffer);
-            let methods = methods.iter().map(|method| method.as_bytes());
+            let methods = rules.methods.iter().map(|method| method.as_bytes());
             builder.list(HeaderKind::Allow, methods);
             add(&mut builder);
             builder.finish_fields().map(<[u8]>::to_vec)
@@ -50,7 +52,7 @@ impl Abilities {
                     .header(HeaderKind::Accept, TYPES)
                     .header(HeaderKind::AcceptEncoding, b"identity")
                     .header(HeaderKind::AcceptLanguage, b"en")
-                    .header(HeaderKind::Supported, b"");
+                    .header(HeaderKind::Supported, supported.as_bytes());
             })
             .unwrap_or_default(),
             invite: written(&|lines| {

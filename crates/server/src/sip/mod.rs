@@ -27,6 +27,7 @@ mod names;
 mod outgoing;
 mod proxied;
 mod reading;
+mod registrar;
 mod requests;
 mod ringing;
 mod settings;
@@ -45,6 +46,9 @@ pub use settings::SipSettings;
 pub use sip::digest::Algorithm as DigestAlgorithm;
 pub use sip::flow::Carrier;
 pub use sip::routing::{Candidate, Locate, Locator};
+pub use sip_server::registrar::{
+    Config as RegistrarConfig, ConfigError as RegistrarError, Domain, DomainError, Domains,
+};
 pub use streams::domains::client_verifier;
 pub(crate) use token::SipToken;
 

@@ -2,6 +2,7 @@
 
 use crate::policy::PeerRule;
 use sip::digest::Algorithm;
+use sip_server::registrar::{Config as RegistrarConfig, Domain};
 use std::net::SocketAddr;
 use std::time::Duration;
 
@@ -15,6 +16,15 @@ pub struct SipSettings {
     pub test_uas: bool,
     /// Whether that REGISTER takes a digest by one of the users, in the realm of all credentials. Default: no.
     pub challenge: bool,
+    /// Whose addresses of record are registered here. If there are any, REGISTER takes the digest of the user of the address, and is
+    /// answered by a registrar; [`SipSettings::test_uas`] must be off. Default: none.
+    pub domains: Vec<Domain>,
+    /// How long registrations last.
+    pub registrar: RegistrarConfig,
+    /// Registration bindings of all workers together. Default 1,000,000.
+    pub bindings: u32,
+    /// Registration bindings of one address of record. Default 10.
+    pub bindings_per_user: u32,
     /// By which algorithms, the one to be preferred first; each once. Default: SHA-256, MD5.
     pub digest_algorithms: Vec<Algorithm>,
     /// Whether `auth-int` is offered beside `auth`. Default: no.
@@ -62,6 +72,10 @@ impl Default for SipSettings {
         SipSettings {
             test_uas: false,
             challenge: false,
+            domains: Vec::new(),
+            registrar: RegistrarConfig::default(),
+            bindings: 1_000_000,
+            bindings_per_user: 10,
             digest_algorithms: vec![Algorithm::Sha256, Algorithm::Md5],
             auth_int: false,
             userhash: false,
@@ -109,6 +123,11 @@ impl std::fmt::Debug for Orders {
 }
 
 impl Orders {
+    /// Whether anybody is asked for a digest.
+    pub(crate) fn asks_users(&self) -> bool {
+        self.settings.challenge || !self.settings.domains.is_empty()
+    }
+
     /// One worker's part of a limit that holds for all of them: at least one.
     pub(crate) fn share(&self, of_all: u32) -> usize {
         of_all.div_ceil(self.workers.max(1)).max(1) as usize

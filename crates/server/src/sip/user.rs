@@ -1,4 +1,5 @@
-//! The transaction user: OPTIONS is answered to anybody; REGISTER, INVITE and BYE only by the user agent server for tests.
+//! The transaction user: OPTIONS is answered to anybody; REGISTER by the registrar of the domains, if there are any; REGISTER, INVITE and BYE by
+//! the user agent server for tests.
 //!
 //! It keeps no dialogs. The To-tag of an answer names its transaction and has a MAC in it, so that a BYE of a dialog that an answer of
 //! ours has made is told from one that anybody made up, long after the transaction is gone.
@@ -7,6 +8,7 @@ use super::Secrets;
 use super::challenge::{Gate, Stop};
 use super::counters::DIGEST_OUTCOMES;
 use super::lines::{self, Abilities, Bindings, Sips};
+use super::registrar::{Place, Registrations};
 use super::ringing::Ringing;
 use super::settings::{Orders, SipSettings};
 use io::clock::monotonic_ns;
@@ -17,7 +19,7 @@ use sip::flow::Flow;
 use sip::header::{Rport, Via};
 use sip::routing::{SentBy, response_address};
 use sip::verdict::{Refusal, Rules};
-use sip::{Message, Method, Mono, Now, Uri};
+use sip::{HashKey, Message, Method, Mono, Now, Uri};
 use std::hash::{BuildHasher, RandomState};
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -28,6 +30,13 @@ const OPTIONS_ONLY: Rules<'static> = Rules {
     ..Rules::USER_AGENT
 };
 
+/// What is served where domains have their registrar.
+const REGISTRAR: Rules<'static> = Rules {
+    methods: &[Method::Options, Method::Register],
+    extensions: &sip_server::registrar::EXTENSIONS,
+    ..Rules::USER_AGENT
+};
+
 /// RFC 3261 §21.5.4: a sender goes to another server, and comes back after so many seconds. Few, as a sender may hold back the requests
 /// of its dialogs for as long, which this server still takes.
 const DRAINING: &[u8] = b"Retry-After: 5\r\n";
@@ -35,8 +44,22 @@ const DRAINING: &[u8] = b"Retry-After: 5\r\n";
 /// RFC 5630 §5.1.2: whoever insists on TLS does not reach this server without it.
 const SIPS_NOT_ALLOWED: &[u8] = b"Warning: 380 hairpin \"SIPS Not Allowed\"\r\n";
 
+/// Addresses of record whose bindings are removed at once.
+const EXPIRED: usize = 256;
+
 /// Where header lines of an answer are written: as long as a request's Contacts may be.
 const LINES: usize = 72 << 10;
+
+/// What became of a request.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Answered {
+    /// It is answered, or will be.
+    Yes,
+    /// There was no room for a transaction: it got a 503.
+    NoRoom,
+    /// Nothing was kept of it: it is another worker's.
+    Elsewhere(u16),
+}
 
 /// The transaction user of a worker.
 #[derive(Debug)]
@@ -45,23 +68,40 @@ pub(super) struct User {
     gate: Gate,
     hash: RandomState,
     ringing: Ringing,
+    /// Of the domains, if there are any.
+    registrations: Option<Box<Registrations>>,
     abilities: Abilities,
     lines: Vec<u8>,
     body: Vec<u8>,
+    number: u16,
+    key: HashKey,
+    seed: u64,
 }
 
 impl User {
     /// One that knows the tags and nonces of all workers with these secrets.
-    pub(super) fn new(secrets: &Secrets, orders: &Orders, seed: u64) -> User {
+    pub(super) fn new(number: u16, secrets: &Secrets, orders: &Orders, seed: u64) -> User {
+        let registrations = Registrations::new(number, orders, secrets.key, seed);
         User {
             codec: BranchCodec::new(secrets.key),
             gate: Gate::new(orders, secrets, seed),
             hash: RandomState::new(),
             ringing: Ringing::default(),
-            abilities: Abilities::new(User::rules(&orders.settings).methods),
+            registrations: registrations.map(Box::new),
+            abilities: Abilities::new(&User::rules(&orders.settings)),
             lines: vec![0; LINES],
             body: Vec::new(),
+            number,
+            key: secrets.key,
+            seed,
         }
+    }
+
+    /// Registration bindings that are there.
+    pub(super) fn bindings(&self) -> u64 {
+        self.registrations
+            .as_ref()
+            .map_or(0, |registrations| registrations.len() as u64)
     }
 
     /// What became of credentials, by [`DIGEST_OUTCOMES`](super::DIGEST_OUTCOMES).
@@ -72,20 +112,44 @@ impl User {
     /// New settings.
     pub(super) fn obey(&mut self, orders: &Orders) {
         self.gate.obey(orders);
-        self.abilities = Abilities::new(User::rules(&orders.settings).methods);
+        self.abilities = Abilities::new(&User::rules(&orders.settings));
+        match &mut self.registrations {
+            Some(registrations) => registrations.obey(orders),
+            None => {
+                // Another seed for each registrar: what comes of it must be unique.
+                self.seed = self.seed.wrapping_add(1 << 48);
+                let new = Registrations::new(self.number, orders, self.key, self.seed);
+                self.registrations = new.map(Box::new);
+            }
+        }
     }
 
     /// By what a request is judged.
     pub(super) fn rules(settings: &SipSettings) -> Rules<'static> {
-        match settings.test_uas {
-            true => Rules::USER_AGENT,
-            false => OPTIONS_ONLY,
+        match (settings.test_uas, settings.domains.is_empty()) {
+            (true, _) => Rules::USER_AGENT,
+            (false, false) => REGISTRAR,
+            (false, true) => OPTIONS_ONLY,
         }
     }
 
-    /// When a call has rung long enough.
+    /// When a call has rung long enough, or a binding ends.
     pub(super) fn next_deadline(&self) -> Option<Mono> {
-        self.ringing.next_end()
+        let registrations = self.registrations.as_ref();
+        let binding = registrations.and_then(|registrations| registrations.next_deadline());
+        [self.ringing.next_end(), binding]
+            .into_iter()
+            .flatten()
+            .min()
+    }
+
+    /// Removes bindings that have ended, a bounded number.
+    pub(super) fn expire_bindings(&mut self, now: Mono) {
+        if let Some(registrations) = &mut self.registrations {
+            let _ = (0..EXPIRED)
+                .take_while(|_| registrations.expire(now))
+                .count();
+        }
     }
 
     /// Ends one call that has rung long enough.
@@ -105,14 +169,15 @@ impl User {
         let _ = engine.respond(now, invite, &Reply::new(487));
     }
 
-    /// Answers a request that is well-formed and served. `false` if there was no room for a transaction: it got a 503.
+    /// Answers a request that is well-formed and served.
     pub(super) fn answer(
         &mut self,
         now: Now,
         request: &NewRequest<'_>,
         engine: &mut Engine,
         orders: &Orders,
-    ) -> bool {
+    ) -> Answered {
+        let at = now;
         let unix_s = now.unix_s;
         let now = now.mono;
         let message = &request.message;
@@ -122,6 +187,13 @@ impl User {
                 engine.answer_statelessly(request, &Reply::new(503).headers(DRAINING))
             }
             Some(Method::Invite) => self.invite(now, request, engine, orders),
+            Some(Method::Register) if self.registrations.is_some() => {
+                match self.registered(at, request, engine) {
+                    Ok(Some(worker)) => return Answered::Elsewhere(worker),
+                    Ok(None) => Ok(()),
+                    Err(error) => Err(error),
+                }
+            }
             Some(Method::Register) if orders.settings.challenge => {
                 self.challenged(now, unix_s, request, engine, orders)
             }
@@ -140,16 +212,77 @@ impl User {
                 let reply = Reply::new(503).headers(b"Retry-After: 1\r\n");
                 // What cannot even be told so sends its request again.
                 let _ = engine.answer_statelessly(request, &reply);
-                false
+                Answered::NoRoom
             }
             // What cannot be answered otherwise was no fault of the client's: it sends its request again.
-            _ => true,
+            _ => Answered::Yes,
         }
     }
 
     /// The server is about to end, and the request would begin something.
     fn is_refused(&self, request: &NewRequest<'_>, orders: &Orders) -> bool {
         orders.draining && self.dialog_of(request).is_none()
+    }
+
+    /// A REGISTER for the registrar (§10.3). Returns the worker that it is to be handed to, if it is another one's.
+    fn registered(
+        &mut self,
+        now: Now,
+        request: &NewRequest<'_>,
+        engine: &mut Engine,
+    ) -> Result<Option<u16>, RespondError> {
+        let Some(registrations) = &mut self.registrations else {
+            return Ok(None);
+        };
+        let message = &request.message;
+        let aor = match registrations.place_of(message, &mut self.lines) {
+            Place::Refused(answer) => {
+                let reply = Reply::new(answer.code).reason(answer.reason.as_bytes());
+                engine.answer_statelessly(request, &reply.headers(answer.headers))?;
+                return Ok(None);
+            }
+            Place::Elsewhere(worker) => return Ok(Some(worker)),
+            Place::Here(aor) => aor,
+        };
+        let source = request.flow.remote.ip();
+        match self.gate.check(message, source, now.unix_s) {
+            Ok(()) => {}
+            Err(stop) => return self.stop(now.unix_s, request, engine, stop).map(|()| None),
+        }
+        let confirmation = self.gate.confirmation();
+        let (first, room) = self.lines.split_at_mut(confirmation.len());
+        first.copy_from_slice(confirmation);
+        let answer = registrations.answer(now, request, aor, self.gate.user(), room);
+        let (code, reason, len) = (answer.code, answer.reason, answer.headers.len());
+        let begin = confirmation.len();
+        let headers = match code {
+            200 => &self.lines[..begin + len],
+            _ => &self.lines[begin..begin + len],
+        };
+        let reply = Reply::new(code).reason(reason.as_bytes()).headers(headers);
+        engine.answer(now.mono, request, &reply)?;
+        Ok(None)
+    }
+
+    /// Answers a request whose sender is not known.
+    fn stop(
+        &mut self,
+        unix_s: u64,
+        request: &NewRequest<'_>,
+        engine: &mut Engine,
+        stop: Stop,
+    ) -> Result<(), RespondError> {
+        let source = request.flow.remote.ip();
+        match stop {
+            Stop::Bad(reason) => {
+                let reply = Reply::new(400).reason(reason.as_bytes());
+                engine.answer_statelessly(request, &reply)
+            }
+            Stop::Challenge(why) => {
+                let lines = self.gate.challenge(&mut self.lines, source, why, unix_s)?;
+                engine.answer_statelessly(request, &Reply::new(401).headers(lines))
+            }
+        }
     }
 
     /// A REGISTER that takes the digest of a user (§22.2).
@@ -169,14 +302,7 @@ impl User {
                 let first = confirmation.len();
                 self.register(now, request, engine, orders, first)
             }
-            Err(Stop::Bad(reason)) => {
-                let reply = Reply::new(400).reason(reason.as_bytes());
-                engine.answer_statelessly(request, &reply)
-            }
-            Err(Stop::Challenge(why)) => {
-                let lines = self.gate.challenge(&mut self.lines, source, why, unix_s)?;
-                engine.answer_statelessly(request, &Reply::new(401).headers(lines))
-            }
+            Err(stop) => self.stop(unix_s, request, engine, stop),
         }
     }
 

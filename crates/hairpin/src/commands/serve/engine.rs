@@ -504,6 +504,10 @@ fn sip(config: &config::Sip) -> SipSettings {
     let mut sip = SipSettings::default();
     sip.test_uas = config.test_uas;
     sip.challenge = config.challenge;
+    sip.domains.clone_from(&config.domains);
+    sip.registrar.clone_from(&config.registrar);
+    sip.bindings = config.bindings;
+    sip.bindings_per_user = config.bindings_per_user;
     sip.digest_algorithms.clone_from(&config.digest_algorithms);
     sip.auth_int = config.auth_int;
     sip.userhash = config.userhash;

@@ -1,0 +1,150 @@
+//! The registrar of a worker. It has the bindings of those addresses of record whose keyed hash names the worker; a REGISTER that comes
+//! to another one is handed over before anything is kept of it, so that its retransmissions go the same way.
+
+use super::outgoing::worker_of;
+use super::settings::Orders;
+use sip::engine::NewRequest;
+use sip::{HashKey, Message, Mono, Now};
+use sip_server::Aor;
+use sip_server::flow::FlowId;
+use sip_server::location::{Limits, MemoryLocation};
+use sip_server::registrar::{
+    Access, Answer, Authority as _, Domains, Examined, Outcome, Registrar, Request, SameUser,
+};
+
+/// Where a REGISTER is answered.
+#[expect(
+    clippy::large_enum_variant,
+    reason = "it lives on the stack for one request"
+)]
+pub(super) enum Place<'b> {
+    /// At once, whoever sent it.
+    Refused(Answer<'b>),
+    /// By this worker.
+    Elsewhere(u16),
+    /// Here, once its sender is known.
+    Here(Option<Aor>),
+}
+
+/// A registrar and its bindings.
+#[derive(Debug)]
+pub(super) struct Registrations {
+    registrar: Registrar,
+    location: MemoryLocation,
+    number: u16,
+    workers: u16,
+    /// Tells the flows of this run of the server from those of others.
+    run: u32,
+}
+
+impl Registrations {
+    /// Of worker `number`; `None` if there is no domain. `key` is that of all workers, `seed` this worker's own.
+    pub(super) fn new(
+        number: u16,
+        orders: &Orders,
+        key: HashKey,
+        seed: u64,
+    ) -> Option<Registrations> {
+        let settings = &orders.settings;
+        // They were checked with all settings.
+        let domains = Domains::new(settings.domains.clone()).ok()?;
+        let registrar = Registrar::new(settings.registrar.clone(), domains, key, seed).ok()?;
+        (!settings.domains.is_empty()).then(|| Registrations {
+            registrar,
+            location: MemoryLocation::new(key, limits(orders)),
+            number,
+            workers: u16::try_from(orders.workers).unwrap_or(u16::MAX),
+            run: key.mac(b"run") as u32,
+        })
+    }
+
+    /// New settings. Bindings stay, also those of domains that are gone.
+    pub(super) fn obey(&mut self, orders: &Orders) {
+        let settings = &orders.settings;
+        if let Ok(domains) = Domains::new(settings.domains.clone()) {
+            // Both were checked with all settings.
+            let _ = self
+                .registrar
+                .configure(settings.registrar.clone(), domains);
+        }
+        self.location.set_limits(limits(orders));
+    }
+
+    /// When bindings end.
+    pub(super) fn next_deadline(&self) -> Option<Mono> {
+        self.location.next_deadline()
+    }
+
+    /// Removes the ended bindings of one address. Returns whether there were any.
+    pub(super) fn expire(&mut self, now: Mono) -> bool {
+        self.location.expire(now).is_some()
+    }
+
+    /// Bindings that are there.
+    pub(super) fn len(&self) -> usize {
+        self.location.len()
+    }
+
+    /// Where this REGISTER is answered. `buffer` is where header lines are written.
+    pub(super) fn place_of<'b>(&self, message: &Message<'_>, buffer: &'b mut [u8]) -> Place<'b> {
+        match self.registrar.examine(message, buffer) {
+            // There is no proxy that could forward it (RFC 3261 §10.3 step 1).
+            Examined::Foreign => Place::Refused(Answer {
+                code: 404,
+                reason: "Unknown Domain",
+                headers: &[],
+            }),
+            Examined::Refused(answer) => Place::Refused(answer),
+            Examined::Aor(None) => Place::Here(None),
+            Examined::Aor(Some(aor)) => match self.registrar.key_of(&aor).worker(self.workers) {
+                worker if worker == self.number => Place::Here(Some(aor)),
+                worker => Place::Elsewhere(worker),
+            },
+        }
+    }
+
+    /// The answer to a REGISTER that is answered here, of this user.
+    pub(super) fn answer<'b>(
+        &mut self,
+        now: Now,
+        request: &NewRequest<'_>,
+        aor: Option<Aor>,
+        user: &[u8],
+        buffer: &'b mut [u8],
+    ) -> Answer<'b> {
+        let access = match &aor {
+            Some(aor) => SameUser.access(Some(user), aor),
+            // It has no user that this one could be.
+            None => Access::NoSuchUser,
+        };
+        let connection = request.flow.connection;
+        let request = Request {
+            message: &request.message,
+            aor,
+            flow: FlowId {
+                worker: connection.map_or(self.number, worker_of),
+                run: self.run,
+                flow: request.flow,
+            },
+            access,
+        };
+        let location = &mut self.location;
+        match self.registrar.register(now, &request, location, buffer) {
+            Outcome::Answer(answer) => answer,
+            // Memory knows and saves at once.
+            Outcome::Later(..) | Outcome::Pending => Answer {
+                code: 500,
+                reason: "",
+                headers: &[],
+            },
+        }
+    }
+}
+
+/// A worker's part of all bindings.
+fn limits(orders: &Orders) -> Limits {
+    Limits {
+        per_user: orders.settings.bindings_per_user as usize,
+        total: orders.share(orders.settings.bindings),
+    }
+}
