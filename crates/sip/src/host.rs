@@ -87,7 +87,10 @@ fn ipv6(text: &[u8]) -> Option<Ipv6Addr> {
     if text.len() > 45 || !text.contains(&b':') {
         return None;
     }
-    std::str::from_utf8(text).ok()?.parse().ok()
+    let text = std::str::from_utf8(text).ok()?;
+    let address = text.parse().ok();
+    // RFC 5118 §4.5: the grammar of RFC 3261 made people write three colons before an embedded IPv4 address.
+    address.or_else(|| text.replacen(":::", "::", 1).parse().ok())
 }
 
 #[cfg(test)]
@@ -109,6 +112,17 @@ mod tests {
         ] {
             assert_eq!(ipv4(wrong.as_bytes()), None, "{wrong}");
         }
+    }
+
+    #[test]
+    fn three_colons_are_taken_for_two_rfc5118_4_5() {
+        assert_eq!(
+            Host::new(b"[2001:db8:::192.0.2.1]"),
+            Host::new(b"[2001:db8::192.0.2.1]")
+        );
+        assert!(Host::new(b"[2001:db8:::1:::2]").is_none());
+        assert!(Host::new(b"[2001:db8::::1]").is_none());
+        assert!(Host::new(b"[2001::db8:::1]").is_none());
     }
 
     #[test]

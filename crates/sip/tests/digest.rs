@@ -57,6 +57,7 @@ const POLICY: Policy<'static> = Policy {
     algorithms: &Algorithm::ALL,
     nonce_lifetime_s: 300,
     takes_no_qop: false,
+    takes_any_uri: false,
     offers_integrity: false,
     hashes_usernames: false,
 };
@@ -260,6 +261,31 @@ fn old_and_foreign_nonces_are_stale() {
 }
 
 #[test]
+fn an_equivalent_uri_is_the_request_uri_and_any_other_by_option_rfc7616_3_4_6() {
+    let mut world = World::new();
+    let request = String::from_utf8(reply(&world.challenge(1), b"secret", 1)).expect("text");
+    let other = |uri: &str| {
+        request
+            .replacen("REGISTER sip:example.com", uri, 1)
+            .into_bytes()
+    };
+    let same = other("REGISTER sip:EXAMPLE.com:5060;transport=UDP");
+    assert_ne!(same, request.as_bytes());
+    assert_eq!(world.ask(&same, Method::Register, true), Outcome::Accepted);
+
+    let request = String::from_utf8(reply(&world.challenge(2), b"secret", 1)).expect("text");
+    let other = request.replacen("REGISTER sip:example.com", "REGISTER sip:inside.example", 1);
+    let flaw = Outcome::Bad(Flaw::Uri);
+    assert_eq!(world.ask(other.as_bytes(), Method::Register, true), flaw);
+    world.policy.takes_any_uri = true;
+    let accepted = Outcome::Accepted;
+    assert_eq!(
+        world.ask(other.as_bytes(), Method::Register, true),
+        accepted
+    );
+}
+
+#[test]
 fn credentials_that_contradict_the_request_are_bad() {
     let mut world = World::new();
     let request = String::from_utf8(reply(&world.challenge(1), b"secret", 1)).expect("text");
@@ -278,7 +304,7 @@ fn credentials_that_contradict_the_request_are_bad() {
     assert_eq!(ask("nc=00000001", "nc=1"), Outcome::Bad(Flaw::Count));
     assert_eq!(ask(", cnonce=\"0a4f113b\"", ""), Outcome::Bad(Flaw::Cnonce));
     assert_eq!(ask("qop=auth", "qop=auth-int"), Outcome::Denied);
-    assert_eq!(ask(", qop=auth, nc", ", nc"), Outcome::Denied);
+    assert_eq!(ask(", qop=auth, nc", ", nc"), Outcome::Bad(Flaw::Qop));
     assert_eq!(
         ask("realm=\"example.com", "realm=\"example.org"),
         Outcome::Denied
@@ -307,7 +333,10 @@ fn without_qop_a_nonce_is_good_once() {
     );
     assert_eq!(world.ask(&request, Method::Register, true), Outcome::Stale);
     world.policy.takes_no_qop = false;
-    assert_eq!(world.ask(&request, Method::Register, true), Outcome::Denied);
+    assert_eq!(
+        world.ask(&request, Method::Register, true),
+        Outcome::Bad(Flaw::Qop)
+    );
 }
 
 #[test]

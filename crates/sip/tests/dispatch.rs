@@ -38,6 +38,8 @@ struct World {
     now: Now,
     sent: Vec<Sent>,
     connects: Vec<ConnectKey>,
+    /// Of the requests.
+    class: Class,
 }
 
 fn name(text: &str) -> DnsName {
@@ -75,6 +77,7 @@ impl World {
             now: Now::default(),
             sent: Vec::new(),
             connects: Vec::new(),
+            class: Class::New,
         }
     }
 
@@ -116,7 +119,7 @@ impl World {
         let order = Order {
             target: uri.as_bytes(),
             pieces: &[head.as_bytes(), &body],
-            class: Class::New,
+            class: self.class,
             mark: Mark(77),
             reach,
             flow: None,
@@ -289,6 +292,32 @@ fn a_503_leads_to_the_next_server_with_another_branch_rfc3263_4_3() {
     world.pass(61);
     world.send("REGISTER", "sip:example.org");
     assert_eq!(world.last().to, ([192, 0, 2, 10], 5070).into());
+}
+
+#[test]
+fn the_only_server_is_left_alone_as_long_as_it_asks_rfc3261_21_5_4() {
+    let mut world = World::new();
+    world.send("REGISTER", "sip:192.0.2.10");
+    assert_eq!(
+        world.respond(503, "Retry-After: 60\r\n"),
+        Some(Mark(77)),
+        "there is no other"
+    );
+    world.pass(59);
+    let sent = world.sent.len();
+    world.send("REGISTER", "sip:192.0.2.10");
+    assert_eq!(world.told(), Some(Failure::LeftAlone));
+    assert_eq!(world.sent.len(), sent);
+    // What belongs to a dialog is sent all the same, and its answer ends nothing.
+    world.class = Class::Finishing;
+    world.send("BYE", "sip:192.0.2.10");
+    assert_eq!(world.respond(200, ""), Some(Mark(77)));
+    world.class = Class::New;
+    world.send("REGISTER", "sip:192.0.2.10");
+    assert_eq!(world.told(), Some(Failure::LeftAlone));
+    world.pass(2);
+    world.send("REGISTER", "sip:192.0.2.10");
+    assert_eq!(world.respond(200, ""), Some(Mark(77)));
 }
 
 #[test]

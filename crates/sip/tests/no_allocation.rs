@@ -123,6 +123,7 @@ fn authentication_does_not_allocate() {
             algorithms: &Algorithm::ALL,
             nonce_lifetime_s: 9,
             takes_no_qop: false,
+            takes_any_uri: false,
             offers_integrity: false,
             hashes_usernames: false,
         };

@@ -60,6 +60,7 @@ struct Guests {
     users: HashMap<Vec<u8>, Box<[Ha1]>>,
     /// Their names by the hashes of them (RFC 7616 §3.4.4), by each of the algorithms.
     hashed: HashMap<Vec<u8>, Vec<u8>>,
+    takes_any_uri: bool,
 }
 
 impl Guests {
@@ -85,6 +86,7 @@ impl Guests {
             realm: orders.realm.clone(),
             algorithms,
             offers_integrity: settings.auth_int,
+            takes_any_uri: settings.digest_any_uri,
             hashes_usernames: settings.userhash,
         }
     }
@@ -95,6 +97,7 @@ impl Guests {
             algorithms: &self.algorithms,
             nonce_lifetime_s: NONCE_LIFETIME_S,
             takes_no_qop: false,
+            takes_any_uri: self.takes_any_uri,
             offers_integrity: self.offers_integrity,
             hashes_usernames: self.hashes_usernames,
         }

@@ -5,6 +5,8 @@ use sip::flow::{Carrier, Flow};
 use sip::header::Contact;
 use sip::verdict::Rules;
 use sip::{HeaderKind, Message};
+use std::io::Write as _;
+use std::net::IpAddr;
 
 /// The one type of body that is understood.
 const TYPES: &[u8] = b"application/sdp";
@@ -185,11 +187,26 @@ impl Sips {
 }
 
 /// The answer to an offer that accepts none of its media (RFC 3264 §6), or an offer of none (§5).
-pub(super) fn without_media(sdp: &mut Vec<u8>, message: &Message<'_>) {
+///
+/// `local` is this server's address, `session` a number that no other answer has (RFC 4566 §5.2).
+pub(super) fn without_media(sdp: &mut Vec<u8>, message: &Message<'_>, local: IpAddr, session: u64) {
     sdp.clear();
-    sdp.extend_from_slice(
-        b"v=0\r\no=- 0 0 IN IP4 192.0.2.0\r\ns=-\r\nc=IN IP4 192.0.2.0\r\nt=0 0\r\n",
-    );
+    let family: &[u8] = if local.is_ipv4() {
+        b" 1 IN IP4 "
+    } else {
+        b" 1 IN IP6 "
+    };
+    sdp.extend_from_slice(b"v=0\r\no=- ");
+    // Writing to a vector cannot fail.
+    let _ = write!(sdp, "{session}");
+    let origin = sdp.len();
+    sdp.extend_from_slice(family);
+    let _ = write!(sdp, "{local}");
+    // " 1 IN ..", behind the version.
+    let place = origin + b" 1 ".len()..sdp.len();
+    sdp.extend_from_slice(b"\r\ns=-\r\nc=");
+    sdp.extend_from_within(place);
+    sdp.extend_from_slice(b"\r\nt=0 0\r\n");
     for line in message.body().split(|byte| *byte == b'\n') {
         let Some(media) = line.trim_ascii_end().strip_prefix(b"m=") else {
             continue;

@@ -29,6 +29,8 @@ pub struct SipSettings {
     pub digest_algorithms: Vec<Algorithm>,
     /// Whether `auth-int` is offered beside `auth`. Default: no.
     pub auth_int: bool,
+    /// Whether the `uri` of credentials may be another one than the Request-URI, for a server behind an edge that rewrites that. Default: no.
+    pub digest_any_uri: bool,
     /// Whether clients are asked to hash the names of their users. Default: no, for From and To say them anyway.
     pub userhash: bool,
     /// How long a message may be expected to wait before work is refused; zero turns overload control off. Default 200 ms.
@@ -78,6 +80,7 @@ impl Default for SipSettings {
             bindings_per_user: 10,
             digest_algorithms: vec![Algorithm::Sha256, Algorithm::Md5],
             auth_int: false,
+            digest_any_uri: false,
             userhash: false,
             tolerance: Duration::from_millis(200),
             service_time: Duration::ZERO,

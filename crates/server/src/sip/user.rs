@@ -376,7 +376,7 @@ impl User {
             self.ringing.begin(now, key, message);
             return Ok(());
         }
-        lines::without_media(&mut self.body, message);
+        lines::without_media(&mut self.body, message, request.flow.local.ip(), now.0);
         let lines = lines::dialog(&mut self.lines, &request.flow, is_sips, &self.abilities)?;
         // Whom a BYE would go to if no ACK comes.
         let target = contact.map_or(&b""[..], |contact| contact.uri);

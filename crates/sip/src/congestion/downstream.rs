@@ -14,6 +14,8 @@ use crate::Mono;
 const HOPS: usize = 64;
 /// RFC 7339 §4.3: where oc-validity is absent.
 const DEFAULT_VALIDITY: Duration = Duration::from_millis(500);
+/// A server that ends, or whose report was forged, holds nobody back for longer. One that lives reports with each response.
+const LONGEST_VALIDITY: Duration = Duration::from_secs(60);
 /// Requests saved up by the rate algorithm, so that small bursts pass: RFC 7415 §3.5.2 has a bucket that fills with each request up to
 /// TAU1, and up to TAU2 for what is protected. Counted from the top they are 1 and -4 requests of these.
 const RATE_BURST: f64 = 4.0;
@@ -184,6 +186,7 @@ impl Downstream {
             }
         }
         let validity = feedback.validity.unwrap_or(DEFAULT_VALIDITY);
+        let validity = validity.min(LONGEST_VALIDITY);
         if validity.is_zero() {
             // RFC 7339 §4.3: zero ends it. The hop stays a moment with nothing to hold back, to know old reports by. One that
             // has asked for nothing takes no place.

@@ -149,6 +149,9 @@ pub struct Policy<'r> {
     /// Whether credentials without `qop` are taken (RFC 2617 had it optional). Each then costs a challenge: see
     /// [`Replay`](super::Replay).
     pub takes_no_qop: bool,
+    /// Whether `uri` may be another one than the Request-URI: for servers behind an edge that rewrites the Request-URI. The response is computed from
+    /// `uri`, so that credentials for one target then serve for another until their nonce count is used.
+    pub takes_any_uri: bool,
     /// Whether `auth-int` is offered beside `auth`: the body is protected, too, as long as no proxy changes it.
     pub offers_integrity: bool,
     /// Whether clients are asked to hash their names (RFC 7616 §3.4.4). Hashed names are credentials in any case.
@@ -184,8 +187,10 @@ pub enum Outcome {
 /// How a request contradicts itself.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Flaw {
-    /// `uri` is not the Request-URI, nor means the same (RFC 7616 §3.4.6).
+    /// `uri` is not equivalent to the Request-URI (RFC 7616 §3.4.6; [`Uri::is_equivalent`]).
     Uri,
+    /// There is no `qop`, but it was asked for (RFC 8760 §2.6): the client speaks RFC 2069.
+    Qop,
     /// With `qop` there must be a nonce count of eight hexadecimal digits (RFC 7616 §3.4).
     Count,
     /// With `qop` there must be a `cnonce`.
@@ -198,6 +203,7 @@ impl Flaw {
     pub const fn phrase(self) -> &'static str {
         match self {
             Flaw::Uri => "Digest URI Is Not the Request-URI",
+            Flaw::Qop => "Missing qop",
             Flaw::Count => "Missing or Malformed Nonce Count",
             Flaw::Cnonce => "Missing cnonce",
         }
@@ -241,11 +247,13 @@ impl Server<'_> {
             }
             Some(Some(_)) => {}
             None if self.policy.takes_no_qop => {}
-            Some(None) | None => return Err(Outcome::Denied),
+            None => return Err(Outcome::Bad(Flaw::Qop)),
+            Some(None) => return Err(Outcome::Denied),
         }
-        // RFC 7616 §3.4.6: the URI is the request's, or means the same.
-        let is_same = credentials.uri == asked.uri
-            || matches!((Uri::parse(credentials.uri), Uri::parse(asked.uri)), (Ok(ours), Ok(theirs)) if ours == theirs);
+        // RFC 7616 §3.4.6: the URI is the request's, or equivalent.
+        let is_same = self.policy.takes_any_uri
+            || credentials.uri == asked.uri
+            || matches!((Uri::parse(credentials.uri), Uri::parse(asked.uri)), (Ok(ours), Ok(theirs)) if ours.is_equivalent(&theirs));
         if !is_same {
             return Err(Outcome::Bad(Flaw::Uri));
         }

@@ -279,6 +279,7 @@ impl Dispatcher {
         let (outcome, why) = match failure {
             ClientFailure::TimedOut => (Outcome::TimedOut, Failure::TimedOut),
             ClientFailure::TransportFailed => (Outcome::TransportFailed, Failure::TransportFailed),
+            ClientFailure::Cancelled => return self.fail(key, Failure::Cancelled),
         };
         // RFC 3263 §4.3: only who has not answered at all has failed; who rings, or works on it, has not.
         let outcome = if request.heard && failure == ClientFailure::TimedOut {

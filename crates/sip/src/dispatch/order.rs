@@ -178,6 +178,9 @@ pub enum Failure {
     /// It leads where it may not go, or where nothing here can: 403, or 503.
     #[error("the URI leads to no address that requests may go to")]
     Forbidden,
+    /// Every server has asked by Retry-After to be left alone for a while: 503.
+    #[error("every server has asked to be left alone for a while (Retry-After)")]
+    LeftAlone,
     /// No server answered in time: 408 (RFC 3261 §8.1.3.1).
     #[error("no server answered in time")]
     TimedOut,

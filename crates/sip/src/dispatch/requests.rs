@@ -113,6 +113,14 @@ impl Dispatcher {
         if servers.is_empty() {
             return self.fail(key, Failure::Forbidden);
         }
+        // RFC 3261 §21.5.4: "SHOULD NOT forward any other requests to that server". What belongs to a dialog may go nowhere else.
+        if request.class == Class::New {
+            let penalties = &self.penalties;
+            servers.retain(|server| !penalties.has_asked(now, server.carrier, server.remote));
+        }
+        if servers.is_empty() {
+            return self.fail(key, Failure::LeftAlone);
+        }
         request.asked = Vec::new();
         request.servers = Some(Failover::new(servers, now, config.patience));
         self.try_next(now, engine, key, Failure::TransportFailed);

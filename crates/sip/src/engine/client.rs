@@ -63,6 +63,8 @@ impl Engine {
             connection,
             is_named: connection.is_some(),
             is_counted: false,
+            older: None,
+            newer: None,
             mark: out.mark,
             message: Some(message),
             partner: None,
@@ -193,10 +195,26 @@ impl Engine {
         let Some(client) = self.clients.slab.get(key.slot, key.generation) else {
             return;
         };
+        // It waits for a connection: the server must not hear of what nobody wants.
+        let is_unsent = client.to.carrier.is_reliable() && client.connection.is_none();
+        if is_unsent && matches!(client.machine, Machine::Invite(_)) {
+            return self.abandon_unsent(now, key);
+        }
         if let Machine::Invite(machine) = &mut client.machine {
             let step = machine.cancel(now, &timers);
             self.carry_out_client(now, key, step, None, false);
         }
+    }
+
+    /// Ends a transaction whose request was never sent.
+    fn abandon_unsent(&mut self, now: Mono, key: ClientKey) {
+        let client = self.clients.slab.get(key.slot, key.generation);
+        if let Some(mark) = client.and_then(|client| client.mark.take()) {
+            let failure = ClientFailure::Cancelled;
+            self.outputs
+                .event(Event::ClientFailed { key, mark, failure });
+        }
+        self.end_client(now, key);
     }
 
     /// Sends the transaction's message, or waits for a connection to send it over.
@@ -232,12 +250,18 @@ impl Engine {
         let to = SendTo::Stream(connection);
         self.outputs.send(to, Origin::Client(key), bytes);
         client.may_be_udp = false;
-        client.connection = Some(connection);
-        if !std::mem::replace(&mut client.is_counted, true) {
-            self.connections.count_client(now, connection, true);
-        }
         if matches!(client.machine, Machine::Other(_)) {
             release(&mut self.store, &mut client.message);
+        }
+        let before = client.connection.replace(connection);
+        let before = before.filter(|_| client.is_counted);
+        if before != Some(connection) {
+            client.is_counted = true;
+            let neighbours = (client.older.take(), client.newer.take());
+            if let Some(before) = before {
+                self.leave_connection(now, neighbours, before);
+            }
+            self.join_connection(now, key.slot, connection);
         }
     }
 
@@ -378,14 +402,44 @@ impl Engine {
         }
     }
 
-    /// The transactions whose request went over a connection. Cold: a connection with requests under way has closed.
-    pub(super) fn clients_on(&self, connection: ConnectionKey) -> Vec<ClientKey> {
-        self.clients
-            .slab
-            .iter()
-            .filter(|(_, client)| client.connection == Some(connection))
-            .map(|((slot, generation), _)| ClientKey { slot, generation })
-            .collect()
+    /// Adds a transaction to the list of those whose request went over this connection.
+    fn join_connection(&mut self, now: Mono, slot: u32, connection: ConnectionKey) {
+        let older = self.connections.join(now, connection, slot);
+        if let Some((_, client)) = self.clients.slab.at(slot) {
+            client.older = older;
+        }
+        if let Some((_, older)) = older.and_then(|older| self.clients.slab.at(older)) {
+            older.newer = Some(slot);
+        }
+    }
+
+    /// Takes a transaction with these neighbours out of that list.
+    fn leave_connection(
+        &mut self,
+        now: Mono,
+        (older, newer): (Option<u32>, Option<u32>),
+        connection: ConnectionKey,
+    ) {
+        if let Some((_, client)) = older.and_then(|older| self.clients.slab.at(older)) {
+            client.newer = newer;
+        }
+        if let Some((_, client)) = newer.and_then(|newer| self.clients.slab.at(newer)) {
+            client.older = older;
+        }
+        let newest = newer.is_none().then_some(older);
+        self.connections.leave(now, connection, newest);
+    }
+
+    /// The transactions whose request went over a connection, of which this is the newest.
+    pub(super) fn clients_from(&mut self, newest: Option<u32>) -> Vec<ClientKey> {
+        let mut keys = Vec::new();
+        let mut next = newest;
+        while let Some((generation, client)) = next.and_then(|slot| self.clients.slab.at(slot)) {
+            let slot = next.unwrap_or_default();
+            keys.push(ClientKey { slot, generation });
+            next = client.older;
+        }
+        keys
     }
 
     pub(super) fn set_client_timer(&mut self, slot: u32) {
@@ -405,7 +459,7 @@ impl Engine {
         self.clients.wheel.remove(key.slot);
         release(&mut self.store, &mut client.message);
         if let Some(connection) = client.connection.filter(|_| client.is_counted) {
-            self.connections.count_client(now, connection, false);
+            self.leave_connection(now, (client.older, client.newer), connection);
         }
         if let Some(mark) = client.mark {
             self.outputs.event(Event::ClientEnded { key, mark });

@@ -28,6 +28,9 @@ pub(super) struct Client {
     pub(super) is_named: bool,
     /// The connection knows of this transaction.
     pub(super) is_counted: bool,
+    /// The neighbours, by slot, in the list of the transactions whose request went over the same connection.
+    pub(super) older: Option<u32>,
+    pub(super) newer: Option<u32>,
     pub(super) mark: Option<Mark>,
     /// The request, or the ACK later, as long as it may have to be sent again or a CANCEL be made from it.
     pub(super) message: Option<Cell>,

@@ -62,8 +62,8 @@ struct Connection {
     client: Option<Box<Client>>,
     /// We opened it, so we close it.
     ours: bool,
-    /// Client transactions whose request went over it.
-    clients: u32,
+    /// The slot of the newest client transaction whose request went over it; the others are a list behind it.
+    newest: Option<u32>,
     used_at: Mono,
 }
 
@@ -131,7 +131,7 @@ impl Connections {
             name: name.clone(),
             client: None,
             ours,
-            clients: 0,
+            newest: None,
             used_at: now,
         };
         if self.open.insert(key, connection).is_none() {
@@ -186,11 +186,9 @@ impl Connections {
         }
     }
 
-    /// Forgets a connection; says whether requests were sent over it.
-    pub(super) fn remove(&mut self, key: ConnectionKey) -> bool {
-        let Some(connection) = self.open.remove(&key) else {
-            return false;
-        };
+    /// Forgets a connection. Returns the slot of the newest client transaction whose request went over it.
+    pub(super) fn remove(&mut self, key: ConnectionKey) -> Option<u32> {
+        let connection = self.open.remove(&key)?;
         self.ours -= usize::from(connection.ours);
         let aliases = connection.client.map(|client| client.aliases);
         let own = (connection.carrier, connection.remote, connection.name);
@@ -199,18 +197,21 @@ impl Connections {
                 self.by_remote.remove(&remote);
             }
         }
-        connection.clients > 0
+        connection.newest
     }
 
-    /// A client transaction uses the connection, or does not any more.
-    pub(super) fn count_client(&mut self, now: Mono, key: ConnectionKey, begins: bool) {
+    /// The client transaction in this slot uses the connection. Returns the slot of the one before it.
+    pub(super) fn join(&mut self, now: Mono, key: ConnectionKey, slot: u32) -> Option<u32> {
+        let connection = self.open.get_mut(&key)?;
+        connection.used_at = now;
+        connection.newest.replace(slot)
+    }
+
+    /// A client transaction uses the connection no more. If it was the newest, `newest` is the one that now is.
+    pub(super) fn leave(&mut self, now: Mono, key: ConnectionKey, newest: Option<Option<u32>>) {
         if let Some(connection) = self.open.get_mut(&key) {
             connection.used_at = now;
-            connection.clients = if begins {
-                connection.clients + 1
-            } else {
-                connection.clients.saturating_sub(1)
-            };
+            connection.newest = newest.unwrap_or(connection.newest);
         }
     }
 
@@ -273,7 +274,7 @@ impl Connections {
         }
         self.swept_at = now;
         let is_idle = |connection: &Connection| {
-            connection.ours && connection.clients == 0 && now.since(connection.used_at) >= idle
+            connection.ours && connection.newest.is_none() && now.since(connection.used_at) >= idle
         };
         let idle: Vec<ConnectionKey> = self
             .open

@@ -283,10 +283,9 @@ impl Engine {
 
     /// A connection is gone. Requests that went over it and were not answered at all have failed (RFC 3261 §17.1.4).
     pub fn disconnected(&mut self, now: Mono, connection: ConnectionKey) {
-        if self.connections.remove(connection) {
-            for key in self.clients_on(connection) {
-                self.client_transport_failed(now, key);
-            }
+        let newest = self.connections.remove(connection);
+        for key in self.clients_from(newest) {
+            self.client_transport_failed(now, key);
         }
     }
 

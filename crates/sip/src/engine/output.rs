@@ -59,6 +59,8 @@ pub enum ClientFailure {
     TimedOut,
     /// The request could not be sent: for a TU a 503 (RFC 3261 §8.1.3.1).
     TransportFailed,
+    /// The TU has cancelled it before it was sent: 487. Nothing of it will be sent.
+    Cancelled,
 }
 
 /// How a server transaction failed.

@@ -159,6 +159,8 @@ impl Engine {
             connection,
             is_named,
             is_counted: false,
+            older: None,
+            newer: None,
             mark: None,
             message,
             partner: Some(key),

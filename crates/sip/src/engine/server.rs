@@ -132,13 +132,12 @@ impl Engine {
         (worker == self.config.worker && waits).then_some(ServerKey { slot, generation })
     }
 
-    /// The dialog that a To tag of ours names has ended with a BYE of the peer's. A 2xx that was not acknowledged is repeated as before, for
-    /// its client may wait for it (RFC 3261 §13.3.1.4); but no BYE is asked for if no ACK comes.
+    /// The dialog that a To tag of ours names has ended with a BYE of the peer's. A 2xx that was not acknowledged is not repeated any more: who
+    /// sends a BYE has got it (RFC 3261 §15).
     pub fn dialog_ended(&mut self, named: Branch) {
-        if named.worker == self.config.worker
-            && let Some(server) = self.servers.slab.get(named.slot, named.generation)
-        {
-            server.has_ended = true;
+        if named.worker == self.config.worker {
+            let (slot, generation) = (named.slot, named.generation);
+            self.stop_repeating(ServerKey { slot, generation });
         }
     }
 
@@ -206,7 +205,6 @@ impl Engine {
             layout: Layout::default(),
             response: None,
             target_len: 0,
-            has_ended: false,
             dialog,
             kin,
             algorithm: self.agreed_upon(&request.via),
@@ -493,8 +491,7 @@ impl Engine {
     pub(super) fn tell_server(&mut self, key: ServerKey, telling: Telling) {
         let server = self.servers.slab.get(key.slot, key.generation);
         if let (Telling::NoAck, Some(server)) = (telling, &server)
-            && let (false, 1.., Some(cell)) =
-                (server.has_ended, server.target_len, &server.response)
+            && let (1.., Some(cell)) = (server.target_len, &server.response)
         {
             let target_len = usize::from(server.target_len);
             let kept = self.store.get(cell);

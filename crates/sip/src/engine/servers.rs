@@ -40,8 +40,6 @@ pub(super) struct Server {
     pub(super) response: Option<Cell>,
     /// Bytes of that remote target.
     pub(super) target_len: u16,
-    /// The peer has ended that dialog already.
-    pub(super) has_ended: bool,
     /// What was agreed upon with the client (RFC 7339 §5.1): the responses of a TU need not say so any more.
     pub(super) algorithm: Option<Algorithm>,
     /// The dialog that its To tag is bound to; 0 if it begins none.

@@ -15,10 +15,17 @@ const SILENT: Duration = Duration::from_secs(32);
 /// No Retry-After counts for longer: the server will be tried again within the hour.
 const LONGEST: Duration = Duration::from_secs(3600);
 
+#[derive(Clone, Copy, Debug)]
+struct Entry {
+    until: Mono,
+    /// It asked for it by Retry-After. If not, it was silent.
+    has_asked: bool,
+}
+
 /// The list. It belongs to one worker, as its transactions do.
 #[derive(Debug)]
 pub struct Penalties {
-    until: HashMap<(Carrier, SocketAddr), Mono, crate::hash::Seeded>,
+    entries: HashMap<(Carrier, SocketAddr), Entry, crate::hash::Seeded>,
 }
 
 impl Penalties {
@@ -26,7 +33,7 @@ impl Penalties {
     #[must_use]
     pub fn new(key: HashKey) -> Penalties {
         Penalties {
-            until: HashMap::with_hasher(crate::hash::Seeded::new(key)),
+            entries: HashMap::with_hasher(crate::hash::Seeded::new(key)),
         }
     }
 
@@ -40,41 +47,64 @@ impl Penalties {
     ) {
         if retry_after_s > 0 {
             let pause = Duration::from_secs(u64::from(retry_after_s)).min(LONGEST);
-            self.put(now, carrier, server, pause);
+            self.put(now, carrier, server, pause, true);
         }
     }
 
     /// It did not answer, or cannot be reached (RFC 3263 §4.3).
     pub fn silent(&mut self, now: Mono, carrier: Carrier, server: SocketAddr) {
-        self.put(now, carrier, server, SILENT);
+        if !self.has_asked(now, carrier, server) {
+            self.put(now, carrier, server, SILENT, false);
+        }
     }
 
-    /// It answered.
+    /// It answered, so it is not silent. What it asked for stays: it may answer what belongs to a dialog meanwhile.
     pub fn answered(&mut self, carrier: Carrier, server: SocketAddr) {
-        if !self.until.is_empty() {
-            self.until.remove(&(carrier, server));
+        let key = (carrier, server);
+        if self.entries.get(&key).is_some_and(|entry| !entry.has_asked) {
+            self.entries.remove(&key);
         }
     }
 
     /// Whether it is to be left alone now.
     #[must_use]
     pub fn is_listed(&self, now: Mono, carrier: Carrier, server: SocketAddr) -> bool {
-        !self.until.is_empty()
-            && self
-                .until
-                .get(&(carrier, server))
-                .is_some_and(|until| *until > now)
+        self.entry(now, carrier, server).is_some()
     }
 
-    fn put(&mut self, now: Mono, carrier: Carrier, server: SocketAddr, pause: Duration) {
-        if self.until.len() >= MOST {
-            self.until.retain(|_, until| *until > now);
+    /// Whether it has asked by Retry-After to be left alone now: nothing new is sent to it (RFC 3261 §21.5.4).
+    #[must_use]
+    pub fn has_asked(&self, now: Mono, carrier: Carrier, server: SocketAddr) -> bool {
+        self.entry(now, carrier, server)
+            .is_some_and(|entry| entry.has_asked)
+    }
+
+    fn entry(&self, now: Mono, carrier: Carrier, server: SocketAddr) -> Option<&Entry> {
+        if self.entries.is_empty() {
+            return None;
+        }
+        let entry = self.entries.get(&(carrier, server));
+        entry.filter(|entry| entry.until > now)
+    }
+
+    fn put(
+        &mut self,
+        now: Mono,
+        carrier: Carrier,
+        server: SocketAddr,
+        pause: Duration,
+        has_asked: bool,
+    ) {
+        if self.entries.len() >= MOST {
+            self.entries.retain(|_, entry| entry.until > now);
         }
         // With so many servers silent the list is of no use: it starts anew.
-        if self.until.len() >= MOST {
-            self.until.clear();
+        if self.entries.len() >= MOST {
+            self.entries.clear();
         }
-        self.until.insert((carrier, server), now.plus(pause));
+        let until = now.plus(pause);
+        self.entries
+            .insert((carrier, server), Entry { until, has_asked });
     }
 }
 
@@ -94,10 +124,16 @@ mod tests {
         list.unavailable(Mono(0), Carrier::Udp, server, 20);
         assert!(is_listed(&list, 19) && !is_listed(&list, 20));
         assert!(!list.is_listed(Mono(0), Carrier::Tcp, server));
+        assert!(list.has_asked(Mono(0), Carrier::Udp, server));
         list.answered(Carrier::Udp, server);
-        assert!(!is_listed(&list, 1));
         list.silent(Mono(0), Carrier::Udp, server);
-        assert!(is_listed(&list, 31) && !is_listed(&list, 32));
+        assert!(is_listed(&list, 19) && !is_listed(&list, 20));
+        let later = Mono::default().plus_secs(20);
+        list.silent(later, Carrier::Udp, server);
+        assert!(is_listed(&list, 51) && !is_listed(&list, 52));
+        assert!(!list.has_asked(later, Carrier::Udp, server));
+        list.answered(Carrier::Udp, server);
+        assert!(!is_listed(&list, 21));
         list.unavailable(Mono(0), Carrier::Udp, server, u32::MAX);
         assert!(!is_listed(&list, 3600));
     }
@@ -107,7 +143,7 @@ mod tests {
         let mut list = Penalties::new(HashKey::new([1; 16]));
         for port in 1..10_000 {
             list.silent(Mono(0), Carrier::Udp, ([192, 0, 2, 1], port).into());
-            assert!(list.until.len() <= MOST);
+            assert!(list.entries.len() <= MOST);
         }
     }
 }

@@ -39,6 +39,41 @@ impl PartialEq for SipUri<'_> {
     }
 }
 
+impl Uri<'_> {
+    /// Whether both lead to the same place: like `==`, but a port that is left out is the default one, and `transport` does not count. Phones
+    /// write their digest `uri` so (RFC 7616 §3.4.6 leaves it to the server what is "equivalent").
+    #[must_use]
+    pub fn is_equivalent(&self, other: &Uri<'_>) -> bool {
+        match (self, other) {
+            (Uri::Sip(ours), Uri::Sip(theirs)) => ours.is_equivalent(theirs),
+            (ours, theirs) => ours == theirs,
+        }
+    }
+}
+
+impl SipUri<'_> {
+    fn is_equivalent(&self, other: &SipUri<'_>) -> bool {
+        let port = |uri: &SipUri<'_>| uri.port.unwrap_or(if uri.is_sips { 5061 } else { 5060 });
+        // RFC 3261 §19.1.2: over TLS the default is 5061, whatever the scheme.
+        let over_tls = |uri: &SipUri<'_>| {
+            let transport = uri.params.get(b"transport").flatten();
+            transport.is_some_and(|name| eq_ignore_case(name, b"tls"))
+        };
+        let is_default = |uri: &SipUri<'_>| match uri.port {
+            None => true,
+            Some(port) => port == 5060 || port == 5061 && over_tls(uri),
+        };
+        let same_port = port(self) == port(other) || (is_default(self) && is_default(other));
+        self.is_sips == other.is_sips
+            && same_port
+            && self.host == other.host
+            && eq_optional(self.user, other.user)
+            && eq_optional(self.password, other.password)
+            && eq_params_but(Some(b"transport"), &self.params, &other.params)
+            && eq_headers(&self.headers, &other.headers)
+    }
+}
+
 impl PartialEq for TelUri<'_> {
     /// RFC 3966 §4: without visual separators, and with the same parameters in any order.
     fn eq(&self, other: &TelUri<'_>) -> bool {
@@ -85,8 +120,15 @@ fn eq_values(ours: Option<&[u8]>, theirs: Option<&[u8]>) -> bool {
 
 /// What both have must be the same; what one has counts only if it is one of [`NEVER_IGNORED`].
 fn eq_params(ours: &UriParams<'_>, theirs: &UriParams<'_>) -> bool {
+    eq_params_but(None, ours, theirs)
+}
+
+/// The same without one parameter.
+fn eq_params_but(but: Option<&[u8]>, ours: &UriParams<'_>, theirs: &UriParams<'_>) -> bool {
+    let counts = |name: &[u8]| but.is_none_or(|but| !eq_ignore_case(but, name));
     let agrees = |ours: &UriParams<'_>, theirs: &UriParams<'_>| {
-        ours.iter().all(|(name, value)| match theirs.get(name) {
+        let mut all = ours.iter().filter(|(name, _)| counts(name));
+        all.all(|(name, value)| match theirs.get(name) {
             Some(other) => eq_values(value, other),
             None => !NEVER_IGNORED
                 .iter()
@@ -175,6 +217,37 @@ mod tests {
         ] {
             assert!(!same(ours, theirs), "{ours} {theirs}");
         }
+    }
+
+    #[test]
+    fn a_default_port_and_a_transport_make_no_other_place() {
+        let same = |ours: &'static str, theirs: &'static str| {
+            let parse = |text: &'static str| Uri::parse(text.as_bytes()).expect("a URI");
+            let (ours, theirs) = (parse(ours), parse(theirs));
+            assert_eq!(ours.is_equivalent(&theirs), theirs.is_equivalent(&ours));
+            ours.is_equivalent(&theirs)
+        };
+        for other in [
+            "sip:a@x:5060",
+            "sip:a@X;transport=udp",
+            "sip:a@x:5060;transport=TCP",
+            "sip:a@x;transport=tls",
+            "sip:a@x:5061;transport=tls",
+        ] {
+            assert!(same("sip:a@x", other), "{other}");
+        }
+        assert!(same("sips:a@x", "sips:a@x:5061;transport=tcp"));
+        for other in [
+            "sip:a@x:5061",
+            "sip:b@x",
+            "sips:a@x",
+            "sip:a@y",
+            "sip:a@x;user=phone",
+            "sip:a@x;maddr=1.1.1.1;transport=udp",
+        ] {
+            assert!(!same("sip:a@x", other), "{other}");
+        }
+        assert!(same("tel:1-2", "tel:12"));
     }
 
     #[test]

@@ -109,6 +109,7 @@ impl Node {
         let code = match failure {
             ClientFailure::TimedOut => 408,
             ClientFailure::TransportFailed => 503,
+            ClientFailure::Cancelled => 487,
         };
         let _ = self.engine.respond(now, server, &Reply::new(code));
     }

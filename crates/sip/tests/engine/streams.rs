@@ -1,6 +1,8 @@
 //! TCP: connections opened, shared, lost and refused.
 
-use hairpin_sip::flow::Carrier;
+use hairpin_sip::congestion::Class;
+use hairpin_sip::engine::{ClientFailure, Event, Mark, Outgoing, Output};
+use hairpin_sip::flow::{Carrier, ConnectionKey, Destination, Flow, ListenerKey};
 
 use crate::network::Weather;
 use crate::world::{UAC, UAS, World, request, text};
@@ -92,6 +94,80 @@ fn a_large_request_goes_over_tcp_and_its_via_says_so() {
     world.run_until(100);
     assert_eq!(world.uac().engine.stats().connections, 1);
     assert!(world.heard(UAC).contains(&"200 MESSAGE"));
+    world.nothing_is_left();
+}
+
+/// An INVITE is cancelled while its connection is being made, which then comes to be, or not.
+fn cancelled_before_it_is_sent(carrier: Carrier, padding: &str, is_refused: bool) {
+    let mut world = world();
+    let (now, remote) = (world.now, ([192, 0, 2, 9], 5060).into());
+    let invite = request("INVITE", 1, padding);
+    let out = Outgoing {
+        to: Destination::new(carrier, remote, ListenerKey(0)),
+        connection: None,
+        pieces: &[&invite],
+        class: Class::New,
+        mark: Some(Mark(1)),
+        loop_check: None,
+    };
+    let engine = &mut world.uac().engine;
+    let client = engine.request(now, &out).expect("it waits");
+    let Some(Output::Connect { key, .. }) = engine.poll_output() else {
+        panic!("a connection is to be made")
+    };
+    engine.cancel(now, client);
+    let told = engine.poll_output();
+    let is_cancelled = matches!(
+        told,
+        Some(Output::Event(Event::ClientFailed {
+            failure: ClientFailure::Cancelled,
+            ..
+        }))
+    );
+    assert!(is_cancelled, "{told:?}");
+    if is_refused {
+        engine.connect_failed(now, key);
+    } else {
+        let flow = Flow {
+            carrier: Carrier::Tcp,
+            listener: ListenerKey(0),
+            connection: Some(ConnectionKey(99)),
+            local: ([192, 0, 2, 1], 5060).into(),
+            remote,
+        };
+        engine.connected(now, key, &flow);
+    }
+    let sent = engine.poll_output();
+    assert!(sent.is_none(), "{sent:?}");
+    let stats = engine.stats();
+    assert_eq!((stats.clients, stats.message_bytes), (0, 0));
+}
+
+#[test]
+fn a_call_that_is_cancelled_before_its_connection_is_up_is_never_sent_rfc3261_9_1() {
+    let long = format!("Subject: {}\r\n", "x".repeat(1200));
+    for is_refused in [false, true] {
+        cancelled_before_it_is_sent(Carrier::Tcp, "", is_refused);
+        // One that would go over UDP where there is no TCP.
+        cancelled_before_it_is_sent(Carrier::Udp, &long, is_refused);
+    }
+}
+
+#[test]
+fn all_requests_of_a_lost_connection_fail_once() {
+    let mut world = world();
+    world.uas().script.other = vec![(60_000, 200)];
+    for number in 1..=5 {
+        world.send(Carrier::Tcp, &request("OPTIONS", number, ""));
+    }
+    for number in 6..=8 {
+        world.send_to(2, Carrier::Tcp, &request("OPTIONS", number, ""));
+    }
+    world.run_until(100);
+    world.disconnect();
+    let heard = world.heard(UAC);
+    let failed = heard.iter().filter(|told| **told == "transport failed");
+    assert_eq!(failed.count(), 8);
     world.nothing_is_left();
 }
 

@@ -111,7 +111,7 @@ fn after_its_ack_nothing_is_kept_and_nothing_given() {
 }
 
 #[test]
-fn a_2xx_whose_dialog_the_peer_has_ended_is_repeated_and_asks_for_no_bye() {
+fn a_bye_before_the_ack_ends_the_repetition_of_the_2xx_rfc3261_15() {
     use hairpin_sip::branch::BranchCodec;
     let (mut engine, response) = answered(&Reply::new(200).until_ack_from(b"sip:a@192.0.2.2"));
     let text = String::from_utf8_lossy(&response);
@@ -120,16 +120,9 @@ fn a_2xx_whose_dialog_the_peer_has_ended_is_repeated_and_asks_for_no_bye() {
     let codec = BranchCodec::new(HashKey::new([7; 16]));
     let named = codec.read_tag(tag.as_bytes(), codec.dialog(b"1@h", b"1"));
     engine.dialog_ended(named.expect("a tag of ours"));
-    let mut repeated = 0;
+    assert_eq!(engine.stats().message_bytes, 0);
     while let Some(mono) = engine.poll_timeout() {
         engine.handle_timeout(Now { mono, unix_s: 0 });
-        while let Some(output) = engine.poll_output() {
-            match output {
-                Output::Send { bytes, .. } => assert_eq!(bytes, response),
-                other => panic!("{other:?}"),
-            }
-            repeated += 1;
-        }
+        assert!(engine.poll_output().is_none());
     }
-    assert_eq!((repeated, engine.stats().message_bytes), (10, 0));
 }

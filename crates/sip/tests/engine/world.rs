@@ -504,6 +504,7 @@ fn describe(event: &Event) -> String {
         Event::ClientFailed { failure, .. } => match failure {
             ClientFailure::TimedOut => "timed out".to_owned(),
             ClientFailure::TransportFailed => "transport failed".to_owned(),
+            ClientFailure::Cancelled => "cancelled".to_owned(),
         },
         Event::ClientEnded { .. } => "client ended".to_owned(),
         Event::ServerFailed { failure, .. } => format!("server failed: {failure:?}"),

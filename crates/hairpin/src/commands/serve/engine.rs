@@ -510,6 +510,7 @@ fn sip(config: &config::Sip) -> SipSettings {
     sip.bindings_per_user = config.bindings_per_user;
     sip.digest_algorithms.clone_from(&config.digest_algorithms);
     sip.auth_int = config.auth_int;
+    sip.digest_any_uri = config.digest_any_uri;
     sip.userhash = config.userhash;
     sip.tolerance = config.tolerance;
     sip.service_time = config.service_time;
