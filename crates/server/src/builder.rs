@@ -73,6 +73,7 @@ pub struct Builder {
     relay: Vec<IpAddr>,
     external: Vec<(IpAddr, Option<IpAddr>)>,
     ports: Option<(u16, u16)>,
+    shared_ports: bool,
     workers: Option<usize>,
     pinning: Pinning,
     no_segmentation_offload: bool,
@@ -240,6 +241,14 @@ impl Builder {
     /// Relay ports from `first` to `last`, both included. Default: [`PortRange::DYNAMIC`](crate::ports::PortRange::DYNAMIC).
     pub fn relay_ports(mut self, first: u16, last: u16) -> Self {
         self.ports = Some((first, last));
+        self
+    }
+
+    /// Has all UDP allocations share the relay ports, which must be few: at least one for each worker and at most 256. Peers tell allocations apart: a peer
+    /// (address and port) that another client of the same port has a channel to, or has sent to, is refused with 508. There are no even ports and
+    /// no reservations then. Default: each relayed address has its own port.
+    pub fn shared_ports(mut self, shared: bool) -> Self {
+        self.shared_ports = shared;
         self
     }
 

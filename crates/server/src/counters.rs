@@ -87,6 +87,8 @@ counters! {
     expiries,
     /// How much later than due that was noticed, added up, in nanoseconds.
     expiry_lateness_ns,
+    /// Datagrams from peers to a shared relay port that no client has claimed the peer on.
+    peer_unclaimed,
     /// Requests handed to the worker that was to have their allocation.
     requests_given,
     /// Clients with a ticket of another worker (RFC 8016) that could not be led there, because the table of steered flows is full or has another

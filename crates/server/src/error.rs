@@ -23,6 +23,16 @@ pub enum StartError {
         /// What the system said.
         source: io::Error,
     },
+    /// Relay ports can be shared if they are few, and each worker has one.
+    #[error(
+        "{ports} relay ports cannot be shared by {workers} workers: 256 ports are the most, and each worker requires one; change the range of relay ports"
+    )]
+    SharedPorts {
+        /// The relay ports.
+        ports: usize,
+        /// The workers.
+        workers: usize,
+    },
     /// A socket that was given open cannot be a listener.
     #[error("a listener's open sockets cannot be used: {0}")]
     OpenSocket(#[from] OpenSocketError),

@@ -166,7 +166,7 @@ impl Local {
 mod tests {
     use super::*;
     use crate::Server;
-    use crate::worker::WorkerMessage;
+    use crate::worker::{PortSocket, WorkerMessage};
     use std::net::{Ipv4Addr, UdpSocket};
     use stun::AddressFamily;
     use turn::RelayKey;
@@ -202,9 +202,11 @@ mod tests {
             &mut core.counters,
             &mut |relay| drop(relays.insert(relay)),
         );
-        let relay = relays.get(key).expect("opened");
-        let to = relay.socket.local_addr();
-        relay.socket.set_gro(true).expect("since Linux 5.0");
+        let Some(PortSocket::Own(socket)) = relays.get(key).map(|relay| &relay.socket) else {
+            panic!("a relay with a socket of its own");
+        };
+        let to = socket.local_addr();
+        socket.set_gro(true).expect("since Linux 5.0");
         let told = worker.mailbox.post(WorkerMessage::Separate);
         told.expect("there is room");
         let peer = UdpSocket::bind((here, 0)).expect("a socket");
@@ -212,8 +214,11 @@ mod tests {
             peer.send_to(b"x", to).expect("sent");
             local.turn(Duration::from_millis(100)).expect("a turn");
         }
-        let relay = local.worker.sockets.relays.get(key).expect("open");
-        assert!(!relay.socket.gro(), "one by one from now on");
+        let relay = local.worker.sockets.relays.get(key);
+        let Some(PortSocket::Own(socket)) = relay.map(|relay| &relay.socket) else {
+            panic!("a relay with a socket of its own");
+        };
+        assert!(!socket.gro(), "one by one from now on");
     }
     /// The code of the error response to a Binding request, 0 for a success response, `None` if nothing comes.
     fn answer_to_binding(local: &mut Local) -> Option<u16> {

@@ -127,6 +127,8 @@ pub(crate) struct Config {
     pub(crate) external_sources: ExternalSources,
     /// Ports of relays.
     pub(crate) relay_ports: RangeInclusive<u16>,
+    /// All UDP allocations share these ports.
+    pub(crate) relay_shared_ports: bool,
     /// Clients can get TCP relayed addresses.
     pub(crate) relay_tcp: bool,
     /// Clients can keep an allocation when their address changes.
@@ -328,6 +330,7 @@ fn resolve(settings: &Settings) -> Option<Config> {
             .filter_map(ExternalAddress::fixed)
             .collect(),
         relay_ports: s.relay_ports?.value.0,
+        relay_shared_ports: s.relay_shared_ports?.value,
         relay_tcp: s.relay_tcp?.value,
         relay_mobility: s.relay_mobility?.value,
         offload_mode: s.offload_mode?.value,

@@ -184,6 +184,8 @@ pub(crate) struct Settings {
     pub(crate) external_ip_servers: Entry<List<StunServer>>,
     /// `relay.ports`
     pub(crate) relay_ports: Entry<PortRange>,
+    /// `relay.shared_ports`
+    pub(crate) relay_shared_ports: Entry<bool>,
     /// `relay.tcp`
     pub(crate) relay_tcp: Entry<bool>,
     /// `relay.mobility`
@@ -487,6 +489,7 @@ pub(crate) const KEYS: &[Key] = &[
     })
     .at_start(),
     Key::new("relay", "ports", |s| &mut s.relay_ports).at_start(),
+    Key::new("relay", "shared_ports", |s| &mut s.relay_shared_ports).at_start(),
     Key::new("relay", "tcp", |s| &mut s.relay_tcp),
     Key::new("relay", "mobility", |s| &mut s.relay_mobility),
     Key::new("offload", "mode", |s| &mut s.offload_mode).at_start(),

@@ -122,6 +122,7 @@ fn dropped(page: &mut Page, stats: &Stats, kernel: &OffloadStatus) {
         ("relay_gone", counters.relay_gone),
         ("relay_not_live", counters.relay_not_live),
         ("mailbox_full", counters.mailbox_full),
+        ("peer_unclaimed", counters.peer_unclaimed),
         ("client_not_moved", counters.clients_not_moved),
     ];
     page.counters(

@@ -33,6 +33,9 @@ use turn::server::TicketKeys;
 /// Packets taken from a device's queue at a time while polling it: the most that the kernel allows everybody.
 const BUSY_POLL_PACKETS: u16 = 64;
 
+/// Each is a socket for every relay address. Ports are shared where few can be opened.
+const MOST_SHARED_PORTS: usize = 256;
+
 /// Most allocations with a rate limit of their own in memory that is shared: 48 to 288 bytes each, all of them at once.
 const MOST_ALLOCATIONS: u32 = 1 << 20;
 
@@ -78,7 +81,7 @@ impl Builder {
             streams,
             sip,
         } = self.bind(workers, offloads)?;
-        let most = self.most_allocations(relays.iter().len() * ports.len());
+        let most = self.most_allocations(&relays, ports);
         let published = Arc::new(PublishedStatus::default());
         let size = self.rates_size(most);
         let mut offload = self.prepare_offload(&listeners.udp, &relays, ports, size, &published)?;
@@ -93,8 +96,7 @@ impl Builder {
         let (steering, mut tables) = Tables::set_up(self.steering, &groups, workers, most)?;
         features.steering = steering;
         let mut live = self.live(&listeners.all(), &relays, &quotas, &rates, workers)?;
-        allow_mobility(&mut live, &features)?;
-        live.set_offload(!parts.is_empty());
+        set_abilities(&mut live, &features, !parts.is_empty())?;
         let configuration = live.configuration()?;
 
         let plan = Plan {
@@ -105,6 +107,7 @@ impl Builder {
             offloads,
             relay_gro,
             streams: self.settings.stream_limits(workers),
+            shared_ports: self.shared_port_range(ports, workers)?,
             boards: (0..workers).map(|_| Board::new()).collect(),
         };
         let (mut made, boxes) = plan.workers(groups, workers, &mut tables, parts)?;
@@ -195,16 +198,38 @@ impl Builder {
         })
     }
 
-    /// Each allocation takes a port and a unit of quota.
-    fn most_allocations(&self, ports: usize) -> usize {
+    /// Each allocation takes a unit of quota and, unless they are shared, a port.
+    fn most_allocations(&self, relays: &RelayAddresses, ports: PortRange) -> usize {
         let total = usize::try_from(self.settings.quota.total).unwrap_or(usize::MAX);
-        total.min(ports)
+        match self.shared_ports {
+            true => total,
+            false => total.min(relays.iter().len() * ports.len()),
+        }
     }
 
     fn port_range(&self) -> Result<PortRange, StartError> {
         match self.ports {
             Some((first, last)) => Ok(PortRange::new(first, last)?),
             None => Ok(PortRange::DYNAMIC),
+        }
+    }
+
+    /// The ports that relays share, if they do: a few, and at least one for each worker.
+    fn shared_port_range(
+        &self,
+        ports: PortRange,
+        workers: usize,
+    ) -> Result<Option<PortRange>, StartError> {
+        if !self.shared_ports {
+            return Ok(None);
+        }
+        if (workers..=MOST_SHARED_PORTS).contains(&ports.len()) {
+            Ok(Some(ports))
+        } else {
+            Err(StartError::SharedPorts {
+                ports: ports.len(),
+                workers,
+            })
         }
     }
 
@@ -269,8 +294,9 @@ impl Builder {
     }
 }
 
-/// Gives clients tickets (RFC 8016), if they can be led to any worker.
-fn allow_mobility(live: &mut Live, features: &Features) -> Result<(), StartError> {
+/// Says whether the kernel relays, and gives clients tickets (RFC 8016) if they can be led to any worker.
+fn set_abilities(live: &mut Live, features: &Features, offload: bool) -> Result<(), StartError> {
+    live.set_offload(offload);
     if features.steering.reaches_every_worker() {
         let key = random::seed().map_err(StartError::Randomness)?;
         live.set_ticket_keys(TicketKeys::new(&key));

@@ -7,16 +7,19 @@ use crate::error::StartError;
 use crate::live::Published;
 use crate::mailbox::Mailbox;
 use crate::offload::Part;
+use crate::ports::PortRange;
 use crate::random;
 use crate::rates::{Numbers, RateTable, Rates};
 use crate::steering::{Placement, Tables};
 use crate::tcp_relays::TcpRelays;
 use crate::worker::{
-    BatchLimit, BatchStore, Core, Flows, Listener, Mailboxes, Opener, RelayTable, Sockets, Token,
-    Worker, WorkerMessage, now,
+    BatchLimit, BatchStore, Core, Flows, Listener, Mailboxes, Opener, RelayTable, SharedPort,
+    Sockets, Token, Worker, WorkerMessage, now,
 };
-use io::{Offloads, Poller, RecvBatch, SendOptions, SendQueue, UdpSocket};
+use io::{Offloads, Poller, RecvBatch, SendOptions, SendQueue, UdpOptions, UdpSocket};
+use std::net::SocketAddr;
 use std::sync::Arc;
+use stun::AddressFamily;
 use turn::server::{Server as Engine, ValidConfig};
 
 /// Messages that may wait for one worker.
@@ -37,6 +40,8 @@ pub(super) struct Plan {
     pub(super) relay_gro: bool,
     pub(super) boards: Arc<[Board]>,
     pub(super) streams: WorkerLimits,
+    /// The ports that all relays share, if they do.
+    pub(super) shared_ports: Option<PortRange>,
 }
 
 /// What one worker is made of.
@@ -48,6 +53,7 @@ struct Outfit {
     mailboxes: Mailboxes,
     placement: Placement,
     part: Option<Part>,
+    shared: Vec<SharedPort>,
 }
 
 impl Plan {
@@ -87,6 +93,7 @@ impl Plan {
             .zip(stores)
             .map(|(((number, poller), listeners), store)| {
                 let mailboxes = Mailboxes::new(Arc::clone(&boxes), store);
+                let shared = self.shared_ports_of(usize::from(number), count)?;
                 self.worker(Outfit {
                     number,
                     poller,
@@ -95,9 +102,45 @@ impl Plan {
                     mailboxes,
                     placement: Placement::new(u16::from(number), count, tables),
                     part: parts.next(),
+                    shared,
                 })
             });
         Ok((workers.collect::<Result<_, _>>()?, Arc::clone(&boxes)))
+    }
+
+    /// Opens the shared ports that are this worker's: each has its part of them, on every relay address.
+    fn shared_ports_of(
+        &self,
+        worker: usize,
+        workers: usize,
+    ) -> Result<Vec<SharedPort>, StartError> {
+        let mut shared = Vec::new();
+        let Some(range) = self.shared_ports else {
+            return Ok(shared);
+        };
+        let own = (range.first()..=range.last()).skip(worker).step_by(workers);
+        for port in own {
+            for family in [AddressFamily::V4, AddressFamily::V6] {
+                for address in self.relays.of_family(family) {
+                    let local = SocketAddr::new(self.relays.address(address).local, port);
+                    let socket = UdpSocket::bind(local, &UdpOptions::relay());
+                    let socket = socket.map_err(|source| StartError::Bind {
+                        address: local,
+                        source,
+                    })?;
+                    let mut listener = Listener::new(socket);
+                    if !self.relay_gro {
+                        listener.separate();
+                    }
+                    shared.push(SharedPort {
+                        listener,
+                        address,
+                        port,
+                    });
+                }
+            }
+        }
+        Ok(shared)
     }
 
     fn worker(&self, outfit: Outfit) -> Result<Worker, StartError> {
@@ -109,6 +152,7 @@ impl Plan {
             mailboxes,
             placement,
             part,
+            shared,
         } = outfit;
         let now = now();
         let seed = random::seed().map_err(StartError::Randomness)?;
@@ -133,7 +177,7 @@ impl Plan {
         let core = Core {
             now,
             engine,
-            opener: Opener::new(u16::from(number), Arc::clone(&self.relays), gro),
+            opener: Opener::new(u16::from(number), Arc::clone(&self.relays), gro, &shared),
             mailboxes,
             poller,
             counters: Default::default(),
@@ -151,6 +195,7 @@ impl Plan {
             sockets: Sockets {
                 listeners,
                 relays: RelayTable::default(),
+                shared,
             },
             queue: SendQueue::new(&SendOptions {
                 gso,

@@ -10,31 +10,63 @@ use turn::server::IcmpError;
 const ERRORS: usize = 16;
 
 impl Worker {
+    /// The same of a shared port: each error is for the relay that has claimed the peer.
+    pub(super) fn read_icmp_of_shared(&mut self, number: u16) {
+        for _ in 0..ERRORS {
+            let Some(port) = self.sockets.shared.get(usize::from(number)) else {
+                return;
+            };
+            match port.listener.socket.next_icmp_error() {
+                Ok(Some(report)) => {
+                    let relay = self.core.engine.relay_for(number, report.to);
+                    self.tell_icmp(relay, report);
+                }
+                Ok(None) => return,
+                Err(_) => {
+                    self.core.counters.receive_errors += 1;
+                    return;
+                }
+            }
+        }
+    }
+
     /// Fetches what waits in the error queue of a relay's socket, a bounded amount of it.
     pub(super) fn read_icmp(&mut self, key: RelayKey) {
         for _ in 0..ERRORS {
             let Some(relay) = self.sockets.relays.get(key) else {
                 return;
             };
-            let report = match relay.socket.next_icmp_error() {
-                Ok(Some(report)) => report,
+            let Some(socket) = self.sockets.socket_of(relay) else {
+                return;
+            };
+            match socket.next_icmp_error() {
+                Ok(Some(report)) => self.tell_icmp(Some(key), report),
                 Ok(None) => return,
                 Err(_) => {
                     self.core.counters.receive_errors += 1;
                     return;
                 }
-            };
-            self.core.counters.icmp_errors += 1;
-            let IcmpReport {
-                to,
-                kind,
-                code,
-                mtu,
-                ..
-            } = report;
-            let error = IcmpError { kind, code, mtu };
+            }
+        }
+    }
+
+    /// Hands an error to the engine, if there is still a relay that it is for.
+    fn tell_icmp(&mut self, relay: Option<RelayKey>, report: IcmpReport) {
+        self.core.counters.icmp_errors += 1;
+        let IcmpReport {
+            to,
+            kind,
+            code,
+            mtu,
+            ..
+        } = report;
+        let error = IcmpError { kind, code, mtu };
+        if let Some(relay) = relay {
             // What is not for the client is counted by the engine, with its reason.
-            let _ = self.core.engine.handle_icmp(self.core.now, key, to, error);
+            let _ = self
+                .core
+                .engine
+                .handle_icmp(self.core.now, relay, to, error);
             self.settle();
         }
     }

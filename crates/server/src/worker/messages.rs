@@ -1,7 +1,7 @@
 //! Inter-worker messages: what workers, and the threads beside them, send to a worker's mailbox.
 
 use super::batches::WorkerBatch;
-use super::sockets::RelaySocket;
+use super::sockets::{PortSocket, RelaySocket};
 use crate::addresses::RelayIndex;
 use crate::connections::MovingConnection;
 use io::UdpSocket;
@@ -91,7 +91,7 @@ impl MovedRelay {
         } = *self;
         let socket = RelaySocket {
             key,
-            socket,
+            socket: PortSocket::Own(socket),
             address,
             port,
         };

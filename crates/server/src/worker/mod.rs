@@ -32,7 +32,7 @@ pub(crate) use mailboxes::Mailboxes;
 pub(crate) use messages::WorkerMessage;
 pub(crate) use open::Opener;
 pub(crate) use session::Core;
-pub(crate) use sockets::{Listener, RelayTable, Sockets, Token};
+pub(crate) use sockets::{Listener, PortSocket, RelayTable, SharedPort, Sockets, Token};
 
 use crate::board::Publisher;
 use crate::connections::{Arena, Connections};
@@ -181,6 +181,13 @@ impl Worker {
                 io::Interest::Read,
             )?;
         }
+        for (number, port) in (0..).zip(&self.sockets.shared) {
+            self.core.poller.add(
+                &port.listener.socket,
+                Token::Shared(number).as_u64(),
+                io::Interest::Read,
+            )?;
+        }
         self.core.connections.watch(&self.core.poller)?;
         if let Some(sip) = &self.sip {
             sip.watch(&self.core.poller)?;
@@ -229,6 +236,14 @@ impl Worker {
                     self.make_room();
                     self.read_listener(number, event);
                     listeners_read += 1;
+                }
+                Token::Shared(number) => {
+                    self.make_room();
+                    // As for a relay's own socket.
+                    if event.error {
+                        self.read_icmp_of_shared(number);
+                    }
+                    self.read_shared_port(number, event);
                 }
                 // Read after the datagrams.
                 Token::Accept(_)
@@ -293,28 +308,38 @@ impl Worker {
         self.core.counters.receive_errors += u64::from(failed(&result));
     }
 
+    fn read_shared_port(&mut self, number: u16, event: Event) {
+        let Some(port) = self.sockets.shared.get_mut(usize::from(number)) else {
+            return;
+        };
+        let overflow = self.batch.overflow();
+        let room = self.batch_limit.limit() - self.batch.len();
+        let result = port.listener.receive(room, event.token, &mut self.batch);
+        self.core.counters.relay_overflow += self.batch.overflow() - overflow;
+        self.core.counters.receive_errors += u64::from(failed(&result));
+    }
+
     /// Returns how many messages came.
     fn read_relay(&mut self, key: RelayKey, event: Event, each: usize) -> usize {
-        let Some(relay) = self.sockets.relays.get(key) else {
+        let relay = self.sockets.relays.get(key);
+        let Some(PortSocket::Own(socket)) = relay.map(|relay| &relay.socket) else {
             self.core.counters.stale_events += 1;
             return 0;
         };
         let overflow = self.batch.overflow();
         let result = if each == 1 {
-            relay.socket.recv_one(event.token, &mut self.batch)
+            socket.recv_one(event.token, &mut self.batch)
         } else {
             let room = self.batch_limit.limit() - self.batch.len();
-            relay
-                .socket
-                .recv_up_to(room.min(each), event.token, &mut self.batch)
+            socket.recv_up_to(room.min(each), event.token, &mut self.batch)
         };
         let messages = *result.as_ref().unwrap_or(&0);
-        if messages >= TRAIN && self.core.opener.gro && !relay.socket.gro() {
+        if messages >= TRAIN && self.core.opener.gro && !socket.gro() {
             // Without it the next train merely comes as single datagrams, too.
-            let _ = relay.socket.set_gro(true);
-        } else if !self.core.opener.gro && relay.socket.gro() {
+            let _ = socket.set_gro(true);
+        } else if !self.core.opener.gro && socket.gro() {
             // After a fallback to tc. While a datagram waits it stays on, and the next receive tries again.
-            let _ = io::stop_joining(&relay.socket);
+            let _ = io::stop_joining(socket);
         }
         self.core.counters.relay_overflow += self.batch.overflow() - overflow;
         self.core.counters.receive_errors += u64::from(failed(&result));
@@ -342,6 +367,7 @@ impl Worker {
                     }
                     Token::Listener(number) => session.client_sent(number, &received),
                     Token::Relay(relay) => session.peer_sent(relay, &received),
+                    Token::Shared(number) => session.peer_sent_to_shared(number, &received),
                     _ => {}
                 }
                 relayed += usize::from(std::mem::take(&mut session.relayed));
@@ -509,6 +535,10 @@ impl Worker {
             .relays
             .remove(claimed.relay)
             .ok_or(ClaimError::Unknown)?;
+        // Shared ports are never reserved.
+        let PortSocket::Own(socket) = socket else {
+            return Err(ClaimError::Unknown);
+        };
         self.core.opener.withdraw(address, port);
         // It could only fail for a socket that is not watched; then nothing is left to undo.
         let _ = self.core.poller.remove(&socket);

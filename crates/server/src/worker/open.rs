@@ -1,6 +1,6 @@
 //! Opening relay sockets: a port from the pool, a socket bound to it, and what to say when either runs out.
 
-use super::sockets::{RelaySocket, Token};
+use super::sockets::{PortSocket, RelaySocket, SharedPort, Token};
 use crate::addresses::{RelayAddresses, RelayIndex};
 use crate::counters::Counters;
 use crate::descriptors::ForClients;
@@ -35,6 +35,25 @@ pub(crate) struct Opener {
     foreign: Vec<(RelayIndex, u16)>,
     /// Open, but held for a reservation token: no allocation owns them, so they are not live.
     reserved: Vec<Reserved>,
+    /// The shared ports of this worker, by their numbers; empty if each relay has its own port.
+    shared: Vec<Share>,
+}
+
+/// A shared port, and how many relays have it.
+#[derive(Debug)]
+struct Share {
+    address: RelayIndex,
+    port: u16,
+    relays: u32,
+}
+
+/// Slots of shared ports in the table of owners begin here; those of relays stay far below.
+const SHARED_SLOTS: u32 = 0xff00_0000;
+
+/// The number of the shared port that this slot stands for.
+pub(crate) fn shared_number(slot: u32) -> Option<u16> {
+    let number = slot.checked_sub(SHARED_SLOTS)?;
+    u16::try_from(number).ok()
 }
 
 /// Relay address, port and slot.
@@ -45,8 +64,14 @@ impl Opener {
     /// request starts with other ports.
     const ATTEMPTS: usize = 256;
 
-    pub(crate) fn new(worker: u16, relays: Arc<RelayAddresses>, gro: bool) -> Opener {
-        Opener {
+    /// All relays share the ports of `shared`, if there are any.
+    pub(crate) fn new(
+        worker: u16,
+        relays: Arc<RelayAddresses>,
+        gro: bool,
+        shared: &[SharedPort],
+    ) -> Opener {
+        let mut opener = Opener {
             worker,
             relays,
             options: UdpOptions::relay(),
@@ -55,7 +80,62 @@ impl Opener {
             entropy: Entropy::new(),
             foreign: Vec::new(),
             reserved: Vec::new(),
+            shared: Vec::new(),
+        };
+        opener.share(shared);
+        opener
+    }
+
+    /// All relays share these ports from now on, which stay open.
+    fn share(&mut self, ports: &[SharedPort]) {
+        for (number, shared) in (0..).zip(ports) {
+            let SharedPort { address, port, .. } = *shared;
+            let owner = Owner {
+                worker: self.worker,
+                slot: SHARED_SLOTS + number,
+            };
+            self.relays.owners(address).set(port, owner);
+            self.shared.push(Share {
+                address,
+                port,
+                relays: 0,
+            });
         }
+    }
+
+    /// Gives a relay the shared port that fewest have.
+    fn open_shared(
+        &mut self,
+        request: RelayRequest,
+        choice: RelayChoice,
+        counters: &mut Counters,
+    ) -> Result<RelaySocket, OpenError> {
+        if request.port != PortRequest::Any {
+            return Err(OpenError::NoPort);
+        }
+        let only = self.chosen(choice)?;
+        let relays = &self.relays;
+        let is_chosen = |share: &Share| {
+            let is_it = only.is_none_or(|only| only == share.address);
+            is_it && relays.address(share.address).family() == request.family
+        };
+        let numbered = (0..).zip(&mut self.shared);
+        let chosen = numbered.filter(|(_, share)| is_chosen(share));
+        let fewest = chosen.min_by_key(|(_, share)| share.relays);
+        // Each relay address has every shared port: without one, it has no address of the family.
+        let missing = match only {
+            Some(_) => OpenError::Other,
+            None => OpenError::FamilyUnsupported,
+        };
+        let (number, share) = fewest.ok_or(missing)?;
+        share.relays += 1;
+        counters.relays_opened += 1;
+        Ok(RelaySocket {
+            key: request.key,
+            socket: PortSocket::Shared(number),
+            address: share.address,
+            port: share.port,
+        })
     }
 
     /// Opens what `requests` asks for, each on the address of its entry in `choices`. Opened sockets go to `opened` and are watched from
@@ -73,6 +153,9 @@ impl Opener {
         let count = requests.len().min(MOST_RELAYS);
         match *requests {
             // RFC 8656 §7.2: EVEN-PORT with R wants ports N and N+1 of one address.
+            [_, second] if second.port == PortRequest::Next && !self.shared.is_empty() => {
+                results = [Err(OpenError::NoPort); MOST_RELAYS];
+            }
             [first, second] if second.port == PortRequest::Next => {
                 let pair = self.open_pair([first, second], choices[0], now_s, poller, counters);
                 results = match pair {
@@ -86,11 +169,13 @@ impl Opener {
             }
             _ => {
                 for ((result, request), choice) in results.iter_mut().zip(requests).zip(choices) {
-                    let relay = self.open_one(*request, *choice, now_s, poller, counters);
-                    *result = relay.map(|relay| {
-                        self.announce(&relay);
-                        self.told(relay, opened)
-                    });
+                    let relay = if self.shared.is_empty() {
+                        let relay = self.open_one(*request, *choice, now_s, poller, counters);
+                        relay.inspect(|relay| self.announce(relay))
+                    } else {
+                        self.open_shared(*request, *choice, counters)
+                    };
+                    *result = relay.map(|relay| self.told(relay, opened));
                 }
             }
         }
@@ -170,6 +255,12 @@ impl Opener {
             port,
             ..
         } = relay;
+        if let PortSocket::Shared(number) = socket {
+            if let Some(share) = self.shared.get_mut(usize::from(number)) {
+                share.relays -= 1;
+            }
+            return;
+        }
         self.withdraw(address, port);
         drop(socket);
         self.relays.pool(address).give_back(port);
@@ -178,7 +269,11 @@ impl Opener {
     /// Takes over a relay that another worker opened. `None` if it cannot be watched: then it is closed.
     pub(crate) fn adopt(&mut self, relay: RelaySocket, poller: &Poller) -> Option<RelaySocket> {
         let token = Token::Relay(relay.key).as_u64();
-        if poller.add(&relay.socket, token, Interest::Read).is_err() {
+        let is_watched = match &relay.socket {
+            PortSocket::Own(socket) => poller.add(socket, token, Interest::Read).is_ok(),
+            PortSocket::Shared(_) => false,
+        };
+        if !is_watched {
             self.close(relay);
             return None;
         }
@@ -253,7 +348,7 @@ impl Opener {
             opener.watch(
                 RelaySocket {
                     key: request.key,
-                    socket,
+                    socket: PortSocket::Own(socket),
                     address,
                     port,
                 },
@@ -292,7 +387,7 @@ impl Opener {
                 let first = opener.watch(
                     RelaySocket {
                         key: even,
-                        socket: first,
+                        socket: PortSocket::Own(first),
                         address,
                         port,
                     },
@@ -302,7 +397,7 @@ impl Opener {
                 let second = opener.watch(
                     RelaySocket {
                         key: odd,
-                        socket: second,
+                        socket: PortSocket::Own(second),
                         address,
                         port: port + 1,
                     },
@@ -321,6 +416,18 @@ impl Opener {
         )
     }
 
+    /// The relay address that was chosen, if it is not any.
+    fn chosen(&self, choice: RelayChoice) -> Result<Option<RelayIndex>, OpenError> {
+        match choice {
+            RelayChoice::Any => Ok(None),
+            RelayChoice::Address(ip) => {
+                let found = self.relays.find(ip).ok_or(OpenError::Other)?;
+                Ok(Some(found))
+            }
+            RelayChoice::None => Err(OpenError::FamilyUnsupported),
+        }
+    }
+
     /// Tries ports of every relay address of `family` that was chosen until one can be had.
     fn search<T>(
         &mut self,
@@ -332,12 +439,7 @@ impl Opener {
         let relays = Arc::clone(&self.relays);
         let mut failure = OpenError::FamilyUnsupported;
         let mut attempts = Self::ATTEMPTS;
-        // Several addresses share the load: each search starts at a random one.
-        let only = match choice {
-            RelayChoice::Any => None,
-            RelayChoice::Address(ip) => Some(relays.find(ip).ok_or(OpenError::Other)?),
-            RelayChoice::None => return Err(failure),
-        };
+        let only = self.chosen(choice)?;
         let addresses = relays
             .of_family(family)
             .filter(|address| only.is_none_or(|only| only == *address));
@@ -345,11 +447,9 @@ impl Opener {
         if only.is_some() && count == 0 {
             return Err(OpenError::Other);
         }
-        for address in addresses
-            .cycle()
-            .skip(self.entropy.below(count))
-            .take(count)
-        {
+        // Several addresses share the load: each search starts at a random one.
+        let first = self.entropy.below(count);
+        for address in addresses.cycle().skip(first).take(count) {
             failure = OpenError::NoPort;
             while attempts > 0 {
                 let Some(port) = relays.pool(address).take(
@@ -405,11 +505,10 @@ impl Opener {
         poller: &Poller,
         counters: &mut Counters,
     ) -> Result<RelaySocket, Refusal> {
-        match poller.add(
-            &relay.socket,
-            Token::Relay(relay.key).as_u64(),
-            Interest::Read,
-        ) {
+        let PortSocket::Own(socket) = &relay.socket else {
+            return Ok(relay);
+        };
+        match poller.add(socket, Token::Relay(relay.key).as_u64(), Interest::Read) {
             Ok(()) => {
                 counters.relays_opened += 1;
                 Ok(relay)

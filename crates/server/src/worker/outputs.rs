@@ -6,7 +6,7 @@ use super::mailboxes::Mailboxes;
 use super::messages::{PlacedRequest, WorkerMessage};
 use super::open::{MOST_RELAYS, Opener, Results};
 use super::session::{Change, Changes, Core, Session};
-use super::sockets::Sockets as AllSockets;
+use super::sockets::{PortSocket, Sockets as AllSockets};
 use crate::connections::Connections;
 use crate::dtls::{Dtls, unmarked};
 use crate::hooks::{RelayChoice, WorkerHooks};
@@ -318,7 +318,12 @@ impl Session<'_, '_, '_> {
             now_s,
             &core.poller,
             &mut core.counters,
-            &mut |relay| changes.push(Change::Open(relay)),
+            &mut |relay| {
+                if let PortSocket::Shared(number) = relay.socket {
+                    core.engine.share_port(relay.key, number);
+                }
+                changes.push(Change::Open(relay));
+            },
         );
         if !self
             .core

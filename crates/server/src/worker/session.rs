@@ -8,8 +8,9 @@
 use super::batches::{Item, datagrams, each_datagram, slice};
 use super::flows::Flows;
 use super::mailboxes::{Mailboxes, OutgoingRun};
-use super::open::Opener;
+use super::open::{Opener, shared_number};
 use super::sockets::{RelaySocket, Sockets};
+use crate::addresses::RelayIndex;
 use crate::connections::Connections;
 use crate::counters::Counters;
 use crate::dtls::Dtls;
@@ -130,13 +131,42 @@ impl<'s, 'q, 'buf> Session<'s, 'q, 'buf> {
         self.deliver(relay, received.from, run);
     }
 
+    /// Datagrams that a shared port received: they are for the relay that has claimed their sender.
+    pub(crate) fn peer_sent_to_shared(&mut self, number: u16, received: &Datagrams<'buf>) {
+        match self.core.engine.relay_for(number, received.from) {
+            Some(relay) => self.peer_sent(relay, received),
+            None => {
+                let count = received.bytes.len().div_ceil(received.stride.max(1)).max(1);
+                self.core.counters.peer_datagrams += count as u64;
+                self.core.counters.peer_bytes += received.bytes.len() as u64;
+                self.core.counters.peer_unclaimed += count as u64;
+            }
+        }
+    }
+
+    /// The relay that is in this slot, or that the sender has been claimed for on the shared port that the slot stands for.
+    fn relay_at(
+        &self,
+        slot: u32,
+        (address, port): (RelayIndex, u16),
+        from: SocketAddr,
+    ) -> Option<RelayKey> {
+        match shared_number(slot) {
+            Some(number) => self.core.engine.relay_for(number, from),
+            None => {
+                let relay = self.sockets.relays.at(slot, address, port)?;
+                Some(relay.key)
+            }
+        }
+    }
+
     /// Datagrams that another worker's relay sent to a relay of this worker.
     pub(crate) fn worker_sent(&mut self, item: &Item, bytes: &'buf [u8]) {
-        let Some(relay) = self.sockets.relays.at(item.slot, item.address, item.port) else {
+        let (from, stride, tos) = (item.from, item.stride, item.tos);
+        let Some(key) = self.relay_at(item.slot, (item.address, item.port), from) else {
             self.core.counters.relay_not_live += item.datagrams;
             return;
         };
-        let (key, from, stride, tos) = (relay.key, item.from, item.stride, item.tos);
         let whole = bytes.len().div_ceil(stride.max(1));
         if whole > 0 {
             self.deliver(key, from, Run { bytes, stride, tos });
@@ -164,12 +194,13 @@ impl<'s, 'q, 'buf> Session<'s, 'q, 'buf> {
                 payload,
                 dont_fragment,
             } => {
-                let Some(relay) = self.sockets.relays.get(relay) else {
+                let relay = self.sockets.relays.get(relay);
+                let Some(socket) = relay.and_then(|relay| self.sockets.socket_of(relay)) else {
                     self.core.counters.relay_gone += covers as u64;
                     return;
                 };
                 let to = SendTo {
-                    socket: &relay.socket,
+                    socket,
                     to: peer,
                     from_ip: None,
                     tos: run.tos,
@@ -217,7 +248,7 @@ impl<'s, 'q, 'buf> Session<'s, 'q, 'buf> {
             self.core.counters.mailbox_full += self.core.mailboxes.pack(owner.worker, &outgoing);
             return;
         }
-        let Some(relay) = self.sockets.relays.at(owner.slot, address, peer.port()) else {
+        let Some(key) = self.relay_at(owner.slot, (address, peer.port()), from) else {
             self.core.counters.relay_not_live += covers as u64;
             return;
         };
@@ -225,7 +256,7 @@ impl<'s, 'q, 'buf> Session<'s, 'q, 'buf> {
         for datagram in datagrams(run.bytes, run.stride) {
             let bytes = slice(datagram, &payload);
             self.deliver(
-                relay.key,
+                key,
                 from,
                 Run {
                     bytes,

@@ -54,11 +54,28 @@ impl Listener {
     }
 }
 
+/// What a relay sends by.
+#[derive(Debug)]
+pub(crate) enum PortSocket {
+    /// A socket of its own.
+    Own(UdpSocket),
+    /// The shared port with this number, whose socket lives as long as the worker.
+    Shared(u16),
+}
+
+/// A port that the relays of several allocations share.
+#[derive(Debug)]
+pub(crate) struct SharedPort {
+    pub(crate) listener: Listener,
+    pub(crate) address: RelayIndex,
+    pub(crate) port: u16,
+}
+
 /// The socket of one relayed transport address.
 #[derive(Debug)]
 pub(crate) struct RelaySocket {
     pub(crate) key: RelayKey,
-    pub(crate) socket: UdpSocket,
+    pub(crate) socket: PortSocket,
     /// Which relay address it is bound to.
     pub(crate) address: RelayIndex,
     /// Its port there.
@@ -137,9 +154,23 @@ impl RelayTable {
 pub(crate) struct Sockets {
     pub(crate) listeners: Vec<Listener>,
     pub(crate) relays: RelayTable,
+    /// Ports that relays share; empty if each has its own.
+    pub(crate) shared: Vec<SharedPort>,
 }
 
 impl Sockets {
+    /// The socket that a relay sends by.
+    #[inline(always)]
+    pub(crate) fn socket_of<'s>(&'s self, relay: &'s RelaySocket) -> Option<&'s UdpSocket> {
+        match &relay.socket {
+            PortSocket::Own(socket) => Some(socket),
+            PortSocket::Shared(number) => {
+                let port = self.shared.get(usize::from(*number))?;
+                Some(&port.listener.socket)
+            }
+        }
+    }
+
     /// How datagrams reach this client: from the address it talks to, whatever the listener is bound to. `None` for a client over a
     /// connection, whose `ListenerKey` is no listener's.
     pub(crate) fn client_at(&self, path: &ClientPath, tos: u8) -> Option<SendTo<'_>> {
@@ -160,6 +191,8 @@ pub(crate) enum Token {
     Mailbox,
     Listener(u32),
     Relay(RelayKey),
+    /// A shared relay port.
+    Shared(u16),
     Sip(SipToken),
     /// A listener of TCP connections that carry STUN and TURN.
     Accept(u16),
@@ -179,6 +212,7 @@ const TCP_RELAYS: std::ops::Range<u32> = 0xf400_0000..0xf800_0000;
 const PEERS: std::ops::Range<u32> = 0xf800_0000..0xfa00_0000;
 const DATA: std::ops::Range<u32> = 0xfa00_0000..0xfc00_0000;
 const CONNECTIONS: std::ops::Range<u32> = 0xfc00_0000..0xfe00_0000;
+const SHARED: std::ops::Range<u32> = 0xff00_0000..0xff01_0000;
 const ACCEPT: std::ops::Range<u32> = 0xffff_c000..0xffff_e000;
 
 impl Token {
@@ -194,6 +228,7 @@ impl Token {
             Token::Mailbox => u64::from(u32::MAX),
             Token::Listener(number) => u64::from(Self::OWN + number),
             Token::Relay(key) => key.as_u64(),
+            Token::Shared(number) => u64::from(SHARED.start + u32::from(number)),
             Token::Sip(token) => token.as_key().as_u64(),
             Token::Accept(number) => u64::from(ACCEPT.start + u32::from(number)),
             Token::Connection(Slot { index, generation }) => {
@@ -242,6 +277,7 @@ impl Token {
                 index: index - TCP_RELAYS.start,
                 generation: key.generation,
             }),
+            index if SHARED.contains(&index) => Token::Shared((index - SHARED.start) as u16),
             index if ACCEPT.contains(&index) => Token::Accept((index - ACCEPT.start) as u16),
             _ => Token::Relay(key),
         }

@@ -12,6 +12,7 @@ mod call;
 mod network;
 mod paths;
 mod process;
+mod shared_ports;
 
 use std::thread;
 use std::time::{Duration, Instant};

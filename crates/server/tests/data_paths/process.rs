@@ -16,6 +16,10 @@ const PATIENCE: Duration = Duration::from_secs(10);
 /// Name of the test that is the server.
 const ENTRY: &str = "entry_of_the_server";
 const PATH: &str = "HAIRPIN_TEST_PATH";
+/// Set if relays share ports.
+const SHARED: &str = "HAIRPIN_TEST_SHARED_PORTS";
+/// The ports that they share then.
+pub(crate) const SHARED_PORTS: std::ops::RangeInclusive<u16> = 50_000..=50_003;
 
 /// A running server.
 pub(crate) struct Process {
@@ -27,10 +31,16 @@ pub(crate) struct Process {
 impl Process {
     /// Starts it in a namespace; it is ready when this returns.
     pub(crate) fn start(namespace: &NetNs, path: Path) -> Process {
+        Process::start_with(namespace, path, false)
+    }
+
+    /// The same; all relays may share [`SHARED_PORTS`].
+    pub(crate) fn start_with(namespace: &NetNs, path: Path, shared: bool) -> Process {
         let mut command = Command::new(std::env::current_exe().expect("this binary"));
         command
             .args(["--ignored", "--exact", ENTRY, "--nocapture"])
             .env(PATH, path.name())
+            .envs(shared.then_some((SHARED, "")))
             .stdin(Stdio::null())
             .stdout(Stdio::piped());
         let cpus = ::io::affinity::available().expect("processors");
@@ -81,6 +91,8 @@ pub(crate) fn serve() {
     // So that permissions last 300 seconds, as RFC 8656 §9 says.
     let mut settings = Settings::default();
     settings.channel_keeps_permission = false;
+    settings.quota.per_user = 10_000;
+    settings.quota.per_source = 10_000;
     let builder = Server::builder()
         .settings(settings)
         .listen(at("10.7.1.1:3478"))
@@ -91,6 +103,12 @@ pub(crate) fn serve() {
         .allow_peers("10.7.3.0/24".parse().expect("a network"))
         .allow_peers("fd07:3::/64".parse().expect("a network"))
         .workers(2);
+    let builder = match std::env::var_os(SHARED) {
+        Some(_) => builder
+            .relay_ports(*SHARED_PORTS.start(), *SHARED_PORTS.end())
+            .shared_ports(true),
+        None => builder,
+    };
     let running = path.choose(builder).start().expect("the server starts");
     println!("ready");
     while signals.wait(None).expect("a signal") != Some(Signal::Terminate) {}

@@ -55,6 +55,10 @@ impl Server {
         if !has_room || is_new && channels >= self.config.max_channels {
             return Err(ErrorCode::INSUFFICIENT_CAPACITY.into());
         }
+        // Another client of the same port has this peer.
+        if !self.shared_ports.is_unused() && !self.claim_peer(now, relay, peer) {
+            return Err(ErrorCode::INSUFFICIENT_CAPACITY.into());
+        }
         // The number may have been that of a channel to the other family, which is over but not swept yet.
         if let Some(other) = other {
             self.sweep(now, other.get());

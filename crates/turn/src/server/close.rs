@@ -105,6 +105,7 @@ impl Server {
             return;
         };
         self.deadlines.remove(relay);
+        self.shared_ports.forget(relay);
         self.stats.relays -= 1;
         self.stats.permissions -= live.permissions.len() as u64;
         self.stats.channels -= live.channels.len() as u64;
@@ -157,6 +158,7 @@ impl Server {
         self.stats.permissions -= live.permissions.expire(now.mono, |permission| {
             ends.extend(is_reported.then(|| Change::end_of_permission(permission)));
         }) as u64;
+        self.settle_claims(relay);
         self.update_deadline(relay);
         self.report_all(client, ends);
     }

@@ -94,6 +94,9 @@ impl Server {
             now.mono.plus_secs(lifetime_s.into()),
         );
         live.channels.permission_refreshed(&peer, expires);
+        if !self.shared_ports.is_unused() {
+            self.shared_ports.permit(relay, peer);
+        }
         self.stats.permissions += (live.permissions.len() - before) as u64;
         self.offload_towards(now, relay, &peer);
     }

@@ -63,6 +63,9 @@ drop_reasons! {
     NoPermission = "no_permission",
     /// From the client, to a peer that the operator does not allow (RFC 8656 §11.2).
     PeerNotAllowed = "peer_not_allowed",
+    /// From the client, to a peer that another client of the same shared port has claimed ([`Server::share_port`](super::Server::share_port)), or one
+    /// more than a client may claim.
+    PeerClaimed = "peer_claimed",
     /// A Send indication without, or with a broken, XOR-PEER-ADDRESS or DATA (RFC 8656 §11.2).
     MalformedIndication = "malformed_indication",
     /// An indication with a comprehension-required attribute that is not known (RFC 8489 §6.3.2).

@@ -21,6 +21,7 @@
 //!   them (`opening.rs`), or takes the request to another server (`moved.rs`).
 //! - **TCP allocations** (`tcp/`, RFC 6062): the embedder dials, accepts and relays; the engine names the connections and decides about them.
 //! - **Mobility** (`mobility/`, RFC 8016): a Refresh request with a ticket gives an allocation a second 5-tuple; data from there makes it the only one.
+//! - **Shared ports** (`shared_ports.rs`): relays of several allocations on one port, told apart by the peers that they have claimed.
 //! - **Time** (`close.rs`): each relay has one deadline, the earliest of all that is its own (`deadlines.rs`).
 //!
 //! # What it must never do
@@ -98,6 +99,7 @@ mod report;
 mod request;
 mod reservation;
 mod send;
+mod shared_ports;
 mod shares;
 mod slab;
 mod stats;
@@ -155,6 +157,7 @@ use realms::{Realms, ServerNames};
 use relay::Relay;
 use report::Reports;
 use reservation::Tokens;
+use shared_ports::SharedPorts;
 use slab::Slab;
 use tcp::PeerConnections;
 use unverified::Unverified;
@@ -196,6 +199,7 @@ pub struct Server {
     random: Random,
     stats: Stats,
     tcp: PeerConnections,
+    shared_ports: SharedPorts,
     walks: Walks,
 }
 
@@ -232,6 +236,7 @@ impl Server {
             random,
             stats: Stats::default(),
             tcp: PeerConnections::new(worker),
+            shared_ports: SharedPorts::default(),
             walks: Walks::default(),
         }
     }

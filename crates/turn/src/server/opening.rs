@@ -258,6 +258,7 @@ impl Server {
     fn dissolve(&mut self, place: u32, opening: &Opening) {
         let relays = opening.relays.iter().flatten();
         for relay in relays.clone() {
+            self.shared_ports.forget(relay.get());
             self.relays.remove(relay.get());
             self.deadlines.remove(relay.get());
         }
@@ -273,6 +274,7 @@ impl Server {
 
     /// Gives back one relay that could not be opened, while the request goes on without it.
     fn forget_relay(&mut self, relay: u32, place: u32) {
+        self.shared_ports.forget(relay);
         self.relays.remove(relay);
         self.deadlines.remove(relay);
         if let Some(client) = self.clients.get(place) {

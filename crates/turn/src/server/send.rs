@@ -65,6 +65,9 @@ impl Server {
         };
         let client = Server::identity(user, *path);
         let class = may_send(live, now, peer, &client, &*self.config.policy)?;
+        if !self.shared_ports.is_unused() && !self.shared_ports.may_send(relay, peer) {
+            return Err(DropReason::PeerClaimed);
+        }
         if !self
             .limiter
             .admits(now.mono, place, RelayDirection::ToPeer, data.len())

@@ -34,6 +34,7 @@ mod reload;
 mod reports;
 mod reservations;
 mod retransmissions;
+mod shared_ports;
 mod tcp;
 mod tokens;
 mod unverified;

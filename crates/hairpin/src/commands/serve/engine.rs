@@ -55,6 +55,7 @@ impl Engine {
         let mut builder = Server::builder()
             .inherited_sockets(inherited)
             .relay_ports(*config.relay_ports.start(), *config.relay_ports.end())
+            .shared_ports(config.relay_shared_ports)
             .pin_workers(pinning(config.pin_workers))
             .steering(steering(config.steering))
             .segmentation_offload(config.offloads)
