@@ -57,6 +57,15 @@ pub(crate) fn run(kernel: &Kernel, initrd: &Path) -> Result<Output> {
     })
 }
 
+impl Output {
+    /// Whether QEMU has executed a breakpoint that the kernel had taken back already: so Linux patches its own code while another processor runs
+    /// it. Emulated processors see such a change late at times, and the kernel takes the breakpoint for a fault.
+    pub(crate) fn is_of_stale_breakpoint(&self) -> bool {
+        let console = fs::read(&self.console_file).unwrap_or_default();
+        String::from_utf8_lossy(&console).contains("Oops: int3:")
+    }
+}
+
 /// Boots a kernel into a shell on this terminal.
 pub(crate) fn shell(kernel: &Kernel, initrd: &Path) -> Result<()> {
     let mut command = Command::new("unshare");

@@ -155,7 +155,14 @@ fn boot_all(
     let boot = &|kernel: &Kernel| -> Result<Booted> {
         let archive = initrd::build(root, kernel, binaries, &plan(checks, kernel))?;
         let begun = Instant::now();
-        let output = machine::run(kernel, &archive)?;
+        let mut output = machine::run(kernel, &archive)?;
+        if output.is_of_stale_breakpoint() {
+            println!(
+                "  {}: QEMU ran a stale breakpoint; once more",
+                kernel.release
+            );
+            output = machine::run(kernel, &archive)?;
+        }
         let seconds = begun.elapsed().as_secs_f32();
         Ok(Booted { output, seconds })
     };

@@ -3,6 +3,7 @@
 binary=$1; shift
 export HAIRPIN_TESTS_SKIPPED=/tmp/skipped
 export HAIRPIN_TEST_DATAGRAMS=1200 # of the test data_paths: 100,000 take a minute each way without KVM
+export HAIRPIN_TEST_ALLOCATIONS=100
 rm -f /tmp/skipped
 "$binary" --list "$@" | sed -n 's/^\(.*\): test$/@test \1/p'
 "$binary" --test-threads=2 "$@" 2>&1
