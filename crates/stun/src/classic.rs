@@ -26,6 +26,13 @@ const MOST_UNKNOWN: usize = 16;
 /// The ERROR-CODE of a 420. RFC 3489 §11.2.9: the phrase is a multiple of 4 bytes long.
 const UNKNOWN_ATTRIBUTE: [u8; 28] = *b"\x00\x09\x00\x18\x00\x00\x04\x14Unknown Attribute   ";
 
+/// The ERROR-CODE of a 500; the phrase is a multiple of 4 bytes long.
+const SERVER_ERROR: [u8; 20] = *b"\x00\x09\x00\x10\x00\x00\x05\x00Server Error";
+
+/// The bits of a message type that say its class (RFC 8489 §5); the first two bits are zero in every message.
+const CLASS_BITS: u16 = 0xC110;
+const ERROR_BITS: u16 = 0x0110;
+
 /// A Binding request of a classic client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ClassicBinding<'a> {
@@ -118,6 +125,30 @@ impl<'a> ClassicBinding<'a> {
     }
 }
 
+/// Writes the response 500 (Server Error) to a request of any method that has no magic cookie, and returns its length: 40 bytes.
+///
+/// RFC 8489 §11 and RFC 7350 §3: over DTLS there is no classic STUN, and such requests get a 500. `None` if `datagram` is anything else.
+#[must_use]
+pub fn classic_server_error(
+    datagram: &[u8],
+    out: &mut [u8; CLASSIC_RESPONSE_MAX],
+) -> Option<usize> {
+    let (header, attributes) = datagram.split_first_chunk::<HEADER_LEN>()?;
+    let kind = u16::from_be_bytes([header[0], header[1]]);
+    let length = usize::from(u16::from_be_bytes([header[2], header[3]]));
+    let is_request = kind & CLASS_BITS == 0
+        && header[field::COOKIE] != MAGIC_COOKIE.to_be_bytes()
+        && length == attributes.len()
+        && length.is_multiple_of(4);
+    if !is_request {
+        return None;
+    }
+    let transaction_id = header.get(4..)?.first_chunk()?;
+    let mut response = Response::new(out, (kind | ERROR_BITS).to_be_bytes(), transaction_id);
+    response.push(&SERVER_ERROR);
+    Some(response.finish())
+}
+
 /// The first attribute's type, and what comes after it. `None` at the end, and if it overruns.
 fn next_attribute(attributes: &[u8]) -> Option<(AttributeType, &[u8])> {
     let (head, rest) = attributes.split_first_chunk::<4>()?;
@@ -168,6 +199,34 @@ mod tests {
     fn request(attributes: &[u8]) -> Vec<u8> {
         let length = (attributes.len() as u16).to_be_bytes();
         [&[0, 1][..], &length, &ID, attributes].concat()
+    }
+
+    #[test]
+    fn requests_of_any_method_without_a_cookie_get_500_and_nothing_else_does() {
+        let mut out = [0xEE; CLASSIC_RESPONSE_MAX];
+        let bytes = request(&[0x80, 0x22, 0, 0]);
+        let length = classic_server_error(&bytes, &mut out).expect("a request");
+        let expected = [&[1, 0x11, 0, 20][..], &ID, &SERVER_ERROR].concat();
+        assert_eq!(out[..length], expected);
+        // A Shared Secret request (RFC 3489 §11.1).
+        let secret = [&[0, 2, 0, 0][..], &ID].concat();
+        assert_eq!(classic_server_error(&secret, &mut out), Some(40));
+        assert_eq!(out[..2], [1, 0x12]);
+        let cookie = [&[0, 1, 0, 0, 0x21, 0x12, 0xA4, 0x42][..], &ID[4..]].concat();
+        let indication = [&[0, 0x11, 0, 0][..], &ID].concat();
+        let response = [&[1, 1, 0, 0][..], &ID].concat();
+        let channel = [&[0x40, 0, 0, 16][..], &ID].concat();
+        let odd = [&[0, 1, 0, 2][..], &ID, &[0, 0]].concat();
+        for other in [
+            &cookie,
+            &indication,
+            &response,
+            &channel,
+            &odd,
+            &bytes[..19],
+        ] {
+            assert_eq!(classic_server_error(other, &mut out), None, "{other:?}");
+        }
     }
 
     #[test]

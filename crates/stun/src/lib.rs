@@ -70,7 +70,7 @@ pub use attribute::{
     XorPeerAddress, XorRelayedAddress,
 };
 pub use builder::{BuildError, Builder};
-pub use classic::{CLASSIC_RESPONSE_MAX, ClassicBinding};
+pub use classic::{CLASSIC_RESPONSE_MAX, ClassicBinding, classic_server_error};
 pub use credentials::{
     CredentialError, LongTermKey, long_term_key, opaque_string, short_term_key_sha1,
     short_term_key_sha256, userhash,

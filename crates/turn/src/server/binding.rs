@@ -3,6 +3,7 @@
 use stun::{
     AttributeType, BINDING_SUCCESS_MAX, CLASSIC_RESPONSE_MAX, ClassicBinding, ErrorCode,
     FingerprintState, Message, Method, UnknownAttributes, XorMappedAddress, binding_success,
+    classic_server_error,
 };
 
 use super::answer::Refusal;
@@ -140,7 +141,10 @@ impl Server {
         path: &ClientPath,
         datagram: &[u8],
     ) -> Result<(), DropReason> {
-        // RFC 8489 §11: "DTLS MUST NOT be used with" classic STUN; RFC 3489 knows UDP only.
+        if path.five_tuple.transport == Transport::Dtls {
+            return self.classic_over_dtls(path, datagram);
+        }
+        // RFC 3489 knows UDP only.
         let is_udp = path.five_tuple.transport == Transport::Udp;
         let request = ClassicBinding::parse(datagram).filter(|_| is_udp);
         let request = request.ok_or(DropReason::MalformedStun)?;
@@ -163,6 +167,17 @@ impl Server {
                 .stats
                 .count_error(Method::BINDING, ErrorCode::UNKNOWN_ATTRIBUTE.code),
         }
+        self.outputs
+            .send(*path, out.get(..length).unwrap_or_default());
+        Ok(())
+    }
+    /// RFC 8489 §11: "DTLS MUST NOT be used with" classic STUN, so that each request without the magic cookie gets a 500.
+    fn classic_over_dtls(&mut self, path: &ClientPath, datagram: &[u8]) -> Result<(), DropReason> {
+        let mut out = [0; CLASSIC_RESPONSE_MAX];
+        let length = classic_server_error(datagram, &mut out).ok_or(DropReason::MalformedStun)?;
+        self.stats.count_request(Method::BINDING, datagram.len());
+        self.stats
+            .count_error(Method::BINDING, ErrorCode::SERVER_ERROR.code);
         self.outputs
             .send(*path, out.get(..length).unwrap_or_default());
         Ok(())

@@ -106,6 +106,10 @@ fn strangers_bad_requests_and_reservations_are_not_sent_away() {
             both_families: false,
         }));
     });
+    // RFC 8489 §12: a Binding request is not sent elsewhere, nor is one of RFC 5780, whose response names other addresses.
+    let stranger = path("198.51.100.9:3");
+    let binding = crate::world::bare(stun::Method::BINDING);
+    assert_eq!(world.ask(&stranger, &binding).code(), 0);
     // 401 and 400 come first.
     let mut eve = Client::new(&mut world, "eve", "198.51.100.9:1");
     assert_eq!(eve.try_allocate(&mut world, |_| {}).code(), 401);

@@ -294,6 +294,24 @@ fn a_classic_binding_request_gets_its_mapped_address() {
 }
 
 #[test]
+fn a_classic_request_over_dtls_gets_500_rfc8489_11() {
+    let mut world = World::new();
+    let path = crate::world::path_on(hairpin_turn::Transport::Dtls, "198.51.100.1:4000");
+    let reply = world.ask(&path, &classic(&[]));
+    assert_eq!(reply.0[..4], [1, 0x11, 0, 20]);
+    assert_eq!(&reply.0[4..20], b"sixteen bytes ID");
+    assert_eq!(
+        reply.0[20..],
+        *b"\x00\x09\x00\x10\x00\x00\x05\x00Server Error"
+    );
+    let mut indication = classic(&[]);
+    indication[1] = 0x11;
+    assert_eq!(world.dropped(&path, &indication), DropReason::MalformedStun);
+    assert_eq!(world.server.stats().errors(Method::BINDING, 500), 1);
+    world.finish();
+}
+
+#[test]
 fn classic_requests_are_dropped_if_configured_so() {
     let path = path("198.51.100.1:4000");
     let off: [fn(&mut hairpin_turn::server::Config); 2] = [
