@@ -65,6 +65,9 @@ enum Chore {
         /// Only say whether the page is up to date.
         #[arg(long)]
         check: bool,
+        /// Make docs/rfc-keywords.tsv anew from the texts rfc8489.txt and so on of this folder; verdicts are kept.
+        #[arg(long, value_name = "FOLDER", conflicts_with = "check")]
+        texts: Option<PathBuf>,
     },
     /// Print which of our crates depends on which, as ARCHITECTURE.md draws it.
     Arrows,
@@ -114,8 +117,8 @@ fn run(chore: Chore) -> anyhow::Result<ExitCode> {
         Chore::Stage { stage } => stage.run(&root),
         Chore::Fuzz(options) => fuzz::run(&root, &options)?,
         Chore::Tidy => tidy::run(&root)?,
-        Chore::Rfc { check: true } => rfc::check(&root)?,
-        Chore::Rfc { check: false } => rfc::write(&root)?,
+        Chore::Rfc { check: true, .. } => rfc::check(&root)?,
+        Chore::Rfc { texts, .. } => rfc::write(&root, texts.as_deref())?,
         Chore::Arrows => {
             arrows::print(&root)?;
             return Ok(ExitCode::SUCCESS);

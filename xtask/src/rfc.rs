@@ -3,6 +3,10 @@
 //! The requirements are kept by hand in `docs/rfc-requirements.tsv`, one a line: RFC, section, requirement, tests. A test is
 //! named `CRATE::FUNCTION` (several are separated by spaces) and must exist. The citations are the comments of the
 //! form `RFC 8656 §7.2` in the sources. Line numbers are left out on purpose: the page would change with every edit.
+//! For the RFCs of STUN and TURN, [`sentences`] says of each MUST and SHOULD which test shows it, or why none does.
+
+mod keywords;
+mod sentences;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
@@ -27,6 +31,11 @@ const TITLES: &[(u32, &str)] = &[
     (
         4320,
         "Actions Addressing Issues with SIP's Non-INVITE Transaction",
+    ),
+    (5389, "STUN: the edition before RFC 8489"),
+    (
+        5393,
+        "Addressing an Amplification Vulnerability in SIP Forking Proxies",
     ),
     (
         5626,
@@ -55,8 +64,22 @@ const TITLES: &[(u32, &str)] = &[
     (6455, "The WebSocket Protocol"),
     (7118, "The WebSocket Protocol as a Transport for SIP"),
     (7339, "SIP Overload Control"),
+    (
+        7350,
+        "Datagram Transport Layer Security (DTLS) as Transport for STUN",
+    ),
     (7415, "SIP Rate Control"),
+    (
+        7443,
+        "Application-Layer Protocol Negotiation (ALPN) Labels for STUN Usages",
+    ),
     (7616, "HTTP Digest Access Authentication"),
+    (7635, "STUN Extension for Third-Party Authorization"),
+    (
+        7983,
+        "Multiplexing Scheme Updates for Secure RTP Extension for DTLS",
+    ),
+    (8016, "Mobility with TURN"),
     (8760, "The SIP Digest Access Authentication Scheme"),
     (8489, "Session Traversal Utilities for NAT (STUN)"),
     (8656, "Traversal Using Relays around NAT (TURN)"),
@@ -78,12 +101,18 @@ struct Requirement {
 }
 
 /// Writes the page.
-pub(crate) fn write(root: &Path) -> Result<Tally> {
+///
+/// `texts` is the folder with the texts of the RFCs, if the table of their sentences is to be made anew.
+pub(crate) fn write(root: &Path, texts: Option<&Path>) -> Result<Tally> {
+    if let Some(texts) = texts {
+        sentences::write(root, texts)?;
+    }
     let (page, complaints) = page(root)?;
     std::fs::write(root.join(PAGE), page)?;
     std::fs::write(root.join(conformance::PAGE), conformance::page(root)?)?;
     let mut tally = Tally::default();
     tally.record(TABLE, &all_exist(&complaints));
+    record_sentences(root, &mut tally)?;
     Ok(tally)
 }
 
@@ -92,6 +121,7 @@ pub(crate) fn check(root: &Path) -> Result<Tally> {
     let (expected, complaints) = page(root)?;
     let mut tally = Tally::default();
     tally.record(TABLE, &all_exist(&complaints));
+    record_sentences(root, &mut tally)?;
     tally.record(PAGE, &is_current(root, PAGE, &expected));
     let expected = conformance::page(root)?;
     tally.record(
@@ -119,6 +149,20 @@ fn all_exist(complaints: &[String]) -> Result<String> {
     Ok("every test named exists".to_owned())
 }
 
+/// Whether each sentence with a keyword has a test or a reason.
+fn record_sentences(root: &Path, tally: &mut Tally) -> Result<()> {
+    let table = sentences::Table::read(root)?;
+    let tests = tests(&workspace::rust_files(root)?);
+    let complaints = table.complaints(|test| tests.contains_key(test));
+    let outcome = match complaints.is_empty() {
+        true => sentences::compare_with_texts(&table)
+            .map(|told| told.unwrap_or_else(|| "each sentence has a test or a reason".to_owned())),
+        false => Err(anyhow!("{}", complaints.join("\n"))),
+    };
+    tally.record(sentences::TABLE, &outcome);
+    Ok(())
+}
+
 /// The text of the page, and the tests named in the table that do not exist.
 fn page(root: &Path) -> Result<(String, Vec<String>)> {
     let sources = workspace::rust_files(root)?;
@@ -132,7 +176,19 @@ fn page(root: &Path) -> Result<(String, Vec<String>)> {
         .filter(|test| !tests.contains_key(*test))
         .cloned()
         .collect();
-    Ok((render(&requirements, &citations(&sources)), missing))
+    for requirement in &requirements {
+        let rfc = requirement.section.rfc;
+        let has_title = TITLES.iter().any(|(number, _)| *number == rfc);
+        ensure!(
+            has_title,
+            "RFC {rfc} has no title in xtask/src/rfc.rs, so the page would not list it"
+        );
+    }
+    let sentences = sentences::Table::read(root)?.render();
+    Ok((
+        render(&requirements, &sentences, &citations(&sources)),
+        missing,
+    ))
 }
 
 /// `CRATE::FUNCTION` of every test, and the file it is in.
@@ -146,11 +202,12 @@ fn tests(sources: &[(PathBuf, String)]) -> BTreeMap<String, PathBuf> {
     found
 }
 
-/// The names of the functions below a `#[test]`, inside macros too. rustfmt puts the attribute and the `fn` on lines of their own.
+/// The names of the functions below a `#[test]` or a `#[tokio::test]`, inside macros too. rustfmt puts the attribute and the `fn` on lines of their own.
 fn test_functions(text: &str) -> impl Iterator<Item = &str> {
     let mut is_test = false;
     text.lines().map(str::trim).filter_map(move |line| {
-        is_test |= line == "#[test]";
+        is_test |= line == "#[test]" || line.starts_with("#[tokio::test");
+        let line = line.strip_prefix("async ").unwrap_or(line);
         let name = line.strip_prefix("fn ")?.split(['(', '<']).next()?;
         std::mem::take(&mut is_test).then_some(name)
     })
@@ -242,7 +299,11 @@ fn sections_in(line: &str) -> Vec<Section> {
     found
 }
 
-fn render(requirements: &[Requirement], cited: &BTreeMap<Section, BTreeSet<PathBuf>>) -> String {
+fn render(
+    requirements: &[Requirement],
+    sentences: &str,
+    cited: &BTreeMap<Section, BTreeSet<PathBuf>>,
+) -> String {
     let mut page = String::from(
         "# RFC coverage\n\n\
          Written by `cargo xtask rfc`; do not edit. The requirements are kept in [rfc-requirements.tsv](rfc-requirements.tsv):\n\
@@ -273,6 +334,7 @@ fn render(requirements: &[Requirement], cited: &BTreeMap<Section, BTreeSet<PathB
             );
         }
     }
+    page.push_str(sentences);
     page.push_str(
         "\n## Which file cites which section\n\n| RFC | section | files |\n|---|---|---|\n",
     );
@@ -343,11 +405,11 @@ mod tests {
     fn tests_are_named_by_crate_and_function() {
         let sources = vec![(
             PathBuf::from("crates/turn/tests/a.rs"),
-            "#[test]\n#[should_panic]\nfn b() {}\nfn c() {}\nmac! {\n    #[test]\n    fn d(x in 0..9) {}\n}\n".to_owned(),
+            "#[test]\n#[should_panic]\nfn b() {}\nfn c() {}\nmac! {\n    #[test]\n    fn d(x in 0..9) {}\n}\n#[tokio::test]\nasync fn e() {}\nasync fn f() {}\n".to_owned(),
         )];
         assert_eq!(
             tests(&sources).into_keys().collect::<Vec<_>>(),
-            ["turn::b", "turn::d"]
+            ["turn::b", "turn::d", "turn::e"]
         );
     }
 
