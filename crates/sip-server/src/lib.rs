@@ -1,4 +1,4 @@
-//! The registrar and the location service of a SIP server, without a socket or a clock.
+//! The registrar, the location service and the proxy of a SIP server, without a socket or a clock.
 //!
 //! # A REGISTER's way
 //!
@@ -8,6 +8,8 @@
 //! 3. [`registrar::Registrar::register`] changes the bindings in a [`location::Location`], all or none, and writes the header lines of
 //!    the answer.
 //!
+//! A request that is no REGISTER goes to [`proxy::Proxy`], which forwards it to the bindings, or elsewhere.
+//!
 //! **The invariant:** a request that is not answered with 200 has changed no binding (RFC 3261 §10.3).
 #![forbid(unsafe_code)]
 
@@ -16,6 +18,7 @@ mod date;
 pub mod flow;
 pub mod location;
 pub mod log;
+pub mod proxy;
 pub mod registrar;
 
 pub use aor::{Aor, AorHash, AorKey, MAX_AOR};

@@ -174,6 +174,14 @@ impl BranchCodec {
         text(STATELESS_MARK, mac as u16, other, mac)
     }
 
+    /// A number for [`BranchCodec::write_stateless`], by what is sent.
+    #[must_use]
+    pub fn number_of(&self, message: &[u8]) -> u128 {
+        let mut hasher = self.stateless_key.fingerprint();
+        hasher.field(message);
+        hasher.finish_128()
+    }
+
     /// What a proxy makes its decision of (RFC 5393 §4.2.1): the Request-URI, Route, and what else its location service looks at. It does not
     /// vary with the method; and it does with Call-ID and CSeq, so that what is taken for a loop by chance is not always (§4.2.4).
     #[must_use]

@@ -21,6 +21,7 @@ use crate::{Aor, AorHash, AorKey};
 use answer::Listed;
 use changes::Changes;
 use gruu::TempGruus;
+pub(crate) use gruu::is_same_instance;
 use wishes::{Wish, Wishes, has_token};
 
 /// What a REGISTER may have in Require: the option tags that a registrar understands.

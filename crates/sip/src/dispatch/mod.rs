@@ -59,11 +59,13 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 
+mod forwarding;
 mod order;
 mod questions;
 mod requests;
 mod responses;
 
+pub use forwarding::{Forwarding, RecordRoute, write_route};
 pub use order::{
     Allowed, Config, DispatchError, Failure, Order, Reach, SendFrom, Source, Stats, Told,
 };
@@ -73,6 +75,7 @@ use std::time::Duration;
 
 use crate::engine::slab::Slab;
 use crate::engine::{ClientFailure, ClientKey, Engine, Event, Mark};
+use crate::flow::Flow;
 use crate::message::Message;
 use crate::routing::{Answer, DnsCache, DnsFailed, Locator, Outcome, Penalties, Query};
 use crate::{HashKey, Mono};
@@ -150,17 +153,24 @@ impl Dispatcher {
         if self.requests.len() >= self.config.most {
             return Err(DispatchError::Full);
         }
-        let request = Request::new(order)?;
+        Ok(self.start(now, engine, Request::new(order)?, order.flow))
+    }
+
+    fn start(
+        &mut self,
+        now: Mono,
+        engine: &mut Engine,
+        request: Request,
+        flow: Option<Flow>,
+    ) -> RequestKey {
         let (slot, generation) = self.requests.insert(request);
         let key = RequestKey { slot, generation };
         self.stats.requests += 1;
-        let is_sent = order
-            .flow
-            .is_some_and(|flow| self.send_by(now, engine, key, &flow));
+        let is_sent = flow.is_some_and(|flow| self.send_by(now, engine, key, &flow));
         if !is_sent {
             self.locate(now, engine, key);
         }
-        Ok(key)
+        key
     }
 
     /// An INVITE is not wanted any more: the server that it is with gets a CANCEL as soon as it may (RFC 3261 §9.1). One that has

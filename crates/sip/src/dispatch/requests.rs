@@ -1,5 +1,6 @@
 //! One request on its way: from its URI to servers, and from one server to the next.
 
+use super::forwarding::KeptRoute;
 use super::order::{DispatchError, Failure, Order, Reach, SendFrom, Told};
 use super::questions::Waiter;
 use super::{Dispatcher, RequestKey};
@@ -22,7 +23,7 @@ pub(super) struct Request {
     /// The host of the target, before the DNS says anything (RFC 5922 §7.3).
     name: Option<PeerName>,
     /// Empty when no other server will be tried any more.
-    bytes: Box<[u8]>,
+    pub(super) bytes: Box<[u8]>,
     /// What was asked for it.
     asked: Vec<Query>,
     servers: Option<Failover>,
@@ -31,12 +32,21 @@ pub(super) struct Request {
     /// That server has answered provisionally.
     pub(super) heard: bool,
     is_invite: bool,
+    pub(super) is_ack: bool,
+    /// What a proxy puts on top.
+    pub(super) record_route: Option<Box<KeptRoute>>,
+    /// It goes by its flow or not at all.
+    pub(super) only_by_flow: bool,
     /// It went by a flow, and may go where its target says if that is gone.
     may_locate: bool,
 }
 
 impl Request {
     pub(super) fn new(order: &Order<'_>) -> Result<Request, DispatchError> {
+        let begins_with = |method: &[u8]| {
+            let start = order.pieces.first();
+            start.is_some_and(|start| start.starts_with(method))
+        };
         Ok(Request {
             mark: order.mark,
             class: order.class,
@@ -50,10 +60,10 @@ impl Request {
             servers: None,
             client: None,
             heard: false,
-            is_invite: order
-                .pieces
-                .first()
-                .is_some_and(|start| start.starts_with(b"INVITE ")),
+            is_invite: begins_with(b"INVITE "),
+            is_ack: begins_with(b"ACK "),
+            record_route: None,
+            only_by_flow: false,
             may_locate: false,
         })
     }
@@ -137,26 +147,29 @@ impl Dispatcher {
         let Some(request) = self.requests.get(key.slot, key.generation) else {
             return false;
         };
-        let to = Destination::new(flow.carrier, flow.remote, flow.listener);
-        let sent = engine.request(
-            now,
-            &Outgoing {
-                to,
-                connection: flow.connection,
-                pieces: &[&request.bytes],
-                class: request.class,
-                mark: Some(key.mark()),
-                loop_check: request.loop_check,
-            },
-        );
-        match sent {
-            Ok(client) => {
+        let mut to = Destination::new(flow.carrier, flow.remote, flow.listener);
+        to.local = flow.connection.is_none().then_some(flow.local);
+        let out = Outgoing {
+            to,
+            connection: flow.connection,
+            pieces: &[],
+            class: request.class,
+            mark: Some(key.mark()),
+            loop_check: request.loop_check,
+        };
+        // RFC 7118 §7: nobody can connect to a WebSocket client.
+        let may_locate = !flow.carrier.is_websocket() && !request.only_by_flow;
+        match request.give(now, engine, out, true) {
+            Ok(Some(client)) => {
                 request.client = Some(client);
-                request.may_locate = !flow.carrier.is_websocket();
+                request.may_locate = may_locate;
                 true
             }
-            // RFC 7118 §7: nobody can connect to a WebSocket client.
-            Err(RequestError::NoConnection) if !flow.carrier.is_websocket() => false,
+            Ok(None) => {
+                self.requests.remove(key.slot);
+                true
+            }
+            Err(RequestError::NoConnection) if may_locate => false,
             Err(RequestError::NoConnection) => {
                 self.fail(key, Failure::TransportFailed);
                 true
@@ -203,21 +216,22 @@ impl Dispatcher {
             let Some(to) = self.config.destination(server, request.from, name) else {
                 continue;
             };
-            let sent = engine.request(
-                now,
-                &Outgoing {
-                    to,
-                    connection: None,
-                    pieces: &[&request.bytes],
-                    class: request.class,
-                    mark: Some(key.mark()),
-                    loop_check: request.loop_check,
-                },
-            );
-            match sent {
-                Ok(client) => {
+            let out = Outgoing {
+                to,
+                connection: None,
+                pieces: &[],
+                class: request.class,
+                mark: Some(key.mark()),
+                loop_check: request.loop_check,
+            };
+            match request.give(now, engine, out, false) {
+                Ok(Some(client)) => {
                     request.client = Some(client);
                     request.heard = false;
+                    return;
+                }
+                Ok(None) => {
+                    self.requests.remove(key.slot);
                     return;
                 }
                 // RFC 7339 §5.10.2: another server may take what this one does not.
@@ -272,6 +286,10 @@ impl Dispatcher {
         if let Some(request) = self.requests.remove(key.slot) {
             self.stats.failed += 1;
             self.stats.forbidden += u64::from(failure == Failure::Forbidden);
+            // Nobody waits for what becomes of an ACK.
+            if request.is_ack {
+                return;
+            }
             self.told.push_back(Told {
                 mark: request.mark,
                 failure,

@@ -42,12 +42,34 @@ impl Engine {
     /// # Errors
     /// [`RequestError`]; nothing was sent then.
     pub fn request(&mut self, now: Mono, out: &Outgoing<'_>) -> Result<ClientKey, RequestError> {
+        let carrier = self.choose_carrier(out);
+        self.request_to(now, out, carrier)
+    }
+
+    /// The same by a flow that the other end has opened, whatever the size: a phone behind a NAT has a path back over UDP and takes
+    /// no TCP connection (RFC 5626 §5.3).
+    ///
+    /// # Errors
+    /// [`RequestError`]; nothing was sent then.
+    pub fn request_by_flow(
+        &mut self,
+        now: Mono,
+        out: &Outgoing<'_>,
+    ) -> Result<ClientKey, RequestError> {
+        self.request_to(now, out, (out.to.clone(), false))
+    }
+
+    fn request_to(
+        &mut self,
+        now: Mono,
+        out: &Outgoing<'_>,
+        (to, may_be_udp): (Destination, bool),
+    ) -> Result<ClientKey, RequestError> {
         let method = method_of(out.pieces).ok_or(RequestError::Malformed)?;
         if method == Method::Ack {
             return Err(RequestError::Malformed);
         }
         self.admit_request(now, out)?;
-        let (to, may_be_udp) = self.choose_carrier(out);
         let connection = self.named_connection(out)?;
         let (slot, generation) = self.clients.slab.vacant();
         let key = ClientKey { slot, generation };
@@ -91,7 +113,7 @@ impl Engine {
     }
 
     /// The destination, with TCP for what is too large for UDP; and whether UDP would do if there is no TCP.
-    fn choose_carrier(&self, out: &Outgoing<'_>) -> (Destination, bool) {
+    pub(super) fn choose_carrier(&self, out: &Outgoing<'_>) -> (Destination, bool) {
         let mut to = out.to.clone();
         let size: usize = out.pieces.iter().map(|piece| piece.len()).sum();
         let tcp = self.config.sent_by(to.listener, Carrier::Tcp);
@@ -105,7 +127,10 @@ impl Engine {
         (to, false)
     }
 
-    fn named_connection(&self, out: &Outgoing<'_>) -> Result<Option<ConnectionKey>, RequestError> {
+    pub(super) fn named_connection(
+        &self,
+        out: &Outgoing<'_>,
+    ) -> Result<Option<ConnectionKey>, RequestError> {
         match out.connection {
             Some(key) if !self.connections.is_open(key) => Err(RequestError::NoConnection),
             named => Ok(named),
@@ -134,58 +159,6 @@ impl Engine {
             return Err(RequestError::Malformed);
         }
         Ok(length)
-    }
-
-    /// What a proxy makes its decision of, to go along where it forks (RFC 5393 §4.2.1); `others` is what its location service looks at
-    /// besides the Request-URI and Route.
-    #[must_use]
-    pub fn loop_check(&self, request: &Message<'_>, others: &[u8]) -> LoopCheck {
-        self.codec.loop_check(request, others)
-    }
-
-    /// Whether a request was here already, and the decision was made of the same (RFC 5393 §4.2.2): it gets 482. Whoever comes back
-    /// with something changed spirals, and goes on.
-    #[must_use]
-    pub fn has_looped(&self, request: &Message<'_>, check: LoopCheck) -> bool {
-        // What cannot be read is not ours.
-        request.vias().filter_map(Result::ok).any(|via| {
-            via.branch.and_then(LoopCheck::of) == Some(check)
-                && self.config.is_ours(via.host, via.port_or_default())
-        })
-    }
-
-    /// Sends a request that has no transaction: the ACK for a 2xx, or one forwarded statelessly. Its branch is made from
-    /// `number`: the same for a retransmission, another for anything else.
-    ///
-    /// # Errors
-    /// [`RequestError`].
-    pub fn send_stateless(
-        &mut self,
-        now: Mono,
-        out: &Outgoing<'_>,
-        number: u128,
-    ) -> Result<(), RequestError> {
-        let (to, _) = self.choose_carrier(out);
-        let connection = self.named_connection(out)?;
-        let sent_by = self.config.sent_by(to.listener, to.carrier);
-        let sent_by = sent_by.ok_or(RequestError::NoSentBy)?;
-        let branch = self.codec.write_stateless(number);
-        let oc = self.config.overload_offer();
-        let branch = (&branch, out.loop_check);
-        let built = compose::request(&mut self.scratch, out.pieces, sent_by, branch, oc);
-        let length = built.map_err(|_| RequestError::Malformed)?.len();
-        let bytes = self.scratch.get(..length).unwrap_or_default();
-        if let Some(connection) = connection {
-            self.connections.touch(now, connection);
-            let to = SendTo::Stream(connection);
-            self.outputs.send(to, Origin::Nobody, bytes);
-        } else if to.carrier.is_reliable() {
-            let cell = self.store.keep(bytes).ok_or(RequestError::Malformed)?;
-            self.send_over_stream(now, to, Waiting::Response(None, cell));
-        } else {
-            self.outputs.send(datagram(&to), Origin::Nobody, bytes);
-        }
-        Ok(())
     }
 
     /// The TU wants an INVITE no more (RFC 3261 §9.1): the CANCEL is sent when a provisional response has come, and its
@@ -479,7 +452,7 @@ impl Engine {
 /// About what our Via takes.
 const VIA_LEN: usize = 110;
 
-fn datagram(to: &Destination) -> SendTo {
+pub(super) fn datagram(to: &Destination) -> SendTo {
     SendTo::Datagram {
         listener: to.listener,
         local: to.local,

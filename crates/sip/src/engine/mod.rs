@@ -65,6 +65,7 @@ mod room;
 mod server;
 mod servers;
 pub(crate) mod slab;
+mod stateless;
 mod stats;
 mod store;
 mod tidy;
@@ -287,6 +288,12 @@ impl Engine {
         for key in self.clients_from(newest) {
             self.client_transport_failed(now, key);
         }
+    }
+
+    /// Whether a connection is open, as far as is known here.
+    #[must_use]
+    pub fn is_open(&self, connection: ConnectionKey) -> bool {
+        self.connections.is_open(connection)
     }
 
     /// The connections that transactions depend on. It looks at all transactions: for the end of a server.

@@ -38,6 +38,24 @@ impl<'a> NameAddr<'a> {
         Uri::parse(self.uri)
     }
 
+    /// The values of a list with commas between, as it is stored (RFC 3327 §5.3); those in front of a malformed one.
+    #[must_use]
+    pub fn list(text: &'a [u8]) -> Vec<NameAddr<'a>> {
+        let mut cursor = Cursor::new(text);
+        let mut values = Vec::new();
+        while !cursor.is_at_end() {
+            let Some(value) = NameAddr::read(&mut cursor) else {
+                break;
+            };
+            values.push(value);
+            cursor.skip_lws();
+            if !cursor.eat(b',') {
+                break;
+            }
+        }
+        values
+    }
+
     /// The parameter `expires` of a Contact, in seconds; `None` if it is absent or malformed, which mean the same
     /// (RFC 3261 §10.2.1.1). A number above 2^32 - 1 is as good as that.
     #[must_use]

@@ -1,0 +1,112 @@
+//! The ACK for a 2xx (RFC 3261 §16.11): it has no transaction, and is forwarded by what it brings.
+
+use sip::build::{Edits, Stamp};
+use sip::dispatch::Reach;
+use sip::engine::Mark;
+use sip::uri::Uri;
+use sip::{Message, Mono};
+
+use super::copy::{ack_base, written};
+use super::policy::Place;
+use super::route::Reader;
+use super::target::Target;
+use super::{Handled, Proxy, Stack};
+use crate::flow::FlowId;
+
+impl Proxy {
+    /// An ACK that belongs to no server transaction here, or to one whose 2xx was another's. It is forwarded if its dialog began here, and
+    /// dropped otherwise. That of another final response goes where its INVITE went.
+    pub fn ack(
+        &mut self,
+        now: Mono,
+        stack: &mut Stack<'_>,
+        message: &Message<'_>,
+        from: &FlowId,
+    ) -> Handled {
+        match self.ack_target(stack, message, from) {
+            Ok((target, removed, strict_routes)) => {
+                let sent =
+                    self.send_ack(now, stack, message, from, &target, (removed, strict_routes));
+                match sent {
+                    Some(()) => self.stats.acks += 1,
+                    None => self.stats.stray_acks += 1,
+                }
+                Handled::Yes
+            }
+            Err(Handled::Elsewhere(worker)) => Handled::Elsewhere(worker),
+            Err(_) => {
+                self.stats.stray_acks += 1;
+                Handled::Yes
+            }
+        }
+    }
+
+    /// Where it goes, how many Route values are this server's, and the Route line of one that a strict router has sent.
+    fn ack_target(
+        &mut self,
+        stack: &mut Stack<'_>,
+        message: &Message<'_>,
+        from: &FlowId,
+    ) -> Result<(Target, usize, Option<Vec<u8>>), Handled> {
+        let reader = Reader {
+            tokens: &self.tokens,
+            routing: &*stack.policy,
+            run: self.run,
+        };
+        let routed = reader.read(message, &from.flow).map_err(|_| Handled::Yes)?;
+        if !routed.is_known_dialog {
+            // The ACK for a final response that is none of 2xx: its INVITE was another worker's.
+            let uri = Uri::parse(routed.uri);
+            return match &uri {
+                Ok(Uri::Sip(uri)) if routed.routes.is_empty() => match stack.policy.place(uri) {
+                    Place::Elsewhere(worker) => Err(Handled::Elsewhere(worker)),
+                    _ => Err(Handled::Yes),
+                },
+                _ => Err(Handled::Yes),
+            };
+        }
+        let reach = Reach::Near(from.flow.remote.ip());
+        let target = match routed.flow {
+            Some(flow) => Target::by_flow(routed.uri, flow),
+            None => Target::uri(routed.uri, reach),
+        };
+        let strict = routed.was_strict.then(|| {
+            let mut line = Vec::new();
+            super::copy::write_routes(&mut line, routed.routes.iter().map(|route| route.bytes));
+            line
+        });
+        Ok((target, routed.removed, strict))
+    }
+
+    fn send_ack(
+        &mut self,
+        now: Mono,
+        stack: &mut Stack<'_>,
+        message: &Message<'_>,
+        from: &FlowId,
+        target: &Target,
+        (removed, strict_routes): (usize, Option<Vec<u8>>),
+    ) -> Option<()> {
+        let left = message.max_forwards().ok().flatten();
+        let left = left.map_or(70, |left| left.saturating_sub(1));
+        let via = message.via().ok()?;
+        let edits = Edits {
+            on_top: strict_routes.as_deref().unwrap_or_default(),
+            max_forwards: Some(left),
+            stamp: Stamp::of(&via, from.flow.remote),
+            drop_overload: true,
+            drop_routes: if strict_routes.is_some() { 0 } else { removed },
+            drop_kinds: match strict_routes {
+                Some(_) => &[sip::HeaderKind::Route],
+                None => &[],
+            },
+            ..Edits::default()
+        };
+        let mut scratch = self.scratch.take()?;
+        let bytes = written(message, &edits, &mut scratch);
+        self.scratch = Some(scratch);
+        let base = ack_base(bytes.ok()?, from, stack.engine.loop_check(message, b""));
+        let sent = self.send_copy(now, stack, &base, target, (Mark(0), None));
+        sent.ok().map(drop)
+    }
+}

@@ -1,0 +1,51 @@
+//! How a proxy serves.
+
+use std::time::Duration;
+
+/// In which order the contacts of an address are tried (RFC 3261 §16.6).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum Forking {
+    /// Those of the greatest `q` at the same time, then those of the next. Contacts without `q` have 1.
+    #[default]
+    ByQ,
+    /// All at the same time.
+    Parallel,
+    /// One after the other, by falling `q`.
+    Sequential,
+}
+
+/// The configuration of a proxy.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Config {
+    /// Whether the proxy stays in the way of dialogs by Record-Route (RFC 3261 §16.6 step 4). Default: yes.
+    pub record_route: bool,
+    /// In which order contacts are tried. Default: by `q`.
+    pub forking: Forking,
+    /// How long a group of contacts rings before the next is tried, if there is a next. Default 30 s.
+    pub ring_time: Duration,
+    /// Whether the proxy itself tries the contacts of a 3xx (RFC 3261 §16.7 step 4). Default: no.
+    pub recurses: bool,
+    /// The greatest Max-Breadth that a request may have, and what one without it gets (RFC 5393 §5.3.3). Default 60.
+    pub max_breadth: u32,
+    /// Contacts that are tried for one request, at most 255. Default 32.
+    pub max_branches: usize,
+    /// Requests that wait for a location or for authentication are answered with 504 after this time. Default 10 s.
+    pub lookup_time: Duration,
+    /// Requests at a time, at most 2^24. Default 1,000,000.
+    pub most: usize,
+}
+
+impl Default for Config {
+    fn default() -> Config {
+        Config {
+            record_route: true,
+            forking: Forking::ByQ,
+            ring_time: Duration::from_secs(30),
+            recurses: false,
+            max_breadth: 60,
+            max_branches: 32,
+            lookup_time: Duration::from_secs(10),
+            most: 1_000_000,
+        }
+    }
+}

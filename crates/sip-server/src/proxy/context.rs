@@ -1,0 +1,249 @@
+//! Response contexts (RFC 3261 §16): what a proxy remembers of a request until it is answered.
+
+use std::collections::VecDeque;
+
+use sip::branch::LoopCheck;
+use sip::build::Stamp;
+use sip::congestion::Class;
+use sip::dispatch::RequestKey;
+use sip::engine::{Mark, ServerKey};
+
+use super::best::Best;
+use super::request::Sender;
+use super::target::Target;
+use crate::Aor;
+use crate::flow::FlowId;
+
+/// Set in all marks of a proxy, so that others may have marks as well.
+const PROXY: u64 = 1 << 63;
+const SLOT_BITS: u32 = 24;
+const GENERATION_BITS: u32 = 31;
+/// Contexts that marks can name.
+pub(super) const MOST: usize = 1 << SLOT_BITS;
+/// The branch in the mark of a server transaction, which is none.
+const NO_BRANCH: u8 = u8::MAX;
+
+/// Names a context; stale when that has ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct ContextKey {
+    pub(super) slot: u32,
+    pub(super) generation: u32,
+}
+
+impl ContextKey {
+    /// The mark of one of its branches.
+    pub(super) fn mark_of(self, branch: usize) -> Mark {
+        let branch = u8::try_from(branch).unwrap_or(NO_BRANCH);
+        let generation = u64::from(self.generation) & ((1 << GENERATION_BITS) - 1);
+        let slot = u64::from(self.slot) << (GENERATION_BITS + 8);
+        Mark(PROXY | slot | generation << 8 | u64::from(branch))
+    }
+
+    /// The mark of its server transaction.
+    pub(super) fn mark(self) -> Mark {
+        self.mark_of(NO_BRANCH.into())
+    }
+
+    /// The context and the branch of a mark; `None` if it is not a proxy's.
+    pub(super) fn of(mark: Mark) -> Option<(ContextKey, usize)> {
+        if mark.0 & PROXY == 0 {
+            return None;
+        }
+        let key = ContextKey {
+            slot: (mark.0 >> (GENERATION_BITS + 8)) as u32 & ((1 << SLOT_BITS) - 1),
+            generation: (mark.0 >> 8) as u32 & ((1 << GENERATION_BITS) - 1),
+        };
+        Some((key, usize::from(mark.0 as u8)))
+    }
+}
+
+/// One copy of a request that was forwarded.
+#[derive(Debug)]
+pub(super) struct Branch {
+    pub(super) request: Option<RequestKey>,
+    /// It has its final response, or will have none.
+    pub(super) is_done: bool,
+    /// It goes by a flow of a token, which is nobody's binding here.
+    pub(super) is_token: bool,
+    /// The contact whose flow it went by.
+    pub(super) contact: Option<Box<[u8]>>,
+    /// Other flows to the same instance.
+    pub(super) others: Vec<Target>,
+    /// Its part of Max-Breadth.
+    pub(super) breadth: u32,
+}
+
+/// What copies of a request are made from.
+#[derive(Debug)]
+pub(super) struct Base {
+    /// The request with all changes that every copy has.
+    pub(super) bytes: Box<[u8]>,
+    pub(super) from: FlowId,
+    pub(super) loop_check: LoopCheck,
+    pub(super) class: Class,
+    /// Record-Route is added.
+    pub(super) is_recorded: bool,
+    /// Path is added (RFC 3327 §5.2).
+    pub(super) is_path: bool,
+    /// It came from a trunk.
+    pub(super) is_trunk: bool,
+    /// P-Asserted-Identity is for trusted elements alone (RFC 3325 §7).
+    pub(super) is_private: bool,
+    /// Max-Breadth of all copies together (RFC 5393 §5.3.3).
+    pub(super) breadth: u32,
+}
+
+/// A request whose targets are not known yet.
+#[derive(Debug)]
+pub(super) struct Waiting {
+    /// As it was received.
+    pub(super) bytes: Box<[u8]>,
+    pub(super) from: FlowId,
+    pub(super) stamp: Stamp,
+    /// Who has sent it, if that is known already.
+    pub(super) sender: Option<Sender>,
+}
+
+/// What is remembered of one request.
+#[derive(Debug)]
+pub(super) struct Context {
+    pub(super) server: ServerKey,
+    pub(super) is_invite: bool,
+    /// A CANCEL has come, or a 6xx: nothing new is tried.
+    pub(super) is_ending: bool,
+    /// A 2xx was forwarded.
+    pub(super) is_answered: bool,
+    /// The request came from a trunk.
+    pub(super) is_trunk: bool,
+    /// It is timed.
+    pub(super) is_timed: bool,
+    pub(super) branches: Vec<Branch>,
+    /// Targets that are not tried yet, in order.
+    pub(super) targets: VecDeque<Target>,
+    /// URIs that a 3xx has named and that were tried.
+    pub(super) redirected: Vec<Box<[u8]>>,
+    /// As long as more copies may be made.
+    pub(super) base: Option<Box<Base>>,
+    pub(super) waiting: Option<Box<Waiting>>,
+    pub(super) best: Best,
+    pub(super) aor: Option<Box<Aor>>,
+}
+
+impl Context {
+    pub(super) fn new(server: ServerKey, is_invite: bool) -> Context {
+        Context {
+            server,
+            is_invite,
+            is_ending: false,
+            is_answered: false,
+            is_trunk: false,
+            is_timed: false,
+            branches: Vec::new(),
+            targets: VecDeque::new(),
+            redirected: Vec::new(),
+            base: None,
+            waiting: None,
+            best: Best::default(),
+            aor: None,
+        }
+    }
+
+    /// Whether no branch waits for a final response.
+    pub(super) fn is_quiet(&self) -> bool {
+        self.branches.iter().all(|branch| branch.is_done)
+    }
+}
+
+/// All contexts, each in a place that others have after it.
+#[derive(Debug, Default)]
+pub(super) struct Contexts {
+    places: Vec<(u32, Option<Box<Context>>)>,
+    free: Vec<u32>,
+}
+
+impl Contexts {
+    pub(super) fn len(&self) -> usize {
+        self.places.len() - self.free.len()
+    }
+
+    /// The key that the next context gets.
+    pub(super) fn next_key(&self) -> ContextKey {
+        let slot = self.free.last().copied();
+        let slot = slot.unwrap_or(self.places.len() as u32);
+        let place = self.places.get(slot as usize);
+        ContextKey {
+            slot,
+            generation: place.map_or(0, |(generation, _)| *generation),
+        }
+    }
+
+    pub(super) fn insert(&mut self, context: Context) -> ContextKey {
+        let key = self.next_key();
+        if self.free.pop().is_none() {
+            self.places.push((0, None));
+        }
+        if let Some((_, place)) = self.places.get_mut(key.slot as usize) {
+            *place = Some(Box::new(context));
+        }
+        key
+    }
+
+    pub(super) fn get(&mut self, key: ContextKey) -> Option<&mut Context> {
+        match self.places.get_mut(key.slot as usize) {
+            Some((generation, Some(context))) if *generation == key.generation => Some(context),
+            _ => None,
+        }
+    }
+
+    /// The key of the context that has this place now.
+    pub(super) fn at(&self, slot: u32) -> Option<ContextKey> {
+        let (generation, context) = self.places.get(slot as usize)?;
+        context.is_some().then_some(ContextKey {
+            slot,
+            generation: *generation,
+        })
+    }
+
+    /// The keys of those that wait for targets.
+    pub(super) fn waiting(&self) -> Vec<ContextKey> {
+        let places = (0..).zip(&self.places);
+        let waiting = places.filter_map(|(slot, (generation, context))| {
+            context.as_ref()?.waiting.as_ref()?;
+            Some(ContextKey {
+                slot,
+                generation: *generation,
+            })
+        });
+        waiting.collect()
+    }
+
+    pub(super) fn remove(&mut self, key: ContextKey) -> Option<Box<Context>> {
+        self.get(key)?;
+        let (generation, place) = self.places.get_mut(key.slot as usize)?;
+        *generation = (*generation + 1) & ((1 << GENERATION_BITS) - 1);
+        let context = place.take();
+        self.free.push(key.slot);
+        // A wave of calls leaves no memory behind.
+        if self.free.len() == self.places.len() && self.places.len() > 4096 {
+            self.free.shrink_to(4096);
+        }
+        context
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_mark_names_context_and_branch() {
+        let key = ContextKey {
+            slot: (1 << SLOT_BITS) - 1,
+            generation: (1 << GENERATION_BITS) - 2,
+        };
+        assert_eq!(ContextKey::of(key.mark_of(7)), Some((key, 7)));
+        assert_eq!(ContextKey::of(key.mark()), Some((key, 255)));
+        assert_eq!(ContextKey::of(Mark(0)), None);
+        assert_eq!(ContextKey::of(Mark(7)), None);
+    }
+}

@@ -1,0 +1,404 @@
+//! The copies of a request (RFC 3261 §16.6): what all have in common, and what each has for itself.
+
+use sip::branch::LoopCheck;
+use sip::build::{BuildError, Edits, SCRATCH, Stamp, decimal, forward};
+use sip::congestion::Class;
+use sip::dispatch::{DispatchError, Forwarding, Order, RecordRoute, RequestKey, SendFrom};
+use sip::engine::Mark;
+use sip::header::{HeaderKind, NameAddr};
+use sip::uri::Uri;
+use sip::{Message, Method, Mono};
+
+use super::context::Base;
+use super::identity;
+use super::request::{Plan, Sender, starts_with_sips};
+use super::route::may_begin_dialog;
+use super::target::Target;
+use super::token::{MAX_USER, Token};
+use super::{Proxy, Stack};
+use crate::flow::{FlowId, MAX_TOKEN, Standing};
+
+/// RFC 3261 §16.6 step 3: what a request without Max-Forwards gets.
+const MAX_FORWARDS: u8 = 70;
+
+impl Proxy {
+    /// What the copies of a request are made from.
+    pub(super) fn base_of(
+        &mut self,
+        stack: &Stack<'_>,
+        (message, stamp): (&Message<'_>, Stamp),
+        plan: &Plan<'_>,
+        from: &FlowId,
+    ) -> Result<Base, BuildError> {
+        let method = message.method().unwrap_or(Method::Ack);
+        let mut changes = identity::changes(message, &plan.sender, &*stack.policy);
+        changes.drops.push(HeaderKind::MaxBreadth);
+        let routed = &plan.routed;
+        let mut on_top = Vec::new();
+        if routed.was_strict {
+            changes.drops.push(HeaderKind::Route);
+            write_routes(&mut on_top, routed.routes.iter().map(|route| route.bytes));
+        }
+        let left = message.max_forwards().ok().flatten();
+        let edits = Edits {
+            on_top: &on_top,
+            at_end: &changes.lines,
+            max_forwards: Some(left.map_or(MAX_FORWARDS, |left| left.saturating_sub(1))),
+            stamp,
+            drop_overload: true,
+            drop_routes: if routed.was_strict { 0 } else { routed.removed },
+            drop_kinds: &changes.drops,
+            ..Edits::default()
+        };
+        let mut scratch = self.scratch.take().unwrap_or_default();
+        let bytes = written(message, &edits, &mut scratch);
+        self.scratch = Some(scratch);
+        let in_dialog = message.to().is_ok_and(|to| to.tag.is_some());
+        let is_register = method == Method::Register;
+        Ok(Base {
+            bytes: bytes?.into(),
+            from: *from,
+            loop_check: stack.engine.loop_check(message, b""),
+            class: class_of(method, in_dialog),
+            is_recorded: self.config.record_route && !in_dialog && may_begin_dialog(method),
+            is_path: is_register && supports_path(message),
+            is_trunk: plan.sender == Sender::Trunk || stack.policy.is_trunk(&from.flow),
+            is_private: identity::is_private(message),
+            breadth: plan.breadth,
+        })
+    }
+
+    /// Sends one copy.
+    pub(super) fn send_copy(
+        &mut self,
+        now: Mono,
+        stack: &mut Stack<'_>,
+        base: &Base,
+        target: &Target,
+        (mark, breadth): (Mark, Option<u32>),
+    ) -> Result<RequestKey, CopyError> {
+        let (Some(mut spans), Some(mut scratch)) = (self.spans.take(), self.scratch.take()) else {
+            return Err(CopyError::Malformed);
+        };
+        let sent = match Message::parse(&base.bytes, &mut spans) {
+            Ok(message) => {
+                let copy = Copy {
+                    base,
+                    target,
+                    mark,
+                    breadth,
+                };
+                self.send_copy_of(now, stack, &message, &copy, &mut scratch)
+            }
+            Err(_) => Err(CopyError::Malformed),
+        };
+        (self.spans, self.scratch) = (Some(spans), Some(scratch));
+        sent
+    }
+
+    fn send_copy_of(
+        &self,
+        now: Mono,
+        stack: &mut Stack<'_>,
+        message: &Message<'_>,
+        copy: &Copy<'_>,
+        scratch: &mut [u8],
+    ) -> Result<RequestKey, CopyError> {
+        let Copy { base, target, .. } = *copy;
+        let flow = match target.flow {
+            Some(flow) => Some(self.live_flow(now, stack, flow)?),
+            None => None,
+        };
+        // Where the contact takes a new connection, requests of the dialog go by that as well.
+        let is_usable = |flow: &FlowId| {
+            let mut connection = flow.flow.connection.into_iter();
+            target.only_by_flow || connection.all(|key| stack.engine.is_open(key))
+        };
+        let flow = flow.filter(is_usable);
+        let call_id = message.call_id().unwrap_or_default();
+        let mut way = Way::of(message, target);
+        let mut lines = Vec::new();
+        if base.is_recorded {
+            self.record_incoming(stack, base, call_id, &target.uri, &mut lines);
+        }
+        write_routes(&mut lines, way.new_routes.iter().map(|route| &route[..]));
+        let mut drops = Vec::new();
+        if way.is_rewritten {
+            drops.push(HeaderKind::Route);
+        }
+        // RFC 3325 §7.
+        if base.is_private && !is_trusted(target, stack) {
+            drops.push(HeaderKind::PAssertedIdentity);
+        }
+        let at_end = breadth_line(copy.breadth);
+        let edits = Edits {
+            request_uri: Some(&way.uri),
+            on_top: &lines,
+            at_end: &at_end,
+            drop_kinds: &drops,
+            ..Edits::default()
+        };
+        let gathered = forward(message, &edits, scratch).map_err(|_| CopyError::Malformed)?;
+        let mut users = Users::default();
+        let outgoing = (base, flow, starts_with_sips(&target.uri));
+        let record_route = self.outgoing_route(outgoing, call_id, &mut users);
+        let order = Order {
+            target: way.next_hop.get_or_insert_with(|| target.uri.clone()),
+            pieces: gathered.slices(),
+            class: base.class,
+            mark: copy.mark,
+            reach: target.reach,
+            loop_check: Some(base.loop_check),
+            flow: flow.map(|flow| flow.flow),
+            from: Some(SendFrom {
+                listener: base.from.flow.listener,
+                local: None,
+            }),
+        };
+        let forwarding = Forwarding {
+            record_route,
+            only_by_flow: target.only_by_flow,
+        };
+        let sent = stack
+            .dispatcher
+            .forward(now, stack.engine, &order, &forwarding);
+        sent.map_err(CopyError::Dispatch)
+    }
+
+    /// The Record-Route value of the side that the request leaves by (RFC 5658 §4.2), or the Path value.
+    fn outgoing_route<'u>(
+        &self,
+        (base, flow, is_sips): (&Base, Option<FlowId>, bool),
+        call_id: &[u8],
+        users: &'u mut Users,
+    ) -> Option<RecordRoute<'u>> {
+        let from = &base.from.flow;
+        if base.is_recorded {
+            let token = flow.map_or(Token::Pass, Token::Flow);
+            let both_pass = base.is_trunk && flow.is_none();
+            return Some(RecordRoute {
+                kind: HeaderKind::RecordRoute,
+                params: b"",
+                user: self.tokens.write(token, call_id, &mut users.dialog),
+                is_sips,
+                unless: both_pass.then_some((from.listener, from.carrier)),
+            });
+        }
+        base.is_path.then(|| RecordRoute {
+            kind: HeaderKind::Path,
+            params: b";ob",
+            user: self.tokens.write_path(&base.from, &mut users.path),
+            is_sips,
+            unless: None,
+        })
+    }
+
+    /// A flow as it is in this run of the server, known to the engine.
+    fn live_flow(
+        &self,
+        now: Mono,
+        stack: &mut Stack<'_>,
+        mut id: FlowId,
+    ) -> Result<FlowId, CopyError> {
+        match id.standing(self.run) {
+            Standing::Current => {}
+            Standing::Datagrams => {
+                let listener = stack.policy.listener_at(id.flow.local);
+                id.flow.listener = listener.ok_or(CopyError::FlowGone)?;
+                id.run = self.run;
+            }
+            Standing::Gone => return Err(CopyError::FlowGone),
+        }
+        // If the connection of another worker is gone, that worker says so.
+        if id.flow.connection.is_some() && id.worker != self.worker {
+            stack.engine.adopt(now, &id.flow);
+        }
+        Ok(id)
+    }
+
+    /// The Record-Route value of the side that the request has come by (RFC 5658 §4.2). A phone is reached by its flow, a trunk by its
+    /// Contact.
+    fn record_incoming(
+        &self,
+        stack: &Stack<'_>,
+        base: &Base,
+        call_id: &[u8],
+        uri: &[u8],
+        lines: &mut Vec<u8>,
+    ) {
+        let from = &base.from.flow;
+        let Some(sent_by) = stack.engine.sent_by(from.listener, from.carrier) else {
+            return;
+        };
+        let token = match base.is_trunk {
+            true => Token::Pass,
+            false => Token::Flow(base.from),
+        };
+        let mut user = [0; MAX_USER];
+        let user = self.tokens.write(token, call_id, &mut user);
+        let mut buffer = [0; 640];
+        let mut line = sip::build::Builder::fields(&mut buffer);
+        let (kind, is_sips) = (HeaderKind::RecordRoute, starts_with_sips(uri));
+        sip::dispatch::write_route(&mut line, kind, user, is_sips, sent_by, b"");
+        // The buffer holds the longest host.
+        lines.extend_from_slice(line.finish_fields().unwrap_or_default());
+    }
+}
+
+/// Where the user of a route is written.
+struct Users {
+    dialog: [u8; MAX_USER],
+    path: [u8; MAX_TOKEN],
+}
+
+impl Default for Users {
+    fn default() -> Users {
+        Users {
+            dialog: [0; MAX_USER],
+            path: [0; MAX_TOKEN],
+        }
+    }
+}
+
+/// One copy.
+#[derive(Clone, Copy)]
+struct Copy<'c> {
+    base: &'c Base,
+    target: &'c Target,
+    mark: Mark,
+    /// Its part of Max-Breadth.
+    breadth: Option<u32>,
+}
+
+/// Why a copy was not sent.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum CopyError {
+    /// The request cannot be changed as it must be.
+    Malformed,
+    /// The flow is gone.
+    FlowGone,
+    /// It leads nowhere, or there is no room.
+    Dispatch(DispatchError),
+}
+
+/// Where a copy goes (RFC 3261 §16.6 steps 2, 6 and 7).
+struct Way {
+    uri: Box<[u8]>,
+    /// The URI that it is sent to; the target if there is none.
+    next_hop: Option<Box<[u8]>>,
+    /// Route values in front of those that are there.
+    new_routes: Vec<Box<[u8]>>,
+    /// They are all that is left of Route.
+    is_rewritten: bool,
+}
+
+impl Way {
+    fn of(message: &Message<'_>, target: &Target) -> Way {
+        let mut way = Way {
+            uri: target.uri.clone(),
+            next_hop: None,
+            new_routes: Vec::new(),
+            is_rewritten: false,
+        };
+        let path = NameAddr::list(&target.path);
+        way.new_routes = path.iter().map(|route| route.bytes.into()).collect();
+        let first = path.first().copied();
+        let Some(first) = first.or_else(|| message.routes().next()?.ok()) else {
+            return way;
+        };
+        way.next_hop = Some(first.uri.into());
+        let is_loose =
+            matches!(first.parse_uri(), Ok(uri) if uri.as_sip().is_none_or(|uri| uri.is_loose()));
+        if is_loose {
+            return way;
+        }
+        // A strict router: it expects its own URI as the Request-URI, and the target at the end of Route.
+        let there = message.routes().filter_map(Result::ok);
+        way.new_routes.extend(there.map(|route| route.bytes.into()));
+        way.new_routes.remove(0);
+        let last = [b"<", &target.uri[..], b">"].concat();
+        way.new_routes.push(last.into());
+        way.uri = super::target::request_uri(first.uri).into();
+        way.is_rewritten = true;
+        way
+    }
+}
+
+/// Writes a Route field, if there are values.
+pub(super) fn write_routes<'r>(lines: &mut Vec<u8>, routes: impl Iterator<Item = &'r [u8]>) {
+    let mut separator = &b"Route: "[..];
+    for route in routes {
+        lines.extend_from_slice(separator);
+        // Quoted display names may be folded.
+        lines.extend(route.iter().map(|byte| match byte {
+            b'\r' | b'\n' => b' ',
+            byte => *byte,
+        }));
+        separator = b", ";
+    }
+    if separator == b", " {
+        lines.extend_from_slice(b"\r\n");
+    }
+}
+
+/// RFC 5393 §5.3.3: every request that is forwarded has one; an ACK has none to divide.
+fn breadth_line(breadth: Option<u32>) -> Vec<u8> {
+    let Some(breadth) = breadth else {
+        return Vec::new();
+    };
+    let mut digits = [0; 10];
+    [b"Max-Breadth: ", decimal(breadth, &mut digits), b"\r\n"].concat()
+}
+
+/// Whether P-Asserted-Identity may be sent to a target (RFC 3325 §5): it leads to a trunk.
+fn is_trusted(target: &Target, stack: &Stack<'_>) -> bool {
+    if let Some(flow) = target.flow {
+        return stack.policy.is_trunk(&flow.flow);
+    }
+    let path = NameAddr::list(&target.path);
+    let next_hop = path.first().map_or(&target.uri[..], |route| route.uri);
+    match Uri::parse(next_hop) {
+        Ok(Uri::Sip(uri)) => stack.policy.is_trunk_host(uri.maddr().unwrap_or(uri.host)),
+        _ => false,
+    }
+}
+
+fn class_of(method: Method<'_>, in_dialog: bool) -> Class {
+    match method {
+        Method::Ack | Method::Bye | Method::Prack | Method::Cancel => Class::Finishing,
+        _ if in_dialog => Class::Continuing,
+        _ => Class::New,
+    }
+}
+
+/// RFC 3327 §5.1: a proxy adds itself to Path only if the user agent knows what that means.
+fn supports_path(message: &Message<'_>) -> bool {
+    let mut supported = message.supported().filter_map(Result::ok);
+    supported.any(|tag| tag.eq_ignore_ascii_case(b"path") || tag.eq_ignore_ascii_case(b"outbound"))
+}
+
+/// The message with these changes.
+pub(super) fn written(
+    message: &Message<'_>,
+    edits: &Edits<'_>,
+    scratch: &mut [u8],
+) -> Result<Vec<u8>, BuildError> {
+    const { assert!(SCRATCH < super::SCRATCH) };
+    let gathered = forward(message, edits, scratch)?;
+    Ok(gathered.slices().concat())
+}
+
+/// What an ACK is copied by: it has no context.
+pub(super) fn ack_base(bytes: Vec<u8>, from: &FlowId, loop_check: LoopCheck) -> Base {
+    Base {
+        bytes: bytes.into(),
+        from: *from,
+        loop_check,
+        class: Class::Finishing,
+        is_recorded: false,
+        is_path: false,
+        is_trunk: false,
+        is_private: false,
+        breadth: 0,
+    }
+}

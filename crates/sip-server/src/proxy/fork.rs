@@ -1,0 +1,194 @@
+//! Forking (RFC 3261 §16.6): copies of a request go to the targets of a group at the same time, and to the next group when all of them
+//! have ended.
+
+use std::collections::VecDeque;
+
+use sip::Mono;
+use sip::dispatch::DispatchError;
+
+use super::config::Forking;
+use super::context::{Base, Branch, ContextKey};
+use super::copy::CopyError;
+use super::target::{Target, group_len};
+use super::{Proxy, Stack};
+
+/// Branches that a mark can name.
+const MOST_BRANCHES: usize = 255;
+
+/// How many targets the largest group has.
+pub(super) fn widest(targets: &VecDeque<Target>, forking: Forking) -> usize {
+    let mut left = targets.clone();
+    let mut widest = 0;
+    while !left.is_empty() {
+        let len = group_len(&left, forking).max(1);
+        left.drain(..len.min(left.len()));
+        widest = widest.max(len);
+    }
+    widest
+}
+
+impl Proxy {
+    /// Sends copies to the next group; ends the context if there is none.
+    pub(super) fn launch(&mut self, now: Mono, stack: &mut Stack<'_>, key: ContextKey) {
+        loop {
+            let Some(context) = self.contexts.get(key) else {
+                return;
+            };
+            let Some(base) = context.base.take() else {
+                return self.finish(now, stack, key);
+            };
+            let len = group_len(&context.targets, self.config.forking);
+            // Contacts of a 3xx may be more than ring together: they ring one after the other (RFC 5393 §5.3.3).
+            let len = len.min(base.breadth as usize);
+            let group: Vec<Target> = context.targets.drain(..len).collect();
+            if group.is_empty() {
+                return self.finish(now, stack, key);
+            }
+            let is_last = context.targets.is_empty();
+            self.launch_group(now, stack, key, &base, group);
+            let recurses = self.config.recurses;
+            let ring_time = self.config.ring_time;
+            let Some(context) = self.contexts.get(key) else {
+                return;
+            };
+            let has_others = |branch: &Branch| !branch.others.is_empty();
+            if !is_last || recurses || context.branches.iter().any(has_others) {
+                context.base = Some(base);
+            }
+            if context.is_quiet() {
+                // None of them could be sent.
+                continue;
+            }
+            if !is_last && context.is_invite {
+                self.set_timer(key, now.plus(ring_time));
+            }
+            return;
+        }
+    }
+
+    fn launch_group(
+        &mut self,
+        now: Mono,
+        stack: &mut Stack<'_>,
+        key: ContextKey,
+        base: &Base,
+        group: Vec<Target>,
+    ) {
+        let len = group.len().max(1) as u32;
+        let (each, more) = (base.breadth / len, base.breadth % len);
+        for (place, target) in (0..).zip(group) {
+            let breadth = each + u32::from(place < more);
+            self.launch_one(now, stack, key, base, (target, breadth));
+        }
+    }
+
+    /// Sends one copy, to another flow of the same instance if its flow is gone.
+    fn launch_one(
+        &mut self,
+        now: Mono,
+        stack: &mut Stack<'_>,
+        key: ContextKey,
+        base: &Base,
+        (mut target, breadth): (Target, u32),
+    ) {
+        loop {
+            let Some(context) = self.contexts.get(key) else {
+                return;
+            };
+            let number = context.branches.len();
+            if number >= MOST_BRANCHES {
+                return;
+            }
+            let by_flow = target.is_binding && target.flow.is_some();
+            let mut others = std::mem::take(&mut target.others);
+            context.branches.push(Branch {
+                request: None,
+                is_done: false,
+                is_token: target.only_by_flow && !target.is_binding,
+                contact: by_flow.then(|| target.uri.clone()),
+                others: Vec::new(),
+                breadth,
+            });
+            let mark = (key.mark_of(number), Some(breadth));
+            let sent = self.send_copy(now, stack, base, &target, mark);
+            let Some(context) = self.contexts.get(key) else {
+                return;
+            };
+            let Some(branch) = context.branches.get_mut(number) else {
+                return;
+            };
+            match sent {
+                Ok(request) => {
+                    self.stats.branches += 1;
+                    branch.request = Some(request);
+                    branch.others = others;
+                    return;
+                }
+                Err(error) => {
+                    branch.is_done = true;
+                    let code = match error {
+                        CopyError::Malformed => 400,
+                        CopyError::FlowGone if target.is_binding => 480,
+                        CopyError::FlowGone => 430,
+                        CopyError::Dispatch(DispatchError::Full) => 503,
+                        // RFC 3261 §21.4.14.
+                        CopyError::Dispatch(DispatchError::Target(_)) => 416,
+                    };
+                    context.best.add_own(code);
+                    if error != CopyError::FlowGone || others.is_empty() {
+                        return;
+                    }
+                    target = others.remove(0);
+                    target.others = others;
+                }
+            }
+        }
+    }
+
+    /// The flow of a branch has failed: tries another flow of the same instance (RFC 5626 §7). Returns whether there is one.
+    pub(super) fn try_other_flow(
+        &mut self,
+        now: Mono,
+        stack: &mut Stack<'_>,
+        key: ContextKey,
+        branch: usize,
+    ) -> bool {
+        let Some(context) = self.contexts.get(key) else {
+            return false;
+        };
+        let may = !context.is_ending && !context.is_answered;
+        let Some(branch) = context.branches.get_mut(branch).filter(|_| may) else {
+            return false;
+        };
+        if branch.others.is_empty() {
+            return false;
+        }
+        let mut others = std::mem::take(&mut branch.others);
+        let mut target = others.remove(0);
+        target.others = others;
+        branch.is_done = true;
+        let breadth = branch.breadth;
+        let Some(base) = context.base.take() else {
+            return false;
+        };
+        self.launch_one(now, stack, key, &base, (target, breadth));
+        if let Some(context) = self.contexts.get(key) {
+            context.base = Some(base);
+        }
+        true
+    }
+
+    /// Cancels all branches that wait for a final response (RFC 3261 §16.10).
+    pub(super) fn cancel_branches(&mut self, now: Mono, stack: &mut Stack<'_>, key: ContextKey) {
+        let Some(context) = self.contexts.get(key) else {
+            return;
+        };
+        if !context.is_invite {
+            return;
+        }
+        let pending = context.branches.iter().filter(|branch| !branch.is_done);
+        for request in pending.filter_map(|branch| branch.request) {
+            stack.dispatcher.cancel(now, stack.engine, request);
+        }
+    }
+}

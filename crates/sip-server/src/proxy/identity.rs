@@ -1,0 +1,116 @@
+//! Who is said to have sent a request (RFC 3325), and what a proxy consumes of its credentials (RFC 3261 §22.3).
+
+use sip::Message;
+use sip::header::HeaderKind;
+use sip::uri::Uri;
+
+use super::Refusal;
+use super::policy::Policy;
+use super::request::Sender;
+
+/// RFC 3323 §4.1.1.3: who wants privacy names nobody in From, in this domain.
+const ANONYMOUS: &[u8] = b"anonymous.invalid";
+
+/// The address of record that a header names, if it is one of a domain here.
+fn aor_in(message: &Message<'_>, kind: HeaderKind, policy: &dyn Policy) -> Option<crate::Aor> {
+    let address = message.address(kind).ok()?;
+    match address.parse_uri() {
+        Ok(Uri::Sip(uri)) => policy.aor(&uri),
+        _ => None,
+    }
+}
+
+/// Whether From names an address of record of a domain here.
+pub(super) fn is_from_local(message: &Message<'_>, policy: &dyn Policy) -> bool {
+    aor_in(message, HeaderKind::From, policy).is_some()
+}
+
+/// From must name an address of the user who has sent the request, or nobody.
+///
+/// # Errors
+/// 403 if it names somebody else.
+pub(super) fn check_from(
+    message: &Message<'_>,
+    user: &[u8],
+    policy: &dyn Policy,
+) -> Result<(), Refusal> {
+    if let Some(aor) = aor_in(message, HeaderKind::From, policy)
+        && policy.owns(user, &aor)
+    {
+        return Ok(());
+    }
+    let from = message.from().ok();
+    let uri = from.as_ref().and_then(|from| from.parse_uri().ok());
+    let host = uri
+        .as_ref()
+        .and_then(|uri| uri.as_sip().map(|uri| uri.host));
+    match host {
+        Some(host) if host.as_bytes().eq_ignore_ascii_case(ANONYMOUS) => Ok(()),
+        _ => Err(Refusal::of(403, "From Is Not an Address of This User")),
+    }
+}
+
+/// What is changed of identities and credentials: the kinds that are removed, and the lines that are added.
+#[derive(Debug, Default)]
+pub(super) struct Changes {
+    pub(super) drops: Vec<HeaderKind>,
+    pub(super) lines: Vec<u8>,
+}
+
+/// The changes for a request of this sender.
+pub(super) fn changes(message: &Message<'_>, sender: &Sender, policy: &dyn Policy) -> Changes {
+    let mut changes = Changes::default();
+    if *sender == Sender::Trunk {
+        return changes;
+    }
+    // RFC 3325 §5: "remove this header field", whoever wrote it was not trusted.
+    if message.has(HeaderKind::PAssertedIdentity) {
+        changes.drops.push(HeaderKind::PAssertedIdentity);
+    }
+    // §6: "The proxy MUST remove the user-provided P-Preferred-Identity".
+    if message.has(HeaderKind::PPreferredIdentity) {
+        changes.drops.push(HeaderKind::PPreferredIdentity);
+    }
+    let Sender::User(user) = sender else {
+        return changes;
+    };
+    for kind in [HeaderKind::PPreferredIdentity, HeaderKind::From] {
+        if let Some(aor) = aor_in(message, kind, policy)
+            && policy.owns(user, &aor)
+            && let Ok(address) = message.address(kind)
+        {
+            for piece in [&b"P-Asserted-Identity: <"[..], address.uri, b">\r\n"] {
+                changes.lines.extend_from_slice(piece);
+            }
+            break;
+        }
+    }
+    consume_credentials(message, policy, &mut changes);
+    changes
+}
+
+/// RFC 3261 §22.3: credentials for this realm go no further; those for other proxies do.
+fn consume_credentials(message: &Message<'_>, policy: &dyn Policy, changes: &mut Changes) {
+    let kind = HeaderKind::ProxyAuthorization;
+    let is_ours = |value: &[u8]| {
+        sip::header::Authorization::parse(value).is_some_and(|it| policy.is_for_us(&it))
+    };
+    if !message.headers(kind).any(|header| is_ours(header.value)) {
+        return;
+    }
+    changes.drops.push(kind);
+    for header in message.headers(kind) {
+        if !is_ours(header.value) {
+            changes.lines.extend_from_slice(header.line);
+        }
+    }
+}
+
+/// Whether P-Asserted-Identity may not leave the trusted elements: Privacy names `id` (RFC 3325 §7).
+pub(super) fn is_private(message: &Message<'_>) -> bool {
+    message.headers(HeaderKind::Privacy).any(|header| {
+        // RFC 3323 §4.2: values are separated by semicolons; some write commas.
+        let mut values = header.value.split(|byte| matches!(byte, b';' | b','));
+        values.any(|value| value.trim_ascii().eq_ignore_ascii_case(b"id"))
+    })
+}

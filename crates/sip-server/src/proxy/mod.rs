@@ -1,0 +1,453 @@
+//! A stateful proxy (RFC 3261 §16), without a socket or a clock.
+//!
+//! ```text
+//!  NewRequest ── request ──> validation ─> routes ─> sender ─> targets ──┐
+//!                 ACK ─────> ack                                         │ copies
+//!           CANCEL ────────> cancel        ┌─────────────────────────────┘
+//!                                          └──> Dispatcher ──> Engine ──> servers
+//!  Engine <── responses <── best response <── response, failed ◀────────────┘
+//! ```
+//!
+//! [`Proxy::request`] takes a request that is for no user agent here. It asks a [`Policy`] who may send, where the bindings are, and who
+//! the sender is; each may answer later, upon which the embedder calls [`Proxy::resume`]. What it remembers of a request is a
+//! *response context*, from the request to its best response, or for an answered INVITE to the end of its server transaction.
+//!
+//! **The invariant:** nothing is kept of a dialog. In the user of each Record-Route URI stands which way the dialog's requests go on, and
+//! a MAC that binds it to the Call-ID: so ACK, BYE and a second INVITE are forwarded by what they bring, and a request that claims to
+//! belong to a dialog is forwarded only if its dialog began here.
+//!
+//! **The rules for its embedder.** Marks of a proxy's transactions are told by [`Proxy::owns`]. What the [`Dispatcher`] says of them is
+//! handed in: responses to [`Proxy::response`], failures to [`Proxy::failed`]; ends of server transactions to [`Proxy::server_ended`],
+//! CANCELs to [`Proxy::cancel`], time to [`Proxy::handle_timeout`].
+
+mod ack;
+mod best;
+mod config;
+mod context;
+mod copy;
+mod fork;
+mod identity;
+mod policy;
+mod request;
+mod response;
+mod route;
+mod target;
+mod token;
+
+pub use config::{Config, Forking};
+pub use context::ContextKey;
+pub use policy::{
+    Authenticated, Authentication, Inbound, LookedUp, Lookup, Place, Policy, Routing,
+};
+
+use sip::build::Stamp;
+use sip::dispatch::Dispatcher;
+use sip::engine::{AcceptError, Engine, Mark, NewRequest, Reply};
+use sip::{HashKey, Message, Method, Mono, Now, Spans};
+use timers::Wheel;
+
+use crate::flow::FlowId;
+use context::{Base, Context, Contexts, Waiting};
+use request::{Asked, Decision, Plan};
+use token::RouteTokens;
+
+/// Contexts are timed to the tenth of a second.
+const TICK_NS: u64 = 100_000_000;
+
+/// Header lines and Via fields of one message.
+const SCRATCH: usize = 66 << 10;
+
+/// What a proxy works with.
+pub struct Stack<'s> {
+    /// The transactions.
+    pub engine: &'s mut Engine,
+    /// What sends requests.
+    pub dispatcher: &'s mut Dispatcher,
+    /// Who may send, where bindings are, and who the sender is.
+    pub policy: &'s mut dyn Policy,
+}
+
+impl std::fmt::Debug for Stack<'_> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Stack").finish_non_exhaustive()
+    }
+}
+
+/// What became of a request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[must_use]
+pub enum Handled {
+    /// It is forwarded, answered, or waits.
+    Yes,
+    /// It is for this server itself: nothing was done with it.
+    Own,
+    /// Nothing was kept of it: another worker has the bindings.
+    Elsewhere(u16),
+    /// There was no room for it: it got a 503.
+    NoRoom,
+}
+
+/// A code, and why.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Refusal {
+    code: u16,
+    reason: &'static str,
+}
+
+impl Refusal {
+    pub(crate) const fn of(code: u16, reason: &'static str) -> Refusal {
+        Refusal { code, reason }
+    }
+
+    fn reply(&self) -> Reply<'static> {
+        let reason = match (self.code, self.reason) {
+            (430, "") => "Flow Failed",
+            (440, "") => "Max-Breadth Exceeded",
+            (_, reason) => reason,
+        };
+        Reply::new(self.code).reason(reason.as_bytes())
+    }
+}
+
+/// Counts, and what there is now.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Stats {
+    /// Requests that were forwarded, ACKs not among them.
+    pub forwarded: u64,
+    /// Copies of them.
+    pub branches: u64,
+    /// ACKs for 2xx that were forwarded.
+    pub acks: u64,
+    /// ACKs that belong to no dialog which began here.
+    pub stray_acks: u64,
+    /// Requests that were refused.
+    pub refused: u64,
+    /// Requests whose sender was asked for credentials.
+    pub challenged: u64,
+    /// Response contexts now.
+    pub contexts: usize,
+}
+
+/// A proxy. One worker's; all have the same key.
+#[derive(Debug)]
+pub struct Proxy {
+    config: Config,
+    tokens: RouteTokens,
+    worker: u16,
+    run: u32,
+    contexts: Contexts,
+    /// One timer for each context that has one.
+    wheel: Wheel<TICK_NS>,
+    stats: Stats,
+    /// Header lines of an answer.
+    lines: Vec<u8>,
+    /// Taken out while a message refers to it.
+    spans: Option<Box<Spans>>,
+    scratch: Option<Box<[u8]>>,
+}
+
+impl Proxy {
+    /// A worker's proxy in this run of the server, with the key of all workers and runs.
+    #[must_use]
+    pub fn new(config: Config, key: HashKey, worker: u16, run: u32) -> Proxy {
+        Proxy {
+            config,
+            tokens: RouteTokens::new(key),
+            worker,
+            run,
+            contexts: Contexts::default(),
+            wheel: Wheel::new(),
+            stats: Stats::default(),
+            lines: Vec::new(),
+            spans: Some(Box::default()),
+            scratch: Some(vec![0; SCRATCH].into()),
+        }
+    }
+
+    /// Serves by another configuration from now on.
+    pub fn configure(&mut self, config: Config) {
+        self.config = config;
+    }
+
+    /// Whether a mark is that of a proxy's transaction.
+    #[must_use]
+    pub fn owns(mark: Mark) -> bool {
+        ContextKey::of(mark).is_some()
+    }
+
+    /// What was done, and what there is now.
+    #[must_use]
+    pub fn stats(&self) -> Stats {
+        Stats {
+            contexts: self.contexts.len(),
+            ..self.stats
+        }
+    }
+
+    /// When to call [`Proxy::handle_timeout`].
+    #[must_use]
+    pub fn poll_timeout(&self) -> Option<Mono> {
+        self.wheel.next_deadline()
+    }
+
+    /// A request that belongs to no transaction, and came by this flow. It is forwarded or answered, unless it is for this server
+    /// itself or another worker.
+    pub fn request(
+        &mut self,
+        now: Now,
+        stack: &mut Stack<'_>,
+        request: &NewRequest<'_>,
+        from: &FlowId,
+    ) -> Handled {
+        let message = &request.message;
+        // RFC 3261 §16.10 has stateless elements forward it; every INVITE forwarded here has a context.
+        if message.method() == Some(Method::Cancel) {
+            return self.refuse(stack.engine, request, Refusal::of(481, ""));
+        }
+        let check = stack.engine.loop_check(message, b"");
+        if stack.engine.has_looped(message, check) {
+            return self.refuse(stack.engine, request, Refusal::of(482, ""));
+        }
+        let asked = Asked {
+            now,
+            message,
+            from,
+            sender: None,
+        };
+        match self.decide(asked, stack.policy) {
+            Err(refusal) => self.refuse(stack.engine, request, refusal),
+            Ok(Decision::Own) => Handled::Own,
+            Ok(Decision::Elsewhere(worker)) => Handled::Elsewhere(worker),
+            Ok(Decision::Challenge) => {
+                self.stats.challenged += 1;
+                let reply = Reply::new(407).headers(&self.lines);
+                // What cannot be answered is sent again.
+                let _ = stack.engine.answer_statelessly(request, &reply);
+                Handled::Yes
+            }
+            Ok(Decision::Pending(sender)) => match self.accept(now.mono, stack.engine, request) {
+                Ok(key) => {
+                    let waiting = Waiting {
+                        bytes: message.as_bytes().into(),
+                        from: *from,
+                        stamp: request.stamp(),
+                        sender,
+                    };
+                    if let Some(context) = self.contexts.get(key) {
+                        context.waiting = Some(Box::new(waiting));
+                    }
+                    self.set_timer(key, now.mono.plus(self.config.lookup_time));
+                    Handled::Yes
+                }
+                Err(refused) => refused,
+            },
+            Ok(Decision::Forward(plan)) => match self.accept(now.mono, stack.engine, request) {
+                Ok(key) => {
+                    self.begin(now, stack, key, (message, request.stamp()), *plan, from);
+                    Handled::Yes
+                }
+                Err(refused) => refused,
+            },
+        }
+    }
+
+    /// What a request waited for is known now.
+    pub fn resume(&mut self, now: Now, stack: &mut Stack<'_>, key: ContextKey) {
+        let Some(context) = self.contexts.get(key) else {
+            return;
+        };
+        let Some(waiting) = context.waiting.take() else {
+            return;
+        };
+        // The proxy's own are for the copies.
+        let mut spans = Box::<Spans>::default();
+        if let Ok(message) = Message::parse(&waiting.bytes, &mut spans) {
+            self.go_on(now, stack, key, &message, &waiting);
+        }
+    }
+
+    fn go_on(
+        &mut self,
+        now: Now,
+        stack: &mut Stack<'_>,
+        key: ContextKey,
+        message: &Message<'_>,
+        waiting: &Waiting,
+    ) {
+        let asked = Asked {
+            now,
+            message,
+            from: &waiting.from,
+            sender: waiting.sender.clone(),
+        };
+        let refusal = match self.decide(asked, stack.policy) {
+            Ok(Decision::Forward(plan)) => {
+                self.wheel.remove(key.slot);
+                let stamped = (message, waiting.stamp);
+                return self.begin(now, stack, key, stamped, *plan, &waiting.from);
+            }
+            Ok(Decision::Pending(sender)) => {
+                if let Some(context) = self.contexts.get(key) {
+                    context.waiting = Some(Box::new(Waiting {
+                        bytes: waiting.bytes.clone(),
+                        sender,
+                        ..*waiting
+                    }));
+                }
+                return;
+            }
+            Ok(Decision::Challenge) => {
+                self.stats.challenged += 1;
+                let lines = std::mem::take(&mut self.lines);
+                self.answer(now.mono, stack, key, &Reply::new(407).headers(&lines));
+                self.lines = lines;
+                return;
+            }
+            // It was asked for here before: the configuration has changed in between.
+            Ok(Decision::Own | Decision::Elsewhere(_)) => Refusal::of(500, ""),
+            Err(refusal) => refusal,
+        };
+        self.stats.refused += 1;
+        self.answer(now.mono, stack, key, &refusal.reply());
+    }
+
+    /// The keys of requests that wait, for an embedder that cannot tell which of them can go on.
+    pub fn waiting(&mut self) -> Vec<ContextKey> {
+        self.contexts.waiting()
+    }
+
+    /// Time has passed: goes on with the next group of contacts, and gives up what waits in vain.
+    pub fn handle_timeout(&mut self, now: Mono, stack: &mut Stack<'_>) {
+        while let Some(slot) = self.wheel.pop_due(now) {
+            let Some(key) = self.contexts.at(slot) else {
+                continue;
+            };
+            let Some(context) = self.contexts.get(key) else {
+                continue;
+            };
+            if context.waiting.is_some() {
+                self.answer(now, stack, key, &Reply::new(504));
+            } else {
+                self.cancel_branches(now, stack, key);
+            }
+        }
+    }
+
+    /// A CANCEL has come for the INVITE with this mark, and was answered (RFC 3261 §16.10).
+    pub fn cancel(&mut self, now: Mono, stack: &mut Stack<'_>, mark: Mark) {
+        let Some((key, _)) = ContextKey::of(mark) else {
+            return;
+        };
+        let Some(context) = self.contexts.get(key) else {
+            return;
+        };
+        if context.waiting.is_some() {
+            return self.answer(now, stack, key, &Reply::new(487));
+        }
+        context.is_ending = true;
+        context.targets.clear();
+        self.cancel_branches(now, stack, key);
+    }
+
+    /// The server transaction with this mark has ended: its context is of no use any more.
+    pub fn server_ended(&mut self, mark: Mark) {
+        if let Some((key, _)) = ContextKey::of(mark) {
+            self.remove(key);
+        }
+    }
+
+    fn remove(&mut self, key: ContextKey) {
+        if self.contexts.remove(key).is_some_and(|it| it.is_timed) {
+            self.wheel.remove(key.slot);
+        }
+    }
+
+    fn set_timer(&mut self, key: ContextKey, at: Mono) {
+        if let Some(context) = self.contexts.get(key) {
+            context.is_timed = true;
+            self.wheel.set(key.slot, at);
+        }
+    }
+
+    /// Answers a request without keeping anything: its repetition gets the same answer.
+    fn refuse(
+        &mut self,
+        engine: &mut Engine,
+        request: &NewRequest<'_>,
+        refusal: Refusal,
+    ) -> Handled {
+        self.stats.refused += 1;
+        // What cannot be answered is sent again.
+        let _ = engine.answer_statelessly(request, &refusal.reply());
+        Handled::Yes
+    }
+
+    /// Makes a server transaction and a context.
+    fn accept(
+        &mut self,
+        now: Mono,
+        engine: &mut Engine,
+        request: &NewRequest<'_>,
+    ) -> Result<ContextKey, Handled> {
+        let most = self.config.most.min(context::MOST);
+        let mark = self.contexts.next_key().mark();
+        let accepted = match self.contexts.len() < most {
+            true => engine.accept(now, request, Some(mark)),
+            false => Err(AcceptError::Full),
+        };
+        match accepted {
+            Ok(server) => {
+                let is_invite = request.message.method() == Some(Method::Invite);
+                Ok(self.contexts.insert(Context::new(server, is_invite)))
+            }
+            Err(AcceptError::TooLong) => Err(self.refuse(engine, request, Refusal::of(513, ""))),
+            Err(_) => {
+                let reply = Reply::new(503).headers(b"Retry-After: 1\r\n");
+                let _ = engine.answer_statelessly(request, &reply);
+                Err(Handled::NoRoom)
+            }
+        }
+    }
+
+    /// Answers a request that has a context, which ends with that.
+    fn answer(&mut self, now: Mono, stack: &mut Stack<'_>, key: ContextKey, reply: &Reply<'_>) {
+        if let Some(context) = self.contexts.get(key) {
+            // It may have ended in the same moment.
+            let _ = stack.engine.respond(now, context.server, reply);
+        }
+        self.remove(key);
+    }
+
+    /// Forwards a request to its targets, the first group of them at once.
+    fn begin(
+        &mut self,
+        now: Now,
+        stack: &mut Stack<'_>,
+        key: ContextKey,
+        (message, stamp): (&Message<'_>, Stamp),
+        plan: Plan<'_>,
+        from: &FlowId,
+    ) {
+        let targets = target::in_order(plan.targets.clone(), self.config.forking);
+        // RFC 5393 §5.3.3: all contacts of a group ring together or not at all.
+        let widest = fork::widest(&targets, self.config.forking);
+        if widest > plan.breadth as usize {
+            self.stats.refused += 1;
+            return self.answer(now.mono, stack, key, &Refusal::of(440, "").reply());
+        }
+        let base: Result<Base, _> = self.base_of(stack, (message, stamp), &plan, from);
+        let Ok(base) = base else {
+            self.stats.refused += 1;
+            return self.answer(now.mono, stack, key, &Refusal::of(400, "").reply());
+        };
+        let Some(context) = self.contexts.get(key) else {
+            return;
+        };
+        context.is_trunk = base.is_trunk;
+        context.base = Some(Box::new(base));
+        context.targets = targets;
+        context.aor = plan.aor.map(Box::new);
+        self.stats.forwarded += 1;
+        self.launch(now.mono, stack, key);
+    }
+}

@@ -1,0 +1,332 @@
+//! What becomes of a request: RFC 3261 §16.3 (validation), §16.4 (routes) and §16.5 (targets), in this order.
+
+use sip::dispatch::Reach;
+use sip::header::HeaderKind;
+use sip::uri::{SipUri, Uri};
+use sip::{Message, Method, Now};
+
+use super::identity;
+use super::policy::{Authenticated, Inbound, LookedUp, Place, Policy};
+use super::route::{Reader, Routed};
+use super::target::{self, Target, Wanted};
+use super::{Proxy, Refusal};
+use crate::Aor;
+use crate::flow::FlowId;
+
+/// Who has sent a request.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Sender {
+    /// A trunk, by its address.
+    Trunk,
+    /// A user who has shown a password.
+    User(Box<[u8]>),
+    /// One side of a dialog that this server is in the way of.
+    Dialog,
+    /// Anybody: the domain takes requests of all.
+    Anyone,
+}
+
+/// A request that may be forwarded.
+#[derive(Debug)]
+pub(super) struct Plan<'m> {
+    pub(super) sender: Sender,
+    pub(super) routed: Routed<'m>,
+    pub(super) targets: Vec<Target>,
+    /// The address of record whose bindings the targets are.
+    pub(super) aor: Option<Aor>,
+    pub(super) breadth: u32,
+}
+
+/// What becomes of a request that is not refused.
+#[derive(Debug)]
+pub(super) enum Decision<'m> {
+    /// It is for this server itself.
+    Own,
+    /// Another worker has the bindings.
+    Elsewhere(u16),
+    /// It is not known yet; who has sent it may be.
+    Pending(Option<Sender>),
+    /// Its sender must show who that is, by what is in the proxy's lines.
+    Challenge,
+    Forward(Box<Plan<'m>>),
+}
+
+/// What a Request-URI names.
+#[expect(
+    clippy::large_enum_variant,
+    reason = "it lives on the stack for one request"
+)]
+enum Named {
+    /// This server, or a domain without a user.
+    Server,
+    /// An address of record here.
+    Address {
+        aor: Aor,
+        number: Option<u64>,
+        inbound: Inbound,
+    },
+    /// An address of record of another worker.
+    Elsewhere(u16),
+    /// Somebody in a domain here who is none, or at this server's address.
+    Nobody(Option<Inbound>),
+    /// Somebody elsewhere.
+    Foreign,
+    /// Nothing that can be sent to: a telephone number, say.
+    Nothing,
+}
+
+/// A request that is looked at.
+pub(super) struct Asked<'a, 'm> {
+    pub(super) now: Now,
+    pub(super) message: &'a Message<'m>,
+    pub(super) from: &'a FlowId,
+    /// Who has sent it, if that was found out before.
+    pub(super) sender: Option<Sender>,
+}
+
+impl Proxy {
+    pub(super) fn decide<'m>(
+        &mut self,
+        asked: Asked<'_, 'm>,
+        policy: &mut dyn Policy,
+    ) -> Result<Decision<'m>, Refusal> {
+        let Asked { message, from, .. } = asked;
+        let breadth = self.breadth_of(message)?;
+        let reader = Reader {
+            tokens: &self.tokens,
+            routing: &*policy,
+            run: self.run,
+        };
+        let routed = reader.read(message, &from.flow)?;
+        let is_trunk = policy.is_trunk(&from.flow);
+        let within = message.to().is_ok_and(|to| to.tag.is_some()) && routed.is_known_dialog;
+        let reach = Reach::Near(from.flow.remote.ip());
+        let by_flow = routed.flow.filter(|_| within || routed.is_path);
+        if within || by_flow.is_some() {
+            let target = match by_flow {
+                Some(flow) => Target::by_flow(routed.uri, flow),
+                None => Target::uri(routed.uri, reach),
+            };
+            let sender = if is_trunk {
+                Sender::Trunk
+            } else {
+                Sender::Dialog
+            };
+            return Ok(Decision::Forward(Box::new(Plan {
+                sender,
+                routed,
+                targets: vec![target],
+                aor: None,
+                breadth,
+            })));
+        }
+        self.decide_anew(asked, policy, (routed, breadth, is_trunk))
+    }
+
+    /// The same of a request that belongs to no dialog this server knows.
+    fn decide_anew<'m>(
+        &mut self,
+        asked: Asked<'_, 'm>,
+        policy: &mut dyn Policy,
+        (routed, breadth, is_trunk): (Routed<'m>, u32, bool),
+    ) -> Result<Decision<'m>, Refusal> {
+        let reach = Reach::Near(asked.from.flow.remote.ip());
+        let now = asked.now;
+        let named = match routed.routes.is_empty() {
+            true => named(routed.uri, policy),
+            // The next element on the route knows what the Request-URI means.
+            false => Named::Foreign,
+        };
+        match &named {
+            Named::Server => return Ok(Decision::Own),
+            Named::Elsewhere(worker) => return Ok(Decision::Elsewhere(*worker)),
+            Named::Nobody(None) => return Err(Refusal::of(404, "")),
+            _ => {}
+        }
+        let is_open = matches!(
+            &named,
+            Named::Address {
+                inbound: Inbound::Anyone,
+                ..
+            } | Named::Nobody(Some(Inbound::Anyone))
+        );
+        let sender = match asked.sender.clone() {
+            Some(sender) => sender,
+            None if is_trunk => Sender::Trunk,
+            None if is_open && !identity::is_from_local(asked.message, policy) => Sender::Anyone,
+            None => match self.authenticate(&asked, policy)? {
+                Ok(user) => Sender::User(user),
+                Err(decision) => return Ok(decision),
+            },
+        };
+        let (targets, aor) = match named {
+            Named::Address { aor, number, .. } => {
+                let wanted = Wants {
+                    uri: routed.uri,
+                    number,
+                    reach,
+                    is_known: sender != Sender::Anyone,
+                };
+                match self.bindings_of(now, &aor, &wanted, policy)? {
+                    Some(targets) => (targets, Some(aor)),
+                    None => return Ok(Decision::Pending(Some(sender))),
+                }
+            }
+            Named::Foreign if sender == Sender::Trunk => {
+                // A trunk is known by its address alone: nobody gets from one to another by this server.
+                return Err(Refusal::of(403, "Relaying Is Not Allowed"));
+            }
+            Named::Foreign => (
+                vec![Target::uri(target::request_uri(routed.uri), reach)],
+                None,
+            ),
+            _ => return Err(Refusal::of(not_found(&sender), "")),
+        };
+        Ok(Decision::Forward(Box::new(Plan {
+            sender,
+            routed,
+            targets,
+            aor,
+            breadth,
+        })))
+    }
+
+    /// The name of the user, or what becomes of the request instead.
+    fn authenticate<'m>(
+        &mut self,
+        asked: &Asked<'_, 'm>,
+        policy: &mut dyn Policy,
+    ) -> Result<Result<Box<[u8]>, Decision<'m>>, Refusal> {
+        let from = &asked.from.flow;
+        // RFC 3261 §22.1: neither is challenged.
+        if matches!(
+            asked.message.method(),
+            Some(Method::Ack | Method::Cancel) | None
+        ) {
+            return Err(Refusal::of(403, ""));
+        }
+        let user: Box<[u8]> = match policy.authenticate(asked.now, asked.message, from) {
+            Authenticated::User(user) => user.into(),
+            Authenticated::Challenge(lines) => {
+                self.lines.clear();
+                self.lines.extend_from_slice(lines);
+                return Ok(Err(Decision::Challenge));
+            }
+            Authenticated::Bad(reason) => return Err(Refusal::of(400, reason)),
+            Authenticated::Pending => return Ok(Err(Decision::Pending(None))),
+        };
+        identity::check_from(asked.message, &user, policy)?;
+        Ok(Ok(user))
+    }
+
+    /// The targets that the bindings of an address are; `None` if they are not known yet.
+    fn bindings_of(
+        &self,
+        now: Now,
+        aor: &Aor,
+        wanted: &Wants<'_>,
+        policy: &mut dyn Policy,
+    ) -> Result<Option<Vec<Target>>, Refusal> {
+        // Who is not known must not learn which addresses exist (one code for all).
+        let unavailable = Refusal::of(480, "");
+        let bindings = match policy.find(now, aor) {
+            LookedUp::Known(bindings) => bindings,
+            LookedUp::Unknown if wanted.is_known => return Err(Refusal::of(404, "")),
+            LookedUp::Unknown => return Err(unavailable),
+            LookedUp::Pending => return Ok(None),
+        };
+        let uri = Uri::parse(wanted.uri);
+        let sip = match &uri {
+            Ok(Uri::Sip(sip)) => Some(sip),
+            _ => None,
+        };
+        let which = match (wanted.number, sip.and_then(|sip| sip.params.value(b"gr"))) {
+            (Some(number), _) => Wanted::Number(number),
+            (None, Some(instance)) => Wanted::Instance(instance),
+            (None, None) => Wanted::All,
+        };
+        let bounds = (self.run, wanted.reach, self.config.max_branches);
+        let mut targets = target::of_bindings(now.mono, bindings, which, bounds);
+        // RFC 5630 §5.2: a SIPS URI leads to SIPS contacts alone.
+        if sip.is_some_and(|sip| sip.is_sips) {
+            targets.retain(|target| starts_with_sips(&target.uri));
+        }
+        match targets.is_empty() {
+            true => Err(unavailable),
+            false => Ok(Some(targets)),
+        }
+    }
+
+    /// Incoming Max-Breadth (RFC 5393 §5.3.3): what the request says, at most what is configured.
+    fn breadth_of(&self, message: &Message<'_>) -> Result<u32, Refusal> {
+        let mut headers = message.headers(HeaderKind::MaxBreadth);
+        let most = self.config.max_breadth;
+        let Some(first) = headers.next() else {
+            return Ok(most);
+        };
+        let number = std::str::from_utf8(first.value).ok();
+        let number = number.filter(|text| text.bytes().all(|byte| byte.is_ascii_digit()));
+        // A number above 32 bits is above what is configured, too.
+        let number = number.map(|text| text.parse().unwrap_or(u32::MAX));
+        match (number, headers.next()) {
+            (Some(1..), Some(_)) => Err(Refusal::of(400, "Repeated Max-Breadth")),
+            (Some(number @ 1..), None) => Ok(number.min(most)),
+            _ => Err(Refusal::of(400, "Malformed Max-Breadth")),
+        }
+    }
+}
+
+/// Which bindings are looked for.
+struct Wants<'a> {
+    uri: &'a [u8],
+    number: Option<u64>,
+    reach: Reach,
+    is_known: bool,
+}
+
+/// The code for an address that is none.
+fn not_found(sender: &Sender) -> u16 {
+    match sender {
+        Sender::Anyone => 480,
+        _ => 404,
+    }
+}
+
+pub(super) fn starts_with_sips(uri: &[u8]) -> bool {
+    let scheme = uri.get(..5);
+    scheme.is_some_and(|scheme| scheme.eq_ignore_ascii_case(b"sips:"))
+}
+
+fn named(uri: &[u8], policy: &mut dyn Policy) -> Named {
+    let Ok(Uri::Sip(uri)) = Uri::parse(uri) else {
+        return Named::Nothing;
+    };
+    // RFC 3261 §16.4: `maddr` counts in place of the host, unless it is this server.
+    if let Some(maddr) = uri.maddr()
+        && !policy.is_own(maddr, uri.port)
+        && policy.domain(maddr).is_none()
+    {
+        return Named::Foreign;
+    }
+    let is_own = policy.is_own(uri.host, uri.port);
+    let inbound = policy.domain(uri.host);
+    let inbound = inbound.filter(|_| uri.port.is_none() || is_own);
+    match (inbound, is_own, uri.user) {
+        (None, false, _) => Named::Foreign,
+        (_, _, None) => Named::Server,
+        (None, true, Some(_)) => Named::Nobody(None),
+        (Some(inbound), _, Some(_)) => named_in_domain(&uri, inbound, policy),
+    }
+}
+
+fn named_in_domain(uri: &SipUri<'_>, inbound: Inbound, policy: &mut dyn Policy) -> Named {
+    match policy.place(uri) {
+        Place::Here(aor, number) => Named::Address {
+            aor,
+            number,
+            inbound,
+        },
+        Place::Elsewhere(worker) => Named::Elsewhere(worker),
+        Place::Nowhere => Named::Nobody(Some(inbound)),
+    }
+}

@@ -1,0 +1,373 @@
+//! Responses (RFC 3261 §16.7), and what takes their place (§16.8, §16.9).
+
+use sip::build::{Edits, forward};
+use sip::dispatch::{Failure, Reach};
+use sip::engine::{Mark, Reply, RequestError};
+use sip::flow::Flow;
+use sip::header::{Contact, HeaderKind};
+use sip::{Message, Mono, Now};
+
+use super::best::Best;
+use super::context::ContextKey;
+use super::copy::written;
+use super::identity;
+use super::target::{Target, request_uri};
+use super::{Proxy, Stack};
+
+/// URIs of 3xx responses that are tried for one request.
+const MOST_REDIRECTED: usize = 16;
+
+impl Proxy {
+    /// A response to a branch with this mark, that came by this flow.
+    pub fn response(
+        &mut self,
+        now: Now,
+        stack: &mut Stack<'_>,
+        mark: Mark,
+        message: &Message<'_>,
+        flow: &Flow,
+    ) {
+        let Some((key, branch)) = ContextKey::of(mark) else {
+            return;
+        };
+        let code = message.status_code().unwrap_or(0);
+        let Some(context) = self.contexts.get(key) else {
+            return;
+        };
+        let drops_identity = Proxy::drops_identity(context.is_trunk, message, stack, flow);
+        if code < 200 {
+            // §16.7 step 5: a 100 is between neighbours.
+            if code > 100 && !context.is_answered {
+                self.forward_response(now.mono, stack, key, message, drops_identity);
+            }
+            return;
+        }
+        if let Some(branch) = context.branches.get_mut(branch) {
+            branch.is_done = true;
+        }
+        match code {
+            200..=299 => self.success(now.mono, stack, key, message, drops_identity),
+            _ if context.is_answered => {}
+            430 => self.flow_failed(now, stack, key, branch, Some(message)),
+            300..=399 if self.config.recurses => {
+                if !self.redirected(key, message) {
+                    self.keep(key, message, drops_identity);
+                }
+                self.branch_ended(now.mono, stack, key);
+            }
+            _ => {
+                self.keep(key, message, drops_identity);
+                if code >= 600 {
+                    self.give_up_others(now.mono, stack, key);
+                }
+                self.branch_ended(now.mono, stack, key);
+            }
+        }
+    }
+
+    /// RFC 3325 §5, §7: who is not trusted asserts nothing, and what is private goes to nobody who is not.
+    fn drops_identity(
+        to_trunk: bool,
+        message: &Message<'_>,
+        stack: &Stack<'_>,
+        flow: &Flow,
+    ) -> bool {
+        let is_private = || !to_trunk && identity::is_private(message);
+        message.has(HeaderKind::PAssertedIdentity) && (!stack.policy.is_trunk(flow) || is_private())
+    }
+
+    /// §16.7 step 5: every 2xx is forwarded at once, and the other branches are cancelled (step 10).
+    fn success(
+        &mut self,
+        now: Mono,
+        stack: &mut Stack<'_>,
+        key: ContextKey,
+        message: &Message<'_>,
+        drops_identity: bool,
+    ) {
+        self.forward_response(now, stack, key, message, drops_identity);
+        let Some(context) = self.contexts.get(key) else {
+            return;
+        };
+        if !context.is_invite {
+            return self.remove(key);
+        }
+        if !std::mem::replace(&mut context.is_answered, true) {
+            context.best = Best::default();
+            self.give_up_others(now, stack, key);
+        }
+    }
+
+    /// Nothing more is tried, and what rings is cancelled.
+    fn give_up_others(&mut self, now: Mono, stack: &mut Stack<'_>, key: ContextKey) {
+        if let Some(context) = self.contexts.get(key) {
+            context.is_ending = true;
+            context.targets.clear();
+            context.base = None;
+            let branches = context.branches.iter_mut();
+            branches.for_each(|branch| branch.others = Vec::new());
+            if std::mem::take(&mut context.is_timed) {
+                self.wheel.remove(key.slot);
+            }
+        }
+        self.cancel_branches(now, stack, key);
+    }
+
+    fn forward_response(
+        &mut self,
+        now: Mono,
+        stack: &mut Stack<'_>,
+        key: ContextKey,
+        message: &Message<'_>,
+        drops_identity: bool,
+    ) {
+        let Some(context) = self.contexts.get(key) else {
+            return;
+        };
+        let Some(mut scratch) = self.scratch.take() else {
+            return;
+        };
+        let edits = edits_of(drops_identity);
+        if let Ok(gathered) = forward(message, &edits, &mut scratch) {
+            let code = message.status_code().unwrap_or(0);
+            let reply = Reply::forwarded(code, gathered.slices());
+            // What is out of place is not forwarded: a provisional response behind a final one, for one.
+            let _ = stack.engine.respond(now, context.server, &reply);
+        }
+        self.scratch = Some(scratch);
+    }
+
+    /// Keeps a final response, if it is better than those so far.
+    fn keep(&mut self, key: ContextKey, message: &Message<'_>, drops_identity: bool) {
+        let Some(context) = self.contexts.get(key) else {
+            return;
+        };
+        let code = message.status_code().unwrap_or(0);
+        if matches!(code, 401 | 407) {
+            context.best.add_challenges(message);
+        }
+        if !context.best.is_beaten_by(code) {
+            return;
+        }
+        let Some(mut scratch) = self.scratch.take() else {
+            return;
+        };
+        if let Ok(bytes) = written(message, &edits_of(drops_identity), &mut scratch) {
+            context.best.code = code;
+            context.best.is_own = false;
+            context.best.bytes = bytes.into();
+        }
+        self.scratch = Some(scratch);
+    }
+
+    /// A branch has its final response: the next group is tried, or the best response is sent.
+    pub(super) fn branch_ended(&mut self, now: Mono, stack: &mut Stack<'_>, key: ContextKey) {
+        let Some(context) = self.contexts.get(key) else {
+            return;
+        };
+        if context.is_answered || !context.is_quiet() {
+            return;
+        }
+        if std::mem::take(&mut context.is_timed) {
+            self.wheel.remove(key.slot);
+        }
+        match context.targets.is_empty() || context.is_ending {
+            true => self.finish(now, stack, key),
+            false => self.launch(now, stack, key),
+        }
+    }
+
+    /// A branch will have no response, says the dispatcher (§16.9: as if there had been one).
+    pub fn failed(&mut self, now: Now, stack: &mut Stack<'_>, mark: Mark, failure: &Failure) {
+        let Some((key, number)) = ContextKey::of(mark) else {
+            return;
+        };
+        let Some(context) = self.contexts.get(key) else {
+            return;
+        };
+        let Some(branch) = context.branches.get_mut(number) else {
+            return;
+        };
+        branch.is_done = true;
+        if context.is_answered {
+            return;
+        }
+        let (is_flow, is_token) = (branch.contact.is_some(), branch.is_token);
+        match failure {
+            Failure::TransportFailed if is_flow => {
+                return self.flow_failed(now, stack, key, number, None);
+            }
+            // RFC 5626 §7: a flow that is silent has failed as well; its binding stays, for it may be a phone that sleeps.
+            Failure::TimedOut if self.try_other_flow(now.mono, stack, key, number) => return,
+            _ => {}
+        }
+        let code = match failure {
+            // RFC 5626 §5.3.1.
+            Failure::TransportFailed if is_token => 430,
+            failure => code_of(failure),
+        };
+        if let Some(context) = self.contexts.get(key) {
+            context.best.add_own(code);
+        }
+        self.branch_ended(now.mono, stack, key);
+    }
+
+    /// The flow of a branch is gone (RFC 5626 §5.3.1, §7): its binding is removed, and another flow of the instance tried.
+    fn flow_failed(
+        &mut self,
+        now: Now,
+        stack: &mut Stack<'_>,
+        key: ContextKey,
+        number: usize,
+        response: Option<&Message<'_>>,
+    ) {
+        let Some(context) = self.contexts.get(key) else {
+            return;
+        };
+        let branch = context.branches.get_mut(number);
+        let contact = branch.and_then(|branch| branch.contact.take());
+        if let (Some(contact), Some(aor)) = (contact, &context.aor) {
+            stack.policy.flow_failed(now, aor, &contact);
+        }
+        if self.try_other_flow(now.mono, stack, key, number) {
+            return;
+        }
+        let Some(context) = self.contexts.get(key) else {
+            return;
+        };
+        match response {
+            // Not of a binding here: whoever has the binding must hear of it.
+            Some(response) if context.aor.is_none() => self.keep(key, response, false),
+            // "Endpoints should never receive a 430 response" (RFC 5626 §11.5).
+            _ => context.best.add_own(480),
+        }
+        self.branch_ended(now.mono, stack, key);
+    }
+
+    /// Adds the contacts of a 3xx to the targets (§16.7 step 4). Returns whether all of them will be tried.
+    fn redirected(&mut self, key: ContextKey, message: &Message<'_>) -> bool {
+        let Some(context) = self.contexts.get(key) else {
+            return false;
+        };
+        let Some(base) = &context.base else {
+            return false;
+        };
+        let reach = Reach::Near(base.from.flow.remote.ip());
+        let mut all = !context.is_ending;
+        let mut any = false;
+        for contact in message.contacts().filter_map(Result::ok) {
+            let Contact::Addr(contact) = contact else {
+                continue;
+            };
+            let uri = request_uri(contact.uri);
+            let is_sip = matches!(contact.parse_uri(), Ok(uri) if uri.as_sip().is_some());
+            if context.redirected.iter().any(|tried| **tried == *uri) {
+                continue;
+            }
+            if !is_sip || !all || context.redirected.len() >= MOST_REDIRECTED {
+                all = false;
+                continue;
+            }
+            any = true;
+            context.redirected.push(uri.into());
+            context.targets.push_back(Target::uri(uri, reach));
+        }
+        all && any
+    }
+
+    /// Sends the best response (§16.7 steps 6 to 9); the context ends with it.
+    pub(super) fn finish(&mut self, now: Mono, stack: &mut Stack<'_>, key: ContextKey) {
+        let Some(context) = self.contexts.get(key) else {
+            return;
+        };
+        if context.is_answered {
+            return;
+        }
+        let server = context.server;
+        let best = std::mem::take(&mut context.best);
+        let own = match (best.code, best.is_own) {
+            // §16.7 step 6: "If there are no final responses in the context, the proxy MUST send a 408".
+            (0, _) => Some(408),
+            // A server behind this one that has no time does not mean that this one has none.
+            (503, false) => Some(500),
+            (code, true) => Some(code),
+            (_, false) => None,
+        };
+        match own {
+            Some(code) => {
+                let mut reply = super::Refusal::of(code, "").reply();
+                if code == 503 {
+                    reply = reply.headers(b"Retry-After: 1\r\n");
+                }
+                // RFC 4320 §4.1: a 408 to anything but an INVITE is not sent.
+                let _ = stack.engine.respond(now, server, &reply);
+            }
+            None => self.respond_with(now, stack, server, best.code, &best),
+        }
+        self.remove(key);
+    }
+
+    fn respond_with(
+        &mut self,
+        now: Mono,
+        stack: &mut Stack<'_>,
+        server: sip::engine::ServerKey,
+        code: u16,
+        best: &Best,
+    ) {
+        let merges = matches!(code, 401 | 407) && best.challengers > 1;
+        if !merges {
+            let reply = [&best.bytes[..]];
+            // RFC 4320 §4.3: one that comes too late is not forwarded.
+            let _ = stack
+                .engine
+                .respond(now, server, &Reply::forwarded(code, &reply));
+            return;
+        }
+        let (Some(mut spans), Some(mut scratch)) = (self.spans.take(), self.scratch.take()) else {
+            return;
+        };
+        // §16.7 step 7: the challenges of all branches.
+        let edits = Edits {
+            at_end: &best.challenges,
+            drop_kinds: &[HeaderKind::WwwAuthenticate, HeaderKind::ProxyAuthenticate],
+            ..Edits::default()
+        };
+        if let Ok(message) = Message::parse(&best.bytes, &mut spans)
+            && let Ok(gathered) = forward(&message, &edits, &mut scratch)
+        {
+            let reply = Reply::forwarded(code, gathered.slices());
+            let _ = stack.engine.respond(now, server, &reply);
+        }
+        (self.spans, self.scratch) = (Some(spans), Some(scratch));
+    }
+}
+
+/// What is changed of a response on its way back: without the topmost Via, which is this server's.
+fn edits_of(drops_identity: bool) -> Edits<'static> {
+    Edits {
+        drop_top_via: true,
+        drop_overload: true,
+        drop_kinds: match drops_identity {
+            true => &[HeaderKind::PAssertedIdentity],
+            false => &[],
+        },
+        ..Edits::default()
+    }
+}
+
+/// The code that takes the place of a response.
+fn code_of(failure: &Failure) -> u16 {
+    match failure {
+        Failure::Nowhere => 404,
+        Failure::Forbidden => 403,
+        Failure::TimedOut => 408,
+        Failure::Cancelled => 487,
+        Failure::Refused(RequestError::Malformed) => 400,
+        Failure::Refused(RequestError::Full | RequestError::Congested | RequestError::HeldBack) => {
+            503
+        }
+        // RFC 3261 §8.1.3.1 has a 503 for what cannot be reached, which §16.7 step 6 has forwarded as 500.
+        _ => 500,
+    }
+}

@@ -1,0 +1,172 @@
+//! Route information (RFC 3261 §16.4): which Route values are this server's, and where they have the request go.
+
+use sip::flow::Flow;
+use sip::header::NameAddr;
+use sip::uri::{SipUri, Uri};
+use sip::{Message, Method};
+
+use super::Refusal;
+use super::policy::Routing;
+use super::token::{RouteTokens, Signed, Token};
+use crate::flow::{FlowId, Standing};
+
+/// Route values of one request: more than any dialog has, few enough to look at.
+const MOST_ROUTES: usize = 64;
+
+/// A request behind its own Route values.
+#[derive(Debug)]
+pub(super) struct Routed<'m> {
+    /// The Request-URI.
+    pub(super) uri: &'m [u8],
+    /// The Route values that are left.
+    pub(super) routes: Vec<NameAddr<'m>>,
+    /// Own values in front of them.
+    pub(super) removed: usize,
+    /// The Request-URI was this server's, and the last Route value has taken its place: the sender is a strict router.
+    pub(super) was_strict: bool,
+    /// One of the values that were removed shows that this server put it into this dialog.
+    pub(super) is_known_dialog: bool,
+    /// The last of them is of a Path.
+    pub(super) is_path: bool,
+    /// The flow that the values removed have the request go by.
+    pub(super) flow: Option<FlowId>,
+}
+
+/// What one URI is.
+enum Own {
+    /// Somebody else's.
+    No,
+    /// It names this server without a token: a route that the sender was configured with.
+    Plain,
+    /// Written by this server.
+    Signed(Signed),
+}
+
+/// What tells own URIs.
+pub(super) struct Reader<'r> {
+    pub(super) tokens: &'r RouteTokens,
+    pub(super) routing: &'r dyn Routing,
+    pub(super) run: u32,
+}
+
+impl Reader<'_> {
+    /// What a URI is in a request with this Call-ID. A token that this server did not write gets 403 (RFC 5626 §5.3.1).
+    fn own(&self, uri: &[u8], call_id: &[u8]) -> Result<Own, Refusal> {
+        let Ok(Uri::Sip(uri)) = Uri::parse(uri) else {
+            return Ok(Own::No);
+        };
+        if let Some(signed) = uri.user.and_then(|user| self.tokens.read(user, call_id)) {
+            return Ok(Own::Signed(signed));
+        }
+        match (self.is_own_host(&uri), uri.user) {
+            (false, _) => Ok(Own::No),
+            (true, None) => Ok(Own::Plain),
+            // RFC 5626 §5.3.1: "if it is not valid, 403".
+            (true, Some(_)) => Err(Refusal::of(403, "Forged Route")),
+        }
+    }
+
+    fn is_own_host(&self, uri: &SipUri<'_>) -> bool {
+        let is_domain = uri.port.is_none() && self.routing.domain(uri.host).is_some();
+        is_domain || self.routing.is_own(uri.host, uri.port)
+    }
+
+    /// Reads the Request-URI and Route of a request that came by this flow.
+    ///
+    /// # Errors
+    /// 400 for Route values that are malformed or too many, 403 for a forged token, 430 for a flow that is gone.
+    pub(super) fn read<'m>(
+        &self,
+        message: &Message<'m>,
+        from: &Flow,
+    ) -> Result<Routed<'m>, Refusal> {
+        let call_id = message.call_id().unwrap_or_default();
+        let mut uri = message.request_uri().unwrap_or_default();
+        let mut routes = Vec::new();
+        for route in message.routes() {
+            let malformed = Refusal::of(400, "Malformed Route");
+            let route = route.map_err(|_| malformed)?;
+            route.parse_uri().map_err(|_| malformed)?;
+            if routes.len() >= MOST_ROUTES {
+                return Err(Refusal::of(400, "Too Many Routes"));
+            }
+            routes.push(route);
+        }
+        let mut signed = Vec::new();
+        let was_strict = match (self.strict(uri, call_id), routes.last()) {
+            (Some(own), Some(last)) => {
+                signed.push(own);
+                uri = last.uri;
+                routes.pop();
+                true
+            }
+            _ => false,
+        };
+        let mut removed = 0;
+        for route in &routes {
+            match self.own(route.uri, call_id)? {
+                Own::No => break,
+                Own::Plain => {}
+                Own::Signed(own) => signed.push(own),
+            }
+            removed += 1;
+        }
+        routes.drain(..removed);
+        let flow = self.way_out(&signed, from)?;
+        Ok(Routed {
+            uri,
+            routes,
+            removed,
+            was_strict,
+            is_known_dialog: signed.iter().any(|signed| !signed.is_path),
+            is_path: signed.last().is_some_and(|signed| signed.is_path),
+            flow,
+        })
+    }
+
+    /// The token of a Request-URI that this server has written into Record-Route.
+    fn strict(&self, uri: &[u8], call_id: &[u8]) -> Option<Signed> {
+        match Uri::parse(uri) {
+            Ok(Uri::Sip(uri)) if uri.is_loose() => self.tokens.read(uri.user?, call_id),
+            _ => None,
+        }
+    }
+
+    /// The last value is that of the side which the request leaves by: a request from a flow has two. The only one, of a Path, has
+    /// what comes by its own flow go on as if it were not there (RFC 5626 §5.3).
+    fn way_out(&self, signed: &[Signed], from: &Flow) -> Result<Option<FlowId>, Refusal> {
+        let Some(Token::Flow(id)) = signed.last().map(|signed| signed.token) else {
+            return Ok(None);
+        };
+        if signed.len() == 1 && is_same(&id.flow, from) {
+            return Ok(None);
+        }
+        match id.standing(self.run) {
+            Standing::Current | Standing::Datagrams => Ok(Some(id)),
+            Standing::Gone => Err(Refusal::of(430, "")),
+        }
+    }
+}
+
+/// Whether two flows lead to the same place. Datagrams may come to several sockets.
+fn is_same(one: &Flow, other: &Flow) -> bool {
+    one.carrier == other.carrier && one.connection == other.connection && one.remote == other.remote
+}
+
+/// Whether a proxy stays in the way of what a request with this method begins (RFC 3261 §16.6 step 4). Unknown methods may begin a
+/// dialog.
+pub(super) fn may_begin_dialog(method: Method<'_>) -> bool {
+    !matches!(
+        method,
+        Method::Register
+            | Method::Options
+            | Method::Message
+            | Method::Publish
+            | Method::Info
+            | Method::Ack
+            | Method::Bye
+            | Method::Cancel
+            | Method::Prack
+            | Method::Update
+    )
+}

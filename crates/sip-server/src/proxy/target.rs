@@ -1,0 +1,191 @@
+//! The targets of a request (RFC 3261 §16.5), and the order in which they are tried (§16.6).
+
+use std::cmp::Reverse;
+use std::collections::VecDeque;
+
+use sip::Mono;
+use sip::dispatch::Reach;
+use sip::uri::Uri;
+
+use super::config::Forking;
+use crate::flow::{FlowId, Standing};
+use crate::location::Binding;
+use crate::registrar::is_same_instance;
+
+/// RFC 3261 §20.10: a contact without `q` is as good as any.
+const FULL_Q: u16 = 1000;
+
+/// One target.
+#[derive(Clone, Debug)]
+pub(super) struct Target {
+    /// The Request-URI of its request.
+    pub(super) uri: Box<[u8]>,
+    /// Route values in front of all others, with commas between (RFC 3327 §5.4); empty if there are none.
+    pub(super) path: Box<[u8]>,
+    /// The flow that it is reached by.
+    pub(super) flow: Option<FlowId>,
+    /// It is reached by that flow or not at all (RFC 5626 §5.3).
+    pub(super) only_by_flow: bool,
+    /// How far its request may go.
+    pub(super) reach: Reach,
+    q: u16,
+    /// It is a binding of the address of record.
+    pub(super) is_binding: bool,
+    /// Other flows to the same instance: the next one is tried if this one fails (RFC 5626 §7).
+    pub(super) others: Vec<Target>,
+}
+
+impl Target {
+    /// A URI that is no binding.
+    pub(super) fn uri(uri: &[u8], reach: Reach) -> Target {
+        Target {
+            uri: uri.into(),
+            path: Box::default(),
+            flow: None,
+            only_by_flow: false,
+            reach,
+            q: FULL_Q,
+            is_binding: false,
+            others: Vec::new(),
+        }
+    }
+
+    /// The same by a flow that a token of ours names.
+    pub(super) fn by_flow(uri: &[u8], flow: FlowId) -> Target {
+        Target {
+            flow: Some(flow),
+            only_by_flow: true,
+            ..Target::uri(uri, Reach::Near(flow.flow.remote.ip()))
+        }
+    }
+
+    /// A binding; `None` if nothing can be sent to its contact any more.
+    fn binding(binding: &Binding, run: u32, reach: Reach) -> Option<Target> {
+        let flow = binding.flow();
+        let is_outbound = binding.reg_id() != 0;
+        let mut target = Target {
+            path: binding.path().into(),
+            q: binding.q().unwrap_or(FULL_Q),
+            is_binding: true,
+            ..Target::uri(request_uri(binding.uri()), reach)
+        };
+        let Some(flow) = flow else {
+            return Some(target);
+        };
+        target.reach = Reach::Near(flow.flow.remote.ip());
+        match flow.standing(run) {
+            Standing::Gone if is_outbound || flow.flow.carrier.is_websocket() => return None,
+            // Its contact may take a new connection.
+            Standing::Gone => return Some(target),
+            Standing::Current | Standing::Datagrams => {}
+        }
+        // A phone that says where it can be reached, and is there, is taken at its word; any other is behind a NAT.
+        let is_datagram = flow.flow.connection.is_none();
+        if is_outbound || !is_datagram || !is_at(&target.uri, &flow) {
+            target.flow = Some(flow);
+            target.only_by_flow = is_outbound || is_datagram;
+        }
+        Some(target)
+    }
+}
+
+/// Whether the host of a URI is where a flow comes from.
+fn is_at(uri: &[u8], flow: &FlowId) -> bool {
+    let Ok(Uri::Sip(uri)) = Uri::parse(uri) else {
+        return false;
+    };
+    uri.host.ip() == Some(flow.flow.remote.ip().to_canonical()) && uri.transport().is_none()
+}
+
+/// A URI without what a Request-URI may not have (RFC 3261 §16.6 step 2): its headers. A Contact with `method` is rare enough to be
+/// forwarded as it is.
+pub(super) fn request_uri(uri: &[u8]) -> &[u8] {
+    let end = uri.iter().position(|byte| *byte == b'?');
+    match Uri::parse(uri) {
+        // A question mark may be part of the user.
+        Ok(Uri::Sip(sip)) if !sip.headers.as_bytes().is_empty() => {
+            let len = uri.len() - sip.headers.as_bytes().len() - 1;
+            uri.get(..len).unwrap_or(uri)
+        }
+        Ok(_) => uri,
+        Err(_) => uri.get(..end.unwrap_or(uri.len())).unwrap_or(uri),
+    }
+}
+
+/// Which bindings of an address a URI means.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Wanted<'a> {
+    All,
+    /// A public GRUU: those of this instance, with escapes (RFC 5627 §5.1).
+    Instance(&'a [u8]),
+    /// A temporary GRUU: those with this number.
+    Number(u64),
+}
+
+/// The targets that bindings are, at most `most`. Flows to the same instance are one target with others: they are tried one at a time,
+/// the latest first (RFC 5626 §7).
+pub(super) fn of_bindings(
+    now: Mono,
+    bindings: &[Binding],
+    wanted: Wanted<'_>,
+    (run, reach, most): (u32, Reach, usize),
+) -> Vec<Target> {
+    let mut buffer = [0; 256];
+    let instance = match wanted {
+        Wanted::Instance(escaped) => sip::uri::unescape(escaped, &mut buffer),
+        _ => None,
+    };
+    let is_wanted = |binding: &Binding| match wanted {
+        Wanted::All => true,
+        Wanted::Number(number) => binding.gruu() == number,
+        Wanted::Instance(_) => {
+            instance.is_some_and(|instance| is_same_instance(binding.instance(), instance))
+        }
+    };
+    let mut alive: Vec<&Binding> = bindings
+        .iter()
+        .filter(|binding| !binding.is_expired(now) && is_wanted(binding))
+        .collect();
+    alive.sort_by_key(|binding| Reverse(binding.updated()));
+    let mut targets: Vec<(Target, &Binding)> = Vec::new();
+    for binding in alive {
+        let Some(target) = Target::binding(binding, run, reach) else {
+            continue;
+        };
+        let same = targets.iter().position(|(_, other)| {
+            binding.reg_id() != 0
+                && other.reg_id() != 0
+                && is_same_instance(binding.instance(), other.instance())
+        });
+        let has_room = targets.len() < most;
+        match same.and_then(|place| targets.get_mut(place)) {
+            Some((first, _)) => first.others.push(target),
+            None if has_room => targets.push((target, binding)),
+            None => {}
+        }
+    }
+    targets.into_iter().map(|(target, _)| target).collect()
+}
+
+/// The targets in the order that they are tried in.
+pub(super) fn in_order(mut targets: Vec<Target>, forking: Forking) -> VecDeque<Target> {
+    if forking != Forking::Parallel {
+        targets.sort_by_key(|target| Reverse(target.q));
+    }
+    targets.into()
+}
+
+/// How many of the first targets are tried at the same time.
+pub(super) fn group_len(targets: &VecDeque<Target>, forking: Forking) -> usize {
+    let Some(first) = targets.front() else {
+        return 0;
+    };
+    match forking {
+        Forking::Parallel => targets.len(),
+        Forking::Sequential => 1,
+        Forking::ByQ => targets
+            .iter()
+            .take_while(|target| target.q == first.q)
+            .count(),
+    }
+}

@@ -1,0 +1,204 @@
+//! What the user of a Record-Route URI says: by which flow the request goes on that names it, and that this server wrote it for this
+//! dialog.
+//!
+//! ```text
+//! d  base64 of: kind (8 bits)  flow, if kind is 1  MAC over these and Call-ID (64 bits)
+//! ```
+//!
+//! So nothing is kept of a dialog, and nobody can have a request forwarded within a dialog that did not begin here.
+
+use base64::Engine as _;
+use base64::engine::general_purpose::URL_SAFE_NO_PAD;
+use sip::HashKey;
+
+use crate::flow::{FLOW_LEN, FlowId, FlowTokens, MAX_TOKEN};
+
+const MARK: u8 = b'd';
+const PASS: u8 = 0;
+const FLOW: u8 = 1;
+const MAC_LEN: usize = 8;
+const SIGNED: usize = 1 + FLOW_LEN + MAC_LEN;
+/// Characters of the longest user.
+pub(super) const MAX_USER: usize = 1 + SIGNED.div_ceil(3) * 4;
+
+/// What a user of ours says.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Token {
+    /// The request goes where its Request-URI, or the next Route, leads.
+    Pass,
+    /// The request goes by this flow.
+    Flow(FlowId),
+}
+
+/// A token that was read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Signed {
+    pub(super) token: Token,
+    /// It is of a Path, and says nothing of a dialog.
+    pub(super) is_path: bool,
+}
+
+/// Makes and reads them.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct RouteTokens {
+    key: HashKey,
+    calls: HashKey,
+    /// Those of Path, which belong to no dialog.
+    paths: FlowTokens,
+}
+
+impl RouteTokens {
+    /// With the key of all workers and runs.
+    pub(super) fn new(key: HashKey) -> RouteTokens {
+        let own = key.derive(u64::from_le_bytes(*b"dialogs."));
+        RouteTokens {
+            key: own.derive(1),
+            calls: own.derive(2),
+            paths: FlowTokens::new(key),
+        }
+    }
+
+    /// The user of a Record-Route URI in a request with this Call-ID.
+    pub(super) fn write<'b>(
+        &self,
+        token: Token,
+        call_id: &[u8],
+        buffer: &'b mut [u8; MAX_USER],
+    ) -> &'b [u8] {
+        let mut signed = [0; SIGNED];
+        let mut flow = [0; FLOW_LEN];
+        let flow = match &token {
+            Token::Pass => &[][..],
+            Token::Flow(id) => id.write(&mut flow),
+        };
+        let end = 1 + flow.len();
+        signed[0] = if flow.is_empty() { PASS } else { FLOW };
+        signed[1..end].copy_from_slice(flow);
+        let mac = self.mac(&signed[..end], call_id);
+        signed[end..end + MAC_LEN].copy_from_slice(&mac.to_be_bytes());
+        buffer[0] = MARK;
+        // The buffer has room for the longest.
+        let written = URL_SAFE_NO_PAD.encode_slice(&signed[..end + MAC_LEN], &mut buffer[1..]);
+        &buffer[..=written.unwrap_or_default()]
+    }
+
+    /// The user of a Path URI for this flow.
+    pub(super) fn write_path<'b>(
+        &self,
+        flow: &FlowId,
+        buffer: &'b mut [u8; MAX_TOKEN],
+    ) -> &'b [u8] {
+        self.paths.write(flow, buffer)
+    }
+
+    fn mac(&self, bytes: &[u8], call_id: &[u8]) -> u64 {
+        let mut signed = [0; 1 + FLOW_LEN + 8];
+        let end = bytes.len().min(1 + FLOW_LEN);
+        signed[..end].copy_from_slice(&bytes[..end]);
+        signed[end..end + 8].copy_from_slice(&self.calls.mac(call_id).to_be_bytes());
+        self.key.mac(&signed[..end + 8])
+    }
+
+    /// What the user of a Route URI says in a request with this Call-ID; `None` if it is not one of ours.
+    pub(super) fn read(&self, user: &[u8], call_id: &[u8]) -> Option<Signed> {
+        if let [MARK, digits @ ..] = user
+            && let Some(token) = self.read_dialog(digits, call_id)
+        {
+            let is_path = false;
+            return Some(Signed { token, is_path });
+        }
+        let token = self.paths.read(user).map(Token::Flow)?;
+        let is_path = true;
+        Some(Signed { token, is_path })
+    }
+
+    fn read_dialog(&self, digits: &[u8], call_id: &[u8]) -> Option<Token> {
+        // The decoder asks for room for whole groups of digits.
+        let mut signed = [0; MAX_USER];
+        let len = URL_SAFE_NO_PAD.decode_slice(digits, &mut signed).ok()?;
+        let (bytes, mac) = signed.get(..len)?.split_last_chunk::<MAC_LEN>()?;
+        if bytes.len() > 1 + FLOW_LEN || self.mac(bytes, call_id) != u64::from_be_bytes(*mac) {
+            return None;
+        }
+        match bytes {
+            [PASS] => Some(Token::Pass),
+            [FLOW, flow @ ..] => FlowId::read(flow).map(Token::Flow),
+            _ => None,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use sip::flow::{Carrier, ConnectionKey, Flow, ListenerKey};
+
+    fn tokens() -> RouteTokens {
+        RouteTokens::new(HashKey::new([1; 16]))
+    }
+
+    fn all() -> [Token; 3] {
+        let flow = |connection, remote: &str| {
+            Token::Flow(FlowId {
+                worker: 3,
+                run: 7,
+                flow: Flow {
+                    carrier: Carrier::Tcp,
+                    listener: ListenerKey(1),
+                    connection,
+                    local: "[2001:db8::1]:5060".parse().unwrap(),
+                    remote: remote.parse().unwrap(),
+                },
+            })
+        };
+        [
+            Token::Pass,
+            flow(None, "192.0.2.1:5060"),
+            flow(Some(ConnectionKey(u64::MAX)), "[2001:db8::2]:5060"),
+        ]
+    }
+
+    #[test]
+    fn a_token_is_read_back_in_its_call_alone() {
+        for token in all() {
+            let mut buffer = [0; MAX_USER];
+            let user = tokens().write(token, b"1@a", &mut buffer);
+            let is_path = false;
+            assert_eq!(tokens().read(user, b"1@a"), Some(Signed { token, is_path }));
+            assert_eq!(tokens().read(user, b"2@a"), None);
+            let other = RouteTokens::new(HashKey::new([2; 16]));
+            assert_eq!(other.read(user, b"1@a"), None);
+            let is_user = |byte: &u8| byte.is_ascii_alphanumeric() || b"-_".contains(byte);
+            assert!(user.iter().all(is_user), "no escape is needed");
+        }
+    }
+
+    #[test]
+    fn a_changed_token_is_none_of_ours() {
+        for token in all() {
+            let mut buffer = [0; MAX_USER];
+            let user = tokens().write(token, b"1@a", &mut buffer).to_vec();
+            for at in 0..user.len() {
+                let mut changed = user.clone();
+                changed[at] = if changed[at] == b'B' { b'C' } else { b'B' };
+                assert_eq!(tokens().read(&changed, b"1@a"), None, "{at}");
+                assert_eq!(tokens().read(&user[..at], b"1@a"), None, "{at}");
+            }
+        }
+        assert_eq!(tokens().read(&[b'A'; 1000], b"1@a"), None);
+        assert_eq!(tokens().read(b"alice", b"1@a"), None);
+    }
+
+    #[test]
+    fn the_token_of_a_path_belongs_to_no_call() {
+        let [_, Token::Flow(flow), _] = all() else {
+            panic!("a flow");
+        };
+        let mut buffer = [0; MAX_TOKEN];
+        let user = tokens().write_path(&flow, &mut buffer);
+        for call in [&b"1@a"[..], b"2@a"] {
+            let (token, is_path) = (Token::Flow(flow), true);
+            assert_eq!(tokens().read(user, call), Some(Signed { token, is_path }));
+        }
+    }
+}

@@ -1,0 +1,225 @@
+//! Requests that go by the flow of a phone (RFC 5626 §5.3), and Path (RFC 3327).
+
+use sip::flow::Carrier;
+
+use crate::node::{ALICE, PROXY, UAC, UAS, address, answers, in_dialog, request, value, values};
+use crate::policy::Contact;
+use crate::world::World;
+
+fn bound_by(world: &mut World, uri: &str, flow: sip_server::flow::FlowId, reg_id: u32) {
+    world.policy().trunks.insert(address(UAC).ip());
+    let mut contact = Contact::at(uri);
+    contact.flow = Some(flow);
+    contact.reg_id = reg_id;
+    contact.instance = "urn:uuid:1".to_owned();
+    world.policy().bind("bob", &contact);
+}
+
+#[test]
+fn a_phone_behind_a_nat_is_reached_where_it_registered_from() {
+    let mut world = World::new();
+    let flow = World::datagrams_of(UAS);
+    bound_by(&mut world, "sip:bob@10.0.0.7:40000", flow, 0);
+    world.nodes[UAS].script = answers(&[(50, 200)]);
+    world.invite();
+    world.run_until(1_000);
+    assert_eq!(world.heard(UAS), ["INVITE", "ACK"]);
+    // The Request-URI is what the phone calls itself.
+    let invite = &world.nodes[UAS].texts[0];
+    assert!(invite.starts_with("INVITE sip:bob@10.0.0.7:40000 SIP/2.0\r\n"));
+    world.nothing_is_left();
+}
+
+#[test]
+fn a_registered_udp_flow_stays_udp_whatever_the_size() {
+    let mut world = World::new();
+    let flow = World::datagrams_of(UAS);
+    bound_by(&mut world, "sip:bob@10.0.0.7:40000", flow, 0);
+    world.bind_bob(&[]);
+    let long = format!("X-Long: {}\r\n", "x".repeat(2_000));
+    let message = request("MESSAGE", "sip:bob@example.com", 1, &long);
+    world.send(UAC, Carrier::Tcp, &message);
+    world.run_until(500);
+    assert!(world.last(UAS).contains("Via: SIP/2.0/UDP 192.0.2.2"));
+    // To a next hop that was resolved it goes over TCP (RFC 3261 §18.1.1).
+    let mut world = World::new();
+    world.bind_bob(&[None]);
+    let message = request("MESSAGE", "sip:bob@example.com", 1, &long);
+    world.send(UAC, Carrier::Tcp, &message);
+    world.run_until(500);
+    assert!(world.last(UAS).contains("Via: SIP/2.0/TCP 192.0.2.2"));
+    world.nothing_is_left();
+}
+
+#[test]
+fn a_phone_on_tcp_is_reached_by_its_connection_from_udp_and_back() {
+    let mut world = World::new();
+    let flow = world.phone_connects(UAS);
+    bound_by(&mut world, "sip:bob@10.0.0.7:40000;transport=tcp", flow, 0);
+    world.nodes[UAS].script = answers(&[(50, 180), (500, 200)]);
+    world.invite();
+    world.run_until(2_000);
+    assert_eq!(world.heard(UAC), ["180 INVITE", "200 INVITE"]);
+    assert_eq!(world.heard(UAS), ["INVITE", "ACK"]);
+    world.in_dialog(UAC, "BYE");
+    world.run_until(3_000);
+    assert_eq!(world.heard(UAS).last(), Some(&"BYE"));
+    let [callee, _] = values(&world.nodes[UAS].texts[0], "Record-Route")[..] else {
+        panic!("one for each side");
+    };
+    assert!(callee.ends_with(";transport=tcp;lr>"));
+    world.nothing_is_left();
+}
+
+#[test]
+fn a_flow_that_is_gone_is_480_for_the_caller_and_its_binding_goes_rfc5626_5_3_1() {
+    let mut world = World::new();
+    let flow = world.phone_connects(UAS);
+    bound_by(&mut world, "sip:bob@10.0.0.7:40000;transport=tcp", flow, 1);
+    world.disconnect(UAS);
+    world.invite();
+    world.run_until(1_000);
+    assert_eq!(world.heard(UAC), ["480 INVITE"]);
+    assert_eq!(world.policy().failed.len(), 1);
+    assert!(world.policy().user("bob").is_empty());
+    world.nothing_is_left();
+}
+
+#[test]
+fn a_connection_that_is_gone_is_made_anew_where_the_contact_takes_one() {
+    let mut world = World::new();
+    let flow = world.phone_connects(UAS);
+    let uri = format!("sip:bob@{};transport=tcp", address(UAS));
+    bound_by(&mut world, &uri, flow, 0);
+    world.disconnect(UAS);
+    world.nodes[UAS].script = answers(&[(50, 200)]);
+    world.invite();
+    world.run_until(1_000);
+    assert_eq!(world.heard(UAC), ["200 INVITE"]);
+    world.nothing_is_left();
+}
+
+#[test]
+fn within_a_dialog_a_flow_that_is_gone_is_430_rfc5626_5_3_1() {
+    let mut world = World::new();
+    let flow = world.phone_connects(UAS);
+    bound_by(&mut world, "sip:bob@10.0.0.7:40000;transport=tcp", flow, 1);
+    world.nodes[UAS].script = answers(&[(50, 200)]);
+    world.invite();
+    world.run_until(1_000);
+    world.disconnect(UAS);
+    world.in_dialog(UAC, "BYE");
+    world.run_until(3_000);
+    assert_eq!(world.heard(UAC).last(), Some(&"430 BYE"));
+    world.nothing_is_left();
+}
+
+#[test]
+fn a_430_of_an_edge_in_between_removes_the_binding_rfc5626_7() {
+    let mut world = World::new();
+    let flow = World::datagrams_of(UAS);
+    bound_by(&mut world, "sip:bob@10.0.0.7:40000", flow, 1);
+    world.nodes[UAS].script = answers(&[(50, 430)]);
+    world.invite();
+    world.run_until(1_000);
+    assert_eq!(world.heard(UAC), ["480 INVITE"]);
+    assert_eq!(world.policy().failed.len(), 1);
+    world.nothing_is_left();
+}
+
+#[test]
+fn a_register_for_elsewhere_gets_a_path_that_leads_back_to_its_flow_rfc3327_5_2() {
+    let mut world = World::new();
+    world.policy().own = vec![address(PROXY)];
+    let registrar = format!("sip:{}", address(UAS));
+    let phone = request(
+        "REGISTER",
+        &registrar,
+        1,
+        &format!("{ALICE}Supported: path, outbound\r\n"),
+    );
+    world.send(UAC, Carrier::Udp, &phone);
+    world.run_until(500);
+    assert_eq!(world.heard(UAC), ["200 REGISTER"]);
+    let register = world.last(UAS).to_owned();
+    let path = value(&register, "Path").unwrap().to_owned();
+    assert!(path.ends_with("@192.0.2.2:5060;lr;ob>"), "{path}");
+    assert!(value(&register, "Record-Route").is_none());
+    // The registrar sends a request by it: no trunk, no password, and to this flow alone.
+    let invite = request(
+        "MESSAGE",
+        "sip:alice@10.1.1.1",
+        2,
+        &format!("Route: {path}\r\n"),
+    );
+    world.send(UAS, Carrier::Udp, &invite);
+    world.run_until(1_000);
+    assert_eq!(world.heard(UAC).last(), Some(&"MESSAGE"));
+    assert!(
+        world
+            .last(UAC)
+            .starts_with("MESSAGE sip:alice@10.1.1.1 SIP/2.0")
+    );
+    // The phone's own use of it is as if it were not there: a password is asked for.
+    let out = request(
+        "MESSAGE",
+        "sip:bob@example.com",
+        3,
+        &format!("Route: {path}\r\n"),
+    );
+    world.send(UAC, Carrier::Udp, &out);
+    world.run_until(1_500);
+    assert_eq!(world.heard(UAC).last(), Some(&"407 MESSAGE"));
+    let forged = path.replacen("sip:A", "sip:B", 1);
+    assert_ne!(forged, path);
+    let invite = request(
+        "MESSAGE",
+        "sip:alice@10.1.1.1",
+        4,
+        &format!("Route: {forged}\r\n"),
+    );
+    world.send(UAS, Carrier::Udp, &invite);
+    world.run_until(2_000);
+    assert_eq!(world.heard(UAS).last(), Some(&"403 MESSAGE"));
+    // A phone that does not say it knows Path gets none.
+    let phone = request("REGISTER", &registrar, 5, ALICE);
+    world.send(UAC, Carrier::Udp, &phone);
+    world.run_until(2_500);
+    assert!(value(world.last(UAS), "Path").is_none());
+    world.nothing_is_left();
+}
+
+#[test]
+fn a_binding_with_path_is_reached_by_it_rfc3327_5_4() {
+    let mut world = World::new();
+    world.bind_bob(&[]);
+    let mut contact = Contact::at("sip:bob@10.9.9.9");
+    contact.path = format!("<sip:{};lr>, <sip:inner.example;lr>", address(UAS));
+    world.policy().bind("bob", &contact);
+    let message = request("MESSAGE", "sip:bob@example.com", 1, "");
+    world.send(UAC, Carrier::Udp, &message);
+    world.run_until(500);
+    let got = world.last(UAS);
+    assert!(got.starts_with("MESSAGE sip:bob@10.9.9.9 SIP/2.0\r\n"));
+    assert_eq!(values(got, "Route"), [&contact.path]);
+    world.nothing_is_left();
+}
+
+#[test]
+fn a_dialog_survives_a_new_connection_of_the_phone_that_began_it() {
+    let mut world = World::new();
+    let flow = World::datagrams_of(UAS);
+    bound_by(&mut world, "sip:bob@10.0.0.7:40000", flow, 0);
+    world.policy().trunks.clear();
+    world.nodes[UAS].script = answers(&[(50, 200)]);
+    let invite = request("INVITE", "sip:bob@example.com", 1, ALICE);
+    world.send(UAC, Carrier::Tcp, &invite);
+    world.run_until(1_000);
+    world.disconnect(UAC);
+    let ok = world.last(UAC).to_owned();
+    world.send(UAC, Carrier::Tcp, &in_dialog(&ok, "BYE"));
+    world.run_until(2_000);
+    assert_eq!(world.heard(UAS).last(), Some(&"BYE"));
+    assert_eq!(world.heard(UAC).last(), Some(&"200 BYE"));
+    world.nothing_is_left();
+}

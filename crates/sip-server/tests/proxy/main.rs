@@ -1,0 +1,17 @@
+//! A proxy between user agents, on a virtual clock and a network that loses and reorders.
+#![allow(missing_docs, clippy::unwrap_used)]
+
+extern crate hairpin_sip_server as sip_server;
+
+mod dialogs;
+mod flows;
+mod fork;
+mod identity;
+mod network;
+mod node;
+mod policy;
+mod races;
+mod relay;
+mod transparent;
+mod validation;
+mod world;

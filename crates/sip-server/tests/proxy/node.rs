@@ -1,0 +1,337 @@
+//! One node: an engine, with a proxy or a user agent that follows a script.
+
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
+
+use sip::congestion::Class;
+use sip::dispatch::{self, Dispatcher, Source};
+use sip::engine::{Config, Engine, Mark, NewRequest, Outgoing, Received, Reply, SentBy, ServerKey};
+use sip::flow::{Carrier, ConnectionKey, Destination, Flow, ListenerKey};
+use sip::{HashKey, Method, Mono, Now, Spans};
+use sip_server::flow::FlowId;
+use sip_server::proxy::{Config as ProxyConfig, Handled, Proxy, Stack};
+
+use crate::policy::TestPolicy;
+
+pub(crate) const START: u64 = 1_000_000_000_000;
+pub(crate) const RUN: u32 = 77;
+pub(crate) const NODES: usize = 6;
+pub(crate) const UAC: usize = 0;
+pub(crate) const PROXY: usize = 1;
+/// The first user agent server; the others follow.
+pub(crate) const UAS: usize = 2;
+
+pub(crate) fn address(node: usize) -> SocketAddr {
+    ([192, 0, 2, node as u8 + 1], 5060).into()
+}
+
+/// What a user agent answers.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Script {
+    /// Responses to an INVITE: after so many milliseconds this code, with these header lines.
+    pub(crate) invite: Vec<(u64, u16, String)>,
+    /// Responses to any other request.
+    pub(crate) other: Vec<(u64, u16, String)>,
+    /// An INVITE is not ended by a CANCEL.
+    pub(crate) ignores_cancel: bool,
+}
+
+/// A script for INVITEs.
+pub(crate) fn answers(codes: &[(u64, u16)]) -> Script {
+    let with = |(at, code): &(u64, u16)| (*at, *code, String::new());
+    Script {
+        invite: codes.iter().map(with).collect(),
+        ..Script::default()
+    }
+}
+
+/// The proxy of a node.
+pub(crate) struct Proxied {
+    pub(crate) proxy: Proxy,
+    pub(crate) dispatcher: Dispatcher,
+    pub(crate) policy: TestPolicy,
+}
+
+pub(crate) struct Node {
+    pub(crate) engine: Engine,
+    index: usize,
+    pub(crate) script: Script,
+    /// What the TU heard, with the time in milliseconds.
+    pub(crate) heard: Vec<(u64, String)>,
+    /// Requests and responses that came to the TU, whole.
+    pub(crate) texts: Vec<String>,
+    /// All messages sent, with the time and the node they went to.
+    pub(crate) sent: Vec<(u64, usize, String)>,
+    pub(crate) due: BTreeMap<(Mono, u64), (ServerKey, u16, String)>,
+    due_count: u64,
+    /// Connections: our key, the peer and its key.
+    pub(crate) streams: BTreeMap<u64, (usize, u64)>,
+    pub(crate) proxied: Option<Box<Proxied>>,
+}
+
+fn engine(index: usize, is_proxy: bool) -> Engine {
+    let mut config = Config::new(index as u16, HashKey::new([9 + index as u8; 16]));
+    for carrier in [Carrier::Udp, Carrier::Tcp] {
+        config.sent_by.push(SentBy {
+            listener: ListenerKey(0),
+            carrier,
+            host: address(index).ip().to_string().into(),
+            port: 5060,
+        });
+    }
+    if !is_proxy {
+        config.rules.schemes = &["sip", "sips", "tel", "urn"];
+    }
+    config.overload_control = false;
+    Engine::new(config, 7 + index as u64)
+}
+
+fn proxied(config: ProxyConfig) -> Proxied {
+    let key = HashKey::new([3; 16]);
+    let sources = [Carrier::Udp, Carrier::Tcp].map(|carrier| Source {
+        listener: ListenerKey(0),
+        carrier,
+        is_v4: true,
+    });
+    let mut dispatch = dispatch::Config::new(sources.to_vec());
+    // What is configured to be allowed: the addresses of the user agents.
+    dispatch.allowed = Box::new(|to| (0..NODES).any(|node| address(node) == to));
+    Proxied {
+        proxy: Proxy::new(config, key, PROXY as u16, RUN),
+        dispatcher: Dispatcher::new(dispatch, key, 1),
+        policy: TestPolicy::new(address(PROXY)),
+    }
+}
+
+/// A request of a caller who is a trunk, or shows who it is by `extra`.
+pub(crate) fn request(method: &str, uri: &str, number: u32, extra: &str) -> String {
+    format!(
+        "{method} {uri} SIP/2.0\r\nFrom: <sip:alice@example.com>;tag=a{number}\r\nTo: <{uri}>\r\n\
+         Call-ID: {number}@192.0.2.1\r\nCSeq: {number} {method}\r\nMax-Forwards: 70\r\n\
+         Contact: <sip:alice@192.0.2.1>\r\n{extra}Content-Length: 0\r\n\r\n"
+    )
+}
+
+pub(crate) const ALICE: &str = "Proxy-Authorization: Test user=alice\r\n";
+
+/// The value of a header of a message, `None` if there is none.
+pub(crate) fn value<'t>(text: &'t str, name: &str) -> Option<&'t str> {
+    values(text, name).first().copied()
+}
+
+pub(crate) fn values<'t>(text: &'t str, name: &str) -> Vec<&'t str> {
+    let head = text.split("\r\n\r\n").next().unwrap();
+    let lines = head.split("\r\n").filter_map(|line| line.split_once(": "));
+    let lines = lines.filter(|(found, _)| found.eq_ignore_ascii_case(name));
+    lines.map(|(_, value)| value).collect()
+}
+
+pub(crate) fn text(bytes: &[u8]) -> String {
+    String::from_utf8_lossy(bytes).into_owned()
+}
+
+pub(crate) fn flow_of(node: usize, remote: SocketAddr, connection: Option<u64>) -> Flow {
+    Flow {
+        carrier: match connection {
+            Some(_) => Carrier::Tcp,
+            None => Carrier::Udp,
+        },
+        listener: ListenerKey(0),
+        connection: connection.map(ConnectionKey),
+        local: address(node),
+        remote,
+    }
+}
+
+impl Node {
+    pub(crate) fn new(index: usize, config: &ProxyConfig) -> Node {
+        let is_proxy = index == PROXY;
+        Node {
+            engine: engine(index, is_proxy),
+            index,
+            script: Script::default(),
+            heard: Vec::new(),
+            texts: Vec::new(),
+            sent: Vec::new(),
+            due: BTreeMap::new(),
+            due_count: 0,
+            streams: BTreeMap::new(),
+            proxied: is_proxy.then(|| Box::new(proxied(config.clone()))),
+        }
+    }
+
+    pub(crate) fn hear(&mut self, now: Mono, what: String) {
+        self.heard.push(((now.0 - START) / 1_000_000, what));
+    }
+
+    pub(crate) fn receive(&mut self, now: Now, flow: &Flow, bytes: &[u8]) {
+        let mut spans = Spans::new();
+        let received = self.engine.handle_message(now, flow, bytes, &mut spans);
+        if let Some(mut proxied) = self.proxied.take() {
+            self.proxy(now, flow, received, &mut proxied);
+            self.proxied = Some(proxied);
+            return;
+        }
+        match received {
+            Received::Request(request) => self.new_request(now.mono, &request),
+            Received::Ack { message, .. } => {
+                self.texts.push(text(message.as_bytes()));
+                self.hear(now.mono, "ACK".to_owned());
+            }
+            Received::Cancel { invite, .. } => {
+                self.hear(now.mono, "CANCEL".to_owned());
+                if !self.script.ignores_cancel {
+                    let _ = self.engine.respond(now.mono, invite, &Reply::new(487));
+                }
+            }
+            Received::Response { message, .. } => {
+                let code = message.status_code().unwrap();
+                let method = message.cseq().unwrap().method;
+                self.texts.push(text(message.as_bytes()));
+                self.hear(now.mono, format!("{code} {}", text(method.as_bytes())));
+                if method == Method::Invite && code / 100 == 2 {
+                    self.in_dialog(now.mono, "ACK", flow);
+                }
+            }
+            _ => {}
+        }
+    }
+
+    fn proxy(&mut self, now: Now, flow: &Flow, received: Received<'_>, proxied: &mut Proxied) {
+        let from = FlowId {
+            worker: PROXY as u16,
+            run: RUN,
+            flow: *flow,
+        };
+        let Proxied {
+            proxy,
+            dispatcher,
+            policy,
+        } = proxied;
+        let mark_of_tu = match &received {
+            Received::Response {
+                client,
+                mark: Some(mark),
+                message,
+            } => dispatcher.response(now.mono, &mut self.engine, *client, *mark, message),
+            _ => None,
+        };
+        let mut stack = Stack {
+            engine: &mut self.engine,
+            dispatcher,
+            policy,
+        };
+        let handled = match received {
+            Received::Request(request) => proxy.request(now, &mut stack, &request, &from),
+            Received::Ack { message, .. } => proxy.ack(now.mono, &mut stack, &message, &from),
+            Received::Cancel {
+                mark: Some(mark), ..
+            } => {
+                proxy.cancel(now.mono, &mut stack, mark);
+                Handled::Yes
+            }
+            Received::Response { message, .. } => {
+                if let Some(mark) = mark_of_tu {
+                    proxy.response(now, &mut stack, mark, &message, flow);
+                }
+                Handled::Yes
+            }
+            _ => Handled::Yes,
+        };
+        if handled != Handled::Yes {
+            self.hear(now.mono, format!("{handled:?}"));
+        }
+    }
+
+    fn new_request(&mut self, now: Mono, request: &NewRequest<'_>) {
+        self.texts.push(text(request.message.as_bytes()));
+        let method = request.message.method().unwrap();
+        self.hear(now, text(method.as_bytes()));
+        let responses = match method {
+            Method::Invite => self.script.invite.clone(),
+            _ => self.script.other.clone(),
+        };
+        if responses.is_empty() && method != Method::Invite {
+            let _ = self.engine.answer(now, request, &Reply::new(200));
+        } else if let Ok(key) = self.engine.accept(now, request, Some(Mark(7))) {
+            for (delay, code, lines) in responses {
+                self.due_count += 1;
+                let at = Mono(now.0 + delay * 1_000_000);
+                self.due.insert((at, self.due_count), (key, code, lines));
+            }
+        }
+    }
+
+    /// Sends a request in the dialog of the last 2xx that came, as a UAC does (RFC 3261 §12.2.1.1).
+    pub(crate) fn in_dialog(&mut self, now: Mono, method: &str, flow: &Flow) {
+        let last = self.texts.iter().rev();
+        let mut last = last.filter(|text| text.starts_with("SIP/2.0 2"));
+        let ok = last.find(|text| value(text, "CSeq").unwrap().ends_with("INVITE"));
+        let ok = ok.unwrap();
+        // The routes are those of the first (RFC 3261 §12.1.2).
+        let first = self.texts.iter().find(|text| {
+            text.starts_with("SIP/2.0 2") && value(text, "Call-ID") == value(ok, "Call-ID")
+        });
+        let bytes = with_routes(ok, method, first.unwrap());
+        let to = Destination::new(flow.carrier, flow.remote, ListenerKey(0));
+        let out = Outgoing {
+            to,
+            connection: flow.connection,
+            pieces: &[bytes.as_bytes()],
+            class: Class::Finishing,
+            mark: None,
+            loop_check: None,
+        };
+        if method == "ACK" {
+            let number = self.engine.number_of(bytes.as_bytes());
+            self.engine.send_stateless(now, &out, number).unwrap();
+        } else {
+            self.engine.request(now, &out).unwrap();
+        }
+    }
+
+    pub(crate) fn respond_as_due(&mut self, now: Mono) {
+        while let Some(entry) = self.due.first_entry().filter(|e| e.key().0 <= now) {
+            let (key, code, mut lines) = entry.remove();
+            if code < 400 && code > 100 && !lines.contains("Contact") {
+                lines += &format!("Contact: <sip:uas@{}>\r\n", address(self.index));
+            }
+            let mut reply = Reply::new(code).headers(lines.as_bytes());
+            if code / 100 == 2 {
+                reply = reply.until_ack();
+            }
+            let _ = self.engine.respond(now, key, &reply);
+        }
+    }
+}
+
+/// A request in the dialog of a 2xx, of who has sent the INVITE.
+pub(crate) fn in_dialog(ok: &str, method: &str) -> String {
+    with_routes(ok, method, ok)
+}
+
+fn with_routes(ok: &str, method: &str, first: &str) -> String {
+    let target = value(ok, "Contact").unwrap();
+    let target = target.trim_matches(['<', '>']);
+    let routes = values(first, "Record-Route").join(", ");
+    let routes: Vec<&str> = routes.split(", ").filter(|it| !it.is_empty()).collect();
+    let routes: Vec<String> = routes
+        .iter()
+        .rev()
+        .map(|route| format!("Route: {route}\r\n"))
+        .collect();
+    let number: u32 = value(ok, "CSeq")
+        .and_then(|cseq| cseq.split(' ').next())
+        .unwrap()
+        .parse()
+        .unwrap();
+    let number = number + u32::from(method != "ACK");
+    format!(
+        "{method} {target} SIP/2.0\r\n{}From: {}\r\nTo: {}\r\nCall-ID: {}\r\nCSeq: {number} {method}\r\n\
+         Max-Forwards: 70\r\nContent-Length: 0\r\n\r\n",
+        routes.concat(),
+        value(ok, "From").unwrap(),
+        value(ok, "To").unwrap(),
+        value(ok, "Call-ID").unwrap(),
+    )
+}

@@ -1,0 +1,196 @@
+//! Who may send, where bindings are, and who the sender is: as the tests want it.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::{IpAddr, SocketAddr};
+
+use sip::flow::{Flow, ListenerKey};
+use sip::header::Authorization;
+use sip::uri::SipUri;
+use sip::{Host, Message, Mono, Now};
+use sip_server::Aor;
+use sip_server::flow::FlowId;
+use sip_server::location::{Binding, NO_Q, NewBinding};
+use sip_server::proxy::{Authenticated, Authentication, Inbound, LookedUp, Lookup, Place, Routing};
+
+pub(crate) const DOMAIN: &str = "example.com";
+const CHALLENGE: &[u8] = b"Proxy-Authenticate: Test realm=\"example.com\"\r\n";
+
+/// A policy that does what its fields say.
+pub(crate) struct TestPolicy {
+    pub(crate) inbound: Inbound,
+    pub(crate) bindings: BTreeMap<Vec<u8>, Vec<Binding>>,
+    pub(crate) trunks: BTreeSet<IpAddr>,
+    pub(crate) own: Vec<SocketAddr>,
+    /// The location is asked elsewhere.
+    pub(crate) is_location_pending: bool,
+    /// Credentials are checked elsewhere.
+    pub(crate) is_authentication_pending: bool,
+    /// Another worker has all bindings.
+    pub(crate) elsewhere: Option<u16>,
+    /// Contacts whose flows have failed.
+    pub(crate) failed: Vec<String>,
+    /// Times that credentials were checked.
+    pub(crate) checks: u32,
+}
+
+impl TestPolicy {
+    pub(crate) fn new(own: SocketAddr) -> TestPolicy {
+        TestPolicy {
+            inbound: Inbound::Known,
+            bindings: BTreeMap::new(),
+            trunks: BTreeSet::new(),
+            own: vec![own],
+            is_location_pending: false,
+            is_authentication_pending: false,
+            elsewhere: None,
+            failed: Vec::new(),
+            checks: 0,
+        }
+    }
+
+    /// A user who exists and has no binding.
+    pub(crate) fn user(&mut self, user: &str) -> &mut Vec<Binding> {
+        let aor = format!("{user}@{DOMAIN}").into_bytes();
+        self.bindings.entry(aor).or_default()
+    }
+
+    pub(crate) fn bind(&mut self, user: &str, contact: &Contact) {
+        let binding = contact.binding();
+        self.user(user).push(binding);
+    }
+}
+
+/// A contact to be bound.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Contact {
+    pub(crate) uri: String,
+    pub(crate) path: String,
+    pub(crate) flow: Option<FlowId>,
+    pub(crate) q: Option<u16>,
+    pub(crate) instance: String,
+    pub(crate) reg_id: u32,
+    pub(crate) updated: u64,
+}
+
+impl Contact {
+    pub(crate) fn at(uri: &str) -> Contact {
+        Contact {
+            uri: uri.to_owned(),
+            ..Contact::default()
+        }
+    }
+
+    fn binding(&self) -> Binding {
+        let params = match &self.instance[..] {
+            "" => String::new(),
+            instance => format!(";+sip.instance=\"<{instance}>\""),
+        };
+        Binding::new(&NewBinding {
+            uri: self.uri.as_bytes(),
+            params: params.as_bytes(),
+            instance: self.instance.as_bytes(),
+            call_id: b"1@r",
+            cseq: 1,
+            path: self.path.as_bytes(),
+            flow: self.flow,
+            q: self.q.unwrap_or(NO_Q),
+            reg_id: self.reg_id,
+            gruu: 0,
+            expires: Mono::NEVER,
+            updated: Mono(self.updated),
+        })
+        .unwrap()
+    }
+}
+
+impl Routing for TestPolicy {
+    fn domain(&self, host: Host<'_>) -> Option<Inbound> {
+        (host == Host::new(DOMAIN.as_bytes()).unwrap()).then_some(self.inbound)
+    }
+
+    fn aor(&self, uri: &SipUri<'_>) -> Option<Aor> {
+        self.domain(uri.host)?;
+        Aor::of(uri, DOMAIN.as_bytes())
+    }
+
+    fn is_own(&self, host: Host<'_>, port: Option<u16>) -> bool {
+        let port = port.unwrap_or(5060);
+        let mut own = self.own.iter();
+        own.any(|own| host.ip() == Some(own.ip()) && port == own.port())
+    }
+
+    fn is_trunk(&self, flow: &Flow) -> bool {
+        self.trunks.contains(&flow.remote.ip())
+    }
+
+    fn is_trunk_host(&self, host: Host<'_>) -> bool {
+        host.ip().is_some_and(|ip| self.trunks.contains(&ip))
+    }
+
+    fn listener_at(&self, local: SocketAddr) -> Option<ListenerKey> {
+        self.own.contains(&local).then_some(ListenerKey(0))
+    }
+}
+
+impl Lookup for TestPolicy {
+    fn place(&mut self, uri: &SipUri<'_>) -> Place {
+        match (self.elsewhere, self.aor(uri)) {
+            (Some(worker), Some(_)) => Place::Elsewhere(worker),
+            (None, Some(aor)) => Place::Here(aor, None),
+            (_, None) => Place::Nowhere,
+        }
+    }
+
+    fn find(&mut self, _now: Now, aor: &Aor) -> LookedUp<'_> {
+        match (self.is_location_pending, self.bindings.get(aor.as_bytes())) {
+            (true, _) => LookedUp::Pending,
+            (false, Some(bindings)) => LookedUp::Known(bindings),
+            (false, None) => LookedUp::Unknown,
+        }
+    }
+
+    fn flow_failed(&mut self, _now: Now, aor: &Aor, contact: &[u8]) {
+        if let Some(bindings) = self.bindings.get_mut(aor.as_bytes()) {
+            bindings.retain(|binding| binding.uri() != contact);
+        }
+        self.failed
+            .push(String::from_utf8_lossy(contact).into_owned());
+    }
+}
+
+/// The user of `Proxy-Authorization: Test name`.
+const USERS: [&str; 3] = ["alice", "bob", "carol"];
+
+impl Authentication for TestPolicy {
+    fn authenticate(
+        &mut self,
+        _now: Now,
+        request: &Message<'_>,
+        _flow: &Flow,
+    ) -> Authenticated<'_> {
+        self.checks += 1;
+        if self.is_authentication_pending {
+            return Authenticated::Pending;
+        }
+        let credentials = request.authorizations(sip::HeaderKind::ProxyAuthorization);
+        let credentials = credentials.filter_map(Result::ok);
+        let ours = credentials.filter(|it| it.scheme == b"Test").last();
+        let user = ours.and_then(|it| {
+            let name = it.params.get(b"user")?;
+            USERS.iter().find(|user| user.as_bytes() == name)
+        });
+        match (user, ours) {
+            (Some(user), _) => Authenticated::User(user.as_bytes()),
+            (None, Some(_)) => Authenticated::Bad("Unknown User"),
+            (None, None) => Authenticated::Challenge(CHALLENGE),
+        }
+    }
+
+    fn owns(&self, user: &[u8], aor: &Aor) -> bool {
+        aor.user() == Some(user)
+    }
+
+    fn is_for_us(&self, credentials: &Authorization<'_>) -> bool {
+        credentials.scheme == b"Test"
+    }
+}

@@ -1,0 +1,186 @@
+//! RFC 3261 §16.3 and §16.6 step 3: what is refused, in which order, and how many hops are left.
+
+use sip::flow::Carrier;
+
+use crate::node::{ALICE, PROXY, UAC, UAS, request, value};
+use crate::policy::Contact;
+use crate::world::World;
+
+fn answer(world: &mut World, text: &str) -> String {
+    world.send(UAC, Carrier::Udp, text);
+    let until = world.ms() + 1_000;
+    world.run_until(until);
+    world.heard(UAC).last().unwrap().to_string()
+}
+
+fn with_bob() -> World {
+    let mut world = World::new();
+    world.bind_bob(&[None]);
+    world
+}
+
+fn message(number: u32, extra: &str) -> String {
+    request("MESSAGE", "sip:bob@example.com", number, extra)
+}
+
+#[test]
+fn each_check_has_its_code_and_comes_in_its_turn_rfc3261_16_3() {
+    let hops = |text: &str, left: &str| text.replace("Max-Forwards: 70", left);
+    let all_wrong = "Proxy-Require: teleport\r\nRoute: wrong\r\n";
+    let syntax = message(1, all_wrong).replace("From: <sip:alice@example.com>", "From: <sip:>");
+    let scheme = request("MESSAGE", "mailto:bob@example.com", 2, all_wrong);
+    let no_hops = hops(&message(3, all_wrong), "Max-Forwards: 0");
+    let extension = message(4, all_wrong);
+    let route = message(5, "Route: wrong\r\nMax-Breadth: 1\r\n");
+    let breadth = message(6, "Max-Breadth: many\r\n");
+    let none = message(7, "Max-Breadth: 0\r\n");
+    let twice = message(8, "Max-Breadth: 1\r\nMax-Breadth: 1\r\n");
+    for (text, code) in [
+        (hops(&syntax, "Max-Forwards: 0"), "400"),
+        (hops(&scheme, "Max-Forwards: 0"), "416"),
+        (no_hops, "483"),
+        (extension, "420"),
+        (route, "400"),
+        (breadth, "400"),
+        (none, "400"),
+        (twice, "400"),
+    ] {
+        let mut world = with_bob();
+        // Without an address of a trunk a password would be asked for, which comes last.
+        world.policy().trunks.clear();
+        assert_eq!(
+            answer(&mut world, &text),
+            format!("{code} MESSAGE"),
+            "{text}"
+        );
+        if code == "420" {
+            assert_eq!(value(world.last(UAC), "Unsupported"), Some("teleport"));
+        }
+    }
+}
+
+#[test]
+fn max_forwards_goes_down_by_one_or_begins_at_70_rfc3261_16_6_3() {
+    for (line, wanted) in [
+        ("Max-Forwards: 70\r\n", "69"),
+        ("Max-Forwards: 1\r\n", "0"),
+        ("Max-Forwards: 255\r\n", "254"),
+        ("", "70"),
+    ] {
+        let mut world = with_bob();
+        let text = message(1, "").replace("Max-Forwards: 70\r\n", line);
+        answer(&mut world, &text);
+        let (_, _, forwarded) = &world.nodes[PROXY].sent[0];
+        assert_eq!(value(forwarded, "Max-Forwards"), Some(wanted));
+    }
+}
+
+#[test]
+fn a_loop_is_482_and_costs_one_round_rfc5393_4_2() {
+    let mut world = World::new();
+    world.bind_bob(&[]);
+    // Two addresses of record that lead to each other: after one round the same comes back.
+    world
+        .policy()
+        .bind("bob", &Contact::at("sip:carol@192.0.2.2"));
+    world
+        .policy()
+        .trunks
+        .insert(crate::node::address(PROXY).ip());
+    world
+        .policy()
+        .bind("carol", &Contact::at("sip:bob@192.0.2.2"));
+    let text = request("INVITE", "sip:bob@192.0.2.2", 1, "");
+    // The server's own address is a name of the domain here.
+    let text = text.replace("sip:bob@192.0.2.2 ", "sip:bob@example.com ");
+    world.policy().user("bob").clear();
+    world
+        .policy()
+        .bind("bob", &Contact::at("sip:bob@example.com;maddr=192.0.2.2"));
+    assert_eq!(answer(&mut world, &text), "482 INVITE");
+    let sent = world.sent(PROXY, "INVITE");
+    assert!(sent.len() <= 2, "{sent:?}");
+    world.nothing_is_left();
+}
+
+#[test]
+fn a_cancel_of_nothing_is_481_rfc3261_9_2() {
+    let mut world = with_bob();
+    let via = "SIP/2.0\r\nVia: SIP/2.0/UDP 192.0.2.1:5060;branch=z9hG4bKnothing\r\n";
+    let text = request("CANCEL", "sip:bob@example.com", 1, "").replacen("SIP/2.0\r\n", via, 1);
+    world.send_raw(UAC, &text);
+    world.run_until(500);
+    let answers = world.sent(PROXY, "SIP/2.0 481");
+    assert_eq!(answers.len(), 1);
+    world.nothing_is_left();
+}
+
+#[test]
+fn merged_requests_are_no_error_for_a_proxy_rfc3261_16_3() {
+    let mut world = with_bob();
+    for branch in ["one", "two"] {
+        let via = format!("SIP/2.0\r\nVia: SIP/2.0/UDP 192.0.2.1:5060;branch=z9hG4bK{branch}\r\n");
+        world.send_raw(UAC, &message(1, "").replacen("SIP/2.0\r\n", &via, 1));
+    }
+    world.run_until(1_000);
+    assert_eq!(world.sent(PROXY, "MESSAGE").len(), 2);
+}
+
+#[test]
+fn a_tampered_via_of_ours_is_dropped_on_the_way_back() {
+    let mut world = with_bob();
+    let (_, _, forwarded) = {
+        world.send(UAC, Carrier::Udp, &message(1, ""));
+        world.run_until(15);
+        world.nodes[PROXY].sent[0].clone()
+    };
+    let branch = value(&forwarded, "Via")
+        .unwrap()
+        .split("branch=")
+        .nth(1)
+        .unwrap();
+    let place = branch.len() - 20;
+    let mut changed = branch.to_owned();
+    let other = if &branch[place..=place] == "a" {
+        "b"
+    } else {
+        "a"
+    };
+    changed.replace_range(place..=place, other);
+    let lines: Vec<&str> = forwarded
+        .split("\r\n")
+        .filter(|line| {
+            ["Via", "From", "To:", "Call", "CSeq"]
+                .iter()
+                .any(|it| line.starts_with(it))
+        })
+        .collect();
+    let response = format!(
+        "SIP/2.0 200 OK\r\n{}\r\nContent-Length: 0\r\n\r\n",
+        lines.join("\r\n")
+    );
+    world.send_raw(UAS, &response.replace(branch, &changed));
+    world.run_until(28);
+    // The forgery came first and was dropped; the user agent's own answer comes through.
+    assert!(world.heard(UAC).is_empty());
+    world.run_until(500);
+    assert_eq!(world.heard(UAC), ["200 MESSAGE"]);
+    let dropped = world.nodes[PROXY].engine.stats().dropped;
+    assert_eq!(dropped.iter().sum::<u64>(), 1);
+}
+
+#[test]
+fn a_full_proxy_says_503() {
+    let config = sip_server::proxy::Config {
+        most: 1,
+        ..Default::default()
+    };
+    let mut world = World::with(crate::network::Weather::FINE, 1, config);
+    world.bind_bob(&[None]);
+    world.nodes[UAS].script = crate::node::answers(&[(50, 180)]);
+    world.invite();
+    world.run_until(300);
+    assert_eq!(answer(&mut world, &message(2, ALICE)), "503 MESSAGE");
+    assert_eq!(value(world.last(UAC), "Retry-After"), Some("1"));
+    assert_eq!(world.heard(PROXY), ["NoRoom"]);
+}
