@@ -1,5 +1,6 @@
 //! `hairpin probe`.
 
+use std::net::SocketAddr;
 use std::time::Duration;
 
 use tracing::level_filters::LevelFilter;
@@ -76,7 +77,11 @@ Examples:
   hairpin probe nat 192.0.2.1:3478 --json
   hairpin probe nat stun.example.org --lifetime 2m
         also how long a binding lasts without traffic, up to 2 minutes; it takes as long
+  hairpin probe nat stun:stun.example.org?transport=tcp
+        the mapping over TCP, or with stuns: over TLS
 
+A name without a port is a domain: its SRV records (_stun-behavior._udp, _stun-behavior._tcp,
+_stun-behaviors._tcp) say where the server is, or else its addresses with the default port.
 The server needs two addresses (RFC 5780): nat_discovery.udp of a hairpin, or coturn's
 --rfc5780. A filter drops in silence, so the test may wait for --timeout several times.";
 
@@ -89,6 +94,9 @@ pub(crate) struct Nat {
     /// Also test how long a binding lasts without traffic, up to this long (5s to 1h)
     #[arg(long, value_name = "TIME", value_parser = value::idle_time)]
     pub(crate) lifetime: Option<Duration>,
+    /// Ask this name server, in place of those of the system
+    #[arg(long, value_name = "ADDRESS:PORT")]
+    pub(crate) name_server: Option<SocketAddr>,
 }
 
 const STUN_EXAMPLES: &str = "\

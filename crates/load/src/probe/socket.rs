@@ -2,8 +2,10 @@
 
 use std::io::{self, Read};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpStream, UdpSocket};
+use std::os::fd::AsFd;
 use std::time::{Duration, Instant};
 
+use ::io::{Events, Interest, Poller, TcpConnection};
 use client::{Stream, StreamError};
 
 use super::Connected;
@@ -39,10 +41,23 @@ impl Socket {
         match server.via.stream() {
             None => udp(server.address).map(Socket::Udp),
             Some(stream) => {
-                let connection = Connection::open(server, stream.map_err(invalid)?, timeout)?;
+                let stream = stream.map_err(invalid)?;
+                let connection = Connection::open(server, stream, None, timeout)?;
                 Ok(Socket::Stream(Box::new(connection)))
             }
         }
+    }
+
+    /// A TCP or TLS connection from `local`, which other connections of this process may have as well.
+    pub(super) fn open_from(
+        local: SocketAddr,
+        server: &ServerAddress,
+        timeout: Duration,
+    ) -> io::Result<Socket> {
+        let stream = server.via.stream().ok_or(io::ErrorKind::Unsupported)?;
+        let stream = stream.map_err(invalid)?;
+        let connection = Connection::open(server, stream, Some(local), timeout)?;
+        Ok(Socket::Stream(Box::new(connection)))
     }
 
     pub(super) fn local_addr(&self) -> SocketAddr {
@@ -91,10 +106,14 @@ impl Connection {
     fn open(
         server: &ServerAddress,
         mut stream: Stream,
+        local: Option<SocketAddr>,
         timeout: Duration,
     ) -> io::Result<Connection> {
         let start = Instant::now();
-        let mut socket = TcpStream::connect_timeout(&server.address, timeout)?;
+        let mut socket = match local {
+            None => TcpStream::connect_timeout(&server.address, timeout)?,
+            Some(local) => connect_from(local, server.address, timeout)?,
+        };
         let tcp = start.elapsed();
         socket.set_nodelay(true)?;
         socket.set_write_timeout(Some(timeout))?;
@@ -148,6 +167,29 @@ impl Drop for Connection {
         self.stream.close();
         let _ = self.stream.flush(&mut self.socket);
     }
+}
+
+/// Connects from an address that other connections have as well.
+fn connect_from(local: SocketAddr, to: SocketAddr, timeout: Duration) -> io::Result<TcpStream> {
+    let connection = TcpConnection::connect_from(local, to)?;
+    let poller = Poller::new()?;
+    poller.add(&connection, 0, Interest::Write)?;
+    let mut events = Events::with_capacity(1);
+    let end = Instant::now() + timeout;
+    loop {
+        let left = end.saturating_duration_since(Instant::now());
+        if left.is_zero() {
+            return Err(io::ErrorKind::TimedOut.into());
+        }
+        poller.wait(&mut events, Some(left))?;
+        if events.iter().next().is_some() {
+            break;
+        }
+    }
+    connection.take_error()?;
+    let socket = TcpStream::from(connection.as_fd().try_clone_to_owned()?);
+    socket.set_nonblocking(false)?;
+    Ok(socket)
 }
 
 /// Reads once, and writes what TLS answers.

@@ -5,6 +5,7 @@
 mod nat;
 mod offload;
 mod report;
+mod srv;
 mod target;
 
 use std::net::SocketAddr;
@@ -43,10 +44,10 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
         What::Nat(args) => match prepare_nat(args) {
             Ok((target, options)) => {
                 let ask = |server: ServerAddress| {
-                    probe::nat(server.address, &options)
-                        .map(|report| Finding::Nat(Box::new(report)))
+                    probe::nat(&server, &options).map(|report| Finding::Nat(Box::new(report)))
                 };
-                conclude(&args.target, first_that_answers(&target, ask))
+                let servers = target.servers_for_nat(args.name_server);
+                conclude(&args.target, first_of(servers, ask))
             }
             Err(error) => Ok(usage(&error)),
         },
@@ -72,8 +73,12 @@ fn usage(error: &anyhow::Error) -> ExitCode {
 fn prepare_nat(args: &Nat) -> Result<(Target, NatOptions)> {
     let target = Target::new(&args.target, Scheme::Stun)?;
     anyhow::ensure!(
-        target.is_udp(),
-        "a NAT is tested over UDP: leave out ?transport= and write stun:HOST or HOST"
+        !target.is_dtls(),
+        "RFC 5780 has no NAT behaviour discovery over DTLS: write stun:HOST, stun:HOST?transport=tcp or stuns:HOST"
+    );
+    anyhow::ensure!(
+        target.is_udp() || args.lifetime.is_none(),
+        "--lifetime is tested over UDP: leave out ?transport= and write stun:HOST or HOST"
     );
     let mut options = NatOptions::new(target.timeout);
     options.lifetime = args.lifetime;
@@ -117,7 +122,14 @@ fn first_that_answers(
     target: &Target,
     ask: impl Fn(ServerAddress) -> Result<Finding, ProbeError>,
 ) -> Result<Finding, Failure> {
-    let addresses = target.addresses().map_err(Failure::NoAddress)?;
+    first_of(target.addresses(), ask)
+}
+
+fn first_of(
+    addresses: Result<Vec<ServerAddress>>,
+    ask: impl Fn(ServerAddress) -> Result<Finding, ProbeError>,
+) -> Result<Finding, Failure> {
+    let addresses = addresses.map_err(Failure::NoAddress)?;
     let mut left = addresses.len();
     for server in addresses {
         left -= 1;

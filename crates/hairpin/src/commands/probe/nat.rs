@@ -20,8 +20,10 @@ pub(super) fn text(nat: &NatReport) -> String {
         lines.line("port", port(nat));
         lines.line("mapping", mapping(nat));
     }
-    lines.line("filtering", filtering(nat));
-    if nat.hairpinning != Hairpinning::NotNeeded {
+    if let Some(behaviour) = nat.filtering {
+        lines.line("filtering", filtering(nat, behaviour));
+    }
+    if matches!(nat.hairpinning, Hairpinning::Works | Hairpinning::Fails) {
         lines.line("hairpinning", hairpinning(nat.hairpinning));
     }
     nat.lifetime
@@ -50,7 +52,7 @@ pub(super) fn json(nat: &NatReport) -> Value {
         "port_preserved": nat.preserves_port(),
         "mapping": nat.mapping.name(),
         "mappings": mappings.collect::<Vec<_>>(),
-        "filtering": nat.filtering.name(),
+        "filtering": nat.filtering.map(Behaviour::name),
         "hairpinning": match nat.hairpinning {
             Hairpinning::Works => Some(true),
             Hairpinning::Fails => Some(false),
@@ -97,16 +99,16 @@ fn mapping(nat: &NatReport) -> String {
     }
 }
 
-fn filtering(nat: &NatReport) -> String {
-    let name = nat.filtering.name();
-    let who = match nat.filtering {
+fn filtering(nat: &NatReport, behaviour: Behaviour) -> String {
+    let name = behaviour.name();
+    let who = match behaviour {
         Behaviour::EndpointIndependent => "every address may send to the socket",
         Behaviour::AddressDependent => {
             "only addresses that the socket has sent to may send to it, from any port"
         }
         _ => "only an address and port that the socket has sent to may send to it",
     };
-    let firewall = match (nat.has_nat(), nat.filtering) {
+    let firewall = match (nat.has_nat(), behaviour) {
         (true, _) | (_, Behaviour::EndpointIndependent) => "",
         _ => " (a firewall)",
     };
@@ -142,7 +144,10 @@ fn lifetime(lifetime: Lifetime) -> String {
 /// What it means for two peers that want to talk without a relay. RFC 4787 §4.1: only endpoint-independent mapping makes the address that a
 /// server has seen useful to others.
 fn conclusion(nat: &NatReport) -> &'static str {
-    match (nat.has_nat(), nat.mapping, nat.filtering) {
+    let Some(filtering) = nat.filtering else {
+        return conclusion_over_connections(nat);
+    };
+    match (nat.has_nat(), nat.mapping, filtering) {
         (false, Behaviour::EndpointIndependent, Behaviour::EndpointIndependent) => {
             "no NAT and no filter: peers reach this machine directly"
         }
@@ -157,6 +162,21 @@ fn conclusion(nat: &NatReport) -> &'static str {
         }
         _ => {
             "direct connections work only with peers that let every address in; all others need a relay (TURN)"
+        }
+    }
+}
+
+/// Over TCP and TLS only the mapping is known.
+fn conclusion_over_connections(nat: &NatReport) -> &'static str {
+    match (nat.has_nat(), nat.mapping) {
+        (false, _) => {
+            "no NAT for TCP; whether a firewall lets peers connect can only be tested over UDP"
+        }
+        (true, Behaviour::EndpointIndependent) => {
+            "the NAT gives a TCP port one mapped address for all peers; what it lets in can only be tested over UDP"
+        }
+        _ => {
+            "each peer sees another mapped address over TCP: peers that want to connect need a relay (TURN)"
         }
     }
 }

@@ -6,8 +6,9 @@ use std::time::Duration;
 use anyhow::{Context, Result, bail};
 use load::ServerAddress;
 use load::Via;
-use load::uri::{Scheme, Uri};
+use load::uri::{Host, Scheme, Uri};
 
+use super::srv;
 use crate::cli::probe::Target as Args;
 use crate::commands::via;
 use crate::config;
@@ -60,12 +61,35 @@ impl Target {
         self.via == Via::Udp
     }
 
+    /// Whether it is reached over DTLS.
+    pub(super) fn is_dtls(&self) -> bool {
+        matches!(self.via, Via::Dtls(_))
+    }
+
     /// Its addresses of the wanted family, at least one, in the order of the resolver.
     pub(super) fn addresses(&self) -> Result<Vec<ServerAddress>> {
         let found = self
             .uri
             .resolve()
             .with_context(|| format!("cannot find the address of {}: check the name", self.uri))?;
+        self.of_family(found)
+    }
+
+    /// The servers for NAT behaviour discovery, of the wanted family. RFC 5780 §5.1: a name without a port is a domain, whose SRV records are
+    /// asked for. `name_server` is asked in place of those of the system.
+    pub(super) fn servers_for_nat(
+        &self,
+        name_server: Option<SocketAddr>,
+    ) -> Result<Vec<ServerAddress>> {
+        match (&self.uri.host, self.uri.port) {
+            (Host::Name(domain), None) => {
+                self.of_family(srv::find(domain, &self.via, name_server, self.timeout)?)
+            }
+            _ => self.addresses(),
+        }
+    }
+
+    fn of_family(&self, found: Vec<SocketAddr>) -> Result<Vec<ServerAddress>> {
         let wanted: Vec<_> = found
             .into_iter()
             .filter(|address| self.family.admits(address))

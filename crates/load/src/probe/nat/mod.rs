@@ -7,6 +7,7 @@ mod message;
 mod report;
 mod sockets;
 mod steps;
+mod streams;
 #[cfg(test)]
 mod tests;
 
@@ -19,6 +20,7 @@ use sockets::UdpSockets;
 use steps::Prober;
 
 use super::ProbeError;
+use crate::{ServerAddress, Via};
 
 /// What is to be found out, and how long it may take.
 #[derive(Clone, Copy, Debug)]
@@ -41,13 +43,21 @@ impl NatOptions {
     }
 }
 
-/// Finds out how the NAT on the way to `server` behaves, over UDP.
+/// Finds out how the NAT on the way to `server` behaves: over UDP all of it, over TCP and TLS the mapping only. RFC 5780 §9.2 knows no DTLS.
 ///
 /// # Errors
 /// [`ProbeError`], if the server does not answer or does not serve RFC 5780.
-pub fn nat(server: SocketAddr, options: &NatOptions) -> Result<NatReport, ProbeError> {
-    let network = UdpSockets::new(server).map_err(|error| ProbeError::local(server, error))?;
-    Prober::new(network, server, options.timeout).probe(options.lifetime)
+pub fn nat(server: &ServerAddress, options: &NatOptions) -> Result<NatReport, ProbeError> {
+    let address = server.address;
+    let failed = |error| ProbeError::local(address, error);
+    match &server.via {
+        Via::Udp => {
+            let network = UdpSockets::new(address).map_err(failed)?;
+            Prober::new(network, address, options.timeout).probe(options.lifetime)
+        }
+        Via::Tcp | Via::Tls(_) => streams::probe(server, options.timeout),
+        Via::Dtls(_) => Err(failed(io::ErrorKind::Unsupported.into())),
+    }
 }
 
 /// Sockets and time.

@@ -37,6 +37,8 @@ pub enum Hairpinning {
     Works,
     /// They do not.
     Fails,
+    /// Over TCP and TLS nobody has tried.
+    NotTested,
 }
 
 /// How long a binding lasts without traffic (RFC 5780 §4.6).
@@ -69,8 +71,8 @@ pub struct NatReport {
     pub mappings: Vec<(SocketAddr, SocketAddr)>,
     /// Which peers see the same mapped address.
     pub mapping: Behaviour,
-    /// Which peers may send to a mapped address.
-    pub filtering: Behaviour,
+    /// Which peers may send to a mapped address; `None` over TCP and TLS, where CHANGE-REQUEST does not exist.
+    pub filtering: Option<Behaviour>,
     /// Whether hairpinning works.
     pub hairpinning: Hairpinning,
     /// How long a binding lasts; `None` if that was not tested.

@@ -43,9 +43,7 @@ impl UdpSockets {
     fn bind(&mut self) -> io::Result<UdpSocket> {
         let mut last = None;
         for _ in 0..ATTEMPTS {
-            let [high, low, ..] = self.random()?;
-            let port = FIRST_PORT + u16::from_be_bytes([high, low]) % PORTS;
-            match UdpSocket::bind((self.local, port)) {
+            match UdpSocket::bind((self.local, random_port()?)) {
                 Err(error) if error.kind() == io::ErrorKind::AddrInUse => last = Some(error),
                 bound => return bound,
             }
@@ -74,6 +72,12 @@ impl UdpSockets {
         }
         Ok(None)
     }
+}
+
+pub(super) fn random_port() -> io::Result<u16> {
+    let mut bytes = [0; 2];
+    getrandom::fill(&mut bytes).map_err(io::Error::other)?;
+    Ok(FIRST_PORT + u16::from_be_bytes(bytes) % PORTS)
 }
 
 impl Network for UdpSockets {

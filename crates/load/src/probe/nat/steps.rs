@@ -51,14 +51,10 @@ impl<N: Network> Prober<N> {
         let socket = self.open()?;
         let first = self.mapped(socket, self.server)?;
         let server = self.server;
-        let other = first.other.ok_or(ProbeError::NoOtherAddress { server })?;
-        if other.ip() == server.ip()
-            || other.port() == server.port()
-            || other.is_ipv4() != server.is_ipv4()
-        {
-            return Err(ProbeError::WrongOtherAddress { server, other });
-        }
-        let (mapping, mappings) = self.mapping(socket, first.address, other)?;
+        let other = check_other(server, first.other)?;
+        let (mapping, mappings) = mapping_of(server, first.address, other, |to| {
+            self.other_mapped(socket, to)
+        })?;
         let filtering = self.filtering(other)?;
         let local = self.network.local(socket);
         let hairpinning = if local == first.address {
@@ -78,34 +74,11 @@ impl<N: Network> Prober<N> {
             mapped: first.address,
             mappings,
             mapping,
-            filtering,
+            filtering: Some(filtering),
             hairpinning,
             lifetime,
             software: first.software,
         })
-    }
-
-    /// RFC 5780 §4.3. Each address that is asked must answer: nothing has been filtered that the client has sent to.
-    fn mapping(
-        &mut self,
-        socket: usize,
-        first: SocketAddr,
-        other: SocketAddr,
-    ) -> Result<(Behaviour, Vec<(SocketAddr, SocketAddr)>), ProbeError> {
-        let other_ip = SocketAddr::new(other.ip(), self.server.port());
-        let second = self.other_mapped(socket, other_ip)?;
-        let mut mappings = vec![(self.server, first), (other_ip, second)];
-        if second == first {
-            return Ok((Behaviour::EndpointIndependent, mappings));
-        }
-        let third = self.other_mapped(socket, other)?;
-        mappings.push((other, third));
-        let behaviour = if third == second {
-            Behaviour::AddressDependent
-        } else {
-            Behaviour::AddressAndPortDependent
-        };
-        Ok((behaviour, mappings))
     }
 
     /// RFC 5780 §4.4, on a socket that has sent nothing to the other address.
@@ -324,4 +297,42 @@ impl<N: Network> Prober<N> {
     fn request(&self, id: &TransactionId, wish: Wish) -> Result<Vec<u8>, ProbeError> {
         request(id, wish).map_err(|error| ProbeError::local(self.server, io::Error::other(error)))
     }
+}
+
+/// The server's other address, which differs in address and port.
+pub(super) fn check_other(
+    server: SocketAddr,
+    other: Option<SocketAddr>,
+) -> Result<SocketAddr, ProbeError> {
+    let other = other.ok_or(ProbeError::NoOtherAddress { server })?;
+    let differs = other.ip() != server.ip() && other.port() != server.port();
+    if !differs || other.is_ipv4() != server.is_ipv4() {
+        return Err(ProbeError::WrongOtherAddress { server, other });
+    }
+    Ok(other)
+}
+
+/// RFC 5780 §4.3. Each address that is asked must answer: nothing has been filtered that the client has sent to.
+///
+/// `ask` says which mapped address the given address of the server sees.
+pub(super) fn mapping_of(
+    server: SocketAddr,
+    first: SocketAddr,
+    other: SocketAddr,
+    mut ask: impl FnMut(SocketAddr) -> Result<SocketAddr, ProbeError>,
+) -> Result<(Behaviour, Vec<(SocketAddr, SocketAddr)>), ProbeError> {
+    let other_ip = SocketAddr::new(other.ip(), server.port());
+    let second = ask(other_ip)?;
+    let mut mappings = vec![(server, first), (other_ip, second)];
+    if second == first {
+        return Ok((Behaviour::EndpointIndependent, mappings));
+    }
+    let third = ask(other)?;
+    mappings.push((other, third));
+    let behaviour = if third == second {
+        Behaviour::AddressDependent
+    } else {
+        Behaviour::AddressAndPortDependent
+    };
+    Ok((behaviour, mappings))
 }

@@ -305,7 +305,7 @@ fn every_mapping_and_filtering_is_told_apart_rfc5780_4_3_and_4_4() {
                     ..OPEN
                 };
                 let found = probe(rules);
-                assert_eq!((found.mapping, found.filtering), (mapping, filtering));
+                assert_eq!((found.mapping, found.filtering), (mapping, Some(filtering)));
                 assert!(found.has_nat() && !found.preserves_port());
                 assert_eq!(found.other, at("192.0.2.2:3479"));
                 assert_eq!(found.origin, None);
@@ -325,7 +325,7 @@ fn without_a_nat_a_firewall_may_filter() {
         let found = probe(rules);
         assert!(!found.has_nat() && found.preserves_port());
         assert_eq!(found.mapping, Behaviour::EndpointIndependent);
-        assert_eq!(found.filtering, filtering);
+        assert_eq!(found.filtering, Some(filtering));
         assert_eq!(found.hairpinning, Hairpinning::NotNeeded);
     }
 }
