@@ -231,7 +231,9 @@ fn refusals_are_explained() {
 #[test]
 fn a_server_that_is_always_busy_is_counted_as_such() {
     let target = stubborn("503 Service Unavailable\r\nRetry-After: 7");
-    let mut plan = plan(&options(target, SipWorkload::Call, Transport::Udp));
+    let mut options = options(target, SipWorkload::Call, Transport::Udp);
+    options.obey = false;
+    let mut plan = plan(&options);
     plan.set_schedule(&Schedule::constant(Rate(100.0)));
     let report = report(plan);
     let sip = report.sip.as_deref().unwrap();

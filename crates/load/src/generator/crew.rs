@@ -47,6 +47,7 @@ impl Crew {
     /// Starts everybody; lanes and taps go from the plan to the threads.
     pub(super) fn start(&mut self, plan: &mut Plan) -> stdio::Result<()> {
         let senders = plan.senders;
+        let course = plan.course();
         match (&mut plan.work, plan.closed) {
             (Work::Flows(flows), None) => {
                 let offloads = Offloads::probe();
@@ -60,7 +61,7 @@ impl Crew {
             (Work::Churn(churn), closed) => self.start_churn(churn, senders, closed),
             (Work::Sip(sip), closed) => {
                 sip.gso = plan.gso;
-                self.start_sip(sip, senders, closed)
+                self.start_sip(sip, senders, closed, || Shared::of(&course))
             }
         }
     }
@@ -151,9 +152,11 @@ impl Crew {
         sip: &Sip,
         workers: usize,
         closed: Option<Closed>,
+        times: impl FnOnce() -> Shared,
     ) -> stdio::Result<()> {
-        let shared = self.shared.clone();
-        let workers = sip.workers(workers, closed, &shared)?;
+        let workers = sip.workers(workers, closed, &self.shared)?;
+        // Connections and registrations took their time; the schedule begins after them.
+        self.shared = Arc::new(times());
         for (index, worker) in workers.into_iter().enumerate() {
             let thread = self.spawn(format!("worker-{index}"), |shared, counters, live| {
                 worker.run(shared, counters, live)

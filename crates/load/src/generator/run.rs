@@ -26,8 +26,8 @@ pub enum RunError {
     /// It was over already.
     #[error("the run is over")]
     Over,
-    /// No epoll instance or no thread.
-    #[error("cannot start a thread of the generator: {0}")]
+    /// No epoll instance, no thread, no connection, or callees that are not registered.
+    #[error("cannot begin: {0}")]
     Thread(#[from] stdio::Error),
 }
 
@@ -69,6 +69,7 @@ impl Run {
         let report = sum::head(&plan);
         let mut crew = Crew::new(&plan);
         let started = crew.start(&mut plan);
+        // What was set up before has moved the beginning.
         let origin_ns = crew.shared.origin_ns;
         let kernel_drops = kernel::drops();
         let answers = !matches!(&plan.work, Work::Flows(flows) if flows.one_sided);

@@ -28,16 +28,41 @@ pub(super) struct Shared {
     receivers_off: AtomicBool,
 }
 
+/// What the times of a run are made of.
+#[derive(Clone, Debug)]
+pub(super) struct Course {
+    warm_up: Duration,
+    duration: Duration,
+    linger: Duration,
+    stopper: Stopper,
+}
+
+impl Plan {
+    pub(super) fn course(&self) -> Course {
+        Course {
+            warm_up: self.warm_up,
+            duration: self.duration,
+            linger: self.linger,
+            stopper: self.stopper.clone(),
+        }
+    }
+}
+
 impl Shared {
     pub(super) fn new(plan: &Plan) -> Shared {
+        Shared::of(&plan.course())
+    }
+
+    /// Of a run that begins in a moment.
+    pub(super) fn of(course: &Course) -> Shared {
         let origin_ns = clock::monotonic_ns() + HEAD_START_NS;
-        let measure_ns = origin_ns + plan.warm_up.as_nanos() as u64;
+        let measure_ns = origin_ns + course.warm_up.as_nanos() as u64;
         Shared {
             origin_ns,
             measure_ns,
-            end_ns: measure_ns + plan.duration.as_nanos() as u64,
-            linger: plan.linger,
-            stopper: plan.stopper.clone(),
+            end_ns: measure_ns + course.duration.as_nanos() as u64,
+            linger: course.linger,
+            stopper: course.stopper.clone(),
             quit: AtomicBool::new(false),
             receivers_off: AtomicBool::new(false),
         }

@@ -7,6 +7,8 @@ use crate::report::{Ending, LoadReport};
 pub(super) const STREAMS: &str = "send, gathered";
 /// How datagrams leave over DTLS: one call for each.
 pub(super) const DTLS: &str = "send";
+/// Why a unit of work of SIP does not begin.
+pub(super) const WITHHELD: &str = "every server said Retry-After";
 /// A generator thread above this share of a processor is itself the limit.
 const BUSY: f64 = 0.9;
 
@@ -30,7 +32,8 @@ pub(super) fn of(report: &LoadReport, troubles: &Troubles) -> Vec<String> {
             report.kernel.receive
         ));
     }
-    if total.sent > 0 && total.received == 0 && report.ended != Ending::ServerSilent {
+    let rang = report.sip.as_deref().map_or(0, |sip| sip.cancelled);
+    if total.sent > 0 && total.received == 0 && rang == 0 && report.ended != Ending::ServerSilent {
         found.push(
             "nothing came back: is the server there, and does it admit these peers?".to_owned(),
         );
@@ -80,16 +83,25 @@ fn generator(report: &LoadReport, found: &mut Vec<String>) {
 /// Not all that was to leave left, or not as it was to.
 fn sending(report: &LoadReport, found: &mut Vec<String>) {
     let sending = &report.sending;
-    if report.total.not_sent > 0 {
-        let reasons: Vec<_> = sending.not_sent.keys().map(String::as_str).collect();
-        let advice = if sending.method == STREAMS {
+    let withheld = report.sip.as_deref().map_or(0, |sip| sip.withheld);
+    if withheld > 0 {
+        found.push(format!(
+            "{withheld} did not begin because every server had said Retry-After: the load was lower than asked for (--obey off ignores it)"
+        ));
+    }
+    if report.total.not_sent > withheld {
+        let reasons = sending.not_sent.keys().map(String::as_str);
+        let reasons: Vec<_> = reasons.filter(|&why| why != WITHHELD).collect();
+        let advice = if report.sip.is_some() {
+            "Allow more (--in-flight), or lower the rate"
+        } else if sending.method == STREAMS {
             "The server, or this machine, does not read as fast: lower the rate, or use more clients"
         } else {
             "Raise net.core.wmem_max, or lower the rate"
         };
         found.push(format!(
             "{} datagrams could not leave this machine: {}. {advice}",
-            report.total.not_sent,
+            report.total.not_sent - withheld,
             reasons.join(", ")
         ));
     }

@@ -41,7 +41,12 @@ impl Watch {
     /// Takes note of what happened until `now_ns`, and of how much of what was sent the kernel `dropped` by itself; says how
     /// the run has ended, if it has.
     pub(super) fn note(&mut self, change: &Snapshot, dropped: u64, now_ns: u64) -> Option<Ending> {
-        let answers = [Counter::Received, Counter::Duplicate, Counter::Failed];
+        let answers = [
+            Counter::Received,
+            Counter::Duplicate,
+            Counter::Failed,
+            Counter::Heard,
+        ];
         let sent = change.get(Counter::Sent).saturating_sub(dropped);
         self.unheard += sent;
         self.unspoken += change.get(Counter::NotSent) + dropped;
@@ -104,7 +109,12 @@ mod tests {
 
     #[test]
     fn a_server_that_answers_anything_at_all_is_not_silent() {
-        for counter in [Counter::Received, Counter::Failed, Counter::Duplicate] {
+        for counter in [
+            Counter::Received,
+            Counter::Failed,
+            Counter::Duplicate,
+            Counter::Heard,
+        ] {
             let changes = [(Counter::Sent, 100), (counter, 1)];
             assert_eq!(ends(&mut watch(true), &changes, 9), None);
         }

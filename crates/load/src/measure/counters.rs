@@ -38,9 +38,11 @@ pub enum Counter {
     Succeeded,
     /// Transactions that failed or timed out.
     Failed,
+    /// Signs of life that are no answers: provisional responses, requests of the server.
+    Heard,
 }
 
-const COUNT: usize = Counter::Failed as usize + 1;
+const COUNT: usize = Counter::Heard as usize + 1;
 
 /// The counters of one thread. Aligned so that a neighbour's are never on the same cache line, nor on the line the
 /// prefetcher brings along with it.
@@ -113,7 +115,8 @@ impl Snapshot {
 mod tests {
     use super::*;
 
-    const _: () = assert!(align_of::<Counters>() == 128 && size_of::<Counters>() == 128);
+    const _: () =
+        assert!(align_of::<Counters>() == 128 && size_of::<Counters>().is_multiple_of(128));
 
     #[test]
     fn threads_are_summed_and_differences_taken() {

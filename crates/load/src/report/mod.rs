@@ -19,7 +19,7 @@ use crate::measure::LatencyReport;
 pub use compare::{Comparison, compare};
 pub use csv::to_csv;
 pub use html::to_html;
-pub use sip::{Moment, Recovery, RetryAfter, ServerUse, SipReport, Sweep, SweepStep};
+pub use sip::{Callees, Moment, Recovery, RetryAfter, ServerUse, SipReport, Sweep, SweepStep};
 pub use step::Step;
 pub use threshold::{Threshold, ThresholdError, Verdict};
 

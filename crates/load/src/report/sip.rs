@@ -5,6 +5,7 @@ use std::fmt;
 use serde::{Deserialize, Serialize};
 
 use super::Percentiles;
+use crate::sip::UasReport;
 
 /// A run of SIP. Units of work are transactions (OPTIONS), registrations or calls; counts of messages are of the measured time.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -31,10 +32,24 @@ pub struct SipReport {
     pub challenges: u64,
     /// Those of them that said that the nonce was too old (`stale=true`).
     pub stale: u64,
-    /// Responses to what is over already, and to what never was.
+    /// Responses to what never was: another branch, another run.
     pub stray: u64,
-    /// Requests of the server, which are not answered.
+    /// Responses to what is over or was answered already.
+    pub second: u64,
+    /// Responses with our branch and another CSeq.
+    pub wrong_cseq: u64,
+    /// Requests of the server that are in none of our calls.
     pub foreign_requests: u64,
+    /// Calls that the other side ended; its BYE was answered.
+    pub hung_up: u64,
+    /// Calls that still rang at the end, or after three minutes, and were cancelled.
+    pub cancelled: u64,
+    /// Requests that went on to another server after a 503 or silence.
+    pub failovers: u64,
+    /// Units of work that did not begin because every server had said Retry-After.
+    pub withheld: u64,
+    /// The callees of workload proxy.
+    pub callees: Option<Callees>,
     /// Messages that make no sense.
     pub broken: u64,
     /// Times that ICMP said that nobody listens.
@@ -49,6 +64,39 @@ pub struct SipReport {
     pub server: Option<ServerUse>,
     /// What an overload sweep found.
     pub sweep: Option<Sweep>,
+}
+
+/// The other end of calls through a proxy, warm-up included.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+#[non_exhaustive]
+pub struct Callees {
+    /// Users that were registered before the run.
+    pub registered: u64,
+    /// Users whose registration was ended after it.
+    pub left: u64,
+    /// What reached them.
+    pub answered: UasReport,
+}
+
+impl fmt::Display for Callees {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let came = &self.answered;
+        write!(
+            f,
+            "  callees   {:>12} registered; INVITE {} (again {}), ACK {}, BYE {}, CANCEL {}, others {}; 200 again {}, no ACK {}, not understood {}",
+            self.registered,
+            came.invite,
+            came.repeated,
+            came.ack,
+            came.bye,
+            came.cancel,
+            came.other + came.options + came.register,
+            came.retransmissions,
+            came.unacknowledged,
+            came.ignored,
+        )
+    }
 }
 
 /// What a server on this machine spent: its process and all that this started.
@@ -198,6 +246,18 @@ impl SipReport {
         self.challenges += other.challenges;
         self.stale += other.stale;
         self.stray += other.stray;
+        self.second += other.second;
+        self.wrong_cseq += other.wrong_cseq;
+        self.hung_up += other.hung_up;
+        self.cancelled += other.cancelled;
+        self.failovers += other.failovers;
+        self.withheld += other.withheld;
+        if let Some(theirs) = &other.callees {
+            let mine = self.callees.get_or_insert_default();
+            mine.registered += theirs.registered;
+            mine.left += theirs.left;
+            mine.answered.add(&theirs.answered);
+        }
         self.foreign_requests += other.foreign_requests;
         self.broken += other.broken;
         self.unreachable += other.unreachable;
@@ -312,14 +372,23 @@ impl fmt::Display for SipReport {
         }
         writeln!(f)?;
         let odd = [
+            ("ended by the other side", self.hung_up),
+            ("cancelled while they rang", self.cancelled),
+            ("went on to another server", self.failovers),
+            ("withheld, as Retry-After asked", self.withheld),
             ("stray responses", self.stray),
-            ("requests of the server", self.foreign_requests),
+            ("second responses, and those to what is over", self.second),
+            ("responses with another CSeq", self.wrong_cseq),
+            ("requests outside our calls", self.foreign_requests),
             ("not understood", self.broken),
             ("port unreachable", self.unreachable),
             ("connections lost", self.connections_lost),
         ];
         for (name, count) in odd.into_iter().filter(|(_, count)| *count > 0) {
             writeln!(f, "  {name} {count}")?;
+        }
+        if let Some(callees) = &self.callees {
+            writeln!(f, "{callees}")?;
         }
         if let Some(server) = &self.server {
             writeln!(f, "{server}")?;

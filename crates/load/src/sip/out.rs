@@ -14,6 +14,15 @@ pub(crate) struct Entry {
     pub(crate) range: Range<usize>,
 }
 
+/// Where a message came from, and over what.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Origin {
+    /// Socket or connection.
+    pub(crate) link: u32,
+    /// Its sender.
+    pub(crate) from: SocketAddr,
+}
+
 /// What waits to be sent.
 #[derive(Debug, Default)]
 pub(crate) struct Out {

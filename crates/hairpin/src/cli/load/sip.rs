@@ -17,6 +17,8 @@ Examples:
         registrations of 100,000 users, each challenged, over 10 connections
   hairpin load sip sip:bob@10.0.0.5 --workload call --hold 2s --rate 500/s --fail-if 'p99>200ms' --fail-if 'loss>0.1%'
         calls of two seconds; status 99 if the answers are slow or one call in a thousand fails
+  hairpin load sip 10.0.0.5 --workload proxy --aors 1k --user 'u{n}:pw{n}' --domain example.org --rate 100/s
+        1,000 users register and call each other through the server
   hairpin load sip sip:phone.example.org:8443 --transport wss --ca ca.crt --workload register
         registrations over ten WebSockets
   hairpin load sip 127.0.0.1:5070 --workload uas
@@ -73,6 +75,8 @@ pub(crate) enum Workload {
     Register,
     /// Calls: INVITE, 180, 200, ACK, BYE, 200
     Call,
+    /// Calls between users of this process: all register, and call each other through the server
+    Proxy,
     /// The answering side: 180 and 200 to INVITE, 200 to the others
     Uas,
 }
@@ -92,6 +96,15 @@ pub(crate) enum Transport {
     Wss,
 }
 
+/// Whether something is done.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+pub(crate) enum Switch {
+    /// It is
+    On,
+    /// It is not
+    Off,
+}
+
 /// Who calls, registers and answers.
 #[derive(Debug, clap::Args)]
 #[command(next_help_heading = "SIP")]
@@ -99,10 +112,13 @@ pub(crate) struct Who {
     /// Local sockets, or connections, all threads together [default: 10]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=60_000))]
     pub(crate) clients: Option<u32>,
-    /// register: users that take turns, u0, u1, ... padded with zeros: 10000 or 10k [default: 10k]
+    /// register, proxy: users that take turns: 10000 or 10k [default: 10k; proxy 100]
     #[arg(long, value_name = "N", value_parser = value::count)]
     pub(crate) aors: Option<u32>,
-    /// register: answer challenges as this user; `{n}` is the AOR's padded number, and the password is for all of them
+    /// User part of AORs; {n} is their number, padded with zeros [default: u{n}]
+    #[arg(long, value_name = "PATTERN")]
+    pub(crate) aor: Option<String>,
+    /// Answer challenges as this user; {n} is the AOR's number in the name and in the password. call: From is the AOR then
     #[arg(
         long,
         value_name = "NAME[:PASSWORD]",
@@ -110,7 +126,7 @@ pub(crate) struct Who {
         hide_env_values = true
     )]
     pub(crate) user: Option<String>,
-    /// register: password of --user
+    /// Password of --user; {n} is the AOR's number
     #[arg(
         long,
         requires = "user",
@@ -118,24 +134,30 @@ pub(crate) struct Who {
         hide_env_values = true
     )]
     pub(crate) password: Option<String>,
-    /// register: answer the last challenge again with each registration, its count rising, until there is another; else each is challenged
+    /// Answer the last challenge again with each request, its count rising, until there is another; else each request is challenged
     #[arg(long, requires = "user")]
     pub(crate) reuse_nonce: bool,
+    /// Another server for what URI refuses with a 503 or does not answer (repeatable; HOST[:PORT], same transport)
+    #[arg(long, value_name = "HOST[:PORT]")]
+    pub(crate) fail_over: Vec<String>,
+    /// Heed Retry-After, and go on to --fail-over after a 503; each socket or connection is a client [default: on; with --sweep off]
+    #[arg(long, value_enum, value_name = "ON|OFF")]
+    pub(crate) obey: Option<Switch>,
     /// Host part of request URIs and AORs [default: the host and port that are sent to]
     #[arg(long, value_name = "HOST")]
     pub(crate) domain: Option<String>,
-    /// call: how long a call lasts from its ACK to its BYE [default: 0s]
+    /// call, proxy: how long a call lasts from its ACK to its BYE [default: 0s]
     #[arg(long, value_name = "TIME", value_parser = value::duration)]
     pub(crate) hold: Option<Duration>,
-    /// uas: time from 180 to 200 [default: 0s]
+    /// proxy, uas: time from 180 to 200 [default: 0s]
     #[arg(long, value_name = "TIME", value_parser = value::duration)]
     pub(crate) ring: Option<Duration>,
-    /// End when so many transactions, registrations or calls are over: 10000 or 10k (with --closed)
+    /// End when so many transactions, registrations or calls are over: 10000 or 10k (with --closed; no warm-up unless --warm-up says so)
     #[arg(long, value_name = "N", value_parser = value::count)]
     pub(crate) runs: Option<u32>,
-    /// Transactions under way at once: what begins beyond that counts as not sent [default: 1M]
+    /// Transactions in flight at once: what begins beyond that counts as not sent [default: 1M]
     #[arg(long, value_name = "N", value_parser = value::count)]
-    pub(crate) under_way: Option<u32>,
+    pub(crate) in_flight: Option<u32>,
     /// Process of the server on this machine: report what it spends for each transaction, its children included
     #[arg(long, value_name = "PID")]
     pub(crate) server_pid: Option<u32>,

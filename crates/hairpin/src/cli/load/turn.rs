@@ -111,9 +111,10 @@ pub(crate) struct Setup {
     /// Lifetime to ask for, in seconds [default: the server's]
     #[arg(long, value_name = "SECONDS")]
     pub(crate) lifetime: Option<u32>,
-    /// Allocate so many clients at a time
-    #[arg(long, value_name = "N", default_value_t = 64, value_parser = clap::value_parser!(u32).range(1..=10_000))]
-    pub(crate) in_flight: u32,
+    /// Allocations in flight at once: while the clients are set up; allocate: cycles, and what is due beyond that counts as not
+    /// sent [default: 64; allocate 8192]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=60_000))]
+    pub(crate) in_flight: Option<u32>,
     /// Give up on a request after this long
     #[arg(long, value_name = "TIME", default_value = "5s", value_parser = value::run_time)]
     pub(crate) timeout: Duration,
@@ -184,9 +185,6 @@ pub(crate) struct Others {
     /// allocate: Refresh requests of each allocation before it is released [default: 1]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(0..=1000))]
     pub(crate) refreshes: Option<u32>,
-    /// allocate: cycles that may be under way at once; what is due beyond that counts as not sent [default: 8192]
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=60_000))]
-    pub(crate) under_way: Option<u32>,
     /// mixed: calls at a time, each of one allocation [default: 100]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=60_000))]
     pub(crate) calls: Option<u32>,

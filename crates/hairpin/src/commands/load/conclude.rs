@@ -108,6 +108,13 @@ fn sip_failure(report: &LoadReport, sip: &SipReport) -> Option<String> {
                 _ => format!("{reason}, and nothing listens there any more: the server has ended"),
             })
         }
+        Ending::Complete if total.sent == 0 && sip.withheld > 0 => Some(
+            "nothing was begun in the measured part: every server had said Retry-After (--obey off ignores it)".to_owned(),
+        ),
+        Ending::Complete if total.received == 0 && sip.cancelled > 0 => Some(format!(
+            "no call was answered: {} rang until the end, and were cancelled",
+            sip.cancelled
+        )),
         Ending::Complete if total.sent == 0 => Some(
             "nothing was begun in the measured part: raise the rate or the duration".to_owned(),
         ),

@@ -18,7 +18,7 @@ use crate::commands::reports::Destinations;
 use crate::commands::stop;
 
 /// Sent before a run is measured, unless said otherwise.
-const WARM_UP: Duration = Duration::from_secs(1);
+pub(super) const WARM_UP: Duration = Duration::from_secs(1);
 
 /// How long stragglers are waited for, unless said otherwise.
 pub(super) const LINGER: Duration = Duration::from_millis(500);
@@ -34,6 +34,8 @@ pub(super) struct Order<'a> {
     pub(super) one_sided: bool,
     /// How long stragglers are waited for, unless said otherwise.
     pub(super) linger: Duration,
+    /// Sent before a run is measured, unless said otherwise.
+    pub(super) warm_up: Duration,
     /// Carry out a sweep instead of one run.
     pub(super) sweep: Option<SweepOptions>,
     /// When, how long, by which threads, and where the results go.
@@ -100,7 +102,7 @@ impl Order<'_> {
     fn shape(&self, plan: &mut Plan) {
         let (pace, course) = (&self.how.pace, &self.how.course);
         plan.duration = course.duration;
-        plan.warm_up = course.warm_up.unwrap_or(WARM_UP);
+        plan.warm_up = course.warm_up.unwrap_or(self.warm_up);
         plan.linger = course.linger.unwrap_or(self.linger);
         plan.silence = course.silence;
         plan.senders = course.senders.into();

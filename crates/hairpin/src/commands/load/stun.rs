@@ -12,7 +12,7 @@ use load::probe::{self, ProbeErrorKind};
 use load::uri::Scheme;
 
 use super::place::Place;
-use super::run::{LINGER, Order};
+use super::run::{LINGER, Order, WARM_UP};
 use super::{Fault, check_flags, check_transport, place};
 use crate::cli::load::stun::{Args, Workload};
 use crate::cli::load::turn::Garbage;
@@ -57,6 +57,7 @@ pub(super) fn run(args: &Args) -> Result<ExitCode, Fault> {
         }),
         one_sided: args.workload == Workload::Garbage,
         linger: LINGER,
+        warm_up: WARM_UP,
         sweep: None,
         how: &args.how,
     };

@@ -13,7 +13,7 @@ use load::uri::Scheme;
 use server::AddressFamily;
 
 use super::place::Place;
-use super::run::{LINGER, Order};
+use super::run::{LINGER, Order, WARM_UP};
 use super::{Fault, check_flags, check_transport, place, stun};
 use crate::cli::load::turn::{Args, Credentials as Who, Direction as Way, Family, Workload};
 use crate::commands::creds;
@@ -45,6 +45,7 @@ pub(super) fn run(args: &Args) -> Result<ExitCode, Fault> {
         },
         one_sided: args.workload == Workload::Garbage,
         linger: LINGER,
+        warm_up: WARM_UP,
         sweep: None,
         how: &args.how,
     };
@@ -85,7 +86,6 @@ fn check(workload: &str, args: &Args) -> Result<(), Fault> {
             ("--peer-ip", relay.peer_ip.is_some(), OWN_PEERS),
             ("--peer-ports", relay.peer_ports.is_some(), OWN_PEERS),
             ("--refreshes", others.refreshes.is_some(), ALLOCATE),
-            ("--under-way", others.under_way.is_some(), ALLOCATE),
             ("--calls", others.calls.is_some(), MIXED),
             ("--video-share", others.video_share.is_some(), MIXED),
         ],
@@ -131,7 +131,7 @@ fn clients(args: &Args, place: Place, credentials: Option<Credentials>) -> TurnC
         Family::V6 => AddressFamily::V6,
     });
     clients.lifetime_s = setup.lifetime;
-    clients.in_flight = setup.in_flight;
+    clients.in_flight = setup.in_flight.unwrap_or(clients.in_flight);
     clients.patience = setup.timeout;
     clients
 }
@@ -183,7 +183,7 @@ fn plan(args: &Args, clients: TurnClients, path: Path, stopper: &Stopper) -> Res
         Workload::Allocate => {
             let mut options = ChurnOptions::new(clients);
             options.refreshes = args.others.refreshes.unwrap_or(options.refreshes);
-            options.under_way = args.others.under_way.unwrap_or(options.under_way);
+            options.under_way = args.setup.in_flight.unwrap_or(options.under_way);
             generator::allocate(&options, stopper)?
         }
         Workload::Mixed => generator::mixed(&mixed(args, clients), stopper)?,

@@ -48,6 +48,17 @@ impl Dialog {
         }
     }
 
+    /// Is that of a call to `uri` that nothing has answered.
+    pub(super) fn begin(&mut self, uri: &[u8]) {
+        self.bytes.clear();
+        self.bytes.extend_from_slice(uri);
+        self.target_end = self.bytes.len();
+        for part in [b"<", uri, b">"] {
+            self.bytes.extend_from_slice(part);
+        }
+        self.to_end = self.bytes.len();
+    }
+
     /// Puts another request URI in the place of the one that was read.
     pub(super) fn set_target(&mut self, uri: &[u8]) {
         let grown = uri.len();
@@ -120,5 +131,14 @@ mod tests {
         assert_eq!(uri(b"sip:a@h;expires=3"), b"sip:a@h");
         assert_eq!(uri(b"<sip:a@h"), b"sip:a@h");
         assert_eq!(uri(b""), b"");
+    }
+
+    #[test]
+    fn before_an_answer_a_dialog_is_what_was_called() {
+        let mut dialog = Dialog::default();
+        dialog.read(OK, true);
+        dialog.begin(b"sip:b@h");
+        let parts = (dialog.target(), dialog.to(), dialog.routes());
+        assert_eq!(parts, (&b"sip:b@h"[..], &b"<sip:b@h>"[..], &b""[..]));
     }
 }

@@ -1,17 +1,13 @@
 //! Answers to challenges (RFC 3261 §22), by the `sip` crate.
 
-use std::fmt::Write;
-
 use ::sip::build::Builder;
 use ::sip::digest::{self, Algorithm, Answer, Challenge, Ha1};
 use ::sip::{HeaderKind, Message, Method, Spans};
 
 use super::options::SipCredentials;
+use super::pattern::Pattern;
 use super::template::{ID_LENGTH, ID_LIMIT, id};
-use super::texts::Words;
 
-/// What stands for the number of the AOR in a user name.
-const NUMBER: &str = "{n}";
 /// Room for the lines that answer a challenge, bytes: a longer one is not answered.
 const ROOM: usize = 2048;
 /// Begins the parameter of Authentication-Info that names the next nonce.
@@ -20,14 +16,14 @@ const NEXT_NONCE: &[u8] = b"nextnonce=\"";
 /// Who answers challenges.
 #[derive(Debug)]
 pub(super) struct Authorizer {
-    credentials: SipCredentials,
-    uri: Vec<u8>,
-    width: usize,
+    user_pattern: Pattern,
+    password_pattern: Pattern,
     /// Taken out while a message refers to it.
     spans: Option<Box<Spans>>,
     room: Box<[u8; ROOM]>,
-    /// The user of the moment.
+    /// The user of the moment, and the password.
     user: String,
+    password: String,
     /// Of the last challenge: it need not be hashed again if there is but one user.
     known: Option<Known>,
     /// Counts answers: each has a cnonce of its own.
@@ -92,6 +88,15 @@ impl Kept {
     }
 }
 
+/// The request that an answer stands in.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Asked<'a> {
+    pub(super) method: Method<'a>,
+    pub(super) uri: &'a [u8],
+    /// Number of the AOR that asks.
+    pub(super) aor: u32,
+}
+
 /// What an answer was to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Answered {
@@ -109,37 +114,38 @@ struct Known {
 }
 
 impl Authorizer {
-    /// Answers as `credentials` for requests made of `words`; challenges are kept to be answered `again`, or not.
-    pub(super) fn new(credentials: &SipCredentials, words: &Words, again: bool) -> Authorizer {
+    /// Answers as `credentials`, in which numbers have `width` digits; challenges are kept to be answered `again`, or not.
+    pub(super) fn new(credentials: &SipCredentials, width: usize, again: bool) -> Authorizer {
         Authorizer {
-            credentials: credentials.clone(),
-            uri: words.request_uri.clone().into_bytes(),
-            width: words.width,
+            user_pattern: Pattern::new(&credentials.user, width),
+            password_pattern: Pattern::new(&credentials.password, width),
             spans: Some(Box::default()),
             room: Box::new([0; ROOM]),
             user: String::new(),
+            password: String::new(),
             known: None,
             answers: 0,
             kept: again.then(Vec::new),
         }
     }
 
-    /// Writes the Authorization (401) or Proxy-Authorization (407) line that answers `response` for AOR number `aor`; `None` if
+    /// Writes the Authorization (401) or Proxy-Authorization (407) line that answers `response` to the request `asked`; `None` if
     /// there is no challenge that can be answered.
     pub(super) fn answer(
         &mut self,
         line: &mut Vec<u8>,
         status: u16,
         response: &[u8],
-        aor: u32,
+        asked: Asked<'_>,
     ) -> Option<Answered> {
-        let asked = match status {
+        let aor = asked.aor;
+        let header = match status {
             407 => HeaderKind::ProxyAuthenticate,
             _ => HeaderKind::WwwAuthenticate,
         };
         let mut spans = self.spans.take()?;
         let message = Message::parse(response, &mut spans).ok();
-        let challenge = message.and_then(|message| digest::choose(&message, asked));
+        let challenge = message.and_then(|message| digest::choose(&message, header));
         let answered = challenge.and_then(|challenge| {
             let proof = (1, self.cnonce());
             if let Some(kept) = &mut self.kept {
@@ -150,15 +156,16 @@ impl Authorizer {
                 kept[aor as usize].put(&challenge, status == 407, proof.1);
             }
             let stale = challenge.is_stale;
-            self.write(line, &challenge, status == 407, proof, aor)
+            self.write(line, &challenge, status == 407, proof, asked)
                 .then_some(Answered { stale })
         });
         self.spans = Some(spans);
         answered
     }
 
-    /// Writes the line that answers the last challenge of AOR number `aor` once more; false if there was none.
-    pub(super) fn answer_again(&mut self, line: &mut Vec<u8>, aor: u32) -> bool {
+    /// Writes the line that answers the last challenge of an AOR once more; false if there was none.
+    pub(super) fn answer_again(&mut self, line: &mut Vec<u8>, asked: Asked<'_>) -> bool {
+        let aor = asked.aor;
         let kept = self.kept.as_mut();
         let Some(place) = kept.and_then(|kept| kept.get_mut(aor as usize)) else {
             return false;
@@ -168,7 +175,7 @@ impl Authorizer {
         let proof = (place.count, place.cnonce);
         let written = place
             .get()
-            .is_some_and(|challenge| self.write(line, &challenge, place.by_proxy, proof, aor));
+            .is_some_and(|challenge| self.write(line, &challenge, place.by_proxy, proof, asked));
         if let Some(kept) = &mut self.kept {
             kept[aor as usize] = place;
         }
@@ -200,10 +207,11 @@ impl Authorizer {
         challenge: &Challenge<'_>,
         by_proxy: bool,
         (count, cnonce): (u32, [u8; ID_LENGTH]),
-        aor: u32,
+        asked: Asked<'_>,
     ) -> bool {
-        self.name(aor);
-        self.hash(challenge);
+        self.user.clear();
+        self.user_pattern.write(&mut self.user, asked.aor);
+        self.hash(challenge, asked.aor);
         let Some(known) = &self.known else {
             return false;
         };
@@ -216,8 +224,8 @@ impl Authorizer {
             challenge,
             username: self.user.as_bytes(),
             ha1: &known.ha1,
-            method: Method::Register,
-            uri: &self.uri,
+            method: asked.method,
+            uri: asked.uri,
             body: b"",
             count,
             cnonce: &cnonce,
@@ -231,7 +239,7 @@ impl Authorizer {
     }
 
     /// Hashes the password for a challenge, unless that was done for the last one.
-    fn hash(&mut self, challenge: &Challenge<'_>) {
+    fn hash(&mut self, challenge: &Challenge<'_>, aor: u32) {
         let same = |known: &Known| {
             known.algorithm == challenge.algorithm
                 && known.realm == challenge.realm
@@ -240,7 +248,9 @@ impl Authorizer {
         if self.known.as_ref().is_some_and(same) {
             return;
         }
-        let password = self.credentials.password.as_bytes();
+        self.password.clear();
+        self.password_pattern.write(&mut self.password, aor);
+        let password = self.password.as_bytes();
         let user = self.user.as_bytes();
         self.known = Some(Known {
             algorithm: challenge.algorithm,
@@ -249,49 +259,36 @@ impl Authorizer {
             ha1: challenge.ha1(user, password),
         });
     }
-
-    /// Puts the name of the user of AOR number `aor` in its place.
-    fn name(&mut self, aor: u32) {
-        self.user.clear();
-        match self.credentials.user.split_once(NUMBER) {
-            None => self.user.push_str(&self.credentials.user),
-            Some((before, after)) => {
-                // Writing to a string cannot fail.
-                let _ = write!(
-                    self.user,
-                    "{before}{aor:0width$}{after}",
-                    width = self.width
-                );
-            }
-        }
-    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::generator::sip::options::{SipOptions, SipWorkload};
 
     const CHALLENGE: &[u8] = b"SIP/2.0 401 Unauthorized\r\nVia: SIP/2.0/UDP h;branch=z9hG4bK1\r\nFrom: <sip:u7@h>;tag=1\r\n\
         To: <sip:u7@h>;tag=2\r\nCall-ID: 1\r\nCSeq: 1 REGISTER\r\n\
         WWW-Authenticate: Digest realm=\"r\", nonce=\"n\", qop=\"auth\", algorithm=MD5\r\nContent-Length: 0\r\n\r\n";
 
     fn authorizer(user: &str) -> Authorizer {
-        let target = "127.0.0.1:5060".parse().unwrap();
-        let mut options = SipOptions::new(crate::generator::Target::admit(target, false).unwrap());
-        options.workload = SipWorkload::Register;
-        let words = Words::new(&options, target, "01234567".to_owned());
         let credentials = SipCredentials {
             user: user.to_owned(),
-            password: "pw".to_owned(),
+            password: "pw{n}".to_owned(),
         };
-        Authorizer::new(&credentials, &words, true)
+        Authorizer::new(&credentials, 4, true)
+    }
+
+    fn asked(aor: u32) -> Asked<'static> {
+        Asked {
+            method: Method::Register,
+            uri: b"sip:127.0.0.1:5060",
+            aor,
+        }
     }
 
     #[test]
     fn a_challenge_is_answered_as_the_user_of_the_aor() {
         let mut line = Vec::new();
-        let answered = authorizer("u{n}").answer(&mut line, 401, CHALLENGE, 7);
+        let answered = authorizer("u{n}").answer(&mut line, 401, CHALLENGE, asked(7));
         assert_eq!(answered, Some(Answered { stale: false }));
         let text = String::from_utf8(line).unwrap();
         for part in [
@@ -306,7 +303,7 @@ mod tests {
             let rest = text.split(&format!("{name}=\"")).nth(1).unwrap();
             rest.split('"').next().unwrap().to_owned()
         };
-        let ha1 = Ha1::of(Algorithm::Md5, b"u0007", b"r", b"pw");
+        let ha1 = Ha1::of(Algorithm::Md5, b"u0007", b"r", b"pw0007");
         let expected = ha1.response(&::sip::digest::Proof {
             nonce: b"n",
             nc_cnonce: Some((b"00000001", value("cnonce").as_bytes())),
@@ -322,15 +319,15 @@ mod tests {
     fn what_is_no_challenge_is_not_answered() {
         let mut line = Vec::new();
         let mut one = authorizer("bob");
-        assert_eq!(one.answer(&mut line, 407, CHALLENGE, 0), None);
+        assert_eq!(one.answer(&mut line, 407, CHALLENGE, asked(0)), None);
         let bare = b"SIP/2.0 401 No\r\n\r\n";
-        assert_eq!(one.answer(&mut line, 401, bare, 0), None);
-        assert!(!one.answer_again(&mut line, 0));
+        assert_eq!(one.answer(&mut line, 401, bare, asked(0)), None);
+        assert!(!one.answer_again(&mut line, asked(0)));
         assert!(line.is_empty());
         // The same user again: nothing is hashed anew, and the answer is another all the same.
         let mut again = Vec::new();
-        assert!(one.answer(&mut line, 401, CHALLENGE, 1).is_some());
-        assert!(one.answer(&mut again, 401, CHALLENGE, 2).is_some());
+        assert!(one.answer(&mut line, 401, CHALLENGE, asked(1)).is_some());
+        assert!(one.answer(&mut again, 401, CHALLENGE, asked(2)).is_some());
         assert_ne!(line, again);
     }
 
@@ -343,29 +340,29 @@ mod tests {
             let rest = text.split("nc=").nth(1).unwrap();
             rest[..8].to_owned()
         };
-        assert!(one.answer(&mut line, 401, CHALLENGE, 3).is_some());
+        assert!(one.answer(&mut line, 401, CHALLENGE, asked(3)).is_some());
         assert_eq!(nc(&line), "00000001");
         for count in ["00000002", "00000003"] {
             line.clear();
-            assert!(one.answer_again(&mut line, 3));
+            assert!(one.answer_again(&mut line, asked(3)));
             assert_eq!(nc(&line), count);
             assert!(line.starts_with(
                 b"Authorization: Digest username=\"u0003\", realm=\"r\", nonce=\"n\""
             ));
         }
         assert!(
-            !one.answer_again(&mut line, 2),
+            !one.answer_again(&mut line, asked(2)),
             "another AOR has a nonce of its own"
         );
         let text = String::from_utf8(CHALLENGE.to_vec()).unwrap();
         let stale = text.replace("nonce=\"n\"", "nonce=\"new\", stale=true");
         line.clear();
-        let answered = one.answer(&mut line, 401, stale.as_bytes(), 3);
+        let answered = one.answer(&mut line, 401, stale.as_bytes(), asked(3));
         assert_eq!(answered, Some(Answered { stale: true }));
         assert_eq!(nc(&line), "00000001");
         one.renew(b"qop=auth, nextnonce=\"third\"", 3);
         line.clear();
-        assert!(one.answer_again(&mut line, 3));
+        assert!(one.answer_again(&mut line, asked(3)));
         assert_eq!(nc(&line), "00000001");
         assert!(memchr::memmem::find(&line, b"nonce=\"third\"").is_some());
     }

@@ -12,9 +12,14 @@
 
 mod answer;
 mod authorize;
+mod closing;
 mod core;
+mod enrol;
 mod options;
+mod pattern;
 mod rehearsal;
+mod requests;
+mod responses;
 mod runs;
 mod slots;
 mod sweep;
@@ -29,13 +34,14 @@ mod worker;
 use std::io as stdio;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
 use std::sync::Arc;
+use std::time::Duration;
 
 use ::io::{Offloads, Poller};
 
 use super::plan::{Closed, ROUND_TRIP, Work};
 use super::setup::{SetupError, reserve_descriptors};
 use super::shared::Shared;
-use super::{Plan, Stopper};
+use super::{Plan, Stopper, Target};
 use crate::measure::Schedule;
 use crate::sip::Transport;
 use core::Setting;
@@ -43,12 +49,11 @@ pub use options::{SipCredentials, SipOptions, SipWorkload};
 pub use rehearsal::{RehearsalError, rehearse};
 use runs::Runs;
 pub use sweep::{SweepOptions, SweepProgress, sweep};
-use tally::Tally;
 use tcp::Connections;
 pub use teststack::{TestStack, TestStackError, TestStackReport};
 use texts::Words;
 use udp::Datagrams;
-use worker::{Start, Wire, Worker};
+use worker::{Enrolled, Start, Wire, Worker};
 
 /// SIP as a plan has it.
 #[derive(Debug)]
@@ -80,13 +85,13 @@ impl Sip {
 
     fn part_names_of(workload: SipWorkload) -> &'static [&'static str] {
         match workload {
-            SipWorkload::Call => &Sip::CALL_PARTS,
+            SipWorkload::Call | SipWorkload::Proxy => &Sip::CALL_PARTS,
             // The first is that of the whole, which has a place of its own.
             _ => &["whole", LAST_TRY],
         }
     }
 
-    /// The workers of a run, with their sockets open and their connections made.
+    /// The workers of a run, with their sockets open, their connections made and their callees registered.
     pub(super) fn workers(
         &self,
         count: usize,
@@ -98,9 +103,10 @@ impl Sip {
         let most = self.options.links.min(window.unwrap_or(u32::MAX));
         let count = count.min(most.max(1) as usize);
         let runs = Runs::new(self.options.runs);
-        (0..count)
-            .map(|index| self.worker(index, count, window, runs.clone(), shared))
-            .collect()
+        let workers = (0..count).map(|index| self.worker(index, count, window, runs.clone()));
+        let mut workers: Vec<Worker> = workers.collect::<stdio::Result<_>>()?;
+        enrol(&mut workers, self.options.targets[0], shared).map_err(stdio::Error::other)?;
+        Ok(workers)
     }
 
     fn worker(
@@ -109,7 +115,6 @@ impl Sip {
         count: usize,
         window: Option<u32>,
         runs: Runs,
-        shared: &Shared,
     ) -> stdio::Result<Worker> {
         let options = &self.options;
         let part = |whole: u32| {
@@ -117,9 +122,12 @@ impl Sip {
             whole / count + u32::from(index < whole % count)
         };
         let links = part(options.links).max(1) as usize;
-        let targets: Vec<SocketAddr> = (0..links)
-            .map(|link| options.targets[(index + link * count) % options.targets.len()].address())
-            .collect();
+        let own =
+            |link: usize| options.targets[(index + link * count) % options.targets.len()].address();
+        let mut targets: Vec<SocketAddr> = (0..links).map(own).collect();
+        for further in &options.further {
+            targets.extend(vec![further.address(); links]);
+        }
         let poller = Poller::new()?;
         let wire = match options.transport {
             Transport::Udp => {
@@ -130,6 +138,7 @@ impl Sip {
             }
             _ => Wire::Tcp(Connections::open(
                 &targets,
+                links,
                 options.local,
                 options.way(),
                 &poller,
@@ -147,16 +156,59 @@ impl Sip {
             wire,
             poller,
             targets,
+            per_server: links,
             schedule: self.schedule.clone().filter(|_| window.is_none()),
             window: part(window.unwrap_or(0)) as usize,
             runs,
             // One of the workers looks after the server.
             server: options.server_process.filter(|_| index == 0),
         };
-        Ok(Worker::new(
-            start,
-            Tally::new(shared.origin_ns, shared.end_ns),
-        ))
+        Ok(Worker::new(start))
+    }
+}
+
+/// How long callees may take to register: longer than one request may take.
+const ENROL: Duration = Duration::from_secs(60);
+
+/// Registers the callees of all workers.
+fn enrol(workers: &mut [Worker], target: Target, shared: &Shared) -> Result<(), String> {
+    let mut all = Enrolled::default();
+    for worker in workers {
+        let part = worker.enrol(false, ENROL, shared);
+        all.wanted += part.wanted;
+        all.succeeded += part.succeeded;
+        all.unreachable += part.unreachable;
+        for (code, count) in part.failed {
+            *all.failed.entry(code).or_default() += count;
+        }
+    }
+    if all.succeeded == all.wanted || shared.stopping() {
+        return Ok(());
+    }
+    let server = target.address();
+    if all.succeeded == 0 && all.unreachable > 0 {
+        return Err(format!("nothing listens on UDP {server}"));
+    }
+    let mut text = format!(
+        "{} of {} callees are registered at {server}",
+        all.succeeded, all.wanted
+    );
+    for (code, count) in all.failed {
+        text += &match code {
+            1 => format!(", {count} had no answer"),
+            401 | 403 | 407 => format!(", {count} were answered {code}: see --user and --aor"),
+            code => format!(", {count} were answered {code}"),
+        };
+    }
+    Err(text)
+}
+
+/// The method of the first request of a unit of work.
+fn method(workload: SipWorkload) -> ::sip::Method<'static> {
+    match workload {
+        SipWorkload::Options => ::sip::Method::Options,
+        SipWorkload::Register => ::sip::Method::Register,
+        SipWorkload::Call | SipWorkload::Proxy => ::sip::Method::Invite,
     }
 }
 
@@ -200,7 +252,7 @@ pub fn sip(options: &SipOptions, stopper: &Stopper) -> Result<Plan, SetupError> 
     };
     let mut plan = Plan::new(options.workload.name(), &target, Work::Sip(Box::new(sip)));
     plan.latency_is = match options.workload {
-        SipWorkload::Call => "INVITE to 200".to_owned(),
+        SipWorkload::Call | SipWorkload::Proxy => "INVITE to 200".to_owned(),
         _ => ROUND_TRIP.to_owned(),
     };
     plan.stopper = stopper.clone();
@@ -210,15 +262,28 @@ pub fn sip(options: &SipOptions, stopper: &Stopper) -> Result<Plan, SetupError> 
     };
     plan.settings
         .insert(name.to_owned(), options.links.to_string());
-    if options.workload == SipWorkload::Register {
+    if matches!(options.workload, SipWorkload::Register | SipWorkload::Proxy) {
         plan.settings
             .insert("AORs".to_owned(), options.aors.to_string());
+    }
+    if !options.further.is_empty() {
+        let further: Vec<String> = options
+            .further
+            .iter()
+            .map(|target| target.address().to_string())
+            .collect();
+        plan.settings
+            .insert("fails over to".to_owned(), further.join(" "));
+    }
+    if !options.obey {
+        plan.settings
+            .insert("Retry-After".to_owned(), "not heeded".to_owned());
     }
     let digest = options.credentials.is_some();
     if digest {
         let how = match options.reuse_nonces {
             true => "nonces used again",
-            false => "each registration",
+            false => "each time",
         };
         plan.settings.insert("digest".to_owned(), how.to_owned());
     }

@@ -19,6 +19,8 @@ pub enum SipWorkload {
     Register,
     /// INVITE, provisional responses, 200, ACK, BYE, 200.
     Call,
+    /// The same between users of one process, through the server: each user registers, calls another one and is called.
+    Proxy,
 }
 
 impl SipWorkload {
@@ -29,6 +31,7 @@ impl SipWorkload {
             SipWorkload::Options => "options",
             SipWorkload::Register => "register",
             SipWorkload::Call => "call",
+            SipWorkload::Proxy => "proxy",
         }
     }
 
@@ -37,17 +40,22 @@ impl SipWorkload {
         match self {
             SipWorkload::Options => "OPTIONS",
             SipWorkload::Register => "REGISTER",
-            SipWorkload::Call => "INVITE",
+            SipWorkload::Call | SipWorkload::Proxy => "INVITE",
         }
+    }
+
+    /// Its units of work are calls.
+    pub(super) fn is_call(self) -> bool {
+        matches!(self, SipWorkload::Call | SipWorkload::Proxy)
     }
 }
 
-/// As whom to register.
+/// Who answers challenges.
 #[derive(Clone, PartialEq, Eq)]
 pub struct SipCredentials {
     /// User name; `{n}` in it stands for the number of the AOR.
     pub user: String,
-    /// Password of every user.
+    /// Password; `{n}` in it stands for the number of the AOR.
     pub password: String,
 }
 
@@ -63,6 +71,10 @@ impl std::fmt::Debug for SipCredentials {
 pub struct SipOptions {
     /// Where requests go; links take turns if there are several.
     pub targets: Vec<Target>,
+    /// Where a request goes that its target refuses with a 503 or does not answer (RFC 3263 §4.3), one after the other; at most 25.
+    pub further: Vec<Target>,
+    /// Heed Retry-After and go on to `further`, as callers do; else a 503 is the end of a unit of work.
+    pub obey: bool,
     /// What carries them.
     pub transport: Transport,
     /// Over TLS, whom to expect there.
@@ -77,15 +89,19 @@ pub struct SipOptions {
     pub callee: Option<String>,
     /// Host part of request URIs and AORs; `None` is the target's address.
     pub domain: Option<String>,
-    /// AORs that take turns to register: `u0`, `u1`, ..., padded with zeros.
+    /// AORs that take turns to register, and to call where callers have names.
     pub aors: u32,
-    /// As whom to register.
+    /// User part of AORs; `{n}` in it stands for the number, padded with zeros.
+    pub aor: String,
+    /// Who answers challenges.
     pub credentials: Option<SipCredentials>,
     /// Each AOR answers its challenge again with every registration that follows, counting, until it gets another (RFC 7616 §3.4);
     /// else every registration is challenged.
     pub reuse_nonces: bool,
     /// How long a call lasts from its ACK to its BYE.
     pub hold: Duration,
+    /// Workload proxy: from the 180 to the 200 of the callee.
+    pub ring: Duration,
     /// Units of work under way at once: what begins beyond that counts as not sent.
     pub under_way: u32,
     /// Process of the server on this machine, to say what it spends.
@@ -102,6 +118,8 @@ impl SipOptions {
     pub fn new(target: Target) -> SipOptions {
         SipOptions {
             targets: vec![target],
+            further: Vec::new(),
+            obey: true,
             transport: Transport::Udp,
             tls: None,
             workload: SipWorkload::Options,
@@ -110,9 +128,11 @@ impl SipOptions {
             callee: None,
             domain: None,
             aors: 10_000,
+            aor: "u{n}".to_owned(),
             credentials: None,
             reuse_nonces: false,
             hold: Duration::ZERO,
+            ring: Duration::ZERO,
             under_way: 1 << 20,
             server_process: None,
             runs: None,

@@ -84,7 +84,12 @@ pub fn rehearse(options: &SipOptions, stopper: &Stopper) -> Result<(), Rehearsal
     if options.transport.is_stream() {
         knock(server, options.transport)?;
     }
+    if options.workload == SipWorkload::Proxy {
+        // Its callees have to register first, and that says as much.
+        return Ok(());
+    }
     let mut one = options.clone();
+    (one.further, one.obey) = (Vec::new(), false);
     one.links = 1;
     one.runs = Some(1);
     one.hold = Duration::ZERO;
@@ -108,6 +113,11 @@ fn knock(server: SocketAddr, transport: Transport) -> Result<(), RehearsalError>
     }
 }
 
+/// Challenges of these requests are answered, if there are credentials.
+fn challengeable(options: &SipOptions) -> bool {
+    options.workload != SipWorkload::Options
+}
+
 fn judge(options: &SipOptions, report: &LoadReport) -> Result<(), RehearsalError> {
     let server = options.targets[0].address();
     let sip = report.sip.as_deref().cloned().unwrap_or_default();
@@ -128,16 +138,14 @@ fn judge(options: &SipOptions, report: &LoadReport) -> Result<(), RehearsalError
         Some(code @ (401 | 403 | 407)) if challenged => {
             Err(RehearsalError::WrongPassword { server, code })
         }
-        Some(code @ (401 | 407)) if options.workload == SipWorkload::Register => {
-            Err(match options.credentials {
-                None => RehearsalError::CredentialsNeeded { server, code },
-                Some(_) => RehearsalError::Refused {
-                    server,
-                    method,
-                    code,
-                },
-            })
-        }
+        Some(code @ (401 | 407)) if challengeable(options) => Err(match options.credentials {
+            None => RehearsalError::CredentialsNeeded { server, code },
+            Some(_) => RehearsalError::Refused {
+                server,
+                method,
+                code,
+            },
+        }),
         Some(code) => Err(RehearsalError::Refused {
             server,
             method,

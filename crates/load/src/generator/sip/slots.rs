@@ -10,12 +10,14 @@ pub(super) enum Stage {
     Free,
     /// The first request is out.
     First,
-    /// The REGISTER with credentials is out.
-    Authorized,
     /// The call is up.
     Talking,
     /// The BYE is out.
     Bye,
+    /// The call rings, and its CANCEL is out.
+    Cancelling,
+    /// A REGISTER is out that makes a callee reachable, or ends that.
+    Enrol,
 }
 
 /// A unit of work.
@@ -37,6 +39,12 @@ pub(super) struct Slot {
     /// A provisional response came.
     pub(super) proceeding: bool,
     pub(super) measured: bool,
+    /// What is out answers a challenge.
+    pub(super) challenged: bool,
+    /// The other side has ended the call.
+    pub(super) hung_up: bool,
+    /// Servers that have refused it, or were silent.
+    pub(super) refused: u8,
 }
 
 impl Slot {
@@ -110,6 +118,24 @@ impl Slots {
         &mut self.slots[place as usize]
     }
 
+    /// Whether this was the place and generation of a unit that is over.
+    pub(super) fn was(&self, place: u32, generation: u32) -> bool {
+        let slot = self.slots.get(place as usize);
+        // Half of all generations are the past.
+        slot.is_some_and(|slot| {
+            let ago = slot.generation.wrapping_sub(generation) % ID_LIMIT;
+            ago > 0 && ago < ID_LIMIT / 2
+        })
+    }
+
+    /// Places of all units under way.
+    pub(super) fn all(&self) -> Vec<u32> {
+        let all = self.slots.iter().zip(0..);
+        all.filter(|(slot, _)| slot.stage != Stage::Free)
+            .map(|(_, place)| place)
+            .collect()
+    }
+
     /// Places of all units under way over `link`.
     pub(super) fn over(&self, link: u16) -> Vec<u32> {
         let all = self.slots.iter().enumerate();
@@ -135,5 +161,7 @@ mod tests {
         slots.get_mut(place).stage = Stage::First;
         assert!(slots.find(place, 0).is_none() && slots.find(place, 1).is_some());
         assert!(slots.find(99, 0).is_none());
+        assert!(slots.was(place, 0) && !slots.was(place, 1) && !slots.was(place, 2));
+        assert!(!slots.was(99, 0));
     }
 }

@@ -58,7 +58,7 @@ impl Tally {
     /// A final response that is not a success.
     pub(super) fn refused(&mut self, status: u16, retry_after: Option<u64>, within: bool) {
         self.report.unavailable += u64::from(status == 503 && within);
-        if let Some(seconds) = retry_after {
+        if let Some(seconds) = retry_after.filter(|_| within) {
             let all = self.report.retry_after.get_or_insert(RetryAfter {
                 least_s: seconds,
                 ..RetryAfter::default()

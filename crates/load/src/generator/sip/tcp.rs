@@ -7,7 +7,7 @@ use std::time::Duration;
 use ::io::{Event, Flushed, Poller, TcpConnection};
 
 use crate::sip::layers::Way;
-use crate::sip::out::Out;
+use crate::sip::out::{Origin, Out};
 use crate::sip::stream::{Pipe, Taken};
 
 /// How long a connection, with its handshakes, may take to come about before the run.
@@ -36,26 +36,40 @@ pub(super) struct Connections {
 }
 
 impl Connections {
-    /// Connects to each of `targets`, and waits until that is done. `poller` knows the connections by their index.
+    /// Connects to each of `targets`, and waits until that is done. `poller` knows the connections by their index. The first `needed` must
+    /// come about; the others lead to servers that may be down, and are tried again when they are wanted.
     pub(super) fn open(
         targets: &[SocketAddr],
+        needed: usize,
         local: Option<IpAddr>,
         way: Way,
         poller: &Poller,
     ) -> stdio::Result<Connections> {
-        let begun: Vec<TcpConnection> = targets
+        let begun: Vec<stdio::Result<TcpConnection>> = targets
             .iter()
             .map(|&target| connect(target, local))
-            .collect::<stdio::Result<_>>()?;
+            .collect();
         let (mut links, mut locals) = (Vec::new(), Vec::new());
         for (index, (connection, &target)) in begun.into_iter().zip(targets).enumerate() {
-            let mut pipe = Pipe::with(&way, connection, index as u64)?;
-            pipe.establish(CONNECT)?;
-            locals.push(pipe.local_addr()?);
-            pipe.watch_by(poller)?;
+            let made = connection.and_then(|connection| {
+                let mut pipe = Pipe::with(&way, connection, index as u64)?;
+                pipe.establish(CONNECT)?;
+                pipe.watch_by(poller)?;
+                Ok(pipe)
+            });
+            let pipe = match made {
+                Ok(pipe) => Some(pipe),
+                Err(error) if index < needed => return Err(error),
+                Err(_) => None,
+            };
+            locals.push(match &pipe {
+                Some(pipe) => pipe.local_addr()?,
+                // Its own address is not known; that of its client's first connection is.
+                None => locals[index % needed.max(1)],
+            });
             links.push(Link {
                 target,
-                pipe: Some(pipe),
+                pipe,
                 touched: false,
                 again_ns: 0,
             });
@@ -74,13 +88,22 @@ impl Connections {
     }
 
     /// Reads what a connection has.
-    pub(super) fn receive(&mut self, event: Event, now_ns: u64, on: &mut impl FnMut(&[u8])) {
+    pub(super) fn receive(
+        &mut self,
+        event: Event,
+        now_ns: u64,
+        on: &mut impl FnMut(Origin, &[u8]),
+    ) {
         let index = event.token as usize;
         let link = &mut self.links[index];
         let Some(pipe) = &mut link.pipe else {
             return;
         };
-        if pipe.take(event, on) == Taken::Closed {
+        let origin = Origin {
+            link: index as u32,
+            from: link.target,
+        };
+        if pipe.take(event, &mut |message| on(origin, message)) == Taken::Closed {
             self.lose(index, now_ns);
         } else {
             // It may be writable, or have a ping to answer.

@@ -13,6 +13,7 @@
 const ID: u8 = 1;
 const CSEQ: u8 = 2;
 const AOR: u8 = 3;
+const PEER: u8 = 4;
 
 /// Hex digits of a slot, and of a generation.
 const HALF: usize = 6;
@@ -34,6 +35,8 @@ pub(super) struct Fields {
     pub(super) generation: u32,
     pub(super) cseq: u32,
     pub(super) aor: u32,
+    /// Number of the AOR that is called.
+    pub(super) peer: u32,
 }
 
 /// A request with places that change.
@@ -42,6 +45,8 @@ pub(super) struct Template {
     bytes: Vec<u8>,
     /// Where, how long, and the marker that stood there.
     places: Vec<(u16, u16, u8)>,
+    /// Where the empty line is.
+    head_end: usize,
 }
 
 impl Template {
@@ -60,6 +65,11 @@ impl Template {
         mark(AOR, width)
     }
 
+    /// What stands for the number of the AOR that is called, of `width` digits.
+    pub(super) fn peer_mark(width: usize) -> String {
+        mark(PEER, width)
+    }
+
     /// Finds the marks in `text`, which is at most 65,535 bytes long.
     pub(super) fn new(text: &str) -> Template {
         let bytes = text.as_bytes().to_vec();
@@ -73,12 +83,18 @@ impl Template {
                 CSEQ => CSEQ_LENGTH,
                 _ => run,
             };
-            if matches!(byte, ID | CSEQ | AOR) {
+            if matches!(byte, ID | CSEQ | AOR | PEER) {
                 places.push((at as u16, whole as u16, byte));
             }
             at += whole;
         }
-        Template { bytes, places }
+        let empty = memchr::memmem::find(&bytes, b"\r\n\r\n");
+        let head_end = empty.map_or(bytes.len(), |at| at + 2);
+        Template {
+            bytes,
+            places,
+            head_end,
+        }
     }
 
     /// Appends the request.
@@ -92,17 +108,20 @@ impl Template {
             match kind {
                 ID => place.copy_from_slice(&id),
                 CSEQ => decimal(place, fields.cseq),
+                PEER => decimal(place, fields.peer),
                 _ => decimal(place, fields.aor),
             }
         }
     }
 
-    /// Appends the request with more header lines before its empty line; it must have no body.
+    /// Appends the request with more header lines behind its others.
     pub(super) fn write_with(&self, into: &mut Vec<u8>, fields: &Fields, lines: &[u8]) {
+        let start = into.len();
         self.write(into, fields);
-        into.truncate(into.len() - 2);
-        into.extend_from_slice(lines);
-        into.extend_from_slice(b"\r\n");
+        if !lines.is_empty() {
+            let at = start + self.head_end;
+            into.splice(at..at, lines.iter().copied());
+        }
     }
 }
 
@@ -139,7 +158,7 @@ pub(super) fn read_id(digits: &[u8]) -> Option<(u32, u32)> {
 }
 
 /// Fills `place` with the last digits of `number`.
-fn decimal(place: &mut [u8], mut number: u32) {
+pub(super) fn decimal(place: &mut [u8], mut number: u32) {
     for digit in place.iter_mut().rev() {
         *digit = b'0' + (number % 10) as u8;
         number /= 10;
@@ -155,6 +174,7 @@ mod tests {
         generation: 7,
         cseq: FIRST_CSEQ + 5,
         aor: 42,
+        peer: 43,
     };
 
     #[test]
@@ -164,15 +184,17 @@ mod tests {
             Template::cseq_mark(),
             Template::aor_mark(4),
         );
-        let text = format!("A {id}{id};\r\nu{aor}\r\nCSeq: {cseq} A\r\n\r\n");
+        let peer = Template::peer_mark(3);
+        let text = format!("A {id}{id};{peer}\r\nu{aor}\r\nCSeq: {cseq} A\r\n\r\nbody");
         let template = Template::new(&text);
         let mut bytes = b"before".to_vec();
         template.write(&mut bytes, &FIELDS);
-        let expected = "beforeA 000abc000007000abc000007;\r\nu0042\r\nCSeq: 1000000005 A\r\n\r\n";
+        let expected =
+            "beforeA 000abc000007000abc000007;043\r\nu0042\r\nCSeq: 1000000005 A\r\n\r\nbody";
         assert_eq!(String::from_utf8(bytes).unwrap(), expected);
         let mut bytes = Vec::new();
         template.write_with(&mut bytes, &FIELDS, b"X: y\r\n");
-        assert!(bytes.ends_with(b" A\r\nX: y\r\n\r\n"));
+        assert!(bytes.ends_with(b" A\r\nX: y\r\n\r\nbody"));
     }
 
     #[test]

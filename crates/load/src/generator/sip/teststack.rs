@@ -200,6 +200,7 @@ impl TestStack {
         options.links = self.ports.max(self.threads.0 as u32);
         options.runs = Some(runs);
         options.anew = true;
+        options.obey = false;
         options
     }
 }

@@ -4,23 +4,33 @@ use std::fmt::Write;
 use std::net::{IpAddr, SocketAddr};
 
 use super::options::{SipOptions, SipWorkload};
-use super::template::{Template, id};
+use super::pattern::Pattern;
+use super::template::{Template, decimal, id};
 use crate::sip::Transport;
 
 /// Characters of the salt.
 pub(super) const SALT: usize = 8;
 
-/// How a request of a transaction is told from others of the same unit of work, at the end of its branch.
+/// How a request of a transaction is told from others of the same unit of work, behind the id in its branch.
 pub(super) mod leg {
     /// The first request: OPTIONS, REGISTER or INVITE.
     pub(in super::super) const FIRST: u8 = b'a';
-    /// The REGISTER that answers a challenge.
+    /// The first request again, with the answer to a challenge.
     pub(in super::super) const AUTHORIZED: u8 = b'b';
     /// The ACK of a 2xx, which is no transaction.
     pub(in super::super) const ACK: u8 = b'c';
     /// The BYE.
     pub(in super::super) const BYE: u8 = b'd';
+    /// The BYE with the answer to a challenge.
+    pub(in super::super) const BYE_AUTHORIZED: u8 = b'e';
+    /// The REGISTER of a callee.
+    pub(in super::super) const ENROL: u8 = b'f';
+    /// The same with the answer to a challenge.
+    pub(in super::super) const ENROL_AUTHORIZED: u8 = b'g';
 }
+
+/// The first server in a branch; those that follow have the letters that follow.
+pub(super) const FIRST_SERVER: u8 = b'a';
 
 /// What all requests of a worker have in common.
 #[derive(Clone, Debug)]
@@ -31,22 +41,26 @@ pub(super) struct Words {
     pub(super) workload: SipWorkload,
     /// Host, or host and port, of request URIs and AORs.
     pub(super) domain: String,
-    /// The request URI of the first request.
-    pub(super) request_uri: String,
+    /// The request URI of the first request, by the number of the AOR that is called.
+    pub(super) request_uri: Pattern,
+    /// The request URI of a REGISTER.
+    pub(super) registrar_uri: Pattern,
     /// Digits of an AOR's number.
     pub(super) width: usize,
-    /// User part of AORs and of From: what the number follows.
-    pub(super) user: &'static str,
+    /// User part of AORs.
+    pub(super) aor: Pattern,
+    /// Callers have AORs.
+    pub(super) named: bool,
 }
 
-/// User part of AORs, before the number.
-const AOR_USER: &str = "u";
-/// Who calls, and who asks.
+/// Who calls, and who asks, if callers have no AORs.
 const CALLER: &str = "hairpin";
 /// Who is called, unless said otherwise.
 const CALLEE: &str = "service";
+/// Begins the instance IDs of callees, which are the same in each run (RFC 5626 §4.1).
+const INSTANCE: &str = "68616972";
 /// How long a registration is to last, seconds.
-const EXPIRES: u32 = 3600;
+pub(super) const EXPIRES: u32 = 3600;
 
 /// `host`, in brackets if it is IPv6.
 pub(super) fn host(ip: IpAddr) -> String {
@@ -72,65 +86,122 @@ impl Words {
         let address = format!("{}:{}", host(target.ip()), target.port());
         let domain = options.domain.clone().unwrap_or(address);
         let parameter = parameter(options.transport);
+        let width = options.aors.saturating_sub(1).max(1).ilog10() as usize + 1;
+        let aor = Pattern::new(&options.aor, width);
         let user = match (options.workload, &options.callee) {
             (SipWorkload::Register, _) | (SipWorkload::Options, None) => String::new(),
             (SipWorkload::Call, None) => format!("{CALLEE}@"),
             (_, Some(callee)) => format!("{callee}@"),
+            (SipWorkload::Proxy, None) => String::new(),
+        };
+        let request_uri = match options.workload {
+            // The domain decides where its users are, and by which transport.
+            SipWorkload::Proxy => Pattern::between("sip:", &aor, &format!("@{domain}")),
+            _ => Pattern::new(&format!("sip:{user}{domain}{parameter}"), width),
         };
         Words {
             salt,
             transport: options.transport,
             workload: options.workload,
-            request_uri: format!("sip:{user}{domain}{parameter}"),
+            request_uri,
+            registrar_uri: Pattern::new(&format!("sip:{domain}{parameter}"), width),
             domain,
-            width: options.aors.saturating_sub(1).max(1).ilog10() as usize + 1,
-            user: AOR_USER,
+            width,
+            aor,
+            named: options.workload == SipWorkload::Proxy || options.credentials.is_some(),
         }
     }
 
-    /// The first request of a unit of work (`leg::FIRST`), or the one that follows a challenge (`leg::AUTHORIZED`).
-    pub(super) fn template(&self, local: SocketAddr, leg: u8) -> Template {
-        let (id, cseq) = (Template::id_mark(), Template::cseq_mark());
+    /// The first request of a unit of work (`leg::FIRST`), the one that follows a challenge (`leg::AUTHORIZED`), or the REGISTER
+    /// of a callee (`leg::ENROL`).
+    pub(super) fn template(&self, local: SocketAddr, leg: u8, server: u8) -> Template {
         let here = format!("{}:{}", host(local.ip()), local.port());
-        let method = self.workload.method();
-        let mut text = self.head(method, &self.request_uri, &here, &id, leg);
-        let more = match self.workload {
-            SipWorkload::Register => {
-                let aor = format!("{}{}", self.user, Template::aor_mark(self.width));
-                format!(
-                    "From: <sip:{aor}@{0}>;tag={1}\r\nTo: <sip:{aor}@{0}>\r\nCall-ID: {1}{2}@hairpin\r\n\
-                     Contact: <sip:{aor}@{here}{3}>\r\nExpires: {EXPIRES}\r\n",
-                    self.domain,
-                    self.salt,
-                    Template::aor_mark(self.width),
-                    self.contact_parameter(),
-                )
+        match (leg, self.workload) {
+            (leg::ENROL | leg::ENROL_AUTHORIZED, _) | (_, SipWorkload::Register) => {
+                self.register(&here, leg, server)
             }
-            _ => format!(
-                "From: <sip:{CALLER}@{here}>;tag={id}\r\nTo: <{}>\r\nCall-ID: {}{id}@hairpin\r\n\
-                 Contact: <sip:{CALLER}@{here}{}>\r\n",
-                self.request_uri,
-                self.salt,
-                self.contact_parameter(),
+            _ => self.request(&here, local.ip(), leg, server),
+        }
+    }
+
+    /// A REGISTER. That of a callee offers its connection as a flow (RFC 5626 §4.2), and its binding takes the place of that of an earlier run.
+    fn register(&self, here: &str, leg: u8, server: u8) -> Template {
+        let (id, cseq) = (Template::id_mark(), Template::cseq_mark());
+        let aor_mark = Template::aor_mark(self.width);
+        let aor = self.aor.with_mark(&aor_mark);
+        let uri = self.registrar_uri.with_mark("");
+        let head = self.head("REGISTER", &uri, here, &id, (leg, server));
+        let enrols = matches!(leg, leg::ENROL | leg::ENROL_AUTHORIZED);
+        let flow = match (enrols, self.transport.is_stream()) {
+            (true, true) => format!(
+                ";+sip.instance=\"<urn:uuid:{INSTANCE}-0000-4000-8000-{}>\";reg-id=1",
+                "0".repeat(12_usize.saturating_sub(self.width)) + &aor_mark
             ),
+            _ => String::new(),
+        };
+        let supported = match enrols && self.transport.is_stream() {
+            true => "Supported: path, outbound\r\n",
+            false => "",
+        };
+        // How long a callee's binding is to last stands in the lines that are added.
+        let expires = match enrols {
+            true => String::new(),
+            false => format!("Expires: {EXPIRES}\r\n"),
+        };
+        Template::new(&format!(
+            "{head}From: <sip:{aor}@{0}>;tag={1}\r\nTo: <sip:{aor}@{0}>\r\nCall-ID: {1}{aor_mark}@hairpin\r\n\
+             Contact: <sip:{aor}@{here}{2}>{flow}\r\n{supported}{expires}CSeq: {cseq} REGISTER\r\nContent-Length: 0\r\n\r\n",
+            self.domain,
+            self.salt,
+            self.contact_parameter(),
+        ))
+    }
+
+    /// An OPTIONS or an INVITE.
+    fn request(&self, here: &str, local: IpAddr, leg: u8, server: u8) -> Template {
+        let (id, cseq) = (Template::id_mark(), Template::cseq_mark());
+        let method = self.workload.method();
+        let uri = self.request_uri.with_mark(&Template::peer_mark(self.width));
+        let mut text = self.head(method, &uri, here, &id, (leg, server));
+        let user = self.caller(&Template::aor_mark(self.width));
+        let from = match self.named {
+            true => format!("{user}@{}", self.domain),
+            false => format!("{user}@{here}"),
         };
         // Writing to a string cannot fail.
-        let _ = write!(text, "{more}CSeq: {cseq} {method}\r\n");
-        match self.workload {
-            SipWorkload::Call => {
-                let body = session(local.ip());
-                let _ = write!(
-                    text,
-                    "Content-Type: application/sdp\r\nContent-Length: {}\r\n\r\n{body}",
-                    body.len()
-                );
-            }
-            SipWorkload::Options => {
-                text.push_str("Accept: application/sdp\r\nContent-Length: 0\r\n\r\n");
-            }
-            SipWorkload::Register => text.push_str("Content-Length: 0\r\n\r\n"),
+        let _ = write!(
+            text,
+            "From: <sip:{from}>;tag={id}\r\nTo: <{uri}>\r\nCall-ID: {}{id}@hairpin\r\nContact: <sip:{user}@{here}{}>\r\n\
+             CSeq: {cseq} {method}\r\n",
+            self.salt,
+            self.contact_parameter(),
+        );
+        if self.workload.is_call() {
+            let body = session(local);
+            let _ = write!(
+                text,
+                "Content-Type: application/sdp\r\nContent-Length: {}\r\n\r\n{body}",
+                body.len()
+            );
+        } else {
+            text.push_str("Accept: application/sdp\r\nContent-Length: 0\r\n\r\n");
         }
         Template::new(&text)
+    }
+
+    /// The request URI that reaches AOR number `peer`.
+    pub(super) fn uri<'a>(&self, room: &'a mut String, peer: u32) -> &'a [u8] {
+        room.clear();
+        self.request_uri.write(room, peer);
+        room.as_bytes()
+    }
+
+    /// User part of From.
+    fn caller(&self, mark: &str) -> String {
+        match self.named {
+            true => self.aor.with_mark(mark),
+            false => CALLER.to_owned(),
+        }
     }
 
     fn contact_parameter(&self) -> &'static str {
@@ -138,18 +209,34 @@ impl Words {
     }
 
     /// Start line, topmost Via and Max-Forwards.
-    fn head(&self, method: &str, uri: &str, here: &str, id: &str, leg: u8) -> String {
+    fn head(
+        &self,
+        method: &str,
+        uri: &str,
+        here: &str,
+        id: &str,
+        (leg, server): (u8, u8),
+    ) -> String {
         format!(
-            "{method} {uri} SIP/2.0\r\nVia: SIP/2.0/{} {here};branch=z9hG4bK{}{id}{};rport\r\nMax-Forwards: 70\r\n",
+            "{method} {uri} SIP/2.0\r\nVia: SIP/2.0/{} {here};branch=z9hG4bK{}{id}{}{};rport\r\nMax-Forwards: 70\r\n",
             self.transport.in_via(),
             self.salt,
             char::from(leg),
+            char::from(server),
         )
     }
 
-    /// What the ACK and the BYE of all calls over one link have in common.
-    pub(super) fn in_dialog(&self, local: SocketAddr) -> InDialog {
+    /// What requests of all calls over one link have in common.
+    pub(super) fn in_dialog(&self, local: SocketAddr, server: u8) -> InDialog {
         let here = format!("{}:{}", host(local.ip()), local.port());
+        let domain = match self.named {
+            true => &self.domain,
+            false => &here,
+        };
+        let user = match self.named {
+            true => self.aor.clone(),
+            false => Pattern::new(CALLER, self.width),
+        };
         InDialog {
             via: format!(
                 " SIP/2.0\r\nVia: SIP/2.0/{} {here};branch=z9hG4bK{}",
@@ -157,8 +244,13 @@ impl Words {
                 self.salt
             )
             .into_bytes(),
-            from: format!("Max-Forwards: 70\r\nFrom: <sip:{CALLER}@{here}>;tag=").into_bytes(),
+            from: Pattern::between(
+                "Max-Forwards: 70\r\nFrom: <sip:",
+                &user,
+                &format!("@{domain}>;tag="),
+            ),
             call_id: format!("\r\nCall-ID: {}", self.salt).into_bytes(),
+            server,
         }
     }
 }
@@ -176,11 +268,12 @@ fn session(local: IpAddr) -> String {
 #[derive(Clone, Debug)]
 pub(super) struct InDialog {
     via: Vec<u8>,
-    from: Vec<u8>,
+    from: Pattern,
     call_id: Vec<u8>,
+    server: u8,
 }
 
-/// What a request within a dialog is made of (RFC 3261 §12.2.1.1).
+/// What a request within a dialog is made of (RFC 3261 §12.2.1.1), or a CANCEL (§9.1).
 #[derive(Clone, Copy, Debug)]
 pub(super) struct DialogRequest<'a> {
     pub(super) method: &'a str,
@@ -188,35 +281,37 @@ pub(super) struct DialogRequest<'a> {
     pub(super) generation: u32,
     pub(super) leg: u8,
     pub(super) cseq: u32,
+    /// Number of the caller's AOR.
+    pub(super) aor: u32,
     /// Request URI.
     pub(super) target: &'a [u8],
     /// Value of To, with its tag.
     pub(super) to: &'a [u8],
     /// Route lines.
     pub(super) routes: &'a [u8],
+    /// More lines.
+    pub(super) lines: &'a [u8],
 }
 
 impl InDialog {
-    /// Appends the request.
-    pub(super) fn write(&self, into: &mut Vec<u8>, request: &DialogRequest<'_>) {
+    /// Appends the request. `from` is room to write in.
+    pub(super) fn write(&self, into: &mut Vec<u8>, request: &DialogRequest<'_>, from: &mut String) {
+        from.clear();
+        self.from.write(from, request.aor);
         let id = id(request.slot, request.generation);
         let method = request.method.as_bytes();
         let mut cseq = [0; 10];
-        let mut number = request.cseq;
-        for digit in cseq.iter_mut().rev() {
-            *digit = b'0' + (number % 10) as u8;
-            number /= 10;
-        }
+        decimal(&mut cseq, request.cseq);
         for part in [
             method,
             b" ",
             request.target,
             &self.via,
             &id,
-            &[request.leg],
+            &[request.leg, self.server],
             b";rport\r\n",
             request.routes,
-            &self.from,
+            from.as_bytes(),
             &id,
             b"\r\nTo: ",
             request.to,
@@ -226,7 +321,9 @@ impl InDialog {
             &cseq,
             b" ",
             method,
-            b"\r\nContent-Length: 0\r\n\r\n",
+            b"\r\n",
+            request.lines,
+            b"Content-Length: 0\r\n\r\n",
         ] {
             into.extend_from_slice(part);
         }

@@ -8,7 +8,7 @@ use ::io::{
     UdpSocket,
 };
 
-use crate::sip::out::Out;
+use crate::sip::out::{Origin, Out};
 
 /// Datagrams received from one socket before others have their turn.
 const BATCH: usize = 64;
@@ -29,6 +29,7 @@ pub(super) struct Datagrams {
     batch: RecvBatch,
     queue: SendQueue,
     behind: bool,
+    overflow: u64,
 }
 
 impl Datagrams {
@@ -63,6 +64,7 @@ impl Datagrams {
             batch: RecvBatch::new(BATCH, 4 * RecvBatch::SMALL),
             queue,
             behind: false,
+            overflow: 0,
         })
     }
 
@@ -71,7 +73,7 @@ impl Datagrams {
     }
 
     /// Reads a batch of a socket; returns how many ICMP errors there were.
-    pub(super) fn receive(&mut self, event: Event, on: &mut impl FnMut(&[u8])) -> u64 {
+    pub(super) fn receive(&mut self, event: Event, on: &mut impl FnMut(Origin, &[u8])) -> u64 {
         let socket = &self.sockets[event.token as usize];
         let mut refused = 0;
         if event.error {
@@ -85,9 +87,14 @@ impl Datagrams {
         self.batch.clear();
         if socket.recv(0, &mut self.batch).is_ok() {
             for datagram in self.batch.iter() {
-                on(datagram.bytes);
+                let origin = Origin {
+                    link: event.token as u32,
+                    from: datagram.from,
+                };
+                on(origin, datagram.bytes);
             }
         }
+        self.overflow += self.batch.overflow();
         self.behind |= self.batch.len() == BATCH;
         refused
     }
@@ -99,7 +106,7 @@ impl Datagrams {
 
     /// Datagrams that found a receive buffer full, since the start.
     pub(super) fn overflow(&self) -> u64 {
-        self.batch.overflow()
+        self.overflow
     }
 
     /// Sends what waits.

@@ -1,5 +1,6 @@
 //! A worker: begins units of work by its part of the schedule, and lets its [`Core`] and its sockets meet.
 
+use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::sync::Mutex;
 use std::sync::atomic::Ordering;
@@ -7,7 +8,7 @@ use std::time::Duration;
 
 use ::io::{Events, Flushed, Poller, clock};
 
-use super::core::{Around, Core, Setting};
+use super::core::{Around, Begun, Core, LinkEnds, Setting};
 use super::runs::Runs;
 use super::tally::Tally;
 use super::tcp::Connections;
@@ -15,14 +16,20 @@ use super::udp::{BURST, Datagrams};
 use crate::generator::end::{End, Left};
 use crate::generator::share::Share;
 use crate::generator::shared::Shared;
+use crate::generator::warnings::WITHHELD;
 use crate::generator::watched::Watched;
 use crate::measure::{Counter, Counters, Latency, Schedule};
-use crate::report::ServerUse;
+use crate::report::{Callees, ServerUse};
+use crate::sip::uas::Answerer;
 
 /// Longest wait, so that a stop is noticed.
 const NAP_NS: u64 = 20_000_000;
 /// Units of work begun before answers are looked at again.
 const BEGIN: u64 = 64;
+/// How long the answers to the last BYEs and CANCELs are waited for.
+const CLOSE_NS: u64 = 2_000_000_000;
+/// How long callees may take to end their registrations.
+const LEAVE: Duration = Duration::from_secs(5);
 /// What begins so much later than intended counts as late.
 const LATE_NS: u64 = 1_000_000;
 
@@ -77,7 +84,9 @@ pub(super) struct Start {
     pub(super) setting: Setting,
     pub(super) wire: Wire,
     pub(super) poller: Poller,
+    /// Of each link: those to the first server, then those to the second and so on.
     pub(super) targets: Vec<SocketAddr>,
+    pub(super) per_server: usize,
     pub(super) schedule: Option<Schedule>,
     pub(super) window: usize,
     pub(super) runs: Runs,
@@ -85,16 +94,26 @@ pub(super) struct Start {
 }
 
 impl Worker {
-    pub(super) fn new(start: Start, tally: Tally) -> Worker {
+    pub(super) fn new(start: Start) -> Worker {
         let locals = match &start.wire {
             Wire::Udp(datagrams) => datagrams.local_addrs(),
             Wire::Tcp(connections) => connections.local_addrs(),
         };
-        let links: Vec<_> = locals.into_iter().zip(start.targets).collect();
+        let wires = locals.len();
+        let links: Vec<_> = start
+            .targets
+            .iter()
+            .enumerate()
+            .map(|(index, &target)| LinkEnds {
+                wire: (index % wires) as u32,
+                local: locals[index % wires],
+                target,
+            })
+            .collect();
         let count = start.setting.count as usize;
         let share = Share::new(start.setting.index as usize, count, count, 1);
         Worker {
-            core: Core::new(start.setting, &links, tally),
+            core: Core::new(start.setting, &links, start.per_server, Tally::default()),
             wire: start.wire,
             poller: start.poller,
             schedule: start.schedule,
@@ -111,6 +130,39 @@ impl Worker {
         }
     }
 
+    /// Registers the callees of this worker, if it has any, or ends their registrations. Returns how many were to be registered, what failed, and
+    /// whether anybody listens there.
+    pub(super) fn enrol(&mut self, ends: bool, limit: Duration, shared: &Shared) -> Enrolled {
+        if self.core.answerer.is_none() {
+            return Enrolled::default();
+        }
+        let counters = Counters::new();
+        let mut events = Events::with_capacity(256);
+        let until_ns = clock::monotonic_ns() + limit.as_nanos() as u64;
+        self.core.enrol_all(ends, clock::monotonic_ns());
+        loop {
+            let now_ns = clock::monotonic_ns();
+            let around = Around {
+                shared,
+                counters: &counters,
+                now_ns,
+            };
+            let goes_on = self.core.enrol_some(around);
+            if !goes_on || now_ns >= until_ns || shared.stopping() && !ends {
+                break;
+            }
+            if !self.turn(&mut events, NAP_NS, shared, &counters) {
+                break;
+            }
+        }
+        Enrolled {
+            wanted: self.core.setting.own_aors().into(),
+            succeeded: self.core.enrolment.succeeded,
+            failed: std::mem::take(&mut self.core.enrolment.failed),
+            unreachable: std::mem::take(&mut self.core.tally.report.unreachable),
+        }
+    }
+
     pub(in crate::generator) fn run(
         mut self,
         shared: &Shared,
@@ -119,6 +171,8 @@ impl Worker {
     ) -> End {
         clock::sleep_precisely();
         let (started, cpu) = (clock::monotonic_ns(), clock::thread_cpu_ns());
+        self.core.tally = Tally::new(shared.origin_ns, shared.end_ns);
+        self.core.tally.report.callees = self.callees();
         let mut events = Events::with_capacity(256);
         let mut stopped_ns = started;
         while !shared.stopping() && stopped_ns < shared.end_ns {
@@ -139,12 +193,19 @@ impl Worker {
         let server = self.server.end(completed, stopped_ns);
         self.drain(&mut events, stopped_ns, shared, counters);
         self.core.live.hand_over(live, true);
+        self.core.tally.report.unfinished = self.core.slots.measured as u64;
+        self.leave(shared);
         let Core {
-            tally, came, slots, ..
+            tally,
+            came,
+            answerer,
+            ..
         } = self.core;
         let mut sip = tally.finish();
-        sip.unfinished = slots.measured as u64;
         sip.server = server;
+        if let (Some(callees), Some(answerer)) = (&mut sip.callees, answerer) {
+            callees.answered = answerer.report();
+        }
         End {
             left: self.left,
             came,
@@ -154,6 +215,29 @@ impl Worker {
             wall_ns: clock::monotonic_ns() - started,
             ..End::default()
         }
+    }
+
+    fn callees(&self) -> Option<Callees> {
+        self.core.answerer.as_ref()?;
+        Some(Callees {
+            registered: self.core.enrolment.succeeded,
+            ..Callees::default()
+        })
+    }
+
+    /// Ends the registrations of its callees. What the report counts is over.
+    fn leave(&mut self, shared: &Shared) {
+        let report = self.core.tally.report.clone();
+        let answerer = self.core.answerer.take();
+        if answerer.is_some() {
+            self.core.answerer = Some(Box::new(Answerer::new(Duration::ZERO)));
+            let gone = self.enrol(true, LEAVE, shared);
+            self.core.tally.report = report;
+            if let Some(callees) = &mut self.core.tally.report.callees {
+                callees.left = gone.succeeded;
+            }
+        }
+        self.core.answerer = answerer;
     }
 
     /// Begins what is due and returns how long until the next is.
@@ -196,6 +280,8 @@ impl Worker {
 
     /// A window that is wider than what the sockets hold must not be sent in one go: as long as answers wait, they are read first.
     fn fill_window(&mut self, around: Around<'_>) -> u64 {
+        // What the warm-up does is not one of the runs.
+        let counts = around.shared.measured(around.now_ns);
         let behind = match &mut self.wire {
             Wire::Udp(datagrams) => datagrams.take_behind(),
             // A connection holds back by itself.
@@ -205,22 +291,38 @@ impl Worker {
             return 0;
         }
         let mut room = BEGIN;
-        while room > 0 && self.core.slots.under_way < self.window && self.runs.take() {
+        while room > 0 && self.core.slots.under_way < self.window && (!counts || self.runs.take()) {
             room -= 1;
-            self.begin(around.now_ns, around);
+            if self.core.begin(around.now_ns, around) == Begun::Yes {
+                self.note_begun(around.now_ns, around);
+                continue;
+            }
+            if counts {
+                self.runs.put_back(1);
+            }
+            if self.core.spared_until() > around.now_ns {
+                // All servers have asked for peace: a window has nothing to do until then.
+                return (self.core.spared_until() - around.now_ns).min(NAP_NS);
+            }
         }
         if room == 0 { 0 } else { NAP_NS }
     }
 
     fn begin(&mut self, intended_ns: u64, around: Around<'_>) {
-        let measured = around.shared.measured(intended_ns);
-        if !self.core.begin(intended_ns, around) {
-            around.counters.add(Counter::NotSent, 1);
-            self.left.not_sent += u64::from(measured);
-            let reason = "too many under way";
+        let reason = match self.core.begin(intended_ns, around) {
+            Begun::Yes => return self.note_begun(intended_ns, around),
+            Begun::Full => "too many in flight",
+            Begun::Withheld => WITHHELD,
+        };
+        around.counters.add(Counter::NotSent, 1);
+        if around.shared.measured(intended_ns) {
+            self.left.not_sent += 1;
             *self.left.not_begun.entry(reason).or_default() += 1;
-            return;
         }
+    }
+
+    fn note_begun(&mut self, intended_ns: u64, around: Around<'_>) {
+        let measured = around.shared.measured(intended_ns);
         let late = u64::from(around.now_ns.saturating_sub(intended_ns) > LATE_NS);
         around.counters.add(Counter::Late, late);
         if measured {
@@ -253,7 +355,7 @@ impl Worker {
                 now_ns: clock::monotonic_ns(),
             };
             let core = &mut self.core;
-            let mut take = |message: &[u8]| core.take(message, around);
+            let mut take = |origin, message: &[u8]| core.take(origin, message, around);
             match &mut self.wire {
                 Wire::Udp(datagrams) => {
                     let refused = datagrams.receive(event, &mut take);
@@ -273,6 +375,9 @@ impl Worker {
             now_ns: clock::monotonic_ns(),
         };
         self.core.fire(BURST, around);
+        if self.core.answerer.is_some() {
+            self.core.renew_enrolment(around);
+        }
         if let Wire::Tcp(connections) = &mut self.wire {
             for link in connections.take_lost() {
                 self.core.link_lost(link, around);
@@ -313,7 +418,32 @@ impl Worker {
                 return;
             }
         }
+        // Nobody rings, or talks, for ever because a generator has ended.
+        self.core.close(Around {
+            shared,
+            counters,
+            now_ns: clock::monotonic_ns(),
+        });
+        let end_ns = clock::monotonic_ns() + CLOSE_NS;
+        while self.core.is_closing() && clock::monotonic_ns() < end_ns {
+            if !self.turn(events, NAP_NS, shared, counters) {
+                return;
+            }
+        }
+        // The last answers and ACKs.
+        self.flush(counters);
     }
+}
+
+/// What came of registering callees.
+#[derive(Debug, Default)]
+pub(super) struct Enrolled {
+    pub(super) wanted: u64,
+    pub(super) succeeded: u64,
+    /// By code; 1 is no answer.
+    pub(super) failed: BTreeMap<u16, u64>,
+    /// Times that ICMP said that nobody listens.
+    pub(super) unreachable: u64,
 }
 
 impl Runs {

@@ -9,7 +9,7 @@ use crate::sip::lines::Lines;
 
 /// What a request is, as far as an answer depends on it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Method {
+pub(crate) enum Method {
     Options,
     Register,
     Invite,
@@ -21,7 +21,7 @@ pub(super) enum Method {
 
 impl Method {
     /// Of a message; `None` if it is no request.
-    pub(super) fn of(message: &[u8]) -> Option<Method> {
+    pub(crate) fn of(message: &[u8]) -> Option<Method> {
         let end = memchr::memchr(b'\n', message)?;
         let line = message[..end].trim_ascii_end();
         if !line.ends_with(b" SIP/2.0") {
@@ -41,15 +41,15 @@ impl Method {
 
 /// Where a request came from, and what the answer says about us.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Ends {
-    pub(super) from: SocketAddr,
-    pub(super) local: SocketAddr,
-    pub(super) transport: Transport,
+pub(crate) struct Ends {
+    pub(crate) from: SocketAddr,
+    pub(crate) local: SocketAddr,
+    pub(crate) transport: Transport,
 }
 
 /// Appends the response `status` ("200 OK") to `request`. RFC 3261 §8.2.6.2: From, Call-ID, CSeq and the Vias as they came, To
 /// with a tag of ours.
-pub(super) fn respond(
+pub(crate) fn respond(
     into: &mut Vec<u8>,
     request: &[u8],
     method: Method,
@@ -88,7 +88,8 @@ pub(super) fn respond(
             _ => {}
         }
     }
-    if method == Method::Invite {
+    // A refusal has none: it begins no dialog.
+    if method == Method::Invite && !status.starts_with(b"4") {
         contact(into, ends);
     }
     into.extend_from_slice(b"Content-Length: 0\r\n\r\n");

@@ -116,6 +116,33 @@ impl Calls {
         })
     }
 
+    /// Ends a call that rings: its INVITE is answered with 487, until the ACK comes. `None` if it does not ring.
+    pub(super) fn cancel(&mut self, key: u64, now_ns: u64) -> Option<Due<'_>> {
+        let place = *self.places.get(&key)?;
+        let call = &mut self.calls[place as usize];
+        if call.answered {
+            return None;
+        }
+        call.answered = true;
+        // The refusal has the lines of the 180, whose start line ends at the first line end.
+        let lines = memchr::memchr(b'\n', &call.early).map_or(0, |end| end + 1);
+        call.answer.clear();
+        call.answer
+            .extend_from_slice(b"SIP/2.0 487 Request Terminated\r\n");
+        call.answer.extend_from_slice(&call.early[lines..]);
+        call.give_up_ns = now_ns + GIVE_UP_NS;
+        // RFC 3261 §17.2.1: timer G doubles from T1 up to T2.
+        call.interval_ns = 2 * T1_NS;
+        self.wheel.set(place, Mono(now_ns + T1_NS));
+        let call = &self.calls[place as usize];
+        Some(Due {
+            link: call.link,
+            to: call.to,
+            message: &call.answer,
+            again: false,
+        })
+    }
+
     /// Its ACK came.
     pub(super) fn close(&mut self, key: u64) {
         let Some(place) = self.places.remove(&key) else {
@@ -190,6 +217,20 @@ mod tests {
         let due = calls.pop_due(100 * MS).unwrap();
         assert!(!due.again && due.message == b"200");
         assert_eq!(calls.repeat(7).unwrap().message, b"200");
+    }
+
+    #[test]
+    fn a_call_that_rings_is_ended_by_a_cancel_rfc3261_9_2() {
+        let mut calls = Calls::new();
+        let early = b"SIP/2.0 180 Ringing\r\nTo: x\r\n\r\n";
+        calls.open(7, to(), (early, b"200"), 10_000 * MS, 0);
+        let refusal = b"SIP/2.0 487 Request Terminated\r\nTo: x\r\n\r\n";
+        assert_eq!(calls.cancel(7, 5 * MS).unwrap().message, refusal);
+        assert!(calls.cancel(7, 6 * MS).is_none() && calls.cancel(8, 6 * MS).is_none());
+        let due = calls.pop_due(505 * MS).unwrap();
+        assert!(due.again && due.message == refusal);
+        calls.close(7);
+        assert!(calls.pop_due(60_000 * MS).is_none());
     }
 
     #[test]

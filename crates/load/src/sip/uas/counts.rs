@@ -12,6 +12,9 @@ pub(super) enum Count {
     Invite,
     Ack,
     Bye,
+    Cancel,
+    /// Calls that a CANCEL ended.
+    Cancelled,
     Other,
     /// INVITEs that came again.
     Repeated,
@@ -48,6 +51,8 @@ impl Board {
         report.invite += get(Count::Invite);
         report.ack += get(Count::Ack);
         report.bye += get(Count::Bye);
+        report.cancel += get(Count::Cancel);
+        report.cancelled += get(Count::Cancelled);
         report.other += get(Count::Other);
         report.repeated += get(Count::Repeated);
         report.responses += get(Count::Responses);
@@ -72,6 +77,12 @@ pub struct UasReport {
     pub ack: u64,
     /// BYE requests.
     pub bye: u64,
+    /// CANCEL requests.
+    #[serde(default)]
+    pub cancel: u64,
+    /// Calls that rang and that a CANCEL ended.
+    #[serde(default)]
+    pub cancelled: u64,
     /// Requests of other methods.
     pub other: u64,
     /// INVITEs that came again while they were under way.
@@ -89,9 +100,27 @@ pub struct UasReport {
 }
 
 impl UasReport {
+    /// Adds what another thread counted.
+    pub(crate) fn add(&mut self, other: &UasReport) {
+        self.options += other.options;
+        self.register += other.register;
+        self.invite += other.invite;
+        self.ack += other.ack;
+        self.bye += other.bye;
+        self.cancel += other.cancel;
+        self.cancelled += other.cancelled;
+        self.other += other.other;
+        self.repeated += other.repeated;
+        self.responses += other.responses;
+        self.retransmissions += other.retransmissions;
+        self.ignored += other.ignored;
+        self.overflow += other.overflow;
+        self.unacknowledged += other.unacknowledged;
+    }
+
     /// Requests that were answered or acknowledge an answer.
     #[must_use]
     pub fn requests(&self) -> u64 {
-        self.options + self.register + self.invite + self.ack + self.bye + self.other
+        self.options + self.register + self.invite + self.ack + self.bye + self.cancel + self.other
     }
 }

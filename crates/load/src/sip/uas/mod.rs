@@ -3,11 +3,13 @@
 //! ```text
 //!   OPTIONS, REGISTER, BYE, others -> 200, without a memory of them: a retransmission gets the same answer
 //!   INVITE                         -> 180, 200 after `ring`; the 200 again until its ACK comes (RFC 3261 §13.3.1.4)
+//!   CANCEL                         -> 200, and 487 for the INVITE if it still rings
 //! ```
 //! Each worker is a thread with sockets of its own on every address (SO_REUSEPORT). A response is the request's own header lines
 //! behind a new start line.
 
 mod answer;
+mod answerer;
 mod calls;
 mod counts;
 mod socket;
@@ -24,6 +26,8 @@ use std::time::Duration;
 use ::io::{TcpListener, TcpOptions, UdpOptions, UdpSocket};
 
 use crate::sip::Transport;
+pub(crate) use answer::{Ends, Method, respond};
+pub(crate) use answerer::Answerer;
 use counts::Board;
 pub use counts::UasReport;
 use worker::Worker;

@@ -6,8 +6,8 @@ use std::net::SocketAddr;
 use ::io::{RecvBatch, SendOptions, SendQueue, SendTo, UdpOptions, UdpSocket};
 
 use super::answer::Ends;
+use super::answerer::Answerer;
 use super::counts::Count;
-use super::worker::Answerer;
 use crate::sip::Transport;
 use crate::sip::out::Out;
 
@@ -23,7 +23,6 @@ pub(super) struct Socket {
     batch: RecvBatch,
     queue: SendQueue,
     out: Out,
-    overflow: u64,
 }
 
 impl Socket {
@@ -46,7 +45,6 @@ impl Socket {
             batch: RecvBatch::new(BATCH, RecvBatch::SMALL * 4),
             queue: SendQueue::new(&send),
             out: Out::default(),
-            overflow: 0,
         })
     }
 
@@ -73,11 +71,7 @@ impl Socket {
             };
             answerer.take(link, datagram.bytes, ends, &mut self.out);
         }
-        let overflow = self.batch.overflow();
-        answerer
-            .board
-            .add(Count::Overflow, overflow - self.overflow);
-        self.overflow = overflow;
+        answerer.board.add(Count::Overflow, self.batch.overflow());
         let mut outbox = self.queue.start();
         for entry in &self.out.entries {
             let to = SendTo::new(&self.socket, entry.to);

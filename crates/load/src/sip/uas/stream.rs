@@ -6,7 +6,7 @@ use std::net::SocketAddr;
 use ::io::{Event, Interest, Poller, TcpConnection, TcpListener, TcpOptions};
 
 use super::answer::Ends;
-use super::worker::Answerer;
+use super::answerer::Answerer;
 use crate::sip::Transport;
 use crate::sip::out::Out;
 use crate::sip::stream::{Pipe, Taken};

@@ -1,6 +1,5 @@
 //! A thread of the answering side.
 
-use std::hash::{BuildHasher, Hasher, RandomState};
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -9,14 +8,11 @@ use std::time::Duration;
 use io::{Events, Interest, Poller, clock};
 
 use super::UasError;
-use super::answer::{Ends, Method, respond};
-use super::calls::Calls;
+use super::answerer::Answerer;
 use super::counts::{Board, Count};
 use super::socket::Socket;
 use super::stream::{Listener, Streams};
 use crate::sip::Transport;
-use crate::sip::lines::Lines;
-use crate::sip::out::Out;
 
 /// Longest wait, so that a stop is noticed.
 const NAP: Duration = Duration::from_millis(20);
@@ -32,17 +28,6 @@ pub(super) struct Worker {
     listeners: Vec<Listener>,
     streams: Streams,
     answerer: Answerer,
-}
-
-/// What answers; knows nothing of sockets.
-#[derive(Debug)]
-pub(super) struct Answerer {
-    calls: Calls,
-    ring_ns: u64,
-    hasher: RandomState,
-    early: Vec<u8>,
-    answer: Vec<u8>,
-    pub(super) board: Arc<Board>,
 }
 
 impl Worker {
@@ -71,14 +56,7 @@ impl Worker {
             sockets.push(socket);
             listeners.push(listener);
         }
-        let answerer = Answerer {
-            calls: Calls::new(),
-            ring_ns: ring.as_nanos() as u64,
-            hasher: RandomState::new(),
-            early: Vec::new(),
-            answer: Vec::new(),
-            board: Arc::default(),
-        };
+        let answerer = Answerer::new(ring);
         Ok(Worker {
             poller,
             sockets,
@@ -135,86 +113,5 @@ impl Worker {
         }
         let given_up = std::mem::take(&mut self.answerer.calls.unacknowledged);
         board.add(Count::Unacknowledged, given_up);
-    }
-}
-
-impl Answerer {
-    /// Takes a message and puts what answers it into `out`.
-    pub(super) fn take(&mut self, link: u32, message: &[u8], ends: Ends, out: &mut Out) {
-        let Some(method) = Method::of(message) else {
-            self.board.add(Count::Ignored, 1);
-            return;
-        };
-        let count = match method {
-            Method::Options => Count::Options,
-            Method::Register => Count::Register,
-            Method::Bye => Count::Bye,
-            Method::Invite => return self.invite(link, message, ends, out),
-            Method::Ack => {
-                self.board.add(Count::Ack, 1);
-                let (key, _) = self.names(message);
-                return self.calls.close(key);
-            }
-            Method::Cancel | Method::Other => Count::Other,
-        };
-        self.board.add(count, 1);
-        // A CANCEL comes too late for a call that is picked up; RFC 3261 §9.2: 481 if there is nothing to cancel.
-        let status: &[u8] = match method {
-            Method::Cancel => b"481 Call/Transaction Does Not Exist",
-            _ => b"200 OK",
-        };
-        let (_, tag) = self.names(message);
-        out.write(link, ends.from, |into| {
-            respond(into, message, method, status, tag, ends);
-        });
-        self.board.add(Count::Responses, 1);
-    }
-
-    fn invite(&mut self, link: u32, message: &[u8], ends: Ends, out: &mut Out) {
-        let (key, tag) = self.names(message);
-        if let Some(due) = self.calls.repeat(key) {
-            self.board.add(Count::Repeated, 1);
-            self.board.add(Count::Responses, 1);
-            out.write(link, ends.from, |into| into.extend_from_slice(due.message));
-            return;
-        }
-        self.board.add(Count::Invite, 1);
-        self.early.clear();
-        self.answer.clear();
-        let method = Method::Invite;
-        respond(&mut self.early, message, method, b"180 Ringing", tag, ends);
-        respond(&mut self.answer, message, method, b"200 OK", tag, ends);
-        out.write(link, ends.from, |into| into.extend_from_slice(&self.early));
-        self.board.add(Count::Responses, 1);
-        let now_ns = clock::monotonic_ns();
-        let mut answer_ns = 0;
-        if self.ring_ns > 0 {
-            answer_ns = now_ns + self.ring_ns;
-        } else {
-            out.write(link, ends.from, |into| into.extend_from_slice(&self.answer));
-            self.board.add(Count::Responses, 1);
-        }
-        let messages = (&self.early[..], &self.answer[..]);
-        self.calls
-            .open(key, (link, ends.from), messages, answer_ns, now_ns);
-    }
-
-    /// A key that an INVITE and its ACK share (Call-ID and the number in CSeq), and a tag that a retransmission gets again.
-    fn names(&self, message: &[u8]) -> (u64, u64) {
-        let mut hasher = self.hasher.build_hasher();
-        let mut tag = 0;
-        for line in Lines::of(message) {
-            match line.name.first() {
-                Some(b'C' | b'c' | b'i' | b'I') if line.is(b"Call-ID", b"i") => {
-                    hasher.write(line.value);
-                    tag = hasher.finish();
-                }
-                Some(b'C' | b'c') if line.is(b"CSeq", b"CSeq") => {
-                    hasher.write_u64(crate::sip::lines::leading_number(line.value));
-                }
-                _ => {}
-            }
-        }
-        (hasher.finish(), tag)
     }
 }

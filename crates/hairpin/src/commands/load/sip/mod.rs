@@ -15,7 +15,7 @@ use load::generator::{
 use load::measure::Rate;
 use load::sip::Transport;
 
-use super::run::Order;
+use super::run::{Order, WARM_UP};
 use super::{Fault, check_flags};
 use crate::cli::load::sip::{self as cli, Args, Workload};
 use crate::commands::via;
@@ -33,6 +33,7 @@ pub(super) fn run(args: &Args) -> Result<ExitCode, Fault> {
         Workload::Options => "options",
         Workload::Register => "register",
         Workload::Call => "call",
+        Workload::Proxy => "proxy",
         Workload::Uas => "uas",
     };
     check(name, args)?;
@@ -52,11 +53,16 @@ pub(super) fn run(args: &Args) -> Result<ExitCode, Fault> {
             options.transport.name()
         ),
         default_rate: Some(match args.workload {
-            Workload::Call => CALL_RATE,
+            Workload::Call | Workload::Proxy => CALL_RATE,
             _ => RATE,
         }),
         one_sided: false,
         linger: LINGER,
+        // A few runs would be over before a warm-up is.
+        warm_up: match args.who.runs {
+            Some(_) => Duration::ZERO,
+            None => WARM_UP,
+        },
         sweep: sweep(args),
         how: &args.how,
     };
@@ -65,17 +71,20 @@ pub(super) fn run(args: &Args) -> Result<ExitCode, Fault> {
 
 /// Refuses flags that would do nothing.
 fn check(workload: &str, args: &Args) -> Result<(), Fault> {
-    const SENDING: &[&str] = &["options", "register", "call"];
-    const REGISTER: &[&str] = &["register"];
+    const SENDING: &[&str] = &["options", "register", "call", "proxy"];
+    const USERS: &[&str] = &["register", "call", "proxy"];
     let (who, how) = (&args.who, &args.how);
     check_flags(
         workload,
         &[
-            ("--aors", who.aors.is_some(), REGISTER),
-            ("--user", who.user.is_some(), REGISTER),
-            ("--reuse-nonce", who.reuse_nonce, REGISTER),
-            ("--hold", who.hold.is_some(), &["call"]),
-            ("--ring", who.ring.is_some(), &["uas"]),
+            ("--aors", who.aors.is_some(), USERS),
+            ("--aor", who.aor.is_some(), USERS),
+            ("--user", who.user.is_some(), USERS),
+            ("--reuse-nonce", who.reuse_nonce, USERS),
+            ("--hold", who.hold.is_some(), &["call", "proxy"]),
+            ("--ring", who.ring.is_some(), &["proxy", "uas"]),
+            ("--fail-over", !who.fail_over.is_empty(), SENDING),
+            ("--obey", who.obey.is_some(), SENDING),
             ("--clients", who.clients.is_some(), SENDING),
             ("--sweep", args.special.sweep.is_some(), SENDING),
             ("--rate", how.pace.rate.is_some(), SENDING),
@@ -91,6 +100,10 @@ fn check(workload: &str, args: &Args) -> Result<(), Fault> {
         "--train: requests leave one by one"
     } else if how.course.receivers != 1 && workload != "uas" {
         "--receivers: each sender receives its own answers; give more --senders"
+    } else if workload == "proxy" && who.aors == Some(1) {
+        "--aors: somebody must be there to be called; give 2 or more"
+    } else if who.fail_over.len() > MOST_SERVERS {
+        "--fail-over: at most 24 servers"
     } else if who.runs.is_some() && how.pace.closed.is_none() && !args.special.teststack {
         "--runs: give --closed N as well, how many are under way at once"
     } else {
@@ -99,12 +112,33 @@ fn check(workload: &str, args: &Args) -> Result<(), Fault> {
     Err(Fault::Usage(anyhow!(mistake)))
 }
 
+/// Servers that a request may go on to: a letter in its branch tells them apart.
+const MOST_SERVERS: usize = 24;
+/// Users of workload proxy, unless said otherwise: all of them register before the run.
+const PROXY_AORS: u32 = 100;
+
+/// The servers that follow the first.
+fn further(args: &Args, place: &Place) -> Result<Vec<Target>, Fault> {
+    let find = |text: &String| {
+        let address = place.beside(text)?;
+        super::place::admit(address, args.i_own_the_target)
+    };
+    if args.who.fail_over.is_empty() {
+        let further = place.further.iter().take(MOST_SERVERS);
+        return further
+            .map(|&address| super::place::admit(address, args.i_own_the_target))
+            .collect();
+    }
+    args.who.fail_over.iter().map(find).collect()
+}
+
 fn options(args: &Args, place: &Place, target: Target) -> Result<SipOptions, Fault> {
     let who = &args.who;
     let mut options = SipOptions::new(target);
     options.workload = match args.workload {
         Workload::Register => SipWorkload::Register,
         Workload::Call => SipWorkload::Call,
+        Workload::Proxy => SipWorkload::Proxy,
         Workload::Options | Workload::Uas => SipWorkload::Options,
     };
     options.transport = place.transport;
@@ -116,11 +150,22 @@ fn options(args: &Args, place: &Place, target: Target) -> Result<SipOptions, Fau
     options.local = args.local;
     options.callee.clone_from(&place.user);
     options.domain = who.domain.clone().or_else(|| place.domain.clone());
-    options.aors = who.aors.unwrap_or(options.aors);
+    options.aors = who.aors.unwrap_or(match args.workload {
+        Workload::Proxy => PROXY_AORS,
+        _ => options.aors,
+    });
+    options.aor = who.aor.clone().unwrap_or(options.aor);
+    options.further = further(args, place)?;
+    options.obey = match who.obey {
+        Some(obey) => obey == cli::Switch::On,
+        // The classic sweep offers what it is told to, whatever the server asks for.
+        None => args.special.sweep.is_none(),
+    };
+    options.ring = who.ring.unwrap_or_default();
     options.credentials = credentials(who)?;
     options.reuse_nonces = who.reuse_nonce;
     options.hold = who.hold.unwrap_or_default();
-    options.under_way = who.under_way.unwrap_or(options.under_way);
+    options.under_way = who.in_flight.unwrap_or(options.under_way);
     options.server_process = who.server_pid;
     options.runs = who.runs.map(u64::from);
     Ok(options)

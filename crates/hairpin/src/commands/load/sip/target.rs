@@ -32,6 +32,8 @@ pub(super) struct Place {
     pub(super) user: Option<String>,
     /// The host as it was written, if it is a name: requests are for it.
     pub(super) domain: Option<String>,
+    /// Where requests go that `address` refuses, as the DNS has it.
+    pub(super) further: Vec<SocketAddr>,
 }
 
 impl Place {
@@ -56,6 +58,38 @@ impl Place {
             host: address.ip().to_string(),
             user: None,
             domain: None,
+            further: Vec::new(),
+        }
+    }
+
+    /// Another server over the same transport.
+    pub(super) fn beside(&self, text: &str) -> Result<SocketAddr, Fault> {
+        let mut wanted = Wanted::read(text)?;
+        if wanted.transport.is_some_and(|one| one != self.transport) {
+            return Err(usage(format!(
+                "{text}: all servers are reached over {}",
+                self.transport.in_via()
+            )));
+        }
+        wanted.transport = Some(self.transport);
+        wanted.find().map(|place| place.address)
+    }
+}
+
+/// What a name leads to.
+#[derive(Debug)]
+struct Found {
+    address: SocketAddr,
+    transport: Option<Transport>,
+    further: Vec<SocketAddr>,
+}
+
+impl Found {
+    fn one(address: SocketAddr) -> Found {
+        Found {
+            address,
+            transport: None,
+            further: Vec::new(),
         }
     }
 }
@@ -73,7 +107,6 @@ struct Wanted {
 
 impl Wanted {
     fn read(text: &str) -> Result<Wanted, Fault> {
-        let usage = |text: String| Fault::Usage(anyhow!(text));
         let scheme = |name: &str| {
             let start = text.get(..name.len());
             start.is_some_and(|start| start.eq_ignore_ascii_case(name))
@@ -116,8 +149,12 @@ impl Wanted {
     }
 
     fn find(self) -> Result<Place, Fault> {
-        let (address, transport) = match &self.host {
-            Host::Ip(ip) => (SocketAddr::new(*ip, self.port()), None),
+        let Found {
+            address,
+            transport,
+            further,
+        } = match &self.host {
+            Host::Ip(ip) => Found::one(SocketAddr::new(*ip, self.port())),
             Host::Name(name) => self.look_up(name)?,
         };
         let named = matches!(self.host, Host::Name(_));
@@ -130,6 +167,7 @@ impl Wanted {
             },
             user: self.user,
             domain: named.then_some(self.written),
+            further,
         })
     }
 
@@ -139,7 +177,7 @@ impl Wanted {
     }
 
     /// Asks the DNS as RFC 3263 has it, and where that is of no use the system, which knows more names than the DNS does.
-    fn look_up(&self, name: &str) -> Result<(SocketAddr, Option<Transport>), Fault> {
+    fn look_up(&self, name: &str) -> Result<Found, Fault> {
         // RFC 6761 §6.3: this name is nothing to ask the DNS.
         let found = match name.eq_ignore_ascii_case("localhost") {
             true => Err(LocateError::Nowhere),
@@ -157,10 +195,10 @@ impl Wanted {
         let reachable = addresses.iter().find(|address| is_reachable(**address));
         let first = reachable.or(addresses.first());
         let first = first.ok_or_else(|| Fault::Run(anyhow!("{name} has no address")))?;
-        Ok((*first, None))
+        Ok(Found::one(*first))
     }
 
-    fn locate(&self, name: &str) -> Result<(SocketAddr, Option<Transport>), LocateError> {
+    fn locate(&self, name: &str) -> Result<Found, LocateError> {
         let port = self.port.map(|port| format!(":{port}"));
         let transport = self
             .transport
@@ -198,8 +236,19 @@ impl Wanted {
             Carrier::Ws => Transport::Ws,
             Carrier::Wss => Transport::Wss,
         };
-        Ok((server.remote, Some(transport)))
+        let same =
+            |other: &&Candidate| other.carrier == server.carrier && other.remote != server.remote;
+        let further = servers.iter().filter(same).map(|other| other.remote);
+        Ok(Found {
+            address: server.remote,
+            transport: Some(transport),
+            further: further.filter(|remote| is_reachable(*remote)).collect(),
+        })
     }
+}
+
+fn usage(text: String) -> Fault {
+    Fault::Usage(anyhow!(text))
 }
 
 /// Whether there is a route, for IPv6 above all.
