@@ -121,7 +121,7 @@ impl Target {
         };
         let received = self.engine.handle_message(now, flow, bytes, &mut spans);
         if let Received::Request(request) = received
-            && let Ok(key) = self.engine.accept(self.now, &request, Some(Mark(1)))
+            && let Ok(key) = self.engine.accept(self.now, request, Some(Mark(1)))
         {
             self.server = Some(key);
         }

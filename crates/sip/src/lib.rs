@@ -51,6 +51,8 @@ mod siphash;
 mod status;
 pub mod timer;
 mod transaction;
+pub mod tu;
+pub mod ua;
 pub mod uri;
 pub mod verdict;
 

@@ -99,7 +99,7 @@ fn answer_after_the_end(carrier: Carrier) -> &'static str {
         panic!("{received:?}");
     };
     let key = engine
-        .accept(NOW.mono, &request, Some(Mark(5)))
+        .accept(NOW.mono, request, Some(Mark(5)))
         .expect("room");
     engine.disconnected(NOW.mono, CONNECTION);
     engine

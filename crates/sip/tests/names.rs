@@ -162,7 +162,7 @@ fn brings(engine: &mut Engine, flow: &Flow, via: &str) {
         panic!("{received:?}");
     };
     let reply = Reply::new(200);
-    engine.answer_statelessly(&request, &reply).expect("room");
+    engine.answer_statelessly(request, &reply).expect("room");
     while engine.poll_output().is_some() {}
 }
 
@@ -349,7 +349,7 @@ fn a_response_whose_connection_is_gone_goes_to_whom_its_sent_by_names() {
     let Received::Request(request) = received else {
         panic!("{received:?}");
     };
-    let server = engine.accept(NOW.mono, &request, None).expect("room");
+    let server = engine.accept(NOW.mono, request, None).expect("room");
     engine.disconnected(NOW.mono, ConnectionKey(5));
     engine
         .respond(NOW.mono, server, &Reply::new(486))

@@ -83,7 +83,7 @@ impl World {
         let Received::Request(request) = received else {
             panic!("{received:?}");
         };
-        let server = world.engine.accept(mono, &request, Some(Mark(5)));
+        let server = world.engine.accept(mono, request, Some(Mark(5)));
         (world, server.expect("room"))
     }
 

@@ -10,17 +10,19 @@ use super::outgoing::{Outgoing, worker_of};
 use super::requests::Requests;
 use super::settings::Orders;
 use super::slack::Slack;
-use super::user::{Answered, User};
+use super::user::User;
 use super::{Secrets, stun};
 use crate::worker::{Mailboxes, now};
-use sip::build::request_of_uas;
-use sip::congestion::Class;
-use sip::dispatch::{Order, Reach, SendFrom};
-use sip::engine::{Config, Engine, Mark, NewRequest, Output, Received, SendTo, SentBy};
+use sip::build::{Stamp, Tag};
+use sip::engine::{Ack, Config, Engine, NewRequest, Output, Received, SendTo, SentBy};
 use sip::flow::{Carrier, ConnectionKey, Flow, ListenerKey, PeerName};
 use sip::frame::Packet;
+use sip::header::{Rport, Via};
+use sip::routing;
+use sip::tu::{Taken, TransactionUser as _, Transactions, dispatch_event, dispatch_told};
 use sip::verdict::{Refusal, Verdict, judge_bytes};
-use sip::{Limits, Message, Method, Mono, Now, ParseError, Scan, Spans};
+use sip::{Limits, Method, Mono, Now, ParseError, Scan, Spans};
+use std::hash::{BuildHasher as _, RandomState};
 use std::net::SocketAddr;
 use std::sync::Arc;
 
@@ -51,10 +53,9 @@ pub(crate) struct Endpoint {
     spans: Option<Box<Spans>>,
     /// Where refusals are written.
     buffer: Vec<u8>,
+    /// For their tags.
+    hash: RandomState,
 }
-
-/// The number of the first request that this end sends in a dialog: any will do (RFC 3261 §12.2.1.1).
-const FIRST_CSEQ: u32 = 1;
 
 /// What a refusal has beyond what it copies from its request, at most.
 const BEYOND: usize = 8 << 10;
@@ -119,6 +120,7 @@ impl Endpoint {
             user: User::new(number, secrets, &orders, seed),
             spans: Some(Box::default()),
             buffer: vec![0; orders.message_bytes() + BEYOND],
+            hash: RandomState::new(),
             orders,
         }
     }
@@ -140,7 +142,7 @@ impl Endpoint {
     pub(super) fn next_deadline(&self) -> Option<Mono> {
         let deadlines = [
             self.engine.poll_timeout(),
-            self.user.next_deadline(),
+            self.user.poll_timeout(),
             self.requests.dispatcher.poll_timeout(),
             self.slack.deadline(),
         ];
@@ -161,10 +163,10 @@ impl Endpoint {
         }
         self.slack.add(now, self.engine.take_given_back());
         self.slack.expire(now);
-        while self.user.expire(now, &mut self.engine) {
+        if self.user.poll_timeout().is_some_and(|at| at <= now) {
+            self.with_user(|user, transactions| user.handle_timeout(transactions));
             self.drain(outgoing);
         }
-        self.user.expire_bindings(now);
         let dispatcher = &mut self.requests.dispatcher;
         if dispatcher.poll_timeout().is_some_and(|at| at <= now) {
             dispatcher.handle_timeout(now, &mut self.engine);
@@ -254,6 +256,7 @@ impl Endpoint {
 
     /// A batch of messages begins.
     pub(super) fn begin_batch(&mut self) {
+        self.engine.observe_deferred(self.user.backlog());
         self.congestion.begin(self.now, &mut self.engine);
         self.front.follow(self.now, &mut self.engine);
     }
@@ -431,7 +434,7 @@ impl Endpoint {
             _ => None,
         };
         let elsewhere = match elsewhere {
-            None => self.take(received).map(|worker| (worker, 0)),
+            None => self.take(received, flow).map(|worker| (worker, 0)),
             elsewhere => elsewhere,
         };
         if let Some((worker, asked)) = elsewhere {
@@ -451,15 +454,20 @@ impl Endpoint {
     }
 
     /// Takes what is not another worker's for sure. Returns the worker that it turned out to be of, if it is another one.
-    fn take(&mut self, received: Received<'_>) -> Option<u16> {
+    fn take(&mut self, received: Received<'_>, flow: &Flow) -> Option<u16> {
         match received {
-            Received::Request(request) => return self.request(&request),
-            Received::Ack { invite: None, .. } => self.counters.stray_acks += 1,
-            Received::Cancel { invite, .. } => {
+            Received::Request(request) => return self.request(request),
+            Received::Ack(ack) => return self.ack(&ack),
+            Received::Cancel {
+                invite,
+                mark,
+                message,
+            } => {
                 self.count_request(b"CANCEL");
-                self.user.cancel(self.now.mono, invite, &mut self.engine);
+                self.with_user(|user, transactions| {
+                    user.cancel(transactions, (invite, mark), &message);
+                });
             }
-            // The user has nothing to learn from responses to its BYEs; a failure may have another server tried.
             Received::Response {
                 client,
                 mark: Some(mark),
@@ -467,13 +475,18 @@ impl Endpoint {
             } => {
                 let now = self.now.mono;
                 let dispatcher = &mut self.requests.dispatcher;
-                let _ = dispatcher.response(now, &mut self.engine, client, mark, &message);
+                let told = dispatcher.response(now, &mut self.engine, client, mark, &message);
+                if let Some(mark) = told {
+                    self.with_user(|user, transactions| {
+                        user.response(transactions, mark, (&message, flow));
+                    });
+                }
             }
             Received::KeepAlive => self.counters.pings += 1,
             // Overload control counts its own.
             Received::Refused(503) => {}
             Received::Refused(_) => self.counters.refused += 1,
-            // Counted by the engine, and of no concern to a user that sends no requests.
+            // Counted by the engine.
             _ => {}
         }
         None
@@ -484,17 +497,33 @@ impl Endpoint {
     }
 
     /// A request that belongs to no transaction. Returns the worker that it is to be handed to, if it is another one's.
-    fn request(&mut self, request: &NewRequest<'_>) -> Option<u16> {
-        let answered = self
-            .user
-            .answer(self.now, request, &mut self.engine, &self.orders);
-        if let Answered::Elsewhere(worker) = answered {
+    fn request(&mut self, request: NewRequest<'_>) -> Option<u16> {
+        let method = request.message.method();
+        let taken = self.with_user(|user, transactions| user.request(transactions, request));
+        if let Taken::Elsewhere(worker) = taken {
             return Some(worker);
         }
-        let method = request.message.method();
         self.count_request(method.map_or(&b""[..], |method| method.as_bytes()));
-        self.counters.shed_transactions += u64::from(answered == Answered::NoRoom);
         None
+    }
+
+    /// An ACK for a 2xx. Returns the worker that it is to be handed to, if it is another one's.
+    fn ack(&mut self, ack: &Ack<'_>) -> Option<u16> {
+        self.counters.stray_acks += u64::from(ack.invite.is_none());
+        match self.with_user(|user, transactions| user.ack(transactions, ack)) {
+            Taken::Here => None,
+            Taken::Elsewhere(worker) => Some(worker),
+        }
+    }
+
+    fn with_user<T>(&mut self, run: impl FnOnce(&mut User, &mut Transactions<'_>) -> T) -> T {
+        let mut transactions = Transactions {
+            now: self.now,
+            engine: &mut self.engine,
+            dispatcher: &mut self.requests.dispatcher,
+            owner_of: worker_of,
+        };
+        run(&mut self.user, &mut transactions)
     }
 
     /// What is refused is answered and forgotten (RFC 3261 §8.2.7): a retransmission gets the same answer.
@@ -506,12 +535,14 @@ impl Endpoint {
         outgoing: &mut Outgoing<'_, '_, '_>,
     ) {
         let rules = User::rules(&self.orders.settings);
-        let Some((bytes, remote)) =
-            self.user
-                .write_refusal(&mut self.buffer, to, refusal, &rules, flow)
-        else {
+        let via = to.top_via();
+        let tag = Tag::new(self.hash.hash_one(via.branch).to_be_bytes());
+        let stamp = Stamp::of(via, flow.remote);
+        let written = refusal.write(&mut self.buffer, to, &rules, tag.as_bytes(), stamp);
+        let Ok(bytes) = written else {
             return;
         };
+        let remote = reply_address(flow, via);
         self.counters.refused += 1;
         let class = usize::from(refusal.code / 100).clamp(1, 6) - 1;
         self.counters.responses_sent[class] += 1;
@@ -524,6 +555,13 @@ impl Endpoint {
 
     /// Does everything that the engine has queued. After every call of it this runs before the engine gets anything else.
     pub(super) fn drain(&mut self, outgoing: &mut Outgoing<'_, '_, '_>) {
+        self.drain_engine(outgoing);
+        while self.with_user(dispatch_told) {
+            self.drain_engine(outgoing);
+        }
+    }
+
+    fn drain_engine(&mut self, outgoing: &mut Outgoing<'_, '_, '_>) {
         let now = self.now.mono;
         while let Some(output) = self.engine.poll_output() {
             match output {
@@ -549,8 +587,9 @@ impl Endpoint {
                 }
                 Output::Close(connection) => outgoing.close(connection, &mut self.counters),
                 Output::Event(event) => {
-                    let dispatcher = &mut self.requests.dispatcher;
-                    dispatcher.event(now, &mut self.engine, &event);
+                    self.with_user(|user, transactions| {
+                        dispatch_event(user, transactions, &event);
+                    });
                 }
                 Output::Undelivered { server, to, bytes } => {
                     let (to, bytes) = (to.clone(), bytes.to_vec());
@@ -563,58 +602,13 @@ impl Endpoint {
                     remote_target,
                 } => {
                     let (response, target) = (response.to_vec(), remote_target.to_vec());
-                    self.end_dialog(&flow, &response, &target);
+                    self.with_user(|user, transactions| {
+                        user.unacknowledged(transactions, &flow, &response, &target);
+                    });
                 }
                 _ => {}
             }
         }
-        while let Some(told) = self.requests.dispatcher.poll_told() {
-            tracing::debug!(failure = %told.failure, "a BYE came to nothing");
-        }
-    }
-
-    /// RFC 3261 §13.3.1.4: no ACK has come, so the dialog is ended with a BYE. The caller has chosen where that goes, so it goes to the
-    /// caller, or where the operator lets it: else anybody could have this server send to anybody.
-    fn end_dialog(&mut self, flow: &Flow, response: &[u8], target: &[u8]) {
-        self.counters.unacknowledged += 1;
-        let Some(mut spans) = self.spans.take() else {
-            return;
-        };
-        if let Ok(response) = Message::parse(response, &mut spans)
-            && let Ok(bye) =
-                request_of_uas(&mut self.buffer, Method::Bye, &response, target, FIRST_CSEQ)
-        {
-            let order = Order {
-                target: bye.next_hop,
-                pieces: &[bye.bytes],
-                class: Class::Finishing,
-                // The user keeps none.
-                mark: Mark(0),
-                reach: Reach::Near(flow.remote.ip()),
-                // Who came by TCP has a Contact that can be connected to; of the others that is not known.
-                flow: (!flow.carrier.is_reused() && flow.carrier.is_reliable()).then_some(*flow),
-                from: Some(SendFrom {
-                    listener: flow.listener,
-                    local: Some(flow.local),
-                }),
-                loop_check: None,
-            };
-            // Another worker may have the connection. If that is gone, the worker says so.
-            if let Some(flow) = &order.flow
-                && flow
-                    .connection
-                    .is_some_and(|key| worker_of(key) != self.number)
-            {
-                self.engine.adopt(self.now.mono, flow);
-            }
-            let dispatcher = &mut self.requests.dispatcher;
-            let sent = dispatcher.send(self.now.mono, &mut self.engine, &order);
-            if let Err(error) = sent {
-                self.counters.own_refused += 1;
-                tracing::debug!(%error, "no BYE for a call that was not acknowledged");
-            }
-        }
-        self.spans = Some(spans);
     }
 
     /// What was counted, and how things are now.
@@ -630,8 +624,8 @@ impl Endpoint {
             sum.iter_mut().zip(row).for_each(|(sum, one)| *sum += one);
         }
         counters.requests[method_index(b"ACK")] += stats.acks;
-        counters.digest = self.user.digest_outcomes();
-        counters.bindings = self.user.bindings();
+        self.user.count(&mut counters);
+        counters.shed_transactions = stats.without_room;
         counters.request_retransmissions = stats.retransmissions_received;
         counters.response_retransmissions = stats.retransmissions_sent;
         counters.transactions = (stats.servers + stats.clients) as u64;
@@ -687,4 +681,14 @@ fn sent_by(listener: ListenerKey, carrier: Carrier, address: SocketAddr) -> Sent
         host: host.into(),
         port: address.port(),
     }
+}
+
+/// Where a response goes, by the request's topmost Via (RFC 3261 §18.2.2).
+fn reply_address(flow: &Flow, via: &Via<'_>) -> SocketAddr {
+    let sent_by = routing::SentBy {
+        port: via.port,
+        rport: via.rport != Rport::Absent,
+        maddr: via.maddr.and_then(|maddr| maddr.ip()),
+    };
+    routing::response_address(flow.carrier, flow.remote, sent_by)
 }

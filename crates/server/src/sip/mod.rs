@@ -29,7 +29,6 @@ mod proxied;
 mod reading;
 mod registrar;
 mod requests;
-mod ringing;
 mod settings;
 mod slack;
 mod stun;

@@ -22,7 +22,7 @@ impl Proxy {
         stack: &mut Stack<'_>,
         message: &Message<'_>,
         from: &FlowId,
-    ) -> Handled {
+    ) -> Handled<'static> {
         match self.ack_target(stack, message, from) {
             Ok((target, removed, strict_routes)) => {
                 let sent =
@@ -47,7 +47,7 @@ impl Proxy {
         stack: &mut Stack<'_>,
         message: &Message<'_>,
         from: &FlowId,
-    ) -> Result<(Target, usize, Option<Vec<u8>>), Handled> {
+    ) -> Result<(Target, usize, Option<Vec<u8>>), Handled<'static>> {
         let reader = Reader {
             tokens: &self.tokens,
             routing: &*stack.policy,

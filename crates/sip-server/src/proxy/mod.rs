@@ -74,13 +74,17 @@ impl std::fmt::Debug for Stack<'_> {
 }
 
 /// What became of a request.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Debug)]
 #[must_use]
-pub enum Handled {
+#[expect(
+    clippy::large_enum_variant,
+    reason = "it lives on the stack for one request"
+)]
+pub enum Handled<'m> {
     /// It is forwarded, answered, or waits.
     Yes,
     /// It is for this server itself: nothing was done with it.
-    Own,
+    Own(NewRequest<'m>),
     /// Nothing was kept of it: another worker has the bindings.
     Elsewhere(u16),
     /// There was no room for it: it got a 503.
@@ -192,14 +196,14 @@ impl Proxy {
 
     /// A request that belongs to no transaction, and came by this flow. It is forwarded or answered, unless it is for this server
     /// itself or another worker.
-    pub fn request(
+    pub fn request<'m>(
         &mut self,
         now: Now,
         stack: &mut Stack<'_>,
-        request: &NewRequest<'_>,
+        request: NewRequest<'m>,
         from: &FlowId,
-    ) -> Handled {
-        let message = &request.message;
+    ) -> Handled<'m> {
+        let (message, stamp) = (&{ request.message }, request.stamp());
         // RFC 3261 §16.10 has stateless elements forward it; every INVITE forwarded here has a context.
         if message.method() == Some(Method::Cancel) {
             return self.refuse(stack.engine, request, Refusal::of(481, ""));
@@ -216,7 +220,7 @@ impl Proxy {
         };
         match self.decide(asked, stack.policy) {
             Err(refusal) => self.refuse(stack.engine, request, refusal),
-            Ok(Decision::Own) => Handled::Own,
+            Ok(Decision::Own) => Handled::Own(request),
             Ok(Decision::Elsewhere(worker)) => Handled::Elsewhere(worker),
             Ok(Decision::Challenge) => {
                 self.stats.challenged += 1;
@@ -230,7 +234,7 @@ impl Proxy {
                     let waiting = Waiting {
                         bytes: message.as_bytes().into(),
                         from: *from,
-                        stamp: request.stamp(),
+                        stamp,
                         sender,
                     };
                     if let Some(context) = self.contexts.get(key) {
@@ -243,7 +247,7 @@ impl Proxy {
             },
             Ok(Decision::Forward(plan)) => match self.accept(now.mono, stack.engine, request) {
                 Ok(key) => {
-                    self.begin(now, stack, key, (message, request.stamp()), *plan, from);
+                    self.begin(now, stack, key, (message, stamp), *plan, from);
                     Handled::Yes
                 }
                 Err(refused) => refused,
@@ -370,42 +374,40 @@ impl Proxy {
     }
 
     /// Answers a request without keeping anything: its repetition gets the same answer.
-    fn refuse(
+    fn refuse<'m>(
         &mut self,
         engine: &mut Engine,
-        request: &NewRequest<'_>,
+        request: NewRequest<'m>,
         refusal: Refusal,
-    ) -> Handled {
+    ) -> Handled<'m> {
         self.stats.refused += 1;
         // What cannot be answered is sent again.
         let _ = engine.answer_statelessly(request, &refusal.reply());
         Handled::Yes
     }
 
-    /// Makes a server transaction and a context.
-    fn accept(
+    /// Makes a server transaction and a context. What there is no room for has its answer afterwards.
+    fn accept<'m>(
         &mut self,
         now: Mono,
         engine: &mut Engine,
-        request: &NewRequest<'_>,
-    ) -> Result<ContextKey, Handled> {
+        request: NewRequest<'m>,
+    ) -> Result<ContextKey, Handled<'m>> {
+        let is_invite = request.message.method() == Some(Method::Invite);
         let most = self.config.most.min(context::MOST);
+        if self.contexts.len() >= most {
+            let reply = Reply::new(503).headers(b"Retry-After: 1\r\n");
+            let _ = engine.answer_statelessly(request, &reply);
+            return Err(Handled::NoRoom);
+        }
         let mark = self.contexts.next_key().mark();
-        let accepted = match self.contexts.len() < most {
-            true => engine.accept(now, request, Some(mark)),
-            false => Err(AcceptError::Full),
-        };
-        match accepted {
-            Ok(server) => {
-                let is_invite = request.message.method() == Some(Method::Invite);
-                Ok(self.contexts.insert(Context::new(server, is_invite)))
+        match engine.accept(now, request, Some(mark)) {
+            Ok(server) => Ok(self.contexts.insert(Context::new(server, is_invite))),
+            Err(AcceptError::TooLong) => {
+                self.stats.refused += 1;
+                Err(Handled::Yes)
             }
-            Err(AcceptError::TooLong) => Err(self.refuse(engine, request, Refusal::of(513, ""))),
-            Err(_) => {
-                let reply = Reply::new(503).headers(b"Retry-After: 1\r\n");
-                let _ = engine.answer_statelessly(request, &reply);
-                Err(Handled::NoRoom)
-            }
+            Err(_) => Err(Handled::NoRoom),
         }
     }
 

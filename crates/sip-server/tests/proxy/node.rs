@@ -173,9 +173,9 @@ impl Node {
             return;
         }
         match received {
-            Received::Request(request) => self.new_request(now.mono, &request),
-            Received::Ack { message, .. } => {
-                self.texts.push(text(message.as_bytes()));
+            Received::Request(request) => self.new_request(now.mono, request),
+            Received::Ack(ack) => {
+                self.texts.push(text(ack.message.as_bytes()));
                 self.hear(now.mono, "ACK".to_owned());
             }
             Received::Cancel { invite, .. } => {
@@ -222,8 +222,8 @@ impl Node {
             policy,
         };
         let handled = match received {
-            Received::Request(request) => proxy.request(now, &mut stack, &request, &from),
-            Received::Ack { message, .. } => proxy.ack(now.mono, &mut stack, &message, &from),
+            Received::Request(request) => proxy.request(now, &mut stack, request, &from),
+            Received::Ack(ack) => proxy.ack(now.mono, &mut stack, &ack.message, &from),
             Received::Cancel {
                 mark: Some(mark), ..
             } => {
@@ -238,12 +238,16 @@ impl Node {
             }
             _ => Handled::Yes,
         };
-        if handled != Handled::Yes {
-            self.hear(now.mono, format!("{handled:?}"));
+        if !matches!(handled, Handled::Yes) {
+            let what = match handled {
+                Handled::Own(_) => "Own".to_owned(),
+                other => format!("{other:?}"),
+            };
+            self.hear(now.mono, what);
         }
     }
 
-    fn new_request(&mut self, now: Mono, request: &NewRequest<'_>) {
+    fn new_request(&mut self, now: Mono, request: NewRequest<'_>) {
         self.texts.push(text(request.message.as_bytes()));
         let method = request.message.method().unwrap();
         self.hear(now, text(method.as_bytes()));

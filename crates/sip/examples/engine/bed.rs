@@ -109,13 +109,13 @@ fn engine_turn(bed: &mut Bed, given: Given<'_>) -> Outcome<()> {
         Given::Message(reply) => {
             let received = engine.handle_message(*now, flow, message, spans);
             if let (Received::Request(request), Some(reply)) = (received, reply) {
-                engine.answer(now.mono, &request, reply)?;
+                engine.answer(now.mono, request, reply)?;
             }
         }
         Given::Stateless(reply) => {
             let received = engine.handle_message(*now, flow, message, spans);
             if let Received::Request(request) = received {
-                engine.answer_statelessly(&request, reply)?;
+                engine.answer_statelessly(request, reply)?;
             }
         }
         Given::Request => drop(engine.request(now.mono, &out)?),

@@ -161,14 +161,17 @@ impl Stamp {
 
 /// A tag of 64 bits (RFC 3261 §19.3 asks for 32 random ones), in hexadecimal digits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct Tag([u8; 16]);
+pub struct Tag([u8; Tag::LEN]);
 
 impl Tag {
+    /// Bytes of a tag.
+    pub const LEN: usize = 16;
+
     /// From random bytes; or, for a stateless answer, from a keyed hash of the request, so that its retransmission gets
     /// the same (RFC 3261 §8.2.7).
     #[must_use]
     pub fn new(random: [u8; 8]) -> Tag {
-        let mut digits = [0; 16];
+        let mut digits = [0; Tag::LEN];
         hex::write(&random, &mut digits);
         Tag(digits)
     }

@@ -2,6 +2,7 @@
 
 use std::num::NonZeroU64;
 
+use crate::branch::Branch;
 use crate::header::Via;
 use crate::message::Message;
 use crate::verdict::request::Essentials;
@@ -12,6 +13,15 @@ use crate::{HashKey, Method};
 pub struct ServerKey {
     pub(super) slot: u32,
     pub(super) generation: u32,
+}
+
+impl ServerKey {
+    pub(crate) const fn of(branch: Branch) -> ServerKey {
+        ServerKey {
+            slot: branch.slot,
+            generation: branch.generation,
+        }
+    }
 }
 
 /// Names a client transaction of one engine; stale when it has ended.
@@ -32,6 +42,17 @@ pub struct ConnectKey {
 /// requests share one with a chance of 2^-128, which nobody without the key can better.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) struct Fingerprint(pub(super) u128);
+
+/// What the messages of one transaction have in common: 64 bits of a keyed hash, the same in all engines with one key. An ACK counts
+/// as its INVITE.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct TransactionId(pub u64);
+
+impl Fingerprint {
+    pub(super) const fn id(self) -> TransactionId {
+        TransactionId((self.0 >> 64) as u64)
+    }
+}
 
 /// What messages of different branches have in common: a keyed hash, so that others are taken for it with a chance of 2^-62. Its
 /// lowest bits say of what.

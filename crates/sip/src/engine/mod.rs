@@ -15,7 +15,8 @@
 //!
 //! A UAS answers with [`Engine::answer`] at once, or with [`Engine::accept`] and [`Engine::respond`] later; a proxy accepts,
 //! sends requests, and responds with what comes back. A UAC sends requests with [`Engine::request`] and the ACK for a 2xx
-//! with [`Engine::send_stateless`].
+//! with [`Engine::send_stateless`]. [`crate::tu`] has the seam between all that and applications; dialogs are above it
+//! ([`crate::ua`]).
 //!
 //! ```
 //! use hairpin_sip::engine::{Config, Engine, Output, Received, Reply};
@@ -37,7 +38,7 @@
 //!     Call-ID: 5@192.0.2.2\r\nCSeq: 1 OPTIONS\r\nMax-Forwards: 70\r\n\r\n";
 //! let now = Now::default();
 //! if let Received::Request(request) = engine.handle_message(now, &flow, datagram, &mut spans) {
-//!     engine.answer(now.mono, &request, &Reply::new(200))?;
+//!     engine.answer(now.mono, request, &Reply::new(200))?;
 //! }
 //! let Some(Output::Send { bytes, .. }) = engine.poll_output() else {
 //!     return Err("nothing to send".into());
@@ -92,9 +93,9 @@ use store::Store;
 pub use client::Outgoing;
 pub use config::{Config, SentBy};
 pub use error::{AcceptError, DropReason, RequestError, RespondError};
-pub use key::{ClientKey, ConnectKey, ServerKey};
+pub use key::{ClientKey, ConnectKey, ServerKey, TransactionId};
 pub use output::{ClientFailure, Event, Mark, Origin, Output, SendTo, ServerFailure};
-pub use received::{NewRequest, Received};
+pub use received::{Ack, NewRequest, Received};
 pub use reply::Reply;
 pub use stats::Stats;
 
@@ -114,6 +115,8 @@ pub struct Engine {
     controller: Controller,
     oc_reply: OcReply,
     downstream: Downstream,
+    /// Requests that the TU has not answered, for it waits for somebody else.
+    deferred: u64,
     /// Messages are written here before they are queued.
     scratch: Box<[u8]>,
     /// And here if they have to be written once more.
@@ -153,6 +156,7 @@ impl Engine {
             controller: Controller::new(config.congestion, own),
             oc_reply: OcReply::new(own),
             downstream: Downstream::new(own.mac(b"downstream")),
+            deferred: 0,
             scratch: vec![0; store::LONGEST].into(),
             spare: vec![0; store::LONGEST].into(),
             spans: Box::default(),
@@ -306,6 +310,12 @@ impl Engine {
         servers.chain(clients).collect()
     }
 
+    /// The worker that this engine is of.
+    #[must_use]
+    pub const fn worker(&self) -> u16 {
+        self.config.worker
+    }
+
     /// Something could not be sent, says the kernel.
     pub fn send_failed(&mut self, now: Mono, origin: Origin) {
         match origin {
@@ -333,8 +343,14 @@ impl Engine {
         self.controller.observe_held_back(now, total, fill_percent);
     }
 
-    /// So much waits: in the sockets, in the worker, and in a TU that answers later. To be called before each batch.
-    pub fn observe_backlog(&mut self, now: Now, backlog: Backlog) {
+    /// So many requests wait in the TU for somebody else, such as a database: they count as if they waited here.
+    pub const fn observe_deferred(&mut self, requests: u64) {
+        self.deferred = requests;
+    }
+
+    /// So much waits: in the sockets and in the worker. To be called before each batch, behind [`Engine::observe_deferred`].
+    pub fn observe_backlog(&mut self, now: Now, mut backlog: Backlog) {
+        backlog.messages += self.deferred;
         self.controller.observe_backlog(now.mono, backlog);
         if self.config.overload_control {
             self.oc_reply.update(now, &self.controller);

@@ -11,6 +11,30 @@ use crate::flow::{ConnectionKey, Destination, Flow, ListenerKey};
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Mark(pub u64);
 
+impl Mark {
+    /// Bits of [`Mark::number`].
+    const NUMBER_BITS: u32 = 56;
+
+    /// A mark of one of several TUs that share an engine. Of the number, 56 bits count.
+    #[must_use]
+    pub const fn of(user: u8, number: u64) -> Mark {
+        let number = number & ((1 << Mark::NUMBER_BITS) - 1);
+        Mark((user as u64) << Mark::NUMBER_BITS | number)
+    }
+
+    /// Whose it is.
+    #[must_use]
+    pub const fn user(self) -> u8 {
+        (self.0 >> Mark::NUMBER_BITS) as u8
+    }
+
+    /// What that TU calls it.
+    #[must_use]
+    pub const fn number(self) -> u64 {
+        self.0 & ((1 << Mark::NUMBER_BITS) - 1)
+    }
+}
+
 /// Where bytes go.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SendTo {

@@ -5,9 +5,9 @@ use std::net::SocketAddr;
 use super::Engine;
 use super::compose;
 use super::error::DropReason;
-use super::key::{Fingerprint, Kinship, ServerKey};
+use super::key::{Fingerprint, Kinship, ServerKey, TransactionId};
 use super::output::{Mark, Origin};
-use super::received::{NewRequest, Received};
+use super::received::{Ack, NewRequest, Received};
 use super::reply::Reply;
 use crate::build::{Stamp, Tag};
 use crate::congestion::{Admission, Algorithm, Behaviour, Class, OcOffer, Sieve, Traits};
@@ -84,7 +84,7 @@ impl Engine {
         if let Some(slot) = self.servers.find(fingerprint)
             && self.is_its_ack(slot, &message, &via, method)
         {
-            return self.known_request(now, slot, message, flow);
+            return self.known_request(now, slot, (message, &via), flow);
         }
         if method != Method::Ack {
             self.stats.requests += 1;
@@ -94,7 +94,11 @@ impl Engine {
             Err(refused) => return self.judged(flow, verdict::refuse(message, refused)),
         };
         if method == Method::Ack {
-            return self.ack_in(message, &essentials, flow);
+            if self.is_for_stateless(&essentials, &via, fingerprint) {
+                self.stats.acks += 1;
+                return Received::Absorbed;
+            }
+            return self.ack_in(message, &via, &essentials, flow);
         }
         self.note_alias(flow, &via);
         let mut request = NewRequest {
@@ -116,7 +120,7 @@ impl Engine {
             .is_some_and(|origin| self.servers.find_kin(origin).is_some())
         {
             // A full table leaves it without an answer; it will come again.
-            let _ = self.answer(now, &request, &Reply::new(482));
+            let _ = self.answer_briefly(now, &request, &Reply::new(482));
             return Received::Refused(482);
         }
         if !admitted && self.is_shed_late(now, &request) {
@@ -173,7 +177,7 @@ impl Engine {
                 let mut line = [0; RETRY_AFTER_LEN];
                 let reply = Reply::new(503).headers(retry_after(&mut line, retry_after_s));
                 // What cannot be answered is dropped.
-                let _ = self.answer_statelessly(request, &reply);
+                let _ = self.answer_without_state(request, &reply);
                 true
             }
         }
@@ -194,6 +198,30 @@ impl Engine {
         };
         // A CANCEL belongs where its INVITE is.
         is_known(method) || (method == Method::Cancel && is_known(Method::Invite))
+    }
+
+    /// What a request has in common with the other messages of its transaction, as far as its scan can tell; of a CANCEL, that of the INVITE
+    /// that it is for. `None` for responses and clients of RFC 2543.
+    #[must_use]
+    pub fn transaction_of(&self, scan: &Scan<'_>) -> Option<TransactionId> {
+        let method = match scan.method? {
+            Method::Cancel => Method::Invite,
+            method => method,
+        };
+        let via = scan.top_via()?;
+        let branch = via.branch.filter(|_| via.has_magic_cookie())?;
+        Some(self.matcher.by_branch(branch, &via, method).id())
+    }
+
+    /// The same of a message that was parsed, by its topmost Via.
+    #[must_use]
+    pub fn transaction_by(&self, via: &Via<'_>, method: Method<'_>) -> Option<TransactionId> {
+        let method = match method {
+            Method::Cancel => Method::Invite,
+            method => method,
+        };
+        let branch = via.branch.filter(|_| via.has_magic_cookie())?;
+        Some(self.matcher.by_branch(branch, via, method).id())
     }
 
     /// RFC 3261 §9.2: the transaction that a CANCEL is for, matched as if its method were any but CANCEL and ACK. Only an INVITE is
@@ -246,11 +274,27 @@ impl Engine {
             .is_none_or(|ours| tag == Some(ours))
     }
 
+    /// Whether an ACK is for a final response that this engine, or one with the same key, has sent without keeping anything: such a response
+    /// has a To tag that follows from the request, whose branch its ACK has (RFC 3261 §17.1.1.3).
+    fn is_for_stateless(
+        &self,
+        ack: &Essentials<'_>,
+        via: &Via<'_>,
+        fingerprint: Fingerprint,
+    ) -> bool {
+        ack.to_tag.is_some_and(|tag| {
+            tag.len() == Tag::LEN
+                && (Tag::new(self.matcher.stateless_tag(fingerprint)).as_bytes() == tag
+                    || self.tag_of(via).as_bytes() == tag)
+        })
+    }
+
     /// An ACK of no transaction is that of a 2xx: it belongs to an INVITE within the dialog, or to the one that a To tag of ours
     /// names.
     fn ack_in<'m>(
         &mut self,
         message: Message<'m>,
+        via: &Via<'m>,
         essentials: &Essentials<'_>,
         flow: &Flow,
     ) -> Received<'m> {
@@ -278,11 +322,12 @@ impl Engine {
             invite = Some((key, server.mark));
             self.stop_repeating(key);
         }
-        Received::Ack {
+        Received::Ack(Ack {
             message,
+            via: *via,
             flow: *flow,
             invite,
-        }
+        })
     }
 
     /// What a To tag of ours in a message like this is bound to.

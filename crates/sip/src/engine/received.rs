@@ -3,7 +3,7 @@
 use std::net::SocketAddr;
 
 use super::error::DropReason;
-use super::key::{ClientKey, Fingerprint, Kinship, ServerKey};
+use super::key::{ClientKey, Fingerprint, Kinship, ServerKey, TransactionId};
 use super::output::Mark;
 use crate::build::{Answerable, Stamp};
 use crate::flow::Flow;
@@ -13,8 +13,8 @@ use crate::routing::{SentBy, response_address};
 use crate::verdict::request::Essentials;
 
 /// A request that belongs to no transaction yet. The TU accepts it, answers it, or lets it go, before it hands in the next
-/// message.
-#[derive(Clone, Debug)]
+/// message. Accepting and answering consume it, so that it is answered once; its parts can be copied before.
+#[derive(Debug)]
 pub struct NewRequest<'m> {
     /// The request.
     pub message: Message<'m>,
@@ -59,6 +59,12 @@ impl<'m> NewRequest<'m> {
         Stamp::of(&self.via, self.flow.remote)
     }
 
+    /// What it has in common with its retransmissions, and with the CANCEL and the ACK of its transaction.
+    #[must_use]
+    pub const fn transaction(&self) -> TransactionId {
+        self.fingerprint.id()
+    }
+
     /// Where a response goes, as far as the request says (RFC 3261 §18.2.2).
     #[must_use]
     pub fn reply_address(&self) -> SocketAddr {
@@ -75,25 +81,27 @@ pub(super) fn reply_address(flow: &Flow, via: &Via<'_>) -> SocketAddr {
     response_address(flow.carrier, flow.remote, sent_by)
 }
 
+/// An ACK for a 2xx, which is the TU's: a UAS takes note of it, a proxy forwards it without a transaction.
+#[derive(Debug)]
+pub struct Ack<'m> {
+    /// The ACK.
+    pub message: Message<'m>,
+    /// Its topmost Via.
+    pub via: Via<'m>,
+    /// The way it came by.
+    pub flow: Flow,
+    /// The INVITE's transaction, if its 2xx had a To tag of ours or shares the branch.
+    pub invite: Option<(ServerKey, Option<Mark>)>,
+}
+
 /// What a received message turned out to be. The hot path returns; what is to be sent is queued.
 #[derive(Debug)]
 #[must_use]
-#[expect(
-    clippy::large_enum_variant,
-    reason = "it lives on the stack for one message, and is nearly always a request"
-)]
 pub enum Received<'m> {
     /// A request for the TU.
     Request(NewRequest<'m>),
-    /// The ACK for a 2xx, which is the TU's: a UAS takes note of it, a proxy forwards it without a transaction.
-    Ack {
-        /// The ACK.
-        message: Message<'m>,
-        /// The way it came by.
-        flow: Flow,
-        /// The INVITE's transaction, if its 2xx had a To tag of ours or shares the branch.
-        invite: Option<(ServerKey, Option<Mark>)>,
-    },
+    /// The ACK for a 2xx.
+    Ack(Ack<'m>),
     /// A CANCEL for an INVITE that is not answered yet. It was answered with 200; the TU ends the INVITE with 487.
     Cancel {
         /// The INVITE's transaction.

@@ -6,7 +6,7 @@ use super::compose::{self, Layout};
 use super::error::{AcceptError, RespondError};
 use super::key::{Kinship, ServerKey, brief};
 use super::output::{Event, Mark, Origin, SendTo, ServerFailure};
-use super::received::{NewRequest, Received, reply_address};
+use super::received::{Ack, NewRequest, Received, reply_address};
 use super::reply::{Content, Reply};
 use super::servers::{Machine, Server};
 use super::store::Cell;
@@ -25,7 +25,7 @@ impl Engine {
         &mut self,
         now: Mono,
         slot: u32,
-        message: Message<'m>,
+        (message, via): (Message<'m>, &Via<'m>),
         flow: &Flow,
     ) -> Received<'m> {
         let is_ack = message.method() == Some(Method::Ack);
@@ -50,17 +50,18 @@ impl Engine {
         self.carry_out_server(now, key, step, false);
         if for_tu {
             self.stop_repeating(key);
-            return Received::Ack {
+            return Received::Ack(Ack {
                 message,
+                via: *via,
                 flow: *flow,
                 invite: Some((key, mark)),
-            };
+            });
         }
         Received::Absorbed
     }
 
-    /// The ACK for a 2xx of ours came: the 2xx is not repeated any more.
-    pub(super) fn stop_repeating(&mut self, key: ServerKey) {
+    /// The ACK for a 2xx of ours came, or shows otherwise that its client has it: the 2xx is not repeated any more.
+    pub fn stop_repeating(&mut self, key: ServerKey) {
         let Some(server) = self.servers.slab.get(key.slot, key.generation) else {
             return;
         };
@@ -94,7 +95,7 @@ impl Engine {
         // RFC 3261 §9.2: the To tag of both answers should be the same.
         let tag = self.tag_of_server(key);
         // A full table leaves the CANCEL without an answer; it will come again.
-        let _ = self.answer(now, &request, &Reply::new(200).to_tag(&tag));
+        let _ = self.answer_briefly(now, &request, &Reply::new(200).to_tag(&tag));
         if in_time {
             Received::Cancel {
                 invite: key,
@@ -118,34 +119,37 @@ impl Engine {
         self.codec.write_tag(branch, dialog)
     }
 
-    /// The INVITE that a To tag of ours names, if it has no final response yet: what comes with that tag comes within its early
-    /// dialog (RFC 3261 §12).
+    /// Whether an INVITE has no final response yet.
     #[must_use]
-    pub fn unanswered(&mut self, named: Branch) -> Option<ServerKey> {
-        let Branch {
-            worker,
-            slot,
-            generation,
-        } = named;
-        let server = self.servers.slab.get(slot, generation)?;
-        let waits = matches!(&server.machine, Machine::Invite(machine) if machine.is_proceeding());
-        (worker == self.config.worker && waits).then_some(ServerKey { slot, generation })
-    }
-
-    /// The dialog that a To tag of ours names has ended with a BYE of the peer's. A 2xx that was not acknowledged is not repeated any more: who
-    /// sends a BYE has got it (RFC 3261 §15).
-    pub fn dialog_ended(&mut self, named: Branch) {
-        if named.worker == self.config.worker {
-            let (slot, generation) = (named.slot, named.generation);
-            self.stop_repeating(ServerKey { slot, generation });
-        }
+    pub fn is_proceeding(&mut self, key: ServerKey) -> bool {
+        let server = self.servers.slab.get(key.slot, key.generation);
+        let machine = server.map(|server| &server.machine);
+        matches!(machine, Some(Machine::Invite(machine)) if machine.is_proceeding())
     }
 
     /// Makes a server transaction for a request that is answered later. With a mark the TU hears how it ends.
     ///
     /// # Errors
-    /// [`AcceptError`]; the request is best answered with a stateless 503 then.
+    /// [`AcceptError`]. The request has its answer then: 503 if there is no room, 513 if it is too long.
     pub fn accept(
+        &mut self,
+        now: Mono,
+        request: NewRequest<'_>,
+        mark: Option<Mark>,
+    ) -> Result<ServerKey, AcceptError> {
+        let accepted = self.keep_request(now, &request, mark);
+        match accepted {
+            Err(AcceptError::Full) => self.refuse_for_room(&request),
+            Err(AcceptError::TooLong) => {
+                // RFC 3261 §21.5.7. What cannot even be told so sends its request again.
+                let _ = self.answer_without_state(&request, &Reply::new(513));
+            }
+            Ok(_) | Err(AcceptError::Ack) => {}
+        }
+        accepted
+    }
+
+    fn keep_request(
         &mut self,
         now: Mono,
         request: &NewRequest<'_>,
@@ -167,6 +171,14 @@ impl Engine {
                 Err(error)
             }
         }
+    }
+
+    /// Refuses a request because there are as many transactions as there may be.
+    fn refuse_for_room(&mut self, request: &NewRequest<'_>) {
+        self.stats.without_room += 1;
+        let reply = Reply::new(503).headers(b"Retry-After: 1\r\n");
+        // What cannot even be told so sends its request again.
+        let _ = self.answer_without_state(request, &reply);
     }
 
     fn insert_server(
@@ -227,8 +239,27 @@ impl Engine {
     /// transaction has ended with the answer.
     ///
     /// # Errors
-    /// [`RespondError`].
+    /// [`RespondError`]. The request has another answer then: 503 if there is no room for a transaction, 500 if the response
+    /// cannot be built; and none if the response may not be given so, as a 408 (RFC 4320 §4.2).
     pub fn answer(
+        &mut self,
+        now: Mono,
+        request: NewRequest<'_>,
+        reply: &Reply<'_>,
+    ) -> Result<Option<ServerKey>, RespondError> {
+        let answered = self.answer_briefly(now, &request, reply);
+        match answered {
+            Err(RespondError::Accept(AcceptError::Full)) => self.refuse_for_room(&request),
+            Err(RespondError::Build(_)) => {
+                // What cannot even be told so sends its request again.
+                let _ = self.answer_without_state(&request, &Reply::new(500));
+            }
+            Err(_) | Ok(_) => {}
+        }
+        answered
+    }
+
+    pub(super) fn answer_briefly(
         &mut self,
         now: Mono,
         request: &NewRequest<'_>,
@@ -243,7 +274,7 @@ impl Engine {
         }
         let reliable = request.flow.carrier.is_reliable();
         if reliable && method != Method::Invite && reply.code != 408 {
-            self.answer_statelessly(request, reply)?;
+            self.answer_without_state(request, reply)?;
             return Ok(None);
         }
         let found = match method {
@@ -268,16 +299,33 @@ impl Engine {
                 return Err(error.into());
             }
         };
-        self.finish_response(now, key, reply, length)?;
+        if let Err(error) = self.finish_response(now, key, reply, length) {
+            self.end_server(key);
+            return Err(error);
+        }
         let lives = self.servers.slab.get(key.slot, key.generation).is_some();
         Ok(lives.then_some(key))
     }
 
-    /// Answers a request without keeping anything: its retransmission gets the same answer from the same call.
+    /// Answers a request without keeping anything: its retransmission gets the same answer from the same call, and its ACK
+    /// ends here.
     ///
     /// # Errors
-    /// [`RespondError::Unanswerable`] or [`RespondError::Build`].
+    /// [`RespondError::Unanswerable`] or [`RespondError::Build`]; a response that cannot be built is replaced by a 500.
     pub fn answer_statelessly(
+        &mut self,
+        request: NewRequest<'_>,
+        reply: &Reply<'_>,
+    ) -> Result<(), RespondError> {
+        let answered = self.answer_without_state(&request, reply);
+        if let Err(RespondError::Build(_)) = answered {
+            // What cannot even be told so sends its request again.
+            let _ = self.answer_without_state(&request, &Reply::new(500));
+        }
+        answered
+    }
+
+    pub(super) fn answer_without_state(
         &mut self,
         request: &NewRequest<'_>,
         reply: &Reply<'_>,

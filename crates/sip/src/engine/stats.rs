@@ -24,6 +24,8 @@ pub struct Stats {
     pub timeouts: u64,
     /// Server transactions that gave way to new ones: they were finished, and absorbed repetitions.
     pub cut_short: u64,
+    /// Requests refused with 503 because there were as many transactions as there may be.
+    pub without_room: u64,
     /// Messages dropped, by [`DropReason::ALL`].
     pub dropped: [u64; DropReason::ALL.len()],
     /// Work shed.

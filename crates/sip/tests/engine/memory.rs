@@ -57,7 +57,7 @@ fn bytes_each(engine: &mut Engine, method: &str, reply: &Reply<'_>) -> u64 {
 fn answer(engine: &mut Engine, spans: &mut Spans, bytes: &[u8], reply: &Reply<'_>) {
     match engine.handle_message(NOW, &flow(Carrier::Udp), bytes, spans) {
         Received::Request(request) => {
-            engine.answer(NOW.mono, &request, reply).unwrap();
+            engine.answer(NOW.mono, request, reply).unwrap();
         }
         other => panic!("{other:?}"),
     }

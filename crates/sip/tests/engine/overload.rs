@@ -241,7 +241,7 @@ impl Sim {
                 if invite {
                     reply = reply.until_ack();
                 }
-                self.engine.answer(now.mono, &request, &reply).unwrap();
+                self.engine.answer(now.mono, request, &reply).unwrap();
                 if invite { INVITE } else { BYE }
             }
             Received::Ack { .. } => ACK,

@@ -28,9 +28,10 @@ impl Node {
     }
 
     /// RFC 3261 §16.6.
-    pub(crate) fn forward_request(&mut self, now: Mono, request: &NewRequest<'_>) {
-        let check = self.engine.loop_check(&request.message, b"");
-        if self.engine.has_looped(&request.message, check) {
+    pub(crate) fn forward_request(&mut self, now: Mono, request: NewRequest<'_>) {
+        let (message, stamp, flow) = (request.message, request.stamp(), request.flow);
+        let check = self.engine.loop_check(&message, b"");
+        if self.engine.has_looped(&message, check) {
             self.engine.answer(now, request, &Reply::new(482)).unwrap();
             return;
         }
@@ -39,14 +40,14 @@ impl Node {
         let server = self.engine.accept(now, request, Some(mark)).unwrap();
         let edits = Edits {
             max_forwards: Some(69),
-            stamp: request.stamp(),
+            stamp,
             drop_overload: true,
             ..Edits::default()
         };
         let mut scratch = [0; 1024];
-        let forwarded = forward(&request.message, &edits, &mut scratch).unwrap();
+        let forwarded = forward(&message, &edits, &mut scratch).unwrap();
         let out = Outgoing {
-            to: self.next_hop(&request.flow),
+            to: self.next_hop(&flow),
             connection: None,
             pieces: forwarded.slices(),
             class: Class::New,

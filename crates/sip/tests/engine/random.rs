@@ -137,7 +137,7 @@ impl Test {
         let flow = self.flow(stream);
         if let Received::Request(request) =
             self.engine.handle_message(now, &flow, bytes, &mut spans)
-            && let Ok(key) = self.engine.accept(self.now, &request, Some(Mark(2)))
+            && let Ok(key) = self.engine.accept(self.now, request, Some(Mark(2)))
         {
             self.servers.push(key);
         }

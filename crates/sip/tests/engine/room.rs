@@ -68,7 +68,7 @@ impl Full {
         let answer = match self.engine.handle_message(time, &flow, &bytes, &mut spans) {
             Received::Request(request) => {
                 let reply = Reply::new(code);
-                let answered = self.engine.answer(self.now, &request, &reply);
+                let answered = self.engine.answer(self.now, request, &reply);
                 answered
                     .map(|_| true)
                     .map_err(|error| matches!(error, RespondError::Accept(AcceptError::Full)))

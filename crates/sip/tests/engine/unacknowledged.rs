@@ -1,7 +1,8 @@
 //! A 2xx that nobody acknowledges (RFC 3261 §13.3.1.4): the TU gets what it takes to end the dialog.
 
-use hairpin_sip::engine::{Config, Engine, Output, Received, Reply};
+use hairpin_sip::engine::{Ack, Config, Engine, Output, Received, Reply};
 use hairpin_sip::flow::{Carrier, Flow, ListenerKey};
+use hairpin_sip::ua::Dialogs;
 use hairpin_sip::{HashKey, Mono, Now, Spans};
 
 const INVITE: &str = "INVITE sip:b@192.0.2.1 SIP/2.0\r\nVia: SIP/2.0/UDP 192.0.2.2;branch=z9hG4bK1\r\n\
@@ -27,7 +28,7 @@ fn answered(reply: &Reply<'_>) -> (Engine, Vec<u8>) {
     let Received::Request(request) = received else {
         panic!("a request");
     };
-    let key = engine.accept(now.mono, &request, None).unwrap();
+    let key = engine.accept(now.mono, request, None).unwrap();
     engine.respond(now.mono, key, reply).unwrap();
     let Some(Output::Send { bytes, .. }) = engine.poll_output() else {
         panic!("a response");
@@ -94,10 +95,10 @@ fn after_its_ack_nothing_is_kept_and_nothing_given() {
     let received = engine.handle_message(Now::default(), &flow(), ack.as_bytes(), &mut spans);
     assert!(matches!(
         received,
-        Received::Ack {
+        Received::Ack(Ack {
             invite: Some(_),
             ..
-        }
+        })
     ));
     assert_eq!(engine.stats().message_bytes, 0);
     while let Some(at) = engine.poll_timeout() {
@@ -112,14 +113,22 @@ fn after_its_ack_nothing_is_kept_and_nothing_given() {
 
 #[test]
 fn a_bye_before_the_ack_ends_the_repetition_of_the_2xx_rfc3261_15() {
-    use hairpin_sip::branch::BranchCodec;
     let (mut engine, response) = answered(&Reply::new(200).until_ack_from(b"sip:a@192.0.2.2"));
     let text = String::from_utf8_lossy(&response);
-    let (_, tag) = text.split_once("192.0.2.1>;tag=").expect("a tag");
-    let tag = tag.lines().next().expect("a line");
-    let codec = BranchCodec::new(HashKey::new([7; 16]));
-    let named = codec.read_tag(tag.as_bytes(), codec.dialog(b"1@h", b"1"));
-    engine.dialog_ended(named.expect("a tag of ours"));
+    let to = text.lines().find(|line| line.starts_with("To: "));
+    let bye = INVITE
+        .replace("INVITE", "BYE")
+        .replace("z9hG4bK1", "z9hG4bK2")
+        .replace("To: <sip:b@192.0.2.1>", to.expect("a To"));
+    let mut spans = Spans::new();
+    let received = engine.handle_message(Now::default(), &flow(), bye.as_bytes(), &mut spans);
+    let Received::Request(request) = received else {
+        panic!("{received:?}");
+    };
+    let dialog = Dialogs::new(HashKey::new([7; 16])).of(&request);
+    let dialog = dialog.expect("a tag of ours");
+    assert_eq!(dialog.unanswered(&mut engine), None);
+    dialog.ended(&mut engine);
     assert_eq!(engine.stats().message_bytes, 0);
     while let Some(mono) = engine.poll_timeout() {
         engine.handle_timeout(Now { mono, unix_s: 0 });

@@ -138,11 +138,11 @@ impl Node {
         };
         match self.engine.handle_message(time, flow, bytes, &mut spans) {
             Received::Request(request) if self.script.proxy_to.is_some() => {
-                self.forward_request(now, &request);
+                self.forward_request(now, request);
                 "proxied".to_owned()
             }
-            Received::Ack { message, flow, .. } if self.script.proxy_to.is_some() => {
-                self.forward_ack(now, &message, &flow);
+            Received::Ack(ack) if self.script.proxy_to.is_some() => {
+                self.forward_ack(now, &ack.message, &ack.flow);
                 "proxied".to_owned()
             }
             Received::Cancel { invite, .. } if self.script.proxy_to.is_some() => {
@@ -156,11 +156,11 @@ impl Node {
             Received::Request(request) => {
                 let method = method(&request.message);
                 self.hear(now, method.clone());
-                self.new_request(now, &request);
+                self.new_request(now, request);
                 format!("request {method}")
             }
-            Received::Ack { invite, .. } => {
-                let whose = if invite.is_some() {
+            Received::Ack(ack) => {
+                let whose = if ack.invite.is_some() {
                     "ACK"
                 } else {
                     "ACK of nobody"
@@ -192,7 +192,7 @@ impl Node {
         }
     }
 
-    fn new_request(&mut self, now: Mono, request: &NewRequest<'_>) {
+    fn new_request(&mut self, now: Mono, request: NewRequest<'_>) {
         let script = self.script.clone();
         let is_invite = request.message.method() == Some(Method::Invite);
         let responses = if is_invite {

@@ -1,0 +1,332 @@
+//! The transaction user of a worker: gives each request to the application that it is for.
+//!
+//! OPTIONS is answered to anybody; REGISTER by the registrar of the domains, if there are any; REGISTER, INVITE and BYE by the user agent
+//! server for tests. Each application has marks of its own ([`Part`]).
+
+mod ringing;
+mod uas;
+
+use super::Secrets;
+use super::challenge::{Gate, Stop};
+use super::counters::{DIGEST_OUTCOMES, SipCounters};
+use super::lines::Abilities;
+use super::registrar::{Place, Registrations};
+use super::settings::{Orders, SipSettings};
+use sip::dispatch::Failure;
+use sip::engine::{Ack, Mark, NewRequest, Reply, RespondError, ServerKey};
+use sip::flow::Flow;
+use sip::tu::{Taken, TransactionUser, Transactions};
+use sip::verdict::Rules;
+use sip::{HashKey, Message, Method, Mono};
+use std::sync::Arc;
+use uas::TestUas;
+
+/// What is served to everybody.
+const OPTIONS_ONLY: Rules<'static> = Rules {
+    methods: &[Method::Options],
+    ..Rules::USER_AGENT
+};
+
+/// What is served where domains have their registrar.
+const REGISTRAR: Rules<'static> = Rules {
+    methods: &[Method::Options, Method::Register],
+    extensions: &sip_server::registrar::EXTENSIONS,
+    ..Rules::USER_AGENT
+};
+
+/// RFC 3261 §21.5.4: a sender goes to another server, and comes back after so many seconds. Few, as a sender may hold back the requests
+/// of its dialogs for as long, which this server still takes.
+const DRAINING: &[u8] = b"Retry-After: 5\r\n";
+
+/// RFC 5630 §5.1.2: whoever insists on TLS does not reach this server without it.
+const SIPS_NOT_ALLOWED: &[u8] = b"Warning: 380 hairpin \"SIPS Not Allowed\"\r\n";
+
+/// Addresses of record whose bindings are removed at once, and calls that are ended at once.
+const EXPIRED: usize = 256;
+
+/// Where header lines of an answer are written: as long as a request's Contacts may be.
+const LINES: usize = 72 << 10;
+
+/// Whose a mark is: the first byte of it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[repr(u8)]
+pub(super) enum Part {
+    /// The user agent server for tests.
+    TestUas = 0,
+}
+
+/// What the applications count.
+#[derive(Debug, Default)]
+struct Counts {
+    /// 2xx for INVITEs that were not acknowledged in time.
+    unacknowledged: u64,
+    /// Requests of our own that were not begun.
+    refused: u64,
+}
+
+/// The transaction user of a worker.
+#[derive(Debug)]
+pub(super) struct User {
+    orders: Arc<Orders>,
+    uas: TestUas,
+    /// Of the domains, if there are any.
+    registrations: Option<Box<Registrations>>,
+    gate: Gate,
+    abilities: Abilities,
+    lines: Vec<u8>,
+    counts: Counts,
+    number: u16,
+    key: HashKey,
+    seed: u64,
+}
+
+impl User {
+    /// One that knows the tags and nonces of all workers with these secrets.
+    pub(super) fn new(number: u16, secrets: &Secrets, orders: &Arc<Orders>, seed: u64) -> User {
+        let registrations = Registrations::new(number, orders, secrets.key, seed);
+        let mut uas = TestUas::new(secrets);
+        uas.service_time = orders.settings.service_time;
+        User {
+            uas,
+            registrations: registrations.map(Box::new),
+            gate: Gate::new(orders, secrets, seed),
+            abilities: Abilities::new(&User::rules(&orders.settings)),
+            lines: vec![0; LINES],
+            counts: Counts::default(),
+            number,
+            key: secrets.key,
+            seed,
+            orders: orders.clone(),
+        }
+    }
+
+    /// New settings.
+    pub(super) fn obey(&mut self, orders: &Arc<Orders>) {
+        self.orders = orders.clone();
+        self.gate.obey(orders);
+        self.uas.service_time = orders.settings.service_time;
+        self.abilities = Abilities::new(&User::rules(&orders.settings));
+        match &mut self.registrations {
+            Some(registrations) => registrations.obey(orders),
+            None => {
+                // Another seed for each registrar: what comes of it must be unique.
+                self.seed = self.seed.wrapping_add(1 << 48);
+                let new = Registrations::new(self.number, orders, self.key, self.seed);
+                self.registrations = new.map(Box::new);
+            }
+        }
+    }
+
+    /// By what a request is judged.
+    pub(super) fn rules(settings: &SipSettings) -> Rules<'static> {
+        match (settings.test_uas, settings.domains.is_empty()) {
+            (true, _) => Rules::USER_AGENT,
+            (false, false) => REGISTRAR,
+            (false, true) => OPTIONS_ONLY,
+        }
+    }
+
+    /// Adds what was counted, and how things are now.
+    pub(super) fn count(&self, counters: &mut SipCounters) {
+        const { assert!(DIGEST_OUTCOMES.len() == 5) };
+        counters.digest = self.gate.outcomes;
+        counters.unacknowledged += self.counts.unacknowledged;
+        counters.own_refused += self.counts.refused;
+        let registrations = self.registrations.as_ref();
+        counters.bindings = registrations.map_or(0, |there| there.len() as u64);
+    }
+
+    /// Answers a request. Returns the worker that it is to be handed to, if it is another one's.
+    fn answer(
+        &mut self,
+        transactions: &mut Transactions<'_>,
+        request: NewRequest<'_>,
+    ) -> Result<Taken, RespondError> {
+        match request.message.method() {
+            // There is nothing to cancel, whoever asks.
+            method if method != Some(Method::Cancel) && self.is_refused(&request) => {
+                transactions.answer_statelessly(request, &Reply::new(503).headers(DRAINING))?;
+            }
+            Some(Method::Invite) => {
+                let (lines, abilities) = (&mut self.lines, &self.abilities);
+                self.uas.invite(transactions, request, lines, abilities)?;
+            }
+            Some(Method::Register) if self.registrations.is_some() => {
+                return self.registered(transactions, request);
+            }
+            Some(Method::Register) if self.orders.settings.challenge => {
+                self.challenged(transactions, request)?;
+            }
+            Some(Method::Register) => {
+                self.uas
+                    .register(transactions, request, &mut self.lines, 0)?;
+            }
+            Some(Method::Bye) => self.uas.bye(transactions, request)?,
+            // §9.2: there is nothing to cancel. Nothing is kept of it: anybody can send that.
+            Some(Method::Cancel) => transactions.answer_statelessly(request, &Reply::new(481))?,
+            // §11.2, without keeping anything.
+            _ => {
+                let reply = Reply::new(200).headers(&self.abilities.options);
+                transactions.answer_statelessly(request, &reply)?;
+            }
+        }
+        Ok(Taken::Here)
+    }
+
+    /// The server is about to end, and the request would begin something.
+    fn is_refused(&self, request: &NewRequest<'_>) -> bool {
+        self.orders.draining && self.uas.dialog_of(request).is_none()
+    }
+
+    /// A REGISTER for the registrar (§10.3).
+    fn registered(
+        &mut self,
+        transactions: &mut Transactions<'_>,
+        request: NewRequest<'_>,
+    ) -> Result<Taken, RespondError> {
+        let Some(registrations) = &mut self.registrations else {
+            return Ok(Taken::Here);
+        };
+        let message = &request.message;
+        let aor = match registrations.place_of(message, &mut self.lines) {
+            Place::Refused(answer) => {
+                let reply = Reply::new(answer.code).reason(answer.reason.as_bytes());
+                let reply = reply.headers(answer.headers);
+                transactions.answer_statelessly(request, &reply)?;
+                return Ok(Taken::Here);
+            }
+            Place::Elsewhere(worker) => return Ok(Taken::Elsewhere(worker)),
+            Place::Here(aor) => aor,
+        };
+        let (now, source) = (transactions.now, request.flow.remote.ip());
+        if let Err(stop) = self.gate.check(message, source, now.unix_s) {
+            self.stop(transactions, request, stop)?;
+            return Ok(Taken::Here);
+        }
+        let confirmation = self.gate.confirmation();
+        let (first, room) = self.lines.split_at_mut(confirmation.len());
+        first.copy_from_slice(confirmation);
+        let answer = registrations.answer(now, &request, aor, self.gate.user(), room);
+        let (code, reason, len) = (answer.code, answer.reason, answer.headers.len());
+        let begin = confirmation.len();
+        let headers = match code {
+            200 => &self.lines[..begin + len],
+            _ => &self.lines[begin..begin + len],
+        };
+        let reply = Reply::new(code).reason(reason.as_bytes()).headers(headers);
+        transactions.answer(request, &reply)?;
+        Ok(Taken::Here)
+    }
+
+    /// Answers a request whose sender is not known.
+    fn stop(
+        &mut self,
+        transactions: &mut Transactions<'_>,
+        request: NewRequest<'_>,
+        stop: Stop,
+    ) -> Result<(), RespondError> {
+        let (unix_s, source) = (transactions.now.unix_s, request.flow.remote.ip());
+        match stop {
+            Stop::Bad(reason) => {
+                let reply = Reply::new(400).reason(reason.as_bytes());
+                transactions.answer_statelessly(request, &reply)
+            }
+            Stop::Challenge(why) => {
+                let lines = self.gate.challenge(&mut self.lines, source, why, unix_s)?;
+                transactions.answer_statelessly(request, &Reply::new(401).headers(lines))
+            }
+        }
+    }
+
+    /// A REGISTER that takes the digest of a user (§22.2).
+    fn challenged(
+        &mut self,
+        transactions: &mut Transactions<'_>,
+        request: NewRequest<'_>,
+    ) -> Result<(), RespondError> {
+        let (unix_s, source) = (transactions.now.unix_s, request.flow.remote.ip());
+        match self.gate.check(&request.message, source, unix_s) {
+            Ok(()) => {
+                let confirmation = self.gate.confirmation();
+                self.lines[..confirmation.len()].copy_from_slice(confirmation);
+                let (first, lines) = (confirmation.len(), &mut self.lines);
+                self.uas.register(transactions, request, lines, first)
+            }
+            Err(stop) => self.stop(transactions, request, stop),
+        }
+    }
+}
+
+impl TransactionUser for User {
+    /// Nobody is asked for anything yet.
+    type Answer = std::convert::Infallible;
+
+    fn request(&mut self, transactions: &mut Transactions<'_>, request: NewRequest<'_>) -> Taken {
+        // What cannot be answered was no fault of the client's: it sends its request again.
+        self.answer(transactions, request).unwrap_or(Taken::Here)
+    }
+
+    fn ack(&mut self, _transactions: &mut Transactions<'_>, _ack: &Ack<'_>) -> Taken {
+        // The engine has taken note of it.
+        Taken::Here
+    }
+
+    fn cancel(
+        &mut self,
+        transactions: &mut Transactions<'_>,
+        (invite, _): (ServerKey, Option<Mark>),
+        _cancel: &Message<'_>,
+    ) {
+        self.uas.cancel(transactions, invite);
+    }
+
+    fn response(
+        &mut self,
+        _transactions: &mut Transactions<'_>,
+        _mark: Mark,
+        _response: (&Message<'_>, &Flow),
+    ) {
+        // There is nothing to learn from responses to a BYE.
+    }
+
+    fn failed(&mut self, _transactions: &mut Transactions<'_>, _mark: Mark, failure: Failure) {
+        tracing::debug!(%failure, "a BYE came to nothing");
+    }
+
+    fn unacknowledged(
+        &mut self,
+        transactions: &mut Transactions<'_>,
+        flow: &Flow,
+        response: &[u8],
+        remote_target: &[u8],
+    ) {
+        let dialog = (flow, response, remote_target);
+        // The user agent server keeps none that it would have to know again.
+        let mark = Mark::of(Part::TestUas as u8, 0);
+        let with = (mark, &mut self.lines[..]);
+        self.uas
+            .end_dialog(transactions, dialog, with, &mut self.counts);
+    }
+
+    fn answered(&mut self, _transactions: &mut Transactions<'_>, answer: Self::Answer) {
+        match answer {}
+    }
+
+    fn poll_timeout(&self) -> Option<Mono> {
+        let registrations = self.registrations.as_ref();
+        let binding = registrations.and_then(|registrations| registrations.next_deadline());
+        [self.uas.next_end(), binding].into_iter().flatten().min()
+    }
+
+    fn handle_timeout(&mut self, transactions: &mut Transactions<'_>) {
+        let _ = (0..EXPIRED)
+            .take_while(|_| self.uas.expire(transactions))
+            .count();
+        let now = transactions.now.mono;
+        if let Some(registrations) = &mut self.registrations {
+            let _ = (0..EXPIRED)
+                .take_while(|_| registrations.expire(now))
+                .count();
+        }
+    }
+}
