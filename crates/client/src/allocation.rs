@@ -71,8 +71,23 @@ impl Allocation {
         Allocation { held }
     }
 
-    fn shared(&self) -> &Shared {
+    pub(crate) fn shared(&self) -> &Shared {
         &self.held.handle.shared
+    }
+
+    /// Its number among those of its client.
+    pub(crate) fn number(&self) -> u64 {
+        self.held.number
+    }
+
+    /// The relayed transport address of the peer's family.
+    pub(crate) fn relayed_for(&self, peer: SocketAddr) -> SocketAddr {
+        let additional = self.additional_relayed();
+        let of_family = additional.filter(|other| other.is_ipv4() == peer.is_ipv4());
+        match self.relayed() {
+            relayed if relayed.is_ipv4() == peer.is_ipv4() => relayed,
+            relayed => of_family.unwrap_or(relayed),
+        }
     }
 
     /// The relayed transport address: peers send there.

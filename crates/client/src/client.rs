@@ -12,17 +12,19 @@ use tokio::time::timeout;
 use turn::client::{AllocateOptions, CallError, Mapped, PortWish, RelayWish};
 
 use crate::allocation::Allocation;
+use crate::data_connection::Dial;
 #[cfg(feature = "tls")]
 use crate::dtls_link::DtlsLink;
 use crate::endpoint::Endpoint;
 use crate::error::{AllocateError, BindingError, ConnectError};
-use crate::events::Events;
+use crate::events::{Attempts, Events};
 use crate::link::{Link, UdpLink};
 use crate::queue::Queue;
 use crate::server::{Means, Server};
 use crate::shared::{Core, Lease, Shared, Stats};
 use crate::stream_link::StreamLink;
 use crate::task;
+use crate::tcp::AllocateTcp;
 use crate::waiters::Waiters;
 
 /// How long the task goes on after the last handle is gone, to have its allocation released: three transmissions.
@@ -83,11 +85,17 @@ impl Client {
             }
             #[cfg(feature = "tls")]
             Means::Dtls(tls) => {
-                let link = in_time(&server, DtlsLink::open(tls, server.local, address)).await?;
+                let link = DtlsLink::open(tls, server.local, address);
+                let link = in_time(address, server.connect_timeout, link).await?;
                 Client::over(link, server)
             }
             means => {
-                let link = in_time(&server, StreamLink::open(means, server.local, address)).await?;
+                let link = in_time(
+                    address,
+                    server.connect_timeout,
+                    StreamLink::open(means, server.local, address),
+                )
+                .await?;
                 Client::over(link, server)
             }
         }
@@ -103,17 +111,25 @@ impl Client {
     pub fn over(link: impl Link, server: impl Into<Server>) -> Result<Client, ConnectError> {
         let Server {
             address,
+            local,
+            means,
+            connect_timeout,
             queue,
             mut config,
-            ..
         } = server.into();
+        let dial = Dial {
+            server: address,
+            local,
+            means,
+            timeout: connect_timeout,
+        };
         config.transport = link.transport();
-        let mut seed = [0; 32];
-        getrandom::fill(&mut seed).map_err(|error| ConnectError::Randomness(error.to_string()))?;
+        let seed = seed()?;
         let core = Core {
             endpoint: Endpoint::new(address, Arc::new(config), seed),
             waiters: Waiters::default(),
             events: Events::default(),
+            attempts: Attempts::default(),
             lease: Lease {
                 number: 0,
                 ended: None,
@@ -127,7 +143,7 @@ impl Client {
             closed: false,
             lost: None,
         };
-        let shared = Shared::new(core, Box::new(link));
+        let shared = Shared::new(core, Box::new(link), dial);
         tokio::spawn(task::drive(Arc::clone(&shared)));
         let handle = Arc::new(Handle { shared });
         Ok(Client { handle })
@@ -180,13 +196,29 @@ impl Client {
         }
     }
 
+    /// Asks for an allocation whose peers are reached over TCP (RFC 6062). Await it, or first say what it is to be like. The connection to the
+    /// server must be TCP or TLS.
+    ///
+    /// If the future is dropped before it is ready, the task releases the allocation as soon as it is granted.
+    pub fn allocate_tcp(&self) -> AllocateTcp<'_> {
+        AllocateTcp::new(self)
+    }
+
+    /// The transport protocol to the server.
+    pub(crate) fn transport(&self) -> turn::Transport {
+        self.handle.shared.link.transport()
+    }
+
     /// What has been counted so far.
     #[must_use]
     pub fn stats(&self) -> Stats {
         self.handle.shared.lock().stats
     }
 
-    async fn obtain(&self, options: AllocateOptions) -> Result<Allocation, AllocateError> {
+    pub(crate) async fn obtain(
+        &self,
+        options: AllocateOptions,
+    ) -> Result<Allocation, AllocateError> {
         let shared = &self.handle.shared;
         let outcome = {
             let mut core = shared.lock();
@@ -208,16 +240,20 @@ impl Client {
 }
 
 /// Waits for a connection, at most for the connect timeout.
-async fn in_time<L>(
-    server: &Server,
+pub(crate) async fn in_time<L>(
+    server: SocketAddr,
+    after: Duration,
     link: impl Future<Output = Result<L, ConnectError>>,
 ) -> Result<L, ConnectError> {
-    let after = server.connect_timeout;
     let link = timeout(after, link).await;
-    link.map_err(|_| ConnectError::TimedOut {
-        server: server.address,
-        after,
-    })?
+    link.map_err(|_| ConnectError::TimedOut { server, after })?
+}
+
+/// The randomness of a client: each has its own.
+pub(crate) fn seed() -> Result<[u8; 32], ConnectError> {
+    let mut seed = [0; 32];
+    getrandom::fill(&mut seed).map_err(|error| ConnectError::Randomness(error.to_string()))?;
+    Ok(seed)
 }
 
 /// Waits for the outcome of an Allocate request.
@@ -323,6 +359,11 @@ impl<'a> Allocate<'a> {
     /// Requires a server that can set DF towards peers (DONT-FRAGMENT).
     pub fn dont_fragment(mut self) -> Self {
         self.options.dont_fragment = true;
+        self
+    }
+
+    pub(crate) fn relay(mut self, relay: RelayWish) -> Self {
+        self.options.relay = relay;
         self
     }
 

@@ -125,12 +125,63 @@ pub enum AllocateError {
     /// This client has an allocation, or waits for one. A 5-tuple has one allocation: use another client.
     #[error("this client has an allocation already; close it first, or use another client")]
     AlreadyAllocated,
+    /// A TCP allocation requires a connection to the server over TCP or TLS (RFC 6062 §4.1).
+    #[error("a TCP allocation requires TCP or TLS to the server: use Server::tcp or Server::tls")]
+    NotStream,
     /// The TCP or TLS connection is no more.
     #[error("the connection to the server is lost: {0}")]
     Disconnected(Disconnect),
     /// The client's task has ended.
     #[error("the client is closed")]
     Closed,
+}
+
+/// Why there is no connection with a peer (RFC 6062).
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum ConnectPeerError {
+    /// The server refused, or could not connect to the peer (447: try again after 10 seconds at the earliest).
+    #[error("the Connect request failed: {0}")]
+    Request(#[source] RequestError),
+    /// The allocation has no address of the peer's family.
+    #[error("the allocation has no address of the peer's address family")]
+    PeerFamily,
+    /// The server is connecting to this peer already, for another call.
+    #[error("the server is connecting to this peer already")]
+    Connecting,
+    /// There is no data connection.
+    #[error(transparent)]
+    Data(#[from] DataConnectionError),
+    /// There is no allocation any more.
+    #[error(transparent)]
+    Ended(Ended),
+}
+
+/// Why there is no data connection (RFC 6062 §4.3). The server closes its connection with the peer after 30 seconds.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum DataConnectionError {
+    /// There is no other connection to the server.
+    #[error("no data connection: {0}")]
+    Connect(#[from] ConnectError),
+    /// The server refused: 400 if the connection with the peer is no more.
+    #[error("the ConnectionBind request failed: {0}")]
+    Request(#[source] RequestError),
+    /// The data connection ended before it was bound.
+    #[error("the data connection is lost: {0}")]
+    Disconnected(Disconnect),
+}
+
+/// Why no peer's connection was accepted (RFC 6062).
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum AcceptError {
+    /// There is no data connection; others may be accepted.
+    #[error(transparent)]
+    Data(#[from] DataConnectionError),
+    /// There is no allocation any more.
+    #[error(transparent)]
+    Ended(Ended),
 }
 
 /// Why an allocation is no more.
@@ -260,6 +311,16 @@ impl FromCall for ChannelError {
             CallError::PeerFamily => ChannelError::PeerFamily,
             CallError::NoFreeChannel => ChannelError::NoFreeChannel,
             _ => ChannelError::Ended(Ended::Closed),
+        }
+    }
+}
+
+impl FromCall for ConnectPeerError {
+    fn from_call(error: CallError) -> ConnectPeerError {
+        match error {
+            CallError::PeerFamily => ConnectPeerError::PeerFamily,
+            CallError::Connecting => ConnectPeerError::Connecting,
+            _ => ConnectPeerError::Ended(Ended::Closed),
         }
     }
 }

@@ -26,6 +26,11 @@
 //! bounded queues, whose drops are counted ([`Stats`]). Every future may be dropped at any time: nothing that was received is
 //! lost, and nothing stays allocated by accident. When the last handle is dropped, the task deletes the allocation and ends.
 //!
+//! # Peers over TCP
+//!
+//! [`Client::allocate_tcp`] asks for an allocation whose peers are reached over TCP (RFC 6062): [`TcpAllocation::connect`] and
+//! [`TcpAllocation::accept`] give a [`PeerStream`], which tokio reads and writes as any connection. Each has a connection of its own to the server.
+//!
 //! # Transports
 //!
 //! UDP is the default, [`Server::tcp`] chooses TCP, `Server::tls` chooses TLS, and `Server::dtls` chooses DTLS 1.2 (feature `tls`: rustls
@@ -39,6 +44,8 @@
 mod allocation;
 #[cfg(feature = "tokio")]
 mod client;
+#[cfg(feature = "tokio")]
+mod data_connection;
 #[cfg(all(feature = "tokio", feature = "tls"))]
 mod dtls_link;
 #[cfg(feature = "tls")]
@@ -62,6 +69,8 @@ mod stream_link;
 #[cfg(feature = "tokio")]
 mod task;
 #[cfg(feature = "tokio")]
+mod tcp;
+#[cfg(feature = "tokio")]
 mod waiters;
 
 pub use stun;
@@ -81,11 +90,13 @@ pub use {
 pub use {
     allocation::{Allocation, Peer},
     client::{Allocate, Client},
+    data_connection::PeerStream,
     error::{
-        AllocateError, BindingError, ChannelError, ConnectError, Disconnect, Ended, PermitError,
-        RecvError, RefreshError, SendError,
+        AcceptError, AllocateError, BindingError, ChannelError, ConnectError, ConnectPeerError,
+        DataConnectionError, Disconnect, Ended, PermitError, RecvError, RefreshError, SendError,
     },
     link::Link,
     server::Server,
     shared::Stats,
+    tcp::{AllocateTcp, Attempt, TcpAllocation},
 };

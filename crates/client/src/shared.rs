@@ -9,9 +9,10 @@ use tokio::sync::Notify;
 use tokio::time::Instant;
 use turn::{Mono, Now};
 
+use crate::data_connection::Dial;
 use crate::endpoint::Endpoint;
 use crate::error::{Disconnect, Ended};
-use crate::events::Events;
+use crate::events::{Attempts, Events};
 use crate::link::Link;
 use crate::queue::Queue;
 use crate::waiters::Waiters;
@@ -30,6 +31,8 @@ pub struct Stats {
     pub truncated: u64,
     /// Events that were dropped, because nobody took them.
     pub events_dropped: u64,
+    /// Connections of peers (RFC 6062) that were not told to the program, because too many waited for it.
+    pub attempts_dropped: u64,
     /// Messages of no use: late second responses, mostly.
     pub ignored: u64,
     /// Messages that are neither STUN nor ChannelData.
@@ -58,6 +61,7 @@ pub(crate) struct Core {
     pub(crate) endpoint: Endpoint,
     pub(crate) waiters: Waiters,
     pub(crate) events: Events,
+    pub(crate) attempts: Attempts,
     pub(crate) lease: Lease,
     pub(crate) queue_limit: usize,
     pub(crate) others: Queue,
@@ -88,6 +92,7 @@ impl Core {
             self.lease.ended = Some(why);
         }
         self.waiters.end_lease();
+        self.attempts.clear();
         self.wake_all();
     }
 
@@ -97,6 +102,7 @@ impl Core {
             .values()
             .for_each(|inbox| inbox.queue.wake_all());
         self.events.wake_all();
+        self.attempts.wake_all();
     }
 
     /// Queues a peer's data, for the peer's own handle if there is one.
@@ -117,16 +123,19 @@ impl Core {
 pub(crate) struct Shared {
     core: Mutex<Core>,
     pub(crate) link: Box<dyn Link>,
+    /// How other connections to the server are made.
+    pub(crate) dial: Dial,
     /// The program has asked for something: the task has to transmit it.
     pub(crate) changed: Notify,
     origin: Instant,
 }
 
 impl Shared {
-    pub(crate) fn new(core: Core, link: Box<dyn Link>) -> Arc<Shared> {
+    pub(crate) fn new(core: Core, link: Box<dyn Link>, dial: Dial) -> Arc<Shared> {
         Arc::new(Shared {
             core: Mutex::new(core),
             link,
+            dial,
             changed: Notify::new(),
             origin: Instant::now(),
         })

@@ -4,7 +4,7 @@ use std::future::{Future, poll_fn};
 use std::io::{self, Write};
 use std::net::SocketAddr;
 use std::pin::Pin;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Waker, ready};
 
 use tokio::io::ReadBuf;
@@ -14,7 +14,7 @@ use turn::Transport;
 use crate::error::ConnectError;
 use crate::link::Link;
 use crate::server::Means;
-use crate::stream::Stream;
+use crate::stream::{Incoming, Stream, Wire};
 
 /// The maximum number of queued bytes. With more, `try_send` refuses messages. It is a quarter of a second at 8 Mbit/s.
 const BACKLOG: usize = 256 * 1024;
@@ -23,7 +23,8 @@ const CHUNK: usize = 64 * 1024;
 
 /// A TCP or TLS connection to the server.
 pub(crate) struct StreamLink {
-    socket: TcpStream,
+    /// Shared only by [`StreamLink::into_parts`].
+    socket: Arc<TcpStream>,
     inner: Mutex<Inner>,
 }
 
@@ -35,7 +36,7 @@ struct Inner {
 }
 
 /// Implements `Write` for a connection. It never blocks.
-struct Socket<'a>(&'a TcpStream);
+pub(crate) struct Socket<'a>(pub(crate) &'a TcpStream);
 
 impl Write for Socket<'_> {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
@@ -68,7 +69,7 @@ impl StreamLink {
             _ => Stream::tcp(),
         };
         let link = StreamLink {
-            socket,
+            socket: Arc::new(socket),
             inner: Mutex::new(Inner {
                 stream,
                 chunk: vec![0; CHUNK].into(),
@@ -82,6 +83,20 @@ impl StreamLink {
             _ => established.map_err(tcp)?,
         }
         Ok(link)
+    }
+
+    /// Takes the connection apart. Bytes that were received and not returned as messages are in [`Incoming`].
+    ///
+    /// # Errors
+    /// Somebody else has the socket: a mistake of this crate.
+    pub(crate) fn into_parts(self) -> io::Result<(TcpStream, Wire, Incoming)> {
+        let socket = Arc::clone(&self.socket);
+        // What the link says goodbye with when it is dropped is an empty stream of TCP: nothing.
+        let stream = std::mem::replace(&mut self.lock().stream, Stream::tcp());
+        drop(self);
+        let socket = Arc::into_inner(socket).ok_or(io::ErrorKind::ResourceBusy)?;
+        let (wire, incoming) = stream.into_parts();
+        Ok((socket, wire, incoming))
     }
 
     fn lock(&self) -> MutexGuard<'_, Inner> {
@@ -154,7 +169,7 @@ fn ended(stream: &Stream) -> io::Error {
     io::Error::new(io::ErrorKind::UnexpectedEof, text)
 }
 
-fn invalid(error: crate::StreamError) -> io::Error {
+pub(crate) fn invalid(error: crate::StreamError) -> io::Error {
     io::Error::new(io::ErrorKind::InvalidData, error)
 }
 

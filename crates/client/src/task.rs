@@ -181,6 +181,15 @@ impl Core {
                     });
                 }
             }
+            Event::Connected { peer, id, .. } => _ = self.waiters.connected(peer, Ok(id)),
+            Event::ConnectFailed { peer, error } => {
+                _ = self.waiters.connected(peer, Err(error));
+            }
+            Event::PeerConnected { peer, id } => {
+                if !self.attempts.push(peer, id, now.mono) {
+                    self.stats.attempts_dropped += 1;
+                }
+            }
             other => self.note(other),
         }
     }

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::hash::Hash;
 use std::net::{IpAddr, SocketAddr};
 
-use stun::ChannelNumber;
+use stun::{ChannelNumber, ConnectionId};
 use tokio::sync::oneshot::{Receiver, Sender, channel};
 use turn::client::{Advice, Allocated, Mapped, RequestError};
 
@@ -22,6 +22,7 @@ pub(crate) struct Waiters {
     close: Vec<Sender<Outcome<()>>>,
     permit: HashMap<IpAddr, Vec<Sender<Outcome<()>>>>,
     bind: HashMap<SocketAddr, Vec<Sender<Outcome<ChannelNumber>>>>,
+    connect: HashMap<SocketAddr, Vec<Sender<Outcome<ConnectionId>>>>,
 }
 
 /// Appends a waiter, in the place of those who have given up.
@@ -76,6 +77,10 @@ impl Waiters {
         wait(self.bind.entry(peer).or_default())
     }
 
+    pub(crate) fn wait_connect(&mut self, peer: SocketAddr) -> Receiver<Outcome<ConnectionId>> {
+        wait(self.connect.entry(peer).or_default())
+    }
+
     pub(crate) fn bound_outcome(&mut self, outcome: Outcome<Box<Mapped>>) {
         if !self.binding.is_empty() {
             let _ = self.binding.remove(0).send(outcome);
@@ -104,11 +109,16 @@ impl Waiters {
         tell(&mut self.bind, &peer, outcome)
     }
 
+    pub(crate) fn connected(&mut self, peer: SocketAddr, outcome: Outcome<ConnectionId>) -> bool {
+        tell(&mut self.connect, &peer, outcome)
+    }
+
     /// No outcome will come for what hangs on the allocation: its receivers see that their senders are gone.
     pub(crate) fn end_lease(&mut self) {
         self.refresh.clear();
         self.permit.clear();
         self.bind.clear();
+        self.connect.clear();
     }
 
     /// No outcome will come at all.

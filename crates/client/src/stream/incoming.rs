@@ -34,6 +34,17 @@ impl Incoming {
         }
     }
 
+    /// The bytes that were not returned as messages, for an owner to whom they are no messages: those behind a ConnectionBind response (RFC 6062 §5.4).
+    #[must_use]
+    pub fn rest(&self) -> &[u8] {
+        &self.bytes[self.next..]
+    }
+
+    /// Takes `count` bytes of [`rest`](Incoming::rest) away, at most all of them.
+    pub fn consume(&mut self, count: usize) {
+        self.next = (self.next + count).min(self.bytes.len());
+    }
+
     /// The buffer for received bytes. It still begins with bytes that were not returned; append to it.
     pub(super) fn tail(&mut self) -> &mut Vec<u8> {
         if self.next == self.bytes.len() {

@@ -14,6 +14,8 @@ pub struct Wire {
     outgoing: Vec<u8>,
     /// The number of bytes of `outgoing` that the socket has accepted.
     written: usize,
+    /// Whether the other side has sent close_notify.
+    has_ended: bool,
 }
 
 /// TLS, and the plaintext that the next flush encrypts.
@@ -56,6 +58,7 @@ impl Wire {
             tls: None,
             outgoing: Vec::new(),
             written: 0,
+            has_ended: false,
         }
     }
 
@@ -122,14 +125,19 @@ impl Wire {
     pub fn receive(&mut self, bytes: &[u8], incoming: &mut Incoming) -> Result<(), StreamError> {
         #[cfg(feature = "tls")]
         if let Some(session) = &mut self.tls {
-            // The result says whether close_notify arrived. It is ignored: the owner sees that the server closes the connection.
-            session
+            self.has_ended |= session
                 .tls
                 .received(bytes, incoming.tail(), &mut self.outgoing)?;
             return Ok(());
         }
         incoming.tail().extend_from_slice(bytes);
         Ok(())
+    }
+
+    /// Whether the other side has said over TLS that it sends nothing more (close_notify). False over TCP, where the socket says so.
+    #[must_use]
+    pub fn has_ended(&self) -> bool {
+        self.has_ended
     }
 
     /// Queues the parts of one message. ChannelData must include its padding (RFC 8656 §12.5).
@@ -210,6 +218,14 @@ impl Wire {
             })?;
         }
         Ok(())
+    }
+
+    /// Says over TLS that nothing more will be sent (close_notify), and goes on receiving. Call it once [`backlog`](Wire::backlog) is 0.
+    pub fn finish(&mut self) {
+        #[cfg(feature = "tls")]
+        if let Some(session) = &mut self.tls {
+            session.tls.finish(&mut self.outgoing);
+        }
     }
 
     /// Ends the connection: over TLS it queues the close_notify alert. [`flush`](Wire::flush) sends it.
