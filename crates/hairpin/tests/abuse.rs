@@ -107,7 +107,7 @@ fn abuse(server: SocketAddr, pid: u32) -> (FloodReport, LoadReport, u64, u64) {
         flood.answers,
         client.total.lost,
         client.total.sent,
-        client.latency.p99_us,
+        client.latency.p99_us.unwrap_or(client.latency.max_us),
     );
     (flood, client, before, after)
 }

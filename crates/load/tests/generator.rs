@@ -168,10 +168,10 @@ fn a_stalled_server_shows_in_the_percentiles_in_proportion() {
     assert!(report.latency.max_us > 190_000.0, "{report}");
     // A tenth of all is slow, evenly: 1 % is slower than 180 ms, and 90 % hardly touched.
     assert!(
-        (150_000.0..=220_000.0).contains(&report.latency.p99_us),
+        (150_000.0..=220_000.0).contains(&report.latency.p99_us.unwrap()),
         "{report}"
     );
-    assert!(report.latency.p50_us < 20_000.0, "{report}");
+    assert!(report.latency.p50_us.unwrap() < 20_000.0, "{report}");
 }
 
 #[test]

@@ -64,7 +64,7 @@ fn a_sink_tells_good_corrupt_duplicate_and_foreign_apart() {
     let mut datagram = vec![0; 120];
     Payload::new().fill(&mut datagram, 3);
     for sequence in [0, 1, 1, 2] {
-        Payload::stamp(&mut datagram, sequence, 0);
+        Payload::stamp(&mut datagram, 1, sequence, 0);
         socket.send_to(&datagram, address).unwrap();
     }
     datagram[100] ^= 1;
@@ -104,7 +104,7 @@ fn a_source_streams_to_whoever_has_spoken() {
         .map(|_| {
             let mut buffer = [0; 300];
             let received = socket.recv(&mut buffer).unwrap();
-            payload.check(&buffer[..received]).unwrap().sequence
+            payload.check(&buffer[..received], 0).unwrap().sequence
         })
         .collect();
     assert_eq!(sequences, (0..100).collect());

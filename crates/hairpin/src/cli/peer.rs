@@ -37,7 +37,7 @@ pub(crate) struct Args {
     #[arg(long, value_name = "RATE")]
     pub(crate) source: Option<Rate>,
     /// With --source: payload of each datagram, in bytes
-    #[arg(long, value_name = "BYTES", default_value_t = 120, requires = "source")]
+    #[arg(long, value_name = "BYTES", default_value = "120", value_parser = value::size, requires = "source")]
     pub(crate) size: usize,
     /// Take and send datagrams one by one: no GRO, no GSO
     #[arg(long)]

@@ -3,6 +3,7 @@
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 use std::time::Duration;
 
+use load::measure::{parse_duration, parse_number};
 use tracing::level_filters::LevelFilter;
 
 use crate::config::{self, FromText};
@@ -12,17 +13,15 @@ const REFLECTOR_PORT: u16 = 3480;
 /// Ports of one range: more sockets than that are a mistake.
 const MOST_PORTS: u16 = 4096;
 
-/// Reads a length of time: `500ms`, `10s`, `2m`, `1h30m`.
+/// Reads a length of time: `10`, `10s`, `1.5s`, `500ms`, `1m30s`.
 pub(crate) fn duration(text: &str) -> Result<Duration, String> {
-    if let Some(number) = text.strip_suffix("ms") {
-        let number: u64 = number
-            .parse()
-            .map_err(|_| format!("`{text}` is not a length of time: write 500ms, 10s or 2m"))?;
-        return Ok(Duration::from_millis(number));
-    }
-    config::parse_seconds(text)
-        .map(Duration::from_secs)
-        .map_err(|mistake| mistake.to_string())
+    parse_duration(text).map_err(|error| error.to_string())
+}
+
+/// Reads a size in bytes: `1200`, `1200B` or `4KiB`.
+pub(crate) fn size(text: &str) -> Result<usize, String> {
+    let bytes = config::parse_bytes(text).map_err(|mistake| mistake.to_string())?;
+    usize::try_from(bytes).map_err(|error| error.to_string())
 }
 
 /// Reads a length of time that is not zero and not longer than four hours.
@@ -66,15 +65,11 @@ pub(crate) fn share(text: &str) -> Result<f64, String> {
 
 /// Reads a number of things: `10000`, `10k` or `1M`; at least one.
 pub(crate) fn count(text: &str) -> Result<u32, String> {
-    let wrong = || format!("`{text}` is not a number such as 10000, 10k or 1M");
-    let (number, scale) = match text.chars().last() {
-        Some('k') => (&text[..text.len() - 1], 1_000),
-        Some('M') => (&text[..text.len() - 1], 1_000_000),
-        _ => (text, 1u32),
-    };
-    let number: u32 = number.parse().map_err(|_| wrong())?;
-    let all = number.checked_mul(scale).filter(|&all| all > 0);
-    all.ok_or_else(wrong)
+    let number = parse_number(text).filter(|number| number.fract() == 0.0);
+    let number = number.filter(|number| (1.0..=f64::from(u32::MAX)).contains(number));
+    number
+        .map(|number| number as u32)
+        .ok_or_else(|| format!("`{text}` is not a number such as 10000, 10k or 1M"))
 }
 
 /// Multiples of a rate, in the order in which they are tried.
@@ -172,7 +167,10 @@ mod tests {
     fn times_are_read_as_people_write_them() {
         assert_eq!(duration("500ms"), Ok(Duration::from_millis(500)));
         assert_eq!(duration("1h30m"), Ok(Duration::from_secs(5400)));
-        for text in ["", "5", "ms", "-1s", "1.5ms", "soon"] {
+        assert_eq!(duration("5"), Ok(Duration::from_secs(5)));
+        assert_eq!(duration("1.5ms"), Ok(Duration::from_micros(1500)));
+        assert_eq!((size("1200"), size("4KiB")), (Ok(1200), Ok(4096)));
+        for text in ["", "ms", "-1s", "soon", "5 apples"] {
             assert!(duration(text).is_err(), "{text}");
         }
         assert!(run_time("0s").is_err() && run_time("1d").is_err() && run_time("4h").is_ok());
@@ -191,7 +189,8 @@ mod tests {
     fn counts_and_multiples_are_read_as_people_write_them() {
         assert_eq!(count("10k"), Ok(10_000));
         assert_eq!(count("7"), Ok(7));
-        for text in ["", "0", "k", "-1", "5000M", "1.5k"] {
+        assert_eq!(count("1.5k"), Ok(1500));
+        for text in ["", "0", "k", "-1", "5000M", "1.5"] {
             assert!(count(text).is_err(), "{text}");
         }
         assert_eq!(

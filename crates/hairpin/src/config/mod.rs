@@ -70,7 +70,7 @@ pub(crate) use semantics::is_private;
 pub(crate) use setting::{FromText, PinWorkers, Steering, parse_seconds, write_seconds};
 pub(crate) use sip::Sip;
 pub(crate) use sip_tls::ClientCertificates;
-pub(crate) use size::write_bytes;
+pub(crate) use size::{parse_bytes, write_bytes};
 
 use diagnostics::Report;
 use schema::Settings;

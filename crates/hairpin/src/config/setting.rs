@@ -5,6 +5,8 @@
 use std::fmt;
 use std::time::Duration;
 
+use load::measure::parse_duration;
+
 use super::diagnostics::{Diagnostic, Report};
 use super::node::{Node, Raw};
 use super::source::{Located, Location};
@@ -431,45 +433,17 @@ impl<const MIN: u64, const MAX: u64> Setting for Seconds<MIN, MAX> {
 
 const UNITS: [(&str, u64); 4] = [("d", 86_400), ("h", 3_600), ("m", 60), ("s", 1)];
 
-/// Reads `90s`, `10m`, `1h30m`, `1d` into seconds.
+/// Reads a length of time that is whole seconds: `90`, `90s`, `10m`, `1h30m`, `1d`.
 pub(crate) fn parse_seconds(text: &str) -> Result<u64, Mistake> {
-    let mut rest = text.trim();
-    if rest.is_empty() {
-        return Err(Mistake::new("empty length of time")
-            .help("write it like \"90s\", \"10m\", \"1h30m\" or \"1d\""));
+    let help = "the units are d, h, m and s, as in \"90s\", \"10m\", \"1h30m\" or \"1d\"";
+    if text.trim().is_empty() {
+        return Err(Mistake::new("empty length of time").help(help));
     }
-    let mut total = 0u64;
-    while !rest.is_empty() {
-        let digits = rest
-            .find(|c: char| !c.is_ascii_digit())
-            .unwrap_or(rest.len());
-        let (number, tail) = rest.split_at(digits);
-        let unit = &tail[..tail
-            .find(|c: char| c.is_ascii_digit())
-            .unwrap_or(tail.len())];
-        let length = UNITS
-            .iter()
-            .find(|(name, _)| *name == unit.trim())
-            .map(|(_, length)| *length);
-        let (Ok(number), Some(length)) = (number.parse::<u64>(), length) else {
-            return Err(not_a_duration(text, number, unit));
-        };
-        total = number
-            .checked_mul(length)
-            .and_then(|part| total.checked_add(part))
-            .ok_or_else(|| Mistake::new(format!("`{text}` is too long")))?;
-        rest = &tail[unit.len()..];
-    }
-    Ok(total)
-}
-
-fn not_a_duration(text: &str, number: &str, unit: &str) -> Mistake {
-    let mistake = Mistake::new(format!("`{text}` is not a length of time"));
-    match unit {
-        "" if !number.is_empty() => mistake.help(format!("say the unit: \"{number}s\"")),
-        _ => {
-            mistake.help("the units are d, h, m and s, as in \"90s\", \"10m\", \"1h30m\" or \"1d\"")
-        }
+    let time = parse_duration(text)
+        .map_err(|_| Mistake::new(format!("`{text}` is not a length of time")).help(help))?;
+    match time.subsec_nanos() {
+        0 => Ok(time.as_secs()),
+        _ => Err(Mistake::new(format!("`{text}` is not whole seconds"))),
     }
 }
 
@@ -515,6 +489,7 @@ mod tests {
     fn lengths_of_time_read_back_as_they_are_written() {
         for (text, seconds) in [
             ("90s", 90),
+            ("90", 90),
             ("10m", 600),
             ("1h30m", 5_400),
             ("1d", 86_400),
@@ -535,7 +510,7 @@ mod tests {
     fn lengths_of_time_without_sense_are_refused() {
         for text in [
             "",
-            "10",
+            "1.5s",
             "m",
             "1x",
             "1h30",

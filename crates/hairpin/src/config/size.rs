@@ -79,14 +79,16 @@ impl<const MIN: u64, const MAX: u64> FromText for Rate<MIN, MAX> {
     }
 }
 
-const UNITS: [(&str, u64); 4] = [
+const UNITS: [(&str, u64); 5] = [
     ("GiB", 1 << 30),
     ("MiB", 1 << 20),
     ("KiB", 1 << 10),
     ("B", 1),
+    ("", 1),
 ];
 
-fn parse_bytes(text: &str) -> Result<u64, Mistake> {
+/// Reads `1200`, `1200B`, `4KiB`, `2MiB` or `1GiB` into bytes.
+pub(crate) fn parse_bytes(text: &str) -> Result<u64, Mistake> {
     let text = text.trim();
     let digits = text
         .find(|c: char| !c.is_ascii_digit())
@@ -99,7 +101,6 @@ fn parse_bytes(text: &str) -> Result<u64, Mistake> {
     let (Ok(number), Some(factor)) = (number.parse::<u64>(), factor) else {
         let mistake = Mistake::new(format!("`{text}` is not a size"));
         return Err(match (number.is_empty(), unit.trim()) {
-            (false, "") => mistake.help(format!("say the unit: \"{number}B\"")),
             (false, "K" | "k" | "M" | "m" | "G" | "g" | "KB" | "MB" | "GB") => {
                 let letter = unit.trim()[..1].to_ascii_uppercase();
                 mistake.help(format!("say \"{number}{letter}iB\""))
@@ -136,6 +137,7 @@ mod tests {
             assert_eq!(written.as_deref(), Some(expected), "{text}");
         }
         assert_eq!(parse_bytes("4 mib").ok(), Some(4 << 20));
+        assert_eq!(parse_bytes("4").ok(), Some(4));
     }
 
     #[test]
@@ -155,7 +157,6 @@ mod tests {
     fn sizes_without_sense_are_refused() {
         for text in [
             "",
-            "4",
             "MiB",
             "4MB",
             "4k",

@@ -95,7 +95,7 @@ pub(super) fn flows(
             stamping,
             &request,
         ));
-        taps.push(Tap::binding(socket));
+        taps.push(Tap::binding(socket, *address));
     }
     Ok((lanes, taps))
 }

@@ -144,7 +144,7 @@ impl Loop {
                 let window = &mut self.lanes[self.turn];
                 window.waiting.push_back((window.lane.next_sequence(), now));
                 window.lane.begin(self.bursts);
-                let place = window.lane.stamp(1, shared.origin_ns, |_| now);
+                let place = window.lane.stamp(1, &shared.stamps, |_| now);
                 payload_bytes += window.lane.bytes(place, 1).1;
                 self.burst.push((self.turn as u32, place));
                 self.turn = (self.turn + 1) % self.lanes.len();

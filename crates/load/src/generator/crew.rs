@@ -95,11 +95,11 @@ impl Crew {
     }
 
     fn start_receivers(&mut self, flows: &mut Flows, receivers: usize) -> stdio::Result<()> {
-        let (count, starts) = (flows.count(), flows.starts());
+        let (ledger, starts) = (flows.ledger(), flows.starts());
         let taps = std::mem::take(&mut flows.taps);
         let hands = receivers.min(taps.len());
         for (index, taps) in deal(taps, hands).into_iter().enumerate() {
-            let receiver = Receiver::new(taps, count, starts.clone())?;
+            let receiver = Receiver::new(taps, ledger.clone(), starts.clone())?;
             let thread = self.spawn(format!("receiver-{index}"), |shared, counters, live| {
                 receiver.run(shared, counters, live)
             })?;
@@ -115,13 +115,14 @@ impl Crew {
         closed: Closed,
     ) -> stdio::Result<()> {
         let (count, starts, streams) = (flows.count(), flows.starts(), flows.streams.len());
+        let ledger = flows.ledger();
         let taps = std::mem::take(&mut flows.taps);
         let workers = workers.min(taps.len()).min(closed.window as usize);
         let hands = deal(taps, workers);
         let mut lanes = lanes_by_tap(flows, &hands);
         lanes.retain(|lanes| !lanes.is_empty());
         for (index, (taps, lanes)) in hands.into_iter().zip(lanes).enumerate() {
-            let receiver = Receiver::new(taps, count, starts.clone())?;
+            let receiver = Receiver::new(taps, ledger.clone(), starts.clone())?;
             let settings = closed.part(index, workers);
             let worker = Loop::new(receiver, lanes, streams, count, settings);
             let thread = self.spawn(format!("worker-{index}"), |shared, counters, live| {

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use io::Flushed;
 
+use super::odd::Oddities;
 use super::tap::Troubles;
 use super::{Lane, Tap};
 use crate::measure::{Arrival, Latency};
@@ -40,6 +41,8 @@ pub(super) struct Left {
     /// Those of them that ought to be answered: not garbage.
     pub(super) requests: u64,
     pub(super) late: u64,
+    /// How much later than it was meant to each of them left.
+    pub(super) delay: Latency,
     pub(super) not_sent: u64,
     /// What became of all, warm-up included.
     pub(super) flushed: Flushed,
@@ -54,6 +57,8 @@ pub(super) struct Came {
     pub(super) received_bytes: u64,
     pub(super) reordered: u64,
     pub(super) duplicates: u64,
+    /// What came and was nothing that was sent.
+    pub(super) odd: Oddities,
     /// Answers to what is not measured.
     pub(super) answers: u64,
     pub(super) answer_bytes: u64,
@@ -102,6 +107,7 @@ impl Came {
         self.received_bytes += other.received_bytes;
         self.reordered += other.reordered;
         self.duplicates += other.duplicates;
+        self.odd += other.odd;
         self.answers += other.answers;
         self.answer_bytes += other.answer_bytes;
         self.succeeded += other.succeeded;
@@ -134,6 +140,7 @@ impl Left {
         self.measured_bytes += other.measured_bytes;
         self.requests += other.requests;
         self.late += other.late;
+        self.delay.merge(&other.delay);
         self.not_sent += other.not_sent;
         self.flushed += other.flushed;
         for (reason, count) in &other.not_begun {

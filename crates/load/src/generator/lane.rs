@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use io::{SendTo, UdpSocket};
 
+use super::stamps::{IdStamp, Stamps};
 use crate::Socket;
 use crate::garbage::{Corpus, Sources};
 use crate::measure::Payload;
@@ -31,8 +32,8 @@ pub enum Stamping {
         /// The peer's address is an IPv6 one.
         v6: bool,
     },
-    /// In the transaction ID of a STUN request: 24 bits of flow, 32 of sequence, 40 of time in units of 16 ns since the
-    /// start of the run (4.8 hours).
+    /// In the transaction ID of a STUN request: flow, the end of the sequence number, time since the start of the run (4.8 hours) and a
+    /// check, all of which look otherwise in each run.
     TransactionId,
 }
 
@@ -42,6 +43,8 @@ pub struct Lane {
     pub(super) socket: Socket,
     pub(super) to: SocketAddr,
     pub(super) flow: u32,
+    /// Where its datagrams arrive.
+    arrives: usize,
     content: Content,
     sequence: u64,
 }
@@ -64,14 +67,6 @@ enum Content {
         corpus: Arc<Corpus>,
         sources: Sources,
     },
-}
-
-/// What a stamp in a transaction ID says: flow, sequence, and time since the start of the run.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct IdStamp {
-    pub(super) flow: u32,
-    pub(super) sequence: u64,
-    pub(super) since_origin_ns: u64,
 }
 
 /// Offset of the transaction ID in a STUN message (RFC 8489 §5).
@@ -128,13 +123,35 @@ impl Lane {
             slot: 0,
             last: 0,
         };
+        let socket = socket.into();
         Lane {
-            socket: socket.into(),
+            arrives: socket.identity(),
+            socket,
             to,
             flow,
             content,
             sequence: 0,
         }
+    }
+
+    /// Its datagrams arrive at another socket than the one that sends them: elsewhere they are misdelivered.
+    #[must_use]
+    pub(super) fn arriving_at(mut self, socket: &Socket) -> Lane {
+        self.arrives = socket.identity();
+        self
+    }
+
+    /// Where its datagrams are to arrive, and with how many bytes of payload; `None` if nothing of it is measured.
+    pub(super) fn expected(&self) -> Option<(usize, usize)> {
+        let Content::Measured {
+            stamping,
+            frame_len,
+            ..
+        } = &self.content
+        else {
+            return None;
+        };
+        Some((self.arrives, stamping.payload(*frame_len).len()))
     }
 
     /// A flow of garbage, from `sources` in turn. Nothing of it is measured.
@@ -145,8 +162,10 @@ impl Lane {
         corpus: Arc<Corpus>,
         sources: Sources,
     ) -> Lane {
+        let socket = Socket::from(socket);
         Lane {
-            socket: socket.into(),
+            arrives: socket.identity(),
+            socket,
             to,
             flow: 0,
             content: Content::Garbage { corpus, sources },
@@ -183,7 +202,7 @@ impl Lane {
     pub(super) fn stamp(
         &mut self,
         count: usize,
-        origin_ns: u64,
+        stamps: &Stamps,
         mut intended_ns: impl FnMut(u64) -> u64,
     ) -> usize {
         let first = self.sequence;
@@ -204,22 +223,24 @@ impl Lane {
         let frames = &mut ring[place * *frame_len..][..count * *frame_len];
         for (frame, n) in frames.chunks_exact_mut(*frame_len).zip(0..) {
             let (sequence, intended_ns) = (first + n, intended_ns(n));
-            let id = || IdStamp {
-                flow,
-                sequence,
-                since_origin_ns: intended_ns.saturating_sub(origin_ns),
+            let id = || {
+                stamps.encode(IdStamp {
+                    flow,
+                    sequence,
+                    intended_ns,
+                })
             };
             match *stamping {
                 Stamping::Payload { at, .. } => {
-                    Payload::stamp(&mut frame[at..], sequence, intended_ns)
+                    Payload::stamp(&mut frame[at..], stamps.run, sequence, intended_ns)
                 }
                 Stamping::Indication { at, v6, .. } => {
                     // RFC 8489 §5: the ID of an indication is as unique as that of a request.
-                    change_id(frame, &id().encode(), v6);
-                    Payload::stamp(&mut frame[at..], sequence, intended_ns);
+                    change_id(frame, &id(), v6);
+                    Payload::stamp(&mut frame[at..], stamps.run, sequence, intended_ns);
                 }
                 Stamping::TransactionId => {
-                    frame[ID_AT..ID_AT + ID_LEN].copy_from_slice(&id().encode());
+                    frame[ID_AT..ID_AT + ID_LEN].copy_from_slice(&id());
                 }
             }
         }
@@ -310,41 +331,9 @@ fn change_id(frame: &mut [u8], id: &[u8; ID_LEN], v6: bool) {
     frame[ID_AT..ID_AT + ID_LEN].copy_from_slice(id);
 }
 
-impl IdStamp {
-    pub(super) fn encode(self) -> [u8; ID_LEN] {
-        let mut id = [0; ID_LEN];
-        id[..3].copy_from_slice(&self.flow.to_be_bytes()[1..]);
-        id[3..7].copy_from_slice(&(self.sequence as u32).to_be_bytes());
-        id[7..].copy_from_slice(&(self.since_origin_ns / 16).to_be_bytes()[3..]);
-        id
-    }
-
-    pub(super) fn decode(id: &[u8; ID_LEN]) -> IdStamp {
-        let number = |bytes: &[u8]| {
-            bytes
-                .iter()
-                .fold(0u64, |sum, &byte| sum << 8 | u64::from(byte))
-        };
-        IdStamp {
-            flow: number(&id[..3]) as u32,
-            sequence: number(&id[3..7]),
-            since_origin_ns: number(&id[7..]) * 16,
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-    use proptest::prelude::*;
-
-    proptest! {
-        #[test]
-        fn a_transaction_id_carries_its_stamp(flow in 0u32..1 << 24, sequence in 0u64..1 << 32, units in 0u64..1 << 40) {
-            let stamp = IdStamp { flow, sequence, since_origin_ns: units * 16 };
-            prop_assert_eq!(IdStamp::decode(&stamp.encode()), stamp);
-        }
-    }
 
     fn lane(stamping: Stamping, frame: &[u8]) -> Lane {
         let any = "127.0.0.1:0".parse().unwrap();
@@ -359,18 +348,20 @@ mod tests {
         let mut lane = lane(Stamping::Payload { at: 4, padding: 0 }, &frame);
         lane.prepare(3);
         lane.begin(1);
-        let one = lane.stamp(1, 0, |_| 100);
+        let stamps = Stamps::new(0);
+        let one = lane.stamp(1, &stamps, |_| 100);
         lane.begin(1);
-        let two = lane.stamp(2, 0, |n| 101 + n);
+        let two = lane.stamp(2, &stamps, |n| 101 + n);
         for (n, place) in [(0, one), (1, two), (2, two + 1)] {
-            let stamp = Payload::new().check(&lane.frame(place)[4..]).unwrap();
+            let stamp = Payload::new().check(&lane.frame(place)[4..], 0).unwrap();
             assert_eq!((stamp.sequence, stamp.intended_ns), (n, 100 + n));
+            assert_eq!(stamp.run, stamps.run);
         }
         let (train, length) = lane.train(two, 2).unwrap();
         assert_eq!((train.len(), length), (68, 34));
         assert_eq!(lane.bytes(two, 2), (68, 60));
         lane.begin(2);
-        assert_eq!(lane.stamp(3, 0, |_| 0), one, "then it starts over");
+        assert_eq!(lane.stamp(3, &stamps, |_| 0), one, "then it starts over");
     }
 
     #[test]
@@ -388,13 +379,13 @@ mod tests {
             lane.prepare(2);
             for burst in 1..4 {
                 lane.begin(burst);
-                let place = lane.stamp(2, 0, |n| 16 * (burst + n));
+                let place = lane.stamp(2, &Stamps::new(0), |n| 64 * (burst + n));
                 assert_ne!(lane.frame(place)[8..20], lane.frame(place + 1)[8..20]);
                 for place in [place, place + 1] {
                     let message = stun::Message::parse(lane.frame(place)).unwrap();
                     assert_eq!(message.get(), Ok(Some(stun::XorPeerAddress(peer))));
                     let payload = message.get::<stun::Data<'_>>().unwrap().unwrap().0;
-                    assert!(Payload::new().check(payload).is_ok());
+                    assert!(Payload::new().check(payload, 0).is_ok());
                 }
                 assert_eq!(lane.bytes(place, 1), (at as u64 + 28, 25));
             }

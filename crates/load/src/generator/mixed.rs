@@ -202,12 +202,14 @@ impl Calls {
     fn up(&self, frames: &Frames, call: u32, flow: u32) -> Lane {
         let peer = self.peer(call).local_addr();
         let (client, channel) = (&self.clients[call as usize], self.channels[call as usize]);
-        frames.lane(client, flow, peer, channel)
+        let lane = frames.lane(client, flow, peer, channel);
+        lane.arriving_at(&self.peer(call).clone().into())
     }
 
     fn down(&self, frames: &Frames, call: u32, flow: u32) -> Lane {
         let relayed = self.relayed[call as usize];
-        frames.peer_lane(self.peer(call).clone(), flow, relayed)
+        let lane = frames.peer_lane(self.peer(call).clone(), flow, relayed);
+        lane.arriving_at(&self.clients[call as usize].socket)
     }
 
     fn into_taps(self) -> Vec<Tap> {

@@ -9,6 +9,7 @@ use super::{Lane, Stopper, Tap};
 use crate::Via;
 use crate::measure::{Counter, Schedule};
 use crate::peer::Peer;
+use crate::report::Pace;
 
 /// Everything a [`Run`](super::Run) needs. Built by a workload, such as [`binding`](super::binding) or
 /// [`relay`](super::relay). Until told otherwise it sends as fast as it can. Dropping it releases what was allocated for it.
@@ -249,6 +250,17 @@ impl Plan {
                 .iter()
                 .map(|stream| stream.schedule.as_ref().map(rate))
                 .sum(),
+        }
+    }
+
+    /// What decides when the next send is due.
+    pub(super) fn pace(&self) -> Pace {
+        match (&self.work, self.closed, self.offered_rate()) {
+            (_, Some(_), _) => Pace::Closed,
+            (_, None, Some(_)) => Pace::Open,
+            // Without a schedule these keep a window.
+            (Work::Sip(_) | Work::Churn(_), None, None) => Pace::Closed,
+            (Work::Flows(_), None, None) => Pace::FlatOut,
         }
     }
 

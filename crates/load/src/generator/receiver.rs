@@ -10,8 +10,11 @@ use turn::{Mono, Now};
 
 use super::Tap;
 use super::end::{Came, End};
+use super::expected::{self, Ledger};
 use super::live::Live;
+use super::odd::Oddity;
 use super::shared::Shared;
+use super::stamps::{IdStamp, SEQUENCE_BITS};
 use super::tap::{Decoded, Troubles};
 use crate::measure::{Arrival, Counter, Counters, FlowTracker, Latency, Payload};
 use crate::socket::{CHUNK, Connection, Socket};
@@ -39,6 +42,8 @@ pub(super) struct Receiver {
 pub(super) struct Book {
     payload: Payload,
     flows: Vec<FlowTracker>,
+    /// What each flow's datagrams are to look like, and where.
+    ledger: Ledger,
     /// The first flow of each part.
     starts: Vec<u32>,
     pub(super) came: Came,
@@ -46,7 +51,7 @@ pub(super) struct Book {
 }
 
 impl Receiver {
-    pub(super) fn new(taps: Vec<Tap>, flows: u32, starts: Vec<u32>) -> stdio::Result<Receiver> {
+    pub(super) fn new(taps: Vec<Tap>, ledger: Ledger, starts: Vec<u32>) -> stdio::Result<Receiver> {
         let poller = Poller::new()?;
         for (index, tap) in taps.iter().enumerate() {
             poller.add(&tap.socket, index as u64, Interest::Read)?;
@@ -67,7 +72,7 @@ impl Receiver {
             batch: RecvBatch::new(64, slot),
             chunk: vec![0; if streams { CHUNK } else { 0 }].into(),
             full: Vec::new(),
-            book: Book::new(flows, starts),
+            book: Book::new(ledger, starts),
             troubles: Troubles::default(),
         })
     }
@@ -154,17 +159,25 @@ impl Receiver {
         if socket.recv(0, &mut self.batch).is_err() {
             return;
         }
-        counters.add(Counter::Overflow, self.batch.overflow());
         let now = now();
+        if now.mono.0 >= shared.measure_ns {
+            counters.add(Counter::Overflow, self.batch.overflow());
+        }
         let mut control = false;
-        let origin_ns = shared.origin_ns;
+        let identity = tap.socket.identity();
         for run in self.batch.iter() {
             for datagram in run.segments() {
-                let decoded = tap.decode(&self.book.payload, origin_ns, now, run.from, datagram);
+                let mut decoded =
+                    tap.decode(&self.book.payload, &shared.stamps, now, run.from, datagram);
+                if run.truncated {
+                    decoded = Decoded::Odd(Oddity::Truncated);
+                }
                 control |= decoded == Decoded::Control;
-                if let Some((flow, sequence)) =
-                    self.book.note(decoded, now.mono.0, shared, counters)
-                {
+                let here = Here {
+                    identity,
+                    now_ns: now.mono.0,
+                };
+                if let Some((flow, sequence)) = self.book.note(decoded, here, shared, counters) {
                     arrived(flow, sequence);
                 }
             }
@@ -184,14 +197,18 @@ impl Receiver {
         arrived: &mut impl FnMut(u32, u64),
     ) {
         let tap = &mut self.taps[index];
-        let (mut came_at, origin_ns) = (None, shared.origin_ns);
+        let (mut came_at, identity) = (None, tap.socket.identity());
         let (book, mut control) = (&mut self.book, false);
         let read = connection.read(&mut self.chunk, |message| {
             // The time after the read, one for all messages that it brought.
             let now = *came_at.get_or_insert_with(now);
-            let decoded = tap.decode_message(&book.payload, origin_ns, now, message);
+            let decoded = tap.decode_message(&book.payload, &shared.stamps, now, message);
             control |= decoded == Decoded::Control;
-            if let Some((flow, sequence)) = book.note(decoded, now.mono.0, shared, counters) {
+            let here = Here {
+                identity,
+                now_ns: now.mono.0,
+            };
+            if let Some((flow, sequence)) = book.note(decoded, here, shared, counters) {
                 arrived(flow, sequence);
             }
         });
@@ -240,11 +257,21 @@ impl Receiver {
     }
 }
 
+/// Where and when something arrived.
+#[derive(Clone, Copy)]
+struct Here {
+    /// Of the socket.
+    identity: usize,
+    now_ns: u64,
+}
+
 impl Book {
-    fn new(flows: u32, starts: Vec<u32>) -> Book {
+    fn new(ledger: Ledger, starts: Vec<u32>) -> Book {
+        let tracker = FlowTracker::with_memory(expected::memory(ledger.len()));
         Book {
             payload: Payload::new(),
-            flows: vec![FlowTracker::default(); flows as usize],
+            flows: vec![tracker; ledger.len()],
+            ledger,
             came: Came::of_parts(starts.len()),
             starts,
             live: Live::default(),
@@ -256,63 +283,115 @@ impl Book {
     fn note(
         &mut self,
         decoded: Decoded,
-        now_ns: u64,
+        here: Here,
         shared: &Shared,
         counters: &Counters,
     ) -> Option<(u32, u64)> {
         match decoded {
-            Decoded::Measured {
-                flow,
-                sequence,
-                intended_ns,
+            Decoded::Payload {
+                stamp,
                 bytes,
+                intact,
             } => {
-                let Some(tracker) = self.flows.get_mut(flow as usize) else {
-                    counters.add(Counter::Foreign, 1);
+                let expected = self.ledger.get(stamp.flow as usize);
+                let expected = expected.copied().unwrap_or_default();
+                let odd = match () {
+                    () if stamp.run != shared.stamps.run => Oddity::OtherRun,
+                    () if expected.arrives != here.identity => Oddity::Misdelivered,
+                    () if bytes != expected.length => Oddity::Truncated,
+                    () if !intact => Oddity::Corrupt,
+                    () => {
+                        let id = (stamp.flow, stamp.sequence, stamp.intended_ns);
+                        return self.arrived(id, bytes, here, shared, counters);
+                    }
+                };
+                // The time of another run says nothing.
+                let at_ns = match odd {
+                    Oddity::OtherRun => here.now_ns,
+                    _ => stamp.intended_ns,
+                };
+                self.odd(odd, at_ns, shared, counters);
+            }
+            Decoded::Bound { stamp, bytes } => match self.answers(stamp, here) {
+                Some(id) => return self.arrived(id, bytes, here, shared, counters),
+                None => self.odd(Oddity::UnknownId, here.now_ns, shared, counters),
+            },
+            Decoded::Refused { stamp, code } => {
+                let Some((flow, sequence, intended_ns)) = self.answers(stamp, here) else {
+                    self.odd(Oddity::UnknownId, here.now_ns, shared, counters);
                     return None;
                 };
-                let arrival = tracker.arrived(sequence, intended_ns, now_ns);
-                counters.add(counter(arrival), 1);
-                let latency_ns = now_ns.saturating_sub(intended_ns);
-                if shared.measured(intended_ns) {
-                    let part = self.starts.partition_point(|&start| start <= flow) - 1;
-                    self.came.note(arrival, bytes, latency_ns, part);
-                }
-                if arrival == Arrival::Duplicate {
-                    return None;
-                }
-                self.live.record_ns(latency_ns);
-                counters.add(Counter::ReceivedBytes, bytes as u64);
-                return Some((flow, sequence));
-            }
-            Decoded::Refused {
-                flow,
-                sequence,
-                code,
-            } => {
                 counters.add(Counter::Failed, 1);
-                *self.came.errors.entry(code).or_default() += 1;
+                if shared.measured(intended_ns) {
+                    *self.came.errors.entry(code).or_default() += 1;
+                }
                 return Some((flow, sequence));
             }
             Decoded::Answer(bytes) => {
                 counters.add(Counter::Received, 1);
                 counters.add(Counter::ReceivedBytes, bytes as u64);
-                if (shared.measure_ns..shared.end_ns).contains(&now_ns) {
+                if (shared.measure_ns..shared.end_ns).contains(&here.now_ns) {
                     self.came.answers += 1;
                     self.came.answer_bytes += bytes as u64;
                 }
             }
             Decoded::Control => {}
-            Decoded::Corrupt => counters.add(Counter::Corrupt, 1),
-            Decoded::Foreign => counters.add(Counter::Foreign, 1),
+            Decoded::Odd(odd) => self.odd(odd, here.now_ns, shared, counters),
         }
         None
+    }
+
+    /// The request that a stamp names, if this socket has made it.
+    fn answers(&self, stamp: IdStamp, here: Here) -> Option<(u32, u64, u64)> {
+        let expected = self.ledger.get(stamp.flow as usize)?;
+        let tracker = self.flows.get(stamp.flow as usize)?;
+        let sequence = tracker.nearest(stamp.sequence, SEQUENCE_BITS);
+        let is_ours = expected.arrives == here.identity && stamp.intended_ns <= here.now_ns;
+        is_ours.then_some((stamp.flow, sequence, stamp.intended_ns))
+    }
+
+    fn odd(&mut self, odd: Oddity, at_ns: u64, shared: &Shared, counters: &Counters) {
+        // Whoever sends nonsense is alive.
+        counters.add(Counter::Heard, 1);
+        if at_ns >= shared.measure_ns {
+            self.came.odd.add(odd);
+        }
+    }
+
+    fn arrived(
+        &mut self,
+        (flow, sequence, intended_ns): (u32, u64, u64),
+        bytes: usize,
+        here: Here,
+        shared: &Shared,
+        counters: &Counters,
+    ) -> Option<(u32, u64)> {
+        let tracker = self.flows.get_mut(flow as usize)?;
+        let arrival = tracker.arrived(sequence, intended_ns, here.now_ns);
+        if arrival == Arrival::Late {
+            if shared.measured(intended_ns) {
+                self.odd(Oddity::Late, intended_ns, shared, counters);
+            }
+            return None;
+        }
+        counters.add(counter(arrival), 1);
+        let latency_ns = here.now_ns.saturating_sub(intended_ns);
+        if shared.measured(intended_ns) {
+            let part = self.starts.partition_point(|&start| start <= flow) - 1;
+            self.came.note(arrival, bytes, latency_ns, part);
+        }
+        if arrival == Arrival::Duplicate {
+            return None;
+        }
+        self.live.record_ns(latency_ns);
+        counters.add(Counter::ReceivedBytes, bytes as u64);
+        Some((flow, sequence))
     }
 }
 
 fn counter(arrival: Arrival) -> Counter {
     match arrival {
-        Arrival::Duplicate => Counter::Duplicate,
+        Arrival::Duplicate | Arrival::Late => Counter::Duplicate,
         Arrival::InOrder | Arrival::Reordered => Counter::Received,
     }
 }

@@ -307,14 +307,19 @@ impl Sides {
                 let parts = &clients[client as usize];
                 let flow = up.len() as u32;
                 let lane = frames.lane(parts, flow, self.addresses[place], channel);
-                up.push(lane);
+                up.push(match &self.kind {
+                    Kind::Own(_, sockets) => lane.arriving_at(&sockets[place].clone().into()),
+                    Kind::Pairs(_) => lane.arriving_at(&clients[place].socket),
+                    Kind::Echo => lane,
+                });
             }
         }
         for &(client, place) in &pairs {
             if let (Kind::Own(_, sockets), (_, true)) = (&self.kind, self.directions(client)) {
                 let flow = (up.len() + down.len()) as u32;
                 let to = relayed[client as usize];
-                down.push(frames.peer_lane(sockets[place].clone(), flow, to));
+                let lane = frames.peer_lane(sockets[place].clone(), flow, to);
+                down.push(lane.arriving_at(&clients[client as usize].socket));
             }
         }
         let mut taps: Vec<Tap> = clients.into_iter().map(Tap::turn).collect();

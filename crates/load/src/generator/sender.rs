@@ -32,6 +32,8 @@ pub(super) struct Sender {
     trains: Option<Trains>,
     gather: Gather,
     runs: Vec<Run>,
+    /// When each datagram of the burst was meant to leave.
+    meant: Vec<u64>,
     /// Bursts so far.
     bursts: u64,
 }
@@ -146,7 +148,7 @@ impl Track {
         burst: u64,
         now: u64,
         shared: &Shared,
-        runs: &mut Vec<Run>,
+        (runs, meant): (&mut Vec<Run>, &mut Vec<u64>),
     ) -> Stamped {
         let mut stamped = Stamped::default();
         let train = self.share.train();
@@ -162,11 +164,12 @@ impl Track {
                 let due = schedule.and_then(|schedule| at(schedule, first + more, shared));
                 let due = due.unwrap_or(now);
                 late += u64::from(now.saturating_sub(due) > LATE_NS);
+                meant.push(due);
                 due
             };
             let lane = &mut self.lanes[index];
             lane.begin(burst);
-            let place = lane.stamp(count as usize, shared.origin_ns, intended);
+            let place = lane.stamp(count as usize, &shared.stamps, intended);
             let (frame_bytes, payload_bytes) = lane.bytes(place, count as usize);
             stamped.late += late;
             stamped.frame_bytes += frame_bytes;
@@ -191,6 +194,7 @@ impl Sender {
             trains: gso.map(Trains::new),
             gather: Gather::default(),
             runs: Vec::with_capacity(BURST as usize),
+            meant: Vec::with_capacity(BURST as usize),
             bursts: 0,
         }
     }
@@ -274,7 +278,8 @@ impl Sender {
             };
             self.bursts += 1;
             self.runs.clear();
-            stamped += track.stamp(n..end, self.bursts, now, shared, &mut self.runs);
+            let room = (&mut self.runs, &mut self.meant);
+            stamped += track.stamp(n..end, self.bursts, now, shared, room);
             let (queue, gather) = (&mut self.queue, &mut self.gather);
             flushed += send(queue, gather, self.trains.as_mut(), track, &self.runs);
             n = end;
@@ -282,12 +287,17 @@ impl Sender {
         count(&flushed, stamped.late, counters);
         left.flushed += flushed;
         if shared.measured(first) {
+            let gone_ns = clock::monotonic_ns();
+            for meant_ns in self.meant.drain(..) {
+                left.delay.record_ns(gone_ns.saturating_sub(meant_ns));
+            }
             left.note(&flushed, stamped.payload_bytes, stamped.frame_bytes);
             left.late += stamped.late;
             if track.lanes[0].is_measured() {
                 left.requests += flushed.sent;
             }
         }
+        self.meant.clear();
         if flushed.would_block > 0 && track.schedule.is_none() {
             std::thread::sleep(DRAIN);
         }

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use io::clock;
 
+use super::stamps::Stamps;
 use super::{Plan, Stopper};
 
 /// Between starting the threads and time zero of the schedule.
@@ -21,6 +22,8 @@ pub(super) struct Shared {
     pub(super) end_ns: u64,
     /// How long to wait then for what is on its way.
     pub(super) linger: Duration,
+    /// What its datagrams are told by.
+    pub(super) stamps: Stamps,
     /// The user's.
     stopper: Stopper,
     /// The run's own: it has seen enough.
@@ -62,6 +65,7 @@ impl Shared {
             measure_ns,
             end_ns: measure_ns + course.duration.as_nanos() as u64,
             linger: course.linger,
+            stamps: Stamps::new(origin_ns),
             stopper: course.stopper.clone(),
             quit: AtomicBool::new(false),
             receivers_off: AtomicBool::new(false),

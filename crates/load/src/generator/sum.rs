@@ -10,7 +10,7 @@ use super::tap::Troubles;
 use super::warnings;
 use crate::Via;
 use crate::measure::{Counter, Counters, Snapshot};
-use crate::report::{Ending, LoadReport, Sending, ThreadUse};
+use crate::report::{Ending, LoadReport, OwnDelay, Pace, Sending, ThreadUse};
 
 /// What is known before a run.
 pub(super) fn head(plan: &Plan) -> LoadReport {
@@ -29,6 +29,7 @@ pub(super) fn head(plan: &Plan) -> LoadReport {
     run.latency_is.clone_from(&plan.latency_is);
     run.warm_up_s = plan.warm_up.as_secs_f64();
     run.offered_rate = plan.offered_rate();
+    run.pace = plan.pace();
     if let Some(closed) = plan.closed {
         let window = closed.window.to_string();
         run.settings.insert("closed loop".to_owned(), window);
@@ -66,6 +67,9 @@ pub(super) fn sum(report: &mut LoadReport, plan: &Plan, counters: &[Counters], e
     report.errors = came.errors;
     for (&code, count) in &troubles.codes {
         *report.errors.entry(code).or_default() += count;
+    }
+    if report.run.pace == Pace::Open {
+        report.own_delay = Some(OwnDelay::of(&left.delay));
     }
     report.sending = sending(plan.gso, &left);
     // The kernel counts what it told our sockets of as well.
@@ -105,7 +109,7 @@ fn totals(report: &mut LoadReport, plan: &Plan, came: &Came, left: &Left, all: &
     let total = &mut report.total;
     total.sent = left.measured;
     total.sent_bytes = left.measured_bytes;
-    total.late = left.late;
+    total.sent_late = left.late;
     total.not_sent = left.not_sent;
     total.received = came.received;
     total.received_bytes = came.received_bytes;
@@ -113,7 +117,7 @@ fn totals(report: &mut LoadReport, plan: &Plan, came: &Came, left: &Left, all: &
     total.duplicates = came.duplicates;
     total.succeeded = came.succeeded;
     total.failed = came.failed;
-    total.corrupt = all.get(Counter::Corrupt);
+    came.odd.tell(total);
     total.overflow += all.get(Counter::Overflow);
     match &plan.work {
         Work::Flows(flows) if flows.one_sided => {
@@ -123,7 +127,9 @@ fn totals(report: &mut LoadReport, plan: &Plan, came: &Came, left: &Left, all: &
             total.received = came.answers + came.received;
             total.received_bytes = came.answer_bytes + came.received_bytes;
         }
-        _ => total.lost = total.sent.saturating_sub(total.received),
+        _ => {
+            total.lost = total.sent.saturating_sub(total.received + total.late);
+        }
     }
 }
 

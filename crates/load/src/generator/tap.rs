@@ -6,14 +6,15 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 
 use ::io::UdpSocket;
-use stun::{Class, ErrorCode, Message};
+use stun::{Class, ErrorCode, Message, XorMappedAddress};
 use turn::client::{Client, Event, Loss, Received, RequestError};
 use turn::{Mono, Now};
 
-use super::lane::IdStamp;
+use super::odd::Oddity;
+use super::stamps::{IdStamp, Stamps};
 use crate::Socket;
 use crate::client::ClientParts;
-use crate::measure::{Payload, PayloadError};
+use crate::measure::{Payload, PayloadError, Stamp};
 
 /// How to make sense of what a socket receives.
 #[derive(Debug)]
@@ -22,7 +23,12 @@ pub enum Decoder {
     /// Measured payloads as they are: a peer's socket.
     Raw,
     /// Answers to the Binding requests of a [`Stamping::TransactionId`](super::Stamping) lane.
-    Binding,
+    Binding {
+        /// Whose answers they are.
+        server: SocketAddr,
+        /// What they must say.
+        mapped: Mapped,
+    },
     /// Answers to garbage: counted, not read.
     Answers,
     /// The socket of a TURN client: ChannelData and Data indications with measured payloads, and the client's own
@@ -42,27 +48,35 @@ pub struct Tap {
     pub(super) decoder: Decoder,
 }
 
+/// The mapped address that answers must have.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Mapped {
+    /// This one: nothing between this machine and the server changes it.
+    Is(SocketAddr),
+    /// That of the first answer: there may be a NAT.
+    First,
+}
+
 /// What a datagram was.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Decoded {
-    Measured {
-        flow: u32,
-        sequence: u64,
-        intended_ns: u64,
+    /// A measured payload with a head that is whole.
+    Payload {
+        stamp: Stamp,
         bytes: usize,
+        /// What follows the head is what was sent.
+        intact: bool,
     },
+    /// A success response to a measured request.
+    Bound { stamp: IdStamp, bytes: usize },
     /// An error response to a measured request.
-    Refused {
-        flow: u32,
-        sequence: u64,
-        code: u16,
-    },
+    Refused { stamp: IdStamp, code: u16 },
     /// An answer to what was not measured.
     Answer(usize),
     /// The client's own business.
     Control,
-    Corrupt,
-    Foreign,
+    /// Nothing that was sent.
+    Odd(Oddity),
 }
 
 /// What befell the clients of a receiver during a run.
@@ -89,12 +103,14 @@ impl Tap {
         }
     }
 
-    /// Binding responses arrive.
+    /// Binding responses of `server` arrive.
     #[must_use]
-    pub fn binding(socket: impl Into<Socket>) -> Tap {
+    pub fn binding(socket: impl Into<Socket>, server: SocketAddr) -> Tap {
+        let socket = socket.into();
+        let mapped = Mapped::of(socket.local_addr(), server);
         Tap {
-            socket: socket.into(),
-            decoder: Decoder::Binding,
+            socket,
+            decoder: Decoder::Binding { server, mapped },
         }
     }
 
@@ -135,15 +151,17 @@ impl Tap {
     pub(super) fn decode(
         &mut self,
         payload: &Payload,
-        origin_ns: u64,
+        stamps: &Stamps,
         now: Now,
         from: SocketAddr,
         datagram: &[u8],
     ) -> Decoded {
         match &self.decoder {
             // RFC 8656 §3.2: an allocation is tied to its 5-tuple; nobody but the server speaks to this socket.
-            Decoder::Turn { server, .. } if *server != from => Decoded::Foreign,
-            _ => self.decode_message(payload, origin_ns, now, datagram),
+            Decoder::Turn { server, .. } | Decoder::Binding { server, .. } if *server != from => {
+                Decoded::Odd(Oddity::Foreign)
+            }
+            _ => self.decode_message(payload, stamps, now, datagram),
         }
     }
 
@@ -152,18 +170,18 @@ impl Tap {
     pub(super) fn decode_message(
         &mut self,
         payload: &Payload,
-        origin_ns: u64,
+        stamps: &Stamps,
         now: Now,
         datagram: &[u8],
     ) -> Decoded {
         match &mut self.decoder {
-            Decoder::Raw => measured(payload, datagram),
-            Decoder::Binding => binding(origin_ns, datagram),
+            Decoder::Raw => measured(payload, datagram, now),
+            Decoder::Binding { mapped, .. } => binding(stamps, mapped, datagram),
             Decoder::Answers => Decoded::Answer(datagram.len()),
             Decoder::Turn { client, .. } => match client.handle_input(now, datagram) {
-                Received::Data { payload: range, .. } => measured(payload, &datagram[range]),
+                Received::Data { payload: range, .. } => measured(payload, &datagram[range], now),
                 Received::Handled | Received::Ignored(_) => Decoded::Control,
-                Received::NotMine => Decoded::Foreign,
+                Received::NotMine => Decoded::Odd(Oddity::Foreign),
             },
         }
     }
@@ -247,45 +265,90 @@ impl Troubles {
     }
 }
 
-#[inline]
-fn measured(payload: &Payload, bytes: &[u8]) -> Decoded {
-    match payload.check(bytes) {
-        Ok(stamp) => Decoded::Measured {
-            flow: stamp.flow,
-            sequence: stamp.sequence,
-            intended_ns: stamp.intended_ns,
-            bytes: bytes.len(),
-        },
-        Err(PayloadError::Corrupt) => Decoded::Corrupt,
-        Err(PayloadError::Foreign) => Decoded::Foreign,
+impl Mapped {
+    /// What a socket bound to `local` looks like to `server`.
+    fn of(local: SocketAddr, server: SocketAddr) -> Mapped {
+        let mut ip = local.ip();
+        if ip.is_unspecified() {
+            // Connecting sends nothing; it asks the routes.
+            let asked = std::net::UdpSocket::bind((ip, 0)).and_then(|socket| {
+                socket.connect(server)?;
+                socket.local_addr()
+            });
+            let Ok(asked) = asked else {
+                return Mapped::First;
+            };
+            ip = asked.ip();
+        }
+        match server.ip().is_loopback() || server.ip() == ip {
+            true => Mapped::Is(SocketAddr::new(ip, local.port())),
+            false => Mapped::First,
+        }
+    }
+
+    /// Whether an answer may say this.
+    fn admits(&mut self, found: SocketAddr) -> bool {
+        match *self {
+            Mapped::Is(expected) => expected == found,
+            Mapped::First => {
+                *self = Mapped::Is(found);
+                true
+            }
+        }
     }
 }
 
-fn binding(origin_ns: u64, datagram: &[u8]) -> Decoded {
-    let Ok(message) = Message::parse(datagram) else {
-        return Decoded::Corrupt;
-    };
-    match message.class() {
-        Class::Success => {
-            let stamp = IdStamp::decode(&message.transaction_id().0);
-            Decoded::Measured {
-                flow: stamp.flow,
-                sequence: stamp.sequence,
-                intended_ns: origin_ns + stamp.since_origin_ns,
-                bytes: datagram.len(),
-            }
-        }
-        Class::Error => match message.get::<ErrorCode<'_>>() {
-            Ok(Some(error)) => {
-                let stamp = IdStamp::decode(&message.transaction_id().0);
-                Decoded::Refused {
-                    flow: stamp.flow,
-                    sequence: stamp.sequence,
-                    code: error.code,
-                }
-            }
-            _ => Decoded::Corrupt,
+#[inline]
+fn measured(payload: &Payload, bytes: &[u8], now: Now) -> Decoded {
+    match Payload::peek(bytes, now.mono.0) {
+        Ok(stamp) => Decoded::Payload {
+            stamp,
+            bytes: bytes.len(),
+            intact: payload.is_intact(bytes, stamp.flow),
         },
-        Class::Request | Class::Indication => Decoded::Foreign,
+        Err(PayloadError::Truncated) => Decoded::Odd(Oddity::Truncated),
+        Err(PayloadError::Damaged) => Decoded::Odd(Oddity::Damaged),
+        Err(PayloadError::Corrupt) => Decoded::Odd(Oddity::Corrupt),
+        Err(PayloadError::Foreign) => Decoded::Odd(Oddity::Foreign),
     }
+}
+
+fn binding(stamps: &Stamps, mapped: &mut Mapped, datagram: &[u8]) -> Decoded {
+    if is_cut(datagram) {
+        return Decoded::Odd(Oddity::Truncated);
+    }
+    let Ok(message) = Message::parse(datagram) else {
+        return Decoded::Odd(Oddity::Corrupt);
+    };
+    if matches!(message.class(), Class::Request | Class::Indication) {
+        return Decoded::Odd(Oddity::Foreign);
+    }
+    let Some(stamp) = stamps.decode(&message.transaction_id().0) else {
+        return Decoded::Odd(Oddity::UnknownId);
+    };
+    if message.class() == Class::Error {
+        return match message.get::<ErrorCode<'_>>() {
+            Ok(Some(error)) => Decoded::Refused {
+                stamp,
+                code: error.code,
+            },
+            _ => Decoded::Odd(Oddity::Corrupt),
+        };
+    }
+    match message.get::<XorMappedAddress>() {
+        Ok(Some(found)) if mapped.admits(found.0) => Decoded::Bound {
+            stamp,
+            bytes: datagram.len(),
+        },
+        _ => Decoded::Odd(Oddity::WrongAddress),
+    }
+}
+
+/// Whether a datagram has the first bits of STUN and another length than its header says (RFC 8489 §5).
+fn is_cut(datagram: &[u8]) -> bool {
+    let Some(&[first, _, high, low]) = datagram.first_chunk::<4>() else {
+        return true;
+    };
+    let said = usize::from(u16::from_be_bytes([high, low]));
+    first < 64 && said.is_multiple_of(4) && datagram.len() != stun::HEADER_LEN + said
 }

@@ -72,10 +72,10 @@ fn generator(report: &LoadReport, found: &mut Vec<String>) {
             thread.cpu * 100.0
         ));
     }
-    if total.sent > 0 && total.late as f64 > 0.01 * total.sent as f64 {
+    if total.sent > 0 && total.sent_late as f64 > 0.01 * total.sent as f64 {
         found.push(format!(
             "{} of {} datagrams left more than 1 ms late: the generator cannot keep this schedule",
-            total.late, total.sent
+            total.sent_late, total.sent
         ));
     }
 }

@@ -40,9 +40,15 @@ pub enum Counter {
     Failed,
     /// Signs of life that are no answers: provisional responses, requests of the server.
     Heard,
+    /// Datagrams received that were cut short.
+    Truncated,
+    /// Datagrams received whose head was changed on its way.
+    Damaged,
+    /// Datagrams received when nobody knew any more whether they had come before.
+    TooLate,
 }
 
-const COUNT: usize = Counter::Heard as usize + 1;
+const COUNT: usize = Counter::TooLate as usize + 1;
 
 /// The counters of one thread. Aligned so that a neighbour's are never on the same cache line, nor on the line the
 /// prefetcher brings along with it.

@@ -1,8 +1,13 @@
 //! What one direction of one flow received: loss, reordering, duplication, jitter.
 
-/// Sequence numbers behind the highest that are remembered one by one. What comes later than that counts as lost and,
-/// when it does come, as reordered: no real path holds a datagram back for so long.
-const WINDOW: u64 = 256;
+use std::collections::VecDeque;
+
+/// Numbers in one piece of the memory.
+const PIECE: u64 = 4096;
+/// Pieces of a flow that are remembered while some of their numbers are missing, unless said otherwise: 16 million numbers, 2 MiB.
+const PIECES: usize = 4096;
+/// A number so much higher than the highest so far was never sent.
+const LEAP: u64 = 1 << 32;
 
 /// What an arriving datagram was.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -13,18 +18,38 @@ pub enum Arrival {
     Reordered,
     /// Had come before.
     Duplicate,
+    /// So old that nobody remembers whether it had come: at most as many are called so as are missing there.
+    Late,
 }
 
-/// Follows the sequence numbers of one flow. 72 bytes, no allocation.
-#[derive(Clone, Debug, Default)]
+/// A piece of the memory: which of its numbers have come.
+#[derive(Clone, Debug)]
+struct Piece {
+    seen: [u64; (PIECE / 64) as usize],
+    count: u16,
+}
+
+/// Follows the sequence numbers of one flow.
+///
+/// It knows each number that has come, however long ago: a piece of the memory that is complete costs nothing. Only when the pieces with gaps
+/// are too many, the oldest are forgotten, and what comes then for one of them is [`Arrival::Late`].
+#[derive(Clone, Debug)]
 pub struct FlowTracker {
     /// One more than the highest sequence seen; 0 before the first.
     next: u64,
-    /// Bit `s % WINDOW` says whether sequence `s`, of the last WINDOW ones, has come.
-    seen: [u64; (WINDOW / 64) as usize],
+    /// From piece `first` on; `None` is complete.
+    pieces: VecDeque<Option<Box<Piece>>>,
+    first: u64,
+    /// Pieces in memory, and how many there may be.
+    held: usize,
+    most: usize,
+    /// Pieces below this were forgotten, with so many gaps that nothing has come for.
+    forgotten: u64,
+    gaps: u64,
     unique: u64,
     reordered: u64,
     duplicates: u64,
+    late: u64,
     last_transit_ns: i64,
     jitter_ns: f64,
 }
@@ -38,11 +63,47 @@ pub struct FlowReport {
     pub reordered: u64,
     /// Came again.
     pub duplicates: u64,
+    /// Came too late to know whether they had come before.
+    pub late: u64,
     /// Interarrival jitter of RFC 3550 §6.4.1 in nanoseconds.
     pub jitter_ns: f64,
 }
 
+impl Default for FlowTracker {
+    fn default() -> FlowTracker {
+        FlowTracker::with_memory(PIECES)
+    }
+}
+
 impl FlowTracker {
+    /// One that remembers so many pieces of 4,096 numbers with gaps, 520 bytes each; at least 2.
+    #[must_use]
+    pub fn with_memory(pieces: usize) -> FlowTracker {
+        FlowTracker {
+            next: 0,
+            pieces: VecDeque::new(),
+            first: 0,
+            held: 0,
+            most: pieces.max(2),
+            forgotten: 0,
+            gaps: 0,
+            unique: 0,
+            reordered: 0,
+            duplicates: 0,
+            late: 0,
+            last_transit_ns: 0,
+            jitter_ns: 0.0,
+        }
+    }
+
+    /// The whole number of which `low` are the last `bits`: the one nearest to what comes next.
+    #[must_use]
+    pub fn nearest(&self, low: u64, bits: u32) -> u64 {
+        let shift = 64 - bits;
+        let since = (low.wrapping_sub(self.next) << shift) as i64 >> shift;
+        self.next.checked_add_signed(since).unwrap_or(low)
+    }
+
     /// Takes note of an arrival. `intended_ns` and `now_ns` are readings of one clock.
     pub fn arrived(&mut self, sequence: u64, intended_ns: u64, now_ns: u64) -> Arrival {
         let arrival = self.place(sequence);
@@ -54,6 +115,10 @@ impl FlowTracker {
             }
             Arrival::Duplicate => {
                 self.duplicates += 1;
+                return arrival;
+            }
+            Arrival::Late => {
+                self.late += 1;
                 return arrival;
             }
         }
@@ -68,38 +133,84 @@ impl FlowTracker {
             received: self.unique,
             reordered: self.reordered,
             duplicates: self.duplicates,
+            late: self.late,
             jitter_ns: self.jitter_ns,
         }
     }
 
     fn place(&mut self, sequence: u64) -> Arrival {
-        if sequence >= self.next {
-            // Forget what slides out of the window before its places are used again.
-            let first_new = self.next.max((sequence + 1).saturating_sub(WINDOW));
-            for skipped in first_new..sequence {
-                self.set(skipped, false);
+        let index = sequence / PIECE;
+        if index < self.first {
+            // Complete, or forgotten with gaps.
+            if index < self.forgotten && self.gaps > 0 {
+                self.gaps -= 1;
+                return Arrival::Late;
             }
-            self.set(sequence, true);
-            self.next = sequence + 1;
-            return Arrival::InOrder;
-        }
-        if self.next - sequence > WINDOW {
-            return Arrival::Reordered;
-        }
-        let (word, bit) = position(sequence);
-        if self.seen[word] & bit != 0 {
             return Arrival::Duplicate;
         }
-        self.set(sequence, true);
-        Arrival::Reordered
+        if sequence >= self.next.saturating_add(LEAP) {
+            // Nobody has sent that; a memory for all between is not to be had.
+            return Arrival::Late;
+        }
+        self.reach(index);
+        let Some(Some(piece)) = self.pieces.get_mut((index - self.first) as usize) else {
+            return match index < self.first {
+                true => Arrival::Late,
+                false => Arrival::Duplicate,
+            };
+        };
+        let (word, bit) = position(sequence);
+        if piece.seen[word] & bit != 0 {
+            return Arrival::Duplicate;
+        }
+        piece.seen[word] |= bit;
+        piece.count += 1;
+        if u64::from(piece.count) == PIECE {
+            self.complete(index);
+        }
+        if sequence >= self.next {
+            self.next = sequence + 1;
+            Arrival::InOrder
+        } else {
+            Arrival::Reordered
+        }
     }
 
-    fn set(&mut self, sequence: u64, seen: bool) {
-        let (word, bit) = position(sequence);
-        if seen {
-            self.seen[word] |= bit;
-        } else {
-            self.seen[word] &= !bit;
+    /// Makes room for the pieces up to `index`, and forgets the oldest if there are too many.
+    fn reach(&mut self, index: u64) {
+        while self.first + self.pieces.len() as u64 <= index {
+            let piece = Piece {
+                seen: [0; (PIECE / 64) as usize],
+                count: 0,
+            };
+            self.pieces.push_back(Some(Box::new(piece)));
+            self.held += 1;
+            if self.held > self.most {
+                self.forget();
+            }
+        }
+    }
+
+    fn forget(&mut self) {
+        if let Some(Some(oldest)) = self.pieces.pop_front() {
+            self.held -= 1;
+            self.gaps += PIECE - u64::from(oldest.count);
+        }
+        self.first += 1;
+        self.forgotten = self.first;
+        self.skip();
+    }
+
+    fn complete(&mut self, index: u64) {
+        self.pieces[(index - self.first) as usize] = None;
+        self.held -= 1;
+        self.skip();
+    }
+
+    fn skip(&mut self) {
+        while matches!(self.pieces.front(), Some(None)) {
+            self.pieces.pop_front();
+            self.first += 1;
         }
     }
 
@@ -114,7 +225,7 @@ impl FlowTracker {
 }
 
 fn position(sequence: u64) -> (usize, u64) {
-    let place = sequence % WINDOW;
+    let place = sequence % PIECE;
     ((place / 64) as usize, 1 << (place % 64))
 }
 
@@ -131,16 +242,21 @@ mod tests {
     }
 
     #[test]
-    fn a_flow_in_order_has_nothing_to_report() {
-        let report = run(&(0..1000).collect::<Vec<_>>());
+    fn a_flow_in_order_has_nothing_to_report_and_costs_no_memory() {
+        let mut tracker = FlowTracker::default();
+        for sequence in 0..100_000 {
+            assert_eq!(tracker.arrived(sequence, 0, 0), Arrival::InOrder);
+        }
+        let report = tracker.report();
         assert_eq!(
             (report.received, report.reordered, report.duplicates),
-            (1000, 0, 0)
+            (100_000, 0, 0)
         );
+        assert!(tracker.held <= 1 && tracker.pieces.len() <= 1);
     }
 
     #[test]
-    fn a_late_datagram_is_reordered_and_its_copy_a_duplicate() {
+    fn a_datagram_after_later_ones_is_reordered_and_its_copy_a_duplicate() {
         let report = run(&[0, 2, 1, 1, 2, 3]);
         assert_eq!(
             (report.received, report.reordered, report.duplicates),
@@ -149,14 +265,48 @@ mod tests {
     }
 
     #[test]
-    fn gaps_longer_than_the_window_leave_no_ghosts() {
+    fn a_copy_is_known_however_late_it_comes() {
         let mut tracker = FlowTracker::default();
-        tracker.arrived(0, 0, 0);
-        tracker.arrived(10 * WINDOW, 0, 0);
-        // Same place in the window as sequence 0, never received.
-        assert_eq!(tracker.arrived(10 * WINDOW - 1, 0, 0), Arrival::Reordered);
-        assert_eq!(tracker.arrived(9 * WINDOW + 1, 0, 0), Arrival::Reordered);
-        assert_eq!(tracker.arrived(9 * WINDOW + 1, 0, 0), Arrival::Duplicate);
+        for sequence in (0..1_000_000).step_by(3) {
+            assert_eq!(tracker.arrived(sequence, 0, 0), Arrival::InOrder);
+        }
+        for sequence in (0..1_000_000).step_by(3) {
+            assert_eq!(tracker.arrived(sequence, 0, 0), Arrival::Duplicate);
+        }
+        assert_eq!(tracker.arrived(1, 0, 0), Arrival::Reordered);
+    }
+
+    #[test]
+    fn what_is_forgotten_is_late_as_often_as_it_is_missing() {
+        let mut tracker = FlowTracker::with_memory(2);
+        // One number in three arrives of four pieces: two are forgotten.
+        let sent = 4 * PIECE;
+        for sequence in (0..sent).step_by(3) {
+            tracker.arrived(sequence, 0, 0);
+        }
+        for sequence in 0..sent {
+            tracker.arrived(sequence, 0, 0);
+        }
+        let report = tracker.report();
+        assert!(
+            report.late > 0 && report.received + report.late <= sent,
+            "{report:?}"
+        );
+        let forgotten = 2 * PIECE;
+        assert_eq!(report.late, forgotten - forgotten.div_ceil(3));
+        assert_eq!(report.received + report.late, sent);
+        assert_eq!(tracker.arrived(0, 0, 0), Arrival::Duplicate);
+        assert_eq!(tracker.arrived(u64::MAX, 0, 0), Arrival::Late);
+    }
+
+    #[test]
+    fn a_short_number_is_the_nearest_whole_one() {
+        let mut tracker = FlowTracker::default();
+        tracker.arrived(100_000, 0, 0);
+        for whole in [100_000 - 500, 100_000, 100_000 + 500] {
+            assert_eq!(tracker.nearest(whole % 1024, 10), whole);
+        }
+        assert_eq!(FlowTracker::default().nearest(7, 20), 7);
     }
 
     #[test]
@@ -180,7 +330,7 @@ mod tests {
             state = state
                 .wrapping_mul(6_364_136_223_846_793_005)
                 .wrapping_add(1442);
-            let sequence = base + (state >> 60);
+            let sequence = base * 7 + (state >> 50);
             duplicates += u64::from(!seen.insert(sequence));
             tracker.arrived(sequence, 0, 0);
         }

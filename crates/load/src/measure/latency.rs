@@ -10,7 +10,7 @@ pub struct Latency {
     histogram: Histogram<u64>,
 }
 
-/// Percentiles in microseconds.
+/// Percentiles in microseconds; `None` where fewer than ten measurements lie beyond one.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 #[non_exhaustive]
 pub struct LatencyReport {
@@ -21,18 +21,21 @@ pub struct LatencyReport {
     /// Arithmetic mean.
     pub mean_us: f64,
     /// Half of all are at or below it.
-    pub p50_us: f64,
+    pub p50_us: Option<f64>,
     /// 90 %.
-    pub p90_us: f64,
+    pub p90_us: Option<f64>,
     /// 99 %.
-    pub p99_us: f64,
+    pub p99_us: Option<f64>,
     /// 99.9 %.
-    pub p999_us: f64,
+    pub p999_us: Option<f64>,
     /// 99.99 %.
-    pub p9999_us: f64,
+    pub p9999_us: Option<f64>,
     /// Largest.
     pub max_us: f64,
 }
+
+/// Measurements that must lie beyond a percentile.
+const BEYOND: f64 = 10.0;
 
 impl Latency {
     const LOWEST_NS: u64 = 100;
@@ -63,10 +66,20 @@ impl Latency {
         self.histogram.clear();
     }
 
-    /// The value in microseconds that `percentile` (0 to 100) of all measurements do not exceed.
+    /// The value in microseconds that `percentile` (0 to 100) of all measurements do not exceed; `None` if fewer than ten lie
+    /// beyond it: the percentile would be a matter of chance.
     #[must_use]
-    pub fn percentile_us(&self, percentile: f64) -> f64 {
-        self.histogram.value_at_percentile(percentile) as f64 / 1e3
+    pub fn percentile_us(&self, percentile: f64) -> Option<f64> {
+        let beyond = self.histogram.len() as f64 * (100.0 - percentile) / 100.0;
+        // The small addition makes whole numbers whole again after rounding.
+        (beyond + 1e-6 >= BEYOND)
+            .then(|| self.histogram.value_at_percentile(percentile) as f64 / 1e3)
+    }
+
+    /// Measurements up to so many nanoseconds.
+    #[must_use]
+    pub fn count_up_to(&self, ns: u64) -> u64 {
+        self.histogram.count_between(0, ns)
     }
 
     /// Share of measurements, 0 to 1, above `limit`.
@@ -118,12 +131,32 @@ mod tests {
         }
         let report = latency.report();
         for (value, expected) in [
-            (report.p50_us, 5000.0),
-            (report.p99_us, 9900.0),
-            (report.p9999_us, 9999.0),
+            (report.p50_us.unwrap(), 5000.0),
+            (report.p99_us.unwrap(), 9900.0),
+            (report.p999_us.unwrap(), 9990.0),
             (report.max_us, 10_000.0),
         ] {
             assert!((value / expected - 1.0).abs() < 2e-3, "{value} {expected}");
+        }
+        assert_eq!(report.p9999_us, None);
+    }
+
+    #[test]
+    fn a_percentile_has_ten_measurements_beyond_it_or_is_none() {
+        for (count, percentile) in [
+            (20, 50.0),
+            (100, 90.0),
+            (1000, 99.0),
+            (10_000, 99.9),
+            (100_000, 99.99),
+        ] {
+            let mut latency = Latency::new();
+            for _ in 1..count {
+                latency.record_ns(5_000);
+            }
+            assert_eq!(latency.percentile_us(percentile), None, "{count}");
+            latency.record_ns(5_000);
+            assert!(latency.percentile_us(percentile).is_some(), "{count}");
         }
     }
 

@@ -6,9 +6,11 @@ mod flow;
 mod latency;
 mod payload;
 mod schedule;
+mod text;
 
 pub use counters::{Counter, Counters, Snapshot};
 pub use flow::{Arrival, FlowReport, FlowTracker};
 pub use latency::{Latency, LatencyReport};
 pub use payload::{Payload, PayloadError, Stamp};
 pub use schedule::{ParseRateError, Rate, Schedule, Stage};
+pub use text::{ParseDurationError, parse_duration, parse_number};

@@ -1,23 +1,29 @@
 //! The payload of a measured datagram.
 //!
 //! ```text
-//!  0       4       8              16             24
-//!  +-------+-------+--------------+--------------+---------------------- - -
-//!  | magic | flow  | sequence     | sent at, ns  | pattern of the flow
-//!  +-------+-------+--------------+--------------+---------------------- - -
+//!  0    2      6     9         14       20     24
+//!  +----+------+-----+---------+--------+------+---------------------- - -
+//!  | hp | run  | flow| sequence| sent at| check| pattern of the flow
+//!  +----+------+-----+---------+--------+------+---------------------- - -
 //! ```
-//! All big-endian. The pattern is a slice of one fixed table at an offset that depends on the flow: checking it is one
-//! comparison, and a payload that reached the wrong flow does not match.
+//! All big-endian. `run` differs from run to run, so that what another run or another program sent is told from our own. `sent at` are the low
+//! 48 bits of a time in nanoseconds: the reader takes the time next to its own. `check` covers everything between it and the magic: a damaged
+//! head displaces no datagram and ages none. The pattern is a slice of one fixed table at an offset that depends on the flow: checking
+//! it is one comparison, and a payload that reached the wrong flow does not match.
 
 /// Bytes of pattern beyond the longest payload, so that every flow finds its slice.
 const SHIFTS: usize = 251;
+/// Bits of the time.
+const TIME_BITS: u32 = 48;
 
 /// What the head of a measured payload says.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Stamp {
-    /// Number of the flow, as the sender counts them.
+    /// Number of the run.
+    pub run: u32,
+    /// Number of the flow, as the sender counts them, below 2^24.
     pub flow: u32,
-    /// Number of the datagram within its flow and direction, from 0.
+    /// Number of the datagram within its flow and direction, from 0, below 2^40.
     pub sequence: u64,
     /// When it should have left, in nanoseconds of the monotonic clock. Latency from the *intended* time is what keeps a
     /// stalled server from hiding its stall.
@@ -27,9 +33,15 @@ pub struct Stamp {
 /// Why a payload is not one of ours.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum PayloadError {
-    /// Shorter than [`Payload::MIN`], or the magic is wrong.
+    /// Neither magic nor check are right.
     #[error("not a measured payload")]
     Foreign,
+    /// Cut within its head.
+    #[error("payload was cut short on its way")]
+    Truncated,
+    /// The head was changed: nothing that it says can be believed.
+    #[error("the head of the payload was changed on its way")]
+    Damaged,
     /// The head is ours and the rest is not what was sent.
     #[error("payload was changed on its way")]
     Corrupt,
@@ -46,7 +58,7 @@ impl Payload {
     pub const MIN: usize = 24;
     /// Longest payload in bytes: what fits into UDP over IPv4 with a ChannelData header.
     pub const MAX: usize = 65_503;
-    const MAGIC: [u8; 4] = *b"hpn1";
+    const MAGIC: [u8; 2] = *b"hp";
 
     /// The table every sender and receiver shares.
     #[must_use]
@@ -63,63 +75,102 @@ impl Payload {
         Payload { table }
     }
 
-    /// Fills `buffer` for `flow`: everything but the sequence and the time, which [`Payload::stamp`] writes for each send.
+    /// Fills `buffer` for `flow`: everything but what [`Payload::stamp`] writes for each send.
     ///
     /// # Panics
     /// If `buffer` is not [`Payload::MIN`]`..=`[`Payload::MAX`] bytes long.
     pub fn fill(&self, buffer: &mut [u8], flow: u32) {
         assert!((Payload::MIN..=Payload::MAX).contains(&buffer.len()));
-        buffer[..4].copy_from_slice(&Payload::MAGIC);
-        buffer[4..8].copy_from_slice(&flow.to_be_bytes());
+        buffer[..2].copy_from_slice(&Payload::MAGIC);
+        buffer[6..9].copy_from_slice(&flow.to_be_bytes()[1..]);
         let length = buffer.len() - Payload::MIN;
         buffer[Payload::MIN..].copy_from_slice(self.pattern(flow, length));
     }
 
     /// Writes what changes from send to send into a filled `buffer`.
-    pub fn stamp(buffer: &mut [u8], sequence: u64, intended_ns: u64) {
-        buffer[8..16].copy_from_slice(&sequence.to_be_bytes());
-        buffer[16..24].copy_from_slice(&intended_ns.to_be_bytes());
+    #[inline]
+    pub fn stamp(buffer: &mut [u8], run: u32, sequence: u64, intended_ns: u64) {
+        buffer[2..6].copy_from_slice(&run.to_be_bytes());
+        buffer[9..14].copy_from_slice(&sequence.to_be_bytes()[3..]);
+        buffer[14..20].copy_from_slice(&intended_ns.to_be_bytes()[2..]);
+        if let Some(head) = buffer.first_chunk::<{ Payload::MIN }>() {
+            let check = check(head);
+            buffer[20..24].copy_from_slice(&check.to_be_bytes());
+        }
     }
 
-    /// Reads the head without looking at the rest.
+    /// Reads the head without looking at the rest; `now_ns` is a time within 39 hours of the one in it.
     ///
     /// # Errors
-    /// [`PayloadError::Foreign`].
-    pub fn peek(payload: &[u8]) -> Result<Stamp, PayloadError> {
-        let head = payload
-            .first_chunk::<{ Payload::MIN }>()
-            .filter(|head| head[..4] == Payload::MAGIC)
-            .ok_or(PayloadError::Foreign)?;
-        let number = |at: usize| {
-            let mut bytes = [0; 8];
-            bytes.copy_from_slice(&head[at..at + 8]);
-            u64::from_be_bytes(bytes)
+    /// [`PayloadError`], but not [`PayloadError::Corrupt`].
+    #[inline]
+    pub fn peek(payload: &[u8], now_ns: u64) -> Result<Stamp, PayloadError> {
+        let is_ours = payload.starts_with(&Payload::MAGIC);
+        let Some(head) = payload.first_chunk::<{ Payload::MIN }>() else {
+            return Err(match is_ours {
+                true => PayloadError::Truncated,
+                false => PayloadError::Foreign,
+            });
         };
+        let is_whole = check(head).to_be_bytes() == head[20..24];
+        match (is_ours, is_whole) {
+            (true, true) => {}
+            (false, false) => return Err(PayloadError::Foreign),
+            _ => return Err(PayloadError::Damaged),
+        }
+        let number = |from: usize, to: usize| {
+            let bytes = head[from..to].iter();
+            bytes.fold(0u64, |sum, &byte| sum << 8 | u64::from(byte))
+        };
+        let since = number(14, 20).wrapping_sub(now_ns) << (64 - TIME_BITS);
+        let since = (since as i64) >> (64 - TIME_BITS);
         Ok(Stamp {
-            flow: u32::from_be_bytes([head[4], head[5], head[6], head[7]]),
-            sequence: number(8),
-            intended_ns: number(16),
+            run: number(2, 6) as u32,
+            flow: number(6, 9) as u32,
+            sequence: number(9, 14),
+            intended_ns: now_ns.wrapping_add_signed(since),
         })
     }
 
-    /// Reads a whole payload and compares every byte of it.
+    /// Whether all that follows the head is what was sent in this flow.
+    #[inline]
+    #[must_use]
+    pub fn is_intact(&self, payload: &[u8], flow: u32) -> bool {
+        let body = payload.get(Payload::MIN..).unwrap_or_default();
+        body.len() <= Payload::MAX - Payload::MIN && body == self.pattern(flow, body.len())
+    }
+
+    /// Reads a whole payload and compares every byte of it; `now_ns` as for [`Payload::peek`].
     ///
     /// # Errors
     /// [`PayloadError`].
-    pub fn check(&self, payload: &[u8]) -> Result<Stamp, PayloadError> {
-        let stamp = Payload::peek(payload)?;
-        let body = &payload[Payload::MIN..];
-        if body.len() > Payload::MAX - Payload::MIN || body != self.pattern(stamp.flow, body.len())
-        {
-            return Err(PayloadError::Corrupt);
+    pub fn check(&self, payload: &[u8], now_ns: u64) -> Result<Stamp, PayloadError> {
+        let stamp = Payload::peek(payload, now_ns)?;
+        match self.is_intact(payload, stamp.flow) {
+            true => Ok(stamp),
+            false => Err(PayloadError::Corrupt),
         }
-        Ok(stamp)
     }
 
     fn pattern(&self, flow: u32, length: usize) -> &[u8] {
         let shift = flow as usize % SHIFTS;
         &self.table[shift..shift + length]
     }
+}
+
+/// A checksum of the head behind its magic, in which any change of one bit changes about half of all.
+#[inline]
+fn check(head: &[u8; Payload::MIN]) -> u32 {
+    let word = |at: usize| {
+        let mut bytes = [0; 8];
+        bytes.copy_from_slice(&head[at..at + 8]);
+        u64::from_be_bytes(bytes)
+    };
+    let mut sum = (word(2) ^ 0x9E37_79B9_7F4A_7C15).wrapping_mul(0xBF58_476D_1CE4_E5B9);
+    sum = ((sum ^ sum >> 31) ^ word(10)).wrapping_mul(0x94D0_49BB_1331_11EB);
+    let rest = u64::from(head[18]) << 8 | u64::from(head[19]);
+    sum = ((sum ^ sum >> 29) ^ rest).wrapping_mul(0xD6E8_FEB8_6659_FD93);
+    (sum >> 32) as u32
 }
 
 impl Default for Payload {
@@ -132,11 +183,13 @@ impl Default for Payload {
 mod tests {
     use super::*;
 
+    const NOW: u64 = 5 << 50;
+
     fn sample(length: usize) -> (Payload, Vec<u8>) {
         let payload = Payload::new();
         let mut buffer = vec![0; length];
         payload.fill(&mut buffer, 77);
-        Payload::stamp(&mut buffer, 5, 123_456);
+        Payload::stamp(&mut buffer, 9, 5, NOW - 123_456);
         (payload, buffer)
     }
 
@@ -145,35 +198,39 @@ mod tests {
         for length in [Payload::MIN, 25, 120, 1200, Payload::MAX] {
             let (payload, buffer) = sample(length);
             let stamp = Stamp {
+                run: 9,
                 flow: 77,
                 sequence: 5,
-                intended_ns: 123_456,
+                intended_ns: NOW - 123_456,
             };
-            assert_eq!(payload.check(&buffer), Ok(stamp));
+            for now in [NOW, NOW - 1_000_000, NOW + (1 << 46)] {
+                assert_eq!(payload.check(&buffer, now), Ok(stamp));
+            }
         }
     }
 
     #[test]
-    fn one_changed_byte_is_noticed() {
+    fn one_changed_bit_is_noticed_wherever_it_is() {
         let (payload, buffer) = sample(200);
-        for at in Payload::MIN..200 {
+        for at in 0..200 * 8 {
             let mut changed = buffer.clone();
-            changed[at] ^= 1;
-            assert_eq!(payload.check(&changed), Err(PayloadError::Corrupt));
+            changed[at / 8] ^= 1 << (at % 8);
+            let expected = match at / 8 < Payload::MIN {
+                true => PayloadError::Damaged,
+                false => PayloadError::Corrupt,
+            };
+            assert_eq!(payload.check(&changed, NOW), Err(expected), "bit {at}");
         }
     }
 
     #[test]
-    fn a_payload_of_another_flow_does_not_match() {
-        let (payload, mut buffer) = sample(200);
-        buffer[7] ^= 1;
-        assert_eq!(payload.check(&buffer), Err(PayloadError::Corrupt));
-    }
-
-    #[test]
-    fn foreign_bytes_are_foreign() {
+    fn foreign_bytes_are_foreign_and_short_ones_are_cut() {
         let (payload, buffer) = sample(64);
-        assert_eq!(payload.check(&buffer[..23]), Err(PayloadError::Foreign));
-        assert_eq!(payload.check(&[0; 64]), Err(PayloadError::Foreign));
+        assert_eq!(
+            payload.check(&buffer[..23], NOW),
+            Err(PayloadError::Truncated)
+        );
+        assert_eq!(payload.check(b"h", NOW), Err(PayloadError::Foreign));
+        assert_eq!(payload.check(&[0; 64], NOW), Err(PayloadError::Foreign));
     }
 }

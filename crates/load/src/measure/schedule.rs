@@ -6,6 +6,8 @@
 use std::str::FromStr;
 use std::time::Duration;
 
+use super::text::{parse_duration, parse_number};
+
 /// Sends per second: `1000`, `50k`, `50k/s`, `2.5M/s`.
 #[derive(Clone, Copy, Debug, PartialEq, PartialOrd)]
 pub struct Rate(pub f64);
@@ -27,20 +29,13 @@ impl FromStr for Rate {
     fn from_str(text: &str) -> Result<Rate, ParseRateError> {
         let error = || ParseRateError::Rate(text.to_owned());
         let number = text.strip_suffix("/s").unwrap_or(text);
-        let (number, factor) = match number.char_indices().last() {
-            Some((at, 'k' | 'K')) => (&number[..at], 1e3),
-            Some((at, 'M')) => (&number[..at], 1e6),
-            Some((at, 'G')) => (&number[..at], 1e9),
-            _ => (number, 1.0),
-        };
-        let value: f64 = number.trim().parse().map_err(|_| error())?;
-        if value.is_finite() && (0.0..=1e10).contains(&(value * factor)) {
-            Ok(Rate(value * factor))
-        } else {
-            Err(error())
-        }
+        let value = parse_number(number).filter(|value| *value <= MOST);
+        value.map(Rate).ok_or_else(error)
     }
 }
+
+/// More per second than any machine sends.
+const MOST: f64 = 1e10;
 
 /// From this time on, the rate moves linearly to that of the next stage; after the last one it stays.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -70,7 +65,7 @@ impl Schedule {
         }])
     }
 
-    /// Reads `0:1k,30s:50k,60s:50k`: times in seconds (`30s`, `1.5`) or milliseconds (`500ms`), rates as [`Rate`].
+    /// Reads `0:1k,30s:50k,60s:50k`: times as [`parse_duration`] reads them, rates as [`Rate`].
     ///
     /// # Errors
     /// [`ParseRateError`].
@@ -79,7 +74,7 @@ impl Schedule {
         let mut stages: Vec<Stage> = Vec::new();
         for part in text.split(',') {
             let (at, rate) = part.trim().split_once(':').ok_or_else(error)?;
-            let at = seconds(at).ok_or_else(error)?;
+            let at = parse_duration(at).map_err(|_| error())?;
             let rate = rate.parse()?;
             if stages.last().is_some_and(|last| last.at >= at) {
                 return Err(error());
@@ -184,19 +179,6 @@ fn solve(rate: f64, slope: f64, sends: f64) -> Option<f64> {
     let root = (rate * rate + 2.0 * slope * sends).max(0.0).sqrt();
     let time = 2.0 * sends / (rate + root);
     time.is_finite().then_some(time)
-}
-
-fn seconds(text: &str) -> Option<Duration> {
-    let text = text.trim();
-    let (number, scale) = if let Some(number) = text.strip_suffix("ms") {
-        (number, 1e-3)
-    } else if let Some(number) = text.strip_suffix('s') {
-        (number, 1.0)
-    } else {
-        (text, 1.0)
-    };
-    let value: f64 = number.parse().ok()?;
-    Duration::try_from_secs_f64(value * scale).ok()
 }
 
 #[cfg(test)]

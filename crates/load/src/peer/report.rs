@@ -23,13 +23,16 @@ pub struct PeerReport {
 }
 
 /// The counters of the report under the names of its JSON.
-const FIELDS: [(&str, Counter); 11] = [
+const FIELDS: [(&str, Counter); 14] = [
     ("received", Counter::Received),
     ("received_bytes", Counter::ReceivedBytes),
     ("sent", Counter::Sent),
     ("sent_bytes", Counter::SentBytes),
     ("not_sent", Counter::NotSent),
     ("corrupt", Counter::Corrupt),
+    ("damaged", Counter::Damaged),
+    ("truncated", Counter::Truncated),
+    ("late", Counter::TooLate),
     ("duplicate", Counter::Duplicate),
     ("reordered", Counter::Reordered),
     ("foreign", Counter::Foreign),
@@ -79,10 +82,16 @@ impl fmt::Display for PeerReport {
         let sent = self.total.get(Counter::Sent);
         write!(
             f,
-            "received {received} ({:.0}/s), sent {sent} ({:.0}/s), corrupt {}, not sent {}, overflow {}",
+            "received {received} ({:.0}/s), sent {sent} ({:.0}/s), corrupt {}, damaged {}, truncated {}, duplicate {}, reordered {}, late {}, foreign {}, not sent {}, overflow {}",
             received as f64 / seconds,
             sent as f64 / seconds,
             self.total.get(Counter::Corrupt),
+            self.total.get(Counter::Damaged),
+            self.total.get(Counter::Truncated),
+            self.total.get(Counter::Duplicate),
+            self.total.get(Counter::Reordered),
+            self.total.get(Counter::TooLate),
+            self.total.get(Counter::Foreign),
             self.total.get(Counter::NotSent),
             self.total.get(Counter::Overflow),
         )

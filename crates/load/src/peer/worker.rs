@@ -14,6 +14,8 @@ use ::io::{
 use super::{Mode, PeerOptions};
 use crate::measure::{Arrival, Counter, Counters, FlowTracker, Payload, PayloadError, Schedule};
 
+/// Pieces of 4,096 numbers with gaps that a sink remembers of each flow.
+const MEMORY: usize = 256;
 /// Flows a sink follows by number, and addresses a source serves: 65,536 trackers are 5 MiB.
 const MAX_FLOWS: usize = 65_536;
 /// A source stops sending to an address that has been silent for so long.
@@ -36,9 +38,12 @@ pub(super) struct Worker {
 /// What a thread learns while it runs.
 struct State {
     payload: Payload,
-    flows: HashMap<u32, FlowTracker>,
+    /// By run and flow.
+    flows: HashMap<(u32, u32), FlowTracker>,
     streams: HashMap<(usize, SocketAddr), Stream>,
     buffer: Vec<u8>,
+    /// In what a source sends.
+    run: u32,
 }
 
 /// What a source sends to one address.
@@ -84,6 +89,7 @@ impl Worker {
             flows: HashMap::new(),
             streams: HashMap::new(),
             buffer: Vec::new(),
+            run: run_number(),
         };
         while !stop.load(Ordering::Relaxed) {
             let wait = self.source_wait(&state).min(STOP_CHECK);
@@ -151,7 +157,7 @@ impl Worker {
             while stream.sent < due {
                 let intended = schedule.intended(stream.sent).unwrap_or_default();
                 let at = stream.started_ns + intended.as_nanos() as u64;
-                Payload::stamp(&mut state.buffer, stream.sent, at);
+                Payload::stamp(&mut state.buffer, state.run, stream.sent, at);
                 out.push_copied(&send, &state.buffer);
                 stream.sent += 1;
             }
@@ -173,24 +179,23 @@ impl State {
     fn examine(&mut self, run: &Datagrams<'_>, counters: &Counters) {
         let now = clock::monotonic_ns();
         for datagram in run.segments() {
-            let stamp = match self.payload.check(datagram) {
+            let stamp = match self.payload.check(datagram, now) {
                 Ok(stamp) => stamp,
-                Err(PayloadError::Foreign) => {
-                    counters.add(Counter::Foreign, 1);
-                    continue;
-                }
-                Err(PayloadError::Corrupt) => {
-                    counters.add(Counter::Corrupt, 1);
+                Err(error) => {
+                    counters.add(kind(error), 1);
                     continue;
                 }
             };
-            if self.flows.len() >= MAX_FLOWS && !self.flows.contains_key(&stamp.flow) {
+            let flow = (stamp.run, stamp.flow);
+            if self.flows.len() >= MAX_FLOWS && !self.flows.contains_key(&flow) {
                 counters.add(Counter::Foreign, 1);
                 continue;
             }
-            let flow = self.flows.entry(stamp.flow).or_default();
+            let tracker = || FlowTracker::with_memory(MEMORY);
+            let flow = self.flows.entry(flow).or_insert_with(tracker);
             match flow.arrived(stamp.sequence, stamp.intended_ns, now) {
                 Arrival::Duplicate => counters.add(Counter::Duplicate, 1),
+                Arrival::Late => counters.add(Counter::TooLate, 1),
                 arrival => {
                     counters.add(Counter::Reordered, u64::from(arrival == Arrival::Reordered));
                     counters.add(Counter::Received, 1);
@@ -217,6 +222,25 @@ impl State {
                 sent: 0,
             });
         stream.heard_ns = now;
+    }
+}
+
+/// How what cannot be read is counted.
+fn kind(error: PayloadError) -> Counter {
+    match error {
+        PayloadError::Foreign => Counter::Foreign,
+        PayloadError::Truncated => Counter::Truncated,
+        PayloadError::Damaged => Counter::Damaged,
+        PayloadError::Corrupt => Counter::Corrupt,
+    }
+}
+
+/// A number that other runs do not have.
+fn run_number() -> u32 {
+    let mut bytes = [0; 4];
+    match getrandom::fill(&mut bytes) {
+        Ok(()) => u32::from_ne_bytes(bytes),
+        Err(_) => clock::monotonic_ns() as u32,
     }
 }
 

@@ -12,17 +12,22 @@ pub fn to_csv(report: &LoadReport) -> String {
         // Writing to a string cannot fail.
         let _ = writeln!(
             text,
-            "{:.3},{:.0},{:.0},{},{:.1},{:.1},{}",
+            "{:.3},{:.0},{:.0},{},{},{},{}",
             second.at_s,
             second.send_pps,
             second.recv_pps,
             second.missing,
-            second.p50_us,
-            second.p99_us,
+            cell(second.p50_us),
+            cell(second.p99_us),
             u8::from(second.warm_up),
         );
     }
     text
+}
+
+/// Empty where there is no percentile.
+fn cell(value: Option<f64>) -> String {
+    value.map(|value| format!("{value:.1}")).unwrap_or_default()
 }
 
 #[cfg(test)]

@@ -3,7 +3,7 @@
 use std::fmt::Write;
 
 use super::chart::{Series, escape, lines};
-use super::{LoadReport, Second, SipReport, SweepStep};
+use super::{LoadReport, Second, SipReport, SweepStep, shown};
 
 const STYLE: &str = "body{font:15px/1.5 system-ui,sans-serif;max-width:760px;margin:2em auto;padding:0 1em;color:#222}\
 h1{font-size:1.4em}h2{font-size:1.1em;margin-top:2em}table{border-collapse:collapse}td,th{padding:.15em .8em;text-align:right;border-bottom:1px solid #ddd}\
@@ -32,12 +32,12 @@ pub fn to_html(report: &LoadReport) -> String {
 }
 
 fn charts(page: &mut String, report: &LoadReport) {
-    let series = |name: &str, read: fn(&Second) -> f64| Series {
+    let series = |name: &str, read: fn(&Second) -> Option<f64>| Series {
         name: name.to_owned(),
         points: report
             .seconds
             .iter()
-            .map(|second| (second.at_s, read(second)))
+            .filter_map(|second| Some((second.at_s, read(second)?)))
             .collect(),
     };
     page.push_str("<h2>Rate</h2>\n");
@@ -46,8 +46,8 @@ fn charts(page: &mut String, report: &LoadReport) {
         "seconds since the start",
         "datagrams/s",
         &[
-            series("sent", |second| second.send_pps),
-            series("received", |second| second.recv_pps),
+            series("sent", |second| Some(second.send_pps)),
+            series("received", |second| Some(second.recv_pps)),
         ],
     ));
     page.push_str("<h2>Latency</h2>\n");
@@ -94,8 +94,8 @@ fn sip_charts(page: &mut String, sip: &SipReport) {
         x_label,
         "ms",
         &[
-            series("p50", |step| step.latency.p50_us / 1e3),
-            series("p99", |step| step.latency.p99_us / 1e3),
+            series("p50", |step| step.latency.p50_us.unwrap_or(0.0) / 1e3),
+            series("p99", |step| step.latency.p99_us.unwrap_or(0.0) / 1e3),
         ],
     ));
     let _ = writeln!(page, "<pre>{}</pre>", escape(&sweep.to_string()));
@@ -109,15 +109,26 @@ fn percentiles(page: &mut String, report: &LoadReport) {
         escape(&report.run.latency_is)
     );
     for (name, value) in [
-        ("min", times.min_us),
+        ("min", Some(times.min_us)),
         ("p50", times.p50_us),
         ("p90", times.p90_us),
         ("p99", times.p99_us),
         ("p99.9", times.p999_us),
         ("p99.99", times.p9999_us),
-        ("max", times.max_us),
+        ("max", Some(times.max_us)),
     ] {
-        let _ = write!(page, "<tr><td>{name}</td><td>{value:.1}</td></tr>");
+        let _ = write!(page, "<tr><td>{name}</td><td>{}</td></tr>", shown(value));
+    }
+    page.push_str("</table>\n");
+    let Some(own) = &report.own_delay else {
+        return;
+    };
+    page.push_str(
+        "<h2>How late the generator itself sent</h2>\n<table><tr><th>up to</th><th>sends</th></tr>",
+    );
+    for (edge, count) in &own.histogram {
+        let edge = edge.map_or_else(|| "later".to_owned(), |edge| format!("{edge} us"));
+        let _ = write!(page, "<tr><td>{edge}</td><td>{count}</td></tr>");
     }
     page.push_str("</table>\n");
 }
@@ -126,10 +137,12 @@ fn provenance(page: &mut String, report: &LoadReport) {
     let run = &report.run;
     let _ = writeln!(
         page,
-        "<h2>How it was measured</h2>\n<p>hairpin {}, Linux {}, {} processors. Latencies count from the intended time of each send.</p>\n<pre>{}</pre>",
+        "<h2>How it was measured</h2>\n<p>hairpin {}, Linux {}, {} processors. Latencies count {}. {}</p>\n<pre>{}</pre>",
         escape(&run.version),
         escape(&run.kernel),
         run.cpus,
+        run.pace.latency_from(),
+        escape(run.pace.leaves_out().unwrap_or_default()),
         escape(&run.argv.join(" "))
     );
 }

@@ -5,6 +5,7 @@ pub mod chart;
 mod compare;
 mod csv;
 mod html;
+mod pace;
 mod sip;
 mod step;
 mod summary;
@@ -16,15 +17,16 @@ use serde::{Deserialize, Serialize};
 
 use crate::measure::LatencyReport;
 
-pub use compare::{Comparison, compare};
+pub use compare::{Comparison, Figure, Judgement, compare};
 pub use csv::to_csv;
 pub use html::to_html;
+pub use pace::{OwnDelay, Pace};
 pub use sip::{Callees, Moment, Recovery, RetryAfter, ServerUse, SipReport, Sweep, SweepStep};
 pub use step::Step;
 pub use threshold::{Threshold, ThresholdError, Verdict};
 
 /// Version of the JSON; raised when a field changes its meaning or goes away.
-pub const SCHEMA_VERSION: u32 = 1;
+pub const SCHEMA_VERSION: u32 = 2;
 
 /// A whole run. Times are in seconds unless the name says otherwise; rates are per second.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -36,12 +38,15 @@ pub struct LoadReport {
     pub run: RunInfo,
     /// What happened after the warm-up, all threads and flows together.
     pub total: Totals,
-    /// One-way or round-trip times from the intended time of each send, as `run.latency_is` says.
+    /// One-way or round-trip times, as `run.latency_is` says: in an open loop from the intended time of each send, else from when it left.
     pub latency: Percentiles,
     /// The same by part, where there are several: the directions `up` and `down`, `audio` and `video`, or the steps of an
     /// allocation's life.
     #[serde(default)]
     pub parts: BTreeMap<String, Percentiles>,
+    /// How much later than intended the generator itself sent; of an open loop only.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub own_delay: Option<OwnDelay>,
     /// Mean interarrival jitter over the flows (RFC 3550 §6.4.1), microseconds.
     pub jitter_us: f64,
     /// Error responses by code; 0 stands for time-outs.
@@ -117,6 +122,9 @@ pub struct RunInfo {
     pub warm_up_s: f64,
     /// `one way` or `round trip`.
     pub latency_is: String,
+    /// What decided when each send was due.
+    #[serde(default)]
+    pub pace: Pace,
 }
 
 /// Counts of the measured part.
@@ -131,16 +139,32 @@ pub struct Totals {
     pub received: u64,
     /// Their payload bytes.
     pub received_bytes: u64,
-    /// Sent and never seen again.
+    /// Sent and never seen again: sent is received, lost and late together.
     pub lost: u64,
+    /// Arrived when nobody knew any more whether they had come before: neither received nor lost.
+    pub late: u64,
     /// Arrived after a later one.
     pub reordered: u64,
     /// Arrived again.
     pub duplicates: u64,
-    /// Arrived changed.
+    /// Arrived shorter or longer than they were sent.
+    pub truncated: u64,
+    /// Arrived changed behind the head; answers that are no messages.
     pub corrupt: u64,
+    /// Arrived with a changed head: magic, run, flow, sequence or time. Nobody knows which datagrams they were.
+    pub damaged: u64,
+    /// Whole payloads of another run.
+    pub other_run: u64,
+    /// Whole payloads of another client.
+    pub misdelivered: u64,
+    /// From somebody else than the server, or nothing that was ever sent.
+    pub foreign: u64,
+    /// Answers with a transaction ID that no request had.
+    pub unknown_ids: u64,
+    /// Answers with another mapped address, or none.
+    pub wrong_addresses: u64,
     /// Left more than a millisecond after the intended time.
-    pub late: u64,
+    pub sent_late: u64,
     /// Could not leave.
     pub not_sent: u64,
     /// Dropped by the generator's own kernel buffers.
@@ -159,7 +183,7 @@ impl Totals {
     }
 }
 
-/// Percentiles in microseconds.
+/// Percentiles in microseconds; `None` where fewer than ten measurements lie beyond one.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct Percentiles {
@@ -170,15 +194,15 @@ pub struct Percentiles {
     /// Mean.
     pub mean_us: f64,
     /// Median.
-    pub p50_us: f64,
+    pub p50_us: Option<f64>,
     /// 90 %.
-    pub p90_us: f64,
+    pub p90_us: Option<f64>,
     /// 99 %.
-    pub p99_us: f64,
+    pub p99_us: Option<f64>,
     /// 99.9 %.
-    pub p999_us: f64,
+    pub p999_us: Option<f64>,
     /// 99.99 %.
-    pub p9999_us: f64,
+    pub p9999_us: Option<f64>,
     /// Largest.
     pub max_us: f64,
 }
@@ -279,12 +303,18 @@ pub struct Second {
     pub recv_pps: f64,
     /// Sent and not received within this second, by the counters; in-flight datagrams make it noisy.
     pub missing: i64,
-    /// Median of this second, microseconds.
-    pub p50_us: f64,
-    /// 99 % of this second, microseconds.
-    pub p99_us: f64,
+    /// Median of this second, microseconds; `None` if fewer than 20 arrived.
+    pub p50_us: Option<f64>,
+    /// 99 % of this second, microseconds; `None` if fewer than 1,000 arrived.
+    pub p99_us: Option<f64>,
     /// Part of the warm-up.
     pub warm_up: bool,
+}
+
+/// A percentile as it is printed: `12.3`, or `-` if there is none.
+#[must_use]
+pub fn shown(value: Option<f64>) -> String {
+    value.map_or_else(|| "-".to_owned(), |value| format!("{value:.1}"))
 }
 
 fn ratio(part: u64, whole: u64) -> f64 {
@@ -346,15 +376,16 @@ pub(crate) fn sample(p99_us: f64) -> LoadReport {
     report.total.received = 9_990;
     report.total.lost = 10;
     report.latency.count = 9_990;
-    report.latency.p50_us = 50.0;
-    report.latency.p99_us = p99_us;
+    report.latency.p50_us = Some(50.0);
+    report.latency.max_us = p99_us;
+    report.latency.p99_us = Some(p99_us);
     report.seconds = (1..=10)
         .map(|second| Second {
             at_s: f64::from(second),
             send_pps: 1000.0,
             recv_pps: 999.0,
-            p50_us: 50.0,
-            p99_us,
+            p50_us: Some(50.0),
+            p99_us: Some(p99_us),
             ..Second::default()
         })
         .collect();

@@ -290,7 +290,7 @@ impl fmt::Display for SweepStep {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(
             f,
-            "{:>8.2}x{:>13.0}{:>13.0}{:>13.0}{:>11.0}{:>11.0}{:>10.2} %{:>11.2}{:>10.2}",
+            "{:>8.2}x{:>13.0}{:>13.0}{:>13.0}{:>11.0}{:>11.0}{:>10.2} %{:>11}{:>10}",
             self.multiple,
             self.offered,
             self.begun,
@@ -298,8 +298,8 @@ impl fmt::Display for SweepStep {
             self.unavailable,
             self.retransmissions,
             self.unanswered * 100.0,
-            self.latency.p99_us / 1e3,
-            self.last_try.p99_us / 1e3,
+            ms(self.latency.p99_us),
+            ms(self.last_try.p99_us),
         )?;
         match self.server_cpu {
             Some(cpu) => write!(f, "{:>6.0} %", cpu * 100.0)?,
@@ -310,6 +310,11 @@ impl fmt::Display for SweepStep {
             None => write!(f, "{:>8}", "-"),
         }
     }
+}
+
+/// Milliseconds, or `-`.
+fn ms(us: Option<f64>) -> String {
+    us.map_or_else(|| "-".to_owned(), |us| format!("{:.2}", us / 1e3))
 }
 
 impl fmt::Display for Sweep {

@@ -4,6 +4,8 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
+use super::shown;
+
 /// One step of a search.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[non_exhaustive]
@@ -15,7 +17,7 @@ pub struct Step {
     /// Share of that which was lost, 0 to 1.
     pub loss: f64,
     /// 99 % were at least as fast, microseconds.
-    pub p99_us: f64,
+    pub p99_us: Option<f64>,
     /// Why it failed; `None` if it passed.
     pub failure: Option<String>,
 }
@@ -30,11 +32,11 @@ impl fmt::Display for Step {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(
             f,
-            "{:>14.0}{:>14.0}{:>9.3}%{:>12.1}  {}",
+            "{:>14.0}{:>14.0}{:>9.3}%{:>12}  {}",
             self.rate,
             self.achieved,
             self.loss * 100.0,
-            self.p99_us,
+            shown(self.p99_us),
             self.failure.as_deref().unwrap_or("passed"),
         )
     }
@@ -50,7 +52,7 @@ mod tests {
             rate: 1000.0,
             achieved: 999.5,
             loss: 0.001,
-            p99_us: 12.34,
+            p99_us: Some(12.34),
             failure: Some("loss of 9 %".to_owned()),
         };
         let row = step.to_string();

@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use super::LoadReport;
+use super::{LoadReport, shown};
 
 impl fmt::Display for LoadReport {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -41,10 +41,10 @@ impl LoadReport {
         if let Some(rate) = self.run.offered_rate {
             writeln!(
                 f,
-                "  offered   {rate:>12.0}/s   achieved {:.0}/s ({:.2} %), late {}",
+                "  offered   {rate:>12.0}/s   achieved {:.0}/s ({:.2} %), sent late {}",
                 self.send_pps(),
                 100.0 * self.send_pps() / rate.max(1e-9),
-                total.late,
+                total.sent_late,
             )?;
         }
         writeln!(
@@ -61,13 +61,26 @@ impl LoadReport {
         )?;
         writeln!(
             f,
-            "  lost      {:>12} ({:.4} %), reordered {}, duplicate {}, corrupt {}",
+            "  lost      {:>12} ({:.4} %), late {}, reordered {}, duplicate {}, truncated {}, corrupt {}",
             total.lost,
             total.loss() * 100.0,
+            total.late,
             total.reordered,
             total.duplicates,
+            total.truncated,
             total.corrupt,
         )?;
+        let odd = [
+            ("damaged in the head", total.damaged),
+            ("of another run", total.other_run),
+            ("of another client", total.misdelivered),
+            ("from nobody that was asked", total.foreign),
+            ("answers to no request (transaction ID)", total.unknown_ids),
+            ("wrong or missing mapped address", total.wrong_addresses),
+        ];
+        for (name, count) in odd.into_iter().filter(|(_, count)| *count > 0) {
+            writeln!(f, "  {name} {count}")?;
+        }
         if total.succeeded + total.failed > 0 {
             writeln!(
                 f,
@@ -91,23 +104,47 @@ impl LoadReport {
         }
         writeln!(
             f,
-            "  {} in us from the intended time: min {:.1}, mean {:.1}, p50 {:.1}, p90 {:.1}, p99 {:.1}, p99.9 {:.1}, p99.99 {:.1}, max {:.1}; jitter {:.1}",
+            "  {} in us {}: min {:.1}, mean {:.1}, p50 {}, p90 {}, p99 {}, p99.9 {}, p99.99 {}, max {:.1}; jitter {:.1}",
             self.run.latency_is,
+            self.run.pace.latency_from(),
             times.min_us,
             times.mean_us,
-            times.p50_us,
-            times.p90_us,
-            times.p99_us,
-            times.p999_us,
-            times.p9999_us,
+            shown(times.p50_us),
+            shown(times.p90_us),
+            shown(times.p99_us),
+            shown(times.p999_us),
+            shown(times.p9999_us),
             times.max_us,
             self.jitter_us,
         )?;
+        if let Some(left_out) = self.run.pace.leaves_out() {
+            writeln!(f, "    {left_out}")?;
+        }
+        if let Some(own) = self
+            .own_delay
+            .as_ref()
+            .filter(|own| own.percentiles.count > 0)
+        {
+            writeln!(
+                f,
+                "  the generator itself sent late in us: p50 {}, p99 {}, p99.9 {}, max {:.1}; {}",
+                shown(own.percentiles.p50_us),
+                shown(own.percentiles.p99_us),
+                shown(own.percentiles.p999_us),
+                own.percentiles.max_us,
+                own.parts(),
+            )?;
+        }
         for (name, part) in &self.parts {
             writeln!(
                 f,
-                "    {name:<8} p50 {:.1}, p90 {:.1}, p99 {:.1}, p99.9 {:.1}, max {:.1} of {}",
-                part.p50_us, part.p90_us, part.p99_us, part.p999_us, part.max_us, part.count,
+                "    {name:<8} p50 {}, p90 {}, p99 {}, p99.9 {}, max {:.1} of {}",
+                shown(part.p50_us),
+                shown(part.p90_us),
+                shown(part.p99_us),
+                shown(part.p999_us),
+                part.max_us,
+                part.count,
             )?;
         }
         Ok(())

@@ -4,6 +4,7 @@ use std::fmt;
 use std::str::FromStr;
 
 use super::{LoadReport, SipReport, ratio};
+use crate::measure::{parse_duration, parse_number};
 
 /// A condition under which a run has failed.
 #[derive(Clone, Debug, PartialEq)]
@@ -62,7 +63,7 @@ struct Metric {
     name: &'static str,
     unit: Unit,
     /// Microseconds, shares of 1, or plain numbers.
-    read: fn(&LoadReport) -> f64,
+    read: fn(&LoadReport) -> Option<f64>,
 }
 
 impl PartialEq for Metric {
@@ -71,29 +72,41 @@ impl PartialEq for Metric {
     }
 }
 
-const fn metric(name: &'static str, unit: Unit, read: fn(&LoadReport) -> f64) -> Metric {
+const fn metric(name: &'static str, unit: Unit, read: fn(&LoadReport) -> Option<f64>) -> Metric {
     Metric { name, unit, read }
 }
 
-const METRICS: [Metric; 21] = [
+const METRICS: [Metric; 29] = [
     metric("p50", Unit::Time, |r| r.latency.p50_us),
     metric("p90", Unit::Time, |r| r.latency.p90_us),
     metric("p99", Unit::Time, |r| r.latency.p99_us),
     metric("p99.9", Unit::Time, |r| r.latency.p999_us),
     metric("p99.99", Unit::Time, |r| r.latency.p9999_us),
-    metric("max", Unit::Time, |r| r.latency.max_us),
-    metric("mean", Unit::Time, |r| r.latency.mean_us),
-    metric("jitter", Unit::Time, |r| r.jitter_us),
-    metric("loss", Unit::Share, |r| r.total.loss()),
-    metric("late", Unit::Share, |r| ratio(r.total.late, r.total.sent)),
-    metric("reordered", Unit::Number, |r| r.total.reordered as f64),
-    metric("duplicates", Unit::Number, |r| r.total.duplicates as f64),
-    metric("corrupt", Unit::Number, |r| r.total.corrupt as f64),
-    metric("overflow", Unit::Number, |r| r.total.overflow as f64),
-    metric("failed", Unit::Number, |r| r.total.failed as f64),
-    metric("errors", Unit::Number, |r| {
-        r.errors.values().sum::<u64>() as f64
+    metric("max", Unit::Time, |r| Some(r.latency.max_us)),
+    metric("mean", Unit::Time, |r| Some(r.latency.mean_us)),
+    metric("jitter", Unit::Time, |r| Some(r.jitter_us)),
+    metric("loss", Unit::Share, |r| Some(r.total.loss())),
+    metric("sent-late", Unit::Share, |r| {
+        Some(ratio(r.total.sent_late, r.total.sent))
     }),
+    metric("late", Unit::Number, |r| count(r.total.late)),
+    metric("reordered", Unit::Number, |r| count(r.total.reordered)),
+    metric("duplicates", Unit::Number, |r| count(r.total.duplicates)),
+    metric("truncated", Unit::Number, |r| count(r.total.truncated)),
+    metric("corrupt", Unit::Number, |r| count(r.total.corrupt)),
+    metric("damaged", Unit::Number, |r| count(r.total.damaged)),
+    metric("other-run", Unit::Number, |r| count(r.total.other_run)),
+    metric("misdelivered", Unit::Number, |r| {
+        count(r.total.misdelivered)
+    }),
+    metric("foreign", Unit::Number, |r| count(r.total.foreign)),
+    metric("unknown-ids", Unit::Number, |r| count(r.total.unknown_ids)),
+    metric("wrong-addresses", Unit::Number, |r| {
+        count(r.total.wrong_addresses)
+    }),
+    metric("overflow", Unit::Number, |r| count(r.total.overflow)),
+    metric("failed", Unit::Number, |r| count(r.total.failed)),
+    metric("errors", Unit::Number, |r| count(r.errors.values().sum())),
     metric("goodput", Unit::Number, |r| of_sip(r, |sip| sip.goodput)),
     metric("retransmissions", Unit::Number, |r| {
         of_sip(r, |sip| sip.retransmissions as f64)
@@ -101,13 +114,17 @@ const METRICS: [Metric; 21] = [
     metric("503", Unit::Number, |r| {
         of_sip(r, |sip| sip.unavailable as f64)
     }),
-    metric("send_pps", Unit::Number, LoadReport::send_pps),
-    metric("recv_pps", Unit::Number, LoadReport::recv_pps),
+    metric("send_pps", Unit::Number, |r| Some(r.send_pps())),
+    metric("recv_pps", Unit::Number, |r| Some(r.recv_pps())),
 ];
 
+fn count(value: u64) -> Option<f64> {
+    Some(value as f64)
+}
+
 /// A figure that only runs of SIP have; else 0.
-fn of_sip(report: &LoadReport, read: fn(&SipReport) -> f64) -> f64 {
-    report.sip.as_deref().map_or(0.0, read)
+fn of_sip(report: &LoadReport, read: fn(&SipReport) -> f64) -> Option<f64> {
+    Some(report.sip.as_deref().map_or(0.0, read))
 }
 
 impl FromStr for Threshold {
@@ -140,26 +157,29 @@ fn unknown(name: &str) -> ThresholdError {
 }
 
 fn parse(value: &str, unit: Unit) -> Result<f64, ThresholdError> {
-    let suffixes: &[(&str, f64)] = match unit {
-        Unit::Time => &[("us", 1.0), ("ms", 1e3), ("s", 1e6)],
-        Unit::Share => &[("%", 0.01), ("", 1.0)],
-        Unit::Number => &[("k", 1e3), ("M", 1e6), ("", 1.0)],
+    let share = |text: &str| {
+        let (number, scale) = match text.strip_suffix('%') {
+            Some(number) => (number, 0.01),
+            None => (text, 1.0),
+        };
+        let number: f64 = number.trim().parse().ok()?;
+        (number.is_finite() && number >= 0.0).then_some(number * scale)
     };
-    let expected = match unit {
-        Unit::Time => "a time such as 200us, 5ms or 1s",
-        Unit::Share => "a share such as 0.1% or 0.001",
-        Unit::Number => "a number such as 0, 50k or 2M",
+    let (found, expected) = match unit {
+        Unit::Time => {
+            // A bare number is seconds everywhere; here it would be a slip.
+            let time = parse_duration(value).ok();
+            let time = time.filter(|_| !value.ends_with(|end: char| end.is_ascii_digit()));
+            let us = time.map(|time| time.as_secs_f64() * 1e6);
+            (us, "a time such as 200us, 5ms or 1s")
+        }
+        Unit::Share => (share(value), "a share such as 0.1% or 0.001"),
+        Unit::Number => (parse_number(value), "a number such as 0, 50k or 2M"),
     };
-    suffixes
-        .iter()
-        .find_map(|(suffix, scale)| {
-            let number: f64 = value.strip_suffix(suffix)?.trim().parse().ok()?;
-            (number.is_finite() && number >= 0.0).then_some(number * scale)
-        })
-        .ok_or_else(|| ThresholdError::Value {
-            value: value.to_owned(),
-            unit: expected,
-        })
+    found.ok_or_else(|| ThresholdError::Value {
+        value: value.to_owned(),
+        unit: expected,
+    })
 }
 
 impl Threshold {
@@ -174,7 +194,20 @@ impl Threshold {
                 failed: true,
             };
         }
-        let value = (self.metric.read)(report);
+        let Some(value) = (self.metric.read)(report) else {
+            // The largest of all is at least as large as any percentile.
+            let most = report.latency.max_us;
+            let is_certain = self.fails_above && most <= self.limit;
+            return Verdict {
+                text: self.text.clone(),
+                found: format!(
+                    "too few for this percentile ({} measured), max {}",
+                    report.latency.count,
+                    self.metric.show(most)
+                ),
+                failed: !is_certain,
+            };
+        };
         Verdict {
             text: self.text.clone(),
             found: self.metric.show(value),
@@ -233,6 +266,15 @@ mod tests {
         };
         assert!(verdict("p99>5ms").failed && verdict("p50<1us").failed);
         assert!(!verdict("loss>0.1%").failed);
+    }
+
+    #[test]
+    fn a_percentile_of_few_passes_only_if_the_largest_does() {
+        let mut report = sample(1.0);
+        report.latency.p99_us = None;
+        report.latency.max_us = 4_000.0;
+        let failed = |text: &str| text.parse::<Threshold>().unwrap().judge(&report).failed;
+        assert!(!failed("p99>4ms") && failed("p99>3.9ms") && failed("p99<1us"));
     }
 
     #[test]

@@ -163,7 +163,7 @@ pub(crate) struct Relay {
     #[arg(long)]
     pub(crate) indications: bool,
     /// Payload of each datagram, in bytes, 24 to 65503 [default: 120]
-    #[arg(long, value_name = "BYTES")]
+    #[arg(long, value_name = "BYTES", value_parser = value::size)]
     pub(crate) size: Option<usize>,
 }
 

@@ -1,6 +1,6 @@
 //! `hairpin load compare`: two reports side by side.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use anyhow::{Context, Result, bail};
@@ -11,7 +11,13 @@ use crate::commands::output;
 
 /// Runs the command.
 pub(super) fn run(args: &Args) -> Result<ExitCode> {
-    let (a, b) = (read(&args.a)?, read(&args.b)?);
+    let side = |files: &[PathBuf]| {
+        files
+            .iter()
+            .map(|path| read(path))
+            .collect::<Result<Vec<_>>>()
+    };
+    let (a, b) = (side(&args.a.0)?, side(&args.b.0)?);
     let comparison = report::compare(&a, &b);
     let text: String = comparison
         .to_string()

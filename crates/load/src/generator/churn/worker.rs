@@ -198,6 +198,8 @@ impl Worker {
         if measured {
             self.left.measured += 1;
             self.left.late += late;
+            let delay_ns = now.mono.0.saturating_sub(intended_ns);
+            self.left.delay.record_ns(delay_ns);
         }
         true
     }

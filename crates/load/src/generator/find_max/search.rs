@@ -264,7 +264,8 @@ mod tests {
         };
         let found = search(&options, |rate, _| {
             let mut report = report(rate, 1e9, 1e9);
-            report.latency.p99_us = rate;
+            report.latency.p99_us = Some(rate);
+            report.latency.max_us = rate;
             report
         });
         assert!(

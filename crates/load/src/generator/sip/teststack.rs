@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 
 use super::options::{SipOptions, SipWorkload};
 use crate::generator::{Run, RunError, SetupError, Stopper, Target, TargetError};
-use crate::report::Percentiles;
+use crate::report::{Percentiles, shown};
 use crate::sip::{Transport, Uas, UasError, UasOptions};
 use ::io::clock;
 
@@ -220,14 +220,14 @@ impl std::fmt::Display for TestStackReport {
         )?;
         writeln!(
             f,
-            "  completed {:.2} %, begun anew {}, retransmissions {} ({:.3} %), p50 {:.1} us, p99 {:.1} us, p99.9 {:.1} us, cpu {:.2} us each, memory {:.0} B each, at most {:.1} MB",
+            "  completed {:.2} %, begun anew {}, retransmissions {} ({:.3} %), p50 {} us, p99 {} us, p99.9 {} us, cpu {:.2} us each, memory {:.0} B each, at most {:.1} MB",
             100.0 * self.completed as f64 / self.runs.max(1) as f64,
             self.anew,
             self.retransmissions,
             100.0 * self.retransmissions as f64 / self.runs.max(1) as f64,
-            self.latency.p50_us,
-            self.latency.p99_us,
-            self.latency.p999_us,
+            shown(self.latency.p50_us),
+            shown(self.latency.p99_us),
+            shown(self.latency.p999_us),
             self.cpu_us,
             self.bytes,
             self.peak_resident as f64 / 1e6,

@@ -326,6 +326,8 @@ impl Worker {
         let late = u64::from(around.now_ns.saturating_sub(intended_ns) > LATE_NS);
         around.counters.add(Counter::Late, late);
         if measured {
+            let delay_ns = around.now_ns.saturating_sub(intended_ns);
+            self.left.delay.record_ns(delay_ns);
             self.left.measured += 1;
             self.left.late += late;
         }

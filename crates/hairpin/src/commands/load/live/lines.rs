@@ -1,6 +1,6 @@
 //! A second of a run as one line, for people and for `awk`.
 
-use load::report::Second;
+use load::report::{Second, shown};
 
 use super::Title;
 
@@ -12,8 +12,12 @@ pub(super) fn line(second: &Second, title: &Title) -> String {
         None => "-".to_owned(),
     };
     format!(
-        "at_s={:.0} send_pps={:.0} recv_pps={:.0} loss={loss} p50_us={:.1} p99_us={:.1}{mark}",
-        second.at_s, second.send_pps, second.recv_pps, second.p50_us, second.p99_us,
+        "at_s={:.0} send_pps={:.0} recv_pps={:.0} loss={loss} p50_us={} p99_us={}{mark}",
+        second.at_s,
+        second.send_pps,
+        second.recv_pps,
+        shown(second.p50_us),
+        shown(second.p99_us),
     )
 }
 

@@ -2,7 +2,7 @@
 
 use std::collections::VecDeque;
 
-use load::report::{Second, Step};
+use load::report::{Second, Step, shown};
 use ratatui::Frame;
 use ratatui::layout::{Constraint, Layout, Rect};
 use ratatui::style::{Color, Style, Stylize};
@@ -115,8 +115,9 @@ impl Screen {
             )),
             loss,
             Span::from(format!(
-                "   p50 {:.1} us   p99 {:.1} us",
-                last.p50_us, last.p99_us
+                "   p50 {} us   p99 {} us",
+                shown(last.p50_us),
+                shown(last.p99_us)
             )),
         ];
         if last.warm_up {
@@ -127,8 +128,8 @@ impl Screen {
 
     fn rates(&self, frame: &mut Frame<'_>, area: Rect) {
         let curves = [
-            self.curve("sent", Color::Blue, |second| second.send_pps),
-            self.curve("received", Color::Green, |second| second.recv_pps),
+            self.curve("sent", Color::Blue, |second| Some(second.send_pps)),
+            self.curve("received", Color::Green, |second| Some(second.recv_pps)),
         ];
         self.chart(frame, area, "datagrams/s", &curves);
     }
@@ -138,7 +139,7 @@ impl Screen {
             self.curve("p50", Color::Green, |second| second.p50_us),
             self.curve("p99", Color::Red, |second| second.p99_us),
         ];
-        self.chart(frame, area, "us from the intended time", &curves);
+        self.chart(frame, area, "us", &curves);
     }
 
     /// As many of the last steps as there is room for.
@@ -159,12 +160,12 @@ impl Screen {
         frame.render_widget(table, area);
     }
 
-    fn curve(&self, name: &'static str, colour: Color, read: fn(&Second) -> f64) -> Curve {
-        let point = |second: &Second| (second.at_s, read(second));
+    fn curve(&self, name: &'static str, colour: Color, read: fn(&Second) -> Option<f64>) -> Curve {
+        let point = |second: &Second| Some((second.at_s, read(second)?));
         Curve {
             name,
             colour,
-            points: self.seconds.iter().map(point).collect(),
+            points: self.seconds.iter().filter_map(point).collect(),
         }
     }
 

@@ -1,0 +1,42 @@
+//! What each flow's datagrams are to look like where they arrive.
+
+use std::sync::Arc;
+
+use super::plan::Flows;
+
+/// Memory for the numbers of all flows of a run, in pieces of 520 bytes: 272 MB.
+const PIECES: usize = 1 << 19;
+/// A flow has at most so many: 1 GB of numbers is more than any run sends.
+const MOST_PIECES: usize = 1 << 18;
+
+/// One flow.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Expected {
+    /// Identity of the socket; 0 if nothing of it is measured.
+    pub(super) arrives: usize,
+    /// Bytes of payload.
+    pub(super) length: usize,
+}
+
+/// All flows, by their numbers.
+pub(super) type Ledger = Arc<[Expected]>;
+
+impl Flows {
+    /// Read before the lanes go to their threads.
+    pub(super) fn ledger(&self) -> Ledger {
+        let mut all = vec![Expected::default(); self.count() as usize];
+        for lane in self.streams.iter().flat_map(|stream| &stream.lanes) {
+            if let (Some((arrives, length)), Some(one)) =
+                (lane.expected(), all.get_mut(lane.flow as usize))
+            {
+                *one = Expected { arrives, length };
+            }
+        }
+        all.into()
+    }
+}
+
+/// How many pieces of memory each of so many flows has.
+pub(super) fn memory(flows: usize) -> usize {
+    (PIECES / flows.max(1)).min(MOST_PIECES)
+}

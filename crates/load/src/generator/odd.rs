@@ -1,0 +1,65 @@
+//! What arrives and is not what was sent: each kind has its counter, and none is taken for a true datagram.
+
+use std::ops::AddAssign;
+
+use crate::report::Totals;
+
+/// Kinds of what arrived and was not received.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Oddity {
+    /// Shorter or longer than it was sent.
+    Truncated,
+    /// Changed behind its head, or no message at all.
+    Corrupt,
+    /// Changed in its head: magic, run, flow, sequence, time.
+    Damaged,
+    /// Whole, of another run or another program.
+    OtherRun,
+    /// Whole, and of another client of this run.
+    Misdelivered,
+    /// From somebody else than the server, or nothing that anybody here sends.
+    Foreign,
+    /// An answer to a request that was never made.
+    UnknownId,
+    /// An answer with another mapped address, or none.
+    WrongAddress,
+    /// It came when nobody remembered any more whether it had come.
+    Late,
+}
+
+const KINDS: usize = Oddity::Late as usize + 1;
+
+/// How many of each.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Oddities([u64; KINDS]);
+
+impl Oddities {
+    pub(super) fn add(&mut self, kind: Oddity) {
+        self.0[kind as usize] += 1;
+    }
+
+    fn get(self, kind: Oddity) -> u64 {
+        self.0[kind as usize]
+    }
+
+    /// Enters them into a report.
+    pub(super) fn tell(self, total: &mut Totals) {
+        total.truncated = self.get(Oddity::Truncated);
+        total.corrupt = self.get(Oddity::Corrupt);
+        total.damaged = self.get(Oddity::Damaged);
+        total.other_run = self.get(Oddity::OtherRun);
+        total.misdelivered = self.get(Oddity::Misdelivered);
+        total.foreign = self.get(Oddity::Foreign);
+        total.unknown_ids = self.get(Oddity::UnknownId);
+        total.wrong_addresses = self.get(Oddity::WrongAddress);
+        total.late = self.get(Oddity::Late);
+    }
+}
+
+impl AddAssign for Oddities {
+    fn add_assign(&mut self, more: Oddities) {
+        for (mine, theirs) in self.0.iter_mut().zip(more.0) {
+            *mine += theirs;
+        }
+    }
+}

@@ -1,0 +1,114 @@
+//! What decides when a send is due, and how well the generator kept to it.
+
+use serde::{Deserialize, Serialize};
+
+use super::Percentiles;
+use crate::measure::Latency;
+
+/// What decides when the next send is due.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+#[non_exhaustive]
+pub enum Pace {
+    /// A schedule, whatever the server does.
+    #[default]
+    Open,
+    /// The answers: each lets the next leave.
+    Closed,
+    /// The generator's own speed.
+    FlatOut,
+}
+
+impl Pace {
+    /// From when latencies count.
+    #[must_use]
+    pub fn latency_from(self) -> &'static str {
+        match self {
+            Pace::Open => "from the intended time",
+            Pace::Closed | Pace::FlatOut => "from when it left",
+        }
+    }
+
+    /// What the latencies leave out; `None` if nothing.
+    #[must_use]
+    pub fn leaves_out(self) -> Option<&'static str> {
+        match self {
+            Pace::Open => None,
+            Pace::Closed => Some(
+                "closed loop: while the server stalls nothing more is sent, and what would have been is in no latency",
+            ),
+            Pace::FlatOut => Some(
+                "flat out: these are the latencies of full buffers, and what could not leave is in none of them",
+            ),
+        }
+    }
+}
+
+/// Upper ends of the parts of the histogram, microseconds.
+const EDGES_US: [u64; 9] = [10, 20, 50, 100, 200, 500, 1_000, 5_000, 20_000];
+
+/// How much later than intended the generator itself sent: what of the latencies is its own.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[non_exhaustive]
+pub struct OwnDelay {
+    /// Over all sends of the measured part.
+    pub percentiles: Percentiles,
+    /// Sends up to so many microseconds late (`None` is any), and not in the part before.
+    pub histogram: Vec<(Option<u64>, u64)>,
+}
+
+impl OwnDelay {
+    pub(crate) fn of(delay: &Latency) -> OwnDelay {
+        let mut before = 0;
+        let mut histogram = Vec::new();
+        for edge in EDGES_US {
+            let below = delay.count_up_to(edge * 1000);
+            histogram.push((Some(edge), below - before));
+            before = below;
+        }
+        let percentiles: Percentiles = delay.report().into();
+        histogram.push((None, percentiles.count - before));
+        OwnDelay {
+            percentiles,
+            histogram,
+        }
+    }
+
+    /// The parts that are not empty: `<=10us 98.1 %, <=20us 1.9 %`.
+    #[must_use]
+    pub fn parts(&self) -> String {
+        let all = self.percentiles.count.max(1) as f64;
+        let parts: Vec<String> = self
+            .histogram
+            .iter()
+            .filter(|(_, count)| *count > 0)
+            .map(|(edge, count)| {
+                let share = 100.0 * *count as f64 / all;
+                match edge {
+                    Some(edge) => format!("<={edge}us {share:.2} %"),
+                    None => format!("later {share:.2} %"),
+                }
+            })
+            .collect();
+        parts.join(", ")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_send_is_in_one_part_of_the_histogram() {
+        let mut delay = Latency::new();
+        for us in [1, 9, 15, 400, 999, 30_000_000] {
+            delay.record_ns(us * 1000);
+        }
+        let own = OwnDelay::of(&delay);
+        let counts: Vec<u64> = own.histogram.iter().map(|(_, count)| *count).collect();
+        assert_eq!(counts, [2, 1, 0, 0, 0, 1, 1, 0, 0, 1]);
+        assert!(own.parts().starts_with("<=10us 33.33 %"), "{}", own.parts());
+        assert!(own.parts().ends_with("later 16.67 %"));
+        assert_eq!(Pace::Open.leaves_out(), None);
+    }
+}
