@@ -31,6 +31,7 @@ use crate::steering::Steering;
 use ipnet::IpNet;
 use std::net::{IpAddr, SocketAddr};
 use std::os::fd::OwnedFd;
+use std::path::PathBuf;
 use std::sync::Arc;
 use streams::rustls::{RootCertStore, ServerConfig};
 use stun::AddressFamily;
@@ -86,6 +87,7 @@ pub struct Builder {
     source_prefix: SourcePrefix,
     settings: Settings,
     nonce_key: Option<[u8; 32]>,
+    state_dir: Option<PathBuf>,
 }
 
 impl Builder {
@@ -216,6 +218,13 @@ impl Builder {
     /// addresses of TLS listeners, so without one none is opened. Default: no connection is opened over TLS.
     pub fn sip_next_hops(mut self, roots: Arc<RootCertStore>, own: Option<Certificates>) -> Self {
         self.sip_next_hops = Some((roots, own));
+        self
+    }
+
+    /// Keeps what is to survive a restart in this directory: the registration bindings of SIP, and a key. It is made if there is none. One process
+    /// at a time can use it; the start waits five seconds for another one to end. Default: none, so that bindings end with the server.
+    pub fn state_dir(mut self, path: impl Into<PathBuf>) -> Self {
+        self.state_dir = Some(path.into());
         self
     }
 

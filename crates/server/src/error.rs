@@ -2,6 +2,7 @@
 
 use crate::inherited::InheritedError;
 use crate::ports::PortRangeError;
+use crate::state_dir::StateError;
 use std::io;
 use std::net::{IpAddr, SocketAddr};
 use stun::AddressFamily;
@@ -125,6 +126,9 @@ pub enum StartError {
     /// The kernel has no randomness.
     #[error("the kernel has no randomness to give: {0}")]
     Randomness(#[source] io::Error),
+    /// What survives a restart cannot be read or kept.
+    #[error(transparent)]
+    State(#[from] StateError),
 }
 
 /// Why NAT behaviour discovery cannot be served as was asked. RFC 5780 §6 requires two IP addresses and two ports on each.

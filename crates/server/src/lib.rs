@@ -63,6 +63,7 @@ mod running;
 mod settings;
 pub mod sip;
 mod sources;
+mod state_dir;
 pub mod stats;
 mod steering;
 mod tcp_relays;
@@ -84,6 +85,7 @@ pub use pinning::Pinning;
 pub use rates::RateLimits;
 pub use running::Running;
 pub use settings::Settings;
+pub use state_dir::StateError;
 pub use steering::{Steering, SteeringInUse};
 
 /// Signals that ask the process to end or to reload. Install them before any thread starts.

@@ -34,6 +34,7 @@ mod sip_tls;
 mod size;
 mod software;
 mod source;
+mod state_dir;
 mod suggest;
 mod tls;
 mod tokens;
@@ -71,6 +72,7 @@ pub(crate) use setting::{FromText, PinWorkers, Steering, parse_seconds, write_se
 pub(crate) use sip::Sip;
 pub(crate) use sip_tls::ClientCertificates;
 pub(crate) use size::{parse_bytes, write_bytes};
+pub(crate) use state_dir::StateDir;
 
 use diagnostics::Report;
 use schema::Settings;
@@ -99,6 +101,8 @@ pub(crate) struct Config {
     pub(crate) busy_poll_us: u32,
     /// Where the control socket is, if there is one.
     pub(crate) control_socket: ControlSocket,
+    /// Where what survives a restart is kept.
+    pub(crate) state_dir: StateDir,
     /// SOFTWARE in responses to authenticated requests, if any.
     pub(crate) software: Option<String>,
     /// Where to listen; `None`: decided at start.
@@ -310,6 +314,7 @@ fn resolve(settings: &Settings) -> Option<Config> {
         send_buffer: s.send_buffer?.value.0,
         busy_poll_us: s.busy_poll_us?.value.0,
         control_socket: s.control_socket?.value,
+        state_dir: s.state_dir?.value,
         software: Some(s.software?.value.0).filter(|software| !software.is_empty()),
         listen_udp: s.listen_udp.map(|list| values(list.value.0)),
         listen_tcp: s.listen_tcp.map(|list| values(list.value)),

@@ -29,6 +29,7 @@ use super::sip_tls::{ClientCertificates, RootFile};
 use super::size::{Rate, Size};
 use super::software::Software;
 use super::source::{Located, Location};
+use super::state_dir::StateDir;
 use super::tls::{MinVersion, Pair};
 use super::tokens::{self, ServerName};
 
@@ -144,6 +145,8 @@ pub(crate) struct Settings {
     pub(crate) software: Entry<Software>,
     /// `server.control_socket`
     pub(crate) control_socket: Entry<ControlSocket>,
+    /// `server.state_dir`
+    pub(crate) state_dir: Entry<StateDir>,
     /// `listen.udp`
     pub(crate) listen_udp: Entry<AtLeastOne<SocketAddr>>,
     /// `listen.tcp`
@@ -463,6 +466,7 @@ pub(crate) const KEYS: &[Key] = &[
     Key::new("server", "busy_poll_us", |s| &mut s.busy_poll_us).at_start(),
     Key::new("server", "software", |s| &mut s.software),
     Key::new("server", "control_socket", |s| &mut s.control_socket).at_start(),
+    Key::new("server", "state_dir", |s| &mut s.state_dir).at_start(),
     Key::new("listen", "udp", |s| &mut s.listen_udp).at_start(),
     Key::new("listen", "tcp", |s| &mut s.listen_tcp).at_start(),
     Key::new("listen", "tls", |s| &mut s.listen_tls).at_start(),

@@ -22,6 +22,7 @@ use crate::quota::Quotas;
 use crate::random;
 use crate::rates::{GroupRates, RateTable, TableSize};
 use crate::sip::{self, Carrier, Sip};
+use crate::state_dir::StateDir;
 use crate::steering::Tables;
 use crate::worker::{Worker, WorkerMessage};
 use io::{Offloads, UdpSocket};
@@ -161,6 +162,8 @@ impl Builder {
         let groups = self.bind_listeners(workers, gro)?;
         let orders = self.settings.sip_orders(workers);
         let buffers = self.wanted_buffers();
+        let state = self.state_dir.as_deref();
+        let state = state.map(StateDir::open).transpose()?;
         let (sip_addresses, sip) = sip::set_up(
             &self.sip_listen,
             &self.sip_tls_configs(),
@@ -168,7 +171,7 @@ impl Builder {
             buffers,
             orders,
             &self.proxies,
-            &self.inherited,
+            (&self.inherited, state.as_ref()),
         )?;
         let (streams, tcp, tls) = self.bind_streams(workers)?;
         self.inherited.check_used()?;

@@ -111,6 +111,12 @@ counters! {
     shed_deferred: u64,
     /// Registration bindings that exist now.
     bindings: u64,
+    /// Attempts to write or synchronize the log of bindings that failed.
+    store_failures: u64,
+    /// Batches of changed bindings that were not written to the log, because it failed for too long.
+    store_lost: u64,
+    /// Bytes of the log of bindings now.
+    store_bytes: u64,
     /// Requests refused with 503 because there were too many transactions.
     shed_transactions: u64,
     /// Requests answered with an error because they were malformed or asked for what is not there.

@@ -10,6 +10,7 @@ use super::outgoing::{Outgoing, worker_of};
 use super::requests::Requests;
 use super::settings::Orders;
 use super::slack::Slack;
+use super::store::Kept;
 use super::user::User;
 use super::{Secrets, stun};
 use crate::worker::{Mailboxes, now};
@@ -132,6 +133,11 @@ impl Endpoint {
         self.user.obey(&orders);
         self.requests.obey(&orders);
         self.orders = orders;
+    }
+
+    /// Takes bindings of an earlier run, which are saved from now on.
+    pub(super) fn restore(&mut self, kept: Kept) {
+        self.user.restore(kept);
     }
 
     pub(super) fn orders_and_counters(&mut self) -> (&Orders, &mut SipCounters) {

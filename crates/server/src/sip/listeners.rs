@@ -3,10 +3,12 @@
 
 use super::layers::StreamListener;
 use super::settings::Orders;
+use super::store::{Kept, Store};
 use super::{NameResolver, Secrets, Sip, reading};
 use crate::error::StartError;
 use crate::features::Buffers;
 use crate::inherited::InheritedSockets;
+use crate::state_dir::StateDir;
 use io::{TcpListener, TcpOptions, UdpOptions, UdpSocket};
 use ipnet::IpNet;
 use sip::flow::Carrier;
@@ -67,7 +69,7 @@ pub(crate) fn set_up(
     buffers: Buffers,
     orders: Orders,
     proxies: &[IpNet],
-    inherited: &InheritedSockets,
+    (inherited, state): (&InheritedSockets, Option<&StateDir>),
 ) -> Result<SetUp, StartError> {
     if addresses.plain.is_empty() && addresses.streams.is_empty() {
         return Ok(SetUp::default());
@@ -115,7 +117,8 @@ pub(crate) fn set_up(
         }
     }
     let names = NameResolver::new(&orders.settings.resolvers);
-    let secrets = Secrets::new(workers, names).map_err(StartError::Randomness)?;
+    let lasting = state.map(|state| state.key);
+    let secrets = Secrets::new(workers, names, lasting).map_err(StartError::Randomness)?;
     let orders = Arc::new(orders);
     let proxies: Arc<[IpNet]> = Arc::from(proxies);
     let listeners = of_workers.into_iter().zip(of_streams);
@@ -124,7 +127,15 @@ pub(crate) fn set_up(
         let proxies = Arc::clone(&proxies);
         Sip::new(number, listeners, proxies, orders, &secrets, reading::now())
     });
-    let sips = sips.collect::<Result<_, _>>().map_err(StartError::Worker)?;
+    let mut sips: Vec<Sip> = sips.collect::<Result<_, _>>().map_err(StartError::Worker)?;
+    if let Some(state) = state {
+        // There are at most 255 workers.
+        let workers = u16::try_from(workers).unwrap_or(u16::MAX);
+        let (store, locations) = Store::open(state, secrets.lasting, workers, reading::now())?;
+        for (sip, location) in sips.iter_mut().zip(locations) {
+            sip.restore(Kept::saved(location, store.clone()));
+        }
+    }
     Ok((bound, sips))
 }
 

@@ -31,6 +31,7 @@ mod registrar;
 mod requests;
 mod settings;
 mod slack;
+mod store;
 mod stun;
 mod token;
 mod user;
@@ -65,6 +66,7 @@ use std::collections::VecDeque;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
+use store::Kept;
 
 /// Messages handled between two looks at the timers.
 const MESSAGES: usize = 16;
@@ -150,8 +152,10 @@ impl Sip {
         now: Now,
     ) -> std::io::Result<Sip> {
         let addresses: Vec<SocketAddr> = listeners.iter().map(|listener| listener.local).collect();
-        let seed = crate::random::Entropy::new().next_u32();
-        let seed = u64::from(seed) << 16 | u64::from(number);
+        // GRUUs must not come again, also in another run: many bits.
+        let mut entropy = crate::random::Entropy::new();
+        let seed = u64::from(entropy.next_u32()) << 32 | u64::from(entropy.next_u32());
+        let seed = seed & !u64::from(u16::MAX) | u64::from(number);
         let front = Front::new(listeners.iter().map(|listener| &listener.udp));
         let addresses = (&addresses[..], &streams[..]);
         let endpoint = Endpoint::new(number, addresses, front, orders, secrets, seed, now);
@@ -180,6 +184,11 @@ impl Sip {
             keeps_errors: false,
             held: false,
         })
+    }
+
+    /// Takes bindings of an earlier run, which are saved from now on.
+    fn restore(&mut self, kept: Kept) {
+        self.endpoint.restore(kept);
     }
 
     /// Whether everything that SIP writes to the kernel's tables can be written without any capability.
@@ -314,8 +323,12 @@ impl Sip {
 /// What all workers share, so that each can read what another wrote and take over what another received.
 #[derive(Debug, Clone)]
 pub(crate) struct Secrets {
-    /// Of branches, tags and transactions.
+    /// Of branches, tags, transactions and nonces. Another one in each run: what was made in an earlier one must not be taken for what is now.
     pub(crate) key: HashKey,
+    /// Of addresses of record, GRUUs and what stands in routes: the same in all runs that share a state directory.
+    pub(crate) lasting: HashKey,
+    /// Tells the flows of this run from those of others.
+    pub(crate) run: u32,
     /// For handing messages over.
     pub(crate) commons: Commons,
     /// For looking names up.
@@ -325,16 +338,23 @@ pub(crate) struct Secrets {
 }
 
 impl Secrets {
-    /// Fresh ones.
+    /// Fresh ones, but for the one that lasts, if there is one.
     ///
     /// # Errors
     /// If the kernel has no randomness.
-    pub(crate) fn new(workers: usize, names: NameResolver) -> std::io::Result<Secrets> {
+    pub(crate) fn new(
+        workers: usize,
+        names: NameResolver,
+        lasting: Option<[u8; 16]>,
+    ) -> std::io::Result<Secrets> {
         let seed = crate::random::seed()?;
         let mut key = [0; 16];
         key.copy_from_slice(&seed[..16]);
+        let key = HashKey::new(key);
         Ok(Secrets {
-            key: HashKey::new(key),
+            key,
+            lasting: lasting.map_or(key, HashKey::new),
+            run: key.mac(b"run") as u32,
             commons: Commons::new(workers),
             names,
             used_counts: UsedCounts::default(),

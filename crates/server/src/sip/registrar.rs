@@ -1,10 +1,12 @@
 //! The registrar of a worker. It has the bindings of those addresses of record whose keyed hash names the worker; a REGISTER that comes
 //! to another one is handed over before anything is kept of it, so that its retransmissions go the same way.
 
+use super::Secrets;
 use super::outgoing::worker_of;
 use super::settings::Orders;
+use super::store::{Kept, StoreCounts};
 use sip::engine::NewRequest;
-use sip::{HashKey, Message, Mono, Now};
+use sip::{Message, Mono, Now};
 use sip_server::Aor;
 use sip_server::flow::FlowId;
 use sip_server::location::{Limits, MemoryLocation};
@@ -30,7 +32,7 @@ pub(super) enum Place<'b> {
 #[derive(Debug)]
 pub(super) struct Registrations {
     registrar: Registrar,
-    location: MemoryLocation,
+    location: Kept,
     number: u16,
     workers: u16,
     /// Tells the flows of this run of the server from those of others.
@@ -38,23 +40,24 @@ pub(super) struct Registrations {
 }
 
 impl Registrations {
-    /// Of worker `number`; `None` if there is no domain. `key` is that of all workers, `seed` this worker's own.
+    /// Of worker `number`; `None` if there is no domain. `seed` is this worker's own.
     pub(super) fn new(
         number: u16,
         orders: &Orders,
-        key: HashKey,
+        secrets: &Secrets,
         seed: u64,
     ) -> Option<Registrations> {
+        let key = secrets.lasting;
         let settings = &orders.settings;
         // They were checked with all settings.
         let domains = Domains::new(settings.domains.clone()).ok()?;
         let registrar = Registrar::new(settings.registrar.clone(), domains, key, seed).ok()?;
         (!settings.domains.is_empty()).then(|| Registrations {
             registrar,
-            location: MemoryLocation::new(key, limits(orders)),
+            location: Kept::InMemory(MemoryLocation::new(key, limits(orders))),
             number,
             workers: u16::try_from(orders.workers).unwrap_or(u16::MAX),
-            run: key.mac(b"run") as u32,
+            run: secrets.run,
         })
     }
 
@@ -70,14 +73,30 @@ impl Registrations {
         self.location.set_limits(limits(orders));
     }
 
-    /// When bindings end.
+    /// Takes these bindings in place of its own.
+    pub(super) fn restore(&mut self, mut kept: Kept, orders: &Orders) {
+        kept.set_limits(limits(orders));
+        self.location = kept;
+    }
+
+    /// Hands over the changes that are to be saved.
+    pub(super) fn save(&mut self, now: Mono) {
+        self.location.save(now);
+    }
+
+    /// How saving goes, for all workers.
+    pub(super) fn store_counts(&self) -> StoreCounts {
+        self.location.counts()
+    }
+
+    /// When bindings end, or are to be saved.
     pub(super) fn next_deadline(&self) -> Option<Mono> {
         self.location.next_deadline()
     }
 
     /// Removes the ended bindings of one address. Returns whether there were any.
     pub(super) fn expire(&mut self, now: Mono) -> bool {
-        self.location.expire(now).is_some()
+        self.location.expire(now)
     }
 
     /// Bindings that are there.

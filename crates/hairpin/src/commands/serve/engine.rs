@@ -66,6 +66,9 @@ impl Engine {
             .busy_poll(config.busy_poll_us)
             .nat_discovery(config.nat_discovery.clone())
             .settings(settings(config));
+        if let Some(path) = config.state_dir.path() {
+            builder = builder.state_dir(path);
+        }
         if let Some(workers) = config.workers {
             builder = builder.workers(usize::try_from(workers)?);
         }

@@ -12,12 +12,13 @@ use super::counters::{DIGEST_OUTCOMES, SipCounters};
 use super::lines::Abilities;
 use super::registrar::{Place, Registrations};
 use super::settings::{Orders, SipSettings};
+use super::store::Kept;
 use sip::dispatch::Failure;
 use sip::engine::{Ack, Mark, NewRequest, Reply, RespondError, ServerKey};
 use sip::flow::Flow;
 use sip::tu::{Taken, TransactionUser, Transactions};
 use sip::verdict::Rules;
-use sip::{HashKey, Message, Method, Mono};
+use sip::{Message, Method, Mono};
 use std::sync::Arc;
 use uas::TestUas;
 
@@ -71,30 +72,33 @@ pub(super) struct User {
     uas: TestUas,
     /// Of the domains, if there are any.
     registrations: Option<Box<Registrations>>,
+    /// Bindings of an earlier run, as long as there is no domain.
+    spare: Option<Kept>,
     gate: Gate,
     abilities: Abilities,
     lines: Vec<u8>,
     counts: Counts,
     number: u16,
-    key: HashKey,
+    secrets: Secrets,
     seed: u64,
 }
 
 impl User {
     /// One that knows the tags and nonces of all workers with these secrets.
     pub(super) fn new(number: u16, secrets: &Secrets, orders: &Arc<Orders>, seed: u64) -> User {
-        let registrations = Registrations::new(number, orders, secrets.key, seed);
+        let registrations = Registrations::new(number, orders, secrets, seed);
         let mut uas = TestUas::new(secrets);
         uas.service_time = orders.settings.service_time;
         User {
             uas,
             registrations: registrations.map(Box::new),
+            spare: None,
             gate: Gate::new(orders, secrets, seed),
             abilities: Abilities::new(&User::rules(&orders.settings)),
             lines: vec![0; LINES],
             counts: Counts::default(),
             number,
-            key: secrets.key,
+            secrets: secrets.clone(),
             seed,
             orders: orders.clone(),
         }
@@ -111,9 +115,20 @@ impl User {
             None => {
                 // Another seed for each registrar: what comes of it must be unique.
                 self.seed = self.seed.wrapping_add(1 << 48);
-                let new = Registrations::new(self.number, orders, self.key, self.seed);
+                let new = Registrations::new(self.number, orders, &self.secrets, self.seed);
                 self.registrations = new.map(Box::new);
+                if let Some(kept) = self.spare.take() {
+                    self.restore(kept);
+                }
             }
+        }
+    }
+
+    /// Takes bindings of an earlier run, which are saved from now on.
+    pub(super) fn restore(&mut self, kept: Kept) {
+        match &mut self.registrations {
+            Some(registrations) => registrations.restore(kept, &self.orders),
+            None => self.spare = Some(kept),
         }
     }
 
@@ -132,8 +147,16 @@ impl User {
         counters.digest = self.gate.outcomes;
         counters.unacknowledged += self.counts.unacknowledged;
         counters.own_refused += self.counts.refused;
-        let registrations = self.registrations.as_ref();
-        counters.bindings = registrations.map_or(0, |there| there.len() as u64);
+        if let Some(registrations) = &self.registrations {
+            counters.bindings = registrations.len() as u64;
+            // One worker says it for all.
+            if self.number == 0 {
+                let store = registrations.store_counts();
+                counters.store_failures = store.failures;
+                counters.store_lost = store.lost;
+                counters.store_bytes = store.log_bytes;
+            }
+        }
     }
 
     /// Answers a request. Returns the worker that it is to be handed to, if it is another one's.
@@ -324,6 +347,7 @@ impl TransactionUser for User {
             .count();
         let now = transactions.now.mono;
         if let Some(registrations) = &mut self.registrations {
+            registrations.save(now);
             let _ = (0..EXPIRED)
                 .take_while(|_| registrations.expire(now))
                 .count();

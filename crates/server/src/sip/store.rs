@@ -1,0 +1,382 @@
+//! Registration bindings that survive a restart: each worker's changes go to one thread, which writes them to a log in the state directory.
+//!
+//! A worker hands its changes over after [`DELAY`], many in one batch; the thread writes them at once and synchronizes the file every two
+//! seconds. So the end of the process loses less than a second of accepted changes, and a power cut less than five.
+//!
+//! Serving goes on when the disk is full or fails. Batches wait then, up to [`MOST_WAITING`], and are written again every second; what does not
+//! fit is counted and lost for the next start, unless the phone registers again before.
+
+use crate::state_dir::{StateDir, StateError};
+use sip::{HashKey, Mono, Now};
+use sip_server::Aor;
+use sip_server::AorHash;
+use sip_server::AorKey;
+use sip_server::location::{
+    Change, ChangeError, Found, Limits, Location, MemoryLocation, Revision, Saved,
+};
+use sip_server::log::{Disk, Journal, Log, OpenError, Persistent, Settings};
+use std::collections::VecDeque;
+use std::io;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+/// The log in the state directory.
+const FILE: &str = "bindings.log";
+
+/// How long a worker collects changes.
+const DELAY: Duration = Duration::from_millis(200);
+
+/// Bytes of batches that have not been written: at 300 bytes a change those of 200,000.
+const MOST_WAITING: u64 = 64 << 20;
+
+/// How long the thread waits after an error before it tries again.
+const PAUSE: Duration = Duration::from_secs(1);
+
+/// How long the start waits for a process before this one to end, and how often it looks.
+const PATIENCE: Duration = Duration::from_secs(5);
+const LOOK: Duration = Duration::from_millis(50);
+
+/// What the thread and the workers count.
+#[derive(Debug, Default)]
+struct Counts {
+    /// Bytes of batches that wait to be written.
+    waiting: AtomicU64,
+    failures: AtomicU64,
+    lost: AtomicU64,
+    log_bytes: AtomicU64,
+}
+
+/// How saving goes.
+#[derive(Debug, Clone, Copy, Default)]
+pub(super) struct StoreCounts {
+    /// Attempts to write or synchronize that failed.
+    pub(super) failures: u64,
+    /// Batches that were lost.
+    pub(super) lost: u64,
+    /// Bytes of the log.
+    pub(super) log_bytes: u64,
+}
+
+/// The log of all workers. The last one that lets it go waits until all is written.
+#[derive(Debug)]
+pub(crate) struct Store {
+    sender: Option<Sender<Vec<u8>>>,
+    thread: Option<JoinHandle<()>>,
+    counts: Arc<Counts>,
+}
+
+impl Store {
+    /// Opens the log, and loads each worker's bindings from it.
+    ///
+    /// # Errors
+    /// [`StateError`] if another process has it, or it cannot be read.
+    pub(crate) fn open(
+        directory: &StateDir,
+        key: HashKey,
+        workers: u16,
+        now: Now,
+    ) -> Result<(Arc<Store>, Vec<MemoryLocation>), StateError> {
+        let path = directory.file(FILE);
+        let disk = open_disk(directory)?;
+        let opened = Log::open(
+            disk,
+            Settings::default(),
+            key.derive(u64::from_le_bytes(*b"bindings")),
+        );
+        let (log, image) = opened.map_err(|source| StateError::Log {
+            path: path.clone(),
+            source,
+        })?;
+        let hash = AorHash::new(key);
+        let load = |worker| {
+            let mut location = MemoryLocation::new(key, Limits::default());
+            let failures = image.load(now, &hash, (worker, workers), &mut location);
+            (location, failures)
+        };
+        let loaded: Vec<_> = std::thread::scope(|scope| {
+            let threads: Vec<_> = (0..workers)
+                .map(|worker| scope.spawn(move || load(worker)))
+                .collect();
+            let joined = threads.into_iter().map(std::thread::ScopedJoinHandle::join);
+            // A panic there is one here.
+            joined
+                .map(|loaded| loaded.expect("loading does not panic"))
+                .collect()
+        });
+        let report = image.report();
+        let bindings: usize = loaded.iter().map(|(location, _)| location.len()).sum();
+        let damaged = report.damaged + loaded.iter().map(|(_, failures)| failures).sum::<u64>();
+        if report.cut > 0 || damaged > 0 {
+            let cut = report.cut;
+            tracing::warn!(cut, damaged, path = %path.display(), "the log of bindings was damaged: cut bytes at its end, left out records");
+        }
+        tracing::info!(bindings, bytes = image.len(), path = %path.display(), "bindings loaded");
+        let (sender, receiver) = mpsc::channel();
+        let counts = Arc::new(Counts::default());
+        counts.log_bytes.store(log.len(), Ordering::Relaxed);
+        let writer = Writer {
+            log,
+            queue: VecDeque::new(),
+            counts: counts.clone(),
+            failing: false,
+        };
+        let thread = std::thread::Builder::new()
+            .name("hairpin-store".to_owned())
+            .spawn(move || writer.run(&receiver))
+            .map_err(StateError::Thread)?;
+        let store = Store {
+            sender: Some(sender),
+            thread: Some(thread),
+            counts,
+        };
+        let locations = loaded.into_iter().map(|(location, _)| location);
+        Ok((Arc::new(store), locations.collect()))
+    }
+
+    /// Has a batch written. One that does not fit is lost.
+    fn save(&self, batch: Vec<u8>) {
+        if batch.is_empty() {
+            return;
+        }
+        let len = batch.len() as u64;
+        let has_room = self.counts.waiting.load(Ordering::Relaxed) + len <= MOST_WAITING;
+        let sent = has_room && {
+            self.counts.waiting.fetch_add(len, Ordering::Relaxed);
+            let sender = self.sender.as_ref();
+            sender.is_some_and(|sender| sender.send(batch).is_ok())
+        };
+        if !sent {
+            self.counts.lost.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    fn counts(&self) -> StoreCounts {
+        let of = |count: &AtomicU64| count.load(Ordering::Relaxed);
+        StoreCounts {
+            failures: of(&self.counts.failures),
+            lost: of(&self.counts.lost),
+            log_bytes: of(&self.counts.log_bytes),
+        }
+    }
+}
+
+impl Drop for Store {
+    fn drop(&mut self) {
+        self.sender = None;
+        if let Some(thread) = self.thread.take() {
+            // A panic there was reported there.
+            let _ = thread.join();
+        }
+    }
+}
+
+/// The process before this one may be about to end.
+fn open_disk(directory: &StateDir) -> Result<Disk, StateError> {
+    let path = directory.file(FILE);
+    let until = Instant::now() + PATIENCE;
+    loop {
+        match Disk::open(&path) {
+            Ok(disk) => return Ok(disk),
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                if Instant::now() >= until {
+                    return Err(StateError::InUse {
+                        path: directory.path().to_owned(),
+                    });
+                }
+                std::thread::sleep(LOOK);
+            }
+            Err(source) => {
+                return Err(StateError::Log {
+                    path,
+                    source: OpenError::Io(source),
+                });
+            }
+        }
+    }
+}
+
+/// What the thread has.
+struct Writer {
+    log: Log<Disk>,
+    /// Batches that are to be written, in their order.
+    queue: VecDeque<Vec<u8>>,
+    counts: Arc<Counts>,
+    failing: bool,
+}
+
+impl Writer {
+    fn run(mut self, batches: &Receiver<Vec<u8>>) {
+        let mut not_before = None;
+        loop {
+            let now = super::reading::now();
+            let wanted = self.log.next_deadline();
+            let wanted = wanted.or((!self.queue.is_empty()).then_some(now.mono));
+            let at = not_before.max(wanted).filter(|_| wanted.is_some());
+            let received = match at {
+                Some(at) => batches.recv_timeout(at.since(now.mono)),
+                None => batches.recv().map_err(|_| RecvTimeoutError::Disconnected),
+            };
+            let is_over = matches!(received, Err(RecvTimeoutError::Disconnected));
+            self.queue.extend(received);
+            self.queue.extend(batches.try_iter());
+            let now = super::reading::now();
+            let is_paused = not_before.is_some_and(|at| at > now.mono);
+            if is_paused && !is_over {
+                continue;
+            }
+            let done = self.write(now, is_over);
+            not_before = done.is_err().then(|| now.mono.plus(PAUSE));
+            self.report(done);
+            if is_over {
+                return;
+            }
+        }
+    }
+
+    fn write(&mut self, now: Now, is_over: bool) -> io::Result<()> {
+        while let Some(batch) = self.queue.front() {
+            self.log.write(now.mono, batch)?;
+            let len = batch.len() as u64;
+            self.counts.waiting.fetch_sub(len, Ordering::Relaxed);
+            self.queue.pop_front();
+        }
+        if is_over {
+            self.log.sync()?;
+        } else if self.log.next_deadline().is_some_and(|at| at <= now.mono) {
+            self.log.run(now)?;
+        }
+        self.counts
+            .log_bytes
+            .store(self.log.len(), Ordering::Relaxed);
+        Ok(())
+    }
+
+    /// One line when saving begins to fail, and one when it works again.
+    fn report(&mut self, done: io::Result<()>) {
+        match done {
+            Err(error) => {
+                self.counts.failures.fetch_add(1, Ordering::Relaxed);
+                if !std::mem::replace(&mut self.failing, true) {
+                    tracing::error!(%error, "cannot save registration bindings: they are served, and would be lost at a restart; look at the disk of server.state_dir");
+                }
+            }
+            Ok(()) => {
+                if std::mem::replace(&mut self.failing, false) {
+                    tracing::info!("registration bindings are saved again");
+                }
+            }
+        }
+    }
+}
+
+/// One worker's bindings, which may be saved.
+#[derive(Debug)]
+pub(super) enum Kept {
+    /// Until the process ends.
+    InMemory(MemoryLocation),
+    /// In the log as well.
+    Saved(Persistent, Arc<Store>),
+}
+
+impl Kept {
+    /// These bindings, whose changes are saved.
+    pub(crate) fn saved(memory: MemoryLocation, store: Arc<Store>) -> Kept {
+        let journal = Journal::new(DELAY);
+        Kept::Saved(Persistent { memory, journal }, store)
+    }
+
+    fn memory(&self) -> &MemoryLocation {
+        match self {
+            Kept::InMemory(memory) => memory,
+            Kept::Saved(persistent, _) => &persistent.memory,
+        }
+    }
+
+    fn memory_mut(&mut self) -> &mut MemoryLocation {
+        match self {
+            Kept::InMemory(memory) => memory,
+            Kept::Saved(persistent, _) => &mut persistent.memory,
+        }
+    }
+
+    /// Other limits. Bindings that are there stay.
+    pub(super) fn set_limits(&mut self, limits: Limits) {
+        self.memory_mut().set_limits(limits);
+    }
+
+    /// Bindings that are there.
+    pub(super) fn len(&self) -> usize {
+        self.memory().len()
+    }
+
+    /// When bindings end, or changes are to be saved.
+    pub(super) fn next_deadline(&self) -> Option<Mono> {
+        let journal = match self {
+            Kept::InMemory(_) => None,
+            Kept::Saved(persistent, _) => persistent.journal.next_deadline(),
+        };
+        let ends = self.memory().next_deadline();
+        [journal, ends].into_iter().flatten().min()
+    }
+
+    /// Removes the ended bindings of one address. Returns whether there were any.
+    pub(super) fn expire(&mut self, now: Mono) -> bool {
+        // A log needs no record of that: it has their ends.
+        self.memory_mut().expire(now).is_some()
+    }
+
+    /// Hands over the changes whose time has come.
+    pub(super) fn save(&mut self, now: Mono) {
+        if let Kept::Saved(persistent, store) = self
+            && let Some(batch) = persistent.journal.take(now)
+        {
+            store.save(batch);
+        }
+    }
+
+    /// How saving goes, for all workers.
+    pub(super) fn counts(&self) -> StoreCounts {
+        match self {
+            Kept::InMemory(_) => StoreCounts::default(),
+            Kept::Saved(_, store) => store.counts(),
+        }
+    }
+
+    fn location(&mut self) -> &mut dyn Location {
+        match self {
+            Kept::InMemory(memory) => memory,
+            Kept::Saved(persistent, _) => persistent,
+        }
+    }
+}
+
+impl Drop for Kept {
+    fn drop(&mut self) {
+        if let Kept::Saved(persistent, store) = self {
+            store.save(persistent.journal.take_all());
+        }
+    }
+}
+
+impl Location for Kept {
+    fn find(&mut self, aor: &Aor) -> Found<'_> {
+        self.location().find(aor)
+    }
+
+    fn find_gruu(&mut self, key: AorKey, gruu: u64) -> Option<Aor> {
+        self.location().find_gruu(key, gruu)
+    }
+
+    fn change(
+        &mut self,
+        now: Now,
+        aor: &Aor,
+        basis: Revision,
+        changes: &mut Vec<Change>,
+    ) -> Result<Saved, ChangeError> {
+        self.location().change(now, aor, basis, changes)
+    }
+}
