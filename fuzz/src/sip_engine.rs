@@ -98,7 +98,8 @@ impl Target {
                     mono: self.now,
                     unix_s: self.now.0 / 1_000_000_000,
                 };
-                self.engine.observe_service(1000, Duration::from_millis(50));
+                self.engine
+                    .observe_service(2000, Duration::from_millis(100));
                 self.engine.observe_backlog(now, backlog);
             }
             b'u' => {

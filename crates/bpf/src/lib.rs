@@ -16,7 +16,7 @@
 //!   group, and leaves all others to the kernel's hash;
 //! - [`relay::Relay`] relays ChannelData and answers Binding requests below the socket layer, as far as
 //!   user space has entered it;
-//! - [`sieve::Sieve`] drops new SIP work before a socket's queue, in an overload and as far as its rules say;
+//! - [`admission_filter::AdmissionFilter`] drops new SIP work before a socket's queue, in an overload and as far as its rules say;
 //! - [`frame`] and [`payload`] are what both agree on: Ethernet frames with valid checksums, and a
 //!   payload that tells flow, order, duplication and corruption.
 //!
@@ -25,6 +25,7 @@
 //! attach a [`relay::Gate`], which passes every packet once the process has ended. Loading and attaching need CAP_BPF and CAP_NET_ADMIN; an
 //! interface is looked up in the network namespace of the calling thread.
 
+pub mod admission_filter;
 pub mod count;
 mod error;
 pub mod floor;
@@ -35,7 +36,6 @@ mod object;
 pub mod payload;
 mod reason;
 pub mod relay;
-pub mod sieve;
 pub mod steer;
 mod sys;
 

@@ -104,7 +104,9 @@ impl Object {
     /// [`BpfError::Missing`], or when no file descriptor is left.
     pub(crate) fn own_map(&self, name: &'static str) -> Result<OwnedFd, BpfError> {
         let data = match self.ebpf.map(name) {
-            Some(Map::Array(data) | Map::HashMap(data) | Map::PerCpuArray(data)) => data,
+            Some(
+                Map::Array(data) | Map::HashMap(data) | Map::PerCpuArray(data) | Map::LpmTrie(data),
+            ) => data,
             _ => return Err(BpfError::Missing(name)),
         };
         let descriptor = data.fd().as_fd().try_clone_to_owned();

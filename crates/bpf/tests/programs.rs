@@ -3,11 +3,11 @@
 //! These tests need root (CAP_BPF, CAP_NET_ADMIN and CAP_PERFMON); without, they say so and pass.
 
 use hairpin_bpf::BpfError;
+use hairpin_bpf::admission_filter::AdmissionFilter;
 use hairpin_bpf::count::{Counter, Hook};
 use hairpin_bpf::floor::{Floor, Kind};
 use hairpin_bpf::inject::Injector;
 use hairpin_bpf::relay::{BindingLimit, Relay, Settings};
-use hairpin_bpf::sieve::Sieve;
 use hairpin_bpf::steer::Steering;
 
 /// Fails with the reason of the kernel; but for a process without privileges it is none.
@@ -38,8 +38,8 @@ fn steer() {
 }
 
 #[test]
-fn sip_sieve() {
-    loads(Sieve::load());
+fn sip_admission_filter() {
+    loads(AdmissionFilter::load());
 }
 
 #[test]

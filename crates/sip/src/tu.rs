@@ -187,8 +187,15 @@ pub trait TransactionUser {
     /// Time has passed: does a bounded amount of what is due. If more is due, [`TransactionUser::poll_timeout`] says so.
     fn handle_timeout(&mut self, transactions: &mut Transactions<'_>);
 
-    /// How many requests wait for somebody else than the network.
+    /// How many requests wait for a back end, such as a database, to begin with them. Those that it works on do not count: its latency is
+    /// no overload.
     fn backlog(&self) -> u64 {
+        0
+    }
+
+    /// How many requests the back end has begun with so far, in all: with [`TransactionUser::backlog`] this tells how long the next one
+    /// will wait. A back end that begins with nothing counts for as slow as it has been silent.
+    fn begun(&self) -> u64 {
         0
     }
 }

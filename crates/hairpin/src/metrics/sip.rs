@@ -186,19 +186,19 @@ fn overload(page: &mut Page, stats: &Stats, sum: &SipCounters) {
     page.per_worker(
         "hairpin_sip_overload_state",
         Kind::Gauge,
-        "What overload control does: 0 accepts everything, 1 refuses new work, 2 refuses all that is not essential.",
+        "What admission control does: 0 accepts everything, 1 refuses some new requests, 2 refuses all of them and some that continue others.",
         stats,
-        |of| of.sip.behaviour,
+        |of| of.sip.overload_state,
     );
     page.counters(
         "hairpin_sip_shed_total",
-        "What overload control and the limit of transactions have refused, dropped or put off, by place.",
+        "What admission control and the limit of transactions have refused, dropped or put off, by place.",
         "place",
         [
             ("refused", sum.shed_refused),
             ("dropped", sum.shed_dropped),
             ("socket", sum.shed_by_kernel),
-            ("sieve", sum.shed_by_sieve),
+            ("filter", sum.shed_by_filter),
             ("user", sum.shed_by_user),
             ("deferred", sum.shed_deferred),
             ("transactions", sum.shed_transactions),

@@ -95,16 +95,16 @@ counters! {
     expected_wait_ns: u64,
     /// How long an accepted message takes on average now, in nanoseconds.
     service_time_ns: u64,
-    /// What overload control does now: 0 accepts all, 1 refuses new work, 2 refuses what is not essential.
-    behaviour: u64,
+    /// What admission control does now: 0 accepts all, 1 refuses some new work, 2 refuses all of it and some that was begun.
+    overload_state: u64,
     /// Requests refused with 503 because of overload, before they were parsed.
     shed_refused: u64,
-    /// Requests dropped in silence because there was no time left even for refusals.
+    /// Requests dropped after they were read, because 503s had used their share of the time.
     shed_dropped: u64,
-    /// Datagrams with new work that the kernel held back in an overload, before they were queued.
+    /// Requests that the admission filter dropped in the kernel, before they were queued.
     shed_by_kernel: u64,
-    /// Datagrams with new work that were held back in an overload as soon as they were read.
-    shed_by_sieve: u64,
+    /// Requests that the admission filter dropped in the worker, as soon as they were read.
+    shed_by_filter: u64,
     /// Requests that the transaction user refused because of overload.
     shed_by_user: u64,
     /// Retransmissions put off because of overload.

@@ -1,10 +1,10 @@
 //! A message from its bytes to its answer: the engine says what it is, the rules whether it is fit, the user what to say.
 
+use super::admission_filter::AdmissionFilter;
 use super::balance::{Balance, Kind, SipBatch};
-use super::congestion::Congestion;
+use super::congestion::{Congestion, Fate};
 use super::connections::Gone;
 use super::counters::{SipCounters, method_index};
-use super::front::Front;
 use super::layers::StreamListener;
 use super::outgoing::{Outgoing, worker_of};
 use super::requests::Requests;
@@ -41,7 +41,7 @@ pub(crate) struct Endpoint {
     pub(super) counters: SipCounters,
     pub(super) engine: Box<Engine>,
     pub(super) congestion: Congestion,
-    pub(super) front: Front,
+    pub(super) filter: AdmissionFilter,
     user: User,
     /// What it sends by itself.
     pub(super) requests: Requests,
@@ -66,7 +66,7 @@ impl Endpoint {
     pub(crate) fn new(
         number: u16,
         (listeners, streams): (&[SocketAddr], &[StreamListener]),
-        front: Front,
+        filter: AdmissionFilter,
         orders: Arc<Orders>,
         secrets: &Secrets,
         seed: u64,
@@ -113,7 +113,7 @@ impl Endpoint {
             counters: SipCounters::default(),
             engine: Box::new(Engine::new(config, seed)),
             congestion: Congestion::new(listeners.len()),
-            front,
+            filter,
             balance: Balance::new(number, secrets.commons.clone()),
             slack: Slack::default(),
             has_wanted: false,
@@ -163,9 +163,10 @@ impl Endpoint {
                 break;
             }
             self.congestion.tell_slept(&mut self.engine);
+            self.filter.report(self.now, &mut self.engine);
             self.engine.handle_timeout(self.now);
             self.drain(outgoing);
-            self.front.follow(self.now, &mut self.engine);
+            self.filter.follow(self.now, &self.engine);
         }
         self.slack.add(now, self.engine.take_given_back());
         self.slack.expire(now);
@@ -205,14 +206,28 @@ impl Endpoint {
             Packet::Sip => {
                 self.counters.udp_messages += 1;
                 self.counters.bytes_received += bytes.len() as u64;
-                if self.front.is_here() && self.engine.holds_back(flow.remote.ip(), bytes) {
-                    self.congestion.held_back();
+                if self.filter.is_here() && self.is_filtered_out(bytes, flow) {
+                    // Counted by the engine.
                 } else if !(self.balance.is_on() && self.hand_over(bytes, flow)) {
                     self.message(bytes, flow, 0, outgoing);
                 }
             }
             Packet::Other => self.counters.malformed += 1,
         }
+    }
+
+    /// Whether the admission filter of this worker drops a datagram.
+    fn is_filtered_out(&mut self, bytes: &[u8], flow: &Flow) -> bool {
+        if !self.engine.filter().is_active() {
+            return false;
+        }
+        let started = now().mono;
+        let drops = self.engine.filters_out(flow.remote.ip(), bytes);
+        if drops {
+            let took = now().mono.since(started);
+            self.congestion.handled(Fate::Dropped, took);
+        }
+        drops
     }
 
     /// A message that came whole over a connection.
@@ -262,9 +277,10 @@ impl Endpoint {
 
     /// A batch of messages begins.
     pub(super) fn begin_batch(&mut self) {
-        self.engine.observe_deferred(self.user.backlog());
+        self.congestion.tu(self.user.backlog(), self.user.begun());
+        self.filter.report(self.now, &mut self.engine);
         self.congestion.begin(self.now, &mut self.engine);
-        self.front.follow(self.now, &mut self.engine);
+        self.filter.follow(self.now, &self.engine);
     }
 
     /// It is done, answers sent.
@@ -330,9 +346,7 @@ impl Endpoint {
                     messages += 1;
                     self.counters.taken_over += 1;
                     // The kernel looks at the other worker's socket by the other worker's rules.
-                    if flow.connection.is_none() && self.engine.holds_back(flow.remote.ip(), bytes)
-                    {
-                        self.congestion.held_back();
+                    if flow.connection.is_none() && self.is_filtered_out(bytes, &flow) {
                         continue;
                     }
                     self.adopt(&flow, bytes, names.take());
@@ -424,12 +438,12 @@ impl Endpoint {
         let Some(mut spans) = self.spans.take() else {
             return;
         };
-        let timed = self.congestion.is_timing(self.engine.behaviour());
-        let started = timed.then(|| now().mono);
+        // What is shed must not count as work.
+        let started = self.engine.is_overloaded().then(|| now().mono);
         let received = self
             .engine
             .handle_message(self.now, flow, bytes, &mut spans);
-        let shed = is_shed(&received);
+        let fate = fate_of(&received);
         let elsewhere = match &received {
             Received::Elsewhere { worker } => Some((*worker, asked)),
             Received::Request(request) if request.message.method() == Some(Method::Cancel) => {
@@ -454,8 +468,8 @@ impl Endpoint {
         }
         self.spans = Some(spans);
         self.drain(outgoing);
-        if let Some(started) = started.filter(|_| shed) {
-            self.congestion.shed(now().mono.since(started));
+        if let Some(started) = started {
+            self.congestion.handled(fate, now().mono.since(started));
         }
     }
 
@@ -640,11 +654,11 @@ impl Endpoint {
         counters.state_bytes = stats.message_bytes as u64;
         counters.expected_wait_ns = self.engine.expected_wait().as_nanos() as u64;
         counters.service_time_ns = self.engine.service_time().as_nanos() as u64;
-        counters.behaviour = self.engine.behaviour() as u64;
+        counters.overload_state = self.engine.overload_state().into();
         counters.shed_refused = stats.shed.refused;
         counters.shed_dropped = stats.shed.dropped;
-        (counters.shed_by_kernel, counters.overflow) = self.front.counts();
-        counters.shed_by_sieve = stats.shed.held_back;
+        (counters.shed_by_kernel, counters.overflow) = self.filter.counts();
+        counters.shed_by_filter = stats.shed.filtered;
         counters.shed_by_user = stats.shed.from_tu;
         counters.shed_deferred = stats.shed.deferred;
         for (reason, count) in sip::engine::DropReason::ALL.iter().zip(stats.dropped) {
@@ -667,12 +681,13 @@ fn wants_no_answer(bytes: &[u8]) -> bool {
 }
 
 /// Overload control let nothing of it through.
-fn is_shed(received: &Received<'_>) -> bool {
+fn fate_of(received: &Received<'_>) -> Fate {
     use sip::engine::DropReason;
-    matches!(
-        received,
-        Received::Refused(503) | Received::Dropped(DropReason::Shed)
-    )
+    match received {
+        Received::Refused(503) => Fate::Refused,
+        Received::Dropped(DropReason::Shed) => Fate::Dropped,
+        _ => Fate::Served,
+    }
 }
 
 /// How requests from a listener would be signed.

@@ -11,6 +11,7 @@
 //! After every 16 messages, and before the next, everything that is due is done: timers never wait behind messages. Buffers belong to
 //! the worker; a connection has memory of its own only while a message is on its way, or while the other side does not read.
 
+mod admission_filter;
 mod balance;
 mod challenge;
 mod congestion;
@@ -18,7 +19,6 @@ mod connection;
 mod connections;
 mod counters;
 mod endpoint;
-mod front;
 mod layered;
 mod layers;
 mod lines;
@@ -43,6 +43,7 @@ pub(crate) use names::Answered;
 pub use names::{LocateError, NameResolver};
 pub(crate) use settings::Orders;
 pub use settings::SipSettings;
+pub use sip::congestion::Peer as SipPeer;
 pub use sip::digest::Algorithm as DigestAlgorithm;
 pub use sip::flow::Carrier;
 pub use sip::routing::{Candidate, Locate, Locator};
@@ -53,10 +54,10 @@ pub use streams::domains::client_verifier;
 pub(crate) use token::SipToken;
 
 use crate::worker::{Mailboxes, Token};
+use admission_filter::AdmissionFilter;
 use challenge::UsedCounts;
 use connections::Connections;
 use endpoint::Endpoint;
-use front::Front;
 use io::{Event, Interest, Poller, RecvBatch, SendOptions, SendQueue};
 use ipnet::IpNet;
 use layers::StreamListener;
@@ -156,9 +157,9 @@ impl Sip {
         let mut entropy = crate::random::Entropy::new();
         let seed = u64::from(entropy.next_u32()) << 32 | u64::from(entropy.next_u32());
         let seed = seed & !u64::from(u16::MAX) | u64::from(number);
-        let front = Front::new(listeners.iter().map(|listener| &listener.udp));
+        let filter = AdmissionFilter::new(listeners.iter().map(|listener| &listener.udp));
         let addresses = (&addresses[..], &streams[..]);
-        let endpoint = Endpoint::new(number, addresses, front, orders, secrets, seed, now);
+        let endpoint = Endpoint::new(number, addresses, filter, orders, secrets, seed, now);
         Ok(Sip {
             listeners,
             streams,
@@ -193,7 +194,7 @@ impl Sip {
 
     /// Whether everything that SIP writes to the kernel's tables can be written without any capability.
     pub(crate) fn can_write_unprivileged(&mut self) -> bool {
-        self.endpoint.front.can_write_unprivileged()
+        self.endpoint.filter.can_write_unprivileged()
     }
 
     /// Has the poller report all listeners.

@@ -162,9 +162,14 @@ impl Sip {
                 return;
             };
             let lost = self.batch.overflow();
+            let started = self.endpoint.engine.is_overloaded().then(now);
             let result = listener.udp.recv_up_to(MESSAGES, 0, &mut self.batch);
+            if let Some(started) = started {
+                let took = now().mono.since(started.mono);
+                self.endpoint.congestion.received(took);
+            }
             let lost = self.batch.overflow() - lost;
-            let lost = if self.endpoint.front.lost(lost) {
+            let lost = if self.endpoint.filter.lost(lost) {
                 lost
             } else {
                 0
@@ -184,8 +189,10 @@ impl Sip {
             }
             // What is not full has emptied the socket.
             let memory = is_full.then(|| listener.udp.memory().ok()).flatten();
-            let bytes = self.batch.iter().map(|received| received.bytes.len());
-            let batch = (self.batch.len(), bytes.sum());
+            let datagrams = self.batch.iter();
+            let datagrams =
+                datagrams.map(|received| (received.segments().count(), received.bytes.len()));
+            let batch = datagrams.fold((0, 0), |sum, one| (sum.0 + one.0, sum.1 + one.1));
             let congestion = &mut self.endpoint.congestion;
             congestion.datagrams(number, batch, lost, memory);
             self.handle_datagrams(number, poller);

@@ -35,6 +35,9 @@ pub struct SipSettings {
     pub userhash: bool,
     /// How long a message may be expected to wait before work is refused; zero turns overload control off. Default 200 ms.
     pub tolerance: Duration,
+    /// Carriers, trunks and other proxies, each with a share of the capacity by weight in an overload; all other sources together have
+    /// the weight 1. At most 256 count. Default: none.
+    pub peers: Vec<sip::congestion::Peer>,
     /// For so long the test user agent server works on each request that it accepts. Default: not at all.
     pub service_time: Duration,
     /// T1 of RFC 3261 §17.1.1.1, an estimate of the round-trip time, from which all other timers follow; it cannot change while the
@@ -83,6 +86,7 @@ impl Default for SipSettings {
             digest_any_uri: false,
             userhash: false,
             tolerance: Duration::from_millis(200),
+            peers: Vec::new(),
             service_time: Duration::ZERO,
             t1: Duration::from_millis(500),
             resolvers: Vec::new(),
@@ -141,6 +145,7 @@ impl Orders {
         sip::congestion::Config {
             enabled: !self.settings.tolerance.is_zero(),
             tolerance: self.settings.tolerance,
+            peers: self.settings.peers.clone(),
             ..Default::default()
         }
     }

@@ -34,8 +34,8 @@ pub(crate) enum Operation {
     Refuse,
     /// Without.
     Drop,
-    /// The sieve's look at new work before it is handled, where the kernel does not do that.
-    Sieve,
+    /// The admission filter's look at new work before it is handled, where the kernel does not do that.
+    Filter,
 }
 
 impl Operation {
@@ -49,7 +49,7 @@ impl Operation {
         ("request of ours", Operation::Request),
         ("503", Operation::Refuse),
         ("drop", Operation::Drop),
-        ("sieve", Operation::Sieve),
+        ("admission filter", Operation::Filter),
     ];
 }
 
@@ -66,7 +66,7 @@ enum Given<'a> {
     Ack,
     /// Time.
     Timeout,
-    /// The message, for the sieve's first look.
+    /// The message, for the admission filter.
     Look,
 }
 
@@ -121,7 +121,7 @@ fn engine_turn(bed: &mut Bed, given: Given<'_>) -> Outcome<()> {
         Given::Request => drop(engine.request(now.mono, &out)?),
         Given::Ack => engine.send_stateless(now.mono, &out, u128::from(bed.count))?,
         Given::Timeout => engine.handle_timeout(*now),
-        Given::Look => drop(black_box(engine.holds_back(flow.remote.ip(), message))),
+        Given::Look => drop(black_box(engine.filters_out(flow.remote.ip(), message))),
     }
     while let Some(output) = bed.engine.poll_output() {
         if let Output::Send { bytes, .. } = output {
@@ -137,10 +137,10 @@ impl Bed {
     /// that time as many end as begin.
     pub(crate) fn new(operation: Operation, per_second: u64) -> Outcome<Bed> {
         let mut config = Config::new(0, HashKey::new([1; 16]));
-        config.congestion.rejecting_permille = match operation {
+        config.congestion.refusal_permille = match operation {
             Operation::Refuse => 1000,
-            Operation::Drop | Operation::Sieve => 0,
-            _ => config.congestion.rejecting_permille,
+            Operation::Drop | Operation::Filter => 0,
+            _ => config.congestion.refusal_permille,
         };
         config.sent_by.push(SentBy {
             listener: ListenerKey(0),
@@ -176,15 +176,15 @@ impl Bed {
                 bed.engine.accepted(bed.now.mono, &bed.flow);
             }
             Operation::Refuse | Operation::Drop => bed.begin_congestion(),
-            Operation::Sieve => bed.close_sieve()?,
+            Operation::Filter => bed.activate_filter()?,
             _ => {}
         }
         Ok(bed)
     }
 
     fn begin_congestion(&mut self) {
-        let took = Duration::from_millis(50);
-        self.engine.observe_service(1000, took);
+        let took = Duration::from_millis(100);
+        self.engine.observe_service(2000, took);
         self.congest();
     }
 
@@ -196,8 +196,8 @@ impl Bed {
         self.engine.observe_backlog(self.now, backlog);
     }
 
-    /// An overload, until the sieve holds something back.
-    fn close_sieve(&mut self) -> Outcome<()> {
+    /// An overload, until the filter drops something.
+    fn activate_filter(&mut self) -> Outcome<()> {
         self.begin_congestion();
         for _ in 0..100 {
             self.compose("REGISTER", "s", "")?;
@@ -206,9 +206,9 @@ impl Bed {
         }
         self.pass()?;
         self.congest();
-        match self.engine.sieve().is_closed() {
+        match self.engine.filter().is_active() {
             true => Ok(()),
-            false => Err("the sieve stays open".into()),
+            false => Err("the filter stays inactive".into()),
         }
     }
 
@@ -223,7 +223,7 @@ impl Bed {
                 self.ask("OPTIONS", "")?;
                 self.is_answered("200 OK", "")?;
             }
-            Operation::Sieve => {
+            Operation::Filter => {
                 self.count += 1;
                 self.compose("REGISTER", "r", "")?;
                 return engine_turn(self, Given::Look);

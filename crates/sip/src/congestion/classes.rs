@@ -1,16 +1,28 @@
-//! Which request may be refused before which.
+//! Priority classes: which request is refused before which.
 
-/// The classes, the first to go first.
+/// The classes, the first to be refused first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Class {
-    /// A request that begins something.
+    /// A request that begins something, or claims what cannot be true.
     New,
-    /// A request of a dialog, or the second half of a challenge: work was spent on it already.
+    /// A request in a dialog, or with credentials: work was spent on it before.
     Continuing,
     /// An emergency call (RFC 5031), a `Priority: emergency` or what the configuration names.
     Priority,
-    /// ACK, CANCEL, BYE, PRACK: it finishes something and frees what that holds.
+    /// ACK, and CANCEL, BYE and PRACK of a dialog that this server knows: they free what it holds. Never refused.
     Finishing,
+}
+
+/// What a request's To tag says.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Dialog {
+    /// There is none, or it is not what this server would have written.
+    #[default]
+    None,
+    /// There is one of another server, which this one cannot check: it is a proxy.
+    Claimed,
+    /// This server has written it: its MAC is right for Call-ID and From tag.
+    Ours,
 }
 
 /// What a request's headers say of its class.
@@ -20,8 +32,8 @@ pub struct Traits<'a> {
     pub method: &'a [u8],
     /// The Request-URI.
     pub uri: &'a [u8],
-    /// To has a tag.
-    pub in_dialog: bool,
+    /// The To tag.
+    pub dialog: Dialog,
     /// Authorization or Proxy-Authorization is there.
     pub has_credentials: bool,
     /// The value of Priority (RFC 3261 §20.26).
@@ -42,8 +54,8 @@ pub struct Classifier {
 const EMERGENCY: &[u8] = b"urn:service:sos";
 
 impl Classifier {
-    /// Emergency calls to `urn:service:sos`, these values of Resource-Priority (RFC 4412, such as `esnet.0`) and, if
-    /// `trust_priority` is set, `Priority: emergency` are the last to go.
+    /// [`Class::Priority`] has emergency calls to `urn:service:sos`, these values of Resource-Priority (RFC 4412, such as
+    /// `esnet.0`) and, if `trust_priority` is set, `Priority: emergency`.
     #[must_use]
     pub fn new(resource_priorities: &[&str], trust_priority: bool) -> Classifier {
         Classifier {
@@ -58,10 +70,11 @@ impl Classifier {
     /// The class.
     #[must_use]
     pub fn classify(&self, request: &Traits<'_>) -> Class {
-        match request.method {
-            b"ACK" | b"CANCEL" | b"BYE" | b"PRACK" => Class::Finishing,
+        match (request.method, request.dialog) {
+            (b"ACK", _) | (b"CANCEL" | b"BYE" | b"PRACK", Dialog::Ours) => Class::Finishing,
             _ if self.has_priority(request) => Class::Priority,
-            _ if request.in_dialog || request.has_credentials => Class::Continuing,
+            (_, Dialog::Ours | Dialog::Claimed) => Class::Continuing,
+            _ if request.has_credentials => Class::Continuing,
             _ => Class::New,
         }
     }
@@ -101,7 +114,8 @@ mod tests {
             classifier.classify(&request)
         };
         assert_eq!(class(|_| ()), Class::New);
-        assert_eq!(class(|r| r.in_dialog = true), Class::Continuing);
+        assert_eq!(class(|r| r.dialog = Dialog::Ours), Class::Continuing);
+        assert_eq!(class(|r| r.dialog = Dialog::Claimed), Class::Continuing);
         assert_eq!(class(|r| r.has_credentials = true), Class::Continuing);
         assert_eq!(class(|r| r.uri = b"URN:service:sos.fire"), Class::Priority);
         assert_eq!(class(|r| r.uri = b"urn:service:soso"), Class::New);
@@ -110,8 +124,24 @@ mod tests {
             class(|r| r.resource_priority = Some(b"ESNET.0")),
             Class::Priority
         );
-        assert_eq!(class(|r| r.method = b"BYE"), Class::Finishing);
+        assert_eq!(class(|r| r.method = b"ACK"), Class::Finishing);
         assert!(Class::New < Class::Continuing && Class::Priority < Class::Finishing);
+    }
+
+    #[test]
+    fn a_bye_or_cancel_finishes_only_what_this_server_has_begun() {
+        for method in ["BYE", "CANCEL", "PRACK"] {
+            let class = |dialog| {
+                Classifier::default().classify(&Traits {
+                    method: method.as_bytes(),
+                    dialog,
+                    ..Traits::default()
+                })
+            };
+            assert_eq!(class(Dialog::Ours), Class::Finishing, "{method}");
+            assert_eq!(class(Dialog::Claimed), Class::Continuing, "{method}");
+            assert_eq!(class(Dialog::None), Class::New, "{method}");
+        }
     }
 
     #[test]

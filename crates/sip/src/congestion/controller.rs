@@ -1,27 +1,25 @@
-//! The controller: from a backlog to a behaviour, from a request to an admission.
+//! Admission control of one worker: from a backlog to a load, from a request to an admission.
 
 use std::net::IpAddr;
 use std::time::Duration;
 
 use super::classes::Class;
-use super::fairness::Fairness;
+use super::filter::{Filter, Load, TICK, Tick};
 use super::service_time::ServiceTime;
-use super::sieve::{Pressure, Sieve};
+use super::sources::{Fairness, Peer, Peers};
 use crate::{HashKey, Mono};
 
 /// What the operator chooses; may be changed at any time.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Config {
     /// Off: nothing is ever refused.
     pub enabled: bool,
-    /// The longest wait that is of use; 200 ms by default.
+    /// The longest wait that is of use; 200 ms by default: after 500 ms a caller sends again (RFC 3261 §17.1.1.1).
     pub tolerance: Duration,
-    /// Which part of the processor's time may go into 503s, in thousandths; 50 by default, and for a moment twice that.
-    /// Beyond it messages are dropped in silence, which callers over UDP answer with
-    /// repetition: a 503 is dearer than one drop and cheaper than four.
-    pub rejecting_permille: u16,
-    /// What building and sending a 503 costs; 4 us by default.
-    pub rejection_cost: Duration,
+    /// Which part of the processor's time may go into 503s, in thousandths; 80 by default. Beyond it requests are dropped.
+    pub refusal_permille: u16,
+    /// Sources with a share of their own; the first [`MAX_PEERS`](super::MAX_PEERS) count.
+    pub peers: Vec<Peer>,
 }
 
 impl Default for Config {
@@ -29,8 +27,8 @@ impl Default for Config {
         Config {
             enabled: true,
             tolerance: Duration::from_millis(200),
-            rejecting_permille: 50,
-            rejection_cost: Duration::from_micros(4),
+            refusal_permille: 80,
+            peers: Vec::new(),
         }
     }
 }
@@ -40,22 +38,13 @@ impl Default for Config {
 pub struct Backlog {
     /// Messages, in the sockets and in the worker.
     pub messages: u64,
-    /// How full the fullest socket buffer is, in percent.
-    pub fill_percent: u8,
     /// Datagrams that the kernel has dropped since the last report, for want of room.
     pub lost: u64,
-}
-
-/// How the controller behaves.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Behaviour {
-    /// Everything is accepted.
-    #[default]
-    Normal,
-    /// What begins something is refused.
-    RejectingNewWork,
-    /// What is not essential is refused.
-    RejectingNonEssential,
+    /// Requests that wait in the transaction user for a slow back end to begin with them. Those that the back end works on are not
+    /// among them: its latency is no overload.
+    pub tu_waiting: u64,
+    /// Requests that the back end has begun with since the last report.
+    pub tu_begun: u32,
 }
 
 /// What to do with a request that belongs to no transaction.
@@ -68,7 +57,7 @@ pub enum Admission {
         /// The value of Retry-After.
         retry_after_s: u32,
     },
-    /// Drop it: there is no time even for refusals.
+    /// Drop it: there is no time for more 503s.
     Drop,
 }
 
@@ -77,55 +66,51 @@ pub enum Admission {
 pub struct ShedCounts {
     /// Refused with a 503.
     pub refused: u64,
-    /// Dropped in silence.
+    /// Dropped after they were read.
     pub dropped: u64,
-    /// Held back by [`Controller::holds_back`].
-    pub held_back: u64,
+    /// Dropped by [`Controller::filters_out`].
+    pub filtered: u64,
     /// Requests of the TU that were not sent.
     pub from_tu: u64,
     /// Retransmissions put off.
     pub deferred: u64,
 }
 
-/// Shares of the tolerance, in percent: above the first the behaviour begins, below the second it ends.
-const NEW_WORK: (u64, u64) = (80, 60);
-/// While the sieve is closed, what gets through it comes evenly, and need not wait so long: from the first of these on more and more
-/// of it is refused, and all of it above the second.
-const SIEVED_NEW_WORK: (u64, u64) = (20, 60);
-const NON_ESSENTIAL: (u64, u64) = (100, 85);
-/// Above this even priority calls are refused: they would wait too long to be of use, and hold up those before them.
-const HOPELESS: u64 = 200;
-/// What a full buffer counts for: the kernel drops blindly, so refusing is better.
-const LOSING: u64 = 90;
-/// A buffer this full is about to overflow, in percent.
-const NEARLY_FULL: u8 = 80;
-/// Which part of the cost of a 503 is not charged where it goes by a stream.
-const STREAM_DISCOUNT: u64 = 2;
-/// How long 503s may be saved up for a burst.
-const SAVED: Duration = Duration::from_millis(50);
-/// How the share of refused requests is averaged, for RFC 7339: over windows of this length.
-const SHARE_WINDOW: Duration = Duration::from_millis(100);
-/// How much of the average one window is.
-const AVERAGING: f64 = 0.3;
+/// From the first of these waits on, in percent of the tolerance, some requests of a class are refused, from the second on all; the
+/// classes but the last. The accepted wait at most 75 %: in virtual time and in the sweep the 99th percentile is below 160 ms of 200.
+const RAMPS: [(u64, u64); 3] = [(25, 75), (75, 125), (125, 200)];
+/// A burst may use so much time for 503s at once: it delays accepted work by a tenth of the tolerance.
+const REFUSAL_BURST: Duration = Duration::from_millis(20);
+/// What one 503 costs before one was measured: as measured on 3 GHz processors, with receiving and sending.
+const FIRST_REFUSAL_NS: f64 = 4_000.0;
+/// What a message costs before one was measured: a call's messages without any application.
+const FIRST_SERVICE_NS: f64 = 10_000.0;
+/// The weight of one tick in the share that RFC 7339 reports: 0.3 s, as long as a sender with 500 ms of validity can follow.
+const AVERAGING: f64 = 0.15;
 
 /// The controller of one worker.
 #[derive(Debug)]
 pub struct Controller {
     config: Config,
+    peers: Peers,
     service_time: ServiceTime,
+    refusal_time: ServiceTime,
+    tu: TuQueue,
     fairness: Fairness,
-    sieve: Sieve,
-    behaviour: Behaviour,
+    filter: Filter,
     percent: u64,
     wait: Duration,
     /// Time for 503s, in nanoseconds, and when it was last added to.
-    rejecting_ns: u64,
-    rejecting_at: Mono,
+    refusal_ns: u64,
+    observed_at: Mono,
     random: u64,
+    /// Since the last tick; and the greatest load, `None` if nothing has come.
+    tick: Tick,
+    most_percent: Option<u64>,
     offered: u32,
     shed: u32,
-    window_at: Mono,
-    shed_percent: f64,
+    ticked_at: Mono,
+    shed_share: f64,
     counts: ShedCounts,
 }
 
@@ -134,33 +119,41 @@ impl Controller {
     #[must_use]
     pub fn new(config: Config, key: HashKey) -> Controller {
         Controller {
+            peers: Peers::new(&config.peers),
             config,
-            service_time: ServiceTime::new(),
+            service_time: ServiceTime::new(FIRST_SERVICE_NS),
+            refusal_time: ServiceTime::new(FIRST_REFUSAL_NS),
+            tu: TuQueue::new(),
             fairness: Fairness::new(key.derive(u64::from_le_bytes(*b"fairness"))),
-            sieve: Sieve::new(key.derive(u64::from_le_bytes(*b"thesieve"))),
-            behaviour: Behaviour::Normal,
+            filter: Filter::new(key.derive(u64::from_le_bytes(*b"adfilter"))),
             percent: 0,
             wait: Duration::ZERO,
-            rejecting_ns: 0,
-            rejecting_at: Mono::default(),
+            refusal_ns: 0,
+            observed_at: Mono::default(),
             random: key.mac(b"jitter") | 1,
+            tick: Tick::default(),
+            most_percent: None,
             offered: 0,
             shed: 0,
-            window_at: Mono::default(),
-            shed_percent: 0.0,
+            ticked_at: Mono::default(),
+            shed_share: 0.0,
             counts: ShedCounts::default(),
         }
     }
 
     /// Changes the configuration while running.
     pub fn configure(&mut self, config: Config) {
+        if config.peers != self.config.peers {
+            self.peers = Peers::new(&config.peers);
+            self.filter.end();
+        }
         self.config = config;
     }
 
-    /// The configuration in force.
+    /// The peers, by place behind the hashed ones.
     #[must_use]
-    pub fn config(&self) -> Config {
-        self.config
+    pub fn peers(&self) -> &[Peer] {
+        self.peers.all()
     }
 
     /// So many accepted messages took so long together, refusals not counted.
@@ -168,105 +161,114 @@ impl Controller {
         self.service_time.observe(messages, busy);
     }
 
-    /// For so long the worker has slept, or refused and dropped what had been read: it could have accepted more.
-    pub fn observe_spare(&mut self, spare: Duration) {
-        self.sieve.note_spare(spare);
+    /// So many messages were refused with a 503, which took so long together.
+    pub fn observe_refusals(&mut self, messages: u32, took: Duration) {
+        self.refusal_time.observe(messages, took);
     }
 
-    /// The embedder holds back for the sieve: so many in all, and so much of its memory of that is taken, in percent.
-    pub fn observe_held_back(&mut self, now: Mono, total: u64, fill_percent: u64) {
-        self.sieve.note_held_back(now, total, fill_percent);
+    /// For so long the worker has slept, or refused and dropped what had been read: it could have accepted more.
+    pub fn observe_spare(&mut self, spare: Duration) {
+        self.tick.spare += spare;
     }
 
     /// So much waits. To be called before each batch.
     pub fn observe_backlog(&mut self, now: Mono, backlog: Backlog) {
-        self.turn_window(now);
-        self.save_up(now);
-        self.wait = self.service_time.wait(backlog.messages);
+        let passed = now.since(self.observed_at);
+        self.observed_at = now;
+        self.save_for_refusals(passed);
+        self.wait = self.service_time.wait(backlog.messages) + self.tu.wait(passed, backlog);
         let tolerance = self.config.tolerance.as_nanos().max(1);
         let percent = self.wait.as_nanos().saturating_mul(100) / tolerance;
         self.percent = u64::try_from(percent).unwrap_or(u64::MAX);
-        if backlog.lost > 0 || backlog.fill_percent > NEARLY_FULL {
-            self.percent = self.percent.max(LOSING);
+        if backlog.lost > 0 {
+            // The kernel drops blindly, so refusing is better.
+            self.percent = self.percent.max(RAMPS[0].1);
+            let lost = u32::try_from(backlog.lost).unwrap_or(u32::MAX);
+            self.tick.dropped = self.tick.dropped.saturating_add(lost);
         }
-        self.behaviour = if self.config.enabled {
-            self.next_behaviour()
-        } else {
-            Behaviour::Normal
-        };
-        self.turn_sieve(now);
-    }
-
-    fn turn_sieve(&mut self, now: Mono) {
         if !self.config.enabled {
-            return self.sieve.open();
+            self.percent = 0;
+            self.filter.end();
         }
-        let cost = self.config.rejection_cost.as_secs_f64().max(1e-9);
-        let share = f64::from(self.config.rejecting_permille) / 1000.0;
-        let pressure = Pressure {
-            wait: self.wait,
-            percent: self.percent,
-            refusals: share / cost,
-            share,
-            capacity: 1.0 / self.service_time.average().as_secs_f64().max(1e-9),
+        self.most_percent = self.most_percent.max(Some(self.percent));
+        if now.since(self.ticked_at) >= TICK {
+            self.tick(now);
+        }
+    }
+
+    fn tick(&mut self, now: Mono) {
+        self.ticked_at = now;
+        let share = f64::from(self.shed) / f64::from(self.offered.max(1));
+        self.shed_share += (share - self.shed_share) * AVERAGING;
+        (self.offered, self.shed) = (0, 0);
+        let mut tick = std::mem::take(&mut self.tick);
+        tick.refusal_part = f64::from(self.config.refusal_permille) / 1000.0;
+        tick.refusals = tick.refusal_part * self.refusal_time.per_second();
+        let begins = RAMPS[0].0;
+        tick.load = match self.most_percent.take() {
+            Some(percent) if percent >= begins => Load::High,
+            Some(percent) if percent >= begins / 2 => Load::Normal,
+            _ => Load::Calm,
         };
-        self.sieve.turn(now, pressure);
+        self.filter.tick(now, &self.peers, tick);
     }
 
-    /// What is held back before it is read.
+    /// The filter before the queue.
     #[must_use]
-    pub fn sieve(&self) -> &Sieve {
-        &self.sieve
+    pub fn filter(&self) -> &Filter {
+        &self.filter
     }
 
-    /// Whether a datagram is held back.
-    pub fn holds_back(&mut self, source: IpAddr, datagram: &[u8]) -> bool {
-        let held = self.sieve.holds_back(source, datagram);
-        self.counts.held_back += u64::from(held);
-        held
+    /// The filter, for an embedder that has it in the kernel and reports what that counts.
+    pub fn filter_mut(&mut self) -> &mut Filter {
+        &mut self.filter
+    }
+
+    /// Whether the filter drops a datagram, where the kernel does not do that.
+    pub fn filters_out(&mut self, source: IpAddr, datagram: &[u8]) -> bool {
+        let drops = self.filter.drops(&self.peers, source, datagram);
+        self.counts.filtered += u64::from(drops);
+        drops
     }
 
     /// When to call [`Controller::pass_time`] next; `None` if there is no need.
     #[must_use]
     pub fn poll_timeout(&self) -> Option<Mono> {
-        self.sieve.next_turn()
+        let is_active = self.filter.is_active();
+        is_active.then(|| self.ticked_at.plus(TICK))
     }
 
-    /// Time has passed, whether or not anything has come: the sieve opens.
+    /// Time has passed, whether or not anything has come: the filter ends by itself.
     pub fn pass_time(&mut self, now: Mono) {
         if self.poll_timeout().is_some_and(|at| at <= now) {
-            self.wait = Duration::ZERO;
-            self.percent = 0;
-            self.turn_sieve(now);
+            if self.most_percent.is_none() {
+                self.wait = Duration::ZERO;
+                self.percent = 0;
+            }
+            self.tick(now);
         }
     }
 
-    /// New work that came in a datagram, so that the sieve could have held it back, was looked at.
-    pub fn note_datagram(&mut self, source: IpAddr, admission: Admission) {
-        self.sieve.note(source, admission);
+    /// This became of a datagram of [`Class::New`] that the filter could have dropped.
+    pub fn note_filterable(&mut self, admission: Admission) {
+        let count = match admission {
+            Admission::Accept => &mut self.tick.accepted,
+            Admission::Refuse { .. } => &mut self.tick.refused,
+            Admission::Drop => &mut self.tick.dropped,
+        };
+        *count = count.saturating_add(1);
     }
 
-    fn next_behaviour(&self) -> Behaviour {
-        let new_work = match self.sieve.is_closed() {
-            true => (SIEVED_NEW_WORK.0, SIEVED_NEW_WORK.0),
-            false => NEW_WORK,
-        };
-        let stays = |behaviour, (begins, ends)| {
-            self.percent > begins || (self.behaviour >= behaviour && self.percent >= ends)
-        };
-        if stays(Behaviour::RejectingNonEssential, NON_ESSENTIAL) {
-            Behaviour::RejectingNonEssential
-        } else if stays(Behaviour::RejectingNewWork, new_work) {
-            Behaviour::RejectingNewWork
-        } else {
-            Behaviour::Normal
-        }
-    }
-
-    /// How it behaves now.
+    /// Whether requests may have to be refused: then each that belongs to no transaction has to be admitted.
     #[must_use]
-    pub fn behaviour(&self) -> Behaviour {
-        self.behaviour
+    pub fn is_overloaded(&self) -> bool {
+        self.percent >= RAMPS[0].0 || self.filter.is_active()
+    }
+
+    /// 0: all is accepted; 1: some new work is refused; 2: all of it, and some that was begun.
+    #[must_use]
+    pub fn state(&self) -> u8 {
+        u8::from(self.percent >= RAMPS[0].0) + u8::from(self.percent >= RAMPS[1].0)
     }
 
     /// How long a message that arrives now will wait.
@@ -290,80 +292,78 @@ impl Controller {
     /// Which part of the requests had to be refused lately, in percent: what RFC 7339 asks senders to hold back.
     #[must_use]
     pub fn shed_percent(&self) -> u8 {
-        if self.behaviour == Behaviour::Normal && self.shed_percent < 1.0 {
-            return 0;
-        }
-        // Of what the sieve lets through.
-        let served = (1.0 - self.shed_percent / 100.0) * self.sieve.share();
+        let served = (1.0 - self.shed_share) * self.filter.share();
         (100.0 - 100.0 * served).round().clamp(0.0, 100.0) as u8
     }
 
-    /// What to do with a request from the network that belongs to no transaction.
+    /// What to do with a datagram's request that belongs to no transaction.
     pub fn admit(&mut self, now: Mono, class: Class, source: IpAddr) -> Admission {
-        self.offered = self.offered.saturating_add(1);
-        if self.behaviour == Behaviour::Normal
-            || !self.sheds(class)
-            || !self.has_to_shed()
-            || self.is_below_share(now, class, source)
-        {
-            if self.config.enabled {
-                self.fairness.count(now, source);
+        let admission = self.decide(now, class, source);
+        match admission {
+            Admission::Accept => return admission,
+            Admission::Refuse { .. } => {
+                self.counts.refused += 1;
+                self.refusal_ns = self.refusal_ns.saturating_sub(self.refusal_cost());
             }
-            return Admission::Accept;
+            Admission::Drop => self.counts.dropped += 1,
         }
         self.shed = self.shed.saturating_add(1);
-        let cost = self.rejection_ns();
-        if self.rejecting_ns < cost {
-            self.counts.dropped += 1;
+        admission
+    }
+
+    /// The same for a request that came by a stream. It would not come again, and its sender would wait for half a minute (RFC 3261
+    /// §17.1.2.2, timer F): what cannot be refused is accepted. The stream's flow control holds back those who send too much.
+    pub fn admit_from_stream(&mut self, now: Mono, class: Class, source: IpAddr) -> Admission {
+        if self.refusal_ns < self.refusal_cost() {
+            self.count_accepted(now, source);
+            return Admission::Accept;
+        }
+        self.admit(now, class, source)
+    }
+
+    fn decide(&mut self, now: Mono, class: Class, source: IpAddr) -> Admission {
+        if !self.is_refused(now, class, source) {
+            self.count_accepted(now, source);
+            return Admission::Accept;
+        }
+        self.offered = self.offered.saturating_add(1);
+        if self.refusal_ns < self.refusal_cost() {
             return Admission::Drop;
         }
-        self.rejecting_ns -= cost;
-        self.counts.refused += 1;
         Admission::Refuse {
             retry_after_s: self.retry_after(),
         }
     }
 
-    /// The same for a request that came by a stream, where nothing is dropped in silence: it would not come again, and whoever sent it
-    /// would wait for half a minute (RFC 3261 §17.1.2.2, timer F). More of the time goes to refusals, and when that is used up, requests
-    /// are accepted: they take as long as they take, the worker always has work that counts, and the stream's flow control holds back
-    /// those who send too much.
-    pub fn admit_from_stream(&mut self, now: Mono, class: Class, source: IpAddr) -> Admission {
-        match self.admit(now, class, source) {
-            Admission::Drop => {
-                self.counts.dropped -= 1;
-                self.shed = self.shed.saturating_sub(1);
-                self.fairness.count(now, source);
-                Admission::Accept
-            }
-            Admission::Refuse { retry_after_s } => {
-                self.rejecting_ns += self.rejection_ns() / STREAM_DISCOUNT;
-                Admission::Refuse { retry_after_s }
-            }
-            Admission::Accept => Admission::Accept,
-        }
-    }
-
-    fn rejection_ns(&self) -> u64 {
-        u64::try_from(self.config.rejection_cost.as_nanos()).unwrap_or(u64::MAX)
-    }
-
-    /// A request was accepted without being asked about, since there is no congestion: its source is counted all the same.
+    /// A request was accepted: its source is counted.
     pub fn count_accepted(&mut self, now: Mono, source: IpAddr) {
         self.offered = self.offered.saturating_add(1);
         if self.config.enabled {
-            self.fairness.count(now, source);
+            self.fairness.count(now, &self.peers, source);
         }
     }
 
-    /// Behind the sieve not all new work is shed at once.
-    fn has_to_shed(&mut self) -> bool {
-        let (some, all) = SIEVED_NEW_WORK;
-        if !self.sieve.is_closed() || self.behaviour != Behaviour::RejectingNewWork {
-            return true;
+    /// A source below its share is treated like the next class.
+    fn is_refused(&mut self, now: Mono, class: Class, source: IpAddr) -> bool {
+        if !self.is_on_ramp(class as usize) {
+            return false;
         }
-        let share = self.percent.saturating_sub(some);
-        (u64::from(self.random()) * (all - some)) >> 32 < share
+        let from = (&self.peers, source);
+        let per_second = self.service_time.per_second();
+        !self.fairness.is_below_share(now, from, per_second) || self.is_on_ramp(class as usize + 1)
+    }
+
+    /// Whether the dice, at this wait, fall against a class.
+    fn is_on_ramp(&mut self, class: usize) -> bool {
+        let Some(&(begins, all)) = RAMPS.get(class) else {
+            return false;
+        };
+        let above = self.percent.saturating_sub(begins);
+        above > 0 && u64::from(self.random()) * (all - begins) >> 32 < above
+    }
+
+    fn refusal_cost(&self) -> u64 {
+        self.refusal_time.average().as_nanos() as u64
     }
 
     fn random(&mut self) -> u32 {
@@ -373,76 +373,70 @@ impl Controller {
         (self.random.wrapping_mul(0x2545_F491_4F6C_DD1D) >> 32) as u32
     }
 
-    fn is_below_share(&mut self, now: Mono, class: Class, source: IpAddr) -> bool {
-        let served = match self.behaviour {
-            Behaviour::Normal => true,
-            Behaviour::RejectingNewWork => true,
-            // Shares of new work are over; those in dialogs are looked at once more.
-            Behaviour::RejectingNonEssential => class > Class::New && self.percent < HOPELESS,
-        };
-        served
-            && self
-                .fairness
-                .is_below_share(now, source, self.service_time.average())
-    }
-
-    fn sheds(&self, class: Class) -> bool {
-        match class {
-            Class::New => true,
-            Class::Continuing => self.behaviour == Behaviour::RejectingNonEssential,
-            Class::Priority => self.percent > HOPELESS,
-            Class::Finishing => false,
-        }
-    }
-
     /// Whether a request of the TU may be sent. One that may not is answered with a 503 to the TU.
     pub fn admit_from_tu(&mut self, class: Class) -> bool {
-        let admitted = self.behaviour == Behaviour::Normal || !self.sheds(class);
-        if !admitted {
-            self.counts.from_tu += 1;
-        }
-        admitted
+        let is_refused = self.is_on_ramp(class as usize);
+        self.counts.from_tu += u64::from(is_refused);
+        !is_refused
     }
 
     /// Whether retransmissions are put off: the peer may well have answered, and its answer waits here.
     pub fn defers_retransmission(&mut self) -> bool {
-        let defers = self.behaviour == Behaviour::RejectingNonEssential;
-        if defers {
-            self.counts.deferred += 1;
-        }
+        let defers = self.percent >= RAMPS[1].0;
+        self.counts.deferred += u64::from(defers);
         defers
     }
 
-    /// Seconds: the wait rounded up and a jitter as long again, so that the refused do not all come back at once.
+    /// Seconds: the wait rounded up and a jitter of up to twice that, so that not all who were refused come back at once.
     fn retry_after(&mut self) -> u32 {
         let seconds = u32::try_from(self.wait.as_nanos().div_ceil(1_000_000_000)).unwrap_or(60);
         let base = seconds.clamp(1, 60);
         base + self.random() % (2 * base + 1)
     }
 
-    fn save_up(&mut self, now: Mono) {
-        let passed = now.since(self.rejecting_at).as_nanos();
-        self.rejecting_at = now;
-        let share = u128::from(self.config.rejecting_permille);
-        // A sieve that is closed sees to it that this is not exceeded for long, and who is refused does not come again.
-        let earned = passed * share * if self.sieve.is_closed() { 2 } else { 1 } / 1000;
+    fn save_for_refusals(&mut self, passed: Duration) {
+        let earned = passed.as_nanos() * u128::from(self.config.refusal_permille) / 1000;
         let earned = u64::try_from(earned).unwrap_or(u64::MAX);
-        self.rejecting_ns = self
-            .rejecting_ns
-            .saturating_add(earned)
-            .min(SAVED.as_nanos() as u64);
+        let most = REFUSAL_BURST.as_nanos() as u64;
+        self.refusal_ns = self.refusal_ns.saturating_add(earned).min(most);
+    }
+}
+
+/// What waits in the transaction user, by how fast a back end takes it.
+#[derive(Debug)]
+struct TuQueue {
+    /// Between two that it begins with, while others wait.
+    interval: ServiceTime,
+    /// Since it has begun with one.
+    pending: Duration,
+    was_waiting: bool,
+}
+
+impl TuQueue {
+    fn new() -> TuQueue {
+        TuQueue {
+            interval: ServiceTime::new(FIRST_SERVICE_NS),
+            pending: Duration::ZERO,
+            was_waiting: false,
+        }
     }
 
-    fn turn_window(&mut self, now: Mono) {
-        let passed = now.since(self.window_at);
-        if passed < SHARE_WINDOW {
-            return;
+    /// How long what comes now will wait. A back end that has stopped is as slow as it has been silent.
+    fn wait(&mut self, passed: Duration, backlog: Backlog) -> Duration {
+        if std::mem::replace(&mut self.was_waiting, backlog.tu_waiting > 0) {
+            self.pending += passed;
         }
-        self.window_at = now;
-        let share = 100.0 * f64::from(self.shed) / f64::from(self.offered.max(1));
-        self.shed_percent += (share - self.shed_percent) * AVERAGING;
-        self.offered = 0;
-        self.shed = 0;
+        if backlog.tu_begun > 0 {
+            let pending = std::mem::take(&mut self.pending);
+            self.interval.observe(backlog.tu_begun, pending);
+        }
+        match backlog.tu_waiting {
+            0 => {
+                self.pending = Duration::ZERO;
+                Duration::ZERO
+            }
+            waiting => self.interval.wait(waiting).max(self.pending),
+        }
     }
 }
 
@@ -451,11 +445,23 @@ mod tests {
     use super::*;
 
     const SOURCE: IpAddr = IpAddr::V4(std::net::Ipv4Addr::new(192, 0, 2, 1));
+    const CLASSES: [Class; 4] = [
+        Class::New,
+        Class::Continuing,
+        Class::Priority,
+        Class::Finishing,
+    ];
+
+    fn at(ms: u64) -> Mono {
+        Mono(ms * 1_000_000)
+    }
 
     /// A controller with a service time of 50 us, at which 4,000 messages are the tolerance.
     fn controller() -> Controller {
         let mut controller = Controller::new(Config::default(), HashKey::new([3; 16]));
-        controller.observe_service(1000, Duration::from_millis(50));
+        for _ in 0..500 {
+            controller.observe_service(32, Duration::from_micros(32 * 50));
+        }
         controller
     }
 
@@ -466,88 +472,76 @@ mod tests {
         }
     }
 
+    /// Lets the source have its share, so that what follows is decided by class.
+    fn beyond_share(controller: &mut Controller, now: Mono) {
+        for _ in 0..5000 {
+            controller.count_accepted(now, SOURCE);
+        }
+    }
+
+    /// Which part of the requests of each class is accepted, in percent.
+    fn accepted(controller: &mut Controller, messages: u64) -> [u32; 4] {
+        let now = at(1000);
+        controller.observe_backlog(now, waiting(messages));
+        CLASSES.map(|class| {
+            let admit = |_: &u32| controller.admit(now, class, SOURCE) == Admission::Accept;
+            (0..1000).filter(admit).count() as u32 / 10
+        })
+    }
+
     #[test]
-    fn behaviours_begin_above_their_thresholds_and_end_below_lower_ones() {
+    fn more_and_more_of_a_class_is_refused_before_any_of_the_next() {
         let mut controller = controller();
-        let mut behaviour = |messages| {
-            controller.observe_backlog(Mono(0), waiting(messages));
-            controller.behaviour()
-        };
-        assert_eq!(behaviour(3200), Behaviour::Normal);
-        assert_eq!(behaviour(3240), Behaviour::RejectingNewWork);
-        assert_eq!(behaviour(2400), Behaviour::RejectingNewWork);
-        assert_eq!(behaviour(2399), Behaviour::Normal);
-        assert_eq!(behaviour(4040), Behaviour::RejectingNonEssential);
-        assert_eq!(behaviour(3400), Behaviour::RejectingNonEssential);
-        assert_eq!(behaviour(3399), Behaviour::RejectingNewWork);
-        assert_eq!(behaviour(u64::MAX), Behaviour::RejectingNonEssential);
-        assert_eq!(behaviour(0), Behaviour::Normal);
+        beyond_share(&mut controller, at(1000));
+        assert_eq!(accepted(&mut controller, 900), [100; 4]);
+        let half = accepted(&mut controller, 2000);
+        assert!((45..55).contains(&half[0]), "{half:?}");
+        assert_eq!(half[1..], [100; 3]);
+        assert_eq!(controller.state(), 1);
+        let [new, continuing, ..] = accepted(&mut controller, 4000);
+        assert!(new == 0 && (45..55).contains(&continuing), "{continuing}");
+        assert_eq!(controller.state(), 2);
+        assert_eq!(accepted(&mut controller, 5100)[..2], [0, 0]);
+        assert_eq!(accepted(&mut controller, 9000), [0, 0, 0, 100]);
+        assert_eq!(accepted(&mut controller, u64::MAX), [0, 0, 0, 100]);
+        assert_eq!(accepted(&mut controller, 0), [100; 4]);
+        assert_eq!(controller.state(), 0);
     }
 
     #[test]
     fn a_tolerance_changed_live_counts_from_the_next_backlog_on() {
         let mut controller = controller();
-        controller.observe_backlog(Mono(0), waiting(2000));
-        assert_eq!(controller.behaviour(), Behaviour::Normal);
-        controller.configure(Config {
-            tolerance: Duration::from_millis(50),
-            ..controller.config()
-        });
-        controller.observe_backlog(Mono(0), waiting(2000));
-        assert_eq!(controller.behaviour(), Behaviour::RejectingNonEssential);
-        controller.configure(Config {
-            enabled: false,
-            ..controller.config()
-        });
-        controller.observe_backlog(Mono(0), waiting(u64::MAX));
-        assert_eq!(controller.behaviour(), Behaviour::Normal);
+        let mut state = |tolerance_ms, enabled| {
+            controller.configure(Config {
+                tolerance: Duration::from_millis(tolerance_ms),
+                enabled,
+                ..Config::default()
+            });
+            controller.observe_backlog(at(0), waiting(900));
+            controller.state()
+        };
+        assert_eq!(state(200, true), 0);
+        assert_eq!(state(50, true), 2);
+        assert_eq!(state(50, false), 0);
     }
 
     #[test]
-    fn a_buffer_that_overflows_is_congestion_whatever_the_estimate() {
+    fn a_buffer_that_overflows_is_an_overload_whatever_the_estimate() {
         let mut controller = controller();
         let lost = Backlog {
             lost: 1,
             ..waiting(10)
         };
-        controller.observe_backlog(Mono(0), lost);
-        assert_eq!(controller.behaviour(), Behaviour::RejectingNewWork);
-    }
-
-    /// Lets the source have its share, so that what follows is decided by class.
-    fn beyond_share(controller: &mut Controller, now: Mono) {
-        for _ in 0..5000 {
-            controller.fairness.count(now, SOURCE);
-        }
-    }
-
-    #[test]
-    fn what_was_begun_is_protected_and_what_finishes_is_never_refused() {
-        let mut controller = controller();
-        let now = Mono::default().plus_secs(1);
-        beyond_share(&mut controller, now);
-        let accepted = |controller: &mut Controller, messages| {
-            controller.observe_backlog(now, waiting(messages));
-            [
-                Class::New,
-                Class::Continuing,
-                Class::Priority,
-                Class::Finishing,
-            ]
-            .map(|class| controller.admit(now, class, SOURCE) == Admission::Accept)
-        };
-        assert_eq!(accepted(&mut controller, 100), [true; 4]);
-        assert_eq!(accepted(&mut controller, 3600), [false, true, true, true]);
-        assert_eq!(accepted(&mut controller, 5000), [false, false, true, true]);
-        assert_eq!(accepted(&mut controller, 9000), [false, false, false, true]);
+        controller.observe_backlog(at(0), lost);
+        assert!(controller.is_overloaded());
     }
 
     #[test]
     fn a_source_below_its_share_is_served_while_new_work_is_refused() {
         let mut controller = controller();
-        let now = Mono::default().plus_secs(1);
+        let now = at(1000);
         beyond_share(&mut controller, now);
-        controller.observe_backlog(now, waiting(3600));
+        controller.observe_backlog(now, waiting(3000));
         let quiet = [198, 51, 100, 9].into();
         assert_eq!(controller.admit(now, Class::New, quiet), Admission::Accept);
         assert_ne!(controller.admit(now, Class::New, SOURCE), Admission::Accept);
@@ -556,7 +550,7 @@ mod tests {
     #[test]
     fn retry_after_is_rounded_up_never_zero_and_not_the_same_for_all() {
         let mut controller = controller();
-        let now = Mono::default().plus_secs(1);
+        let now = at(1000);
         beyond_share(&mut controller, now);
         controller.observe_backlog(now, waiting(3600));
         let mut seen = std::collections::BTreeSet::new();
@@ -568,44 +562,47 @@ mod tests {
         assert_eq!(seen.into_iter().collect::<Vec<_>>(), [1, 2, 3]);
     }
 
-    #[test]
-    fn refusals_stay_within_their_share_of_time() {
+    /// What becomes of 200,000 requests in a second, if a 503 takes so many microseconds.
+    fn refusals(cost_us: u64, admit: fn(&mut Controller, Mono) -> Admission) -> ShedCounts {
         let mut controller = controller();
-        let mut refused = 0;
-        for ms in 1000..2000u64 {
-            let now = Mono(ms * 1_000_000);
+        for ms in 1000..2000 {
+            let now = at(ms);
             beyond_share(&mut controller, now);
             controller.observe_backlog(now, waiting(3600));
             for _ in 0..200 {
-                refused += u32::from(controller.admit(now, Class::New, SOURCE) != Admission::Drop);
+                if let Admission::Refuse { .. } = admit(&mut controller, now) {
+                    controller.observe_refusals(1, Duration::from_micros(cost_us));
+                }
             }
         }
-        // 5 % of a second in pieces of 3 us, and what was saved up.
-        assert!((16_000..26_000).contains(&refused), "{refused}");
-        assert_eq!(controller.counts().dropped, 200_000 - u64::from(refused));
+        controller.counts()
+    }
+
+    #[test]
+    fn each_request_gets_its_503_up_to_8_percent_of_the_time_as_measured() {
+        for (cost_us, most) in [(2, 60_000), (4, 26_000), (16, 9_000)] {
+            let counts = refusals(cost_us, |controller, now| {
+                controller.admit(now, Class::New, SOURCE)
+            });
+            // 8 % of a second, 20 ms that were saved up, and what was refused before the cost was known.
+            let least = 80_000 / cost_us * 9 / 10;
+            assert!(
+                (least..most).contains(&counts.refused),
+                "{cost_us}: {counts:?}"
+            );
+            assert_eq!(counts.dropped, 200_000 - counts.refused);
+        }
     }
 
     #[test]
     fn what_comes_by_a_stream_is_refused_or_accepted_but_never_dropped() {
-        let mut controller = controller();
-        let (mut refused, mut accepted) = (0, 0);
-        for ms in 1000..2000u64 {
-            let now = Mono(ms * 1_000_000);
-            beyond_share(&mut controller, now);
-            controller.observe_backlog(now, waiting(3600));
-            for _ in 0..200 {
-                match controller.admit_from_stream(now, Class::New, SOURCE) {
-                    Admission::Accept => accepted += 1,
-                    Admission::Refuse { .. } => refused += 1,
-                    Admission::Drop => panic!("dropped"),
-                }
-            }
-        }
-        let counts = controller.counts();
-        assert_eq!((counts.refused, counts.dropped), (refused, 0));
-        assert_eq!(refused + accepted, 200_000);
-        // 10 % of a second in pieces of 4 us, as much again behind a sieve, and what was saved up.
-        assert!((25_000..60_000).contains(&refused), "{refused}");
+        let counts = refusals(4, |controller, now| {
+            let admission = controller.admit_from_stream(now, Class::New, SOURCE);
+            assert_ne!(admission, Admission::Drop);
+            admission
+        });
+        assert_eq!(counts.dropped, 0);
+        assert!((18_000..26_000).contains(&counts.refused), "{counts:?}");
     }
 
     #[test]
@@ -613,15 +610,40 @@ mod tests {
         let mut controller = controller();
         assert!(controller.admit_from_tu(Class::New));
         assert!(!controller.defers_retransmission());
-        controller.observe_backlog(Mono(0), waiting(3600));
-        assert!(!controller.admit_from_tu(Class::New));
+        controller.observe_backlog(at(0), waiting(2960));
+        assert!((0..20).any(|_| !controller.admit_from_tu(Class::New)));
         assert!(controller.admit_from_tu(Class::Continuing));
         assert!(!controller.defers_retransmission());
-        controller.observe_backlog(Mono(0), waiting(4800));
+        controller.observe_backlog(at(0), waiting(5100));
         assert!(!controller.admit_from_tu(Class::Continuing));
         assert!(controller.admit_from_tu(Class::Finishing));
         assert!(controller.defers_retransmission());
-        assert_eq!(controller.counts().from_tu, 2);
+        assert!(controller.counts().from_tu > 1);
         assert_eq!(controller.counts().deferred, 1);
+    }
+
+    #[test]
+    fn a_slow_back_end_is_load_and_a_silent_one_is_too() {
+        let mut controller = controller();
+        let mut state = |ms, tu_waiting, tu_begun| {
+            let backlog = Backlog {
+                tu_waiting,
+                tu_begun,
+                ..Backlog::default()
+            };
+            controller.observe_backlog(at(ms), backlog);
+            controller.state()
+        };
+        // One request in 5 ms, and two wait: 10 ms.
+        for ms in (0..1000).step_by(5) {
+            assert_eq!(state(ms, 2, 1), 0);
+        }
+        assert_eq!(state(1000, 20, 1), 1, "100 ms");
+        assert_eq!(state(1005, 40, 1), 2, "200 ms");
+        assert_eq!(state(1010, 0, 0), 0, "nothing waits");
+        // It stops.
+        state(1015, 1, 1);
+        assert_eq!(state(1065, 1, 0), 1);
+        assert_eq!(state(1215, 1, 0), 2);
     }
 }

@@ -1,31 +1,32 @@
-//! Congestion management: new work is refused before the wait of accepted work grows beyond what is of use.
+//! Admission control: an overloaded worker refuses new work before the wait of accepted work grows beyond what is of use.
 //!
-//! The measure is the expected wait: the moving average of the time a message takes times the messages that wait, those in
-//! the sockets included. It is compared with a tolerance, 200 ms by default. Above 80 % of it new work is refused, above 100 %
-//! all that is not essential. What finishes work that was begun (ACK, CANCEL, BYE, responses, whatever matches a
-//! transaction) is never refused, for refusing it wastes what was spent on it and makes its sender repeat it.
+//! The measure is the expected wait: the average time that a message takes, times the messages that wait, those in the sockets
+//! included, and the wait of what the transaction user has not begun. It is compared with a tolerance, 200 ms by default.
 //!
-//! A refusal is a 503 with a Retry-After, as long as 503s stay within their share of the processor's time; beyond it
-//! messages are dropped in silence, which costs less than anything else that can be done with them; what has been read by then
-//! has cost too much already, so a [`Sieve`] holds it back.
+//! | wait, in percent of the tolerance | refused |
+//! |---|---|
+//! | 25 to 75 | more and more requests of [`Class::New`], but of sources below their share |
+//! | 75 to 125 | those too, and more and more of [`Class::Continuing`] |
+//! | 125 to 200 | more and more of [`Class::Priority`] |
+//!
+//! [`Class::Finishing`] and whatever matches a transaction is never refused. A refusal is a 503 with Retry-After, as long as 503s use
+//! at most 8 % of the time. What is beyond that is dropped and counted, and a [`Filter`] drops as much before it is read.
 
 mod classes;
 mod controller;
 mod downstream;
-mod fairness;
-mod rates;
+mod filter;
 mod service_time;
-mod sieve;
+mod sources;
 mod upstream;
 
 #[cfg(test)]
-mod crowd;
-#[cfg(test)]
 mod simulation;
 
-pub use classes::{Class, Classifier, Traits};
-pub use controller::{Admission, Backlog, Behaviour, Config, Controller, ShedCounts};
+pub use classes::{Class, Classifier, Dialog, Traits};
+pub use controller::{Admission, Backlog, Config, Controller, ShedCounts};
 pub use downstream::{Downstream, Feedback};
-pub use sieve::{PLACES, Sieve};
+pub use filter::Filter;
+pub use sources::{HASHED_PLACES, MAX_PEERS, PLACES, Peer};
 pub(crate) use upstream::is_oc_parameter;
-pub use upstream::{Algorithm, OcOffer, OcReply};
+pub use upstream::{OcReply, offers_loss};

@@ -1,79 +1,33 @@
-//! RFC 7339 as a server: telling the senders that understand it how much to hold back.
+//! RFC 7339 as a server: it tells the senders that understand it how much to hold back, by the algorithm "loss" that all of them
+//! understand (§4.2). Senders by rate (RFC 7415) would need a share of their own each, kept and counted.
 
 use std::fmt::Write as _;
-use std::net::IpAddr;
 
-use super::controller::{Behaviour, Controller};
-use super::rates::Rates;
+use super::controller::Controller;
+use crate::Now;
 use crate::header::Via;
-use crate::{HashKey, Now};
 
-/// How long a report is valid (RFC 7339 §4.3): the default of the RFC.
+/// How long a report is valid: the default of RFC 7339 §4.3.
 const VALIDITY_MS: u32 = 500;
 /// How far the number of a calm report lies behind the clock, in seconds: it is older than any report that is still valid, and not
 /// so much older that it could be taken for that of a server which has begun anew (RFC 7339 §4.4).
 const CALM_AGE_S: u64 = 60;
 
-/// The algorithms that there are.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Algorithm {
-    /// Holding back a share of the requests (RFC 7339 §7).
-    Loss,
-    /// Sending so many requests a second (RFC 7415).
-    Rate,
-}
-
-/// What the top Via of a request says its sender understands.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct OcOffer {
-    /// `oc` is there: it takes part.
-    pub supported: bool,
-    /// The first algorithm of `oc-algo` that is known here; loss where there is no `oc-algo` (RFC 7339 §4.2).
-    pub preferred: Option<Algorithm>,
-}
-
-impl Default for OcOffer {
-    fn default() -> OcOffer {
-        OcOffer {
-            supported: false,
-            preferred: Some(Algorithm::Loss),
-        }
-    }
-}
-
-impl OcOffer {
-    /// What a Via offers.
-    #[must_use]
-    pub fn of(via: &Via<'_>) -> OcOffer {
-        let mut offer = OcOffer::default();
-        for param in via.params {
-            offer.note(param.name, param.value);
-        }
-        offer
-    }
-
-    /// From a parameter of the top Via; to be called with each.
-    pub fn note(&mut self, name: &[u8], value: Option<&[u8]>) {
-        if name.eq_ignore_ascii_case(b"oc") {
-            self.supported = true;
-        } else if name.eq_ignore_ascii_case(b"oc-algo") {
-            let algorithms = value.unwrap_or_default();
+/// Whether the sender of a request with this Via understands the algorithm "loss": RFC 7339 §4.2 has it name all that it does, and
+/// without a list it understands this one.
+#[must_use]
+pub fn offers_loss(via: &Via<'_>) -> bool {
+    let (mut has_oc, mut has_loss) = (false, true);
+    for param in via.params {
+        if param.name.eq_ignore_ascii_case(b"oc") {
+            has_oc = true;
+        } else if param.name.eq_ignore_ascii_case(b"oc-algo") {
+            let algorithms = param.value.unwrap_or_default();
             let mut names = algorithms.split(|byte| matches!(byte, b'"' | b',' | b' ' | b'\t'));
-            self.preferred = names.find_map(|name| match () {
-                () if name.eq_ignore_ascii_case(b"loss") => Some(Algorithm::Loss),
-                () if name.eq_ignore_ascii_case(b"rate") => Some(Algorithm::Rate),
-                () => None,
-            });
+            has_loss = names.any(|name| name.eq_ignore_ascii_case(b"loss"));
         }
     }
-
-    /// The algorithm that is agreed upon (RFC 7339 §5.1): the one the sender prefers. A sender repeats its list in every request
-    /// (§4.2), so that it never changes for anybody (§5.8), although nothing is kept about it. `None` if it does not
-    /// take part, or knows nothing that is known here.
-    #[must_use]
-    pub fn algorithm(&self) -> Option<Algorithm> {
-        self.preferred.filter(|_| self.supported)
-    }
+    has_oc && has_loss
 }
 
 /// Whether the parameter is one of RFC 7339's, which are replaced in an answer.
@@ -84,126 +38,83 @@ pub(crate) fn is_oc_parameter(name: &[u8]) -> bool {
         .any(|known| name.eq_ignore_ascii_case(known))
 }
 
-/// What is written into the top Via of every response to senders that offered it, by algorithm.
+/// What is written into the top Via of every response to senders that take part.
 #[derive(Debug)]
 pub struct OcReply {
-    loss: Report,
-    rate: Report,
-    rates: Rates,
+    text: String,
+    seconds: u64,
+    fraction: u32,
+    is_active: bool,
+}
+
+impl Default for OcReply {
+    fn default() -> OcReply {
+        OcReply::new()
+    }
 }
 
 impl OcReply {
     /// That there is nothing to hold back.
     #[must_use]
-    pub fn new(key: HashKey) -> OcReply {
-        OcReply {
-            loss: Report::new("loss"),
-            rate: Report::new("rate"),
-            rates: Rates::new(key),
-        }
-    }
-
-    /// Brings the reports up to date; to be called once a batch, not once a message.
-    pub fn update(&mut self, now: Now, controller: &Controller) {
-        let is_congested = controller.behaviour() != Behaviour::Normal;
-        let loss = is_congested.then(|| (u32::from(controller.shed_percent()), VALIDITY_MS));
-        self.loss.set(now.unix_s, loss);
-        if self.rates.turn(now.mono, controller) {
-            self.rate.set(now.unix_s, self.rates.limit());
-        } else {
-            self.rate.stay_young(now.unix_s);
-        }
-    }
-
-    /// So many messages were handled, refusals not counted.
-    pub fn observe_service(&mut self, messages: u32) {
-        self.rates.observe_service(messages);
-    }
-
-    /// A request that belongs to no transaction has come from there, and was accepted, or not.
-    #[inline]
-    pub fn count(&mut self, source: IpAddr, is_accepted: bool) {
-        self.rates.count(source, is_accepted);
-    }
-
-    /// The parameters for a sender with which this algorithm was agreed upon, with a semicolon in front.
-    #[must_use]
-    pub fn params(&mut self, algorithm: Algorithm) -> &[u8] {
-        match algorithm {
-            Algorithm::Loss => self.loss.text.as_bytes(),
-            Algorithm::Rate => {
-                self.rates.note_speaker();
-                self.rate.text.as_bytes()
-            }
-        }
-    }
-}
-
-/// What one algorithm asks for, and the number of that.
-#[derive(Debug)]
-struct Report {
-    algorithm: &'static str,
-    text: String,
-    seconds: u64,
-    fraction: u32,
-    active: bool,
-}
-
-impl Report {
-    fn new(algorithm: &'static str) -> Report {
-        let mut report = Report {
-            algorithm,
+    pub fn new() -> OcReply {
+        let mut reply = OcReply {
             text: String::new(),
             seconds: 0,
             fraction: 0,
-            active: false,
+            is_active: false,
         };
-        report.write(0, 0);
-        report
+        reply.write(0, 0);
+        reply
     }
 
-    /// The value of `oc` and for how many milliseconds it holds; or that there is nothing to hold back.
+    /// Brings the report up to date; to be called once a batch, not once a message.
+    pub fn update(&mut self, now: Now, controller: &Controller) {
+        let shed = controller.shed_percent();
+        let is_overloaded = controller.state() > 0 || (self.is_active && shed > 0);
+        self.set(now.unix_s, is_overloaded.then_some(shed));
+    }
+
+    /// The parameters, with a semicolon in front.
+    #[must_use]
+    pub fn params(&self) -> &[u8] {
+        self.text.as_bytes()
+    }
+
+    /// The percentage to hold back; or that there is nothing to hold back.
     ///
     /// While there is nothing, the number is lower than that of any report which still holds: several workers answer under one
-    /// address, and what the calm ones say must not end what a busy one has asked for.
-    fn set(&mut self, unix_s: u64, asked: Option<(u32, u32)>) {
-        if asked.is_none() && !self.active {
-            return self.stay_young(unix_s);
+    /// address, and what the calm ones say must not end what a busy one has asked for. RFC 7339 §4.4: much lower numbers are taken for
+    /// those of a server that has begun anew.
+    fn set(&mut self, unix_s: u64, percent: Option<u8>) {
+        if percent.is_none() && !self.is_active {
+            if unix_s > self.seconds.saturating_add(2 * CALM_AGE_S) {
+                (self.seconds, self.fraction) = (unix_s - CALM_AGE_S, 0);
+                self.write(0, 0);
+            }
+            return;
         }
-        self.active = asked.is_some();
+        self.is_active = percent.is_some();
         self.next_sequence(unix_s);
         // RFC 7339 §5.7: the end is told by zeros, under a new number.
-        let (value, validity_ms) = asked.unwrap_or((0, 0));
-        self.write(value, validity_ms);
+        self.write(percent.unwrap_or(0), percent.map_or(0, |_| VALIDITY_MS));
     }
 
-    /// RFC 7339 §4.4: much lower numbers are taken for those of a server that has begun anew.
-    fn stay_young(&mut self, unix_s: u64) {
-        if !self.active && unix_s > self.seconds.saturating_add(2 * CALM_AGE_S) {
-            self.seconds = unix_s - CALM_AGE_S;
-            self.fraction = 0;
-            self.write(0, 0);
-        }
-    }
-
-    fn write(&mut self, value: u32, validity_ms: u32) {
+    fn write(&mut self, percent: u8, validity_ms: u32) {
         self.text.clear();
         // Writing to a String cannot fail.
         let _ = write!(
             self.text,
-            ";oc={value};oc-algo=\"{}\";oc-validity={validity_ms};oc-seq={}.{:05}",
-            self.algorithm, self.seconds, self.fraction
+            ";oc={percent};oc-algo=\"loss\";oc-validity={validity_ms};oc-seq={}.{:05}",
+            self.seconds, self.fraction
         );
     }
 
     /// RFC 7339 §4.4: rising from one report to the next, also when the clock does not.
     fn next_sequence(&mut self, unix_s: u64) {
         if unix_s > self.seconds {
-            self.seconds = unix_s;
-            self.fraction = 0;
+            (self.seconds, self.fraction) = (unix_s, 0);
         } else if self.fraction == 99_999 {
-            self.seconds += 1;
-            self.fraction = 0;
+            (self.seconds, self.fraction) = (self.seconds + 1, 0);
         } else {
             self.fraction += 1;
         }
@@ -216,6 +127,7 @@ mod tests {
 
     use super::*;
     use crate::congestion::{Backlog, Class, Config, Downstream, Feedback};
+    use crate::cursor::Cursor;
     use crate::{HashKey, Mono};
 
     const START: u64 = 1_700_000_000;
@@ -229,7 +141,9 @@ mod tests {
 
     fn controller(messages: u64) -> Controller {
         let mut controller = Controller::new(Config::default(), HashKey::new([3; 16]));
-        controller.observe_service(1000, Duration::from_millis(50));
+        for _ in 0..500 {
+            controller.observe_service(32, Duration::from_micros(32 * 50));
+        }
         let backlog = Backlog {
             messages,
             ..Backlog::default()
@@ -238,12 +152,8 @@ mod tests {
         controller
     }
 
-    fn reply() -> OcReply {
-        OcReply::new(HashKey::new([3; 16]))
-    }
-
-    fn said(reply: &mut OcReply, algorithm: Algorithm) -> String {
-        String::from_utf8(reply.params(algorithm).to_vec()).unwrap()
+    fn said(reply: &OcReply) -> &str {
+        std::str::from_utf8(reply.params()).unwrap()
     }
 
     fn feedback(said: &str) -> Feedback {
@@ -257,81 +167,67 @@ mod tests {
 
     #[test]
     fn it_reports_while_congested_and_otherwise_that_there_is_nothing_to_hold_back_rfc7339_5_1() {
-        let mut reply = reply();
+        let mut reply = OcReply::new();
         reply.update(now(0), &controller(0));
         let calm = ";oc=0;oc-algo=\"loss\";oc-validity=0;oc-seq=1699999940.00000";
-        assert_eq!(said(&mut reply, Algorithm::Loss), calm);
-        assert_eq!(
-            said(&mut reply, Algorithm::Rate),
-            calm.replace("loss", "rate")
-        );
+        assert_eq!(said(&reply), calm);
         reply.update(now(100), &controller(5000));
         assert_eq!(
-            said(&mut reply, Algorithm::Loss),
+            said(&reply),
             ";oc=0;oc-algo=\"loss\";oc-validity=500;oc-seq=1700000000.00000"
         );
         // RFC 7339 §5.7: the end has a higher number than what it ends, and the same from then on.
         let over = ";oc=0;oc-algo=\"loss\";oc-validity=0;oc-seq=1700000000.00001";
         for ms in [200, 1300, 100_000] {
             reply.update(now(ms), &controller(0));
-            assert_eq!(said(&mut reply, Algorithm::Loss), over);
+            assert_eq!(said(&reply), over);
         }
     }
 
-    /// Two workers under one address: see [`Report::set`].
+    /// Two workers under one address: see [`OcReply::set`].
     #[test]
     fn what_a_calm_worker_says_ends_nothing_that_a_busy_one_asked_for_rfc7339_4_4() {
-        for algorithm in [Algorithm::Loss, Algorithm::Rate] {
-            for calm_was_busy in [false, true] {
-                let (mut busy, mut calm) = (reply(), reply());
-                let hop = ([192, 0, 2, 1], 5060).into();
-                calm.update(now(0), &controller(0));
-                if calm_was_busy {
-                    calm.loss.set(START, Some((10, VALIDITY_MS)));
-                    calm.rate.set(START, Some((10, VALIDITY_MS)));
-                }
-                // Long ago.
-                let later = now(20_000_000);
-                calm.update(later, &controller(0));
-                busy.update(later, &controller(0));
-                busy.loss.set(later.unix_s, Some((100, VALIDITY_MS)));
-                busy.rate.set(later.unix_s, Some((0, VALIDITY_MS)));
-                let mut client = Downstream::new(7);
-                client.learn(Mono(0), hop, feedback(&said(&mut busy, algorithm)));
-                client.learn(Mono(1), hop, feedback(&said(&mut calm, algorithm)));
-                assert!(!client.admit(Mono(2), hop, Class::New), "{algorithm:?}");
+        for calm_was_busy in [false, true] {
+            let (mut busy, mut calm) = (OcReply::new(), OcReply::new());
+            let hop = ([192, 0, 2, 1], 5060).into();
+            calm.update(now(0), &controller(0));
+            if calm_was_busy {
+                calm.set(START, Some(10));
             }
+            // Long ago.
+            let later = now(20_000_000);
+            calm.update(later, &controller(0));
+            busy.update(later, &controller(0));
+            busy.set(later.unix_s, Some(100));
+            let mut client = Downstream::new(7);
+            client.learn(Mono(0), hop, feedback(said(&busy)));
+            client.learn(Mono(1), hop, feedback(said(&calm)));
+            assert!(!client.admit(Mono(2), hop, Class::New));
         }
     }
 
     #[test]
-    fn the_algorithm_a_sender_prefers_is_agreed_upon_rfc7339_4_2_rfc7415_3_3() {
-        let agreed = |algorithms: Option<&str>| {
-            let mut offer = OcOffer::default();
-            offer.note(b"branch", Some(b"x"));
-            offer.note(b"OC", None);
-            if let Some(algorithms) = algorithms {
-                offer.note(b"oc-Algo", Some(algorithms.as_bytes()));
-            }
-            offer.algorithm()
+    fn who_lists_algorithms_takes_part_only_with_loss_among_them_rfc7339_4_2() {
+        let offers = |params: &str| {
+            let via = format!("SIP/2.0/UDP a.example;branch=x{params}");
+            offers_loss(&Via::read(&mut Cursor::new(via.as_bytes())).unwrap())
         };
-        assert_eq!(agreed(None), Some(Algorithm::Loss), "the default");
-        assert_eq!(agreed(Some("\"loss,rate\"")), Some(Algorithm::Loss));
-        assert_eq!(agreed(Some("\"A, Rate,Loss\"")), Some(Algorithm::Rate));
-        // RFC 7339 §4.2 has every client know loss: who does not say so is not answered with it.
-        assert_eq!(agreed(Some("\"rate\"")), Some(Algorithm::Rate));
-        assert_eq!(agreed(Some("\"window\"")), None);
-        assert_eq!(OcOffer::default().algorithm(), None, "no oc");
+        assert!(offers(";OC"), "loss is the default");
+        assert!(offers(";oc;oc-Algo=\"loss,rate\""));
+        assert!(offers(";oc;oc-algo=\"A, Rate,Loss\""));
+        assert!(!offers(";oc;oc-algo=\"rate\""));
+        assert!(!offers(";oc;oc-algo=\"window\""));
+        assert!(!offers(";rport"), "no oc");
     }
 
     #[test]
     fn the_sequence_rises_beyond_a_hundred_thousand_reports_a_second() {
-        let mut report = Report::new("loss");
+        let mut reply = OcReply::new();
         let mut before = (0, 0);
         for _ in 0..100_010 {
-            report.next_sequence(7);
-            assert!((report.seconds, report.fraction) > before);
-            before = (report.seconds, report.fraction);
+            reply.next_sequence(7);
+            assert!((reply.seconds, reply.fraction) > before);
+            before = (reply.seconds, reply.fraction);
         }
     }
 }

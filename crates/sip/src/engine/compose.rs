@@ -6,7 +6,7 @@ use super::received::NewRequest;
 use super::reply::{Content, Reply};
 use crate::branch::{BRANCH_LEN, LoopCheck};
 use crate::build::{Answerable, BuildError, Builder, Part, Stamp};
-use crate::congestion::{Algorithm, OcReply, is_oc_parameter};
+use crate::congestion::{OcReply, is_oc_parameter};
 use crate::cursor::Cursor;
 use crate::flow::Carrier;
 use crate::header::{HeaderKind, Via};
@@ -260,14 +260,13 @@ pub(super) fn make_udp(request: &mut [u8]) {
 }
 
 /// The response with the parameters of RFC 7339 in its topmost Via, in place of what the client offered; `None` if it
-/// cannot be read. `algorithm` is the one agreed upon with the client.
+/// cannot be read.
 ///
 /// A proxy has left the offer out where it forwarded the request (§5.6), so that the response does not have it.
 pub(super) fn with_overload<'b>(
     buffer: &'b mut [u8],
     response: &[u8],
-    algorithm: Algorithm,
-    reply: &mut OcReply,
+    reply: &OcReply,
 ) -> Option<&'b [u8]> {
     let mut lines = Lines::new(response, memchr::memchr(b'\n', response)? + 1);
     let line = loop {
@@ -292,7 +291,7 @@ pub(super) fn with_overload<'b>(
     {
         builder.param(&param);
     }
-    builder.raw(reply.params(algorithm));
+    builder.raw(reply.params());
     builder.raw(response.get(start + params.len()..)?);
     builder.finish_fields().ok()
 }

@@ -78,7 +78,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::branch::BranchCodec;
-use crate::congestion::{self, Backlog, Behaviour, Controller, Downstream, OcReply, Sieve};
+use crate::congestion::{self, Backlog, Controller, Downstream, Filter, OcReply, Peer};
 use crate::flow::{ConnectionKey, Destination, Flow, PeerName};
 use crate::message::Spans;
 use crate::verdict::Rules;
@@ -115,8 +115,6 @@ pub struct Engine {
     controller: Controller,
     oc_reply: OcReply,
     downstream: Downstream,
-    /// Requests that the TU has not answered, for it waits for somebody else.
-    deferred: u64,
     /// Messages are written here before they are queued.
     scratch: Box<[u8]>,
     /// And here if they have to be written once more.
@@ -153,10 +151,9 @@ impl Engine {
             connections: Connections::new(own),
             store: Store::new(),
             outputs: Outputs::default(),
-            controller: Controller::new(config.congestion, own),
-            oc_reply: OcReply::new(own),
+            controller: Controller::new(config.congestion.clone(), own),
+            oc_reply: OcReply::new(),
             downstream: Downstream::new(own.mac(b"downstream")),
-            deferred: 0,
             scratch: vec![0; store::LONGEST].into(),
             spare: vec![0; store::LONGEST].into(),
             spans: Box::default(),
@@ -329,7 +326,6 @@ impl Engine {
     /// them.
     pub fn observe_service(&mut self, messages: u32, busy: Duration) {
         self.controller.observe_service(messages, busy);
-        self.oc_reply.observe_service(messages);
     }
 
     /// For so long, since the last time it said so, the worker has slept, or refused and dropped what had been read: it could
@@ -338,19 +334,13 @@ impl Engine {
         self.controller.observe_spare(spare);
     }
 
-    /// The kernel has held back so many in all, and of the generation of its memory that is written so much is taken, in percent.
-    pub fn observe_held_back(&mut self, now: Mono, total: u64, fill_percent: u64) {
-        self.controller.observe_held_back(now, total, fill_percent);
+    /// So many messages were refused with a 503, which took so long together.
+    pub fn observe_refusals(&mut self, messages: u32, took: Duration) {
+        self.controller.observe_refusals(messages, took);
     }
 
-    /// So many requests wait in the TU for somebody else, such as a database: they count as if they waited here.
-    pub const fn observe_deferred(&mut self, requests: u64) {
-        self.deferred = requests;
-    }
-
-    /// So much waits: in the sockets and in the worker. To be called before each batch, behind [`Engine::observe_deferred`].
-    pub fn observe_backlog(&mut self, now: Now, mut backlog: Backlog) {
-        backlog.messages += self.deferred;
+    /// So much waits: in the sockets, in the worker, and in the TU for a back end. To be called before each batch.
+    pub fn observe_backlog(&mut self, now: Now, backlog: Backlog) {
         self.controller.observe_backlog(now.mono, backlog);
         if self.config.overload_control {
             self.oc_reply.update(now, &self.controller);
@@ -367,22 +357,45 @@ impl Engine {
         self.config.rules = rules;
     }
 
-    /// How congestion control behaves now.
+    /// Whether requests may be refused now: then it is worth the time to measure what refusing takes.
     #[must_use]
-    pub fn behaviour(&self) -> Behaviour {
-        self.controller.behaviour()
+    pub fn is_overloaded(&self) -> bool {
+        self.controller.is_overloaded()
     }
 
-    /// What is to be held back before it is read.
+    /// 0: all is accepted; 1: some new work is refused; 2: all of it, and some that was begun.
     #[must_use]
-    pub fn sieve(&self) -> &Sieve {
-        self.controller.sieve()
+    pub fn overload_state(&self) -> u8 {
+        self.controller.state()
     }
 
-    /// Whether a datagram is to be held back, where the kernel does not do that: then it is not to be handled.
+    /// The admission filter before the queue.
     #[must_use]
-    pub fn holds_back(&mut self, source: IpAddr, datagram: &[u8]) -> bool {
-        self.controller.holds_back(source, datagram)
+    pub fn filter(&self) -> &Filter {
+        self.controller.filter()
+    }
+
+    /// The same, for an embedder that has it in the kernel and reports what that counts.
+    pub fn filter_mut(&mut self) -> &mut Filter {
+        self.controller.filter_mut()
+    }
+
+    /// When the filter's shares are set next, if it is active: what the kernel counts is to be reported by then.
+    #[must_use]
+    pub fn filter_timeout(&self) -> Option<Mono> {
+        self.controller.poll_timeout()
+    }
+
+    /// The configured peers, by place behind the hashed ones.
+    #[must_use]
+    pub fn peers(&self) -> &[Peer] {
+        self.controller.peers()
+    }
+
+    /// Whether the admission filter drops a datagram, where the kernel does not do that: then it is not to be handled.
+    #[must_use]
+    pub fn filters_out(&mut self, source: IpAddr, datagram: &[u8]) -> bool {
+        self.controller.filters_out(source, datagram)
     }
 
     /// How long a message that arrives now will wait.

@@ -10,7 +10,7 @@ use super::output::{Mark, Origin};
 use super::received::{Ack, NewRequest, Received};
 use super::reply::Reply;
 use crate::build::{Stamp, Tag};
-use crate::congestion::{Admission, Algorithm, Behaviour, Class, OcOffer, Sieve, Traits};
+use crate::congestion::{Admission, Class, Dialog, Filter, Traits, offers_loss};
 use crate::flow::{Carrier, Flow};
 use crate::header::{HeaderKind, Via};
 use crate::message::{Framing, Message, Spans};
@@ -25,7 +25,7 @@ impl Engine {
     /// A whole message came in: a datagram, or a frame of a stream. `spans` is the caller's table, used again and again; the
     /// result borrows from it and from the bytes.
     ///
-    /// While there is congestion, requests that belong to no transaction are refused or dropped after one bounded pass,
+    /// While there is an overload, requests that belong to no transaction are refused or dropped after one bounded pass,
     /// before anything else is spent on them.
     pub fn handle_message<'m>(
         &mut self,
@@ -39,7 +39,7 @@ impl Engine {
             self.connections.touch(now, connection);
         }
         let mut admitted = false;
-        if self.controller.behaviour() != Behaviour::Normal {
+        if self.controller.is_overloaded() {
             match self.shed(now, flow, bytes) {
                 Shed::Unknown => {}
                 Shed::Admitted => admitted = true,
@@ -152,21 +152,19 @@ impl Engine {
             .flatten()
     }
 
-    /// What the scan could not decide: clients of RFC 2543. Without congestion it is only counted.
+    /// What the scan could not decide: clients of RFC 2543. Without an overload it is only counted.
     fn is_shed_late(&mut self, now: Mono, request: &NewRequest<'_>) -> bool {
         let source = request.flow.remote.ip();
-        if self.controller.behaviour() == Behaviour::Normal {
+        if !self.controller.is_overloaded() {
             self.controller.count_accepted(now, source);
-            self.oc_reply.count(source, true);
-            // Without congestion a request in a dialog may count as well: it is not worth a look.
-            if request.flow.connection.is_none() && Sieve::concerns(request.message.as_bytes()) {
-                self.controller.note_datagram(source, Admission::Accept);
-            }
             return false;
         }
-        let class = self.config.classifier.classify(&traits(&request.message));
-        let admission = self.admit(now, class, &request.flow);
-        self.oc_reply.count(source, admission == Admission::Accept);
+        let dialog = self.dialog_claimed_by(request.essentials.to_tag, || {
+            self.dialog_of(&request.essentials)
+        });
+        let traits = traits(&request.message, dialog);
+        let class = self.config.classifier.classify(&traits);
+        let admission = self.admit(now, class, &request.flow, request.message.as_bytes());
         match admission {
             Admission::Accept => false,
             Admission::Drop => {
@@ -237,11 +235,9 @@ impl Engine {
         })
     }
 
-    /// By which algorithm the sender of a request with this Via is told how much to hold back, if it takes part in that (RFC 7339
-    /// §5.1).
-    pub(super) fn agreed_upon(&self, via: &Via<'_>) -> Option<Algorithm> {
-        let asks = self.config.overload_control && via.has_oc;
-        asks.then(|| OcOffer::of(via).algorithm()).flatten()
+    /// Whether the sender of a request with this Via is told how much to hold back (RFC 7339 §5.1).
+    pub(super) fn reports_load(&self, via: &Via<'_>) -> bool {
+        self.config.overload_control && via.has_oc && offers_loss(via)
     }
 
     fn fingerprint(
@@ -368,8 +364,8 @@ impl Engine {
         };
         self.stats.count_sent(refusal.code);
         let to = Engine::scanned_reply(flow, via);
-        let algorithm = self.agreed_upon(via);
-        self.send_response(to, Origin::Nobody, length, algorithm);
+        let reports_load = self.reports_load(via);
+        self.send_response(to, Origin::Nobody, length, reports_load);
         Received::Refused(refusal.code)
     }
 
@@ -399,16 +395,33 @@ impl Engine {
         };
         self.stats.count_sent(reply.code());
         let to = Engine::scanned_reply(flow, via);
-        let algorithm = self.agreed_upon(via);
-        self.send_response(to, Origin::Nobody, length, algorithm);
+        let reports_load = self.reports_load(via);
+        self.send_response(to, Origin::Nobody, length, reports_load);
         true
     }
 
-    fn admit(&mut self, now: Mono, class: Class, flow: &Flow) -> Admission {
+    fn admit(&mut self, now: Mono, class: Class, flow: &Flow, bytes: &[u8]) -> Admission {
         let source = flow.remote.ip();
-        match flow.connection {
-            Some(_) => self.controller.admit_from_stream(now, class, source),
-            None => self.controller.admit(now, class, source),
+        if flow.connection.is_some() {
+            return self.controller.admit_from_stream(now, class, source);
+        }
+        let admission = self.controller.admit(now, class, source);
+        if class == Class::New && Filter::concerns(bytes) {
+            self.controller.note_filterable(admission);
+        }
+        admission
+    }
+
+    /// What a To tag is worth: one that this server has not written opens no door, unless it forwards requests, whose dialogs are those of
+    /// others.
+    fn dialog_claimed_by(&self, tag: Option<&[u8]>, dialog: impl FnOnce() -> u64) -> Dialog {
+        let Some(tag) = tag else {
+            return Dialog::None;
+        };
+        match self.codec.read_tag(tag, dialog()) {
+            Some(_) => Dialog::Ours,
+            None if self.config.rules.element == Element::UserAgent => Dialog::None,
+            None => Dialog::Claimed,
         }
     }
 
@@ -424,18 +437,25 @@ impl Engine {
         let Some(branch) = via.branch.filter(|_| via.has_magic_cookie()) else {
             return Shed::Unknown;
         };
-        let fingerprint = self.matcher.by_branch(branch, &via, method);
-        if method == Method::Ack || self.servers.find(fingerprint).is_some() {
+        let is_known = |method| {
+            let fingerprint = self.matcher.by_branch(branch, &via, method);
+            self.servers.find(fingerprint).is_some()
+        };
+        // A CANCEL belongs where its INVITE is; without one it is new work.
+        if method == Method::Ack
+            || is_known(method)
+            || (method == Method::Cancel && is_known(Method::Invite))
+        {
             return Shed::Unknown;
         }
-        let class = self.config.classifier.classify(&scanned_traits(&scan));
-        let admission = self.admit(now, class, flow);
-        self.oc_reply
-            .count(flow.remote.ip(), admission == Admission::Accept);
-        if class == Class::New && flow.connection.is_none() && Sieve::concerns(bytes) {
-            self.controller.note_datagram(flow.remote.ip(), admission);
-        }
-        match admission {
+        let dialog = self.dialog_claimed_by(scan.to_tag(), || {
+            let from_tag = scan.from_tag().unwrap_or_default();
+            let call_id = scan.valid_call_id().unwrap_or_default();
+            self.codec.dialog(call_id, from_tag)
+        });
+        let traits = scanned_traits(&scan, dialog);
+        let class = self.config.classifier.classify(&traits);
+        match self.admit(now, class, flow, bytes) {
             Admission::Accept => Shed::Admitted,
             Admission::Drop => Shed::Dropped,
             Admission::Refuse { retry_after_s } => {
@@ -456,7 +476,7 @@ impl Engine {
         // A sender that speaks RFC 7339 is told how much to hold back; a Retry-After would stop it altogether.
         // RFC 7339 §5.10.2 would have the others get none either; those are told by what RFC 3261 §21.5.4 has for it.
         let mut line = [0; RETRY_AFTER_LEN];
-        let headers = if self.agreed_upon(via).is_some() {
+        let headers = if self.reports_load(via) {
             &[][..]
         } else {
             retry_after(&mut line, retry_after_s)
@@ -492,12 +512,12 @@ fn retry_after(line: &mut [u8; RETRY_AFTER_LEN], seconds: u32) -> &[u8] {
     line.get(..length).unwrap_or_default()
 }
 
-fn traits<'m>(message: &Message<'m>) -> Traits<'m> {
+fn traits<'m>(message: &Message<'m>, dialog: Dialog) -> Traits<'m> {
     let first = |kind| message.header(kind).map(|header| header.value);
     Traits {
         method: message.method().map(Method::as_bytes).unwrap_or_default(),
         uri: message.request_uri().unwrap_or_default(),
-        in_dialog: message.to().is_ok_and(|to| to.tag.is_some()),
+        dialog,
         has_credentials: message.has(HeaderKind::Authorization)
             || message.has(HeaderKind::ProxyAuthorization),
         priority: first(HeaderKind::Priority),
@@ -505,14 +525,14 @@ fn traits<'m>(message: &Message<'m>) -> Traits<'m> {
     }
 }
 
-fn scanned_traits<'m>(scan: &Scan<'m>) -> Traits<'m> {
+fn scanned_traits<'m>(scan: &Scan<'m>, dialog: Dialog) -> Traits<'m> {
     let method = scan.method.map(Method::as_bytes).unwrap_or_default();
     let behind = scan.head().get(method.len() + 1..).unwrap_or_default();
     let uri_len = memchr::memchr(b' ', behind).unwrap_or(0);
     Traits {
         method,
         uri: behind.get(..uri_len).unwrap_or_default(),
-        in_dialog: scan.to_tag().is_some(),
+        dialog,
         has_credentials: scan.has_credentials,
         priority: scan.priority,
         resource_priority: scan.resource_priority,

@@ -12,7 +12,6 @@ use super::servers::{Machine, Server};
 use super::store::Cell;
 use super::{Engine, connections::Waiting};
 use crate::branch::{Branch, TAG_LEN};
-use crate::congestion::Algorithm;
 use crate::flow::{Destination, Flow};
 use crate::header::Via;
 use crate::message::{Limits, Message};
@@ -219,7 +218,7 @@ impl Engine {
             target_len: 0,
             dialog,
             kin,
-            algorithm: self.agreed_upon(&request.via),
+            reports_load: self.reports_load(&request.via),
             standing,
         }))
     }
@@ -342,8 +341,8 @@ impl Engine {
             compose::response(&mut self.scratch, &answerable, reply, tag, stamp, none)?.len();
         self.stats.count_sent(reply.code);
         let to = SendTo::back(&request.flow, request.reply_address());
-        let algorithm = self.agreed_upon(&request.via);
-        self.send_response(to, Origin::Nobody, length, algorithm);
+        let reports_load = self.reports_load(&request.via);
+        self.send_response(to, Origin::Nobody, length, reports_load);
         Ok(())
     }
 
@@ -420,14 +419,14 @@ impl Engine {
         let Back {
             flow,
             remote,
-            algorithm,
+            reports_load,
         } = back;
         let gone = flow
             .connection
             .is_some_and(|connection| !self.connections.is_open(connection));
         if !gone {
             let to = SendTo::back(flow, *remote);
-            self.send_response(to, Origin::Server(key), length, *algorithm);
+            self.send_response(to, Origin::Server(key), length, *reports_load);
             return;
         }
         // RFC 7118 §7: nobody can connect to a WebSocket client.
@@ -453,15 +452,14 @@ impl Engine {
         to: SendTo,
         origin: Origin,
         length: usize,
-        algorithm: Option<Algorithm>,
+        reports_load: bool,
     ) {
         let bytes = self.scratch.get(..length).unwrap_or_default();
-        if let Some(algorithm) = algorithm {
-            let reply = &mut self.oc_reply;
-            if let Some(with) = compose::with_overload(&mut self.spare, bytes, algorithm, reply) {
-                self.outputs.send(to, origin, with);
-                return;
-            }
+        if reports_load
+            && let Some(with) = compose::with_overload(&mut self.spare, bytes, &self.oc_reply)
+        {
+            self.outputs.send(to, origin, with);
+            return;
         }
         self.outputs.send(to, origin, bytes);
     }
@@ -631,7 +629,7 @@ fn add_target(buffer: &mut [u8], length: usize, reply: &Reply<'_>) -> u16 {
 struct Back {
     flow: Flow,
     remote: SocketAddr,
-    algorithm: Option<Algorithm>,
+    reports_load: bool,
 }
 
 impl Back {
@@ -639,7 +637,7 @@ impl Back {
         Back {
             flow: server.flow,
             remote: server.reply_to,
-            algorithm: server.algorithm,
+            reports_load: server.reports_load,
         }
     }
 }

@@ -11,7 +11,6 @@ use super::output::Mark;
 use super::room::{Room, Standing};
 use super::slab::Slab;
 use super::store::Cell;
-use crate::congestion::Algorithm;
 use crate::flow::Flow;
 use crate::timer::{Timers, Wheel};
 use crate::transaction::{InviteServer, NonInviteServer, Step};
@@ -40,8 +39,8 @@ pub(super) struct Server {
     pub(super) response: Option<Cell>,
     /// Bytes of that remote target.
     pub(super) target_len: u16,
-    /// What was agreed upon with the client (RFC 7339 §5.1): the responses of a TU need not say so any more.
-    pub(super) algorithm: Option<Algorithm>,
+    /// The client takes part in overload control (RFC 7339 §5.1): the responses of a TU need not say so any more.
+    pub(super) reports_load: bool,
     /// The dialog that its To tag is bound to; 0 if it begins none.
     pub(super) dialog: u64,
     /// By what a message with another branch finds it: the ACK for the 2xx of an INVITE within a dialog, or the same request,

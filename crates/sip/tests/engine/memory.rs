@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use allocation_counter::measure;
-use hairpin_sip::congestion::{Backlog, Behaviour};
+use hairpin_sip::congestion::Backlog;
 use hairpin_sip::engine::{Engine, Received, Reply};
 use hairpin_sip::flow::{Carrier, Flow, ListenerKey};
 use hairpin_sip::{HashKey, Mono, Now, Spans};
@@ -139,17 +139,17 @@ fn in_steady_state_transactions_allocate_nothing() {
 fn a_refusal_by_congestion_control_allocates_nothing() {
     let mut config = config(1);
     config.overload_control = true;
-    config.congestion.rejecting_permille = 1000;
+    config.congestion.refusal_permille = 1000;
     config.key = HashKey::new([3; 16]);
     let mut engine = Engine::new(config, 1);
-    engine.observe_service(1000, Duration::from_millis(50));
+    engine.observe_service(2000, Duration::from_millis(100));
     let backlog = Backlog {
         messages: 10_000,
         ..Backlog::default()
     };
     engine.observe_backlog(Now::default(), backlog);
     engine.observe_backlog(NOW, backlog);
-    assert_eq!(engine.behaviour(), Behaviour::RejectingNonEssential);
+    assert_eq!(engine.overload_state(), 2);
     let messages: Vec<Vec<u8>> = (0..200).map(|n| message("INVITE", n)).collect();
     let mut spans = Spans::new();
     let mut round = |engine: &mut Engine| {

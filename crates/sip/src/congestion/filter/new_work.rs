@@ -1,13 +1,13 @@
-//! The first look at a datagram: does it begin something, and may it be held back?
+//! The first look at a datagram: does it begin something, so that the filter may drop it?
 //!
-//! The kernel's half is programs/sip_sieve.bpf.c of the bpf crate; both say the same.
+//! The kernel's half is programs/sip_admission_filter.bpf.c of the bpf crate; both decide alike.
 
-/// Bytes within which To and credentials are looked for; what is further down lets a request through.
+/// Bytes within which To and credentials are looked for: the kernel's verifier bounds the loop. A To further down lets a request pass.
 const LOOKED_AT: usize = 1024;
-/// No request is shorter.
+/// The mandatory header fields of RFC 3261 §8.1.1 make a request longer.
 const LEAST: usize = 64;
 
-/// What a request that begins something, as far as its method says, is asked besides.
+/// A request that begins something, as far as its method says.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct NewWork<'a> {
     datagram: &'a [u8],
@@ -20,8 +20,8 @@ impl<'a> NewWork<'a> {
         Some(NewWork { datagram, uri })
     }
 
-    /// Whether it surely begins something that may wait.
-    pub(super) fn can_be_held_back(self) -> bool {
+    /// Whether its header fields say so as well, and it is no emergency call.
+    pub(super) fn is_certain(self) -> bool {
         // RFC 5031: urn:service:sos.
         let is_urn = self
             .uri
@@ -58,7 +58,7 @@ fn begins_something(datagram: &[u8]) -> bool {
             [] | b"\r" => return seen_to,
             // RFC 3261 §7.3.1: a line that begins with a blank continues the one before.
             [b' ' | b'\t', ..] => {}
-            _ if spares(line) => return false,
+            _ if exempts(line) => return false,
             _ => in_to = is_to(line),
         }
         seen_to |= in_to;
@@ -80,8 +80,8 @@ fn has_tag(line: &[u8]) -> bool {
         .any(|part| part.eq_ignore_ascii_case(b"tag="))
 }
 
-/// Credentials, the second half of a challenge, and priorities, of which the controller knows which count.
-fn spares(line: &[u8]) -> bool {
+/// Credentials, the second half of a challenge, and priorities, of which admission control knows which count.
+fn exempts(line: &[u8]) -> bool {
     let names: [&[u8]; 4] = [
         b"authorization",
         b"proxy-authorization",

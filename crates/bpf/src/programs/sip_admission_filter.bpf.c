@@ -1,42 +1,36 @@
-// The sieve of a SIP listener: in an overload, requests that begin something are dropped here, before they are queued.
+// The admission filter of a SIP listener: in an overload, requests that begin something are dropped here, before they are queued.
 //
-// Whether a request stays is decided by a hash of its first bytes, so a retransmission meets the same fate as the first
-// try. The share that stays is that of its source's place in a table which the worker writes. What was dropped is remembered in a
-// Bloom filter: its retransmissions have a share of their own, which the worker raises last, for in a calm after an overload they
-// are many times what comes anew. The worker also says until when all this holds, so nothing outlives it. Never held back is what may belong to something
-// that was begun (a To tag, credentials, any other method, a response) or may be an emergency call; when in doubt it passes.
+// A keyed hash of source and first bytes decides, so a retransmission has the fate of the first attempt. The share that passes is that
+// of the source's place, which the worker sets: a peer has its own, other sources share hashed ones. What was dropped is remembered in
+// a Bloom filter and has a share of its own, so that after an overload its retransmissions come behind what is new. The program counts
+// what each place asks for. The worker also says until when all this holds, so nothing outlives it. Never dropped is what may belong to
+// something that was begun (a To tag, credentials, any other method, a response) or may be an emergency call; when in doubt it passes.
 #include "packet.h"
 
 enum {
-    PLACES = 1024,
-    // Bytes that are hashed, and bytes within which From, To and credentials are looked for.
+    HASHED_PLACES = 1024,
+    PLACES = HASHED_PLACES + 256, // and those of peers
+    // Bytes that are hashed, and bytes within which To and credentials are looked for.
     HASHED = 256,
     LOOKED_AT = 1024,
-    // Shorter than any request.
+    // The mandatory header fields (RFC 3261 section 8.1.1) make a request longer.
     LEAST = 64,
     // Bits of one generation of the Bloom filter, as a power of two, and its words.
-    STALE_BITS = 24,
-    STALE_WORDS = 1 << (STALE_BITS - 6),
-    STALE_HASHES = 4,
-};
-
-// Flags of `rules`.
-enum {
-    // Requests with Authorization or Proxy-Authorization pass: the second half of a challenge.
-    SPARE_CREDENTIALS = 1,
-    // Requests with Priority or Resource-Priority pass: user space knows which values count.
-    SPARE_PRIORITY = 2,
+    MEMORY_BITS = 24,
+    MEMORY_WORDS = 1 << (MEMORY_BITS - 6),
+    MEMORY_HASHES = 4,
 };
 
 struct rules {
     u64 key;
     u64 multiplier; // odd
     u64 until_ns; // CLOCK_MONOTONIC
-    u32 flags;
+    u16 has_peers;
+    u16 unused;
     // The generation of the Bloom filter that is written, 0 or 1; both are read.
     u16 generation;
     // A request whose hash is not above its threshold passes: 65535 is everything. This is that of what was dropped before ..
-    u16 stale;
+    u16 again;
     // .. and these are those of the others, by place.
     u16 pass[PLACES];
 };
@@ -49,14 +43,37 @@ struct {
     UINT(max_entries, 1);
 } RULES SEC(".maps");
 
+// The place of a peer, by prefix: an IPv6 address, to which IPv4 addresses are mapped.
+struct network {
+    u32 length;
+    u32 address[4];
+};
+
+struct {
+    UINT(type, MAP_TYPE_LPM_TRIE);
+    TYPE(key, struct network);
+    TYPE(value, u32);
+    UINT(max_entries, PLACES - HASHED_PLACES);
+    UINT(map_flags, MAP_NO_PREALLOC);
+} PEERS SEC(".maps");
+
 // Two generations of a Bloom filter with four hashes. Bits that get lost between processors are no harm.
 struct {
     UINT(type, MAP_TYPE_ARRAY);
     TYPE(key, u32);
     TYPE(value, u64);
-    UINT(max_entries, 2 * STALE_WORDS);
+    UINT(max_entries, 2 * MEMORY_WORDS);
     UINT(map_flags, MAP_MMAPABLE);
-} STALE SEC(".maps");
+} MEMORY SEC(".maps");
+
+// New requests by place, and behind those how many the Bloom filter got to know: what two processors count at once may count once.
+struct {
+    UINT(type, MAP_TYPE_ARRAY);
+    TYPE(key, u32);
+    TYPE(value, u64);
+    UINT(max_entries, PLACES + 1);
+    UINT(map_flags, MAP_MMAPABLE);
+} COUNTS SEC(".maps");
 
 // Datagrams dropped.
 struct {
@@ -109,24 +126,38 @@ INLINE u32 uri_of_new_work(u64 first)
     return 0;
 }
 
-// The first 32 bits of an IPv4 address, the first 64 of an IPv6 address.
-INLINE int read_source(struct __sk_buff *packet, u64 *source)
+// The address that a datagram comes from; 0 if it is neither IPv4 nor IPv6.
+INLINE int read_source(struct __sk_buff *packet, struct network *source)
 {
+    source->length = 128;
     if (packet->protocol == be16(ETHERTYPE_IPV4)) {
-        u32 v4;
-        if (skb_load_bytes_relative(packet, __builtin_offsetof(struct ipv4, source), &v4, 4, HEADER_START_NET))
-            return 0;
-        *source = v4;
-        return 1;
+        source->address[0] = source->address[1] = 0;
+        source->address[2] = be32(0xffff);
+        return !skb_load_bytes_relative(packet, __builtin_offsetof(struct ipv4, source), &source->address[3], 4, HEADER_START_NET);
     }
     return packet->protocol == be16(ETHERTYPE_IPV6) &&
-           !skb_load_bytes_relative(packet, __builtin_offsetof(struct ipv6, source), source, 8, HEADER_START_NET);
+           !skb_load_bytes_relative(packet, __builtin_offsetof(struct ipv6, source), source->address, 16, HEADER_START_NET);
 }
 
-// A keyed hash of the first whole words.
-INLINE u64 hash(const struct rules *rules, const struct text *text, u32 length)
+// A keyed hash of an IPv4 address or an IPv6 /64.
+INLINE u64 hash_source(const struct rules *rules, const struct network *source)
 {
-    u64 sum = rules->key;
+    u64 prefix = (u64)source->address[1] << 32 | source->address[0];
+    if (!prefix && source->address[2] == be32(0xffff))
+        prefix = source->address[3];
+    return (prefix + rules->key) * rules->multiplier;
+}
+
+// Where the source has its threshold and its count.
+INLINE u32 find_place(const struct rules *rules, const struct network *source, u64 seed)
+{
+    u32 *peer = rules->has_peers ? map_lookup(&PEERS, source) : 0;
+    return peer ? *peer : (u32)(seed >> 54);
+}
+
+// A keyed hash of the first whole words, which begins with that of the source.
+INLINE u64 hash(const struct rules *rules, const struct text *text, u32 length, u64 sum)
+{
     for (u32 i = 0; i < HASHED / 8; i++) {
         if (i * 8 + 8 > length)
             break;
@@ -138,18 +169,18 @@ INLINE u64 hash(const struct rules *rules, const struct text *text, u32 length)
 
 // Where the bits of a hash are in a generation of the Bloom filter.
 struct bits {
-    u64 *words[STALE_HASHES];
-    u64 masks[STALE_HASHES];
+    u64 *words[MEMORY_HASHES];
+    u64 masks[MEMORY_HASHES];
 };
 
 // Nonzero: none is missing.
 INLINE int find_bits(u64 hash, u32 generation, struct bits *bits)
 {
     u32 step = hash >> 32 | 1;
-    for (u32 i = 0; i < STALE_HASHES; i++) {
-        u32 bit = ((u32)hash + i * step) & ((1 << STALE_BITS) - 1);
-        u32 word = (generation & 1) * STALE_WORDS + (bit >> 6);
-        bits->words[i] = map_lookup(&STALE, &word);
+    for (u32 i = 0; i < MEMORY_HASHES; i++) {
+        u32 bit = ((u32)hash + i * step) & ((1 << MEMORY_BITS) - 1);
+        u32 word = (generation & 1) * MEMORY_WORDS + (bit >> 6);
+        bits->words[i] = map_lookup(&MEMORY, &word);
         bits->masks[i] = 1ULL << (bit & 63);
         if (!bits->words[i])
             return 0;
@@ -157,37 +188,49 @@ INLINE int find_bits(u64 hash, u32 generation, struct bits *bits)
     return 1;
 }
 
-INLINE int is_stale(u64 hash, u32 generation)
+INLINE int is_remembered(u64 hash, u32 generation)
 {
     struct bits bits;
     if (!find_bits(hash, generation, &bits))
         return 0;
-    for (u32 i = 0; i < STALE_HASHES; i++) {
+    for (u32 i = 0; i < MEMORY_HASHES; i++) {
         if (!(*bits.words[i] & bits.masks[i]))
             return 0;
     }
     return 1;
 }
 
+INLINE void count(u32 at)
+{
+    u64 *counter = map_lookup(&COUNTS, &at);
+    if (counter)
+        *counter += 1;
+}
+
 INLINE void remember(u64 hash, u32 generation)
 {
     struct bits bits;
+    int is_new = 0;
     if (!find_bits(hash, generation, &bits))
         return;
-    for (u32 i = 0; i < STALE_HASHES; i++) {
+    for (u32 i = 0; i < MEMORY_HASHES; i++) {
         // What is not written need not be fetched from another processor.
-        if (!(*bits.words[i] & bits.masks[i]))
+        if (!(*bits.words[i] & bits.masks[i])) {
             *bits.words[i] |= bits.masks[i];
+            is_new = 1;
+        }
     }
+    if (is_new)
+        count(PLACES);
 }
 
-// Whether a header that spares the request begins with these four bytes: a line end and three letters.
-INLINE int spares(u32 window, u32 flags)
+// Whether a header that exempts the request begins with these four bytes, a line end and three letters: Authorization,
+// Proxy-Authorization (the second half of a challenge), Priority, Resource-Priority (user space knows which values count).
+INLINE int exempts(u32 window)
 {
     u32 lower = window | 0x202020;
-    if ((flags & SPARE_CREDENTIALS) && (lower == FOUR('\n', 'a', 'u', 't') || lower == FOUR('\n', 'p', 'r', 'o')))
-        return 1;
-    return (flags & SPARE_PRIORITY) && (lower == FOUR('\n', 'p', 'r', 'i') || lower == FOUR('\n', 'r', 'e', 's'));
+    return lower == FOUR('\n', 'a', 'u', 't') || lower == FOUR('\n', 'p', 'r', 'o') || lower == FOUR('\n', 'p', 'r', 'i') ||
+           lower == FOUR('\n', 'r', 'e', 's');
 }
 
 // "\nTo:", "\nt:" and what else may stand before the colon.
@@ -205,7 +248,7 @@ enum judgement { UNDECIDED, PASSES, BEGINS_SOMETHING };
 
 // A line end, and three more bytes. Not static: so the verifier looks at it by itself, and not once for every place where a line
 // may end.
-NOINLINE int judge_line(struct text *text, u32 window, u32 flags)
+NOINLINE int judge_line(struct text *text, u32 window)
 {
     u32 first = window >> 16 & 0xff;
     if (!text)
@@ -215,9 +258,7 @@ NOINLINE int judge_line(struct text *text, u32 window, u32 flags)
     // A line that begins with a blank continues the one before (RFC 3261 section 7.3.1).
     if (first == ' ' || first == '\t')
         return UNDECIDED;
-    if (text->seen_to && !flags)
-        return BEGINS_SOMETHING;
-    if (spares(window, flags))
+    if (exempts(window))
         return PASSES;
     text->in_to = begins_to(window);
     text->seen_to |= text->in_to;
@@ -225,7 +266,7 @@ NOINLINE int judge_line(struct text *text, u32 window, u32 flags)
 }
 
 // The eight bytes at `at`, one by one. Not static for the same reason.
-NOINLINE int judge_word(struct text *text, u32 at, u32 length, u32 flags)
+NOINLINE int judge_word(struct text *text, u32 at, u32 length)
 {
     if (!text || at > LOOKED_AT - 8)
         return PASSES;
@@ -238,7 +279,7 @@ NOINLINE int judge_word(struct text *text, u32 at, u32 length, u32 flags)
             return text->seen_to && length < LOOKED_AT ? BEGINS_SOMETHING : PASSES;
         u32 window = FOUR(byte, text->bytes[at + 1], text->bytes[at + 2], text->bytes[at + 3]);
         if (byte == '\n') {
-            int judgement = judge_line(text, window, flags);
+            int judgement = judge_line(text, window);
             if (judgement != UNDECIDED)
                 return judgement;
         } else if ((window | 0x20202000) == FOUR('t', 'a', 'g', '=')) {
@@ -255,8 +296,8 @@ INLINE u64 has_line_end(u64 word)
     return (zero - 0x0101010101010101ULL) & ~zero & 0x8080808080808080ULL;
 }
 
-// Whether the request surely begins something: its To, which is there, has no tag, and nothing spares it.
-INLINE int begins_something(struct text *text, u32 length, u32 flags)
+// Whether the request surely begins something: its To, which is there, has no tag, and nothing exempts it.
+INLINE int begins_something(struct text *text, u32 length)
 {
     text->in_to = 0;
     text->seen_to = 0;
@@ -265,7 +306,7 @@ INLINE int begins_something(struct text *text, u32 length, u32 flags)
             return text->seen_to;
         if (!has_line_end(text->words[i]) && !text->in_to)
             continue;
-        int judgement = judge_word(text, i * 8, length, flags);
+        int judgement = judge_word(text, i * 8, length);
         if (judgement != UNDECIDED)
             return judgement == BEGINS_SOMETHING;
     }
@@ -273,9 +314,9 @@ INLINE int begins_something(struct text *text, u32 length, u32 flags)
 }
 
 // Nonzero: the request is dropped.
-INLINE int holds_back(struct __sk_buff *packet, const struct rules *rules, struct text *text)
+INLINE int drops(struct __sk_buff *packet, const struct rules *rules, struct text *text)
 {
-    u64 source;
+    struct network source;
     u32 length = packet->len - UDP_BYTES;
     if (length > LOOKED_AT)
         length = LOOKED_AT;
@@ -287,18 +328,27 @@ INLINE int holds_back(struct __sk_buff *packet, const struct rules *rules, struc
     // urn:service:sos (RFC 5031).
     if ((text->bytes[uri] & 0xdf) == 'U' && (text->bytes[uri + 1] & 0xdf) == 'R' && text->bytes[uri + 3] == ':')
         return 0;
-    u64 sum = hash(rules, text, length);
-    // Other bits than those that are compared, and others for each source.
-    u64 other = (sum ^ sum >> 29 ^ source) * rules->multiplier;
-    u32 place = (source + rules->key) * rules->multiplier >> 54;
-    u32 threshold = is_stale(other, 0) || is_stale(other, 1) ? rules->stale : rules->pass[place % PLACES];
-    if (sum >> 48 <= threshold || !begins_something(text, length, rules->flags))
+    if (!begins_something(text, length))
+        return 0;
+    u64 seed = hash_source(rules, &source);
+    u64 sum = hash(rules, text, length, seed);
+    // Other bits than those that are compared.
+    u64 other = (sum ^ sum >> 29) * rules->multiplier;
+    u32 threshold = rules->again;
+    if (!is_remembered(other, 0) && !is_remembered(other, 1)) {
+        u32 place = find_place(rules, &source, seed);
+        if (place >= PLACES)
+            return 0;
+        count(place);
+        threshold = rules->pass[place];
+    }
+    if (sum >> 48 <= threshold)
         return 0;
     remember(other, rules->generation);
     return 1;
 }
 
-SEC("socket") int sip_sieve(struct __sk_buff *packet)
+SEC("socket") int sip_admission_filter(struct __sk_buff *packet)
 {
     u32 zero = 0;
     struct rules *rules = map_lookup(&RULES, &zero);
@@ -306,7 +356,7 @@ SEC("socket") int sip_sieve(struct __sk_buff *packet)
         return packet->len;
     struct text *text = map_lookup(&TEXT, &zero);
     u64 *dropped = map_lookup(&DROPPED, &zero);
-    if (!text || !dropped || !holds_back(packet, rules, text))
+    if (!text || !dropped || !drops(packet, rules, text))
         return packet->len;
     *dropped += 1;
     return 0;

@@ -1,15 +1,15 @@
-//! The sieve with real sockets on loopback: what gets into the queue.
+//! The admission filter with real sockets on loopback: what gets into the queue.
 //!
 //! These tests need root (CAP_BPF); without, they fail and say so.
 
 use std::net::{IpAddr, SocketAddr, UdpSocket};
 
-use hairpin_bpf::sieve::{PLACES, Rules, Sieve};
+use hairpin_bpf::admission_filter::{AdmissionFilter, HASHED_PLACES, PLACES, Rules};
 
 const KEYS: [u64; 2] = [0x0123_4567_89ab_cdef, 0x9e37_79b9_7f4a_7c15];
 
 struct Listener {
-    sieve: Sieve,
+    filter: AdmissionFilter,
     socket: UdpSocket,
 }
 
@@ -17,34 +17,32 @@ impl Listener {
     fn new(address: &str) -> Listener {
         let socket = UdpSocket::bind(address).expect("loopback has free ports");
         socket.set_nonblocking(true).expect("a flag");
-        let mut sieve =
-            Sieve::load().unwrap_or_else(|error| panic!("this test needs root: {error}"));
-        sieve.attach(&socket).expect("a socket of ours");
-        Listener { sieve, socket }
+        let mut filter =
+            AdmissionFilter::load().unwrap_or_else(|error| panic!("this test needs root: {error}"));
+        filter.attach(&socket).expect("a socket of ours");
+        Listener { filter, socket }
     }
 
     fn address(&self) -> SocketAddr {
         self.socket.local_addr().expect("bound")
     }
 
-    fn close(&mut self, thresholds: &[u16; PLACES]) {
-        self.close_with(thresholds, |_| ());
+    fn set(&mut self, thresholds: &[u16; PLACES]) {
+        self.set_with(thresholds, |_| ());
     }
 
-    fn close_with(&mut self, thresholds: &[u16; PLACES], change: fn(&mut Rules<'_>)) {
+    fn set_with(&mut self, thresholds: &[u16; PLACES], change: fn(&mut Rules<'_>)) {
         let mut rules = Rules {
             keys: KEYS,
             thresholds,
-            stale: 0,
+            again: 0,
             until_ns: u64::MAX,
-            spare_credentials: false,
-            spare_priority: false,
         };
         change(&mut rules);
-        self.sieve.set(Some(&rules)).expect("a map of ours");
+        self.filter.set(Some(&rules)).expect("a map of ours");
     }
 
-    /// Whether a message gets through. Loopback delivers before `send_to` returns.
+    /// Whether a message passes. Loopback delivers before `send_to` returns.
     fn passes(&self, from: &UdpSocket, message: &str) -> bool {
         from.send_to(message.as_bytes(), self.address())
             .expect("sent");
@@ -74,13 +72,13 @@ fn request(first: &str, branch: u32, to: &str, more: &str) -> String {
 const TO: &str = "To: <sip:b@192.0.2.2>";
 
 #[test]
-fn only_what_surely_begins_something_is_held_back() {
+fn only_what_certainly_begins_something_is_dropped() {
     let mut listener = Listener::new("127.0.0.1:0");
     let client = client("127.0.0.1");
     let plain = |method: &str| request(&format!("{method} sip:b@192.0.2.2"), 1, TO, "");
     // Without rules everything passes.
     assert!(listener.passes(&client, &plain("REGISTER")));
-    listener.close(&[0; PLACES]);
+    listener.set(&[0; PLACES]);
     for method in [
         "INVITE",
         "REGISTER",
@@ -91,7 +89,7 @@ fn only_what_surely_begins_something_is_held_back() {
     ] {
         assert!(!listener.passes(&client, &plain(method)), "{method}");
     }
-    assert_eq!(listener.sieve.dropped().expect("a map of ours"), 6);
+    assert_eq!(listener.filter.dropped().expect("a map of ours"), 6);
     for method in [
         "ACK", "BYE", "CANCEL", "PRACK", "UPDATE", "INFO", "REFER", "NOTIFY", "INVITES",
     ] {
@@ -120,37 +118,32 @@ fn only_what_surely_begins_something_is_held_back() {
     let vias = "Via: SIP/2.0/UDP 192.0.2.9;branch=z9hG4bK1\r\n".repeat(30);
     let late = plain("INVITE").replacen("Via:", &format!("{vias}Via:"), 1);
     assert!(listener.passes(&client, &late));
-    listener.sieve.set(None).expect("a map of ours");
+    listener.filter.set(None).expect("a map of ours");
     assert!(listener.passes(&client, &plain("INVITE")));
 }
 
 #[test]
-fn credentials_and_priorities_are_spared_where_they_are_to_be() {
+fn credentials_and_priorities_pass() {
     let mut listener = Listener::new("127.0.0.1:0");
     let client = client("127.0.0.1");
+    listener.set(&[0; PLACES]);
     let more = |line: &str| request("REGISTER sip:192.0.2.2", 1, TO, &format!("{line}\r\n"));
-    let credentials = [
-        more("Authorization: Digest a"),
-        more("proxy-authorization: Digest a"),
-    ];
-    let priorities = [
-        more("Priority: emergency"),
-        more("Resource-Priority: esnet.0"),
-    ];
-    listener.close_with(&[0; PLACES], |rules| rules.spare_credentials = true);
-    assert!(credentials.iter().all(|one| listener.passes(&client, one)));
-    assert!(!priorities.iter().any(|one| listener.passes(&client, one)));
-    listener.close_with(&[0; PLACES], |rules| rules.spare_priority = true);
-    assert!(!credentials.iter().any(|one| listener.passes(&client, one)));
-    assert!(priorities.iter().all(|one| listener.passes(&client, one)));
+    for line in [
+        "Authorization: Digest a",
+        "proxy-authorization: Digest a",
+        "Priority: emergency",
+        "Resource-Priority: esnet.0",
+    ] {
+        assert!(listener.passes(&client, &more(line)), "{line}");
+    }
     assert!(!listener.passes(&client, &more("Subject: none")));
 }
 
 #[test]
-fn a_retransmission_shares_the_fate_of_the_first_try() {
+fn a_retransmission_has_the_fate_of_the_first_try() {
     let mut listener = Listener::new("127.0.0.1:0");
     let client = client("127.0.0.1");
-    listener.close(&[u16::MAX / 4; PLACES]);
+    listener.set(&[u16::MAX / 4; PLACES]);
     let request = |number| request("REGISTER sip:192.0.2.2", number, TO, "");
     let first: Vec<bool> = (0..400)
         .map(|number| listener.passes(&client, &request(number)))
@@ -162,22 +155,22 @@ fn a_retransmission_shares_the_fate_of_the_first_try() {
     let passed = first.iter().filter(|passed| **passed).count();
     assert!((60..140).contains(&passed), "{passed} of 400");
     // What was dropped is remembered, and has a threshold of its own.
-    listener.close(&[u16::MAX; PLACES]);
+    listener.set(&[u16::MAX; PLACES]);
     let later: Vec<bool> = (0..400)
         .map(|number| listener.passes(&client, &request(number)))
         .collect();
     assert_eq!(first, later);
     assert!((400..800).all(|number| listener.passes(&client, &request(number))));
-    listener.close_with(&[u16::MAX; PLACES], |rules| rules.stale = u16::MAX);
+    listener.set_with(&[u16::MAX; PLACES], |rules| rules.again = u16::MAX);
     assert!((0..400).all(|number| listener.passes(&client, &request(number))));
     // One generation is kept.
-    listener.sieve.age();
-    listener.close(&[u16::MAX; PLACES]);
+    listener.filter.age();
+    listener.set(&[u16::MAX; PLACES]);
     let kept = (0..400).filter(|number| !listener.passes(&client, &request(*number)));
     assert!(kept.count() > 100);
-    listener.sieve.age();
-    listener.sieve.age();
-    listener.close(&[u16::MAX; PLACES]);
+    listener.filter.age();
+    listener.filter.age();
+    listener.set(&[u16::MAX; PLACES]);
     assert!((0..400).all(|number| listener.passes(&client, &request(number))));
 }
 
@@ -185,7 +178,7 @@ fn a_retransmission_shares_the_fate_of_the_first_try() {
 fn rules_end_by_themselves() {
     let mut listener = Listener::new("127.0.0.1:0");
     let client = client("127.0.0.1");
-    listener.close_with(&[0; PLACES], |rules| rules.until_ns = 1);
+    listener.set_with(&[0; PLACES], |rules| rules.until_ns = 1);
     assert!(listener.passes(&client, &request("REGISTER sip:192.0.2.2", 1, TO, "")));
 }
 
@@ -203,16 +196,99 @@ fn each_source_has_a_threshold_of_its_own() {
     let mut listener = Listener::new("127.0.0.1:0");
     let mut thresholds = [u16::MAX; PLACES];
     thresholds[place("127.0.0.2".parse().expect("an address"))] = 0;
-    listener.close(&thresholds);
+    listener.set(&thresholds);
     let request = request("OPTIONS sip:192.0.2.2", 1, TO, "");
     assert!(listener.passes(&client("127.0.0.1"), &request));
     assert!(!listener.passes(&client("127.0.0.2"), &request));
     assert!(listener.passes(&client("127.0.0.3"), &request));
 
     let mut listener = Listener::new("[::1]:0");
-    listener.close(&thresholds);
+    listener.set(&thresholds);
     assert!(listener.passes(&client("::1"), &request));
     thresholds[place("::1".parse().expect("an address"))] = 0;
-    listener.close(&thresholds);
+    listener.set(&thresholds);
     assert!(!listener.passes(&client("::1"), &request));
+}
+
+#[test]
+fn the_source_is_part_of_the_hash() {
+    let mut listener = Listener::new("127.0.0.1:0");
+    listener.set(&[u16::MAX / 2; PLACES]);
+    let fates = |ip: &str| -> Vec<bool> {
+        let client = client(ip);
+        let requests = (0..64).map(|number| request("OPTIONS sip:192.0.2.2", number, TO, ""));
+        requests.map(|one| listener.passes(&client, &one)).collect()
+    };
+    assert_ne!(fates("127.0.0.1"), fates("127.0.0.2"));
+}
+
+#[test]
+fn the_longest_network_of_a_peer_decides_its_place() {
+    let network = |address: &str, length| {
+        let bits = match address.parse().expect("an address") {
+            IpAddr::V4(v4) => v4.to_ipv6_mapped().to_bits(),
+            IpAddr::V6(v6) => v6.to_bits(),
+        };
+        (bits, length)
+    };
+    let peers = [
+        network("127.0.1.0", 96 + 24),
+        network("127.0.1.7", 128),
+        network("127.0.1.0", 96 + 24),
+        network("::1", 128),
+    ];
+    let request = request("OPTIONS sip:192.0.2.2", 1, TO, "");
+    let mut listener = Listener::new("127.0.0.1:0");
+    let passes = |listener: &mut Listener, ip: &str, open: usize| {
+        let mut thresholds = [0; PLACES];
+        thresholds[open] = u16::MAX;
+        listener.filter.age();
+        listener.filter.age();
+        listener.set(&thresholds);
+        listener.passes(&client(ip), &request)
+    };
+    let set = listener.filter.set_peers(peers.into_iter());
+    set.expect("a map of ours");
+    assert!(passes(&mut listener, "127.0.1.3", HASHED_PLACES));
+    assert!(!passes(&mut listener, "127.0.1.7", HASHED_PLACES));
+    assert!(passes(&mut listener, "127.0.1.7", HASHED_PLACES + 1));
+    assert!(!passes(&mut listener, "127.0.2.7", HASHED_PLACES));
+    // Others take their place.
+    let set = listener.filter.set_peers(peers[1..2].iter().copied());
+    set.expect("a map of ours");
+    assert!(passes(&mut listener, "127.0.1.7", HASHED_PLACES));
+    let hashed = place("127.0.1.3".parse().expect("an address"));
+    assert!(passes(&mut listener, "127.0.1.3", hashed));
+
+    let mut listener = Listener::new("[::1]:0");
+    let set = listener.filter.set_peers(peers.into_iter());
+    set.expect("a map of ours");
+    assert!(passes(&mut listener, "::1", HASHED_PLACES + 3));
+}
+
+#[test]
+fn new_requests_are_counted_by_place_and_those_that_are_remembered() {
+    let mut listener = Listener::new("127.0.0.1:0");
+    let client = client("127.0.0.1");
+    let requests: Vec<String> = (0..50)
+        .map(|number| request("OPTIONS sip:192.0.2.2", number, TO, ""))
+        .collect();
+    // Without rules nothing is counted.
+    assert!(listener.passes(&client, &requests[0]));
+    listener.set(&[u16::MAX / 2; PLACES]);
+    let mut passed = 0;
+    for _ in 0..2 {
+        let passes = requests.iter().filter(|one| listener.passes(&client, one));
+        passed = passes.count();
+    }
+    let bye = request("BYE sip:192.0.2.2", 1, TO, "");
+    assert!(listener.passes(&client, &bye));
+    let here = place("127.0.0.1".parse().expect("an address"));
+    let mut counts = vec![0; PLACES];
+    let remembered = listener.filter.count(|place, count| counts[place] = count);
+    // What was dropped is asked for once, what passes each time.
+    assert_eq!(counts[here] as usize, 50 + passed);
+    assert_eq!(counts.iter().sum::<u32>(), counts[here]);
+    assert_eq!(remembered as usize, 50 - passed);
+    assert_eq!(listener.filter.count(|_, count| assert_eq!(count, 0)), 0);
 }

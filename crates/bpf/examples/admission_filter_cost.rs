@@ -1,12 +1,12 @@
-//! What the sieve of the SIP listeners costs on this machine: nanoseconds per run of its program.
+//! What the admission filter of the SIP listeners costs on this machine: nanoseconds per run of its program.
 //!
-//! `cargo run --release -p hairpin-bpf --example sieve_cost` as root. The kernel's own loop around a run is in the figures; it
+//! `cargo run --release -p hairpin-bpf --example admission_filter_cost` as root. The kernel's own loop around a run is in the figures; it
 //! is shown as the cost of a datagram while there are no rules.
 
 use std::time::Duration;
 
 use hairpin_bpf::BpfError;
-use hairpin_bpf::sieve::{PLACES, Rules, Sieve};
+use hairpin_bpf::admission_filter::{AdmissionFilter, PLACES, Rules};
 
 const RUNS: u32 = 200_000;
 const ROUNDS: u32 = 5;
@@ -14,43 +14,41 @@ const ROUNDS: u32 = 5;
 const DIFFERENT: u32 = 2_000;
 
 fn main() -> Result<(), BpfError> {
-    let mut sieve = Sieve::load()?;
+    let mut filter = AdmissionFilter::load()?;
     for (name, long) in [("REGISTER", false), ("INVITE with SDP", true)] {
         let request = |number| request(number, long);
         let bytes = request(0).len();
-        sieve.set(None)?;
-        let none = best(&mut sieve, &request(0), false)?;
-        sieve.set(Some(&rules(&[65535; PLACES], 65534)))?;
-        let passes = best(&mut sieve, &request(0), false)?;
-        sieve.set(Some(&rules(&[0; PLACES], 0)))?;
-        let again = best(&mut sieve, &request(0), true)?;
+        filter.set(None)?;
+        let none = best(&mut filter, &request(0), false)?;
+        filter.set(Some(&rules(&[65535; PLACES], 65534)))?;
+        let passes = best(&mut filter, &request(0), false)?;
+        filter.set(Some(&rules(&[0; PLACES], 0)))?;
+        let again = best(&mut filter, &request(0), true)?;
         let mut first = Duration::ZERO;
         for number in 1..=DIFFERENT {
-            first += sieve.try_on(&request(number), 1)?.1;
+            first += filter.try_on(&request(number), 1)?.1;
         }
         let first = (first / DIFFERENT).as_nanos();
         println!(
-            "{name}, {bytes} bytes: no rules {none} ns, let through {passes} ns, dropped {again} ns (hot), {first} ns (once each)"
+            "{name}, {bytes} bytes: no rules {none} ns, passed {passes} ns, dropped {again} ns (hot), {first} ns (once each)"
         );
     }
     Ok(())
 }
 
-fn rules(thresholds: &[u16; PLACES], stale: u16) -> Rules<'_> {
+fn rules(thresholds: &[u16; PLACES], again: u16) -> Rules<'_> {
     Rules {
         keys: [0x0123_4567_89ab_cdef, 0x9e37_79b9_7f4a_7c15],
         thresholds,
-        stale,
+        again,
         until_ns: u64::MAX,
-        spare_credentials: true,
-        spare_priority: true,
     }
 }
 
-fn best(sieve: &mut Sieve, datagram: &[u8], dropped: bool) -> Result<u128, BpfError> {
+fn best(filter: &mut AdmissionFilter, datagram: &[u8], dropped: bool) -> Result<u128, BpfError> {
     let mut best = Duration::MAX;
     for _ in 0..ROUNDS {
-        let (is_dropped, duration) = sieve.try_on(datagram, RUNS)?;
+        let (is_dropped, duration) = filter.try_on(datagram, RUNS)?;
         assert_eq!(is_dropped, dropped, "not what was to be measured");
         best = best.min(duration);
     }

@@ -1,0 +1,159 @@
+//! Where the admission filter is: before the sockets' queues, in the kernel, or here, as the first look at a datagram.
+//!
+//! In the kernel ([`bpf::admission_filter`]) a datagram that is dropped costs a few hundred nanoseconds, is never queued, and uses none
+//! of the worker's time; the worker writes thresholds when they change, and until when they hold, so that a worker that hangs drops
+//! nothing. Without CAP_BPF everything is read first.
+
+use crate::privileges::can_do_without;
+use crate::verifier;
+use bpf::admission_filter::{AdmissionFilter as Program, Rules};
+use io::UdpSocket;
+use sip::Now;
+use sip::congestion::{PLACES, Peer};
+use sip::engine::Engine;
+use std::time::Duration;
+
+/// For so long what is written to the kernel holds. It is written anew every 50 ms, so a worker that misses twenty of them hangs.
+const HOLDS: Duration = Duration::from_secs(1);
+
+const _: () = assert!(PLACES == bpf::admission_filter::PLACES);
+
+/// The filter of one worker's sockets.
+#[derive(Debug, Default)]
+pub(super) struct AdmissionFilter {
+    program: Option<Program>,
+    /// What the kernel was told last.
+    version: u64,
+    generation: bool,
+    is_active: bool,
+    peers: Vec<Peer>,
+    counts: Vec<u32>,
+    /// Dropped by the program.
+    dropped: u64,
+    /// Dropped before the sockets' queues in all, as the sockets say: by the program, and for want of room.
+    lost: u64,
+    /// The most that were known to be dropped for want of room.
+    overflow: u64,
+}
+
+impl AdmissionFilter {
+    /// Puts the program before these sockets' queues if that can be had.
+    pub(super) fn new<'a>(sockets: impl Iterator<Item = &'a UdpSocket>) -> AdmissionFilter {
+        let attached = Program::load().and_then(|mut program| {
+            for socket in sockets {
+                program.attach(socket)?;
+            }
+            Ok(program)
+        });
+        let program = attached
+            .inspect_err(|error| {
+                verifier::log_at_debug(error);
+                tracing::debug!(
+                    reason = %error,
+                    "in an overload, SIP requests are read before they are dropped; \
+                     grant CAP_BPF to have the kernel do that, for a tenth of the cost"
+                );
+            })
+            .ok();
+        AdmissionFilter {
+            program,
+            counts: vec![0; PLACES],
+            ..AdmissionFilter::default()
+        }
+    }
+
+    /// Whether the kernel can be told without any capability.
+    pub(super) fn can_write_unprivileged(&mut self) -> bool {
+        let Some(program) = &mut self.program else {
+            return true;
+        };
+        can_do_without(|| program.set(None).is_ok() && program.dropped().is_ok())
+    }
+
+    /// Whether datagrams have to be looked at here.
+    pub(super) fn is_here(&self) -> bool {
+        self.program.is_none()
+    }
+
+    /// Reports what the kernel has counted, if shares are set next. To be called before the engine is told of time or a backlog.
+    pub(super) fn report(&mut self, now: Now, engine: &mut Engine) {
+        let Some(program) = self.program.as_mut().filter(|_| self.is_active) else {
+            return;
+        };
+        if engine.filter_timeout().is_some_and(|at| at <= now.mono) {
+            let remembered = program.count(|place, count| self.counts[place] = count);
+            let counts = self.counts.iter().copied();
+            engine.filter_mut().report(counts, remembered);
+            self.count_dropped();
+        }
+    }
+
+    fn count_dropped(&mut self) {
+        let dropped = self
+            .program
+            .as_mut()
+            .and_then(|program| program.dropped().ok());
+        self.dropped = dropped.unwrap_or(self.dropped);
+        let overflow = self.lost.saturating_sub(self.dropped);
+        self.overflow = self.overflow.max(overflow);
+    }
+
+    /// Tells the kernel what has changed.
+    pub(super) fn follow(&mut self, now: Now, engine: &Engine) {
+        let filter = engine.filter();
+        let Some(program) = &mut self.program else {
+            return;
+        };
+        if filter.version() == self.version {
+            return;
+        }
+        self.version = filter.version();
+        let begins = filter.is_active() && !self.is_active;
+        if begins {
+            // Nothing of an earlier overload counts.
+            program.age();
+            program.age();
+            program.count(|_, _| ());
+        }
+        if filter.is_active() && engine.peers() != self.peers {
+            self.peers = engine.peers().to_vec();
+            // What cannot be written leaves a peer among the other sources.
+            let _ = program.set_peers(self.peers.iter().map(Peer::network));
+        }
+        if filter.generation() != std::mem::replace(&mut self.generation, filter.generation())
+            && !begins
+        {
+            program.age();
+        }
+        let rules = filter.is_active().then(|| Rules {
+            keys: filter.keys(),
+            thresholds: filter.thresholds(),
+            again: filter.again(),
+            until_ns: now.mono.plus(HOLDS).0,
+        });
+        // What cannot be written ends by itself.
+        let _ = program.set(rules.as_ref());
+        self.is_active = rules.is_some();
+        if !self.is_active {
+            self.count_dropped();
+        }
+    }
+
+    /// The sockets say that so many datagrams more were dropped. Returns whether that means that there is no room.
+    pub(super) fn lost(&mut self, more: u64) -> bool {
+        self.lost += more;
+        // While the program drops, the socket counts both, and its own count is newer.
+        if self.is_active {
+            return false;
+        }
+        let overflow = self.lost.saturating_sub(self.dropped);
+        let has_grown = overflow > self.overflow;
+        self.overflow = self.overflow.max(overflow);
+        has_grown
+    }
+
+    /// Datagrams that were dropped by the program, and those that were dropped for want of room.
+    pub(super) fn counts(&self) -> (u64, u64) {
+        (self.dropped, self.overflow)
+    }
+}

@@ -1,0 +1,367 @@
+//! Shares of the sources: a source that has had less than its share is served before others.
+//!
+//! Each configured peer has a weight. All other sources together weigh as much as one peer of weight 1, however many there are:
+//! a thousand forged addresses take nothing from a carrier. Those others share equally. They are counted in an array of fixed
+//! size, by a keyed hash of their prefix, so none can make it grow or choose its place.
+
+use std::net::IpAddr;
+use std::time::Duration;
+
+use crate::{HashKey, Mono};
+
+/// Places of sources that are no peers. Two sources in one place share a threshold; with 50 active sources one in 20 is affected.
+pub const HASHED_PLACES: usize = 1024;
+/// Configured peers that have a place of their own; the kernel's table has the same size.
+pub const MAX_PEERS: usize = 256;
+/// All places: the hashed ones, then those of the peers.
+pub const PLACES: usize = HASHED_PLACES + MAX_PEERS;
+
+/// A configured peer: a carrier, a trunk, another proxy.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Peer {
+    /// Its network.
+    pub address: IpAddr,
+    /// Leading bits of `address` that count: 0 to 32, or 0 to 128.
+    pub prefix: u8,
+    /// How much it gets, where all unknown sources together get 1; at least 1.
+    pub weight: u16,
+}
+
+impl Peer {
+    /// The network as an IPv6 address (IPv4 is mapped to `::ffff:0:0/96`) and its length: 0 to 128.
+    #[must_use]
+    pub fn network(&self) -> (u128, u8) {
+        let (bits, length) = match self.address {
+            IpAddr::V4(v4) => (v4.to_ipv6_mapped().to_bits(), 96 + self.prefix.min(32)),
+            IpAddr::V6(v6) => (v6.to_bits(), self.prefix.min(128)),
+        };
+        (bits & mask(length), length)
+    }
+
+    fn contains(&self, address: u128) -> bool {
+        let (network, length) = self.network();
+        address & mask(length) == network
+    }
+}
+
+fn mask(length: u8) -> u128 {
+    u128::MAX.checked_shl(128 - u32::from(length)).unwrap_or(0)
+}
+
+/// The configured peers, the longest prefix first.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Peers(Vec<Peer>);
+
+impl Peers {
+    /// The first [`MAX_PEERS`] of them.
+    pub(super) fn new(peers: &[Peer]) -> Peers {
+        let mut peers = peers[..peers.len().min(MAX_PEERS)].to_vec();
+        peers.sort_by_key(|peer| std::cmp::Reverse(peer.network().1));
+        Peers(peers)
+    }
+
+    pub(super) fn all(&self) -> &[Peer] {
+        &self.0
+    }
+
+    /// The place of a source, and its keyed hash.
+    pub(super) fn place(&self, source: IpAddr, keys: [u64; 2]) -> (usize, u64) {
+        let hash = prefix(source)
+            .wrapping_add(keys[0])
+            .wrapping_mul(keys[1] | 1);
+        let place = match self.0.is_empty() {
+            true => None,
+            false => {
+                let address = match source {
+                    IpAddr::V4(v4) => v4.to_ipv6_mapped().to_bits(),
+                    IpAddr::V6(v6) => v6.to_bits(),
+                };
+                self.0.iter().position(|peer| peer.contains(address))
+            }
+        };
+        let hashed = (hash >> 54) as usize;
+        (place.map_or(hashed, |at| HASHED_PLACES + at), hash)
+    }
+
+    /// The weight of a peer's place; `None` for a hashed one.
+    fn weight(&self, place: usize) -> Option<f64> {
+        let peer = self.0.get(place.checked_sub(HASHED_PLACES)?)?;
+        Some(f64::from(peer.weight.max(1)))
+    }
+
+    /// How much each place may have at most so that together they have `wanted`, of what each asks for: infinite if they ask for less.
+    pub(super) fn levels(&self, asked: &[f32; PLACES], wanted: f64) -> Levels {
+        let (hashed, peers) = asked.split_at(HASHED_PLACES);
+        let peers = peers.iter().zip(&self.0);
+        let mut groups: Vec<(f64, f64)> = peers
+            .map(|(asked, peer)| (f64::from(*asked), f64::from(peer.weight.max(1))))
+            .collect();
+        let others: f64 = hashed.iter().map(|asked| f64::from(*asked)).sum();
+        groups.push((others, 1.0));
+        let group = level(&mut groups, wanted);
+        let each = hashed.iter().filter(|asked| **asked > 0.0);
+        let mut each: Vec<(f64, f64)> = each.map(|asked| (f64::from(*asked), 1.0)).collect();
+        Levels {
+            group,
+            other: level(&mut each, group),
+        }
+    }
+
+    /// How much a place may have.
+    pub(super) fn most(&self, levels: Levels, place: usize) -> f64 {
+        self.weight(place)
+            .map_or(levels.other, |weight| levels.group * weight)
+    }
+}
+
+/// See [`Peers::levels`].
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Levels {
+    /// For each unit of a peer's weight, and for all other sources together.
+    group: f64,
+    /// For each other source.
+    other: f64,
+}
+
+/// Each of `(asked, weight)` gets what it asks for, or the level times its weight, whichever is less; together they get `wanted`.
+fn level(all: &mut [(f64, f64)], wanted: f64) -> f64 {
+    all.sort_unstable_by(|one, other| f64::total_cmp(&(one.0 / one.1), &(other.0 / other.1)));
+    let mut left = wanted;
+    let mut weights: f64 = all.iter().map(|(_, weight)| weight).sum();
+    for (asked, weight) in &*all {
+        if asked / weight > left / weights {
+            return left / weights;
+        }
+        left -= asked;
+        weights -= weight;
+    }
+    f64::INFINITY
+}
+
+/// The part of an address by which a source is known: nobody chooses among IPv4 addresses, but everybody in an IPv6 /64.
+fn prefix(source: IpAddr) -> u64 {
+    match source.to_canonical() {
+        IpAddr::V4(v4) => u64::from(u32::from_ne_bytes(v4.octets())),
+        IpAddr::V6(v6) => {
+            let [a, b, c, d, e, f, g, h, ..] = v6.octets();
+            u64::from_ne_bytes([a, b, c, d, e, f, g, h])
+        }
+    }
+}
+
+/// How long sources are counted; then all begin anew, in other places. A caller repeats a request after 500 ms at the earliest
+/// (RFC 3261 §17.1.1.1), so each attempt meets another window.
+const WINDOW: Duration = Duration::from_millis(250);
+/// The part of the capacity that is given out as shares in an overload; the rest lets the backlog shrink: 100 ms of it in half a second.
+const SHARED: f64 = 0.8;
+
+/// What was accepted in this window, by place.
+#[derive(Debug)]
+pub(super) struct Fairness {
+    key: HashKey,
+    keys: [u64; 2],
+    window: u64,
+    accepted: Box<[u16; PLACES]>,
+    active: Active,
+    /// In the window before: at the beginning of a window few have been seen.
+    active_before: Active,
+}
+
+/// Who has been served.
+#[derive(Clone, Copy, Debug, Default)]
+struct Active {
+    peer_weight: f64,
+    others: f64,
+}
+
+impl Fairness {
+    pub(super) fn new(key: HashKey) -> Fairness {
+        Fairness {
+            key,
+            keys: [0, 1],
+            window: 0,
+            accepted: Box::new([0; PLACES]),
+            active: Active::default(),
+            active_before: Active::default(),
+        }
+    }
+
+    /// Whether the source has had less than its share in this window, of so many messages a second.
+    pub(super) fn is_below_share(
+        &mut self,
+        now: Mono,
+        (peers, source): (&Peers, IpAddr),
+        per_second: f64,
+    ) -> bool {
+        self.turn(now);
+        let (place, _) = peers.place(source, self.keys);
+        let (seen, before) = (self.active, self.active_before);
+        let others = seen.others.max(before.others);
+        let all_weight = seen.peer_weight.max(before.peer_weight) + others.min(1.0);
+        let weight = peers.weight(place).unwrap_or_else(|| 1.0 / others.max(1.0));
+        let capacity = per_second * WINDOW.as_secs_f64() * SHARED;
+        f64::from(self.accepted[place]) < capacity * weight / all_weight.max(weight)
+    }
+
+    /// A message of the source was accepted.
+    pub(super) fn count(&mut self, now: Mono, peers: &Peers, source: IpAddr) {
+        self.turn(now);
+        let (place, _) = peers.place(source, self.keys);
+        let counter = &mut self.accepted[place];
+        if *counter == 0 {
+            match peers.weight(place) {
+                Some(weight) => self.active.peer_weight += weight,
+                None => self.active.others += 1.0,
+            }
+        }
+        *counter = counter.saturating_add(1);
+    }
+
+    fn turn(&mut self, now: Mono) {
+        let window = now.0 / WINDOW.as_nanos() as u64;
+        if window != self.window {
+            let is_next = window == self.window + 1;
+            self.active_before = if is_next {
+                self.active
+            } else {
+                Active::default()
+            };
+            self.window = window;
+            self.active = Active::default();
+            self.accepted.fill(0);
+            let seed = window.to_le_bytes();
+            self.keys = [
+                self.key.mac(&seed),
+                self.key.mac(&[&seed[..], b"by"].concat()),
+            ];
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// 50 us each.
+    const PER_SECOND: f64 = 20_000.0;
+
+    fn source(last: u8) -> IpAddr {
+        [192, 0, 2, last].into()
+    }
+
+    fn fairness() -> (Fairness, Peers) {
+        let carrier = Peer {
+            address: [203, 0, 113, 0].into(),
+            prefix: 24,
+            weight: 2,
+        };
+        (Fairness::new(HashKey::new([1; 16])), Peers::new(&[carrier]))
+    }
+
+    #[test]
+    fn a_flooder_is_above_its_share_and_others_are_not() {
+        let (mut fairness, peers) = fairness();
+        let now = Mono::default().plus_secs(9);
+        for _ in 0..3000 {
+            fairness.count(now, &peers, source(1));
+        }
+        for last in 2..12 {
+            fairness.count(now, &peers, source(last));
+        }
+        let mut below = |last| fairness.is_below_share(now, (&peers, source(last)), PER_SECOND);
+        assert!(!below(1));
+        assert!(below(2) && below(200));
+    }
+
+    #[test]
+    fn a_window_later_nothing_is_remembered() {
+        let (mut fairness, peers) = fairness();
+        for _ in 0..9000 {
+            fairness.count(Mono(0), &peers, source(1));
+        }
+        let at = (&peers, source(1));
+        assert!(!fairness.is_below_share(Mono(0), at, PER_SECOND));
+        assert!(fairness.is_below_share(Mono(0).plus(WINDOW), at, PER_SECOND));
+    }
+
+    #[test]
+    fn one_ipv6_network_is_one_source() {
+        let (mut fairness, peers) = fairness();
+        for host in 0..9000u16 {
+            let address = std::net::Ipv6Addr::new(0x2001, 0xdb8, 0, 7, 0, 0, 0, host);
+            fairness.count(Mono(0), &peers, address.into());
+        }
+        let mut below = |text: &str| {
+            let source = (&peers, text.parse().unwrap());
+            fairness.is_below_share(Mono(0), source, PER_SECOND)
+        };
+        assert!(!below("2001:db8:0:7::ffff:1"));
+        assert!(below("2001:db8:0:8::1"));
+    }
+
+    #[test]
+    fn a_thousand_forged_sources_leave_a_carrier_its_share() {
+        let (mut fairness, peers) = fairness();
+        let now = Mono::default().plus_secs(9);
+        for number in 0..2000u32 {
+            let forged = std::net::Ipv4Addr::from_bits(0x0a00_0000 + number * 7919);
+            fairness.count(now, &peers, forged.into());
+        }
+        let carrier = [203, 0, 113, 7].into();
+        let mut served = 0;
+        while fairness.is_below_share(now, (&peers, carrier), PER_SECOND) {
+            fairness.count(now, &peers, carrier);
+            served += 1;
+        }
+        // Two thirds of what is shared: weight 2 of 3.
+        assert!((2_600..2_700).contains(&served), "{served} of 4,000");
+        assert!(!fairness.is_below_share(now, (&peers, [10, 0, 0, 0].into()), PER_SECOND));
+    }
+
+    #[test]
+    fn levels_give_what_little_asks_for_and_share_the_rest_by_weight() {
+        let peer = |last, weight| Peer {
+            address: source(last),
+            prefix: 32,
+            weight,
+        };
+        let peers = Peers::new(&[peer(1, 1), peer(2, 3), peer(3, 1)]);
+        let place = |last| peers.place(source(last), [3, 5]).0;
+        let mut asked = [0.0; PLACES];
+        asked[place(1)] = 1000.0;
+        asked[place(2)] = 1000.0;
+        asked[place(3)] = 10.0;
+        asked[7] = 40.0;
+        asked[8] = 1000.0;
+        let levels = peers.levels(&asked, 510.0);
+        assert_eq!(peers.most(levels, place(1)), 100.0);
+        assert_eq!(peers.most(levels, place(2)), 300.0);
+        assert!(peers.most(levels, place(3)) >= 10.0);
+        assert!(peers.most(levels, 7) >= 40.0);
+        assert_eq!(peers.most(levels, 8), 60.0);
+        let levels = peers.levels(&asked, 5000.0);
+        assert_eq!(peers.most(levels, place(2)), f64::INFINITY);
+    }
+
+    #[test]
+    fn the_longest_prefix_of_a_peer_counts_and_ipv4_is_not_ipv6() {
+        let peer = |address: &str, prefix| Peer {
+            address: address.parse().unwrap(),
+            prefix,
+            weight: 1,
+        };
+        let peers = Peers::new(&[
+            peer("192.0.0.0", 8),
+            peer("192.0.2.0", 24),
+            peer("2001:db8::", 32),
+            peer("0.0.0.0", 0),
+        ]);
+        let place = |address: &str| peers.place(address.parse().unwrap(), [3, 5]).0;
+        assert_ne!(place("192.0.2.9"), place("192.0.3.9"));
+        assert_eq!(place("192.0.2.9"), place("192.0.2.77"));
+        assert_eq!(place("192.0.2.9"), place("::ffff:192.0.2.77"));
+        assert!(place("198.51.100.1") >= HASHED_PLACES);
+        assert!(place("2001:db8::7") >= HASHED_PLACES);
+        assert!(place("2001:db9::7") < HASHED_PLACES);
+    }
+}
