@@ -359,7 +359,7 @@ impl Controller {
             return false;
         };
         let above = self.percent.saturating_sub(begins);
-        above > 0 && u64::from(self.random()) * (all - begins) >> 32 < above
+        above > 0 && (u64::from(self.random()) * (all - begins)) >> 32 < above
     }
 
     fn refusal_cost(&self) -> u64 {

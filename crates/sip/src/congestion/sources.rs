@@ -93,17 +93,14 @@ impl Peers {
     pub(super) fn levels(&self, asked: &[f32; PLACES], wanted: f64) -> Levels {
         let (hashed, peers) = asked.split_at(HASHED_PLACES);
         let peers = peers.iter().zip(&self.0);
-        let mut groups: Vec<(f64, f64)> = peers
-            .map(|(asked, peer)| (f64::from(*asked), f64::from(peer.weight.max(1))))
-            .collect();
-        let others: f64 = hashed.iter().map(|asked| f64::from(*asked)).sum();
-        groups.push((others, 1.0));
-        let group = level(&mut groups, wanted);
+        let peers = peers.map(|(asked, peer)| (f64::from(*asked), f64::from(peer.weight.max(1))));
         let each = hashed.iter().filter(|asked| **asked > 0.0);
-        let mut each: Vec<(f64, f64)> = each.map(|asked| (f64::from(*asked), 1.0)).collect();
+        let each = each.map(|asked| (f64::from(*asked), 1.0));
+        let others: f64 = each.clone().map(|(asked, _)| asked).sum();
+        let group = level(peers.chain([(others, 1.0)]), wanted);
         Levels {
             group,
-            other: level(&mut each, group),
+            other: level(each, group),
         }
     }
 
@@ -123,19 +120,30 @@ pub(super) struct Levels {
     other: f64,
 }
 
+/// Rounds after which a level is near enough: each gives out what those that ask for less have left.
+const ROUNDS: usize = 32;
+
 /// Each of `(asked, weight)` gets what it asks for, or the level times its weight, whichever is less; together they get `wanted`.
-fn level(all: &mut [(f64, f64)], wanted: f64) -> f64 {
-    all.sort_unstable_by(|one, other| f64::total_cmp(&(one.0 / one.1), &(other.0 / other.1)));
-    let mut left = wanted;
-    let mut weights: f64 = all.iter().map(|(_, weight)| weight).sum();
-    for (asked, weight) in &*all {
-        if asked / weight > left / weights {
-            return left / weights;
+fn level(all: impl Iterator<Item = (f64, f64)> + Clone, wanted: f64) -> f64 {
+    let mut level = 0.0;
+    for _ in 0..ROUNDS {
+        let (mut taken, mut weights) = (0.0, 0.0);
+        for (asked, weight) in all.clone() {
+            match asked <= level * weight {
+                true => taken += asked,
+                false => weights += weight,
+            }
         }
-        left -= asked;
-        weights -= weight;
+        if weights == 0.0 {
+            return f64::INFINITY;
+        }
+        let next = (wanted - taken) / weights;
+        if next <= level {
+            break;
+        }
+        level = next;
     }
-    f64::INFINITY
+    level
 }
 
 /// The part of an address by which a source is known: nobody chooses among IPv4 addresses, but everybody in an IPv6 /64.
@@ -229,11 +237,8 @@ impl Fairness {
             self.window = window;
             self.active = Active::default();
             self.accepted.fill(0);
-            let seed = window.to_le_bytes();
-            self.keys = [
-                self.key.mac(&seed),
-                self.key.mac(&[&seed[..], b"by"].concat()),
-            ];
+            let key = self.key.derive(window);
+            self.keys = [key.mac(b"places"), key.mac(b"places, by")];
         }
     }
 }

@@ -213,7 +213,7 @@ fn counts_of_the_kernel_set_shares_like_its_own() {
         world.now = world.now.plus(TICK);
         world.filter.tick(world.now, &world.peers, tick);
     }
-    let share = u32::from(world.filter.thresholds()[place]) * 5000 >> 16;
+    let share = (u32::from(world.filter.thresholds()[place]) * 5000) >> 16;
     assert!(share.abs_diff(ACCEPTS) < 20, "{share}");
 }
 
