@@ -100,7 +100,9 @@ pub enum UriError {
     #[error("`{0}` has no scheme: write turn:{0} or stun:{0}")]
     NoScheme(String),
     /// The scheme is none of the four.
-    #[error("`{0}:` is not a scheme of STUN or TURN: use stun:, stuns:, turn: or turns:")]
+    #[error(
+        "`{0}:` is not spoken: use stun:, stuns:, turn: or turns:, with ?transport=tcp behind the host for TCP and TLS"
+    )]
     Scheme(String),
     /// There are slashes, as in web addresses.
     #[error("a STUN or TURN URI has no slashes: write turn:host:port")]
@@ -177,6 +179,9 @@ impl Uri {
         {
             return text.parse();
         }
+        if let Some(name) = foreign_scheme(text) {
+            return Err(UriError::Scheme(name.to_owned()));
+        }
         if let Ok(ip) = text.parse::<Ipv6Addr>() {
             let host = Host::Ip(ip.into());
             return Ok(Uri {
@@ -210,6 +215,23 @@ impl Uri {
             transport,
         })
     }
+}
+
+/// The scheme before the first colon of what is neither an address nor a host with its port, such as `tcp:192.0.2.1:3478`.
+#[must_use]
+pub fn foreign_scheme(text: &str) -> Option<&str> {
+    let (name, rest) = text.split_once(':')?;
+    let is_address = text.parse::<Ipv6Addr>().is_ok();
+    // RFC 3986 §3.1; a name with a dot is rather a host.
+    let is_name = name.starts_with(|first: char| first.is_ascii_alphabetic())
+        && name
+            .bytes()
+            .all(|byte| byte.is_ascii_alphanumeric() || matches!(byte, b'+' | b'-'));
+    let is_port = !rest.is_empty()
+        && rest
+            .bytes()
+            .all(|byte| byte.is_ascii_digit() || byte == b'-');
+    (is_name && !is_address && !is_port && !rest.is_empty()).then_some(name)
 }
 
 impl FromStr for Uri {
@@ -417,6 +439,19 @@ mod tests {
             assert_eq!(target.map(|uri| uri.to_string()).as_deref(), Ok(expected));
         }
         assert!(Uri::parse_target("a b", Scheme::Stun).is_err());
+        for text in ["tcp:127.0.0.1:3478", "https://example.org", "quic:host"] {
+            let error = Uri::parse_target(text, Scheme::Turn).unwrap_err();
+            assert!(matches!(error, UriError::Scheme(_)), "{text}: {error}");
+        }
+        for text in [
+            "localhost:3478",
+            "fe80::1",
+            "[::1]:3478",
+            "1.2.3.4:5",
+            "host",
+        ] {
+            assert_eq!(foreign_scheme(text), None, "{text}");
+        }
     }
 
     #[test]

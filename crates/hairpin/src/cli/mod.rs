@@ -6,6 +6,7 @@ pub(crate) mod control;
 pub(crate) mod creds;
 #[cfg(test)]
 mod docs_test;
+mod help;
 pub(crate) mod load;
 pub(crate) mod peer;
 pub(crate) mod probe;
@@ -61,10 +62,7 @@ pub(crate) enum Command {
     BenchFloor(bench::Floor),
 }
 
-/// Reads the command line; prints help, the version or a usage error (status 2) and exits where one is due.
-pub(crate) fn parse() -> Cli {
-    Cli::parse()
-}
+pub(crate) use help::parse;
 
 #[cfg(test)]
 mod tests {

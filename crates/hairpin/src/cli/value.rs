@@ -4,6 +4,7 @@ use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 use std::time::Duration;
 
 use load::measure::{parse_duration, parse_number};
+use load::uri::foreign_scheme;
 use tracing::level_filters::LevelFilter;
 
 use crate::config::{self, FromText};
@@ -117,6 +118,11 @@ pub(crate) struct Endpoints(pub(crate) Vec<SocketAddr>);
 
 /// Reads `ADDRESS[:PORT[-PORT]]`; an IPv6 address with a port stands in brackets.
 pub(crate) fn endpoints(text: &str) -> Result<Endpoints, String> {
+    if let Some(scheme) = foreign_scheme(text) {
+        return Err(format!(
+            "`{scheme}:` is not spoken: reflectors are reached over UDP, as ADDRESS[:PORT[-PORT]]"
+        ));
+    }
     let wrong = || format!("`{text}` is not ADDRESS[:PORT[-PORT]], such as 127.0.0.1:3480-3487");
     let (ip, ports) = match text.parse::<Ipv6Addr>() {
         Ok(ip) => (IpAddr::V6(ip), None),
@@ -213,6 +219,7 @@ mod tests {
         assert_eq!(of("::1").unwrap(), ["[::1]:3480"]);
         assert_eq!(of("[::1]").unwrap(), ["[::1]:3480"]);
         assert_eq!(of("[::1]:5-6").unwrap(), ["[::1]:5", "[::1]:6"]);
+        assert!(of("tcp:127.0.0.1:3480").unwrap_err().contains("over UDP"));
         for text in [
             "",
             ":1",

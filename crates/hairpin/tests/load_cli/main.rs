@@ -308,9 +308,18 @@ fn stalling_server(stall: Duration) -> (SocketAddr, Arc<AtomicBool>, JoinHandle<
                 std::thread::sleep(stall);
                 stalled = true;
             }
-            // A Binding success response without attributes: RFC 8489 §5.
-            buffer[..4].copy_from_slice(&[0x01, 0x01, 0, 0]);
-            server.send_to(&buffer[..length.min(20)], from).unwrap();
+            let SocketAddr::V4(mapped) = from else {
+                continue;
+            };
+            // A Binding success response with XOR-MAPPED-ADDRESS: RFC 8489 §5 and §14.2.
+            buffer[..4].copy_from_slice(&[0x01, 0x01, 0, 12]);
+            buffer[20..26].copy_from_slice(&[0, 0x20, 0, 8, 0, 1]);
+            buffer[26..28].copy_from_slice(&(mapped.port() ^ 0x2112).to_be_bytes());
+            let ip = mapped.ip().to_bits() ^ 0x2112_A442;
+            buffer[28..32].copy_from_slice(&ip.to_be_bytes());
+            server
+                .send_to(&buffer[..length.min(20) + 12], from)
+                .unwrap();
         }
     });
     (address, done, thread)

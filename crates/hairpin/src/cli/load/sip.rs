@@ -30,6 +30,45 @@ Examples:
 
 Status 0; 1: the run failed, the report is partial; 2: wrong arguments; 99: a --fail-if is true. `q` or Ctrl-C stops and still reports.";
 
+/// Flags that not all workloads have.
+pub(crate) const ONLY: &[(&str, &[&str])] = &[
+    ("aors", USERS),
+    ("aor", USERS),
+    ("user", USERS),
+    ("password", USERS),
+    ("reuse-nonce", USERS),
+    ("hold", &["call", "proxy"]),
+    ("ring", &["proxy", "uas"]),
+    ("clients", SENDING),
+    ("fail-over", SENDING),
+    ("obey", SENDING),
+    ("domain", SENDING),
+    ("runs", SENDING),
+    ("in-flight", SENDING),
+    ("server-pid", SENDING),
+    ("sweep", SENDING),
+    ("peak", SENDING),
+    ("sweep-step", SENDING),
+    ("recovery", SENDING),
+    ("rate", SENDING),
+    ("ramp", SENDING),
+    ("burst", SENDING),
+    ("closed", SENDING),
+    ("flat-out", SENDING),
+    ("find-max", SENDING),
+    ("find-from", SENDING),
+    ("find-to", SENDING),
+    ("max-loss", SENDING),
+    ("slo", SENDING),
+    ("step", SENDING),
+    ("precision", SENDING),
+    ("csv", SENDING),
+    ("html", SENDING),
+    ("receivers", &["uas"]),
+];
+const SENDING: &[&str] = &["options", "register", "call", "proxy"];
+const USERS: &[&str] = &["register", "call", "proxy"];
+
 /// Arguments of `hairpin load sip`.
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]

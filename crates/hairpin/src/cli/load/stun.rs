@@ -19,6 +19,16 @@ Examples:
 
 Status 0; 1: the run failed, the report is partial; 2: wrong arguments; 99: a --fail-if is true. `q` or Ctrl-C stops and still reports.";
 
+/// Flags that not all workloads have.
+pub(crate) const ONLY: &[(&str, &[&str])] = &[
+    ("clients", &["binding"]),
+    ("sources", GARBAGE),
+    ("ports", GARBAGE),
+    ("honest", GARBAGE),
+    ("seed", GARBAGE),
+];
+const GARBAGE: &[&str] = &["garbage"];
+
 /// Arguments of `hairpin load stun`.
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]

@@ -26,6 +26,29 @@ Examples:
 Status 0; 1: the run failed, the report is partial; 2: wrong arguments; 99: a --fail-if is true. `q` or Ctrl-C stops and
 still reports. The server has to admit the peers: hairpin serve --dev or --allow-peer, turnserver --allow-loopback-peers.";
 
+/// Flags that not all workloads have.
+pub(crate) const ONLY: &[(&str, &[&str])] = &[
+    ("clients", RELAY),
+    ("peers", RELAY),
+    ("peer", RELAY),
+    ("reflector", RELAY),
+    ("pairs", RELAY),
+    ("direction", RELAY),
+    ("indications", RELAY),
+    ("size", RELAY),
+    ("peer-ip", &["relay", "mixed"]),
+    ("peer-ports", &["relay", "mixed"]),
+    ("refreshes", &["allocate"]),
+    ("calls", &["mixed"]),
+    ("video-share", &["mixed"]),
+    ("sources", GARBAGE),
+    ("ports", GARBAGE),
+    ("honest", GARBAGE),
+    ("seed", GARBAGE),
+];
+const RELAY: &[&str] = &["relay"];
+const GARBAGE: &[&str] = &["garbage"];
+
 /// Arguments of `hairpin load turn`.
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]

@@ -5,7 +5,7 @@ use std::net::{IpAddr, SocketAddr, ToSocketAddrs, UdpSocket};
 
 use anyhow::{Context, anyhow};
 use load::sip::Transport;
-use load::uri::{Host, Scheme, Uri};
+use load::uri::{Host, Scheme, Uri, foreign_scheme};
 use server::sip::{Candidate, Carrier, Locate, LocateError, Locator, NameResolver};
 
 use crate::cli::load::sip::{Args, Workload};
@@ -127,6 +127,11 @@ impl Wanted {
             Some((user, host)) => (Some(user.to_owned()), host),
             None => (None, address),
         };
+        if let Some(name) = foreign_scheme(host) {
+            return Err(usage(format!(
+                "{text}: `{name}:` is not spoken: write sip:HOST:PORT or sips:HOST:PORT, with ;transport=tcp, tls, ws or wss behind it"
+            )));
+        }
         let transport = match transport(text, parameters)? {
             // RFC 5630 §3.1.2, RFC 7118 §5.2: what sips: demands goes over TLS.
             None | Some(Transport::Tcp) if is_sips => Some(Transport::Tls),
@@ -335,6 +340,7 @@ mod tests {
         for (text, part) in [
             ("sips:127.0.0.1;transport=udp", "never goes over UDP"),
             ("tel:+123", "says nothing of its server"),
+            ("tcp:127.0.0.1:5060", "`tcp:` is not spoken"),
             ("sip:127.0.0.1;transport=sctp", "transport=sctp"),
             ("sip:127.0.0.1;lr", "lr"),
             ("127.0.0.1:x", "127.0.0.1:x"),

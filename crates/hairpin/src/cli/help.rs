@@ -1,0 +1,336 @@
+//! What `-h` and `--help` show: `-h` fits one screen, and `--help` of a load is about its workload alone.
+
+use std::ffi::OsString;
+use std::io::{IsTerminal, Write};
+
+use clap::{Arg, Command, CommandFactory, FromArgMatches};
+
+use super::{Cli, load};
+
+/// clap makes a line end of this.
+const NUMBER: &str = "{n}";
+/// Stands for it until clap is done: a word joiner has no width.
+const STAND_IN: &str = "{\u{2060}n}";
+
+/// Flags that `-h` shows; `--help` shows all.
+const SHORT: [(&str, &[&str]); 4] = [
+    (
+        "turn",
+        &[
+            "target", "workload", "user", "secret", "clients", "peer", "size", "rate", "closed",
+            "find-max", "duration", "json", "fail-if",
+        ],
+    ),
+    (
+        "stun",
+        &[
+            "target", "workload", "clients", "insecure", "rate", "closed", "find-max", "duration",
+            "json", "fail-if",
+        ],
+    ),
+    (
+        "sip",
+        &[
+            "target",
+            "workload",
+            "transport",
+            "clients",
+            "aors",
+            "user",
+            "hold",
+            "sweep",
+            "rate",
+            "closed",
+            "duration",
+            "json",
+            "fail-if",
+        ],
+    ),
+    (
+        "peer",
+        &["listen", "sink", "source", "threads", "duration", "json"],
+    ),
+];
+/// Examples that `-h` shows.
+const EXAMPLES: usize = 2;
+
+/// Which workloads a flag belongs to; those that are not here belong to all.
+type Only = &'static [(&'static str, &'static [&'static str])];
+
+/// The command line, with help for `workload` alone if there is one; for `-h` with that of one screen.
+fn command(workload: Option<&str>, brief: bool) -> Command {
+    let short = |command: Command| match brief {
+        true => shorten(command),
+        false => command,
+    };
+    let loads = |command: Command| {
+        [
+            ("turn", load::turn::ONLY),
+            ("stun", load::stun::ONLY),
+            ("sip", load::sip::ONLY),
+        ]
+        .into_iter()
+        .fold(command, |command, (name, only)| {
+            command.mut_subcommand(name, |sub| short(limit(sub, only, workload)))
+        })
+    };
+    let command = Cli::command().mut_subcommand("load", loads);
+    escape(command.mut_subcommand("peer", short))
+}
+
+/// Hides what belongs to other workloads.
+fn limit(command: Command, only: Only, workload: Option<&str>) -> Command {
+    let Some(workload) = workload else {
+        return command;
+    };
+    command.mut_args(|arg| {
+        let name = arg.get_long().unwrap_or_default();
+        let entry = only.iter().find(|(flag, _)| *flag == name);
+        let others = entry.is_some_and(|(_, workloads)| !workloads.contains(&workload));
+        match others {
+            true => arg.hide(true),
+            false => arg,
+        }
+    })
+}
+
+/// Has `-h` show the flags and examples that most need.
+fn shorten(command: Command) -> Command {
+    let shown = SHORT.iter().find(|(name, _)| *name == command.get_name());
+    let shown = shown.map_or(&[][..], |(_, flags)| flags);
+    let examples = command
+        .get_after_help()
+        .map(ToString::to_string)
+        .unwrap_or_default();
+    let mut few = String::new();
+    let mut count = 0;
+    for line in examples.lines() {
+        count += usize::from(line.trim_start().starts_with("hairpin "));
+        if count > EXAMPLES || line.is_empty() {
+            break;
+        }
+        few += line;
+        few.push('\n');
+    }
+    few += "All flags and more examples: --help";
+    let command = command.after_help(few);
+    command.mut_args(|arg| {
+        let name = arg.get_long().unwrap_or(arg.get_id().as_str());
+        let is_shown = shown.contains(&name);
+        match is_shown {
+            // All under one heading.
+            true => first_sentence(arg)
+                .help_heading(None::<&str>)
+                .hide_env(true),
+            false => arg.hide_short_help(true),
+        }
+    })
+}
+
+/// The help of `-h` is what stands before the first colon, bracket or end of a sentence that is far enough in.
+fn first_sentence(arg: Arg) -> Arg {
+    let Some(help) = arg.get_help().map(ToString::to_string) else {
+        return arg;
+    };
+    const ROOM: usize = 60;
+    if help.len() <= ROOM {
+        return arg;
+    }
+    let ends = help.match_indices([',', ';', ':', '[', '(', '.']);
+    let end = ends.map(|(at, _)| at).take_while(|&at| at <= ROOM).last();
+    let Some(end) = end.filter(|&end| end > 15) else {
+        return arg;
+    };
+    arg.help(help[..end].trim_end().to_owned())
+}
+
+/// Keeps clap from making line ends of braces.
+fn escape(command: Command) -> Command {
+    let kept = |text: Option<&clap::builder::StyledStr>| {
+        text.map(ToString::to_string)
+            .filter(|text| text.contains(NUMBER))
+            .map(|text| text.replace(NUMBER, STAND_IN))
+    };
+    let (after, after_long) = (
+        kept(command.get_after_help()),
+        kept(command.get_after_long_help()),
+    );
+    let mut command = command.mut_args(|arg| {
+        let (help, long) = (kept(arg.get_help()), kept(arg.get_long_help()));
+        let arg = match help {
+            Some(help) => arg.help(help),
+            None => arg,
+        };
+        match long {
+            Some(long) => arg.long_help(long),
+            None => arg,
+        }
+    });
+    if let Some(after) = after {
+        command = command.after_help(after);
+    }
+    if let Some(after) = after_long {
+        command = command.after_long_help(after);
+    }
+    command.mut_subcommands(escape)
+}
+
+/// The workload that is named beside `--help`.
+fn workload(args: &[OsString]) -> Option<String> {
+    let words: Vec<&str> = args.iter().filter_map(|word| word.to_str()).collect();
+    let place = words
+        .iter()
+        .position(|word| word.starts_with("--workload"))?;
+    match words[place].strip_prefix("--workload=") {
+        Some(value) => Some(value.to_owned()),
+        None => words.get(place + 1).map(|value| (*value).to_owned()),
+    }
+}
+
+/// Whether `-h` is asked for: nothing else begins with this letter.
+fn is_brief(args: &[OsString]) -> bool {
+    args.iter().any(|word| word == "-h")
+}
+
+/// What an error of clap says, help among them.
+fn text(error: &clap::Error, colours: bool) -> String {
+    let rendered = error.render();
+    let text = match colours {
+        true => rendered.ansi().to_string(),
+        false => rendered.to_string(),
+    };
+    text.replace(STAND_IN, NUMBER)
+}
+
+/// Reads the command line; prints help, the version or a usage error (status 2) and exits where one is due.
+pub(crate) fn parse() -> Cli {
+    let args: Vec<OsString> = std::env::args_os().collect();
+    let command = command(workload(&args).as_deref(), is_brief(&args));
+    let matches = command.try_get_matches_from(&args);
+    let error = match matches.and_then(|matches| Cli::from_arg_matches(&matches)) {
+        Ok(cli) => return cli,
+        Err(error) => error,
+    };
+    // Whoever does not read to the end is not told so.
+    let _ = match error.use_stderr() {
+        true => {
+            let mut out = std::io::stderr().lock();
+            let colours = out.is_terminal();
+            out.write_all(text(&error, colours).as_bytes())
+        }
+        false => {
+            let mut out = std::io::stdout().lock();
+            let colours = out.is_terminal();
+            out.write_all(text(&error, colours).as_bytes())
+        }
+    };
+    std::process::exit(error.exit_code())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Lines of a screen that nobody has to scroll.
+    const SCREEN: usize = 40;
+
+    fn rendered(line: &str) -> String {
+        let words: Vec<OsString> = line.split(' ').map(OsString::from).collect();
+        let error = command(workload(&words).as_deref(), is_brief(&words))
+            .try_get_matches_from(&words)
+            .unwrap_err();
+        text(&error, false)
+    }
+
+    #[test]
+    fn short_help_fits_one_screen() {
+        for what in [
+            "load turn",
+            "load stun",
+            "load sip",
+            "load compare",
+            "load",
+            "peer",
+        ] {
+            let help = rendered(&format!("hairpin {what} -h"));
+            let lines = help.lines().count();
+            assert!(lines <= SCREEN, "{what}: {lines} lines\n{help}");
+        }
+    }
+
+    #[test]
+    fn every_flag_of_the_tables_exists() {
+        let loads = Cli::command();
+        let find = |path: &[&str]| {
+            path.iter().fold(loads.clone(), |command, name| {
+                command.find_subcommand(name).unwrap().clone()
+            })
+        };
+        let has = |command: &Command, name: &str| {
+            let mut all = command.get_arguments();
+            all.any(|arg| arg.get_long().unwrap_or(arg.get_id().as_str()) == name)
+        };
+        for (name, flags) in SHORT {
+            let command = match name {
+                "peer" => find(&["peer"]),
+                _ => find(&["load", name]),
+            };
+            for flag in flags {
+                assert!(has(&command, flag), "{name} has no {flag}");
+            }
+        }
+        let tables = [
+            ("turn", load::turn::ONLY),
+            ("stun", load::stun::ONLY),
+            ("sip", load::sip::ONLY),
+        ];
+        for (name, only) in tables {
+            let command = find(&["load", name]);
+            let workloads = command
+                .get_arguments()
+                .find(|arg| arg.get_id() == "workload")
+                .unwrap()
+                .get_possible_values();
+            for (flag, belongs) in only {
+                assert!(has(&command, flag), "{name} has no {flag}");
+                for one in *belongs {
+                    let known = workloads.iter().any(|value| value.matches(one, false));
+                    assert!(known, "{name} has no workload {one}");
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn help_of_a_workload_is_about_that_alone() {
+        let call = rendered("hairpin load sip --workload call --help");
+        assert!(
+            call.contains("--hold <TIME>") && !call.contains("--ring <TIME>"),
+            "{call}"
+        );
+        let uas = rendered("hairpin load sip --workload=uas --help");
+        assert!(
+            uas.contains("--ring <TIME>") && !uas.contains("--hold <TIME>"),
+            "{uas}"
+        );
+        let all = rendered("hairpin load sip --help");
+        assert!(
+            all.contains("--ring <TIME>") && all.contains("--hold <TIME>"),
+            "{all}"
+        );
+        let garbage = rendered("hairpin load turn --workload garbage --help");
+        assert!(
+            garbage.contains("--seed <N>") && !garbage.contains("--video-share <SHARE>"),
+            "{garbage}"
+        );
+    }
+
+    #[test]
+    fn braces_are_shown_and_break_no_line() {
+        let help = rendered("hairpin load sip --help");
+        for part in ["'u{n}:pw{n}'", "[default: u{n}]", "{n} is the AOR's number"] {
+            assert!(help.contains(part), "{part}: {help}");
+        }
+        assert!(!help.contains('\u{2060}'), "{help}");
+    }
+}
