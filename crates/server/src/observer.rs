@@ -1,6 +1,7 @@
 //! What other threads can see of a server without troubling its workers: counts, health, ports, features in use.
 
 use crate::addresses::RelayAddresses;
+use crate::alternates::AlternateSettings;
 use crate::board::Board;
 use crate::certificates::Certificates;
 use crate::features::Features;
@@ -10,8 +11,8 @@ use crate::quota::Quotas;
 use crate::stats::Stats;
 use crate::worker::now;
 use std::net::SocketAddr;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 use stun::AddressFamily;
 
@@ -31,6 +32,7 @@ struct View {
     features: Features,
     offload: Arc<PublishedStatus>,
     certificates: Option<Certificates>,
+    alternates: Mutex<AlternateSettings>,
     draining: AtomicBool,
 }
 
@@ -102,6 +104,7 @@ impl Observer {
                 features,
                 offload,
                 certificates,
+                alternates: Mutex::default(),
                 draining: AtomicBool::new(false),
             }),
         }
@@ -155,6 +158,12 @@ impl Observer {
     #[must_use]
     pub fn certificates(&self) -> Option<&Certificates> {
         self.view.certificates.as_ref()
+    }
+
+    /// The other servers that clients may be sent to, and when, as the settings of this moment have them: what the checks have found, too.
+    #[must_use]
+    pub fn alternates(&self) -> AlternateSettings {
+        self.alternates_of_now().clone()
     }
 
     /// Whether the server admits no new allocations because it drains or is about to end.
@@ -241,6 +250,16 @@ impl Observer {
     }
 
     /// The server admits no new work, or does so again.
+    pub(crate) fn set_alternates(&self, alternates: AlternateSettings) {
+        *self.alternates_of_now() = alternates;
+    }
+
+    fn alternates_of_now(&self) -> MutexGuard<'_, AlternateSettings> {
+        let alternates = &self.view.alternates;
+        // Nothing panics while it holds the lock.
+        alternates.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     pub(crate) fn set_draining(&self, draining: bool) {
         self.view.draining.store(draining, Ordering::Relaxed);
     }

@@ -67,9 +67,24 @@ fn a_server_that_comes_back_gets_clients_again_also_over_tcp() {
     let address = free.expect("a free port").local_addr().expect("an address");
     let server = AlternateServer::new(&[address]).transport(hairpin_server::turn::Transport::Tcp);
     let alternate = Arc::new(server);
-    let _server = start(loopback(1).alternates(settings(vec![Arc::clone(&alternate)])));
+    let server = start(loopback(1).alternates(settings(vec![Arc::clone(&alternate)])));
     wait_for("nobody listens", || alternate.is_down());
     let listener = TcpListener::bind(address).expect("bound again");
     wait_for("somebody listens", || !alternate.is_down());
     drop(listener);
+    let (answered, unanswered) = alternate.checks();
+    assert!(answered >= 1 && unanswered >= 1);
+    // A reload keeps what the checks have found of the same server, and an observer sees the new list.
+    let mut reloaded = hairpin_server::Settings::default();
+    let again = AlternateServer::new(&[address]).transport(hairpin_server::turn::Transport::Tcp);
+    let mut unchecked = settings(vec![Arc::new(again)]);
+    unchecked.check_interval = Duration::ZERO;
+    reloaded.alternates = unchecked;
+    reloaded
+        .users
+        .push((common::USER.to_owned(), common::PASSWORD.to_owned()));
+    server.reload(reloaded).expect("it reloads");
+    let seen = server.observer().alternates();
+    let (answered_now, unanswered_now) = seen.servers[0].checks();
+    assert!(answered_now >= answered && unanswered_now >= unanswered);
 }

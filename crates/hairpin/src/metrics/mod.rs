@@ -4,6 +4,7 @@
 //! workers, listeners by number, directions, reasons, methods and codes; never a user, an address or anything else that a
 //! client chooses.
 
+mod alternates;
 mod dtls;
 mod machine;
 mod offload;
@@ -108,6 +109,7 @@ pub(crate) fn page(source: &Source) -> String {
     traffic::write(&mut page, &source.observer, &stats);
     streams::write(&mut page, &source.observer, &stats);
     dtls::write(&mut page, &source.observer, &stats);
+    alternates::write(&mut page, &source.observer);
     offload::write(&mut page, &source.observer);
     sip::write(&mut page, &source.observer, &stats);
     machine::write(&mut page, &source.observer, &stats);

@@ -1,6 +1,9 @@
 use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use server::Server;
+use server::alternates::{AlternateServer, AlternateSettings};
 use server::certificates::Certificates;
 use server::offload::{Offload, OffloadMode};
 
@@ -13,6 +16,10 @@ const REFERENCE: &str = include_str!("../../../../docs/metrics.md");
 fn server() -> server::Running {
     let mut offload = Offload::default();
     offload.mode = OffloadMode::Auto;
+    let mut alternates = AlternateSettings::default();
+    // Port 9 is discard: nobody answers.
+    let silent = AlternateServer::new(&["127.0.0.1:9".parse().unwrap()]);
+    alternates.servers = vec![Arc::new(silent)];
     let builder = Server::builder()
         .listen("127.0.0.1:0".parse().unwrap())
         .listen_tcp("127.0.0.1:0".parse().unwrap())
@@ -22,6 +29,7 @@ fn server() -> server::Running {
         .user("zaphod", "secret")
         .sip_listen("127.0.0.1:0".parse().unwrap())
         .kernel_relay(offload)
+        .alternates(alternates)
         .workers(2);
     builder.start().expect("the server starts")
 }
@@ -37,6 +45,24 @@ fn the_page_is_what_prometheus_reads() {
         BTreeSet::from(["side", "worker"])
     );
     assert_eq!(families["hairpin_workers"].sum(&[]), 2.0);
+}
+
+#[test]
+fn alternate_servers_are_numbered_and_say_whether_they_answer() {
+    let server = server();
+    let source = Source::new(server.observer());
+    let end = Instant::now() + Duration::from_secs(20);
+    loop {
+        let families = read(&page(&source));
+        let of_first = [("alternate", "1")];
+        let unanswered = [("alternate", "1"), ("result", "unanswered")];
+        if families["hairpin_alternate_up"].sum(&of_first) == 0.0 {
+            assert!(families["hairpin_alternate_checks_total"].sum(&unanswered) >= 1.0);
+            return;
+        }
+        assert!(Instant::now() < end, "it counts as up");
+        std::thread::sleep(Duration::from_millis(20));
+    }
 }
 
 #[test]

@@ -101,6 +101,7 @@ fn check(server: &AlternateServer) {
     };
     let result = probe().or_else(|_| probe());
     let is_down = result.is_err();
+    server.checks[usize::from(is_down)].fetch_add(1, Ordering::Relaxed);
     if server.is_down.swap(is_down, Ordering::Relaxed) == is_down {
         return;
     }

@@ -5,7 +5,7 @@ mod checks;
 use crate::quota::Quotas;
 use std::net::SocketAddr;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 use turn::Transport;
 use turn::server::{Alternate, Alternates, ClientIdentity};
@@ -71,6 +71,8 @@ pub struct AlternateServer {
     domain: Option<Arc<str>>,
     /// What the checks have found. A server counts as healthy until it is known not to be.
     is_down: AtomicBool,
+    /// Checks that were answered, and those that were not.
+    checks: [AtomicU64; 2],
 }
 
 impl AlternateServer {
@@ -84,6 +86,7 @@ impl AlternateServer {
             weight: 1,
             domain: None,
             is_down: AtomicBool::new(false),
+            checks: [const { AtomicU64::new(0) }; 2],
         }
     }
 
@@ -114,6 +117,16 @@ impl AlternateServer {
         self.is_down.load(Ordering::Relaxed)
     }
 
+    /// How many checks were answered, and how many were not. A check asks twice.
+    #[must_use]
+    pub fn checks(&self) -> (u64, u64) {
+        let [answered, unanswered] = &self.checks;
+        (
+            answered.load(Ordering::Relaxed),
+            unanswered.load(Ordering::Relaxed),
+        )
+    }
+
     /// Its address; of both, the IPv4 one.
     #[must_use]
     pub fn address(&self) -> Option<SocketAddr> {
@@ -127,6 +140,9 @@ impl AlternateServer {
         };
         if let Some(same) = before.iter().find(is_same) {
             self.is_down.store(same.is_down(), Ordering::Relaxed);
+            for (own, before) in self.checks.iter().zip(&same.checks) {
+                own.store(before.load(Ordering::Relaxed), Ordering::Relaxed);
+            }
         }
     }
 

@@ -129,6 +129,7 @@ impl Builder {
             published,
             certificates,
         );
+        observer.set_alternates(live.settings.alternates.clone());
         say_what_serves(&observer, workers, &addresses, ports);
         Ok(Made {
             kept: self.kept(&mut made, offload.as_mut(), &mut tables),

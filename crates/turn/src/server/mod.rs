@@ -212,6 +212,7 @@ impl Server {
         let mut hash = || KeyedHash::new(random.word(), random.word());
         let (by_five_tuple, by_name) = (hash(), hash());
         let limiter = Limiter::new(&config);
+        let tcp = PeerConnections::new(worker, config.tcp_relay);
         Server {
             realms: Realms::new(&config),
             server_names: ServerNames::new(by_five_tuple.clone()),
@@ -235,7 +236,7 @@ impl Server {
             limiter,
             random,
             stats: Stats::default(),
-            tcp: PeerConnections::new(worker),
+            tcp,
             shared_ports: SharedPorts::default(),
             walks: Walks::default(),
         }
@@ -256,6 +257,7 @@ impl Server {
         }
         self.realms = Realms::new(&config);
         self.limit_rates(&config);
+        self.tcp.configure(config.tcp_relay);
         let before = std::mem::replace(&mut self.config, config);
         self.start_reclassifying(now, &before);
         self.start_rejudging(now);

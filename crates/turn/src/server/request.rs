@@ -69,12 +69,12 @@ impl Server {
                     self.turn_request(now, path, &message, Source::of(moved))
                 }
                 (Method::CONNECTION_BIND, Class::Request)
-                    if self.moves_connection(path, &message) =>
+                    if self.tcp.is_spoken() && self.moves_connection(path, &message) =>
                 {
                     Ok(())
                 }
                 (Method::CONNECT | Method::CONNECTION_BIND, Class::Request)
-                    if self.speaks_tcp() =>
+                    if self.tcp.is_spoken() =>
                 {
                     self.stats.count_request(message.method(), datagram.len());
                     self.turn_request(now, path, &message, Source::of(moved))
@@ -280,13 +280,6 @@ impl Server {
             Method::CONNECT => self.connect(now, asked, message, place),
             _ => self.channel_bind(now, asked, message, place),
         }
-    }
-}
-
-impl Server {
-    /// Whether clients may use the methods of RFC 6062, or an allocation still does that was made when they could.
-    fn speaks_tcp(&self) -> bool {
-        self.config.tcp_relay || !self.tcp.is_unused()
     }
 }
 

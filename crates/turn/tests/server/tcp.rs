@@ -664,6 +664,44 @@ fn allocations_stay_tcp_when_no_new_ones_can_be_had() {
     world.finish();
 }
 
+/// RFC 8489 §6.3: a method that the server does not support is discarded. All workers support the same ones.
+#[test]
+fn a_connection_bind_gets_one_answer_whichever_worker_it_names_while_tcp_is_off_rfc6062_5_4() {
+    let bind_to = |data: &mut Client, worker: u32| {
+        data.request(Method::CONNECTION_BIND, |request| {
+            request.push(&ConnectionId(worker << 24 | 77)).unwrap();
+        })
+    };
+    // Another worker has the TCP allocation that is left: this one has none.
+    let mut world = world();
+    world.reconfigure(|config| config.tcp_relay = false);
+    let mut data = self::client(&mut world, "alice", DATA);
+    let path = data.path;
+    let request = bind_to(&mut data, 6);
+    world.client(&path, &request);
+    assert!(matches!(
+        world.event(),
+        Event::MovedConnection { to: 6, .. }
+    ));
+    world.server.connection_moved(world.now, &path, &request);
+    world.drain();
+    assert_eq!(world.reply(&path).code(), 400, "moved here");
+    let request = bind_to(&mut data, 7);
+    assert_eq!(world.ask(&path, &request).code(), 400, "named here");
+    let unproven = world.ask(&path, &crate::world::bare(Method::CONNECTION_BIND));
+    assert_eq!(unproven.code(), 401);
+    world.finish();
+    // A server that has never had TCP allocations does not know the method, whichever worker is named.
+    let mut world = World::new();
+    let mut data = self::client(&mut world, "alice", DATA);
+    for worker in [0, 6, 7] {
+        let request = bind_to(&mut data, worker);
+        let dropped = world.dropped(&data.path, &request);
+        assert_eq!(dropped, DropReason::UnsupportedMethod);
+    }
+    world.finish();
+}
+
 #[test]
 fn bytes_of_streams_are_counted_and_slowed_but_never_refused() {
     let mut world = World::with(|config| {

@@ -58,6 +58,8 @@ struct PeerConnection {
 #[derive(Debug)]
 pub(super) struct PeerConnections {
     worker: u8,
+    /// Whether the configuration has ever allowed TCP relays.
+    was_allowed: bool,
     slab: Slab<PeerConnection>,
     /// RFC 6062 §5.2: a relayed transport address has at most one connection with a peer.
     by_peer: BTreeMap<(u32, SocketAddr), u32>,
@@ -69,9 +71,10 @@ pub(super) struct PeerConnections {
 }
 
 impl PeerConnections {
-    pub(super) fn new(worker: u8) -> PeerConnections {
+    pub(super) fn new(worker: u8, is_allowed: bool) -> PeerConnections {
         PeerConnections {
             worker,
+            was_allowed: is_allowed,
             slab: Slab::new(),
             by_peer: BTreeMap::new(),
             by_id: BTreeMap::new(),
@@ -91,9 +94,15 @@ impl PeerConnections {
         self.relays.contains_key(&relay)
     }
 
-    /// Whether no relay is TCP.
-    pub(super) fn is_unused(&self) -> bool {
-        self.relays.is_empty()
+    /// The configuration that is valid from now on allows TCP relays, or does not.
+    pub(super) fn configure(&mut self, allows: bool) {
+        self.was_allowed |= allows;
+    }
+
+    /// Whether clients may use the methods of RFC 6062. All servers that share a configuration agree on it, whichever has the TCP allocations
+    /// that are left: a ConnectionBind request for another server's connection must not be dropped.
+    pub(super) fn is_spoken(&self) -> bool {
+        self.was_allowed
     }
 
     /// How many connections a relay has; `None` if it is not TCP.
