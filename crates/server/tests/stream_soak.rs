@@ -1,8 +1,9 @@
-//! Connections that come, vanish, lie and do not read: whoever behaves is served, and nothing is left behind.
+//! Clients over UDP, TCP, TLS and DTLS that come, vanish, flap, roam, lie and do not read: whoever behaves is served, and nothing is left behind.
 //!
 //! `HAIRPIN_SOAK=20m cargo test --release -p hairpin-server --test stream_soak -- --nocapture` runs it for longer. Seconds without a unit.
 
 mod common;
+mod soak_clients;
 
 use common::dtls::DtlsLink;
 use common::stream::StreamLink;
@@ -11,11 +12,12 @@ use common::{
 };
 use hairpin_server::certificates::Certificates;
 use hairpin_server::connections::{EndReason, StreamSettings};
+use hairpin_server::offload::{Offload, OffloadMode};
 use hairpin_server::rustls::ClientConfig;
 use hairpin_server::{Running, Server, Settings};
 use std::collections::VecDeque;
 use std::io::{Read as _, Write as _};
-use std::net::{Shutdown, TcpStream, UdpSocket};
+use std::net::{Shutdown, SocketAddr, TcpStream, UdpSocket};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
@@ -32,6 +34,16 @@ const END: Duration = Duration::from_secs(30);
 
 /// Deadlines of connections and lifetimes of allocations, so that what vanishes ends within the test.
 const LIMIT: Duration = Duration::from_secs(2);
+
+/// The figures of [`Lab::held`].
+const HELD: usize = 13;
+
+/// In the kernel where it can be, so that entries of its tables come and go, too.
+fn offload() -> Offload {
+    let mut offload = Offload::default();
+    offload.mode = OffloadMode::Auto;
+    offload
+}
 
 struct Lab {
     server: Running,
@@ -52,6 +64,7 @@ impl Lab {
         let builder = Server::builder()
             .settings(settings)
             .streams(streams)
+            .kernel_relay(offload())
             .listen(at("127.0.0.1:0"))
             .listen_tcp(at("127.0.0.1:0"))
             .listen_tls(at("127.0.0.1:0"))
@@ -86,9 +99,10 @@ impl Lab {
         }
     }
 
-    /// Connections, handshakes, allocations, relays and waiting bytes that the server holds now.
-    fn held(&self) -> [u64; 7] {
+    /// Connections, handshakes, allocations, relays, waiting bytes, entries of BPF tables, quota and ports that the server holds now.
+    fn held(&self) -> [u64; HELD] {
         let stats = self.server.stats();
+        let observer = self.server.observer();
         let (streams, dtls) = (stats.streams(), stats.dtls());
         [
             streams.tcp_now,
@@ -98,12 +112,20 @@ impl Lab {
             dtls.handshakes_now,
             stats.allocations(),
             stats.sum(|worker| worker.relays_open),
+            stats.sum(|worker| worker.engine.permissions + worker.engine.channels),
+            stats.sum(|worker| worker.engine.peer_connections + worker.engine.pending),
+            stats.sum(|worker| worker.channels_offloaded),
+            self.server.steered_flows() as u64,
+            observer.relayed_addresses().0.into(),
+            observer
+                .ports(stun::AddressFamily::V4)
+                .map_or(0, |ports| ports.in_use as u64),
         ]
     }
 
     fn wait_until_empty(&self) {
         let began = Instant::now();
-        while self.held() != [0; 7] {
+        while self.held() != [0; HELD] {
             assert!(began.elapsed() < END, "still held: {:?}", self.held());
             std::thread::sleep(Duration::from_millis(20));
         }
@@ -146,8 +168,8 @@ fn reset(socket: &TcpStream) {
 fn misbehave(lab: &Lab, random: &mut Random, silent: &mut VecDeque<StreamLink>) {
     let choice = random.next();
     let transport = random.next();
-    match choice % 13 {
-        0 => relays(&mut lab.client(transport)),
+    match choice % 21 {
+        0 => relays(soak_clients::allocated(|| lab.client(transport))),
         1 => vanishes_with_an_allocation(lab, transport),
         2 => sends(&lab.tcp().socket, &noise(random)),
         3 => sends(
@@ -168,6 +190,11 @@ fn misbehave(lab: &Lab, random: &mut Random, silent: &mut VecDeque<StreamLink>) 
         9 => half_closes(lab),
         10 => sends(&lab.tcp().socket, &binding().repeat(2_000)),
         11 => sends_garbage_within(lab, random),
+        12 | 13 => soak_clients::roams(lab, random),
+        14 => soak_clients::flaps(lab, random),
+        15 | 16 => soak_clients::lies(lab, random),
+        17 | 18 => soak_clients::connects_to_a_peer(lab, random),
+        19 => relays(soak_clients::allocated(|| soak_clients::client(lab, 3))),
         _ => stays_silent(lab, random, silent),
     }
 }
@@ -201,8 +228,7 @@ fn sends(mut socket: &TcpStream, bytes: &[u8]) {
 }
 
 /// Behaves: relays some data both ways, and releases its allocation.
-fn relays(client: &mut Client) {
-    let relayed = client.allocate();
+fn relays((mut client, relayed): (Client, SocketAddr)) {
     let peer = peer();
     let to = peer.local_addr().expect("bound");
     assert_eq!(client.bind(0x4000, to), 0);
@@ -218,8 +244,7 @@ fn relays(client: &mut Client) {
 }
 
 fn vanishes_with_an_allocation(lab: &Lab, transport: u64) {
-    let mut client = lab.client(transport);
-    client.allocate();
+    let (client, _) = soak_clients::allocated(|| lab.client(transport));
     if transport % 3 != 2 && transport.is_multiple_of(2) {
         reset(&client.connection().socket);
     }
@@ -227,8 +252,7 @@ fn vanishes_with_an_allocation(lab: &Lab, transport: u64) {
 
 /// Has a peer that sends more than the client's socket holds, and reads nothing.
 fn does_not_read(lab: &Lab) {
-    let mut client = Client::stream(lab.tcp());
-    let relayed = client.allocate();
+    let (mut client, relayed) = soak_clients::allocated(|| Client::stream(lab.tcp()));
     let peer = peer();
     assert_eq!(client.bind(0x4000, peer.local_addr().expect("bound")), 0);
     for _ in 0..400 {
@@ -256,16 +280,10 @@ fn sends_garbage_within(lab: &Lab, random: &mut Random) {
 fn behave(lab: &Lab, transport: u64, stop: &AtomicBool) -> Duration {
     let mut longest = Duration::ZERO;
     while !stop.load(Ordering::Relaxed) {
-        let mut client = match transport {
-            3 => {
-                let local = format!("{}:0", private_loopback(3));
-                Client::from(&local, lab.server.listeners()[0]).retransmitting()
-            }
-            _ => lab.client(transport),
-        };
+        let (mut client, relayed) =
+            soak_clients::allocated(|| soak_clients::client(lab, transport));
         // A second, which is within the lifetime.
         let ends = Instant::now() + LIMIT / 2;
-        let relayed = client.allocate();
         let peer = peer();
         assert_eq!(client.bind(0x4000, peer.local_addr().expect("bound")), 0);
         while Instant::now() < ends && !stop.load(Ordering::Relaxed) {
@@ -280,8 +298,18 @@ fn behave(lab: &Lab, transport: u64, stop: &AtomicBool) -> Duration {
     longest
 }
 
-/// All clients for this time. Returns how many misbehaved, and the longest round trip over each transport.
-fn load(lab: &Lab, time: Duration, seed: u64) -> (u64, Vec<Duration>) {
+/// What [`load`] came to.
+struct Outcome {
+    /// How many clients misbehaved.
+    count: u64,
+    /// The longest round trip over each transport.
+    longest: Vec<Duration>,
+    /// The most channels that the kernel relayed at a time.
+    offloaded: u64,
+}
+
+/// All clients for this time.
+fn load(lab: &Lab, time: Duration, seed: u64) -> Outcome {
     let (stop, count) = (&AtomicBool::new(false), &AtomicU64::new(0));
     std::thread::scope(|scope| {
         let stopper = StopAtEnd(stop);
@@ -298,12 +326,21 @@ fn load(lab: &Lab, time: Duration, seed: u64) -> (u64, Vec<Duration>) {
         let honest: Vec<_> = (0..4)
             .map(|transport| scope.spawn(move || behave(lab, transport, stop)))
             .collect();
-        std::thread::sleep(time);
+        let (end, mut offloaded) = (Instant::now() + time, 0);
+        while Instant::now() < end {
+            std::thread::sleep(Duration::from_millis(100));
+            let stats = lab.server.stats();
+            offloaded = offloaded.max(stats.sum(|worker| worker.channels_offloaded));
+        }
         drop(stopper);
         let longest = honest
             .into_iter()
             .map(|thread| thread.join().expect("no panic"));
-        (count.load(Ordering::Relaxed), longest.collect())
+        Outcome {
+            longest: longest.collect(),
+            count: count.load(Ordering::Relaxed),
+            offloaded,
+        }
     })
 }
 
@@ -318,7 +355,11 @@ fn whatever_connections_do_nothing_is_left_behind() {
     load(&lab, duration() / 4, 1);
     lab.wait_until_empty();
     let (before, open) = (resident(), descriptors());
-    let (count, longest) = load(&lab, duration(), 2);
+    let Outcome {
+        count,
+        longest,
+        offloaded,
+    } = load(&lab, duration(), 2);
     lab.wait_until_empty();
     assert_eq!(descriptors(), open, "descriptors");
     let grown = resident().saturating_sub(before);
@@ -326,12 +367,23 @@ fn whatever_connections_do_nothing_is_left_behind() {
     let ended = EndReason::ALL
         .iter()
         .map(|&reason| (reason.name(), streams.ended(reason)));
+    let moved = lab
+        .server
+        .stats()
+        .sum(|worker| worker.engine.allocations_moved);
+    println!("{moved} allocations moved; at most {offloaded} channels in the kernel at a time");
     println!("{count} misbehaved; longest round trips of TCP, TLS, DTLS, UDP: {longest:?}");
     println!(
         "{grown} bytes more; connections ended: {:?}",
         ended.collect::<Vec<_>>()
     );
     assert!(count > 100, "{count}");
+    let bound = streams.ended(EndReason::DataConnection);
+    let steers = lab.server.steering().name() == "bpf";
+    assert!(
+        bound > 0 && (moved > 0 || !steers),
+        "{bound} bound, {moved} moved"
+    );
     // Threads of the test come and go, too, and leave arenas of the allocator.
     assert!(grown < 32 << 20, "{grown} bytes more");
     for reason in [

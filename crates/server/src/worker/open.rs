@@ -235,7 +235,8 @@ impl Opener {
     }
 
     /// Closes a TCP relay's listener and lets its port rest.
-    pub(crate) fn close_tcp(&mut self, relay: TcpRelay) {
+    pub(crate) fn close_tcp(&mut self, relay: TcpRelay, counters: &mut Counters) {
+        counters.relays_closed += 1;
         let TcpRelay {
             listener,
             address,

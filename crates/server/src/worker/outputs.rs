@@ -8,6 +8,7 @@ use super::open::{MOST_RELAYS, Opener, Results};
 use super::session::{Change, Changes, Core, Session};
 use super::sockets::{PortSocket, Sockets as AllSockets};
 use crate::connections::Connections;
+use crate::counters::Counters;
 use crate::dtls::{Dtls, unmarked};
 use crate::hooks::{RelayChoice, WorkerHooks};
 use crate::steering::{Placement, Target};
@@ -239,7 +240,7 @@ impl Session<'_, '_, '_> {
             ref output => note(
                 output,
                 self.core.now.mono,
-                &mut self.core.opener,
+                (&mut self.core.opener, &mut self.core.counters),
                 &mut self.core.placement,
                 (
                     &mut self.core.connections,
@@ -357,7 +358,7 @@ impl Session<'_, '_, '_> {
                 match core.tcp.insert(relay, &core.poller) {
                     Ok(()) => Ok(addresses),
                     Err(relay) => {
-                        core.opener.close_tcp(relay);
+                        core.opener.close_tcp(relay, &mut core.counters);
                         Err(OpenError::NoDescriptor)
                     }
                 }
@@ -369,7 +370,7 @@ impl Session<'_, '_, '_> {
             .relays_opened(now, request, &results[..sockets.count])
         {
             let opened = relays.iter().filter_map(|relay| core.tcp.remove(relay.key));
-            opened.for_each(|relay| core.opener.close_tcp(relay));
+            opened.for_each(|relay| core.opener.close_tcp(relay, &mut core.counters));
         }
     }
 }
@@ -442,7 +443,7 @@ fn queue_message<'buf>(
 fn note(
     output: &Output<'_>,
     now: Mono,
-    opener: &mut Opener,
+    (opener, counters): (&mut Opener, &mut Counters),
     placement: &mut Placement,
     (connections, tcp, poller): (&mut Connections, &mut TcpRelays, &Poller),
     changes: &mut Changes,
@@ -451,7 +452,7 @@ fn note(
         Output::PauseReading { path } => connections.pause(path, poller),
         Output::ResumeReading { path } => connections.resume(path, poller),
         Output::CloseRelay { relay } => match tcp.remove(*relay) {
-            Some(relay) => opener.close_tcp(relay),
+            Some(relay) => opener.close_tcp(relay, counters),
             None => changes.push(Change::Close(*relay)),
         },
         Output::BindConnection { connection, path } => {
