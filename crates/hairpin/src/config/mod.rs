@@ -31,6 +31,7 @@ mod setting;
 mod sip;
 mod sip_domains;
 mod sip_tls;
+mod sip_trunks;
 mod size;
 mod software;
 mod source;

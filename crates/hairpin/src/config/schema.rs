@@ -26,6 +26,7 @@ use super::setting::{
 use super::sip::{Algorithms, Origin, WebSocketPath};
 use super::sip_domains;
 use super::sip_tls::{ClientCertificates, RootFile};
+use super::sip_trunks;
 use super::size::{Rate, Size};
 use super::software::Software;
 use super::source::{Located, Location};
@@ -323,6 +324,10 @@ pub(crate) struct Settings {
     pub(crate) sip_challenge: Entry<bool>,
     /// `sip.domain`
     pub(crate) sip_domain: Entry<List<sip_domains::Written>>,
+    /// `sip.trunk`
+    pub(crate) sip_trunk: Entry<List<sip_trunks::Written>>,
+    /// `sip.record_route`
+    pub(crate) sip_record_route: Entry<bool>,
     /// `sip.register_expires`
     pub(crate) sip_register_expires: Entry<SipRegistration>,
     /// `sip.register_min`
@@ -596,6 +601,8 @@ pub(crate) const KEYS: &[Key] = &[
     Key::new("sip", "test_uas", |s| &mut s.sip_test_uas),
     Key::new("sip", "challenge", |s| &mut s.sip_challenge),
     Key::new("sip", "domain", |s| &mut s.sip_domain),
+    Key::new("sip", "trunk", |s| &mut s.sip_trunk),
+    Key::new("sip", "record_route", |s| &mut s.sip_record_route),
     Key::new("sip", "register_expires", |s| &mut s.sip_register_expires),
     Key::new("sip", "register_min", |s| &mut s.sip_register_min),
     Key::new("sip", "register_max", |s| &mut s.sip_register_max),

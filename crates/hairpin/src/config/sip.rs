@@ -12,9 +12,10 @@ use super::schema::{Entry, Settings};
 use super::setting::{FromText, List, Mistake, Setting, one_of};
 use super::sip_domains;
 use super::sip_tls::{self, ClientCertificates, RootFile};
+use super::sip_trunks;
 use super::source::Located;
 use server::certificates::CertificateFiles;
-use server::sip::{DigestAlgorithm, Domain, RegistrarConfig};
+use server::sip::{DigestAlgorithm, Domain, RegistrarConfig, Trunk};
 
 /// What was read from `[sip]`.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -45,6 +46,10 @@ pub(crate) struct Sip {
     pub(crate) challenge: bool,
     /// Whose addresses of record are registered.
     pub(crate) domains: Vec<Domain>,
+    /// Who is known by an address.
+    pub(crate) trunks: Vec<Trunk>,
+    /// Whether the proxy stays in the way of dialogs.
+    pub(crate) record_route: bool,
     /// How long registrations last: what is given, at least and at most.
     pub(crate) registrar: RegistrarConfig,
     /// Registration bindings of all workers.
@@ -114,6 +119,8 @@ pub(super) fn resolve(settings: &Settings) -> Option<Sip> {
         test_uas: s.sip_test_uas?.value,
         challenge: s.sip_challenge?.value,
         domains: sip_domains::resolve(settings)?,
+        trunks: sip_trunks::resolve(settings)?,
+        record_route: s.sip_record_route?.value,
         registrar: sip_domains::times(settings)?,
         bindings: s.sip_bindings?.value.0,
         bindings_per_user: s.sip_bindings_per_user?.value.0,
@@ -243,6 +250,7 @@ pub(super) fn check(settings: &Settings, report: &mut Report) {
     tls_has_a_certificate(settings, report);
     sip_tls::check(settings, report);
     sip_domains::check(settings, report);
+    sip_trunks::check(settings, report);
     something_listens(settings, report);
     somebody_can_answer_a_challenge(settings, report);
     targets_have_any_transport(settings, report);

@@ -1,11 +1,11 @@
 //! The domains of SIP's registrar, as the user writes them.
 
-use server::sip::{Domain, Domains, RegistrarConfig};
+use server::sip::{Domain, Domains, Inbound, RegistrarConfig};
 
 use super::diagnostics::{Diagnostic, Report};
 use super::node::{Node, Raw};
 use super::schema::Settings;
-use super::setting::{FromText, List, Mistake, Setting, wrong_type};
+use super::setting::{FromText, List, Mistake, Setting, one_of, wrong_type};
 use super::source::Located;
 use super::walk::unknown_key;
 
@@ -15,9 +15,10 @@ pub(crate) struct Written {
     name: Option<Located<Host>>,
     aliases: Option<List<Host>>,
     service_route: Option<List<Route>>,
+    inbound: Option<Senders>,
 }
 
-const FIELDS: [&str; 3] = ["name", "aliases", "service_route"];
+const FIELDS: [&str; 4] = ["name", "aliases", "service_route", "inbound"];
 
 const EXAMPLE: &str = "write it like { name = \"example.org\" }";
 
@@ -43,6 +44,7 @@ impl Setting for Written {
                 }
                 "aliases" => domain.aliases = List::read(&value, report),
                 "service_route" => domain.service_route = List::read(&value, report),
+                "inbound" => domain.inbound = Senders::read(&value, report),
                 _ => report.push(unknown_key(source, name, "a domain", &FIELDS, &[])),
             }
         }
@@ -61,6 +63,7 @@ impl Setting for Written {
             one("name", name, reveal),
             one("aliases", self.aliases.as_ref(), reveal),
             one("service_route", self.service_route.as_ref(), reveal),
+            one("inbound", self.inbound.as_ref(), reveal),
         ];
         let fields: Vec<_> = fields.into_iter().flatten().collect();
         format!("{{ {} }}", fields.join(", "))
@@ -118,6 +121,25 @@ impl FromText for Route {
     }
 }
 
+/// Who may send to the users of a domain.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Senders(Inbound);
+
+const SENDERS: [(&str, Inbound); 2] = [("known", Inbound::Known), ("anyone", Inbound::Anyone)];
+
+impl FromText for Senders {
+    const EXPECTED: &'static str = "\"known\" or \"anyone\"";
+
+    fn from_text(text: &str) -> Result<Self, Mistake> {
+        one_of(text, &SENDERS).map(Self)
+    }
+
+    fn to_text(&self) -> String {
+        let named = SENDERS.iter().find(|(_, inbound)| *inbound == self.0);
+        named.map_or("", |(name, _)| name).to_owned()
+    }
+}
+
 /// The plain values.
 pub(super) fn resolve(settings: &Settings) -> Option<Vec<Domain>> {
     let domains = super::values(settings.sip_domain.clone()?.value).into_iter();
@@ -132,6 +154,7 @@ impl Written {
             name: self.name?.value.0,
             aliases: aliases.into_iter().map(|alias| alias.0).collect(),
             service_route: routes.into_iter().map(|route| route.0).collect(),
+            inbound: self.inbound.map(|senders| senders.0).unwrap_or_default(),
         })
     }
 }

@@ -4,6 +4,8 @@ use std::ffi::OsString;
 
 use proptest::prelude::*;
 
+use server::sip::Inbound;
+
 use super::*;
 
 fn load_file(text: &str) -> Loaded {
@@ -583,8 +585,11 @@ register_expires = \"10m\"
 name = \"example.org\"
 aliases = [\"192.0.2.1\"]
 service_route = [\"<sip:p.example.org;lr>\"]
+inbound = \"anyone\"
 [[sip.domain]]
 name = \"example.net\"
+[[sip.trunk]]
+addresses = [\"192.0.2.7\", \"2001:db8::/32\"]
 ";
     let loaded = load_file(text);
     let sip = loaded.config.as_ref().expect("no fault").sip.clone();
@@ -592,6 +597,15 @@ name = \"example.net\"
     assert_eq!(names, ["example.org", "example.net"]);
     assert_eq!(sip.domains[0].aliases, ["192.0.2.1"]);
     assert_eq!(sip.domains[0].service_route, ["<sip:p.example.org;lr>"]);
+    assert_eq!(sip.domains[0].inbound, Inbound::Anyone);
+    assert_eq!(sip.domains[1].inbound, Inbound::Known);
+    let networks: Vec<String> = sip.trunks[0]
+        .addresses
+        .iter()
+        .map(ToString::to_string)
+        .collect();
+    assert_eq!(networks, ["192.0.2.7/32", "2001:db8::/32"]);
+    assert!(sip.record_route);
     assert_eq!(sip.registrar.default_expires, 600);
     assert_eq!(sip.registrar.min_expires, 60);
     let again = load_file(&loaded.effective(true));
@@ -617,6 +631,18 @@ fn domains_of_sip_that_cannot_work_are_named() {
     one_complaint(
         &domain("name = \"a.example\", aliases = [\"A.example\"]"),
         "hairpin.toml:4:10: `A.example` is the name of two domains (name each host once)",
+    );
+    one_complaint(
+        &domain("name = \"a.example\", inbound = \"anybody\""),
+        "hairpin.toml:4:43: unknown value `anybody` (one of \"known\", \"anyone\")",
+    );
+    one_complaint(
+        "[sip]\ntrunk = [{ addresses = [] }]\n",
+        "hairpin.toml:2:10: the trunk has no address (write it like { addresses = [\"192.0.2.7\"] })",
+    );
+    one_complaint(
+        "[sip]\ntrunk = [{ addresses = [\"192.0.2.7:5060\"] }]\n",
+        "hairpin.toml:2:25: `192.0.2.7:5060` has a transport or ports (give the network alone)",
     );
     one_complaint(
         "[sip]\ndomain = [{ name = \"a.example\" }]\n",

@@ -136,6 +136,22 @@ fn transactions(page: &mut Page, sum: &SipCounters) {
         "Registration bindings that exist.",
         sum.bindings,
     );
+    page.counters(
+        "hairpin_sip_forwarded_total",
+        "Requests that came to the proxy, and copies that it sent.",
+        "event",
+        [
+            ("forwarded", sum.forwarded),
+            ("copies", sum.forwarded_branches),
+            ("refused", sum.forwarding_refused),
+            ("challenged", sum.forwarding_challenged),
+        ],
+    );
+    page.gauge(
+        "hairpin_sip_forwarding",
+        "Requests that the proxy is at.",
+        sum.forwarding,
+    );
     page.counter(
         "hairpin_sip_store_failures_total",
         "Attempts to write or synchronize the log of registration bindings that failed.",

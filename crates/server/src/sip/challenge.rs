@@ -11,6 +11,7 @@ use sip::digest::{
     Algorithm, Asked, Credentials, Ha1, NONCE_LEN, NonceKeys, Outcome, Policy, Replay, Server, Use,
     challenge,
 };
+use sip::header::Authorization;
 use sip::{HeaderKind, Message};
 use std::borrow::Cow;
 use std::collections::HashMap;
@@ -125,10 +126,17 @@ impl Guests {
     }
 
     /// The credentials for our realm. Those for other realms, and of other schemes, are somebody else's (RFC 3261 §22.3).
-    fn credentials_in<'m>(&self, message: &Message<'m>) -> Result<Credentials<'m>, Stop> {
-        for header in message.authorizations(HeaderKind::Authorization) {
+    fn credentials_in<'m>(
+        &self,
+        message: &Message<'m>,
+        kind: HeaderKind,
+    ) -> Result<Credentials<'m>, Stop> {
+        for header in message.authorizations(kind) {
             // RFC 7616 §3.4: what is improper, or lacks a parameter, gets a 4xx of its own.
-            let malformed = Stop::Bad("Malformed Authorization");
+            let malformed = Stop::Bad(match kind {
+                HeaderKind::ProxyAuthorization => "Malformed Proxy-Authorization",
+                _ => "Malformed Authorization",
+            });
             let header = header.map_err(|_| malformed)?;
             if header.is_digest() {
                 let credentials = Credentials::of(&header).ok_or(malformed)?;
@@ -196,17 +204,29 @@ impl Gate {
         self.guests = Guests::new(orders);
     }
 
-    /// Whether one of our users sent the request. If so, [`Gate::confirmation`] has what is to be said to that.
+    /// Whether there is a user of this name.
+    pub(super) fn has_user(&self, name: &[u8]) -> bool {
+        self.guests.users.contains_key(name)
+    }
+
+    /// Whether credentials are for our realm.
+    pub(super) fn is_for_us(&self, credentials: &Authorization<'_>) -> bool {
+        let credentials = Credentials::of(credentials);
+        credentials.is_some_and(|it| it.are_for(self.guests.realm.as_bytes()))
+    }
+
+    /// Whether one of our users sent the request, by the credentials in headers of this kind. If so, [`Gate::confirmation`] has what is to be said to that.
     ///
     /// # Errors
     /// How it is stopped otherwise.
     pub(super) fn check(
         &mut self,
         message: &Message<'_>,
+        kind: HeaderKind,
         source: IpAddr,
         unix_s: u64,
     ) -> Result<(), Stop> {
-        let outcome = self.check_uncounted(message, source, unix_s);
+        let outcome = self.check_uncounted(message, kind, source, unix_s);
         let place = match outcome {
             Ok(()) => 0,
             Err(Stop::Challenge(Why::Missing)) => 1,
@@ -222,10 +242,11 @@ impl Gate {
     fn check_uncounted(
         &mut self,
         message: &Message<'_>,
+        kind: HeaderKind,
         source: IpAddr,
         unix_s: u64,
     ) -> Result<(), Stop> {
-        let credentials = self.guests.credentials_in(message)?;
+        let credentials = self.guests.credentials_in(message, kind)?;
         let mut place = [0; 16];
         let (Some(method), Some(uri)) = (message.method(), message.request_uri()) else {
             return Err(Stop::Bad("Bad Request"));
@@ -283,10 +304,11 @@ impl Gate {
         &self.user
     }
 
-    /// Writes the header lines of a 401.
+    /// Writes the header lines of a 401 or a 407.
     pub(super) fn challenge<'b>(
         &mut self,
         buffer: &'b mut [u8],
+        kind: HeaderKind,
         source: IpAddr,
         why: Why,
         unix_s: u64,
@@ -296,7 +318,6 @@ impl Gate {
         let policy = self.guests.policy();
         let nonce = issue(&self.keys, &policy, &mut self.salt, source, unix_s);
         let mut builder = Builder::fields(buffer);
-        let kind = HeaderKind::WwwAuthenticate;
         challenge(&mut builder, kind, &policy, &nonce, why == Why::Stale);
         builder.finish_fields()
     }

@@ -117,6 +117,16 @@ counters! {
     store_lost: u64,
     /// Bytes of the log of bindings now.
     store_bytes: u64,
+    /// Requests that the proxy has forwarded, ACKs not among them.
+    forwarded: u64,
+    /// Copies of them, to each target one.
+    forwarded_branches: u64,
+    /// Requests that the proxy has refused.
+    forwarding_refused: u64,
+    /// Requests whose sender the proxy has asked for credentials (407).
+    forwarding_challenged: u64,
+    /// Requests that the proxy is at now: not answered yet, or answered INVITEs whose transaction has not ended.
+    forwarding: u64,
     /// Requests refused with 503 because there were too many transactions.
     shed_transactions: u64,
     /// Requests answered with an error because they were malformed or asked for what is not there.

@@ -96,6 +96,7 @@ impl Endpoint {
                 [Carrier::Udp, Carrier::Tcp].map(|carrier| sent_by(listener, carrier, *address))
             })
             .collect();
+        let addresses_of_streams: Vec<_> = streams.iter().map(|stream| stream.local).collect();
         let streams = (listeners.len() as u16..).map(ListenerKey).zip(streams);
         let sent_bys = streams
             .clone()
@@ -106,6 +107,11 @@ impl Endpoint {
             .map(|(listener, stream)| (listener, stream.local))
             .collect();
         let names = secrets.names.clone();
+        let sockets = (0..).zip(listeners.iter().copied());
+        let first = listeners.len() as u16;
+        let others = (first..).zip(addresses_of_streams);
+        let all = sockets.chain(others);
+        let all = all.map(|(listener, address)| (ListenerKey(listener), address));
         Endpoint {
             now,
             requests: Requests::new(listeners, &tls, &orders, names, secrets.key, seed),
@@ -118,7 +124,7 @@ impl Endpoint {
             slack: Slack::default(),
             has_wanted: false,
             number,
-            user: User::new(number, secrets, &orders, seed),
+            user: User::new(number, all.collect(), secrets, &orders, seed),
             spans: Some(Box::default()),
             buffer: vec![0; orders.message_bytes() + BEYOND],
             hash: RandomState::new(),

@@ -19,6 +19,7 @@ mod connection;
 mod connections;
 mod counters;
 mod endpoint;
+mod forwarding;
 mod layered;
 mod layers;
 mod lines;
@@ -42,11 +43,12 @@ pub(crate) use listeners::{SipAddresses, SipTls, set_up};
 pub(crate) use names::Answered;
 pub use names::{LocateError, NameResolver};
 pub(crate) use settings::Orders;
-pub use settings::SipSettings;
+pub use settings::{SipSettings, Trunk};
 pub use sip::congestion::Peer as SipPeer;
 pub use sip::digest::Algorithm as DigestAlgorithm;
 pub use sip::flow::Carrier;
 pub use sip::routing::{Candidate, Locate, Locator};
+pub use sip_server::proxy::Inbound;
 pub use sip_server::registrar::{
     Config as RegistrarConfig, ConfigError as RegistrarError, Domain, DomainError, Domains,
 };

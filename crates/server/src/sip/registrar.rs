@@ -6,10 +6,12 @@ use super::outgoing::worker_of;
 use super::settings::Orders;
 use super::store::{Kept, StoreCounts};
 use sip::engine::NewRequest;
+use sip::uri::SipUri;
 use sip::{Message, Mono, Now};
 use sip_server::Aor;
 use sip_server::flow::FlowId;
-use sip_server::location::{Limits, MemoryLocation};
+use sip_server::location::{Change, Found, Limits, Location as _, MemoryLocation};
+use sip_server::proxy::{self, LookedUp};
 use sip_server::registrar::{
     Access, Answer, Authority as _, Domains, Examined, Outcome, Registrar, Request, SameUser,
 };
@@ -119,6 +121,69 @@ impl Registrations {
                 worker if worker == self.number => Place::Here(Some(aor)),
                 worker => Place::Elsewhere(worker),
             },
+        }
+    }
+
+    /// The domains.
+    pub(super) const fn domains(&self) -> &Domains {
+        self.registrar.domains()
+    }
+
+    /// Tells the flows of this run of the server from those of others.
+    pub(super) const fn run(&self) -> u32 {
+        self.run
+    }
+
+    /// Which worker has the bindings of the address that a URI names, or of the address that it is a temporary GRUU of.
+    pub(super) fn place_of_uri(&mut self, uri: &SipUri<'_>) -> proxy::Place {
+        let Some(domain) = self.registrar.domains().of(uri.host) else {
+            return proxy::Place::Nowhere;
+        };
+        let gruu = uri
+            .user
+            .and_then(|user| self.registrar.read_temp_gruu(user));
+        let aor = Aor::of(uri, domain.name.as_bytes());
+        let key = match (gruu, &aor) {
+            (Some((key, _)), _) => key,
+            (None, Some(aor)) => self.registrar.key_of(aor),
+            (None, None) => return proxy::Place::Nowhere,
+        };
+        let worker = key.worker(self.workers);
+        if worker != self.number {
+            return proxy::Place::Elsewhere(worker);
+        }
+        let found = match gruu {
+            Some((key, number)) => self
+                .location
+                .find_gruu(key, number)
+                .map(|aor| (aor, Some(number))),
+            None => aor.map(|aor| (aor, None)),
+        };
+        match found {
+            Some((aor, number)) => proxy::Place::Here(aor, number),
+            None => proxy::Place::Nowhere,
+        }
+    }
+
+    /// The bindings of an address that this worker has.
+    pub(super) fn look_up(&mut self, aor: &Aor) -> LookedUp<'_> {
+        match self.location.find(aor) {
+            Found::Bindings(_, bindings) => LookedUp::Known(bindings),
+            Found::Pending => LookedUp::Pending,
+        }
+    }
+
+    /// Removes the binding of this contact.
+    pub(super) fn remove(&mut self, now: Now, aor: &Aor, contact: &[u8]) {
+        let Found::Bindings(revision, bindings) = self.location.find(aor) else {
+            return;
+        };
+        let place = bindings.iter().position(|binding| binding.uri() == contact);
+        if let Some(place) = place {
+            // If it has changed in between, the flow is another one.
+            let _ = self
+                .location
+                .change(now, aor, revision, &mut vec![Change::Remove(place)]);
         }
     }
 

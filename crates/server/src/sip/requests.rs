@@ -13,7 +13,7 @@ use std::collections::VecDeque;
 use std::net::SocketAddr;
 use std::time::Duration;
 
-/// Requests under way at a time, per worker. They are BYEs for callers that do not acknowledge: few, or an attack.
+/// Requests under way at a time, per worker without a proxy. They are BYEs for callers that do not acknowledge: few, or an attack.
 const MOST: usize = 1000;
 
 /// Questions to the DNS at a time, per worker.
@@ -55,7 +55,10 @@ impl Requests {
             is_v4: address.is_ipv4(),
         });
         let mut config = Config::new(sources.chain(tls.clone()).collect());
-        config.most = MOST;
+        config.most = match orders.settings.domains.is_empty() {
+            true => MOST,
+            false => orders.share(orders.settings.transactions),
+        };
         config.most_questions = QUESTIONS;
         // As long as a caller's transaction may take, for each of two servers.
         config.patience = orders.settings.t1.saturating_mul(128);
@@ -169,13 +172,16 @@ fn is_empty(answer: &Answer) -> bool {
     }
 }
 
-/// Where requests may go whose target a caller has chosen, besides to the caller.
+/// Where requests may go whose target a caller has chosen, besides to the caller: also to trunks.
 fn allowed(orders: &Orders) -> Allowed {
     let rules = orders.settings.targets.clone();
+    let trunks = orders.settings.trunks.clone();
     Box::new(move |to| {
         let ip = to.ip().to_canonical();
-        rules
+        let is_target = rules
             .iter()
-            .any(|rule| rule.network.contains(&ip) && rule.ports.contains(&to.port()))
+            .any(|rule| rule.network.contains(&ip) && rule.ports.contains(&to.port()));
+        let mut networks = trunks.iter().flat_map(|trunk| &trunk.addresses);
+        is_target || networks.any(|network| network.contains(&ip))
     })
 }

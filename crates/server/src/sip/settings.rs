@@ -1,6 +1,7 @@
 //! What an operator chooses about SIP, beyond where it listens.
 
 use crate::policy::PeerRule;
+use ipnet::IpNet;
 use sip::digest::Algorithm;
 use sip_server::registrar::{Config as RegistrarConfig, Domain};
 use std::net::SocketAddr;
@@ -19,6 +20,11 @@ pub struct SipSettings {
     /// Whose addresses of record are registered here. If there are any, REGISTER takes the digest of the user of the address, and is
     /// answered by a registrar; [`SipSettings::test_uas`] must be off. Default: none.
     pub domains: Vec<Domain>,
+    /// Peers that are known by their addresses: they may send to the users of [`SipSettings::domains`], and these to them. Default: none.
+    pub trunks: Vec<Trunk>,
+    /// Whether the proxy stays in the way of the dialogs that it has begun (Record-Route, RFC 3261 §16.6). Phones behind a NAT can be reached
+    /// within a dialog only so. Default: yes.
+    pub record_route: bool,
     /// How long registrations last.
     pub registrar: RegistrarConfig,
     /// Registration bindings of all workers together. Default 1,000,000.
@@ -78,6 +84,8 @@ impl Default for SipSettings {
             test_uas: false,
             challenge: false,
             domains: Vec::new(),
+            trunks: Vec::new(),
+            record_route: true,
             registrar: RegistrarConfig::default(),
             bindings: 1_000_000,
             bindings_per_user: 10,
@@ -103,6 +111,14 @@ impl Default for SipSettings {
             idle: Duration::from_secs(600),
         }
     }
+}
+
+/// A peer that is known by its addresses: a carrier, a PBX. Its requests need no credentials, and what it asserts of callers (RFC 3325) is
+/// believed. Whoever can send from its addresses, which over UDP need not be their owner, is taken for it.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Trunk {
+    /// Where it sends from and is sent to.
+    pub addresses: Vec<IpNet>,
 }
 
 /// The settings with what they are shared with: what a worker is told.

@@ -1,6 +1,8 @@
 //! A SIP client for tests: what it sends is text.
 #![allow(dead_code, reason = "each test file uses a part of it")]
 
+pub(crate) mod phone;
+
 use hairpin_server::sip::SipSettings;
 use hairpin_server::{Running, Server};
 use std::io::{Read, Write};
@@ -117,6 +119,10 @@ impl Stream {
             stream,
             pending: Vec::new(),
         }
+    }
+
+    pub(crate) fn local(&self) -> SocketAddr {
+        self.stream.local_addr().expect("an address")
     }
 
     pub(crate) fn into_inner(self) -> TcpStream {

@@ -3,6 +3,7 @@
 use sip::build::{Edits, Stamp};
 use sip::dispatch::Reach;
 use sip::engine::Mark;
+use sip::tu::Taken;
 use sip::uri::Uri;
 use sip::{Message, Mono};
 
@@ -10,7 +11,7 @@ use super::copy::{ack_base, written};
 use super::policy::Place;
 use super::route::Reader;
 use super::target::Target;
-use super::{Handled, Proxy, Stack};
+use super::{Proxy, Stack};
 use crate::flow::FlowId;
 
 impl Proxy {
@@ -22,7 +23,7 @@ impl Proxy {
         stack: &mut Stack<'_>,
         message: &Message<'_>,
         from: &FlowId,
-    ) -> Handled<'static> {
+    ) -> Taken {
         match self.ack_target(stack, message, from) {
             Ok((target, removed, strict_routes)) => {
                 let sent =
@@ -31,12 +32,12 @@ impl Proxy {
                     Some(()) => self.stats.acks += 1,
                     None => self.stats.stray_acks += 1,
                 }
-                Handled::Yes
+                Taken::Here
             }
-            Err(Handled::Elsewhere(worker)) => Handled::Elsewhere(worker),
+            Err(Taken::Elsewhere(worker)) => Taken::Elsewhere(worker),
             Err(_) => {
                 self.stats.stray_acks += 1;
-                Handled::Yes
+                Taken::Here
             }
         }
     }
@@ -47,22 +48,22 @@ impl Proxy {
         stack: &mut Stack<'_>,
         message: &Message<'_>,
         from: &FlowId,
-    ) -> Result<(Target, usize, Option<Vec<u8>>), Handled<'static>> {
+    ) -> Result<(Target, usize, Option<Vec<u8>>), Taken> {
         let reader = Reader {
             tokens: &self.tokens,
             routing: &*stack.policy,
             run: self.run,
         };
-        let routed = reader.read(message, &from.flow).map_err(|_| Handled::Yes)?;
+        let routed = reader.read(message, &from.flow).map_err(|_| Taken::Here)?;
         if !routed.is_known_dialog {
             // The ACK for a final response that is none of 2xx: its INVITE was another worker's.
             let uri = Uri::parse(routed.uri);
             return match &uri {
                 Ok(Uri::Sip(uri)) if routed.routes.is_empty() => match stack.policy.place(uri) {
-                    Place::Elsewhere(worker) => Err(Handled::Elsewhere(worker)),
-                    _ => Err(Handled::Yes),
+                    Place::Elsewhere(worker) => Err(Taken::Elsewhere(worker)),
+                    _ => Err(Taken::Here),
                 },
-                _ => Err(Handled::Yes),
+                _ => Err(Taken::Here),
             };
         }
         let reach = Reach::Near(from.flow.remote.ip());

@@ -113,6 +113,14 @@ impl Refusal {
     }
 }
 
+/// What became of a request that no transaction was made for: it has its answer.
+fn without_room(error: AcceptError) -> Handled<'static> {
+    match error {
+        AcceptError::Full => Handled::NoRoom,
+        AcceptError::TooLong | AcceptError::Ack => Handled::Yes,
+    }
+}
+
 /// Counts, and what there is now.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Stats {
@@ -243,14 +251,14 @@ impl Proxy {
                     self.set_timer(key, now.mono.plus(self.config.lookup_time));
                     Handled::Yes
                 }
-                Err(refused) => refused,
+                Err(error) => without_room(error),
             },
             Ok(Decision::Forward(plan)) => match self.accept(now.mono, stack.engine, request) {
                 Ok(key) => {
                     self.begin(now, stack, key, (message, stamp), *plan, from);
                     Handled::Yes
                 }
-                Err(refused) => refused,
+                Err(error) => without_room(error),
             },
         }
     }
@@ -387,27 +395,26 @@ impl Proxy {
     }
 
     /// Makes a server transaction and a context. What there is no room for has its answer afterwards.
-    fn accept<'m>(
+    fn accept(
         &mut self,
         now: Mono,
         engine: &mut Engine,
-        request: NewRequest<'m>,
-    ) -> Result<ContextKey, Handled<'m>> {
+        request: NewRequest<'_>,
+    ) -> Result<ContextKey, AcceptError> {
         let is_invite = request.message.method() == Some(Method::Invite);
         let most = self.config.most.min(context::MOST);
         if self.contexts.len() >= most {
             let reply = Reply::new(503).headers(b"Retry-After: 1\r\n");
             let _ = engine.answer_statelessly(request, &reply);
-            return Err(Handled::NoRoom);
+            return Err(AcceptError::Full);
         }
         let mark = self.contexts.next_key().mark();
         match engine.accept(now, request, Some(mark)) {
             Ok(server) => Ok(self.contexts.insert(Context::new(server, is_invite))),
-            Err(AcceptError::TooLong) => {
-                self.stats.refused += 1;
-                Err(Handled::Yes)
+            Err(error) => {
+                self.stats.refused += u64::from(error == AcceptError::TooLong);
+                Err(error)
             }
-            Err(_) => Err(Handled::NoRoom),
         }
     }
 

@@ -5,6 +5,8 @@ use std::net::IpAddr;
 
 use sip::Host;
 
+use crate::proxy::Inbound;
+
 /// Bytes of the longest domain name (RFC 1035 §2.3.4).
 const MAX_NAME: usize = 255;
 
@@ -17,6 +19,8 @@ pub struct Domain {
     pub aliases: Vec<String>,
     /// The values of Service-Route (RFC 3608) in answers: `<sip:proxy.example.com;lr>`.
     pub service_route: Vec<String>,
+    /// Who may send requests to its users.
+    pub inbound: Inbound,
 }
 
 /// Why a set of domains cannot be served.
@@ -125,6 +129,7 @@ mod tests {
             name: name.to_owned(),
             aliases: aliases.iter().map(|alias| (*alias).to_owned()).collect(),
             service_route: Vec::new(),
+            inbound: Inbound::default(),
         }
     }
 

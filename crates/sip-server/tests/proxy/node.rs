@@ -223,7 +223,10 @@ impl Node {
         };
         let handled = match received {
             Received::Request(request) => proxy.request(now, &mut stack, request, &from),
-            Received::Ack(ack) => proxy.ack(now.mono, &mut stack, &ack.message, &from),
+            Received::Ack(ack) => {
+                let _ = proxy.ack(now.mono, &mut stack, &ack.message, &from);
+                Handled::Yes
+            }
             Received::Cancel {
                 mark: Some(mark), ..
             } => {

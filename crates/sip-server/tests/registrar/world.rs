@@ -71,6 +71,7 @@ pub(crate) fn domain(name: &str, aliases: &[&str]) -> Domain {
         name: name.to_owned(),
         aliases: aliases.iter().map(|alias| (*alias).to_owned()).collect(),
         service_route: Vec::new(),
+        ..Domain::default()
     }
 }
 

@@ -509,6 +509,8 @@ fn sip(config: &config::Sip) -> SipSettings {
     sip.test_uas = config.test_uas;
     sip.challenge = config.challenge;
     sip.domains.clone_from(&config.domains);
+    sip.trunks.clone_from(&config.trunks);
+    sip.record_route = config.record_route;
     sip.registrar.clone_from(&config.registrar);
     sip.bindings = config.bindings;
     sip.bindings_per_user = config.bindings_per_user;

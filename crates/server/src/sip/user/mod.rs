@@ -1,24 +1,28 @@
 //! The transaction user of a worker: gives each request to the application that it is for.
 //!
-//! OPTIONS is answered to anybody; REGISTER by the registrar of the domains, if there are any; REGISTER, INVITE and BYE by the user agent
+//! OPTIONS is answered to anybody; REGISTER by the registrar of the domains, if there are any, and all else is forwarded by their proxy; REGISTER, INVITE and BYE by the user agent
 //! server for tests. Each application has marks of its own ([`Part`]).
 
+mod proxy;
 mod ringing;
 mod uas;
 
 use super::Secrets;
 use super::challenge::{Gate, Stop};
 use super::counters::{DIGEST_OUTCOMES, SipCounters};
+use super::forwarding::Forwarder;
 use super::lines::Abilities;
 use super::registrar::{Place, Registrations};
 use super::settings::{Orders, SipSettings};
 use super::store::Kept;
 use sip::dispatch::Failure;
 use sip::engine::{Ack, Mark, NewRequest, Reply, RespondError, ServerKey};
-use sip::flow::Flow;
+use sip::flow::{Flow, ListenerKey};
 use sip::tu::{Taken, TransactionUser, Transactions};
 use sip::verdict::Rules;
-use sip::{Message, Method, Mono};
+use sip::{HeaderKind, Message, Method, Mono};
+use sip_server::proxy::Proxy;
+use std::net::SocketAddr;
 use std::sync::Arc;
 use uas::TestUas;
 
@@ -74,6 +78,10 @@ pub(super) struct User {
     registrations: Option<Box<Registrations>>,
     /// Bindings of an earlier run, as long as there is no domain.
     spare: Option<Kept>,
+    /// Beside it.
+    forwarder: Option<Box<Forwarder>>,
+    /// The sockets that requests come to and leave by.
+    listeners: Box<[(ListenerKey, SocketAddr)]>,
     gate: Gate,
     abilities: Abilities,
     lines: Vec<u8>,
@@ -85,16 +93,34 @@ pub(super) struct User {
 
 impl User {
     /// One that knows the tags and nonces of all workers with these secrets.
-    pub(super) fn new(number: u16, secrets: &Secrets, orders: &Arc<Orders>, seed: u64) -> User {
+    pub(super) fn new(
+        number: u16,
+        listeners: Box<[(ListenerKey, SocketAddr)]>,
+        secrets: &Secrets,
+        orders: &Arc<Orders>,
+        seed: u64,
+    ) -> User {
         let registrations = Registrations::new(number, orders, secrets, seed);
+        let forwarder = registrations.as_ref().map(|registrations| {
+            let (listeners, run) = (listeners.clone(), registrations.run());
+            Box::new(Forwarder::new(
+                number,
+                listeners,
+                orders,
+                secrets.lasting,
+                run,
+            ))
+        });
         let mut uas = TestUas::new(secrets);
         uas.service_time = orders.settings.service_time;
         User {
             uas,
             registrations: registrations.map(Box::new),
             spare: None,
+            forwarder,
+            listeners,
             gate: Gate::new(orders, secrets, seed),
-            abilities: Abilities::new(&User::rules(&orders.settings)),
+            abilities: Abilities::new(&User::abilities(&orders.settings)),
             lines: vec![0; LINES],
             counts: Counts::default(),
             number,
@@ -109,7 +135,7 @@ impl User {
         self.orders = orders.clone();
         self.gate.obey(orders);
         self.uas.service_time = orders.settings.service_time;
-        self.abilities = Abilities::new(&User::rules(&orders.settings));
+        self.abilities = Abilities::new(&User::abilities(&orders.settings));
         match &mut self.registrations {
             Some(registrations) => registrations.obey(orders),
             None => {
@@ -121,6 +147,15 @@ impl User {
                     self.restore(kept);
                 }
             }
+        }
+        match (&mut self.forwarder, &self.registrations) {
+            (Some(forwarder), _) => forwarder.obey(orders),
+            (None, Some(registrations)) => {
+                let (listeners, run) = (self.listeners.clone(), registrations.run());
+                let new = Forwarder::new(self.number, listeners, orders, self.secrets.lasting, run);
+                self.forwarder = Some(Box::new(new));
+            }
+            (None, None) => {}
         }
     }
 
@@ -134,6 +169,14 @@ impl User {
 
     /// By what a request is judged.
     pub(super) fn rules(settings: &SipSettings) -> Rules<'static> {
+        match (settings.test_uas, settings.domains.is_empty()) {
+            (false, false) => Rules::PROXY,
+            _ => User::abilities(settings),
+        }
+    }
+
+    /// What is answered here, and not forwarded.
+    fn abilities(settings: &SipSettings) -> Rules<'static> {
         match (settings.test_uas, settings.domains.is_empty()) {
             (true, _) => Rules::USER_AGENT,
             (false, false) => REGISTRAR,
@@ -157,6 +200,14 @@ impl User {
                 counters.store_bytes = store.log_bytes;
             }
         }
+        if let Some(forwarder) = &self.forwarder {
+            let stats = forwarder.proxy.stats();
+            counters.forwarded = stats.forwarded;
+            counters.forwarded_branches = stats.branches;
+            counters.forwarding_refused = stats.refused;
+            counters.forwarding_challenged = stats.challenged;
+            counters.forwarding = stats.contexts as u64;
+        }
     }
 
     /// Answers a request. Returns the worker that it is to be handed to, if it is another one's.
@@ -169,6 +220,9 @@ impl User {
             // There is nothing to cancel, whoever asks.
             method if method != Some(Method::Cancel) && self.is_refused(&request) => {
                 transactions.answer_statelessly(request, &Reply::new(503).headers(DRAINING))?;
+            }
+            _ if self.forwarder.is_some() && !self.is_registration(&request.message) => {
+                return self.forward(transactions, request);
             }
             Some(Method::Invite) => {
                 let (lines, abilities) = (&mut self.lines, &self.abilities);
@@ -198,7 +252,11 @@ impl User {
 
     /// The server is about to end, and the request would begin something.
     fn is_refused(&self, request: &NewRequest<'_>) -> bool {
-        self.orders.draining && self.uas.dialog_of(request).is_none()
+        let begins = match self.forwarder {
+            Some(_) => request.to_tag().is_none(),
+            None => self.uas.dialog_of(request).is_none(),
+        };
+        self.orders.draining && begins
     }
 
     /// A REGISTER for the registrar (§10.3).
@@ -222,7 +280,10 @@ impl User {
             Place::Here(aor) => aor,
         };
         let (now, source) = (transactions.now, request.flow.remote.ip());
-        if let Err(stop) = self.gate.check(message, source, now.unix_s) {
+        if let Err(stop) = self
+            .gate
+            .check(message, HeaderKind::Authorization, source, now.unix_s)
+        {
             self.stop(transactions, request, stop)?;
             return Ok(Taken::Here);
         }
@@ -255,7 +316,13 @@ impl User {
                 transactions.answer_statelessly(request, &reply)
             }
             Stop::Challenge(why) => {
-                let lines = self.gate.challenge(&mut self.lines, source, why, unix_s)?;
+                let lines = self.gate.challenge(
+                    &mut self.lines,
+                    HeaderKind::WwwAuthenticate,
+                    source,
+                    why,
+                    unix_s,
+                )?;
                 transactions.answer_statelessly(request, &Reply::new(401).headers(lines))
             }
         }
@@ -268,7 +335,10 @@ impl User {
         request: NewRequest<'_>,
     ) -> Result<(), RespondError> {
         let (unix_s, source) = (transactions.now.unix_s, request.flow.remote.ip());
-        match self.gate.check(&request.message, source, unix_s) {
+        match self
+            .gate
+            .check(&request.message, HeaderKind::Authorization, source, unix_s)
+        {
             Ok(()) => {
                 let confirmation = self.gate.confirmation();
                 self.lines[..confirmation.len()].copy_from_slice(confirmation);
@@ -289,31 +359,63 @@ impl TransactionUser for User {
         self.answer(transactions, request).unwrap_or(Taken::Here)
     }
 
-    fn ack(&mut self, _transactions: &mut Transactions<'_>, _ack: &Ack<'_>) -> Taken {
-        // The engine has taken note of it.
-        Taken::Here
+    fn ack(&mut self, transactions: &mut Transactions<'_>, ack: &Ack<'_>) -> Taken {
+        // Of those for the user agent server the engine has taken note.
+        let Some(from) = self.forwarder.as_ref().map(|it| it.flow_id(&ack.flow)) else {
+            return Taken::Here;
+        };
+        let now = transactions.now.mono;
+        let handled = self.with_proxy(transactions, Some(ack.flow.local), |proxy, stack| {
+            proxy.ack(now, stack, &ack.message, &from)
+        });
+        handled.unwrap_or(Taken::Here)
     }
 
     fn cancel(
         &mut self,
         transactions: &mut Transactions<'_>,
-        (invite, _): (ServerKey, Option<Mark>),
+        (invite, mark): (ServerKey, Option<Mark>),
         _cancel: &Message<'_>,
     ) {
-        self.uas.cancel(transactions, invite);
+        let now = transactions.now.mono;
+        match mark.filter(|mark| Proxy::owns(*mark)) {
+            Some(mark) => drop(self.with_proxy(transactions, None, |proxy, stack| {
+                proxy.cancel(now, stack, mark);
+            })),
+            None => self.uas.cancel(transactions, invite),
+        }
     }
 
     fn response(
         &mut self,
-        _transactions: &mut Transactions<'_>,
-        _mark: Mark,
-        _response: (&Message<'_>, &Flow),
+        transactions: &mut Transactions<'_>,
+        mark: Mark,
+        (response, flow): (&Message<'_>, &Flow),
     ) {
-        // There is nothing to learn from responses to a BYE.
+        // There is nothing to learn from responses to a BYE of the user agent server.
+        if Proxy::owns(mark) {
+            let now = transactions.now;
+            self.with_proxy(transactions, Some(flow.local), |proxy, stack| {
+                proxy.response(now, stack, mark, response, flow);
+            });
+        }
     }
 
-    fn failed(&mut self, _transactions: &mut Transactions<'_>, _mark: Mark, failure: Failure) {
-        tracing::debug!(%failure, "a BYE came to nothing");
+    fn failed(&mut self, transactions: &mut Transactions<'_>, mark: Mark, failure: Failure) {
+        if Proxy::owns(mark) {
+            let now = transactions.now;
+            self.with_proxy(transactions, None, |proxy, stack| {
+                proxy.failed(now, stack, mark, &failure);
+            });
+        } else {
+            tracing::debug!(%failure, "a BYE came to nothing");
+        }
+    }
+
+    fn server_ended(&mut self, _transactions: &mut Transactions<'_>, (_, mark): (ServerKey, Mark)) {
+        if let Some(forwarder) = &mut self.forwarder {
+            forwarder.proxy.server_ended(mark);
+        }
     }
 
     fn unacknowledged(
@@ -338,7 +440,10 @@ impl TransactionUser for User {
     fn poll_timeout(&self) -> Option<Mono> {
         let registrations = self.registrations.as_ref();
         let binding = registrations.and_then(|registrations| registrations.next_deadline());
-        [self.uas.next_end(), binding].into_iter().flatten().min()
+        let forwarder = self.forwarder.as_ref();
+        let proxy = forwarder.and_then(|forwarder| forwarder.proxy.poll_timeout());
+        let all = [self.uas.next_end(), binding, proxy];
+        all.into_iter().flatten().min()
     }
 
     fn handle_timeout(&mut self, transactions: &mut Transactions<'_>) {
@@ -346,6 +451,9 @@ impl TransactionUser for User {
             .take_while(|_| self.uas.expire(transactions))
             .count();
         let now = transactions.now.mono;
+        self.with_proxy(transactions, None, |proxy, stack| {
+            proxy.handle_timeout(now, stack);
+        });
         if let Some(registrations) = &mut self.registrations {
             registrations.save(now);
             let _ = (0..EXPIRED)

@@ -1,0 +1,220 @@
+//! The proxy of a worker, and what it asks of this server: domains and trunks, the bindings of the registrar, the users of the digest.
+
+use super::challenge::{Gate, Stop};
+use super::outgoing::worker_of;
+use super::registrar::Registrations;
+use super::settings::Orders;
+use ipnet::IpNet;
+use sip::flow::{Flow, ListenerKey};
+use sip::header::{Authorization, HeaderKind};
+use sip::uri::SipUri;
+use sip::{HashKey, Host, Message, Now};
+use sip_server::Aor;
+use sip_server::flow::FlowId;
+use sip_server::proxy::{
+    Authenticated, Authentication, Config, Inbound, LookedUp, Lookup, Place, Proxy, Routing,
+};
+use sip_server::registrar::{Access, Authority as _, SameUser};
+use std::net::{IpAddr, SocketAddr};
+
+/// A proxy, and what it knows of this server.
+#[derive(Debug)]
+pub(super) struct Forwarder {
+    pub(super) proxy: Proxy,
+    listeners: Box<[(ListenerKey, SocketAddr)]>,
+    trunks: Vec<IpNet>,
+    number: u16,
+    run: u32,
+}
+
+impl Forwarder {
+    /// Of worker `number`, whose sockets are these. `key` is that of all workers.
+    pub(super) fn new(
+        number: u16,
+        listeners: Box<[(ListenerKey, SocketAddr)]>,
+        orders: &Orders,
+        key: HashKey,
+        run: u32,
+    ) -> Forwarder {
+        Forwarder {
+            proxy: Proxy::new(config(orders), key, number, run),
+            listeners,
+            trunks: trunks(orders),
+            number,
+            run,
+        }
+    }
+
+    /// New settings.
+    pub(super) fn obey(&mut self, orders: &Orders) {
+        self.proxy.configure(config(orders));
+        self.trunks = trunks(orders);
+    }
+
+    /// A flow, with the worker that has it.
+    pub(super) fn flow_id(&self, flow: &Flow) -> FlowId {
+        FlowId {
+            worker: flow.connection.map_or(self.number, worker_of),
+            run: self.run,
+            flow: *flow,
+        }
+    }
+
+    /// The proxy, and what it is to go by for a message that came to this address of the server.
+    pub(super) fn with<'p>(
+        &'p mut self,
+        registrations: &'p mut Registrations,
+        gate: &'p mut Gate,
+        lines: &'p mut [u8],
+        local: Option<SocketAddr>,
+    ) -> (&'p mut Proxy, ServerPolicy<'p>) {
+        let policy = ServerPolicy {
+            listeners: &self.listeners,
+            trunks: &self.trunks,
+            registrations,
+            gate,
+            lines,
+            local,
+        };
+        (&mut self.proxy, policy)
+    }
+}
+
+fn config(orders: &Orders) -> Config {
+    Config {
+        record_route: orders.settings.record_route,
+        most: orders.share(orders.settings.transactions),
+        ..Config::default()
+    }
+}
+
+fn trunks(orders: &Orders) -> Vec<IpNet> {
+    let trunks = orders.settings.trunks.iter();
+    trunks
+        .flat_map(|trunk| trunk.addresses.iter().copied())
+        .collect()
+}
+
+/// What this server says to its proxy.
+#[derive(Debug)]
+pub(super) struct ServerPolicy<'p> {
+    listeners: &'p [(ListenerKey, SocketAddr)],
+    trunks: &'p [IpNet],
+    registrations: &'p mut Registrations,
+    gate: &'p mut Gate,
+    /// Where a challenge is written.
+    lines: &'p mut [u8],
+    /// The address that the message came to: one of this server's own, also where it listens on all of them.
+    local: Option<SocketAddr>,
+}
+
+impl ServerPolicy<'_> {
+    fn is_in_trunk(&self, ip: IpAddr) -> bool {
+        let ip = ip.to_canonical();
+        self.trunks.iter().any(|network| network.contains(&ip))
+    }
+
+    /// Whether something listens on this port; without one, on one that URIs do without.
+    fn listens_on(&self, port: Option<u16>, ip: Option<IpAddr>) -> bool {
+        let mut own = self.listeners.iter().map(|(_, address)| *address);
+        own.any(|own| {
+            let is_port = match port {
+                Some(port) => own.port() == port,
+                None => matches!(own.port(), 5060 | 5061),
+            };
+            let is_at = |ip: IpAddr| {
+                let local = self.local.filter(|local| local.port() == own.port());
+                own.ip() == ip || local.is_some_and(|local| local.ip().to_canonical() == ip)
+            };
+            is_port && ip.is_none_or(is_at)
+        })
+    }
+}
+
+impl Routing for ServerPolicy<'_> {
+    fn domain(&self, host: Host<'_>) -> Option<Inbound> {
+        let domain = self.registrations.domains().of(host);
+        domain.map(|domain| domain.inbound)
+    }
+
+    fn aor(&self, uri: &SipUri<'_>) -> Option<Aor> {
+        let domain = self.registrations.domains().of(uri.host)?;
+        Aor::of(uri, domain.name.as_bytes())
+    }
+
+    fn is_own(&self, host: Host<'_>, port: Option<u16>) -> bool {
+        match host.ip() {
+            Some(ip) => self.listens_on(port, Some(ip.to_canonical())),
+            // The name of a domain with a port: whoever listens there.
+            None => self.domain(host).is_some() && self.listens_on(port, None),
+        }
+    }
+
+    fn is_trunk(&self, flow: &Flow) -> bool {
+        self.is_in_trunk(flow.remote.ip())
+    }
+
+    fn is_trunk_host(&self, host: Host<'_>) -> bool {
+        host.ip().is_some_and(|ip| self.is_in_trunk(ip))
+    }
+
+    fn listener_at(&self, local: SocketAddr) -> Option<ListenerKey> {
+        let mut listeners = self.listeners.iter();
+        let is_at = |own: &SocketAddr| {
+            let is_there = own.ip() == local.ip() || own.ip().is_unspecified();
+            own.port() == local.port() && own.is_ipv4() == local.is_ipv4() && is_there
+        };
+        listeners
+            .find(|(_, own)| is_at(own))
+            .map(|(listener, _)| *listener)
+    }
+}
+
+impl Lookup for ServerPolicy<'_> {
+    fn place(&mut self, uri: &SipUri<'_>) -> Place {
+        self.registrations.place_of_uri(uri)
+    }
+
+    fn find(&mut self, _now: Now, aor: &Aor) -> LookedUp<'_> {
+        let domain = aor.domain();
+        let is_known = aor.user().is_some_and(|user| {
+            let whole = [user, b"@", domain].concat();
+            self.gate.has_user(user) || self.gate.has_user(&whole)
+        });
+        match is_known {
+            true => self.registrations.look_up(aor),
+            false => LookedUp::Unknown,
+        }
+    }
+
+    fn flow_failed(&mut self, now: Now, aor: &Aor, contact: &[u8]) {
+        self.registrations.remove(now, aor, contact);
+    }
+}
+
+impl Authentication for ServerPolicy<'_> {
+    fn authenticate(&mut self, now: Now, request: &Message<'_>, flow: &Flow) -> Authenticated<'_> {
+        let source = flow.remote.ip();
+        let asked = HeaderKind::ProxyAuthorization;
+        match self.gate.check(request, asked, source, now.unix_s) {
+            Ok(()) => Authenticated::User(self.gate.user()),
+            Err(Stop::Bad(reason)) => Authenticated::Bad(reason),
+            Err(Stop::Challenge(why)) => {
+                let kind = HeaderKind::ProxyAuthenticate;
+                let written = self
+                    .gate
+                    .challenge(self.lines, kind, source, why, now.unix_s);
+                // The buffer holds more than any challenge.
+                Authenticated::Challenge(written.unwrap_or_default())
+            }
+        }
+    }
+
+    fn owns(&self, user: &[u8], aor: &Aor) -> bool {
+        SameUser.access(Some(user), aor) == Access::Granted
+    }
+
+    fn is_for_us(&self, credentials: &Authorization<'_>) -> bool {
+        self.gate.is_for_us(credentials)
+    }
+}
