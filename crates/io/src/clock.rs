@@ -16,6 +16,12 @@ pub fn unix_s() -> u64 {
     u64::try_from(clock_gettime(libc::CLOCK_REALTIME).tv_sec).unwrap_or(0)
 }
 
+/// Nanoseconds since 1970-01-01T00:00:00Z (CLOCK_REALTIME), the clock of the kernel's time stamps.
+#[must_use]
+pub fn realtime_ns() -> u64 {
+    nanoseconds(libc::CLOCK_REALTIME)
+}
+
 /// Processor time in nanoseconds that the calling thread has used, in user space and in the kernel.
 #[must_use]
 pub fn thread_cpu_ns() -> u64 {

@@ -31,8 +31,8 @@ pub(crate) struct ControlBuffer<const N: usize> {
 /// Room for UDP_SEGMENT, IPV6_PKTINFO and IPV6_TCLASS: 24 + 40 + 24.
 pub(crate) type SendControl = ControlBuffer<88>;
 
-/// Room for a local address, TOS, TTL, UDP_GRO and SO_RXQ_OVFL: 40 + 24 + 24 + 24 + 24, and one to spare.
-pub(crate) type RecvControl = ControlBuffer<160>;
+/// Room for a local address, TOS, TTL, UDP_GRO, SO_RXQ_OVFL and SO_TIMESTAMPING: 40 + 24 + 24 + 24 + 24 + 64, and one to spare.
+pub(crate) type RecvControl = ControlBuffer<224>;
 
 impl<const N: usize> ControlBuffer<N> {
     pub(crate) const fn new() -> ControlBuffer<N> {
@@ -116,6 +116,8 @@ pub(crate) struct Ancillary {
     pub(crate) ttl: Option<u8>,
     pub(crate) segment_size: Option<usize>,
     pub(crate) drops: Option<u32>,
+    /// Since 1970, nanoseconds.
+    pub(crate) arrived_ns: Option<u64>,
 }
 
 impl Ancillary {
@@ -141,6 +143,7 @@ impl Ancillary {
             (libc::SOL_SOCKET, libc::SO_RXQ_OVFL) => {
                 self.drops = int(data).map(|drops| drops as u32)
             }
+            (libc::SOL_SOCKET, libc::SCM_TIMESTAMPING) => self.arrived_ns = software_time(data),
             (libc::IPPROTO_IP, libc::IP_TOS) => self.tos = octet(data).unwrap_or(0),
             (libc::IPPROTO_IPV6, libc::IPV6_TCLASS) => self.tos = octet(data).unwrap_or(0),
             (libc::IPPROTO_IP, libc::IP_TTL) => self.ttl = octet(data),
@@ -159,6 +162,20 @@ impl Ancillary {
             _ => {}
         }
     }
+}
+
+/// The first of three times of 16 bytes each; the others are of hardware. `None` where times are shorter, and where it is not set.
+fn software_time(data: &[u8]) -> Option<u64> {
+    let half = |at: usize| {
+        let bytes = data.get(at..).and_then(|rest| rest.first_chunk::<8>());
+        bytes.map(|&bytes| u64::from_ne_bytes(bytes))
+    };
+    let whole = data.len() == 3 * 16;
+    let (seconds, nanoseconds) = (half(0).filter(|_| whole)?, half(8)?);
+    let time = seconds
+        .checked_mul(1_000_000_000)?
+        .checked_add(nanoseconds)?;
+    (time > 0).then_some(time)
 }
 
 /// Level, type and data of the first record, and what follows it.

@@ -40,6 +40,8 @@ pub struct Datagrams<'a> {
     pub tos: u8,
     /// TTL or hop limit, if asked for.
     pub ttl: Option<u8>,
+    /// When they arrived at this machine, nanoseconds since 1970, if [`UdpSocket::stamp_arrivals`] asked for it.
+    pub arrived_ns: Option<u64>,
     /// The slot was too small and the end is missing.
     pub truncated: bool,
     /// What the caller of `recv` marked them with.
@@ -305,6 +307,7 @@ impl RecvBatch {
             local_ip: ancillary.local_ip,
             tos: ancillary.tos,
             ttl: ancillary.ttl,
+            arrived_ns: ancillary.arrived_ns,
             truncated: message.truncated,
             tag: message.tag,
         }
@@ -468,6 +471,7 @@ mod tests {
             local_ip: None,
             tos: 0,
             ttl: None,
+            arrived_ns: None,
             truncated: false,
             tag: 0,
         }

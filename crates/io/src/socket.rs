@@ -331,6 +331,20 @@ impl UdpSocket {
         self.word(libc::SO_REUSEPORT).is_ok_and(|on| on != 0)
     }
 
+    /// Has the kernel say of each datagram when it arrived at this machine (SO_TIMESTAMPING, by software), or not. The socket must have been
+    /// bound with another option that brings ancillary data.
+    ///
+    /// # Errors
+    /// What `setsockopt` returns.
+    pub fn stamp_arrivals(&self, on: bool) -> io::Result<()> {
+        let flags = match on {
+            true => libc::SOF_TIMESTAMPING_RX_SOFTWARE | libc::SOF_TIMESTAMPING_SOFTWARE,
+            false => 0,
+        };
+        let flags = libc::c_int::try_from(flags).map_err(io::Error::other)?;
+        setsockopt(self.as_fd(), libc::SOL_SOCKET, libc::SO_TIMESTAMPING, flags)
+    }
+
     /// SO_RXQ_OVFL is on.
     #[must_use]
     pub fn overflow_counted(&self) -> bool {

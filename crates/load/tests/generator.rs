@@ -69,6 +69,27 @@ fn a_fixed_rate_is_kept_and_nothing_is_lost() {
 }
 
 #[test]
+fn the_kernel_tells_our_own_wake_up_from_the_server_at_low_rates() {
+    let peer = Peer::start(&PeerOptions::echo(vec!["127.0.0.1:0".parse().unwrap()])).unwrap();
+    let mut plan = echo_plan(peer.addresses()[0], 4, 1_000.0);
+    plan.duration = Duration::from_secs(1);
+    let report = run(plan);
+    let own = report.own_wake_up.as_ref().unwrap();
+    // Not all: where the thread was interrupted between the two clocks, there is no telling.
+    let told = own.percentiles.count;
+    assert!(
+        told <= report.total.received && told * 2 > report.total.received,
+        "{report}"
+    );
+    assert!(report.to_string().contains("woke up late"), "{report}");
+    let mut plan = echo_plan(peer.addresses()[0], 4, 1_000.0);
+    plan.close_loop(2);
+    plan.duration = Duration::from_millis(500);
+    let report = run(plan);
+    assert_eq!((report.own_wake_up, report.own_delay), (None, None));
+}
+
+#[test]
 fn several_senders_and_receivers_share_the_work() {
     let peer = Peer::start(&PeerOptions::echo(vec!["127.0.0.1:0".parse().unwrap()])).unwrap();
     let mut plan = echo_plan(peer.addresses()[0], 16, 4_000.0);

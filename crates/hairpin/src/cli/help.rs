@@ -136,8 +136,14 @@ fn first_sentence(arg: Arg) -> Arg {
     if help.len() <= ROOM {
         return arg;
     }
-    let ends = help.match_indices([',', ';', ':', '[', '(', '.']);
-    let end = ends.map(|(at, _)| at).take_while(|&at| at <= ROOM).last();
+    let mut depth = 0;
+    let mut end = None;
+    for (at, mark) in help.char_indices().take_while(|(at, _)| *at <= ROOM) {
+        if depth == 0 && matches!(mark, ',' | ';' | ':' | '[' | '(' | '.') {
+            end = Some(at);
+        }
+        depth += i32::from(matches!(mark, '[' | '(')) - i32::from(matches!(mark, ']' | ')'));
+    }
     let Some(end) = end.filter(|&end| end > 15) else {
         return arg;
     };

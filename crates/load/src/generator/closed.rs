@@ -91,7 +91,7 @@ impl Loop {
         for window in &mut self.lanes {
             window.lane.prepare(slots);
         }
-        self.receiver.begin();
+        self.receiver.begin(shared);
         std::thread::sleep(Duration::from_nanos(
             shared.origin_ns.saturating_sub(started),
         ));

@@ -59,6 +59,8 @@ pub(super) struct Came {
     pub(super) duplicates: u64,
     /// What came and was nothing that was sent.
     pub(super) odd: Oddities,
+    /// How long datagrams lay in our sockets, where the kernel has said so.
+    pub(super) unread: Latency,
     /// Answers to what is not measured.
     pub(super) answers: u64,
     pub(super) answer_bytes: u64,
@@ -108,6 +110,7 @@ impl Came {
         self.reordered += other.reordered;
         self.duplicates += other.duplicates;
         self.odd += other.odd;
+        self.unread.merge(&other.unread);
         self.answers += other.answers;
         self.answer_bytes += other.answer_bytes;
         self.succeeded += other.succeeded;

@@ -21,6 +21,8 @@ use crate::socket::{CHUNK, Connection, Socket};
 
 /// How soon a stop is noticed.
 const NAP: Duration = Duration::from_millis(20);
+/// No receiver leaves a datagram for longer.
+const MOST_UNREAD_NS: u64 = 10_000_000_000;
 /// Resolution of the clients' timers: their shortest is 500 ms.
 const TICK_NS: u64 = 5_000_000;
 
@@ -85,7 +87,7 @@ impl Receiver {
     ) -> End {
         let (started, cpu) = (clock::monotonic_ns(), clock::thread_cpu_ns());
         let mut events = Events::with_capacity(256);
-        self.begin();
+        self.begin(shared);
         while !shared.receivers_off() {
             if !self.receive(&mut events, NAP, shared, counters, |_, _| ()) {
                 break;
@@ -100,8 +102,14 @@ impl Receiver {
         }
     }
 
-    /// Sets the clients' timers.
-    pub(super) fn begin(&mut self) {
+    /// Sets the clients' timers, and has the kernel stamp what arrives where that tells its delay from ours.
+    pub(super) fn begin(&mut self, shared: &Shared) {
+        for tap in &self.taps {
+            if let Socket::Udp(socket) = &tap.socket {
+                // Without stamps a datagram has come when it is read.
+                let _ = socket.stamp_arrivals(shared.stamp_arrivals);
+            }
+        }
         for index in 0..self.taps.len() {
             self.schedule(index);
         }
@@ -159,13 +167,21 @@ impl Receiver {
         if socket.recv(0, &mut self.batch).is_err() {
             return;
         }
-        let now = now();
+        let (now, unix_ns) = match shared.stamp_arrivals {
+            true => both_clocks(),
+            false => (now(), None),
+        };
         if now.mono.0 >= shared.measure_ns {
             counters.add(Counter::Overflow, self.batch.overflow());
         }
         let mut control = false;
         let identity = tap.socket.identity();
         for run in self.batch.iter() {
+            // A stamp of the future or of long ago is that of a clock that was set meanwhile.
+            let unread_ns = unix_ns
+                .zip(run.arrived_ns)
+                .and_then(|(unix_ns, arrived_ns)| unix_ns.checked_sub(arrived_ns))
+                .filter(|unread_ns| *unread_ns < MOST_UNREAD_NS);
             for datagram in run.segments() {
                 let mut decoded =
                     tap.decode(&self.book.payload, &shared.stamps, now, run.from, datagram);
@@ -175,7 +191,9 @@ impl Receiver {
                 control |= decoded == Decoded::Control;
                 let here = Here {
                     identity,
-                    now_ns: now.mono.0,
+                    now_ns: now.mono.0 - unread_ns.unwrap_or(0),
+                    read_ns: now.mono.0,
+                    unread_ns,
                 };
                 if let Some((flow, sequence)) = self.book.note(decoded, here, shared, counters) {
                     arrived(flow, sequence);
@@ -207,6 +225,8 @@ impl Receiver {
             let here = Here {
                 identity,
                 now_ns: now.mono.0,
+                read_ns: now.mono.0,
+                unread_ns: None,
             };
             if let Some((flow, sequence)) = book.note(decoded, here, shared, counters) {
                 arrived(flow, sequence);
@@ -263,6 +283,10 @@ struct Here {
     /// Of the socket.
     identity: usize,
     now_ns: u64,
+    /// When it was read.
+    read_ns: u64,
+    /// How long it lay in the socket, if the kernel said so.
+    unread_ns: Option<u64>,
 }
 
 impl Book {
@@ -346,7 +370,7 @@ impl Book {
         let expected = self.ledger.get(stamp.flow as usize)?;
         let tracker = self.flows.get(stamp.flow as usize)?;
         let sequence = tracker.nearest(stamp.sequence, SEQUENCE_BITS);
-        let is_ours = expected.arrives == here.identity && stamp.intended_ns <= here.now_ns;
+        let is_ours = expected.arrives == here.identity && stamp.intended_ns <= here.read_ns;
         is_ours.then_some((stamp.flow, sequence, stamp.intended_ns))
     }
 
@@ -377,6 +401,9 @@ impl Book {
         counters.add(counter(arrival), 1);
         let latency_ns = here.now_ns.saturating_sub(intended_ns);
         if shared.measured(intended_ns) {
+            if let Some(unread_ns) = here.unread_ns {
+                self.came.unread.record_ns(unread_ns);
+            }
             let part = self.starts.partition_point(|&start| start <= flow) - 1;
             self.came.note(arrival, bytes, latency_ns, part);
         }
@@ -399,6 +426,22 @@ fn counter(arrival: Arrival) -> Counter {
 fn jitter(flow: &FlowTracker) -> Option<f64> {
     let report = flow.report();
     (report.received > 1).then_some(report.jitter_ns)
+}
+
+/// The monotonic clock, and the one of the kernel's stamps at the same moment; `None` if the thread was interrupted between the two each time.
+fn both_clocks() -> (Now, Option<u64>) {
+    const TRIES: usize = 3;
+    const APART_NS: u64 = 5_000;
+    let mut before = now();
+    for _ in 0..TRIES {
+        let unix_ns = clock::realtime_ns();
+        let after = now();
+        if after.mono.0 - before.mono.0 < APART_NS {
+            return (before, Some(unix_ns));
+        }
+        before = after;
+    }
+    (before, None)
 }
 
 pub(super) fn now() -> Now {

@@ -7,6 +7,7 @@ use io::clock;
 
 use super::stamps::Stamps;
 use super::{Plan, Stopper};
+use crate::report::Pace;
 
 /// Between starting the threads and time zero of the schedule.
 const HEAD_START_NS: u64 = 20_000_000;
@@ -22,6 +23,8 @@ pub(super) struct Shared {
     pub(super) end_ns: u64,
     /// How long to wait then for what is on its way.
     pub(super) linger: Duration,
+    /// The kernel says when datagrams arrived.
+    pub(super) stamp_arrivals: bool,
     /// What its datagrams are told by.
     pub(super) stamps: Stamps,
     /// The user's.
@@ -37,8 +40,12 @@ pub(super) struct Course {
     warm_up: Duration,
     duration: Duration,
     linger: Duration,
+    stamp_arrivals: bool,
     stopper: Stopper,
 }
+
+/// Up to this rate, per second, the kernel stamps arrivals: above, a receiver seldom sleeps, and each stamp costs time.
+const STAMPED: f64 = 20_000.0;
 
 impl Plan {
     pub(super) fn course(&self) -> Course {
@@ -46,6 +53,8 @@ impl Plan {
             warm_up: self.warm_up,
             duration: self.duration,
             linger: self.linger,
+            stamp_arrivals: self.offered_rate().is_some_and(|rate| rate <= STAMPED)
+                && self.pace() == Pace::Open,
             stopper: self.stopper.clone(),
         }
     }
@@ -65,6 +74,7 @@ impl Shared {
             measure_ns,
             end_ns: measure_ns + course.duration.as_nanos() as u64,
             linger: course.linger,
+            stamp_arrivals: course.stamp_arrivals,
             stamps: Stamps::new(origin_ns),
             stopper: course.stopper.clone(),
             quit: AtomicBool::new(false),

@@ -71,6 +71,7 @@ pub(super) fn sum(report: &mut LoadReport, plan: &Plan, counters: &[Counters], e
     if report.run.pace == Pace::Open {
         report.own_delay = Some(OwnDelay::of(&left.delay));
     }
+    report.own_wake_up = Some(OwnDelay::of(&came.unread)).filter(|own| own.percentiles.count > 0);
     report.sending = sending(plan.gso, &left);
     // The kernel counts what it told our sockets of as well.
     let told = left.flushed.would_block + left.flushed.no_buffers;

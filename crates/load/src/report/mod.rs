@@ -47,6 +47,10 @@ pub struct LoadReport {
     /// How much later than intended the generator itself sent; of an open loop only.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub own_delay: Option<OwnDelay>,
+    /// How long datagrams lay in the generator's own sockets until it woke up, where the kernel stamped them (SO_TIMESTAMPING): the latencies do
+    /// not have it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub own_wake_up: Option<OwnDelay>,
     /// Mean interarrival jitter over the flows (RFC 3550 §6.4.1), microseconds.
     pub jitter_us: f64,
     /// Error responses by code; 0 stands for time-outs.

@@ -120,14 +120,20 @@ impl LoadReport {
         if let Some(left_out) = self.run.pace.leaves_out() {
             writeln!(f, "    {left_out}")?;
         }
-        if let Some(own) = self
-            .own_delay
-            .as_ref()
-            .filter(|own| own.percentiles.count > 0)
-        {
+        let own = [
+            ("the generator itself sent late in us", &self.own_delay),
+            (
+                "not in it: the generator itself woke up late in us",
+                &self.own_wake_up,
+            ),
+        ];
+        for (name, own) in own {
+            let Some(own) = own.as_ref().filter(|own| own.percentiles.count > 0) else {
+                continue;
+            };
             writeln!(
                 f,
-                "  the generator itself sent late in us: p50 {}, p99 {}, p99.9 {}, max {:.1}; {}",
+                "  {name}: p50 {}, p99 {}, p99.9 {}, max {:.1}; {}",
                 shown(own.percentiles.p50_us),
                 shown(own.percentiles.p99_us),
                 shown(own.percentiles.p999_us),
