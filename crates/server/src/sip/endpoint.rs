@@ -5,6 +5,7 @@ use super::balance::{Balance, Kind, SipBatch};
 use super::congestion::{Congestion, Fate};
 use super::connections::Gone;
 use super::counters::{SipCounters, method_index};
+use super::handed_over::HandedOver;
 use super::layers::StreamListener;
 use super::outgoing::{Outgoing, worker_of};
 use super::requests::Requests;
@@ -46,6 +47,8 @@ pub(crate) struct Endpoint {
     /// What it sends by itself.
     pub(super) requests: Requests,
     balance: Balance,
+    /// What went to other workers.
+    handed: HandedOver,
     slack: Slack,
     /// The other workers know that ICMP errors matter to this one.
     has_wanted: bool,
@@ -121,6 +124,7 @@ impl Endpoint {
             congestion: Congestion::new(listeners.len()),
             filter,
             balance: Balance::new(number, secrets.commons.clone()),
+            handed: HandedOver::default(),
             slack: Slack::default(),
             has_wanted: false,
             number,
@@ -215,7 +219,7 @@ impl Endpoint {
                 if self.filter.is_here() && self.is_filtered_out(bytes, flow) {
                     // Counted by the engine.
                 } else if !(self.balance.is_on() && self.hand_over(bytes, flow)) {
-                    self.message(bytes, flow, 0, outgoing);
+                    self.message(bytes, flow, (0, None), outgoing);
                 }
             }
             Packet::Other => self.counters.malformed += 1,
@@ -250,7 +254,7 @@ impl Endpoint {
                 .into_iter()
                 .for_each(|key| outgoing.share(key));
         } else {
-            self.message(bytes, flow, 0, outgoing);
+            self.message(bytes, flow, (0, None), outgoing);
         }
     }
 
@@ -311,18 +315,49 @@ impl Endpoint {
         let Ok(scan) = Scan::of(bytes, &self.limits) else {
             return false;
         };
-        let (Some(_), Some(call_id)) = (scan.method, scan.call_id) else {
+        let (Some(method), Some(call_id)) = (scan.method, scan.call_id) else {
             return false;
         };
+        let transaction = self.engine.transaction_of(&scan);
+        if let Some(worker) = transaction.and_then(|id| self.handed.find(id)) {
+            self.pack(worker, flow, 0, bytes);
+            return true;
+        }
+        // A call may ring for longer than the load has been uneven.
+        let belongs_to_invite = matches!(method, Method::Ack | Method::Cancel);
+        let may_be_here = belongs_to_invite || self.balance.is_young(self.now.mono);
         let owner = self.balance.owner_of(call_id);
         if owner == self.number
             || (flow.connection.is_some() && !self.balance.keeps_up(owner))
-            || (self.balance.is_young(self.now.mono) && self.engine.knows(&scan))
+            || (may_be_here && self.engine.knows(&scan))
         {
             return false;
         }
+        if let Some(id) = transaction {
+            self.handed.note(id, owner);
+        }
         self.pack(owner, flow, 0, bytes);
         true
+    }
+
+    /// The worker that a message which belongs to nothing here was handed to together with its transaction, if it was; but not back to the
+    /// one that it comes from.
+    fn followed(&self, received: &Received<'_>, from: Option<u16>) -> Option<u16> {
+        if self.handed.is_empty() {
+            return None;
+        }
+        let transaction = match received {
+            Received::Request(request) => {
+                let method = request.message.method()?;
+                self.engine.transaction_by(&request.via, method)
+            }
+            Received::Ack(ack) if ack.invite.is_none() => {
+                self.engine.transaction_by(&ack.via, Method::Ack)
+            }
+            _ => None,
+        };
+        let worker = self.handed.find(transaction?)?;
+        (from != Some(worker)).then_some(worker)
     }
 
     /// Packs a message for another worker, with what its client has proved.
@@ -356,7 +391,7 @@ impl Endpoint {
                         continue;
                     }
                     self.adopt(&flow, bytes, names.take());
-                    self.message(bytes, &flow, asked, outgoing);
+                    self.message(bytes, &flow, (asked, Some(batch.from)), outgoing);
                 }
                 Kind::Names(key) => names = Some((key, bytes)),
                 Kind::Bytes(key) => {
@@ -438,7 +473,7 @@ impl Endpoint {
         &mut self,
         bytes: &[u8],
         flow: &Flow,
-        asked: u16,
+        (asked, from): (u16, Option<u16>),
         outgoing: &mut Outgoing<'_, '_, '_>,
     ) {
         let Some(mut spans) = self.spans.take() else {
@@ -450,8 +485,10 @@ impl Endpoint {
             .engine
             .handle_message(self.now, flow, bytes, &mut spans);
         let fate = fate_of(&received);
+        let followed = self.followed(&received, from);
         let elsewhere = match &received {
             Received::Elsewhere { worker } => Some((*worker, asked)),
+            _ if followed.is_some() => followed.map(|worker| (worker, asked)),
             Received::Request(request) if request.message.method() == Some(Method::Cancel) => {
                 let next = self.balance.next_to_ask(asked);
                 self.counters.cancels_passed_on += u64::from(next.is_some());
@@ -525,8 +562,10 @@ impl Endpoint {
     /// A request that belongs to no transaction. Returns the worker that it is to be handed to, if it is another one's.
     fn request(&mut self, request: NewRequest<'_>) -> Option<u16> {
         let method = request.message.method();
+        let transaction = request.transaction();
         let taken = self.with_user(|user, transactions| user.request(transactions, request));
         if let Taken::Elsewhere(worker) = taken {
+            self.handed.note(transaction, worker);
             return Some(worker);
         }
         self.count_request(method.map_or(&b""[..], |method| method.as_bytes()));

@@ -20,6 +20,7 @@ mod connections;
 mod counters;
 mod endpoint;
 mod forwarding;
+mod handed_over;
 mod layered;
 mod layers;
 mod lines;

@@ -1,0 +1,59 @@
+//! Which worker a request was handed to, so that what belongs to its transaction follows: retransmissions, CANCEL and ACK (RFC 3261 §17.2.3). The
+//! reason to hand it over may be gone by then: workers are as busy as others again, or a binding has ended.
+//!
+//! Anybody can send requests, so the memory is bounded, and new ones take the place of old ones. What is not found is decided anew.
+
+use sip::engine::TransactionId;
+
+/// Transactions remembered per worker, 16 bytes each: those of several seconds at the rate of a busy worker.
+const PLACES: usize = 1 << 14;
+
+/// The transactions that a worker has handed over last.
+#[derive(Debug, Default)]
+pub(super) struct HandedOver {
+    /// None before the first.
+    places: Box<[(u64, u16)]>,
+}
+
+impl HandedOver {
+    /// Whether there is none.
+    pub(super) fn is_empty(&self) -> bool {
+        self.places.is_empty()
+    }
+
+    /// A request of this transaction goes to that worker.
+    pub(super) fn note(&mut self, id: TransactionId, worker: u16) {
+        if self.places.is_empty() {
+            self.places = vec![(0, 0); PLACES].into();
+        }
+        self.places[id.0 as usize % PLACES] = (id.0, worker);
+    }
+
+    /// The worker that requests of this transaction went to.
+    pub(super) fn find(&self, id: TransactionId) -> Option<u16> {
+        let (known, worker) = *self.places.get(id.0 as usize % PLACES)?;
+        (known == id.0 && known != 0).then_some(worker)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_last_one_at_a_place_is_known_and_others_are_not() {
+        let mut handed = HandedOver::default();
+        assert_eq!(handed.find(TransactionId(7)), None);
+        handed.note(TransactionId(7), 3);
+        assert_eq!(handed.find(TransactionId(7)), Some(3));
+        assert_eq!(handed.find(TransactionId(8)), None);
+        assert_eq!(handed.find(TransactionId(0)), None, "an empty place");
+        let other = TransactionId(7 + PLACES as u64);
+        assert_eq!(handed.find(other), None);
+        handed.note(other, 1);
+        assert_eq!(
+            (handed.find(TransactionId(7)), handed.find(other)),
+            (None, Some(1))
+        );
+    }
+}
