@@ -119,7 +119,6 @@ impl Builder {
         features.busy_poll = self.busy_poll_of(&made);
         let boards = Arc::clone(&plan.boards);
         let addresses: Vec<IpAddr> = relays.iter().map(|relay| relay.advertised).collect();
-        let certificates = self.certificates.clone();
         let observer = Observer::new(
             boards,
             listeners,
@@ -127,7 +126,7 @@ impl Builder {
             quotas,
             features,
             published,
-            certificates,
+            self.certificates.clone(),
         );
         observer.set_alternates(live.settings.alternates.clone());
         say_what_serves(&observer, workers, &addresses, ports);

@@ -89,6 +89,20 @@ impl Crowd {
         }
     }
 
+    /// These clients get an allocation each, with a channel to a peer that no other client has. Nobody is there.
+    pub(crate) fn allocate_apart(&mut self, clients: std::ops::Range<usize>, watch: Watch<'_>) {
+        for client in clients {
+            self.allocate_only(client, Some(Lifetime(600)), watch);
+            let [high, low] = u16::try_from(client).expect("one of 65,536").to_be_bytes();
+            let peer = SocketAddr::from((Ipv4Addr::new(127, 2, high, low), 4000));
+            let channel = |request: &mut Builder<'_>| {
+                let request = request.push(&ChannelNumber::MIN).expect("room");
+                request.push(&XorPeerAddress(peer)).expect("room");
+            };
+            self.succeed(client, Method::CHANNEL_BIND, &channel, watch);
+        }
+    }
+
     /// This client gets an allocation for so long, or for as long as the server likes.
     pub(crate) fn allocate_only(
         &mut self,
