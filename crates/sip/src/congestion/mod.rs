@@ -18,6 +18,7 @@ mod downstream;
 mod filter;
 mod service_time;
 mod sources;
+mod tu_queue;
 mod upstream;
 
 #[cfg(test)]

@@ -56,26 +56,26 @@ impl Fingerprint {
 
 /// What messages of different branches have in common: a keyed hash, so that others are taken for it with a chance of 2^-62. Its
 /// lowest bits say of what.
-pub(super) type Kinship = NonZeroU64;
+pub(super) type RelatedKey = NonZeroU64;
 
 /// Set in what an INVITE within a dialog and its ACK have in common.
 const WITHIN_DIALOG: u64 = 1;
 /// Set in that of a request that was answered at once.
-const BRIEF: u64 = 2;
+const ANSWERED_AT_ONCE: u64 = 2;
 
 /// Whether this is what an INVITE within a dialog and its ACK have in common.
-pub(super) fn is_within_dialog(kin: Kinship) -> bool {
-    kin.get() & WITHIN_DIALOG != 0
+pub(super) fn is_within_dialog(related: RelatedKey) -> bool {
+    related.get() & WITHIN_DIALOG != 0
 }
 
 /// Whether this is that of a request which was answered at once.
-pub(super) fn is_brief(kin: Kinship) -> bool {
-    kin.get() & BRIEF != 0
+pub(super) fn is_answered_at_once(related: RelatedKey) -> bool {
+    related.get() & ANSWERED_AT_ONCE != 0
 }
 
 /// The same, of a request that was answered at once.
-pub(super) fn brief(kin: Kinship) -> Kinship {
-    kin | BRIEF
+pub(super) fn answered_at_once(related: RelatedKey) -> RelatedKey {
+    related | ANSWERED_AT_ONCE
 }
 
 /// Makes fingerprints.
@@ -146,10 +146,10 @@ impl Matcher {
     /// An INVITE within a dialog and the ACK for its 2xx have this in common: both tags, Call-ID and the number of CSeq. That ACK
     /// has a branch of its own, and its To tag names the transaction which began the dialog (RFC 3261 §13.2.2.4). `None` outside
     /// of a dialog.
-    pub(super) fn by_dialog(&self, message: &Essentials<'_>) -> Option<Kinship> {
+    pub(super) fn by_dialog(&self, message: &Essentials<'_>) -> Option<RelatedKey> {
         let to_tag = message.to_tag?;
-        let kin = self.kinship(message, to_tag, Method::Invite);
-        Kinship::new(kin & !BRIEF | WITHIN_DIALOG)
+        let related = self.related_key(message, to_tag, Method::Invite);
+        RelatedKey::new(related & !ANSWERED_AT_ONCE | WITHIN_DIALOG)
     }
 
     /// A request outside of dialogs that came by two ways has this in common with itself: From tag, Call-ID and CSeq (RFC 3261
@@ -158,17 +158,17 @@ impl Matcher {
         &self,
         message: &Essentials<'_>,
         method: Method<'_>,
-    ) -> Option<Kinship> {
+    ) -> Option<RelatedKey> {
         match message.to_tag {
             Some(_) => None,
             None => {
-                let kin = self.kinship(message, b"", method);
-                Kinship::new(kin & !(WITHIN_DIALOG | BRIEF))
+                let related = self.related_key(message, b"", method);
+                RelatedKey::new(related & !(WITHIN_DIALOG | ANSWERED_AT_ONCE))
             }
         }
     }
 
-    fn kinship(&self, message: &Essentials<'_>, to_tag: &[u8], method: Method<'_>) -> u64 {
+    fn related_key(&self, message: &Essentials<'_>, to_tag: &[u8], method: Method<'_>) -> u64 {
         let from_tag = message.from_tag.unwrap_or_default();
         let mut hasher = self.ack_key.fingerprint();
         let method = method.as_bytes();

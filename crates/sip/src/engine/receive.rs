@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 use super::Engine;
 use super::compose;
 use super::error::DropReason;
-use super::key::{Fingerprint, Kinship, ServerKey, TransactionId};
+use super::key::{Fingerprint, RelatedKey, ServerKey, TransactionId};
 use super::output::{Mark, Origin};
 use super::received::{Ack, NewRequest, Received};
 use super::reply::Reply;
@@ -117,7 +117,7 @@ impl Engine {
         request.origin = self.origin_of(&request.essentials, method);
         if request
             .origin
-            .is_some_and(|origin| self.servers.find_kin(origin).is_some())
+            .is_some_and(|origin| self.servers.find_related(origin).is_some())
         {
             // A full table leaves it without an answer; it will come again.
             let _ = self.answer_briefly(now, &request, &Reply::new(482));
@@ -144,9 +144,9 @@ impl Engine {
 
     /// By what a UAS finds a request that it has already, by another way, and is at (RFC 3261 §8.2.2.2). `None` if there is none to
     /// be found. A proxy forwards them all.
-    fn origin_of(&self, request: &Essentials<'_>, method: Method<'_>) -> Option<Kinship> {
+    fn origin_of(&self, request: &Essentials<'_>, method: Method<'_>) -> Option<RelatedKey> {
         let asks = self.config.rules.element == Element::UserAgent
-            && self.servers.has_kin()
+            && self.servers.has_related()
             && method != Method::Cancel;
         asks.then(|| self.matcher.by_origin(request, method))
             .flatten()
@@ -333,10 +333,10 @@ impl Engine {
     }
 
     fn invite_within(&mut self, ack: &Essentials<'_>) -> Option<ServerKey> {
-        if !self.servers.has_kin_within_dialogs() {
+        if !self.servers.has_invites_within_dialogs() {
             return None;
         }
-        let slot = self.servers.find_kin(self.matcher.by_dialog(ack)?)?;
+        let slot = self.servers.find_related(self.matcher.by_dialog(ack)?)?;
         let (generation, _) = self.servers.slab.at(slot)?;
         Some(ServerKey { slot, generation })
     }

@@ -3,7 +3,7 @@
 use std::net::SocketAddr;
 
 use super::error::DropReason;
-use super::key::{ClientKey, Fingerprint, Kinship, ServerKey, TransactionId};
+use super::key::{ClientKey, Fingerprint, RelatedKey, ServerKey, TransactionId};
 use super::output::Mark;
 use crate::build::{Answerable, Stamp};
 use crate::flow::Flow;
@@ -25,7 +25,7 @@ pub struct NewRequest<'m> {
     pub(super) essentials: Essentials<'m>,
     pub(super) fingerprint: Fingerprint,
     /// By what its double was looked for, if it was.
-    pub(super) origin: Option<Kinship>,
+    pub(super) origin: Option<RelatedKey>,
 }
 
 impl<'m> NewRequest<'m> {

@@ -4,7 +4,7 @@ use std::net::SocketAddr;
 
 use super::compose::{self, Layout};
 use super::error::{AcceptError, RespondError};
-use super::key::{Kinship, ServerKey, brief};
+use super::key::{RelatedKey, ServerKey, answered_at_once};
 use super::output::{Event, Mark, Origin, SendTo, ServerFailure};
 use super::received::{Ack, NewRequest, Received, reply_address};
 use super::reply::{Content, Reply};
@@ -196,9 +196,9 @@ impl Engine {
             return Err(AcceptError::Ack);
         }
         let reliable = request.flow.carrier.is_reliable();
-        let kin = match found {
-            ByOthers::Yes => self.kin_of(request, method),
-            ByOthers::Lately => self.kin_of(request, method).map(brief),
+        let related = match found {
+            ByOthers::Yes => self.related_key_of(request, method),
+            ByOthers::Lately => self.related_key_of(request, method).map(answered_at_once),
             ByOthers::No => None,
         };
         let dialog = match compose::begins_dialog(method) {
@@ -217,13 +217,13 @@ impl Engine {
             response: None,
             target_len: 0,
             dialog,
-            kin,
+            related,
             reports_load: self.reports_load(&request.via),
             standing,
         }))
     }
 
-    fn kin_of(&self, request: &NewRequest<'_>, method: Method<'_>) -> Option<Kinship> {
+    fn related_key_of(&self, request: &NewRequest<'_>, method: Method<'_>) -> Option<RelatedKey> {
         let message = &request.essentials;
         let origin = request.origin;
         let origin = origin.or_else(|| self.matcher.by_origin(message, method));

@@ -5,9 +5,9 @@ use std::net::SocketAddr;
 use hashbrown::HashTable;
 
 use super::compose::Layout;
-use super::key::{Fingerprint, Kinship, ServerKey};
-use super::kin::Kin;
+use super::key::{Fingerprint, RelatedKey, ServerKey};
 use super::output::Mark;
+use super::related::Related;
 use super::room::{Room, Standing};
 use super::slab::Slab;
 use super::store::Cell;
@@ -45,7 +45,7 @@ pub(super) struct Server {
     pub(super) dialog: u64,
     /// By what a message with another branch finds it: the ACK for the 2xx of an INVITE within a dialog, or the same request,
     /// come by another way.
-    pub(super) kin: Option<Kinship>,
+    pub(super) related: Option<RelatedKey>,
     /// Whether it is finished, for [`Room`].
     pub(super) standing: Standing,
 }
@@ -56,7 +56,7 @@ pub(super) struct Servers {
     pub(super) slab: Slab<Server>,
     index: HashTable<u32>,
     /// Those that messages with other branches may ask for.
-    kin: Kin,
+    related: Related,
     pub(super) wheel: Wheel,
     pub(super) room: Room,
 }
@@ -66,7 +66,7 @@ impl Servers {
         Servers {
             slab: Slab::new(),
             index: HashTable::new(),
-            kin: Kin::new(),
+            related: Related::new(),
             wheel: Wheel::new(),
             room: Room::new(key),
         }
@@ -82,23 +82,23 @@ impl Servers {
     }
 
     /// The transaction that has this in common with a message of another branch.
-    pub(super) fn find_kin(&self, kin: Kinship) -> Option<u32> {
-        self.kin.find(&self.slab, kin)
+    pub(super) fn find_related(&self, related: RelatedKey) -> Option<u32> {
+        self.related.find(&self.slab, related)
     }
 
     /// Whether there are any that could be found so.
-    pub(super) fn has_kin(&self) -> bool {
-        self.kin.has_any()
+    pub(super) fn has_related(&self) -> bool {
+        self.related.has_any()
     }
 
     /// Whether any of those is an INVITE within a dialog.
-    pub(super) fn has_kin_within_dialogs(&self) -> bool {
-        self.kin.has_within_dialogs()
+    pub(super) fn has_invites_within_dialogs(&self) -> bool {
+        self.related.has_within_dialogs()
     }
 
     pub(super) fn insert(&mut self, server: Server) -> ServerKey {
         let fingerprint = server.fingerprint;
-        let kin = server.kin;
+        let related = server.related;
         let deadline = server.machine.deadline();
         let (slot, generation) = self.slab.insert(server);
         let slab = &self.slab;
@@ -107,8 +107,8 @@ impl Servers {
                 .map_or(0, |server| hash(server.fingerprint))
         };
         self.index.insert_unique(hash(fingerprint), slot, rehash);
-        if let Some(kin) = kin {
-            self.kin.insert(&self.slab, kin, slot);
+        if let Some(related) = related {
+            self.related.insert(&self.slab, related, slot);
         }
         self.wheel.set(slot, deadline);
         ServerKey { slot, generation }
@@ -124,8 +124,8 @@ impl Servers {
         if let Ok(entry) = entry {
             entry.remove();
         }
-        if let Some(kin) = server.kin {
-            self.kin.remove(kin, slot);
+        if let Some(related) = server.related {
+            self.related.remove(related, slot);
         }
         Some(server)
     }
@@ -156,7 +156,7 @@ impl Servers {
             slab.peek(*slot)
                 .map_or(0, |server| hash(server.fingerprint))
         });
-        bytes += self.kin.give_back(slab);
+        bytes += self.related.give_back(slab);
         bytes
     }
 

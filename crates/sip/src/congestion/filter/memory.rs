@@ -1,6 +1,6 @@
 //! What was dropped, remembered without being kept: one generation of a Bloom filter.
 
-/// Bits of one generation, as a power of two: 2 MiB, as much as a processor's second-level cache.
+/// Bits of one generation, as a power of two: 2 MiB for a million requests.
 const BITS: u32 = 24;
 const WORDS: usize = 1 << (BITS - 6);
 /// Hashes of each member: with four, a full generation mistakes one new request in 400 for one of its members.

@@ -12,8 +12,8 @@
 //!   the weight of a peer. Levels are set every [`TICK`] from what was asked for and what the worker can accept and refuse.
 //! - A hash of source and first bytes decides, so a retransmission has the fate of the first attempt. Its key is new each time the
 //!   filter begins.
-//! - What was dropped is remembered ([`Memory`]), and stays dropped until there is time. Without that, in virtual time, 37 % of the
-//!   calls that began one second after an overload were answered within 200 ms; with it more than 97 %.
+//! - What was dropped is remembered ([`Memory`]), and stays dropped until there is time. In the simulation at 5 times the capacity, without
+//!   memory goodput fell from 96 to 86 %, and after the overload 28 % of the requests were answered within 200 ms in place of 99.6 %.
 
 mod memory;
 mod new_work;
@@ -28,22 +28,22 @@ use self::new_work::NewWork;
 use super::sources::{PLACES, Peers};
 use crate::{HashKey, Mono};
 
-/// How often shares are set: half a retransmission interval is 250 ms, and 50 ms of work at 20 us are enough requests to count.
+/// How often shares are set: ten times before the first retransmission (T1 = 500 ms), and seldom enough that each tick has requests to count.
 pub(super) const TICK: Duration = Duration::from_millis(50);
 /// A threshold that lets everything pass.
 const EVERYTHING: u16 = u16::MAX;
 /// Bytes that are hashed: the start line and the topmost Via with its branch, mostly From and Call-ID.
 const HASHED: usize = 256;
-/// How long dropped requests are remembered at least, without room for only 8 s: an INVITE comes again after up to 16 s
+/// How long dropped requests are remembered, unless there are more than a million: an INVITE comes again after up to 16 s
 /// (RFC 3261 §17.1.1.2: T1 * 32), and whatever comes again is remembered anew.
 const MEMORY: Duration = Duration::from_secs(16);
 /// For so long after the last drop the filter remembers: transactions end after 64 * T1 (RFC 3261 §17.1, timers B and F).
 const AFTERMATH: Duration = Duration::from_secs(32);
-/// The share of remembered requests grows by this in each tick in which the worker is calm, twentyfold in a second ..
+/// The share of remembered requests grows by this in each tick in which the worker is calm, eightyfold in a second ..
 const AGAIN_GROWTH: f64 = 1.25;
-/// .. from this, a quarter of a percent of at most hundred times the capacity ..
+/// .. from this: with a hundred times the capacity of retransmissions, what passes first is less than half of it ..
 const AGAIN_FIRST: f64 = 1.0 / 256.0;
-/// .. and in each tick in which it is not, it is cut to this: four ticks after a wave came it is as good as nothing.
+/// .. and in each tick with refusals it is cut to this: four ticks after a wave came, one in 256 passes.
 const AGAIN_CUT: f64 = 0.25;
 /// The weight of one tick in the averages: their delay of about three ticks is as long as the queue.
 const AVERAGING: f64 = 0.3;

@@ -5,7 +5,7 @@
 
 use hashbrown::HashTable;
 
-use super::key::{Kinship, brief, is_brief, is_within_dialog};
+use super::key::{RelatedKey, answered_at_once, is_answered_at_once, is_within_dialog};
 use super::servers::Server;
 use super::slab::Slab;
 
@@ -16,29 +16,29 @@ const NONE: u32 = u32::MAX;
 
 /// The tables.
 #[derive(Debug)]
-pub(super) struct Kin {
+pub(super) struct Related {
     exact: HashTable<u32>,
     /// How many of these are INVITEs within a dialog.
     within_dialogs: usize,
     /// Empty until there is one.
     latest: Box<[u32]>,
     /// Transactions that may be among the latest.
-    brief: usize,
+    answered_at_once: usize,
 }
 
-impl Kin {
-    pub(super) fn new() -> Kin {
-        Kin {
+impl Related {
+    pub(super) fn new() -> Related {
+        Related {
             exact: HashTable::new(),
             within_dialogs: 0,
             latest: Box::default(),
-            brief: 0,
+            answered_at_once: 0,
         }
     }
 
     /// Whether there are any to be found.
     pub(super) fn has_any(&self) -> bool {
-        self.brief > 0 || !self.exact.is_empty()
+        self.answered_at_once > 0 || !self.exact.is_empty()
     }
 
     /// Whether any of them is an INVITE within a dialog.
@@ -47,52 +47,52 @@ impl Kin {
     }
 
     /// The transaction that has this in common with a message of another branch.
-    pub(super) fn find(&self, slab: &Slab<Server>, kin: Kinship) -> Option<u32> {
-        let is = |slot: u32, kin| of(slab, slot) == Some(kin);
-        let exact = self.exact.find(kin.get(), |slot| is(*slot, kin));
+    pub(super) fn find(&self, slab: &Slab<Server>, related: RelatedKey) -> Option<u32> {
+        let is = |slot: u32, related| of(slab, slot) == Some(related);
+        let exact = self.exact.find(related.get(), |slot| is(*slot, related));
         exact.copied().or_else(|| {
-            let slot = *self.latest.get(place(kin))?;
-            is(slot, brief(kin)).then_some(slot)
+            let slot = *self.latest.get(place(related))?;
+            is(slot, answered_at_once(related)).then_some(slot)
         })
     }
 
-    pub(super) fn insert(&mut self, slab: &Slab<Server>, kin: Kinship, slot: u32) {
-        if is_brief(kin) {
+    pub(super) fn insert(&mut self, slab: &Slab<Server>, related: RelatedKey, slot: u32) {
+        if is_answered_at_once(related) {
             if self.latest.is_empty() {
                 self.latest = vec![NONE; PLACES].into();
             }
-            if let Some(place) = self.latest.get_mut(place(kin)) {
+            if let Some(place) = self.latest.get_mut(place(related)) {
                 *place = slot;
             }
-            self.brief += 1;
+            self.answered_at_once += 1;
             return;
         }
-        let rehash = |slot: &u32| of(slab, *slot).map_or(0, Kinship::get);
-        self.exact.insert_unique(kin.get(), slot, rehash);
-        self.within_dialogs += usize::from(is_within_dialog(kin));
+        let rehash = |slot: &u32| of(slab, *slot).map_or(0, RelatedKey::get);
+        self.exact.insert_unique(related.get(), slot, rehash);
+        self.within_dialogs += usize::from(is_within_dialog(related));
     }
 
-    pub(super) fn remove(&mut self, kin: Kinship, slot: u32) {
-        if is_brief(kin) {
-            self.brief -= 1;
-        } else if let Ok(entry) = self.exact.find_entry(kin.get(), |other| *other == slot) {
+    pub(super) fn remove(&mut self, related: RelatedKey, slot: u32) {
+        if is_answered_at_once(related) {
+            self.answered_at_once -= 1;
+        } else if let Ok(entry) = self.exact.find_entry(related.get(), |other| *other == slot) {
             entry.remove();
-            self.within_dialogs -= usize::from(is_within_dialog(kin));
+            self.within_dialogs -= usize::from(is_within_dialog(related));
         }
     }
 
     /// Gives back what is much too large. Returns how many bytes that is.
     pub(super) fn give_back(&mut self, slab: &Slab<Server>) -> usize {
         super::servers::shrink(&mut self.exact, |slot| {
-            of(slab, *slot).map_or(0, Kinship::get)
+            of(slab, *slot).map_or(0, RelatedKey::get)
         })
     }
 }
 
-fn of(slab: &Slab<Server>, slot: u32) -> Option<Kinship> {
-    slab.peek(slot)?.kin
+fn of(slab: &Slab<Server>, slot: u32) -> Option<RelatedKey> {
+    slab.peek(slot)?.related
 }
 
-fn place(kin: Kinship) -> usize {
-    (kin.get() >> 2) as usize % PLACES
+fn place(related: RelatedKey) -> usize {
+    (related.get() >> 2) as usize % PLACES
 }
