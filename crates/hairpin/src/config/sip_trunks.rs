@@ -6,16 +6,20 @@ use super::diagnostics::{Diagnostic, Report};
 use super::network::Network;
 use super::node::{Node, Raw};
 use super::schema::Settings;
-use super::setting::{List, Setting, wrong_type};
+use super::setting::{Bounded, List, Setting, wrong_type};
 use super::walk::unknown_key;
 
 /// One trunk, each value with its place.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Written {
     addresses: List<Network>,
+    weight: Option<Weight>,
 }
 
-const FIELDS: [&str; 1] = ["addresses"];
+/// The share of the capacity in an overload.
+type Weight = Bounded<1, 1000>;
+
+const FIELDS: [&str; 2] = ["addresses", "weight"];
 
 const EXAMPLE: &str = "write it like { addresses = [\"192.0.2.7\"] }";
 
@@ -33,6 +37,7 @@ impl Setting for Written {
             let value = Node::toml(source, value);
             match &name.get_ref()[..] {
                 "addresses" => trunk.addresses = List::read(&value, report).unwrap_or_default(),
+                "weight" => trunk.weight = Weight::read(&value, report),
                 _ => report.push(unknown_key(source, name, "a trunk", &FIELDS, &[])),
             }
         }
@@ -43,7 +48,14 @@ impl Setting for Written {
     }
 
     fn write(&self, reveal: bool) -> String {
-        format!("{{ addresses = {} }}", self.addresses.write(reveal))
+        let addresses = self.addresses.write(reveal);
+        match &self.weight {
+            Some(weight) => format!(
+                "{{ addresses = {addresses}, weight = {} }}",
+                weight.write(reveal)
+            ),
+            None => format!("{{ addresses = {addresses} }}"),
+        }
     }
 }
 
@@ -54,6 +66,7 @@ pub(super) fn resolve(settings: &Settings) -> Option<Vec<Trunk>> {
         let networks = super::values(trunk.addresses).into_iter();
         Trunk {
             addresses: networks.map(|network| network.0).collect(),
+            weight: trunk.weight.map_or(1, |weight| weight.0 as u16),
         }
     };
     Some(trunks.map(of).collect())

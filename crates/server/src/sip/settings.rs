@@ -119,6 +119,8 @@ impl Default for SipSettings {
 pub struct Trunk {
     /// Where it sends from and is sent to.
     pub addresses: Vec<IpNet>,
+    /// Its share of the capacity in an overload, by address, where all sources that are no trunk have 1 together; 0 counts as 1.
+    pub weight: u16,
 }
 
 /// The settings with what they are shared with: what a worker is told.
@@ -161,9 +163,23 @@ impl Orders {
         sip::congestion::Config {
             enabled: !self.settings.tolerance.is_zero(),
             tolerance: self.settings.tolerance,
-            peers: self.settings.peers.clone(),
+            peers: self.peers(),
             ..Default::default()
         }
+    }
+
+    /// The networks that have a share of their own: those of the trunks, then others.
+    fn peers(&self) -> Vec<sip::congestion::Peer> {
+        let trunks = self.settings.trunks.iter();
+        let trunks = trunks.flat_map(|trunk| {
+            let of = |network: &IpNet| sip::congestion::Peer {
+                address: network.addr(),
+                prefix: network.prefix_len(),
+                weight: trunk.weight,
+            };
+            trunk.addresses.iter().map(of)
+        });
+        trunks.chain(self.settings.peers.iter().copied()).collect()
     }
 
     /// The most bytes that one message can have.
