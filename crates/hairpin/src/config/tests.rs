@@ -590,6 +590,9 @@ inbound = \"anyone\"
 name = \"example.net\"
 [[sip.trunk]]
 addresses = [\"192.0.2.7\", \"2001:db8::/32\"]
+weight = 3
+[[sip.trunk]]
+addresses = [\"192.0.2.8\"]
 ";
     let loaded = load_file(text);
     let sip = loaded.config.as_ref().expect("no fault").sip.clone();
@@ -605,6 +608,7 @@ addresses = [\"192.0.2.7\", \"2001:db8::/32\"]
         .map(ToString::to_string)
         .collect();
     assert_eq!(networks, ["192.0.2.7/32", "2001:db8::/32"]);
+    assert_eq!((sip.trunks[0].weight, sip.trunks[1].weight), (3, 1));
     assert!(sip.record_route);
     assert_eq!(sip.registrar.default_expires, 600);
     assert_eq!(sip.registrar.min_expires, 60);

@@ -90,6 +90,7 @@ impl Endpoint {
         config.most_servers = orders.share(settings.transactions);
         config.most_clients = config.most_servers;
         config.redirects_responses = true;
+        config.maddr_of_peers_only = !settings.domains.is_empty();
         // Kamailio may be the next hop.
         config.offers_rate_control = false;
         config.sent_by = (0..)
@@ -140,6 +141,8 @@ impl Endpoint {
     pub(super) fn obey(&mut self, orders: Arc<Orders>) {
         self.engine.configure_congestion(orders.congestion());
         self.engine.configure_rules(User::rules(&orders.settings));
+        self.engine
+            .configure_maddr(!orders.settings.domains.is_empty());
         self.user.obey(&orders);
         self.requests.obey(&orders);
         self.orders = orders;

@@ -38,6 +38,15 @@ impl Peer {
         (bits & mask(length), length)
     }
 
+    /// Whether an address is in its network.
+    #[must_use]
+    pub fn has(&self, address: IpAddr) -> bool {
+        self.contains(match address {
+            IpAddr::V4(v4) => v4.to_ipv6_mapped().to_bits(),
+            IpAddr::V6(v6) => v6.to_bits(),
+        })
+    }
+
     fn contains(&self, address: u128) -> bool {
         let (network, length) = self.network();
         address & mask(length) == network

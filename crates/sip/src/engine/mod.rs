@@ -352,6 +352,11 @@ impl Engine {
         self.controller.configure(config);
     }
 
+    /// Changes [`Config::maddr_of_peers_only`], while running.
+    pub fn configure_maddr(&mut self, of_peers_only: bool) {
+        self.config.maddr_of_peers_only = of_peers_only;
+    }
+
     /// Changes what is refused for its form, while running.
     pub fn configure_rules(&mut self, rules: Rules<'static>) {
         self.config.rules = rules;

@@ -103,7 +103,7 @@ impl Engine {
         self.note_alias(flow, &via);
         let mut request = NewRequest {
             message,
-            via,
+            via: self.steering(flow, &via),
             flow: *flow,
             essentials,
             fingerprint,
@@ -127,6 +127,18 @@ impl Engine {
             return Received::Refused(503);
         }
         Received::Request(request)
+    }
+
+    /// A Via as far as it says where responses go: without `maddr`, if that counts for peers alone and its sender is none. The text of the
+    /// Via stays.
+    fn steering<'m>(&self, flow: &Flow, via: &Via<'m>) -> Via<'m> {
+        let mut via = *via;
+        if via.maddr.is_some() && self.config.maddr_of_peers_only {
+            let source = flow.remote.ip();
+            let mut peers = self.controller.peers().iter();
+            via.maddr = via.maddr.filter(|_| peers.any(|peer| peer.has(source)));
+        }
+        via
     }
 
     /// RFC 5923 §8.2: requests may come back by the connection that brings this one, if its Via asks for it. The address is where it
@@ -363,7 +375,7 @@ impl Engine {
             return self.drop_message(DropReason::NoReturnPath);
         };
         self.stats.count_sent(refusal.code);
-        let to = Engine::scanned_reply(flow, via);
+        let to = Engine::scanned_reply(flow, &self.steering(flow, via));
         let reports_load = self.reports_load(via);
         self.send_response(to, Origin::Nobody, length, reports_load);
         Received::Refused(refusal.code)
@@ -394,7 +406,7 @@ impl Engine {
             return false;
         };
         self.stats.count_sent(reply.code());
-        let to = Engine::scanned_reply(flow, via);
+        let to = Engine::scanned_reply(flow, &self.steering(flow, via));
         let reports_load = self.reports_load(via);
         self.send_response(to, Origin::Nobody, length, reports_load);
         true

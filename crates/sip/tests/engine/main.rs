@@ -5,6 +5,7 @@ mod chaos;
 mod congestion;
 mod forged;
 mod invite;
+mod maddr;
 mod memory;
 mod merged;
 mod network;
