@@ -105,7 +105,11 @@ impl Object {
     pub(crate) fn own_map(&self, name: &'static str) -> Result<OwnedFd, BpfError> {
         let data = match self.ebpf.map(name) {
             Some(
-                Map::Array(data) | Map::HashMap(data) | Map::PerCpuArray(data) | Map::LpmTrie(data),
+                Map::Array(data)
+                | Map::HashMap(data)
+                | Map::PerCpuArray(data)
+                | Map::LpmTrie(data)
+                | Map::ReusePortSockArray(data),
             ) => data,
             _ => return Err(BpfError::Missing(name)),
         };

@@ -3,7 +3,7 @@
 //! ```text
 //!              ┌─ entry for the 5-tuple ──▶ slot ──▶ SOCKETS[slot]
 //!  datagram ───┤
-//!              └─ none ──▶ the kernel's hash, as without the program
+//!              └─ none ──▶ the kernel's hash, as without the program; during an upgrade, the active process
 //! ```
 //! One program, one table of sockets and one of flows serve all groups: a slot is one socket of one group. The table of flows is
 //! a plain hash, so that an entry stays until it is removed; when it is full, [`Flows::insert`] says so and the flow goes on
@@ -12,8 +12,12 @@
 use std::net::{IpAddr, SocketAddr};
 use std::os::fd::{AsFd, AsRawFd};
 
-use aya::maps::{HashMap, MapData, MapError, ReusePortSockArray};
+use aya::maps::{HashMap, Map, MapData, MapError, ReusePortSockArray};
 use aya::programs::SkReuseport;
+
+mod tables;
+
+pub use tables::{Process, SLOTS, SlotRange, Tables};
 
 use crate::BpfError;
 use crate::object::Object;
@@ -34,13 +38,13 @@ pub struct Steering {
 }
 
 impl Steering {
-    /// Loads the program with room for so many sockets and flows.
+    /// Loads the program with room for so many sockets, but at least [`SLOTS`], and so many flows.
     ///
     /// # Errors
     /// When the kernel refuses: without CAP_BPF and CAP_NET_ADMIN, or before Linux 5.1.
     pub fn load(sockets: u32, flows: u32) -> Result<Steering, BpfError> {
         let bytes = aya::include_bytes_aligned!("../objects/steer.o");
-        let sizes = [("SOCKETS", sockets.max(1)), ("FLOWS", flows.max(1))];
+        let sizes = [("SOCKETS", sockets.max(SLOTS)), ("FLOWS", flows.max(1))];
         let mut object = Object::load("steer", bytes, &sizes)?;
         object.load_program("steer", NEEDS, SkReuseport::load)?;
         Ok(Steering { object })
@@ -74,6 +78,16 @@ impl Steering {
         Ok(Flows {
             table: self.object.own_hash("FLOWS")?,
         })
+    }
+
+    /// Handles to all maps, which another process can use as well.
+    ///
+    /// # Errors
+    /// When no file descriptor is left.
+    pub fn tables(&self) -> Result<Tables, BpfError> {
+        let [sockets, flows, listeners, active] =
+            ["SOCKETS", "FLOWS", "LISTENERS", "ACTIVE"].map(|name| self.object.own_map(name));
+        Tables::from_fds([sockets?, flows?, listeners?, active?])
     }
 }
 
@@ -113,6 +127,25 @@ pub struct Flows {
 }
 
 impl Flows {
+    /// The table behind a map.
+    fn of(map: Map) -> Result<Flows, BpfError> {
+        Ok(Flows {
+            table: map.try_into()?,
+        })
+    }
+
+    /// Removes the entries that name a slot of this range: of a process that has ended. Walks the table. Returns how many there were.
+    pub fn remove_all(&mut self, slots: SlotRange) -> usize {
+        let range = slots.first..slots.first.saturating_add(slots.count);
+        let names_one = |entry: Result<(Key, u32), MapError>| {
+            let (key, slot) = entry.ok()?;
+            range.contains(&slot).then_some(key)
+        };
+        let keys: Vec<Key> = self.table.iter().filter_map(names_one).collect();
+        let removed = keys.iter().filter(|key| self.table.remove(key).is_ok());
+        removed.count()
+    }
+
     /// Sends a flow that has no entry to the socket in `slot`, from the next datagram on.
     ///
     /// # Errors

@@ -6,7 +6,7 @@ use std::net::{IpAddr, SocketAddr, UdpSocket};
 use std::os::fd::{AsRawFd, FromRawFd};
 use std::time::{Duration, Instant};
 
-use hairpin_bpf::steer::{Flow, Flows, InsertError, Steering};
+use hairpin_bpf::steer::{Flow, Flows, InsertError, Process, SlotRange, Steering, Tables};
 
 const WORKERS: u32 = 4;
 
@@ -232,4 +232,77 @@ fn the_program_goes_on_when_its_loader_is_gone() {
         .insert(&flow(&client, to), target as u32)
         .expect("room");
     assert_eq!(lands(&client, to, &group), target);
+}
+
+/// Handles of a second process to the maps.
+fn copies(tables: &Tables) -> Tables {
+    let fds = tables
+        .fds()
+        .map(|fd| fd.try_clone_to_owned().expect("a descriptor"));
+    Tables::from_fds(fds).expect("the same maps")
+}
+
+fn two_processes_share_a_group(listen: &str, from: &str, to_ip: &str) {
+    let (mut steering, mut flows) = loaded(1, 64);
+    let old = group(&mut steering, 0, listen);
+    let bound = old[0].local_addr().expect("bound");
+    let to = SocketAddr::new(to_ip.parse().expect("an address"), bound.port());
+    let mut tables = copies(&steering.tables().expect("maps"));
+    let range = |first| SlotRange {
+        first,
+        count: WORKERS,
+    };
+    tables
+        .set_listener(bound, Process::Even, range(0))
+        .expect("room");
+    tables.activate(Some(Process::Even)).expect("written");
+    // The sockets of the new process get nothing before it is their turn.
+    let new: Vec<UdpSocket> = (0..WORKERS).map(|_| listener(bound)).collect();
+    for (slot, socket) in (WORKERS..).zip(&new) {
+        tables.set_socket(slot, socket).expect("a slot");
+    }
+    tables
+        .set_listener(bound, Process::Odd, range(WORKERS))
+        .expect("room");
+    let clients: Vec<UdpSocket> = (0..64).map(|_| client(from)).collect();
+    for client in &clients {
+        lands(client, to, &old);
+    }
+    assert!(arrived(&new).is_empty());
+    // Whoever has an entry stays; all others are the new process's.
+    flows.insert(&flow(&clients[0], to), 3).expect("room");
+    tables.activate(Some(Process::Odd)).expect("written");
+    assert_eq!(lands(&clients[0], to, &old), 3);
+    let mut seen = [0; WORKERS as usize];
+    for client in &clients[1..] {
+        seen[lands(client, to, &new)] += 1;
+    }
+    assert!(seen.iter().all(|count| *count > 0), "{seen:?}");
+    assert!(arrived(&old).is_empty());
+    // The new process dies: what remains of the group gets everything, before and after it is told.
+    drop(new);
+    lands(&clients[1], to, &old);
+    tables.activate(Some(Process::Even)).expect("written");
+    lands(&clients[1], to, &old);
+    tables.forget_listeners(Process::Odd).expect("written");
+    lands(&clients[1], to, &old);
+    assert_eq!(flows.remove_all(range(0)), 1);
+    assert_eq!(flows.count(), 0);
+}
+
+#[test]
+fn during_an_upgrade_the_active_process_gets_what_has_no_entry() {
+    two_processes_share_a_group("127.0.0.1:0", "127.0.0.1", "127.0.0.1");
+    two_processes_share_a_group("[::1]:0", "::1", "::1");
+    two_processes_share_a_group("0.0.0.0:0", "127.0.0.1", "127.0.0.7");
+}
+
+#[test]
+fn maps_of_another_kind_are_refused() {
+    let (steering, _flows) = loaded(1, 8);
+    let tables = steering.tables().expect("maps");
+    let [sockets, flows, listeners, active] = tables
+        .fds()
+        .map(|fd| fd.try_clone_to_owned().expect("a descriptor"));
+    assert!(Tables::from_fds([flows, sockets, listeners, active]).is_err());
 }
