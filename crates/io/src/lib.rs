@@ -32,6 +32,7 @@ pub mod memory;
 pub mod netlink;
 mod netns;
 mod offloads;
+pub mod passing;
 mod pipe;
 mod poll;
 pub mod process;

@@ -17,6 +17,7 @@ pub(crate) mod memory;
 pub(crate) mod mount;
 pub(crate) mod netlink;
 pub(crate) mod netns;
+pub(crate) mod passing;
 pub(crate) mod pipe;
 pub(crate) mod recv;
 pub(crate) mod rlimit;
