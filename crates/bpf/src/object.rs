@@ -117,6 +117,18 @@ impl Object {
         descriptor.map_err(BpfError::Descriptor)
     }
 
+    /// Another handle to the loaded program of this name.
+    ///
+    /// # Errors
+    /// [`BpfError::Missing`], or when no file descriptor is left.
+    pub(crate) fn own_program(&self, name: &'static str) -> Result<OwnedFd, BpfError> {
+        let program = self.ebpf.program(name).ok_or(BpfError::Missing(name))?;
+        let fd = program.fd()?;
+        fd.as_fd()
+            .try_clone_to_owned()
+            .map_err(BpfError::Descriptor)
+    }
+
     /// Another handle to the hash map of this name, which does not borrow the object.
     ///
     /// # Errors

@@ -80,14 +80,15 @@ impl Steering {
         })
     }
 
-    /// Handles to all maps, which another process can use as well.
+    /// Handles to the program and its maps, which another process can use as well.
     ///
     /// # Errors
     /// When no file descriptor is left.
     pub fn tables(&self) -> Result<Tables, BpfError> {
         let [sockets, flows, listeners, active] =
             ["SOCKETS", "FLOWS", "LISTENERS", "ACTIVE"].map(|name| self.object.own_map(name));
-        Tables::from_fds([sockets?, flows?, listeners?, active?])
+        let program = self.object.own_program("steer")?;
+        Tables::from_fds([sockets?, flows?, listeners?, active?, program])
     }
 }
 
@@ -134,14 +135,14 @@ impl Flows {
         })
     }
 
-    /// Removes the entries that name a slot of this range: of a process that has ended. Walks the table. Returns how many there were.
-    pub fn remove_all(&mut self, slots: SlotRange) -> usize {
+    /// Removes the entries that name no slot of this range, because their process has ended. Walks the table. Returns how many there were.
+    pub fn retain(&mut self, slots: SlotRange) -> usize {
         let range = slots.first..slots.first.saturating_add(slots.count);
-        let names_one = |entry: Result<(Key, u32), MapError>| {
+        let names_another = |entry: Result<(Key, u32), MapError>| {
             let (key, slot) = entry.ok()?;
-            range.contains(&slot).then_some(key)
+            (!range.contains(&slot)).then_some(key)
         };
-        let keys: Vec<Key> = self.table.iter().filter_map(names_one).collect();
+        let keys: Vec<Key> = self.table.iter().filter_map(names_another).collect();
         let removed = keys.iter().filter(|key| self.table.remove(key).is_ok());
         removed.count()
     }

@@ -116,6 +116,25 @@ impl<const KEY: usize, const VALUE: usize> RawMap<KEY, VALUE> {
     }
 }
 
+/// Lets a loaded program choose in the SO_REUSEPORT group of a socket.
+pub(crate) fn attach_reuseport(socket: BorrowedFd<'_>, program: BorrowedFd<'_>) -> io::Result<()> {
+    let number = program.as_raw_fd();
+    // SAFETY: the kernel reads one integer, which the pointer leads to.
+    let done = unsafe {
+        libc::setsockopt(
+            socket.as_raw_fd(),
+            libc::SOL_SOCKET,
+            libc::SO_ATTACH_REUSEPORT_EBPF,
+            (&raw const number).cast(),
+            size_of::<libc::c_int>() as libc::socklen_t,
+        )
+    };
+    if done < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    Ok(())
+}
+
 /// Attaches a loaded program to an interface of the calling thread's network namespace, until the descriptor is closed.
 pub(crate) fn link(
     program: BorrowedFd<'_>,

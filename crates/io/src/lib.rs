@@ -43,6 +43,7 @@ mod send;
 mod signals;
 mod sizes;
 mod socket;
+pub mod stdio;
 mod sys;
 pub mod sysctl;
 pub mod sysfs;

@@ -142,6 +142,16 @@ impl TcpConnection {
         })
     }
 
+    /// A connection that is open already: another process has accepted it.
+    ///
+    /// # Errors
+    /// What `setsockopt` or `fcntl` returns, for a descriptor that is no TCP socket.
+    pub fn from_open(fd: OwnedFd) -> io::Result<TcpConnection> {
+        let connection = TcpConnection::new(fd)?;
+        connection.stream.set_nonblocking(true)?;
+        Ok(connection)
+    }
+
     /// Begins to connect, from `local` if it is given (port 0: any). The connection is made, or has failed, when it becomes
     /// writable: ask [`TcpConnection::take_error`] then.
     ///
@@ -271,6 +281,12 @@ impl TcpConnection {
     /// What `getpeername` returns: `NotConnected` while it is being made.
     pub fn peer_addr(&self) -> io::Result<SocketAddr> {
         self.stream.peer_addr()
+    }
+}
+
+impl From<TcpConnection> for OwnedFd {
+    fn from(connection: TcpConnection) -> OwnedFd {
+        connection.stream.into()
     }
 }
 

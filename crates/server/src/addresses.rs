@@ -168,6 +168,17 @@ impl RelayAddresses {
         u8::try_from(at).ok().map(RelayIndex)
     }
 
+    /// An address of this host, as peers know it if relays are bound to it.
+    pub(crate) fn advertised(&self, address: SocketAddr) -> SocketAddr {
+        let entry = self
+            .entries
+            .iter()
+            .find(|entry| entry.local == address.ip());
+        entry.map_or(address, |entry| {
+            SocketAddr::new(entry.advertised.now(), address.port())
+        })
+    }
+
     /// The relay addresses of `family`, in the order given.
     pub fn of_family(
         &self,

@@ -15,6 +15,7 @@ use crate::alternates::AlternateSettings;
 use crate::certificates::Certificates;
 use crate::connections::StreamSettings;
 use crate::error::{NatDiscoveryError, StartError};
+use crate::handover::TakeOver;
 use crate::hooks::{ClientIdentity, Event, RelayChoice};
 use crate::inherited::InheritedSockets;
 use crate::local::Local;
@@ -88,6 +89,7 @@ pub struct Builder {
     settings: Settings,
     nonce_key: Option<[u8; 32]>,
     state_dir: Option<PathBuf>,
+    take_over: Option<TakeOver>,
 }
 
 impl Builder {
@@ -452,6 +454,14 @@ impl Builder {
         self
     }
 
+    /// Takes over from a running server: its clients keep their allocations there, and new clients come here as soon as
+    /// [`start`](Self::start) returns. Requires CAP_BPF and CAP_NET_ADMIN, also on Linux 5.19 and later. TCP listeners and the sockets of SIP come by
+    /// [`inherited_sockets`](Self::inherited_sockets). Not for [`start_local`](Self::start_local).
+    pub fn take_over(mut self, from: TakeOver) -> Self {
+        self.take_over = Some(from);
+        self
+    }
+
     /// Opens every socket, then starts the workers.
     ///
     /// # Errors
@@ -470,6 +480,7 @@ impl Builder {
     /// As for [`Builder::start`].
     pub fn start_local(mut self) -> Result<Local, StartError> {
         self.add_discovery_listeners()?;
+        self.take_over = None;
         Local::new(self.make(1)?)
     }
 

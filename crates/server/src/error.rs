@@ -16,6 +16,9 @@ pub enum StartError {
     /// No address to listen on was given.
     #[error("no address to listen on: add one, such as 0.0.0.0:3478")]
     NoListener,
+    /// Clients cannot be taken over from a running server.
+    #[error("cannot take over: {0}")]
+    Handover(#[from] crate::handover::HandoverError),
     /// A listener could not be bound.
     #[error("cannot listen on {address}: {source}: {}", bind_hint(source))]
     Bind {

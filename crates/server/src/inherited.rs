@@ -104,6 +104,22 @@ impl InheritedSockets {
         Ok(Self { sockets })
     }
 
+    /// What a running server has handed over ([`Offer::take_others`](crate::handover::Offer::take_others)). Sockets that no listener has asked
+    /// for are closed; the running server keeps them until it ends.
+    #[must_use]
+    pub fn of_predecessor(sockets: Vec<OwnedFd>) -> Self {
+        let numbered = (0..).zip(sockets);
+        let given = numbered.filter_map(|(number, fd)| {
+            let name = "predecessor".to_owned();
+            let given = given(Inherited { fd, number, name }).ok()?;
+            given.is_used.store(true, Ordering::Relaxed);
+            Some(given)
+        });
+        Self {
+            sockets: given.collect(),
+        }
+    }
+
     /// How many there are.
     #[must_use]
     pub fn count(&self) -> usize {

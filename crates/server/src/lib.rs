@@ -42,6 +42,7 @@ pub mod dtls;
 mod error;
 pub mod events;
 pub mod features;
+pub mod handover;
 pub mod hooks;
 mod host_watch;
 mod inherited;
@@ -77,6 +78,7 @@ pub use error::{
 };
 pub use inherited::{InheritedError, InheritedSockets};
 pub use io::clock::monotonic_ns;
+pub use io::{passing, stdio};
 pub use ipnet::IpNet;
 pub use local::Local;
 pub use nat_discovery::NatDiscovery;

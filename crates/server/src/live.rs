@@ -7,6 +7,7 @@ use crate::addresses::{RelayAddresses, host_addresses};
 use crate::alternates::Redirect;
 use crate::connections::WorkerLimits;
 use crate::error::{ReloadError, SettingsError};
+use crate::handover::Key;
 use crate::hooks::WorkerHooks;
 use crate::mailbox::Mailbox;
 use crate::offload::KernelBinding;
@@ -111,7 +112,10 @@ pub(crate) struct Live {
     pub(crate) settings: Settings,
     own: OwnAddresses,
     nonce_keys: NonceKeys,
+    /// What the keys of nonces are made of, the last one first: one or two.
+    nonce_seeds: Vec<Key>,
     ticket_keys: Option<TicketKeys>,
+    ticket_seed: Option<Key>,
     pub(crate) relays: Arc<RelayAddresses>,
     pub(crate) quotas: Arc<Quotas>,
     /// The rate limits that the workers share, and what counts as one source.
@@ -128,7 +132,7 @@ impl Live {
     pub(crate) fn new(
         settings: Settings,
         own: OwnAddresses,
-        nonce_keys: NonceKeys,
+        nonce_seeds: Vec<Key>,
         relays: Arc<RelayAddresses>,
         quotas: Arc<Quotas>,
         workers: usize,
@@ -136,8 +140,10 @@ impl Live {
         Live {
             settings,
             own,
-            nonce_keys,
+            nonce_keys: nonce_keys(&nonce_seeds),
+            nonce_seeds,
             ticket_keys: None,
+            ticket_seed: None,
             relays,
             quotas,
             rates: None,
@@ -153,9 +159,15 @@ impl Live {
         self.discovery = discovery;
     }
 
-    /// Clients can have tickets (RFC 8016), made with these keys.
-    pub(crate) fn set_ticket_keys(&mut self, keys: TicketKeys) {
-        self.ticket_keys = Some(keys);
+    /// Clients can have tickets (RFC 8016), made with keys of this seed.
+    pub(crate) fn set_ticket_seed(&mut self, seed: Key) {
+        self.ticket_keys = Some(TicketKeys::new(&seed));
+        self.ticket_seed = Some(seed);
+    }
+
+    /// What the keys of nonces and tickets are made of, for a process that takes over.
+    pub(crate) fn seeds(&self) -> (Vec<Key>, Option<Key>) {
+        (self.nonce_seeds.clone(), self.ticket_seed)
     }
 
     /// The Binding requests that the kernel may answer.
@@ -209,6 +221,8 @@ impl Live {
     pub(crate) fn rotate_nonce_key(&mut self) -> Result<(), ReloadError> {
         let key = random::seed().map_err(|_| ReloadError::Randomness)?;
         self.nonce_keys.rotate(&key);
+        self.nonce_seeds.truncate(1);
+        self.nonce_seeds.insert(0, key);
         Ok(())
     }
 
@@ -248,6 +262,14 @@ impl Live {
         }
         Ok(config)
     }
+}
+
+/// The keys of nonces, made of one or two seeds, the last one first.
+fn nonce_keys(seeds: &[Key]) -> NonceKeys {
+    let mut oldest_first = seeds.iter().rev();
+    let mut keys = NonceKeys::new(oldest_first.next().unwrap_or(&[0; 32]));
+    oldest_first.for_each(|seed| keys.rotate(seed));
+    keys
 }
 
 /// Changes the configuration of all workers. Shared by whoever may want to.

@@ -1,5 +1,7 @@
 //! A server that runs: look at it, change it, end it.
 
+mod handover;
+
 use crate::addresses::RelayAddress;
 use crate::alternates::Checks;
 use crate::builder::Made;
@@ -15,9 +17,10 @@ use crate::settings::Settings;
 use crate::stats::{Stats, WorkerStats};
 use crate::steering::{SteeringInUse, Tables};
 use crate::worker::{WorkerMessage, now};
+use handover::Upgrade;
 use std::any::Any;
 use std::net::{IpAddr, SocketAddr};
-use std::sync::{Arc, mpsc};
+use std::sync::{Arc, Mutex, mpsc};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
@@ -57,6 +60,7 @@ pub struct Running {
     /// Ends before the workers.
     checks: Option<Checks>,
     _certificate_watches: Vec<CertificateWatch>,
+    upgrade: Upgrade,
 }
 
 impl Running {
@@ -66,7 +70,9 @@ impl Running {
             boxes,
             observer,
             changes,
-            tables,
+            mut tables,
+            open,
+            shared_ports,
             offload,
             kept,
             certificates,
@@ -90,9 +96,16 @@ impl Running {
                 .map(CertificateWatch::start)
                 .collect::<Result<_, _>>()?,
             changes,
+            upgrade: Upgrade {
+                numbering: tables.numbering,
+                groups: Arc::new(Mutex::new(tables.groups.take())),
+                open,
+                shared_ports,
+            },
             tables,
             control,
         };
+        let takes_over = running.tables.foreign.is_some();
         for (number, worker) in workers.into_iter().enumerate() {
             let core = cores.get(number % cores.len().max(1)).copied();
             let observer = running.observer.clone();
@@ -112,6 +125,9 @@ impl Running {
                 .spawn(body)
                 .map_err(StartError::Thread)?;
             running.threads.push(thread);
+        }
+        if takes_over {
+            running.take_over_new_clients()?;
         }
         Ok(running)
     }

@@ -13,7 +13,7 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use aya::maps::{Array, HashMap, Map, MapData, MapError, ReusePortSockArray};
 
 use super::{Flows, octets};
-use crate::BpfError;
+use crate::{BpfError, sys};
 
 /// How many slots there are at least, so that a second process with more workers or listeners has room.
 pub const SLOTS: u32 = 4096;
@@ -103,26 +103,29 @@ impl Local {
     }
 }
 
-/// Handles to the maps of a steering program. The program may be another process's.
+/// Handles to a steering program and its maps. Another process may have loaded them.
 pub struct Tables {
-    fds: [OwnedFd; 4],
+    fds: [OwnedFd; Tables::FDS],
     sockets: ReusePortSockArray<MapData>,
     listeners: HashMap<MapData, Local, Listener>,
     active: Array<MapData, u32>,
 }
 
 impl Tables {
+    /// How many descriptors there are.
+    pub const FDS: usize = 5;
+
     /// The maps behind these descriptors, in the order of [`fds`](Self::fds).
     ///
     /// # Errors
     /// If one is not the map that it should be, or if the kernel does not let this process use it. Before Linux 5.19, the use of maps
     /// requires CAP_BPF where `kernel.unprivileged_bpf_disabled` is set.
-    pub fn from_fds(fds: [OwnedFd; 4]) -> Result<Tables, BpfError> {
+    pub fn from_fds(fds: [OwnedFd; Tables::FDS]) -> Result<Tables, BpfError> {
         let map = |fd: &OwnedFd| -> Result<Map, BpfError> {
             let copy = fd.try_clone().map_err(BpfError::Descriptor)?;
             Ok(Map::from_map_data(MapData::from_fd(copy)?)?)
         };
-        let [sockets, flows, listeners, active] = &fds;
+        let [sockets, flows, listeners, active, _program] = &fds;
         // It must be a table of flows; workers open handles of their own.
         let _: Flows = Flows::of(map(flows)?)?;
         Ok(Tables {
@@ -133,9 +136,9 @@ impl Tables {
         })
     }
 
-    /// The descriptors of the maps: sockets, flows, listeners, the active process.
+    /// The descriptors of the maps, sockets, flows, listeners, the active process, and of the program.
     #[must_use]
-    pub fn fds(&self) -> [BorrowedFd<'_>; 4] {
+    pub fn fds(&self) -> [BorrowedFd<'_>; Tables::FDS] {
         self.fds.each_ref().map(AsFd::as_fd)
     }
 
@@ -146,6 +149,19 @@ impl Tables {
     pub fn flows(&self) -> Result<Flows, BpfError> {
         let copy = self.fds[1].try_clone().map_err(BpfError::Descriptor)?;
         Flows::of(Map::from_map_data(MapData::from_fd(copy)?)?)
+    }
+
+    /// Lets the program choose in the group of this socket.
+    ///
+    /// # Errors
+    /// When the kernel refuses, as it does for a socket without SO_REUSEPORT.
+    pub fn attach(&self, socket: &impl AsFd) -> Result<(), BpfError> {
+        sys::attach_reuseport(socket.as_fd(), self.fds[4].as_fd()).map_err(|source| {
+            BpfError::System {
+                what: "attaching to a reuseport group",
+                source,
+            }
+        })
     }
 
     /// Puts a bound UDP socket with SO_REUSEPORT into a slot.

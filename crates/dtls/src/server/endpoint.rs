@@ -456,6 +456,11 @@ impl Endpoint {
         self.table.get(connection).map(|connection| connection.path)
     }
 
+    /// The paths of all connections, handshakes included.
+    pub fn paths(&self) -> impl Iterator<Item = Path> {
+        self.table.paths()
+    }
+
     /// The number of connections, handshakes included.
     #[must_use]
     pub fn connections(&self) -> usize {

@@ -63,6 +63,14 @@ impl Table {
         self.paths.len()
     }
 
+    pub(super) fn paths(&self) -> impl Iterator<Item = Path> {
+        let connections = self
+            .slots
+            .iter()
+            .filter_map(|slot| slot.connection.as_ref());
+        connections.map(|connection| connection.path)
+    }
+
     fn hash(&self, path: &Path) -> u64 {
         let mut hasher = FoldHasher::with_seed(self.seed, &self.shared);
         hasher.write(&address_bytes(path.local));

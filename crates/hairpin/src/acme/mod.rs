@@ -90,6 +90,24 @@ pub(crate) fn bind(config: &Acme, inherited: &mut InheritedSockets) -> Result<Op
 }
 
 impl Bound {
+    /// The same once more, with copies of the sockets: for a server that hands over, and may have to serve again.
+    ///
+    /// # Errors
+    /// When no file descriptor is left.
+    pub(crate) fn try_clone(&self) -> std::io::Result<Bound> {
+        let listeners = self.listeners.iter().map(TcpListener::try_clone);
+        Ok(Bound {
+            config: self.config.clone(),
+            store: self.store.clone(),
+            listeners: listeners.collect::<Result<_, _>>()?,
+        })
+    }
+
+    /// Its sockets.
+    pub(crate) fn sockets(&self) -> impl Iterator<Item = &TcpListener> {
+        self.listeners.iter()
+    }
+
     /// The addresses that validations come to.
     pub(crate) fn listeners(&self) -> impl Iterator<Item = SocketAddr> {
         let listeners = self.listeners.iter();

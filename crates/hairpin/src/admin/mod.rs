@@ -76,6 +76,22 @@ fn explain(address: SocketAddr, error: &std::io::Error) -> anyhow::Error {
 }
 
 impl Bound {
+    /// The same once more, with a copy of the socket: for a server that hands over, and may have to serve again.
+    ///
+    /// # Errors
+    /// When no file descriptor is left.
+    pub(crate) fn try_clone(&self) -> std::io::Result<Bound> {
+        Ok(Bound {
+            listener: self.listener.try_clone()?,
+            address: self.address,
+        })
+    }
+
+    /// Its socket.
+    pub(crate) fn socket(&self) -> &TcpListener {
+        &self.listener
+    }
+
     /// Where it listens, with the port that was chosen for port 0.
     pub(crate) fn address(&self) -> SocketAddr {
         self.address

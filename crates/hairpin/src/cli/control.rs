@@ -1,4 +1,4 @@
-//! `hairpin status`, `hairpin reload` and `hairpin drain`.
+//! `hairpin status`, `hairpin reload`, `hairpin drain` and `hairpin upgrade`.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -35,6 +35,19 @@ Examples:
 
 A server that drains goes on until it is stopped or restarted. With --wait: status 0 if
 nothing is left, 1 if the time is over.";
+
+const UPGRADE: &str = "\
+Examples:
+  hairpin upgrade
+        this program takes over from the server that runs: no allocation is lost
+  hairpin upgrade --program /opt/hairpin/new/hairpin
+        the same with another program
+
+The server starts once more in the background, with the arguments and the HAIRPIN_*
+variables that it was started with, and reads its configuration. New clients are the new
+process's. The old one keeps the clients that it has, and ends when they have gone.
+Status 0 if the new process serves. Else 1, with the reason, and the old one serves as
+before. Requires CAP_BPF and CAP_NET_ADMIN for the new process.";
 
 /// Which server is meant.
 #[derive(Debug, clap::Args)]
@@ -78,6 +91,20 @@ pub(crate) struct Drain {
     /// Wait so long at most
     #[arg(long, value_name = "TIME", requires = "wait", value_parser = time)]
     pub(crate) timeout: Option<Duration>,
+}
+
+/// Arguments of `hairpin upgrade`.
+#[derive(Debug, clap::Args)]
+#[command(after_help = UPGRADE)]
+pub(crate) struct Upgrade {
+    #[command(flatten)]
+    pub(crate) target: Target,
+    /// The program to run [default: this one]
+    #[arg(long, value_name = "PATH")]
+    pub(crate) program: Option<PathBuf>,
+    /// Wait so long at most for the new process to serve
+    #[arg(long, value_name = "TIME", default_value = "60s", value_parser = time)]
+    pub(crate) timeout: Duration,
 }
 
 fn socket(text: &str) -> Result<ControlSocket, String> {

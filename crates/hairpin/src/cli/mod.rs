@@ -47,6 +47,8 @@ pub(crate) enum Command {
     Reload(control::Reload),
     /// Have the server on this machine admit no new clients
     Drain(control::Drain),
+    /// Replace the server on this machine by a new process, without the loss of an allocation
+    Upgrade(control::Upgrade),
     /// Make time-limited credentials from a shared secret
     Creds(creds::Args),
     /// Ask a STUN or TURN server like a client would, and say what it answered

@@ -72,6 +72,12 @@ pub(crate) struct Args {
     /// text, json, or auto: text on a terminal, else JSON
     #[arg(long, value_name = "FORMAT")]
     pub(crate) log_format: Option<String>,
+    /// Take over from the server that is running at the control socket; `hairpin upgrade` does this in the background
+    #[arg(long)]
+    pub(crate) take_over: bool,
+    /// Write where the server wrote that this one takes over from
+    #[arg(long, requires = "take_over", hide = true)]
+    pub(crate) adopt_output: bool,
     /// Any key of the configuration (repeatable)
     #[arg(long, value_name = "SECTION.KEY=VALUE")]
     pub(crate) set: Vec<String>,

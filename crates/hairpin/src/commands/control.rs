@@ -90,7 +90,7 @@ fn end_drain(target: &Target) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-fn ask(target: &Target, command: Command) -> Result<Reply> {
+pub(super) fn ask(target: &Target, command: Command) -> Result<Reply> {
     let path = target
         .path()
         .context("the control socket is off: the server cannot be reached")?;
@@ -98,7 +98,7 @@ fn ask(target: &Target, command: Command) -> Result<Reply> {
 }
 
 /// Says what the server refused.
-fn refused(refusal: &Refusal) -> ExitCode {
+pub(super) fn refused(refusal: &Refusal) -> ExitCode {
     eprintln!("error: {}", printable(&refusal.error));
     for mistake in &refusal.mistakes {
         eprintln!("  {}", printable(mistake));

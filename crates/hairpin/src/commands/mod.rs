@@ -14,6 +14,7 @@ mod reports;
 mod serve;
 mod status;
 mod stop;
+mod upgrade;
 mod via;
 
 use std::process::ExitCode;
@@ -28,6 +29,7 @@ pub(crate) fn run(cli: Cli) -> ExitCode {
         Command::Status(args) => control::status(&args),
         Command::Reload(args) => control::reload(&args),
         Command::Drain(args) => control::drain(&args),
+        Command::Upgrade(args) => upgrade::run(&args),
         Command::Creds(args) => creds::run(&args),
         Command::Probe(args) => probe::run(&args),
         Command::Load(args) => load::run(&args),

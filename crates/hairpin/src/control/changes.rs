@@ -1,9 +1,12 @@
 //! Changes of the server that the control socket asks for, and that the main thread makes.
 
 use std::io;
+use std::os::unix::net::UnixStream;
+use std::sync::Arc;
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::time::Duration;
 
+use server::passing::Message;
 use server::signals::{SignalWaker, Signals};
 use tokio::sync::oneshot;
 use tokio::time::timeout;
@@ -16,7 +19,7 @@ const WAITING: usize = 16;
 const TIME: Duration = Duration::from_secs(60);
 
 /// What the main thread is asked to do.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Debug)]
 pub(crate) enum Change {
     /// Read the configuration again.
     Reload,
@@ -24,33 +27,54 @@ pub(crate) enum Change {
     Drain,
     /// Admit new work again.
     EndDrain,
+    /// Say how to start this server once more.
+    Describe,
+    /// Hand over to the process at the other end.
+    HandOver(UnixStream),
+    /// A message of the process that takes over.
+    FromSuccessor(Message),
+    /// The process that takes over has closed the connection.
+    SuccessorEnded,
+    /// A message of the process that this one has taken over from.
+    FromPredecessor(Message),
+    /// The process that this one has taken over from has ended.
+    PredecessorEnded,
 }
 
 /// A change that waits for the main thread.
 #[derive(Debug)]
 pub(crate) struct PendingChange {
     change: Change,
-    reply: oneshot::Sender<Reply>,
+    /// `None` if nobody waits.
+    reply: Option<oneshot::Sender<Reply>>,
 }
 
-impl PendingChange {
-    /// What is to be done.
-    pub(crate) fn change(&self) -> Change {
-        self.change
-    }
+/// Whoever waits to be told what came of a change.
+#[derive(Debug)]
+pub(crate) struct Waiting(Option<oneshot::Sender<Reply>>);
 
+impl PendingChange {
+    /// What is to be done, and who waits for it.
+    pub(crate) fn split(self) -> (Change, Waiting) {
+        (self.change, Waiting(self.reply))
+    }
+}
+
+impl Waiting {
     /// Says what came of it.
     pub(crate) fn reply(self, reply: Reply) {
-        // Whoever has given up waiting reads the log.
-        let _ = self.reply.send(reply);
+        if let Some(waiting) = self.0 {
+            // Whoever has given up waiting reads the log.
+            let _ = waiting.send(reply);
+        }
     }
 }
 
 /// Sends changes to the main thread.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct ChangeSender {
     sender: SyncSender<PendingChange>,
-    waker: SignalWaker,
+    waker: Arc<SignalWaker>,
 }
 
 /// Receives changes in the main thread.
@@ -66,16 +90,28 @@ pub(crate) struct Inbox {
 pub(crate) fn channel(signals: &Signals) -> io::Result<(ChangeSender, Inbox)> {
     let waker = signals.waker()?;
     let (sender, receiver) = sync_channel(WAITING);
+    let waker = Arc::new(waker);
     Ok((ChangeSender { sender, waker }, Inbox { receiver }))
 }
 
 impl ChangeSender {
+    /// Tells the main thread, and waits for nothing but room. Returns `false` if it has ended.
+    pub(crate) fn tell(&self, change: Change) -> bool {
+        let reply = None;
+        let told = self.sender.send(PendingChange { change, reply }).is_ok();
+        self.waker.wake();
+        told
+    }
+
     /// Asks the main thread for a change, and waits for its reply.
     pub(super) async fn send(&self, change: Change) -> Reply {
         let (reply, outcome) = oneshot::channel();
         if self
             .sender
-            .try_send(PendingChange { change, reply })
+            .try_send(PendingChange {
+                change,
+                reply: Some(reply),
+            })
             .is_err()
         {
             return Err(Refusal::new("too many commands wait: try again"));

@@ -7,7 +7,7 @@ pub(crate) const VERSION: u64 = 1;
 /// Bytes of a request. The longest has a tenth.
 pub(super) const MAX_REQUEST: usize = 4 << 10;
 /// Bytes of a reply: the status of a server with many listeners, or a long list of mistakes.
-pub(super) const MAX_REPLY: usize = 1 << 20;
+pub(crate) const MAX_REPLY: usize = 1 << 20;
 
 /// What a request asks for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -20,14 +20,20 @@ pub(crate) enum Command {
     Drain,
     /// Admit new work again.
     EndDrain,
+    /// Say how to start this server once more.
+    Describe,
+    /// Hand over to the process that asks. If the reply is good, messages of the hand-over follow.
+    TakeOver,
 }
 
 impl Command {
-    const ALL: [Command; 4] = [
+    const ALL: [Command; 6] = [
         Command::Status,
         Command::Reload,
         Command::Drain,
         Command::EndDrain,
+        Command::Describe,
+        Command::TakeOver,
     ];
 
     /// Its name in requests.
@@ -37,6 +43,8 @@ impl Command {
             Command::Reload => "reload",
             Command::Drain => "drain",
             Command::EndDrain => "end_drain",
+            Command::Describe => "describe",
+            Command::TakeOver => "take_over",
         }
     }
 }
@@ -64,7 +72,7 @@ impl Refusal {
 }
 
 /// The line of a request.
-pub(super) fn request(command: Command) -> String {
+pub(crate) fn request(command: Command) -> String {
     line(&json!({ "protocol": VERSION, "command": command.name() }))
 }
 
@@ -84,7 +92,7 @@ pub(super) fn read_request(line: &[u8]) -> Result<Command, Refusal> {
 }
 
 /// The line of a reply.
-pub(super) fn reply(reply: &Reply) -> String {
+pub(crate) fn reply(reply: &Reply) -> String {
     line(&match reply {
         Ok(result) => json!({ "protocol": VERSION, "ok": true, "result": result }),
         Err(Refusal { error, mistakes }) => {
@@ -94,7 +102,7 @@ pub(super) fn reply(reply: &Reply) -> String {
 }
 
 /// Reads the line of a reply; the outer error says why it is none.
-pub(super) fn read_reply(line: &[u8]) -> Result<Reply, String> {
+pub(crate) fn read_reply(line: &[u8]) -> Result<Reply, String> {
     let mut reply: Map<String, Value> = serde_json::from_slice(line)
         .map_err(|error| format!("its reply is not a line with one JSON object: {error}"))?;
     check_version(&reply)?;
@@ -158,7 +166,7 @@ mod tests {
             ("{\"protocol\":2,\"command\":\"status\"}", "version 2"),
             (
                 "{\"protocol\":1}",
-                "there are status, reload, drain, end_drain",
+                "there are status, reload, drain, end_drain, describe, take_over",
             ),
             ("{\"protocol\":1,\"command\":7}", "there are status"),
         ];

@@ -2,11 +2,12 @@
 
 use std::io::{Error, ErrorKind};
 use std::path::PathBuf;
-use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use anyhow::{Context, Result};
+use serde_json::Value;
 use tokio::net::{UnixListener, UnixStream};
 use tokio::time::{sleep, timeout};
 
@@ -33,6 +34,8 @@ pub(crate) struct Shared {
     pub(crate) admin: Option<std::net::SocketAddr>,
     /// Whether the server was told to end.
     pub(crate) stopping: AtomicBool,
+    /// What the process says that this one has taken over from, while it is there.
+    pub(crate) predecessor: Mutex<Option<Value>>,
 }
 
 impl Bound {
@@ -77,12 +80,26 @@ async fn serve(listener: UnixListener, owner: u32, with: Arc<(Arc<Shared>, Chang
 /// Reads one request and answers it.
 async fn converse(stream: UnixStream, owner: u32, with: Arc<(Arc<Shared>, ChangeSender)>) {
     let reply = match request(&stream, owner).await {
+        // The main thread replies, and goes on with the connection.
+        Ok(Command::TakeOver) => return hand_over(stream, &with.1),
         Ok(command) => respond(command, &with).await,
         Err(refusal) => Err(refusal),
     };
     let line = protocol::reply(&reply);
     // Whoever does not read it has gone.
     let _ = timeout(TIME, write(&stream, line.as_bytes())).await;
+}
+
+/// Gives the connection to the main thread.
+fn hand_over(stream: UnixStream, changes: &ChangeSender) {
+    let stream = stream.into_std().and_then(|stream| {
+        stream.set_nonblocking(false)?;
+        Ok(stream)
+    });
+    match stream {
+        Ok(stream) => drop(changes.tell(Change::HandOver(stream))),
+        Err(error) => tracing::error!("nothing is handed over: {error}"),
+    }
 }
 
 /// The command, if this peer may give it.
@@ -113,6 +130,9 @@ async fn respond(command: Command, with: &(Arc<Shared>, ChangeSender)) -> Reply 
         Command::Reload => changes.send(Change::Reload).await,
         Command::Drain => changes.send(Change::Drain).await,
         Command::EndDrain => changes.send(Change::EndDrain).await,
+        Command::Describe => changes.send(Change::Describe).await,
+        // Handled before.
+        Command::TakeOver => Err(Refusal::new("the connection is gone")),
     }
 }
 

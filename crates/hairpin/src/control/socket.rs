@@ -4,10 +4,13 @@
 //! ends, so the socket of a dead process is told from one in use without a race.
 
 use std::fs::{DirBuilder, File, OpenOptions, Permissions, TryLockError};
-use std::io::{ErrorKind, Read, Write};
+use std::io::{ErrorKind, Read, Seek, Write};
+use std::os::fd::OwnedFd;
 use std::os::unix::fs::{DirBuilderExt, FileTypeExt, MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::os::unix::net::UnixListener;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use anyhow::{Context, Result, bail};
 use server::privileges::effective_user;
@@ -23,7 +26,7 @@ const STICKY: u32 = 0o1000;
 #[derive(Debug)]
 pub(crate) struct Bound {
     pub(super) listener: UnixListener,
-    pub(super) file: SocketFile,
+    pub(super) file: Arc<SocketFile>,
 }
 
 /// The file of the socket, and the lock on the one beside it.
@@ -32,11 +35,23 @@ pub(crate) struct SocketFile {
     path: PathBuf,
     /// The user that owns it.
     pub(super) owner: u32,
-    _lock: File,
+    lock: File,
+    /// Another process has it now.
+    is_handed_over: AtomicBool,
+}
+
+impl SocketFile {
+    /// Another process has the socket from now on, or has it no more.
+    pub(crate) fn set_handed_over(&self, handed_over: bool) {
+        self.is_handed_over.store(handed_over, Ordering::Relaxed);
+    }
 }
 
 impl Drop for SocketFile {
     fn drop(&mut self) {
+        if self.is_handed_over.load(Ordering::Relaxed) {
+            return;
+        }
         // The file of the lock stays: a server that opens it now and one that opens it later have to mean the same file.
         let _ = std::fs::remove_file(&self.path);
     }
@@ -46,6 +61,56 @@ impl Bound {
     /// Where it is.
     pub(crate) fn path(&self) -> &Path {
         &self.file.path
+    }
+
+    /// The file, which is removed with its last owner.
+    pub(crate) fn file(&self) -> &Arc<SocketFile> {
+        &self.file
+    }
+
+    /// The same once more, with a copy of the socket.
+    ///
+    /// # Errors
+    /// When no file descriptor is left.
+    pub(crate) fn try_clone(&self) -> std::io::Result<Bound> {
+        Ok(Bound {
+            listener: self.listener.try_clone()?,
+            file: Arc::clone(&self.file),
+        })
+    }
+
+    /// Copies of the socket and of the lock, for another process.
+    ///
+    /// # Errors
+    /// When no file descriptor is left.
+    pub(crate) fn copies(&self) -> std::io::Result<[OwnedFd; 2]> {
+        let lock = self.file.lock.try_clone()?;
+        Ok([self.listener.try_clone()?.into(), lock.into()])
+    }
+
+    /// The socket at `path`, from the process that had it before this one: [`Bound::copies`].
+    ///
+    /// # Errors
+    /// If there is no such file any more.
+    pub(crate) fn of_predecessor(path: PathBuf, [listener, lock]: [OwnedFd; 2]) -> Result<Bound> {
+        let owner = std::fs::metadata(&path)
+            .with_context(|| path.display().to_string())?
+            .uid();
+        let mut lock = File::from(lock);
+        // For the message to a third server.
+        let _ = lock
+            .set_len(0)
+            .and_then(|()| lock.rewind())
+            .and_then(|()| write!(lock, "{}", std::process::id()));
+        Ok(Bound {
+            listener: listener.into(),
+            file: Arc::new(SocketFile {
+                path,
+                owner,
+                lock,
+                is_handed_over: AtomicBool::new(false),
+            }),
+        })
     }
 }
 
@@ -90,9 +155,13 @@ fn at(path: &Path) -> Result<Bound> {
     let file = SocketFile {
         path: path.to_owned(),
         owner: std::fs::metadata(path)?.uid(),
-        _lock: lock,
+        lock,
+        is_handed_over: AtomicBool::new(false),
     };
-    Ok(Bound { listener, file })
+    Ok(Bound {
+        listener,
+        file: Arc::new(file),
+    })
 }
 
 /// Makes the directory, for its owner only, if there is none.

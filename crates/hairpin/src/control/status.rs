@@ -1,5 +1,6 @@
 //! What `hairpin status` shows: the state of the server at one moment.
 
+use std::sync::PoisonError;
 use std::sync::atomic::Ordering;
 
 use serde_json::{Value, json};
@@ -20,6 +21,7 @@ pub(super) fn status(shared: &Shared) -> Value {
     json!({
         "version": env!("CARGO_PKG_VERSION"),
         "pid": std::process::id(),
+        "predecessor": predecessor(shared),
         "uptime_s": source.started.elapsed().as_secs(),
         "state": state(shared),
         "healthy": health.well,
@@ -54,6 +56,12 @@ pub(super) fn status(shared: &Shared) -> Value {
         },
         "offload": interfaces.collect::<Vec<_>>(),
     })
+}
+
+/// What the process has left that this one has taken over from.
+fn predecessor(shared: &Shared) -> Option<Value> {
+    let predecessor = shared.predecessor.lock();
+    predecessor.unwrap_or_else(PoisonError::into_inner).clone()
 }
 
 fn state(shared: &Shared) -> &'static str {

@@ -83,6 +83,11 @@ impl Manager {
         self.send("STOPPING=1");
     }
 
+    /// Another process is the server from now on.
+    pub(crate) fn main_process(&self, pid: &str) {
+        self.send(&format!("MAINPID={pid}"));
+    }
+
     /// What the server does.
     pub(crate) fn status(&self, status: &str) {
         self.send(&format!("STATUS={}", one_line(status)));

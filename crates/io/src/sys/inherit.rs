@@ -1,7 +1,7 @@
 //! Descriptors that were open when the process began.
 
 use std::io;
-use std::os::fd::{FromRawFd, OwnedFd};
+use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 
 use libc::c_int;
 
@@ -13,4 +13,10 @@ pub(crate) fn own(number: c_int) -> io::Result<OwnedFd> {
     check(unsafe { libc::fcntl(number, libc::F_SETFD, libc::FD_CLOEXEC) })?;
     // SAFETY: it is open, and whoever started this process announced it as one that this process is to take. It is taken once.
     Ok(unsafe { OwnedFd::from_raw_fd(number) })
+}
+
+/// Makes `number`, a standard stream, a copy of the descriptor.
+pub(crate) fn duplicate_to(fd: BorrowedFd<'_>, number: c_int) -> io::Result<()> {
+    // SAFETY: takes integers only. What `number` was before belongs to nobody: standard streams have no owner.
+    check(unsafe { libc::dup2(fd.as_raw_fd(), number) }).map(drop)
 }

@@ -46,12 +46,14 @@ impl Builder {
         Ok(list)
     }
 
-    /// For each listener, one socket per worker, in the order of the workers. All are bound before any worker reads: a socket
+    /// For each listener, one socket per worker, in the order of the workers. Another process of this server listens on the addresses in
+    /// `shared`, too. All are bound before any worker reads: a socket
     /// that joins its group later would take over flows of the others.
     pub(super) fn bind_listeners(
         &self,
         workers: usize,
         gro: bool,
+        shared: &[SocketAddr],
     ) -> Result<Vec<Vec<UdpSocket>>, StartError> {
         let udp = self.udp_addresses()?;
         let has_udp = !udp.is_empty() || !self.listen_sockets.is_empty();
@@ -75,6 +77,7 @@ impl Builder {
             let options = options_of(address);
             match self.inherited.udp(address, workers, &options)? {
                 Some(group) => Ok(group),
+                None if shared.contains(&address) => bind_all(address, workers, &options),
                 None => bind_group(address, workers, &options),
             }
         });
@@ -97,7 +100,6 @@ fn bind_group(
     workers: usize,
     options: &UdpOptions,
 ) -> Result<Vec<UdpSocket>, StartError> {
-    let refused = |source| StartError::Bind { address, source };
     // SO_REUSEPORT would let a second server of the same user join silently and take half of the clients. A plain socket
     // finds out whether the port is free, and which one is if any will do.
     let plain = UdpOptions {
@@ -106,11 +108,9 @@ fn bind_group(
     };
     let group = || -> Result<Vec<UdpSocket>, StartError> {
         let free = UdpSocket::bind(address, &plain)
-            .map_err(refused)?
+            .map_err(|source| StartError::Bind { address, source })?
             .local_addr();
-        (0..workers)
-            .map(|_| UdpSocket::bind(free, options).map_err(refused))
-            .collect()
+        bind_all(free, workers, options)
     };
     // A port that the system chose may be somebody else's a moment later; then another one will do.
     let attempts = if address.port() == 0 { 8 } else { 1 };
@@ -122,6 +122,18 @@ fn bind_group(
         made = group();
     }
     made
+}
+
+/// Binds a socket for each worker to an address that may be in use with SO_REUSEPORT.
+fn bind_all(
+    address: SocketAddr,
+    workers: usize,
+    options: &UdpOptions,
+) -> Result<Vec<UdpSocket>, StartError> {
+    let refused = |source| StartError::Bind { address, source };
+    (0..workers)
+        .map(|_| UdpSocket::bind(address, options).map_err(refused))
+        .collect()
 }
 
 fn map_external(

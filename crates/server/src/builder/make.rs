@@ -10,6 +10,7 @@ use crate::connections::{Connections, StreamListener};
 use crate::dtls::Carries;
 use crate::error::StartError;
 use crate::features::{BusyPoll, Features};
+use crate::handover::{HandoverError, OpenListeners, TakeOver};
 use crate::live::{Changes, Live, Published};
 use crate::mailbox::Mailbox;
 use crate::observer::{Listeners, Observer};
@@ -23,13 +24,11 @@ use crate::random;
 use crate::rates::{GroupRates, RateTable, TableSize};
 use crate::sip::{self, Carrier, Sip};
 use crate::state_dir::StateDir;
-use crate::steering::Tables;
+use crate::steering::{Tables, Takeover};
 use crate::worker::{Worker, WorkerMessage};
 use io::{Offloads, UdpSocket};
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
-use stun::nonce::NonceKeys;
-use turn::server::TicketKeys;
 
 /// Packets taken from a device's queue at a time while polling it: the most that the kernel allows everybody.
 const BUSY_POLL_PACKETS: u16 = 64;
@@ -49,6 +48,8 @@ struct Bound {
     streams: Vec<Vec<StreamListener>>,
     /// One per worker, if SIP is served.
     sip: Vec<Sip>,
+    /// Copies of all of them.
+    open: OpenListeners,
 }
 
 /// A server whose workers do not run yet.
@@ -58,6 +59,10 @@ pub(crate) struct Made {
     pub(crate) observer: Observer,
     pub(crate) changes: Arc<Changes>,
     pub(crate) tables: Tables,
+    /// Copies of the listeners' sockets, for a process that takes over.
+    pub(crate) open: OpenListeners,
+    /// Relay ports are shared by several allocations.
+    pub(crate) shared_ports: bool,
     /// The kernel relays, too.
     pub(crate) offload: Option<Prepared>,
     pub(crate) kept: Kept,
@@ -70,19 +75,18 @@ impl Builder {
         let ports = self.port_range()?;
         // What cannot be raised stays as it is: sockets that are refused say so.
         let _ = io::rlimit::raise_open_files();
-        let relays = Arc::new(RelayAddresses::new(
-            &self.relay_addresses()?,
-            ports,
-            workers,
-        ));
+        let relays = self.relay_addresses()?;
+        let relays = Arc::new(RelayAddresses::new(&relays, ports, workers));
         let offloads = (!self.no_segmentation_offload).then(Offloads::probe);
+        let most = self.most_allocations(&relays, ports);
+        let taking = self.begin_take_over(workers, most)?;
         let Bound {
             groups,
             listeners,
             streams,
             sip,
-        } = self.bind(workers, offloads)?;
-        let most = self.most_allocations(&relays, ports);
+            open,
+        } = self.bind(workers, offloads, taking.as_ref())?;
         let published = Arc::new(PublishedStatus::default());
         let size = self.rates_size(most);
         let mut offload = self.prepare_offload(&listeners.udp, &relays, ports, size, &published)?;
@@ -90,16 +94,14 @@ impl Builder {
         let relay_gro = separate(offload.as_ref(), &groups, &relays);
         let mut features = Features::of(offloads, &groups, self.wanted_buffers());
         features.pinned = self.pinning != Pinning::Off;
-
         let quotas = Arc::new(Quotas::new(self.settings.quota, self.source_prefix));
-        let parts = offload.as_ref().map(|offload| offload.parts(workers));
-        let parts = parts.unwrap_or_default();
-        let (steering, mut tables) = Tables::set_up(self.steering, &groups, workers, most)?;
-        features.steering = steering;
+        let parts = offload
+            .as_ref()
+            .map_or_else(Vec::new, |offload| offload.parts(workers));
+        let mut tables = self.steer(taking, &groups, (workers, most), &mut features)?;
         let mut live = self.live(&listeners.all(), &relays, &quotas, &rates, workers)?;
-        set_abilities(&mut live, &features, !parts.is_empty())?;
+        self.set_abilities(&mut live, &features, !parts.is_empty())?;
         let configuration = live.configuration()?;
-
         let plan = Plan {
             relays: Arc::clone(&relays),
             rates,
@@ -109,18 +111,18 @@ impl Builder {
             relay_gro,
             streams: self.settings.stream_limits(workers),
             shared_ports: self.shared_port_range(ports, workers)?,
+            predecessor: self.take_over.as_ref().and_then(TakeOver::predecessor),
             boards: (0..workers).map(|_| Board::new()).collect(),
         };
         let (mut made, boxes) = plan.workers(groups, workers, &mut tables, parts)?;
-        let with_sip = made.iter_mut().zip(sip);
-        with_sip.for_each(|(worker, sip)| worker.sip = Some(Box::new(sip)));
+        for (worker, sip) in made.iter_mut().zip(sip) {
+            worker.sip = Some(Box::new(sip));
+        }
         self.serve_connections(&mut made, streams);
         self.serve_dtls(&mut made, &self.settings.stream_limits(workers))?;
         features.busy_poll = self.busy_poll_of(&made);
-        let boards = Arc::clone(&plan.boards);
-        let addresses: Vec<IpAddr> = relays.iter().map(|relay| relay.advertised).collect();
         let observer = Observer::new(
-            boards,
+            Arc::clone(&plan.boards),
             listeners,
             relays,
             quotas,
@@ -129,7 +131,7 @@ impl Builder {
             self.certificates.clone(),
         );
         observer.set_alternates(live.settings.alternates.clone());
-        say_what_serves(&observer, workers, &addresses, ports);
+        say_what_serves(&observer, workers, &live.relays, ports);
         Ok(Made {
             kept: self.kept(&mut made, offload.as_mut(), &mut tables),
             workers: made,
@@ -137,6 +139,8 @@ impl Builder {
             boxes,
             observer,
             tables,
+            open,
+            shared_ports: self.shared_ports,
             offload,
             certificates: self.watched(),
         })
@@ -157,9 +161,15 @@ impl Builder {
     }
 
     /// Opens the sockets of all listeners, before any worker reads.
-    fn bind(&self, workers: usize, offloads: Option<Offloads>) -> Result<Bound, StartError> {
+    fn bind(
+        &self,
+        workers: usize,
+        offloads: Option<Offloads>,
+        taking: Option<&Takeover>,
+    ) -> Result<Bound, StartError> {
         let gro = offloads.is_some_and(|offloads| offloads.gro);
-        let groups = self.bind_listeners(workers, gro)?;
+        let shared = taking.map_or(&[][..], Takeover::listeners);
+        let groups = self.bind_listeners(workers, gro, shared)?;
         let orders = self.settings.sip_orders(workers);
         let buffers = self.wanted_buffers();
         let state = self.state_dir.as_deref();
@@ -184,7 +194,9 @@ impl Builder {
                 .map(|(group, _)| local(group))
                 .collect()
         };
+        let open = open_listeners(&groups, &streams, &sip).map_err(StartError::Worker)?;
         Ok(Bound {
+            open,
             listeners: Listeners {
                 udp: with(Carries::Dtls),
                 dtls: with(Carries::Plain),
@@ -257,15 +269,17 @@ impl Builder {
             listeners: [listeners, &self.protected].concat(),
             host: Vec::new(),
         };
-        let nonce_key = match self.nonce_key {
-            Some(key) => key,
-            None => random::seed().map_err(StartError::Randomness)?,
+        let offered = self.take_over.as_ref().map(TakeOver::offer);
+        let offered = offered.map(|offer| offer.nonce_keys.clone());
+        let nonce_seeds = match (self.nonce_key, offered) {
+            (Some(key), _) => vec![key],
+            (None, Some(keys)) if !keys.is_empty() => keys,
+            _ => vec![random::seed().map_err(StartError::Randomness)?],
         };
-        let nonce_keys = NonceKeys::new(&nonce_key);
         let mut live = Live::new(
             self.settings.clone(),
             own,
-            nonce_keys,
+            nonce_seeds,
             Arc::clone(relays),
             Arc::clone(quotas),
             workers,
@@ -275,6 +289,53 @@ impl Builder {
         live.set_rates(rates.clone(), self.source_prefix);
         live.apply_limits();
         Ok(live)
+    }
+
+    /// Says whether the kernel relays, and gives clients tickets (RFC 8016) if they can be led to any worker.
+    fn set_abilities(
+        &self,
+        live: &mut Live,
+        features: &Features,
+        offload: bool,
+    ) -> Result<(), StartError> {
+        live.set_offload(offload);
+        if features.steering.reaches_every_worker() {
+            let offer = self.take_over.as_ref().map(TakeOver::offer);
+            let seed = match offer.and_then(|offer| offer.ticket_key) {
+                Some(seed) => seed,
+                None => random::seed().map_err(StartError::Randomness)?,
+            };
+            live.set_ticket_seed(seed);
+        }
+        Ok(())
+    }
+
+    /// Has the old process hold its clients, if there is one to take over from.
+    fn begin_take_over(&self, workers: usize, most: usize) -> Result<Option<Takeover>, StartError> {
+        let Some(taking) = &self.take_over else {
+            return Ok(None);
+        };
+        if self.shared_ports {
+            return Err(HandoverError::SharedPorts.into());
+        }
+        let listeners = self.udp_addresses()?.len() + self.listen_sockets.len();
+        Ok(Some(Takeover::begin(taking, workers, listeners, most)?))
+    }
+
+    /// Has clients find their workers.
+    fn steer(
+        &self,
+        taking: Option<Takeover>,
+        groups: &[Vec<UdpSocket>],
+        (workers, most): (usize, usize),
+        features: &mut Features,
+    ) -> Result<Tables, StartError> {
+        let (steering, tables) = match taking {
+            Some(taking) => taking.enter(groups)?,
+            None => Tables::set_up(self.steering, groups, workers, most)?,
+        };
+        features.steering = steering;
+        Ok(tables)
     }
 
     /// Has the workers poll devices, if that is wanted.
@@ -297,18 +358,26 @@ impl Builder {
     }
 }
 
-/// Says whether the kernel relays, and gives clients tickets (RFC 8016) if they can be led to any worker.
-fn set_abilities(live: &mut Live, features: &Features, offload: bool) -> Result<(), StartError> {
-    live.set_offload(offload);
-    if features.steering.reaches_every_worker() {
-        let key = random::seed().map_err(StartError::Randomness)?;
-        live.set_ticket_keys(TicketKeys::new(&key));
+/// Copies of all sockets that are listened on.
+fn open_listeners(
+    groups: &[Vec<UdpSocket>],
+    streams: &[Vec<StreamListener>],
+    sip: &[Sip],
+) -> std::io::Result<OpenListeners> {
+    let mut open = OpenListeners::default();
+    open.add_groups(groups)?;
+    for listener in streams.iter().flatten() {
+        open.add(&listener.socket)?;
     }
-    Ok(())
+    for socket in sip.iter().flat_map(Sip::listening) {
+        open.add(&socket)?;
+    }
+    Ok(open)
 }
 
 /// The first line of the log.
-fn say_what_serves(observer: &Observer, workers: usize, relays: &[IpAddr], ports: PortRange) {
+fn say_what_serves(observer: &Observer, workers: usize, relays: &RelayAddresses, ports: PortRange) {
+    let relays: Vec<IpAddr> = relays.iter().map(|relay| relay.advertised).collect();
     let features = observer.features();
     tracing::info!(
         workers,

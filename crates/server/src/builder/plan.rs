@@ -4,13 +4,14 @@ use crate::addresses::RelayAddresses;
 use crate::board::{Board, Publisher};
 use crate::connections::{Arena, Connections, WorkerLimits};
 use crate::error::StartError;
+use crate::handover::Predecessor;
 use crate::live::Published;
 use crate::mailbox::Mailbox;
 use crate::offload::Part;
 use crate::ports::PortRange;
 use crate::random;
 use crate::rates::{Numbers, RateTable, Rates};
-use crate::steering::{Placement, Tables};
+use crate::steering::{Numbering, Placement, Tables};
 use crate::tcp_relays::TcpRelays;
 use crate::worker::{
     BatchLimit, BatchStore, Core, Flows, Listener, Mailboxes, Opener, RelayTable, SharedPort,
@@ -42,11 +43,15 @@ pub(super) struct Plan {
     pub(super) streams: WorkerLimits,
     /// The ports that all relays share, if they do.
     pub(super) shared_ports: Option<PortRange>,
+    /// The process that this one takes over from.
+    pub(super) predecessor: Option<Arc<Predecessor>>,
 }
 
 /// What one worker is made of.
 struct Outfit {
-    number: u8,
+    /// Its place among the workers of this process.
+    place: u8,
+    numbering: Numbering,
     poller: Poller,
     mailbox: Mailbox<WorkerMessage>,
     listeners: Vec<Listener>,
@@ -87,20 +92,23 @@ impl Plan {
             part.next_hops.set_workers(Arc::clone(&boxes));
         }
         let mut parts = parts.into_iter();
-        let numbered = (0_u8..).zip(pollers).zip(listeners);
+        let numbering = tables.numbering;
+        let placed = (0_u8..).zip(pollers).zip(listeners);
         let stores = BatchStore::for_workers(count);
-        let workers = numbered
+        let workers = placed
             .zip(stores)
-            .map(|(((number, poller), listeners), store)| {
-                let mailboxes = Mailboxes::new(Arc::clone(&boxes), store);
-                let shared = self.shared_ports_of(usize::from(number), count)?;
+            .map(|(((place, poller), listeners), store)| {
+                let predecessor = self.predecessor.clone();
+                let mailboxes = Mailboxes::new(Arc::clone(&boxes), numbering, predecessor, store);
+                let shared = self.shared_ports_of(usize::from(place), count)?;
                 self.worker(Outfit {
-                    number,
+                    place,
+                    numbering,
                     poller,
-                    mailbox: boxes[usize::from(number)].clone(),
+                    mailbox: boxes[usize::from(place)].clone(),
                     listeners,
                     mailboxes,
-                    placement: Placement::new(u16::from(number), count, tables),
+                    placement: Placement::new(u16::from(place), tables),
                     part: parts.next(),
                     shared,
                 })
@@ -145,7 +153,8 @@ impl Plan {
 
     fn worker(&self, outfit: Outfit) -> Result<Worker, StartError> {
         let Outfit {
-            number,
+            place,
+            numbering,
             poller,
             mailbox,
             listeners,
@@ -154,30 +163,29 @@ impl Plan {
             part,
             shared,
         } = outfit;
-        let now = now();
         let seed = random::seed().map_err(StartError::Randomness)?;
         let gro = self.relay_gro && self.offloads.is_some_and(|offloads| offloads.gro);
         let (gso, max_segments) = self
             .offloads
             .map_or((false, 1), |offloads| (offloads.gso, offloads.max_segments));
-        // Room for more than a worker that keeps up needs is of use only if what meets in it can be sent together, and is
-        // address space that a strict system may refuse.
-        let most = if gso {
-            BatchLimit::MOST
-        } else {
-            BatchLimit::LEAST
-        };
-        let batch = RecvBatch::try_new(most, RecvBatch::LARGE)
-            .or_else(|_| RecvBatch::try_new(BatchLimit::LEAST, RecvBatch::LARGE))
-            .map_err(StartError::Worker)?;
-        let mut engine = Engine::new(self.config.clone(), number, seed);
+        let batch = receive_batch(gso).map_err(StartError::Worker)?;
+        let number = numbering.number(place.into());
+        // Tickets and tokens have one byte for it, which the numbering allows for.
+        let short = u8::try_from(number).unwrap_or(u8::MAX);
+        let mut engine = Engine::new(self.config.clone(), short, seed);
         let numbers = self.share_rates(&mut engine);
-        let flows = part.zip(numbers);
-        let flows = flows.map(|(part, numbers)| Box::new(self.flows(part, numbers)));
+        let flows = part
+            .zip(numbers)
+            .map(|(part, numbers)| Box::new(self.flows(part, numbers)));
         let core = Core {
-            now,
+            now: now(),
             engine,
-            opener: Opener::new(u16::from(number), Arc::clone(&self.relays), gro, &shared),
+            opener: Opener::new(
+                (number, place.into()),
+                Arc::clone(&self.relays),
+                gro,
+                &shared,
+            ),
             mailboxes,
             poller,
             counters: Default::default(),
@@ -188,6 +196,7 @@ impl Plan {
             dtls: None,
             flows,
             hooks: self.published.hooks(),
+            shares_relays: self.predecessor.is_some(),
         };
         Ok(Worker {
             core,
@@ -197,18 +206,15 @@ impl Plan {
                 relays: RelayTable::default(),
                 shared,
             },
-            queue: SendQueue::new(&SendOptions {
-                gso,
-                max_segments,
-                capacity: BatchLimit::MOST,
-            }),
+            queue: send_queue(gso, max_segments),
             batch_limit: BatchLimit::new(batch.room()),
             batch,
             configuration: self.published.subscribe(),
-            publisher: Publisher::new(Arc::clone(&self.boards), number.into()),
+            publisher: Publisher::new(Arc::clone(&self.boards), place.into()),
             has_connections: false,
             arena: Arena::new(false),
             batches: Vec::new(),
+            holding: None,
             sip: None,
             messages_left: false,
             rechecks_left: false,
@@ -237,4 +243,26 @@ impl Plan {
         flows.set_limited(self.config.limits_rate());
         flows
     }
+}
+
+/// What a worker sends by.
+fn send_queue(gso: bool, max_segments: usize) -> SendQueue {
+    SendQueue::new(&SendOptions {
+        gso,
+        max_segments,
+        capacity: BatchLimit::MOST,
+    })
+}
+
+/// What a worker receives into.
+fn receive_batch(gso: bool) -> std::io::Result<RecvBatch> {
+    // Room for more than a worker that keeps up needs is of use only if what meets in it can be sent together, and is
+    // address space that a strict system may refuse.
+    let most = if gso {
+        BatchLimit::MOST
+    } else {
+        BatchLimit::LEAST
+    };
+    RecvBatch::try_new(most, RecvBatch::LARGE)
+        .or_else(|_| RecvBatch::try_new(BatchLimit::LEAST, RecvBatch::LARGE))
 }

@@ -156,6 +156,15 @@ impl Connection {
         }
     }
 
+    /// Another process has read these bytes from it, and knows the addresses of the client.
+    pub(super) fn adopt(&mut self, (local, remote): (SocketAddr, SocketAddr), bytes: Vec<u8>) {
+        self.path.five_tuple.local = local;
+        self.path.five_tuple.remote = remote;
+        self.stage = Stage::Open;
+        self.has_spoken = true;
+        self.inbound = bytes;
+    }
+
     /// The time at which the connection is closed if nothing happens before, and the reason.
     pub(super) fn deadline(&self, limits: &WorkerLimits) -> (Mono, EndReason) {
         let idle = self.last_received.plus(limits.idle);

@@ -4,10 +4,12 @@
 //! A connection leaves the table of its worker, and stays in its counts until it ends.
 
 use super::connection::{Connection, Written};
-use super::{CONNECTION, Connections, EndReason, Slot};
+use super::{CONNECTION, Connections, EndReason, Slot, StreamListener};
 use crate::worker::Token;
 use io::{Interest, Poller, TcpConnection};
 use std::io::{Error, ErrorKind, IoSlice, Result};
+use std::net::SocketAddr;
+use std::os::fd::OwnedFd;
 use streams::Spare;
 use turn::{ClientPath, ListenerKey, Mono};
 
@@ -125,6 +127,64 @@ impl Connections {
         self.table[place] = Some(connection);
         self.release(&path, poller);
         Some(path)
+    }
+
+    /// Serves a connection that another process has accepted. `bytes` is what it has read from it: complete messages of a client that
+    /// speaks STUN without TLS.
+    ///
+    /// # Errors
+    /// If there is no listener of its kind here, or no room for it: it is closed.
+    pub(crate) fn adopt(
+        &mut self,
+        stream: OwnedFd,
+        (local, remote): (SocketAddr, SocketAddr),
+        bytes: Vec<u8>,
+        poller: &Poller,
+        now: Mono,
+    ) -> Result<()> {
+        let stream = TcpConnection::from_open(stream)?;
+        let bound = stream.local_addr()?;
+        let is_its = |listener: &StreamListener| {
+            let at = listener.socket.local_addr();
+            let covers = at.ip() == bound.ip() || at.ip().is_unspecified();
+            listener.protocols.plain && covers && at.port() == bound.port()
+        };
+        let number = self.listeners.iter().position(is_its);
+        let number = number.and_then(|number| u16::try_from(number).ok());
+        let number = number.ok_or(ErrorKind::AddrNotAvailable)?;
+        self.sources.enter(remote, usize::MAX);
+        self.unproven_sources.enter(remote, usize::MAX);
+        let entered = self.enter(stream, remote, number, false, poller, now);
+        let Some(slot) = entered else {
+            self.sources.leave(remote);
+            self.unproven_sources.leave(remote);
+            self.counters.refused_limit += 1;
+            return Err(ErrorKind::OutOfMemory.into());
+        };
+        if let Some(connection) = self.get(slot) {
+            connection.adopt((local, remote), bytes);
+            self.resumed.push(slot);
+        }
+        Ok(())
+    }
+
+    /// Takes the plain connection of this client out, for another process: its descriptor, and the bytes that followed the last message.
+    /// `None` if it has ended, has TLS, or if responses wait to be written.
+    pub(crate) fn give_away(
+        &mut self,
+        path: &ClientPath,
+        poller: &Poller,
+    ) -> Option<(OwnedFd, Vec<u8>)> {
+        let slot = self.find(path)?;
+        let can_move = |connection: &mut Connection| {
+            connection.tls.is_none() && connection.unwritten.is_empty()
+        };
+        self.get(slot).is_some_and(can_move).then_some(())?;
+        let MovingConnection(connection) = self.give(path, poller)?;
+        let Connection {
+            stream, inbound, ..
+        } = *connection;
+        Some((stream.into(), inbound))
     }
 
     /// Takes a connection out of the table, and leaves it in the counts.

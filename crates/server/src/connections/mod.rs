@@ -177,6 +177,19 @@ impl Connections {
         Ok(())
     }
 
+    /// Accepts connections, or leaves them to another process that has the same listeners.
+    pub(crate) fn set_listening(&mut self, listens: bool, poller: &Poller) -> std::io::Result<()> {
+        self.accept_again = None;
+        for listener in &self.listeners {
+            // It may have been removed already: when descriptors ran out.
+            let _ = poller.remove(&listener.socket);
+        }
+        if listens {
+            self.watch(poller)?;
+        }
+        Ok(())
+    }
+
     fn get(&mut self, slot: Slot) -> Option<&mut Connection> {
         let connection = self.table.get_mut(slot.index as usize)?.as_deref_mut()?;
         (connection.slot == slot).then_some(connection)
@@ -297,7 +310,7 @@ impl Connections {
         is_proxied: bool,
         poller: &Poller,
         now: Mono,
-    ) -> Option<()> {
+    ) -> Option<Slot> {
         let local = stream.local_addr().ok()?;
         self.generation = self.generation.wrapping_add(1);
         let index = self.free.pop();
@@ -336,7 +349,7 @@ impl Connections {
         self.unproven += 1;
         self.counters.accepted += 1;
         self.counters.tcp_now += 1;
-        Some(())
+        Some(slot)
     }
 
     /// Makes room: closes an unproven connection of a source that has more of them than `for_source` has. `None` counts as a source

@@ -88,7 +88,7 @@ pub(crate) struct Dtls {
     /// Connections whose client asked for a server by its name.
     named: Vec<(FiveTuple, Box<str>)>,
     /// Connections that have ended.
-    ended: Vec<FiveTuple>,
+    ended: Vec<ClientPath>,
     counters: DtlsCounters,
 }
 
@@ -177,6 +177,16 @@ impl Dtls {
         }
     }
 
+    /// The paths of all connections.
+    pub(crate) fn paths(&self) -> impl Iterator<Item = ClientPath> {
+        self.endpoint.paths().map(|path| client_of(&path))
+    }
+
+    /// Whether there is a connection on this path.
+    pub(crate) fn has(&self, path: &ClientPath) -> bool {
+        path.five_tuple.transport == Transport::Dtls && self.endpoint.find(&path_of(path)).is_some()
+    }
+
     pub(crate) fn has_work(&self) -> bool {
         self.endpoint.has_work()
     }
@@ -214,7 +224,7 @@ impl Dtls {
                     tracing::debug!(client = %path.remote, %reason, established, "DTLS closed");
                     self.counters.count_end(reason);
                     if established {
-                        self.ended.push(client_of(&path).five_tuple);
+                        self.ended.push(client_of(&path));
                     }
                 }
             }
@@ -230,7 +240,7 @@ impl Dtls {
     }
 
     /// The next client whose connection has ended.
-    pub(crate) fn next_ended(&mut self) -> Option<FiveTuple> {
+    pub(crate) fn next_ended(&mut self) -> Option<ClientPath> {
         self.take_events();
         self.ended.pop()
     }

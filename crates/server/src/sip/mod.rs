@@ -68,6 +68,7 @@ use listeners::SipListener;
 use sip::{HashKey, Mono, Now};
 use std::collections::VecDeque;
 use std::net::SocketAddr;
+use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 use std::time::Duration;
 use store::Kept;
@@ -200,6 +201,13 @@ impl Sip {
         self.endpoint.filter.can_write_unprivileged()
     }
 
+    /// The sockets that it listens on.
+    pub(crate) fn listening(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
+        let plain = self.listeners.iter();
+        let plain = plain.flat_map(|listener| [listener.udp.as_fd(), listener.tcp.as_fd()]);
+        plain.chain(self.streams.iter().map(|listener| listener.socket.as_fd()))
+    }
+
     /// Has the poller report all listeners.
     pub(crate) fn watch(&self, poller: &Poller) -> std::io::Result<()> {
         for (number, listener) in (0..).zip(&self.listeners) {
@@ -211,6 +219,23 @@ impl Sip {
         for (number, listener) in (self.first_stream()..).zip(&self.streams) {
             let token = Token::Sip(SipToken::Accept(number)).as_u64();
             poller.add(&listener.socket, token, Interest::Read)?;
+        }
+        Ok(())
+    }
+
+    /// Reads datagrams and accepts connections, or leaves both to another process that has the same sockets. Connections that exist stay.
+    pub(crate) fn set_listening(&mut self, listens: bool, poller: &Poller) -> std::io::Result<()> {
+        self.accept_again = None;
+        for listener in &self.listeners {
+            // A TCP socket may have been removed already: when descriptors ran out.
+            let _ = poller.remove(&listener.udp);
+            let _ = poller.remove(&listener.tcp);
+        }
+        for listener in &self.streams {
+            let _ = poller.remove(&listener.socket);
+        }
+        if listens {
+            self.watch(poller)?;
         }
         Ok(())
     }

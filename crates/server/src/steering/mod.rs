@@ -10,12 +10,19 @@
 //! The hash alone leaves the busiest of eight workers with 2.8 times its share of eight clients. Whoever has not authenticated
 //! never gets an entry, and no entry gives way to another: a flow that lives never moves. Without the capabilities for BPF,
 //! or when the table is full, the allocation is made where the hash sent its request.
+//!
+//! During an upgrade, two processes have sockets in each group (`numbering`, `shared`). Each flow of the old process gets an entry,
+//! and what has no entry is the new process's.
 
 mod loads;
+mod numbering;
 mod placement;
+mod shared;
 
 pub(crate) use loads::Loads;
+pub(crate) use numbering::{Foreign, Numbering};
 pub(crate) use placement::{Placement, Target};
+pub(crate) use shared::{Groups, Takeover};
 
 use crate::error::StartError;
 use crate::privileges::can_do_without;
@@ -89,6 +96,11 @@ pub(crate) struct Tables {
     /// Handles to the table of flows: each worker takes one, and the last one counts. None if there is no table.
     pub(crate) flows: Vec<Flows>,
     pub(crate) loads: Arc<Loads>,
+    pub(crate) numbering: Numbering,
+    /// The workers of the process that this one takes over from.
+    pub(crate) foreign: Option<Foreign>,
+    /// What another process could share.
+    pub(crate) groups: Option<Groups>,
 }
 
 /// Most entries: at about 120 bytes each they are made as they are needed, but their buckets are not.
@@ -103,13 +115,17 @@ impl Tables {
         workers: usize,
         allocations: usize,
     ) -> Result<(SteeringInUse, Tables), StartError> {
-        let (in_use, flows) = if workers == 1 {
-            (SteeringInUse::OneWorker, Vec::new())
+        let mut tables = Tables::none(workers);
+        let in_use = if workers == 1 {
+            SteeringInUse::OneWorker
         } else if wanted == Steering::Hash {
-            (SteeringInUse::Hash { because: None }, Vec::new())
+            SteeringInUse::Hash { because: None }
         } else {
-            match attach(groups, workers, allocations.min(MOST_FLOWS)) {
-                Ok(flows) => (SteeringInUse::Bpf, flows),
+            match attach(groups, workers, allocations) {
+                Ok((flows, groups)) => {
+                    (tables.flows, tables.groups) = (flows, Some(groups));
+                    SteeringInUse::Bpf
+                }
                 Err(error) if wanted == Steering::Bpf => {
                     verifier::log_at_debug(&error);
                     return Err(StartError::Steering(error));
@@ -117,17 +133,25 @@ impl Tables {
                 Err(error) => {
                     verifier::log_at_debug(&error);
                     let because = Some(error.to_string());
-                    (SteeringInUse::Hash { because }, Vec::new())
+                    SteeringInUse::Hash { because }
                 }
             }
         };
         in_use.log();
-        let loads = Arc::new(Loads::new(workers));
-        Ok((in_use, Tables { flows, loads }))
+        Ok((in_use, tables))
     }
-}
 
-impl Tables {
+    /// Without a table of flows.
+    pub(crate) fn none(workers: usize) -> Tables {
+        Tables {
+            flows: Vec::new(),
+            loads: Arc::new(Loads::new(workers)),
+            numbering: Numbering::alone(workers),
+            foreign: None,
+            groups: None,
+        }
+    }
+
     /// Whether entries can be written without any capability. Nobody steers yet.
     pub(crate) fn can_write_unprivileged(&mut self) -> bool {
         let nowhere = SocketAddr::from((Ipv4Addr::UNSPECIFIED, 0));
@@ -147,9 +171,9 @@ fn attach(
     groups: &[Vec<UdpSocket>],
     workers: usize,
     allocations: usize,
-) -> Result<Vec<Flows>, BpfError> {
+) -> Result<(Vec<Flows>, Groups), BpfError> {
     let sockets = u32::try_from(groups.len() * workers).unwrap_or(u32::MAX);
-    let flows = u32::try_from(allocations).unwrap_or(u32::MAX);
+    let flows = most_flows(allocations);
     let mut program = Program::load(sockets, flows)?;
     for (slot, socket) in (0..).zip(groups.iter().flatten()) {
         program.set_socket(slot, socket)?;
@@ -157,5 +181,14 @@ fn attach(
     for socket in groups.iter().filter_map(|group| group.first()) {
         program.attach(socket)?;
     }
-    (0..=workers).map(|_| program.flows()).collect()
+    let handles = (0..=workers)
+        .map(|_| program.flows())
+        .collect::<Result<_, _>>()?;
+    Ok((handles, Groups::alone(program.tables()?)))
+}
+
+/// Entries for so many allocations, and for as many of a process that takes over.
+fn most_flows(allocations: usize) -> u32 {
+    let most = allocations.saturating_mul(2).clamp(1, MOST_FLOWS);
+    u32::try_from(most).unwrap_or(u32::MAX)
 }

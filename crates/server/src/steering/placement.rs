@@ -1,6 +1,7 @@
 //! One worker's part in placing: what it gives away, what it was given, and the entries that hold the latter.
 
-use super::{Loads, Tables};
+use super::{Foreign, Loads, Numbering, Tables};
+use crate::dtls::unmarked;
 use crate::random::Entropy;
 use bpf::steer::{Flow, Flows, InsertError};
 use std::collections::hash_map::RandomState;
@@ -46,11 +47,15 @@ impl Target {
     }
 }
 
-/// The placing of one worker.
+/// The placing of one worker. Workers are counted from 0 here, whatever their numbers are.
 #[derive(Debug)]
 pub(crate) struct Placement {
     worker: u16,
-    workers: u32,
+    numbering: Numbering,
+    /// The workers of the process that this one takes over from.
+    foreign: Option<Foreign>,
+    /// Another process gets what has no entry, so every flow of this worker needs one.
+    holds_all: bool,
     loads: Arc<Loads>,
     table: Option<Table>,
     budget: Budget,
@@ -69,17 +74,14 @@ struct Table {
 }
 
 impl Placement {
-    /// For worker `worker` of `workers`.
-    pub(crate) fn new(worker: u16, workers: usize, tables: &mut Tables) -> Placement {
-        let table = tables.flows.pop().map(|flows| Table {
-            flows,
-            entropy: Entropy::new(),
-            own: Own::default(),
-            departed: HashMap::new(),
-        });
+    /// For worker `worker`, counted from 0.
+    pub(crate) fn new(worker: u16, tables: &mut Tables) -> Placement {
+        let table = tables.flows.pop().map(Table::new);
         Placement {
             worker,
-            workers: u32::try_from(workers).unwrap_or(1),
+            numbering: tables.numbering,
+            foreign: tables.foreign.clone(),
+            holds_all: false,
             loads: Arc::clone(&tables.loads),
             table,
             budget: Budget {
@@ -119,8 +121,10 @@ impl Placement {
         path: &ClientPath,
         bytes: usize,
     ) -> Option<Target> {
-        let slot = |worker: u16| path.listener.0 * self.workers + u32::from(worker);
-        let table = self.table.as_mut()?;
+        let (numbering, listener) = (self.numbering, path.listener.0);
+        let slot = |worker: u16| numbering.slot(listener, worker);
+        // What is placed from now on is placed by the process that takes over.
+        let table = self.table.as_mut().filter(|_| !self.holds_all)?;
         // First what nearly always says no where allocations come and go fast.
         if bytes > LONGEST || table.departed.is_empty() && !self.budget.has_some(now) {
             return None;
@@ -129,11 +133,8 @@ impl Placement {
         // Who has an entry for the flow has its allocation, or will have it.
         let holder = |table: &Table| {
             let entry = table.flows.get(&flow)?;
-            let worker = u16::try_from(entry.checked_sub(slot(0))?).ok()?;
-            (worker != self.worker).then_some(Target {
-                worker,
-                is_new: false,
-            })
+            let worker = numbering.worker_at(listener, entry)?;
+            (worker != self.worker).then(|| Target::known(numbering.number(worker)))
         };
         // What the table of entries sent here stays here, unless the flow has got another entry meanwhile.
         if table.has_departed(now, &flow) {
@@ -150,7 +151,7 @@ impl Placement {
                 self.budget.left -= 1;
                 self.loads.add(to);
                 Some(Target {
-                    worker: to,
+                    worker: numbering.number(to),
                     is_new: true,
                 })
             }
@@ -163,15 +164,20 @@ impl Placement {
         }
     }
 
-    /// A client has a ticket (RFC 8016) for an allocation of this other worker. From then on its flow goes there. `None` if it cannot, or if
-    /// it goes to a third worker.
+    /// A client has a ticket (RFC 8016) for an allocation of the worker with this number, maybe in the process that this one takes over from.
+    /// From then on its flow goes there. `None` if it cannot, or if it goes to a third worker.
     pub(crate) fn follow(&mut self, path: &ClientPath, to: u16) -> Option<Target> {
         let flow = flow(&path.five_tuple)?;
-        let slot = path.listener.0 * self.workers + u32::from(to);
+        let own = self.numbering.index(to);
+        let slot = match (own, &self.foreign) {
+            (Some(worker), _) => self.numbering.slot(path.listener.0, worker),
+            (None, Some(foreign)) => foreign.slot(path.five_tuple.local, to)?,
+            (None, None) => return None,
+        };
         let table = self.table.as_mut()?;
         match table.flows.insert(&flow, slot) {
             Ok(()) => {
-                self.loads.add(to);
+                own.into_iter().for_each(|worker| self.loads.add(worker));
                 Some(Target {
                     worker: to,
                     is_new: true,
@@ -192,7 +198,9 @@ impl Placement {
         if !target.is_new {
             return;
         }
-        self.loads.subtract(target.worker);
+        let own = self.numbering.index(target.worker);
+        own.into_iter()
+            .for_each(|worker| self.loads.subtract(worker));
         if let (Some(table), Some(flow)) = (&mut self.table, flow(&path.five_tuple)) {
             table.flows.remove(&flow);
         }
@@ -201,6 +209,9 @@ impl Placement {
     /// An allocation was opened here.
     pub(crate) fn opened(&mut self, now: Mono, path: &ClientPath) {
         self.loads.add(self.worker);
+        if self.holds_all {
+            self.hold(path);
+        }
         let Some(table) = self
             .table
             .as_mut()
@@ -239,6 +250,13 @@ impl Placement {
         }
     }
 
+    /// An allocation here has this further 5-tuple (RFC 8016).
+    pub(crate) fn joined(&mut self, path: &ClientPath) {
+        if self.holds_all {
+            self.hold(path);
+        }
+    }
+
     /// A request that another worker took here has been handled: whether there is an allocation now. `is_new` as in
     /// [`Target`].
     pub(crate) fn settle(&mut self, path: &ClientPath, is_new: bool, alive: bool) {
@@ -261,25 +279,45 @@ impl Placement {
 
     /// What an entry says that leads a client of this UDP listener to this worker.
     fn slot(&self, path: &ClientPath) -> u32 {
-        path.listener.0 * self.workers + u32::from(self.worker)
+        self.numbering.slot(unmarked(path).listener.0, self.worker)
     }
 
-    /// Sees to it that the flow has an entry for this worker, as it nearly always has.
-    fn hold(&mut self, path: &ClientPath) {
+    /// Gives every flow of this worker an entry from now on, in this table if the worker has none yet.
+    pub(crate) fn hold_all(&mut self, table: Option<Flows>) {
+        self.holds_all = true;
+        if self.table.is_none() {
+            self.table = table.map(Table::new);
+        }
+    }
+
+    /// Leaves flows without an entry to the kernel's hash again. Entries stay until their allocations end.
+    pub(crate) fn hold_no_more(&mut self) {
+        self.holds_all = false;
+    }
+
+    /// The process that this one took over from has ended.
+    pub(crate) fn forget_foreign(&mut self) {
+        self.foreign = None;
+    }
+
+    /// Sees to it that the flow has an entry for this worker, as it nearly always has. Returns `false` if it has none: the table is full.
+    pub(crate) fn hold(&mut self, path: &ClientPath) -> bool {
         let Some(flow) = flow(&path.five_tuple) else {
-            return;
+            return true;
         };
         let slot = self.slot(path);
         let Some(table) = &mut self.table else {
-            return;
+            return false;
         };
         if !table.own.insert(&flow) {
-            return;
+            return true;
         }
-        if let Err(error) = table.enter(&flow, slot) {
+        let entered = table.enter(&flow, slot);
+        if let Err(error) = &entered {
             table.own.remove(&flow);
             tracing::warn!(client = %flow.remote, %error, "a client will not reach its allocation");
         }
+        entered.is_ok()
     }
 }
 
@@ -306,6 +344,15 @@ impl Own {
 }
 
 impl Table {
+    fn new(flows: Flows) -> Table {
+        Table {
+            flows,
+            entropy: Entropy::new(),
+            own: Own::default(),
+            departed: HashMap::new(),
+        }
+    }
+
     /// Has the flow's entry name this slot, whatever it named.
     fn enter(&mut self, flow: &Flow, slot: u32) -> Result<(), InsertError> {
         match self.flows.insert(flow, slot) {
@@ -365,7 +412,7 @@ impl Budget {
 
 /// The flow in the addresses of its packets; `None` if it cannot be told from another by them.
 fn flow(five_tuple: &FiveTuple) -> Option<Flow> {
-    let is_datagrams = five_tuple.transport == Transport::Udp;
+    let is_datagrams = matches!(five_tuple.transport, Transport::Udp | Transport::Dtls);
     (is_datagrams && !is_link_local(five_tuple.remote)).then_some(Flow {
         remote: five_tuple.remote,
         local: five_tuple.local,
@@ -424,9 +471,9 @@ mod tests {
         let handle = || program.flows().expect("a handle");
         let mut tables = Tables {
             flows: vec![handle(), handle()],
-            loads: Arc::new(Loads::new(2)),
+            ..Tables::none(2)
         };
-        let workers = [0, 1].map(|number| Placement::new(number, 2, &mut tables));
+        let workers = [0, 1].map(|number| Placement::new(number, &mut tables));
         Some((workers, handle()))
     }
 

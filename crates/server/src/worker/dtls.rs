@@ -55,8 +55,9 @@ impl Worker {
         }
         dtls.tell_names(&mut self.core.engine);
         self.send_dtls_handshakes();
-        while let Some(five_tuple) = self.core.dtls.as_mut().and_then(|dtls| dtls.next_ended()) {
-            self.core.engine.client_closed(now, &five_tuple);
+        while let Some(path) = self.core.dtls.as_mut().and_then(|dtls| dtls.next_ended()) {
+            self.core.engine.client_closed(now, &path.five_tuple);
+            self.core.placement.left(now.mono, &path);
             self.settle();
         }
     }

@@ -3,7 +3,9 @@
 use super::batches::{BatchStore, Item, WorkerBatch, datagrams, slice};
 use super::messages::WorkerMessage;
 use crate::addresses::RelayIndex;
+use crate::handover::Predecessor;
 use crate::mailbox::Mailbox;
+use crate::steering::Numbering;
 use std::net::SocketAddr;
 use std::ops::Range;
 use std::sync::Arc;
@@ -13,6 +15,9 @@ use std::sync::Arc;
 #[derive(Debug)]
 pub(crate) struct Mailboxes {
     boxes: Arc<[Mailbox<WorkerMessage>]>,
+    numbering: Numbering,
+    /// The process that this one has taken over from, while it is there.
+    predecessor: Option<Arc<Predecessor>>,
     store: BatchStore,
     open: Vec<Option<WorkerBatch>>,
 }
@@ -38,14 +43,43 @@ impl Mailboxes {
     /// Unread messages from which on a worker gets no more requests to serve.
     const UNREAD: usize = 64;
 
-    pub(crate) fn new(boxes: Arc<[Mailbox<WorkerMessage>]>, store: BatchStore) -> Mailboxes {
+    /// `numbering` says which number each mailbox has.
+    pub(crate) fn new(
+        boxes: Arc<[Mailbox<WorkerMessage>]>,
+        numbering: Numbering,
+        predecessor: Option<Arc<Predecessor>>,
+        store: BatchStore,
+    ) -> Mailboxes {
         let open = (0..boxes.len()).map(|_| None).collect();
-        Mailboxes { boxes, store, open }
+        Mailboxes {
+            boxes,
+            numbering,
+            predecessor,
+            store,
+            open,
+        }
+    }
+
+    /// The place of the worker with this number; beyond the end if it is another process's.
+    fn place(&self, worker: u16) -> usize {
+        self.numbering.index(worker).map_or(usize::MAX, usize::from)
+    }
+
+    /// The process that the worker with this number belongs to, if that is the one before this one.
+    pub(crate) fn predecessor_of(&self, worker: u16) -> Option<&Predecessor> {
+        self.predecessor
+            .as_deref()
+            .filter(|predecessor| predecessor.has(worker))
+    }
+
+    /// The process before this one has ended.
+    pub(crate) fn forget_predecessor(&mut self) {
+        self.predecessor = None;
     }
 
     /// Packs a run for `worker`. Returns how many datagrams had to be discarded, of this run or of an earlier batch.
     pub(crate) fn pack(&mut self, worker: u16, outgoing: &OutgoingRun<'_>) -> u64 {
-        let worker = usize::from(worker);
+        let worker = self.place(worker);
         let mut lost = 0;
         if self
             .open
@@ -105,7 +139,7 @@ impl Mailboxes {
 
     /// Posts a message, or hands it back if there is no such worker or its mailbox is full.
     pub(crate) fn post(&self, worker: u16, message: WorkerMessage) -> Result<(), WorkerMessage> {
-        match self.boxes.get(usize::from(worker)) {
+        match self.boxes.get(self.place(worker)) {
             Some(mailbox) => mailbox.post(message),
             None => Err(message),
         }
@@ -113,18 +147,18 @@ impl Mailboxes {
 
     /// Whether a worker has unread messages: what is not urgent waits until there is a full batch of it.
     pub(crate) fn is_behind(&self, worker: u16) -> bool {
-        let mailbox = self.boxes.get(usize::from(worker));
+        let mailbox = self.boxes.get(self.place(worker));
         mailbox.is_some_and(|mailbox| mailbox.len() >= Self::BACKLOG)
     }
 
     /// A worker's mailbox, for other threads to post to.
     pub(crate) fn mailbox(&self, worker: u16) -> Option<Mailbox<WorkerMessage>> {
-        self.boxes.get(usize::from(worker)).cloned()
+        self.boxes.get(self.place(worker)).cloned()
     }
 
     /// Whether a worker reads its mailbox so promptly that it may be given more work.
     pub(crate) fn keeps_up(&self, worker: u16) -> bool {
-        let mailbox = self.boxes.get(usize::from(worker));
+        let mailbox = self.boxes.get(self.place(worker));
         mailbox.is_some_and(|mailbox| mailbox.len() < Self::UNREAD)
     }
 
@@ -185,7 +219,12 @@ mod tests {
             .map(|poller| Mailbox::new(capacity, poller, 0).expect("eventfd"))
             .collect();
         (
-            Mailboxes::new(boxes, BatchStore::for_workers(workers).remove(0)),
+            Mailboxes::new(
+                boxes,
+                Numbering::alone(workers),
+                None,
+                BatchStore::for_workers(workers).remove(0),
+            ),
             pollers,
         )
     }

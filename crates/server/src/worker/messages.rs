@@ -1,9 +1,12 @@
 //! Inter-worker messages: what workers, and the threads beside them, send to a worker's mailbox.
 
 use super::batches::WorkerBatch;
+use super::handover::Job;
 use super::sockets::{PortSocket, RelaySocket};
 use crate::addresses::RelayIndex;
 use crate::connections::MovingConnection;
+use crate::handover::ForeignMessage;
+use bpf::steer::Flows;
 use io::UdpSocket;
 use std::sync::Arc;
 use std::sync::mpsc::Sender;
@@ -47,6 +50,19 @@ pub(crate) enum WorkerMessage {
     RoutesChanged,
     /// Receive datagrams one by one from now on.
     Separate,
+    /// Another process takes over: give each client an entry in the steering table, in this one if there was none, and say whether each
+    /// has one.
+    HoldClients(Option<Box<Flows>>, Sender<bool>),
+    /// The other process has given up.
+    HoldNoMore,
+    /// Accept connections and read the sockets of SIP, or leave both to another process; then confirm through the sender.
+    Listen(bool, Sender<()>),
+    /// Do this.
+    Job(Job),
+    /// What a client of this worker has sent to the process that has taken over.
+    Foreign(Box<ForeignMessage>),
+    /// The process that this one took over from has ended.
+    PredecessorEnded,
     /// Close everything and end.
     Shutdown,
 }

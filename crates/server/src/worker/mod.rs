@@ -13,6 +13,7 @@ mod batch_limit;
 mod batches;
 mod dtls;
 mod flows;
+mod handover;
 mod icmp;
 mod log;
 mod mailboxes;
@@ -28,6 +29,7 @@ mod tcp;
 pub(crate) use batch_limit::BatchLimit;
 pub(crate) use batches::{BatchStore, WorkerBatch};
 pub(crate) use flows::Flows;
+pub(crate) use handover::{Holding, Job};
 pub(crate) use mailboxes::Mailboxes;
 pub(crate) use messages::WorkerMessage;
 pub(crate) use open::Opener;
@@ -90,6 +92,8 @@ pub(crate) struct Worker {
     pub(crate) messages_left: bool,
     /// Batches wait for another worker to read its mailbox.
     pub(crate) batches_held: bool,
+    /// Clients that still have to get an entry, because another process takes over.
+    pub(crate) holding: Option<Box<Holding>>,
     /// The last wake-up left next hops to be looked at.
     pub(crate) rechecks_left: bool,
     pub(crate) stopping: bool,
@@ -151,6 +155,7 @@ impl Worker {
         if let Some(sip) = &mut self.sip {
             sip.turn(&self.core.poller, &self.core.mailboxes, self.core.now);
         }
+        self.hold_some();
         self.recheck_next_hops();
         self.expire();
         self.serve_dtls();
@@ -199,7 +204,7 @@ impl Worker {
     fn poll_timeout(&self) -> Duration {
         let dtls = self.core.dtls.as_ref();
         let has_work = dtls.is_some_and(|dtls| dtls.has_work());
-        if self.messages_left || self.rechecks_left || has_work {
+        if self.messages_left || self.rechecks_left || has_work || self.holding.is_some() {
             return Duration::ZERO;
         }
         let now = self.core.now.mono;
@@ -426,6 +431,9 @@ impl Worker {
     }
 
     fn handle_message(&mut self, message: WorkerMessage) {
+        let Some(message) = self.handle_upgrade(message) else {
+            return self.settle();
+        };
         match message {
             WorkerMessage::Datagrams(batch) => self.batches.push(batch),
             WorkerMessage::Claim {
@@ -476,6 +484,13 @@ impl Worker {
             }
             // It is awake, and looks at the number of changes.
             WorkerMessage::RoutesChanged => {}
+            // Handled before.
+            WorkerMessage::HoldClients(..)
+            | WorkerMessage::HoldNoMore
+            | WorkerMessage::Listen(..)
+            | WorkerMessage::Job(_)
+            | WorkerMessage::Foreign(_)
+            | WorkerMessage::PredecessorEnded => {}
             WorkerMessage::Separate => {
                 self.core.opener.gro = false;
                 let listeners = &mut self.sockets.listeners;

@@ -24,7 +24,10 @@ pub(crate) type Results = ([Result<OpenedRelay, OpenError>; MOST_RELAYS], usize)
 /// Opens the relay sockets of one worker.
 #[derive(Debug)]
 pub(crate) struct Opener {
+    /// The worker's number.
     pub(crate) worker: u16,
+    /// Its place among the workers of this process.
+    place: usize,
     pub(crate) relays: Arc<RelayAddresses>,
     options: UdpOptions,
     descriptors: ForClients,
@@ -66,13 +69,14 @@ impl Opener {
 
     /// All relays share the ports of `shared`, if there are any.
     pub(crate) fn new(
-        worker: u16,
+        (worker, place): (u16, usize),
         relays: Arc<RelayAddresses>,
         gro: bool,
         shared: &[SharedPort],
     ) -> Opener {
         let mut opener = Opener {
             worker,
+            place,
             relays,
             options: UdpOptions::relay(),
             descriptors: ForClients::new(),
@@ -453,12 +457,11 @@ impl Opener {
         for address in addresses.cycle().skip(first).take(count) {
             failure = OpenError::NoPort;
             while attempts > 0 {
-                let Some(port) = relays.pool(address).take(
-                    usize::from(self.worker),
-                    want,
-                    now_s,
-                    &mut self.entropy,
-                ) else {
+                let Some(port) =
+                    relays
+                        .pool(address)
+                        .take(self.place, want, now_s, &mut self.entropy)
+                else {
                     break;
                 };
                 match attempt(self, address, port) {

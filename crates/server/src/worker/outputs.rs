@@ -290,6 +290,16 @@ impl Session<'_, '_, '_> {
         let Moving { placed, target } = moving;
         let path = placed.path;
         let core = &mut *self.core;
+        if let Some(predecessor) = core.mailboxes.predecessor_of(target.worker) {
+            let is_sent = predecessor.send_datagram(target.worker, &path.five_tuple, &placed.bytes);
+            if is_sent {
+                core.counters.requests_given += 1;
+            } else {
+                core.counters.mailbox_full += 1;
+                core.placement.give_up(&path, target);
+            }
+            return;
+        }
         match core
             .mailboxes
             .post(target.worker, WorkerMessage::Request(placed))
@@ -470,7 +480,10 @@ fn note(
             placement.opened(now, path);
         }
         Output::AllocationClosed { path, .. } => placement.closed(now, path),
-        Output::PathAdded { path } => connections.prove(path),
+        Output::PathAdded { path } => {
+            connections.prove(path);
+            placement.joined(path);
+        }
         Output::PathRemoved { path } | Output::ClientMoved { from: path, .. } => {
             placement.left(now, path);
         }

@@ -54,6 +54,8 @@ pub(crate) struct Core {
     /// Where the kernel relays.
     pub(crate) flows: Option<Box<Flows>>,
     pub(crate) hooks: WorkerHooks,
+    /// Another process has relay ports on the same addresses: before and after an upgrade.
+    pub(crate) shares_relays: bool,
 }
 
 /// Datagrams in, datagrams queued; `'buf` is the life of sockets and received bytes.
@@ -128,7 +130,11 @@ impl<'s, 'q, 'buf> Session<'s, 'q, 'buf> {
         };
         self.core.counters.peer_datagrams += run.count() as u64;
         self.core.counters.peer_bytes += received.bytes.len() as u64;
-        self.deliver(relay, received.from, run);
+        let mut from = received.from;
+        if self.core.shares_relays {
+            from = self.core.opener.relays.advertised(from);
+        }
+        self.deliver(relay, from, run);
     }
 
     /// Datagrams that a shared port received: they are for the relay that has claimed their sender.
@@ -229,7 +235,9 @@ impl<'s, 'q, 'buf> Session<'s, 'q, 'buf> {
         run: Run<'buf>,
     ) {
         let Some((address, owner)) = self.core.opener.relays.owner_of(peer) else {
-            self.core.counters.relay_not_live += covers as u64;
+            if !self.core.shares_relays || !self.send_to_other_process(from, peer, &payload, run) {
+                self.core.counters.relay_not_live += covers as u64;
+            }
             return;
         };
         if owner.worker != self.core.opener.worker {
@@ -265,6 +273,37 @@ impl<'s, 'q, 'buf> Session<'s, 'q, 'buf> {
                 },
             );
         }
+    }
+
+    /// The peer may be a relay of the other process on these addresses: sends by the network, from the relay's own socket. Returns `false`
+    /// if that is impossible.
+    #[cold]
+    fn send_to_other_process(
+        &mut self,
+        from: SocketAddr,
+        peer: SocketAddr,
+        payload: &Range<usize>,
+        run: Run<'buf>,
+    ) -> bool {
+        let relays = &self.core.opener.relays;
+        let own = relays.owner_of(from);
+        let relay = own
+            .and_then(|(address, owner)| self.sockets.relays.at(owner.slot, address, from.port()));
+        let socket = relay.and_then(|relay| self.sockets.socket_of(relay));
+        let (Some(socket), Some(address)) = (socket, relays.find(peer.ip())) else {
+            return false;
+        };
+        let to = SendTo {
+            socket,
+            to: SocketAddr::new(relays.address(address).local, peer.port()),
+            from_ip: None,
+            tos: run.tos,
+            dont_fragment: false,
+        };
+        self.relayed = true;
+        self.out
+            .push_strided(&to, run.bytes, run.stride, payload.clone());
+        true
     }
 
     /// Datagrams for the client behind a relay, from the network or from another relay.

@@ -3,11 +3,12 @@
 use super::messages::{MovedConnection, WorkerMessage};
 use super::sockets::Token;
 use super::{Mailboxes, Worker};
+use crate::handover::ForeignMessage;
 use crate::tcp_relays::{ACCEPTS, Leaving, Meter, Pumped, Step, is_exhausted};
 use io::{Event, Events};
 use std::io::ErrorKind;
 use turn::server::ConnectError;
-use turn::{ConnectionKey, RelayKey};
+use turn::{ClientPath, ConnectionKey, RelayKey};
 
 impl Worker {
     /// Accepts connections of peers, and looks what has become of those that exist.
@@ -111,6 +112,9 @@ impl Worker {
             mut path,
             bytes,
         } = leaving;
+        if self.core.mailboxes.predecessor_of(to).is_some() && self.give_away(to, &path, &bytes) {
+            return;
+        }
         let core = &mut self.core;
         if can_receive(&core.mailboxes, to) {
             let Some(connection) = core.connections.give(&path, &core.poller) else {
@@ -133,6 +137,25 @@ impl Worker {
         core.engine.connection_moved(core.now, &path, &bytes);
         core.connections.release(&path, &core.poller);
         self.settle();
+    }
+
+    /// Sends a client's connection to the process before this one. Returns `false` if that is impossible, as it is over TLS.
+    fn give_away(&mut self, worker: u16, path: &ClientPath, message: &[u8]) -> bool {
+        let core = &mut self.core;
+        let Some((connection, rest)) = core.connections.give_away(path, &core.poller) else {
+            return false;
+        };
+        let message = ForeignMessage {
+            worker,
+            local: path.five_tuple.local,
+            remote: path.five_tuple.remote,
+            bytes: [message, &rest].concat(),
+            connection: Some(connection),
+        };
+        let predecessor = core.mailboxes.predecessor_of(worker);
+        let is_sent = predecessor.is_some_and(|predecessor| predecessor.send(message));
+        core.counters.mailbox_full += u64::from(!is_sent);
+        true
     }
 
     /// Another worker's client asks for a connection of this worker.

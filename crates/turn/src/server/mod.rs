@@ -88,6 +88,7 @@ mod opening;
 mod output;
 mod outputs;
 mod packed;
+mod paths;
 mod permission;
 mod policy;
 mod quota;

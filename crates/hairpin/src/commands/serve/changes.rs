@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use anyhow::Error;
-use serde_json::json;
+use serde_json::{Value, json};
 use server::Observer;
 
 use super::Service;
@@ -15,13 +15,25 @@ impl Service<'_> {
     /// Makes the changes that wait.
     pub(super) fn apply_changes(&mut self) {
         while let Some(asked) = self.inbox.next() {
-            let reply = match asked.change() {
-                Change::Reload => self.reload_by_command(),
-                Change::Drain => self.drain_by_command(),
-                Change::EndDrain => self.end_drain_by_command(),
-            };
-            asked.reply(reply);
+            let (change, waiting) = asked.split();
+            waiting.reply(self.make(change));
         }
+    }
+
+    /// Makes a change. The reply is for whoever waits for it.
+    fn make(&mut self, change: Change) -> Reply {
+        match change {
+            Change::Reload => return self.reload_by_command(),
+            Change::Drain => return self.drain_by_command(),
+            Change::EndDrain => return self.end_drain_by_command(),
+            Change::Describe => return Ok(Service::describe()),
+            Change::HandOver(stream) => self.hand_over(stream),
+            Change::FromSuccessor(message) => self.hear_successor(message),
+            Change::SuccessorEnded => self.successor_ended(),
+            Change::FromPredecessor(message) => self.hear_predecessor(&message),
+            Change::PredecessorEnded => self.predecessor_ended(),
+        }
+        Ok(Value::Null)
     }
 
     fn reload_by_command(&mut self) -> Reply {
@@ -79,9 +91,9 @@ pub(super) fn what_is_left(observer: &Observer) -> String {
 }
 
 /// A server that is about to end changes nothing any more.
-pub(super) fn while_stopping(change: Change) -> Reply {
+pub(super) fn while_stopping(change: &Change) -> Reply {
     match change {
-        Change::Reload | Change::EndDrain => Err(Refusal::new("the server is about to stop")),
         Change::Drain => Ok(json!({ "drained": false })),
+        _ => Err(Refusal::new("the server is about to stop")),
     }
 }

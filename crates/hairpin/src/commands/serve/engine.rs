@@ -1,6 +1,7 @@
 //! From a configuration to a running `server`, and back to words when it does not start.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -9,6 +10,7 @@ use server::access_tokens::TokenKeys;
 use server::certificates::Certificates;
 use server::connections::StreamSettings;
 use server::features::Features;
+use server::handover::{ForeignMessage, Offer, TakeOver};
 use server::offload::{BindingExcess, KernelBinding, Offload, OffloadMode};
 use server::policy::{PeerRule as Rule, PeerRules, loopback_and_private};
 use server::quota::QuotaLimits;
@@ -36,6 +38,13 @@ pub(super) fn machine() -> Machine {
     }
 }
 
+/// Where sockets come from that the server does not open itself.
+pub(super) struct Sources {
+    pub(super) inherited: InheritedSockets,
+    /// The running server that this one takes over from.
+    pub(super) take_over: Option<TakeOver>,
+}
+
 /// The running server.
 pub(super) struct Engine {
     running: Running,
@@ -50,10 +59,10 @@ impl Engine {
         listeners: &Listeners,
         others: &[SocketAddr],
         relays: &[IpAddr],
-        inherited: InheritedSockets,
+        sources: Sources,
     ) -> Result<Self> {
         let mut builder = Server::builder()
-            .inherited_sockets(inherited)
+            .inherited_sockets(sources.inherited)
             .relay_ports(*config.relay_ports.start(), *config.relay_ports.end())
             .shared_ports(config.relay_shared_ports)
             .pin_workers(pinning(config.pin_workers))
@@ -68,6 +77,9 @@ impl Engine {
             .settings(settings(config));
         if let Some(path) = config.state_dir.path() {
             builder = builder.state_dir(path);
+        }
+        if let Some(from) = sources.take_over {
+            builder = builder.take_over(from);
         }
         if let Some(workers) = config.workers {
             builder = builder.workers(usize::try_from(workers)?);
@@ -120,6 +132,36 @@ impl Engine {
     pub(super) fn of(running: Running, realm: &str) -> Self {
         let realm = realm.to_owned();
         Self { running, realm }
+    }
+
+    /// What a new process needs to take over.
+    pub(super) fn offer(&self) -> Result<Offer> {
+        Ok(self.running.offer()?)
+    }
+
+    /// Gives each client an entry in the steering table.
+    pub(super) fn hold_clients(&self, tables: Option<Vec<OwnedFd>>) -> Result<()> {
+        Ok(self.running.hold_clients(tables)?)
+    }
+
+    /// Leaves new connections to the process that has taken over.
+    pub(super) fn stop_listening(&self) -> Result<()> {
+        Ok(self.running.stop_listening()?)
+    }
+
+    /// Serves everything again.
+    pub(super) fn resume(&self) -> Result<()> {
+        Ok(self.running.resume()?)
+    }
+
+    /// The process that this one has taken over from has ended.
+    pub(super) fn predecessor_ended(&self) -> Result<()> {
+        Ok(self.running.predecessor_ended()?)
+    }
+
+    /// Handles what has come to the process that has taken over.
+    pub(super) fn receive_foreign(&self, message: ForeignMessage) -> Result<()> {
+        Ok(self.running.receive_foreign(message)?)
     }
 
     /// The listeners, with the real ports.

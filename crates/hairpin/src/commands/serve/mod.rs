@@ -12,11 +12,12 @@ mod plan;
 mod privileges;
 mod reload;
 mod sip_tls;
+mod upgrade;
 
 use std::net::{IpAddr, SocketAddr};
 use std::process::ExitCode;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, anyhow, bail};
@@ -30,14 +31,15 @@ use crate::acme;
 use crate::admin::{self, Serving};
 use crate::cli::serve::Args;
 use crate::config::{self, Config, ExternalIp, Loaded};
-use crate::control::{self, Inbox, Shared};
+use crate::control::{self, ChangeSender, Inbox, Shared};
 use crate::external_address;
 use crate::metrics::Source;
 use crate::systemd::Manager;
 use banner::{Access, Banner};
 use denied::Denied;
-use engine::Engine;
+use engine::{Engine, Sources};
 use plan::Machine;
+use upgrade::{Link, Successor, Taken};
 
 /// How long the credentials of the banner are good for.
 const BANNER_CREDENTIALS: Duration = Duration::from_secs(86_400);
@@ -51,7 +53,7 @@ const STOP_LOOK: Duration = Duration::from_millis(5);
 /// Runs the command.
 pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     // Before anything else uses descriptors.
-    let mut inherited = InheritedSockets::from_environment()?;
+    let inherited = InheritedSockets::from_environment()?;
     let loaded = read(args)?;
     let Some(config) = loaded.config.clone() else {
         eprint!("{}", loaded.diagnostics(input::colour()));
@@ -65,7 +67,12 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     let signals = Signals::install().context("cannot catch SIGINT, SIGTERM and SIGHUP")?;
     let manager = Manager::from_environment();
     let machine = engine::machine();
-    let mut made_up_secret = None;
+    let mut taken = args
+        .take_over
+        .then(|| Taken::begin(&config.control_socket))
+        .transpose()?;
+    let mut inherited = taken.as_mut().map_or(inherited, Taken::sockets);
+    let mut made_up_secret = taken.as_ref().and_then(Taken::made_up_secret);
     let denied = Denied::of(with_a_way_in(config, &mut made_up_secret)?);
     let mut config = denied.with_rules()?;
     let acme = acme::bind(&config.acme, &mut inherited)?;
@@ -75,17 +82,30 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     let listeners = plan::listeners(&config, &machine)?;
     let relays = plan::relays(&config, &machine)?;
     let external = find_external_addresses(&mut config, &relays)?;
-    let control = control::bind(&config.control_socket)?;
+    let control = match taken
+        .as_mut()
+        .map(|taken| taken.control(&config.control_socket))
+    {
+        Some(Ok(Some(control))) => Some(control),
+        Some(Err(error)) => return Err(error),
+        _ => control::bind(&config.control_socket)?,
+    };
     let bound = admin::bind(config.admin, &mut inherited)?;
     let admin_address = bound.as_ref().map(admin::Bound::address);
     let others = protected(admin_address, acme.as_ref());
-    let engine = Engine::start(&config, &listeners, &others, &relays, inherited)?;
+    let sources = Sources {
+        inherited,
+        take_over: taken.as_mut().and_then(Taken::take_over),
+    };
+    let engine = Engine::start(&config, &listeners, &others, &relays, sources)?;
     privileges::give_up(args.config.as_deref());
     kernel::warn(&engine.features());
     let source = Arc::new(Source::new(engine.observer()));
+    let admin_socket = bound.as_ref().map(admin::Bound::try_clone).transpose()?;
     let admin = bound
         .map(|bound| bound.serve(Arc::clone(&source)))
         .transpose()?;
+    let acme_bound = acme.as_ref().map(acme::Bound::try_clone).transpose()?;
     let acme = begin_acme(acme, &engine, &source)?;
     let mut banner = banner(args, &config, &engine, &machine, made_up_secret.clone());
     banner.admin = admin_address;
@@ -95,12 +115,20 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
         config_file: args.config.clone(),
         admin: admin_address,
         stopping: AtomicBool::new(false),
+        predecessor: Mutex::new(None),
     });
     let (changes, inbox) = control::channel(&signals).context("cannot make the control socket")?;
+    let control_socket = control
+        .as_ref()
+        .map(control::Bound::try_clone)
+        .transpose()?;
     let control = control
-        .map(|control| control.serve(Arc::clone(&shared), changes))
+        .map(|control| control.serve(Arc::clone(&shared), changes.clone()))
         .transpose()?;
     output::print(&banner.render())?;
+    let predecessor = taken
+        .map(|taken| taken.serving(changes.clone(), args.adopt_output))
+        .transpose()?;
     Service {
         args,
         started: loaded,
@@ -112,11 +140,17 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
         source,
         admin,
         inbox,
+        changes,
         shared,
         control,
+        control_socket,
+        admin_socket,
+        acme_bound,
+        successor: None,
+        predecessor,
         manager,
         external,
-        _acme: acme,
+        acme,
         drain: config.drain,
     }
     .run()
@@ -269,15 +303,24 @@ struct Service<'a> {
     admin: Option<Serving>,
     /// What the control socket has the main thread do.
     inbox: Inbox,
+    changes: ChangeSender,
     shared: Arc<Shared>,
     /// Answers until the very end, too.
     control: Option<Serving>,
+    /// Copies of what is served, for a process that takes over and for serving again.
+    control_socket: Option<control::Bound>,
+    admin_socket: Option<admin::Bound>,
+    acme_bound: Option<acme::Bound>,
+    /// The process that takes over.
+    successor: Option<Successor>,
+    /// The process that this one has taken over from, while it is there.
+    predecessor: Option<Link>,
     /// Is told what the server does.
     manager: Manager,
     /// Asks for external addresses that are not configured.
     external: Option<external_address::Watch>,
     /// Renews the certificate until the end.
-    _acme: Option<acme::Serving>,
+    acme: Option<acme::Serving>,
     /// How long to wait for allocations and SIP transactions to end.
     drain: Duration,
 }
@@ -303,6 +346,9 @@ impl Service<'_> {
                 _ => {}
             }
             self.apply_changes();
+            if self.has_handed_over() || self.shared.stopping.load(Ordering::Relaxed) {
+                return self.stop();
+            }
             self.read_changed_deny_files();
             self.follow_external_addresses();
             if self.engine.has_failed() {
@@ -328,7 +374,13 @@ impl Service<'_> {
     /// Drains if that is wanted, and stops cleanly; a second signal meanwhile ends the process at once.
     fn stop(mut self) -> Result<ExitCode> {
         self.shared.stopping.store(true, Ordering::Relaxed);
-        self.manager.stopping();
+        if let Some(predecessor) = &self.predecessor {
+            predecessor.stop();
+        }
+        match self.successor {
+            None => self.manager.stopping(),
+            Some(_) => tracing::info!("the last client has gone"),
+        }
         let (engine, drain) = (self.engine, self.drain);
         let observer = engine.observer();
         let drained_by = Instant::now() + drain;
@@ -367,8 +419,8 @@ impl Service<'_> {
                 self.manager.draining(|| changes::what_is_left(&observer));
             }
             while let Some(asked) = self.inbox.next() {
-                let reply = changes::while_stopping(asked.change());
-                asked.reply(reply);
+                let (change, waiting) = asked.split();
+                waiting.reply(changes::while_stopping(&change));
             }
         }
         let stopped = stopping

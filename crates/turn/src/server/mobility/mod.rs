@@ -84,6 +84,11 @@ impl Mobility {
         self.mobile.insert(index, Mobile::default());
     }
 
+    /// The second paths of all clients that have one.
+    pub(super) fn second_paths(&self) -> impl Iterator<Item = ClientPath> {
+        self.mobile.values().filter_map(|mobile| mobile.second)
+    }
+
     /// The client is gone. Returns its second path.
     pub(super) fn forget(&mut self, index: u32) -> Option<ClientPath> {
         let second = self.mobile.remove(&index)?.second?;

@@ -1,0 +1,20 @@
+//! A new process takes over from a running server (`hairpin upgrade`).
+//!
+//! ```text
+//!  new process                          old process
+//!  take_over  ── control socket ──────▶
+//!             ◀── reply, offer, process   sockets, keys, the control socket's lock
+//!  hold       ────────────────────────▶   each client gets an entry in the steering table
+//!             ◀── held
+//!  serving    ────────────────────────▶   listens no more, and ends when its clients have
+//!  foreign    ────────────────────────▶   what belongs to one of its clients
+//!             ◀── left, once per second
+//! ```
+//! If the new process ends without saying `stop`, the old one serves everything again.
+
+mod messages;
+mod new;
+mod old;
+
+pub(super) use new::{Link, Taken};
+pub(super) use old::Successor;

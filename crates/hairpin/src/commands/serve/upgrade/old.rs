@@ -1,0 +1,309 @@
+//! The old process: it hands over, and ends when its last client has gone.
+
+use std::net::TcpListener;
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::net::UnixStream;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail};
+use serde_json::{Value, json};
+use server::passing::{self, Message};
+
+use super::super::Service;
+use super::messages::{
+    FOREIGN, HELD, HOLD, LEFT, Left, OFFER, PROCESS, Process, SERVING, STOP, read_foreign,
+};
+use crate::admin;
+use crate::control::protocol::{self, Refusal, Reply};
+use crate::control::{Change, ChangeSender};
+
+/// The new process answers within this, or the old one goes on alone.
+const TIME: Duration = Duration::from_secs(30);
+/// What had arrived before the new process took over is still served as ever.
+const GRACE: Duration = Duration::from_secs(1);
+/// How often the new process is told what is left.
+const TELL: Duration = Duration::from_secs(1);
+
+/// The process that takes over.
+pub(in super::super) struct Successor {
+    stream: Arc<UnixStream>,
+    /// Since when it serves.
+    serving: Option<Instant>,
+    /// It stops because it was told to.
+    stops: bool,
+    is_draining: bool,
+    told: Instant,
+}
+
+/// Hears the new process on a thread of its own.
+fn listen(stream: &UnixStream, changes: &ChangeSender) {
+    while let Ok(message) = passing::receive(stream) {
+        if !changes.tell(Change::FromSuccessor(message)) {
+            return;
+        }
+    }
+    changes.tell(Change::SuccessorEnded);
+}
+
+impl Service<'_> {
+    /// How to start this server once more: for `hairpin upgrade`.
+    pub(in super::super) fn describe() -> Value {
+        let arguments: Vec<String> = std::env::args_os()
+            .skip(1)
+            .map(|argument| argument.to_string_lossy().into_owned())
+            .collect();
+        let is_wanted = |name: &str| {
+            const FROM_SYSTEMD: [&str; 6] = [
+                "NOTIFY_SOCKET",
+                "WATCHDOG_USEC",
+                "RUNTIME_DIRECTORY",
+                "STATE_DIRECTORY",
+                "CREDENTIALS_DIRECTORY",
+                "INVOCATION_ID",
+            ];
+            name.starts_with("HAIRPIN_") || FROM_SYSTEMD.contains(&name)
+        };
+        let environment: serde_json::Map<String, Value> = std::env::vars()
+            .filter(|(name, _)| is_wanted(name))
+            .map(|(name, value)| (name, value.into()))
+            .collect();
+        let directory = std::env::current_dir().unwrap_or_default();
+        json!({
+            "pid": std::process::id(),
+            "user": server::privileges::effective_user(),
+            "arguments": arguments,
+            "environment": environment,
+            "directory": directory,
+        })
+    }
+
+    /// Another process asks to take over.
+    pub(in super::super) fn hand_over(&mut self, stream: UnixStream) {
+        if let Err(error) = self.offer(&stream) {
+            tracing::warn!("not handed over: {error:#}");
+            let refusal: Reply = Err(Refusal::new(format!("{error:#}")));
+            // It may be gone.
+            let _ = std::io::Write::write_all(&mut &stream, protocol::reply(&refusal).as_bytes());
+        }
+    }
+
+    fn offer(&mut self, stream: &UnixStream) -> Result<()> {
+        if self.successor.is_some() {
+            bail!("another process is taking over");
+        }
+        if self.predecessor.is_some() {
+            bail!(
+                "the process before this one still has clients (hairpin status): wait until it has ended, or end it"
+            );
+        }
+        if self.shared.stopping.load(Ordering::Relaxed) {
+            bail!("the server is about to stop");
+        }
+        let offer = self.engine.offer()?;
+        let control = self
+            .control_socket
+            .as_ref()
+            .context("there is no control socket")?;
+        stream.set_write_timeout(Some(TIME))?;
+        let granted: Reply = Ok(json!({ "pid": std::process::id() }));
+        std::io::Write::write_all(&mut &*stream, protocol::reply(&granted).as_bytes())?;
+        let (body, fds) = offer.encode();
+        passing::send(stream, OFFER, &body, &fds)?;
+        let process = Process {
+            pid: std::process::id(),
+            control_socket: control.path().display().to_string(),
+            made_up_secret: self.made_up_secret.clone(),
+        };
+        let copies = control.copies()?;
+        let output = [
+            std::io::stdout().as_fd().try_clone_to_owned()?,
+            std::io::stderr().as_fd().try_clone_to_owned()?,
+        ];
+        let admin = self.admin_socket.iter().map(admin::Bound::socket);
+        let acme = self.acme_bound.iter().flat_map(|acme| acme.sockets());
+        let listeners: Vec<OwnedFd> = admin
+            .chain(acme)
+            .map(|listener: &TcpListener| Ok(listener.try_clone()?.into()))
+            .collect::<Result<_>>()?;
+        let all = copies.iter().chain(&output).chain(&listeners);
+        let fds: Vec<_> = all.map(AsFd::as_fd).collect();
+        passing::send(stream, PROCESS, &serde_json::to_vec(&process)?, &fds)?;
+        let stream = Arc::new(stream.try_clone()?);
+        let (reader, changes) = (Arc::clone(&stream), self.changes.clone());
+        std::thread::Builder::new()
+            .name("hairpin-upgrade".to_owned())
+            .spawn(move || listen(&reader, &changes))?;
+        self.successor = Some(Successor {
+            stream,
+            serving: None,
+            stops: false,
+            is_draining: false,
+            told: Instant::now(),
+        });
+        tracing::info!("another process begins to take over");
+        Ok(())
+    }
+
+    /// A message of the process that takes over.
+    pub(in super::super) fn hear_successor(&mut self, message: Message) {
+        match message.kind {
+            HOLD => self.hold(message.fds),
+            SERVING => {
+                let pid = String::from_utf8_lossy(&message.body).into_owned();
+                self.stop_listening(&pid);
+            }
+            FOREIGN => {
+                let request = read_foreign(message);
+                let handled = request.and_then(|request| self.engine.receive_foreign(request));
+                if let Err(error) = handled {
+                    tracing::debug!("a request of the new process is dropped: {error:#}");
+                }
+            }
+            STOP => {
+                if let Some(successor) = &mut self.successor {
+                    successor.stops = true;
+                }
+            }
+            other => tracing::debug!(kind = other, "unknown message of the new process"),
+        }
+    }
+
+    fn hold(&mut self, tables: Vec<OwnedFd>) {
+        let held = self
+            .engine
+            .hold_clients((!tables.is_empty()).then_some(tables));
+        let why = held
+            .err()
+            .map(|error| format!("{error:#}"))
+            .unwrap_or_default();
+        if !why.is_empty() {
+            tracing::warn!("not handed over: {why}");
+        }
+        if let Some(successor) = &self.successor {
+            // Its end is noticed by the thread that listens.
+            let _ = passing::send(&successor.stream, HELD, why.as_bytes(), &[]);
+        }
+    }
+
+    /// The new process serves: this one has its clients only.
+    fn stop_listening(&mut self, pid: &str) {
+        if let Err(error) = self.engine.stop_listening() {
+            tracing::error!("connections may still come here: {error:#}");
+        }
+        if let Some(control) = &self.control_socket {
+            control.file().set_handed_over(true);
+        }
+        self.control = None;
+        self.admin = None;
+        self.acme = None;
+        if let Some(successor) = &mut self.successor {
+            successor.serving = Some(Instant::now());
+        }
+        self.manager.main_process(pid);
+        tracing::info!(
+            pid,
+            "another process has taken over; this one ends when its last client has gone"
+        );
+    }
+
+    /// The new process has ended, or has given up.
+    pub(in super::super) fn successor_ended(&mut self) {
+        let Some(successor) = self.successor.take() else {
+            return;
+        };
+        if successor.stops {
+            self.shared.stopping.store(true, Ordering::Relaxed);
+            return;
+        }
+        tracing::warn!("the process that took over has ended: this one serves again");
+        let resumed = self
+            .engine
+            .resume()
+            .and_then(|()| match successor.is_draining {
+                true => self.engine.end_drain(),
+                false => Ok(()),
+            });
+        if let Err(error) = resumed {
+            tracing::error!("not everything is served again: {error:#}");
+        }
+        if successor.serving.is_some() {
+            self.manager.main_process(&std::process::id().to_string());
+            if let Err(error) = self.serve_again() {
+                tracing::error!(
+                    "the control socket or the admin listener is not served again: {error:#}"
+                );
+            }
+        }
+    }
+
+    fn serve_again(&mut self) -> Result<()> {
+        if let Some(control) = &self.control_socket {
+            control.file().set_handed_over(false);
+            let control = control.try_clone()?;
+            self.control = Some(control.serve(Arc::clone(&self.shared), self.changes.clone())?);
+        }
+        if let Some(admin) = &self.admin_socket {
+            self.admin = Some(admin.try_clone()?.serve(Arc::clone(&self.source))?);
+        }
+        if let (Some(acme), Some(certificates)) = (&self.acme_bound, self.engine.certificates()) {
+            let counters = Arc::clone(&self.source.acme);
+            self.acme = Some(acme.try_clone()?.serve(certificates, counters)?);
+        }
+        Ok(())
+    }
+
+    /// While another process serves: tells it what is left, and returns whether that is nothing.
+    pub(in super::super) fn has_handed_over(&mut self) -> bool {
+        let Some(successor) = &mut self.successor else {
+            return false;
+        };
+        let Some(since) = successor.serving else {
+            return false;
+        };
+        if since.elapsed() < GRACE {
+            return false;
+        }
+        if !std::mem::replace(&mut successor.is_draining, true)
+            && let Err(error) = self.engine.drain(Duration::ZERO)
+        {
+            tracing::warn!("not draining: {error:#}");
+        }
+        let stats = self.engine.observer().stats();
+        let left = Left {
+            pid: std::process::id(),
+            allocations: stats.allocations(),
+            sip_transactions: stats.sip().transactions,
+            sip_connections: stats.sip().connections,
+        };
+        if successor.told.elapsed() >= TELL {
+            successor.told = Instant::now();
+            let body = serde_json::to_vec(&left).unwrap_or_default();
+            let _ = passing::send(&successor.stream, LEFT, &body, &[]);
+        }
+        left.is_nothing()
+    }
+
+    /// The process before this one still has clients, or has none any more.
+    pub(in super::super) fn hear_predecessor(&self, message: &Message) {
+        if message.kind == LEFT {
+            let left = serde_json::from_slice(&message.body).ok();
+            self.set_predecessor(left);
+        }
+    }
+
+    pub(in super::super) fn predecessor_ended(&mut self) {
+        self.predecessor = None;
+        self.set_predecessor(None);
+        match self.engine.predecessor_ended() {
+            Ok(()) => tracing::info!("the process before this one has ended"),
+            Err(error) => tracing::error!("{error:#}"),
+        }
+    }
+
+    fn set_predecessor(&self, left: Option<Value>) {
+        let predecessor = self.shared.predecessor.lock();
+        *predecessor.unwrap_or_else(std::sync::PoisonError::into_inner) = left;
+    }
+}

@@ -1,0 +1,105 @@
+//! `hairpin upgrade`: starts the server once more, which takes over from the one that runs.
+
+use std::os::unix::fs::MetadataExt;
+use std::path::PathBuf;
+use std::process::{Child, ExitCode};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail};
+use serde_json::Value;
+use server::privileges::effective_user;
+
+use super::control::{ask, refused};
+use super::output;
+use crate::cli::control::Upgrade;
+use crate::control::protocol::Command;
+
+/// How often it looks whether the new process serves.
+const LOOK: Duration = Duration::from_millis(50);
+
+/// What a server needs to open its sockets and load its programs, for a user that is not root.
+const CAPABILITIES: &str = "+bpf,+net_admin,+perfmon,+net_bind_service";
+
+/// Runs the command.
+pub(crate) fn run(args: &Upgrade) -> Result<ExitCode> {
+    let described = match ask(&args.target, Command::Describe)? {
+        Ok(described) => described,
+        Err(refusal) => return Ok(refused(&refusal)),
+    };
+    let program = match &args.program {
+        Some(program) => program.clone(),
+        None => {
+            std::env::current_exe().context("this program has no path: name it with --program")?
+        }
+    };
+    let mut child = command(program, &described)?
+        .spawn()
+        .context("the new process does not start")?;
+    let before = described["pid"].as_u64().unwrap_or(0);
+    let deadline = Instant::now() + args.timeout;
+    while !serves(args, &mut child, before)? {
+        if Instant::now() >= deadline {
+            let _ = child.kill();
+            let _ = child.wait();
+            bail!(
+                "the new process does not serve within the time: it was ended, and the old one serves as before"
+            );
+        }
+        std::thread::sleep(LOOK);
+    }
+    let pid = child.id();
+    output::print(&format!(
+        "process {pid} serves; process {before} ends when its last client has gone\n"
+    ))?;
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Whether the new process has the control socket.
+fn serves(args: &Upgrade, child: &mut Child, before: u64) -> Result<bool> {
+    if let Some(status) = child.try_wait()? {
+        bail!("the new process has ended ({status}): process {before} serves as before");
+    }
+    // In between, nobody may answer.
+    let Ok(Ok(status)) = ask(&args.target, Command::Status) else {
+        return Ok(false);
+    };
+    Ok(status["pid"].as_u64() == Some(child.id().into()))
+}
+
+/// How the server was started, and that it takes over.
+fn command(program: PathBuf, described: &Value) -> Result<std::process::Command> {
+    let user = described["user"]
+        .as_u64()
+        .context("the server does not say whose it is")?;
+    let mut command = match user == u64::from(effective_user()) {
+        true => std::process::Command::new(program),
+        false => {
+            let group = std::fs::metadata(format!("/proc/{}", described["pid"]))
+                .context("the server is not on this machine")?
+                .gid();
+            let mut command = std::process::Command::new("setpriv");
+            command
+                .arg(format!("--reuid={user}"))
+                .arg(format!("--regid={group}"))
+                .arg("--init-groups")
+                .arg(format!("--inh-caps={CAPABILITIES}"))
+                .arg(format!("--ambient-caps={CAPABILITIES}"))
+                .arg(program);
+            command
+        }
+    };
+    let arguments = described["arguments"].as_array().into_iter().flatten();
+    let arguments = arguments.filter_map(Value::as_str);
+    const OURS: [&str; 2] = ["--take-over", "--adopt-output"];
+    command.args(arguments.filter(|argument| !OURS.contains(argument)));
+    command.args(OURS);
+    let environment = described["environment"].as_object().into_iter().flatten();
+    command.envs(environment.filter_map(|(name, value)| Some((name, value.as_str()?))));
+    // It belongs to the process that was started first.
+    command.env_remove("LISTEN_PID");
+    if let Some(directory) = described["directory"].as_str() {
+        command.current_dir(directory);
+    }
+    command.stdin(std::process::Stdio::null());
+    Ok(command)
+}

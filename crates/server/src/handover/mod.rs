@@ -1,0 +1,116 @@
+//! Handing clients over from a running server to a new process, without the loss of an allocation.
+//!
+//! ```text
+//!  old process                                   new process
+//!  Running::offer ── Offer: sockets, keys ─────▶ Builder::take_over
+//!  Running::hold_clients ◀── hold ────────────── Builder::start: before it binds its sockets
+//!  (each flow gets an entry in the steering table)
+//!                                                its workers run; new clients are its own
+//!  Running::stop_listening ◀── the new process serves
+//!  (its allocations go on; it ends when they have)
+//!  Running::resume if the new process ends       Running::predecessor_ended if the old one ends
+//! ```
+//! The old process keeps its allocations, connections and relay ports. The new one gets the TCP listeners and what waits in them, and UDP
+//! sockets of its own in the groups of the old one's. Both use the same steering program and the same keys of nonces and tickets; each
+//! worker of the two has a number of its own. `docs/operation.md` says who owns what meanwhile.
+
+mod offer;
+mod predecessor;
+
+pub(crate) use offer::Key;
+pub use offer::Offer;
+pub(crate) use offer::OpenListeners;
+pub(crate) use predecessor::Predecessor;
+pub use predecessor::{ForeignMessage, MAX_FOREIGN_BYTES};
+
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+
+/// Why clients cannot be handed over.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum HandoverError {
+    /// An offer that cannot be read.
+    #[error(
+        "the running server's offer cannot be read ({0}): use the same release, or restart the server"
+    )]
+    Offer(&'static str),
+    /// The system refuses a descriptor.
+    #[error("the system refuses: {0}")]
+    System(#[source] std::io::Error),
+    /// The steering program's tables cannot be used.
+    #[error("the steering program's tables cannot be used: {0}")]
+    Steering(String),
+    /// Without the steering program, the clients of two processes cannot be told apart.
+    #[error(
+        "the steering program cannot be loaded ({0}); without it the clients of two processes cannot be told apart: give CAP_BPF and CAP_NET_ADMIN, or restart the server"
+    )]
+    NoProgram(String),
+    /// Numbers of workers have one byte.
+    #[error("both processes together have more than 256 workers: use fewer")]
+    TooManyWorkers,
+    /// Relay ports that several allocations share cannot be bound twice.
+    #[error(
+        "relay.shared_ports: the ports belong to the running server until it ends; restart the server, or start another one on other ports and drain this one"
+    )]
+    SharedPorts,
+    /// The table of steered flows is full, or a worker does not respond.
+    #[error("worker {0} cannot give each of its clients an entry in the steering table")]
+    NotHeld(usize),
+    /// A worker does not respond.
+    #[error("worker {0} does not respond")]
+    Busy(usize),
+    /// The old process refuses.
+    #[error("the running server refuses: {0}")]
+    Refused(String),
+}
+
+/// Asks the old process to hold its clients.
+type Hold = dyn Fn(Option<&[OwnedFd]>) -> Result<(), String> + Send + Sync;
+
+/// What a new process needs to take over from a running server.
+#[derive(Clone)]
+pub struct TakeOver {
+    offer: Arc<Offer>,
+    hold: Arc<Hold>,
+    send: Option<std::sync::mpsc::SyncSender<ForeignMessage>>,
+}
+
+impl std::fmt::Debug for TakeOver {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("TakeOver")
+            .field("offer", &self.offer)
+            .finish_non_exhaustive()
+    }
+}
+
+impl TakeOver {
+    /// Takes over what `offer` has. `hold` asks the old process to call [`Running::hold_clients`](crate::Running::hold_clients) with these
+    /// descriptors, waits for it, and returns why it refuses. What has to be handled by a worker of the old process goes to `send`.
+    pub fn new(
+        offer: Offer,
+        hold: impl Fn(Option<&[OwnedFd]>) -> Result<(), String> + Send + Sync + 'static,
+        send: std::sync::mpsc::SyncSender<ForeignMessage>,
+    ) -> TakeOver {
+        TakeOver {
+            offer: Arc::new(offer),
+            hold: Arc::new(hold),
+            send: Some(send),
+        }
+    }
+
+    pub(crate) fn offer(&self) -> &Offer {
+        &self.offer
+    }
+
+    pub(crate) fn hold(&self, tables: Option<[OwnedFd; 5]>) -> Result<(), HandoverError> {
+        let held = (self.hold)(tables.as_ref().map(|fds| &fds[..]));
+        held.map_err(HandoverError::Refused)
+    }
+
+    /// Where messages for workers of the old process go.
+    pub(crate) fn predecessor(&self) -> Option<Arc<Predecessor>> {
+        let send = self.send.clone()?;
+        Some(Arc::new(Predecessor::new(self.offer.numbering(), send)))
+    }
+}

@@ -1,0 +1,215 @@
+//! A running server during an upgrade: as the old process, and as the new one.
+
+use super::{ANSWER, Running};
+use crate::handover::{ForeignMessage, HandoverError, Offer, OpenListeners};
+use crate::steering::{Groups, Numbering};
+use crate::worker::{Job, WorkerMessage};
+use bpf::steer::Process;
+use std::os::fd::OwnedFd;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, mpsc};
+use std::time::{Duration, Instant};
+
+/// How long all workers together may take to give their clients an entry each: 1 million take 2 s.
+const HOLDING: Duration = Duration::from_secs(20);
+
+/// What a running server needs for an upgrade.
+#[derive(Debug)]
+pub(super) struct Upgrade {
+    pub(super) numbering: Numbering,
+    /// The steering program, as this process uses it. Workers use it, too: they may keep a capability that it requires.
+    pub(super) groups: Arc<Mutex<Option<Groups>>>,
+    /// Copies of the listeners' sockets.
+    pub(super) open: OpenListeners,
+    /// Relay ports are shared by several allocations.
+    pub(super) shared_ports: bool,
+}
+
+impl Upgrade {
+    fn groups(&self) -> MutexGuard<'_, Option<Groups>> {
+        self.groups.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Running {
+    /// What a new process needs to take over from this server.
+    ///
+    /// # Errors
+    /// If relay ports are shared by several allocations, or no file descriptor is left.
+    pub fn offer(&self) -> Result<Offer, HandoverError> {
+        if self.upgrade.shared_ports {
+            return Err(HandoverError::SharedPorts);
+        }
+        let OpenListeners { udp, others } =
+            self.upgrade.open.copies().map_err(HandoverError::System)?;
+        let (nonce_keys, ticket_key) = self.changes.live().seeds();
+        let groups = self.upgrade.groups();
+        let maps = groups.as_ref().map(Groups::copies).transpose();
+        let Numbering {
+            first_worker,
+            workers,
+            first_slot,
+        } = self.upgrade.numbering;
+        Ok(Offer {
+            process: groups
+                .as_ref()
+                .map_or(Process::Even, Groups::process)
+                .number() as u8,
+            first_worker,
+            workers,
+            first_slot,
+            nonce_keys,
+            ticket_key,
+            maps: maps
+                .map_err(HandoverError::System)?
+                .map_or(Vec::new(), Vec::from),
+            udp,
+            others,
+        })
+    }
+
+    /// Gives each client an entry in the steering table, so that the sockets of another process can join the listeners' groups. `tables` are
+    /// the descriptors that the new process has passed to the `hold` of its [`TakeOver`](crate::handover::TakeOver), or none.
+    /// Undo it with [`resume`](Self::resume).
+    ///
+    /// # Errors
+    /// If a worker does not respond or the table is full, or this process may not use the tables; then everything is as before.
+    pub fn hold_clients(&self, tables: Option<Vec<OwnedFd>>) -> Result<(), HandoverError> {
+        if let Some(fds) = tables {
+            let fds = fds
+                .try_into()
+                .map_err(|_| HandoverError::Offer("descriptors are missing"))?;
+            self.with_groups(move |groups| {
+                *groups = Some(Groups::of_fds(fds, Process::Even)?);
+                Ok(())
+            })?;
+        }
+        let held = self.hold_all();
+        let held = held.and_then(|()| {
+            self.with_groups(|groups| match groups {
+                Some(groups) => groups.activate(),
+                None => Err(HandoverError::Steering("there are none".to_owned())),
+            })
+        });
+        if held.is_err() {
+            let _ = self.resume();
+        }
+        held
+    }
+
+    /// The new process serves: leaves new connections, and what comes over SIP's UDP sockets, to it. Clients that are here stay.
+    ///
+    /// # Errors
+    /// If a worker does not respond.
+    pub fn stop_listening(&self) -> Result<(), HandoverError> {
+        self.set_listening(false)
+    }
+
+    /// The new process has ended or given up: this one serves everything again.
+    ///
+    /// # Errors
+    /// If a worker does not respond, or the kernel refuses.
+    pub fn resume(&self) -> Result<(), HandoverError> {
+        let own = self.upgrade.numbering.slots(self.upgrade.open.udp.len());
+        let forgotten = self.with_groups(move |groups| match groups {
+            Some(groups) => groups.forget_other(own),
+            None => Ok(()),
+        });
+        for worker in 0..self.threads.len() {
+            self.tell(worker, WorkerMessage::HoldNoMore)?;
+        }
+        self.set_listening(true)?;
+        forgotten
+    }
+
+    /// The process that this one has taken over from has ended.
+    ///
+    /// # Errors
+    /// If a worker does not respond, or the kernel refuses.
+    pub fn predecessor_ended(&self) -> Result<(), HandoverError> {
+        for worker in 0..self.threads.len() {
+            self.tell(worker, WorkerMessage::PredecessorEnded)?;
+        }
+        let own = self.upgrade.numbering.slots(self.upgrade.open.udp.len());
+        self.with_groups(move |groups| match groups {
+            Some(groups) => groups.forget_other(own),
+            None => Ok(()),
+        })
+    }
+
+    /// Has a worker handle what one of its clients has sent to the new process.
+    ///
+    /// # Errors
+    /// If there is no such worker, or it does not respond.
+    pub fn receive_foreign(&self, message: ForeignMessage) -> Result<(), HandoverError> {
+        let worker = self.upgrade.numbering.index(message.worker);
+        let worker = worker
+            .map(usize::from)
+            .ok_or(HandoverError::Busy(usize::MAX))?;
+        self.tell(worker, WorkerMessage::Foreign(Box::new(message)))
+    }
+
+    /// New clients come to this process from now on.
+    pub(super) fn take_over_new_clients(&self) -> Result<(), HandoverError> {
+        match &mut *self.upgrade.groups() {
+            Some(groups) => groups.activate(),
+            None => Ok(()),
+        }
+    }
+
+    fn tell(&self, worker: usize, message: WorkerMessage) -> Result<(), HandoverError> {
+        let told = self.post_until(worker, message, Instant::now() + ANSWER);
+        told.then_some(()).ok_or(HandoverError::Busy(worker))
+    }
+
+    /// Gives each client of each worker an entry.
+    fn hold_all(&self) -> Result<(), HandoverError> {
+        let (done, outcomes) = mpsc::channel();
+        for worker in 0..self.threads.len() {
+            let flows = match &*self.upgrade.groups() {
+                Some(groups) => Some(Box::new(groups.flows()?)),
+                None => None,
+            };
+            let done = done.clone();
+            self.tell(worker, WorkerMessage::HoldClients(flows, done))?;
+        }
+        let deadline = Instant::now() + HOLDING;
+        for worker in 0..self.threads.len() {
+            let left = deadline.saturating_duration_since(Instant::now());
+            match outcomes.recv_timeout(left) {
+                Ok(true) => {}
+                _ => return Err(HandoverError::NotHeld(worker)),
+            }
+        }
+        Ok(())
+    }
+
+    fn set_listening(&self, listens: bool) -> Result<(), HandoverError> {
+        let (done, confirmed) = mpsc::channel();
+        for worker in 0..self.threads.len() {
+            self.tell(worker, WorkerMessage::Listen(listens, done.clone()))?;
+        }
+        for worker in 0..self.threads.len() {
+            if confirmed.recv_timeout(ANSWER).is_err() {
+                return Err(HandoverError::Busy(worker));
+            }
+        }
+        Ok(())
+    }
+
+    /// Changes the steering tables on a worker's thread.
+    fn with_groups(
+        &self,
+        work: impl FnOnce(&mut Option<Groups>) -> Result<(), HandoverError> + Send + 'static,
+    ) -> Result<(), HandoverError> {
+        let (done, outcome) = mpsc::channel();
+        let groups = Arc::clone(&self.upgrade.groups);
+        let job = move || {
+            let mut groups = groups.lock().unwrap_or_else(PoisonError::into_inner);
+            let _ = done.send(work(&mut groups));
+        };
+        self.tell(0, WorkerMessage::Job(Job(Box::new(job))))?;
+        outcome
+            .recv_timeout(HOLDING)
+            .map_err(|_| HandoverError::Busy(0))?
+    }
+}
