@@ -3,6 +3,7 @@
 mod banner;
 mod changes;
 mod denied;
+mod endpoints;
 mod engine;
 mod kernel;
 pub(super) mod log;
@@ -14,7 +15,7 @@ mod reload;
 mod sip_tls;
 mod upgrade;
 
-use std::net::{IpAddr, SocketAddr};
+use std::net::IpAddr;
 use std::process::ExitCode;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
@@ -27,8 +28,6 @@ use server::signals::{Signal, Signals};
 use super::creds;
 use super::ice::Ice;
 use super::{input, output};
-use crate::acme;
-use crate::admin::{self, Serving};
 use crate::cli::serve::Args;
 use crate::config::{self, Config, ExternalIp, Loaded};
 use crate::control::{self, ChangeSender, Inbox, Shared};
@@ -37,6 +36,7 @@ use crate::metrics::Source;
 use crate::systemd::Manager;
 use banner::{Access, Banner};
 use denied::Denied;
+use endpoints::Endpoints;
 use engine::{Engine, Sources};
 use plan::Machine;
 use upgrade::{Link, Successor, Taken};
@@ -75,56 +75,31 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     let mut made_up_secret = taken.as_ref().and_then(Taken::made_up_secret);
     let denied = Denied::of(with_a_way_in(config, &mut made_up_secret)?);
     let mut config = denied.with_rules()?;
-    let acme = acme::bind(&config.acme, &mut inherited)?;
-    config
-        .certificates
-        .extend(acme.as_ref().map(acme::Bound::files));
+    let mut endpoints = Endpoints::bind(&config, &mut inherited, taken.as_mut())?;
+    config.certificates.extend(endpoints.certificate());
     let listeners = plan::listeners(&config, &machine)?;
     let relays = plan::relays(&config, &machine)?;
     let external = find_external_addresses(&mut config, &relays)?;
-    let control = match taken
-        .as_mut()
-        .map(|taken| taken.control(&config.control_socket))
-    {
-        Some(Ok(Some(control))) => Some(control),
-        Some(Err(error)) => return Err(error),
-        _ => control::bind(&config.control_socket)?,
-    };
-    let bound = admin::bind(config.admin, &mut inherited)?;
-    let admin_address = bound.as_ref().map(admin::Bound::address);
-    let others = protected(admin_address, acme.as_ref());
     let sources = Sources {
         inherited,
         take_over: taken.as_mut().and_then(Taken::take_over),
     };
-    let engine = Engine::start(&config, &listeners, &others, &relays, sources)?;
+    let engine = Engine::start(
+        &config,
+        &listeners,
+        &endpoints.addresses(),
+        &relays,
+        sources,
+    )?;
     privileges::give_up(args.config.as_deref());
     kernel::warn(&engine.features());
     let source = Arc::new(Source::new(engine.observer()));
-    let admin_socket = bound.as_ref().map(admin::Bound::try_clone).transpose()?;
-    let admin = bound
-        .map(|bound| bound.serve(Arc::clone(&source)))
-        .transpose()?;
-    let acme_bound = acme.as_ref().map(acme::Bound::try_clone).transpose()?;
-    let acme = begin_acme(acme, &engine, &source)?;
     let mut banner = banner(args, &config, &engine, &machine, made_up_secret.clone());
-    banner.admin = admin_address;
-    banner.control = control.as_ref().map(|control| control.path().to_owned());
-    let shared = Arc::new(Shared {
-        source: Arc::clone(&source),
-        config_file: args.config.clone(),
-        admin: admin_address,
-        stopping: AtomicBool::new(false),
-        predecessor: Mutex::new(None),
-    });
+    banner.admin = endpoints.admin_address();
+    banner.control = endpoints.control_path();
+    let shared = shared(args, &source, &endpoints);
     let (changes, inbox) = control::channel(&signals).context("cannot make the control socket")?;
-    let control_socket = control
-        .as_ref()
-        .map(control::Bound::try_clone)
-        .transpose()?;
-    let control = control
-        .map(|control| control.serve(Arc::clone(&shared), changes.clone()))
-        .transpose()?;
+    endpoints.serve(&shared, &changes, engine.certificates())?;
     output::print(&banner.render())?;
     let predecessor = taken
         .map(|taken| taken.serving(changes.clone(), args.adopt_output))
@@ -138,34 +113,28 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
         engine,
         denied,
         source,
-        admin,
+        endpoints,
         inbox,
         changes,
         shared,
-        control,
-        control_socket,
-        admin_socket,
-        acme_bound,
         successor: None,
         predecessor,
         manager,
         external,
-        acme,
         drain: config.drain,
     }
     .run()
 }
 
-/// Orders and renews the certificate, if one is to come from an ACME server.
-fn begin_acme(
-    acme: Option<acme::Bound>,
-    engine: &Engine,
-    source: &Source,
-) -> Result<Option<acme::Serving>> {
-    let (Some(acme), Some(certificates)) = (acme, engine.certificates()) else {
-        return Ok(None);
-    };
-    acme.serve(certificates, Arc::clone(&source.acme)).map(Some)
+/// What the control socket sees of the server.
+fn shared(args: &Args, source: &Arc<Source>, endpoints: &Endpoints) -> Arc<Shared> {
+    Arc::new(Shared {
+        source: Arc::clone(source),
+        config_file: args.config.clone(),
+        admin: endpoints.admin_address(),
+        stopping: AtomicBool::new(false),
+        predecessor: Mutex::new(None),
+    })
 }
 
 /// Adds the external addresses that the configuration leaves open.
@@ -178,12 +147,6 @@ fn find_external_addresses(
         config.external_ip.extend(external);
         watch
     }))
-}
-
-/// The listeners of this process that clients must not relay to, beside the server's own.
-fn protected(admin: Option<SocketAddr>, acme: Option<&acme::Bound>) -> Vec<SocketAddr> {
-    let for_acme = acme.into_iter().flat_map(acme::Bound::listeners);
-    admin.into_iter().chain(for_acme).collect()
 }
 
 fn read(args: &Args) -> Result<Loaded> {
@@ -299,18 +262,12 @@ struct Service<'a> {
     engine: Engine,
     denied: Denied,
     source: Arc<Source>,
-    /// Answers until the very end, so that a probe sees the server stop.
-    admin: Option<Serving>,
+    /// They answer until the very end, so that a probe sees the server stop.
+    endpoints: Endpoints,
     /// What the control socket has the main thread do.
     inbox: Inbox,
     changes: ChangeSender,
     shared: Arc<Shared>,
-    /// Answers until the very end, too.
-    control: Option<Serving>,
-    /// Copies of what is served, for a process that takes over and for serving again.
-    control_socket: Option<control::Bound>,
-    admin_socket: Option<admin::Bound>,
-    acme_bound: Option<acme::Bound>,
     /// The process that takes over.
     successor: Option<Successor>,
     /// The process that this one has taken over from, while it is there.
@@ -319,8 +276,6 @@ struct Service<'a> {
     manager: Manager,
     /// Asks for external addresses that are not configured.
     external: Option<external_address::Watch>,
-    /// Renews the certificate until the end.
-    acme: Option<acme::Serving>,
     /// How long to wait for allocations and SIP transactions to end.
     drain: Duration,
 }
@@ -426,7 +381,7 @@ impl Service<'_> {
         let stopped = stopping
             .join()
             .map_err(|_| anyhow!("the server failed while it stopped"))?;
-        drop((self.admin, self.control));
+        drop(self.endpoints);
         stopped.map(|()| ExitCode::SUCCESS)
     }
 

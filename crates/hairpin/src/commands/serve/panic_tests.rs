@@ -37,7 +37,7 @@ fn child() -> Result<ExitCode> {
     )?;
     log::report_panics();
     let signals = Signals::install()?;
-    let (_, inbox) = control::channel(&signals)?;
+    let (changes, inbox) = control::channel(&signals)?;
     let running = Server::builder()
         .listen("127.0.0.1:0".parse()?)
         .relay_address("127.0.0.1".parse()?)
@@ -51,7 +51,9 @@ fn child() -> Result<ExitCode> {
     let config = started.config.clone().context("the defaults are wrong")?;
     Service {
         external: None,
-        _acme: None,
+        endpoints: Endpoints::default(),
+        successor: None,
+        predecessor: None,
         denied: Denied::of(config),
         started,
         args: &args,
@@ -64,12 +66,12 @@ fn child() -> Result<ExitCode> {
             config_file: None,
             admin: None,
             stopping: AtomicBool::new(false),
+            predecessor: Mutex::new(None),
         }),
+        changes,
         inbox,
-        control: None,
         manager: Manager::from_environment(),
         engine,
-        admin: None,
         drain: Duration::ZERO,
     }
     .run()

@@ -1,13 +1,12 @@
 //! The old process: it hands over, and ends when its last client has gone.
 
-use std::net::TcpListener;
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Result, bail};
 use serde_json::{Value, json};
 use server::passing::{self, Message};
 
@@ -15,7 +14,6 @@ use super::super::Service;
 use super::messages::{
     FOREIGN, HELD, HOLD, LEFT, Left, OFFER, PROCESS, Process, SERVING, STOP, read_foreign,
 };
-use crate::admin;
 use crate::control::protocol::{self, Refusal, Reply};
 use crate::control::{Change, ChangeSender};
 
@@ -102,10 +100,7 @@ impl Service<'_> {
             bail!("the server is about to stop");
         }
         let offer = self.engine.offer()?;
-        let control = self
-            .control_socket
-            .as_ref()
-            .context("there is no control socket")?;
+        let (copies, listeners) = self.endpoints.copies()?;
         stream.set_write_timeout(Some(TIME))?;
         let granted: Reply = Ok(json!({ "pid": std::process::id() }));
         std::io::Write::write_all(&mut &*stream, protocol::reply(&granted).as_bytes())?;
@@ -113,20 +108,16 @@ impl Service<'_> {
         passing::send(stream, OFFER, &body, &fds)?;
         let process = Process {
             pid: std::process::id(),
-            control_socket: control.path().display().to_string(),
+            control_socket: self
+                .endpoints
+                .control_path()
+                .map_or(String::new(), |path| path.display().to_string()),
             made_up_secret: self.made_up_secret.clone(),
         };
-        let copies = control.copies()?;
         let output = [
             std::io::stdout().as_fd().try_clone_to_owned()?,
             std::io::stderr().as_fd().try_clone_to_owned()?,
         ];
-        let admin = self.admin_socket.iter().map(admin::Bound::socket);
-        let acme = self.acme_bound.iter().flat_map(|acme| acme.sockets());
-        let listeners: Vec<OwnedFd> = admin
-            .chain(acme)
-            .map(|listener: &TcpListener| Ok(listener.try_clone()?.into()))
-            .collect::<Result<_>>()?;
         let all = copies.iter().chain(&output).chain(&listeners);
         let fds: Vec<_> = all.map(AsFd::as_fd).collect();
         passing::send(stream, PROCESS, &serde_json::to_vec(&process)?, &fds)?;
@@ -192,12 +183,7 @@ impl Service<'_> {
         if let Err(error) = self.engine.stop_listening() {
             tracing::error!("connections may still come here: {error:#}");
         }
-        if let Some(control) = &self.control_socket {
-            control.file().set_handed_over(true);
-        }
-        self.control = None;
-        self.admin = None;
-        self.acme = None;
+        self.endpoints.hand_over();
         if let Some(successor) = &mut self.successor {
             successor.serving = Some(Instant::now());
         }
@@ -230,28 +216,16 @@ impl Service<'_> {
         }
         if successor.serving.is_some() {
             self.manager.main_process(&std::process::id().to_string());
-            if let Err(error) = self.serve_again() {
+            let certificates = self.engine.certificates();
+            let served = self
+                .endpoints
+                .serve(&self.shared, &self.changes, certificates);
+            if let Err(error) = served {
                 tracing::error!(
                     "the control socket or the admin listener is not served again: {error:#}"
                 );
             }
         }
-    }
-
-    fn serve_again(&mut self) -> Result<()> {
-        if let Some(control) = &self.control_socket {
-            control.file().set_handed_over(false);
-            let control = control.try_clone()?;
-            self.control = Some(control.serve(Arc::clone(&self.shared), self.changes.clone())?);
-        }
-        if let Some(admin) = &self.admin_socket {
-            self.admin = Some(admin.try_clone()?.serve(Arc::clone(&self.source))?);
-        }
-        if let (Some(acme), Some(certificates)) = (&self.acme_bound, self.engine.certificates()) {
-            let counters = Arc::clone(&self.source.acme);
-            self.acme = Some(acme.try_clone()?.serve(certificates, counters)?);
-        }
-        Ok(())
     }
 
     /// While another process serves: tells it what is left, and returns whether that is nothing.

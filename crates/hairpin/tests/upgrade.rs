@@ -1,0 +1,310 @@
+//! `hairpin upgrade` under load: no allocation and no datagram is lost, whichever process ends.
+//!
+//! The tests need root (CAP_BPF and CAP_NET_ADMIN) and are skipped without.
+#![allow(clippy::unwrap_used)] // helpers of tests
+
+mod common;
+
+use std::net::{TcpListener, UdpSocket};
+use std::path::PathBuf;
+use std::process::Output;
+use std::sync::atomic::{AtomicU16, Ordering};
+use std::time::{Duration, Instant};
+
+use common::{Background, Serve, hairpin, json, run, stderr, stdout};
+
+/// Longer than anything here takes, also on a busy machine.
+const LIMIT: Duration = Duration::from_secs(60);
+
+const SECRET: &str = "0123456789abcdef";
+
+/// A server that listens on a fixed port, which the process after it can have as well.
+struct Server {
+    first: Serve,
+    folder: tempfile::TempDir,
+    address: String,
+    loads: std::cell::Cell<u32>,
+}
+
+/// Clients of the load generator, and where it writes its report.
+struct Load {
+    process: Background,
+    report: PathBuf,
+}
+
+/// Below the ports that the kernel gives to others, and that relays have.
+fn free_port() -> u16 {
+    static NEXT: AtomicU16 = AtomicU16::new(0);
+    let first = std::process::id() as u16 % 5_000;
+    let mut ports =
+        std::iter::repeat_with(|| 20_000 + first + NEXT.fetch_add(1, Ordering::Relaxed));
+    let is_free = |port: &u16| {
+        let udp = UdpSocket::bind(("127.0.0.1", *port));
+        udp.is_ok() && TcpListener::bind(("127.0.0.1", *port)).is_ok()
+    };
+    ports.find(is_free).unwrap()
+}
+
+impl Server {
+    fn start(workers: usize) -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        let config = folder.path().join("hairpin.toml");
+        let address = format!("127.0.0.1:{}", free_port());
+        let text = format!(
+            "[listen]\nudp = [\"{address}\"]\n[relay]\nports = \"61000-65535\"\naddresses = [\"127.0.0.1\"]\n[auth]\nsecrets = [\"{SECRET}\"]\n[peers]\nallow_local = true\n[admin]\nlisten = \"off\"\n[offload]\nmode = \"off\"\n[log]\nlevel = \"warn\"\n[server]\nworkers = {workers}\ncontrol_socket = {:?}\n",
+            folder.path().join("control.sock")
+        );
+        std::fs::write(&config, text).unwrap();
+        let mut command = hairpin(&["serve", "--config"]);
+        command.arg(&config);
+        let first = Serve::start_command(command);
+        Self {
+            first,
+            folder,
+            address,
+            loads: std::cell::Cell::new(0),
+        }
+    }
+
+    fn socket(&self) -> PathBuf {
+        self.folder.path().join("control.sock")
+    }
+
+    fn run(&self, args: &[&str]) -> Output {
+        let socket = self.socket();
+        let (command, rest) = args.split_first().unwrap();
+        let path = ["--socket", socket.to_str().unwrap()];
+        run(&[&[*command], &path[..], rest].concat())
+    }
+
+    fn status(&self) -> Option<serde_json::Value> {
+        let output = self.run(&["status", "--json"]);
+        (!output.stdout.is_empty()).then(|| json(&output))
+    }
+
+    /// The process that has the control socket.
+    fn pid(&self) -> u64 {
+        self.status()
+            .and_then(|status| status["pid"].as_u64())
+            .unwrap_or(0)
+    }
+
+    fn upgrade(&self) -> u64 {
+        let output = self.run(&["upgrade"]);
+        assert!(
+            output.status.success(),
+            "{}{}",
+            stdout(&output),
+            stderr(&output)
+        );
+        self.pid()
+    }
+
+    /// Clients that relay for so long.
+    fn load(&self, clients: &str, rate: &str, duration: &str) -> Load {
+        let number = self.loads.get();
+        self.loads.set(number + 1);
+        let report = self.folder.path().join(format!("load-{number}.json"));
+        let load = ["load", "turn", &self.address, "--secret", SECRET, "--json"];
+        let limits = ["--clients", clients, "--rate", rate, "--duration", duration];
+        let process = [&load[..], &[report.to_str().unwrap()], &limits[..]].concat();
+        let process = Background::start(&process);
+        Load { process, report }
+    }
+}
+
+/// A process of a test that failed would stay.
+impl Drop for Server {
+    fn drop(&mut self) {
+        let pid = self.pid();
+        if std::thread::panicking() && pid != 0 {
+            end(pid, "-KILL");
+        }
+    }
+}
+
+fn may_load_programs() -> bool {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap();
+    let line = status.lines().find_map(|line| line.strip_prefix("CapEff:"));
+    let bits = u64::from_str_radix(line.unwrap().trim(), 16).unwrap();
+    bits >> 21 & 1 == 1 || bits >> 39 & 1 == 1 && bits >> 12 & 1 == 1
+}
+
+fn eventually(what: &str, mut is_so: impl FnMut() -> bool) {
+    let end = Instant::now() + LIMIT;
+    while !is_so() {
+        assert!(Instant::now() < end, "{what}");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+}
+
+fn is_alive(pid: u64) -> bool {
+    std::fs::read_to_string(format!("/proc/{pid}/stat")).is_ok_and(|stat| !stat.contains(") Z "))
+}
+
+fn descriptors(pid: u64) -> usize {
+    std::fs::read_dir(format!("/proc/{pid}/fd")).map_or(0, Iterator::count)
+}
+
+fn end(pid: u64, signal: &str) {
+    let sent = std::process::Command::new("kill")
+        .args([signal, &pid.to_string()])
+        .status();
+    assert!(sent.unwrap().success());
+}
+
+/// All allocations were made, kept and given back, and every datagram arrived.
+fn expect_nothing_lost(load: Load) {
+    let (status, report, errors) = load.process.wait();
+    assert!(status.success(), "{report}{errors}");
+    let report = std::fs::read_to_string(load.report).unwrap();
+    let report: serde_json::Value = serde_json::from_str(&report).unwrap();
+    let total = &report["total"];
+    assert_eq!(total["lost"], 0, "{total}");
+    assert_eq!(total["duplicates"], 0, "{total}");
+    assert!(total["received"].as_u64().unwrap() >= 500, "{total}");
+}
+
+#[test]
+fn nothing_is_lost_when_a_new_process_takes_over() {
+    if !may_load_programs() {
+        return eprintln!("skipped: this process may not load programs");
+    }
+    for workers in [1, 2] {
+        let server = Server::start(workers);
+        let first = u64::from(server.first.id());
+        assert_eq!(server.pid(), first);
+        let load = server.load("200", "10k/s", "6s");
+        eventually("the clients are there", || {
+            server
+                .status()
+                .is_some_and(|status| status["allocations"] == 200)
+        });
+        let second = server.upgrade();
+        assert_ne!(second, first);
+        // New clients are the new process's.
+        let newcomers = server.load("20", "1k/s", "2s");
+        eventually("the new clients are there", || {
+            server
+                .status()
+                .is_some_and(|status| status["allocations"] == 20)
+        });
+        eventually("the old process says what it has", || {
+            server
+                .status()
+                .is_some_and(|status| status["predecessor"]["allocations"] == 200)
+        });
+        // A third one would be one too many.
+        let refused = server.run(&["upgrade"]);
+        assert!(!refused.status.success());
+        assert!(
+            stderr(&refused).contains("still has clients"),
+            "{}",
+            stderr(&refused)
+        );
+        expect_nothing_lost(newcomers);
+        expect_nothing_lost(load);
+        eventually("the old process ends", || !is_alive(first));
+        eventually("the new one is alone", || {
+            server
+                .status()
+                .is_some_and(|status| status["predecessor"].is_null())
+        });
+        let held = descriptors(second);
+        // The process after it, and no descriptor is left behind.
+        let third = server.upgrade();
+        eventually("the second process ends", || !is_alive(second));
+        eventually("the third one is alone", || {
+            server
+                .status()
+                .is_some_and(|status| status["predecessor"].is_null())
+        });
+        assert!(
+            descriptors(third) <= held + 2,
+            "{} {held}",
+            descriptors(third)
+        );
+        expect_nothing_lost(server.load("20", "1k/s", "1s"));
+        end(third, "-TERM");
+        eventually("the third process ends", || !is_alive(third));
+    }
+}
+
+#[test]
+fn the_old_process_serves_again_when_the_new_one_is_killed() {
+    if !may_load_programs() {
+        return eprintln!("skipped: this process may not load programs");
+    }
+    let server = Server::start(2);
+    let first = u64::from(server.first.id());
+    let load = server.load("200", "10k/s", "8s");
+    eventually("the clients are there", || {
+        server
+            .status()
+            .is_some_and(|status| status["allocations"] == 200)
+    });
+    for _ in 0..2 {
+        let second = server.upgrade();
+        end(second, "-KILL");
+        eventually("the first process has the control socket", || {
+            server.pid() == first
+        });
+        expect_nothing_lost(server.load("20", "1k/s", "500ms"));
+    }
+    // In the middle: as soon as there is another process.
+    let socket = server.socket();
+    let mut command = hairpin(&["upgrade", "--socket", socket.to_str().unwrap()]);
+    let mut upgrade = command
+        .stdout(std::process::Stdio::null())
+        .stderr(std::process::Stdio::null())
+        .spawn()
+        .unwrap();
+    let child = || {
+        let path = format!("/proc/{0}/task/{0}/children", upgrade.id());
+        let children = std::fs::read_to_string(path).unwrap_or_default();
+        children
+            .split_whitespace()
+            .next()
+            .and_then(|pid| pid.parse().ok())
+    };
+    let mut pid = None;
+    eventually("there is another process", || {
+        pid = child();
+        pid.is_some()
+    });
+    std::thread::sleep(Duration::from_millis(60));
+    end(pid.unwrap(), "-KILL");
+    // It may have seen the new process serve.
+    upgrade.wait().unwrap();
+    eventually("the first process has the control socket", || {
+        server.pid() == first
+    });
+    expect_nothing_lost(server.load("20", "1k/s", "500ms"));
+    expect_nothing_lost(load);
+    // And then it works.
+    let second = server.upgrade();
+    eventually("the first process ends", || !is_alive(first));
+    end(second, "-TERM");
+    eventually("the second process ends", || !is_alive(second));
+}
+
+#[test]
+fn without_a_server_or_with_mistakes_the_reason_is_said() {
+    let nowhere = run(&["upgrade", "--socket", "/nonexistent/control.sock"]);
+    assert!(!nowhere.status.success());
+    assert!(
+        stderr(&nowhere).contains("there is no such socket"),
+        "{}",
+        stderr(&nowhere)
+    );
+    let server = Server::start(1);
+    std::fs::write(server.folder.path().join("hairpin.toml"), "nonsense = 1\n").unwrap();
+    let refused = server.run(&["upgrade"]);
+    assert!(!refused.status.success());
+    let text = stderr(&refused);
+    assert!(
+        text.contains("nonsense") && text.contains("serves as before"),
+        "{text}"
+    );
+    assert_eq!(server.pid(), u64::from(server.first.id()));
+}
