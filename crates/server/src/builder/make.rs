@@ -63,6 +63,8 @@ pub(crate) struct Made {
     pub(crate) open: OpenListeners,
     /// Relay ports are shared by several allocations.
     pub(crate) shared_ports: bool,
+    /// There is a log of registration bindings.
+    pub(crate) state_dir: bool,
     /// The kernel relays, too.
     pub(crate) offload: Option<Prepared>,
     pub(crate) kept: Kept,
@@ -141,6 +143,7 @@ impl Builder {
             tables,
             open,
             shared_ports: self.shared_ports,
+            state_dir: self.state_dir.is_some(),
             offload,
             certificates: self.watched(),
         })

@@ -54,6 +54,11 @@ pub enum HandoverError {
         "relay.shared_ports: the ports belong to the running server until it ends; restart the server, or start another one on other ports and drain this one"
     )]
     SharedPorts,
+    /// One process writes the log of registration bindings.
+    #[error(
+        "server.state_dir: one process at a time writes the log of registration bindings; restart the server instead"
+    )]
+    StateDir,
     /// The table of steered flows is full, or a worker does not respond.
     #[error("worker {0} cannot give each of its clients an entry in the steering table")]
     NotHeld(usize),

@@ -22,6 +22,8 @@ pub(super) struct Upgrade {
     pub(super) open: OpenListeners,
     /// Relay ports are shared by several allocations.
     pub(super) shared_ports: bool,
+    /// There is a log of registration bindings.
+    pub(super) state_dir: bool,
 }
 
 impl Upgrade {
@@ -34,10 +36,13 @@ impl Running {
     /// What a new process needs to take over from this server.
     ///
     /// # Errors
-    /// If relay ports are shared by several allocations, or no file descriptor is left.
+    /// If relay ports are shared by several allocations, if there is a log of registration bindings, or if no file descriptor is left.
     pub fn offer(&self) -> Result<Offer, HandoverError> {
         if self.upgrade.shared_ports {
             return Err(HandoverError::SharedPorts);
+        }
+        if self.upgrade.state_dir {
+            return Err(HandoverError::StateDir);
         }
         let OpenListeners { udp, others } =
             self.upgrade.open.copies().map_err(HandoverError::System)?;
