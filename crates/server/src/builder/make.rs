@@ -117,10 +117,7 @@ impl Builder {
             boards: (0..workers).map(|_| Board::new()).collect(),
         };
         let (mut made, boxes) = plan.workers(groups, workers, &mut tables, parts)?;
-        for (worker, sip) in made.iter_mut().zip(sip) {
-            worker.sip = Some(Box::new(sip));
-        }
-        self.serve_connections(&mut made, streams);
+        self.serve_connections(&mut made, streams, sip);
         self.serve_dtls(&mut made, &self.settings.stream_limits(workers))?;
         features.busy_poll = self.busy_poll_of(&made);
         let observer = Observer::new(
@@ -155,8 +152,16 @@ impl Builder {
         self.certificates.iter().cloned().chain(own).collect()
     }
 
-    /// Gives each worker its sockets of TCP listeners.
-    fn serve_connections(&self, workers: &mut [Worker], streams: Vec<Vec<StreamListener>>) {
+    /// Gives each worker its sockets of TCP listeners, and SIP.
+    fn serve_connections(
+        &self,
+        workers: &mut [Worker],
+        streams: Vec<Vec<StreamListener>>,
+        sip: Vec<Sip>,
+    ) {
+        for (worker, sip) in workers.iter_mut().zip(sip) {
+            worker.sip = Some(Box::new(sip));
+        }
         let limits = self.settings.stream_limits(workers.len());
         for (worker, listeners) in workers.iter_mut().zip(streams) {
             worker.serve_connections(Connections::new(listeners, limits.clone()));
