@@ -3,10 +3,12 @@
 mod advertised;
 
 use crate::error::ReloadError;
-use crate::ports::{Owner, OwnerTable, PortPool, PortRange, PortSet};
+use crate::ports::{ForeignPorts, Owner, OwnerTable, PortPool, PortRange, PortSet, SharedPorts};
 use advertised::Advertised;
+use arc_swap::ArcSwapOption;
 use io::interfaces;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::sync::Arc;
 use stun::AddressFamily;
 
 /// An address that relay sockets are bound to, and the one that clients and peers are told.
@@ -96,6 +98,8 @@ pub struct RelayIndex(u8);
 #[derive(Debug)]
 pub struct RelayAddresses {
     entries: Box<[Entry]>,
+    /// The relay ports of another process on the same addresses, during an upgrade.
+    foreign: ArcSwapOption<ForeignPorts>,
 }
 
 #[derive(Debug)]
@@ -124,7 +128,34 @@ impl RelayAddresses {
         };
         RelayAddresses {
             entries: addresses.iter().take(Self::MOST).map(entry).collect(),
+            foreign: ArcSwapOption::empty(),
         }
+    }
+
+    /// What another process needs to see which ports are live here.
+    pub(crate) fn shared_ports(&self, first: u16) -> Vec<SharedPorts> {
+        let shared = |entry: &Entry| {
+            Some(SharedPorts {
+                local: entry.local,
+                first,
+                words: entry.owners.descriptor()?,
+            })
+        };
+        self.entries.iter().filter_map(shared).collect()
+    }
+
+    /// Another process has relay ports on these addresses from now on, or has none any more.
+    pub(crate) fn set_foreign(&self, foreign: Option<ForeignPorts>) {
+        self.foreign.store(foreign.map(Arc::new));
+    }
+
+    /// The relayed transport address, as it is bound, if an allocation of the other process has it.
+    pub(crate) fn relay_of_other(&self, peer: SocketAddr) -> Option<SocketAddr> {
+        let foreign = self.foreign.load();
+        let foreign = foreign.as_ref()?;
+        let local = self.entry(self.find(peer.ip())?).local;
+        let bound = SocketAddr::new(local, peer.port());
+        foreign.is_live(bound).then_some(bound)
     }
 
     /// All of them, in the order given.

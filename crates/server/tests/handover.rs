@@ -7,11 +7,11 @@ mod common;
 use common::dtls::DtlsLink;
 use common::stream::StreamLink;
 use common::{Answer, Client, Got, at, eventually, loopback, socket};
-use hairpin_server::handover::{HandoverError, Offer, TakeOver};
+use hairpin_server::handover::{HandoverError, Joining, Offer, TakeOver};
 use hairpin_server::{Builder, InheritedSockets, Running, StartError};
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream, UdpSocket};
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{BorrowedFd, OwnedFd};
 use std::sync::{Arc, mpsc};
 use std::time::Duration;
 use stun::{AttributeType, ConnectionId, Lifetime, Method, MobilityTicket};
@@ -48,10 +48,11 @@ fn take_over(old: &Arc<Running>, builder: Builder) -> Result<Running, StartError
     let others = offer.take_others();
     let (sender, messages) = mpsc::sync_channel(16);
     let holder = Arc::clone(old);
-    let hold = move |tables: Option<&[OwnedFd]>| {
-        let tables = tables.map(|fds| copies(&fds.iter().map(AsFd::as_fd).collect::<Vec<_>>()));
+    let hold = move |joining: &Joining| {
+        let (bytes, fds) = joining.encode();
+        let joining = Joining::decode(&bytes, copies(&fds)).expect("the same release");
         holder
-            .hold_clients(tables)
+            .hold_clients(joining)
             .map_err(|error| error.to_string())
     };
     let receiver = Arc::clone(old);
@@ -386,7 +387,8 @@ fn a_data_connection_finds_its_tcp_allocation_rfc6062() {
 
 #[test]
 fn relays_of_the_two_servers_reach_each_other() {
-    for (workers, advertised) in [(1, None), (2, None)] {
+    let external = common::private_loopback(9);
+    for (workers, advertised) in [(1, None), (2, Some(external))] {
         let with = |builder: Builder| match advertised {
             Some(address) => builder.external_address(address, None),
             None => builder,

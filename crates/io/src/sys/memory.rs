@@ -1,6 +1,9 @@
 //! `mmap`, `munmap`, `madvise`, and the allocator's free memory.
 
+use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::{io, ptr};
+
+use super::check;
 
 /// Maps `len` zeroed bytes that nobody else has. Huge pages are declined: with room set apart for every message, a touched
 /// byte would cost two megabytes.
@@ -24,8 +27,56 @@ pub(crate) fn map(len: usize) -> io::Result<*mut u8> {
     Ok(base.cast())
 }
 
+/// A file of so many bytes in memory, which can never shrink.
+pub(crate) fn make_file(bytes: usize) -> io::Result<OwnedFd> {
+    let flags = libc::MFD_CLOEXEC | libc::MFD_ALLOW_SEALING;
+    // SAFETY: the name is a C string that lives for ever.
+    let number = check(unsafe { libc::memfd_create(c"hairpin".as_ptr(), flags) })?;
+    // SAFETY: the kernel has just made this descriptor and nobody else knows its number.
+    let fd = unsafe { OwnedFd::from_raw_fd(number) };
+    let length = libc::off_t::try_from(bytes).map_err(|_| io::ErrorKind::InvalidInput)?;
+    // SAFETY: takes integers only.
+    check(unsafe { libc::ftruncate(fd.as_raw_fd(), length) })?;
+    // SAFETY: takes integers only.
+    check(unsafe { libc::fcntl(fd.as_raw_fd(), libc::F_ADD_SEALS, libc::F_SEAL_SHRINK) })?;
+    Ok(fd)
+}
+
+/// The length of such a file in bytes; `InvalidInput` if it could shrink.
+pub(crate) fn sealed_length(fd: BorrowedFd<'_>) -> io::Result<usize> {
+    // SAFETY: takes integers only; fails for what is no such file.
+    let seals = check(unsafe { libc::fcntl(fd.as_raw_fd(), libc::F_GET_SEALS) })?;
+    if seals & libc::F_SEAL_SHRINK == 0 {
+        return Err(io::ErrorKind::InvalidInput.into());
+    }
+    // SAFETY: all fields are integers, for which zero is a value.
+    let mut status: libc::stat = unsafe { std::mem::zeroed() };
+    // SAFETY: the kernel writes one `stat`, which the pointer leads to.
+    check(unsafe { libc::fstat(fd.as_raw_fd(), &mut status) })?;
+    usize::try_from(status.st_size).map_err(|_| io::ErrorKind::InvalidInput.into())
+}
+
+/// Maps `len` bytes of a file of [`make_file`], for reading and writing, shared with all who map it.
+pub(crate) fn map_file(fd: BorrowedFd<'_>, len: usize) -> io::Result<*mut u8> {
+    // SAFETY: without an address asked for, a new mapping disturbs no other.
+    let base = unsafe {
+        libc::mmap(
+            ptr::null_mut(),
+            len,
+            libc::PROT_READ | libc::PROT_WRITE,
+            libc::MAP_SHARED,
+            fd.as_raw_fd(),
+            0,
+        )
+    };
+    if base == libc::MAP_FAILED {
+        return Err(io::Error::last_os_error());
+    }
+    Ok(base.cast())
+}
+
 /// # Safety
-/// `base` and `len` must be those of a mapping of [`map`], and nothing may refer to it any more.
+/// `base` and `len` must be those of a mapping of [`map`] or [`map_file`], and nothing may refer to it any more.
 pub(crate) unsafe fn unmap(base: *mut u8, len: usize) {
     // SAFETY: the caller's word. It fails only for arguments that are not a mapping.
     unsafe { libc::munmap(base.cast(), len) };

@@ -65,6 +65,8 @@ pub(crate) struct Made {
     pub(crate) shared_ports: bool,
     /// There is a log of registration bindings.
     pub(crate) state_dir: bool,
+    /// The first port that relays may have.
+    pub(crate) first_port: u16,
     /// The kernel relays, too.
     pub(crate) offload: Option<Prepared>,
     pub(crate) kept: Kept,
@@ -81,7 +83,7 @@ impl Builder {
         let relays = Arc::new(RelayAddresses::new(&relays, ports, workers));
         let offloads = (!self.no_segmentation_offload).then(Offloads::probe);
         let most = self.most_allocations(&relays, ports);
-        let taking = self.begin_take_over(workers, most)?;
+        let taking = self.begin_take_over(workers, most, &relays, ports)?;
         let Bound {
             groups,
             listeners,
@@ -141,6 +143,7 @@ impl Builder {
             open,
             shared_ports: self.shared_ports,
             state_dir: self.state_dir.is_some(),
+            first_port: ports.first(),
             offload,
             certificates: self.watched(),
         })
@@ -319,7 +322,13 @@ impl Builder {
     }
 
     /// Has the old process hold its clients, if there is one to take over from.
-    fn begin_take_over(&self, workers: usize, most: usize) -> Result<Option<Takeover>, StartError> {
+    fn begin_take_over(
+        &self,
+        workers: usize,
+        most: usize,
+        relays: &RelayAddresses,
+        ports: PortRange,
+    ) -> Result<Option<Takeover>, StartError> {
         let Some(taking) = &self.take_over else {
             return Ok(None);
         };
@@ -327,7 +336,10 @@ impl Builder {
             return Err(HandoverError::SharedPorts.into());
         }
         let listeners = self.udp_addresses()?.len() + self.listen_sockets.len();
-        Ok(Some(Takeover::begin(taking, workers, listeners, most)?))
+        let shared = relays.shared_ports(ports.first());
+        let begun = Takeover::begin(taking, workers, listeners, most, shared)?;
+        relays.set_foreign(Some(taking.offer().relay_ports()?));
+        Ok(Some(begun))
     }
 
     /// Has clients find their workers.

@@ -14,16 +14,17 @@
 //! sockets of its own in the groups of the old one's. Both use the same steering program and the same keys of nonces and tickets; each
 //! worker of the two has a number of its own. `docs/operation.md` says who owns what meanwhile.
 
+mod joining;
 mod offer;
 mod predecessor;
 
+pub use joining::Joining;
 pub(crate) use offer::Key;
 pub use offer::Offer;
 pub(crate) use offer::OpenListeners;
 pub(crate) use predecessor::Predecessor;
 pub use predecessor::{ForeignMessage, MAX_FOREIGN_BYTES};
 
-use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
 /// Why clients cannot be handed over.
@@ -71,7 +72,7 @@ pub enum HandoverError {
 }
 
 /// Asks the old process to hold its clients.
-type Hold = dyn Fn(Option<&[OwnedFd]>) -> Result<(), String> + Send + Sync;
+type Hold = dyn Fn(&Joining) -> Result<(), String> + Send + Sync;
 
 /// What a new process needs to take over from a running server.
 #[derive(Clone)]
@@ -90,11 +91,11 @@ impl std::fmt::Debug for TakeOver {
 }
 
 impl TakeOver {
-    /// Takes over what `offer` has. `hold` asks the old process to call [`Running::hold_clients`](crate::Running::hold_clients) with these
-    /// descriptors, waits for it, and returns why it refuses. What has to be handled by a worker of the old process goes to `send`.
+    /// Takes over what `offer` has. `hold` asks the old process to call [`Running::hold_clients`](crate::Running::hold_clients) with this
+    /// message, waits for it, and returns why it refuses. What has to be handled by a worker of the old process goes to `send`.
     pub fn new(
         offer: Offer,
-        hold: impl Fn(Option<&[OwnedFd]>) -> Result<(), String> + Send + Sync + 'static,
+        hold: impl Fn(&Joining) -> Result<(), String> + Send + Sync + 'static,
         send: std::sync::mpsc::SyncSender<ForeignMessage>,
     ) -> TakeOver {
         TakeOver {
@@ -108,9 +109,8 @@ impl TakeOver {
         &self.offer
     }
 
-    pub(crate) fn hold(&self, tables: Option<[OwnedFd; 5]>) -> Result<(), HandoverError> {
-        let held = (self.hold)(tables.as_ref().map(|fds| &fds[..]));
-        held.map_err(HandoverError::Refused)
+    pub(crate) fn hold(&self, joining: &Joining) -> Result<(), HandoverError> {
+        (self.hold)(joining).map_err(HandoverError::Refused)
     }
 
     /// Where messages for workers of the old process go.

@@ -1,6 +1,8 @@
 //! What a running server offers to a new process, and how that travels.
 
 use super::HandoverError;
+use super::joining::{decode_ports, encode_ports};
+use crate::ports::{ForeignPorts, SharedPorts};
 use crate::steering::Numbering;
 use bpf::steer::Process;
 use io::UdpSocket;
@@ -11,7 +13,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 /// The format of an offer. A server takes over only from one with the same.
 const FORMAT: u8 = 1;
 /// Descriptors of the steering program.
-const MAPS: usize = 5;
+pub(super) const MAPS: usize = 5;
 
 /// A key of nonces or tickets.
 pub(crate) type Key = [u8; 32];
@@ -29,6 +31,8 @@ pub struct Offer {
     pub(crate) maps: Vec<OwnedFd>,
     /// UDP listeners of STUN and TURN, also over DTLS: for each its sockets, one per worker.
     pub(crate) udp: Vec<Vec<OwnedFd>>,
+    /// Its relay ports.
+    pub(crate) relays: Vec<SharedPorts>,
     /// TCP listeners, and all sockets of SIP.
     pub(crate) others: Vec<OwnedFd>,
 }
@@ -58,8 +62,15 @@ impl Offer {
         bytes.push((self.maps.len() == MAPS).into());
         bytes.push(self.udp.len() as u8);
         bytes.extend(self.udp.iter().map(|group| group.len() as u8));
+        encode_ports(&self.relays, &mut bytes);
         let udp = self.udp.iter().flatten();
-        let fds = self.maps.iter().chain(udp).chain(&self.others);
+        let relays = self.relays.iter().map(|relay| &relay.words);
+        let fds = self
+            .maps
+            .iter()
+            .chain(udp)
+            .chain(relays)
+            .chain(&self.others);
         (bytes, fds.map(AsFd::as_fd).collect())
     }
 
@@ -97,6 +108,7 @@ impl Offer {
             .iter()
             .map(|&count| next(count.into()))
             .collect::<Result<_, _>>()?;
+        let relays = decode_ports(&mut bytes, &mut fds)?;
         if workers == 0 || first_worker.checked_add(workers).is_none() {
             return Err(HandoverError::Offer("no workers"));
         }
@@ -109,6 +121,7 @@ impl Offer {
             ticket_key,
             maps,
             udp,
+            relays,
             others: fds.collect(),
         })
     }
@@ -138,6 +151,21 @@ impl Offer {
             .map(OwnedFd::try_clone)
             .collect::<Result<Vec<_>, _>>();
         Ok(copies.map_err(HandoverError::System)?.try_into().ok())
+    }
+
+    /// The relay ports of the process.
+    pub(crate) fn relay_ports(&self) -> Result<ForeignPorts, HandoverError> {
+        let copy = |ports: &SharedPorts| {
+            Ok(SharedPorts {
+                local: ports.local,
+                first: ports.first,
+                words: ports.words.try_clone()?,
+            })
+        };
+        let copies = self.relays.iter().map(copy).collect::<std::io::Result<_>>();
+        copies
+            .and_then(ForeignPorts::new)
+            .map_err(HandoverError::System)
     }
 
     /// The addresses of the UDP listeners.
@@ -192,14 +220,14 @@ impl OpenListeners {
 }
 
 /// Bytes that are taken from the front.
-struct Bytes<'a>(&'a [u8]);
+pub(super) struct Bytes<'a>(pub(super) &'a [u8]);
 
 impl Bytes<'_> {
-    fn byte(&mut self) -> Result<u8, HandoverError> {
+    pub(super) fn byte(&mut self) -> Result<u8, HandoverError> {
         self.take().map(|[byte]| byte)
     }
 
-    fn take<const N: usize>(&mut self) -> Result<[u8; N], HandoverError> {
+    pub(super) fn take<const N: usize>(&mut self) -> Result<[u8; N], HandoverError> {
         let taken = self.0.split_first_chunk::<N>();
         let (taken, rest) = taken.ok_or(HandoverError::Offer("it is too short"))?;
         self.0 = rest;
@@ -227,6 +255,11 @@ mod tests {
             ticket_key: Some([3; 32]),
             maps: Vec::new(),
             udp: vec![vec![socket(), socket()], vec![socket(), socket()]],
+            relays: vec![SharedPorts {
+                local: "192.0.2.1".parse().expect("an address"),
+                first: 49_152,
+                words: socket(),
+            }],
             others: vec![socket()],
         };
         let (bytes, fds) = offer.encode();
@@ -246,6 +279,7 @@ mod tests {
             offer.listeners().expect("sockets")
         );
         assert_eq!((read.udp[1].len(), read.others.len()), (2, 1));
+        assert_eq!(read.relays[0].entry(), offer.relays[0].entry());
         for length in 0..bytes.len() {
             assert!(
                 Offer::decode(&bytes[..length], copies()).is_err(),

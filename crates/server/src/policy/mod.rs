@@ -247,7 +247,9 @@ impl Policy {
     }
 
     fn class_of_peer(&self, peer: SocketAddr) -> PeerClass {
-        self.class_of_address_and_port(peer, self.relays.owner_of(peer).is_some())
+        let is_relay =
+            self.relays.owner_of(peer).is_some() || self.relays.relay_of_other(peer).is_some();
+        self.class_of_address_and_port(peer, is_relay)
     }
 
     /// `is_relay`: a live allocation of this server has it.

@@ -4,11 +4,13 @@
 //! belongs to). Both are plain atomics shared by all workers; neither is touched for a relayed datagram, except that the
 //! owner table is read when the peer is itself one of our relayed addresses.
 
+mod foreign;
 mod owner;
 mod pool;
 mod resting;
 mod set;
 
+pub(crate) use foreign::{ENTRY, ForeignPorts, SharedPorts};
 pub use owner::{Owner, OwnerTable};
 pub use pool::{PortCounts, PortPool, PortRange, PortRangeError, Want};
 pub use set::PortSet;

@@ -1,6 +1,8 @@
 //! Which relay socket a relay port belongs to at this moment.
 
 use super::PortRange;
+use io::SharedWords;
+use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 /// The worker and the slot in that worker's relay table that own a port.
@@ -15,11 +17,35 @@ pub struct Owner {
     pub slot: u32,
 }
 
-/// One word per port of a relay address: `(worker + 1) << 32 | slot`, 0 while no live allocation owns the port.
+/// One word per port of a relay address: `(worker + 1) << 32 | slot`, 0 while no live allocation owns the port. Another process can read
+/// the words during an upgrade.
 #[derive(Debug)]
 pub struct OwnerTable {
     range: PortRange,
-    words: Box<[AtomicU64]>,
+    words: Words,
+}
+
+#[derive(Debug)]
+enum Words {
+    Shared(SharedWords),
+    /// The system has no memory that could be shared.
+    Own(Box<[AtomicU64]>),
+}
+
+impl Words {
+    fn of(count: usize) -> Words {
+        match SharedWords::new(count) {
+            Ok(words) => Words::Shared(words),
+            Err(_) => Words::Own((0..count).map(|_| AtomicU64::new(0)).collect()),
+        }
+    }
+
+    fn all(&self) -> &[AtomicU64] {
+        match self {
+            Words::Shared(words) => words.words(),
+            Words::Own(words) => words,
+        }
+    }
 }
 
 impl OwnerTable {
@@ -28,7 +54,15 @@ impl OwnerTable {
     pub fn new(range: PortRange) -> OwnerTable {
         OwnerTable {
             range,
-            words: (0..range.len()).map(|_| AtomicU64::new(0)).collect(),
+            words: Words::of(range.len()),
+        }
+    }
+
+    /// A descriptor of the words for another process; `None` if they cannot be shared.
+    pub(crate) fn descriptor(&self) -> Option<OwnedFd> {
+        match &self.words {
+            Words::Shared(words) => std::os::fd::AsFd::as_fd(words).try_clone_to_owned().ok(),
+            Words::Own(_) => None,
         }
     }
 
@@ -60,6 +94,7 @@ impl OwnerTable {
 
     fn word(&self, port: u16) -> Option<&AtomicU64> {
         self.words
+            .all()
             .get(usize::from(port.checked_sub(self.range.first())?))
     }
 }

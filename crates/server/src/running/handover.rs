@@ -1,11 +1,11 @@
 //! A running server during an upgrade: as the old process, and as the new one.
 
 use super::{ANSWER, Running};
-use crate::handover::{ForeignMessage, HandoverError, Offer, OpenListeners};
+use crate::handover::{ForeignMessage, HandoverError, Joining, Offer, OpenListeners};
+use crate::ports::ForeignPorts;
 use crate::steering::{Groups, Numbering};
 use crate::worker::{Job, WorkerMessage};
 use bpf::steer::Process;
-use std::os::fd::OwnedFd;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, mpsc};
 use std::time::{Duration, Instant};
 
@@ -24,6 +24,8 @@ pub(super) struct Upgrade {
     pub(super) shared_ports: bool,
     /// There is a log of registration bindings.
     pub(super) state_dir: bool,
+    /// The first port that relays may have.
+    pub(super) first_port: u16,
 }
 
 impl Upgrade {
@@ -68,19 +70,27 @@ impl Running {
                 .map_err(HandoverError::System)?
                 .map_or(Vec::new(), Vec::from),
             udp,
+            relays: self
+                .changes
+                .live()
+                .relays
+                .shared_ports(self.upgrade.first_port),
             others,
         })
     }
 
-    /// Gives each client an entry in the steering table, so that the sockets of another process can join the listeners' groups. `tables` are
-    /// the descriptors that the new process has passed to the `hold` of its [`TakeOver`](crate::handover::TakeOver), or none.
+    /// Gives each client an entry in the steering table, so that the sockets of another process can join the listeners' groups. `joining` is
+    /// what the new process has passed to the `hold` of its [`TakeOver`](crate::handover::TakeOver).
     /// Undo it with [`resume`](Self::resume).
     ///
     /// # Errors
     /// If a worker does not respond or the table is full, or this process may not use the tables; then everything is as before.
-    pub fn hold_clients(&self, tables: Option<Vec<OwnedFd>>) -> Result<(), HandoverError> {
-        if let Some(fds) = tables {
-            let fds = fds
+    pub fn hold_clients(&self, joining: Joining) -> Result<(), HandoverError> {
+        let Joining { maps, relays } = joining;
+        let foreign = ForeignPorts::new(relays).map_err(HandoverError::System)?;
+        self.changes.live().relays.set_foreign(Some(foreign));
+        if !maps.is_empty() {
+            let fds = maps
                 .try_into()
                 .map_err(|_| HandoverError::Offer("descriptors are missing"))?;
             self.with_groups(move |groups| {
@@ -114,6 +124,7 @@ impl Running {
     /// # Errors
     /// If a worker does not respond, or the kernel refuses.
     pub fn resume(&self) -> Result<(), HandoverError> {
+        self.changes.live().relays.set_foreign(None);
         let own = self.upgrade.numbering.slots(self.upgrade.open.udp.len());
         let forgotten = self.with_groups(move |groups| match groups {
             Some(groups) => groups.forget_other(own),
@@ -131,6 +142,7 @@ impl Running {
     /// # Errors
     /// If a worker does not respond, or the kernel refuses.
     pub fn predecessor_ended(&self) -> Result<(), HandoverError> {
+        self.changes.live().relays.set_foreign(None);
         for worker in 0..self.threads.len() {
             self.tell(worker, WorkerMessage::PredecessorEnded)?;
         }

@@ -10,7 +10,8 @@
 
 use super::numbering::{Foreign, Numbering};
 use super::{Loads, SteeringInUse, Tables, most_flows};
-use crate::handover::{HandoverError, Offer, TakeOver};
+use crate::handover::{HandoverError, Joining, Offer, TakeOver};
+use crate::ports::SharedPorts;
 use crate::verifier;
 use bpf::steer::{Flows, Process, SlotRange, Steering as Program, Tables as Maps};
 use io::UdpSocket;
@@ -120,6 +121,7 @@ impl Takeover {
         workers: usize,
         listeners: usize,
         allocations: usize,
+        relays: Vec<SharedPorts>,
     ) -> Result<Takeover, HandoverError> {
         let offer = taking.offer();
         let foreign = Foreign {
@@ -151,7 +153,11 @@ impl Takeover {
             has_taken_over: true,
         };
         let shared = is_new.then(|| groups.copies()).transpose();
-        taking.hold(shared.map_err(HandoverError::System)?)?;
+        let shared = shared.map_err(HandoverError::System)?;
+        taking.hold(&Joining {
+            maps: shared.map_or(Vec::new(), Vec::from),
+            relays,
+        })?;
         Ok(Takeover {
             groups,
             numbering,

@@ -388,6 +388,10 @@ impl Session<'_, '_, '_> {
 impl Core {
     /// Has the kernel relay a channel, if it takes it.
     fn offload(&mut self, channel: &OffloadedChannel, own_relay: bool, deadline: Mono) {
+        // A relay of the other process is reached by the network, which a flow to an own relay does not do.
+        if own_relay && self.opener.relays.relay_of_other(channel.peer).is_some() {
+            return self.stop_offload(channel);
+        }
         if let Some(flows) = &mut self.flows {
             let carried = flows.offload(channel, own_relay, deadline, &mut self.counters);
             self.fold(channel, carried);

@@ -235,7 +235,7 @@ impl<'s, 'q, 'buf> Session<'s, 'q, 'buf> {
         run: Run<'buf>,
     ) {
         let Some((address, owner)) = self.core.opener.relays.owner_of(peer) else {
-            if !self.core.shares_relays || !self.send_to_other_process(from, peer, &payload, run) {
+            if !self.send_to_other_process(from, peer, &payload, run) {
                 self.core.counters.relay_not_live += covers as u64;
             }
             return;
@@ -276,7 +276,7 @@ impl<'s, 'q, 'buf> Session<'s, 'q, 'buf> {
     }
 
     /// The peer may be a relay of the other process on these addresses: sends by the network, from the relay's own socket. Returns `false`
-    /// if that is impossible.
+    /// if it is none.
     #[cold]
     fn send_to_other_process(
         &mut self,
@@ -290,12 +290,12 @@ impl<'s, 'q, 'buf> Session<'s, 'q, 'buf> {
         let relay = own
             .and_then(|(address, owner)| self.sockets.relays.at(owner.slot, address, from.port()));
         let socket = relay.and_then(|relay| self.sockets.socket_of(relay));
-        let (Some(socket), Some(address)) = (socket, relays.find(peer.ip())) else {
+        let (Some(socket), Some(to)) = (socket, relays.relay_of_other(peer)) else {
             return false;
         };
         let to = SendTo {
             socket,
-            to: SocketAddr::new(relays.address(address).local, peer.port()),
+            to,
             from_ip: None,
             tos: run.tos,
             dont_fragment: false,

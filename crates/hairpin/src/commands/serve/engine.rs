@@ -1,7 +1,6 @@
 //! From a configuration to a running `server`, and back to words when it does not start.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
-use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -10,7 +9,7 @@ use server::access_tokens::TokenKeys;
 use server::certificates::Certificates;
 use server::connections::StreamSettings;
 use server::features::Features;
-use server::handover::{ForeignMessage, Offer, TakeOver};
+use server::handover::{ForeignMessage, Joining, Offer, TakeOver};
 use server::offload::{BindingExcess, KernelBinding, Offload, OffloadMode};
 use server::policy::{PeerRule as Rule, PeerRules, loopback_and_private};
 use server::quota::QuotaLimits;
@@ -140,8 +139,8 @@ impl Engine {
     }
 
     /// Gives each client an entry in the steering table.
-    pub(super) fn hold_clients(&self, tables: Option<Vec<OwnedFd>>) -> Result<()> {
-        Ok(self.running.hold_clients(tables)?)
+    pub(super) fn hold_clients(&self, joining: Joining) -> Result<()> {
+        Ok(self.running.hold_clients(joining)?)
     }
 
     /// Leaves new connections to the process that has taken over.

@@ -12,7 +12,7 @@ use server::passing::Message;
 pub(super) const OFFER: u8 = 1;
 /// What the process has beside the server: [`Process`].
 pub(super) const PROCESS: u8 = 2;
-/// Give each client an entry in the steering table; the descriptors of the table, if it is new.
+/// Give each client an entry in the steering table: [`server::handover::Joining`].
 pub(super) const HOLD: u8 = 3;
 /// It is done, or a text that says why not.
 pub(super) const HELD: u8 = 4;

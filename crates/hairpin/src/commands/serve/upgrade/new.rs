@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use anyhow::{Context, Result, anyhow, bail};
-use server::handover::{ForeignMessage, Offer, TakeOver};
+use server::handover::{ForeignMessage, Joining, Offer, TakeOver};
 use server::passing::{self, Message};
 use server::{InheritedSockets, stdio};
 
@@ -117,9 +117,8 @@ impl Taken {
         let (sender, requests) = sync_channel(WAITING);
         self.requests = Some(requests);
         let stream = Arc::clone(&self.stream);
-        let hold = move |tables: Option<&[OwnedFd]>| {
-            hold(&stream, tables.unwrap_or_default()).map_err(|error| format!("{error:#}"))
-        };
+        let hold =
+            move |joining: &Joining| hold(&stream, joining).map_err(|error| format!("{error:#}"));
         Some(TakeOver::new(self.offer.take()?, hold, sender))
     }
 
@@ -197,9 +196,9 @@ fn listen(stream: &UnixStream, changes: &ChangeSender) {
 }
 
 /// Has the old process give its clients entries, and waits for that.
-fn hold(stream: &UnixStream, tables: &[OwnedFd]) -> Result<()> {
-    let fds: Vec<_> = tables.iter().map(AsFd::as_fd).collect();
-    passing::send(stream, HOLD, &[], &fds)?;
+fn hold(stream: &UnixStream, joining: &Joining) -> Result<()> {
+    let (body, fds) = joining.encode();
+    passing::send(stream, HOLD, &body, &fds)?;
     let held = expect(stream, HELD)?;
     if held.body.is_empty() {
         return Ok(());

@@ -1,6 +1,6 @@
 //! The old process: it hands over, and ends when its last client has gone.
 
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::AsFd;
 use std::os::unix::net::UnixStream;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Result, bail};
 use serde_json::{Value, json};
+use server::handover::Joining;
 use server::passing::{self, Message};
 
 use super::super::Service;
@@ -140,7 +141,7 @@ impl Service<'_> {
     /// A message of the process that takes over.
     pub(in super::super) fn hear_successor(&mut self, message: Message) {
         match message.kind {
-            HOLD => self.hold(message.fds),
+            HOLD => self.hold(message),
             SERVING => {
                 let pid = String::from_utf8_lossy(&message.body).into_owned();
                 self.stop_listening(&pid);
@@ -161,10 +162,11 @@ impl Service<'_> {
         }
     }
 
-    fn hold(&mut self, tables: Vec<OwnedFd>) {
-        let held = self
-            .engine
-            .hold_clients((!tables.is_empty()).then_some(tables));
+    fn hold(&mut self, message: Message) {
+        let joining = Joining::decode(&message.body, message.fds);
+        let held = joining
+            .map_err(anyhow::Error::from)
+            .and_then(|joining| self.engine.hold_clients(joining));
         let why = held
             .err()
             .map(|error| format!("{error:#}"))
