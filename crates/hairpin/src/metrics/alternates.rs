@@ -7,7 +7,7 @@ use super::text::{Kind, Page};
 pub(super) fn write(page: &mut Page, observer: &Observer) {
     let settings = observer.alternates();
     // Without checks nobody knows.
-    if settings.check_interval.is_zero() {
+    if settings.check_interval.is_zero() || settings.servers.is_empty() {
         return;
     }
     let servers = || (1u32..).zip(&settings.servers);
