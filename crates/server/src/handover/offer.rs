@@ -1,4 +1,4 @@
-//! What a running server offers to a new process, and how that travels.
+//! What a running server offers to a new process, and the encoding of the offer.
 
 use super::HandoverError;
 use crate::steering::Numbering;
@@ -8,7 +8,7 @@ use io::inherited::describe;
 use std::net::SocketAddr;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
-/// The format of an offer. A server takes over only from one with the same.
+/// The format of an offer. A server takes over only from a server with the same format.
 const FORMAT: u8 = 1;
 /// Descriptors of the steering program.
 const MAPS: usize = 5;
@@ -22,7 +22,7 @@ pub struct Offer {
     pub(crate) first_worker: u16,
     pub(crate) workers: u16,
     pub(crate) first_slot: u32,
-    /// The last key comes first.
+    /// The newest key comes first.
     pub(crate) nonce_keys: Vec<Key>,
     pub(crate) ticket_key: Option<Key>,
     /// The steering program and its tables; empty if there are none.

@@ -113,13 +113,13 @@ impl Default for SipSettings {
     }
 }
 
-/// A peer that is known by its addresses: a carrier, a PBX. Its requests need no credentials, and what it asserts of callers (RFC 3325) is
-/// believed. Whoever can send from its addresses, which over UDP need not be their owner, is taken for it.
+/// A peer that is known by its source addresses: a carrier, a PBX. Its requests need no credentials, and the proxy forwards its
+/// P-Asserted-Identity (RFC 3325). Over UDP a source address can be forged.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Trunk {
     /// Where it sends from and is sent to.
     pub addresses: Vec<IpNet>,
-    /// Its share of the capacity in an overload, by address, where all sources that are no trunk have 1 together; 0 counts as 1.
+    /// The share of each of its addresses in an overload; 0 counts as 1. All sources that are no trunk have 1 together.
     pub weight: u16,
 }
 
