@@ -131,7 +131,7 @@ SEC("sk_reuseport") int steer(struct sk_reuseport_md *packet)
         u32 index = *slot;
         if (!select_reuseport(packet, &SOCKETS, &index, 0))
             return SK_PASS;
-        // The socket has been closed since.
+        // The socket is closed by now.
     }
     // On failure nothing is chosen, and the kernel's hash decides.
     select_active(packet, &flow);
