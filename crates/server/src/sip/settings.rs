@@ -20,10 +20,10 @@ pub struct SipSettings {
     /// Whose addresses of record are registered here. If there are any, REGISTER takes the digest of the user of the address, and is
     /// answered by a registrar; [`SipSettings::test_uas`] must be off. Default: none.
     pub domains: Vec<Domain>,
-    /// Peers that are known by their addresses: they may send to the users of [`SipSettings::domains`], and these to them. Default: none.
+    /// Peers that the server knows by their source addresses: they may send to the users of [`SipSettings::domains`], and these to them. Default: none.
     pub trunks: Vec<Trunk>,
-    /// Whether the proxy stays in the way of the dialogs that it has begun (Record-Route, RFC 3261 §16.6). Phones behind a NAT can be reached
-    /// within a dialog only so. Default: yes.
+    /// Whether the proxy adds Record-Route to requests that begin a dialog (RFC 3261 §16.6). Without it, requests within the dialog do not
+    /// reach phones behind a NAT. Default: yes.
     pub record_route: bool,
     /// How long registrations last.
     pub registrar: RegistrarConfig,

@@ -50,7 +50,7 @@ struct Counts {
     log_bytes: AtomicU64,
 }
 
-/// How saving goes.
+/// The counters of the log.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct StoreCounts {
     /// Attempts to write or synchronize that failed.
@@ -338,7 +338,7 @@ impl Kept {
         }
     }
 
-    /// How saving goes, for all workers.
+    /// The counters of the log, for all workers.
     pub(super) fn counts(&self) -> StoreCounts {
         match self {
             Kept::InMemory(_) => StoreCounts::default(),
