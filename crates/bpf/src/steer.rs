@@ -38,7 +38,7 @@ pub struct Steering {
 }
 
 impl Steering {
-    /// Loads the program with room for so many sockets, but at least [`SLOTS`], and so many flows.
+    /// Loads the program with room for this number of sockets, but at least [`SLOTS`], and for this number of flows.
     ///
     /// # Errors
     /// When the kernel refuses: without CAP_BPF and CAP_NET_ADMIN, or before Linux 5.1.
@@ -135,7 +135,7 @@ impl Flows {
         })
     }
 
-    /// Removes the entries that name no slot of this range, because their process has ended. Walks the table. Returns how many there were.
+    /// Removes the entries that name no slot of this range, because their process has ended. It reads the whole table. Returns their number.
     pub fn retain(&mut self, slots: SlotRange) -> usize {
         let range = slots.first..slots.first.saturating_add(slots.count);
         let names_another = |entry: Result<(Key, u32), MapError>| {

@@ -196,8 +196,8 @@ impl Client {
         }
     }
 
-    /// Asks for an allocation whose peers are reached over TCP (RFC 6062). Await it, or first say what it is to be like. The connection to the
-    /// server must be TCP or TLS.
+    /// Requests an allocation whose peers are reached over TCP (RFC 6062). Await it, or set its properties first. The connection to the server
+    /// must be TCP or TLS.
     ///
     /// If the future is dropped before it is ready, the task releases the allocation as soon as it is granted.
     pub fn allocate_tcp(&self) -> AllocateTcp<'_> {
@@ -249,7 +249,7 @@ pub(crate) async fn in_time<L>(
     link.map_err(|_| ConnectError::TimedOut { server, after })?
 }
 
-/// The randomness of a client: each has its own.
+/// A seed for the random numbers of one client.
 pub(crate) fn seed() -> Result<[u8; 32], ConnectError> {
     let mut seed = [0; 32];
     getrandom::fill(&mut seed).map_err(|error| ConnectError::Randomness(error.to_string()))?;

@@ -27,7 +27,7 @@ use crate::stream_link::{Socket, StreamLink, invalid};
 const BUFFER: usize = 4096;
 /// The maximum number of bytes per read over TLS: one record.
 const CHUNK: usize = 16 * 1024;
-/// With so many bytes that the socket has not accepted, TLS takes no more from the program.
+/// TLS accepts no more data from the program while the socket has not accepted this many bytes.
 const BACKLOG: usize = 64 * 1024;
 
 /// How to make another connection to the server.
@@ -77,7 +77,7 @@ fn lost(error: &io::Error) -> DataConnectionError {
     DataConnectionError::Disconnected(Disconnect::from(error))
 }
 
-/// Sends ConnectionBind requests until one is answered. What follows the response stays in the link.
+/// Sends ConnectionBind requests until there is a response. Bytes behind the response stay in the link.
 async fn bind(
     shared: &Shared,
     link: &StreamLink,
@@ -115,7 +115,7 @@ async fn bind(
         tokio::select! {
             received = receive(link, &mut buffer) => {
                 let length = received.map_err(|error| lost(&error))?;
-                // Whatever else comes is of no use: the client waits for one response.
+                // Other messages are ignored: only the response to the ConnectionBind request counts.
                 let _: Input = endpoint.input(shared.now(), server, &buffer[..length]);
             }
             () = passed => {}
@@ -131,8 +131,8 @@ async fn receive(link: &StreamLink, buffer: &mut [u8]) -> io::Result<usize> {
 
 /// A stream of bytes from and to a peer (RFC 6062), through the server. It keeps the allocation.
 ///
-/// Reading returns 0 bytes once the peer has sent its last one; writing may go on. `shutdown` tells the peer the same of this side. When the
-/// allocation ends, so does the stream. If it is dropped, both connections are closed.
+/// Reading returns 0 bytes after the peer has closed its direction; the program may still write. `shutdown` closes the other direction. The
+/// stream ends when the allocation ends. When the stream is dropped, both connections are closed.
 ///
 /// Over TLS, the end of the connection without close_notify is [`UnexpectedEof`](io::ErrorKind::UnexpectedEof): bytes may be missing.
 pub struct PeerStream {
@@ -140,9 +140,9 @@ pub struct PeerStream {
     peer: SocketAddr,
     socket: TcpStream,
     wire: Wire,
-    /// What came behind the response, and over TLS what was decrypted.
+    /// Bytes that came behind the response; over TLS also decrypted bytes.
     incoming: Incoming,
-    /// What is read from the socket over TLS. Empty over TCP.
+    /// The read buffer for TLS. Empty over TCP.
     chunk: Box<[u8]>,
     /// Nothing more is written.
     is_finished: bool,
@@ -167,7 +167,7 @@ impl PeerStream {
     /// The address of this machine that the data connection leaves from.
     ///
     /// # Errors
-    /// What the system says.
+    /// If the system refuses.
     pub fn local_addr(&self) -> io::Result<SocketAddr> {
         self.socket.local_addr()
     }
@@ -204,7 +204,7 @@ impl PeerStream {
                 return Poll::Ready(Err(io::Error::new(io::ErrorKind::UnexpectedEof, text)));
             }
             let received = self.wire.receive(&self.chunk[..count], &mut self.incoming);
-            // TLS may have something to say, also after an error. What the socket does not accept waits for the next write.
+            // TLS may have to send something, also an alert after an error. Bytes that the socket does not accept wait for the next write.
             let flushed = self.wire.flush(&mut Socket(&self.socket));
             received.map_err(invalid)?;
             flushed?;
@@ -256,7 +256,7 @@ impl AsyncWrite for PeerStream {
         }
         let count = bytes.len().min(BACKLOG);
         this.wire.queue(&[&bytes[..count]]);
-        // What the socket does not accept now goes with the next write, or with a flush.
+        // Bytes that the socket does not accept now leave with the next write or flush.
         this.wire.flush(&mut Socket(&this.socket))?;
         Poll::Ready(Ok(count))
     }

@@ -146,7 +146,7 @@ pub enum ConnectPeerError {
     /// The allocation has no address of the peer's family.
     #[error("the allocation has no address of the peer's address family")]
     PeerFamily,
-    /// The server is connecting to this peer already, for another call.
+    /// Another call of `connect` for this peer is not complete yet.
     #[error("the server is connecting to this peer already")]
     Connecting,
     /// There is no data connection.
@@ -161,10 +161,10 @@ pub enum ConnectPeerError {
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum DataConnectionError {
-    /// There is no other connection to the server.
+    /// The client could not open another connection to the server.
     #[error("no data connection: {0}")]
     Connect(#[from] ConnectError),
-    /// The server refused: 400 if the connection with the peer is no more.
+    /// The server refused: 400 if the connection with the peer has ended.
     #[error("the ConnectionBind request failed: {0}")]
     Request(#[source] RequestError),
     /// The data connection ended before it was bound.

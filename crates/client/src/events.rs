@@ -45,7 +45,7 @@ impl Events {
     }
 }
 
-/// RFC 6062 §5.3: the server closes a connection that nobody has bound for so long.
+/// RFC 6062 §5.3: the server closes a connection that the client has not bound within this time.
 const BIND_WITHIN: Duration = Duration::from_secs(30);
 
 /// Connections of peers that wait for the program: a bounded queue, the oldest first.
@@ -56,7 +56,7 @@ pub(crate) struct Attempts {
 }
 
 impl Attempts {
-    /// Appends a connection; false if there is no room. Those that the server has given up make room.
+    /// Appends a connection; false if the queue is full. Connections that the server has closed by now are removed first.
     pub(crate) fn push(&mut self, peer: SocketAddr, id: ConnectionId, now: Mono) -> bool {
         self.forget(now);
         let room = self.waiting.len() < LIMIT;

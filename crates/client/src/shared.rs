@@ -31,7 +31,7 @@ pub struct Stats {
     pub truncated: u64,
     /// Events that were dropped, because nobody took them.
     pub events_dropped: u64,
-    /// Connections of peers (RFC 6062) that were not told to the program, because too many waited for it.
+    /// Connections of peers (RFC 6062) that were dropped because too many waited for the program.
     pub attempts_dropped: u64,
     /// Messages of no use: late second responses, mostly.
     pub ignored: u64,

@@ -88,10 +88,10 @@ impl StreamLink {
     /// Takes the connection apart. Bytes that were received and not returned as messages are in [`Incoming`].
     ///
     /// # Errors
-    /// Somebody else has the socket: a mistake of this crate.
+    /// If the socket is still shared, which is a bug of this crate.
     pub(crate) fn into_parts(self) -> io::Result<(TcpStream, Wire, Incoming)> {
         let socket = Arc::clone(&self.socket);
-        // What the link says goodbye with when it is dropped is an empty stream of TCP: nothing.
+        // The link sends its last bytes when it is dropped; an empty TCP stream in its place sends nothing.
         let stream = std::mem::replace(&mut self.lock().stream, Stream::tcp());
         drop(self);
         let socket = Arc::into_inner(socket).ok_or(io::ErrorKind::ResourceBusy)?;

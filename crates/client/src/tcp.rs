@@ -40,8 +40,7 @@ impl<'a> AllocateTcp<'a> {
         self
     }
 
-    /// How long it is to last between refreshes, in whole seconds (LIFETIME). The server may change it. Default: the server's,
-    /// usually 10 minutes.
+    /// The requested lifetime in whole seconds (LIFETIME). The server may change it. Default: the server's, usually 10 minutes.
     pub fn lifetime(mut self, lifetime: Duration) -> Self {
         self.lifetime = Some(lifetime);
         self
@@ -91,13 +90,13 @@ impl TcpAllocation {
         self.allocation.mapped()
     }
 
-    /// All that the server said when it granted the allocation.
+    /// All attributes of the response that granted the allocation.
     #[must_use]
     pub fn allocated(&self) -> &Allocated {
         self.allocation.allocated()
     }
 
-    /// Why the allocation is over; `None` while it exists.
+    /// Why the allocation has ended; `None` while it exists.
     #[must_use]
     pub fn ended(&self) -> Option<Ended> {
         self.allocation.ended()
@@ -106,7 +105,7 @@ impl TcpAllocation {
     /// Lets these peers connect, whatever their ports. The client refreshes the permissions. [`connect`](TcpAllocation::connect) needs none.
     ///
     /// # Errors
-    /// [`PermitError`], of the first peer that has one; others may be permitted.
+    /// [`PermitError`] of the first peer that the server refuses; others may be permitted.
     pub async fn permit(&self, peers: &[IpAddr]) -> Result<(), PermitError> {
         self.allocation.permit(peers).await
     }
@@ -116,7 +115,7 @@ impl TcpAllocation {
         self.allocation.forget(peer);
     }
 
-    /// Has the server connect to a peer, which takes it up to 30 seconds, and opens a data connection.
+    /// Asks the server to connect to a peer, which takes up to 30 seconds, and opens a data connection.
     ///
     /// If the future is dropped, the server closes its connection with the peer 30 seconds after it was made.
     ///
@@ -154,7 +153,7 @@ impl TcpAllocation {
         Ok(attempt.accept().await?)
     }
 
-    /// Waits until a peer connects that has a permission. Up to 64 connections wait here, each for 30 seconds; further ones are counted
+    /// Waits until a peer with a permission connects. Up to 64 connections wait here, each for 30 seconds; further ones are dropped and counted
     /// ([`Stats::attempts_dropped`](crate::Stats)).
     ///
     /// Cancellation loses nothing.
@@ -188,7 +187,7 @@ impl TcpAllocation {
         self.allocation.event().await
     }
 
-    /// Refreshes the allocation now, for `lifetime` if given. Without calls to this, the client does it in time.
+    /// Refreshes the allocation now, for `lifetime` if given. The client also refreshes it in time by itself.
     ///
     /// # Errors
     /// [`RefreshError`].
@@ -196,7 +195,7 @@ impl TcpAllocation {
         self.allocation.refresh(lifetime).await
     }
 
-    /// Deletes the allocation and waits for the server's word. Its streams end. Dropping allocation and streams does the same without waiting.
+    /// Deletes the allocation and waits for the response. Its streams end. Dropping allocation and streams does the same without waiting.
     ///
     /// # Errors
     /// [`RefreshError`]: the server then deletes it when its lifetime ends.

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!  0      1      2      4        8
-//!  | kind | 0    | fds  | length | body ............... | one byte for each 128 descriptors
+//!  | kind | 0    | fds  | length | body ............... | one byte per 128 descriptors
 //! ```
 //! `fds` is the number of descriptors, `length` that of the body in bytes; both are little endian. Descriptors travel with the bytes behind
 //! the body, because one system call takes at most 253.

@@ -7,17 +7,17 @@
 //!  a database, a hook, another worker ── answered ──────> TransactionUser
 //! ```
 //!
-//! A TU is called for what concerns it and does what it does through [`Transactions`]. It never waits: what it must ask somebody else for, it
-//! asks, having accepted the request, and answers when [`TransactionUser::answered`] tells it. As long as it waits, its
-//! [`backlog`](TransactionUser::backlog) counts for admission control.
+//! The embedder calls a TU with the messages and events of its transactions. The TU acts through [`Transactions`], and never blocks. If it must
+//! ask another thread, it accepts the request, asks, and responds in [`TransactionUser::answered`]. Its
+//! [`backlog`](TransactionUser::backlog) counts the requests that the other thread has not begun, for admission control.
 //!
-//! **The rules for the embedder.** It hands every [`Received`](crate::engine::Received) and [`Event`](crate::engine::Event) to the TU that it
-//! concerns, calls [`TransactionUser::handle_timeout`] in time, and drains the engine's outputs and the dispatcher's
-//! [`poll_told`](Dispatcher::poll_told) after each of these calls. [`dispatch_event`] and [`dispatch_told`] do the handing over.
+//! **The rules for the embedder.** It gives every [`Received`](crate::engine::Received) and [`Event`](crate::engine::Event) to its TU, with
+//! [`dispatch_event`] and [`dispatch_told`]. It calls [`TransactionUser::handle_timeout`] in time. After each of these calls it drains the
+//! engine's outputs and the dispatcher's [`poll_told`](Dispatcher::poll_told).
 //!
-//! **The rules for a TU.** It answers a [`NewRequest`], accepts it, or says that it is another worker's; one that it lets go comes again.
-//! Requests that it sends with a mark go through [`Transactions::send`]. Several TUs can share an engine: the first byte of a
-//! [`Mark`] says whose it is ([`Mark::of`]).
+//! **The rules for a TU.** It answers a [`NewRequest`], accepts it, or says that another worker must handle it. If it does none of these, the
+//! client retransmits the request. It sends requests with a mark through [`Transactions::send`]. Several TUs can share an engine: the first
+//! byte of a [`Mark`] names the TU ([`Mark::of`]).
 
 use crate::dispatch::{DispatchError, Dispatcher, Failure, Order, RequestKey};
 use crate::engine::{
@@ -31,7 +31,7 @@ use crate::{Mono, Now};
 /// Says which worker has a connection.
 pub type OwnerOf = fn(ConnectionKey) -> u16;
 
-/// What a TU acts through, while it is called.
+/// The engine and the dispatcher, for a TU during a call.
 #[derive(Debug)]
 pub struct Transactions<'a> {
     /// The time.
@@ -89,7 +89,7 @@ impl Transactions<'_> {
         self.engine.respond(self.now.mono, key, reply)
     }
 
-    /// Sends a request to whom its target names, or by a flow, also one of another worker: see [`Dispatcher::send`]. An ACK is sent without a
+    /// Sends a request to its target, or by a flow, which may be another worker's: see [`Dispatcher::send`]. An ACK is sent without a
     /// transaction.
     ///
     /// # Errors
@@ -119,15 +119,15 @@ impl Transactions<'_> {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[must_use]
 pub enum Taken {
-    /// It is answered, or will be; an ACK has reached whom it is for, or nobody.
+    /// The TU has answered the request, or will. An ACK has been handled, or dropped.
     Here,
-    /// Nothing was kept of it: it belongs to this other worker, and so does everything else of its transaction.
+    /// The TU has kept nothing of it. It belongs to this other worker, with all other messages of its transaction.
     Elsewhere(u16),
 }
 
 /// An application on top of transactions.
 pub trait TransactionUser {
-    /// What others answer to what this TU has asked them.
+    /// The results of other threads that this TU has asked.
     type Answer;
 
     /// A request that belongs to no transaction.
@@ -144,7 +144,7 @@ pub trait TransactionUser {
         cancel: &Message<'_>,
     );
 
-    /// A response to a request of this mark, provisional or final, and the way it came by.
+    /// A provisional or final response to a request with this mark, and the flow that it came by.
     fn response(
         &mut self,
         transactions: &mut Transactions<'_>,
@@ -152,10 +152,10 @@ pub trait TransactionUser {
         response: (&Message<'_>, &Flow),
     );
 
-    /// A request of this mark comes to no response, or to none any more.
+    /// A request with this mark gets no final response.
     fn failed(&mut self, transactions: &mut Transactions<'_>, mark: Mark, failure: Failure);
 
-    /// A server transaction with a mark has a failure to report; it may live on.
+    /// A server transaction with a mark has a failure to report; it may not have ended.
     fn server_failed(
         &mut self,
         _transactions: &mut Transactions<'_>,
@@ -167,8 +167,8 @@ pub trait TransactionUser {
     /// A server transaction with a mark has ended.
     fn server_ended(&mut self, _transactions: &mut Transactions<'_>, _server: (ServerKey, Mark)) {}
 
-    /// A 2xx that was to be repeated until its ACK comes has got none: the TU ends the dialog with a BYE (RFC 3261 §13.3.1.4). `flow` is the way by
-    /// which the INVITE came, `remote_target` the URI of its Contact.
+    /// No ACK has come for a 2xx: the TU ends the dialog with a BYE (RFC 3261 §13.3.1.4). The INVITE came by `flow`, and `remote_target` is the URI
+    /// of its Contact.
     fn unacknowledged(
         &mut self,
         _transactions: &mut Transactions<'_>,
@@ -178,29 +178,29 @@ pub trait TransactionUser {
     ) {
     }
 
-    /// Somebody else has answered.
+    /// The result that an accepted request waited for, from another thread.
     fn answered(&mut self, transactions: &mut Transactions<'_>, answer: Self::Answer);
 
     /// When to call [`TransactionUser::handle_timeout`].
     fn poll_timeout(&self) -> Option<Mono>;
 
-    /// Time has passed: does a bounded amount of what is due. If more is due, [`TransactionUser::poll_timeout`] says so.
+    /// Handles a bounded number of timers that have expired. If more have, [`TransactionUser::poll_timeout`] is not in the future.
     fn handle_timeout(&mut self, transactions: &mut Transactions<'_>);
 
-    /// How many requests wait for a back end, such as a database, to begin with them. Those that it works on do not count: its latency is
-    /// no overload.
+    /// How many requests a back end, such as a database, has not begun yet. Requests that it works on do not count: its latency is no
+    /// overload.
     fn backlog(&self) -> u64 {
         0
     }
 
-    /// How many requests the back end has begun with so far, in all: with [`TransactionUser::backlog`] this tells how long the next one
-    /// will wait. A back end that begins with nothing counts for as slow as it has been silent.
+    /// How many requests the back end has begun in total: with [`TransactionUser::backlog`] this tells how long the next one waits. If the back
+    /// end begins none, the expected wait is at least the time since the last one.
     fn begun(&self) -> u64 {
         0
     }
 }
 
-/// Hands an event of the engine to whom it concerns: the dispatcher, or the TU.
+/// Gives an event of the engine to the dispatcher or to the TU.
 pub fn dispatch_event(
     user: &mut impl TransactionUser,
     transactions: &mut Transactions<'_>,

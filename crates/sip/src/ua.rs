@@ -1,13 +1,13 @@
 //! Dialogs of a user agent server, on top of transactions: without a table of them.
 //!
-//! The To tag of an answer names its server transaction and has a MAC in it that binds it to Call-ID and From tag (RFC 3261 §12). So a request
-//! within a dialog that an answer of ours has begun is told from one that anybody made up, long after the transaction is gone.
+//! The To tag of a response names its server transaction. It has a MAC that binds it to Call-ID and From tag (RFC 3261 §12). So this server
+//! recognizes a request within one of its dialogs long after the transaction has ended. A sender cannot make up a valid tag.
 
 use crate::HashKey;
 use crate::branch::{Branch, BranchCodec};
 use crate::engine::{Engine, NewRequest, ServerKey};
 
-/// A dialog that an answer of one of the workers has begun.
+/// A dialog that a response of one of the workers has established.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Dialog {
     begun_by: Branch,
@@ -27,7 +27,7 @@ impl Dialog {
         engine.is_proceeding(key).then_some(key)
     }
 
-    /// The peer has ended the dialog with a BYE. A 2xx that was not acknowledged is not repeated any more: who sends a BYE has got it
+    /// The peer has ended the dialog with a BYE. A 2xx without an ACK is not repeated any more: a peer that sends a BYE has received it
     /// (RFC 3261 §15).
     pub fn ended(self, engine: &mut Engine) {
         if let Some(key) = self.key(engine) {

@@ -15,15 +15,15 @@ use aya::maps::{Array, HashMap, Map, MapData, MapError, ReusePortSockArray};
 use super::{Flows, octets};
 use crate::{BpfError, sys};
 
-/// How many slots there are at least, so that a second process with more workers or listeners has room.
+/// The least number of slots: a second process with more workers or listeners needs room.
 pub const SLOTS: u32 = 4096;
 
 /// One of the two processes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Process {
-    /// The first one, and each second one after it.
+    /// The first process, the third, and so on.
     Even,
-    /// The one after it.
+    /// The second process, the fourth, and so on.
     Odd,
 }
 
@@ -151,7 +151,7 @@ impl Tables {
         Flows::of(Map::from_map_data(MapData::from_fd(copy)?)?)
     }
 
-    /// Lets the program choose in the group of this socket.
+    /// Attaches the program to the SO_REUSEPORT group of this socket.
     ///
     /// # Errors
     /// When the kernel refuses, as it does for a socket without SO_REUSEPORT.
@@ -192,7 +192,7 @@ impl Tables {
         Ok(self.listeners.insert(key, listener, 0)?)
     }
 
-    /// Removes what the table says of this process's listeners.
+    /// Removes this process's listeners from the table.
     ///
     /// # Errors
     /// When the kernel refuses.

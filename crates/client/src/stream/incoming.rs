@@ -34,7 +34,7 @@ impl Incoming {
         }
     }
 
-    /// The bytes that were not returned as messages, for an owner to whom they are no messages: those behind a ConnectionBind response (RFC 6062 §5.4).
+    /// The bytes that were not returned as messages: behind a ConnectionBind response the stream has no messages any more (RFC 6062 §5.4).
     #[must_use]
     pub fn rest(&self) -> &[u8] {
         &self.bytes[self.next..]

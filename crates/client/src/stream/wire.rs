@@ -134,7 +134,7 @@ impl Wire {
         Ok(())
     }
 
-    /// Whether the other side has said over TLS that it sends nothing more (close_notify). False over TCP, where the socket says so.
+    /// Whether the other side has closed its direction with close_notify. Always false over TCP, where reading from the socket tells.
     #[must_use]
     pub fn has_ended(&self) -> bool {
         self.has_ended
@@ -220,7 +220,7 @@ impl Wire {
         Ok(())
     }
 
-    /// Says over TLS that nothing more will be sent (close_notify), and goes on receiving. Call it once [`backlog`](Wire::backlog) is 0.
+    /// Over TLS, closes the sending direction with close_notify; receiving goes on. Call it once [`backlog`](Wire::backlog) is 0.
     pub fn finish(&mut self) {
         #[cfg(feature = "tls")]
         if let Some(session) = &mut self.tls {

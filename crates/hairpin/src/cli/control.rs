@@ -43,11 +43,11 @@ Examples:
   hairpin upgrade --program /opt/hairpin/new/hairpin
         the same with another program
 
-The server starts once more in the background, with the arguments and the HAIRPIN_*
-variables that it was started with, and reads its configuration. New clients are the new
-process's. The old one keeps the clients that it has, and ends when they have gone.
-Status 0 if the new process serves. Else 1, with the reason, and the old one serves as
-before. Requires CAP_BPF and CAP_NET_ADMIN for the new process.";
+A new process starts in the background, with the arguments and the HAIRPIN_* variables
+of the running server, and reads the configuration. New clients come to the new process.
+The old one keeps its clients, and ends when they have gone. Status 0 if the new process
+serves. Else 1, with the reason, and the old one serves as before. Requires CAP_BPF and
+CAP_NET_ADMIN for the new process. Refused with relay.shared_ports or server.state_dir.";
 
 /// Which server is meant.
 #[derive(Debug, clap::Args)]
@@ -102,7 +102,7 @@ pub(crate) struct Upgrade {
     /// The program to run [default: this one]
     #[arg(long, value_name = "PATH")]
     pub(crate) program: Option<PathBuf>,
-    /// Wait so long at most for the new process to serve
+    /// Wait at most this time for the new process to serve
     #[arg(long, value_name = "TIME", default_value = "60s", value_parser = time)]
     pub(crate) timeout: Duration,
 }

@@ -1,4 +1,4 @@
-//! `hairpin upgrade`: starts the server once more, which takes over from the one that runs.
+//! `hairpin upgrade`: starts a new process, which takes over from the running server.
 
 use std::os::unix::fs::MetadataExt;
 use std::path::PathBuf;
@@ -14,7 +14,7 @@ use super::output;
 use crate::cli::control::Upgrade;
 use crate::control::protocol::Command;
 
-/// How often it looks whether the new process serves.
+/// How often the command asks whether the new process serves.
 const LOOK: Duration = Duration::from_millis(50);
 
 /// What a server needs to open its sockets and load its programs, for a user that is not root.
@@ -59,14 +59,14 @@ fn serves(args: &Upgrade, child: &mut Child, before: u64) -> Result<bool> {
     if let Some(status) = child.try_wait()? {
         bail!("the new process has ended ({status}): process {before} serves as before");
     }
-    // In between, nobody may answer.
+    // Neither process may answer while the control socket changes hands.
     let Ok(Ok(status)) = ask(&args.target, Command::Status) else {
         return Ok(false);
     };
     Ok(status["pid"].as_u64() == Some(child.id().into()))
 }
 
-/// How the server was started, and that it takes over.
+/// The command line of the running server, with the flags of a process that takes over.
 fn command(program: PathBuf, described: &Value) -> Result<std::process::Command> {
     let user = described["user"]
         .as_u64()
@@ -95,7 +95,7 @@ fn command(program: PathBuf, described: &Value) -> Result<std::process::Command>
     command.args(OURS);
     let environment = described["environment"].as_object().into_iter().flatten();
     command.envs(environment.filter_map(|(name, value)| Some((name, value.as_str()?))));
-    // It belongs to the process that was started first.
+    // Sockets of systemd belong to the process that systemd started; the new one gets copies.
     command.env_remove("LISTEN_PID");
     if let Some(directory) = described["directory"].as_str() {
         command.current_dir(directory);

@@ -41,7 +41,7 @@ pub(super) struct Left {
     /// Those of them that ought to be answered: not garbage.
     pub(super) requests: u64,
     pub(super) late: u64,
-    /// How much later than it was meant to each of them left.
+    /// How long after its intended time each of them left.
     pub(super) delay: Latency,
     pub(super) not_sent: u64,
     /// What became of all, warm-up included.
@@ -57,7 +57,7 @@ pub(super) struct Came {
     pub(super) received_bytes: u64,
     pub(super) reordered: u64,
     pub(super) duplicates: u64,
-    /// What came and was nothing that was sent.
+    /// Received datagrams that nobody in this run has sent.
     pub(super) odd: Oddities,
     /// How long datagrams lay in our sockets, where the kernel has said so.
     pub(super) unread: Latency,

@@ -1,4 +1,4 @@
-//! What each flow's datagrams are to look like where they arrive.
+//! The expected datagrams of each flow, at the socket where they arrive.
 
 use std::sync::Arc;
 

@@ -1,10 +1,10 @@
-//! What arrives and is not what was sent: each kind has its counter, and none is taken for a true datagram.
+//! Received datagrams that are not the datagrams of this run: each kind has its counter, and none counts as received.
 
 use std::ops::AddAssign;
 
 use crate::report::Totals;
 
-/// Kinds of what arrived and was not received.
+/// Kinds of datagrams that arrived and do not count as received.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Oddity {
     /// Shorter or longer than it was sent.
@@ -23,7 +23,7 @@ pub(super) enum Oddity {
     UnknownId,
     /// An answer with another mapped address, or none.
     WrongAddress,
-    /// It came when nobody remembered any more whether it had come.
+    /// It arrived after its number was forgotten, so it may be a duplicate.
     Late,
 }
 

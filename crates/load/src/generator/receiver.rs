@@ -177,7 +177,7 @@ impl Receiver {
         let mut control = false;
         let identity = tap.socket.identity();
         for run in self.batch.iter() {
-            // A stamp of the future or of long ago is that of a clock that was set meanwhile.
+            // A stamp in the future or long ago means that the clock was set meanwhile.
             let unread_ns = unix_ns
                 .zip(run.arrived_ns)
                 .and_then(|(unix_ns, arrived_ns)| unix_ns.checked_sub(arrived_ns))
@@ -375,7 +375,7 @@ impl Book {
     }
 
     fn odd(&mut self, odd: Oddity, at_ns: u64, shared: &Shared, counters: &Counters) {
-        // Whoever sends nonsense is alive.
+        // A malformed message also shows that the server is there.
         counters.add(Counter::Heard, 1);
         if at_ns >= shared.measure_ns {
             self.came.odd.add(odd);

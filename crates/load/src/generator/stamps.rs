@@ -1,4 +1,4 @@
-//! What distinguishes the stamps of one run from those of any other.
+//! Stamps in payloads and transaction IDs, which differ from run to run.
 
 use io::clock;
 

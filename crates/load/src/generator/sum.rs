@@ -92,7 +92,7 @@ pub(super) fn sum(report: &mut LoadReport, plan: &Plan, counters: &[Counters], e
         sip.goodput = sip.completed as f64 / report.run.measured_s.max(1e-9);
     }
     if let Some(sip) = report.sip.as_deref_mut() {
-        // What rang until it was cancelled is not lost.
+        // A call that rang until it was cancelled is not lost.
         report.total.lost = report.total.lost.saturating_sub(sip.cancelled);
         sip.timeline.retain(|moment| moment.begun > 0);
         let seconds = report.run.measured_s;

@@ -38,13 +38,13 @@ pub enum Counter {
     Succeeded,
     /// Transactions that failed or timed out.
     Failed,
-    /// Signs of life that are no answers: provisional responses, requests of the server.
+    /// Messages from the server that are no final responses: provisional responses and requests.
     Heard,
     /// Datagrams received that were cut short.
     Truncated,
     /// Datagrams received whose head was changed on its way.
     Damaged,
-    /// Datagrams received when nobody knew any more whether they had come before.
+    /// Datagrams that arrived after their numbers were forgotten.
     TooLate,
 }
 

@@ -18,7 +18,7 @@ pub enum Arrival {
     Reordered,
     /// Had come before.
     Duplicate,
-    /// So old that nobody remembers whether it had come: at most as many are called so as are missing there.
+    /// Its number was forgotten, so it may be a duplicate. There are at most as many of these as numbers were missing there.
     Late,
 }
 
@@ -31,8 +31,8 @@ struct Piece {
 
 /// Follows the sequence numbers of one flow.
 ///
-/// It knows each number that has come, however long ago: a piece of the memory that is complete costs nothing. Only when the pieces with gaps
-/// are too many, the oldest are forgotten, and what comes then for one of them is [`Arrival::Late`].
+/// It remembers each number that has arrived: a complete piece needs no memory. If there are too many pieces with gaps, it forgets the oldest
+/// ones. A datagram for one of these is [`Arrival::Late`].
 #[derive(Clone, Debug)]
 pub struct FlowTracker {
     /// One more than the highest sequence seen; 0 before the first.
@@ -63,7 +63,7 @@ pub struct FlowReport {
     pub reordered: u64,
     /// Came again.
     pub duplicates: u64,
-    /// Came too late to know whether they had come before.
+    /// Arrived after their numbers were forgotten, so they may be duplicates.
     pub late: u64,
     /// Interarrival jitter of RFC 3550 §6.4.1 in nanoseconds.
     pub jitter_ns: f64,

@@ -1,8 +1,8 @@
-//! How lengths of time and numbers are written, on command lines and in configurations alike.
+//! The grammar of durations and numbers, for command lines and configuration files.
 
 use std::time::Duration;
 
-/// What was to be a length of time.
+/// A text that is no duration.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("`{0}` is not a length of time: write 10, 10s, 1.5s, 500ms, 1m30s or 1d")]
 pub struct ParseDurationError(String);

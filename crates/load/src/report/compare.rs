@@ -1,4 +1,4 @@
-//! Two sides, each of one run or of several rounds: what differs, in which direction, and whether that is more than chance.
+//! Two sides, each of one run or of several rounds: each difference, its direction, and whether it is larger than the spread.
 
 use std::fmt;
 

@@ -143,9 +143,9 @@ pub struct Totals {
     pub received: u64,
     /// Their payload bytes.
     pub received_bytes: u64,
-    /// Sent and never seen again: sent is received, lost and late together.
+    /// Sent and never received: sent is the sum of received, lost and late.
     pub lost: u64,
-    /// Arrived when nobody knew any more whether they had come before: neither received nor lost.
+    /// Arrived after their numbers were forgotten: neither received nor lost.
     pub late: u64,
     /// Arrived after a later one.
     pub reordered: u64,

@@ -1,4 +1,4 @@
-//! What decides when a send is due, and how well the generator kept to it.
+//! The schedule of sends, and how late the generator sent.
 
 use serde::{Deserialize, Serialize};
 
@@ -10,10 +10,10 @@ use crate::measure::Latency;
 #[serde(rename_all = "kebab-case")]
 #[non_exhaustive]
 pub enum Pace {
-    /// A schedule, whatever the server does.
+    /// A schedule that does not depend on the server (open loop).
     #[default]
     Open,
-    /// The answers: each lets the next leave.
+    /// The responses: after each one, the next request leaves (closed loop).
     Closed,
     /// The generator's own speed.
     FlatOut,
@@ -47,7 +47,7 @@ impl Pace {
 /// Upper ends of the parts of the histogram, microseconds.
 const EDGES_US: [u64; 9] = [10, 20, 50, 100, 200, 500, 1_000, 5_000, 20_000];
 
-/// How much later than intended the generator itself sent: what of the latencies is its own.
+/// How long after the intended times the generator sent: its own part of the latencies.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct OwnDelay {

@@ -142,11 +142,15 @@ impl Builder {
             tables,
             open,
             shared_ports: self.shared_ports,
-            state_dir: self.state_dir.is_some(),
+            state_dir: self.state_dir.is_some() && self.serves_sip(),
             first_port: ports.first(),
             offload,
             certificates: self.watched(),
         })
+    }
+
+    fn serves_sip(&self) -> bool {
+        !(self.sip_listen.plain.is_empty() && self.sip_listen.streams.is_empty())
     }
 
     /// All certificates that change with their files.

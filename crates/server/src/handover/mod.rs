@@ -7,12 +7,12 @@
 //!  (each flow gets an entry in the steering table)
 //!                                                its workers run; new clients are its own
 //!  Running::stop_listening ◀── the new process serves
-//!  (its allocations go on; it ends when they have)
+//!  (its allocations continue; it ends when the last one has ended)
 //!  Running::resume if the new process ends       Running::predecessor_ended if the old one ends
 //! ```
-//! The old process keeps its allocations, connections and relay ports. The new one gets the TCP listeners and what waits in them, and UDP
-//! sockets of its own in the groups of the old one's. Both use the same steering program and the same keys of nonces and tickets; each
-//! worker of the two has a number of its own. `docs/operation.md` says who owns what meanwhile.
+//! The old process keeps its allocations, connections and relay ports. The new one gets the TCP listeners with the connections that wait in
+//! them. It binds UDP sockets of its own in the SO_REUSEPORT groups of the old one. Both use the same steering program, and the same keys of
+//! nonces and tickets. Each worker of the two has a number of its own. `docs/operation.md` lists what each process owns during the upgrade.
 
 mod joining;
 mod offer;
@@ -42,12 +42,12 @@ pub enum HandoverError {
     /// The steering program's tables cannot be used.
     #[error("the steering program's tables cannot be used: {0}")]
     Steering(String),
-    /// Without the steering program, the clients of two processes cannot be told apart.
+    /// Without the steering program, the kernel would send datagrams of the old process's clients to the new one.
     #[error(
         "the steering program cannot be loaded ({0}); without it the clients of two processes cannot be told apart: give CAP_BPF and CAP_NET_ADMIN, or restart the server"
     )]
     NoProgram(String),
-    /// Numbers of workers have one byte.
+    /// A worker's number has one byte (`Numbering::next`).
     #[error("both processes together have more than 256 workers: use fewer")]
     TooManyWorkers,
     /// Relay ports that several allocations share cannot be bound twice.
@@ -91,8 +91,13 @@ impl std::fmt::Debug for TakeOver {
 }
 
 impl TakeOver {
+<<<<<<< HEAD
     /// Takes over what `offer` has. `hold` asks the old process to call [`Running::hold_clients`](crate::Running::hold_clients) with this
     /// message, waits for it, and returns why it refuses. What has to be handled by a worker of the old process goes to `send`.
+=======
+    /// Takes over the sockets and keys of `offer`. `hold` asks the old process to call [`Running::hold_clients`](crate::Running::hold_clients) with these
+    /// descriptors, waits for it, and returns why it refuses. Requests for a worker of the old process go to `send`.
+>>>>>>> words
     pub fn new(
         offer: Offer,
         hold: impl Fn(&Joining) -> Result<(), String> + Send + Sync + 'static,

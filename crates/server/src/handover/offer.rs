@@ -1,4 +1,4 @@
-//! What a running server offers to a new process, and how that travels.
+//! What a running server offers to a new process, and the encoding of the offer.
 
 use super::HandoverError;
 use super::joining::{decode_ports, encode_ports};
@@ -10,7 +10,7 @@ use io::inherited::describe;
 use std::net::SocketAddr;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
-/// The format of an offer. A server takes over only from one with the same.
+/// The format of an offer. A server takes over only from a server with the same format.
 const FORMAT: u8 = 1;
 /// Descriptors of the steering program.
 pub(super) const MAPS: usize = 5;
@@ -24,7 +24,7 @@ pub struct Offer {
     pub(crate) first_worker: u16,
     pub(crate) workers: u16,
     pub(crate) first_slot: u32,
-    /// The last key comes first.
+    /// The newest key comes first.
     pub(crate) nonce_keys: Vec<Key>,
     pub(crate) ticket_key: Option<Key>,
     /// The steering program and its tables; empty if there are none.

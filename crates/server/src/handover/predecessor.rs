@@ -1,4 +1,4 @@
-//! What a worker of the new process sends to a worker of the old one: rare requests that name one of its allocations.
+//! Messages from a worker of the new process to a worker of the old one: rare requests that name an allocation of the old process.
 
 use crate::steering::Numbering;
 use std::net::SocketAddr;
@@ -9,7 +9,7 @@ use turn::{FiveTuple, Transport};
 /// Most bytes of a [`ForeignMessage`].
 pub const MAX_FOREIGN_BYTES: usize = 64 << 10;
 
-/// What a client has sent to the new process, for a worker of the old one.
+/// A request that a client has sent to the new process, for a worker of the old one.
 #[derive(Debug)]
 pub struct ForeignMessage {
     /// The worker's number.
@@ -18,7 +18,7 @@ pub struct ForeignMessage {
     pub local: SocketAddr,
     /// The client.
     pub remote: SocketAddr,
-    /// A datagram, or what the client has sent over its connection so far: at most [`MAX_FOREIGN_BYTES`].
+    /// A datagram, or all bytes that the client has sent over its connection so far: at most [`MAX_FOREIGN_BYTES`].
     pub bytes: Vec<u8>,
     /// The client's TCP connection; `None` for a datagram.
     pub connection: Option<OwnedFd>,

@@ -111,7 +111,7 @@ impl Running {
         held
     }
 
-    /// The new process serves: leaves new connections, and what comes over SIP's UDP sockets, to it. Clients that are here stay.
+    /// The new process serves: leaves new connections and the UDP sockets of SIP to it. Existing clients stay here.
     ///
     /// # Errors
     /// If a worker does not respond.

@@ -1,8 +1,8 @@
-//! Where the admission filter is: before the sockets' queues, in the kernel, or here, as the first look at a datagram.
+//! The place of the admission filter: in the kernel, before the sockets' queues, or in the worker, before it parses a datagram.
 //!
-//! In the kernel ([`bpf::admission_filter`]) a datagram that is dropped costs a few hundred nanoseconds, is never queued, and uses none
-//! of the worker's time; the worker writes thresholds when they change, and until when they hold, so that a worker that hangs drops
-//! nothing. Without CAP_BPF everything is read first.
+//! In the kernel ([`bpf::admission_filter`]) a dropped datagram costs a few hundred nanoseconds. It is never queued, and uses none of the
+//! worker's time. The worker writes thresholds when they change, with the time until which they are valid. So a filter whose worker hangs
+//! soon drops nothing. Without CAP_BPF the worker reads every datagram first.
 
 use crate::privileges::can_do_without;
 use crate::verifier;
@@ -13,7 +13,7 @@ use sip::congestion::{PLACES, Peer};
 use sip::engine::Engine;
 use std::time::Duration;
 
-/// For so long what is written to the kernel holds. It is written anew every 50 ms, so a worker that misses twenty of them hangs.
+/// How long the thresholds in the kernel are valid. The worker writes them again every 50 ms, so a worker that misses twenty of them hangs.
 const HOLDS: Duration = Duration::from_secs(1);
 
 const _: () = assert!(PLACES == bpf::admission_filter::PLACES);

@@ -1,8 +1,8 @@
-//! What admission control goes by: how much waits, in the sockets and here, and how long messages take.
+//! The measurements for admission control: how many messages wait, in the sockets and here, and how long messages take.
 //!
 //! The kernel does not say how many datagrams wait in a socket, only how much memory they use (SO_MEMINFO), which depends on the
-//! network card's driver. Memory of what was read is given back late, in lumps: when all is read that waited at the last time, or a
-//! quarter of the limit (`udp_rmem_release`). Each lump tells how much memory a message uses.
+//! network card's driver. The kernel frees the memory of datagrams that were read late, and in lumps (`udp_rmem_release`). It does so when the
+//! socket has read all that waited at the last time, or a quarter of the limit. Each lump tells how much memory a message uses.
 
 use io::SocketMemory;
 use sip::Now;

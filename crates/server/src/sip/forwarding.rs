@@ -1,4 +1,4 @@
-//! The proxy of a worker, and what it asks of this server: domains and trunks, the bindings of the registrar, the users of the digest.
+//! The proxy of a worker, and its policy: the domains and trunks, the bindings of the registrar, and the users of the digest.
 
 use super::challenge::{Gate, Stop};
 use super::outgoing::worker_of;
@@ -17,7 +17,7 @@ use sip_server::proxy::{
 use sip_server::registrar::{Access, Authority as _, SameUser};
 use std::net::{IpAddr, SocketAddr};
 
-/// A proxy, and what it knows of this server.
+/// A proxy, and the listeners and trunks of this server that its policy needs.
 #[derive(Debug)]
 pub(super) struct Forwarder {
     pub(super) proxy: Proxy,
@@ -60,7 +60,7 @@ impl Forwarder {
         }
     }
 
-    /// The proxy, and what it is to go by for a message that came to this address of the server.
+    /// The proxy, and its policy for a message that came to this address of the server.
     pub(super) fn with<'p>(
         &'p mut self,
         registrations: &'p mut Registrations,
@@ -95,7 +95,7 @@ fn trunks(orders: &Orders) -> Vec<IpNet> {
         .collect()
 }
 
-/// What this server says to its proxy.
+/// The policy of this server for its proxy.
 #[derive(Debug)]
 pub(super) struct ServerPolicy<'p> {
     listeners: &'p [(ListenerKey, SocketAddr)],
@@ -114,7 +114,7 @@ impl ServerPolicy<'_> {
         self.trunks.iter().any(|network| network.contains(&ip))
     }
 
-    /// Whether something listens on this port; without one, on one that URIs do without.
+    /// Whether this server listens on this port; without a port, on a default port of SIP (5060 or 5061).
     fn listens_on(&self, port: Option<u16>, ip: Option<IpAddr>) -> bool {
         let mut own = self.listeners.iter().map(|(_, address)| *address);
         own.any(|own| {
@@ -145,7 +145,7 @@ impl Routing for ServerPolicy<'_> {
     fn is_own(&self, host: Host<'_>, port: Option<u16>) -> bool {
         match host.ip() {
             Some(ip) => self.listens_on(port, Some(ip.to_canonical())),
-            // The name of a domain with a port: whoever listens there.
+            // The name of a domain with a port: it is this server if it listens on that port.
             None => self.domain(host).is_some() && self.listens_on(port, None),
         }
     }

@@ -157,7 +157,7 @@ impl Sip {
         now: Now,
     ) -> std::io::Result<Sip> {
         let addresses: Vec<SocketAddr> = listeners.iter().map(|listener| listener.local).collect();
-        // GRUUs must not come again, also in another run: many bits.
+        // A GRUU must be unique also among those of other runs, so the seed has many bits.
         let mut entropy = crate::random::Entropy::new();
         let seed = u64::from(entropy.next_u32()) << 32 | u64::from(entropy.next_u32());
         let seed = seed & !u64::from(u16::MAX) | u64::from(number);
@@ -223,7 +223,8 @@ impl Sip {
         Ok(())
     }
 
-    /// Reads datagrams and accepts connections, or leaves both to another process that has the same sockets. Connections that exist stay.
+    /// Starts or stops reading datagrams and accepting connections; another process with the same sockets does both meanwhile. Existing
+    /// connections stay.
     pub(crate) fn set_listening(&mut self, listens: bool, poller: &Poller) -> std::io::Result<()> {
         self.accept_again = None;
         for listener in &self.listeners {
@@ -352,11 +353,11 @@ impl Sip {
 /// What all workers share, so that each can read what another wrote and take over what another received.
 #[derive(Debug, Clone)]
 pub(crate) struct Secrets {
-    /// Of branches, tags, transactions and nonces. Another one in each run: what was made in an earlier one must not be taken for what is now.
+    /// The key of branches, tags, transactions and nonces. It is new in each run: those of an earlier run must not be valid.
     pub(crate) key: HashKey,
-    /// Of addresses of record, GRUUs and what stands in routes: the same in all runs that share a state directory.
+    /// The key of addresses of record, GRUUs and the tokens in routes: the same in all runs that share a state directory.
     pub(crate) lasting: HashKey,
-    /// Tells the flows of this run from those of others.
+    /// The number of this run, in flow tokens: flows of earlier runs have another one.
     pub(crate) run: u32,
     /// For handing messages over.
     pub(crate) commons: Commons,

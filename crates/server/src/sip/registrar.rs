@@ -86,7 +86,7 @@ impl Registrations {
         self.location.save(now);
     }
 
-    /// How saving goes, for all workers.
+    /// The counters of the log, for all workers.
     pub(super) fn store_counts(&self) -> StoreCounts {
         self.location.counts()
     }
@@ -109,7 +109,7 @@ impl Registrations {
     /// Where this REGISTER is answered. `buffer` is where header lines are written.
     pub(super) fn place_of<'b>(&self, message: &Message<'_>, buffer: &'b mut [u8]) -> Place<'b> {
         match self.registrar.examine(message, buffer) {
-            // There is no proxy that could forward it (RFC 3261 §10.3 step 1).
+            // The proxy forwards a REGISTER for another domain before it comes here (RFC 3261 §10.3 step 1).
             Examined::Foreign => Place::Refused(Answer {
                 code: 404,
                 reason: "Unknown Domain",
@@ -134,7 +134,7 @@ impl Registrations {
         self.run
     }
 
-    /// Which worker has the bindings of the address that a URI names, or of the address that it is a temporary GRUU of.
+    /// Which worker has the bindings of the address of record that a URI or temporary GRUU names.
     pub(super) fn place_of_uri(&mut self, uri: &SipUri<'_>) -> proxy::Place {
         let Some(domain) = self.registrar.domains().of(uri.host) else {
             return proxy::Place::Nowhere;
@@ -180,7 +180,7 @@ impl Registrations {
         };
         let place = bindings.iter().position(|binding| binding.uri() == contact);
         if let Some(place) = place {
-            // If it has changed in between, the flow is another one.
+            // If the binding has changed meanwhile, it has another flow and stays.
             let _ = self
                 .location
                 .change(now, aor, revision, &mut vec![Change::Remove(place)]);

@@ -13,7 +13,7 @@ use std::collections::VecDeque;
 use std::net::SocketAddr;
 use std::time::Duration;
 
-/// Requests under way at a time, per worker without a proxy. They are BYEs for callers that do not acknowledge: few, or an attack.
+/// Most client transactions of a worker without a proxy. They are BYEs for callers that send no ACK: few, unless there is an attack.
 const MOST: usize = 1000;
 
 /// Questions to the DNS at a time, per worker.
@@ -172,7 +172,7 @@ fn is_empty(answer: &Answer) -> bool {
     }
 }
 
-/// Where requests may go whose target a caller has chosen, besides to the caller: also to trunks.
+/// Where a request may go whose target a caller has chosen, besides the caller's own address: to `sip.targets` and to trunks.
 fn allowed(orders: &Orders) -> Allowed {
     let rules = orders.settings.targets.clone();
     let trunks = orders.settings.trunks.clone();

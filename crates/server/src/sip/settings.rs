@@ -20,10 +20,10 @@ pub struct SipSettings {
     /// Whose addresses of record are registered here. If there are any, REGISTER takes the digest of the user of the address, and is
     /// answered by a registrar; [`SipSettings::test_uas`] must be off. Default: none.
     pub domains: Vec<Domain>,
-    /// Peers that are known by their addresses: they may send to the users of [`SipSettings::domains`], and these to them. Default: none.
+    /// Peers that the server knows by their source addresses: they may send to the users of [`SipSettings::domains`], and these to them. Default: none.
     pub trunks: Vec<Trunk>,
-    /// Whether the proxy stays in the way of the dialogs that it has begun (Record-Route, RFC 3261 §16.6). Phones behind a NAT can be reached
-    /// within a dialog only so. Default: yes.
+    /// Whether the proxy adds Record-Route to requests that begin a dialog (RFC 3261 §16.6). Without it, requests within the dialog do not
+    /// reach phones behind a NAT. Default: yes.
     pub record_route: bool,
     /// How long registrations last.
     pub registrar: RegistrarConfig,
@@ -113,13 +113,13 @@ impl Default for SipSettings {
     }
 }
 
-/// A peer that is known by its addresses: a carrier, a PBX. Its requests need no credentials, and what it asserts of callers (RFC 3325) is
-/// believed. Whoever can send from its addresses, which over UDP need not be their owner, is taken for it.
+/// A peer that is known by its source addresses: a carrier, a PBX. Its requests need no credentials, and the proxy forwards its
+/// P-Asserted-Identity (RFC 3325). Over UDP a source address can be forged.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Trunk {
     /// Where it sends from and is sent to.
     pub addresses: Vec<IpNet>,
-    /// Its share of the capacity in an overload, by address, where all sources that are no trunk have 1 together; 0 counts as 1.
+    /// The share of each of its addresses in an overload; 0 counts as 1. All sources that are no trunk have 1 together.
     pub weight: u16,
 }
 

@@ -1,10 +1,11 @@
-//! Registration bindings that survive a restart: each worker's changes go to one thread, which writes them to a log in the state directory.
+//! Registration bindings that survive a restart: each worker sends its changes to one thread, which writes them to a log in the state
+//! directory.
 //!
-//! A worker hands its changes over after [`DELAY`], many in one batch; the thread writes them at once and synchronizes the file every two
-//! seconds. So the end of the process loses less than a second of accepted changes, and a power cut less than five.
+//! A worker collects changes for [`DELAY`] and sends them in one batch. The thread writes batches at once, and synchronizes the file every two
+//! seconds. So the end of the process loses less than 1 s of accepted changes, and a power cut less than 5 s.
 //!
-//! Serving goes on when the disk is full or fails. Batches wait then, up to [`MOST_WAITING`], and are written again every second; what does not
-//! fit is counted and lost for the next start, unless the phone registers again before.
+//! If the disk is full or fails, the server goes on. Batches then wait, up to [`MOST_WAITING`], and the thread retries every second. Batches that
+//! do not fit are counted and lost. The next start does not know their bindings, unless the phones register again before.
 
 use crate::state_dir::{StateDir, StateError};
 use sip::{HashKey, Mono, Now};
@@ -35,7 +36,7 @@ const MOST_WAITING: u64 = 64 << 20;
 /// How long the thread waits after an error before it tries again.
 const PAUSE: Duration = Duration::from_secs(1);
 
-/// How long the start waits for a process before this one to end, and how often it looks.
+/// How long the start waits for the previous process to end, and how often it tries the lock.
 const PATIENCE: Duration = Duration::from_secs(5);
 const LOOK: Duration = Duration::from_millis(50);
 
@@ -49,7 +50,7 @@ struct Counts {
     log_bytes: AtomicU64,
 }
 
-/// How saving goes.
+/// The counters of the log.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct StoreCounts {
     /// Attempts to write or synchronize that failed.
@@ -101,7 +102,7 @@ impl Store {
                 .map(|worker| scope.spawn(move || load(worker)))
                 .collect();
             let joined = threads.into_iter().map(std::thread::ScopedJoinHandle::join);
-            // A panic there is one here.
+            // A panic in a loading thread is a panic of the start.
             joined
                 .map(|loaded| loaded.expect("loading does not panic"))
                 .collect()
@@ -324,7 +325,7 @@ impl Kept {
 
     /// Removes the ended bindings of one address. Returns whether there were any.
     pub(super) fn expire(&mut self, now: Mono) -> bool {
-        // A log needs no record of that: it has their ends.
+        // The log needs no record of that: each binding in it has its expiry.
         self.memory_mut().expire(now).is_some()
     }
 
@@ -337,7 +338,7 @@ impl Kept {
         }
     }
 
-    /// How saving goes, for all workers.
+    /// The counters of the log, for all workers.
     pub(super) fn counts(&self) -> StoreCounts {
         match self {
             Kept::InMemory(_) => StoreCounts::default(),

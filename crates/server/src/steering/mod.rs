@@ -11,8 +11,8 @@
 //! never gets an entry, and no entry gives way to another: a flow that lives never moves. Without the capabilities for BPF,
 //! or when the table is full, the allocation is made where the hash sent its request.
 //!
-//! During an upgrade, two processes have sockets in each group (`numbering`, `shared`). Each flow of the old process gets an entry,
-//! and what has no entry is the new process's.
+//! During an upgrade, two processes have sockets in each group (`numbering`, `shared`). Each flow of the old process gets an entry.
+//! Datagrams without an entry go to the new process.
 
 mod loads;
 mod numbering;

@@ -25,8 +25,8 @@ pub(crate) struct Groups {
     maps: Maps,
     /// Which of two processes this one is.
     process: Process,
-    /// It has taken over from another one: since then the program chooses the worker of clients without an entry. The kernel's hash would
-    /// choose another one.
+    /// This process has taken over from another one. Since then the program chooses the worker of clients without an entry. It must go on to
+    /// do so, because the kernel's hash would choose another worker.
     has_taken_over: bool,
 }
 
@@ -82,7 +82,7 @@ impl Groups {
         flows.map_err(|error| HandoverError::Steering(error.to_string()))
     }
 
-    /// Sends what has no entry to this process.
+    /// Makes the program send datagrams without an entry to this process.
     pub(crate) fn activate(&mut self) -> Result<(), HandoverError> {
         let activated = self.maps.activate(Some(self.process));
         activated.map_err(|error| HandoverError::Steering(error.to_string()))
@@ -112,7 +112,7 @@ pub(crate) struct Takeover {
 }
 
 impl Takeover {
-    /// Has the old process give each of its flows an entry. From then on, sockets can be bound: they get nothing.
+    /// Makes the old process give each of its flows an entry. After that, this process can bind sockets: they receive no datagrams yet.
     ///
     /// # Errors
     /// If the program cannot be loaded, or the old process refuses.
@@ -170,7 +170,7 @@ impl Takeover {
         &self.foreign.listeners
     }
 
-    /// Enters this process's sockets: one list per listener, one socket per worker. They get nothing yet.
+    /// Enters this process's sockets: one list per listener, one socket per worker. They receive no datagrams yet.
     ///
     /// # Errors
     /// If the kernel refuses.

@@ -1,4 +1,5 @@
-//! A worker during an upgrade: entries for all of its clients, listeners that the new process has, and messages that came there.
+//! A worker during an upgrade: entries for all of its clients, listeners that it leaves to the new process, and messages for its clients
+//! that arrived at the new process.
 
 use super::session::Session;
 use super::{Worker, WorkerMessage};
@@ -53,7 +54,7 @@ impl Worker {
         let core = &mut self.core;
         for _ in 0..HELD_AT_ONCE {
             let Some(path) = holding.paths.pop() else {
-                // Whoever asked may have stopped waiting.
+                // The receiver is gone if `Running::hold_clients` has timed out.
                 let _ = holding.done.send(holding.is_complete);
                 self.holding = None;
                 return;
@@ -67,7 +68,7 @@ impl Worker {
         }
     }
 
-    /// Accepts connections and reads the sockets of SIP, or leaves both to another process.
+    /// Starts or stops accepting connections and reading the sockets of SIP; another process does both meanwhile.
     pub(super) fn set_listening(&mut self, listens: bool) -> std::io::Result<()> {
         self.core
             .connections

@@ -1,4 +1,4 @@
-//! The ACK for a 2xx (RFC 3261 §16.11): it has no transaction, and is forwarded by what it brings.
+//! The ACK for a 2xx (RFC 3261 §16.11): it has no transaction, so its own Route says where it goes.
 
 use sip::build::{Edits, Stamp};
 use sip::dispatch::Reach;
@@ -15,8 +15,8 @@ use super::{Proxy, Stack};
 use crate::flow::FlowId;
 
 impl Proxy {
-    /// An ACK that belongs to no server transaction here, or to one whose 2xx was another's. It is forwarded if its dialog began here, and
-    /// dropped otherwise. That of another final response goes where its INVITE went.
+    /// An ACK that belongs to no server transaction here, or to one whose 2xx came from another server. It is forwarded if its dialog began
+    /// here, and dropped otherwise. The ACK for another final response goes to the worker that had its INVITE.
     pub fn ack(
         &mut self,
         now: Mono,

@@ -3,7 +3,7 @@
 use sip::header::HeaderKind;
 use sip::message::Message;
 
-/// Bytes of challenges that are merged: what more branches ask for is left out.
+/// Most bytes of merged challenges; further challenges are left out.
 const MOST_CHALLENGES: usize = 8 << 10;
 
 /// The best final response so far.
@@ -22,7 +22,7 @@ pub(super) struct Best {
 }
 
 impl Best {
-    /// Whether a response with this code is better than the best so far. Of equals the first is.
+    /// Whether a response with this code is better than the best so far. Among equals, the first one is the best.
     pub(super) fn is_beaten_by(&self, code: u16) -> bool {
         self.code == 0 || rank(code) < rank(self.code)
     }
@@ -51,8 +51,8 @@ impl Best {
 
 /// The place of a response among others; the lowest is forwarded.
 ///
-/// A 6xx comes first, then the lowest class. Of 4xx those come first that tell the caller how to try again, then what somebody has
-/// decided, then what nobody has.
+/// A 6xx comes first, then the lowest class. Among 4xx, responses that tell the caller how to try again come first. Then come those that a
+/// user or a user agent has decided, and in the end those without a decision (cancelled, looped, timed out).
 fn rank(code: u16) -> u16 {
     match code {
         600.. => 0,
@@ -63,7 +63,7 @@ fn rank(code: u16) -> u16 {
         486 => 22,
         480 => 23,
         404 | 410 | 403 => 25,
-        // Cancelled, looped, or silent: nobody has decided.
+        // No decision: cancelled, looped, or no response.
         487 => 26,
         482 | 483 => 27,
         430 | 440 => 28,

@@ -1,4 +1,4 @@
-//! How a proxy serves.
+//! The configuration of a proxy.
 
 use std::time::Duration;
 
@@ -17,15 +17,15 @@ pub enum Forking {
 /// The configuration of a proxy.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Config {
-    /// Whether the proxy stays in the way of dialogs by Record-Route (RFC 3261 §16.6 step 4). Default: yes.
+    /// Whether the proxy adds Record-Route, so that requests within dialogs pass through it (RFC 3261 §16.6 step 4). Default: yes.
     pub record_route: bool,
     /// In which order contacts are tried. Default: by `q`.
     pub forking: Forking,
-    /// How long a group of contacts rings before the next is tried, if there is a next. Default 30 s.
+    /// If there is a next group of contacts: how long an INVITE rings at a group before the proxy cancels it. Default 30 s.
     pub ring_time: Duration,
     /// Whether the proxy itself tries the contacts of a 3xx (RFC 3261 §16.7 step 4). Default: no.
     pub recurses: bool,
-    /// The greatest Max-Breadth that a request may have, and what one without it gets (RFC 5393 §5.3.3). Default 60.
+    /// The greatest Max-Breadth of a request, and the value for a request without one (RFC 5393 §5.3.3). Default 60.
     pub max_breadth: u32,
     /// Contacts that are tried for one request, at most 255. Default 32.
     pub max_branches: usize,

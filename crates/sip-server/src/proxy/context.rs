@@ -1,4 +1,4 @@
-//! Response contexts (RFC 3261 §16): what a proxy remembers of a request until it is answered.
+//! Response contexts (RFC 3261 §16): the state of a request until it has its final response.
 
 use std::collections::VecDeque;
 

@@ -1,4 +1,4 @@
-//! The copies of a request (RFC 3261 §16.6): what all have in common, and what each has for itself.
+//! The copies of a request (RFC 3261 §16.6): the changes that all copies share, and those of each copy.
 
 use sip::branch::LoopCheck;
 use sip::build::{BuildError, Edits, SCRATCH, Stamp, decimal, forward};
@@ -18,7 +18,7 @@ use super::token::{MAX_USER, Token};
 use super::{Proxy, Stack};
 use crate::flow::{FlowId, MAX_TOKEN, Standing};
 
-/// RFC 3261 §16.6 step 3: what a request without Max-Forwards gets.
+/// RFC 3261 §16.6 step 3: Max-Forwards of a request that has none.
 const MAX_FORWARDS: u8 = 70;
 
 impl Proxy {
@@ -371,7 +371,7 @@ fn class_of(method: Method<'_>, in_dialog: bool) -> Class {
     }
 }
 
-/// RFC 3327 §5.1: a proxy adds itself to Path only if the user agent knows what that means.
+/// RFC 3327 §5.1: a proxy adds itself to Path only if the user agent supports Path.
 fn supports_path(message: &Message<'_>) -> bool {
     let mut supported = message.supported().filter_map(Result::ok);
     supported.any(|tag| tag.eq_ignore_ascii_case(b"path") || tag.eq_ignore_ascii_case(b"outbound"))

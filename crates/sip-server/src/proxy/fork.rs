@@ -38,7 +38,7 @@ impl Proxy {
                 return self.finish(now, stack, key);
             };
             let len = group_len(&context.targets, self.config.forking);
-            // Contacts of a 3xx may be more than ring together: they ring one after the other (RFC 5393 §5.3.3).
+            // A 3xx may have more contacts than Max-Breadth allows at a time: the others are tried afterwards (RFC 5393 §5.3.3).
             let len = len.min(base.breadth as usize);
             let group: Vec<Target> = context.targets.drain(..len).collect();
             if group.is_empty() {

@@ -1,4 +1,4 @@
-//! Who is said to have sent a request (RFC 3325), and what a proxy consumes of its credentials (RFC 3261 §22.3).
+//! The asserted identity of a sender (RFC 3325), and the credentials that a proxy removes (RFC 3261 §22.3).
 
 use sip::Message;
 use sip::header::HeaderKind;
@@ -8,7 +8,7 @@ use super::Refusal;
 use super::policy::Policy;
 use super::request::Sender;
 
-/// RFC 3323 §4.1.1.3: who wants privacy names nobody in From, in this domain.
+/// RFC 3323 §4.1.1.3: the host of an anonymous From.
 const ANONYMOUS: &[u8] = b"anonymous.invalid";
 
 /// The address of record that a header names, if it is one of a domain here.
@@ -63,7 +63,7 @@ pub(super) fn changes(message: &Message<'_>, sender: &Sender, policy: &dyn Polic
     if *sender == Sender::Trunk {
         return changes;
     }
-    // RFC 3325 §5: "remove this header field", whoever wrote it was not trusted.
+    // RFC 3325 §5: "remove this header field", because its sender is not trusted.
     if message.has(HeaderKind::PAssertedIdentity) {
         changes.drops.push(HeaderKind::PAssertedIdentity);
     }
@@ -71,6 +71,7 @@ pub(super) fn changes(message: &Message<'_>, sender: &Sender, policy: &dyn Polic
     if message.has(HeaderKind::PPreferredIdentity) {
         changes.drops.push(HeaderKind::PPreferredIdentity);
     }
+    consume_credentials(message, policy, &mut changes);
     let Sender::User(user) = sender else {
         return changes;
     };
@@ -85,11 +86,10 @@ pub(super) fn changes(message: &Message<'_>, sender: &Sender, policy: &dyn Polic
             break;
         }
     }
-    consume_credentials(message, policy, &mut changes);
     changes
 }
 
-/// RFC 3261 §22.3: credentials for this realm go no further; those for other proxies do.
+/// RFC 3261 §22.3: removes credentials for this realm, and keeps those for other proxies.
 fn consume_credentials(message: &Message<'_>, policy: &dyn Policy, changes: &mut Changes) {
     let kind = HeaderKind::ProxyAuthorization;
     let is_ours = |value: &[u8]| {

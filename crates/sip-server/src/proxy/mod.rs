@@ -8,17 +8,18 @@
 //!  Engine <── responses <── best response <── response, failed ◀────────────┘
 //! ```
 //!
-//! [`Proxy::request`] takes a request that is for no user agent here. It asks a [`Policy`] who may send, where the bindings are, and who
-//! the sender is; each may answer later, upon which the embedder calls [`Proxy::resume`]. What it remembers of a request is a
-//! *response context*, from the request to its best response, or for an answered INVITE to the end of its server transaction.
+//! [`Proxy::request`] handles a request that is for no user agent here. It asks a [`Policy`] who may send, where the bindings are, and who
+//! the sender is. A lookup or an authentication may complete later; then the embedder calls [`Proxy::resume`]. The proxy keeps a
+//! *response context* per request until it has sent the best response. For an INVITE with a 2xx it keeps the context until the server
+//! transaction ends.
 //!
-//! **The invariant:** nothing is kept of a dialog. In the user of each Record-Route URI stands which way the dialog's requests go on, and
-//! a MAC that binds it to the Call-ID: so ACK, BYE and a second INVITE are forwarded by what they bring, and a request that claims to
-//! belong to a dialog is forwarded only if its dialog began here.
+//! **The invariant:** the proxy keeps nothing per dialog. The user part of each Record-Route URI names the flow of the dialog's requests, and
+//! has a MAC that binds it to the Call-ID. So the Route of an ACK, a BYE or a second INVITE is enough to forward it. A request within a
+//! dialog that did not begin here is treated like a new request.
 //!
-//! **The rules for its embedder.** Marks of a proxy's transactions are told by [`Proxy::owns`]. What the [`Dispatcher`] says of them is
-//! handed in: responses to [`Proxy::response`], failures to [`Proxy::failed`]; ends of server transactions to [`Proxy::server_ended`],
-//! CANCELs to [`Proxy::cancel`], time to [`Proxy::handle_timeout`].
+//! **The rules for its embedder.** [`Proxy::owns`] recognizes the marks of a proxy's transactions. For these, the embedder gives responses to
+//! [`Proxy::response`], failures of the [`Dispatcher`] to [`Proxy::failed`], CANCELs to [`Proxy::cancel`], and ends of server transactions to
+//! [`Proxy::server_ended`]. It calls [`Proxy::handle_timeout`] at [`Proxy::poll_timeout`].
 
 mod ack;
 mod best;
@@ -113,7 +114,7 @@ impl Refusal {
     }
 }
 
-/// What became of a request that no transaction was made for: it has its answer.
+/// The outcome for a request without a transaction: it has been answered.
 fn without_room(error: AcceptError) -> Handled<'static> {
     match error {
         AcceptError::Full => Handled::NoRoom,
@@ -202,8 +203,8 @@ impl Proxy {
         self.wheel.next_deadline()
     }
 
-    /// A request that belongs to no transaction, and came by this flow. It is forwarded or answered, unless it is for this server
-    /// itself or another worker.
+    /// A request that belongs to no transaction, and came by this flow. The proxy forwards or answers it, unless it is for this server
+    /// itself or for another worker.
     pub fn request<'m>(
         &mut self,
         now: Now,
@@ -315,7 +316,7 @@ impl Proxy {
                 self.lines = lines;
                 return;
             }
-            // It was asked for here before: the configuration has changed in between.
+            // The first decision was another one, so the configuration has changed meanwhile.
             Ok(Decision::Own | Decision::Elsewhere(_)) => Refusal::of(500, ""),
             Err(refusal) => refusal,
         };
@@ -328,7 +329,8 @@ impl Proxy {
         self.contexts.waiting()
     }
 
-    /// Time has passed: goes on with the next group of contacts, and gives up what waits in vain.
+    /// Time has passed: cancels a group of contacts that has rung long enough, so that the next one is tried, and answers requests that have
+    /// waited too long for a lookup with 504.
     pub fn handle_timeout(&mut self, now: Mono, stack: &mut Stack<'_>) {
         while let Some(slot) = self.wheel.pop_due(now) {
             let Some(key) = self.contexts.at(slot) else {
@@ -361,7 +363,7 @@ impl Proxy {
         self.cancel_branches(now, stack, key);
     }
 
-    /// The server transaction with this mark has ended: its context is of no use any more.
+    /// The server transaction with this mark has ended: removes its context.
     pub fn server_ended(&mut self, mark: Mark) {
         if let Some((key, _)) = ContextKey::of(mark) {
             self.remove(key);
@@ -394,7 +396,7 @@ impl Proxy {
         Handled::Yes
     }
 
-    /// Makes a server transaction and a context. What there is no room for has its answer afterwards.
+    /// Makes a server transaction and a context. On an error, the request has been answered.
     fn accept(
         &mut self,
         now: Mono,

@@ -1,4 +1,4 @@
-//! What a proxy asks of others: where a request may go, whose bindings an address has, and who sent it.
+//! The questions of a proxy to its embedder: where a request may go, which bindings an address has, and who sent the request.
 
 use std::net::SocketAddr;
 
@@ -13,10 +13,10 @@ use crate::location::Binding;
 /// Who may send requests to the users of a domain.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Inbound {
-    /// Trunks, and users who have shown who they are.
+    /// Trunks and authenticated users.
     #[default]
     Known,
-    /// Everybody. Whoever names a local user in From must still be that user.
+    /// Everybody. A sender that is no trunk and names a local user in From must authenticate as that user.
     Anyone,
 }
 
@@ -34,7 +34,7 @@ pub trait Routing {
     /// Whether what comes by this flow comes from a trunk.
     fn is_trunk(&self, flow: &Flow) -> bool;
 
-    /// Whether a URI with this host leads to a trunk, as far as can be told without the DNS.
+    /// Whether a URI with this host leads to a trunk. Only numeric addresses count: the proxy does not ask the DNS here.
     fn is_trunk_host(&self, host: Host<'_>) -> bool;
 
     /// The socket that is bound to this address now: for datagrams of a flow that an earlier run of the server had.
@@ -48,7 +48,7 @@ pub trait Routing {
     reason = "it lives on the stack for one request"
 )]
 pub enum Place {
-    /// They can be reached from this worker. The number is that of the temporary GRUUs (RFC 5627) which the URI is one of.
+    /// This worker has them. The number is that of the temporary GRUU (RFC 5627), if the URI is one.
     Here(Aor, Option<u64>),
     /// This worker has them.
     Elsewhere(u16),
@@ -63,7 +63,7 @@ pub enum LookedUp<'l> {
     Known(&'l [Binding]),
     /// There is no such address.
     Unknown,
-    /// Somebody else is asked. The embedder calls [`super::Proxy::resume`] when it is known.
+    /// The lookup is not complete. The embedder calls [`super::Proxy::resume`] when it is.
     Pending,
 }
 
@@ -79,16 +79,16 @@ pub trait Lookup {
     fn flow_failed(&mut self, now: Now, aor: &Aor, contact: &[u8]);
 }
 
-/// What is made of a request's credentials.
+/// The result of an authentication.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Authenticated<'a> {
     /// This user has sent the request.
     User(&'a [u8]),
-    /// There are no credentials that hold: the 407 has these header lines.
+    /// There are no valid credentials: the 407 has these header lines.
     Challenge(&'a [u8]),
     /// The request contradicts itself: 400 with this reason phrase.
     Bad(&'static str),
-    /// Somebody else is asked. The embedder calls [`super::Proxy::resume`] when it is known, and keeps the answer until then.
+    /// The authentication is not complete. The embedder keeps its result and calls [`super::Proxy::resume`].
     Pending,
 }
 
@@ -100,7 +100,7 @@ pub trait Authentication {
     /// Whether the address of record is this user's.
     fn owns(&self, user: &[u8], aor: &Aor) -> bool;
 
-    /// Whether these credentials are for the realm of this server, and no other proxy's (RFC 3261 §22.3).
+    /// Whether these credentials are for the realm of this server, not for another proxy's (RFC 3261 §22.3).
     fn is_for_us(&self, credentials: &Authorization<'_>) -> bool;
 }
 

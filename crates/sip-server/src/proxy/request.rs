@@ -1,4 +1,4 @@
-//! What becomes of a request: RFC 3261 §16.3 (validation), §16.4 (routes) and §16.5 (targets), in this order.
+//! The decision about a request: RFC 3261 §16.3 (validation), §16.4 (routes) and §16.5 (targets), in this order.
 
 use sip::dispatch::Reach;
 use sip::header::HeaderKind;
@@ -18,11 +18,11 @@ use crate::flow::FlowId;
 pub(super) enum Sender {
     /// A trunk, by its address.
     Trunk,
-    /// A user who has shown a password.
+    /// An authenticated user.
     User(Box<[u8]>),
-    /// One side of a dialog that this server is in the way of.
+    /// One side of a dialog that passes through this server (Record-Route).
     Dialog,
-    /// Anybody: the domain takes requests of all.
+    /// Anybody: the domain has `Inbound::Anyone`.
     Anyone,
 }
 
@@ -44,9 +44,9 @@ pub(super) enum Decision<'m> {
     Own,
     /// Another worker has the bindings.
     Elsewhere(u16),
-    /// It is not known yet; who has sent it may be.
+    /// A lookup or an authentication is not complete. The sender is there if it is known already.
     Pending(Option<Sender>),
-    /// Its sender must show who that is, by what is in the proxy's lines.
+    /// Its sender must authenticate: the challenge is in the proxy's `lines`.
     Challenge,
     Forward(Box<Plan<'m>>),
 }
@@ -67,7 +67,7 @@ enum Named {
     },
     /// An address of record of another worker.
     Elsewhere(u16),
-    /// Somebody in a domain here who is none, or at this server's address.
+    /// No address of record: a user at a domain's host that names none, or at this server's address.
     Nobody(Option<Inbound>),
     /// Somebody elsewhere.
     Foreign,
@@ -123,7 +123,7 @@ impl Proxy {
         self.decide_anew(asked, policy, (routed, breadth, is_trunk))
     }
 
-    /// The same of a request that belongs to no dialog this server knows.
+    /// The decision about a request that belongs to no dialog of this proxy.
     fn decide_anew<'m>(
         &mut self,
         asked: Asked<'_, 'm>,
@@ -173,7 +173,7 @@ impl Proxy {
                 }
             }
             Named::Foreign if sender == Sender::Trunk => {
-                // A trunk is known by its address alone: nobody gets from one to another by this server.
+                // A trunk proves nothing but its address, so it must not send through this server to others.
                 return Err(Refusal::of(403, "Relaying Is Not Allowed"));
             }
             Named::Foreign => (
@@ -227,7 +227,7 @@ impl Proxy {
         wanted: &Wants<'_>,
         policy: &mut dyn Policy,
     ) -> Result<Option<Vec<Target>>, Refusal> {
-        // Who is not known must not learn which addresses exist (one code for all).
+        // A sender that is not authenticated must not learn which addresses exist, so all get one code.
         let unavailable = Refusal::of(480, "");
         let bindings = match policy.find(now, aor) {
             LookedUp::Known(bindings) => bindings,

@@ -1,4 +1,4 @@
-//! Responses (RFC 3261 §16.7), and what takes their place (§16.8, §16.9).
+//! Responses (RFC 3261 §16.7), and failures without a response (§16.8, §16.9).
 
 use sip::build::{Edits, forward};
 use sip::dispatch::{Failure, Reach};
@@ -65,7 +65,7 @@ impl Proxy {
         }
     }
 
-    /// RFC 3325 §5, §7: who is not trusted asserts nothing, and what is private goes to nobody who is not.
+    /// RFC 3325 §5, §7: a sender that is not trusted asserts no identity, and a private identity goes to trusted receivers only.
     fn drops_identity(
         to_trunk: bool,
         message: &Message<'_>,
@@ -288,7 +288,7 @@ impl Proxy {
         let own = match (best.code, best.is_own) {
             // §16.7 step 6: "If there are no final responses in the context, the proxy MUST send a 408".
             (0, _) => Some(408),
-            // A server behind this one that has no time does not mean that this one has none.
+            // RFC 3261 §16.7 step 6: the next hop's overload is not this server's.
             (503, false) => Some(500),
             (code, true) => Some(code),
             (_, false) => None,

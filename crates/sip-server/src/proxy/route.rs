@@ -1,4 +1,4 @@
-//! Route information (RFC 3261 §16.4): which Route values are this server's, and where they have the request go.
+//! Route information (RFC 3261 §16.4): which Route values are this server's, and by which flow the request leaves.
 
 use sip::flow::Flow;
 use sip::header::NameAddr;
@@ -10,7 +10,7 @@ use super::policy::Routing;
 use super::token::{RouteTokens, Signed, Token};
 use crate::flow::{FlowId, Standing};
 
-/// Route values of one request: more than any dialog has, few enough to look at.
+/// Most Route values of one request: more than any dialog has, and few enough to check each.
 const MOST_ROUTES: usize = 64;
 
 /// A request behind its own Route values.
@@ -42,7 +42,7 @@ enum Own {
     Signed(Signed),
 }
 
-/// What tells own URIs.
+/// Recognizes URIs of this server.
 pub(super) struct Reader<'r> {
     pub(super) tokens: &'r RouteTokens,
     pub(super) routing: &'r dyn Routing,
@@ -132,8 +132,8 @@ impl Reader<'_> {
         }
     }
 
-    /// The last value is that of the side which the request leaves by: a request from a flow has two. The only one, of a Path, has
-    /// what comes by its own flow go on as if it were not there (RFC 5626 §5.3).
+    /// The last value belongs to the side that the request leaves by; a request from a flow has two. If there is only one value, and it names
+    /// the flow that the request came by, it is ignored (RFC 5626 §5.3).
     fn way_out(&self, signed: &[Signed], from: &Flow) -> Result<Option<FlowId>, Refusal> {
         let Some(Token::Flow(id)) = signed.last().map(|signed| signed.token) else {
             return Ok(None);
@@ -153,8 +153,8 @@ fn is_same(one: &Flow, other: &Flow) -> bool {
     one.carrier == other.carrier && one.connection == other.connection && one.remote == other.remote
 }
 
-/// Whether a proxy stays in the way of what a request with this method begins (RFC 3261 §16.6 step 4). Unknown methods may begin a
-/// dialog.
+/// Whether a request with this method may begin a dialog, so that the proxy adds Record-Route (RFC 3261 §16.6 step 4). Unknown methods
+/// may.
 pub(super) fn may_begin_dialog(method: Method<'_>) -> bool {
     !matches!(
         method,

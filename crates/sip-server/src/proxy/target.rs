@@ -79,7 +79,7 @@ impl Target {
             Standing::Gone => return Some(target),
             Standing::Current | Standing::Datagrams => {}
         }
-        // A phone that says where it can be reached, and is there, is taken at its word; any other is behind a NAT.
+        // If the Contact has the address that the REGISTER came from, there is no NAT, and the Contact is used.
         let is_datagram = flow.flow.connection.is_none();
         if is_outbound || !is_datagram || !is_at(&target.uri, &flow) {
             target.flow = Some(flow);

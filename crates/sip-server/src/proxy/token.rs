@@ -1,11 +1,11 @@
-//! What the user of a Record-Route URI says: by which flow the request goes on that names it, and that this server wrote it for this
-//! dialog.
+//! The token in the user part of a Record-Route URI. It names the flow by which a request with this URI in Route leaves, and proves that this
+//! server wrote it for this dialog.
 //!
 //! ```text
 //! d  base64 of: kind (8 bits)  flow, if kind is 1  MAC over these and Call-ID (64 bits)
 //! ```
 //!
-//! So nothing is kept of a dialog, and nobody can have a request forwarded within a dialog that did not begin here.
+//! So the proxy keeps nothing per dialog, and without the token of a dialog nobody can send a request within it.
 
 use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;

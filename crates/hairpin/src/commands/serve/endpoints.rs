@@ -1,4 +1,4 @@
-//! What the process serves beside the server: metrics, the control socket, and validations of the ACME client.
+//! The endpoints of the process that are not the server's: metrics, the control socket, and validations of the ACME client.
 
 use std::net::{SocketAddr, TcpListener};
 use std::os::fd::OwnedFd;
@@ -15,7 +15,7 @@ use crate::admin::{self, Serving};
 use crate::config::Config;
 use crate::control::{self, ChangeSender, Shared};
 
-/// Sockets that are bound. They stay open after the process has handed them over, in case it has to serve again.
+/// Bound sockets. They stay open after the process has handed them over, because it may have to serve again.
 #[derive(Default)]
 pub(super) struct Endpoints {
     admin: Option<admin::Bound>,
@@ -36,7 +36,7 @@ impl Endpoints {
     /// Binds the sockets before anything is started, or takes them from the process that this one takes over from.
     ///
     /// # Errors
-    /// Which one cannot be had.
+    /// If one cannot be bound.
     pub(super) fn bind(
         config: &Config,
         inherited: &mut InheritedSockets,
@@ -80,7 +80,7 @@ impl Endpoints {
     /// Serves all of them.
     ///
     /// # Errors
-    /// If a thread or a descriptor cannot be had.
+    /// If a thread cannot be started, or no descriptor is left.
     pub(super) fn serve(
         &mut self,
         shared: &Arc<Shared>,

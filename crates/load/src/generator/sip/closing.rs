@@ -20,7 +20,7 @@ impl Core {
         self.slots.get_mut(place).challenged = challenged;
     }
 
-    /// Ends what is not over when the run is: calls that ring are cancelled, calls that are up get their BYE.
+    /// Ends the calls that are left when the run is over: cancels those that ring, and sends a BYE to those that are established.
     pub(super) fn close(&mut self, around: Around<'_>) {
         let is_call = self.setting.options.workload.is_call();
         for place in self.slots.all() {

@@ -7,8 +7,8 @@
 //!              │  └─ 401 ─▶ First, challenged ─ 2xx ─▶ over
 //!              └─ 2xx ─▶ ACK, Talking ─ hold ─▶ Bye ─ 2xx ─▶ over
 //! ```
-//! A response is told by its branch, which names slot and generation. Everything that is out is written anew from its template
-//! when it leaves again, so nothing is kept of it. What comes in is `responses` and `requests`, what callees need `enrol`.
+//! The branch of a response names slot and generation of its request. A retransmission is written again from its template, so requests are
+//! not stored. `responses` and `requests` handle received messages, `enrol` registers callees.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -53,7 +53,7 @@ pub(super) struct LinkTexts {
     authorized: Option<Template>,
     enrol: Option<(Template, Template)>,
     in_dialog: InDialog,
-    /// Until when the server of this link is spared (Retry-After).
+    /// Until when this link sends nothing to its server (Retry-After).
     pub(super) spared_until_ns: u64,
 }
 
@@ -133,7 +133,7 @@ pub(super) enum Begun {
     Yes,
     /// As many as may be are under way.
     Full,
-    /// Every server of its link has asked for peace, and has it.
+    /// Every server of its link has asked for a pause (Retry-After).
     Withheld,
 }
 
@@ -400,7 +400,7 @@ impl Core {
         let given_up = around.now_ns.saturating_sub(slot.sent_ns) >= GIVE_UP_NS;
         let invite = is_call && slot.stage == Stage::First;
         if invite && slot.proceeding {
-            // A UAC has no such timer of its own; the generator must not wait for ever.
+            // RFC 3261 has no such timer for a UAC; the generator must not wait for ever.
             return self.cancel(place, around);
         }
         if given_up || slot.interval_ms == 0 {
@@ -420,7 +420,7 @@ impl Core {
         self.write(place);
     }
 
-    /// No answer came: the next server has its chance, or the unit of work is over.
+    /// No response came: tries the next server, or ends the unit of work.
     fn unanswered(&mut self, place: u32, around: Around<'_>) {
         if !self.fail_over(place, around) {
             self.failed(place, 0, around);
@@ -435,7 +435,7 @@ impl Core {
         }
     }
 
-    /// When the first link that is spared may be asked again; 0 if none is.
+    /// The first time at which a link with a Retry-After may be used again; 0 if there is none.
     pub(super) fn spared_until(&self) -> u64 {
         let all = self.links.iter().map(|link| link.spared_until_ns);
         all.min().unwrap_or(0)

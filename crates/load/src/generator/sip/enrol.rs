@@ -16,7 +16,7 @@ const RENEW_NS: u64 = EXPIRES as u64 / 2 * 1_000_000_000;
 /// How far a worker has come with its callees.
 #[derive(Debug, Default)]
 pub(super) struct Enrolment {
-    /// The next AOR of this worker; all were served this often before.
+    /// The next AOR of this worker, and how often all AORs were registered before.
     next: u32,
     round: u32,
     /// When the first was registered.

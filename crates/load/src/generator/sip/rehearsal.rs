@@ -85,7 +85,7 @@ pub fn rehearse(options: &SipOptions, stopper: &Stopper) -> Result<(), Rehearsal
         knock(server, options.transport)?;
     }
     if options.workload == SipWorkload::Proxy {
-        // Its callees have to register first, and that says as much.
+        // Its callees register first, which tests the same.
         return Ok(());
     }
     let mut one = options.clone();

@@ -1,4 +1,4 @@
-//! Requests of the server and of whoever is behind it: they are answered as a telephone would.
+//! Requests from the server or from a peer behind it: the generator responds as a telephone does.
 
 use std::net::SocketAddr;
 
@@ -57,7 +57,7 @@ impl Core {
                     Method::Options => b"200 OK",
                     Method::Bye | Method::Cancel => b"481 Call/Transaction Does Not Exist",
                     Method::Invite => b"480 Temporarily Unavailable",
-                    // RFC 3261 §21.4.6: a 405 lists the methods that are done.
+                    // RFC 3261 §21.4.6: a 405 lists the supported methods.
                     _ => b"405 Method Not Allowed\r\nAllow: ACK, BYE, OPTIONS",
                 }
             }
@@ -127,7 +127,7 @@ impl Core {
     fn hung_up(&mut self, place: u32, around: Around<'_>) {
         let slot = self.slots.get_mut(place);
         slot.hung_up = true;
-        // Where the BYEs cross, ours is still answered.
+        // If the two BYEs cross, the other side still responds to ours.
         if slot.stage == Stage::Talking {
             self.succeed(place, around);
         }

@@ -1,4 +1,4 @@
-//! Responses, and what they do to the unit of work that they answer.
+//! Responses, and their effect on their unit of work.
 
 use memchr::memmem;
 
@@ -145,7 +145,7 @@ impl Core {
     fn provisional(&mut self, place: u32, around: Around<'_>) {
         let invite = self.setting.options.workload.is_call();
         let slot = self.slots.get_mut(place);
-        // It is a sign of life, however long the call rings.
+        // A provisional response shows that the server is there, however long the call rings.
         around.counters.add(Counter::Heard, 1);
         if std::mem::replace(&mut slot.proceeding, true) {
             return;
@@ -156,7 +156,7 @@ impl Core {
                 let latency_ns = around.now_ns.saturating_sub(intended_ns);
                 self.came.record_part(0, latency_ns);
             }
-            // RFC 3261 §17.1.1.2: an INVITE that is being worked on is not sent again.
+            // RFC 3261 §17.1.1.2: no retransmissions of an INVITE after a provisional response.
             self.set_timer(place, around.now_ns + RING_NS);
         } else if slot.interval_ms > 0 {
             slot.interval_ms = (T2_NS / MS) as u32;
@@ -348,7 +348,7 @@ impl Core {
         if slot.stage == Stage::Enrol {
             return self.enrolled(place, code.max(1));
         }
-        // No answer is no sign of life.
+        // Without a response the server may not be there.
         around.counters.add(Counter::Failed, u64::from(code != 0));
         let measured = u64::from(slot.measured);
         if slot.measured {
@@ -375,7 +375,7 @@ impl Core {
     }
 }
 
-/// A Retry-After beyond an hour is taken for an hour: nobody means more, and the generator must not overflow.
+/// A Retry-After above an hour counts as an hour: the sum of times must not overflow.
 const MOST_PEACE_S: u64 = 3600;
 
 /// The status of a response; `None` if it is none.

@@ -26,7 +26,7 @@ use crate::sip::uas::Answerer;
 const NAP_NS: u64 = 20_000_000;
 /// Units of work begun before answers are looked at again.
 const BEGIN: u64 = 64;
-/// How long the answers to the last BYEs and CANCELs are waited for.
+/// How long the generator waits for the responses to the last BYEs and CANCELs.
 const CLOSE_NS: u64 = 2_000_000_000;
 /// How long callees may take to end their registrations.
 const LEAVE: Duration = Duration::from_secs(5);
@@ -301,7 +301,7 @@ impl Worker {
                 self.runs.put_back(1);
             }
             if self.core.spared_until() > around.now_ns {
-                // All servers have asked for peace: a window has nothing to do until then.
+                // All servers have sent Retry-After: a window has nothing to do until then.
                 return (self.core.spared_until() - around.now_ns).min(NAP_NS);
             }
         }
@@ -420,7 +420,7 @@ impl Worker {
                 return;
             }
         }
-        // Nobody rings, or talks, for ever because a generator has ended.
+        // Calls must not stay at the server when the generator has ended.
         self.core.close(Around {
             shared,
             counters,

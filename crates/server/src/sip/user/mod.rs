@@ -1,7 +1,8 @@
 //! The transaction user of a worker: gives each request to the application that it is for.
 //!
-//! OPTIONS is answered to anybody; REGISTER by the registrar of the domains, if there are any, and all else is forwarded by their proxy; REGISTER, INVITE and BYE by the user agent
-//! server for tests. Each application has marks of its own ([`Part`]).
+//! With domains, the registrar answers REGISTER for one of them, and the proxy forwards all other requests, except those for the server itself.
+//! Without domains, OPTIONS is answered, and REGISTER, INVITE and BYE go to the user agent server for tests if it is on.
+//! Each application has marks of its own ([`Part`]).
 
 mod proxy;
 mod ringing;
@@ -39,8 +40,8 @@ const REGISTRAR: Rules<'static> = Rules {
     ..Rules::USER_AGENT
 };
 
-/// RFC 3261 §21.5.4: a sender goes to another server, and comes back after so many seconds. Few, as a sender may hold back the requests
-/// of its dialogs for as long, which this server still takes.
+/// RFC 3261 §21.5.4: a sender goes to another server, and comes back after this time. It is short, because a sender may also hold back
+/// requests within its dialogs for this time, which this server still serves.
 const DRAINING: &[u8] = b"Retry-After: 5\r\n";
 
 /// RFC 5630 §5.1.2: whoever insists on TLS does not reach this server without it.
@@ -52,7 +53,7 @@ const EXPIRED: usize = 256;
 /// Where header lines of an answer are written: as long as a request's Contacts may be.
 const LINES: usize = 72 << 10;
 
-/// Whose a mark is: the first byte of it.
+/// The application that a mark belongs to: the first byte of the mark.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u8)]
 pub(super) enum Part {
@@ -78,7 +79,7 @@ pub(super) struct User {
     registrations: Option<Box<Registrations>>,
     /// Bindings of an earlier run, as long as there is no domain.
     spare: Option<Kept>,
-    /// Beside it.
+    /// The proxy of the domains, if there are any.
     forwarder: Option<Box<Forwarder>>,
     /// The sockets that requests come to and leave by.
     listeners: Box<[(ListenerKey, SocketAddr)]>,

@@ -1,4 +1,4 @@
-//! What the proxy of the domains does: requests that are for nobody here are forwarded (RFC 3261 §16).
+//! Requests that the proxy of the domains gets: all but REGISTER for one of the domains (RFC 3261 §16).
 
 use super::{REGISTRAR, User};
 use sip::build::Builder;

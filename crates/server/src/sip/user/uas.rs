@@ -1,4 +1,4 @@
-//! The user agent server for tests: REGISTER and INVITE are accepted, whoever sends them, and forgotten again.
+//! The user agent server for tests: it accepts REGISTER and INVITE of everybody, and keeps nothing of a REGISTER.
 
 use super::ringing::Ringing;
 use super::{Counts, SIPS_NOT_ALLOWED};
@@ -181,8 +181,8 @@ impl TestUas {
         }
     }
 
-    /// RFC 3261 §13.3.1.4: no ACK has come, so the dialog is ended with a BYE. The caller has chosen where that goes, so it goes to the
-    /// caller, or where the operator lets it: else anybody could have this server send to anybody.
+    /// RFC 3261 §13.3.1.4: no ACK has come, so the dialog is ended with a BYE. The caller has chosen the target of the BYE. So it goes only to
+    /// the caller's address, or where `sip.targets` lets requests go: otherwise anybody could make this server send to anybody.
     pub(super) fn end_dialog(
         &mut self,
         transactions: &mut Transactions<'_>,

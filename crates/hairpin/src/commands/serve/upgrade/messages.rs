@@ -10,13 +10,13 @@ use server::passing::Message;
 
 /// What the server offers: [`server::handover::Offer`].
 pub(super) const OFFER: u8 = 1;
-/// What the process has beside the server: [`Process`].
+/// The process's own data, besides the server's: [`Process`].
 pub(super) const PROCESS: u8 = 2;
 /// Give each client an entry in the steering table: [`server::handover::Joining`].
 pub(super) const HOLD: u8 = 3;
 /// It is done, or a text that says why not.
 pub(super) const HELD: u8 = 4;
-/// The new process serves; its number.
+/// The new process serves; its process ID.
 pub(super) const SERVING: u8 = 5;
 /// A request for a worker of the old process: [`foreign`].
 pub(super) const FOREIGN: u8 = 6;
@@ -25,13 +25,13 @@ pub(super) const LEFT: u8 = 7;
 /// The new process stops because it was told to; the old one does, too.
 pub(super) const STOP: u8 = 8;
 
-/// What a process has beside the server.
+/// A process's own data, besides the server's.
 #[derive(Debug, Serialize, Deserialize)]
 pub(super) struct Process {
     pub(super) pid: u32,
     /// The path of its control socket.
     pub(super) control_socket: String,
-    /// The secret that it has made up.
+    /// The secret that it has generated.
     pub(super) made_up_secret: Option<String>,
 }
 

@@ -6,8 +6,8 @@
 //!             ◀── reply, offer, process   sockets, keys, the control socket's lock
 //!  hold       ────────────────────────▶   each client gets an entry in the steering table
 //!             ◀── held
-//!  serving    ────────────────────────▶   listens no more, and ends when its clients have
-//!  foreign    ────────────────────────▶   what belongs to one of its clients
+//!  serving    ────────────────────────▶   stops listening, and ends when its last client has gone
+//!  foreign    ────────────────────────▶   a request that belongs to one of its clients
 //!             ◀── left, once per second
 //! ```
 //! If the new process ends without saying `stop`, the old one serves everything again.

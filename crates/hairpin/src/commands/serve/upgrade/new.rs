@@ -17,13 +17,13 @@ use crate::config::ControlSocket;
 use crate::control::protocol::{self, Command, MAX_REPLY};
 use crate::control::{Bound, Change, ChangeSender};
 
-/// The old process needs at most 20 s for any step.
+/// Longer than the old process needs for any step: it gives its workers 20 s to hold their clients.
 const TIME: Duration = Duration::from_secs(30);
 
 /// Requests that may wait for the connection to the old process.
 const WAITING: usize = 256;
 
-/// What the old process has handed over.
+/// The sockets and keys that the old process has handed over.
 pub(in super::super) struct Taken {
     stream: Arc<UnixStream>,
     process: Process,
@@ -85,7 +85,7 @@ impl Taken {
         })
     }
 
-    /// The secret that the running server has made up.
+    /// The secret that the running server has generated.
     pub(in super::super) fn made_up_secret(&self) -> Option<String> {
         self.process.made_up_secret.clone()
     }
@@ -95,7 +95,7 @@ impl Taken {
         InheritedSockets::of_predecessor(std::mem::take(&mut self.others))
     }
 
-    /// Its control socket, if that is the one that is wanted; `None` if another one is to be bound.
+    /// Its control socket, if the configuration has the same path; `None` if another one is to be bound.
     ///
     /// # Errors
     /// If its file is gone.
@@ -122,8 +122,8 @@ impl Taken {
         Some(TakeOver::new(self.offer.take()?, hold, sender))
     }
 
-    /// The server runs: tells the old process, and listens to it from now on. With `output`, what this process writes goes where the
-    /// old one's output went.
+    /// The server runs: tells the old process, and receives its messages from now on. With `output`, this process writes to the standard
+    /// output and error of the old one.
     ///
     /// # Errors
     /// If the old process has ended meanwhile.
@@ -155,7 +155,7 @@ impl Taken {
     }
 }
 
-/// The connection to the old process, while that has clients.
+/// The connection to the old process, while the old process has clients.
 pub(in super::super) struct Link {
     stream: Arc<UnixStream>,
     writer: Arc<Mutex<()>>,
@@ -185,7 +185,7 @@ fn send_requests(requests: &Receiver<ForeignMessage>, stream: &UnixStream, write
     }
 }
 
-/// Tells the main thread what the old process says.
+/// Passes messages of the old process to the main thread.
 fn listen(stream: &UnixStream, changes: &ChangeSender) {
     while let Ok(message) = passing::receive(stream) {
         if !changes.tell(Change::FromPredecessor(message)) {
@@ -195,10 +195,17 @@ fn listen(stream: &UnixStream, changes: &ChangeSender) {
     changes.tell(Change::PredecessorEnded);
 }
 
+<<<<<<< HEAD
 /// Has the old process give its clients entries, and waits for that.
 fn hold(stream: &UnixStream, joining: &Joining) -> Result<()> {
     let (body, fds) = joining.encode();
     passing::send(stream, HOLD, &body, &fds)?;
+=======
+/// Asks the old process to give its clients entries, and waits until it has.
+fn hold(stream: &UnixStream, tables: &[OwnedFd]) -> Result<()> {
+    let fds: Vec<_> = tables.iter().map(AsFd::as_fd).collect();
+    passing::send(stream, HOLD, &[], &fds)?;
+>>>>>>> words
     let held = expect(stream, HELD)?;
     if held.body.is_empty() {
         return Ok(());
@@ -218,7 +225,7 @@ fn expect(stream: &UnixStream, kind: u8) -> Result<Message> {
     Ok(message)
 }
 
-/// A line, byte by byte: what follows it has another form.
+/// A line, byte by byte: the bytes behind it are binary messages, which must stay in the socket.
 fn read_line(stream: &UnixStream) -> Result<Vec<u8>> {
     let mut line = Vec::new();
     let mut reader = stream;

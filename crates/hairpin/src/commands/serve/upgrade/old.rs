@@ -18,11 +18,11 @@ use super::messages::{
 use crate::control::protocol::{self, Refusal, Reply};
 use crate::control::{Change, ChangeSender};
 
-/// The new process answers within this, or the old one goes on alone.
+/// How long a write to the new process may block.
 const TIME: Duration = Duration::from_secs(30);
-/// What had arrived before the new process took over is still served as ever.
+/// Requests that arrived before the new process took over are served as before: the drain begins after this time.
 const GRACE: Duration = Duration::from_secs(1);
-/// How often the new process is told what is left.
+/// How often the new process learns how many clients are left.
 const TELL: Duration = Duration::from_secs(1);
 
 /// The process that takes over.
@@ -36,7 +36,7 @@ pub(in super::super) struct Successor {
     told: Instant,
 }
 
-/// Hears the new process on a thread of its own.
+/// Receives messages of the new process, on a thread of its own.
 fn listen(stream: &UnixStream, changes: &ChangeSender) {
     while let Ok(message) = passing::receive(stream) {
         if !changes.tell(Change::FromSuccessor(message)) {
@@ -180,7 +180,7 @@ impl Service<'_> {
         }
     }
 
-    /// The new process serves: this one has its clients only.
+    /// The new process serves: this one keeps its clients and admits no others.
     fn stop_listening(&mut self, pid: &str) {
         if let Err(error) = self.engine.stop_listening() {
             tracing::error!("connections may still come here: {error:#}");
@@ -230,7 +230,7 @@ impl Service<'_> {
         }
     }
 
-    /// While another process serves: tells it what is left, and returns whether that is nothing.
+    /// While another process serves: tells it how many clients are left, and returns whether none is left.
     pub(in super::super) fn has_handed_over(&mut self) -> bool {
         let Some(successor) = &mut self.successor else {
             return false;
