@@ -110,10 +110,10 @@ fn without_a_secret_it_says_how_to_give_one() {
 
 #[test]
 fn a_lifetime_without_sense_is_refused() {
-    let output = run(&["creds", "--secret", "0123456789abcdef", "--ttl", "10"]);
+    let output = run(&["creds", "--secret", "0123456789abcdef", "--ttl", "10x"]);
     assert_eq!(output.status.code(), Some(1));
     assert!(
-        stderr(&output).contains("--ttl") && stderr(&output).contains("10s"),
+        stderr(&output).contains("--ttl") && stderr(&output).contains("10m"),
         "{}",
         stderr(&output)
     );
