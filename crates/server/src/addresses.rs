@@ -9,6 +9,7 @@ use arc_swap::ArcSwapOption;
 use io::interfaces;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use stun::AddressFamily;
 
 /// An address that relay sockets are bound to, and the one that clients and peers are told.
@@ -100,6 +101,8 @@ pub struct RelayAddresses {
     entries: Box<[Entry]>,
     /// The relay ports of another process on the same addresses, during an upgrade.
     foreign: ArcSwapOption<ForeignPorts>,
+    /// Whether there are any: this is asked for every Send indication.
+    has_foreign: AtomicBool,
 }
 
 #[derive(Debug)]
@@ -129,6 +132,7 @@ impl RelayAddresses {
         RelayAddresses {
             entries: addresses.iter().take(Self::MOST).map(entry).collect(),
             foreign: ArcSwapOption::empty(),
+            has_foreign: AtomicBool::new(false),
         }
     }
 
@@ -146,11 +150,15 @@ impl RelayAddresses {
 
     /// Another process has relay ports on these addresses from now on, or has none any more.
     pub(crate) fn set_foreign(&self, foreign: Option<ForeignPorts>) {
+        self.has_foreign.store(foreign.is_some(), Ordering::Release);
         self.foreign.store(foreign.map(Arc::new));
     }
 
     /// The relayed transport address, as it is bound, if an allocation of the other process has it.
     pub(crate) fn relay_of_other(&self, peer: SocketAddr) -> Option<SocketAddr> {
+        if !self.has_foreign.load(Ordering::Acquire) {
+            return None;
+        }
         let foreign = self.foreign.load();
         let foreign = foreign.as_ref()?;
         let local = self.entry(self.find(peer.ip())?).local;
