@@ -91,13 +91,8 @@ impl std::fmt::Debug for TakeOver {
 }
 
 impl TakeOver {
-<<<<<<< HEAD
-    /// Takes over what `offer` has. `hold` asks the old process to call [`Running::hold_clients`](crate::Running::hold_clients) with this
-    /// message, waits for it, and returns why it refuses. What has to be handled by a worker of the old process goes to `send`.
-=======
-    /// Takes over the sockets and keys of `offer`. `hold` asks the old process to call [`Running::hold_clients`](crate::Running::hold_clients) with these
-    /// descriptors, waits for it, and returns why it refuses. Requests for a worker of the old process go to `send`.
->>>>>>> words
+    /// Takes over the sockets and keys of `offer`. `hold` asks the old process to call [`Running::hold_clients`](crate::Running::hold_clients) with this
+    /// message, waits for it, and returns why it refuses. Requests for a worker of the old process go to `send`.
     pub fn new(
         offer: Offer,
         hold: impl Fn(&Joining) -> Result<(), String> + Send + Sync + 'static,

@@ -195,17 +195,10 @@ fn listen(stream: &UnixStream, changes: &ChangeSender) {
     changes.tell(Change::PredecessorEnded);
 }
 
-<<<<<<< HEAD
-/// Has the old process give its clients entries, and waits for that.
+/// Asks the old process to give its clients entries, and waits until it has.
 fn hold(stream: &UnixStream, joining: &Joining) -> Result<()> {
     let (body, fds) = joining.encode();
     passing::send(stream, HOLD, &body, &fds)?;
-=======
-/// Asks the old process to give its clients entries, and waits until it has.
-fn hold(stream: &UnixStream, tables: &[OwnedFd]) -> Result<()> {
-    let fds: Vec<_> = tables.iter().map(AsFd::as_fd).collect();
-    passing::send(stream, HOLD, &[], &fds)?;
->>>>>>> words
     let held = expect(stream, HELD)?;
     if held.body.is_empty() {
         return Ok(());
