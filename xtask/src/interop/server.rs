@@ -99,6 +99,7 @@ impl Server {
             secret: SECRET,
         };
         server.assert_alive(Duration::from_secs(10))?;
+        server.wait_for_banner(Duration::from_secs(10))?;
         server.idle_descriptors = server.process.descriptors()?;
         Ok(server)
     }
@@ -140,6 +141,16 @@ impl Server {
             answered.with_context(|| {
                 format!("the server is deaf; its output: {}", self.process.tail())
             })?;
+        }
+        Ok(())
+    }
+
+    /// Workers answer before the process has opened all of its descriptors. Its banner comes after that.
+    fn wait_for_banner(&mut self, limit: Duration) -> Result<()> {
+        let deadline = Instant::now() + limit;
+        while self.kind == Kind::Hairpin && !self.process.output().contains("Stop with Ctrl-C") {
+            ensure!(Instant::now() < deadline, "the server prints no banner");
+            sleep(Duration::from_millis(10));
         }
         Ok(())
     }

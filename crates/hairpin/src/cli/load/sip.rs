@@ -176,7 +176,7 @@ pub(crate) struct Who {
     /// Answer the last challenge again with each request, its count rising, until there is another; else each request is challenged
     #[arg(long, requires = "user")]
     pub(crate) reuse_nonce: bool,
-    /// Another server for what URI refuses with a 503 or does not answer (repeatable; HOST[:PORT], same transport)
+    /// Another server for what URI refuses with a 503 or does not answer (repeatable; HOST or HOST:PORT, same transport)
     #[arg(long, value_name = "HOST[:PORT]")]
     pub(crate) fail_over: Vec<String>,
     /// Heed Retry-After, and go on to --fail-over after a 503; each socket or connection is a client [default: on; with --sweep off]
