@@ -11,7 +11,7 @@
 //! ask another thread, it accepts the request, asks, and responds in [`TransactionUser::answered`]. Its
 //! [`backlog`](TransactionUser::backlog) counts the requests that the other thread has not begun, for admission control.
 //!
-//! **The rules for the embedder.** It gives every [`Received`](crate::engine::Received) and [`Event`](crate::engine::Event) to its TU, with
+//! **The rules for the embedder.** It gives every [`Received`](crate::engine::Received) and [`Event`] to its TU, with
 //! [`dispatch_event`] and [`dispatch_told`]. It calls [`TransactionUser::handle_timeout`] in time. After each of these calls it drains the
 //! engine's outputs and the dispatcher's [`poll_told`](Dispatcher::poll_told).
 //!
