@@ -25,12 +25,9 @@ struct Target {
 /// Takes the steps; whatever they are, the timers alive are the transactions alive, and in the end nothing is left.
 pub fn engine(input: &[u8]) {
     let mut config = Config::new(0, HashKey::new([7; 16]));
-    config.sent_by.push(SentBy {
-        listener: ListenerKey(0),
-        carrier: Carrier::Udp,
-        host: "192.0.2.1".into(),
-        port: 5060,
-    });
+    config
+        .sent_by
+        .push(SentBy::new(ListenerKey(0), Carrier::Udp, "192.0.2.1", 5060));
     let mut target = Target {
         engine: Engine::new(config, 1),
         now: Mono(1_000_000_000),

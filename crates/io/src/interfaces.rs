@@ -63,6 +63,16 @@ pub fn default_source_v6() -> Option<Ipv6Addr> {
     }
 }
 
+/// The address that packets to this one would leave from; `None` without a route. An address of this machine is its own source. Sends
+/// nothing.
+#[must_use]
+pub fn source_to(remote: IpAddr) -> Option<IpAddr> {
+    match remote {
+        IpAddr::V4(_) => source_towards(remote, Ipv4Addr::UNSPECIFIED.into()),
+        IpAddr::V6(_) => source_towards(remote, Ipv6Addr::UNSPECIFIED.into()),
+    }
+}
+
 /// A root name server: an address that only a default route leads to. Nothing is sent there.
 const FAR_V4: Ipv4Addr = Ipv4Addr::new(198, 41, 0, 4);
 const FAR_V6: Ipv6Addr = Ipv6Addr::new(0x2001, 0x503, 0xba3e, 0, 0, 0, 2, 0x30);
@@ -98,5 +108,12 @@ mod tests {
         if let Some(ip) = default_source_v6() {
             assert!(all.iter().any(|a| a.ip == ip && a.up));
         }
+        for ip in all.iter().filter(|a| a.up).map(|a| a.ip) {
+            // A link-local address has no route without its interface.
+            let source = source_to(ip);
+            assert!(source.is_none() || source == Some(ip), "{ip}: {source:?}");
+        }
+        let loopback = IpAddr::from([127, 0, 0, 1]);
+        assert_eq!(source_to(loopback), Some(loopback));
     }
 }

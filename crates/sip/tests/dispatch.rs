@@ -57,12 +57,7 @@ impl World {
         of_engine.overload_control = false;
         let carriers = [Carrier::Udp, Carrier::Tcp];
         of_engine.sent_by = carriers
-            .map(|carrier| engine::SentBy {
-                listener: ListenerKey(0),
-                carrier,
-                host: "192.0.2.1".into(),
-                port: 5060,
-            })
+            .map(|carrier| engine::SentBy::new(ListenerKey(0), carrier, "192.0.2.1", 5060))
             .to_vec();
         let sources = carriers.map(|carrier| Source {
             listener: ListenerKey(0),

@@ -37,12 +37,12 @@ fn flow(carrier: Carrier) -> Flow {
 fn engine(carrier: Carrier) -> Engine {
     let mut config = engine::Config::new(0, key());
     config.redirects_responses = true;
-    config.sent_by = vec![SentBy {
-        listener: ListenerKey(0),
+    config.sent_by = vec![SentBy::new(
+        ListenerKey(0),
         carrier,
-        host: "192.0.2.1".into(),
-        port: carrier.default_port(),
-    }];
+        "192.0.2.1",
+        carrier.default_port(),
+    )];
     let mut engine = Engine::new(config, 1);
     engine.accepted(NOW.mono, &flow(carrier));
     engine

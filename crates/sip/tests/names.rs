@@ -40,12 +40,7 @@ fn engine() -> Engine {
         (ListenerKey(0), Carrier::Udp, 5060),
         (TLS, Carrier::Tls, 5061),
     ]
-    .map(|(listener, carrier, port)| SentBy {
-        listener,
-        carrier,
-        host: "192.0.2.1".into(),
-        port,
-    })
+    .map(|(listener, carrier, port)| SentBy::new(listener, carrier, "192.0.2.1", port))
     .to_vec();
     Engine::new(config, 1)
 }

@@ -29,6 +29,7 @@ mod schema;
 mod semantics;
 mod setting;
 mod sip;
+mod sip_advertise;
 mod sip_domains;
 mod sip_tls;
 mod sip_trunks;

@@ -179,7 +179,7 @@ impl FromText for ExternalAddress {
 }
 
 /// Whether it can be a name of a host, and is no address: its last label has a letter.
-fn is_dns_name(text: &str) -> bool {
+pub(super) fn is_dns_name(text: &str) -> bool {
     let is_label = |label: &str| {
         let is_part = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'-' || byte == b'_';
         (1..=63).contains(&label.len()) && label.bytes().all(is_part)

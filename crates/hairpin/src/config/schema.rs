@@ -24,6 +24,7 @@ use super::setting::{
     Steering, Workers,
 };
 use super::sip::{Algorithms, Origin, WebSocketPath};
+use super::sip_advertise::Advertise;
 use super::sip_domains;
 use super::sip_tls::{ClientCertificates, RootFile};
 use super::sip_trunks;
@@ -306,6 +307,10 @@ pub(crate) struct Settings {
     pub(crate) sip_listen_ws: Entry<List<SocketAddr>>,
     /// `sip.listen_wss`
     pub(crate) sip_listen_wss: Entry<List<SocketAddr>>,
+    /// `sip.advertise`
+    pub(crate) sip_advertise: Entry<List<Advertise>>,
+    /// `sip.local_networks`
+    pub(crate) sip_local_networks: Entry<List<Network>>,
     /// `sip.ws_paths`
     pub(crate) sip_ws_paths: Entry<List<WebSocketPath>>,
     /// `sip.ws_origins`
@@ -586,6 +591,8 @@ pub(crate) const KEYS: &[Key] = &[
     Key::new("sip", "listen_tls", |s| &mut s.sip_listen_tls).at_start(),
     Key::new("sip", "listen_ws", |s| &mut s.sip_listen_ws).at_start(),
     Key::new("sip", "listen_wss", |s| &mut s.sip_listen_wss).at_start(),
+    Key::new("sip", "advertise", |s| &mut s.sip_advertise).at_start(),
+    Key::new("sip", "local_networks", |s| &mut s.sip_local_networks).at_start(),
     Key::new("sip", "ws_paths", |s| &mut s.sip_ws_paths),
     Key::new("sip", "ws_origins", |s| &mut s.sip_ws_origins),
     Key::new("sip", "client_certificates", |s| {

@@ -10,12 +10,13 @@ use super::network::PeerRule;
 use super::node::Node;
 use super::schema::{Entry, Settings};
 use super::setting::{FromText, List, Mistake, Setting, one_of};
+use super::sip_advertise;
 use super::sip_domains;
 use super::sip_tls::{self, ClientCertificates, RootFile};
 use super::sip_trunks;
 use super::source::Located;
 use server::certificates::CertificateFiles;
-use server::sip::{DigestAlgorithm, Domain, RegistrarConfig, Trunk};
+use server::sip::{Advertised, DigestAlgorithm, Domain, RegistrarConfig, Trunk};
 
 /// What was read from `[sip]`.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -28,6 +29,10 @@ pub(crate) struct Sip {
     pub(crate) listen_ws: Vec<SocketAddr>,
     /// Addresses served over WebSocket and TLS.
     pub(crate) listen_wss: Vec<SocketAddr>,
+    /// What listeners are called outside.
+    pub(crate) advertise: Vec<Advertised>,
+    /// Where they are called by their addresses all the same.
+    pub(crate) local_networks: Vec<ipnet::IpNet>,
     /// Where a WebSocket is served; nothing: at any path.
     pub(crate) ws_paths: Vec<String>,
     /// Whose pages may open a WebSocket; nothing: all.
@@ -101,6 +106,14 @@ pub(super) fn resolve(settings: &Settings) -> Option<Sip> {
         listen_tls: values(s.sip_listen_tls?.value),
         listen_ws: values(s.sip_listen_ws?.value),
         listen_wss: values(s.sip_listen_wss?.value),
+        advertise: values(s.sip_advertise?.value)
+            .into_iter()
+            .map(|advertise| advertise.0)
+            .collect(),
+        local_networks: values(s.sip_local_networks?.value)
+            .into_iter()
+            .map(|network| network.0)
+            .collect(),
         ws_paths: values(s.sip_ws_paths?.value)
             .into_iter()
             .map(|path| path.0)
@@ -249,6 +262,7 @@ pub(super) fn check(settings: &Settings, report: &mut Report) {
     streams_do_not_clash(settings, report);
     tls_has_a_certificate(settings, report);
     sip_tls::check(settings, report);
+    sip_advertise::check(settings, &all_listeners(settings), report);
     sip_domains::check(settings, report);
     sip_trunks::check(settings, report);
     something_listens(settings, report);
@@ -285,6 +299,11 @@ fn stream_lists(settings: &Settings) -> [&Entry<List<SocketAddr>>; 3] {
 fn stream_listeners(settings: &Settings) -> impl Iterator<Item = &Located<SocketAddr>> {
     let lists = stream_lists(settings).into_iter().flatten();
     lists.flat_map(|list| &list.value)
+}
+
+fn all_listeners(settings: &Settings) -> Vec<SocketAddr> {
+    let all = listeners(settings).iter().chain(stream_listeners(settings));
+    all.map(|listener| listener.value).collect()
 }
 
 fn is_on(entry: &Entry<bool>) -> Option<&Located<bool>> {

@@ -64,6 +64,8 @@ pub(crate) enum Kind {
     Bytes(ConnectionKey),
     /// A connection of the sender is gone.
     Gone(ConnectionKey),
+    /// The other side of a connection of the sender sends nothing more.
+    HalfClosed(ConnectionKey),
     /// The beginning of a request that could not be delivered.
     Unreachable,
 }
@@ -92,7 +94,7 @@ impl SipBatch {
         let before = self.messages;
         self.items.retain(|item| match item.kind {
             Kind::Message { flow, .. } => flow.connection.is_some(),
-            Kind::Bytes(_) | Kind::Gone(_) | Kind::Names(_) => true,
+            Kind::Bytes(_) | Kind::Gone(_) | Kind::HalfClosed(_) | Kind::Names(_) => true,
             Kind::Unreachable => false,
         });
         let is_message = |item: &&Item| matches!(item.kind, Kind::Message { .. });
@@ -274,6 +276,15 @@ impl Balance {
         }
     }
 
+    /// Tells all other workers that the other side of a connection of this one sends nothing more.
+    pub(super) fn tell_all_half_closed(&mut self, key: ConnectionKey, counters: &mut SipCounters) {
+        for worker in 0..u16::try_from(self.open.len()).unwrap_or(u16::MAX) {
+            if worker != self.number {
+                self.put(worker, Kind::HalfClosed(key), &[], counters);
+            }
+        }
+    }
+
     /// Tells a worker that a connection of this one is gone.
     pub(super) fn tell_gone(
         &mut self,
@@ -437,8 +448,8 @@ impl Balance {
                     }
                     Kind::Message { .. } => counters.mailbox_full += 1,
                     Kind::Bytes(_) | Kind::Gone(_) => counters.unsent += 1,
-                    // They are sent again.
-                    Kind::Unreachable | Kind::Names(_) => {}
+                    // They are sent again, or nothing is lost: responses find the connection all the same.
+                    Kind::Unreachable | Kind::Names(_) | Kind::HalfClosed(_) => {}
                 }
             }
             self.put_back(batch);

@@ -67,6 +67,8 @@ pub(crate) struct Connection {
     pub(crate) connecting: Option<ConnectKey>,
     /// TCP is connected.
     pub(crate) is_established: bool,
+    /// The other side sends nothing more.
+    pub(crate) ended: Option<Ended>,
     /// It is on the list of those with something to write.
     pub(crate) dirty: bool,
     /// What the poller watches for beyond reading.
@@ -75,9 +77,20 @@ pub(crate) struct Connection {
     pub(crate) armed: Mono,
 }
 
+/// The state of a connection whose other side has shut down its sending side.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Ended {
+    /// When the connection is closed, whatever is missing.
+    pub(crate) until: Mono,
+    /// All responses have come: it is closed when they are written.
+    pub(crate) has_all: bool,
+}
+
 /// What the poller is asked to report.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Watching {
+    /// Nothing but errors.
+    Nothing,
     Read,
     Write,
     Both,
@@ -119,6 +132,7 @@ impl Connection {
             proven: false,
             connecting: None,
             is_established: true,
+            ended: None,
             dirty: false,
             watching: Watching::Read,
             armed: Mono::NEVER,
@@ -127,6 +141,9 @@ impl Connection {
 
     /// When it is to be closed unless something happens.
     pub(crate) fn deadline(&self, settings: &SipSettings) -> Mono {
+        if let Some(ended) = self.ended {
+            return ended.until;
+        }
         match self.begun {
             Some(begun) => begun.plus(settings.message_deadline),
             None => self.heard.plus(settings.idle),
@@ -310,6 +327,12 @@ impl Connection {
         // What waits for the other side's part of a handshake is not written however much room there is.
         let is_held = self.ciphertext.is_empty() && self.layers.is_handshaking();
         let writes = !self.is_established || (self.waiting() > 0 && !is_held);
+        if self.ended.is_some() {
+            return match writes {
+                true => Watching::Write,
+                false => Watching::Nothing,
+            };
+        }
         match (writes, self.is_clogged()) {
             (false, _) => Watching::Read,
             (true, true) => Watching::Write,

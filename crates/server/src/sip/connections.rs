@@ -322,6 +322,8 @@ impl Connections {
             return;
         };
         let code = match reason {
+            // It still reads.
+            Reason::Peer if connection.ended.is_some() => Some(CloseCode::GoingAway),
             Reason::Peer | Reason::Unread => None,
             Reason::Idle | Reason::Evicted | Reason::Drained | Reason::SourceLimit => {
                 Some(CloseCode::GoingAway)
@@ -356,6 +358,24 @@ impl Connections {
             Reason::SourceLimit => &mut counters.closed_source_limit,
         };
         *count += 1;
+    }
+
+    /// Closes a connection as soon as everything is written, if its other side sends nothing more; else at once, as nothing has used it for
+    /// long.
+    pub(crate) fn finish(&mut self, slot: Slot, counters: &mut SipCounters) {
+        let Some(connection) = self.get(slot) else {
+            return;
+        };
+        let is_shared = connection.is_shared;
+        match &mut connection.ended {
+            None => self.close(slot, Reason::Idle, counters),
+            // Other workers may have responses for it.
+            Some(_) if is_shared => {}
+            Some(ended) => {
+                ended.has_all = true;
+                self.mark(slot);
+            }
+        }
     }
 
     /// Memory for the beginning of a message.
@@ -442,8 +462,13 @@ impl Connections {
             .get(slot)
             .map(|connection| connection.write(&mut scratch, &mut spare));
         (self.chunks, self.scratch) = (spare, scratch);
+        let is_done = |connection: &Connection| {
+            connection.ended.is_some_and(|ended| ended.has_all) && connection.waiting() == 0
+        };
+        let is_over = self.get(slot).is_some_and(|connection| is_done(connection));
         match written {
             Some(Written::Broken) => self.close(slot, Reason::Peer, counters),
+            Some(Written::All) if is_over => self.close(slot, Reason::Peer, counters),
             Some(Written::All | Written::Some) => self.watch(slot, poller),
             None => {}
         }
@@ -458,6 +483,7 @@ impl Connections {
             return;
         }
         let interest = match wants {
+            Watching::Nothing => Interest::Nothing,
             Watching::Read => Interest::Read,
             Watching::Write => Interest::Write,
             Watching::Both => Interest::ReadWrite,
@@ -528,6 +554,7 @@ impl Connections {
         }
         let reason = match (connection.begun, connection.waiting()) {
             (_, 1..) => Reason::Unread,
+            _ if connection.ended.is_some() => Reason::Peer,
             (Some(_), _) => Reason::Slow,
             (None, _) => Reason::Idle,
         };

@@ -1,6 +1,7 @@
 //! A message from its bytes to its answer: the engine says what it is, the rules whether it is fit, the user what to say.
 
 use super::admission_filter::AdmissionFilter;
+use super::advertise::{signatures, source_address};
 use super::balance::{Balance, Kind, SipBatch};
 use super::congestion::{Congestion, Fate};
 use super::connections::Gone;
@@ -16,7 +17,7 @@ use super::user::User;
 use super::{Secrets, stun};
 use crate::worker::{Mailboxes, now};
 use sip::build::{Stamp, Tag};
-use sip::engine::{Ack, Config, Engine, NewRequest, Output, Received, SendTo, SentBy};
+use sip::engine::{Ack, Config, Engine, NewRequest, Output, Received, SendTo};
 use sip::flow::{Carrier, ConnectionKey, Flow, ListenerKey, PeerName};
 use sip::frame::Packet;
 use sip::header::{Rport, Via};
@@ -93,19 +94,19 @@ impl Endpoint {
         config.maddr_of_peers_only = !settings.domains.is_empty();
         // Kamailio may be the next hop.
         config.offers_rate_control = false;
-        config.sent_by = (0..)
-            .map(ListenerKey)
-            .zip(listeners)
-            .flat_map(|(listener, address)| {
-                [Carrier::Udp, Carrier::Tcp].map(|carrier| sent_by(listener, carrier, *address))
-            })
-            .collect();
+        config.source_address = Some(source_address);
+        for (listener, address) in (0..).map(ListenerKey).zip(listeners) {
+            for carrier in [Carrier::Udp, Carrier::Tcp] {
+                let signatures = signatures(settings, listener, carrier, *address);
+                config.sent_by.extend(signatures);
+            }
+        }
         let addresses_of_streams: Vec<_> = streams.iter().map(|stream| stream.local).collect();
         let streams = (listeners.len() as u16..).map(ListenerKey).zip(streams);
-        let sent_bys = streams
-            .clone()
-            .map(|(listener, stream)| sent_by(listener, stream.carrier, stream.local));
-        config.sent_by.extend(sent_bys);
+        for (listener, stream) in streams.clone() {
+            let signatures = signatures(settings, listener, stream.carrier, stream.local);
+            config.sent_by.extend(signatures);
+        }
         let tls: Vec<_> = streams
             .filter(|(_, stream)| stream.carrier == Carrier::Tls && stream.connect.is_some())
             .map(|(listener, stream)| (listener, stream.local))
@@ -288,6 +289,14 @@ impl Endpoint {
         }
     }
 
+    /// The other side of a connection sends nothing more. Returns whether responses for it are missing.
+    pub(super) fn half_closed(&mut self, key: ConnectionKey, is_shared: bool) -> bool {
+        if is_shared {
+            self.balance.tell_all_half_closed(key, &mut self.counters);
+        }
+        self.engine.half_closed(self.now.mono, key)
+    }
+
     /// A batch of messages begins.
     pub(super) fn begin_batch(&mut self) {
         self.congestion.tu(self.user.backlog(), self.user.begun());
@@ -405,6 +414,10 @@ impl Endpoint {
                 }
                 Kind::Gone(key) => {
                     self.engine.disconnected(self.now.mono, key);
+                    self.drain(outgoing);
+                }
+                Kind::HalfClosed(key) => {
+                    self.engine.half_closed(self.now.mono, key);
                     self.drain(outgoing);
                 }
                 Kind::Unreachable => self.unreachable(bytes, outgoing),
@@ -653,6 +666,8 @@ impl Endpoint {
                         self.engine.connect_failed(now, key);
                     }
                 }
+                // The worker that has the connection closes it.
+                Output::Close(connection) if worker_of(connection) != self.number => {}
                 Output::Close(connection) => outgoing.close(connection, &mut self.counters),
                 Output::Event(event) => {
                     self.with_user(|user, transactions| {
@@ -735,20 +750,6 @@ fn fate_of(received: &Received<'_>) -> Fate {
         Received::Refused(503) => Fate::Refused,
         Received::Dropped(DropReason::Shed) => Fate::Dropped,
         _ => Fate::Served,
-    }
-}
-
-/// How requests from a listener would be signed.
-fn sent_by(listener: ListenerKey, carrier: Carrier, address: SocketAddr) -> SentBy {
-    let host = match address {
-        SocketAddr::V4(v4) => v4.ip().to_string(),
-        SocketAddr::V6(v6) => format!("[{}]", v6.ip()),
-    };
-    SentBy {
-        listener,
-        carrier,
-        host: host.into(),
-        port: address.port(),
     }
 }
 

@@ -1,5 +1,6 @@
 //! The proxy of a worker, and its policy: the domains and trunks, the bindings of the registrar, and the users of the digest.
 
+use super::advertise::{Advertised, source_address};
 use super::challenge::{Gate, Stop};
 use super::outgoing::worker_of;
 use super::registrar::Registrations;
@@ -23,6 +24,8 @@ pub(super) struct Forwarder {
     pub(super) proxy: Proxy,
     listeners: Box<[(ListenerKey, SocketAddr)]>,
     trunks: Vec<IpNet>,
+    /// What the listeners are called outside.
+    advertised: Vec<Advertised>,
     number: u16,
     run: u32,
 }
@@ -40,6 +43,7 @@ impl Forwarder {
             proxy: Proxy::new(config(orders), key, number, run),
             listeners,
             trunks: trunks(orders),
+            advertised: orders.settings.advertise.clone(),
             number,
             run,
         }
@@ -71,6 +75,7 @@ impl Forwarder {
         let policy = ServerPolicy {
             listeners: &self.listeners,
             trunks: &self.trunks,
+            advertised: &self.advertised,
             registrations,
             gate,
             lines,
@@ -100,6 +105,7 @@ fn trunks(orders: &Orders) -> Vec<IpNet> {
 pub(super) struct ServerPolicy<'p> {
     listeners: &'p [(ListenerKey, SocketAddr)],
     trunks: &'p [IpNet],
+    advertised: &'p [Advertised],
     registrations: &'p mut Registrations,
     gate: &'p mut Gate,
     /// Where a challenge is written.
@@ -114,6 +120,16 @@ impl ServerPolicy<'_> {
         self.trunks.iter().any(|network| network.contains(&ip))
     }
 
+    /// Whether a listener is called so outside.
+    fn is_advertised(&self, host: Host<'_>, port: Option<u16>) -> bool {
+        if self.advertised.is_empty() {
+            return false;
+        }
+        let listeners: Vec<SocketAddr> = self.listeners.iter().map(|(_, own)| *own).collect();
+        let mut all = self.advertised.iter();
+        all.any(|advertised| advertised.is(host, port, &listeners))
+    }
+
     /// Whether this server listens on this port; without a port, on a default port of SIP (5060 or 5061).
     fn listens_on(&self, port: Option<u16>, ip: Option<IpAddr>) -> bool {
         let mut own = self.listeners.iter().map(|(_, address)| *address);
@@ -124,7 +140,10 @@ impl ServerPolicy<'_> {
             };
             let is_at = |ip: IpAddr| {
                 let local = self.local.filter(|local| local.port() == own.port());
-                own.ip() == ip || local.is_some_and(|local| local.ip().to_canonical() == ip)
+                own.ip() == ip
+                    || local.is_some_and(|local| local.ip().to_canonical() == ip)
+                    // Another address of this host is its own source.
+                    || own.ip().is_unspecified() && source_address(ip) == Some(ip)
             };
             is_port && ip.is_none_or(is_at)
         })
@@ -143,6 +162,9 @@ impl Routing for ServerPolicy<'_> {
     }
 
     fn is_own(&self, host: Host<'_>, port: Option<u16>) -> bool {
+        if self.is_advertised(host, port) {
+            return true;
+        }
         match host.ip() {
             Some(ip) => self.listens_on(port, Some(ip.to_canonical())),
             // The name of a domain with a port: it is this server if it listens on that port.

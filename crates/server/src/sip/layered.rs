@@ -66,11 +66,16 @@ impl Sip {
             if plain.capacity() <= MOST_PLAIN {
                 self.plain = plain;
             }
-            if result.is_none_or(|is_end| is_end) {
-                let counters = &mut self.endpoint.counters;
-                // What TLS has to say of a failure, too.
-                self.connections.write(slot, poller, counters);
-                self.close(slot, Reason::Peer);
+            let counters = &mut self.endpoint.counters;
+            match result {
+                Some(false) => {}
+                // RFC 8446 §6.1: it ends one direction.
+                Some(true) => self.end_of_stream(slot, poller),
+                None => {
+                    // What TLS has to say of it.
+                    self.connections.write(slot, poller, counters);
+                    self.close(slot, Reason::Peer);
+                }
             }
         }
         self.connections.flush(poller, &mut self.endpoint.counters);

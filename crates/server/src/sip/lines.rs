@@ -1,7 +1,8 @@
 //! What answers have besides what they copy: header lines, and an SDP body.
 
 use sip::build::{BuildError, Builder, Part};
-use sip::flow::{Carrier, Flow};
+use sip::engine::Signature;
+use sip::flow::Carrier;
 use sip::header::Contact;
 use sip::verdict::Rules;
 use sip::{HeaderKind, Message};
@@ -67,15 +68,15 @@ impl Abilities {
     }
 }
 
-/// Contact: this server, as the client reached it; a SIPS URI if it was asked by one (RFC 3261 §12.1.1).
+/// Contact: this server, as it is called where the request came from; a SIPS URI if it was asked by one (RFC 3261 §12.1.1).
 pub(super) fn contact<'b>(
     buffer: &'b mut [u8],
-    flow: &Flow,
+    own: &Signature<'_>,
     is_sips: bool,
 ) -> Result<&'b [u8], BuildError> {
     let mut builder = Builder::fields(buffer);
     // Without a transport it would be UDP for an address (RFC 3263 §4.1), and the ACK would leave the connection.
-    let end = match flow.carrier {
+    let end = match own.carrier {
         Carrier::Udp => &b">"[..],
         // RFC 5630 §3.1.2: SIPS over TCP is TLS.
         Carrier::Tls if is_sips => b";transport=tcp>",
@@ -87,9 +88,9 @@ pub(super) fn contact<'b>(
     let scheme = if is_sips { &b"<sips:"[..] } else { b"<sip:" };
     let parts = [
         Part::Bytes(scheme),
-        Part::Ip(flow.local.ip()),
+        own.host_part(),
         Part::Bytes(b":"),
-        Part::Number(flow.local.port().into()),
+        Part::Number(own.port.into()),
         Part::Bytes(end),
     ];
     builder.header_of(HeaderKind::Contact, &parts);
@@ -99,11 +100,11 @@ pub(super) fn contact<'b>(
 /// What a 2xx to an INVITE has.
 pub(super) fn dialog<'b>(
     buffer: &'b mut [u8],
-    flow: &Flow,
+    own: &Signature<'_>,
     is_sips: bool,
     abilities: &Abilities,
 ) -> Result<&'b [u8], BuildError> {
-    let length = contact(buffer, flow, is_sips)?.len();
+    let length = contact(buffer, own, is_sips)?.len();
     let end = length + abilities.invite.len();
     let room = buffer.get_mut(length..end).ok_or(BuildError::NoRoom)?;
     room.copy_from_slice(&abilities.invite);

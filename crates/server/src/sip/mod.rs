@@ -12,6 +12,7 @@
 //! the worker; a connection has memory of its own only while a message is on its way, or while the other side does not read.
 
 mod admission_filter;
+mod advertise;
 mod balance;
 mod challenge;
 mod congestion;
@@ -20,6 +21,7 @@ mod connections;
 mod counters;
 mod endpoint;
 mod forwarding;
+mod half_closed;
 mod handed_over;
 mod layered;
 mod layers;
@@ -38,6 +40,7 @@ mod stun;
 mod token;
 mod user;
 
+pub use advertise::Advertised;
 pub(crate) use balance::{Commons, SipBatch};
 pub use counters::{DIGEST_OUTCOMES, DNS_OUTCOMES, SIP_CLASSES, SIP_METHODS, SipCounters};
 pub(crate) use listeners::{SipAddresses, SipTls, set_up};

@@ -101,7 +101,7 @@ impl Sip {
     }
 
     /// Runs something that may send, then sends what it queued.
-    fn with_outgoing<T>(
+    pub(super) fn with_outgoing<T>(
         &mut self,
         poller: &Poller,
         run: impl FnOnce(&mut super::Endpoint, &mut Outgoing<'_, '_, '_>) -> T,
@@ -338,7 +338,13 @@ impl Sip {
             let counters = &mut self.endpoint.counters;
             self.connections.write(slot, poller, counters);
         }
-        if event.readable {
+        let connection = self.connections.get(slot);
+        if connection.is_some_and(|connection| connection.ended.is_some()) {
+            // Nothing more is read, and the other side does not read either any more.
+            if event.error || event.closed {
+                self.close(slot, Reason::Peer);
+            }
+        } else if event.readable {
             self.read_connection(slot, poller);
         }
     }
@@ -395,7 +401,7 @@ impl Sip {
         };
         let share = self.share.min(self.scratch.len());
         let read = match connection.stream.read(&mut self.scratch[..share]) {
-            Ok(0) => return self.close(slot, Reason::Peer),
+            Ok(0) => return self.end_of_stream(slot, poller),
             Ok(read) => read,
             Err(error) if error.kind() == ErrorKind::WouldBlock => return,
             Err(_) => return self.close(slot, Reason::Peer),

@@ -1,5 +1,6 @@
 //! What an operator chooses about SIP, beyond where it listens.
 
+use super::advertise::Advertised;
 use crate::policy::PeerRule;
 use ipnet::IpNet;
 use sip::digest::Algorithm;
@@ -22,6 +23,12 @@ pub struct SipSettings {
     pub domains: Vec<Domain>,
     /// Peers that the server knows by their source addresses: they may send to the users of [`SipSettings::domains`], and these to them. Default: none.
     pub trunks: Vec<Trunk>,
+    /// What listeners are called in Via, Record-Route, Path and Contact, the first that fits. Without one, a listener is called by its
+    /// address; one on all addresses, by that which a message came to or leaves from. It cannot change while the server runs.
+    pub advertise: Vec<Advertised>,
+    /// Networks inside: there, listeners are called by their addresses, whatever [`SipSettings::advertise`] says. They cannot change while
+    /// the server runs.
+    pub local_networks: Vec<IpNet>,
     /// Whether the proxy adds Record-Route to requests that begin a dialog (RFC 3261 §16.6). Without it, requests within the dialog do not
     /// reach phones behind a NAT. Default: yes.
     pub record_route: bool,
@@ -85,6 +92,8 @@ impl Default for SipSettings {
             challenge: false,
             domains: Vec::new(),
             trunks: Vec::new(),
+            advertise: Vec::new(),
+            local_networks: Vec::new(),
             record_route: true,
             registrar: RegistrarConfig::default(),
             bindings: 1_000_000,

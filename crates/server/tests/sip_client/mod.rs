@@ -54,6 +54,8 @@ pub(crate) fn status(response: &str) -> u16 {
 /// A client over UDP.
 pub(crate) struct Client {
     socket: UdpSocket,
+    /// Where it sends to, if it takes messages from everywhere.
+    to: Option<SocketAddr>,
 }
 
 impl Client {
@@ -61,7 +63,17 @@ impl Client {
         let socket = UdpSocket::bind("127.0.0.1:0").expect("a socket");
         socket.connect(server).expect("a route");
         socket.set_read_timeout(Some(PATIENCE)).expect("a timeout");
-        Client { socket }
+        Client { socket, to: None }
+    }
+
+    /// One that takes messages from all addresses of the server.
+    pub(crate) fn of_all_addresses(server: SocketAddr) -> Client {
+        let socket = UdpSocket::bind("127.0.0.1:0").expect("a socket");
+        socket.set_read_timeout(Some(PATIENCE)).expect("a timeout");
+        Client {
+            socket,
+            to: Some(server),
+        }
     }
 
     pub(crate) fn local(&self) -> SocketAddr {
@@ -69,7 +81,11 @@ impl Client {
     }
 
     pub(crate) fn send(&self, bytes: &[u8]) {
-        self.socket.send(bytes).expect("sent");
+        match self.to {
+            Some(to) => self.socket.send_to(bytes, to),
+            None => self.socket.send(bytes),
+        }
+        .expect("sent");
     }
 
     pub(crate) fn receive(&self) -> Vec<u8> {

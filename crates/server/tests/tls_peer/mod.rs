@@ -88,6 +88,7 @@ pub(crate) struct Link {
     socket: TcpStream,
     tls: Connection,
     unread: Vec<u8>,
+    has_ended: bool,
 }
 
 impl Link {
@@ -98,6 +99,7 @@ impl Link {
             socket,
             tls,
             unread: Vec::new(),
+            has_ended: false,
         };
         while link.tls.is_handshaking() {
             link.tls.complete_io(&mut link.socket)?;
@@ -131,6 +133,16 @@ impl Link {
         while self.tls.wants_write() {
             self.tls.write_tls(&mut self.socket).expect("sent");
         }
+    }
+
+    /// Says that nothing more comes: close_notify, and the end of the TCP stream.
+    pub(crate) fn stop_sending(&mut self) {
+        self.tls.send_close_notify();
+        while self.tls.wants_write() {
+            self.tls.write_tls(&mut self.socket).expect("sent");
+        }
+        let end = self.socket.shutdown(std::net::Shutdown::Write);
+        end.expect("an open connection");
     }
 
     /// Reads once; `false` at the end.
@@ -168,6 +180,8 @@ impl Link {
             }
             match self.read() {
                 Ok(true) => {}
+                // The last message may have come with the end.
+                Ok(false) if !std::mem::replace(&mut self.has_ended, true) => {}
                 Ok(false) => return None,
                 Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => {
                     panic!("nothing came for {PATIENCE:?}")

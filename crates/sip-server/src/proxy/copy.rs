@@ -150,10 +150,10 @@ impl Proxy {
             reach: target.reach,
             loop_check: Some(base.loop_check),
             flow: flow.map(|flow| flow.flow),
-            from: Some(SendFrom {
+            from: target.from.or(Some(SendFrom {
                 listener: base.from.flow.listener,
                 local: None,
-            }),
+            })),
         };
         let forwarding = Forwarding {
             record_route,
@@ -227,7 +227,7 @@ impl Proxy {
         lines: &mut Vec<u8>,
     ) {
         let from = &base.from.flow;
-        let Some(sent_by) = stack.engine.sent_by(from.listener, from.carrier) else {
+        let Some(signature) = stack.engine.signature(&from.into()) else {
             return;
         };
         let token = match base.is_trunk {
@@ -239,7 +239,7 @@ impl Proxy {
         let mut buffer = [0; 640];
         let mut line = sip::build::Builder::fields(&mut buffer);
         let (kind, is_sips) = (HeaderKind::RecordRoute, starts_with_sips(uri));
-        sip::dispatch::write_route(&mut line, kind, user, is_sips, sent_by, b"");
+        sip::dispatch::write_route(&mut line, kind, user, is_sips, &signature, b"");
         // The buffer holds the longest host.
         lines.extend_from_slice(line.finish_fields().unwrap_or_default());
     }

@@ -4,7 +4,7 @@ use std::cmp::Reverse;
 use std::collections::VecDeque;
 
 use sip::Mono;
-use sip::dispatch::Reach;
+use sip::dispatch::{Reach, SendFrom};
 use sip::uri::Uri;
 
 use super::config::Forking;
@@ -26,6 +26,8 @@ pub(super) struct Target {
     pub(super) flow: Option<FlowId>,
     /// It is reached by that flow or not at all (RFC 5626 §5.3).
     pub(super) only_by_flow: bool,
+    /// The socket and the address of this server that its phone knows, if it is not reached by a flow.
+    pub(super) from: Option<SendFrom>,
     /// How far its request may go.
     pub(super) reach: Reach,
     q: u16,
@@ -43,6 +45,7 @@ impl Target {
             path: Box::default(),
             flow: None,
             only_by_flow: false,
+            from: None,
             reach,
             q: FULL_Q,
             is_binding: false,
@@ -84,6 +87,11 @@ impl Target {
         if is_outbound || !is_datagram || !is_at(&target.uri, &flow) {
             target.flow = Some(flow);
             target.only_by_flow = is_outbound || is_datagram;
+        } else if flow.standing(run) == Standing::Current {
+            target.from = Some(SendFrom {
+                listener: flow.flow.listener,
+                local: Some(flow.flow.local),
+            });
         }
         Some(target)
     }

@@ -72,12 +72,12 @@ pub(crate) struct Node {
 fn engine(index: usize, is_proxy: bool) -> Engine {
     let mut config = Config::new(index as u16, HashKey::new([9 + index as u8; 16]));
     for carrier in [Carrier::Udp, Carrier::Tcp] {
-        config.sent_by.push(SentBy {
-            listener: ListenerKey(0),
+        config.sent_by.push(SentBy::new(
+            ListenerKey(0),
             carrier,
-            host: address(index).ip().to_string().into(),
-            port: 5060,
-        });
+            &address(index).ip().to_string(),
+            5060,
+        ));
     }
     if !is_proxy {
         config.rules.schemes = &["sip", "sips", "tel", "urn"];

@@ -142,12 +142,9 @@ impl Bed {
             Operation::Drop | Operation::Filter => 0,
             _ => config.congestion.refusal_permille,
         };
-        config.sent_by.push(SentBy {
-            listener: ListenerKey(0),
-            carrier: Carrier::Udp,
-            host: "192.0.2.1".into(),
-            port: 5060,
-        });
+        config
+            .sent_by
+            .push(SentBy::new(ListenerKey(0), Carrier::Udp, "192.0.2.1", 5060));
         let mut bed = Bed {
             operation,
             engine: Engine::new(config, 1),

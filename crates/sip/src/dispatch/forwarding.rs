@@ -5,7 +5,7 @@ use super::requests::Request;
 use super::{DispatchError, Dispatcher, Order, RequestKey};
 use crate::Mono;
 use crate::build::{BuildError, Builder, Part};
-use crate::engine::{ClientKey, Engine, Outgoing, RequestError, SentBy};
+use crate::engine::{ClientKey, Engine, Outgoing, RequestError, Signature};
 use crate::flow::{Carrier, Destination, ListenerKey};
 use crate::header::HeaderKind;
 
@@ -58,17 +58,17 @@ impl KeptRoute {
     }
 }
 
-/// Writes `<sip:user@host:port;transport=tcp;lr>` as a header field of this kind, Record-Route or Path, for this socket. `params` are
+/// Writes `<sip:user@host:port;transport=tcp;lr>` as a header field of this kind, Record-Route or Path, for this hop. `params` are
 /// further parameters of the URI, each with its semicolon.
 pub fn write_route(
     line: &mut Builder<'_>,
     kind: HeaderKind,
     user: &[u8],
     is_sips: bool,
-    sent_by: &SentBy,
+    signature: &Signature<'_>,
     params: &[u8],
 ) {
-    let transport: &[u8] = match (sent_by.carrier, is_sips) {
+    let transport: &[u8] = match (signature.carrier, is_sips) {
         (Carrier::Udp, _) | (Carrier::Tls, true) => b"",
         (Carrier::Tcp, _) => b";transport=tcp",
         (Carrier::Tls, false) => b";transport=tls",
@@ -81,9 +81,9 @@ pub fn write_route(
             Part::Bytes(if is_sips { b"<sips:" } else { b"<sip:" }),
             Part::Bytes(user),
             Part::Bytes(b"@"),
-            Part::Bytes(sent_by.host.as_bytes()),
+            signature.host_part(),
             Part::Bytes(b":"),
-            Part::Number(sent_by.port.into()),
+            Part::Number(signature.port.into()),
             Part::Bytes(transport),
             Part::Bytes(b";lr"),
             Part::Bytes(params),
@@ -161,13 +161,14 @@ impl Request {
         let Some(route) = route.filter(|route| route.unless != leaves_by) else {
             return Ok(&[]);
         };
-        // Without a sent-by the engine refuses the request.
-        let Some(sent_by) = engine.sent_by(to.listener, to.carrier) else {
+        // Without a signature the engine refuses the request.
+        let Some(signature) = engine.signature(&to.into()) else {
             return Ok(&[]);
         };
         let mut line = Builder::fields(buffer);
         let (user, is_sips) = (&route.user, route.is_sips);
-        write_route(&mut line, route.kind, user, is_sips, sent_by, route.params);
+        let params = route.params;
+        write_route(&mut line, route.kind, user, is_sips, &signature, params);
         line.finish_fields()
     }
 }

@@ -27,12 +27,7 @@
 //!
 //! let key = HashKey::new([7; 16]);
 //! let mut config = engine::Config::new(0, key);
-//! config.sent_by = vec![engine::SentBy {
-//!     listener: ListenerKey(0),
-//!     carrier: Carrier::Udp,
-//!     host: "192.0.2.1".into(),
-//!     port: 5060,
-//! }];
+//! config.sent_by = vec![engine::SentBy::new(ListenerKey(0), Carrier::Udp, "192.0.2.1", 5060)];
 //! let mut engine = Engine::new(config, 1);
 //! let udp = Source { listener: ListenerKey(0), carrier: Carrier::Udp, is_v4: true };
 //! let mut dispatcher = Dispatcher::new(Config::new(vec![udp]), key, 1);

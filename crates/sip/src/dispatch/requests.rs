@@ -148,7 +148,7 @@ impl Dispatcher {
             return false;
         };
         let mut to = Destination::new(flow.carrier, flow.remote, flow.listener);
-        to.local = flow.connection.is_none().then_some(flow.local);
+        to.local = Some(flow.local);
         let out = Outgoing {
             to,
             connection: flow.connection,

@@ -116,9 +116,9 @@ impl Engine {
     pub(super) fn choose_carrier(&self, out: &Outgoing<'_>) -> (Destination, bool) {
         let mut to = out.to.clone();
         let size: usize = out.pieces.iter().map(|piece| piece.len()).sum();
-        let tcp = self.config.sent_by(to.listener, Carrier::Tcp);
+        let has_tcp = self.config.has_carrier(to.listener, Carrier::Tcp);
+        let has_tcp = has_tcp && self.config.large_over_tcp;
         // Our Via is part of the message.
-        let has_tcp = tcp.is_some() && self.config.large_over_tcp;
         let is_large = wants_stream(to.carrier, size + VIA_LEN, self.config.path_mtu);
         if is_large && has_tcp && out.connection.is_none() {
             to.carrier = Carrier::Tcp;
@@ -144,8 +144,8 @@ impl Engine {
         to: &Destination,
         key: ClientKey,
     ) -> Result<usize, RequestError> {
-        let sent_by = self.config.sent_by(to.listener, to.carrier);
-        let sent_by = sent_by.ok_or(RequestError::NoSentBy)?;
+        let signature = self.config.signature(&to.into());
+        let signature = signature.ok_or(RequestError::NoSentBy)?;
         let branch = self.codec.write(Branch {
             worker: self.config.worker,
             slot: key.slot,
@@ -153,7 +153,7 @@ impl Engine {
         });
         let oc = self.config.overload_offer();
         let branch = (&branch, out.loop_check);
-        let built = compose::request(&mut self.scratch, out.pieces, sent_by, branch, oc);
+        let built = compose::request(&mut self.scratch, out.pieces, &signature, branch, oc);
         let length = built.map_err(|_| RequestError::Malformed)?.len();
         if length > store::LONGEST {
             return Err(RequestError::Malformed);

@@ -1,9 +1,9 @@
 //! The messages that the engine makes itself: responses from requests, ACK and CANCEL from INVITEs, and the Via on top of
 //! requests.
 
-use super::config::SentBy;
 use super::received::NewRequest;
 use super::reply::{Content, Reply};
+use super::sent_by::Signature;
 use crate::branch::{BRANCH_LEN, LoopCheck};
 use crate::build::{Answerable, BuildError, Builder, Part, Stamp};
 use crate::congestion::{OcReply, is_oc_parameter};
@@ -205,7 +205,7 @@ fn hop_by_hop<'b>(
 pub(super) fn request<'b>(
     buffer: &'b mut [u8],
     pieces: &[&[u8]],
-    sent_by: &SentBy,
+    signature: &Signature<'_>,
     branch: (&[u8; BRANCH_LEN], Option<LoopCheck>),
     overload_offer: &[u8],
 ) -> Result<&'b [u8], BuildError> {
@@ -217,7 +217,7 @@ pub(super) fn request<'b>(
                 waits = false;
                 let (line, rest) = piece.split_at(end + 1);
                 builder.raw(line);
-                write_via(&mut builder, sent_by, branch, overload_offer);
+                write_via(&mut builder, signature, branch, overload_offer);
                 builder.raw(rest);
             }
             None => {
@@ -233,15 +233,14 @@ pub(super) fn request<'b>(
 
 fn write_via(
     builder: &mut Builder<'_>,
-    sent_by: &SentBy,
+    signature: &Signature<'_>,
     (first, second): (&[u8; BRANCH_LEN], Option<LoopCheck>),
     overload_offer: &[u8],
 ) {
-    let name = sent_by.carrier.via_name().as_bytes();
+    let name = signature.carrier.via_name().as_bytes();
     builder.raw(b"Via: SIP/2.0/").raw(name).raw(b" ");
-    builder.raw(sent_by.host.as_bytes()).raw(b":");
-    let mut digits = [0; 10];
-    builder.raw(crate::build::decimal(sent_by.port.into(), &mut digits));
+    builder.part(signature.host_part()).raw(b":");
+    builder.part(Part::Number(signature.port.into()));
     builder.raw(b";rport;branch=").raw(first);
     if let Some(second) = second {
         builder.raw(&second.text());

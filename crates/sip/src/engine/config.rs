@@ -2,31 +2,13 @@
 
 use std::time::Duration;
 
+use super::sent_by::{Hop, SentBy, Signature, SourceAddress, signature};
 use crate::congestion;
 use crate::flow::{Carrier, ListenerKey};
 use crate::message::Limits;
 use crate::timer::Timers;
 use crate::verdict::Rules;
 use crate::{HashKey, Host};
-
-/// What stands in the Via of requests sent from a listener (RFC 3261 §18.1.1).
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct SentBy {
-    /// The listener.
-    pub listener: ListenerKey,
-    /// The transport; a listener may have UDP and TCP.
-    pub carrier: Carrier,
-    /// The name or address, an IPv6 address in brackets.
-    pub host: Box<str>,
-    /// The port.
-    pub port: u16,
-}
-
-impl SentBy {
-    pub(super) fn is(&self, host: Host<'_>, port: u16) -> bool {
-        self.port == port && Host::new(self.host.as_bytes()).is_some_and(|ours| ours == host)
-    }
-}
 
 /// The configuration of an engine. Limits are per engine, so per worker.
 #[derive(Clone, Debug)]
@@ -52,6 +34,9 @@ pub struct Config {
     pub offers_rate_control: bool,
     /// How requests are signed.
     pub sent_by: Vec<SentBy>,
+    /// Asked for a listener on all addresses, if a request does not say which of them it leaves from. Without it such a request
+    /// fails.
+    pub source_address: Option<SourceAddress>,
     /// The path's MTU where it is known: larger requests, but for 200 bytes, go over TCP (RFC 3261 §18.1.1).
     pub path_mtu: Option<usize>,
     /// Whether a request too large for UDP may go over TCP from the same listener.
@@ -86,6 +71,7 @@ impl Config {
             overload_control: true,
             offers_rate_control: true,
             sent_by: Vec::new(),
+            source_address: None,
             path_mtu: None,
             large_over_tcp: true,
             most_servers: 4_000_000,
@@ -105,9 +91,15 @@ impl Config {
         }
     }
 
-    pub(super) fn sent_by(&self, listener: ListenerKey, carrier: Carrier) -> Option<&SentBy> {
+    /// What this server calls itself on a hop.
+    pub(super) fn signature(&self, hop: &Hop) -> Option<Signature<'_>> {
+        signature(&self.sent_by, hop, self.source_address)
+    }
+
+    /// Whether a listener has this transport.
+    pub(super) fn has_carrier(&self, listener: ListenerKey, carrier: Carrier) -> bool {
         let mut all = self.sent_by.iter();
-        all.find(|sent_by| sent_by.listener == listener && sent_by.carrier == carrier)
+        all.any(|sent_by| sent_by.listener == listener && sent_by.carrier == carrier)
     }
 
     /// RFC 3261 §18.1.2: whether a response's topmost Via is one of ours.

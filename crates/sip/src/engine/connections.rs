@@ -64,6 +64,10 @@ struct Connection {
     ours: bool,
     /// The slot of the newest client transaction whose request went over it; the others are a list behind it.
     newest: Option<u32>,
+    /// Requests that came by it and have no final response yet.
+    unanswered: u32,
+    /// The other end sends nothing more: the connection takes responses alone.
+    is_half_closed: bool,
     used_at: Mono,
 }
 
@@ -116,8 +120,46 @@ impl Connections {
         self.open.len()
     }
 
+    /// Whether a request can go by it and get a response.
     pub(super) fn is_open(&self, key: ConnectionKey) -> bool {
+        let connection = self.open.get(&key);
+        connection.is_some_and(|connection| !connection.is_half_closed)
+    }
+
+    /// Whether a response can go by it.
+    pub(super) fn is_writable(&self, key: ConnectionKey) -> bool {
         self.open.contains_key(&key)
+    }
+
+    /// A request that came by it is answered later.
+    pub(super) fn add_unanswered(&mut self, key: ConnectionKey) {
+        if let Some(connection) = self.open.get_mut(&key) {
+            connection.unanswered += 1;
+        }
+    }
+
+    /// A request that came by it has its final response, or will have none. Returns whether nothing more is to be done on the
+    /// connection: its other end sends nothing more, and this was the last.
+    pub(super) fn remove_unanswered(&mut self, key: ConnectionKey) -> bool {
+        let Some(connection) = self.open.get_mut(&key) else {
+            return false;
+        };
+        // The connection may have become known, from another worker, when the request was here already.
+        connection.unanswered = connection.unanswered.saturating_sub(1);
+        connection.is_half_closed && connection.unanswered == 0
+    }
+
+    /// The other end sends nothing more. Returns how many responses it still waits for, and the slot of the newest client transaction
+    /// whose request went over it.
+    pub(super) fn half_close(&mut self, key: ConnectionKey) -> (u32, Option<u32>) {
+        let Some(connection) = self.open.get_mut(&key) else {
+            return (0, None);
+        };
+        connection.is_half_closed = true;
+        let unanswered = connection.unanswered;
+        let newest = connection.newest;
+        self.forget_addresses(key);
+        (unanswered, newest)
     }
 
     /// A connection came to be; `opened_for` if it was we who opened it.
@@ -132,6 +174,8 @@ impl Connections {
             client: None,
             ours,
             newest: None,
+            unanswered: 0,
+            is_half_closed: false,
             used_at: now,
         };
         if self.open.insert(key, connection).is_none() {
@@ -188,16 +232,26 @@ impl Connections {
 
     /// Forgets a connection. Returns the slot of the newest client transaction whose request went over it.
     pub(super) fn remove(&mut self, key: ConnectionKey) -> Option<u32> {
+        self.forget_addresses(key);
         let connection = self.open.remove(&key)?;
         self.ours -= usize::from(connection.ours);
-        let aliases = connection.client.map(|client| client.aliases);
-        let own = (connection.carrier, connection.remote, connection.name);
+        connection.newest
+    }
+
+    /// Requests do not find the connection by an address any more.
+    fn forget_addresses(&mut self, key: ConnectionKey) {
+        let Some(connection) = self.open.get_mut(&key) else {
+            return;
+        };
+        let client = connection.client.as_mut();
+        let aliases = client.map(|client| std::mem::take(&mut client.aliases));
+        let (carrier, remote) = (connection.carrier, connection.remote);
+        let own = (carrier, remote, connection.name.clone());
         for remote in aliases.into_iter().flatten().chain([own]) {
             if self.by_remote.get(&remote) == Some(&key) {
                 self.by_remote.remove(&remote);
             }
         }
-        connection.newest
     }
 
     /// The client transaction in this slot uses the connection. Returns the slot of the one before it.

@@ -63,6 +63,7 @@ mod related;
 mod reply;
 mod response;
 mod room;
+mod sent_by;
 mod server;
 mod servers;
 pub(crate) mod slab;
@@ -91,12 +92,13 @@ use servers::Servers;
 use store::Store;
 
 pub use client::Outgoing;
-pub use config::{Config, SentBy};
+pub use config::Config;
 pub use error::{AcceptError, DropReason, RequestError, RespondError};
 pub use key::{ClientKey, ConnectKey, ServerKey, TransactionId};
 pub use output::{ClientFailure, Event, Mark, Origin, Output, SendTo, ServerFailure};
 pub use received::{Ack, NewRequest, Received};
 pub use reply::Reply;
+pub use sent_by::{Hop, SentBy, SentByHost, Signature, SignatureHost, SourceAddress};
 pub use stats::Stats;
 
 /// Timers fired per [`Engine::handle_timeout`]: the worker looks at its sockets in between.
@@ -216,7 +218,7 @@ impl Engine {
     /// A connection of another worker has brought a message that was handed over: answers go by it, and requests to its other
     /// end, until [`Engine::disconnected`].
     pub fn adopt(&mut self, now: Mono, flow: &Flow) {
-        let known = |connection| self.connections.is_open(connection);
+        let known = |connection| self.connections.is_writable(connection);
         if !flow.connection.is_some_and(known) {
             self.connections.add(now, flow, None);
         }
@@ -291,7 +293,18 @@ impl Engine {
         }
     }
 
-    /// Whether a connection is open, as far as is known here.
+    /// The other end of a connection has shut down its sending side, and still reads. Requests that went over it get no response any more,
+    /// so they have failed. Requests that came by it get their responses: [`Output::Close`] says when the last one is sent. Returns
+    /// whether there are any.
+    pub fn half_closed(&mut self, now: Mono, connection: ConnectionKey) -> bool {
+        let (unanswered, newest) = self.connections.half_close(connection);
+        for key in self.clients_from(newest) {
+            self.client_transport_failed(now, key);
+        }
+        unanswered > 0
+    }
+
+    /// Whether a request can go by a connection and get a response, as far as is known here.
     #[must_use]
     pub fn is_open(&self, connection: ConnectionKey) -> bool {
         self.connections.is_open(connection)

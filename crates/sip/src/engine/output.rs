@@ -184,7 +184,8 @@ pub enum Output<'a> {
         /// The response.
         bytes: &'a [u8],
     },
-    /// Close a connection: nothing has used it for long.
+    /// Close a connection when everything is written: nothing has used it for long, or its other end sends nothing more and has all its
+    /// responses.
     Close(ConnectionKey),
     /// Tell the TU.
     Event(Event),

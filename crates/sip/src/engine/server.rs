@@ -5,14 +5,14 @@ use std::net::SocketAddr;
 use super::compose::{self, Layout};
 use super::error::{AcceptError, RespondError};
 use super::key::{RelatedKey, ServerKey, answered_at_once};
-use super::output::{Event, Mark, Origin, SendTo, ServerFailure};
+use super::output::{Event, Mark, Origin, Output, SendTo, ServerFailure};
 use super::received::{Ack, NewRequest, Received, reply_address};
 use super::reply::{Content, Reply};
 use super::servers::{Machine, Server};
 use super::store::Cell;
 use super::{Engine, connections::Waiting};
 use crate::branch::{Branch, TAG_LEN};
-use crate::flow::{Destination, Flow};
+use crate::flow::{ConnectionKey, Destination, Flow};
 use crate::header::Via;
 use crate::message::{Limits, Message};
 use crate::transaction::{Sending, Step, Telling};
@@ -162,6 +162,9 @@ impl Engine {
                 if let Some(server) = self.servers.slab.get(key.slot, key.generation) {
                     server.request = Some(kept);
                     server.layout = layout;
+                }
+                if let Some(connection) = request.flow.connection {
+                    self.connections.add_unanswered(connection);
                 }
                 Ok(key)
             }
@@ -391,6 +394,8 @@ impl Engine {
             machine.repeat_2xx(now, &timers);
             keeps = true;
         }
+        let is_last = reply.code >= 200 && server.request.is_some();
+        let answered = server.flow.connection.filter(|_| is_last);
         if reply.code >= 200 {
             release(&mut self.store, &mut server.request);
         }
@@ -405,6 +410,7 @@ impl Engine {
         self.stats.count_sent(reply.code);
         let back = Back::of(server);
         self.send_back(now, key, &back, length);
+        self.answered_over(answered);
         if step.end {
             self.end_server(key);
         } else {
@@ -423,7 +429,7 @@ impl Engine {
         } = back;
         let gone = flow
             .connection
-            .is_some_and(|connection| !self.connections.is_open(connection));
+            .is_some_and(|connection| !self.connections.is_writable(connection));
         if !gone {
             let to = SendTo::back(flow, *remote);
             self.send_response(to, Origin::Server(key), length, *reports_load);
@@ -564,7 +570,7 @@ impl Engine {
             let connection = server.flow.connection?;
             server.response.is_some().then_some(connection)
         });
-        match connection.filter(|connection| self.connections.is_open(*connection)) {
+        match connection.filter(|connection| self.connections.is_writable(*connection)) {
             Some(connection) => {
                 self.disconnected(now, connection);
                 self.send_again(now, key);
@@ -585,10 +591,20 @@ impl Engine {
         self.carry_out_server(now, key, step, false);
     }
 
+    /// A request that came by a connection has its final response, or will have none.
+    fn answered_over(&mut self, connection: Option<ConnectionKey>) {
+        let Some(connection) = connection else { return };
+        if self.connections.remove_unanswered(connection) {
+            self.outputs.push(Output::Close(connection));
+        }
+    }
+
     pub(super) fn end_server(&mut self, key: ServerKey) {
         let Some(mut server) = self.servers.remove(key.slot) else {
             return;
         };
+        let unanswered = server.request.is_some();
+        self.answered_over(server.flow.connection.filter(|_| unanswered));
         release(&mut self.store, &mut server.request);
         release(&mut self.store, &mut server.response);
         if let Some(mark) = server.mark {

@@ -1,14 +1,14 @@
 //! Requests without a transaction, and what a proxy asks of the engine: loops, and its sent-by.
 
 use super::client::{Outgoing, datagram};
-use super::config::SentBy;
 use super::connections::Waiting;
 use super::error::RequestError;
 use super::output::{Origin, SendTo};
+use super::sent_by::{Hop, Signature};
 use super::{Engine, compose};
 use crate::Mono;
 use crate::branch::LoopCheck;
-use crate::flow::{Carrier, Destination, ListenerKey};
+use crate::flow::Destination;
 use crate::message::Message;
 
 impl Engine {
@@ -36,10 +36,11 @@ impl Engine {
         self.codec.number_of(message)
     }
 
-    /// What stands in the Via of requests by this socket, if it has such a transport.
+    /// What this server calls itself on a hop, in Via, Record-Route and Contact; `None` if its socket has no such transport, or nobody
+    /// knows the address.
     #[must_use]
-    pub fn sent_by(&self, listener: ListenerKey, carrier: Carrier) -> Option<&SentBy> {
-        self.config.sent_by(listener, carrier)
+    pub fn signature(&self, hop: &Hop) -> Option<Signature<'_>> {
+        self.config.signature(hop)
     }
 
     /// Sends a request that has no transaction: the ACK for a 2xx, or one forwarded statelessly. Its branch is made from
@@ -78,12 +79,12 @@ impl Engine {
         number: u128,
     ) -> Result<(), RequestError> {
         let connection = self.named_connection(out)?;
-        let sent_by = self.config.sent_by(to.listener, to.carrier);
-        let sent_by = sent_by.ok_or(RequestError::NoSentBy)?;
+        let signature = self.config.signature(&Hop::from(&to));
+        let signature = signature.ok_or(RequestError::NoSentBy)?;
         let branch = self.codec.write_stateless(number);
         let oc = self.config.overload_offer();
         let branch = (&branch, out.loop_check);
-        let built = compose::request(&mut self.scratch, out.pieces, sent_by, branch, oc);
+        let built = compose::request(&mut self.scratch, out.pieces, &signature, branch, oc);
         let length = built.map_err(|_| RequestError::Malformed)?.len();
         let bytes = self.scratch.get(..length).unwrap_or_default();
         if let Some(connection) = connection {

@@ -67,12 +67,12 @@ pub(crate) fn address(node: usize) -> SocketAddr {
 pub(crate) fn config(node: usize) -> Config {
     let mut config = Config::new(node as u16, HashKey::new([9 + node as u8; 16]));
     for carrier in [Carrier::Udp, Carrier::Tcp] {
-        config.sent_by.push(SentBy {
-            listener: ListenerKey(0),
+        config.sent_by.push(SentBy::new(
+            ListenerKey(0),
             carrier,
-            host: address(node).ip().to_string().into(),
-            port: 5060,
-        });
+            &address(node).ip().to_string(),
+            5060,
+        ));
     }
     config.rules.schemes = &["sip", "sips", "tel", "urn"];
     // Whether RFC 7339 is spoken is tried where it matters.

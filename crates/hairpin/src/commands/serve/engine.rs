@@ -551,6 +551,8 @@ fn sip(config: &config::Sip) -> SipSettings {
     sip.challenge = config.challenge;
     sip.domains.clone_from(&config.domains);
     sip.trunks.clone_from(&config.trunks);
+    sip.advertise.clone_from(&config.advertise);
+    sip.local_networks.clone_from(&config.local_networks);
     sip.record_route = config.record_route;
     sip.registrar.clone_from(&config.registrar);
     sip.bindings = config.bindings;

@@ -8,7 +8,7 @@ use io::clock::monotonic_ns;
 use sip::build::request_of_uas;
 use sip::congestion::Class;
 use sip::dispatch::{Order, Reach, SendFrom};
-use sip::engine::{Engine, Mark, NewRequest, Reply, RespondError, ServerKey};
+use sip::engine::{Engine, Mark, NewRequest, Reply, RespondError, ServerKey, Signature};
 use sip::flow::Flow;
 use sip::tu::Transactions;
 use sip::ua::{Dialog, Dialogs};
@@ -132,7 +132,7 @@ impl TestUas {
         }
         let key = transactions.accept(request, None)?;
         self.work();
-        let ours = lines::contact(buffer, &flow, is_sips)?;
+        let ours = lines::contact(buffer, &signature(transactions.engine, &flow)?, is_sips)?;
         transactions.respond(key, &Reply::new(180).headers(ours))?;
         let now = transactions.now.mono;
         if callee == Some(b"ring") {
@@ -140,7 +140,8 @@ impl TestUas {
             return Ok(());
         }
         lines::without_media(&mut self.body, &message, flow.local.ip(), now.0);
-        let lines = lines::dialog(buffer, &flow, is_sips, abilities)?;
+        let own = signature(transactions.engine, &flow)?;
+        let lines = lines::dialog(buffer, &own, is_sips, abilities)?;
         // Whom a BYE would go to if no ACK comes.
         let target = contact.map_or(&b""[..], |contact| contact.uri);
         let reply = Reply::new(200).headers(lines).body(&self.body);
@@ -228,6 +229,12 @@ impl TestUas {
             std::hint::spin_loop();
         }
     }
+}
+
+/// What this server is called where a request came from.
+fn signature<'e>(engine: &'e Engine, flow: &Flow) -> Result<Signature<'e>, RespondError> {
+    let own = engine.signature(&flow.into());
+    own.ok_or(RespondError::Unanswerable)
 }
 
 /// The user of the Request-URI.
