@@ -14,6 +14,7 @@
 #![forbid(unsafe_code)]
 
 mod aor;
+pub mod calls;
 mod date;
 pub mod flow;
 pub mod location;

@@ -30,6 +30,7 @@ mod semantics;
 mod setting;
 mod sip;
 mod sip_advertise;
+mod sip_calls;
 mod sip_domains;
 mod sip_tls;
 mod sip_trunks;

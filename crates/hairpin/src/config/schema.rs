@@ -25,6 +25,7 @@ use super::setting::{
 };
 use super::sip::{Algorithms, Origin, WebSocketPath};
 use super::sip_advertise::Advertise;
+use super::sip_calls;
 use super::sip_domains;
 use super::sip_tls::{ClientCertificates, RootFile};
 use super::sip_trunks;
@@ -111,6 +112,14 @@ pub(crate) type SipIdle = Seconds<32, 86_400>;
 
 /// The shortest SIP registration: RFC 3261 §10.3 lets nobody refuse an hour.
 pub(crate) type SipShortest = Seconds<1, 3600>;
+/// SIP calls, and SIP calls per second; 0: no limit.
+pub(crate) type SipCalls = Bounded<0, 1_000_000>;
+/// How long a SIP call counts that nobody ends.
+pub(crate) type SipCallDuration = Seconds<60, 604_800>;
+/// The session interval that SIP's proxy asks for; 0: none.
+pub(crate) type SipSession = Seconds<0, 86_400>;
+/// RFC 4028 §5: 90 seconds at least.
+pub(crate) type SipShortestSession = Seconds<90, 86_400>;
 /// How long a SIP registration lasts.
 pub(crate) type SipRegistration = Seconds<1, 2_592_000>;
 /// SIP registration bindings: half a kilobyte each.
@@ -333,6 +342,24 @@ pub(crate) struct Settings {
     pub(crate) sip_trunk: Entry<List<sip_trunks::Written>>,
     /// `sip.record_route`
     pub(crate) sip_record_route: Entry<bool>,
+    /// `sip.user_calls`
+    pub(crate) sip_user_calls: Entry<SipCalls>,
+    /// `sip.user_call_rate`
+    pub(crate) sip_user_call_rate: Entry<SipCalls>,
+    /// `sip.domain_calls`
+    pub(crate) sip_domain_calls: Entry<SipCalls>,
+    /// `sip.domain_call_rate`
+    pub(crate) sip_domain_call_rate: Entry<SipCalls>,
+    /// `sip.max_call_duration`
+    pub(crate) sip_max_call_duration: Entry<SipCallDuration>,
+    /// `sip.session_expires`
+    pub(crate) sip_session_expires: Entry<SipSession>,
+    /// `sip.session_min`
+    pub(crate) sip_session_min: Entry<SipShortestSession>,
+    /// `sip.forbidden_prefixes`
+    pub(crate) sip_forbidden_prefixes: Entry<List<sip_calls::Prefix>>,
+    /// `sip.allowed_prefixes`
+    pub(crate) sip_allowed_prefixes: Entry<List<sip_calls::Prefix>>,
     /// `sip.register_expires`
     pub(crate) sip_register_expires: Entry<SipRegistration>,
     /// `sip.register_min`
@@ -610,6 +637,17 @@ pub(crate) const KEYS: &[Key] = &[
     Key::new("sip", "domain", |s| &mut s.sip_domain),
     Key::new("sip", "trunk", |s| &mut s.sip_trunk),
     Key::new("sip", "record_route", |s| &mut s.sip_record_route),
+    Key::new("sip", "user_calls", |s| &mut s.sip_user_calls),
+    Key::new("sip", "user_call_rate", |s| &mut s.sip_user_call_rate),
+    Key::new("sip", "domain_calls", |s| &mut s.sip_domain_calls),
+    Key::new("sip", "domain_call_rate", |s| &mut s.sip_domain_call_rate),
+    Key::new("sip", "max_call_duration", |s| &mut s.sip_max_call_duration),
+    Key::new("sip", "session_expires", |s| &mut s.sip_session_expires),
+    Key::new("sip", "session_min", |s| &mut s.sip_session_min),
+    Key::new("sip", "forbidden_prefixes", |s| {
+        &mut s.sip_forbidden_prefixes
+    }),
+    Key::new("sip", "allowed_prefixes", |s| &mut s.sip_allowed_prefixes),
     Key::new("sip", "register_expires", |s| &mut s.sip_register_expires),
     Key::new("sip", "register_min", |s| &mut s.sip_register_min),
     Key::new("sip", "register_max", |s| &mut s.sip_register_max),

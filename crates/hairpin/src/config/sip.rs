@@ -11,12 +11,13 @@ use super::node::Node;
 use super::schema::{Entry, Settings};
 use super::setting::{FromText, List, Mistake, Setting, one_of};
 use super::sip_advertise;
+use super::sip_calls;
 use super::sip_domains;
 use super::sip_tls::{self, ClientCertificates, RootFile};
 use super::sip_trunks;
 use super::source::Located;
 use server::certificates::CertificateFiles;
-use server::sip::{Advertised, DigestAlgorithm, Domain, RegistrarConfig, Trunk};
+use server::sip::{Advertised, CallSettings, DigestAlgorithm, Domain, RegistrarConfig, Trunk};
 
 /// What was read from `[sip]`.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -55,6 +56,8 @@ pub(crate) struct Sip {
     pub(crate) trunks: Vec<Trunk>,
     /// Whether the proxy stays in the way of dialogs.
     pub(crate) record_route: bool,
+    /// How many calls there may be, and to which numbers.
+    pub(crate) calls: CallSettings,
     /// How long registrations last: what is given, at least and at most.
     pub(crate) registrar: RegistrarConfig,
     /// Registration bindings of all workers.
@@ -134,6 +137,7 @@ pub(super) fn resolve(settings: &Settings) -> Option<Sip> {
         domains: sip_domains::resolve(settings)?,
         trunks: sip_trunks::resolve(settings)?,
         record_route: s.sip_record_route?.value,
+        calls: sip_calls::resolve(settings)?,
         registrar: sip_domains::times(settings)?,
         bindings: s.sip_bindings?.value.0,
         bindings_per_user: s.sip_bindings_per_user?.value.0,
@@ -265,6 +269,7 @@ pub(super) fn check(settings: &Settings, report: &mut Report) {
     sip_advertise::check(settings, &all_listeners(settings), report);
     sip_domains::check(settings, report);
     sip_trunks::check(settings, report);
+    sip_calls::check(settings, report);
     something_listens(settings, report);
     somebody_can_answer_a_challenge(settings, report);
     targets_have_any_transport(settings, report);

@@ -617,6 +617,36 @@ addresses = [\"192.0.2.8\"]
 }
 
 #[test]
+fn limits_of_sip_calls_are_read_and_checked() {
+    let text = "[sip]\nuser_calls = 4\ndomain_call_rate = 20\nmax_call_duration = \"2h\"\n\
+                forbidden_prefixes = [\"+1900\", \"0900\"]\nallowed_prefixes = [\"+1900555\"]\n";
+    let calls = load_file(text).config.expect("no fault").sip.calls;
+    assert_eq!(
+        (calls.per_user.concurrent, calls.per_user.per_second),
+        (4, 0)
+    );
+    assert_eq!(
+        (calls.per_domain.concurrent, calls.per_domain.per_second),
+        (0, 20)
+    );
+    assert_eq!(calls.most.as_secs(), 7200);
+    assert_eq!(calls.forbidden_prefixes, ["+1900", "0900"]);
+    assert_eq!(calls.allowed_prefixes, ["+1900555"]);
+    one_complaint(
+        "[sip]\nforbidden_prefixes = [\"+49 900\"]\n",
+        "hairpin.toml:2:23: `+49 900` is not the beginning of a number (write digits only, with + in front or without, like \"+49900\")",
+    );
+    one_complaint(
+        "[sip]\nsession_expires = \"2m\"\nsession_min = \"3m\"\n",
+        "hairpin.toml:2:19: the session interval is smaller than sip.session_min (sip.session_min <= sip.session_expires, or 0 for no session timer)",
+    );
+    one_complaint(
+        "[sip]\nuser_calls = 1\nrecord_route = false\n",
+        "hairpin.toml:3:16: calls are limited, but the proxy sees no BYE (remove sip.record_route = false, or the limits of calls)",
+    );
+}
+
+#[test]
 fn domains_of_sip_that_cannot_work_are_named() {
     let users = "[auth]\nusers = [{ name = \"alice\", password = \"s3cret\" }]\n";
     let domain = |fields: &str| format!("{users}[sip]\ndomain = [{{ {fields} }}]\n");

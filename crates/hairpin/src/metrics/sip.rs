@@ -1,7 +1,9 @@
 //! SIP: messages, transactions, connections, and what overload control makes of the load. Only where SIP is served.
 
 use server::Observer;
-use server::sip::{DIGEST_OUTCOMES, DNS_OUTCOMES, SIP_CLASSES, SIP_METHODS, SipCounters};
+use server::sip::{
+    CALL_REFUSALS, DIGEST_OUTCOMES, DNS_OUTCOMES, SIP_CLASSES, SIP_METHODS, SipCounters,
+};
 use server::stats::Stats;
 
 use super::text::{Kind, Page, nanoseconds};
@@ -152,6 +154,22 @@ fn transactions(page: &mut Page, sum: &SipCounters) {
         "Requests that the proxy is at.",
         sum.forwarding,
     );
+    page.gauge(
+        "hairpin_sip_calls",
+        "Answered calls that count towards a limit.",
+        sum.calls,
+    );
+    page.counter(
+        "hairpin_sip_calls_expired_total",
+        "Calls that count no more, because their session or their longest time is over and no BYE came.",
+        sum.calls_expired,
+    );
+    page.counters(
+        "hairpin_sip_calls_refused_total",
+        "Requests of users refused because of a limit of calls or a forbidden number.",
+        "limit",
+        CALL_REFUSALS.into_iter().zip(sum.calls_refused),
+    );
     page.counter(
         "hairpin_sip_store_failures_total",
         "Attempts to write or synchronize the log of registration bindings that failed.",
@@ -238,6 +256,7 @@ fn dropped(page: &mut Page, sum: &SipCounters) {
             ("stray_ack", sum.stray_acks),
             ("stun", sum.stun_dropped),
             ("overflow", sum.overflow),
+            ("amplification", sum.amplification),
             ("receive_error", sum.receive_errors),
             ("unsent", sum.unsent),
             ("mailbox_full", sum.mailbox_full),

@@ -1,5 +1,6 @@
 //! What one worker has seen and done of SIP. Plain numbers, written by one thread.
 
+use super::calls::CALL_REFUSALS;
 use std::ops::AddAssign;
 
 /// Methods with a count of their own, in the order of [`SipCounters::requests`]; the last stands for all others.
@@ -127,6 +128,12 @@ counters! {
     forwarding_challenged: u64,
     /// Requests that the proxy is at now: not answered yet, or answered INVITEs whose transaction has not ended.
     forwarding: u64,
+    /// Calls of users that count now, those that ring not among them.
+    calls: u64,
+    /// Calls that have come to their longest time, or whose session has expired, without a BYE.
+    calls_expired: u64,
+    /// Requests of users refused because of a limit of calls: [`CALL_REFUSALS`].
+    calls_refused: [u64; CALL_REFUSALS.len()],
     /// Requests refused with 503 because there were too many transactions.
     shed_transactions: u64,
     /// Requests answered with an error because they were malformed or asked for what is not there.
@@ -137,6 +144,8 @@ counters! {
     stray_responses: u64,
     /// Messages dropped: ACKs that belong to no transaction.
     stray_acks: u64,
+    /// Requests over UDP dropped: any response would be more than 2.5 times as large, and the source may be forged.
+    amplification: u64,
     /// Datagrams that the kernel discarded because a listener's receive buffer was full (SO_RXQ_OVFL).
     overflow: u64,
     /// Receive calls that failed.

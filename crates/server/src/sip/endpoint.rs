@@ -731,6 +731,7 @@ impl Endpoint {
                     counters.malformed += count;
                 }
                 Reason::Shed => {}
+                Reason::Amplification => counters.amplification += count,
                 _ => counters.stray_responses += count,
             }
         }

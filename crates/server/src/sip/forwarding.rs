@@ -1,6 +1,7 @@
-//! The proxy of a worker, and its policy: the domains and trunks, the bindings of the registrar, and the users of the digest.
+//! The proxy of a worker, and its policy: the domains and trunks, the bindings of the registrar, the users of the digest, and limits of calls.
 
 use super::advertise::{Advertised, source_address};
+use super::calls::{CallControl, SharedCalls};
 use super::challenge::{Gate, Stop};
 use super::outgoing::worker_of;
 use super::registrar::Registrations;
@@ -8,20 +9,25 @@ use super::settings::Orders;
 use ipnet::IpNet;
 use sip::flow::{Flow, ListenerKey};
 use sip::header::{Authorization, HeaderKind};
-use sip::uri::SipUri;
-use sip::{HashKey, Host, Message, Now};
+use sip::uri::{SipUri, Uri};
+use sip::{HashKey, Host, Message, Mono, Now};
 use sip_server::Aor;
+use sip_server::calls::{DialogId, Ticket};
 use sip_server::flow::FlowId;
 use sip_server::proxy::{
-    Authenticated, Authentication, Config, Inbound, LookedUp, Lookup, Place, Proxy, Routing,
+    Authenticated, Authentication, Calls, Config, Denied, Inbound, LookedUp, Lookup, NewCall,
+    Place, Proxy, Routing, SessionTimer,
 };
 use sip_server::registrar::{Access, Authority as _, SameUser};
 use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
+use std::time::Duration;
 
 /// A proxy, and the listeners and trunks of this server that its policy needs.
 #[derive(Debug)]
 pub(super) struct Forwarder {
     pub(super) proxy: Proxy,
+    pub(super) calls: CallControl,
     listeners: Box<[(ListenerKey, SocketAddr)]>,
     trunks: Vec<IpNet>,
     /// What the listeners are called outside.
@@ -31,16 +37,17 @@ pub(super) struct Forwarder {
 }
 
 impl Forwarder {
-    /// Of worker `number`, whose sockets are these. `key` is that of all workers.
+    /// Of worker `number`, whose sockets are these. `key` and `calls` are those of all workers.
     pub(super) fn new(
         number: u16,
         listeners: Box<[(ListenerKey, SocketAddr)]>,
         orders: &Orders,
-        key: HashKey,
+        (key, calls): (HashKey, Arc<SharedCalls>),
         run: u32,
     ) -> Forwarder {
         Forwarder {
             proxy: Proxy::new(config(orders), key, number, run),
+            calls: CallControl::new(calls, orders),
             listeners,
             trunks: trunks(orders),
             advertised: orders.settings.advertise.clone(),
@@ -52,6 +59,7 @@ impl Forwarder {
     /// New settings.
     pub(super) fn obey(&mut self, orders: &Orders) {
         self.proxy.configure(config(orders));
+        self.calls.obey(orders);
         self.trunks = trunks(orders);
     }
 
@@ -76,6 +84,7 @@ impl Forwarder {
             listeners: &self.listeners,
             trunks: &self.trunks,
             advertised: &self.advertised,
+            calls: &mut self.calls,
             registrations,
             gate,
             lines,
@@ -106,6 +115,7 @@ pub(super) struct ServerPolicy<'p> {
     listeners: &'p [(ListenerKey, SocketAddr)],
     trunks: &'p [IpNet],
     advertised: &'p [Advertised],
+    calls: &'p mut CallControl,
     registrations: &'p mut Registrations,
     gate: &'p mut Gate,
     /// Where a challenge is written.
@@ -238,5 +248,43 @@ impl Authentication for ServerPolicy<'_> {
 
     fn is_for_us(&self, credentials: &Authorization<'_>) -> bool {
         self.gate.is_for_us(credentials)
+    }
+}
+
+impl Calls for ServerPolicy<'_> {
+    fn counts_calls(&self) -> bool {
+        self.calls.counts_calls()
+    }
+
+    fn session_timer(&self) -> Option<SessionTimer> {
+        self.calls.session_timer()
+    }
+
+    fn admit(&mut self, now: Mono, call: &NewCall<'_>) -> Result<Vec<Ticket>, Denied> {
+        let from = call.message.from().ok();
+        let uri = from.as_ref().and_then(|from| from.parse_uri().ok());
+        let from = match &uri {
+            Some(Uri::Sip(uri)) => self.aor(uri),
+            _ => None,
+        };
+        self.calls.admit(now, call, from.as_ref())
+    }
+
+    fn answered(
+        &mut self,
+        now: Mono,
+        dialog: DialogId,
+        session: Option<Duration>,
+        tickets: Vec<Ticket>,
+    ) {
+        self.calls.answered(now, dialog, session, tickets);
+    }
+
+    fn refreshed(&mut self, now: Mono, dialog: DialogId, session: Option<Duration>) {
+        self.calls.refreshed(now, dialog, session);
+    }
+
+    fn ended(&mut self, dialog: DialogId) {
+        self.calls.ended(dialog);
     }
 }

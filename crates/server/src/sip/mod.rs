@@ -14,6 +14,7 @@
 mod admission_filter;
 mod advertise;
 mod balance;
+mod calls;
 mod challenge;
 mod congestion;
 mod connection;
@@ -42,16 +43,18 @@ mod user;
 
 pub use advertise::Advertised;
 pub(crate) use balance::{Commons, SipBatch};
+pub use calls::CALL_REFUSALS;
 pub use counters::{DIGEST_OUTCOMES, DNS_OUTCOMES, SIP_CLASSES, SIP_METHODS, SipCounters};
 pub(crate) use listeners::{SipAddresses, SipTls, set_up};
 pub(crate) use names::Answered;
 pub use names::{LocateError, NameResolver};
 pub(crate) use settings::Orders;
-pub use settings::{SipSettings, Trunk};
+pub use settings::{CallSettings, SipSettings, Trunk};
 pub use sip::congestion::Peer as SipPeer;
 pub use sip::digest::Algorithm as DigestAlgorithm;
 pub use sip::flow::Carrier;
 pub use sip::routing::{Candidate, Locate, Locator};
+pub use sip_server::calls::Limit as CallLimit;
 pub use sip_server::proxy::Inbound;
 pub use sip_server::registrar::{
     Config as RegistrarConfig, ConfigError as RegistrarError, Domain, DomainError, Domains,
@@ -61,6 +64,7 @@ pub(crate) use token::SipToken;
 
 use crate::worker::{Mailboxes, Token};
 use admission_filter::AdmissionFilter;
+use calls::SharedCalls;
 use challenge::UsedCounts;
 use connections::Connections;
 use endpoint::Endpoint;
@@ -368,6 +372,8 @@ pub(crate) struct Secrets {
     pub(crate) names: NameResolver,
     /// Of Digest.
     pub(crate) used_counts: UsedCounts,
+    /// That count towards limits.
+    pub(crate) calls: Arc<SharedCalls>,
 }
 
 impl Secrets {
@@ -391,6 +397,7 @@ impl Secrets {
             commons: Commons::new(workers),
             names,
             used_counts: UsedCounts::default(),
+            calls: Arc::default(),
         })
     }
 }

@@ -4,6 +4,7 @@ use super::advertise::Advertised;
 use crate::policy::PeerRule;
 use ipnet::IpNet;
 use sip::digest::Algorithm;
+use sip_server::calls::Limit;
 use sip_server::registrar::{Config as RegistrarConfig, Domain};
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -32,6 +33,8 @@ pub struct SipSettings {
     /// Whether the proxy adds Record-Route to requests that begin a dialog (RFC 3261 §16.6). Without it, requests within the dialog do not
     /// reach phones behind a NAT. Default: yes.
     pub record_route: bool,
+    /// Limits of calls. Default: none.
+    pub calls: CallSettings,
     /// How long registrations last.
     pub registrar: RegistrarConfig,
     /// Registration bindings of all workers together. Default 1,000,000.
@@ -95,6 +98,7 @@ impl Default for SipSettings {
             advertise: Vec::new(),
             local_networks: Vec::new(),
             record_route: true,
+            calls: CallSettings::default(),
             registrar: RegistrarConfig::default(),
             bindings: 1_000_000,
             bindings_per_user: 10,
@@ -118,6 +122,42 @@ impl Default for SipSettings {
             body_bytes: 64 << 10,
             message_deadline: Duration::from_secs(10),
             idle: Duration::from_secs(600),
+        }
+    }
+}
+
+/// Limits of the calls that users of [`SipSettings::domains`] make. If a limit is set, the proxy keeps up to 512 bytes per dialog, and asks
+/// for session timers (RFC 4028).
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct CallSettings {
+    /// Calls of each user. Default: no limit.
+    pub per_user: Limit,
+    /// Calls of all users of a domain together. Default: no limit.
+    pub per_domain: Limit,
+    /// A call without a BYE counts for so long at most. Default 12 h.
+    pub most: Duration,
+    /// The greatest session interval, and that of requests without one; zero: the proxy asks for no session timer. Default 30 min.
+    pub session_expires: Duration,
+    /// A smaller session interval gets 422: 90 s at least, which is the default.
+    pub session_min: Duration,
+    /// Numbers with these prefixes are refused with 403, if they are no local addresses: `+49900`, `0900`. The longest prefix
+    /// decides. Default: none.
+    pub forbidden_prefixes: Vec<String>,
+    /// Exceptions. Default: none.
+    pub allowed_prefixes: Vec<String>,
+}
+
+impl Default for CallSettings {
+    fn default() -> CallSettings {
+        CallSettings {
+            per_user: Limit::default(),
+            per_domain: Limit::default(),
+            most: Duration::from_secs(12 * 3600),
+            session_expires: Duration::from_secs(1800),
+            session_min: Duration::from_secs(90),
+            forbidden_prefixes: Vec::new(),
+            allowed_prefixes: Vec::new(),
         }
     }
 }

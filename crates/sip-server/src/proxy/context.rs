@@ -9,6 +9,7 @@ use sip::dispatch::RequestKey;
 use sip::engine::{Mark, ServerKey};
 
 use super::best::Best;
+use super::calls::Admitted;
 use super::request::Sender;
 use super::target::Target;
 use crate::Aor;
@@ -109,6 +110,7 @@ pub(super) struct Waiting {
 pub(super) struct Context {
     pub(super) server: ServerKey,
     pub(super) is_invite: bool,
+    pub(super) is_bye: bool,
     /// A CANCEL has come, or a 6xx: nothing new is tried.
     pub(super) is_ending: bool,
     /// A 2xx was forwarded.
@@ -127,6 +129,7 @@ pub(super) struct Context {
     pub(super) waiting: Option<Box<Waiting>>,
     pub(super) best: Best,
     pub(super) aor: Option<Box<Aor>>,
+    pub(super) admitted: Admitted,
 }
 
 impl Context {
@@ -134,6 +137,7 @@ impl Context {
         Context {
             server,
             is_invite,
+            is_bye: false,
             is_ending: false,
             is_answered: false,
             is_trunk: false,
@@ -145,6 +149,7 @@ impl Context {
             waiting: None,
             best: Best::default(),
             aor: None,
+            admitted: Admitted::default(),
         }
     }
 

@@ -13,6 +13,7 @@ use super::context::Base;
 use super::identity;
 use super::request::{Plan, Sender, starts_with_sips};
 use super::route::may_begin_dialog;
+use super::session::SessionChanges;
 use super::target::Target;
 use super::token::{MAX_USER, Token};
 use super::{Proxy, Stack};
@@ -28,11 +29,14 @@ impl Proxy {
         stack: &Stack<'_>,
         (message, stamp): (&Message<'_>, Stamp),
         plan: &Plan<'_>,
+        session: &SessionChanges,
         from: &FlowId,
     ) -> Result<Base, BuildError> {
         let method = message.method().unwrap_or(Method::Ack);
         let mut changes = identity::changes(message, &plan.sender, &*stack.policy);
         changes.drops.push(HeaderKind::MaxBreadth);
+        changes.drops.extend_from_slice(&session.drops);
+        changes.lines.extend_from_slice(&session.lines);
         let routed = &plan.routed;
         let mut on_top = Vec::new();
         if routed.was_strict {

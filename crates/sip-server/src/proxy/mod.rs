@@ -13,7 +13,7 @@
 //! *response context* per request until it has sent the best response. For an INVITE with a 2xx it keeps the context until the server
 //! transaction ends.
 //!
-//! **The invariant:** the proxy keeps nothing per dialog. The user part of each Record-Route URI names the flow of the dialog's requests, and
+//! **The invariant:** the proxy keeps nothing per dialog, unless its policy counts calls ([`Calls`]). The user part of each Record-Route URI names the flow of the dialog's requests, and
 //! has a MAC that binds it to the Call-ID. So the Route of an ACK, a BYE or a second INVITE is enough to forward it. A request within a
 //! dialog that did not begin here is treated like a new request.
 //!
@@ -23,6 +23,7 @@
 
 mod ack;
 mod best;
+mod calls;
 mod config;
 mod context;
 mod copy;
@@ -32,14 +33,17 @@ mod policy;
 mod request;
 mod response;
 mod route;
+mod session;
 mod target;
 mod token;
 
 pub use config::{Config, Forking};
 pub use context::ContextKey;
 pub use policy::{
-    Authenticated, Authentication, Inbound, LookedUp, Lookup, Place, Policy, Routing,
+    Authenticated, Authentication, Calls, Denied, Inbound, LookedUp, Lookup, NewCall, Place,
+    Policy, Routing,
 };
+pub use session::{LEAST_MIN_SE, SessionTimer};
 
 use sip::build::Stamp;
 use sip::dispatch::Dispatcher;
@@ -48,8 +52,10 @@ use sip::{HashKey, Message, Method, Mono, Now, Spans};
 use timers::Wheel;
 
 use crate::flow::FlowId;
+use calls::Admitted;
 use context::{Base, Context, Contexts, Waiting};
 use request::{Asked, Decision, Plan};
+use session::SessionChanges;
 use token::RouteTokens;
 
 /// Contexts are timed to the tenth of a second.
@@ -97,11 +103,20 @@ pub enum Handled<'m> {
 pub(crate) struct Refusal {
     code: u16,
     reason: &'static str,
+    /// Header lines of the response.
+    lines: &'static [u8],
+    /// They are in the proxy's `lines`.
+    has_lines: bool,
 }
 
 impl Refusal {
     pub(crate) const fn of(code: u16, reason: &'static str) -> Refusal {
-        Refusal { code, reason }
+        Refusal {
+            code,
+            reason,
+            lines: b"",
+            has_lines: false,
+        }
     }
 
     fn reply(&self) -> Reply<'static> {
@@ -110,7 +125,17 @@ impl Refusal {
             (440, "") => "Max-Breadth Exceeded",
             (_, reason) => reason,
         };
-        Reply::new(self.code).reason(reason.as_bytes())
+        Reply::new(self.code)
+            .reason(reason.as_bytes())
+            .headers(self.lines)
+    }
+
+    /// The response, if some of its header lines are the proxy's.
+    fn reply_with<'l>(&self, lines: &'l [u8]) -> Reply<'l> {
+        match self.has_lines {
+            true => self.reply().headers(lines),
+            false => self.reply(),
+        }
     }
 }
 
@@ -146,6 +171,8 @@ pub struct Stats {
 pub struct Proxy {
     config: Config,
     tokens: RouteTokens,
+    /// Of the identities of dialogs that count.
+    calls_key: HashKey,
     worker: u16,
     run: u32,
     contexts: Contexts,
@@ -166,6 +193,7 @@ impl Proxy {
         Proxy {
             config,
             tokens: RouteTokens::new(key),
+            calls_key: key.derive(u64::from_le_bytes(*b"counted.")),
             worker,
             run,
             contexts: Contexts::default(),
@@ -254,13 +282,19 @@ impl Proxy {
                 }
                 Err(error) => without_room(error),
             },
-            Ok(Decision::Forward(plan)) => match self.accept(now.mono, stack.engine, request) {
-                Ok(key) => {
-                    self.begin(now, stack, key, (message, stamp), *plan, from);
-                    Handled::Yes
+            Ok(Decision::Forward(plan)) => {
+                let admitted = match self.admit(now.mono, message, &plan, stack.policy) {
+                    Ok(admitted) => admitted,
+                    Err(refusal) => return self.refuse(stack.engine, request, refusal),
+                };
+                match self.accept(now.mono, stack.engine, request) {
+                    Ok(key) => {
+                        self.begin(now, stack, key, (message, stamp), (*plan, admitted), from);
+                        Handled::Yes
+                    }
+                    Err(error) => without_room(error),
                 }
-                Err(error) => without_room(error),
-            },
+            }
         }
     }
 
@@ -295,9 +329,15 @@ impl Proxy {
         };
         let refusal = match self.decide(asked, stack.policy) {
             Ok(Decision::Forward(plan)) => {
-                self.wheel.remove(key.slot);
-                let stamped = (message, waiting.stamp);
-                return self.begin(now, stack, key, stamped, *plan, &waiting.from);
+                match self.admit(now.mono, message, &plan, stack.policy) {
+                    Ok(admitted) => {
+                        self.wheel.remove(key.slot);
+                        let stamped = (message, waiting.stamp);
+                        let planned = (*plan, admitted);
+                        return self.begin(now, stack, key, stamped, planned, &waiting.from);
+                    }
+                    Err(refusal) => refusal,
+                }
             }
             Ok(Decision::Pending(sender)) => {
                 if let Some(context) = self.contexts.get(key) {
@@ -321,7 +361,9 @@ impl Proxy {
             Err(refusal) => refusal,
         };
         self.stats.refused += 1;
-        self.answer(now.mono, stack, key, &refusal.reply());
+        let lines = std::mem::take(&mut self.lines);
+        self.answer(now.mono, stack, key, &refusal.reply_with(&lines));
+        self.lines = lines;
     }
 
     /// The keys of requests that wait, for an embedder that cannot tell which of them can go on.
@@ -392,7 +434,7 @@ impl Proxy {
     ) -> Handled<'m> {
         self.stats.refused += 1;
         // What cannot be answered is sent again.
-        let _ = engine.answer_statelessly(request, &refusal.reply());
+        let _ = engine.answer_statelessly(request, &refusal.reply_with(&self.lines));
         Handled::Yes
     }
 
@@ -403,7 +445,8 @@ impl Proxy {
         engine: &mut Engine,
         request: NewRequest<'_>,
     ) -> Result<ContextKey, AcceptError> {
-        let is_invite = request.message.method() == Some(Method::Invite);
+        let method = request.message.method();
+        let (is_invite, is_bye) = (method == Some(Method::Invite), method == Some(Method::Bye));
         let most = self.config.most.min(context::MOST);
         if self.contexts.len() >= most {
             let reply = Reply::new(503).headers(b"Retry-After: 1\r\n");
@@ -412,7 +455,11 @@ impl Proxy {
         }
         let mark = self.contexts.next_key().mark();
         match engine.accept(now, request, Some(mark)) {
-            Ok(server) => Ok(self.contexts.insert(Context::new(server, is_invite))),
+            Ok(server) => {
+                let mut context = Context::new(server, is_invite);
+                context.is_bye = is_bye;
+                Ok(self.contexts.insert(context))
+            }
             Err(error) => {
                 self.stats.refused += u64::from(error == AcceptError::TooLong);
                 Err(error)
@@ -436,7 +483,7 @@ impl Proxy {
         stack: &mut Stack<'_>,
         key: ContextKey,
         (message, stamp): (&Message<'_>, Stamp),
-        plan: Plan<'_>,
+        (plan, (admitted, changes)): (Plan<'_>, (Admitted, SessionChanges)),
         from: &FlowId,
     ) {
         let targets = target::in_order(plan.targets.clone(), self.config.forking);
@@ -446,7 +493,7 @@ impl Proxy {
             self.stats.refused += 1;
             return self.answer(now.mono, stack, key, &Refusal::of(440, "").reply());
         }
-        let base: Result<Base, _> = self.base_of(stack, (message, stamp), &plan, from);
+        let base: Result<Base, _> = self.base_of(stack, (message, stamp), &plan, &changes, from);
         let Ok(base) = base else {
             self.stats.refused += 1;
             return self.answer(now.mono, stack, key, &Refusal::of(400, "").reply());
@@ -455,6 +502,7 @@ impl Proxy {
             return;
         };
         context.is_trunk = base.is_trunk;
+        context.admitted = admitted;
         context.base = Some(Box::new(base));
         context.targets = targets;
         context.aor = plan.aor.map(Box::new);

@@ -1,13 +1,17 @@
-//! The questions of a proxy to its embedder: where a request may go, which bindings an address has, and who sent the request.
+//! The questions of a proxy to its embedder: where a request may go, which bindings an address has, who sent the request, and how many calls
+//! there may be.
 
 use std::net::SocketAddr;
+use std::time::Duration;
 
 use sip::flow::{Flow, ListenerKey};
 use sip::header::Authorization;
 use sip::uri::SipUri;
-use sip::{Host, Message, Now};
+use sip::{Host, Message, Mono, Now};
 
+use super::session::SessionTimer;
 use crate::Aor;
+use crate::calls::{DialogId, Ticket};
 use crate::location::Binding;
 
 /// Who may send requests to the users of a domain.
@@ -104,7 +108,69 @@ pub trait Authentication {
     fn is_for_us(&self, credentials: &Authorization<'_>) -> bool;
 }
 
-/// All of them.
-pub trait Policy: Routing + Lookup + Authentication {}
+/// A request outside of dialogs that is about to be forwarded.
+#[derive(Clone, Copy, Debug)]
+pub struct NewCall<'a> {
+    /// The request: an INVITE or any other.
+    pub message: &'a Message<'a>,
+    /// The authenticated user who has sent it; `None` for a trunk, and for others that need no credentials.
+    pub user: Option<&'a [u8]>,
+    /// Whom it is for: the Request-URI, also if Route names another next hop.
+    pub uri: &'a [u8],
+    /// That is an address of record here.
+    pub is_local: bool,
+}
 
-impl<P: Routing + Lookup + Authentication> Policy for P {}
+/// Why a request is not forwarded.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Denied {
+    /// Nobody may call this number: 403.
+    Number,
+    /// There are as many calls as there may be: 486.
+    Concurrent,
+    /// Calls come too fast: 480 with Retry-After.
+    Rate,
+}
+
+/// Limits of calls. Without them, the proxy keeps nothing per dialog: that is what a policy has that implements none of these methods.
+pub trait Calls {
+    /// Whether dialogs count: then the proxy calls [`Calls::refreshed`] and [`Calls::ended`].
+    fn counts_calls(&self) -> bool {
+        false
+    }
+
+    /// The session timer that the proxy asks for (RFC 4028 §8), if any.
+    fn session_timer(&self) -> Option<SessionTimer> {
+        None
+    }
+
+    /// Whether a request outside of dialogs may be forwarded. If it begins a call that counts: the tickets of it. The proxy drops them if the
+    /// call is not answered.
+    ///
+    /// # Errors
+    /// Why it may not be forwarded.
+    fn admit(&mut self, _now: Mono, _call: &NewCall<'_>) -> Result<Vec<Ticket>, Denied> {
+        Ok(Vec::new())
+    }
+
+    /// The call with these tickets was answered: its first 2xx is forwarded. `session` is the session interval.
+    fn answered(
+        &mut self,
+        _now: Mono,
+        _dialog: DialogId,
+        _session: Option<Duration>,
+        _tickets: Vec<Ticket>,
+    ) {
+    }
+
+    /// The session of a dialog was refreshed. It may be a dialog that does not count.
+    fn refreshed(&mut self, _now: Mono, _dialog: DialogId, _session: Option<Duration>) {}
+
+    /// A dialog has ended. It may be one that does not count.
+    fn ended(&mut self, _dialog: DialogId) {}
+}
+
+/// All of them.
+pub trait Policy: Routing + Lookup + Authentication + Calls {}
+
+impl<P: Routing + Lookup + Authentication + Calls> Policy for P {}

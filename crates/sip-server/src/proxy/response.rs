@@ -38,7 +38,7 @@ impl Proxy {
         if code < 200 {
             // §16.7 step 5: a 100 is between neighbours.
             if code > 100 && !context.is_answered {
-                self.forward_response(now.mono, stack, key, message, drops_identity);
+                self.forward_response(now.mono, stack, key, message, (drops_identity, b""));
             }
             return;
         }
@@ -85,7 +85,9 @@ impl Proxy {
         message: &Message<'_>,
         drops_identity: bool,
     ) {
-        self.forward_response(now, stack, key, message, drops_identity);
+        let lines = self.count_success(now, stack, key, message);
+        self.count_bye(stack, key, message.status_code().unwrap_or(0));
+        self.forward_response(now, stack, key, message, (drops_identity, &lines));
         let Some(context) = self.contexts.get(key) else {
             return;
         };
@@ -119,7 +121,7 @@ impl Proxy {
         stack: &mut Stack<'_>,
         key: ContextKey,
         message: &Message<'_>,
-        drops_identity: bool,
+        (drops_identity, lines): (bool, &[u8]),
     ) {
         let Some(context) = self.contexts.get(key) else {
             return;
@@ -127,7 +129,10 @@ impl Proxy {
         let Some(mut scratch) = self.scratch.take() else {
             return;
         };
-        let edits = edits_of(drops_identity);
+        let edits = Edits {
+            at_end: lines,
+            ..edits_of(drops_identity)
+        };
         if let Ok(gathered) = forward(message, &edits, &mut scratch) {
             let code = message.status_code().unwrap_or(0);
             let reply = Reply::forwarded(code, gathered.slices());
@@ -293,6 +298,7 @@ impl Proxy {
             (code, true) => Some(code),
             (_, false) => None,
         };
+        self.count_bye(stack, key, own.unwrap_or(best.code));
         match own {
             Some(code) => {
                 let mut reply = super::Refusal::of(code, "").reply();

@@ -3,6 +3,7 @@
 
 extern crate hairpin_sip_server as sip_server;
 
+mod calls;
 mod dialogs;
 mod flows;
 mod fork;

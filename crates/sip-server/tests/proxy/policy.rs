@@ -8,9 +8,14 @@ use sip::header::Authorization;
 use sip::uri::SipUri;
 use sip::{Host, Message, Mono, Now};
 use sip_server::Aor;
+use sip_server::calls::{Counters, DialogId, Dialogs, Exceeded, Limit, Numbers, Span, Ticket};
 use sip_server::flow::FlowId;
 use sip_server::location::{Binding, NO_Q, NewBinding};
-use sip_server::proxy::{Authenticated, Authentication, Inbound, LookedUp, Lookup, Place, Routing};
+use sip_server::proxy::{
+    Authenticated, Authentication, Calls, Denied, Inbound, LookedUp, Lookup, NewCall, Place,
+    Routing, SessionTimer,
+};
+use std::time::Duration;
 
 pub(crate) const DOMAIN: &str = "example.com";
 const CHALLENGE: &[u8] = b"Proxy-Authenticate: Test realm=\"example.com\"\r\n";
@@ -31,6 +36,82 @@ pub(crate) struct TestPolicy {
     pub(crate) failed: Vec<String>,
     /// Times that credentials were checked.
     pub(crate) checks: u32,
+    /// Calls are counted.
+    pub(crate) calls: Option<CallPolicy>,
+}
+
+/// Limits of the calls of each user.
+#[derive(Default)]
+pub(crate) struct CallPolicy {
+    pub(crate) limit: Limit,
+    pub(crate) timer: Option<SessionTimer>,
+    pub(crate) numbers: Numbers,
+    pub(crate) users: Counters<Vec<u8>>,
+    pub(crate) dialogs: Dialogs,
+}
+
+impl CallPolicy {
+    pub(crate) fn calls_of(&self, user: &str) -> u32 {
+        self.users.calls(&user.as_bytes().to_vec())
+    }
+}
+
+fn span(session: Option<Duration>) -> Span {
+    Span {
+        session,
+        most: Duration::from_secs(3600),
+    }
+}
+
+impl Calls for TestPolicy {
+    fn counts_calls(&self) -> bool {
+        self.calls.is_some()
+    }
+
+    fn session_timer(&self) -> Option<SessionTimer> {
+        self.calls.as_ref()?.timer
+    }
+
+    fn admit(&mut self, now: Mono, call: &NewCall<'_>) -> Result<Vec<Ticket>, Denied> {
+        let (Some(calls), Some(user)) = (&self.calls, call.user) else {
+            return Ok(Vec::new());
+        };
+        if !call.is_local && calls.numbers.forbid(call.uri) {
+            return Err(Denied::Number);
+        }
+        if call.message.method() != Some(sip::Method::Invite) {
+            return Ok(Vec::new());
+        }
+        match calls.users.begin(now, &user.to_vec(), calls.limit) {
+            Ok(ticket) => Ok(vec![ticket]),
+            Err(Exceeded::Concurrent) => Err(Denied::Concurrent),
+            Err(Exceeded::Rate) => Err(Denied::Rate),
+        }
+    }
+
+    fn answered(
+        &mut self,
+        now: Mono,
+        dialog: DialogId,
+        session: Option<Duration>,
+        tickets: Vec<Ticket>,
+    ) {
+        if let Some(calls) = &self.calls {
+            calls.dialogs.begin(now, dialog, span(session), tickets);
+        }
+    }
+
+    fn refreshed(&mut self, now: Mono, dialog: DialogId, session: Option<Duration>) {
+        if let Some(calls) = &self.calls {
+            calls.dialogs.refresh(now, dialog, span(session));
+        }
+    }
+
+    fn ended(&mut self, dialog: DialogId) {
+        if let Some(calls) = &self.calls {
+            calls.dialogs.end(dialog);
+        }
+    }
 }
 
 impl TestPolicy {
@@ -45,6 +126,7 @@ impl TestPolicy {
             elsewhere: None,
             failed: Vec::new(),
             checks: 0,
+            calls: None,
         }
     }
 

@@ -89,11 +89,13 @@ pub enum DropReason {
     WrongSentBy,
     /// Shed in silence by congestion control.
     Shed,
+    /// A datagram so short that any response would be more than 2.5 times as large: its source may be forged.
+    Amplification,
 }
 
 impl DropReason {
     /// All of them, in the order of their counters.
-    pub const ALL: [DropReason; 12] = [
+    pub const ALL: [DropReason; 13] = [
         DropReason::NotSip,
         DropReason::NoReturnPath,
         DropReason::BadAck,
@@ -106,6 +108,7 @@ impl DropReason {
         DropReason::WrongMethod,
         DropReason::WrongSentBy,
         DropReason::Shed,
+        DropReason::Amplification,
     ];
 
     /// For the label of a metric.
@@ -124,6 +127,7 @@ impl DropReason {
             DropReason::WrongMethod => "wrong_method",
             DropReason::WrongSentBy => "wrong_sent_by",
             DropReason::Shed => "shed",
+            DropReason::Amplification => "amplification",
         }
     }
 }

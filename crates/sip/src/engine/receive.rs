@@ -60,7 +60,7 @@ impl Engine {
                 Err(reason) => self.drop_message(reason.into()),
             },
             Err(ParseError::Empty) => Received::KeepAlive,
-            Err(error) => self.judged(flow, judge_bytes(bytes, &self.config.limits, error)),
+            Err(error) => self.judged(flow, bytes, judge_bytes(bytes, &self.config.limits, error)),
         }
     }
 
@@ -79,7 +79,8 @@ impl Engine {
             .and_then(|via| self.fingerprint(&message, via, method));
         let (Ok(via), Some(fingerprint)) = (via, known) else {
             // What nothing can be matched by is refused for what it lacks.
-            return self.judged(flow, judge_message(message, &self.config.rules));
+            let bytes = message.as_bytes();
+            return self.judged(flow, bytes, judge_message(message, &self.config.rules));
         };
         if let Some(slot) = self.servers.find(fingerprint)
             && self.is_its_ack(slot, &message, &via, method)
@@ -91,7 +92,10 @@ impl Engine {
         }
         let essentials = match check_behind_via(&message, method, &via, &self.config.rules) {
             Ok(essentials) => essentials,
-            Err(refused) => return self.judged(flow, verdict::refuse(message, refused)),
+            Err(refused) => {
+                let bytes = message.as_bytes();
+                return self.judged(flow, bytes, verdict::refuse(message, refused));
+            }
         };
         if method == Method::Ack {
             if self.is_for_stateless(&essentials, &via, fingerprint) {
@@ -359,7 +363,7 @@ impl Engine {
     }
 
     /// Refuses what the rules refuse (RFC 3261 §8.2, §16.3), keeping nothing: its repetition is refused again.
-    fn judged<'m>(&mut self, flow: &Flow, verdict: Verdict<'_>) -> Received<'m> {
+    fn judged<'m>(&mut self, flow: &Flow, bytes: &[u8], verdict: Verdict<'_>) -> Received<'m> {
         let (answerable, refusal) = match verdict {
             Verdict::Answer(answerable, refusal) => (answerable, refusal),
             Verdict::Drop(reason) => return self.drop_message(reason.into()),
@@ -374,9 +378,12 @@ impl Engine {
         let Ok(length) = written.map(<[u8]>::len) else {
             return self.drop_message(DropReason::NoReturnPath);
         };
+        let reports_load = self.reports_load(via);
+        if length > self.room_for(flow, bytes, reports_load) {
+            return self.drop_message(DropReason::Amplification);
+        }
         self.stats.count_sent(refusal.code);
         let to = Engine::scanned_reply(flow, &self.steering(flow, via));
-        let reports_load = self.reports_load(via);
         self.send_response(to, Origin::Nobody, length, reports_load);
         Received::Refused(refusal.code)
     }
@@ -405,9 +412,12 @@ impl Engine {
         let Ok(length) = built.map(<[u8]>::len) else {
             return false;
         };
+        let reports_load = self.reports_load(via);
+        if length > self.room_for(flow, scan.head(), reports_load) {
+            return false;
+        }
         self.stats.count_sent(reply.code());
         let to = Engine::scanned_reply(flow, &self.steering(flow, via));
-        let reports_load = self.reports_load(via);
         self.send_response(to, Origin::Nobody, length, reports_load);
         true
     }

@@ -103,6 +103,18 @@ impl<'a> Reply<'a> {
         self.until_ack()
     }
 
+    /// The same without its last header line; `None` if there is none to spare. A challenge keeps one (RFC 3261 §22.2).
+    pub(super) fn shorter(mut self) -> Option<Reply<'a>> {
+        let Content::Made { headers, .. } = &mut self.content else {
+            return None;
+        };
+        let (_, before) = headers.split_last()?;
+        let end = memchr::memrchr(b'\n', before).map_or(0, |at| at + 1);
+        *headers = headers.get(..end)?;
+        let is_challenge = matches!(self.code, 401 | 407);
+        (end > 0 || !is_challenge).then_some(self)
+    }
+
     /// The status code.
     #[must_use]
     pub const fn code(&self) -> u16 {

@@ -1,9 +1,9 @@
 //! The server side: requests come in, the TU answers.
 
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 
 use super::compose::{self, Layout};
-use super::error::{AcceptError, RespondError};
+use super::error::{AcceptError, DropReason, RespondError};
 use super::key::{RelatedKey, ServerKey, answered_at_once};
 use super::output::{Event, Mark, Origin, Output, SendTo, ServerFailure};
 use super::received::{Ack, NewRequest, Received, reply_address};
@@ -312,6 +312,9 @@ impl Engine {
     /// Answers a request without keeping anything: its retransmission gets the same answer from the same call, and its ACK
     /// ends here.
     ///
+    /// Over UDP the response is at most 2.5 times as large as the request, IP and UDP headers included. Otherwise it has fewer header lines: those
+    /// at the end are left out, the best challenge stays. What is still too large is not sent ([`DropReason::Amplification`]).
+    ///
     /// # Errors
     /// [`RespondError::Unanswerable`] or [`RespondError::Build`]; a response that cannot be built is replaced by a 500.
     pub fn answer_statelessly(
@@ -339,14 +342,45 @@ impl Engine {
         let tag = crate::build::Tag::new(self.matcher.stateless_tag(request.fingerprint));
         let stamp = request.stamp();
         let tag = tag.as_bytes();
-        let none = std::iter::empty();
-        let length =
-            compose::response(&mut self.scratch, &answerable, reply, tag, stamp, none)?.len();
+        let reports_load = self.reports_load(&request.via);
+        let room = self.room_for(&request.flow, request.message.as_bytes(), reports_load);
+        let mut reply = *reply;
+        let length = loop {
+            let none = std::iter::empty();
+            let built =
+                compose::response(&mut self.scratch, &answerable, &reply, tag, stamp, none)?;
+            if built.len() <= room {
+                break built.len();
+            }
+            let Some(shorter) = reply.shorter() else {
+                self.stats.count_drop(DropReason::Amplification);
+                return Ok(());
+            };
+            reply = shorter;
+        };
         self.stats.count_sent(reply.code);
         let to = SendTo::back(&request.flow, request.reply_address());
-        let reports_load = self.reports_load(&request.via);
         self.send_response(to, Origin::Nobody, length, reports_load);
         Ok(())
+    }
+
+    /// How long a response may be whose request has proved nothing: a datagram may have a forged source, which must not get more than 2.5
+    /// times what somebody else has sent.
+    pub(super) fn room_for(&self, flow: &Flow, request: &[u8], reports_load: bool) -> usize {
+        if flow.connection.is_some() {
+            return usize::MAX;
+        }
+        let headers = match flow.remote.ip().to_canonical() {
+            IpAddr::V4(_) => 20 + 8,
+            IpAddr::V6(_) => 40 + 8,
+        };
+        let overload = if reports_load {
+            self.oc_reply.params().len()
+        } else {
+            0
+        };
+        let most = (request.len() + headers) * 5 / 2;
+        most.saturating_sub(headers + overload)
     }
 
     /// Responds to an accepted request.

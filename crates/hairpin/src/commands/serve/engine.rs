@@ -554,6 +554,7 @@ fn sip(config: &config::Sip) -> SipSettings {
     sip.advertise.clone_from(&config.advertise);
     sip.local_networks.clone_from(&config.local_networks);
     sip.record_route = config.record_route;
+    sip.calls.clone_from(&config.calls);
     sip.registrar.clone_from(&config.registrar);
     sip.bindings = config.bindings;
     sip.bindings_per_user = config.bindings_per_user;

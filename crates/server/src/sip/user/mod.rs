@@ -108,7 +108,7 @@ impl User {
                 number,
                 listeners,
                 orders,
-                secrets.lasting,
+                (secrets.lasting, secrets.calls.clone()),
                 run,
             ))
         });
@@ -153,7 +153,8 @@ impl User {
             (Some(forwarder), _) => forwarder.obey(orders),
             (None, Some(registrations)) => {
                 let (listeners, run) = (self.listeners.clone(), registrations.run());
-                let new = Forwarder::new(self.number, listeners, orders, self.secrets.lasting, run);
+                let shared = (self.secrets.lasting, self.secrets.calls.clone());
+                let new = Forwarder::new(self.number, listeners, orders, shared, run);
                 self.forwarder = Some(Box::new(new));
             }
             (None, None) => {}
@@ -208,6 +209,11 @@ impl User {
             counters.forwarding_refused = stats.refused;
             counters.forwarding_challenged = stats.challenged;
             counters.forwarding = stats.contexts as u64;
+            counters.calls_refused = forwarder.calls.refused;
+            // One worker says it for all.
+            if self.number == 0 {
+                (counters.calls, counters.calls_expired) = forwarder.calls.counts();
+            }
         }
     }
 
@@ -443,7 +449,8 @@ impl TransactionUser for User {
         let binding = registrations.and_then(|registrations| registrations.next_deadline());
         let forwarder = self.forwarder.as_ref();
         let proxy = forwarder.and_then(|forwarder| forwarder.proxy.poll_timeout());
-        let all = [self.uas.next_end(), binding, proxy];
+        let call = forwarder.and_then(|forwarder| forwarder.calls.next_deadline());
+        let all = [self.uas.next_end(), binding, proxy, call];
         all.into_iter().flatten().min()
     }
 
@@ -455,6 +462,9 @@ impl TransactionUser for User {
         self.with_proxy(transactions, None, |proxy, stack| {
             proxy.handle_timeout(now, stack);
         });
+        if let Some(forwarder) = &self.forwarder {
+            forwarder.calls.expire(now);
+        }
         if let Some(registrations) = &mut self.registrations {
             registrations.save(now);
             let _ = (0..EXPIRED)

@@ -1,0 +1,82 @@
+//! The limits of SIP calls, as the user writes them.
+
+use server::sip::{CallLimit, CallSettings};
+
+use super::diagnostics::{Diagnostic, Report};
+use super::schema::Settings;
+use super::setting::{FromText, Mistake};
+
+/// The first digits of a number.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Prefix(String);
+
+/// E.164 has 15 digits; with `+`, or an international prefix in front, a few more.
+const LONGEST: usize = 20;
+
+impl FromText for Prefix {
+    const EXPECTED: &'static str = "the first digits of a number like \"+49900\"";
+
+    fn from_text(text: &str) -> Result<Self, Mistake> {
+        let digits = text.strip_prefix('+').unwrap_or(text);
+        let is_prefix = !text.is_empty()
+            && text.len() <= LONGEST
+            && digits
+                .bytes()
+                .all(|byte| byte.is_ascii_digit() || matches!(byte, b'*' | b'#'));
+        match is_prefix {
+            true => Ok(Self(text.to_owned())),
+            false => Err(
+                Mistake::new(format!("`{text}` is not the beginning of a number"))
+                    .help("write digits only, with + in front or without, like \"+49900\""),
+            ),
+        }
+    }
+
+    fn to_text(&self) -> String {
+        self.0.clone()
+    }
+}
+
+/// The plain values.
+pub(super) fn resolve(settings: &Settings) -> Option<CallSettings> {
+    let s = settings.clone();
+    let prefixes = |list| {
+        super::values(list)
+            .into_iter()
+            .map(|prefix: Prefix| prefix.0)
+    };
+    let mut calls = CallSettings::default();
+    calls.per_user = CallLimit {
+        concurrent: s.sip_user_calls?.value.0,
+        per_second: s.sip_user_call_rate?.value.0,
+    };
+    calls.per_domain = CallLimit {
+        concurrent: s.sip_domain_calls?.value.0,
+        per_second: s.sip_domain_call_rate?.value.0,
+    };
+    calls.most = s.sip_max_call_duration?.value.0;
+    calls.session_expires = s.sip_session_expires?.value.0;
+    calls.session_min = s.sip_session_min?.value.0;
+    calls.forbidden_prefixes = prefixes(s.sip_forbidden_prefixes?.value).collect();
+    calls.allowed_prefixes = prefixes(s.sip_allowed_prefixes?.value).collect();
+    Some(calls)
+}
+
+/// Reports session intervals that are not in order, and limits that would see no BYE.
+pub(super) fn check(settings: &Settings, report: &mut Report) {
+    let (Some(calls), Some(expires)) = (resolve(settings), &settings.sip_session_expires) else {
+        return;
+    };
+    if !calls.session_expires.is_zero() && calls.session_expires < calls.session_min {
+        let message = "the session interval is smaller than sip.session_min";
+        let help = "sip.session_min <= sip.session_expires, or 0 for no session timer";
+        report.push(Diagnostic::error(&expires.at, message).help(help));
+    }
+    let is_limited = calls.per_user.is_set() || calls.per_domain.is_set();
+    let record_route = settings.sip_record_route.as_ref();
+    if let Some(record_route) = record_route.filter(|entry| is_limited && !entry.value) {
+        let message = "calls are limited, but the proxy sees no BYE";
+        let help = "remove sip.record_route = false, or the limits of calls";
+        report.push(Diagnostic::error(&record_route.at, message).help(help));
+    }
+}

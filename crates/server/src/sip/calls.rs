@@ -1,0 +1,178 @@
+//! How many calls users and domains may have, which numbers they may call, and the calls that count.
+
+use super::settings::{CallSettings, Orders};
+use sip::{Method, Mono};
+use sip_server::Aor;
+use sip_server::calls::{Counters, DialogId, Dialogs, Exceeded, Numbers, Span, Ticket};
+use sip_server::proxy::{Denied, NewCall, SessionTimer};
+use std::sync::Arc;
+use std::time::Duration;
+
+/// Why calls are refused, in the order of [`SipCounters::calls_refused`](super::SipCounters::calls_refused).
+pub const CALL_REFUSALS: [&str; 5] = [
+    "user_calls",
+    "user_rate",
+    "domain_calls",
+    "domain_rate",
+    "number",
+];
+
+/// The place of a forbidden number in [`CALL_REFUSALS`].
+const NUMBER: usize = 4;
+
+/// The calls of all workers.
+#[derive(Debug, Default)]
+pub(crate) struct SharedCalls {
+    users: Counters<Box<[u8]>>,
+    domains: Counters<Box<[u8]>>,
+    dialogs: Dialogs,
+}
+
+/// The limits of calls at one worker.
+#[derive(Debug)]
+pub(super) struct CallControl {
+    shared: Arc<SharedCalls>,
+    settings: CallSettings,
+    numbers: Numbers,
+    /// Of a user whose domain is not known otherwise.
+    first_domain: Box<[u8]>,
+    pub(super) refused: [u64; CALL_REFUSALS.len()],
+}
+
+impl CallControl {
+    pub(super) fn new(shared: Arc<SharedCalls>, orders: &Orders) -> CallControl {
+        let settings = orders.settings.calls.clone();
+        let first = orders.settings.domains.first();
+        CallControl {
+            shared,
+            numbers: Numbers::new(&settings.forbidden_prefixes, &settings.allowed_prefixes),
+            settings,
+            first_domain: first.map_or_else(Box::default, |it| {
+                it.name.to_ascii_lowercase().into_bytes().into()
+            }),
+            refused: [0; CALL_REFUSALS.len()],
+        }
+    }
+
+    /// New settings. Calls in progress stay.
+    pub(super) fn obey(&mut self, orders: &Orders) {
+        *self = CallControl {
+            refused: self.refused,
+            ..CallControl::new(self.shared.clone(), orders)
+        };
+    }
+
+    fn is_limited(&self) -> bool {
+        self.settings.per_user.is_set() || self.settings.per_domain.is_set()
+    }
+
+    /// Dialogs that count now, of all workers, and those that have ended without a BYE.
+    pub(super) fn counts(&self) -> (u64, u64) {
+        (self.shared.dialogs.len(), self.shared.dialogs.expired())
+    }
+
+    /// When dialogs end.
+    pub(super) fn next_deadline(&self) -> Option<Mono> {
+        self.shared.dialogs.next_deadline()
+    }
+
+    /// Removes dialogs that have come to their end.
+    pub(super) fn expire(&self, now: Mono) {
+        self.shared.dialogs.expire(now);
+    }
+
+    /// If limits are turned off, those in progress still end.
+    pub(super) fn counts_calls(&self) -> bool {
+        self.is_limited() || !self.shared.dialogs.is_empty()
+    }
+
+    pub(super) fn session_timer(&self) -> Option<SessionTimer> {
+        let seconds = |time: Duration| u32::try_from(time.as_secs()).unwrap_or(u32::MAX);
+        let expires = seconds(self.settings.session_expires);
+        (self.is_limited() && expires != 0).then(|| SessionTimer {
+            expires,
+            min: seconds(self.settings.session_min).min(expires),
+        })
+    }
+
+    /// Whether a request outside of dialogs may be forwarded; `from` is the local address in its From.
+    pub(super) fn admit(
+        &mut self,
+        now: Mono,
+        call: &NewCall<'_>,
+        from: Option<&Aor>,
+    ) -> Result<Vec<Ticket>, Denied> {
+        // Trunks and strangers spend nothing of ours: what they may reach are local users.
+        let Some(user) = call.user else {
+            return Ok(Vec::new());
+        };
+        if !call.is_local && self.numbers.forbid(call.uri) {
+            return Err(self.refuse(user, NUMBER, Denied::Number));
+        }
+        if !self.is_limited() || call.message.method() != Some(Method::Invite) {
+            return Ok(Vec::new());
+        }
+        let (per_user, per_domain) = (self.settings.per_user, self.settings.per_domain);
+        let mut tickets = Vec::with_capacity(2);
+        let users = self.shared.users.begin(now, &user.into(), per_user);
+        tickets.push(users.map_err(|exceeded| self.exceeded(user, 0, exceeded))?);
+        if per_domain.is_set() {
+            let domain = self.domain_of(user, from).into();
+            let domains = self.shared.domains.begin(now, &domain, per_domain);
+            tickets.push(domains.map_err(|exceeded| self.exceeded(user, 2, exceeded))?);
+        }
+        Ok(tickets)
+    }
+
+    /// The domain of a user: that of the name, or of From, which may be anonymous.
+    fn domain_of<'d>(&'d self, user: &'d [u8], from: Option<&'d Aor>) -> &'d [u8] {
+        let at = user.iter().rposition(|byte| *byte == b'@');
+        match (at, from) {
+            (Some(at), _) => &user[at + 1..],
+            (None, Some(from)) => from.domain(),
+            (None, None) => &self.first_domain,
+        }
+    }
+
+    fn exceeded(&mut self, user: &[u8], first: usize, exceeded: Exceeded) -> Denied {
+        let (place, denied) = match exceeded {
+            Exceeded::Concurrent => (first, Denied::Concurrent),
+            Exceeded::Rate => (first + 1, Denied::Rate),
+        };
+        self.refuse(user, place, denied)
+    }
+
+    fn refuse(&mut self, user: &[u8], place: usize, denied: Denied) -> Denied {
+        self.refused[place] += 1;
+        let (user, limit) = (String::from_utf8_lossy(user), CALL_REFUSALS[place]);
+        tracing::info!(?user, limit, "call refused");
+        denied
+    }
+
+    pub(super) fn answered(
+        &self,
+        now: Mono,
+        dialog: DialogId,
+        session: Option<Duration>,
+        tickets: Vec<Ticket>,
+    ) {
+        let span = self.span(session);
+        self.shared.dialogs.begin(now, dialog, span, tickets);
+    }
+
+    pub(super) fn refreshed(&self, now: Mono, dialog: DialogId, session: Option<Duration>) {
+        let span = self.span(session);
+        self.shared.dialogs.refresh(now, dialog, span);
+    }
+
+    pub(super) fn ended(&self, dialog: DialogId) {
+        self.shared.dialogs.end(dialog);
+    }
+
+    fn span(&self, session: Option<Duration>) -> Span {
+        Span {
+            session,
+            most: self.settings.most,
+        }
+    }
+}

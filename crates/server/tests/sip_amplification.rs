@@ -1,0 +1,166 @@
+//! What a stranger gets out of a datagram whose source address is forged: at most 2.5 times its bytes, IP and UDP headers included.
+
+mod sip_client;
+
+use hairpin_server::sip::{Domain, Inbound, SipSettings};
+use hairpin_server::{Running, Server};
+use sip_client::Client;
+
+/// Of IPv4 and UDP.
+const HEADERS: usize = 28;
+const METHODS: [&str; 9] = [
+    "OPTIONS",
+    "REGISTER",
+    "INVITE",
+    "MESSAGE",
+    "BYE",
+    "CANCEL",
+    "SUBSCRIBE",
+    "UPDATE",
+    "XYZ",
+];
+
+fn serve(inbound: Inbound, realm: &str) -> Running {
+    let mut settings = SipSettings::default();
+    settings.domains = vec![Domain {
+        name: "example.com".to_owned(),
+        inbound,
+        ..Domain::default()
+    }];
+    Server::builder()
+        .listen("127.0.0.1:0".parse().expect("an address"))
+        .relay_address("127.0.0.1".parse().expect("an address"))
+        .sip_listen("127.0.0.1:0".parse().expect("an address"))
+        .realm(realm)
+        .user("alice", "secret")
+        .sip(settings)
+        .workers(1)
+        .start()
+        .expect("the server starts")
+}
+
+/// Requests that anybody can make up, the shortest in front.
+fn requests(method: &str) -> Vec<String> {
+    let with = |uri: &str, via: &str, more: &str| {
+        format!(
+            "{method} {uri} SIP/2.0\r\nv:{via};branch=z9hG4bK{}\r\nf:<sip:a@b>;tag=1\r\nt:<{uri}>\r\ni:1\r\n\
+             CSeq:1 {method}\r\n{more}\r\n",
+            uri.len() + more.len()
+        )
+    };
+    let pad = format!("Subject:{}\r\n", "x".repeat(200));
+    let unknown: String = (0..20).map(|n| format!("Require:a{n}\r\n")).collect();
+    let mut all = Vec::new();
+    for uri in [
+        "sip:example.com",
+        "sip:alice@example.com",
+        "sip:nobody@example.com",
+        "sip:a@192.0.2.1",
+        "tel:1",
+        "x:1",
+    ] {
+        for more in [
+            "",
+            "Max-Forwards:70\r\n",
+            "m:<sip:a@b>\r\n",
+            "Max-Forwards:0\r\n",
+            &unknown,
+            &pad,
+            "CSeq:2 X\r\n",
+            "Route:<sip:x\r\n",
+        ] {
+            all.push(with(uri, "SIP/2.0/UDP a", more));
+        }
+    }
+    all.push(with(
+        "sip:example.com",
+        "SIP/2.0/UDP a;oc;oc-algo=\"loss\"",
+        "",
+    ));
+    all.push(format!(
+        "{method} x SIP/2.0\r\nv:SIP/2.0/UDP a;branch=z9hG4bK9\r\n\r\n"
+    ));
+    all.push(format!(
+        "{method} sip:x SIP/7.0\r\nv:SIP/2.0/UDP a;branch=z9hG4bK9\r\n\r\n"
+    ));
+    all
+}
+
+#[test]
+fn a_request_gets_at_most_two_and_a_half_times_its_bytes() {
+    for inbound in [Inbound::Known, Inbound::Anyone] {
+        let server = serve(inbound, "example.com");
+        let client = Client::new(server.sip_listeners()[0]);
+        let (mut worst, mut answered) = (0.0f64, 0);
+        for request in METHODS.into_iter().flat_map(requests) {
+            // The client's own port: what the server sends must come here.
+            let port = client.local().port();
+            let request =
+                request.replace("SIP/2.0/UDP a", &format!("SIP/2.0/UDP 127.0.0.1:{port}"));
+            client.send(request.as_bytes());
+            // A second request that is surely answered marks the end of the first one's answers.
+            let marker = sip_client::options("marker", "UDP", "Subject: marker\r\n");
+            client.send(marker.as_bytes());
+            let mut bytes = 0;
+            loop {
+                let answer = client.answer();
+                if answer.contains("marker@test") {
+                    break;
+                }
+                bytes += answer.len() + HEADERS;
+                answered += 1;
+            }
+            let factor = bytes as f64 / (request.len() + HEADERS) as f64;
+            worst = worst.max(factor);
+            assert!(factor <= 2.5, "{factor:.2} times as large: {request}");
+        }
+        println!("{inbound:?}: {answered} responses, at most {worst:.2} times the request");
+        assert!(answered > 50, "{answered}");
+        assert!(
+            client.hears_nothing(std::time::Duration::from_millis(700)),
+            "nothing is sent again"
+        );
+    }
+}
+
+#[test]
+fn a_challenge_that_does_not_fit_offers_fewer_algorithms() {
+    let server = serve(Inbound::Known, "example.com");
+    let client = Client::new(server.sip_listeners()[0]);
+    let offered = |pad| {
+        let answer = client.ask(&register(pad));
+        assert!(answer.starts_with("SIP/2.0 401 "), "{answer}");
+        let lines = answer
+            .lines()
+            .filter(|line| line.starts_with("WWW-Authenticate"));
+        lines.map(str::to_owned).collect::<Vec<_>>()
+    };
+    let all = offered(200);
+    assert_eq!(all.len(), 2, "{all:?}");
+    let few = offered(0);
+    assert_eq!(few.len(), 1);
+    // The best stays.
+    assert!(few[0].contains("algorithm=SHA-256"), "{few:?}");
+}
+
+fn register(pad: usize) -> String {
+    format!(
+        "REGISTER sip:example.com SIP/2.0\r\nv:SIP/2.0/UDP 127.0.0.1;rport;branch=z9hG4bK{pad}\r\n\
+         f:<sip:alice@example.com>;tag=1\r\nt:<sip:alice@example.com>\r\ni:1\r\nCSeq:1 REGISTER\r\n\
+         s:{}\r\n\r\n",
+        "x".repeat(pad)
+    )
+}
+
+#[test]
+fn a_request_that_no_challenge_fits_is_dropped_and_counted() {
+    let server = serve(Inbound::Known, &"r".repeat(40));
+    let client = Client::new(server.sip_listeners()[0]);
+    let short = "REGISTER sip:example.com SIP/2.0\r\nv:SIP/2.0/UDP a;rport;branch=z9hG4bK1\r\nf:a:b;tag=1\r\nt:a:b\r\n\
+                 i:1\r\nCSeq:1 REGISTER\r\n\r\n";
+    client.send(short.as_bytes());
+    assert!(client.hears_nothing(std::time::Duration::from_millis(200)));
+    assert!(client.ask(&register(200)).starts_with("SIP/2.0 401 "));
+    assert_eq!(server.stats().sip().amplification, 1);
+    assert_eq!(server.stats().sip().responses_sent[3], 1);
+}

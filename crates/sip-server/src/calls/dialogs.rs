@@ -1,0 +1,265 @@
+//! The dialogs that count towards a limit of calls.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use sip::{HashKey, Mono};
+
+use super::counters::Ticket;
+
+/// Parts with a lock of their own.
+const PARTS: usize = 64;
+const SECOND_NS: u64 = 1_000_000_000;
+/// No dialog ends by itself.
+const NEVER: u64 = u64::MAX;
+
+/// Names a dialog (RFC 3261 §12) the same way on both sides.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct DialogId(u64);
+
+impl DialogId {
+    /// The dialog with this Call-ID and these two tags, in any order. With a key that nobody knows, nobody can make two dialogs with
+    /// the same identity.
+    #[must_use]
+    pub fn new(key: HashKey, call_id: &[u8], tags: [&[u8]; 2]) -> DialogId {
+        let mut tags = tags.map(|tag| key.derive(1).mac(tag));
+        tags.sort_unstable();
+        let parts = [key.derive(2).mac(call_id), tags[0], tags[1]];
+        let mut bytes = [0; 24];
+        for (place, part) in bytes.chunks_exact_mut(8).zip(parts) {
+            place.copy_from_slice(&part.to_be_bytes());
+        }
+        DialogId(key.derive(3).mac(&bytes))
+    }
+}
+
+/// How long a dialog counts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Span {
+    /// The session interval (RFC 4028); `None` if the session does not expire.
+    pub session: Option<Duration>,
+    /// The longest time from the first 2xx on.
+    pub most: Duration,
+}
+
+/// One dialog. Times are whole seconds, rounded up.
+#[derive(Debug)]
+struct Dialog {
+    began_s: u64,
+    ends_s: u64,
+    /// They end with it.
+    _tickets: Box<[Ticket]>,
+}
+
+#[derive(Debug, Default)]
+struct Part {
+    dialogs: BTreeMap<DialogId, Dialog>,
+    /// Their ends, the first in front.
+    ends: BTreeSet<(u64, DialogId)>,
+}
+
+/// All of them, for all workers.
+#[derive(Debug)]
+pub struct Dialogs {
+    parts: Box<[Mutex<Part>]>,
+    /// No dialog ends before this second.
+    next_s: AtomicU64,
+    /// Dialogs that have come to their end without a BYE.
+    expired: AtomicU64,
+    len: AtomicU64,
+}
+
+impl Default for Dialogs {
+    fn default() -> Dialogs {
+        Dialogs {
+            parts: (0..PARTS).map(|_| Mutex::default()).collect(),
+            next_s: AtomicU64::new(NEVER),
+            expired: AtomicU64::new(0),
+            len: AtomicU64::new(0),
+        }
+    }
+}
+
+impl Dialogs {
+    /// A dialog begins: its first 2xx was forwarded. It ends these calls when it ends.
+    pub fn begin(&self, now: Mono, id: DialogId, span: Span, tickets: Vec<Ticket>) {
+        let began_s = seconds(now);
+        let ends_s = end_of(began_s, began_s, span);
+        let dialog = Dialog {
+            began_s,
+            ends_s,
+            _tickets: tickets.into(),
+        };
+        let mut part = self.part(id);
+        let old = part.dialogs.insert(id, dialog);
+        if let Some(old) = &old {
+            part.ends.remove(&(old.ends_s, id));
+        } else {
+            self.len.fetch_add(1, Ordering::Relaxed);
+        }
+        part.ends.insert((ends_s, id));
+        self.next_s.fetch_min(ends_s, Ordering::Relaxed);
+    }
+
+    /// A 2xx for a re-INVITE or an UPDATE was forwarded: the session lasts from now on (RFC 4028 §8.2).
+    pub fn refresh(&self, now: Mono, id: DialogId, span: Span) {
+        let mut part = self.part(id);
+        let Some(dialog) = part.dialogs.get_mut(&id) else {
+            return;
+        };
+        let old = dialog.ends_s;
+        let new = end_of(dialog.began_s, seconds(now), span);
+        dialog.ends_s = new;
+        part.ends.remove(&(old, id));
+        part.ends.insert((new, id));
+        self.next_s.fetch_min(new, Ordering::Relaxed);
+    }
+
+    /// A dialog has ended with a BYE. Returns whether it was known.
+    pub fn end(&self, id: DialogId) -> bool {
+        let mut part = self.part(id);
+        let Some(dialog) = part.dialogs.remove(&id) else {
+            return false;
+        };
+        part.ends.remove(&(dialog.ends_s, id));
+        self.len.fetch_sub(1, Ordering::Relaxed);
+        true
+    }
+
+    /// Removes dialogs that have come to their end.
+    pub fn expire(&self, now: Mono) {
+        let now_s = now.0 / SECOND_NS;
+        if self.next_s.load(Ordering::Relaxed) > now_s {
+            return;
+        }
+        // What begins meanwhile lowers it again.
+        self.next_s.store(NEVER, Ordering::Relaxed);
+        for part in &self.parts {
+            let mut part = part.lock().unwrap_or_else(PoisonError::into_inner);
+            while let Some((ends_s, id)) = part.ends.first().copied() {
+                if ends_s > now_s {
+                    self.next_s.fetch_min(ends_s, Ordering::Relaxed);
+                    break;
+                }
+                part.ends.remove(&(ends_s, id));
+                if part.dialogs.remove(&id).is_some() {
+                    self.len.fetch_sub(1, Ordering::Relaxed);
+                    self.expired.fetch_add(1, Ordering::Relaxed);
+                }
+            }
+        }
+    }
+
+    /// When to call [`Dialogs::expire`].
+    #[must_use]
+    pub fn next_deadline(&self) -> Option<Mono> {
+        let next_s = self.next_s.load(Ordering::Relaxed);
+        (next_s != NEVER).then(|| Mono(next_s.saturating_mul(SECOND_NS)))
+    }
+
+    /// Dialogs that count now.
+    #[must_use]
+    pub fn len(&self) -> u64 {
+        self.len.load(Ordering::Relaxed)
+    }
+
+    /// Whether there is none.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Dialogs that have come to their end without a BYE, so far.
+    #[must_use]
+    pub fn expired(&self) -> u64 {
+        self.expired.load(Ordering::Relaxed)
+    }
+
+    fn part(&self, id: DialogId) -> MutexGuard<'_, Part> {
+        let part = self.parts[id.0 as usize % PARTS].lock();
+        part.unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+fn seconds(now: Mono) -> u64 {
+    now.0.div_ceil(SECOND_NS)
+}
+
+fn end_of(began_s: u64, now_s: u64, span: Span) -> u64 {
+    let most = began_s.saturating_add(span.most.as_secs());
+    let session = span.session.map(|it| now_s.saturating_add(it.as_secs()));
+    session.map_or(most, |session| session.min(most))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::{Counters, Limit};
+    use super::*;
+
+    fn at(s: u64) -> Mono {
+        Mono((1000 + s) * SECOND_NS)
+    }
+
+    fn id(number: u32) -> DialogId {
+        let key = HashKey::new([1; 16]);
+        DialogId::new(key, &number.to_be_bytes(), [b"a", b"b"])
+    }
+
+    fn span(session: Option<u64>, most: u64) -> Span {
+        Span {
+            session: session.map(Duration::from_secs),
+            most: Duration::from_secs(most),
+        }
+    }
+
+    fn ticket(counters: &Counters<&'static str>) -> Vec<Ticket> {
+        vec![counters.begin(at(0), &"alice", Limit::default()).unwrap()]
+    }
+
+    #[test]
+    fn a_dialog_is_the_same_from_both_sides() {
+        let key = HashKey::new([1; 16]);
+        let of = |call_id: &[u8], tags: [&[u8]; 2]| DialogId::new(key, call_id, tags);
+        assert_eq!(of(b"1@a", [b"x", b"y"]), of(b"1@a", [b"y", b"x"]));
+        assert_ne!(of(b"1@a", [b"x", b"y"]), of(b"2@a", [b"x", b"y"]));
+        assert_ne!(of(b"1@a", [b"x", b"y"]), of(b"1@a", [b"x", b"z"]));
+        assert_ne!(of(b"1@a", [b"x", b"x"]), of(b"1@a", [b"y", b"y"]));
+    }
+
+    #[test]
+    fn a_call_counts_until_its_bye() {
+        let (counters, dialogs) = (Counters::default(), Dialogs::default());
+        dialogs.begin(at(0), id(1), span(None, 60), ticket(&counters));
+        // A repeated 2xx changes nothing.
+        assert_eq!((dialogs.len(), counters.calls(&"alice")), (1, 1));
+        assert!(!dialogs.end(id(2)));
+        assert!(dialogs.end(id(1)));
+        assert!(!dialogs.end(id(1)), "a repeated BYE");
+        assert_eq!((dialogs.len(), counters.calls(&"alice")), (0, 0));
+        dialogs.expire(at(1000));
+        assert_eq!(dialogs.expired(), 0);
+    }
+
+    #[test]
+    fn a_call_without_a_bye_ends_with_its_session_or_its_longest_time() {
+        let (counters, dialogs) = (Counters::default(), Dialogs::default());
+        dialogs.begin(at(0), id(1), span(Some(90), 600), ticket(&counters));
+        dialogs.begin(at(0), id(2), span(None, 600), ticket(&counters));
+        assert_eq!(dialogs.next_deadline(), Some(at(90)));
+        dialogs.expire(at(89));
+        assert_eq!(dialogs.len(), 2);
+        dialogs.refresh(at(80), id(1), span(Some(90), 600));
+        dialogs.expire(at(90));
+        assert_eq!(dialogs.len(), 2, "it was refreshed");
+        dialogs.expire(at(170));
+        assert_eq!((dialogs.len(), dialogs.expired()), (1, 1));
+        assert_eq!(dialogs.next_deadline(), Some(at(600)));
+        // No refresh makes a call longer than it may be.
+        dialogs.refresh(at(590), id(2), span(Some(90), 600));
+        dialogs.expire(at(600));
+        assert_eq!((dialogs.len(), counters.calls(&"alice")), (0, 0));
+        assert_eq!(dialogs.next_deadline(), None);
+    }
+}
