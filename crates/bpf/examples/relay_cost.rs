@@ -5,6 +5,7 @@
 //! own loop around a run, shown as the cost of a packet that is none of ours.
 
 use std::net::SocketAddr;
+use std::os::fd::AsFd;
 use std::time::{Duration, Instant};
 
 use hairpin_bpf::BpfError;
@@ -20,7 +21,17 @@ const RUNS: u32 = 250;
 const ROUNDS: u32 = 400;
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
-    let mut relay = Relay::load(&Settings {
+    let mut relay = prepared(Relay::load)?;
+    programs(&mut relay)?;
+    behind(&relay)?;
+    tables(&relay)
+}
+
+/// Programs that can send.
+fn prepared(
+    load: impl FnOnce(&Settings) -> Result<Relay, BpfError>,
+) -> Result<Relay, Box<dyn std::error::Error>> {
+    let mut relay = load(&Settings {
         listener_ports: vec![3478],
         relay_ports: 49_152..=65_535,
         channels: 65_536,
@@ -49,8 +60,21 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     if let Some(bucket) = buckets.get(0) {
         bucket.set(Bucket::scale(1_000_000_000_000), 1_000_000);
     }
-    programs(&mut relay)?;
-    tables(&relay)
+    Ok(relay)
+}
+
+/// During an upgrade: the program of another process comes first, and finds nothing in its tables.
+fn behind(relay: &Relay) -> Result<(), Box<dyn std::error::Error>> {
+    let mut front = prepared(Relay::load_in_front)?;
+    front.set_behind(Some(relay.xdp_program()?.as_fd()))?;
+    for (name, v6) in [("IPv4", false), ("IPv6", true)] {
+        let ends = Ends::new(v6)?;
+        circle(relay, &ends, None)?;
+        let frame = ends.frame(&channel_data(120))?;
+        let xdp = best(|| front.try_xdp(&frame, RUNS), Verdict::Transmit)?;
+        println!("relayed by the program behind another one, {name}, 120 bytes: XDP {xdp} ns");
+    }
+    Ok(())
 }
 
 fn programs(relay: &mut Relay) -> Result<(), Box<dyn std::error::Error>> {

@@ -109,6 +109,7 @@ impl Object {
                 | Map::HashMap(data)
                 | Map::PerCpuArray(data)
                 | Map::LpmTrie(data)
+                | Map::ProgramArray(data)
                 | Map::ReusePortSockArray(data),
             ) => data,
             _ => return Err(BpfError::Missing(name)),

@@ -14,6 +14,7 @@
 //! frame, without IPv4 options or IPv6 extension headers, to this machine, passes.
 
 mod buckets;
+mod front;
 mod gate;
 mod layout;
 mod next_hops;
@@ -127,9 +128,21 @@ impl Relay {
     /// [`BpfError::Settings`] for more than fits; else when the kernel refuses. Maps need CAP_BPF, the programs CAP_NET_ADMIN
     /// and, because they compare pointers, CAP_PERFMON too, and Linux 5.12.
     pub fn load(settings: &Settings) -> Result<Relay, BpfError> {
+        Relay::load_as(settings, false)
+    }
+
+    /// The same, with an XDP program that may have another one behind it: see [`Relay::set_behind`].
+    ///
+    /// # Errors
+    /// As [`Relay::load`].
+    pub fn load_in_front(settings: &Settings) -> Result<Relay, BpfError> {
+        Relay::load_as(settings, true)
+    }
+
+    fn load_as(settings: &Settings, is_in_front: bool) -> Result<Relay, BpfError> {
         let places = places(settings)?;
         let seed = seed()?;
-        let object = load_object(settings, places, seed)?;
+        let object = load_object(settings, places, seed, is_in_front)?;
         let possible = sys::possible_processors().map_err(|source| BpfError::System {
             what: "number of processors",
             source,
@@ -445,7 +458,12 @@ fn seed() -> Result<[u64; 2], BpfError> {
     Ok([bytes().map_err(system)?, bytes().map_err(system)?])
 }
 
-fn load_object(settings: &Settings, places: u32, seed: [u64; 2]) -> Result<Object, BpfError> {
+fn load_object(
+    settings: &Settings,
+    places: u32,
+    seed: [u64; 2],
+    is_in_front: bool,
+) -> Result<Object, BpfError> {
     let mut ports = [0_u16; MAX_LISTENER_PORTS];
     let given = &settings.listener_ports;
     if given.is_empty() || given.len() > MAX_LISTENER_PORTS {
@@ -468,7 +486,7 @@ fn load_object(settings: &Settings, places: u32, seed: [u64; 2]) -> Result<Objec
     let (low, high) = (settings.relay_ports.start(), settings.relay_ports.end());
     // At most 8.
     let count = given.len() as u32;
-    let constants: [(&'static str, &[u8]); 7] = [
+    let constants: [(&'static str, &[u8]); 8] = [
         ("FLOW_MASK", &(places - 1).to_ne_bytes()),
         ("LISTENER_PORTS", ports.as_flattened()),
         ("LISTENER_PORT_COUNT", &count.to_ne_bytes()),
@@ -476,6 +494,7 @@ fn load_object(settings: &Settings, places: u32, seed: [u64; 2]) -> Result<Objec
         ("RELAY_LOW", &u32::from(*low).to_ne_bytes()),
         ("RELAY_HIGH", &u32::from(*high).to_ne_bytes()),
         ("SEED", seed.as_flattened()),
+        ("IS_IN_FRONT", &u32::from(is_in_front).to_ne_bytes()),
     ];
     let bytes = aya::include_bytes_aligned!("../objects/relay.o");
     Object::load_with("relay", bytes, &sizes, &constants)

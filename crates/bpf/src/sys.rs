@@ -10,6 +10,7 @@ const MAP_LOOKUP_ELEM: libc::c_long = 1;
 const MAP_UPDATE_ELEM: libc::c_long = 2;
 const MAP_DELETE_ELEM: libc::c_long = 3;
 const LINK_CREATE: libc::c_long = 28;
+const LINK_UPDATE: libc::c_long = 29;
 
 /// Where a link attaches: `enum bpf_attach_type`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -156,6 +157,32 @@ pub(crate) fn link(
     }
     // SAFETY: the kernel has just made this descriptor for us, with close-on-exec, and nobody else knows it.
     Ok(unsafe { OwnedFd::from_raw_fd(fd as RawFd) })
+}
+
+/// The part of `union bpf_attr` for another program of a link.
+#[repr(C)]
+struct LinkUpdateAttr {
+    link: u32,
+    program: u32,
+    flags: u32,
+    old_program: u32,
+}
+
+/// Has a link attach another program from now on. No packet passes without one of the two.
+pub(crate) fn update_link(link: BorrowedFd<'_>, program: BorrowedFd<'_>) -> io::Result<()> {
+    let attr = LinkUpdateAttr {
+        link: descriptor(link),
+        program: descriptor(program),
+        flags: 0,
+        old_program: 0,
+    };
+    let size = size_of::<LinkUpdateAttr>();
+    // SAFETY: the structure is the kernel's for this command, zero where nothing is asked for, and outlives the call.
+    let done = unsafe { libc::syscall(libc::SYS_bpf, LINK_UPDATE, &attr, size) };
+    if done < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    Ok(())
 }
 
 /// Memory: of a map that was made to be mapped (`BPF_F_MMAPABLE`), or of this process alone.

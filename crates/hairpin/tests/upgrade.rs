@@ -5,6 +5,7 @@
 
 mod common;
 
+use std::collections::BTreeMap;
 use std::net::{TcpListener, UdpSocket};
 use std::path::PathBuf;
 use std::process::Output;
@@ -47,11 +48,16 @@ fn free_port() -> u16 {
 
 impl Server {
     fn start(workers: usize) -> Self {
+        Self::start_with(workers, "")
+    }
+
+    /// With further lines of configuration.
+    fn start_with(workers: usize, further: &str) -> Self {
         let folder = tempfile::tempdir().unwrap();
         let config = folder.path().join("hairpin.toml");
         let address = format!("127.0.0.1:{}", free_port());
         let text = format!(
-            "[listen]\nudp = [\"{address}\"]\n[relay]\nports = \"61000-65535\"\naddresses = [\"127.0.0.1\"]\n[auth]\nsecrets = [\"{SECRET}\"]\n[peers]\nallow_local = true\n[admin]\nlisten = \"off\"\n[offload]\nmode = \"off\"\n[log]\nlevel = \"warn\"\n[server]\nworkers = {workers}\ncontrol_socket = {:?}\n",
+            "[listen]\nudp = [\"{address}\"]\n[relay]\nports = \"61000-65535\"\naddresses = [\"127.0.0.1\"]\n[auth]\nsecrets = [\"{SECRET}\"]\n[peers]\nallow_local = true\n[admin]\nlisten = \"off\"\n[offload]\nmode = \"off\"\n[log]\nlevel = \"warn\"\n[server]\nworkers = {workers}\ncontrol_socket = {:?}\n{further}",
             folder.path().join("control.sock")
         );
         std::fs::write(&config, text).unwrap();
@@ -153,8 +159,8 @@ fn end(pid: u64, signal: &str) {
     assert!(sent.unwrap().success());
 }
 
-/// All allocations were made, kept and given back, and every datagram arrived.
-fn expect_nothing_lost(load: Load) {
+/// All allocations were made, kept and given back, and every datagram arrived. Returns the report.
+fn expect_nothing_lost(load: Load) -> serde_json::Value {
     let (status, report, errors) = load.process.wait();
     assert!(status.success(), "{report}{errors}");
     let report = std::fs::read_to_string(load.report).unwrap();
@@ -163,6 +169,61 @@ fn expect_nothing_lost(load: Load) {
     assert_eq!(total["lost"], 0, "{total}");
     assert_eq!(total["duplicates"], 0, "{total}");
     assert!(total["received"].as_u64().unwrap() >= 500, "{total}");
+    report
+}
+
+/// What a process without clients holds.
+#[derive(Debug)]
+struct Held {
+    resident_kib: u64,
+    descriptors: usize,
+    bpf_maps: usize,
+    /// Of a hash table this grows with its entries.
+    bpf_kib: u64,
+}
+
+impl Held {
+    /// Once the process has given back what its clients took.
+    fn by(server: &Server) -> Self {
+        eventually("no client is left", || {
+            let status = server.status();
+            status
+                .is_some_and(|status| status["allocations"] == 0 && status["predecessor"].is_null())
+        });
+        // Buffers are given back in calm.
+        std::thread::sleep(Duration::from_secs(3));
+        let pid = server.pid();
+        let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
+        let resident = status.lines().find_map(|line| line.strip_prefix("VmRSS:"));
+        let maps = bpf_maps(pid);
+        Self {
+            resident_kib: number(resident.unwrap()),
+            descriptors: descriptors(pid),
+            bpf_maps: maps.len(),
+            bpf_kib: maps.values().sum::<u64>() / 1024,
+        }
+    }
+}
+
+fn number(text: &str) -> u64 {
+    text.split_whitespace().next().unwrap().parse().unwrap()
+}
+
+/// The BPF maps that a process has descriptors of, by their numbers: bytes of each.
+fn bpf_maps(pid: u64) -> BTreeMap<u64, u64> {
+    let entries = std::fs::read_dir(format!("/proc/{pid}/fdinfo")).unwrap();
+    let texts = entries
+        .flatten()
+        .flat_map(|entry| std::fs::read_to_string(entry.path()));
+    let map = |text: String| {
+        let field = |name: &str| {
+            text.lines()
+                .find_map(|line| line.strip_prefix(name))
+                .map(number)
+        };
+        Some((field("map_id:")?, field("memlock:")?))
+    };
+    texts.filter_map(map).collect()
 }
 
 #[test]
@@ -307,4 +368,101 @@ fn without_a_server_or_with_mistakes_the_reason_is_said() {
         "{text}"
     );
     assert_eq!(server.pid(), u64::from(server.first.id()));
+}
+
+const CLIENTS: &str = "2000";
+const UPGRADES: usize = 10;
+
+/// A new process serves, and is killed a moment later.
+fn upgrade_and_kill(server: &Server, old: u64) {
+    let new = server.upgrade();
+    std::thread::sleep(Duration::from_millis(300));
+    end(new, "-KILL");
+    eventually("the old process has the control socket", || {
+        server.pid() == old
+    });
+}
+
+/// `cargo test --release -p hairpin --test upgrade -- --ignored --nocapture ten_upgrades`
+#[test]
+#[ignore = "takes four minutes, and a calm machine"]
+fn ten_upgrades_under_2000_allocations_leave_nothing_behind() {
+    if !may_load_programs() {
+        return eprintln!("skipped: this process may not load programs");
+    }
+    let server = Server::start_with(
+        2,
+        "[limits]\nallocations_per_user = 10000\nallocations_per_source = 10000\n",
+    );
+    // What the first process has held for clients is what others are compared with.
+    expect_nothing_lost(server.load(CLIENTS, "20k/s", "3s"));
+    let mut held = vec![Held::by(&server)];
+    println!(
+        "upgrade  killed first  datagrams  lost  longest delay of probes  resident KiB  descriptors  BPF maps  BPF KiB"
+    );
+    let row = |upgrade: usize, killed: &str, figures: &str, held: &Held| {
+        println!(
+            "{upgrade:>7}  {killed:>12}  {figures}  {:>12}  {:>11}  {:>8}  {:>7}",
+            held.resident_kib, held.descriptors, held.bpf_maps, held.bpf_kib
+        );
+    };
+    row(
+        0,
+        "",
+        &format!("{:>9}  {:>4}  {:>23}", "", "", ""),
+        &held[0],
+    );
+    for upgrade in 1..=UPGRADES {
+        let old = server.pid();
+        let load = server.load(CLIENTS, "20k/s", "15s");
+        // 1,000 datagrams per second each.
+        let probes = server.load("20", "20k/s", "15s");
+        eventually("the clients are there", || {
+            let status = server.status();
+            status.is_some_and(|status| status["allocations"] == 2020)
+        });
+        let is_killed = upgrade % 3 == 0;
+        if is_killed {
+            upgrade_and_kill(&server, old);
+        }
+        assert_ne!(server.upgrade(), old);
+        let newcomers = server.load(CLIENTS, "20k/s", "3s");
+        let reports = [load, probes, newcomers].map(expect_nothing_lost);
+        eventually("the old process ends", || !is_alive(old));
+        held.push(Held::by(&server));
+        let sum = |name: &str| -> u64 {
+            let of = |report: &serde_json::Value| report["total"][name].as_u64().unwrap();
+            reports.iter().map(of).sum()
+        };
+        let delay = reports[1]["latency"]["max_us"].as_f64().unwrap() / 1000.0;
+        let figures = format!(
+            "{:>9}  {:>4}  {delay:>20.1} ms",
+            sum("received"),
+            sum("lost")
+        );
+        row(
+            upgrade,
+            if is_killed { "SIGKILL" } else { "" },
+            &figures,
+            &held[upgrade],
+        );
+    }
+    // A process that has taken over has the steering program's tables, whose descriptors the first one has as well.
+    let (second, last) = (&held[1], &held[UPGRADES]);
+    assert!(
+        last.descriptors <= second.descriptors + 2,
+        "{second:?} {last:?}"
+    );
+    assert!(last.bpf_maps <= second.bpf_maps, "{second:?} {last:?}");
+    assert!(
+        last.bpf_kib <= second.bpf_kib + second.bpf_kib / 20,
+        "{second:?} {last:?}"
+    );
+    assert!(
+        last.resident_kib <= second.resident_kib * 5 / 4,
+        "{second:?} {last:?}"
+    );
+    let pid = server.pid();
+    end(pid, "-TERM");
+    eventually("the last process ends", || !is_alive(pid));
 }

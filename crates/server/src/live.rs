@@ -7,12 +7,12 @@ use crate::addresses::{RelayAddresses, host_addresses};
 use crate::alternates::Redirect;
 use crate::connections::WorkerLimits;
 use crate::error::{ReloadError, SettingsError};
-use crate::handover::Key;
+use crate::handover::{HandoverError, Held, Key};
 use crate::hooks::WorkerHooks;
 use crate::mailbox::Mailbox;
 use crate::offload::KernelBinding;
 use crate::policy::OwnAddresses;
-use crate::quota::{Quotas, SourcePrefix};
+use crate::quota::{Quotas, SharedCounts, SourcePrefix};
 use crate::random;
 use crate::rates::{GroupRates, RateTable};
 use crate::realms;
@@ -215,6 +215,50 @@ impl Live {
         let realms = settings.realms.iter();
         self.quotas
             .set_realms(realms.map(|realm| (&*realm.name, realm.limits())));
+    }
+
+    /// Writes what is held of quotas and rates to memory that another process may read, from now on.
+    pub(crate) fn share_held(&self) -> std::io::Result<Held> {
+        let table = self.rates.as_ref().map(|(table, _)| table);
+        let own = table
+            .map(|table| table.size().shared_counts())
+            .transpose()?;
+        let own = own.flatten();
+        let rates = own.as_ref().map(SharedCounts::descriptor).transpose()?;
+        if let (Some(table), Some(own)) = (table, own) {
+            table.share(own);
+        }
+        Ok(Held {
+            quotas: Some(self.quotas.share()?),
+            rates,
+        })
+    }
+
+    /// What this other process holds counts as well from now on.
+    pub(crate) fn count_other(&self, held: Held) -> Result<(), HandoverError> {
+        let [quotas, rates] = held.map()?;
+        if let Some(quotas) = quotas {
+            self.quotas.count_other(quotas);
+        }
+        if let (Some(rates), Some((table, _))) = (rates, &self.rates) {
+            table.share_with(rates);
+        }
+        Ok(())
+    }
+
+    /// There is no other process any more.
+    pub(crate) fn count_alone(&self) {
+        self.quotas.count_alone();
+        if let Some((table, _)) = &self.rates {
+            table.share_no_more();
+        }
+    }
+
+    /// Adapts the parts of the rates that two processes have.
+    pub(crate) fn set_rate_shares(&self) {
+        if let Some((table, _)) = &self.rates {
+            table.set_shares();
+        }
     }
 
     /// Issues nonces under a fresh key.

@@ -6,23 +6,19 @@ mod common;
 
 use common::dtls::DtlsLink;
 use common::stream::StreamLink;
+use common::take_over::take_over;
 use common::{Answer, Client, Got, at, eventually, loopback, socket};
-use hairpin_server::handover::{HandoverError, Joining, Offer, TakeOver};
-use hairpin_server::{Builder, InheritedSockets, Running, StartError};
+use hairpin_server::handover::HandoverError;
+use hairpin_server::quota::QuotaLimits;
+use hairpin_server::{Builder, Running, StartError};
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream, UdpSocket};
-use std::os::fd::{BorrowedFd, OwnedFd};
-use std::sync::{Arc, mpsc};
+use std::sync::Arc;
 use std::time::Duration;
 use stun::{AttributeType, ConnectionId, Lifetime, Method, MobilityTicket};
 use stun::{RequestedTransport, XorPeerAddress};
 
 const CHANNEL: u16 = 0x4001;
-
-fn copies(fds: &[BorrowedFd<'_>]) -> Vec<OwnedFd> {
-    let copy = |fd: &BorrowedFd<'_>| fd.try_clone_to_owned().expect("a descriptor");
-    fds.iter().map(copy).collect()
-}
 
 /// The same listeners as the running server has.
 fn on_the_same(old: &Running, workers: usize) -> Builder {
@@ -38,35 +34,6 @@ fn on_the_same(old: &Running, workers: usize) -> Builder {
         builder = builder.listen_tcp(*listener);
     }
     builder
-}
-
-/// Starts the server of `builder`, which takes over from `old`. What travels between two processes travels here as well.
-fn take_over(old: &Arc<Running>, builder: Builder) -> Result<Running, StartError> {
-    let offer = old.offer()?;
-    let (bytes, fds) = offer.encode();
-    let mut offer = Offer::decode(&bytes, copies(&fds)).expect("the same release");
-    let others = offer.take_others();
-    let (sender, messages) = mpsc::sync_channel(16);
-    let holder = Arc::clone(old);
-    let hold = move |joining: &Joining| {
-        let (bytes, fds) = joining.encode();
-        let joining = Joining::decode(&bytes, copies(&fds)).expect("the same release");
-        holder
-            .hold_clients(joining)
-            .map_err(|error| error.to_string())
-    };
-    let receiver = Arc::clone(old);
-    std::thread::spawn(move || {
-        for message in messages {
-            receiver
-                .receive_foreign(message)
-                .expect("the worker is there");
-        }
-    });
-    builder
-        .inherited_sockets(InheritedSockets::of_predecessor(others))
-        .take_over(TakeOver::new(offer, hold, sender))
-        .start()
 }
 
 fn taken_over(old: &Arc<Running>, workers: usize) -> Running {
@@ -429,4 +396,90 @@ fn what_cannot_be_handed_over_says_why() {
     let peer = socket("127.0.0.1:0");
     let (client, relayed) = with_channel(Client::new(old.listeners()[0]), &peer);
     expect_both_ways(&client, &peer, relayed);
+}
+
+#[test]
+fn a_quota_counts_what_both_servers_have_given() {
+    let limits = |builder: Builder, user, total| {
+        let limits = QuotaLimits::default().per_user(user).total(total);
+        builder.quota(limits)
+    };
+    for (user, total, refusal) in [(3, 100, 486), (100, 3, 508)] {
+        let old = limits(loopback(2), user, total);
+        let old = Arc::new(old.start().expect("it starts"));
+        let udp = old.listeners()[0];
+        let allocate = |client: &mut Client| {
+            client
+                .request(Method::ALLOCATE, &|request| {
+                    request.push(&RequestedTransport::UDP).map(drop)
+                })
+                .code()
+        };
+        let mut before: Vec<_> = (0..2).map(|_| Client::new(udp)).collect();
+        for client in &mut before {
+            client.allocate();
+        }
+        let builder = limits(on_the_same(&old, 2), user, total);
+        let new = take_over(&old, builder).expect("it starts");
+        old.stop_listening().expect("every worker responds");
+        let mut after: Vec<_> = (0..2).map(|_| Client::new(udp)).collect();
+        assert_eq!(allocate(&mut after[0]), 0);
+        assert_eq!(allocate(&mut after[1]), refusal, "two there and one here");
+        before[0].release();
+        assert_eq!(allocate(&mut after[1]), 0, "one there and one here");
+        let mut third = Client::new(udp);
+        assert_eq!(allocate(&mut third), refusal);
+        after[0].release();
+        assert_eq!(allocate(&mut third), 0);
+        // An old server that is gone counts no more, whatever it had.
+        new.predecessor_ended().expect("every worker responds");
+        assert_eq!(allocate(&mut after[0]), 0);
+        let mut fourth = Client::new(udp);
+        assert_eq!(allocate(&mut fourth), refusal);
+        drop(new);
+        // Nor does a new one.
+        old.resume().expect("every worker responds");
+        let mut here: Vec<_> = (0..3).map(|_| Client::new(udp)).collect();
+        let codes: Vec<u16> = here.iter_mut().map(allocate).collect();
+        assert_eq!(codes, [0, 0, refusal], "one was there before");
+    }
+}
+
+#[test]
+fn a_user_has_one_rate_at_both_servers() {
+    const RATE: u64 = 20_000;
+    let limited = |builder: Builder| {
+        let mut settings = hairpin_server::Settings::default();
+        settings.users = vec![(common::USER.to_owned(), common::PASSWORD.to_owned())];
+        let network = "127.0.0.0/8".parse().expect("a network");
+        settings.peers.allow = vec![hairpin_server::policy::PeerRule::all_ports(network)];
+        settings.rates.per_user = RATE;
+        builder.settings(settings)
+    };
+    let old = Arc::new(limited(loopback(1)).start().expect("it starts"));
+    let udp = old.listeners()[0];
+    let peer = socket("127.0.0.1:0");
+    let (first, _) = with_channel(Client::new(udp), &peer);
+    let new = take_over(&old, limited(on_the_same(&old, 1))).expect("it starts");
+    old.stop_listening().expect("every worker responds");
+    let (second, _) = with_channel(Client::new(udp), &peer);
+    for server in [&old, &new] {
+        server.share_rates();
+    }
+    // A burst of a second's worth passes, and then what the rate allows.
+    let begun = std::time::Instant::now();
+    for _ in 0..60 {
+        first.send(CHANNEL, &[1; 1000]);
+        second.send(CHANNEL, &[2; 1000]);
+    }
+    peer.set_read_timeout(Some(Duration::from_millis(300)))
+        .expect("a timeout");
+    let mut bytes = [0; 3];
+    let mut buffer = [0; 2000];
+    while let Ok(length) = peer.recv(&mut buffer) {
+        bytes[usize::from(buffer[0])] += length as u64;
+    }
+    let most = RATE + RATE * begun.elapsed().as_millis() as u64 / 1000 + 2_000;
+    assert!(bytes[1] + bytes[2] <= most, "{bytes:?}, not {most}");
+    assert!(bytes[1] >= 9_000 && bytes[2] >= 9_000, "{bytes:?}");
 }

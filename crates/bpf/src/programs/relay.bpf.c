@@ -34,8 +34,17 @@ INLINE int answer_in_xdp(struct xdp_md *packet, struct view *view, int v6, struc
     return what == ANSWER ? answer_xdp(packet, view, question, d, v6) : what;
 }
 
+// Nothing here says what is to become of the packet.
+INLINE int is_of_nobody_here(int what)
+{
+    return what == NOT_OURS || what == PASS_MISS || what == PASS_OFF || what == PASS_INTERFACE;
+}
+
 INLINE int conclude_xdp(struct xdp_md *packet, struct view *view, struct decision *d, int what, struct interface *interface)
 {
+    // The call returns only if there is no program.
+    if (IS_IN_FRONT && is_of_nobody_here(what))
+        tail_call(packet, &BEHIND, 0);
     if (what == NOT_OURS)
         return XDP_PASS;
     struct totals *totals = totals_of(PATH_XDP);

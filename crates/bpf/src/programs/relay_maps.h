@@ -22,6 +22,7 @@ volatile const u32 FLOW_MASK SEC(".rodata") = 0; // places in FLOWS less 1
 volatile const u32 RELAY_LOW SEC(".rodata") = 0;
 volatile const u32 RELAY_HIGH SEC(".rodata") = 0;
 volatile const u64 SEED[2] SEC(".rodata") = {};
+volatile const u32 IS_IN_FRONT SEC(".rodata") = 0; // of the XDP program in BEHIND
 // For CRC-32 four bytes at a time: the value of a byte with 0 to 3 bytes behind it.
 volatile const u32 CRC_TABLE[4][256] SEC(".rodata") = {};
 
@@ -235,3 +236,11 @@ struct {
     TYPE(value, struct totals);
     UINT(max_entries, 2); // one for each of enum path
 } TOTALS SEC(".maps");
+
+// The XDP program of another process of this server, during an upgrade: it gets the packets that are not this one's.
+struct {
+    UINT(type, MAP_TYPE_PROG_ARRAY);
+    TYPE(key, u32);
+    TYPE(value, u32);
+    UINT(max_entries, 1); // exactly one
+} BEHIND SEC(".maps");

@@ -4,6 +4,7 @@
 
 mod binding;
 mod cases;
+mod front;
 mod golden;
 mod mutations;
 mod partial;

@@ -52,7 +52,14 @@ pub(crate) fn skipped(reason: &dyn std::fmt::Display) {
 
 /// `None`, with the reason on stderr, where this process may not load programs.
 pub(crate) fn load(settings: &Settings) -> Option<Relay> {
-    match Relay::load(settings) {
+    load_by(Relay::load, settings)
+}
+
+fn load_by(
+    load: impl FnOnce(&Settings) -> Result<Relay, hairpin_bpf::BpfError>,
+    settings: &Settings,
+) -> Option<Relay> {
+    match load(settings) {
         Ok(relay) => Some(relay),
         // SAFETY: geteuid has no preconditions.
         Err(error) if unsafe { libc::geteuid() } != 0 => {
@@ -66,6 +73,17 @@ pub(crate) fn load(settings: &Settings) -> Option<Relay> {
 impl Rig {
     /// `None`, with the reason on stderr, where this process may not load programs.
     pub(crate) fn new() -> Option<Rig> {
+        Rig::loaded_by(Relay::load)
+    }
+
+    /// The same, with an XDP program that may have another one behind it.
+    pub(crate) fn in_front() -> Option<Rig> {
+        Rig::loaded_by(Relay::load_in_front)
+    }
+
+    fn loaded_by(
+        load: impl FnOnce(&Settings) -> Result<Relay, hairpin_bpf::BpfError>,
+    ) -> Option<Rig> {
         let settings = Settings {
             listener_ports: vec![443, LISTENER_PORT],
             relay_ports: 49_152..=65_535,
@@ -74,7 +92,7 @@ impl Rig {
             next_hops: 1,
             binding: Some(BindingLimit::default()),
         };
-        let mut relay = load(&settings)?;
+        let mut relay = load_by(load, &settings)?;
         // The verifier takes a while, which is no part of what some tests time.
         relay.load_xdp().expect("accepted");
         relay.load_tc().expect("accepted");

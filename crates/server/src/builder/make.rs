@@ -3,6 +3,7 @@
 use super::Builder;
 use super::offloaded::separate;
 use super::plan::Plan;
+use super::taking::Taking;
 use crate::addresses::{self, RelayAddresses};
 use crate::board::Board;
 use crate::certificates::Certificates;
@@ -10,7 +11,7 @@ use crate::connections::{Connections, StreamListener};
 use crate::dtls::Carries;
 use crate::error::StartError;
 use crate::features::{BusyPoll, Features};
-use crate::handover::{HandoverError, OpenListeners, TakeOver};
+use crate::handover::{OpenListeners, TakeOver};
 use crate::live::{Changes, Live, Published};
 use crate::mailbox::Mailbox;
 use crate::observer::{Listeners, Observer};
@@ -24,7 +25,7 @@ use crate::random;
 use crate::rates::{GroupRates, RateTable, TableSize};
 use crate::sip::{self, Carrier, Sip};
 use crate::state_dir::StateDir;
-use crate::steering::{Tables, Takeover};
+use crate::steering::Tables;
 use crate::worker::{Worker, WorkerMessage};
 use io::{Offloads, UdpSocket};
 use std::net::{IpAddr, SocketAddr};
@@ -83,7 +84,9 @@ impl Builder {
         let relays = Arc::new(RelayAddresses::new(&relays, ports, workers));
         let offloads = (!self.no_segmentation_offload).then(Offloads::probe);
         let most = self.most_allocations(&relays, ports);
-        let taking = self.begin_take_over(workers, most, &relays, ports)?;
+        let size = self.rates_size(most);
+        let quotas = Arc::new(Quotas::new(self.settings.quota, self.source_prefix));
+        let mut taking = self.begin_take_over((workers, most), (&relays, ports), &quotas, size)?;
         let Bound {
             groups,
             listeners,
@@ -92,13 +95,11 @@ impl Builder {
             open,
         } = self.bind(workers, offloads, taking.as_ref())?;
         let published = Arc::new(PublishedStatus::default());
-        let size = self.rates_size(most);
         let mut offload = self.prepare_offload(&listeners.udp, &relays, ports, size, &published)?;
-        let rates = rate_table(offload.as_ref(), size)?;
+        let rates = rate_table(offload.as_ref(), size, taking.as_mut())?;
         let relay_gro = separate(offload.as_ref(), &groups, &relays);
         let mut features = Features::of(offloads, &groups, self.wanted_buffers());
         features.pinned = self.pinning != Pinning::Off;
-        let quotas = Arc::new(Quotas::new(self.settings.quota, self.source_prefix));
         let parts = offload
             .as_ref()
             .map_or_else(Vec::new, |offload| offload.parts(workers));
@@ -180,10 +181,10 @@ impl Builder {
         &self,
         workers: usize,
         offloads: Option<Offloads>,
-        taking: Option<&Takeover>,
+        taking: Option<&Taking>,
     ) -> Result<Bound, StartError> {
         let gro = offloads.is_some_and(|offloads| offloads.gro);
-        let shared = taking.map_or(&[][..], Takeover::listeners);
+        let shared = taking.map_or(&[][..], |taking| taking.steering.listeners());
         let groups = self.bind_listeners(workers, gro, shared)?;
         let orders = self.settings.sip_orders(workers);
         let buffers = self.wanted_buffers();
@@ -325,37 +326,16 @@ impl Builder {
         Ok(())
     }
 
-    /// Has the old process hold its clients, if there is one to take over from.
-    fn begin_take_over(
-        &self,
-        workers: usize,
-        most: usize,
-        relays: &RelayAddresses,
-        ports: PortRange,
-    ) -> Result<Option<Takeover>, StartError> {
-        let Some(taking) = &self.take_over else {
-            return Ok(None);
-        };
-        if self.shared_ports {
-            return Err(HandoverError::SharedPorts.into());
-        }
-        let listeners = self.udp_addresses()?.len() + self.listen_sockets.len();
-        let shared = relays.shared_ports(ports.first());
-        let begun = Takeover::begin(taking, workers, listeners, most, shared)?;
-        relays.set_foreign(Some(taking.offer().relay_ports()?));
-        Ok(Some(begun))
-    }
-
     /// Has clients find their workers.
     fn steer(
         &self,
-        taking: Option<Takeover>,
+        taking: Option<Taking>,
         groups: &[Vec<UdpSocket>],
         (workers, most): (usize, usize),
         features: &mut Features,
     ) -> Result<Tables, StartError> {
         let (steering, tables) = match taking {
-            Some(taking) => taking.enter(groups)?,
+            Some(taking) => taking.steering.enter(groups)?,
             None => Tables::set_up(self.steering, groups, workers, most)?,
         };
         features.steering = steering;
@@ -430,13 +410,18 @@ fn say_what_serves(observer: &Observer, workers: usize, relays: &RelayAddresses,
 fn rate_table(
     offload: Option<&Prepared>,
     size: TableSize,
+    taking: Option<&mut Taking>,
 ) -> Result<Option<Arc<RateTable>>, StartError> {
-    match offload {
-        Some(offload) => Ok(Some(Arc::clone(&offload.rates))),
+    let table = match offload {
+        Some(offload) => Some(Arc::clone(&offload.rates)),
         None if size.is_wanted() => {
             let table = RateTable::in_memory(size).map_err(StartError::Worker)?;
-            Ok(Some(Arc::new(table)))
+            Some(Arc::new(table))
         }
-        None => Ok(None),
+        None => None,
+    };
+    if let (Some(table), Some(taking)) = (&table, taking) {
+        taking.share_rates(table);
     }
+    Ok(table)
 }

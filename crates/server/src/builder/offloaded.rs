@@ -3,7 +3,8 @@
 use super::Builder;
 use crate::addresses::RelayAddresses;
 use crate::error::StartError;
-use crate::offload::{Prepared, PublishedStatus, Wanted};
+use crate::handover::TakeOver;
+use crate::offload::{OffloadMode, Prepared, PublishedStatus, Wanted};
 use crate::ports::PortRange;
 use crate::privileges::Kept;
 use crate::rates::TableSize;
@@ -24,6 +25,8 @@ impl Builder {
         published: &Arc<PublishedStatus>,
     ) -> Result<Option<Prepared>, StartError> {
         let relays: Vec<IpAddr> = relays.iter().map(|relay| relay.local).collect();
+        let offer = self.take_over.as_ref().map(TakeOver::offer);
+        let may_be_xdp = matches!(self.offload.mode, OffloadMode::Auto | OffloadMode::Xdp);
         let wanted = Wanted {
             offload: self.offload,
             binding: self.settings.answered_by_kernel(&self.discovery),
@@ -32,6 +35,9 @@ impl Builder {
             ports,
             rates,
             tcx: true,
+            other: offer
+                .filter(|_| may_be_xdp)
+                .and_then(|offer| offer.xdp.as_ref()),
         };
         Prepared::new(&wanted, published)
     }

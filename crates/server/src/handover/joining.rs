@@ -1,16 +1,19 @@
 //! What a new process sends to the old one before it binds its sockets.
 
 use super::HandoverError;
+use super::held::Held;
 use super::offer::{Bytes, MAPS};
 use crate::ports::{ENTRY, SharedPorts};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
-/// What the old process needs of the new one: the steering program, if that is new, and the relay ports that the new one will have.
+/// What the old process needs of the new one: the steering program, if that is new, the relay ports that the new one will have, and what it
+/// will hold of quotas and rates.
 #[derive(Debug, Default)]
 pub struct Joining {
     /// The steering program and its tables; empty if the old process has loaded them.
     pub(crate) maps: Vec<OwnedFd>,
     pub(crate) relays: Vec<SharedPorts>,
+    pub(crate) held: Held,
 }
 
 impl Joining {
@@ -19,8 +22,9 @@ impl Joining {
     pub fn encode(&self) -> (Vec<u8>, Vec<BorrowedFd<'_>>) {
         let mut bytes = vec![(self.maps.len() == MAPS).into()];
         encode_ports(&self.relays, &mut bytes);
+        self.held.encode(&mut bytes);
         let relays = self.relays.iter().map(|relay| &relay.words);
-        let fds = self.maps.iter().chain(relays);
+        let fds = self.maps.iter().chain(relays).chain(self.held.fds());
         (bytes, fds.map(AsFd::as_fd).collect())
     }
 
@@ -39,6 +43,7 @@ impl Joining {
         Ok(Joining {
             maps,
             relays: decode_ports(&mut bytes, &mut fds)?,
+            held: Held::decode(&mut bytes, &mut fds)?,
         })
     }
 }

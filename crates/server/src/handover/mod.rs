@@ -12,18 +12,23 @@
 //! ```
 //! The old process keeps its allocations, connections and relay ports. The new one gets the TCP listeners with the connections that wait in
 //! them. It binds UDP sockets of its own in the SO_REUSEPORT groups of the old one. Both use the same steering program, and the same keys of
-//! nonces and tickets. Each worker of the two has a number of its own. `docs/operation.md` lists what each process owns during the upgrade.
+//! nonces and tickets. Each worker of the two has a number of its own. Each reads what the other one holds of quotas and rates (`held`).
+//! `docs/operation.md` lists what each process owns during the upgrade.
 
+mod held;
 mod joining;
 mod offer;
 mod predecessor;
+mod xdp;
 
+pub(crate) use held::Held;
 pub use joining::Joining;
 pub(crate) use offer::Key;
 pub use offer::Offer;
 pub(crate) use offer::OpenListeners;
 pub(crate) use predecessor::Predecessor;
 pub use predecessor::{ForeignMessage, MAX_FOREIGN_BYTES};
+pub(crate) use xdp::XdpPrograms;
 
 use std::sync::Arc;
 

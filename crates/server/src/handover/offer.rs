@@ -1,7 +1,9 @@
 //! What a running server offers to a new process, and the encoding of the offer.
 
 use super::HandoverError;
+use super::held::Held;
 use super::joining::{decode_ports, encode_ports};
+use super::xdp::{self, XdpPrograms};
 use crate::ports::{ForeignPorts, SharedPorts};
 use crate::steering::Numbering;
 use bpf::steer::Process;
@@ -11,7 +13,7 @@ use std::net::SocketAddr;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 /// The format of an offer. A server takes over only from a server with the same format.
-const FORMAT: u8 = 1;
+const FORMAT: u8 = 2;
 /// Descriptors of the steering program.
 pub(super) const MAPS: usize = 5;
 
@@ -33,6 +35,9 @@ pub struct Offer {
     pub(crate) udp: Vec<Vec<OwnedFd>>,
     /// Its relay ports.
     pub(crate) relays: Vec<SharedPorts>,
+    pub(crate) held: Held,
+    /// `None` if no XDP program is attached.
+    pub(crate) xdp: Option<XdpPrograms>,
     /// TCP listeners, and all sockets of SIP.
     pub(crate) others: Vec<OwnedFd>,
 }
@@ -63,6 +68,8 @@ impl Offer {
         bytes.push(self.udp.len() as u8);
         bytes.extend(self.udp.iter().map(|group| group.len() as u8));
         encode_ports(&self.relays, &mut bytes);
+        self.held.encode(&mut bytes);
+        xdp::encode(self.xdp.as_ref(), &mut bytes);
         let udp = self.udp.iter().flatten();
         let relays = self.relays.iter().map(|relay| &relay.words);
         let fds = self
@@ -70,6 +77,8 @@ impl Offer {
             .iter()
             .chain(udp)
             .chain(relays)
+            .chain(self.held.fds())
+            .chain(xdp::fds(self.xdp.as_ref()))
             .chain(&self.others);
         (bytes, fds.map(AsFd::as_fd).collect())
     }
@@ -109,6 +118,8 @@ impl Offer {
             .map(|&count| next(count.into()))
             .collect::<Result<_, _>>()?;
         let relays = decode_ports(&mut bytes, &mut fds)?;
+        let held = Held::decode(&mut bytes, &mut fds)?;
+        let xdp = xdp::decode(&mut bytes, &mut fds)?;
         if workers == 0 || first_worker.checked_add(workers).is_none() {
             return Err(HandoverError::Offer("no workers"));
         }
@@ -122,6 +133,8 @@ impl Offer {
             maps,
             udp,
             relays,
+            held,
+            xdp,
             others: fds.collect(),
         })
     }
@@ -166,6 +179,11 @@ impl Offer {
         copies
             .and_then(ForeignPorts::new)
             .map_err(HandoverError::System)
+    }
+
+    /// What the process holds of quotas and rate limits.
+    pub(crate) fn held(&self) -> Result<Held, HandoverError> {
+        self.held.copies().map_err(HandoverError::System)
     }
 
     /// The addresses of the UDP listeners.
@@ -260,6 +278,14 @@ mod tests {
                 first: 49_152,
                 words: socket(),
             }],
+            held: Held {
+                quotas: Some(socket()),
+                rates: None,
+            },
+            xdp: Some(XdpPrograms {
+                program: socket(),
+                links: vec![(7, socket()), (70_000, socket())],
+            }),
             others: vec![socket()],
         };
         let (bytes, fds) = offer.encode();
@@ -280,6 +306,9 @@ mod tests {
         );
         assert_eq!((read.udp[1].len(), read.others.len()), (2, 1));
         assert_eq!(read.relays[0].entry(), offer.relays[0].entry());
+        assert!(read.held.quotas.is_some() && read.held.rates.is_none());
+        let xdp = read.xdp.expect("it was there");
+        assert!(xdp.link(70_000).is_some() && xdp.link(8).is_none());
         for length in 0..bytes.len() {
             assert!(
                 Offer::decode(&bytes[..length], copies()).is_err(),

@@ -6,6 +6,7 @@ use super::machine::survey;
 use super::status::InterfaceOffload;
 use super::{BindingExcess, KernelBinding, Offload, OffloadMode};
 use crate::error::StartError;
+use crate::handover::XdpPrograms;
 use crate::ports::PortRange;
 use crate::privileges;
 use crate::rates::TableSize;
@@ -14,6 +15,7 @@ use bpf::BpfError;
 use bpf::relay::{Attached, BindingLimit, Gate, Relay, Settings};
 use io::netlink::{Link, Netlink};
 use std::net::{IpAddr, SocketAddr};
+use std::os::fd::{AsFd, BorrowedFd};
 
 /// What the kernel is to relay.
 #[derive(Debug)]
@@ -30,6 +32,8 @@ pub(crate) struct Wanted<'a> {
     pub(crate) rates: TableSize,
     /// tc attaches by TCX if the kernel has it, else by clsact; `false`, for tests: always by clsact.
     pub(crate) tcx: bool,
+    /// The XDP program of a process that this one takes over from. It stays, behind this process's one.
+    pub(crate) other: Option<&'a XdpPrograms>,
 }
 
 /// An interface, and what is attached there.
@@ -51,10 +55,10 @@ pub(crate) struct InterfaceAttachment {
 
 /// A program at an interface, until this is dropped.
 #[derive(Debug)]
-#[expect(dead_code, reason = "held for what dropping them does")]
 pub(crate) enum Attachment {
     /// XDP, or tc by TCX: the kernel detaches it with the last descriptor.
     Link(Attached),
+    #[expect(dead_code, reason = "held for what dropping it does")]
     Clsact(Clsact),
 }
 
@@ -95,7 +99,14 @@ impl Wanted<'_> {
             next_hops: self.next_hops(),
             binding: self.binding.and_then(binding_limit),
         };
-        Relay::load(&settings).map_err(|error| refused(&error))
+        let loaded = match self.other {
+            Some(other) => Relay::load_in_front(&settings).and_then(|relay| {
+                relay.set_behind(Some(other.program.as_fd()))?;
+                Ok(relay)
+            }),
+            None => Relay::load(&settings),
+        };
+        loaded.map_err(|error| refused(&error))
     }
 
     /// Loads and attaches.
@@ -112,14 +123,24 @@ impl Wanted<'_> {
         }
         let served: Vec<IpAddr> = self.listeners.iter().map(SocketAddr::ip).collect();
         let served = [&served, self.relays].concat();
-        let facts = survey(&served).unwrap_or_else(|error| {
+        let mut facts = survey(&served).unwrap_or_else(|error| {
             tracing::warn!(%error, "the kernel does not list its interfaces: user space relays");
             Vec::new()
         });
         remove_all_dead(&facts);
         let mut relay = self.load();
-        for facts in &facts {
-            let attachment = attach_interface(self.offload.mode, self.tcx, facts, &mut relay);
+        for facts in &mut facts {
+            let link = self.other.and_then(|other| other.link(facts.link.index));
+            if link.is_some() {
+                // It is no foreign program that is there.
+                facts.link.xdp = None;
+            }
+            let how = How {
+                mode: self.offload.mode,
+                tcx: self.tcx,
+                link,
+            };
+            let attachment = attach_interface(&how, facts, &mut relay);
             if attachment.insists && attachment.about.means == Means::User {
                 return Err(attachment.insisted());
             }
@@ -166,14 +187,22 @@ pub(crate) fn binding_limit(binding: KernelBinding) -> Option<BindingLimit> {
     })
 }
 
+/// How programs are attached to an interface.
+struct How<'a> {
+    mode: OffloadMode,
+    /// See [`Wanted::tcx`].
+    tcx: bool,
+    /// By which another process has attached its XDP program.
+    link: Option<BorrowedFd<'a>>,
+}
+
 /// Tries what may be tried on one interface.
 fn attach_interface(
-    mode: OffloadMode,
-    tcx: bool,
+    how: &How<'_>,
     facts: &Facts,
     relay: &mut Result<Relay, Obstacle>,
 ) -> InterfaceAttachment {
-    let choice = choose(mode, facts);
+    let choice = choose(how.mode, facts);
     let link = &facts.link;
     let mut attachment = InterfaceAttachment {
         about: InterfaceOffload {
@@ -202,13 +231,13 @@ fn attach_interface(
     };
     // Also if XDP is attached, which may be given up for tc later.
     if about.not_tc.is_none() {
-        match load_tc(relay, tcx) {
+        match load_tc(relay, how.tcx) {
             Ok(gate) => attachment.gate = gate,
             Err(error) => about.not_tc = Some(refused(&error)),
         }
     }
     if about.not_xdp.is_none() {
-        let attached = attachment.attach_xdp(facts, relay);
+        let attached = attachment.attach_xdp(facts, how.link, relay);
         let about = &mut attachment.about;
         match attached {
             Ok(()) => return attachment,
@@ -266,10 +295,20 @@ impl InterfaceAttachment {
         }
     }
 
-    /// Attaches the XDP program, and tells it of the lower devices.
-    fn attach_xdp(&mut self, facts: &Facts, relay: &mut Relay) -> Result<(), BpfError> {
+    /// Attaches the XDP program, by another process's link if there is one, and tells it of the lower devices.
+    fn attach_xdp(
+        &mut self,
+        facts: &Facts,
+        by: Option<BorrowedFd<'_>>,
+        relay: &mut Relay,
+    ) -> Result<(), BpfError> {
         let link = &facts.link;
-        let attached = relay.attach_xdp(link.index, link.mac.unwrap_or_default())?;
+        let mac = link.mac.unwrap_or_default();
+        let attached = match by.map(|by| by.try_clone_to_owned()).transpose() {
+            Ok(None) => relay.attach_xdp(link.index, mac)?,
+            Ok(Some(by)) => relay.replace_xdp(link.index, mac, by)?,
+            Err(error) => return Err(BpfError::Descriptor(error)),
+        };
         (self.about.means, self.attached) = (Means::Xdp, Some(Attachment::Link(attached)));
         self.set_lower(link, &facts.lower, relay)
             .inspect_err(|_| self.detach(relay))
@@ -371,6 +410,7 @@ mod tests {
             ports: PortRange::DYNAMIC,
             rates: TableSize::default(),
             tcx: true,
+            other: None,
         };
         let Ok(mut relay) = wanted.load() else {
             eprintln!("skipped: this process may not load programs");
@@ -385,12 +425,12 @@ mod tests {
             lower: vec![link(3, false, Some(2)), link(4, true, Some(2))],
             indirect: false,
         };
-        let mut attachment = attach_interface(
-            OffloadMode::Off,
-            true,
-            &facts,
-            &mut Err(Obstacle::NotWanted),
-        );
+        let how = How {
+            mode: OffloadMode::Off,
+            tcx: true,
+            link: None,
+        };
+        let mut attachment = attach_interface(&how, &facts, &mut Err(Obstacle::NotWanted));
         let set = attachment.set_lower(&facts.link, &facts.lower, &mut relay);
         set.expect("slots");
         // A slot that is taken cannot be another device's.

@@ -61,6 +61,7 @@ fn attach() -> Attachments {
             ..TableSize::default()
         },
         tcx: false,
+        other: None,
     };
     let mut attachments = wanted.attach().unwrap();
     let relay = attachments.relay.as_mut().unwrap();

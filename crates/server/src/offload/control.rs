@@ -10,8 +10,10 @@ use super::part::Part;
 use super::redirects::note_redirects;
 use super::status::PublishedStatus;
 use super::thread::{Reroute, Table, Thread};
+use super::upgrade::UpgradeStep;
 use super::{KernelBinding, OffloadMode};
 use crate::error::StartError;
+use crate::handover::XdpPrograms;
 use crate::privileges::{Kept, can_do_without};
 use crate::rates::RateTable;
 use bpf::relay::Relay;
@@ -20,11 +22,15 @@ use io::{Interest, Poller, Waker};
 use std::io as std_io;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, mpsc};
 use std::thread::JoinHandle;
+use std::time::Duration;
 
 pub(super) const CHANGES: u64 = 0;
 pub(super) const WAKER: u64 = 1;
+
+/// How long the thread may take to respond.
+const ANSWER: Duration = Duration::from_secs(1);
 
 /// The handle of the control thread. Dropping it ends the thread and detaches the programs.
 #[derive(Debug)]
@@ -40,9 +46,20 @@ pub(super) struct ControlSettings {
     stop: AtomicBool,
     /// Which Binding requests to answer from now on.
     binding: Mutex<Option<Option<KernelBinding>>>,
+    /// What an upgrade requires.
+    upgrade: Mutex<Vec<UpgradeStep>>,
 }
 
 impl ControlSettings {
+    /// Steps of an upgrade since the last call.
+    pub(super) fn take_upgrade(&self) -> Vec<UpgradeStep> {
+        std::mem::take(&mut *self.upgrade())
+    }
+
+    fn upgrade(&self) -> MutexGuard<'_, Vec<UpgradeStep>> {
+        self.upgrade.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     pub(super) fn stops(&self) -> bool {
         self.stop.load(Ordering::Relaxed)
     }
@@ -196,6 +213,7 @@ impl Prepared {
             waker: self.waker,
             stop: AtomicBool::new(false),
             binding: Mutex::new(None),
+            upgrade: Mutex::default(),
         });
         let entries = self.relay.next_hops().map_err(std_io::Error::other)?;
         let mut thread = Thread {
@@ -233,6 +251,28 @@ impl Control {
     /// Changes which Binding requests the kernel answers.
     pub(crate) fn set_binding(&self, binding: Option<KernelBinding>) {
         *self.settings.binding() = Some(binding);
+        self.settings.waker.wake();
+    }
+
+    /// The XDP attachments, for a process that takes over; `None` if there are none, or the thread does not respond.
+    pub(crate) fn xdp_programs(&self) -> Option<XdpPrograms> {
+        let (reply, answer) = mpsc::channel();
+        self.tell(UpgradeStep::Offer(reply));
+        answer.recv_timeout(ANSWER).ok().flatten()
+    }
+
+    /// The process that took over has ended: attaches the XDP program again where the other one was in front of it.
+    pub(crate) fn replace_xdp(&self) {
+        self.tell(UpgradeStep::Resume);
+    }
+
+    /// The process that this one took over from has ended: its XDP program goes.
+    pub(crate) fn forget_other_xdp(&self) {
+        self.tell(UpgradeStep::ForgetOther);
+    }
+
+    fn tell(&self, step: UpgradeStep) {
+        self.settings.upgrade().push(step);
         self.settings.waker.wake();
     }
 }

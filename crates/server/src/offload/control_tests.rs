@@ -87,6 +87,7 @@ fn prepare(mode: OffloadMode, then: OffloadMode) -> (Prepared, Arc<PublishedStat
             ..TableSize::default()
         },
         tcx: true,
+        other: None,
     };
     let published = Arc::new(PublishedStatus::default());
     let mut prepared = Prepared::new(&wanted, &published).unwrap().unwrap();

@@ -31,6 +31,7 @@ mod prospects;
 mod redirects;
 mod status;
 mod thread;
+mod upgrade;
 
 pub(crate) use attach::Wanted;
 pub use bpf::relay::{PathTotals, Totals};

@@ -54,6 +54,7 @@ pub fn prospects() -> std::io::Result<Vec<Prospect>> {
         ports: PortRange::DYNAMIC,
         rates: TableSize::default(),
         tcx: true,
+        other: None,
     };
     let mut relay = wanted.load();
     Ok(facts

@@ -173,6 +173,7 @@ impl Thread {
     }
 
     fn apply_settings(&mut self) {
+        self.upgrade();
         if let Some(binding) = self.settings.take_binding()
             && let Err(error) = self.relay.set_binding(binding.and_then(binding_limit))
         {

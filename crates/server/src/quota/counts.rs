@@ -1,5 +1,6 @@
 //! Counts by key, shared by all workers.
 
+use std::borrow::Borrow;
 use std::collections::HashMap;
 use std::hash::{BuildHasher, Hash, RandomState};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -61,6 +62,16 @@ where
                 shard.remove(key);
             }
             None => debug_assert!(false, "a unit was released that nobody held"),
+        }
+    }
+
+    /// Visits each key with its count.
+    pub(super) fn for_each(&self, mut visit: impl FnMut(&K, u32)) {
+        for shard in &self.shards {
+            let shard = shard.lock().unwrap_or_else(PoisonError::into_inner);
+            for (key, count) in &*shard {
+                visit(key.borrow(), *count);
+            }
         }
     }
 

@@ -1,17 +1,22 @@
 //! How many relayed addresses a user, a realm, a source prefix and everybody together may hold, counted across all workers.
 //!
 //! Only authenticated requests are counted, so the tables hold no more entries than there are live allocations. The locks
-//! are touched when an allocation opens or closes, never for a datagram.
+//! are touched when an allocation opens or closes, never for a datagram. During an upgrade, what the other process of this server holds
+//! counts as well (`shared`).
 
 mod counts;
 mod realm;
+mod shared;
+
+pub(crate) use shared::{CountKey, OtherCounts, SharedCounts};
 
 use counts::Counts;
 use realm::RealmCounts;
 use std::collections::HashMap;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::sync::{Arc, PoisonError, RwLock};
+use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard};
 use turn::server::{ClientIdentity, Quota, QuotaExceeded};
 
 /// The limits; one unit is one relayed transport address, so a dual allocation takes two. `u32::MAX` is no limit.
@@ -122,6 +127,42 @@ pub struct Quotas {
     default: RealmCounts,
     /// Of each realm that there was since the start: clients of one that is gone still hold something.
     realms: RwLock<HashMap<Box<str>, Arc<RealmCounts>>>,
+    /// Held for reading while a count changes.
+    upgrade: RwLock<Upgrade>,
+}
+
+/// What two processes of this server know of each other's counts.
+#[derive(Debug, Default)]
+struct Upgrade {
+    /// What this one holds.
+    own: Option<SharedCounts>,
+    /// What the other one holds.
+    other: Option<OtherCounts>,
+}
+
+/// The keys of one unit. All realms that are configured without limits of their own are the default one, which has no name here.
+fn keys<'a>(realm: &'a str, name: &'a str) -> [CountKey<'a>; 3] {
+    let user = CountKey::User { realm, name };
+    [CountKey::All, CountKey::Realm(realm), user]
+}
+
+impl Upgrade {
+    /// What the other process holds.
+    fn held(&self, key: CountKey<'_>) -> u32 {
+        self.other.as_ref().map_or(0, |other| other.get(key))
+    }
+
+    fn add(&self, key: CountKey<'_>) {
+        if let Some(own) = &self.own {
+            own.add(key, 1);
+        }
+    }
+
+    fn subtract(&self, key: CountKey<'_>) {
+        if let Some(own) = &self.own {
+            own.subtract(key);
+        }
+    }
 }
 
 /// One count with a limit.
@@ -139,12 +180,18 @@ impl Counter {
         }
     }
 
+    fn held(&self) -> u32 {
+        self.held.load(Ordering::Relaxed)
+    }
+
     fn set_limit(&self, limit: u32) {
         self.limit.store(limit, Ordering::Relaxed);
     }
 
-    fn acquire(&self) -> bool {
+    /// `elsewhere` is what another process holds.
+    fn acquire(&self, elsewhere: u32) -> bool {
         let limit = self.limit.load(Ordering::Relaxed);
+        let limit = limit.saturating_sub(elsewhere);
         self.held
             .fetch_update(Ordering::AcqRel, Ordering::Relaxed, |held| {
                 (held < limit).then(|| held + 1)
@@ -172,6 +219,7 @@ impl Quotas {
                 total: QuotaLimits::UNLIMITED,
             }),
             realms: RwLock::default(),
+            upgrade: RwLock::default(),
         };
         quotas.set_limits(limits);
         quotas
@@ -203,7 +251,7 @@ impl Quotas {
     /// How many units are held now.
     #[must_use]
     pub fn held(&self) -> u32 {
-        self.all.held.load(Ordering::Relaxed)
+        self.all.held()
     }
 
     /// How many units may be held in all.
@@ -214,46 +262,113 @@ impl Quotas {
 }
 
 impl Quotas {
-    /// The counts of the client's realm.
-    fn with_realm<R>(&self, realm: &str, with: impl FnOnce(&RealmCounts) -> R) -> R {
+    /// Writes the counts to memory that another process may read, from now on. Returns its descriptor.
+    ///
+    /// # Errors
+    /// When the system has no memory or no descriptor.
+    pub(crate) fn share(&self) -> std::io::Result<OwnedFd> {
+        // Each unit may be the only one of its user and of its source.
+        let total = usize::try_from(self.total_limit()).unwrap_or(usize::MAX);
+        let own = SharedCounts::new(total.saturating_mul(2))?;
+        let descriptor = own.descriptor()?;
+        let mut upgrade = self.upgrade.write().unwrap_or_else(PoisonError::into_inner);
+        own.add(CountKey::All, self.held());
+        self.sources
+            .for_each(|source, units| own.add(CountKey::Source(*source), units));
+        self.default.write_to(&own, "");
+        let realms = self.realms.read().unwrap_or_else(PoisonError::into_inner);
+        for (name, counts) in &*realms {
+            counts.write_to(&own, name);
+        }
+        upgrade.own = Some(own);
+        Ok(descriptor)
+    }
+
+    /// What this other process holds counts as well from now on.
+    pub(crate) fn count_other(&self, other: OtherCounts) {
+        let mut upgrade = self.upgrade.write().unwrap_or_else(PoisonError::into_inner);
+        upgrade.other = Some(other);
+    }
+
+    /// There is no other process any more.
+    pub(crate) fn count_alone(&self) {
+        let mut upgrade = self.upgrade.write().unwrap_or_else(PoisonError::into_inner);
+        *upgrade = Upgrade::default();
+    }
+
+    fn upgrade(&self) -> RwLockReadGuard<'_, Upgrade> {
+        self.upgrade.read().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The counts of the client's realm, and the name under which another process knows it.
+    fn with_realm<R>(&self, realm: &str, with: impl FnOnce(&RealmCounts, &str) -> R) -> R {
         let realms = self.realms.read().unwrap_or_else(PoisonError::into_inner);
         let found = realms.get(realm).map(Arc::clone);
         drop(realms);
-        with(found.as_deref().unwrap_or(&self.default))
+        match found {
+            Some(counts) => with(&counts, realm),
+            None => with(&self.default, ""),
+        }
     }
 
     fn acquire(&self, realm: &str, user: &str, source: IpAddr) -> Result<(), QuotaExceeded> {
-        if !self.all.acquire() {
+        let upgrade = self.upgrade();
+        if !self.all.acquire(upgrade.held(CountKey::All)) {
             return Err(QuotaExceeded::Total);
         }
-        self.with_realm(realm, |counts| {
-            counts.acquire(user)?;
-            self.acquire_source(source)
-                .inspect_err(|_| counts.release(user))
-        })
-        .inspect_err(|_| self.all.release())
+        let acquired = self.with_realm(realm, |counts, realm| {
+            let [_, of_realm, of_user] = keys(realm, user).map(|key| upgrade.held(key));
+            counts.acquire(user, of_realm, of_user)?;
+            self.acquire_source(&upgrade, source)
+                .inspect_err(|_| counts.release(user))?;
+            keys(realm, user)
+                .into_iter()
+                .for_each(|key| upgrade.add(key));
+            Ok(())
+        });
+        acquired.inspect_err(|_| self.all.release())
     }
 
-    fn acquire_source(&self, source: IpAddr) -> Result<(), QuotaExceeded> {
+    fn acquire_source(&self, upgrade: &Upgrade, source: IpAddr) -> Result<(), QuotaExceeded> {
+        let source = self.prefix.of(source);
+        let key = CountKey::Source(source);
         let limit = self.per_source.load(Ordering::Relaxed);
-        if self.sources.acquire(&self.prefix.of(source), limit) {
-            Ok(())
-        } else {
-            Err(QuotaExceeded::Source)
+        let limit = limit.saturating_sub(upgrade.held(key));
+        if !self.sources.acquire(&source, limit) {
+            return Err(QuotaExceeded::Source);
         }
+        upgrade.add(key);
+        Ok(())
+    }
+
+    fn release_source(&self, upgrade: &Upgrade, source: IpAddr) {
+        let source = self.prefix.of(source);
+        self.sources.release(&source);
+        upgrade.subtract(CountKey::Source(source));
     }
 
     fn release_unit(&self, realm: &str, user: &str, source: IpAddr) {
-        self.sources.release(&self.prefix.of(source));
-        self.with_realm(realm, |counts| counts.release(user));
+        let upgrade = self.upgrade();
+        self.release_source(&upgrade, source);
+        self.with_realm(realm, |counts, realm| {
+            counts.release(user);
+            for key in keys(realm, user) {
+                upgrade.subtract(key);
+            }
+        });
         self.all.release();
     }
 
     /// Moves one unit to another source.
-    fn change_source(&self, from: IpAddr, to: IpAddr) -> Result<(), QuotaExceeded> {
+    fn change_source(
+        &self,
+        upgrade: &Upgrade,
+        from: IpAddr,
+        to: IpAddr,
+    ) -> Result<(), QuotaExceeded> {
         if self.prefix.of(from) != self.prefix.of(to) {
-            self.acquire_source(to)?;
-            self.sources.release(&self.prefix.of(from));
+            self.acquire_source(upgrade, to)?;
+            self.release_source(upgrade, from);
         }
         Ok(())
     }
@@ -274,14 +389,17 @@ impl Quota for Quotas {
         to: &ClientIdentity<'_>,
     ) -> Result<(), QuotaExceeded> {
         let address = |client: &ClientIdentity<'_>| client.five_tuple.remote.ip();
+        let upgrade = self.upgrade();
         // Only a user of the same realm can claim a reservation.
-        self.with_realm(from.realm, |counts| {
-            counts.change_user(from.user, to.user)?;
-            let moved = self.change_source(address(from), address(to));
-            if moved.is_err() {
-                counts.return_to(from.user, to.user);
-            }
-            moved
+        self.with_realm(from.realm, |counts, realm| {
+            let [from_key, to_key] =
+                [from.user, to.user].map(|name| CountKey::User { realm, name });
+            counts.change_user(from.user, to.user, upgrade.held(to_key))?;
+            self.change_source(&upgrade, address(from), address(to))
+                .inspect_err(|_| counts.return_to(from.user, to.user))?;
+            upgrade.subtract(from_key);
+            upgrade.add(to_key);
+            Ok(())
         })
     }
 }

@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use turn::server::QuotaExceeded;
 
 use super::counts::Counts;
-use super::{Counter, RealmLimits};
+use super::{CountKey, Counter, RealmLimits, SharedCounts};
 
 #[derive(Debug)]
 pub(super) struct RealmCounts {
@@ -27,11 +27,18 @@ impl RealmCounts {
         self.per_user.store(limits.per_user, Ordering::Relaxed);
     }
 
-    pub(super) fn acquire(&self, user: &str) -> Result<(), QuotaExceeded> {
-        if !self.all.acquire() {
+    /// Another process holds so many units of the realm and of the user.
+    pub(super) fn acquire(
+        &self,
+        user: &str,
+        elsewhere: u32,
+        of_user: u32,
+    ) -> Result<(), QuotaExceeded> {
+        if !self.all.acquire(elsewhere) {
             return Err(QuotaExceeded::Realm);
         }
         let limit = self.per_user.load(Ordering::Relaxed);
+        let limit = limit.saturating_sub(of_user);
         if !self.users.acquire(user, limit) {
             self.all.release();
             return Err(QuotaExceeded::User);
@@ -44,10 +51,16 @@ impl RealmCounts {
         self.all.release();
     }
 
-    /// Moves one unit to another user: each access token counts as one.
-    pub(super) fn change_user(&self, from: &str, to: &str) -> Result<(), QuotaExceeded> {
+    /// Moves one unit to another user: each access token counts as one. Another process holds so many of that user.
+    pub(super) fn change_user(
+        &self,
+        from: &str,
+        to: &str,
+        elsewhere: u32,
+    ) -> Result<(), QuotaExceeded> {
         if from != to {
             let limit = self.per_user.load(Ordering::Relaxed);
+            let limit = limit.saturating_sub(elsewhere);
             if !self.users.acquire(to, limit) {
                 return Err(QuotaExceeded::User);
             }
@@ -62,5 +75,12 @@ impl RealmCounts {
             self.users.acquire(from, u32::MAX);
             self.users.release(to);
         }
+    }
+
+    /// Adds all that is held to what another process reads; it knows the realm by this name.
+    pub(super) fn write_to(&self, to: &SharedCounts, realm: &str) {
+        to.add(CountKey::Realm(realm), self.all.held());
+        self.users
+            .for_each(|name, units| to.add(CountKey::User { realm, name }, units));
     }
 }

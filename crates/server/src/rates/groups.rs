@@ -1,8 +1,10 @@
 //! Which group of allocations has which number. Only authenticated clients are in groups, so there are no more users and sources than
 //! allocations. The lock is taken when an allocation begins or ends, never for a datagram.
+//!
+//! During an upgrade, the two processes of this server share the rate of a group: each has the part that it has of the allocations.
 
 use super::limits::GroupRates;
-use crate::quota::SourcePrefix;
+use crate::quota::{CountKey, OtherCounts, SharedCounts, SourcePrefix};
 use bpf::relay::BUCKET_GROUPS;
 use std::collections::HashMap;
 use std::net::IpAddr;
@@ -24,6 +26,19 @@ enum Group {
     OtherSources,
     OtherUsers,
     OtherRealms,
+}
+
+impl Group {
+    /// How another process knows the group. `None`: that one has other groups in it.
+    fn key(&self) -> Option<CountKey<'_>> {
+        match self {
+            Group::Source(source) => Some(CountKey::Source(*source)),
+            Group::User { realm, name } => Some(CountKey::User { realm, name }),
+            Group::Realm(realm) => Some(CountKey::Realm(realm)),
+            Group::All => Some(CountKey::All),
+            Group::OtherSources | Group::OtherUsers | Group::OtherRealms => None,
+        }
+    }
 }
 
 /// The groups of one allocation, by their numbers.
@@ -50,10 +65,28 @@ struct State {
     members: Vec<Option<(Group, u32)>>,
     free: Vec<u32>,
     capacity: u32,
+    /// How many allocations each group has here, for another process.
+    own: Option<SharedCounts>,
+    /// How many each group has in the other process.
+    other: Option<OtherCounts>,
 }
+
+/// The least that a process gets of a group's rate, in bytes per second: the lowest rate that can be set.
+const LEAST_SHARE: u64 = 1000;
+
+/// Groups that get their shares while the lock is held: about 0.1 ms.
+const SHARED_AT_ONCE: usize = 512;
 
 /// Sets the [`rate_scale`] of a number.
 type SetScale<'a> = &'a dyn Fn(u32, u32);
+
+/// What an allocation that begins does to the buckets of its groups.
+pub(super) struct SetScales<'a> {
+    /// Starts the bucket of a group that is new.
+    pub(super) begin: SetScale<'a>,
+    /// Changes the rate of one that exists.
+    pub(super) change: SetScale<'a>,
+}
 
 impl Groups {
     /// Numbers beyond two for each allocation: realms, and the groups that always exist.
@@ -69,7 +102,59 @@ impl Groups {
                 free: Vec::new(),
                 // One for each kind that other groups share.
                 capacity: capacity.saturating_sub(BUCKET_GROUPS as u32),
+                own: None,
+                other: None,
             }),
+        }
+    }
+
+    /// Writes how many allocations each group has to memory that another process reads, from now on.
+    pub(super) fn share(&self, own: SharedCounts) {
+        let mut state = self.state();
+        for (group, members) in state.members.iter().flatten() {
+            if let Some(key) = group.key() {
+                own.add(key, *members);
+            }
+        }
+        state.own = Some(own);
+    }
+
+    /// Leaves a part of each rate to this other process from now on.
+    pub(super) fn share_with(&self, other: OtherCounts, set: SetScale<'_>) {
+        self.state().other = Some(other);
+        self.set_shares(set);
+    }
+
+    /// There is no other process any more.
+    pub(super) fn share_no_more(&self, set: SetScale<'_>) {
+        let mut state = self.state();
+        state.own = None;
+        let was_shared = state.other.take().is_some();
+        drop(state);
+        if was_shared {
+            self.set_all(set);
+        }
+    }
+
+    /// Adapts the parts of the two processes to the allocations that they have now.
+    pub(super) fn set_shares(&self, set: SetScale<'_>) {
+        if self.state().other.is_some() {
+            self.set_all(set);
+        }
+    }
+
+    fn set_all(&self, set: SetScale<'_>) {
+        let mut first = 0;
+        loop {
+            let state = self.state();
+            if first >= state.members.len() {
+                return;
+            }
+            let last = state.members.len().min(first + SHARED_AT_ONCE);
+            for number in first..last {
+                state.set(number as u32, set);
+            }
+            first = last;
         }
     }
 
@@ -82,13 +167,13 @@ impl Groups {
         let mut state = self.state();
         state.rates = rates;
         state.prefix = prefix;
-        for (group, &number) in &state.numbers {
-            set(number, state.scale_of(group));
+        for &number in state.numbers.values() {
+            state.set(number, set);
         }
     }
 
-    /// An allocation of this client begins. `begin` starts the bucket of a group that is new.
-    pub(super) fn join(&self, client: &ClientIdentity<'_>, begin: SetScale<'_>) -> Membership {
+    /// An allocation of this client begins.
+    pub(super) fn join(&self, client: &ClientIdentity<'_>, set: &SetScales<'_>) -> Membership {
         let mut state = self.state();
         let source = state.prefix.of(client.five_tuple.remote.ip());
         let user = Group::User {
@@ -102,27 +187,33 @@ impl Groups {
             (Group::All, Group::All),
         ];
         Membership(Some(
-            groups.map(|(group, other)| state.join(group, other, begin)),
+            groups.map(|(group, other)| state.join(group, other, set)),
         ))
     }
 
     /// The allocation with these groups ends.
-    pub(super) fn leave(&self, membership: Membership) {
+    pub(super) fn leave(&self, membership: Membership, set: SetScale<'_>) {
         let mut state = self.state();
         for number in membership.numbers() {
-            state.leave(number);
+            state.leave(number, set);
         }
     }
 }
 
 impl State {
-    fn join(&mut self, group: Group, other: Group, begin: SetScale<'_>) -> u32 {
+    fn join(&mut self, group: Group, other: Group, set: &SetScales<'_>) -> u32 {
         let is_known = self.numbers.contains_key(&group);
         let is_full = self.free.is_empty() && self.members.len() >= self.capacity as usize;
         let group = if is_full && !is_known { other } else { group };
+        if let (Some(own), Some(key)) = (&self.own, group.key()) {
+            own.add(key, 1);
+        }
         if let Some(&number) = self.numbers.get(&group) {
             if let Some(Some((_, members))) = self.members.get_mut(number as usize) {
                 *members += 1;
+            }
+            if self.other.is_some() {
+                self.set(number, set.change);
             }
             return number;
         }
@@ -130,35 +221,64 @@ impl State {
         if number as usize >= self.members.len() {
             self.members.push(None);
         }
-        begin(number, self.scale_of(&group));
+        (set.begin)(number, self.scale_of(&group, 1));
         self.members[number as usize] = Some((group.clone(), 1));
         self.numbers.insert(group, number);
         number
     }
 
-    fn leave(&mut self, number: u32) {
+    fn leave(&mut self, number: u32, set: SetScale<'_>) {
         let Some(Some((group, members))) = self.members.get_mut(number as usize) else {
             return;
         };
+        if let (Some(own), Some(key)) = (&self.own, group.key()) {
+            own.subtract(key);
+        }
         *members -= 1;
         if *members == 0 {
             self.numbers.remove(group);
             self.members[number as usize] = None;
             self.free.push(number);
+        } else if self.other.is_some() {
+            self.set(number, set);
         }
     }
 
-    fn scale_of(&self, group: &Group) -> u32 {
+    /// Sets the rate of a group that exists.
+    fn set(&self, number: u32, set: SetScale<'_>) {
+        if let Some(Some((group, members))) = self.members.get(number as usize) {
+            set(number, self.scale_of(group, *members));
+        }
+    }
+
+    /// For a group that has so many allocations here.
+    fn scale_of(&self, group: &Group, members: u32) -> u32 {
         let limits = &self.rates.limits;
-        rate_scale(match group {
+        let rate = match group {
             Group::Source(_) | Group::OtherSources => limits.per_source,
             Group::User { realm, .. } => self.rates.of_user(realm),
             Group::OtherUsers => limits.per_user,
             Group::Realm(realm) => self.rates.of_realm(realm),
             Group::OtherRealms => 0,
             Group::All => limits.total,
-        })
+        };
+        let elsewhere = match (&self.other, group.key()) {
+            (Some(other), Some(key)) if rate > 0 => other.get(key),
+            _ => 0,
+        };
+        rate_scale(share(rate, members, elsewhere))
     }
+}
+
+/// The part of a rate for so many allocations here, if there are others elsewhere.
+fn share(rate: u64, members: u32, elsewhere: u32) -> u64 {
+    if rate == 0 || elsewhere == 0 {
+        return rate;
+    }
+    let (members, elsewhere) = (u128::from(members), u128::from(elsewhere));
+    let part = u128::from(rate) * members / (members + elsewhere);
+    // Not more than the rate.
+    u64::try_from(part).unwrap_or(rate).max(LEAST_SHARE)
 }
 
 #[cfg(test)]

@@ -17,9 +17,9 @@ pub(crate) use chunks::Chunks;
 pub(crate) use limits::GroupRates;
 pub use limits::RateLimits;
 
-use crate::quota::SourcePrefix;
+use crate::quota::{OtherCounts, SharedCounts, SourcePrefix};
 use bpf::relay::{BUCKET_GROUPS, Bucket, Buckets};
-use groups::{Groups, Membership};
+use groups::{Groups, Membership, SetScales};
 use std::sync::Arc;
 use turn::server::{RATE_BURST_NS, RelayDirection};
 
@@ -62,6 +62,15 @@ impl TableSize {
 
     fn stride(self) -> u32 {
         if self.directions_apart { 2 } else { 1 }
+    }
+
+    /// Memory for [`RateTable::share`]; `None` without groups.
+    ///
+    /// # Errors
+    /// When the system has no memory or no descriptor.
+    pub(crate) fn shared_counts(self) -> std::io::Result<Option<SharedCounts>> {
+        let groups = self.groups() as usize;
+        (groups > 0).then(|| SharedCounts::new(groups)).transpose()
     }
 
     /// Whether user space alone requires a table. Otherwise each engine keeps the limits of its allocations.
@@ -116,8 +125,45 @@ impl RateTable {
     pub(crate) fn set_rates(&self, rates: GroupRates, prefix: SourcePrefix) {
         if let Some(groups) = &self.groups {
             groups.set_rates(rates, prefix, &|number, scale| {
-                self.each_bucket_of(number, |bucket| bucket.set_scale(scale));
+                self.set_scale(number, scale)
             });
+        }
+    }
+
+    fn set_scale(&self, group: u32, scale: u32) {
+        self.each_bucket_of(group, |bucket| bucket.set_scale(scale));
+    }
+
+    /// Writes how many allocations each group has to this memory, which another process reads, from now on.
+    pub(crate) fn share(&self, own: SharedCounts) {
+        if let Some(groups) = &self.groups {
+            groups.share(own);
+        }
+    }
+
+    /// As it was made.
+    pub(crate) fn size(&self) -> TableSize {
+        self.size
+    }
+
+    /// Leaves a part of the rate of each group to this other process from now on.
+    pub(crate) fn share_with(&self, other: OtherCounts) {
+        if let Some(groups) = &self.groups {
+            groups.share_with(other, &|number, scale| self.set_scale(number, scale));
+        }
+    }
+
+    /// There is no other process any more.
+    pub(crate) fn share_no_more(&self) {
+        if let Some(groups) = &self.groups {
+            groups.share_no_more(&|number, scale| self.set_scale(number, scale));
+        }
+    }
+
+    /// Adapts the parts of the two processes to the allocations that they have now.
+    pub(crate) fn set_shares(&self) {
+        if let Some(groups) = &self.groups {
+            groups.set_shares(&|number, scale| self.set_scale(number, scale));
         }
     }
 
@@ -125,13 +171,17 @@ impl RateTable {
         let begin = |number: u32, scale: u32| {
             self.each_bucket_of(number, |bucket| bucket.set(scale, BURST_US));
         };
+        let set = SetScales {
+            begin: &begin,
+            change: &|number, scale| self.set_scale(number, scale),
+        };
         let groups = self.groups.as_ref();
-        groups.map_or(Membership::default(), |groups| groups.join(client, &begin))
+        groups.map_or(Membership::default(), |groups| groups.join(client, &set))
     }
 
     fn leave(&self, membership: Membership) {
         if let Some(groups) = &self.groups {
-            groups.leave(membership);
+            groups.leave(membership, &|number, scale| self.set_scale(number, scale));
         }
     }
 

@@ -217,3 +217,50 @@ fn numbers_come_by_the_chunk_while_there_are_any() {
     assert_eq!(one.bucket(Chunks::SIZE, UP), None, "all are taken");
     assert_eq!(one.bucket(1_000_000, UP), None);
 }
+
+/// Each of two tables counts what the other one has.
+fn share(one: &RateTable, two: &RateTable) {
+    for (from, to) in [(one, two), (two, one)] {
+        let own = from
+            .size()
+            .shared_counts()
+            .expect("memory")
+            .expect("groups");
+        let descriptor = own.descriptor().expect("a descriptor");
+        from.share(own);
+        to.share_with(OtherCounts::of(descriptor).expect("the same"));
+    }
+}
+
+#[test]
+fn two_processes_share_the_rate_of_a_group_by_their_allocations() {
+    let limits = RateLimits {
+        per_user: 40_000,
+        ..RateLimits::default()
+    };
+    let (old, mut there, _) = table(limits, &[], 64);
+    let (new, mut here, _) = table(limits, &[], 128);
+    let ann = client("192.0.2.1:1", "example.org", "ann");
+    for allocation in 0..2 {
+        there.begin(allocation, 0, &ann);
+    }
+    share(&old, &new);
+    there.begin(2, 0, &ann);
+    here.begin(0, 0, &ann);
+    here.begin(1, 0, &client("192.0.2.1:9", "example.org", "bob"));
+    old.set_shares();
+    assert_near(passed([(&there, 0, UP)])[0], 11 * 30_000);
+    let [ann_here, bob] = passed([(&here, 0, UP), (&here, 1, UP)]);
+    assert_near(ann_here, 11 * 10_000);
+    assert_near(bob, 11 * 40_000);
+    there.end(0);
+    there.end(1);
+    new.set_shares();
+    assert_near(passed_from(100, [(&here, 0, UP)])[0], 11 * 20_000);
+    there.end(2);
+    new.set_shares();
+    assert_near(passed_from(200, [(&here, 0, UP)])[0], 11 * 40_000);
+    there.begin(2, 0, &ann);
+    new.share_no_more();
+    assert_near(passed_from(300, [(&here, 0, UP)])[0], 11 * 40_000);
+}

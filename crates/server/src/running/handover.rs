@@ -2,6 +2,7 @@
 
 use super::{ANSWER, Running};
 use crate::handover::{ForeignMessage, HandoverError, Joining, Offer, OpenListeners};
+use crate::offload::Control;
 use crate::ports::ForeignPorts;
 use crate::steering::{Groups, Numbering};
 use crate::worker::{Job, WorkerMessage};
@@ -56,6 +57,7 @@ impl Running {
             workers,
             first_slot,
         } = self.upgrade.numbering;
+        let held = self.changes.live().share_held();
         Ok(Offer {
             process: groups
                 .as_ref()
@@ -75,6 +77,8 @@ impl Running {
                 .live()
                 .relays
                 .shared_ports(self.upgrade.first_port),
+            held: held.map_err(HandoverError::System)?,
+            xdp: self.control.as_ref().and_then(Control::xdp_programs),
             others,
         })
     }
@@ -86,9 +90,10 @@ impl Running {
     /// # Errors
     /// If a worker does not respond or the table is full, or this process may not use the tables; then everything is as before.
     pub fn hold_clients(&self, joining: Joining) -> Result<(), HandoverError> {
-        let Joining { maps, relays } = joining;
+        let Joining { maps, relays, held } = joining;
         let foreign = ForeignPorts::new(relays).map_err(HandoverError::System)?;
         self.changes.live().relays.set_foreign(Some(foreign));
+        self.changes.live().count_other(held)?;
         if !maps.is_empty() {
             let fds = maps
                 .try_into()
@@ -124,7 +129,10 @@ impl Running {
     /// # Errors
     /// If a worker does not respond, or the kernel refuses.
     pub fn resume(&self) -> Result<(), HandoverError> {
-        self.changes.live().relays.set_foreign(None);
+        self.forget_other();
+        if let Some(control) = &self.control {
+            control.replace_xdp();
+        }
         let own = self.upgrade.numbering.slots(self.upgrade.open.udp.len());
         let forgotten = self.with_groups(move |groups| match groups {
             Some(groups) => groups.forget_other(own),
@@ -142,7 +150,10 @@ impl Running {
     /// # Errors
     /// If a worker does not respond, or the kernel refuses.
     pub fn predecessor_ended(&self) -> Result<(), HandoverError> {
-        self.changes.live().relays.set_foreign(None);
+        self.forget_other();
+        if let Some(control) = &self.control {
+            control.forget_other_xdp();
+        }
         for worker in 0..self.threads.len() {
             self.tell(worker, WorkerMessage::PredecessorEnded)?;
         }
@@ -151,6 +162,19 @@ impl Running {
             Some(groups) => groups.forget_other(own),
             None => Ok(()),
         })
+    }
+
+    /// While two processes run: gives each the part of the rates of users, sources and realms that it has of their allocations. Call it once per
+    /// second.
+    pub fn share_rates(&self) {
+        self.changes.live().set_rate_shares();
+    }
+
+    /// The other process neither relays nor counts any more.
+    fn forget_other(&self) {
+        let live = self.changes.live();
+        live.relays.set_foreign(None);
+        live.count_alone();
     }
 
     /// Has a worker handle what one of its clients has sent to the new process.

@@ -11,7 +11,6 @@
 use super::numbering::{Foreign, Numbering};
 use super::{Loads, SteeringInUse, Tables, most_flows};
 use crate::handover::{HandoverError, Joining, Offer, TakeOver};
-use crate::ports::SharedPorts;
 use crate::verifier;
 use bpf::steer::{Flows, Process, SlotRange, Steering as Program, Tables as Maps};
 use io::UdpSocket;
@@ -112,7 +111,8 @@ pub(crate) struct Takeover {
 }
 
 impl Takeover {
-    /// Makes the old process give each of its flows an entry. After that, this process can bind sockets: they receive no datagrams yet.
+    /// Makes the old process give each of its flows an entry, and tells it the rest of `joining`. After that, this process can bind sockets: they
+    /// receive no datagrams yet.
     ///
     /// # Errors
     /// If the program cannot be loaded, or the old process refuses.
@@ -121,7 +121,7 @@ impl Takeover {
         workers: usize,
         listeners: usize,
         allocations: usize,
-        relays: Vec<SharedPorts>,
+        joining: Joining,
     ) -> Result<Takeover, HandoverError> {
         let offer = taking.offer();
         let foreign = Foreign {
@@ -156,7 +156,7 @@ impl Takeover {
         let shared = shared.map_err(HandoverError::System)?;
         taking.hold(&Joining {
             maps: shared.map_or(Vec::new(), Vec::from),
-            relays,
+            ..joining
         })?;
         Ok(Takeover {
             groups,

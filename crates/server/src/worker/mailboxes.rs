@@ -156,6 +156,11 @@ impl Mailboxes {
         self.boxes.get(self.place(worker)).cloned()
     }
 
+    /// Whether this process has a worker with this number.
+    pub(crate) fn has(&self, worker: u16) -> bool {
+        self.numbering.index(worker).is_some()
+    }
+
     /// Whether a worker reads its mailbox so promptly that it may be given more work.
     pub(crate) fn keeps_up(&self, worker: u16) -> bool {
         let mailbox = self.boxes.get(self.place(worker));

@@ -1,8 +1,8 @@
 //! TCP relays (RFC 6062): events of peers, connections that become data connections, and the bytes that these relay.
 
+use super::Worker;
 use super::messages::{MovedConnection, WorkerMessage};
 use super::sockets::Token;
-use super::{Mailboxes, Worker};
 use crate::handover::ForeignMessage;
 use crate::tcp_relays::{ACCEPTS, Leaving, Meter, Pumped, Step, is_exhausted};
 use io::{Event, Events};
@@ -105,7 +105,7 @@ impl Worker {
         core.tcp.put_back(ready);
     }
 
-    /// Sends a client's connection to the worker whose peer it asks for. If there is none, or it cannot take it, the request is refused here.
+    /// Sends a client's connection to the worker that its request names. If there is none, or it cannot take it, the request is refused here.
     fn send_connection(&mut self, leaving: Leaving) {
         let Leaving {
             to,
@@ -116,7 +116,7 @@ impl Worker {
             return;
         }
         let core = &mut self.core;
-        if can_receive(&core.mailboxes, to) {
+        if core.mailboxes.keeps_up(to) {
             let Some(connection) = core.connections.give(&path, &core.poller) else {
                 return;
             };
@@ -134,7 +134,11 @@ impl Worker {
                 None => return,
             }
         }
-        core.engine.connection_moved(core.now, &path, &bytes);
+        if core.mailboxes.has(to) {
+            core.engine.connection_not_moved(core.now, &path, &bytes);
+        } else {
+            core.engine.connection_moved(core.now, &path, &bytes);
+        }
         core.connections.release(&path, &core.poller);
         self.settle();
     }
@@ -166,8 +170,4 @@ impl Worker {
             core.engine.connection_moved(core.now, &path, &bytes);
         }
     }
-}
-
-fn can_receive(mailboxes: &Mailboxes, worker: u16) -> bool {
-    mailboxes.keeps_up(worker)
 }

@@ -6,6 +6,7 @@ pub(crate) mod local;
 pub(crate) mod marked;
 pub(crate) mod netns;
 pub(crate) mod stream;
+pub(crate) mod take_over;
 
 use hairpin_server::{Builder as ServerBuilder, Running, Server};
 use std::net::{IpAddr, SocketAddr, UdpSocket};

@@ -13,6 +13,7 @@ mod network;
 mod paths;
 mod process;
 mod shared_ports;
+mod upgrade;
 
 use std::thread;
 use std::time::{Duration, Instant};

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use ::io::NetNs;
 use ::io::process::{Confined, Place};
 use ::io::{Signal, Signals};
-use hairpin_server::{Server, Settings};
+use hairpin_server::{Builder, Server, Settings};
 
 use crate::common::{PASSWORD, USER, at, ip};
 use crate::paths::Path;
@@ -88,21 +88,7 @@ pub(crate) fn serve() {
         return;
     };
     let mut signals = Signals::install().expect("handlers");
-    // So that permissions last 300 seconds, as RFC 8656 §9 says.
-    let mut settings = Settings::default();
-    settings.channel_keeps_permission = false;
-    settings.quota.per_user = 10_000;
-    settings.quota.per_source = 10_000;
-    let builder = Server::builder()
-        .settings(settings)
-        .listen(at("10.7.1.1:3478"))
-        .listen(at("[fd07:1::1]:3478"))
-        .relay_address(ip("10.7.2.1"))
-        .relay_address(ip("fd07:2::1"))
-        .user(USER, PASSWORD)
-        .allow_peers("10.7.3.0/24".parse().expect("a network"))
-        .allow_peers("fd07:3::/64".parse().expect("a network"))
-        .workers(2);
+    let builder = builder();
     let builder = match std::env::var_os(SHARED) {
         Some(_) => builder
             .relay_ports(*SHARED_PORTS.start(), *SHARED_PORTS.end())
@@ -113,4 +99,23 @@ pub(crate) fn serve() {
     println!("ready");
     while signals.wait(None).expect("a signal") != Some(Signal::Terminate) {}
     running.shutdown().expect("no worker failed");
+}
+
+/// The server of the tests, but for its path.
+pub(crate) fn builder() -> Builder {
+    // So that permissions last 300 seconds, as RFC 8656 §9 says.
+    let mut settings = Settings::default();
+    settings.channel_keeps_permission = false;
+    settings.quota.per_user = 10_000;
+    settings.quota.per_source = 10_000;
+    Server::builder()
+        .settings(settings)
+        .listen(at("10.7.1.1:3478"))
+        .listen(at("[fd07:1::1]:3478"))
+        .relay_address(ip("10.7.2.1"))
+        .relay_address(ip("fd07:2::1"))
+        .user(USER, PASSWORD)
+        .allow_peers("10.7.3.0/24".parse().expect("a network"))
+        .allow_peers("fd07:3::/64".parse().expect("a network"))
+        .workers(2)
 }

@@ -81,8 +81,9 @@ pub enum Output<'a> {
         from: ClientPath,
     },
     /// A request on a stream that belongs to another server: ConnectionBind (RFC 6062 §5.4), by its CONNECTION-ID, or Refresh, by its ticket
-    /// (RFC 8016). Move the client's connection there, and call its [`connection_moved`](super::Server::connection_moved). If that is
-    /// impossible, call it here: the client gets an error.
+    /// (RFC 8016). Move the client's connection there, and call its [`connection_moved`](super::Server::connection_moved). If there is
+    /// no such server, call it here: the client gets an error. If that server takes no connection at the moment, call
+    /// [`connection_not_moved`](super::Server::connection_not_moved) here.
     MoveConnection {
         /// The number of that server.
         to: u16,

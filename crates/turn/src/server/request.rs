@@ -253,6 +253,7 @@ impl Server {
             && let Some(to) =
                 self.moved
                     .find(&asked.path.five_tuple, asked.transaction_id, now.mono)
+            && self.leads_to(message).is_none_or(|worker| worker == to)
         {
             if let Some(user) = asked.user.clone() {
                 self.outputs

@@ -489,6 +489,27 @@ fn another_worker_sends_the_client_to_the_one_that_its_ticket_names() {
 }
 
 #[test]
+fn a_ticket_leads_to_its_worker_wherever_an_allocate_request_went_before() {
+    let mut here = world();
+    let mut there = second_worker(&here);
+    let mut old = Client::new(&mut here, "alice", WIRELESS);
+    let (_, ticket) = allocate(&mut here, &mut old);
+    let mut new = at(&mut there, &old, CELLULAR);
+    there.auto_open = false;
+    let allocate = new.allocate_request(|_| {});
+    there.client(&new.path, &allocate);
+    let Event::OpenRelays { request: asked, .. } = there.event() else {
+        panic!("sockets are asked for")
+    };
+    assert!(there.server.request_moved(there.now, asked, 3));
+    there.drain();
+    let refresh = request(&mut new, &ticket, 600);
+    there.client(&new.path, &refresh);
+    assert!(matches!(there.event(), Event::MovedClient { to: 7, .. }));
+    here.finish_both(there);
+}
+
+#[test]
 fn a_connection_goes_to_the_worker_that_its_ticket_names() {
     let mut here = world();
     let mut there = second_worker(&here);

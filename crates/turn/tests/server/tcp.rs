@@ -111,6 +111,12 @@ fn bind(world: &mut World, connection: ConnectionKey, id: u32) -> ClientPath {
     data.path
 }
 
+/// ConnectionBind requests that were counted.
+fn binds(world: &World) -> u64 {
+    let requests = world.server.stats().requests(Method::CONNECTION_BIND);
+    requests.packets
+}
+
 /// Takes the indication that tells of a connection of a peer.
 fn attempt(world: &mut World, client: &Client, peer: &str) -> u32 {
     let Event::Sent { path, bytes } = world.event() else {
@@ -537,12 +543,24 @@ fn a_connection_bind_for_another_worker_is_moved() {
         .connection_moved(world.now, &data.path, &request);
     world.drain();
     assert_eq!(world.reply(&data.path).code(), 400);
+    // A server that is there, but takes nothing now: the client is to try again.
+    world
+        .server
+        .connection_not_moved(world.now, &data.path, &request);
+    world.drain();
+    assert_eq!(world.reply(&data.path).code(), 500);
     let request = bind_to(&mut data, id);
+    let before = binds(&world);
     world
         .server
         .connection_moved(world.now, &data.path, &request);
     world.drain();
     assert_eq!(world.reply(&data.path).code(), 0);
+    assert_eq!(
+        binds(&world),
+        before + 1,
+        "it is counted where it is handled"
+    );
     assert_eq!(world.event(), Event::BindConnection(connection, data.path));
     // The control connection and datagrams stay.
     for transport in [Transport::Tcp, Transport::Udp] {

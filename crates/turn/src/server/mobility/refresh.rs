@@ -46,6 +46,14 @@ impl Server {
         elsewhere.is_some()
     }
 
+    /// The server that the ticket of a Refresh request names: the request belongs there, wherever others of its 5-tuple went before.
+    pub(in super::super) fn leads_to(&self, message: &Message<'_>) -> Option<u16> {
+        let keys = self.config.mobility.as_ref()?;
+        let sealed = message.get::<MobilityTicket<'_>>().ok().flatten();
+        let ticket = sealed.and_then(|sealed| keys.open(sealed.0))?;
+        Some(ticket.worker.into())
+    }
+
     /// A Refresh request with MOBILITY-TICKET, whose sender has proven its user's key.
     pub(in super::super) fn refresh_by_ticket(
         &mut self,

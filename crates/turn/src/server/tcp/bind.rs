@@ -15,14 +15,32 @@ use super::Stage;
 use crate::{ClientPath, Now};
 
 impl Server {
-    /// A ConnectionBind request that another server's embedder moved here with its connection
-    /// ([`Output::MoveConnection`](super::super::Output::MoveConnection)), or could not move. It is handled as if it had arrived here.
+    /// A request that another server's embedder moved here with its connection ([`Output::MoveConnection`](super::super::Output::MoveConnection)),
+    /// or that names a server which there is not. It is handled as if it had arrived here.
     pub fn connection_moved(&mut self, now: Now, path: &ClientPath, message: &[u8]) {
         let Ok(message) = Message::parse(message) else {
             return;
         };
+        let bytes = message.as_bytes().len();
+        self.stats.count_request(message.method(), bytes);
         if let Err(reason) = self.turn_request(now, path, &message, Source::of(None)) {
             self.stats.count_drops(reason, 1);
+        }
+    }
+
+    /// A request that was to move with its connection. The server that it names is there, but takes no connection at the moment: 500, so that
+    /// the client tries again (RFC 8489 §14.8).
+    pub fn connection_not_moved(&mut self, now: Now, path: &ClientPath, message: &[u8]) {
+        let Ok(message) = Message::parse(message) else {
+            return;
+        };
+        let bytes = message.as_bytes().len();
+        self.stats.count_request(message.method(), bytes);
+        match self.authenticated(now, path, &message, Source::of(None)) {
+            Ok(Some(asked)) => self.refuse(&asked, &ErrorCode::SERVER_ERROR.into()),
+            // It has got its response.
+            Ok(None) => {}
+            Err(reason) => self.stats.count_drops(reason, 1),
         }
     }
 

@@ -255,6 +255,7 @@ impl Service<'_> {
         };
         if successor.told.elapsed() >= TELL {
             successor.told = Instant::now();
+            self.engine.share_rates();
             let body = serde_json::to_vec(&left).unwrap_or_default();
             let _ = passing::send(&successor.stream, LEFT, &body, &[]);
         }
@@ -266,6 +267,8 @@ impl Service<'_> {
         if message.kind == LEFT {
             let left = serde_json::from_slice(&message.body).ok();
             self.set_predecessor(left);
+            // It sends this once per second.
+            self.engine.share_rates();
         }
     }
 

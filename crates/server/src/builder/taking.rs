@@ -1,0 +1,71 @@
+//! Taking over from a running server: what happens before this one binds its sockets.
+
+use super::Builder;
+use crate::addresses::RelayAddresses;
+use crate::error::StartError;
+use crate::handover::{HandoverError, Held, Joining};
+use crate::ports::PortRange;
+use crate::quota::{OtherCounts, Quotas, SharedCounts};
+use crate::rates::{RateTable, TableSize};
+use crate::steering::Takeover;
+
+/// A server that takes over, before it has bound its sockets.
+#[derive(Debug)]
+pub(super) struct Taking {
+    pub(super) steering: Takeover,
+    /// Where this one writes how many allocations its rate limits have.
+    own_rates: Option<SharedCounts>,
+    other_rates: Option<OtherCounts>,
+}
+
+impl Taking {
+    /// The table of rate limits is made: the two processes share their rates from now on.
+    pub(super) fn share_rates(&mut self, table: &RateTable) {
+        if let Some(own) = self.own_rates.take() {
+            table.share(own);
+        }
+        if let Some(other) = self.other_rates.take() {
+            table.share_with(other);
+        }
+    }
+}
+
+impl Builder {
+    /// Has the old process hold its clients, if there is one to take over from.
+    pub(super) fn begin_take_over(
+        &self,
+        (workers, most): (usize, usize),
+        (relays, ports): (&RelayAddresses, PortRange),
+        quotas: &Quotas,
+        rates: TableSize,
+    ) -> Result<Option<Taking>, StartError> {
+        let Some(taking) = &self.take_over else {
+            return Ok(None);
+        };
+        if self.shared_ports {
+            return Err(HandoverError::SharedPorts.into());
+        }
+        let listeners = self.udp_addresses()?.len() + self.listen_sockets.len();
+        let own_rates = rates.shared_counts().map_err(HandoverError::System)?;
+        let descriptor = own_rates.as_ref().map(SharedCounts::descriptor).transpose();
+        let joining = Joining {
+            maps: Vec::new(),
+            relays: relays.shared_ports(ports.first()),
+            held: Held {
+                quotas: Some(quotas.share().map_err(HandoverError::System)?),
+                rates: descriptor.map_err(HandoverError::System)?,
+            },
+        };
+        let steering = Takeover::begin(taking, workers, listeners, most, joining)?;
+        relays.set_foreign(Some(taking.offer().relay_ports()?));
+        let [other_quotas, other_rates] = taking.offer().held()?.map()?;
+        if let Some(other) = other_quotas {
+            quotas.count_other(other);
+        }
+        Ok(Some(Taking {
+            steering,
+            own_rates,
+            other_rates,
+        }))
+    }
+}
