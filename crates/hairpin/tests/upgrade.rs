@@ -383,9 +383,50 @@ fn upgrade_and_kill(server: &Server, old: u64) {
     });
 }
 
+/// Upgrades under load, perhaps after one whose new process is killed. Returns the reports of clients of the old process, of probes, and of
+/// clients of the new one.
+fn upgrade_under_load(server: &Server, is_killed: bool) -> [serde_json::Value; 3] {
+    let old = server.pid();
+    let load = server.load(CLIENTS, "20k/s", "15s");
+    // 1,000 datagrams per second each.
+    let probes = server.load("20", "20k/s", "15s");
+    eventually("the clients are there", || {
+        let status = server.status();
+        status.is_some_and(|status| status["allocations"] == 2020)
+    });
+    if is_killed {
+        upgrade_and_kill(server, old);
+    }
+    assert_ne!(server.upgrade(), old);
+    let newcomers = server.load(CLIENTS, "20k/s", "3s");
+    let reports = [load, probes, newcomers].map(expect_nothing_lost);
+    eventually("the old process ends", || !is_alive(old));
+    reports
+}
+
+/// A line of the table.
+fn show(upgrade: usize, killed: &str, reports: &[serde_json::Value], held: &Held) {
+    let sum = |name: &str| -> u64 {
+        let of = |report: &serde_json::Value| report["total"][name].as_u64().unwrap();
+        reports.iter().map(of).sum()
+    };
+    let delay = reports.get(1).map_or(0.0, |probes| {
+        probes["latency"]["max_us"].as_f64().unwrap() / 1000.0
+    });
+    println!(
+        "{upgrade:>7}  {killed:>12}  {:>9}  {:>4}  {delay:>20.1} ms  {:>12}  {:>11}  {:>8}  {:>7}",
+        sum("received"),
+        sum("lost"),
+        held.resident_kib,
+        held.descriptors,
+        held.bpf_maps,
+        held.bpf_kib
+    );
+}
+
 /// `cargo test --release -p hairpin --test upgrade -- --ignored --nocapture ten_upgrades`
 #[test]
-#[ignore = "takes four minutes, and a calm machine"]
+#[ignore = "takes five minutes, and a calm machine"]
 fn ten_upgrades_under_2000_allocations_leave_nothing_behind() {
     if !may_load_programs() {
         return eprintln!("skipped: this process may not load programs");
@@ -400,68 +441,21 @@ fn ten_upgrades_under_2000_allocations_leave_nothing_behind() {
     println!(
         "upgrade  killed first  datagrams  lost  longest delay of probes  resident KiB  descriptors  BPF maps  BPF KiB"
     );
-    let row = |upgrade: usize, killed: &str, figures: &str, held: &Held| {
-        println!(
-            "{upgrade:>7}  {killed:>12}  {figures}  {:>12}  {:>11}  {:>8}  {:>7}",
-            held.resident_kib, held.descriptors, held.bpf_maps, held.bpf_kib
-        );
-    };
-    row(
-        0,
-        "",
-        &format!("{:>9}  {:>4}  {:>23}", "", "", ""),
-        &held[0],
-    );
+    show(0, "", &[], &held[0]);
     for upgrade in 1..=UPGRADES {
-        let old = server.pid();
-        let load = server.load(CLIENTS, "20k/s", "15s");
-        // 1,000 datagrams per second each.
-        let probes = server.load("20", "20k/s", "15s");
-        eventually("the clients are there", || {
-            let status = server.status();
-            status.is_some_and(|status| status["allocations"] == 2020)
-        });
         let is_killed = upgrade % 3 == 0;
-        if is_killed {
-            upgrade_and_kill(&server, old);
-        }
-        assert_ne!(server.upgrade(), old);
-        let newcomers = server.load(CLIENTS, "20k/s", "3s");
-        let reports = [load, probes, newcomers].map(expect_nothing_lost);
-        eventually("the old process ends", || !is_alive(old));
+        let reports = upgrade_under_load(&server, is_killed);
         held.push(Held::by(&server));
-        let sum = |name: &str| -> u64 {
-            let of = |report: &serde_json::Value| report["total"][name].as_u64().unwrap();
-            reports.iter().map(of).sum()
-        };
-        let delay = reports[1]["latency"]["max_us"].as_f64().unwrap() / 1000.0;
-        let figures = format!(
-            "{:>9}  {:>4}  {delay:>20.1} ms",
-            sum("received"),
-            sum("lost")
-        );
-        row(
-            upgrade,
-            if is_killed { "SIGKILL" } else { "" },
-            &figures,
-            &held[upgrade],
-        );
+        let killed = if is_killed { "SIGKILL" } else { "" };
+        show(upgrade, killed, &reports, &held[upgrade]);
     }
-    // A process that has taken over has the steering program's tables, whose descriptors the first one has as well.
+    // A process that has taken over has descriptors that the first one has not.
     let (second, last) = (&held[1], &held[UPGRADES]);
-    assert!(
-        last.descriptors <= second.descriptors + 2,
-        "{second:?} {last:?}"
-    );
-    assert!(last.bpf_maps <= second.bpf_maps, "{second:?} {last:?}");
-    assert!(
-        last.bpf_kib <= second.bpf_kib + second.bpf_kib / 20,
-        "{second:?} {last:?}"
-    );
-    assert!(
-        last.resident_kib <= second.resident_kib * 5 / 4,
-        "{second:?} {last:?}"
-    );
+    let is_as_before = last.descriptors <= second.descriptors + 2
+        && last.bpf_maps <= second.bpf_maps
+        && last.bpf_kib <= second.bpf_kib + second.bpf_kib / 20
+        && last.resident_kib <= second.resident_kib * 5 / 4;
+    assert!(is_as_before, "{second:?} {last:?}");
     let pid = server.pid();
     end(pid, "-TERM");
     eventually("the last process ends", || !is_alive(pid));

@@ -152,6 +152,26 @@ impl TcpConnection {
         Ok(connection)
     }
 
+    /// The two ends of a connection over loopback.
+    ///
+    /// # Errors
+    /// What the system calls return: EMFILE, or `AddrNotAvailable` without a loopback interface.
+    pub fn pair() -> io::Result<(TcpConnection, TcpConnection)> {
+        /// Other programs of this machine may connect first.
+        const TRIES: usize = 16;
+        let listener = std::net::TcpListener::bind((std::net::Ipv4Addr::LOCALHOST, 0))?;
+        let near = TcpStream::connect(listener.local_addr()?)?;
+        let own = near.local_addr()?;
+        for _ in 0..TRIES {
+            let (far, from) = listener.accept()?;
+            if from == own {
+                let near = TcpConnection::from_open(near.into())?;
+                return Ok((near, TcpConnection::from_open(far.into())?));
+            }
+        }
+        Err(io::ErrorKind::ConnectionRefused.into())
+    }
+
     /// Begins to connect, from `local` if it is given (port 0: any). The connection is made, or has failed, when it becomes
     /// writable: ask [`TcpConnection::take_error`] then.
     ///

@@ -312,6 +312,77 @@ fn a_ticket_of_the_old_server_is_good_at_the_new_one_rfc8016() {
 }
 
 #[test]
+fn a_ticket_of_the_old_server_is_good_over_tls_rfc8016() {
+    let (config, client_config) = common::stream::configs();
+    let tls =
+        |builder: Builder, address: SocketAddr| builder.tls(config.clone()).listen_tls(address);
+    let builder = tls(loopback(2), at("127.0.0.1:0"));
+    let old = Arc::new(builder.start().expect("it starts"));
+    let (udp, address) = (old.listeners()[0], old.tls_listeners()[0]);
+    let over_tls = || Client::stream(StreamLink::tls(address, &client_config));
+    let peer = socket("127.0.0.1:0");
+    let mut before = Client::new(udp);
+    let answer = before.allocate_with(&|request| {
+        request
+            .push_raw(AttributeType::MOBILITY_TICKET, &[])
+            .map(drop)
+    });
+    assert_eq!(before.bind(CHANNEL, peer.local_addr().expect("bound")), 0);
+    // Another client has a TCP allocation.
+    let mut control = over_tls();
+    let allocated = control.request(Method::ALLOCATE, &|request| {
+        request.push(&RequestedTransport::TCP).map(drop)
+    });
+    assert_eq!(allocated.code(), 0);
+
+    let new = take_over(&old, tls(on_the_same(&old, 2), address)).expect("it starts");
+    old.stop_listening().expect("every worker responds");
+    let mut client = over_tls();
+    let moved = client.request(Method::REFRESH, &|request| {
+        request.push(&Lifetime(600))?;
+        request.push(&MobilityTicket(&ticket_of(&answer))).map(drop)
+    });
+    assert_eq!(moved.code(), 0);
+    for _ in 0..20 {
+        expect_both_ways(&client, &peer, answer.relayed());
+    }
+    let refreshed = client.request(Method::REFRESH, &|request| {
+        request.push(&Lifetime(600)).map(drop)
+    });
+    assert_eq!(refreshed.code(), 0);
+    // And a data connection (RFC 6062).
+    let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
+    let at_peer = listener.local_addr().expect("bound");
+    let answer = control.request(Method::CONNECT, &|request| {
+        request.push(&XorPeerAddress(at_peer)).map(drop)
+    });
+    let id: Option<ConnectionId> = answer.message().get().expect("well formed");
+    let id = id.expect("an ID");
+    let (mut stream, _) = listener.accept().expect("the server connects");
+    let mut data = over_tls();
+    let bound = data.request(Method::CONNECTION_BIND, &|request| {
+        request.push(&id).map(drop)
+    });
+    assert_eq!(bound.code(), 0);
+    data.connection().send(b"to the peer");
+    let mut received = [0; 11];
+    stream.read_exact(&mut received).expect("bytes");
+    assert_eq!(&received, b"to the peer");
+    stream.write_all(b"back").expect("written");
+    assert_eq!(data.connection().exactly(4), b"back");
+    assert_eq!(
+        (old.stats().allocations(), new.stats().allocations()),
+        (2, 0)
+    );
+    // Nothing of the two connections stays.
+    drop((client, data, control));
+    eventually("the old server has no connection", || {
+        old.stats().streams().tcp_now == 0
+    });
+    eventually("nor has the new one", || new.stats().streams().tls_now == 0);
+}
+
+#[test]
 fn a_data_connection_finds_its_tcp_allocation_rfc6062() {
     let old = Arc::new(
         loopback(2)

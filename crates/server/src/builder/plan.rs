@@ -14,8 +14,8 @@ use crate::rates::{Numbers, RateTable, Rates};
 use crate::steering::{Numbering, Placement, Tables};
 use crate::tcp_relays::TcpRelays;
 use crate::worker::{
-    BatchLimit, BatchStore, Core, Flows, Listener, Mailboxes, Opener, RelayTable, SharedPort,
-    Sockets, Token, Worker, WorkerMessage, now,
+    BatchLimit, BatchStore, Core, Flows, Forwarding, Listener, Mailboxes, Opener, RelayTable,
+    SharedPort, Sockets, Token, Worker, WorkerMessage, now,
 };
 use io::{Offloads, Poller, RecvBatch, SendOptions, SendQueue, UdpOptions, UdpSocket};
 use std::net::SocketAddr;
@@ -193,6 +193,7 @@ impl Plan {
             placement,
             connections: Connections::new(Vec::new(), self.streams.clone()),
             tcp: TcpRelays::new(),
+            forwarding: Forwarding::new(),
             dtls: None,
             flows,
             hooks: self.published.hooks(),

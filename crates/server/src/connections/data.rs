@@ -4,7 +4,7 @@
 //! A connection leaves the table of its worker, and stays in its counts until it ends.
 
 use super::connection::{Connection, Written};
-use super::{CONNECTION, Connections, EndReason, Slot, StreamListener};
+use super::{CONNECTION, Connections, EndReason, Slot};
 use crate::worker::Token;
 use io::{Interest, Poller, TcpConnection};
 use std::io::{Error, ErrorKind, IoSlice, Result};
@@ -61,6 +61,31 @@ impl Connections {
     ) -> Option<(DataConnection, Vec<u8>)> {
         self.prove(path);
         let slot = self.find(path)?;
+        self.take_as_data(slot, poller, now)
+    }
+
+    /// The same for a connection over TLS whose messages another process handles. It counts as unproven, unless it is proven here. `None` if it
+    /// has ended, or has no TLS.
+    pub(crate) fn take_forwarded(
+        &mut self,
+        path: &ClientPath,
+        poller: &Poller,
+        now: Mono,
+    ) -> Option<(DataConnection, Vec<u8>)> {
+        let slot = self.find(path)?;
+        let has_tls = self
+            .get(slot)
+            .is_some_and(|connection| connection.tls.is_some());
+        has_tls.then_some(())?;
+        self.take_as_data(slot, poller, now)
+    }
+
+    fn take_as_data(
+        &mut self,
+        slot: Slot,
+        poller: &Poller,
+        now: Mono,
+    ) -> Option<(DataConnection, Vec<u8>)> {
         self.write(slot, poller, now);
         let mut connection = self.take_out(slot)?;
         // A stream has no age: what fits into the socket may wait there. An error is harmless.
@@ -129,8 +154,8 @@ impl Connections {
         Some(path)
     }
 
-    /// Serves a connection that another process has accepted. `bytes` is what it has read from it: complete messages of a client that
-    /// speaks STUN without TLS.
+    /// Serves a connection of another process: one that it has accepted, or one over loopback that carries what a client sends by TLS. `bytes`
+    /// is what it has read from the client: complete messages of STUN.
     ///
     /// # Errors
     /// If there is no listener of its kind here, or no room for it: it is closed.
@@ -143,13 +168,15 @@ impl Connections {
         now: Mono,
     ) -> Result<()> {
         let stream = TcpConnection::from_open(stream)?;
-        let bound = stream.local_addr()?;
-        let is_its = |listener: &StreamListener| {
-            let at = listener.socket.local_addr();
-            let covers = at.ip() == bound.ip() || at.ip().is_unspecified();
-            listener.protocols.plain && covers && at.port() == bound.port()
+        let at = |address: SocketAddr| {
+            self.listeners.iter().position(|listener| {
+                let at = listener.socket.local_addr();
+                let covers = at.ip() == address.ip() || at.ip().is_unspecified();
+                covers && at.port() == address.port()
+            })
         };
-        let number = self.listeners.iter().position(is_its);
+        // A PROXY header may have named `local`. Over loopback, the connection's own address says nothing.
+        let number = at(stream.local_addr()?).or_else(|| at(local));
         let number = number.and_then(|number| u16::try_from(number).ok());
         let number = number.ok_or(ErrorKind::AddrNotAvailable)?;
         self.sources.enter(remote, usize::MAX);

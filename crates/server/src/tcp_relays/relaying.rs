@@ -40,7 +40,8 @@ pub(crate) struct Meter<'a> {
     pub(crate) engine: &'a mut Server,
     pub(crate) counters: &'a mut Counters,
     pub(crate) now: Now,
-    pub(crate) connection: ConnectionKey,
+    /// `None`: nobody limits or counts what is relayed.
+    pub(crate) connection: Option<ConnectionKey>,
 }
 
 /// Which way bytes go.
@@ -52,7 +53,10 @@ enum Way {
 
 impl Meter<'_> {
     fn allowance(&mut self) -> std::result::Result<usize, Mono> {
-        self.engine.stream_allowance(self.now, self.connection)
+        match self.connection {
+            Some(connection) => self.engine.stream_allowance(self.now, connection),
+            None => Ok(usize::MAX),
+        }
     }
 
     fn count(&mut self, way: Way, bytes: usize) {
@@ -60,8 +64,10 @@ impl Meter<'_> {
             Way::ToPeer => (bytes, 0),
             Way::ToClient => (0, bytes),
         };
-        self.engine
-            .add_stream_traffic(self.now, self.connection, to_peer, to_client);
+        if let Some(connection) = self.connection {
+            self.engine
+                .add_stream_traffic(self.now, connection, to_peer, to_client);
+        }
     }
 }
 

@@ -13,6 +13,7 @@ mod batch_limit;
 mod batches;
 mod dtls;
 mod flows;
+mod forwarding;
 mod handover;
 mod icmp;
 mod log;
@@ -29,6 +30,7 @@ mod tcp;
 pub(crate) use batch_limit::BatchLimit;
 pub(crate) use batches::{BatchStore, WorkerBatch};
 pub(crate) use flows::Flows;
+pub(crate) use forwarding::Forwarding;
 pub(crate) use handover::{Holding, Job};
 pub(crate) use mailboxes::Mailboxes;
 pub(crate) use messages::WorkerMessage;
@@ -218,6 +220,7 @@ impl Worker {
         if self.has_connections {
             timeout = timeout.min(self.core.connections.poll_timeout(now));
             timeout = timeout.min(self.core.tcp.poll_timeout(now));
+            timeout = timeout.min(self.core.forwarding.relays().poll_timeout(now));
         }
         if self.batches_held {
             timeout = timeout.min(HELD);

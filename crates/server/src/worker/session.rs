@@ -7,6 +7,7 @@
 
 use super::batches::{Item, datagrams, each_datagram, slice};
 use super::flows::Flows;
+use super::forwarding::Forwarding;
 use super::mailboxes::{Mailboxes, OutgoingRun};
 use super::open::{Opener, shared_number};
 use super::sockets::{RelaySocket, Sockets};
@@ -49,6 +50,8 @@ pub(crate) struct Core {
     pub(crate) connections: Connections,
     /// TCP relays, and what is connected to them.
     pub(crate) tcp: TcpRelays,
+    /// Connections that the process before this one serves.
+    pub(crate) forwarding: Forwarding,
     /// Connections over DTLS, where it is listened on.
     pub(crate) dtls: Option<Box<Dtls>>,
     /// Where the kernel relays.

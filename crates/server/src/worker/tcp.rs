@@ -1,6 +1,7 @@
 //! TCP relays (RFC 6062): events of peers, connections that become data connections, and the bytes that these relay.
 
 use super::Worker;
+use super::forwarding::Forwarding;
 use super::messages::{MovedConnection, WorkerMessage};
 use super::sockets::Token;
 use crate::handover::ForeignMessage;
@@ -16,6 +17,13 @@ impl Worker {
         for event in events.iter() {
             match Token::from_u64(event.token) {
                 Token::TcpRelay(relay) => self.accept_peers(relay),
+                Token::Peer(key) if Forwarding::has(key) => {
+                    let core = &mut self.core;
+                    core.forwarding.peer_ready(key, event, &core.poller);
+                }
+                Token::Data(key) if Forwarding::has(key) => {
+                    self.core.forwarding.client_ready(key, event);
+                }
                 Token::Peer(connection) => self.peer_ready(connection, event),
                 Token::Data(connection) => self.core.tcp.data_ready(connection, event),
                 _ => {}
@@ -95,7 +103,7 @@ impl Worker {
                 engine: &mut core.engine,
                 counters: &mut core.counters,
                 now: core.now,
-                connection: *connection,
+                connection: Some(*connection),
             };
             if core.tcp.pump(*connection, core.now.mono, &mut meter) == Pumped::Over {
                 core.tcp.close(*connection, &mut core.connections);
@@ -103,6 +111,7 @@ impl Worker {
             }
         }
         core.tcp.put_back(ready);
+        self.relay_forwarded();
     }
 
     /// Sends a client's connection to the worker that its request names. If there is none, or it cannot take it, the request is refused here.
@@ -143,11 +152,11 @@ impl Worker {
         self.settle();
     }
 
-    /// Sends a client's connection to the process before this one. Returns `false` if that is impossible, as it is over TLS.
+    /// Sends a client's connection to the process before this one. Returns `false` if that is impossible.
     fn give_away(&mut self, worker: u16, path: &ClientPath, message: &[u8]) -> bool {
         let core = &mut self.core;
         let Some((connection, rest)) = core.connections.give_away(path, &core.poller) else {
-            return false;
+            return self.forward(worker, path, message);
         };
         let message = ForeignMessage {
             worker,

@@ -158,6 +158,11 @@ impl Engine {
         Ok(self.running.predecessor_ended()?)
     }
 
+    /// While two processes run, once per second.
+    pub(super) fn share_rates(&self) {
+        self.running.share_rates();
+    }
+
     /// Handles what has come to the process that has taken over.
     pub(super) fn receive_foreign(&self, message: ForeignMessage) -> Result<()> {
         Ok(self.running.receive_foreign(message)?)
