@@ -94,7 +94,7 @@ impl SharedCounts {
     /// # Errors
     /// When the system has no memory, no descriptor or no randomness.
     pub(crate) fn new(keys: usize) -> std::io::Result<SharedCounts> {
-        let slots = keys.saturating_mul(2).clamp(1 << 12, MOST_SLOTS);
+        let slots = keys.saturating_mul(4).clamp(1 << 12, MOST_SLOTS);
         let words = SharedWords::new(HEAD + slots.next_power_of_two())?;
         let mut key = [0; 16];
         getrandom::fill(&mut key).map_err(Error::other)?;
@@ -117,7 +117,7 @@ impl SharedCounts {
         self.words.as_fd().try_clone_to_owned()
     }
 
-    /// Adds units. A key for which there is no slot is not counted: the table has twice as many slots as keys.
+    /// Adds units. A key for which there is no slot is not counted: with four slots for each key that does not happen.
     pub(crate) fn add(&self, key: CountKey<'_>, units: u32) {
         self.change(key, |count| (count + u64::from(units)).min(COUNT));
     }
@@ -221,7 +221,7 @@ mod tests {
         let (own, other) = pair(1);
         let names: Vec<String> = (0..100_000).map(|number| number.to_string()).collect();
         let user = |name| CountKey::User { realm: "r", name };
-        for window in names.windows(2_000).step_by(1_000) {
+        for window in names.windows(1_000).step_by(500) {
             window.iter().for_each(|name| own.add(user(name), 1));
             assert!(window.iter().all(|name| other.get(user(name)) == 1));
             window.iter().for_each(|name| own.subtract(user(name)));
