@@ -47,6 +47,7 @@ use crate::tally::Tally;
 use crate::tools;
 use crate::workspace;
 use certificate::Certificate;
+pub(crate) use server::free_ports;
 use server::{Server, Setup};
 
 /// What to drive, and against which server.

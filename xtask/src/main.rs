@@ -21,6 +21,7 @@ mod process;
 mod quick;
 mod rfc;
 mod sip_bench;
+mod stores;
 mod suite;
 mod tally;
 mod tidy;
@@ -87,6 +88,8 @@ enum Chore {
     },
     /// Drive clients that others wrote against a server: coturn's utilities, pion, Chromium.
     Interop(interop::Options),
+    /// Have hairpin serve the users of real databases that coturn's turnadmin has filled.
+    Stores(stores::Options),
     /// Compare hairpin as a SIP server with Kamailio: processor time for each transaction, and overload.
     ///
     /// Servers on processor 1, the generator on processor 0; about ten minutes.
@@ -129,6 +132,10 @@ fn run(chore: Chore) -> anyhow::Result<ExitCode> {
         Chore::Interop(options) => {
             tools::ensure(&[tools::INTEROP])?;
             interop::run(&root, &options)?
+        }
+        Chore::Stores(options) => {
+            tools::ensure(&[tools::STORES])?;
+            stores::run(&root, &options)?
         }
         Chore::SipBench(options) => {
             sip_bench::run(&root, &options)?;

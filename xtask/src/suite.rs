@@ -16,7 +16,7 @@ use clap::ValueEnum;
 use crate::built::{self, Built};
 use crate::tally::Tally;
 use crate::tools::{self, Tool};
-use crate::{budgets, cargo, deny, fuzz, gate, interop, package, rfc, tidy, vm, workflow};
+use crate::{budgets, cargo, deny, fuzz, gate, interop, package, rfc, stores, tidy, vm, workflow};
 use background::Background;
 use times::Times;
 
@@ -53,6 +53,8 @@ pub(crate) enum Stage {
     Vm,
     /// Clients of other projects, against a release build.
     Interop,
+    /// Databases that coturn's turnadmin has filled, against a release build.
+    Stores,
     /// `hairpin bench --quick` of a release build: at least half of a bare relay in every scenario, every byte unharmed.
     Bench,
 }
@@ -99,6 +101,7 @@ impl Stage {
             }
             Stage::Vm => vm::run(root, &vm::Options::quick()),
             Stage::Interop => interop::run(root, &interop::Options::default()),
+            Stage::Stores => stores::run(root, &stores::Options::default()),
             Stage::Bench => gate::run(root),
         }
     }
@@ -110,6 +113,7 @@ impl Stage {
             Stage::Budgets => &[tools::COUNTING],
             Stage::Fuzz => &[tools::FUZZ],
             Stage::Interop => &[tools::INTEROP],
+            Stage::Stores => &[tools::STORES],
             Stage::Workflow => &[tools::WORKFLOW],
             Stage::Unit => &[tools::UNIT],
             // Without root it is skipped, and needs nothing.

@@ -55,6 +55,20 @@ pub(crate) const INTEROP: &[Tool] = &[
     tool("npm", "npm"),
 ];
 
+/// Databases, and what fills them.
+pub(crate) const STORES: &[Tool] = &[
+    tool("turnadmin", "coturn"),
+    tool("turnserver", "coturn"),
+    tool("turnutils_uclient", "coturn"),
+    tool("pg_ctlcluster", "postgresql"),
+    tool("psql", "postgresql-client"),
+    tool("mariadbd", "mariadb-server"),
+    tool("mariadb", "mariadb-client"),
+    tool("redis-server", "redis-server"),
+    tool("redis-cli", "redis-tools"),
+    tool("sqlite3", "sqlite3"),
+];
+
 /// What compiles libFuzzer, of which the fuzz targets are made.
 pub(crate) const FUZZ: &[Tool] = &[tool("c++", "g++")];
 
@@ -77,7 +91,7 @@ pub(crate) const VM: &[Tool] = &[
 ];
 
 /// Every program of the lists above.
-pub(crate) const ALL: &[&[Tool]] = &[UNIT, WORKFLOW, INTEROP, FUZZ, BPF, COUNTING, VM];
+pub(crate) const ALL: &[&[Tool]] = &[UNIT, WORKFLOW, INTEROP, STORES, FUZZ, BPF, COUNTING, VM];
 
 /// Makes sure that every tool is there: installs what is missing as root, else says what to install.
 pub(crate) fn ensure(lists: &[&[Tool]]) -> Result<()> {

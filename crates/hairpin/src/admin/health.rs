@@ -1,9 +1,11 @@
 //! Whether the server lives, and whether it wants clients.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use server::Observer;
 use server::observer::Ailment;
+use stores::Source;
 
 /// A worker turns its loop at least once a second. One that has not for so long hangs, or the machine is no longer usable.
 const PATIENCE: Duration = Duration::from_secs(10);
@@ -45,15 +47,22 @@ pub(crate) fn alive_within(observer: &Observer, limit: Duration) -> Health {
 }
 
 /// Whether new clients should come: every listener is bound, which they are before there is an observer, every worker
-/// serves, and new allocations and SIP transactions are admitted.
-pub(crate) fn ready(observer: &Observer) -> Health {
+/// serves, new allocations and SIP transactions are admitted, and every store answers.
+pub(crate) fn ready(observer: &Observer, stores: &[Arc<Source>]) -> Health {
     if observer.is_draining() {
         return Health::ill(
             "draining: no new allocations and SIP transactions are admitted".to_owned(),
         );
     }
-    match alive(observer) {
-        Health { well: true, .. } => Health::well("ready"),
-        ill => ill,
+    let down = stores.iter().position(|store| !store.status().is_up);
+    match (alive(observer), down) {
+        (Health { well: true, .. }, None) => Health::well("ready"),
+        (Health { well: true, .. }, Some(place)) => {
+            let (number, kind) = (place + 1, stores[place].kind().name());
+            Health::ill(format!(
+                "store {number} ({kind}) does not answer: users that are not in the cache get 500"
+            ))
+        }
+        (ill, _) => ill,
     }
 }

@@ -139,7 +139,7 @@ fn respond<B>(request: &Request<B>, source: &Source) -> Response<Full<Bytes>> {
     match request.uri().path() {
         "/metrics" => response(StatusCode::OK, METRICS, metrics::page(source)),
         "/healthz" => health(health::alive(&source.observer)),
-        "/readyz" => health(health::ready(&source.observer)),
+        "/readyz" => health(health::ready(&source.observer, &source.stores)),
         "/" => text(StatusCode::OK, "/metrics\n/healthz\n/readyz"),
         _ => text(
             StatusCode::NOT_FOUND,

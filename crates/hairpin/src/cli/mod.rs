@@ -4,6 +4,7 @@ pub(crate) mod bench;
 pub(crate) mod check;
 pub(crate) mod control;
 pub(crate) mod creds;
+pub(crate) mod directory;
 #[cfg(test)]
 mod docs_test;
 mod help;
@@ -49,6 +50,15 @@ pub(crate) enum Command {
     Drain(control::Drain),
     /// Replace the server on this machine by a new process, without the loss of an allocation
     Upgrade(control::Upgrade),
+    /// Add, delete and list users in a database
+    #[command(subcommand)]
+    User(directory::User),
+    /// Add, delete and list secrets of time-limited credentials in a database
+    #[command(subcommand)]
+    Secret(directory::Secret),
+    /// Set and list realms in a database
+    #[command(subcommand)]
+    Realm(directory::Realm),
     /// Make time-limited credentials from a shared secret
     Creds(creds::Args),
     /// Ask a STUN or TURN server like a client would, and say what it answered

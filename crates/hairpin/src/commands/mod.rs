@@ -4,6 +4,7 @@ mod bench;
 mod check;
 mod control;
 pub(crate) mod creds;
+mod directory;
 mod ice;
 mod input;
 mod load;
@@ -30,6 +31,9 @@ pub(crate) fn run(cli: Cli) -> ExitCode {
         Command::Reload(args) => control::reload(&args),
         Command::Drain(args) => control::drain(&args),
         Command::Upgrade(args) => upgrade::run(&args),
+        Command::User(command) => directory::user(&command),
+        Command::Secret(command) => directory::secret(&command),
+        Command::Realm(command) => directory::realm(&command),
         Command::Creds(args) => creds::run(&args),
         Command::Probe(args) => probe::run(&args),
         Command::Load(args) => load::run(&args),

@@ -38,6 +38,7 @@ mod size;
 mod software;
 mod source;
 mod state_dir;
+mod stores;
 mod suggest;
 mod tls;
 mod tokens;
@@ -76,6 +77,8 @@ pub(crate) use sip::Sip;
 pub(crate) use sip_tls::ClientCertificates;
 pub(crate) use size::{parse_bytes, write_bytes};
 pub(crate) use state_dir::StateDir;
+pub(crate) use stores::{default_store, of_url};
+pub(crate) use tokens::token_key;
 
 use diagnostics::Report;
 use schema::Settings;
@@ -158,6 +161,8 @@ pub(crate) struct Config {
     pub(crate) token_keys: Vec<TokenKey>,
     /// The realms beside `realm`.
     pub(crate) realms: Vec<realms::Realm>,
+    /// Databases with users and realms.
+    pub(crate) stores: Vec<::stores::StoreSettings>,
     /// The name by which authorization servers know this server.
     pub(crate) token_server_name: String,
     /// How long a nonce is good for.
@@ -351,6 +356,7 @@ fn resolve(settings: &Settings) -> Option<Config> {
         users: values(s.users?.value),
         token_keys: bare(s.token_keys?.value, |key| key.0),
         realms: realms::resolve(settings)?,
+        stores: stores::resolve(settings)?,
         nonce_lifetime: s.nonce_lifetime?.value.0,
         strict_expiry: s.strict_expiry?.value,
         peers_allow: values(s.peers_allow?.value),

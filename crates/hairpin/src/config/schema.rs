@@ -33,6 +33,7 @@ use super::size::{Rate, Size};
 use super::software::Software;
 use super::source::{Located, Location};
 use super::state_dir::StateDir;
+use super::stores;
 use super::tls::{MinVersion, Pair};
 use super::tokens::{self, ServerName};
 
@@ -224,6 +225,8 @@ pub(crate) struct Settings {
     pub(crate) token_server_name: Entry<ServerName>,
     /// `auth.realms`
     pub(crate) realms: Entry<List<realms::Written>>,
+    /// `auth.stores`
+    pub(crate) stores: Entry<List<stores::Written>>,
     /// `auth.nonce_lifetime`
     pub(crate) nonce_lifetime: Entry<NonceLifetime>,
     /// `auth.strict_expiry`
@@ -543,6 +546,9 @@ pub(crate) const KEYS: &[Key] = &[
     Key::new("auth", "token_keys", |s| &mut s.token_keys).secret(),
     Key::new("auth", "token_server_name", |s| &mut s.token_server_name),
     Key::new("auth", "realms", |s| &mut s.realms).secret(),
+    Key::new("auth", "stores", |s| &mut s.stores)
+        .secret()
+        .at_start(),
     Key::new("auth", "nonce_lifetime", |s| &mut s.nonce_lifetime),
     Key::new("auth", "strict_expiry", |s| &mut s.strict_expiry),
     Key::new("peers", "allow", |s| &mut s.peers_allow),

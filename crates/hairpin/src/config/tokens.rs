@@ -128,6 +128,22 @@ fn make(
     }))
 }
 
+/// A key of a database of coturn: its example has longer keys than the algorithm, and coturn uses as many bytes as that needs.
+pub(crate) fn token_key(kid: &str, key: &str, algorithm: &str) -> Result<TokenKey, Mistake> {
+    let named = Some(algorithm.to_owned()).filter(|name| !name.is_empty());
+    let known = TokenAlgorithm::ALL.into_iter();
+    let length = known
+        .filter(|known| known.name() == algorithm)
+        .map(TokenAlgorithm::key_len)
+        .next();
+    let length = length.unwrap_or(TokenAlgorithm::default().key_len());
+    let key = match STANDARD.decode(key) {
+        Ok(bytes) if bytes.len() > length => STANDARD.encode(&bytes[..length]),
+        _ => key.to_owned(),
+    };
+    make(Some(kid.to_owned()), Some(key), named).map(|key| key.0)
+}
+
 /// The name by which authorization servers know this server; the realm if it is empty.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct ServerName(pub(crate) String);

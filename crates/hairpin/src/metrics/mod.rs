@@ -10,6 +10,7 @@ mod machine;
 mod offload;
 mod process;
 mod sip;
+mod stores;
 mod streams;
 mod text;
 mod traffic;
@@ -41,6 +42,8 @@ pub(crate) struct Source {
     pub(crate) acme: Arc<Counters>,
     /// How checks of the external address went.
     pub(crate) external_address: Arc<external_address::Counters>,
+    /// Databases with users.
+    pub(crate) stores: Vec<Arc<::stores::Source>>,
     /// When it started.
     pub(crate) started: Instant,
 }
@@ -53,8 +56,15 @@ impl Source {
             reloads: Reloads::default(),
             acme: Arc::default(),
             external_address: Arc::default(),
+            stores: Vec::new(),
             started: Instant::now(),
         }
+    }
+
+    /// The server asks these stores.
+    pub(crate) fn with_stores(mut self, stores: Vec<Arc<::stores::Source>>) -> Self {
+        self.stores = stores;
+        self
     }
 }
 
@@ -110,6 +120,7 @@ pub(crate) fn page(source: &Source) -> String {
     streams::write(&mut page, &source.observer, &stats);
     dtls::write(&mut page, &source.observer, &stats);
     alternates::write(&mut page, &source.observer);
+    stores::write(&mut page, &source.stores);
     offload::write(&mut page, &source.observer);
     sip::write(&mut page, &source.observer, &stats);
     machine::write(&mut page, &source.observer, &stats);

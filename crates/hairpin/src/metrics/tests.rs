@@ -107,7 +107,10 @@ fn documented() -> Vec<(String, String, BTreeSet<String>)> {
 #[test]
 fn the_reference_lists_exactly_the_metrics_that_there_are() {
     let server = server();
-    let families = read(&page(&Source::new(server.observer())));
+    let store = crate::config::of_url("file:/nonexistent/users");
+    let stores = stores::Stores::start(vec![store], || {}, |_| {}).expect("it is not read yet");
+    let source = Source::new(server.observer()).with_stores(stores.sources().to_vec());
+    let families = read(&page(&source));
     let described = |name: &str, family: &Family| {
         let labels = family.labels().into_iter().map(str::to_owned);
         (name.to_owned(), family.kind.clone(), labels.collect())

@@ -21,6 +21,7 @@ use server::{
     Settings, StartError, SteeringInUse, addresses,
 };
 
+use super::databases::Databases;
 use super::plan::{self, Listeners, Machine};
 use super::sip_tls;
 use crate::config::{self, Config, ExternalIp, PeerRule, PinWorkers, Steering, User};
@@ -48,6 +49,7 @@ pub(super) struct Sources {
 pub(super) struct Engine {
     running: Running,
     realm: String,
+    databases: Databases,
 }
 
 impl Engine {
@@ -55,6 +57,7 @@ impl Engine {
     /// Clients may not relay to `others`: listeners of this process beside the server's.
     pub(super) fn start(
         config: &Config,
+        databases: Databases,
         listeners: &Listeners,
         others: &[SocketAddr],
         relays: &[IpAddr],
@@ -73,7 +76,7 @@ impl Engine {
             .send_buffer(config.send_buffer)
             .busy_poll(config.busy_poll_us)
             .nat_discovery(config.nat_discovery.clone())
-            .settings(settings(config));
+            .settings(with_databases(config, &databases));
         if let Some(path) = config.state_dir.path() {
             builder = builder.state_dir(path);
         }
@@ -123,6 +126,7 @@ impl Engine {
         Ok(Self {
             running,
             realm: config.realm.clone(),
+            databases,
         })
     }
 
@@ -130,7 +134,22 @@ impl Engine {
     #[cfg(test)]
     pub(super) fn of(running: Running, realm: &str) -> Self {
         let realm = realm.to_owned();
-        Self { running, realm }
+        let databases = Databases::none();
+        Self {
+            running,
+            realm,
+            databases,
+        }
+    }
+
+    /// The stores.
+    pub(super) fn databases(&self) -> &Databases {
+        &self.databases
+    }
+
+    /// Has the workers ask the stores again for a user, or for all of them.
+    pub(super) fn forget_users(&self, user: Option<&str>) -> Result<()> {
+        Ok(self.running.forget_users(user)?)
     }
 
     /// What a new process needs to take over.
@@ -288,7 +307,7 @@ impl Engine {
 
     /// Replaces the settings alone, and reads no certificate.
     pub(super) fn reload_settings(&self, config: &Config) -> Result<()> {
-        let mut settings = settings(config);
+        let mut settings = with_databases(config, &self.databases);
         // The realm is part of every key and requires a restart; the caller has said so.
         settings.realm = self.realm.clone();
         Ok(self.running.reload(settings)?)
@@ -464,6 +483,13 @@ fn access_tokens(config: &Config) -> Option<Arc<dyn AccessTokens>> {
     let keys = (!config.token_keys.is_empty()).then(|| config.token_keys.iter().cloned())?;
     let keys = TokenKeys::new(&config.token_server_name, keys).ok()?;
     Some(Arc::new(keys))
+}
+
+/// The settings, with what is in the stores.
+fn with_databases(config: &Config, databases: &Databases) -> Settings {
+    let mut settings = settings(config);
+    databases.add_to(&mut settings, config);
+    settings
 }
 
 /// The part of the configuration that can change while the server runs.

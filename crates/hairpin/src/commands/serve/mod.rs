@@ -2,6 +2,7 @@
 
 mod banner;
 mod changes;
+pub(super) mod databases;
 mod denied;
 mod endpoints;
 mod engine;
@@ -35,10 +36,12 @@ use crate::external_address;
 use crate::metrics::Source;
 use crate::systemd::Manager;
 use banner::{Access, Banner};
+use databases::Databases;
 use denied::Denied;
 use endpoints::Endpoints;
 use engine::{Engine, Sources};
 use plan::Machine;
+pub(super) use plan::random_secret;
 use upgrade::{Link, Successor, Taken};
 
 /// How long the credentials of the banner are good for.
@@ -73,7 +76,10 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
         .transpose()?;
     let mut inherited = taken.as_mut().map_or(inherited, Taken::sockets);
     let mut made_up_secret = taken.as_ref().and_then(Taken::made_up_secret);
-    let denied = Denied::of(with_a_way_in(config, &mut made_up_secret)?);
+    let waker = signals.waker().context("cannot watch the stores")?;
+    let databases = Databases::open(&config, waker)?;
+    let config = with_a_way_in(config, &mut made_up_secret, &databases)?;
+    let denied = Denied::of(config);
     let mut config = denied.with_rules()?;
     let mut endpoints = Endpoints::bind(&config, &mut inherited, taken.as_mut())?;
     config.certificates.extend(endpoints.certificate());
@@ -86,6 +92,7 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     };
     let engine = Engine::start(
         &config,
+        databases,
         &listeners,
         &endpoints.addresses(),
         &relays,
@@ -93,7 +100,8 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     )?;
     privileges::give_up(args.config.as_deref());
     kernel::warn(&engine.features());
-    let source = Arc::new(Source::new(engine.observer()));
+    let stores = engine.databases().sources().to_vec();
+    let source = Arc::new(Source::new(engine.observer()).with_stores(stores));
     let mut banner = banner(args, &config, &engine, &machine, made_up_secret.clone());
     banner.admin = endpoints.admin_address();
     banner.control = endpoints.control_path();
@@ -163,12 +171,20 @@ fn log_warnings(loaded: &Loaded) {
     }
 }
 
-/// Gives a server without users, secrets, keys of access tokens and realms a random secret, the same one in each call: there is always a way in, and never
+/// Gives a server without users, secrets, keys of access tokens, realms and stores a random secret, the same one in each call: there is always a way in, and never
 /// an open one.
-fn with_a_way_in(mut config: Config, made_up_secret: &mut Option<String>) -> Result<Config> {
+fn with_a_way_in(
+    mut config: Config,
+    made_up_secret: &mut Option<String>,
+    databases: &Databases,
+) -> Result<Config> {
     let has_none = config.users.is_empty() && config.secrets.is_empty();
-    if has_none && config.token_keys.is_empty() && config.realms.is_empty() {
-        let secret = made_up_secret.take().map_or_else(plan::random_secret, Ok)?;
+    if has_none
+        && !databases.admit_somebody()
+        && config.token_keys.is_empty()
+        && config.realms.is_empty()
+    {
+        let secret = made_up_secret.take().map_or_else(random_secret, Ok)?;
         config.secrets.push(secret.clone());
         *made_up_secret = Some(secret);
     }
@@ -305,6 +321,7 @@ impl Service<'_> {
                 return self.stop();
             }
             self.read_changed_deny_files();
+            self.follow_databases();
             self.follow_external_addresses();
             if self.engine.has_failed() {
                 // Says which worker, and why: the process ends, and its supervisor starts a whole one.

@@ -45,7 +45,9 @@ impl Service<'_> {
         let Some(config) = new.config.clone() else {
             bail!(Mistakes(new.one_line_each()))
         };
-        let denied = Denied::of(with_a_way_in(config, &mut self.made_up_secret)?);
+        let databases = self.engine.databases();
+        let config = with_a_way_in(config, &mut self.made_up_secret, databases)?;
+        let denied = Denied::of(config);
         let config = denied.with_rules()?;
         self.engine.reload(&config)?;
         self.denied = denied;

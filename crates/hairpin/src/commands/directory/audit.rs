@@ -1,0 +1,71 @@
+//! One line for each change: on stderr, and in the system log, where it stays.
+
+use std::os::unix::net::UnixDatagram;
+
+use crate::commands::output::printable;
+
+/// Where syslog and journald listen.
+const SYSTEM_LOG: &str = "/dev/log";
+/// RFC 5424 §6.2.1: facility 10 (authorization), severity 5 (notice).
+const PRIORITY: u8 = 10 * 8 + 5;
+
+/// A change.
+pub(super) struct Audit<'a> {
+    action: &'static str,
+    fields: Vec<(&'a str, String)>,
+}
+
+impl<'a> Audit<'a> {
+    pub(super) fn new(action: &'static str, store: &'a str, realm: &'a str) -> Self {
+        let fields = vec![("store", store.to_owned()), ("realm", realm.to_owned())];
+        Self { action, fields }
+    }
+
+    pub(super) fn with(mut self, name: &'a str, value: &str) -> Self {
+        self.fields.push((name, value.to_owned()));
+        self
+    }
+
+    /// Writes the line. That nobody keeps the system log is no reason to fail.
+    pub(super) fn write(self) {
+        let line = self.line(&who());
+        eprintln!("{line}");
+        let message = format!("<{PRIORITY}>hairpin[{}]: {line}", std::process::id());
+        if let Ok(socket) = UnixDatagram::unbound() {
+            let _ = socket.send_to(message.as_bytes(), SYSTEM_LOG);
+        }
+    }
+
+    fn line(&self, who: &str) -> String {
+        let field = |(name, value): &(&str, String)| format!(" {name}={:?}", printable(value));
+        let fields: String = self.fields.iter().map(field).collect();
+        format!("audit: {}{fields} by={who:?}", self.action)
+    }
+}
+
+/// Who runs this command: the user who called sudo, else the name of the session, and the number that the system checks.
+fn who() -> String {
+    let name = ["SUDO_USER", "LOGNAME", "USER"]
+        .iter()
+        .find_map(|name| std::env::var(name).ok().filter(|name| !name.is_empty()));
+    let name = name.unwrap_or_else(|| "unknown".to_owned());
+    format!(
+        "{} ({})",
+        printable(&name),
+        server::privileges::effective_user()
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_line_names_the_change_and_nothing_can_forge_another() {
+        let audit = Audit::new("user.add", "sqlite", "example.org").with("user", "a\"b\nc");
+        assert_eq!(
+            audit.line("root (0)"),
+            "audit: user.add store=\"sqlite\" realm=\"example.org\" user=\"a\\\"b?c\" by=\"root (0)\""
+        );
+    }
+}

@@ -1,0 +1,386 @@
+//! `hairpin user`, `hairpin secret` and `hairpin realm`: changes in a store, each with an audit line.
+
+mod audit;
+mod import;
+
+use std::io::Read;
+use std::path::Path;
+use std::process::ExitCode;
+use std::sync::Arc;
+
+use anyhow::{Context, Result, anyhow, bail};
+use serde_json::json;
+use stores::{Answer, Directory, Keys, Kind, RealmOption, Store, StoreError, StoreSettings};
+
+use super::serve::{databases, random_secret};
+use super::{input, output};
+use crate::cli::directory::{
+    Import, List, Named, Password, Place, Realm, RealmDel, RealmSet, Secret, SecretFile, Target,
+    User,
+};
+use crate::config::{self, Config};
+use audit::Audit;
+
+/// A longer password or secret is a mistake.
+const MAX_FILE: u64 = 4_096;
+/// Users that are listed by one query.
+const PAGE: usize = 1_000;
+
+/// A store that is open.
+struct Open {
+    store: Arc<dyn Store>,
+    kind: Kind,
+    realm: String,
+    runtime: tokio::runtime::Runtime,
+    timeout: std::time::Duration,
+}
+
+impl Open {
+    /// The store that is meant; `None` after the mistakes in the configuration have been shown.
+    fn of(target: &Target) -> Result<Option<Self>> {
+        let loaded = config::load(&input::gather(target.config.as_ref(), Vec::new())?);
+        let Some(config) = &loaded.config else {
+            eprint!("{}", loaded.diagnostics(input::colour()));
+            return Ok(None);
+        };
+        let settings = choose(config, target.store.as_deref())?;
+        let options = &settings.options;
+        let kind = Kind::of(&options.url).ok_or_else(|| anyhow!("--store: no URL of a store"))?;
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_all()
+            .build()
+            .context("cannot start a runtime")?;
+        let store = {
+            let _inside = runtime.enter();
+            stores::open(options)
+                .with_context(|| format!("cannot open the {kind} store", kind = kind.name()))?
+        };
+        Ok(Some(Self {
+            store,
+            kind,
+            realm: target.realm.clone().unwrap_or_else(|| config.realm.clone()),
+            runtime,
+            timeout: settings.timeout,
+        }))
+    }
+
+    /// Waits for an answer.
+    fn wait<T>(&self, answer: Answer<'_, T>) -> Result<T> {
+        let timeout = self.timeout;
+        let outcome = self
+            .runtime
+            .block_on(async { tokio::time::timeout(timeout, answer).await });
+        let outcome = outcome.unwrap_or(Err(StoreError::Timeout(timeout)));
+        outcome.with_context(|| format!("the {} store has refused", self.kind.name()))
+    }
+
+    /// What changes the store.
+    fn directory(&self) -> Result<&dyn Directory> {
+        let kind = self.kind.name();
+        self.store.directory().ok_or_else(|| {
+            anyhow!("a {kind} store cannot be changed by hairpin: change it where it comes from")
+        })
+    }
+
+    fn audit(&self, action: &'static str) -> Audit<'_> {
+        Audit::new(action, self.kind.name(), &self.realm)
+    }
+}
+
+/// The store of the command line, or the first one of the configuration that can be changed.
+fn choose(config: &Config, url: Option<&str>) -> Result<StoreSettings> {
+    if let Some(url) = url {
+        let known = config.stores.iter().find(|store| store.options.url == url);
+        return Ok(known.cloned().unwrap_or_else(|| config::of_url(url)));
+    }
+    let list = databases::list(config)?;
+    let is_writable = |store: &&StoreSettings| {
+        !matches!(
+            Kind::of(&store.options.url),
+            None | Some(Kind::File | Kind::Http)
+        )
+    };
+    list.iter().find(is_writable).cloned().ok_or_else(|| {
+        anyhow!(
+            "no store can be changed: name one with --store sqlite:/var/lib/hairpin/hairpin.db, or a configuration with server.state_dir or auth.stores by --config"
+        )
+    })
+}
+
+/// Runs `hairpin user`.
+pub(crate) fn user(command: &User) -> Result<ExitCode> {
+    match command {
+        User::Add(args) => put_user(args, true),
+        User::Passwd(args) => put_user(args, false),
+        User::Del(args) => delete_user(args),
+        User::List(args) => list_users(args),
+        User::Import(args) => import_users(args),
+    }
+}
+
+fn put_user(args: &Password, is_new: bool) -> Result<ExitCode> {
+    let Some(open) = Open::of(&args.target)? else {
+        return Ok(ExitCode::FAILURE);
+    };
+    let (name, realm) = (&args.name, &open.realm);
+    let directory = open.directory()?;
+    let exists = open.wait(open.store.find_user(realm, name))?.keys.is_some();
+    match (is_new, exists) {
+        (true, true) => {
+            bail!(
+                "the realm {realm} has a user {name}: change its password with hairpin user passwd"
+            )
+        }
+        (false, false) => {
+            bail!("the realm {realm} has no user {name}: add it with hairpin user add")
+        }
+        _ => {}
+    }
+    let given = args.password_file.as_deref().map(first_line).transpose()?;
+    let password = given.clone().map_or_else(random_secret, Ok)?;
+    let keys = Keys::of(name, realm, &password).ok_or_else(|| {
+        anyhow!("RFC 8265 does not allow this name, realm or password: control characters and empty texts are not possible")
+    })?;
+    open.wait(directory.put_user(realm, name, keys))?;
+    let action = if is_new { "user.add" } else { "user.passwd" };
+    open.audit(action).with("user", name).write();
+    if given.is_none() {
+        output::print(&format!("{password}\n"))?;
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+fn delete_user(args: &Named) -> Result<ExitCode> {
+    let Some(open) = Open::of(&args.target)? else {
+        return Ok(ExitCode::FAILURE);
+    };
+    let directory = open.directory()?;
+    if !open.wait(directory.delete_user(&open.realm, &args.name))? {
+        bail!("the realm {} has no user {}", open.realm, args.name);
+    }
+    open.audit("user.del").with("user", &args.name).write();
+    Ok(ExitCode::SUCCESS)
+}
+
+fn list_users(args: &List) -> Result<ExitCode> {
+    let Some(open) = Open::of(&args.target)? else {
+        return Ok(ExitCode::FAILURE);
+    };
+    let directory = open.directory()?;
+    let realm = args.target.realm.as_deref();
+    let first = args.after.clone().map(|name| (open.realm.clone(), name));
+    let (mut after, mut left) = (first, args.limit.unwrap_or(usize::MAX));
+    let mut all = Vec::new();
+    while left > 0 {
+        let from = after.as_ref().map(|(realm, name)| (&**realm, &**name));
+        let page = open.wait(directory.list_users(realm, from, left.min(PAGE)))?;
+        let Some(last) = page.last() else {
+            break;
+        };
+        after = Some(last.clone());
+        left -= page.len();
+        match args.json {
+            true => all.extend(page),
+            false => {
+                let line = |(realm, name): &(String, String)| {
+                    let (realm, name) = (output::printable(realm), output::printable(name));
+                    format!("{realm}\t{name}\n")
+                };
+                output::print(&page.iter().map(line).collect::<String>())?;
+            }
+        }
+    }
+    if args.json {
+        let user = |(realm, name): &(String, String)| json!({ "realm": realm, "name": name });
+        let users: Vec<_> = all.iter().map(user).collect();
+        output::print(&format!("{:#}\n", json!(users)))?;
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+fn import_users(args: &Import) -> Result<ExitCode> {
+    let Some(open) = Open::of(&args.target)? else {
+        return Ok(ExitCode::FAILURE);
+    };
+    let directory = open.directory()?;
+    let name = args.file.display().to_string();
+    let text = match is_stdin(&args.file) {
+        true => std::io::read_to_string(std::io::stdin()),
+        false => std::fs::read_to_string(&args.file),
+    };
+    let text = text.with_context(|| format!("cannot read {name}"))?;
+    let users = import::read(&text, &open.realm);
+    if !users.mistakes.is_empty() {
+        let mistakes = users.mistakes.iter().take(10);
+        mistakes.for_each(|(line, why)| eprintln!("{name}:{line}: {why}"));
+        bail!(
+            "{} of {name} cannot be used; nothing was imported",
+            config::plural(users.mistakes.len(), "line")
+        );
+    }
+    for (realm, user, keys) in &users.found {
+        open.wait(directory.put_user(realm, user, *keys))
+            .with_context(|| format!("stopped at the user {user} of the realm {realm}"))?;
+        let audit = Audit::new("user.import", open.kind.name(), realm);
+        audit.with("user", user).write();
+    }
+    let count = config::plural(users.found.len(), "user");
+    output::print(&format!("{count} imported\n"))?;
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Runs `hairpin secret`.
+pub(crate) fn secret(command: &Secret) -> Result<ExitCode> {
+    let (Secret::Add(SecretFile { target, .. })
+    | Secret::Del(SecretFile { target, .. })
+    | Secret::List(target)) = command;
+    let Some(open) = Open::of(target)? else {
+        return Ok(ExitCode::FAILURE);
+    };
+    let (realm, directory) = (&open.realm, open.directory()?);
+    match command {
+        Secret::Add(args) => {
+            let given = args.file.as_deref().map(first_line).transpose()?;
+            let secret = given.clone().map_or_else(random_secret, Ok)?;
+            open.wait(directory.put_secret(realm, &secret))?;
+            open.audit("secret.add").write();
+            if given.is_none() {
+                output::print(&format!("{secret}\n"))?;
+            }
+        }
+        Secret::Del(args) => {
+            let Some(file) = &args.file else {
+                bail!("name the file with the secret: --file FILE, or --file - for standard input");
+            };
+            if !open.wait(directory.delete_secret(realm, &first_line(file)?))? {
+                bail!("the realm {realm} has no such secret");
+            }
+            open.audit("secret.del").write();
+        }
+        Secret::List(_) => {
+            let shared = open.wait(open.store.shared())?;
+            let own = shared.secrets.iter().filter(|(of, _)| of == realm);
+            let lines: String = own.map(|(_, secret)| format!("{secret}\n")).collect();
+            output::print(&lines)?;
+        }
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Runs `hairpin realm`.
+pub(crate) fn realm(command: &Realm) -> Result<ExitCode> {
+    match command {
+        Realm::Set(args) => set_realm(args),
+        Realm::Del(args) => delete_realm(args),
+        Realm::List(target) => list_realms(target),
+    }
+}
+
+fn target_of(place: &Place, realm: &str) -> Target {
+    Target {
+        config: place.config.clone(),
+        store: place.store.clone(),
+        realm: Some(realm.to_owned()),
+    }
+}
+
+fn set_realm(args: &RealmSet) -> Result<ExitCode> {
+    let options = [
+        (RealmOption::MaxBps, args.max_bps),
+        (RealmOption::TotalQuota, args.total_quota),
+        (RealmOption::UserQuota, args.user_quota),
+    ];
+    if args.origin.is_empty() && options.iter().all(|(_, value)| value.is_none()) {
+        bail!("nothing to set: give --origin, --max-bps, --total-quota or --user-quota");
+    }
+    let Some(open) = Open::of(&target_of(&args.target, &args.name))? else {
+        return Ok(ExitCode::FAILURE);
+    };
+    let directory = open.directory()?;
+    for origin in &args.origin {
+        open.wait(directory.set_origin(origin, Some(&args.name)))?;
+        open.audit("realm.set").with("origin", origin).write();
+    }
+    for (option, value) in options {
+        let Some(value) = value else {
+            continue;
+        };
+        let kept = Some(value).filter(|value| *value > 0);
+        open.wait(directory.set_option(&args.name, option, kept))?;
+        let audit = open.audit("realm.set");
+        audit.with(option.name(), &value.to_string()).write();
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+fn delete_realm(args: &RealmDel) -> Result<ExitCode> {
+    let Some(open) = Open::of(&target_of(&args.target, &args.name))? else {
+        return Ok(ExitCode::FAILURE);
+    };
+    let directory = open.directory()?;
+    let shared = open.wait(open.store.shared())?;
+    let origins = shared.origins.iter().filter(|(_, of)| *of == args.name);
+    let options = shared.options.iter().filter(|(of, ..)| *of == args.name);
+    let (origins, options): (Vec<_>, Vec<_>) = (origins.collect(), options.collect());
+    if origins.is_empty() && options.is_empty() {
+        bail!(
+            "the store has no origins and no limits of the realm {}",
+            args.name
+        );
+    }
+    for (origin, _) in origins {
+        open.wait(directory.set_origin(origin, None))?;
+    }
+    for (_, option, _) in options {
+        open.wait(directory.set_option(&args.name, *option, None))?;
+    }
+    open.audit("realm.del").write();
+    Ok(ExitCode::SUCCESS)
+}
+
+fn list_realms(target: &Target) -> Result<ExitCode> {
+    let Some(open) = Open::of(target)? else {
+        return Ok(ExitCode::FAILURE);
+    };
+    let shared = open.wait(open.store.shared())?;
+    let origins = shared
+        .origins
+        .iter()
+        .map(|(origin, realm)| (realm, format!("origin={origin}")));
+    let options = shared.options.iter();
+    let options =
+        options.map(|(realm, option, value)| (realm, format!("{}={value}", option.name())));
+    let mut lines: Vec<_> = origins.chain(options).collect();
+    lines.sort();
+    let line = |(realm, what): &(&String, String)| {
+        format!(
+            "{}\t{}\n",
+            output::printable(realm),
+            output::printable(what)
+        )
+    };
+    output::print(&lines.iter().map(line).collect::<String>())?;
+    Ok(ExitCode::SUCCESS)
+}
+
+fn is_stdin(path: &Path) -> bool {
+    path.as_os_str() == "-"
+}
+
+/// The first line of a file or of standard input.
+fn first_line(path: impl AsRef<Path>) -> Result<String> {
+    let path = path.as_ref();
+    let name = path.display();
+    let mut text = String::new();
+    let read = match is_stdin(path) {
+        true => std::io::stdin().take(MAX_FILE).read_to_string(&mut text),
+        false => {
+            std::fs::File::open(path).and_then(|file| file.take(MAX_FILE).read_to_string(&mut text))
+        }
+    };
+    read.with_context(|| format!("cannot read {name}"))?;
+    match text.lines().next().filter(|line| !line.is_empty()) {
+        Some(line) => Ok(line.to_owned()),
+        None => bail!("{name} is empty"),
+    }
+}

@@ -1,0 +1,429 @@
+//! The stores of a running server: what their small tables add to its settings, and what happens when something in them changes.
+
+use std::os::unix::fs::DirBuilderExt;
+use std::path::Path;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+use anyhow::{Result, anyhow};
+use server::access_tokens::{TokenKey, TokenKeys};
+use server::policy::{PeerRule, PeerRules};
+use server::quota::QuotaLimits;
+use server::realms::RealmSettings;
+use server::signals::SignalWaker;
+use server::turn::server::credentials::AccessTokens;
+use server::{MAX_REALM_BYTES, Settings};
+use stores::{Notice, RealmOption, Shared, Source, StoreSettings, Stores, TokenKeyRow};
+
+use super::Service;
+use crate::config::{self, Config, token_key};
+
+/// How long the start waits for databases. Those that have not answered are used as soon as they do.
+const START: Duration = Duration::from_secs(3);
+/// Users that are told to have changed one by one. When there are more, all are looked up again.
+const USERS: usize = 256;
+/// The rates that a realm may have.
+const RATES: std::ops::RangeInclusive<u64> = 1_000..=10_000_000_000;
+
+/// What has happened since the main thread looked.
+#[derive(Debug, Default)]
+struct Notices {
+    users: Vec<String>,
+    everything: bool,
+    shared: bool,
+}
+
+/// The stores of a server.
+#[derive(Debug)]
+pub(super) struct Databases {
+    stores: Stores,
+    notices: Arc<Mutex<Notices>>,
+    /// There is but the store that every server with a state directory has.
+    is_default: bool,
+}
+
+impl Databases {
+    /// Opens the stores of a configuration. `waker` wakes the main thread.
+    pub(super) fn open(config: &Config, waker: SignalWaker) -> Result<Self> {
+        let is_default = config.stores.is_empty();
+        let settings = list(config)?;
+        let notices = Arc::new(Mutex::new(Notices::default()));
+        let told = Arc::clone(&notices);
+        let notify = move |notice| {
+            note(&told, notice);
+            waker.wake();
+        };
+        // The threads of the stores open no port and load nothing.
+        let prepare = || drop(server::privileges::drop_all());
+        let urls = settings.clone();
+        let stores = Stores::start(settings, prepare, notify).map_err(|(number, error)| {
+            let kind = urls
+                .get(number)
+                .and_then(|of| stores::Kind::of(&of.options.url));
+            let kind = kind.map_or("", stores::Kind::name);
+            anyhow!("store {} ({kind}): {error}; see auth.stores", number + 1)
+        })?;
+        stores.wait(Instant::now() + START);
+        Ok(Self {
+            stores,
+            notices,
+            is_default,
+        })
+    }
+
+    /// None.
+    #[cfg(test)]
+    pub(super) fn none() -> Self {
+        let stores = Stores::start(Vec::new(), || {}, |_| {}).expect("nothing is opened");
+        Self {
+            stores,
+            notices: Arc::default(),
+            is_default: true,
+        }
+    }
+
+    /// The stores in their order.
+    pub(super) fn sources(&self) -> &[Arc<Source>] {
+        self.stores.sources()
+    }
+
+    /// Whether somebody can authenticate by them, or may be able to later.
+    pub(super) fn admit_somebody(&self) -> bool {
+        let has_some = |source: &Arc<Source>| {
+            let shared = source.shared();
+            shared.is_none_or(|it| {
+                it.has_users || !it.secrets.is_empty() || !it.token_keys.is_empty()
+            })
+        };
+        !self.is_default || self.sources().iter().any(has_some)
+    }
+
+    /// Adds what is in the stores.
+    pub(super) fn add_to(&self, settings: &mut Settings, config: &Config) {
+        for source in self.sources() {
+            let shared = source.shared().unwrap_or_default();
+            add_realms(settings, &shared);
+            add_secrets(settings, &shared);
+            add_options(settings, &shared);
+            add_peers(settings, &shared);
+        }
+        // After all realms are known: a user of the second store may be of a realm of the first.
+        for source in self.sources() {
+            if source.may_have_users() {
+                settings.credentials.push(Arc::clone(source) as _);
+                for realm in &mut settings.realms {
+                    realm.credentials.push(Arc::clone(source) as _);
+                }
+            }
+        }
+        self.add_token_keys(settings, config);
+    }
+
+    fn add_token_keys(&self, settings: &mut Settings, config: &Config) {
+        let mut keys = config.token_keys.clone();
+        let now = SystemTime::now().duration_since(UNIX_EPOCH);
+        let now = now.map_or(0, |since| since.as_secs());
+        for source in self.sources() {
+            let shared = source.shared().unwrap_or_default();
+            for row in &shared.token_keys {
+                // Access tokens are of the default realm.
+                let is_ours = row.realm.is_empty() || row.realm == settings.realm;
+                let is_twice = keys.iter().any(|key| key.kid == row.kid);
+                if is_ours && !is_twice && is_valid(row, now) {
+                    keys.extend(key_of(row));
+                }
+            }
+        }
+        if keys.len() > config.token_keys.len()
+            && let Ok(keys) = TokenKeys::new(&config.token_server_name, keys)
+        {
+            settings.access_tokens = Some(Arc::new(keys) as Arc<dyn AccessTokens>);
+        }
+    }
+
+    fn take_notices(&self) -> Notices {
+        let mut notices = self.notices.lock().unwrap_or_else(PoisonError::into_inner);
+        std::mem::take(&mut *notices)
+    }
+}
+
+/// The stores that are configured, or the one of the state directory.
+pub(in crate::commands) fn list(config: &Config) -> Result<Vec<StoreSettings>> {
+    if !config.stores.is_empty() {
+        return Ok(config.stores.clone());
+    }
+    let Some(folder) = config.state_dir.path() else {
+        return Ok(Vec::new());
+    };
+    make_private(&folder)?;
+    Ok(vec![config::default_store(&folder)])
+}
+
+/// Makes the state directory as the server does.
+fn make_private(folder: &Path) -> Result<()> {
+    let mut builder = std::fs::DirBuilder::new();
+    let made = builder.recursive(true).mode(0o700).create(folder);
+    made.map_err(|error| {
+        anyhow!(
+            "cannot use the state directory {}: {error}; create it, and give it to the server's user",
+            folder.display()
+        )
+    })
+}
+
+fn note(notices: &Mutex<Notices>, notice: Notice) {
+    let mut notices = notices.lock().unwrap_or_else(PoisonError::into_inner);
+    match notice {
+        Notice::User(_) if notices.users.len() >= USERS => notices.everything = true,
+        Notice::User(name) => notices.users.push(name),
+        Notice::Everything => notices.everything = true,
+        Notice::Shared => notices.shared = true,
+        // Probes and metrics look by themselves.
+        Notice::Health => {}
+    }
+}
+
+/// Whether a key is valid now.
+fn is_valid(row: &TokenKeyRow, now_unix_s: u64) -> bool {
+    let end = row.since_unix_s.saturating_add(row.lifetime_s);
+    now_unix_s >= row.since_unix_s && (row.lifetime_s == 0 || now_unix_s < end)
+}
+
+fn key_of(row: &TokenKeyRow) -> Option<TokenKey> {
+    let key = token_key(&row.kid, row.key.trim(), row.algorithm.trim());
+    key.map_err(|mistake| {
+        tracing::warn!(
+            kid = row.kid,
+            "a token key of a store is not used: {mistake}"
+        );
+    })
+    .ok()
+}
+
+/// The realm of this name beside the default one.
+fn find<'a>(settings: &'a mut Settings, name: &str) -> Option<&'a mut RealmSettings> {
+    let mut realms = settings.realms.iter_mut();
+    realms.find(|realm| realm.name == name)
+}
+
+fn is_default(settings: &Settings, realm: &str) -> bool {
+    realm.is_empty() || realm == settings.realm
+}
+
+/// Origins make realms: without one, no client can choose a realm that is not configured.
+fn add_realms(settings: &mut Settings, shared: &Shared) {
+    for (origin, name) in &shared.origins {
+        let same = |known: &String| known.eq_ignore_ascii_case(origin);
+        let is_taken = settings
+            .realms
+            .iter()
+            .any(|realm| realm.origins.iter().any(same));
+        if is_taken || is_default(settings, name) {
+            continue;
+        }
+        if name.len() > MAX_REALM_BYTES || name.chars().any(char::is_control) {
+            tracing::warn!(
+                realm = name,
+                "a realm of a store is not used: its name has more than {MAX_REALM_BYTES} bytes or a control character"
+            );
+            continue;
+        }
+        if find(settings, name).is_none() {
+            settings.realms.push(RealmSettings::new(name));
+        }
+        if let Some(realm) = find(settings, name) {
+            realm.origins.push(origin.clone());
+        }
+    }
+}
+
+fn add_secrets(settings: &mut Settings, shared: &Shared) {
+    for (realm, secret) in &shared.secrets {
+        if secret.is_empty() {
+            continue;
+        }
+        let secret = secret.clone().into_bytes();
+        let secrets = match is_default(settings, realm) {
+            true => Some(&mut settings.secrets),
+            false => find(settings, realm).map(|realm| &mut realm.secrets),
+        };
+        if let Some(secrets) = secrets.filter(|list| !list.contains(&secret)) {
+            secrets.push(secret);
+        }
+    }
+}
+
+/// Limits of realms. The quota of the default realm as a whole is that of the server, which has a key of its own.
+fn add_options(settings: &mut Settings, shared: &Shared) {
+    for (realm, option, value) in &shared.options {
+        let value = *value;
+        let is_rate = *option == RealmOption::MaxBps;
+        if value == 0 || is_rate && !RATES.contains(&value) {
+            continue;
+        }
+        let count = u32::try_from(value).unwrap_or(QuotaLimits::UNLIMITED);
+        if is_default(settings, realm) {
+            match option {
+                RealmOption::MaxBps => settings.allocation_rate = value,
+                RealmOption::UserQuota => settings.quota = settings.quota.per_user(count),
+                RealmOption::TotalQuota => {}
+            }
+        } else if let Some(realm) = find(settings, realm) {
+            match option {
+                RealmOption::MaxBps => realm.allocation_rate = value,
+                RealmOption::UserQuota => realm.allocations_per_user = count,
+                RealmOption::TotalQuota => realm.allocations = count,
+            }
+        }
+    }
+}
+
+fn add_peers(settings: &mut Settings, shared: &Shared) {
+    fn rules_of<'a>(settings: &'a mut Settings, realm: &str) -> Option<&'a mut PeerRules> {
+        match is_default(settings, realm) {
+            true => Some(&mut settings.peers),
+            false => find(settings, realm).map(|realm| &mut realm.peers),
+        }
+    }
+    let rules = |range: &str| -> Vec<PeerRule> {
+        let Some(networks) = stores::ranges::networks(range) else {
+            tracing::warn!(
+                range,
+                "a peer rule of a store is not used: it is no range of addresses"
+            );
+            return Vec::new();
+        };
+        networks.into_iter().map(PeerRule::all_ports).collect()
+    };
+    for (realm, range) in &shared.allowed {
+        if let Some(peers) = rules_of(settings, realm) {
+            peers.allow.extend(rules(range));
+        }
+    }
+    for (realm, range) in &shared.denied {
+        if let Some(peers) = rules_of(settings, realm) {
+            peers.deny.extend(rules(range));
+        }
+    }
+}
+
+impl Service<'_> {
+    /// Applies what has changed in the stores.
+    pub(super) fn follow_databases(&mut self) {
+        let notices = self.engine.databases().take_notices();
+        if notices.shared {
+            // The users are forgotten with that, too.
+            let outcome = self.denied.with_rules().and_then(|config| {
+                let config = super::with_a_way_in(
+                    config,
+                    &mut self.made_up_secret,
+                    self.engine.databases(),
+                )?;
+                self.engine.reload_settings(&config)
+            });
+            match outcome {
+                Ok(()) => tracing::info!("tables of a store read again"),
+                Err(error) => {
+                    tracing::error!("tables of a store refused, the old ones stay: {error:#}");
+                }
+            }
+            return;
+        }
+        let users: Vec<Option<&str>> = match notices.everything {
+            true => vec![None],
+            false => notices.users.iter().map(|user| Some(&**user)).collect(),
+        };
+        for user in users {
+            if let Err(error) = self.engine.forget_users(user) {
+                tracing::warn!("workers use a changed user until its time is over: {error:#}");
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn shared() -> Shared {
+        let pair = |one: &str, other: &str| (one.to_owned(), other.to_owned());
+        Shared {
+            has_users: true,
+            secrets: vec![
+                pair("", "logen"),
+                pair("crinna.org", "north"),
+                pair("nowhere", "lost"),
+            ],
+            origins: vec![
+                pair("https://crinna.org", "crinna.org"),
+                pair("https://home.org", "north.gov"),
+                pair("https://taken.org", "crinna.org"),
+            ],
+            options: vec![
+                ("crinna.org".to_owned(), RealmOption::MaxBps, 400_000),
+                ("crinna.org".to_owned(), RealmOption::UserQuota, 8),
+                ("north.gov".to_owned(), RealmOption::UserQuota, 10),
+                ("crinna.org".to_owned(), RealmOption::TotalQuota, 100),
+            ],
+            allowed: vec![pair("north.gov", "172.17.13.200")],
+            denied: vec![
+                pair("crinna.org", "123::77"),
+                pair("", "203.0.113.0-203.0.113.255"),
+                pair("", "nonsense"),
+            ],
+            token_keys: Vec::new(),
+        }
+    }
+
+    #[test]
+    fn tables_add_realms_secrets_limits_and_peer_rules() {
+        let mut settings = Settings::default();
+        settings.realm = "north.gov".to_owned();
+        let mut configured = RealmSettings::new("own.org");
+        configured.origins.push("https://TAKEN.org".to_owned());
+        settings.realms.push(configured);
+        let shared = shared();
+        add_realms(&mut settings, &shared);
+        add_secrets(&mut settings, &shared);
+        add_options(&mut settings, &shared);
+        add_peers(&mut settings, &shared);
+        assert_eq!(settings.secrets, [b"logen"]);
+        assert_eq!(settings.realms.len(), 2);
+        let crinna = find(&mut settings, "crinna.org").unwrap();
+        assert_eq!(crinna.origins, ["https://crinna.org"]);
+        assert_eq!(crinna.secrets, [b"north"]);
+        assert_eq!(crinna.allocation_rate, 400_000);
+        assert_eq!((crinna.allocations, crinna.allocations_per_user), (100, 8));
+        assert_eq!(crinna.peers.deny.len(), 1);
+        assert_eq!(settings.quota, QuotaLimits::default().per_user(10));
+        let rule = |text: &str| PeerRule::all_ports(text.parse().unwrap());
+        assert_eq!(settings.peers.allow, [rule("172.17.13.200/32")]);
+        assert_eq!(settings.peers.deny, [rule("203.0.113.0/24")]);
+    }
+
+    #[test]
+    fn a_token_key_is_valid_from_its_time_for_its_lifetime() {
+        let row = |since_unix_s, lifetime_s| TokenKeyRow {
+            kid: "union".to_owned(),
+            key: String::new(),
+            algorithm: String::new(),
+            since_unix_s,
+            lifetime_s,
+            realm: String::new(),
+        };
+        let valid = [
+            row(0, 0),
+            row(100, 0),
+            row(0, 101),
+            row(101, 0),
+            row(0, 100),
+        ];
+        let valid = valid.map(|row| is_valid(&row, 100));
+        assert_eq!(valid, [true, true, true, false, false]);
+        let mut union = row(0, 0);
+        union.key = "MTIzNDU2Nzg5MDEyMzQ1Ngo=".to_owned();
+        union.algorithm = "A128GCM".to_owned();
+        // coturn's example has the end of a line in the key.
+        assert!(key_of(&union).is_some());
+    }
+}

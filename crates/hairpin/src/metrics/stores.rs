@@ -1,0 +1,74 @@
+//! Stores of users. They are numbered by their place in `auth.stores`, because URLs have passwords.
+
+use std::sync::Arc;
+
+use stores::{Source, Status};
+
+use super::text::{Kind, Page};
+
+pub(super) fn write(page: &mut Page, stores: &[Arc<Source>]) {
+    if stores.is_empty() {
+        return;
+    }
+    let all: Vec<(usize, &str, Status)> = (1..)
+        .zip(stores)
+        .map(|(number, store)| (number, store.kind().name(), store.status()))
+        .collect();
+    let mut gauge = |name, help, value: fn(&Status) -> usize| {
+        let mut family = page.family(name, Kind::Gauge, help);
+        for (number, kind, status) in &all {
+            family.put(&[("store", number), ("kind", kind)], value(status));
+        }
+    };
+    gauge(
+        "hairpin_store_up",
+        "1 while a store answers, else 0; by its place in auth.stores.",
+        |status| usize::from(status.is_up),
+    );
+    gauge(
+        "hairpin_store_cached_users",
+        "Users of a store in the cache.",
+        |status| status.cached_users,
+    );
+    let mut lookups = page.family(
+        "hairpin_store_lookups_total",
+        Kind::Counter,
+        "Look-ups of users in a store, by how they ended.",
+    );
+    for (number, _, status) in &all {
+        for (outcome, count) in [
+            ("cached", status.cached),
+            ("known", status.known),
+            ("unknown", status.unknown),
+            ("stale", status.stale),
+            ("failed", status.failed),
+            ("refused", status.refused),
+        ] {
+            lookups.put(&[("store", number), ("outcome", &outcome)], count);
+        }
+    }
+    let mut counter = |name, help, value: fn(&Status) -> u64| {
+        let mut family = page.family(name, Kind::Counter, help);
+        for (number, _, status) in &all {
+            family.put(&[("store", number)], value(status));
+        }
+    };
+    counter(
+        "hairpin_store_queries_total",
+        "Queries for users to a store.",
+        |status| status.queries,
+    );
+    counter(
+        "hairpin_store_query_failures_total",
+        "Queries for users to a store that have failed.",
+        |status| status.failures,
+    );
+    let mut seconds = page.family(
+        "hairpin_store_query_seconds_total",
+        Kind::Counter,
+        "Time that all queries for users to a store took, in seconds.",
+    );
+    for (number, _, status) in &all {
+        seconds.put(&[("store", number)], status.time.as_secs_f64());
+    }
+}

@@ -1,0 +1,309 @@
+//! Users in stores that need no other program: SQLite, a file, a service over HTTP. Real databases: `cargo xtask stores`.
+
+mod common;
+
+use common::{Serve, fails, file, json, run, stderr, stdout};
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
+
+/// MD5 of `gorst:north.gov:hero`, from coturn's documentation.
+const GORST: &str = "7da2270ccfa49786e0115366d3a3d14d";
+
+fn config(realm: &str, url: &str, more: &str) -> (tempfile::TempDir, std::path::PathBuf) {
+    file(&format!(
+        "[auth]\nrealm = \"{realm}\"\n[[auth.stores]]\nurl = \"{url}\"\nttl = \"1s\"\nttl_unknown = \"1s\"\n{more}"
+    ))
+}
+
+fn serve(config: &Path, more: &[&str]) -> Serve {
+    let config = config.display().to_string();
+    let mut args = vec![
+        "--dev",
+        "--config",
+        &config,
+        "--listen",
+        "127.0.0.1:0",
+        "--relay-address",
+        "127.0.0.1",
+        "--offload",
+        "off",
+        "--workers",
+        "2",
+    ];
+    args.extend(more);
+    Serve::start(&args)
+}
+
+fn probe(server: &Serve, user: &str) -> std::process::Output {
+    let target = server.address().to_string();
+    run(&["probe", "turn", &target, "--timeout", "8s", "--user", user])
+}
+
+fn works(server: &Serve, user: &str) {
+    let output = probe(server, user);
+    assert!(
+        output.status.success(),
+        "{user}: {}{}",
+        stdout(&output),
+        stderr(&output)
+    );
+}
+
+fn soon(server: &Serve, user: &str, wanted: bool) {
+    let deadline = Instant::now() + Duration::from_secs(15);
+    while probe(server, user).status.success() != wanted {
+        assert!(Instant::now() < deadline, "{user}: not {wanted}");
+        std::thread::sleep(Duration::from_millis(100));
+    }
+}
+
+#[test]
+fn a_server_with_a_state_directory_has_users_that_are_added_while_it_runs() {
+    let state = tempfile::tempdir().expect("a directory");
+    let text = format!(
+        "[server]\nstate_dir = \"{}\"\n[auth]\nrealm = \"north.gov\"\n",
+        state.path().display()
+    );
+    let (_directory, config) = file(&text);
+    let server = serve(&config, &[]);
+    let config = config.display().to_string();
+    let verb = |args: &[&str]| run(&[args, &["--config", &config]].concat());
+    let added = verb(&["user", "add", "alice"]);
+    assert!(added.status.success(), "{}", stderr(&added));
+    assert!(
+        stderr(&added)
+            .starts_with("audit: user.add store=\"sqlite\" realm=\"north.gov\" user=\"alice\"")
+    );
+    let password = stdout(&added).trim().to_owned();
+    soon(&server, &format!("alice:{password}"), true);
+    fails(&verb(&["user", "add", "alice"]), 1, "has a user alice");
+    fails(&verb(&["user", "passwd", "bob"]), 1, "has no user bob");
+
+    let (_import, users) = file(&format!("gorst:north.gov:{GORST}\nuser=bob:builder\n"));
+    let users = users.display().to_string();
+    let imported = verb(&["user", "import", &users]);
+    assert_eq!(
+        stdout(&imported),
+        "2 users imported\n",
+        "{}",
+        stderr(&imported)
+    );
+    soon(&server, "gorst:hero", true);
+    works(&server, "bob:builder");
+    assert_eq!(
+        stdout(&verb(&["user", "list"])),
+        "north.gov\talice\nnorth.gov\tbob\nnorth.gov\tgorst\n"
+    );
+    let page = json(&verb(&[
+        "user",
+        "list",
+        "--realm",
+        "north.gov",
+        "--after",
+        "alice",
+        "--limit",
+        "1",
+        "--json",
+    ]));
+    assert_eq!(
+        page,
+        serde_json::json!([{ "realm": "north.gov", "name": "bob" }])
+    );
+
+    let changed = verb(&["user", "passwd", "alice"]);
+    soon(&server, &format!("alice:{}", stdout(&changed).trim()), true);
+    soon(&server, &format!("alice:{password}"), false);
+    assert!(verb(&["user", "del", "gorst"]).status.success());
+    soon(&server, "gorst:hero", false);
+    fails(&verb(&["user", "del", "gorst"]), 1, "has no user gorst");
+
+    let secret = stdout(&verb(&["secret", "add"])).trim().to_owned();
+    assert_eq!(stdout(&verb(&["secret", "list"])).trim(), secret);
+    let target = server.address().to_string();
+    let deadline = Instant::now() + Duration::from_secs(15);
+    while !run(&["probe", "turn", &target, "--secret", &secret])
+        .status
+        .success()
+    {
+        assert!(Instant::now() < deadline, "the secret is not used");
+    }
+}
+
+#[test]
+fn a_file_of_htdigest_is_read_again_when_it_changes() {
+    let (_users, users) = file(&format!("gorst:north.gov:{GORST}\n"));
+    let (_config, config) = config("north.gov", &format!("file:{}", users.display()), "");
+    let server = serve(&config, &[]);
+    works(&server, "gorst:hero");
+    std::fs::write(&users, "# nobody\n").expect("it can be written");
+    soon(&server, "gorst:hero", false);
+    let args = [
+        "user",
+        "add",
+        "eve",
+        "--config",
+        &config.display().to_string(),
+        "--store",
+        &format!("file:{}", users.display()),
+    ];
+    fails(&run(&args), 1, "a file store cannot be changed");
+}
+
+/// A service that answers after a while, or never.
+struct Service {
+    address: SocketAddr,
+    delay_ms: Arc<AtomicU64>,
+    requests: Arc<AtomicUsize>,
+}
+
+/// Requests with this delay get no answer.
+const NEVER: u64 = u64::MAX;
+
+impl Service {
+    fn start() -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
+        let service = Self {
+            address: listener.local_addr().expect("it is bound"),
+            delay_ms: Arc::default(),
+            requests: Arc::default(),
+        };
+        let (delay, requests) = (Arc::clone(&service.delay_ms), Arc::clone(&service.requests));
+        std::thread::spawn(move || {
+            for stream in listener.incoming().flatten() {
+                let (delay, requests) = (Arc::clone(&delay), Arc::clone(&requests));
+                std::thread::spawn(move || converse(stream, &delay, &requests));
+            }
+        });
+        service
+    }
+
+    fn set(&self, delay_ms: u64) {
+        self.delay_ms.store(delay_ms, Ordering::Relaxed);
+    }
+}
+
+fn converse(stream: TcpStream, delay: &AtomicU64, requests: &AtomicUsize) {
+    let mut writer = stream.try_clone().expect("a copy");
+    let mut reader = BufReader::new(stream);
+    loop {
+        let (mut line, mut length) = (String::new(), 0);
+        loop {
+            line.clear();
+            if reader.read_line(&mut line).unwrap_or(0) == 0 {
+                return;
+            }
+            if let Some((name, value)) = line.split_once(':')
+                && name.eq_ignore_ascii_case("content-length")
+            {
+                length = value.trim().parse().expect("a number");
+            }
+            if line == "\r\n" {
+                break;
+            }
+        }
+        let mut body = vec![0; length];
+        if reader.read_exact(&mut body).is_err() {
+            return;
+        }
+        requests.fetch_add(1, Ordering::Relaxed);
+        match delay.load(Ordering::Relaxed) {
+            NEVER => std::thread::sleep(Duration::from_secs(60)),
+            ms => std::thread::sleep(Duration::from_millis(ms)),
+        }
+        let asked: serde_json::Value = serde_json::from_slice(&body).expect("JSON");
+        assert_eq!(asked["realm"], "north.gov");
+        let answer = match asked["username"].as_str() {
+            Some("gorst") => {
+                let body = format!("{{\"md5\":\"{GORST}\"}}");
+                format!(
+                    "HTTP/1.1 200 OK\r\nContent-Length: {}\r\n\r\n{body}",
+                    body.len()
+                )
+            }
+            _ => "HTTP/1.1 404 Not Found\r\nContent-Length: 0\r\n\r\n".to_owned(),
+        };
+        if writer.write_all(answer.as_bytes()).is_err() {
+            return;
+        }
+    }
+}
+
+fn get(admin: &str, path: &str) -> String {
+    let mut stream = TcpStream::connect(admin).expect("the admin listener");
+    write!(stream, "GET {path} HTTP/1.1\r\nHost: localhost\r\n\r\n").expect("it is written");
+    let mut text = String::new();
+    let _ = stream.read_to_string(&mut text);
+    text
+}
+
+/// The value of a metric whose line begins so.
+fn metric(admin: &str, start: &str) -> f64 {
+    let page = get(admin, "/metrics");
+    let line = page.lines().find(|line| line.starts_with(start));
+    let value = line.and_then(|line| line.rsplit(' ').next()?.parse().ok());
+    value.unwrap_or_else(|| panic!("no {start} in {page}"))
+}
+
+#[test]
+fn a_service_that_is_slow_or_silent_delays_nobody_whom_the_cache_knows() {
+    let service = Service::start();
+    let (_config, config) = config("north.gov", &format!("http://{}/user", service.address), "");
+    let server = serve(&config, &["--set", "admin.listen=127.0.0.1:0"]);
+    let admin = server
+        .value("admin")
+        .trim_start_matches("http://")
+        .to_owned();
+    let admin = admin
+        .split([' ', '/'])
+        .next()
+        .unwrap_or_default()
+        .to_owned();
+    works(&server, "gorst:hero");
+    assert!(!probe(&server, "eve:hero").status.success());
+    assert!(get(&admin, "/readyz").starts_with("HTTP/1.1 200"));
+
+    // A second and a half: the client waits, retransmits, and gets its allocation.
+    service.set(1_500);
+    std::thread::sleep(Duration::from_millis(1_100));
+    let begun = Instant::now();
+    works(&server, "gorst:hero");
+    assert!(
+        begun.elapsed() >= Duration::from_millis(1_400),
+        "the cache was used"
+    );
+    let queries = metric(&admin, "hairpin_store_queries_total{store=\"1\"}");
+
+    // Never: after three queries the store is down.
+    service.set(NEVER);
+    std::thread::sleep(Duration::from_millis(1_100));
+    for name in ["a", "b", "c"] {
+        let output = probe(&server, &format!("{name}:x"));
+        let said = stdout(&output) + &stderr(&output);
+        assert!(said.contains("500"), "{said}");
+    }
+    assert!(metric(&admin, "hairpin_store_queries_total{store=\"1\"}") > queries);
+    let ready = get(&admin, "/readyz");
+    assert!(
+        ready.starts_with("HTTP/1.1 503") && ready.contains("store 1 (http) does not answer"),
+        "{ready}"
+    );
+    assert_eq!(metric(&admin, "hairpin_store_up"), 0.0);
+    let begun = Instant::now();
+    works(&server, "gorst:hero");
+    let taken = begun.elapsed();
+    assert!(
+        taken < Duration::from_millis(1_500),
+        "the cache was not used: {taken:?}"
+    );
+
+    service.set(0);
+    let deadline = Instant::now() + Duration::from_secs(20);
+    while !get(&admin, "/readyz").starts_with("HTTP/1.1 200") {
+        assert!(Instant::now() < deadline, "it is not ready again");
+        std::thread::sleep(Duration::from_millis(100));
+    }
+}

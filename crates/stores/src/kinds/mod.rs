@@ -1,0 +1,143 @@
+//! The kinds of stores, and what a URL means.
+
+mod file;
+mod http;
+mod mysql;
+mod postgres;
+mod redis;
+mod sqlite;
+mod tls;
+
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use crate::error::StoreError;
+use crate::sql::Tables;
+use crate::store::Store;
+
+/// A kind of store.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    /// A file of lines `name:realm:key`.
+    File,
+    /// A file of SQLite.
+    Sqlite,
+    /// PostgreSQL.
+    Postgres,
+    /// MySQL and MariaDB.
+    Mysql,
+    /// Redis and Valkey.
+    Redis,
+    /// A service that answers over HTTP.
+    Http,
+}
+
+/// What URLs begin with.
+const SCHEMES: [(&str, Kind); 15] = [
+    ("file:", Kind::File),
+    ("sqlite:", Kind::Sqlite),
+    ("postgres:", Kind::Postgres),
+    ("postgresql:", Kind::Postgres),
+    ("mysql:", Kind::Mysql),
+    ("mariadb:", Kind::Mysql),
+    ("redis:", Kind::Redis),
+    ("rediss:", Kind::Redis),
+    ("valkey:", Kind::Redis),
+    ("valkeys:", Kind::Redis),
+    ("redis+unix:", Kind::Redis),
+    ("valkey+unix:", Kind::Redis),
+    ("unix:", Kind::Redis),
+    ("http:", Kind::Http),
+    ("https:", Kind::Http),
+];
+
+impl Kind {
+    /// The kind that a URL names.
+    #[must_use]
+    pub fn of(url: &str) -> Option<Kind> {
+        let known = SCHEMES.iter().find(|(scheme, _)| url.starts_with(scheme));
+        known.map(|(_, kind)| *kind)
+    }
+
+    /// A word for metrics and messages.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Kind::File => "file",
+            Kind::Sqlite => "sqlite",
+            Kind::Postgres => "postgres",
+            Kind::Mysql => "mysql",
+            Kind::Redis => "redis",
+            Kind::Http => "http",
+        }
+    }
+}
+
+/// Where a store is.
+#[derive(Clone, Default, PartialEq, Eq)]
+pub struct Options {
+    /// `sqlite:/var/lib/hairpin/hairpin.db`, `postgres://user@host/database` and so on.
+    pub url: String,
+    /// The password, if it is not in the URL. An HTTP service gets it as a bearer token.
+    pub password: Option<String>,
+    /// A file with the certificates that the store's own must go back to; else those of the system count.
+    pub ca: Option<PathBuf>,
+}
+
+/// URLs have passwords.
+impl std::fmt::Debug for Options {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Options")
+            .field("kind", &Kind::of(&self.url))
+            .finish_non_exhaustive()
+    }
+}
+
+/// Opens a store. Nothing is connected yet, except that a file of SQLite is opened, and made if there is none. It must be called within a tokio runtime.
+///
+/// # Errors
+/// If the URL is wrong, or if a file cannot be opened.
+pub fn open(options: &Options) -> Result<Arc<dyn Store>, StoreError> {
+    let Some(kind) = Kind::of(&options.url) else {
+        return Err(StoreError::Url(
+            "expected a URL that begins with sqlite:, postgres:, mysql:, redis:, http:, https: or file:".to_owned(),
+        ));
+    };
+    Ok(match kind {
+        Kind::File => Arc::new(file::HashFile::new(path_of(&options.url)?)),
+        Kind::Sqlite => Arc::new(Tables::new(sqlite::Sqlite::open(path_of(&options.url)?)?)),
+        Kind::Postgres => Arc::new(Tables::new(postgres::Postgres::new(options)?)),
+        Kind::Mysql => Arc::new(Tables::new(mysql::Mysql::new(options)?)),
+        Kind::Redis => Arc::new(redis::Redis::new(options)?),
+        Kind::Http => Arc::new(http::Http::new(options)?),
+    })
+}
+
+/// The path in `sqlite:/a/b`, `sqlite:///a/b`, `file:/a/b`.
+fn path_of(url: &str) -> Result<PathBuf, StoreError> {
+    let (_, rest) = url.split_once(':').unwrap_or_default();
+    let path = rest.strip_prefix("//").unwrap_or(rest);
+    match path.starts_with('/') {
+        true => Ok(path.into()),
+        false => Err(StoreError::Url(
+            "expected the whole path of a file after the scheme, like sqlite:/var/lib/hairpin/hairpin.db".to_owned(),
+        )),
+    }
+}
+
+/// Checks a URL without opening anything.
+///
+/// # Errors
+/// What is wrong with it.
+pub fn check(options: &Options) -> Result<Kind, StoreError> {
+    match Kind::of(&options.url) {
+        Some(kind @ (Kind::File | Kind::Sqlite)) => path_of(&options.url).map(|_| kind),
+        Some(kind @ Kind::Postgres) => postgres::config(options).map(|_| kind),
+        Some(kind @ Kind::Mysql) => mysql::config(options).map(|_| kind),
+        Some(kind @ Kind::Redis) => redis::info(options).map(|_| kind),
+        Some(kind @ Kind::Http) => http::uri(options).map(|_| kind),
+        None => Err(StoreError::Url(
+            "expected a URL that begins with sqlite:, postgres:, mysql:, redis:, http:, https: or file:".to_owned(),
+        )),
+    }
+}

@@ -1,0 +1,115 @@
+//! MySQL and MariaDB, by a few connections. They tell no changes, so the time limits of the cache apply.
+
+use mysql_async::prelude::Queryable;
+use mysql_async::{
+    Conn, Opts, OptsBuilder, Pool, PoolConstraints, PoolOpts, SslOpts, TxOpts, Value,
+};
+
+use super::Options;
+use crate::error::StoreError;
+use crate::sql::{Row, Sql, Statement};
+use crate::store::Answer;
+
+/// Connections: each carries one query at a time.
+const CONNECTIONS: usize = 4;
+
+pub(super) fn config(options: &Options) -> Result<Opts, StoreError> {
+    let url = match options.url.strip_prefix("mariadb:") {
+        Some(rest) => format!("mysql:{rest}"),
+        None => options.url.clone(),
+    };
+    let wrong = |error| StoreError::Url(format!("mysql: {error}"));
+    let opts = Opts::from_url(&url).map_err(wrong)?;
+    let constraints = PoolConstraints::new(1, CONNECTIONS).unwrap_or_default();
+    let mut builder = OptsBuilder::from_opts(opts.clone())
+        .pool_opts(PoolOpts::default().with_constraints(constraints))
+        // The URL says how to connect, and nothing else does.
+        .prefer_socket(false);
+    if let Some(password) = &options.password {
+        builder = builder.pass(Some(password));
+    }
+    if let Some(ca) = &options.ca {
+        let ssl = opts.ssl_opts().cloned().unwrap_or_default();
+        let ssl: SslOpts = ssl
+            .with_root_certs(vec![ca.clone().into()])
+            .with_disable_built_in_roots(true);
+        builder = builder.ssl_opts(ssl);
+    }
+    Ok(builder.into())
+}
+
+#[derive(Debug)]
+pub(super) struct Mysql {
+    pool: Pool,
+}
+
+impl Mysql {
+    pub(super) fn new(options: &Options) -> Result<Mysql, StoreError> {
+        let pool = Pool::new(config(options)?);
+        Ok(Mysql { pool })
+    }
+
+    async fn connection(&self) -> Result<Conn, StoreError> {
+        let connection = self.pool.get_conn().await;
+        connection.map_err(|error| StoreError::connect(&error))
+    }
+
+    async fn query(&self, text: &str, values: &[&str]) -> Result<Vec<Row>, StoreError> {
+        let mut connection = self.connection().await?;
+        let values = parameters(values);
+        let rows: Result<Vec<mysql_async::Row>, _> = connection.exec(text, values).await;
+        let rows = rows.map_err(|error| failed(&error))?;
+        Ok(rows.into_iter().map(columns).collect())
+    }
+
+    async fn transact(&self, statements: &[Statement<'_>]) -> Result<Vec<u64>, StoreError> {
+        let mut connection = self.connection().await?;
+        let begun = connection.start_transaction(TxOpts::default()).await;
+        let mut transaction = begun.map_err(|error| failed(&error))?;
+        let mut counts = Vec::new();
+        for statement in statements {
+            let values = parameters(&statement.values);
+            let done = transaction.exec_drop(statement.text, values).await;
+            done.map_err(|error| failed(&error))?;
+            counts.push(transaction.affected_rows());
+        }
+        let committed = transaction.commit().await;
+        committed.map_err(|error| failed(&error))?;
+        Ok(counts)
+    }
+}
+
+fn failed(error: &mysql_async::Error) -> StoreError {
+    match error {
+        mysql_async::Error::Server(_) => StoreError::query(error),
+        _ => StoreError::connect(error),
+    }
+}
+
+fn parameters(values: &[&str]) -> mysql_async::Params {
+    match values.is_empty() {
+        true => mysql_async::Params::Empty,
+        false => mysql_async::Params::Positional(values.iter().map(Value::from).collect()),
+    }
+}
+
+fn columns(row: mysql_async::Row) -> Row {
+    let text = |value| match value {
+        Value::NULL => None,
+        Value::Bytes(bytes) => Some(String::from_utf8_lossy(&bytes).into_owned()),
+        Value::Int(number) => Some(number.to_string()),
+        Value::UInt(number) => Some(number.to_string()),
+        other => Some(other.as_sql(true)),
+    };
+    row.unwrap().into_iter().map(text).collect()
+}
+
+impl Sql for Mysql {
+    fn rows<'a>(&'a self, text: &'a str, values: &'a [&'a str]) -> Answer<'a, Vec<Row>> {
+        Box::pin(self.query(text, values))
+    }
+
+    fn execute<'a>(&'a self, statements: &'a [Statement<'a>]) -> Answer<'a, Vec<u64>> {
+        Box::pin(self.transact(statements))
+    }
+}

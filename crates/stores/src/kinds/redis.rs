@@ -1,0 +1,440 @@
+//! Redis and Valkey, with the keys of coturn. One connection carries all commands. Keyspace events come by a second one.
+//!
+//! ```text
+//! turn/realm/REALM/user/NAME/key              MD5 key                turn/origin/ORIGIN     realm
+//! turn/realm/REALM/user/NAME/hairpin-sha256   MD5 key ":" SHA-256 key
+//! turn/realm/REALM/secret                     set of secrets         turn/oauth/kid/KID     hash
+//! turn/realm/REALM/allowed-peer-ip, denied-peer-ip   sets of ranges  turn/realm/REALM/max-bps, total-quota, user-quota
+//! ```
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use futures_util::StreamExt as _;
+use redis::aio::MultiplexedConnection;
+use redis::{
+    AsyncConnectionConfig, Client, Cmd, ConnectionInfo, FromRedisValue, IntoConnectionInfo as _,
+    TlsCertificates, cmd,
+};
+use tokio::sync::Mutex;
+
+use super::Options;
+use crate::error::StoreError;
+use crate::keys::{Keys, hex};
+use crate::store::{
+    Answer, Change, Directory, Found, RealmOption, Shared, Store, TokenKeyRow, Told,
+};
+
+/// A connection, and a command.
+const TIMEOUT: Duration = Duration::from_secs(2);
+/// Keys that are asked for at once when all are listed.
+const PAGE: usize = 1_000;
+
+pub(super) fn info(options: &Options) -> Result<ConnectionInfo, StoreError> {
+    let wrong = |error| StoreError::Url(format!("redis: {error}"));
+    let info = options.url.as_str().into_connection_info().map_err(wrong)?;
+    Ok(match &options.password {
+        Some(password) => {
+            let settings = info.redis_settings().clone().set_password(password);
+            info.set_redis_settings(settings)
+        }
+        None => info,
+    })
+}
+
+#[derive(Debug)]
+pub(super) struct Redis {
+    client: Client,
+    connection: Mutex<Option<MultiplexedConnection>>,
+    db: i64,
+}
+
+impl Redis {
+    pub(super) fn new(options: &Options) -> Result<Redis, StoreError> {
+        let info = info(options)?;
+        let db = info.redis_settings().db();
+        let client = match &options.ca {
+            Some(path) => {
+                let unreadable = |error| StoreError::Url(format!("{}: {error}", path.display()));
+                let certificates = TlsCertificates {
+                    client_tls: None,
+                    root_cert: Some(std::fs::read(path).map_err(unreadable)?),
+                };
+                Client::build_with_tls(info, certificates)
+            }
+            None => Client::open(info),
+        };
+        Ok(Redis {
+            client: client.map_err(|error| StoreError::Url(error.to_string()))?,
+            connection: Mutex::new(None),
+            db,
+        })
+    }
+
+    async fn connection(&self) -> Result<MultiplexedConnection, StoreError> {
+        let mut kept = self.connection.lock().await;
+        if let Some(connection) = &*kept {
+            return Ok(connection.clone());
+        }
+        let config = AsyncConnectionConfig::new()
+            .set_connection_timeout(Some(TIMEOUT))
+            .set_response_timeout(Some(TIMEOUT));
+        let connection = self
+            .client
+            .get_multiplexed_async_connection_with_config(&config)
+            .await
+            .map_err(|error| StoreError::connect(&error))?;
+        *kept = Some(connection.clone());
+        Ok(connection)
+    }
+
+    async fn ask<T: FromRedisValue>(&self, command: &Cmd) -> Result<T, StoreError> {
+        let mut connection = self.connection().await?;
+        match command.query_async(&mut connection).await {
+            Ok(value) => Ok(value),
+            Err(error) if error.is_unrecoverable_error() || error.is_io_error() => {
+                // The next command connects again.
+                *self.connection.lock().await = None;
+                Err(StoreError::connect(&error))
+            }
+            Err(error) => Err(StoreError::query(&error)),
+        }
+    }
+
+    async fn find(&self, realm: &str, name: &str) -> Result<Found, StoreError> {
+        let [main, further] = keys_of(realm, name);
+        let command = cmd("MGET").arg(main).arg(further).take();
+        let (main, further): (Option<String>, Option<String>) = self.ask(&command).await?;
+        let Some(main) = main else {
+            return Ok(Found::default());
+        };
+        let keys = Keys::from_hex(&main).ok_or_else(|| {
+            let message = format!(
+                "the key of `{name}` in the realm `{realm}` is not 32 or 64 hexadecimal digits"
+            );
+            StoreError::Query(message)
+        })?;
+        // It counts only with the MD5 key that it was made with.
+        let pair = further.as_deref().and_then(|text| text.split_once(':'));
+        let sha256 = pair
+            .filter(|(of, _)| *of == main.trim())
+            .and_then(|(_, key)| Keys::from_hex(key));
+        Ok(Found {
+            keys: Some(keys.or(sha256.unwrap_or_default())),
+            ttl: None,
+        })
+    }
+
+    /// All keys that match, in order.
+    async fn scan(&self, pattern: &str) -> Result<Vec<String>, StoreError> {
+        let (mut cursor, mut all) = (0u64, Vec::new());
+        loop {
+            let command = cmd("SCAN")
+                .arg(cursor)
+                .arg("MATCH")
+                .arg(pattern)
+                .arg("COUNT")
+                .arg(PAGE)
+                .take();
+            let (next, keys): (u64, Vec<String>) = self.ask(&command).await?;
+            all.extend(keys);
+            cursor = next;
+            if cursor == 0 {
+                break;
+            }
+        }
+        // A key may come more than once.
+        all.sort_unstable();
+        all.dedup();
+        Ok(all)
+    }
+
+    async fn read_shared(&self) -> Result<Shared, StoreError> {
+        let mut shared = Shared::default();
+        for key in self.scan("turn/*").await? {
+            match Key::of(&key) {
+                Some(Key::User { .. }) => shared.has_users = true,
+                Some(Key::Secret(realm)) => shared.secrets.extend(self.members(&key, realm).await?),
+                Some(Key::Allowed(realm)) => {
+                    shared.allowed.extend(self.members(&key, realm).await?);
+                }
+                Some(Key::Denied(realm)) => shared.denied.extend(self.members(&key, realm).await?),
+                Some(Key::Option(realm, option)) => {
+                    let value: Option<u64> = self.ask(cmd("GET").arg(&key)).await?;
+                    let option = value.map(|value| (realm.to_owned(), option, value));
+                    shared.options.extend(option);
+                }
+                Some(Key::Origin(origin)) => {
+                    let realm: Option<String> = self.ask(cmd("GET").arg(&key)).await?;
+                    let pair = realm.map(|realm| (origin.to_owned(), realm));
+                    shared.origins.extend(pair);
+                }
+                Some(Key::Token(kid)) => {
+                    let fields = self.ask(cmd("HGETALL").arg(&key)).await?;
+                    shared.token_keys.push(token_key(kid, &fields));
+                }
+                None => {}
+            }
+        }
+        Ok(shared)
+    }
+
+    async fn members(&self, key: &str, realm: &str) -> Result<Vec<(String, String)>, StoreError> {
+        let mut members: Vec<String> = self.ask(cmd("SMEMBERS").arg(key)).await?;
+        members.sort_unstable();
+        let pair = |member| (realm.to_owned(), member);
+        Ok(members.into_iter().map(pair).collect())
+    }
+
+    async fn listen(&self, told: Told<'_>) -> Result<(), StoreError> {
+        let connecting = tokio::time::timeout(TIMEOUT, self.client.get_async_pubsub()).await;
+        let connected = connecting.map_err(|_| StoreError::Timeout(TIMEOUT))?;
+        let mut events = connected.map_err(|error| StoreError::connect(&error))?;
+        let prefix = format!("__keyspace@{}__:", self.db);
+        let subscribed = events.psubscribe(format!("{prefix}turn/*")).await;
+        subscribed.map_err(|error| StoreError::connect(&error))?;
+        // What changed before is not told.
+        told(Change::Everything);
+        let mut messages = events.into_on_message();
+        while let Some(message) = messages.next().await {
+            let channel = message.get_channel_name();
+            let key = channel.strip_prefix(&prefix).unwrap_or_default();
+            match Key::of(key) {
+                Some(Key::User { realm, name }) => told(Change::User {
+                    realm: realm.to_owned(),
+                    name: name.to_owned(),
+                }),
+                Some(_) => told(Change::Shared),
+                None => {}
+            }
+        }
+        let closed = "the database has closed the connection".to_owned();
+        Err(StoreError::Connect(closed))
+    }
+
+    async fn put(&self, realm: &str, name: &str, keys: Keys) -> Result<(), StoreError> {
+        let md5 = keys.md5.map(|key| hex(&key));
+        let sha256 = keys.sha256.map(|key| hex(&key));
+        let Some(value) = md5.as_deref().or(sha256.as_deref()) else {
+            return Err(StoreError::Query("a user needs a key".to_owned()));
+        };
+        let [main, further] = keys_of(realm, name);
+        match &sha256 {
+            Some(sha256) => {
+                let both = format!("{value}:{sha256}");
+                let command = cmd("MSET")
+                    .arg(main)
+                    .arg(value)
+                    .arg(further)
+                    .arg(both)
+                    .take();
+                self.ask(&command).await
+            }
+            None => {
+                let () = self.ask(cmd("DEL").arg(further)).await?;
+                self.ask(cmd("SET").arg(main).arg(value)).await
+            }
+        }
+    }
+
+    async fn list(
+        &self,
+        realm: Option<&str>,
+        after: Option<(&str, &str)>,
+        limit: usize,
+    ) -> Result<Vec<(String, String)>, StoreError> {
+        let keys = self.scan("turn/realm/*/user/*/key").await?;
+        let user = |key: &String| match Key::of(key) {
+            Some(Key::User { realm, name }) => Some((realm.to_owned(), name.to_owned())),
+            _ => None,
+        };
+        let mut users: Vec<_> = keys.iter().filter_map(user).collect();
+        users.sort_unstable();
+        users.retain(|(of, name)| {
+            realm.is_none_or(|realm| realm == of)
+                && after.is_none_or(|after| (of.as_str(), name.as_str()) > after)
+        });
+        users.truncate(limit);
+        Ok(users)
+    }
+}
+
+/// Where the keys of a user are.
+fn keys_of(realm: &str, name: &str) -> [String; 2] {
+    ["key", "hairpin-sha256"].map(|last| format!("turn/realm/{realm}/user/{name}/{last}"))
+}
+
+fn token_key(kid: &str, fields: &BTreeMap<String, String>) -> TokenKeyRow {
+    let text = |name: &str| fields.get(name).cloned().unwrap_or_default();
+    let number = |name: &str| text(name).parse().unwrap_or(0);
+    TokenKeyRow {
+        kid: kid.to_owned(),
+        key: text("ikm_key"),
+        algorithm: text("as_rs_alg"),
+        since_unix_s: number("timestamp"),
+        lifetime_s: number("lifetime"),
+        realm: text("realm"),
+    }
+}
+
+/// What a key of coturn is for.
+#[derive(Debug, PartialEq, Eq)]
+enum Key<'a> {
+    User { realm: &'a str, name: &'a str },
+    Secret(&'a str),
+    Allowed(&'a str),
+    Denied(&'a str),
+    Option(&'a str, RealmOption),
+    Origin(&'a str),
+    Token(&'a str),
+}
+
+impl<'a> Key<'a> {
+    fn of(key: &'a str) -> Option<Key<'a>> {
+        let rest = key.strip_prefix("turn/")?;
+        if let Some(origin) = rest.strip_prefix("origin/") {
+            return Some(Key::Origin(origin));
+        }
+        if let Some(kid) = rest.strip_prefix("oauth/kid/") {
+            return Some(Key::Token(kid));
+        }
+        let rest = rest.strip_prefix("realm/")?;
+        let user = rest.strip_suffix("/key");
+        if let Some((realm, name)) = user.and_then(|user| user.split_once("/user/")) {
+            return Some(Key::User { realm, name });
+        }
+        let (realm, last) = rest.rsplit_once('/')?;
+        match last {
+            "secret" => Some(Key::Secret(realm)),
+            "allowed-peer-ip" => Some(Key::Allowed(realm)),
+            "denied-peer-ip" => Some(Key::Denied(realm)),
+            option => RealmOption::named(option).map(|option| Key::Option(realm, option)),
+        }
+    }
+}
+
+impl Store for Redis {
+    fn find_user<'a>(&'a self, realm: &'a str, name: &'a str) -> Answer<'a, Found> {
+        Box::pin(self.find(realm, name))
+    }
+
+    fn shared(&self) -> Answer<'_, Shared> {
+        Box::pin(self.read_shared())
+    }
+
+    fn watch<'a>(&'a self, told: Told<'a>) -> Answer<'a, ()> {
+        Box::pin(self.listen(told))
+    }
+
+    fn directory(&self) -> Option<&dyn Directory> {
+        Some(self)
+    }
+}
+
+impl Directory for Redis {
+    fn put_user<'a>(&'a self, realm: &'a str, name: &'a str, keys: Keys) -> Answer<'a, ()> {
+        Box::pin(self.put(realm, name, keys))
+    }
+
+    fn delete_user<'a>(&'a self, realm: &'a str, name: &'a str) -> Answer<'a, bool> {
+        Box::pin(async move {
+            let [main, further] = keys_of(realm, name);
+            let () = self.ask(cmd("DEL").arg(further)).await?;
+            let deleted: u64 = self.ask(cmd("DEL").arg(main)).await?;
+            Ok(deleted > 0)
+        })
+    }
+
+    fn list_users<'a>(
+        &'a self,
+        realm: Option<&'a str>,
+        after: Option<(&'a str, &'a str)>,
+        limit: usize,
+    ) -> Answer<'a, Vec<(String, String)>> {
+        Box::pin(self.list(realm, after, limit))
+    }
+
+    fn put_secret<'a>(&'a self, realm: &'a str, secret: &'a str) -> Answer<'a, ()> {
+        Box::pin(async move {
+            let key = format!("turn/realm/{realm}/secret");
+            self.ask(cmd("SADD").arg(key).arg(secret)).await
+        })
+    }
+
+    fn delete_secret<'a>(&'a self, realm: &'a str, secret: &'a str) -> Answer<'a, bool> {
+        Box::pin(async move {
+            let key = format!("turn/realm/{realm}/secret");
+            let deleted: u64 = self.ask(cmd("SREM").arg(key).arg(secret)).await?;
+            Ok(deleted > 0)
+        })
+    }
+
+    fn set_option<'a>(
+        &'a self,
+        realm: &'a str,
+        option: RealmOption,
+        value: Option<u64>,
+    ) -> Answer<'a, ()> {
+        Box::pin(async move {
+            let key = format!("turn/realm/{realm}/{}", option.name());
+            match value {
+                Some(value) => self.ask(cmd("SET").arg(key).arg(value)).await,
+                None => self.ask(cmd("DEL").arg(key)).await,
+            }
+        })
+    }
+
+    fn set_origin<'a>(&'a self, origin: &'a str, realm: Option<&'a str>) -> Answer<'a, bool> {
+        Box::pin(async move {
+            let key = format!("turn/origin/{origin}");
+            match realm {
+                Some(realm) => {
+                    let () = self.ask(cmd("SET").arg(key).arg(realm)).await?;
+                    Ok(true)
+                }
+                None => {
+                    let deleted: u64 = self.ask(cmd("DEL").arg(key)).await?;
+                    Ok(deleted > 0)
+                }
+            }
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_keys_of_coturn_are_told_apart() {
+        let (realm, name) = ("north.gov", "a/b");
+        for (key, of) in [
+            (
+                "turn/realm/north.gov/user/a/b/key",
+                Some(Key::User { realm, name }),
+            ),
+            ("turn/realm/north.gov/secret", Some(Key::Secret(realm))),
+            (
+                "turn/realm/north.gov/denied-peer-ip",
+                Some(Key::Denied(realm)),
+            ),
+            (
+                "turn/realm/north.gov/user-quota",
+                Some(Key::Option(realm, RealmOption::UserQuota)),
+            ),
+            (
+                "turn/origin/https://bligh.edu:443",
+                Some(Key::Origin("https://bligh.edu:443")),
+            ),
+            ("turn/oauth/kid/union", Some(Key::Token("union"))),
+            ("turn/admin_user/bayaz", None),
+            ("turn/realm/north.gov/user/gorst/hairpin-sha256", None),
+            (
+                "turn/realm/north.gov/user/gorst/allocation/001/status",
+                None,
+            ),
+        ] {
+            assert_eq!(Key::of(key), of, "{key}");
+        }
+    }
+}

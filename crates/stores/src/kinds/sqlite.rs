@@ -1,0 +1,200 @@
+//! A file of SQLite, on a thread of its own: SQLite waits for the disk and for other processes.
+
+use std::fs::OpenOptions;
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Path, PathBuf};
+use std::sync::mpsc::{SyncSender, TrySendError, sync_channel};
+use std::time::Duration;
+
+use rusqlite::types::ValueRef;
+use rusqlite::{Connection, OpenFlags, params_from_iter};
+use tokio::sync::oneshot;
+
+use crate::error::StoreError;
+use crate::sql::{Row, SCHEMA, Sql, Statement};
+use crate::store::{Answer, Change, Told};
+
+/// Jobs that wait for the thread. The look-ups that run at once are fewer.
+const JOBS: usize = 256;
+/// How long another process may hold the file.
+const BUSY: Duration = Duration::from_secs(2);
+/// How often the file is looked at for changes of other processes.
+const LOOK: Duration = Duration::from_millis(500);
+/// The version of the tables in files that hairpin has made.
+const VERSION: i64 = 1;
+
+type Job = Box<dyn FnOnce(&mut Connection) + Send>;
+
+#[derive(Debug)]
+pub(super) struct Sqlite {
+    jobs: SyncSender<Job>,
+    path: PathBuf,
+}
+
+impl Sqlite {
+    /// Opens the file, and makes it with its tables if it is missing or empty.
+    pub(super) fn open(path: PathBuf) -> Result<Sqlite, StoreError> {
+        let mut connection = connect(&path).map_err(|error| failed(&path, &error))?;
+        let (jobs, queue) = sync_channel::<Job>(JOBS);
+        std::thread::Builder::new()
+            .name("sqlite".to_owned())
+            .spawn(move || queue.iter().for_each(|job| job(&mut connection)))
+            .map_err(|error| StoreError::Connect(error.to_string()))?;
+        Ok(Sqlite { jobs, path })
+    }
+
+    async fn run<T: Send + 'static>(
+        &self,
+        work: impl FnOnce(&mut Connection) -> rusqlite::Result<T> + Send + 'static,
+    ) -> Result<T, StoreError> {
+        let (sender, receiver) = oneshot::channel();
+        let job = move |connection: &mut Connection| drop(sender.send(work(connection)));
+        match self.jobs.try_send(Box::new(job)) {
+            Ok(()) => {}
+            Err(TrySendError::Full(_)) => {
+                return Err(StoreError::Query("too many jobs wait for the file".into()));
+            }
+            Err(TrySendError::Disconnected(_)) => return Err(StoreError::Connect(ENDED.into())),
+        }
+        match receiver.await {
+            Ok(outcome) => outcome.map_err(|error| failed(&self.path, &error)),
+            Err(_) => Err(StoreError::Connect(ENDED.into())),
+        }
+    }
+}
+
+const ENDED: &str = "the thread of the file has ended";
+
+/// An error of SQL is about the query; all others are about the file.
+fn failed(path: &Path, error: &rusqlite::Error) -> StoreError {
+    let text = format!("{}: {error}", path.display());
+    let of_file = error.sqlite_error_code().is_some_and(|code| {
+        use rusqlite::ErrorCode::{
+            CannotOpen, DatabaseBusy, DatabaseCorrupt, DatabaseLocked, DiskFull, NotADatabase,
+            PermissionDenied, SystemIoFailure,
+        };
+        matches!(
+            code,
+            CannotOpen
+                | DatabaseBusy
+                | DatabaseCorrupt
+                | DatabaseLocked
+                | DiskFull
+                | NotADatabase
+                | PermissionDenied
+                | SystemIoFailure
+        )
+    });
+    match of_file {
+        true => StoreError::Connect(text),
+        false => StoreError::Query(text),
+    }
+}
+
+fn connect(path: &Path) -> rusqlite::Result<Connection> {
+    // Keys of users are no business of others. Whether this works shows below.
+    let _ = OpenOptions::new()
+        .write(true)
+        .create_new(true)
+        .mode(0o600)
+        .open(path);
+    let common = OpenFlags::SQLITE_OPEN_NO_MUTEX;
+    let open = |flags| Connection::open_with_flags(path, common | flags);
+    let mut connection = open(OpenFlags::SQLITE_OPEN_READ_WRITE)
+        // Another program's file may be read.
+        .or_else(|_| open(OpenFlags::SQLITE_OPEN_READ_ONLY))?;
+    connection.busy_timeout(BUSY)?;
+    make_tables(&mut connection)?;
+    Ok(connection)
+}
+
+/// Makes the tables in a file without any. A file that another program has made stays as it is.
+fn make_tables(connection: &mut Connection) -> rusqlite::Result<()> {
+    let tables = "SELECT count(*) FROM sqlite_master";
+    if connection.query_row(tables, [], |row| row.get::<_, i64>(0))? > 0 {
+        return Ok(());
+    }
+    // Readers do not wait for a writer.
+    connection.pragma_update(None, "journal_mode", "WAL")?;
+    let transaction =
+        connection.transaction_with_behavior(rusqlite::TransactionBehavior::Immediate)?;
+    // Another process may have been faster.
+    if transaction.query_row(tables, [], |row| row.get::<_, i64>(0))? == 0 {
+        for table in SCHEMA {
+            transaction.execute(table, [])?;
+        }
+        transaction.pragma_update(None, "user_version", VERSION)?;
+    }
+    transaction.commit()
+}
+
+fn query(connection: &Connection, text: &str, values: &[String]) -> rusqlite::Result<Vec<Row>> {
+    let mut statement = connection.prepare_cached(text)?;
+    let columns = statement.column_count();
+    let mut rows = statement.query(params_from_iter(values))?;
+    let mut all = Vec::new();
+    while let Some(row) = rows.next()? {
+        let value = |column| Ok(text_of(row.get_ref(column)?));
+        all.push((0..columns).map(value).collect::<rusqlite::Result<Row>>()?);
+    }
+    Ok(all)
+}
+
+fn text_of(value: ValueRef<'_>) -> Option<String> {
+    match value {
+        ValueRef::Null => None,
+        ValueRef::Integer(number) => Some(number.to_string()),
+        ValueRef::Real(number) => Some(number.to_string()),
+        ValueRef::Text(bytes) | ValueRef::Blob(bytes) => {
+            Some(String::from_utf8_lossy(bytes).into_owned())
+        }
+    }
+}
+
+fn owned(values: &[&str]) -> Vec<String> {
+    values.iter().map(|value| (*value).to_owned()).collect()
+}
+
+impl Sql for Sqlite {
+    fn rows<'a>(&'a self, text: &'a str, values: &'a [&'a str]) -> Answer<'a, Vec<Row>> {
+        let (text, values) = (text.to_owned(), owned(values));
+        Box::pin(self.run(move |connection| query(connection, &text, &values)))
+    }
+
+    fn execute<'a>(&'a self, statements: &'a [Statement<'a>]) -> Answer<'a, Vec<u64>> {
+        let statements: Vec<_> = statements
+            .iter()
+            .map(|statement| (statement.text.to_owned(), owned(&statement.values)))
+            .collect();
+        Box::pin(self.run(move |connection| {
+            let transaction =
+                connection.transaction_with_behavior(rusqlite::TransactionBehavior::Immediate)?;
+            let mut counts = Vec::new();
+            for (text, values) in &statements {
+                let count = transaction.execute(text, params_from_iter(values))?;
+                counts.push(count as u64);
+            }
+            transaction.commit()?;
+            Ok(counts)
+        }))
+    }
+
+    fn watch<'a>(&'a self, told: Told<'a>) -> Answer<'a, ()> {
+        let version = || {
+            self.run(|connection| {
+                connection.query_row("PRAGMA data_version", [], |row| row.get::<_, i64>(0))
+            })
+        };
+        Box::pin(async move {
+            let mut seen = version().await?;
+            loop {
+                tokio::time::sleep(LOOK).await;
+                let now = version().await?;
+                if now != seen {
+                    seen = now;
+                    told(Change::Everything);
+                }
+            }
+        })
+    }
+}

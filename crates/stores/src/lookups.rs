@@ -1,0 +1,456 @@
+//! The queries to one store, on the control thread.
+//!
+//! All look-ups of one user that come while a query runs wait for it. At most [`RUNNING`] queries run at once, and others wait in order. A store that
+//! has not answered several times in a row is down: look-ups get the stale cache entry or no answer, at once, until it has answered a probe.
+
+use std::collections::{HashMap, VecDeque};
+use std::future::poll_fn;
+use std::net::IpAddr;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
+use std::task::{Context, Poll};
+use std::time::{Duration, Instant};
+
+use tokio::sync::mpsc;
+use tokio::task::{self, JoinSet};
+use tokio::time::{Sleep, sleep_until};
+
+use crate::budget::Budget;
+use crate::cache::{Cached, Id};
+use crate::error::StoreError;
+use crate::source::{Ask, Lookup, Source, Waiter};
+use crate::store::{Change, Found, Shared, Store};
+use crate::stores::Notice;
+
+/// Queries that run at once.
+pub const RUNNING: usize = 64;
+/// Users that are looked up or wait for that.
+const USERS: usize = 4_096;
+/// Look-ups of one user that wait for one query.
+const WAITERS: usize = 256;
+/// Failures in a row after which a store is down.
+const FAILURES: u32 = 3;
+/// How often the small tables are read, for stores that tell no changes.
+const REFRESH: Duration = Duration::from_secs(30);
+/// How long this may take: a database with many keys is listed.
+const REFRESH_TIME: Duration = Duration::from_secs(10);
+/// Time until the first probe of a store that is down. It doubles with each probe that fails, up to the last value.
+const PROBES: [Duration; 2] = [Duration::from_secs(1), Duration::from_secs(30)];
+/// How long a store may ask for an answer to be cached.
+const MAX_TTL: Duration = Duration::from_secs(86_400);
+/// Time until a lost connection for changes is made again.
+const WATCH_AGAIN: Duration = Duration::from_secs(2);
+/// Changes that may wait. When there are more, everything counts as changed.
+const CHANGES: usize = 1_024;
+
+/// How long things may take, and how long they are valid.
+#[derive(Clone, Copy, Debug)]
+pub struct Times {
+    /// One query.
+    pub timeout: Duration,
+    /// A user in the cache.
+    pub known: Duration,
+    /// An unknown name in the cache.
+    pub unknown: Duration,
+}
+
+/// Takes what the rest of the program must know.
+pub(crate) type Notify = Arc<dyn Fn(Notice) + Send + Sync>;
+
+/// A user that is looked up.
+struct InFlight {
+    realm: Box<str>,
+    name: Box<str>,
+    source: IpAddr,
+    waiters: Vec<Waiter>,
+    /// The query, once it has begun.
+    task: Option<task::Id>,
+    /// The user has changed since the query began, so the result is for those who wait and not for the cache.
+    has_changed: bool,
+}
+
+enum Event {
+    Done(Done),
+    Changed(Change),
+    Asked(Ask),
+    Refresh,
+    Ended,
+}
+
+enum Done {
+    User(Id, Result<Found, StoreError>, Duration),
+    Shared(Result<Shared, StoreError>),
+    /// A library has a fault. The panic has been logged.
+    Panicked(task::Id),
+}
+
+/// The queries to one store.
+pub(crate) struct Queries {
+    source: Arc<Source>,
+    store: Arc<dyn Store>,
+    times: Times,
+    notify: Notify,
+    budget: Budget,
+    running: JoinSet<Done>,
+    in_flight: HashMap<Id, InFlight>,
+    /// Those of them whose query has not begun.
+    waiting: VecDeque<Id>,
+    failures: u32,
+    /// Time until the next probe while the store is down.
+    backoff: Duration,
+    refresh_at: Instant,
+    is_refreshing: bool,
+    /// The small tables have changed since they began to be read.
+    refresh_again: bool,
+}
+
+impl Queries {
+    pub(crate) fn new(
+        source: Arc<Source>,
+        store: Arc<dyn Store>,
+        times: Times,
+        notify: Notify,
+    ) -> Queries {
+        let now = Instant::now();
+        Queries {
+            source,
+            store,
+            times,
+            notify,
+            budget: Budget::new(now),
+            running: JoinSet::new(),
+            in_flight: HashMap::new(),
+            waiting: VecDeque::new(),
+            failures: 0,
+            backoff: PROBES[0],
+            refresh_at: now,
+            is_refreshing: false,
+            refresh_again: false,
+        }
+    }
+
+    /// Serves until nobody can ask any more.
+    pub(crate) async fn run(mut self, mut asks: mpsc::Receiver<Ask>) {
+        let (sender, mut changes) = mpsc::channel(CHANGES);
+        let watch = tokio::spawn(watch(Arc::clone(&self.store), sender));
+        let mut timer = Box::pin(sleep_until(self.refresh_at.into()));
+        loop {
+            timer.as_mut().reset(self.refresh_at.into());
+            let next =
+                poll_fn(|context| self.poll_event(context, &mut changes, &mut asks, &mut timer));
+            match next.await {
+                Event::Done(done) => self.done(done),
+                Event::Changed(change) => self.changed(change),
+                Event::Asked(ask) => self.asked(ask),
+                Event::Refresh => self.refresh(),
+                Event::Ended => break,
+            }
+        }
+        watch.abort();
+    }
+
+    fn poll_event(
+        &mut self,
+        context: &mut Context<'_>,
+        changes: &mut mpsc::Receiver<Change>,
+        asks: &mut mpsc::Receiver<Ask>,
+        timer: &mut Pin<Box<Sleep>>,
+    ) -> Poll<Event> {
+        if let Poll::Ready(Some(done)) = self.running.poll_join_next(context) {
+            let done = done.unwrap_or_else(|error| Done::Panicked(error.id()));
+            return Poll::Ready(Event::Done(done));
+        }
+        if let Poll::Ready(Some(change)) = changes.poll_recv(context) {
+            return Poll::Ready(Event::Changed(change));
+        }
+        if !self.is_refreshing && timer.as_mut().poll(context).is_ready() {
+            return Poll::Ready(Event::Refresh);
+        }
+        let asked = asks.poll_recv(context);
+        asked.map(|ask| ask.map_or(Event::Ended, Event::Asked))
+    }
+
+    fn is_down(&self) -> bool {
+        self.failures >= FAILURES
+    }
+
+    fn asked(&mut self, ask: Ask) {
+        // A query may have ended since the worker looked.
+        match self.source.cache.get(ask.id, Instant::now()) {
+            Cached::Known(keys, ttl) => return (ask.waiter)(Lookup::Known(keys, ttl)),
+            Cached::Unknown => return (ask.waiter)(Lookup::Unknown),
+            Cached::Stale(_) | Cached::Missing => {}
+        }
+        if let Some(in_flight) = self.in_flight.get_mut(&ask.id) {
+            match in_flight.waiters.len() < WAITERS {
+                true => in_flight.waiters.push(ask.waiter),
+                false => self.refuse(ask.waiter),
+            }
+            return;
+        }
+        if self.is_down() {
+            return self.without_store(ask.id, vec![ask.waiter]);
+        }
+        let is_full = self.in_flight.len() >= USERS;
+        if is_full || !self.budget.spend(ask.source, Instant::now()) {
+            return self.refuse(ask.waiter);
+        }
+        let in_flight = InFlight {
+            realm: ask.realm,
+            name: ask.name,
+            source: ask.source,
+            waiters: vec![ask.waiter],
+            task: None,
+            has_changed: false,
+        };
+        self.in_flight.insert(ask.id, in_flight);
+        self.waiting.push_back(ask.id);
+        self.begin();
+    }
+
+    fn refuse(&self, waiter: Waiter) {
+        self.source.counters.refused.fetch_add(1, Relaxed);
+        waiter(Lookup::Unavailable);
+    }
+
+    /// Begins queries, as many as may run.
+    fn begin(&mut self) {
+        while self.running.len() < RUNNING
+            && let Some(id) = self.waiting.pop_front()
+        {
+            let Some(user) = self.in_flight.get_mut(&id) else {
+                continue;
+            };
+            let (realm, name) = (user.realm.clone(), user.name.clone());
+            let (store, timeout) = (Arc::clone(&self.store), self.times.timeout);
+            self.source.counters.queries.fetch_add(1, Relaxed);
+            let task = self.running.spawn(async move {
+                let begun = Instant::now();
+                let found = find(&*store, &realm, &name, timeout).await;
+                Done::User(id, found, begun.elapsed())
+            });
+            user.task = Some(task.id());
+        }
+    }
+
+    fn done(&mut self, done: Done) {
+        match done {
+            Done::User(id, found, time) => {
+                let micros = u64::try_from(time.as_micros()).unwrap_or(u64::MAX);
+                self.source.counters.micros.fetch_add(micros, Relaxed);
+                self.found(id, found);
+            }
+            Done::Shared(shared) => self.refreshed(shared),
+            Done::Panicked(task) => {
+                let mut users = self.in_flight.iter();
+                let user = users.find(|(_, user)| user.task == Some(task));
+                let error = StoreError::Query("the query has panicked".to_owned());
+                match user.map(|(id, _)| *id) {
+                    Some(id) => self.found(id, Err(error)),
+                    None => self.refreshed(Err(error)),
+                }
+            }
+        }
+        self.begin();
+    }
+
+    fn found(&mut self, id: Id, found: Result<Found, StoreError>) {
+        let Some(user) = self.in_flight.remove(&id) else {
+            return;
+        };
+        match found {
+            Ok(Found { keys, ttl }) => {
+                self.failures = 0;
+                let default = match keys {
+                    Some(_) => self.times.known,
+                    None => self.times.unknown,
+                };
+                let ttl = ttl.unwrap_or(default).min(MAX_TTL);
+                if keys.is_some() {
+                    self.budget.give_back(user.source);
+                }
+                let until = Instant::now() + ttl;
+                let cache = &self.source.cache;
+                match keys {
+                    _ if user.has_changed || ttl.is_zero() => cache.forget(id),
+                    Some(keys) => cache.put(id, keys, until),
+                    None => cache.put_unknown(id, until),
+                }
+                let counters = &self.source.counters;
+                let (lookup, counter) = match keys {
+                    Some(keys) => (Lookup::Known(keys, ttl), &counters.known),
+                    None => (Lookup::Unknown, &counters.unknown),
+                };
+                counter.fetch_add(user.waiters.len() as u64, Relaxed);
+                user.waiters.into_iter().for_each(|waiter| waiter(lookup));
+            }
+            Err(error) => {
+                self.budget.give_back(user.source);
+                self.source.counters.failures.fetch_add(1, Relaxed);
+                self.failed(&error);
+                self.without_store(id, user.waiters);
+            }
+        }
+    }
+
+    /// Answers with what the cache had, or not at all.
+    fn without_store(&self, id: Id, waiters: Vec<Waiter>) {
+        let counters = &self.source.counters;
+        let (lookup, counter) = match self.source.cache.get(id, Instant::now()) {
+            // The store is asked again soon.
+            Cached::Known(keys, _) | Cached::Stale(keys) => {
+                (Lookup::Known(keys, PROBES[0]), &counters.stale)
+            }
+            Cached::Unknown | Cached::Missing => (Lookup::Unavailable, &counters.failed),
+        };
+        counter.fetch_add(waiters.len() as u64, Relaxed);
+        waiters.into_iter().for_each(|waiter| waiter(lookup));
+    }
+
+    fn failed(&mut self, error: &StoreError) {
+        // A row that makes no sense is a fault of one user.
+        if matches!(error, StoreError::Query(_)) {
+            tracing::warn!(store = self.source.kind.name(), %error, "a query has failed");
+            return;
+        }
+        let was_down = self.is_down();
+        self.failures = self.failures.saturating_add(1);
+        if self.is_down() && !was_down {
+            self.go_down(error);
+        }
+    }
+
+    fn go_down(&mut self, error: &StoreError) {
+        let kind = self.source.kind.name();
+        tracing::error!(store = kind, %error, "store down: users in the cache are served, others get 500");
+        self.source.is_up.store(false, Relaxed);
+        self.backoff = PROBES[0];
+        self.refresh_at = Instant::now() + self.backoff;
+        for id in std::mem::take(&mut self.waiting) {
+            if let Some(user) = self.in_flight.remove(&id) {
+                self.budget.give_back(user.source);
+                self.without_store(id, user.waiters);
+            }
+        }
+        (self.notify)(Notice::Health);
+    }
+
+    /// Reads the small tables. For a store that is down, this is the probe.
+    fn refresh(&mut self) {
+        self.is_refreshing = true;
+        self.refresh_again = false;
+        let store = Arc::clone(&self.store);
+        self.running.spawn(async move {
+            let reading = tokio::time::timeout(REFRESH_TIME, store.shared());
+            let shared = reading.await;
+            Done::Shared(shared.unwrap_or(Err(StoreError::Timeout(REFRESH_TIME))))
+        });
+    }
+
+    fn refreshed(&mut self, shared: Result<Shared, StoreError>) {
+        self.is_refreshing = false;
+        self.take_shared(shared);
+        self.source.was_tried.store(true, Relaxed);
+    }
+
+    fn take_shared(&mut self, shared: Result<Shared, StoreError>) {
+        match shared {
+            Ok(shared) => {
+                self.failures = 0;
+                self.backoff = PROBES[0];
+                let wait = match self.refresh_again {
+                    true => Duration::ZERO,
+                    false => REFRESH,
+                };
+                self.refresh_at = Instant::now() + wait;
+                if !self.source.is_up.swap(true, Relaxed) {
+                    tracing::info!(store = self.source.kind.name(), "store answers");
+                    (self.notify)(Notice::Health);
+                }
+                if self.source.set_shared(shared) {
+                    (self.notify)(Notice::Shared);
+                }
+            }
+            Err(error) => {
+                let was_down = self.is_down();
+                // Nothing works without the tables: one failure is enough.
+                self.failures = self.failures.max(FAILURES);
+                if was_down {
+                    self.backoff = (self.backoff * 2).min(PROBES[1]);
+                    self.refresh_at = Instant::now() + self.backoff;
+                } else {
+                    self.go_down(&error);
+                }
+            }
+        }
+    }
+
+    fn changed(&mut self, change: Change) {
+        match change {
+            Change::User { realm, name } => {
+                let id = self.source.cache.id(&realm, &name);
+                self.source.cache.forget(id);
+                if let Some(user) = self.in_flight.get_mut(&id) {
+                    user.has_changed = true;
+                }
+                (self.notify)(Notice::User(name));
+                // The first user of a store: see `has_users`.
+                if self.source.shared().is_some_and(|it| !it.has_users) {
+                    self.refresh_soon();
+                }
+            }
+            Change::Shared => self.refresh_soon(),
+            Change::Everything => {
+                self.source.cache.outdate();
+                let all = self.in_flight.values_mut();
+                all.for_each(|user| user.has_changed = true);
+                (self.notify)(Notice::Everything);
+                self.refresh_soon();
+            }
+        }
+    }
+
+    fn refresh_soon(&mut self) {
+        match self.is_refreshing {
+            true => self.refresh_again = true,
+            // The probes of a store that is down have times of their own.
+            false if !self.is_down() => self.refresh_at = Instant::now(),
+            false => {}
+        }
+    }
+}
+
+/// Asks for a user, and once more if the connection was lost: the database may have been restarted since the last query.
+async fn find(
+    store: &dyn Store,
+    realm: &str,
+    name: &str,
+    timeout: Duration,
+) -> Result<Found, StoreError> {
+    let asking = async {
+        match store.find_user(realm, name).await {
+            Err(StoreError::Connect(_)) => store.find_user(realm, name).await,
+            told => told,
+        }
+    };
+    let found = tokio::time::timeout(timeout, asking).await;
+    found.unwrap_or(Err(StoreError::Timeout(timeout)))
+}
+
+/// Passes on what a store tells, and connects again when the connection is lost.
+async fn watch(store: Arc<dyn Store>, changes: mpsc::Sender<Change>) {
+    let told = |change| {
+        // A full queue is emptied in a moment; what did not fit is covered by this.
+        if changes.try_send(change).is_err() {
+            let changes = changes.clone();
+            tokio::spawn(async move { drop(changes.send(Change::Everything).await) });
+        }
+    };
+    loop {
+        if let Err(error) = store.watch(&told).await {
+            tracing::debug!(%error, "changes of a store are not told at the moment");
+        }
+        tokio::time::sleep(WATCH_AGAIN).await;
+    }
+}

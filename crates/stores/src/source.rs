@@ -1,0 +1,258 @@
+//! One store as the workers see it: a cache, and a queue to the control thread.
+
+use std::fmt;
+use std::net::IpAddr;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use stun::PasswordAlgorithm;
+use tokio::sync::mpsc;
+use turn::server::credentials::{
+    Claim, Credentials, KeyLookup, KeyQuery, KeyReply, KnownUser, UserKey,
+};
+
+use crate::cache::{Cache, Cached, Id};
+use crate::keys::Keys;
+use crate::kinds::Kind;
+use crate::store::Shared;
+
+/// What a look-up gives.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Lookup {
+    /// These keys are valid for so long.
+    Known(Keys, Duration),
+    /// There is no such user.
+    Unknown,
+    /// The store does not answer, or the budget of the source is used up.
+    Unavailable,
+}
+
+/// Takes what a look-up gives, on the control thread.
+pub type Waiter = Box<dyn FnOnce(Lookup) + Send>;
+
+/// A user to look up.
+pub(crate) struct Ask {
+    pub(crate) id: Id,
+    pub(crate) realm: Box<str>,
+    pub(crate) name: Box<str>,
+    pub(crate) source: IpAddr,
+    pub(crate) waiter: Waiter,
+}
+
+/// What was counted.
+#[derive(Debug, Default)]
+pub(crate) struct Counters {
+    pub(crate) cached: AtomicU64,
+    pub(crate) known: AtomicU64,
+    pub(crate) unknown: AtomicU64,
+    pub(crate) stale: AtomicU64,
+    pub(crate) failed: AtomicU64,
+    pub(crate) refused: AtomicU64,
+    pub(crate) queries: AtomicU64,
+    pub(crate) failures: AtomicU64,
+    pub(crate) micros: AtomicU64,
+}
+
+/// How a store does.
+#[derive(Clone, Copy, Debug)]
+pub struct Status {
+    /// It answers.
+    pub is_up: bool,
+    /// Look-ups that the cache has answered at once.
+    pub cached: u64,
+    /// Look-ups of users that the store knows.
+    pub known: u64,
+    /// Look-ups of names that it does not know.
+    pub unknown: u64,
+    /// Look-ups that were answered with an outdated cache entry, because the store is down.
+    pub stale: u64,
+    /// Look-ups without an answer, because the store is down.
+    pub failed: u64,
+    /// Look-ups without an answer, because their source has asked for too many unknown names.
+    pub refused: u64,
+    /// Queries to the store.
+    pub queries: u64,
+    /// Queries that have failed.
+    pub failures: u64,
+    /// Time that all queries took together.
+    pub time: Duration,
+    /// Users in the cache.
+    pub cached_users: usize,
+}
+
+/// One store as the workers see it.
+pub struct Source {
+    pub(crate) kind: Kind,
+    algorithms: Vec<PasswordAlgorithm>,
+    pub(crate) cache: Cache,
+    asks: mpsc::Sender<Ask>,
+    pub(crate) counters: Counters,
+    pub(crate) is_up: AtomicBool,
+    /// Whether the small tables have been read, or could not be.
+    pub(crate) was_tried: AtomicBool,
+    /// The small tables; `None` before the store has answered for the first time.
+    shared: Mutex<Option<Arc<Shared>>>,
+}
+
+impl fmt::Debug for Source {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Source")
+            .field("kind", &self.kind)
+            .finish_non_exhaustive()
+    }
+}
+
+fn add(counter: &AtomicU64) {
+    counter.fetch_add(1, Ordering::Relaxed);
+}
+
+impl Source {
+    pub(crate) fn new(
+        kind: Kind,
+        algorithms: Vec<PasswordAlgorithm>,
+        cache: Cache,
+        asks: mpsc::Sender<Ask>,
+    ) -> Source {
+        Source {
+            kind,
+            algorithms,
+            cache,
+            asks,
+            counters: Counters::default(),
+            is_up: AtomicBool::new(false),
+            was_tried: AtomicBool::new(false),
+            shared: Mutex::new(None),
+        }
+    }
+
+    /// Its kind.
+    #[must_use]
+    pub fn kind(&self) -> Kind {
+        self.kind
+    }
+
+    /// The small tables as they were read last; `None` before the store has answered.
+    #[must_use]
+    pub fn shared(&self) -> Option<Arc<Shared>> {
+        let shared = self.shared.lock().unwrap_or_else(PoisonError::into_inner);
+        shared.clone()
+    }
+
+    /// Replaces the small tables. Returns whether they differ.
+    pub(crate) fn set_shared(&self, new: Shared) -> bool {
+        let mut shared = self.shared.lock().unwrap_or_else(PoisonError::into_inner);
+        if shared.as_ref().is_some_and(|old| **old == new) {
+            return false;
+        }
+        *shared = Some(Arc::new(new));
+        true
+    }
+
+    /// Whether it may have users. A store that has not answered yet may.
+    #[must_use]
+    pub fn may_have_users(&self) -> bool {
+        self.shared().is_none_or(|shared| shared.has_users)
+    }
+
+    /// What the cache says of a user; `None` if the store must be asked.
+    #[must_use]
+    pub fn find(&self, realm: &str, name: &str) -> Option<Lookup> {
+        let id = self.cache.id(realm, name);
+        let found = match self.cache.get(id, Instant::now()) {
+            Cached::Known(keys, ttl) => Lookup::Known(keys, ttl),
+            Cached::Unknown => Lookup::Unknown,
+            Cached::Stale(_) | Cached::Missing => return None,
+        };
+        add(&self.counters.cached);
+        Some(found)
+    }
+
+    /// Asks the store. `source` is the address of the client, which a nonce has verified.
+    pub fn ask(&self, realm: &str, name: &str, source: IpAddr, waiter: Waiter) {
+        let ask = Ask {
+            id: self.cache.id(realm, name),
+            realm: realm.into(),
+            name: name.into(),
+            source,
+            waiter,
+        };
+        if let Err(error) = self.asks.try_send(ask) {
+            add(&self.counters.failed);
+            let ask = match error {
+                mpsc::error::TrySendError::Full(ask) | mpsc::error::TrySendError::Closed(ask) => {
+                    ask
+                }
+            };
+            (ask.waiter)(Lookup::Unavailable);
+        }
+    }
+
+    /// How it does.
+    #[must_use]
+    pub fn status(&self) -> Status {
+        let counters = &self.counters;
+        let count = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+        Status {
+            is_up: self.is_up.load(Ordering::Relaxed),
+            cached: count(&counters.cached),
+            known: count(&counters.known),
+            unknown: count(&counters.unknown),
+            stale: count(&counters.stale),
+            failed: count(&counters.failed),
+            refused: count(&counters.refused),
+            queries: count(&counters.queries),
+            failures: count(&counters.failures),
+            time: Duration::from_micros(count(&counters.micros)),
+            cached_users: self.cache.len(),
+        }
+    }
+}
+
+fn answer(lookup: Lookup, name: &str, algorithm: PasswordAlgorithm) -> KeyLookup {
+    match lookup {
+        Lookup::Known(keys, ttl) => match keys.get(algorithm) {
+            Some(key) => KeyLookup::Known(KnownUser {
+                username: name.to_owned(),
+                keys: vec![UserKey {
+                    key,
+                    expires_unix_s: None,
+                    ttl_s: Some(u32::try_from(ttl.as_secs()).unwrap_or(u32::MAX)),
+                }],
+            }),
+            None => KeyLookup::Unknown,
+        },
+        Lookup::Unknown => KeyLookup::Unknown,
+        Lookup::Unavailable => KeyLookup::Unavailable,
+    }
+}
+
+impl Credentials for Source {
+    fn find(&self, query: &KeyQuery<'_>) -> KeyLookup {
+        // The tables have no hashes of names.
+        let Claim::Username(name) = query.claim else {
+            return KeyLookup::Unknown;
+        };
+        if !self.supports(query.algorithm) {
+            return KeyLookup::Unknown;
+        }
+        match self.find(query.realm, name) {
+            Some(lookup) => answer(lookup, name, query.algorithm),
+            None => KeyLookup::Pending,
+        }
+    }
+
+    fn begin_find(&self, query: &KeyQuery<'_>, reply: KeyReply) {
+        let Claim::Username(name) = query.claim else {
+            return reply.send(KeyLookup::Unknown);
+        };
+        let (owned, algorithm) = (name.to_owned(), query.algorithm);
+        let source = query.client.five_tuple.remote.ip();
+        let waiter = move |lookup| reply.send(answer(lookup, &owned, algorithm));
+        self.ask(query.realm, name, source, Box::new(waiter));
+    }
+
+    fn supports(&self, algorithm: PasswordAlgorithm) -> bool {
+        self.algorithms.contains(&algorithm)
+    }
+}

@@ -1,0 +1,384 @@
+//! The tables of coturn, in any SQL database.
+//!
+//! hairpin reads and writes them as coturn does. `hairpin_key` is a further table, which may be missing: it has the SHA-256 key of a user beside the MD5 key
+//! that it was made with. When another program changes the MD5 key, the SHA-256 key no longer counts.
+
+use std::fmt;
+use std::sync::atomic::{AtomicU8, Ordering};
+
+use crate::error::StoreError;
+use crate::keys::{Keys, hex};
+use crate::store::{Answer, Directory, Found, RealmOption, Shared, Store, TokenKeyRow, Told};
+
+/// Rows of each small table that are read: a bound for the memory.
+const MAX_ROWS: usize = 65_536;
+
+/// The tables, as coturn's own `schema.sql` has them, and `hairpin_key`. For databases that hairpin makes itself, and for the documentation.
+pub const SCHEMA: &[&str] = &[
+    "CREATE TABLE turnusers_lt (realm varchar(127) default '', name varchar(512), hmackey char(128), PRIMARY KEY (realm, name))",
+    "CREATE TABLE turn_secret (realm varchar(127) default '', value varchar(256), PRIMARY KEY (realm, value))",
+    "CREATE TABLE allowed_peer_ip (realm varchar(127) default '', ip_range varchar(256), PRIMARY KEY (realm, ip_range))",
+    "CREATE TABLE denied_peer_ip (realm varchar(127) default '', ip_range varchar(256), PRIMARY KEY (realm, ip_range))",
+    "CREATE TABLE turn_origin_to_realm (origin varchar(127), realm varchar(127), PRIMARY KEY (origin))",
+    "CREATE TABLE turn_realm_option (realm varchar(127) default '', opt varchar(32), value varchar(128), PRIMARY KEY (realm, opt))",
+    "CREATE TABLE oauth_key (kid varchar(128), ikm_key varchar(256), timestamp bigint default 0, lifetime integer default 0, as_rs_alg varchar(64) default '', realm varchar(127) default '', PRIMARY KEY (kid))",
+    "CREATE TABLE admin_user (name varchar(32), realm varchar(127), password varchar(127), PRIMARY KEY (name))",
+    KEYS_TABLE,
+];
+
+/// The table with SHA-256 keys.
+pub const KEYS_TABLE: &str = "CREATE TABLE hairpin_key (realm varchar(127), name varchar(512), hmackey char(128), sha256 char(64), PRIMARY KEY (realm, name))";
+
+/// The values of a row as text.
+pub type Row = Vec<Option<String>>;
+
+/// A statement with `?` for its values.
+#[derive(Clone, Debug)]
+pub struct Statement<'a> {
+    /// SQL.
+    pub text: &'a str,
+    /// The values.
+    pub values: Vec<&'a str>,
+}
+
+/// A connection to an SQL database.
+pub trait Sql: fmt::Debug + Send + Sync {
+    /// The rows that a query gives.
+    fn rows<'a>(&'a self, text: &'a str, values: &'a [&'a str]) -> Answer<'a, Vec<Row>>;
+
+    /// Executes all statements, or none. Returns how many rows each has changed.
+    fn execute<'a>(&'a self, statements: &'a [Statement<'a>]) -> Answer<'a, Vec<u64>>;
+
+    /// See [`Store::watch`].
+    fn watch<'a>(&'a self, _told: Told<'a>) -> Answer<'a, ()> {
+        Box::pin(std::future::pending())
+    }
+}
+
+/// Whether there is a table.
+const UNKNOWN: u8 = 0;
+const MISSING: u8 = 1;
+const PRESENT: u8 = 2;
+
+/// A store with the tables of coturn.
+#[derive(Debug)]
+pub struct Tables<S> {
+    sql: S,
+    keys_table: AtomicU8,
+}
+
+impl<S: Sql> Tables<S> {
+    /// In this database.
+    pub fn new(sql: S) -> Tables<S> {
+        Tables {
+            sql,
+            keys_table: AtomicU8::new(UNKNOWN),
+        }
+    }
+
+    async fn has_keys_table(&self) -> Result<bool, StoreError> {
+        match self.keys_table.load(Ordering::Relaxed) {
+            UNKNOWN => {}
+            known => return Ok(known == PRESENT),
+        }
+        let probe = self.sql.rows("SELECT realm FROM hairpin_key LIMIT 1", &[]);
+        let state = match probe.await {
+            Ok(_) => PRESENT,
+            // The database answers, and does not have it.
+            Err(StoreError::Query(_)) => MISSING,
+            Err(error) => return Err(error),
+        };
+        self.keys_table.store(state, Ordering::Relaxed);
+        Ok(state == PRESENT)
+    }
+
+    async fn find(&self, realm: &str, name: &str) -> Result<Found, StoreError> {
+        const ALONE: &str =
+            "SELECT realm, name, hmackey, NULL FROM turnusers_lt WHERE realm = ? AND name = ?";
+        const JOINED: &str = "SELECT u.realm, u.name, u.hmackey, k.sha256 FROM turnusers_lt u \
+            LEFT JOIN hairpin_key k ON k.realm = u.realm AND k.name = u.name AND k.hmackey = u.hmackey \
+            WHERE u.realm = ? AND u.name = ?";
+        let text = match self.has_keys_table().await? {
+            true => JOINED,
+            false => ALONE,
+        };
+        let rows = self.sql.rows(text, &[realm, name]).await?;
+        // A database may compare names without their case, and clients could have many names then.
+        let is_it = |row: &&Row| text_at(row, 0) == realm && text_at(row, 1) == name;
+        let Some(row) = rows.iter().find(is_it) else {
+            return Ok(Found::default());
+        };
+        let keys = [2, 3].map(|column| Keys::from_hex(text_at(row, column)));
+        let [first, second] = keys.map(Option::unwrap_or_default);
+        let keys = first.or(second);
+        if keys == Keys::default() {
+            return Err(StoreError::Query(format!(
+                "hmackey of `{name}` in the realm `{realm}` is not 32 or 64 hexadecimal digits"
+            )));
+        }
+        Ok(Found {
+            keys: Some(keys),
+            ttl: None,
+        })
+    }
+
+    async fn pairs(&self, text: &str) -> Result<Vec<(String, String)>, StoreError> {
+        let text = format!("{text} LIMIT {MAX_ROWS}");
+        let rows = self.sql.rows(&text, &[]).await?;
+        let mut pairs: Vec<_> = rows
+            .iter()
+            .map(|row| (text_at(row, 0).to_owned(), text_at(row, 1).to_owned()))
+            .collect();
+        pairs.sort();
+        Ok(pairs)
+    }
+
+    async fn options(&self) -> Result<Vec<(String, RealmOption, u64)>, StoreError> {
+        let text = format!("SELECT realm, opt, value FROM turn_realm_option LIMIT {MAX_ROWS}");
+        let rows = self.sql.rows(&text, &[]).await?;
+        let option = |row: &Row| {
+            let option = RealmOption::named(text_at(row, 1))?;
+            Some((text_at(row, 0).to_owned(), option, number_at(row, 2)))
+        };
+        let mut options: Vec<_> = rows.iter().filter_map(option).collect();
+        options.sort();
+        Ok(options)
+    }
+
+    async fn token_keys(&self) -> Result<Vec<TokenKeyRow>, StoreError> {
+        let text = format!(
+            "SELECT kid, ikm_key, as_rs_alg, timestamp, lifetime, realm FROM oauth_key LIMIT {MAX_ROWS}"
+        );
+        let rows = self.sql.rows(&text, &[]).await?;
+        let key = |row: &Row| TokenKeyRow {
+            kid: text_at(row, 0).to_owned(),
+            key: text_at(row, 1).to_owned(),
+            algorithm: text_at(row, 2).to_owned(),
+            since_unix_s: number_at(row, 3),
+            lifetime_s: number_at(row, 4),
+            realm: text_at(row, 5).to_owned(),
+        };
+        let mut keys: Vec<_> = rows.iter().map(key).collect();
+        keys.sort_by(|one, other| one.kid.cmp(&other.kid));
+        Ok(keys)
+    }
+
+    async fn read_shared(&self) -> Result<Shared, StoreError> {
+        // The table may have been made meanwhile.
+        self.keys_table.store(UNKNOWN, Ordering::Relaxed);
+        let user = self
+            .sql
+            .rows("SELECT realm FROM turnusers_lt LIMIT 1", &[])
+            .await?;
+        Ok(Shared {
+            has_users: !user.is_empty(),
+            secrets: self.pairs("SELECT realm, value FROM turn_secret").await?,
+            origins: self
+                .pairs("SELECT origin, realm FROM turn_origin_to_realm")
+                .await?,
+            options: self.options().await?,
+            allowed: self
+                .pairs("SELECT realm, ip_range FROM allowed_peer_ip")
+                .await?,
+            denied: self
+                .pairs("SELECT realm, ip_range FROM denied_peer_ip")
+                .await?,
+            token_keys: self.token_keys().await?,
+        })
+    }
+
+    async fn put(&self, realm: &str, name: &str, keys: Keys) -> Result<(), StoreError> {
+        let md5 = keys.md5.map(|key| hex(&key));
+        let sha256 = keys.sha256.map(|key| hex(&key));
+        let Some(main) = md5.as_deref().or(sha256.as_deref()) else {
+            return Err(StoreError::Query("a user needs a key".to_owned()));
+        };
+        let mut statements = self.deletion(realm, name).await?;
+        statements.push(Statement {
+            text: "INSERT INTO turnusers_lt (realm, name, hmackey) VALUES (?, ?, ?)",
+            values: vec![realm, name, main],
+        });
+        if let Some(sha256) = &sha256
+            && self.has_keys_table().await?
+        {
+            statements.push(Statement {
+                text: "INSERT INTO hairpin_key (realm, name, hmackey, sha256) VALUES (?, ?, ?, ?)",
+                values: vec![realm, name, main, sha256],
+            });
+        }
+        self.sql.execute(&statements).await.map(drop)
+    }
+
+    /// The statements that delete a user. The first one says whether there was one.
+    async fn deletion<'a>(
+        &self,
+        realm: &'a str,
+        name: &'a str,
+    ) -> Result<Vec<Statement<'a>>, StoreError> {
+        let delete = |text| Statement {
+            text,
+            values: vec![realm, name],
+        };
+        let mut statements = vec![delete(
+            "DELETE FROM turnusers_lt WHERE realm = ? AND name = ?",
+        )];
+        if self.has_keys_table().await? {
+            statements.push(delete(
+                "DELETE FROM hairpin_key WHERE realm = ? AND name = ?",
+            ));
+        }
+        Ok(statements)
+    }
+
+    async fn list(
+        &self,
+        realm: Option<&str>,
+        after: Option<(&str, &str)>,
+        limit: usize,
+    ) -> Result<Vec<(String, String)>, StoreError> {
+        let mut conditions = Vec::new();
+        let mut values = Vec::new();
+        if let Some(realm) = realm {
+            conditions.push("realm = ?");
+            values.push(realm);
+        }
+        if let Some((realm, name)) = after {
+            conditions.push("(realm > ? OR (realm = ? AND name > ?))");
+            values.extend([realm, realm, name]);
+        }
+        let condition = match conditions.is_empty() {
+            true => String::new(),
+            false => format!("WHERE {}", conditions.join(" AND ")),
+        };
+        let text = format!(
+            "SELECT realm, name FROM turnusers_lt {condition} ORDER BY realm, name LIMIT {limit}"
+        );
+        let rows = self.sql.rows(&text, &values).await?;
+        let pair = |row: &Row| (text_at(row, 0).to_owned(), text_at(row, 1).to_owned());
+        Ok(rows.iter().map(pair).collect())
+    }
+
+    /// Deletes a row by two values, and inserts it again with a third one if there is one. Returns how many were deleted.
+    async fn replace(
+        &self,
+        delete: Statement<'_>,
+        insert: Option<Statement<'_>>,
+    ) -> Result<u64, StoreError> {
+        let statements: Vec<_> = [Some(delete), insert].into_iter().flatten().collect();
+        let counts = self.sql.execute(&statements).await?;
+        Ok(counts.first().copied().unwrap_or(0))
+    }
+}
+
+/// The text in a column; empty if there is none.
+fn text_at(row: &Row, column: usize) -> &str {
+    row.get(column)
+        .and_then(Option::as_deref)
+        .unwrap_or_default()
+}
+
+/// The number in a column; 0 if there is none.
+fn number_at(row: &Row, column: usize) -> u64 {
+    text_at(row, column).trim().parse().unwrap_or(0)
+}
+
+impl<S: Sql> Store for Tables<S> {
+    fn find_user<'a>(&'a self, realm: &'a str, name: &'a str) -> Answer<'a, Found> {
+        Box::pin(self.find(realm, name))
+    }
+
+    fn shared(&self) -> Answer<'_, Shared> {
+        Box::pin(self.read_shared())
+    }
+
+    fn watch<'a>(&'a self, told: Told<'a>) -> Answer<'a, ()> {
+        self.sql.watch(told)
+    }
+
+    fn directory(&self) -> Option<&dyn Directory> {
+        Some(self)
+    }
+}
+
+impl<S: Sql> Directory for Tables<S> {
+    fn put_user<'a>(&'a self, realm: &'a str, name: &'a str, keys: Keys) -> Answer<'a, ()> {
+        Box::pin(self.put(realm, name, keys))
+    }
+
+    fn delete_user<'a>(&'a self, realm: &'a str, name: &'a str) -> Answer<'a, bool> {
+        Box::pin(async move {
+            let statements = self.deletion(realm, name).await?;
+            let counts = self.sql.execute(&statements).await?;
+            Ok(counts.first().is_some_and(|count| *count > 0))
+        })
+    }
+
+    fn list_users<'a>(
+        &'a self,
+        realm: Option<&'a str>,
+        after: Option<(&'a str, &'a str)>,
+        limit: usize,
+    ) -> Answer<'a, Vec<(String, String)>> {
+        Box::pin(self.list(realm, after, limit))
+    }
+
+    fn put_secret<'a>(&'a self, realm: &'a str, secret: &'a str) -> Answer<'a, ()> {
+        Box::pin(async move {
+            let values = vec![realm, secret];
+            let delete = Statement {
+                text: "DELETE FROM turn_secret WHERE realm = ? AND value = ?",
+                values: values.clone(),
+            };
+            let insert = Statement {
+                text: "INSERT INTO turn_secret (realm, value) VALUES (?, ?)",
+                values,
+            };
+            self.replace(delete, Some(insert)).await.map(drop)
+        })
+    }
+
+    fn delete_secret<'a>(&'a self, realm: &'a str, secret: &'a str) -> Answer<'a, bool> {
+        Box::pin(async move {
+            let delete = Statement {
+                text: "DELETE FROM turn_secret WHERE realm = ? AND value = ?",
+                values: vec![realm, secret],
+            };
+            Ok(self.replace(delete, None).await? > 0)
+        })
+    }
+
+    fn set_option<'a>(
+        &'a self,
+        realm: &'a str,
+        option: RealmOption,
+        value: Option<u64>,
+    ) -> Answer<'a, ()> {
+        Box::pin(async move {
+            let delete = Statement {
+                text: "DELETE FROM turn_realm_option WHERE realm = ? AND opt = ?",
+                values: vec![realm, option.name()],
+            };
+            let value = value.map(|value| value.to_string());
+            let insert = value.as_deref().map(|value| Statement {
+                text: "INSERT INTO turn_realm_option (realm, opt, value) VALUES (?, ?, ?)",
+                values: vec![realm, option.name(), value],
+            });
+            self.replace(delete, insert).await.map(drop)
+        })
+    }
+
+    fn set_origin<'a>(&'a self, origin: &'a str, realm: Option<&'a str>) -> Answer<'a, bool> {
+        Box::pin(async move {
+            let delete = Statement {
+                text: "DELETE FROM turn_origin_to_realm WHERE origin = ?",
+                values: vec![origin],
+            };
+            let insert = realm.map(|realm| Statement {
+                text: "INSERT INTO turn_origin_to_realm (origin, realm) VALUES (?, ?)",
+                values: vec![origin, realm],
+            });
+            let deleted = self.replace(delete, insert).await?;
+            Ok(deleted > 0 || realm.is_some())
+        })
+    }
+}

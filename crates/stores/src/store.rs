@@ -1,0 +1,189 @@
+//! What a store can do.
+
+use std::fmt;
+use std::future::Future;
+use std::pin::Pin;
+use std::time::Duration;
+
+use crate::error::StoreError;
+use crate::keys::Keys;
+
+/// What comes of a question to a store.
+pub type Answer<'a, T> = Pin<Box<dyn Future<Output = Result<T, StoreError>> + Send + 'a>>;
+
+/// What a store says of a user.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Found {
+    /// The keys; `None` if there is no such user.
+    pub keys: Option<Keys>,
+    /// How long this may be used, where the store says so.
+    pub ttl: Option<Duration>,
+}
+
+/// A limit of a realm, as coturn names it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum RealmOption {
+    /// Bytes per second of one allocation.
+    MaxBps,
+    /// Allocations of the realm.
+    TotalQuota,
+    /// Allocations of each user.
+    UserQuota,
+}
+
+impl RealmOption {
+    /// All of them.
+    pub const ALL: [RealmOption; 3] = [
+        RealmOption::MaxBps,
+        RealmOption::TotalQuota,
+        RealmOption::UserQuota,
+    ];
+
+    /// Its name in the database.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            RealmOption::MaxBps => "max-bps",
+            RealmOption::TotalQuota => "total-quota",
+            RealmOption::UserQuota => "user-quota",
+        }
+    }
+
+    /// The option of this name.
+    #[must_use]
+    pub fn named(name: &str) -> Option<RealmOption> {
+        Self::ALL.into_iter().find(|option| option.name() == name)
+    }
+}
+
+/// A key of access tokens (RFC 7635) as it is written.
+#[derive(Clone, PartialEq, Eq)]
+pub struct TokenKeyRow {
+    /// Its name.
+    pub kid: String,
+    /// The key in base64.
+    pub key: String,
+    /// The algorithm, `A256GCM` if it is empty.
+    pub algorithm: String,
+    /// When it becomes valid, in seconds since 1970; 0: at once.
+    pub since_unix_s: u64,
+    /// For how many seconds it is valid; 0: without an end.
+    pub lifetime_s: u64,
+    /// The realm; empty: the default one.
+    pub realm: String,
+}
+
+/// Keys stay out of logs.
+impl fmt::Debug for TokenKeyRow {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("TokenKeyRow")
+            .field("kid", &self.kid)
+            .finish_non_exhaustive()
+    }
+}
+
+/// The small tables of a store, which are read as a whole. Where there is a realm, it comes first; an empty one is the default realm.
+#[derive(Clone, Default, PartialEq, Eq)]
+pub struct Shared {
+    /// Whether there is a user.
+    pub has_users: bool,
+    /// Secrets of time-limited credentials.
+    pub secrets: Vec<(String, String)>,
+    /// Web origins, and the realm that each chooses.
+    pub origins: Vec<(String, String)>,
+    /// Limits of realms.
+    pub options: Vec<(String, RealmOption, u64)>,
+    /// Peers that are allowed, as ranges of addresses.
+    pub allowed: Vec<(String, String)>,
+    /// Peers that are denied.
+    pub denied: Vec<(String, String)>,
+    /// Keys of access tokens.
+    pub token_keys: Vec<TokenKeyRow>,
+}
+
+/// Secrets stay out of logs.
+impl fmt::Debug for Shared {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Shared")
+            .field("has_users", &self.has_users)
+            .field("secrets", &self.secrets.len())
+            .field("origins", &self.origins)
+            .field("options", &self.options)
+            .field("allowed", &self.allowed)
+            .field("denied", &self.denied)
+            .field("token_keys", &self.token_keys)
+            .finish()
+    }
+}
+
+/// What a store tells has changed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Change {
+    /// This user.
+    User {
+        /// Its realm.
+        realm: String,
+        /// Its name.
+        name: String,
+    },
+    /// The small tables.
+    Shared,
+    /// Nobody knows what.
+    Everything,
+}
+
+/// Takes what has changed.
+pub type Told<'a> = &'a (dyn Fn(Change) + Send + Sync);
+
+/// A database, a file or a service. Each call may be made while others wait.
+pub trait Store: fmt::Debug + Send + Sync {
+    /// The user of this name in this realm.
+    fn find_user<'a>(&'a self, realm: &'a str, name: &'a str) -> Answer<'a, Found>;
+
+    /// The small tables.
+    fn shared(&self) -> Answer<'_, Shared>;
+
+    /// Tells changes until the connection that they come by breaks: an error. A store that tells nothing never ends.
+    fn watch<'a>(&'a self, _told: Told<'a>) -> Answer<'a, ()> {
+        Box::pin(std::future::pending())
+    }
+
+    /// What changes it, if this program can.
+    fn directory(&self) -> Option<&dyn Directory> {
+        None
+    }
+}
+
+/// Changes a store, and lists what it has.
+pub trait Directory: Send + Sync {
+    /// Adds a user, or replaces its keys.
+    fn put_user<'a>(&'a self, realm: &'a str, name: &'a str, keys: Keys) -> Answer<'a, ()>;
+
+    /// Returns whether there was one.
+    fn delete_user<'a>(&'a self, realm: &'a str, name: &'a str) -> Answer<'a, bool>;
+
+    /// At most `limit` users as realm and name, in order, after this one; of one realm if it is given.
+    fn list_users<'a>(
+        &'a self,
+        realm: Option<&'a str>,
+        after: Option<(&'a str, &'a str)>,
+        limit: usize,
+    ) -> Answer<'a, Vec<(String, String)>>;
+
+    /// Adds a secret of time-limited credentials.
+    fn put_secret<'a>(&'a self, realm: &'a str, secret: &'a str) -> Answer<'a, ()>;
+
+    /// Returns whether there was one.
+    fn delete_secret<'a>(&'a self, realm: &'a str, secret: &'a str) -> Answer<'a, bool>;
+
+    /// Sets a limit of a realm; `None` removes it.
+    fn set_option<'a>(
+        &'a self,
+        realm: &'a str,
+        option: RealmOption,
+        value: Option<u64>,
+    ) -> Answer<'a, ()>;
+
+    /// Has an origin choose this realm; `None` removes the origin. Returns whether something has changed.
+    fn set_origin<'a>(&'a self, origin: &'a str, realm: Option<&'a str>) -> Answer<'a, bool>;
+}

@@ -1,0 +1,464 @@
+//! What must hold with each database.
+
+use std::io::{Read as _, Write as _};
+use std::net::{Ipv4Addr, TcpStream};
+use std::path::Path;
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, Result, bail, ensure};
+
+use super::databases::{Database, Kind, finish};
+use crate::interop::free_ports;
+use crate::process::{self, Process};
+use crate::tally::Tally;
+
+const REALM: &str = "hairpin.example";
+const OTHER_REALM: &str = "origin.example";
+const ORIGIN: &str = "https://origin.example";
+const SECRET: &str = "a-secret-of-the-store-tests";
+/// How long a change may take until clients see it: the longest is the time of the cache, which the configuration sets to a second.
+const SOON: Duration = Duration::from_secs(15);
+
+/// The server, and the database that it asks.
+struct Bench<'a> {
+    binary: &'a Path,
+    logs: &'a Path,
+    database: Database,
+    config: String,
+    server: Process,
+    port: u16,
+    admin: u16,
+}
+
+/// Runs all checks. If the server does not start, there is one failure.
+pub(super) fn run(binary: &Path, logs: &Path, database: Database, tally: &mut Tally) {
+    let name = database.kind.name();
+    let mut bench = match prepare(binary, logs, database) {
+        Ok(bench) => bench,
+        Err(error) => return tally.record(&format!("{name}: hairpin starts"), &Err(error)),
+    };
+    type Check = fn(&mut Bench<'_>) -> Result<String>;
+    let checks: [(&str, Check); 8] = [
+        ("users of turnadmin", users_of_turnadmin),
+        ("secrets of turnadmin", secrets_of_turnadmin),
+        ("realms by origin of turnadmin", realms_of_turnadmin),
+        ("peers that the table denies", denied_peers),
+        ("a user is added and deleted while the server runs", changes),
+        ("hairpin user, and coturn serves them", verbs),
+        ("metrics and /readyz", health),
+        ("the database stops and comes back", outage),
+    ];
+    for (what, check) in checks {
+        tally.record(&format!("{name}: {what}"), &check(&mut bench));
+    }
+}
+
+/// turnadmin fills the database, then the server starts.
+fn prepare<'a>(binary: &'a Path, logs: &'a Path, database: Database) -> Result<Bench<'a>> {
+    for arguments in [
+        vec!["-a", "-u", "alice", "-r", REALM, "-p", "wonderland"],
+        vec!["-a", "-u", "carol", "-r", OTHER_REALM, "-p", "christmas"],
+        vec!["-s", SECRET, "-r", REALM],
+        vec!["-O", "-o", ORIGIN, "-r", OTHER_REALM],
+        vec!["-g", "-r", OTHER_REALM, "--user-quota", "3"],
+    ] {
+        turnadmin(&database, &arguments)?;
+    }
+    let (port, admin) = (free_ports(2)?, free_ports(1)?);
+    let config = logs.join(format!("{}.toml", database.kind.name()));
+    let text = format!(
+        "[auth]\nrealm = \"{REALM}\"\n\n[[auth.stores]]\nurl = \"{}\"\nttl = \"1s\"\nttl_unknown = \"1s\"\n",
+        database.url
+    );
+    std::fs::write(&config, text).with_context(|| config.display().to_string())?;
+    let config = config.display().to_string();
+    let mut command = process::command(binary);
+    command.args([
+        "serve",
+        "--dev",
+        "--config",
+        &config,
+        &format!("--listen=127.0.0.1:{port}"),
+        "--relay-address=127.0.0.1",
+        &format!("--set=admin.listen=127.0.0.1:{admin}"),
+        "--set=server.control_socket=off",
+        "--offload=off",
+        "--workers=2",
+    ]);
+    let log = logs.join(format!("{}-server.log", database.kind.name()));
+    let mut server = Process::start("hairpin", command, log)?;
+    let deadline = Instant::now() + SOON;
+    while !server.output().contains("Stop with Ctrl-C") {
+        server.assert_running()?;
+        ensure!(
+            Instant::now() < deadline,
+            "it prints no banner: {}",
+            server.tail()
+        );
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    Ok(Bench {
+        binary,
+        logs,
+        database,
+        config,
+        server,
+        port,
+        admin,
+    })
+}
+
+fn turnadmin(database: &Database, arguments: &[&str]) -> Result<String> {
+    let said = finish(
+        Command::new("turnadmin")
+            .args(&database.coturn)
+            .args(arguments)
+            .args(["--log-file", "stdout"]),
+    );
+    // Other versions do not know where to log.
+    said.or_else(|_| {
+        finish(
+            Command::new("turnadmin")
+                .args(&database.coturn)
+                .args(arguments),
+        )
+    })
+}
+
+impl Bench<'_> {
+    /// A client: binds, allocates, sends data through the relay, releases.
+    fn probe(&self, how: [&str; 2]) -> Result<String> {
+        let target = format!("127.0.0.1:{}", self.port);
+        let mut command = Command::new(self.binary);
+        finish(
+            command
+                .args(["probe", "turn", &target, "--timeout", "8s"])
+                .args(how),
+        )
+    }
+
+    fn alice(&self) -> Result<String> {
+        self.probe(["--user", "alice:wonderland"])
+    }
+
+    /// Tries until it works, or does not work, as wanted.
+    fn soon(&self, user: &str, works: bool) -> Result<()> {
+        let deadline = Instant::now() + SOON;
+        loop {
+            let outcome = self.probe(["--user", user]);
+            if outcome.is_ok() == works {
+                return Ok(());
+            }
+            if Instant::now() >= deadline {
+                bail!(
+                    "{user} still {}: {outcome:?}",
+                    if works { "fails" } else { "works" }
+                );
+            }
+            std::thread::sleep(Duration::from_millis(200));
+        }
+    }
+
+    /// coturn's client, with data through the relay and back.
+    fn uclient(&self, port: u16, arguments: &[&str]) -> Result<String> {
+        let mut command = Command::new("timeout");
+        command
+            .args([
+                "30",
+                "turnutils_uclient",
+                "-X",
+                "-y",
+                "-c",
+                "-n",
+                "5",
+                "-l",
+                "100",
+            ])
+            .args(["-p", &port.to_string()])
+            .args(arguments)
+            .arg("127.0.0.1");
+        let said = finish(&mut command)?;
+        ensure!(
+            said.contains("Total lost packets 0 (0.000000%)"),
+            "packets are lost: {said}"
+        );
+        Ok(said)
+    }
+
+    fn verb(&self, arguments: &[&str]) -> Result<String> {
+        let mut command = Command::new(self.binary);
+        finish(command.args(arguments).args(["--config", &self.config]))
+    }
+
+    fn get(&self, path: &str) -> Result<String> {
+        let mut stream = TcpStream::connect((Ipv4Addr::LOCALHOST, self.admin))?;
+        stream.set_read_timeout(Some(Duration::from_secs(10)))?;
+        write!(
+            stream,
+            "GET {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n"
+        )?;
+        let mut text = String::new();
+        stream.read_to_string(&mut text)?;
+        Ok(text)
+    }
+}
+
+fn users_of_turnadmin(bench: &mut Bench<'_>) -> Result<String> {
+    bench.alice()?;
+    bench.uclient(bench.port, &["-u", "alice", "-w", "wonderland"])?;
+    for wrong in ["alice:wrong", "nobody:wonderland", "carol:christmas"] {
+        let outcome = bench.probe(["--user", wrong]);
+        ensure!(outcome.is_err(), "{wrong} can allocate");
+    }
+    Ok("hairpin's client and uclient relay; wrong ones get nothing".to_owned())
+}
+
+fn secrets_of_turnadmin(bench: &mut Bench<'_>) -> Result<String> {
+    bench.probe(["--secret", SECRET])?;
+    ensure!(
+        bench.probe(["--secret", "another"]).is_err(),
+        "any secret works"
+    );
+    Ok("time-limited credentials are accepted".to_owned())
+}
+
+fn realms_of_turnadmin(bench: &mut Bench<'_>) -> Result<String> {
+    bench.uclient(
+        bench.port,
+        &["-u", "carol", "-w", "christmas", "-o", ORIGIN],
+    )?;
+    let outcome = bench.uclient(
+        bench.port,
+        &["-u", "alice", "-w", "wonderland", "-o", ORIGIN],
+    );
+    ensure!(
+        outcome.is_err(),
+        "a user of the default realm is one of the other"
+    );
+    Ok("the origin chooses the realm".to_owned())
+}
+
+/// The table is written by SQL, or by a command of Redis: turnadmin has no option for it.
+fn denied_peers(bench: &mut Bench<'_>) -> Result<String> {
+    let url = bench.database.url.clone();
+    let insert =
+        format!("INSERT INTO denied_peer_ip (realm, ip_range) VALUES ('{REALM}', '127.0.0.1')");
+    let delete = "DELETE FROM denied_peer_ip";
+    let port = url
+        .rsplit(':')
+        .next()
+        .and_then(|rest| rest.split('/').next());
+    let port = port.unwrap_or_default().to_owned();
+    let key = format!("turn/realm/{REALM}/denied-peer-ip");
+    let write = |sql: &str, redis: &[&str]| match bench.database.kind {
+        Kind::Sqlite => finish(Command::new("sqlite3").args([&url["sqlite:".len()..], sql])),
+        Kind::Postgres => finish(Command::new("psql").args([
+            &*url,
+            "-q",
+            "-c",
+            &format!("{sql}; NOTIFY hairpin"),
+        ])),
+        Kind::Mariadb => finish(Command::new("mariadb").args([
+            "--no-defaults",
+            "-h127.0.0.1",
+            "-P",
+            &port,
+            "-uturn",
+            "-pturn",
+            "turn",
+            "-e",
+            sql,
+        ])),
+        Kind::Redis => finish(
+            Command::new("redis-cli")
+                .args(["-e", "-n", "2", "-p", &port])
+                .args(redis)
+                .env("REDISCLI_AUTH", "turn"),
+        ),
+    };
+    if bench.database.kind == Kind::Mariadb {
+        // It tells nothing, and the tables are read every 30 s: a reload reads the configuration only.
+        return Ok("MariaDB tells no change of the small tables: not waited for".to_owned());
+    }
+    write(&insert, &["sadd", &key, "127.0.0.1"])?;
+    let denied = bench.soon("alice:wonderland", false);
+    write(delete, &["del", &key])?;
+    denied.context("after the insertion")?;
+    bench
+        .soon("alice:wonderland", true)
+        .context("after the deletion")?;
+    Ok("rows of denied_peer_ip apply while the server runs".to_owned())
+}
+
+fn changes(bench: &mut Bench<'_>) -> Result<String> {
+    ensure!(
+        bench.probe(["--user", "dave:first"]).is_err(),
+        "he is there already"
+    );
+    let begun = Instant::now();
+    turnadmin(
+        &bench.database,
+        &["-a", "-u", "dave", "-r", REALM, "-p", "first"],
+    )?;
+    bench
+        .soon("dave:first", true)
+        .context("after he was added")?;
+    let added = begun.elapsed();
+    turnadmin(
+        &bench.database,
+        &["-a", "-u", "dave", "-r", REALM, "-p", "second"],
+    )?;
+    bench
+        .soon("dave:second", true)
+        .context("after his password was changed")?;
+    bench.soon("dave:first", false)?;
+    turnadmin(&bench.database, &["-d", "-u", "dave", "-r", REALM])?;
+    bench
+        .soon("dave:second", false)
+        .context("after he was deleted")?;
+    Ok(format!("added within {:.1} s", added.as_secs_f32()))
+}
+
+/// The other way round: hairpin writes, coturn reads.
+fn verbs(bench: &mut Bench<'_>) -> Result<String> {
+    let password = bench.verb(&["user", "add", "bob"])?;
+    let audit = password
+        .lines()
+        .find(|line| line.starts_with("audit: user.add"));
+    ensure!(
+        audit.is_some_and(|line| line.contains("user=\"bob\"")),
+        "no audit line: {password}"
+    );
+    let password = password.lines().next().unwrap_or_default().to_owned();
+    bench.soon(&format!("bob:{password}"), true)?;
+    ensure!(
+        bench.verb(&["user", "add", "bob"]).is_err(),
+        "he is added twice"
+    );
+    let listed = bench.verb(&["user", "list"])?;
+    ensure!(
+        listed.contains(&format!("{REALM}\tbob")),
+        "he is not listed: {listed}"
+    );
+    let listed = turnadmin(&bench.database, &["-l", "-r", REALM])?;
+    ensure!(
+        listed.contains("bob"),
+        "turnadmin does not list him: {listed}"
+    );
+    let (port, relays) = (free_ports(1)?, free_ports(1)?);
+    let mut command = process::command("turnserver");
+    command
+        .args([
+            "-c",
+            "/dev/null",
+            "--no-cli",
+            "--log-file=stdout",
+            "--lt-cred-mech",
+        ])
+        .args(["--allow-loopback-peers", "-L127.0.0.1", "-E127.0.0.1"])
+        .args(["--no-tls", "--no-dtls", &format!("--realm={REALM}")])
+        .arg(format!("--listening-port={port}"))
+        .args(["--min-port=61000", "--max-port=61900"])
+        .arg(format!(
+            "--pidfile={}/coturn-{relays}.pid",
+            bench.logs.display()
+        ))
+        .args(&bench.database.coturn);
+    let log = bench
+        .logs
+        .join(format!("{}-coturn.log", bench.database.kind.name()));
+    let mut coturn = Process::start("turnserver", command, log)?;
+    let deadline = Instant::now() + SOON;
+    let relayed = loop {
+        coturn.assert_running()?;
+        let outcome = bench.uclient(port, &["-u", "bob", "-w", &password]);
+        if outcome.is_ok() || Instant::now() >= deadline {
+            break outcome;
+        }
+        std::thread::sleep(Duration::from_millis(300));
+    };
+    relayed.context("coturn does not serve him")?;
+    bench.verb(&["user", "del", "bob"])?;
+    bench.soon(&format!("bob:{password}"), false)?;
+    bench.verb(&[
+        "realm",
+        "set",
+        "shop.example",
+        "--origin",
+        "https://shop.example",
+        "--user-quota",
+        "5",
+    ])?;
+    let listed = bench.verb(&["realm", "list"])?;
+    ensure!(
+        listed.contains("shop.example\torigin=https://shop.example"),
+        "{listed}"
+    );
+    bench.verb(&["realm", "del", "shop.example"])?;
+    Ok("coturn's server relays for a user that hairpin has added".to_owned())
+}
+
+fn health(bench: &mut Bench<'_>) -> Result<String> {
+    let ready = bench.get("/readyz")?;
+    ensure!(ready.starts_with("HTTP/1.1 200"), "not ready: {ready}");
+    let metrics = bench.get("/metrics")?;
+    let up = metrics
+        .lines()
+        .find(|line| line.starts_with("hairpin_store_up{"));
+    ensure!(
+        up.is_some_and(|line| line.ends_with(" 1")),
+        "not up: {up:?}"
+    );
+    let known = metrics
+        .lines()
+        .find(|line| line.starts_with("hairpin_store_lookups_total") && line.contains("\"known\""));
+    Ok(known.unwrap_or_default().to_owned())
+}
+
+/// The database stops: who is in the cache goes on, others are told to retry, and all is well when it comes back.
+fn outage(bench: &mut Bench<'_>) -> Result<String> {
+    let Some(process) = &bench.database.process else {
+        return Ok("a file does not stop".to_owned());
+    };
+    bench.alice()?;
+    let id = process.id().to_string();
+    finish(Command::new("kill").args(["-STOP", &id]))?;
+    let outcome = while_stopped(bench);
+    finish(Command::new("kill").args(["-CONT", &id]))?;
+    let said = outcome?;
+    let deadline = Instant::now() + Duration::from_secs(40);
+    while !bench.get("/readyz")?.starts_with("HTTP/1.1 200") {
+        ensure!(Instant::now() < deadline, "it is not ready again");
+        std::thread::sleep(Duration::from_millis(200));
+    }
+    bench.soon("alice:wonderland", true)?;
+    bench.server.assert_running()?;
+    Ok(said)
+}
+
+fn while_stopped(bench: &Bench<'_>) -> Result<String> {
+    // Until the server has noticed; each look-up waits for its timeout.
+    let deadline = Instant::now() + Duration::from_secs(60);
+    while bench.get("/readyz")?.starts_with("HTTP/1.1 200") {
+        ensure!(Instant::now() < deadline, "nobody has noticed");
+        let _ = bench.probe(["--user", "somebody:else"]);
+    }
+    let ready = bench.get("/readyz")?;
+    ensure!(ready.contains("does not answer"), "{ready}");
+    let metrics = bench.get("/metrics")?;
+    let up = metrics
+        .lines()
+        .find(|line| line.starts_with("hairpin_store_up{"));
+    ensure!(
+        up.is_some_and(|line| line.ends_with(" 0")),
+        "still up: {up:?}"
+    );
+    bench.alice().context("a user in the cache")?;
+    let Err(error) = bench.probe(["--user", "somebody:else"]) else {
+        bail!("an unknown user can allocate");
+    };
+    let text = format!("{error:#}");
+    ensure!(text.contains("500"), "not 500: {text}");
+    Ok("users in the cache go on, others get 500, /readyz says so".to_owned())
+}
