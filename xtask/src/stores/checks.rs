@@ -81,6 +81,8 @@ fn prepare<'a>(binary: &'a Path, logs: &'a Path, database: Database) -> Result<B
         &config,
         &format!("--listen=127.0.0.1:{port}"),
         "--relay-address=127.0.0.1",
+        // Above the ports that the kernel gives to listeners and clients.
+        "--port-range=62000-63999",
         &format!("--set=admin.listen=127.0.0.1:{admin}"),
         "--set=server.control_socket=off",
         "--offload=off",
