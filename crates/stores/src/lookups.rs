@@ -454,3 +454,6 @@ async fn watch(store: Arc<dyn Store>, changes: mpsc::Sender<Change>) {
         tokio::time::sleep(WATCH_AGAIN).await;
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -22,6 +22,7 @@ const SOON: Duration = Duration::from_secs(15);
 
 /// The server, and the database that it asks.
 struct Bench<'a> {
+    place: usize,
     binary: &'a Path,
     logs: &'a Path,
     database: Database,
@@ -32,9 +33,9 @@ struct Bench<'a> {
 }
 
 /// Runs all checks. If the server does not start, there is one failure.
-pub(super) fn run(binary: &Path, logs: &Path, database: Database, tally: &mut Tally) {
+pub(super) fn run(place: usize, paths: (&Path, &Path), database: Database, tally: &mut Tally) {
     let name = database.kind.name();
-    let mut bench = match prepare(binary, logs, database) {
+    let mut bench = match prepare(place, paths, database) {
         Ok(bench) => bench,
         Err(error) => return tally.record(&format!("{name}: hairpin starts"), &Err(error)),
     };
@@ -55,7 +56,11 @@ pub(super) fn run(binary: &Path, logs: &Path, database: Database, tally: &mut Ta
 }
 
 /// turnadmin fills the database, then the server starts.
-fn prepare<'a>(binary: &'a Path, logs: &'a Path, database: Database) -> Result<Bench<'a>> {
+fn prepare<'a>(
+    place: usize,
+    (binary, logs): (&'a Path, &'a Path),
+    database: Database,
+) -> Result<Bench<'a>> {
     for arguments in [
         vec!["-a", "-u", "alice", "-r", REALM, "-p", "wonderland"],
         vec!["-a", "-u", "carol", "-r", OTHER_REALM, "-p", "christmas"],
@@ -68,7 +73,7 @@ fn prepare<'a>(binary: &'a Path, logs: &'a Path, database: Database) -> Result<B
     let (port, admin) = (free_ports(2)?, free_ports(1)?);
     let config = logs.join(format!("{}.toml", database.kind.name()));
     let text = format!(
-        "[auth]\nrealm = \"{REALM}\"\n\n[[auth.stores]]\nurl = \"{}\"\nttl = \"1s\"\nttl_unknown = \"1s\"\n",
+        "[auth]\nrealm = \"{REALM}\"\n\n[[auth.stores]]\nurl = \"{}\"\nttl = \"1s\"\nttl_unknown = \"1s\"\ntimeout = \"1s\"\n",
         database.url
     );
     std::fs::write(&config, text).with_context(|| config.display().to_string())?;
@@ -82,7 +87,7 @@ fn prepare<'a>(binary: &'a Path, logs: &'a Path, database: Database) -> Result<B
         &format!("--listen=127.0.0.1:{port}"),
         "--relay-address=127.0.0.1",
         // Above the ports that the kernel gives to listeners and clients.
-        "--port-range=62000-63999",
+        &format!("--port-range={}", ports(place, 0)),
         &format!("--set=admin.listen=127.0.0.1:{admin}"),
         "--set=server.control_socket=off",
         "--offload=off",
@@ -101,6 +106,7 @@ fn prepare<'a>(binary: &'a Path, logs: &'a Path, database: Database) -> Result<B
         std::thread::sleep(Duration::from_millis(20));
     }
     Ok(Bench {
+        place,
         binary,
         logs,
         database,
@@ -109,6 +115,17 @@ fn prepare<'a>(binary: &'a Path, logs: &'a Path, database: Database) -> Result<B
         port,
         admin,
     })
+}
+
+/// The relay ports of a server of the `place`th database: above the ports that the kernel gives to listeners and clients.
+fn range(place: usize, server: usize) -> std::ops::RangeInclusive<usize> {
+    let first = 61_000 + (place * 2 + server) * 500;
+    first..=first + 499
+}
+
+fn ports(place: usize, server: usize) -> String {
+    let range = range(place, server);
+    format!("{}-{}", range.start(), range.end())
 }
 
 fn turnadmin(database: &Database, arguments: &[&str]) -> Result<String> {
@@ -132,6 +149,16 @@ impl Bench<'_> {
     /// A client: binds, allocates, sends data through the relay, releases.
     fn probe(&self, how: [&str; 2]) -> Result<String> {
         let target = format!("127.0.0.1:{}", self.port);
+        let mut command = Command::new(self.binary);
+        finish(
+            command
+                .args(["probe", "turn", &target, "--timeout", "8s"])
+                .args(how),
+        )
+    }
+
+    fn probe_tcp(&self, how: [&str; 2]) -> Result<String> {
+        let target = format!("turn:127.0.0.1:{}?transport=tcp", self.port);
         let mut command = Command::new(self.binary);
         finish(
             command
@@ -348,7 +375,7 @@ fn verbs(bench: &mut Bench<'_>) -> Result<String> {
         listed.contains("bob"),
         "turnadmin does not list him: {listed}"
     );
-    let (port, relays) = (free_ports(1)?, free_ports(1)?);
+    let (port, coturn) = (free_ports(1)?, range(bench.place, 1));
     let mut command = process::command("turnserver");
     command
         .args([
@@ -361,9 +388,10 @@ fn verbs(bench: &mut Bench<'_>) -> Result<String> {
         .args(["--allow-loopback-peers", "-L127.0.0.1", "-E127.0.0.1"])
         .args(["--no-tls", "--no-dtls", &format!("--realm={REALM}")])
         .arg(format!("--listening-port={port}"))
-        .args(["--min-port=61000", "--max-port=61900"])
+        .arg(format!("--min-port={}", coturn.start()))
+        .arg(format!("--max-port={}", coturn.end()))
         .arg(format!(
-            "--pidfile={}/coturn-{relays}.pid",
+            "--pidfile={}/coturn-{port}.pid",
             bench.logs.display()
         ))
         .args(&bench.database.coturn);
@@ -424,10 +452,11 @@ fn outage(bench: &mut Bench<'_>) -> Result<String> {
         return Ok("a file does not stop".to_owned());
     };
     bench.alice()?;
-    let id = process.id().to_string();
-    finish(Command::new("kill").args(["-STOP", &id]))?;
-    let outcome = while_stopped(bench);
-    finish(Command::new("kill").args(["-CONT", &id]))?;
+    let ids = with_children(process.id())?;
+    let outcome =
+        finish(Command::new("kill").arg("-STOP").args(&ids)).and_then(|_| while_stopped(bench));
+    // Also if only some of them were stopped.
+    finish(Command::new("kill").arg("-CONT").args(&ids))?;
     let said = outcome?;
     let deadline = Instant::now() + Duration::from_secs(40);
     while !bench.get("/readyz")?.starts_with("HTTP/1.1 200") {
@@ -439,12 +468,19 @@ fn outage(bench: &mut Bench<'_>) -> Result<String> {
     Ok(said)
 }
 
+/// PostgreSQL has a process for each connection.
+fn with_children(id: u32) -> Result<Vec<String>> {
+    let children = std::fs::read_to_string(format!("/proc/{id}/task/{id}/children"))?;
+    let children = children.split_whitespace().map(str::to_owned);
+    Ok([id.to_string()].into_iter().chain(children).collect())
+}
+
 fn while_stopped(bench: &Bench<'_>) -> Result<String> {
     // Until the server has noticed; each look-up waits for its timeout.
     let deadline = Instant::now() + Duration::from_secs(60);
     while bench.get("/readyz")?.starts_with("HTTP/1.1 200") {
         ensure!(Instant::now() < deadline, "nobody has noticed");
-        let _ = bench.probe(["--user", "somebody:else"]);
+        let _ = bench.probe_tcp(["--user", "somebody:else"]);
     }
     let ready = bench.get("/readyz")?;
     ensure!(ready.contains("does not answer"), "{ready}");
@@ -457,7 +493,8 @@ fn while_stopped(bench: &Bench<'_>) -> Result<String> {
         "still up: {up:?}"
     );
     bench.alice().context("a user in the cache")?;
-    let Err(error) = bench.probe(["--user", "somebody:else"]) else {
+    // Over UDP, a client by the RFC ignores an error without integrity (RFC 8489 §9.2.5), and tries again.
+    let Err(error) = bench.probe_tcp(["--user", "somebody:else"]) else {
         bail!("an unknown user can allocate");
     };
     let text = format!("{error:#}");

@@ -47,7 +47,7 @@ const IMPORT: &str = "\
 Examples:
   hairpin user import users.htdigest --config /etc/hairpin.toml
         lines like alice:example.org:7da2270ccfa49786e0115366d3a3d14d
-  grep ^user= turnserver.conf | hairpin user import - --realm example.org
+  hairpin user import - --realm example.org < users.conf
         lines of coturn's configuration: user=alice:s3cret or user=alice:0x7da2..";
 
 const SECRET: &str = "\
@@ -68,7 +68,7 @@ const SECRET_DEL: &str = "\
 Examples:
   hairpin secret del --file secret.txt --config /etc/hairpin.toml
         credentials that were made with it are no longer accepted
-  hairpin secret list --realm a.example | hairpin secret del --file - --realm a.example
+  hairpin secret del --file - --realm shop.example < secret.txt
         the secret that standard input has";
 
 const SECRET_LIST: &str = "\

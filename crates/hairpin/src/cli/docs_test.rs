@@ -154,7 +154,7 @@ fn calls(text: &str) -> Vec<String> {
 /// Splits a call as a shell would, up to a pipe, a redirection or the next command.
 fn words(call: &str) -> Vec<String> {
     let words = shlex::split(call).unwrap_or_else(|| panic!("an open quote: {call}"));
-    let ends = |word: &String| matches!(word.as_str(), "|" | "&" | "&&" | ">" | ";");
+    let ends = |word: &String| matches!(word.as_str(), "|" | "&" | "&&" | "<" | ">" | ";");
     words.into_iter().take_while(|word| !ends(word)).collect()
 }
 

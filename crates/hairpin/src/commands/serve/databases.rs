@@ -165,7 +165,7 @@ fn make_private(folder: &Path) -> Result<()> {
     let made = builder.recursive(true).mode(0o700).create(folder);
     made.map_err(|error| {
         anyhow!(
-            "cannot use the state directory {}: {error}; create it, and give it to the server's user",
+            "cannot use the state directory {}: {error}: create it, and give it to the server's user",
             folder.display()
         )
     })

@@ -58,9 +58,7 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     // Before anything else uses descriptors.
     let inherited = InheritedSockets::from_environment()?;
     let loaded = read(args)?;
-    let Some(config) = loaded.config.clone() else {
-        eprint!("{}", loaded.diagnostics(input::colour()));
-        eprintln!("{}; nothing was started", loaded.count());
+    let Some(config) = usable(&loaded) else {
         return Ok(ExitCode::FAILURE);
     };
     let level = log::install(config.log_format, config.log_level)?;
@@ -76,10 +74,8 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
         .transpose()?;
     let mut inherited = taken.as_mut().map_or(inherited, Taken::sockets);
     let mut made_up_secret = taken.as_ref().and_then(Taken::made_up_secret);
-    let waker = signals.waker().context("cannot watch the stores")?;
-    let databases = Databases::open(&config, waker)?;
-    let config = with_a_way_in(config, &mut made_up_secret, &databases)?;
-    let denied = Denied::of(config);
+    let databases = open_databases(&config, &signals)?;
+    let denied = Denied::of(with_a_way_in(config, &mut made_up_secret, &databases)?);
     let mut config = denied.with_rules()?;
     let mut endpoints = Endpoints::bind(&config, &mut inherited, taken.as_mut())?;
     config.certificates.extend(endpoints.certificate());
@@ -100,8 +96,7 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     )?;
     privileges::give_up(args.config.as_deref());
     kernel::warn(&engine.features());
-    let stores = engine.databases().sources().to_vec();
-    let source = Arc::new(Source::new(engine.observer()).with_stores(stores));
+    let source = Arc::new(source(&engine));
     let mut banner = banner(args, &config, &engine, &machine, made_up_secret.clone());
     banner.admin = endpoints.admin_address();
     banner.control = endpoints.control_path();
@@ -132,6 +127,26 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
         drain: config.drain,
     }
     .run()
+}
+
+/// The configuration; `None` after its mistakes have been shown.
+fn usable(loaded: &Loaded) -> Option<Config> {
+    if loaded.config.is_none() {
+        eprint!("{}", loaded.diagnostics(input::colour()));
+        eprintln!("{}; nothing was started", loaded.count());
+    }
+    loaded.config.clone()
+}
+
+fn open_databases(config: &Config, signals: &Signals) -> Result<Databases> {
+    let waker = signals.waker().context("cannot watch the stores")?;
+    Databases::open(config, waker)
+}
+
+/// What metrics are made of.
+fn source(engine: &Engine) -> Source {
+    let stores = engine.databases().sources().to_vec();
+    Source::new(engine.observer()).with_stores(stores)
 }
 
 /// What the control socket sees of the server.

@@ -1,0 +1,216 @@
+use std::future::Future;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, AtomicUsize};
+
+use stun::PasswordAlgorithm;
+
+use super::*;
+use crate::budget::{PER_SOURCE, PER_SOURCE_BURST};
+use crate::cache::Cache;
+use crate::keys::Keys;
+use crate::kinds::Kind;
+use crate::store::{Answer, Told};
+
+/// Knows `ann`, and counts what it is asked.
+#[derive(Debug, Default)]
+struct Fake {
+    queries: AtomicUsize,
+    is_silent: AtomicBool,
+    /// What it tells when it is watched.
+    changes: Mutex<Option<mpsc::UnboundedReceiver<Change>>>,
+    delay: Duration,
+}
+
+const KEYS: Keys = Keys {
+    md5: Some([7; 16]),
+    sha256: None,
+};
+
+impl Store for Fake {
+    fn find_user<'a>(&'a self, _realm: &'a str, name: &'a str) -> Answer<'a, Found> {
+        Box::pin(async move {
+            self.queries.fetch_add(1, Relaxed);
+            if self.is_silent.load(Relaxed) {
+                return std::future::pending().await;
+            }
+            tokio::time::sleep(self.delay).await;
+            let keys = (name == "ann").then_some(KEYS);
+            Ok(Found { keys, ttl: None })
+        })
+    }
+
+    fn shared(&self) -> Answer<'_, Shared> {
+        Box::pin(async move {
+            match self.is_silent.load(Relaxed) {
+                true => Err(StoreError::Down),
+                false => Ok(Shared::default()),
+            }
+        })
+    }
+
+    fn watch<'a>(&'a self, told: Told<'a>) -> Answer<'a, ()> {
+        let changes = self.changes.lock().unwrap().take();
+        Box::pin(async move {
+            if let Some(mut changes) = changes {
+                while let Some(change) = changes.recv().await {
+                    told(change);
+                }
+            }
+            std::future::pending().await
+        })
+    }
+}
+
+struct World {
+    source: Arc<Source>,
+    store: Arc<Fake>,
+}
+
+impl World {
+    async fn ask(&self, name: &str, from: [u8; 4]) -> Lookup {
+        if let Some(lookup) = self.source.find("realm", name) {
+            return lookup;
+        }
+        self.begin(name, from).await
+    }
+
+    /// Asks whatever the cache has.
+    fn begin(&self, name: &str, from: [u8; 4]) -> impl Future<Output = Lookup> + use<> {
+        let (sender, receiver) = tokio::sync::oneshot::channel();
+        let waiter = move |lookup| drop(sender.send(lookup));
+        self.source
+            .ask("realm", name, from.into(), Box::new(waiter));
+        async { receiver.await.expect("each ask is answered") }
+    }
+
+    fn queries(&self) -> usize {
+        self.store.queries.load(Relaxed)
+    }
+}
+
+fn run<F: Future<Output = ()>>(store: Fake, known: Duration, test: impl FnOnce(World) -> F) {
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .unwrap();
+    runtime.block_on(async {
+        let (sender, asks) = mpsc::channel(100_000);
+        let cache = Cache::new(1_000, 1_000);
+        let algorithms = vec![PasswordAlgorithm::Md5];
+        let source = Arc::new(Source::new(Kind::File, algorithms, cache, sender));
+        let store = Arc::new(store);
+        let times = Times {
+            timeout: Duration::from_millis(100),
+            known,
+            unknown: Duration::from_secs(60),
+        };
+        let (of, to) = (Arc::clone(&source), Arc::clone(&store));
+        let queries = Queries::new(of, to, times, Arc::new(|_| {}));
+        tokio::spawn(queries.run(asks));
+        test(World { source, store }).await;
+    });
+}
+
+const MINUTE: Duration = Duration::from_secs(60);
+const ANN: [u8; 4] = [192, 0, 2, 1];
+const EVE: [u8; 4] = [192, 0, 2, 66];
+
+#[test]
+fn look_ups_of_one_user_are_one_query_and_then_none() {
+    let store = Fake {
+        delay: Duration::from_millis(20),
+        ..Fake::default()
+    };
+    run(store, MINUTE, async |world| {
+        let all: Vec<_> = (0..100).map(|_| world.begin("ann", ANN)).collect();
+        for one in all {
+            assert!(matches!(one.await, Lookup::Known(KEYS, _)));
+        }
+        assert_eq!(world.queries(), 1);
+        assert!(matches!(world.ask("ann", ANN).await, Lookup::Known(KEYS, _)));
+        assert_eq!(world.ask("eve", ANN).await, Lookup::Unknown);
+        assert_eq!(world.ask("eve", ANN).await, Lookup::Unknown);
+        assert_eq!(world.queries(), 2);
+    });
+}
+
+#[test]
+fn ten_thousand_unknown_names_cost_the_budget_and_others_are_served() {
+    run(Fake::default(), MINUTE, async |world| {
+        let begun = Instant::now();
+        let (mut refused, mut unknown) = (0, 0);
+        let all: Vec<_> = (0..10_000)
+            .map(|n| world.begin(&format!("eve{n}"), EVE))
+            .collect();
+        for one in all {
+            match one.await {
+                Lookup::Unavailable => refused += 1,
+                Lookup::Unknown => unknown += 1,
+                Lookup::Known(..) => panic!("nobody is known"),
+            }
+        }
+        let seconds = begun.elapsed().as_secs() as usize + 1;
+        let most = PER_SOURCE_BURST as usize + PER_SOURCE as usize * seconds;
+        assert_eq!(refused + unknown, 10_000);
+        assert!(world.queries() <= most, "{} queries", world.queries());
+        assert!(matches!(world.ask("ann", ANN).await, Lookup::Known(KEYS, _)));
+    });
+}
+
+#[test]
+fn a_store_that_is_silent_is_down_and_the_cache_goes_on() {
+    run(Fake::default(), Duration::from_millis(1), async |world| {
+        assert!(matches!(world.ask("ann", ANN).await, Lookup::Known(..)));
+        world.store.is_silent.store(true, Relaxed);
+        tokio::time::sleep(Duration::from_millis(5)).await;
+        for name in ["bob", "cid", "dan"] {
+            assert_eq!(world.begin(name, ANN).await, Lookup::Unavailable);
+        }
+        assert!(!world.source.status().is_up);
+        let (begun, before) = (Instant::now(), world.queries());
+        assert!(matches!(world.begin("ann", ANN).await, Lookup::Known(KEYS, _)));
+        assert_eq!(world.begin("bob", ANN).await, Lookup::Unavailable);
+        assert!(begun.elapsed() < Duration::from_millis(90), "somebody waited");
+        assert_eq!(world.queries(), before);
+
+        world.store.is_silent.store(false, Relaxed);
+        let deadline = Instant::now() + Duration::from_secs(10);
+        while !world.source.status().is_up {
+            assert!(Instant::now() < deadline, "it is not asked again");
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+        assert_eq!(world.begin("bob", ANN).await, Lookup::Unknown);
+        let status = world.source.status();
+        assert!((status.stale, status.failures) >= (1, 3), "{status:?}");
+    });
+}
+
+#[test]
+fn what_changes_during_a_query_is_not_kept() {
+    let (sender, receiver) = mpsc::unbounded_channel();
+    let store = Fake {
+        delay: Duration::from_millis(50),
+        changes: Mutex::new(Some(receiver)),
+        ..Fake::default()
+    };
+    run(store, MINUTE, async |world| {
+        let asked = world.begin("ann", ANN);
+        tokio::time::sleep(Duration::from_millis(10)).await;
+        let user = Change::User {
+            realm: "realm".to_owned(),
+            name: "ann".to_owned(),
+        };
+        sender.send(user.clone()).unwrap();
+        assert!(matches!(asked.await, Lookup::Known(..)));
+        assert_eq!(world.source.find("realm", "ann"), None);
+        assert!(matches!(world.ask("ann", ANN).await, Lookup::Known(..)));
+        assert!(world.source.find("realm", "ann").is_some());
+        // And what the cache has is forgotten.
+        for change in [user, Change::Everything] {
+            world.ask("ann", ANN).await;
+            sender.send(change).unwrap();
+            tokio::time::sleep(Duration::from_millis(10)).await;
+            assert_eq!(world.source.find("realm", "ann"), None);
+        }
+    });
+}
