@@ -12,6 +12,9 @@ pub enum StoreError {
     /// The store has refused a query, or its answer makes no sense.
     #[error("{0}")]
     Query(String),
+    /// A table is missing. Old databases of coturn lack some.
+    #[error("{0}")]
+    NoTable(String),
     /// No answer in time.
     #[error("no answer within {} ms", .0.as_millis())]
     Timeout(Duration),

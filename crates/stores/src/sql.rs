@@ -85,7 +85,7 @@ impl<S: Sql> Tables<S> {
         let state = match probe.await {
             Ok(_) => PRESENT,
             // The database answers, and does not have it.
-            Err(StoreError::Query(_)) => MISSING,
+            Err(StoreError::NoTable(_) | StoreError::Query(_)) => MISSING,
             Err(error) => return Err(error),
         };
         self.keys_table.store(state, Ordering::Relaxed);
@@ -122,9 +122,20 @@ impl<S: Sql> Tables<S> {
         })
     }
 
-    async fn pairs(&self, text: &str) -> Result<Vec<(String, String)>, StoreError> {
+    /// The rows of a small table; none if the table is missing.
+    async fn small_table(&self, text: &str) -> Result<Vec<Row>, StoreError> {
         let text = format!("{text} LIMIT {MAX_ROWS}");
-        let rows = self.sql.rows(&text, &[]).await?;
+        match self.sql.rows(&text, &[]).await {
+            Err(StoreError::NoTable(reason)) => {
+                tracing::debug!(reason, "a table of a store is missing");
+                Ok(Vec::new())
+            }
+            told => told,
+        }
+    }
+
+    async fn pairs(&self, text: &str) -> Result<Vec<(String, String)>, StoreError> {
+        let rows = self.small_table(text).await?;
         let mut pairs: Vec<_> = rows
             .iter()
             .map(|row| (text_at(row, 0).to_owned(), text_at(row, 1).to_owned()))
@@ -134,8 +145,8 @@ impl<S: Sql> Tables<S> {
     }
 
     async fn options(&self) -> Result<Vec<(String, RealmOption, u64)>, StoreError> {
-        let text = format!("SELECT realm, opt, value FROM turn_realm_option LIMIT {MAX_ROWS}");
-        let rows = self.sql.rows(&text, &[]).await?;
+        let text = "SELECT realm, opt, value FROM turn_realm_option";
+        let rows = self.small_table(text).await?;
         let option = |row: &Row| {
             let option = RealmOption::named(text_at(row, 1))?;
             Some((text_at(row, 0).to_owned(), option, number_at(row, 2)))
@@ -146,10 +157,8 @@ impl<S: Sql> Tables<S> {
     }
 
     async fn token_keys(&self) -> Result<Vec<TokenKeyRow>, StoreError> {
-        let text = format!(
-            "SELECT kid, ikm_key, as_rs_alg, timestamp, lifetime, realm FROM oauth_key LIMIT {MAX_ROWS}"
-        );
-        let rows = self.sql.rows(&text, &[]).await?;
+        let text = "SELECT kid, ikm_key, as_rs_alg, timestamp, lifetime, realm FROM oauth_key";
+        let rows = self.small_table(text).await?;
         let key = |row: &Row| TokenKeyRow {
             kid: text_at(row, 0).to_owned(),
             key: text_at(row, 1).to_owned(),

@@ -93,6 +93,8 @@ impl Stores {
                     Err(error) => drop(opened.send(Err(error))),
                 }
             });
+            // A look-up of a host name may still wait for its name server.
+            runtime.shutdown_background();
         };
         let thread = thread.spawn(body).map_err(failed)?;
         let ended = || (0, StoreError::Connect("the thread has ended".to_owned()));

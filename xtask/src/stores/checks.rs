@@ -375,6 +375,29 @@ fn verbs(bench: &mut Bench<'_>) -> Result<String> {
         listed.contains("bob"),
         "turnadmin does not list him: {listed}"
     );
+    serve_by_coturn(bench, &password)?;
+    bench.verb(&["user", "del", "bob"])?;
+    bench.soon(&format!("bob:{password}"), false)?;
+    bench.verb(&[
+        "realm",
+        "set",
+        "shop.example",
+        "--origin",
+        "https://shop.example",
+        "--user-quota",
+        "5",
+    ])?;
+    let listed = bench.verb(&["realm", "list"])?;
+    ensure!(
+        listed.contains("shop.example\torigin=https://shop.example"),
+        "{listed}"
+    );
+    bench.verb(&["realm", "del", "shop.example"])?;
+    Ok("coturn's server relays for a user that hairpin has added".to_owned())
+}
+
+/// coturn's server relays for the same user.
+fn serve_by_coturn(bench: &Bench<'_>, password: &str) -> Result<()> {
     let (port, coturn) = (free_ports(1)?, range(bench.place, 1));
     let mut command = process::command("turnserver");
     command
@@ -402,31 +425,13 @@ fn verbs(bench: &mut Bench<'_>) -> Result<String> {
     let deadline = Instant::now() + SOON;
     let relayed = loop {
         coturn.assert_running()?;
-        let outcome = bench.uclient(port, &["-u", "bob", "-w", &password]);
+        let outcome = bench.uclient(port, &["-u", "bob", "-w", password]);
         if outcome.is_ok() || Instant::now() >= deadline {
             break outcome;
         }
         std::thread::sleep(Duration::from_millis(300));
     };
-    relayed.context("coturn does not serve him")?;
-    bench.verb(&["user", "del", "bob"])?;
-    bench.soon(&format!("bob:{password}"), false)?;
-    bench.verb(&[
-        "realm",
-        "set",
-        "shop.example",
-        "--origin",
-        "https://shop.example",
-        "--user-quota",
-        "5",
-    ])?;
-    let listed = bench.verb(&["realm", "list"])?;
-    ensure!(
-        listed.contains("shop.example\torigin=https://shop.example"),
-        "{listed}"
-    );
-    bench.verb(&["realm", "del", "shop.example"])?;
-    Ok("coturn's server relays for a user that hairpin has added".to_owned())
+    relayed.map(drop).context("coturn does not serve him")
 }
 
 fn health(bench: &mut Bench<'_>) -> Result<String> {

@@ -305,7 +305,7 @@ mod tests {
         for (text, part) in [
             (
                 "url = \"oracle://db\"",
-                "test:2:7: error: the URL cannot be used: expected a URL that begins with sqlite:",
+                "test:2:7: the URL cannot be used: expected a URL that begins with sqlite:",
             ),
             ("url = \"sqlite:turndb\"", "expected the whole path"),
             (
@@ -315,7 +315,7 @@ mod tests {
             ("ttl = \"5m\"", "the store has no url"),
             (
                 "url = \"file:/etc/users\"\nca = \"/nonexistent\"",
-                "test:3:6: error: ",
+                "test:3:6: ",
             ),
             (
                 "url = \"file:/etc/users\"\npassword_file = \"/nonexistent\"",

@@ -12,6 +12,8 @@ use crate::store::Answer;
 
 /// Connections: each carries one query at a time.
 const CONNECTIONS: usize = 4;
+/// ER_NO_SUCH_TABLE.
+const NO_SUCH_TABLE: u16 = 1146;
 
 pub(super) fn config(options: &Options) -> Result<Opts, StoreError> {
     let url = match options.url.strip_prefix("mariadb:") {
@@ -81,6 +83,9 @@ impl Mysql {
 
 fn failed(error: &mysql_async::Error) -> StoreError {
     match error {
+        mysql_async::Error::Server(server) if server.code == NO_SUCH_TABLE => {
+            StoreError::NoTable(error.to_string())
+        }
         mysql_async::Error::Server(_) => StoreError::query(error),
         _ => StoreError::connect(error),
     }

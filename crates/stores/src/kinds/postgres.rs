@@ -11,6 +11,7 @@ use rustls::ClientConfig;
 use rustls_pki_types::ServerName;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::sync::Mutex;
+use tokio_postgres::error::SqlState;
 use tokio_postgres::tls::{ChannelBinding, MakeTlsConnect, TlsConnect, TlsStream};
 use tokio_postgres::types::{ToSql, Type};
 use tokio_postgres::{AsyncMessage, Client, Config};
@@ -159,6 +160,9 @@ fn change(payload: &str) -> Change {
 }
 
 fn failed(error: &tokio_postgres::Error) -> StoreError {
+    if error.code() == Some(&SqlState::UNDEFINED_TABLE) {
+        return StoreError::NoTable(error.to_string());
+    }
     match error.as_db_error().is_some() {
         true => StoreError::query(error),
         false => StoreError::connect(error),

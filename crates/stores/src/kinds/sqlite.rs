@@ -85,6 +85,10 @@ fn failed(path: &Path, error: &rusqlite::Error) -> StoreError {
                 | SystemIoFailure
         )
     });
+    // SQLite has no code of its own for that.
+    if text.contains("no such table") {
+        return StoreError::NoTable(text);
+    }
     match of_file {
         true => StoreError::Connect(text),
         false => StoreError::Query(text),
@@ -196,5 +200,101 @@ impl Sql for Sqlite {
                 }
             }
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::keys::Keys;
+    use crate::sql::Tables;
+    use crate::store::{Directory as _, RealmOption, Store as _};
+
+    fn block_on<T>(future: impl Future<Output = T>) -> T {
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_all()
+            .build();
+        runtime.expect("a runtime").block_on(future)
+    }
+
+    #[test]
+    fn what_is_written_is_read_again_also_by_another_process() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let path = folder.path().join("hairpin.db");
+        let tables = Tables::new(Sqlite::open(path.clone()).expect("it is made"));
+        let other = Tables::new(Sqlite::open(path).expect("it is opened"));
+        let keys = Keys::of("ann", "a.org", "s3cret").expect("keys");
+        block_on(async {
+            tables.put_user("a.org", "ann", keys).await.expect("put");
+            tables.put_user("a.org", "ann", keys).await.expect("again");
+            tables.put_secret("a.org", "secret").await.expect("put");
+            let option = RealmOption::UserQuota;
+            tables
+                .set_option("a.org", option, Some(7))
+                .await
+                .expect("set");
+            let origin = tables.set_origin("https://a.org", Some("a.org"));
+            assert!(origin.await.expect("set"));
+            let found = other.find_user("a.org", "ann").await.expect("found");
+            assert_eq!(found.keys, Some(keys));
+            assert_eq!(
+                other.find_user("a.org", "ANN").await.expect("asked").keys,
+                None
+            );
+            assert_eq!(
+                other.find_user("b.org", "ann").await.expect("asked").keys,
+                None
+            );
+            let shared = other.shared().await.expect("read");
+            assert!(shared.has_users);
+            assert_eq!(shared.options, [("a.org".to_owned(), option, 7)]);
+            assert_eq!(shared.secrets.len() + shared.origins.len(), 2);
+            assert!(other.delete_user("a.org", "ann").await.expect("deleted"));
+            assert!(!other.delete_user("a.org", "ann").await.expect("asked"));
+            assert_eq!(
+                tables.find_user("a.org", "ann").await.expect("asked").keys,
+                None
+            );
+        });
+    }
+
+    #[test]
+    fn an_sha256_key_counts_only_with_the_md5_key_that_it_was_made_with() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let path = folder.path().join("hairpin.db");
+        let tables = Tables::new(Sqlite::open(path.clone()).expect("it is made"));
+        let keys = Keys::of("ann", "a.org", "first").expect("keys");
+        block_on(tables.put_user("a.org", "ann", keys)).expect("put");
+        let coturn = Connection::open(path).expect("opened");
+        let new = "7da2270ccfa49786e0115366d3a3d14d";
+        let update = "UPDATE turnusers_lt SET hmackey = ?1 WHERE name = 'ann'";
+        assert_eq!(coturn.execute(update, [new]).expect("updated"), 1);
+        let found = block_on(tables.find_user("a.org", "ann")).expect("found");
+        assert_eq!(found.keys, Keys::from_hex(new));
+    }
+
+    #[test]
+    fn a_file_of_an_old_coturn_is_read_and_keeps_its_tables() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let path = folder.path().join("turndb");
+        let coturn = Connection::open(&path).expect("made");
+        coturn.execute(SCHEMA[0], []).expect("a table");
+        let tables = Tables::new(Sqlite::open(path).expect("it is opened"));
+        let keys = Keys::of("ann", "a.org", "first").expect("keys");
+        block_on(async {
+            assert!(!tables.shared().await.expect("read").has_users);
+            tables.put_user("a.org", "ann", keys).await.expect("put");
+            let found = tables.find_user("a.org", "ann").await.expect("found");
+            let md5 = Keys {
+                sha256: None,
+                ..keys
+            };
+            assert_eq!(found.keys, Some(md5));
+        });
+        let count = "SELECT count(*) FROM sqlite_master WHERE type = 'table'";
+        let count: i64 = coturn
+            .query_row(count, [], |row| row.get(0))
+            .expect("counted");
+        assert_eq!(count, 1);
     }
 }

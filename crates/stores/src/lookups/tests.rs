@@ -77,7 +77,9 @@ impl World {
     /// Asks whatever the cache has.
     fn begin(&self, name: &str, from: [u8; 4]) -> impl Future<Output = Lookup> + use<> {
         let (sender, receiver) = tokio::sync::oneshot::channel();
-        let waiter = move |lookup| drop(sender.send(lookup));
+        let waiter = move |lookup| {
+            let _ = sender.send(lookup);
+        };
         self.source
             .ask("realm", name, from.into(), Box::new(waiter));
         async { receiver.await.expect("each ask is answered") }
@@ -127,7 +129,10 @@ fn look_ups_of_one_user_are_one_query_and_then_none() {
             assert!(matches!(one.await, Lookup::Known(KEYS, _)));
         }
         assert_eq!(world.queries(), 1);
-        assert!(matches!(world.ask("ann", ANN).await, Lookup::Known(KEYS, _)));
+        assert!(matches!(
+            world.ask("ann", ANN).await,
+            Lookup::Known(KEYS, _)
+        ));
         assert_eq!(world.ask("eve", ANN).await, Lookup::Unknown);
         assert_eq!(world.ask("eve", ANN).await, Lookup::Unknown);
         assert_eq!(world.queries(), 2);
@@ -153,7 +158,10 @@ fn ten_thousand_unknown_names_cost_the_budget_and_others_are_served() {
         let most = PER_SOURCE_BURST as usize + PER_SOURCE as usize * seconds;
         assert_eq!(refused + unknown, 10_000);
         assert!(world.queries() <= most, "{} queries", world.queries());
-        assert!(matches!(world.ask("ann", ANN).await, Lookup::Known(KEYS, _)));
+        assert!(matches!(
+            world.ask("ann", ANN).await,
+            Lookup::Known(KEYS, _)
+        ));
     });
 }
 
@@ -168,9 +176,15 @@ fn a_store_that_is_silent_is_down_and_the_cache_goes_on() {
         }
         assert!(!world.source.status().is_up);
         let (begun, before) = (Instant::now(), world.queries());
-        assert!(matches!(world.begin("ann", ANN).await, Lookup::Known(KEYS, _)));
+        assert!(matches!(
+            world.begin("ann", ANN).await,
+            Lookup::Known(KEYS, _)
+        ));
         assert_eq!(world.begin("bob", ANN).await, Lookup::Unavailable);
-        assert!(begun.elapsed() < Duration::from_millis(90), "somebody waited");
+        assert!(
+            begun.elapsed() < Duration::from_millis(90),
+            "somebody waited"
+        );
         assert_eq!(world.queries(), before);
 
         world.store.is_silent.store(false, Relaxed);
