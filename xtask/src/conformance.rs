@@ -1,4 +1,4 @@
-//! `docs/sip-conformance.md`: the messages of RFC 4475 and what hairpin makes of them.
+//! The first part of `docs/sip-conformance.md`: the messages of RFC 4475 and what hairpin makes of them.
 //!
 //! The table is that of `crates/sip/tests/torture/expected.tsv`, which a test of that crate holds against the code.
 
@@ -20,8 +20,10 @@ pub(crate) fn page(root: &Path) -> Result<String> {
 
 fn render(table: &str) -> Result<String> {
     let mut page = String::from(
-        "# SIP conformance: the messages of RFC 4475\n\n\
-         Written by `cargo xtask rfc`; do not edit. The table is kept in\n\
+        "# SIP conformance\n\n\
+         Written by `cargo xtask rfc`; do not edit.\n\n\
+         ## The messages of RFC 4475\n\n\
+         The table is kept in\n\
          [expected.tsv](../crates/sip/tests/torture/expected.tsv), and the test\n\
          `every_message_is_taken_as_the_table_says` holds it against the code: each message is read, bit by bit as the RFC's\n\
          archive has it, as a datagram, once by a user agent (which is a registrar too and knows no extensions) and once by a\n\

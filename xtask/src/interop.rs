@@ -7,6 +7,9 @@
 //! | [`pion`] | a Go program on pion's client (`interop/pion`) | allocate, permissions, channels, relay to relay |
 //! | [`acme`] | Pebble, Let's Encrypt's ACME server for tests (`interop/pebble`) | certificates are ordered, renewed and kept |
 //! | [`sip`] | SIPp, sipsak and Kamailio from Debian | SIP calls, registrations and floods, as client, server and next hop |
+//! | [`sip_proxy`] | SIPp on both sides of the proxy | calls, also with loss: BYE of either side, CANCEL, second INVITE, 302, busy, forking |
+//! | [`sip_trunk`] | Kamailio as a trunk, SIPp at both ends | calls of users to the trunk, over UDP and TCP |
+//! | [`sip_phones`] | baresip | phones that register and call each other, also after a restart, with a second phone that is dead |
 //! | [`aioice`] | a Python program on aioice's client (`interop/aioice`) | echo and relay to relay over TCP and TLS, certificates verified |
 //! | [`wrtc`] | a node program on @roamhq/wrtc (`interop/wrtc`) | libwebrtc over UDP and TCP, relay only |
 //! | [`openssl`] | OpenSSL's `s_client` | a Binding request over DTLS and TLS; what is refused |
@@ -19,9 +22,11 @@
 
 mod acme;
 mod aioice;
+mod baresip;
 mod browser;
 pub(crate) mod certificate;
 mod coturn;
+mod domain;
 mod nat_discovery;
 mod openssl;
 mod packages;
@@ -29,7 +34,10 @@ mod pion;
 mod program;
 mod server;
 mod sip;
+mod sip_phones;
+mod sip_proxy;
 mod sip_tls;
+mod sip_trunk;
 mod stun;
 mod webdriver;
 mod wrtc;
@@ -74,6 +82,9 @@ enum Client {
     Openssl,
     Browser,
     Sip,
+    SipProxy,
+    SipTrunk,
+    SipPhones,
     SipTls,
     Acme,
     NatDiscovery,
@@ -139,6 +150,18 @@ pub(crate) fn run(root: &Path, options: &Options) -> Result<Tally> {
         println!("--- SIP");
         tally.add(sip::run(&binary, root, &logs)?);
     }
+    if options.against == server::Kind::Hairpin && options.wants(Client::SipProxy) {
+        println!("--- SIP through the proxy");
+        tally.add(sip_proxy::run(&binary, root, &logs)?);
+    }
+    if options.against == server::Kind::Hairpin && options.wants(Client::SipTrunk) {
+        println!("--- SIP with a trunk");
+        tally.add(sip_trunk::run(&binary, root, &logs)?);
+    }
+    if options.against == server::Kind::Hairpin && options.wants(Client::SipPhones) {
+        println!("--- phones that call each other");
+        tally.add(sip_phones::run(&binary, &logs)?);
+    }
     let certificate = Rc::new(Certificate::make(&logs.join("certificate"))?);
     if options.against == server::Kind::Hairpin && options.wants(Client::SipTls) {
         println!("--- SIP over TLS and WSS");
@@ -157,6 +180,9 @@ pub(crate) fn run(root: &Path, options: &Options) -> Result<Tally> {
     }
     let apart = [
         Client::Sip,
+        Client::SipProxy,
+        Client::SipTrunk,
+        Client::SipPhones,
         Client::SipTls,
         Client::Acme,
         Client::NatDiscovery,

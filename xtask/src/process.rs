@@ -147,6 +147,14 @@ impl Process {
         self.wait(limit)
     }
 
+    /// Sends a signal to the process alone.
+    pub(crate) fn signal(&self, signal: Signal) -> Result<()> {
+        Ok(kill(
+            Pid::from_raw(i32::try_from(self.child.id())?),
+            signal,
+        )?)
+    }
+
     /// The process's number.
     pub(crate) fn id(&self) -> u32 {
         self.child.id()

@@ -3,7 +3,8 @@
 //! The requirements are kept by hand in `docs/rfc-requirements.tsv`, one a line: RFC, section, requirement, tests. A test is
 //! named `CRATE::FUNCTION` (several are separated by spaces) and must exist. The citations are the comments of the
 //! form `RFC 8656 §7.2` in the sources. Line numbers are left out on purpose: the page would change with every edit.
-//! For the RFCs of STUN and TURN, [`sentences`] says of each MUST and SHOULD which test shows it, or why none does.
+//! For the RFCs of STUN and TURN, and of SIP's registrar and proxy, [`sentences`] says of each MUST and SHOULD which test shows it, or
+//! why none does.
 
 mod keywords;
 mod sentences;
@@ -17,6 +18,7 @@ use anyhow::{Context as _, Result, anyhow, ensure};
 use crate::conformance;
 use crate::tally::Tally;
 use crate::workspace;
+use sentences::Subject;
 
 const TABLE: &str = "docs/rfc-requirements.tsv";
 const PAGE: &str = "docs/rfc-coverage.md";
@@ -109,7 +111,7 @@ pub(crate) fn write(root: &Path, texts: Option<&Path>) -> Result<Tally> {
     }
     let (page, complaints) = page(root)?;
     std::fs::write(root.join(PAGE), page)?;
-    std::fs::write(root.join(conformance::PAGE), conformance::page(root)?)?;
+    std::fs::write(root.join(conformance::PAGE), sip_page(root)?)?;
     let mut tally = Tally::default();
     tally.record(TABLE, &all_exist(&complaints));
     record_sentences(root, &mut tally)?;
@@ -123,12 +125,21 @@ pub(crate) fn check(root: &Path) -> Result<Tally> {
     tally.record(TABLE, &all_exist(&complaints));
     record_sentences(root, &mut tally)?;
     tally.record(PAGE, &is_current(root, PAGE, &expected));
-    let expected = conformance::page(root)?;
+    let expected = sip_page(root)?;
     tally.record(
         conformance::PAGE,
         &is_current(root, conformance::PAGE, &expected),
     );
     Ok(tally)
+}
+
+/// The page of SIP: the messages of RFC 4475, then the sentences about the registrar and the proxy.
+fn sip_page(root: &Path) -> Result<String> {
+    let sentences = sentences::Table::read(root)?;
+    let mut page = conformance::page(root)?;
+    page.push_str(&sentences.render(Subject::Sip));
+    page.push_str(&sentences.render_tests(Subject::Sip));
+    Ok(page)
 }
 
 fn is_current(root: &Path, page: &str, expected: &str) -> Result<String> {
@@ -184,7 +195,7 @@ fn page(root: &Path) -> Result<(String, Vec<String>)> {
             "RFC {rfc} has no title in xtask/src/rfc.rs, so the page would not list it"
         );
     }
-    let sentences = sentences::Table::read(root)?.render();
+    let sentences = sentences::Table::read(root)?.render(Subject::Turn);
     Ok((
         render(&requirements, &sentences, &citations(&sources)),
         missing,

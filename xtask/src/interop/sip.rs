@@ -420,7 +420,7 @@ pub(super) fn finish(bench: &mut Bench<'_>) -> Result<String> {
 }
 
 /// Whether somebody listens there.
-fn is_taken(port: u16, transport: &str) -> bool {
+pub(super) fn is_taken(port: u16, transport: &str) -> bool {
     let address = (Ipv4Addr::LOCALHOST, port);
     match transport {
         "tcp" => TcpListener::bind(address).is_err(),

@@ -15,6 +15,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context as _, Result, ensure};
 use serde_json::json;
 
+use super::baresip;
 use super::certificate::Certificate;
 use super::server::free_ports;
 use super::sip::{Bench, START, finish, free_port, start};
@@ -80,7 +81,7 @@ pub(crate) fn run(
         bench,
     };
     let mut tally = Tally::default();
-    baresip(&secure, &mut tally);
+    phone(&secure, &mut tally);
     tally.add(pjsua(&secure, &packages.pjsua2)?);
     let outcome = sip_js(&secure, &packages.sip_js);
     tally.record("SIP.js in Chromium registers and calls over WSS", &outcome);
@@ -95,7 +96,7 @@ fn run_baresip(secure: &Secure<'_>) -> Result<String> {
     let folder = secure.bench.logs.join("baresip");
     std::fs::create_dir_all(&folder)?;
     let authority = secure.certificate.authority.display();
-    let modules = module_folder()?;
+    let modules = baresip::module_folder()?;
     let config = format!(
         "module_path {modules}\nmodule g711.so\nmodule ausine.so\nmodule_tmp account.so\nmodule_app menu.so\n\
          sip_listen 127.0.0.1:0\nsip_cafile {authority}\n\
@@ -121,17 +122,7 @@ fn run_baresip(secure: &Secure<'_>) -> Result<String> {
     Ok(process.output())
 }
 
-/// Where Debian has the modules: a folder by architecture, or one for all.
-fn module_folder() -> Result<String> {
-    let folders = ["/usr/lib/baresip/modules".to_owned()];
-    let by_architecture =
-        ["x86_64", "aarch64"].map(|one| format!("/usr/lib/{one}-linux-gnu/baresip/modules"));
-    let mut all = folders.into_iter().chain(by_architecture);
-    all.find(|folder| Path::new(folder).join("menu.so").is_file())
-        .context("baresip has no modules")
-}
-
-fn baresip(secure: &Secure<'_>, tally: &mut Tally) {
+fn phone(secure: &Secure<'_>, tally: &mut Tally) {
     let registers = |output: &str| {
         let registered = output.contains("200 OK") && output.contains("REGISTER sip:");
         ensure!(registered, "it is not registered");

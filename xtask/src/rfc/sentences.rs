@@ -22,8 +22,67 @@ pub(super) const TABLE: &str = "docs/rfc-keywords.tsv";
 /// The folder with the texts of the RFCs, if there is one.
 const TEXTS: &str = "HAIRPIN_RFC_TEXTS";
 
+/// Which page lists the sentences of an RFC.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Subject {
+    /// STUN and TURN: `docs/rfc-coverage.md`.
+    Turn,
+    /// The registrar and the proxy: `docs/sip-conformance.md`.
+    Sip,
+}
+
+/// An RFC of the table.
+#[derive(Debug, Clone, Copy)]
+struct Rfc {
+    number: u32,
+    subject: Subject,
+    /// These sections with all below them, or the whole text if there are none.
+    sections: &'static [&'static str],
+}
+
+const fn turn(number: u32) -> Rfc {
+    Rfc {
+        number,
+        subject: Subject::Turn,
+        sections: &[],
+    }
+}
+
+const fn sip(number: u32, sections: &'static [&'static str]) -> Rfc {
+    Rfc {
+        number,
+        subject: Subject::Sip,
+        sections,
+    }
+}
+
 /// The RFCs of the table.
-const RFCS: [u32; 9] = [5780, 6062, 7350, 7443, 7635, 7983, 8016, 8489, 8656];
+const RFCS: [Rfc; 14] = [
+    sip(3261, &["10"]),
+    sip(3327, &[]),
+    sip(5393, &[]),
+    sip(5658, &[]),
+    turn(5780),
+    turn(6062),
+    sip(7118, &[]),
+    turn(7350),
+    turn(7443),
+    turn(7635),
+    turn(7983),
+    turn(8016),
+    turn(8489),
+    turn(8656),
+];
+
+impl Rfc {
+    fn has(&self, section: &str) -> bool {
+        let is_below = |above: &&str| {
+            let rest = section.strip_prefix(above);
+            rest.is_some_and(|rest| rest.is_empty() || rest.starts_with('.'))
+        };
+        self.sections.is_empty() || self.sections.iter().any(is_below)
+    }
+}
 
 /// Why a sentence has no test of the server. The last four need a text behind the colon.
 const REASONS: [(&str, &str); 7] = [
@@ -79,13 +138,15 @@ impl Table {
     fn of_texts(&self, folder: &Path) -> Result<Table> {
         let mut table = Table::default();
         for rfc in RFCS {
-            let path = folder.join(format!("rfc{rfc}.txt"));
+            let number = rfc.number;
+            let path = folder.join(format!("rfc{number}.txt"));
             let text = std::fs::read_to_string(&path);
             let text = text.with_context(|| format!("cannot read {}", path.display()))?;
             let mut rows: Vec<Row> = Vec::new();
-            for sentence in keywords::sentences(&text) {
+            let sentences = keywords::sentences(&text);
+            for sentence in sentences.into_iter().filter(|it| rfc.has(&it.section)) {
                 let mut row = Row {
-                    rfc,
+                    rfc: number,
                     digest: sentence.digest(),
                     words: sentence.excerpt(),
                     section: sentence.section,
@@ -99,7 +160,7 @@ impl Table {
                     rows.push(row);
                 }
             }
-            table.sums.insert(rfc, sum(rfc, &rows));
+            table.sums.insert(number, sum(number, &rows));
             table.rows.append(&mut rows);
         }
         Ok(table)
@@ -108,7 +169,7 @@ impl Table {
     /// What is wrong with the table. `exists` says whether there is a test of this name.
     pub(super) fn complaints(&self, exists: impl Fn(&str) -> bool) -> Vec<String> {
         let mut complaints = Vec::new();
-        for rfc in RFCS {
+        for Rfc { number: rfc, .. } in RFCS {
             let rows: Vec<Row> = self.of(rfc).cloned().collect();
             if self.sums.get(&rfc) != Some(&sum(rfc, &rows)) {
                 complaints.push(format!(
@@ -143,7 +204,7 @@ impl Table {
             let _ = writeln!(text, "#   {word:<11} {meaning}");
         }
         text.push_str("# `cargo xtask rfc --texts FOLDER` makes this table from the texts of the RFCs and keeps the verdicts.\n");
-        for rfc in RFCS {
+        for Rfc { number: rfc, .. } in RFCS {
             let sum = self.sums.get(&rfc).map_or("", String::as_str);
             let _ = writeln!(text, "# RFC {sum}");
             for Row {
@@ -160,16 +221,18 @@ impl Table {
         text
     }
 
-    /// A section of the page: how many sentences of each RFC have which verdict, and which of them hairpin does not obey.
-    pub(super) fn render(&self) -> String {
+    /// A section of a page: how many sentences of each RFC have which verdict, and which of them hairpin does not obey.
+    pub(super) fn render(&self, subject: Subject) -> String {
         let mut page = String::from(
             "\n## Sentences with keywords\n\n\
              Each sentence with MUST, SHALL, REQUIRED, SHOULD or RECOMMENDED stands in [rfc-keywords.tsv](rfc-keywords.tsv), with the tests\n\
              that show it or the reason why no test of the server does. The test command refuses a sentence without either.\n\n\
              | RFC | sentences | tests | client | operator | authors | explains | library | absent | deviation |\n|---|---|---|---|---|---|---|---|---|---|\n",
         );
-        for rfc in RFCS {
-            let _ = write!(page, "| {rfc} | {} ", self.of(rfc).count());
+        let rfcs = RFCS.into_iter().filter(|rfc| rfc.subject == subject);
+        let numbers: Vec<u32> = rfcs.map(|rfc| rfc.number).collect();
+        for &rfc in &numbers {
+            let _ = write!(page, "| {} | {} ", name(rfc), self.of(rfc).count());
             let tests = self.of(rfc).filter(|row| row.has_tests()).count();
             let _ = write!(page, "| {tests} ");
             for (word, _) in REASONS {
@@ -181,29 +244,61 @@ impl Table {
             page.push_str("|\n");
         }
         page.push_str("\nA sentence that has tests and a deviation counts twice.\n\n| RFC | section | sentence | |\n|---|---|---|---|\n");
-        for row in &self.rows {
+        for row in self.rows.iter().filter(|row| numbers.contains(&row.rfc)) {
             let reason = row.reason().filter(|reason| {
                 ["library", "absent", "deviation"]
                     .iter()
                     .any(|word| reason.starts_with(word))
             });
             if let Some(reason) = reason {
-                let _ = writeln!(
-                    page,
-                    "| {} | {} | ... {} ... | {reason} |",
-                    row.rfc,
-                    row.section,
-                    row.words.replace('|', "\\|")
-                );
+                let _ = writeln!(page, "{} {reason} |", row.cells());
+            }
+        }
+        page
+    }
+
+    /// A section of a page: each sentence that tests show, with the tests.
+    pub(super) fn render_tests(&self, subject: Subject) -> String {
+        let mut page = String::from(
+            "\n## Sentences that tests show\n\n\
+             `sip::name` is the test function `name` of `crates/sip`.\n\n| RFC | section | sentence | shown by |\n|---|---|---|---|\n",
+        );
+        let rfcs = RFCS.into_iter().filter(|rfc| rfc.subject == subject);
+        for row in rfcs.flat_map(|rfc| self.of(rfc.number)) {
+            let tests = row
+                .verdict
+                .split(' ')
+                .take_while(|word| word.contains("::"));
+            let tests: Vec<String> = tests.map(|test| format!("`{test}`")).collect();
+            if !tests.is_empty() {
+                let _ = writeln!(page, "{} {} |", row.cells(), tests.join("<br>"));
             }
         }
         page
     }
 }
 
+/// An RFC, with the sections that the table has of it.
+fn name(number: u32) -> String {
+    let rfc = RFCS.into_iter().find(|rfc| rfc.number == number);
+    let sections = rfc.map_or(&[][..], |rfc| rfc.sections);
+    let sections: Vec<String> = sections.iter().map(|it| format!(" §{it}")).collect();
+    format!("{number}{}", sections.join(","))
+}
+
 impl Row {
     fn is_of(&self, other: &Row) -> bool {
         (self.rfc, &self.section, &self.digest) == (other.rfc, &other.section, &other.digest)
+    }
+
+    /// The first cells of its line in a table of a page.
+    fn cells(&self) -> String {
+        format!(
+            "| {} | {} | ... {} ... |",
+            self.rfc,
+            self.section,
+            self.words.replace('|', "\\|").replace('<', "&lt;")
+        )
     }
 
     fn has_tests(&self) -> bool {
@@ -328,7 +423,7 @@ mod tests {
             });
         }
         let mut table = Table::default();
-        for rfc in RFCS {
+        for Rfc { number: rfc, .. } in RFCS {
             table
                 .sums
                 .insert(rfc, sum(rfc, if rfc == 8489 { &rows } else { &[] }));
@@ -389,8 +484,41 @@ mod tests {
     }
 
     #[test]
+    fn sentences_belong_to_sections_that_are_above_them() {
+        let rfc = sip(3261, &["10", "16"]);
+        for (section, is_there) in [
+            ("10", true),
+            ("10.3", true),
+            ("16.12.1", true),
+            ("1", false),
+            ("100", false),
+            ("8.2", false),
+        ] {
+            assert_eq!(rfc.has(section), is_there, "{section}");
+        }
+        assert!(turn(8656).has("1") && turn(8656).has("A.1"));
+        assert_eq!(name(3261), "3261 §10");
+        assert_eq!(name(8656), "8656");
+    }
+
+    #[test]
+    fn the_page_of_sip_has_the_tests_of_its_sentences() {
+        let mut table = table(["a::b", "client", "operator"]);
+        for row in &mut table.rows {
+            row.rfc = 3327;
+        }
+        let page = table.render_tests(Subject::Sip);
+        assert!(
+            page.ends_with("| 3327 | 1 | ... A server MUST answer. ... | `a::b` |\n"),
+            "{page}"
+        );
+        let page = table.render_tests(Subject::Turn);
+        assert!(!page.contains("a::b"));
+    }
+
+    #[test]
     fn the_page_counts_verdicts_and_lists_what_is_not_obeyed() {
-        let page = table(["a::b", "client", "absent: for a good reason"]).render();
+        let page = table(["a::b", "client", "absent: for a good reason"]).render(Subject::Turn);
         assert!(
             page.contains("| 8489 | 3 | 1 | 1 | 0 | 0 | 0 | 0 | 1 | 0 |"),
             "{page}"

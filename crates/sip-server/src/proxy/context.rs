@@ -86,6 +86,8 @@ pub(super) struct Base {
     pub(super) is_recorded: bool,
     /// Path is added (RFC 3327 §5.2).
     pub(super) is_path: bool,
+    /// It has come from its user agent without another proxy between.
+    pub(super) is_first_hop: bool,
     /// It came from a trunk.
     pub(super) is_trunk: bool,
     /// P-Asserted-Identity is for trusted elements alone (RFC 3325 §7).

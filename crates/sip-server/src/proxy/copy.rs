@@ -66,6 +66,7 @@ impl Proxy {
             class: class_of(method, in_dialog),
             is_recorded: self.config.record_route && !in_dialog && may_begin_dialog(method),
             is_path: is_register && supports_path(message),
+            is_first_hop: is_first_hop(message),
             is_trunk: plan.sender == Sender::Trunk || stack.policy.is_trunk(&from.flow),
             is_private: identity::is_private(message),
             breadth: plan.breadth,
@@ -179,21 +180,33 @@ impl Proxy {
         let from = &base.from.flow;
         if base.is_recorded {
             let token = flow.map_or(Token::Pass, Token::Flow);
+            // If another worker's connection turns out to be gone, the request goes where the contact leads, and so does the dialog.
+            let without_flow = Token::Pass;
             let both_pass = base.is_trunk && flow.is_none();
             return Some(RecordRoute {
                 kind: HeaderKind::RecordRoute,
                 params: b"",
                 user: self.tokens.write(token, call_id, &mut users.dialog),
+                user_without_flow: self.tokens.write(
+                    without_flow,
+                    call_id,
+                    &mut users.without_flow,
+                ),
                 is_sips,
                 unless: both_pass.then_some((from.listener, from.carrier)),
             });
         }
-        base.is_path.then(|| RecordRoute {
-            kind: HeaderKind::Path,
-            params: b";ob",
-            user: self.tokens.write_path(&base.from, &mut users.path),
-            is_sips,
-            unless: None,
+        base.is_path.then(|| {
+            let user = self.tokens.write_path(&base.from, &mut users.path);
+            RecordRoute {
+                kind: HeaderKind::Path,
+                // RFC 5626 §5.1: only the first hop may say so.
+                params: if base.is_first_hop { b";ob" } else { b"" },
+                user,
+                user_without_flow: user,
+                is_sips,
+                unless: None,
+            }
         })
     }
 
@@ -252,6 +265,7 @@ impl Proxy {
 /// Where the user of a route is written.
 struct Users {
     dialog: [u8; MAX_USER],
+    without_flow: [u8; MAX_USER],
     path: [u8; MAX_TOKEN],
 }
 
@@ -259,6 +273,7 @@ impl Default for Users {
     fn default() -> Users {
         Users {
             dialog: [0; MAX_USER],
+            without_flow: [0; MAX_USER],
             path: [0; MAX_TOKEN],
         }
     }
@@ -375,6 +390,11 @@ fn class_of(method: Method<'_>, in_dialog: bool) -> Class {
     }
 }
 
+/// RFC 5626 §5.1: whether the request comes from its user agent, as it has one Via.
+fn is_first_hop(message: &Message<'_>) -> bool {
+    message.vias().take(2).count() == 1
+}
+
 /// RFC 3327 §5.1: a proxy adds itself to Path only if the user agent supports Path.
 fn supports_path(message: &Message<'_>) -> bool {
     let mut supported = message.supported().filter_map(Result::ok);
@@ -401,6 +421,7 @@ pub(super) fn ack_base(bytes: Vec<u8>, from: &FlowId, loop_check: LoopCheck) -> 
         class: Class::Finishing,
         is_recorded: false,
         is_path: false,
+        is_first_hop: false,
         is_trunk: false,
         is_private: false,
         breadth: 0,

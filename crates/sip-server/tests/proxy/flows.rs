@@ -100,6 +100,67 @@ fn a_connection_that_is_gone_is_made_anew_where_the_contact_takes_one() {
 }
 
 #[test]
+fn a_dialog_goes_by_the_contact_if_the_connection_was_another_workers_and_is_gone() {
+    for carrier in [Carrier::Udp, Carrier::Tcp] {
+        let mut world = World::new();
+        let mut flow = world.phone_connects(UAS);
+        world.disconnect(UAS);
+        flow.worker = 9;
+        let contact = format!("sip:bob@{};transport=tcp", address(UAS));
+        bound_by(&mut world, &contact, flow, 0);
+        world.nodes[UAS].script = answers(&[(50, 200)]);
+        let invite = request("INVITE", "sip:bob@example.com", 1, "");
+        world.send(UAC, carrier, &invite);
+        world.run_until(15);
+        // The other worker says that it has no such connection.
+        let now = world.now;
+        let gone = flow.flow.connection.unwrap();
+        world.nodes[PROXY].engine.disconnected(now, gone);
+        world.run_until(1_000);
+        assert_eq!(world.heard(UAS), ["INVITE", "ACK"]);
+        world.in_dialog(UAC, "INFO");
+        world.run_until(2_000);
+        assert_eq!(world.heard(UAC).last(), Some(&"200 INFO"));
+        // The same when the new connection is gone as well.
+        world.disconnect(UAS);
+        world.in_dialog(UAC, "BYE");
+        world.run_until(3_000);
+        assert_eq!(world.heard(UAC).last(), Some(&"200 BYE"));
+        world.nothing_is_left();
+    }
+}
+
+#[test]
+fn a_call_that_is_cancelled_before_its_connection_is_known_to_be_gone_gets_487() {
+    let mut world = World::new();
+    let mut flow = world.phone_connects(UAS);
+    world.disconnect(UAS);
+    flow.worker = 9;
+    bound_by(
+        &mut world,
+        &format!("sip:bob@{};transport=tcp", address(UAS)),
+        flow,
+        0,
+    );
+    world.policy().bind(
+        "bob",
+        &Contact::at(&format!("sip:bob@{}", address(UAS + 1))),
+    );
+    world.nodes[UAS + 1].script = answers(&[(20, 180)]);
+    let key = world.invite();
+    world.run_until(100);
+    world.cancel(key);
+    world.run_until(115);
+    let now = world.now;
+    let gone = flow.flow.connection.unwrap();
+    world.nodes[PROXY].engine.disconnected(now, gone);
+    world.run_until(5_000);
+    assert_eq!(world.heard(UAC).last(), Some(&"487 INVITE"));
+    assert!(world.heard(UAS).is_empty());
+    world.nothing_is_left();
+}
+
+#[test]
 fn within_a_dialog_a_flow_that_is_gone_is_430_rfc5626_5_3_1() {
     let mut world = World::new();
     let flow = world.phone_connects(UAS);
@@ -186,6 +247,34 @@ fn a_register_for_elsewhere_gets_a_path_that_leads_back_to_its_flow_rfc3327_5_2(
     world.send(UAC, Carrier::Udp, &phone);
     world.run_until(2_500);
     assert!(value(world.last(UAS), "Path").is_none());
+    world.nothing_is_left();
+}
+
+#[test]
+fn a_register_that_came_through_another_proxy_gets_a_path_without_ob_rfc5626_5_1() {
+    let mut world = World::new();
+    let registrar = format!("sip:{}", address(UAS));
+    let lines = format!("{ALICE}Supported: path, outbound\r\n");
+    let text = request("REGISTER", &registrar, 1, &lines);
+    let vias = "SIP/2.0\r\nVia: SIP/2.0/UDP 192.0.2.1:5060;branch=z9hG4bKedge, SIP/2.0/UDP 10.1.1.1;branch=z9hG4bKphone\r\n";
+    world.send_raw(UAC, &text.replacen("SIP/2.0\r\n", vias, 1));
+    world.run_until(500);
+    let path = value(world.last(UAS), "Path").unwrap();
+    assert!(path.ends_with("@192.0.2.2:5060;lr>"), "{path}");
+}
+
+#[test]
+fn the_path_of_a_response_is_not_changed_rfc3327_5_2() {
+    let mut world = World::new();
+    let registrar = format!("sip:{}", address(UAS));
+    let path = "<sip:other.example;lr>,   <sip:192.0.2.2:5060;lr;x=\"1\">";
+    let line = format!("Path: {path}\r\n");
+    world.nodes[UAS].script.other = vec![(10, 200, line)];
+    let lines = format!("{ALICE}Supported: path\r\n");
+    let text = request("REGISTER", &registrar, 1, &lines);
+    world.send(UAC, Carrier::Udp, &text);
+    world.run_until(500);
+    assert_eq!(values(world.last(UAC), "Path"), [path]);
     world.nothing_is_left();
 }
 

@@ -8,6 +8,7 @@ mod dialogs;
 mod flows;
 mod fork;
 mod identity;
+mod matrix;
 mod network;
 mod node;
 mod policy;

@@ -463,3 +463,38 @@ fn an_answer_without_room_changes_nothing() {
         assert!(world.location.is_empty());
     }
 }
+
+#[test]
+fn no_answer_is_a_6xx_rfc3261_10_3() {
+    let contact = "Contact: <sip:alice@192.0.2.1>";
+    let lines = [
+        String::new(),
+        contact.to_owned(),
+        "Contact: *\nExpires: 0".to_owned(),
+        "Contact: *\nExpires: 5".to_owned(),
+        format!("{contact};expires=1"),
+        format!("{contact};expires=soon;q=7"),
+        "Contact: <sip:alice@example.com>".to_owned(),
+        "Contact: <tel:+1>".to_owned(),
+        "Contact: <sips:alice@192.0.2.1>".to_owned(),
+        format!("{contact}\nRequire: teleport"),
+        format!("{contact}\nPath: <sip:p.example;lr>"),
+        format!("{contact};reg-id=1;+sip.instance=\"<urn:x>\"\nSupported: outbound"),
+        (0..40)
+            .map(|n| format!("Contact: <sip:{n}@192.0.2.1>\n"))
+            .collect(),
+    ];
+    let mut world = World::new();
+    for (uri, to) in [
+        ("sip:example.com", "sip:alice@example.com"),
+        ("sip:example.com", "sip:alice@elsewhere.example"),
+        ("sip:elsewhere.example", "sip:alice@elsewhere.example"),
+        ("sips:example.com", "sips:alice@example.com"),
+    ] {
+        for (number, lines) in lines.iter().enumerate() {
+            let lines = lines.trim_end();
+            let reply = world.send(&request_to(uri, to, "a", 1 + number as u32 % 3, lines));
+            assert!(reply.code < 600, "{uri} {to} {lines}: {}", reply.code);
+        }
+    }
+}

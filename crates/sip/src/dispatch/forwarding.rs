@@ -30,6 +30,8 @@ pub struct RecordRoute<'a> {
     pub params: &'static [u8],
     /// The user of the URI.
     pub user: &'a [u8],
+    /// The user if the request does not leave by the flow of its order, because that is gone.
+    pub user_without_flow: &'a [u8],
     /// Whether its scheme is `sips`, as that of the Request-URI (RFC 3261 §16.6 step 4).
     pub is_sips: bool,
     /// No value is put on top if the request leaves by this socket: the value in the request serves for both sides.
@@ -42,6 +44,7 @@ pub(super) struct KeptRoute {
     kind: HeaderKind,
     params: &'static [u8],
     user: Box<[u8]>,
+    user_without_flow: Box<[u8]>,
     is_sips: bool,
     unless: Option<(ListenerKey, Carrier)>,
 }
@@ -52,6 +55,7 @@ impl KeptRoute {
             kind: route.kind,
             params: route.params,
             user: route.user.into(),
+            user_without_flow: route.user_without_flow.into(),
             is_sips: route.is_sips,
             unless: route.unless,
         })
@@ -124,7 +128,7 @@ impl Request {
         by_flow: bool,
     ) -> Result<Option<ClientKey>, RequestError> {
         let mut line = [0; LINE];
-        let line = self.record_route_line(engine, &out.to, &mut line);
+        let line = self.record_route_line(engine, (&out.to, by_flow), &mut line);
         let line = line.map_err(|_| RequestError::Malformed)?;
         let first = memchr::memchr(b'\n', &self.bytes).map_or(0, |at| at + 1);
         let (start, rest) = self.bytes.split_at(first);
@@ -153,7 +157,7 @@ impl Request {
     fn record_route_line<'b>(
         &self,
         engine: &Engine,
-        to: &Destination,
+        (to, by_flow): (&Destination, bool),
         buffer: &'b mut [u8],
     ) -> Result<&'b [u8], BuildError> {
         let leaves_by = Some((to.listener, to.carrier));
@@ -166,7 +170,11 @@ impl Request {
             return Ok(&[]);
         };
         let mut line = Builder::fields(buffer);
-        let (user, is_sips) = (&route.user, route.is_sips);
+        let user = match by_flow {
+            true => &route.user,
+            false => &route.user_without_flow,
+        };
+        let is_sips = route.is_sips;
         let params = route.params;
         write_route(&mut line, route.kind, user, is_sips, &signature, params);
         line.finish_fields()

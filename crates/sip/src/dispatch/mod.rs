@@ -178,6 +178,7 @@ impl Dispatcher {
             Some(client) => {
                 // Nobody else is to be asked.
                 request.give_up_others();
+                request.is_cancelled = true;
                 engine.cancel(now, client);
             }
             None => self.fail(key, Failure::Cancelled),
@@ -282,6 +283,10 @@ impl Dispatcher {
             return;
         }
         let (outcome, why) = match failure {
+            // Nothing else is tried, so the outcome is what was asked for.
+            ClientFailure::TransportFailed if request.is_cancelled => {
+                return self.fail(key, Failure::Cancelled);
+            }
             ClientFailure::TimedOut => (Outcome::TimedOut, Failure::TimedOut),
             ClientFailure::TransportFailed => (Outcome::TransportFailed, Failure::TransportFailed),
             ClientFailure::Cancelled => return self.fail(key, Failure::Cancelled),

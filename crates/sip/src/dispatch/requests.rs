@@ -39,6 +39,8 @@ pub(super) struct Request {
     pub(super) only_by_flow: bool,
     /// It went by a flow, and may go where its target says if that is gone.
     may_locate: bool,
+    /// The TU has cancelled it.
+    pub(super) is_cancelled: bool,
 }
 
 impl Request {
@@ -65,6 +67,7 @@ impl Request {
             record_route: None,
             only_by_flow: false,
             may_locate: false,
+            is_cancelled: false,
         })
     }
 
@@ -72,6 +75,7 @@ impl Request {
     pub(super) fn give_up_others(&mut self) {
         self.servers = None;
         self.bytes = Box::default();
+        self.may_locate = false;
     }
 }
 

@@ -1,0 +1,175 @@
+//! baresip, driven by its module `ctrl_tcp`: JSON in netstrings, over one TCP connection.
+
+use std::collections::VecDeque;
+use std::io::{ErrorKind, Read as _, Write as _};
+use std::net::{Ipv4Addr, TcpStream};
+use std::path::Path;
+use std::thread::sleep;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, Result, ensure};
+use serde_json::{Value, json};
+
+use super::domain::PASSWORD;
+use super::server::free_ports;
+use super::sip::START;
+use crate::process::{self, Process};
+
+/// How long an event may take to come.
+const LIMIT: Duration = Duration::from_secs(12);
+
+/// A running baresip, which is a phone of one user.
+pub(super) struct Phone {
+    process: Process,
+    control: TcpStream,
+    unread: Vec<u8>,
+    events: VecDeque<Value>,
+}
+
+impl Phone {
+    /// Starts a phone of `user`, which registers at the server on this port. `name` names its files.
+    pub(super) fn start(
+        logs: &Path,
+        name: &str,
+        user: &str,
+        port: u16,
+        transport: &str,
+    ) -> Result<Phone> {
+        let folder = logs.join(format!("baresip-{name}"));
+        std::fs::create_dir_all(&folder)?;
+        let control = free_ports(1)?;
+        let modules = module_folder()?;
+        let config = format!(
+            "module_path {modules}\nmodule g711.so\nmodule aubridge.so\nmodule_tmp account.so\nmodule_app menu.so\n\
+             module_app ctrl_tcp.so\nctrl_tcp_listen 127.0.0.1:{control}\nsip_listen 127.0.0.1:0\n\
+             audio_player aubridge,loop\naudio_source aubridge,loop\naudio_alert aubridge,alert\n"
+        );
+        // The registration lasts longer than the test.
+        let account = format!(
+            "<sip:{user}@example.org;transport={transport}>;auth_pass={PASSWORD};regint=3600;answermode=manual;\
+             outbound=\"sip:127.0.0.1:{port};transport={transport}\"\n"
+        );
+        for (file, text) in [
+            ("config", &config[..]),
+            ("accounts", &account),
+            ("contacts", ""),
+        ] {
+            std::fs::write(folder.join(file), text)?;
+        }
+        let mut command = process::command("baresip");
+        command.arg("-f").arg(&folder).arg("-s");
+        let log = logs.join(format!("baresip-{name}.log"));
+        let mut process = Process::start("baresip", command, log)?;
+        let deadline = Instant::now() + START;
+        let control = loop {
+            if let Ok(stream) = TcpStream::connect((Ipv4Addr::LOCALHOST, control)) {
+                break stream;
+            }
+            process.assert_running()?;
+            ensure!(Instant::now() < deadline, "it is deaf: {}", process.tail());
+            sleep(Duration::from_millis(20));
+        };
+        control.set_read_timeout(Some(Duration::from_millis(20)))?;
+        Ok(Phone {
+            process,
+            control,
+            unread: Vec::new(),
+            events: VecDeque::new(),
+        })
+    }
+
+    /// Waits until it is registered. It may have been before its events could be read.
+    pub(super) fn wait_registered(&mut self) -> Result<()> {
+        let ready = |output: &str| output.contains("200 OK").then_some(());
+        self.process.wait_for(LIMIT, ready)
+    }
+
+    /// Has it do something.
+    pub(super) fn command(&mut self, command: &str, params: &str) -> Result<()> {
+        let text = json!({ "command": command, "params": params }).to_string();
+        let netstring = format!("{}:{text},", text.len());
+        self.control.write_all(netstring.as_bytes())?;
+        Ok(())
+    }
+
+    /// Waits for an event of this type.
+    pub(super) fn wait(&mut self, kind: &str) -> Result<Value> {
+        let deadline = Instant::now() + LIMIT;
+        loop {
+            while let Some(event) = self.events.pop_front() {
+                if event["type"] == kind {
+                    return Ok(event);
+                }
+            }
+            self.process.assert_running()?;
+            ensure!(
+                Instant::now() < deadline,
+                "no {kind}: {}",
+                self.process.tail()
+            );
+            self.read()?;
+        }
+    }
+
+    /// Forgets the events of the past.
+    pub(super) fn forget(&mut self) -> Result<()> {
+        self.read()?;
+        self.events.clear();
+        Ok(())
+    }
+
+    /// It no longer reads or sends anything, and its connections stay open.
+    pub(super) fn freeze(&self) -> Result<()> {
+        self.process.signal(nix::sys::signal::Signal::SIGSTOP)
+    }
+
+    fn read(&mut self) -> Result<()> {
+        let mut buffer = [0; 4096];
+        match self.control.read(&mut buffer) {
+            Ok(0) => anyhow::bail!("it has closed its control connection"),
+            Ok(n) => self.unread.extend(&buffer[..n]),
+            Err(error) if matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut) => {}
+            Err(error) => return Err(error.into()),
+        }
+        while let Some((text, len)) = netstring(&self.unread) {
+            let value: Value = serde_json::from_slice(text).context("no JSON")?;
+            self.unread.drain(..len);
+            if value["event"] == true {
+                self.events.push_back(value);
+            }
+        }
+        Ok(())
+    }
+}
+
+/// The first netstring (`5:hello,`), and how long it is with its frame.
+fn netstring(bytes: &[u8]) -> Option<(&[u8], usize)> {
+    let colon = bytes.iter().position(|byte| *byte == b':')?;
+    let len: usize = std::str::from_utf8(&bytes[..colon]).ok()?.parse().ok()?;
+    let start = colon + 1;
+    let text = bytes.get(start..start + len)?;
+    (bytes.get(start + len) == Some(&b',')).then_some((text, start + len + 1))
+}
+
+/// Where Debian has the modules: a folder by architecture, or one for all.
+pub(super) fn module_folder() -> Result<String> {
+    let folders = ["/usr/lib/baresip/modules".to_owned()];
+    let by_architecture =
+        ["x86_64", "aarch64"].map(|one| format!("/usr/lib/{one}-linux-gnu/baresip/modules"));
+    let mut all = folders.into_iter().chain(by_architecture);
+    all.find(|folder| Path::new(folder).join("menu.so").is_file())
+        .context("baresip has no modules")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::netstring;
+
+    #[test]
+    fn a_netstring_is_read_when_it_is_whole() {
+        assert_eq!(netstring(b"5:hello,3:abc,"), Some((&b"hello"[..], 8)));
+        assert_eq!(netstring(b"5:hell"), None);
+        assert_eq!(netstring(b"5"), None);
+        assert_eq!(netstring(b""), None);
+    }
+}

@@ -1,0 +1,148 @@
+//! Kamailio as a trunk of the proxy: calls of users go to it. SIPp is at both ends. Both proxies record their routes.
+
+use std::net::{Ipv4Addr, SocketAddr, TcpStream};
+use std::path::Path;
+use std::thread::sleep;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, Result, ensure};
+
+use super::domain::Domain;
+use super::sip::{START, free_port};
+use super::sip_proxy::{Bench, CALLER, Call, Role, Way};
+use crate::process::{self, Process};
+use crate::tally::Tally;
+
+/// Of the trunk: an address that nobody else has.
+const TRUNK: Ipv4Addr = Ipv4Addr::new(127, 0, 0, 3);
+
+const CASES: [(&str, Role, Role); 4] = [
+    (
+        "calls with a second INVITE",
+        ("caller-hangs-up", 0),
+        ("callee-answers", 0),
+    ),
+    (
+        "calls with a BYE of the callee",
+        ("caller-is-hung-up", 0),
+        ("callee-hangs-up", 0),
+    ),
+    (
+        "calls that are cancelled",
+        ("caller-cancels", 0),
+        ("callee-rings", 0),
+    ),
+    (
+        "calls to who is busy",
+        ("caller-is-refused", 486),
+        ("callee-refuses", 486),
+    ),
+];
+
+const WAYS: [Way; 2] = [
+    Way {
+        name: "UDP",
+        caller: "udp",
+        callee: "udp",
+        loses: false,
+        calls: 30,
+        cases: CASES.len(),
+    },
+    Way {
+        name: "TCP",
+        caller: "tcp",
+        callee: "tcp",
+        loses: false,
+        calls: 30,
+        cases: CASES.len(),
+    },
+];
+
+/// Runs all cases.
+pub(crate) fn run(binary: &Path, root: &Path, logs: &Path) -> Result<Tally> {
+    let callees = (0..WAYS.len()).flat_map(|way| (0..CASES.len()).map(move |case| user(way, case)));
+    let users: Vec<String> = std::iter::once(CALLER.to_owned()).chain(callees).collect();
+    let last = format!("digest_algorithms = [\"MD5\"]\n[[sip.trunk]]\naddresses = [\"{TRUNK}\"]\n");
+    let mut domain = Domain::start(binary, logs, "sip-trunk", &users, ["", &last])?;
+    let bench = Bench {
+        registrar: domain.address(),
+        sources: root.join("interop/sip-proxy"),
+        logs,
+    };
+    let mut tally = Tally::default();
+    for (number, way) in WAYS.iter().enumerate() {
+        for (place, (name, caller, callee)) in CASES.iter().enumerate() {
+            let user = user(number, place);
+            let to = goes_to_kamailio(&bench, way, &user, *caller, *callee);
+            tally.record(&format!("to Kamailio: {name} over {}", way.name), &to);
+        }
+    }
+    tally.record(
+        "the SIP proxy with a trunk stops when asked",
+        &domain.finish(),
+    );
+    Ok(tally)
+}
+
+fn user(way: usize, case: usize) -> String {
+    format!("t{way}{case}")
+}
+
+/// SIPp calls somebody behind Kamailio through the proxy.
+fn goes_to_kamailio(
+    bench: &Bench<'_>,
+    way: &Way,
+    user: &str,
+    caller: Role,
+    callee: Role,
+) -> Result<String> {
+    let name = format!("{user}-to");
+    let port = free_port()?;
+    let next = SocketAddr::from((Ipv4Addr::LOCALHOST, port));
+    let (_kamailio, trunk) = start_kamailio(bench, &name, way, next)?;
+    let transport = way.callee;
+    let call = Call {
+        name: &name,
+        target: &format!("sip:{user}@{trunk};transport={transport}"),
+        to: bench.registrar,
+    };
+    let callees = vec![bench.callee(&call, callee, &format!("{name}-0"), way, port)?];
+    bench.caller(&call, caller, callees, way)
+}
+
+/// Starts Kamailio, which sends all requests outside of dialogs to `next`. It asks for a digest unless `next` is behind it.
+fn start_kamailio(
+    bench: &Bench<'_>,
+    name: &str,
+    way: &Way,
+    next: SocketAddr,
+) -> Result<(Process, SocketAddr)> {
+    let port = free_port()?;
+    let template = bench.sources.join("kamailio.cfg");
+    let mut text = std::fs::read_to_string(&template)
+        .with_context(|| format!("cannot read {}", template.display()))?;
+    for (place, value) in [
+        ("HERE", format!("{TRUNK}:{port}")),
+        ("NEXT", next.to_string()),
+        ("TRANSPORT", way.callee.to_owned()),
+    ] {
+        text = text.replace(place, &value);
+    }
+    let file = bench.logs.join(format!("kamailio-{name}.cfg"));
+    std::fs::write(&file, text)?;
+    let run = bench.logs.join(format!("kamailio-{name}-run"));
+    std::fs::create_dir_all(&run)?;
+    let mut command = process::command("kamailio");
+    command.args(["-DD", "-E", "-m", "32", "-M", "4", "-f"]);
+    command.arg(&file).arg("-Y").arg(&run);
+    let log = bench.logs.join(format!("kamailio-{name}.log"));
+    let mut kamailio = Process::start("Kamailio", command, log)?;
+    // It listens over TCP when all its children are there.
+    let deadline = Instant::now() + START;
+    while TcpStream::connect((TRUNK, port)).is_err() {
+        kamailio.assert_running()?;
+        ensure!(Instant::now() < deadline, "it is deaf: {}", kamailio.tail());
+        sleep(Duration::from_millis(50));
+    }
+    Ok((kamailio, (TRUNK, port).into()))
+}
