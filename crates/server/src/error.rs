@@ -222,6 +222,9 @@ pub enum SettingsError {
     /// The times of SIP registrations contradict each other.
     #[error("SIP registrations: {0}")]
     SipRegistrar(#[from] crate::sip::RegistrarError),
+    /// The routes and trunks of SIP make no sense together.
+    #[error("SIP routes: {0}")]
+    SipRoutes(#[from] crate::sip::routes::TableError),
     /// Both would answer REGISTER.
     #[error("SIP domains cannot be served beside the user agent server for tests")]
     SipTestUas,

@@ -121,6 +121,8 @@ pub(crate) struct Live {
     /// The rate limits that the workers share, and what counts as one source.
     rates: Option<(Arc<RateTable>, SourcePrefix)>,
     pub(crate) draining: bool,
+    /// The routes and trunks of SIP that workers have now: the next ones take over the health of trunks.
+    sip_routes: Arc<sip::routes::Table>,
     /// The listeners of NAT behaviour discovery.
     discovery: Discovery,
     /// The workers have the kernel relay.
@@ -148,6 +150,7 @@ impl Live {
             quotas,
             rates: None,
             draining: false,
+            sip_routes: Arc::default(),
             discovery: Discovery::default(),
             offload: false,
             workers,
@@ -202,6 +205,16 @@ impl Live {
     fn has_group_rates(&self) -> bool {
         let rates = self.rates.as_ref();
         rates.is_some_and(|(table, _)| table.has_groups())
+    }
+
+    /// Workers were made with these routes and trunks of SIP.
+    pub(crate) fn set_sip_routes(&mut self, routes: Arc<sip::routes::Table>) {
+        self.sip_routes = routes;
+    }
+
+    /// The routes and trunks of SIP.
+    pub(crate) fn sip_routes(&self) -> Arc<sip::routes::Table> {
+        Arc::clone(&self.sip_routes)
     }
 
     /// Applies the limits of the settings.
@@ -271,8 +284,10 @@ impl Live {
     }
 
     /// What workers work by at this moment.
-    pub(crate) fn configuration(&self) -> Result<Configuration, SettingsError> {
-        let mut sip = self.settings.sip_orders(self.workers);
+    pub(crate) fn configuration(&mut self) -> Result<Configuration, SettingsError> {
+        let earlier = Arc::clone(&self.sip_routes);
+        let mut sip = self.settings.sip_orders(self.workers, &earlier)?;
+        self.sip_routes = Arc::clone(&sip.routes);
         sip.draining = self.draining;
         Ok(Configuration {
             engine: self.engine_config()?.validate()?,

@@ -5,6 +5,7 @@ use crate::alternates::AlternateSettings;
 use crate::board::Board;
 use crate::certificates::Certificates;
 use crate::features::Features;
+use crate::live::Live;
 use crate::offload::{OffloadStatus, PublishedStatus};
 use crate::ports::PortCounts;
 use crate::quota::Quotas;
@@ -33,6 +34,7 @@ struct View {
     offload: Arc<PublishedStatus>,
     certificates: Option<Certificates>,
     alternates: Mutex<AlternateSettings>,
+    sip_routes: Mutex<Arc<crate::sip::routes::Table>>,
     draining: AtomicBool,
 }
 
@@ -105,6 +107,7 @@ impl Observer {
                 offload,
                 certificates,
                 alternates: Mutex::default(),
+                sip_routes: Mutex::default(),
                 draining: AtomicBool::new(false),
             }),
         }
@@ -249,9 +252,37 @@ impl Observer {
         &self.view.features
     }
 
-    /// The server admits no new work, or does so again.
-    pub(crate) fn set_alternates(&self, alternates: AlternateSettings) {
-        *self.alternates_of_now() = alternates;
+    /// The trunks of SIP that have a name, as the settings of this moment have them, and how they fare now.
+    #[must_use]
+    pub fn sip_trunks(&self) -> Vec<(String, crate::sip::routes::TrunkCounts)> {
+        let now = now().mono;
+        let routes = self.sip_routes();
+        let trunks = routes.trunks();
+        let all = trunks.map(|(trunk, health)| (trunk.name.clone(), health.counts(now)));
+        all.filter(|(name, _)| !name.is_empty()).collect()
+    }
+
+    /// The trunks of SIP at which this server registers, and whether they accept that now.
+    #[must_use]
+    pub fn sip_registrations(&self) -> Vec<(String, bool)> {
+        let routes = self.sip_routes();
+        let trunks = routes.trunks();
+        let registered = trunks.filter(|(trunk, _)| trunk.register.is_some());
+        let all = registered.map(|(trunk, health)| (trunk.name.clone(), health.is_registered()));
+        all.filter(|(name, _)| !name.is_empty()).collect()
+    }
+
+    fn sip_routes(&self) -> Arc<crate::sip::routes::Table> {
+        let routes = self.view.sip_routes.lock();
+        // Nothing panics while it holds the lock.
+        Arc::clone(&routes.unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// The settings are these from now on.
+    pub(crate) fn follow(&self, live: &Live) {
+        *self.alternates_of_now() = live.settings.alternates.clone();
+        let routes = self.view.sip_routes.lock();
+        *routes.unwrap_or_else(PoisonError::into_inner) = live.sip_routes();
     }
 
     fn alternates_of_now(&self) -> MutexGuard<'_, AlternateSettings> {
@@ -260,6 +291,7 @@ impl Observer {
         alternates.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// The server admits no new work, or does so again.
     pub(crate) fn set_draining(&self, draining: bool) {
         self.view.draining.store(draining, Ordering::Relaxed);
     }

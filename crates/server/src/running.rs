@@ -253,9 +253,8 @@ impl Running {
     /// If the settings are wrong, the realm differs or a worker has ended; then nothing has changed.
     pub fn reload(&self, settings: Settings) -> Result<(), ReloadError> {
         self.all_run()?;
-        let alternates = settings.alternates.clone();
         self.changes.replace_settings(settings)?;
-        self.observer.set_alternates(alternates);
+        self.observer.follow(&self.changes.live());
         if let Some(control) = &self.control {
             control.set_binding(self.changes.live().answered_by_kernel());
         }

@@ -9,6 +9,7 @@ use crate::policy::PeerRules;
 use crate::quota::QuotaLimits;
 use crate::rates::{GroupRates, RateLimits};
 use crate::realms::RealmSettings;
+use crate::sip::routes::Table;
 use crate::sip::{Domains, Orders, SipSettings};
 use std::fmt;
 use std::sync::Arc;
@@ -193,14 +194,19 @@ impl Settings {
     }
 
     /// What each worker is told of SIP.
-    pub(crate) fn sip_orders(&self, workers: usize) -> Orders {
-        Orders {
+    pub(crate) fn sip_orders(
+        &self,
+        workers: usize,
+        earlier: &Table,
+    ) -> Result<Orders, SettingsError> {
+        Ok(Orders {
+            routes: Arc::new(self.sip.table(Some(earlier))?),
             settings: self.sip.clone(),
             realm: self.realm.clone(),
             users: self.users.clone(),
             workers: u32::try_from(workers).unwrap_or(u32::MAX),
             draining: false,
-        }
+        })
     }
 
     /// The Binding requests that the kernel may answer: none if they need credentials or a length, which it does not check, or if responses

@@ -104,7 +104,7 @@ fn a_request_without_a_flow_is_signed_with_the_address_that_the_kernel_sends_fro
     let mut settings = proxy();
     settings.trunks = vec![hairpin_server::sip::Trunk {
         addresses: vec!["127.0.0.7/32".parse().expect("a network")],
-        weight: 1,
+        ..hairpin_server::sip::Trunk::default()
     }];
     let server = serve(settings, "0.0.0.0:0");
     let port = server.sip_listeners()[0].port();

@@ -224,7 +224,7 @@ fn a_trunk_calls_users_and_users_call_the_trunk() {
     let mut settings = settings();
     settings.trunks = vec![Trunk {
         addresses: vec!["127.0.0.7/32".parse().expect("a network")],
-        weight: 1,
+        ..Trunk::default()
     }];
     let server = serve(settings, 2);
     let trunk = UdpSocket::bind("127.0.0.7:0").expect("a socket");

@@ -8,7 +8,7 @@
 //! 3. [`registrar::Registrar::register`] changes the bindings in a [`location::Location`], all or none, and writes the header lines of
 //!    the answer.
 //!
-//! A request that is no REGISTER goes to [`proxy::Proxy`], which forwards it to the bindings, or elsewhere.
+//! A request that is no REGISTER goes to [`proxy::Proxy`], which forwards it to the bindings, or to the trunks that [`routes`] name.
 //!
 //! **The invariant:** a request that is not answered with 200 has changed no binding (RFC 3261 §10.3).
 #![forbid(unsafe_code)]
@@ -21,5 +21,6 @@ pub mod location;
 pub mod log;
 pub mod proxy;
 pub mod registrar;
+pub mod routes;
 
 pub use aor::{Aor, AorHash, AorKey, MAX_AOR};

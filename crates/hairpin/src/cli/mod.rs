@@ -12,6 +12,7 @@ pub(crate) mod load;
 pub(crate) mod peer;
 pub(crate) mod probe;
 pub(crate) mod serve;
+pub(crate) mod sip;
 pub(crate) mod tls;
 mod value;
 
@@ -59,6 +60,8 @@ pub(crate) enum Command {
     /// Set and list realms in a database
     #[command(subcommand)]
     Realm(directory::Realm),
+    /// Explain what the SIP proxy does
+    Sip(sip::Args),
     /// Make time-limited credentials from a shared secret
     Creds(creds::Args),
     /// Ask a STUN or TURN server like a client would, and say what it answered

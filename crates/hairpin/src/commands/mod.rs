@@ -13,6 +13,7 @@ mod peer;
 mod probe;
 mod reports;
 mod serve;
+mod sip;
 mod status;
 mod stop;
 mod upgrade;
@@ -34,6 +35,7 @@ pub(crate) fn run(cli: Cli) -> ExitCode {
         Command::User(command) => directory::user(&command),
         Command::Secret(command) => directory::secret(&command),
         Command::Realm(command) => directory::realm(&command),
+        Command::Sip(args) => sip::run(&args),
         Command::Creds(args) => creds::run(&args),
         Command::Probe(args) => probe::run(&args),
         Command::Load(args) => load::run(&args),

@@ -27,6 +27,7 @@ use super::sip::{Algorithms, Origin, WebSocketPath};
 use super::sip_advertise::Advertise;
 use super::sip_calls;
 use super::sip_domains;
+use super::sip_routes;
 use super::sip_tls::{ClientCertificates, RootFile};
 use super::sip_trunks;
 use super::size::{Rate, Size};
@@ -343,6 +344,8 @@ pub(crate) struct Settings {
     pub(crate) sip_domain: Entry<List<sip_domains::Written>>,
     /// `sip.trunk`
     pub(crate) sip_trunk: Entry<List<sip_trunks::Written>>,
+    /// `sip.route`
+    pub(crate) sip_route: Entry<List<sip_routes::Written>>,
     /// `sip.record_route`
     pub(crate) sip_record_route: Entry<bool>,
     /// `sip.user_calls`
@@ -642,6 +645,7 @@ pub(crate) const KEYS: &[Key] = &[
     Key::new("sip", "challenge", |s| &mut s.sip_challenge),
     Key::new("sip", "domain", |s| &mut s.sip_domain),
     Key::new("sip", "trunk", |s| &mut s.sip_trunk),
+    Key::new("sip", "route", |s| &mut s.sip_route),
     Key::new("sip", "record_route", |s| &mut s.sip_record_route),
     Key::new("sip", "user_calls", |s| &mut s.sip_user_calls),
     Key::new("sip", "user_call_rate", |s| &mut s.sip_user_call_rate),

@@ -13,10 +13,12 @@ use super::setting::{FromText, List, Mistake, Setting, one_of};
 use super::sip_advertise;
 use super::sip_calls;
 use super::sip_domains;
+use super::sip_routes;
 use super::sip_tls::{self, ClientCertificates, RootFile};
 use super::sip_trunks;
 use super::source::Located;
 use server::certificates::CertificateFiles;
+use server::sip::routes::Route;
 use server::sip::{Advertised, CallSettings, DigestAlgorithm, Domain, RegistrarConfig, Trunk};
 
 /// What was read from `[sip]`.
@@ -54,6 +56,8 @@ pub(crate) struct Sip {
     pub(crate) domains: Vec<Domain>,
     /// Who is known by an address.
     pub(crate) trunks: Vec<Trunk>,
+    /// Where requests go that name no user here.
+    pub(crate) routes: Vec<Route>,
     /// Whether the proxy stays in the way of dialogs.
     pub(crate) record_route: bool,
     /// How many calls there may be, and to which numbers.
@@ -136,6 +140,7 @@ pub(super) fn resolve(settings: &Settings) -> Option<Sip> {
         challenge: s.sip_challenge?.value,
         domains: sip_domains::resolve(settings)?,
         trunks: sip_trunks::resolve(settings)?,
+        routes: sip_routes::resolve(settings)?,
         record_route: s.sip_record_route?.value,
         calls: sip_calls::resolve(settings)?,
         registrar: sip_domains::times(settings)?,
@@ -270,6 +275,7 @@ pub(super) fn check(settings: &Settings, report: &mut Report) {
     sip_domains::check(settings, report);
     sip_trunks::check(settings, report);
     sip_calls::check(settings, report);
+    sip_routes::check(settings, report);
     something_listens(settings, report);
     somebody_can_answer_a_challenge(settings, report);
     targets_have_any_transport(settings, report);

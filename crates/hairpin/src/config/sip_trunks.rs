@@ -1,27 +1,74 @@
 //! The trunks of SIP's proxy, as the user writes them.
 
+use std::net::IpAddr;
+use std::time::Duration;
+
+use ipnet::IpNet;
 use server::sip::Trunk;
+use server::sip::routes::{Credentials, NextHop, ProbeConfig, RegisterConfig};
 
 use super::diagnostics::{Diagnostic, Report};
 use super::network::Network;
 use super::node::{Node, Raw};
 use super::schema::Settings;
-use super::setting::{Bounded, List, Setting, wrong_type};
+use super::setting::{Bounded, FromText, List, Mistake, Seconds, Setting, wrong_type};
+use super::sip_domains::Host;
+use super::source::{Located, Location};
 use super::walk::unknown_key;
 
 /// One trunk, each value with its place.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Written {
+    pub(super) name: Option<Located<Name>>,
     addresses: List<Network>,
+    pub(super) to: List<To>,
+    domain: Option<Host>,
     weight: Option<Weight>,
+    priority: Option<Priority>,
+    calls_per_second: Option<Rate>,
+    answer_timeout: Option<AnswerTimeout>,
+    probe_interval: Option<ProbeInterval>,
+    probe_failures: Option<ProbeCount>,
+    probe_successes: Option<ProbeCount>,
+    slow_start: Option<SlowStart>,
+    user: Option<User>,
+    password: Option<Password>,
+    register: Option<Aor>,
+    register_contact: Option<Aor>,
+    register_expires: Option<RegisterExpires>,
 }
 
-/// The share of the capacity in an overload.
+/// The share of the capacity in an overload, and of calls.
 type Weight = Bounded<1, 1000>;
+type Priority = Bounded<0, 1000>;
+type Rate = Bounded<0, 100_000>;
+type AnswerTimeout = Seconds<1, 30>;
+type ProbeInterval = Seconds<0, 3600>;
+type ProbeCount = Bounded<1, 100>;
+type SlowStart = Seconds<0, 3600>;
+type RegisterExpires = Seconds<60, 86_400>;
 
-const FIELDS: [&str; 2] = ["addresses", "weight"];
+const FIELDS: [&str; 17] = [
+    "name",
+    "addresses",
+    "to",
+    "domain",
+    "weight",
+    "priority",
+    "calls_per_second",
+    "answer_timeout",
+    "probe_interval",
+    "probe_failures",
+    "probe_successes",
+    "slow_start",
+    "user",
+    "password",
+    "register",
+    "register_contact",
+    "register_expires",
+];
 
-const EXAMPLE: &str = "write it like { addresses = [\"192.0.2.7\"] }";
+const EXAMPLE: &str = "write it like { name = \"carrier\", addresses = [\"192.0.2.7\"] }";
 
 impl Setting for Written {
     fn read(node: &Node<'_>, report: &mut Report) -> Option<Self> {
@@ -35,46 +82,296 @@ impl Setting for Written {
         let mut trunk = Written::default();
         for (name, value) in table.iter() {
             let value = Node::toml(source, value);
-            match &name.get_ref()[..] {
-                "addresses" => trunk.addresses = List::read(&value, report).unwrap_or_default(),
-                "weight" => trunk.weight = Weight::read(&value, report),
-                _ => report.push(unknown_key(source, name, "a trunk", &FIELDS, &[])),
+            if !trunk.set(name.get_ref(), &value, report) {
+                report.push(unknown_key(source, name, "a trunk", &FIELDS, &[]));
             }
         }
-        if trunk.addresses.is_empty() && report.errors() == errors {
-            report.push(Diagnostic::error(&node.at, "the trunk has no address").help(EXAMPLE));
+        if report.errors() == errors {
+            trunk.check(&node.at, report);
         }
         (report.errors() == errors).then_some(trunk)
     }
 
     fn write(&self, reveal: bool) -> String {
-        let addresses = self.addresses.write(reveal);
-        match &self.weight {
-            Some(weight) => format!(
-                "{{ addresses = {addresses}, weight = {} }}",
-                weight.write(reveal)
-            ),
-            None => format!("{{ addresses = {addresses} }}"),
+        fn one<T: Setting>(name: &str, value: Option<&T>, reveal: bool) -> Option<String> {
+            value.map(|value| format!("{name} = {}", value.write(reveal)))
         }
+        fn some<T: Setting>(name: &str, list: &List<T>, reveal: bool) -> Option<String> {
+            one(name, Some(list).filter(|list| !list.is_empty()), reveal)
+        }
+        let fields = [
+            one("name", self.name.as_ref().map(|name| &name.value), reveal),
+            some("addresses", &self.addresses, reveal),
+            some("to", &self.to, reveal),
+            one("domain", self.domain.as_ref(), reveal),
+            one("weight", self.weight.as_ref(), reveal),
+            one("priority", self.priority.as_ref(), reveal),
+            one("calls_per_second", self.calls_per_second.as_ref(), reveal),
+            one("answer_timeout", self.answer_timeout.as_ref(), reveal),
+            one("probe_interval", self.probe_interval.as_ref(), reveal),
+            one("probe_failures", self.probe_failures.as_ref(), reveal),
+            one("probe_successes", self.probe_successes.as_ref(), reveal),
+            one("slow_start", self.slow_start.as_ref(), reveal),
+            one("user", self.user.as_ref(), reveal),
+            one("password", self.password.as_ref(), reveal),
+            one("register", self.register.as_ref(), reveal),
+            one("register_contact", self.register_contact.as_ref(), reveal),
+            one("register_expires", self.register_expires.as_ref(), reveal),
+        ];
+        let fields: Vec<_> = fields.into_iter().flatten().collect();
+        format!("{{ {} }}", fields.join(", "))
+    }
+}
+
+impl Written {
+    /// Reads one key. Returns `false` if there is none of this name.
+    fn set(&mut self, name: &str, value: &Node<'_>, report: &mut Report) -> bool {
+        match name {
+            "name" => {
+                let name = Name::read(value, report);
+                self.name = name.map(|name| Located {
+                    value: name,
+                    at: value.at.clone(),
+                });
+            }
+            "addresses" => self.addresses = List::read(value, report).unwrap_or_default(),
+            "to" => self.to = List::read(value, report).unwrap_or_default(),
+            "domain" => self.domain = Host::read(value, report),
+            "weight" => self.weight = Weight::read(value, report),
+            "priority" => self.priority = Priority::read(value, report),
+            "calls_per_second" => self.calls_per_second = Rate::read(value, report),
+            "answer_timeout" => self.answer_timeout = AnswerTimeout::read(value, report),
+            "probe_interval" => self.probe_interval = ProbeInterval::read(value, report),
+            "probe_failures" => self.probe_failures = ProbeCount::read(value, report),
+            "probe_successes" => self.probe_successes = ProbeCount::read(value, report),
+            "slow_start" => self.slow_start = SlowStart::read(value, report),
+            "user" => self.user = User::read(value, report),
+            "password" => self.password = Password::read(value, report),
+            "register" => self.register = Aor::read(value, report),
+            "register_contact" => self.register_contact = Aor::read(value, report),
+            "register_expires" => self.register_expires = RegisterExpires::read(value, report),
+            _ => return false,
+        }
+        true
+    }
+
+    /// Reports keys of one trunk that need each other.
+    fn check(&self, at: &Location, report: &mut Report) {
+        if self.addresses.is_empty() && self.to_addresses().is_empty() {
+            let message = "the trunk has no address that it sends from";
+            report.push(Diagnostic::error(at, message).help(EXAMPLE));
+        }
+        if self.user.is_some() != self.password.is_some() {
+            let message = "a user and a password need each other";
+            report.push(Diagnostic::error(at, message).help("set both, or none"));
+        }
+        if self.register.is_some() && self.register_contact.is_none() {
+            let message = "the trunk is not told by which URI it reaches this server";
+            let help = "add register_contact = \"sip:+4930@203.0.113.9:5060\"";
+            report.push(Diagnostic::error(at, message).help(help));
+        }
+        if self.register.is_some() && self.to.is_empty() {
+            let message = "there is no address to register at";
+            report.push(Diagnostic::error(at, message).help("add to = [\"sip:192.0.2.7:5060\"]"));
+        }
+    }
+
+    /// The numeric addresses of `to`.
+    fn to_addresses(&self) -> Vec<IpAddr> {
+        let to = self.to.iter();
+        to.filter_map(|to| to.value.0.ip()).collect()
+    }
+
+    fn resolve(self) -> Trunk {
+        let unprobed = ProbeConfig::default();
+        let default = Trunk::default();
+        let to_addresses = self.to_addresses();
+        let networks = super::values(self.addresses).into_iter();
+        let mut addresses: Vec<IpNet> = networks.map(|network| network.0).collect();
+        for ip in to_addresses {
+            // Requests within a dialog go where calls go.
+            if !addresses.iter().any(|network| network.contains(&ip)) {
+                addresses.push(ip.into());
+            }
+        }
+        Trunk {
+            name: self.name.map(|name| name.value.0).unwrap_or_default(),
+            addresses,
+            to: super::values(self.to).into_iter().map(|to| to.0).collect(),
+            domain: self.domain.map(|domain| domain.to_text()),
+            weight: self.weight.map_or(1, |weight| weight.0 as u16),
+            priority: self.priority.map_or(0, |priority| priority.0 as u16),
+            calls_per_second: self.calls_per_second.map_or(0, |rate| rate.0),
+            answer_timeout: self
+                .answer_timeout
+                .map_or(default.answer_timeout, |it| it.0),
+            probe: ProbeConfig {
+                interval: self.probe_interval.map_or(unprobed.interval, |it| it.0),
+                failures: self.probe_failures.map_or(unprobed.failures, |it| it.0),
+                successes: self.probe_successes.map_or(unprobed.successes, |it| it.0),
+                slow_start: self.slow_start.map_or(unprobed.slow_start, |it| it.0),
+            },
+            credentials: self
+                .user
+                .zip(self.password)
+                .map(|(user, password)| Credentials {
+                    user: user.0,
+                    password: password.0,
+                }),
+            register: self
+                .register
+                .zip(self.register_contact)
+                .map(|(aor, contact)| RegisterConfig {
+                    aor: aor.0,
+                    contact: contact.0,
+                    expires: self.register_expires.map_or(DEFAULT_EXPIRES, |it| it.0),
+                }),
+        }
+    }
+}
+
+/// RFC 3261 §10.2.1.1 leaves it to the client; most trunks shorten it.
+const DEFAULT_EXPIRES: Duration = Duration::from_secs(3600);
+
+/// The name of this server at a trunk.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct User(String);
+
+impl FromText for User {
+    const EXPECTED: &'static str = "the name that the trunk knows this server by";
+
+    fn from_text(text: &str) -> Result<Self, Mistake> {
+        match text.is_empty() || text.contains(char::is_control) {
+            false => Ok(Self(text.to_owned())),
+            true => Err(Mistake::new(
+                "the name is empty, or has a control character",
+            )),
+        }
+    }
+
+    fn to_text(&self) -> String {
+        self.0.clone()
+    }
+}
+
+/// The password of this server at a trunk.
+#[derive(Clone, PartialEq, Eq)]
+pub(crate) struct Password(String);
+
+impl std::fmt::Debug for Password {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Password")
+    }
+}
+
+impl FromText for Password {
+    const EXPECTED: &'static str = "the password at the trunk";
+    const SECRET: bool = true;
+
+    fn from_text(text: &str) -> Result<Self, Mistake> {
+        match text.is_empty() {
+            false => Ok(Self(text.to_owned())),
+            true => Err(Mistake::new("the password is empty")),
+        }
+    }
+
+    fn to_text(&self) -> String {
+        self.0.clone()
+    }
+}
+
+/// A SIP URI with a user.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Aor(String);
+
+impl FromText for Aor {
+    const EXPECTED: &'static str = "a URI like \"sip:+4930@carrier.example\"";
+
+    fn from_text(text: &str) -> Result<Self, Mistake> {
+        match server::sip::routes::is_sip_user(text) {
+            true => Ok(Self(text.to_owned())),
+            false => Err(
+                Mistake::new(format!("`{text}` is not a SIP URI with a user"))
+                    .help("write it like \"sip:+4930@carrier.example\""),
+            ),
+        }
+    }
+
+    fn to_text(&self) -> String {
+        self.0.clone()
+    }
+}
+
+/// What routes, metrics and logs call a trunk.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Name(pub(super) String);
+
+impl FromText for Name {
+    const EXPECTED: &'static str = "a name like \"carrier-a\"";
+
+    fn from_text(text: &str) -> Result<Self, Mistake> {
+        let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-_.".contains(&byte);
+        match !text.is_empty() && text.len() <= 63 && text.bytes().all(is_plain) {
+            true => Ok(Self(text.to_owned())),
+            false => Err(Mistake::new(format!("`{text}` is not a name"))
+                .help("write 1 to 63 letters, digits, `-`, `_` or `.`")),
+        }
+    }
+
+    fn to_text(&self) -> String {
+        self.0.clone()
+    }
+}
+
+/// Where calls are sent.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct To(pub(super) NextHop);
+
+impl FromText for To {
+    const EXPECTED: &'static str = "a URI like \"sip:192.0.2.7:5060\"";
+
+    fn from_text(text: &str) -> Result<Self, Mistake> {
+        NextHop::new(text).map(Self).map_err(|error| {
+            Mistake::new(format!("`{text}`: {error}")).help(
+                "write it like \"sip:192.0.2.7:5060\" or \"sip:sbc.example.net;transport=tls\"",
+            )
+        })
+    }
+
+    fn to_text(&self) -> String {
+        self.0.as_str().to_owned()
     }
 }
 
 /// The plain values.
 pub(super) fn resolve(settings: &Settings) -> Option<Vec<Trunk>> {
     let trunks = super::values(settings.sip_trunk.clone()?.value).into_iter();
-    let of = |trunk: Written| {
-        let networks = super::values(trunk.addresses).into_iter();
-        Trunk {
-            addresses: networks.map(|network| network.0).collect(),
-            weight: trunk.weight.map_or(1, |weight| weight.0 as u16),
-        }
-    };
-    Some(trunks.map(of).collect())
+    Some(trunks.map(Written::resolve).collect())
 }
 
-/// Reports trunks without a domain whose users they could reach.
+/// All trunks.
+pub(super) fn all(settings: &Settings) -> &[Located<Written>] {
+    settings.sip_trunk.as_ref().map_or(&[], |list| &list.value)
+}
+
+/// Reports trunks without a domain whose users they could reach, and names that two trunks have.
 pub(super) fn check(settings: &Settings, report: &mut Report) {
-    let Some(first) = settings.sip_trunk.as_ref().and_then(|it| it.value.first()) else {
+    let mut seen: Vec<&Located<Name>> = Vec::new();
+    for name in all(settings)
+        .iter()
+        .filter_map(|trunk| trunk.value.name.as_ref())
+    {
+        if let Some(first) = seen.iter().find(|other| other.value == name.value) {
+            let message = format!("two trunks are called `{}`", name.value.0);
+            report.push(
+                Diagnostic::error(&name.at, message)
+                    .see(&first.at, "the first one")
+                    .help("rename one of them"),
+            );
+        }
+        seen.push(name);
+    }
+    let Some(first) = all(settings).first() else {
         return;
     };
     let domains = settings.sip_domain.as_ref();

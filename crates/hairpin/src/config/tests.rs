@@ -672,7 +672,7 @@ fn domains_of_sip_that_cannot_work_are_named() {
     );
     one_complaint(
         "[sip]\ntrunk = [{ addresses = [] }]\n",
-        "hairpin.toml:2:10: the trunk has no address (write it like { addresses = [\"192.0.2.7\"] })",
+        "hairpin.toml:2:10: the trunk has no address that it sends from (write it like { name = \"carrier\", addresses = [\"192.0.2.7\"] })",
     );
     one_complaint(
         "[sip]\ntrunk = [{ addresses = [\"192.0.2.7:5060\"] }]\n",

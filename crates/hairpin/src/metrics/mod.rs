@@ -10,6 +10,7 @@ mod machine;
 mod offload;
 mod process;
 mod sip;
+mod sip_trunks;
 mod stores;
 mod streams;
 mod text;
@@ -123,6 +124,7 @@ pub(crate) fn page(source: &Source) -> String {
     stores::write(&mut page, &source.stores);
     offload::write(&mut page, &source.observer);
     sip::write(&mut page, &source.observer, &stats);
+    sip_trunks::write(&mut page, &source.observer);
     machine::write(&mut page, &source.observer, &stats);
     process::write(&mut page);
     page.finish()

@@ -154,22 +154,7 @@ fn transactions(page: &mut Page, sum: &SipCounters) {
         "Requests that the proxy is at.",
         sum.forwarding,
     );
-    page.gauge(
-        "hairpin_sip_calls",
-        "Answered calls that count towards a limit.",
-        sum.calls,
-    );
-    page.counter(
-        "hairpin_sip_calls_expired_total",
-        "Calls that count no more, because their session or their longest time is over and no BYE came.",
-        sum.calls_expired,
-    );
-    page.counters(
-        "hairpin_sip_calls_refused_total",
-        "Requests of users refused because of a limit of calls or a forbidden number.",
-        "limit",
-        CALL_REFUSALS.into_iter().zip(sum.calls_refused),
-    );
+    calls(page, sum);
     page.counter(
         "hairpin_sip_store_failures_total",
         "Attempts to write or synchronize the log of registration bindings that failed.",
@@ -199,6 +184,25 @@ fn transactions(page: &mut Page, sum: &SipCounters) {
         "hairpin_sip_state_bytes",
         "Bytes of messages that transactions keep.",
         sum.state_bytes,
+    );
+}
+
+fn calls(page: &mut Page, sum: &SipCounters) {
+    page.gauge(
+        "hairpin_sip_calls",
+        "Answered calls that count towards a limit.",
+        sum.calls,
+    );
+    page.counter(
+        "hairpin_sip_calls_expired_total",
+        "Calls that count no more, because their session or their longest time is over and no BYE came.",
+        sum.calls_expired,
+    );
+    page.counters(
+        "hairpin_sip_calls_refused_total",
+        "Requests of users refused because of a limit of calls or a forbidden number.",
+        "limit",
+        CALL_REFUSALS.into_iter().zip(sum.calls_refused),
     );
 }
 

@@ -28,10 +28,27 @@ fn server() -> server::Running {
         .relay_address("127.0.0.1".parse().unwrap())
         .user("zaphod", "secret")
         .sip_listen("127.0.0.1:0".parse().unwrap())
+        .sip(trunk())
         .kernel_relay(offload)
         .alternates(alternates)
         .workers(2);
     builder.start().expect("the server starts")
+}
+
+/// A trunk that calls can be sent to.
+fn trunk() -> server::sip::SipSettings {
+    let mut settings = server::sip::SipSettings::default();
+    settings.trunks = vec![server::sip::Trunk {
+        name: "carrier".to_owned(),
+        to: vec![server::sip::routes::NextHop::new("sip:192.0.2.7").unwrap()],
+        register: Some(server::sip::routes::RegisterConfig {
+            aor: "sip:office@carrier.example".to_owned(),
+            contact: "sip:office@192.0.2.1".to_owned(),
+            expires: Duration::from_secs(3600),
+        }),
+        ..server::sip::Trunk::default()
+    }];
+    settings
 }
 
 #[test]

@@ -23,12 +23,13 @@ use crate::privileges::Kept;
 use crate::quota::Quotas;
 use crate::random;
 use crate::rates::{GroupRates, RateTable, TableSize};
+use crate::sip::routes::Table;
 use crate::sip::{self, Carrier, Sip};
 use crate::state_dir::StateDir;
 use crate::steering::Tables;
 use crate::worker::{Worker, WorkerMessage};
 use io::{Offloads, UdpSocket};
-use std::net::{IpAddr, SocketAddr};
+use std::net::IpAddr;
 use std::sync::Arc;
 
 /// Packets taken from a device's queue at a time while polling it: the most that the kernel allows everybody.
@@ -104,7 +105,7 @@ impl Builder {
             .as_ref()
             .map_or_else(Vec::new, |offload| offload.parts(workers));
         let mut tables = self.steer(taking, &groups, (workers, most), &mut features)?;
-        let mut live = self.live(&listeners.all(), &relays, &quotas, &rates, workers)?;
+        let mut live = self.live((&listeners, &sip), &relays, &quotas, &rates, workers)?;
         self.set_abilities(&mut live, &features, !parts.is_empty())?;
         let configuration = live.configuration()?;
         let plan = Plan {
@@ -132,7 +133,7 @@ impl Builder {
             published,
             self.certificates.clone(),
         );
-        observer.set_alternates(live.settings.alternates.clone());
+        observer.follow(&live);
         say_what_serves(&observer, workers, &live.relays, ports);
         Ok(Made {
             kept: self.kept(&mut made, offload.as_mut(), &mut tables),
@@ -186,7 +187,7 @@ impl Builder {
         let gro = offloads.is_some_and(|offloads| offloads.gro);
         let shared = taking.map_or(&[][..], |taking| taking.steering.listeners());
         let groups = self.bind_listeners(workers, gro, shared)?;
-        let orders = self.settings.sip_orders(workers);
+        let orders = self.settings.sip_orders(workers, &Table::default())?;
         let buffers = self.wanted_buffers();
         let state = self.state_dir.as_deref();
         let state = state.map(StateDir::open).transpose()?;
@@ -275,14 +276,14 @@ impl Builder {
     /// What can change while the server runs.
     fn live(
         &self,
-        listeners: &[SocketAddr],
+        (listeners, sip): (&Listeners, &[Sip]),
         relays: &Arc<RelayAddresses>,
         quotas: &Arc<Quotas>,
         rates: &Option<Arc<RateTable>>,
         workers: usize,
     ) -> Result<Live, StartError> {
         let own = OwnAddresses {
-            listeners: [listeners, &self.protected].concat(),
+            listeners: [listeners.all(), self.protected.clone()].concat(),
             host: Vec::new(),
         };
         let offered = self.take_over.as_ref().map(TakeOver::offer);
@@ -300,6 +301,9 @@ impl Builder {
             Arc::clone(quotas),
             workers,
         );
+        if let Some(sip) = sip.first() {
+            live.set_sip_routes(sip.routes());
+        }
         live.set_discovery(self.discovery.clone());
         live.set_host(addresses::host_addresses());
         live.set_rates(rates.clone(), self.source_prefix);

@@ -106,7 +106,7 @@ impl CallControl {
         let Some(user) = call.user else {
             return Ok(Vec::new());
         };
-        if !call.is_local && self.numbers.forbid(call.uri) {
+        if call.is_forbidden(&self.numbers) {
             return Err(self.refuse(user, NUMBER, Denied::Number));
         }
         if !self.is_limited() || call.message.method() != Some(Method::Invite) {

@@ -5,7 +5,7 @@ use super::calls::{CallControl, SharedCalls};
 use super::challenge::{Gate, Stop};
 use super::outgoing::worker_of;
 use super::registrar::Registrations;
-use super::settings::Orders;
+use super::settings::{Orders, Trunk};
 use ipnet::IpNet;
 use sip::flow::{Flow, ListenerKey};
 use sip::header::{Authorization, HeaderKind};
@@ -16,9 +16,10 @@ use sip_server::calls::{DialogId, Ticket};
 use sip_server::flow::FlowId;
 use sip_server::proxy::{
     Authenticated, Authentication, Calls, Config, Denied, Inbound, LookedUp, Lookup, NewCall,
-    Place, Proxy, Routing, SessionTimer,
+    Place, Proxy, Routing, SessionTimer, Trunks,
 };
 use sip_server::registrar::{Access, Authority as _, SameUser};
+use sip_server::routes::{Call, Decision, Hop, Outcome, Table};
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
@@ -29,9 +30,13 @@ pub(super) struct Forwarder {
     pub(super) proxy: Proxy,
     pub(super) calls: CallControl,
     listeners: Box<[(ListenerKey, SocketAddr)]>,
-    trunks: Vec<IpNet>,
     /// What the listeners are called outside.
     advertised: Vec<Advertised>,
+    /// The networks of each trunk.
+    trunks: Vec<Vec<IpNet>>,
+    routes: Arc<Table>,
+    /// Counts requests that hunt by weight.
+    draws: u64,
     number: u16,
     run: u32,
 }
@@ -51,6 +56,10 @@ impl Forwarder {
             listeners,
             trunks: trunks(orders),
             advertised: orders.settings.advertise.clone(),
+            routes: Arc::clone(&orders.routes),
+            draws: key
+                .derive(u64::from_le_bytes(*b"hunting "))
+                .mac(&run.to_be_bytes()),
             number,
             run,
         }
@@ -61,6 +70,7 @@ impl Forwarder {
         self.proxy.configure(config(orders));
         self.calls.obey(orders);
         self.trunks = trunks(orders);
+        self.routes = Arc::clone(&orders.routes);
     }
 
     /// A flow, with the worker that has it.
@@ -85,6 +95,8 @@ impl Forwarder {
             trunks: &self.trunks,
             advertised: &self.advertised,
             calls: &mut self.calls,
+            routes: &self.routes,
+            draws: &mut self.draws,
             registrations,
             gate,
             lines,
@@ -102,10 +114,10 @@ fn config(orders: &Orders) -> Config {
     }
 }
 
-fn trunks(orders: &Orders) -> Vec<IpNet> {
+fn trunks(orders: &Orders) -> Vec<Vec<IpNet>> {
     let trunks = orders.settings.trunks.iter();
     trunks
-        .flat_map(|trunk| trunk.addresses.iter().copied())
+        .map(|trunk: &Trunk| trunk.addresses.clone())
         .collect()
 }
 
@@ -113,9 +125,11 @@ fn trunks(orders: &Orders) -> Vec<IpNet> {
 #[derive(Debug)]
 pub(super) struct ServerPolicy<'p> {
     listeners: &'p [(ListenerKey, SocketAddr)],
-    trunks: &'p [IpNet],
     advertised: &'p [Advertised],
     calls: &'p mut CallControl,
+    trunks: &'p [Vec<IpNet>],
+    routes: &'p Table,
+    draws: &'p mut u64,
     registrations: &'p mut Registrations,
     gate: &'p mut Gate,
     /// Where a challenge is written.
@@ -126,8 +140,24 @@ pub(super) struct ServerPolicy<'p> {
 
 impl ServerPolicy<'_> {
     fn is_in_trunk(&self, ip: IpAddr) -> bool {
+        self.trunk_at(ip).is_some()
+    }
+
+    /// The number of the trunk with this address.
+    fn trunk_at(&self, ip: IpAddr) -> Option<u16> {
         let ip = ip.to_canonical();
-        self.trunks.iter().any(|network| network.contains(&ip))
+        let is_there = |networks: &Vec<IpNet>| networks.iter().any(|it| it.contains(&ip));
+        let trunk = self.trunks.iter().position(is_there);
+        trunk.and_then(|trunk| u16::try_from(trunk).ok())
+    }
+
+    /// Whether the address of record is that of a user who exists.
+    fn has_user(&self, aor: &Aor) -> bool {
+        let domain = aor.domain();
+        aor.user().is_some_and(|user| {
+            let whole = [user, b"@", domain].concat();
+            self.gate.has_user(user) || self.gate.has_user(&whole)
+        })
     }
 
     /// Whether a listener is called so outside.
@@ -202,18 +232,67 @@ impl Routing for ServerPolicy<'_> {
     }
 }
 
+impl Trunks for ServerPolicy<'_> {
+    fn has_routes(&self) -> bool {
+        self.routes.has_routes()
+    }
+
+    fn is_user(&mut self, uri: &SipUri<'_>) -> bool {
+        // A GRUU names a user (RFC 5627 §3.2); that of a temporary one is no name.
+        uri.params.get(b"gr").is_some() || self.aor(uri).is_some_and(|aor| self.has_user(&aor))
+    }
+
+    fn trunk_of(&self, flow: &Flow) -> Option<u16> {
+        self.trunk_at(flow.remote.ip())
+    }
+
+    fn draw(&mut self) -> u64 {
+        *self.draws = self.draws.wrapping_add(1);
+        *self.draws
+    }
+
+    fn route(&mut self, now: Now, call: &Call<'_>) -> Decision {
+        self.routes.decide(now.mono, call)
+    }
+
+    fn admit_hop(&mut self, now: Mono, hop: &Hop) -> bool {
+        // Of a trunk from before a reload there are no numbers any more.
+        let trunk = self.routes.trunk_of(hop);
+        trunk.is_none_or(|(trunk, health)| health.admit(trunk.calls_per_second, now))
+    }
+
+    fn concluded(&mut self, now: Mono, hop: &Hop, outcome: Outcome) {
+        if let Some((_, health)) = self.routes.trunk_of(hop) {
+            health.concluded(hop.hop, now, outcome);
+        }
+    }
+
+    fn credentials(&self, hop: &Hop) -> Option<(&[u8], &[u8])> {
+        let (trunk, _) = self.routes.trunk_of(hop)?;
+        let credentials = trunk.credentials.as_ref()?;
+        Some((credentials.user.as_bytes(), credentials.password.as_bytes()))
+    }
+
+    fn moved_on(&mut self, hop: &Hop) {
+        if let Some((_, health)) = self.routes.trunk_of(hop) {
+            health.moved_on();
+        }
+    }
+
+    fn rung_and_failed(&mut self, hop: &Hop) {
+        if let Some((_, health)) = self.routes.trunk_of(hop) {
+            health.rung_and_failed();
+        }
+    }
+}
+
 impl Lookup for ServerPolicy<'_> {
     fn place(&mut self, uri: &SipUri<'_>) -> Place {
         self.registrations.place_of_uri(uri)
     }
 
     fn find(&mut self, _now: Now, aor: &Aor) -> LookedUp<'_> {
-        let domain = aor.domain();
-        let is_known = aor.user().is_some_and(|user| {
-            let whole = [user, b"@", domain].concat();
-            self.gate.has_user(user) || self.gate.has_user(&whole)
-        });
-        match is_known {
+        match self.has_user(aor) {
             true => self.registrations.look_up(aor),
             false => LookedUp::Unknown,
         }

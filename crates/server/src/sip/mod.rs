@@ -30,6 +30,7 @@ mod lines;
 mod listeners;
 mod names;
 mod outgoing;
+mod preview;
 mod proxied;
 mod reading;
 mod registrar;
@@ -48,8 +49,10 @@ pub use counters::{DIGEST_OUTCOMES, DNS_OUTCOMES, SIP_CLASSES, SIP_METHODS, SipC
 pub(crate) use listeners::{SipAddresses, SipTls, set_up};
 pub(crate) use names::Answered;
 pub use names::{LocateError, NameResolver};
+pub use preview::{Preview, PreviewError, PreviewRequest, PreviewTarget, Previewed, preview};
 pub(crate) use settings::Orders;
 pub use settings::{CallSettings, SipSettings, Trunk};
+pub use sip::Host;
 pub use sip::congestion::Peer as SipPeer;
 pub use sip::digest::Algorithm as DigestAlgorithm;
 pub use sip::flow::Carrier;
@@ -59,6 +62,7 @@ pub use sip_server::proxy::Inbound;
 pub use sip_server::registrar::{
     Config as RegistrarConfig, ConfigError as RegistrarError, Domain, DomainError, Domains,
 };
+pub use sip_server::routes;
 pub use streams::domains::client_verifier;
 pub(crate) use token::SipToken;
 
@@ -196,6 +200,11 @@ impl Sip {
             keeps_errors: false,
             held: false,
         })
+    }
+
+    /// The routes and trunks that the worker has.
+    pub(crate) fn routes(&self) -> Arc<routes::Table> {
+        Arc::clone(&self.endpoint.orders.routes)
     }
 
     /// Takes bindings of an earlier run, which are saved from now on.

@@ -6,7 +6,12 @@ use ipnet::IpNet;
 use sip::digest::Algorithm;
 use sip_server::calls::Limit;
 use sip_server::registrar::{Config as RegistrarConfig, Domain};
+use sip_server::routes::{
+    Credentials, NextHop, ProbeConfig, RegisterConfig, Route, Table, TableError,
+    Trunk as RouteTrunk,
+};
 use std::net::SocketAddr;
+use std::sync::Arc;
 use std::time::Duration;
 
 /// How SIP is served. A part of [`Settings`](crate::Settings): it can change while the server runs, but for the limits of messages and
@@ -30,6 +35,8 @@ pub struct SipSettings {
     /// Networks inside: there, listeners are called by their addresses, whatever [`SipSettings::advertise`] says. They cannot change while
     /// the server runs.
     pub local_networks: Vec<IpNet>,
+    /// Where requests go that name no user of a domain. Default: none.
+    pub routes: Vec<Route>,
     /// Whether the proxy adds Record-Route to requests that begin a dialog (RFC 3261 §16.6). Without it, requests within the dialog do not
     /// reach phones behind a NAT. Default: yes.
     pub record_route: bool,
@@ -97,6 +104,7 @@ impl Default for SipSettings {
             trunks: Vec::new(),
             advertise: Vec::new(),
             local_networks: Vec::new(),
+            routes: Vec::new(),
             record_route: true,
             calls: CallSettings::default(),
             registrar: RegistrarConfig::default(),
@@ -164,18 +172,86 @@ impl Default for CallSettings {
 
 /// A peer that is known by its source addresses: a carrier, a PBX. Its requests need no credentials, and the proxy forwards its
 /// P-Asserted-Identity (RFC 3325). Over UDP a source address can be forged.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Trunk {
-    /// Where it sends from and is sent to.
+    /// What routes call it; empty if no route names it.
+    pub name: String,
+    /// Where it sends from, and where requests within its dialogs go.
     pub addresses: Vec<IpNet>,
-    /// The share of each of its addresses in an overload; 0 counts as 1. All sources that are no trunk have 1 together.
+    /// Where routes send calls to, the first address that is available first.
+    pub to: Vec<NextHop>,
+    /// The host of the Request-URI of these calls; by default that of the address.
+    pub domain: Option<String>,
+    /// The share of each of its addresses in an overload, and its share of calls where a route hunts by weight or by hash; 0 counts as 1.
+    /// All sources that are no trunk have 1 together.
     pub weight: u16,
+    /// Trunks of the lowest number are tried first.
+    pub priority: u16,
+    /// New calls per second to it; 0: no limit.
+    pub calls_per_second: u32,
+    /// An INVITE for which one of its addresses has no response goes on to what follows after this time. Default 2 s.
+    pub answer_timeout: Duration,
+    /// Whether and how its addresses are probed with OPTIONS.
+    pub probe: ProbeConfig,
+    /// What answers its challenges; without these, callers get them.
+    pub credentials: Option<Credentials>,
+    /// The registration at its first address, if it requires one.
+    pub register: Option<RegisterConfig>,
+}
+
+impl Default for Trunk {
+    fn default() -> Trunk {
+        let route = RouteTrunk::default();
+        Trunk {
+            name: route.name,
+            addresses: Vec::new(),
+            to: route.to,
+            domain: route.domain,
+            weight: route.weight,
+            priority: route.priority,
+            calls_per_second: route.calls_per_second,
+            answer_timeout: route.answer_timeout,
+            probe: route.probe,
+            credentials: route.credentials,
+            register: route.register,
+        }
+    }
+}
+
+impl Trunk {
+    fn of_routes(&self) -> RouteTrunk {
+        RouteTrunk {
+            name: self.name.clone(),
+            to: self.to.clone(),
+            domain: self.domain.clone(),
+            weight: self.weight,
+            priority: self.priority,
+            calls_per_second: self.calls_per_second,
+            answer_timeout: self.answer_timeout,
+            probe: self.probe,
+            credentials: self.credentials.clone(),
+            register: self.register.clone(),
+        }
+    }
+}
+
+impl SipSettings {
+    /// The routes and trunks, ready to be looked up. A trunk of `earlier` that stays as it is keeps its health.
+    ///
+    /// # Errors
+    /// [`TableError`] if they make no sense together.
+    pub fn table(&self, earlier: Option<&Table>) -> Result<Table, TableError> {
+        let trunks = self.trunks.iter().map(Trunk::of_routes).collect();
+        Table::new(self.routes.clone(), trunks, earlier)
+    }
 }
 
 /// The settings with what they are shared with: what a worker is told.
 #[derive(Clone)]
 pub(crate) struct Orders {
     pub(crate) settings: SipSettings,
+    /// The routes and trunks of the settings. All workers share it.
+    pub(crate) routes: Arc<Table>,
     /// The realm of all credentials.
     pub(crate) realm: String,
     /// Names and passwords of those who may answer a challenge.

@@ -116,8 +116,11 @@ impl Proxy {
             }
             return Ok((admitted, changes));
         }
+        let by_routes = plan.targets.iter().filter(|target| target.hop.is_some());
+        let rewritten: Vec<&[u8]> = by_routes.map(|target| &target.uri[..]).collect();
         let call = NewCall {
             message,
+            rewritten: &rewritten,
             user: match &plan.sender {
                 Sender::User(user) => Some(user),
                 _ => None,

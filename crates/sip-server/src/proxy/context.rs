@@ -14,6 +14,7 @@ use super::request::Sender;
 use super::target::Target;
 use crate::Aor;
 use crate::flow::FlowId;
+use crate::routes::Hop;
 
 /// Set in all marks of a proxy, so that others may have marks as well.
 const PROXY: u64 = 1 << 63;
@@ -72,6 +73,16 @@ pub(super) struct Branch {
     pub(super) others: Vec<Target>,
     /// Its part of Max-Breadth.
     pub(super) breadth: u32,
+    /// The address of a trunk that it went to.
+    pub(super) hop: Option<Hop>,
+    /// It has had a response.
+    pub(super) is_heard: bool,
+    /// It has had a provisional response above 100.
+    pub(super) has_rung: bool,
+    /// It has rung too long, and was cancelled.
+    pub(super) is_unanswered: bool,
+    /// Where the copy with credentials goes if the trunk asks for some.
+    pub(super) again: Option<Box<Target>>,
 }
 
 /// What copies of a request are made from.

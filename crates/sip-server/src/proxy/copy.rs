@@ -135,7 +135,8 @@ impl Proxy {
         if base.is_private && !is_trusted(target, stack) {
             drops.push(HeaderKind::PAssertedIdentity);
         }
-        let at_end = breadth_line(copy.breadth);
+        let mut at_end = breadth_line(copy.breadth);
+        at_end.extend_from_slice(&target.credentials);
         let edits = Edits {
             request_uri: Some(&way.uri),
             on_top: &lines,
@@ -319,6 +320,10 @@ impl Way {
             new_routes: Vec::new(),
             is_rewritten: false,
         };
+        if let Some(next_hop) = &target.next_hop {
+            way.next_hop = Some(next_hop.clone());
+            return way;
+        }
         let path = NameAddr::list(&target.path);
         way.new_routes = path.iter().map(|route| route.bytes.into()).collect();
         let first = path.first().copied();
@@ -371,6 +376,9 @@ fn breadth_line(breadth: Option<u32>) -> Vec<u8> {
 
 /// Whether P-Asserted-Identity may be sent to a target (RFC 3325 §5): it leads to a trunk.
 fn is_trusted(target: &Target, stack: &Stack<'_>) -> bool {
+    if target.hop.is_some() {
+        return true;
+    }
     if let Some(flow) = target.flow {
         return stack.policy.is_trunk(&flow.flow);
     }

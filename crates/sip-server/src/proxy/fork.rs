@@ -10,7 +10,7 @@ use super::config::Forking;
 use super::context::{Base, Branch, ContextKey};
 use super::copy::CopyError;
 use super::target::{Target, group_len};
-use super::{Proxy, Stack};
+use super::{Proxy, Stack, trunk};
 
 /// Branches that a mark can name.
 const MOST_BRANCHES: usize = 255;
@@ -51,7 +51,7 @@ impl Proxy {
             let Some(context) = self.contexts.get(key) else {
                 return;
             };
-            let has_others = |branch: &Branch| !branch.others.is_empty();
+            let has_others = |it: &Branch| !it.others.is_empty() || it.again.is_some();
             if !is_last || recurses || context.branches.iter().any(has_others) {
                 context.base = Some(base);
             }
@@ -59,8 +59,16 @@ impl Proxy {
                 // None of them could be sent.
                 continue;
             }
+            let is_trunk = context.branches.last().is_some_and(|it| it.hop.is_some());
             if !is_last && context.is_invite {
-                self.set_timer(key, now.plus(ring_time));
+                let time = if is_trunk {
+                    self.answer_time(key)
+                } else {
+                    Some(ring_time)
+                };
+                if let Some(time) = time {
+                    self.set_timer(key, now.plus(time));
+                }
             }
             return;
         }
@@ -83,7 +91,7 @@ impl Proxy {
     }
 
     /// Sends one copy, to another flow of the same instance if its flow is gone.
-    fn launch_one(
+    pub(super) fn launch_one(
         &mut self,
         now: Mono,
         stack: &mut Stack<'_>,
@@ -108,7 +116,18 @@ impl Proxy {
                 contact: by_flow.then(|| target.uri.clone()),
                 others: Vec::new(),
                 breadth,
+                hop: target.hop,
+                is_heard: false,
+                has_rung: false,
+                is_unanswered: false,
+                again: trunk::again(stack, &target),
             });
+            if let Some(hop) = target.hop
+                && target.credentials.is_empty()
+                && !stack.policy.admit_hop(now, &hop)
+            {
+                return self.not_admitted(stack, key, number, &hop);
+            }
             let mark = (key.mark_of(number), Some(breadth));
             let sent = self.send_copy(now, stack, base, &target, mark);
             let Some(context) = self.contexts.get(key) else {
@@ -126,6 +145,9 @@ impl Proxy {
                 }
                 Err(error) => {
                     branch.is_done = true;
+                    if let Some(hop) = branch.hop {
+                        trunk::not_sent(now, stack, context, &hop);
+                    }
                     let code = match error {
                         CopyError::Malformed => 400,
                         CopyError::FlowGone if target.is_binding => 480,

@@ -20,6 +20,11 @@ fn aor_in(message: &Message<'_>, kind: HeaderKind, policy: &dyn Policy) -> Optio
     }
 }
 
+/// The address of record here that From names.
+pub(super) fn from_aor(message: &Message<'_>, policy: &dyn Policy) -> Option<crate::Aor> {
+    aor_in(message, HeaderKind::From, policy)
+}
+
 /// Whether From names an address of record of a domain here.
 pub(super) fn is_from_local(message: &Message<'_>, policy: &dyn Policy) -> bool {
     aor_in(message, HeaderKind::From, policy).is_some()

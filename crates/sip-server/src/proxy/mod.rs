@@ -30,20 +30,24 @@ mod copy;
 mod fork;
 mod identity;
 mod policy;
+mod preview;
 mod request;
 mod response;
 mod route;
 mod session;
 mod target;
 mod token;
+mod trunk;
 
 pub use config::{Config, Forking};
 pub use context::ContextKey;
 pub use policy::{
     Authenticated, Authentication, Calls, Denied, Inbound, LookedUp, Lookup, NewCall, Place,
-    Policy, Routing,
+    Policy, Routing, Trunks,
 };
 pub use session::{LEAST_MIN_SE, SessionTimer};
+
+pub use preview::{Preview, PreviewTarget};
 
 use sip::build::Stamp;
 use sip::dispatch::Dispatcher;
@@ -139,6 +143,15 @@ impl Refusal {
     }
 }
 
+/// The response of a route that leads nowhere.
+fn rejection(code: u16, reason: &str) -> Reply<'_> {
+    let reply = Reply::new(code).reason(reason.as_bytes());
+    match code {
+        503 => reply.headers(b"Retry-After: 1\r\n"),
+        _ => reply,
+    }
+}
+
 /// The outcome for a request without a transaction: it has been answered.
 fn without_room(error: AcceptError) -> Handled<'static> {
     match error {
@@ -184,6 +197,7 @@ pub struct Proxy {
     /// Taken out while a message refers to it.
     spans: Option<Box<Spans>>,
     scratch: Option<Box<[u8]>>,
+    answer_with: trunk::Answerer,
 }
 
 impl Proxy {
@@ -202,6 +216,7 @@ impl Proxy {
             lines: Vec::new(),
             spans: Some(Box::default()),
             scratch: Some(vec![0; SCRATCH].into()),
+            answer_with: trunk::Answerer::new(key, run),
         }
     }
 
@@ -259,6 +274,14 @@ impl Proxy {
             Err(refusal) => self.refuse(stack.engine, request, refusal),
             Ok(Decision::Own) => Handled::Own(request),
             Ok(Decision::Elsewhere(worker)) => Handled::Elsewhere(worker),
+            Ok(Decision::Reject(code, reason)) => {
+                self.stats.refused += 1;
+                // What cannot be answered is sent again.
+                let _ = stack
+                    .engine
+                    .answer_statelessly(request, &rejection(code, &reason));
+                Handled::Yes
+            }
             Ok(Decision::Challenge) => {
                 self.stats.challenged += 1;
                 let reply = Reply::new(407).headers(&self.lines);
@@ -356,6 +379,11 @@ impl Proxy {
                 self.lines = lines;
                 return;
             }
+            Ok(Decision::Reject(code, reason)) => {
+                self.stats.refused += 1;
+                self.answer(now.mono, stack, key, &rejection(code, &reason));
+                return;
+            }
             // The first decision was another one, so the configuration has changed meanwhile.
             Ok(Decision::Own | Decision::Elsewhere(_)) => Refusal::of(500, ""),
             Err(refusal) => refusal,
@@ -383,7 +411,7 @@ impl Proxy {
             };
             if context.waiting.is_some() {
                 self.answer(now, stack, key, &Reply::new(504));
-            } else {
+            } else if !self.trunk_timeout(now, stack, key) {
                 self.cancel_branches(now, stack, key);
             }
         }

@@ -11,8 +11,9 @@ use sip::{Host, Message, Mono, Now};
 
 use super::session::SessionTimer;
 use crate::Aor;
-use crate::calls::{DialogId, Ticket};
+use crate::calls::{DialogId, Numbers, Ticket};
 use crate::location::Binding;
+use crate::routes::{Call, Decision, Hop, Outcome};
 
 /// Who may send requests to the users of a domain.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
@@ -117,8 +118,20 @@ pub struct NewCall<'a> {
     pub user: Option<&'a [u8]>,
     /// Whom it is for: the Request-URI, also if Route names another next hop.
     pub uri: &'a [u8],
+    /// The numbers that routes make of it, for the trunks that they lead to.
+    pub rewritten: &'a [&'a [u8]],
     /// That is an address of record here.
     pub is_local: bool,
+}
+
+impl NewCall<'_> {
+    /// Whether the number that was called, or one that a route makes of it, is forbidden.
+    #[must_use]
+    pub fn is_forbidden(&self, numbers: &Numbers) -> bool {
+        let is_forbidden = |uri: &[u8]| numbers.forbid(uri);
+        !self.is_local
+            && (is_forbidden(self.uri) || self.rewritten.iter().any(|it| is_forbidden(it)))
+    }
 }
 
 /// Why a request is not forwarded.
@@ -170,7 +183,56 @@ pub trait Calls {
     fn ended(&mut self, _dialog: DialogId) {}
 }
 
-/// All of them.
-pub trait Policy: Routing + Lookup + Authentication + Calls {}
+/// Routes to trunks. A [`Table`](crate::routes::Table) has all that is needed to answer; by default there is no route.
+///
+/// Routes are asked for requests outside of dialogs that name no user here.
+pub trait Trunks {
+    /// Whether there are routes at all.
+    fn has_routes(&self) -> bool {
+        false
+    }
 
-impl<P: Routing + Lookup + Authentication + Calls> Policy for P {}
+    /// Whether a URI of a domain names a user who exists. For such a user no route is asked.
+    fn is_user(&mut self, _uri: &SipUri<'_>) -> bool {
+        true
+    }
+
+    /// The number of the trunk that what comes by this flow comes from.
+    fn trunk_of(&self, _flow: &Flow) -> Option<u16> {
+        None
+    }
+
+    /// A random number, for routes that hunt by weight.
+    fn draw(&mut self) -> u64 {
+        0
+    }
+
+    /// Where a request goes.
+    fn route(&mut self, _now: Now, _call: &Call<'_>) -> Decision {
+        Decision::NoRoute
+    }
+
+    /// Whether a trunk may get one more request now. The request counts from then on.
+    fn admit_hop(&mut self, _now: Mono, _hop: &Hop) -> bool {
+        true
+    }
+
+    /// A request that was admitted has come to this.
+    fn concluded(&mut self, _now: Mono, _hop: &Hop, _outcome: Outcome) {}
+
+    /// The user and the password that this server has at a trunk, if it answers the trunk's challenges.
+    fn credentials(&self, _hop: &Hop) -> Option<(&[u8], &[u8])> {
+        None
+    }
+
+    /// A request goes on behind this address. It may have rung there.
+    fn moved_on(&mut self, _hop: &Hop) {}
+
+    /// An INVITE that rang at this address has no final response, and nothing follows.
+    fn rung_and_failed(&mut self, _hop: &Hop) {}
+}
+
+/// All of them.
+pub trait Policy: Routing + Lookup + Authentication + Calls + Trunks {}
+
+impl<P: Routing + Lookup + Authentication + Calls + Trunks> Policy for P {}

@@ -12,6 +12,7 @@ use super::target::{self, Target, Wanted};
 use super::{Proxy, Refusal};
 use crate::Aor;
 use crate::flow::FlowId;
+use crate::routes::{self, Call, CallSender};
 
 /// Who has sent a request.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -48,6 +49,8 @@ pub(super) enum Decision<'m> {
     Pending(Option<Sender>),
     /// Its sender must authenticate: the challenge is in the proxy's `lines`.
     Challenge,
+    /// A route leads nowhere: the code, and the reason phrase.
+    Reject(u16, Box<str>),
     Forward(Box<Plan<'m>>),
 }
 
@@ -132,37 +135,51 @@ impl Proxy {
     ) -> Result<Decision<'m>, Refusal> {
         let reach = Reach::Near(asked.from.flow.remote.ip());
         let now = asked.now;
-        let named = match routed.routes.is_empty() {
+        let mut named = match routed.routes.is_empty() {
             true => named(routed.uri, policy),
             // The next element on the route knows what the Request-URI means.
             false => Named::Foreign,
         };
-        match &named {
-            Named::Server => return Ok(Decision::Own),
-            Named::Elsewhere(worker) => return Ok(Decision::Elsewhere(*worker)),
-            Named::Nobody(None) => return Err(Refusal::of(404, "")),
+        let inbound = inbound_of(&named, routed.uri, policy);
+        let is_open = inbound == Some(Inbound::Anyone);
+        let routes = match routed.routes.is_empty() && may_route(&named, routed.uri, policy) {
+            true => route(&asked, routed.uri, is_open, policy),
+            false => routes::Decision::NoRoute,
+        };
+        let local;
+        let mut called = routed.uri;
+        if let routes::Decision::Local(uri) = &routes {
+            local = uri.clone();
+            called = &local;
+            named = self::named(called, policy);
+        }
+        match (&named, &routes) {
+            (_, routes::Decision::Trunks(_) | routes::Decision::Reject(..)) => {}
+            (_, routes::Decision::Unavailable) => {}
+            (Named::Server, _) => return Ok(Decision::Own),
+            (Named::Elsewhere(worker), _) => return Ok(Decision::Elsewhere(*worker)),
+            (Named::Nobody(None), _) => return Err(Refusal::of(404, "")),
             _ => {}
         }
-        let is_open = matches!(
-            &named,
-            Named::Address {
-                inbound: Inbound::Anyone,
-                ..
-            } | Named::Nobody(Some(Inbound::Anyone))
-        );
-        let sender = match asked.sender.clone() {
-            Some(sender) => sender,
-            None if is_trunk => Sender::Trunk,
-            None if is_open && !identity::is_from_local(asked.message, policy) => Sender::Anyone,
-            None => match self.authenticate(&asked, policy)? {
-                Ok(user) => Sender::User(user),
-                Err(decision) => return Ok(decision),
-            },
+        let sender = match self.sender_of(&asked, is_trunk, is_open, policy)? {
+            Ok(sender) => sender,
+            Err(decision) => return Ok(decision),
         };
+        match routes {
+            routes::Decision::Trunks(steps) => {
+                let targets = steps.into_iter().map(Target::step).collect();
+                return Ok(forward(sender, routed, (targets, None), breadth));
+            }
+            routes::Decision::Reject(code, reason) => return Ok(Decision::Reject(code, reason)),
+            routes::Decision::Unavailable => {
+                return Ok(Decision::Reject(503, "No Trunk Is Available".into()));
+            }
+            routes::Decision::NoRoute | routes::Decision::Local(_) => {}
+        }
         let (targets, aor) = match named {
             Named::Address { aor, number, .. } => {
                 let wanted = Wants {
-                    uri: routed.uri,
+                    uri: called,
                     number,
                     reach,
                     is_known: sender != Sender::Anyone,
@@ -182,13 +199,27 @@ impl Proxy {
             ),
             _ => return Err(Refusal::of(not_found(&sender), "")),
         };
-        Ok(Decision::Forward(Box::new(Plan {
-            sender,
-            routed,
-            targets,
-            aor,
-            breadth,
-        })))
+        Ok(forward(sender, routed, (targets, aor), breadth))
+    }
+
+    /// Who has sent a request, or what becomes of the request instead.
+    fn sender_of<'m>(
+        &mut self,
+        asked: &Asked<'_, 'm>,
+        is_trunk: bool,
+        is_open: bool,
+        policy: &mut dyn Policy,
+    ) -> Result<Result<Sender, Decision<'m>>, Refusal> {
+        if let Some(sender) = asked.sender.clone() {
+            return Ok(Ok(sender));
+        }
+        if is_trunk {
+            return Ok(Ok(Sender::Trunk));
+        }
+        if is_open && !identity::is_from_local(asked.message, policy) {
+            return Ok(Ok(Sender::Anyone));
+        }
+        Ok(self.authenticate(asked, policy)?.map(Sender::User))
     }
 
     /// The name of the user, or what becomes of the request instead.
@@ -274,6 +305,72 @@ impl Proxy {
             _ => Err(Refusal::of(400, "Malformed Max-Breadth")),
         }
     }
+}
+
+fn forward(
+    sender: Sender,
+    routed: Routed<'_>,
+    (targets, aor): (Vec<Target>, Option<Aor>),
+    breadth: u32,
+) -> Decision<'_> {
+    Decision::Forward(Box::new(Plan {
+        sender,
+        routed,
+        targets,
+        aor,
+        breadth,
+    }))
+}
+
+/// Who may send to the domain of a Request-URI, if it is one of a domain here.
+fn inbound_of(named: &Named, uri: &[u8], policy: &dyn Policy) -> Option<Inbound> {
+    match named {
+        Named::Address { inbound, .. } => Some(*inbound),
+        Named::Nobody(inbound) => *inbound,
+        Named::Elsewhere(_) => match Uri::parse(uri) {
+            Ok(Uri::Sip(uri)) => policy.domain(uri.host),
+            _ => None,
+        },
+        Named::Server | Named::Foreign | Named::Nothing => None,
+    }
+}
+
+/// Whether routes are asked: for all but the server itself and the users here.
+fn may_route(named: &Named, uri: &[u8], policy: &mut dyn Policy) -> bool {
+    if !policy.has_routes() {
+        return false;
+    }
+    match (named, Uri::parse(uri)) {
+        (Named::Server, _) => false,
+        (Named::Address { .. } | Named::Elsewhere(_), Ok(Uri::Sip(uri))) => !policy.is_user(&uri),
+        _ => true,
+    }
+}
+
+/// What the routes say of a request. Its sender is whom From names, who must prove it before anything is forwarded.
+fn route(
+    asked: &Asked<'_, '_>,
+    uri: &[u8],
+    is_open: bool,
+    policy: &mut dyn Policy,
+) -> routes::Decision {
+    let flow = &asked.from.flow;
+    let from = identity::from_aor(asked.message, policy);
+    let sender = match (policy.trunk_of(flow), &from) {
+        (Some(trunk), _) => CallSender::Trunk(trunk),
+        (None, Some(aor)) => CallSender::User(aor.user().unwrap_or_default(), aor.domain()),
+        (None, None) if is_open => CallSender::Anyone,
+        // An anonymous user, who must authenticate.
+        (None, None) => CallSender::User(b"", b""),
+    };
+    let call = Call {
+        message: asked.message,
+        uri,
+        sender,
+        source: flow.remote.ip(),
+        draw: policy.draw(),
+    };
+    policy.route(asked.now, &call)
 }
 
 /// Which bindings are looked for.

@@ -36,16 +36,40 @@ impl Proxy {
         };
         let drops_identity = Proxy::drops_identity(context.is_trunk, message, stack, flow);
         if code < 200 {
+            if self.has_moved_on(key, branch) {
+                return;
+            }
+            self.trunk_heard(now.mono, key, branch, code);
+            let Some(context) = self.contexts.get(key) else {
+                return;
+            };
             // §16.7 step 5: a 100 is between neighbours.
             if code > 100 && !context.is_answered {
                 self.forward_response(now.mono, stack, key, message, (drops_identity, b""));
             }
             return;
         }
+        if matches!(code, 401 | 407) && self.answer_challenge(now.mono, stack, key, branch, message)
+        {
+            return;
+        }
+        let is_late = self.has_moved_on(key, branch);
+        self.trunk_answered(now.mono, stack, key, branch, message);
+        let is_for_us = matches!(code, 401 | 407) && self.has_credentials(stack, key, branch);
+        let Some(context) = self.contexts.get(key) else {
+            return;
+        };
         if let Some(branch) = context.branches.get_mut(branch) {
             branch.is_done = true;
         }
         match code {
+            // The request went on long ago.
+            300.. if is_late => {}
+            // The trunk does not take this server's credentials: the caller has no others.
+            401 | 407 if is_for_us && !context.is_answered => {
+                context.best.add_own(500);
+                self.branch_ended(now.mono, stack, key);
+            }
             200..=299 => self.success(now.mono, stack, key, message, drops_identity),
             _ if context.is_answered => {}
             430 => self.flow_failed(now, stack, key, branch, Some(message)),
@@ -106,8 +130,10 @@ impl Proxy {
             context.is_ending = true;
             context.targets.clear();
             context.base = None;
-            let branches = context.branches.iter_mut();
-            branches.for_each(|branch| branch.others = Vec::new());
+            for branch in &mut context.branches {
+                branch.others = Vec::new();
+                branch.again = None;
+            }
             if std::mem::take(&mut context.is_timed) {
                 self.wheel.remove(key.slot);
             }
@@ -187,6 +213,19 @@ impl Proxy {
         let Some((key, number)) = ContextKey::of(mark) else {
             return;
         };
+        let Some(context) = self.contexts.get(key) else {
+            return;
+        };
+        let Some(branch) = context.branches.get_mut(number) else {
+            return;
+        };
+        if branch.hop.is_some() {
+            let was_done = branch.is_done;
+            self.trunk_failed(now.mono, stack, key, number, failure);
+            if was_done {
+                return;
+            }
+        }
         let Some(context) = self.contexts.get(key) else {
             return;
         };

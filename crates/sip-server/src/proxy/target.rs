@@ -11,6 +11,7 @@ use super::config::Forking;
 use crate::flow::{FlowId, Standing};
 use crate::location::Binding;
 use crate::registrar::is_same_instance;
+use crate::routes::{Hop, Next, Step};
 
 /// RFC 3261 §20.10: a contact without `q` is as good as any.
 const FULL_Q: u16 = 1000;
@@ -35,6 +36,12 @@ pub(super) struct Target {
     pub(super) is_binding: bool,
     /// Other flows to the same instance: the next one is tried if this one fails (RFC 5626 §7).
     pub(super) others: Vec<Target>,
+    /// The URI that says where its request goes, if that is not the Request-URI or a Route.
+    pub(super) next_hop: Option<Box<[u8]>>,
+    /// It is an address of a trunk, by a route.
+    pub(super) hop: Option<Hop>,
+    /// The credentials that answer a challenge of the trunk: a header line; empty if there was none.
+    pub(super) credentials: Box<[u8]>,
 }
 
 impl Target {
@@ -50,6 +57,18 @@ impl Target {
             q: FULL_Q,
             is_binding: false,
             others: Vec::new(),
+            next_hop: None,
+            hop: None,
+            credentials: Box::default(),
+        }
+    }
+
+    /// An address of a trunk. The operator has chosen where it leads.
+    pub(super) fn step(step: Step) -> Target {
+        Target {
+            next_hop: step.next_hop,
+            hop: Some(step.hop),
+            ..Target::uri(&step.uri, Reach::Anywhere)
         }
     }
 
@@ -188,6 +207,9 @@ pub(super) fn group_len(targets: &VecDeque<Target>, forking: Forking) -> usize {
     let Some(first) = targets.front() else {
         return 0;
     };
+    if first.hop.is_some() {
+        return 1;
+    }
     match forking {
         Forking::Parallel => targets.len(),
         Forking::Sequential => 1,
@@ -196,4 +218,25 @@ pub(super) fn group_len(targets: &VecDeque<Target>, forking: Forking) -> usize {
             .take_while(|target| target.q == first.q)
             .count(),
     }
+}
+
+/// Whether a target follows a failure at this address of a trunk.
+fn does_follow(target: &Target, after: &Hop, next: Next) -> bool {
+    match next {
+        Next::Stop => false,
+        Next::NextTrunk => true,
+        Next::NextRoute => target.hop.is_none_or(|it| it.route != after.route),
+    }
+}
+
+/// Whether anything follows a failure at this address of a trunk.
+pub(super) fn any_follows(targets: &VecDeque<Target>, after: &Hop, next: Next) -> bool {
+    targets
+        .iter()
+        .any(|target| does_follow(target, after, next))
+}
+
+/// Removes the targets that do not follow a failure at this address of a trunk.
+pub(super) fn follow(targets: &mut VecDeque<Target>, after: &Hop, next: Next) {
+    targets.retain(|target| does_follow(target, after, next));
 }

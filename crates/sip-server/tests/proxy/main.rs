@@ -3,6 +3,7 @@
 
 extern crate hairpin_sip_server as sip_server;
 
+mod agreement;
 mod calls;
 mod dialogs;
 mod flows;
@@ -15,5 +16,7 @@ mod policy;
 mod races;
 mod relay;
 mod transparent;
+mod trunk_policy;
+mod trunks;
 mod validation;
 mod world;

@@ -15,6 +15,7 @@ use sip_server::proxy::{
     Authenticated, Authentication, Calls, Denied, Inbound, LookedUp, Lookup, NewCall, Place,
     Routing, SessionTimer,
 };
+use sip_server::routes::Table;
 use std::time::Duration;
 
 pub(crate) const DOMAIN: &str = "example.com";
@@ -38,6 +39,10 @@ pub(crate) struct TestPolicy {
     pub(crate) checks: u32,
     /// Calls are counted.
     pub(crate) calls: Option<CallPolicy>,
+    pub(crate) table: Table,
+    pub(crate) draws: u64,
+    /// At all trunks: a user and a password.
+    pub(crate) credentials: Option<(&'static str, &'static str)>,
 }
 
 /// Limits of the calls of each user.
@@ -76,7 +81,7 @@ impl Calls for TestPolicy {
         let (Some(calls), Some(user)) = (&self.calls, call.user) else {
             return Ok(Vec::new());
         };
-        if !call.is_local && calls.numbers.forbid(call.uri) {
+        if call.is_forbidden(&calls.numbers) {
             return Err(Denied::Number);
         }
         if call.message.method() != Some(sip::Method::Invite) {
@@ -127,6 +132,9 @@ impl TestPolicy {
             failed: Vec::new(),
             checks: 0,
             calls: None,
+            table: Table::default(),
+            draws: 0,
+            credentials: None,
         }
     }
 

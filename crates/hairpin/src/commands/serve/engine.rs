@@ -517,7 +517,7 @@ fn settings(config: &Config) -> Settings {
     settings.classic_stun = config.classic_stun;
     settings.draft_dual_allocation = config.draft_dual_allocation;
     settings.kernel_binding = kernel_binding(config);
-    settings.sip = sip(&config.sip);
+    settings.sip = sip_settings(&config.sip);
     settings.streams = streams(&config.limits);
     settings.default_lifetime = config.limits.lifetime_default;
     settings.max_lifetime = config.limits.lifetime_max;
@@ -576,7 +576,7 @@ fn streams(limits: &config::Limits) -> StreamSettings {
 }
 
 /// How SIP is served.
-fn sip(config: &config::Sip) -> SipSettings {
+pub(crate) fn sip_settings(config: &config::Sip) -> SipSettings {
     let mut sip = SipSettings::default();
     sip.test_uas = config.test_uas;
     sip.challenge = config.challenge;
@@ -584,6 +584,7 @@ fn sip(config: &config::Sip) -> SipSettings {
     sip.trunks.clone_from(&config.trunks);
     sip.advertise.clone_from(&config.advertise);
     sip.local_networks.clone_from(&config.local_networks);
+    sip.routes.clone_from(&config.routes);
     sip.record_route = config.record_route;
     sip.calls.clone_from(&config.calls);
     sip.registrar.clone_from(&config.registrar);

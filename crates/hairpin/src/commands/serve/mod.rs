@@ -39,6 +39,7 @@ use banner::{Access, Banner};
 use databases::Databases;
 use denied::Denied;
 use endpoints::Endpoints;
+pub(crate) use engine::sip_settings;
 use engine::{Engine, Sources};
 use plan::Machine;
 pub(super) use plan::random_secret;

@@ -4,7 +4,9 @@
 //! Without domains, OPTIONS is answered, and REGISTER, INVITE and BYE go to the user agent server for tests if it is on.
 //! Each application has marks of its own ([`Part`]).
 
+mod probes;
 mod proxy;
+mod registrations;
 mod ringing;
 mod uas;
 
@@ -16,6 +18,8 @@ use super::lines::Abilities;
 use super::registrar::{Place, Registrations};
 use super::settings::{Orders, SipSettings};
 use super::store::Kept;
+use probes::Probes;
+use registrations::AtTrunks;
 use sip::dispatch::Failure;
 use sip::engine::{Ack, Mark, NewRequest, Reply, RespondError, ServerKey};
 use sip::flow::{Flow, ListenerKey};
@@ -59,6 +63,10 @@ const LINES: usize = 72 << 10;
 pub(super) enum Part {
     /// The user agent server for tests.
     TestUas = 0,
+    /// Probes of trunks.
+    Probes = 1,
+    /// Registrations at trunks.
+    AtTrunks = 2,
 }
 
 /// What the applications count.
@@ -81,6 +89,9 @@ pub(super) struct User {
     spare: Option<Kept>,
     /// The proxy of the domains, if there are any.
     forwarder: Option<Box<Forwarder>>,
+    /// The first worker probes the trunks for all.
+    probes: Probes,
+    at_trunks: AtTrunks,
     /// The sockets that requests come to and leave by.
     listeners: Box<[(ListenerKey, SocketAddr)]>,
     gate: Gate,
@@ -119,6 +130,8 @@ impl User {
             registrations: registrations.map(Box::new),
             spare: None,
             forwarder,
+            probes: Probes::new(number, orders, seed),
+            at_trunks: AtTrunks::new(number, orders, secrets.key, seed),
             listeners,
             gate: Gate::new(orders, secrets, seed),
             abilities: Abilities::new(&User::abilities(&orders.settings)),
@@ -149,6 +162,8 @@ impl User {
                 }
             }
         }
+        self.probes.obey(orders);
+        self.at_trunks.obey(orders);
         match (&mut self.forwarder, &self.registrations) {
             (Some(forwarder), _) => forwarder.obey(orders),
             (None, Some(registrations)) => {
@@ -405,6 +420,11 @@ impl TransactionUser for User {
             self.with_proxy(transactions, Some(flow.local), |proxy, stack| {
                 proxy.response(now, stack, mark, response, flow);
             });
+        } else if mark.user() == Part::Probes as u8 {
+            self.probes.response(transactions.now.mono, mark, response);
+        } else if mark.user() == Part::AtTrunks as u8 {
+            let now = transactions.now.mono;
+            self.at_trunks.response(now, mark, response);
         }
     }
 
@@ -414,6 +434,10 @@ impl TransactionUser for User {
             self.with_proxy(transactions, None, |proxy, stack| {
                 proxy.failed(now, stack, mark, &failure);
             });
+        } else if mark.user() == Part::Probes as u8 {
+            self.probes.failed(transactions.now.mono, mark, failure);
+        } else if mark.user() == Part::AtTrunks as u8 {
+            self.at_trunks.failed(transactions.now.mono, mark);
         } else {
             tracing::debug!(%failure, "a BYE came to nothing");
         }
@@ -450,8 +474,11 @@ impl TransactionUser for User {
         let forwarder = self.forwarder.as_ref();
         let proxy = forwarder.and_then(|forwarder| forwarder.proxy.poll_timeout());
         let call = forwarder.and_then(|forwarder| forwarder.calls.next_deadline());
-        let all = [self.uas.next_end(), binding, proxy, call];
-        all.into_iter().flatten().min()
+        let trunks = [self.probes.poll_timeout(), self.at_trunks.poll_timeout()];
+        let all = [self.uas.next_end(), binding, proxy, call]
+            .into_iter()
+            .chain(trunks);
+        all.flatten().min()
     }
 
     fn handle_timeout(&mut self, transactions: &mut Transactions<'_>) {
@@ -465,6 +492,8 @@ impl TransactionUser for User {
         if let Some(forwarder) = &self.forwarder {
             forwarder.calls.expire(now);
         }
+        self.probes.handle_timeout(transactions);
+        self.at_trunks.handle_timeout(transactions);
         if let Some(registrations) = &mut self.registrations {
             registrations.save(now);
             let _ = (0..EXPIRED)

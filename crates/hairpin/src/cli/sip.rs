@@ -1,0 +1,68 @@
+//! `hairpin sip`.
+
+use std::net::IpAddr;
+use std::path::PathBuf;
+
+use clap::Subcommand;
+
+const EXAMPLES: &str = "\
+Examples:
+  hairpin sip route --config /etc/hairpin.toml --from sip:alice@example.org --to sip:+49301234@example.org
+        where a call of alice goes, and why
+  hairpin sip route --config /etc/hairpin.toml --source 192.0.2.7 --from sip:+4930@carrier.example --to sip:bob@example.org
+        the same for a call that comes from a trunk";
+
+const ROUTE: &str = "\
+Examples:
+  hairpin sip route --config /etc/hairpin.toml --from sip:alice@example.org --to sip:+49301234@example.org
+        where a call of alice goes, and why
+  hairpin sip route --config /etc/hairpin.toml --from sip:alice@example.org --to tel:+49301234 --header 'X-Tenant: 7' --json
+        the same for a telephone number with a header field, for programs
+
+Nothing is sent, and no server is asked: every trunk counts as available. Status 0 if the
+request would be forwarded, 1 if it would be refused.";
+
+/// Arguments of `hairpin sip`.
+#[derive(Debug, clap::Args)]
+#[command(after_help = EXAMPLES, arg_required_else_help = true)]
+pub(crate) struct Args {
+    #[command(subcommand)]
+    pub(crate) command: Command,
+}
+
+/// What to do.
+#[derive(Debug, Subcommand)]
+pub(crate) enum Command {
+    /// Say where the proxy would send a request, step by step, without sending it
+    Route(Route),
+}
+
+/// Arguments of `hairpin sip route`.
+#[derive(Debug, clap::Args)]
+#[command(after_help = ROUTE)]
+pub(crate) struct Route {
+    /// The configuration file
+    #[arg(long, short, value_name = "FILE", env = "HAIRPIN_CONFIG")]
+    pub(crate) config: Option<PathBuf>,
+    /// The URI in From
+    #[arg(long, value_name = "URI")]
+    pub(crate) from: String,
+    /// The Request-URI
+    #[arg(long, value_name = "URI")]
+    pub(crate) to: String,
+    /// The address that the request comes from
+    #[arg(long, value_name = "ADDR", default_value = "127.0.0.1")]
+    pub(crate) source: IpAddr,
+    /// A further header field (repeatable)
+    #[arg(long, value_name = "'NAME: VALUE'")]
+    pub(crate) header: Vec<String>,
+    /// The method
+    #[arg(long, default_value = "INVITE")]
+    pub(crate) method: String,
+    /// The Call-ID, for routes that hunt by hash
+    #[arg(long, value_name = "ID", default_value = "1@preview")]
+    pub(crate) call_id: String,
+    /// Print the decision for programs
+    #[arg(long)]
+    pub(crate) json: bool,
+}

@@ -1,0 +1,75 @@
+//! The trunks of SIP's proxy that routes can name: by their names, which an operator has chosen. No users and no numbers.
+
+use server::Observer;
+use server::sip::routes::RESPONSE_CLASSES;
+
+use super::text::{Kind, Page};
+
+pub(super) fn write(page: &mut Page, observer: &Observer) {
+    let trunks = observer.sip_trunks();
+    if trunks.is_empty() {
+        return;
+    }
+    let mut family = page.family(
+        "hairpin_sip_trunk_addresses",
+        Kind::Gauge,
+        "Addresses of a trunk, by whether calls are sent there now.",
+    );
+    for (name, counts) in &trunks {
+        let down = counts.addresses - counts.available;
+        for (state, count) in [("up", counts.available), ("down", down)] {
+            family.put(&[("trunk", name), ("state", &state)], count);
+        }
+    }
+    let registrations = observer.sip_registrations();
+    if !registrations.is_empty() {
+        let mut family = page.family(
+            "hairpin_sip_trunk_registered",
+            Kind::Gauge,
+            "1 while a trunk accepts the registration of this server, else 0.",
+        );
+        for (name, is_registered) in &registrations {
+            family.put(&[("trunk", name)], u8::from(*is_registered));
+        }
+    }
+    let mut family = page.family(
+        "hairpin_sip_trunk_requests_total",
+        Kind::Counter,
+        "Requests that routes had for a trunk, by event: sent, silent, moved_on to what follows, rung_and_failed, or limited.",
+    );
+    for (name, counts) in &trunks {
+        for (event, count) in [
+            ("sent", counts.calls),
+            ("silent", counts.silent),
+            ("moved_on", counts.moved_on),
+            ("rung_and_failed", counts.rung_and_failed),
+            ("limited", counts.limited),
+        ] {
+            family.put(&[("trunk", name), ("event", &event)], count);
+        }
+    }
+    let mut family = page.family(
+        "hairpin_sip_trunk_responses_total",
+        Kind::Counter,
+        "Final responses of a trunk to these requests, by class.",
+    );
+    for (name, counts) in &trunks {
+        // A final response is none of the first class.
+        for (class, count) in RESPONSE_CLASSES.iter().zip(counts.responses).skip(1) {
+            family.put(&[("trunk", name), ("class", class)], count);
+        }
+    }
+    let mut family = page.family(
+        "hairpin_sip_trunk_probes_total",
+        Kind::Counter,
+        "OPTIONS to the addresses of a trunk, by result.",
+    );
+    for (name, counts) in &trunks {
+        for (result, count) in [
+            ("answered", counts.probes_answered),
+            ("failed", counts.probes_failed),
+        ] {
+            family.put(&[("trunk", name), ("result", &result)], count);
+        }
+    }
+}

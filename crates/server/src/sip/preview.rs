@@ -1,0 +1,333 @@
+//! Where the proxy would send a request, step by step and without a server: its own decision, by a policy that only knows the settings.
+
+use super::advertise::Advertised;
+use super::settings::SipSettings;
+use ipnet::IpNet;
+use sip::flow::{Carrier, Flow, ListenerKey};
+use sip::header::Authorization;
+use sip::uri::SipUri;
+use sip::{HashKey, Host, Message, Mono, Now, Spans, Uri};
+use sip_server::Aor;
+use sip_server::calls::{Numbers, Ticket};
+use sip_server::flow::FlowId;
+use sip_server::proxy::{
+    Authenticated, Authentication, Calls, Config, Denied, Inbound, LookedUp, Lookup, NewCall,
+    Place, Proxy, Routing, Trunks,
+};
+pub use sip_server::proxy::{Preview, PreviewTarget};
+use sip_server::registrar::{Access, Authority as _, DomainError, Domains, SameUser};
+use sip_server::routes::{Call, Decision, Table, TableError};
+use std::net::{IpAddr, SocketAddr};
+
+/// A request that is not sent.
+#[derive(Debug, Clone)]
+pub struct PreviewRequest<'r> {
+    /// Its method, such as `INVITE`.
+    pub method: &'r str,
+    /// The URI in From.
+    pub from: &'r str,
+    /// The Request-URI.
+    pub to: &'r str,
+    /// Where it comes from.
+    pub source: SocketAddr,
+    /// Further header fields, as `Name: value`.
+    pub headers: &'r [String],
+    /// Its Call-ID, which decides where a route hunts by hash.
+    pub call_id: &'r str,
+    /// Decides where a route hunts by weight.
+    pub draw: u64,
+}
+
+/// Why a request makes no sense.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum PreviewError {
+    /// The domains cannot be served.
+    #[error(transparent)]
+    Domains(#[from] DomainError),
+    /// The routes and trunks make no sense together.
+    #[error(transparent)]
+    Table(#[from] TableError),
+    /// A URI is none.
+    #[error("`{0}` is not a sip, sips or tel URI: write it like sip:alice@example.org")]
+    Uri(String),
+    /// The method, a header field or the Call-ID cannot be part of a request.
+    #[error("the request is malformed: check its header fields and its Call-ID")]
+    Malformed,
+}
+
+/// What would become of a request, and why.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Previewed {
+    /// The steps of the decision, each a sentence.
+    pub steps: Vec<String>,
+    /// The names of the trunks, by their numbers.
+    pub trunks: Vec<String>,
+    /// What would become of it. [`Preview::Pending`]: it goes to the registration bindings of [`Previewed::user`].
+    pub outcome: Preview,
+    /// The user here who is called.
+    pub user: Option<String>,
+}
+
+/// What the proxy would do with a request, if its sender proved to be the user that From names. `users` are the names of all users.
+///
+/// # Errors
+/// [`PreviewError`].
+pub fn preview(
+    settings: &SipSettings,
+    users: &[&str],
+    listeners: &[SocketAddr],
+    request: &PreviewRequest<'_>,
+) -> Result<Previewed, PreviewError> {
+    let table = settings.table(None)?;
+    let mut policy = SettingsPolicy {
+        domains: Domains::new(settings.domains.clone())?,
+        users: users.iter().map(|name| name.as_bytes()).collect(),
+        trunks: settings
+            .trunks
+            .iter()
+            .map(|trunk| &trunk.addresses[..])
+            .collect(),
+        table: &table,
+        listeners,
+        advertised: &settings.advertise,
+        numbers: Numbers::new(
+            &settings.calls.forbidden_prefixes,
+            &settings.calls.allowed_prefixes,
+        ),
+        user: Vec::new(),
+        called: None,
+        draw: request.draw,
+        steps: Vec::new(),
+    };
+    let bytes = request.bytes()?;
+    let mut spans = Spans::new();
+    let message = Message::parse(bytes.as_bytes(), &mut spans);
+    let message = message.map_err(|_| PreviewError::Malformed)?;
+    let local = listeners.first().copied();
+    let from = FlowId {
+        worker: 0,
+        run: 0,
+        flow: Flow {
+            carrier: Carrier::Udp,
+            listener: ListenerKey(0),
+            connection: None,
+            local: local.unwrap_or(SocketAddr::from(([127, 0, 0, 1], 5060))),
+            remote: request.source,
+        },
+    };
+    let mut proxy = Proxy::new(Config::default(), HashKey::new([0; 16]), 0, 0);
+    let outcome = proxy.preview(Now::default(), &mut policy, &message, &from);
+    let trunks = table.trunks();
+    Ok(Previewed {
+        steps: std::mem::take(&mut policy.steps),
+        user: policy.called.as_ref().map(text_of),
+        trunks: trunks.map(|(trunk, _)| trunk.name.clone()).collect(),
+        outcome,
+    })
+}
+
+fn text_of(aor: &Aor) -> String {
+    String::from_utf8_lossy(aor.as_bytes()).into_owned()
+}
+
+impl PreviewRequest<'_> {
+    fn bytes(&self) -> Result<String, PreviewError> {
+        for uri in [self.from, self.to] {
+            if !matches!(Uri::parse(uri.as_bytes()), Ok(Uri::Sip(_) | Uri::Tel(_))) {
+                return Err(PreviewError::Uri(uri.to_owned()));
+            }
+        }
+        let (method, from, to, call_id) = (self.method, self.from, self.to, self.call_id);
+        let mut headers = String::new();
+        for header in self.headers {
+            headers += header;
+            headers += "\r\n";
+        }
+        let whole = [method, call_id, &headers.replace("\r\n", "")];
+        if whole.iter().any(|part| part.contains(['\r', '\n'])) {
+            return Err(PreviewError::Malformed);
+        }
+        Ok(format!(
+            "{method} {to} SIP/2.0\r\nVia: SIP/2.0/UDP {};branch=z9hG4bKpreview\r\nFrom: <{from}>;tag=1\r\nTo: <{to}>\r\n\
+             Call-ID: {call_id}\r\nCSeq: 1 {method}\r\nMax-Forwards: 70\r\n{headers}Content-Length: 0\r\n\r\n",
+            self.source
+        ))
+    }
+}
+
+/// Answers from the settings alone.
+struct SettingsPolicy<'p> {
+    domains: Domains,
+    users: Vec<&'p [u8]>,
+    trunks: Vec<&'p [IpNet]>,
+    table: &'p Table,
+    listeners: &'p [SocketAddr],
+    advertised: &'p [Advertised],
+    numbers: Numbers,
+    /// The user that From names.
+    user: Vec<u8>,
+    /// The user whose bindings were asked for.
+    called: Option<Aor>,
+    draw: u64,
+    steps: Vec<String>,
+}
+
+impl SettingsPolicy<'_> {
+    fn trunk_at(&self, ip: IpAddr) -> Option<u16> {
+        let ip = ip.to_canonical();
+        let is_there = |networks: &&[IpNet]| networks.iter().any(|it| it.contains(&ip));
+        let trunk = self.trunks.iter().position(is_there);
+        trunk.and_then(|trunk| u16::try_from(trunk).ok())
+    }
+
+    fn has_user(&self, aor: &Aor) -> bool {
+        let whole = aor.as_bytes();
+        self.users
+            .iter()
+            .any(|user| Some(*user) == aor.user() || *user == whole)
+    }
+
+    fn say(&mut self, step: String) {
+        self.steps.push(step);
+    }
+}
+
+impl Routing for SettingsPolicy<'_> {
+    fn domain(&self, host: Host<'_>) -> Option<Inbound> {
+        self.domains.of(host).map(|domain| domain.inbound)
+    }
+
+    fn aor(&self, uri: &SipUri<'_>) -> Option<Aor> {
+        let domain = self.domains.of(uri.host)?;
+        Aor::of(uri, domain.name.as_bytes())
+    }
+
+    fn is_own(&self, host: Host<'_>, port: Option<u16>) -> bool {
+        let ports = |own: &&SocketAddr| match port {
+            Some(port) => own.port() == port,
+            None => matches!(own.port(), 5060 | 5061),
+        };
+        let mut advertised = self.advertised.iter();
+        if advertised.any(|it| it.is(host, port, self.listeners)) {
+            return true;
+        }
+        let mut own = self.listeners.iter().filter(ports);
+        match host.ip() {
+            Some(ip) => own.any(|own| own.ip() == ip.to_canonical()),
+            None => self.domain(host).is_some() && own.next().is_some(),
+        }
+    }
+
+    fn is_trunk(&self, flow: &Flow) -> bool {
+        self.trunk_at(flow.remote.ip()).is_some()
+    }
+
+    fn is_trunk_host(&self, host: Host<'_>) -> bool {
+        host.ip().is_some_and(|ip| self.trunk_at(ip).is_some())
+    }
+
+    fn listener_at(&self, _local: SocketAddr) -> Option<ListenerKey> {
+        None
+    }
+}
+
+impl Calls for SettingsPolicy<'_> {
+    fn admit(&mut self, _now: Mono, call: &NewCall<'_>) -> Result<Vec<Ticket>, Denied> {
+        // As in the running server, which has the numbers of calls besides.
+        match call.user.is_some() && call.is_forbidden(&self.numbers) {
+            true => {
+                self.say("the number is in sip.forbidden_prefixes".to_owned());
+                Err(Denied::Number)
+            }
+            false => Ok(Vec::new()),
+        }
+    }
+}
+
+impl Lookup for SettingsPolicy<'_> {
+    fn place(&mut self, uri: &SipUri<'_>) -> Place {
+        match self.aor(uri) {
+            Some(aor) => Place::Here(aor, None),
+            None => Place::Nowhere,
+        }
+    }
+
+    fn find(&mut self, _now: Now, aor: &Aor) -> LookedUp<'_> {
+        if !self.has_user(aor) {
+            self.say(format!("there is no user {}", text_of(aor)));
+            return LookedUp::Unknown;
+        }
+        self.say(format!("{} is a user here", text_of(aor)));
+        self.called = Some(*aor);
+        // Only the running server knows the bindings.
+        LookedUp::Pending
+    }
+
+    fn flow_failed(&mut self, _now: Now, _aor: &Aor, _contact: &[u8]) {}
+}
+
+impl Authentication for SettingsPolicy<'_> {
+    fn authenticate(
+        &mut self,
+        _now: Now,
+        request: &Message<'_>,
+        _flow: &Flow,
+    ) -> Authenticated<'_> {
+        let from = request.from().ok();
+        let uri = from.as_ref().and_then(|from| from.parse_uri().ok());
+        let aor = match uri {
+            Some(Uri::Sip(uri)) => self.aor(&uri),
+            _ => None,
+        };
+        match aor.filter(|aor| self.has_user(aor)) {
+            Some(aor) => {
+                self.say(format!(
+                    "the sender must prove to be {} (407)",
+                    text_of(&aor)
+                ));
+                self.user = aor.user().unwrap_or_default().to_vec();
+                if self.users.contains(&aor.as_bytes()) {
+                    self.user = aor.as_bytes().to_vec();
+                }
+                Authenticated::User(&self.user)
+            }
+            None => {
+                self.say("From names no user here, and the source is no trunk: the sender cannot authenticate".to_owned());
+                Authenticated::Challenge(b"")
+            }
+        }
+    }
+
+    fn owns(&self, user: &[u8], aor: &Aor) -> bool {
+        SameUser.access(Some(user), aor) == Access::Granted
+    }
+
+    fn is_for_us(&self, _credentials: &Authorization<'_>) -> bool {
+        false
+    }
+}
+
+impl Trunks for SettingsPolicy<'_> {
+    fn has_routes(&self) -> bool {
+        self.table.has_routes()
+    }
+
+    fn is_user(&mut self, uri: &SipUri<'_>) -> bool {
+        uri.params.get(b"gr").is_some() || self.aor(uri).is_some_and(|aor| self.has_user(&aor))
+    }
+
+    fn trunk_of(&self, flow: &Flow) -> Option<u16> {
+        self.trunk_at(flow.remote.ip())
+    }
+
+    fn draw(&mut self) -> u64 {
+        self.draw
+    }
+
+    fn route(&mut self, _now: Now, call: &Call<'_>) -> Decision {
+        let steps = &mut self.steps;
+        self.table
+            .explain(Mono::default(), call, |step| steps.push(step))
+    }
+}

@@ -1,0 +1,131 @@
+//! Registrations of this server at its trunks (RFC 3261 §10.2): by the first worker.
+
+use super::Part;
+use crate::sip::routes::{RegistrationChange, Registrations, Table};
+use crate::sip::settings::Orders;
+use sip::congestion::Class;
+use sip::dispatch::{Order, Reach};
+use sip::engine::Mark;
+use sip::tu::Transactions;
+use sip::{HashKey, Message, Mono};
+use std::sync::Arc;
+
+/// The worker that registers.
+const REGISTERS: u16 = 0;
+
+/// What registers at trunks.
+#[derive(Debug)]
+pub(super) struct AtTrunks {
+    is_registrant: bool,
+    routes: Arc<Table>,
+    /// There is none before the time is known.
+    all: Option<Registrations>,
+    key: HashKey,
+    seed: u64,
+}
+
+impl AtTrunks {
+    pub(super) fn new(worker: u16, orders: &Orders, key: HashKey, seed: u64) -> AtTrunks {
+        AtTrunks {
+            is_registrant: worker == REGISTERS,
+            routes: Arc::clone(&orders.routes),
+            all: None,
+            key: key.derive(u64::from_le_bytes(*b"register")),
+            seed,
+        }
+    }
+
+    /// New settings: if a trunk is another one, all registrations begin anew.
+    pub(super) fn obey(&mut self, orders: &Orders) {
+        let is_same = {
+            let trunks = self.routes.trunks().map(|(trunk, _)| trunk);
+            trunks.eq(orders.routes.trunks().map(|(trunk, _)| trunk))
+        };
+        self.routes = Arc::clone(&orders.routes);
+        if !is_same {
+            self.all = None;
+        }
+    }
+
+    fn has_any(&self) -> bool {
+        let mut trunks = self.routes.trunks();
+        self.is_registrant && trunks.any(|(trunk, _)| trunk.register.is_some())
+    }
+
+    pub(super) fn poll_timeout(&self) -> Option<Mono> {
+        match &self.all {
+            Some(all) => all.poll_timeout(),
+            None => self.has_any().then_some(Mono(0)),
+        }
+    }
+
+    /// Sends what is due.
+    pub(super) fn handle_timeout(&mut self, transactions: &mut Transactions<'_>) {
+        if !self.has_any() {
+            return;
+        }
+        let now = transactions.now.mono;
+        self.seed = self.seed.wrapping_add(1 << 40);
+        let (routes, key, seed) = (&self.routes, self.key, self.seed);
+        let all = self
+            .all
+            .get_or_insert_with(|| Registrations::new(now, routes, key, seed));
+        while let Some(register) = all.poll_request(now) {
+            let order = Order {
+                target: register.target.as_bytes(),
+                pieces: &[register.text.as_bytes()],
+                class: Class::Continuing,
+                mark: Mark::of(Part::AtTrunks as u8, register.number.into()),
+                reach: Reach::Anywhere,
+                loop_check: None,
+                flow: None,
+                from: None,
+            };
+            if let Err(error) = transactions.send(&order) {
+                tracing::debug!(%error, trunk = %register.target, "no REGISTER was sent");
+                all.failed(now, register.number);
+            }
+        }
+        self.note_changes();
+    }
+
+    pub(super) fn response(&mut self, now: Mono, mark: Mark, response: &Message<'_>) {
+        if response.status_code().unwrap_or(0) < 200 {
+            return;
+        }
+        if let Some(all) = &mut self.all {
+            all.response(now, mark.number() as u32, response);
+        }
+        self.note_changes();
+    }
+
+    pub(super) fn failed(&mut self, now: Mono, mark: Mark) {
+        if let Some(all) = &mut self.all {
+            all.failed(now, mark.number() as u32);
+        }
+        self.note_changes();
+    }
+
+    fn note_changes(&mut self) {
+        while let Some(change) = self.all.as_mut().and_then(Registrations::poll_change) {
+            let RegistrationChange {
+                trunk,
+                is_registered,
+                code,
+            } = change;
+            let Some((trunk, health)) = self.routes.trunk(trunk) else {
+                continue;
+            };
+            health.set_registered(is_registered);
+            let trunk = &trunk.name;
+            match is_registered {
+                true => tracing::info!(trunk, "registered at the trunk"),
+                false => tracing::warn!(
+                    trunk,
+                    code,
+                    "not registered at the trunk; check its user and password, and whether it responds"
+                ),
+            }
+        }
+    }
+}

@@ -1,0 +1,366 @@
+//! What follows when an address of a trunk does not take a request: another address, trunk or route (RFC 3261 §16.7, RFC 3263 §4.3).
+//!
+//! A call that has rung goes on only where its route says so.
+
+use std::time::Duration;
+
+use sip::build::Builder;
+use sip::digest::{Answer, choose};
+use sip::dispatch::Failure;
+use sip::header::HeaderKind;
+use sip::{HashKey, Message, Mono, Spans};
+
+use super::context::{Base, Context, ContextKey};
+use super::target::{Target, any_follows, follow};
+use super::{Proxy, Stack};
+use crate::routes::{Hop, Next, Outcome};
+
+/// Why a request goes on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Why {
+    Busy,
+    NoAnswer,
+    Unreachable,
+    /// The response is the far end's last word.
+    Decided,
+}
+
+impl Why {
+    fn of(code: u16, is_unanswered: bool) -> Why {
+        match code {
+            _ if is_unanswered => Why::NoAnswer,
+            486 => Why::Busy,
+            408 | 480 => Why::NoAnswer,
+            500 | 502..=504 => Why::Unreachable,
+            _ => Why::Decided,
+        }
+    }
+
+    fn next(self, hop: &Hop) -> Next {
+        match self {
+            Why::Busy => hop.failures.busy,
+            Why::NoAnswer => hop.failures.no_answer,
+            Why::Unreachable => hop.failures.unreachable,
+            Why::Decided => Next::Stop,
+        }
+    }
+}
+
+/// Bytes of the longest credentials.
+const CREDENTIALS: usize = 4096;
+
+/// Answers challenges of trunks.
+#[derive(Debug)]
+pub(super) struct Answerer {
+    /// Makes values of `cnonce` that nobody foretells.
+    key: HashKey,
+    count: u64,
+}
+
+impl Answerer {
+    pub(super) fn new(key: HashKey, run: u32) -> Answerer {
+        Answerer {
+            key: key.derive(u64::from_le_bytes(*b"cnonces ")),
+            count: u64::from(run) << 32,
+        }
+    }
+
+    /// The header line with the credentials, if the challenge can be answered.
+    fn answer(
+        &mut self,
+        stack: &Stack<'_>,
+        target: &Target,
+        base: &Base,
+        response: &Message<'_>,
+    ) -> Option<Box<[u8]>> {
+        let (challenges, answers) = match response.status_code() {
+            Some(407) => (
+                HeaderKind::ProxyAuthenticate,
+                HeaderKind::ProxyAuthorization,
+            ),
+            _ => (HeaderKind::WwwAuthenticate, HeaderKind::Authorization),
+        };
+        let challenge = choose(response, challenges)?;
+        let (user, password) = stack.policy.credentials(&target.hop?)?;
+        let mut spans = Box::<Spans>::default();
+        let request = Message::parse(&base.bytes, &mut spans).ok()?;
+        self.count += 1;
+        let cnonce = format!("{:016x}", self.key.mac(&self.count.to_be_bytes()));
+        let ha1 = challenge.ha1(user, password);
+        let answer = Answer {
+            challenge: &challenge,
+            username: user,
+            ha1: &ha1,
+            method: request.method()?,
+            uri: &target.uri,
+            body: request.body(),
+            count: 1,
+            cnonce: cnonce.as_bytes(),
+        };
+        let mut buffer = [0; CREDENTIALS];
+        let mut line = Builder::fields(&mut buffer);
+        answer.write(&mut line, answers);
+        Some(line.finish_fields().ok()?.into())
+    }
+}
+
+/// Leaves the targets that follow. Returns whether there are any.
+fn go_on(stack: &mut Stack<'_>, context: &mut Context, hop: &Hop, why: Why) -> bool {
+    let any = !context.targets.is_empty();
+    follow(&mut context.targets, hop, why.next(hop));
+    let goes_on = any && !context.targets.is_empty() && !context.is_ending;
+    if goes_on {
+        stack.policy.moved_on(hop);
+    }
+    goes_on
+}
+
+/// Where the copy with credentials goes, if this server has some at the trunk and has not sent them yet.
+pub(super) fn again(stack: &Stack<'_>, target: &Target) -> Option<Box<Target>> {
+    let hop = target.hop?;
+    stack.policy.credentials(&hop)?;
+    target
+        .credentials
+        .is_empty()
+        .then(|| Box::new(target.clone()))
+}
+
+/// A copy could not be sent.
+pub(super) fn not_sent(now: Mono, stack: &mut Stack<'_>, context: &mut Context, hop: &Hop) {
+    stack.policy.concluded(now, hop, Outcome::NotSent);
+    go_on(stack, context, hop, Why::Unreachable);
+}
+
+impl Proxy {
+    /// The trunk has as many calls as it may have.
+    pub(super) fn not_admitted(
+        &mut self,
+        stack: &mut Stack<'_>,
+        key: ContextKey,
+        branch: usize,
+        hop: &Hop,
+    ) {
+        let Some(context) = self.contexts.get(key) else {
+            return;
+        };
+        if let Some(branch) = context.branches.get_mut(branch) {
+            branch.is_done = true;
+        }
+        context.best.add_own(503);
+        go_on(stack, context, hop, Why::Unreachable);
+    }
+
+    /// An address of a trunk has sent a provisional response: it is there. From now on the call may ring.
+    pub(super) fn trunk_heard(&mut self, now: Mono, key: ContextKey, branch: usize, code: u16) {
+        let Some(context) = self.contexts.get(key) else {
+            return;
+        };
+        let Some(branch) = context.branches.get_mut(branch) else {
+            return;
+        };
+        let Some(hop) = branch.hop.filter(|_| !branch.is_done) else {
+            return;
+        };
+        branch.has_rung |= code > 100;
+        if std::mem::replace(&mut branch.is_heard, true) {
+            return;
+        }
+        let rings = any_follows(&context.targets, &hop, hop.failures.no_answer);
+        if rings && context.is_invite {
+            self.set_timer(key, now.plus(hop.ring_time));
+        } else if std::mem::take(&mut context.is_timed) {
+            self.wheel.remove(key.slot);
+        }
+    }
+
+    /// Whether a branch went to an address of a trunk, and from there on to another one.
+    pub(super) fn has_moved_on(&mut self, key: ContextKey, branch: usize) -> bool {
+        let context = self.contexts.get(key);
+        let branch = context.and_then(|it| it.branches.get(branch));
+        branch.is_some_and(|branch| branch.is_done && branch.hop.is_some())
+    }
+
+    /// How long an address of a trunk has for its first response; `None` if nothing follows.
+    pub(super) fn answer_time(&mut self, key: ContextKey) -> Option<Duration> {
+        let context = self.contexts.get(key)?;
+        let hop = context.branches.last()?.hop?;
+        let follows = any_follows(&context.targets, &hop, hop.failures.unreachable);
+        follows.then_some(hop.answer_timeout)
+    }
+
+    /// A branch to an address of a trunk has its final response.
+    pub(super) fn trunk_answered(
+        &mut self,
+        now: Mono,
+        stack: &mut Stack<'_>,
+        key: ContextKey,
+        branch: usize,
+        message: &Message<'_>,
+    ) {
+        let Some(context) = self.contexts.get(key) else {
+            return;
+        };
+        let Some(branch) = context.branches.get_mut(branch) else {
+            return;
+        };
+        // Of one that was given up the outcome is known already; its 2xx counts all the same.
+        let code = message.status_code().unwrap_or(0);
+        let Some(hop) = branch.hop.filter(|_| !branch.is_done || code / 100 == 2) else {
+            return;
+        };
+        branch.is_heard = true;
+        let is_unanswered = branch.is_unanswered;
+        let has_rung = branch.has_rung;
+        let retry_after = message.retry_after().ok().flatten();
+        let seconds = retry_after.map(|after| after.seconds);
+        stack
+            .policy
+            .concluded(now, &hop, Outcome::Response(code, seconds));
+        if code < 300 {
+            return;
+        }
+        let has_credentials = stack.policy.credentials(&hop).is_some();
+        let why = match code {
+            401 | 407 if has_credentials => Why::Unreachable,
+            code => Why::of(code, is_unanswered),
+        };
+        let goes_on = go_on(stack, context, &hop, why);
+        if has_rung && !goes_on && why == Why::Unreachable {
+            stack.policy.rung_and_failed(&hop);
+        }
+    }
+
+    /// Whether this server has credentials at the trunk of a branch.
+    pub(super) fn has_credentials(
+        &mut self,
+        stack: &Stack<'_>,
+        key: ContextKey,
+        branch: usize,
+    ) -> bool {
+        let context = self.contexts.get(key);
+        let hop = context.and_then(|it| it.branches.get(branch)?.hop);
+        hop.is_some_and(|hop| stack.policy.credentials(&hop).is_some())
+    }
+
+    /// A trunk asks for credentials, and this server has some: sends the request again, in a transaction of its own. Returns `false` if
+    /// the response is final.
+    ///
+    /// RFC 3261 §22.2 has a UAC raise CSeq. A proxy that raised it would have to map it in all later requests of the dialog, in both
+    /// directions, so it would have to keep the dialog. The copy has the CSeq of the caller instead.
+    pub(super) fn answer_challenge(
+        &mut self,
+        now: Mono,
+        stack: &mut Stack<'_>,
+        key: ContextKey,
+        number: usize,
+        response: &Message<'_>,
+    ) -> bool {
+        let Some(context) = self.contexts.get(key).filter(|it| !it.is_ending) else {
+            return false;
+        };
+        let Some(branch) = context.branches.get_mut(number).filter(|it| !it.is_done) else {
+            return false;
+        };
+        let (Some(mut target), Some(base)) = (branch.again.take(), &context.base) else {
+            return false;
+        };
+        let breadth = branch.breadth;
+        let Some(line) = self.answer_with.answer(stack, &target, base, response) else {
+            return false;
+        };
+        target.credentials = line;
+        branch.is_done = true;
+        let Some(base) = context.base.take() else {
+            return false;
+        };
+        self.launch_one(now, stack, key, &base, (*target, breadth));
+        if let Some(context) = self.contexts.get(key) {
+            context.base = Some(base);
+            let is_invite = context.is_invite;
+            if let Some(time) = self.answer_time(key).filter(|_| is_invite) {
+                self.set_timer(key, now.plus(time));
+            }
+        }
+        self.branch_ended(now, stack, key);
+        true
+    }
+
+    /// A branch to an address of a trunk will have no response.
+    pub(super) fn trunk_failed(
+        &mut self,
+        now: Mono,
+        stack: &mut Stack<'_>,
+        key: ContextKey,
+        branch: usize,
+        failure: &Failure,
+    ) {
+        let Some(context) = self.contexts.get(key) else {
+            return;
+        };
+        let Some(branch) = context.branches.get_mut(branch) else {
+            return;
+        };
+        let Some(hop) = branch.hop.filter(|_| !branch.is_done) else {
+            return;
+        };
+        let has_rung = branch.has_rung;
+        let why = match (failure, branch.is_heard) {
+            (Failure::Cancelled, _) => return,
+            // Who has responded is there: the far end gives no answer.
+            (Failure::TimedOut, true) => Why::NoAnswer,
+            _ => Why::Unreachable,
+        };
+        match why {
+            // A phone that rings for minutes says nothing about the trunk.
+            Why::NoAnswer => {}
+            _ if *failure == Failure::TimedOut => {
+                stack.policy.concluded(now, &hop, Outcome::Silent)
+            }
+            _ => stack.policy.concluded(now, &hop, Outcome::NotSent),
+        }
+        // A call that has rung is not moved because its trunk is gone.
+        let why = match (why, has_rung) {
+            (Why::Unreachable, true) => Why::Decided,
+            (why, _) => why,
+        };
+        if !go_on(stack, context, &hop, why) && has_rung {
+            stack.policy.rung_and_failed(&hop);
+        }
+    }
+
+    /// The time of an address of a trunk is over. Without any response the request goes on to the next address, in a transaction of its
+    /// own; a call that rings is cancelled first. Returns `false` if no branch is at a trunk.
+    pub(super) fn trunk_timeout(
+        &mut self,
+        now: Mono,
+        stack: &mut Stack<'_>,
+        key: ContextKey,
+    ) -> bool {
+        let Some(context) = self.contexts.get(key) else {
+            return false;
+        };
+        let mut branches = context.branches.iter_mut();
+        let waits = branches.find(|branch| !branch.is_done && branch.hop.is_some());
+        let Some((branch, hop)) = waits.and_then(|branch| branch.hop.map(|hop| (branch, hop)))
+        else {
+            return false;
+        };
+        context.is_timed = false;
+        if branch.is_heard {
+            branch.is_unanswered = true;
+            self.cancel_branches(now, stack, key);
+            return true;
+        }
+        branch.is_done = true;
+        let request = branch.request;
+        stack.policy.concluded(now, &hop, Outcome::Silent);
+        go_on(stack, context, &hop, Why::Unreachable);
+        context.best.add_own(408);
+        // If a response comes after all, the CANCEL goes out (RFC 3261 §9.1).
+        if let Some(request) = request {
+            stack.dispatcher.cancel(now, stack.engine, request);
+        }
+        self.branch_ended(now, stack, key);
+        true
+    }
+}

@@ -1,0 +1,97 @@
+//! A request that a route is wanted for.
+
+use std::net::IpAddr;
+
+use sip::Message;
+use sip::header::HeaderKind;
+use sip::uri::{Uri, unescape};
+
+/// Bytes of the longest user part that routes look at.
+pub(super) const MAX_USER: usize = 255;
+
+/// Who has sent the request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum CallSender<'a> {
+    /// The trunk of this number.
+    Trunk(u16),
+    /// A user here: the user part and the domain of the address of record.
+    User(&'a [u8], &'a [u8]),
+    /// Anybody: it goes to users here alone.
+    Anyone,
+}
+
+/// A request that a route is wanted for.
+#[derive(Clone, Copy, Debug)]
+pub struct Call<'a> {
+    /// The request.
+    pub message: &'a Message<'a>,
+    /// Its Request-URI, behind the routes that are this server's.
+    pub uri: &'a [u8],
+    /// Who has sent it.
+    pub sender: CallSender<'a>,
+    /// The address that it came from.
+    pub source: IpAddr,
+    /// Decides where a route hunts by weight.
+    pub draw: u64,
+}
+
+/// The called user part without escapes; of a telephone number without visual separators (RFC 3966 §5.1.1).
+pub(super) struct Called {
+    bytes: [u8; MAX_USER],
+    len: u8,
+    pub(super) is_sips: bool,
+}
+
+impl Called {
+    /// `None` if the URI has no user part, or one that is too long.
+    pub(super) fn of(uri: &[u8]) -> Option<Called> {
+        let mut bytes = [0; MAX_USER];
+        let (len, is_sips) = match Uri::parse(uri) {
+            Ok(Uri::Sip(uri)) => (unescape(uri.user?, &mut bytes)?.len(), uri.is_sips),
+            Ok(Uri::Tel(tel)) => {
+                let digits = tel.number.iter().filter(|byte| !b"-.()".contains(byte));
+                let mut len = 0;
+                for (place, digit) in bytes.iter_mut().zip(digits) {
+                    *place = *digit;
+                    len += 1;
+                }
+                let too_long = tel.number.len() > MAX_USER;
+                (if too_long { return None } else { len }, false)
+            }
+            _ => return None,
+        };
+        Some(Called {
+            bytes,
+            len: len as u8,
+            is_sips,
+        })
+    }
+
+    pub(super) fn as_bytes(&self) -> &[u8] {
+        self.bytes.get(..self.len.into()).unwrap_or_default()
+    }
+}
+
+impl Call<'_> {
+    pub(super) fn call_id(&self) -> &[u8] {
+        self.message.call_id().unwrap_or_default()
+    }
+
+    /// Whether a header field of this name has a value that fits.
+    pub(super) fn has_header(&self, name: &str, fits: impl Fn(&[u8]) -> bool) -> bool {
+        let kind = HeaderKind::of(name.as_bytes());
+        match kind {
+            HeaderKind::Other => {
+                let message: &Message<'_> = self.message;
+                let mut all = message.all_headers();
+                all.any(|it| {
+                    it.name.eq_ignore_ascii_case(name.as_bytes()) && fits(it.value.trim_ascii())
+                })
+            }
+            kind => {
+                let mut all = self.message.headers(kind);
+                all.any(|header| fits(header.value.trim_ascii()))
+            }
+        }
+    }
+}

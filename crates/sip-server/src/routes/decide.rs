@@ -1,0 +1,339 @@
+//! The decision about one request, and its explanation.
+
+use std::time::Duration;
+
+use sip::uri::Uri;
+use sip::{Host, Mono};
+
+use super::call::{Call, CallSender, Called};
+use super::config::{Action, Failures, Hunt, Next};
+use super::health::FULL_SHARE;
+use super::hunt::{self, Candidate};
+use super::matching::Found;
+use super::rewrite;
+use super::table::{Compiled, Known, Table};
+
+/// Addresses that are tried for one request at most.
+const MOST_STEPS: usize = 16;
+
+/// What a step of a decision belongs to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Hop {
+    /// The table that the numbers are of.
+    pub table: u32,
+    /// The number of the trunk.
+    pub trunk: u16,
+    /// The address among those of the trunk.
+    pub hop: u16,
+    /// The number of the route.
+    pub route: u32,
+    /// What follows a failure.
+    pub failures: Failures,
+    /// How long it may be silent if something follows.
+    pub answer_timeout: Duration,
+    /// How long it may ring if something follows.
+    pub ring_time: Duration,
+}
+
+/// An address that a request is sent to.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Step {
+    /// What it belongs to.
+    pub hop: Hop,
+    /// The Request-URI.
+    pub uri: Box<[u8]>,
+    /// The URI that says where it goes, if that is not the Request-URI.
+    pub next_hop: Option<Box<[u8]>>,
+}
+
+/// Where a request goes.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Decision {
+    /// No route matches.
+    NoRoute,
+    /// To these addresses, one after the other.
+    Trunks(Vec<Step>),
+    /// Routes match, but none of their trunks is available now: 503.
+    Unavailable,
+    /// To the user that this URI names here.
+    Local(Box<[u8]>),
+    /// Nowhere: this code, with this reason phrase.
+    Reject(u16, Box<str>),
+}
+
+/// Takes the explanation of a decision, line by line.
+pub(super) type Tracer<'t> = Option<&'t mut dyn FnMut(String)>;
+
+macro_rules! say {
+    ($tracer:expr, $($text:tt)+) => {
+        if let Some(tracer) = $tracer.as_mut() {
+            tracer(format!($($text)+));
+        }
+    };
+}
+
+impl Table {
+    /// Where a request goes now.
+    #[must_use]
+    pub fn decide(&self, now: Mono, call: &Call<'_>) -> Decision {
+        self.decide_with(now, call, None)
+    }
+
+    /// The same, with each step of the decision as a sentence.
+    pub fn explain(&self, now: Mono, call: &Call<'_>, mut say: impl FnMut(String)) -> Decision {
+        self.decide_with(now, call, Some(&mut say))
+    }
+
+    fn decide_with(&self, now: Mono, call: &Call<'_>, mut tracer: Tracer<'_>) -> Decision {
+        let Some(called) = Called::of(call.uri) else {
+            say!(
+                tracer,
+                "the Request-URI has no user part: no route is asked"
+            );
+            return Decision::NoRoute;
+        };
+        let host = match Uri::parse(call.uri) {
+            Ok(Uri::Sip(uri)) => Some(uri.host),
+            _ => None,
+        };
+        let host = host.map_or(&b""[..], |host: Host<'_>| host.as_bytes());
+        say!(
+            tracer,
+            "the called user part is `{}`",
+            text(called.as_bytes())
+        );
+        say!(tracer, "the sender is {}", self.name_of(call.sender));
+        let mut steps = Vec::new();
+        let mut has_matched = false;
+        for found in self.found(called.as_bytes()) {
+            let Some(compiled) = self.routes.get(found.route as usize) else {
+                continue;
+            };
+            let label = || label(compiled, &found, called.as_bytes());
+            if let Some(mismatch) = compiled.mismatch(call, host) {
+                say!(tracer, "{} does not match: {}", label(), mismatch.text());
+                continue;
+            }
+            say!(tracer, "{} matches", label());
+            match (&compiled.route.action, has_matched) {
+                (Action::Trunks(_), _) => {
+                    has_matched = true;
+                    let way = (found.route, compiled);
+                    self.add_steps(now, call, &called, way, &mut steps, &mut tracer);
+                    if !continues(compiled) || steps.len() >= MOST_STEPS {
+                        break;
+                    }
+                }
+                // What follows a failure is another trunk: the bindings of a user here may be another worker's.
+                (_, true) => {
+                    say!(
+                        tracer,
+                        "  it does not lead to trunks, so it does not follow another route"
+                    );
+                    break;
+                }
+                (Action::Domain(domain), false) => {
+                    return local(compiled, &called, domain, &mut tracer);
+                }
+                (Action::Reject { code, reason }, false) => {
+                    say!(tracer, "  the response is {code} {reason}");
+                    return Decision::Reject(*code, reason.as_str().into());
+                }
+            }
+        }
+        match (has_matched, steps.is_empty()) {
+            (false, _) => Decision::NoRoute,
+            (true, true) => {
+                say!(tracer, "no trunk is available: the response is 503");
+                Decision::Unavailable
+            }
+            (true, false) => Decision::Trunks(steps),
+        }
+    }
+
+    fn name_of(&self, sender: CallSender<'_>) -> String {
+        match sender {
+            CallSender::Trunk(number) => {
+                let known = self.trunks.get(usize::from(number));
+                format!("the trunk `{}`", known.map_or("", |it| &it.trunk.name))
+            }
+            CallSender::User(user, domain) => format!("the user {}@{}", text(user), text(domain)),
+            CallSender::Anyone => "unknown".to_owned(),
+        }
+    }
+
+    /// Adds the addresses of a route's trunks.
+    fn add_steps(
+        &self,
+        now: Mono,
+        call: &Call<'_>,
+        called: &Called,
+        (number, compiled): (u32, &Compiled),
+        steps: &mut Vec<Step>,
+        tracer: &mut Tracer<'_>,
+    ) {
+        let route = &compiled.route;
+        let Some(user) = rewrite::user(route, called.as_bytes()) else {
+            say!(
+                tracer,
+                "  the user part is too short or too long to be rewritten: the route is left out"
+            );
+            return;
+        };
+        if user != called.as_bytes() {
+            say!(tracer, "  the user part becomes `{}`", text(&user));
+        }
+        let hash = hunt::hash(call.call_id());
+        let mut slow = Vec::new();
+        for trunk in self.in_order(compiled, call.draw, hash) {
+            let Some(known) = self.trunks.get(usize::from(trunk)) else {
+                continue;
+            };
+            for (hop, to) in (0..).zip(&known.trunk.to) {
+                let name = &known.trunk.name;
+                if !known.health.is_available(hop, now) {
+                    say!(
+                        tracer,
+                        "  trunk `{name}`, {}: not available now",
+                        to.as_str()
+                    );
+                    continue;
+                }
+                let hop = Hop {
+                    table: self.generation,
+                    trunk,
+                    hop,
+                    route: number,
+                    failures: route.failures,
+                    answer_timeout: known.trunk.answer_timeout,
+                    ring_time: route.ring_time,
+                };
+                let step = step(known, hop, (called.is_sips, &user));
+                if takes_this(known, &hop, now, hash) {
+                    say!(
+                        tracer,
+                        "  trunk `{name}`, {}: {}",
+                        to.as_str(),
+                        text(&step.uri)
+                    );
+                    steps.push(step);
+                } else {
+                    say!(
+                        tracer,
+                        "  trunk `{name}`, {}: it starts slowly, and comes last",
+                        to.as_str()
+                    );
+                    slow.push(step);
+                }
+            }
+        }
+        steps.append(&mut slow);
+        steps.truncate(MOST_STEPS);
+        say!(
+            tracer,
+            "  busy: {}; no answer: {}; unreachable: {}",
+            word(route.failures.busy),
+            word(route.failures.no_answer),
+            word(route.failures.unreachable)
+        );
+    }
+
+    /// The trunks of a route in the order in which they are tried.
+    fn in_order(&self, compiled: &Compiled, draw: u64, call: u64) -> Vec<u16> {
+        if let [one] = compiled.trunks[..] {
+            return vec![one];
+        }
+        let of = |trunk: &u16| {
+            let known = self.trunks.get(usize::from(*trunk))?;
+            Some(Candidate {
+                trunk: *trunk,
+                priority: known.trunk.priority,
+                weight: known.trunk.weight,
+                name: known.name,
+            })
+        };
+        let mut candidates: Vec<Candidate> = compiled.trunks.iter().filter_map(of).collect();
+        hunt::sort(&mut candidates, compiled.route.hunt, draw, call);
+        candidates.iter().map(|it| it.trunk).collect()
+    }
+}
+
+/// Whether an address that has come back takes this call already.
+fn takes_this(known: &Known, hop: &Hop, now: Mono, call: u64) -> bool {
+    let share = known.health.share(hop.hop, now);
+    let place = hunt::mix(call ^ known.name.rotate_left(hop.hop.into())) % u64::from(FULL_SHARE);
+    share >= FULL_SHARE || place < u64::from(share)
+}
+
+fn step(known: &Known, hop: Hop, (is_sips, user): (bool, &[u8])) -> Step {
+    let to = known.trunk.to.get(usize::from(hop.hop));
+    let to = to.map_or("", |to| to.as_str());
+    let (scheme, host) = to.split_once(':').unwrap_or(("sip", to));
+    let is_sips = is_sips || scheme.eq_ignore_ascii_case("sips");
+    match &known.trunk.domain {
+        Some(domain) => Step {
+            hop,
+            uri: rewrite::uri(is_sips, user, domain.as_bytes()),
+            next_hop: Some(to.as_bytes().into()),
+        },
+        None => Step {
+            hop,
+            uri: rewrite::uri(is_sips, user, host.as_bytes()),
+            next_hop: None,
+        },
+    }
+}
+
+fn local(compiled: &Compiled, called: &Called, domain: &str, tracer: &mut Tracer<'_>) -> Decision {
+    let Some(user) = rewrite::user(&compiled.route, called.as_bytes()) else {
+        say!(
+            tracer,
+            "  the user part is too short or too long to be rewritten: the response is 404"
+        );
+        return Decision::Reject(404, "".into());
+    };
+    let uri = rewrite::uri(called.is_sips, &user, domain.as_bytes());
+    say!(tracer, "  it leads to the user {}", text(&uri));
+    Decision::Local(uri)
+}
+
+/// Whether another route may follow.
+fn continues(compiled: &Compiled) -> bool {
+    let failures = compiled.route.failures;
+    let all = [failures.busy, failures.no_answer, failures.unreachable];
+    all.iter().any(|next| *next != Next::Stop)
+}
+
+fn label(compiled: &Compiled, found: &Found, called: &[u8]) -> String {
+    let prefix = called.get(..usize::from(found.len.0)).unwrap_or_default();
+    match prefix {
+        [] => format!("route `{}`", compiled.route.name),
+        prefix => format!(
+            "route `{}` (prefix `{}`)",
+            compiled.route.name,
+            text(prefix)
+        ),
+    }
+}
+
+fn word(next: Next) -> &'static str {
+    match next {
+        Next::Stop => "stop",
+        Next::NextTrunk => "next trunk",
+        Next::NextRoute => "next route",
+    }
+}
+
+fn text(bytes: &[u8]) -> std::borrow::Cow<'_, str> {
+    String::from_utf8_lossy(bytes)
+}
+
+impl std::fmt::Display for Hunt {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(match self {
+            Hunt::Order => "order",
+            Hunt::Weight => "weight",
+            Hunt::Hash => "hash",
+        })
+    }
+}

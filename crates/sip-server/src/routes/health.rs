@@ -1,0 +1,402 @@
+//! How the addresses of trunks fare: which of them may be tried now, and what they have answered.
+//!
+//! All workers write here, once or twice per call. Each value is a number of its own; nothing has to be read together.
+
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::Relaxed};
+use std::time::Duration;
+
+use sip::Mono;
+
+use super::config::{ProbeConfig, Trunk};
+
+/// No Retry-After counts for longer: the address is tried again within the hour.
+const LONGEST_PAUSE: Duration = Duration::from_secs(3600);
+
+/// Without probes, an address that has failed too often is left alone for so long.
+const UNPROBED_PAUSE: Duration = Duration::from_secs(32);
+
+/// Calls may come this much before their turn, so that an even flow with some jitter passes.
+const BURST_NS: u64 = 100_000_000;
+
+/// A share of 1: all calls.
+pub(super) const FULL_SHARE: u32 = 1000;
+
+/// Classes of responses, in the order of [`TrunkCounts::responses`].
+pub const RESPONSE_CLASSES: [&str; 6] = ["1xx", "2xx", "3xx", "4xx", "5xx", "6xx"];
+
+/// What a request to an address of a trunk came to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Outcome {
+    /// A response with this code. A Retry-After in seconds counts with 503 alone.
+    Response(u16, Option<u32>),
+    /// No response in time.
+    Silent,
+    /// It could not be sent.
+    NotSent,
+}
+
+/// One address.
+#[derive(Debug, Default)]
+struct Hop {
+    is_down: AtomicBool,
+    failures: AtomicU32,
+    successes: AtomicU32,
+    /// When it became available again; 0: it was so from the start.
+    up_since: AtomicU64,
+    paused_until: AtomicU64,
+}
+
+#[derive(Debug, Default)]
+struct Counts {
+    calls: AtomicU64,
+    responses: [AtomicU64; RESPONSE_CLASSES.len()],
+    silent: AtomicU64,
+    moved_on: AtomicU64,
+    rung_and_failed: AtomicU64,
+    limited: AtomicU64,
+    probes_answered: AtomicU64,
+    probes_failed: AtomicU64,
+}
+
+/// What a trunk was asked and has answered.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct TrunkCounts {
+    /// INVITEs and other requests that begin something, sent to it by a route.
+    pub calls: u64,
+    /// Final responses to these, by class.
+    pub responses: [u64; RESPONSE_CLASSES.len()],
+    /// Requests that it has not responded to in time, or that could not be sent.
+    pub silent: u64,
+    /// Requests that went on to another address, trunk or route.
+    pub moved_on: u64,
+    /// INVITEs that rang and then came to no final response.
+    pub rung_and_failed: u64,
+    /// Requests that it did not get because of its limit of calls.
+    pub limited: u64,
+    /// OPTIONS that it has responded to.
+    pub probes_answered: u64,
+    /// OPTIONS that it has not responded to, or with 503.
+    pub probes_failed: u64,
+    /// Addresses of it that are available now.
+    pub available: u64,
+    /// Addresses of it.
+    pub addresses: u64,
+}
+
+/// How a trunk fares.
+#[derive(Debug)]
+pub struct Health {
+    probe: ProbeConfig,
+    hops: Box<[Hop]>,
+    /// When the next call is due by the limit, in nanoseconds.
+    next_call: AtomicU64,
+    counts: Counts,
+    is_registered: AtomicBool,
+}
+
+impl Health {
+    /// Of a trunk whose addresses are all available.
+    pub(super) fn new(trunk: &Trunk) -> Health {
+        Health {
+            probe: trunk.probe,
+            hops: trunk.to.iter().map(|_| Hop::default()).collect(),
+            next_call: AtomicU64::new(0),
+            counts: Counts::default(),
+            is_registered: AtomicBool::new(false),
+        }
+    }
+
+    /// Whether the trunk accepts the registration of this server.
+    #[must_use]
+    pub fn is_registered(&self) -> bool {
+        self.is_registered.load(Relaxed)
+    }
+
+    /// The trunk has begun or ended to accept the registration.
+    pub fn set_registered(&self, is_registered: bool) {
+        self.is_registered.store(is_registered, Relaxed);
+    }
+
+    /// Whether an address may be tried now.
+    pub(super) fn is_available(&self, hop: u16, now: Mono) -> bool {
+        let hop = self.hops.get(usize::from(hop));
+        hop.is_some_and(|hop| !hop.is_down.load(Relaxed) && hop.paused_until.load(Relaxed) <= now.0)
+    }
+
+    /// How many of a thousand calls an address takes that has become available again a while ago.
+    pub(super) fn share(&self, hop: u16, now: Mono) -> u32 {
+        let Some(hop) = self.hops.get(usize::from(hop)) else {
+            return 0;
+        };
+        let since = hop
+            .up_since
+            .load(Relaxed)
+            .max(hop.paused_until.load(Relaxed));
+        let whole = self.probe.slow_start.as_nanos();
+        if since == 0 || whole == 0 {
+            return FULL_SHARE;
+        }
+        let passed = u128::from(now.0.saturating_sub(since));
+        (passed * u128::from(FULL_SHARE) / whole).min(FULL_SHARE.into()) as u32
+    }
+
+    /// Whether the limit lets another call through, which counts from now on.
+    pub fn admit(&self, calls_per_second: u32, now: Mono) -> bool {
+        let is_admitted = calls_per_second == 0 || {
+            let step = 1_000_000_000 / u64::from(calls_per_second);
+            // The generic cell rate algorithm: one number says when the next call is due.
+            let taken = self.next_call.fetch_update(Relaxed, Relaxed, |next| {
+                let is_early = next > now.0.saturating_add(BURST_NS.max(step) - step);
+                (!is_early).then(|| next.max(now.0).saturating_add(step))
+            });
+            taken.is_ok()
+        };
+        let counter = match is_admitted {
+            true => &self.counts.calls,
+            false => &self.counts.limited,
+        };
+        counter.fetch_add(1, Relaxed);
+        is_admitted
+    }
+
+    /// A request that begins something has come to this.
+    pub fn concluded(&self, hop: u16, now: Mono, outcome: Outcome) {
+        match outcome {
+            Outcome::Response(code, retry_after_s) => {
+                let class = usize::from(code / 100).clamp(1, RESPONSE_CLASSES.len()) - 1;
+                if let Some(count) = self.counts.responses.get(class) {
+                    count.fetch_add(1, Relaxed);
+                }
+                match retry_after_s.filter(|_| code == 503) {
+                    Some(seconds @ 1..) => {
+                        self.pause(hop, now, Duration::from_secs(seconds.into()));
+                    }
+                    _ => self.heard(hop),
+                }
+            }
+            Outcome::Silent | Outcome::NotSent => {
+                self.counts.silent.fetch_add(1, Relaxed);
+                self.failed(hop, now);
+            }
+        }
+    }
+
+    /// A probe has come to this. Returns whether the address has become available or unavailable by it.
+    pub fn probed(&self, hop: u16, now: Mono, outcome: Outcome) -> bool {
+        let is_good = matches!(outcome, Outcome::Response(code, _) if code != 503);
+        let count = match is_good {
+            true => &self.counts.probes_answered,
+            false => &self.counts.probes_failed,
+        };
+        count.fetch_add(1, Relaxed);
+        if let Outcome::Response(503, Some(seconds @ 1..)) = outcome {
+            self.pause(hop, now, Duration::from_secs(seconds.into()));
+        }
+        match is_good {
+            true => self.succeeded(hop, now),
+            false => self.failed(hop, now),
+        }
+    }
+
+    /// A request goes on to the next address, trunk or route.
+    pub fn moved_on(&self) {
+        self.counts.moved_on.fetch_add(1, Relaxed);
+    }
+
+    /// An INVITE has rung, and will have no final response of the trunk.
+    pub fn rung_and_failed(&self) {
+        self.counts.rung_and_failed.fetch_add(1, Relaxed);
+    }
+
+    /// What was counted, and how many addresses are available.
+    #[must_use]
+    pub fn counts(&self, now: Mono) -> TrunkCounts {
+        let counts = &self.counts;
+        let available = (0..).zip(&self.hops);
+        let available = available.filter(|(hop, _)| self.is_available(*hop, now));
+        TrunkCounts {
+            calls: counts.calls.load(Relaxed),
+            responses: std::array::from_fn(|class| {
+                counts
+                    .responses
+                    .get(class)
+                    .map_or(0, |count| count.load(Relaxed))
+            }),
+            silent: counts.silent.load(Relaxed),
+            moved_on: counts.moved_on.load(Relaxed),
+            rung_and_failed: counts.rung_and_failed.load(Relaxed),
+            limited: counts.limited.load(Relaxed),
+            probes_answered: counts.probes_answered.load(Relaxed),
+            probes_failed: counts.probes_failed.load(Relaxed),
+            available: available.count() as u64,
+            addresses: self.hops.len() as u64,
+        }
+    }
+
+    fn heard(&self, hop: u16) {
+        if let Some(hop) = self.hops.get(usize::from(hop)) {
+            hop.failures.store(0, Relaxed);
+        }
+    }
+
+    fn succeeded(&self, hop: u16, now: Mono) -> bool {
+        self.heard(hop);
+        let Some(hop) = self.hops.get(usize::from(hop)) else {
+            return false;
+        };
+        if !hop.is_down.load(Relaxed) {
+            return false;
+        }
+        let successes = hop.successes.fetch_add(1, Relaxed) + 1;
+        if successes < self.probe.successes {
+            return false;
+        }
+        hop.up_since.store(now.0.max(1), Relaxed);
+        hop.is_down.store(false, Relaxed);
+        true
+    }
+
+    fn failed(&self, number: u16, now: Mono) -> bool {
+        let Some(hop) = self.hops.get(usize::from(number)) else {
+            return false;
+        };
+        hop.successes.store(0, Relaxed);
+        let failures = hop.failures.fetch_add(1, Relaxed) + 1;
+        if failures < self.probe.failures {
+            return false;
+        }
+        if self.probe.interval.is_zero() {
+            hop.failures.store(0, Relaxed);
+            self.pause(number, now, UNPROBED_PAUSE);
+            return true;
+        }
+        !hop.is_down.swap(true, Relaxed)
+    }
+
+    fn pause(&self, hop: u16, now: Mono, time: Duration) {
+        if let Some(hop) = self.hops.get(usize::from(hop)) {
+            let until = now.plus(time.min(LONGEST_PAUSE));
+            hop.paused_until.fetch_max(until.0, Relaxed);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::routes::config::NextHop;
+
+    const GOOD: Outcome = Outcome::Response(200, None);
+
+    fn at(ms: u64) -> Mono {
+        Mono(1_000_000_000_000 + ms * 1_000_000)
+    }
+
+    fn health(probe: ProbeConfig) -> Health {
+        Health::new(&Trunk {
+            to: vec![NextHop::new("sip:192.0.2.7").unwrap()],
+            probe,
+            ..Trunk::default()
+        })
+    }
+
+    #[test]
+    fn probes_have_hysteresis() {
+        let health = health(ProbeConfig::default());
+        assert!(!health.probed(0, at(0), Outcome::Silent));
+        assert!(!health.probed(0, at(1), Outcome::Silent));
+        // A success in between begins the count anew.
+        assert!(!health.probed(0, at(2), GOOD));
+        assert!(!health.probed(0, at(3), Outcome::Silent));
+        assert!(!health.probed(0, at(4), Outcome::NotSent));
+        assert!(health.is_available(0, at(4)));
+        assert!(health.probed(0, at(5), Outcome::Response(503, None)));
+        assert!(!health.is_available(0, at(5)));
+        assert!(!health.probed(0, at(6), GOOD));
+        assert!(
+            !health.probed(0, at(7), Outcome::Silent),
+            "it is down already"
+        );
+        assert!(!health.probed(0, at(8), GOOD));
+        assert!(!health.is_available(0, at(8)));
+        // 404 to OPTIONS: somebody is there.
+        assert!(health.probed(0, at(9), Outcome::Response(404, None)));
+        assert!(health.is_available(0, at(9)));
+        let counts = health.counts(at(9));
+        assert_eq!((counts.probes_answered, counts.probes_failed), (4, 6));
+    }
+
+    #[test]
+    fn an_address_that_has_come_back_starts_slowly() {
+        let health = health(ProbeConfig::default());
+        assert_eq!(health.share(0, at(0)), FULL_SHARE);
+        for ms in 0..3 {
+            health.probed(0, at(ms), Outcome::Silent);
+        }
+        health.probed(0, at(1000), GOOD);
+        health.probed(0, at(2000), GOOD);
+        assert_eq!(health.share(0, at(2000)), 0);
+        assert_eq!(health.share(0, at(2000 + 15_000)), FULL_SHARE / 2);
+        assert_eq!(health.share(0, at(2000 + 30_000)), FULL_SHARE);
+    }
+
+    #[test]
+    fn retry_after_is_heeded_and_bounded() {
+        let health = health(ProbeConfig::default());
+        health.concluded(0, at(0), Outcome::Response(503, None));
+        health.concluded(0, at(0), Outcome::Response(503, Some(0)));
+        health.concluded(0, at(0), Outcome::Response(486, Some(9)));
+        assert!(health.is_available(0, at(0)));
+        health.concluded(0, at(0), Outcome::Response(503, Some(20)));
+        assert!(!health.is_available(0, at(19_999)));
+        assert!(health.is_available(0, at(20_000)));
+        assert_eq!(health.share(0, at(20_000)), 0, "it starts slowly");
+        health.concluded(0, at(0), Outcome::Response(503, Some(u32::MAX)));
+        assert!(health.is_available(0, at(3_600_000)));
+        assert_eq!(health.counts(at(0)).responses, [0, 0, 0, 1, 4, 0]);
+    }
+
+    #[test]
+    fn calls_without_a_response_count_like_probes() {
+        let probed = health(ProbeConfig::default());
+        probed.concluded(0, at(0), Outcome::Silent);
+        probed.concluded(0, at(0), Outcome::Response(404, None));
+        for _ in 0..2 {
+            probed.concluded(0, at(0), Outcome::Silent);
+        }
+        assert!(
+            probed.is_available(0, at(0)),
+            "a response began the count anew"
+        );
+        probed.concluded(0, at(0), Outcome::Silent);
+        assert!(!probed.is_available(0, at(0)));
+        assert!(
+            !probed.is_available(0, at(10_000_000)),
+            "only probes bring it back"
+        );
+        let unprobed = health(ProbeConfig {
+            interval: Duration::ZERO,
+            ..ProbeConfig::default()
+        });
+        for _ in 0..3 {
+            unprobed.concluded(0, at(0), Outcome::Silent);
+        }
+        assert!(!unprobed.is_available(0, at(31_999)));
+        assert!(unprobed.is_available(0, at(32_000)));
+    }
+
+    #[test]
+    fn the_limit_holds_for_each_second_and_lets_jitter_pass() {
+        let health = health(ProbeConfig::default());
+        let passed = |second: u64| {
+            (0..1000)
+                .filter(|ms| health.admit(50, at(second * 1000 + ms)))
+                .count()
+        };
+        let first = passed(0);
+        assert!((50..=56).contains(&first), "{first}");
+        assert_eq!(passed(1), 50);
+        assert_eq!(passed(100), first, "what was not used is not saved up");
+        assert!((0..1000).all(|_| health.admit(0, at(0))));
+    }
+}

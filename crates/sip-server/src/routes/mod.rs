@@ -1,0 +1,38 @@
+//! Where requests go that are for no user here: routes, and the trunks that they lead to.
+//!
+//! ```text
+//!  request ──> Table::decide ── the routes that match: by priority, longest prefix, place in the list
+//!                   │              └── the trunks of each: by priority, then in order, by weight or by hash
+//!                   └──> Decision: trunks, one after the other · a user here · a code · no route
+//!  responses, silence, OPTIONS ──> Health of each address of a trunk ──> the next decision
+//! ```
+//!
+//! A [`Table`] is immutable, and all workers share it. Only the [`Health`] of its trunks changes: atomic numbers, touched once per call.
+//!
+//! **The invariant:** a request of a trunk goes to a trunk only by a route that names the first one in `from_trunks`. So no list of routes
+//! makes an open relay by omission.
+
+mod call;
+mod config;
+mod decide;
+mod health;
+mod hunt;
+mod lint;
+mod matching;
+mod prefix;
+mod probes;
+mod registrations;
+mod rewrite;
+mod table;
+
+pub use call::{Call, CallSender};
+pub use config::{
+    Action, Credentials, Failures, HeaderRule, Hunt, Network, Next, NextHop, NextHopError,
+    ProbeConfig, RegisterConfig, Route, Trunk, is_sip_user,
+};
+pub use decide::{Decision, Hop, Step};
+pub use health::{Health, Outcome, RESPONSE_CLASSES, TrunkCounts};
+pub use lint::{Finding, lint};
+pub use probes::{Change, Probe, Prober};
+pub use registrations::{Register, RegistrationChange, Registrations};
+pub use table::{Table, TableError};

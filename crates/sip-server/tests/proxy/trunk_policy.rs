@@ -1,0 +1,79 @@
+//! Routes and trunks for the policy of the tests.
+
+use sip::Mono;
+use sip::Now;
+use sip::flow::Flow;
+use sip::uri::SipUri;
+use sip_server::proxy::Trunks;
+use sip_server::routes::{Call, Decision, Hop, Outcome, Table};
+
+use crate::policy::{DOMAIN, TestPolicy};
+
+impl Trunks for TestPolicy {
+    fn has_routes(&self) -> bool {
+        self.table.has_routes()
+    }
+
+    fn is_user(&mut self, uri: &SipUri<'_>) -> bool {
+        let user = String::from_utf8_lossy(uri.user.unwrap_or_default());
+        self.bindings
+            .contains_key(format!("{user}@{DOMAIN}").as_bytes())
+    }
+
+    fn trunk_of(&self, flow: &Flow) -> Option<u16> {
+        let ip = flow.remote.ip();
+        let mut trunks = (0..).zip(self.table.trunks());
+        let is_at = |(_, (trunk, _)): &(u16, (&sip_server::routes::Trunk, _))| {
+            trunk.to.iter().any(|to| to.ip() == Some(ip))
+        };
+        trunks.find(is_at).map(|(number, _)| number)
+    }
+
+    fn draw(&mut self) -> u64 {
+        self.draws += 1;
+        self.draws
+    }
+
+    fn route(&mut self, now: Now, call: &Call<'_>) -> Decision {
+        self.table.decide(now.mono, call)
+    }
+
+    fn admit_hop(&mut self, now: Mono, hop: &Hop) -> bool {
+        let trunk = self.table.trunk_of(hop);
+        trunk.is_none_or(|(trunk, health)| health.admit(trunk.calls_per_second, now))
+    }
+
+    fn concluded(&mut self, now: Mono, hop: &Hop, outcome: Outcome) {
+        if let Some((_, health)) = self.table.trunk_of(hop) {
+            health.concluded(hop.hop, now, outcome);
+        }
+    }
+
+    fn credentials(&self, hop: &Hop) -> Option<(&[u8], &[u8])> {
+        self.table.trunk_of(hop)?;
+        let (user, password) = self.credentials?;
+        Some((user.as_bytes(), password.as_bytes()))
+    }
+
+    fn moved_on(&mut self, hop: &Hop) {
+        if let Some((_, health)) = self.table.trunk_of(hop) {
+            health.moved_on();
+        }
+    }
+
+    fn rung_and_failed(&mut self, hop: &Hop) {
+        if let Some((_, health)) = self.table.trunk_of(hop) {
+            health.rung_and_failed();
+        }
+    }
+}
+
+impl TestPolicy {
+    pub(crate) fn set_routes(
+        &mut self,
+        routes: Vec<sip_server::routes::Route>,
+        trunks: Vec<sip_server::routes::Trunk>,
+    ) {
+        self.table = Table::new(routes, trunks, Some(&self.table)).unwrap();
+    }
+}

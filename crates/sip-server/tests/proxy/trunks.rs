@@ -1,0 +1,518 @@
+//! Calls to trunks by routes: hunting, failures, an answer in time, and who may use them.
+
+use std::time::Duration;
+
+use sip::flow::Carrier;
+use sip_server::proxy::Inbound;
+use sip_server::routes::{Action, Failures, Next, NextHop, ProbeConfig, Route, Trunk, TrunkCounts};
+
+use crate::node::{ALICE, PROXY, UAC, UAS, address, answers, request, value};
+use crate::policy::Contact;
+use crate::world::World;
+
+const NUMBER: &str = "sip:+49301234@example.com";
+
+/// A trunk whose addresses are these nodes.
+fn trunk(name: &str, nodes: &[usize]) -> Trunk {
+    Trunk {
+        name: name.to_owned(),
+        to: nodes
+            .iter()
+            .map(|node| NextHop::new(&format!("sip:{}", address(*node))).unwrap())
+            .collect(),
+        ..Trunk::default()
+    }
+}
+
+fn route(prefix: &str, trunks: &[&str]) -> Route {
+    Route {
+        name: format!("to {}", trunks.join(" and ")),
+        prefixes: vec![prefix.to_owned()],
+        action: Action::Trunks(trunks.iter().map(|&it| it.to_owned()).collect()),
+        ..Route::default()
+    }
+}
+
+fn on(busy: Next, no_answer: Next, unreachable: Next) -> Failures {
+    Failures {
+        busy,
+        no_answer,
+        unreachable,
+    }
+}
+
+/// Three trunks, a, b and c, and a route to a and b.
+fn world(failures: Failures) -> World {
+    let mut world = World::new();
+    let mut first = route("+49", &["a", "b"]);
+    first.failures = failures;
+    let trunks = vec![
+        trunk("a", &[UAS]),
+        trunk("b", &[UAS + 1]),
+        trunk("c", &[UAS + 2]),
+    ];
+    let routes = vec![first, route("+", &["c"])];
+    world.policy().set_routes(routes, trunks);
+    world
+}
+
+fn world_of(routes: Vec<Route>, trunks: Vec<Trunk>) -> World {
+    let mut world = World::new();
+    world.policy().set_routes(routes, trunks);
+    world
+}
+
+fn call(world: &mut World) {
+    let invite = request("INVITE", NUMBER, 1, ALICE);
+    world.send(UAC, Carrier::Udp, &invite);
+}
+
+/// What the caller heard, but for the 100 that the proxy sends when it has waited for 200 ms.
+fn caller(world: &World) -> Vec<&str> {
+    let heard = world.heard(UAC).into_iter();
+    heard.filter(|what| *what != "100 INVITE").collect()
+}
+
+fn counts(world: &mut World, trunk: u16) -> TrunkCounts {
+    let now = world.now;
+    world.policy().table.trunk(trunk).unwrap().1.counts(now)
+}
+
+#[test]
+fn a_number_that_is_no_user_goes_to_the_first_trunk() {
+    let mut world = world(Failures::default());
+    world.nodes[UAS].script = answers(&[(50, 180), (900, 200)]);
+    call(&mut world);
+    world.run_until(1_500);
+    assert_eq!(caller(&world), ["180 INVITE", "200 INVITE"]);
+    assert_eq!(world.heard(UAS), ["INVITE", "ACK"]);
+    let invite = &world.nodes[UAS].texts[0];
+    let line = format!("INVITE sip:+49301234@{} SIP/2.0", address(UAS));
+    assert!(invite.starts_with(&line), "{invite}");
+    assert!(invite.contains("P-Asserted-Identity: <sip:alice@example.com>"));
+    assert_eq!(world.heard(UAS + 1).len(), 0);
+    world.in_dialog(UAC, "BYE");
+    world.run_until(2_000);
+    assert_eq!(world.heard(UAS).last(), Some(&"BYE"));
+    let counts = counts(&mut world, 0);
+    assert_eq!((counts.calls, counts.responses[1]), (1, 1));
+    world.nothing_is_left();
+}
+
+#[test]
+fn a_user_here_is_never_routed_away() {
+    let mut world = world(Failures::default());
+    let contact = Contact::at(&format!("sip:bob@{}", address(UAS + 3)));
+    world.policy().bind("+49301234", &contact);
+    world.nodes[UAS + 3].script = answers(&[(20, 200)]);
+    call(&mut world);
+    world.run_until(500);
+    assert_eq!(world.heard(UAS + 3), ["INVITE", "ACK"]);
+    assert_eq!(world.heard(UAS).len(), 0);
+    world.nothing_is_left();
+}
+
+#[test]
+fn an_invite_without_any_answer_moves_on_with_a_new_branch() {
+    let mut world = world(Failures::default());
+    world.dead = vec![UAS];
+    world.nodes[UAS + 1].script = answers(&[(50, 180), (500, 200)]);
+    call(&mut world);
+    world.run_until(4_000);
+    assert_eq!(caller(&world), ["180 INVITE", "200 INVITE"]);
+    let first = world.sent(PROXY, "INVITE");
+    let moved = first.iter().find(|(_, to)| *to == UAS + 1).unwrap().0;
+    assert!((2_000..2_200).contains(&moved), "{moved}");
+    let branch = |to: usize| {
+        let sent = world.nodes[PROXY].sent.iter();
+        let mut sent = sent.filter(|it| it.1 == to && it.2.starts_with("INVITE"));
+        value(&sent.next().unwrap().2, "Via").unwrap().to_owned()
+    };
+    assert_ne!(branch(UAS), branch(UAS + 1));
+    let first = counts(&mut world, 0);
+    assert_eq!((first.silent, first.moved_on), (1, 1));
+    world.nothing_is_left();
+}
+
+#[test]
+fn a_100_is_an_answer() {
+    let mut world = world(on(Next::Stop, Next::Stop, Next::NextTrunk));
+    // The agent's engine sends 100 by itself, and nothing more for five seconds.
+    world.nodes[UAS].script = answers(&[(5_000, 180), (6_000, 200)]);
+    call(&mut world);
+    world.run_until(8_000);
+    assert_eq!(caller(&world), ["180 INVITE", "200 INVITE"]);
+    assert_eq!(world.heard(UAS + 1).len(), 0);
+    world.nothing_is_left();
+}
+
+#[test]
+fn what_has_rung_is_not_moved() {
+    let mut world = world(Failures::default());
+    world.nodes[UAS].script = answers(&[(50, 180), (60_000, 500)]);
+    world.nodes[UAS + 1].script = answers(&[(50, 200)]);
+    call(&mut world);
+    world.run_until(50_000);
+    assert_eq!(caller(&world), ["180 INVITE"]);
+    assert_eq!(world.heard(UAS + 1).len(), 0);
+    world.nothing_is_left();
+}
+
+#[test]
+fn a_late_200_of_the_first_trunk_is_forwarded_and_ends_the_second() {
+    let mut world = world(Failures::default());
+    // It hears the INVITE, and its first response comes after three seconds.
+    world.nodes[UAS + 1].script = answers(&[(10, 180), (60_000, 200)]);
+    world.dead = vec![UAS];
+    call(&mut world);
+    world.run_until(2_500);
+    assert_eq!(caller(&world), ["180 INVITE"]);
+    world.dead.clear();
+    world.nodes[UAS].script = answers(&[(0, 200)]);
+    world.run_until(8_000);
+    assert_eq!(caller(&world).last(), Some(&"200 INVITE"));
+    assert_eq!(world.heard(UAS + 1), ["INVITE", "CANCEL"]);
+    world.nothing_is_left();
+}
+
+#[test]
+fn each_failure_has_what_follows_it() {
+    use Next::{NextRoute, NextTrunk, Stop};
+    // The code, what follows, which node gets the call next, and what the caller hears in the end.
+    let cases = [
+        (503, on(Stop, Stop, NextTrunk), Some(UAS + 1), "200 INVITE"),
+        (500, on(Stop, Stop, NextRoute), Some(UAS + 2), "200 INVITE"),
+        (504, on(Stop, Stop, Stop), None, "504 INVITE"),
+        (486, on(NextTrunk, Stop, Stop), Some(UAS + 1), "200 INVITE"),
+        (486, on(Stop, NextTrunk, NextTrunk), None, "486 INVITE"),
+        (480, on(Stop, NextRoute, Stop), Some(UAS + 2), "200 INVITE"),
+        (408, on(Stop, NextTrunk, Stop), Some(UAS + 1), "200 INVITE"),
+        (404, on(NextTrunk, NextTrunk, NextTrunk), None, "404 INVITE"),
+        (603, on(NextTrunk, NextTrunk, NextTrunk), None, "603 INVITE"),
+    ];
+    for (code, failures, next, last) in cases {
+        let mut world = world(failures);
+        world.nodes[UAS].script = answers(&[(20, code)]);
+        for other in [UAS + 1, UAS + 2] {
+            world.nodes[other].script = answers(&[(20, 200)]);
+        }
+        call(&mut world);
+        world.run_until(1_000);
+        assert_eq!(caller(&world), [last], "{code} {failures:?}");
+        for other in [UAS + 1, UAS + 2] {
+            let is_called = !world.heard(other).is_empty();
+            assert_eq!(is_called, next == Some(other), "{code} {failures:?}");
+        }
+        world.nothing_is_left();
+    }
+}
+
+#[test]
+fn behind_the_last_trunk_comes_the_next_route_that_matches() {
+    let mut world = world(Failures::default());
+    world.nodes[UAS].script = answers(&[(20, 503)]);
+    world.nodes[UAS + 1].script = answers(&[(20, 502)]);
+    world.nodes[UAS + 2].script = answers(&[(20, 200)]);
+    call(&mut world);
+    world.run_until(1_000);
+    assert_eq!(caller(&world), ["200 INVITE"]);
+    assert_eq!(world.heard(UAS + 2), ["INVITE", "ACK"]);
+    world.nothing_is_left();
+}
+
+#[test]
+fn who_rings_too_long_has_no_answer() {
+    let mut world = world(on(Next::Stop, Next::NextTrunk, Next::Stop));
+    world.nodes[UAS].script = answers(&[(20, 180)]);
+    world.nodes[UAS + 1].script = answers(&[(20, 200)]);
+    call(&mut world);
+    world.run_until(29_000);
+    assert_eq!(caller(&world), ["180 INVITE"]);
+    world.run_until(31_000);
+    assert_eq!(caller(&world), ["180 INVITE", "200 INVITE"]);
+    assert_eq!(world.heard(UAS), ["INVITE", "CANCEL"]);
+    world.nothing_is_left();
+}
+
+#[test]
+fn a_cancel_of_the_caller_ends_the_hunt() {
+    let mut world = world(on(Next::NextTrunk, Next::NextTrunk, Next::NextTrunk));
+    world.nodes[UAS].script = answers(&[(20, 180)]);
+    let invite = request("INVITE", NUMBER, 1, ALICE);
+    let key = world.send(UAC, Carrier::Udp, &invite);
+    world.run_until(1_000);
+    world.cancel(key);
+    world.run_until(5_000);
+    assert_eq!(caller(&world), ["180 INVITE", "487 INVITE"]);
+    assert_eq!(world.heard(UAS + 1).len(), 0);
+    world.nothing_is_left();
+}
+
+#[test]
+fn the_calls_of_a_trunk_go_to_a_trunk_only_where_a_route_names_it() {
+    let mut world = world(Failures::default());
+    world.policy().trunks.insert(address(UAS + 2).ip());
+    world.nodes[UAS].script = answers(&[(20, 200)]);
+    // A trunk that no route names gets 404 for a number that is nobody here.
+    let invite = request("INVITE", NUMBER, 1, "");
+    world.send(UAS + 2, Carrier::Udp, &invite);
+    world.run_until(500);
+    assert_eq!(world.heard(UAS + 2), ["404 INVITE"]);
+    let foreign = request("INVITE", "sip:+49301234@other.example", 2, "");
+    world.send(UAS + 2, Carrier::Udp, &foreign);
+    world.run_until(1_000);
+    assert_eq!(world.heard(UAS + 2).last(), Some(&"403 INVITE"));
+    assert_eq!(world.heard(UAS).len(), 0);
+    let mut named = route("+49", &["a"]);
+    named.from_trunks = vec!["c".to_owned()];
+    let trunks = vec![trunk("a", &[UAS]), trunk("c", &[UAS + 2])];
+    world.policy().set_routes(vec![named], trunks);
+    let invite = request("INVITE", NUMBER, 3, "");
+    world.send(UAS + 2, Carrier::Udp, &invite);
+    world.run_until(1_500);
+    assert_eq!(world.heard(UAS + 2).last(), Some(&"200 INVITE"));
+    assert_eq!(world.heard(UAS), ["INVITE", "ACK"]);
+    // The route that names a trunk is not for users.
+    let invite = request("INVITE", NUMBER, 4, ALICE);
+    world.send(UAC, Carrier::Udp, &invite);
+    world.run_until(2_000);
+    assert_eq!(caller(&world), ["404 INVITE"]);
+    world.nothing_is_left();
+}
+
+#[test]
+fn strangers_never_reach_a_trunk() {
+    for inbound in [Inbound::Known, Inbound::Anyone] {
+        let mut world = world(Failures::default());
+        world.policy().inbound = inbound;
+        let mut stranger = request("INVITE", NUMBER, 1, "");
+        stranger = stranger.replace("sip:alice@example.com", "sip:mallory@other.example");
+        world.send(UAC, Carrier::Udp, &stranger);
+        let local = request("INVITE", NUMBER, 2, "");
+        world.send(UAC, Carrier::Udp, &local);
+        let foreign = stranger.replace("@example.com", "@elsewhere.example");
+        let foreign = foreign.replace("1@192.0.2.1", "3@192.0.2.1");
+        world.send(UAC, Carrier::Udp, &foreign);
+        world.run_until(1_000);
+        let first = match inbound {
+            Inbound::Known => "407 INVITE",
+            Inbound::Anyone => "480 INVITE",
+        };
+        assert_eq!(caller(&world), [first, "407 INVITE", "407 INVITE"]);
+        for node in UAS..UAS + 3 {
+            assert_eq!(world.heard(node).len(), 0);
+        }
+        world.nothing_is_left();
+    }
+}
+
+#[test]
+fn a_trunk_reaches_users_by_a_route_that_rewrites_the_number() {
+    let mut world = World::new();
+    let inbound = Route {
+        prefixes: vec!["+4930".to_owned()],
+        from_trunks: vec!["a".to_owned()],
+        replace: Some("bob".to_owned()),
+        action: Action::Domain("example.com".to_owned()),
+        ..Route::default()
+    };
+    let blocked = Route {
+        prefixes: vec!["+4931".to_owned()],
+        action: Action::Reject {
+            code: 403,
+            reason: "Not From Here".to_owned(),
+        },
+        ..Route::default()
+    };
+    world.bind_bob(&[None]);
+    world.policy().trunks.clear();
+    world.policy().trunks.insert(address(UAS + 2).ip());
+    world
+        .policy()
+        .set_routes(vec![inbound, blocked], vec![trunk("a", &[UAS + 2])]);
+    world.nodes[UAS].script = answers(&[(20, 200)]);
+    // To the address of this server, as carriers send it.
+    let uri = format!("sip:+49301234@{}", address(PROXY));
+    world.send(UAS + 2, Carrier::Udp, &request("INVITE", &uri, 1, ""));
+    world.run_until(500);
+    assert_eq!(world.heard(UAS + 2), ["200 INVITE"]);
+    assert_eq!(world.heard(UAS), ["INVITE", "ACK"]);
+    let uri = format!("sip:+49311234@{}", address(PROXY));
+    world.send(UAS + 2, Carrier::Udp, &request("INVITE", &uri, 2, ""));
+    world.run_until(1_000);
+    assert_eq!(world.heard(UAS + 2).last(), Some(&"403 INVITE"));
+    assert!(world.last(UAS + 2).starts_with("SIP/2.0 403 Not From Here"));
+    world.nothing_is_left();
+}
+
+#[test]
+fn a_telephone_number_reaches_a_trunk() {
+    let mut world = world(Failures::default());
+    world.nodes[UAS].script = answers(&[(20, 200)]);
+    let invite = request("INVITE", "tel:+49-30-1234", 1, ALICE);
+    world.send(UAC, Carrier::Udp, &invite);
+    world.run_until(500);
+    assert_eq!(caller(&world), ["200 INVITE"]);
+    let line = format!("INVITE sip:+49301234@{} SIP/2.0", address(UAS));
+    assert!(world.nodes[UAS].texts[0].starts_with(&line));
+    world.nothing_is_left();
+}
+
+#[test]
+fn retry_after_and_the_limit_of_calls_send_calls_elsewhere() {
+    let mut world = world(Failures::default());
+    let mut trunks = vec![trunk("a", &[UAS]), trunk("b", &[UAS + 1])];
+    trunks[0].calls_per_second = 1;
+    world
+        .policy()
+        .set_routes(vec![route("+49", &["a", "b"])], trunks.clone());
+    world.nodes[UAS].script = answers(&[(10, 200)]);
+    world.nodes[UAS + 1].script = answers(&[(10, 200)]);
+    for number in 1..=3 {
+        let invite = request("INVITE", NUMBER, number, ALICE);
+        world.send(UAC, Carrier::Udp, &invite);
+    }
+    world.run_until(200);
+    let invites = |world: &World, node| {
+        world
+            .heard(node)
+            .iter()
+            .filter(|it| **it == "INVITE")
+            .count()
+    };
+    assert_eq!((invites(&world, UAS), invites(&world, UAS + 1)), (1, 2));
+    assert_eq!(counts(&mut world, 0).limited, 2);
+    trunks[0].calls_per_second = 0;
+    trunks[0].probe = ProbeConfig {
+        slow_start: Duration::ZERO,
+        ..ProbeConfig::default()
+    };
+    world
+        .policy()
+        .set_routes(vec![route("+49", &["a", "b"])], trunks);
+    let busy = vec![(10, 503, "Retry-After: 20\r\n".to_owned())];
+    world.nodes[UAS].script.invite = busy;
+    for (number, ms) in [(4, 1_000), (5, 2_000), (6, 22_000)] {
+        world.run_until(ms);
+        world.send(UAC, Carrier::Udp, &request("INVITE", NUMBER, number, ALICE));
+    }
+    world.run_until(23_000);
+    // The second call did not even try it.
+    assert_eq!((invites(&world, UAS), invites(&world, UAS + 1)), (3, 5));
+    world.nothing_is_left();
+}
+
+#[test]
+fn without_a_trunk_that_is_available_there_is_a_503() {
+    let mut world = world(Failures::default());
+    for trunk in 0..3 {
+        for _ in 0..3 {
+            let now = world.now;
+            let health = world.policy().table.trunk(trunk).unwrap().1;
+            health.probed(0, now, sip_server::routes::Outcome::Silent);
+        }
+    }
+    call(&mut world);
+    world.run_until(500);
+    assert_eq!(caller(&world), ["503 INVITE"]);
+    assert!(value(world.last(UAC), "Retry-After").is_some());
+    world.nothing_is_left();
+}
+
+const CHALLENGE: &str =
+    "WWW-Authenticate: Digest realm=\"carrier\", nonce=\"n1\", algorithm=MD5, qop=\"auth\"\r\n";
+
+/// A world whose first trunk asks for credentials with this code, and then answers with another one.
+fn challenged(code: u16, then: u16) -> World {
+    let mut world = world(Failures::default());
+    world.policy().credentials = Some(("office", "secret"));
+    world.nodes[UAS + 1].script = answers(&[(20, 200)]);
+    let lines = match code {
+        407 => CHALLENGE.replace("WWW", "Proxy"),
+        _ => CHALLENGE.to_owned(),
+    };
+    world.nodes[UAS].script.invite = vec![(400, code, lines.clone())];
+    call(&mut world);
+    world.run_until(300);
+    let lines = if then == code { lines } else { String::new() };
+    world.nodes[UAS].script.invite = vec![(50, then, lines)];
+    world
+}
+
+#[test]
+fn a_challenge_of_a_trunk_is_answered_for_the_caller() {
+    for (code, name) in [(401, "Authorization"), (407, "Proxy-Authorization")] {
+        let mut world = challenged(code, 200);
+        world.run_until(1_500);
+        assert_eq!(caller(&world), ["200 INVITE"], "{code}");
+        let invites: Vec<&String> = world.nodes[UAS].texts.iter().collect();
+        let invites: Vec<_> = invites
+            .into_iter()
+            .filter(|it| it.starts_with("INVITE"))
+            .collect();
+        assert_eq!(invites.len(), 2);
+        assert_eq!(value(invites[0], name), None);
+        let credentials = value(invites[1], name).expect("credentials");
+        assert!(
+            credentials.starts_with("Digest username=\"office\", realm=\"carrier\", nonce=\"n1\"")
+        );
+        let uri = format!("uri=\"sip:+49301234@{}\"", address(UAS));
+        assert!(credentials.contains(&uri), "{credentials}");
+        // The same CSeq in another transaction: the caller's ACK and BYE fit.
+        assert_eq!(value(invites[0], "CSeq"), value(invites[1], "CSeq"));
+        assert_ne!(value(invites[0], "Via"), value(invites[1], "Via"));
+        assert_eq!(world.heard(UAS).last(), Some(&"ACK"));
+        assert_eq!(world.heard(UAS + 1).len(), 0);
+        world.nothing_is_left();
+    }
+}
+
+#[test]
+fn wrong_credentials_do_not_reach_the_caller_as_a_challenge() {
+    let mut world = challenged(401, 401);
+    world.run_until(1_500);
+    // The second trunk takes the call.
+    assert_eq!(caller(&world), ["200 INVITE"]);
+    assert_eq!(
+        world
+            .sent(PROXY, "INVITE")
+            .iter()
+            .filter(|it| it.1 == UAS)
+            .count(),
+        2
+    );
+    world.nothing_is_left();
+    let mut world = world_of(vec![route("+49", &["a"])], vec![trunk("a", &[UAS])]);
+    world.policy().credentials = Some(("office", "secret"));
+    world.nodes[UAS].script.invite = vec![(20, 401, CHALLENGE.to_owned())];
+    call(&mut world);
+    world.run_until(1_000);
+    assert_eq!(caller(&world), ["500 INVITE"]);
+    assert_eq!(world.sent(PROXY, "INVITE").len(), 2);
+    world.nothing_is_left();
+}
+
+#[test]
+fn after_a_reload_a_call_under_way_uses_nothing_of_the_new_trunks() {
+    let mut world = challenged(401, 200);
+    // The first trunk has another number now, and its challenge comes afterwards.
+    let trunks = vec![trunk("b", &[UAS + 1]), trunk("a", &[UAS])];
+    world
+        .policy()
+        .set_routes(vec![route("+49", &["b"])], trunks);
+    world.run_until(2_000);
+    assert_eq!(caller(&world), ["401 INVITE"]);
+    assert_eq!(counts(&mut world, 0).calls, 0);
+    world.nothing_is_left();
+}
+
+#[test]
+fn without_credentials_the_caller_hears_the_challenge() {
+    let mut world = challenged(407, 407);
+    world.policy().credentials = None;
+    let invite = request("INVITE", NUMBER, 9, ALICE);
+    world.send(UAC, Carrier::Udp, &invite);
+    world.run_until(3_000);
+    assert!(caller(&world).contains(&"407 INVITE"));
+    world.nothing_is_left();
+}
