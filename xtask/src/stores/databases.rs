@@ -11,6 +11,7 @@ use crate::interop::free_ports;
 use crate::process::Process;
 use crate::tools;
 
+const PAGE: &str = include_str!("../../../docs/stores.md");
 /// What coturn's package brings.
 const SCHEMA: &str = "/usr/share/coturn/schema.sql";
 /// The name of the database, its user and the user's password.
@@ -113,6 +114,17 @@ fn start_postgres(database: &mut Database, log: PathBuf) -> Result<()> {
         create
     })?;
     finish(Command::new("psql").args([&database.url, "-q", "-f", SCHEMA]))?;
+    // The trigger that the page has for changes of other programs.
+    let (_, trigger) = PAGE.split_once("```sql\n").context("no SQL")?;
+    let (trigger, _) = trigger.split_once("```").context("no end of the SQL")?;
+    finish(Command::new("psql").args([
+        &*database.url,
+        "-q",
+        "-v",
+        "ON_ERROR_STOP=1",
+        "-c",
+        trigger,
+    ]))?;
     database.coturn = ["--psql-userdb".to_owned(), database.url.clone()];
     Ok(())
 }

@@ -167,13 +167,16 @@ impl Store for Http {
         Box::pin(self.find(realm, name))
     }
 
-    /// Nobody is asked: the service is for users.
+    /// The service has users only. It is asked for the empty name, which nobody has, to know whether it answers.
     fn shared(&self) -> Answer<'_, Shared> {
         Box::pin(async {
-            Ok(Shared {
-                has_users: true,
-                ..Shared::default()
-            })
+            match self.find("", "").await {
+                Ok(_) | Err(StoreError::Query(_)) => Ok(Shared {
+                    has_users: true,
+                    ..Shared::default()
+                }),
+                Err(error) => Err(error),
+            }
         })
     }
 }
