@@ -7,6 +7,7 @@
 #![forbid(unsafe_code)]
 
 mod arrows;
+mod bench_report;
 mod budgets;
 mod built;
 mod cargo;
@@ -90,6 +91,10 @@ enum Chore {
     Interop(interop::Options),
     /// Have hairpin serve the users of real databases that coturn's turnadmin has filled.
     Stores(stores::Options),
+    /// Make the benchmark reports in docs/benchmarks anew, and the tables in the pages that quote them.
+    ///
+    /// As root, on a machine with nothing else to do; some hours.
+    BenchReport(bench_report::Options),
     /// Compare hairpin as a SIP server with Kamailio: processor time for each transaction, and overload.
     ///
     /// Servers on processor 1, the generator on processor 0; about ten minutes.
@@ -136,6 +141,10 @@ fn run(chore: Chore) -> anyhow::Result<ExitCode> {
         Chore::Stores(options) => {
             tools::ensure(&[tools::STORES])?;
             stores::run(&root, &options)?
+        }
+        Chore::BenchReport(options) => {
+            bench_report::run(&root, &options)?;
+            return Ok(ExitCode::SUCCESS);
         }
         Chore::SipBench(options) => {
             sip_bench::run(&root, &options)?;

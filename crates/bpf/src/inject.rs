@@ -159,6 +159,7 @@ pub struct Injector {
     flows: u32,
     scatter: bool,
     template: Vec<u8>,
+    next_sequence: u32,
 }
 
 impl Injector {
@@ -176,6 +177,7 @@ impl Injector {
             flows: 0,
             scatter: false,
             template: Vec::new(),
+            next_sequence: 0,
         })
     }
 
@@ -250,6 +252,8 @@ impl Injector {
             Err(other) => return Err(other.into()),
         }
         let state = self.state()?;
+        // Sequences are 32 bits and wrap.
+        self.skip_sequences(state.sent as u32);
         let elapsed = if state.ended == 1 {
             state.span_ns
         } else {
@@ -261,6 +265,16 @@ impl Injector {
             elapsed: Duration::from_nanos(elapsed),
             skipped: Duration::from_nanos(state.skipped_ps / 1000),
         })
+    }
+
+    /// The sequence of the next run's first frame. Runs go on numbering, so that a counter can tell what came twice.
+    pub fn next_sequence(&self) -> u32 {
+        self.next_sequence
+    }
+
+    /// Leaves out sequences that somebody else sends.
+    pub fn skip_sequences(&mut self, count: u32) {
+        self.next_sequence = self.next_sequence.wrapping_add(count);
     }
 
     /// Runs the program once on `dirty` without sending: the frame that would have left, or `None`
@@ -304,6 +318,7 @@ impl Injector {
             gap_ps,
             span_ns: u64::try_from(pace.duration.as_nanos()).unwrap_or(u64::MAX),
             scatter: self.scatter.into(),
+            first_sequence: self.next_sequence,
             ..Injection::default()
         };
         let mut cell: Cell<'_, Injection> = self.object.map("INJECTION")?;
@@ -345,7 +360,7 @@ struct Injection {
     in_batch: u32,
     given_up: u32,
     scatter: u32,
-    reserved: u32,
+    first_sequence: u32,
 }
 
 // SAFETY: integers only, laid out without padding (asserted below).

@@ -375,7 +375,8 @@ fn damage_is_told_from_what_is_not_part_of_the_load() {
 fn order_and_repetition_are_told_per_flow() {
     let frame = flows(1, false, |_| Datagram::Raw(120))[0].frame().to_vec();
     let mut counter = counter(Hook::Tc, &expectation(Arrives::Raw(120), 1, false));
-    for sequence in [5, 6, 6, 4, 7] {
+    // The window has 2^23 sequences: 5 came, and then is so old that nobody knows.
+    for sequence in [5, 6, 6, 4, 7, 300, 4, 5 + (1 << 23), 5] {
         let mut frame = frame.clone();
         payload::stamp(&mut frame[42..], sequence);
         privileged(counter.judge(&frame, None));
@@ -383,7 +384,7 @@ fn order_and_repetition_are_told_per_flow() {
     let totals = totals(&mut counter);
     assert_eq!(
         (totals.datagrams, totals.duplicated, totals.reordered),
-        (5, 1, 1)
+        (6, 3, 1)
     );
 }
 
@@ -448,9 +449,14 @@ fn only_the_sampled_payloads_are_compared_in_full() {
     );
 }
 
-/// A Binding success response to flow `flow` at `port`, sequence 3, with an attribute in front or
+/// A Binding success response to flow `flow` at `port` with this sequence, with an attribute in front or
 /// not.
-fn binding_response(flow: u32, port: u16, mapped_port: u16, attribute_before: bool) -> Vec<u8> {
+fn binding_response(
+    (flow, sequence): (u32, u32),
+    port: u16,
+    mapped_port: u16,
+    attribute_before: bool,
+) -> Vec<u8> {
     let mut body = Vec::new();
     if attribute_before {
         body.extend([0x80, 0x22, 0, 3, b'a', b'b', b'c', 0]);
@@ -460,8 +466,8 @@ fn binding_response(flow: u32, port: u16, mapped_port: u16, attribute_before: bo
     body.extend([192 ^ 0x21, 0x12, 2 ^ 0xa4, 1 ^ 0x42]);
     let mut message = vec![1, 1, 0, body.len() as u8, 0x21, 0x12, 0xa4, 0x42];
     message.extend(flow.to_le_bytes());
-    message.extend(3u32.to_le_bytes());
-    message.extend((!3u32).to_le_bytes());
+    message.extend(sequence.to_le_bytes());
+    message.extend((!sequence).to_le_bytes());
     message.extend(body);
     let there = path(0, false);
     let back = Path {
@@ -489,18 +495,19 @@ fn a_binding_response_must_carry_the_address_it_goes_to() {
     for hook in [Hook::Tc, Hook::Xdp] {
         let mut counter = counter(hook, &expectation);
         for attribute_before in [false, true] {
-            let good = binding_response(1, 40001, 40001, attribute_before);
+            let id = (1, attribute_before.into());
+            let good = binding_response(id, 40001, 40001, attribute_before);
             assert!(privileged(counter.judge(&good, None)));
         }
         assert!(
-            privileged(counter.judge(&binding_response(1, 40001, 40002, false), None)),
+            privileged(counter.judge(&binding_response((1, 2), 40001, 40002, false), None)),
             "wrong mapped port"
         );
         assert!(
-            privileged(counter.judge(&binding_response(0, 40001, 40001, false), None)),
+            privileged(counter.judge(&binding_response((0, 3), 40001, 40001, false), None)),
             "another flow's answer"
         );
-        let mut allocate_response = binding_response(1, 40001, 40001, false);
+        let mut allocate_response = binding_response((1, 4), 40001, 40001, false);
         allocate_response[43] = 3;
         assert!(
             !privileged(counter.judge(&allocate_response, None)),
@@ -512,5 +519,51 @@ fn a_binding_response_must_carry_the_address_it_goes_to() {
             (2, 1, 1),
             "{hook:?}"
         );
+    }
+}
+
+#[test]
+fn so_it_is_over_ipv6() {
+    let there = path(1, true);
+    let response = |sequence: u32, mapped: [u8; 16]| {
+        let mut message = vec![1, 1, 0, 24, 0x21, 0x12, 0xa4, 0x42];
+        message.extend(1u32.to_le_bytes());
+        message.extend(sequence.to_le_bytes());
+        message.extend((!sequence).to_le_bytes());
+        let id: Vec<u8> = message[4..20].to_vec();
+        message.extend([0, 0x20, 0, 20, 0, 2]);
+        message.extend((40001u16 ^ 0x2112).to_be_bytes());
+        message.extend(mapped.iter().zip(id).map(|(byte, mask)| byte ^ mask));
+        let back = Path {
+            source: there.destination,
+            destination: there.source,
+            ..there
+        };
+        back.frame(&message).expect("one family")
+    };
+    let std::net::IpAddr::V6(own) = there.source.ip() else {
+        panic!("an IPv6 path")
+    };
+    let flow = |port| ExpectedFlow {
+        source: there.destination,
+        destination_port: port,
+        channel: 0,
+    };
+    let expectation = Expectation {
+        arrives: Arrives::Binding,
+        first_port: 40000,
+        ports: 2,
+        flows: vec![flow(40000), flow(40001)],
+        verify_one_in: 1,
+    };
+    for hook in [Hook::Tc, Hook::Xdp] {
+        let mut counter = counter(hook, &expectation);
+        let mut other = own.octets();
+        other[15] ^= 1;
+        for (sequence, mapped) in [(0, own.octets()), (1, other)] {
+            assert!(privileged(counter.judge(&response(sequence, mapped), None)));
+        }
+        let totals = totals(&mut counter);
+        assert_eq!((totals.datagrams, totals.corrupt), (1, 1), "{hook:?}");
     }
 }

@@ -28,6 +28,8 @@ fn wrong_arguments_have_status_2_and_a_reason() {
             &["--a", "floor-stun", "--scenarios", "churn"],
             "none of the servers",
         ),
+        (&["--a", "hairpin", "--quick"], "--b floor"),
+        (&["--a", "floor", "--fail-below", "0.5"], "--b floor"),
         (&["--a", "hairpin", "--rounds", "0"], "rounds"),
         (&["--a", "hairpin", "--step", "0s"], "step"),
     ] {
@@ -94,7 +96,7 @@ fn without_root_it_says_so() {
         Command::new(&copy)
     };
     let output = command
-        .args(["bench", "--a", "floor", "--quick"])
+        .args(["bench", "--a", "hairpin", "--b", "floor", "--quick"])
         .output()
         .unwrap();
     assert_eq!(output.status.code(), Some(1), "{}", stderr(&output));
@@ -119,21 +121,29 @@ impl Bench {
     fn start(args: &[&str]) -> Bench {
         static TURN: Mutex<()> = Mutex::new(());
         let turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
-        let mut child = hairpin(&["bench", "--a", "floor", "--b", "floor-gro"])
-            .args([
-                "--scenarios",
-                "relay-1x1",
-                "--rounds",
-                "1000",
-                "--step",
-                "40ms",
-            ])
-            .args(args)
-            .process_group(0)
-            .stdout(Stdio::null())
-            .stderr(Stdio::piped())
-            .spawn()
-            .unwrap();
+        let mut child = hairpin(&[
+            "bench",
+            "--a",
+            "floor",
+            "--b",
+            "floor-gro",
+            "--hold",
+            "40ms",
+        ])
+        .args([
+            "--scenarios",
+            "relay-1x1",
+            "--rounds",
+            "1000",
+            "--step",
+            "40ms",
+        ])
+        .args(args)
+        .process_group(0)
+        .stdout(Stdio::null())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
         let lines = BufReader::new(child.stderr.take().unwrap()).lines();
         Bench {
             child,
@@ -202,7 +212,7 @@ fn ctrl_c_ends_it_in_order_with_a_report_of_what_there_is() {
 
 #[test]
 fn gates_that_were_not_reached_are_not_passed() {
-    let mut bench = Bench::start(&["--quick"]);
+    let mut bench = Bench::start(&["--quick", "--c", "hairpin"]);
     bench.wait_until_it_measures();
     assert_eq!(bench.interrupt(), Some(99), "{:#?}", bench.said);
     assert!(bench.has_said("gate: stopped"), "{:#?}", bench.said);

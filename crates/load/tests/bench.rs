@@ -7,7 +7,7 @@
 // Helpers of tests: a failure there is a failure of the test.
 #![allow(clippy::unwrap_used)]
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, VecDeque};
 use std::fs;
 use std::io::{BufRead, BufReader};
 use std::net::UdpSocket;
@@ -49,6 +49,8 @@ fn entry_of_the_bare_relay() {
     let arguments: Vec<String> = std::env::args().collect();
     match &arguments[arguments.len() - 2..] {
         [kind, _] if kind == "damage" => damage(),
+        [kind, _] if kind == "repeat" => repeat(),
+        [kind, _] if kind == "forward" => forward(),
         arguments => panic!("{:?}", floor::main(arguments)),
     }
 }
@@ -68,10 +70,56 @@ fn damage() {
     }
 }
 
+/// Relays flow 0, and from the 300th datagram on everything again, 100 datagrams later. The first ones are for the payload check.
+fn repeat() {
+    let listener = UdpSocket::bind("10.99.1.1:3478").unwrap();
+    let relay = UdpSocket::bind("10.99.2.1:20000").unwrap();
+    let mut kept: VecDeque<Vec<u8>> = VecDeque::new();
+    let mut buffer = [0; 2048];
+    for number in 0u64.. {
+        let length = listener.recv(&mut buffer).unwrap();
+        let _ = relay.send_to(&buffer[4..length], "10.99.2.2:9000");
+        if number >= 300 {
+            kept.push_back(buffer[4..length].to_vec());
+        }
+        if kept.len() > 100
+            && let Some(again) = kept.pop_front()
+        {
+            let _ = relay.send_to(&again, "10.99.2.2:9000");
+        }
+    }
+}
+
+/// A middlebox for four flows: what comes from a client goes to its peer as it is, and back.
+fn forward() {
+    let listener = UdpSocket::bind("10.99.1.1:3478").unwrap();
+    let relays: Vec<UdpSocket> = (0..4)
+        .map(|flow| UdpSocket::bind(("10.99.2.1", 20_000 + flow)).unwrap())
+        .collect();
+    for (flow, relay) in (0..).zip(&relays) {
+        let (relay, back) = (relay.try_clone().unwrap(), listener.try_clone().unwrap());
+        std::thread::spawn(move || {
+            let mut buffer = [0; 2048];
+            while let Ok(length) = relay.recv(&mut buffer) {
+                let _ = back.send_to(&buffer[..length], ("10.99.1.2", 40_000 + flow));
+            }
+        });
+    }
+    let mut buffer = [0; 2048];
+    loop {
+        let (length, client) = listener.recv_from(&mut buffer).unwrap();
+        let flow = client.port().wrapping_sub(40_000);
+        if let Some(relay) = relays.get(usize::from(flow)) {
+            let _ = relay.send_to(&buffer[..length], ("10.99.2.2", 9_000 + flow));
+        }
+    }
+}
+
 fn side(spec: &str) -> Side {
     let programs = Programs {
         hairpin: "hairpin".into(),
         coturn: "turnserver".into(),
+        kamailio: "kamailio".into(),
         floor: entry(),
     };
     Side::parse(spec, &programs).unwrap()
@@ -92,6 +140,8 @@ fn measure(sides: Vec<Side>, scenarios: Vec<Scenario>) -> Report {
         scenarios,
         rounds: 1,
         step: Duration::from_millis(40),
+        hold: Duration::from_millis(80),
+        gate: None,
         ..BenchOptions::quick(sides)
     };
     run(options).unwrap_or_else(|error| {
@@ -136,7 +186,8 @@ fn bare_relays_pass_in_every_direction_with_every_byte_checked() {
             panic!("{cell:?}")
         };
         assert!(packets.best.delivered > 5_000.0, "{cell:?}");
-        assert_eq!(packets.wrong, 0, "{cell:?}");
+        assert_eq!((packets.wrong, packets.duplicated), (0, 0), "{cell:?}");
+        assert!(packets.best.loss <= 0.01, "{cell:?}");
         // None of these relays reorders a flow, and no step's numbers are held against those of the step before.
         assert_eq!(
             packets.best.reordered + packets.at_60.reordered,
@@ -151,7 +202,50 @@ fn bare_relays_pass_in_every_direction_with_every_byte_checked() {
         assert!(packets.at_60.loss < 0.5 || disturbed, "{cell:?}");
         assert!(packets.ramp.len() >= 3, "{cell:?}");
     }
-    assert!(report.violations().is_empty());
+    assert!(report.damage().is_empty());
+}
+
+#[test]
+fn what_comes_twice_is_no_goodput_and_is_named() {
+    let _turn = in_turn();
+    let repeating = format!("static:{} repeat 1", entry().join(" "));
+    let report = measure(
+        vec![side("floor"), side(&repeating)],
+        vec![relay(1, Direction::ClientToPeer)],
+    );
+    // It may lose more than 1 % at every rate besides, on a busy machine.
+    if let Outcome::Packets(packets) = &report.cells.last().unwrap().outcome {
+        assert!(packets.duplicated > 100, "{packets:?}");
+        for (offered, delivered) in &packets.ramp {
+            assert!(delivered <= offered, "{packets:?}");
+        }
+    }
+    let damage = report.damage();
+    assert_eq!(damage.len(), 1, "{damage:?}");
+    assert!(
+        damage[0].contains("arrived again") && !damage[0].contains(" 0 arrived again"),
+        "{damage:?}"
+    );
+}
+
+#[test]
+fn a_middlebox_takes_part_with_datagrams_as_they_are() {
+    let _turn = in_turn();
+    let forwarding = format!("box=middlebox+p2c:{} forward 4", entry().join(" "));
+    let scenarios = vec![
+        relay(4, Direction::ClientToPeer),
+        relay(4, Direction::PeerToClient),
+    ];
+    let report = measure(vec![side(&forwarding)], scenarios);
+    assert_eq!(report.cells.len(), 2);
+    for cell in &report.cells {
+        let Outcome::Packets(packets) = &cell.outcome else {
+            panic!("{cell:?}")
+        };
+        assert!(packets.best.delivered > 5_000.0, "{cell:?}");
+        assert_eq!((packets.wrong, packets.duplicated), (0, 0), "{cell:?}");
+        assert!(packets.at_60.verified > 0, "{cell:?}");
+    }
 }
 
 #[test]
@@ -224,7 +318,7 @@ fn damage_and_death_are_told_and_do_not_end_the_benchmark() {
         .collect();
     assert!(outcomes[0].value(Measure::Main).is_some());
     let reason = |outcome: &Outcome| match outcome {
-        Outcome::Failed { reason } => reason.clone(),
+        Outcome::Failed { reason, .. } => reason.clone(),
         Outcome::Packets(packets) => format!("{} wrong", packets.wrong),
         other => panic!("{other:?}"),
     };
@@ -315,6 +409,8 @@ fn entry_of_a_long_benchmark() {
         scenarios: vec![relay(8, Direction::ClientToPeer)],
         rounds: 1000,
         step: Duration::from_millis(40),
+        hold: Duration::from_millis(80),
+        gate: None,
         progress: |line| println!("{line}"),
         ..BenchOptions::quick(vec![side("floor"), side("floor-gro")])
     };

@@ -53,6 +53,9 @@ pub const RECEIVE_BUFFER: u32 = 8 << 20;
 /// The kernel caps it at `net.core.wmem_max` for the unprivileged.
 pub const SEND_BUFFER: u32 = 8 << 20;
 
+/// The most datagrams that a worker receives before it handles them, once it falls behind.
+pub const BATCH_LIMIT: usize = crate::worker::BatchLimit::MOST;
+
 /// Collects what a server is to be. Made by [`Server::builder`](crate::Server::builder).
 #[derive(Debug, Clone, Default)]
 #[must_use = "a builder does nothing until `start`"]
@@ -83,6 +86,7 @@ pub struct Builder {
     receive_buffer: Option<u32>,
     send_buffer: Option<u32>,
     busy_poll_us: u32,
+    batch_limit: Option<usize>,
     steering: Steering,
     offload: Offload,
     drop_privileges: bool,
@@ -280,6 +284,13 @@ impl Builder {
     /// kernel has them.
     pub fn segmentation_offload(mut self, wanted: bool) -> Self {
         self.no_segmentation_offload = !wanted;
+        self
+    }
+
+    /// The most datagrams that a worker receives before it handles them, 1 to [`BATCH_LIMIT`], which is the default. Below 64, small batches
+    /// are cut as well. It is there to measure what batches are worth.
+    pub fn batch_limit(mut self, datagrams: usize) -> Self {
+        self.batch_limit = Some(datagrams.clamp(1, BATCH_LIMIT));
         self
     }
 

@@ -24,6 +24,7 @@ enum {
     CLOCK_EVERY = 16, // reading the clock costs as much as a check
     PARSED_BYTES = ETHERNET_BYTES + IPV6_BYTES + UDP_BYTES,
     HEAD_BYTES = 32, // payload bytes that every check may look at; shorter datagrams are not part of any load
+    SEEN_WORDS = 1 << 18, // 8,388,608 sequences: more than the generator sends in a second
 };
 
 struct settings {
@@ -53,7 +54,7 @@ struct totals {
     u64 corrupt;
     u64 misdirected;
     u64 reordered;
-    u64 duplicated;
+    u64 duplicated; // came again, or so late that nobody knows; not among the datagrams
     u64 verified; // datagrams whose whole payload was compared
     u64 last_ns;  // CLOCK_MONOTONIC at a recent datagram, at most CLOCK_EVERY - 1 before the last
 };
@@ -83,6 +84,20 @@ struct {
     TYPE(value, struct pattern);
 } PATTERN SEC(".maps");
 
+// Which of 32 sequences in a row have come.
+struct seen {
+    u32 block; // sequence / 32
+    u32 bits;
+};
+
+// All flows share one numbering, which goes on from run to run. So one window for all of them does, and needs no clearing.
+struct {
+    UINT(type, MAP_TYPE_ARRAY);
+    UINT(max_entries, SEEN_WORDS);
+    TYPE(key, u32);
+    TYPE(value, struct seen);
+} SEEN SEC(".maps");
+
 struct {
     UINT(type, MAP_TYPE_PERCPU_ARRAY);
     UINT(max_entries, 1);
@@ -108,7 +123,7 @@ struct payload_head {
 };
 
 // What one datagram turned out to be.
-enum finding { VALID, CORRUPT, MISDIRECTED, NOT_OURS };
+enum finding { VALID, CORRUPT, MISDIRECTED, DUPLICATE };
 
 INLINE int parse(const void *data, struct arrival *out)
 {
@@ -163,13 +178,33 @@ INLINE int same_source(const struct expected_flow *flow, const struct arrival *a
 INLINE void note_order(struct expected_flow *flow, u32 sequence, struct totals *totals)
 {
     int ahead = (int)(sequence - flow->last_sequence);
-    if (flow->seen && ahead == 0)
-        totals->duplicated++;
-    else if (flow->seen && ahead < 0)
+    if (flow->seen && ahead < 0)
         totals->reordered++;
     else
         flow->last_sequence = sequence;
     flow->seen = 1;
+}
+
+// Whether a sequence has come before, as far as the window reaches. Notes it.
+INLINE int seen_before(u32 sequence)
+{
+    u32 block = sequence / 32;
+    u32 number = block % SEEN_WORDS;
+    u32 bit = 1U << (sequence % 32);
+    struct seen *seen = map_lookup(&SEEN, &number);
+    if (!seen)
+        return 0;
+    if (seen->block != block) {
+        // A block has 27 bits: shifted up, the difference has its sign where an int has it.
+        if ((int)((block - seen->block) << 5) < 0)
+            return 1;
+        seen->block = block;
+        seen->bits = 0;
+    }
+    if (seen->bits & bit)
+        return 1;
+    seen->bits |= bit;
+    return 0;
 }
 
 // The payload head, whichever frame it came in. `channel` is -1 outside ChannelData.
@@ -184,6 +219,8 @@ INLINE enum finding check_flow(const struct settings *settings, const struct arr
     struct expected_flow *flow = map_lookup(&EXPECTED, &number);
     if (!flow || !same_source(flow, arrival) || (channel >= 0 && channel != flow->channel))
         return MISDIRECTED;
+    if (seen_before(head->sequence))
+        return DUPLICATE;
     note_order(flow, head->sequence, totals);
     return VALID;
 }
@@ -244,6 +281,8 @@ INLINE void tally(struct totals *totals, enum finding finding, u32 bytes)
         totals->bytes += bytes;
     } else if (finding == CORRUPT) {
         totals->corrupt++;
+    } else if (finding == DUPLICATE) {
+        totals->duplicated++;
     } else {
         totals->misdirected++;
     }
@@ -278,31 +317,43 @@ INLINE void tally(struct totals *totals, enum finding finding, u32 bytes)
         return 1;                                                                                                      \
     }                                                                                                                  \
     /* Finds XOR-MAPPED-ADDRESS (RFC 8489 §14.2) behind the header at `at` and compares it with the receiver. */      \
-    NOINLINE int kind##_mapped_address_matches(context *packet, u32 at, u32 length, u32 port, u32 address)             \
+    NOINLINE int kind##_mapped_address_matches(context *packet, u32 at, u32 length, struct arrival *arrival)           \
     {                                                                                                                  \
         u32 offset = STUN_HEADER_BYTES;                                                                                \
+        if (!arrival)                                                                                                  \
+            return 0;                                                                                                  \
         for (int i = 0; i < MAX_ATTRIBUTES; i++) {                                                                     \
             u16 attribute[6];                                                                                          \
             if (offset > length || load_bytes(packet, at + offset, attribute, sizeof(attribute)))                      \
                 return 0;                                                                                              \
-            if (attribute[0] == be16(STUN_XOR_MAPPED_ADDRESS))                                                         \
-                return attribute[1] == be16(8) && (attribute[2] & be16(0xff)) == be16(1) &&                            \
-                       be16(attribute[3]) == (port ^ (STUN_MAGIC_COOKIE >> 16)) &&                                     \
-                       (attribute[4] | (u32)attribute[5] << 16) == (address ^ be32(STUN_MAGIC_COOKIE));                \
+            if (attribute[0] == be16(STUN_XOR_MAPPED_ADDRESS)) {                                                       \
+                if (be16(attribute[3]) != (arrival->destination_port ^ (STUN_MAGIC_COOKIE >> 16)))                     \
+                    return 0;                                                                                          \
+                if (arrival->payload_at != PARSED_BYTES)                                                               \
+                    return attribute[1] == be16(8) && (attribute[2] & be16(0xff)) == be16(1) &&                        \
+                           (attribute[4] | (u32)attribute[5] << 16) ==                                                 \
+                               (arrival->destination[0] ^ be32(STUN_MAGIC_COOKIE));                                    \
+                /* IPv6: the whole address, with the cookie and the transaction id. */                                 \
+                u32 found[4], id[4];                                                                                   \
+                if (attribute[1] != be16(20) || (attribute[2] & be16(0xff)) != be16(2) ||                              \
+                    load_bytes(packet, at + offset + 8, found, sizeof(found)) ||                                       \
+                    load_bytes(packet, at + 4, id, sizeof(id)))                                                        \
+                    return 0;                                                                                          \
+                return found[0] == (arrival->destination[0] ^ id[0]) &&                                                \
+                       found[1] == (arrival->destination[1] ^ id[1]) &&                                                \
+                       found[2] == (arrival->destination[2] ^ id[2]) && found[3] == (arrival->destination[3] ^ id[3]); \
+            }                                                                                                          \
             offset += 4 + (((u32)be16(attribute[1]) + 3) & 0xfffc);                                                    \
         }                                                                                                              \
         return 0;                                                                                                      \
     }                                                                                                                  \
     /* What is too dear for the inlined check: every answer's address, and the sampled payload. */                    \
     INLINE enum finding kind##_check_further(context *packet, const struct settings *settings,                        \
-                                             const struct arrival *arrival, const u8 *head, u32 at, u32 length,        \
+                                             struct arrival *arrival, const u8 *head, u32 at, u32 length,              \
                                              struct totals *totals)                                                    \
     {                                                                                                                  \
         if (settings->mode == COUNT_STUN)                                                                              \
-            return kind##_mapped_address_matches(packet, at, length, arrival->destination_port,                        \
-                                                 arrival->destination[0])                                              \
-                       ? VALID                                                                                         \
-                       : CORRUPT;                                                                                      \
+            return kind##_mapped_address_matches(packet, at, length, arrival) ? VALID : CORRUPT;                       \
         if (sequence_of(settings, head) & settings->verify_mask)                                                       \
             return VALID;                                                                                              \
         totals->verified++;                                                                                            \

@@ -50,7 +50,7 @@ struct injection {
     u32 given_up; // the rest of the batch is dropped
     // Written by user space before a run.
     u32 scatter; // every frame from another of 2^20 IPv4 addresses
-    u32 reserved;
+    u32 first_sequence;
 };
 
 struct {
@@ -204,7 +204,7 @@ int inject(struct xdp_md *packet)
     if (at > HEAD_BYTES - SEQUENCE_BYTES || data + at + SEQUENCE_BYTES > end)
         return XDP_ABORTED;
     u32 *sequence = data + at;
-    u32 value = (u32)run->sent;
+    u32 value = run->first_sequence + (u32)run->sent;
     sequence[0] = value;
     sequence[1] = ~value;
     if (run->scatter && !scatter(data, end, value))

@@ -14,21 +14,23 @@ Examples:
   hairpin bench --a hairpin --b 'old=turn:/opt/hairpin-0.1/hairpin serve --listen {listen} --relay-address {relay-ip} \\
         --user {user}:{password} --allow-peer {peer-ip}' --scenarios relay-64x1,binding --sizes 120
         two builds of one server, side by side, in some scenarios
+  hairpin bench --sip
+        hairpin, Kamailio and a bare SIP responder: cost of transactions, registrations and calls, and memory
   hairpin bench --list
         the names of all scenarios
 
-A server is a preset (hairpin, hairpin-2, hairpin-xdp, hairpin-tc, hairpin-xdp-miss, hairpin-tc-miss, coturn, floor, floor-gro, floor-tcp,
-floor-tls, floor-stun, floor-xdp, floor-tc, floor-stun-xdp, program-xdp, program-tc) or [NAME=][KIND:]COMMAND. Kinds: turn, static
-(relays flows that it knows), stun; +p2c, +stun, +tcp, +tls, +xdp and +two say more. {listen}, {listen-ip}, {port},
+A server is a preset (hairpin, hairpin-2, hairpin-spread, hairpin-sip, kamailio, floor-sip, hairpin-xdp, hairpin-tc, hairpin-xdp-miss, hairpin-tc-miss, coturn, floor, floor-gro, floor-tcp,
+floor-tls, floor-stun, floor-xdp, floor-tc, floor-stun-xdp, program-xdp, program-tc) or [NAME=][KIND:]COMMAND. Kinds: turn or cmd, static
+(relays flows that it knows), middlebox (the same without ChannelData), stun, sip; +p2c, +stun, +tcp, +tls, +proxy, +xdp and +two say more. {listen}, {sip-listen}, {listen-ip}, {port},
 {relay-ip}, {client-ip}, {peer-ip}, {flows}, {user}, {password}, {realm}, {certificate} and {key} are filled in. How it measures: docs/benchmarking.md.
-It needs root, two processors and Linux 5.18. Status 0; 1: not measured; 2: wrong arguments; 99: a gate failed.";
+It needs root, two processors and Linux 5.18. Status 0; 1: not measured; 2: wrong arguments; 98: a server changed or repeated datagrams; 99: a gate failed.";
 
 /// Arguments of `hairpin bench`.
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct Args {
     /// The first server: ratios are against it
-    #[arg(long, value_name = "SERVER", required_unless_present = "list")]
+    #[arg(long, value_name = "SERVER", required_unless_present_any = ["list", "sip"])]
     pub(crate) a: Option<String>,
     /// Another server (repeatable, up to ten servers in all)
     #[arg(long, value_name = "SERVER", visible_alias = "vs")]
@@ -45,11 +47,14 @@ pub(crate) struct Args {
     /// The sixth server
     #[arg(long, value_name = "SERVER")]
     pub(crate) f: Option<String>,
+    /// Measure SIP servers; without --a: hairpin-sip, kamailio and floor-sip
+    #[arg(long, conflicts_with_all = ["quick", "fail_below"])]
+    pub(crate) sip: bool,
     /// Two short rounds of fewer scenarios, and the gates: for a test, not for quoting
     #[arg(long)]
     pub(crate) quick: bool,
     /// Fail if the preset hairpin delivers less than this share of the preset floor in the same round of any
-    /// scenario, twice [default: none, with --quick 0.5]
+    /// scenario, twice [default: none, with --quick what each scenario is known to reach]
     #[arg(long, value_name = "SHARE", value_parser = value::share)]
     pub(crate) fail_below: Option<f64>,
     /// How often each server is started afresh and measured; the spread says little below 6 [default: 6, with --quick 2]
@@ -65,6 +70,9 @@ pub(crate) struct Args {
     /// Length of one step of the search for the best goodput [default: 250ms, with --quick 120ms]
     #[arg(long, value_name = "TIME", value_parser = value::run_time)]
     pub(crate) step: Option<Duration>,
+    /// For so long a rate must be held, with at most 1 % of loss, to be the best goodput [default: 2s, with --quick 250ms]
+    #[arg(long, value_name = "TIME", value_parser = value::run_time)]
+    pub(crate) hold: Option<Duration>,
     /// How the load is made
     #[arg(long, value_enum, default_value_t = Load::Frames)]
     pub(crate) load: Load,
@@ -83,6 +91,9 @@ pub(crate) struct Args {
     /// The turnserver binary that the preset coturn stands for
     #[arg(long, value_name = "PATH", default_value = "turnserver")]
     pub(crate) coturn: PathBuf,
+    /// The kamailio binary that the preset stands for
+    #[arg(long, value_name = "PATH", default_value = "kamailio")]
+    pub(crate) kamailio: PathBuf,
     /// Write every measurement as JSON; `-` is stdout
     #[arg(long, value_name = "FILE")]
     pub(crate) json: Option<PathBuf>,
@@ -106,7 +117,7 @@ pub(crate) enum Load {
 /// Arguments of the hidden `hairpin bench-floor`: a bare relay that `hairpin bench` starts.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Floor {
-    /// plain, batch, gro, xdp, tc, stun-xdp, program-xdp or program-tc, and the number of flows
+    /// plain, batch, gro, tcp, tls, sip, xdp, tc, stun-xdp, program-xdp or program-tc, and the number of flows
     #[arg(num_args = 2)]
     pub(crate) words: Vec<String>,
 }

@@ -78,6 +78,9 @@ pub(crate) struct Args {
     /// Write where the server wrote that this one takes over from
     #[arg(long, requires = "take_over", hide = true)]
     pub(crate) adopt_output: bool,
+    /// The most datagrams of a batch: to measure what batches are worth
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..), hide = true)]
+    pub(crate) batch_limit: Option<u16>,
     /// Any key of the configuration (repeatable)
     #[arg(long, value_name = "SECTION.KEY=VALUE")]
     pub(crate) set: Vec<String>,

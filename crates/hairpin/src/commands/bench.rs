@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use anyhow::{Context, Result, anyhow, bail};
-use load::bench::{self, BenchError, BenchOptions, LoadKind, Programs, Scenario, Side};
+use load::bench::{self, BenchError, BenchOptions, Gate, LoadKind, Programs, Scenario, Side};
 
 use super::reports::Destinations;
 use super::{output, status, stop};
@@ -14,6 +14,8 @@ use crate::cli::bench::{Args, Floor, Load};
 
 /// The hidden command that leads to the bare relays.
 pub(crate) const FLOOR: &str = "bench-floor";
+/// What `--sip` compares without `--a`.
+const SIP_SIDES: [&str; 3] = ["hairpin-sip", "kamailio", "floor-sip"];
 /// Payloads that a relay scenario can have: a stamp has to fit in, and the datagram into a frame.
 const SIZES: std::ops::RangeInclusive<u16> = 32..=1400;
 
@@ -44,6 +46,13 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     for violation in &violations {
         eprintln!("gate: {violation}");
     }
+    let damage = report.damage();
+    for what in &damage {
+        eprintln!("damage: {what}");
+    }
+    if !damage.is_empty() {
+        return Ok(status::damaged());
+    }
     let measured = report
         .cells
         .iter()
@@ -60,19 +69,23 @@ pub(crate) fn floor(args: &Floor) -> Result<ExitCode> {
 fn list() -> String {
     let quick: Vec<Scenario> = Scenario::quick();
     let extra: Vec<Scenario> = Scenario::extra();
+    let sip = Scenario::sip();
     let line = |scenario: &Scenario| {
         let name = scenario.to_string();
         let mark = if quick.contains(scenario) {
             "quick"
         } else if extra.contains(scenario) {
             "extra"
+        } else if sip.contains(scenario) {
+            "--sip"
         } else {
             ""
         };
         format!("{name:<24} {mark:<6} {}\n", scenario.describe())
     };
     let standard = Scenario::standard();
-    standard.iter().chain(&extra).map(line).collect()
+    let all = standard.iter().chain(&extra).chain(&sip);
+    all.map(line).collect()
 }
 
 fn options(args: &Args) -> Result<BenchOptions> {
@@ -85,7 +98,12 @@ fn options(args: &Args) -> Result<BenchOptions> {
         .chain(&args.d)
         .chain(&args.e)
         .chain(&args.f);
+    let mut specs: Vec<&str> = specs.map(String::as_str).collect();
+    if specs.is_empty() {
+        specs.extend(SIP_SIDES);
+    }
     let sides = specs
+        .into_iter()
         .map(|spec| Side::parse(spec, &programs))
         .collect::<Result<Vec<_>, _>>()?;
     if sides.len() > BenchOptions::MAX_SIDES {
@@ -96,7 +114,9 @@ fn options(args: &Args) -> Result<BenchOptions> {
     } else {
         BenchOptions::new(sides)
     };
-    if args.scenarios.is_some() {
+    if args.sip {
+        options.scenarios = Scenario::sip();
+    } else if args.scenarios.is_some() {
         options.scenarios.extend(Scenario::extra());
     }
     options.scenarios = resized(options.scenarios, &args.sizes)?;
@@ -108,7 +128,8 @@ fn options(args: &Args) -> Result<BenchOptions> {
     options.rounds = args.rounds.unwrap_or(options.rounds);
     options.step = args.step.unwrap_or(options.step);
     options.preferred |= args.preferred;
-    options.gate = args.fail_below.or(options.gate);
+    options.hold = args.hold.unwrap_or(options.hold);
+    options.gate = args.fail_below.map(Gate::Share).or(options.gate);
     options.load = match args.load {
         Load::Frames => LoadKind::Frames,
         Load::Sockets => LoadKind::Sockets,
@@ -124,6 +145,7 @@ fn programs(args: &Args) -> Result<Programs> {
     Ok(Programs {
         hairpin: args.hairpin.clone().unwrap_or_else(|| own.clone()),
         coturn: args.coturn.clone(),
+        kamailio: args.kamailio.clone(),
         floor: vec![own.to_string_lossy().into_owned(), FLOOR.to_owned()],
     })
 }
@@ -184,6 +206,7 @@ fn is_usage(error: &BenchError) -> bool {
             | BenchError::SameCpu(_)
             | BenchError::Sides(_)
             | BenchError::NoScenarios
+            | BenchError::NothingToCompare
             | BenchError::Spec { .. }
             | BenchError::UnknownScenario(_)
     )
@@ -222,6 +245,14 @@ mod tests {
         assert_eq!(names(&[]).len(), Scenario::standard().len());
         assert!(resized(Scenario::standard(), &[10]).is_err());
         assert!(resized(Scenario::standard(), &[121]).is_err());
+    }
+
+    #[test]
+    fn bare_relays_have_what_hairpin_has() {
+        use load::bench::floor;
+        assert_eq!(floor::LISTENER_BUFFER, server::RECEIVE_BUFFER);
+        assert_eq!(floor::LISTENER_BUFFER, server::SEND_BUFFER);
+        assert_eq!(floor::BATCH_LIMIT, server::BATCH_LIMIT);
     }
 
     #[test]

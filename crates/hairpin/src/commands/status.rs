@@ -4,6 +4,8 @@ use std::process::ExitCode;
 
 /// The arguments make no sense: as clap has it.
 const USAGE: u8 = 2;
+/// A server changed, misdirected or repeated what it should pass on.
+const DAMAGED: u8 = 98;
 /// A threshold was crossed: as load generators have it.
 const THRESHOLD: u8 = 99;
 
@@ -11,6 +13,11 @@ const THRESHOLD: u8 = 99;
 pub(super) fn usage(error: &anyhow::Error) -> ExitCode {
     eprintln!("error: {error:#}");
     ExitCode::from(USAGE)
+}
+
+/// The status of a measurement in which something arrived changed or twice.
+pub(super) fn damaged() -> ExitCode {
+    ExitCode::from(DAMAGED)
 }
 
 /// The status of a measurement that was made, and of the gates it had to pass.

@@ -29,9 +29,6 @@ pub(crate) struct Bed {
     pub(crate) injector: Injector,
     at_client: Counter,
     at_peer: Counter,
-    /// What the two expect of the scenario prepared.
-    expected_at_client: Option<Expectation>,
-    expected_at_peer: Option<Expectation>,
 }
 
 impl Bed {
@@ -67,42 +64,33 @@ impl Bed {
             injector,
             at_client,
             at_peer,
-            expected_at_client: None,
-            expected_at_peer: None,
         })
     }
 
     /// Readies generator and counters for a scenario. `relays` are the relayed addresses of the
-    /// flows.
+    /// flows. `raw`: clients send and receive payloads without ChannelData.
     pub(crate) fn prepare(
         &mut self,
         scenario: &Scenario,
         relays: &[SocketAddr],
+        raw: bool,
     ) -> Result<(), SideError> {
-        let load = Load::new(scenario, relays)?;
+        let load = Load::new(scenario, relays, raw)?;
         self.injector.set_flows(&load.flows)?;
         self.injector.scatter_sources(scenario.is_spoofed());
-        (self.expected_at_client, self.expected_at_peer) = (load.at_client, load.at_peer);
-        self.expect_afresh()?;
-        // A server that attaches XDP has made new threads of its interfaces.
-        self.topology
-            .pin()
-            .doing("pin the interfaces' kernel threads")
-    }
-
-    /// Lets the counters forget which datagram of each flow came last: every run of the generator begins
-    /// to number them anew, and they would pass for reordered.
-    pub(crate) fn expect_afresh(&mut self) -> Result<(), BpfError> {
         for (counter, expectation) in [
-            (&mut self.at_client, &self.expected_at_client),
-            (&mut self.at_peer, &self.expected_at_peer),
+            (&mut self.at_client, &load.at_client),
+            (&mut self.at_peer, &load.at_peer),
         ] {
             match expectation {
                 Some(expectation) => counter.expect(expectation)?,
                 None => counter.pass_everything()?,
             }
         }
-        Ok(())
+        // A server that attaches XDP has made new threads of its interfaces.
+        self.topology
+            .pin()
+            .doing("pin the interfaces' kernel threads")
     }
 
     /// Lets everything through to the sockets at both ends.
@@ -125,7 +113,7 @@ struct Load {
 }
 
 impl Load {
-    fn new(scenario: &Scenario, relays: &[SocketAddr]) -> Result<Load, BpfError> {
+    fn new(scenario: &Scenario, relays: &[SocketAddr], raw: bool) -> Result<Load, BpfError> {
         match *scenario {
             Scenario::Relay {
                 flows,
@@ -134,14 +122,17 @@ impl Load {
                 payload,
                 ..
             } => {
-                let mut load = Load::relay(flows, direction, usize::from(payload), relays)?;
+                let mut load = Load::relay(flows, direction, (payload.into(), raw), relays)?;
                 if order == Order::Random {
                     permute(&mut load.flows);
                 }
                 Ok(load)
             }
             Scenario::Binding { clients, sources } => Load::binding(clients, sources),
-            Scenario::Connections { .. }
+            Scenario::Spread { .. }
+            | Scenario::Sip { .. }
+            | Scenario::SipMemory { .. }
+            | Scenario::Connections { .. }
             | Scenario::Handshakes { .. }
             | Scenario::Churn { .. }
             | Scenario::Memory { .. } => Err(BpfError::Flows("this scenario has no frames")),
@@ -151,7 +142,7 @@ impl Load {
     fn relay(
         flows: u16,
         direction: Direction,
-        payload: usize,
+        (payload, raw): (usize, bool),
         relays: &[SocketAddr],
     ) -> Result<Load, BpfError> {
         let relays = relays
@@ -163,8 +154,11 @@ impl Load {
         for (flow, relay) in (0..).zip(relays) {
             let number = u32::from(flow);
             if to_peer {
-                let (path, channel) = (layout::path_to_server(flow), layout::CHANNEL);
-                let datagram = Datagram::ChannelData(channel, payload);
+                let path = layout::path_to_server(flow);
+                let datagram = match raw {
+                    true => Datagram::Raw(payload),
+                    false => Datagram::ChannelData(layout::CHANNEL, payload),
+                };
                 frames.push(Flow::new(number, FROM_CLIENT, &path, datagram)?);
             }
             if to_client {
@@ -173,7 +167,10 @@ impl Load {
             }
         }
         let at_peer = || expectation(Arrives::Raw(payload), FIRST_PEER_PORT, from_relays(relays));
-        let arrives = Arrives::ChannelData(payload);
+        let arrives = match raw {
+            true => Arrives::Raw(payload),
+            false => Arrives::ChannelData(payload),
+        };
         let at_client = || expectation(arrives, FIRST_CLIENT_PORT, from_server(flows));
         Ok(Load {
             flows: frames,
@@ -258,7 +255,7 @@ mod tests {
             payload: 120,
         };
         let relays: Vec<SocketAddr> = (0..flows).map(layout::static_relay).collect();
-        let load = Load::new(&scenario, &relays).unwrap();
+        let load = Load::new(&scenario, &relays, false).unwrap();
         let port = |flow: &Flow| u16::from_be_bytes([flow.frame()[34], flow.frame()[35]]);
         load.flows.iter().map(port).collect()
     }

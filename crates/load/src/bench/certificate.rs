@@ -5,14 +5,17 @@ use std::path::Path;
 
 use tempfile::NamedTempFile;
 
+use super::sip::Configs;
+
 /// The name in the certificate.
 pub(super) const NAME: &str = "bench.test";
 
-/// A self-signed ECDSA certificate (P-256) and its key, in PEM files. Dropping it deletes them.
+/// A self-signed ECDSA certificate (P-256) and its key, in PEM files, and the configuration files of SIP servers. Dropping it deletes them.
 #[derive(Debug)]
 pub(crate) struct Certificate {
     certificate: NamedTempFile,
     key: NamedTempFile,
+    sip: Configs,
 }
 
 impl Certificate {
@@ -21,16 +24,18 @@ impl Certificate {
         Ok(Certificate {
             certificate: file(&made.cert.pem())?,
             key: file(&made.signing_key.serialize_pem())?,
+            sip: Configs::make()?,
         })
     }
 
-    /// Replaces `{certificate}` and `{key}` by the paths of the files.
+    /// Replaces `{certificate}`, `{key}` and the configurations of SIP servers by the paths of the files.
     pub(crate) fn fill(&self, words: Vec<String>) -> Vec<String> {
         let text = |path: &Path| path.to_string_lossy().into_owned();
         let (certificate, key) = (text(self.certificate.path()), text(self.key.path()));
         words
             .into_iter()
             .map(|word| {
+                let word = self.sip.fill(&word);
                 word.replace("{certificate}", &certificate)
                     .replace("{key}", &key)
             })

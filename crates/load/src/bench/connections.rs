@@ -16,6 +16,7 @@ use super::layout::{CLIENT_IP, SERVER_ADDRESS};
 use super::packets::{Meter, Point};
 use super::scenario::{Direction, Scenario, Transport};
 use super::side::{PASSWORD, USERNAME};
+use super::sip;
 use super::topology::Topology;
 use crate::Via;
 use crate::generator::{
@@ -30,10 +31,13 @@ use turn::client::Credentials;
 const START_LIMIT: Duration = Duration::from_secs(10);
 const RETRY_AFTER: Duration = Duration::from_millis(50);
 /// How long to wait for what is on its way after the last send.
-const LINGER: Duration = Duration::from_millis(30);
+pub(super) const LINGER: Duration = Duration::from_millis(30);
 
-/// Connects and allocates. `None` if the scenario has no connections.
+/// Connects and allocates, or readies SIP clients. `None` if the scenario is made of frames.
 pub(super) fn open(topology: &Topology, scenario: &Scenario) -> Result<Option<Plan>, SideError> {
+    if let Scenario::Sip { work } = *scenario {
+        return sip::plan(work).map(Some);
+    }
     let Scenario::Connections {
         transport,
         connections,
@@ -136,7 +140,8 @@ impl Meter<'_> {
             Some(rate) => plan.set_schedule(&Schedule::constant(Rate(rate))),
             None => plan.flat_out(),
         }
-        (plan.warm_up, plan.duration, plan.linger) = (Duration::ZERO, duration, LINGER);
+        let linger = self.linger;
+        (plan.warm_up, plan.duration, plan.linger) = (Duration::ZERO, duration, linger);
         self.wait_until_idle()?;
         let before = self.read()?;
         let start_ns = ::io::clock::monotonic_ns();
@@ -154,11 +159,13 @@ impl Meter<'_> {
             + Totals {
                 datagrams: report.total.received,
                 packets: report.total.received,
-                corrupt: report.total.corrupt,
+                corrupt: report.total.corrupt + report.total.truncated + report.total.damaged,
+                misdirected: report.total.misdelivered,
+                duplicated: report.total.duplicates,
                 reordered: report.total.reordered,
                 verified: report.total.received,
                 // What arrives after the last send takes time, too, and only this is known of it.
-                last_ns: ::io::clock::monotonic_ns() - LINGER.as_nanos() as u64,
+                last_ns: ::io::clock::monotonic_ns() - linger.as_nanos() as u64,
                 ..Totals::default()
             };
         let sent = Injected {

@@ -26,6 +26,11 @@ pub enum BenchError {
     /// The wrong number of servers to compare.
     #[error("a benchmark compares 1 to 10 servers, not {0}")]
     Sides(usize),
+    /// A gate has nothing to hold a server against.
+    #[error(
+        "--quick and --fail-below need a server to judge and one to judge it by: the presets `hairpin` and `floor`, such as --a hairpin --b floor"
+    )]
+    NothingToCompare,
     /// No scenario is left to run.
     #[error("none of the servers can run any of the chosen scenarios")]
     NoScenarios,
@@ -96,6 +101,23 @@ pub enum SideError {
     /// A datagram came through changed, or to the wrong place.
     #[error("payload check: {0}")]
     Payload(String),
+    /// A datagram of the payload check did not come through.
+    #[error("payload check: a datagram sent alone did not arrive")]
+    Lost,
+    /// It loses more than 1 % at every rate that was tried.
+    #[error(
+        "no rate from {from:.0}/s down to {to:.0}/s was held with at most 1 % of loss; {wrong} datagrams arrived changed or in the wrong place, {duplicated} arrived again"
+    )]
+    NotHeld {
+        /// The highest rate.
+        from: f64,
+        /// The lowest rate.
+        to: f64,
+        /// Datagrams that arrived changed or in the wrong place.
+        wrong: u64,
+        /// Datagrams that arrived again.
+        duplicated: u64,
+    },
     /// The harness itself.
     #[error("{what}: {source}")]
     Io {
@@ -110,6 +132,19 @@ pub enum SideError {
     /// The generator or a counter.
     #[error(transparent)]
     Bpf(#[from] BpfError),
+}
+
+impl SideError {
+    /// Whether a datagram arrived changed, in the wrong place or again.
+    pub(crate) fn is_damage(&self) -> bool {
+        match self {
+            SideError::Payload(_) => true,
+            SideError::NotHeld {
+                wrong, duplicated, ..
+            } => wrong + duplicated > 0,
+            _ => false,
+        }
+    }
 }
 
 /// Names the step of an I/O error.

@@ -75,6 +75,9 @@ pub(crate) const PEER: Port = Port {
 /// Where clients find the server.
 pub(crate) const SERVER_ADDRESS: SocketAddr = SocketAddr::new(IpAddr::V4(SERVER_IP), SERVER_PORT);
 
+/// Where SIP clients find the server.
+pub(crate) const SIP_ADDRESS: SocketAddr = SocketAddr::new(IpAddr::V4(SERVER_IP), 5060);
+
 /// The client of a flow.
 pub(crate) fn client(flow: u16) -> SocketAddr {
     SocketAddr::new(CLIENT_IP.into(), FIRST_CLIENT_PORT + flow)

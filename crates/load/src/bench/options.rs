@@ -6,9 +6,10 @@ use std::time::Duration;
 
 use super::client::HELD_SOCKETS;
 use super::error::BenchError;
+use super::gates::Gate;
 use super::layout;
 use super::scenario::{Direction, Order, Scenario};
-use super::side::Side;
+use super::side::{Role, Side};
 
 /// How the load is made.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize)]
@@ -43,11 +44,13 @@ pub struct BenchOptions {
     /// Length of one step of the search for the best goodput; the cost is measured for twice as
     /// long.
     pub step: Duration,
+    /// For so long a rate must be held, with at most 1 % of loss, to be the best goodput.
+    pub hold: Duration,
     /// How the load is made.
     pub load: LoadKind,
-    /// The share of the floor's goodput that [`Role::Gated`](super::Role) sides must reach in the same round of
-    /// every scenario; what falls short is measured once more, with the floor. `None`: no gates.
-    pub gate: Option<f64>,
+    /// What [`Role::Gated`](super::Role) sides must reach in every round of every scenario; what falls short is measured once more,
+    /// with the floor. `None`: no gates.
+    pub gate: Option<Gate>,
     /// The command line to put in the report.
     pub argv: Vec<String>,
     /// Set it to end the benchmark after the current measurement, with a report of what there is.
@@ -57,10 +60,6 @@ pub struct BenchOptions {
 }
 
 impl BenchOptions {
-    /// The gate of the quick mode: wide enough that no weather trips it, narrow enough that a server that lost its
-    /// batching does.
-    pub const QUICK_SHARE: f64 = 0.5;
-
     /// Most servers in one benchmark: their networks exist side by side.
     pub const MAX_SIDES: usize = 10;
 
@@ -74,6 +73,7 @@ impl BenchOptions {
             server_cpu: 1,
             preferred: false,
             step: Duration::from_millis(250),
+            hold: Duration::from_secs(2),
             load: LoadKind::Frames,
             gate: None,
             argv: Vec::new(),
@@ -83,14 +83,15 @@ impl BenchOptions {
     }
 
     /// Two rounds of the quick scenarios with short steps: under three minutes for two servers,
-    /// enough to notice that something broke, not enough to quote. The gates are on.
+    /// enough to notice that something broke, not enough to quote: a rate is held for a quarter of a second. The gates are on.
     pub fn quick(sides: Vec<Side>) -> BenchOptions {
         BenchOptions {
             scenarios: Scenario::quick(),
             rounds: 2,
             step: Duration::from_millis(120),
+            hold: Duration::from_millis(250),
             preferred: true,
-            gate: Some(BenchOptions::QUICK_SHARE),
+            gate: Some(Gate::Measured),
             ..BenchOptions::new(sides)
         }
     }
@@ -159,6 +160,10 @@ impl BenchOptions {
                 return Err(BenchError::NoSuchCpu(cpu));
             }
         }
+        let has = |role| self.sides.iter().any(|side| side.role == role);
+        if self.gate.is_some() && !(has(Role::Gated) && has(Role::Floor)) {
+            return Err(BenchError::NothingToCompare);
+        }
         let runs = |scenario: &Scenario| {
             self.can_load(scenario) && self.sides.iter().any(|side| side.runs(scenario))
         };
@@ -190,6 +195,7 @@ mod tests {
         let programs = Programs {
             hairpin: "h".into(),
             coturn: "c".into(),
+            kamailio: "k".into(),
             floor: vec!["f".into()],
         };
         Side::parse("floor", &programs).unwrap()
@@ -219,6 +225,11 @@ mod tests {
         assert!(matches!(
             BenchOptions::new(vec![]).validate(),
             Err(BenchError::Sides(0))
+        ));
+        let quick = BenchOptions::quick(vec![floor()]);
+        assert!(matches!(
+            quick.validate(),
+            Err(BenchError::NothingToCompare)
         ));
         let stun = Side {
             abilities: Abilities::BINDING,

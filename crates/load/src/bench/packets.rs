@@ -1,8 +1,9 @@
 //! Goodput and cost: the measurements of a load of datagrams.
 //!
 //! A *point* offers one rate for a while and looks at what was delivered and what the server spent
-//! on it. The *search* raises the rate to the best goodput; cost is then measured at 60 % of that,
-//! where no server is overloaded and all are compared at their own comfortable load.
+//! on it. The *search* raises the rate until more brings nothing, and then looks for the highest rate that the server *holds*: for
+//! two seconds, with at most 1 % of loss. That is its best goodput. Cost is measured at 30, 60 and 90 % of it, and the goodput at
+//! twice that load says who collapses.
 
 use std::net::UdpSocket;
 use std::time::{Duration, Instant};
@@ -24,11 +25,17 @@ const BURST: u32 = 32;
 const FOREIGN_SHARE: f64 = 0.05;
 const MAX_TRIES: u32 = 3;
 /// Where the search begins when nothing is known, in datagrams per second.
-const FIRST_RATE: f64 = 50_000.0;
+pub(super) const FIRST_RATE: f64 = 50_000.0;
 /// More than one processor can generate; from here on it sends unpaced.
 const HIGHEST_RATE: f64 = 6_000_000.0;
-/// Share of the best goodput at which cost is measured.
-const COST_AT: f64 = 0.6;
+/// Loss with which a rate is still held.
+pub(crate) const MOST_LOSS: f64 = 0.01;
+/// Rates that are tried below the first one that was not held, each at least `LOWER` of the one before.
+const LOWER_TRIES: u32 = 16;
+const LOWER: f64 = 0.97;
+/// Rates that are tried above the first one, if that was held.
+const HIGHER_TRIES: u32 = 3;
+const HIGHER: f64 = 1.04;
 
 /// One measured load. Costs are processor time in nanoseconds per delivered datagram.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
@@ -54,8 +61,10 @@ pub struct Point {
     pub skipped: f64,
     /// Datagrams per packet where they were counted: above 1 the sender used segmentation offload.
     pub per_packet: f64,
-    /// Datagrams that arrived changed or in the wrong place.
+    /// Datagrams that arrived changed or in the wrong place. They are not delivered.
     pub wrong: u64,
+    /// Datagrams that arrived again. They are not delivered.
+    pub duplicated: u64,
     /// Datagrams that arrived after a later one of their flow.
     pub reordered: u64,
     /// Datagrams whose whole payload was compared.
@@ -64,32 +73,57 @@ pub struct Point {
     pub tries: u32,
 }
 
+/// How long the points of a search last.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Lengths {
+    /// A step upwards; cost is measured for twice as long.
+    pub(crate) step: Duration,
+    /// For so long a rate must be held.
+    pub(crate) hold: Duration,
+}
+
 /// What the search for the best goodput found.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Packets {
-    /// The load with the best goodput.
+    /// The highest load that the server held ([`BenchOptions::hold`](super::BenchOptions::hold)) with at most 1 % of loss.
     pub best: Point,
+    /// The load at 30 % of that.
+    pub at_30: Point,
     /// The load at 60 % of that.
     pub at_60: Point,
+    /// The load at 90 % of that.
+    pub at_90: Point,
+    /// Twice that load, or as much of it as the generator makes.
+    pub at_double: Point,
     /// Datagrams that arrived changed or in the wrong place, in all points together.
     pub wrong: u64,
-    /// Offered and delivered rate of every step, in the order they were taken.
+    /// Datagrams that arrived again, in all points together.
+    pub duplicated: u64,
+    /// Datagrams that arrived after a later one of their flow, in all points together.
+    pub reordered: u64,
+    /// Offered and delivered rate of every point, in the order they were taken.
     pub ramp: Vec<(f64, f64)>,
 }
 
 impl Packets {
-    /// Whether generator or counter, which share a processor, gave out before the server did: hardly anything was lost,
-    /// and more could not be sent; or the server's processor had time left when it was at its best.
+    /// Whether generator or counter, which share a processor, gave out before the server did: they could not offer
+    /// more, or the server's processor had time left when they offered more than it can take.
     pub fn generator_was_the_limit(&self) -> bool {
         const LITTLE: f64 = 0.03;
         const BUSY: f64 = 0.9;
-        if self.best.busy < BUSY {
-            return true;
-        }
-        let offered = |step: &(f64, f64)| step.0;
-        let most = self.ramp.iter().map(offered).fold(0.0, f64::max);
-        let at_the_end = self.best.offered >= most * (1.0 - LITTLE);
-        self.best.loss < LITTLE && (self.best.skipped > LITTLE || at_the_end)
+        self.best.skipped > LITTLE
+            || self.at_double.offered < self.best.offered * (1.0 + LITTLE)
+            || self.at_double.busy < BUSY
+    }
+
+    /// What is delivered of the best goodput when twice that load is offered.
+    pub fn kept_at_double(&self) -> f64 {
+        self.at_double.delivered / self.best.delivered.max(1.0)
+    }
+
+    /// The load that was offered instead of twice the best, if the generator could not make that.
+    pub fn offered_at_double(&self) -> f64 {
+        self.at_double.offered / self.best.offered.max(1.0)
     }
 }
 
@@ -105,49 +139,100 @@ pub(crate) struct Meter<'a> {
     pub(crate) senders: Option<Senders<'a>>,
     /// Connections to send over, instead of frames.
     pub(crate) plan: Option<Plan>,
+    /// Where the search begins when nothing is known, per second.
+    pub(crate) first_rate: f64,
+    /// How long what is on its way after the last send is waited for, if a plan sends.
+    pub(crate) linger: Duration,
 }
 
 /// The sockets of a socket load, and their payload's length.
 pub(crate) struct Senders<'a> {
     pub(crate) sockets: Vec<&'a UdpSocket>,
     pub(crate) payload: usize,
+    /// Without ChannelData.
+    pub(crate) raw: bool,
 }
 
-/// The steps of a search.
+/// The points of a search.
 #[derive(Default)]
 struct Ramp {
     steps: Vec<(f64, f64)>,
     wrong: u64,
+    duplicated: u64,
+    reordered: u64,
 }
 
 impl Meter<'_> {
-    /// Finds the best goodput and the cost at 60 % of it. `hint`: the best goodput of an earlier
-    /// round.
+    /// Finds the best goodput, and what it costs at less. `hint`: the best goodput of an earlier round, which has to be held
+    /// again before anything else is tried.
     pub(crate) fn search(
         &mut self,
-        step: Duration,
+        lengths: Lengths,
         hint: Option<f64>,
     ) -> Result<Packets, SideError> {
+        let Lengths { step, hold } = lengths;
         self.settle()?;
         let mut ramp = Ramp::default();
-        let center = match hint {
+        let from = match hint {
             Some(hint) => hint,
-            None => self.estimate(step)?,
-        };
-        let mut best = self.climb(center, hint.is_some(), step, &mut ramp)?;
-        for nearby in [0.93, 1.08] {
-            let point = self.record(best.offered * nearby, step, &mut ramp)?;
-            if point.delivered > best.delivered {
-                best = point;
+            None => {
+                let center = self.estimate(step)?;
+                self.climb(center, step, &mut ramp)?.delivered
             }
-        }
-        let at_60 = self.point(Some(best.delivered * COST_AT), step * 2)?;
+        };
+        let best = self.hold(from, hold, &mut ramp)?;
+        let mut at = |share: f64| self.record(best.offered * share, step * 2, &mut ramp);
+        let (at_90, at_60, at_30, at_double) = (at(0.9)?, at(0.6)?, at(0.3)?, at(2.0)?);
         Ok(Packets {
             best,
+            at_30,
             at_60,
-            wrong: ramp.wrong + at_60.wrong,
+            at_90,
+            at_double,
+            wrong: ramp.wrong,
+            duplicated: ramp.duplicated,
+            reordered: ramp.reordered,
             ramp: ramp.steps,
         })
+    }
+
+    /// The highest rate near `from` that is held for `length` with little loss.
+    fn hold(&mut self, from: f64, length: Duration, ramp: &mut Ramp) -> Result<Point, SideError> {
+        let mut rate = from;
+        for tries in 0..LOWER_TRIES {
+            let point = self.record(rate, length, ramp)?;
+            if point.loss <= MOST_LOSS {
+                return match tries {
+                    0 => self.raise(point, length, ramp),
+                    _ => Ok(point),
+                };
+            }
+            // What came through says how far down to go.
+            rate = (rate * LOWER).min(point.delivered).max(rate / 2.0);
+        }
+        Err(SideError::NotHeld {
+            from,
+            to: rate,
+            wrong: ramp.wrong,
+            duplicated: ramp.duplicated,
+        })
+    }
+
+    /// Tries a little more, as long as that is held, too.
+    fn raise(
+        &mut self,
+        mut best: Point,
+        length: Duration,
+        ramp: &mut Ramp,
+    ) -> Result<Point, SideError> {
+        for _ in 0..HIGHER_TRIES {
+            let point = self.record(best.offered * HIGHER, length, ramp)?;
+            if point.loss > MOST_LOSS || point.delivered <= best.delivered {
+                break;
+            }
+            best = point;
+        }
+        Ok(best)
     }
 
     /// A server that relays in the kernel lets a new flow's datagrams settle in user space first, so that none is
@@ -165,29 +250,26 @@ impl Meter<'_> {
     /// What one processor should manage, from the cost of a small load. Also the run that is thrown
     /// away after a start.
     pub(crate) fn estimate(&mut self, step: Duration) -> Result<f64, SideError> {
-        let point = self.point(Some(FIRST_RATE), step)?;
+        let point = self.point(Some(self.first_rate), step)?;
         let manages = 1e9 / point.cost_ns;
-        Ok(if manages.is_finite() && point.delivered > 1000.0 {
-            manages
-        } else {
-            FIRST_RATE
-        })
+        Ok(
+            if manages.is_finite() && point.delivered > self.first_rate / 50.0 {
+                manages
+            } else {
+                self.first_rate
+            },
+        )
     }
 
     /// Raises the rate until it has not helped twice; begins lower if the first step was the best.
-    fn climb(
-        &mut self,
-        center: f64,
-        known: bool,
-        step: Duration,
-        ramp: &mut Ramp,
-    ) -> Result<Point, SideError> {
-        let (first, factor) = if known { (0.88, 1.15) } else { (0.75, 1.28) };
-        let mut rate = center * first;
+    fn climb(&mut self, center: f64, step: Duration, ramp: &mut Ramp) -> Result<Point, SideError> {
+        const FIRST: f64 = 0.75;
+        const FACTOR: f64 = 1.28;
+        let mut rate = center * FIRST;
         let mut best = self.record(rate, step, ramp)?;
         // A server that cannot deliver what is offered at the first step was estimated too high: go
         // down before going up.
-        while best.loss > 0.2 && best.offered > FIRST_RATE / 4.0 {
+        while best.loss > 0.2 && best.offered > self.first_rate / 4.0 {
             let lower = self.record(best.offered / 1.6, step, ramp)?;
             if lower.delivered < best.delivered {
                 break;
@@ -196,7 +278,7 @@ impl Meter<'_> {
         }
         let mut worse = 0;
         while worse < 2 && rate < HIGHEST_RATE {
-            rate *= factor;
+            rate *= FACTOR;
             let point = self.record(rate, step, ramp)?;
             if point.delivered > best.delivered {
                 best = point;
@@ -212,6 +294,8 @@ impl Meter<'_> {
         let point = self.point((rate < HIGHEST_RATE).then_some(rate), step)?;
         ramp.steps.push((point.offered, point.delivered));
         ramp.wrong += point.wrong;
+        ramp.duplicated += point.duplicated;
+        ramp.reordered += point.reordered;
         Ok(point)
     }
 
@@ -240,7 +324,6 @@ impl Meter<'_> {
         if let Some(plan) = self.plan.take() {
             return self.once_over_connections(plan, rate, duration);
         }
-        self.bed.expect_afresh()?;
         let before = self.read()?;
         let sent = self.send(rate, duration)?;
         let generator = self.generator_ns() - before.generator;
@@ -288,7 +371,13 @@ impl Meter<'_> {
 
     fn send(&mut self, rate: Option<f64>, duration: Duration) -> Result<Injected, SideError> {
         match &self.senders {
-            Some(senders) => Ok(sockets::send(senders, self.train, rate, duration)),
+            Some(senders) => {
+                let first = self.bed.injector.next_sequence();
+                let sent = sockets::send(senders, self.train, (first, rate), duration);
+                // Sequences are 32 bits and wrap.
+                self.bed.injector.skip_sequences(sent.frames as u32);
+                Ok(sent)
+            }
             None => Ok(self.bed.injector.run(&Pace {
                 rate,
                 duration,
@@ -337,6 +426,7 @@ impl Point {
             skipped: rounded(sent.skipped.as_secs_f64() / offered_s, 3),
             per_packet: rounded(got.datagrams as f64 / (got.packets.max(1) as f64), 2),
             wrong: got.wrong(),
+            duplicated: got.duplicated,
             reordered: got.reordered,
             verified: got.verified,
             tries: 1,
@@ -356,34 +446,42 @@ mod tests {
 
     #[test]
     fn a_generator_that_gives_out_first_is_told() {
-        let packets = |offered: f64, loss, skipped| Packets {
+        let packets = |double: f64, busy, skipped| Packets {
             best: Point {
-                offered,
-                loss,
+                offered: 100e3,
+                delivered: 99e3,
                 skipped,
-                busy: 1.0,
                 ..Point::default()
             },
+            at_double: Point {
+                offered: double,
+                delivered: 49.5e3,
+                busy,
+                ..Point::default()
+            },
+            at_30: Point::default(),
             at_60: Point::default(),
+            at_90: Point::default(),
             wrong: 0,
-            ramp: vec![(100e3, 100e3), (200e3, 150e3)],
+            duplicated: 0,
+            reordered: 0,
+            ramp: Vec::new(),
         };
+        assert!(packets(101e3, 1.0, 0.0).generator_was_the_limit());
         assert!(
-            packets(199e3, 0.0, 0.0).generator_was_the_limit(),
-            "no higher rate was reached"
-        );
-        assert!(
-            packets(150e3, 0.0, 0.2).generator_was_the_limit(),
+            packets(200e3, 1.0, 0.2).generator_was_the_limit(),
             "it could not keep its schedule"
         );
-        assert!(!packets(150e3, 0.0, 0.0).generator_was_the_limit());
         assert!(
-            !packets(199e3, 0.2, 0.2).generator_was_the_limit(),
-            "the server lost some"
+            packets(200e3, 0.7, 0.0).generator_was_the_limit(),
+            "the server had time left"
         );
-        let mut idle = packets(150e3, 0.2, 0.0);
-        idle.best.busy = 0.7;
-        assert!(idle.generator_was_the_limit(), "the server had time left");
+        let fine = packets(200e3, 1.0, 0.0);
+        assert!(!fine.generator_was_the_limit());
+        assert_eq!(
+            (fine.kept_at_double(), fine.offered_at_double()),
+            (0.5, 2.0)
+        );
     }
 
     fn reading(at: Instant, processes: u64, datagrams: u64, last_ns: u64) -> Reading {

@@ -21,12 +21,15 @@ use super::certificate::Certificate;
 use super::error::{BenchError, Doing, SideError};
 use super::napi::Cpus;
 use super::options::{BenchOptions, LoadKind};
+use super::packets::Lengths;
 use super::procfs;
 use super::report::{Cell, Outcome, Report, SideReport};
 use super::running::Running;
-use super::scenario::Scenario;
+use super::scenario::{Scenario, SipWork};
 use super::side::Side;
+use super::sip;
 use super::spinner::Spinner;
+use super::spread;
 use super::stats;
 use super::topology::new_namespace;
 use super::upkeep;
@@ -100,19 +103,27 @@ impl<'a> Bench<'a> {
     }
 
     fn run(mut self) -> Result<Report, BenchError> {
-        let (alone, together): (Vec<Scenario>, Vec<Scenario>) = self
-            .options
-            .scenarios
-            .iter()
-            .partition(|scenario| matches!(scenario, Scenario::Memory { .. }));
+        let (alone, together): (Vec<Scenario>, Vec<Scenario>) =
+            self.options.scenarios.iter().partition(|scenario| {
+                matches!(
+                    scenario,
+                    Scenario::Memory { .. }
+                        | Scenario::Sip { .. }
+                        | Scenario::SipMemory { .. }
+                        | Scenario::Spread { .. }
+                )
+            });
         for round in 0..self.options.rounds {
             if !together.is_empty() {
                 self.round(round, &together);
             }
             for scenario in &alone {
                 let turns = stats::order(self.options.sides.len(), round);
-                self.in_turn(round, scenario, &turns, |bench, side| {
-                    bench.memory(side, scenario)
+                self.in_turn(round, scenario, &turns, |bench, side| match *scenario {
+                    Scenario::Spread { at_once } => bench.spread(side, at_once),
+                    Scenario::Sip { .. } => bench.sip(side, scenario),
+                    Scenario::SipMemory { work, count } => bench.sip_memory(side, (work, count)),
+                    _ => bench.memory(side, scenario),
                 });
             }
         }
@@ -126,7 +137,7 @@ impl<'a> Bench<'a> {
         if self.stopped() {
             return;
         }
-        let mut running: Vec<Result<Running, String>> = Vec::new();
+        let mut running: Vec<Result<Running, Outcome>> = Vec::new();
         for (side, bed) in self.options.sides.iter().zip(&mut self.beds) {
             self.report.say(
                 self.options,
@@ -136,7 +147,7 @@ impl<'a> Bench<'a> {
             let flows = relayed_flows(self.options, side);
             let sockets = self.options.load == LoadKind::Sockets;
             let started = Running::start(side, bed, flows, sockets);
-            running.push(started.map_err(|error| error.to_string()));
+            running.push(started.map_err(|error| Outcome::failed(&error)));
         }
         self.warm_up(&mut running);
         for scenario in scenarios {
@@ -164,20 +175,18 @@ impl<'a> Bench<'a> {
         round: u32,
         scenario: &Scenario,
         turns: &[usize],
-        running: &mut [Result<Running, String>],
+        running: &mut [Result<Running, Outcome>],
     ) {
         self.in_turn(round, scenario, turns, |bench, side| {
             match &mut running[side] {
                 Ok(running) => bench.measure(running, side, scenario),
-                Err(reason) => Outcome::Failed {
-                    reason: reason.clone(),
-                },
+                Err(reason) => reason.clone(),
             }
         });
     }
 
     /// The first run after a start, thrown away.
-    fn warm_up(&mut self, running: &mut [Result<Running, String>]) {
+    fn warm_up(&mut self, running: &mut [Result<Running, Outcome>]) {
         for (side, running) in running.iter_mut().enumerate() {
             let first = self.options.scenarios.iter().find(|scenario| {
                 matches!(
@@ -246,7 +255,11 @@ impl<'a> Bench<'a> {
         let hint = self.report.last_rate(scenario, side);
         let sockets = self.options.load == LoadKind::Sockets;
         let mut meter = running.meter(scenario, &mut self.beds[side], &self.spinner, sockets)?;
-        let packets = meter.search(self.options.step, hint)?;
+        let lengths = Lengths {
+            step: self.options.step,
+            hold: self.options.hold,
+        };
+        let packets = meter.search(lengths, hint)?;
         Ok(Outcome::Packets(Box::new(packets)))
     }
 
@@ -293,6 +306,34 @@ impl<'a> Bench<'a> {
         result.map_or_else(|error| Outcome::failed(&error), Outcome::Memory)
     }
 
+    /// A server of its own for each load: what a call leaves behind for half a minute is not the next load's.
+    fn sip(&mut self, side: usize, scenario: &Scenario) -> Outcome {
+        let own = sip::side_for(&self.options.sides[side], scenario);
+        let started = Running::start(&own, &mut self.beds[side], 0, false);
+        started.map_or_else(
+            |error| Outcome::failed(&error),
+            |mut running| self.measure(&mut running, side, scenario),
+        )
+    }
+
+    fn sip_memory(&mut self, side: usize, what: (SipWork, u16)) -> Outcome {
+        let bed = &mut self.beds[side];
+        let side = &self.options.sides[side];
+        let result = bed
+            .open()
+            .and_then(|()| sip::memory(side, &mut bed.topology, what));
+        result.map_or_else(|error| Outcome::failed(&error), Outcome::Memory)
+    }
+
+    fn spread(&mut self, side: usize, at_once: u16) -> Outcome {
+        let bed = &mut self.beds[side];
+        let side = &self.options.sides[side];
+        let result = bed
+            .open()
+            .and_then(|()| spread::measure(side, &mut bed.topology, at_once));
+        result.map_or_else(|error| Outcome::failed(&error), Outcome::Spread)
+    }
+
     fn stopped(&self) -> bool {
         self.options.stop.load(Ordering::Relaxed)
     }
@@ -311,6 +352,7 @@ fn empty_report(options: &BenchOptions) -> Report {
         load: options.load,
         preferred: options.preferred,
         step_ms: u64::try_from(options.step.as_millis()).unwrap_or(u64::MAX),
+        hold_ms: u64::try_from(options.hold.as_millis()).unwrap_or(u64::MAX),
         rounds: options.rounds,
         gate: options.gate,
         stopped: false,

@@ -8,10 +8,11 @@ use super::client::{self, Allocations, HELD_SOCKETS};
 use super::connections;
 use super::error::{Doing, SideError};
 use super::layout;
-use super::packets::{Meter, Senders};
+use super::packets::{self, Meter, Senders};
 use super::scenario::{Direction, Scenario};
 use super::server::Server;
 use super::side::Side;
+use super::sip;
 use super::spinner::Spinner;
 use super::topology::Topology;
 use super::verify::Ends;
@@ -28,6 +29,8 @@ pub(crate) struct Running {
     allocations: Option<Allocations>,
     relays: Vec<SocketAddr>,
     turn: bool,
+    /// Clients send no ChannelData.
+    raw: bool,
     /// The clients of a server without allocations, while a socket load runs.
     clients: Vec<UdpSocket>,
 }
@@ -51,6 +54,7 @@ impl Running {
             allocations: None,
             relays,
             turn,
+            raw: side.abilities.raw,
             clients: Vec::new(),
         };
         if flows == 0 {
@@ -88,9 +92,13 @@ impl Running {
         if sockets && !self.turn {
             self.clients = client::sockets(&bed.topology, scenario.flows())?;
         }
+        let (first_rate, linger) = match scenario {
+            Scenario::Sip { .. } => (sip::FIRST_RATE, sip::LINGER),
+            _ => (packets::FIRST_RATE, connections::LINGER),
+        };
         let plan = connections::open(&bed.topology, scenario)?;
         if plan.is_none() {
-            bed.prepare(scenario, &self.relays)?;
+            bed.prepare(scenario, &self.relays, self.raw)?;
         }
         Ok(Meter {
             bed,
@@ -98,6 +106,8 @@ impl Running {
             train: scenario.train(),
             settles: self.turn && matches!(scenario, Scenario::Relay { .. }),
             plan,
+            first_rate,
+            linger,
             senders: sockets.then(|| self.senders(scenario)).flatten(),
         })
     }
@@ -126,6 +136,7 @@ impl Running {
         Some(Senders {
             sockets,
             payload: payload.into(),
+            raw: self.raw,
         })
     }
 
@@ -148,7 +159,7 @@ impl Running {
             .into_iter()
             .take(flows.min(CHECKED_FLOWS).into())
             .collect();
-        let result = Ends::open(&bed.topology, clients.clone(), &self.relays)?
+        let result = Ends::open(&bed.topology, clients.clone(), &self.relays, self.raw)?
             .check(direction, payload.into());
         // The allocating clients' sockets go back to their event loop.
         clients
@@ -164,6 +175,7 @@ impl Running {
             &bed.topology,
             clients.iter().take(1).collect(),
             &self.relays,
+            self.raw,
         )?;
         let direction = if side.abilities.to_peer {
             Direction::ClientToPeer
@@ -195,6 +207,12 @@ pub(crate) fn start_server(
     flows: u16,
 ) -> Result<Server, SideError> {
     let mut server = Server::start(side, topology, flows)?;
+    if side.abilities.sip {
+        let answered = sip::wait_for_answer(topology, START_LIMIT, || server.check_alive())?;
+        if !answered {
+            return Err(server.silent("no OPTIONS request was answered", START_LIMIT));
+        }
+    }
     if side.abilities.turn || side.abilities.binding {
         let answered = client::wait_for_answer(topology, START_LIMIT, || server.check_alive())?;
         if !answered {

@@ -48,6 +48,20 @@ pub enum Transport {
     Tls,
 }
 
+/// A unit of work of a SIP load.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum SipWork {
+    /// OPTIONS, answered by the server itself.
+    Options,
+    /// REGISTER, challenged with a digest, and kept in memory: two requests.
+    Register,
+    /// INVITE, 180, 200, ACK, BYE, 200 with the server as the UAS.
+    Call,
+    /// INVITE, 100, 180, 200, ACK, BYE, 200 through the server, which looks the callee up and records its route.
+    ProxiedCall,
+}
+
 /// One load.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(tag = "kind", rename_all = "kebab-case")]
@@ -97,6 +111,23 @@ pub enum Scenario {
         /// Clients at work at any time.
         in_flight: u16,
     },
+    /// SIP transactions, registrations or calls.
+    Sip {
+        /// One of them.
+        work: SipWork,
+    },
+    /// Memory held per registration binding, or per call in progress.
+    SipMemory {
+        /// Which of the two: registrations or proxied calls.
+        work: SipWork,
+        /// How many.
+        count: u16,
+    },
+    /// How evenly a server spreads allocations over its workers, a few at a time.
+    Spread {
+        /// Allocations at a time.
+        at_once: u16,
+    },
     /// Memory held per allocation with one channel.
     Memory {
         /// Allocations.
@@ -141,6 +172,9 @@ impl fmt::Display for Scenario {
                 Sources::Spoofed => write!(f, "binding-spoofed"),
             },
             Scenario::Churn { in_flight } => write!(f, "churn-{in_flight}"),
+            Scenario::Sip { work } => write!(f, "sip-{}", work.name()),
+            Scenario::SipMemory { work, count } => write!(f, "sip-memory-{}-{count}", work.name()),
+            Scenario::Spread { at_once } => write!(f, "spread-{at_once}"),
             Scenario::Memory { allocations } => write!(f, "memory-{allocations}"),
         }
     }
@@ -209,6 +243,17 @@ impl Scenario {
             Scenario::Churn { in_flight } => {
                 format!("401, Allocate, Refresh 0; {in_flight} in flight")
             }
+            Scenario::Sip { work } => format!("SIP over UDP: {}", work.describe()),
+            Scenario::SipMemory { work, count } => {
+                let what = match work {
+                    SipWork::Register => "registration bindings",
+                    _ => "calls in progress",
+                };
+                format!("memory of {count} {what}")
+            }
+            Scenario::Spread { at_once } => {
+                format!("share of the busier of two workers, {at_once} allocations at a time")
+            }
             Scenario::Memory { allocations } => {
                 format!("memory of {allocations} allocations with a channel")
             }
@@ -233,6 +278,9 @@ impl Scenario {
             Scenario::Binding { .. } => "answers/s",
             Scenario::Handshakes { .. } => "connections/s",
             Scenario::Churn { .. } => "cycles/s",
+            Scenario::Sip { .. } => "units/s",
+            Scenario::SipMemory { .. } => "bytes",
+            Scenario::Spread { .. } => "share",
             Scenario::Memory { .. } => "allocations",
         }
     }
@@ -252,6 +300,9 @@ impl Scenario {
             Scenario::Connections { connections, .. } => *connections,
             Scenario::Binding { clients, .. } => *clients,
             Scenario::Handshakes { in_flight, .. } | Scenario::Churn { in_flight } => *in_flight,
+            Scenario::Sip { .. } => 0,
+            Scenario::SipMemory { count, .. } => *count,
+            Scenario::Spread { at_once } => *at_once,
             Scenario::Memory { allocations } => *allocations,
         }
     }
@@ -282,6 +333,7 @@ impl Scenario {
             binding(1, Sources::OneAddress),
             binding(1000, Sources::OwnPrefixes),
             Scenario::Churn { in_flight: 64 },
+            Scenario::Spread { at_once: 4 },
             Scenario::Memory { allocations: 1000 },
             Scenario::Memory {
                 allocations: 10_000,
@@ -329,6 +381,20 @@ impl Scenario {
         all
     }
 
+    /// The set of `--sip`.
+    pub fn sip() -> Vec<Scenario> {
+        let loads = [
+            SipWork::Options,
+            SipWork::Register,
+            SipWork::Call,
+            SipWork::ProxiedCall,
+        ];
+        let memory = [(SipWork::Register, 10_000), (SipWork::ProxiedCall, 2_000)];
+        let loads = loads.map(|work| Scenario::Sip { work });
+        let memory = memory.map(|(work, count)| Scenario::SipMemory { work, count });
+        loads.into_iter().chain(memory).collect()
+    }
+
     /// The set of the quick mode: as the standard set, but large payloads only where they differ,
     /// and memory once.
     pub fn quick() -> Vec<Scenario> {
@@ -368,6 +434,26 @@ fn connections(transport: Transport) -> Vec<Scenario> {
 
 fn binding(clients: u16, sources: Sources) -> Scenario {
     Scenario::Binding { clients, sources }
+}
+
+impl SipWork {
+    const fn name(self) -> &'static str {
+        match self {
+            SipWork::Options => "options",
+            SipWork::Register => "register",
+            SipWork::Call => "call",
+            SipWork::ProxiedCall => "proxied-call",
+        }
+    }
+
+    fn describe(self) -> &'static str {
+        match self {
+            SipWork::Options => "OPTIONS",
+            SipWork::Register => "REGISTER with a digest (401), kept in memory",
+            SipWork::Call => "INVITE, 180, 200, ACK, BYE, 200 at a UAS",
+            SipWork::ProxiedCall => "a call through the proxy, with location and Record-Route",
+        }
+    }
 }
 
 impl Transport {

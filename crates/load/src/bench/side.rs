@@ -6,7 +6,7 @@ use bpf::count::Hook;
 
 use super::error::BenchError;
 use super::layout;
-use super::scenario::{Direction, Scenario, Transport};
+use super::scenario::{Direction, Scenario, SipWork, Transport};
 
 /// User name and password of the long-term credential that the benchmark uses.
 pub(crate) const USERNAME: &str = "bench";
@@ -31,6 +31,14 @@ pub struct Abilities {
     pub tcp: bool,
     /// Clients can allocate over TLS at the same port.
     pub tls: bool,
+    /// It passes datagrams on as they are: clients send no ChannelData.
+    pub raw: bool,
+    /// It is only asked how evenly it spreads allocations over its workers, which its metrics tell.
+    pub spread: bool,
+    /// Answers SIP requests: OPTIONS, and calls as a UAS.
+    pub sip: bool,
+    /// Is a SIP registrar and proxy for the domain of the benchmark.
+    pub sip_proxy: bool,
 }
 
 impl Abilities {
@@ -42,6 +50,10 @@ impl Abilities {
         binding: true,
         tcp: false,
         tls: false,
+        raw: false,
+        spread: false,
+        sip: false,
+        sip_proxy: false,
     };
     /// A TURN server that can do the same over TCP and TLS.
     pub const TURN_CONNECTIONS: Abilities = Abilities {
@@ -70,8 +82,34 @@ impl Abilities {
         to_peer: true,
         to_client: false,
         binding: false,
-        tcp: false,
-        tls: false,
+        ..Abilities::TURN
+    };
+    /// A middlebox: a bare relay towards the peer without ChannelData.
+    pub const MIDDLEBOX: Abilities = Abilities {
+        raw: true,
+        ..Abilities::TO_PEER
+    };
+    /// A SIP server that only answers.
+    pub const SIP_UAS: Abilities = Abilities {
+        turn: false,
+        to_peer: false,
+        to_client: false,
+        binding: false,
+        sip: true,
+        ..Abilities::TURN
+    };
+    /// A SIP registrar and proxy that also answers calls to itself.
+    pub const SIP: Abilities = Abilities {
+        sip_proxy: true,
+        ..Abilities::SIP_UAS
+    };
+    /// Several workers and an HTTP server with metrics.
+    pub const SPREAD: Abilities = Abilities {
+        spread: true,
+        to_peer: false,
+        to_client: false,
+        binding: false,
+        ..Abilities::TURN
     };
     /// A bare relay over TCP.
     pub const TCP: Abilities = Abilities {
@@ -91,8 +129,7 @@ impl Abilities {
         to_peer: false,
         to_client: false,
         binding: true,
-        tcp: false,
-        tls: false,
+        ..Abilities::TURN
     };
 
     /// Whether a scenario can be run.
@@ -120,7 +157,12 @@ impl Abilities {
                 ..
             }
             | Scenario::Handshakes { .. } => self.tls,
-            Scenario::Churn { .. } | Scenario::Memory { .. } => self.turn,
+            Scenario::Churn { .. } | Scenario::Memory { .. } => self.turn && !self.spread,
+            Scenario::Spread { .. } => self.spread,
+            Scenario::Sip {
+                work: SipWork::Options | SipWork::Call,
+            } => self.sip,
+            Scenario::Sip { .. } | Scenario::SipMemory { .. } => self.sip_proxy,
         }
     }
 }
@@ -161,6 +203,8 @@ pub struct Programs {
     pub hairpin: PathBuf,
     /// coturn's server.
     pub coturn: PathBuf,
+    /// Kamailio.
+    pub kamailio: PathBuf,
     /// Program and first arguments that lead to [`floor::main`](super::floor::main).
     pub floor: Vec<String>,
 }
@@ -168,13 +212,14 @@ pub struct Programs {
 impl Side {
     /// Reads a description of a server: a preset, or `[NAME=][KIND:]COMMAND`.
     ///
-    /// Presets: `hairpin` (in user space), `hairpin-2` (two workers on two processors), `hairpin-xdp` and `hairpin-tc` (relaying
+    /// Presets: `hairpin` (in user space), `hairpin-2` (two workers on two processors), `hairpin-spread` (two workers that are asked how
+    /// evenly they share allocations), `hairpin-xdp` and `hairpin-tc` (relaying
     /// in the kernel), `hairpin-xdp-miss` and `hairpin-tc-miss` (with hardly any room for channels there), `coturn`, `floor` (recvfrom and sendto), `floor-gro` (GRO and GSO),
     /// `floor-tcp` and `floor-tls` (TCP and TLS, one read and one write per connection and wake-up), `floor-stun` (recvmmsg and sendmmsg, STUN only), `floor-xdp`, `floor-tc` and `floor-stun-xdp` (in the kernel), `program-xdp` and
     /// `program-tc` (the server's own programs over a fixed table).
     ///
-    /// Kinds: `turn` (a TURN server with long-term credentials; what a plain command is taken for),
-    /// `static` (knows its flows, relays to the peer), `stun`; each may be followed by `+p2c`
+    /// Kinds: `turn` or `cmd` (a TURN server with long-term credentials; what a plain command is taken for),
+    /// `static` (knows its flows, relays ChannelData to the peer), `middlebox` (the same, but passes datagrams on as they are), `stun`; each may be followed by `+p2c`
     /// (relays to the client too), `+stun` (answers Binding requests too), `+tcp` and `+tls` (takes clients over TCP or TLS too), `+xdp` (count behind
     /// it in XDP: for servers that relay in the kernel) and `+two` (runs on two processors).
     ///
@@ -208,7 +253,7 @@ impl Side {
         };
         let (abilities, sink, two_processors) = parse_kind(kind).ok_or_else(|| {
             wrong(
-                "the kind is turn, static or stun, with +p2c, +stun, +tcp, +tls, +xdp or +two behind it",
+                "the kind is turn (or cmd), static, middlebox or stun, with +p2c, +stun, +tcp, +tls, +xdp or +two behind it",
             )
         })?;
         let command = shlex::split(command).ok_or_else(|| wrong("a quote is not closed"))?;
@@ -239,6 +284,11 @@ impl Side {
                 let command = hairpin(&["--offload=off"]);
                 (command.into_iter().map(two).collect(), Abilities::TURN)
             }
+            "hairpin-spread" => {
+                let two = |word: String| word.replace("--workers=1", "--workers=2");
+                let command = hairpin(&["--offload=off", METRICS, "--set=admin.allow_remote=true"]);
+                (command.into_iter().map(two).collect(), Abilities::SPREAD)
+            }
             "hairpin-xdp" => (hairpin(&["--offload=xdp", RATE_LIMIT]), Abilities::TURN),
             "hairpin-tc" => (hairpin(&["--offload=tc", RATE_LIMIT]), Abilities::TURN),
             "hairpin-xdp-miss" => (hairpin(&["--offload=xdp", NO_ROOM]), Abilities::MISS),
@@ -253,11 +303,20 @@ impl Side {
             "floor-tc" => (floor(&["tc", "{flows}"]), Abilities::BOTH_WAYS),
             "program-xdp" => (floor(&["program-xdp", "{flows}"]), Abilities::BOTH_WAYS),
             "program-tc" => (floor(&["program-tc", "{flows}"]), Abilities::BOTH_WAYS),
+            "hairpin-sip" => (
+                [program(&programs.hairpin), owned(HAIRPIN_SIP)].concat(),
+                Abilities::SIP,
+            ),
+            "kamailio" => (
+                [program(&programs.kamailio), owned(KAMAILIO)].concat(),
+                Abilities::SIP,
+            ),
+            "floor-sip" => (floor(&["sip", "0"]), Abilities::SIP_UAS),
             "floor-stun-xdp" => (floor(&["stun-xdp", "0"]), Abilities::BINDING),
             _ => return None,
         };
         let role = match name {
-            "hairpin" => Role::Gated,
+            "hairpin" | "hairpin-spread" => Role::Gated,
             "floor" => Role::Floor,
             _ => Role::Other,
         };
@@ -281,6 +340,7 @@ impl Side {
     pub fn command_line(&self, flows: u16) -> Vec<String> {
         let values = [
             ("{listen}", layout::SERVER_ADDRESS.to_string()),
+            ("{sip-listen}", layout::SIP_ADDRESS.to_string()),
             ("{listen-ip}", layout::SERVER_IP.to_string()),
             ("{port}", layout::SERVER_PORT.to_string()),
             ("{relay-ip}", layout::RELAY_IP.to_string()),
@@ -320,6 +380,9 @@ const HAIRPIN: &[&str] = &[
     "--log-level=warn",
 ];
 
+/// Where its metrics say which worker has how many allocations.
+const METRICS: &str = "--admin={listen-ip}:9641";
+
 /// Far above what any load reaches: every datagram is charged, and none is dropped.
 const RATE_LIMIT: &str = "--set=limits.rate_per_allocation=1GiB/s";
 
@@ -349,6 +412,28 @@ const COTURN: &[&str] = &[
     "--userdb=:memory:",
 ];
 
+const HAIRPIN_SIP: &[&str] = &["serve", "--config={hairpin-sip}"];
+
+/// One worker, and the fast allocator: the default one is for finding bugs, and takes most of the time.
+const KAMAILIO: &[&str] = &[
+    "-DD",
+    "-E",
+    "-x",
+    "fm",
+    "-X",
+    "fm",
+    "-m",
+    "1024",
+    "-M",
+    "64",
+    "-n",
+    "1",
+    "-l",
+    "udp:{sip-listen}",
+    "-f",
+    "{kamailio-sip}",
+];
+
 fn program(path: &Path) -> Vec<String> {
     vec![path.to_string_lossy().into_owned()]
 }
@@ -365,9 +450,11 @@ fn is_name(text: &str) -> bool {
 fn parse_kind(kind: &str) -> Option<(Abilities, Hook, bool)> {
     let mut words = kind.split('+');
     let mut abilities = match words.next()? {
-        "turn" => Abilities::TURN,
+        "turn" | "cmd" => Abilities::TURN,
+        "middlebox" => Abilities::MIDDLEBOX,
         "static" => Abilities::TO_PEER,
         "stun" => Abilities::BINDING,
+        "sip" => Abilities::SIP_UAS,
         _ => return None,
     };
     let (mut sink, mut two) = (Hook::Tc, false);
@@ -377,6 +464,7 @@ fn parse_kind(kind: &str) -> Option<(Abilities, Hook, bool)> {
             "stun" => abilities.binding = true,
             "tcp" => abilities.tcp = true,
             "tls" => abilities.tls = true,
+            "proxy" if abilities.sip => abilities.sip_proxy = true,
             "xdp" => sink = Hook::Xdp,
             "two" => two = true,
             _ => return None,
@@ -394,6 +482,7 @@ mod tests {
         Programs {
             hairpin: "/bin/hairpin".into(),
             coturn: "turnserver".into(),
+            kamailio: "kamailio".into(),
             floor: vec!["/bin/hairpin".into(), "bench-floor".into()],
         }
     }
@@ -468,6 +557,11 @@ mod tests {
 
     #[test]
     fn descriptions_that_make_no_sense_are_refused() {
+        let side = parse("cmd:/opt/turnserver -n");
+        assert_eq!(side.abilities, Abilities::TURN);
+        let side = parse("box=middlebox+p2c:/opt/box {listen}");
+        assert!(side.abilities.raw && side.abilities.to_client && !side.abilities.turn);
+        assert_eq!(parse("hairpin-spread").abilities, Abilities::SPREAD);
         for spec in [
             "",
             "static:",

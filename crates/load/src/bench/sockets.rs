@@ -15,11 +15,11 @@ use super::verify::channel_data;
 /// Datagrams between two looks at the clock.
 const BURST: u32 = 32;
 
-/// Sends ChannelData of all flows in turn at a rate.
+/// Sends ChannelData of all flows in turn at a rate, numbered from `first` on.
 pub(crate) fn send(
     senders: &Senders<'_>,
     train: u32,
-    rate: Option<f64>,
+    (first, rate): (u32, Option<f64>),
     duration: Duration,
 ) -> Injected {
     let mut datagrams: Vec<Vec<u8>> = (0..)
@@ -27,9 +27,13 @@ pub(crate) fn send(
         .map(|(flow, _)| {
             let mut body = vec![0; senders.payload];
             payload::fill(&mut body, flow, 0);
-            channel_data(&body)
+            match senders.raw {
+                true => body,
+                false => channel_data(&body),
+            }
         })
         .collect();
+    let head = if senders.raw { 0 } else { 4 };
     let (start, start_ns) = (Instant::now(), ::io::clock::monotonic_ns());
     let (mut sent, mut flow, mut in_train) = (0u32, 0, 0);
     while start.elapsed() < duration && !datagrams.is_empty() {
@@ -38,7 +42,7 @@ pub(crate) fn send(
             continue;
         }
         for _ in 0..BURST {
-            payload::stamp(&mut datagrams[flow][4..], sent);
+            payload::stamp(&mut datagrams[flow][head..], first.wrapping_add(sent));
             // A datagram that the kernel does not take counts as offered and lost.
             let _ = senders.sockets[flow].send(&datagrams[flow]);
             sent = sent.wrapping_add(1);

@@ -122,7 +122,7 @@ pub(crate) fn memory(
 }
 
 /// Kernel memory once it stands still: what others freed comes back with a delay.
-fn settled_slab() -> u64 {
+pub(super) fn settled_slab() -> u64 {
     const LOOK: Duration = Duration::from_millis(100);
     const LOOKS: u32 = 20;
     const STILL: u64 = 64 << 10;

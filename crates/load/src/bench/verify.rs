@@ -28,6 +28,8 @@ pub(crate) struct Ends<'a> {
     clients: Vec<&'a UdpSocket>,
     peers: Vec<UdpSocket>,
     relays: &'a [SocketAddr],
+    /// Clients send and receive no ChannelData.
+    raw: bool,
 }
 
 impl<'a> Ends<'a> {
@@ -36,6 +38,7 @@ impl<'a> Ends<'a> {
         topology: &Topology,
         clients: Vec<&'a UdpSocket>,
         relays: &'a [SocketAddr],
+        raw: bool,
     ) -> Result<Ends<'a>, SideError> {
         let count = u16::try_from(clients.len().min(relays.len())).unwrap_or(u16::MAX);
         let peers = topology
@@ -52,6 +55,7 @@ impl<'a> Ends<'a> {
             clients,
             peers,
             relays,
+            raw,
         })
     }
 
@@ -119,9 +123,11 @@ impl<'a> Ends<'a> {
         let mut sent = vec![0; length];
         payload::fill(&mut sent, number.into(), sequence);
         if way == Direction::ClientToPeer {
-            client
-                .send(&channel_data(&sent))
-                .doing("send to the server")?;
+            let datagram = match self.raw {
+                true => sent.clone(),
+                false => channel_data(&sent),
+            };
+            client.send(&datagram).doing("send to the server")?;
             let (received, from) = receive(peer)?;
             compare(flow, &sent, &received)?;
             expect_address("the relayed address", self.relays[flow], from)
@@ -129,6 +135,10 @@ impl<'a> Ends<'a> {
             peer.send_to(&sent, self.relays[flow])
                 .doing("send to the relayed address")?;
             let (received, from) = receive(client)?;
+            if self.raw {
+                compare(flow, &sent, &received)?;
+                return expect_address("the server", SERVER_ADDRESS, from);
+            }
             let data = ChannelData::parse_datagram(&received)
                 .map_err(|error| SideError::Payload(format!("not ChannelData: {error}")))?;
             if data.number.get() != layout::CHANNEL {
@@ -169,9 +179,7 @@ fn receive(socket: &UdpSocket) -> Result<(Vec<u8>, SocketAddr), SideError> {
 
 fn failure_to_receive(error: io::Error) -> SideError {
     match error.kind() {
-        io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut => {
-            SideError::Payload("a datagram sent alone did not arrive".to_owned())
-        }
+        io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut => SideError::Lost,
         _ => SideError::Io {
             what: "receive a relayed datagram",
             source: error,

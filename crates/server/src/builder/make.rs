@@ -115,6 +115,7 @@ impl Builder {
             published: Published::new(configuration),
             offloads,
             relay_gro,
+            batch_limit: self.batch_limit,
             streams: self.settings.stream_limits(workers),
             shared_ports: self.shared_port_range(ports, workers)?,
             predecessor: self.take_over.as_ref().and_then(TakeOver::predecessor),

@@ -39,6 +39,8 @@ pub(super) struct Plan {
     pub(super) offloads: Option<Offloads>,
     /// Relays may join datagrams where the kernel can.
     pub(super) relay_gro: bool,
+    /// The most datagrams of a batch, if not as many as there is room for.
+    pub(super) batch_limit: Option<usize>,
     pub(super) boards: Arc<[Board]>,
     pub(super) streams: WorkerLimits,
     /// The ports that all relays share, if they do.
@@ -168,7 +170,7 @@ impl Plan {
         let (gso, max_segments) = self
             .offloads
             .map_or((false, 1), |offloads| (offloads.gso, offloads.max_segments));
-        let batch = receive_batch(gso).map_err(StartError::Worker)?;
+        let batch = receive_batch(gso, self.batch_limit).map_err(StartError::Worker)?;
         let number = numbering.number(place.into());
         // Tickets and tokens have one byte for it, which the numbering allows for.
         let short = u8::try_from(number).unwrap_or(u8::MAX);
@@ -256,7 +258,7 @@ fn send_queue(gso: bool, max_segments: usize) -> SendQueue {
 }
 
 /// What a worker receives into.
-fn receive_batch(gso: bool) -> std::io::Result<RecvBatch> {
+fn receive_batch(gso: bool, limit: Option<usize>) -> std::io::Result<RecvBatch> {
     // Room for more than a worker that keeps up needs is of use only if what meets in it can be sent together, and is
     // address space that a strict system may refuse.
     let most = if gso {
@@ -264,6 +266,7 @@ fn receive_batch(gso: bool) -> std::io::Result<RecvBatch> {
     } else {
         BatchLimit::LEAST
     };
+    let most = limit.map_or(most, |limit| limit.min(most));
     RecvBatch::try_new(most, RecvBatch::LARGE)
         .or_else(|_| RecvBatch::try_new(BatchLimit::LEAST, RecvBatch::LARGE))
 }

@@ -71,7 +71,7 @@ impl BatchLimit {
     /// For a batch with room for `most` messages.
     pub(crate) fn new(most: usize) -> BatchLimit {
         BatchLimit {
-            limit: Self::LEAST,
+            limit: Self::LEAST.min(most),
             most,
             calm: 0,
             grown: false,
@@ -187,6 +187,7 @@ mod tests {
         let mut limit_of = BatchLimit::new(BatchLimit::LEAST);
         limit_of.judge(&batch(64, 64, 1));
         assert_eq!(limit_of.limit(), BatchLimit::LEAST);
+        assert_eq!(BatchLimit::new(1).limit(), 1);
     }
 
     #[test]

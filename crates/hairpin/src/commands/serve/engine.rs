@@ -43,6 +43,8 @@ pub(super) struct Sources {
     pub(super) inherited: InheritedSockets,
     /// The running server that this one takes over from.
     pub(super) take_over: Option<TakeOver>,
+    /// The most datagrams of a batch.
+    pub(super) batch_limit: Option<u16>,
 }
 
 /// The running server.
@@ -77,6 +79,9 @@ impl Engine {
             .busy_poll(config.busy_poll_us)
             .nat_discovery(config.nat_discovery.clone())
             .settings(with_databases(config, &databases));
+        if let Some(limit) = sources.batch_limit {
+            builder = builder.batch_limit(limit.into());
+        }
         if let Some(path) = config.state_dir.path() {
             builder = builder.state_dir(path);
         }

@@ -86,6 +86,7 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     let sources = Sources {
         inherited,
         take_over: taken.as_mut().and_then(Taken::take_over),
+        batch_limit: args.batch_limit,
     };
     let engine = Engine::start(
         &config,

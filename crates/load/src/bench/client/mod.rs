@@ -95,11 +95,21 @@ impl Allocations {
     /// Opens the sockets of `count` clients. Apart from [`Allocations::allocate`], so that the
     /// kernel memory of the clients can be told from that of the server.
     pub(crate) fn open(topology: &Topology, count: u16) -> Result<Allocations, SideError> {
+        Allocations::open_from(topology, 0, count)
+    }
+
+    /// The same for the flows from `first` on.
+    pub(crate) fn open_from(
+        topology: &Topology,
+        first: u16,
+        count: u16,
+    ) -> Result<Allocations, SideError> {
         let (mut driver, config) = (driver()?, config());
         let open = || {
             let mut add =
                 |flow| driver.add(layout::client(flow), SERVER_ADDRESS, Arc::clone(&config));
-            let ids = (0..count).map(|flow| add(flow).map(Seat::Open).map_err(io_error));
+            let ids =
+                (first..first + count).map(|flow| add(flow).map(Seat::Open).map_err(io_error));
             ids.collect::<io::Result<Vec<_>>>()
         };
         let seats = topology.in_client(open).doing("open client sockets")?;

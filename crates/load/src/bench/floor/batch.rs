@@ -6,16 +6,18 @@ use ::io::{
     Events, Interest, Outbox, Poller, RecvBatch, SendOptions, SendQueue, SendTo, UdpSocket,
 };
 
-use super::{binding_answer, flow_of, open_all, options, payload_of};
+use super::{BATCH_LIMIT, binding_answer, flow_of, open_all, options, payload_of};
 use crate::bench::layout;
 
+/// Datagrams of a batch that keeps up, and of STUN servers, as in hairpin.
 const BATCH: usize = 64;
 const LISTENER: u64 = 0;
 
 /// Relays until the process is killed.
 pub(super) fn run(flows: u16, offload: bool) -> io::Result<()> {
-    let (listener, relays) =
-        open_all(flows, |address| UdpSocket::bind(address, &options(offload)))?;
+    let (listener, relays) = open_all(flows, |address, is_listener| {
+        UdpSocket::bind(address, &options(is_listener, offload))
+    })?;
     let poller = Poller::new()?;
     poller.add(&listener, LISTENER, Interest::Read)?;
     for (token, relay) in (1..).zip(&relays) {
@@ -55,10 +57,12 @@ fn storage(offload: bool) -> (RecvBatch, SendQueue) {
     };
     let queue = SendQueue::new(&SendOptions {
         gso: offload,
-        capacity: 8192,
+        capacity: BATCH_LIMIT,
         ..SendOptions::default()
     });
-    (RecvBatch::new(BATCH, slot), queue)
+    // More room than a batch that keeps up needs is of use only if what meets in it can be sent together.
+    let most = if offload { BATCH_LIMIT } else { BATCH };
+    (RecvBatch::new(most, slot), queue)
 }
 
 fn from_client<'a>(

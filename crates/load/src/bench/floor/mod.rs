@@ -9,6 +9,7 @@
 //! segment on the way out (UDP_SEGMENT). All three also answer STUN Binding requests. `xdp` and `tc` relay in the kernel
 //! ([`bpf::floor`]) and do nothing else; `stun-xdp` answers Binding requests there. `program-xdp` and `program-tc` are the
 //! server's own programs ([`bpf::relay`]) over a fixed table. `tcp` and `tls` relay ChannelData between connections and peers.
+//! `sip` answers SIP requests, and does nothing else.
 
 mod batch;
 mod kernel;
@@ -26,6 +27,8 @@ use bpf::floor::Kind;
 use bpf::relay::InsertError;
 use stun::Message;
 
+use crate::sip::{Uas, UasOptions};
+
 use super::layout::{self, FIRST_CLIENT_PORT, MAX_STATIC_FLOWS, SERVER_ADDRESS};
 
 /// Why a bare relay does not run.
@@ -34,7 +37,7 @@ use super::layout::{self, FIRST_CLIENT_PORT, MAX_STATIC_FLOWS, SERVER_ADDRESS};
 pub enum FloorError {
     /// The arguments are not what the benchmark passes.
     #[error(
-        "usage: plain|batch|gro|tcp|tls|xdp|tc|stun-xdp|program-xdp|program-tc FLOWS (0 to {MAX_STATIC_FLOWS}); this command is for the benchmark's own use"
+        "usage: plain|batch|gro|tcp|tls|sip|xdp|tc|stun-xdp|program-xdp|program-tc FLOWS (0 to {MAX_STATIC_FLOWS}); this command is for the benchmark's own use"
     )]
     Usage,
     /// A socket cannot be made or waited for.
@@ -67,6 +70,7 @@ pub fn main(arguments: &[String]) -> Result<(), FloorError> {
         "gro" => batch::run(flows, true)?,
         "tcp" => tcp::run(false)?,
         "tls" => tcp::run(true)?,
+        "sip" => sip()?,
         "xdp" => kernel::run(Kind::RelayXdp, flows)?,
         "tc" => kernel::run(Kind::RelayTc, flows)?,
         "stun-xdp" => kernel::run(Kind::StunXdp, 0)?,
@@ -77,31 +81,51 @@ pub fn main(arguments: &[String]) -> Result<(), FloorError> {
     Ok(())
 }
 
-/// Room for what arrives between two turns, in bytes; the system's default holds about 200
-/// datagrams.
-const RECEIVE_BUFFER: u32 = 4 << 20;
-
-fn options(gro: bool) -> UdpOptions {
-    UdpOptions {
-        recv_buffer: Some(RECEIVE_BUFFER),
-        send_buffer: Some(RECEIVE_BUFFER),
-        tos: false,
-        gro,
-        ..UdpOptions::default()
+/// Answers every SIP request with 200, and INVITE with 180 first, by the request's own header lines.
+fn sip() -> Result<(), FloorError> {
+    let options = UasOptions::new(vec![layout::SIP_ADDRESS]);
+    let _uas = Uas::start(&options).map_err(io::Error::other)?;
+    loop {
+        std::thread::park();
     }
 }
 
-/// A socket of the standard library with the benchmark's buffers.
-fn open(address: SocketAddr) -> io::Result<UdpSocket> {
-    let socket = ::io::UdpSocket::bind(address, &options(false))?;
+/// Bytes that the listener's receive buffer and its send buffer should hold: as many as hairpin asks for.
+pub const LISTENER_BUFFER: u32 = 8 << 20;
+/// Datagrams received before they are handled, at most: as many as a worker of hairpin takes, once it falls behind.
+pub const BATCH_LIMIT: usize = 4096;
+
+/// A bare relay has the same sockets as hairpin: the options of its listeners and of its relays, which keep the system's buffers.
+fn options(is_listener: bool, gro: bool) -> UdpOptions {
+    match is_listener {
+        true => UdpOptions {
+            recv_buffer: Some(LISTENER_BUFFER),
+            send_buffer: Some(LISTENER_BUFFER),
+            local_address: false,
+            gro,
+            ..UdpOptions::listener()
+        },
+        false => UdpOptions {
+            gro,
+            ..UdpOptions::relay()
+        },
+    }
+}
+
+/// A socket of the standard library with the same options, and without GRO.
+fn open(address: SocketAddr, is_listener: bool) -> io::Result<UdpSocket> {
+    let socket = ::io::UdpSocket::bind(address, &options(is_listener, false))?;
     Ok(socket.as_fd().try_clone_to_owned()?.into())
 }
 
 /// The listener and one relay socket per flow.
-fn open_all<S>(flows: u16, open: impl Fn(SocketAddr) -> io::Result<S>) -> io::Result<(S, Vec<S>)> {
-    let listener = open(SERVER_ADDRESS)?;
+fn open_all<S>(
+    flows: u16,
+    open: impl Fn(SocketAddr, bool) -> io::Result<S>,
+) -> io::Result<(S, Vec<S>)> {
+    let listener = open(SERVER_ADDRESS, true)?;
     let relays = (0..flows)
-        .map(|flow| open(layout::static_relay(flow)))
+        .map(|flow| open(layout::static_relay(flow), false))
         .collect::<io::Result<_>>()?;
     Ok((listener, relays))
 }

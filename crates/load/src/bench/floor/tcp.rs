@@ -266,7 +266,7 @@ impl Relay {
             stun::Builder::new(&mut buffer, Class::Success, request.method(), &id).ok()?;
         match request.method() {
             Method::ALLOCATE => {
-                let socket = UdpSocket::bind((RELAY_IP, 0).into(), &options(true)).ok()?;
+                let socket = UdpSocket::bind((RELAY_IP, 0).into(), &options(false, true)).ok()?;
                 self.poller.add(&socket, token, Interest::Read).ok()?;
                 response
                     .push(&XorRelayedAddress(socket.local_addr()))

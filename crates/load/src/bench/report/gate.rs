@@ -5,22 +5,25 @@
 //! floor, and the second pair counts. What arrived damaged is never measured away.
 
 use super::{Cell, Measure, Outcome, Report};
+use crate::bench::gates::Gate;
 use crate::bench::scenario::Scenario;
 use crate::bench::side::Role;
+use crate::bench::stats::Summary;
+use crate::bench::upkeep::Churn;
 
 impl Report {
     /// What is not as it must be: a gated server that could not be measured, delivered anything
-    /// changed or misdirected, or reached less than its share of the floor's goodput of the same
+    /// changed, misdirected or twice, had a cycle that failed, or reached less than its share of the floor's goodput of the same
     /// round; a floor that could not be measured; a benchmark that was stopped before its end.
     /// Empty when all is well, or when no gate was asked for.
     pub fn violations(&self) -> Vec<String> {
-        let Some(share) = self.gate else {
+        let Some(gate) = self.gate else {
             return Vec::new();
         };
         let told = |cell: &Cell| {
             let name = &self.sides[cell.side].name;
             let place = format!("{name} in round {}, {}", cell.round + 1, cell.scenario);
-            self.violations_of(cell, share)
+            self.violations_of(cell, gate)
                 .into_iter()
                 .map(move |what| format!("{place}: {what}"))
         };
@@ -33,17 +36,16 @@ impl Report {
     /// Takes out the measurements of a round that may say more about the machine than about the server: a gated
     /// server's goodput below its share, and the floor's beside it. Returns whom to measure again, in order.
     pub(crate) fn withdraw_doubtful(&mut self, scenario: &Scenario, round: u32) -> Vec<usize> {
-        let Some(share) = self.gate else {
+        let Some(gate) = self.gate else {
             return Vec::new();
         };
         let here = |cell: &&Cell| cell.scenario == *scenario && cell.round == round;
-        let damaged =
-            |cell: &Cell| matches!(&cell.outcome, Outcome::Packets(packets) if packets.wrong > 0);
+        let damaged = |cell: &Cell| matches!(&cell.outcome, Outcome::Packets(packets) if packets.wrong + packets.duplicated > 0);
         let low: Vec<usize> = self
             .cells
             .iter()
             .filter(here)
-            .filter(|cell| self.shortfall(cell, share).is_some() && !damaged(cell))
+            .filter(|cell| self.shortfall(cell, gate).is_some() && !damaged(cell))
             .map(|cell| cell.side)
             .collect();
         let again = |cell: &Cell| {
@@ -70,20 +72,20 @@ impl Report {
         }
     }
 
-    fn violations_of(&self, cell: &Cell, share: f64) -> Vec<String> {
+    fn violations_of(&self, cell: &Cell, gate: Gate) -> Vec<String> {
         let role = self.sides[cell.side].role;
         let mut found = Vec::new();
         match &cell.outcome {
             // Without the floor's figure nobody is held against anything.
-            Outcome::Failed { reason } if role != Role::Other => found.push(reason.clone()),
+            Outcome::Failed { reason, .. } if role != Role::Other => found.push(reason.clone()),
             Outcome::Packets(packets) if role == Role::Gated => {
-                if packets.wrong > 0 {
-                    let wrong = packets.wrong;
+                if packets.wrong + packets.duplicated > 0 {
+                    let (wrong, duplicated) = (packets.wrong, packets.duplicated);
                     found.push(format!(
-                        "{wrong} datagrams arrived changed or in the wrong place"
+                        "{wrong} datagrams arrived changed or in the wrong place, {duplicated} arrived again"
                     ));
                 }
-                if let Some(floor) = self.shortfall(cell, share) {
+                if let Some((floor, share)) = self.shortfall(cell, gate) {
                     let own = packets.best.delivered;
                     let again = if cell.repeated { ", twice" } else { "" };
                     found.push(format!(
@@ -92,22 +94,78 @@ impl Report {
                     ));
                 }
             }
-            Outcome::Churn(churn) if role == Role::Gated && churn.rate <= 0.0 => {
-                found.push("no allocation succeeded".to_owned());
+            Outcome::Churn(churn) if role == Role::Gated => {
+                found.extend(self.violations_of_churn(cell, churn, gate));
+            }
+            Outcome::Spread(spread) if role == Role::Gated => {
+                let most = gate.busier_share().unwrap_or(1.0);
+                if spread.busier > most {
+                    let busier = spread.busier;
+                    found.push(format!(
+                        "the busier of two workers got {busier:.3} of the allocations, more than {most:.2}"
+                    ));
+                }
+            }
+            Outcome::Memory(memory) if role == Role::Gated => {
+                let most = gate.user_bytes().unwrap_or(f64::MAX);
+                if memory.user > most {
+                    let user = memory.user;
+                    found.push(format!(
+                        "{user:.0} bytes of user memory for each are more than {most:.0}"
+                    ));
+                }
             }
             _ => {}
         }
         found
     }
 
-    /// The floor's goodput, if a gated server delivered less than its share of it.
-    fn shortfall(&self, cell: &Cell, share: f64) -> Option<f64> {
+    fn violations_of_churn(&self, cell: &Cell, churn: &Churn, gate: Gate) -> Vec<String> {
+        let mut found = Vec::new();
+        if churn.rate <= 0.0 {
+            found.push("no cycle succeeded".to_owned());
+        }
+        if churn.errors > 0 {
+            found.push(format!("{} cycles failed", churn.errors));
+        }
+        let is_turn = matches!(cell.scenario, Scenario::Churn { .. });
+        let most = gate.cycle_in_datagrams().filter(|_| is_turn);
+        if let (Some(most), Some(datagram)) = (most, self.floor_cost(cell.round))
+            && churn.cost_ns > most * datagram
+        {
+            found.push(format!(
+                "a cycle takes {:.1} us: as long as {:.0} datagrams of the floor, which may be {most:.0}",
+                churn.cost_ns / 1e3,
+                churn.cost_ns / datagram
+            ));
+        }
+        found
+    }
+
+    /// The floor's goodput and the share of it that a gated server owes, if it delivered less.
+    fn shortfall(&self, cell: &Cell, gate: Gate) -> Option<(f64, f64)> {
         let Outcome::Packets(packets) = &cell.outcome else {
             return None;
         };
         let gated = self.sides[cell.side].role == Role::Gated;
+        let share = gate.share(&cell.scenario)?;
         let floor = self.floor(&cell.scenario, cell.round)?;
-        (gated && packets.best.delivered < share * floor).then_some(floor)
+        (gated && packets.best.delivered < share * floor).then_some((floor, share))
+    }
+
+    /// What a datagram costs the floor in a round: the median over the relay scenarios.
+    fn floor_cost(&self, round: u32) -> Option<f64> {
+        let costs = self.cells.iter().filter_map(|cell| match &cell.outcome {
+            Outcome::Packets(packets)
+                if cell.round == round
+                    && self.sides[cell.side].role == Role::Floor
+                    && matches!(cell.scenario, Scenario::Relay { .. }) =>
+            {
+                Some(packets.at_60.cost_ns)
+            }
+            _ => None,
+        });
+        Summary::of(costs).map(|costs| costs.median)
     }
 
     /// The best goodput of the floor in a round.
@@ -187,6 +245,7 @@ mod tests {
         let mut report = report();
         report.cells[1].outcome = Outcome::Failed {
             reason: "gone".to_owned(),
+            damaged: false,
         };
         report.stopped = true;
         let found = report.violations();
@@ -199,11 +258,47 @@ mod tests {
     }
 
     #[test]
+    fn a_cycle_that_failed_or_costs_too_much_is_told() {
+        let mut report = report();
+        report.gate = Some(Gate::Measured);
+        let churn = |cost_ns, errors| {
+            Outcome::Churn(Churn {
+                rate: 40e3,
+                cost_ns,
+                busy: 1.0,
+                foreign: 0.0,
+                errors,
+            })
+        };
+        report.cells[5].scenario = Scenario::Churn { in_flight: 64 };
+        report.cells[5].outcome = churn(40e3, 0);
+        assert_eq!(report.violations().len(), 1, "only the relay's own shares");
+        report.cells[5].outcome = churn(40e3, 1);
+        assert!(report.violations()[1].ends_with("1 cycles failed"));
+        // The floor spends 2,800 ns for a datagram.
+        report.cells[5].outcome = churn(90e3, 0);
+        let found = report.violations();
+        assert!(found[1].contains("as long as 32 datagrams"), "{found:?}");
+    }
+
+    #[test]
+    fn repeated_datagrams_pass_no_gate() {
+        let mut report = report();
+        set(&mut report, 0, |packets| packets.duplicated = 1);
+        let found = report.violations();
+        assert!(
+            found.len() == 1 && found[0].contains("1 arrived again"),
+            "{found:?}"
+        );
+    }
+
+    #[test]
     fn damaged_payload_and_and_failures_are_told() {
         let mut report = report();
         set(&mut report, 0, |packets| packets.wrong = 2);
         report.cells[5].outcome = Outcome::Failed {
             reason: "gone".to_owned(),
+            damaged: false,
         };
         let found = report.violations();
         assert!(

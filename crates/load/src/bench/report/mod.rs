@@ -12,10 +12,12 @@ use std::time::Instant;
 use serde::Serialize;
 
 use super::error::SideError;
+use super::gates::Gate;
 use super::options::{BenchOptions, LoadKind};
 use super::packets::Packets;
 use super::scenario::Scenario;
 use super::side::Role;
+use super::spread::Spread;
 use super::stats::{Summary, ratios};
 use super::upkeep::{Churn, Memory};
 
@@ -42,10 +44,12 @@ pub struct Report {
     pub preferred: bool,
     /// Length of a step of the search, in milliseconds.
     pub step_ms: u64,
+    /// For how long a rate had to be held, in milliseconds.
+    pub hold_ms: u64,
     /// Rounds asked for.
     pub rounds: u32,
-    /// The share of the floor's goodput that was demanded, if any.
-    pub gate: Option<f64>,
+    /// What was demanded, if anything.
+    pub gate: Option<Gate>,
     /// Whether it was stopped before everything was measured.
     pub stopped: bool,
     /// When it started, in seconds since 1970-01-01T00:00:00Z.
@@ -101,22 +105,26 @@ pub enum Outcome {
     Packets(Box<Packets>),
     /// Of allocation churn.
     Churn(Churn),
+    /// Of spreading allocations over workers.
+    Spread(Spread),
     /// Of filling a server with allocations.
     Memory(Memory),
     /// It could not be measured.
     Failed {
         /// Why.
         reason: String,
+        /// Because it changed a datagram, or delivered it elsewhere.
+        damaged: bool,
     },
 }
 
 /// The two numbers that a scenario is about.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Measure {
-    /// Goodput or cycles per second (more is better); for memory: user bytes per allocation (less
+    /// Goodput or cycles per second (more is better); for memory: user and kernel bytes per allocation (less
     /// is better).
     Main,
-    /// Processor time per datagram or cycle in nanoseconds; for memory: kernel bytes per allocation
+    /// Processor time per datagram or cycle in nanoseconds; for memory: the user bytes among them
     /// (less is better).
     Cost,
 }
@@ -138,16 +146,44 @@ pub struct Row {
     pub main_ratio: Option<Summary>,
     /// The same for the cost.
     pub cost_ratio: Option<Summary>,
+    /// What became of the datagrams; `None` where there are none.
+    pub delivery: Option<Delivery>,
     /// What went wrong, if anything.
     pub failures: Vec<String>,
     /// What makes its figures mean less than they seem: the generator gave out first, or shared a processor with it.
     pub notes: Vec<String>,
 }
 
+/// What became of the datagrams of one server in one scenario, over all rounds.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Delivery {
+    /// Lost at the best goodput, as a share.
+    pub loss: Summary,
+    /// Lost at 60 % of that.
+    pub loss_at_60: Summary,
+    /// Arrived again, in all points.
+    pub duplicated: u64,
+    /// Arrived after a later one of their flow, in all points.
+    pub reordered: u64,
+    /// Arrived changed or in the wrong place, in all points.
+    pub wrong: u64,
+    /// The highest goodput that was held in two rounds.
+    pub held_twice: Option<f64>,
+    /// Goodput at twice the load of the best, as a share of the best.
+    pub at_double: Summary,
+    /// How many times the best was offered there: less than 2 if the generator could make no more.
+    pub offered_at_double: Summary,
+    /// Processor time for each datagram at 30 % of the best, in nanoseconds.
+    pub cost_at_30: Summary,
+    /// The same at 90 %.
+    pub cost_at_90: Summary,
+}
+
 impl Outcome {
     pub(crate) fn failed(error: &SideError) -> Outcome {
         Outcome::Failed {
             reason: error.to_string(),
+            damaged: error.is_damage(),
         }
     }
 
@@ -158,8 +194,10 @@ impl Outcome {
             (Outcome::Packets(packets), Measure::Cost) => Some(packets.at_60.cost_ns),
             (Outcome::Churn(churn), Measure::Main) => Some(churn.rate),
             (Outcome::Churn(churn), Measure::Cost) => Some(churn.cost_ns),
-            (Outcome::Memory(memory), Measure::Main) => Some(memory.user),
-            (Outcome::Memory(memory), Measure::Cost) => Some(memory.kernel),
+            (Outcome::Memory(memory), Measure::Main) => Some(memory.user + memory.kernel),
+            (Outcome::Memory(memory), Measure::Cost) => Some(memory.user),
+            (Outcome::Spread(spread), Measure::Main) => Some(spread.busier),
+            (Outcome::Spread(spread), Measure::Cost) => Some(spread.at_the_end),
             (Outcome::Failed { .. }, _) => None,
         }
     }
@@ -170,11 +208,13 @@ impl fmt::Display for Outcome {
         match self {
             Outcome::Packets(packets) => write!(
                 f,
-                "{:.0}k/s ({:.0} ns at {:.0} % of a core), {:.0} ns at 60 %",
+                "{:.0}k/s held ({:.0} ns at {:.0} % of a core), {:.0} ns at 60 %, {:.0} % of it at {:.1}x the load",
                 packets.best.delivered / 1e3,
                 packets.best.cost_ns,
                 packets.best.busy * 100.0,
-                packets.at_60.cost_ns
+                packets.at_60.cost_ns,
+                packets.kept_at_double() * 100.0,
+                packets.offered_at_double()
             ),
             Outcome::Churn(churn) => write!(
                 f,
@@ -191,7 +231,12 @@ impl fmt::Display for Outcome {
                     memory.kernel / 1e3
                 )
             }
-            Outcome::Failed { reason } => write!(f, "failed: {reason}"),
+            Outcome::Spread(spread) => write!(
+                f,
+                "the busier worker got {:.3}, and had {:.3} at the end",
+                spread.busier, spread.at_the_end
+            ),
+            Outcome::Failed { reason, .. } => write!(f, "failed: {reason}"),
         }
     }
 }
@@ -199,13 +244,17 @@ impl fmt::Display for Outcome {
 impl Measure {
     /// Whether a larger value is the better one.
     pub fn more_is_better(self, scenario: &Scenario) -> bool {
-        self == Measure::Main && !matches!(scenario, Scenario::Memory { .. })
+        self == Measure::Main
+            && !matches!(
+                scenario,
+                Scenario::Memory { .. } | Scenario::SipMemory { .. } | Scenario::Spread { .. }
+            )
     }
 }
 
 impl Report {
     /// Raised when a field of the JSON changes its meaning or goes; new fields may come without.
-    pub const SCHEMA_VERSION: u32 = 1;
+    pub const SCHEMA_VERSION: u32 = 2;
 
     /// The report as JSON in one line: everything, with the summaries.
     pub fn to_json(&self) -> String {
@@ -239,7 +288,9 @@ impl Report {
         let failures: Vec<String> = self
             .cells(scenario, side)
             .filter_map(|cell| match &cell.outcome {
-                Outcome::Failed { reason } => Some(format!("round {}: {reason}", cell.round + 1)),
+                Outcome::Failed { reason, .. } => {
+                    Some(format!("round {}: {reason}", cell.round + 1))
+                }
                 _ => None,
             })
             .collect();
@@ -259,8 +310,61 @@ impl Report {
             cost: summary(Measure::Cost),
             main_ratio: Summary::of(self.ratios(scenario, side, Measure::Main)),
             cost_ratio: Summary::of(self.ratios(scenario, side, Measure::Cost)),
+            delivery: self.delivery(scenario, side),
             failures,
             notes: self.notes(scenario, side),
+        })
+    }
+
+    /// Everybody who changed, misdirected or repeated a datagram, and where. Such a run measures something else than relaying.
+    pub fn damage(&self) -> Vec<String> {
+        let told = |cell: &Cell| {
+            let what = match &cell.outcome {
+                Outcome::Packets(packets) if packets.wrong + packets.duplicated > 0 => format!(
+                    "{} datagrams arrived changed or in the wrong place, {} arrived again",
+                    packets.wrong, packets.duplicated
+                ),
+                Outcome::Failed {
+                    reason,
+                    damaged: true,
+                } => reason.clone(),
+                _ => return None,
+            };
+            let name = &self.sides[cell.side].name;
+            let round = cell.round + 1;
+            Some(format!(
+                "{name} in round {round}, {}: {what}",
+                cell.scenario
+            ))
+        };
+        self.cells.iter().filter_map(told).collect()
+    }
+
+    fn delivery(&self, scenario: &Scenario, side: usize) -> Option<Delivery> {
+        let all: Vec<&Packets> = self
+            .cells(scenario, side)
+            .filter_map(|cell| match &cell.outcome {
+                Outcome::Packets(packets) => Some(&**packets),
+                _ => None,
+            })
+            .collect();
+        let summary =
+            |value: fn(&Packets) -> f64| Summary::of(all.iter().map(|packets| value(packets)));
+        let sum = |value: fn(&Packets) -> u64| all.iter().map(|packets| value(packets)).sum();
+        // Whoever held a rate can hold less: the second highest was held in two rounds.
+        let mut held: Vec<f64> = all.iter().map(|packets| packets.best.delivered).collect();
+        held.sort_by(|a, b| b.total_cmp(a));
+        Some(Delivery {
+            loss: summary(|packets| packets.best.loss)?,
+            loss_at_60: summary(|packets| packets.at_60.loss)?,
+            duplicated: sum(|packets| packets.duplicated),
+            reordered: sum(|packets| packets.reordered),
+            wrong: sum(|packets| packets.wrong),
+            held_twice: held.get(1).copied(),
+            at_double: summary(Packets::kept_at_double)?,
+            offered_at_double: summary(Packets::offered_at_double)?,
+            cost_at_30: summary(|packets| packets.at_30.cost_ns)?,
+            cost_at_90: summary(|packets| packets.at_90.cost_ns)?,
         })
     }
 
@@ -276,6 +380,16 @@ impl Report {
         }
         if self.sides[side].processors.contains(&self.generator_cpu) {
             notes.push("it shared a processor with the generator".to_owned());
+        }
+        let errors: u64 = self
+            .cells(scenario, side)
+            .filter_map(|cell| match &cell.outcome {
+                Outcome::Churn(churn) => Some(churn.errors),
+                _ => None,
+            })
+            .sum();
+        if errors > 0 {
+            notes.push(format!("{errors} cycles failed"));
         }
         notes
     }
@@ -349,10 +463,21 @@ pub(crate) mod tests {
             (delivered / 2.0, delivered / 2.0),
             (delivered * 1.1, delivered),
         ];
+        let at_double = Point {
+            offered: best.offered * 2.0,
+            delivered: delivered / 2.0,
+            busy: 1.0,
+            ..Point::default()
+        };
         Outcome::Packets(Box::new(Packets {
             best,
+            at_30: best,
             at_60: best,
+            at_90: best,
+            at_double,
             wrong: 0,
+            duplicated: 0,
+            reordered: 0,
             ramp,
         }))
     }
@@ -376,6 +501,7 @@ pub(crate) mod tests {
         };
         let failed = Outcome::Failed {
             reason: "it <died>".to_owned(),
+            damaged: false,
         };
         Report {
             schema_version: Report::SCHEMA_VERSION,
@@ -388,8 +514,9 @@ pub(crate) mod tests {
             load: LoadKind::Frames,
             preferred: false,
             step_ms: 250,
+            hold_ms: 2000,
             rounds: 2,
-            gate: Some(0.5),
+            gate: Some(Gate::Share(0.5)),
             stopped: false,
             started_unix_s: 1_700_000_000,
             elapsed_s: 12.5,
@@ -462,13 +589,30 @@ pub(crate) mod tests {
     #[test]
     fn the_json_has_the_raw_rounds_and_the_summary() {
         let json: serde_json::Value = serde_json::from_str(&report().to_json()).unwrap();
-        assert_eq!(json["schema_version"], 1);
+        assert_eq!(json["schema_version"], 2);
+        assert_eq!(json["summary"][1]["delivery"]["held_twice"], 320e3);
+        assert_eq!(json["summary"][1]["delivery"]["at_double"]["median"], 0.5);
         assert_eq!(json["argv"][1], "bench");
         assert_eq!(json["cells"][0]["outcome"]["outcome"], "packets");
         assert_eq!(json["cells"][0]["outcome"]["best"]["delivered"], 300e3);
         assert_eq!(json["cells"][0]["scenario"]["direction"], "client-to-peer");
         assert_eq!(json["summary"][1]["main"]["median"], 325e3);
         assert_eq!(json["cells"][2]["outcome"]["reason"], "it <died>");
+    }
+
+    #[test]
+    fn whoever_damages_or_repeats_is_named() {
+        let mut report = report();
+        assert!(report.damage().is_empty());
+        match &mut report.cells[1].outcome {
+            Outcome::Packets(packets) => packets.duplicated = 3,
+            other => panic!("{other:?}"),
+        }
+        report.cells[2].outcome = Outcome::failed(&SideError::Payload("byte 3 differs".into()));
+        let damage = report.damage();
+        assert_eq!(damage.len(), 2);
+        assert!(damage[0].starts_with("floor in round 1") && damage[0].contains("3 arrived again"));
+        assert!(damage[1].starts_with("other in round 1") && damage[1].contains("byte 3"));
     }
 
     #[test]

@@ -2,7 +2,7 @@
 
 use std::fmt::Write;
 
-use super::{Report, Row};
+use super::{Delivery, Report, Row};
 use crate::bench::scenario::Scenario;
 use crate::bench::stats::Summary;
 
@@ -45,11 +45,36 @@ impl Report {
             "  {name:<24}{:>22}{:>22}{:>22}{:>22}\n",
             cells[0], cells[1], cells[2], cells[3]
         );
+        if let Some(all) = &row.delivery {
+            let _ = writeln!(line, "  {:<24}  {}", "", delivery(all, row.cost));
+        }
         for failure in row.failures.iter().chain(&row.notes) {
             let _ = writeln!(line, "  {name:<24}  {failure}");
         }
         line
     }
+}
+
+/// What became of the datagrams, and what they cost at other loads.
+fn delivery(all: &Delivery, cost: Option<Summary>) -> String {
+    let twice = match all.held_twice {
+        Some(rate) => format!("held in two rounds: {:.0}k/s", rate / 1e3),
+        None => "held in one round only".to_owned(),
+    };
+    format!(
+        "lost {:.2} % (at 60 %: {:.2} %), duplicated {}, reordered {}, damaged {}; {twice}; {:.0} % of it at {:.1}x the load; \
+         {:.0}/{:.0}/{:.0} ns at 30/60/90 %",
+        all.loss.median * 100.0,
+        all.loss_at_60.median * 100.0,
+        all.duplicated,
+        all.reordered,
+        all.wrong,
+        all.at_double.median * 100.0,
+        all.offered_at_double.median,
+        all.cost_at_30.median,
+        cost.map_or(0.0, |cost| cost.median),
+        all.cost_at_90.median,
+    )
 }
 
 type Show = fn(&Summary) -> String;
@@ -61,13 +86,17 @@ fn units(scenario: &Scenario) -> (Show, Show) {
             |rate| format!("{:.0}k/s ±{:.0}%", rate.median / 1e3, rate.spread() * 50.0),
             |cost| format!("{:.0} ns", cost.median),
         ),
-        Scenario::Handshakes { .. } | Scenario::Churn { .. } => (
+        Scenario::Handshakes { .. } | Scenario::Churn { .. } | Scenario::Sip { .. } => (
             |rate| format!("{:.1}k/s ±{:.0}%", rate.median / 1e3, rate.spread() * 50.0),
             |cost| format!("{:.1} us", cost.median / 1e3),
         ),
-        Scenario::Memory { .. } => (
+        Scenario::Spread { .. } => (
+            |share| format!("busier worker {:.3}", share.median),
+            |share| format!("at the end {:.3}", share.median),
+        ),
+        Scenario::Memory { .. } | Scenario::SipMemory { .. } => (
+            |both| format!("{:.2} kB with kernel", both.median / 1e3),
             |user| format!("user {:.2} kB", user.median / 1e3),
-            |kernel| format!("kernel {:.2} kB", kernel.median / 1e3),
         ),
     }
 }
@@ -99,5 +128,9 @@ mod tests {
         assert!(line("floor").contains("325k/s ±2%"), "{table}");
         assert!(line("floor").contains("x1.05 [1.00-1.10]"), "{table}");
         assert!(table.contains("round 1: it <died>"), "{table}");
+        assert!(
+            table.contains("duplicated 0, reordered 0, damaged 0; held in two rounds: 320k/s; 50 % of it at 2.0x"),
+            "{table}"
+        );
     }
 }

@@ -1,0 +1,97 @@
+//! How evenly a server with two workers shares out its allocations.
+//!
+//! The kernel's hash chooses a worker for each client at random. A server that steers corrects that, so that each worker gets its share
+//! of every few allocations. The server's own metrics say which worker has how many.
+
+use std::io::{self, Read, Write};
+use std::net::{SocketAddr, TcpStream};
+use std::time::Duration;
+
+use serde::Serialize;
+
+use super::client::Allocations;
+use super::error::{Doing, SideError};
+use super::layout::SERVER_IP;
+use super::running::start_server;
+use super::side::Side;
+use super::topology::Topology;
+
+/// Where the metrics are.
+const METRICS_PORT: u16 = 9641;
+/// How often a few allocations are made.
+const TIMES: u16 = 32;
+const PATIENCE: Duration = Duration::from_secs(5);
+/// Workers publish their counters within 50 ms of anything.
+const PUBLISHED: Duration = Duration::from_millis(60);
+
+/// How evenly allocations were spread.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+pub struct Spread {
+    /// The share of a few allocations that the busier worker got, the mean over all times: 0.5 is even.
+    pub busier: f64,
+    /// The share of all allocations that the busier worker had at the end.
+    pub at_the_end: f64,
+}
+
+/// Starts a server and lets it allocate `at_once` at a time.
+pub(super) fn measure(
+    side: &Side,
+    topology: &mut Topology,
+    at_once: u16,
+) -> Result<Spread, SideError> {
+    let mut server = start_server(side, topology, at_once * TIMES)?;
+    let (mut last, mut sum) = ([0; 2], 0.0);
+    let mut held = Vec::new();
+    for time in 0..TIMES {
+        let mut clients = Allocations::open_from(topology, time * at_once, at_once)?;
+        clients.allocate()?;
+        held.push(clients);
+        std::thread::sleep(PUBLISHED);
+        server.check_alive()?;
+        let now = topology
+            .in_client(allocations)
+            .doing("read the server's metrics")?;
+        let got = [
+            now[0].saturating_sub(last[0]),
+            now[1].saturating_sub(last[1]),
+        ];
+        sum += share(got);
+        last = now;
+    }
+    Ok(Spread {
+        busier: sum / f64::from(TIMES),
+        at_the_end: share(last),
+    })
+}
+
+fn share([one, other]: [u32; 2]) -> f64 {
+    f64::from(one.max(other)) / f64::from((one + other).max(1))
+}
+
+/// The allocations of each worker.
+fn allocations() -> io::Result<[u32; 2]> {
+    let mut stream = TcpStream::connect(SocketAddr::new(SERVER_IP.into(), METRICS_PORT))?;
+    stream.set_read_timeout(Some(PATIENCE))?;
+    stream.write_all(b"GET /metrics HTTP/1.1\r\nHost: bench\r\nConnection: close\r\n\r\n")?;
+    let mut text = String::new();
+    stream.read_to_string(&mut text)?;
+    let of = |worker: u8| {
+        let name = format!("hairpin_turn_allocations{{worker=\"{worker}\"}} ");
+        let mut lines = text.lines();
+        let value = lines.find_map(|line| line.strip_prefix(&name)?.trim().parse().ok());
+        value.ok_or_else(|| io::Error::other(format!("there is no `{name}` in them")))
+    };
+    Ok([of(0)?, of(1)?])
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_share_is_that_of_the_busier_worker() {
+        assert_eq!(share([2, 2]), 0.5);
+        assert_eq!(share([1, 3]), 0.75);
+        assert_eq!(share([0, 0]), 0.0);
+    }
+}

@@ -1,0 +1,363 @@
+//! `cargo xtask bench-report`: makes the benchmark reports in docs/benchmarks anew, and the tables in the pages that quote them.
+//!
+//! Each report is one run of `hairpin bench`, which writes `NAME.json` and `NAME.html`. `figures.md` has all their tables. In other pages, a table stands between
+//! `<!-- table NAME -->` and `<!-- end -->`, and is written from the JSON: nobody copies figures by hand.
+
+use std::fmt::Write as _;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context as _, Result, ensure};
+use serde_json::Value;
+
+use crate::{cargo, process};
+
+/// A committed report.
+struct Made {
+    name: &'static str,
+    /// Arguments of `hairpin bench` between blanks.
+    arguments: &'static str,
+    /// Whether the servers of `--rival` take part.
+    rivals: bool,
+}
+
+const REPORTS: [Made; 6] = [
+    Made {
+        name: "relay",
+        arguments: "--a hairpin --b coturn --b floor --b floor-gro --b floor-stun --step 200ms",
+        rivals: true,
+    },
+    Made {
+        name: "in-kernel",
+        arguments: "--a hairpin-xdp --b hairpin-tc --b hairpin --b hairpin-xdp-miss --b floor-xdp --b floor-tc --b floor --b floor-stun-xdp --b coturn \
+                    --scenarios relay-64x1-c2p,relay-64x1-p2c,relay-1000x1,relay-16000x1,random-16000x1,binding-1000,binding-one,binding-spoofed --step 100ms",
+        rivals: false,
+    },
+    Made {
+        name: "two-workers",
+        arguments: "--a hairpin --b hairpin-2 --b hairpin-spread --scenarios relay-64x1-both,spread --sizes 120",
+        rivals: false,
+    },
+    Made {
+        name: "tcp",
+        arguments: "--a hairpin --b coturn --b floor-tcp --scenarios tcp- --rounds 3 --step 100ms",
+        rivals: false,
+    },
+    Made {
+        name: "tls",
+        arguments: "--a hairpin --b coturn --b floor-tls --scenarios tls- --rounds 3 --step 100ms",
+        rivals: false,
+    },
+    Made {
+        name: "sip",
+        arguments: "--sip --step 500ms",
+        rivals: false,
+    },
+];
+
+/// How it goes.
+#[derive(Clone, Debug, clap::Args)]
+pub(crate) struct Options {
+    /// Only these reports (repeatable): relay, in-kernel, two-workers, tcp, tls or sip
+    #[arg(long, value_name = "NAME", value_parser = REPORTS.map(|made| made.name))]
+    only: Vec<String>,
+    /// Measure nothing; write the tables of the pages from the reports that are there
+    #[arg(long, conflicts_with_all = ["rival", "extra"])]
+    tables: bool,
+    /// A server more for the report `relay`, as `hairpin bench --b` has it (repeatable)
+    #[arg(long, value_name = "SERVER")]
+    rival: Vec<String>,
+    /// One more argument for `hairpin bench`, such as --rounds=3 (repeatable)
+    #[arg(long, value_name = "ARGUMENT", allow_hyphen_values = true)]
+    extra: Vec<String>,
+    /// A hairpin that is built already
+    #[arg(long, value_name = "FILE")]
+    hairpin: Option<PathBuf>,
+}
+
+/// Measures, and writes reports and tables.
+pub(crate) fn run(root: &Path, options: &Options) -> Result<()> {
+    let folder = root.join("docs/benchmarks");
+    if !options.tables {
+        let binary = match &options.hairpin {
+            Some(binary) => binary.clone(),
+            None => cargo::release(root)?,
+        };
+        let wanted = |made: &&Made| {
+            options.only.is_empty() || options.only.iter().any(|name| name == made.name)
+        };
+        for made in REPORTS.iter().filter(wanted) {
+            measure(&binary, &folder, made, options)?;
+        }
+    }
+    let figures = folder.join("figures.md");
+    std::fs::write(&figures, page_of_figures(&folder)?)
+        .with_context(|| format!("cannot write {}", figures.display()))?;
+    let mut pages = markdown(&folder)?;
+    pages.push(root.join("README.md"));
+    for page in pages {
+        let text = std::fs::read_to_string(&page)
+            .with_context(|| format!("cannot read {}", page.display()))?;
+        let new = with_tables(&text, |name| {
+            let file = folder.join(format!("{name}.json"));
+            let json = std::fs::read_to_string(&file)
+                .with_context(|| format!("cannot read {}", file.display()))?;
+            table(&serde_json::from_str(&json)?)
+        })
+        .with_context(|| format!("in {}", page.display()))?;
+        if new != text {
+            std::fs::write(&page, new)
+                .with_context(|| format!("cannot write {}", page.display()))?;
+            println!("wrote {}", page.display());
+        }
+    }
+    Ok(())
+}
+
+fn measure(binary: &Path, folder: &Path, made: &Made, options: &Options) -> Result<()> {
+    let mut command = process::command(binary);
+    command.arg("bench").args(made.arguments.split_whitespace());
+    if made.rivals {
+        for rival in &options.rival {
+            command.args(["--b", rival]);
+        }
+    }
+    command.args(&options.extra);
+    for (flag, ending) in [("--json", "json"), ("--html", "html")] {
+        command.arg(flag);
+        command.arg(folder.join(format!("{}.{ending}", made.name)));
+    }
+    let status = command.status().context("cannot run hairpin bench")?;
+    ensure!(
+        status.success(),
+        "`hairpin bench` of the report {} ended with {status}: no server may change or repeat datagrams",
+        made.name
+    );
+    Ok(())
+}
+
+/// A page with the table of every report that is there.
+fn page_of_figures(folder: &Path) -> Result<String> {
+    let mut page = String::from(
+        "# All figures\n\nWritten by `cargo xtask bench-report`. How they are measured: [benchmarking](../benchmarking.md).\n",
+    );
+    for Made { name, .. } in &REPORTS {
+        let file = folder.join(format!("{name}.json"));
+        if file.exists() {
+            // Writing to a string cannot fail.
+            let _ = write!(
+                page,
+                "\n## {name}\n\n[{name}.html]({name}.html) has the plots, [{name}.json]({name}.json) every measurement.\n\n\
+                 <!-- table {name} -->\n<!-- end -->\n"
+            );
+        }
+    }
+    Ok(page)
+}
+
+fn markdown(folder: &Path) -> Result<Vec<PathBuf>> {
+    let mut pages = Vec::new();
+    for entry in std::fs::read_dir(folder)? {
+        let path = entry?.path();
+        if path.extension().is_some_and(|ending| ending == "md") {
+            pages.push(path);
+        }
+    }
+    pages.sort();
+    Ok(pages)
+}
+
+/// A page with each of its tables made anew.
+fn with_tables(page: &str, mut table: impl FnMut(&str) -> Result<String>) -> Result<String> {
+    const BEGIN: &str = "<!-- table ";
+    const END: &str = "<!-- end -->";
+    let mut new = String::new();
+    let mut rest = page;
+    while let Some(at) = rest.find(BEGIN) {
+        let (before, from) = rest.split_at(at);
+        let line = from.lines().next().unwrap_or_default();
+        let name = line
+            .strip_prefix(BEGIN)
+            .and_then(|name| name.strip_suffix(" -->"))
+            .with_context(|| format!("`{line}` is not <!-- table NAME -->"))?;
+        let end = from
+            .find(END)
+            .with_context(|| format!("no {END} follows {line}"))?;
+        // Writing to a string cannot fail.
+        let _ = write!(new, "{before}{line}\n{}", table(name)?);
+        rest = &from[end..];
+    }
+    Ok(new + rest)
+}
+
+/// All servers in all scenarios of a report.
+fn table(report: &Value) -> Result<String> {
+    let mut text = String::from(
+        "\n| load | server | best | times the first | ns each at 30 / 60 / 90 % | kept at twice the load | lost, duplicated, reordered, damaged |\n\
+         | --- | --- | --- | --- | --- | --- | --- |\n",
+    );
+    let rows = report["summary"].as_array().context("no summary")?;
+    for row in rows {
+        let side = row["side"].as_u64().context("a row without a server")?;
+        let name = &report["sides"][side as usize]["name"];
+        let cells = [
+            row["name"].as_str().unwrap_or_default().to_owned(),
+            name.as_str().unwrap_or_default().to_owned(),
+            best(row),
+            ratio(&row["main_ratio"]),
+            costs(row),
+            kept(&row["delivery"]),
+            fate(&row["delivery"]),
+        ];
+        // Writing to a string cannot fail.
+        let _ = writeln!(text, "| {} |", cells.join(" | "));
+    }
+    let rounds = report["rounds"].as_u64().unwrap_or_default();
+    let _ = writeln!(
+        text,
+        "\nMedians of {rounds} rounds; {}, Linux {}; `{}`.\n",
+        report["processor"].as_str().unwrap_or_default().trim(),
+        report["kernel"].as_str().unwrap_or_default(),
+        command(report)
+    );
+    Ok(text)
+}
+
+/// The command line without the files that it wrote.
+fn command(report: &Value) -> String {
+    let words = report["argv"].as_array().map_or(&[][..], Vec::as_slice);
+    let mut shown = Vec::new();
+    let mut words = words.iter().filter_map(Value::as_str);
+    while let Some(word) = words.next() {
+        match word {
+            "--json" | "--html" | "--hairpin" => drop(words.next()),
+            word => shown.push(word),
+        }
+    }
+    shown.join(" ")
+}
+
+fn median(summary: &Value) -> Option<f64> {
+    summary["median"].as_f64()
+}
+
+fn best(row: &Value) -> String {
+    let Some(value) = median(&row["main"]) else {
+        return "failed".to_owned();
+    };
+    let kind = row["scenario"]["kind"].as_str().unwrap_or_default();
+    let (low, high) = (row["main"]["min"].as_f64(), row["main"]["max"].as_f64());
+    let range = |show: fn(f64) -> String| {
+        let ends = [low.unwrap_or(value), high.unwrap_or(value)].map(show);
+        format!("{} ({} to {})", show(value), ends[0], ends[1])
+    };
+    match kind {
+        "memory" | "sip-memory" => range(|bytes| format!("{:.2} kB", bytes / 1e3)),
+        "spread" => range(|share| format!("{share:.3}")),
+        _ => range(|rate| match rate {
+            rate if rate < 1e4 => format!("{:.1}k/s", rate / 1e3),
+            rate => format!("{:.0}k/s", rate / 1e3),
+        }),
+    }
+}
+
+fn ratio(ratio: &Value) -> String {
+    match (median(ratio), ratio["min"].as_f64(), ratio["max"].as_f64()) {
+        (Some(median), Some(low), Some(high)) => format!("{median:.2} ({low:.2} to {high:.2})"),
+        _ => String::new(),
+    }
+}
+
+fn costs(row: &Value) -> String {
+    let show = |value: Option<f64>| value.map_or_else(String::new, |value| format!("{value:.0}"));
+    match &row["delivery"] {
+        Value::Null => show(median(&row["cost"])),
+        delivery => {
+            let at = [
+                median(&delivery["cost_at_30"]),
+                median(&row["cost"]),
+                median(&delivery["cost_at_90"]),
+            ];
+            at.map(show).join(" / ")
+        }
+    }
+}
+
+fn kept(delivery: &Value) -> String {
+    match (
+        median(&delivery["at_double"]),
+        median(&delivery["offered_at_double"]),
+    ) {
+        (Some(kept), Some(offered)) if offered < 1.9 => {
+            format!("{:.0} % (at {offered:.1} times)", kept * 100.0)
+        }
+        (Some(kept), _) => format!("{:.0} %", kept * 100.0),
+        _ => String::new(),
+    }
+}
+
+fn fate(delivery: &Value) -> String {
+    let Some(loss) = median(&delivery["loss"]) else {
+        return String::new();
+    };
+    let count = |name: &str| delivery[name].as_u64().unwrap_or_default();
+    format!(
+        "{:.2} %, {}, {}, {}",
+        loss * 100.0,
+        count("duplicated"),
+        count("reordered"),
+        count("wrong")
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn tables_are_replaced_and_the_rest_stays() {
+        let page =
+            "a\n<!-- table one -->\nold\n<!-- end -->\nb\n<!-- table two -->\n<!-- end -->\n";
+        let new = with_tables(page, |name| Ok(format!("new {name}\n"))).unwrap();
+        assert_eq!(
+            new,
+            "a\n<!-- table one -->\nnew one\n<!-- end -->\nb\n<!-- table two -->\nnew two\n<!-- end -->\n"
+        );
+        assert_eq!(
+            with_tables(&new, |name| Ok(format!("new {name}\n"))).unwrap(),
+            new
+        );
+        assert!(with_tables("<!-- table one -->\n", |_| Ok(String::new())).is_err());
+    }
+
+    #[test]
+    fn a_table_has_a_line_for_each_server_in_each_scenario() {
+        let summary = |value: f64| json!({ "median": value, "min": value, "max": value * 2.0 });
+        let report = json!({
+            "rounds": 6, "processor": "a processor", "kernel": "6.18",
+            "argv": ["hairpin", "bench", "--a", "hairpin", "--json", "/some/where.json"],
+            "sides": [{ "name": "hairpin" }, { "name": "floor" }],
+            "summary": [
+                { "name": "relay-1x1", "scenario": { "kind": "relay" }, "side": 1, "main": summary(500e3), "cost": summary(1500.0),
+                  "main_ratio": summary(0.5), "delivery": { "loss": summary(0.004), "cost_at_30": summary(1600.0),
+                  "cost_at_90": summary(1400.0), "at_double": summary(0.9), "offered_at_double": summary(2.0),
+                  "duplicated": 0, "reordered": 1, "wrong": 0 } },
+                { "name": "memory-1000", "scenario": { "kind": "memory" }, "side": 0, "main": summary(3000.0), "cost": summary(900.0),
+                  "main_ratio": summary(1.0), "delivery": null },
+            ],
+        });
+        let table = table(&report).unwrap();
+        assert!(
+            table.contains("| relay-1x1 | floor | 500k/s (500k/s to 1000k/s) | 0.50 (0.50 to 1.00) | 1600 / 1500 / 1400 | 90 % | 0.40 %, 0, 1, 0 |"),
+            "{table}"
+        );
+        assert!(
+            table.contains("| memory-1000 | hairpin | 3.00 kB (3.00 kB to 6.00 kB)"),
+            "{table}"
+        );
+        assert!(
+            table.contains("`hairpin bench --a hairpin`") && !table.contains("where"),
+            "{table}"
+        );
+    }
+}
