@@ -240,6 +240,13 @@ impl Scenario {
                 Sources::OneAddress => format!("STUN Binding, {clients} ports of one address"),
                 Sources::Spoofed => "STUN Binding, a million spoofed sources".into(),
             },
+            _ => self.describe_other(),
+        }
+    }
+
+    /// The same for what is no load of datagrams.
+    fn describe_other(&self) -> String {
+        match self {
             Scenario::Churn { in_flight } => {
                 format!("401, Allocate, Refresh 0; {in_flight} in flight")
             }
@@ -257,6 +264,8 @@ impl Scenario {
             Scenario::Memory { allocations } => {
                 format!("memory of {allocations} allocations with a channel")
             }
+            // Those are loads of datagrams.
+            _ => String::new(),
         }
     }
 

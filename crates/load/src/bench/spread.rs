@@ -43,9 +43,12 @@ pub(super) fn measure(
     let (mut last, mut sum) = ([0; 2], 0.0);
     let mut held = Vec::new();
     for time in 0..TIMES {
-        let mut clients = Allocations::open_from(topology, time * at_once, at_once)?;
-        clients.allocate()?;
-        held.push(clients);
+        // One after the other: what is under way is nobody's load yet.
+        for client in time * at_once..(time + 1) * at_once {
+            let mut client = Allocations::open_from(topology, client, 1)?;
+            client.allocate()?;
+            held.push(client);
+        }
         std::thread::sleep(PUBLISHED);
         server.check_alive()?;
         let now = topology

@@ -99,8 +99,7 @@ impl Builder {
         let mut offload = self.prepare_offload(&listeners.udp, &relays, ports, size, &published)?;
         let rates = rate_table(offload.as_ref(), size, taking.as_mut())?;
         let relay_gro = separate(offload.as_ref(), &groups, &relays);
-        let mut features = Features::of(offloads, &groups, self.wanted_buffers());
-        features.pinned = self.pinning != Pinning::Off;
+        let mut features = self.features(offloads, &groups);
         let parts = offload
             .as_ref()
             .map_or_else(Vec::new, |offload| offload.parts(workers));
@@ -150,6 +149,13 @@ impl Builder {
             offload,
             certificates: self.watched(),
         })
+    }
+
+    fn features(&self, offloads: Option<Offloads>, groups: &[Vec<UdpSocket>]) -> Features {
+        Features {
+            pinned: self.pinning != Pinning::Off,
+            ..Features::of(offloads, groups, self.wanted_buffers())
+        }
     }
 
     fn serves_sip(&self) -> bool {
