@@ -88,14 +88,8 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
         take_over: taken.as_mut().and_then(Taken::take_over),
         batch_limit: args.batch_limit,
     };
-    let engine = Engine::start(
-        &config,
-        databases,
-        &listeners,
-        &endpoints.addresses(),
-        &relays,
-        sources,
-    )?;
+    let others = endpoints.addresses();
+    let engine = Engine::start(&config, databases, &listeners, &others, &relays, sources)?;
     privileges::give_up(args.config.as_deref());
     kernel::warn(&engine.features());
     let source = Arc::new(source(&engine));
