@@ -252,7 +252,7 @@ fn best(row: &Value) -> String {
     };
     match kind {
         "memory" | "sip-memory" => range(|bytes| format!("{:.2} kB", bytes / 1e3)),
-        "spread" => range(|share| format!("{share:.3}")),
+        "spread" => range(|apart| format!("{apart:.0} apart")),
         _ => range(|rate| match rate {
             rate if rate < 1e4 => format!("{:.1}k/s", rate / 1e3),
             rate => format!("{:.0}k/s", rate / 1e3),

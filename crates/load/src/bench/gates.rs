@@ -24,9 +24,9 @@ const CYCLE_IN_DATAGRAMS: f64 = 28.0;
 /// User memory of an allocation with a channel, in bytes, among 1,000 of them: the first pages of many tables weigh on few.
 const USER_BYTES: f64 = 3_000.0;
 
-/// Of four allocations, the share that the busier of two workers may get, in the mean of 32 times. Steering makes it 0.5; the kernel's hash
-/// 0.69 with a standard deviation of 0.03.
-const BUSIER_SHARE: f64 = 0.58;
+/// Allocations that two workers may differ by while 128 are made. Without steering they differ as a random walk does: by 14 in the mean, and in
+/// one of sixty times by no more than this.
+const APART: u32 = 5;
 
 impl Gate {
     /// The share of the bare relay's goodput that a scenario demands; `None` if it has none.
@@ -50,9 +50,9 @@ impl Gate {
         matches!(self, Gate::Measured).then_some(CYCLE_IN_DATAGRAMS)
     }
 
-    /// The most that the busier of two workers may get of a few allocations.
-    pub(crate) fn busier_share(self) -> Option<f64> {
-        matches!(self, Gate::Measured).then_some(BUSIER_SHARE)
+    /// The most that two workers may differ by.
+    pub(crate) fn apart(self) -> Option<u32> {
+        matches!(self, Gate::Measured).then_some(APART)
     }
 
     /// The most user memory that an allocation may take, in bytes.

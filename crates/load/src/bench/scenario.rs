@@ -259,7 +259,7 @@ impl Scenario {
                 format!("memory of {count} {what}")
             }
             Scenario::Spread { at_once } => {
-                format!("share of the busier of two workers, {at_once} allocations at a time")
+                format!("how far two workers get apart, {at_once} allocations at a time")
             }
             Scenario::Memory { allocations } => {
                 format!("memory of {allocations} allocations with a channel")

@@ -89,7 +89,7 @@ fn hairpin_head(users: &str) -> String {
     format!(
         "[server]\nworkers = 1\n[listen]\nudp = [\"{SERVER_IP}:3478\"]\n[admin]\nlisten = \"off\"\n[log]\nlevel = \"warn\"\n\
          [auth]\nrealm = \"{REALM}\"\nusers = [{{ name = \"{USERNAME}\", password = \"{PASSWORD}\" }}{users}]\n\
-         [sip]\nlisten = [\"{SIP_ADDRESS}\"]\ntransactions = 2000000\nbindings_per_user = 1000\n"
+         [sip]\nlisten = [\"{SIP_ADDRESS}\"]\ntransactions = 2000000\nbindings_per_user = 30\n"
     )
 }
 

@@ -159,6 +159,7 @@ pub fn escape(raw: &str) -> String {
             '<' => safe.push_str("&lt;"),
             '>' => safe.push_str("&gt;"),
             '"' => safe.push_str("&quot;"),
+            '\'' => safe.push_str("&#39;"),
             other => safe.push(other),
         }
     }

@@ -98,11 +98,11 @@ impl Report {
                 found.extend(self.violations_of_churn(cell, churn, gate));
             }
             Outcome::Spread(spread) if role == Role::Gated => {
-                let most = gate.busier_share().unwrap_or(1.0);
-                if spread.busier > most {
-                    let busier = spread.busier;
+                let most = gate.apart().unwrap_or(u32::MAX);
+                if spread.apart > most {
+                    let apart = spread.apart;
                     found.push(format!(
-                        "the busier of two workers got {busier:.3} of the allocations, more than {most:.2}"
+                        "the two workers differed by {apart} allocations, more than {most}"
                     ));
                 }
             }

@@ -95,8 +95,8 @@ impl Report {
                 "user memory among it, bytes",
             ],
             Scenario::Spread { .. } => [
-                "share of the busier worker, per cent",
-                "the same of all allocations",
+                "allocations that two workers differed by, at most",
+                "share of the busier worker at the end",
             ],
             Scenario::Handshakes { .. } => [
                 "connections per second",

@@ -196,8 +196,8 @@ impl Outcome {
             (Outcome::Churn(churn), Measure::Cost) => Some(churn.cost_ns),
             (Outcome::Memory(memory), Measure::Main) => Some(memory.user + memory.kernel),
             (Outcome::Memory(memory), Measure::Cost) => Some(memory.user),
-            (Outcome::Spread(spread), Measure::Main) => Some(spread.busier),
-            (Outcome::Spread(spread), Measure::Cost) => Some(spread.at_the_end),
+            (Outcome::Spread(spread), Measure::Main) => Some(spread.apart.into()),
+            (Outcome::Spread(spread), Measure::Cost) => Some(spread.busier),
             (Outcome::Failed { .. }, _) => None,
         }
     }
@@ -233,8 +233,8 @@ impl fmt::Display for Outcome {
             }
             Outcome::Spread(spread) => write!(
                 f,
-                "the busier worker got {:.3}, and had {:.3} at the end",
-                spread.busier, spread.at_the_end
+                "at most {} allocations apart, and the busier worker had {:.3} at the end",
+                spread.apart, spread.busier
             ),
             Outcome::Failed { reason, .. } => write!(f, "failed: {reason}"),
         }

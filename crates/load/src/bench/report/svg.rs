@@ -5,6 +5,7 @@
 use std::fmt::Write;
 
 use crate::bench::stats::Summary;
+pub(super) use crate::report::chart::escape;
 
 /// One colour per server; distinguishable with any colour vision (Okabe and Ito).
 const COLOURS: [&str; 6] = [
@@ -144,15 +145,6 @@ pub(super) fn thousands(value: f64) -> String {
         value if value >= 1e3 => format!("{:.1}k", value / 1e3),
         value => format!("{value:.0}"),
     }
-}
-
-/// Text for HTML and SVG.
-pub(super) fn escape(text: &str) -> String {
-    text.replace('&', "&amp;")
-        .replace('<', "&lt;")
-        .replace('>', "&gt;")
-        .replace('\'', "&#39;")
-        .replace('"', "&quot;")
 }
 
 fn circle(x: f64, y: f64, radius: u8, side: usize) -> String {

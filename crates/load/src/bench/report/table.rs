@@ -91,8 +91,8 @@ fn units(scenario: &Scenario) -> (Show, Show) {
             |cost| format!("{:.1} us", cost.median / 1e3),
         ),
         Scenario::Spread { .. } => (
-            |share| format!("busier worker {:.3}", share.median),
-            |share| format!("at the end {:.3}", share.median),
+            |apart| format!("{:.0} apart at most", apart.median),
+            |share| format!("busier one {:.3}", share.median),
         ),
         Scenario::Memory { .. } | Scenario::SipMemory { .. } => (
             |both| format!("{:.2} kB with kernel", both.median / 1e3),
