@@ -426,7 +426,7 @@ fn every_segment_of_an_aggregate_counts_and_is_checked() {
         ..Totals::default()
     };
     assert_eq!(first, wanted);
-    let mut damaged = frame;
+    let (mut damaged, shape) = aggregate(&(20..40).map(channel_data).collect::<Vec<_>>());
     damaged[42 + 3 * 124 + 50] ^= 1;
     assert!(privileged(counter.judge(&damaged, Some(shape))));
     let second = totals(&mut counter) - first;

@@ -70,16 +70,17 @@ fn damage() {
     }
 }
 
-/// Relays flow 0, and from the 300th datagram on everything again, 100 datagrams later. The first ones are for the payload check.
+/// Relays flow 0, and everything again, 100 datagrams later, but for the low sequences: those are the payload check's.
 fn repeat() {
     let listener = UdpSocket::bind("10.99.1.1:3478").unwrap();
     let relay = UdpSocket::bind("10.99.2.1:20000").unwrap();
     let mut kept: VecDeque<Vec<u8>> = VecDeque::new();
     let mut buffer = [0; 2048];
-    for number in 0u64.. {
+    loop {
         let length = listener.recv(&mut buffer).unwrap();
         let _ = relay.send_to(&buffer[4..length], "10.99.2.2:9000");
-        if number >= 300 {
+        let sequence = u32::from_le_bytes(buffer[12..16].try_into().unwrap());
+        if (1000..u32::MAX).contains(&sequence) {
             kept.push_back(buffer[4..length].to_vec());
         }
         if kept.len() > 100
