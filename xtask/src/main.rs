@@ -13,11 +13,13 @@ mod built;
 mod cargo;
 mod conformance;
 mod deny;
+mod dist;
 mod fuzz;
 mod gate;
 mod interop;
 mod lints;
 mod package;
+mod packages;
 mod process;
 mod quick;
 mod rfc;
@@ -79,6 +81,14 @@ enum Chore {
         #[arg(long)]
         build: bool,
     },
+    /// Make the packages: .deb, .rpm, tarball and bill of materials.
+    ///
+    /// Builds the program for glibc 2.31 with zig as the linker.
+    Dist(dist::Options),
+    /// Try the packages and the container image: built twice, checked, installed, upgraded and removed.
+    ///
+    /// As root; boots a Debian in a container.
+    Packages(packages::Options),
     /// Check licences, banned crates, sources and known vulnerabilities with cargo-deny.
     Deny,
     /// Count what each operation costs in instructions, allocations and system calls, and hold it against crates/server/budgets.toml.
@@ -132,6 +142,8 @@ fn run(chore: Chore) -> anyhow::Result<ExitCode> {
             return Ok(ExitCode::SUCCESS);
         }
         Chore::Package { build } => package::run(&root, build)?,
+        Chore::Dist(options) => dist::run(&root, &options)?,
+        Chore::Packages(options) => packages::run(&root, &options)?,
         Chore::Deny => deny::run(&root)?,
         Chore::Budgets { write } => budgets::run(&root, write)?,
         Chore::Interop(options) => {

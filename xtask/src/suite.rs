@@ -16,7 +16,7 @@ use clap::ValueEnum;
 use crate::built::{self, Built};
 use crate::tally::Tally;
 use crate::tools::{self, Tool};
-use crate::{budgets, cargo, deny, fuzz, gate, interop, package, rfc, stores, tidy, vm, workflow};
+use crate::{budgets, cargo, deny, fuzz, gate, interop, package, packages, rfc, stores, tidy, vm, workflow};
 use background::Background;
 use times::Times;
 
@@ -51,6 +51,8 @@ pub(crate) enum Stage {
     Unit,
     /// The kernels that servers run, booted in QEMU.
     Vm,
+    /// The .deb of a release build: lintian, and installed, upgraded and removed in a Debian that systemd has booted; the alert rules.
+    Packages,
     /// Clients of other projects, against a release build.
     Interop,
     /// Databases that coturn's turnadmin has filled, against a release build.
@@ -100,6 +102,7 @@ impl Stage {
                 Ok(tally)
             }
             Stage::Vm => vm::run(root, &vm::Options::quick()),
+            Stage::Packages => packages::run(root, &packages::Options::default()),
             Stage::Interop => interop::run(root, &interop::Options::default()),
             Stage::Stores => stores::run(root, &stores::Options::default()),
             Stage::Bench => gate::run(root),
@@ -118,6 +121,7 @@ impl Stage {
             Stage::Unit => &[tools::UNIT],
             // Without root it is skipped, and needs nothing.
             Stage::Vm if tools::is_root() => &[tools::VM],
+            Stage::Packages if tools::is_root() => &[tools::PACKAGES],
             _ => &[],
         }
     }

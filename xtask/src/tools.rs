@@ -90,8 +90,22 @@ pub(crate) const VM: &[Tool] = &[
     tool("setpriv", "util-linux"),
 ];
 
+/// What makes and checks packages, and boots a system with them.
+pub(crate) const PACKAGES: &[Tool] = &[
+    tool("dpkg-deb", "dpkg"),
+    tool("lintian", "lintian"),
+    tool("rpmbuild", "rpm"),
+    tool("promtool", "prometheus"),
+    tool("debootstrap", "debootstrap"),
+    tool("systemd-nspawn", "systemd-container"),
+    tool("podman", "podman"),
+    tool("runc", "runc"),
+    tool("setcap", "libcap2-bin"),
+    tool("strip", "binutils"),
+];
+
 /// Every program of the lists above.
-pub(crate) const ALL: &[&[Tool]] = &[UNIT, WORKFLOW, INTEROP, STORES, FUZZ, BPF, COUNTING, VM];
+pub(crate) const ALL: &[&[Tool]] = &[UNIT, WORKFLOW, INTEROP, STORES, FUZZ, BPF, COUNTING, VM, PACKAGES];
 
 /// Makes sure that every tool is there: installs what is missing as root, else says what to install.
 pub(crate) fn ensure(lists: &[&[Tool]]) -> Result<()> {

@@ -15,5 +15,7 @@ mod systemd;
 use std::process::ExitCode;
 
 fn main() -> ExitCode {
+    // Without them, user space relays.
+    let _ = server::privileges::use_permitted();
     commands::run(cli::parse())
 }

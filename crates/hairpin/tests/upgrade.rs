@@ -465,3 +465,34 @@ fn ten_upgrades_under_2000_allocations_leave_nothing_behind() {
     end(pid, "-TERM");
     eventually("the last process ends", || !is_alive(pid));
 }
+
+#[test]
+fn a_reload_upgrades_if_another_program_file_is_installed() {
+    if !may_load_programs() {
+        return eprintln!("skipped: this process may not load programs");
+    }
+    let server = Server::start(1);
+    let before = server.pid();
+    let reload = |program: &std::path::Path| {
+        let mut command = std::process::Command::new(program);
+        command.args(["reload", "--or-upgrade", "--socket"]);
+        let output = command.arg(server.socket()).output().unwrap();
+        assert!(output.status.success(), "{}", stderr(&output));
+        stdout(&output)
+    };
+    let running = std::path::Path::new(env!("CARGO_BIN_EXE_hairpin"));
+    assert_eq!(reload(running), "configuration reloaded\n");
+    assert_eq!(server.pid(), before, "the same program needs no new process");
+
+    let installed = server.folder.path().join("hairpin");
+    std::fs::copy(running, &installed).unwrap();
+    let said = reload(&installed);
+    assert!(said.contains("serves; process"), "{said}");
+    let after = server.pid();
+    assert_ne!(after, before);
+    let program = std::fs::read_link(format!("/proc/{after}/exe")).unwrap();
+    assert_eq!(program, installed);
+    assert_eq!(reload(&installed), "configuration reloaded\n");
+    end(after, "-TERM");
+    eventually("the new process ends", || !is_alive(after));
+}

@@ -61,6 +61,19 @@ fn held() -> u64 {
     })
 }
 
+/// Makes every permitted capability of the calling thread effective: a program file with permitted capabilities starts where the
+/// system withholds some of them, but has none in effect. Threads that exist keep theirs.
+///
+/// # Errors
+/// What `capget` and `capset` return; a strict seccomp filter may refuse them.
+pub fn use_permitted() -> io::Result<()> {
+    let mut sets = capget()?;
+    for half in &mut sets {
+        half.effective |= half.permitted;
+    }
+    capset(&sets)
+}
+
 /// Gives up for good every capability of the calling thread but those in `kept` that it has, and lets no program that it starts gain
 /// any. Other threads keep theirs, unless they are started by this one from now on.
 ///
@@ -81,6 +94,20 @@ pub fn keep_only(kept: &[Capability]) -> io::Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn permitted_capabilities_can_be_made_effective() {
+        let work = move || {
+            let before = held();
+            let mut sets = capget().unwrap();
+            sets.iter_mut().for_each(|half| half.effective = 0);
+            capset(&sets).unwrap();
+            assert!(!any());
+            use_permitted().unwrap();
+            assert_eq!(held(), before);
+        };
+        std::thread::spawn(work).join().unwrap();
+    }
 
     #[test]
     fn what_a_thread_gives_up_is_gone_for_it_and_its_children_only() {

@@ -35,6 +35,15 @@ pub fn missing_for_offload() -> Option<String> {
     ))
 }
 
+/// Makes every permitted capability of the calling thread effective, as file capabilities without the effective flag require
+/// (`setcap cap_bpf,cap_net_admin,cap_perfmon+p`). Call it before other threads start.
+///
+/// # Errors
+/// If the system refuses; then the thread keeps what it had.
+pub fn use_permitted() -> std::io::Result<()> {
+    capabilities::use_permitted()
+}
+
 /// Gives up every capability of the calling thread, and of those that it starts from now on.
 ///
 /// # Errors

@@ -18,8 +18,10 @@ const RELOAD: &str = "\
 Examples:
   hairpin reload
         have the server read its configuration again, and say what came of it
-  hairpin check /etc/hairpin.toml && hairpin reload
+  hairpin check /etc/hairpin/hairpin.toml && hairpin reload
         the same, with mistakes shown in their places first
+  hairpin reload --or-upgrade
+        upgrade instead, if another version of the program was installed
 
 Status 0 if the new configuration applies. Else 1, with every mistake, and the server
 keeps the configuration that it has.";
@@ -74,6 +76,9 @@ pub(crate) struct Status {
 pub(crate) struct Reload {
     #[command(flatten)]
     pub(crate) target: Target,
+    /// If the server runs another program file than this one, do what `hairpin upgrade` does instead
+    #[arg(long)]
+    pub(crate) or_upgrade: bool,
 }
 
 /// Arguments of `hairpin drain`.
@@ -105,6 +110,18 @@ pub(crate) struct Upgrade {
     /// Wait at most this time for the new process to serve
     #[arg(long, value_name = "TIME", default_value = "60s", value_parser = time)]
     pub(crate) timeout: Duration,
+}
+
+impl Upgrade {
+    /// An upgrade to this program.
+    pub(crate) const fn to_this_program(target: Target) -> Self {
+        const TIMEOUT: Duration = Duration::from_secs(60);
+        Self {
+            target,
+            program: None,
+            timeout: TIMEOUT,
+        }
+    }
 }
 
 fn socket(text: &str) -> Result<ControlSocket, String> {

@@ -6,23 +6,23 @@ use clap::{Subcommand, ValueEnum};
 
 const EXAMPLES: &str = "\
 Examples:
-  hairpin creds --config /etc/hairpin.toml --user alice --uri turn.example.org
+  hairpin creds --config /etc/hairpin/hairpin.toml --user alice --uri turn.example.org
         an iceServers object for a web page, good for a day: UDP, TCP and TLS
-  hairpin creds --config /etc/hairpin.toml --uri turn:turn.example.org:3478 --uri turns:turn.example.org:443?transport=tcp
+  hairpin creds --config /etc/hairpin/hairpin.toml --uri turn:turn.example.org:3478 --uri turns:turn.example.org:443?transport=tcp
         the same for these transports and ports
   hairpin creds --secret \"$SECRET\" --ttl 10m --format env
         lines for a shell: eval \"$(hairpin creds ...)\"
   HAIRPIN_AUTH__SECRETS=\"$SECRET\" hairpin creds --user alice --format uri
         one URI with the credentials in it, as GStreamer takes it
 
-  hairpin creds oauth --config /etc/hairpin.toml --ttl 1h
+  hairpin creds oauth --config /etc/hairpin/hairpin.toml --ttl 1h
         an access token (RFC 7635), as an authorization server makes it: for tests
 
 The formula is the one coturn and others know as the REST API: docs/credentials.md.";
 
 const OAUTH_EXAMPLES: &str = "\
 Examples:
-  hairpin creds oauth --config /etc/hairpin.toml --ttl 1h
+  hairpin creds oauth --config /etc/hairpin/hairpin.toml --ttl 1h
         a token under the first of auth.token_keys
   hairpin creds oauth --key \"2026-11:$(openssl rand -base64 32)\" --server-name turn.example.org
         a token without a file

@@ -4,6 +4,7 @@ pub(crate) mod bench;
 pub(crate) mod check;
 pub(crate) mod control;
 pub(crate) mod creds;
+pub(crate) mod describe;
 pub(crate) mod directory;
 #[cfg(test)]
 mod docs_test;
@@ -29,7 +30,7 @@ Every command has examples of its own: hairpin COMMAND --help";
 
 /// STUN server and TURN relay.
 #[derive(Debug, Parser)]
-#[command(name = "hairpin", version, about, after_help = EXAMPLES, arg_required_else_help = true)]
+#[command(name = "hairpin", version = describe::version(), about, after_help = EXAMPLES, arg_required_else_help = true)]
 pub(crate) struct Cli {
     /// What to do.
     #[command(subcommand)]
@@ -72,6 +73,10 @@ pub(crate) enum Command {
     Peer(peer::Args),
     /// Compare servers on one processor of this machine, with a load that looks like traffic
     Bench(Box<bench::Args>),
+    /// Write the completions of a shell
+    Completions(describe::Completions),
+    /// Write the manual pages, one for each command
+    Man(describe::Man),
     /// A bare relay, for the use of bench
     #[command(hide = true)]
     BenchFloor(bench::Floor),

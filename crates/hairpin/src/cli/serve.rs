@@ -10,7 +10,7 @@ Examples:
         listen on port 3478 of loopback and of the default route's address, with a random secret
   hairpin serve --dev
         the same for development: peers on this machine and in private networks are admitted too
-  hairpin serve --config /etc/hairpin.toml
+  hairpin serve --config /etc/hairpin/hairpin.toml
         everything from a file; hairpin reload, or SIGHUP, reads it again
   hairpin serve --listen 0.0.0.0:3478 --external-ip 203.0.113.5/10.0.0.5 --secret \"$SECRET\"
         behind a 1:1 NAT, as in most clouds

@@ -7,7 +7,8 @@ use anyhow::{Context, Result};
 use serde_json::Value;
 
 use super::output::{self, Lines, printable};
-use crate::cli::control::{Drain, Reload, Status, Target};
+use super::upgrade;
+use crate::cli::control::{Drain, Reload, Status, Target, Upgrade};
 use crate::config::{plural, write_seconds};
 use crate::control::client;
 use crate::control::protocol::{Command, Refusal, Reply};
@@ -32,7 +33,10 @@ pub(crate) fn status(args: &Status) -> Result<ExitCode> {
 }
 
 /// Runs `hairpin reload`.
-pub(crate) fn reload(args: &Reload) -> Result<ExitCode> {
+pub(crate) fn reload(args: Reload) -> Result<ExitCode> {
+    if args.or_upgrade && upgrade::is_other_program(&args.target)? {
+        return upgrade::run(&Upgrade::to_this_program(args.target));
+    }
     let result = match ask(&args.target, Command::Reload)? {
         Ok(result) => result,
         Err(refusal) => return Ok(refused(&refusal)),

@@ -4,6 +4,7 @@ mod bench;
 mod check;
 mod control;
 pub(crate) mod creds;
+mod describe;
 mod directory;
 mod ice;
 mod input;
@@ -29,7 +30,7 @@ pub(crate) fn run(cli: Cli) -> ExitCode {
         Command::Serve(args) => serve::run(&args),
         Command::Check(args) => check::run(&args),
         Command::Status(args) => control::status(&args),
-        Command::Reload(args) => control::reload(&args),
+        Command::Reload(args) => control::reload(args),
         Command::Drain(args) => control::drain(&args),
         Command::Upgrade(args) => upgrade::run(&args),
         Command::User(command) => directory::user(&command),
@@ -41,6 +42,8 @@ pub(crate) fn run(cli: Cli) -> ExitCode {
         Command::Load(args) => load::run(&args),
         Command::Peer(args) => peer::run(&args),
         Command::Bench(args) => bench::run(&args),
+        Command::Completions(args) => describe::completions(&args),
+        Command::Man(args) => describe::man(&args),
         Command::BenchFloor(args) => bench::floor(&args),
     };
     conclude(result)

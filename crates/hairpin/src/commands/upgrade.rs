@@ -11,7 +11,7 @@ use server::privileges::effective_user;
 
 use super::control::{ask, refused};
 use super::output;
-use crate::cli::control::Upgrade;
+use crate::cli::control::{Target, Upgrade};
 use crate::control::protocol::Command;
 
 /// How often the command asks whether the new process serves.
@@ -52,6 +52,18 @@ pub(crate) fn run(args: &Upgrade) -> Result<ExitCode> {
         "process {pid} serves; process {before} ends when its last client has gone\n"
     ))?;
     Ok(ExitCode::SUCCESS)
+}
+
+/// Whether the server runs another program file than this process, so a reload would not be enough.
+pub(crate) fn is_other_program(target: &Target) -> Result<bool> {
+    // The reload reports a server that does not answer.
+    let Ok(described) = ask(target, Command::Describe)? else {
+        return Ok(false);
+    };
+    let own = std::fs::metadata("/proc/self/exe").context("the program of this process")?;
+    let running = described["program"].as_array();
+    let is_own = |running: &Vec<Value>| *running == [Value::from(own.dev()), own.ino().into()];
+    Ok(running.is_some_and(|running| !is_own(running)))
 }
 
 /// Whether the new process has the control socket.

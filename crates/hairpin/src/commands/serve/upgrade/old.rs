@@ -1,6 +1,7 @@
 //! The old process: it hands over, and ends when its last client has gone.
 
 use std::os::fd::AsFd;
+use std::os::unix::fs::MetadataExt;
 use std::os::unix::net::UnixStream;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -46,6 +47,13 @@ fn listen(stream: &UnixStream, changes: &ChangeSender) {
     changes.tell(Change::SuccessorEnded);
 }
 
+/// Device and inode of the program that this process runs: another version has other ones.
+fn running_program() -> Value {
+    // The file may have been deleted; this link still leads to it.
+    let file = std::fs::metadata("/proc/self/exe");
+    file.map_or(Value::Null, |file| json!([file.dev(), file.ino()]))
+}
+
 impl Service<'_> {
     /// How to start this server once more: for `hairpin upgrade`.
     pub(in super::super) fn describe() -> Value {
@@ -72,6 +80,7 @@ impl Service<'_> {
         json!({
             "pid": std::process::id(),
             "user": server::privileges::effective_user(),
+            "program": running_program(),
             "arguments": arguments,
             "environment": environment,
             "directory": directory,
