@@ -108,20 +108,32 @@ fn build(root: &Path, options: &Options) -> Result<PathBuf> {
         false => ("zigbuild", format!("{target}.{GLIBC}")),
     };
     command
-        .args([verb, "--release", "--locked", "--package", "hairpin", "--target", &built_for])
+        .args([
+            verb,
+            "--release",
+            "--locked",
+            "--package",
+            "hairpin",
+            "--target",
+            &built_for,
+        ])
         .current_dir(root)
         .env("HAIRPIN_COMMIT", commit)
         .env("SOURCE_DATE_EPOCH", time)
         .env("CARGO_PROFILE_RELEASE_STRIP", "symbols")
         .env("CARGO_PROFILE_RELEASE_DEBUG", "false")
         // Paths of this machine would make two machines' programs differ.
-        .env("RUSTFLAGS", format!("--remap-path-prefix={}=/hairpin", root.display()));
+        .env(
+            "RUSTFLAGS",
+            format!("--remap-path-prefix={}=/hairpin", root.display()),
+        );
     let status = command.status().context("cargo does not start")?;
     ensure!(
         status.success(),
         "cargo {verb} failed. It requires cargo-zigbuild and zig (pip install cargo-zigbuild ziglang), or use --native"
     );
-    let folder = std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| root.join("target"), PathBuf::from);
+    let folder =
+        std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| root.join("target"), PathBuf::from);
     Ok(folder.join(target).join("release/hairpin"))
 }
 
@@ -136,7 +148,12 @@ fn glibc(program: &Path) -> Result<String> {
     let newest = text
         .split("GLIBC_")
         .skip(1)
-        .filter_map(|rest| number(rest.split(|c: char| c != '.' && !c.is_ascii_digit()).next()?))
+        .filter_map(|rest| {
+            number(
+                rest.split(|c: char| c != '.' && !c.is_ascii_digit())
+                    .next()?,
+            )
+        })
         .max()
         .with_context(|| format!("{} uses no symbol of glibc", program.display()))?;
     Ok(format!("{}.{}", newest.0, newest.1))
@@ -144,7 +161,9 @@ fn glibc(program: &Path) -> Result<String> {
 
 fn version(root: &Path) -> Result<String> {
     let manifest = std::fs::read_to_string(root.join("Cargo.toml"))?;
-    let line = manifest.lines().find_map(|line| line.strip_prefix("version = \""));
+    let line = manifest
+        .lines()
+        .find_map(|line| line.strip_prefix("version = \""));
     let version = line.and_then(|rest| rest.strip_suffix('"'));
     Ok(version.context("Cargo.toml has no version")?.to_owned())
 }

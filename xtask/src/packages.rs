@@ -52,10 +52,19 @@ pub(crate) fn run(root: &Path, options: &Options) -> Result<Tally> {
         let out = folder.join(version);
         packages.push(dist::debian(root, &program, &out, version)?);
     }
-    tally.record("two builds have the same bytes", &reproducible(root, &program, &folder));
+    tally.record(
+        "two builds have the same bytes",
+        &reproducible(root, &program, &folder),
+    );
     tally.record("lintian", &lintian(&packages[0]));
-    tally.record("promtool: rules", &promtool(root, &["check", "rules", "alerts.yml"]));
-    tally.record("promtool: each alert fires", &promtool(root, &["test", "rules", "alerts_test.yml"]));
+    tally.record(
+        "promtool: rules",
+        &promtool(root, &["check", "rules", "alerts.yml"]),
+    );
+    tally.record(
+        "promtool: each alert fires",
+        &promtool(root, &["test", "rules", "alerts_test.yml"]),
+    );
     containers::run(root, &folder, &program, &mut tally);
     for line in booted(root, &folder, &packages)? {
         match line.split_once(' ') {
@@ -75,7 +84,10 @@ fn reproducible(root: &Path, program: &Path, folder: &Path) -> Result<String> {
     let version = VERSIONS[0].1;
     let again = dist::debian(root, program, &folder.join("again"), version)?;
     let name = again.file_name().context("a package without a name")?;
-    let (one, two) = (fs::read(folder.join(version).join(name))?, fs::read(&again)?);
+    let (one, two) = (
+        fs::read(folder.join(version).join(name))?,
+        fs::read(&again)?,
+    );
     ensure!(one == two, "the two .deb files differ");
     Ok(format!("{} bytes", one.len()))
 }
@@ -84,12 +96,20 @@ fn lintian(package: &Path) -> Result<String> {
     let mut command = Command::new("lintian");
     command.args(["--allow-root", "--fail-on", "error,warning"]);
     let said = finish(command.arg(package))?;
-    Ok(said.lines().next().unwrap_or("no errors and no warnings").to_owned())
+    Ok(said
+        .lines()
+        .next()
+        .unwrap_or("no errors and no warnings")
+        .to_owned())
 }
 
 fn promtool(root: &Path, arguments: &[&str]) -> Result<String> {
     let mut command = Command::new("promtool");
-    let said = finish(command.args(arguments).current_dir(root.join("deploy/prometheus")))?;
+    let said = finish(
+        command
+            .args(arguments)
+            .current_dir(root.join("deploy/prometheus")),
+    )?;
     Ok(said.split_whitespace().collect::<Vec<_>>().join(" "))
 }
 
@@ -99,7 +119,9 @@ fn booted(root: &Path, folder: &Path, packages: &[PathBuf]) -> Result<Vec<String
     if !pristine.join("done").exists() {
         let _ = fs::remove_dir_all(&pristine);
         let mut command = Command::new("debootstrap");
-        command.arg("--variant=minbase").arg(format!("--include={INCLUDED}"));
+        command
+            .arg("--variant=minbase")
+            .arg(format!("--include={INCLUDED}"));
         finish(command.arg(RELEASE).arg(&pristine))?;
         fs::write(pristine.join("done"), "")?;
     }
@@ -112,7 +134,10 @@ fn booted(root: &Path, folder: &Path, packages: &[PathBuf]) -> Result<Vec<String
         fs::copy(package, test.join(name))?;
     }
     fs::copy(root.join("interop/packages/run.sh"), test.join("run.sh"))?;
-    fs::copy(root.join("interop/packages/test.service"), system.join("etc/systemd/system/test.service"))?;
+    fs::copy(
+        root.join("interop/packages/test.service"),
+        system.join("etc/systemd/system/test.service"),
+    )?;
     let wants = system.join("etc/systemd/system/multi-user.target.wants");
     fs::create_dir_all(&wants)?;
     let link = wants.join("test.service");
@@ -123,7 +148,12 @@ fn booted(root: &Path, folder: &Path, packages: &[PathBuf]) -> Result<Vec<String
     let _ = fs::remove_file(&said);
     let mut command = process::command("systemd-nspawn");
     command
-        .args(["--register=no", "--keep-unit", "--boot", "--private-network"])
+        .args([
+            "--register=no",
+            "--keep-unit",
+            "--boot",
+            "--private-network",
+        ])
         .arg("--capability=CAP_BPF,CAP_NET_ADMIN,CAP_PERFMON,CAP_NET_BIND_SERVICE")
         .arg("--system-call-filter=bpf perf_event_open")
         .arg(format!("--bind={}:/test", test.display()))
@@ -134,7 +164,10 @@ fn booted(root: &Path, folder: &Path, packages: &[PathBuf]) -> Result<Vec<String
     let text = fs::read_to_string(&said).unwrap_or_default();
     let mut lines: Vec<String> = text.lines().map(str::to_owned).collect();
     if ended == Ended::Killed || lines.pop_if(|line| line == "end").is_none() {
-        lines.push(format!("FAIL the checks end: they did not; see {}", folder.join("console.log").display()));
+        lines.push(format!(
+            "FAIL the checks end: they did not; see {}",
+            folder.join("console.log").display()
+        ));
     }
     Ok(lines)
 }
@@ -142,8 +175,14 @@ fn booted(root: &Path, folder: &Path, packages: &[PathBuf]) -> Result<Vec<String
 /// What a command prints, if it succeeds; else its output is the error.
 fn finish(command: &mut Command) -> Result<String> {
     let name = command.get_program().to_string_lossy().into_owned();
-    let output = command.output().with_context(|| format!("cannot start {name}"))?;
+    let output = command
+        .output()
+        .with_context(|| format!("cannot start {name}"))?;
     let text = String::from_utf8_lossy(&output.stdout).into_owned();
-    ensure!(output.status.success(), "{name}: {text}{}", String::from_utf8_lossy(&output.stderr));
+    ensure!(
+        output.status.success(),
+        "{name}: {text}{}",
+        String::from_utf8_lossy(&output.stderr)
+    );
     Ok(text)
 }

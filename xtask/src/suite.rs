@@ -16,7 +16,9 @@ use clap::ValueEnum;
 use crate::built::{self, Built};
 use crate::tally::Tally;
 use crate::tools::{self, Tool};
-use crate::{budgets, cargo, deny, fuzz, gate, interop, package, packages, rfc, stores, tidy, vm, workflow};
+use crate::{
+    budgets, cargo, deny, fuzz, gate, interop, package, packages, rfc, stores, tidy, vm, workflow,
+};
 use background::Background;
 use times::Times;
 

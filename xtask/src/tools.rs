@@ -105,7 +105,9 @@ pub(crate) const PACKAGES: &[Tool] = &[
 ];
 
 /// Every program of the lists above.
-pub(crate) const ALL: &[&[Tool]] = &[UNIT, WORKFLOW, INTEROP, STORES, FUZZ, BPF, COUNTING, VM, PACKAGES];
+pub(crate) const ALL: &[&[Tool]] = &[
+    UNIT, WORKFLOW, INTEROP, STORES, FUZZ, BPF, COUNTING, VM, PACKAGES,
+];
 
 /// Makes sure that every tool is there: installs what is missing as root, else says what to install.
 pub(crate) fn ensure(lists: &[&[Tool]]) -> Result<()> {

@@ -482,7 +482,11 @@ fn a_reload_upgrades_if_another_program_file_is_installed() {
     };
     let running = std::path::Path::new(env!("CARGO_BIN_EXE_hairpin"));
     assert_eq!(reload(running), "configuration reloaded\n");
-    assert_eq!(server.pid(), before, "the same program needs no new process");
+    assert_eq!(
+        server.pid(),
+        before,
+        "the same program needs no new process"
+    );
 
     let installed = server.folder.path().join("hairpin");
     std::fs::copy(running, &installed).unwrap();

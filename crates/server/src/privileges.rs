@@ -30,7 +30,7 @@ pub fn missing_for_offload() -> Option<String> {
     let program =
         std::env::current_exe().map_or("hairpin".to_owned(), |path| path.display().to_string());
     Some(format!(
-        "{} missing (setcap {all}+ep {program}, or AmbientCapabilities= in its systemd unit)",
+        "{} missing (setcap {all}+p {program}, or AmbientCapabilities= in its systemd unit)",
         lacking.join(", ")
     ))
 }

@@ -40,7 +40,9 @@ pub(super) fn make(root: &Path, package: &Package) -> Result<PathBuf> {
         fs::copy(root.join("deploy/debian").join(script), &to)?;
     }
     tree::write(&control.join("md5sums"), sums(&package.tree)?.as_bytes())?;
-    let path = package.out.join(format!("hairpin_{}_{architecture}.deb", package.version));
+    let path = package
+        .out
+        .join(format!("hairpin_{}_{architecture}.deb", package.version));
     output(
         Command::new("dpkg-deb")
             .args(["--root-owner-group", "-Zxz", "--build"])
@@ -54,8 +56,15 @@ pub(super) fn make(root: &Path, package: &Package) -> Result<PathBuf> {
 /// What the files occupy.
 fn kibibytes(folder: &Path) -> Result<u64> {
     let mut command = Command::new("du");
-    let text = output(command.args(["--summarize", "--apparent-size", "--block-size=1024"]).arg(folder))?;
-    let number = text.split_whitespace().next().context("du prints nothing")?;
+    let text = output(
+        command
+            .args(["--summarize", "--apparent-size", "--block-size=1024"])
+            .arg(folder),
+    )?;
+    let number = text
+        .split_whitespace()
+        .next()
+        .context("du prints nothing")?;
     Ok(number.parse()?)
 }
 

@@ -17,7 +17,10 @@ pub(super) fn make(root: &Path, package: &Package) -> Result<Option<PathBuf>> {
     let defined = [
         ("_topdir", top.display().to_string()),
         ("_rpmdir", package.out.display().to_string()),
-        ("_rpmfilename", "%{NAME}-%{VERSION}-%{RELEASE}.%{ARCH}.rpm".to_owned()),
+        (
+            "_rpmfilename",
+            "%{NAME}-%{VERSION}-%{RELEASE}.%{ARCH}.rpm".to_owned(),
+        ),
         ("_buildhost", "localhost".to_owned()),
         ("use_source_date_epoch_as_buildtime", "1".to_owned()),
         ("clamp_mtime_to_source_date_epoch", "1".to_owned()),
@@ -35,9 +38,10 @@ pub(super) fn make(root: &Path, package: &Package) -> Result<Option<PathBuf>> {
         .arg(root.join("deploy/rpm/hairpin.spec"))
         .env("SOURCE_DATE_EPOCH", &package.time);
     output(&mut command)?;
-    let path = package
-        .out
-        .join(format!("hairpin-{}-1.{}.rpm", package.version, package.architecture));
+    let path = package.out.join(format!(
+        "hairpin-{}-1.{}.rpm",
+        package.version, package.architecture
+    ));
     ensure!(path.exists(), "rpmbuild wrote no {}", path.display());
     Ok(Some(path))
 }

@@ -14,7 +14,13 @@ pub(super) fn make(root: &Path, package: &Package) -> Result<PathBuf> {
     let mut cargo = Command::new("cargo");
     let target = format!("{}-unknown-linux-gnu", package.architecture);
     cargo
-        .args(["metadata", "--format-version=1", "--locked", "--filter-platform", &target])
+        .args([
+            "metadata",
+            "--format-version=1",
+            "--locked",
+            "--filter-platform",
+            &target,
+        ])
         .current_dir(root);
     let metadata: Value = serde_json::from_str(&output(&mut cargo)?)?;
     let linked = linked(&metadata)?;
@@ -34,9 +40,10 @@ pub(super) fn make(root: &Path, package: &Package) -> Result<PathBuf> {
         },
         "components": components,
     });
-    let path = package
-        .out
-        .join(format!("hairpin-{}-{}.cdx.json", package.version, package.architecture));
+    let path = package.out.join(format!(
+        "hairpin-{}-{}.cdx.json",
+        package.version, package.architecture
+    ));
     tree::write(&path, format!("{bill:#}\n").as_bytes())?;
     Ok(path)
 }
@@ -70,7 +77,9 @@ fn linked(metadata: &Value) -> Result<BTreeSet<&str>> {
         }
         let node = nodes.get(id).context("a package without dependencies")?;
         for dependency in array(&node["deps"]) {
-            let is_linked = array(&dependency["dep_kinds"]).iter().any(|kind| kind["kind"].is_null());
+            let is_linked = array(&dependency["dep_kinds"])
+                .iter()
+                .any(|kind| kind["kind"].is_null());
             if is_linked {
                 waiting.push(text(&dependency["pkg"]));
             }
@@ -81,7 +90,10 @@ fn linked(metadata: &Value) -> Result<BTreeSet<&str>> {
 
 fn timestamp(seconds: i64) -> Result<String> {
     let mut date = Command::new("date");
-    let text = output(date.args(["-u", "+%Y-%m-%dT%H:%M:%SZ", "-d"]).arg(format!("@{seconds}")))?;
+    let text = output(
+        date.args(["-u", "+%Y-%m-%dT%H:%M:%SZ", "-d"])
+            .arg(format!("@{seconds}")),
+    )?;
     Ok(text.trim().to_owned())
 }
 

@@ -11,15 +11,43 @@ use super::{Package, output};
 
 /// Files of the source tree: where from, where to, and the mode.
 const FILES: [(&str, &str, u32); 10] = [
-    ("deploy/debian/lintian-overrides", "usr/share/lintian/overrides/hairpin", 0o644),
-    ("deploy/hairpin.service", "usr/lib/systemd/system/hairpin.service", 0o644),
+    (
+        "deploy/debian/lintian-overrides",
+        "usr/share/lintian/overrides/hairpin",
+        0o644,
+    ),
+    (
+        "deploy/hairpin.service",
+        "usr/lib/systemd/system/hairpin.service",
+        0o644,
+    ),
     ("deploy/hairpin.toml", "etc/hairpin/hairpin.toml", 0o640),
     ("deploy/hairpin.default", "etc/default/hairpin", 0o640),
-    ("deploy/hairpin.example.toml", "usr/share/doc/hairpin/hairpin.example.toml", 0o644),
-    ("deploy/prometheus/alerts.yml", "usr/share/doc/hairpin/alerts.yml", 0o644),
-    ("deploy/grafana/hairpin.json", "usr/share/doc/hairpin/grafana.json", 0o644),
-    ("docs/configuration.md", "usr/share/doc/hairpin/configuration.md", 0o644),
-    ("deploy/debian/copyright", "usr/share/doc/hairpin/copyright", 0o644),
+    (
+        "deploy/hairpin.example.toml",
+        "usr/share/doc/hairpin/hairpin.example.toml",
+        0o644,
+    ),
+    (
+        "deploy/prometheus/alerts.yml",
+        "usr/share/doc/hairpin/alerts.yml",
+        0o644,
+    ),
+    (
+        "deploy/grafana/hairpin.json",
+        "usr/share/doc/hairpin/grafana.json",
+        0o644,
+    ),
+    (
+        "docs/configuration.md",
+        "usr/share/doc/hairpin/configuration.md",
+        0o644,
+    ),
+    (
+        "deploy/debian/copyright",
+        "usr/share/doc/hairpin/copyright",
+        0o644,
+    ),
     ("SECURITY.md", "usr/share/doc/hairpin/SECURITY.md", 0o644),
 ];
 
@@ -66,17 +94,29 @@ pub(super) fn make(root: &Path, package: &Package, program: &Path) -> Result<()>
 /// A program that runs here: pages and completions are the same for each processor.
 fn host_program(root: &Path) -> Result<PathBuf> {
     let mut cargo = Command::new("cargo");
-    output(cargo.args(["build", "--package", "hairpin"]).current_dir(root))?;
-    let folder = std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| root.join("target"), PathBuf::from);
+    output(
+        cargo
+            .args(["build", "--package", "hairpin"])
+            .current_dir(root),
+    )?;
+    let folder =
+        std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| root.join("target"), PathBuf::from);
     Ok(folder.join("debug/hairpin"))
 }
 
 /// The changes, and the changelog that Debian's policy demands, which refers to them.
 fn changelog(root: &Path, package: &Package) -> Result<()> {
     let folder = package.tree.join("usr/share/doc/hairpin");
-    put(&root.join("CHANGELOG.md"), &folder.join("CHANGELOG.md"), 0o644)?;
+    put(
+        &root.join("CHANGELOG.md"),
+        &folder.join("CHANGELOG.md"),
+        0o644,
+    )?;
     let mut date = Command::new("date");
-    let date = output(date.args(["-u", "-R", "-d"]).arg(format!("@{}", package.time)))?;
+    let date = output(
+        date.args(["-u", "-R", "-d"])
+            .arg(format!("@{}", package.time)),
+    )?;
     let text = format!(
         "hairpin ({}) unstable; urgency=medium\n\n  * /usr/share/doc/hairpin/CHANGELOG.md.gz has the changes.\n\n -- The hairpin authors <hairpin@localhost>  {}\n",
         package.version,
@@ -84,7 +124,11 @@ fn changelog(root: &Path, package: &Package) -> Result<()> {
     );
     write(&folder.join("changelog"), text.as_bytes())?;
     for name in ["changelog", "CHANGELOG.md"] {
-        output(Command::new("gzip").args(["-9", "-n"]).arg(folder.join(name)))?;
+        output(
+            Command::new("gzip")
+                .args(["-9", "-n"])
+                .arg(folder.join(name)),
+        )?;
     }
     Ok(())
 }
@@ -118,7 +162,13 @@ pub(super) fn tar(package: &Package, folder: &Path, path: &Path) -> Result<()> {
     let uncompressed = path.with_extension("");
     output(
         Command::new("tar")
-            .args(["--create", "--format=gnu", "--sort=name", "--owner=root:0", "--group=root:0"])
+            .args([
+                "--create",
+                "--format=gnu",
+                "--sort=name",
+                "--owner=root:0",
+                "--group=root:0",
+            ])
             .arg(format!("--mtime=@{}", package.time))
             .arg("--file")
             .arg(&uncompressed)
@@ -126,6 +176,10 @@ pub(super) fn tar(package: &Package, folder: &Path, path: &Path) -> Result<()> {
             .arg(folder)
             .arg("."),
     )?;
-    output(Command::new("gzip").args(["-9", "-n", "--force"]).arg(&uncompressed))?;
+    output(
+        Command::new("gzip")
+            .args(["-9", "-n", "--force"])
+            .arg(&uncompressed),
+    )?;
     Ok(())
 }

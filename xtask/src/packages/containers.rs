@@ -45,7 +45,11 @@ impl Podman<'_> {
 
     fn with_options(&self, mut command: Command) -> Command {
         command
-            .args(["--cgroup-manager=cgroupfs", "--storage-driver=vfs", "--runtime=runc"])
+            .args([
+                "--cgroup-manager=cgroupfs",
+                "--storage-driver=vfs",
+                "--runtime=runc",
+            ])
             .arg("--root")
             .arg(self.0.join("store"))
             .arg("--runroot")
@@ -81,7 +85,13 @@ fn build(root: &Path, folder: &Path, program: &Path) -> Result<String> {
     }
     let (one, two) = (fs::read(&images[0])?, fs::read(&images[1])?);
     ensure!(one == two, "the two images differ");
-    finish(Podman(folder).command().arg("load").arg("--input").arg(&images[0]))?;
+    finish(
+        Podman(folder)
+            .command()
+            .arg("load")
+            .arg("--input")
+            .arg(&images[0]),
+    )?;
     Ok(format!("{} bytes", one.len()))
 }
 
@@ -90,15 +100,36 @@ fn relays(podman: &Podman<'_>, folder: &Path, options: &[&str], means: &str) -> 
     const NAME: &str = "hairpin-test";
     let mut command = podman.command();
     command
-        .args(["run", "--rm", "--read-only", "--network=none", "--name", NAME])
+        .args([
+            "run",
+            "--rm",
+            "--read-only",
+            "--network=none",
+            "--name",
+            NAME,
+        ])
         // podman would raise limits, which a confined root may not do.
         .args(["--ulimit=nofile=20000:20000", "--ulimit=nproc=10000:10000"])
         .args(options)
-        .args([IMAGE, "serve", "--dev", "--listen=127.0.0.1:3478", "--user=alice:password"]);
+        .args([
+            IMAGE,
+            "serve",
+            "--dev",
+            "--listen=127.0.0.1:3478",
+            "--user=alice:password",
+        ]);
     let server = Process::start("container", command, folder.join("container.log"))?;
     let probe = || {
         let mut probe = podman.command();
-        probe.args(["exec", NAME, "/usr/bin/hairpin", "probe", "turn", "127.0.0.1:3478", "--user=alice:password"]);
+        probe.args([
+            "exec",
+            NAME,
+            "/usr/bin/hairpin",
+            "probe",
+            "turn",
+            "127.0.0.1:3478",
+            "--user=alice:password",
+        ]);
         finish(&mut probe)
     };
     let outcome = eventually(probe);

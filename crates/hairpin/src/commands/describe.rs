@@ -35,10 +35,15 @@ fn pages(command: &Command, name: &str, folder: &Path) -> Result<()> {
     let mut text = Vec::new();
     // The date would make two builds differ.
     let man = clap_mangen::Man::new(page).date("");
-    man.render(&mut text).context("the page does not fit in memory")?;
+    man.render(&mut text)
+        .context("the page does not fit in memory")?;
     std::fs::write(&path, text).with_context(|| format!("cannot write {}", path.display()))?;
     for subcommand in command.get_subcommands().filter(|sub| !sub.is_hide_set()) {
-        pages(subcommand, &format!("{name}-{}", subcommand.get_name()), folder)?;
+        pages(
+            subcommand,
+            &format!("{name}-{}", subcommand.get_name()),
+            folder,
+        )?;
     }
     Ok(())
 }
