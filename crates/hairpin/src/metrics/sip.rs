@@ -155,21 +155,7 @@ fn transactions(page: &mut Page, sum: &SipCounters) {
         sum.forwarding,
     );
     calls(page, sum);
-    page.counter(
-        "hairpin_sip_store_failures_total",
-        "Attempts to write or synchronize the log of registration bindings that failed.",
-        sum.store_failures,
-    );
-    page.counter(
-        "hairpin_sip_store_lost_batches_total",
-        "Batches of changed registration bindings that were not written to the log, because that had failed for too long.",
-        sum.store_lost,
-    );
-    page.gauge(
-        "hairpin_sip_store_bytes",
-        "Bytes of the log of registration bindings.",
-        sum.store_bytes,
-    );
+    store(page, sum);
     page.counter(
         "hairpin_sip_transactions_cut_short_total",
         "Transactions that were finished, and ended before their time to make room for new ones.",
@@ -184,6 +170,24 @@ fn transactions(page: &mut Page, sum: &SipCounters) {
         "hairpin_sip_state_bytes",
         "Bytes of messages that transactions keep.",
         sum.state_bytes,
+    );
+}
+
+fn store(page: &mut Page, sum: &SipCounters) {
+    page.counter(
+        "hairpin_sip_store_failures_total",
+        "Attempts to write or synchronize the log of registration bindings that failed.",
+        sum.store_failures,
+    );
+    page.counter(
+        "hairpin_sip_store_lost_batches_total",
+        "Batches of changed registration bindings that were not written to the log, because that had failed for too long.",
+        sum.store_lost,
+    );
+    page.gauge(
+        "hairpin_sip_store_bytes",
+        "Bytes of the log of registration bindings.",
+        sum.store_bytes,
     );
 }
 
